@@ -1,7 +1,7 @@
 # Two commands matter: `make book` and `make test`. Both set up .venv themselves.
 
 .DEFAULT_GOAL := help
-.PHONY: help book pdf test test-all lock records test-kernels check telling serve chapter notebooks lab lint format bench clean
+.PHONY: help book pdf test test-all lock records test-kernels test-compiled test-ptx check telling serve chapter notebooks lab lint format bench clean
 
 PYTHON ?= python3
 PORT   ?= 8000
@@ -43,8 +43,14 @@ records: $(READY) ## write what pages show of the tests' results: verdicts, bugs
 lock: export BACKPASS_PROVE = changed
 lock: test ## test, and write what was proved whole to tests/proved.lock  (ARGS="-k softmax" chooses)
 
-test-kernels: $(READY) ## run every test of the kernels as compiled, and change their PTX; takes hours  (ARGS="-k softmax" chooses)
-	@BACKPASS_PTX=1 $(BIN)/python -m pytest $(PARALLEL) tests/kernels tests/compiled tests/compiled/long_mutations.py $(ARGS)
+test-kernels: test-compiled test-ptx ## run every test of the kernels as compiled, and change their PTX; takes hours  (ARGS="-k softmax" chooses)
+
+test-compiled: $(READY) ## run every test of the kernels as compiled  (ARGS="-k softmax" chooses)
+	@BACKPASS_PTX=1 $(BIN)/python -m pytest $(PARALLEL) tests/kernels tests/compiled $(ARGS)
+
+# By itself: pytest drops a file that it is given beside the file's folder.
+test-ptx: $(READY) ## change the PTX of the kernels in one place at a time; takes hours  (ARGS="-k softmax" chooses)
+	@BACKPASS_PTX=1 $(BIN)/python -m pytest $(PARALLEL) tests/compiled/long_mutations.py $(ARGS)
 
 check: $(READY) ## a first answer in about a minute: style, imports, and every operation by every check  (ARGS="-k softmax" chooses)
 	@$(MAKE) --no-print-directory --jobs 2 lint telling

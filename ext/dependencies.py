@@ -28,7 +28,7 @@ READERS = {
 }
 # Folders whose files cells may read.
 DATA = (Path("benchmarks", "results"), *(Path("assets", each) for each in ("", "records", "site/_static")))
-ALWAYS = ("constraints.txt",)
+ALWAYS = ("constraints.txt", "ext/forked_kernels.py")
 STARTED = "__main__"  # the module of a package that `python -m` runs
 BY_NAME = {"import_module", "__import__", "run_module"}
 

@@ -20,7 +20,6 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-import backpass
 import proofs
 from backpass import arrays, ops
 from backpass.ops import _heads, _tiling
@@ -54,9 +53,7 @@ def helpers_of(stem, where):
 
 
 # What notices a change.
-CHECKS = [
-    proofs.folder(Path(backpass.__file__).parent / part) for part in ("verify", "interpreters", "expressions")
-]
+CHECKS = [proofs.imports("backpass.verify")]
 ON_A_GPU = {"_add_sorted"}  # no check here runs them: test_arrays.py holds them to what runs on the CPU
 # ops/test_tiling.py changes them, in each library.
 IN_PLACE = {"add_product", "set_rows", "add_tile", "exp_in_place", "product", "is_turned", "less_at"}
@@ -215,9 +212,8 @@ def test_every_change_is_caught_or_proved_equivalent(where, name, proof):
     assert made, f"nothing to change in {where}.{name}: is it a backward at all?"
     listed = {(e["line"], e["change"]) for _, e in LISTED if e["function"] == f"{where}.{name}"}
     gone = listed - {(mutant.line, mutant.change) for mutant in made}
-    tried = proof.part(
-        f"{where}.{name}", made, of=[vars(module)[name], vars(module).get("forward")], checks=CHECKS
-    )
+    of = [vars(module)[name], vars(module).get("forward"), vars(module).get("EXAMPLES"), *sorted(listed)]
+    tried = proof.part(f"{where}.{name}", made, of=of, checks=CHECKS)
     if not proof.whole:
         tried = [mutant for mutant in tried if (mutant.line, mutant.change) not in listed]
     with warnings.catch_warnings(), np.errstate(all="ignore"):

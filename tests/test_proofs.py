@@ -1,6 +1,9 @@
 """What is proved whole, what in part, and what the tests may cost."""
 
+import functools
+import math
 from collections import Counter
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -9,6 +12,9 @@ import proofs
 import weight
 
 CHANGES = list(range(200))
+CONFIG = SimpleNamespace(getoption=lambda name: "", args=["tests"])
+FACTOR, OTHER = 2, 3
+TABLE = {"plus": math.ceil, "times": lambda x: FACTOR * x}
 
 
 class Case(SimpleNamespace):
@@ -26,6 +32,18 @@ def documented(x):
     return helper(x)  # a comment
 
 
+def scaled(x):
+    return FACTOR * x + OTHER
+
+
+def looked_up(x):
+    return TABLE["times"](x)
+
+
+def enclosing(factor):
+    return lambda x: factor * x
+
+
 def plain(x):
     return helper(x)
 
@@ -37,7 +55,7 @@ def replaced(x):
 @pytest.fixture
 def node():
     """Of a test in this file."""
-    return SimpleNamespace(path=__file__, user_properties=[])
+    return SimpleNamespace(path=__file__, user_properties=[], config=CONFIG)
 
 
 @pytest.fixture(autouse=True)
@@ -54,6 +72,39 @@ def test_a_hash_is_of_code_and_of_what_it_calls(monkeypatch):
     monkeypatch.setitem(globals(), "helper", replaced)
     proofs._source.cache_clear()
     assert proofs.digest(plain) != before
+
+
+@pytest.mark.parametrize(
+    ("function", "name", "value"),
+    [
+        (scaled, "FACTOR", 3),
+        (scaled, "OTHER", 2),
+        (looked_up, "FACTOR", 5),
+        (looked_up, "TABLE", {"times": abs}),
+    ],
+)
+def test_a_hash_is_of_the_constants_and_tables_that_are_read(function, name, value, monkeypatch):
+    before = proofs.digest(function)
+    monkeypatch.setitem(globals(), name, value)
+    proofs._source.cache_clear()
+    assert proofs.digest(function) != before
+
+
+def test_a_hash_is_of_what_a_function_encloses_or_is_given():
+    assert proofs.digest(enclosing(2)) != proofs.digest(enclosing(3))
+    assert proofs.digest(functools.partial(plain, 2)) != proofs.digest(functools.partial(plain, 3))
+
+
+def test_a_hash_is_the_same_in_each_version_of_python(tmp_path):
+    """So the lock holds for all of them."""
+    (tmp_path / "x.py").write_text("def f(x, *, y=2):\n    return [a + y for a in x if a] or f'{x!r}: {y}'\n")
+    assert proofs.folder(tmp_path / "x.py") == "7dc78c9b937d"
+
+
+def test_imports_are_followed():
+    before = proofs.imports("backpass.ops.gelu")
+    assert before != proofs.imports("backpass.ops.gelu", "backpass.table")
+    assert proofs.own(Path(__file__).parent / "models" / "test_mutations.py") != proofs.own(Path(__file__))
 
 
 def test_docstrings_comments_and_places_do_not_count(tmp_path):
@@ -76,6 +127,10 @@ def test_of_what_has_not_changed_a_part_is_proved(node, monkeypatch):
     assert len(part) == 10 and part == sorted(part) and not proof.whole and not node.user_properties
     assert proof.part("plain", CHANGES, of=[plain]) == part
     assert len(proof.part("plain", CHANGES, of=[plain], checks=["others"])) == 30
+    monkeypatch.setenv("BACKPASS_PROVE", "changed")
+    assert proof.part("plain", CHANGES, of=[plain], checks=["others"]) == CHANGES
+    assert proof.part("plain", CHANGES, of=[plain]) == part
+    monkeypatch.setenv("BACKPASS_PROVE", "")
     assert proof.part("plain", CHANGES[:1], of=[plain]) == CHANGES[:1]
     assert proof.part("plain", CHANGES, of=[replaced]) == CHANGES
     monkeypatch.setenv("BACKPASS_SEED", "another commit")
@@ -105,6 +160,7 @@ def test_cases_that_rotate_run_where_they_changed(monkeypatch):
             path=__file__,
             callspec=SimpleNamespace(params={"n": number}),
             get_closest_marker=lambda name: marker,
+            config=CONFIG,
             user_properties=[],
         )
 
@@ -125,6 +181,8 @@ def test_what_is_too_heavy_is_named(monkeypatch):
     plugin._collection = {"gw0": 31.0, "gw1": 5.0}
     found = plugin.too_heavy()
     assert [line.partition(": ")[0] for line in found] == ["tests/a.py::x", "tests/ops/b.py", "gw0"]
+    plugin._proved = {"tests/a.py::x"}
+    assert [line.partition(": ")[0] for line in plugin.too_heavy()] == ["tests/ops/b.py", "gw0"]
     assert plugin.families()["tests/ops"] == 7 * 19.0 and plugin.families()["tests/a.py"] == 40.0
     monkeypatch.setenv("BACKPASS_PROVE", "all")
     assert plugin.too_heavy() == []

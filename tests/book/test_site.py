@@ -187,7 +187,8 @@ def shared() -> list[Path]:
     """The files that all pages are written with."""
     folders = [BOOK / folder for folder in ("ext", "_static", "_templates", "assets/site")]
     files = [path for folder in folders for path in sorted(folder.rglob("*")) if path.is_file()]
-    return [BOOK / "_config.yml", *(path for path in files if "__pycache__" not in path.parts)]
+    own = [BOOK / "src" / "backpass" / f"{name}.py" for name in ("figures", "markdown", "show", "table")]
+    return [BOOK / "_config.yml", *own, *(path for path in files if "__pycache__" not in path.parts)]
 
 
 @pytest.mark.rotates(share=0.03, of=text_of, checks=shared)

@@ -42,6 +42,8 @@ class Compiled:
         try:
             self._connection.send(item.nodeid)
             received = self._connection.recv()
+            if received is None:
+                raise RuntimeError(f"the process of compiled kernels has not collected {item.nodeid}")
         except (EOFError, OSError):
             self._printed.seek(0)
             raise RuntimeError(
@@ -72,6 +74,9 @@ class Server:
             except EOFError:
                 return True
             self._reports.clear()
+            if name not in items:
+                self._connection.send(None)
+                continue
             session.config.hook.pytest_runtest_protocol(item=items[name], nextitem=None)
             hook = session.config.hook
             self._connection.send(

@@ -12,7 +12,7 @@ from backpass import cli, findings, kernels
 from backpass.verify import check
 from backpass.verify.methods import compiled
 from tests.compiled import own
-from tests.kernels.support import sources
+from tests.kernels.support import sources, verifying
 
 DTYPES = ("float32", "float16", "bfloat16")
 X = torch.randn(5, 37, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
@@ -52,7 +52,7 @@ def test_every_kernel_is_right_as_compiled(stem, monkeypatch):
     assert_right_as_compiled(stem, ("bfloat16",), monkeypatch)
 
 
-@pytest.mark.rotates(of=sources)
+@pytest.mark.rotates(of=sources, checks=verifying)
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
 @pytest.mark.parametrize("stem", kernels.STEMS)
 def test_every_kernel_is_right_in_other_dtypes(stem, dtype, monkeypatch):

@@ -7,8 +7,9 @@ from torch._dynamo.source import ConstantSource
 from torch._subclasses import FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, StatelessSymbolicContext
 
+import proofs
 from backpass import functional as B
-from backpass import operators, ops, torch_internals
+from backpass import ops
 from backpass.operation import Operation
 from backpass.verify import cases
 from backpass.verify.drawing import generator, options_for
@@ -17,7 +18,9 @@ from .support import differentiable, drawn_longer, tensors
 
 STEMS = pytest.mark.parametrize("stem", ops.STEMS)
 # What a compiler makes of an operation changes with its lines and with what stands between it and PyTorch.
-ROTATES = pytest.mark.rotates(share=0.2, of=lambda stem: [ops.load(stem), operators, torch_internals])
+ROTATES = pytest.mark.rotates(
+    share=0.2, of=lambda stem: [proofs.imports(f"backpass.ops.{stem}", "backpass.functional")]
+)
 
 
 @pytest.fixture(autouse=True)

@@ -13,8 +13,8 @@ from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.checkpoint import checkpoint
 
+import proofs
 from backpass import functional as B
-from backpass import operators, torch_internals
 from backpass.ops import rope
 from backpass.parallel import on_processes
 from pairwise import pairs
@@ -134,10 +134,12 @@ WAYS = {
 
 
 # What is compiled takes ten seconds each, which changes with what stands between an operation and the compiler.
-ROTATES = pytest.mark.rotates(share=0.3, of=lambda scheme, way: [operators, torch_internals])
+ROTATES = pytest.mark.rotates(
+    share=0.3, of=lambda scheme, way: [proofs.imports("backpass.functional", "backpass.ops")]
+)
 CASES = [
     pytest.param(scheme, way, marks=ROTATES if WAYS[way][1] else ())
-    for scheme, way in pairs(("DistributedDataParallel", "fully_shard"), WAYS, meet=1, more=0)
+    for scheme, way in pairs(("DistributedDataParallel", "fully_shard"), WAYS, meet=1)
 ]
 
 

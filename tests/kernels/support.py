@@ -84,6 +84,11 @@ def in_tiles(kernel, monkeypatch):
     monkeypatch.setitem(read_from, "TILE_BYTES", 128)
 
 
+def verifying():
+    """What checks a kernel."""
+    return [proofs.imports("backpass.verify")]
+
+
 def sources(stem, **_):
     """What a kernel's results depend on: its modules, those that kernels share, its operation, and what executes PTX."""
     folder = Path(kernels.__file__).parent

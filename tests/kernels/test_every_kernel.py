@@ -21,7 +21,7 @@ from backpass.verify import cases, check, draw  # noqa: E402
 from backpass.verify.convert import to_torch  # noqa: E402
 from backpass.verify.drawing import options_for  # noqa: E402
 
-from .support import DTYPES, sources  # noqa: E402
+from .support import DTYPES, sources, verifying  # noqa: E402
 
 every_kernel = pytest.mark.parametrize("stem", kernels.STEMS)
 
@@ -61,14 +61,14 @@ def test_backpass_verify_passes(stem, device):
     assert_verified(stem, "bfloat16", device)
 
 
-@pytest.mark.rotates(of=sources)
+@pytest.mark.rotates(of=sources, checks=verifying)
 @every_kernel
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
 def test_backpass_verify_passes_in_other_dtypes(stem, dtype, device):
     assert_verified(stem, dtype, device)
 
 
-@pytest.mark.rotates(of=sources)
+@pytest.mark.rotates(of=sources, checks=verifying)
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("stem", [stem for stem in kernels.STEMS if Operation(stem).wide])
 def test_backpass_verify_passes_beside_float32(stem, dtype, device):

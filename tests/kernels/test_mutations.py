@@ -990,7 +990,14 @@ def test_every_change_is_caught(row, tmp_path, monkeypatch, device, proof):
     assert len(made) >= row.least
     assert {*row.equivalent} <= {mutant.change for mutant in made}
     key = f"kernels.{row.stem}.{row.function}"
-    tried = proof.part(key, made, of=[function, proofs.folder(Path(module.__file__))], share=0.1)
+    checks = [proofs.imports("backpass.verify")]
+    tried = proof.part(
+        key,
+        made,
+        checks=checks,
+        of=[function, proofs.folder(Path(module.__file__)), *row.equivalent],
+        share=0.1,
+    )
     if not proof.whole:
         tried = [mutant for mutant in tried if mutant.change not in row.equivalent]
     unchanged = loaded(Path(kernels.__file__).parent / f"{row.stem}.py", row.stem)

@@ -68,8 +68,8 @@ def unproved(module, runs, monkeypatch, proof, equivalent) -> set[str]:
     changes that are noticed or no longer exist. Of a module that has not changed, a part of the changes is tried."""
     made = [(f"{mutant.line}: {mutant.change}", mutant) for mutant in mutants(module.backward)]
     assert equivalent <= {*dict(made)}
-    of = [module.backward, module.forward]
-    tried = proof.part(module.__name__, made, of=of, checks=[proofs.folder(Path(__file__))])
+    of = [module.backward, module.forward, *sorted(equivalent)]
+    tried = proof.part(module.__name__, made, of=of, checks=[proofs.own(Path(__file__))])
     if not proof.whole:
         tried = [each for each in tried if each[0] not in equivalent]
     survivors = survivors_of(module, runs, monkeypatch, tried)

@@ -1,25 +1,23 @@
 """torch.compile traces a whole network, forward and backward, as one graph, with checks of tokens and targets in it."""
 
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 import torch
 
-from backpass.models import gpt2
-from proofs import folder, proving
+import proofs
 
 from .small import NETWORKS, batch_of, parameters_of
 
 # Inductor compiles C++ for minutes; tests/functional/test_compiled.py has it compile one block at each push.
-EVERYTHING = proving() == "all"
+EVERYTHING = proofs.proving() == "all"
 CASES = {
     "gpt2, untied": ({}, "eager"),
     "qwen3": ({"flash": False, "chunked": False}, "inductor" if EVERYTHING else "aot_eager"),
 }
 
 
-@pytest.mark.rotates(share=0.5, of=lambda name: [folder(Path(gpt2.__file__).parent)])
+@pytest.mark.rotates(share=0.5, of=lambda name: [proofs.imports("backpass.models", "backpass.ops")])
 @pytest.mark.parametrize("name", CASES)
 # What Dynamo and Inductor say of themselves and of array_api_compat.
 @pytest.mark.filterwarnings("ignore:Dynamo detected a call", "ignore:`torch.jit")

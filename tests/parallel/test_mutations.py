@@ -58,14 +58,17 @@ def deadline():
     signal.signal(signal.SIGALRM, before)
 
 
+HANGS = 600  # seconds
+
+
 @contextmanager
 def limited(seconds):
-    """Call ``late`` when the body has taken as many seconds of CPU time."""
-    end, done = time.process_time() + seconds, threading.Event()
+    """Call ``late`` when the body has taken as many seconds of CPU time, or waits without end."""
+    end, hangs, done = time.process_time() + seconds, time.monotonic() + HANGS, threading.Event()
 
     def watch():
         while not done.wait(0.05):
-            if time.process_time() > end:
+            if time.process_time() > end or time.monotonic() > hangs:
                 signal.pthread_kill(threading.main_thread().ident, signal.SIGALRM)
                 return
 

@@ -13,8 +13,10 @@ is proved whole first (``make test-all``).
 from __future__ import annotations
 
 import ast
+import contextlib
 import functools
 import hashlib
+import importlib.util
 import inspect
 import math
 import os
@@ -27,8 +29,10 @@ from pathlib import Path
 from types import CellType, FunctionType, ModuleType
 from typing import Any
 
+import grimp
 import pytest
 
+from backpass import kernels
 from backpass.verify.mutation import PLUMBING
 
 BOOK = Path(__file__).parents[2]
@@ -39,10 +43,13 @@ MORE = 3  # times as large a part where what checks a subject has changed
 def seed() -> str:
     """Return what the rotation is drawn from: ``BACKPASS_SEED``, or else the commit."""
     if "BACKPASS_SEED" not in os.environ:
-        found = subprocess.run(
-            ["git", "rev-parse", "--short=12", "HEAD"], cwd=BOOK, capture_output=True, text=True
-        )
-        os.environ["BACKPASS_SEED"] = found.stdout.strip() or "0"  # the workers of a run inherit it
+        found = ""
+        with contextlib.suppress(OSError, subprocess.CalledProcessError):
+            command = ["git", "rev-parse", "--short=12", "HEAD"]
+            found = subprocess.run(
+                command, cwd=BOOK, capture_output=True, text=True, check=True
+            ).stdout.strip()
+        os.environ["BACKPASS_SEED"] = found or "0"  # the workers of a run inherit it
     return os.environ["BACKPASS_SEED"]
 
 
@@ -52,8 +59,8 @@ def chosen(config: pytest.Config) -> bool:
 
 
 def proving() -> str:
-    """Return "all", "changed", or "" if the lock stays as it is."""
-    return os.environ.get("BACKPASS_PROVE", "")
+    """Return "all", "changed", or "" if the lock stays as it is. Kernels as compiled are tested whole."""
+    return "all" if kernels.executed() else os.environ.get("BACKPASS_PROVE", "")
 
 
 @functools.cache
@@ -93,11 +100,17 @@ def _described(thing: Any) -> tuple[str, list]:
     """Return a thing as text, and what it uses."""
     if isinstance(thing, Path):
         return hashlib.sha256(thing.read_bytes()).hexdigest(), []
+    if isinstance(thing, functools.partial):
+        return "partial", [
+            part for value in (thing.func, thing.args, thing.keywords) for part in _parts(value)
+        ]
     thing = inspect.unwrap(getattr(thing, "fn", thing)) if callable(thing) else thing
     if isinstance(thing, (FunctionType, type)) or inspect.ismethod(thing):
         return _source(thing)
     if isinstance(thing, ModuleType):
-        return thing.__name__, [value for value in vars(thing).values() if _is_own(value, thing.__name__)]
+        return folder(Path(thing.__file__)), [
+            each for each in vars(thing).values() if _is_own(each, thing.__name__)
+        ]
     return repr(thing), []
 
 
@@ -108,11 +121,16 @@ def _source(thing: Any) -> tuple[str, list]:
     except (OSError, TypeError, SyntaxError):  # a named tuple's methods, for one
         return f"{thing.__module__}.{thing.__qualname__}", []
     scope = getattr(thing, "__globals__", None) or vars(inspect.getmodule(thing))
-    enclosed = [
-        cell.cell_contents for cell in getattr(thing, "__closure__", None) or () if cell != CellType()
-    ]
-    values = [*_used(tree, scope), *enclosed]
-    return _text(tree), [part for value in values for part in _parts(value)]
+    closure = getattr(thing, "__closure__", None) or ()
+    enclosed = [("enclosed", cell.cell_contents) for cell in closure if cell != CellType()]
+    texts, used = [_text(tree)], []
+    for name, value in (*_used(tree, scope), *enclosed):
+        for part in _parts(value):
+            texts.append(
+                f"{name} = {part if isinstance(part, str) else getattr(part, '__qualname__', 'module')}"
+            )
+            used += [] if isinstance(part, str) else [part]
+    return "\n".join(texts), used
 
 
 def _text(node: Any) -> str:
@@ -129,30 +147,38 @@ def _text(node: Any) -> str:
 
 
 def _parts(value: Any) -> Iterator[Any]:
-    """Yield what a hash includes of a global value: numbers and texts, our functions, and those in a collection."""
-    if isinstance(value, (int, float, complex, str, bytes, type(None))):
-        yield repr(value)
-    elif isinstance(value, dict):
-        for key, each in value.items():
-            yield f"{key!s}:" if isinstance(key, str) else type(key).__name__
+    """Yield what a hash includes of a value: our functions and modules, and those in a collection, each by itself; all
+    else as text, where it has one that is the same in each process."""
+    if isinstance(value, dict):
+        yield f"{{{', '.join(map(str, value))}}}"
+        for each in value.values():
             yield from _parts(each)
     elif isinstance(value, (list, tuple, set, frozenset)):
         for each in value:
             yield from _parts(each)
-    elif _is_ours(value) and getattr(value, "__name__", "") not in PLUMBING:
-        yield value
+    elif _is_ours(value) or isinstance(value, functools.partial):
+        if getattr(value, "__name__", "") not in PLUMBING:
+            yield value
+    elif not callable(value) and not isinstance(value, ModuleType) and " at 0x" not in (text := repr(value)):
+        yield text
 
 
 def _used(tree: ast.AST, scope: dict) -> Iterator[Any]:
-    """Yield the values of the global names, and of the attributes of modules, that a tree reads."""
+    """Yield the global names that a tree reads, each with its value, and the attributes of modules; also of what it
+    imports itself."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Name) and node.id in scope:
             if not isinstance(scope[node.id], ModuleType):
-                yield scope[node.id]
+                yield node.id, scope[node.id]
+        elif isinstance(node, ast.ImportFrom) and (node.module or "").startswith("backpass"):
+            module = importlib.import_module(node.module)
+            for alias in node.names:
+                found = getattr(module, alias.name, None)
+                yield alias.name, found or importlib.import_module(f"{node.module}.{alias.name}")
         elif isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
             module = scope.get(node.value.id)
             if isinstance(module, ModuleType) and _is_ours(module) and hasattr(module, node.attr):
-                yield getattr(module, node.attr)
+                yield node.attr, getattr(module, node.attr)
     passed = (each for node in ast.walk(tree) if isinstance(node, ast.Call) for each in node.args)
     for node in passed:  # a module as an argument
         if (
@@ -160,7 +186,7 @@ def _used(tree: ast.AST, scope: dict) -> Iterator[Any]:
             and isinstance(scope.get(node.id), ModuleType)
             and _is_ours(scope[node.id])
         ):
-            yield scope[node.id]
+            yield node.id, scope[node.id]
 
 
 def _is_ours(value: Any) -> bool:
@@ -183,11 +209,52 @@ def folder(path: Path) -> str:
     return found.hexdigest()[:12]
 
 
+@functools.cache
+def imports(*names: str) -> str:
+    """Return a hash of modules or packages of ``backpass``, with all that they import of it by name."""
+    graph = _graph()
+    found = {*names}.union(*(graph.find_descendants(name) for name in names))
+    found |= set().union(*(graph.find_upstream_modules(name, as_package=True) for name in names))
+    files = [importlib.util.find_spec(name).origin for name in sorted(found)]
+    return digest(*(folder(Path(file)) for file in files))
+
+
+@functools.cache
+def _graph() -> grimp.ImportGraph:
+    return grimp.build_graph("backpass", exclude_type_checking_imports=True, cache_dir=None)
+
+
+@functools.cache
+def own(path: Path) -> str:
+    """Return a hash of a module of tests, of the modules beside it that it imports, and of the pinned versions."""
+    files, todo = {}, [path]
+    while todo:
+        file = todo.pop()
+        if file.is_file() and file not in files:
+            files[file] = folder(file)
+            for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+                if isinstance(node, ast.ImportFrom) and node.level == 1:
+                    names = [node.module] if node.module else [alias.name for alias in node.names]
+                    todo += [file.parent / f"{name.replace('.', '/')}.py" for name in names]
+    return digest(BOOK / "constraints.txt", *sorted(files.values()))
+
+
 def sample(key: str, items: Sequence, share: float) -> list:
     """Return a part of the items, at least one, in their order."""
     count = min(len(items), math.ceil(share * len(items) - 1e-9))
     chosen = random.Random(f"{seed()}: {key}").sample(range(len(items)), count)
     return [items[at] for at in sorted(chosen)]
+
+
+def share_now(key: str, now: tuple[str, str], share: float) -> float:
+    """Return which part of a subject's changes is proved: all if it has changed, and more if its checks have.
+
+    ``make lock`` proves all in both cases.
+    """
+    known = proved().get(key)
+    if known is None or known[0] != now[0] or (known != now and proving() == "changed"):
+        return 1
+    return share if known == now else min(1, MORE * share)
 
 
 class Proof:
@@ -206,10 +273,9 @@ class Proof:
         test's own module is one of the checks. ``whole`` then says whether the part is all.
         """
         items = list(items)
-        own = folder(Path(self._node.path))
-        known, now = proved().get(key), (digest(*of), digest(own, *checks))
-        share = 1 if known is None or known[0] != now[0] else share if known == now else MORE * share
-        part = items if proving() == "all" else sample(key, items, min(1, share))
+        now = (digest(*of), digest(own(Path(self._node.path)), *checks))
+        everything = proving() == "all" or chosen(self._node.config)
+        part = items if everything else sample(key, items, share_now(key, now, share))
         self.whole = len(part) == len(items)
         if self.whole:
             self._node.user_properties.append(("proved", (key, *now)))
@@ -237,8 +303,6 @@ class Plugin:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
-        if chosen(config):
-            return
         groups: dict[tuple, list[pytest.Item]] = defaultdict(list)
         for item in items:
             if item.get_closest_marker("rotates"):
@@ -258,28 +322,33 @@ class Plugin:
 
     @pytest.hookimpl(trylast=True)
     def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
-        if proving() and not hasattr(self._config, "workerinput") and self._found:
-            selected = bool(self._config.getoption("keyword") or self._config.args != ["tests"])
+        written = os.environ.get("BACKPASS_PROVE") and not kernels.executed()
+        if written and self._found and not hasattr(self._config, "workerinput"):
+            options = ("keyword", "markexpr", "ignore", "ignore_glob", "deselect", "lf")
+            selected = self._config.args != ["tests"] or any(self._config.getoption(each) for each in options)
             write(self._found, whole=proving() == "all" and not selected and exitstatus == 0)
+
+    def pytest_terminal_summary(self, terminalreporter, exitstatus: int) -> None:
+        if exitstatus:
+            terminalreporter.write_line(f"BACKPASS_SEED={seed()} repeats the draw of what was proved in part")
 
 
 def _kept(group: list[pytest.Item]) -> list[pytest.Item]:
     """Of the cases of one test: those that changed, and a part of the others."""
     marker = group[0].get_closest_marker("rotates")
     of: Callable[..., Iterable] | None = marker.kwargs.get("of")
-    own = checks = folder(Path(group[0].path))
-    if "checks" in marker.kwargs:
-        checks = digest(own, *marker.kwargs["checks"]())
-    same, checks_changed = [], False
+    checks = digest(own(Path(group[0].path)), *marker.kwargs.get("checks", tuple)())
+    lines = []
     for item in group:
         key = item.nodeid.replace(" ", "_")
         parameters = item.callspec.params if hasattr(item, "callspec") else {}
-        now = (digest(*of(**parameters)) if of else own, checks)
-        item.user_properties.append(("proved", (key, *now)))
-        known = proved().get(key, ("", ""))
-        if proving() != "all" and known[0] == now[0]:
-            same.append(item)
-            checks_changed |= known != now
-    share = marker.kwargs.get("share", 0.1) * (MORE if checks_changed else 1)
-    kept = set(sample(group[0].nodeid.partition("[")[0], same, share))
+        lines.append((key, (digest(*of(**parameters)) if of else checks, checks)))
+        item.user_properties.append(("proved", (key, *lines[-1][1])))
+    if proving() == "all" or chosen(group[0].config):
+        return group
+    shares = [share_now(key, now, marker.kwargs.get("share", 0.1)) for key, now in lines]
+    same = [item for item, share in zip(group, shares, strict=True) if share < 1]
+    kept = set(
+        sample(group[0].nodeid.partition("[")[0], same, max(share for share in (0, *shares) if share < 1))
+    )
     return [item for item in group if item not in same or item in kept]

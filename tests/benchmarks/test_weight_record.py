@@ -1,0 +1,20 @@
+"""The record of what the two commands cost, which README quotes."""
+
+import math
+from pathlib import Path
+
+from backpass import records
+
+README = Path(__file__).resolve().parents[2] / "README.md"
+
+
+def test_readme_has_the_minutes_of_the_record():
+    facts = records.load("weight").facts
+    book, test = (math.ceil(facts[f"{command}: minutes"]) for command in ("book", "test"))
+    assert f"`make book` took {book} minutes and `make test` {test}," in README.read_text(encoding="utf-8")
+
+
+def test_the_commands_keep_their_limits():
+    """In CPU minutes, of which a busy or a slow machine takes more; the record is of a quiet one."""
+    facts = records.load("weight").facts
+    assert facts["book: CPU minutes"] <= 9 and facts["test: CPU minutes"] <= 22
