@@ -62,6 +62,7 @@ def _note_what_is_used(path: str) -> None:
         if event == "open":
             what = arguments[0]
             what = os.path.abspath(what) if isinstance(what, str) else ""
+            what = "" if what == __file__ else what  # which PyTorch reads for the lines of a stack
         elif event == "subprocess.Popen":
             command = arguments[1]
             what = [*map(os.fsdecode, command)] if isinstance(command, (list, tuple)) else []
