@@ -19,8 +19,11 @@ from typing import Any
 from jupyter_client.manager import AsyncKernelManager
 from jupyter_client.provisioning import LocalProvisioner
 
-HEAVY = {"matplotlib", "sympy", "torch"}  # these alone are imported beforehand
-NEEDED = ("ipykernel.kernelapp", "jupyter_cache", "myst_nb", "nbclient")  # by the kernel, and by build.py
+# What is imported beforehand if a notebook imports the package. torch.distributed.fsdp is a third of torch._dynamo, which any
+# optimiser or array on "meta" imports; the rest imports Triton, whose interpreter a cell may still choose.
+HEAVY = {"matplotlib": "matplotlib.pyplot", "sympy": "sympy", "torch": "torch.distributed.fsdp"}
+# By the kernel, and by build.py, which each kernel imports again.
+NEEDED = ("ipykernel.kernelapp", "jupyter_cache.cache.db", "myst_nb.core.read", "nbclient")
 
 BACKEND = "module://matplotlib_inline.backend_inline"  # Matplotlib reads it when it is imported
 CAN_FORK = sys.platform == "linux"
@@ -34,12 +37,12 @@ def preload(imported: Iterable[str]) -> None:
     """Name what the kernels' notebooks import. Call it before the first of them starts."""
     os.environ.setdefault("MPLBACKEND", BACKEND)
     if _forked is not None:
-        _forked.set_forkserver_preload([*NEEDED, *sorted(HEAVY.intersection(imported))])
+        heavy = sorted(HEAVY[name] for name in HEAVY.keys() & set(imported))
+        _forked.set_forkserver_preload([*NEEDED, *heavy])
 
 
 def collect_seldom() -> None:
     """Have the garbage collector look seldom, and never at what is there already: a tenth of the time of a build."""
-    gc.collect()
     gc.freeze()
     gc.set_threshold(20_000, 20, 20)
 
@@ -59,6 +62,7 @@ def _note_what_is_used(path: str) -> None:
         if event == "open":
             what = arguments[0]
             what = os.path.abspath(what) if isinstance(what, str) else ""
+            what = "" if what == __file__ else what  # which PyTorch reads for the lines of a stack
         elif event == "subprocess.Popen":
             command = arguments[1]
             what = [*map(os.fsdecode, command)] if isinstance(command, (list, tuple)) else []

@@ -235,11 +235,10 @@ class _Point:
     def value(self, expr) -> int:
         # Remembered by identity: to find an equal expression, SymPy would compare whole
         # trees, which takes longer.
-        _, known = self._known.get(id(expr), (None, self))
-        if known is None:
-            raise _NoValueHere
-        if known is not self:
-            return known
+        if (found := self._known.get(id(expr))) is not None:
+            if found[1] is None:
+                raise _NoValueHere
+            return found[1]
         if len(self._known) > MEMORY:
             self._known.clear()
         try:
@@ -252,7 +251,7 @@ class _Point:
 
     def _compute(self, expr) -> int:
         if expr.is_Add:
-            return sum(self.value(term) for term in expr.args) % self.prime
+            return sum(map(self.value, expr.args)) % self.prime
         if expr.is_Mul:
             product = 1
             for factor in expr.args:

@@ -178,8 +178,9 @@ def F171(it: Evidence) -> None:
         each = [descend(order, blocks, seed)[0] for seed in SEEDS]
         return [float(np.log(lengths).std()) for lengths in each]
 
-    it.as_printed(max(spread("pre", 80)) < min(spread("post", 80)))
-    it.right(min(spread("pre", 80)) > max(spread("post", 80)))
+    pre, post = spread("pre", 80), spread("post", 80)
+    it.as_printed(max(pre) < min(post))
+    it.right(min(pre) > max(post))
     it.right(max(spread("post", 160)) > max(spread("pre", 160)))
 
 
