@@ -1,7 +1,7 @@
 """Kernels forked from one process that has already imported what the chapters import, so that each starts at once.
 
-Importing PyTorch, SymPy and Matplotlib takes four seconds; thirty chapters would do it thirty times. Each kernel is still a
-process of its own. Only Linux forks; elsewhere kernels start as usual.
+Importing PyTorch, SymPy, Matplotlib and Transformers takes seven seconds; thirty chapters would do it thirty times. Each
+kernel is still a process of its own. Only Linux forks; elsewhere kernels start as usual.
 """
 
 from __future__ import annotations
@@ -19,7 +19,14 @@ from typing import Any
 from jupyter_client.manager import AsyncKernelManager
 from jupyter_client.provisioning import LocalProvisioner
 
-HEAVY = {"matplotlib", "sympy", "torch"}  # these alone are imported beforehand
+# Of what notebooks import, these alone are imported beforehand, with the modules that each loads when it is used: the first
+# optimiser loads torch._dynamo, and a model its own module.
+HEAVY = {
+    "matplotlib": ("matplotlib",),
+    "sympy": ("sympy",),
+    "torch": ("torch", "torch._dynamo"),
+    "transformers": ("transformers.models.gpt2.modeling_gpt2", "transformers.models.llama.modeling_llama"),
+}
 NEEDED = ("ipykernel.kernelapp", "jupyter_cache", "myst_nb", "nbclient")  # by the kernel, and by build.py
 
 BACKEND = "module://matplotlib_inline.backend_inline"  # Matplotlib reads it when it is imported
@@ -34,7 +41,8 @@ def preload(imported: Iterable[str]) -> None:
     """Name what the kernels' notebooks import. Call it before the first of them starts."""
     os.environ.setdefault("MPLBACKEND", BACKEND)
     if _forked is not None:
-        _forked.set_forkserver_preload([*NEEDED, *sorted(HEAVY.intersection(imported))])
+        heavy = [module for name in sorted(HEAVY.keys() & set(imported)) for module in HEAVY[name]]
+        _forked.set_forkserver_preload([*NEEDED, *heavy])
 
 
 def collect_seldom() -> None:
