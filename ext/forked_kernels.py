@@ -1,7 +1,7 @@
 """Kernels forked from one process that has already imported what the chapters import, so that each starts at once.
 
-Importing PyTorch, SymPy and Matplotlib takes four seconds; thirty chapters would do it thirty times. Each kernel is still a
-process of its own. Only Linux forks; elsewhere kernels start as usual.
+Importing PyTorch, SymPy and Matplotlib takes four seconds; thirty chapters would do it thirty times. Each kernel is still
+a process of its own. Only Linux forks; elsewhere kernels start as usual.
 """
 
 from __future__ import annotations
