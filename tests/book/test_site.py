@@ -14,6 +14,8 @@ import pytest
 from backpass_notebooks import apart
 from build import chapters, is_notebook, read_notebook
 
+import proofs
+
 from .conftest import BOOK, WIDE, Visit
 
 PAGES = [*chapters(BOOK), "search", "genindex", "404"]  # index.html only leads to the first
@@ -183,12 +185,12 @@ def text_of(name: str) -> list:
 
 
 @cache
-def shared() -> list[Path]:
-    """The files that all pages are written with."""
+def shared() -> list[Path | str]:
+    """What all pages are written with."""
     folders = [BOOK / folder for folder in ("ext", "_static", "_templates", "assets/site")]
     files = [path for folder in folders for path in sorted(folder.rglob("*")) if path.is_file()]
-    own = [BOOK / "src" / "backpass" / f"{name}.py" for name in ("figures", "markdown", "show", "table")]
-    return [BOOK / "_config.yml", *own, *(path for path in files if "__pycache__" not in path.parts)]
+    own = proofs.imports(*(f"backpass.{name}" for name in ("figures", "markdown", "show", "table")))
+    return [own, BOOK / "_config.yml", *(path for path in files if "__pycache__" not in path.parts)]
 
 
 @pytest.mark.rotates(share=0.03, of=text_of, checks=shared)
