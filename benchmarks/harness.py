@@ -58,7 +58,7 @@ class Settings(NamedTuple):
     folder: Path | None  # for the record; None where none is kept
     names: tuple[str, ...] = ()  # of what was asked for; none where all of it was
     rehearsal: bool = False  # every call runs once, and none is timed
-    any_commit: bool = False  # an unfinished record is continued though its commit is another
+    any_commit: bool = False  # an unfinished record of a different commit is continued
 
     @property
     def rounds(self) -> int:

@@ -17,7 +17,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from harness import ROOT, Settings, say, settings, write
+from harness import ROOT, Recording, Settings, say, settings
 
 QUESTION = "What do `make test` and `make book` cost?"
 COLUMNS = [("command", "command", ""), ("part", "part", ""), ("cpu_seconds", "CPU time", "s")]
@@ -27,18 +27,20 @@ LEAST = 1.0  # CPU seconds of a part that has a row of its own
 def main() -> None:
     chosen = settings(QUESTION)
     arguments = "ARGS=tests/test_shapes.py" if chosen.quick else "ARGS="
-    rows, facts = [], {}
+    recording = Recording(chosen, "weight", QUESTION, COLUMNS, notes(chosen), "Each command ran once.")
     for command in ("test",) if chosen.quick else ("book", "test"):
-        if command == "book":
-            shutil.rmtree(ROOT / "_build", ignore_errors=True)
-        parts, clock, cpu = measured(["make", "--no-print-directory", command, arguments])
-        facts |= {f"{command}: CPU minutes": cpu / 60, f"{command}: minutes": clock / 60}
-        rows += [
-            {"command": f"make {command}", "part": part, "cpu_seconds": seconds}
-            for part, seconds in parts.items()
-            if seconds >= LEAST
-        ]
-    write(chosen, "weight", QUESTION, COLUMNS, rows, notes(chosen), facts, "Each command ran once.")
+        if recording.lacks(command):
+            if command == "book":
+                shutil.rmtree(ROOT / "_build", ignore_errors=True)
+            parts, clock, cpu = measured(["make", "--no-print-directory", command, arguments])
+            rows = [
+                {"command": f"make {command}", "part": part, "cpu_seconds": seconds}
+                for part, seconds in parts.items()
+                if seconds >= LEAST
+            ]
+            facts = {f"{command}: CPU minutes": cpu / 60, f"{command}: minutes": clock / 60}
+            recording.add(command, rows, facts=facts)
+    recording.finish()
 
 
 def notes(chosen: Settings) -> list[str]:

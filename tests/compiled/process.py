@@ -60,7 +60,7 @@ class Compiled:
 
 
 class Server:
-    """In that process: runs the tests that it is told to, until the connection is closed."""
+    """In that process: runs the tests whose names it receives, until the connection is closed."""
 
     def __init__(self, descriptor: int):
         self._connection = Connection(descriptor)
