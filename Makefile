@@ -35,7 +35,7 @@ test: $(READY) ## test everything, what only rotates in part  (ARGS="tests/ops -
 	@$(BIN)/python -m pytest $(PARALLEL) $(ARGS)
 
 test-all: export BACKPASS_PROVE = all
-test-all: test ## prove everything whole, and write tests/proved.lock; takes an hour  (ARGS="-k softmax" chooses)
+test-all: test ## prove everything whole, and write tests/proved.lock; takes several times as long  (ARGS="-k softmax" chooses)
 
 records: $(READY) ## write what pages show of the tests' results: verdicts, bugs, compiled kernels, the calculators' formulas  (ARGS="-k softmax" chooses)
 	@BACKPASS_RECORD=1 $(BIN)/python -m pytest -q $(RECORDED) $(ARGS)
