@@ -56,8 +56,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--timeout",
         type=float,
         metavar="SECONDS",
-        help=f"that all of it may take, as processes (default {TIMEOUT:g}); under "
-        "torchrun, that a collective may take",
+        help="that the scheme may take once all ranks have begun, as processes "
+        f"(default {TIMEOUT:g}); under torchrun, that a collective may take",
     )
 
 

@@ -13,6 +13,7 @@ from backpass.parallel import RankError, mesh, on_processes, on_threads
 
 RUNS = [on_threads, on_processes]
 RANKS = 3
+LONG = 300  # seconds, which no machine needs
 
 
 @pytest.fixture(params=RUNS, ids=[run.__name__ for run in RUNS])
@@ -150,10 +151,9 @@ def test_a_rank_that_fails_is_named_at_once(run):
             raise ArithmeticError("the second rank cannot")
         return group.all_reduce(x)
 
-    start = time.monotonic()
     with pytest.raises(RankError, match=r"(?s)^rank 1: .*ArithmeticError: the second rank cannot") as caught:
         run(scheme, RANKS, np.ones(2))
-    assert caught.value.rank == 1 and time.monotonic() - start < 20
+    assert caught.value.rank == 1
 
 
 def test_ranks_that_call_different_collectives_are_told_so():
@@ -186,8 +186,8 @@ def test_processes_that_call_differently(case, differ):
 
     began = time.monotonic()
     with pytest.raises(RankError, match=rf"(?s)Collectives differ in the following aspects.*({differ})"):
-        on_processes(scheme, 3, timeout=60)
-    assert time.monotonic() - began < 30
+        on_processes(scheme, 3, timeout=LONG)
+    assert time.monotonic() - began < LONG  # at once, not when the time is over
 
 
 @pytest.mark.parametrize("bad", [np.ones(3), np.ones(2, dtype=np.float32)], ids=["shape", "dtype"])
@@ -220,10 +220,10 @@ def test_a_killed_process_is_named():
             os.kill(os.getpid(), signal.SIGKILL)
         return group.all_reduce(np.ones(3))
 
-    start = time.monotonic()
+    began = time.monotonic()
     with pytest.raises(RankError, match=r"^rank 2: the process ended without an answer"):
-        on_processes(scheme, RANKS)
-    assert time.monotonic() - start < 20
+        on_processes(scheme, RANKS, timeout=LONG)
+    assert time.monotonic() - began < LONG
 
 
 def test_a_process_that_hangs_is_ended():
@@ -232,9 +232,16 @@ def test_a_process_that_hangs_is_ended():
     def hangs(group):
         return time.sleep(100) if group.rank == 1 else group.rank
 
-    with pytest.raises(RankError, match="no answer within 8 s; ranks without an answer: 0, 1, 2") as caught:
-        on_processes(hangs, RANKS, timeout=8)
+    with pytest.raises(RankError, match="no answer within 5 s; ranks without an answer: 0, 1, 2") as caught:
+        on_processes(hangs, RANKS, timeout=5)
     assert caught.value.rank == 1 and "in hangs" in str(caught.value)
+
+
+def test_the_time_counts_from_when_all_ranks_have_begun(monkeypatch):
+    distributed = pytest.importorskip("torch.distributed")
+    begin = distributed.init_process_group
+    monkeypatch.setattr(distributed, "init_process_group", lambda *a, **k: (time.sleep(2), begin(*a, **k)))
+    assert on_processes(lambda group: group.rank, 2, timeout=1.5) == [0, 1]
 
 
 def test_a_process_that_waits_for_another_is_not_to_blame():
@@ -244,13 +251,13 @@ def test_a_process_that_waits_for_another_is_not_to_blame():
         return group.shift(np.ones(2)) if group.rank else time.sleep(100)
 
     with pytest.raises(RankError, match=r"(?s)rank 0: no answer .* in scheme"):
-        on_processes(scheme, RANKS, timeout=8)
+        on_processes(scheme, RANKS, timeout=5)
 
     def all_wait(group):
         return group.shift(np.ones(2)) if group.rank else group.all_reduce(np.ones(2))
 
     with pytest.raises(RankError, match=r"(?s)rank 0: no answer .* in all_reduce\n.* in all_wait"):
-        on_processes(all_wait, RANKS, timeout=8)
+        on_processes(all_wait, RANKS, timeout=5)
 
 
 def test_arguments_that_make_no_sense(run):

@@ -41,6 +41,8 @@ _WAITING = re.compile(
     re.MULTILINE,
 )
 _GRACE = 0.3  # seconds to wait, after a failure, for one that came before it
+_START = 300  # seconds in which all ranks have begun, on any machine
+_SHOWN = 10  # seconds in which a rank shows where it is, on any machine
 
 
 class TorchGroup:
@@ -154,9 +156,9 @@ def on_processes(
     the results by rank.
 
     The processes are forked, so the scheme may be defined in a notebook, and they
-    exchange arrays by gloo. ``timeout`` is how many seconds all of it may take. Raises
-    RankError, with the rank's traceback, for the first rank that failed or ended
-    without an answer. When the time is over, it names the lowest rank that has no
+    exchange arrays by gloo. ``timeout`` is how many seconds the scheme may take, from
+    when all ranks have begun. Raises RankError, with the rank's traceback, for the
+    first rank that failed or ended without an answer. When the time is over, it names the lowest rank that has no
     answer and does not wait for others, and where it is. All ranks are then killed.
     Ranks that call different collectives, or with arrays of other shapes or dtypes,
     fail; PyTorch compares the calls, which takes about as long as a small one.
@@ -169,7 +171,6 @@ def on_processes(
     if "fork" not in multiprocessing.get_all_start_methods():
         raise RuntimeError("ranks are forked, which this platform cannot do")
 
-    deadline = time.monotonic() + timeout
     context = multiprocessing.get_context("fork")
     with tempfile.TemporaryDirectory() as folder:
         answers: list[Connection] = []
@@ -196,7 +197,7 @@ def on_processes(
                     process.start()
                 processes.append(process)
                 there.close()
-            results = _collected(answers, deadline)
+            results = _collected(answers, timeout)
             if missing := {*range(ranks)} - {*results}:
                 rank, where = _stuck({r: processes[r] for r in missing}, folder)
                 silent = ", ".join(map(str, sorted(missing)))
@@ -243,9 +244,10 @@ class _Failure(NamedTuple):
     message: str
 
 
-def _collected(answers: list[Connection], deadline: float) -> dict[int, Any]:
-    """Return the answers by rank, as far as they came before the deadline. Raises
-    RankError for the first rank that failed."""
+def _collected(answers: list[Connection], timeout: float) -> dict[int, Any]:
+    """Return the answers by rank, as far as they came within ``timeout`` of the ranks'
+    beginning. Raises RankError for the first rank that failed."""
+    deadline = time.monotonic() + _START + timeout
     results: dict[int, Any] = {}
     failures: list[_Failure] = []
     while len(results) + len(failures) < len(answers):
@@ -254,7 +256,11 @@ def _collected(answers: list[Connection], deadline: float) -> dict[int, Any]:
         ready = wait([answers[rank] for rank in silent], patience)
         for rank in [rank for rank in silent if answers[rank] in ready]:
             try:
-                failed, when, result = pickle.loads(answers[rank].recv_bytes())
+                said = answers[rank].recv_bytes()
+                if not said:  # it has begun, as all have
+                    deadline = time.monotonic() + timeout
+                    continue
+                failed, when, result = pickle.loads(said)
             except (EOFError, OSError):  # OSError: it died while it answered
                 message = "the process ended without an answer"
                 failures.append(_Failure(False, 0.0, rank, message))
@@ -281,8 +287,11 @@ def _stuck(processes: Mapping[int, Any], folder: str) -> tuple[int, str]:
     for process in processes.values():
         with contextlib.suppress(ProcessLookupError):
             os.kill(process.pid, signal.SIGUSR1)
-    time.sleep(_GRACE)
     files = {rank: Path(f"{folder}/{rank}") for rank in sorted(processes)}
+    end = time.monotonic() + _SHOWN
+    while time.monotonic() < end and not all(map(_has_text, files.values())):
+        time.sleep(0.05)
+    time.sleep(_GRACE)  # for the last lines
     where = {
         rank: file.read_text() if file.exists() else "its start"
         for rank, file in files.items()
@@ -290,6 +299,10 @@ def _stuck(processes: Mapping[int, Any], folder: str) -> tuple[int, str]:
     busy = [rank for rank, calls in where.items() if not _WAITING.search(calls)]
     rank = (busy or [*where])[0]
     return rank, where[rank]
+
+
+def _has_text(file: Path) -> bool:
+    return file.exists() and file.stat().st_size > 0
 
 
 def _without_logs(file: Path) -> None:
@@ -329,9 +342,10 @@ def _rank(
             store=distributed.FileStore(store, ranks),
             rank=rank,
             world_size=ranks,
-            timeout=timedelta(seconds=timeout + 60),  # the parent's deadline is first
+            timeout=timedelta(seconds=_START + timeout + 60),  # the parent's is first
         )
         distributed.barrier()  # or a rank that fails now breaks others' connecting
+        answer.send_bytes(b"")
         result = scheme(TorchGroup(), *arguments)
         distributed.barrier()  # or a rank that ends early breaks another's exchange
         answer.send_bytes(pickle.dumps((False, 0.0, result)))
