@@ -173,6 +173,21 @@ def test_cases_that_rotate_run_where_they_changed(monkeypatch):
     assert cases[7] in kept and len(kept) == 1 + 4
 
 
+@pytest.mark.parametrize(
+    ("arguments", "status", "written"),
+    [(["tests"], 0, True), (["tests"], 1, False), (["tests/ops"], 0, False)],
+)
+def test_products_are_proved_where_all_tests_pass(arguments, status, written, monkeypatch):
+    lines = {}
+    monkeypatch.setenv("BACKPASS_PROVE", "changed")
+    monkeypatch.setattr(proofs, "write", lambda found, whole: lines.update(found))
+    monkeypatch.setattr(proofs, "_products", {})
+    plugin = proofs.Plugin(SimpleNamespace(args=arguments, getoption=lambda name: None))
+    plugin.pytest_testnodedown(SimpleNamespace(workeroutput={"products": {"pairs": ("1", "1")}}), None)
+    plugin.pytest_sessionfinish(SimpleNamespace(), status)
+    assert lines == ({"pairs": ("1", "1")} if written else {})
+
+
 def test_what_is_too_heavy_is_named(monkeypatch):
     plugin = weight.Plugin(SimpleNamespace())
     plugin._tests = Counter(

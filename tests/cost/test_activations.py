@@ -157,7 +157,8 @@ class Watched(list):
 
 
 @pytest.mark.parametrize(
-    ("name", "every", "frozen", "chunked"), pairs(("gpt2", "llama"), (1, 2, 3, 5, 9), (0, 3), (True, False))
+    ("name", "every", "frozen", "chunked"),
+    pairs(("gpt2", "llama"), (1, 2, 3, 5, 9), (0, 3), (True, False), of=("backpass.cost",)),
 )
 def test_the_most_bytes_that_a_step_with_segments_saves(name, every, frozen, chunked):
     """While a real backward runs, in which each segment runs again."""

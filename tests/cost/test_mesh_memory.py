@@ -71,7 +71,11 @@ def on_mesh(group, name, dtype, sizes):
 SIZES = [{}, {"tensor": 2}, {"context": 2}, {"data": 2, "context": 2, "tensor": 2}]
 
 
-@pytest.mark.parametrize(("name", "sizes", "dtype"), pairs(NETWORKS, SIZES, ("float32", "bfloat16")), ids=str)
+@pytest.mark.parametrize(
+    ("name", "sizes", "dtype"),
+    pairs(NETWORKS, SIZES, ("float32", "bfloat16"), of=("backpass.cost", "backpass.parallel")),
+    ids=str,
+)
 def test_a_network_holds_what_is_said(name, sizes, dtype):
     mesh = Mesh(**sizes)
     _, config = NETWORKS[name]
@@ -118,7 +122,11 @@ def in_pipeline(group, name, mesh, batches):
 MESHES = [Mesh(pipeline=3), Mesh(pipeline=2, tensor=2), Mesh(pipeline=2, context=2, data=2)]
 
 
-@pytest.mark.parametrize(("name", "mesh", "batches"), pairs(("gpt2", "qwen3"), MESHES, (2, 6)), ids=str)
+@pytest.mark.parametrize(
+    ("name", "mesh", "batches"),
+    pairs(("gpt2", "qwen3"), MESHES, (2, 6), of=("backpass.cost", "backpass.parallel")),
+    ids=str,
+)
 def test_a_rank_of_a_pipeline_holds_what_is_said(name, mesh, batches, monkeypatch):
     monkeypatch.setattr(pipeline, "_Step", Watched)
     _, config = NETWORKS[name]

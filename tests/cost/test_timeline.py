@@ -63,7 +63,7 @@ def equal(config, batch, sequence, **options):
 
 @pytest.mark.parametrize(
     ("name", "options", "choice", "recompute", "clip"),
-    pairs(NETWORKS, OPTIONS, CHOICES, RECOMPUTED, (False, True)),
+    pairs(NETWORKS, OPTIONS, CHOICES, RECOMPUTED, (False, True), of=("backpass.cost",)),
     ids=str,
 )
 def test_each_moment_is_what_a_step_measures(name, options, choice, recompute, clip):
@@ -92,7 +92,9 @@ def test_each_moment_is_what_a_step_measures(name, options, choice, recompute, c
         assert most == kept.most
 
 
-@pytest.mark.parametrize(("name", "choice"), pairs(NETWORKS, [*CHOICES][1:], meet=1), ids=str)
+@pytest.mark.parametrize(
+    ("name", "choice"), pairs(NETWORKS, [*CHOICES][1:], of=("backpass.cost",), meet=1), ids=str
+)
 def test_frozen_parameters_have_no_gradients_and_no_states(name, choice):
     config = NETWORKS[name]
     shapes = model_of(config).parameter_shapes(config)
@@ -115,7 +117,7 @@ RUNS = {
 }
 
 
-@pytest.mark.parametrize(("choice", "model"), pairs(RUNS, (llama, encoder), meet=1))
+@pytest.mark.parametrize(("choice", "model"), pairs(RUNS, (llama, encoder), of=("backpass.cost",), meet=1))
 def test_of_each_run_of_equal_layers_a_few_run(choice, model):
     config = llama.Config(90, 8, 11, 2, 1, 4, 20, biases=True)
     config = config if model is llama else encoder.Config(8, 11, 2, 20, final_norm=True)
@@ -130,7 +132,9 @@ RATES = [(0.1, 0.0, 0.0), (0.0, 0.0, 0.2), (0.1, 0.3, 0.0), (0.1, 0.3, 0.2)]
 
 
 @pytest.mark.parametrize(
-    ("rates", "options"), pairs(RATES, [{}, {"chunked": False, "dtype": "bfloat16"}], meet=1), ids=str
+    ("rates", "options"),
+    pairs(RATES, [{}, {"chunked": False, "dtype": "bfloat16"}], of=("backpass.cost",), meet=1),
+    ids=str,
 )
 def test_masks_of_dropout(rates, options):
     config = gpt2.Config(600, 70, 24, 5, 3, 40, 1e-5, True, *rates)
@@ -150,7 +154,9 @@ def test_dropout_of_a_network_without_it():
             function(NETWORKS["llama"], 3, 37, dropout=True)
 
 
-@pytest.mark.parametrize(("name", "dtype"), pairs(NETWORKS, ("float32", "bfloat16"), meet=1))
+@pytest.mark.parametrize(
+    ("name", "dtype"), pairs(NETWORKS, ("float32", "bfloat16"), of=("backpass.cost",), meet=1)
+)
 def test_clipping_holds_no_second_set_of_gradients(name, dtype):
     predicted, without = (
         cost.timeline(NETWORKS[name], 3, 37, dtype=dtype, clip=clip) for clip in (True, False)

@@ -134,12 +134,11 @@ WAYS = {
 
 
 # What is compiled takes ten seconds each, which changes with what stands between an operation and the compiler.
-ROTATES = pytest.mark.rotates(
-    share=0.3, of=lambda scheme, way: [proofs.imports("backpass.functional", "backpass.ops")]
-)
+TESTED = ("backpass.functional", "backpass.ops")
+ROTATES = pytest.mark.rotates(share=0.3, of=lambda scheme, way: [proofs.imports(*TESTED)])
 CASES = [
     pytest.param(scheme, way, marks=ROTATES if WAYS[way][1] else ())
-    for scheme, way in pairs(("DistributedDataParallel", "fully_shard"), WAYS, meet=1)
+    for scheme, way in pairs(("DistributedDataParallel", "fully_shard"), WAYS, of=TESTED, meet=1)
 ]
 
 

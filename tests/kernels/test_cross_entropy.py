@@ -93,7 +93,14 @@ def test_odd_sizes(shape, dtype, path, device, poisoned):
 
 @pytest.mark.parametrize(
     ("row_bytes", "dtype", "reduction", "smoothing", "weighted"),
-    pairs([None, 128], DTYPES, ["mean", "sum", "none"], [0.0, 0.1, 1.0], [False, True]),
+    pairs(
+        [None, 128],
+        DTYPES,
+        ["mean", "sum", "none"],
+        [0.0, 0.1, 1.0],
+        [False, True],
+        of=("backpass.kernels.cross_entropy",),
+    ),
     ids=str,
 )
 def test_options(row_bytes, dtype, reduction, smoothing, weighted, monkeypatch, device, poisoned):

@@ -248,7 +248,13 @@ def alone(name, inputs):
 
 @pytest.mark.parametrize(
     ("lengths", "dtype", "option", "given"),
-    pairs([(20, 37), (37, 20)], DTYPES, MORE, ["all", "bias", "mask", "sink"]),
+    pairs(
+        [(20, 37), (37, 20)],
+        DTYPES,
+        MORE,
+        ["all", "bias", "mask", "sink"],
+        of=("backpass.kernels.flash_attention",),
+    ),
     ids=str,
 )
 def test_several_tiles_of_every_input(lengths, dtype, option, given, device, poisoned):

@@ -65,7 +65,7 @@ WANTED = {
 
 @pytest.mark.parametrize(
     ("name", "recompute", "wanted", "dtype", "flash"),
-    pairs(CONFIGS, CHOICES, WANTED, ("float64", "float32"), (False, True)),
+    pairs(CONFIGS, CHOICES, WANTED, ("float64", "float32"), (False, True), of=("backpass.models",)),
     ids=str,
 )
 def test_the_bits_are_those_of_the_plain_run(name, recompute, wanted, dtype, flash):
@@ -77,7 +77,12 @@ def test_the_bits_are_those_of_the_plain_run(name, recompute, wanted, dtype, fla
 
 @pytest.mark.parametrize(
     ("name", "recompute", "wanted"),
-    pairs(("gpt2", "gpt2, dropout", "qwen3"), CHOICES, ("all", "second half", "last but one")),
+    pairs(
+        ("gpt2", "gpt2, dropout", "qwen3"),
+        CHOICES,
+        ("all", "second half", "last but one"),
+        of=("backpass.models",),
+    ),
     ids=str,
 )
 def test_it_costs_the_flops_of_the_tally(name, recompute, wanted):

@@ -33,7 +33,7 @@ MESHES = [
     {"sharded": True, "data": 3},
     {"sharded": True, "context": 2, "tensor": 2, "sequence": True},
 ]
-CASES = pairs(("gpt2", "qwen3"), MESHES, meet=1)
+CASES = pairs(("gpt2", "qwen3"), MESHES, of=("backpass.parallel",), meet=1)
 CASES += [("drops", sizes) for sizes in MESHES if not {"pipeline", "sharded"} & sizes.keys()]
 LIKE = np.zeros(1)
 

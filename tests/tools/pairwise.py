@@ -1,6 +1,7 @@
 """Choose some cases of a test that has several choices: enough for any two values to meet in one of them.
 
-``make test-all`` runs every case; each push also runs a few that rotate with the commit, as ``proofs`` draws them.
+Every case runs where what is tested has changed, and in ``make test-all``; else also a few that rotate with the commit,
+as ``proofs`` draws them.
 """
 
 from __future__ import annotations
@@ -12,17 +13,18 @@ from collections.abc import Iterable
 import proofs
 
 
-def pairs(*choices: Iterable, meet: int = 2, more: int = 1) -> list[tuple]:
+def pairs(*choices: Iterable, of: Iterable[str], meet: int = 2, more: int = 1) -> list[tuple]:
     """Return cases, each with one value of each choice, so that any ``meet`` values of different choices occur together.
 
-    With ``meet=1`` each value occurs. ``more`` of the other cases rotate.
+    With ``meet=1`` each value occurs. ``more`` of the other cases rotate. If one of the modules ``of`` has changed, or one
+    that they import, all cases are returned.
     """
     choices = [list(values) for values in choices]
     every = [*itertools.product(*(range(len(values)) for values in choices))]
-    if proofs.proving() != "all":
+    key = f"pairs:{'+'.join(of)}:{'x'.join(str(len(values)) for values in choices)}"
+    if not proofs.product_is_whole(key, of):
         chosen = _covering(every, meet)
         others = [case for case in every if case not in chosen]
-        key = f"pairs of {[len(values) for values in choices]}"
         every = sorted({*chosen, *proofs.sample(key, others, min(1, more / max(1, len(others))))})
     return [tuple(values[at] for values, at in zip(choices, case, strict=True)) for case in every]
 

@@ -257,6 +257,19 @@ def share_now(key: str, now: tuple[str, str], share: float) -> float:
     return share if known == now else min(1, MORE * share)
 
 
+_products: dict[str, tuple[str, str]] = {}  # hashes of what products of choices test, by key
+
+
+def product_is_whole(key: str, of: Iterable[str]) -> bool:
+    """Whether every case of several choices runs: if a module that is tested, or one that it imports, has changed.
+
+    Unlike other lines of the lock, that of a product is written only by a run of all tests that passes.
+    """
+    now = imports(*of)
+    _products[key] = (now, now)
+    return proving() == "all" or proved().get(key) != (now, now)
+
+
 class Proof:
     """What a test proves of one subject."""
 
@@ -320,13 +333,20 @@ class Plugin:
                 line[0]: tuple(line[1:]) for name, line in report.user_properties if name == "proved"
             }
 
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_testnodedown(self, node, error) -> None:
+        _products.update(getattr(node, "workeroutput", {}).get("products", {}))
+
     @pytest.hookimpl(trylast=True)
     def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
-        written = os.environ.get("BACKPASS_PROVE") and not kernels.executed()
-        if written and self._found and not hasattr(self._config, "workerinput"):
+        if hasattr(self._config, "workeroutput"):
+            self._config.workeroutput["products"] = _products
+        elif os.environ.get("BACKPASS_PROVE") and not kernels.executed():
             options = ("keyword", "markexpr", "ignore", "ignore_glob", "deselect", "lf")
             selected = self._config.args != ["tests"] or any(self._config.getoption(each) for each in options)
-            write(self._found, whole=proving() == "all" and not selected and exitstatus == 0)
+            passed = exitstatus == 0 and not selected
+            if found := self._found | (_products if passed else {}):
+                write(found, whole=proving() == "all" and passed)
 
     def pytest_terminal_summary(self, terminalreporter, exitstatus: int) -> None:
         if exitstatus:

@@ -50,7 +50,7 @@ def relative_error(got, expected):
 
 @pytest.mark.parametrize(
     ("case", "split", "library"),
-    pairs(CASES, SPLITS, ("numpy", "torch")),
+    pairs(CASES, SPLITS, ("numpy", "torch"), of=("backpass.training.accumulation", "backpass.models")),
     ids=lambda x: getattr(x, "name", x),
 )
 def test_autograd_of_the_whole_batch(case, split, library, monkeypatch):
