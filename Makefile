@@ -7,6 +7,9 @@ PYTHON ?= python3
 PORT   ?= 8000
 BIN    := .venv/bin
 READY  := .venv/.ready
+# The versions that were tested together; `make test CONSTRAINTS=` takes the newest that pyproject.toml allows.
+CONSTRAINTS ?= constraints.txt
+PINNED      := $(if $(CONSTRAINTS),--constraint $(CONSTRAINTS))
 
 # A process that has finished its tests takes over half of another's, so that none waits for the last.
 PARALLEL := -n auto --maxprocesses 4 --dist worksteal
@@ -25,7 +28,7 @@ help: ## show this list
 $(READY): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit("Backpass needs Python 3.11 or later; choose one: make PYTHON=python3.11 …")'
 	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[book,test]'
+	$(BIN)/python -m pip install --quiet $(PINNED) --editable '.[book,test]'
 	@touch $@
 
 book: $(READY) ## execute every chapter and write the site to _build/html  (SOLUTIONS=0 leaves the solutions out)
@@ -72,14 +75,14 @@ pdf: book .venv/.pdf ## write the book as one PDF to _build/html/backpass.pdf, t
 	@$(BIN)/python ext/backpass_pdf.py
 
 .venv/.pdf: $(READY)
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[pdf]'
+	$(BIN)/python -m pip install --quiet $(PINNED) --editable '.[pdf]'
 	@touch $@
 
 lab: .venv/.lab ## open the chapters in JupyterLab
 	@$(BIN)/jupyter lab chapters
 
 .venv/.lab: $(READY)
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[lab]'
+	$(BIN)/python -m pip install --quiet $(PINNED) --editable '.[lab]'
 	@touch $@
 
 lint: $(READY) ## check style, formatting, types, and that imports run one way

@@ -13,6 +13,8 @@ from multiprocessing.connection import Connection
 
 import pytest
 
+import weight
+
 CONNECTION = "BACKPASS_TESTS"  # the environment variable with the file descriptor of the second process
 
 
@@ -36,10 +38,14 @@ class Compiled:
             stderr=subprocess.STDOUT,
         )
         theirs.close()
+        self._started = False
 
     def run(self, item: pytest.Item) -> list[pytest.TestReport]:
         """Run a test there, and return its reports."""
         try:
+            if not self._started:
+                item.user_properties.append(("cpu of setup", self._connection.recv()))
+                self._started = True
             self._connection.send(item.nodeid)
             received = self._connection.recv()
             if received is None:
@@ -68,6 +74,7 @@ class Server:
 
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
         items = {item.nodeid: item for item in session.items}
+        self._connection.send(weight.used())  # to collect them
         while True:
             try:
                 name = self._connection.recv()

@@ -158,10 +158,11 @@ def on_processes(
     The processes are forked, so the scheme may be defined in a notebook, and they
     exchange arrays by gloo. ``timeout`` is how many seconds the scheme may take, from
     when all ranks have begun. Raises RankError, with the rank's traceback, for the
-    first rank that failed or ended without an answer. When the time is over, it names the lowest rank that has no
-    answer and does not wait for others, and where it is. All ranks are then killed.
-    Ranks that call different collectives, or with arrays of other shapes or dtypes,
-    fail; PyTorch compares the calls, which takes about as long as a small one.
+    first rank that failed or ended without an answer. When the time is over, it names
+    the lowest rank that has no answer and does not wait for others, and where it is.
+    All ranks are then killed. Ranks that call different collectives, or with arrays of
+    other shapes or dtypes, fail; PyTorch compares the calls, which takes about as long
+    as a small one.
     Raises RuntimeError where processes cannot be forked, and TypeError or ValueError
     for another argument than these.
     """
