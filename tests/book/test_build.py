@@ -84,7 +84,7 @@ def notebook(book: Path, name: str = "page") -> str:
 def test_failing_cells_fail_each_time_and_are_named_and_one_chapter_can_be_built_alone(book):
     add_page(book, "raises", "raise LookupError('a deliberate defect')")
     add_page(book, "dies", "import os\nos.system('echo last words >&2')\nos._exit(3)")
-    # A file of the book whose name stands nowhere, so that the page is not known to depend on it.
+    # The name of this file is not written in any cell, so the page is not known to depend on it.
     add_page(book, "reads", f"Path({str(book / 'src')!r}, 'val' + 'ue.py').read_text()")
     result = build(book, WORKERS="3")
     assert result.returncode == 1
