@@ -378,8 +378,7 @@ class _Judging:
         except TooLong:
             scope_of(list(self.known.lines))[1].clear()  # some may be incomplete
             message = (
-                f"it took longer than {self.seconds:g} s of CPU time: write it in "
-                "smaller steps"
+                f"it took longer than {self.seconds:g} s: write it in smaller steps"
             )
             raise Unreadable(message, part) from None
 
