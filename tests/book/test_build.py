@@ -112,7 +112,7 @@ multiprocessing.get_context("fork").Process(target=spin).start()"""
 
 
 def test_a_page_that_uses_too_much_is_ended_with_its_children(book, monkeypatch, capsys):
-    """However busy the machine is: the limit is in CPU-seconds. One that sleeps for too long is ended too."""
+    """The limit is in CPU seconds, so a busy machine does not matter. A page that sleeps for too long is ended too."""
     monkeypatch.setattr(build_module, "MOST_CPU", 1)
     for name, code in {"spins": SPINS, "parent": f"{PARENT}\nimport time; time.sleep(1000)"}.items():
         add_page(book, name, code)
