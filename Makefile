@@ -7,7 +7,7 @@ PYTHON ?= python3
 PORT   ?= 8000
 BIN    := .venv/bin
 READY  := .venv/.ready
-# The versions that were tested together; `make test CONSTRAINTS=` takes the newest that pyproject.toml allows.
+# The versions that were tested together; `make test CONSTRAINTS=` installs the newest that pyproject.toml allows.
 CONSTRAINTS ?= constraints.txt
 PINNED      := $(if $(CONSTRAINTS),--constraint $(CONSTRAINTS))
 
@@ -15,7 +15,7 @@ PINNED      := $(if $(CONSTRAINTS),--constraint $(CONSTRAINTS))
 PARALLEL := -n auto --maxprocesses 4 --dist worksteal
 # Of all tests, those that tell most about a change in a second: the contract, every gradient by every method, the formulas.
 TELLING := $(addprefix tests/,test_import.py test_shapes.py ops/test_contract.py verify/test_all_operations.py derivation/test_docstring.py cost/test_formulas.py)
-# What pages show of the tests' results is written by these.
+# The tests whose results pages show.
 RECORDED := $(addprefix tests/,verify/test_all_operations.py::test_every_operation_passes bugs/test_bugs.py::test_the_tools_find_what_the_record_says kernels/test_resources.py::test_pages_show_what_is_compiled compiled/test_row.py::test_every_kernel_is_right_as_compiled compiled/test_row.py::test_every_kernel_is_right_in_other_dtypes cost/test_javascript.py::test_the_formulas_of_the_page_are_those_derived_now)
 
 # One thread for each of the processes that run side by side.
@@ -34,24 +34,24 @@ $(READY): pyproject.toml constraints.txt
 book: $(READY) ## execute every chapter and write the site to _build/html  (SOLUTIONS=0 leaves the solutions out)
 	@$(BIN)/python ext/build.py
 
-test: $(READY) ## test everything, what only rotates in part  (ARGS="tests/ops -k softmax" chooses)
+test: $(READY) ## run the tests; those that rotate, in part  (ARGS="tests/ops -k softmax" chooses)
 	@$(BIN)/python -m pytest $(PARALLEL) $(ARGS)
 
 test-all: export BACKPASS_PROVE = all
-test-all: test ## prove everything whole, and write tests/proved.lock; takes several times as long  (ARGS="-k softmax" chooses)
+test-all: test ## prove everything in full, and write tests/proved.lock; takes several times as long  (ARGS="-k softmax" chooses)
 
-records: $(READY) ## write what pages show of the tests' results: verdicts, bugs, compiled kernels, the calculators' formulas  (ARGS="-k softmax" chooses)
+records: $(READY) ## write the tests' results that pages show: verdicts, bugs, compiled kernels, the calculators' formulas  (ARGS="-k softmax" chooses)
 	@BACKPASS_RECORD=1 $(BIN)/python -m pytest -q $(RECORDED) $(ARGS)
 
 lock: export BACKPASS_PROVE = changed
-lock: test ## test, and write what was proved whole to tests/proved.lock  (ARGS="-k softmax" chooses)
+lock: test ## run the tests, and record in tests/proved.lock what was proved in full  (ARGS="-k softmax" chooses)
 
 test-kernels: test-compiled test-ptx ## run every test of the kernels as compiled, and change their PTX; takes hours  (ARGS="-k softmax" chooses)
 
 test-compiled: $(READY) ## run every test of the kernels as compiled  (ARGS="-k softmax" chooses)
 	@BACKPASS_PTX=1 $(BIN)/python -m pytest $(PARALLEL) tests/kernels tests/compiled $(ARGS)
 
-# By itself: pytest drops a file that it is given beside the file's folder.
+# In a run of its own: given the file's folder as well, pytest drops the file.
 test-ptx: $(READY) ## change the PTX of the kernels in one place at a time; takes hours  (ARGS="-k softmax" chooses)
 	@BACKPASS_PTX=1 $(BIN)/python -m pytest $(PARALLEL) tests/compiled/long_mutations.py $(ARGS)
 

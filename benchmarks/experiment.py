@@ -1,7 +1,8 @@
 """Experiments that a page defines and a script repeats at full size.
 
-A cell with the tag ``experiment`` holds functions of the experiment. The script runs those cells of the page, and the
-page compares its own small draw with the record. So there is one definition, and a change of it is noticed.
+The cells with the tag ``experiment`` define the experiment. The script runs these cells of the page, and the page repeats
+a small part and compares it with the record. So there is one definition, and the page notices if a change of it changes
+the results.
 """
 
 from __future__ import annotations
@@ -32,5 +33,5 @@ def of_page(name: str) -> dict[str, Any]:
 
 
 def digits(values: Any) -> list[float]:
-    """Round to nine significant digits, so that a record is compact and a page can compare six."""
+    """Round to nine significant digits: a record stays compact, and a page can compare six digits."""
     return [float(f"{value:.9g}") for value in values]

@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# What a GPU is needed for, the most wanted first: the tests of the kernels, then the records.
+# Runs what needs a GPU, the most important first: the tests of the kernels, then the benchmarks.
 #
 #     benchmarks/gpu.sh RESULTS [part …]
 #
-# Each part has a limit of seconds, as LIMITS says, and leaves what it has measured in the folder RESULTS when it is cut. A
-# further run with the same folder measures the rest: records that are finished are skipped, unfinished ones of this commit
-# continued. Options of the benchmarks are taken from OPTIONS, such as "--quick --device cpu" to try the script out. On a copy
-# without its repository, set BACKPASS_COMMIT to what `git describe --always --dirty --abbrev=12` prints in the original.
+# Each part has a time limit, set in LIMITS. A part that reaches it leaves what it has measured in the folder RESULTS. Another
+# run with the same folder measures the rest: it skips finished records, and continues unfinished ones of this commit.
+# OPTIONS are options of the benchmarks, such as "--quick --device cpu" to try the script out. In a copy without its
+# repository, set BACKPASS_COMMIT to what `git describe --always --dirty --abbrev=12` prints in the original.
 set -u
 cd "$(dirname "$0")/.."
 results=$(realpath -m "${1:?"the folder for the results is missing"}")
@@ -14,7 +14,7 @@ shift
 mkdir -p "$results"
 python=${PYTHON:-python3}
 export PYTHONPATH="${PYTHONPATH:+$PYTHONPATH:}$PWD/src" PYTHONUNBUFFERED=1 OMP_NUM_THREADS=1
-# One cache for all processes: what the first ones compile, the timed ones load.
+# One cache for all processes: the timed ones load what the first ones compile.
 cache=${TMPDIR:-/tmp}/backpass-compiled
 export TRITON_CACHE_DIR=$cache/triton TORCHINDUCTOR_CACHE_DIR=$cache/inductor
 read -ra options <<<"${OPTIONS:-}"
@@ -29,7 +29,7 @@ done
 
 begun=$SECONDS
 say() { echo "[$((SECONDS - begun)) s] $*"; }
-within() { # seconds, command: interrupted at the limit, as by a person
+within() { # seconds, command: at the limit, the command is interrupted as by Ctrl-C
     timeout --signal=INT --kill-after=15 "$1" env --default-signal=INT "${@:2}"
 }
 
@@ -45,7 +45,7 @@ tests() {
             "${options[@]}" >>"$results/log.txt" 2>&1 &
         pids+=($!)
     done
-    # Each process begins at another place, so that every kernel has been tried when the limit is reached.
+    # Each process begins at a different place, so that no kernel is left untried when the limit is reached.
     within "${LIMITS[tests]}" "${pytest[@]}" -n "${PROCESSES:-10}" --dist worksteal --durations=15 \
         tests/kernels tests/test_arrays.py -k "${CHOICE:-not beyond_32_bits}" \
         --ignore=tests/kernels/test_mutations.py --ignore=tests/kernels/test_resources.py \
@@ -56,7 +56,7 @@ tests() {
     return $status
 }
 
-# Tensors of more elements than 32 bits count take most of a GPU's memory, so these have it to themselves.
+# Tensors with more elements than 32 bits can count fill most of a GPU's memory, so these tests run alone.
 far() {
     within "${LIMITS[far]}" "${pytest[@]}" tests/kernels -k beyond_32_bits --durations=0 >>"$results/tests.txt" 2>&1
     local status=$?

@@ -52,7 +52,7 @@ def main() -> None:
 
 
 def kinds(quick: bool) -> Iterator[dict[str, Any]]:
-    """Every network. The draws of one width and seed follow each other, because the page stores few of them."""
+    """Yield every network. The networks of one width and seed follow each other, because the page caches one draw."""
     for width in (8,) if quick else (32, 64, 128):
         for seed in range(1 if quick else SEEDS):
             for order in ("pre-norm", "post-norm", "sandwich", "QK-norm"):
@@ -69,7 +69,7 @@ def kinds(quick: bool) -> Iterator[dict[str, Any]]:
 
 
 def cases(width: int, order: str) -> list[tuple[str, bool]]:
-    """The initialisations: all of them at width 64 in pre-norm and post-norm alone."""
+    """Return the initialisations: all of them only at width 64, in pre-norm and post-norm."""
     if order in ("sandwich", "QK-norm"):
         return [("Xavier", False)] if width in (8, 64) else []
     both = [("Xavier", False), ("Xavier", True)]
@@ -82,7 +82,7 @@ def renamed(kind: dict[str, Any]) -> dict[str, Any]:
 
 
 def shown(kind: dict[str, Any]) -> bool:
-    """Whether the page draws what happens along the layers of this network."""
+    """Whether the page plots values of this network layer by layer."""
     return (kind["width"], kind["layers"], kind["spread"]) == (64, 80, "Xavier")
 
 

@@ -2,8 +2,8 @@
 
     python benchmarks/gradient_noise.py [--quick]
 
-The page "Clipping, and what a gradient norm tells" trains the network, and compares a few of the rows' numbers with
-its own.
+The page "Clipping, and what a gradient norm tells" trains the network, and compares a few of its own numbers with
+the record.
 """
 
 from __future__ import annotations

@@ -57,8 +57,8 @@ class Settings(NamedTuple):
     quick: bool
     folder: Path | None  # for the record; None where none is kept
     names: tuple[str, ...] = ()  # of what was asked for; none where all of it was
-    rehearsal: bool = False  # every call runs once, and none is timed
-    any_commit: bool = False  # an unfinished record of a different commit is continued
+    rehearsal: bool = False  # every call runs once, untimed
+    any_commit: bool = False  # an unfinished record of another commit is continued, too
 
     @property
     def rounds(self) -> int:
@@ -91,13 +91,13 @@ def settings(question: str, names: Iterable[str] = ()) -> Settings:
     parser.add_argument(
         "--rehearse",
         action="store_true",
-        help="run every call once and time none: fills the caches of what compiles, and writes no record",
+        help="run every call once without timing it, which fills the compilers' caches; writes no record",
     )
     parser.add_argument(
         "--any-commit",
         action="store_true",
-        help="continue an unfinished record of another commit, and say in it which parts are of which (default: only one "
-        "of this commit)",
+        help="continue an unfinished record of another commit too, and name the commit of each part in it (default: "
+        "continue only a record of this commit)",
     )
     chosen = parser.parse_args()
     if chosen.device == "cuda" and not torch.cuda.is_available():
@@ -262,10 +262,10 @@ def device_name(device: str) -> str:
 
 
 class Recording:
-    """A record that is written after each of its parts, so that a run that is cut leaves what it measured.
+    """A record that is written after each of its parts, so an interrupted run leaves what it has measured.
 
-    It continues an unfinished record of the same device, versions and commit. ``order`` gives the place of a row among
-    the rows, where parts are not measured in the order in which they are shown.
+    It continues an unfinished record of the same device, versions and commit. ``order`` is the key by which rows are
+    sorted, for parts that are measured in a different order from the one in which they are shown.
     """
 
     def __init__(
@@ -295,7 +295,7 @@ class Recording:
         self.record = replace(fresh, finished=False)
 
     def lacks(self, part: str) -> bool:
-        """Whether the part is yet to be measured."""
+        """Whether the part has still to be measured."""
         return part not in self.record.parts
 
     def add(
@@ -305,7 +305,7 @@ class Recording:
         notes: Iterable[str] = (),
         facts: dict[str, float] | None = None,
     ) -> None:
-        """Take in what was measured of a part, and write the record."""
+        """Add what was measured of a part, and write the record."""
         all_rows = [*self.record.rows, *rows]
         self.record = replace(
             self.record,
@@ -322,7 +322,7 @@ class Recording:
         missing = list(missing)
         parts = self.record.parts
         if not missing and set(parts.values()) <= {self.record.commit}:
-            parts = {}  # nothing more to say of them
+            parts = {}  # the record's commit is that of every part
         self.record = replace(self.record, finished=not missing, parts=parts)
         _show(self.record, self.chosen)
         if missing:
@@ -331,7 +331,7 @@ class Recording:
 
 
 def _begun(fresh: records.Record, chosen: Settings) -> records.Record | None:
-    """The unfinished record that a run continues."""
+    """Return the unfinished record that a run continues, None if there is none."""
     if not chosen.folder:
         return None
     try:
@@ -388,7 +388,7 @@ def _record(
 
 
 def _show(record: records.Record, chosen: Settings) -> None:
-    """Save a record where this run has a folder for it, and print it."""
+    """Save a record if this run has a folder for it, and print it."""
     written = "no record written: these rows are part of one"
     if chosen.folder:
         written = f"written: {records.save(record, chosen.folder).name}"
@@ -399,8 +399,8 @@ def _show(record: records.Record, chosen: Settings) -> None:
 
 
 def _commit() -> tuple[str, bool]:
-    """The commit of this checkout, and whether what is timed differs from it. A copy without its repository is told by
-    the variable BACKPASS_COMMIT: what ``git describe --always --dirty --abbrev=12`` printed where it was copied."""
+    """Return the commit of this checkout, and whether the timed code differs from it. For a copy without its repository,
+    the variable BACKPASS_COMMIT says both: it has what ``git describe --always --dirty --abbrev=12`` prints there."""
     if described := os.environ.get("BACKPASS_COMMIT"):
         return described.removesuffix("-dirty"), described.endswith("-dirty")
     commit = _git("rev-parse", "--short=12", "HEAD")

@@ -50,7 +50,7 @@ COLUMNS = [
     ("largest_error", "error against float64", ""),
 ]
 CUDA_COLUMNS = [("call_milliseconds", "call from Python", "ms"), ("peak_mebibytes", "peak memory", "MiB")]
-THEIRS = ("ours, compiled", "PyTorch, compiled", "Liger-Kernel")  # by compilers and libraries of others
+THEIRS = ("ours, compiled", "PyTorch, compiled", "Liger-Kernel")  # need a compiler or a third-party library
 
 Calls = dict[str, Callable[[], Any]]
 
@@ -79,7 +79,7 @@ def main() -> int:
                 compiled = size == TYPICAL and dtype == turns(chosen)[0][0] and compilers_absence is None
                 try:
                     recording.add(part, *time_size(chosen, subject, size, dtype, compiled))
-                except RuntimeError as reason:  # of a GPU: the others may run
+                except RuntimeError as reason:  # on a GPU, other parts may still run
                     if chosen.device == "cpu":
                         raise
                     say(f"{part}: not timed: {reason}")
@@ -137,8 +137,8 @@ def notes(chosen: Settings) -> list[str]:
 def time_size(
     chosen: Settings, subject: Subject, size: str, dtype: torch.dtype, compiled: bool
 ) -> tuple[list[dict[str, Any]], list[str]]:
-    """The rows of the record for one subject at one size, each step by each provider, and why a provider of others is
-    not among them."""
+    """Return the rows of the record for one subject at one size, each step by each provider, and notes on the
+    providers that are missing."""
     rows_times = subject.rows_on_cuda if chosen.device == "cuda" and size != SMALL else 1
     first, *others = subject.lengths[size]
     lengths = (first * rows_times, *others)
@@ -183,8 +183,8 @@ def time_size(
 
 @contextlib.contextmanager
 def unless_it_fails(name: str, subject: Subject, absent: list[str]) -> Iterator[None]:
-    """Note that a compiler or a library of others failed, and go on without it; what is ours, or PyTorch's own, has to
-    run."""
+    """Note that a compiler or a third-party library failed, and go on without it. Our code, and PyTorch's own, must not
+    fail."""
     try:
         yield
     except Exception as reason:

@@ -42,7 +42,7 @@ class Subject(NamedTuple):
     # From the inputs a function of dy: the operator that autograd calls, where there is one of its own.
     pytorch_backward: Callable[..., Callable[[Tensor], Any]] | None = None
     liger: Callable[..., Tensor] | None = None
-    rows_on_cuda: int = 8  # times as many rows: else a GPU's cache would hold them
+    rows_on_cuda: int = 8  # times as many rows on a GPU, so that its cache cannot hold them
 
 
 def _sizes(small, typical, large, quick) -> dict[str, tuple[int, ...]]:
@@ -101,7 +101,7 @@ def _block(m, h, f, **like) -> Inputs:
 
 
 def _head(m, h, V, *, dtype, device) -> Inputs:
-    """The weights are in memory as models have them, a row a token of the vocabulary, and nobody has to copy them."""
+    """The weights lie in memory as in models, a row for each token of the vocabulary, so no provider has to copy them."""
     x, rows = (draw(length, h, seed=seed, dtype=dtype, device=device) for seed, length in enumerate((m, V)))
     return x, (rows / h**0.5).mT, _indices(m, V, device)
 
@@ -332,6 +332,6 @@ SUBJECTS = (
         lambda x, w, t: F.cross_entropy(x @ w, t),
         lambda m, h, V: {"both": 2 * (m * h + h * V)},
         liger=_liger_linear_cross_entropy,
-        rows_on_cuda=64,  # a chunk of few tokens has too little to multiply
+        rows_on_cuda=64,  # with few tokens, a chunk's products would be too small
     ),
 )

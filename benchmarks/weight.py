@@ -2,9 +2,9 @@
 
     python benchmarks/weight.py [--quick]
 
-Runs both commands: the book cold, without results of cells. `README.md` takes its times from the record, and
-`tests/test_weight.py` holds it to them. CPU time is of all processes; the time of the clock is of this machine, and says
-something only if it does nothing else.
+Runs both commands, the book without stored results of cells. `README.md` quotes times of the record, and
+`tests/benchmarks/test_weight_record.py` compares them. CPU time is that of all processes. The wall time is meaningful only
+if the machine does nothing else.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from harness import ROOT, Recording, Settings, say, settings
 
 QUESTION = "What do `make test` and `make book` cost?"
 COLUMNS = [("command", "command", ""), ("part", "part", ""), ("cpu_seconds", "CPU time", "s")]
-LEAST = 1.0  # CPU seconds of a part that has a row of its own
+LEAST = 1.0  # CPU seconds from which a part has a row of its own
 
 
 def main() -> None:
@@ -52,7 +52,7 @@ def notes(chosen: Settings) -> list[str]:
 
 
 def measured(command: list[str]) -> tuple[dict[str, float], float, float]:
-    """Run a command; return the CPU seconds of its parts, its seconds by the clock, and its CPU seconds."""
+    """Run a command; return the CPU seconds of its parts, its wall time, and its CPU seconds."""
     say(" ".join(command))
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "weight.json"

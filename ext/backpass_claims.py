@@ -11,7 +11,7 @@ from backpass.claims.ledger import by_page
 
 def settled(page: str) -> str:
     """A box of links to a chapter's claims, by verdict; "" if it has none."""
-    if not page.startswith("chapters/"):  # a book without them does not import all claims
+    if not page.startswith("chapters/"):  # so that a book without chapters does not import all claims
         return ""
     claims = by_page().get(page.removeprefix("chapters/"), ())
     if not claims:
@@ -31,7 +31,7 @@ def add(app: Sphinx, page: str, source: list[str]) -> None:
 
 
 def read_again(app: Sphinx, env: BuildEnvironment, added: set, changed: set, removed: set) -> list[str]:
-    """The pages whose box has changed since they were read."""
+    """Return the pages whose box has changed since they were read."""
     known = getattr(env, "settled", {})
     env.settled = {page: settled(page) for page in env.found_docs}
     return [page for page, box in env.settled.items() if known.get(page) != box]

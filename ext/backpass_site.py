@@ -47,7 +47,7 @@ def set_address(app: Sphinx, config: Config) -> None:
 
 
 def read_again(app: Sphinx, env: BuildEnvironment, added: set, changed: set, removed: set) -> list[str]:
-    """The pages that show what has changed elsewhere."""
+    """Return the pages whose key has changed, because they show something that changed elsewhere."""
     known, keys = getattr(env, "page_keys", {}), app.config.page_keys
     env.page_keys = keys
     return [name for name in env.found_docs if known.get(name) != keys.get(name)]
@@ -119,14 +119,14 @@ def repository_links(repository: str, page: str, notebook: str | None) -> Iterat
 def setup(app: Sphinx) -> dict:
     for unused in ("comments_config", "use_jupyterbook_latex"):  # set by Jupyter Book for parts we leave out
         app.add_config_value(unused, None, "")
-    # Its value is a hash of ext/ and the versions: when they change, every page is read again.
+    # The value is a hash of ext/ and of the versions. If it changes, every page is read again.
     app.add_config_value("sources_fingerprint", "", "env")
-    app.add_config_value("page_keys", {}, "")  # of each page, a hash of what it shows beside its text
+    app.add_config_value("page_keys", {}, "")  # for each page, a hash of what it shows besides its text
     app.add_config_value("solutions", True, "env")
     app.add_config_value("repository", "", "env")  # an address on GitHub, "" if none is known
     plugin.entry_points = cache(
         plugin.entry_points
-    )  # else each citation looks through all installed packages
+    )  # otherwise each citation searches all installed packages
     PygmentsBridge.html_formatter = Highlighted
     app.set_html_assets_policy("always")  # mathematics may be in the outputs of cells alone
     app.connect("config-inited", set_address)

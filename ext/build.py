@@ -3,11 +3,12 @@
     python ext/build.py                     the whole site, in _build/html; any warning fails it
     python ext/build.py --chapter softmax   one chapter, in _build/chapter/html; the others without outputs
 
-The results of a chapter's cells are kept under a key: a hash of what they depend on beside themselves, which is what the
-chapter imports and reads (`dependencies`). So no change in src/ leaves a page as it was, and an edit of a module runs
-those chapters alone that import it. What fails is never kept, so it fails again.
+The results of a chapter's cells are stored with a key: a hash of the files that the chapter imports and reads
+(`dependencies`). So an edit of a module makes all chapters that import it, and no others, run again. A chapter that fails
+is not stored, so it fails again.
 
-No limit depends on how fast or busy the machine is: cells are limited in CPU-seconds.
+The cells of a chapter are limited in CPU seconds, which depend little on how busy the machine is. A limit of wall time
+ends only what hangs.
 """
 
 from __future__ import annotations
@@ -44,10 +45,10 @@ from nbclient import NotebookClient
 from nbclient.exceptions import CellExecutionError
 
 WORKERS = int(os.environ.get("WORKERS", 2))
-BUDGET = 12  # CPU-seconds of a chapter's cells; the build marks those above it
-MOST_CPU = 25  # CPU-seconds above which a chapter is ended, and fails
-HANGS = 1800  # seconds after which a chapter that has not ended is taken to hang, on however busy a machine
-PAGES_DEPEND_ON = ("ext/*.py", "constraints.txt")  # all of them
+BUDGET = 12  # CPU seconds of a chapter's cells; the build marks a chapter above it
+MOST_CPU = 25  # CPU seconds above which a chapter is killed, and fails
+HANGS = 1800  # seconds after which a chapter that still runs is assumed to hang, even on a busy machine
+PAGES_DEPEND_ON = ("ext/*.py", "constraints.txt")  # for every page
 SITE_DEPENDS_ON = (
     *PAGES_DEPEND_ON,
     *("_config.yml", "_toc.yml", "references.bib", "benchmarks/results/*"),
@@ -57,7 +58,7 @@ SETTINGS = ("SOLUTIONS", "SITE_URL", "REPOSITORY_URL", "GITHUB_SHA")  # of the e
 
 
 def fingerprint(book: Path, patterns: tuple[str, ...], *also: str) -> str:
-    """A hash of the files that match, and of the texts."""
+    """Return a hash of the files that match, and of the texts."""
     digest = hashlib.sha256("\0".join([sys.version, *also]).encode())
     for path in sorted(path for pattern in patterns for path in book.glob(pattern)):
         if path.is_file() and "__pycache__" not in path.parts:
@@ -66,13 +67,13 @@ def fingerprint(book: Path, patterns: tuple[str, ...], *also: str) -> str:
 
 
 def state(book: Path) -> str:
-    """A hash of all that the site depends on."""
+    """Return a hash of all that the site depends on."""
     pages = tuple(f"{name}.md" for name in chapters(book))
     return fingerprint(book, (*SITE_DEPENDS_ON, *pages), *(os.environ.get(name, "") for name in SETTINGS))
 
 
 def is_current(book: Path) -> bool:
-    """Whether the site was written whole, without a warning, and nothing has changed since."""
+    """Whether the whole site was written without a warning, and nothing has changed since."""
     written = book / "_build" / "written"
     return written.exists() and written.read_text() == state(book)
 
@@ -115,7 +116,7 @@ def imported_by(notebook: nbformat.NotebookNode) -> set[str]:
 
 
 class Watch(threading.Thread):
-    """Measures the CPU seconds of a kernel and its children, and ends what uses too much or hangs."""
+    """Measures the CPU seconds of a kernel and its children, and kills them if they use too many or hang."""
 
     def __init__(self, client: NotebookClient):
         super().__init__(daemon=True)
@@ -150,7 +151,7 @@ class Watch(threading.Thread):
             return []
 
     def measure(self) -> None:
-        """Take note of what the kernel, its children, and those that have ended have used so far."""
+        """Update the CPU seconds of the kernel and its children, including those that have ended."""
         total = 0.0
         for process in self.processes():
             with contextlib.suppress(psutil.Error):
@@ -166,7 +167,7 @@ class Watch(threading.Thread):
 
 
 class Run(NamedTuple):
-    """What the execution of a page took, and what failed ("" if nothing did)."""
+    """The time that a page's execution took, and what failed ("" if nothing did)."""
 
     seconds: float
     cpu: float
@@ -189,7 +190,7 @@ def execute(chapter: Chapter, dependencies: Dependencies) -> Run:
             kernel_manager_class=ForkedKernelManager,
             kernel_name="python3",
             timeout=None,
-            record_timing=False,  # it would change the metadata, by which results are found again
+            record_timing=False,  # it would change the metadata, by which stored results are looked up
             resources={"metadata": {"path": folder}},
             on_cell_execute=note_cell,
             on_cell_executed=lambda **_: watch.measure(),
@@ -201,9 +202,9 @@ def execute(chapter: Chapter, dependencies: Dependencies) -> Run:
                 failure = re.sub(r"\x1b\[[0-9;]*m", "", str(error))  # without the terminal's colours
             except RuntimeError as error:
                 log.seek(0)
-                atexit.unregister(client._cleanup_kernel)  # of a kernel that has died, which would fail
+                atexit.unregister(client._cleanup_kernel)  # the clean-up of a dead kernel would fail
                 failure = watch.ended or f"the kernel died or did not start: {error}\n{log.read()}"
-        # A page that has ended used what it used, even between two looks at it.
+        # The last cell may have exceeded the limit after the watch's last check.
         if not failure and watch.seconds > MOST_CPU:
             failure = f"the page used {watch.seconds:.1f} CPU-seconds, more than {MOST_CPU}"
         if not failure and notes.exists():
@@ -217,7 +218,7 @@ def execute(chapter: Chapter, dependencies: Dependencies) -> Run:
 
 
 def used_besides(notes: str, depends_on: frozenset[Path], dependencies: Dependencies) -> str:
-    """What is wrong if the cells used a file of the book that their results are not said to depend on; else ""."""
+    """Return an error message if the cells used a file of the book that is not in ``depends_on``; else ""."""
     book, used = dependencies.book, set()
     for line in notes.splitlines():
         what = json.loads(line)
@@ -243,14 +244,14 @@ def used_besides(notes: str, depends_on: frozenset[Path], dependencies: Dependen
 
 
 class Chapter(NamedTuple):
-    """A chapter with cells: what their results depend on, and the key under which they are kept."""
+    """A chapter with cells: the files that their results depend on, and the key with which they are stored."""
 
     notebook: nbformat.NotebookNode
     depends_on: frozenset[Path]
     key: str
 
     def kept(self, cache: JupyterCacheAbstract) -> NbCacheRecord | None:
-        """Its results in the cache, if they are those of its cells and of its key."""
+        """Return its stored results, None if there are none for these cells and this key."""
         try:
             record = cache.match_cache_notebook(self.notebook)
         except KeyError:
@@ -259,7 +260,7 @@ class Chapter(NamedTuple):
 
 
 def with_cells(book: Path, names: list[str], dependencies: Dependencies) -> dict[str, Chapter]:
-    """Those of the chapters that have cells."""
+    """Return the chapters that have cells."""
     found = {}
     for name in names:
         notebook = read_notebook(book / f"{name}.md")
@@ -270,7 +271,7 @@ def with_cells(book: Path, names: list[str], dependencies: Dependencies) -> dict
 
 
 def forget_others(chapters: Iterable[Chapter], cache: JupyterCacheAbstract) -> None:
-    """Remove the results that are not those of these chapters as they are now."""
+    """Remove all stored results except the current ones of these chapters."""
     current = {record.pk for chapter in chapters if (record := chapter.kept(cache))}
     for record in cache.list_cache_records():
         if record.pk not in current:
@@ -280,7 +281,7 @@ def forget_others(chapters: Iterable[Chapter], cache: JupyterCacheAbstract) -> N
 def execute_chapters(
     chapters: dict[str, Chapter], dependencies: Dependencies, cache: JupyterCacheAbstract
 ) -> int:
-    """Run those chapters whose results are not in the cache; return how many failed."""
+    """Run the chapters whose results are not in the cache; return how many failed."""
     stale = {name: chapter for name, chapter in chapters.items() if not chapter.kept(cache)}
     preload(name for chapter in stale.values() for name in imported_by(chapter.notebook))
     failures, cpu = 0, {}
@@ -308,9 +309,9 @@ def execute_chapters(
 
 
 def write_pages(book: Path, output: Path, keys: dict[str, str], overrides: dict, strict: bool) -> bool:
-    """Run Sphinx as Jupyter Book does; whether it succeeded.
+    """Run Sphinx as Jupyter Book does; return whether it succeeded.
 
-    A page is read again if it or its key has changed.
+    A page is read again if its text or its key has changed.
     """
     from jupyter_book.sphinx import build_sphinx
     from sphinx.util.console import nocolor
@@ -340,7 +341,7 @@ def write_pages(book: Path, output: Path, keys: dict[str, str], overrides: dict,
 
 
 def cpu_seconds() -> float:
-    """What this process has used, with all that it has started."""
+    """Return the CPU seconds of this process and of the children that have ended."""
     used = map(resource.getrusage, (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
     return sum(each.ru_utime + each.ru_stime for each in used)
 

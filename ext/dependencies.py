@@ -1,9 +1,9 @@
-"""Finds the files that the results of a page's cells depend on: the package's modules that it imports, those that they
-import, and the records and texts that it reads.
+"""Finds the files that the results of a page's cells depend on: the modules of the package that the page imports, directly
+or indirectly, and the records and texts that it reads.
 
-The code is read, not run, and where it leaves a doubt the page depends on more: a module that imports by a name which is
-computed depends on all modules of the folder in question. A file that is read is found by its name in a string. What a
-kernel really opens is recorded while it runs (`forked_kernels`), and the build fails if it is not among these files.
+The code is parsed, not run. In doubt, a file counts as a dependency: a module that computes the name of an import depends
+on all modules of the folder in question. A file that is read is recognised by its name in a string. The files that a
+kernel opens are noted while it runs (`forked_kernels`), and the build fails if one of them was not recognised.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ BY_NAME = {"import_module", "__import__", "run_module"}
 
 
 def is_type_checking(node: ast.AST) -> bool:
-    """Whether it is an ``if TYPE_CHECKING:``, whose imports never run."""
+    """Whether a statement is ``if TYPE_CHECKING:``, whose imports never run."""
     return isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING"
 
 
 def walk(tree: ast.AST) -> Iterator[ast.AST]:
-    """All nodes of code that runs: no docstrings, and nothing for a type checker alone."""
+    """Yield all nodes of code that runs, without docstrings and code for type checkers."""
     waiting = [tree]
     while waiting:
         node = waiting.pop()
@@ -62,7 +62,7 @@ def is_text_alone(node: ast.AST) -> bool:
 
 
 class Dependencies:
-    """Those of a book's pages."""
+    """The dependencies of a book's pages."""
 
     def __init__(self, book: Path):
         self.book = book
@@ -75,7 +75,7 @@ class Dependencies:
 
     @cached_property
     def data(self) -> dict[str, list[Path]]:
-        """The files that cells may read, by their names."""
+        """The files that cells may read, by name."""
         found: dict[str, list[Path]] = {}
         folders = [*(self.book / folder for folder in DATA)]
         paths = [path for folder in folders for path in folder.glob("*")]
@@ -85,18 +85,18 @@ class Dependencies:
         return found
 
     def of(self, notebook: nbformat.NotebookNode) -> frozenset[Path]:
-        """Every file of the book that a notebook's results depend on."""
+        """Return every file of the book that a notebook's results depend on."""
         found: set[str | Path] = set()
         for cell in notebook.cells:
             if cell.cell_type == "code":
                 try:
                     found |= self._needed(ast.parse(cell.source), "", in_page=True)
-                except SyntaxError:  # a magic of IPython, say
+                except SyntaxError:  # such as an IPython magic
                     found.update(self.modules)
         return self.closed(found)
 
     def closed(self, found: Iterable[str | Path]) -> frozenset[Path]:
-        """The files of these modules, and of all that they import; and these files."""
+        """Return the files of these modules and of all that they import, and the files given."""
         waiting, seen = [*found], set()
         while waiting:
             each = waiting.pop()
@@ -110,7 +110,7 @@ class Dependencies:
         return frozenset(files.union(path for path in always if path.exists()))
 
     def key(self, files: Iterable[Path]) -> str:
-        """A hash of the files, and of Python."""
+        """Return a hash of the files and of Python's version."""
         digest = hashlib.sha256(sys.version.encode())
         for path in sorted(files):
             if path not in self._digests:
@@ -119,7 +119,7 @@ class Dependencies:
         return digest.hexdigest()[:16]
 
     def started(self, command: list[str]) -> frozenset[Path]:
-        """What a process of Python with these arguments depends on."""
+        """Return the files that a Python process with these arguments depends on."""
         found: set[str | Path] = {
             Path(each) for each in command if Path(each).is_relative_to(self.book) and Path(each).is_file()
         }
@@ -142,7 +142,7 @@ class Dependencies:
         return self._directly[name]
 
     def _needed(self, tree: ast.AST, package: str, in_page: bool) -> set[str | Path]:
-        """The modules and files that code names; ``package`` is the code's own."""
+        """Return the modules and files that code names; ``package`` is the package of the code."""
         found: set[str | Path] = set()
         for node in walk(tree):
             if isinstance(node, ast.Import):
@@ -166,7 +166,7 @@ class Dependencies:
         return found
 
     def _resolved(self, name: str) -> set[str]:
-        """The module, or the one that has the name, and the packages above it."""
+        """Return the module, or the module that defines the name, and the packages above it."""
         found = set()
         while name:
             if name in self.modules:
@@ -178,9 +178,9 @@ class Dependencies:
         return {name for name in self.modules if f"{name}.".startswith(f"{folder}.")}
 
     def _imported_by_name(self, name: ast.expr, package: str) -> set[str]:
-        """The folder of a name that begins with a known part; otherwise the folder of the code.
+        """Return the modules in the folder of a name that begins with a known part; otherwise those beside the code.
 
-        A command, in the package's top folder, imports what its user names; a page names it in a string.
+        A command, in the package's top folder, imports what its user names; a page names that module in a string.
         """
         if isinstance(name, ast.Constant):
             return self._resolved(str(name.value))
@@ -189,7 +189,7 @@ class Dependencies:
         return self._inside(package) if "." in package else set()
 
     def _named(self, text: str, in_page: bool) -> set[str | Path]:
-        """What a string names: modules, and files; in a page also the package's command."""
+        """Return the modules and files that a string names; in a page also the package's command."""
         found: set[str | Path] = {*self.data.get(text.rpartition("/")[2], ())}
         if text in self.modules and "." in text:
             found |= self._resolved(text)

@@ -19,16 +19,16 @@ from typing import Any
 from jupyter_client.manager import AsyncKernelManager
 from jupyter_client.provisioning import LocalProvisioner
 
-# What is imported beforehand if a notebook imports the package. torch.distributed.fsdp is a third of torch._dynamo, which any
-# optimiser or array on "meta" imports; the rest imports Triton, whose interpreter a cell may still choose.
+# What is imported beforehand if a notebook imports the library. Any optimiser or array on "meta" imports torch._dynamo, a
+# third of which is torch.distributed.fsdp. The rest would import Triton before a cell can choose its interpreter.
 HEAVY = {"matplotlib": "matplotlib.pyplot", "sympy": "sympy", "torch": "torch.distributed.fsdp"}
-# By the kernel, and by build.py, which each kernel imports again.
+# What a kernel imports, and what build.py does, because each kernel imports build.py again.
 NEEDED = ("ipykernel.kernelapp", "jupyter_cache.cache.db", "myst_nb.core.read", "nbclient")
 
 BACKEND = "module://matplotlib_inline.backend_inline"  # Matplotlib reads it when it is imported
 CAN_FORK = sys.platform == "linux"
-# A variable of a kernel's environment: where it writes the files that it opens, and the processes that it starts. The
-# cells do not see it.
+# A variable of a kernel's environment: the file in which the kernel notes the files that it opens and the processes that
+# it starts. The cells do not see the variable.
 NOTES = "BACKPASS_NOTES"
 _forked = multiprocessing.get_context("forkserver") if CAN_FORK else None
 
@@ -62,7 +62,7 @@ def _note_what_is_used(path: str) -> None:
         if event == "open":
             what = arguments[0]
             what = os.path.abspath(what) if isinstance(what, str) else ""
-            what = "" if what == __file__ else what  # which PyTorch reads for the lines of a stack
+            what = "" if what == __file__ else what  # PyTorch reads this file for the lines of a stack
         elif event == "subprocess.Popen":
             command = arguments[1]
             what = [*map(os.fsdecode, command)] if isinstance(command, (list, tuple)) else []

@@ -1,5 +1,5 @@
-"""Settings of all tests: Triton's interpreter without a CUDA device, less garbage collection, what is proved at each
-push (``tools/proofs.py``), and what the tests may cost (``tools/weight.py``).
+"""Settings of all tests: Triton's interpreter without a CUDA device, less garbage collection, the part that each
+run proves (``tools/proofs.py``), and the tests' limits of CPU time (``tools/weight.py``).
 
 The garbage collector took an eighth of the tests' time. It now runs seldom, and it skips all objects that exist after
 the tests are collected. Reference counts still free an object at once unless it is in a cycle.
@@ -27,10 +27,10 @@ def pytest_collection_finish(session):
 
 def pytest_configure(config):
     config.addinivalue_line(
-        "markers", "rotates(share, of): of its cases, those that changed run, and a part of the others"
+        "markers", "rotates(share, of, checks): those of its cases that changed run, and a part of the others"
     )
     config.addinivalue_line(
-        "markers", "on_pages: the book's pages run the same; left out unless it is chosen by name"
+        "markers", "on_pages: the book's pages run the same check; left out unless the test is chosen"
     )
     config.pluginmanager.register(on_pages.Plugin(), "on_pages")
     config.pluginmanager.register(proofs.Plugin(config), "proofs")

@@ -11,7 +11,7 @@ from backpass.ops import softmax
 
 
 def test_every_operation_is_on_the_card():
-    """The formulas are only parsed here: derivation/test_docstring.py checks each of them."""
+    """The formulas are only parsed here; derivation/test_docstring.py evaluates each of them."""
     assert tuple(entry.stem for entry in card(evaluate=False).entries) == ops.STEMS
 
 

@@ -1,4 +1,4 @@
-"""What tests found is read as it was written, an entry a line, and tests that pages repeat are left to the book."""
+"""Recorded results are read as they were written, an entry on each line, and tests that pages run are left out."""
 
 from types import SimpleNamespace
 

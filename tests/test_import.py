@@ -10,7 +10,7 @@ HEAVY = ("torch", "triton", "sympy", "matplotlib")
 
 
 def imported(statement):
-    """CPU seconds that the statement takes in a fresh interpreter, and the heavy libraries it brings in."""
+    """Return the CPU seconds of the statement in a fresh interpreter, and the heavy libraries that it imports."""
     program = (
         "import json, sys, time; start = time.process_time()\n"
         f"{statement}\n"

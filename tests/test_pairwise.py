@@ -1,4 +1,4 @@
-"""Of a test with several choices, enough cases run for any two values to meet."""
+"""For a test with several choices, enough cases run for any two values to meet."""
 
 import functools
 import itertools
@@ -20,7 +20,7 @@ def at_a_push(monkeypatch):
 
 @pytest.fixture
 def pairs(tmp_path, monkeypatch):
-    """``pairs`` of what a lock, which is a file of its own here, says is proved."""
+    """``pairs`` of tested code that is already proved in a lock of its own."""
     monkeypatch.setattr(proofs, "LOCK", tmp_path / "lock")
     monkeypatch.setattr(proofs, "_products", {})
     proofs.proved.cache_clear()

@@ -114,7 +114,7 @@ def test_torchrun_starts_the_ranks_and_one_that_fails_ends_them(file):
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     done = subprocess.run(command, capture_output=True, text=True, timeout=600, env=environment, check=False)
     assert done.returncode == 1
-    # The ranks write at once, so their lines may be mixed.
+    # The ranks write at the same time, so their lines may be mixed.
     pieces = re.compile(r"[a-z]+|\d+:|\[|\]|\d+\.\d*")
     assert sorted(pieces.findall(done.stdout)) == sorted(pieces.findall(printed(3, 3)))
     assert "ArithmeticError: no memory left" in done.stderr

@@ -1,4 +1,4 @@
-"""What is proved whole, what in part, and what the tests may cost."""
+"""What is proved in full, what in part, and the tests' limits of CPU time."""
 
 import functools
 import math
@@ -54,13 +54,13 @@ def replaced(x):
 
 @pytest.fixture
 def node():
-    """Of a test in this file."""
+    """The node of a test in this file."""
     return SimpleNamespace(path=__file__, user_properties=[], config=CONFIG)
 
 
 @pytest.fixture(autouse=True)
 def settings(monkeypatch):
-    """No line in the lock, a seed, and nothing asked for."""
+    """An empty lock, a seed, and no choice of tests."""
     monkeypatch.setenv("BACKPASS_SEED", "1f2ac09")
     monkeypatch.setenv("BACKPASS_PROVE", "")
     monkeypatch.setattr(proofs, "proved", dict)

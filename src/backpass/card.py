@@ -99,7 +99,7 @@ def card(*stems: str, root: str = ".", evaluate: bool = True) -> Card:
     """Return the card of the named operations, or of all.
 
     ``root`` is the path to the site's root. Without ``evaluate`` the formulas are only
-    parsed, as the tests evaluate them. Raises DerivationError if a formula is not what
+    parsed; the tests evaluate them. Raises DerivationError if a formula is not what
     the code computes, and LookupError for an unknown operation.
     """
     return Card(tuple(_entry(stem, evaluate) for stem in stems or ops.STEMS), root)

@@ -96,7 +96,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=_seconds,
         default=SECONDS,
         metavar="N",
-        help="the time limit for one line; a line that takes longer is not readable "
+        help="the limit of CPU seconds for one line; a line above it is not readable "
         f"(default: {SECONDS:g}; 0: no limit). Windows does not support it",
     )
     form = parser.add_mutually_exclusive_group()

@@ -1,8 +1,8 @@
-"""Read what tests found, for the pages that show it.
+"""Read the recorded results of tests, for the pages that show them.
 
-A page that would repeat a long test shows its result instead. The files are in
-``assets/records``, with an entry for each operation or kernel; ``make records`` writes
-them. The tests compare each entry with what they find.
+A page shows the recorded result of a long test instead of repeating the test. The
+files are in ``assets/records``, with an entry for each operation, kernel, or bug;
+``make records`` writes them. The tests compare each entry with their own result.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ FOLDER = _CHECKOUT if _CHECKOUT.is_dir() else _PACKAGE / "findings_of_tests"
 
 @dataclass(frozen=True)
 class Findings:
-    """What a test found, by operation or kernel, and with which versions."""
+    """The results of a test by operation, kernel, or bug, and the versions used."""
 
     versions: dict[str, str]
     entries: dict[str, Any]

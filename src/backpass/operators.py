@@ -40,8 +40,8 @@ AUTOCASTING = frozenset(
     )
 )
 PLAIN_TYPES = frozenset({Tensor, torch.nn.Parameter})
-# torch.compile traces each call of ``namespace``. It remembers these types from now on,
-# so that the search through all libraries is not traced, which takes half of the time.
+# These calls let ``namespace`` cache the two types. Otherwise torch.compile would trace
+# its search through all libraries, which takes half of the compilation's time.
 namespace(torch.empty(0))
 namespace(torch.nn.Parameter(torch.empty(0)))
 
@@ -338,7 +338,7 @@ def reject_transforms(stem: str, values: Iterable[Any]) -> None:
         raise RuntimeError(REJECTED.format(stem=stem, what="a forward-mode tangent"))
 
 
-# Beside the operations: the modules that these import, and this one.
+# The modules that the operations import, and this one.
 LINES_DEPEND_ON = ("arrays", "operators", "shapes", "stems", "values", "wanted")
 
 

@@ -56,8 +56,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--timeout",
         type=float,
         metavar="SECONDS",
-        help="that the scheme may take once all ranks have begun, as processes "
-        f"(default {TIMEOUT:g}); under torchrun, that a collective may take",
+        help="how long the scheme may run once all processes have started "
+        f"(default {TIMEOUT:g}); under torchrun, how long a collective may run",
     )
 
 

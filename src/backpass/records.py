@@ -40,8 +40,8 @@ class Record:
     facts: dict[str, float] = field(default_factory=dict)
     # How it was measured, and what was not measured and why.
     notes: list[str] = field(default_factory=list)
-    # Of a record that is written part by part: its parts, each with the commit at
-    # which it was measured.
+    # The parts of a record that is written part by part, each with the commit at which
+    # it was measured.
     parts: dict[str, str] = field(default_factory=dict)
     finished: bool = True  # whether the run reached its last part
 
@@ -165,7 +165,7 @@ def save(record: Record, folder: Path = RESULTS) -> Path:
     )
     path = folder / f"{record.name}-{device}.json"
     path.parent.mkdir(parents=True, exist_ok=True)
-    # A run may be stopped at any moment; the file is the old record or the new one.
+    # A run may be stopped at any moment, so the file is replaced in one step.
     written = path.with_suffix(".new")
     written.write_text(_json(record), encoding="utf-8")
     written.replace(path)

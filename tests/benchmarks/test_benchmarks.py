@@ -19,7 +19,7 @@ sys.path.insert(0, str(BENCHMARKS))
 import harness  # noqa: E402
 
 SCRIPTS = sorted(path.name for path in BENCHMARKS.glob("*.py") if "__main__" in path.read_text())
-# Experiments of pages are not timed, and what the two commands cost is CPU time.
+# Scripts that record no times: the experiments of pages, and the CPU time of the two commands.
 UNTIMED = {name for name in SCRIPTS if "milliseconds" not in (BENCHMARKS / name).read_text()}
 SHARED = sorted(path for path in BENCHMARKS.glob("*.py") if path.name not in SCRIPTS)
 
@@ -84,7 +84,7 @@ def test_a_quick_run_leaves_a_record(script, tmp_path):
         assert row["milliseconds"] > 0
         if script != "training_run.py":  # a run is not compared with anything
             assert 0 <= row["largest_error"] < 1e-5
-    # It names no person and no host.
+    # The record names no person and no host.
     for private in (getpass.getuser(), platform.node()):
         assert not re.search(rf"\b{re.escape(private)}\b", repr(record))
     MORE.get(script, lambda record: None)(record)

@@ -1,4 +1,4 @@
-"""A record is written after each of its parts, and what a run leaves unfinished the next one continues."""
+"""A record is written after each of its parts, and the next run continues an unfinished record."""
 
 import sys
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The record of what the two commands cost, which README quotes."""
+"""README quotes the record of the two commands' cost."""
 
 import math
 from pathlib import Path
@@ -15,6 +15,6 @@ def test_readme_has_the_minutes_of_the_record():
 
 
 def test_the_commands_keep_their_limits():
-    """In CPU minutes, of which a busy or a slow machine takes more; the record is of a quiet one."""
+    """The limits are in CPU minutes, for the quiet machine of the record; a busy or a slow one may need more."""
     facts = records.load("weight").facts
     assert facts["book: CPU minutes"] <= 9 and facts["test: CPU minutes"] <= 22

@@ -25,8 +25,8 @@ from build import is_current  # noqa: E402
 
 
 def make_book() -> str:
-    """Run `make book`; what it said if it failed, else ""."""
-    # Chapters compile kernels, which the interpreter of these tests prevents.
+    """Run `make book`; return its output if it failed, else ""."""
+    # Chapters compile kernels, but Triton's interpreter, which these tests set, prevents that.
     settings = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
     build = subprocess.run(["make", "book"], cwd=BOOK, env=settings, capture_output=True, text=True)
     return "" if build.returncode == 0 else build.stdout + build.stderr

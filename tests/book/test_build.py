@@ -84,7 +84,7 @@ def notebook(book: Path, name: str = "page") -> str:
 def test_failing_cells_fail_each_time_and_are_named_and_one_chapter_can_be_built_alone(book):
     add_page(book, "raises", "raise LookupError('a deliberate defect')")
     add_page(book, "dies", "import os\nos.system('echo last words >&2')\nos._exit(3)")
-    # A file of the book whose name stands nowhere, so that the page is not known to depend on it.
+    # The name of this file is not written in any cell, so the page is not known to depend on it.
     add_page(book, "reads", f"Path({str(book / 'src')!r}, 'val' + 'ue.py').read_text()")
     result = build(book, WORKERS="3")
     assert result.returncode == 1
@@ -112,7 +112,7 @@ multiprocessing.get_context("fork").Process(target=spin).start()"""
 
 
 def test_a_page_that_uses_too_much_is_ended_with_its_children(book, monkeypatch, capsys):
-    """However busy the machine is: the limit is in CPU-seconds. One that sleeps for too long is ended too."""
+    """The limit is in CPU seconds, so a busy machine does not matter. A page that sleeps for too long is ended too."""
     monkeypatch.setattr(build_module, "MOST_CPU", 1)
     for name, code in {"spins": SPINS, "parent": f"{PARENT}\nimport time; time.sleep(1000)"}.items():
         add_page(book, name, code)

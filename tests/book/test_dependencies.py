@@ -1,6 +1,6 @@
-"""A page depends on what it imports and reads: not on less, and not on everything.
+"""A page depends on all that it imports and reads, and on nothing else.
 
-That a kernel uses nothing else is checked by the build itself, as `test_build.py` shows.
+The build itself checks that a kernel uses no other file, as `test_build.py` shows.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ LOADED = {"src/pkg/__init__.py", "src/pkg/loaded/__init__.py", "src/pkg/loaded/o
 
 @pytest.fixture
 def small(tmp_path) -> Dependencies:
-    """Those of a book with a small package."""
+    """The dependencies of a book with a small package."""
     for name, text in FILES.items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(text)
@@ -47,7 +47,7 @@ def small(tmp_path) -> Dependencies:
 
 
 def names(dependencies: Dependencies, *cells: str) -> set[str]:
-    """What a page of these cells depends on, less what every page does."""
+    """Return what a page of these cells depends on, without what every page depends on."""
     found = dependencies.of(new_notebook(cells=[new_code_cell(cell) for cell in cells]))
     return {str(path.relative_to(dependencies.book)) for path in found} - ALWAYS
 

@@ -25,7 +25,7 @@ def _last_ones(page):
 
 
 def _checks():
-    """Whatever notices a mistake."""
+    """The code that notices a mistake."""
     return [proofs.folder(BOOK / "src" / "backpass" / "derivation")]
 
 

@@ -68,7 +68,7 @@ def results(page, root: str, query: str) -> list[tuple[str, str]]:
     )
 
 
-# As Search.query does, without showing the results, for which it fetches every page that it lists.
+# As Search.query does, but without showing the results, because that fetches every page in the list.
 FOUND = f"""queries => queries.map(query => {{
   const [text, ...terms] = Search._parseQuery(query);
   return Search._performSearch(text, ...terms).reverse().slice(0, {FIRST}).map(([doc]) => doc);

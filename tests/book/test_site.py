@@ -179,14 +179,14 @@ def turn(page, theme: str) -> None:
 
 
 def text_of(name: str) -> list:
-    """What is the page's own; what it shares with the others is `shared`."""
+    """The page's own text; `shared` has what all pages share."""
     path = BOOK / f"{name}.md"
     return [path] if path.exists() else [name]
 
 
 @cache
 def shared() -> list[Path | str]:
-    """What all pages are written with."""
+    """The code and files with which every page is written."""
     folders = [BOOK / folder for folder in ("ext", "_static", "_templates", "assets/site")]
     files = [path for folder in folders for path in sorted(folder.rglob("*")) if path.is_file()]
     own = proofs.imports(*(f"backpass.{name}" for name in ("figures", "markdown", "show", "table")))
@@ -196,8 +196,8 @@ def shared() -> list[Path | str]:
 @pytest.mark.rotates(share=0.03, of=text_of, checks=shared)
 @pytest.mark.parametrize("name", PAGES)
 def test_page(visit, address, name):
-    """In one window, for the sake of time: as it opens, then on a wide screen, and in the dark. Nearly all of the time is
-    axe's."""
+    """One window, to save time, shows the page as it opens, then on a wide screen, and in dark colours. axe takes nearly
+    all of the time."""
     page = opened(visit, address, name)
     check_as_it_opens(visit, address)
 
@@ -207,7 +207,7 @@ def test_page(visit, address, name):
     assert found_by_axe(page) == []
     page.evaluate(MARK_SHOWN)
     page.set_viewport_size(WIDE)
-    # In the dark the elements are the same except for their colours: of those that look alike, one tells of all.
+    # In dark colours only the colours differ, so one element stands for all that look alike.
     turn(page, "dark")
     page.evaluate(MARK_LOOKS)
     assert found_by_axe(page, context="[data-looks]") == []
@@ -218,7 +218,7 @@ def test_page(visit, address, name):
 def test_page_is_accessible_on_a_phone(visit, address, name):
     page = opened(visit, address, name)
     check_on_a_phone(page)
-    # Colours are the same at every width, and take the longest to compare.
+    # Colours are the same at every width, and comparing them takes the longest.
     assert found_by_axe(page, rules=WITHOUT_COLOURS) == []
     check_on_paper(page)
 

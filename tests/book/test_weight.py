@@ -17,7 +17,7 @@ from .test_site import PAGES, Links, shared, text_of
 
 CONFIGURATION = BOOK / "_config.yml"
 MOST_BYTES = 1_000_000  # a page and all it needs, compressed
-FONTS = 350_000  # of them, for fonts
+FONTS = 350_000  # of these bytes, for fonts
 MOST_WORK = 3.0  # of a browser's main thread, until the page is typeset, in times of PAGE
 PAGE = "<!doctype html>" + "".join(f"<p>{f'<b>{n}</b> <i>word</i> ' * 50}</p>" for n in range(500))
 TYPICAL = [
@@ -57,7 +57,7 @@ def named(site: Path, name: str) -> dict[str, int]:
 
 
 def test_every_page_is_light_on_the_wire(site):
-    """With the fonts, of which a page loads those that it needs."""
+    """The sum allows for the fonts, of which a page loads those that it needs."""
     for name in ON_THE_WIRE:
         sent = named(site, name)
         heaviest = sorted(sent.items(), key=lambda item: -item[1])[:5]
@@ -69,7 +69,7 @@ def test_every_page_is_light_on_the_wire(site):
 @pytest.mark.rotates(share=0.03, of=text_of, checks=shared)
 @pytest.mark.parametrize("name", ON_THE_WIRE)
 def test_a_browser_loads_what_a_page_names_and_few_fonts(browser, site, address, name):
-    """So that the bytes counted are those sent. In a window of its own, which has nothing stored."""
+    """The bytes counted above are therefore the bytes sent. The window is new, so nothing is cached."""
     visit = Visit(browser)
     visit.open(f"{address}/{name}.html")
     sent = {

@@ -1,5 +1,5 @@
 """Every re-created mistake is seen by check and by gradcheck at the inputs that its record names and at none before
-them, and check fails no corrected twin. The page of bugs shows what is found."""
+them, and check fails no corrected twin. The page of bugs shows the recorded verdicts."""
 
 import re
 
@@ -38,8 +38,8 @@ def test_the_tools_find_what_the_record_says(bug):
 
 
 def without_numbers(found):
-    """The last digits of a diagnosis differ between machines: of its numbers the sign and the first digit count, and the
-    size of those that are not rounding."""
+    """The last digits of a diagnosis differ between machines, so only the sign and the first digit of a number count, and
+    the size if the number is not a rounding error."""
     return re.sub(r"\d+(?:\.\d+)?(?:e[+-]?\d+)?", lambda number: f"{float(number[0]):.0e}", str(found))
 
 

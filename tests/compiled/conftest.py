@@ -1,5 +1,5 @@
 """Tests of kernels as compiled. Triton compiles nothing in a process whose kernels are interpreted, so each process of
-tests runs these in a second one (``process.py``), unless BACKPASS_PTX=1 is set for itself."""
+tests runs these tests in a second process (``process.py``), unless its own BACKPASS_PTX is 1."""
 
 import os
 from pathlib import Path

@@ -1,7 +1,7 @@
 """Run tests in a process whose kernels are compiled, not interpreted.
 
 A process chooses one of the two when it imports triton. ``Compiled`` starts a second pytest with BACKPASS_PTX=1, sends it
-the names of tests, and receives their reports, so that the tests are chosen, shared out, and reported like all others.
+the names of tests, and receives their reports. So these tests are chosen, distributed, and reported like all others.
 """
 
 import os
@@ -66,7 +66,7 @@ class Compiled:
 
 
 class Server:
-    """In that process: runs the tests whose names it receives, until the connection is closed."""
+    """In the second process: runs the tests whose names it receives, until the connection is closed."""
 
     def __init__(self, descriptor: int):
         self._connection = Connection(descriptor)
@@ -74,7 +74,7 @@ class Server:
 
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
         items = {item.nodeid: item for item in session.items}
-        self._connection.send(weight.used())  # to collect them
+        self._connection.send(weight.used())  # the CPU time of collecting them
         while True:
             try:
                 name = self._connection.recv()

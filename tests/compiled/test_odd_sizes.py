@@ -1,6 +1,6 @@
-"""The kernels' own tests at an odd size, in bfloat16, of the kernels as compiled.
+"""The kernels' own tests at an odd size, in bfloat16, run with the compiled kernels.
 
-They have the bounds of ``tests/kernels``. Memory that is not initialised needs no poison: a use of it is a fault.
+They have the bounds of ``tests/kernels``. Uninitialised memory needs no poison: using it is a fault.
 """
 
 import pytest
@@ -67,7 +67,7 @@ def test_flash_attention_of_several_tiles(lengths):
 @pytest.mark.parametrize("given", ["all", "bias", "mask", "sink"])
 @LENGTHS
 def test_flash_attention_of_more_inputs(lengths, given):
-    """Each case runs for some seconds, so one of them runs at each push."""
+    """Each case takes some seconds, so one of them runs at each push."""
     test_flash_attention.test_several_tiles_of_every_input(lengths, option="a softcap", given=given, **GIVEN)
 
 

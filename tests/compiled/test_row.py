@@ -19,7 +19,7 @@ X = torch.randn(5, 37, generator=torch.Generator().manual_seed(0), dtype=torch.f
 
 
 def assert_right_as_compiled(stem, dtypes, monkeypatch):
-    """At odd sizes, and also with rows longer than one program holds."""
+    """Lengths are odd, and some rows are longer than one program holds."""
     monkeypatch.setattr(compiled, "LOW", dtypes)
     report = check(stem, methods=["compiled"])
     assert {row.method for row in report.rows} == {f"compiled kernel, {dtype}" for dtype in dtypes}

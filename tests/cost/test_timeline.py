@@ -50,7 +50,7 @@ RECOMPUTED = [None, 1, 2, 5, ("attention",), ("feed_forward", "norms")]
 
 
 def equal(config, batch, sequence, **options):
-    """The predicted timeline. The moments of a real step are equal to its moments but for the kinds of the update."""
+    """Return the predicted timeline. The moments of a real step equal its moments, except for the kinds in the update."""
     predicted = cost.timeline(config, batch, sequence, **options)
     measured = cost.measured_timeline(config, batch, sequence, **options)
     assert [m[:2] for m in predicted.moments] == [m[:2] for m in measured.moments]
@@ -86,7 +86,7 @@ def test_each_moment_is_what_a_step_measures(name, options, choice, recompute, c
         ]
         assert len(again) == sum(-(-len(stack) // recompute) for stack in stacks)
     if recompute == 2 and name != "one layer":
-        # A moment has the kinds' bytes at its largest total. Segments of two layers still hold their input then.
+        # A moment has the bytes of each kind when their total is largest. Segments of two layers then still hold their input.
         most = max(moment.bytes["saved"] for moment in predicted.moments)
         kept = cost.activations(config, 3, 37, wanted=wanted, recompute=recompute, **options)
         assert most == kept.most

@@ -215,7 +215,7 @@ def test_a_line_that_takes_too_long_is_not_readable(monkeypatch):
 
     def slow(self, first, anchor, part, *rest):
         if "7" in part.text:
-            signal.raise_signal(signal.SIGPROF)  # as the timer does when the time is over
+            signal.raise_signal(signal.SIGPROF)  # as the timer does after the time limit
         return compare(self, first, anchor, part, *rest)
 
     monkeypatch.setattr(_Judging, "_compare", slow)

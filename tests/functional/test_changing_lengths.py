@@ -17,7 +17,7 @@ from backpass.verify.drawing import generator, options_for
 from .support import differentiable, drawn_longer, tensors
 
 STEMS = pytest.mark.parametrize("stem", ops.STEMS)
-# What a compiler makes of an operation changes with its lines and with what stands between it and PyTorch.
+# A compiled operation depends on the operation's code and on the code between it and PyTorch.
 ROTATES = pytest.mark.rotates(
     share=0.2, of=lambda stem: [proofs.imports(f"backpass.ops.{stem}", "backpass.functional")]
 )

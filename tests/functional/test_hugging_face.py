@@ -115,7 +115,7 @@ def loss_and_gradients(model, given):
 WAYS = {"whole": (False, 0), "padded": (True, 0), "padded, weights saved": (True, 7 * 7)}
 
 
-# What stands between the two, and what computes.
+# The code that connects a model to the operations, and the operations.
 PATCHED = [proofs.imports(f"backpass.{each}") for each in ("hugging_face", "functional", "ops", "kernels")]
 
 

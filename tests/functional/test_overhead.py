@@ -48,7 +48,7 @@ def bare(stem, count):
 
 
 def times(*calls, rounds=300):
-    """The lower quartile of each call's CPU times, all calls in turn, so that a busy machine slows them alike."""
+    """Return the lower quartile of each call's CPU times. Calls alternate, so a busy machine slows all of them alike."""
     measured = [[] for _ in calls]
     for _ in range(rounds):
         for call, found in zip(calls, measured, strict=True):

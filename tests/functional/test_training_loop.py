@@ -133,7 +133,7 @@ WAYS = {
 }
 
 
-# What is compiled takes ten seconds each, which changes with what stands between an operation and the compiler.
+# Each compiled case takes ten seconds. Its result depends on the code between an operation and the compiler.
 TESTED = ("backpass.functional", "backpass.ops")
 ROTATES = pytest.mark.rotates(share=0.3, of=lambda scheme, way: [proofs.imports(*TESTED)])
 CASES = [

@@ -79,18 +79,19 @@ def assert_as_exact_as_pytorch(name, got, theirs, exact, largest_term, roundings
 
 def in_tiles(kernel, monkeypatch):
     """Let a kernel read its rows in tiles so small that a short row needs several."""
-    read_from = kernel.launches.__globals__  # perhaps of a module that kernels share
+    read_from = kernel.launches.__globals__  # may be those of a module that kernels share
     monkeypatch.setitem(read_from, "ROW_BYTES", 4)
     monkeypatch.setitem(read_from, "TILE_BYTES", 128)
 
 
 def verifying():
-    """What checks a kernel."""
+    """Return the code that checks a kernel."""
     return [proofs.imports("backpass.verify")]
 
 
 def sources(stem, **_):
-    """What a kernel's results depend on: its modules, those that kernels share, its operation, and what executes PTX."""
+    """Return what a kernel's results depend on: its modules, those that kernels share, its operation, and the executor
+    of PTX."""
     folder = Path(kernels.__file__).parent
     shared = [path for path in sorted(folder.glob("*.py")) if path.stem not in kernels.STEMS]
     own = folder / f"{stem}.py", Path(ops.__file__).parent / f"{stem}.py"

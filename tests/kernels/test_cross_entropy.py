@@ -104,7 +104,7 @@ def test_odd_sizes(shape, dtype, path, device, poisoned):
     ids=str,
 )
 def test_options(row_bytes, dtype, reduction, smoothing, weighted, monkeypatch, device, poisoned):
-    """Any two of them together."""
+    """Any two values of two options occur together."""
     if row_bytes:
         monkeypatch.setattr(kernel, "ROW_BYTES", row_bytes)
     x = draw(7, 5, 37, dtype=dtype, device=device)

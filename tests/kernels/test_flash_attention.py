@@ -241,7 +241,7 @@ MORE = {
 
 
 def alone(name, inputs):
-    """Of a bias, a mask, and sinks, the one with this name, or all of them."""
+    """Return the bias, the mask, and the sinks, with None for those not named; "all" names all three."""
     names = ("bias", "mask", "sink")
     return [x if name in ("all", own) else None for own, x in zip(names, inputs, strict=True)]
 
@@ -258,7 +258,7 @@ def alone(name, inputs):
     ids=str,
 )
 def test_several_tiles_of_every_input(lengths, dtype, option, given, device, poisoned):
-    """All of them, or one alone."""
+    """Each of a bias, a mask, and sinks alone, and all of them together."""
     q, k, v, _ = draw_all(*lengths, 16, 8, device, dtype, leading=(2,), g=2)
     more = draw_more((2, *lengths), 2, device, dtype)
     assert_right(q, k, v, *alone(given, more), **MORE[option], tile=16)
@@ -266,7 +266,7 @@ def test_several_tiles_of_every_input(lengths, dtype, option, given, device, poi
 
 @each_dtype
 def test_every_input_beside_a_window(dtype, device, poisoned):
-    """One call, which ``tests/compiled`` executes as compiled, too."""
+    """One call, which ``tests/compiled`` also runs with the compiled kernel."""
     q, k, v, _ = draw_all(20, 37, 16, 8, device, dtype, leading=(2,), g=2)
     more = draw_more((2, 20, 37), 2, device, dtype)
     assert_right(q, k, v, *more, **MORE["a window from the last"], softcap=1.25, tile=16)

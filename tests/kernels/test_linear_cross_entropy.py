@@ -139,7 +139,7 @@ def test_scores_of_one_chunk_exist_at_a_time(device, monkeypatch):
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_rows_of_scores_are_aligned(dtype, device, monkeypatch):
-    """The library has faster products for them."""
+    """The library's products are faster on aligned rows."""
     products = []
     mm = torch.mm
 

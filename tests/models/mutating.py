@@ -64,8 +64,8 @@ def differs(got, right) -> bool:
 
 
 def unproved(module, runs, monkeypatch, proof, equivalent) -> set[str]:
-    """The changes of the module's backward that nothing notices and that are not proved equivalent, and the proofs of
-    changes that are noticed or no longer exist. Of a module that has not changed, a part of the changes is tried."""
+    """Return the changes of the module's backward that no run notices and that are not proved equivalent, and the proofs
+    of changes that are noticed. For a module that has not changed, a part of the changes is tried."""
     made = [(f"{mutant.line}: {mutant.change}", mutant) for mutant in mutants(module.backward)]
     assert equivalent <= {*dict(made)}
     of = [module.backward, module.forward, *sorted(equivalent)]
@@ -77,7 +77,7 @@ def unproved(module, runs, monkeypatch, proof, equivalent) -> set[str]:
 
 
 def survivors_of(module, runs, monkeypatch, tried) -> set[str]:
-    """The changes that nothing notices."""
+    """Return the changes that no run notices."""
     survivors = set()
     for change, mutant in tried:
         with monkeypatch.context() as patched:

@@ -9,7 +9,7 @@ import proofs
 
 from .small import NETWORKS, batch_of, parameters_of
 
-# Inductor compiles C++ for minutes; tests/functional/test_compiled.py has it compile one block at each push.
+# Inductor takes minutes to compile C++. In tests/functional/test_compiled.py it compiles one block at each push.
 EVERYTHING = proofs.proving() == "all"
 CASES = {
     "gpt2, untied": ({}, "eager"),

@@ -201,7 +201,7 @@ EQUIVALENT = {
 
 @pytest.fixture(scope="module")
 def as_it_is():
-    """What is observed without a change."""
+    """The observations of the unchanged code."""
     return observed()
 
 

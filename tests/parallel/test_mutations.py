@@ -42,7 +42,7 @@ DY = RNG.normal(size=(2, 4, 8, 5))
 
 
 def late(number, frame):
-    """End the ranks, of which one may compute without end, and the run."""
+    """End the run and its ranks, one of which may compute without end."""
     for thread in threading.enumerate():
         if thread.name.endswith("(run)"):
             ctypes.pythonapi.PyThreadState_SetAsyncExc(
@@ -63,7 +63,7 @@ HANGS = 600  # seconds
 
 @contextmanager
 def limited(seconds):
-    """Call ``late`` when the body has taken as many seconds of CPU time, or waits without end."""
+    """Call ``late`` if the body takes more than the given seconds of CPU time, or waits without end."""
     end, hangs, done = time.process_time() + seconds, time.monotonic() + HANGS, threading.Event()
 
     def watch():
@@ -187,12 +187,12 @@ def seconds(run):
     return time.process_time() - began
 
 
-LONGER = 20  # times as much CPU time as the scheme takes unchanged, or as a tenth of a second
+LONGER = 20  # a change may take so many times the CPU time of the unchanged scheme, or of a tenth of a second
 
 
 def is_noticed(runs, longest):
-    """Whether a number differs, a rank raises, or the ranks compute for too long. ``longest`` has the CPU seconds of the
-    unchanged scheme."""
+    """Whether a number differs, a rank raises, or the ranks compute for too long. ``longest`` has the CPU seconds of
+    the unchanged scheme, for each run."""
     for at, run in enumerate(runs):
         try:
             with limited(LONGER * max(longest[at], 0.1)):

@@ -1,7 +1,7 @@
-"""Leave to the book what its pages run.
+"""Leave out the tests that the book's pages run.
 
-The build of the book runs the check of each claim, and fails if a verdict is wrong. A test marked ``on_pages`` asks the
-same, so it runs only if ``-k`` or its name chooses it, or if everything is proved.
+The build of the book runs the check of each claim, and fails if a verdict is wrong. A test marked ``on_pages`` runs the
+same check, so it runs only if ``-k`` or its name chooses it, or if everything is proved.
 """
 
 import pytest

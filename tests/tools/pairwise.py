@@ -1,7 +1,7 @@
 """Choose some cases of a test that has several choices: enough for any two values to meet in one of them.
 
-Every case runs where what is tested has changed, and in ``make test-all``; else also a few that rotate with the commit,
-as ``proofs`` draws them.
+If the tested code has changed, and in ``make test-all``, every case runs. Otherwise a few further cases run, which rotate
+with the commit, as ``proofs`` draws them.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ import proofs
 def pairs(*choices: Iterable, of: Iterable[str], meet: int = 2, more: int = 1) -> list[tuple]:
     """Return cases, each with one value of each choice, so that any ``meet`` values of different choices occur together.
 
-    With ``meet=1`` each value occurs. ``more`` of the other cases rotate. If one of the modules ``of`` has changed, or one
-    that they import, all cases are returned.
+    With ``meet=1`` each value occurs. ``more`` of the other cases are added, in rotation. If one of the modules ``of``, or
+    a module that they import, has changed, all cases are returned.
     """
     choices = [list(values) for values in choices]
     every = [*itertools.product(*(range(len(values)) for values in choices))]
@@ -30,7 +30,7 @@ def pairs(*choices: Iterable, of: Iterable[str], meet: int = 2, more: int = 1) -
 
 
 def _covering(every: list[tuple[int, ...]], meet: int) -> set[tuple[int, ...]]:
-    """Choose greedily, always in the same order, the case in which most values meet that have not met before."""
+    """Choose cases greedily and reproducibly: always the one in which most values meet that have not met before."""
     parts = {
         case: {*itertools.combinations(enumerate(case), meet)}
         for case in random.Random(0).sample(every, len(every))

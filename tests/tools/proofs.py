@@ -1,13 +1,14 @@
-"""Prove whole what changed, and a rotating part of the rest.
+"""Prove in full what changed, and a rotating part of the rest.
 
-Some tests ask whether a gradient is right; they run at every push. Others ask whether the checks still see: they change
-a backward, a scheme, or a displayed line in one place at a time, and expect a check to fail. ``tests/proved.lock`` has a
-line for each subject of such a test: its key, a hash of what the subject is, and a hash of what checks it, as they were
-when all of its changes were proved. A subject whose hash differs is proved whole. Of the others a part is proved, which
-is drawn from a seed, the commit's hash. The seed is printed, and ``BACKPASS_SEED`` repeats it.
+Some tests ask whether a gradient is right; they run at every push. Others ask whether the checks still notice mistakes:
+they change a backward, a scheme, or a displayed line in one place at a time, and expect a check to fail.
+``tests/proved.lock`` has a line for each subject of such a test: its key, a hash of its code, and a hash of what checks
+it, as they were when all of its changes were proved. A subject whose hash differs is proved in full. Of each of the
+others a part is proved, which is drawn from a seed, the commit's hash; the part is larger if only the hash of the checks
+differs. The seed is printed, and ``BACKPASS_SEED`` repeats the draw.
 
-``BACKPASS_PROVE=changed`` writes the lines of what was proved whole to the lock. With ``BACKPASS_PROVE=all`` everything
-is proved whole first (``make test-all``).
+``BACKPASS_PROVE=changed`` (``make lock``) writes the lines of what was proved in full to the lock.
+``BACKPASS_PROVE=all`` (``make test-all``) proves everything in full and then writes the lock.
 """
 
 from __future__ import annotations
@@ -37,11 +38,11 @@ from backpass.verify.mutation import PLUMBING
 
 BOOK = Path(__file__).parents[2]
 LOCK = BOOK / "tests" / "proved.lock"
-MORE = 3  # times as large a part where what checks a subject has changed
+MORE = 3  # the part is so many times as large if what checks a subject has changed
 
 
 def seed() -> str:
-    """Return what the rotation is drawn from: ``BACKPASS_SEED``, or else the commit."""
+    """Return the seed of the rotation: ``BACKPASS_SEED``, or otherwise the commit."""
     if "BACKPASS_SEED" not in os.environ:
         found = ""
         with contextlib.suppress(OSError, subprocess.CalledProcessError):
@@ -54,12 +55,12 @@ def seed() -> str:
 
 
 def chosen(config: pytest.Config) -> bool:
-    """Whether tests are chosen by ``-k`` or by name. They then run whole."""
+    """Whether tests are chosen by ``-k`` or by name. They then run in full."""
     return bool(config.getoption("keyword") or any("::" in argument for argument in config.args))
 
 
 def proving() -> str:
-    """Return "all", "changed", or "" if the lock stays as it is. Kernels as compiled are tested whole."""
+    """Return "all", "changed", or "" if the lock stays as it is. Compiled kernels are tested in full."""
     return "all" if kernels.executed() else os.environ.get("BACKPASS_PROVE", "")
 
 
@@ -73,16 +74,16 @@ def proved() -> dict[str, tuple[str, str]]:
 
 
 def write(found: dict[str, tuple[str, str]], whole: bool) -> None:
-    """Write the lock, without the other lines if the ``whole`` suite was proved."""
+    """Write the lock, without any earlier lines if the ``whole`` suite was proved."""
     lines = found if whole else proved() | found
     LOCK.write_text(
-        "# What has been proved whole, as it was then; see tests/tools/proofs.py. `make lock` writes this file.\n"
+        "# What has been proved in full, as it was then; see tests/tools/proofs.py. `make lock` writes this file.\n"
         + "".join(f"{key} {' '.join(lines[key])}\n" for key in sorted(lines))
     )
 
 
 def digest(*things: Any) -> str:
-    """Return a hash of functions with all that they call of the project, of modules, of files, and of texts.
+    """Return a hash of functions with all of the project that they call, of modules, of files, and of texts.
 
     Docstrings, comments, and places do not count, nor do functions that only validate.
     """
@@ -147,8 +148,8 @@ def _text(node: Any) -> str:
 
 
 def _parts(value: Any) -> Iterator[Any]:
-    """Yield what a hash includes of a value: our functions and modules, and those in a collection, each by itself; all
-    else as text, where it has one that is the same in each process."""
+    """Yield what a hash includes of a value: our functions and modules, also those in a collection, one by one; other
+    values as text, if the text is the same in each process."""
     if isinstance(value, dict):
         yield f"{{{', '.join(map(str, value))}}}"
         for each in value.values():
@@ -164,8 +165,8 @@ def _parts(value: Any) -> Iterator[Any]:
 
 
 def _used(tree: ast.AST, scope: dict) -> Iterator[Any]:
-    """Yield the global names that a tree reads, each with its value, and the attributes of modules; also of what it
-    imports itself."""
+    """Yield the global names that a tree reads, each with its value; also the attributes of modules that it reads, and
+    what it imports itself."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Name) and node.id in scope:
             if not isinstance(scope[node.id], ModuleType):
@@ -247,7 +248,7 @@ def sample(key: str, items: Sequence, share: float) -> list:
 
 
 def share_now(key: str, now: tuple[str, str], share: float) -> float:
-    """Return which part of a subject's changes is proved: all if it has changed, and more if its checks have.
+    """Return the share of a subject's changes to prove: all if it has changed, a larger share if its checks have.
 
     ``make lock`` proves all in both cases.
     """
@@ -261,9 +262,9 @@ _products: dict[str, tuple[str, str]] = {}  # hashes of what products of choices
 
 
 def product_is_whole(key: str, of: Iterable[str]) -> bool:
-    """Whether every case of several choices runs: if a module that is tested, or one that it imports, has changed.
+    """Whether every case of several choices runs, because a tested module, or one that it imports, has changed.
 
-    Unlike other lines of the lock, that of a product is written only by a run of all tests that passes.
+    Unlike other lines of the lock, the line of a product is written only by a passing run of all tests.
     """
     now = imports(*of)
     _products[key] = (now, now)
@@ -271,7 +272,7 @@ def product_is_whole(key: str, of: Iterable[str]) -> bool:
 
 
 class Proof:
-    """What a test proves of one subject."""
+    """The part of a subject's changes that a test proves."""
 
     def __init__(self, node: pytest.Item):
         self._node = node
@@ -282,8 +283,8 @@ class Proof:
     ) -> list:
         """Return the changes of a subject that this run proves.
 
-        ``of`` is what the subject is, and ``checks`` what notices its changes, both as ``digest`` takes them; the
-        test's own module is one of the checks. ``whole`` then says whether the part is all.
+        ``of`` is the subject's code, and ``checks`` is what notices its changes, both as arguments of ``digest``; the
+        test's own module is one of the checks. Afterwards, ``whole`` says whether the part is all of them.
         """
         items = list(items)
         now = (digest(*of), digest(own(Path(self._node.path)), *checks))
@@ -310,9 +311,9 @@ class Plugin:
 
     def pytest_report_header(self) -> str:
         what = {"all": "everything is proved"}.get(
-            proving(), "what changed is proved whole, the rest in part"
+            proving(), "what changed is proved in full, the rest in part"
         )
-        return f"rotation: {what}; BACKPASS_SEED={seed()} repeats it"
+        return f"rotation: {what}; BACKPASS_SEED={seed()} repeats the draw"
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -354,7 +355,7 @@ class Plugin:
 
 
 def _kept(group: list[pytest.Item]) -> list[pytest.Item]:
-    """Of the cases of one test: those that changed, and a part of the others."""
+    """Return, of the cases of one test, those that changed and a part of the others."""
     marker = group[0].get_closest_marker("rotates")
     of: Callable[..., Iterable] | None = marker.kwargs.get("of")
     checks = digest(own(Path(group[0].path)), *marker.kwargs.get("checks", tuple)())

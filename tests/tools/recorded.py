@@ -1,6 +1,6 @@
-"""Compare what a test finds with the file that a page shows; see ``backpass.findings``.
+"""Compare a test's result with the file that a page shows; see ``backpass.findings``.
 
-With ``BACKPASS_RECORD=1`` (``make records``) the file is written first, by one process.
+With ``BACKPASS_RECORD=1`` (``make records``), one process writes the file first.
 """
 
 import os
@@ -22,7 +22,7 @@ def versions() -> dict[str, str]:
 
 
 def entry(name: str, key: str, found: Any) -> Any:
-    """Return the entry of a file."""
+    """Return an entry of a file. If records are written, it is ``found``."""
     if RECORDS:
         entries = findings.load(name).entries if (findings.FOLDER / f"{name}.json").exists() else {}
         findings.save(name, Findings(versions(), entries | {key: found}))
@@ -30,7 +30,7 @@ def entry(name: str, key: str, found: Any) -> Any:
 
 
 def holds(path: Path, text: str) -> bool:
-    """Whether a file has this text, which is written first if records are."""
+    """Whether a file has this text. If records are written, the text is written to it first."""
     if RECORDS:
         path.write_text(text, encoding="utf-8")
     return path.read_text(encoding="utf-8") == text

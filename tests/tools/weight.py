@@ -1,9 +1,9 @@
-"""The CPU time of the tests: by test, file, and family, and the limits that each has to keep.
+"""The CPU time of the tests, by test, file, and family, and the limits for each.
 
-CPU time is that of the process and its children, so that it does not depend on what else the machine does. A test whose
-body takes more than ``TEST`` seconds fails the run, and so does a file whose tests together take more than ``FILE``, or a
-process that needs more than ``COLLECTION`` to find the tests. ``make test-all`` has no limits, nor has a test that proves
-whole what has changed.
+CPU time is that of the process and its children, so it depends little on what else the machine does. The run fails if
+the body of a test takes more than ``TEST`` seconds, if the tests of a file together take more than ``FILE``, or if a
+process needs more than ``COLLECTION`` to collect the tests. There are no limits for ``make test-all``, nor for a test
+that proves in full what has changed.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from collections import Counter
 import pytest
 
 TEST, FILE, COLLECTION = 20, 120, 30
-BROWSERS = ("browser", "window", "visit")  # fixtures whose tests are Chromium's work
+BROWSERS = ("browser", "window", "visit")  # fixtures of tests that run in Chromium
 
 
 def used() -> float:
@@ -45,7 +45,7 @@ class Plugin:
         self._config = config
         self._tests: Counter[str] = Counter()
         self._setup: Counter[str] = Counter()
-        self._proved: set[str] = set()  # which have no limit: they prove whole what changed
+        self._proved: set[str] = set()  # tests without a limit: they prove in full what changed
         self._collection: dict[str, float] = {}
 
     @pytest.hookimpl(hookwrapper=True)
@@ -106,7 +106,7 @@ class Plugin:
         ]
 
     def files(self, tests: Counter[str]) -> Counter[str]:
-        """Return the seconds of each file of tests, with what is set up for them, the site excepted."""
+        """Return the seconds of each file of tests, with its set-up, except that of the site."""
         found: Counter[str] = Counter()
         for name, seconds in tests.items():
             file = name.partition("::")[0]
@@ -114,7 +114,7 @@ class Plugin:
         return found
 
     def families(self) -> Counter[str]:
-        """Return the seconds of each folder of tests, with what is set up for them."""
+        """Return the seconds of each folder of tests, with its set-up."""
         found: Counter[str] = Counter()
         for measured in (self._tests, self._setup):
             for name, seconds in measured.items():

@@ -10,7 +10,7 @@ from backpass.verify import all_operations, cases, check, check_all
 from backpass.verify.all_operations import NO_ROW, Overview, Recorded
 from backpass.verify.comparison import DECLARED_ZERO
 
-ROUNDING = 1e-15  # below it an error depends on the order of a machine's sums
+ROUNDING = 1e-15  # an error below this depends on the order in which a machine adds
 
 
 @pytest.mark.parametrize("stem", ops.STEMS)
@@ -28,7 +28,7 @@ def test_every_operation_passes(stem):
 
 
 def same(found, record):
-    """Whether two cells show the same verdict, and errors of the same size: they differ between machines."""
+    """Whether two cells show the same verdict and, because errors differ between machines, errors of the same size."""
     if not all(cell and cell.startswith("✓ ") for cell in (found, record)):
         return found == record
     one, other = (max(ROUNDING, float(cell[2:].replace("exact", "0"))) for cell in (found, record))

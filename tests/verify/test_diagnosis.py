@@ -12,7 +12,7 @@ from backpass.ops import linear, matmul, softmax
 from backpass.verify import check, diagnose, diagnosis
 from backpass.verify.diagnosis.terms import Dictionary
 
-WHOLE = proofs.folder(Path(diagnosis.__file__).parent)  # what names a mistake
+WHOLE = proofs.folder(Path(diagnosis.__file__).parent)  # the code that names a mistake
 RNG = np.random.default_rng(11)
 X = RNG.standard_normal((3, 5))
 DY = RNG.standard_normal((3, 5))

@@ -46,10 +46,10 @@ def counts() -> Markdown:
 
 
 def every_bug() -> Markdown:
-    """Show every bug by kind, with what the tests found.
+    """Show every bug by kind, with the verdicts that the tests recorded.
 
-    Raises RuntimeError that lists every bug whose facts `check` or gradcheck
-    contradicted there.
+    Raises RuntimeError that lists every bug whose stated facts those verdicts
+    contradict.
     """
     if wrong := [fault for bug in every() for fault in faults(bug, recorded(bug))]:
         raise RuntimeError("\n".join(wrong))

@@ -1,6 +1,6 @@
 """Give the twins of a bug to `check` and to ``torch.autograd.gradcheck``.
 
-The page of bugs shows what the tests found: ``recorded`` reads it from
+The page of bugs shows the tests' verdicts, which ``recorded`` reads from
 ``assets/records/bugs.json``.
 """
 
@@ -93,15 +93,15 @@ def gradcheck(bug: Bug) -> str:
 
 @cache
 def explained(bug: Bug) -> Report | None:
-    """Return what `check` reports of the wrong twin where it first sees the mistake,
-    with its diagnosis; None if it does not see it."""
+    """Return the report of `check` on the wrong twin at the first level that shows the
+    mistake, with its diagnosis; None if no level does."""
     level = seen(bug)
     return checked(bug, bug.twins()[1], level, explain=True) if level else None
 
 
 def diagnosis(bug: Bug) -> tuple[tuple[str, str], ...]:
-    """Return the diagnosis: for each quantity that the first of the methods finds
-    wrong, what and where."""
+    """Return, for each quantity that the first failing method rejects, the method with
+    the quantity, and the reason."""
     found = explained(bug)
     if found is None:
         return ()
@@ -111,12 +111,12 @@ def diagnosis(bug: Bug) -> tuple[tuple[str, str], ...]:
 
 
 class Found(NamedTuple):
-    """What both tools find of one bug."""
+    """The verdicts of both tools on one bug."""
 
     seen: str
     verdicts: dict[str, tuple[bool, bool]]
     diagnosis: tuple[tuple[str, str], ...]
-    named: bool  # whether the report names the mistake, as ``says`` has it
+    named: bool  # whether the report contains the bug's ``says``
 
 
 def run(bug: Bug) -> Found:
@@ -126,7 +126,7 @@ def run(bug: Bug) -> Found:
 
 
 def recorded(bug: Bug) -> Found:
-    """Return what the tests found. Raises LookupError for a bug without a record."""
+    """Return the recorded verdicts. Raises LookupError for a bug without a record."""
     found = Found(*findings.load("bugs").entries[bug.name])
     judged = {level: (right, wrong) for level, (right, wrong) in found.verdicts.items()}
     diagnosed = tuple((where, what) for where, what in found.diagnosis)

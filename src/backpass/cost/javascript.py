@@ -168,7 +168,7 @@ def script() -> str:
 def page(static: str) -> str:
     """Return the HTML of the calculators. ``static`` is the folder with their style and
     their scripts, as the page would link to it. ``script()`` takes seconds, so its
-    result is one of the files; the tests compare it, and ``make records`` writes it."""
+    result is one of the files. The tests compare both; ``make records`` writes it."""
     return f"""<link rel="stylesheet" href="{static}/calculator.css">
 <div id="calculator"><p>The calculators need JavaScript, and the files of the built book.</p></div>
 <script src="{static}/{SCRIPT.name}"></script>

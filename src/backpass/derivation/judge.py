@@ -120,7 +120,7 @@ def judge(
 
     - `definitions`: declarations and definitions that hold for the whole text.
     - `progress`: called with the number of each line before it is judged.
-    - `seconds`: a line that takes longer is not readable; 0 sets no limit.
+    - `seconds`: a line that takes more CPU time is not readable; 0 sets no limit.
 
     Raises `Unreadable` for `definitions` that cannot be read.
     """

@@ -16,7 +16,7 @@ class TooLong(BaseException):
 
 @contextmanager
 def limited(seconds: float) -> Iterator[None]:
-    """Raise `TooLong` in the block after some seconds of CPU time; 0 sets no limit.
+    """Raise `TooLong` in the block after ``seconds`` of CPU time; 0 sets no limit.
 
     The limit does not apply outside the main thread, or on Windows. A timer that was
     already running is restarted with the time left.

@@ -94,8 +94,8 @@ def forward(
     dx = torch.empty((m, h), **like)
     dw = torch.zeros_like(w, **sums)  # lies in memory as w does
     db = None if b is None else torch.zeros(V, **sums)
-    # Rows begin at multiples of 128 bytes, whatever V is, so that the library can use
-    # its products of aligned rows.
+    # Each row begins at a multiple of 128 bytes, for any V, because the library's
+    # matrix products are faster on aligned rows.
     aligned = 128 // x.element_size()
     scores = torch.empty((min(chunk, m), -(-V // aligned) * aligned), **like)[:, :V]
     losses = torch.empty(m, **sums)

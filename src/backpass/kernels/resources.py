@@ -4,7 +4,7 @@ needed.
 ``python -m backpass.kernels.resources softmax`` prints the table;
 ``resources("softmax")`` returns its rows. Triton compiles nothing in a process whose
 kernels are interpreted, so another process compiles. ``recorded("softmax")`` compiles
-nothing: it returns the rows that the tests found in bfloat16 for Hopper.
+nothing: it returns the rows that the tests recorded, in bfloat16 for Hopper.
 """
 
 from __future__ import annotations

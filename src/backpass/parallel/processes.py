@@ -41,8 +41,8 @@ _WAITING = re.compile(
     re.MULTILINE,
 )
 _GRACE = 0.3  # seconds to wait, after a failure, for one that came before it
-_START = 300  # seconds in which all ranks have begun, on any machine
-_SHOWN = 10  # seconds in which a rank shows where it is, on any machine
+_START = 300  # seconds within which all ranks start, even on a slow machine
+_SHOWN = 10  # seconds within which a rank writes its stack, even on a slow machine
 
 
 class TorchGroup:
@@ -156,15 +156,16 @@ def on_processes(
     the results by rank.
 
     The processes are forked, so the scheme may be defined in a notebook, and they
-    exchange arrays by gloo. ``timeout`` is how many seconds the scheme may take, from
-    when all ranks have begun. Raises RankError, with the rank's traceback, for the
-    first rank that failed or ended without an answer. When the time is over, it names
-    the lowest rank that has no answer and does not wait for others, and where it is.
-    All ranks are then killed. Ranks that call different collectives, or with arrays of
-    other shapes or dtypes, fail; PyTorch compares the calls, which takes about as long
-    as a small one.
-    Raises RuntimeError where processes cannot be forked, and TypeError or ValueError
-    for another argument than these.
+    exchange arrays by gloo. ``timeout`` is the number of seconds that the scheme may
+    run once all ranks have started. Raises RankError, with the rank's traceback, for
+    the first rank that failed or ended without an answer. After the timeout, the error
+    names the lowest rank without an answer that does not wait for others, and its place
+    in the code. All ranks are then killed.
+
+    Ranks that call different collectives, or pass arrays of different shapes or dtypes,
+    fail; PyTorch compares the calls, which takes about as long as a small call. Raises
+    RuntimeError where processes cannot be forked, and TypeError or ValueError for an
+    argument of the wrong type or value.
     """
     check_scheme(scheme)
     check_ranks(ranks)
@@ -246,8 +247,8 @@ class _Failure(NamedTuple):
 
 
 def _collected(answers: list[Connection], timeout: float) -> dict[int, Any]:
-    """Return the answers by rank, as far as they came within ``timeout`` of the ranks'
-    beginning. Raises RankError for the first rank that failed."""
+    """Return, by rank, the answers that arrive within ``timeout`` seconds of the ranks'
+    start. Raises RankError for the first rank that failed."""
     deadline = time.monotonic() + _START + timeout
     results: dict[int, Any] = {}
     failures: list[_Failure] = []
@@ -258,7 +259,7 @@ def _collected(answers: list[Connection], timeout: float) -> dict[int, Any]:
         for rank in [rank for rank in silent if answers[rank] in ready]:
             try:
                 said = answers[rank].recv_bytes()
-                if not said:  # it has begun, as all have
+                if not said:  # this rank has started, and so have all others
                     deadline = time.monotonic() + timeout
                     continue
                 failed, when, result = pickle.loads(said)

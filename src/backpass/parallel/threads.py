@@ -26,15 +26,15 @@ class _Unmet(Exception):
 
 class _Run:
     """The ranks of a run. Between exchanges only the rank that holds the lock computes,
-    so that what counts or traces the arithmetic needs no locks."""
+    so that code that counts or traces the arithmetic needs no locks."""
 
     def __init__(self, ranks: int) -> None:
         self.lock = threading.Lock()
         self.ranks = ranks  # that have not returned
-        self.waiting: list[_Meeting] = []  # for each rank that waits, where it does
+        self.waiting: list[_Meeting] = []  # where each waiting rank waits
 
     def enter(self, meeting: _Meeting) -> None:
-        """Note that a rank waits, unless it is the last that the meeting waited for."""
+        """Note that a rank waits, unless it is the last to reach the meeting."""
         self.waiting.append(meeting)
         if self.waiting.count(meeting) == meeting.all_here.parties:
             self.waiting = [other for other in self.waiting if other is not meeting]
@@ -46,7 +46,7 @@ class _Run:
         self.look()
 
     def look(self) -> None:
-        """End the meetings if every rank waits: nobody is left who could come."""
+        """End the meetings if every rank waits: no rank is left that could come."""
         if len(self.waiting) == self.ranks:
             for meeting in self.waiting:
                 meeting.leave()

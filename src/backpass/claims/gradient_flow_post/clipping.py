@@ -62,8 +62,8 @@ def last_step(
     gradients: list[float], optimiser: str = "Adam", zeros: int = 0, **options: Any
 ) -> float:
     """Return the size of an optimiser's last step under these gradients of one weight,
-    in units of the learning rate. Adam counts so many ``zeros`` before them: they leave
-    its moments at 0, so only its count of steps has to be set."""
+    in units of the learning rate. ``zeros`` is the number of gradients of 0 before
+    them. Those leave Adam's moments at 0, so only its step count is set."""
     import torch
 
     p = torch.nn.Parameter(torch.zeros(1, dtype=torch.float64))
