@@ -28,7 +28,7 @@ from typing import Any, NamedTuple
 import torch
 
 import backpass
-from backpass import records
+from backpass.recorded import records
 
 warnings.filterwarnings("ignore", message="Dynamo detected a call to a `functools.lru_cache`")
 

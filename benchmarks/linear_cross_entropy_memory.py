@@ -19,8 +19,8 @@ from harness import Recording, Settings, draw, largest_error, medians, say, sett
 from memory import alone, rise
 
 from backpass import kernels
+from backpass.contract.values import chunk_or_default
 from backpass.ops import cross_entropy, linear, linear_cross_entropy
-from backpass.values import chunk_or_default
 
 QUESTION = "How much memory do the output head and the loss take, forward and backward, beyond their inputs?"
 METHOD = {

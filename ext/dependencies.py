@@ -22,8 +22,8 @@ import nbformat
 SOURCES = "src"
 # Modules that read any file of a folder.
 READERS = {
-    "backpass.records": Path("benchmarks", "results"),
-    "backpass.findings": Path("assets", "records"),
+    "backpass.recorded.records": Path("benchmarks", "results"),
+    "backpass.recorded.findings": Path("assets", "records"),
     "backpass.cli": Path("benchmarks"),
 }
 # Folders whose files cells may read.

@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from backpass import __version__, cli, ops, terminal
+from backpass import __version__, cli, ops
 from backpass.ops import softmax
+from backpass.text import terminal
 
 
 def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess:

@@ -8,7 +8,7 @@ import pytest
 pytest.importorskip("matplotlib")
 
 from backpass import figures
-from backpass.records import Record
+from backpass.recorded.records import Record
 from backpass.training.run import Record as Step
 
 

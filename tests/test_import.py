@@ -24,7 +24,7 @@ def imported(statement):
     "statement",
     [
         "import backpass",
-        "import backpass.arrays, backpass.shapes, backpass.values",
+        "import backpass.contract.arrays, backpass.contract.shapes, backpass.contract.values",
         "from backpass.ops import softmax, linear, matmul, scale, fork, residual",
         "from backpass.models import encoder, gpt2, llama, seq2seq",
         "from backpass.training import accumulation, adamw, batches, clipping, schedule",

@@ -21,7 +21,8 @@ import numpy as np
 import pytest
 
 import proofs
-from backpass import arrays, ops
+from backpass import ops
+from backpass.contract import arrays
 from backpass.ops import _heads, _tiling
 from backpass.verify import METHODS, cases
 from backpass.verify.case import Case, NotRun

@@ -21,20 +21,17 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
-from backpass import (
-    __version__,
-    check_command,
-    cost_command,
-    derive_command,
-    mutate_command,
-    ops,
-    parallel_command,
-    terminal,
-    train_command,
-)
-from backpass.check_command import DTYPES
-from backpass.devices import unusable
-from backpass.stems import no_such
+from backpass import __version__, ops
+from backpass.commands import check as check_command
+from backpass.commands import cost as cost_command
+from backpass.commands import derive as derive_command
+from backpass.commands import mutate as mutate_command
+from backpass.commands import parallel as parallel_command
+from backpass.commands import train as train_command
+from backpass.commands.check import DTYPES
+from backpass.commands.devices import unusable
+from backpass.contract.stems import no_such
+from backpass.text import terminal
 
 if TYPE_CHECKING:
     from backpass.verify import Overview, Report

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from backpass.commands.derive import SECONDS, report
 from backpass.derivation.document import read_document
 from backpass.derivation.judge import judge
-from backpass.derive_command import SECONDS, report
 
 
 def load_ipython_extension(shell: Any) -> None:

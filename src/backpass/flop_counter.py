@@ -20,11 +20,12 @@ from typing import Any
 import torch
 
 import backpass.functional  # noqa: F401  # registers the operators
-from backpass import cost, operators, ops
-from backpass.operation import Operation
-from backpass.shapes import Spec
+from backpass import cost, ops
+from backpass.contract.operation import Operation
+from backpass.contract.shapes import Spec
+from backpass.contract.values import check_one_of
+from backpass.torch_door import operators
 from backpass.torch_internals import Unread
-from backpass.values import check_one_of
 
 COUNTED, PRODUCTS, WHOLE = "counted", "products", "products-whole"
 

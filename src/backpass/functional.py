@@ -49,9 +49,10 @@ from typing import Any
 
 import torch
 
-from backpass import operators, ops
-from backpass.shapes import parse
-from backpass.stems import nearest
+from backpass import ops
+from backpass.contract.shapes import parse
+from backpass.contract.stems import nearest
+from backpass.torch_door import operators
 
 Tensor = torch.Tensor
 

@@ -10,8 +10,8 @@ pytest.importorskip("torch")
 import torch
 from torch.nn.attention import SDPBackend
 
-from backpass import records
 from backpass.ops import attention, flash_attention
+from backpass.recorded import records
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "benchmarks"))
 import attention_memory

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from backpass import records
+from backpass.recorded import records
 
 pytest.importorskip("torch")
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from backpass import records
-from backpass.values import chunk_or_default
+from backpass.contract.values import chunk_or_default
+from backpass.recorded import records
 
 chunks = {"ours": None, "ours, 512 tokens a chunk": 512}
 RECORDS = [

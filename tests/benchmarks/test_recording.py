@@ -7,7 +7,7 @@ import pytest
 
 pytest.importorskip("torch")
 
-from backpass import records
+from backpass.recorded import records
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "benchmarks"))
 import harness

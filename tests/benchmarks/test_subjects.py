@@ -8,7 +8,8 @@ import pytest
 pytest.importorskip("torch")
 import torch
 
-from backpass import ops, records
+from backpass import ops
+from backpass.recorded import records
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "benchmarks"))
 import operations

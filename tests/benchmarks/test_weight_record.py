@@ -3,7 +3,7 @@
 import math
 from pathlib import Path
 
-from backpass import records
+from backpass.recorded import records
 
 README = Path(__file__).resolve().parents[2] / "README.md"
 

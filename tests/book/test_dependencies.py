@@ -28,7 +28,7 @@ FILES = {
     "src/pkg/loaded/one.py": "import pkg.second",
     "src/pkg/elsewhere.py": 'from importlib import import_module\nimport_module(f"pkg.loaded.{1}")',
     "src/backpass/__init__.py": "",
-    "src/backpass/records.py": "",
+    "src/backpass/recorded/records.py": "",
     "assets/text.txt": "",
     "benchmarks/results/times-cpu.json": "",
     "constraints.txt": "",
@@ -70,8 +70,12 @@ def names(dependencies: Dependencies, *cells: str) -> set[str]:
         "run('pkg check'.split())": {"src/pkg/__init__.py", "src/pkg/__main__.py", "src/pkg/command.py"},
         "import pkg.reader": {"src/pkg/__init__.py", "src/pkg/reader.py", "src/pkg/grammar.lark"},
         "open(folder / 'text.txt')": {"assets/text.txt"},
-        "from backpass import records": {
-            *("src/backpass/__init__.py", "src/backpass/records.py", "benchmarks/results/times-cpu.json")
+        "from backpass.recorded import records": {
+            *(
+                "src/backpass/__init__.py",
+                "src/backpass/recorded/records.py",
+                "benchmarks/results/times-cpu.json",
+            )
         },
         "%matplotlib inline": {name for name in FILES if name.endswith((".py", ".lark", ".json"))},
     }.items(),

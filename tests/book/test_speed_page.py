@@ -4,7 +4,8 @@ import re
 
 import pytest
 
-from backpass import kernels, records
+from backpass import kernels
+from backpass.recorded import records
 
 from .chapters import BOOK, chapters, prose
 

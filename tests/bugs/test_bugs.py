@@ -7,9 +7,9 @@ import pytest
 
 import proofs
 import recorded as tests
-from backpass import findings
 from backpass.bugs import KINDS, every
 from backpass.bugs.running import LEVELS, checked, faults, levels, recorded, run
+from backpass.recorded import findings
 
 BUGS = every()
 CHECKED_BY = proofs.imports("backpass.verify", "backpass.bugs.running")

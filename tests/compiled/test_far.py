@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from backpass import kernels, ops
+from backpass.contract.shapes import parse
 from backpass.kernels import compiled
-from backpass.shapes import parse
 from backpass.verify.drawing import options_for
 
 N = 1001  # the last row is in the last program, or in the last two

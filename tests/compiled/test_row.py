@@ -8,7 +8,8 @@ import triton
 import triton.language as tl
 
 import recorded
-from backpass import cli, findings, kernels
+from backpass import cli, kernels
+from backpass.recorded import findings
 from backpass.verify import check
 from backpass.verify.methods import compiled
 from tests.compiled import own

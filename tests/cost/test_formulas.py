@@ -8,8 +8,8 @@ import pytest
 import sympy
 
 from backpass import cost, ops
-from backpass.operation import Operation
-from backpass.shapes import parse
+from backpass.contract.operation import Operation
+from backpass.contract.shapes import parse
 from backpass.verify import draw
 from backpass.verify.drawing import leaving_out, options_for
 

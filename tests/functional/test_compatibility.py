@@ -10,7 +10,7 @@ from torch.utils.checkpoint import checkpoint
 
 from backpass import functional as B
 from backpass import ops
-from backpass.compatibility import ROWS
+from backpass.torch_door.compatibility import ROWS
 
 from .. import test_flop_counter, test_functional
 from . import test_changing_lengths, test_compiled, test_rejected, test_seeds, test_training_loop

@@ -11,7 +11,8 @@ from torch._dynamo.backends.common import aot_autograd
 
 import proofs
 from backpass import functional as B
-from backpass import operators, ops
+from backpass import ops
+from backpass.torch_door import operators
 
 from .support import drawn
 
@@ -184,20 +185,18 @@ def test_a_transform_in_its_graph_is_rejected(transform):
 
 
 def test_what_pytorch_keeps_on_disk_is_not_found_after_a_change_of_the_lines(monkeypatch, tmp_path):
-    package = Path(operators.__file__).parent
+    package = Path(operators.__file__).parents[1]
     imported = grimp.build_graph("backpass", exclude_type_checking_imports=True, cache_dir=None)
-    below = imported.find_upstream_modules("backpass.ops", as_package=True) | {operators.__name__}
-    assert below == {f"backpass.{name}" for name in operators.LINES_DEPEND_ON}
-    files = [*package.glob("*.py"), *package.glob("ops/*.py")]
-    (tmp_path / "ops").mkdir()
-    for file in files:
-        shutil.copy(file, tmp_path / file.relative_to(package))
-    monkeypatch.setattr(operators, "__file__", str(tmp_path / "operators.py"))
+    below = imported.find_upstream_modules("backpass.ops", as_package=True)
+    assert below <= {"backpass.contract", *imported.find_children("backpass.contract")}
+    for folder in ("contract", "ops", "torch_door"):
+        shutil.copytree(package / folder, tmp_path / folder)
+    monkeypatch.setattr(operators, "__file__", str(tmp_path / "torch_door" / "operators.py"))
     versions = [operators._version.__wrapped__()]
     assert versions == [operators._version()]
-    for changed in ("ops/gelu.py", "arrays.py"):
+    for changed in ("ops/gelu.py", "contract/arrays.py", "torch_door/operators.py"):
         with open(tmp_path / changed, "a") as file:
             file.write("# changed\n")
         versions.append(operators._version.__wrapped__())
-    assert len({*versions}) == 3
+    assert len({*versions}) == 4
     assert any(versions[0] in str(name) for name in torch.ops.backpass.__dict__ if "gelu_lines" in name)

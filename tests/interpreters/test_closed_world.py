@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import sympy
 
-from backpass.arrays import namespace
+from backpass.contract.arrays import namespace
 from backpass.interpreters import counting, symbolic
 
 HALF = Fraction(1, 2)  # a float to the power of it is a float, a symbol an exact root

@@ -13,10 +13,10 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from backpass import ops  # noqa: E402
+from backpass.contract.shapes import parse  # noqa: E402
 from backpass.interpreters import rounding  # noqa: E402
 from backpass.interpreters.closed_world import NotOffered  # noqa: E402
 from backpass.ops import gelu, rms_norm, softmax  # noqa: E402
-from backpass.shapes import parse  # noqa: E402
 from backpass.verify.convert import to_numpy, to_torch  # noqa: E402
 from backpass.verify.drawing import cases, draw, options_for  # noqa: E402
 

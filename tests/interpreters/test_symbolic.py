@@ -7,8 +7,8 @@ import pytest
 import sympy
 
 from backpass import ops
+from backpass.contract.shapes import parse
 from backpass.interpreters import symbolic
-from backpass.shapes import parse
 from backpass.verify import draw
 from backpass.verify.drawing import options_for
 

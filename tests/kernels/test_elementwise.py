@@ -11,9 +11,9 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("triton", reason="kernels need triton, which is published for Linux")
 
 from backpass import kernels, ops  # noqa: E402
+from backpass.contract.shapes import parse  # noqa: E402
 from backpass.kernels import elementwise, on_cpu  # noqa: E402
 from backpass.kernels.elementwise import strides_of  # noqa: E402
-from backpass.shapes import parse  # noqa: E402
 from backpass.verify import references  # noqa: E402
 from backpass.verify.drawing import options_for  # noqa: E402
 

@@ -6,8 +6,8 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("triton", reason="kernels need triton, which is published for Linux")
 
 from backpass import ops  # noqa: E402
+from backpass.contract.values import ACTIVATIONS  # noqa: E402
 from backpass.kernels import feed_forward as kernel  # noqa: E402
-from backpass.values import ACTIVATIONS  # noqa: E402
 
 
 def drawn(device, activation, left_out=()):

@@ -27,7 +27,7 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("triton", reason="kernels need triton, which is published for Linux")
 
 from backpass import cli, kernels, ops  # noqa: E402
-from backpass.shapes import parse  # noqa: E402
+from backpass.contract.shapes import parse  # noqa: E402
 from backpass.verify import METHODS, draw  # noqa: E402
 from backpass.verify.case import Case  # noqa: E402
 from backpass.verify.convert import to_torch  # noqa: E402

@@ -12,9 +12,10 @@ from types import ModuleType
 import pytest
 
 import recorded
-from backpass import findings, kernels
+from backpass import kernels
 from backpass.kernels.resources import RECORDED, Resources, resources, table, undefined
 from backpass.kernels.resources import recorded as rows_shown
+from backpass.recorded import findings
 
 pytest.importorskip("torch")
 pytest.importorskip("triton", reason="kernels need triton, which is published for Linux")

@@ -97,7 +97,7 @@ def test_the_counting_array_runs_the_same_lines(name):
 
 @EVERY
 def test_a_library_with_the_functions_of_the_standard_computes_the_same(name, monkeypatch):
-    """The standard has no scatter_add, which ``backpass.arrays`` asks a library for."""
+    """The standard has no scatter_add, which ``backpass.contract.arrays`` asks a library for."""
 
     def scatter_add(rows, index, length):
         out = np.zeros((length, rows.shape[1]))

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from backpass import cost
+from backpass.contract.shapes import parse
 from backpass.models.layers import (
     decoder_layer,
     encoder_layer,
@@ -14,7 +15,6 @@ from backpass.models.layers import (
     output_head,
     transformer_attention,
 )
-from backpass.shapes import parse
 
 from .test_layers import GPT2, LLAMA, LLAMAS, QWEN2, draw
 

@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
+from backpass.contract.shapes import axis_length, parse
 from backpass.models.layers import gpt2_attention, gpt2_layer, llama_attention, llama_layer, output_head
 from backpass.ops import rope
-from backpass.shapes import axis_length, parse
 from backpass.verify import check
 
 GPT2 = {"*": (2,), "s": 3, "h": 4, "q": 8, "p": 24, "f": 5}

@@ -11,10 +11,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from backpass.contract.shapes import axis_length, parse
 from backpass.models import gpt2, llama
 from backpass.models.layers import gpt2_attention, gpt2_layer, llama_attention, llama_layer, output_head
 from backpass.ops import rope
-from backpass.shapes import axis_length, parse
 
 from .mutating import is_noticed, put_mistake, unproved, with_gradients
 from .small import NETWORKS, drawn

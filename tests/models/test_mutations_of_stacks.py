@@ -11,9 +11,9 @@ import inspect
 import numpy as np
 import pytest
 
+from backpass.contract.shapes import axis_length, parse
 from backpass.models import encoder, seq2seq
 from backpass.models.layers import decoder_layer, encoder_layer, transformer_attention
-from backpass.shapes import axis_length, parse
 
 from .mutating import is_noticed, put, put_mistake, unproved, with_gradients
 from .pytorch import parameters_of

@@ -8,9 +8,9 @@ layer has two norms one after another, whose symbols take minutes: test_layers.p
 import numpy as np
 import pytest
 
-from backpass.arrays import namespace, transpose
+from backpass.contract.arrays import namespace, transpose
+from backpass.contract.shapes import parse
 from backpass.models.layers import gpt2_attention, transformer_attention
-from backpass.shapes import parse
 from backpass.verify import check
 
 PROJECTIONS = "w_q[h, h], w_k[h, h], w_v[h, h], b_q[h], b_k[h], b_v[h]"

@@ -24,7 +24,7 @@ def scatter_add(rows, index, length):
 
 @pytest.fixture
 def library(monkeypatch):
-    """The strict library, with the two functions that the standard lacks and ``backpass.arrays`` asks a library for."""
+    """The strict library, with the two functions that the standard lacks and ``backpass.contract.arrays`` asks a library for."""
     for function in (erf, scatter_add):
         monkeypatch.setattr(array_api_strict, function.__name__, function, raising=False)
     return array_api_strict

@@ -9,10 +9,10 @@ import pytest
 import torch
 
 from backpass import kernels, ops
-from backpass.arrays import is_array
+from backpass.contract.arrays import is_array
+from backpass.contract.shapes import axis_length, parse
 from backpass.interpreters import counting
 from backpass.interpreters.closed_world import Array
-from backpass.shapes import axis_length, parse
 from backpass.verify import references
 from backpass.verify.drawing import FACTORS, fitting, leaving_out, missing_options, options_for
 

@@ -11,9 +11,9 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from backpass import cost
+from backpass.contract.values import chunk_or_default
 from backpass.interpreters import counting
 from backpass.ops import cross_entropy, linear, linear_cross_entropy
-from backpass.values import chunk_or_default
 from backpass.verify.mutation import compiled, mutants
 
 REDUCTIONS = pytest.mark.parametrize("reduction", ["mean", "sum"])

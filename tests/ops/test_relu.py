@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from backpass.arrays import namespace
+from backpass.contract.arrays import namespace
 from backpass.cost import memory
 from backpass.interpreters import counting
 from backpass.ops import relu

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from backpass import ops
-from backpass.shapes import Kind, parse
+from backpass.contract.shapes import Kind, parse
 from backpass.verify import draw
 from backpass.verify.drawing import options_for
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from backpass.arrays import traced
+from backpass.contract.arrays import traced
 from backpass.interpreters import counting
 from backpass.ops import _tiling
 from backpass.verify.mutation import compiled, mutants

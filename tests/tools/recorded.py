@@ -1,4 +1,4 @@
-"""Compare a test's result with the file that a page shows; see ``backpass.findings``.
+"""Compare a test's result with the file that a page shows; see ``backpass.recorded.findings``.
 
 With ``BACKPASS_RECORD=1`` (``make records``), one process writes the file first.
 """
@@ -9,8 +9,9 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from backpass import findings, kernels
-from backpass.findings import Findings
+from backpass import kernels
+from backpass.recorded import findings
+from backpass.recorded.findings import Findings
 
 RECORDS = os.environ.get("BACKPASS_RECORD") == "1"
 

@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 
 import recorded
-from backpass import findings, ops
+from backpass import ops
 from backpass.ops import softmax
+from backpass.recorded import findings
 from backpass.verify import all_operations, cases, check, check_all
 from backpass.verify.all_operations import NO_ROW, Overview, Recorded
 from backpass.verify.comparison import DECLARED_ZERO

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from backpass import ops
-from backpass.arrays import namespace
+from backpass.contract.arrays import namespace
 from backpass.ops import dropout, gelu, linear, matmul, softmax
 from backpass.verify import METHODS, Report, Row, VerificationError, check, draw, references
 

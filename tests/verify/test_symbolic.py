@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from backpass import ops
+from backpass.contract.shapes import parse
 from backpass.ops import linear
-from backpass.shapes import parse
 from backpass.verify import cases, check
 from backpass.verify.case import Case
 from backpass.verify.methods.symbolic import drawn

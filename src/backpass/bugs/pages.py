@@ -9,7 +9,7 @@ from collections.abc import Iterable
 
 from backpass.bugs import KINDS, Bug, every
 from backpass.bugs.running import LEVELS, faults, recorded
-from backpass.markdown import Markdown, code, division, escaped, folded, table
+from backpass.text.markdown import Markdown, code, division, escaped, folded, table
 
 COLUMNS = (*LEVELS, "never")
 

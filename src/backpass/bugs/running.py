@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from backpass import findings
 from backpass.bugs import Bug
+from backpass.recorded import findings
 from backpass.verify import Report, check
 from backpass.verify.subject import subject
 

@@ -7,7 +7,7 @@ from collections import Counter
 from backpass.claims.evidence import VERDICTS, Verdict
 from backpass.claims.ledger import TEXTS, every, text
 from backpass.claims.record import Claim
-from backpass.markdown import Markdown, code, division, folded, table
+from backpass.text.markdown import Markdown, code, division, folded, table
 
 
 def part(stem: str, name: str) -> Markdown:

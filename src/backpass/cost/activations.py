@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from backpass.contract.values import check_one_of
 from backpass.cost.letters import (
     LAYERS,
     Probes,
@@ -43,8 +44,7 @@ from backpass.cost.networks import (
 from backpass.cost.sizes import configuration
 from backpass.models import encoder, gpt2, llama, seq2seq
 from backpass.models.layers.recomputed import Recompute, Segment, divided
-from backpass.table import Cell, aligned, page
-from backpass.values import check_one_of
+from backpass.text.table import Cell, aligned, page
 
 # A configuration of each model, for everything that is not a length.
 EXAMPLES: dict[str, Any] = {

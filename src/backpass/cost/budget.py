@@ -6,13 +6,13 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from backpass.arrays import size
+from backpass.contract.arrays import size
 from backpass.cost.activations import activations
 from backpass.cost.letters import lengths_of
 from backpass.cost.networks import WIDTHS, model_of
 from backpass.cost.sizes import configuration
 from backpass.models.layers.recomputed import Recompute
-from backpass.table import aligned, page
+from backpass.text.table import aligned, page
 
 _HEADINGS = ("", "dtype", "elements", "bytes", "MiB")
 

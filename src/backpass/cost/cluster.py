@@ -20,6 +20,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
+from backpass.contract.stems import no_such
+from backpass.contract.values import check_bool
 from backpass.cost.duration import (
     FLOPS_OF_ADAMW,
     MACHINES,
@@ -36,10 +38,8 @@ from backpass.models import gpt2, llama
 from backpass.models.layers import gpt2_layer
 from backpass.models.layers.calls import Part
 from backpass.parallel.traffic import Moved, moved
-from backpass.stems import no_such
-from backpass.table import aligned, page
+from backpass.text.table import aligned, page
 from backpass.training._numbers import check_count, check_positive, check_rate
-from backpass.values import check_bool
 
 GRADIENT = 4  # bytes of an element of the gradients that the data axis sums: float32
 # The all-gathers and reduce-scatters along the tensor axis. Each of the two blocks of a

@@ -7,13 +7,13 @@ from typing import Any
 
 import numpy as np
 
-from backpass.arrays import Array
+from backpass.contract.arrays import Array
+from backpass.contract.operation import Operation
 from backpass.cost.inputs import SEED, drawn, load
 from backpass.cost.kept import Memory, memory_of
 from backpass.interpreters import counting
 from backpass.interpreters.counting import Tally
-from backpass.operation import Operation
-from backpass.table import aligned, page
+from backpass.text.table import aligned, page
 
 
 @dataclass(frozen=True)

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from backpass.contract.stems import no_such
 from backpass.cost.tally import symbolic_tally
 from backpass.cost.terms import WAYS
 from backpass.cost.traffic import symbolic_traffic
-from backpass.stems import no_such
 
 ATTENTION = "attention"
 

@@ -14,6 +14,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from backpass.contract.stems import no_such
+from backpass.contract.values import check_one_of
 from backpass.cost.again import calls_again
 from backpass.cost.networks import WIDTHS
 from backpass.cost.sizes import network
@@ -22,10 +24,8 @@ from backpass.cost.terms import BACKWARD, FORWARD, RECOMPUTATION, terms_of
 from backpass.cost.traffic import accesses_of, parts_of
 from backpass.models.layers.calls import Call, Part
 from backpass.models.layers.recomputed import Recompute
-from backpass.stems import no_such
-from backpass.table import aligned, page
+from backpass.text.table import aligned, page
 from backpass.training._numbers import check_positive, check_rate
-from backpass.values import check_one_of
 
 UPDATE = "update"
 PRODUCTS, ELEMENTS, MEMORY, CALL = "products", "elements", "memory", "call"

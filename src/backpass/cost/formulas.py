@@ -6,10 +6,10 @@ import inspect
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from backpass.arrays import is_array
+from backpass.contract.arrays import is_array
+from backpass.contract.operation import Operation
+from backpass.contract.shapes import Shapes, parse
 from backpass.cost.inputs import load, stand_ins
-from backpass.operation import Operation
-from backpass.shapes import Shapes, parse
 
 
 class Flops(NamedTuple):

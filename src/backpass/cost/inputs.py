@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from backpass import ops
-from backpass.arrays import Array, is_array
-from backpass.operation import Operation
+from backpass.contract.arrays import Array, is_array
+from backpass.contract.operation import Operation
 
 SEED = 0  # for inputs given as shapes, and for the cotangent
 

@@ -28,7 +28,7 @@ from typing import Any
 import sympy
 from sympy.printing.jscode import JavascriptCodePrinter
 
-from backpass.arrays import size
+from backpass.contract.arrays import size
 from backpass.cost import sizes
 from backpass.cost.activations import EXAMPLES, symbolic_activations
 from backpass.cost.activations import Row as Activation

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from importlib.util import find_spec
 from typing import Any
 
+from backpass.contract.values import check_one_of
 from backpass.cost.kept import Kept, Memory
 from backpass.cost.letters import lengths_of
 from backpass.cost.networks import (
@@ -20,7 +21,6 @@ from backpass.cost.networks import (
     network_memory,
 )
 from backpass.cost.sizes import configuration
-from backpass.values import check_one_of
 
 
 def measured_activations(

@@ -13,7 +13,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
-from backpass.arrays import size
+from backpass.contract.arrays import size
+from backpass.contract.stems import no_such
 from backpass.cost.activations import activations
 from backpass.cost.budget import Budget, Share
 from backpass.cost.cluster import Mesh, check_mesh, layers_of_stages
@@ -22,7 +23,6 @@ from backpass.parallel.pieces import stages
 from backpass.parallel.schedules import one_f_one_b
 from backpass.parallel.shares import shares, span
 from backpass.parallel.zero import shard_length
-from backpass.stems import no_such
 
 INDEX = 8  # bytes of a token, a target, or a position: int64
 

@@ -11,11 +11,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from backpass.arrays import Array, is_array
+from backpass.contract.arrays import Array, is_array
+from backpass.contract.stems import no_such
 from backpass.cost.kept import Kept, Memory, _parts, _storage
 from backpass.models import encoder, gpt2, llama, seq2seq
 from backpass.models.layers.recomputed import Recompute
-from backpass.stems import no_such
 
 TABLES = "tables"  # the part of the constants, which all layers share
 WIDTHS = {"float16": 2, "bfloat16": 2, "float32": 4, "float64": 8}  # bytes of a number

@@ -9,16 +9,16 @@ from pathlib import PurePath
 from types import ModuleType, SimpleNamespace
 from typing import Any, NamedTuple
 
-from backpass.arrays import size
+from backpass.contract.arrays import size
+from backpass.contract.stems import no_such
+from backpass.contract.values import check_bool
+from backpass.contract.wanted import Wanted
 from backpass.cost.letters import LAYERS, check_length, lengths_of
 from backpass.cost.networks import model_named, model_of
 from backpass.models import gpt2, llama
 from backpass.models._hugging_face import check_type
 from backpass.models._parameters import chosen_own
 from backpass.models.layers.calls import Part
-from backpass.stems import no_such
-from backpass.values import check_bool
-from backpass.wanted import Wanted
 
 # GPT-2 by its number of parameters, and a network that is not among a model's presets:
 # its rotations are scaled, which the models do not support and which is not counted.

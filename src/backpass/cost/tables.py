@@ -9,7 +9,7 @@ from typing import Any
 from backpass.cost.counted import Cost, count
 from backpass.cost.formulas import Flops, dimensions, formula, latex, symbolic_formula
 from backpass.cost.inputs import load
-from backpass.table import Cell, aligned, page
+from backpass.text.table import Cell, aligned, page
 
 _HEADINGS = ("", "formula", "value", "counted", "")
 

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
+from backpass.contract.stems import no_such
 from backpass.cost.again import calls_again
 from backpass.cost.sizes import network, symbolic_network
 from backpass.cost.terms import (
@@ -24,8 +25,7 @@ from backpass.cost.terms import (
 )
 from backpass.models.layers.calls import Part
 from backpass.models.layers.recomputed import Recompute
-from backpass.stems import no_such
-from backpass.table import aligned, page
+from backpass.text.table import aligned, page
 
 
 class Row(NamedTuple):

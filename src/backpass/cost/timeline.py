@@ -22,7 +22,8 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
-from backpass.arrays import size
+from backpass.contract.arrays import size
+from backpass.contract.values import check_bool
 from backpass.cost.activations import FEW, activations, mebibytes
 from backpass.cost.budget import shares_of_parameters
 from backpass.cost.measured import check_torch, random_arrays
@@ -38,10 +39,9 @@ from backpass.cost.networks import (
 from backpass.cost.sizes import configuration
 from backpass.models import seq2seq
 from backpass.models.layers.recomputed import Recompute, Segment, divided
-from backpass.table import aligned, page
+from backpass.text.table import aligned, page
 from backpass.training import adamw, clipping
 from backpass.training._blocks import BLOCK
-from backpass.values import check_bool
 
 # "inputs" include the tables that the forward computes from lengths alone.
 KINDS = ("parameters", "optimiser", "inputs", "saved", "gradients", "working")

@@ -19,6 +19,10 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
+from backpass.contract.operation import Operation
+from backpass.contract.shapes import axis_length, parse
+from backpass.contract.stems import no_such
+from backpass.contract.values import check_one_of
 from backpass.cost.again import calls_again
 from backpass.cost.networks import WIDTHS
 from backpass.cost.sizes import network, symbolic_network
@@ -32,11 +36,7 @@ from backpass.cost.terms import (
 )
 from backpass.models.layers.calls import Call, Part
 from backpass.models.layers.recomputed import Recompute
-from backpass.operation import Operation
-from backpass.shapes import axis_length, parse
-from backpass.stems import no_such
-from backpass.table import aligned, page
-from backpass.values import check_one_of
+from backpass.text.table import aligned, page
 
 # What an array holds: numbers of the network's dtype; the same, but float32 for half
 # precision; integers; booleans.

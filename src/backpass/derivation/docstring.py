@@ -19,10 +19,11 @@ import inspect
 import re
 from collections.abc import Mapping
 
-from backpass import ops, shapes
+from backpass import ops
+from backpass.contract import shapes
+from backpass.contract.operation import Operation
 from backpass.derivation.derivation import Derivation, derive
 from backpass.derivation.parse import DerivationError
-from backpass.operation import Operation
 
 
 def formulas(stem: str, *, evaluate: bool = True) -> Derivation:

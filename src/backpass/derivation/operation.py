@@ -9,14 +9,14 @@ from typing import NamedTuple
 import numpy as np
 import sympy
 
-from backpass import operation as operations
+from backpass.contract import operation as operations
+from backpass.contract.shapes import is_product, letters_of, parse
 from backpass.derivation.calculus import Calculus, Indices, Value
 from backpass.derivation.check import Chain, difference
 from backpass.derivation.evaluate import Evaluator
 from backpass.derivation.names import Scope, Variable
 from backpass.derivation.parse import DerivationError
 from backpass.expressions import exact
-from backpass.shapes import is_product, letters_of, parse
 
 
 class Operation:

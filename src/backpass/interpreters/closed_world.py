@@ -448,7 +448,7 @@ class Namespace:
     sqrt = _function("sqrt")
     sin = _function("sin")
     cos = _function("cos")
-    erf = _function("erf")  # not in the array API; see backpass.arrays.erf
+    erf = _function("erf")  # not in the array API; see backpass.contract.arrays.erf
 
     def sum(
         self,
@@ -595,7 +595,7 @@ class Namespace:
     def scatter_add(self, rows: Array, index: Array, length: int) -> Array:
         """Add ``rows[k, *]`` into ``out[index[k], *]``; return ``out[length, *]``.
 
-        This is not in the array API; see ``backpass.arrays.scatter_add``. The first row
+        This is not in the array API; see ``contract.arrays.scatter_add``. The first row
         of an index is moved, and each further row is added. A row of ``out`` that no
         index names is 0.
         """

@@ -18,7 +18,7 @@ from importlib.util import find_spec
 from types import ModuleType
 from typing import Any
 
-from backpass.stems import modules_in, no_such
+from backpass.contract.stems import modules_in, no_such
 
 # A kernel has the name of its operation; kernels share the other modules of the folder.
 STEMS = tuple(stem for stem in modules_in("ops") if stem in modules_in("kernels"))

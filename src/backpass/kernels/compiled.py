@@ -31,8 +31,9 @@ from triton.backends.driver import DriverBase
 from triton.runtime import driver
 from triton.runtime.cache import get_cache_manager
 
-from backpass import kernels, ptx, table
+from backpass import kernels, ptx
 from backpass.kernels.allocated import Allocated, Part
+from backpass.text import table
 
 CAPABILITY = 80  # Ampere, the A100
 SHARED_BYTES = 163 * 1024  # the most shared memory of a block of an A100

@@ -24,6 +24,12 @@ import torch
 import triton
 import triton.language as tl
 
+from backpass.contract.shapes import check_cotangent, check_saved
+from backpass.contract.values import (
+    check_label_smoothing,
+    check_targets,
+    shape_of_loss,
+)
 from backpass.kernels.launch import (
     TRITON_DTYPES,
     Launch,
@@ -37,12 +43,6 @@ from backpass.kernels.launch import (
     rows_of,
     tile,
     whole_rows,
-)
-from backpass.shapes import check_cotangent, check_saved
-from backpass.values import (
-    check_label_smoothing,
-    check_targets,
-    shape_of_loss,
 )
 
 SHAPES = "x[*, V>0], t[*]:int, weight[V]? -> y[]"

@@ -22,6 +22,7 @@ import torch
 import triton
 import triton.language as tl
 
+from backpass.contract.shapes import check_cotangent, check_saved, parse
 from backpass.kernels.launch import (
     TRITON_DTYPES,
     Launch,
@@ -32,7 +33,6 @@ from backpass.kernels.launch import (
     needs_launch,
     row_start,
 )
-from backpass.shapes import check_cotangent, check_saved, parse
 
 # Of an operand, in one program: 8 for each of its 128 threads, 16 bytes in half
 # precision.

@@ -25,6 +25,8 @@ import torch
 import triton
 import triton.language as tl
 
+from backpass.contract.shapes import Kind, check_cotangent, check_saved, kind
+from backpass.contract.values import check_padding_idx, check_tokens
 from backpass.kernels.elementwise import piece_of_row
 from backpass.kernels.launch import (
     TRITON_DTYPES,
@@ -37,8 +39,6 @@ from backpass.kernels.launch import (
     row_start,
     rows_of,
 )
-from backpass.shapes import Kind, check_cotangent, check_saved, kind
-from backpass.values import check_padding_idx, check_tokens
 
 SHAPES = "t[*]:int, w[V>0, h] -> y[*, h]"
 PARAMETERS = ("w",)

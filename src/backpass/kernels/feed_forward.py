@@ -15,11 +15,11 @@ from typing import Any, NamedTuple
 import torch
 from torch.nn.functional import linear  # weights are [out, in]
 
+from backpass.contract.shapes import check_cotangent, check_saved
+from backpass.contract.values import check_activation
 from backpass.kernels import gelu, relu, swiglu
 from backpass.kernels.launch import Launch, accumulator, check_tensor, check_tensors
 from backpass.kernels.products import weight_gradient
-from backpass.shapes import check_cotangent, check_saved
-from backpass.values import check_activation
 
 SHAPES = "x[*, h], w_up[h, f], w_down[f, h], b_up[f]?, b_down[h]?, w_gate[h, f]?, b_gate[f]? -> y[*, h]"
 PARAMETERS = ("w_up", "w_down", "b_up", "b_down", "w_gate", "b_gate")

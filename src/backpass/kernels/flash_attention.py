@@ -31,7 +31,16 @@ import torch
 import triton
 import triton.language as tl
 
-from backpass.arrays import sum_to_shape
+from backpass.contract.arrays import sum_to_shape
+from backpass.contract.shapes import check_cotangent, check_saved
+from backpass.contract.values import (
+    check_causal,
+    check_head_order,
+    check_scale,
+    check_tile,
+    check_window,
+    checked_cap,
+)
 from backpass.kernels import interpreted
 from backpass.kernels.flash_attention_tiles import (
     cap_and_bias,
@@ -54,15 +63,6 @@ from backpass.kernels.launch import (
     packed,
     row_start,
     rows_of,
-)
-from backpass.shapes import check_cotangent, check_saved
-from backpass.values import (
-    check_causal,
-    check_head_order,
-    check_scale,
-    check_tile,
-    check_window,
-    checked_cap,
 )
 
 SHAPES = (

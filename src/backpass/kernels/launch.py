@@ -11,9 +11,9 @@ import torch
 import triton
 import triton.language as tl
 
+from backpass.contract.shapes import check_inputs, parse
 from backpass.kernels import ON_CPU, compiled, executed, executions, on_cpu
 from backpass.kernels.compiled import CAPABILITY
-from backpass.shapes import check_inputs, parse
 from backpass.torch_internals import is_fake
 
 DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)

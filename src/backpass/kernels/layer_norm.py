@@ -10,12 +10,12 @@ from typing import NamedTuple
 
 import torch
 
+from backpass.contract.shapes import Outline, check_cotangent, check_saved
+from backpass.contract.values import check_eps
+from backpass.contract.wanted import kept
 from backpass.kernels import norm_rows
 from backpass.kernels.launch import check_tensor, check_tensors
 from backpass.kernels.norm_rows import ROW_BYTES  # noqa: F401 - for others
-from backpass.shapes import Outline, check_cotangent, check_saved
-from backpass.values import check_eps
-from backpass.wanted import kept
 
 SHAPES = "x[*, n>0], w[n]?, b[n]? -> y[*, n]"
 PARAMETERS = ("w", "b")

@@ -17,6 +17,15 @@ from typing import Any, NamedTuple
 
 import torch
 
+from backpass.contract.shapes import Kind, check_cotangent, check_saved, kind
+from backpass.contract.values import (
+    at_least_one,
+    check_bool,
+    check_label_smoothing,
+    check_reduced,
+    check_targets,
+    chunk_or_default,
+)
 from backpass.kernels import cross_entropy
 from backpass.kernels.launch import (
     Launch,
@@ -27,15 +36,6 @@ from backpass.kernels.launch import (
     packed,
 )
 from backpass.kernels.products import weight_gradient
-from backpass.shapes import Kind, check_cotangent, check_saved, kind
-from backpass.values import (
-    at_least_one,
-    check_bool,
-    check_label_smoothing,
-    check_reduced,
-    check_targets,
-    chunk_or_default,
-)
 
 SHAPES = "x[*, h], w[h, V>0], t[*]:int, b[V]?, weight[V]? -> y[]"
 PARAMETERS = ("w", "b")

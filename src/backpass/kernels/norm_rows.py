@@ -20,6 +20,7 @@ import torch
 import triton
 import triton.language as tl
 
+from backpass.contract.shapes import Outline
 from backpass.kernels.launch import (
     Launch,
     accumulator,
@@ -36,7 +37,6 @@ from backpass.kernels.sums_over_rows import (
     on_columns,
     reduce_partials,
 )
-from backpass.shapes import Outline
 
 # What one program may hold of one operand, in the dtype it computes in. The backward
 # holds five: x, dy, w, and the sums for w and b. RMS norm's holds four.

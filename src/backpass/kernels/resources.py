@@ -19,8 +19,8 @@ import sys
 import tempfile
 from typing import NamedTuple
 
-from backpass import findings
-from backpass.table import aligned
+from backpass.recorded import findings
+from backpass.text.table import aligned
 
 CAPABILITIES = (80, 90)  # Ampere (A100), Hopper (H100, H200)
 DTYPES = ("float32", "float16", "bfloat16")

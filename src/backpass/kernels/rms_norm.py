@@ -10,11 +10,11 @@ from typing import NamedTuple
 
 import torch
 
+from backpass.contract.shapes import check_cotangent, check_saved
+from backpass.contract.values import check_eps
 from backpass.kernels import norm_rows
 from backpass.kernels.launch import accumulator, check_tensor, check_tensors
 from backpass.kernels.norm_rows import ROW_BYTES  # noqa: F401 - for others
-from backpass.shapes import check_cotangent, check_saved
-from backpass.values import check_eps
 
 SHAPES = "x[*, n>0], w[n]? -> y[*, n]"
 PARAMETERS = ("w",)

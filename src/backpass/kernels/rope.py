@@ -18,6 +18,8 @@ import torch
 import triton
 import triton.language as tl
 
+from backpass.contract.shapes import Kind, check_cotangent, check_saved, kind
+from backpass.contract.values import check_bool, check_tables
 from backpass.kernels.elementwise import piece
 from backpass.kernels.launch import (
     TRITON_DTYPES,
@@ -29,8 +31,6 @@ from backpass.kernels.launch import (
     row_start,
     rows_of,
 )
-from backpass.shapes import Kind, check_cotangent, check_saved, kind
-from backpass.values import check_bool, check_tables
 
 SHAPES = "x[*, s, 2k], cos[*, s, k]:shared, sin[*, s, k]:shared -> y[*, s, 2k]"
 CONSTANTS = ("cos", "sin")

@@ -16,6 +16,7 @@ import torch
 import triton
 import triton.language as tl
 
+from backpass.contract.shapes import check_cotangent, check_saved
 from backpass.kernels.launch import (
     Launch,
     accumulator,
@@ -29,7 +30,6 @@ from backpass.kernels.launch import (
     row_start,
     rows_of,
 )
-from backpass.shapes import check_cotangent, check_saved
 
 SHAPES = "x[*, n>0] -> y[*, n]"
 

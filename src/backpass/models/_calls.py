@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from backpass.contract.values import check_distinct
 from backpass.models.layers.calls import Call, call
 from backpass.ops import embedding
-from backpass.values import check_distinct
 
 
 def token_embedding(config: Any, tokens: Any, distinct: Any, trained: bool) -> Call:

@@ -8,12 +8,12 @@ from itertools import groupby
 from types import ModuleType
 from typing import Any, TypeVar
 
-from backpass.arrays import Array, is_array, namespace
+from backpass.contract.arrays import Array, is_array, namespace
+from backpass.contract.shapes import axis_length, kind, parse
+from backpass.contract.stems import nearest, no_such
+from backpass.contract.wanted import Wanted
 from backpass.models.layers.kernel import gradients_of
 from backpass.models.layers.recomputed import Segment
-from backpass.shapes import axis_length, kind, parse
-from backpass.stems import nearest, no_such
-from backpass.wanted import Wanted
 
 Shapes = dict[str, tuple[int, ...]]
 Names = tuple[str, ...]  # of the wanted gradients of a part

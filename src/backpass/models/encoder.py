@@ -20,7 +20,16 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
 
-from backpass.arrays import Array
+from backpass.contract.arrays import Array
+from backpass.contract.shapes import (
+    Kind,
+    check_cotangent,
+    check_inputs,
+    check_saved,
+    kind,
+)
+from backpass.contract.values import check_bool, check_eps
+from backpass.contract.wanted import Wanted
 from backpass.models._hugging_face import check_numbers
 from backpass.models._parameters import (
     Names,
@@ -41,9 +50,6 @@ from backpass.models.layers.calls import Part, call
 from backpass.models.layers.kernel import implementation
 from backpass.models.layers.recomputed import Recompute, divided, stacked
 from backpass.ops import layer_norm
-from backpass.shapes import Kind, check_cotangent, check_inputs, check_saved, kind
-from backpass.values import check_bool, check_eps
-from backpass.wanted import Wanted
 
 SHAPES = "norm1[h], x[*, s>0, h] -> y[*, s, h]"
 NORM = {"w": "norm.weight", "b": "norm.bias"}

@@ -14,7 +14,16 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
 
-from backpass.arrays import Array, namespace
+from backpass.contract.arrays import Array, namespace
+from backpass.contract.shapes import check_inputs, check_saved
+from backpass.contract.values import (
+    check_bool,
+    check_eps,
+    check_loss_scale,
+    check_natural,
+    check_probability,
+)
+from backpass.contract.wanted import Wanted
 from backpass.models import _hugging_face
 from backpass.models._calls import token_embedding
 from backpass.models._hugging_face import Accepted
@@ -44,15 +53,6 @@ from backpass.models.layers.kernel import (
 )
 from backpass.models.layers.recomputed import Recompute, divided, stacked
 from backpass.ops import dropout, embedding, layer_norm, position_embedding
-from backpass.shapes import check_inputs, check_saved
-from backpass.values import (
-    check_bool,
-    check_eps,
-    check_loss_scale,
-    check_natural,
-    check_probability,
-)
-from backpass.wanted import Wanted
 
 SHAPES = "tokens[*, s>0]:int, targets[*, s]:int, table[V>0, h] -> loss[]"
 PREFIX = "transformer."

@@ -18,7 +18,10 @@ from functools import partial
 from numbers import Real
 from typing import Any, NamedTuple
 
-from backpass.arrays import Array, namespace
+from backpass.contract.arrays import Array, namespace
+from backpass.contract.shapes import check_inputs, check_saved
+from backpass.contract.values import check_bool, check_eps, check_loss_scale
+from backpass.contract.wanted import Wanted
 from backpass.models import _hugging_face
 from backpass.models._calls import token_embedding
 from backpass.models._hugging_face import Accepted
@@ -48,9 +51,6 @@ from backpass.models.layers.kernel import (
 )
 from backpass.models.layers.recomputed import Recompute, divided, stacked
 from backpass.ops import embedding, rms_norm, rope
-from backpass.shapes import check_inputs, check_saved
-from backpass.values import check_bool, check_eps, check_loss_scale
-from backpass.wanted import Wanted
 
 SHAPES = "tokens[*, s>0]:int, targets[*, s]:int, table[V>0, h] -> loss[]"
 PREFIX = "model."

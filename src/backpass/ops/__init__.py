@@ -72,20 +72,17 @@ module. ``AUTOCAST`` is in every module, the others where they apply:
 from __future__ import annotations
 
 import re
-from importlib import import_module
 from types import ModuleType
 
-from backpass.stems import modules_in, no_such
+from backpass.contract import stems
 
-STEMS = modules_in("ops")
+STEMS = stems.modules_in("ops")
 
 
 def load(stem: str) -> ModuleType:
     """Return the operation's module. Raises LookupError, which names the nearest stem,
     if there is no such operation."""
-    if stem not in STEMS:
-        raise LookupError(no_such("operation", stem, STEMS))
-    return import_module(f"{__name__}.{stem}")
+    return stems.load("operation", "ops", stem)
 
 
 def page(stem: str) -> str:

@@ -7,7 +7,7 @@ from fractions import Fraction
 from types import ModuleType
 from typing import Any
 
-from backpass.arrays import Array, namespace
+from backpass.contract.arrays import Array, namespace
 
 
 def heads_by_group(x: Array, n_kv: int, head_order: str) -> Array:

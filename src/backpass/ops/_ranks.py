@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from numbers import Integral
 
-from backpass.arrays import Array, namespace, zeros
+from backpass.contract.arrays import Array, namespace, zeros
 
 
 def check_root(root: object, ranks: int) -> int:

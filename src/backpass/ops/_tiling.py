@@ -9,7 +9,14 @@ from typing import Any
 import array_api_compat
 import numpy as np
 
-from backpass.arrays import Array, is_traced, namespace, one_hot, pick, transpose
+from backpass.contract.arrays import (
+    Array,
+    is_traced,
+    namespace,
+    one_hot,
+    pick,
+    transpose,
+)
 
 
 def plus(total: Array | None, term: Array) -> Array:

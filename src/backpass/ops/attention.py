@@ -31,7 +31,7 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
-from backpass.arrays import (
+from backpass.contract.arrays import (
     Array,
     as_number,
     as_type_of,
@@ -39,6 +39,22 @@ from backpass.arrays import (
     sum_to_shape,
     transpose,
     widened,
+)
+from backpass.contract.shapes import Outline, check_cotangent, check_inputs, check_saved
+from backpass.contract.values import (
+    check_causal,
+    check_head_order,
+    check_probability,
+    check_scale,
+    check_window,
+    checked_cap,
+)
+from backpass.contract.wanted import (
+    Wanted,
+    check_narrowed,
+    check_wanted,
+    kept,
+    sum_wanted,
 )
 from backpass.ops import dropout, matmul, softmax
 from backpass.ops import scale as scaling  # `scale` is forward's option
@@ -50,16 +66,6 @@ from backpass.ops._heads import (
     inverse_root,
     window_mask,
 )
-from backpass.shapes import Outline, check_cotangent, check_inputs, check_saved
-from backpass.values import (
-    check_causal,
-    check_head_order,
-    check_probability,
-    check_scale,
-    check_window,
-    checked_cap,
-)
-from backpass.wanted import Wanted, check_narrowed, check_wanted, kept, sum_wanted
 
 SHAPES = (
     "q[*, g*n_kv, s_q, d], k[*, n_kv>0, s_k>0, d], v[*, n_kv, s_k, d_v], bias[*, g*n_kv, s_q, s_k]:broadcast?, "

@@ -25,7 +25,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from backpass.arrays import (
+from backpass.contract.arrays import (
     Array,
     as_matrix,
     as_type_of,
@@ -33,15 +33,15 @@ from backpass.arrays import (
     namespace,
     widened,
 )
-from backpass.ops import log_softmax, nll
-from backpass.ops._tiling import less_at
-from backpass.shapes import check_cotangent, check_inputs, check_saved
-from backpass.values import (
+from backpass.contract.shapes import check_cotangent, check_inputs, check_saved
+from backpass.contract.values import (
     check_label_smoothing,
     check_targets,
     shape_of_loss,
     weights_at,
 )
+from backpass.ops import log_softmax, nll
+from backpass.ops._tiling import less_at
 
 SHAPES = "x[*, V>0], t[*]:int, weight[V]? -> y[]"
 CONSTANTS = ("weight",)

@@ -16,9 +16,15 @@ from typing import NamedTuple
 
 import numpy as np
 
-from backpass.arrays import Array, as_type_of, has_values, namespace, widened
-from backpass.shapes import Kind, check_cotangent, check_inputs, check_saved, kind
-from backpass.values import check_bool, check_natural, check_probability
+from backpass.contract.arrays import Array, as_type_of, has_values, namespace, widened
+from backpass.contract.shapes import (
+    Kind,
+    check_cotangent,
+    check_inputs,
+    check_saved,
+    kind,
+)
+from backpass.contract.values import check_bool, check_natural, check_probability
 
 SHAPES = "x[*] -> y[*]"
 

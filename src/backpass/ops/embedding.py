@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from backpass.arrays import (
+from backpass.contract.arrays import (
     Array,
     add_rows,
     as_matrix,
@@ -27,8 +27,14 @@ from backpass.arrays import (
     scatter_add,
     widened,
 )
-from backpass.shapes import Kind, check_cotangent, check_inputs, check_saved, kind
-from backpass.values import check_padding_idx, check_tokens
+from backpass.contract.shapes import (
+    Kind,
+    check_cotangent,
+    check_inputs,
+    check_saved,
+    kind,
+)
+from backpass.contract.values import check_padding_idx, check_tokens
 
 SHAPES = "t[*]:int, w[V>0, h] -> y[*, h]"
 PARAMETERS = ("w",)

@@ -27,11 +27,17 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from backpass.arrays import Array
+from backpass.contract.arrays import Array
+from backpass.contract.shapes import check_inputs, check_saved
+from backpass.contract.values import check_activation
+from backpass.contract.wanted import (
+    Wanted,
+    check_narrowed,
+    check_wanted,
+    gradients_of,
+    part_of,
+)
 from backpass.ops import gelu, linear, relu, swiglu
-from backpass.shapes import check_inputs, check_saved
-from backpass.values import check_activation
-from backpass.wanted import Wanted, check_narrowed, check_wanted, gradients_of, part_of
 
 SHAPES = "x[*, h], w_up[h, f], w_down[f, h], b_up[f]?, b_down[h]?, w_gate[h, f]?, b_gate[f]? -> y[*, h]"
 PARAMETERS = ("w_up", "w_down", "b_up", "b_down", "w_gate", "b_gate")

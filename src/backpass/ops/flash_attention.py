@@ -28,7 +28,7 @@ import math
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from backpass.arrays import (
+from backpass.contract.arrays import (
     Array,
     as_number,
     as_type_of,
@@ -40,11 +40,8 @@ from backpass.arrays import (
     widened,
     zeros,
 )
-from backpass.ops import softcap as capping  # `softcap` is forward's option
-from backpass.ops._heads import heads_by_group, heads_in_order, inverse_root
-from backpass.ops._tiling import add_product, add_tile, exp_in_place, plus, set_rows
-from backpass.shapes import Outline, check_cotangent, check_inputs, check_saved
-from backpass.values import (
+from backpass.contract.shapes import Outline, check_cotangent, check_inputs, check_saved
+from backpass.contract.values import (
     check_causal,
     check_head_order,
     check_scale,
@@ -52,7 +49,16 @@ from backpass.values import (
     check_window,
     checked_cap,
 )
-from backpass.wanted import Wanted, check_narrowed, check_wanted, kept, sum_wanted
+from backpass.contract.wanted import (
+    Wanted,
+    check_narrowed,
+    check_wanted,
+    kept,
+    sum_wanted,
+)
+from backpass.ops import softcap as capping  # `softcap` is forward's option
+from backpass.ops._heads import heads_by_group, heads_in_order, inverse_root
+from backpass.ops._tiling import add_product, add_tile, exp_in_place, plus, set_rows
 
 SHAPES = (
     "q[*, g*n_kv, s_q, d], k[*, n_kv>0, s_k>0, d], v[*, n_kv, s_k, d_v], bias[*, g*n_kv, s_q, s_k]:broadcast?, "

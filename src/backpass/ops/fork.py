@@ -12,8 +12,14 @@ from __future__ import annotations
 from numbers import Integral
 from typing import NamedTuple
 
-from backpass.arrays import Array
-from backpass.shapes import Kind, check_cotangent, check_inputs, check_saved, kind
+from backpass.contract.arrays import Array
+from backpass.contract.shapes import (
+    Kind,
+    check_cotangent,
+    check_inputs,
+    check_saved,
+    kind,
+)
 
 SHAPES = "x[*] -> y[k, *]"
 

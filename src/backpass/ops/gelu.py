@@ -17,7 +17,7 @@ from __future__ import annotations
 from fractions import Fraction
 from typing import NamedTuple
 
-from backpass.arrays import (
+from backpass.contract.arrays import (
     Array,
     as_type_of,
     erf,
@@ -26,7 +26,7 @@ from backpass.arrays import (
     not_far_below,
     widened,
 )
-from backpass.shapes import check_cotangent, check_inputs, check_saved
+from backpass.contract.shapes import check_cotangent, check_inputs, check_saved
 
 SHAPES = "x[*] -> y[*]"
 # The exponent of a root. A root of a symbolic π stays exact, unlike one with 0.5.

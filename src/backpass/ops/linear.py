@@ -14,10 +14,16 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from backpass.arrays import Array, as_matrix, as_type_of, transpose, widened
+from backpass.contract.arrays import Array, as_matrix, as_type_of, transpose, widened
+from backpass.contract.shapes import Outline, check_cotangent, check_inputs, check_saved
+from backpass.contract.wanted import (
+    Wanted,
+    check_narrowed,
+    check_wanted,
+    kept,
+    sum_wanted,
+)
 from backpass.ops._tiling import is_turned, product
-from backpass.shapes import Outline, check_cotangent, check_inputs, check_saved
-from backpass.wanted import Wanted, check_narrowed, check_wanted, kept, sum_wanted
 
 SHAPES = "x[*, n], w[n, p], b[p]? -> y[*, p]"
 PARAMETERS = ("w", "b")

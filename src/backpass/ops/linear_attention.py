@@ -29,11 +29,17 @@ import math
 from numbers import Integral
 from typing import NamedTuple
 
-from backpass.arrays import Array, as_type_of, namespace, transpose, widened
+from backpass.contract.arrays import Array, as_type_of, namespace, transpose, widened
+from backpass.contract.shapes import Outline, check_cotangent, check_inputs, check_saved
+from backpass.contract.values import check_bool, check_sums
+from backpass.contract.wanted import (
+    Wanted,
+    check_narrowed,
+    check_wanted,
+    kept,
+    sum_wanted,
+)
 from backpass.ops._heads import causal_mask
-from backpass.shapes import Outline, check_cotangent, check_inputs, check_saved
-from backpass.values import check_bool, check_sums
-from backpass.wanted import Wanted, check_narrowed, check_wanted, kept, sum_wanted
 
 SHAPES = "q[*, s>0, d>0], k[*, s, d], v[*, s, d_v] -> y[*, s, d_v]"
 POSITIVE = ("q", "k")

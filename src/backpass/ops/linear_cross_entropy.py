@@ -32,7 +32,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from backpass.arrays import (
+from backpass.contract.arrays import (
     Array,
     as_matrix,
     as_type_of,
@@ -42,15 +42,7 @@ from backpass.arrays import (
     transpose,
     widened,
 )
-from backpass.ops import linear, nll
-from backpass.ops._tiling import (
-    add_product,
-    exp_in_place,
-    less_at,
-    plus,
-    set_rows,
-)
-from backpass.shapes import (
+from backpass.contract.shapes import (
     Kind,
     Outline,
     check_cotangent,
@@ -58,7 +50,7 @@ from backpass.shapes import (
     check_saved,
     kind,
 )
-from backpass.values import (
+from backpass.contract.values import (
     at_least_one,
     check_bool,
     check_label_smoothing,
@@ -67,7 +59,21 @@ from backpass.values import (
     chunk_or_default,
     weights_at,
 )
-from backpass.wanted import Wanted, check_narrowed, check_wanted, kept, sum_wanted
+from backpass.contract.wanted import (
+    Wanted,
+    check_narrowed,
+    check_wanted,
+    kept,
+    sum_wanted,
+)
+from backpass.ops import linear, nll
+from backpass.ops._tiling import (
+    add_product,
+    exp_in_place,
+    less_at,
+    plus,
+    set_rows,
+)
 
 SHAPES = "x[*, h], w[h, V>0], t[*]:int, b[V]?, weight[V]? -> y[]"
 PARAMETERS = ("w", "b")

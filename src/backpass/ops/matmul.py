@@ -12,9 +12,15 @@ from typing import NamedTuple
 
 import numpy as np
 
-from backpass.arrays import Array, sum_to_shape, transpose
-from backpass.shapes import Outline, check_cotangent, check_inputs, check_saved
-from backpass.wanted import Wanted, check_narrowed, check_wanted, kept, sum_wanted
+from backpass.contract.arrays import Array, sum_to_shape, transpose
+from backpass.contract.shapes import Outline, check_cotangent, check_inputs, check_saved
+from backpass.contract.wanted import (
+    Wanted,
+    check_narrowed,
+    check_wanted,
+    kept,
+    sum_wanted,
+)
 
 SHAPES = "a[*a, s, n], b[*b, n, p] -> y[*, s, p]"
 

@@ -38,10 +38,9 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from backpass.arrays import Array, namespace, zeros
-from backpass.ops import attention, linear
-from backpass.shapes import Outline, check_inputs, check_saved
-from backpass.wanted import (
+from backpass.contract.arrays import Array, namespace, zeros
+from backpass.contract.shapes import Outline, check_inputs, check_saved
+from backpass.contract.wanted import (
     Wanted,
     check_narrowed,
     check_wanted,
@@ -49,6 +48,7 @@ from backpass.wanted import (
     kept,
     part_of,
 )
+from backpass.ops import attention, linear
 
 SHAPES = (
     "x[*, s>0, h], w_q[h, g*n_kv, d], w_k[h, n_kv>0, d], w_v[h, n_kv, d_v], w_o[g*n_kv, d_v, h], "

@@ -35,12 +35,18 @@ from itertools import accumulate
 from numbers import Integral
 from typing import Any, NamedTuple
 
-from backpass.arrays import Array, as_type_of, namespace, transpose, widened
+from backpass.contract.arrays import Array, as_type_of, namespace, transpose, widened
+from backpass.contract.shapes import Outline, check_cotangent, check_inputs, check_saved
+from backpass.contract.values import check_causal, check_one_of
+from backpass.contract.wanted import (
+    Wanted,
+    check_narrowed,
+    check_wanted,
+    kept,
+    sum_wanted,
+)
 from backpass.ops import matmul, simplex_norm, softmax, sphere_norm
 from backpass.ops._heads import causal_mask
-from backpass.shapes import Outline, check_cotangent, check_inputs, check_saved
-from backpass.values import check_causal, check_one_of
-from backpass.wanted import Wanted, check_narrowed, check_wanted, kept, sum_wanted
 
 SHAPES = "q[*, s_q, d>0], k[*, s_k>0, d], v[*, s_k, d_v] -> y[*, s_q, d_v]"
 POSITIVE = ("q", "k")  # for the simplex

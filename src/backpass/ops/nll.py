@@ -16,9 +16,22 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from backpass.arrays import Array, as_type_of, namespace, one_hot, pick, widened
-from backpass.shapes import Kind, check_cotangent, check_inputs, check_saved, kind
-from backpass.values import check_targets, shape_of_loss, weights_at
+from backpass.contract.arrays import (
+    Array,
+    as_type_of,
+    namespace,
+    one_hot,
+    pick,
+    widened,
+)
+from backpass.contract.shapes import (
+    Kind,
+    check_cotangent,
+    check_inputs,
+    check_saved,
+    kind,
+)
+from backpass.contract.values import check_targets, shape_of_loss, weights_at
 
 SHAPES = "x[*, V>0], t[*]:int, weight[V]? -> y[]"
 CONSTANTS = ("weight",)

@@ -17,10 +17,23 @@ from typing import NamedTuple
 
 import numpy as np
 
-from backpass.arrays import Array, as_type_of, namespace, scatter_add, size, widened
-from backpass.shapes import Kind, check_cotangent, check_inputs, check_saved, kind
-from backpass.values import check_natural
-from backpass.wanted import Wanted, check_narrowed, check_wanted, sum_wanted
+from backpass.contract.arrays import (
+    Array,
+    as_type_of,
+    namespace,
+    scatter_add,
+    size,
+    widened,
+)
+from backpass.contract.shapes import (
+    Kind,
+    check_cotangent,
+    check_inputs,
+    check_saved,
+    kind,
+)
+from backpass.contract.values import check_natural
+from backpass.contract.wanted import Wanted, check_narrowed, check_wanted, sum_wanted
 
 SHAPES = "x[*, s, h], w[s+r, h] -> y[*, s, h]"
 PARAMETERS = ("w",)

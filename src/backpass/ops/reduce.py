@@ -11,9 +11,15 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from backpass.arrays import Array, as_type_of, widened
+from backpass.contract.arrays import Array, as_type_of, widened
+from backpass.contract.shapes import (
+    Kind,
+    check_cotangent,
+    check_inputs,
+    check_saved,
+    kind,
+)
 from backpass.ops._ranks import check_root, placed
-from backpass.shapes import Kind, check_cotangent, check_inputs, check_saved, kind
 
 SHAPES = "x[r>0, *] -> y[r, *]"
 

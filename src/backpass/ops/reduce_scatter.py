@@ -11,8 +11,14 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from backpass.arrays import Array, as_type_of, widened
-from backpass.shapes import Kind, check_cotangent, check_inputs, check_saved, kind
+from backpass.contract.arrays import Array, as_type_of, widened
+from backpass.contract.shapes import (
+    Kind,
+    check_cotangent,
+    check_inputs,
+    check_saved,
+    kind,
+)
 
 SHAPES = "x[r, r, *] -> y[r, *]"
 

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from backpass.arrays import Array
-from backpass.shapes import check_cotangent, check_inputs, check_saved
+from backpass.contract.arrays import Array
+from backpass.contract.shapes import check_cotangent, check_inputs, check_saved
 
 SHAPES = "x[*] -> y[*]"
 

@@ -10,9 +10,15 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from backpass.arrays import Array
-from backpass.shapes import Kind, check_cotangent, check_inputs, check_saved, kind
-from backpass.wanted import Wanted, check_narrowed, check_wanted, sum_wanted
+from backpass.contract.arrays import Array
+from backpass.contract.shapes import (
+    Kind,
+    check_cotangent,
+    check_inputs,
+    check_saved,
+    kind,
+)
+from backpass.contract.wanted import Wanted, check_narrowed, check_wanted, sum_wanted
 
 SHAPES = "x[*], f[*] -> y[*]"
 

@@ -17,10 +17,23 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from backpass.arrays import Array, as_matrix, as_type_of, is_half, name_of, widened
-from backpass.shapes import Outline, check_cotangent, check_inputs, check_saved
-from backpass.values import check_eps
-from backpass.wanted import Wanted, check_narrowed, check_wanted, kept, sum_wanted
+from backpass.contract.arrays import (
+    Array,
+    as_matrix,
+    as_type_of,
+    is_half,
+    name_of,
+    widened,
+)
+from backpass.contract.shapes import Outline, check_cotangent, check_inputs, check_saved
+from backpass.contract.values import check_eps
+from backpass.contract.wanted import (
+    Wanted,
+    check_narrowed,
+    check_wanted,
+    kept,
+    sum_wanted,
+)
 
 SHAPES = "x[*, n>0], w[n]? -> y[*, n]"
 PARAMETERS = ("w",)

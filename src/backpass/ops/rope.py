@@ -23,9 +23,15 @@ from typing import NamedTuple
 
 import numpy as np
 
-from backpass.arrays import Array, as_type_of, is_traced, namespace, widened
-from backpass.shapes import Kind, check_cotangent, check_inputs, check_saved, kind
-from backpass.values import check_bool, check_natural, check_tables
+from backpass.contract.arrays import Array, as_type_of, is_traced, namespace, widened
+from backpass.contract.shapes import (
+    Kind,
+    check_cotangent,
+    check_inputs,
+    check_saved,
+    kind,
+)
+from backpass.contract.values import check_bool, check_natural, check_tables
 
 SHAPES = "x[*, s, 2k], cos[*, s, k]:shared, sin[*, s, k]:shared -> y[*, s, 2k]"
 CONSTANTS = ("cos", "sin")

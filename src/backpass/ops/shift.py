@@ -13,9 +13,15 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from backpass.arrays import Array, namespace
+from backpass.contract.arrays import Array, namespace
+from backpass.contract.shapes import (
+    Kind,
+    check_cotangent,
+    check_inputs,
+    check_saved,
+    kind,
+)
 from backpass.ops._ranks import check_places
-from backpass.shapes import Kind, check_cotangent, check_inputs, check_saved, kind
 
 SHAPES = "x[r>0, *] -> y[r, *]"
 

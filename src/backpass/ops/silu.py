@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from backpass.arrays import (
+from backpass.contract.arrays import (
     Array,
     as_type_of,
     near_zero,
@@ -21,7 +21,7 @@ from backpass.arrays import (
     sigmoid,
     widened,
 )
-from backpass.shapes import check_cotangent, check_inputs, check_saved
+from backpass.contract.shapes import check_cotangent, check_inputs, check_saved
 
 SHAPES = "x[*] -> y[*]"
 

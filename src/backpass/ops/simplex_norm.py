@@ -19,9 +19,9 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
-from backpass.arrays import Array, as_type_of, widened
-from backpass.shapes import check_cotangent, check_inputs, check_saved
-from backpass.values import check_bool, check_sums
+from backpass.contract.arrays import Array, as_type_of, widened
+from backpass.contract.shapes import check_cotangent, check_inputs, check_saved
+from backpass.contract.values import check_bool, check_sums
 
 SHAPES = "x[*, n>0] -> y[*, n]"
 POSITIVE = ("x",)

@@ -21,10 +21,23 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
-from backpass.arrays import Array, as_type_of, is_array, namespace, size, widened
+from backpass.contract.arrays import (
+    Array,
+    as_type_of,
+    is_array,
+    namespace,
+    size,
+    widened,
+)
+from backpass.contract.shapes import Outline, check_cotangent, check_inputs, check_saved
+from backpass.contract.wanted import (
+    Wanted,
+    check_narrowed,
+    check_wanted,
+    kept,
+    sum_wanted,
+)
 from backpass.ops import log_softmax
-from backpass.shapes import Outline, check_cotangent, check_inputs, check_saved
-from backpass.wanted import Wanted, check_narrowed, check_wanted, kept, sum_wanted
 
 SHAPES = "x[*, V>0], q[*, V] -> y[]"
 

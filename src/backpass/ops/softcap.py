@@ -14,9 +14,9 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from backpass.arrays import Array, as_type_of, namespace, widened
-from backpass.shapes import check_cotangent, check_inputs, check_saved
-from backpass.values import checked_cap
+from backpass.contract.arrays import Array, as_type_of, namespace, widened
+from backpass.contract.shapes import check_cotangent, check_inputs, check_saved
+from backpass.contract.values import checked_cap
 
 SHAPES = "x[*] -> y[*]"
 

@@ -13,8 +13,8 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
-from backpass.arrays import Array, as_type_of, widened
-from backpass.shapes import check_cotangent, check_inputs, check_saved
+from backpass.contract.arrays import Array, as_type_of, widened
+from backpass.contract.shapes import check_cotangent, check_inputs, check_saved
 
 SHAPES = "x[*, n>0] -> y[*, n]"
 

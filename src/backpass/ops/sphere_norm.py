@@ -18,9 +18,9 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
-from backpass.arrays import Array, as_type_of, widened
-from backpass.shapes import check_cotangent, check_inputs, check_saved
-from backpass.values import check_bool
+from backpass.contract.arrays import Array, as_type_of, widened
+from backpass.contract.shapes import check_cotangent, check_inputs, check_saved
+from backpass.contract.values import check_bool
 
 SHAPES = "x[*, n>0] -> y[*, n]"
 

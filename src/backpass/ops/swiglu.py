@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from backpass.arrays import (
+from backpass.contract.arrays import (
     Array,
     as_type_of,
     near_zero,
@@ -22,9 +22,15 @@ from backpass.arrays import (
     sigmoid,
     widened,
 )
-from backpass.shapes import Outline, check_cotangent, check_inputs, check_saved
-from backpass.values import check_bool
-from backpass.wanted import Wanted, check_narrowed, check_wanted, kept, sum_wanted
+from backpass.contract.shapes import Outline, check_cotangent, check_inputs, check_saved
+from backpass.contract.values import check_bool
+from backpass.contract.wanted import (
+    Wanted,
+    check_narrowed,
+    check_wanted,
+    kept,
+    sum_wanted,
+)
 
 SHAPES = "g[*], u[*] -> y[*]"
 

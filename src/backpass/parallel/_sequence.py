@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from backpass.arrays import Array, namespace
+from backpass.contract.arrays import Array, namespace
 from backpass.parallel.group import Group
 
 

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from backpass.arrays import Array, is_array
+from backpass.contract.arrays import Array, is_array
 from backpass.training._numbers import check_count
 
 

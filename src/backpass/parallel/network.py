@@ -21,7 +21,10 @@ from collections.abc import Mapping
 from types import ModuleType
 from typing import Any, NamedTuple
 
-from backpass.arrays import Array, namespace, widened
+from backpass.contract.arrays import Array, namespace, widened
+from backpass.contract.shapes import check_inputs, check_saved, kind
+from backpass.contract.values import check_bool, check_loss_scale
+from backpass.contract.wanted import Wanted
 from backpass.models import gpt2, llama
 from backpass.models._parameters import check_arrays, check_config
 from backpass.models.layers import gpt2_attention, llama_attention, output_head
@@ -42,10 +45,7 @@ from backpass.parallel.group import Group, mesh
 from backpass.parallel.shares import Heads, Share, Span, heads_of, shares, span
 from backpass.parallel.tensor import Block, Norm, Parts, Whole
 from backpass.parallel.vocabulary import Head, Rows, Table
-from backpass.shapes import check_inputs, check_saved, kind
 from backpass.training import accumulation
-from backpass.values import check_bool, check_loss_scale
-from backpass.wanted import Wanted
 
 BATCH = "tokens[b, s>0]:int, targets[b, s]:int -> loss[]"
 

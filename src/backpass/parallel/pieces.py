@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from types import ModuleType
 from typing import Any, NamedTuple
 
-from backpass.arrays import Array, widened
+from backpass.contract.arrays import Array, widened
 from backpass.models import gpt2
 from backpass.models._parameters import HEAD
 from backpass.models.layers import llama_layer, output_head

@@ -21,7 +21,9 @@ from numbers import Integral
 from types import ModuleType
 from typing import Any
 
-from backpass.arrays import Array, namespace, widened
+from backpass.contract.arrays import Array, namespace, widened
+from backpass.contract.shapes import check_inputs
+from backpass.contract.values import check_loss_scale
 from backpass.models._parameters import check_arrays, check_complete
 from backpass.parallel import zero
 from backpass.parallel.group import Group, mesh
@@ -29,9 +31,7 @@ from backpass.parallel.network import BATCH, Network
 from backpass.parallel.pieces import Runner, add, stages
 from backpass.parallel.schedules import Action, Schedule, gpipe
 from backpass.parallel.shares import span
-from backpass.shapes import check_inputs
 from backpass.training import accumulation
-from backpass.values import check_loss_scale
 
 
 class Pipeline:

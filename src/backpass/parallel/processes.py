@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 import array_api_compat
 import numpy as np
 
-from backpass.arrays import Array
+from backpass.contract.arrays import Array
 from backpass.ops._ranks import check_places, check_root
 from backpass.parallel.group import (
     RankError,

@@ -20,7 +20,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from backpass.arrays import (
+from backpass.contract.arrays import (
     Array,
     as_number,
     as_type_of,
@@ -29,12 +29,17 @@ from backpass.arrays import (
     size,
     widened,
 )
+from backpass.contract.shapes import check_cotangent, check_inputs, check_saved
+from backpass.contract.values import (
+    check_bool,
+    check_head_order,
+    check_natural,
+    check_scale,
+)
 from backpass.ops import flash_attention
 from backpass.ops._heads import inverse_root
 from backpass.parallel._sequence import check_lengths
 from backpass.parallel.group import Group
-from backpass.shapes import check_cotangent, check_inputs, check_saved
-from backpass.values import check_bool, check_head_order, check_natural, check_scale
 
 SHAPES = (
     "q[*, g*n_kv, s, d], k[*, n_kv>0, s>0, d], v[*, n_kv, s, d_v]"

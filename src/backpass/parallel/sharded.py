@@ -20,13 +20,13 @@ from collections.abc import Mapping
 from types import ModuleType
 from typing import Any
 
-from backpass.arrays import Array, namespace
+from backpass.contract.arrays import Array, namespace
+from backpass.contract.values import check_loss_scale
 from backpass.models._parameters import check_arrays, check_complete
 from backpass.parallel import zero
 from backpass.parallel.group import Group
 from backpass.parallel.network import Network
 from backpass.parallel.pieces import Piece, Runner, add, pieces
-from backpass.values import check_loss_scale
 
 
 class Sharded:

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from types import ModuleType
 from typing import Any, NamedTuple
 
-from backpass.arrays import Array, namespace
+from backpass.contract.arrays import Array, namespace
 from backpass.models import gpt2, llama
 from backpass.models._parameters import HEAD
 from backpass.models.layers import gpt2_layer, llama_layer

@@ -14,7 +14,8 @@ from collections.abc import Collection, Mapping
 from types import ModuleType
 from typing import Any, NamedTuple
 
-from backpass.arrays import Array, namespace
+from backpass.contract.arrays import Array, namespace
+from backpass.contract.wanted import Wanted
 from backpass.models.layers.kernel import (
     Exchanged,
     differentiable,
@@ -22,7 +23,6 @@ from backpass.models.layers.kernel import (
     implementation,
 )
 from backpass.parallel.group import Group
-from backpass.wanted import Wanted
 
 
 class Whole(NamedTuple):

@@ -8,7 +8,8 @@ import threading
 from typing import Any
 
 from backpass import ops
-from backpass.arrays import Array, namespace
+from backpass.contract.arrays import Array, namespace
+from backpass.contract.shapes import kind
 from backpass.parallel.group import (
     RankError,
     Scheme,
@@ -17,7 +18,6 @@ from backpass.parallel.group import (
     check_scheme,
     members,
 )
-from backpass.shapes import kind
 
 
 class _Unmet(Exception):

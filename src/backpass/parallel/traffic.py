@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import NamedTuple
 
-from backpass.arrays import Array, size
+from backpass.contract.arrays import Array, size
 from backpass.parallel.group import Group, check_ranks
 
 

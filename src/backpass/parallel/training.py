@@ -16,7 +16,8 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from backpass.arrays import Array
+from backpass.contract.arrays import Array
+from backpass.contract.values import check_bool
 from backpass.parallel.group import Group
 from backpass.parallel.network import Network
 from backpass.parallel.pipeline import Pipeline
@@ -24,7 +25,6 @@ from backpass.parallel.schedules import Schedule
 from backpass.parallel.sharded import Sharded
 from backpass.training import accumulation, run
 from backpass.training.run import MicroBatch, State
-from backpass.values import check_bool
 
 
 class Run(run.Run):

@@ -10,15 +10,21 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from backpass.arrays import Array, as_type_of, bounded_below, namespace, widened
+from backpass.contract.arrays import (
+    Array,
+    as_type_of,
+    bounded_below,
+    namespace,
+    widened,
+)
+from backpass.contract.shapes import check_cotangent
+from backpass.contract.values import check_targets, check_tokens
+from backpass.contract.wanted import Wanted, check_wanted
 from backpass.models.layers import turned
 from backpass.models.layers.kernel import Exchanged
 from backpass.models.layers.output_head import SHAPES as HEAD_SHAPES
 from backpass.ops import cross_entropy, embedding, linear, nll
 from backpass.parallel.tensor import Parts, Whole
-from backpass.shapes import check_cotangent
-from backpass.values import check_targets, check_tokens
-from backpass.wanted import Wanted, check_wanted
 
 IGNORED = -100
 

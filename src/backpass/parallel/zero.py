@@ -25,7 +25,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from backpass.arrays import Array, namespace, size, widened
+from backpass.contract.arrays import Array, namespace, size, widened
 from backpass.parallel.group import Group
 from backpass.training import clipping
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from backpass.arrays import Array, size
+from backpass.contract.arrays import Array, size
 
 BLOCK = 1 << 17  # elements
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, MutableMapping
 from typing import Any
 
-from backpass.arrays import Array, widened, zeros
-from backpass.shapes import Kind, kind
+from backpass.contract.arrays import Array, widened, zeros
+from backpass.contract.shapes import Kind, kind
 from backpass.training._mappings import (
     Gradients,
     check_arrays,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from backpass.arrays import Array, is_array, namespace, size
+from backpass.contract.arrays import Array, is_array, namespace, size
 from backpass.models.layers.recomputed import Segment
 from backpass.training._blocks import blocks
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from backpass.arrays import Array, is_array, namespace
+from backpass.contract.arrays import Array, is_array, namespace
 
 Gradients = Mapping[str, Array]
 

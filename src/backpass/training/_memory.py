@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 import numpy as np
 from array_api_compat import is_torch_array
 
-from backpass.arrays import Array, size
+from backpass.contract.arrays import Array, size
 
 
 def writable(arrays: Mapping[str, Array]) -> frozenset[str]:

@@ -12,10 +12,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from backpass.arrays import Array, as_number, is_array, namespace, widened
-from backpass.shapes import kind
+from backpass.contract.arrays import Array, as_number, is_array, namespace, widened
+from backpass.contract.shapes import kind
+from backpass.contract.values import check_bool, check_natural
 from backpass.training._mappings import Gradients, check_gradients, name_faults
-from backpass.values import check_bool, check_natural
 
 
 def counted(targets: Array, *, ignore_index: int = -100) -> int:

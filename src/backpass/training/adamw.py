@@ -21,13 +21,13 @@ from typing import Any, TypedDict
 
 from array_api_compat import is_numpy_array, is_torch_array
 
-from backpass.arrays import Array, as_type_of, namespace, size, widened
+from backpass.contract.arrays import Array, as_type_of, namespace, size, widened
+from backpass.contract.values import check_bool
 from backpass.training._blocks import BLOCK
 from backpass.training._entries import check_entries, check_parameters, zeros_for
 from backpass.training._mappings import Gradients
 from backpass.training._memory import check_writable
 from backpass.training._numbers import check_positive, check_rate, check_share
-from backpass.values import check_bool
 
 
 class State(TypedDict):

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from backpass.arrays import Array, namespace
+from backpass.contract.arrays import Array, namespace
+from backpass.contract.values import check_natural
 from backpass.training._numbers import check_count
 from backpass.training.texts import check_bytes
-from backpass.values import check_natural
 
 VOCABULARY = 256  # the values of a byte
 

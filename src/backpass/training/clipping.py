@@ -10,12 +10,12 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
-from backpass.arrays import Array, as_type_of, namespace, size, widened
+from backpass.contract.arrays import Array, as_type_of, namespace, size, widened
+from backpass.contract.values import check_bool
 from backpass.training._blocks import blocks
 from backpass.training._mappings import Gradients, check_gradients, name_faults
 from backpass.training._memory import writable
 from backpass.training._numbers import check_positive
-from backpass.values import check_bool
 
 MARGIN = 1e-6  # what torch.nn.utils.clip_grad_norm_ adds to the norm
 LEAST_FACTOR = 2.0**-126  # float32 loses the last bits of smaller numbers

@@ -19,10 +19,10 @@ from dataclasses import dataclass
 from numbers import Integral
 from typing import Any
 
-from backpass.arrays import Array, is_array, namespace, size
-from backpass.shapes import kind
+from backpass.contract.arrays import Array, is_array, namespace, size
+from backpass.contract.shapes import kind
+from backpass.contract.values import check_bool
 from backpass.training._numbers import check_count
-from backpass.values import check_bool
 
 
 @dataclass(frozen=True)

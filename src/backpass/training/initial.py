@@ -14,8 +14,8 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from backpass.arrays import Array, namespace
-from backpass.values import check_natural
+from backpass.contract.arrays import Array, namespace
+from backpass.contract.values import check_natural
 
 SPREAD = 0.02
 WRITE_TO_STREAM = ("c_proj.weight", "o_proj.weight", "down_proj.weight")

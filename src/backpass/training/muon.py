@@ -25,7 +25,7 @@ import math
 from collections.abc import Mapping, MutableMapping
 from typing import TypedDict
 
-from backpass.arrays import (
+from backpass.contract.arrays import (
     Array,
     as_type_of,
     is_array,
@@ -33,6 +33,7 @@ from backpass.arrays import (
     transpose,
     widened,
 )
+from backpass.contract.values import check_bool, check_natural, check_one_of
 from backpass.training._entries import check_entries, check_parameters, zeros_for
 from backpass.training._mappings import Gradients
 from backpass.training._numbers import (
@@ -41,7 +42,6 @@ from backpass.training._numbers import (
     check_rate,
     check_share,
 )
-from backpass.values import check_bool, check_natural, check_one_of
 
 COEFFICIENTS = (3.4445, -4.7750, 2.0315)  # of σ, σ³, and σ⁵, by Jordan et al.
 ADJUSTMENTS = ("original", "match_rms_adamw")

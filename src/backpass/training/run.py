@@ -22,7 +22,8 @@ from typing import Any, NamedTuple, Self
 
 import numpy as np
 
-from backpass.arrays import Array, is_array, namespace
+from backpass.contract.arrays import Array, is_array, namespace
+from backpass.contract.values import check_natural
 from backpass.training import (
     accumulation,
     adamw,
@@ -39,7 +40,6 @@ from backpass.training._numbers import (
     check_rate,
     check_share,
 )
-from backpass.values import check_natural
 
 MicroBatch = tuple[Array, Array, dict[str, Any]]
 HELD_OUT_WINDOWS = 32  # of the held-out text, at which its loss is measured

@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from backpass.arrays import Array, namespace
+from backpass.contract.arrays import Array, namespace
+from backpass.contract.values import check_natural
 from backpass.training._numbers import check_count, check_rate
-from backpass.values import check_natural
 
 
 def log_probabilities(

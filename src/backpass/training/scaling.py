@@ -25,10 +25,10 @@ from typing import TypedDict
 
 import numpy as np
 
-from backpass.arrays import Array, namespace, widened
+from backpass.contract.arrays import Array, namespace, widened
+from backpass.contract.values import check_loss_scale, check_natural
 from backpass.training._mappings import Gradients, check_gradients
 from backpass.training._numbers import check_count, real
-from backpass.values import check_loss_scale, check_natural
 
 LEAST, LIMIT = 2.0**-126, 2.0**128  # float32 keeps all bits of a scale between these
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import math
 
+from backpass.contract.values import check_natural
 from backpass.training._numbers import check_rate
-from backpass.values import check_natural
 
 
 def rate(

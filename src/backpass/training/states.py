@@ -31,7 +31,7 @@ from typing import Any
 import array_api_compat
 import numpy as np
 
-from backpass.arrays import Array
+from backpass.contract.arrays import Array
 from backpass.models import gpt2, llama
 from backpass.training._finite import fault_in_arrays
 from backpass.training.run import Options, State

@@ -9,9 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from backpass import findings, ops, terminal
-from backpass import table as tables
-from backpass.table import Cell
+from backpass import ops
+from backpass.recorded import findings
+from backpass.text import table as tables
+from backpass.text import terminal
+from backpass.text.table import Cell
 from backpass.verify.case import Case
 from backpass.verify.checking import ASKED_FOR, METHODS, USUAL, check
 from backpass.verify.comparison import DECLARED_ZERO

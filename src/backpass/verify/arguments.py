@@ -11,7 +11,7 @@ from numbers import Integral, Real
 
 import numpy as np
 
-from backpass.shapes import Shapes
+from backpass.contract.shapes import Shapes
 from backpass.verify.convert import EPSILON
 
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from backpass.arrays import Array, is_array
+from backpass.contract.arrays import Array, is_array
 from backpass.verify.convert import (
     EPSILON,
     device_of,

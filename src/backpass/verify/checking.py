@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
-from backpass.arrays import Array, is_array
+from backpass.contract.arrays import Array, is_array
 from backpass.verify.allocation import memory_kept
 from backpass.verify.arguments import (
     check_conventions,

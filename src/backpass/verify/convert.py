@@ -12,7 +12,7 @@ from typing import Any, TypeGuard
 import array_api_compat
 import numpy as np
 
-from backpass.arrays import Array, is_array, namespace
+from backpass.contract.arrays import Array, is_array, namespace
 
 EPSILON = {
     "float64": 2.0**-52,

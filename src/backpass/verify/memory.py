@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from backpass.arrays import Array, is_array
+from backpass.contract.arrays import Array, is_array
 from backpass.verify.case import Case, first_line
 from backpass.verify.convert import (
     EPSILON,

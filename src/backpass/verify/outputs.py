@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Any, NamedTuple
 
-from backpass.arrays import Array, is_array, namespace
-from backpass.arrays import size as size_of
+from backpass.contract.arrays import Array, is_array, namespace
+from backpass.contract.arrays import size as size_of
 
 
 class Malformed(TypeError):

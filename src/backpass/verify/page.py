@@ -12,7 +12,7 @@ import math
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from backpass import table
+from backpass.text import table
 
 if TYPE_CHECKING:
     from backpass.verify.report import Report, Row

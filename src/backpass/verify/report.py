@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from backpass import table as tables
-from backpass import terminal
+from backpass.text import table as tables
+from backpass.text import terminal
 from backpass.verify.page import report_html
 
 PASSED = "passed"

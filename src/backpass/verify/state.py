@@ -12,7 +12,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from backpass.arrays import size
+from backpass.contract.arrays import size
 from backpass.verify.case import Case, NotRun, first_line
 from backpass.verify.convert import to_kind_of, to_numpy
 from backpass.verify.directional import LARGE

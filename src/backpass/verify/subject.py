@@ -13,9 +13,9 @@ from functools import partial
 from types import ModuleType, SimpleNamespace
 from typing import Any, TypeGuard
 
-from backpass.arrays import Array
-from backpass.operation import Operation
-from backpass.shapes import Shapes
+from backpass.contract.arrays import Array
+from backpass.contract.operation import Operation
+from backpass.contract.shapes import Shapes
 from backpass.verify.arguments import check_call, check_names, check_not_wanted
 from backpass.verify.convert import is_floating, is_torch
 from backpass.verify.outputs import Malformed, Several, join

@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from backpass import terminal
+from backpass.text import terminal
 from backpass.verify.checking import check
 from backpass.verify.mutation import compiled, mutants, reached
 from backpass.verify.progress import Progress

@@ -16,8 +16,8 @@ from typing import Any
 
 import numpy as np
 
+from backpass.contract.shapes import Shapes
 from backpass.interpreters import counting
-from backpass.shapes import Shapes
 from backpass.verify.case import Case, first_line
 from backpass.verify.convert import to_numpy
 from backpass.verify.drawing import VARYING, generator

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from backpass.arrays import is_array
+from backpass.contract.arrays import is_array
 from backpass.verify.case import Case, Inputs, first_line
 from backpass.verify.convert import (
     is_floating,

@@ -30,13 +30,13 @@ import hashlib
 from collections.abc import Mapping
 from typing import Any
 
-from backpass.arrays import Array, is_array, transpose
+from backpass.contract.arrays import Array, is_array, transpose
+from backpass.contract.values import check_natural
 from backpass.models.layers import kernel
 from backpass.models.layers.calls import Call, call
 from backpass.models.layers.kernel import implementation
 from backpass.ops import attention, feed_forward, flash_attention, fork, residual
 from backpass.ops.multi_head_attention import split_heads
-from backpass.values import check_natural
 
 
 def attention_operation(flash: bool, kernels: Any = None) -> Any:

@@ -12,15 +12,15 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from backpass.arrays import Array
+from backpass.contract.arrays import Array
+from backpass.contract.shapes import check_inputs, check_saved
+from backpass.contract.values import check_bool
+from backpass.contract.wanted import Wanted, check_narrowed, check_wanted
 from backpass.models._parameters import wanted_in_parts
 from backpass.models.layers import adding, feeding, transformer_attention, turned
 from backpass.models.layers.calls import call, formulas
 from backpass.models.layers.kernel import gradients_of, implementation
 from backpass.ops import feed_forward, layer_norm, residual
-from backpass.shapes import check_inputs, check_saved
-from backpass.values import check_bool
-from backpass.wanted import Wanted, check_narrowed, check_wanted
 
 SHAPES = (
     "x[*, s>0, h], w_qkv[p, h], b_qkv[p], w_o[h, h], b_o[h], "

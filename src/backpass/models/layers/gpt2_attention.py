@@ -9,7 +9,10 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from backpass.arrays import Array, namespace
+from backpass.contract.arrays import Array, namespace
+from backpass.contract.shapes import check_inputs, check_saved
+from backpass.contract.values import check_bool, check_natural, check_probability
+from backpass.contract.wanted import Wanted, check_narrowed, check_wanted, part_of
 from backpass.models.layers import (
     attending,
     attention_operation,
@@ -22,9 +25,6 @@ from backpass.models.layers.calls import call, formulas, quotient
 from backpass.models.layers.kernel import gradients_of
 from backpass.ops import linear
 from backpass.ops.multi_head_attention import merge_heads, split_heads
-from backpass.shapes import check_inputs, check_saved
-from backpass.values import check_bool, check_natural, check_probability
-from backpass.wanted import Wanted, check_narrowed, check_wanted, part_of
 
 SHAPES = "x[*, s>0, h], w_qkv[h, p], b_qkv[p], w_o[q, h], b_o[h] -> y[*, s, h]"
 PARAMETERS = ("w_qkv", "b_qkv", "w_o", "b_o")

@@ -11,7 +11,10 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from backpass.arrays import Array
+from backpass.contract.arrays import Array
+from backpass.contract.shapes import check_inputs, check_saved
+from backpass.contract.values import check_bool, check_natural, check_probability
+from backpass.contract.wanted import Wanted, check_narrowed, check_wanted, part_of
 from backpass.models.layers import (
     adding,
     check_no_dropout,
@@ -22,9 +25,6 @@ from backpass.models.layers import (
 from backpass.models.layers.calls import call, formulas
 from backpass.models.layers.kernel import gradients_of, implementation, scheme_for
 from backpass.ops import dropout, feed_forward, layer_norm, residual
-from backpass.shapes import check_inputs, check_saved
-from backpass.values import check_bool, check_natural, check_probability
-from backpass.wanted import Wanted, check_narrowed, check_wanted, part_of
 
 SHAPES = (
     "x[*, s>0, h], norm_1_w[h], norm_1_b[h], w_qkv[h, p], b_qkv[p], w_o[q, h], b_o[h], "

@@ -12,11 +12,11 @@ from collections.abc import Mapping
 from types import ModuleType
 from typing import Any, NamedTuple
 
-from backpass import wanted as of_operations
-from backpass.arrays import Array
+from backpass.contract import wanted as of_operations
+from backpass.contract.arrays import Array
+from backpass.contract.shapes import kind, parse
+from backpass.contract.wanted import Wanted
 from backpass.models.layers import recomputed
-from backpass.shapes import kind, parse
-from backpass.wanted import Wanted
 
 
 class Saved(NamedTuple):

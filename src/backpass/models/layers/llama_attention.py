@@ -13,7 +13,10 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from backpass.arrays import Array
+from backpass.contract.arrays import Array
+from backpass.contract.shapes import check_inputs, check_saved
+from backpass.contract.values import check_bool
+from backpass.contract.wanted import Wanted, check_narrowed, check_wanted, part_of
 from backpass.models.layers import (
     attending,
     attention_operation,
@@ -24,9 +27,6 @@ from backpass.models.layers.calls import call, formulas, quotient
 from backpass.models.layers.kernel import gradient_of, gradients_of, implementation
 from backpass.ops import fork, linear, rms_norm, rope
 from backpass.ops.multi_head_attention import merge_heads, split_heads
-from backpass.shapes import check_inputs, check_saved
-from backpass.values import check_bool
-from backpass.wanted import Wanted, check_narrowed, check_wanted, part_of
 
 SHAPES = (
     "x[*, s>0, h], cos[s, k>0], sin[s, k], w_q[q, h], w_k[p>0, h], w_v[p, h], "

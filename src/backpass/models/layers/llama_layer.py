@@ -11,13 +11,13 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from backpass.arrays import Array
+from backpass.contract.arrays import Array
+from backpass.contract.shapes import check_inputs, check_saved
+from backpass.contract.wanted import Wanted, check_narrowed, check_wanted, part_of
 from backpass.models.layers import adding, feeding, llama_attention, turned
 from backpass.models.layers.calls import call, formulas
 from backpass.models.layers.kernel import gradients_of, implementation
 from backpass.ops import feed_forward, residual, rms_norm
-from backpass.shapes import check_inputs, check_saved
-from backpass.wanted import Wanted, check_narrowed, check_wanted, part_of
 
 SHAPES = (
     "x[*, s>0, h], cos[s, k>0], sin[s, k], norm_1_w[h], w_q[q, h], w_k[p>0, h], "

@@ -10,14 +10,14 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from backpass.arrays import Array, as_type_of, widened
+from backpass.contract.arrays import Array, as_type_of, widened
+from backpass.contract.shapes import check_inputs, check_saved
+from backpass.contract.values import check_bool
+from backpass.contract.wanted import Wanted, check_narrowed, check_wanted
 from backpass.models.layers import turned
 from backpass.models.layers.calls import call, formulas
 from backpass.models.layers.kernel import gradient_of, gradients_of, implementation
 from backpass.ops import cross_entropy, linear, linear_cross_entropy
-from backpass.shapes import check_inputs, check_saved
-from backpass.values import check_bool
-from backpass.wanted import Wanted, check_narrowed, check_wanted
 
 SHAPES = "x[*, h], w[V>0, h], t[*]:int -> y[]"
 PARAMETERS = ("w",)

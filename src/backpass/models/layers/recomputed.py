@@ -12,7 +12,7 @@ from functools import partial
 from numbers import Integral
 from typing import Any, NamedTuple
 
-from backpass.arrays import Array
+from backpass.contract.arrays import Array
 
 # What runs again: segments of that many layers, or operations by the names below.
 Recompute = int | Collection[str] | None

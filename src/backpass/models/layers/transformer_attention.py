@@ -11,7 +11,10 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from backpass.arrays import Array, namespace
+from backpass.contract.arrays import Array, namespace
+from backpass.contract.shapes import check_inputs, check_saved
+from backpass.contract.values import check_bool
+from backpass.contract.wanted import Wanted, check_narrowed, check_wanted, part_of
 from backpass.models.layers import (
     attending,
     attention_operation,
@@ -24,9 +27,6 @@ from backpass.models.layers.calls import call, formulas, quotient
 from backpass.models.layers.kernel import gradients_of
 from backpass.ops import attention, flash_attention, fork, linear
 from backpass.ops.multi_head_attention import merge_heads, split_heads
-from backpass.shapes import check_inputs, check_saved
-from backpass.values import check_bool
-from backpass.wanted import Wanted, check_narrowed, check_wanted, part_of
 
 SHAPES = (
     "x[*, s>0, h], w_qkv[p, h], b_qkv[p], w_o[h, h], b_o[h], memory[*, t>0, h]? "

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping
 
 import numpy as np
 
-from backpass.arrays import Array
+from backpass.contract.arrays import Array
 from backpass.verify.convert import to_numpy
 from backpass.verify.diagnosis import relations
 from backpass.verify.diagnosis.evidence import Clock, Diagnosis, Pair

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from backpass.arrays import Array
+from backpass.contract.arrays import Array
 from backpass.verify.case import Case, NotRun, first_line
 from backpass.verify.comparison import judge_gradient
 from backpass.verify.convert import (

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from backpass.arrays import is_array
+from backpass.contract.arrays import is_array
 from backpass.verify.case import Case, NotRun, first_line
 from backpass.verify.directional import rows
 from backpass.verify.magnitude import farthest, largest

@@ -15,8 +15,8 @@ from itertools import islice
 
 import numpy as np
 
-from backpass.arrays import Array, is_array
-from backpass.shapes import Shapes
+from backpass.contract.arrays import Array, is_array
+from backpass.contract.shapes import Shapes
 from backpass.verify.case import Case, NotRun, named_arrays
 from backpass.verify.convert import dtype_name, is_torch, to_numpy, to_torch
 from backpass.verify.drawing import draw_like

@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from backpass.arrays import Array, is_array
+from backpass.contract.arrays import Array, is_array
 from backpass.verify.case import Case, NotRun, Suspect, first_line
 from backpass.verify.convert import is_floating
 from backpass.verify.diagnosis import diagnose

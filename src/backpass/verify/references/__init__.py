@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from importlib import import_module
 
-from backpass.arrays import Array
-from backpass.stems import modules_in
+from backpass.contract.arrays import Array
+from backpass.contract.stems import modules_in
 
 STEMS = modules_in("verify/references")
 

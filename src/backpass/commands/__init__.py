@@ -1,0 +1,1 @@
+"""The commands of ``backpass``, a module each; ``backpass.cli`` chooses one."""

@@ -1,0 +1,298 @@
+"""``backpass cost``: print what a training step of a network costs."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from backpass import cost
+from backpass.cost import published
+from backpass.cost.tally import Tally, called
+from backpass.models.layers.recomputed import OPERATIONS, Recompute, divided
+from backpass.text import terminal
+from backpass.text.table import aligned
+
+EPILOG = """\
+examples:
+  backpass cost gpt2-124m --sequence 1024
+  backpass cost llama-3-70b --sequence 8192 --flash --recompute
+  backpass cost --config config.json --convention products-whole
+  backpass cost gpt2-124m --recompute attention,feed_forward --json
+  backpass cost llama-3-70b --batch 1024 --sequence 8192 --flash \\
+      --mesh data=32,tensor=8,pipeline=4 --cluster h100
+
+A network is a preset, or a Hugging Face config.json of GPT-2, Llama, Mistral,
+Qwen2, or Qwen3. The FLOPs are those of one training step, without the
+optimiser's. Model FLOPs leave out what is computed twice, which hardware FLOPs
+contain. --json lists the totals under every convention ("total", and "model"
+for model FLOPs) and by published formulas, such as 6N; --csv lists every term
+under every convention. With --mesh the step runs on a mesh of ranks with the
+axes data, tensor, context, and pipeline, and chunks of a stage; what is printed
+is its predicted time, at published peaks in bfloat16, and the memory of the rank
+that holds most. Exits with 2 if the command is invalid.
+"""
+_UNITS = ("", "k", "M", "G", "T", "P", "E", "Z")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of ``backpass cost`` to its parser."""
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    presets = terminal.folded(f"presets: {', '.join(cost.presets())}", 78)
+    conventions = [
+        f"  {name:20}{convention.says}" for name, convention in cost.CONVENTIONS.items()
+    ]
+    parser.epilog = "\n".join([EPILOG, *presets, "", "conventions:", *conventions])
+    add = parser.add_argument
+    add("preset", metavar="PRESET", nargs="?", help="a published network, by name")
+    add("--config", metavar="FILE", help="a config.json, instead of a preset")
+    for name, what, default in (
+        ("batch", "sequences in a step", 1),
+        ("sequence", "tokens in a sequence", 1024),
+    ):
+        help_ = f"{what} (default {default})"
+        add(f"--{name}", type=int, default=default, metavar="N", help=help_)
+    add(
+        "--convention",
+        default="counted",
+        metavar="NAME",
+        help="how to count; see below (default counted)",
+    )
+    add(
+        "--flash",
+        action="store_true",
+        help="use flash attention, as the package runs it",
+    )
+    add(
+        "--recompute",
+        nargs="?",
+        type=_recompute,
+        const=1,
+        metavar="WHAT",
+        help="recompute in the backward: every layer, or with a number N segments of N "
+        f"layers, or operations, joined by commas: {', '.join(OPERATIONS)}",
+    )
+    add(
+        "--mesh",
+        type=_mesh,
+        metavar="AXES",
+        help="predict time and memory on a mesh of ranks, such as data=4,tensor=8",
+    )
+    add(
+        "--cluster",
+        choices=sorted(cost.CLUSTERS),
+        default="h100",
+        help="the machines of the mesh (default h100)",
+    )
+    form = parser.add_mutually_exclusive_group()
+    form.add_argument("--json", action="store_true", help="print JSON")
+    form.add_argument("--csv", action="store_true", help="print one row for each term")
+
+
+def run(arguments: argparse.Namespace, say: Callable[[str], None]) -> int:
+    """Print the tally; return the exit status. ``say`` prints a line."""
+    try:
+        name, config = _network(arguments)
+        if arguments.mesh is not None:
+            return _run_on_mesh(name, config, arguments, say)
+        tally = cost.tally(
+            config,
+            arguments.batch,
+            arguments.sequence,
+            flash=arguments.flash,
+            recompute=arguments.recompute,
+        )
+        flops = tally.flops(arguments.convention)
+    except OSError as error:
+        arguments.parser.error(f"{error.filename}: {error.strerror}")
+    except (LookupError, TypeError, ValueError) as error:
+        arguments.parser.error(str(error.args[0]))
+    if arguments.csv:
+        say(tally.csv().rstrip("\n"))
+    elif arguments.json:
+        say(json.dumps(_facts(name, arguments, tally, config), indent=2))
+    else:
+        for line in _lines(name, arguments, tally, flops):
+            say(line)
+    return 0
+
+
+def _run_on_mesh(
+    name: str,
+    config: Any,
+    arguments: argparse.Namespace,
+    say: Callable[[str], None],
+) -> int:
+    """Print the time of a step on a mesh, and the memory of a rank; return the exit
+    status."""
+    if arguments.csv or arguments.recompute not in (None, 1):
+        wrong = "--csv" if arguments.csv else "--recompute of less than every layer"
+        raise ValueError(f"--mesh: {wrong} is not available")
+    mesh, batch, sequence = arguments.mesh, arguments.batch, arguments.sequence
+    flags = {"flash": arguments.flash, "recompute": arguments.recompute is not None}
+    step = cost.mesh_step(config, mesh, arguments.cluster, batch, sequence, **flags)
+    memory = cost.mesh_memory(config, mesh, batch, sequence, **flags)
+    if not arguments.json:
+        say(f"{step!r}\n\n{memory!r}")
+        return 0
+    facts = {
+        "network": name,
+        "batch": batch,
+        "sequence": sequence,
+        "mesh": vars(mesh),
+        "cluster": arguments.cluster,
+        "seconds": step.seconds,
+        "shares": dict(step.shares),
+        "mfu": {name: step.mfu(name) for name in cost.CONVENTIONS},
+        "bytes": {share.what: share.bytes for share in memory.shares},
+    }
+    say(json.dumps(facts, indent=2))
+    return 0
+
+
+def _mesh(text: str) -> cost.Mesh:
+    """Return the mesh, for argparse."""
+    sizes: dict[str, int] = {}
+    axes = [*cost.Mesh.__dataclass_fields__]
+    for part in text.split(","):
+        axis, _, size = part.partition("=")
+        if axis not in axes or axis in sizes or not size.isdecimal():
+            raise argparse.ArgumentTypeError(
+                f"expected sizes of axes among {', '.join(axes)}, such as "
+                f"data=4,tensor=8; got {part!r}"
+            )
+        sizes[axis] = int(size)
+    try:
+        return cost.Mesh(**sizes)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
+
+
+def _recompute(text: str) -> Recompute:
+    """Return the number of layers, or the names, for argparse."""
+    chosen: Recompute
+    try:
+        chosen = int(text)
+    except ValueError:
+        chosen = text.split(",")
+    if isinstance(chosen, int) and chosen < 1:
+        raise argparse.ArgumentTypeError(
+            "expected an integer of at least 1, the layers in a segment, or names of "
+            f"operations; got {text}"
+        )
+    if _is_network(text):
+        raise argparse.ArgumentTypeError(
+            f"put the preset before --recompute: backpass cost {text} --recompute"
+        )
+    try:
+        divided(chosen, None)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
+    return chosen
+
+
+def _is_network(name: str) -> bool:
+    """Return whether ``configuration`` has a network of this name."""
+    try:
+        cost.configuration(name)
+    except LookupError:
+        return False
+    return True
+
+
+def _network(arguments: argparse.Namespace) -> tuple[str, Any]:
+    """Return the name and the configuration. Raises what ``run`` reports."""
+    if (arguments.preset is None) == (arguments.config is None):
+        raise ValueError("expected PRESET or --config FILE, one of the two")
+    if arguments.preset:
+        return arguments.preset, cost.configuration(arguments.preset)
+    try:
+        text = Path(arguments.config).read_text(encoding="utf-8")
+        return arguments.config, cost.from_hugging_face(json.loads(text))
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{arguments.config}: expected UTF-8; {error}") from error
+    except json.JSONDecodeError as error:
+        raise ValueError(f"{arguments.config}: expected JSON; {error}") from error
+
+
+def _facts(
+    name: str, arguments: argparse.Namespace, tally: Tally, config: Any
+) -> dict[str, Any]:
+    sizes = config, arguments.batch, arguments.sequence
+    steps, model = cost.published_steps(*sizes), tally.model()
+    return {
+        "network": name,
+        "batch": arguments.batch,
+        "sequence": arguments.sequence,
+        "flash": arguments.flash,
+        "recompute": arguments.recompute is not None,
+        "recomputed": arguments.recompute,  # layers in a segment, or operations
+        "parameters": tally.parameters,
+        "flops": {name: tally.flops(name) for name in cost.CONVENTIONS},
+        "total": {name: tally.total(name) for name in cost.CONVENTIONS},
+        "model": {name: model.total(name) for name in cost.CONVENTIONS},
+        "published": {
+            name: float(flops) if flops % 1 else int(flops)
+            for name, flops in steps.items()
+        },
+        "formulas": {name: _assumptions(name) for name in steps},
+    }
+
+
+def _assumptions(name: str) -> dict[str, Any]:
+    """Return what a published formula says, its source, and what it counts."""
+    formula = published.named(name)
+    facts = ("says", "citation", "attention", "embedding", "head", "recomputed")
+    return {fact: getattr(formula, fact) for fact in facts}
+
+
+def _lines(
+    name: str, arguments: argparse.Namespace, tally: Tally, flops: dict[str, int]
+) -> list[str]:
+    convention, total = arguments.convention, sum(flops.values())
+    ways = [way for way, count in flops.items() if count or way != "recomputation"]
+    groups = tally.by(called, convention)
+    of_backward = "backward, with recomputation," if len(ways) == 3 else "backward"
+    rows = [("", *ways, "share")]
+    for group, each in [*groups.items(), ("total", flops)]:
+        whole = sum(each.values())
+        if whole:
+            numbers = (_short(each[way]) for way in ways)
+            rows.append((group, *numbers, f"{whole / total:.1%}"))
+    options = ["flash attention"] if arguments.flash else []
+    if arguments.recompute is not None:
+        options.append(f"{_said(arguments.recompute)} recomputed")
+    totals = {"total": total}
+    if options:
+        model = tally.model().total(convention)
+        totals |= {"model FLOPs": model, "hardware FLOPs": total}
+    sizes = f"batch {arguments.batch}, sequence {arguments.sequence}"
+    return [
+        ", ".join([f"{name}: {tally.parameters:,} parameters", sizes, *options]),
+        f"FLOPs of a step, {convention}: {cost.CONVENTIONS[convention].says}",
+        "",
+        *aligned(rows, right=range(1, len(rows[0]))),
+        "",
+        *(f"{way:14}{flops[way]:>30,}" for way in ways),
+        *(f"{name:14}{each:>30,}" for name, each in totals.items()),
+        f"{of_backward} over forward: {tally.ratio(convention):.4f}",
+    ]
+
+
+def _said(recompute: Recompute) -> str:
+    """Return what runs again, in words."""
+    if isinstance(recompute, int):
+        return "layers" if recompute == 1 else f"segments of {recompute} layers"
+    return " and ".join(recompute or ())
+
+
+def _short(number: int) -> str:
+    """Return four digits and a unit: 43.49 G."""
+    at = 0
+    while number >= 1000 ** (at + 1) * 0.99995 and at + 1 < len(_UNITS):
+        at += 1
+    scaled = number / 1000**at
+    digits = max(0, 3 - len(str(int(scaled)))) + 1 if at else 0
+    return f"{scaled:.{min(digits, 2)}f} {_UNITS[at]}".rstrip()

@@ -1,0 +1,407 @@
+"""``backpass derive``: judge the displayed mathematics of a text, line by line."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from backpass.text import terminal
+from backpass.text.table import aligned
+
+if TYPE_CHECKING:
+    from backpass.derivation.document import Document
+    from backpass.derivation.verdict import Basis, Verdict
+
+EPILOG = r"""
+examples:
+  backpass derive notes.md
+  backpass derive paper.tex appendix.tex --definitions definitions.txt --strict
+  cat notes.md | backpass derive - --json
+  backpass derive notes.md --annotate > annotated.md
+
+FILE is Markdown ($$, \[ \], or a fenced block of math), LaTeX (\[ \], equation,
+align, gather, and similar environments), a notebook (its Markdown cells), or - for
+standard input. Names are defined in a comment, which holds until its section ends:
+
+  <!-- derive: given x \in \mathbb{R}^n; let S = \sum_j e^{x_j}; loss L -->
+  % derive: given x \in \mathbb{R}^n; let S = \sum_j e^{x_j}; loss L
+
+A comment may contain:
+
+  given, constant, let  declarations and definitions, as in the book's derivations;
+                        let f(x) = 2 x defines a function
+  assume \sum_i y_i = 1
+                        an equation that constants satisfy: here, they sum to 1
+  slice A_i \in \mathbb{R}^n
+                        A_i is row i of the matrix A, here as a column
+  factor a, x           a and x before a bracket are factors: x(a + 1) is a product
+  read D_{#1} as \operatorname{diag}(#1)
+                        a notation of the text; #1 stands for an argument
+  loss L                L is the loss
+  bar gradient          a bar marks a gradient of the loss
+  dot differential      a dot marks a differential
+  layout numerator, layout denominator
+                        the shape of a derivative with respect to an array
+  when j \ne i          the condition of the next display
+  partial applied       a bracket after a partial derivative is a direction
+  partial total         partial derivatives go through all definitions
+  keep definitions      definitions hold beyond the end of their section
+  restart               forget what the text has defined
+
+A displayed equation whose left side is a new name defines that name.
+
+Macros are expanded: \newcommand, \renewcommand, \providecommand, \def, \let,
+\DeclareMathOperator, and \newenvironment in the text, in a derive comment, or
+in the file of definitions.
+
+The exit status is 0 if no line is refused, 1 if a line is refused, and 2 if the
+command or a definition is not valid. With --strict, it is also 1 if a line is
+not readable. With several files, it is the highest of their statuses.
+"""
+SECONDS = 20.0  # for one line
+_FORMS = {"markdown": "Markdown", "latex": "LaTeX", "notebook": "a notebook"}
+MARKS = {
+    "equal": "✓",
+    "refused": "✗",
+    "follows": "–",
+    "definition": "=",
+    "not readable": "○",
+}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of ``backpass derive`` to its parser."""
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.epilog = EPILOG
+    add = parser.add_argument
+    add("files", nargs="+", metavar="FILE", help="a text, or - for standard input")
+    add(
+        "--definitions",
+        metavar="FILE",
+        help="a file of definitions and macros that hold for every FILE",
+    )
+    add(
+        "--strict",
+        action="store_true",
+        help="exit with status 1 if a line is not readable as well as if one is refused",
+    )
+    add(
+        "--seconds",
+        type=_seconds,
+        default=SECONDS,
+        metavar="N",
+        help="the limit of CPU seconds for one line; a line above it is not readable "
+        f"(default: {SECONDS:g}; 0: no limit). Windows does not support it",
+    )
+    form = parser.add_mutually_exclusive_group()
+    form.add_argument(
+        "--json",
+        action="store_true",
+        help="print JSON: an object, or a list of objects for several files",
+    )
+    form.add_argument(
+        "--annotate",
+        action="store_true",
+        help="print a Markdown file with the verdicts below each display",
+    )
+
+
+class Judged(NamedTuple):
+    """A text, its name, and the verdicts on its lines."""
+
+    name: str
+    document: Document
+    verdicts: list[Verdict]
+
+
+def run(arguments: argparse.Namespace, say: Callable[[str], None]) -> int:
+    """Print the verdicts; return the exit status. ``say`` prints a line."""
+    from backpass.derivation.document import form_of, read_document
+    from backpass.derivation.judge import judge
+    from backpass.derivation.parse import Unreadable
+    from backpass.verify.progress import Progress
+
+    names, error = arguments.files, arguments.parser.error
+    if arguments.annotate and len(names) > 1:
+        error(f"--annotate: expected one file; got {len(names)}")
+    if [*names, arguments.definitions].count("-") > 1:
+        error("standard input (-) can be read only once")
+    documents, definitions, name = [], "", arguments.definitions
+    try:
+        if name:
+            definitions = _read(name)
+        for name in names:
+            source = _read(name)
+            form = form_of(name, source)
+            if arguments.annotate and form != "markdown":
+                error(f"--annotate: expected Markdown; got {_FORMS[form]}")
+            documents.append(read_document(source, form, definitions))
+    except OSError as fault:
+        error(f"{fault.filename}: {fault.strerror}")
+    except ValueError as fault:
+        error(f"{name}: {fault}")
+    found = []
+    for name, document in zip(names, documents, strict=True):
+        with Progress(name) as progress:
+
+            def show(line: int, shown: Progress = progress) -> None:
+                shown.now(f"line {line}")
+
+            try:
+                verdicts = judge(document, definitions, show, arguments.seconds)
+            except Unreadable as fault:
+                error(f"--definitions: {fault}")
+        found.append(Judged(name, document, verdicts))
+        if len(names) > 1 and not (arguments.json or arguments.annotate):
+            say(_name(name))
+            for line in [*table(document, verdicts), ""]:
+                say(line)
+    if arguments.json:
+        facts = [_facts(*judged) for judged in found]
+        say(json.dumps(facts if len(facts) > 1 else facts[0], indent=2))
+    elif arguments.annotate:
+        say(_annotated(*found[0][1:]).rstrip("\n"))
+        for line in _of_comments(*found[0][1:]):
+            print(line, file=sys.stderr)
+    else:
+        for line in summary(found) if len(found) > 1 else report(*found[0][1:]):
+            say(line)
+    return max(_status(judged.verdicts, arguments.strict) for judged in found)
+
+
+def _status(verdicts: list[Verdict], strict: bool) -> int:
+    if any(verdict.display < 0 for verdict in verdicts):
+        return 2
+    kinds = {verdict.kind for verdict in verdicts}
+    return int("refused" in kinds or (strict and "not readable" in kinds))
+
+
+def _seconds(text: str) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = math.nan
+    if not 0 <= seconds <= 1e6:
+        raise argparse.ArgumentTypeError(
+            f"expected a number of seconds, or 0 for no limit; got {text}"
+        )
+    return seconds
+
+
+def _read(name: str) -> str:
+    if name == "-":
+        return sys.stdin.read()
+    try:
+        return Path(name).read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"expected UTF-8; {error}") from error
+
+
+def _name(name: str) -> str:
+    return "standard input" if name == "-" else name
+
+
+def _numbered(count: int, noun: str) -> str:
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+
+
+def _counts(verdicts: list[Verdict]) -> str:
+    """Return in words how many lines have each verdict."""
+    counts = Counter(v.kind for v in verdicts if v.display >= 0)
+    words = {
+        "follows": f"{counts['follows']} equal to a refused line",
+        "definition": _numbered(counts["definition"], "definition"),
+    }
+    each = ", ".join(words.get(k, f"{counts[k]} {k}") for k in MARKS if counts[k])
+    text = _numbered(counts.total(), "line") + (f": {each}" if each else "")
+    if unread := sum(v.display < 0 for v in verdicts):
+        text += f"; {_numbered(unread, 'definition')} in comments cannot be read"
+    return text
+
+
+def report(document: Document, verdicts: list[Verdict]) -> list[str]:
+    """Return the lines of the table of verdicts, with an explanation of each line that
+    is not right, and of the summary."""
+    if not verdicts:
+        return table(document, verdicts)
+    judged = Judged("", document, verdicts)
+    return [*table(document, verdicts), "", *summary([judged])]
+
+
+def table(document: Document, verdicts: list[Verdict]) -> list[str]:
+    """Return the lines of the table of verdicts, with an explanation of each line that
+    is not right."""
+    if not verdicts:
+        return ["the text has no displayed mathematics"]
+    width = max(terminal.width(), 40)
+    rows = [("line", "", "verdict", "formula")]
+    for verdict in verdicts:
+        place = document.place(verdict.line)
+        rows.append((place, MARKS[verdict.kind], verdict.kind, verdict.latex))
+    lines = [_cut(line, width) for line in aligned(rows)]
+    for verdict in verdicts:
+        if verdict.kind in ("refused", "follows", "not readable"):
+            lines.append("")
+            for line in _explanation(document, verdict):
+                pointer = line.startswith("    ")
+                lines += [line] if pointer else terminal.folded(line, width)
+    return lines
+
+
+def summary(found: list[Judged]) -> list[str]:
+    """Return the lines that count the verdicts, and say what "equal" rests on."""
+    width = max(terminal.width(), 40)
+    verdicts = [verdict for judged in found for verdict in judged.verdicts]
+    files = f"{_numbered(len(found), 'file')}, " if len(found) > 1 else ""
+    lines = terminal.folded(f"{files}{_counts(verdicts)}", width)
+    bases = [verdict.basis for verdict in verdicts if verdict.kind == "equal"]
+    if rests := _rests(basis for basis in bases if basis):
+        lines += terminal.folded(rests, width)
+    return lines
+
+
+def _cut(line: str, width: int) -> str:
+    return line if len(line) <= width else f"{line[: width - 1]}…"
+
+
+def _explanation(document: Document, verdict: Verdict) -> list[str]:
+    place = document.place(verdict.line)
+    head = f"{MARKS[verdict.kind]} line {place}: {verdict.kind}"
+    if verdict.counterexample is None:
+        first, *rest = verdict.message.splitlines()
+        lines = [f"{head}: {first}", *rest]
+        if verdict.kind == "refused" and verdict.basis:
+            lines.append(f"  with {_names(document, verdict.basis)}")
+        return lines
+    example = verdict.counterexample
+    lines = [f"{head}: it does not equal {_other_side(document, verdict)}"]
+    lines.append(f"    {verdict.latex}")
+    if example.where:
+        lines.append(f"  at {', '.join(example.where)}:")
+    lines += [f"    expected: {example.expected}", f"    found:    {example.found}"]
+    if verdict.message:
+        lines.append(f"  {verdict.message}")
+    if verdict.basis and verdict.basis.definitions:
+        lines.append(f"  with {_names(document, verdict.basis)}")
+    return lines
+
+
+def _other_side(document: Document, verdict: Verdict) -> str:
+    """Return in words the side with which a refused side was compared."""
+    if verdict.against == verdict.line:
+        if verdict.to_left:
+            return "the left-hand side"
+        return f"{verdict.compared}, earlier in this line"
+    side = "left" if verdict.to_left else "right"
+    return f"the {side}-hand side in line {document.place(verdict.against)}"
+
+
+def _of_comments(document: Document, verdicts: list[Verdict]) -> Iterator[str]:
+    """Yield what is wrong with the definitions in comments."""
+    for verdict in verdicts:
+        if verdict.display < 0:
+            yield from _explanation(document, verdict)
+
+
+def _names(document: Document, basis: Basis) -> str:
+    return ", ".join(
+        f"{name} (line {document.place(line)})" if line else f"{name} (definitions)"
+        for name, line in basis.definitions
+    )
+
+
+def _rests(bases: Iterable[Basis]) -> str:
+    """Return in words what the verdict "equal" rests on."""
+    found = list(bases)
+    if not found:
+        return ""
+    words = "equal: compared exactly, as functions"
+    if any(basis.points for basis in found):
+        points = max(basis.points for basis in found)
+        words += f" (around {points} random points where a sign matters)"
+    sizes = sorted(
+        {n for basis in found for each in basis.sizes for n in each.values()}
+    )
+    if sizes:
+        words += f", at sizes {', '.join(map(str, sizes))}"
+    return f"{words}, with the definitions that each line uses (--json lists them)"
+
+
+def _facts(name: str, document: Document, verdicts: list[Verdict]) -> dict[str, Any]:
+    return {
+        "file": name,
+        "counts": {
+            kind: sum(v.kind == kind and v.display >= 0 for v in verdicts)
+            for kind in MARKS
+        },
+        "lines": [_fact(document, verdict) for verdict in verdicts],
+    }
+
+
+def _fact(document: Document, verdict: Verdict) -> dict[str, Any]:
+    basis, example = verdict.basis, verdict.counterexample
+    return {
+        "line": verdict.line,
+        "place": document.place(verdict.line),
+        "verdict": verdict.kind,
+        "in": "definitions" if verdict.display < 0 else "display",
+        "latex": verdict.latex,
+        "against": verdict.against or None,
+        "compared with": verdict.compared or None,
+        "message": verdict.message,
+        "counterexample": example
+        and {
+            "where": list(example.where),
+            "expected": example.expected,
+            "found": example.found,
+        },
+        "rests on": basis
+        and {
+            "definitions": [
+                {"name": name, "line": line or None} for name, line in basis.definitions
+            ],
+            "sizes": list(basis.sizes),
+            "points": basis.points,
+            "how": "around random points"
+            if basis.points
+            else "exact"
+            if basis.sizes or verdict.kind != "refused"
+            else "shapes",
+        },
+    }
+
+
+def _annotated(document: Document, verdicts: list[Verdict]) -> str:
+    """Return the Markdown with the verdicts on each display quoted below it."""
+    source, found = document.source, ""
+    at = 0
+    for item in document.items:
+        mine = [v for v in verdicts if v.display == item.start]
+        end = getattr(item, "end", 0)
+        if not mine or not end:
+            continue
+        found += f"{source[at:end]}\n\n" + "".join(
+            f"> {line}\n" for verdict in mine for line in _note(document, verdict)
+        )
+        at = end
+        if not source[at:].startswith("\n"):
+            found += "\n"
+    return found + source[at:]
+
+
+def _note(document: Document, verdict: Verdict) -> list[str]:
+    note = (
+        f"- {MARKS[verdict.kind]} line {document.place(verdict.line)}: {verdict.kind}"
+    )
+    if example := verdict.counterexample:
+        where = f" at {', '.join(example.where)}" if example.where else ""
+        note += f":{where} `{example.found}` instead of `{example.expected}`"
+    elif verdict.message:
+        note += f": {verdict.message.splitlines()[0]}"
+    return [note]

@@ -1,0 +1,591 @@
+"""Declare an operation's shapes in one line, and check arrays against it.
+
+``"x[*, n], w[n, p], b[p]? -> y[*, p]"`` reads: ``x`` has any leading axes and ``n``
+columns, ``w`` is ``n`` by ``p``, ``b`` is optional, and ``y`` has the leading axes of
+``x``.
+
+- A letter is a length, the same wherever it occurs. ``2k`` is twice the length ``k``;
+  ``s+r`` is ``r`` more than ``s``, which an earlier array gives; ``g*n`` is ``g`` times
+  ``n``, which another array gives.
+- ``*`` stands for any number of leading axes, the same wherever it occurs.
+- ``*a`` and ``*b`` are leading axes that broadcast together, to ``*``.
+- ``n>0`` says that an axis may not be empty.
+- ``?`` marks an input that may be None, ``:int`` one of integers, such as tokens, and
+  ``:bool`` one of booleans, such as a mask.
+- ``:broadcast`` marks an input that is broadcast to the declared shape: it may have
+  length 1 in place of any other length, and may lack leading axes.
+- ``:shared`` marks an input of which only the axes of ``*`` are broadcast.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache, lru_cache
+from itertools import zip_longest
+from typing import Any, NamedTuple, TypeVar
+
+import numpy as np
+
+from backpass.contract.arrays import Array, is_array, is_half, name_of, namespace, size
+
+Record = TypeVar("Record", bound=tuple)
+_TWICE = "2"  # before a letter: an axis of pairs
+_MORE = "+"  # after a letter: an axis at least as long
+_TIMES = "*"  # after a letter: an axis that is a multiple
+_ARRAY = re.compile(
+    r"(?P<name>\w+)\[(?P<axes>[^\]]*)\](?P<integer>:int)?(?P<boolean>:bool)?"
+    r"(?P<broadcast>:broadcast)?(?P<shared>:shared)?(?P<optional>\?)?"
+)
+
+
+@dataclass(frozen=True)
+class Spec:
+    """One array of a declaration.
+
+    Its axes are letters, and at most one group of any number of axes ("*" or "*a").
+    """
+
+    name: str
+    axes: tuple[str, ...]
+    nonempty: frozenset[str] = frozenset()
+    optional: bool = False
+    integer: bool = False
+    boolean: bool = False
+    broadcast: bool = False
+    shared: bool = False
+
+    def __str__(self) -> str:
+        return f"{self.name}[{', '.join(self.axes)}]"
+
+    @property
+    def floating(self) -> bool:
+        """Whether the array holds floating-point numbers."""
+        return not self.integer and not self.boolean
+
+    @property
+    def group(self) -> int | None:
+        """The index of the group among the axes, or None if there is no group."""
+        return next(
+            (i for i, axis in enumerate(self.axes) if axis.startswith("*")), None
+        )
+
+    @property
+    def in_pairs(self) -> bool:
+        """Whether the last axis is twice a letter."""
+        return bool(self.axes) and self.axes[-1].startswith(_TWICE)
+
+
+@dataclass(frozen=True)
+class Shapes:
+    """A parsed declaration. ``bind`` checks arrays against it."""
+
+    text: str
+    inputs: tuple[Spec, ...]
+    outputs: tuple[Spec, ...]
+
+    @property
+    def letters(self) -> tuple[str, ...]:
+        """The dimension letters in order of appearance."""
+        axes = (axis for spec in (*self.inputs, *self.outputs) for axis in spec.axes)
+        return tuple(
+            dict.fromkeys(
+                at
+                for axis in axes
+                if not axis.startswith("*")
+                for at in letters_of(axis)
+            )
+        )
+
+    @property
+    def factors(self) -> frozenset[str]:
+        """The letters that occur in a product, such as ``g*n``."""
+        axes = (axis for spec in self.inputs for axis in spec.axes)
+        return frozenset(
+            letter for axis in axes if is_product(axis) for letter in letters_of(axis)
+        )
+
+    def bind(self, arrays: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the lengths of letters and leading groups, given arrays by name.
+
+        The arrays may be inputs or outputs. Raises ValueError for the first array that
+        does not fit.
+        """
+        lengths: dict[str, Any] = {}
+        found_in: dict[str, str] = {}
+        given = [spec for spec in self.inputs if arrays.get(spec.name) is not None]
+        products = []
+        for spec in given:
+            if not (spec.broadcast or spec.shared):
+                shape = tuple(arrays[spec.name].shape)
+                products += [
+                    (spec, shape, *at)
+                    for at in _bind_one(spec, shape, lengths, found_in)
+                ]
+        for product in products:
+            _bind_product(*product, lengths, found_in)
+        groups = {
+            found_in[key]: value
+            for key, value in lengths.items()
+            if key.startswith("*") and key != "*"
+        }
+        if groups and "*" not in lengths:
+            lengths["*"] = _broadcast(groups)
+        for spec in given:
+            if spec.broadcast or spec.shared:
+                _check_broadcast(
+                    spec, tuple(arrays[spec.name].shape), lengths, found_in
+                )
+        for spec in self.outputs:
+            if arrays.get(spec.name) is not None:
+                shape = tuple(arrays[spec.name].shape)
+                for at in _bind_one(spec, shape, lengths, found_in):
+                    _bind_product(spec, shape, *at, lengths, found_in)
+        return lengths
+
+    def dimensions(self, arrays: Mapping[str, Any]) -> dict[str, int]:
+        """Return the arguments of the FLOP formulas.
+
+        These are the length of each letter; ``m``, the number of elements in the
+        leading axes (``m_a`` for those of ``*a``); ``has_b`` for each optional input
+        ``b``; and ``size_b``, the number of elements of each input ``b`` that is
+        broadcast.
+        """
+        dimensions: dict[str, int] = {
+            f"has_{spec.name}": arrays.get(spec.name) is not None
+            for spec in self.inputs
+            if spec.optional
+        }
+        for spec in self.inputs:
+            if spec.broadcast:
+                array = arrays.get(spec.name)
+                elements = 0 if array is None else size(array.shape)
+                dimensions[f"size_{spec.name}"] = elements
+        for key, value in self.bind(arrays).items():
+            if key.startswith("*"):
+                dimensions["m" if key == "*" else f"m_{key[1:]}"] = size(value)
+            else:
+                dimensions[key] = value
+        return dimensions
+
+
+def axis_length(axis: str, lengths: Mapping[str, int]) -> int:
+    """Return the length of an axis, given the lengths of the letters.
+
+    The axis is a letter, twice a letter, or the sum or the product of two letters.
+    """
+    parts = [lengths[letter] for letter in letters_of(axis)]
+    length = math.prod(parts) if is_product(axis) else sum(parts)
+    return 2 * length if axis.startswith(_TWICE) else length
+
+
+def letters_of(axis: str) -> list[str]:
+    """Return the letters in the name of an axis."""
+    return (
+        axis.split(_TIMES)
+        if is_product(axis)
+        else axis.removeprefix(_TWICE).split(_MORE)
+    )
+
+
+def is_product(axis: str) -> bool:
+    """Whether an axis is a product of letters. A group only begins with ``*``."""
+    return _TIMES in axis[1:]
+
+
+@cache
+def parse(text: str) -> Shapes:
+    """Parse a declaration. Raises ValueError if it cannot be read."""
+    left, arrow, right = text.partition("->")
+    if not arrow:
+        raise ValueError(
+            f"a declaration of shapes: expected inputs, '->' and outputs; got {text!r}"
+        )
+    return Shapes(text, _specs(left, text), _specs(right, text))
+
+
+def _specs(part: str, text: str) -> tuple[Spec, ...]:
+    specs = []
+    # findall rather than finditer: torch.compile can trace findall, but not finditer.
+    for name, listed, integer, boolean, broadcast, shared, optional in _ARRAY.findall(
+        part
+    ):
+        axes = [axis.strip() for axis in listed.split(",") if axis.strip()]
+        nonempty = frozenset(
+            axis.removesuffix(">0") for axis in axes if axis.endswith(">0")
+        )
+        axes = [axis.removesuffix(">0") for axis in axes]
+        specs.append(
+            Spec(
+                name,
+                tuple(axes),
+                nonempty,
+                bool(optional),
+                bool(integer),
+                bool(boolean),
+                bool(broadcast),
+                bool(shared),
+            )
+        )
+    if _ARRAY.sub("", part).replace(",", "").strip() or not specs:
+        raise ValueError(
+            f"cannot read {part.strip()!r} in the declaration of shapes {text!r}"
+        )
+    return tuple(specs)
+
+
+def _bind_one(
+    spec: Spec, shape: tuple[int, ...], lengths: dict, found_in: dict[str, str]
+) -> list[tuple[str, int]]:
+    """Bind the letters of an array's axes; return its products with their lengths."""
+    products = []
+    for axis, length in _pair(spec, shape):
+        if is_product(axis):
+            products.append((axis, length))
+            continue
+        if axis.startswith(_TWICE):
+            axis = axis.removeprefix(_TWICE)
+            if length % 2:
+                raise ValueError(
+                    f"{spec.name}: expected {spec} with an even length of 2{axis}; "
+                    f"got shape {list(shape)}"
+                )
+            length //= 2
+        if _MORE in axis:
+            least, axis = axis.split(_MORE)
+            if length < lengths[least]:
+                raise ValueError(
+                    f"{spec.name}: expected {spec} with {least}+{axis} of at least "
+                    f"{least} = {lengths[least]}, as in {found_in[least]}; "
+                    f"got shape {list(shape)}"
+                )
+            length -= lengths[least]
+        if axis in spec.nonempty and length == 0:
+            raise ValueError(
+                f"{spec.name}: expected {spec} with {axis} of at least 1; "
+                f"got shape {list(shape)}"
+            )
+        known = lengths.setdefault(axis, length)
+        found_in.setdefault(axis, spec.name)
+        if known != length:
+            what = (
+                f"leading axes {list(known)}"
+                if axis.startswith("*")
+                else f"{axis} = {known}"
+            )
+            raise ValueError(
+                f"{spec.name}: expected {spec} with {what}, as in {found_in[axis]}; "
+                f"got shape {list(shape)}"
+            )
+    return products
+
+
+def _bind_product(
+    spec: Spec,
+    shape: tuple[int, ...],
+    axis: str,
+    length: int,
+    lengths: dict,
+    found_in: dict[str, str],
+) -> None:
+    """Bind the letter of a product that is still unknown, if there is one.
+
+    Raises ValueError for a length that is not the product, or not a multiple of the
+    known letter.
+    """
+    unknown = [letter for letter in letters_of(axis) if letter not in lengths]
+    # A list, because torch.compile cannot trace a generator as an argument.
+    known = math.prod(
+        [lengths[letter] for letter in letters_of(axis) if letter not in unknown]
+    )
+    if unknown and known and length % known == 0:
+        lengths[unknown[0]] = length // known
+        found_in[unknown[0]] = found_in[axis] = spec.name
+    elif unknown or length != known:
+        factor = (
+            axis
+            if not unknown
+            else next(letter for letter in letters_of(axis) if letter in lengths)
+        )
+        what = (
+            f"{axis} = {known}"
+            if not unknown
+            else f"{axis} a multiple of {factor} = {known}"
+        )
+        raise ValueError(
+            f"{spec.name}: expected {spec} with {what}, as in {found_in[factor]}; "
+            f"got shape {list(shape)}"
+        )
+
+
+def _check_broadcast(
+    spec: Spec, shape: tuple[int, ...], lengths: dict, found_in: dict[str, str]
+) -> None:
+    """Raise ValueError for an array that does not broadcast to the declared shape,
+    whose lengths are all known."""
+    if spec.shared:
+        _pair(spec, shape)  # which raises if an axis of a letter is missing
+    axes = [axis for axis in spec.axes if not axis.startswith("*")]
+    leading, rest = (
+        shape[: max(0, len(shape) - len(axes))],
+        shape[max(0, len(shape) - len(axes)) :],
+    )
+    for axis, length in zip(reversed(axes), reversed(rest), strict=False):
+        known = axis_length(axis, lengths)
+        if length != known and (spec.shared or length != 1):
+            what = f"{axis} = {known}, as in {found_in[axis]}"
+            what += "" if spec.shared else ", or 1"
+            raise ValueError(
+                f"{spec.name}: expected {spec} with {what}; got shape {list(shape)}"
+            )
+    full = lengths["*"] if spec.group is not None else ()
+    pairs = zip(reversed(leading), reversed(full), strict=False)
+    if len(leading) > len(full) or any(
+        length not in (1, known) for length, known in pairs
+    ):
+        what = f"leading axes that broadcast to {list(full)}, those of {found_in['*']}"
+        raise ValueError(
+            f"{spec.name}: expected {spec} with {what}; got shape {list(shape)}"
+        )
+
+
+def _pair(spec: Spec, shape: tuple[int, ...]) -> list[tuple[str, Any]]:
+    """Return each axis of the declaration with its length, a group with its lengths."""
+    at = spec.group
+    rank = len(spec.axes) - (at is not None)
+    if len(shape) < rank or (at is None and len(shape) > rank):
+        wanted = f"at least {rank}" if at is not None else f"exactly {rank}"
+        axes = "axis" if rank == 1 else "axes"
+        raise ValueError(
+            f"{spec.name}: expected {spec}, which has {wanted} {axes}; "
+            f"got shape {list(shape)}"
+        )
+    if at is None:
+        return list(zip(spec.axes, shape, strict=True))
+    stop = at + len(shape) - rank
+    return list(
+        zip(spec.axes, (*shape[:at], shape[at:stop], *shape[stop:]), strict=True)
+    )
+
+
+def _broadcast(groups: dict[str, tuple[int, ...]]) -> tuple[int, ...]:
+    """Broadcast the groups as NumPy's broadcast_shapes does, but also with the lengths
+    that torch.compile does not know yet."""
+    lengths: list[int] = []
+    for column in zip_longest(
+        *(reversed(group) for group in groups.values()), fillvalue=1
+    ):
+        lengths.append(next((length for length in column if length != 1), 1))
+        if any(length not in (1, lengths[-1]) for length in column):
+            shown = " and ".join(str(list(group)) for group in groups.values())
+            names = ", ".join(groups)
+            raise ValueError(
+                f"{names}: expected leading axes that broadcast together; got {shown}"
+            )
+    return tuple(reversed(lengths))
+
+
+def check_inputs(text: str, wide: tuple[str, ...] = (), /, **arrays: Array | None):
+    """Check the arrays against the declaration ``text``; return their namespace.
+
+    The inputs in ``wide`` may be float32 where the first floating-point one has half
+    precision. Raises TypeError if an input is not an array, has the wrong kind of
+    dtype, or otherwise differs from the others in library, device or dtype, and
+    ValueError if a shape does not fit.
+    """
+    if all(array is None or type(array) is np.ndarray for array in arrays.values()):
+        facts = (
+            (name, None if a is None else (a.shape, a.dtype))
+            for name, a in arrays.items()
+        )
+        return _check_numpy(text, wide, tuple(facts))
+    return _check(text, wide, arrays)
+
+
+@lru_cache(maxsize=1024)
+def _check_numpy(
+    text: str, wide: tuple[str, ...], facts: tuple[tuple[str, tuple | None], ...]
+):
+    """Check NumPy arrays by their shapes and dtypes, and remember those that pass.
+
+    Nothing else about them matters, so arrays without memory stand in for them.
+    """
+    return _check(
+        text,
+        wide,
+        {
+            name: fact and np.broadcast_to(np.empty((), fact[1]), fact[0])
+            for name, fact in facts
+        },
+    )
+
+
+def _check(text: str, wide: tuple[str, ...], arrays: dict[str, Array | None]):
+    shapes = parse(text)
+    given = [
+        spec
+        for spec in shapes.inputs
+        if arrays[spec.name] is not None or not spec.optional
+    ]
+    for spec in given:
+        _check_type(spec, arrays[spec.name], shapes.inputs)
+    kinds = {spec.name: kind(arrays[spec.name]) for spec in given}
+    floating = next((spec.name for spec in given if spec.floating), "")
+    for spec in given[1:]:
+        first = given[0].name
+        _check_same(
+            spec.name,
+            kinds[spec.name],
+            kinds[first],
+            f"{first}'s",
+            ("library", "device"),
+        )
+        may_be_wide = spec.name in wide and is_half(kinds[floating].dtype)
+        is_wide = may_be_wide and name_of(kinds[spec.name].dtype) == "float32"
+        if spec.floating and not is_wide:
+            _check_same(
+                spec.name,
+                kinds[spec.name],
+                kinds[floating],
+                f"{floating}'s",
+                ("dtype",),
+                ", or float32" if may_be_wide else "",
+            )
+    shapes.bind(arrays)
+    return namespace(*(arrays[spec.name] for spec in given))
+
+
+class Kind(NamedTuple):
+    """What a gradient shares with the arrays of the forward pass.
+
+    An operation that saves no array saves this instead.
+    """
+
+    library: str
+    device: str
+    dtype: object
+
+
+class Outline(NamedTuple):
+    """The shape and kind of an array that ``forward`` does not save."""
+
+    shape: tuple[int, ...]
+    library: str
+    device: str
+    dtype: object
+
+
+def kind(array: Array | Outline) -> Kind:
+    """Return the library, device and dtype of an array or of an outline."""
+    if isinstance(array, Outline):
+        return Kind(*array[1:])
+    library = namespace(array).__name__.rpartition(".")[2]
+    return Kind(library, str(getattr(array, "device", "cpu")), array.dtype)
+
+
+def check_cotangent(dy: Array, shape: tuple[int, ...], like: Array | Outline | Kind):
+    """Check ``dy`` against the output; return its namespace.
+
+    It must have the output's shape and the kind of ``like``, which is an array that
+    forward saved, or the outline or the kind of one. Raises TypeError for a wrong kind
+    and ValueError for a wrong shape.
+    """
+    _check_type(Spec("dy", ("*",) if shape else ()), dy)
+    expected = like if isinstance(like, Kind) else kind(like)
+    _check_same("dy", kind(dy), expected, "forward's", Kind._fields)
+    if tuple(dy.shape) != tuple(shape):
+        raise ValueError(
+            f"dy: expected the output's shape {list(shape)}; got shape {list(dy.shape)}"
+        )
+    return namespace(dy)
+
+
+def check_saved(saved: Any, expected: type[Record]) -> Record:
+    """Return ``saved`` if forward returned it second. Raises TypeError otherwise.
+
+    A Saved belongs to one module. That of a different operation is rejected, and so is
+    the kernel's where the operation's is expected.
+    """
+    came = type(saved)
+    if came is not expected and _identity(came) != _identity(expected):
+        wanted = f"Saved({', '.join(_identity(expected)[2])})"
+        raise TypeError(
+            f"saved: expected what forward returned second, {wanted}; "
+            f"got {_whose(came, expected)}"
+        )
+    return saved
+
+
+def _identity(kind: type) -> tuple:
+    """Return where a class is defined, and its fields. The class object itself changes
+    when its module is reloaded."""
+    return kind.__module__, kind.__qualname__, getattr(kind, "_fields", None)
+
+
+def _whose(came: type, expected: type) -> str:
+    """Return the name of a class; for a Saved, with its module."""
+    if came.__name__ != "Saved":
+        return came.__name__
+    stem = came.__module__.rpartition(".")[2]
+    of_this_stem = stem == expected.__module__.rpartition(".")[2]
+    return (
+        f"{came.__module__.removeprefix('backpass.') if of_this_stem else stem}'s Saved"
+    )
+
+
+# Of an input's dtype: the array API's kinds, and the words for them.
+_INTEGERS = ("integral", "integers")
+_BOOLEANS = ("bool", "booleans")
+_NUMBERS = (("real floating", "complex floating"), "floating-point numbers")
+
+
+def _check_type(spec: Spec, array: Any, inputs: Sequence[Spec] = ()) -> None:
+    if not is_array(array):
+        raise TypeError(
+            f"{spec.name}: expected an array {spec}; got {type(array).__name__}"
+        )
+    if isinstance(array, np.matrix | np.ma.MaskedArray):
+        raise TypeError(
+            f"{spec.name}: expected an array; got {type(array).__name__}, which computes "
+            f"otherwise: pass numpy.asarray({spec.name})"
+        )
+    isdtype = namespace(array).isdtype
+    kinds, wanted = _kinds_of(spec)
+    if not isdtype(array.dtype, kinds):
+        # A bias and a mask have the same axes, and are easily exchanged.
+        other = next(
+            (
+                f"; {words} are given as {one.name}"
+                for one in inputs
+                for its_kinds, words in [_kinds_of(one)]
+                if (one.axes, one.broadcast) == (spec.axes, spec.broadcast)
+                and isdtype(array.dtype, its_kinds)
+            ),
+            "",
+        )
+        raise TypeError(
+            f"{spec.name}: expected {wanted}; got dtype {array.dtype}{other}"
+        )
+
+
+def _kinds_of(spec: Spec) -> tuple[Any, str]:
+    return _INTEGERS if spec.integer else _BOOLEANS if spec.boolean else _NUMBERS
+
+
+def _check_same(
+    name: str,
+    came: Kind,
+    expected: Kind,
+    whose: str,
+    facts: Sequence[str],
+    other: str = "",
+) -> None:
+    for fact in facts:
+        if getattr(came, fact) != getattr(expected, fact):
+            what = "array library" if fact == "library" else fact
+            raise TypeError(
+                f"{name}: expected {whose} {what}, {getattr(expected, fact)}{other}; "
+                f"got {getattr(came, fact)}"
+            )

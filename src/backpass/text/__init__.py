@@ -1,0 +1,1 @@
+"""Text for people: tables, Markdown, and lines that fit a terminal."""

@@ -1,0 +1,77 @@
+"""The card of every backward is complete, and its figures are those of the modules."""
+
+import pytest
+import sympy
+
+from backpass import cost, ops
+from backpass.book.card import card
+from backpass.cost.shorter import shorter, to_latex
+from backpass.derivation import DerivationError
+from backpass.ops import softmax
+
+
+def test_every_operation_is_on_the_card():
+    """The formulas are only parsed here; derivation/test_docstring.py evaluates each of them."""
+    assert tuple(entry.stem for entry in card(evaluate=False).entries) == ops.STEMS
+
+
+def test_the_formulas_are_the_same_without_evaluation(monkeypatch):
+    names = "softmax", "layer_norm"
+    assert card(*names) == card(*names, evaluate=False)
+    wrong = softmax.__doc__.replace(r"\bar{y}_i - \sum", r"\bar{y}_i + \sum")
+    assert wrong != softmax.__doc__
+    monkeypatch.setattr(softmax, "__doc__", wrong)
+    with pytest.raises(DerivationError):
+        card("softmax")
+    card("softmax", evaluate=False)
+
+
+def test_saved_arrays_and_bytes():
+    rows, matmul, scale = card("softmax", "matmul", "scale").entries
+    assert (rows.saved, rows.bytes) == (("y[*, n]",), "4 m n")
+    assert matmul.saved == ("a[*a, s, n]", "b[*b, n, p]")
+    m_a, m_b, n, p, s = sympy.symbols("m_a m_b n p s", positive=True)
+    assert matmul.bytes == sympy.latex(4 * m_a * s * n + 4 * m_b * n * p)
+    assert (scale.saved, scale.bytes) == ((), "0")
+
+
+def test_formulas_bytes_and_flops_are_of_the_same_form_of_an_operation():
+    """feed_forward's formulas have a gate, and so have its three matrices' FLOPs and its three arrays of width f."""
+    (block,) = card("feed_forward").entries
+    assert any("gate" in formula for formula in block.formulas)
+    gated = [to_latex(shorter(f)) for f in cost.symbolic_formula("feed_forward", activation="swiglu")]
+    assert [*block.flops] == gated != [to_latex(shorter(f)) for f in cost.symbolic_formula("feed_forward")]
+    assert block.bytes == "12 f m + 4 h m"
+
+
+def test_an_axis_kept_for_its_row_is_of_length_1():
+    (layer_norm,) = card("layer_norm").entries
+    assert layer_norm.saved == ("x_hat[*, n]", "rstd[*, 1]")
+    assert layer_norm.bytes == "4 m n + 4 m"
+
+
+def test_parameters_are_not_counted_as_saved():
+    (linear,) = card("linear").entries
+    assert linear.saved == ("x[*, n]",)
+
+
+def test_links_lead_from_the_page_to_the_operations():
+    page = card("softmax", root="../..")._repr_html_()
+    assert 'href="../../chapters/operations/softmax.html"' in page
+    assert r"\bar{x}_i" in page
+
+
+def test_each_formula_scrolls_by_itself_and_long_ones_are_factored():
+    """The widest formula of a table of all decides how far a reader must scroll."""
+    (heads,) = card("multi_head_attention").entries
+    longest = cost.latex("multi_head_attention").backward
+    assert len(heads.flops.backward) < 0.6 * len(longest)
+    page = card("softmax")._repr_html_()
+    assert page.count('<div class="formula">') == page.count("math notranslate")
+    assert "overflow-x" not in page
+
+
+def test_targets_take_the_bytes_of_their_integers():
+    nll, cross_entropy = card("nll", "cross_entropy").entries
+    assert nll.bytes == "8 m + 4"
+    assert cross_entropy.bytes == "4 V m + 8 m + 4"  # the sum of class weights
