@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import itertools
 import random
+import sys
 from collections.abc import Iterable
+from pathlib import Path
 
 import proofs
 
@@ -21,8 +23,9 @@ def pairs(*choices: Iterable, of: Iterable[str], meet: int = 2, more: int = 1) -
     """
     choices = [list(values) for values in choices]
     every = [*itertools.product(*(range(len(values)) for values in choices))]
-    key = f"pairs:{'+'.join(of)}:{'x'.join(str(len(values)) for values in choices)}"
-    if not proofs.product_is_whole(key, of):
+    path = Path(sys._getframe(1).f_code.co_filename)  # of the test
+    key = f"pairs:{path.stem}:{'+'.join(of)}:{'x'.join(str(len(values)) for values in choices)}"
+    if not proofs.product_is_whole(key, of, path):
         chosen = _covering(every, meet)
         others = [case for case in every if case not in chosen]
         every = sorted({*chosen, *proofs.sample(key, others, min(1, more / max(1, len(others))))})
