@@ -488,7 +488,7 @@ def test_a_step_on_a_mesh_is_pythons(compute):
         llama.Config(28, 16, 5, 8, 4, 4, 8, biases=True, query_key_norm=True),
     ]
     cases = []
-    while len(cases) < 16:
+    while len(cases) < 40:
         config = rng.choice(small if len(cases) % 2 else presets)
         t, c, p = (rng.choice([1, 1, 2, 4]) for _ in range(3))
         chunks = rng.choice([1, 2, 3]) if p > 1 else 1

@@ -61,9 +61,10 @@ def equal(config, batch, sequence, **options):
     return predicted
 
 
+# All 2,880 take sixteen minutes.
 @pytest.mark.parametrize(
     ("name", "options", "choice", "recompute", "clip"),
-    pairs(NETWORKS, OPTIONS, CHOICES, RECOMPUTED, (False, True), of=("backpass.cost",)),
+    pairs(NETWORKS, OPTIONS, CHOICES, RECOMPUTED, (False, True), more=12),
     ids=str,
 )
 def test_each_moment_is_what_a_step_measures(name, options, choice, recompute, clip):
@@ -85,8 +86,9 @@ def test_each_moment_is_what_a_step_measures(name, options, choice, recompute, c
             for stack in {layer_of(part)[0] for part in layers}
         ]
         assert len(again) == sum(-(-len(stack) // recompute) for stack in stacks)
-    if recompute == 2 and name != "one layer":
-        # A moment has the bytes of each kind when their total is largest. Segments of two layers then still hold their input.
+    if recompute == 2 and name != "one layer" and choice != "last":
+        # A moment has the bytes of each kind when their total is largest. A segment of two layers then still holds its
+        # input, and one of a single layer may not.
         most = max(moment.bytes["saved"] for moment in predicted.moments)
         kept = cost.activations(config, 3, 37, wanted=wanted, recompute=recompute, **options)
         assert most == kept.most

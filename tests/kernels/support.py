@@ -6,13 +6,11 @@ exact that would allow nothing, so there is a floor: one unit in the last place 
 largest result in the row, and a few of the arithmetic's, of the largest term.
 """
 
-from pathlib import Path
-
 import pytest
 import torch
 
 import proofs
-from backpass import kernels, ops, ptx
+from backpass import kernels, stems
 from backpass.kernels.launch import accumulator
 
 DTYPES = [torch.float32, torch.float16, torch.bfloat16, torch.float64]
@@ -91,8 +89,7 @@ def verifying():
 
 def sources(stem, **_):
     """Return what a kernel's results depend on: its modules, those that kernels share, its operation, and the executor
-    of PTX."""
-    folder = Path(kernels.__file__).parent
-    shared = [path for path in sorted(folder.glob("*.py")) if path.stem not in kernels.STEMS]
-    own = folder / f"{stem}.py", Path(ops.__file__).parent / f"{stem}.py"
-    return [proofs.folder(path) for path in (*own, *shared, Path(ptx.__file__).parent)]
+    of PTX, with all that they import."""
+    shared = [each for each in stems.modules_in("kernels") if each not in kernels.STEMS]
+    of_kernels = (f"backpass.kernels.{each}" for each in (stem, *shared))
+    return [proofs.imports(*of_kernels, f"backpass.ops.{stem}", "backpass.ptx")]

@@ -8,21 +8,25 @@ from __future__ import annotations
 
 import itertools
 import random
+import sys
 from collections.abc import Iterable
+from pathlib import Path
 
 import proofs
 
 
-def pairs(*choices: Iterable, of: Iterable[str], meet: int = 2, more: int = 1) -> list[tuple]:
+def pairs(*choices: Iterable, of: Iterable[str] = (), meet: int = 2, more: int = 1) -> list[tuple]:
     """Return cases, each with one value of each choice, so that any ``meet`` values of different choices occur together.
 
     With ``meet=1`` each value occurs. ``more`` of the other cases are added, in rotation. If one of the modules ``of``, or
-    a module that they import, has changed, all cases are returned.
+    a module that they import, has changed, all cases are returned; without ``of``, ``make test-all`` alone runs them.
     """
     choices = [list(values) for values in choices]
     every = [*itertools.product(*(range(len(values)) for values in choices))]
-    key = f"pairs:{'+'.join(of)}:{'x'.join(str(len(values)) for values in choices)}"
-    if not proofs.product_is_whole(key, of):
+    path = Path(sys._getframe(1).f_code.co_filename)  # of the test
+    key = f"pairs:{path.stem}:{'+'.join(of)}:{'x'.join(str(len(values)) for values in choices)}"
+    whole = proofs.product_is_whole(key, of, path) if of else proofs.proving() == "all"
+    if not whole:
         chosen = _covering(every, meet)
         others = [case for case in every if case not in chosen]
         every = sorted({*chosen, *proofs.sample(key, others, min(1, more / max(1, len(others))))})

@@ -227,17 +227,25 @@ def _graph() -> grimp.ImportGraph:
 
 @functools.cache
 def own(path: Path) -> str:
-    """Return a hash of a module of tests, of the modules beside it that it imports, and of the pinned versions."""
+    """Return a hash of a module of tests, of the modules of tests that it imports, and of the pinned versions."""
     files, todo = {}, [path]
     while todo:
         file = todo.pop()
         if file.is_file() and file not in files:
             files[file] = folder(file)
             for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
-                if isinstance(node, ast.ImportFrom) and node.level == 1:
-                    names = [node.module] if node.module else [alias.name for alias in node.names]
-                    todo += [file.parent / f"{name.replace('.', '/')}.py" for name in names]
+                if isinstance(node, ast.ImportFrom):
+                    todo += _imported_tests(node, file)
     return digest(BOOK / "constraints.txt", *sorted(files.values()))
+
+
+def _imported_tests(node: ast.ImportFrom, file: Path) -> list[Path]:
+    """Return the files that an import of tests may mean."""
+    if not node.level and not (node.module or "").startswith("tests"):
+        return []
+    base = file.parents[node.level - 1] if node.level else BOOK
+    module = base.joinpath(*(node.module or "").split("."))
+    return [module.with_suffix(".py"), *(module / f"{alias.name}.py" for alias in node.names)]
 
 
 def sample(key: str, items: Sequence, share: float) -> list:
@@ -261,14 +269,15 @@ def share_now(key: str, now: tuple[str, str], share: float) -> float:
 _products: dict[str, tuple[str, str]] = {}  # hashes of what products of choices test, by key
 
 
-def product_is_whole(key: str, of: Iterable[str]) -> bool:
-    """Whether every case of several choices runs, because a tested module, or one that it imports, has changed.
+def product_is_whole(key: str, of: Iterable[str], path: Path) -> bool:
+    """Whether every case of several choices runs: if a module that is tested, one that it imports, or the module of the
+    test has changed.
 
-    Unlike other lines of the lock, the line of a product is written only by a passing run of all tests.
+    Unlike other lines of the lock, that of a product is written only by a run of all tests that passes.
     """
-    now = imports(*of)
-    _products[key] = (now, now)
-    return proving() == "all" or proved().get(key) != (now, now)
+    now = imports(*of), own(path)
+    _products[key] = now
+    return proving() == "all" or proved().get(key) != now
 
 
 class Proof:

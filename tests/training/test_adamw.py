@@ -76,6 +76,24 @@ def test_the_steps_of_torch(options, form):
     assert_equal(state["square"], {name: s["exp_avg_sq"] for name, s in expected_state.items()}, 1e-14)
 
 
+def test_steps_late_in_a_run():
+    """Both begin at a state of step 1000."""
+    parameters, gradients = drawn(steps=4)
+    squares = {name: d * d for name, d in gradients[1].items()}
+    state = adamw.start(parameters) | {"step": 1000, "mean": dict(gradients[0]), "square": squares}
+    weights = {name: torch.nn.Parameter(w) for name, w in as_tensors(parameters).items()}
+    optimiser = torch.optim.AdamW(weights.values(), **FIRST)
+    for name, w in weights.items():
+        mean, square = (torch.tensor(state[kind][name]) for kind in ("mean", "square"))
+        optimiser.state[w] = {"step": torch.tensor(1000.0), "exp_avg": mean, "exp_avg_sq": square}
+    for step in gradients[2:]:
+        for name, d in as_tensors(step).items():
+            weights[name].grad = d
+        optimiser.step()
+        adamw.update(parameters, step, state, **FIRST)
+    assert_equal(parameters, {name: w.detach().numpy() for name, w in weights.items()}, 1e-14)
+
+
 @pytest.mark.parametrize("form", [dict, as_tensors], ids=["numpy", "torch"])
 def test_in_float32_as_exact_as_torch(form):
     parameters, gradients = drawn(steps=40)
