@@ -10,7 +10,8 @@ import pytest
 import torch
 
 import proofs
-from backpass import kernels, stems
+from backpass import kernels
+from backpass.contract import stems
 from backpass.kernels.launch import accumulator
 
 DTYPES = [torch.float32, torch.float16, torch.bfloat16, torch.float64]

@@ -43,7 +43,10 @@ BITS = {"float32": 24, "float16": 11, "bfloat16": 8}
 FUNCTION_UNITS = 4
 SHORT = ("float16", "bfloat16")
 # The rounding in these files is attributed to the line that calls them.
-_HELPERS = (str(Path(__file__).parent), str(Path(__file__).parents[1] / "contract" / "arrays.py"))
+_HELPERS = (
+    str(Path(__file__).parent),
+    str(Path(__file__).parents[1] / "contract" / "arrays.py"),
+)
 
 
 @dataclass(frozen=True)
