@@ -9,7 +9,7 @@ import pytest
 from backpass.derivation import derive
 from backpass.derivation.document import form_of, read_document
 from backpass.derivation.judge import _Judging, judge
-from backpass.derivation.parse import Unreadable
+from backpass.derivation.language.parse import Unreadable
 
 from .judging import kinds, one, verdicts
 

@@ -13,9 +13,9 @@ from bisect import bisect_left
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 
-from backpass.derivation.decorations import BRACED, decorations, framed
-from backpass.derivation.macros import Expander
-from backpass.derivation.parse import Part, Unreadable
+from backpass.derivation.language.parse import Part, Unreadable
+from backpass.derivation.text.decorations import BRACED, decorations, framed
+from backpass.derivation.text.macros import Expander
 
 FORMS = ("markdown", "latex", "notebook")
 

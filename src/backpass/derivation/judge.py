@@ -16,14 +16,25 @@ from typing import TypeVar
 
 from lark import Token, Tree
 
-from backpass.derivation.check import (
+from backpass.derivation.document import (
+    Comment,
+    Document,
+    Heading,
+    Passage,
+    Statement,
+    Text,
+    directives,
+    relocated,
+    statements,
+)
+from backpass.derivation.equality.check import (
     Chain,
     Sizes,
     counterexample,
     first_mistake,
     scope_of,
 )
-from backpass.derivation.comparing import (
+from backpass.derivation.equality.comparing import (
     DRAWS,
     Holding,
     Refused,
@@ -36,20 +47,13 @@ from backpass.derivation.comparing import (
     of_loss,
     sum_to_one,
 )
-from backpass.derivation.document import (
-    Comment,
-    Document,
-    Heading,
-    Passage,
-    Statement,
-    Text,
-    directives,
-    relocated,
-    statements,
+from backpass.derivation.language.functions import (
+    called,
+    find,
+    function_of,
+    parameters_of,
 )
-from backpass.derivation.functions import called, find, function_of, parameters_of
-from backpass.derivation.limit import TooLong, limited
-from backpass.derivation.names import (
+from backpass.derivation.language.names import (
     LOSS,
     Expression,
     Scope,
@@ -57,8 +61,7 @@ from backpass.derivation.names import (
     shape_of,
     subscripts_of,
 )
-from backpass.derivation.notation import Notation, notation
-from backpass.derivation.parse import (
+from backpass.derivation.language.parse import (
     DECLARING,
     Line,
     Misfit,
@@ -69,7 +72,9 @@ from backpass.derivation.parse import (
     span_of,
     tokens_of,
 )
-from backpass.derivation.rewriting import (
+from backpass.derivation.text.limit import TooLong, limited
+from backpass.derivation.text.notation import Notation, notation
+from backpass.derivation.text.rewriting import (
     CONDITION_WORDS,
     FOR_ALL,
     INDEX_RANGE,
@@ -82,7 +87,7 @@ from backpass.derivation.rewriting import (
     parsed,
     rewritten,
 )
-from backpass.derivation.verdict import Basis, Counterexample, Verdict
+from backpass.derivation.text.verdict import Basis, Counterexample, Verdict
 
 T = TypeVar("T")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from backpass.derivation.check import Sizes
+from backpass.derivation.equality.check import Sizes
 
 KINDS = ("equal", "refused", "follows", "definition", "not readable")
 

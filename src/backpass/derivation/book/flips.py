@@ -19,11 +19,16 @@ from typing import TYPE_CHECKING
 import numpy as np
 from lark import Token, Tree
 
-from backpass.derivation.check import Chain, chain_of, difference, first_mistake
-from backpass.derivation.evaluate import Evaluator
-from backpass.derivation.functions import Call
-from backpass.derivation.names import Expression
-from backpass.derivation.parse import (
+from backpass.derivation.equality.check import (
+    Chain,
+    chain_of,
+    difference,
+    first_mistake,
+)
+from backpass.derivation.language.evaluate import Evaluator
+from backpass.derivation.language.functions import Call
+from backpass.derivation.language.names import Expression
+from backpass.derivation.language.parse import (
     DECLARING,
     DerivationError,
     Line,
@@ -34,7 +39,7 @@ from backpass.derivation.parse import (
 from backpass.expressions.exact import NotRepresentable
 
 if TYPE_CHECKING:
-    from backpass.derivation.derivation import Derivation
+    from backpass.derivation.book.derivation import Derivation
 
 Letters = dict[str, str]  # the index letters in scope, with their dimensions
 Edit = tuple[int, int, str, str]  # start, end, replacement, description

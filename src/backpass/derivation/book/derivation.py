@@ -10,8 +10,11 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cached_property
 from typing import TypeVar
 
-from backpass.derivation import flips, show
-from backpass.derivation.check import (
+from backpass.derivation.book import flips, show
+from backpass.derivation.book.flips import Flip, Survivor
+from backpass.derivation.book.operation import Operation
+from backpass.derivation.book.steps import Changes, changes
+from backpass.derivation.equality.check import (
     Chain,
     Evaluators,
     Sizes,
@@ -21,13 +24,16 @@ from backpass.derivation.check import (
     scope_of,
     trial_sizes,
 )
-from backpass.derivation.comparing import elsewhere, of_both_results
-from backpass.derivation.evaluate import Evaluator
-from backpass.derivation.flips import Flip, Survivor
-from backpass.derivation.names import Expression, Scope
-from backpass.derivation.operation import Operation
-from backpass.derivation.parse import DerivationError, Line, Part, Unreadable, read
-from backpass.derivation.steps import Changes, changes
+from backpass.derivation.equality.comparing import elsewhere, of_both_results
+from backpass.derivation.language.evaluate import Evaluator
+from backpass.derivation.language.names import Expression, Scope
+from backpass.derivation.language.parse import (
+    DerivationError,
+    Line,
+    Part,
+    Unreadable,
+    read,
+)
 
 _Result = TypeVar("_Result")
 
@@ -45,7 +51,7 @@ def derive(
 ) -> Derivation:
     """Read and check a derivation; return an object that shows it.
 
-    - `text`: its lines, as `backpass.derivation.parse` describes them.
+    - `text`: its lines, as `backpass.derivation.language.parse` describes them.
     - `name`: the name in its anchors (#softmax-3) and error messages: small letters,
       digits and hyphens.
     - `after`: an earlier derivation, whose declarations and definitions remain valid.

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from lark import Token, Tree
 
-from backpass.derivation.parse import Unreadable
+from backpass.derivation.language.parse import Unreadable
 
 
 @dataclass(frozen=True)

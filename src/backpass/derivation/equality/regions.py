@@ -15,8 +15,8 @@ from typing import TypeAlias
 import numpy as np
 import sympy
 
-from backpass.derivation.evaluate import SCALES, STEPS, Evaluator
-from backpass.derivation.names import Path
+from backpass.derivation.language.evaluate import SCALES, STEPS, Evaluator
+from backpass.derivation.language.names import Path
 
 Place: TypeAlias = dict[sympy.Symbol, sympy.Expr]  # a number for each symbol
 

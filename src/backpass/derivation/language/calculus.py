@@ -19,8 +19,14 @@ from typing import TypeAlias
 import numpy as np
 import sympy
 
-from backpass.derivation.names import LOSS, Expression, Scope, Variable, gradient_of
-from backpass.derivation.parse import Part, Unreadable
+from backpass.derivation.language.names import (
+    LOSS,
+    Expression,
+    Scope,
+    Variable,
+    gradient_of,
+)
+from backpass.derivation.language.parse import Part, Unreadable
 from backpass.expressions import exact
 
 Value: TypeAlias = sympy.Expr | np.ndarray

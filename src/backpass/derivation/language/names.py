@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 
 from lark import Token, Tree
 
-from backpass.derivation.parse import Line, Part, Unreadable, parse, tokens_of
+from backpass.derivation.language.parse import Line, Part, Unreadable, parse, tokens_of
 
 if TYPE_CHECKING:
-    from backpass.derivation.functions import Call
-    from backpass.derivation.patterns import Axis, Grid
+    from backpass.derivation.language.functions import Call
+    from backpass.derivation.language.patterns import Axis, Grid
 
 # The places of nested calls, outermost first, and a place in the innermost body.
 Path = tuple[tuple[Part, int], ...]

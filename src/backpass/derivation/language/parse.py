@@ -32,7 +32,7 @@ from lark import Lark, Token, Tree
 from lark.exceptions import UnexpectedEOF, UnexpectedInput
 
 if TYPE_CHECKING:
-    from backpass.derivation.derivation import Derivation
+    from backpass.derivation.book.derivation import Derivation
 
 KEYWORDS = (
     "given", "constant", "let", "assume", "slice", "factor", "layout", "note",

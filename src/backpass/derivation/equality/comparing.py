@@ -9,8 +9,7 @@ import numpy as np
 import sympy
 from lark import Tree
 
-from backpass.derivation.analysis import Analysis, never_equal
-from backpass.derivation.check import (
+from backpass.derivation.equality.check import (
     Chain,
     Evaluators,
     Mistake,
@@ -18,21 +17,22 @@ from backpass.derivation.check import (
     first_mistake,
     trial_sizes,
 )
-from backpass.derivation.evaluate import (
+from backpass.derivation.equality.regions import (
+    Place,
+    beside_boundaries,
+    both_sides,
+    other_regions,
+)
+from backpass.derivation.language.analysis import Analysis, never_equal
+from backpass.derivation.language.evaluate import (
     DRAWS_OF_A_SCALE,
     SCALES,
     Evaluator,
     Point,
     Value,
 )
-from backpass.derivation.names import LOSS, Expression, Path, Scope
-from backpass.derivation.parse import Misfit, Part, Unreadable
-from backpass.derivation.regions import (
-    Place,
-    beside_boundaries,
-    both_sides,
-    other_regions,
-)
+from backpass.derivation.language.names import LOSS, Expression, Path, Scope
+from backpass.derivation.language.parse import Misfit, Part, Unreadable
 from backpass.expressions import exact
 
 # The points around which a line with a comparison is tried, at each size.

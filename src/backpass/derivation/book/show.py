@@ -18,10 +18,10 @@ import re
 from html import escape
 from typing import TYPE_CHECKING
 
-from backpass.derivation.parse import Line
+from backpass.derivation.language.parse import Line
 
 if TYPE_CHECKING:
-    from backpass.derivation.derivation import Derivation
+    from backpass.derivation.book.derivation import Derivation
 
 _COLUMNS = "var(--derivation-columns, max-content minmax(0, 1fr) max-content)"
 _GRID = f"display:grid;grid-template-columns:{_COLUMNS};column-gap:.75em;row-gap:.25em;text-align:left"

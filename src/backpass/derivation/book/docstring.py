@@ -22,8 +22,8 @@ from collections.abc import Mapping
 from backpass import ops
 from backpass.contract import shapes
 from backpass.contract.operation import Operation
-from backpass.derivation.derivation import Derivation, derive
-from backpass.derivation.parse import DerivationError
+from backpass.derivation.book.derivation import Derivation, derive
+from backpass.derivation.language.parse import DerivationError
 
 
 def formulas(stem: str, *, evaluate: bool = True) -> Derivation:

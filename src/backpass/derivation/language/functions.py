@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from lark import Token, Tree
 from lark.tree import Meta
 
-from backpass.derivation.names import (
+from backpass.derivation.language.names import (
     Expression,
     Function,
     Scope,
@@ -25,7 +25,7 @@ from backpass.derivation.names import (
     is_special,
     subscripts_of,
 )
-from backpass.derivation.parse import Line, Part, Unreadable, parse, tokens_of
+from backpass.derivation.language.parse import Line, Part, Unreadable, parse, tokens_of
 
 # The functions of a column that are the same in all texts, by their names without
 # capitals and underscores.

@@ -9,8 +9,8 @@ from collections.abc import Iterable
 from lark import Tree
 
 from backpass.derivation.document import Text
-from backpass.derivation.names import Expression, Scope
-from backpass.derivation.parse import Part, Unreadable, parse
+from backpass.derivation.language.names import Expression, Scope
+from backpass.derivation.language.parse import Part, Unreadable, parse
 
 
 def rewritten(text: Text, scope: Scope, losses: Iterable[str]) -> Text:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from backpass.derivation.document import Text
-from backpass.derivation.parse import Unreadable
+from backpass.derivation.language.parse import Unreadable
 
 _TOKEN = re.compile(
     # A word is one token, so that no letter of it is replaced.

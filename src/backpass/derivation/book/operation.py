@@ -11,11 +11,11 @@ import sympy
 
 from backpass.contract import operation as operations
 from backpass.contract.shapes import is_product, letters_of, parse
-from backpass.derivation.calculus import Calculus, Indices, Value
-from backpass.derivation.check import Chain, difference
-from backpass.derivation.evaluate import Evaluator
-from backpass.derivation.names import Scope, Variable
-from backpass.derivation.parse import DerivationError
+from backpass.derivation.equality.check import Chain, difference
+from backpass.derivation.language.calculus import Calculus, Indices, Value
+from backpass.derivation.language.evaluate import Evaluator
+from backpass.derivation.language.names import Scope, Variable
+from backpass.derivation.language.parse import DerivationError
 from backpass.expressions import exact
 
 

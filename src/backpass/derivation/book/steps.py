@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from lark import Token, Tree
 
-from backpass.derivation.names import Expression
+from backpass.derivation.language.names import Expression
 
 Span = tuple[int, int]  # of a part's text
 

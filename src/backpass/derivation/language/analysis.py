@@ -18,8 +18,8 @@ from typing import NoReturn
 from lark import Token, Tree
 from lark.visitors import Interpreter
 
-from backpass.derivation.functions import Call, called, find
-from backpass.derivation.names import (
+from backpass.derivation.language.functions import Call, called, find
+from backpass.derivation.language.names import (
     LOSS,
     Expression,
     Function,
@@ -35,7 +35,7 @@ from backpass.derivation.names import (
     sliced,
     subscripts_of,
 )
-from backpass.derivation.parse import (
+from backpass.derivation.language.parse import (
     Line,
     Misfit,
     Part,
@@ -44,7 +44,7 @@ from backpass.derivation.parse import (
     span_of,
     tokens_of,
 )
-from backpass.derivation.patterns import Axis, axis, grid
+from backpass.derivation.language.patterns import Axis, axis, grid
 
 
 class Index:

@@ -14,9 +14,9 @@ import sympy
 from lark import Token, Tree
 from lark.visitors import Interpreter
 
-from backpass.derivation.calculus import Calculus, Value
-from backpass.derivation.functions import Call
-from backpass.derivation.names import (
+from backpass.derivation.language.calculus import Calculus, Value
+from backpass.derivation.language.functions import Call
+from backpass.derivation.language.names import (
     LOSS,
     Expression,
     Path,
@@ -24,7 +24,7 @@ from backpass.derivation.names import (
     Scope,
     sliced,
 )
-from backpass.derivation.parse import Unreadable, span_of, tokens_of
+from backpass.derivation.language.parse import Unreadable, span_of, tokens_of
 from backpass.expressions import exact
 from backpass.interpreters.symbolic import sign_at
 
