@@ -16,17 +16,7 @@ from typing import TypeVar
 
 from lark import Token, Tree
 
-from backpass.derivation.document import (
-    Comment,
-    Document,
-    Heading,
-    Passage,
-    Statement,
-    Text,
-    directives,
-    relocated,
-    statements,
-)
+from backpass.derivation.document import directives
 from backpass.derivation.equality.check import (
     Chain,
     Sizes,
@@ -72,8 +62,10 @@ from backpass.derivation.language.parse import (
     span_of,
     tokens_of,
 )
+from backpass.derivation.text.contents import Comment, Document, Heading
 from backpass.derivation.text.limit import TooLong, limited
 from backpass.derivation.text.notation import Notation, notation
+from backpass.derivation.text.passages import Passage, Text, relocated
 from backpass.derivation.text.rewriting import (
     CONDITION_WORDS,
     FOR_ALL,
@@ -87,6 +79,7 @@ from backpass.derivation.text.rewriting import (
     parsed,
     rewritten,
 )
+from backpass.derivation.text.statements import Statement, statements
 from backpass.derivation.text.verdict import Basis, Counterexample, Verdict
 
 T = TypeVar("T")

@@ -14,8 +14,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from backpass.derivation.document import Text
 from backpass.derivation.language.parse import Unreadable
+from backpass.derivation.text.passages import Text
 
 _TOKEN = re.compile(
     # A word is one token, so that no letter of it is replaced.

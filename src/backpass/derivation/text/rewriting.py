@@ -8,9 +8,9 @@ from collections.abc import Iterable
 
 from lark import Tree
 
-from backpass.derivation.document import Text
 from backpass.derivation.language.names import Expression, Scope
 from backpass.derivation.language.parse import Part, Unreadable, parse
+from backpass.derivation.text.passages import Text
 
 
 def rewritten(text: Text, scope: Scope, losses: Iterable[str]) -> Text:
