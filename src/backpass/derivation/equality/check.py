@@ -6,7 +6,7 @@ The two must be equal exactly, at several sizes and for every free index.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import NamedTuple
@@ -72,7 +72,7 @@ class Chain:
         return replace(self, expressions=self.expressions[at : at + 2], lines=(line,))
 
 
-def scope_of(lines: list[Line]) -> tuple[Scope, Evaluators]:
+def scope_of(lines: Iterable[Line]) -> tuple[Scope, Evaluators]:
     """Return the scope of the declarations and definitions among the lines, and the
     evaluators created for it so far."""
     return _scope_of(tuple(line for line in lines if line.kind in DECLARING))

@@ -150,6 +150,14 @@ def function_of(head: Part) -> str:
     return _head(head)[0]
 
 
+def is_function(head: Part) -> bool:
+    """Whether a left side is a function's value for any argument, such as f(x)."""
+    try:
+        return parse(head, "head").children[0].data == "reference"
+    except Unreadable:
+        return False
+
+
 def parameters_of(head: Part) -> tuple[str, ...]:
     """Return the parameters of a function whose definition has this left side."""
     return _head(head)[1]

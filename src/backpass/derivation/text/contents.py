@@ -48,6 +48,10 @@ class Document:
         """Return the number of the line in which a place is."""
         return self.source.count("\n", 0, start) + 1
 
+    def line_of(self, text: Text) -> int:
+        """Return the number of the line on which a text begins; 0 if it is empty."""
+        return self.line(text.origins[0]) if text.origins else 0
+
     def written(self, start: int, end: int) -> str:
         """Return what stands between two places, with its macros expanded."""
         first, last = (bisect_left(self.expanded.origins, at) for at in (start, end))

@@ -5,6 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from backpass.derivation.equality.check import Sizes
+from backpass.derivation.language.parse import Unreadable
+from backpass.derivation.text.contents import Document
+from backpass.derivation.text.passages import Text
 
 KINDS = ("equal", "refused", "follows", "definition", "not readable")
 
@@ -52,3 +55,19 @@ class Verdict:
     compared: str = ""
     to_left: bool = False
     display: int = 0  # where its display begins in the source; −1 for a comment
+
+
+def verdict_on(
+    document: Document,
+    kind: str,
+    member: Text,
+    against: int = 0,
+    message: str | Unreadable = "",
+    basis: Basis | None = None,
+    example: Counterexample | None = None,
+) -> Verdict:
+    """Return the verdict on a member of an equation in a document."""
+    if isinstance(message, Unreadable):
+        message = document.explained(message)
+    line, latex = document.line_of(member), " ".join(member.characters.split())
+    return Verdict(kind, line, latex, against, message, basis, example)
