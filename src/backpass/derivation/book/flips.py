@@ -26,8 +26,7 @@ from backpass.derivation.equality.check import (
     first_mistake,
 )
 from backpass.derivation.language.evaluate import Evaluator
-from backpass.derivation.language.functions import Call
-from backpass.derivation.language.names import Expression
+from backpass.derivation.language.names import Call, Expression
 from backpass.derivation.language.parse import (
     DECLARING,
     DerivationError,

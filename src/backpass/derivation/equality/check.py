@@ -14,9 +14,11 @@ from typing import NamedTuple
 import numpy as np
 import sympy
 
-from backpass.derivation.language.analysis import LARGEST, Analysis, assume, define
+from backpass.derivation.language.analysis import Analysis
+from backpass.derivation.language.definitions import assume, define
 from backpass.derivation.language.evaluate import Evaluator, Point, Value
 from backpass.derivation.language.functions import define_function
+from backpass.derivation.language.indices import LARGEST
 from backpass.derivation.language.names import Expression, Scope, in_words
 from backpass.derivation.language.parse import (
     DECLARING,

@@ -23,7 +23,7 @@ from backpass.derivation.equality.regions import (
     both_sides,
     other_regions,
 )
-from backpass.derivation.language.analysis import Analysis, never_equal
+from backpass.derivation.language.analysis import Analysis
 from backpass.derivation.language.evaluate import (
     DRAWS_OF_A_SCALE,
     SCALES,
@@ -31,7 +31,13 @@ from backpass.derivation.language.evaluate import (
     Point,
     Value,
 )
-from backpass.derivation.language.names import LOSS, Expression, Path, Scope
+from backpass.derivation.language.names import (
+    LOSS,
+    Expression,
+    Path,
+    Scope,
+    never_equal,
+)
 from backpass.derivation.language.parse import Misfit, Part, Unreadable
 from backpass.expressions import exact
 

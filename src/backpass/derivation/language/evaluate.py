@@ -15,9 +15,9 @@ from lark import Token, Tree
 from lark.visitors import Interpreter
 
 from backpass.derivation.language.calculus import Calculus, Value
-from backpass.derivation.language.functions import Call
 from backpass.derivation.language.names import (
     LOSS,
+    Call,
     Expression,
     Path,
     Reference,

@@ -10,16 +10,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection
-from dataclasses import dataclass
 
 from lark import Token, Tree
 from lark.tree import Meta
 
 from backpass.derivation.language.names import (
-    Expression,
     Function,
     Scope,
-    Shape,
     accent_and_name,
     canonical,
     is_special,
@@ -37,30 +34,6 @@ BUILT_IN = {
     "relu": r" = \max(0, x)",
     "mean": r" = \frac{\sum_i x_i}{\sum_i x_i^0}",
 }
-
-
-@dataclass(frozen=True, eq=False)
-class Call:
-    """A function at one place: its body, analysed for the argument's shape.
-
-    `sides` are the dimensions of the function's letters. An `elementwise` call applies
-    a function of a number to each element of an array. A function of a row whose value
-    has the row's length is a row.
-    """
-
-    place: tuple[Part, int]
-    function: Function
-    body: Expression
-    sides: Shape
-    elementwise: bool
-    is_row: bool
-
-    @property
-    def shape(self) -> Shape:
-        if self.is_row:
-            return ("1", *self.sides)
-        sides = (*self.sides, "1") if len(self.sides) == 1 else self.sides
-        return sides or self.body.shape
 
 
 def define_function(scope: Scope, line: Line) -> None:

@@ -6,15 +6,11 @@ import itertools
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from lark import Token, Tree
 
 from backpass.derivation.language.parse import Line, Part, Unreadable, parse, tokens_of
-
-if TYPE_CHECKING:
-    from backpass.derivation.language.functions import Call
-    from backpass.derivation.language.patterns import Axis, Grid
+from backpass.derivation.language.patterns import Axis, Grid
 
 # The places of nested calls, outermost first, and a place in the innermost body.
 Path = tuple[tuple[Part, int], ...]
@@ -116,6 +112,30 @@ class Expression:
         ]
         calls = itertools.chain.from_iterable(self.calls.values())
         return own + [(c.place, *path) for c in calls for path in c.body.compared]
+
+
+@dataclass(frozen=True, eq=False)
+class Call:
+    """A function at one place: its body, analysed for the argument's shape.
+
+    `sides` are the dimensions of the function's letters. An `elementwise` call applies
+    a function of a number to each element of an array. A function of a row whose value
+    has the row's length is a row.
+    """
+
+    place: tuple[Part, int]
+    function: Function
+    body: Expression
+    sides: Shape
+    elementwise: bool
+    is_row: bool
+
+    @property
+    def shape(self) -> Shape:
+        if self.is_row:
+            return ("1", *self.sides)
+        sides = (*self.sides, "1") if len(self.sides) == 1 else self.sides
+        return sides or self.body.shape
 
 
 class Scope:
@@ -476,3 +496,19 @@ def _without_power(tree: Tree) -> tuple[Tree, str]:
 def in_words(shape: Shape) -> str:
     """Describe a shape for a message."""
     return f"a matrix of shape {' × '.join(shape)}" if shape else "a number"
+
+
+def never_equal(one: Shape, other: Shape) -> bool:
+    """Whether two shapes of the same kind (columns, rows, or matrices) differ in every
+    reading.
+
+    Texts also add a number or a column to a matrix, and do not always tell a row from a
+    column.
+    """
+    kinds = [[side == "1" for side in shape] for shape in (one, other)]
+    return kinds[0] == kinds[1] and any(map(differ, one, other))
+
+
+def differ(one: str, other: str) -> bool:
+    """Whether two sides differ at some sizes that are not 1."""
+    return one != other and not one.isdigit() and not other.isdigit()
