@@ -15,8 +15,9 @@ import numpy as np
 import sympy
 
 from backpass.derivation.language.analysis import Analysis
+from backpass.derivation.language.calculus import Value
 from backpass.derivation.language.definitions import assume, define
-from backpass.derivation.language.evaluate import Evaluator, Point, Value
+from backpass.derivation.language.evaluate import Evaluator
 from backpass.derivation.language.functions import define_function
 from backpass.derivation.language.indices import LARGEST
 from backpass.derivation.language.names import Expression, Scope, in_words
@@ -27,6 +28,7 @@ from backpass.derivation.language.parse import (
     Part,
     Unreadable,
 )
+from backpass.derivation.language.values.points import Point
 from backpass.expressions import exact
 
 TRIALS = 3

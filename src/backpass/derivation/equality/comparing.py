@@ -24,13 +24,8 @@ from backpass.derivation.equality.regions import (
     other_regions,
 )
 from backpass.derivation.language.analysis import Analysis
-from backpass.derivation.language.evaluate import (
-    DRAWS_OF_A_SCALE,
-    SCALES,
-    Evaluator,
-    Point,
-    Value,
-)
+from backpass.derivation.language.calculus import Value
+from backpass.derivation.language.evaluate import Evaluator
 from backpass.derivation.language.names import (
     LOSS,
     Expression,
@@ -39,6 +34,7 @@ from backpass.derivation.language.names import (
     never_equal,
 )
 from backpass.derivation.language.parse import Misfit, Part, Unreadable
+from backpass.derivation.language.values.points import DRAWS_OF_A_SCALE, SCALES, Point
 from backpass.expressions import exact
 
 # The points around which a line with a comparison is tried, at each size.

@@ -15,8 +15,9 @@ from typing import TypeAlias
 import numpy as np
 import sympy
 
-from backpass.derivation.language.evaluate import SCALES, STEPS, Evaluator
+from backpass.derivation.language.evaluate import Evaluator
 from backpass.derivation.language.names import Path
+from backpass.derivation.language.values.points import SCALES, STEPS
 
 Place: TypeAlias = dict[sympy.Symbol, sympy.Expr]  # a number for each symbol
 
