@@ -24,7 +24,7 @@ from backpass.derivation.text.defining import declared, define, defines
 from backpass.derivation.text.directives import follow
 from backpass.derivation.text.knowledge import Knowledge
 from backpass.derivation.text.limit import TooLong, limited
-from backpass.derivation.text.members import agree, equality
+from backpass.derivation.text.members import Equation, equality
 from backpass.derivation.text.passages import Text
 from backpass.derivation.text.refusal import refusal
 from backpass.derivation.text.rewriting import depends_on_layout, not_an_equation
@@ -129,11 +129,9 @@ def _on_members(
     progress: Callable[[int], None],
     seconds: float,
 ) -> Iterator[Verdict]:
-    """Judge the members after the left one: `anchor` is the last one that was right,
-    `blamed` a refused one after it, and the free indices are those of `first`."""
-    document = known.document
-    head = known.part(left)
-    first, anchor, blamed = head, head, None
+    """Judge the members after the left one."""
+    document, head = known.document, known.part(left)
+    equation = Equation(head, beside, head, head)
     defining = defines(known, head)
     for member in rest:
         progress(document.line_of(member))
@@ -144,30 +142,28 @@ def _on_members(
             except Unreadable as error:
                 yield _unread(known, member, 0, error)
             else:
-                defining, anchor = False, part
+                defining, equation.anchor = False, part
             continue
-        above = document.line(anchor.start)
+        first, anchor = equation.first, equation.anchor
+        line = document.line(anchor.start)
         compare = partial(equality, known, first, anchor, part, beside, membership)
         try:
             try:
                 basis = _in_time(known, part, seconds, compare)
             except Refused as refused:
-                explain = partial(
-                    _unequal, known, member, head, first, anchor, blamed, part, beside,
-                    refused,
-                )  # fmt: skip
+                explain = partial(refusal, known, equation, member, part, refused)
                 verdict = _in_time(known, part, seconds, explain)
                 if verdict.kind in ("refused", "follows"):
-                    blamed = part
+                    equation.blamed = part
                 yield verdict
                 continue
         except Unreadable as error:
-            yield _unread(known, member, above, error)
+            yield _unread(known, member, line, error)
             if error.part == anchor:
-                first = anchor = part
+                equation.first = equation.anchor = part
         else:
-            yield verdict_on(document, "equal", member, above, basis=basis)
-            anchor, blamed = part, None
+            yield verdict_on(document, "equal", member, line, basis=basis)
+            equation.anchor, equation.blamed = part, None
 
 
 def _in_time(known: Knowledge, part: Part, seconds: float, judge: Callable[[], T]) -> T:
@@ -179,28 +175,6 @@ def _in_time(known: Knowledge, part: Part, seconds: float, judge: Callable[[], T
         scope_of(known.now.lines)[1].clear()  # some may be incomplete
         message = f"it took longer than {seconds:g} s: write it in smaller steps"
         raise Unreadable(message, part) from None
-
-
-def _unequal(
-    known: Knowledge,
-    member: Text,
-    head: Part,
-    first: Part,
-    anchor: Part,
-    blamed: Part | None,
-    part: Part,
-    beside: Beside,
-    refused: Refused,
-) -> Verdict:
-    """Return the verdict on two members that differ: "follows" if the second equals
-    the refused member before it."""
-    if blamed and agree(known, first, blamed, part, beside):
-        document, line = known.document, known.document.line(blamed.start)
-        message = f"it follows from line {document.place(line)}, which is refused"
-        if line == document.line_of(member):
-            message = "it equals an earlier side of this line, which is refused"
-        return verdict_on(document, "follows", member, line, message)
-    return refusal(known, member, head, anchor, part, beside, refused)
 
 
 def _unread(known: Knowledge, member: Text, line: int, error: Unreadable) -> Verdict:

@@ -26,13 +26,9 @@ import re
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from lark import Lark, Token, Tree
 from lark.exceptions import UnexpectedEOF, UnexpectedInput
-
-if TYPE_CHECKING:
-    from backpass.derivation.book.derivation import Derivation
 
 KEYWORDS = (
     "given", "constant", "let", "assume", "slice", "factor", "layout", "note",
@@ -48,10 +44,10 @@ _CONDITION = re.compile(r"\\q?quad\s*\((?P<conditions>[^()]*)\)\s*$")
 class DerivationError(ValueError):
     """Raised for a derivation that is wrong or cannot be read.
 
-    If it could be read, `derivation` shows its wrong lines.
+    If it could be read, `derivation` is the `Derivation`, which shows its wrong lines.
     """
 
-    derivation: Derivation | None = None
+    derivation: object | None = None
 
 
 class Unreadable(DerivationError):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from backpass.derivation.equality.check import scope_of
 from backpass.derivation.equality.comparing import (
     DRAWS,
@@ -23,6 +25,21 @@ from backpass.derivation.text.certainty import (
 )
 from backpass.derivation.text.knowledge import Knowledge
 from backpass.derivation.text.verdict import Basis
+
+
+@dataclass
+class Equation:
+    """An equation as it is judged, member by member.
+
+    `anchor` is the last member that was right, at first the left one, and `blamed` a
+    refused one after it. The free indices are those of `first`.
+    """
+
+    head: Part
+    beside: Beside
+    first: Part
+    anchor: Part
+    blamed: Part | None = None
 
 
 def equality(

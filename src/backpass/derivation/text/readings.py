@@ -19,26 +19,20 @@ from backpass.derivation.language.parse import (
     span_of,
     tokens_of,
 )
-from backpass.derivation.text.beside import Beside
 from backpass.derivation.text.knowledge import Knowledge
-from backpass.derivation.text.members import agree
+from backpass.derivation.text.members import Equation, agree
 
 
 def other_reading(
-    known: Knowledge,
-    head: Part,
-    anchor: Part,
-    part: Part,
-    beside: Beside,
-    chain: Chain,
+    known: Knowledge, equation: Equation, part: Part, chain: Chain
 ) -> str:
-    """Return what to ask or to say if two members that differ may be equal in another
-    reading; otherwise ""."""
+    """Return what to ask or to say if a member that differs from the last right one may
+    equal it in another reading; otherwise ""."""
     return (
         _summed_twice(chain)
         or _held(known, chain)
         or _at_a_point(chain)
-        or _other_layout(known, head, anchor, part, beside)
+        or _other_layout(known, equation, part)
     )
 
 
@@ -129,15 +123,14 @@ def _at_a_point(chain: Chain) -> str:
     return ""
 
 
-def _other_layout(
-    known: Knowledge, head: Part, anchor: Part, part: Part, beside: Beside
-) -> str:
+def _other_layout(known: Knowledge, equation: Equation, part: Part) -> str:
     """Return what to say if the members are equal in numerator layout; otherwise
     ""."""
+    head, anchor = equation.head, equation.anchor
     if known.scope.layout or r"\partial" not in f"{anchor.text} {part.text}":
         return ""
     words = Part("numerator", 0, "numerator")
     with known.supposing(Line("layout", None, words, None, "")):
-        if agree(known, head, anchor, part, beside):
+        if agree(known, head, anchor, part, equation.beside):
             return "it holds only in numerator layout: say layout numerator"
     return ""

@@ -13,42 +13,40 @@ from backpass.derivation.language.functions import (
     parameters_of,
 )
 from backpass.derivation.language.parse import Part, Unreadable, parse
-from backpass.derivation.text.beside import Beside
 from backpass.derivation.text.knowledge import Knowledge
+from backpass.derivation.text.members import Equation, agree
 from backpass.derivation.text.passages import Text
 from backpass.derivation.text.readings import other_reading
 from backpass.derivation.text.verdict import Counterexample, Verdict, verdict_on
 
 
 def refusal(
-    known: Knowledge,
-    member: Text,
-    head: Part,
-    anchor: Part,
-    part: Part,
-    beside: Beside,
-    refused: Refused,
+    known: Knowledge, equation: Equation, member: Text, part: Part, refused: Refused
 ) -> Verdict:
-    """Return the verdict on two members that differ: "not readable" if they would be
-    equal in another reading, otherwise "refused". A definition that may not have been
-    meant is forgotten."""
-    document, line = known.document, known.document.line(anchor.start)
-    message = _not_a_claim(known, head) if anchor == head else ""
-    message = message or other_reading(known, head, anchor, part, beside, refused.chain)
+    """Return the verdict on a member that differs from the last right one: "follows" if
+    it equals the refused member before it, "not readable" if it would be right in
+    another reading, otherwise "refused".
+
+    A definition that may not have been meant is forgotten.
+    """
+    document, anchor, blamed = known.document, equation.anchor, equation.blamed
+    if blamed and agree(known, equation.first, blamed, part, equation.beside):
+        line = document.line(blamed.start)
+        message = f"it follows from line {document.place(line)}, which is refused"
+        if line == document.line_of(member):
+            message = "it equals an earlier side of this line, which is refused"
+        return verdict_on(document, "follows", member, line, message)
+    line, to_left = document.line(anchor.start), anchor == equation.head
+    message = _not_a_claim(known, anchor) if to_left else ""
+    message = message or other_reading(known, equation, part, refused.chain)
     if message:
         return verdict_on(document, "not readable", member, line, message)
     where, expected, found = counterexample(refused.mistake, refused.evaluator)
-    verdict = verdict_on(
-        document,
-        "refused",
-        member,
-        line,
-        _hint(refused),
-        known.basis(refused.chain.expressions, (refused.evaluator.sizes,), 0),
-        Counterexample(tuple(where), expected, found),
-    )
-    compared = " ".join(anchor.text.split())
-    return replace(verdict, compared=compared, to_left=anchor == head)
+    basis = known.basis(refused.chain.expressions, (refused.evaluator.sizes,), 0)
+    example = Counterexample(tuple(where), expected, found)
+    hint = _hint(refused)
+    verdict = verdict_on(document, "refused", member, line, hint, basis, example)
+    return replace(verdict, compared=" ".join(anchor.text.split()), to_left=to_left)
 
 
 def _not_a_claim(known: Knowledge, head: Part) -> str:
