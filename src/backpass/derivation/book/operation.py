@@ -94,7 +94,8 @@ class Operation:
             for name, variable in self.inputs.items()
         ]
         options = {
-            key: self._option(value, evaluator) for key, value in self.options.items()
+            key: _option(value, self.scope, evaluator)
+            for key, value in self.options.items()
         }
         y, saved = self._run("forward", evaluator, *arguments, **options)
         self.marks = self._marks(saved, evaluator)
@@ -277,15 +278,6 @@ class Operation:
             shape[two : two + 2] = [shape[two] * shape[two + 1]]
         return shape
 
-    def _option(self, value: object, evaluator: Evaluator) -> object:
-        if not isinstance(value, str):
-            return value
-        if value in evaluator.sizes:
-            return evaluator.sizes[value]
-        if value in self.scope.variables:
-            return evaluator.calculus.element(self.scope.variables[value], ())
-        return value
-
     def _compare(
         self, derived: Value, returned, what: str, function: str, evaluator: Evaluator
     ) -> None:
@@ -324,6 +316,17 @@ class Operation:
             return calculus.expand(value).xreplace(self.marks)
 
         return exact.Definitions(definition_of, expand)
+
+
+def _option(value: object, scope: Scope, evaluator: Evaluator) -> object:
+    """Return an option's value; a string may name a dimension or a variable."""
+    if not isinstance(value, str):
+        return value
+    if value in evaluator.sizes:
+        return evaluator.sizes[value]
+    if value in scope.variables:
+        return evaluator.calculus.element(scope.variables[value], ())
+    return value
 
 
 def _candidates(name: str, names: dict[str, str]) -> list[str]:

@@ -117,13 +117,8 @@ class Calculus:
 
     def expand(self, value: sympy.Expr) -> sympy.Expr:
         """Express a number in terms of the inputs."""
-        return value.xreplace(
-            {
-                s: self._expand_symbol(s)
-                for s in value.free_symbols
-                if self.definition(s) is not None
-            }
-        )
+        defined = [s for s in value.free_symbols if self.definition(s) is not None]
+        return value.xreplace({s: self._expand_symbol(s) for s in defined})
 
     def _expand_symbol(self, symbol: sympy.Symbol) -> sympy.Expr:
         if symbol not in self._expanded:
