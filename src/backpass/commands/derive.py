@@ -122,9 +122,9 @@ class Judged(NamedTuple):
 
 def run(arguments: argparse.Namespace, say: Callable[[str], None]) -> int:
     """Print the verdicts; return the exit status. ``say`` prints a line."""
-    from backpass.derivation import Unreadable
     from backpass.derivation.document import form_of, read_document
     from backpass.derivation.judge import judge
+    from backpass.derivation.language.parse import Unreadable
     from backpass.verify.progress import Progress
 
     names, error = arguments.files, arguments.parser.error
