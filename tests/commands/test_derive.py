@@ -10,7 +10,6 @@ import yaml
 
 from backpass.cli import COMMANDS, main
 from backpass.derivation.document import form_of
-from backpass.derivation.judge import _Judging
 
 RIGHT = "<!-- derive: given x \\in \\mathbb{R}^n -->\n$$ \\sum_j 2 x_j = 2 \\sum_j x_j $$\n"
 WRONG = RIGHT.replace("= 2", "= 3")
@@ -35,7 +34,7 @@ def test_a_line_that_takes_too_long_is_not_readable(capsys, monkeypatch):
         while True:
             pass
 
-    monkeypatch.setattr(_Judging, "_compare", busy)
+    monkeypatch.setattr("backpass.derivation.judge.equality", busy)
     status, shown = run(capsys, monkeypatch, RIGHT, "--seconds", "0.05")
     assert (status, "line 2: not readable: it took longer than 0.05 s" in " ".join(shown.split())) == (
         0,

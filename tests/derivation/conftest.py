@@ -2,7 +2,7 @@
 
 import pytest
 
-from backpass.derivation import derivation
+from backpass.derivation.book import derivation
 
 
 @pytest.fixture(autouse=True)

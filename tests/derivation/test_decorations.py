@@ -2,7 +2,7 @@
 
 import pytest
 
-from backpass.derivation.decorations import decorations
+from backpass.derivation.text.decorations import decorations
 
 from .judging import kinds, one
 

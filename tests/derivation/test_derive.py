@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from backpass.derivation import DerivationError, Unreadable, derive
-from backpass.derivation.check import trial_sizes
+from backpass.derivation.equality.check import trial_sizes
 
 NAMES = ("softmax", "log-softmax", "layer-norm", "matmul", "linear", "attention")
 

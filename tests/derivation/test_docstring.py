@@ -9,7 +9,7 @@ import pytest
 import backpass
 from backpass import ops
 from backpass.derivation import DerivationError
-from backpass.derivation.docstring import formulas
+from backpass.derivation.book.docstring import formulas
 
 
 @pytest.mark.parametrize("stem", ops.STEMS)

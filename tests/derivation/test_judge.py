@@ -8,8 +8,8 @@ import pytest
 
 from backpass.derivation import derive
 from backpass.derivation.document import form_of, read_document
-from backpass.derivation.judge import _Judging, judge
-from backpass.derivation.parse import Unreadable
+from backpass.derivation.judge import equality, judge
+from backpass.derivation.language.parse import Unreadable
 
 from .judging import kinds, one, verdicts
 
@@ -211,14 +211,12 @@ def test_a_layout_that_is_not_stated():
 
 
 def test_a_line_that_takes_too_long_is_not_readable(monkeypatch):
-    compare = _Judging._compare
-
-    def slow(self, first, anchor, part, *rest):
+    def slow(known, first, anchor, part, *rest):
         if "7" in part.text:
             signal.raise_signal(signal.SIGPROF)  # as the timer does after the time limit
-        return compare(self, first, anchor, part, *rest)
+        return equality(known, first, anchor, part, *rest)
 
-    monkeypatch.setattr(_Judging, "_compare", slow)
+    monkeypatch.setattr("backpass.derivation.judge.equality", slow)
     handler, timer = signal.getsignal(signal.SIGPROF), signal.getitimer(signal.ITIMER_PROF)
     text = r"$$\begin{aligned} \sum_i y_i &= 7 \\ &= (\sum_i x_i)^2 \end{aligned}$$"
     document = read_document(text, "markdown")
@@ -230,7 +228,7 @@ def test_a_line_that_takes_too_long_is_not_readable(monkeypatch):
 
 
 def test_an_explanation_that_takes_too_long_is_not_readable(monkeypatch):
-    monkeypatch.setattr(_Judging, "_refusal", lambda *_: signal.raise_signal(signal.SIGPROF))
+    monkeypatch.setattr("backpass.derivation.judge.refusal", lambda *_: signal.raise_signal(signal.SIGPROF))
     text = "$$ x_1 = x_2 = x_1 $$"
     found = judge(read_document(text, "markdown"), GIVEN, seconds=600)
     assert [verdict.kind for verdict in found] == ["not readable", "equal"]

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from backpass.derivation.limit import TooLong, limited
+from backpass.derivation.text.limit import TooLong, limited
 
 pytestmark = pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="the system has no timers")
 

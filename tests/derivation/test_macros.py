@@ -2,7 +2,7 @@
 
 import pytest
 
-from backpass.derivation.macros import Expander
+from backpass.derivation.text.macros import Expander
 
 from .judging import kinds, verdicts
 

@@ -2,10 +2,11 @@
 
 import pytest
 
-from backpass.derivation.document import Text, read_document
+from backpass.derivation.document import read_document
 from backpass.derivation.judge import judge
-from backpass.derivation.notation import notation
-from backpass.derivation.parse import Unreadable
+from backpass.derivation.language.parse import Unreadable
+from backpass.derivation.text.notation import notation
+from backpass.derivation.text.passages import Text
 
 
 def text(characters):

@@ -5,9 +5,9 @@ import re
 import pytest
 
 from backpass.derivation import Unreadable, derive
-from backpass.derivation.analysis import Analysis
-from backpass.derivation.evaluate import Evaluator
-from backpass.derivation.parse import _parser, read
+from backpass.derivation.language.analysis import Analysis
+from backpass.derivation.language.evaluate import Evaluator
+from backpass.derivation.language.parse import _parser, read
 
 GIVEN = "given x, y \\in \\mathbb{R}^n, W \\in \\mathbb{R}^{n \\times p}\nconstant \\epsilon \\in \\mathbb{R}_{>0}\n"
 

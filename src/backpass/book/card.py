@@ -19,7 +19,7 @@ from backpass.book.network_map import page_of
 from backpass.contract.shapes import is_product, letters_of, parse
 from backpass.cost import Flops
 from backpass.cost.shorter import shorter, to_latex
-from backpass.derivation.docstring import formulas
+from backpass.derivation.book.docstring import formulas
 from backpass.verify.drawing import draw, options_for
 
 # The lengths of the leading axis and of the letters in the forward that is run.

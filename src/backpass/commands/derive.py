@@ -16,7 +16,7 @@ from backpass.text.table import aligned
 
 if TYPE_CHECKING:
     from backpass.derivation.document import Document
-    from backpass.derivation.verdict import Basis, Verdict
+    from backpass.derivation.text.verdict import Basis, Verdict
 
 EPILOG = r"""
 examples:
@@ -124,7 +124,7 @@ def run(arguments: argparse.Namespace, say: Callable[[str], None]) -> int:
     """Print the verdicts; return the exit status. ``say`` prints a line."""
     from backpass.derivation.document import form_of, read_document
     from backpass.derivation.judge import judge
-    from backpass.derivation.parse import Unreadable
+    from backpass.derivation.language.parse import Unreadable
     from backpass.verify.progress import Progress
 
     names, error = arguments.files, arguments.parser.error

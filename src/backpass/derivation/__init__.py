@@ -17,8 +17,8 @@ of the output must be that operation's `forward`, and the last line for each inp
 `backward`.
 """
 
-from backpass.derivation.derivation import Derivation, derive
-from backpass.derivation.flips import Flip, Survivor
-from backpass.derivation.parse import DerivationError, Unreadable
+from backpass.derivation.book.derivation import Derivation, derive
+from backpass.derivation.book.flips import Flip, Survivor
+from backpass.derivation.language.parse import DerivationError, Unreadable
 
 __all__ = ["Derivation", "DerivationError", "Flip", "Survivor", "Unreadable", "derive"]

@@ -9,160 +9,20 @@ from __future__ import annotations
 
 import json
 import re
-from bisect import bisect_left
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field, replace
 
-from backpass.derivation.decorations import BRACED, decorations, framed
-from backpass.derivation.macros import Expander
-from backpass.derivation.parse import Part, Unreadable
+from backpass.derivation.text.contents import Comment, Document, Heading, Item
+from backpass.derivation.text.displays import (
+    ENVIRONMENTS,
+    IMPLIES,
+    PERCENT,
+    Display,
+    display_of,
+)
+from backpass.derivation.text.macros import Expander
+from backpass.derivation.text.passages import Text
 
-FORMS = ("markdown", "latex", "notebook")
-
-
-@dataclass(frozen=True)
-class Text:
-    """Characters, each with its place in the source."""
-
-    characters: str
-    origins: tuple[int, ...]
-
-    def __getitem__(self, span: slice) -> Text:
-        return Text(self.characters[span], self.origins[span])
-
-    def __add__(self, other: Text) -> Text:
-        """Join two texts by a space."""
-        if not self.characters or not other.characters:
-            return other if other.characters else self
-        origins = (*self.origins, other.origins[0], *other.origins)
-        return Text(f"{self.characters} {other.characters}", origins)
-
-    def strip(self) -> Text:
-        start = len(self.characters) - len(self.characters.lstrip())
-        return self[start : len(self.characters.rstrip())]
-
-    def replaced(self, pattern: re.Pattern[str], by: str = "") -> Text:
-        """Return the text with each match replaced by a template, or by spaces if the
-        template is empty."""
-        found: list[str] = []
-        origins: list[int] = []
-        at = 0
-        for match in pattern.finditer(self.characters):
-            start, end = match.span()
-            new = match.expand(by) if by else " " * (end - start)
-            found += [self.characters[at:start], new]
-            origins += self.origins[at:start]
-            origins += (
-                [self.origins[start]] * len(new) if by else self.origins[start:end]
-            )
-            at = end
-        found.append(self.characters[at:])
-        return Text("".join(found), (*origins, *self.origins[at:]))
-
-    def blanked(self, spans: list[tuple[int, int]]) -> Text:
-        """Return the text with spaces in some places."""
-        found = self.characters
-        for start, end in spans:
-            found = found[:start] + " " * (end - start) + found[end:]
-        return Text(found, self.origins)
-
-    def part(self, source: str) -> Passage:
-        """Return the text as a piece of mathematics of the source."""
-        text = self.strip()
-        start = text.origins[0] if text.origins else (self.origins or (0,))[0]
-        return Passage(source, start, text.characters, text.origins)
-
-
-@dataclass(frozen=True)
-class Passage(Part):
-    """A piece of mathematics whose characters stand at `origins` of the source."""
-
-    origins: tuple[int, ...] = ()
-
-    def pointer(self, position: int) -> str:
-        at = self.start
-        if self.origins:
-            last = len(self.origins) - 1
-            at = self.origins[min(position, last)] + (position > last)
-        return Part(self.source, at, "").pointer(0)
-
-
-@dataclass(frozen=True)
-class Comment:
-    """The definitions in a comment, each as one text."""
-
-    directives: tuple[Text, ...]
-    start: int
-
-
-@dataclass(frozen=True)
-class Heading:
-    """A heading; `level` is 1 for the highest."""
-
-    level: int
-    start: int
-
-
-@dataclass(frozen=True)
-class Display:
-    """A display: its rows as written, without commands that print nothing or a number.
-
-    `starts` says for each row whether it begins with an alignment.
-    """
-
-    rows: tuple[Text, ...]
-    starts: tuple[bool, ...]
-    joined: bool  # whether all rows are one formula, as in multline
-    start: int
-    end: int
-
-
-Item = Comment | Heading | Display
-
-
-@dataclass(frozen=True)
-class Document:
-    """A text, and its displays, headings and comments.
-
-    `cells` are the lines on which a notebook's cells begin, each with the cell's
-    number. `expanded` is the text with its macros expanded. `faults` are the reasons
-    why a macro was not, by the place of its use.
-    """
-
-    source: str
-    items: tuple[Item, ...]
-    cells: tuple[tuple[int, int], ...]
-    expanded: Text
-    faults: dict[int, str] = field(default_factory=dict)
-
-    def line(self, start: int) -> int:
-        """Return the number of the line in which a place is."""
-        return self.source.count("\n", 0, start) + 1
-
-    def written(self, start: int, end: int) -> str:
-        """Return what stands between two places, with its macros expanded."""
-        first, last = (bisect_left(self.expanded.origins, at) for at in (start, end))
-        return self.expanded.characters[first:last]
-
-    def explained(self, error: Unreadable) -> str:
-        """Return an error's message, or the reason if it shows a macro that was not
-        expanded."""
-        part = error.part
-        if part is not None:
-            at = part.start
-            if isinstance(part, Passage) and part.origins:
-                at = part.origins[min(error.position, len(part.origins) - 1)]
-            if at in self.faults:
-                return str(Unreadable(self.faults[at], Part(self.source, at, "")))
-        return str(error)
-
-    def place(self, line: int) -> str:
-        """Return where a line is, in words: its number, or in a notebook the numbers of
-        its cell and of the line in the cell."""
-        for first, number in reversed(self.cells):
-            if first <= line:
-                return f"cell {number}, line {line - first + 1}"
-        return str(line)
+__all__ = ["Document", "directives", "form_of", "read_document"]
 
 
 def form_of(name: str, source: str) -> str:
@@ -240,14 +100,11 @@ def _of_notebook(source: str) -> tuple[str, tuple[tuple[int, int], ...]]:
 
 # ---- scanning ------------------------------------------------------------------------
 
-_ENVIRONMENTS = (
-    r"equation|align|gather|multline|eqnarray|flalign|alignat|displaymath|math"
-)
 _DISPLAYS = rf"""
     (?<!\\)\$\$(?P<dollars>.*?)(?<!(?<!\\)\\)\$\$
   | ^[ \t]*\\\\\[(?P<escaped>.*?)\\\\\]
   | (?<!\\)\\\[(?P<brackets>.*?)(?<!\\)\\\]
-  | \\begin\{{(?P<environment>(?:{_ENVIRONMENTS})\*?)\}}(?P<body>.*?)\\end\{{(?P=environment)\}}
+  | \\begin\{{(?P<environment>(?:{ENVIRONMENTS})\*?)\}}(?P<body>.*?)\\end\{{(?P=environment)\}}
 """
 _FLAGS = re.S | re.M | re.X
 _MARKDOWN = re.compile(
@@ -262,12 +119,11 @@ _MARKDOWN = re.compile(
     """,
     _FLAGS,
 )
-_PERCENT = r"(?:(?<!\\)|(?<=(?<!\\)\\\\))%"  # a comment starts at % and \\%, not at \%
 _LATEX = re.compile(
     rf"""
     \\begin\{{(?P<verbatim>verbatim|lstlisting|minted|comment)\*?\}}.*?\\end\{{(?P=verbatim)\*?\}}
-  | {_PERCENT}[ \t]*derive:(?P<comment>[^\n]*)
-  | {_PERCENT}[^\n]*
+  | {PERCENT}[ \t]*derive:(?P<comment>[^\n]*)
+  | {PERCENT}[^\n]*
   | \\(?P<heading>part|chapter|section|subsection|subsubsection|paragraph)\*?[\[{{]
   | {_DISPLAYS}
     """,
@@ -319,7 +175,7 @@ def _continued(items: Iterable[Item], source: str) -> list[Item]:
             isinstance(item, Display)
             and isinstance(above, Display)
             and item.rows
-            and re.match(rf"=|{_IMPLIES.pattern}", item.rows[0].characters)
+            and re.match(rf"=|{IMPLIES.pattern}", item.rows[0].characters)
             and _BLANK.fullmatch(source, above.end, item.start)
         ):
             rows, starts = above.rows + item.rows, above.starts + item.starts
@@ -346,278 +202,10 @@ def _items(text: Text, end_of_source: int, scanner: re.Pattern[str]) -> Iterator
         elif group.get("fenced") is not None:
             inner = re.compile(r"^:\w+:[^\n]*$", re.M)
             body = text[slice(*match.span("fenced"))].replaced(inner)
-            yield _display(body, "", is_latex, start, end)
+            yield display_of(body, "", is_latex, start, end)
         else:
             for name in ("dollars", "escaped", "brackets", "body"):
                 if group[name] is not None:
                     body = text[slice(*match.span(name))]
                     kind = group["environment"] or ""
-                    yield _display(body, kind, is_latex, start, end)
-
-
-# Spaces, also those as wide as a formula, and an empty group, which prints nothing.
-_INDENT = re.compile(
-    rf"\A(?:\s|~|\\[,;: ]|\\q?quad(?![a-zA-Z])|\\h?phantom\s*{BRACED}|\{{\}})+"
-)
-_EMPTY = re.compile(r"(?<=[=+\-&])\s*\{\}")
-_COMMENT = re.compile(rf"{_PERCENT}[^\n]*")
-_NOTHING = re.compile(
-    rf"\\(?:label|tag\*?|vphantom)\s*{BRACED}"
-    r"|\\definecolor\s*\{[^{}]*\}\s*\{[^{}]*\}\s*\{[^{}]*\}"
-    r"|\\(?:nonumber|notag|(?:display|text|script|scriptscript)style|allowbreak|nobreak"
-    r"|limits|nolimits|displaylimits|mathstrut|strut)(?![a-zA-Z])|\\!"
-)
-# Also the environments that LaTeX does not allow within $$, as MathJax does.
-_INNER = rf"(?:aligned|split|gathered|alignedat|multlined|(?:{_ENVIRONMENTS})\*?)"
-_OPENS = re.compile(rf"\\begin\{{{_INNER}\}}(?:\[[tbc]\])?(?:\{{\d\}})?")
-_CLOSES = re.compile(rf"\\end\{{{_INNER}\}}")
-_ASIDE = re.compile(rf"\\(?:short)?intertext\s*{BRACED}")
-_BREAK = re.compile(r"\\\\\*?(?:\[\s*-?[\d.]+\s*[a-z]+\s*\])?")
-
-
-def _display(body: Text, kind: str, is_latex: bool, start: int, end: int) -> Display:
-    if is_latex:
-        body = body.replaced(_COMMENT)
-    if kind.startswith("alignat"):
-        body = body.replaced(re.compile(r"\A\s*\{\d\}"))
-    joined = kind.startswith("multline") or r"\begin{multlined}" in body.characters
-    body = body.replaced(_NOTHING).replaced(_EMPTY)
-    body = body.blanked(framed(body.characters))
-    body = body.blanked(decorations(body.characters)).replaced(_OPENS)
-    body = body.replaced(_CLOSES, r"\\\\").replaced(_ASIDE, r"\\\\")
-    if kind.startswith("eqnarray"):
-        body = body.replaced(re.compile("&(?=[^&]*=[^&]*&)"))
-    rows, starts = [], []
-    for row in _rows(body):
-        begins = row.characters.lstrip().startswith("&")
-        row = _unaligned(row).replaced(_INDENT).strip()
-        if row.characters.replace("~", "").strip():
-            rows.append(row)
-            starts.append(begins)
-    return Display(tuple(rows), tuple(starts), joined, start, end)
-
-
-def _rows(body: Text) -> Iterator[Text]:
-    """Split a display at \\\\, but not a matrix within it."""
-    depth, first, at, text = 0, 0, 0, body.characters
-    while at < len(text):
-        if text.startswith(r"\begin", at):
-            depth += 1
-        elif text.startswith(r"\end", at):
-            depth -= 1
-        elif depth == 0 and (match := _BREAK.match(text, at)):
-            yield body[first:at]
-            first = at = match.end()
-            continue
-        at += 2 if text[at] == "\\" else 1
-    yield body[first:]
-
-
-def _unaligned(row: Text) -> Text:
-    """Remove the signs of alignment, but not those within a matrix."""
-    depth, at, found = 0, 0, row.characters
-    while at < len(found):
-        depth += found.startswith(r"\begin", at) - found.startswith(r"\end", at)
-        if found[at] == "&" and depth == 0:
-            found = f"{found[:at]} {found[at + 1 :]}"
-        at += 2 if found[at] == "\\" else 1
-    return Text(found, row.origins)
-
-
-# ---- statements ----------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Statement:
-    """Members that a display sets equal, with the words and conditions beside them.
-
-    `fault` says why the display cannot be split with certainty, or is empty.
-    `conditional` says whether it is a premise, or a conclusion that may need one.
-    """
-
-    members: tuple[Text, ...]
-    beside: tuple[Text, ...] = ()
-    fault: str = ""
-    conditional: bool = False
-
-
-_OPERATOR = r"(?:[+\-=/]|\\(?:cdot|times|odot)(?![a-zA-Z]))"
-_CONTINUES = re.compile(rf"\s*{_OPERATOR}")
-_UNFINISHED = re.compile(rf"{_OPERATOR}\s*$")
-# Also words between equations, which have spaces at their ends.
-_IMPLIES = re.compile(r"\\(?:implies|Rightarrow|Longrightarrow)(?![a-zA-Z])")
-_SPACE = re.compile(
-    r"\\q?quad(?![a-zA-Z])|\\text\s*\{\s+(?:and|or|where)\s+\}"
-    rf"|{_IMPLIES.pattern}"
-)
-_TRAILING = re.compile(r"(?:\\[,;: ]|~|\s|[.,;])+$")
-_DEFINING = re.compile(r":(?==)")
-_COLON_EQUAL = re.compile(r"\\(?:coloneqq|coloneq)(?![a-zA-Z])")
-_LINKS = re.compile(
-    r"^\s*\\text\s*\{\s*(?:,\s*)?(?:and|so|thus|hence|therefore)\s*,?\s*\}\s*$"
-)
-_NUMBER = re.compile(r"\s*(?:\\text\s*\{)?\s*\(\d+(?:\.\d+)*[a-z]?'?\)\s*\}?\s*\Z")
-
-
-def statements(display: Display) -> list[Statement]:
-    """Split a display into statements."""
-    found = []
-    for row, fault in _logical_rows(display):
-        row = row.replaced(_COLON_EQUAL, "=").replaced(_DEFINING)
-        pieces = _pieces(row)
-        # y = x alone is an equation, and beside one a range of an index.
-        if found and _IMPLIES.match(row.characters):
-            found[-1] = replace(found[-1], conditional=True)  # a premise
-        equations = [piece for piece in pieces if _is_equation(piece)] or [
-            piece for piece in pieces[:1] if len(_split(piece, "=")) > 1
-        ]
-        beside = tuple(
-            piece
-            for piece in pieces
-            if piece not in equations
-            and not _LINKS.match(piece.characters)
-            and not _NUMBER.match(piece.characters)
-        )
-        if not equations:
-            found.extend(Statement((piece,), (), fault) for piece in pieces)
-        for equation in equations:
-            members = tuple(_split(equation, "="))
-            conditional = _IMPLIES.search(row.characters) is not None
-            if beside and equation is not equations[-1]:
-                fault = "does what stands beside another equation hold for this one?"
-            found.append(Statement(members, beside, fault, conditional))
-            fault = ""
-    return found
-
-
-def _logical_rows(display: Display) -> Iterator[tuple[Text, str]]:
-    """Yield the rows, each joined to those that continue it, and their faults."""
-    rows: list[tuple[Text, str]] = []
-    aligned_first = bool(display.starts) and display.starts[0]
-    following = [*display.rows, Text("", ())][1:]
-    for row, begins, below in zip(display.rows, display.starts, following, strict=True):
-        if rows and (display.joined or _goes_on(rows[-1][0], row)):
-            above, fault = rows[-1]
-            rows[-1] = _without_end(above) + row, fault
-        elif rows and re.match(r"\s*-", row.characters) and (begins or aligned_first):
-            if begins and not aligned_first:
-                rows[-1] = rows[-1][0] + row, rows[-1][1]
-                continue
-            why = (
-                "does the row that begins with - continue the row above, or begin anew?"
-            )
-            rows[-1] = rows[-1][0], why
-            rows.append((row, why))
-        elif rows and not _stands_alone(row, below):
-            why = "does the row without = continue the row above?"
-            rows[-1] = rows[-1][0], why
-            rows.append((row, why))
-        else:
-            rows.append((row, ""))
-    return iter(rows)
-
-
-def _stands_alone(row: Text, below: Text) -> bool:
-    """Whether a row is an equation, a declaration, or the left side of the next row."""
-    text = row.characters
-    return (
-        len(_split(row, "=")) > 1 or r"\in" in text or below.characters.startswith("=")
-    )
-
-
-def _goes_on(above: Text, row: Text) -> bool:
-    start = row.characters.lstrip()
-    if start.startswith("-"):
-        return (
-            len(_split(row, "=")) == 1
-            or _UNFINISHED.search(above.characters) is not None
-        )
-    return (
-        _CONTINUES.match(start) is not None
-        or _UNFINISHED.search(above.characters) is not None
-        or _depth(above.characters) != 0
-    )
-
-
-def _without_end(text: Text) -> Text:
-    """Remove punctuation and spaces from the end."""
-    match = _TRAILING.search(text.characters)
-    if match and not text.characters[: match.start()].endswith("\\"):
-        return text[: match.start()]
-    return text
-
-
-def _pieces(row: Text) -> list[Text]:
-    """Split a row at wide spaces, unless they only surround a sign."""
-    pieces: list[Text] = []
-    for piece in _split(row, _SPACE):
-        piece = piece.strip()
-        if not piece.characters:
-            continue
-        if pieces and (
-            _CONTINUES.match(piece.characters)
-            or _UNFINISHED.search(pieces[-1].characters)
-        ):
-            pieces[-1] += piece
-        else:
-            pieces.append(piece)
-    return [_without_end(piece) for piece in pieces]
-
-
-_INDEX_RANGE = re.compile(
-    r"^\s*\(?\s*[a-zA-Z]\s*=\s*(?:[a-zA-Z]|1\s*,.*)\s*\)?\s*$", re.S
-)
-
-
-# Words, and not the name of a function or a number: \text{softmax}(x)_i = …
-_WORDS = re.compile(
-    r"\s*(?:\\forall|\\(?:text|mbox|mathrm)\s*\{(?:[^{}]*\s|\s*(?:if|for|where|when|with|and|or)\s*)\})"
-)
-
-
-def _is_equation(piece: Text) -> bool:
-    text = piece.characters
-    return (
-        len(_split(piece, "=")) > 1
-        and not _INDEX_RANGE.match(text)
-        and not _WORDS.match(text)
-    )
-
-
-def _split(text: Text, sign: str | re.Pattern[str]) -> list[Text]:
-    """Split a text at a sign outside all brackets."""
-    pattern = re.compile(re.escape(sign)) if isinstance(sign, str) else sign
-    found, first, depth, at, characters = [], 0, 0, 0, text.characters
-    while at < len(characters):
-        if depth == 0 and (match := pattern.match(characters, at)):
-            found.append(text[first:at].strip())
-            first = at = match.end()
-            continue
-        step = 2 if characters[at] == "\\" else 1
-        depth += _change(characters, at)
-        at += step
-    return [*found, text[first:].strip()]
-
-
-def _depth(characters: str) -> int:
-    depth, at = 0, 0
-    while at < len(characters):
-        depth += _change(characters, at)
-        at += 2 if characters[at] == "\\" else 1
-    return depth
-
-
-def _change(characters: str, at: int) -> int:
-    """Return by how much the depth of brackets changes at a character."""
-    if characters.startswith((r"\begin", r"\{"), at):
-        return 1
-    if characters.startswith((r"\end", r"\}"), at):
-        return -1
-    return (characters[at] in "{([") - (characters[at] in "})]")
-
-
-def relocated(error: Unreadable, text: Text, source: str) -> Unreadable:
-    """Return an error in a text as the same error at its place in the source."""
-    start = (error.part.start if error.part else 0) + error.position
-    origin = text.origins[min(start, len(text.origins) - 1)]
-    return Unreadable(error.message, Part(source, origin, ""))
+                    yield display_of(body, kind, is_latex, start, end)

@@ -1,0 +1,1 @@
+"""The derivations of the book: check them, bind them to operations, and show them."""

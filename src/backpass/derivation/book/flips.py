@@ -1,0 +1,482 @@
+"""Make every single mistake in a derivation, and find those not noticed.
+
+The mistakes are in the displayed lines: in a sign, an index, a factor, sin for cos, <
+for >, or a transpose. A flip changes the author's text in one place and is checked as
+if the author had written it. A flip that no check notices is a survivor. It is
+equivalent if the expression it changes has the same value for every index at every
+size, which is decided exactly. If a derivation's only survivors are equivalent, none of
+these mistakes in it would go unnoticed.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import TYPE_CHECKING
+
+import numpy as np
+from lark import Token, Tree
+
+from backpass.derivation.equality.check import (
+    Chain,
+    chain_of,
+    difference,
+    first_mistake,
+)
+from backpass.derivation.language.evaluate import Evaluator
+from backpass.derivation.language.names import Call, Expression
+from backpass.derivation.language.parse import (
+    DECLARING,
+    DerivationError,
+    Line,
+    Part,
+    span_of,
+    tokens_of,
+)
+from backpass.expressions.exact import NotRepresentable
+
+if TYPE_CHECKING:
+    from backpass.derivation.book.derivation import Derivation
+
+Letters = dict[str, str]  # the index letters in scope, with their dimensions
+Edit = tuple[int, int, str, str]  # start, end, replacement, description
+
+
+@dataclass(frozen=True)
+class Flip:
+    """One mistake.
+
+    `line` is a position among all lines. `text` is the whole text of the derivation
+    `piece` with the mistake in it.
+    """
+
+    piece: Derivation
+    line: int
+    number: int
+    side: str
+    description: str
+    text: str
+
+    def __str__(self) -> str:
+        return (
+            f"{self.piece.name} ({self.number}), {self.side} side: {self.description}"
+        )
+
+
+@dataclass(frozen=True)
+class Survivor:
+    """A flip that no check notices, and whether it changes no value."""
+
+    flip: Flip
+    equivalent: bool
+
+    def __str__(self) -> str:
+        return f"{self.flip} {'(the value is the same)' if self.equivalent else '— NOT NOTICED'}"
+
+
+def flips(derivation: Derivation) -> Iterator[Flip]:
+    """Yield every flip of a derivation and of those before it."""
+    places = [(piece, line) for piece in _pieces(derivation) for line in piece.lines]
+    numbers = [number for _, number in derivation.places]
+    for k, (piece, line) in enumerate(places):
+        if not line.numbered:
+            continue
+        for side, expression, letters in _sides(derivation, k, line):
+            for start, end, replacement, description in _all_edits(expression, letters):
+                edited = _edited(expression.part, start, end, replacement)
+                yield Flip(piece, k, numbers[k], side, description, edited)
+        if line.conditions:
+            text = line.conditions.source
+            start = text.rindex("\\q", 0, line.conditions.start)
+            end = text.index(")", line.conditions.start + len(line.conditions.text)) + 1
+            dropped = f"{text[start:end].strip()} dropped"
+            yield Flip(
+                piece, k, numbers[k], "right", dropped, text[:start] + text[end:]
+            )
+
+
+def survivors(derivation: Derivation) -> list[Survivor]:
+    """Return the flips that no check notices."""
+    return [
+        Survivor(flip, _same_value(derivation, flip))
+        for flip in flips(derivation)
+        if not is_caught(derivation, flip)
+    ]
+
+
+def is_caught(derivation: Derivation, flip: Flip) -> bool:
+    """Whether the derivation with the flip fails, in its lines or against an operation
+    that it is bound to."""
+    try:
+        flipped = _with(derivation, flip)
+        if derivation.all_lines[flip.line].kind in ("let", "function"):
+            # Comparing a definition with forward takes less time than evaluating every
+            # statement.
+            _verify_operations(flipped)
+            return _is_wrong(flipped, flipped.chains)
+        old, new = (_statement(one, flip.line) for one in (derivation, flipped))
+        if flip.side == "right" and old.has_cases_of(new):
+            # The rest of the statement is as correct as before. If the flip does not
+            # change the value, backward still equals the last line.
+            return _is_wrong(flipped, [new.pair(flip.line)])
+        if _is_wrong(flipped, [new]):
+            return True
+        _verify_operations(flipped)
+    except (DerivationError, NotRepresentable, ZeroDivisionError):
+        return True
+    return False
+
+
+def _is_wrong(derivation: Derivation, chains: list[Chain]) -> bool:
+    """Whether a line of the chains differs from the line above it at some sizes."""
+    return any(
+        first_mistake(chain, evaluator)
+        for evaluator in derivation.everywhere()
+        for chain in chains
+    )
+
+
+def _verify_operations(derivation: Derivation) -> None:
+    """Raise `DerivationError` if a piece differs from the operation it is bound to."""
+    for piece in _pieces(derivation):
+        if piece.operation or piece.forward:
+            piece.verify_operation()
+
+
+def _statement(derivation: Derivation, line: int) -> Chain:
+    """Return the statement that has a line."""
+    return next(chain for chain in derivation.chains if line in chain.lines)
+
+
+def _pieces(derivation: Derivation) -> list[Derivation]:
+    return [*(_pieces(derivation.after) if derivation.after else []), derivation]
+
+
+def _with(derivation: Derivation, flip: Flip) -> Derivation:
+    """Return the derivation with one piece's text replaced, unchecked.
+
+    If the definitions are still the same, their values and derivatives are shared with
+    the derivation instead of computed again, and so are the statements that the flip is
+    not in.
+    """
+    if flip.piece not in _pieces(derivation):
+        return derivation
+    after = derivation.after and _with(derivation.after, flip)
+    text = flip.text if flip.piece is derivation else derivation.text
+    flipped = type(derivation)(
+        text,
+        derivation.name,
+        after,
+        derivation.operation,
+        derivation.forward,
+        derivation.names,
+        derivation.options,
+        derivation.sizes,
+    )
+    if _definitions(flipped) == _definitions(derivation):
+        flipped.defined = derivation.defined
+        flipped.chains = [
+            chain_of(flipped.all_lines, chain.lines, flipped.scope)
+            if flip.line in chain.lines
+            else chain
+            for chain in derivation.chains
+        ]
+    return flipped
+
+
+def _definitions(derivation: Derivation) -> list[tuple[str, str]]:
+    """Return a derivation's declarations and definitions, as written."""
+    return [
+        (line.kind, line.latex)
+        for line in derivation.all_lines
+        if line.kind in DECLARING
+    ]
+
+
+def _sides(
+    derivation: Derivation, k: int, line: Line
+) -> Iterator[tuple[str, Expression, Letters]]:
+    """Yield the expressions of a line, each with its side and its free letters."""
+    if line.kind == "let":
+        variable = next(
+            v
+            for v in derivation.scope.variables.values()
+            if v.definition and v.definition.part == line.right
+        )
+        assert variable.definition is not None
+        yield (
+            "right",
+            variable.definition,
+            dict(zip(variable.letters, variable.axes, strict=False)),
+        )
+        return
+    if line.kind == "function":
+        for call in _calls(derivation, line):
+            function = call.function
+            yield (
+                "right",
+                call.body,
+                dict(zip(function.letters, call.sides, strict=True)),
+            )
+            return  # the body is the same text in every call
+        return
+    if line.kind == "assume":
+        return
+    chain = _statement(derivation, k)
+    if line.kind == "statement":
+        yield "left", chain.expressions[0], chain.free
+    yield "right", chain.expressions[1 + chain.lines.index(k)], chain.free
+
+
+def _calls(derivation: Derivation, line: Line) -> Iterator[Call]:
+    """Yield the calls of the function that a line defines."""
+    variables = derivation.scope.variables.values()
+    defined = [v.definition for v in variables if v.definition]
+    stated = [e for chain in derivation.chains for e in chain.expressions]
+    for expression in (*defined, *stated):
+        for part in expression.parts:
+            for call, *_ in part.calls.values():
+                if call.function.body == line.right:
+                    yield call
+
+
+def _same_value(derivation: Derivation, flip: Flip) -> bool:
+    """Whether the flipped expression has the original one's value for every index at
+    every size; False for a function's body, which has no value of its own."""
+    if derivation.all_lines[flip.line].kind == "function":
+        return False
+    flipped = _with(derivation, flip)
+    line, new_line = derivation.all_lines[flip.line], flipped.all_lines[flip.line]
+    if bool(line.conditions) != bool(new_line.conditions):
+        return False
+    old = next(
+        e for side, e, _ in _sides(derivation, flip.line, line) if side == flip.side
+    )
+    new, letters = next(
+        (e, free)
+        for side, e, free in _sides(flipped, flip.line, new_line)
+        if side == flip.side
+    )
+    chain = next(
+        (chain for chain in derivation.chains if flip.line in chain.lines), None
+    )
+    for evaluator, new_evaluator in _pairs(derivation, flipped):
+        for indices in (
+            chain.cases(evaluator) if chain else _all_indices(letters, evaluator)
+        ):
+            still = chain.still if chain else frozenset()
+            before = np.vectorize(evaluator.calculus.expand, otypes=[object])(
+                evaluator.value(old, indices, still)
+            )
+            after = np.vectorize(new_evaluator.calculus.expand, otypes=[object])(
+                new_evaluator.value(new, indices, still)
+            )
+            if (
+                before.shape != after.shape
+                or difference(before, after, evaluator.calculus.definitions) is not None
+            ):
+                return False
+    return True
+
+
+def _pairs(
+    derivation: Derivation, flipped: Derivation
+) -> Iterator[tuple[Evaluator, Evaluator]]:
+    """Yield evaluators of both derivations at the same sizes and points."""
+    for evaluator in derivation.everywhere():
+        yield evaluator, flipped.at(evaluator)
+    for evaluator in flipped.everywhere():
+        if evaluator.point is not None:
+            yield derivation.at(evaluator), evaluator
+
+
+def _all_indices(letters: Letters, evaluator: Evaluator) -> Iterator[dict[str, int]]:
+    cases: list[dict[str, int]] = [{}]
+    for letter, side in letters.items():
+        cases = [
+            {**case, letter: value}
+            for case in cases
+            for value in range(evaluator.calculus.size(side))
+        ]
+    yield from cases
+
+
+def _edited(part: Part, start: int, end: int, replacement: str) -> str:
+    """Return the source of a part with one place of the part replaced."""
+    return (
+        part.source[: part.start + start]
+        + replacement
+        + part.source[part.start + end :]
+    )
+
+
+# ---- the places where a mistake can be made ------------------------------------------
+
+
+def _all_edits(expression: Expression, letters: Letters) -> Iterator[Edit]:
+    """Yield every edit of an expression's text that is one mistake."""
+    if not expression.shape:
+        yield from _one(expression.part.text, expression.tree)
+    yield from _edits(expression, expression.tree, letters)
+
+
+def _edits(expression: Expression, tree: Tree, letters: Letters) -> Iterator[Edit]:
+    """Yield the edits at a node of the tree and below."""
+    text = expression.part.text
+    reference = expression.references.get(id(tree))
+    if reference is not None:
+        if reference.kind in ("variable", "parameter", "delta"):
+            for token in reference.indices:
+                if token.type == "ALL":
+                    continue
+                yield from _other_indices(text, token, letters)
+        return
+    tokens = [child for child in tree.children if isinstance(child, Token)]
+    if tree.data in ("number", "function", "each"):
+        yield from (_next_number(token) for token in tokens if token[0].isdigit())
+    if tree.data == "function" and (other := _OTHER_FUNCTION.get(str(tokens[0]))):
+        yield *span_of(tokens[0]), other, f"{tokens[0]} → {other}"
+    if tree.data in ("indicator", "relation"):
+        yield from (_other_relation(token) for token in tokens)
+    if tree.data == "sum":
+        yield from (_other_sign(text, token) for token in tokens)
+    if tree.data in ("product", "hadamard"):
+        yield from _dropped_factors(text, tree)
+    if tree.data in (
+        "sum",
+        "fraction",
+        "bracket",
+        "big",
+        "indicator",
+        "extreme",
+        "case",
+    ):
+        operands = {"big": tree.children[-1:], "case": tree.children[:1]}
+        for child in operands.get(tree.data, tree.children):
+            yield from _one(text, child)
+    if tree.data == "power" and tree.children[1].data == "top":
+        start, end = tree.children[0].meta.end_pos, tree.meta.end_pos
+        times = r" \cdot" if _OPENING.match(text, end) else ""
+        yield (
+            start,
+            end,
+            times,
+            f"transpose of {text[tree.meta.start_pos : start]} dropped",
+        )
+    if tree.data == "big":
+        yield from _conditions_of(text, tree, letters)
+        letters = {**letters, **dict(expression.ranges[id(tree)])}
+    for child in tree.children:
+        if isinstance(child, Tree):
+            yield from _edits(expression, child, letters)
+
+
+_OTHER_RELATION = {
+    "=": r"\ne", r"\ne": "=", "<": ">", ">": "<", r"\le": r"\ge", r"\leq": r"\geq", r"\ge": r"\le", r"\geq": r"\leq",
+}  # fmt: skip
+
+
+def _other_relation(token: Token) -> Edit:
+    other = _OTHER_RELATION[token]
+    return *span_of(token), other, f"{token} → {other}"
+
+
+_OTHER_FUNCTION = {r"\sin": r"\cos", r"\cos": r"\sin"}
+
+
+def _next_number(token: Token) -> Edit:
+    other = Decimal(token) + 1
+    return *span_of(token), str(other), f"{token} → {other}"
+
+
+def _other_sign(text: str, token: Token) -> Edit:
+    other = "+" if token == "-" else "-"
+    return (
+        *span_of(token),
+        other,
+        f"{token} → {other} before {_excerpt(text[token.end_pos :])}",
+    )
+
+
+def _other_indices(text: str, token: Token, letters: Letters) -> Iterator[Edit]:
+    """Replace the index by each other letter in scope that runs over the same
+    dimension."""
+    if token.isdigit():
+        others = ["2" if token == "1" else "1"]
+    else:
+        side = letters.get(str(token))
+        others = [
+            letter
+            for letter, other in letters.items()
+            if other == side and letter != token
+        ]
+    for other in others:
+        before = text[: token.start_pos].rpartition(" ")[2][-20:]
+        yield (
+            *span_of(token),
+            other,
+            f"index {token} → {other} after {before}",
+        )
+
+
+# A name directly before a bracket would be rejected because it looks like a function,
+# and the mistake itself would never be checked.
+_OPENING = re.compile(r"\s*(?:\\left|\\[bB]igg?[lr]?)?\s*(?:[(\[]|\\\{)")
+_BINDS = re.compile(r"\\(?:cdot|times|odot)")
+
+
+def _dropped_factors(text: str, tree: Tree) -> Iterator[Edit]:
+    """Drop each factor, with the sign that binds it to the next factor or, for the last
+    factor, to the one before."""
+    factors = tree.children
+    for k, factor in enumerate(factors):
+        last = k == len(factors) - 1
+        start = factors[k - 1].meta.end_pos if last else factor.meta.start_pos
+        end = factor.meta.end_pos if last else factors[k + 1].meta.start_pos
+        between = text[factors[k - 1].meta.end_pos : factor.meta.start_pos]
+        times = (
+            0 < k
+            and not last
+            and _OPENING.match(text, end)
+            and not _BINDS.search(between)
+        )
+        gone = f"factor {_excerpt(text[factor.meta.start_pos : factor.meta.end_pos])} dropped"
+        yield start, end, r"\cdot " if times else "", gone
+
+
+def _one(text: str, tree: Tree | Token) -> Iterator[Edit]:
+    """Replace a lone factor by 1."""
+    if isinstance(tree, Tree) and tree.data not in _COMPOUND:
+        start, end = tree.meta.start_pos, tree.meta.end_pos
+        yield start, end, "1", f"factor {_excerpt(text[start:end])} → 1"
+
+
+_COMPOUND = (
+    "product",
+    "hadamard",
+    "sum",
+    "number",
+    "fraction",
+    "big",
+    "limits",
+    "upper",
+)
+
+
+def _conditions_of(text: str, tree: Tree, letters: Letters) -> Iterator[Edit]:
+    """Drop the condition of a sum, and replace its other letter."""
+    tokens = tokens_of(tree.children[1])
+    if any(token.type == "RELATION" for token in tokens):
+        *range_, _, second = tokens if len(tokens) == 3 else [*tokens[:2], *tokens[3:]]
+        start, kept, end = (
+            span_of(tokens[0])[0], span_of(range_[-1])[1], span_of(second)[1],
+        )  # fmt: skip
+        yield kept, end, "", f"{text[start:end]} → {text[start:kept]}"
+        yield from _other_indices(text, second, letters)
+
+
+def _excerpt(text: str) -> str:
+    words = " ".join(text.split())
+    return words if len(words) <= 30 else words[:30] + "…"

@@ -1,0 +1,1 @@
+"""Decide whether lines are equal: exactly, at several sizes, points, and regions."""

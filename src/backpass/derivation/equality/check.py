@@ -1,0 +1,320 @@
+"""Check each line of a derivation against the line above it.
+
+The two must be equal exactly, at several sizes and for every free index.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import NamedTuple
+
+import numpy as np
+import sympy
+
+from backpass.derivation.language.analysis import Analysis
+from backpass.derivation.language.calculus import Value
+from backpass.derivation.language.definitions import assume, define
+from backpass.derivation.language.evaluate import Evaluator
+from backpass.derivation.language.functions import define_function
+from backpass.derivation.language.indices import LARGEST
+from backpass.derivation.language.names import Expression, Scope, in_words
+from backpass.derivation.language.parse import (
+    DECLARING,
+    DerivationError,
+    Line,
+    Part,
+    Unreadable,
+)
+from backpass.derivation.language.values.points import Point
+from backpass.expressions import exact
+
+TRIALS = 3
+Sizes = dict[str, int]
+# The evaluators of a scope, by the items of their sizes and their draw.
+Evaluators = dict[tuple[tuple[str, int] | int | None, ...], Evaluator]
+
+
+@dataclass(frozen=True)
+class Chain:
+    """A statement and its steps: expressions that must all be equal.
+
+    `lines` are the positions of their right sides in the derivation.
+    """
+
+    expressions: tuple[Expression, ...]
+    lines: tuple[int, ...]
+    conditions: Expression | None
+    free: dict[str, str]  # each free index, with the dimension it runs over
+
+    def cases(self, evaluator: Evaluator) -> Iterator[dict[str, int]]:
+        """Yield every assignment of the free indices that meets the conditions."""
+        ranges = [range(evaluator.calculus.size(side)) for side in self.free.values()]
+        for values in itertools.product(*ranges):
+            indices = dict(zip(self.free, values, strict=True))
+            if self.conditions is None or evaluator.holds(self.conditions, indices):
+                yield indices
+
+    @property
+    def still(self) -> frozenset[str]:
+        """The names whose differentials the conditions set to 0."""
+        if self.conditions is None:
+            return frozenset()
+        return frozenset(r.name for r in self.conditions.references.values())
+
+    def has_cases_of(self, other: Chain) -> bool:
+        """Whether a chain with one place changed still has the same cases."""
+        return bool(self.conditions) == bool(other.conditions) and (
+            self.free == other.free
+        )
+
+    def pair(self, line: int) -> Chain:
+        """Return the step to a line from the one above it, as a chain of its own."""
+        at = self.lines.index(line)
+        return replace(self, expressions=self.expressions[at : at + 2], lines=(line,))
+
+
+def scope_of(lines: Iterable[Line]) -> tuple[Scope, Evaluators]:
+    """Return the scope of the declarations and definitions among the lines, and the
+    evaluators created for it so far."""
+    return _scope_of(tuple(line for line in lines if line.kind in DECLARING))
+
+
+@lru_cache(maxsize=64)
+def _scope_of(lines: tuple[Line, ...]) -> tuple[Scope, Evaluators]:
+    scope = Scope()
+    for line in lines:
+        if line.kind == "let":
+            define(scope, line)
+        elif line.kind == "function":
+            define_function(scope, line)
+        elif line.kind == "assume":
+            assume(scope, line)
+            for sizes in trial_sizes(scope):  # raises if it determines nothing
+                _ = Evaluator(scope, sizes).calculus.assumed
+        elif line.kind == "layout":
+            scope.lay_out(line)
+        elif line.kind == "applied":
+            scope.applied = True
+        elif line.kind == "slice":
+            scope.slice(line)
+        elif line.kind == "factor":
+            scope.multiply(line)
+        else:
+            scope.declare(line)
+    return scope, {}
+
+
+def trial_sizes(scope: Scope) -> list[Sizes]:
+    """Choose sizes of 2, 3 or 4 for three trials.
+
+    Any two dimensions differ in at least one trial. The first three differ in all
+    trials, and the first six have each size once. Raises `DerivationError` for more
+    than 27 dimensions, for which this is not possible.
+    """
+    courses = sorted(
+        itertools.product(range(2, LARGEST + 1), repeat=TRIALS),
+        key=lambda sizes: (-len(set(sizes)), (sizes[1] - sizes[0]) % 3),
+    )
+    if len(scope.dimensions) > len(courses):
+        raise DerivationError(
+            f"give sizes: {len(scope.dimensions)} dimensions are too many to choose sizes "
+            "for"
+        )
+    return [
+        {
+            side: course[trial]
+            for side, course in zip(scope.dimensions, courses, strict=False)
+        }
+        for trial in range(TRIALS if scope.dimensions else 1)
+    ]
+
+
+def chains_of(lines: list[Line], scope: Scope) -> list[Chain]:
+    """Return the statements with their steps, analysed.
+
+    Raises `Unreadable` for an expression without meaning.
+    """
+    chains = []
+    starts = [k for k, line in enumerate(lines) if line.kind == "statement"]
+    for start in starts:
+        numbers = [start]
+        for k in range(start + 1, len(lines)):
+            if lines[k].kind in ("statement", *DECLARING):
+                break
+            if lines[k].kind == "step":
+                numbers.append(k)
+        chains.append(chain_of(lines, tuple(numbers), scope))
+    return chains
+
+
+def chain_of(lines: list[Line], numbers: tuple[int, ...], scope: Scope) -> Chain:
+    """Return the statement with its steps that stands on the lines at these positions,
+    analysed. Raises `Unreadable` for an expression without meaning."""
+    head = lines[numbers[0]]
+    analysis = Analysis(scope)
+    assert head.left is not None  # a statement has a left side
+    parts = [head.left]
+    for k in numbers:
+        right = lines[k].right
+        assert right is not None
+        parts.append(right)
+    expressions = analysis.run(parts, head.conditions)
+    conditions = expressions.pop(0) if head.conditions else None
+    left = expressions[0]
+    for expression in [*expressions[1:], *([conditions] if conditions else [])]:
+        if more := sorted(expression.free - left.free):
+            raise Unreadable(
+                f"the index {more[0]} is not on the left side", expression.part
+            )
+        if expression is not conditions and expression.shape != left.shape:
+            message = (
+                f"the left side is {in_words(left.shape)}, but this is "
+                f"{in_words(expression.shape)}"
+            )
+            raise Unreadable(message, expression.part)
+    free = analysis.dimensions_of(left)
+    return Chain(tuple(expressions), numbers, conditions, free)
+
+
+class Mistake(NamedTuple):
+    """A line that differs from the last correct line.
+
+    It has the indices, the position of the element, and the two values. `against` names
+    the correct line; it is "" if the line equals the wrong line directly above it.
+    """
+
+    part: Part
+    against: str
+    indices: dict[str, int]
+    place: tuple[int, ...]
+    above: Value
+    here: Value
+
+
+def first_mistake(chain: Chain, evaluator: Evaluator) -> Mistake | None:
+    """Return the first line that differs from the line above it, or None.
+
+    This takes much less time than writing its report.
+    """
+    return next(mistakes(chain, evaluator), None)
+
+
+def mistakes(chain: Chain, evaluator: Evaluator) -> Iterator[Mistake]:
+    """Yield each line that differs from the last correct line above it.
+
+    Comparing with a correct line keeps one mistake from being reported for two lines.
+    """
+    cases = list(chain.cases(evaluator))
+    anchor, *rest = chain.expressions
+    known = [evaluator.value(anchor, indices, chain.still) for indices in cases]
+    wrong: list[Value] = []  # the values of the line directly above, if it is wrong
+    for expression in rest:
+        here: list[Value] = []
+        for indices, above in zip(cases, known, strict=True):
+            here.append(evaluator.value(expression, indices, chain.still))
+            place = _difference(expression, above, here[-1], evaluator)
+            if place is not None:
+                break
+        else:
+            anchor, known, wrong = expression, here, []
+            continue
+        mistake = Mistake(
+            expression.part, "the line above it", indices, place, above, here[-1]
+        )
+        if wrong:
+            here += [
+                evaluator.value(expression, i, chain.still) for i in cases[len(here) :]
+            ]
+            pairs = zip(wrong, here, strict=True)
+            is_repeated = all(
+                _difference(expression, *pair, evaluator) is None for pair in pairs
+            )
+            last = f"line {anchor.part.line}, the last correct line above it"
+            if anchor is chain.expressions[0]:
+                last = f"the left side in line {anchor.part.line}"
+            mistake = mistake._replace(against="" if is_repeated else last)
+        yield mistake
+        wrong = here + [
+            evaluator.value(expression, i, chain.still) for i in cases[len(here) :]
+        ]
+
+
+def _difference(
+    expression: Expression, above: Value, here: Value, evaluator: Evaluator
+) -> tuple[int, ...] | None:
+    try:
+        return difference(above, here, evaluator.calculus.definitions)
+    except exact.NotRepresentable as error:
+        raise Unreadable(
+            f"equality cannot be decided here: {error}", expression.part
+        ) from error
+
+
+def difference(
+    a: Value, b: Value, definitions: exact.Definitions
+) -> tuple[int, ...] | None:
+    """Return the position (zero-based) of the first element in which two values differ.
+
+    It is () for two numbers, and None if the values are equal.
+    """
+    if not isinstance(a, np.ndarray):
+        return None if definitions.equal(a, b) else ()
+    places = np.ndindex(a.shape)
+    return next((at for at in places if not definitions.equal(a[at], b[at])), None)
+
+
+def report(mistake: Mistake, evaluator: Evaluator) -> str:
+    """Describe a mistake: the line, where it differs, and the two values."""
+    part, against = mistake.part, mistake.against
+    if not against:
+        return f"this line equals the line above it, which is wrong\n{part.pointer(0)}"
+    where, above, here = counterexample(mistake, evaluator)
+    at = f"  at {', '.join(where)}:\n" if where else ""
+    return (
+        f"this line does not equal {against}\n{part.pointer(0)}\n{at}"
+        f"    above: {above}\n    here:  {here}"
+    )
+
+
+def counterexample(
+    mistake: Mistake, evaluator: Evaluator
+) -> tuple[list[str], str, str]:
+    """Return where a line differs from the correct one, and the two values there."""
+    _, _, indices, place, above, here = mistake
+    where = [f"{side} = {size}" for side, size in evaluator.sizes.items()]
+    where += [f"{letter} = {value + 1}" for letter, value in indices.items()]
+    if place:
+        where.append(f"element ({', '.join(str(k + 1) for k in place)})")
+        above, here = above[place], here[place]
+    inputs = evaluator.calculus.inputs
+    symbols = sorted(inputs(above) | inputs(here), key=str)
+    point = {
+        symbol: sympy.Rational(3 + 2 * k, 7 + k) for k, symbol in enumerate(symbols)
+    }
+    if evaluator.point is not None:
+        compared = sorted(evaluator.point.items(), key=str)
+        where.append(
+            "around "
+            + ", ".join(f"{symbol} = {float(value):.2g}" for symbol, value in compared)
+        )
+        there = Point(evaluator.point.draw, evaluator.sizes)
+        there.update(evaluator.point)
+        point = {symbol: there[symbol] for symbol in symbols}
+    return where, _shown(above, evaluator, point), _shown(here, evaluator, point)
+
+
+def _shown(
+    value: sympy.Expr, evaluator: Evaluator, point: dict[sympy.Symbol, sympy.Rational]
+) -> str:
+    text = str(value)
+    if len(text) > 160:
+        text = text[:160] + " …"
+    number = evaluator.calculus.at(value, point).evalf(6)
+    return (
+        f"{text}  ({number} at one point)"
+        if value.free_symbols and number.is_number
+        else text
+    )

@@ -1,0 +1,327 @@
+"""Compare two members of an equation, also with other names held constant."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import sympy
+from lark import Tree
+
+from backpass.derivation.equality.check import (
+    Chain,
+    Evaluators,
+    Mistake,
+    Sizes,
+    first_mistake,
+    trial_sizes,
+)
+from backpass.derivation.equality.regions import (
+    Place,
+    beside_boundaries,
+    both_sides,
+    other_regions,
+)
+from backpass.derivation.language.analysis import Analysis
+from backpass.derivation.language.calculus import Value
+from backpass.derivation.language.evaluate import Evaluator
+from backpass.derivation.language.names import (
+    LOSS,
+    Expression,
+    Path,
+    Scope,
+    never_equal,
+)
+from backpass.derivation.language.parse import Misfit, Part, Unreadable
+from backpass.derivation.language.values.points import DRAWS_OF_A_SCALE, SCALES, Point
+from backpass.expressions import exact
+
+# The points around which a line with a comparison is tried, at each size.
+DRAWS = DRAWS_OF_A_SCALE * len(SCALES)
+# At most this many further regions of signs are tried, in at most ROUNDS rounds.
+REGIONS = 24
+ROUNDS = 3
+
+
+class Refused(Exception):
+    """Raised for two expressions that differ."""
+
+    def __init__(self, mistake: Mistake, evaluator: Evaluator, chain: Chain) -> None:
+        self.mistake, self.evaluator, self.chain = mistake, evaluator, chain
+
+
+class Holding(Evaluator):
+    """An evaluator in which some partial derivatives hold other names constant."""
+
+    def __init__(
+        self, scope: Scope, sizes: Sizes, draw: int | None, holding: frozenset[int]
+    ) -> None:
+        super().__init__(scope, sizes, draw)
+        self.holding, self.holds_others = holding, False
+
+    def partial(self, tree: Tree) -> Value:
+        return self._holding(tree, super().partial)
+
+    def differentiate(self, tree: Tree) -> Value:
+        return self._holding(tree, super().differentiate)
+
+    def directional(self, tree: Tree) -> Value:
+        return self._holding(tree, super().directional)
+
+    def nabla_of(self, tree: Tree) -> Value:
+        return self._holding(tree, super().nabla_of)
+
+    def _holding(self, tree: Tree, evaluate: Callable[[Tree], Value]) -> Value:
+        outside, self.holds_others = self.holds_others, id(tree) in self.holding
+        value = evaluate(tree)
+        self.holds_others = outside
+        return value
+
+    def derivative(self, value: sympy.Expr, symbol: sympy.Symbol) -> sympy.Expr:
+        """Return the derivative of the definition itself, or the total derivative if
+        the definition does not contain the symbol."""
+        total = super().derivative(value, symbol)
+        if not self.holds_others:
+            return total
+        definition = self.calculus.definition(value) if value.is_Symbol else None
+        held = sympy.diff(value if definition is None else definition, symbol)
+        return total if held == 0 else held
+
+
+@dataclass(frozen=True)
+class Where(Chain):
+    """A chain restricted to cases in which two indices are equal, or to those in which
+    they differ."""
+
+    a: str
+    b: str
+    equal: bool
+
+    def cases(self, evaluator: Evaluator) -> Iterator[dict[str, int]]:
+        for indices in super().cases(evaluator):
+            if (indices[self.a] == indices[self.b]) is self.equal:
+                yield indices
+
+
+def members_chain(
+    scope: Scope, first: Part, anchor: Part, part: Part, condition: Part | None
+) -> Chain:
+    """Return two members as a chain, with the free indices of the member `first`."""
+    parts = [first, part] if first == anchor else [first, anchor, part]
+    analysis = Analysis(scope)
+    expressions = analysis.run(parts, condition)
+    conditions = expressions.pop(0) if condition else None
+    head, *others = expressions
+    for expression in [*others, *([conditions] if conditions else [])]:
+        if more := sorted(expression.free - head.free):
+            raise Unreadable(
+                f"the index {more[0]} is not on the left side: is it summed over?",
+                expression.part,
+            )
+    above, here = expressions[-2:]
+    if above.shape != here.shape:
+        shapes = [
+            "a number" if not e.shape else " × ".join(e.shape) for e in (above, here)
+        ]
+        message = f"this is {shapes[1]}, but it is set equal to {shapes[0]}"
+        if not never_equal(above.shape, here.shape):
+            raise Unreadable(message, here.part)
+        misfit = Misfit(message, here.part)
+        misfit.other = above.part
+        raise misfit
+    return Chain((above, here), (0,), conditions, analysis.dimensions_of(head))
+
+
+def evaluators_of(
+    scope: Scope,
+    known: Evaluators,
+    chain: Chain,
+    create: Callable[[Sizes, int | None], Evaluator] | None = None,
+) -> list[Evaluator]:
+    """Return an evaluator for each trial, at several points if a sign matters."""
+    create = create or (lambda sizes, draw: Evaluator(scope, sizes, draw))
+    expressions = [v.definition for v in scope.variables.values() if v.definition]
+    signs = any(e.compared for e in (*expressions, *chain.expressions))
+    found = []
+    for sizes in trial_sizes(scope):
+        for draw in range(DRAWS) if signs else (None,):
+            key = (*sizes.items(), draw)
+            if key not in known:
+                known[key] = create(sizes, draw)
+            found.append(known[key])
+    return found
+
+
+def compare(chain: Chain, evaluators: list[Evaluator]) -> None:
+    """Raise `Refused` if two members differ, and `Unreadable` if that cannot be
+    decided."""
+    try:
+        if not any(True for one in evaluators for _ in chain.cases(one)):
+            assert chain.conditions is not None
+            raise Unreadable("no indices meet the conditions", chain.conditions.part)
+        for evaluator in evaluators:
+            if (mistake := first_mistake(chain, evaluator)) is not None:
+                if _is_hidden(mistake, evaluator):
+                    raise Unreadable(
+                        "the two sides differ in a maximum; a maximum is read only where the "
+                        "result does not depend on it",
+                        mistake.part,
+                    )
+                raise Refused(mistake, evaluator, chain)
+    except (ZeroDivisionError, RecursionError) as error:
+        raise Unreadable(
+            f"it cannot be evaluated: {error}", chain.expressions[-1].part
+        ) from None
+
+
+def elsewhere(
+    scope: Scope,
+    known: Evaluators,
+    expressions: Iterable[Expression],
+    evaluators: list[Evaluator],
+) -> Iterator[Evaluator]:
+    """Yield evaluators at points beside boundaries of comparisons and in further
+    regions of signs, at the first sizes.
+
+    Compare at each before you take the next: from then on, the differences that are
+    compared there are known.
+    """
+    paths = {path for expression in expressions for path in expression.compared}
+    if not paths:
+        return
+    sizes = evaluators[0].sizes
+    first = [one for one in evaluators if one.sizes == sizes]
+    there = [one for one in known.values() if one.sizes == sizes and one.point]
+    new = [one for one in there if one not in first]
+    yield from new
+
+    def evaluators_at(points: Iterable[Place]) -> Iterator[Evaluator]:
+        for point in points:
+            new.append(_at(scope, known, sizes, point))
+            yield new[-1]
+
+    tried = {*paths} & {path for one in new for path in one.differences}
+    yield from evaluators_at([*beside_boundaries(first, paths - tried)])
+    count = len(new)
+    for _ in range(ROUNDS):
+        points = other_regions([*first, *new], paths, count + REGIONS - len(new))
+        yield from evaluators_at(points)
+        if not points:
+            break
+
+
+def _is_hidden(mistake: Mistake, evaluator: Evaluator) -> bool:
+    """Whether two values differ only as functions of their maxima: they agree at two
+    random points, with the maxima evaluated there."""
+    calculus = evaluator.calculus
+    difference = (mistake.above - mistake.here) if not mistake.place else (
+        mistake.above[mistake.place] - mistake.here[mistake.place]
+    )  # fmt: skip
+    difference = calculus.expand(difference)
+    if not difference.free_symbols & calculus.maxima:
+        return False
+    for draw in range(2):
+        value = calculus.at(difference, Point(draw, evaluator.sizes))
+        if abs(value) > sympy.Rational(1, 10**20):
+            return False
+    return True
+
+
+def sum_to_one(chain: Chain, evaluator: Evaluator) -> str:
+    """Return the name of an input whose elements would have to sum to 1 for two members
+    to be equal, as those of a label do; "" if no input is one."""
+    calculus = evaluator.calculus
+    differences = []
+    for indices in chain.cases(evaluator):
+        values = (evaluator.value(e, indices, chain.still) for e in chain.expressions)
+        for one, other in zip(*map(np.ravel, values), strict=True):
+            differences.append(calculus.expand(one - other))
+    used = set().union(*(difference.free_symbols for difference in differences))
+    for variable in evaluator.scope.variables.values():
+        if (
+            variable.kind == "defined"
+            or len(variable.axes) != 1
+            or variable.name.startswith(r"\bar")
+        ):
+            continue
+        places = calculus.positions(variable)
+        *others, last = (calculus.element(variable, place) for place in places)
+        if not others or not used & {*others, last}:
+            continue
+        value = {last: 1 - sympy.Add(*others)}
+        try:
+            if all(exact.is_zero(one.xreplace(value)) for one in differences):
+                return variable.name
+        except exact.NotRepresentable:
+            continue
+    return ""
+
+
+def _at(scope: Scope, known: Evaluators, sizes: Sizes, point: Place) -> Evaluator:
+    """Return a new evaluator at a point."""
+    draw = DRAWS + sum(one.sizes == sizes for one in known.values())
+    evaluator = Evaluator(scope, sizes, draw)
+    assert evaluator.point is not None
+    evaluator.point.update(point)
+    known[*sizes.items(), draw] = evaluator
+    return evaluator
+
+
+def of_both_results(
+    scope: Scope,
+    known: Evaluators,
+    expressions: Iterable[Expression],
+    evaluators: list[Evaluator],
+) -> Iterator[Evaluator]:
+    """Yield evaluators at points at which a comparison has the result that it has at
+    none of the evaluators' points; each is added to them.
+
+    Compare at each before you take the next. Raises `Unreadable` if a comparison has
+    one result even then.
+    """
+    for path in dict.fromkeys(p for e in expressions for p in e.compared):
+        before = None
+        while seen := _one_sided(path, evaluators):
+            where, there = seen
+            if (where, there[0].sizes) == before:
+                way = "positive" if 1 in there[0].signs[path][where] else "negative"
+                raise Unreadable(
+                    f"this difference is {way} at all {len(there)} points tried: one "
+                    "case was not checked",
+                    *path[0],
+                )
+            before = where, there[0].sizes
+            differences = {  # each with an evaluator in whose region it is compared
+                difference: one
+                for one in there
+                for difference in one.differences[path][where]
+                if difference.free_symbols
+            }
+            for difference, evaluator in differences.items():
+                for point in both_sides(difference, evaluator):
+                    evaluators.append(_at(scope, known, evaluator.sizes, point))
+                    yield evaluators[-1]
+
+
+def _one_sided(
+    path: Path, evaluators: list[Evaluator]
+) -> tuple[tuple, list[Evaluator]] | None:
+    """Return the indices at which a comparison has one result at all points, and the
+    evaluators that met it; None if it has both results everywhere."""
+    met: dict[tuple, tuple[set[int], list[Evaluator]]] = {}
+    for evaluator in evaluators:
+        sizes = tuple(evaluator.sizes.items())
+        for where, signs in evaluator.signs.get(path, {}).items():
+            seen, there = met.setdefault((sizes, where), (set(), []))
+            seen.update(signs)
+            there.append(evaluator)
+    for (_, where), (seen, there) in met.items():
+        if seen in ({1}, {-1}):
+            return where, there
+    return None
+
+
+def of_loss(expression: Expression, tree: Tree) -> bool:
+    found = expression.references.get(id(tree.children[0]))
+    return found is not None and found.name == LOSS

@@ -1,0 +1,1 @@
+"""The language of derivations: parse mathematics, analyse it, and evaluate it."""

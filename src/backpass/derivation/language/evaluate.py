@@ -1,0 +1,32 @@
+"""Evaluate an expression at given sizes, to SymPy expressions."""
+
+from __future__ import annotations
+
+from lark import Token
+
+from backpass.derivation.language.names import Expression
+from backpass.derivation.language.parse import tokens_of
+from backpass.derivation.language.values.cases import RELATIONS, Cases
+from backpass.derivation.language.values.derivatives import Derivatives
+from backpass.derivation.language.values.products import Products
+from backpass.derivation.language.values.visitor import Frame
+
+
+class Evaluator(Products, Cases, Derivatives):
+    """Evaluates the expressions of a scope, and conditions on indices."""
+
+    def holds(self, conditions: Expression, indices: dict[str, int]) -> bool:
+        """Whether the conditions on indices hold."""
+        before, self._frame = self._frame, Frame(conditions, indices)
+        tokens = [
+            tokens_of(condition)
+            for condition in conditions.tree.children
+            if isinstance(condition.children[0], Token)
+        ]
+        try:
+            return all(
+                RELATIONS[relation](self.at(first), self.at(second))
+                for first, relation, second in tokens
+            )
+        finally:
+            self._frame = before

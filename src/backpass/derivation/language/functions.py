@@ -1,0 +1,242 @@
+"""Functions: `let f(x) = …` defines one for all arguments, and `f(…)` is its value.
+
+A function is applied by evaluating its body with the argument in place of the
+parameter, so nothing is known of it but its definition. A name before a bracket is a
+function's only if a definition or `BUILT_IN` says so; a product is never read as a
+call.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection
+
+from lark import Token, Tree
+from lark.tree import Meta
+
+from backpass.derivation.language.names import (
+    Function,
+    Scope,
+    accent_and_name,
+    canonical,
+    is_special,
+    subscripts_of,
+)
+from backpass.derivation.language.parse import Line, Part, Unreadable, parse, tokens_of
+
+# The functions of a column that are the same in all texts, by their names without
+# capitals and underscores.
+BUILT_IN = {
+    "softmax": r"_i = \frac{e^{x_i}}{\sum_j e^{x_j}}",
+    "logsoftmax": r"_i = x_i - \log \sum_j e^{x_j}",
+    "logsumexp": r" = \log \sum_j e^{x_j}",
+    "sigmoid": r" = \frac{1}{1 + e^{-x}}",
+    "relu": r" = \max(0, x)",
+    "mean": r" = \frac{\sum_i x_i}{\sum_i x_i^0}",
+}
+
+
+def define_function(scope: Scope, line: Line) -> None:
+    """Add the function that a line defines to the scope. Raises `Unreadable`."""
+    assert line.left is not None and line.right is not None
+    name, parameters, letters = _head(line.left)
+    if line.conditions:
+        raise Unreadable("a definition cannot have conditions", line.conditions)
+    if name in scope.variables or name in scope.dimensions or name in scope.functions:
+        raise Unreadable(f"{name} is already declared", line.left)
+    if hidden := [one for one in parameters if one in scope.dimensions]:
+        raise Unreadable(
+            f"{hidden[0]} is a dimension, so it cannot be a parameter", line.left
+        )
+    for one in parameters:
+        if any(other.startswith(f"{one}_{{") for other in scope.variables) or (
+            is_special(one)
+        ):
+            raise Unreadable(
+                f"{one} has another meaning, so it cannot be a parameter", line.left
+            )
+    uses: set[str] = set()
+    # The body uses only names defined above, so no function is recursive.
+    for node in called(
+        parse(line.right), line.right.text, scope, parameters
+    ).iter_subtrees():
+        if node.data not in ("reference", "scalar"):
+            continue
+        accent, used = accent_and_name(node)
+        if used in parameters and not accent:
+            continue
+        written = line.right.text[node.meta.start_pos : node.meta.end_pos]
+        reference, function = scope.resolve(node), find(scope, node, parameters)
+        if accent or not (reference or function):
+            message = f"{written} is neither a parameter of {name} nor defined above"
+            raise Unreadable(message, line.right, node.meta.start_pos or 0)
+        above: set[str] = set(function[0].uses) if function else set()
+        if reference and reference.kind == "variable":
+            above = scope.upstream([scope.variables[reference.name]])
+        if more := sorted(above & {*parameters}):
+            raise Unreadable(
+                f"{written} is defined by {more[0]}, a parameter of {name}: write its "
+                "definition out here",
+                line.right,
+                node.meta.start_pos or 0,
+            )
+        uses |= above
+    scope.functions[name] = Function(
+        name, parameters, letters, line.right, frozenset(uses)
+    )
+
+
+def _head(part: Part) -> tuple[str, tuple[str, ...], tuple[str, ...]]:
+    """Return the name, the parameters and the letters of a function's left side."""
+    tree = parse(part, "head")
+    of, *rest = tree.children
+    if of.data != "reference":
+        raise Unreadable("the name of a function cannot have a power", part)
+    name = _function_name(of)
+    subscript = rest.pop() if rest[-1].data == "subscript" else None
+    parameters = tuple(canonical(one) for one in rest)
+    letters = tuple(map(str, tokens_of(subscript))) if subscript else ()
+    if any(
+        one.data != "reference" or subscripts_of(one) or accent_and_name(one)[0]
+        for one in rest
+    ):
+        raise Unreadable(
+            "a parameter cannot have an index, a power, a bar, or a dot", part
+        )
+    if len({*parameters, *letters}) < len(parameters) + len(letters):
+        raise Unreadable("a letter occurs twice", part)
+    if any(not letter.isalpha() and not letter.startswith("\\") for letter in letters):
+        raise Unreadable("the indices of a function's value are letters", part)
+    return name, parameters, letters
+
+
+def _function_name(tree: Tree) -> str:
+    accent, name = accent_and_name(tree)
+    label = "".join(subscripts_of(tree))
+    return (
+        f"\\{accent}{{{name}}}" if accent else name + (f"_{{{label}}}" if label else "")
+    )
+
+
+def function_of(head: Part) -> str:
+    """Return the name of the function whose definition has this left side."""
+    return _head(head)[0]
+
+
+def is_function(head: Part) -> bool:
+    """Whether a left side is a function's value for any argument, such as f(x)."""
+    try:
+        return parse(head, "head").children[0].data == "reference"
+    except Unreadable:
+        return False
+
+
+def parameters_of(head: Part) -> tuple[str, ...]:
+    """Return the parameters of a function whose definition has this left side."""
+    return _head(head)[1]
+
+
+def find(
+    scope: Scope, tree: Tree, parameters: Collection[str] = ()
+) -> tuple[Function, list[Token]] | None:
+    """Return the function that a name means, and the indices of its value that stand at
+    the name; None if it does not mean a function. A parameter hides a function."""
+    if tree.data != "reference" or scope.resolve(tree) is not None:
+        return None
+    name, indices = _function_name(tree), subscripts_of(tree)
+    if name in parameters or accent_and_name(tree)[1] in parameters:
+        return None
+    if name in scope.functions:
+        return scope.functions[name], []
+    accent, base = accent_and_name(tree)
+    if not accent and base in scope.functions:
+        return scope.functions[base], indices
+    word = re.fullmatch(r"\\text\{(\w+)\}", base)
+    definition = BUILT_IN.get(word[1].lower()) if word and not accent else None
+    if definition is None:
+        return None
+    letters, _, body = definition.partition(" = ")
+    letter = tuple(letters[1:])
+    return Function(base, ("x",), letter, Part(body, 0, body)), indices
+
+
+def called(
+    tree: Tree, text: str, scope: Scope, parameters: Collection[str] = ()
+) -> Tree:
+    """Return the tree with each function's name and the bracket after it joined into a
+    call. If `scope.applied`, a derivative and the bracket after it become a directional
+    derivative."""
+    nodes = list(tree.iter_subtrees())
+    if not scope.applied and not any(find(scope, node, parameters) for node in nodes):
+        return tree
+    return _called(tree, text, scope, parameters)
+
+
+def _called(tree: Tree, text: str, scope: Scope, parameters: Collection[str]) -> Tree:
+    children = [
+        _called(child, text, scope, parameters) if isinstance(child, Tree) else child
+        for child in tree.children
+    ]
+    if tree.data == "applied" and find(scope, children[0], parameters):
+        return _call(children[0], children[1], scope)
+    if tree.data == "product":
+        joined: list[Tree | Token] = []
+        for child in children:
+            before = joined[-1] if joined else None
+            if not isinstance(before, Tree) or not isinstance(child, Tree):
+                joined.append(child)
+                continue
+            between = text[before.meta.end_pos : child.meta.start_pos]
+            if re.search(r"\\(?:cdot|times)", between):
+                joined.append(child)
+            elif call := _call_or_none(before, child, scope, parameters):
+                joined[-1] = call
+            elif _is_applied(before, child, scope):
+                both = [*before.children, child]
+                joined[-1] = Tree("directional", both, _meta(before, child))
+            else:
+                joined.append(child)
+        children = joined
+        if len(children) == 1 and isinstance(children[0], Tree):
+            return children[0]
+    return Tree(tree.data, children, tree.meta)
+
+
+def _is_applied(before: Tree, factor: Tree, scope: Scope) -> bool:
+    """Whether ∂Y/∂X (V) is a derivative applied to a direction, as the scope says."""
+    return scope.applied and before.data == "partial" and factor.data == "bracket"
+
+
+def _call_or_none(
+    before: Tree, factor: Tree, scope: Scope, parameters: Collection[str]
+) -> Tree | None:
+    if before.data != "reference" or not find(scope, before, parameters):
+        return None
+    if factor.data in ("bracket", "arguments", "element"):
+        return _call(before, factor, scope)
+    if factor.data == "power":
+        base, exponent = factor.children
+        if base.data in ("bracket", "arguments", "element"):
+            call = _call(before, base, scope)
+            return Tree("power", [call, exponent], _meta(before, factor))
+    return None
+
+
+def _call(name: Tree, factor: Tree, scope: Scope) -> Tree:
+    if factor.data == "element":
+        inner, subscript = factor.children
+        call = _call(name, inner, scope)
+        return Tree("element", [call, subscript], _meta(name, factor))
+    call = Tree("call", [name, *factor.children], _meta(name, factor))
+    found = find(scope, name)
+    if found and found[1]:  # f_i(x) is an element of f(x)
+        subscript = name.children[-1]
+        return Tree("element", [call, subscript], _meta(name, factor))
+    return call
+
+
+def _meta(first: Tree, last: Tree) -> Meta:
+    meta = Meta()
+    meta.empty = False
+    meta.start_pos, meta.end_pos = first.meta.start_pos, last.meta.end_pos
+    return meta

@@ -1,0 +1,514 @@
+"""Record declarations of names, and what references to them stand for."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from lark import Token, Tree
+
+from backpass.derivation.language.parse import Line, Part, Unreadable, parse, tokens_of
+from backpass.derivation.language.patterns import Axis, Grid
+
+# The places of nested calls, outermost first, and a place in the innermost body.
+Path = tuple[tuple[Part, int], ...]
+# Names of dimensions: () is a number, ("n", "1") a column, ("1", "n") a row.
+Shape = tuple[str, ...]
+
+
+@dataclass(eq=False)
+class Variable:
+    """A name that a derivation declares or defines.
+
+    `kind` is "given", "constant" or "defined". A defined name has the letters of its
+    left side, and the definition is its right side.
+    """
+
+    name: str
+    shape: Shape
+    kind: str
+    positive: bool = False
+    letters: tuple[str, ...] = ()
+    definition: Expression | None = None
+    backward: bool = False  # whether the definition uses a gradient or a differential
+
+    @property
+    def axes(self) -> Shape:
+        """The dimensions that take an index: those that are not 1."""
+        return axes_of(self.shape)
+
+
+@dataclass(frozen=True, eq=False)
+class Function:
+    """A function: its value is `body`, in which the parameters stand for its arguments.
+
+    `letters` are the indices of its value, if that is an array. `uses` are the names
+    of the variables in its body besides its parameters.
+    """
+
+    name: str
+    parameters: tuple[str, ...]
+    letters: tuple[str, ...]
+    body: Part
+    uses: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True)
+class Reference:
+    """What a name in an expression stands for.
+
+    `kind` is "variable", "parameter", "dimension", "delta", "identity", "ones",
+    "euler", "pi" or "loss". `accent` is "bar", "dot" or "". `indices` are its
+    subscripts, letters or numbers.
+    """
+
+    kind: str
+    name: str
+    accent: str = ""
+    indices: tuple[Token, ...] = ()
+
+
+@dataclass(eq=False)
+class Expression:
+    """An analysed piece of mathematics.
+
+    `references`, `ranges`, `sums` (with dots), `matrices` and `calls` are keyed by the
+    identity of the tree's nodes. `comparisons` are the nodes whose value depends on a
+    sign.
+    """
+
+    part: Part
+    tree: Tree
+    shape: Shape = ()
+    references: dict[int, Reference] = field(default_factory=dict)
+    ranges: dict[int, tuple[tuple[str, str], ...]] = field(default_factory=dict)
+    free: set[str] = field(default_factory=set)
+    comparisons: list[Tree] = field(default_factory=list)
+    sums: dict[int, Axis] = field(default_factory=dict)
+    matrices: dict[int, Grid] = field(default_factory=dict)
+    # The possible meanings of each call; all must have the same value.
+    calls: dict[int, tuple[Call, ...]] = field(default_factory=dict)
+
+    @property
+    def parts(self) -> list[Expression]:
+        """The expression, and the bodies of the functions in it."""
+        calls = itertools.chain.from_iterable(self.calls.values())
+        bodies = [part for call in calls for part in call.body.parts]
+        return [self, *bodies]
+
+    @property
+    def used(self) -> list[Reference]:
+        """What the names stand for, in the expression and in the functions in it."""
+        return [r for one in self.parts for r in one.references.values()]
+
+    @property
+    def compared(self) -> list[Path]:
+        """The place of each node whose value depends on a sign, in each call of a
+        function."""
+        own: list[Path] = [
+            ((self.part, tree.meta.start_pos or 0),) for tree in self.comparisons
+        ]
+        calls = itertools.chain.from_iterable(self.calls.values())
+        return own + [(c.place, *path) for c in calls for path in c.body.compared]
+
+
+@dataclass(frozen=True, eq=False)
+class Call:
+    """A function at one place: its body, analysed for the argument's shape.
+
+    `sides` are the dimensions of the function's letters. An `elementwise` call applies
+    a function of a number to each element of an array. A function of a row whose value
+    has the row's length is a row.
+    """
+
+    place: tuple[Part, int]
+    function: Function
+    body: Expression
+    sides: Shape
+    elementwise: bool
+    is_row: bool
+
+    @property
+    def shape(self) -> Shape:
+        if self.is_row:
+            return ("1", *self.sides)
+        sides = (*self.sides, "1") if len(self.sides) == 1 else self.sides
+        return sides or self.body.shape
+
+
+class Scope:
+    """The names declared so far, in order, and the dimensions in their shapes."""
+
+    def __init__(self) -> None:
+        self.variables: dict[str, Variable] = {}
+        self.functions: dict[str, Function] = {}
+        self.applied = False  # whether ∂Y/∂X (V) is a derivative applied to V
+        self.factors: set[str] = set()  # names that a bracket multiplies
+        # The declared shape of each slice, by its name and the pattern of its indices.
+        self.slices: dict[tuple[str, str], Shape] = {}
+        self.dimensions: list[str] = []
+        # What holds of constants: two sides, and the dimensions of their free indices.
+        self.assumptions: list[tuple[Expression, Expression, dict[str, str]]] = []
+        self.layout = ""  # of derivatives by arrays: "numerator" or "denominator"
+
+    # ---- declarations ----------------------------------------------------------------
+
+    def declare(self, line: Line) -> None:
+        """Add the names of a `given` or `constant` line. Raises `Unreadable`."""
+        assert line.right is not None
+        for declaration in parse(line.right, "declarations").children:
+            *names, reals, space = declaration.children
+            assert isinstance(reals, Token)
+            shape = shape_of(space)
+            for side in shape:
+                if side in self.variables:
+                    raise Unreadable(
+                        f"{side} is already declared, and not as a dimension",
+                        line.right,
+                        space.meta.start_pos,
+                    )
+                if not side.isdigit() and side not in self.dimensions:
+                    self.dimensions.append(side)
+            for tree in names:
+                variable = Variable(
+                    canonical(tree), shape, line.kind, positive=reals.endswith(r"_{>0}")
+                )
+                self.add(variable, line.right, tree.meta.start_pos)
+
+    def lay_out(self, line: Line) -> None:
+        """Set the layout that a `layout` line names. Raises `Unreadable`."""
+        assert line.right is not None
+        if line.right.text not in LAYOUTS:
+            raise Unreadable(f"expected {' or '.join(LAYOUTS)}", line.right)
+        self.layout = line.right.text
+
+    def slice(self, line: Line) -> None:
+        """Read A_i or A_{i,:} as row i of A, A_{:,j} as its column j, and X_i as a
+        matrix of a three-dimensional X, in the declared shape. Raises `Unreadable`."""
+        assert line.right is not None
+        for declaration in parse(line.right, "declarations").children:
+            *names, _, space = declaration.children
+            shape = shape_of(space)
+            for tree in names:
+                accent, name = accent_and_name(tree)
+                variable, tokens = self.variables.get(name), subscripts_of(tree)
+                places = [token for token in tokens if token.type != "ALL"]
+                if accent or variable is None or len(places) != 1:
+                    raise Unreadable(
+                        "a slice is a declared name with one index, such as A_i",
+                        line.right,
+                        tree.meta.start_pos,
+                    )
+                rest = sliced(variable.axes, tokens)[1]
+                if not rest or rest != axes_of(shape):
+                    raise Unreadable(
+                        f"a slice of {name} is {' × '.join(rest) or 'a number'}",
+                        line.right,
+                        tree.meta.start_pos,
+                    )
+                self.slices[name, _pattern(tokens)] = shape
+
+    def slice_of(self, name: str, tokens: Sequence[Token]) -> Shape:
+        """Return the declared shape of a slice, or () if none is declared. A gradient's
+        slice has the shape of the name's slice."""
+        accented = re.fullmatch(r"\\(?:bar|dot)\{(.*)\}", name)
+        return self.slices.get(
+            (accented[1] if accented else name, _pattern(tokens)), ()
+        )
+
+    def multiply(self, line: Line) -> None:
+        """Read the names on a line, before a bracket, as factors. Raises
+        `Unreadable`."""
+        assert line.right is not None
+        for name in re.split(r"\s*,\s*", line.right.text):
+            part = Part(line.right.source, line.right.start, name)
+            reference = self.resolve(parse(part, "moved"))
+            if reference is None:
+                raise Unreadable(f"{name} is not declared or defined above", line.right)
+            self.factors.add(reference.name)
+
+    def laid_out(self, above: Shape, below: Shape) -> Shape | None:
+        """Return the shape of the derivative of one array by another, each a number or
+        a column; None if it has none."""
+        sides = []
+        for shape in (above, below):
+            if shape and (len(shape) != 2 or shape[1] != "1"):
+                return None
+            sides.append(shape[0] if shape else "1")
+        if self.layout == "denominator":
+            sides.reverse()
+        return (sides[0], sides[1]) if self.layout else None
+
+    def add(self, variable: Variable, part: Part, position: int = 0) -> None:
+        """Add a name. Raises `Unreadable` unless it is distinct from the others."""
+        name = variable.name
+        if {name} & {*self.variables, *self.dimensions, *self.functions}:
+            raise Unreadable(f"{name} is already declared", part, position)
+        for other in self.variables.values():
+            if (
+                _is_element(name, other)
+                or _is_element(other.name, variable)
+                or _base(name) == _base(other.name)
+            ):
+                raise Unreadable(
+                    f"{name} cannot be told apart from {other.name}", part, position
+                )
+        self.variables[name] = variable
+        if fault := self._floating():
+            raise Unreadable(fault, part, position)
+
+    def _floating(self) -> str:
+        """Return what is wrong if a name that already has a meaning, such as \\bar{x},
+        is declared with a different one; "" if nothing is."""
+        loss = self.variables.get(LOSS)
+        if loss and (loss.kind != "defined" or loss.shape or loss.backward):
+            return rf"{LOSS} must be a number with a definition, or be left out"
+        forward = [
+            v for v in self.variables.values() if v.kind == "defined" and not v.backward
+        ]
+        users = {name: v.name for v in forward for name in _used(v)}
+        for name, variable in self.variables.items():
+            if name.startswith(r"\dot") or name == gradient_of(LOSS):
+                return f"{name} is derived, not given"
+            if gradient_of(name) not in self.variables:
+                continue
+            if variable not in forward:
+                return f"{gradient_of(name)} is derived, not given: {name} is not an output"
+            if name in users:
+                return (
+                    f"{gradient_of(name)} is derived, not given: {users[name]} is "
+                    f"defined by {name}"
+                )
+            if loss:
+                return f"{gradient_of(name)} is derived, not given: {LOSS} is defined"
+        return ""
+
+    def other_meaning(self, letter: Token) -> str:
+        """Return what a letter stands for other than an index; "" if nothing."""
+        if letter in self.dimensions:
+            return "is a dimension"
+        if letter in self.variables:
+            return "is a name declared above"
+        labelled = next(
+            (name for name in self.variables if letter in _label(name)), None
+        )
+        return f"is the label of {labelled}" if labelled else ""
+
+    def is_backward(self, definition: Expression) -> bool:
+        """Whether an expression uses gradients or differentials, perhaps by a name."""
+        return any(
+            reference.kind == "loss"
+            or reference.accent
+            or reference.name.startswith(r"\bar")
+            or self.variables[reference.name].backward
+            for reference in definition.used
+            if reference.kind in ("variable", "loss")
+        )
+
+    def outputs(self) -> list[Variable]:
+        """Return the definitions whose gradients are given.
+
+        This is 𝓛 if it is defined; otherwise the definitions whose \\bar is declared;
+        otherwise the one that no other uses. Raises `Unreadable` if there are several.
+        """
+        if LOSS in self.variables:
+            return [self.variables[LOSS]]
+        forward = [
+            v for v in self.variables.values() if v.kind == "defined" and not v.backward
+        ]
+        declared = [v for v in forward if gradient_of(v.name) in self.variables]
+        if declared:
+            return declared
+        used = {name for v in forward for name in _used(v)}
+        last = [v for v in forward if v.name not in used]
+        if len(last) > 1:
+            names = ", ".join(v.name for v in last)
+            raise Unreadable(
+                f"which of {names} is the output? Declare its gradient: "
+                f"given \\bar{{{last[-1].name}}} …"
+            )
+        return last
+
+    def upstream(self, variables: list[Variable]) -> set[str]:
+        """Return the names of the variables and of all that their definitions use."""
+        names = {v.name for v in variables}
+        for v in variables:
+            names |= self.upstream([self.variables[name] for name in _used(v)])
+        return names
+
+    # ---- references ------------------------------------------------------------------
+
+    def resolve(self, tree: Tree) -> Reference | None:
+        """Return what a `reference`, `power_of_name` or `scalar` node refers to; None
+        if the name is unknown."""
+        accent, name = accent_and_name(tree)
+        subscripts = subscripts_of(tree)
+        whole = rf"\{accent}{{{name}}}" if accent else name
+        for candidate, kept in ((whole, ""), (name, accent)):
+            labelled = (
+                f"{candidate}_{{{''.join(subscripts)}}}" if subscripts else candidate
+            )
+            if labelled in self.variables:
+                return Reference("variable", labelled, kept)
+            if candidate in self.variables:
+                return Reference("variable", candidate, kept, tuple(subscripts))
+        labelled = f"{name}_{{{''.join(subscripts)}}}" if subscripts else name
+        if labelled in self.dimensions and not accent:
+            return Reference("dimension", labelled)
+        special = _SPECIAL.get(name)
+        if special and (not accent or (special == "loss" and accent == "dot")):
+            return Reference(special, name, accent, tuple(subscripts))
+        return None
+
+
+LAYOUTS = ("numerator", "denominator")
+LOSS = r"\mathcal{L}"
+_SPECIAL = {
+    "e": "euler",
+    r"\pi": "pi",
+    r"\delta": "delta",
+    "I": "identity",
+    r"\mathbf{1}": "ones",
+    LOSS: "loss",
+}
+
+
+def sliced(axes: Shape, tokens: Sequence[Token]) -> tuple[Shape, Shape]:
+    """Split the axes of a name into those with an index and those without."""
+    if tokens and tokens[0].type == "ALL":
+        return axes[1:], axes[:1]
+    count = sum(token.type != "ALL" for token in tokens)
+    return axes[:count], axes[count:]
+
+
+def _pattern(tokens: Sequence[Token]) -> str:
+    return "".join(":" if token.type == "ALL" else "i" for token in tokens)
+
+
+def shape_of(space: Tree | Token | None) -> Shape:
+    """Return a declared shape; that of a number is ()."""
+    if not isinstance(space, Tree):
+        return ()
+    shape = tuple(canonical(side) for side in space.children)
+    return (*shape, "1") if len(shape) == 1 else shape
+
+
+def axes_of(shape: Shape) -> Shape:
+    """Return the dimensions that take an index: those that are not 1."""
+    return tuple(side for side in shape if side != "1")
+
+
+def is_special(name: str) -> bool:
+    """Whether a name has a meaning without a declaration, such as e and I."""
+    return name in _SPECIAL
+
+
+def gradient_of(name: str) -> str:
+    """Return the name of the gradient: \\bar{W}_{1} for W_{1}."""
+    head, subscript, label = name.partition("_{")
+    return rf"\bar{{{head}}}{subscript}{label}"
+
+
+def _used(variable: Variable) -> set[str]:
+    """Return the names that a definition uses; none if the variable is given."""
+    references = variable.definition.used if variable.definition else ()
+    return {reference.name for reference in references if reference.kind == "variable"}
+
+
+def _base(name: str) -> str:
+    """Return a name without its power: \\sigma for \\sigma^2."""
+    return re.sub(r"\^\d$", "", name)
+
+
+def _label(name: str) -> str:
+    """Return the subscript that is part of a name, unless it is a word."""
+    label = name.rpartition("_{")[2] if "_{" in name else ""
+    return "" if label.startswith("\\") else label.rstrip("}")
+
+
+def _is_element(name: str, array: Variable) -> bool:
+    """Whether a name with a label prints like an element of an array."""
+    return bool(array.axes and _label(name)) and name.startswith(f"{array.name}_{{")
+
+
+# ---- names as written ----------------------------------------------------------------
+
+
+def canonical(node: Tree | Token) -> str:
+    """Return a name as this package writes it: \\bar{x} for \\bar x, \\mathbf{1} for
+    \\mathbf 1, n_{h} for n_h."""
+    if isinstance(node, Token):
+        text = str(node)
+        if node.type == "UPRIGHT":
+            words = re.match(r"\\(?:text|operatorname|mathrm)", text)
+            text = re.sub(r"\s+", " " if words else "", text)
+            text = re.sub(r"^\\(?:operatorname|mathrm)", r"\\text", text)
+            return text if text.endswith("}") else f"{text[:-1]}{{{text[-1]}}}"
+        return text
+    if node.data == "accented":
+        accent = {r"\overline": r"\bar", r"\widehat": r"\hat"}.get(
+            str(node.children[0]), str(node.children[0])
+        )
+        return f"{accent}{{{canonical(node.children[1])}}}"
+    if node.data in ("power_of_letter", "power_of_name", "power"):
+        return f"{canonical(node.children[0])}^{canonical(node.children[1])}"
+    if node.data == "layer":
+        return f"{{({node.children[0]})}}"
+    if node.data == "subscript":
+        return f"_{{{''.join(tokens_of(node))}}}"
+    return "".join(canonical(child) for child in node.children)
+
+
+def accent_and_name(tree: Tree) -> tuple[str, str]:
+    """Return a reference's accent ("bar", "dot" or "") and the name below it.
+
+    A power is part of the name. If the name has a bar or a dot, a letter above is so
+    too, and a number is not: the gradient of W^Q is written \\bar{W}^Q or \\bar{W^Q},
+    that of \\sigma^2 only \\bar{\\sigma^2}.
+    """
+    reference, power = _without_power(tree)
+    head = reference.children[0]
+    if isinstance(head, Tree) and head.data == "accented":
+        accent = canonical(head).partition("{")[0]
+        if accent in (r"\bar", r"\dot") and not power[1:].isdigit():
+            return accent[1:], canonical(head.children[1]) + power
+    return "", canonical(head) + power
+
+
+def subscripts_of(tree: Tree) -> list[Token]:
+    """Return the tokens of a reference's subscript, which are indices or a label."""
+    last = _without_power(tree)[0].children[-1]
+    return (
+        tokens_of(last) if isinstance(last, Tree) and last.data == "subscript" else []
+    )
+
+
+def _without_power(tree: Tree) -> tuple[Tree, str]:
+    """Return the `reference` in a node that may have a power, and the power: "^2" in
+    σ_i^2."""
+    if tree.data in ("power_of_name", "power"):
+        return tree.children[0], f"^{canonical(tree.children[1])}"
+    return tree, ""
+
+
+def in_words(shape: Shape) -> str:
+    """Describe a shape for a message."""
+    return f"a matrix of shape {' × '.join(shape)}" if shape else "a number"
+
+
+def never_equal(one: Shape, other: Shape) -> bool:
+    """Whether two shapes of the same kind (columns, rows, or matrices) differ in every
+    reading.
+
+    Texts also add a number or a column to a matrix, and do not always tell a row from a
+    column.
+    """
+    kinds = [[side == "1" for side in shape] for shape in (one, other)]
+    return kinds[0] == kinds[1] and any(map(differ, one, other))
+
+
+def differ(one: str, other: str) -> bool:
+    """Whether two sides differ at some sizes that are not 1."""
+    return one != other and not one.isdigit() and not other.isdigit()

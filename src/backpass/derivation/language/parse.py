@@ -1,0 +1,296 @@
+"""Split the text of a derivation into lines, and parse pieces of LaTeX.
+
+A derivation is plain text. The first word of a line says what the line is:
+
+    given     x, \\bar{y} \\in \\mathbb{R}^n        inputs, with their shapes
+    constant  \\epsilon \\in \\mathbb{R}_{>0}       inputs without a gradient, which do
+                                                  not move
+    slice     A_i \\in \\mathbb{R}^n               a row of a matrix, as a column
+    factor    a, x                                a(x + 1) is a product
+    layout    numerator                           the shape of derivatives by arrays
+    assume    \\sum_i t_i = 1                     what holds of constants
+    let       S = \\sum_j e^{x_j}                 a definition
+    let       f(x) = 2 x                          a definition for every x
+    note      The other outputs, $j \\ne i$.      prose
+    \\bar{x}_i = …  \\quad (j \\ne i)  | reason    a statement, perhaps with conditions
+              = …  | reason                       its next line
+
+A physical line without `=` outside brackets continues the line above it. Mathematics
+that the grammar (language.lark) does not cover raises `Unreadable`, which shows the
+place.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from functools import cache, lru_cache
+from pathlib import Path
+
+from lark import Lark, Token, Tree
+from lark.exceptions import UnexpectedEOF, UnexpectedInput
+
+KEYWORDS = (
+    "given", "constant", "let", "assume", "slice", "factor", "layout", "note",
+)  # fmt: skip
+# The kinds of lines that a scope is built from.
+DECLARING = (
+    "given", "constant", "let", "function", "assume", "layout", "factor", "slice",
+    "applied",
+)  # fmt: skip
+_CONDITION = re.compile(r"\\q?quad\s*\((?P<conditions>[^()]*)\)\s*$")
+
+
+class DerivationError(ValueError):
+    """Raised for a derivation that is wrong or cannot be read.
+
+    If it could be read, `derivation` is the `Derivation`, which shows its wrong lines.
+    """
+
+    derivation: object | None = None
+
+
+class Unreadable(DerivationError):
+    """Raised for mathematics that the parser does not know or that has no meaning.
+
+    The message shows the place.
+    """
+
+    def __init__(
+        self, message: str, part: Part | None = None, position: int = 0
+    ) -> None:
+        super().__init__(f"{message}\n{part.pointer(position)}" if part else message)
+        self.message, self.part, self.position = message, part, position
+
+
+class Misfit(Unreadable):
+    """Raised for shapes that do not fit in any reading of the declarations.
+
+    `other` is the other side, if two sides of an equation do not fit.
+    """
+
+    other: Part | None = None
+
+
+@dataclass(frozen=True)
+class Part:
+    """A piece of mathematics: `text`, at the position `start` of `source`."""
+
+    source: str
+    start: int
+    text: str
+
+    @property
+    def line(self) -> int:
+        """The number of the source line on which the part begins."""
+        return self.source.count("\n", 0, self.start) + 1
+
+    def pointer(self, position: int) -> str:
+        """Return the source line around a position of the text, with its number and a
+        caret below the position."""
+        at = min(self.start + position, len(self.source))
+        first = self.source.rfind("\n", 0, at) + 1
+        line = self.source[first:].partition("\n")[0]
+        number = self.source.count("\n", 0, first) + 1
+        indent = len(line) - len(line.lstrip())
+        prefix = f"    {number}: "
+        return f"{prefix}{line.strip()}\n{' ' * (len(prefix) + max(at - first - indent, 0))}^"
+
+
+@dataclass(frozen=True)
+class Line:
+    """One line of a derivation.
+
+    `kind` is "given", "constant", "let", "function", "assume", "slice", "factor",
+    "layout", "note", "statement" or "step". A `let` with a bracket on its left is a
+    "function". A step has no left side. A declaration has its list in `right`, and a
+    layout its name. A note has only words, in `reason`.
+    """
+
+    kind: str
+    left: Part | None
+    right: Part | None
+    conditions: Part | None
+    reason: str
+
+    @property
+    def numbered(self) -> bool:
+        return self.kind in ("let", "function", "assume", "statement", "step")
+
+    @property
+    def latex(self) -> str:
+        """The line's mathematics as written, in one line of text."""
+        shown = (
+            [self.left.text, "="] if self.left else ["="] if self.kind == "step" else []
+        )
+        shown.append(self.right.text if self.right else "")
+        if self.conditions:
+            shown.append(rf"\quad ({self.conditions.text})")
+        return " ".join(" ".join(shown).split())
+
+
+def read(source: str) -> list[Line]:
+    """Read the lines of a derivation. Raises `Unreadable` for any other text."""
+    lines = []
+    for start, end in _logical_lines(source):
+        line = _read_line(source, start, end)
+        if line.kind == "step" and not (
+            lines and lines[-1].kind in ("statement", "step")
+        ):
+            raise Unreadable(
+                "'=' continues a statement, but there is none above it",
+                Part(source, start, ""),
+            )
+        lines.append(line)
+    return lines
+
+
+def _logical_lines(source: str) -> list[tuple[int, int]]:
+    spans: list[tuple[int, int]] = []
+    start = 0
+    for physical in source.splitlines(keepends=True):
+        end = start + len(physical)
+        if physical.strip():
+            if spans and not _begins(physical):
+                spans[-1] = (spans[-1][0], end)
+            else:
+                spans.append((start, end))
+        start = end
+    return spans
+
+
+def _begins(physical: str) -> bool:
+    word = physical.split()[0]
+    return word in KEYWORDS or (
+        not word.startswith("|") and _equals_sign(physical.partition("|")[0]) >= 0
+    )
+
+
+def _equals_sign(text: str) -> int:
+    """Return the position of the "=" outside all brackets and environments; −1 if there
+    is none."""
+    depth = 0
+    for match in re.finditer(r"\\begin|\\end|[{([\])}=]", text):
+        if match[0] == "=" and depth == 0:
+            return match.start()
+        depth += match[0] in ("{", "(", "[", r"\begin")
+        depth -= match[0] in ("}", ")", "]", r"\end")
+    return -1
+
+
+def _read_line(source: str, start: int, end: int) -> Line:
+    text, bar, reason = source[start:end].partition("|")
+    reason = " ".join(reason.split())
+    keyword = text.split()[0] if text.split() else ""
+    if keyword in KEYWORDS:
+        skip = text.index(keyword) + len(keyword)
+        start, text = start + skip, text[skip:]
+    if keyword == "note":
+        return Line(
+            "note", None, None, None, " ".join(f"{text} {bar} {reason}".split())
+        )
+    if keyword in ("given", "constant", "slice", "factor", "layout"):
+        return Line(keyword, None, _part(source, start, text), None, reason)
+
+    equals = _equals_sign(text)
+    if equals < 0:
+        raise Unreadable("expected left side = right side", _part(source, start, text))
+    conditions = None
+    if match := _CONDITION.search(text):
+        conditions = _part(
+            source, start + match.start("conditions"), match["conditions"]
+        )
+        text = text[: match.start()]
+    left, right = (
+        _part(source, start, text[:equals]),
+        _part(source, start + equals + 1, text[equals + 1 :]),
+    )
+    if (again := _equals_sign(right.text)) >= 0:
+        raise Unreadable("only one '=' a line: begin a new line here", right, again)
+    if not right.text:
+        raise Unreadable("there is nothing on the right of '='", right)
+    if keyword == "let":
+        kind = "function" if "(" in left.text else "let"
+        return Line(kind, left, right, conditions, reason)
+    if keyword == "assume":
+        return Line(keyword, left, right, conditions, reason)
+    if not left.text and conditions:
+        raise Unreadable(
+            "a condition belongs on the statement's first line", conditions
+        )
+    return Line(
+        "statement" if left.text else "step",
+        left if left.text else None,
+        right,
+        conditions,
+        reason,
+    )
+
+
+def _part(source: str, start: int, text: str) -> Part:
+    return Part(source, start + len(text) - len(text.lstrip()), text.strip())
+
+
+def parse(part: Part, rule: str = "expression") -> Tree:
+    """Parse a piece of LaTeX into a tree whose nodes know their places in the text.
+
+    Raises `Unreadable`, which shows the place.
+    """
+    try:
+        return _tree(part.text, rule)
+    except UnexpectedEOF:
+        raise Unreadable(
+            "something is missing at the end", part, len(part.text)
+        ) from None
+    except UnexpectedInput as error:
+        position = (
+            error.pos_in_stream
+            if error.pos_in_stream is not None and error.pos_in_stream >= 0
+            else len(part.text)
+        )
+        if getattr(getattr(error, "token", None), "type", "") == "$END":
+            raise Unreadable(
+                "something is missing at the end", part, len(part.text)
+            ) from None
+        message = "cannot read this"
+        opened = part.text.rfind("{", 0, position + 1)
+        before = part.text[: max(opened, 0)].rstrip()
+        if (
+            opened >= 0
+            and "}" not in part.text[opened:position]
+            and not re.search(r"(?:[\^_}\]]|\\[a-zA-Z]+)\Z", before)
+        ):
+            position = opened
+            message += (
+                ": braces that are not a command's argument print nothing, so they cannot "
+                "group; write brackets"
+            )
+        raise Unreadable(message, part, position) from None
+
+
+def tokens_of(tree: Tree) -> list[Token]:
+    """Return the tokens that are directly below a node."""
+    return [child for child in tree.children if isinstance(child, Token)]
+
+
+def span_of(node: Tree | Token) -> tuple[int, int]:
+    """Return where a node begins and ends in the text that was parsed."""
+    place = node if isinstance(node, Token) else node.meta
+    assert place.start_pos is not None and place.end_pos is not None
+    return place.start_pos, place.end_pos
+
+
+@lru_cache(maxsize=4096)
+def _tree(text: str, rule: str) -> Tree:
+    return _parser().parse(text, start=rule)
+
+
+@cache
+def _parser() -> Lark:
+    grammar = Path(__file__).with_name("language.lark").read_text(encoding="utf-8")
+    return Lark(
+        grammar,
+        parser="lalr",
+        start=["expression", "declarations", "conditions", "moved", "head"],
+        propagate_positions=True,
+    )

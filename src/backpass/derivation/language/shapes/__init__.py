@@ -1,0 +1,1 @@
+"""The shapes of expressions: a module for each group of the grammar's rules."""

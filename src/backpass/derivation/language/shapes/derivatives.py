@@ -1,0 +1,152 @@
+"""The shapes of derivatives."""
+
+from __future__ import annotations
+
+from lark import Tree
+
+from backpass.derivation.language.functions import find
+from backpass.derivation.language.names import LOSS, Shape, axes_of, in_words
+from backpass.derivation.language.parse import Unreadable
+from backpass.derivation.language.shapes.calls import Calls
+
+_NOT_PARTIAL = (
+    "a partial derivative is of a number with respect to a number; "
+    "write the matrices by their elements, or declare layout numerator or denominator "
+    "for derivatives of columns"
+)
+
+
+class Derivatives(Calls):
+    """Derivatives of names and of functions, and norms."""
+
+    def partial(self, tree: Tree) -> Shape:
+        above, below = tree.children
+        is_name = above.data in ("reference", "power_of_name")
+        found = self.scope.resolve(above) if is_name else None
+        if (
+            found is not None
+            and found.name == LOSS
+            and not (found.accent or found.indices)
+        ):
+            self.expression.references[id(above)] = found
+            shape = self._with_respect_to(below)
+            return shape[::-1] if self.scope.layout == "numerator" else shape
+        shapes = self.visit(above), self._with_respect_to(below)
+        if not shapes[0]:  # of a number: the shape of its variable
+            is_numerator = self.scope.layout == "numerator"
+            return shapes[1][::-1] if is_numerator else shapes[1]
+        laid_out = None
+        if above.data != "bracket":
+            laid_out = self.scope.laid_out(*shapes)
+        return laid_out or self.reject(_NOT_PARTIAL, tree)
+
+    def differential(self, tree: Tree) -> Shape:
+        """Return the shape of ∂f(x)(v), the derivative of f at x in the direction v."""
+        call, direction = tree.children
+        if call.data != "call" or len(call.children) != 2:
+            self.reject(
+                r"\partial f(x)(v) needs f to be a function of one argument", tree
+            )
+        shape = self.visit(call)
+        self._has_shape(direction, self.visit(call.children[1]))
+        return shape
+
+    def jacobian(self, tree: Tree) -> Shape:
+        """Return the shape of ∂f(x), the Jacobian of f at x."""
+        shapes = self._function_at(tree, r"\partial f(x)")
+        if shapes == ((), ()):
+            return ()
+        shape = self.scope.laid_out(*shapes)
+        return shape or self.reject(
+            "the Jacobian of a column at a column needs a layout: say layout numerator or "
+            "layout denominator",
+            tree,
+        )
+
+    def nabla(self, tree: Tree) -> Shape:
+        """Return the shape of ∇f(x), the gradient of f at x: that of x."""
+        above, below = self._function_at(tree, r"\nabla f(x)")
+        if above:
+            self.reject(
+                f"only a number has a gradient; this is {in_words(above)}", tree
+            )
+        return below
+
+    def _function_at(self, tree: Tree, written: str) -> tuple[Shape, Shape]:
+        """Return the shapes of a function's value and of its argument."""
+        (call,) = tree.children
+        if call.data == "applied" or len(call.children) != 2:
+            self.reject(f"{written} needs f to be a function of one argument", tree)
+        return self.visit(call), self.visit(call.children[1])
+
+    def nabla_of(self, tree: Tree) -> Shape:
+        """Return the shape of ∇_x y, the gradient of a number by x: that of x."""
+        below, above = tree.children
+        if shape := self.visit(above):
+            self.reject(
+                f"only a number has a gradient; this is {in_words(shape)}", above
+            )
+        return self._with_respect_to(below)
+
+    def slope(self, tree: Tree) -> Shape:
+        """Return the shape of f'(x), the derivative of f at x or at its elements."""
+        name, *_, bracket = tree.children
+        found, shape = find(self.scope, name, self.parameters), self.visit(bracket)
+        if found is None or len(found[0].parameters) != 1 or found[0].letters:
+            self.reject("a prime is read after a function of a number", tree)
+        try:
+            call = self.of_elements(found[0], shape, tree)
+        except Unreadable as error:
+            self.reject(error.message, tree)
+        self.expression.calls[id(tree)] = (call,)
+        return shape
+
+    def norm(self, tree: Tree) -> Shape:
+        array, *kind = tree.children
+        rank = len(axes_of(self.visit(array)))
+        if rank == 0 or (rank > 1 and kind != ["F"]):
+            self.reject(
+                r"a norm takes a column or a row; write \lVert A \rVert_F for a matrix",
+                tree,
+            )
+        return ()
+
+    def directional(self, tree: Tree) -> Shape:
+        """Return the shape of ∂Y/∂X (V), the derivative of Y in the direction V."""
+        above, below, direction = tree.children
+        found = self.scope.resolve(above)
+        if found is not None and found.kind == "loss" and not found.accent:
+            self.expression.references[id(above)] = found
+            shape: Shape = ()
+        else:
+            shape = self.visit(above)
+        self._has_shape(direction, self._with_respect_to(below))
+        return shape
+
+    def _has_shape(self, direction: Tree, shape: Shape) -> None:
+        if (other := self.visit(direction)) != shape:
+            self.reject(
+                f"a derivative with respect to {in_words(shape)} cannot be applied to "
+                f"{in_words(other)}",
+                direction,
+            )
+
+    def differentiate(self, tree: Tree) -> Shape:
+        operator, argument = tree.children
+        if self._with_respect_to(operator.children[0]) or self.visit(argument):
+            self.reject(_NOT_PARTIAL, tree)
+        return ()
+
+    def _with_respect_to(self, tree: Tree) -> Shape:
+        shape = self.visit(tree)
+        found = self.expression.references.get(id(tree))
+        if (
+            found is None
+            or found.kind != "variable"
+            or found.accent
+            or self.scope.variables[found.name].kind == "constant"
+        ):
+            self.reject(
+                "a derivative is with respect to an input or a definition", tree
+            )
+        return shape

@@ -1,0 +1,164 @@
+"""The shapes of names, and of elements of arrays."""
+
+from __future__ import annotations
+
+from lark import Token, Tree
+
+from backpass.derivation.language.functions import find
+from backpass.derivation.language.names import (
+    Reference,
+    Shape,
+    accent_and_name,
+    axes_of,
+    sliced,
+    subscripts_of,
+)
+from backpass.derivation.language.parse import span_of, tokens_of
+from backpass.derivation.language.shapes.visitor import Visitor
+
+
+class Names(Visitor):
+    """Names, with or without indices."""
+
+    def reference(self, tree: Tree) -> Shape:
+        found = self.parameter(tree) or self.scope.resolve(tree)
+        if found is None:
+            if find(self.scope, tree, self.parameters):
+                name = self.part.text[tree.meta.start_pos : tree.meta.end_pos]
+                self.reject(f"{name} is a function: write its value, {name}(…)", tree)
+            self.reject(
+                f"{self.part.text[tree.meta.start_pos : tree.meta.end_pos]} is not "
+                "declared or defined above",
+                tree,
+            )
+        self.expression.references[id(tree)] = found
+        return getattr(self, f"_shape_of_{found.kind}")(found, tree)
+
+    scalar = reference
+
+    def power_of_name(self, tree: Tree) -> Shape:
+        base, exponent = tree.children
+        is_power = (
+            isinstance(exponent, Token)
+            and exponent.type == "DIGIT"
+            and not self.scope.resolve(tree)
+            and self.scope.resolve(base)
+        )
+        if not is_power:
+            return self.reference(tree)
+        if self.visit(base):
+            self.reject("only numbers have powers", tree)
+        return ()
+
+    def element(self, tree: Tree) -> Shape:
+        array, subscript = tree.children
+        name = self.part.text[array.meta.start_pos : array.meta.end_pos]
+        indices = tokens_of(subscript)
+        if any(token.type == "WORD" for token in indices):
+            self.reject("expected indices of an element; got a word", subscript)
+        self._reject_rows(indices)
+        shape = self.visit(array)
+        self.elements[id(tree)] = axes_of(shape)
+        return self._element(name, shape, tuple(indices), tree)
+
+    def parameter(self, tree: Tree) -> Reference | None:
+        accent, name = accent_and_name(tree)
+        if accent or name not in self.parameters:
+            return None
+        return Reference("parameter", name, "", tuple(subscripts_of(tree)))
+
+    def _element(
+        self,
+        name: str,
+        shape: Shape,
+        indices: tuple[Token, ...],
+        tree: Tree,
+        whole: Shape = (),
+    ) -> Shape:
+        """Return the shape of an element of an array, or of the whole array without
+        indices. `whole` is the declared shape of a slice."""
+        if not indices:
+            return shape
+        axes = axes_of(shape)
+        if any(token.type == "ALL" for token in indices) and not whole:
+            written = self.part.text[slice(*span_of(tree))]
+            self.reject(
+                f"is {written} a row or a column? Declare its shape: slice "
+                rf"{written} \in \mathbb{{R}}^…",
+                tree,
+            )
+        if whole:
+            axes = sliced(axes, indices)[0]
+            indices = tuple(token for token in indices if token.type != "ALL")
+        if len(indices) != len(axes):
+            wanted = (
+                ("no index", "one index", "two indices")[rank]
+                if (rank := len(axes)) < 3
+                else f"{rank} indices"
+            )
+            self.reject(f"{name} takes {wanted}; got {len(indices)}", tree)
+        for token, side in zip(indices, axes, strict=True):
+            if not token.isdigit() and not self.index(token).runs_over(side):
+                other = self.index(token).dimension
+                self.reject(
+                    f"{token} runs over {other} elsewhere, but over {side} here", token
+                )
+        return whole
+
+    def _reject_rows(self, indices: tuple[Token, ...] | list[Token]) -> None:
+        for token in indices:
+            if token.type == "ALL":
+                self.reject(
+                    "a colon is read only in an index of a declared name", token
+                )
+
+    def _shape_of_parameter(self, found: Reference, tree: Tree) -> Shape:
+        shape = self.parameters[found.name]
+        self._reject_rows(found.indices)
+        return self._element(found.name, shape, found.indices, tree)
+
+    def _shape_of_variable(self, found: Reference, tree: Tree) -> Shape:
+        variable = self.scope.variables[found.name]
+        if found.accent and variable.kind == "constant":
+            self.reject(f"{found.name} is a constant", tree)
+        whole = self.scope.slice_of(found.name, found.indices)
+        return self._element(found.name, variable.shape, found.indices, tree, whole)
+
+    def _shape_of_constant(self, found: Reference, tree: Tree) -> Shape:
+        if found.indices:
+            self.reject(f"{found.name} takes no index", tree)
+        return ()
+
+    _shape_of_dimension = _shape_of_euler = _shape_of_pi = _shape_of_constant
+
+    def _shape_of_loss(self, found: Reference, tree: Tree) -> Shape:
+        if not found.accent or found.indices:
+            self.reject(
+                r"\mathcal{L} may occur only in \dot{\mathcal{L}} and "
+                r"\frac{\partial \mathcal{L}}{\partial …}",
+                tree,
+            )
+        return ()
+
+    def _shape_of_delta(self, found: Reference, tree: Tree) -> Shape:
+        if len(found.indices) != 2:
+            self.reject(r"\delta takes two indices", tree)
+        self.run_together(*found.indices)
+        return ()
+
+    def _shape_of_identity(self, found: Reference, tree: Tree) -> Shape:
+        side = self._side(found, tree) if found.indices else self.unknown(tree)
+        return (side, side)
+
+    def _shape_of_ones(self, found: Reference, tree: Tree) -> Shape:
+        return self._side(found, tree) if found.indices else self.unknown(tree), "1"
+
+    def _side(self, found: Reference, tree: Tree) -> str:
+        side = "".join(found.indices)
+        if side not in self.scope.dimensions:
+            self.reject(
+                f"{found.name} needs its size as a subscript, one of "
+                f"{', '.join(self.scope.dimensions)}",
+                tree,
+            )
+        return side

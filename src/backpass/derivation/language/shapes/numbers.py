@@ -1,0 +1,102 @@
+"""The shapes of numbers, fractions, powers, and roots."""
+
+from __future__ import annotations
+
+from lark import Tree
+
+from backpass.derivation.language.names import Shape
+from backpass.derivation.language.parse import span_of
+from backpass.derivation.language.shapes.names import Names
+
+
+class Numbers(Names):
+    """Numbers, fractions, powers, and roots."""
+
+    def number(self, tree: Tree) -> Shape:
+        return ()
+
+    def fraction(self, tree: Tree) -> Shape:
+        above, below = map(self.visit, tree.children)
+        first = tree.children[0]
+        if self.is_product(tree) and (
+            first.data == "differentiate" or self.may_reach(first)
+        ):
+            self.reject_reach(tree)
+        if below:
+            self.reject("a matrix cannot stand below a fraction bar", tree.children[1])
+        return above
+
+    def root(self, tree: Tree) -> Shape:
+        if self.visit(tree.children[0]):
+            self.reject(
+                "functions take numbers; write the matrix by its elements", tree
+            )
+        return ()
+
+    def power(self, tree: Tree) -> Shape:
+        base, exponent = tree.children
+        if self._is_name(tree):
+            return self.reference(tree)
+        if exponent.data == "letter_and_top":
+            letter = Tree("scalar", exponent.children[:1], exponent.meta)
+            named = Tree("power", [base, letter], tree.meta)
+            shape = self.reference(named)
+            references = self.expression.references
+            references[id(tree)] = references.pop(id(named))
+            return shape[::-1]
+        if exponent.data == "layer":
+            name = self.part.text[slice(*span_of(tree))]
+            self.reject(f"{name} is not declared or defined above", tree)
+        shape = self.visit(base)
+        if exponent.data != "top" and self.may_reach(base):
+            self.reject_reach(base)
+        if exponent.data == "each":
+            return shape
+        if exponent.data == "top":
+            if (
+                base.data in ("reference", "element")
+                and not shape
+                and (
+                    base.data == "element"
+                    or self.expression.references[id(base)].indices
+                )
+            ):
+                self.reject(
+                    "this prints like an element of the transpose: swap the indices",
+                    base,
+                )
+            return shape[::-1]
+        is_negative = exponent.data == "sum" and exponent.children[0] == "-"
+        if is_negative and self._is_of_square(base):
+            self.reject(
+                "an element of the inverse, or the inverse of the element? Write the "
+                r"latter as \frac{1}{…}",
+                tree,
+            )
+        if shape or self.visit(exponent):
+            self.reject("only numbers have powers; write a matrix product out", tree)
+        return ()
+
+    def _is_of_square(self, tree: Tree) -> bool:
+        """Whether a tree is an element of a matrix that may have an inverse."""
+        if tree.data == "element":
+            axes = self.elements[id(tree)]
+        else:
+            found = self.expression.references.get(id(tree))
+            if found is None or found.kind != "variable" or not found.indices:
+                return False
+            axes = self.scope.variables[found.name].axes
+        return len(axes) == 2 and axes[0] == axes[1]
+
+    def _is_name(self, tree: Tree) -> bool:
+        """Whether a power is itself a name, such as σ^2 after `let \\sigma^2 = …`, or
+        W^Q."""
+        base, exponent = tree.children
+        if base.data != "reference" or exponent.data not in (
+            "number",
+            "scalar",
+            "layer",
+        ):
+            return False
+        found = self.scope.resolve(tree)
+        return found is not None and found.kind == "variable"

@@ -1,0 +1,193 @@
+"""Visit an expression, and record what its evaluation needs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import NoReturn
+
+from lark import Token, Tree
+from lark.visitors import Interpreter
+
+from backpass.derivation.language.functions import called
+from backpass.derivation.language.indices import LARGEST, Index
+from backpass.derivation.language.names import Expression, Scope, Shape
+from backpass.derivation.language.parse import Misfit, Part, Unreadable, parse, span_of
+
+UNKNOWN = "?"  # begins the name of the unknown size of an I or a 1
+
+
+class Visitor(Interpreter):
+    """Visits expressions that share free indices. A visit returns a shape.
+
+    Each rule of the grammar has a method of the same name, in a class below.
+    """
+
+    def __init__(
+        self, scope: Scope, parameters: dict[str, Shape] | None = None
+    ) -> None:
+        self.scope = scope
+        self.parameters = parameters or {}
+        self.free: dict[str, Index] = {}
+        self.bound: list[tuple[str, Index]] = []
+        # The axes of what (…)_{ij} is an element of.
+        self.elements: dict[int, Shape] = {}
+        # Each I and 1 whose size is not known yet, by a name for the size.
+        self.unsized: dict[str, list[Tree]] = {}
+
+    def begin(self, part: Part, tree: Tree) -> Expression:
+        """Begin an expression, to which the following visits belong, and return it."""
+        self.part, self.expression = part, Expression(part, tree)
+        return self.expression
+
+    def run(
+        self, parts: list[Part], conditions: Part | None = None
+    ) -> list[Expression]:
+        """Analyse the parts; return the expressions, with that of the conditions, if
+        any, first. Raises `Unreadable`."""
+        expressions = []
+        self.ranges: list[tuple[Expression, Tree, list[tuple[str, Index]]]] = []
+        if conditions:
+            expressions.append(self.begin(conditions, parse(conditions, "conditions")))
+            self.visit(self.expression.tree)
+        for part in parts:
+            tree = called(parse(part), part.text, self.scope, self.parameters)
+            expressions.append(self.begin(part, tree))
+            self.expression.shape = self.visit(self.expression.tree)
+            for side in self.unsized:
+                self.reject_unsized(side)
+        # Every occurrence of every letter has been seen by now.
+        for expression, tree, letters in self.ranges:
+            found: list[tuple[str, str]] = []
+            for letter, index in letters:
+                if index.dimension is None:
+                    raise Unreadable(
+                        f"what does {letter} run over?",
+                        expression.part,
+                        tree.meta.start_pos,
+                    )
+                found.append((letter, index.dimension))
+            expression.ranges[id(tree)] = tuple(found)
+        return expressions
+
+    def dimensions_of(self, expression: Expression) -> dict[str, str]:
+        """Return the dimension of each free index of an analysed expression. Raises
+        `Unreadable` for an index whose dimension is not known."""
+        found: dict[str, str] = {}
+        for letter in sorted(expression.free):
+            dimension = self.free[letter].dimension
+            if dimension is None and self.scope.dimensions:
+                # It is only compared with other letters, so any dimension will do.
+                self.free[letter].runs_over(self.scope.dimensions[0])
+                dimension = self.scope.dimensions[0]
+            if dimension is None:
+                raise Unreadable(f"what does {letter} run over?", expression.part)
+            found[letter] = dimension
+        return found
+
+    def visit(self, tree: Tree) -> Shape:
+        before = {*self.unsized}
+        shape = super().visit(tree)
+        if lost := [side for side in self.unsized if side not in {*before, *shape}]:
+            self.reject_unsized(lost[0])
+        return shape
+
+    def reject(self, message: str, where: Tree | Token) -> NoReturn:
+        raise Unreadable(message, self.part, span_of(where)[0])
+
+    def misfit(self, message: str, where: Tree, certain: bool) -> NoReturn:
+        for side in self.unsized:
+            if side in message:
+                self.reject_unsized(side)
+        error = Misfit if certain else Unreadable
+        raise error(message, self.part, span_of(where)[0])
+
+    # ---- indices ---------------------------------------------------------------------
+
+    def index(self, token: Token) -> Index:
+        """Return a letter's index here: that of the innermost sum, or a free one."""
+        letter = str(token)
+        if meaning := self.scope.other_meaning(token):
+            self.reject(f"{letter} {meaning}, so it cannot be an index", token)
+        for name, index in reversed(self.bound):
+            if name == letter:
+                return index
+        self.expression.free.add(letter)
+        return self.free.setdefault(letter, Index())
+
+    def run_together(self, first: Token, second: Token) -> None:
+        for token in (first, second):
+            if token.isdigit() and not 1 <= int(token) < LARGEST:
+                self.reject(
+                    f"an index is compared with a number from 1 to {LARGEST - 1}, because "
+                    f"sizes up to {LARGEST} are tried",
+                    token,
+                )
+        letters = [
+            self.index(token) for token in (first, second) if not token.isdigit()
+        ]
+        if len(letters) == 2 and not letters[0].runs_with(letters[1]):
+            self.reject(f"{first} and {second} run over different dimensions", first)
+
+    @contextmanager
+    def letters(self, *letters: tuple[str, str]) -> Iterator[None]:
+        """Bind the letters of dots, each with its dimension."""
+        for letter, side in letters:
+            index = Index()
+            index.runs_over(side)
+            self.bound.append((letter, index))
+        yield
+        del self.bound[len(self.bound) - len(letters) :]
+
+    # ---- the sizes of I and 1 --------------------------------------------------------
+
+    def unknown(self, tree: Tree) -> str:
+        """Return a name for the size of an I or a 1, which is not known yet."""
+        side = f"{UNKNOWN}{id(tree)}"
+        self.unsized[side] = [tree]
+        return side
+
+    def sized(self, unknown: str, side: str, shape: Shape) -> Shape:
+        """Record the size of an I or a 1, which a factor or a term beside it
+        determines, and return a shape with it."""
+        references = self.expression.references
+        if side in self.unsized:  # the same unknown size
+            self.unsized[side] += self.unsized.pop(unknown)
+            return tuple(side if one == unknown else one for one in shape)
+        if any(
+            references[id(tree)].kind == "ones" for tree in self.unsized[unknown]
+        ) and (side not in self.scope.dimensions):
+            self.reject_unsized(unknown)
+        for tree in self.unsized.pop(unknown):
+            indices = (Token("WORD", side),)
+            references[id(tree)] = replace(references[id(tree)], indices=indices)
+        return tuple(side if one == unknown else one for one in shape)
+
+    def reject_unsized(self, side: str) -> NoReturn:
+        tree = self.unsized[side][0]
+        found = self.expression.references[id(tree)]
+        self.reject(
+            f"what is the size of {found.name}? Write it as a subscript, one of "
+            f"{', '.join(self.scope.dimensions)}",
+            tree,
+        )
+
+    # ---- how far an operator reaches -------------------------------------------------
+
+    def may_reach(self, tree: Tree) -> bool:
+        """Whether a derivative of a number may also apply to what follows."""
+        if tree.data == "jacobian" and tree.children[0].data == "call":
+            call = self.expression.calls[id(tree.children[0])][0]
+            return not (call.shape or call.elementwise)
+        return tree.data in ("nabla", "nabla_of")
+
+    def reject_reach(self, tree: Tree) -> NoReturn:
+        self.reject("how far does this derivative reach? Write brackets round it", tree)
+
+    def is_product(self, tree: Tree) -> bool:
+        """Whether a tree is factors side by side, or a division by a slash."""
+        if tree.data == "fraction":
+            above, below = tree.children
+            return "/" in self.part.text[above.meta.end_pos : below.meta.start_pos]
+        return tree.data in ("product", "hadamard")

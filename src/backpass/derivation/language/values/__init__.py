@@ -1,0 +1,1 @@
+"""The values of expressions: a module for each group of the grammar's rules."""

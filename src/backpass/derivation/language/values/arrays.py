@@ -1,0 +1,44 @@
+"""Arithmetic of numbers and arrays alike."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import sympy
+
+from backpass.derivation.language.calculus import Value
+
+
+def each(value: Value, function: Callable[[sympy.Expr], sympy.Expr]) -> Value:
+    """Apply a function to a number, or to each element of an array."""
+    if not isinstance(value, np.ndarray):
+        return function(value)
+    return np.vectorize(function, otypes=[object])(value)
+
+
+def units(value: Value) -> list[Value]:
+    """Return the unit vectors in the shape of a value."""
+    if not isinstance(value, np.ndarray):
+        return [sympy.S.One]
+    units = []
+    for place in np.ndindex(value.shape):
+        unit = np.full(value.shape, sympy.S.Zero, dtype=object)
+        unit[place] = sympy.S.One
+        units.append(unit)
+    return units
+
+
+def added(terms: list[Value]) -> Value:
+    """Return the sum of numbers, or of arrays."""
+    if any(isinstance(term, np.ndarray) for term in terms):
+        return sum(terms[1:], terms[0])
+    return sympy.Add(*terms)
+
+
+def multiplied(first: Value, second: Value) -> Value:
+    """Return a product, which is a number if it has one element."""
+    if not (isinstance(first, np.ndarray) and isinstance(second, np.ndarray)):
+        return first * second
+    product = first @ second
+    return product[0, 0] if product.shape == (1, 1) else product

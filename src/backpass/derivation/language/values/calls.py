@@ -1,0 +1,103 @@
+"""The values of functions."""
+
+from __future__ import annotations
+
+import numpy as np
+import sympy
+from lark import Tree
+
+from backpass.derivation.language.calculus import Value
+from backpass.derivation.language.names import Call
+from backpass.derivation.language.parse import Unreadable, tokens_of
+from backpass.derivation.language.values.arrays import each
+from backpass.derivation.language.values.visitor import Visitor
+from backpass.expressions import exact
+
+_FUNCTIONS = {
+    r"\exp": sympy.exp, r"\log": sympy.log, r"\ln": sympy.log, r"\tanh": sympy.tanh,
+    r"\sin": sympy.sin, r"\cos": sympy.cos, r"\operatorname{erf}": sympy.erf,
+    r"\sinh": lambda v: (sympy.exp(v) - sympy.exp(-v)) / 2,
+    r"\cosh": lambda v: (sympy.exp(v) + sympy.exp(-v)) / 2,
+    r"\tan": lambda v: sympy.sin(v) / sympy.cos(v),
+} | {
+    rf"\{word}{{sech}}": lambda v: 2 / (sympy.exp(v) + sympy.exp(-v))
+    for word in ("operatorname", "text", "mathrm")
+}  # fmt: skip
+
+
+class Calls(Visitor):
+    """The values of functions, defined or built in."""
+
+    def call(self, tree: Tree) -> Value:
+        values = [self.visit(argument) for argument in tree.children[1:]]
+        return self.value_of(tree, values)
+
+    def apply(self, tree: Tree) -> Value:
+        return self.applied_to(tree.children[0], self.visit(tree.children[1]))
+
+    def value_of(self, tree: Tree, values: list[Value]) -> Value:
+        """Return the value of a call, given its arguments."""
+        first, *others = [
+            self._elementwise(call, values[0])
+            if call.elementwise
+            else self.called(call, values)
+            for call in self.current.calls[id(tree)]
+        ]
+        for other in others:
+            if not self._are_equal(first, other):
+                self.reject(
+                    "a function of this matrix, or of each of its elements? Write its "
+                    "value by indices",
+                    tree,
+                )
+        return first
+
+    def _are_equal(self, first: Value, second: Value) -> bool:
+        pairs = zip(np.ravel(first), np.ravel(second), strict=True)
+        try:
+            return all(self.calculus.definitions.equal(*pair) for pair in pairs)
+        except exact.NotRepresentable:
+            return False
+
+    def _elementwise(self, call: Call, array: np.ndarray) -> np.ndarray:
+        values = np.empty(array.shape, dtype=object)
+        for number, at in enumerate(np.ndindex(array.shape)):
+            values[at] = self.called(call, [array[at]], number)
+        return values
+
+    def called(self, call: Call, values: list[Value], element: int = 0) -> Value:
+        try:
+            return self._value_at(call, values, element)
+        except Unreadable as error:
+            raise Unreadable(error.message, *call.place) from None
+
+    def _value_at(self, call: Call, values: list[Value], element: int) -> Value:
+        function, still, path = (
+            call.function,
+            self.frame.still,
+            (*self.frame.path, call.place),
+        )
+        parameters = dict(zip(function.parameters, values, strict=True))
+        if not function.letters:
+            # The element has its own cases, as an index has.
+            return self.value(call.body, {"": element}, still, parameters, path)
+        sizes = [self.calculus.size(side) for side in call.sides]
+        array = np.empty(sizes, dtype=object)
+        for places in np.ndindex(*sizes):
+            indices = dict(zip(function.letters, places, strict=True))
+            array[places] = self.value(call.body, indices, still, parameters, path)
+        if call.is_row:
+            return array[None, :]
+        return array[:, None] if len(sizes) == 1 else array
+
+    def applied_to(self, function: Tree, value: Value) -> Value:
+        name = str(function.children[0])
+        if name.endswith("{tr}"):
+            result = sympy.Add(*np.diagonal(np.atleast_2d(value)))
+        elif name.endswith("{diag}"):
+            result = np.full((len(value), len(value)), sympy.S.Zero, dtype=object)
+            np.fill_diagonal(result, value[:, 0])
+        else:
+            result = each(value, _FUNCTIONS[name])
+        _, *exponent = tokens_of(function)
+        return result ** int(exponent[0]) if exponent else result

@@ -1,0 +1,144 @@
+"""The values of derivatives."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+import sympy
+from lark import Tree
+
+from backpass.derivation.language.calculus import Value
+from backpass.derivation.language.names import LOSS, Reference
+from backpass.derivation.language.values.arrays import each, units
+from backpass.derivation.language.values.calls import Calls
+from backpass.derivation.language.values.names import Names
+
+
+class Derivatives(Names, Calls):
+    """Derivatives of names and of functions, and norms."""
+
+    def partial(self, tree: Tree) -> Value:
+        above, below = tree.children
+        loss = self.current.references.get(id(above))
+        if loss is not None and loss.name == LOSS:
+            variable = self.current.references[id(below)]
+            gradient = self._variable(
+                Reference("variable", variable.name, "bar", variable.indices)
+            )
+            if self.scope.layout == "numerator" and isinstance(gradient, np.ndarray):
+                return gradient.T
+            return gradient
+        values, symbols = self.visit(above), self.visit(below)
+        if isinstance(values, np.ndarray):
+            return self._jacobian(np.ravel(values), np.ravel(symbols))
+        slopes = each(symbols, lambda symbol: self.derivative(values, symbol))
+        if isinstance(slopes, np.ndarray) and self.scope.layout == "numerator":
+            return slopes.T
+        return slopes
+
+    def derivative(self, value: sympy.Expr, symbol: sympy.Symbol) -> sympy.Expr:
+        """Differentiate a number with respect to an element."""
+        return self.calculus.derivative(value, symbol)
+
+    def _jacobian(self, values: np.ndarray, symbols: np.ndarray) -> Value:
+        """Return the derivatives of a column by a column, in the declared layout."""
+        rows = [[self.derivative(v, s) for s in symbols] for v in values]
+        jacobian = np.array(rows, dtype=object)
+        return jacobian.T if self.scope.layout == "denominator" else jacobian
+
+    def differentiate(self, tree: Tree) -> Value:
+        operator, argument = tree.children
+        return self.derivative(self.visit(argument), self.visit(operator.children[0]))
+
+    def differential(self, tree: Tree) -> Value:
+        """Return d/dε f(x + ε v) at ε = 0."""
+        call, direction = tree.children
+        return self._along(call, self.visit(call.children[1]), self.visit(direction))
+
+    def _along(self, call: Tree, argument: Value, direction: Value) -> Value:
+        """Return the derivative of a function at an argument in a direction."""
+
+        def function(moved: Value) -> Value:
+            if call.data == "apply":
+                return self.applied_to(call.children[0], moved)
+            return self.value_of(call, [moved])
+
+        return self._moved(argument, function, direction)
+
+    def jacobian(self, tree: Tree) -> Value:
+        """Return the derivatives of f(x) by x, in the declared layout."""
+        (call,) = tree.children
+        argument = self.visit(call.children[1])
+        slopes = [self._along(call, argument, unit) for unit in units(argument)]
+        if not isinstance(argument, np.ndarray) and not isinstance(
+            slopes[0], np.ndarray
+        ):
+            return slopes[0]
+        by_columns = np.array([np.ravel(slope) for slope in slopes], dtype=object)
+        return by_columns if self.scope.layout == "denominator" else by_columns.T
+
+    def nabla(self, tree: Tree) -> Value:
+        """Return the derivatives of f(x) by the elements of x, in the shape of x."""
+        (call,) = tree.children
+        argument = self.visit(call.children[1])
+        slopes = [self._along(call, argument, unit) for unit in units(argument)]
+        if not isinstance(argument, np.ndarray):
+            return slopes[0]
+        return np.array(slopes, dtype=object).reshape(argument.shape)
+
+    def nabla_of(self, tree: Tree) -> Value:
+        below, above = tree.children
+        value = self.visit(above)
+        return each(self.visit(below), lambda symbol: self.derivative(value, symbol))
+
+    def _moved(
+        self,
+        argument: Value,
+        function: Callable[[Value], Value],
+        along: Value = sympy.S.One,
+    ) -> Value:
+        """Return d/dε function(argument + ε · along) at ε = 0."""
+        epsilon = sympy.Symbol(f"ε{len(self.moving)}", real=True)
+        self.moving.append(epsilon)
+        if self.point is not None:
+            self.point[epsilon] = sympy.S.Zero
+        try:
+            value = function(argument + epsilon * along)
+        finally:
+            if self.point is not None:
+                del self.point[epsilon]
+            self.moving.pop()
+        return each(value, lambda v: self.calculus.derivative_at_zero(v, epsilon))
+
+    def slope(self, tree: Tree) -> Value:
+        """Return d/dε f(x + ε) at ε = 0, of each element."""
+        (call,) = self.current.calls[id(tree)]
+        numbers = itertools.count()  # an element has its own cases
+
+        def of_one(value: sympy.Expr) -> Value:
+            number = next(numbers)
+            return self._moved(value, lambda moved: self.called(call, [moved], number))
+
+        return each(self.visit(tree.children[-1]), of_one)
+
+    def norm(self, tree: Tree) -> Value:
+        return sympy.sqrt(sympy.Add(*np.ravel(self.visit(tree.children[0])) ** 2))
+
+    def directional(self, tree: Tree) -> Value:
+        above, below, direction = tree.children
+        along = np.ravel(self.visit(direction))
+        variable = self.current.references[id(below)]
+        found = self.current.references.get(id(above))
+        if found is not None and found.kind == "loss":
+            gradient = self._variable(replace(variable, accent="bar"))
+            return sympy.Add(*(np.ravel(gradient) * along))
+        symbols = np.ravel(self.visit(below))
+
+        def moved(value: sympy.Expr) -> sympy.Expr:
+            slopes = [self.derivative(value, symbol) for symbol in symbols]
+            return sympy.Add(*(np.array(slopes, dtype=object) * along))
+
+        return each(self.visit(above), moved)

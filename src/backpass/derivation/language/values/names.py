@@ -1,0 +1,129 @@
+"""The values of names, and of elements of arrays."""
+
+from __future__ import annotations
+
+import numpy as np
+import sympy
+from lark import Token, Tree
+
+from backpass.derivation.language.calculus import Value
+from backpass.derivation.language.names import Reference, sliced
+from backpass.derivation.language.parse import tokens_of
+from backpass.derivation.language.values.visitor import Visitor
+
+
+class Names(Visitor):
+    """Names, with or without indices."""
+
+    def reference(self, tree: Tree) -> Value:
+        found = self.current.references[id(tree)]
+        return getattr(self, f"_{found.kind}")(found)
+
+    scalar = reference
+
+    def power_of_name(self, tree: Tree) -> Value:
+        if id(tree) in self.current.references:
+            return self.reference(tree)
+        base, exponent = tree.children
+        return self.visit(base) ** int(str(exponent))
+
+    def element(self, tree: Tree) -> Value:
+        array, subscript = tree.children
+        name = self.current.part.text[array.meta.start_pos : array.meta.end_pos]
+        return self._element(name, self.visit(array), tokens_of(subscript))
+
+    def _variable(self, found: Reference) -> Value:
+        variable = self.scope.variables[found.name]
+
+        def one(indices: tuple[int, ...]) -> sympy.Expr:
+            if found.accent == "bar":
+                return self.calculus.gradient(variable, indices)
+            if found.accent == "dot":
+                return self.calculus.differential(variable, indices, self.frame.still)
+            return self.calculus.element(variable, indices)
+
+        if not found.indices:
+            return self.calculus.array(variable, one)
+        fixed = self._places(found)
+        if len(fixed) == len(variable.axes):
+            return one(fixed)
+        rest = sliced(variable.axes, found.indices)[1]
+        values = np.empty([self.calculus.size(side) for side in rest], dtype=object)
+        for more in np.ndindex(*values.shape):
+            first = found.indices[0].type == "ALL"
+            values[more] = one((*more, *fixed) if first else (*fixed, *more))
+        shape = self.scope.slice_of(found.name, found.indices)
+        return values.reshape([self.calculus.size(side) for side in shape])
+
+    def _parameter(self, found: Reference) -> Value:
+        value = self.frame.parameters[found.name]
+        return self._element(found.name, value, found.indices)
+
+    def _element(
+        self, name: str, value: Value, indices: tuple[Token, ...] | list[Token]
+    ) -> Value:
+        """Return an element of an array, or the whole array without indices."""
+        if not indices:
+            return value
+        column = np.squeeze(value)
+        places = self._inside(name, indices, [str(size) for size in column.shape])
+        return column[places]
+
+    def _places(self, found: Reference) -> tuple[int, ...]:
+        """Return the zero-based indices of a reference."""
+        axes = sliced(self.scope.variables[found.name].axes, found.indices)[0]
+        indices = [token for token in found.indices if token.type != "ALL"]
+        return self._inside(found.name, indices, axes)
+
+    def _inside(
+        self,
+        name: str,
+        indices: tuple[Token, ...] | list[Token],
+        axes: tuple[str, ...] | list[str],
+    ) -> tuple[int, ...]:
+        places = tuple(map(self.at, indices))
+        for token, place, side in zip(indices, places, axes, strict=True):
+            if not 0 <= place < self.calculus.size(side):
+                message = (
+                    f"{name} has no element {token} for {side} = "
+                    f"{self.calculus.size(side)}; give larger sizes"
+                )
+                self.reject(message, token)
+        return places
+
+    def _dimension(self, found: Reference) -> Value:
+        return sympy.Integer(self.sizes[found.name])
+
+    def _euler(self, found: Reference) -> Value:
+        return sympy.E
+
+    def _pi(self, found: Reference) -> Value:
+        return sympy.pi
+
+    def _delta(self, found: Reference) -> Value:
+        first, second = map(self.at, found.indices)
+        return sympy.Integer(first == second)
+
+    def _identity(self, found: Reference) -> Value:
+        size = self.calculus.size("".join(found.indices))
+        return np.array(
+            [[sympy.Integer(i == j) for j in range(size)] for i in range(size)],
+            dtype=object,
+        )
+
+    def _ones(self, found: Reference) -> Value:
+        return np.full(
+            (self.calculus.size("".join(found.indices)), 1), sympy.S.One, dtype=object
+        )
+
+    def _loss(self, found: Reference) -> Value:
+        """Return \\dot{\\mathcal{L}}. Without the dot, 𝓛 occurs only in partial
+        derivatives."""
+        return sympy.Add(
+            *(
+                self.calculus.cotangent(output, at)
+                * self.calculus.differential(output, at, self.frame.still)
+                for output in self.calculus.outputs
+                for at in self.calculus.positions(output)
+            )
+        )

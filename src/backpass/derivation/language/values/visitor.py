@@ -1,0 +1,108 @@
+"""Visit expressions at given sizes, each within a frame."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import NoReturn
+
+import sympy
+from lark import Token, Tree
+from lark.visitors import Interpreter
+
+from backpass.derivation.language.calculus import Calculus, Value
+from backpass.derivation.language.names import Expression, Path, Scope
+from backpass.derivation.language.parse import Unreadable, span_of
+from backpass.derivation.language.values.points import Point
+
+
+@dataclass(frozen=True)
+class Frame:
+    """The expression that is being evaluated, and what its letters stand for.
+
+    Names in `still` have a differential of 0. In a function's body, `path` are the
+    calls that lead to it, and `outside` the indices in each of these calls.
+    """
+
+    expression: Expression
+    indices: dict[str, int]
+    still: frozenset[str] = frozenset()
+    parameters: dict[str, Value] = field(default_factory=dict)
+    path: Path = ()
+    outside: tuple = ()
+
+
+class Visitor(Interpreter):
+    """Evaluates the expressions of a scope at one assignment of sizes.
+
+    An expression that depends on a sign is evaluated as it is around a point. Each
+    grammar rule has a method of the same name, in a class below. `signs` are those met
+    at each comparison, by its part and position.
+    """
+
+    def __init__(
+        self, scope: Scope, sizes: dict[str, int], draw: int | None = None
+    ) -> None:
+        self.scope, self.sizes, self.draw = scope, sizes, draw
+        self.point = None if draw is None else Point(draw, sizes)
+        # The signs met, and what was compared, by the place of a comparison and then
+        # by its indices.
+        self.signs: dict[Path, dict[tuple, set[int]]] = {}
+        self.differences: dict[Path, dict[tuple, set[sympy.Expr]]] = {}
+        self.calculus = Calculus(scope, sizes, self.value)
+        self.moving: list[sympy.Symbol] = []  # the ε of derivatives being evaluated
+        self._frame: Frame | None = None
+
+    @property
+    def frame(self) -> Frame:
+        """Where the evaluation is."""
+        assert self._frame is not None
+        return self._frame
+
+    @property
+    def current(self) -> Expression:
+        """The expression that is being evaluated."""
+        return self.frame.expression
+
+    def reject(self, message: str, where: Tree | Token) -> NoReturn:
+        raise Unreadable(message, self.current.part, span_of(where)[0])
+
+    def value(
+        self,
+        expression: Expression,
+        indices: dict[str, int] | None = None,
+        still: frozenset[str] = frozenset(),
+        parameters: dict[str, Value] | None = None,
+        path: Path = (),
+    ) -> Value:
+        """Return the value of an expression, given its free indices (zero-based) and,
+        in a function's body, its parameters and the calls that lead to it.
+
+        Defined names stay symbols. Names in `still` have a differential of 0.
+        """
+        before, outside = self._frame, ()
+        if path:
+            outside = (*self.frame.outside, tuple(sorted(self.frame.indices.items())))
+        self._frame = Frame(
+            expression, indices or {}, still, parameters or {}, path, outside
+        )
+        try:
+            return self.visit(expression.tree)
+        except Unreadable as error:
+            raise (
+                error if error.part else Unreadable(error.message, expression.part)
+            ) from None
+        finally:
+            self._frame = before
+
+    def where(self, tree: Tree, indices: dict[str, int]) -> Value:
+        """Return the value of a subtree with further indices set."""
+        before = self.frame
+        self._frame = replace(before, indices={**before.indices, **indices})
+        try:
+            return self.visit(tree)
+        finally:
+            self._frame = before
+
+    def at(self, token: Token) -> int:
+        """Return the zero-based index that a letter or a number stands for."""
+        return int(token) - 1 if token.isdigit() else self.frame.indices[str(token)]

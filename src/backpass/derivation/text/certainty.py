@@ -1,0 +1,146 @@
+"""Reject what has a different meaning in different texts, rather than guess it."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Mapping
+
+from lark import Token, Tree
+
+from backpass.derivation.language.functions import called
+from backpass.derivation.language.names import (
+    LOSS,
+    Expression,
+    canonical,
+    shape_of,
+    subscripts_of,
+)
+from backpass.derivation.language.parse import Part, Unreadable, parse, span_of
+from backpass.derivation.text.knowledge import Knowledge
+from backpass.derivation.text.passages import Passage
+from backpass.derivation.text.rewriting import parsed
+
+
+def reject_uncertain(known: Knowledge, part: Part) -> None:
+    """Raise `Unreadable` for notation whose meaning differs between texts."""
+    tree = called(parsed(part), part.text, known.scope)
+    for node in tree.iter_subtrees():
+        if node.data == "product":
+            for before, factor in itertools.pairwise(node.children):
+                _reject_uncertain_product(known, part, before, factor)
+        if node.data == "differential":
+            call, direction = node.children
+            if part.text[span_of(call)[1] : span_of(direction)[0]].strip():
+                raise Unreadable(
+                    r"is the bracket a direction or a factor? Write a factor with \cdot, "
+                    "and a direction without a space",
+                    part,
+                    span_of(direction)[0],
+                )
+    written = known.document.written(part.start, _end_of(part))
+    for word, meaning in (("bar", "gradient"), ("dot", "differential")):
+        command = r"(?:bar|overline)" if word == "bar" else "dot"
+        if word not in known.now.accents and (
+            match := re.search(rf"\\{command}(?![a-zA-Z])\s*\{{?(\\?\w+)", written)
+        ):
+            name = rf"\{word}{{{match[1]}}}"
+            if not any(one.startswith(rf"\{word}") for one in known.scope.variables):
+                raise Unreadable(
+                    f"is {name} a {meaning}? Declare one, or say: {word} {meaning}",
+                    part,
+                )
+
+
+def _reject_uncertain_product(
+    known: Knowledge, part: Part, before: Tree, factor: Tree
+) -> None:
+    assert before.meta.end_pos is not None and factor.meta.start_pos is not None
+    between = part.text[before.meta.end_pos : factor.meta.start_pos]
+    if between.strip():
+        return
+    if (
+        factor.data == "bracket"
+        and before.data == "reference"
+        and subscripts_of(before)
+    ):
+        inside = factor.children[0]
+        if isinstance(inside, Tree) and inside.data == "reference":
+            raise Unreadable(
+                r"a function's value, or a product? Write the product with \cdot",
+                part,
+                before.meta.start_pos or 0,
+            )
+    d = known.scope.variables.get("d")
+    is_factor = "d" in known.scope.factors or (d is not None and d.shape)
+    if (
+        _is_named(before, "d")
+        and factor.data in ("reference", "scalar", "power")
+        and not is_factor
+    ):
+        raise Unreadable(
+            r"a differential or derivative, or a product with d? If it is a product, "
+            r"say: factor d. A differential is written \dot{x}, a derivative with "
+            r"\partial",
+            part,
+            before.meta.start_pos or 0,
+        )
+
+
+def _is_named(tree: Tree | Token, name: str) -> bool:
+    return (
+        isinstance(tree, Tree)
+        and tree.data in ("reference", "scalar")
+        and canonical(tree) == name
+    )
+
+
+def _end_of(part: Part) -> int:
+    if isinstance(part, Passage) and part.origins:
+        return part.origins[-1] + 1
+    return part.start + len(part.text)
+
+
+def reject_uncertain_names(expression: Expression) -> None:
+    """Raise `Unreadable` for an e that may be Euler's number or a name."""
+    for body in expression.parts[1:]:
+        reject_uncertain_names(body)
+    powers = {
+        id(tree.children[0])
+        for tree in expression.tree.iter_subtrees()
+        if tree.data == "power"
+    }
+    for node in expression.tree.iter_subtrees():
+        found = expression.references.get(id(node))
+        if found and found.kind == "euler" and id(node) not in powers:
+            raise Unreadable(
+                "is e Euler's number? If it is, write \\exp(1); if not, declare it",
+                expression.part,
+                node.meta.start_pos or 0,
+            )
+
+
+def reject_ended_loss(known: Knowledge, expression: Expression) -> None:
+    """Raise `Unreadable` for a gradient of a loss whose definition has ended."""
+    if not known.has_lost_its_loss:
+        return
+    for reference in expression.used:
+        if reference.accent == "bar" or reference.kind == "loss":
+            raise Unreadable(f"the loss has no definition here{known.where_ended(LOSS)}",
+                             expression.part)  # fmt: skip
+
+
+def reject_other_ranges(
+    ranges: Mapping[str, str], free: Mapping[str, str], part: Part
+) -> None:
+    """Raise `Unreadable` unless the indices run over what stands beside them."""
+    for letter, side in ranges.items():
+        if (found := free.get(letter, side)) != side:
+            raise Unreadable(f"{letter} runs over {found} here, not {side}", part)
+
+
+def has_stated_shape(membership: Part, expression: Expression) -> bool:
+    """Whether an expression has the shape stated beside it."""
+    text = f"x {membership.text}"
+    (declaration,) = parse(Part(text, 0, text), "declarations").children
+    return shape_of(declaration.children[-1]) == expression.shape

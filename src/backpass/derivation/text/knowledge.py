@@ -1,0 +1,199 @@
+"""What is known at a place of a text: its declarations, definitions, and notation."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+
+from backpass.derivation.equality.check import Sizes, scope_of
+from backpass.derivation.language.names import LOSS, Expression, Scope
+from backpass.derivation.language.parse import Line, Part, Unreadable
+from backpass.derivation.text.contents import Document, Heading
+from backpass.derivation.text.notation import Notation
+from backpass.derivation.text.passages import Text
+from backpass.derivation.text.rewriting import MEMBERSHIP
+from backpass.derivation.text.rewriting import rewritten as in_notation
+from backpass.derivation.text.verdict import Basis
+
+
+@dataclass(frozen=True)
+class Known:
+    """What is declared at a place of the text.
+
+    `implied` are the definitions made by displays. `losses` are the names of the loss,
+    and `accents` the accents whose meaning is known. `notations` are the text's own.
+    `total` says whether partial derivatives go through all definitions, and `kept`
+    whether definitions hold beyond the end of their section.
+    """
+
+    lines: tuple[Line, ...] = ()
+    implied: frozenset[Line] = frozenset()
+    losses: frozenset[str] = frozenset()
+    accents: frozenset[str] = frozenset()
+    notations: tuple[Notation, ...] = ()
+    total: bool = False
+    kept: bool = False
+
+    @property
+    def scope(self) -> Scope:
+        return scope_of(self.lines)[0]
+
+
+class Knowledge:
+    """What is known as a text is read, and the lines that made it known."""
+
+    def __init__(self, document: Document) -> None:
+        self.document = document
+        self.now = self.at_start = Known()
+        self.condition: Text | None = None  # of the next display
+        # The headings around a place, each with what was known before it.
+        self._outer: list[tuple[int, Known]] = []
+        self._defined_on: dict[Line, int] = {}
+        # Names defined in a section that has ended, with the line of each definition.
+        self._ended: dict[str, int] = {}
+
+    @property
+    def source(self) -> str:
+        return self.document.source
+
+    @property
+    def scope(self) -> Scope:
+        return self.now.scope
+
+    # ---- sections --------------------------------------------------------------------
+
+    def enter(self, heading: Heading) -> None:
+        """Begin a section, and end those that end there."""
+        while self._outer and self._outer[-1][0] >= heading.level:
+            self._end_section(self._outer.pop()[1])
+        self._outer.append((heading.level, self.now))
+
+    def _end_section(self, outer: Known) -> None:
+        """Forget what a section has defined, unless that is kept."""
+        if self.now.kept:
+            return
+        for line in self.now.lines:
+            if line not in outer.lines and line.left is not None:
+                name = line.left.text.partition("(")[0].strip()
+                self._ended[name] = self._defined_on[line]
+        self.now = outer
+
+    def where_ended(self, written: str) -> str:
+        """Say where a name was defined, if its section has ended; otherwise ""."""
+        for name, line in self._ended.items():
+            if re.fullmatch(rf"{re.escape(name.partition('_')[0])}(?:_.*)?", written):
+                place = self.document.place(line)
+                return (
+                    f"; line {place} defined it, but that section has ended. If the "
+                    "definition still holds, say: keep definitions"
+                )
+        return ""
+
+    @property
+    def has_lost_its_loss(self) -> bool:
+        """Whether the loss was defined in a section that has ended."""
+        return LOSS in self._ended and LOSS not in self.scope.variables
+
+    # ---- definitions -----------------------------------------------------------------
+
+    def add(self, line: Line, number: int, implied: bool = False) -> None:
+        """Add a line. Raises `Unreadable` if it does not fit."""
+        lines = (*self.now.lines, line)
+        scope_of(lines)  # raises if it does not fit
+        self._defined_on[line] = number
+        self.now = replace(
+            self.now,
+            lines=lines,
+            implied=self.now.implied | ({line} if implied else frozenset()),
+        )
+
+    def forget(self, line: Line) -> None:
+        """Remove a definition, and the definitions that need it."""
+        kept: list[Line] = []
+        for one in self.now.lines:
+            if one == line:
+                continue
+            try:
+                scope_of([*kept, one])
+            except Unreadable:
+                continue
+            kept.append(one)
+        self.now = replace(self.now, lines=tuple(kept))
+
+    def number_of(self, line: Line) -> int:
+        """Return the number of the text's line that declares or defines something."""
+        return self._defined_on.get(line, 0)
+
+    @contextmanager
+    def supposing(self, line: Line) -> Iterator[None]:
+        """Let a line hold within a block, as if it stood above all others."""
+        before = self.now
+        self.now = replace(before, lines=(line, *before.lines))
+        try:
+            yield
+        finally:
+            self.now = before
+
+    # ---- notation --------------------------------------------------------------------
+
+    def rewritten(self, text: Text, source: str = "") -> Text:
+        """Return a text in the notation of derivations. Raises `Unreadable`."""
+        for one in self.now.notations:
+            text = one.applied(text, source or self.source)
+        return in_notation(text, self.scope, self.now.losses)
+
+    def part(self, text: Text) -> Part:
+        """Return a text in the notation of derivations, as a piece of the source."""
+        return self.rewritten(text).part(self.source)
+
+    def without_membership(self, member: Text) -> tuple[Part, Part | None]:
+        """Split \\in \\mathbb{R}^n off the end of a member."""
+        text = self.rewritten(member)
+        if match := MEMBERSHIP.search(text.characters):
+            return (
+                text[: match.start()].part(self.source),
+                text[match.start() :].part(self.source),
+            )
+        return text.part(self.source), None
+
+    # ---- what a verdict rests on -----------------------------------------------------
+
+    def basis(
+        self, expressions: list[Expression] | tuple[Expression, ...],
+        sizes: tuple[Sizes, ...], points: int,
+    ) -> Basis:  # fmt: skip
+        """Return the definitions that expressions use, with the sizes and points."""
+        scope = self.scope
+        used = self.used(expressions)
+        functions = {
+            call.function.name
+            for expression in (*expressions, *self.definitions(used))
+            for one in expression.parts
+            for calls in one.calls.values()
+            for call in calls
+        }
+        numbers: dict[str, int] = {}
+        for count, line in enumerate(self.now.lines, start=1):
+            then = scope_of(self.now.lines[:count])[0]
+            for name in (*then.variables, *then.functions):
+                numbers.setdefault(name, self.number_of(line))
+        names = [name for name in scope.variables if name in used]
+        names += [name for name in scope.functions if name in functions]
+        lines = tuple((name, numbers[name]) for name in names)
+        return Basis(lines, sizes, points)
+
+    def used(self, expressions: Iterable[Expression]) -> set[str]:
+        """Return the names that expressions depend on."""
+        scope = self.scope
+        references = [r for e in expressions for r in e.used]
+        found = {r.name for r in references if r.kind == "variable"}
+        if any(r.accent == "bar" or r.kind == "loss" for r in references):
+            found |= {v.name for v in scope.outputs()}
+        return scope.upstream([scope.variables[name] for name in found])
+
+    def definitions(self, names: set[str]) -> list[Expression]:
+        """Return the definitions of names."""
+        variables = [self.scope.variables[name] for name in sorted(names)]
+        return [v.definition for v in variables if v.definition]

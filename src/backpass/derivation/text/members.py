@@ -1,0 +1,92 @@
+"""Whether two members of an equation are equal, and what that rests on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from backpass.derivation.equality.check import scope_of
+from backpass.derivation.equality.comparing import (
+    DRAWS,
+    Refused,
+    compare,
+    elsewhere,
+    evaluators_of,
+    members_chain,
+    of_both_results,
+)
+from backpass.derivation.language.parse import Part, Unreadable
+from backpass.derivation.text.beside import Beside
+from backpass.derivation.text.certainty import (
+    has_stated_shape,
+    reject_ended_loss,
+    reject_other_ranges,
+    reject_uncertain,
+    reject_uncertain_names,
+)
+from backpass.derivation.text.knowledge import Knowledge
+from backpass.derivation.text.verdict import Basis
+
+
+@dataclass
+class Equation:
+    """An equation as it is judged, member by member.
+
+    `anchor` is the last member that was right, at first the left one, and `blamed` a
+    refused one after it. The free indices are those of `first`.
+    """
+
+    head: Part
+    beside: Beside
+    first: Part
+    anchor: Part
+    blamed: Part | None = None
+
+
+def equality(
+    known: Knowledge,
+    first: Part,
+    anchor: Part,
+    part: Part,
+    beside: Beside,
+    membership: Part | None = None,
+) -> Basis:
+    """Return what the equality of two members, `anchor` and `part`, rests on; their
+    free indices are those of the member `first`. Raises `Refused` if they differ, and
+    `Unreadable` if that cannot be decided."""
+    if not part.text:
+        raise Unreadable("there is nothing on the right of =", part)
+    scope, created = scope_of(known.now.lines)
+    for one in dict.fromkeys((first, anchor, part)):
+        reject_uncertain(known, one)
+    chain = members_chain(scope, first, anchor, part, beside.condition)
+    for expression in chain.expressions:
+        reject_uncertain_names(expression)
+        reject_ended_loss(known, expression)
+    reject_other_ranges(beside.ranges, chain.free, part)
+    if membership and not has_stated_shape(membership, chain.expressions[1]):
+        raise Unreadable("the stated shape is not the expression's", membership)
+    evaluators = evaluators_of(scope, created, chain)
+    compare(chain, evaluators)
+    definitions = known.definitions(known.used(chain.expressions))
+    expressions = (*chain.expressions, *definitions)
+    for evaluator in of_both_results(scope, created, expressions, evaluators):
+        compare(chain, [evaluator])
+    sizes = tuple({tuple(e.sizes.items()): e.sizes for e in evaluators}.values())
+    points = 0
+    if evaluators[0].draw is not None:
+        points = DRAWS
+        for evaluator in elsewhere(scope, created, expressions, evaluators):
+            compare(chain, [evaluator])
+            points += 1
+    return known.basis(chain.expressions, sizes, points)
+
+
+def agree(
+    known: Knowledge, first: Part, above: Part, part: Part, beside: Beside
+) -> bool:
+    """Whether two members are equal."""
+    try:
+        equality(known, first, above, part, beside)
+    except (Refused, Unreadable):
+        return False
+    return True

@@ -1,0 +1,215 @@
+"""Notations that a text declares: `read D_{#1} as \\operatorname{diag}(#1)`.
+
+A notation is LaTeX with #1, #2, … for its arguments, and a template in the notation of
+derivations that replaces it. It is matched token by token, as TeX matches the arguments
+of a macro: #1 in braces is one letter, one digit, one command, or one group; elsewhere
+it is what stands before the next token of the notation, with all its brackets closed.
+The replacement is one factor: a sum or a product is put in brackets.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from backpass.derivation.language.parse import Unreadable
+from backpass.derivation.text.passages import Text
+
+_TOKEN = re.compile(
+    # A word is one token, so that no letter of it is replaced.
+    r"\\(?:text(?:rm|bf|it|normal)?|mbox|operatorname|mathrm|mathbb|mathcal|begin|end)"
+    r"\s*\{[^{}#]*\}|#[1-9]|\\[a-zA-Z]+|\\.|\S",
+    re.S,
+)
+_OPENING, _CLOSING = "{([", "})]"
+_PLACE = re.compile(r"#([1-9])")
+# What bounds an argument in a template on its left and on its right.
+_BOUND_BEFORE = re.compile(r"(?:\A|[{(\[,]|\\langle|\\lVert)\s*\Z")
+_BOUND_AFTER = re.compile(r"\s*(?:\Z|[})\],]|\\rangle|\\rVert)")
+_ONE = re.compile(r"\\[a-zA-Z]+|[a-zA-Z0-9]")
+_GROUP = r"\{(?:[^{}]|\{(?:[^{}]|\{[^{}]*\})*\})*\}"
+_BRACKETS = r"(?:\\left\s*)?[(\[][^()\[\]]*(?:\\right\s*)?[)\]]"
+# A template that stays one factor in any formula: a name with indices, a command with
+# its arguments, a function's value, or a bracket; and signs, such as \odot and ^\top.
+_FACTOR = re.compile(
+    rf"(?:(?:\\[a-zA-Z]+|[a-zA-Z])(?:\s*{_GROUP})*|#[1-9])"
+    rf"(?:\s*_\s*(?:\w|#[1-9]|{_GROUP}))?(?:\s*\^\s*\{{\(\w\)\}})?(?:\s*{_BRACKETS})?"
+    rf"|[0-9]|{_BRACKETS}|\\langle.*\\rangle|\\lVert.*\\rVert(?:_F)?|[+\-/=]|\^.*",
+    re.S,
+)
+
+_NAME = re.compile(r"\\?[a-zA-Z]+(?:_(?:\w|\{[^{}]*\}))?")
+
+
+class _Token(NamedTuple):
+    text: str
+    start: int
+    end: int
+
+
+def _tokens(characters: str) -> list[_Token]:
+    return [_Token(m[0], *m.span()) for m in _TOKEN.finditer(characters)]
+
+
+@dataclass(frozen=True)
+class Notation:
+    """What is read as something else: tokens with places for arguments, and a
+    template with the same places."""
+
+    pattern: tuple[str, ...]
+    template: str
+
+    def applied(self, text: Text, source: str) -> Text:
+        """Return a text of the source with this notation replaced. Raises `Unreadable`
+        where an argument does not fit into the template without brackets."""
+        tokens = _tokens(text.characters)
+        found, at, number = Text("", ()), 0, 0
+        while number < len(tokens):
+            match = self._match(tokens, number)
+            if match is None:
+                number += 1
+                continue
+            end, arguments = match
+            first, last = tokens[number].start, tokens[end - 1].end
+            written = [self.applied(text[slice(*span)], source) for span in arguments]
+            new = self._filled(text[first:last], written, source)
+            before = text[at:first]
+            if _is_only_group(tokens, number, end) and _NAME.fullmatch(new.characters):
+                before, last, end = (
+                    text[at : tokens[number - 1].start],
+                    tokens[end].end,
+                    end + 1,
+                )
+            found = _joined(_joined(found, before), new)
+            at, number = last, end
+        return _joined(found, text[at:])
+
+    def _match(
+        self, tokens: Sequence[_Token], start: int
+    ) -> tuple[int, list[tuple[int, int]]] | None:
+        """Return the number of the token behind a match, and where the arguments stand;
+        None if the notation does not stand there."""
+        at, spans = start, {}
+        for number, wanted in enumerate(self.pattern):
+            if self._is_group(number) or self._is_group(number - 2):
+                continue  # braces of an argument
+            if at >= len(tokens):
+                return None
+            if not (place := _PLACE.fullmatch(wanted)):
+                if tokens[at].text != wanted:
+                    return None
+                at += 1
+                continue
+            if self._is_group(number - 1):
+                end = _after_group(tokens, at)
+            else:
+                end = _before(tokens, at, self.pattern[number + 1])
+            if end is None:
+                return None
+            first, last = tokens[at].start, tokens[end - 1].end
+            if self._is_group(number - 1) and tokens[at].text == "{":
+                first, last = first + 1, last - 1
+            spans[int(place[1])] = first, last
+            at = end
+        return at, [spans[number] for number in sorted(spans)]
+
+    def _is_group(self, number: int) -> bool:
+        """Whether an argument in braces begins at a token of the pattern."""
+        three = self.pattern[number : number + 3] if number >= 0 else ()
+        return len(three) == 3 and three[0] == "{" and three[2] == "}" and (
+            _PLACE.fullmatch(three[1]) is not None
+        )  # fmt: skip
+
+    def _filled(self, use: Text, arguments: list[Text], source: str) -> Text:
+        """Return the template with the arguments of a use."""
+        first, last = use.origins[0], use.origins[-1]
+        found, at = Text("", ()), 0
+        for match in _PLACE.finditer(self.template):
+            argument = arguments[int(match[1]) - 1].strip()
+            before, after = self.template[: match.start()], self.template[match.end() :]
+            bounded = _BOUND_BEFORE.search(before) and _BOUND_AFTER.match(after)
+            if not bounded and not _ONE.fullmatch(argument.characters):
+                raise Unreadable(
+                    f"{match[0]} stands without brackets in {self.template}, so it must be "
+                    f"one letter, digit, or command; got {argument.characters}",
+                    argument.part(source),
+                )
+            found = _joined(found, _at(self.template[at : match.start()], first))
+            found = _joined(found, argument)
+            at = match.end()
+        return _joined(found, _at(self.template[at:], last))
+
+
+def notation(text: Text, source: str) -> Notation:
+    """Read `PATTERN as TEMPLATE`. Raises `Unreadable`."""
+    halves = re.split(r"\s+as\s+", text.characters)
+    part = text.part(source)
+    if len(halves) != 2 or not all(half.strip() for half in halves):
+        raise Unreadable("expected read … as …, such as read D_{#1} as …", part)
+    pattern = tuple(token.text for token in _tokens(halves[0]))
+    places = [token for token in pattern if _PLACE.fullmatch(token)]
+    if sorted(places) != [f"#{number + 1}" for number in range(len(places))]:
+        raise Unreadable("expected each of #1, #2, … exactly once before as", part)
+    if not {match[0] for match in _PLACE.finditer(halves[1])} <= {*places}:
+        raise Unreadable(
+            "the text after as uses an argument that does not stand before as", part
+        )
+    template = halves[1].strip()
+    if not _FACTOR.fullmatch(template):
+        template = rf"\left( {template} \right)"
+    found = Notation(pattern, template)
+    for number, token in enumerate(pattern):
+        after = pattern[number + 1] if number + 1 < len(pattern) else "#"
+        if _PLACE.fullmatch(token) and not found._is_group(number - 1):
+            if number == 0 or after.startswith("#"):
+                raise Unreadable(
+                    f"where does {token} begin and end? Put it in braces, or put "
+                    "symbols on both sides of it",
+                    part,
+                )
+    return found
+
+
+def _is_only_group(tokens: Sequence[_Token], start: int, end: int) -> bool:
+    """Whether tokens stand in braces that only group them."""
+    if start == 0 or tokens[start - 1].text != "{":
+        return False
+    before = tokens[start - 2].text if start > 1 else ""
+    is_argument = before in ("^", "_", "}", "]") or re.fullmatch(r"\\[a-zA-Z]+", before)
+    return end < len(tokens) and tokens[end].text == "}" and not is_argument
+
+
+def _after_group(tokens: Sequence[_Token], at: int) -> int | None:
+    """Return the number of the token behind a group or a single token."""
+    if tokens[at].text != "{":
+        return at + 1 if _ONE.fullmatch(tokens[at].text) else None
+    return None if (end := _before(tokens, at + 1, "}")) is None else end + 1
+
+
+def _before(tokens: Sequence[_Token], at: int, wanted: str) -> int | None:
+    """Return the number of the first token like `wanted` outside all brackets; None if
+    the tokens do not contain it there, or begin with it."""
+    depth, start = 0, at
+    for number in range(at, len(tokens)):
+        text = tokens[number].text
+        if depth == 0 and text == wanted:
+            return number if number > start else None
+        depth += (text in _OPENING) - (text in _CLOSING)
+        if depth < 0:
+            return None
+    return None
+
+
+def _joined(first: Text, second: Text) -> Text:
+    """Join two texts, with a space where the end of a command would become longer."""
+    if re.search(r"\\[a-zA-Z]+\Z", first.characters) and re.match(
+        "[a-zA-Z]", second.characters
+    ):
+        first = Text(f"{first.characters} ", (*first.origins, first.origins[-1]))
+    return Text(first.characters + second.characters, (*first.origins, *second.origins))
+
+
+def _at(characters: str, origin: int) -> Text:
+    return Text(characters, (origin,) * len(characters))

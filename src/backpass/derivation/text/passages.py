@@ -1,0 +1,82 @@
+"""Pieces of a text, each of whose characters keeps its place in the source."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from backpass.derivation.language.parse import Part, Unreadable
+
+
+@dataclass(frozen=True)
+class Text:
+    """Characters, each with its place in the source."""
+
+    characters: str
+    origins: tuple[int, ...]
+
+    def __getitem__(self, span: slice) -> Text:
+        return Text(self.characters[span], self.origins[span])
+
+    def __add__(self, other: Text) -> Text:
+        """Join two texts by a space."""
+        if not self.characters or not other.characters:
+            return other if other.characters else self
+        origins = (*self.origins, other.origins[0], *other.origins)
+        return Text(f"{self.characters} {other.characters}", origins)
+
+    def strip(self) -> Text:
+        start = len(self.characters) - len(self.characters.lstrip())
+        return self[start : len(self.characters.rstrip())]
+
+    def replaced(self, pattern: re.Pattern[str], by: str = "") -> Text:
+        """Return the text with each match replaced by a template, or by spaces if the
+        template is empty."""
+        found: list[str] = []
+        origins: list[int] = []
+        at = 0
+        for match in pattern.finditer(self.characters):
+            start, end = match.span()
+            new = match.expand(by) if by else " " * (end - start)
+            found += [self.characters[at:start], new]
+            origins += self.origins[at:start]
+            origins += (
+                [self.origins[start]] * len(new) if by else self.origins[start:end]
+            )
+            at = end
+        found.append(self.characters[at:])
+        return Text("".join(found), (*origins, *self.origins[at:]))
+
+    def blanked(self, spans: list[tuple[int, int]]) -> Text:
+        """Return the text with spaces in some places."""
+        found = self.characters
+        for start, end in spans:
+            found = found[:start] + " " * (end - start) + found[end:]
+        return Text(found, self.origins)
+
+    def part(self, source: str) -> Passage:
+        """Return the text as a piece of mathematics of the source."""
+        text = self.strip()
+        start = text.origins[0] if text.origins else (self.origins or (0,))[0]
+        return Passage(source, start, text.characters, text.origins)
+
+
+@dataclass(frozen=True)
+class Passage(Part):
+    """A piece of mathematics whose characters stand at `origins` of the source."""
+
+    origins: tuple[int, ...] = ()
+
+    def pointer(self, position: int) -> str:
+        at = self.start
+        if self.origins:
+            last = len(self.origins) - 1
+            at = self.origins[min(position, last)] + (position > last)
+        return Part(self.source, at, "").pointer(0)
+
+
+def relocated(error: Unreadable, text: Text, source: str) -> Unreadable:
+    """Return an error in a text as the same error at its place in the source."""
+    start = (error.part.start if error.part else 0) + error.position
+    origin = text.origins[min(start, len(text.origins) - 1)]
+    return Unreadable(error.message, Part(source, origin, ""))

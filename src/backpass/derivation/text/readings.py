@@ -1,0 +1,136 @@
+"""Other readings of an equation, in which its members may be equal."""
+
+from __future__ import annotations
+
+import itertools
+
+from backpass.derivation.equality.check import Chain, Sizes
+from backpass.derivation.equality.comparing import (
+    Holding,
+    Refused,
+    compare,
+    evaluators_of,
+    of_loss,
+)
+from backpass.derivation.language.parse import (
+    Line,
+    Part,
+    Unreadable,
+    span_of,
+    tokens_of,
+)
+from backpass.derivation.text.knowledge import Knowledge
+from backpass.derivation.text.members import Equation, agree
+
+
+def other_reading(
+    known: Knowledge, equation: Equation, part: Part, chain: Chain
+) -> str:
+    """Return what to ask or to say if a member that differs from the last right one may
+    equal it in another reading; otherwise ""."""
+    return (
+        _summed_twice(chain)
+        or _held(known, chain)
+        or _at_a_point(chain)
+        or _other_layout(known, equation, part)
+    )
+
+
+def _summed_twice(chain: Chain) -> str:
+    """Return why a sum over i \\ne j may also run over j, if j occurs only in the sum;
+    otherwise ""."""
+    for here, other in itertools.permutations(chain.expressions[-2:]):
+        for tree in here.tree.iter_subtrees():
+            if tree.data != "big" or not any(
+                token.type == "RELATION" for token in tokens_of(tree.children[1])
+            ):
+                continue
+            second = tokens_of(tree.children[1])[2]
+            if second in here.free - other.free:
+                return (
+                    f"does the sum run over {second} as well? Write one sum for each letter, or "
+                    f"{second} on both sides"
+                )
+    return ""
+
+
+def _held(known: Knowledge, chain: Chain) -> str:
+    """Return why a partial derivative is ambiguous, if the members are equal when
+    it holds other definitions constant; otherwise ""."""
+    if known.now.total:
+        return ""
+    partials = [
+        tree
+        for expression in chain.expressions
+        for one in expression.parts
+        for tree in one.tree.iter_subtrees()
+        if tree.data in ("partial", "differentiate", "directional", "nabla_of")
+        and not of_loss(one, tree)
+    ]
+    scope = known.scope
+    choices = itertools.chain.from_iterable(
+        itertools.combinations(partials, count) for count in range(1, len(partials) + 1)
+    )
+    for held in itertools.islice(choices, 32):
+        holding = frozenset(map(id, held))
+
+        def hold(
+            sizes: Sizes, draw: int | None, ids: frozenset[int] = holding
+        ) -> Holding:
+            return Holding(scope, sizes, draw, ids)
+
+        try:
+            compare(chain, evaluators_of(scope, {}, chain, hold))
+        except (Refused, Unreadable):
+            continue
+        return (
+            "it holds if a partial derivative holds other definitions constant, and "
+            "not if it goes through them. Use one name for what is differentiated, "
+            "or say: partial total"
+        )
+    return ""
+
+
+def _at_a_point(chain: Chain) -> str:
+    """Return what else a derivative with a bracket may mean; "" if its meaning is
+    certain."""
+    for expression in chain.expressions:
+        for node in expression.tree.iter_subtrees():
+            if node.data in ("jacobian", "nabla"):
+                argument = node.children[0].children[-1]
+                while argument.data == "bracket":
+                    argument = argument.children[0]
+                if argument.data not in ("reference", "scalar"):
+                    return (
+                        "is this the derivative of the function at that point, or that of "
+                        "its value with respect to a name? Write the latter with elements"
+                    )
+            if node.data == "product":
+                for before, factor in itertools.pairwise(node.children):
+                    between = expression.part.text[
+                        span_of(before)[1] : span_of(factor)[0]
+                    ]
+                    if (
+                        before.data == "partial"
+                        and factor.data == "bracket"
+                        and not between.strip()
+                        and not of_loss(expression, before)
+                    ):
+                        return (
+                            "is the bracket after the derivative a factor, or the point at "
+                            r"which it is taken? Write a factor with \cdot"
+                        )
+    return ""
+
+
+def _other_layout(known: Knowledge, equation: Equation, part: Part) -> str:
+    """Return what to say if the members are equal in numerator layout; otherwise
+    ""."""
+    head, anchor = equation.head, equation.anchor
+    if known.scope.layout or r"\partial" not in f"{anchor.text} {part.text}":
+        return ""
+    words = Part("numerator", 0, "numerator")
+    with known.supposing(Line("layout", None, words, None, "")):
+        if agree(known, head, anchor, part, equation.beside):
+            return "it holds only in numerator layout: say layout numerator"
+    return ""

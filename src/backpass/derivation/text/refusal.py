@@ -1,0 +1,121 @@
+"""The verdict on two members of an equation that differ."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import replace
+
+from backpass.derivation.equality.check import counterexample, first_mistake
+from backpass.derivation.equality.comparing import Refused, Where, sum_to_one
+from backpass.derivation.language.functions import (
+    function_of,
+    is_function,
+    parameters_of,
+)
+from backpass.derivation.language.parse import Part, Unreadable, parse
+from backpass.derivation.text.knowledge import Knowledge
+from backpass.derivation.text.members import Equation, agree
+from backpass.derivation.text.passages import Text
+from backpass.derivation.text.readings import other_reading
+from backpass.derivation.text.verdict import Counterexample, Verdict, verdict_on
+
+
+def refusal(
+    known: Knowledge, equation: Equation, member: Text, part: Part, refused: Refused
+) -> Verdict:
+    """Return the verdict on a member that differs from the last right one: "follows" if
+    it equals the refused member before it, "not readable" if it would be right in
+    another reading, otherwise "refused".
+
+    A definition that may not have been meant is forgotten.
+    """
+    document, anchor, blamed = known.document, equation.anchor, equation.blamed
+    if blamed and agree(known, equation.first, blamed, part, equation.beside):
+        line = document.line(blamed.start)
+        message = f"it follows from line {document.place(line)}, which is refused"
+        if line == document.line_of(member):
+            message = "it equals an earlier side of this line, which is refused"
+        return verdict_on(document, "follows", member, line, message)
+    line, to_left = document.line(anchor.start), anchor == equation.head
+    message = _not_a_claim(known, anchor) if to_left else ""
+    message = message or other_reading(known, equation, part, refused.chain)
+    if message:
+        return verdict_on(document, "not readable", member, line, message)
+    where, expected, found = counterexample(refused.mistake, refused.evaluator)
+    basis = known.basis(refused.chain.expressions, (refused.evaluator.sizes,), 0)
+    example = Counterexample(tuple(where), expected, found)
+    hint = _hint(refused)
+    verdict = verdict_on(document, "refused", member, line, hint, basis, example)
+    return replace(verdict, compared=" ".join(anchor.text.split()), to_left=to_left)
+
+
+def _not_a_claim(known: Knowledge, head: Part) -> str:
+    """Return why a false equation may not be a claim, or "" if it is one."""
+    if is_function(head):
+        name, scope = function_of(head), known.scope
+        function = scope.functions.get(name)
+        parameters = parameters_of(head)
+        if function is None or (
+            parameters != function.parameters and {*parameters} & {*scope.variables}
+        ):
+            return ""  # the value at a declared name
+        return _defined_differently(known, name, head)
+    try:
+        tree = parse(head, "moved")
+    except Unreadable:
+        return ""
+    found = known.scope.resolve(tree)
+    if found is None or found.accent:
+        return ""
+    if found.kind == "dimension":
+        return f"{found.name} is a dimension, and every size is tried"
+    if found.kind != "variable":
+        return ""
+    variable = known.scope.variables[found.name]
+    if variable.kind != "defined":
+        return (
+            f"{found.name} is declared, so this neither defines it nor follows from "
+            f"anything. Leave {found.name} out of the declarations if this defines it"
+        )
+    assert variable.definition is not None
+    return _defined_differently(known, found.name, variable.definition.part)
+
+
+def _defined_differently(known: Knowledge, name: str, definition: Part) -> str:
+    """Return which display defined a name, and forget it; "" if none did."""
+    for line in known.now.implied:
+        same = line.kind == "function" and is_function(definition) and (
+            line.left is not None and function_of(line.left) == name
+        )  # fmt: skip
+        if same or line.right == definition:
+            number = known.document.place(known.number_of(line))
+            known.forget(line)
+            return (
+                f"line {number} defined {name} differently. For a new "
+                f"{name}, write restart before it. If it is a claim, define "
+                f"{name} in a comment: let"
+            )
+    return ""
+
+
+def _hint(refused: Refused) -> str:
+    """Return which condition on two indices, or which sum, would make the members
+    equal; "" if none would."""
+    chain = refused.chain
+    if name := sum_to_one(chain, refused.evaluator):
+        equation = rf"\sum_i {name}_i = 1"
+        return (
+            f"it holds if {equation}; if that is meant, declare constant {name} and say: "
+            f"assume {equation}"
+        )
+    if chain.conditions is not None:
+        return ""
+    for a, b in itertools.combinations(chain.free, 2):
+        if chain.free[a] != chain.free[b]:
+            continue
+        for relation, holds in ((r"\ne", False), ("=", True)):
+            there = Where(**vars(chain), a=a, b=b, equal=holds)
+            if first_mistake(there, refused.evaluator) is None:
+                extra = "" if holds else rf"; if that is meant, say: when {a} \ne {b}"
+                return f"it holds where {a} {relation} {b}{extra}"
+    return ""

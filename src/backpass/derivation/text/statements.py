@@ -1,0 +1,198 @@
+"""Split displays into statements: members set equal, and what is beside them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from backpass.derivation.text.displays import IMPLIES, Display
+from backpass.derivation.text.passages import Text
+
+
+@dataclass(frozen=True)
+class Statement:
+    """Members that a display sets equal, with the words and conditions beside them.
+
+    `fault` says why the display cannot be split with certainty, or is empty.
+    `conditional` says whether it is a premise, or a conclusion that may need one.
+    """
+
+    members: tuple[Text, ...]
+    beside: tuple[Text, ...] = ()
+    fault: str = ""
+    conditional: bool = False
+
+
+_OPERATOR = r"(?:[+\-=/]|\\(?:cdot|times|odot)(?![a-zA-Z]))"
+_CONTINUES = re.compile(rf"\s*{_OPERATOR}")
+_UNFINISHED = re.compile(rf"{_OPERATOR}\s*$")
+# Also words between equations, which have spaces at their ends.
+_SPACE = re.compile(
+    r"\\q?quad(?![a-zA-Z])|\\text\s*\{\s+(?:and|or|where)\s+\}"
+    rf"|{IMPLIES.pattern}"
+)
+_TRAILING = re.compile(r"(?:\\[,;: ]|~|\s|[.,;])+$")
+_DEFINING = re.compile(r":(?==)")
+_COLON_EQUAL = re.compile(r"\\(?:coloneqq|coloneq)(?![a-zA-Z])")
+_LINKS = re.compile(
+    r"^\s*\\text\s*\{\s*(?:,\s*)?(?:and|so|thus|hence|therefore)\s*,?\s*\}\s*$"
+)
+_NUMBER = re.compile(r"\s*(?:\\text\s*\{)?\s*\(\d+(?:\.\d+)*[a-z]?'?\)\s*\}?\s*\Z")
+
+
+def statements(display: Display) -> list[Statement]:
+    """Split a display into statements."""
+    found = []
+    for row, fault in _logical_rows(display):
+        row = row.replaced(_COLON_EQUAL, "=").replaced(_DEFINING)
+        pieces = _pieces(row)
+        # y = x alone is an equation, and beside one a range of an index.
+        if found and IMPLIES.match(row.characters):
+            found[-1] = replace(found[-1], conditional=True)  # a premise
+        equations = [piece for piece in pieces if _is_equation(piece)] or [
+            piece for piece in pieces[:1] if len(_split(piece, "=")) > 1
+        ]
+        beside = tuple(
+            piece
+            for piece in pieces
+            if piece not in equations
+            and not _LINKS.match(piece.characters)
+            and not _NUMBER.match(piece.characters)
+        )
+        if not equations:
+            found.extend(Statement((piece,), (), fault) for piece in pieces)
+        for equation in equations:
+            members = tuple(_split(equation, "="))
+            conditional = IMPLIES.search(row.characters) is not None
+            if beside and equation is not equations[-1]:
+                fault = "does what stands beside another equation hold for this one?"
+            found.append(Statement(members, beside, fault, conditional))
+            fault = ""
+    return found
+
+
+def _logical_rows(display: Display) -> Iterator[tuple[Text, str]]:
+    """Yield the rows, each joined to those that continue it, and their faults."""
+    rows: list[tuple[Text, str]] = []
+    aligned_first = bool(display.starts) and display.starts[0]
+    following = [*display.rows, Text("", ())][1:]
+    for row, begins, below in zip(display.rows, display.starts, following, strict=True):
+        if rows and (display.joined or _goes_on(rows[-1][0], row)):
+            above, fault = rows[-1]
+            rows[-1] = _without_end(above) + row, fault
+        elif rows and re.match(r"\s*-", row.characters) and (begins or aligned_first):
+            if begins and not aligned_first:
+                rows[-1] = rows[-1][0] + row, rows[-1][1]
+                continue
+            why = (
+                "does the row that begins with - continue the row above, or begin anew?"
+            )
+            rows[-1] = rows[-1][0], why
+            rows.append((row, why))
+        elif rows and not _stands_alone(row, below):
+            why = "does the row without = continue the row above?"
+            rows[-1] = rows[-1][0], why
+            rows.append((row, why))
+        else:
+            rows.append((row, ""))
+    return iter(rows)
+
+
+def _stands_alone(row: Text, below: Text) -> bool:
+    """Whether a row is an equation, a declaration, or the left side of the next row."""
+    text = row.characters
+    return (
+        len(_split(row, "=")) > 1 or r"\in" in text or below.characters.startswith("=")
+    )
+
+
+def _goes_on(above: Text, row: Text) -> bool:
+    start = row.characters.lstrip()
+    if start.startswith("-"):
+        return (
+            len(_split(row, "=")) == 1
+            or _UNFINISHED.search(above.characters) is not None
+        )
+    return (
+        _CONTINUES.match(start) is not None
+        or _UNFINISHED.search(above.characters) is not None
+        or _depth(above.characters) != 0
+    )
+
+
+def _without_end(text: Text) -> Text:
+    """Remove punctuation and spaces from the end."""
+    match = _TRAILING.search(text.characters)
+    if match and not text.characters[: match.start()].endswith("\\"):
+        return text[: match.start()]
+    return text
+
+
+def _pieces(row: Text) -> list[Text]:
+    """Split a row at wide spaces, unless they only surround a sign."""
+    pieces: list[Text] = []
+    for piece in _split(row, _SPACE):
+        piece = piece.strip()
+        if not piece.characters:
+            continue
+        if pieces and (
+            _CONTINUES.match(piece.characters)
+            or _UNFINISHED.search(pieces[-1].characters)
+        ):
+            pieces[-1] += piece
+        else:
+            pieces.append(piece)
+    return [_without_end(piece) for piece in pieces]
+
+
+_INDEX_RANGE = re.compile(
+    r"^\s*\(?\s*[a-zA-Z]\s*=\s*(?:[a-zA-Z]|1\s*,.*)\s*\)?\s*$", re.S
+)
+
+
+# Words, and not the name of a function or a number: \text{softmax}(x)_i = …
+_WORDS = re.compile(
+    r"\s*(?:\\forall|\\(?:text|mbox|mathrm)\s*\{(?:[^{}]*\s|\s*(?:if|for|where|when|with|and|or)\s*)\})"
+)
+
+
+def _is_equation(piece: Text) -> bool:
+    text = piece.characters
+    return (
+        len(_split(piece, "=")) > 1
+        and not _INDEX_RANGE.match(text)
+        and not _WORDS.match(text)
+    )
+
+
+def _split(text: Text, sign: str | re.Pattern[str]) -> list[Text]:
+    """Split a text at a sign outside all brackets."""
+    pattern = re.compile(re.escape(sign)) if isinstance(sign, str) else sign
+    found, first, depth, at, characters = [], 0, 0, 0, text.characters
+    while at < len(characters):
+        if depth == 0 and (match := pattern.match(characters, at)):
+            found.append(text[first:at].strip())
+            first = at = match.end()
+            continue
+        step = 2 if characters[at] == "\\" else 1
+        depth += _change(characters, at)
+        at += step
+    return [*found, text[first:].strip()]
+
+
+def _depth(characters: str) -> int:
+    depth, at = 0, 0
+    while at < len(characters):
+        depth += _change(characters, at)
+        at += 2 if characters[at] == "\\" else 1
+    return depth
+
+
+def _change(characters: str, at: int) -> int:
+    """Return by how much the depth of brackets changes at a character."""
+    if characters.startswith((r"\begin", r"\{"), at):
+        return 1
+    if characters.startswith((r"\end", r"\}"), at):
+        return -1
+    return (characters[at] in "{([") - (characters[at] in "})]")

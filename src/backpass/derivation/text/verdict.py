@@ -1,0 +1,73 @@
+"""The verdict on one line of a text, and its basis."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from backpass.derivation.equality.check import Sizes
+from backpass.derivation.language.parse import Unreadable
+from backpass.derivation.text.contents import Document
+from backpass.derivation.text.passages import Text
+
+KINDS = ("equal", "refused", "follows", "definition", "not readable")
+
+
+@dataclass(frozen=True)
+class Basis:
+    """What a verdict rests on.
+
+    `definitions` are the names used, each with the line that declares or defines it, or
+    0 for the file of definitions. `points` is the number of random points around which
+    two sides were compared, or 0 if they were compared as functions.
+    """
+
+    definitions: tuple[tuple[str, int], ...]
+    sizes: tuple[Sizes, ...]
+    points: int
+
+
+@dataclass(frozen=True)
+class Counterexample:
+    """Where two lines differ: the sizes, the indices, and the two values."""
+
+    where: tuple[str, ...]
+    expected: str
+    found: str
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """The verdict on one line.
+
+    `kind` is one of `KINDS`: a line that `follows` equals a refused line, and is not
+    blamed. `message` says what is wrong, or what would help. A refused line has a
+    counterexample, unless declared shapes do not fit. `against` is the line with which
+    it was compared, and `compared` the side there, which is the left one if `to_left`.
+    """
+
+    kind: str
+    line: int
+    latex: str
+    against: int = 0
+    message: str = ""
+    basis: Basis | None = None
+    counterexample: Counterexample | None = None
+    compared: str = ""
+    to_left: bool = False
+    display: int = 0  # where its display begins in the source; −1 for a comment
+
+
+def verdict_on(
+    document: Document,
+    kind: str,
+    member: Text,
+    against: int = 0,
+    message: str | Unreadable = "",
+    basis: Basis | None = None,
+    example: Counterexample | None = None,
+) -> Verdict:
+    """Return the verdict on a member of an equation in a document."""
+    if isinstance(message, Unreadable):
+        message = document.explained(message)
+    line, latex = document.line_of(member), " ".join(member.characters.split())
+    return Verdict(kind, line, latex, against, message, basis, example)
