@@ -27,7 +27,7 @@ def _last_ones(page):
 def _checks():
     """The code that notices a mistake."""
     package = BOOK / "src" / "backpass"
-    return [proofs.imports("backpass.derivation"), *sorted(package.glob("derivation/*.lark"))]
+    return [proofs.imports("backpass.derivation"), *sorted(package.glob("derivation/**/*.lark"))]
 
 
 @pytest.mark.rotates(share=0.05, of=lambda page: [page], checks=_checks)
