@@ -169,7 +169,7 @@ def check(
                 case, lambda other, names: _rows_of(other, names, chosen, progress)
             )
         rows = _explained(rows, case, progress)
-    gradients = tuple(case.quantity(at) for at in case.differentiable)
+    gradients = tuple(case.subject.quantity(at) for at in case.differentiable)
     report = Report(
         under_test.name, describe(under_test, case.inputs), tuple(rows), gradients, seed
     )
@@ -195,7 +195,7 @@ def _explained(rows: list[Row], case: Case, progress: Progress) -> list[Row]:
     accurate reference."""
     failed = {(row.method, row.quantity) for row in rows if row.verdict == FAILED}
     suspects = [
-        (key, suspect) for key, suspect in case.suspects.items() if key in failed
+        (key, suspect) for key, suspect in case.found.suspects.items() if key in failed
     ]
     sentences: dict[str, str] = {}
     left = SEARCH

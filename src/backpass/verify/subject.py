@@ -69,6 +69,10 @@ class Subject:
             if is_floating(value) and self.input_names[at] not in self.constants
         ]
 
+    def quantity(self, at: int) -> str:
+        """Return ``dx`` for the gradient with respect to the input x."""
+        return f"d{self.input_names[at]}"
+
 
 def load(op: Any) -> Any:
     """Return an operation's module, given its name; return anything else as it is.
