@@ -221,7 +221,7 @@ def test_an_option_of_a_wrong_kind_is_refused_by_name(stem):
 
 @STEMS
 def test_there_is_a_reference_in_pytorch(stem):
-    assert stem in references.STEMS, f"write operator in src/backpass/verify/references/{stem}.py"
+    assert stem in references.STEMS, f"write a function {stem} in src/backpass/verify/references.py"
     takes = inspect.signature(ops.load(stem).forward).parameters.values()
     inputs = [p.name for p in takes if p.kind is not p.KEYWORD_ONLY]
     options = {p.name: None for p in takes if p.kind is p.KEYWORD_ONLY and p.name != "wanted"}

@@ -10,7 +10,7 @@ import pytest
 import proofs
 from backpass.ops import linear, matmul, softmax
 from backpass.verify import check, diagnose, diagnosis
-from backpass.verify.diagnosis.terms import Dictionary
+from backpass.verify.diagnosis.dictionary import Dictionary
 
 WHOLE = proofs.folder(Path(diagnosis.__file__).parent)  # the code that names a mistake
 RNG = np.random.default_rng(11)

@@ -1,4 +1,4 @@
-"""Find the stems: the files of operations, kernels and references.
+"""Find the stems: the files of operations and kernels.
 
 An operation, its kernel and its reference have the same name. No list has to be kept.
 """

@@ -1,12 +1,11 @@
-"""Validate the arguments of ``check`` and ``draw``.
+"""Validate the arguments of ``check`` and ``draw``, except the object and its inputs.
 
 An error is one line: which argument, what was expected, and what was given.
 """
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from numbers import Integral, Real
 
 import numpy as np
@@ -23,7 +22,7 @@ def chosen_methods(methods: Iterable[str] | None, known: Sequence[str]) -> list[
     if methods is None:
         return list(known)
     names = _names("methods", methods)
-    _reject_unknown("methods", names or ["none"], known)
+    reject_unknown("methods", names or ["none"], known)
     return names
 
 
@@ -44,7 +43,7 @@ def check_tolerances(tolerances: object, known: Sequence[str]) -> None:
             "tolerances: expected a dict from methods to pairs (number, reason); "
             f"got {tolerances!r}"
         )
-    _reject_unknown("tolerances", tolerances, known)
+    reject_unknown("tolerances", tolerances, known)
     for method, pair in tolerances.items():
         if not (
             isinstance(pair, tuple)
@@ -83,7 +82,7 @@ def check_options(options: object) -> Mapping[str, object]:
 
 def check_names(what: str, names: object, known: Sequence[str]) -> None:
     """Raise TypeError or ValueError for names that no input has."""
-    _reject_unknown(what, _names(what, names), known)
+    reject_unknown(what, _names(what, names), known)
 
 
 def check_conventions(conventions: object, known: Sequence[str]) -> Mapping[str, str]:
@@ -98,7 +97,7 @@ def check_conventions(conventions: object, known: Sequence[str]) -> Mapping[str,
         raise TypeError(
             f"conventions: expected a dict from inputs to reasons; got {conventions!r}"
         )
-    _reject_unknown("conventions", conventions, known)
+    reject_unknown("conventions", conventions, known)
     for name, reason in conventions.items():
         if not isinstance(reason, str) or not reason.strip():
             raise TypeError(
@@ -115,66 +114,6 @@ def check_precision(precision: object) -> None:
         raise ValueError(f"precision: expected {', '.join(EPSILON)}; got {precision!r}")
 
 
-def check_call(
-    name: str, forward: Callable, count: int, options: Mapping[str, object]
-) -> None:
-    """Raise TypeError unless ``forward`` takes ``count`` inputs and these options."""
-    try:
-        signature = inspect.signature(forward)
-    except (TypeError, ValueError):  # a builtin has no signature
-        return
-    parameters = list(signature.parameters.values())
-    if parameters and parameters[0].name == "self":
-        raise TypeError(
-            f"op: expected an instance of {name}, whose forward takes self; "
-            f"got the class: give {name}()"
-        )
-    named = [
-        p
-        for p in parameters[count:]
-        if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)
-    ]
-    if not any(p.kind is p.VAR_KEYWORD for p in parameters):
-        _reject_unknown(
-            f"options of {name}", options, [p.name for p in named], TypeError
-        )
-    missing = [
-        p.name
-        for p in named
-        if p.kind is p.KEYWORD_ONLY and p.default is p.empty and p.name not in options
-    ]
-    if missing:
-        raise TypeError(
-            f"options of {name}: expected {', '.join(missing)}; "
-            f"got {', '.join(options) or 'none'}"
-        )
-    try:
-        signature.bind(*[None] * count, **options)
-    except TypeError as error:
-        raise TypeError(
-            f"inputs: {name}'s forward takes {signature}; got {count} ({error})"
-        ) from None
-
-
-def check_not_wanted(options: Mapping[str, object]) -> None:
-    """Raise TypeError if the names of the wanted gradients are among the options."""
-    if "wanted" in options:
-        raise TypeError(
-            "wanted: expected no value, because check itself calls the operation with "
-            f"different sets of wanted gradients; got {options['wanted']!r}"
-        )
-
-
-def check_inputs(shapes: Shapes, inputs: Sequence[object]) -> None:
-    """Raise TypeError or ValueError for inputs that do not fit the declaration."""
-    given = dict(zip((spec.name for spec in shapes.inputs), inputs, strict=False))
-    for spec in shapes.inputs:
-        if not spec.optional and not hasattr(given.get(spec.name), "shape"):
-            came = type(given[spec.name]).__name__ if spec.name in given else "nothing"
-            raise TypeError(f"{spec.name}: expected an array {spec}; got {came}")
-    shapes.bind(given)
-
-
 def check_drawn(
     shapes: Shapes,
     rng: object,
@@ -189,15 +128,15 @@ def check_drawn(
             "rng: expected a numpy.random.Generator, such as default_rng(0); "
             f"got {rng!r}"
         )
-    _reject_unknown("lengths", lengths, shapes.letters)
-    _reject_unknown("leading", leading, groups)
+    reject_unknown("lengths", lengths, shapes.letters)
+    reject_unknown("leading", leading, groups)
     for group, shape in leading.items():
         if not isinstance(shape, tuple):
             raise TypeError(
                 f"leading: expected a shape such as (2, 3) for {group}; got {shape!r}"
             )
     optional = [spec.name for spec in shapes.inputs if spec.optional]
-    _reject_unknown("without", _names("without", without), optional)
+    reject_unknown("without", _names("without", without), optional)
 
 
 def _names(what: str, names: object) -> list[str]:
@@ -207,9 +146,10 @@ def _names(what: str, names: object) -> list[str]:
     return list(names)
 
 
-def _reject_unknown(
+def reject_unknown(
     what: str, names: Iterable[object], known: Sequence[str], kind: type = ValueError
 ) -> None:
+    """Raise ``kind`` for names that are not among the known ones."""
     if unknown := [
         str(name) for name in names if not isinstance(name, str) or name not in known
     ]:

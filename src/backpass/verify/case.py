@@ -7,7 +7,7 @@ the backward returns for it.
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -25,10 +25,18 @@ from backpass.verify.convert import (
     to_numpy,
     to_torch,
 )
-from backpass.verify.drawing import COTANGENT, DIRECTIONS, MEASURING, generator
+from backpass.verify.drawing import (
+    COTANGENT,
+    DIRECTIONS,
+    MEASURING,
+    Directions,
+    generator,
+)
+from backpass.verify.findings import Findings
 from backpass.verify.magnitude import largest
 from backpass.verify.measured import computed_precision
-from backpass.verify.outputs import Malformed, Several
+from backpass.verify.outputs import Malformed
+from backpass.verify.slots import Slots
 from backpass.verify.subject import Subject
 
 # Forward's inputs: arrays, None for those left out, and other values.
@@ -62,22 +70,12 @@ class Case:
     precision: str = "float64"
     fed: str = "float64"
     drawn: bool = False
-    suspects: dict[tuple[str, str], Suspect] = field(
-        default_factory=dict, compare=False
-    )
-    references: dict[tuple[str, str], np.ndarray] = field(
-        default_factory=dict, compare=False
-    )
+    found: Findings = field(default_factory=Findings, compare=False)
 
     @cached_property
-    def differentiated(self) -> dict[Any, tuple[np.ndarray, dict[int, np.ndarray]]]:
-        """Autograd's results for this case so far, by function and dtype."""
-        return {}
-
-    @cached_property
-    def moved(self) -> dict[int, tuple[np.ndarray, np.ndarray]]:
-        """The first difference taken for each input; see
-        ``finite_difference.first_difference``."""
+    def shared(self) -> dict[Hashable, Any]:
+        """What methods have computed for this case and share, each under its own key,
+        such as autograd's results."""
         return {}
 
     @property
@@ -86,24 +84,10 @@ class Case:
         ran before it."""
         return generator(self.seed, DIRECTIONS)
 
-    def directions(self, at: int, count: int) -> list[np.ndarray]:
-        """Return the first ``count`` random directions of an input.
-
-        They are 0 where the input is infinite, because −∞ plus a step stays −∞.
-        """
-        x = self.float64[at]
-        rng, drawn = self._drawn.setdefault(at, (self.rng, []))
-        while len(drawn) < count:
-            drawn.append(np.where(np.isfinite(x), rng.standard_normal(x.shape), 0.0))
-        return drawn[:count]
-
-    def direction(self, at: int) -> np.ndarray:
-        """Return the first random direction of an input."""
-        return self.directions(at, 1)[0]
-
     @cached_property
-    def _drawn(self) -> dict[int, tuple[np.random.Generator, list[np.ndarray]]]:
-        return {}
+    def directions(self) -> Directions:
+        """The random directions of the inputs, along which slopes are compared."""
+        return Directions(self.float64, self.seed)
 
     @property
     def arrays(self) -> list[Array]:
@@ -136,9 +120,14 @@ class Case:
         ]
 
     @cached_property
+    def slots(self) -> Slots:
+        """The inputs, seen as places for gradients."""
+        return Slots(self.subject, self.inputs)
+
+    @property
     def differentiable(self) -> list[int]:
         """The positions of the inputs that get a gradient."""
-        return self.subject.differentiable(self.inputs)
+        return self.slots.differentiable
 
     @property
     def by_convention(self) -> dict[str, str]:
@@ -172,24 +161,14 @@ class Case:
             return self.declared
         if not self.takes_float64:
             return max(self.dtype, self.y_dtype, key=EPSILON.__getitem__)
-        floating = [at for at, value in enumerate(self.inputs) if is_floating(value)]
-
-        def forward(values: list[np.ndarray]) -> np.ndarray:
-            moved = dict(zip(floating, values, strict=True))
-            return self.forward(
-                tuple(moved.get(at, value) for at, value in enumerate(self.float64))
-            )
-
-        values = [self.float64[at] for at in floating]
-        return computed_precision(
-            forward, values, self.y, generator(self.seed, MEASURING)
-        )
+        rng = generator(self.seed, MEASURING)
+        return computed_precision(self.forward, self.float64, self.y, rng)
 
     @cached_property
     def takes_float64(self) -> bool:
         """Whether forward accepts float64 and returns it."""
         try:
-            _ = self._run
+            _ = self.run
         except NotRun:
             return False
         return True
@@ -217,11 +196,7 @@ class Case:
     @property
     def finite(self) -> bool:
         """Whether all elements of the floating-point inputs are finite."""
-        return all(
-            np.isfinite(self.float64[at]).all()
-            for at in range(len(self.inputs))
-            if is_floating(self.inputs[at])
-        )
+        return all(np.isfinite(x).all() for x in self.float64 if is_floating(x))
 
     def tolerance(self, method: str, usual: float, why: str) -> tuple[float, str]:
         """Return the method's tolerance and the reason for it.
@@ -230,24 +205,15 @@ class Case:
         """
         return self.tolerances.get(method, (usual, why))
 
-    def quantity(self, at: int) -> str:
-        """Return ``dx`` for the gradient with respect to the input x."""
-        return f"d{self.subject.input_names[at]}"
-
     def native(self, values: Inputs) -> Inputs:
         """Copy NumPy arrays into forward's library and the dtype ``fed``."""
-        copied = [
-            value.astype(self.fed)
-            if is_floating(value)
-            else _copy(value)
-            if is_array(value)
-            else value
+        copied = (
+            value.astype(self.fed) if is_floating(value) else _copy(value)
             for value in values
-        ]
-        return (
-            tuple(_torch_like(value, self.device) for value in copied)
-            if self.uses_torch
-            else tuple(copied)
+        )
+        return tuple(
+            _torch_like(value, self.device) if self.uses_torch else value
+            for value in copied
         )
 
     def rounded(self, values: np.ndarray) -> np.ndarray:
@@ -265,9 +231,7 @@ class Case:
 
     def given(self) -> Inputs:
         """Copy the inputs as they were given."""
-        return tuple(
-            _copy(value) if is_array(value) else value for value in self.inputs
-        )
+        return tuple(map(_copy, self.inputs))
 
     @cached_property
     def y_as_given(self) -> np.ndarray:
@@ -295,7 +259,7 @@ class Case:
 
         Raises NotRun, as ``gradients`` does, if forward cannot compute it.
         """
-        return to_numpy(self._run[0])
+        return to_numpy(self.run[0])
 
     @cached_property
     def dy(self) -> np.ndarray:
@@ -325,8 +289,8 @@ class Case:
 
     def gradients_for(self, dy: np.ndarray) -> dict[int, np.ndarray | None]:
         """Return the gradients for a different cotangent."""
-        y, saved = self._run
-        return self.by_input(self.subject.backward(to_kind_of(y, dy), saved))
+        y, saved = self.run
+        return self.slots.by_input(self.subject.backward(to_kind_of(y, dy), saved))
 
     @cached_property
     def on_tensors(self) -> tuple[np.ndarray, dict[int, np.ndarray | None]]:
@@ -341,32 +305,11 @@ class Case:
             *(to_torch(value, self.device) for value in self.inputs)
         )
         returned = self.subject.backward(to_torch(self.dy, self.device, y.dtype), saved)
-        return to_numpy(y), self.by_input(returned)
-
-    @property
-    def terms(self) -> dict[str, np.ndarray]:
-        """The arrays from which a gradient may be computed, by name.
-
-        These are the floating-point inputs, y, dy, and the other saved arrays.
-        """
-        named = zip(self.subject.input_names, self.float64, strict=False)
-        terms = {name: value for name, value in named if is_floating(value)}
-        terms |= {"y": self.y_as_given, "dy": self.dy}
-        try:
-            saved = self._run[1]
-        except NotRun:
-            return terms
-        for name, value in named_arrays(saved):
-            value = to_numpy(value)
-            if not any(
-                np.array_equal(value, known, equal_nan=True) for known in terms.values()
-            ):
-                terms[name] = value
-        return terms
+        return to_numpy(y), self.slots.by_input(returned)
 
     def require_float64(self) -> None:
         """Raise NotRun if forward computes only in low precision, as kernels do."""
-        _ = self._run
+        _ = self.run
         if self.precision == "float64" != self.computes_in:
             how = "as declared" if self.declared else "as measured"
             raise NotRun(
@@ -374,7 +317,11 @@ class Case:
             )
 
     @cached_property
-    def _run(self) -> tuple[Array, Any]:
+    def run(self) -> tuple[Array, Any]:
+        """Forward's y and saved object for the inputs in float64, in its library.
+
+        Raises NotRun if forward does not accept or return float64.
+        """
         try:
             y, saved = self.subject.forward(*self.native(self.float64))
         except Exception as error:
@@ -387,89 +334,18 @@ class Case:
             raise NotRun(f"forward computes in {dtype_name(y)}, given float64")
         return y, saved
 
-    def by_input(self, returned: Any) -> dict[int, np.ndarray | None]:
-        """Return backward's results in float64, by position of the input.
-
-        Raises Malformed if the number of gradients is wrong, or if one is not an array
-        of real numbers.
-        """
-        gradients = self.by_position(returned)
-        for at, gradient in gradients.items():
-            if gradient is not None and not is_floating(gradient):
-                wanted = (
-                    "real floating-point numbers" if is_array(gradient) else "an array"
-                )
-                got = (
-                    dtype_name(gradient)
-                    if is_array(gradient)
-                    else type(gradient).__name__
-                )
-                raise Malformed(f"{self.quantity(at)}: expected {wanted}; got {got}")
-        return {
-            at: None if gradient is None else to_numpy(gradient)
-            for at, gradient in gradients.items()
-        }
-
-    def by_position(
-        self, returned: Any, *, every: bool = False
-    ) -> dict[int, Array | None]:
-        """Return backward's results by position of the input.
-
-        They are those of the differentiable inputs, or with ``every`` all of them.
-        Raises Malformed if the number of gradients is wrong.
-        """
-        gradients = (
-            list(returned) if isinstance(returned, (tuple, list)) else [returned]
-        )
-        # Drop those of optional inputs that were not given.
-        while len(gradients) > len(self.inputs) and gradients[-1] is None:
-            gradients.pop()
-        with_optional = [
-            at for at in range(len(self.inputs)) if self._may_have_gradient(at)
-        ]
-        for positions in (self.differentiable, with_optional, range(len(self.inputs))):
-            if len(gradients) == len(positions):
-                found = dict(zip(positions, gradients, strict=True))
-                return found if every else {at: found[at] for at in self.differentiable}
-        names = ", ".join(self.quantity(at) for at in self.differentiable)
-        raise Malformed(
-            f"backward: expected {len(self.differentiable)} gradients ({names}); "
-            f"got {len(gradients)}"
-        )
-
-    def _may_have_gradient(self, at: int) -> bool:
-        if self.inputs[at] is not None:
-            return at in self.differentiable
-        shapes = self.subject.shapes
-        floating = shapes is None or shapes.inputs[at].floating
-        return floating and self.subject.input_names[at] not in self.subject.constants
-
-    def scale(self, at: int) -> float:
-        """Return the natural scale of the gradient with respect to the input x.
+    @cached_property
+    def scales(self) -> dict[int, float]:
+        """The natural scale of the gradient with respect to each input x.
 
         It is max abs(dy) · min(1, max abs(y) / max abs(x)).
         """
-        y, dy, inputs = self._largest
-        x = inputs[at]
-        return dy * (min(1.0, y / x) if x > 0 and y > 0 else 1.0)
-
-    @cached_property
-    def _largest(self) -> tuple[float, float, dict[int, float]]:
-        """The largest elements of y, dy and the inputs that have a gradient."""
-        inputs = {at: largest(self.float64[at]) for at in self.differentiable}
-        return largest(self.y_as_given), largest(self.dy), inputs
-
-
-@dataclass(frozen=True)
-class Suspect:
-    """A wrong quantity, with everything that its diagnosis needs.
-
-    It is diagnosed once, against the best reference. ``accuracy`` is that of the
-    reference; ``diagnose(seconds)`` returns the sentence.
-    """
-
-    accuracy: float
-    diagnose: Callable[[float], str]
+        dy, y = largest(self.dy), largest(self.y_as_given)
+        sizes = {at: largest(self.float64[at]) for at in self.differentiable}
+        return {
+            at: dy * (min(1.0, y / x) if x > 0 and y > 0 else 1.0)
+            for at, x in sizes.items()
+        }
 
 
 def describe(subject: Subject, inputs: Inputs) -> str:
@@ -488,24 +364,6 @@ def describe(subject: Subject, inputs: Inputs) -> str:
     return ", ".join([*parts, *types, library])
 
 
-def named_arrays(saved: object) -> Iterator[tuple[str, Array]]:
-    """Yield the floating-point arrays in ``saved``, each with a name."""
-    if isinstance(saved, Several):
-        saved = saved.saved
-    if isinstance(saved, dict):
-        pairs = [(str(key), value) for key, value in saved.items()]
-    elif isinstance(saved, (tuple, list)):
-        names = getattr(saved, "_fields", None) or [
-            f"saved[{at}]" for at in range(len(saved))
-        ]
-        pairs = list(zip(names, saved, strict=True))
-    elif hasattr(saved, "__dict__") and not is_array(saved):
-        pairs = list(vars(saved).items())
-    else:
-        pairs = [("saved", saved)]
-    return ((name, value) for name, value in pairs if is_floating(value))
-
-
 def first_line(error: Exception) -> str:
     """Describe an exception in one line."""
     lines = str(error).splitlines()
@@ -522,7 +380,10 @@ def _rounded(values: np.ndarray, like: Array) -> np.ndarray:
     )
 
 
-def _copy(value: Array) -> Array:
+def _copy(value: Any) -> Any:
+    """Copy an array; return anything else as it is."""
+    if not is_array(value):
+        return value
     return value.detach().clone() if is_torch(value) else np.array(value)
 
 

@@ -11,7 +11,6 @@ from backpass.contract.arrays import Array, is_array
 from backpass.verify.allocation import memory_kept
 from backpass.verify.arguments import (
     check_conventions,
-    check_inputs,
     check_operator,
     check_options,
     check_precision,
@@ -20,7 +19,6 @@ from backpass.verify.arguments import (
     chosen_methods,
 )
 from backpass.verify.case import Case, NotRun, describe, first_line
-from backpass.verify.convert import EPSILON, dtype_name, is_torch
 from backpass.verify.directional import SLOPES_DIFFER
 from backpass.verify.drawing import INPUTS, draw, generator, options_for
 from backpass.verify.methods import (
@@ -39,7 +37,7 @@ from backpass.verify.methods.compiled import launching
 from backpass.verify.outputs import Malformed
 from backpass.verify.progress import Progress
 from backpass.verify.report import COULD_NOT_RUN, FAILED, NOT_RUN, Report, Row
-from backpass.verify.subject import Subject, load, subject
+from backpass.verify.subject import load, subject
 from backpass.verify.varied import varied
 
 METHODS: dict[str, Method] = {
@@ -140,7 +138,7 @@ def check(
         options = {**options_for(op), **options}
     under_test = subject(op, len(inputs), options, zero_gradients, constants)
     conventions = check_conventions(conventions, under_test.input_names)
-    inputs = _complete(under_test, inputs)
+    inputs = under_test.complete(inputs)
     case = Case(
         under_test,
         inputs,
@@ -169,25 +167,11 @@ def check(
                 case, lambda other, names: _rows_of(other, names, chosen, progress)
             )
         rows = _explained(rows, case, progress)
-    gradients = tuple(case.quantity(at) for at in case.differentiable)
+    gradients = tuple(case.subject.quantity(at) for at in case.differentiable)
     report = Report(
         under_test.name, describe(under_test, case.inputs), tuple(rows), gradients, seed
     )
     return report.raise_unless_passed() if raises else report
-
-
-def _complete(under_test: Subject, inputs: Sequence[object]) -> tuple[object, ...]:
-    """Return the inputs, with None for optional ones that were not given.
-
-    Raises TypeError or ValueError if they cannot be checked.
-    """
-    if under_test.shapes:
-        check_inputs(under_test.shapes, inputs)
-    inputs = (*inputs, *[None] * (len(under_test.input_names) - len(inputs)))
-    _reject_unsuitable(inputs, under_test.differentiable(inputs))
-    if under_test.torch_only:
-        _reject_other_arrays(under_test.name, inputs)
-    return inputs
 
 
 def _explained(rows: list[Row], case: Case, progress: Progress) -> list[Row]:
@@ -195,7 +179,7 @@ def _explained(rows: list[Row], case: Case, progress: Progress) -> list[Row]:
     accurate reference."""
     failed = {(row.method, row.quantity) for row in rows if row.verdict == FAILED}
     suspects = [
-        (key, suspect) for key, suspect in case.suspects.items() if key in failed
+        (key, suspect) for key, suspect in case.found.suspects.items() if key in failed
     ]
     sentences: dict[str, str] = {}
     left = SEARCH
@@ -213,30 +197,6 @@ def _explained(rows: list[Row], case: Case, progress: Progress) -> list[Row]:
         else row
         for row in rows
     ]
-
-
-def _reject_unsuitable(inputs: Sequence[object], differentiable: Sequence[int]) -> None:
-    if not differentiable:
-        given = ", ".join(
-            dtype_name(v) if is_array(v) else type(v).__name__ for v in inputs
-        )
-        raise TypeError(
-            "inputs: expected at least one array of real floating-point numbers; "
-            f"got {given}"
-        )
-    for name in (dtype_name(inputs[at]) for at in differentiable):
-        if name not in EPSILON:
-            raise TypeError(f"inputs: expected {', '.join(EPSILON)}; got {name}")
-
-
-def _reject_other_arrays(name: str, inputs: Sequence[object]) -> None:
-    for kind in (
-        type(value) for value in inputs if is_array(value) and not is_torch(value)
-    ):
-        raise TypeError(
-            f"inputs: {name} is a torch.autograd.Function, which takes torch tensors; "
-            f"got {kind.__module__}.{kind.__name__}"
-        )
 
 
 def _run(name: str, case: Case, progress: Progress) -> list[Row]:

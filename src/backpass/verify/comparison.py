@@ -10,9 +10,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from backpass.verify.case import Case, Suspect
+from backpass.verify.case import Case, NotRun
+from backpass.verify.convert import is_floating, to_numpy
 from backpass.verify.diagnosis import diagnose
 from backpass.verify.magnitude import farthest, largest
+from backpass.verify.outputs import named_arrays
 from backpass.verify.report import FAILED, PASSED, VACUOUS, Row
 from backpass.verify.variants import variants
 
@@ -53,16 +55,18 @@ def judge_gradient(
     reference can tell from zero. By default it is the tolerance. ``explain=False`` is
     for numbers that are not the gradient's elements.
     """
-    scale = case.scale(at)
+    scale = case.scales[at]
     floors = (
         (tolerance if resolution is None else resolution) * scale,
         tolerance * scale,
     )
     explain = explain and case.explain
-    judge = _Judge(case, method, case.quantity(at), at, tolerance, how, floors, explain)
+    judge = _Judge(
+        case, method, case.subject.quantity(at), at, tolerance, how, floors, explain
+    )
     got = np.zeros_like(reference) if got is None else got
     if explain:
-        case.references[method, case.quantity(at)] = reference
+        case.found.references[method, case.subject.quantity(at)] = reference
     declared_zero = case.subject.input_names[at] in case.subject.zero_gradients
     return (
         judge.zero_row(got, reference) if declared_zero else judge.row(got, reference)
@@ -203,7 +207,7 @@ class _Judge:
             if at is None:
                 terms = {
                     name: value
-                    for name, value in case.terms.items()
+                    for name, value in _terms(case).items()
                     if name not in ("y", "dy")
                 }
                 return str(
@@ -212,12 +216,12 @@ class _Judge:
             diagnosis = diagnose(
                 reference,
                 got,
-                case.terms,
+                _terms(case),
                 backward=lambda dy: case.gradients_for(dy)[at],
                 accuracy=accuracy,
                 others={
                     name: of
-                    for (method, name), of in case.references.items()
+                    for (method, name), of in case.found.references.items()
                     if method == key[0] and name != key[1]
                 },
                 variants=variants(case, at) if accuracy <= CLOSE else (),
@@ -231,8 +235,29 @@ class _Judge:
                 )
             return str(diagnosis)
 
-        case.suspects.setdefault(key, Suspect(accuracy, diagnosed))
+        case.found.suspect(*key, accuracy, diagnosed)
         return "wrong"
+
+
+def _terms(case: Case) -> dict[str, np.ndarray]:
+    """Return the arrays from which a gradient may be computed, by name.
+
+    These are the floating-point inputs, y, dy, and the other saved arrays.
+    """
+    named = zip(case.subject.input_names, case.float64, strict=False)
+    terms = {name: value for name, value in named if is_floating(value)}
+    terms |= {"y": case.y_as_given, "dy": case.dy}
+    try:
+        saved = case.run[1]
+    except NotRun:
+        return terms
+    for name, value in named_arrays(saved):
+        value = to_numpy(value)
+        if not any(
+            np.array_equal(value, known, equal_nan=True) for known in terms.values()
+        ):
+            terms[name] = value
+    return terms
 
 
 def _where(mask: np.ndarray) -> str:

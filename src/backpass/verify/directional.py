@@ -83,7 +83,7 @@ def _directions(case: Case, at: int) -> list[np.ndarray]:
     mistake.
     """
     size = max(case.float64[at].size, case.y_as_given.size)
-    return case.directions(at, RANDOM if size <= LARGE else RANDOM_IF_LARGE)
+    return case.directions.of(at, RANDOM if size <= LARGE else RANDOM_IF_LARGE)
 
 
 def _units(x: np.ndarray, movable: np.ndarray) -> list[np.ndarray]:
@@ -124,7 +124,9 @@ def _row(
             return row
     elif got.shape != x.shape:
         reason = f"expected shape {list(x.shape)}; got {list(got.shape)}"
-        return Row(method, case.quantity(at), FAILED, np.inf, tolerance, how, reason)
+        return Row(
+            method, case.subject.quantity(at), FAILED, np.inf, tolerance, how, reason
+        )
 
     along = [derivative(at, v) for v in directions]
     seen = got if movable.all() else np.where(movable, got, 0.0)

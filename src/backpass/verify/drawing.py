@@ -37,6 +37,29 @@ def generator(seed: int, stream: int) -> np.random.Generator:
     return np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(stream,)))
 
 
+class Directions:
+    """The random directions of each input, drawn when they are first requested.
+
+    They are 0 where the input is infinite, because −∞ plus a step stays −∞.
+    """
+
+    def __init__(self, inputs: Sequence[Any], seed: int) -> None:
+        self._inputs, self._seed = inputs, seed
+        self._drawn: dict[int, tuple[np.random.Generator, list[np.ndarray]]] = {}
+
+    def of(self, at: int, count: int) -> list[np.ndarray]:
+        """Return the first ``count`` directions of an input."""
+        x = self._inputs[at]
+        rng, drawn = self._drawn.setdefault(at, (generator(self._seed, DIRECTIONS), []))
+        while len(drawn) < count:
+            drawn.append(np.where(np.isfinite(x), rng.standard_normal(x.shape), 0.0))
+        return drawn[:count]
+
+    def first(self, at: int) -> np.ndarray:
+        """Return the first direction of an input."""
+        return self.of(at, 1)[0]
+
+
 def draw(
     op: object,
     rng: np.random.Generator,

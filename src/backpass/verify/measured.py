@@ -6,11 +6,12 @@ kernels, takes and returns float64 with the accuracy of float32.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 
-from backpass.verify.convert import EPSILON
+from backpass.verify.convert import EPSILON, is_floating
 
 # Relative steps of the inputs. Float32 resolves 2^-24 of a number. Over the longest
 # step, a float64 function of condition number 1 is a parabola to within 2^-58. Over the
@@ -34,33 +35,38 @@ MANY = 1 << 16  # elements whose roughness is examined, at most
 
 
 def computed_precision(
-    forward: Callable[[list[np.ndarray]], np.ndarray],
-    values: list[np.ndarray],
+    forward: Callable[[tuple[Any, ...]], np.ndarray],
+    inputs: Sequence[Any],
     y: np.ndarray,
     rng: np.random.Generator,
 ) -> str:
     """Return the dtype in which ``forward`` computes when it is given float64.
 
-    ``y`` is what it returns for the ``values``. There are two signs of a coarser dtype
+    ``y`` is what it returns for the ``inputs``. There are two signs of a coarser dtype
     than float64. The outputs have no more digits than that dtype, although the inputs
     have. Or the outputs are rough: over steps so small that a float64 function is a
     parabola, they move in jumps, for example because one factor of y was computed in
     float32.
     """
+    values = {at: x for at, x in enumerate(inputs) if is_floating(x)}
     with np.errstate(all="ignore"):
         for _ in range(DRAWS):
             # All elements move away from 0, so that sums and means move as far as their
             # terms.
-            directions = [
-                rng.random(v.shape) * _size(v) * np.where(v < 0, -1, 1) for v in values
-            ]
+            directions = {
+                at: rng.random(x.shape) * _size(x) * np.where(x < 0, -1, 1)
+                for at, x in values.items()
+            }
 
             def along(step: float, directions=directions) -> list[np.ndarray]:
                 moved = (
-                    [x + step * t * v for x, v in zip(values, directions, strict=True)]
+                    {at: x + step * t * directions[at] for at, x in values.items()}
                     for t in POINTS[1:]
                 )
-                return [forward(inputs) for inputs in moved]
+                return [
+                    forward(tuple(there.get(at, x) for at, x in enumerate(inputs)))
+                    for there in moved
+                ]
 
             ys = along(STEP)
             for precision in ("bfloat16", "float16", "float32"):

@@ -49,7 +49,7 @@ class Run:
     @cached_property
     def gradients(self) -> dict[int, Array | None]:
         """The gradients that backward returns, by position of the input, or None."""
-        return self.case.by_position(
+        return self.case.slots.by_position(
             self.case.subject.backward(self.dy, self.saved), every=True
         )
 
@@ -105,7 +105,7 @@ class Run:
 
     def backward(self, dy: Array, saved: Any) -> dict[int, np.ndarray | None]:
         """Call backward again and return the gradients in float64."""
-        return self.case.by_input(self.case.subject.backward(dy, saved))
+        return self.case.slots.by_input(self.case.subject.backward(dy, saved))
 
 
 def another_call(done: Run) -> Iterator[str]:
@@ -119,13 +119,13 @@ def another_call(done: Run) -> Iterator[str]:
     again = done.backward(to_kind_of(done.y, case.dy), done.saved)
     for at in unequal(done, again, first):
         yield (
-            f"{case.quantity(at)} changes when backward is called a second time with the "
+            f"{case.subject.quantity(at)} changes when backward is called a second time with the "
             "same dy"
         )
     done.backward(to_kind_of(done.y, -case.dy), done.saved)
     for at in unequal(done, {at: to_numpy(done.gradients[at]) for at in first}, first):
         yield (
-            f"{case.quantity(at)}, already returned, changes when backward is called with "
+            f"{case.subject.quantity(at)}, already returned, changes when backward is called with "
             "a different dy"
         )
 
@@ -158,7 +158,7 @@ def _not_deterministic(done: Run) -> list[str]:
         except Exception:
             continue
         differ |= dict.fromkeys(
-            done.case.quantity(at) for at in unequal(done, gradients, first)
+            done.case.subject.quantity(at) for at in unequal(done, gradients, first)
         )
     return list(differ)
 
@@ -257,7 +257,7 @@ def _compared(
         yield f"backward fails for {what}: {first_line(error)}"
         return
     for at in unequal(done, got, expected):
-        yield f"{done.case.quantity(at)} differs for {what}"
+        yield f"{done.case.subject.quantity(at)} differs for {what}"
 
 
 def unequal(done: Run, got: dict, expected: dict) -> list[int]:
@@ -265,7 +265,7 @@ def unequal(done: Run, got: dict, expected: dict) -> list[int]:
     return [
         at
         for at in expected
-        if not _equal(done, at, got[at], expected[at], done.case.scale(at))
+        if not _equal(done, at, got[at], expected[at], done.case.scales[at])
     ]
 
 

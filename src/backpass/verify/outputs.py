@@ -3,16 +3,17 @@
 With a cotangent for each output, the loss is the sum of the outputs' inner products
 with their cotangents. That equals the inner product of the two joined vectors. Outputs
 that are not floating-point arrays, such as indices, are left out; their cotangent is
-None.
+None. ``named_arrays`` lists the arrays that a forward saves.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from typing import Any, NamedTuple
 
 from backpass.contract.arrays import Array, is_array, namespace
 from backpass.contract.arrays import size as size_of
+from backpass.verify.convert import is_floating
 
 
 class Malformed(TypeError):
@@ -69,6 +70,24 @@ def join(y: object, *, but: Collection[int] = ()) -> tuple[Array, Several | None
     xp = namespace(*parts)
     flat = xp.concat([xp.reshape(part, (-1,)) for part in parts])
     return flat, Several(None, outputs, joined)
+
+
+def named_arrays(saved: object) -> Iterator[tuple[str, Array]]:
+    """Yield the floating-point arrays in ``saved``, each with a name."""
+    if isinstance(saved, Several):
+        saved = saved.saved
+    if isinstance(saved, dict):
+        pairs = [(str(key), value) for key, value in saved.items()]
+    elif isinstance(saved, (tuple, list)):
+        names = getattr(saved, "_fields", None) or [
+            f"saved[{at}]" for at in range(len(saved))
+        ]
+        pairs = list(zip(names, saved, strict=True))
+    elif hasattr(saved, "__dict__") and not is_array(saved):
+        pairs = list(vars(saved).items())
+    else:
+        pairs = [("saved", saved)]
+    return ((name, value) for name, value in pairs if is_floating(value))
 
 
 def _has_gradient(output: object) -> bool:

@@ -10,12 +10,9 @@ from __future__ import annotations
 import html
 import math
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 from backpass.text import table
-
-if TYPE_CHECKING:
-    from backpass.verify.report import Report, Row
+from backpass.verify.report import FAILED, PASSED, Report, Row
 
 WHOLE = ("", "all")  # the quantity of a row that is about all quantities
 _LEFT = "text-align: left; vertical-align: top; white-space: nowrap"
@@ -104,8 +101,8 @@ def _cell(row: Row, span: str = "") -> table.Cell:
     """Return ``✓ 2.1e-11`` and the tolerance in small print, with the verdict in words
     if the row did not pass."""
     kind = row.verdict.lower().replace(" ", "-")
-    verdict = row.mark if row.verdict == "passed" else f"{row.mark} {row.verdict}"
-    verdict = f"<strong>{verdict}</strong>" if row.verdict == "FAILED" else verdict
+    verdict = row.mark if row.verdict == PASSED else f"{row.mark} {row.verdict}"
+    verdict = f"<strong>{verdict}</strong>" if row.verdict == FAILED else verdict
     error = (
         "" if row.error is None else "exact" if row.error == 0 else f"{row.error:.1e}"
     )
@@ -134,3 +131,7 @@ def _notes(report: Report) -> str:
         for said, of in notes.items()
     )
     return f'<ul class="backpass-notes">{items}</ul>' if items else ""
+
+
+# Notebooks call this method. It is attached here, so that a report need not know HTML.
+Report._repr_html_ = report_html  # type: ignore[attr-defined]

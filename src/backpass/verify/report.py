@@ -1,6 +1,6 @@
-"""Show the result of a check as a table, in a terminal and in a notebook.
+"""Show the result of a check as a table in a terminal.
 
-It has one row for each method and quantity.
+It has one row for each method and quantity. `verify.page` shows it in a notebook.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ from typing import Any
 
 from backpass.text import table as tables
 from backpass.text import terminal
-from backpass.verify.page import report_html
 
 PASSED = "passed"
 FAILED = "FAILED"
@@ -279,9 +278,6 @@ class Report:
             if row.remark and row.remark not in marks:
                 yield f"    {row.remark}"
         yield rule
-
-    def _repr_html_(self) -> str:
-        return report_html(self)
 
 
 def _place(exception: BaseException) -> str:

@@ -17,6 +17,7 @@ from backpass.verify.case import Case, NotRun, first_line
 from backpass.verify.convert import to_kind_of, to_numpy
 from backpass.verify.directional import LARGE
 from backpass.verify.drawing import VARYING, generator
+from backpass.verify.findings import Findings
 from backpass.verify.magnitude import farthest, largest
 from backpass.verify.memory import Run, unequal
 from backpass.verify.methods.autograd import differentiate_forward
@@ -59,7 +60,7 @@ def _after_other_inputs(done: Run, other: Case) -> Iterator[str]:
         return
     for at in unequal(done, after, first):
         yield (
-            f"{case.quantity(at)} changes when forward is called with other inputs before "
+            f"{case.subject.quantity(at)} changes when forward is called with other inputs before "
             "backward"
         )
 
@@ -82,8 +83,7 @@ def _other_inputs(case: Case, change: float = 0.2) -> Case:
         inputs=inputs,
         given_dy=None,
         explain=False,
-        suspects={},
-        references={},
+        found=Findings(),
         drawn=False,
     )
 
@@ -105,7 +105,7 @@ def _at_other_inputs(done: Run, other: Case) -> Iterator[str]:
         return
     for at in wrong.keys() - first.keys():
         yield (
-            f"{done.case.quantity(at)} is wrong at a second input, by {wrong[at]:.1g} of "
+            f"{done.case.subject.quantity(at)} is wrong at a second input, by {wrong[at]:.1g} of "
             "its largest element"
         )
 
@@ -127,7 +127,7 @@ def _unlike(case: Case, got: dict, expected: dict) -> dict[int, float]:
     errors = {}
     for at in case.differentiable:
         if got[at] is not None and got[at].shape == expected[at].shape:
-            size = max(largest(expected[at]), case.scale(at))
+            size = max(largest(expected[at]), case.scales[at])
             error = farthest(got[at], expected[at])
             if size and error > WRONG * size:
                 errors[at] = error / size
@@ -140,7 +140,9 @@ def _unlike_slopes(case: Case, got: dict) -> dict[int, float]:
         step = best_step(case, at)
         slopes = []
         for times in (1.0, 0.5):
-            change, moved = difference(case, at, case.direction(at), times * step)
+            change, moved = difference(
+                case, at, case.directions.first(at), times * step
+            )
             slopes.append(float(np.sum(case.dy * change)))
         if got[at] is None or got[at].shape != moved.shape:
             continue
@@ -148,7 +150,7 @@ def _unlike_slopes(case: Case, got: dict) -> dict[int, float]:
             abs(float(np.sum(got[at] * moved)) - slopes[1]),
             max(map(abs, slopes)),
         )
-        least = SEEN * case.scale(at) * float(np.linalg.norm(moved))
+        least = SEEN * case.scales[at] * float(np.linalg.norm(moved))
         if error > max(WRONG * size, 4 * abs(slopes[0] - slopes[1]), least):
             errors[at] = error / size if size else np.inf
     return errors
@@ -170,4 +172,4 @@ def _frozen(done: Run) -> Iterator[str]:
             yield f"fails when {name} does not require a gradient: {first_line(error)}"
             continue
         for at in unequal(done, got, {at: first[at] for at in without.differentiable}):
-            yield f"{case.quantity(at)} differs when {name} does not require a gradient"
+            yield f"{case.subject.quantity(at)} differs when {name} does not require a gradient"

@@ -1,4 +1,4 @@
-"""Present the object under test uniformly.
+"""Present the object under test uniformly, and reject a call that it cannot be given.
 
 It may be an operation's module, the user's own object, or an autograd.Function.
 """
@@ -13,11 +13,11 @@ from functools import partial
 from types import ModuleType, SimpleNamespace
 from typing import Any, TypeGuard
 
-from backpass.contract.arrays import Array
+from backpass.contract.arrays import Array, is_array
 from backpass.contract.operation import Operation
 from backpass.contract.shapes import Shapes
-from backpass.verify.arguments import check_call, check_names, check_not_wanted
-from backpass.verify.convert import is_floating, is_torch
+from backpass.verify.arguments import check_names, reject_unknown
+from backpass.verify.convert import EPSILON, dtype_name, is_floating, is_torch
 from backpass.verify.outputs import Malformed, Several, join
 
 
@@ -69,6 +69,57 @@ class Subject:
             if is_floating(value) and self.input_names[at] not in self.constants
         ]
 
+    def quantity(self, at: int) -> str:
+        """Return ``dx`` for the gradient with respect to the input x."""
+        return f"d{self.input_names[at]}"
+
+    def complete(self, inputs: Sequence[object]) -> tuple[object, ...]:
+        """Return the inputs, with None for optional ones that were not given.
+
+        Raises TypeError or ValueError if they cannot be checked.
+        """
+        if self.shapes:
+            _check_declared(self.shapes, inputs)
+        inputs = (*inputs, *[None] * (len(self.input_names) - len(inputs)))
+        _reject_unsuitable(inputs, self.differentiable(inputs))
+        if self.torch_only:
+            _reject_other_arrays(self.name, inputs)
+        return inputs
+
+
+def _check_declared(shapes: Shapes, inputs: Sequence[object]) -> None:
+    """Raise TypeError or ValueError for inputs that do not fit the declaration."""
+    given = dict(zip((spec.name for spec in shapes.inputs), inputs, strict=False))
+    for spec in shapes.inputs:
+        if not spec.optional and not hasattr(given.get(spec.name), "shape"):
+            came = type(given[spec.name]).__name__ if spec.name in given else "nothing"
+            raise TypeError(f"{spec.name}: expected an array {spec}; got {came}")
+    shapes.bind(given)
+
+
+def _reject_unsuitable(inputs: Sequence[object], differentiable: Sequence[int]) -> None:
+    if not differentiable:
+        given = ", ".join(
+            dtype_name(v) if is_array(v) else type(v).__name__ for v in inputs
+        )
+        raise TypeError(
+            "inputs: expected at least one array of real floating-point numbers; "
+            f"got {given}"
+        )
+    for name in (dtype_name(inputs[at]) for at in differentiable):
+        if name not in EPSILON:
+            raise TypeError(f"inputs: expected {', '.join(EPSILON)}; got {name}")
+
+
+def _reject_other_arrays(name: str, inputs: Sequence[object]) -> None:
+    for kind in (
+        type(value) for value in inputs if is_array(value) and not is_torch(value)
+    ):
+        raise TypeError(
+            f"inputs: {name} is a torch.autograd.Function, which takes torch tensors; "
+            f"got {kind.__module__}.{kind.__name__}"
+        )
+
 
 def load(op: Any) -> Any:
     """Return an operation's module, given its name; return anything else as it is.
@@ -118,8 +169,15 @@ def subject(
             f"got {count} arrays"
         )
     if operation.takes_wanted:
-        check_not_wanted(options)
-    check_call(name, op.forward, len(shapes.inputs) if shapes else count, options)
+        _check_not_wanted(options)
+    _check_call(name, op.forward, len(shapes.inputs) if shapes else count, options)
+    names = (
+        tuple(spec.name for spec in shapes.inputs)
+        if shapes
+        else _names(op.forward, count)
+    )
+    check_names("zero_gradients", zero_gradients, names)
+    check_names("constants", constants, names)
 
     def forward(*inputs, **wanted):
         returned = op.forward(*inputs, **options, **wanted)
@@ -143,13 +201,6 @@ def subject(
             **{part: partial(parts[part], wanted=wanted[part]) for part in wanted},
         )
 
-    names = (
-        tuple(spec.name for spec in shapes.inputs)
-        if shapes
-        else _names(op.forward, count)
-    )
-    check_names("zero_gradients", zero_gradients, names)
-    check_names("constants", constants, names)
     found = Subject(
         name=name,
         forward=forward,
@@ -171,6 +222,56 @@ def subject(
         stem=_stem(name, getattr(op, "SHAPES", None)),
     )
     return found
+
+
+def _check_call(
+    name: str, forward: Callable, count: int, options: Mapping[str, object]
+) -> None:
+    """Raise TypeError unless ``forward`` takes ``count`` inputs and these options."""
+    try:
+        signature = inspect.signature(forward)
+    except (TypeError, ValueError):  # a builtin has no signature
+        return
+    parameters = list(signature.parameters.values())
+    if parameters and parameters[0].name == "self":
+        raise TypeError(
+            f"op: expected an instance of {name}, whose forward takes self; "
+            f"got the class: give {name}()"
+        )
+    named = [
+        p
+        for p in parameters[count:]
+        if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)
+    ]
+    if not any(p.kind is p.VAR_KEYWORD for p in parameters):
+        reject_unknown(
+            f"options of {name}", options, [p.name for p in named], TypeError
+        )
+    missing = [
+        p.name
+        for p in named
+        if p.kind is p.KEYWORD_ONLY and p.default is p.empty and p.name not in options
+    ]
+    if missing:
+        raise TypeError(
+            f"options of {name}: expected {', '.join(missing)}; "
+            f"got {', '.join(options) or 'none'}"
+        )
+    try:
+        signature.bind(*[None] * count, **options)
+    except TypeError as error:
+        raise TypeError(
+            f"inputs: {name}'s forward takes {signature}; got {count} ({error})"
+        ) from None
+
+
+def _check_not_wanted(options: Mapping[str, object]) -> None:
+    """Raise TypeError if the names of the wanted gradients are among the options."""
+    if "wanted" in options:
+        raise TypeError(
+            "wanted: expected no value, because check itself calls the operation with "
+            f"different sets of wanted gradients; got {options['wanted']!r}"
+        )
 
 
 def _stem(name: str, declaration: str | None) -> str | None:
@@ -200,7 +301,7 @@ def _from_autograd_function(
             f"got {', '.join(options)}: give their values as inputs, in order"
         )
     takes_context = op.setup_context is _base_function().setup_context
-    check_call(
+    _check_call(
         op.__name__,
         partial(op.forward, None) if takes_context else op.forward,
         count,

@@ -92,9 +92,9 @@ def _wrong_gradients(
     }
     for at in case.differentiable:
         if at not in kept and found[at] is not None:
-            yield f"{case.quantity(at)}: expected None {says}; got an array"
+            yield f"{case.subject.quantity(at)}: expected None {says}; got an array"
     for at in unequal(done, found, kept):
-        yield f"{case.quantity(at)} differs {says}"
+        yield f"{case.subject.quantity(at)} differs {says}"
 
 
 def _computed_in_vain(case: Case, choices: Sequence[tuple[str, ...]]) -> Iterator[str]:

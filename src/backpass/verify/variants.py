@@ -15,9 +15,9 @@ from typing import Any
 
 import numpy as np
 
-from backpass.verify.case import Case, named_arrays
+from backpass.verify.case import Case
 from backpass.verify.convert import is_floating, to_kind_of, to_numpy
-from backpass.verify.outputs import Several
+from backpass.verify.outputs import Several, named_arrays
 
 
 def variants(case: Case, at: int) -> Iterator[tuple[str, np.ndarray]]:
@@ -27,7 +27,7 @@ def variants(case: Case, at: int) -> Iterator[tuple[str, np.ndarray]]:
     requested.
     """
     try:
-        y, saved = case._run
+        y, saved = case.run
         dy = to_kind_of(y, case.dy)
         names = dict(named_arrays(saved))
     except Exception:
@@ -90,7 +90,7 @@ def _called(
 ) -> Iterator[tuple[str, np.ndarray]]:
     try:
         with np.errstate(all="ignore"):
-            gradient = case.by_input(backward())[at]
+            gradient = case.slots.by_input(backward())[at]
     except Exception:
         return
     if gradient is not None and np.isfinite(gradient := to_numpy(gradient)).all():

@@ -22,6 +22,7 @@ from backpass.verify.convert import (
     to_torch,
 )
 from backpass.verify.drawing import VARYING, generator
+from backpass.verify.findings import Findings
 from backpass.verify.methods import precision, pytorch
 from backpass.verify.report import COULD_NOT_RUN, FAILED, NOT_RUN, PASSED, Row
 
@@ -73,7 +74,7 @@ def _rows(case: Case, variation: _Variation, rows_of: RowsOf) -> Iterator[Row]:
     problem = ""
     for inputs in variation.tries:
         other = replace(
-            case, inputs=inputs, given_dy=None, suspects={}, references={}, drawn=False
+            case, inputs=inputs, given_dy=None, found=Findings(), drawn=False
         )
         try:
             y = other.y_as_given
@@ -116,7 +117,7 @@ def _summary(what: str, found: list[Row], case: Case) -> Iterator[Row]:
         return
     for quantity, row in wrong.items():
         reason = row.reason
-        if suspect := case.suspects.get((row.method, quantity)):
+        if suspect := case.found.suspects.get((row.method, quantity)):
             reason = suspect.diagnose(SEARCH)
         shown = f"{what}: {row.method}" + (f": {reason}" if reason else "")
         yield replace(row, method=NAME, reason=shown, how=what)
@@ -142,7 +143,7 @@ def _summary(what: str, found: list[Row], case: Case) -> Iterator[Row]:
 
 
 def _gradients(case: Case) -> list[str]:
-    return [case.quantity(at) for at in case.differentiable]
+    return [case.subject.quantity(at) for at in case.differentiable]
 
 
 def _variations(case: Case) -> Iterator[_Variation]:

@@ -17,6 +17,7 @@ from backpass.contract.arrays import Array
 from backpass.verify.convert import to_numpy
 from backpass.verify.diagnosis import relations
 from backpass.verify.diagnosis.evidence import Clock, Diagnosis, Pair
+from backpass.verify.diagnosis.missing import missing_term
 from backpass.verify.diagnosis.places import largest_errors, place
 
 _OF_OTHER_SHAPE = (
@@ -39,7 +40,7 @@ _OF_SAME_SHAPE = (
     relations.missing_factor,
     relations.dropped_before,
     relations.of_a_variant,
-    relations.missing_term,
+    missing_term,
     relations.some_zero,
     relations.one_slice,
 )

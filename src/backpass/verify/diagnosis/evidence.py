@@ -11,7 +11,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from backpass.verify.diagnosis.terms import Dictionary
+from backpass.verify.diagnosis.dictionary import Dictionary
 
 Item = TypeVar("Item")
 EVIDENCE = 20  # bits required beyond log₂ of the number of hypotheses tried

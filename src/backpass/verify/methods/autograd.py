@@ -107,10 +107,10 @@ def differentiate(
 
     Raises NotRun if the function does not run on tensors, or autograd cannot follow it.
     """
-    key = (function, str(dtype or "torch.float64"))
-    if key not in case.differentiated:
-        case.differentiated[key] = _differentiate(case, function, dtype)
-    return case.differentiated[key]
+    key = (differentiate, function, str(dtype or "torch.float64"))
+    if key not in case.shared:
+        case.shared[key] = _differentiate(case, function, dtype)
+    return case.shared[key]
 
 
 def _differentiate(

@@ -75,7 +75,7 @@ def _packages(stem: str, cases: Sequence[Case], sizes: str = "") -> list[Row]:
             case,
             _name(case.dtype),
             to_numpy(found.y),
-            case.by_input(found.gradients),
+            case.slots.by_input(found.gradients),
             case.dtype,
             world=world(case.dtype, kernel, case.drawn),
             drawn=case.drawn,
@@ -103,7 +103,7 @@ def _own(case: Case, dtype: str) -> Iterator[Row]:
         return
     if not verdict.runs:
         return
-    got = own.by_input(gradients)
+    got = own.slots.by_input(gradients)
     judged = rows_against_float64(
         own, _name(dtype), to_numpy(y), got, dtype, any_order=True
     )

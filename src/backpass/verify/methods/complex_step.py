@@ -39,7 +39,7 @@ def run(case: Case) -> list[Row]:
     def derivative(at: int, direction: np.ndarray) -> tuple[float, np.ndarray]:
         change = (
             first[at]
-            if direction is case.direction(at)
+            if direction is case.directions.first(at)
             else _change(case, at, direction)
         )
         return float(np.sum(case.dy * change)), direction
@@ -76,7 +76,7 @@ def _first_change(case: Case, at: int) -> np.ndarray:
     Raises NotRun if a finite difference disagrees.
     """
     near, _ = first_difference(case, at)
-    exact = _change(case, at, case.direction(at))
+    exact = _change(case, at, case.directions.first(at))
     size, noise = max(largest(near), largest(exact)), NOISE * largest(case.y)
     if farthest(near, exact) > AGREEMENT * size + noise:
         raise NotRun(

@@ -17,12 +17,13 @@ import numpy as np
 
 from backpass.contract.arrays import Array, is_array
 from backpass.contract.shapes import Shapes
-from backpass.verify.case import Case, NotRun, named_arrays
+from backpass.verify.case import Case, NotRun
 from backpass.verify.convert import dtype_name, is_torch, to_numpy, to_torch
 from backpass.verify.drawing import draw_like
 from backpass.verify.memory import Run, another_call, other_strides
 from backpass.verify.methods.autograd import differentiate
 from backpass.verify.methods.pytorch import bound_operator
+from backpass.verify.outputs import named_arrays
 from backpass.verify.report import FAILED, PASSED, Row
 from backpass.verify.state import state_faults
 from backpass.verify.unwanted import unwanted_faults
@@ -143,7 +144,7 @@ def _declared(names: list[str]) -> str:
 def _gradient_faults(
     case: Case, at: int, gradient: Array | None, constants: str
 ) -> Iterator[str]:
-    name, x = case.quantity(at), case.inputs[at]
+    name, x = case.subject.quantity(at), case.inputs[at]
     if at not in case.differentiable:
         if gradient is not None:
             yield (
@@ -187,6 +188,6 @@ def _where_infinite(done: Run) -> Iterator[str]:
             index = tuple(np.argwhere(wrong)[0])
             where = f"index {[int(i) for i in index]}" if index else "its only element"
             yield (
-                f"{case.quantity(at)}: expected 0 where {case.subject.input_names[at]} is "
+                f"{case.subject.quantity(at)}: expected 0 where {case.subject.input_names[at]} is "
                 f"{case.float64[at][index]}, at {where}; got {got[index]:.3g}"
             )

@@ -15,7 +15,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from backpass.verify.case import Case, Inputs, NotRun, Suspect
+from backpass.verify.case import Case, Inputs, NotRun
 from backpass.verify.convert import EPSILON
 from backpass.verify.directional import COORDINATES, Derivative, rows, spread
 from backpass.verify.magnitude import farthest, largest
@@ -71,9 +71,7 @@ def _reconsidered(row: Row, case: Case, at: int, steps: dict, *, low: bool) -> R
         and row.error is not None
         and row.error > max(DOUBT * _own_error(case, at, steps), LEAST)
     ):
-        case.suspects.setdefault(
-            (NAME, row.quantity), Suspect(row.error / 2, lambda seconds: OFF)
-        )
+        case.found.suspect(NAME, row.quantity, row.error / 2, lambda seconds: OFF)
         return replace(row, verdict=FAILED, reason=OFF)
     return row
 
@@ -92,7 +90,7 @@ def _derivative(
     difference over ``times`` the step."""
 
     def derivative(at: int, direction: np.ndarray) -> tuple[float, np.ndarray]:
-        if times == 1.0 and direction is case.direction(at):
+        if times == 1.0 and direction is case.directions.first(at):
             change, moved = first_difference(case, at, steps[at])
         else:
             change, moved = difference(case, at, direction, times * steps[at])
@@ -108,10 +106,11 @@ def first_difference(
 
     The result is cached, because other methods are compared with it.
     """
-    if at not in case.moved:
+    key = (first_difference, at)
+    if key not in case.shared:
         step = best_step(case, at) if step is None else step
-        case.moved[at] = difference(case, at, case.direction(at), step)
-    return case.moved[at]
+        case.shared[key] = difference(case, at, case.directions.first(at), step)
+    return case.shared[key]
 
 
 def _doubted(
@@ -249,7 +248,7 @@ def best_step(case: Case, at: int) -> float | np.ndarray:
     )
     if 0.1 <= typical <= 10:
         return step
-    direction = case.direction(at)
+    direction = case.directions.first(at)
 
     def disagreement(step: float | np.ndarray) -> float:
         whole, moved = difference(case, at, direction, step)

@@ -89,7 +89,7 @@ def _placed(case: Case, inputs: Inputs) -> Inputs:
 
 def _rows(case: Case, kernel: ModuleType, where: str, drawn: bool) -> list[Row]:
     y, saved = kernel.forward(*case.inputs, **case.subject.options)
-    gradients = case.by_input(kernel.backward(to_kind_of(y, case.dy), saved))
+    gradients = case.slots.by_input(kernel.backward(to_kind_of(y, case.dy), saved))
     rows = rows_against_float64(
         case,
         NAME,

@@ -97,7 +97,7 @@ def run(case: Case) -> list[Row]:
 
 def _rows(case: Case, method: str, dtype: str) -> list[Row]:
     y, saved = case.subject.forward(*case.given())
-    got = case.by_input(case.subject.backward(to_kind_of(y, case.dy), saved))
+    got = case.slots.by_input(case.subject.backward(to_kind_of(y, case.dy), saved))
     return rows_against_float64(case, method, to_numpy(y), got, dtype, drawn=case.drawn)
 
 
@@ -110,7 +110,7 @@ def _in_float32(case: Case) -> Case | None:
     wider = replace(case, inputs=inputs, given_dy=case.dy)
     try:
         y, saved = wider.subject.forward(*wider.given())
-        wider.by_input(wider.subject.backward(to_kind_of(y, case.dy), saved))
+        wider.slots.by_input(wider.subject.backward(to_kind_of(y, case.dy), saved))
     except Exception:
         return None
     return wider if dtype_name(y) == "float32" else None
@@ -238,7 +238,7 @@ def _computed(
     y, returned = rounding.run(
         op, case.float64, case.dy, dtype, case.subject.options, world, case.wide
     )
-    gradients = case.by_position(returned)
+    gradients = case.slots.by_position(returned)
     found: dict[Key, rounding.Array] = {"y": y}
     found |= {at: array for at, array in gradients.items() if array is not None}
     words = "the bound computed from the operation's own lines"
@@ -355,7 +355,7 @@ def _owed(
             4 * EPSILON[dtype] * float(np.abs(case.dy).max(initial=0.0)),
             CANCELLED * largest,
         )
-        owed = max(owed, 4 * EPSILON[dtype] * case.scale(key), of_dy)
+        owed = max(owed, 4 * EPSILON[dtype] * case.scales[key], of_dy)
     return owed
 
 
@@ -464,7 +464,7 @@ def _judged(
     if got.shape != reference.shape or not got.size:
         return judge(got, 0.0, how)
     bound = (
-        np.maximum(allowed.each, RESOLUTION * case.scale(key))
+        np.maximum(allowed.each, RESOLUTION * case.scales[key])
         if isinstance(key, int)
         else allowed.each
     )

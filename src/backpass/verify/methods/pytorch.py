@@ -25,7 +25,7 @@ def run(case: Case) -> list[Row]:
     if operator is None:
         stem = case.subject.stem
         remedy = (
-            f"write it in src/backpass/verify/references/{stem}.py"
+            f"write a function {stem} in src/backpass/verify/references.py"
             if stem
             else "give one as operator="
         )

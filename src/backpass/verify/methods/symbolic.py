@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from backpass.contract.arrays import Array, is_array
-from backpass.verify.case import Case, NotRun, Suspect, first_line
+from backpass.verify.case import Case, NotRun, first_line
 from backpass.verify.convert import is_floating
 from backpass.verify.diagnosis import diagnose
 from backpass.verify.drawing import draw_like, rounded_up
@@ -147,7 +147,9 @@ def _around_a_point(
     with symbolic.session(point) as session:
         output, saved = _computed(case, "forward", inputs)
         cotangent = symbolic.array("dy", output.shape)
-        gradients = case.by_position(_computed(case, "backward", (cotangent, saved)))
+        gradients = case.slots.by_position(
+            _computed(case, "backward", (cotangent, saved))
+        )
     y, dy = output.to_numpy(), cotangent.to_numpy()
     _reject_if_max_matters(y.flat, session.fresh)
     loss = sympy.Add(
@@ -357,7 +359,7 @@ def _reject_if_max_matters(y, fresh) -> None:
 def _row(case: Case, at: int, x: np.ndarray, regions: list[_Region]) -> Row:
     from backpass.expressions import exact
 
-    quantity = case.quantity(at)
+    quantity = case.subject.quantity(at)
     where = (
         f", in each of {len(regions)} regions, all branches both ways"
         if len(regions) > 1
@@ -379,7 +381,7 @@ def _row(case: Case, at: int, x: np.ndarray, regions: list[_Region]) -> Row:
         if got.shape != x.shape or not all(map(exact.equal, got.flat, expected.flat)):
             if case.explain:
                 says = partial(_explained, got, expected, region)
-                case.suspects.setdefault((NAME, quantity), Suspect(ACCURACY, says))
+                case.found.suspect(NAME, quantity, ACCURACY, says)
             return Row(NAME, quantity, FAILED, tolerance=0.0, how=how, reason="wrong")
         zero = zero and all(map(exact.is_zero, expected.flat))
     if zero and case.subject.input_names[at] not in case.subject.zero_gradients:

@@ -1,0 +1,38 @@
+"""Collect what the methods of one check find, for its diagnoses."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+
+
+@dataclass(frozen=True)
+class Suspect:
+    """A wrong quantity, with everything that its diagnosis needs.
+
+    It is diagnosed once, against the best reference. ``accuracy`` is that of the
+    reference; ``diagnose(seconds)`` returns the sentence.
+    """
+
+    accuracy: float
+    diagnose: Callable[[float], str]
+
+
+@dataclass(frozen=True)
+class Findings:
+    """The suspects and the references, each by method and quantity."""
+
+    suspects: dict[tuple[str, str], Suspect] = field(default_factory=dict)
+    references: dict[tuple[str, str], np.ndarray] = field(default_factory=dict)
+
+    def suspect(
+        self,
+        method: str,
+        quantity: str,
+        accuracy: float,
+        diagnose: Callable[[float], str],
+    ) -> None:
+        """Add a suspect. Only the first of a method and quantity counts."""
+        self.suspects.setdefault((method, quantity), Suspect(accuracy, diagnose))

@@ -1,7 +1,0 @@
-"""PyTorch's ``matmul``."""
-
-import torch
-
-
-def operator(a, b):
-    return torch.matmul(a, b)

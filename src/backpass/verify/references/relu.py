@@ -1,7 +1,0 @@
-"""PyTorch's ``relu``."""
-
-import torch
-
-
-def operator(x):
-    return torch.nn.functional.relu(x)

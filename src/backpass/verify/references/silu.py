@@ -1,7 +1,0 @@
-"""PyTorch's ``silu``."""
-
-import torch
-
-
-def operator(x):
-    return torch.nn.functional.silu(x)

@@ -1,0 +1,86 @@
+"""Match the gradients that a backward returns with the inputs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from backpass.contract.arrays import Array, is_array
+from backpass.verify.convert import dtype_name, is_floating, to_numpy
+from backpass.verify.outputs import Malformed
+from backpass.verify.subject import Subject
+
+
+@dataclass(frozen=True)
+class Slots:
+    """The inputs, seen as places for gradients."""
+
+    subject: Subject
+    inputs: tuple[Any, ...]
+
+    @cached_property
+    def differentiable(self) -> list[int]:
+        """The positions of the inputs that get a gradient."""
+        return self.subject.differentiable(self.inputs)
+
+    def by_input(self, returned: Any) -> dict[int, np.ndarray | None]:
+        """Return backward's results in float64, by position of the input.
+
+        Raises Malformed if the number of gradients is wrong, or if one is not an array
+        of real numbers.
+        """
+        gradients = self.by_position(returned)
+        for at, gradient in gradients.items():
+            if gradient is not None and not is_floating(gradient):
+                wanted = (
+                    "real floating-point numbers" if is_array(gradient) else "an array"
+                )
+                got = (
+                    dtype_name(gradient)
+                    if is_array(gradient)
+                    else type(gradient).__name__
+                )
+                raise Malformed(
+                    f"{self.subject.quantity(at)}: expected {wanted}; got {got}"
+                )
+        return {
+            at: None if gradient is None else to_numpy(gradient)
+            for at, gradient in gradients.items()
+        }
+
+    def by_position(
+        self, returned: Any, *, every: bool = False
+    ) -> dict[int, Array | None]:
+        """Return backward's results by position of the input.
+
+        They are those of the differentiable inputs, or with ``every`` all of them.
+        Raises Malformed if the number of gradients is wrong.
+        """
+        gradients = (
+            list(returned) if isinstance(returned, (tuple, list)) else [returned]
+        )
+        # Drop those of optional inputs that were not given.
+        while len(gradients) > len(self.inputs) and gradients[-1] is None:
+            gradients.pop()
+        with_optional = [
+            at for at in range(len(self.inputs)) if self._may_have_gradient(at)
+        ]
+        for positions in (self.differentiable, with_optional, range(len(self.inputs))):
+            if len(gradients) == len(positions):
+                found = dict(zip(positions, gradients, strict=True))
+                return found if every else {at: found[at] for at in self.differentiable}
+        names = ", ".join(self.subject.quantity(at) for at in self.differentiable)
+        raise Malformed(
+            f"backward: expected {len(self.differentiable)} gradients ({names}); "
+            f"got {len(gradients)}"
+        )
+
+    def _may_have_gradient(self, at: int) -> bool:
+        if self.inputs[at] is not None:
+            return at in self.differentiable
+        shapes = self.subject.shapes
+        floating = shapes is None or shapes.inputs[at].floating
+        return floating and self.subject.input_names[at] not in self.subject.constants
