@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any, NamedTuple
@@ -41,10 +41,11 @@ from backpass.cost.networks import (
     named_parts,
     storages_in,
 )
+from backpass.cost.shown import Sheet, Shown, typeset
 from backpass.cost.sizes import configuration
 from backpass.models import encoder, gpt2, llama, seq2seq
 from backpass.models.layers.recomputed import Recompute, Segment, divided
-from backpass.text.table import Cell, aligned, page
+from backpass.text.table import Cell
 
 # A configuration of each model, for everything that is not a length.
 EXAMPLES: dict[str, Any] = {
@@ -79,8 +80,8 @@ class Row:
         return f"{self.array}[{', '.join(map(in_text, self.shape))}]"
 
 
-@dataclass(frozen=True)
-class Activations:
+@dataclass(frozen=True, repr=False)
+class Activations(Shown):
     """The storages that a network's forward saves for its backward, each once.
     Constants are listed, but do not count as activations; parameters are not listed."""
 
@@ -177,27 +178,22 @@ class Activations:
             times if count is None else f"{count:,}",
         ]
 
-    def __repr__(self) -> str:
-        lines = [
-            (*self._cells(*line), in_text(line[1].formula)) for line in self._lines()
+    def _in_text(self) -> Sheet:
+        return self._sheet("formula", in_text)
+
+    def _in_page(self) -> Sheet:
+        last = "bytes of one" if self.lengths is None else "formula"
+        return self._sheet(last, lambda formula: typeset(rf"\({in_latex(formula)}\)"))
+
+    def _sheet(self, last: str, written: Callable[[Any], str | Cell]) -> Sheet:
+        numbers = "number" if self.lengths is None else "bytes"
+        headings = ("part", "operation", "array", "dtype", numbers, last)
+        rows = [
+            (*self._cells(part, row, count), written(row.formula))
+            for part, row, count in self._lines()
         ]
-        head = (*self._headings, "formula")
-        return "\n".join([self.title, *aligned([head, *lines], right=(4,)), self._end])
-
-    def _repr_html_(self) -> str:
-        rows: list[list[str | Cell]] = []
-        for line in self._lines():
-            formula = rf"\({in_latex(line[1].formula)}\)"
-            typeset = Cell(formula, 'class="tex2jax_process"')
-            rows.append([*self._cells(*line), typeset])
-        caption = f"{self.title}. {self._end}"
-        head = (*self._headings, "bytes of one" if self.lengths is None else "formula")
-        return page(head, rows, caption=caption, label=self.title)
-
-    @property
-    def _headings(self) -> tuple[str, ...]:
-        last = "number" if self.lengths is None else "bytes"
-        return "part", "operation", "array", "dtype", last
+        title = self.title
+        return Sheet(title, headings, rows, (4,), below=self._end, label=title)
 
     @property
     def _end(self) -> str:

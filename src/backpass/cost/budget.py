@@ -10,11 +10,9 @@ from backpass.contract.arrays import size
 from backpass.cost.activations import activations
 from backpass.cost.letters import lengths_of
 from backpass.cost.networks import WIDTHS, model_of
+from backpass.cost.shown import Sheet, Shown
 from backpass.cost.sizes import configuration
 from backpass.models.layers.recomputed import Recompute
-from backpass.text.table import aligned, page
-
-_HEADINGS = ("", "dtype", "elements", "bytes", "MiB")
 
 
 class Share(NamedTuple):
@@ -27,8 +25,8 @@ class Share(NamedTuple):
     summed: bool = True  # whether the sum includes it
 
 
-@dataclass(frozen=True)
-class Budget:
+@dataclass(frozen=True, repr=False)
+class Budget(Shown):
     """The bytes of a training step by use. The peak of memory, which ``timeline``
     gives, may be lower than their sum, because saved arrays are freed while gradients
     appear. It may be higher, because working memory is not listed."""
@@ -41,7 +39,7 @@ class Budget:
         """The sum."""
         return sum(share.bytes for share in self.shares if share.summed)
 
-    def _rows(self) -> list[tuple[str, ...]]:
+    def _in_text(self) -> Sheet:
         rows = [
             (
                 share.what if share.summed else f"({share.what})",
@@ -53,14 +51,8 @@ class Budget:
             for share in self.shares
         ]
         total = ("sum", "", "", f"{self.bytes:,}", f"{self.bytes / 2**20:,.1f}")
-        return [*rows, total]
-
-    def __repr__(self) -> str:
-        lines = aligned([_HEADINGS, *self._rows()], right=(2, 3, 4))
-        return "\n".join([self.title, *lines])
-
-    def _repr_html_(self) -> str:
-        return page(_HEADINGS, self._rows(), caption=self.title)
+        headings = ("", "dtype", "elements", "bytes", "MiB")
+        return Sheet(self.title, headings, [*rows, total], right=(2, 3, 4))
 
 
 def memory_budget(

@@ -32,13 +32,13 @@ from backpass.cost.duration import (
 )
 from backpass.cost.letters import check_length
 from backpass.cost.networks import WIDTHS
+from backpass.cost.shown import Sheet, Shown
 from backpass.cost.sizes import configuration, model_of, network
 from backpass.cost.tally import CONVENTIONS, tally
 from backpass.models import gpt2, llama
 from backpass.models.layers import gpt2_layer
 from backpass.models.layers.calls import Part
 from backpass.parallel.traffic import Moved, moved
-from backpass.text.table import aligned, page
 from backpass.training._numbers import check_count, check_positive, check_rate
 
 GRADIENT = 4  # bytes of an element of the gradients that the data axis sums: float32
@@ -140,8 +140,8 @@ class Share(NamedTuple):
     seconds: float
 
 
-@dataclass(frozen=True)
-class MeshStep:
+@dataclass(frozen=True, repr=False)
+class MeshStep(Shown):
     """The predicted time of a training step on a mesh, by what takes it."""
 
     name: str
@@ -168,30 +168,17 @@ class MeshStep:
         """Return ``rate`` over the device's peak."""
         return self.rate(convention) / self.peak
 
-    def __repr__(self) -> str:
-        return "\n".join(
-            [self._title, *aligned([_HEADINGS, *self._rows()], right=(1, 2))]
-        )
-
-    def _repr_html_(self) -> str:
-        return page(_HEADINGS, self._rows(), caption=self._title)
-
-    @property
-    def _title(self) -> str:
-        return (
+    def _in_text(self) -> Sheet:
+        title = (
             f"{self.name} on {self.mesh.ranks:,} ranks, {self.dtype}: "
             f"{self.seconds:.4g} s a step, MFU {self.mfu():.1%}"
         )
-
-    def _rows(self) -> list[tuple[str, str, str]]:
         rows = [
             (share.name, f"{share.seconds:.4f}", f"{share.seconds / self.seconds:.1%}")
             for share in self.shares
         ]
-        return [*rows, ("total", f"{self.seconds:.4f}", "")]
-
-
-_HEADINGS = ("what", "seconds", "share")
+        rows.append(("total", f"{self.seconds:.4f}", ""))
+        return Sheet(title, ("what", "seconds", "share"), rows, right=(1, 2))
 
 
 def mesh_step(

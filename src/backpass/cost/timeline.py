@@ -36,10 +36,10 @@ from backpass.cost.networks import (
     model_of,
     named_parts,
 )
+from backpass.cost.shown import Sheet, Shown
 from backpass.cost.sizes import configuration
 from backpass.models import seq2seq
 from backpass.models.layers.recomputed import Recompute, Segment, divided
-from backpass.text.table import aligned, page
 from backpass.training import adamw, clipping
 from backpass.training._blocks import BLOCK
 
@@ -62,8 +62,8 @@ class Moment(NamedTuple):
         return sum(self.bytes.values())
 
 
-@dataclass(frozen=True)
-class Timeline:
+@dataclass(frozen=True, repr=False)
+class Timeline(Shown):
     """The moments of a training step, in order."""
 
     title: str
@@ -85,34 +85,25 @@ class Timeline:
             if moment.phase != "update"
         )
 
-    def _rows(self) -> list[tuple[str, ...]]:
-        return [
+    def _in_text(self) -> Sheet:
+        peak = self.peak
+        title = (
+            f"{self.title}: bytes alive. The peak is {peak.total:,} bytes = "
+            f"{mebibytes(peak.total)}, in the {peak.phase} of {peak.part}"
+        )
+        rows = [
             (
                 moment.phase,
                 moment.part,
                 *(f"{moment.bytes[kind]:,}" for kind in KINDS),
                 f"{moment.total:,}",
-                "peak" if moment is self.peak else "",
+                "peak" if moment is peak else "",
             )
             for moment in self.moments
         ]
-
-    @property
-    def _caption(self) -> str:
-        peak = self.peak
-        return (
-            f"{self.title}: bytes alive. The peak is {peak.total:,} bytes = "
-            f"{mebibytes(peak.total)}, in the {peak.phase} of {peak.part}"
-        )
-
-    def __repr__(self) -> str:
-        head = ("phase", "part", *KINDS, "all", "")
+        headings = ("phase", "part", *KINDS, "all", "")
         right = range(2, 3 + len(KINDS))
-        return "\n".join([self._caption, *aligned([head, *self._rows()], right=right)])
-
-    def _repr_html_(self) -> str:
-        head = ("phase", "part", *KINDS, "all", "")
-        return page(head, self._rows(), caption=self._caption, label=self.title)
+        return Sheet(title, headings, rows, right, label=self.title)
 
 
 def timeline(
