@@ -14,7 +14,7 @@ import pytest
 import proofs
 from backpass import cost
 from backpass.cost import javascript
-from backpass.cost.networks import MODELS
+from backpass.cost.sizes import MODELS
 from backpass.models import encoder, gpt2, llama, seq2seq
 
 from .conftest import WIDE, Visit

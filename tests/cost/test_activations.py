@@ -14,6 +14,7 @@ from backpass import cost
 from backpass.cost import networks
 from backpass.cost.kept import _arrays, _storage
 from backpass.cost.letters import LAYERS, Probes, in_latex, in_text, symbol
+from backpass.cost.sizes import network_of
 from backpass.models import encoder, gpt2, llama, seq2seq
 from pairwise import pairs
 from proofs import proving
@@ -59,11 +60,11 @@ def run(config, lengths, dtype, library, rng, wanted=None, **options):
             return x
         return torch.tensor(x) if integer else torch.tensor(x).to(getattr(torch, dtype))
 
-    shapes = networks.model_of(config).parameter_shapes(config)
+    shapes = network_of(config).shapes
     parameters = {name: array(shape, False) for name, shape in shapes.items()}
-    inputs, _ = networks.inputs_of(config, lengths, array)
+    inputs, _ = networks.inputs_of(network_of(config), lengths, array)
     options = {"flash": True, "chunked": True, "dropout": False} | options
-    return networks.forward(config, parameters, inputs, wanted=wanted, **options), parameters
+    return networks.forward(network_of(config), parameters, inputs, wanted=wanted, **options), parameters
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -79,12 +80,12 @@ def test_each_storage_that_forward_keeps(family, every_gradient):
         options["recompute"] = AGAIN[rng.integers(len(AGAIN))]
         options["dropout"] = family == "gpt2" and bool(rng.random() < 0.5)
         if not every_gradient:
-            names = networks.model_of(config).parameter_shapes(config)
+            names = network_of(config).shapes
             options["wanted"] = [name for name in names if rng.random() < rng.choice([0.1, 0.5])]
         predicted = cost.activations(config, batch, sequence, dtype=dtype, **options)
         with np.errstate(all="ignore"):
             saved, parameters = run(config, predicted.lengths, dtype, library, rng, **options)
-        found = [x for x in networks.found(config, saved, parameters) if x.kind != "parameter"]
+        found = [x for x in networks.found(network_of(config), saved, parameters) if x.kind != "parameter"]
         at = {symbol(letter): n for letter, n in predicted.lengths.items()}
         assert Counter(
             (
@@ -149,7 +150,7 @@ class Watched(list):
         if hasattr(part, "run_again") and not part.parts:
             part.run_again()
         config, saved, parameters = self.about
-        count = len(networks.model_of(config).part_names(config))
+        count = len(network_of(config).model.part_names(config))
         alive = [*self, part, *[None] * (count - len(self) - 1)]
         memory = cost.network_memory(config, saved._replace(parts=alive), parameters)
         self.sizes.append(memory.activations)
@@ -163,7 +164,7 @@ class Watched(list):
 def test_the_most_bytes_that_a_step_with_segments_saves(name, every, frozen, chunked):
     """While a real backward runs, in which each segment runs again."""
     config = {"gpt2": gpt2.Config(7, 9, 12, 5, 3, 20), "llama": llama.Config(7, 12, 5, 4, 2, 6, 20)}[name]
-    names = [*networks.model_of(config).parameter_shapes(config)]
+    names = [*network_of(config).shapes]
     layers = [(n, int(n.split(".")[1])) for n in names if n.split(".")[1].isdigit()]
     wanted = [n for n, i in layers if i >= frozen] if frozen else None
     options = {"recompute": every, "wanted": wanted, "chunked": chunked}
@@ -172,7 +173,7 @@ def test_the_most_bytes_that_a_step_with_segments_saves(name, every, frozen, chu
         config, found.lengths, "float64", "numpy", np.random.default_rng(1), **{**options, "flash": True}
     )
     watched = Watched(config, saved, parameters)
-    networks.model_of(config).backward(saved._replace(parts=watched))
+    network_of(config).model.backward(saved._replace(parts=watched))
     assert watched.sizes[0] == found.bytes
     assert max(watched.sizes) == found.most
     assert len(found.segments) == -(-(5 - frozen) // every)
@@ -287,7 +288,7 @@ def test_beside_what_autograd_saves_for_a_layer(name):
     import training_models
 
     config = {"gpt2": gpt2.Config(97, 8, 12, 4, 3, 48), "llama": llama.Config(97, 12, 4, 4, 2, 4, 24)}[name]
-    shapes = networks.model_of(config).parameter_shapes(config)
+    shapes = network_of(config).shapes
     rng = np.random.default_rng(0)
     parameters = {
         n: torch.tensor(rng.standard_normal(shape), dtype=torch.float32) for n, shape in shapes.items()

@@ -12,7 +12,8 @@ import torch
 
 from backpass import cost, figures
 from backpass.cost.live import Live
-from backpass.cost.networks import layer_of, model_of
+from backpass.cost.networks import layer_of
+from backpass.cost.sizes import network_of
 from backpass.cost.timeline import Timeline
 from backpass.models import encoder, gpt2, llama, seq2seq
 from backpass.training import adamw
@@ -68,7 +69,7 @@ def equal(config, batch, sequence, **options):
 )
 def test_each_moment_is_what_a_step_measures(name, options, choice, recompute, clip):
     config = NETWORKS[name]
-    wanted = CHOICES[choice]([*model_of(config).parameter_shapes(config)])
+    wanted = CHOICES[choice]([*network_of(config).shapes])
     predicted = equal(config, 3, 37, wanted=wanted, recompute=recompute, clip=clip, **options)
     again = [moment.part for moment in predicted.moments if moment.phase == "recomputation"]
     layers = [
@@ -97,7 +98,7 @@ def test_each_moment_is_what_a_step_measures(name, options, choice, recompute, c
 )
 def test_frozen_parameters_have_no_gradients_and_no_states(name, choice):
     config = NETWORKS[name]
-    shapes = model_of(config).parameter_shapes(config)
+    shapes = network_of(config).shapes
     wanted = CHOICES[choice]([*shapes])
     predicted, all_of_them = (cost.timeline(config, 3, 37, wanted=some) for some in (wanted, None))
     trained, everything = (sum(torch.Size(shapes[n]).numel() for n in some) for some in (wanted, shapes))
@@ -168,9 +169,7 @@ def test_clipping_holds_no_second_set_of_gradients(name, dtype):
     (whole,) = (share.bytes for share in gradients if share.what == "gradients")
     assert clip.bytes["gradients"] == whole
     # The largest parameter has fewer elements than a block, and is scaled as a whole.
-    largest = max(
-        torch.Size(s).numel() for s in model_of(NETWORKS[name]).parameter_shapes(NETWORKS[name]).values()
-    )
+    largest = max(torch.Size(s).numel() for s in network_of(NETWORKS[name]).shapes.values())
     assert 0 < clip.bytes["working"] <= 3 * 4 * largest + 100
 
 

@@ -36,13 +36,11 @@ from backpass.cost.networks import (
     forward,
     inputs_of,
     layer_of,
-    model_named,
-    model_of,
     named_parts,
     storages_in,
 )
 from backpass.cost.shown import Sheet, Shown, typeset
-from backpass.cost.sizes import configuration
+from backpass.cost.sizes import Network, model_named, network_of
 from backpass.models import encoder, gpt2, llama, seq2seq
 from backpass.models.layers.recomputed import Recompute, Segment, divided
 from backpass.text.table import Cell
@@ -237,18 +235,18 @@ def activations(
     Raises LookupError for an unknown preset; TypeError or ValueError for a
     configuration, a length, or an option that is invalid.
     """
-    config = configuration(config)
-    lengths = lengths_of(config, batch, sequence)
+    network = network_of(config)
+    lengths = lengths_of(network, batch, sequence)
     check_one_of("dtype", dtype, tuple(WIDTHS))
     options: dict[str, Any] = {"flash": flash, "chunked": chunked, "dropout": dropout}
     every, _ = divided(recompute, None)
     options["recompute"] = _hashable(recompute) if every is None else every
     names = _hashable(wanted)
     alike = names is None and every is None  # all layers
-    few = _with_few_layers(config) if alike else config
-    probes = probes_for(config, lengths)
+    few = _with_few_layers(network) if alike else network
+    probes = probes_for(network, lengths)
     rows, segments = _run(few, probes, dtype, names, again=True, **options)
-    general, _ = _run(few, probes_for(config), dtype, names, **options)
+    general, _ = _run(few, probes_for(network), dtype, names, **options)
     symbols = {symbol(letter): length for letter, length in lengths.items()}
     ones = {x: 1 for x, length in symbols.items() if length == 1}
     if [_at(row, ones) for row in rows] == [_at(row, ones) for row in general]:
@@ -257,9 +255,9 @@ def activations(
     formulas = formulas.union(*(each.alive for each in segments))
     values = {formula: int(formula.subs(symbols)) for formula in formulas}
     rows = tuple(replace(row, bytes=values[row.formula]) for row in rows)
-    rows = tuple(_unfolded(rows, config)) if alike else rows
+    rows = tuple(_unfolded(rows, network.config)) if alike else rows
     at = ", ".join(f"{letter} = {length:,}" for letter, length in lengths.items())
-    title = f"{_name(config)} in {dtype} at {at}"
+    title = f"{network.family} in {dtype} at {at}"
     sizes = tuple(
         (_evaluated(each.own, values), _evaluated(each.alive, values))
         for each in segments
@@ -291,12 +289,13 @@ def symbolic_activations(
     if isinstance(family, str):
         model_named(family)
         family = EXAMPLES[family]
-    config = replace(family, **dict.fromkeys(_stacks(family).values(), FEW))
+    network = network_of(family)
+    network = network.having(**dict.fromkeys(_stacks(network.config).values(), FEW))
     check_one_of("dtype", dtype, tuple(WIDTHS))
     options = {"flash": flash, "chunked": chunked, "dropout": dropout}
-    rows, _ = _run(config, probes_for(config), dtype, None, **options)
-    title = f"{_name(config)} in {dtype}, in symbols"
-    return Activations(title, tuple(_folded(rows, config)))
+    rows, _ = _run(network, probes_for(network), dtype, None, **options)
+    title = f"{network.family} in {dtype}, in symbols"
+    return Activations(title, tuple(_folded(rows, network.config)))
 
 
 def mebibytes(count: float) -> str:
@@ -313,7 +312,7 @@ class _Segment(NamedTuple):
 
 @cache
 def _run(
-    config: Any,
+    network: Network,
     probes: Probes,
     dtype: str,
     wanted: tuple[str, ...] | str | None,
@@ -323,35 +322,37 @@ def _run(
 ) -> tuple[tuple[Row, ...], tuple[_Segment, ...]]:
     """Run the network at the probes' lengths, and read what its forward saved; with
     ``again``, then run each segment again."""
-    config, lengths = resized(config, probes.lengths), probes.lengths
+    network, lengths = resized(network, probes.lengths), probes.lengths
     # NumPy does not have bfloat16. With float16, the same arrays are in float32.
     stand_in = "float16" if dtype == "bfloat16" else dtype
 
     def array(shape: tuple[int, ...], integer: bool) -> np.ndarray:
         return np.zeros(shape, np.int64 if integer else stand_in)
 
-    shapes = model_of(config).parameter_shapes(config)
-    parameters = {name: array(shape, False) for name, shape in shapes.items()}
-    inputs, _ = inputs_of(config, lengths, array)
+    parameters = {name: array(x, False) for name, x in network.shapes.items()}
+    inputs, _ = inputs_of(network, lengths, array)
     names = {stand_in: dtype}
     with np.errstate(all="ignore"):
-        saved = forward(config, parameters, inputs, wanted=wanted, **options)
+        saved = forward(network, parameters, inputs, wanted=wanted, **options)
         storages = {
             key: (_row(x, probes, names.get(x.dtype, x.dtype)), x.kind)
-            for key, x in by_storage(config, saved, parameters).items()
+            for key, x in by_storage(network, saved, parameters).items()
         }
-        found = _segments(config, saved, storages, probes) if again else ()
+        found = _segments(network, saved, storages, probes) if again else ()
         segments = tuple(found)
     rows = [row for row, kind in storages.values() if kind != "parameter"]
     return tuple(sorted(rows, key=lambda row: not row.constant)), segments
 
 
 def _segments(
-    config: Any, saved: Any, storages: Mapping[int, tuple[Row, str]], probes: Probes
+    network: Network,
+    saved: Any,
+    storages: Mapping[int, tuple[Row, str]],
+    probes: Probes,
 ) -> Iterator[_Segment]:
     """Run each segment again, in the order of the forward. At that moment the parts
     after the segment are freed, but the loss is not."""
-    parts = [*named_parts(config, saved)]
+    parts = [*named_parts(network, saved)]
     of_loss = storages_in(getattr(saved, "loss", None))
     by_part: dict[str, Counter[Any]] = {name: Counter() for name, _ in parts}
     alive: Counter[Any] = Counter()
@@ -414,9 +415,10 @@ def _stacks(config: Any) -> dict[str, str]:
     return {"encoder.": "encoder_layers", "decoder.": "decoder_layers"}
 
 
-def _with_few_layers(config: Any) -> Any:
+def _with_few_layers(network: Network) -> Network:
+    config = network.config
     fields = {name: getattr(config, name) for name in _stacks(config).values()}
-    return replace(config, **{name: min(FEW, n) for name, n in fields.items()})
+    return network.having(**{name: min(FEW, n) for name, n in fields.items()})
 
 
 def _unfolded(rows: Iterable[Row], config: Any) -> Iterable[Row]:
@@ -480,7 +482,3 @@ def _apart(rows: Iterable[Row]) -> list[Row]:
 
 def _number(rows: tuple[Row, ...]) -> int | None:
     return layer_of(rows[0].part)[1]
-
-
-def _name(config: Any) -> str:
-    return model_of(config).__name__.rpartition(".")[2]

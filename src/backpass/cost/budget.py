@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 from backpass.contract.arrays import size
 from backpass.cost.activations import activations
 from backpass.cost.letters import lengths_of
-from backpass.cost.networks import WIDTHS, model_of
+from backpass.cost.networks import WIDTHS
 from backpass.cost.shown import Sheet, Shown
-from backpass.cost.sizes import configuration
+from backpass.cost.sizes import Network, network_of
 from backpass.models.layers.recomputed import Recompute
 
 
@@ -78,11 +78,11 @@ def memory_budget(
     never exist at once, and without it the saved log-probabilities are among the
     activations.
     """
-    config = configuration(config)
+    network = network_of(config)
     options: dict[str, Any] = {"dtype": dtype, "flash": flash, "chunked": chunked}
     options |= {"wanted": wanted, "dropout": dropout, "recompute": recompute}
-    kept = activations(config, batch, sequence, **options)
-    shares = [*shares_of_parameters(config, dtype, wanted)]
+    kept = activations(network.config, batch, sequence, **options)
+    shares = [*shares_of_parameters(network, dtype, wanted)]
     for what, constant in (("activations", False), ("tables", True)):
         rows = [row for row in kept.rows if row.constant is constant]
         dtypes = ", ".join(dict.fromkeys(row.dtype for row in rows))
@@ -90,7 +90,7 @@ def memory_budget(
             shares.append(Share(what, dtypes, None, sum(row.bytes for row in rows)))
     if kept.again:
         shares.append(Share("one segment, recomputed", "", None, kept.again))
-    lengths = lengths_of(config, batch, sequence)
+    lengths = lengths_of(network, batch, sequence)
     if "V" in lengths:
         scores = lengths["b"] * lengths["s"] * lengths["V"]
         wide = _wide(dtype)
@@ -99,16 +99,15 @@ def memory_budget(
 
 
 def shares_of_parameters(
-    config: Any, dtype: str, wanted: Collection[str] | None = None
+    network: Network, dtype: str, wanted: Collection[str] | None = None
 ) -> Iterator[Share]:
     """Yield the weights, their float32 master weights if they are in half precision,
     the gradients, and AdamW's states. ``wanted`` names the parameters to train, which
     alone have more than weights; None is all."""
-    shapes = model_of(config).parameter_shapes(config)
-    count = sum(map(size, shapes.values()))
+    count = network.parameters
     trained = sum(
         size(shape)
-        for name, shape in shapes.items()
+        for name, shape in network.shapes.items()
         if wanted is None or name in wanted
     )
     wide = _wide(dtype)

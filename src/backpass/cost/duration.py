@@ -17,9 +17,9 @@ from typing import Any, NamedTuple
 from backpass.contract.stems import no_such
 from backpass.contract.values import check_one_of
 from backpass.cost.again import calls_again
+from backpass.cost.calls import calls_of
 from backpass.cost.networks import WIDTHS
 from backpass.cost.shown import Sheet, Shown
-from backpass.cost.sizes import network
 from backpass.cost.tally import Tally, tally
 from backpass.cost.terms import BACKWARD, FORWARD, RECOMPUTATION, terms_of
 from backpass.cost.traffic import accesses_of, parts_of
@@ -248,7 +248,7 @@ def duration(
         )
     machine.product_rate(dtype)
     found = tally(config, batch, sequence, recompute=recompute, **options)
-    of = network(config, batch, sequence, **options)
+    of = calls_of(config, batch, sequence, **options)
     spans = [
         Span(*about, work, *machine.time(work, dtype))
         for about, work in works_of(of.parts, dtype, recompute)

@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 
 from backpass.contract.stems import no_such
 from backpass.cost.again import calls_again
+from backpass.cost.calls import calls_of, symbolic_calls
 from backpass.cost.shown import Sheet, Shown
-from backpass.cost.sizes import network, symbolic_network
 from backpass.cost.terms import (
     BACKWARD,
     FORWARD,
@@ -221,7 +221,7 @@ def tally(
     Raises LookupError for an unknown preset; TypeError or ValueError for invalid sizes
     or options.
     """
-    of = network(config, batch, sequence, **options)
+    of = calls_of(config, batch, sequence, **options)
     return Tally(of.name, rows_of(of.parts, recompute), of.parameters)
 
 
@@ -232,7 +232,7 @@ def symbolic_tally(
     sequences of s tokens, width h, n_h heads of width d, feed-forward width f,
     vocabulary V, and L layers. ``options`` are those of ``tally``, and fields of the
     configuration, such as ``tied=True``. Raises LookupError for an unknown family."""
-    of = symbolic_network(family, **options)
+    of = symbolic_calls(family, **options)
     return Tally(of.name, rows_of(of.parts, recompute), None)
 
 

@@ -24,9 +24,9 @@ from backpass.contract.shapes import axis_length, parse
 from backpass.contract.stems import no_such
 from backpass.contract.values import check_one_of
 from backpass.cost.again import calls_again
+from backpass.cost.calls import calls_of, symbolic_calls
 from backpass.cost.networks import WIDTHS
 from backpass.cost.shown import Sheet, Shown
-from backpass.cost.sizes import network, symbolic_network
 from backpass.cost.tally import sheet_of, times
 from backpass.cost.terms import (
     BACKWARD,
@@ -333,7 +333,7 @@ def traffic(
     arguments are those of ``cost.tally``, and so are the errors. Also raises ValueError
     for an unknown dtype.
     """
-    of = network(config, batch, sequence, **options)
+    of = calls_of(config, batch, sequence, **options)
     return Traffic(f"{of.name}, {dtype}", rows_of(of.parts, dtype, recompute))
 
 
@@ -346,7 +346,7 @@ def symbolic_traffic(
 ) -> Traffic:
     """Return the same for a family of models, in the SymPy symbols of
     ``cost.symbolic_tally``, and S for the number of positions."""
-    of = symbolic_network(family, **options)
+    of = symbolic_calls(family, **options)
     return Traffic(f"{of.name}, {dtype}", rows_of(of.parts, dtype, recompute))
 
 
