@@ -14,6 +14,8 @@ from backpass import cost
 from backpass.cost import networks
 from backpass.cost.kept import _arrays, _storage
 from backpass.cost.letters import LAYERS, Probes, in_latex, in_text, symbol
+from backpass.cost.measured import autograd_memory, measured_activations
+from backpass.cost.networks import network_memory
 from backpass.cost.sizes import network_of
 from backpass.models import encoder, gpt2, llama, seq2seq
 from pairwise import pairs
@@ -112,7 +114,7 @@ def test_each_storage_that_forward_keeps(family, every_gradient):
         if every_gradient:
             tables = at[symbol("s")] * at[symbol("d")] * np.dtype(dtype.replace("bf", "f")).itemsize
             assert predicted.constants == (tables if "key_heads" in vars(config) else 0)
-        memory = cost.network_memory(config, saved, parameters)
+        memory = network_memory(config, saved, parameters)
         assert predicted.bytes == memory.activations
         assert all(int(r.formula.subs(at)) == r.bytes for r in predicted.rows)
         assert sum(predicted.by_part().values()) == predicted.bytes == int(predicted.formula.subs(at))
@@ -152,7 +154,7 @@ class Watched(list):
         config, saved, parameters = self.about
         count = len(network_of(config).model.part_names(config))
         alive = [*self, part, *[None] * (count - len(self) - 1)]
-        memory = cost.network_memory(config, saved._replace(parts=alive), parameters)
+        memory = network_memory(config, saved._replace(parts=alive), parameters)
         self.sizes.append(memory.activations)
         return part
 
@@ -229,8 +231,8 @@ def test_a_preset_by_name():
     config = cost.configuration("qwen3-0.6b")
     for function in (cost.activations, cost.memory_budget):
         assert function("qwen3-0.6b", 2, 5) == function(config, 2, 5)
-    by_name = cost.measured_activations("gpt2-124m", 1, 3)
-    assert by_name == cost.measured_activations(cost.configuration("gpt2-124m"), 1, 3)
+    by_name = measured_activations("gpt2-124m", 1, 3)
+    assert by_name == measured_activations(cost.configuration("gpt2-124m"), 1, 3)
 
 
 def test_flash_attention_saves_the_weights_and_chunks_save_the_scores():
@@ -272,7 +274,7 @@ LLAMA_3_70B = llama.Config(128_256, 8192, 8, 64, 8, 128, 28_672, 1e-5, 500_000.0
 )
 def test_full_size_without_the_memory(config, sequence, options):
     predicted = cost.activations(config, 1, sequence, dtype="bfloat16", **options)
-    measured = cost.measured_activations(config, 1, sequence, dtype="bfloat16", **options)
+    measured = measured_activations(config, 1, sequence, dtype="bfloat16", **options)
     assert predicted.bytes == measured.activations > 2e9
     places = [f"{row.part}.{row.array}" for row in predicted.rows]
     assert {*places} <= {kept.name for kept in measured.arrays}
@@ -298,7 +300,7 @@ def test_beside_what_autograd_saves_for_a_layer(name):
 
     def theirs(layers):
         few = replace(config, layers=layers)
-        return cost.autograd_memory(lambda p: network(p, tokens, tokens, few), parameters).activations
+        return autograd_memory(lambda p: network(p, tokens, tokens, few), parameters).activations
 
     def ours(layers):
         return cost.activations(replace(config, layers=layers), 2, 8).bytes
@@ -312,9 +314,9 @@ def test_beside_what_autograd_saves_for_a_layer(name):
 def test_autograd_of_a_known_function():
     x, w = torch.randn(5, 3), torch.randn(3, 7)
     # x @ w saves both; tanh saves its result; the product with 2 saves nothing.
-    found = cost.autograd_memory(lambda p: 2 * torch.tanh(x @ p["w"]).mean(), {"w": w})
+    found = autograd_memory(lambda p: 2 * torch.tanh(x @ p["w"]).mean(), {"w": w})
     assert (found.activations, found.parameters) == (4 * (15 + 35), 0)
-    found = cost.autograd_memory(lambda p: (p["a"] @ p["w"]).tanh().mean(), {"w": w, "a": x})
+    found = autograd_memory(lambda p: (p["a"] @ p["w"]).tanh().mean(), {"w": w, "a": x})
     assert (found.activations, found.parameters) == (4 * 35, 4 * (15 + 21))
 
 
@@ -368,7 +370,7 @@ def test_numbers_are_read_as_products():
         ),
         (lambda c: cost.activations("gpt2-124", 2, 3), LookupError, "gpt2-124m"),
         (lambda c: cost.memory_budget("gpt2-124", 2, 3), LookupError, "gpt2-124m"),
-        (lambda c: cost.measured_activations("gpt2-124", 2, 3), LookupError, "gpt2-124m"),
+        (lambda c: measured_activations("gpt2-124", 2, 3), LookupError, "gpt2-124m"),
     ],
 )
 def test_refusals(call, error, message):

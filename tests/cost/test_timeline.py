@@ -14,7 +14,7 @@ from backpass import cost, figures
 from backpass.cost.live import Live
 from backpass.cost.networks import layer_of
 from backpass.cost.sizes import network_of
-from backpass.cost.timeline import Timeline
+from backpass.cost.timeline import Timeline, measured_timeline
 from backpass.models import encoder, gpt2, llama, seq2seq
 from backpass.training import adamw
 from backpass.training._blocks import BLOCK
@@ -53,7 +53,7 @@ RECOMPUTED = [None, 1, 2, 5, ("attention",), ("feed_forward", "norms")]
 def equal(config, batch, sequence, **options):
     """Return the predicted timeline. The moments of a real step equal its moments, except for the kinds in the update."""
     predicted = cost.timeline(config, batch, sequence, **options)
-    measured = cost.measured_timeline(config, batch, sequence, **options)
+    measured = measured_timeline(config, batch, sequence, **options)
     assert [m[:2] for m in predicted.moments] == [m[:2] for m in measured.moments]
     for ours, theirs in zip(predicted.moments, measured.moments, strict=True):
         assert ours == theirs or (ours.part == "AdamW" and ours.total == theirs.total)
@@ -150,7 +150,7 @@ def test_masks_of_dropout(rates, options):
 
 
 def test_dropout_of_a_network_without_it():
-    for function in (cost.timeline, cost.measured_timeline):
+    for function in (cost.timeline, measured_timeline):
         with pytest.raises(ValueError, match="dropout: expected False; only gpt2 has dropout"):
             function(NETWORKS["llama"], 3, 37, dropout=True)
 
@@ -177,12 +177,12 @@ def test_clipping_holds_no_second_set_of_gradients(name, dtype):
 def test_clipping_works_block_by_block(n):
     config = gpt2.Config(n // 8, 4, 8, 1, 2, 3)
     clip = cost.timeline(config, 1, 4, clip=True).moments[-2]
-    measured = cost.measured_timeline(config, 1, 4, clip=True).moments[-2]
+    measured = measured_timeline(config, 1, 4, clip=True).moments[-2]
     assert measured.total == pytest.approx(clip.total, rel=0.05, abs=2000)
     assert measured.bytes["working"] < 3 * 4 * BLOCK
 
 
-@pytest.mark.parametrize("function", [cost.timeline, cost.measured_timeline])
+@pytest.mark.parametrize("function", [cost.timeline, measured_timeline])
 def test_other_choices_are_rejected(function):
     with pytest.raises(TypeError, match="clip: expected True or False; got float"):
         function(NETWORKS["llama"], 3, 37, clip=1.0)
@@ -213,7 +213,7 @@ def test_at_least_50_megabytes_to_5_percent_with_choices(name):
         }
     assert cost.activations(config, batch, sequence, **options).bytes > 50e6
     predicted, measured = (
-        f(config, batch, sequence, **options, clip=True) for f in (cost.timeline, cost.measured_timeline)
+        f(config, batch, sequence, **options, clip=True) for f in (cost.timeline, measured_timeline)
     )
     assert predicted.peak[:2] == measured.peak[:2]
     for ours, theirs in zip(predicted.moments, measured.moments, strict=True):
@@ -224,7 +224,7 @@ def test_at_least_50_megabytes_to_5_percent_with_choices(name):
 def test_at_least_50_megabytes_to_5_percent():
     config = llama.Config(5000, 256, 8, 8, 2, 32, 704)
     assert cost.activations(config, 2, 512).bytes > 50e6
-    predicted, measured = cost.timeline(config, 2, 512), cost.measured_timeline(config, 2, 512)
+    predicted, measured = cost.timeline(config, 2, 512), measured_timeline(config, 2, 512)
     assert predicted.peak[:2] == measured.peak[:2]
     for ours, theirs in zip(predicted.moments, measured.moments, strict=True):
         assert abs(ours.total - theirs.total) <= 0.05 * theirs.total
@@ -276,7 +276,7 @@ def test_the_peak_is_less_than_the_sum():
 def test_a_preset_by_name(monkeypatch):
     config = NETWORKS["gpt2"]
     monkeypatch.setitem(gpt2.PRESETS, "small", config)
-    for function in (cost.timeline, cost.measured_timeline):
+    for function in (cost.timeline, measured_timeline):
         assert function("small", 1, 5) == function(config, 1, 5)
         with pytest.raises(LookupError, match="small"):
             function("smal", 1, 5)
@@ -299,7 +299,7 @@ def test_the_update_works_block_by_block(n):
     config = gpt2.Config(n // 8, 4, 8, 1, 2, 3)
     update = cost.timeline(config, 1, 4).moments[-1]
     assert update.part == "AdamW"
-    measured = cost.measured_timeline(config, 1, 4).moments[-1]
+    measured = measured_timeline(config, 1, 4).moments[-1]
     assert measured.total == pytest.approx(update.total, rel=0.05, abs=2000)
 
 

@@ -1,7 +1,7 @@
 """Memory over the moments of a training step: the peak is a maximum, not a sum.
 
     cost.timeline(config, batch=1, sequence=1024)  # predicted, without using the memory
-    cost.measured_timeline(config, batch=1, sequence=1024)  # measured on a real step
+    measured_timeline(config, batch=1, sequence=1024)  # measured on a real step
 
 A step is a forward, a backward, and an update by AdamW, before which the gradients may
 be clipped. Saved arrays pile up in the forward, part by part. In the backward they are
