@@ -9,6 +9,7 @@ import pkgutil
 import re
 from importlib import import_module
 from importlib.util import find_spec
+from types import ModuleType
 
 from docutils import nodes
 from sphinx.application import Sphinx
@@ -17,10 +18,14 @@ from sphinx.util.docutils import SphinxDirective
 
 
 def modules(name: str) -> list[str]:
-    """The module; and when it is a package that does not say what it offers, the public modules in it and its folders too."""
+    """The module; and the modules that a package offers, or, when it does not say what it offers, all public modules in
+    it and its folders."""
     module = import_module(name)
-    if not hasattr(module, "__path__") or hasattr(module, "__all__"):
+    if not hasattr(module, "__path__"):
         return [name]
+    if hasattr(module, "__all__"):
+        offered = [each for each in module.__all__ if isinstance(getattr(module, each, module), ModuleType)]
+        return [name, *(inner for each in offered for inner in modules(f"{name}.{each}"))]
     inside = pkgutil.walk_packages(module.__path__, prefix=f"{name}.")
     return [name, *(m.name for m in inside if not m.name.rpartition(".")[2].startswith("_"))]
 

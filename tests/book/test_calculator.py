@@ -14,7 +14,8 @@ import pytest
 import proofs
 from backpass import cost
 from backpass.cost import javascript
-from backpass.cost.networks import MODELS
+from backpass.cost.sizes import MODELS
+from backpass.cost.tally import CONVENTIONS
 from backpass.models import encoder, gpt2, llama, seq2seq
 
 from .conftest import WIDE, Visit
@@ -157,7 +158,7 @@ def test_random_settings_are_pythons(page):
     cases, largest = [], 0
     for _ in range(80):
         settings = [drawn(rng) for _ in range(rng.choice([1, 2]))]
-        convention, (texts, machine) = rng.choice([*cost.CONVENTIONS]), rates(rng)
+        convention, (texts, machine) = rng.choice([*CONVENTIONS]), rates(rng)
         address = {"convention": convention, **{f"time.{name}": text for name, text in texts.items()}}
         for prefix, (setting, *_) in zip(("", "B."), settings, strict=False):
             given = {name: "1" if value is True else value for name, value in setting.items() if value}
@@ -488,7 +489,7 @@ def test_an_address_that_cannot_be_read_is_reported(page, site):
     values = ["prodcts", "bert", "yes", "int8", "half"]
     assert [fault.split(":")[0] for fault in faults[:-1]] == names
     assert [fault.split("got ")[1] for fault in faults[:-1]] == [repr(value) for value in values]
-    assert faults[0] == f"convention: expected one of {', '.join(cost.CONVENTIONS)}; got 'prodcts'"
+    assert faults[0] == f"convention: expected one of {', '.join(CONVENTIONS)}; got 'prodcts'"
     assert faults[-1] == "The address has unknown names, which are ignored: machine, time.name"
     total = cost.tally("llama-3-8b", 3, 8192, flash=True).total(
         "products-whole"

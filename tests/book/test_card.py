@@ -5,6 +5,7 @@ import sympy
 
 from backpass import cost, ops
 from backpass.book.card import card
+from backpass.cost.formulas import latex
 from backpass.cost.shorter import shorter, to_latex
 from backpass.derivation import DerivationError
 from backpass.ops import softmax
@@ -64,7 +65,7 @@ def test_links_lead_from_the_page_to_the_operations():
 def test_each_formula_scrolls_by_itself_and_long_ones_are_factored():
     """The widest formula of a table of all decides how far a reader must scroll."""
     (heads,) = card("multi_head_attention").entries
-    longest = cost.latex("multi_head_attention").backward
+    longest = latex("multi_head_attention").backward
     assert len(heads.flops.backward) < 0.6 * len(longest)
     page = card("softmax")._repr_html_()
     assert page.count('<div class="formula">') == page.count("math notranslate")

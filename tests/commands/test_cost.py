@@ -9,6 +9,8 @@ import pytest
 from backpass import cost
 from backpass.cli import main
 from backpass.cost import published
+from backpass.cost.steps import published_steps
+from backpass.cost.tally import CONVENTIONS
 
 
 def run(capsys, *argv):
@@ -20,11 +22,11 @@ def test_json_has_the_totals_under_every_convention(capsys):
     found = json.loads(run(capsys, "gpt2-124m", "--batch", "3", "--sequence", "100", "--recompute", "--json"))
     tally = cost.tally("gpt2", 3, 100, recompute=1)
     assert found["parameters"] == 124_439_808
-    assert found["flops"] == {name: tally.flops(name) for name in cost.CONVENTIONS}
-    assert found["total"] == {name: tally.total(name) for name in cost.CONVENTIONS}
-    assert found["model"] == {name: tally.model().total(name) for name in cost.CONVENTIONS}
+    assert found["flops"] == {name: tally.flops(name) for name in CONVENTIONS}
+    assert found["total"] == {name: tally.total(name) for name in CONVENTIONS}
+    assert found["model"] == {name: tally.model().total(name) for name in CONVENTIONS}
     assert found["model"]["counted"] < found["total"]["counted"]
-    assert found["published"] == cost.published_steps(cost.configuration("gpt2-124m"), 3, 100)
+    assert found["published"] == published_steps(cost.configuration("gpt2-124m"), 3, 100)
     assert found["formulas"].keys() == found["published"].keys()
     formula = published.named("korthikanti-hardware")
     assert found["formulas"][formula.name] == {
@@ -50,7 +52,7 @@ def test_what_is_recomputed_is_chosen(capsys, argument, recompute, said):
     chosen = ["--recompute", *([] if argument is None else [argument])]
     found = json.loads(run(capsys, "gpt2-124m", "--json", *chosen))
     tally = cost.tally("gpt2", 1, 1024, recompute=recompute)
-    assert found["flops"] == {name: tally.flops(name) for name in cost.CONVENTIONS}
+    assert found["flops"] == {name: tally.flops(name) for name in CONVENTIONS}
     assert (found["recompute"], found["recomputed"]) == (True, recompute)
     assert run(capsys, "gpt2-124m", *chosen).splitlines()[0].endswith(f", {said}")
     without = json.loads(run(capsys, "gpt2-124m", "--json"))
@@ -82,7 +84,7 @@ def test_csv_has_every_term(capsys):
     rows = list(csv.DictReader(io.StringIO(run(capsys, "llama-3-8b", "--flash", "--csv"))))
     tally = cost.tally("llama-3-8b", 1, 1024, flash=True)
     assert len(rows) == len(tally.rows)
-    for name in cost.CONVENTIONS:
+    for name in CONVENTIONS:
         assert sum(int(row[name]) for row in rows) == tally.total(name)
 
 
@@ -189,7 +191,7 @@ def test_a_step_on_a_mesh(capsys):
     found = json.loads(run(capsys, "llama-3-70b", *MESH, "--cluster", "a100", "--recompute", "--json"))
     assert found["seconds"] == again.seconds > step.seconds
     assert found["shares"] == dict(again.shares) and found["mesh"] == vars(mesh)
-    assert found["mfu"] == {name: again.mfu(name) for name in cost.CONVENTIONS}
+    assert found["mfu"] == {name: again.mfu(name) for name in CONVENTIONS}
     less = cost.mesh_memory("llama-3-70b", mesh, 64, 8192, recompute=True)
     assert sum(found["bytes"].values()) == less.bytes < memory.bytes
 

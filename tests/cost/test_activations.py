@@ -14,6 +14,9 @@ from backpass import cost
 from backpass.cost import networks
 from backpass.cost.kept import _arrays, _storage
 from backpass.cost.letters import LAYERS, Probes, in_latex, in_text, symbol
+from backpass.cost.measured import autograd_memory, measured_activations
+from backpass.cost.networks import network_memory
+from backpass.cost.sizes import network_of
 from backpass.models import encoder, gpt2, llama, seq2seq
 from pairwise import pairs
 from proofs import proving
@@ -59,11 +62,11 @@ def run(config, lengths, dtype, library, rng, wanted=None, **options):
             return x
         return torch.tensor(x) if integer else torch.tensor(x).to(getattr(torch, dtype))
 
-    shapes = networks.model_of(config).parameter_shapes(config)
+    shapes = network_of(config).shapes
     parameters = {name: array(shape, False) for name, shape in shapes.items()}
-    inputs, _ = networks.inputs_of(config, lengths, array)
+    inputs, _ = networks.inputs_of(network_of(config), lengths, array)
     options = {"flash": True, "chunked": True, "dropout": False} | options
-    return networks.forward(config, parameters, inputs, wanted=wanted, **options), parameters
+    return networks.forward(network_of(config), parameters, inputs, wanted=wanted, **options), parameters
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -79,12 +82,12 @@ def test_each_storage_that_forward_keeps(family, every_gradient):
         options["recompute"] = AGAIN[rng.integers(len(AGAIN))]
         options["dropout"] = family == "gpt2" and bool(rng.random() < 0.5)
         if not every_gradient:
-            names = networks.model_of(config).parameter_shapes(config)
+            names = network_of(config).shapes
             options["wanted"] = [name for name in names if rng.random() < rng.choice([0.1, 0.5])]
         predicted = cost.activations(config, batch, sequence, dtype=dtype, **options)
         with np.errstate(all="ignore"):
             saved, parameters = run(config, predicted.lengths, dtype, library, rng, **options)
-        found = [x for x in networks.found(config, saved, parameters) if x.kind != "parameter"]
+        found = [x for x in networks.found(network_of(config), saved, parameters) if x.kind != "parameter"]
         at = {symbol(letter): n for letter, n in predicted.lengths.items()}
         assert Counter(
             (
@@ -111,7 +114,7 @@ def test_each_storage_that_forward_keeps(family, every_gradient):
         if every_gradient:
             tables = at[symbol("s")] * at[symbol("d")] * np.dtype(dtype.replace("bf", "f")).itemsize
             assert predicted.constants == (tables if "key_heads" in vars(config) else 0)
-        memory = cost.network_memory(config, saved, parameters)
+        memory = network_memory(config, saved, parameters)
         assert predicted.bytes == memory.activations
         assert all(int(r.formula.subs(at)) == r.bytes for r in predicted.rows)
         assert sum(predicted.by_part().values()) == predicted.bytes == int(predicted.formula.subs(at))
@@ -149,9 +152,9 @@ class Watched(list):
         if hasattr(part, "run_again") and not part.parts:
             part.run_again()
         config, saved, parameters = self.about
-        count = len(networks.model_of(config).part_names(config))
+        count = len(network_of(config).model.part_names(config))
         alive = [*self, part, *[None] * (count - len(self) - 1)]
-        memory = cost.network_memory(config, saved._replace(parts=alive), parameters)
+        memory = network_memory(config, saved._replace(parts=alive), parameters)
         self.sizes.append(memory.activations)
         return part
 
@@ -163,7 +166,7 @@ class Watched(list):
 def test_the_most_bytes_that_a_step_with_segments_saves(name, every, frozen, chunked):
     """While a real backward runs, in which each segment runs again."""
     config = {"gpt2": gpt2.Config(7, 9, 12, 5, 3, 20), "llama": llama.Config(7, 12, 5, 4, 2, 6, 20)}[name]
-    names = [*networks.model_of(config).parameter_shapes(config)]
+    names = [*network_of(config).shapes]
     layers = [(n, int(n.split(".")[1])) for n in names if n.split(".")[1].isdigit()]
     wanted = [n for n, i in layers if i >= frozen] if frozen else None
     options = {"recompute": every, "wanted": wanted, "chunked": chunked}
@@ -172,7 +175,7 @@ def test_the_most_bytes_that_a_step_with_segments_saves(name, every, frozen, chu
         config, found.lengths, "float64", "numpy", np.random.default_rng(1), **{**options, "flash": True}
     )
     watched = Watched(config, saved, parameters)
-    networks.model_of(config).backward(saved._replace(parts=watched))
+    network_of(config).model.backward(saved._replace(parts=watched))
     assert watched.sizes[0] == found.bytes
     assert max(watched.sizes) == found.most
     assert len(found.segments) == -(-(5 - frozen) // every)
@@ -228,8 +231,8 @@ def test_a_preset_by_name():
     config = cost.configuration("qwen3-0.6b")
     for function in (cost.activations, cost.memory_budget):
         assert function("qwen3-0.6b", 2, 5) == function(config, 2, 5)
-    by_name = cost.measured_activations("gpt2-124m", 1, 3)
-    assert by_name == cost.measured_activations(cost.configuration("gpt2-124m"), 1, 3)
+    by_name = measured_activations("gpt2-124m", 1, 3)
+    assert by_name == measured_activations(cost.configuration("gpt2-124m"), 1, 3)
 
 
 def test_flash_attention_saves_the_weights_and_chunks_save_the_scores():
@@ -271,7 +274,7 @@ LLAMA_3_70B = llama.Config(128_256, 8192, 8, 64, 8, 128, 28_672, 1e-5, 500_000.0
 )
 def test_full_size_without_the_memory(config, sequence, options):
     predicted = cost.activations(config, 1, sequence, dtype="bfloat16", **options)
-    measured = cost.measured_activations(config, 1, sequence, dtype="bfloat16", **options)
+    measured = measured_activations(config, 1, sequence, dtype="bfloat16", **options)
     assert predicted.bytes == measured.activations > 2e9
     places = [f"{row.part}.{row.array}" for row in predicted.rows]
     assert {*places} <= {kept.name for kept in measured.arrays}
@@ -287,7 +290,7 @@ def test_beside_what_autograd_saves_for_a_layer(name):
     import training_models
 
     config = {"gpt2": gpt2.Config(97, 8, 12, 4, 3, 48), "llama": llama.Config(97, 12, 4, 4, 2, 4, 24)}[name]
-    shapes = networks.model_of(config).parameter_shapes(config)
+    shapes = network_of(config).shapes
     rng = np.random.default_rng(0)
     parameters = {
         n: torch.tensor(rng.standard_normal(shape), dtype=torch.float32) for n, shape in shapes.items()
@@ -297,7 +300,7 @@ def test_beside_what_autograd_saves_for_a_layer(name):
 
     def theirs(layers):
         few = replace(config, layers=layers)
-        return cost.autograd_memory(lambda p: network(p, tokens, tokens, few), parameters).activations
+        return autograd_memory(lambda p: network(p, tokens, tokens, few), parameters).activations
 
     def ours(layers):
         return cost.activations(replace(config, layers=layers), 2, 8).bytes
@@ -311,9 +314,9 @@ def test_beside_what_autograd_saves_for_a_layer(name):
 def test_autograd_of_a_known_function():
     x, w = torch.randn(5, 3), torch.randn(3, 7)
     # x @ w saves both; tanh saves its result; the product with 2 saves nothing.
-    found = cost.autograd_memory(lambda p: 2 * torch.tanh(x @ p["w"]).mean(), {"w": w})
+    found = autograd_memory(lambda p: 2 * torch.tanh(x @ p["w"]).mean(), {"w": w})
     assert (found.activations, found.parameters) == (4 * (15 + 35), 0)
-    found = cost.autograd_memory(lambda p: (p["a"] @ p["w"]).tanh().mean(), {"w": w, "a": x})
+    found = autograd_memory(lambda p: (p["a"] @ p["w"]).tanh().mean(), {"w": w, "a": x})
     assert (found.activations, found.parameters) == (4 * 35, 4 * (15 + 21))
 
 
@@ -367,7 +370,7 @@ def test_numbers_are_read_as_products():
         ),
         (lambda c: cost.activations("gpt2-124", 2, 3), LookupError, "gpt2-124m"),
         (lambda c: cost.memory_budget("gpt2-124", 2, 3), LookupError, "gpt2-124m"),
-        (lambda c: cost.measured_activations("gpt2-124", 2, 3), LookupError, "gpt2-124m"),
+        (lambda c: measured_activations("gpt2-124", 2, 3), LookupError, "gpt2-124m"),
     ],
 )
 def test_refusals(call, error, message):

@@ -8,6 +8,7 @@ import pytest
 from backpass import cost
 from backpass.cost import Cluster, Mesh, mesh_step
 from backpass.cost.cluster import layers_of_stages
+from backpass.cost.tally import CONVENTIONS
 from backpass.models import encoder, gpt2, llama
 
 CONFIG = llama.Config(96, 32, 6, 8, 4, 4, 48, biases=True)
@@ -35,7 +36,7 @@ def test_one_rank_takes_the_time_of_the_same_calls_on_one_device(config, recompu
     for name in ("tensor collectives", "context collectives", "sends between stages", "bubble"):
         assert times[name] == 0
     assert found.mfu() == pytest.approx(expected.mfu(), rel=1e-12)
-    for convention in cost.CONVENTIONS:
+    for convention in CONVENTIONS:
         of_one = cost.tally(config, 1, 64, flash=True).model()
         assert found.flops[convention] == 3 * of_one.total(convention)
         assert found.rate(convention) == found.flops[convention] / found.seconds

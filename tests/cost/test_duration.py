@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from backpass import cost
-from backpass.cost.duration import FLOPS_OF_ADAMW, Machine, Work, adamw_width
+from backpass.cost.duration import FLOPS_OF_ADAMW, MACHINES, Machine, Work, adamw_width
 from backpass.interpreters import counting
 from backpass.models import encoder, gpt2, llama, seq2seq
 from backpass.training import adamw
@@ -122,7 +122,7 @@ def test_utilisation_by_hand():
 
 def test_published_peaks_bound_a_step_from_below():
     """No call is faster than its products at the peak, or its bytes."""
-    machine = cost.MACHINES["h100"]
+    machine = MACHINES["h100"]
     options = {"dtype": "bfloat16", "flash": True, "chunked": True}
     found = cost.duration("llama-3-8b", 1, 2048, "h100", **options)
     for span in found.spans:

@@ -10,6 +10,7 @@ import sympy
 from backpass import cost, ops
 from backpass.contract.operation import Operation
 from backpass.contract.shapes import parse
+from backpass.cost.formulas import dimensions, latex
 from backpass.verify import draw
 from backpass.verify.drawing import leaving_out, options_for
 
@@ -92,7 +93,7 @@ def test_symbols_substituted_equal_the_count(stem):
     for _ in range(DRAWS):
         inputs, options = drawn(stem, rng)
         counted = cost.count(stem, *inputs, **options)
-        lengths = cost.dimensions(stem, *inputs, **options)
+        lengths = dimensions(stem, *inputs, **options)
         no_letters = [
             key for key in lengths if lengths[key] is None or isinstance(lengths[key], (str, bool, float))
         ]
@@ -127,9 +128,9 @@ def test_one_product_of_1024_rows():
 
 
 def test_latex_is_of_the_same_formula():
-    assert cost.latex("softmax").forward == r"m \left(4 n - 1\right)"
-    assert cost.latex("linear", has_b=False).forward == r"m p \left(2 n - 1\right)"
-    assert "m_{a}" in cost.latex("matmul").backward
+    assert latex("softmax").forward == r"m \left(4 n - 1\right)"
+    assert latex("linear", has_b=False).forward == r"m p \left(2 n - 1\right)"
+    assert "m_{a}" in latex("matmul").backward
 
 
 def test_arrays_serve_as_well_as_shapes():
@@ -175,7 +176,7 @@ def test_what_depends_on_data_is_found_in_integers_or_given():
     t = np.array([3, 0, 3, 3])
     assert cost.formula("embedding", t, (5, 2)) == (0, 4)
     assert cost.formula("embedding", (2, 3), (5, 2), distinct=4) == (0, 4)
-    assert cost.dimensions("embedding", t, (5, 2)) == {"m": 4, "h": 2, "distinct": 2}
+    assert dimensions("embedding", t, (5, 2)) == {"m": 4, "h": 2, "distinct": 2}
     with pytest.raises(TypeError, match="expected distinct by name; got none"):
         cost.formula("embedding", (2, 3), (5, 2))
 

@@ -15,6 +15,7 @@ import recorded
 from backpass import cost
 from backpass.cost import javascript
 from backpass.cost.cluster import layers_of_stages
+from backpass.cost.steps import published_steps
 from backpass.models import encoder, gpt2, llama, seq2seq
 from backpass.ops import flash_attention
 
@@ -72,7 +73,7 @@ def test_presets_are_pythons(compute):
 
 
 def test_rules_are_the_published_formulas(compute):
-    """By the names of ``cost.published_steps``, for presets and for the smallest networks."""
+    """By the names of ``published_steps``, for presets and for the smallest networks."""
     configs = [*cost.presets().values()]
     configs += [gpt2.Config(5, 9, 6, 3, 2, 7, tied=tied) for tied in (False, True)]
     configs += [
@@ -83,7 +84,7 @@ def test_rules_are_the_published_formulas(compute):
     settings = [javascript.setting(config) | {"b": "3", "s": "7"} for config in configs]
     found = compute("given.map(each => core.rules(core.tally(each)))", settings)
     for config, rules in zip(configs, found, strict=True):
-        published = cost.published_steps(config, 3, 7)
+        published = published_steps(config, 3, 7)
         assert [*rules] == ["6n-all", "6n", "palm"]
         assert {name: int(flops) for name, flops in rules.items()} == {
             name: published[name] for name in rules

@@ -1,5 +1,6 @@
 """Published formulas and mistakes: what they say is what runs on PyTorch's meta device, and what autograd saves."""
 
+import re
 import subprocess
 import sys
 from fractions import Fraction
@@ -11,7 +12,8 @@ import torch
 import torch.nn.functional as F
 from torch.utils.checkpoint import checkpoint, set_checkpoint_early_stop
 
-from backpass.cost.mistakes import MISTAKES
+from backpass.cost.mistakes import MISTAKES, Mistake
+from backpass.cost.printed import records
 from backpass.cost.published import FORMULAS, LETTERS, named, symbolic, value
 
 
@@ -507,3 +509,34 @@ def test_figures_that_nanogpt_prints():
 def test_the_data_does_not_need_sympy():
     code = "import sys, backpass.cost.mistakes, backpass.cost.sources; assert 'sympy' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_a_files_rows_have_the_columns_that_their_block_leaves_to_them():
+    contents = {"columns": {"x": ("name", "says", "usual", "right", "truth", "citation")}}
+    block = {
+        "says": "s",
+        "truth": "t",
+        "citation": "c",
+        "rows": (("a", "b*s", "b", {"unit": "bytes"}), ("d", "b", "s")),
+    }
+    of_bytes, of_flops = records(Mistake, contents | {"x": (block,)}, "x")
+    assert of_bytes == Mistake("a", "s", "t", "c", "b*s", "b", "bytes")
+    assert of_flops == Mistake("d", "s", "t", "c", "b", "s")
+    for row in (("a", "b"), ("a", "b", "s", "b")):
+        with pytest.raises(ValueError, match=r"expected name, usual, right"):
+            records(Mistake, contents | {"x": (block | {"rows": (row,)},)}, "x")
+
+
+@pytest.mark.parametrize(
+    ("formula", "fault"),
+    {
+        "2*b*x": "expected letters of LETTERS; got x",
+        "2*b*": "expected arithmetic",
+        "max(b, s)": "expected letters of LETTERS; got max",
+        "b if s else h": "expected arithmetic; got IfExp",
+    }.items(),
+)
+def test_a_files_formulas_are_arithmetic_of_known_letters(formula, fault):
+    contents = {"columns": {"x": ("name", "usual")}, "x": ({"rows": (("a", formula),)},)}
+    with pytest.raises(ValueError, match=re.escape(f"{formula}: {fault}")):
+        records(dict, contents, "x")

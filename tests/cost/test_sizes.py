@@ -7,6 +7,9 @@ import pytest
 import sympy
 
 from backpass import cost
+from backpass.cost.measured import autograd_memory, measured_activations
+from backpass.cost.steps import published_steps
+from backpass.cost.timeline import measured_timeline
 from backpass.models import encoder, gpt2, llama, seq2seq
 
 ENCODER = encoder.Config(6, 2, 3, 5)
@@ -191,7 +194,7 @@ def test_a_sliding_window_is_refused_by_name():
     ],
     ids=str,
 )
-@pytest.mark.parametrize("function", [cost.tally, cost.activations, cost.published_steps])
+@pytest.mark.parametrize("function", [cost.tally, cost.activations, published_steps])
 def test_what_has_to_be_read_first(function, given, hint):
     with pytest.raises((TypeError, LookupError), match=hint):
         function(given, 1, 8)
@@ -218,10 +221,12 @@ def test_a_rotation_of_a_part_of_each_head_is_not_free():
             cost.from_hugging_face(LLAMA | {key: {"partial_rotary_factor": 0.5}})
 
 
-@pytest.mark.parametrize("name", ["timeline", "measured_timeline", "measured_activations"])
-def test_without_pytorch_the_extra_is_named(monkeypatch, name):
+@pytest.mark.parametrize("function", [cost.timeline, measured_timeline, measured_activations])
+def test_without_pytorch_the_extra_is_named(monkeypatch, function):
     monkeypatch.setitem(sys.modules, "torch", None)
-    with pytest.raises(ImportError, match=rf"{name} needs PyTorch, which comes with backpass\[torch\]"):
-        getattr(cost, name)("gpt2", 1, 8)
+    with pytest.raises(
+        ImportError, match=rf"{function.__name__} needs PyTorch, which comes with backpass\[torch\]"
+    ):
+        function("gpt2", 1, 8)
     with pytest.raises(ImportError, match=r"autograd_memory needs PyTorch"):
-        cost.autograd_memory(lambda p: p["w"].sum(), {})
+        autograd_memory(lambda p: p["w"].sum(), {})

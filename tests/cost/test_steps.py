@@ -3,13 +3,14 @@
 import pytest
 
 from backpass import cost
+from backpass.cost.steps import published_steps
 from backpass.models import encoder
 
 
 def test_the_formulas_beside_the_products_of_gpt2():
     config, b, s = cost.configuration("gpt2-124m"), 2, 1024
     products = cost.tally(config, b, s).total("products-whole")
-    found = cost.published_steps(config, b, s)
+    found = published_steps(config, b, s)
     h, L, V = 768, 12, 50257
     of_scores = 12 * L * h * s * b * s
     assert found["korthikanti-model"] == products
@@ -28,24 +29,24 @@ def test_the_formulas_beside_the_products_of_gpt2():
 def test_the_formulas_beside_the_products_of_llama():
     config, b, s = cost.configuration("llama-3-8b"), 1, 8192
     products = cost.tally(config, b, s).flops("products-halved")
-    found = cost.published_steps(config, b, s)
+    found = published_steps(config, b, s)
     assert found["megatron-gated"] == sum(products.values())
     norms = (2 * 32 + 1) * 4096
     of_scores = 12 * 32 * 4096 * s * s
     assert found["torchtitan"] - of_scores // 2 - sum(products.values()) == 6 * norms * s
     assert found["palm"] - found["torchtitan"] == 6 * 128256 * 4096 * s
     assert found["llm-foundry"] == found["torchtitan"]  # neither has positions
-    tied = cost.published_steps(cost.configuration("qwen3-0.6b"), b, s)
+    tied = published_steps(cost.configuration("qwen3-0.6b"), b, s)
     assert tied["torchtitan"] == tied["palm"]
 
 
 def test_a_preset_by_name():
     config = cost.configuration("qwen3-0.6b")
-    assert cost.published_steps("qwen3-0.6b", 2, 100) == cost.published_steps(config, 2, 100)
+    assert published_steps("qwen3-0.6b", 2, 100) == published_steps(config, 2, 100)
     with pytest.raises(LookupError, match=r"no preset is called 'qwen3-0\.5b'"):
-        cost.published_steps("qwen3-0.5b", 2, 100)
+        published_steps("qwen3-0.5b", 2, 100)
 
 
 def test_a_stack_has_no_tokens():
     with pytest.raises(TypeError, match="config: expected a Config of gpt2 or llama"):
-        cost.published_steps(encoder.Config(6, 1, 1, 5), 1, 1)
+        published_steps(encoder.Config(6, 1, 1, 5), 1, 1)

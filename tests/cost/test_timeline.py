@@ -12,8 +12,9 @@ import torch
 
 from backpass import cost, figures
 from backpass.cost.live import Live
-from backpass.cost.networks import layer_of, model_of
-from backpass.cost.timeline import Timeline
+from backpass.cost.networks import layer_of
+from backpass.cost.sizes import network_of
+from backpass.cost.timeline import Timeline, measured_timeline
 from backpass.models import encoder, gpt2, llama, seq2seq
 from backpass.training import adamw
 from backpass.training._blocks import BLOCK
@@ -52,7 +53,7 @@ RECOMPUTED = [None, 1, 2, 5, ("attention",), ("feed_forward", "norms")]
 def equal(config, batch, sequence, **options):
     """Return the predicted timeline. The moments of a real step equal its moments, except for the kinds in the update."""
     predicted = cost.timeline(config, batch, sequence, **options)
-    measured = cost.measured_timeline(config, batch, sequence, **options)
+    measured = measured_timeline(config, batch, sequence, **options)
     assert [m[:2] for m in predicted.moments] == [m[:2] for m in measured.moments]
     for ours, theirs in zip(predicted.moments, measured.moments, strict=True):
         assert ours == theirs or (ours.part == "AdamW" and ours.total == theirs.total)
@@ -69,7 +70,7 @@ def equal(config, batch, sequence, **options):
 )
 def test_each_moment_is_what_a_step_measures(name, options, choice, recompute, clip):
     config = NETWORKS[name]
-    wanted = CHOICES[choice]([*model_of(config).parameter_shapes(config)])
+    wanted = CHOICES[choice]([*network_of(config).shapes])
     predicted = equal(config, 3, 37, wanted=wanted, recompute=recompute, clip=clip, **options)
     again = [moment.part for moment in predicted.moments if moment.phase == "recomputation"]
     layers = [
@@ -99,7 +100,7 @@ def test_each_moment_is_what_a_step_measures(name, options, choice, recompute, c
 )
 def test_frozen_parameters_have_no_gradients_and_no_states(name, choice):
     config = NETWORKS[name]
-    shapes = model_of(config).parameter_shapes(config)
+    shapes = network_of(config).shapes
     wanted = CHOICES[choice]([*shapes])
     predicted, all_of_them = (cost.timeline(config, 3, 37, wanted=some) for some in (wanted, None))
     trained, everything = (sum(torch.Size(shapes[n]).numel() for n in some) for some in (wanted, shapes))
@@ -151,7 +152,7 @@ def test_masks_of_dropout(rates, options):
 
 
 def test_dropout_of_a_network_without_it():
-    for function in (cost.timeline, cost.measured_timeline):
+    for function in (cost.timeline, measured_timeline):
         with pytest.raises(ValueError, match="dropout: expected False; only gpt2 has dropout"):
             function(NETWORKS["llama"], 3, 37, dropout=True)
 
@@ -170,9 +171,7 @@ def test_clipping_holds_no_second_set_of_gradients(name, dtype):
     (whole,) = (share.bytes for share in gradients if share.what == "gradients")
     assert clip.bytes["gradients"] == whole
     # The largest parameter has fewer elements than a block, and is scaled as a whole.
-    largest = max(
-        torch.Size(s).numel() for s in model_of(NETWORKS[name]).parameter_shapes(NETWORKS[name]).values()
-    )
+    largest = max(torch.Size(s).numel() for s in network_of(NETWORKS[name]).shapes.values())
     assert 0 < clip.bytes["working"] <= 3 * 4 * largest + 100
 
 
@@ -180,12 +179,12 @@ def test_clipping_holds_no_second_set_of_gradients(name, dtype):
 def test_clipping_works_block_by_block(n):
     config = gpt2.Config(n // 8, 4, 8, 1, 2, 3)
     clip = cost.timeline(config, 1, 4, clip=True).moments[-2]
-    measured = cost.measured_timeline(config, 1, 4, clip=True).moments[-2]
+    measured = measured_timeline(config, 1, 4, clip=True).moments[-2]
     assert measured.total == pytest.approx(clip.total, rel=0.05, abs=2000)
     assert measured.bytes["working"] < 3 * 4 * BLOCK
 
 
-@pytest.mark.parametrize("function", [cost.timeline, cost.measured_timeline])
+@pytest.mark.parametrize("function", [cost.timeline, measured_timeline])
 def test_other_choices_are_rejected(function):
     with pytest.raises(TypeError, match="clip: expected True or False; got float"):
         function(NETWORKS["llama"], 3, 37, clip=1.0)
@@ -216,7 +215,7 @@ def test_at_least_50_megabytes_to_5_percent_with_choices(name):
         }
     assert cost.activations(config, batch, sequence, **options).bytes > 50e6
     predicted, measured = (
-        f(config, batch, sequence, **options, clip=True) for f in (cost.timeline, cost.measured_timeline)
+        f(config, batch, sequence, **options, clip=True) for f in (cost.timeline, measured_timeline)
     )
     assert predicted.peak[:2] == measured.peak[:2]
     for ours, theirs in zip(predicted.moments, measured.moments, strict=True):
@@ -227,7 +226,7 @@ def test_at_least_50_megabytes_to_5_percent_with_choices(name):
 def test_at_least_50_megabytes_to_5_percent():
     config = llama.Config(5000, 256, 8, 8, 2, 32, 704)
     assert cost.activations(config, 2, 512).bytes > 50e6
-    predicted, measured = cost.timeline(config, 2, 512), cost.measured_timeline(config, 2, 512)
+    predicted, measured = cost.timeline(config, 2, 512), measured_timeline(config, 2, 512)
     assert predicted.peak[:2] == measured.peak[:2]
     for ours, theirs in zip(predicted.moments, measured.moments, strict=True):
         assert abs(ours.total - theirs.total) <= 0.05 * theirs.total
@@ -279,7 +278,7 @@ def test_the_peak_is_less_than_the_sum():
 def test_a_preset_by_name(monkeypatch):
     config = NETWORKS["gpt2"]
     monkeypatch.setitem(gpt2.PRESETS, "small", config)
-    for function in (cost.timeline, cost.measured_timeline):
+    for function in (cost.timeline, measured_timeline):
         assert function("small", 1, 5) == function(config, 1, 5)
         with pytest.raises(LookupError, match="small"):
             function("smal", 1, 5)
@@ -302,7 +301,7 @@ def test_the_update_works_block_by_block(n):
     config = gpt2.Config(n // 8, 4, 8, 1, 2, 3)
     update = cost.timeline(config, 1, 4).moments[-1]
     assert update.part == "AdamW"
-    measured = cost.measured_timeline(config, 1, 4).moments[-1]
+    measured = measured_timeline(config, 1, 4).moments[-1]
     assert measured.total == pytest.approx(update.total, rel=0.05, abs=2000)
 
 

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from backpass import cost
+from backpass.cost.networks import network_memory
 from backpass.interpreters import counting
 from backpass.models import encoder, gpt2, llama, seq2seq
 from backpass.models.layers import recomputed
@@ -106,7 +107,7 @@ def bytes_of(name, **options):
     module, config, w, inputs, _ = drawn(name)
     options |= {"masks": (3, 1)} if "dropout" in name else {}
     _, saved = module.forward(w, *inputs, config=config, flash=False, **options)
-    return cost.network_memory(config, saved, w).activations
+    return network_memory(config, saved, w).activations
 
 
 @pytest.mark.parametrize("k", [1, 2, 3, 5])
@@ -125,7 +126,7 @@ def _bytes_at(network, name):
     w = parameters_of(module, config)
     options = {"masks": (3, 1)} if "dropout" in name else {}
     _, saved = module.forward(w, *inputs, config=config, flash=False, **options)
-    return cost.network_memory(config, saved, w).activations
+    return network_memory(config, saved, w).activations
 
 
 @pytest.mark.parametrize(
@@ -177,7 +178,7 @@ def observed():
         for wanted in (None, [*w][len(w) // 3 :]):
             found += step(name, recompute=recompute, wanted=wanted)
             options = {"config": config, "flash": False, "recompute": recompute, "wanted": wanted}
-            found.append(cost.network_memory(config, module.forward(w, *inputs, **options)[1], w).activations)
+            found.append(network_memory(config, module.forward(w, *inputs, **options)[1], w).activations)
             _, saved = module.forward(arrays, *map(counting.array, inputs), **options)
             with counting.tally() as backward:
                 module.backward(saved)

@@ -17,7 +17,7 @@ import numpy as np
 from backpass import cost, ops
 from backpass.book.network_map import page_of
 from backpass.contract.shapes import is_product, letters_of, parse
-from backpass.cost import Flops
+from backpass.cost.formulas import Flops, dimensions
 from backpass.cost.shorter import shorter, to_latex
 from backpass.derivation.book.docstring import formulas
 from backpass.verify.drawing import draw, options_for
@@ -146,7 +146,7 @@ def _axes(module, inputs, array) -> tuple[str, ...]:
     for spec in (*shapes.inputs, *shapes.outputs):
         if spec.name == array.name:
             return spec.axes
-    lengths = cost.dimensions(module, *inputs, **options_for(module))
+    lengths = dimensions(module, *inputs, **options_for(module))
     names = [letter for letter in shapes.letters if letter in lengths]
     letters = {
         math.prod(lengths[letter] for letter in several): "*".join(several)

@@ -10,7 +10,9 @@ from typing import Any
 
 from backpass import cost
 from backpass.cost import published
-from backpass.cost.tally import Tally, called
+from backpass.cost.cluster import CLUSTERS
+from backpass.cost.steps import published_steps
+from backpass.cost.tally import CONVENTIONS, Tally, called
 from backpass.models.layers.recomputed import OPERATIONS, Recompute, divided
 from backpass.text import terminal
 from backpass.text.table import aligned
@@ -42,7 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     presets = terminal.folded(f"presets: {', '.join(cost.presets())}", 78)
     conventions = [
-        f"  {name:20}{convention.says}" for name, convention in cost.CONVENTIONS.items()
+        f"  {name:20}{convention.says}" for name, convention in CONVENTIONS.items()
     ]
     parser.epilog = "\n".join([EPILOG, *presets, "", "conventions:", *conventions])
     add = parser.add_argument
@@ -82,7 +84,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add(
         "--cluster",
-        choices=sorted(cost.CLUSTERS),
+        choices=sorted(CLUSTERS),
         default="h100",
         help="the machines of the mesh (default h100)",
     )
@@ -145,7 +147,7 @@ def _run_on_mesh(
         "cluster": arguments.cluster,
         "seconds": step.seconds,
         "shares": dict(step.shares),
-        "mfu": {name: step.mfu(name) for name in cost.CONVENTIONS},
+        "mfu": {name: step.mfu(name) for name in CONVENTIONS},
         "bytes": {share.what: share.bytes for share in memory.shares},
     }
     say(json.dumps(facts, indent=2))
@@ -221,7 +223,7 @@ def _facts(
     name: str, arguments: argparse.Namespace, tally: Tally, config: Any
 ) -> dict[str, Any]:
     sizes = config, arguments.batch, arguments.sequence
-    steps, model = cost.published_steps(*sizes), tally.model()
+    steps, model = published_steps(*sizes), tally.model()
     return {
         "network": name,
         "batch": arguments.batch,
@@ -230,9 +232,9 @@ def _facts(
         "recompute": arguments.recompute is not None,
         "recomputed": arguments.recompute,  # layers in a segment, or operations
         "parameters": tally.parameters,
-        "flops": {name: tally.flops(name) for name in cost.CONVENTIONS},
-        "total": {name: tally.total(name) for name in cost.CONVENTIONS},
-        "model": {name: model.total(name) for name in cost.CONVENTIONS},
+        "flops": {name: tally.flops(name) for name in CONVENTIONS},
+        "total": {name: tally.total(name) for name in CONVENTIONS},
+        "model": {name: model.total(name) for name in CONVENTIONS},
         "published": {
             name: float(flops) if flops % 1 else int(flops)
             for name, flops in steps.items()
@@ -271,7 +273,7 @@ def _lines(
     sizes = f"batch {arguments.batch}, sequence {arguments.sequence}"
     return [
         ", ".join([f"{name}: {tally.parameters:,} parameters", sizes, *options]),
-        f"FLOPs of a step, {convention}: {cost.CONVENTIONS[convention].says}",
+        f"FLOPs of a step, {convention}: {CONVENTIONS[convention].says}",
         "",
         *aligned(rows, right=range(1, len(rows[0]))),
         "",

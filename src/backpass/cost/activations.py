@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any, NamedTuple
@@ -36,15 +36,14 @@ from backpass.cost.networks import (
     forward,
     inputs_of,
     layer_of,
-    model_named,
-    model_of,
     named_parts,
     storages_in,
 )
-from backpass.cost.sizes import configuration
+from backpass.cost.shown import Sheet, Shown, typeset
+from backpass.cost.sizes import Network, model_named, network_of
 from backpass.models import encoder, gpt2, llama, seq2seq
 from backpass.models.layers.recomputed import Recompute, Segment, divided
-from backpass.text.table import Cell, aligned, page
+from backpass.text.table import Cell
 
 # A configuration of each model, for everything that is not a length.
 EXAMPLES: dict[str, Any] = {
@@ -79,8 +78,8 @@ class Row:
         return f"{self.array}[{', '.join(map(in_text, self.shape))}]"
 
 
-@dataclass(frozen=True)
-class Activations:
+@dataclass(frozen=True, repr=False)
+class Activations(Shown):
     """The storages that a network's forward saves for its backward, each once.
     Constants are listed, but do not count as activations; parameters are not listed."""
 
@@ -177,27 +176,22 @@ class Activations:
             times if count is None else f"{count:,}",
         ]
 
-    def __repr__(self) -> str:
-        lines = [
-            (*self._cells(*line), in_text(line[1].formula)) for line in self._lines()
+    def _in_text(self) -> Sheet:
+        return self._sheet("formula", in_text)
+
+    def _in_page(self) -> Sheet:
+        last = "bytes of one" if self.lengths is None else "formula"
+        return self._sheet(last, lambda formula: typeset(rf"\({in_latex(formula)}\)"))
+
+    def _sheet(self, last: str, written: Callable[[Any], str | Cell]) -> Sheet:
+        numbers = "number" if self.lengths is None else "bytes"
+        headings = ("part", "operation", "array", "dtype", numbers, last)
+        rows = [
+            (*self._cells(part, row, count), written(row.formula))
+            for part, row, count in self._lines()
         ]
-        head = (*self._headings, "formula")
-        return "\n".join([self.title, *aligned([head, *lines], right=(4,)), self._end])
-
-    def _repr_html_(self) -> str:
-        rows: list[list[str | Cell]] = []
-        for line in self._lines():
-            formula = rf"\({in_latex(line[1].formula)}\)"
-            typeset = Cell(formula, 'class="tex2jax_process"')
-            rows.append([*self._cells(*line), typeset])
-        caption = f"{self.title}. {self._end}"
-        head = (*self._headings, "bytes of one" if self.lengths is None else "formula")
-        return page(head, rows, caption=caption, label=self.title)
-
-    @property
-    def _headings(self) -> tuple[str, ...]:
-        last = "number" if self.lengths is None else "bytes"
-        return "part", "operation", "array", "dtype", last
+        title = self.title
+        return Sheet(title, headings, rows, (4,), below=self._end, label=title)
 
     @property
     def _end(self) -> str:
@@ -241,18 +235,18 @@ def activations(
     Raises LookupError for an unknown preset; TypeError or ValueError for a
     configuration, a length, or an option that is invalid.
     """
-    config = configuration(config)
-    lengths = lengths_of(config, batch, sequence)
+    network = network_of(config)
+    lengths = lengths_of(network, batch, sequence)
     check_one_of("dtype", dtype, tuple(WIDTHS))
     options: dict[str, Any] = {"flash": flash, "chunked": chunked, "dropout": dropout}
     every, _ = divided(recompute, None)
     options["recompute"] = _hashable(recompute) if every is None else every
     names = _hashable(wanted)
     alike = names is None and every is None  # all layers
-    few = _with_few_layers(config) if alike else config
-    probes = probes_for(config, lengths)
+    few = _with_few_layers(network) if alike else network
+    probes = probes_for(network, lengths)
     rows, segments = _run(few, probes, dtype, names, again=True, **options)
-    general, _ = _run(few, probes_for(config), dtype, names, **options)
+    general, _ = _run(few, probes_for(network), dtype, names, **options)
     symbols = {symbol(letter): length for letter, length in lengths.items()}
     ones = {x: 1 for x, length in symbols.items() if length == 1}
     if [_at(row, ones) for row in rows] == [_at(row, ones) for row in general]:
@@ -261,9 +255,9 @@ def activations(
     formulas = formulas.union(*(each.alive for each in segments))
     values = {formula: int(formula.subs(symbols)) for formula in formulas}
     rows = tuple(replace(row, bytes=values[row.formula]) for row in rows)
-    rows = tuple(_unfolded(rows, config)) if alike else rows
+    rows = tuple(_unfolded(rows, network.config)) if alike else rows
     at = ", ".join(f"{letter} = {length:,}" for letter, length in lengths.items())
-    title = f"{_name(config)} in {dtype} at {at}"
+    title = f"{network.family} in {dtype} at {at}"
     sizes = tuple(
         (_evaluated(each.own, values), _evaluated(each.alive, values))
         for each in segments
@@ -295,12 +289,13 @@ def symbolic_activations(
     if isinstance(family, str):
         model_named(family)
         family = EXAMPLES[family]
-    config = replace(family, **dict.fromkeys(_stacks(family).values(), FEW))
+    network = network_of(family)
+    network = network.having(**dict.fromkeys(_stacks(network.config).values(), FEW))
     check_one_of("dtype", dtype, tuple(WIDTHS))
     options = {"flash": flash, "chunked": chunked, "dropout": dropout}
-    rows, _ = _run(config, probes_for(config), dtype, None, **options)
-    title = f"{_name(config)} in {dtype}, in symbols"
-    return Activations(title, tuple(_folded(rows, config)))
+    rows, _ = _run(network, probes_for(network), dtype, None, **options)
+    title = f"{network.family} in {dtype}, in symbols"
+    return Activations(title, tuple(_folded(rows, network.config)))
 
 
 def mebibytes(count: float) -> str:
@@ -317,7 +312,7 @@ class _Segment(NamedTuple):
 
 @cache
 def _run(
-    config: Any,
+    network: Network,
     probes: Probes,
     dtype: str,
     wanted: tuple[str, ...] | str | None,
@@ -327,35 +322,37 @@ def _run(
 ) -> tuple[tuple[Row, ...], tuple[_Segment, ...]]:
     """Run the network at the probes' lengths, and read what its forward saved; with
     ``again``, then run each segment again."""
-    config, lengths = resized(config, probes.lengths), probes.lengths
+    network, lengths = resized(network, probes.lengths), probes.lengths
     # NumPy does not have bfloat16. With float16, the same arrays are in float32.
     stand_in = "float16" if dtype == "bfloat16" else dtype
 
     def array(shape: tuple[int, ...], integer: bool) -> np.ndarray:
         return np.zeros(shape, np.int64 if integer else stand_in)
 
-    shapes = model_of(config).parameter_shapes(config)
-    parameters = {name: array(shape, False) for name, shape in shapes.items()}
-    inputs, _ = inputs_of(config, lengths, array)
+    parameters = {name: array(x, False) for name, x in network.shapes.items()}
+    inputs, _ = inputs_of(network, lengths, array)
     names = {stand_in: dtype}
     with np.errstate(all="ignore"):
-        saved = forward(config, parameters, inputs, wanted=wanted, **options)
+        saved = forward(network, parameters, inputs, wanted=wanted, **options)
         storages = {
             key: (_row(x, probes, names.get(x.dtype, x.dtype)), x.kind)
-            for key, x in by_storage(config, saved, parameters).items()
+            for key, x in by_storage(network, saved, parameters).items()
         }
-        found = _segments(config, saved, storages, probes) if again else ()
+        found = _segments(network, saved, storages, probes) if again else ()
         segments = tuple(found)
     rows = [row for row, kind in storages.values() if kind != "parameter"]
     return tuple(sorted(rows, key=lambda row: not row.constant)), segments
 
 
 def _segments(
-    config: Any, saved: Any, storages: Mapping[int, tuple[Row, str]], probes: Probes
+    network: Network,
+    saved: Any,
+    storages: Mapping[int, tuple[Row, str]],
+    probes: Probes,
 ) -> Iterator[_Segment]:
     """Run each segment again, in the order of the forward. At that moment the parts
     after the segment are freed, but the loss is not."""
-    parts = [*named_parts(config, saved)]
+    parts = [*named_parts(network, saved)]
     of_loss = storages_in(getattr(saved, "loss", None))
     by_part: dict[str, Counter[Any]] = {name: Counter() for name, _ in parts}
     alive: Counter[Any] = Counter()
@@ -418,9 +415,10 @@ def _stacks(config: Any) -> dict[str, str]:
     return {"encoder.": "encoder_layers", "decoder.": "decoder_layers"}
 
 
-def _with_few_layers(config: Any) -> Any:
+def _with_few_layers(network: Network) -> Network:
+    config = network.config
     fields = {name: getattr(config, name) for name in _stacks(config).values()}
-    return replace(config, **{name: min(FEW, n) for name, n in fields.items()})
+    return network.having(**{name: min(FEW, n) for name, n in fields.items()})
 
 
 def _unfolded(rows: Iterable[Row], config: Any) -> Iterable[Row]:
@@ -484,7 +482,3 @@ def _apart(rows: Iterable[Row]) -> list[Row]:
 
 def _number(rows: tuple[Row, ...]) -> int | None:
     return layer_of(rows[0].part)[1]
-
-
-def _name(config: Any) -> str:
-    return model_of(config).__name__.rpartition(".")[2]

@@ -9,12 +9,10 @@ from typing import Any, NamedTuple
 from backpass.contract.arrays import size
 from backpass.cost.activations import activations
 from backpass.cost.letters import lengths_of
-from backpass.cost.networks import WIDTHS, model_of
-from backpass.cost.sizes import configuration
+from backpass.cost.networks import WIDTHS
+from backpass.cost.shown import Sheet, Shown
+from backpass.cost.sizes import Network, network_of
 from backpass.models.layers.recomputed import Recompute
-from backpass.text.table import aligned, page
-
-_HEADINGS = ("", "dtype", "elements", "bytes", "MiB")
 
 
 class Share(NamedTuple):
@@ -27,8 +25,8 @@ class Share(NamedTuple):
     summed: bool = True  # whether the sum includes it
 
 
-@dataclass(frozen=True)
-class Budget:
+@dataclass(frozen=True, repr=False)
+class Budget(Shown):
     """The bytes of a training step by use. The peak of memory, which ``timeline``
     gives, may be lower than their sum, because saved arrays are freed while gradients
     appear. It may be higher, because working memory is not listed."""
@@ -41,7 +39,7 @@ class Budget:
         """The sum."""
         return sum(share.bytes for share in self.shares if share.summed)
 
-    def _rows(self) -> list[tuple[str, ...]]:
+    def _in_text(self) -> Sheet:
         rows = [
             (
                 share.what if share.summed else f"({share.what})",
@@ -53,14 +51,8 @@ class Budget:
             for share in self.shares
         ]
         total = ("sum", "", "", f"{self.bytes:,}", f"{self.bytes / 2**20:,.1f}")
-        return [*rows, total]
-
-    def __repr__(self) -> str:
-        lines = aligned([_HEADINGS, *self._rows()], right=(2, 3, 4))
-        return "\n".join([self.title, *lines])
-
-    def _repr_html_(self) -> str:
-        return page(_HEADINGS, self._rows(), caption=self.title)
+        headings = ("", "dtype", "elements", "bytes", "MiB")
+        return Sheet(self.title, headings, [*rows, total], right=(2, 3, 4))
 
 
 def memory_budget(
@@ -86,11 +78,11 @@ def memory_budget(
     never exist at once, and without it the saved log-probabilities are among the
     activations.
     """
-    config = configuration(config)
+    network = network_of(config)
     options: dict[str, Any] = {"dtype": dtype, "flash": flash, "chunked": chunked}
     options |= {"wanted": wanted, "dropout": dropout, "recompute": recompute}
-    kept = activations(config, batch, sequence, **options)
-    shares = [*shares_of_parameters(config, dtype, wanted)]
+    kept = activations(network.config, batch, sequence, **options)
+    shares = [*shares_of_parameters(network, dtype, wanted)]
     for what, constant in (("activations", False), ("tables", True)):
         rows = [row for row in kept.rows if row.constant is constant]
         dtypes = ", ".join(dict.fromkeys(row.dtype for row in rows))
@@ -98,7 +90,7 @@ def memory_budget(
             shares.append(Share(what, dtypes, None, sum(row.bytes for row in rows)))
     if kept.again:
         shares.append(Share("one segment, recomputed", "", None, kept.again))
-    lengths = lengths_of(config, batch, sequence)
+    lengths = lengths_of(network, batch, sequence)
     if "V" in lengths:
         scores = lengths["b"] * lengths["s"] * lengths["V"]
         wide = _wide(dtype)
@@ -107,16 +99,15 @@ def memory_budget(
 
 
 def shares_of_parameters(
-    config: Any, dtype: str, wanted: Collection[str] | None = None
+    network: Network, dtype: str, wanted: Collection[str] | None = None
 ) -> Iterator[Share]:
     """Yield the weights, their float32 master weights if they are in half precision,
     the gradients, and AdamW's states. ``wanted`` names the parameters to train, which
     alone have more than weights; None is all."""
-    shapes = model_of(config).parameter_shapes(config)
-    count = sum(map(size, shapes.values()))
+    count = network.parameters
     trained = sum(
         size(shape)
-        for name, shape in shapes.items()
+        for name, shape in network.shapes.items()
         if wanted is None or name in wanted
     )
     wide = _wide(dtype)

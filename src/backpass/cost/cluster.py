@@ -22,6 +22,7 @@ from typing import Any, NamedTuple
 
 from backpass.contract.stems import no_such
 from backpass.contract.values import check_bool
+from backpass.cost.calls import calls_of
 from backpass.cost.duration import (
     FLOPS_OF_ADAMW,
     MACHINES,
@@ -32,13 +33,13 @@ from backpass.cost.duration import (
 )
 from backpass.cost.letters import check_length
 from backpass.cost.networks import WIDTHS
-from backpass.cost.sizes import configuration, model_of, network
+from backpass.cost.shown import Sheet, Shown
+from backpass.cost.sizes import configuration, network_of
 from backpass.cost.tally import CONVENTIONS, tally
 from backpass.models import gpt2, llama
 from backpass.models.layers import gpt2_layer
 from backpass.models.layers.calls import Part
 from backpass.parallel.traffic import Moved, moved
-from backpass.text.table import aligned, page
 from backpass.training._numbers import check_count, check_positive, check_rate
 
 GRADIENT = 4  # bytes of an element of the gradients that the data axis sums: float32
@@ -140,8 +141,8 @@ class Share(NamedTuple):
     seconds: float
 
 
-@dataclass(frozen=True)
-class MeshStep:
+@dataclass(frozen=True, repr=False)
+class MeshStep(Shown):
     """The predicted time of a training step on a mesh, by what takes it."""
 
     name: str
@@ -168,30 +169,17 @@ class MeshStep:
         """Return ``rate`` over the device's peak."""
         return self.rate(convention) / self.peak
 
-    def __repr__(self) -> str:
-        return "\n".join(
-            [self._title, *aligned([_HEADINGS, *self._rows()], right=(1, 2))]
-        )
-
-    def _repr_html_(self) -> str:
-        return page(_HEADINGS, self._rows(), caption=self._title)
-
-    @property
-    def _title(self) -> str:
-        return (
+    def _in_text(self) -> Sheet:
+        title = (
             f"{self.name} on {self.mesh.ranks:,} ranks, {self.dtype}: "
             f"{self.seconds:.4g} s a step, MFU {self.mfu():.1%}"
         )
-
-    def _rows(self) -> list[tuple[str, str, str]]:
         rows = [
             (share.name, f"{share.seconds:.4f}", f"{share.seconds / self.seconds:.1%}")
             for share in self.shares
         ]
-        return [*rows, ("total", f"{self.seconds:.4f}", "")]
-
-
-_HEADINGS = ("what", "seconds", "share")
+        rows.append(("total", f"{self.seconds:.4f}", ""))
+        return Sheet(title, ("what", "seconds", "share"), rows, right=(1, 2))
 
 
 def mesh_step(
@@ -346,7 +334,7 @@ class _MicroBatch(NamedTuple):
             heads = {"heads": c.heads // t, "key_heads": c.key_heads // t}
         split = {name: getattr(c, name) // t for name in ("feed_forward", "vocabulary")}
         local = replace(c, **split, **heads, layers=1)
-        parts = network(local, self.micro_batch, self.sequence, flash=self.flash).parts
+        parts = calls_of(local, self.micro_batch, self.sequence, flash=self.flash).parts
         if heads:
             return [*parts]
         # The configuration of a GPT-2 has the width of all heads only.
@@ -408,11 +396,10 @@ class _MicroBatch(NamedTuple):
     def parameters(self, layers: int) -> float:
         """Return the number of parameters on a rank of a stage of so many layers,
         with a table. The norms, which every rank holds, count as if they were split."""
-        c, pipeline = self.config, self.mesh.pipeline
-        model = model_of(c)
-        shapes = model.parameter_shapes(replace(c, layers=1))
-        sizes = {name: math.prod(shape) for name, shape in shapes.items()}
-        own = model.layer_names(replace(c, layers=1))[0].values()
+        network, pipeline = network_of(self.config).having(layers=1), self.mesh.pipeline
+        model, one = network
+        sizes = {name: math.prod(shape) for name, shape in network.shapes.items()}
+        own = model.layer_names(one)[0].values()
         in_layer = sum(sizes[name] for name in own)
         others = sum(sizes.values()) - in_layer
         table = sizes[model.TABLE]  # at an end; the head is at the other one

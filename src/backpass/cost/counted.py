@@ -11,13 +11,13 @@ from backpass.contract.arrays import Array
 from backpass.contract.operation import Operation
 from backpass.cost.inputs import SEED, drawn, load
 from backpass.cost.kept import Memory, memory_of
+from backpass.cost.shown import Sheet, Shown
 from backpass.interpreters import counting
 from backpass.interpreters.counting import Tally
-from backpass.text.table import aligned, page
 
 
-@dataclass(frozen=True)
-class Cost:
+@dataclass(frozen=True, repr=False)
+class Cost(Shown):
     """The arithmetic of one forward and one backward, and the memory kept between them.
 
     ``forward`` and ``backward`` are tallies with ``total`` and ``by_kind``.
@@ -41,23 +41,17 @@ class Cost:
         """The bytes of the saved arrays that are not parameters."""
         return self.memory.activations
 
-    @property
-    def _title(self) -> str:
-        return f"{self.name}: counted FLOPs by kind"
-
-    def _rows(self) -> list[tuple[str, str, str]]:
+    def _in_text(self) -> Sheet:
         forward, backward = self.forward.by_kind, self.backward.by_kind
         kinds = [kind for kind in counting.KINDS if kind in forward or kind in backward]
         rows = [(kind, forward.get(kind, 0), backward.get(kind, 0)) for kind in kinds]
         rows.append(("total", self.forward.total, self.backward.total))
-        return [(kind, f"{first:,}", f"{second:,}") for kind, first, second in rows]
+        cells = [(kind, f"{first:,}", f"{second:,}") for kind, first, second in rows]
+        title = f"{self.name}: counted FLOPs by kind"
+        return Sheet(title, ("", "forward", "backward"), cells, right=(1, 2))
 
-    def __repr__(self) -> str:
-        rows = [("", "forward", "backward"), *self._rows()]
-        return "\n".join([self._title, *aligned(rows, right=(1, 2))])
-
-    def _repr_html_(self) -> str:
-        return page(("kind", "forward", "backward"), self._rows(), caption=self._title)
+    def _in_page(self) -> Sheet:
+        return self._in_text()._replace(headings=("kind", "forward", "backward"))
 
 
 def count(op: Any, *inputs: object, **options: object) -> Cost:

@@ -17,14 +17,14 @@ from typing import Any, NamedTuple
 from backpass.contract.stems import no_such
 from backpass.contract.values import check_one_of
 from backpass.cost.again import calls_again
+from backpass.cost.calls import calls_of
 from backpass.cost.networks import WIDTHS
-from backpass.cost.sizes import network
+from backpass.cost.shown import Sheet, Shown
 from backpass.cost.tally import Tally, tally
 from backpass.cost.terms import BACKWARD, FORWARD, RECOMPUTATION, terms_of
 from backpass.cost.traffic import accesses_of, parts_of
 from backpass.models.layers.calls import Call, Part
 from backpass.models.layers.recomputed import Recompute
-from backpass.text.table import aligned, page
 from backpass.training._numbers import check_positive, check_rate
 
 UPDATE = "update"
@@ -134,8 +134,8 @@ class Span(NamedTuple):
         return self.repeats * self.seconds
 
 
-@dataclass(frozen=True)
-class Duration:
+@dataclass(frozen=True, repr=False)
+class Duration(Shown):
     """The predicted time of a training step, call by call."""
 
     name: str
@@ -186,30 +186,21 @@ class Duration:
         peak = self.machine.product_rate(self.dtype)
         return flops / ((self.seconds if seconds is None else seconds) * peak)
 
-    def __repr__(self) -> str:
-        lines = aligned([_HEADINGS, *self._summary()], right=(1, 2, 3, 4))
-        return "\n".join([self._title, *lines])
-
-    def _repr_html_(self) -> str:
-        return page(_HEADINGS, self._summary(), caption=self._title)
-
-    @property
-    def _title(self) -> str:
-        return (
+    def _in_text(self) -> Sheet:
+        title = (
             f"{self.name}, {self.dtype}, on {self.machine.name}: "
             f"{self.seconds:.4g} s a step, MFU {self.mfu():.1%}"
         )
-
-    def _summary(self) -> list[tuple[str, ...]]:
         groups: dict[str, list[Span]] = {}
         for span in self.spans:
             groups.setdefault(_called(span), []).append(span)
         rows = [(name, *_cells(spans, self.seconds)) for name, spans in groups.items()]
-        return [*rows, ("total", *_cells(self.spans, self.seconds)[:-1], "")]
+        rows.append(("total", *_cells(self.spans, self.seconds)[:-1], ""))
+        headings = ("ms", "forward", "backward", "update", "share", "bound by")
+        return Sheet(title, headings, rows, right=(1, 2, 3, 4))
 
 
 _WAYS = ((FORWARD,), (BACKWARD, RECOMPUTATION), (UPDATE,))
-_HEADINGS = ("ms", "forward", "backward", "update", "share", "bound by")
 
 
 def _cells(spans: Any, whole: float) -> tuple[str, ...]:
@@ -257,7 +248,7 @@ def duration(
         )
     machine.product_rate(dtype)
     found = tally(config, batch, sequence, recompute=recompute, **options)
-    of = network(config, batch, sequence, **options)
+    of = calls_of(config, batch, sequence, **options)
     spans = [
         Span(*about, work, *machine.time(work, dtype))
         for about, work in works_of(of.parts, dtype, recompute)

@@ -29,9 +29,9 @@ import sympy
 from sympy.printing.jscode import JavascriptCodePrinter
 
 from backpass.contract.arrays import size
-from backpass.cost import sizes
 from backpass.cost.activations import EXAMPLES, symbolic_activations
 from backpass.cost.activations import Row as Activation
+from backpass.cost.calls import symbolic_calls
 from backpass.cost.cluster import CLUSTERS, COLLECTIVES, GRADIENT
 from backpass.cost.duration import (
     FLOPS_OF_ADAMW,
@@ -42,8 +42,8 @@ from backpass.cost.duration import (
 )
 from backpass.cost.letters import LAYERS
 from backpass.cost.mesh_memory import INDEX
-from backpass.cost.networks import MODELS, TABLES, model_of
-from backpass.cost.sizes import LETTERS, symbolic_network
+from backpass.cost.networks import TABLES
+from backpass.cost.sizes import HEADS, LETTERS, MODELS, network_of, presets
 from backpass.cost.tally import CONVENTIONS, rows_of
 from backpass.models import gpt2, llama
 from backpass.models._parameters import shapes_in_layer
@@ -131,7 +131,7 @@ def script() -> str:
         "presets": {names[0]: setting(config) for names, config in _presets()},
         "aliases": {first: others for (first, *others), _ in _presets() if others},
         "accepted": {"gpt2": gpt2.ACCEPTED, "llama": llama.ACCEPTED},
-        "heads": sizes.HEADS,
+        "heads": HEADS,
         "tiles": [
             flash_attention.LARGEST_TILE,
             flash_attention.LEAST_TILE,
@@ -198,13 +198,12 @@ def _presets() -> list[tuple[list[str], Any]]:
     """Return each configuration once, with all its names, ordered by the first word of
     the first name and by the number of parameters."""
     known: dict[Any, list[str]] = {}
-    for name, config in sizes.presets().items():
+    for name, config in presets().items():
         known.setdefault(config, []).append(name)
 
     def place(item: tuple[Any, list[str]]) -> tuple[str, int]:
         config, (first, *_) = item
-        shapes = model_of(config).parameter_shapes(config)
-        return first.partition("-")[0], sum(map(size, shapes.values()))
+        return first.partition("-")[0], network_of(config).parameters
 
     return [(names, config) for config, names in sorted(known.items(), key=place)]
 
@@ -219,9 +218,7 @@ def _joined(lines: Iterable[str]) -> str:
 
 def setting(config: Any) -> dict[str, Any]:
     """Return the letters and flags of a configuration, as the page has them."""
-    family = next(
-        name for name, module in MODELS.items() if type(config) is module.Config
-    )
+    family = network_of(config).family
     sizes = {
         letter: str(getattr(config, name))
         for name, letter in LETTERS.items()
@@ -252,9 +249,9 @@ def _parts(family: str, training: str, flags: dict[str, bool]) -> list[Part]:
     elif training == "last":
         options |= {"layers": 1, "wanted": _trained(family, flags, 1, layers=1)}
         layers = {1: (FROZEN, L)}
-    parts = symbolic_network(family, **options).parts
+    parts = symbolic_calls(family, **options).parts
     if family in HEADED:
-        *_, chunked = symbolic_network(family, chunked=True, **options).parts
+        *_, chunked = symbolic_calls(family, chunked=True, **options).parts
         parts[-1] = parts[-1]._replace(calls=(*parts[-1].calls, *chunked.calls))
     found = []
     for part in parts:

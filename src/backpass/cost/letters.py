@@ -10,11 +10,11 @@ any other length needs a copy.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from backpass.cost.networks import model_of
+from backpass.cost.sizes import Network
 from backpass.models import llama, seq2seq
 
 # The letter of the length that a field of a configuration gives.
@@ -46,7 +46,7 @@ PRIMES = {
 
 
 def lengths_of(
-    config: Any, batch: int, sequence: int | tuple[int, int]
+    network: Network, batch: int, sequence: int | tuple[int, int]
 ) -> dict[str, int]:
     """Return the lengths by their letters. A pair ``sequence`` is the source's and the
     target's, t and s.
@@ -55,7 +55,8 @@ def lengths_of(
     ValueError for a pair if the network has one sequence, and for a sequence longer
     than its positions.
     """
-    of_two = model_of(config) is seq2seq
+    model, config = network
+    of_two = model is seq2seq
     if isinstance(sequence, tuple) and not (of_two and len(sequence) == 2):
         expected = "one length or a pair" if of_two else "one length"
         raise ValueError(f"sequence: expected {expected}; got {sequence!r}")
@@ -145,9 +146,9 @@ class Probes:
         return product
 
 
-def probes_for(config: Any, lengths: Mapping[str, int] | None = None) -> Probes:
+def probes_for(network: Network, lengths: Mapping[str, int] | None = None) -> Probes:
     """Return the probes of a network with these lengths; by default, no length is 1."""
-    free = model_of(config) is llama
+    free = network.model is llama
     if lengths is None:
         return Probes(free)
     own = dict(lengths, g=lengths["n_h"] // lengths["n_kv"])
@@ -155,10 +156,10 @@ def probes_for(config: Any, lengths: Mapping[str, int] | None = None) -> Probes:
     return Probes(free, frozenset(x for x in PRIMES if own.get(x) == 1))
 
 
-def resized(config: Any, lengths: Mapping[str, int]) -> Any:
-    """Return the same configuration with these lengths."""
-    fields = {name: x for name, x in FIELDS.items() if hasattr(config, name)}
-    return replace(config, **{name: lengths[x] for name, x in fields.items()})
+def resized(network: Network, lengths: Mapping[str, int]) -> Network:
+    """Return the same network with these lengths."""
+    fields = {n: x for n, x in FIELDS.items() if hasattr(network.config, n)}
+    return network.having(**{name: lengths[x] for name, x in fields.items()})
 
 
 @cache

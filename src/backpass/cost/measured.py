@@ -17,10 +17,9 @@ from backpass.cost.networks import (
     WIDTHS,
     forward,
     inputs_of,
-    model_of,
     network_memory,
 )
-from backpass.cost.sizes import configuration
+from backpass.cost.sizes import Network, network_of
 
 
 def measured_activations(
@@ -42,12 +41,12 @@ def measured_activations(
     check_torch("measured_activations")
     from backpass.cost.live import Live
 
-    config = configuration(config)
-    parameters, inputs, _ = random_arrays(config, batch, sequence, device, dtype)
+    network = network_of(config)
+    parameters, inputs, _ = random_arrays(network, batch, sequence, device, dtype)
     options = {"flash": flash, "chunked": chunked}
     with Live():
-        saved = forward(config, parameters, inputs, wanted=None, **options)
-    return network_memory(config, saved, parameters)
+        saved = forward(network, parameters, inputs, wanted=None, **options)
+    return network_memory(network.config, saved, parameters)
 
 
 def autograd_memory(
@@ -90,14 +89,18 @@ def check_torch(name: str) -> None:
 
 
 def random_arrays(
-    config: Any, batch: int, sequence: int | tuple[int, int], device: str, dtype: str
+    network: Network,
+    batch: int,
+    sequence: int | tuple[int, int],
+    device: str,
+    dtype: str,
 ) -> tuple[dict[str, Any], tuple[Any, ...], tuple[Any, ...]]:
     """Return random parameters and inputs, and the gradient of the output unless the
     output is a loss."""
     import torch
 
     check_one_of("dtype", dtype, tuple(WIDTHS))
-    lengths = lengths_of(config, batch, sequence)
+    lengths = lengths_of(network, batch, sequence)
     kind = {"dtype": getattr(torch, dtype), "device": device}
 
     def array(shape: tuple[int, ...], integer: bool) -> Any:
@@ -105,7 +108,6 @@ def random_arrays(
             return torch.empty(shape, **kind).normal_(std=0.02)
         return torch.randint(lengths["V"], shape, device=device)
 
-    shapes = model_of(config).parameter_shapes(config)
-    parameters = {name: array(shape, False) for name, shape in shapes.items()}
-    inputs, dy = inputs_of(config, lengths, array)
+    parameters = {name: array(x, False) for name, x in network.shapes.items()}
+    inputs, dy = inputs_of(network, lengths, array)
     return parameters, inputs, () if dy is None else (dy,)

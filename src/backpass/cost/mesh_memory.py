@@ -18,7 +18,8 @@ from backpass.contract.stems import no_such
 from backpass.cost.activations import activations
 from backpass.cost.budget import Budget, Share
 from backpass.cost.cluster import Mesh, check_mesh, layers_of_stages
-from backpass.cost.networks import WIDTHS, model_of
+from backpass.cost.networks import WIDTHS
+from backpass.cost.sizes import network_of
 from backpass.parallel.pieces import stages
 from backpass.parallel.schedules import one_f_one_b
 from backpass.parallel.shares import shares, span
@@ -134,7 +135,7 @@ class _Rank:
 
     def _shapes(self, place: int, layers: list[int]) -> list[tuple[int, ...]]:
         """Return the shapes of the parameters on the first rank of the tensor axis."""
-        c, model = self.config, model_of(self.config)
+        model, c = network_of(self.config)
         rates = [name for name in vars(c) if name.endswith("_dropout")]
         c = replace(c, **dict.fromkeys(rates, 0.0))
         of_rank = shares(model, c, 0, self.mesh.tensor)

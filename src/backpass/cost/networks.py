@@ -6,20 +6,18 @@ import re
 import sys
 from collections.abc import Collection, Iterator, Mapping
 from functools import cache, partial
-from types import ModuleType
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from backpass.contract.arrays import Array, is_array
-from backpass.contract.stems import no_such
 from backpass.cost.kept import Kept, Memory, _parts, _storage
-from backpass.models import encoder, gpt2, llama, seq2seq
+from backpass.cost.sizes import Network, network_of
+from backpass.models import encoder, gpt2, seq2seq
 from backpass.models.layers.recomputed import Recompute
 
 TABLES = "tables"  # the part of the constants, which all layers share
 WIDTHS = {"float16": 2, "bfloat16": 2, "float32": 4, "float64": 8}  # bytes of a number
-MODELS = {"gpt2": gpt2, "llama": llama, "encoder": encoder, "seq2seq": seq2seq}
 
 
 class Found(NamedTuple):
@@ -35,41 +33,22 @@ class Found(NamedTuple):
     others: tuple[str, ...]  # further arrays of the part in the same storage
 
 
-def model_of(config: object) -> ModuleType:
-    """Return the model of this configuration. Raises TypeError if there is none."""
-    for model in MODELS.values():
-        if isinstance(config, model.Config):
-            return model
-    raise TypeError(
-        "config: expected a Config of a model of backpass.models, or the name of a "
-        f"preset; got {type(config).__name__}"
-    )
-
-
-def model_named(name: str) -> ModuleType:
-    """Return the model of that name. Raises LookupError, with the closest name."""
-    if name not in MODELS:
-        raise LookupError(no_such("model", name, MODELS))
-    return MODELS[name]
-
-
 def inputs_of(
-    config: Any, lengths: Mapping[str, int], array: Any
+    network: Network, lengths: Mapping[str, int], array: Any
 ) -> tuple[tuple[Array, ...], Array | None]:
     """Return the inputs of a network's forward, and the gradient of its output if the
     network has no loss. ``array(shape, integer)`` creates each."""
     b, s, h = (lengths[letter] for letter in "bsh")
-    model = model_of(config)
-    if model is seq2seq:
+    if network.model is seq2seq:
         source, target = array((b, lengths["t"], h), False), array((b, s, h), False)
         return (source, target), array((b, s, h), False)
-    if model is encoder:
+    if network.model is encoder:
         return (array((b, s, h), False),), array((b, s, h), False)
     return (array((b, s), True), array((b, s), True)), None
 
 
 def forward(
-    config: Any,
+    network: Network,
     parameters: Mapping[str, Array],
     inputs: tuple[Array, ...],
     *,
@@ -80,10 +59,10 @@ def forward(
     recompute: Recompute = None,
 ) -> Any:
     """Run a model's forward, and return what it saved."""
-    model = model_of(config)
+    model, config = network
     options: dict[str, Any] = {"flash": flash, "wanted": wanted}
     options["recompute"] = recompute
-    if model in (gpt2, llama):
+    if network.has_head:
         options["chunked"] = chunked
     if dropout:
         if model is not gpt2:
@@ -92,11 +71,11 @@ def forward(
     return model.forward(parameters, *inputs, config=config, **options)[1]
 
 
-def named_parts(config: Any, saved: Any) -> Iterator[tuple[str, Any]]:
+def named_parts(network: Network, saved: Any) -> Iterator[tuple[str, Any]]:
     """Yield what each part saved, by the part's name, in the order of the forward."""
-    model = model_of(config)
+    model, config = network
     if model is seq2seq:
-        inner = named_parts(saved.encoded.config, saved.encoded)
+        inner = named_parts(Network(encoder, saved.encoded.config), saved.encoded)
         yield from ((f"encoder.{name}", part) for name, part in inner)
         yield from _stack(config.decoder_layers, saved.parts, "decoder.")
     elif model is encoder:
@@ -114,7 +93,7 @@ def _stack(
 
 
 def found(
-    config: Any, saved: Any, parameters: Mapping[str, Array]
+    network: Network, saved: Any, parameters: Mapping[str, Array]
 ) -> tuple[Found, ...]:
     """List the storages that a network's Saved keeps alive, each once; the constants
     first, then the others in the order of the forward.
@@ -123,19 +102,18 @@ def found(
     that an operation's module names as CONSTANTS. Raises TypeError for arrays of a
     library other than NumPy or PyTorch.
     """
-    each = by_storage(config, saved, parameters).values()
+    each = by_storage(network, saved, parameters).values()
     return tuple(sorted(each, key=lambda x: x.kind != "constant"))
 
 
 def by_storage(
-    config: Any, saved: Any, parameters: Mapping[str, Array]
+    network: Network, saved: Any, parameters: Mapping[str, Array]
 ) -> dict[int, Found]:
     """Return what ``found`` lists, by the key of a storage that is alive."""
-    model = model_of(config).__name__.rpartition(".")[2]
     in_memory = {_identity(array)[0] for array in parameters.values()}
     storages: dict[int, Found] = {}
-    for name, own in named_parts(config, saved):
-        for path, operation, constant, array in _leaves(own, "", model, ()):
+    for name, own in named_parts(network, saved):
+        for path, operation, constant, array in _leaves(own, "", network.family, ()):
             key, size = _identity(array)
             part, path = (TABLES, path.rpartition(".")[2]) if constant else (name, path)
             if key in storages:
@@ -177,7 +155,7 @@ def network_memory(config: Any, saved: Any, parameters: Mapping[str, Array]) -> 
     return Memory(
         tuple(
             Kept(f"{x.part}.{x.array}", x.shape, x.dtype, x.bytes, x.kind != "saved")
-            for x in found(config, saved, parameters)
+            for x in found(network_of(config), saved, parameters)
         )
     )
 

@@ -9,13 +9,12 @@ from typing import Any
 from backpass.cost.counted import Cost, count
 from backpass.cost.formulas import Flops, dimensions, formula, latex, symbolic_formula
 from backpass.cost.inputs import load
-from backpass.text.table import Cell, aligned, page
+from backpass.cost.shown import Sheet, Shown, typeset
+from backpass.text.table import Cell
 
-_HEADINGS = ("", "formula", "value", "counted", "")
 
-
-@dataclass(frozen=True)
-class Table:
+@dataclass(frozen=True, repr=False)
+class Table(Shown):
     """The formulas of one operation at one set of shapes, compared with the counts."""
 
     cost: Cost
@@ -67,18 +66,15 @@ class Table:
             ("saved bytes", kept or "no activations", "", f"{cost.saved_bytes:,}", ""),
         ]
 
-    def __repr__(self) -> str:
-        return "\n".join(
-            [self.title, *aligned([_HEADINGS, *self._rows(self.text)], right=(2, 3))]
-        )
+    def _in_text(self) -> Sheet:
+        headings = ("", "formula", "value", "counted", "")
+        return Sheet(self.title, headings, self._rows(self.text), right=(2, 3))
 
-    def _repr_html_(self) -> str:
-        set_in_mathematics = Flops(
-            *(rf"\({html.escape(formula)}\)" for formula in self.latex)
-        )
-        rows = map(_in_page, self._rows(set_in_mathematics))
-        headings = ("quantity", *_HEADINGS[1:4])
-        return page(headings, rows, caption=self.title, label=f"Cost of {self.title}")
+    def _in_page(self) -> Sheet:
+        formulas = (rf"\({html.escape(formula)}\)" for formula in self.latex)
+        rows = [*map(_in_page, self._rows(Flops(*formulas)))]
+        headings = ("quantity", "formula", "value", "counted")
+        return Sheet(self.title, headings, rows, label=f"Cost of {self.title}")
 
 
 def table(op: object, *inputs: object, **options: object) -> Table:
@@ -122,6 +118,4 @@ def _ratio(backward: int, forward: int) -> str:
 def _in_page(row: tuple[str, str, str, str, str]) -> tuple[str | Cell, ...]:
     quantity, formula, value, counted, mark = row
     shown = f"{counted} {'✓' if mark == '=' else '✗ differs' if mark else ''}".strip()
-    # The class tells a page's MathJax to typeset the cell.
-    typeset = Cell(formula, 'class="tex2jax_process"')
-    return quantity, typeset, value, shown
+    return quantity, typeset(formula), value, shown

@@ -14,7 +14,8 @@ from typing import Any, NamedTuple
 
 from backpass.contract.stems import no_such
 from backpass.cost.again import calls_again
-from backpass.cost.sizes import network, symbolic_network
+from backpass.cost.calls import calls_of, symbolic_calls
+from backpass.cost.shown import Sheet, Shown
 from backpass.cost.terms import (
     BACKWARD,
     FORWARD,
@@ -25,7 +26,6 @@ from backpass.cost.terms import (
 )
 from backpass.models.layers.calls import Part
 from backpass.models.layers.recomputed import Recompute
-from backpass.text.table import aligned, page
 
 
 class Row(NamedTuple):
@@ -88,8 +88,8 @@ def _halved(row: Row) -> Any:
     return multiplications if product.masked else 2 * multiplications
 
 
-@dataclass(frozen=True)
-class Tally:
+@dataclass(frozen=True, repr=False)
+class Tally(Shown):
     """The rows of a network at given sizes: numbers, or SymPy symbols."""
 
     name: str
@@ -156,17 +156,11 @@ class Tally:
             writer.writerow((row.part, row.repeats, term.call, term.stem, *facts))
         return out.getvalue()
 
-    def __repr__(self) -> str:
-        headings, *rows = self._table()
-        right = range(1, len(headings))
-        return "\n".join([self.name, *aligned([headings, *rows], right=right)])
+    def _in_text(self) -> Sheet:
+        return sheet_of(self.name, self.by(called), self.flops())
 
-    def _repr_html_(self) -> str:
-        headings, *rows = self._table()
-        return page(headings, rows, caption=f"{self.name}: counted FLOPs")
-
-    def _table(self) -> list[tuple[str, ...]]:
-        return table_of(self.by(called), self.flops())
+    def _in_page(self) -> Sheet:
+        return self._in_text()._replace(title=f"{self.name}: counted FLOPs")
 
 
 def called(row: Row) -> str:
@@ -179,16 +173,16 @@ def times(repeats: Any, call: str) -> str:
     return call if repeats == 1 else f"{repeats} × {call}"
 
 
-def table_of(
-    by_call: dict[str, dict[str, Any]], totals: dict[str, Any]
-) -> list[tuple[str, ...]]:
-    """Return the headings, the numbers of each call in each way, and the totals."""
+def sheet_of(
+    title: str, by_call: dict[str, dict[str, Any]], totals: dict[str, Any]
+) -> Sheet:
+    """Return the table of the numbers of each call in each way, and of the totals."""
     ways = [way for way in WAYS if way != RECOMPUTATION or totals[way] != 0]
-    rows = (
+    rows = [
         (name, *(grouped(each[way]) for way in ways))
         for name, each in {**by_call, "total": totals}.items()
-    )
-    return [("operation", *ways), *rows]
+    ]
+    return Sheet(title, ("operation", *ways), rows, right=range(1, 1 + len(ways)))
 
 
 _FACTS = ("way", "term", "reads", "m", "k", "n", "products")
@@ -227,7 +221,7 @@ def tally(
     Raises LookupError for an unknown preset; TypeError or ValueError for invalid sizes
     or options.
     """
-    of = network(config, batch, sequence, **options)
+    of = calls_of(config, batch, sequence, **options)
     return Tally(of.name, rows_of(of.parts, recompute), of.parameters)
 
 
@@ -238,7 +232,7 @@ def symbolic_tally(
     sequences of s tokens, width h, n_h heads of width d, feed-forward width f,
     vocabulary V, and L layers. ``options`` are those of ``tally``, and fields of the
     configuration, such as ``tied=True``. Raises LookupError for an unknown family."""
-    of = symbolic_network(family, **options)
+    of = symbolic_calls(family, **options)
     return Tally(of.name, rows_of(of.parts, recompute), None)
 
 

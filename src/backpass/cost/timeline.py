@@ -1,7 +1,7 @@
 """Memory over the moments of a training step: the peak is a maximum, not a sum.
 
     cost.timeline(config, batch=1, sequence=1024)  # predicted, without using the memory
-    cost.measured_timeline(config, batch=1, sequence=1024)  # measured on a real step
+    measured_timeline(config, batch=1, sequence=1024)  # measured on a real step
 
 A step is a forward, a backward, and an update by AdamW, before which the gradients may
 be clipped. Saved arrays pile up in the forward, part by part. In the backward they are
@@ -19,7 +19,7 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from backpass.contract.arrays import size
@@ -33,13 +33,12 @@ from backpass.cost.networks import (
     by_storage,
     forward,
     layer_of,
-    model_of,
     named_parts,
 )
-from backpass.cost.sizes import configuration
+from backpass.cost.shown import Sheet, Shown
+from backpass.cost.sizes import Network, network_of
 from backpass.models import seq2seq
 from backpass.models.layers.recomputed import Recompute, Segment, divided
-from backpass.text.table import aligned, page
 from backpass.training import adamw, clipping
 from backpass.training._blocks import BLOCK
 
@@ -62,8 +61,8 @@ class Moment(NamedTuple):
         return sum(self.bytes.values())
 
 
-@dataclass(frozen=True)
-class Timeline:
+@dataclass(frozen=True, repr=False)
+class Timeline(Shown):
     """The moments of a training step, in order."""
 
     title: str
@@ -85,34 +84,25 @@ class Timeline:
             if moment.phase != "update"
         )
 
-    def _rows(self) -> list[tuple[str, ...]]:
-        return [
+    def _in_text(self) -> Sheet:
+        peak = self.peak
+        title = (
+            f"{self.title}: bytes alive. The peak is {peak.total:,} bytes = "
+            f"{mebibytes(peak.total)}, in the {peak.phase} of {peak.part}"
+        )
+        rows = [
             (
                 moment.phase,
                 moment.part,
                 *(f"{moment.bytes[kind]:,}" for kind in KINDS),
                 f"{moment.total:,}",
-                "peak" if moment is self.peak else "",
+                "peak" if moment is peak else "",
             )
             for moment in self.moments
         ]
-
-    @property
-    def _caption(self) -> str:
-        peak = self.peak
-        return (
-            f"{self.title}: bytes alive. The peak is {peak.total:,} bytes = "
-            f"{mebibytes(peak.total)}, in the {peak.phase} of {peak.part}"
-        )
-
-    def __repr__(self) -> str:
-        head = ("phase", "part", *KINDS, "all", "")
+        headings = ("phase", "part", *KINDS, "all", "")
         right = range(2, 3 + len(KINDS))
-        return "\n".join([self._caption, *aligned([head, *self._rows()], right=right)])
-
-    def _repr_html_(self) -> str:
-        head = ("phase", "part", *KINDS, "all", "")
-        return page(head, self._rows(), caption=self._caption, label=self.title)
+        return Sheet(title, headings, rows, right, label=self.title)
 
 
 def timeline(
@@ -147,18 +137,18 @@ def timeline(
     bool, and ImportError without PyTorch.
     """
     check_torch("timeline")
-    config = configuration(config)
+    network = network_of(config)
     options: dict[str, Any] = {"dtype": dtype, "flash": flash, "chunked": chunked}
     options |= {"wanted": wanted, "dropout": dropout, "recompute": recompute}
-    kept = activations(config, batch, sequence, **options)
+    kept = activations(network.config, batch, sequence, **options)
     check_bool(clip=clip)
     every, _ = divided(recompute, None)
-    folded = hasattr(config, "layers") and every is None
-    runs = _equal_layers(config, wanted) if folded else []
-    few, options["wanted"] = _with_few_layers(config, wanted, runs)
+    folded = hasattr(network.config, "layers") and every is None
+    runs = _equal_layers(network, wanted) if folded else []
+    few, options["wanted"] = _with_few_layers(network, wanted, runs)
     observed = _observed(few, batch, sequence, "meta", **options, clip=clip)
     moments = _with_layers(observed, runs, kept.by_part(), WIDTHS[dtype])
-    moments = _with_states(moments, config, dtype, wanted)
+    moments = _with_states(moments, network, dtype, wanted)
     return Timeline(f"{kept.title}, predicted", tuple(moments))
 
 
@@ -182,14 +172,15 @@ def measured_timeline(
     arguments and the errors are those of ``timeline``.
     """
     check_torch("measured_timeline")
-    config = configuration(config)
+    network = network_of(config)
     check_bool(clip=clip)
     options: dict[str, Any] = {"dtype": dtype, "flash": flash, "chunked": chunked}
     options |= {"wanted": wanted, "dropout": dropout, "recompute": recompute}
     options |= {"clip": clip}
-    moments = _observed(config, batch, sequence, device, **options)
-    name = model_of(config).__name__.rpartition(".")[2]
-    return Timeline(f"{name} in {dtype}, measured on {device}", tuple(moments))
+    moments = _observed(network, batch, sequence, device, **options)
+    return Timeline(
+        f"{network.family} in {dtype}, measured on {device}", tuple(moments)
+    )
 
 
 class _Watched(list):
@@ -223,7 +214,7 @@ class _Watched(list):
 
 
 def _observed(
-    config: Any,
+    network: Network,
     batch: int,
     sequence: int | tuple[int, int],
     device: str,
@@ -236,7 +227,7 @@ def _observed(
     device "meta", clipping and the update do not run."""
     from backpass.cost.live import Live
 
-    parameters, inputs, given = random_arrays(config, batch, sequence, device, dtype)
+    parameters, inputs, given = random_arrays(network, batch, sequence, device, dtype)
     half, wanted = WIDTHS[dtype] < WIDTHS["float32"], options["wanted"]
     chosen = [name for name in parameters if wanted is None or name in wanted]
     updated = parameters
@@ -269,12 +260,12 @@ def _observed(
     add("inputs", (*inputs, *given))
     start = len(live.events)
     with live:
-        saved = forward(config, parameters, inputs, **options)
+        saved = forward(network, parameters, inputs, **options)
         created = {
             n: max(at, start) for at, (n, size) in enumerate(live.events) if size > 0
         }
         begun: dict[str, int] = {}
-        for key, x in by_storage(config, saved, parameters).items():
+        for key, x in by_storage(network, saved, parameters).items():
             number = live.number_of(key)
             if x.kind != "parameter":
                 kinds[number] = "inputs" if x.kind == "constant" else "saved"
@@ -285,8 +276,8 @@ def _observed(
         if marks:  # parts before the first that saves an array count as that one
             marks[0] = (start, *marks[0][1:])
 
-        saved = _watched(config, saved, mark, saved_again)
-        found = model_of(config).backward(*given, saved)
+        saved = _watched(network, saved, mark, saved_again)
+        found = network.model.backward(*given, saved)
         gradients = found if isinstance(found, dict) else found[-1]
         del found
         of_gradients = {live.number(x) for x in gradients.values()}
@@ -302,13 +293,13 @@ def _observed(
     return list(_moments(live.events, start, marks, kinds, of_gradients))
 
 
-def _watched(config: Any, saved: Any, *calls: Callable[..., None]) -> Any:
+def _watched(network: Network, saved: Any, *calls: Callable[..., None]) -> Any:
     """Return what a forward saved, in lists that make the ``calls`` of ``_Watched``
     when backward takes a part from them."""
-    if model_of(config) is not seq2seq:
-        names = [name for name, _ in named_parts(config, saved) if name != "loss"]
+    if network.model is not seq2seq:
+        names = [name for name, _ in named_parts(network, saved) if name != "loss"]
         return saved._replace(parts=_Watched(saved.parts, names, *calls))
-    names = [name for name, _ in named_parts(config, saved)]
+    names = [name for name, _ in named_parts(network, saved)]
     of_encoder = names[: len(saved.encoded.parts)]
     encoded = saved.encoded
     encoded = encoded._replace(parts=_Watched(encoded.parts, of_encoder, *calls))
@@ -370,16 +361,16 @@ class _Layers(NamedTuple):
         return [*numbers] if len(numbers) <= FEW else [*numbers[: FEW - 1], numbers[-1]]
 
 
-def _equal_layers(config: Any, wanted: Collection[str] | None) -> list[_Layers]:
+def _equal_layers(network: Network, wanted: Collection[str] | None) -> list[_Layers]:
     """Return the runs of equal layers of a stack.
 
     The same parameters are wanted in equal layers. Also, a wanted parameter precedes
     all of them or none, so that their backward passes a gradient on or does not.
     """
-    shapes = model_of(config).parameter_shapes(config)
-    own: list[dict[str, int]] = [{} for _ in range(config.layers)]
-    first, stack = config.layers, ""  # the first layer that passes no gradient on
-    for name, shape in shapes.items():
+    layers = network.config.layers
+    own: list[dict[str, int]] = [{} for _ in range(layers)]
+    first, stack = layers, ""  # the first layer that passes no gradient on
+    for name, shape in network.shapes.items():
         place = _LAYER.fullmatch(name)
         stack = place[1] if place else stack
         if wanted is not None and name not in wanted:
@@ -389,7 +380,7 @@ def _equal_layers(config: Any, wanted: Collection[str] | None) -> list[_Layers]:
         first = min(first, int(place[2]) if place else -1 if not stack else first)
     found = []
     for (_, names), group in itertools.groupby(
-        range(config.layers), key=lambda i: (i > first, [*own[i]])
+        range(layers), key=lambda i: (i > first, [*own[i]])
     ):
         numbers = [*group]
         whole = range(numbers[0], numbers[-1] + 1)
@@ -398,12 +389,12 @@ def _equal_layers(config: Any, wanted: Collection[str] | None) -> list[_Layers]:
 
 
 def _with_few_layers(
-    config: Any, wanted: Collection[str] | None, runs: Sequence[_Layers]
-) -> tuple[Any, Collection[str] | None]:
+    network: Network, wanted: Collection[str] | None, runs: Sequence[_Layers]
+) -> tuple[Network, Collection[str] | None]:
     """Return a network of the layers that run, and its parameters that are wanted."""
     if not runs:
-        return config, wanted
-    few = replace(config, layers=sum(len(each.run) for each in runs))
+        return network, wanted
+    few = network.having(layers=sum(len(each.run) for each in runs))
     if wanted is None:
         return few, None
     names = [name for name in wanted if not _LAYER.fullmatch(name)]
@@ -460,22 +451,28 @@ def _plus(moment: Moment, part: str, saved: int, gradients: int) -> Moment:
 
 
 def _with_states(
-    moments: Iterable[Moment], config: Any, dtype: str, wanted: Collection[str] | None
+    moments: Iterable[Moment],
+    network: Network,
+    dtype: str,
+    wanted: Collection[str] | None,
 ) -> Iterator[Moment]:
     """Yield the moments with all parameters and all states of the optimiser, and those
     of the update with its working memory."""
-    bytes_of = {x.what: x.bytes for x in shares_of_parameters(config, dtype, wanted)}
+    bytes_of = {x.what: x.bytes for x in shares_of_parameters(network, dtype, wanted)}
     parameters, _ = bytes_of.pop("weights"), bytes_of.pop("gradients")
     there = {"parameters": parameters, "optimiser": sum(bytes_of.values())}
     for moment in moments:
         own = moment.bytes | there
         if moment.phase == "update":
-            own["working"] = _update_bytes(moment.part, config, dtype, wanted)
+            own["working"] = _update_bytes(moment.part, network.shapes, dtype, wanted)
         yield moment._replace(bytes=own)
 
 
 def _update_bytes(
-    part: str, config: Any, dtype: str, wanted: Collection[str] | None
+    part: str,
+    shapes: Mapping[str, tuple[int, ...]],
+    dtype: str,
+    wanted: Collection[str] | None,
 ) -> int:
     """Return the working memory of AdamW's update or of clipping, which run parameter
     by parameter, and through a large parameter block by block."""
@@ -483,7 +480,6 @@ def _update_bytes(
 
     from backpass.cost.live import Live
 
-    shapes = model_of(config).parameter_shapes(config)
     names = shapes if wanted is None else wanted
     most = min(max((size(shapes[name]) for name in names), default=0), 2 * BLOCK)
     wide = torch.float64 if dtype == "float64" else torch.float32

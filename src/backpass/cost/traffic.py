@@ -24,9 +24,10 @@ from backpass.contract.shapes import axis_length, parse
 from backpass.contract.stems import no_such
 from backpass.contract.values import check_one_of
 from backpass.cost.again import calls_again
+from backpass.cost.calls import calls_of, symbolic_calls
 from backpass.cost.networks import WIDTHS
-from backpass.cost.sizes import network, symbolic_network
-from backpass.cost.tally import table_of, times
+from backpass.cost.shown import Sheet, Shown
+from backpass.cost.tally import sheet_of, times
 from backpass.cost.terms import (
     BACKWARD,
     FORWARD,
@@ -36,7 +37,6 @@ from backpass.cost.terms import (
 )
 from backpass.models.layers.calls import Call, Part
 from backpass.models.layers.recomputed import Recompute
-from backpass.text.table import aligned, page
 
 # What an array holds: numbers of the network's dtype; the same, but float32 for half
 # precision; integers; booleans.
@@ -271,8 +271,8 @@ def _stem(each: Call) -> str:
     return each.operation.__name__.rpartition(".")[2]
 
 
-@dataclass(frozen=True)
-class Traffic:
+@dataclass(frozen=True, repr=False)
+class Traffic(Shown):
     """The bytes that a network moves at given sizes: integers or SymPy expressions."""
 
     name: str
@@ -309,18 +309,12 @@ class Traffic:
             for group in groups
         }
 
-    def __repr__(self) -> str:
-        headings, *rows = self._table()
-        right = range(1, len(headings))
-        return "\n".join([self.name, *aligned([headings, *rows], right=right)])
-
-    def _repr_html_(self) -> str:
-        headings, *rows = self._table()
-        return page(headings, rows, caption=f"{self.name}: bytes read and written")
-
-    def _table(self) -> list[tuple[str, ...]]:
+    def _in_text(self) -> Sheet:
         by_call = self.by(lambda row: times(row.repeats, row.access.call))
-        return table_of(by_call, self.bytes())
+        return sheet_of(self.name, by_call, self.bytes())
+
+    def _in_page(self) -> Sheet:
+        return self._in_text()._replace(title=f"{self.name}: bytes read and written")
 
 
 def traffic(
@@ -339,7 +333,7 @@ def traffic(
     arguments are those of ``cost.tally``, and so are the errors. Also raises ValueError
     for an unknown dtype.
     """
-    of = network(config, batch, sequence, **options)
+    of = calls_of(config, batch, sequence, **options)
     return Traffic(f"{of.name}, {dtype}", rows_of(of.parts, dtype, recompute))
 
 
@@ -352,7 +346,7 @@ def symbolic_traffic(
 ) -> Traffic:
     """Return the same for a family of models, in the SymPy symbols of
     ``cost.symbolic_tally``, and S for the number of positions."""
-    of = symbolic_network(family, **options)
+    of = symbolic_calls(family, **options)
     return Traffic(f"{of.name}, {dtype}", rows_of(of.parts, dtype, recompute))
 
 

@@ -38,3 +38,5 @@ inputs. The parameters of both have the names of PyTorch's modules, without a pr
 A model only composes operations and layers, which ``backpass.models.layers`` describes.
 ``backward`` frees what each layer saved as soon as it has used it, so it can run once.
 """
+
+__all__ = ["encoder", "gpt2", "layers", "llama", "seq2seq"]

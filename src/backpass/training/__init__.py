@@ -25,3 +25,19 @@ of the parameters or of the gradients. A step is::
 
 ``backpass train`` and ``backpass sample`` are these modules on the command line.
 """
+
+__all__ = [
+    "accumulation",
+    "adamw",
+    "batches",
+    "clipping",
+    "formats",
+    "initial",
+    "muon",
+    "run",
+    "sampling",
+    "scaling",
+    "schedule",
+    "states",
+    "texts",
+]

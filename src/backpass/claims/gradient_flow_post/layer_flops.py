@@ -15,6 +15,7 @@ from backpass.claims.evidence import (
     Evidence,
 )
 from backpass.claims.record import claim
+from backpass.cost.duration import MACHINES
 
 # Rows of [M, K] @ [K, N], or of one such product for each head, at full size.
 PRODUCTS = {
@@ -323,7 +324,7 @@ def F406(it: Evidence) -> None:
 @claim("§6.1, throughput", TRUE, topic="time", page="cost/time")
 def F407(it: Evidence) -> None:
     """Eight H100 at half of their 989 TFLOP/s compute 3,956 TFLOP/s."""
-    rate = cost.MACHINES["h100"].product_rate("bfloat16") / TERA
+    rate = MACHINES["h100"].product_rate("bfloat16") / TERA
     it.as_printed(int(rate) == PEAK == 989 and 8 * PEAK * 0.5 == 3956)
 
 
@@ -333,7 +334,7 @@ def F408(it: Evidence) -> None:
 
     The peak is 7,912. 3,956 is what is reached at a utilisation of a half.
     """
-    peak = 8 * int(cost.MACHINES["h100"].product_rate("bfloat16") / TERA)
+    peak = 8 * int(MACHINES["h100"].product_rate("bfloat16") / TERA)
     it.as_printed(peak == 3956)
     it.right(peak == 7912 == 2 * 3956)
 
