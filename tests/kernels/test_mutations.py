@@ -173,7 +173,7 @@ HEAD = {
     "leading": (),
     "options": {"tile": 16, "causal": True, "causal_variant": "lower_right"},
 }
-OF_SCORES = ("LOG2_SCALE", "OF_CAP", "LOG2_CAP", "LOG2_E", "UNIT")
+OF_SCORES = ("SCALE", "CAP", "LOG2_E")
 ONE_ROW = "With rows in pieces a program has one row; the entry below has several."
 ONE_PIECE = (
     "A row that is one piece is summed once, and nothing before it; the entry above has several pieces."
@@ -687,7 +687,8 @@ TABLE = [
             "divisor",
             "lse",
             "sink",
-            *OF_SCORES,
+            "LOG2_E",
+            "UNIT",
         ),
         **HEAD,
         also=lambda kernel: weights_of_high_scores_are_right(kernel) and capped_scores_are_right(kernel),
@@ -705,14 +706,24 @@ TABLE = [
     Changed(
         "flash_attention",
         "flash_attention_tiles.cap_and_bias",
-        ("scores", "t", "bias", *OF_SCORES[:-1]),
+        ("scores", "t", "bias", *OF_SCORES),
         **HEAD,
         also=capped_scores_are_right,
         equivalent={
-            "scores * LOG2_SCALE → t * LOG2_SCALE": "Without a softcap both are the products.",
-            "scores * OF_CAP → t * OF_CAP": "Before the softcap both are the products.",
+            "scores * (SCALE * LOG2_E) → t * (SCALE * LOG2_E)": "Without a softcap both are the products.",
+            "scores * (SCALE / CAP) → t * (SCALE / CAP)": "Before the softcap both are the products.",
             "scores.dtype → t.dtype": "Both have one dtype.",
         },
+    ),
+    Changed(
+        "flash_attention",
+        "flash_attention_tiles.scores_of",
+        ("x", "y", "scores", "lse", "UNIT"),
+        **HEAD,
+        also=capped_scores_are_right,
+    ),
+    Changed(
+        "flash_attention", "flash_attention_tiles.unit_of", OF_SCORES, **HEAD, also=capped_scores_are_right
     ),
     Changed("flash_attention", "flash_attention_tiles.hide", ("scores", "mask"), **HEAD, least=1),
     Changed(
@@ -724,7 +735,6 @@ TABLE = [
             "dy",
             "v",
             "lse",
-            "scores",
             "logs",
             "a",
             "da",
@@ -734,7 +744,6 @@ TABLE = [
             "dv",
             "SCALE",
             "t",
-            *OF_SCORES,
         ),
         **HEAD,
         also=capped_scores_are_right,
@@ -748,7 +757,6 @@ TABLE = [
             "dy",
             "v",
             "lse",
-            "scores",
             "logs",
             "a",
             "da",
@@ -757,7 +765,6 @@ TABLE = [
             "dq",
             "SCALE",
             "t",
-            *OF_SCORES,
         ),
         **HEAD,
         also=capped_scores_are_right,

@@ -18,9 +18,8 @@ from __future__ import annotations
 
 import math
 import operator
-import sys
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from linecache import getline
 from numbers import Real
 from pathlib import Path
@@ -28,64 +27,38 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from backpass.interpreters import closed_world
-from backpass.interpreters.closed_world import BOOL, INT64, DType, _reduced_last
-
-# The unit roundoff: half of machine epsilon.
-UNIT = {"float32": 2.0**-24, "float16": 2.0**-11, "bfloat16": 2.0**-8}
-# The error below the smallest normal number: half the spacing there or, where such
-# numbers are flushed to 0, the number itself.
-TINY = {"float32": 2.0**-126, "float16": 2.0**-25, "bfloat16": 2.0**-126}
-# Numbers from here on are infinite.
-LARGEST = {"float32": 2.0**128, "float16": 2.0**16, "bfloat16": 2.0**128}
-BITS = {"float32": 24, "float16": 11, "bfloat16": 8}
-# The roundings of exp, log, tanh, erf, sin and cos. Arithmetic and sqrt have one.
-FUNCTION_UNITS = 4
-SHORT = ("float16", "bfloat16")
-# The rounding in these files is attributed to the line that calls them.
-_HELPERS = (
-    str(Path(__file__).parent),
-    str(Path(__file__).parents[1] / "contract" / "arrays.py"),
+from backpass.interpreters.array import BOOL, INT64, RELATIONS
+from backpass.interpreters.bounds import Array, Bounds, wider
+from backpass.interpreters.closed_world import reduced_last
+from backpass.interpreters.formats import (
+    BITS,
+    FLOATS,
+    LARGEST,
+    SHORT,
+    TINY,
+    UNIT,
+    rounded,
 )
 
+__all__ = [
+    "BITS",
+    "LARGEST",
+    "SHORT",
+    "TINY",
+    "UNIT",
+    "Array",
+    "Line",
+    "Namespace",
+    "array",
+    "by_line",
+    "rounded",
+    "run",
+    "xp",
+]
 
-@dataclass(frozen=True)
-class _Float(DType):
-    """A floating-point type.
 
-    ``factor_of`` is a 16-bit type that represents the numbers up to a constant factor.
-    They are not rounded again as operands of a tensor core, because a kernel may apply
-    the factor after the product.
-    """
-
-    factor_of: str | None = field(default=None, compare=False)
-
-
-_FLOATS = {name: _Float(name, "real floating") for name in UNIT}
-
-
-class Array(closed_world.Array):
-    """Float64 values with errors: ``d``, the worst case, and ``squares``, p squared.
-
-    Both are arrays of the same shape. Integers and booleans are exact.
-    """
-
-    __slots__ = ("d", "squares")
-
-    def __init__(self, values, dtype, xp, d=None, squares=None):
-        super().__init__(values, dtype, xp)
-        self.d = np.broadcast_to(0.0, values.shape) if d is None else d
-        self.squares = (
-            np.broadcast_to(0.0, values.shape) if squares is None else squares
-        )
-
-    @property
-    def p(self) -> np.ndarray:
-        return np.sqrt(self.squares)
-
-    def to_numpy(self) -> np.ndarray:
-        """Return a copy of the values, computed without rounding."""
-        return self._values.copy()
+# The roundings of exp, log, tanh, erf, sin and cos. Arithmetic and sqrt have one.
+FUNCTION_UNITS = 4
 
 
 class Line(NamedTuple):
@@ -96,107 +69,8 @@ class Line(NamedTuple):
     shares: tuple[float, ...]
 
 
-class Namespace(closed_world.Namespace):
-    """The functions of a rounding array.
-
-    ``units`` replaces a type's unit roundoff: a machine that truncates has twice the
-    usual one. With ``operands``, each factor of a matrix product is first rounded to
-    that 16-bit type, as for tensor cores. With ``short_sums``, every partial sum of
-    16-bit numbers is rounded to 16 bits, as NumPy does where it adds rows. With
-    ``inverses``, dividing by a Python number is multiplying by its inverse in float32,
-    as PyTorch does on a GPU. Without ``random`` there is no ``p``, which halves the
-    time.
-    """
-
-    float32, float16, bfloat16 = (
-        _FLOATS[name] for name in ("float32", "float16", "bfloat16")
-    )
-
-    def __init__(
-        self,
-        units: dict[str, float] | None = None,
-        operands: str | None = None,
-        short_sums: bool = False,
-        inverses: bool = False,
-        random: bool = True,
-    ):
-        self.__name__ = "backpass.interpreters.rounding"
-        self.pi = math.pi
-        self.dtype = self.float32  # the default of zeros and ones
-        self._units = UNIT | (units or {})
-        self._operands = operands
-        self._short_sums = short_sums
-        self._inverses = inverses
-        self._random = random
-        # The lines that round, in order, if they are to be recorded.
-        self._lines: dict[tuple[str, int], None] | None = None
-        # The only line that rounds; None if all do.
-        self._only: tuple[str, int] | None = None
-
-    def array(self, values: object, dtype: str) -> Array:
-        """Return ``values`` rounded to ``dtype``, which count as exact from there on.
-
-        Integers and booleans are not rounded. Raises ValueError for an unknown
-        ``dtype``.
-        """
-        if dtype not in UNIT:
-            raise ValueError(f"dtype: expected {', '.join(UNIT)}; got {dtype!r}")
-        values = np.asarray(values)
-        if values.dtype.kind in "biu":
-            return self.asarray(values)
-        return self.wrap(rounded(values.astype(np.float64), dtype), _FLOATS[dtype])
-
-    # Creating arrays.
-
-    def wrap(self, values, dtype, d=None, squares=None) -> Array:
-        return Array(np.asarray(values), dtype, self, d, squares)
-
-    def asarray(self, values, *, dtype=None, device=None) -> Array:
-        if device not in (None, Array.device):
-            raise ValueError(f"device: expected {Array.device!r}; got {device!r}")
-        if isinstance(values, closed_world.Array):
-            own = self._own(values)
-            return own if dtype in (None, own.dtype) else self.astype(own, dtype)
-        plain = np.asarray(values)
-        if plain.dtype.kind in "biu" and dtype in (None, BOOL, INT64):
-            dtype = dtype or (BOOL if plain.dtype.kind == "b" else INT64)
-            return self.wrap(plain.astype(closed_world._STORAGE[dtype]), dtype)
-        if plain.dtype.kind not in "biuf" or dtype not in (None, *_FLOATS.values()):
-            raise TypeError(
-                f"cannot make an array of {dtype or self.dtype} from NumPy's {plain.dtype}"
-            )
-        dtype = dtype or self.dtype
-        values = plain.astype(np.float64)
-        with np.errstate(invalid="ignore"):
-            off = np.abs(
-                np.where(np.isfinite(values), rounded(values, dtype.name) - values, 0.0)
-            )
-        return self.wrap(values, dtype, off, off * off)
-
-    def full(self, shape, value, *, dtype=None, device=None) -> Array:
-        one = self.asarray(value, dtype=dtype, device=device)
-        if one.ndim:
-            raise TypeError(
-                f"value: expected a single number; got shape {list(one.shape)}"
-            )
-        shape = shape if isinstance(shape, tuple) else (shape,)
-        return self._own(self.broadcast_to(one, shape))
-
-    def astype(self, x: closed_world.Array, dtype: DType) -> Array:
-        x = self._own(x)
-        if x.dtype == dtype:
-            return x
-        if dtype == INT64 and x.dtype == BOOL:
-            return self.wrap(x._values.astype(np.int64), INT64)
-        if dtype not in _FLOATS.values():
-            raise TypeError(f"{self.__name__} cannot convert {x.dtype} to {dtype}")
-        if x.dtype not in _FLOATS.values():
-            return self.wrap(x._values.astype(np.float64), dtype)
-        if x.dtype.name in SHORT and dtype == self.float32:
-            return self.wrap(
-                x._values, replace(dtype, factor_of=x.dtype.name), x.d, x.squares
-            )
-        return self._rounded(x._values, dtype, x.d, lambda: x.squares)
+class Namespace(Bounds):
+    """The functions of a rounding array."""
 
     # Arithmetic: the propagated error of the operands, then the rounding of the result.
 
@@ -215,7 +89,7 @@ class Namespace(closed_world.Namespace):
             exact = any(not (x._values.any() or x.d.any()) for x in (a, b))  # adding 0
             return self._rounded(
                 v,
-                _wider(a, b),
+                wider(a, b),
                 a.d + b.d,
                 lambda: a.squares + b.squares,
                 0 if exact else 1,
@@ -228,7 +102,7 @@ class Namespace(closed_world.Namespace):
         with np.errstate(all="ignore"):
             p, q = np.abs(a._values), np.abs(b._values)
             d = p * b.d + a.d * q + a.d * b.d
-            dtype = _wider(a, b)
+            dtype = wider(a, b)
             # The factor beside a constant.
             other = a if b.ndim == 0 else b if a.ndim == 0 else None
             if other is not None and dtype == self.float32:
@@ -250,7 +124,7 @@ class Namespace(closed_world.Namespace):
             d = np.where(b.d < q, (a.d + np.abs(v) * b.d) / (q - b.d), np.inf)
             d = np.where(np.isinf(q), 0.0, d)
             squares = lambda: (a.squares + v * v * b.squares) / (q * q)  # noqa: E731
-            return self._rounded(v, _wider(a, b), d, squares)
+            return self._rounded(v, wider(a, b), d, squares)
 
     def _multiply_by_inverse(self, a, number) -> Array:
         a, b = self._pair(a, number)
@@ -259,11 +133,18 @@ class Namespace(closed_world.Namespace):
             off = np.abs(a._values) * np.abs(np.float64(np.float32(inverse)) - inverse)
             d = a.d * np.abs(inverse) + off
             squares = lambda: a.squares * inverse**2 + off**2  # noqa: E731
-            return self._rounded(a._values * inverse, _wider(a, b), d, squares)
+            return self._rounded(a._values * inverse, wider(a, b), d, squares)
 
     def negative(self, x) -> Array:
-        x = self._own(x, INT64, *_FLOATS.values())
+        x = self._own(x, INT64, *FLOATS.values())
         return self.wrap(-x._values, x.dtype, x.d, x.squares)
+
+    def _of_integers(self, operation: Callable, a: Array, b: Array) -> Array:
+        if a.dtype == BOOL:
+            raise TypeError(
+                "arithmetic needs numbers; got booleans; use where to choose by them"
+            )
+        return self.wrap(operation(a._values, b._values), INT64)
 
     # Functions: the slope at the value, and the largest effect of an error d.
 
@@ -313,7 +194,7 @@ class Namespace(closed_world.Namespace):
         )
 
     def _function(self, x, function, slope, most, units=FUNCTION_UNITS) -> Array:
-        x = self._own(x, *_FLOATS.values())
+        x = self._own(x, *FLOATS.values())
         with np.errstate(all="ignore"):
             v = function(x._values)
             d = np.where(x.d == 0, 0.0, most(x._values, v, x.d))
@@ -322,13 +203,13 @@ class Namespace(closed_world.Namespace):
                 grown = slope(x._values, v) ** 2 * x.squares
                 return np.where(x.squares == 0, 0.0, grown)
 
-            return self._rounded(v, _FLOATS[x.dtype.name], d, squares, units)
+            return self._rounded(v, FLOATS[x.dtype.name], d, squares, units)
 
     def sum(self, x, /, *, axis=None, keepdims=False) -> Array:
-        x = self._own(x, INT64, *_FLOATS.values())
+        x = self._own(x, INT64, *FLOATS.values())
 
         def total(values: np.ndarray) -> np.ndarray:
-            terms, kept = _reduced_last(values, axis)
+            terms, kept = reduced_last(values, axis)
             found = np.asarray(terms.sum(axis=-1))
             return found.reshape(kept) if keepdims else found
 
@@ -345,8 +226,8 @@ class Namespace(closed_world.Namespace):
             )
 
     def matmul(self, a, b) -> Array:
-        a, b = self._own(a, *_FLOATS.values()), self._own(b, *_FLOATS.values())
-        dtype = _wider(a, b)
+        a, b = self._own(a, *FLOATS.values()), self._own(b, *FLOATS.values())
+        dtype = wider(a, b)
         if self._operands and dtype == self.float32:
             a, b = (self._as_operand(x) for x in (a, b))
         A, B = np.abs(a._values), np.abs(b._values)
@@ -362,7 +243,7 @@ class Namespace(closed_world.Namespace):
 
     def scatter_add(self, rows, index, length) -> Array:
         rows, index = (
-            self._own(rows, *_FLOATS.values()),
+            self._own(rows, *FLOATS.values()),
             self._own(index, INT64)._values,
         )
 
@@ -384,14 +265,14 @@ class Namespace(closed_world.Namespace):
     # Comparing and choosing, by the values alone.
 
     def max(self, x, /, *, axis=None, keepdims=False) -> Array:
-        x = self._own(x, INT64, *_FLOATS.values())
-        values, kept = _reduced_last(x._values, axis)
+        x = self._own(x, INT64, *FLOATS.values())
+        values, kept = reduced_last(x._values, axis)
         if values.shape[-1] == 0:
             raise ValueError("max needs at least one element; got none")
         at = values.argmax(axis=-1)[..., None]
         v = np.take_along_axis(values, at, axis=-1)
         d, squares = (
-            _reduced_last(np.asarray(part), axis)[0] for part in (x.d, x.squares)
+            reduced_last(np.asarray(part), axis)[0] for part in (x.d, x.squares)
         )
         with np.errstate(all="ignore"):
             d = (values + d).max(axis=-1, keepdims=True) - v
@@ -411,146 +292,7 @@ class Namespace(closed_world.Namespace):
         )
         v, d, squares = parts
         return self.wrap(
-            v, a.dtype if a.dtype in (BOOL, INT64) else _wider(a, b), d, squares
-        )
-
-    # What the functions above share.
-
-    def _rounded(
-        self, v, dtype, d, squares: Callable[[], np.ndarray | None], units: float = 1
-    ) -> Array:
-        """Return ``v`` with the propagated errors and those of ``units`` roundings.
-
-        ``squares`` is called only if there is a ``p``, and returns its squares then.
-        """
-        u, tiny = self._own_error(dtype.name)
-        size = np.abs(v)
-        random: np.ndarray | None = None
-        with np.errstate(all="ignore"):
-            if self._random:
-                propagated = squares()
-                assert propagated is not None
-                random = propagated + (units * (u * size + tiny)) ** 2
-            d = d + units * (u * (size + d) + tiny)
-            largest = (size + d).max(initial=0.0)
-        # Infinite, unknown, or beyond the largest number.
-        if not largest < LARGEST[dtype.name]:
-            d, random = _without_bound(v, d, random, LARGEST[dtype.name])
-        return self.wrap(v, dtype, d, random)
-
-    def _accumulated(
-        self, v, dtype, count, products, terms, squares_of_terms, d, squares
-    ) -> Array:
-        """Return a sum of ``count`` terms, each with ``products`` roundings.
-
-        The order is arbitrary: at worst, each term takes part in ``count − 1``
-        additions. Half precision is added in float32, unless ``short_sums`` is set;
-        that of matrix products always is.
-        """
-        short = dtype.name in SHORT and not (self._short_sums and not products)
-        wide = "float32" if short else dtype.name
-        u, tiny = self._own_error(wide)
-        random: np.ndarray | None = None
-        with np.errstate(all="ignore"):
-            roundings = np.maximum(count - 1, 0) + products
-            d = d + np.expm1(roundings * np.log1p(u)) * terms + products * count * tiny
-            if self._random:  # partial sums in a random order
-                added = np.where(
-                    np.greater(count, 1),
-                    count * (v * v / 3 + squares_of_terms() / 6),
-                    0.0,
-                )
-                random = squares() + u * u * (added + products * squares_of_terms())
-        d, random = _without_bound(v, d, random, np.inf)
-        if wide == dtype.name:
-            return self.wrap(v, dtype, d, random)
-        return self._rounded(v, dtype, d, lambda: random)
-
-    def _as_operand(self, x: Array) -> Array:
-        """Round ``x`` to the 16-bit type of operands, unless it already has 16 bits."""
-        assert isinstance(x.dtype, _Float) and self._operands is not None
-        if x.dtype.name in SHORT or x.dtype.factor_of:
-            return x
-        short = self._rounded(
-            x._values, _FLOATS[self._operands], x.d, lambda: x.squares
-        )
-        return self.wrap(x._values, self.float32, short.d, short.squares)
-
-    def _own_error(self, dtype: str) -> tuple[float, float]:
-        """Return the unit roundoff and the smallest error at the line that is running.
-
-        They are 0 if only a different line is to round.
-        """
-        if self._lines is not None:
-            frame = sys._getframe(1)
-            while frame.f_code.co_filename.startswith(_HELPERS):
-                assert frame.f_back is not None  # the caller is in another file
-                frame = frame.f_back
-            line = frame.f_code.co_filename, frame.f_lineno
-            self._lines[line] = None
-            if self._only not in (None, line):
-                return 0.0, 0.0
-        return self._units[dtype], TINY[dtype]
-
-    def _of_integers(self, operation: Callable, a: Array, b: Array) -> Array:
-        if a.dtype == BOOL:
-            raise TypeError(
-                "arithmetic needs numbers; got booleans; use where to choose by them"
-            )
-        return self.wrap(operation(a._values, b._values), INT64)
-
-    def _own(self, x: object, *dtypes: DType) -> Array:
-        own = super()._own(x, *dtypes)
-        assert isinstance(own, Array)  # `wrap` makes no others
-        return own
-
-    def _pair(self, a, b) -> tuple[Array, Array]:
-        """Return both as arrays.
-
-        A Python scalar is rounded to float32, in which PyTorch computes in half
-        precision.
-        """
-        if not isinstance(a, Array):
-            a = self._beside(a, self._own(b))
-        elif not isinstance(b, Array):
-            b = self._beside(b, self._own(a))
-        a, b = self._own(a), self._own(b)
-        if a.dtype.kind != b.dtype.kind:
-            raise TypeError(
-                "expected two arrays of the same kind of dtype; "
-                f"got {a.dtype} and {b.dtype}"
-            )
-        return a, b
-
-    def _beside(self, value: object, other: closed_world.Array) -> Array:
-        if other.dtype not in _FLOATS.values():
-            return self._own(super()._beside(value, other))
-        if isinstance(value, (bool, np.ndarray)) or not isinstance(value, Real):
-            raise TypeError(
-                f"expected an array of {self.__name__} or a number; "
-                f"got {type(value).__name__}"
-            )
-        number = self.asarray(float(value), dtype=self.float32)
-        return self.wrap(number._values, other.dtype, number.d, number.squares)
-
-    def _moved(self, x, move: Callable, *how) -> Array:
-        x = self._own(x)
-        if x.dtype in (BOOL, INT64):
-            return self.wrap(move(x._values, *how), x.dtype)
-        return self.wrap(
-            *(move(x._values, *how), x.dtype),
-            *(np.asarray(move(e, *how)) for e in (x.d, x.squares)),
-        )
-
-    def _joined(
-        self, join: Callable, arrays: Sequence[closed_world.Array], axis: int
-    ) -> Array:
-        joined = super()._joined(join, arrays, axis)
-        d, squares = (
-            join([getattr(x, e) for x in arrays], axis=axis) for e in ("d", "squares")
-        )
-        return self.wrap(
-            joined._values, _FLOATS.get(joined.dtype.name, joined.dtype), d, squares
+            v, a.dtype if a.dtype in (BOOL, INT64) else wider(a, b), d, squares
         )
 
 
@@ -563,29 +305,8 @@ def _relation(relation: Callable) -> Callable:
     return function
 
 
-for _symbol, _name in closed_world._RELATIONS.items():
+for _symbol, _name in RELATIONS.items():
     setattr(Namespace, _name, _relation(getattr(operator, _symbol)))
-
-
-def _without_bound(
-    v, d, squares, largest: float
-) -> tuple[np.ndarray, np.ndarray | None]:
-    """Return the errors for values that may be infinite or NaN.
-
-    The error of such a value is 0, because it is compared as such. There is no bound
-    (∞) where the worst case is unknown or reaches ``largest``.
-    """
-    finite = np.isfinite(v)
-    with np.errstate(invalid="ignore"):
-        d = np.where(finite, np.where(np.abs(v) + d < largest, d, np.inf), 0.0)
-    if squares is not None:
-        squares = np.where(finite & ~np.isnan(squares), squares, 0.0)
-    return d, squares
-
-
-def _wider(a: Array, b: Array) -> DType:
-    """Return the dtype of a result: float32 if the two differ."""
-    return _FLOATS[a.dtype.name if a.dtype == b.dtype else "float32"]
 
 
 def _erf(x: np.ndarray) -> np.ndarray:
@@ -593,18 +314,6 @@ def _erf(x: np.ndarray) -> np.ndarray:
 
 
 _erf_each = np.frompyfunc(math.erf, 1, 1)
-
-
-def rounded(values: np.ndarray, dtype: str) -> np.ndarray:
-    """Round float64 numbers to the nearest of ``dtype``."""
-    if dtype != "bfloat16":
-        with np.errstate(over="ignore"):
-            return values.astype(dtype).astype(np.float64)
-    fraction, exponent = np.frexp(values)
-    # There are fewer bits below the smallest normal number.
-    bits = BITS[dtype] + np.minimum(exponent + 125, 0)
-    short = np.ldexp(np.rint(np.ldexp(fraction, bits)), exponent - bits)
-    return np.where(np.abs(short) < LARGEST[dtype], short, np.copysign(np.inf, values))
 
 
 xp = Namespace()

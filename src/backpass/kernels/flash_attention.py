@@ -42,20 +42,24 @@ from backpass.contract.values import (
     checked_cap,
 )
 from backpass.kernels import interpreted
+from backpass.kernels.flash_attention_sizes import WIDTHS, padded, tiles_for
 from backpass.kernels.flash_attention_tiles import (
-    cap_and_bias,
+    LOG2_E,
     head_of,
-    hide,
     keys_seen,
     load_rows,
+    numbers_of,
+    queries_of,
     queries_seeing,
+    scores_of,
     store_rows,
+    strided,
+    unit_of,
 )
 from backpass.kernels.launch import (
     TRITON_DTYPES,
     Launch,
     accumulator,
-    capability,
     check_tensor,
     check_tensors,
     needs_launch,
@@ -70,65 +74,9 @@ SHAPES = (
     "mask[*, g*n_kv, s_q, s_k]:bool:broadcast?, sink[g*n_kv]? -> y[*, g*n_kv, s_q, d_v]"
 )
 
-LOG2_E = math.log2(math.e)
 # Weights and the scores' gradients are rounded to half precision, as operands of tensor
 # cores, before the products.
 OPERANDS = True
-
-
-class Tiles(NamedTuple):
-    """How many queries and keys a program works on at once, with how many warps, and in
-    how many stages of the loop loads are under way together."""
-
-    queries: int
-    keys: int
-    warps: int
-    stages: int
-
-
-# For heads of up to 64, 128 and 256 numbers. The tile that a program keeps, of queries
-# or of keys, is long: the longer it is, the fewer bytes are read per product. The tile
-# that it loops over is as long as registers (255 per thread) and shared memory allow.
-WIDTHS = (64, 128, 256)
-# 227 KiB of shared memory per program; in a product, each 4 warps take 64 rows of the
-# first factor.
-HOPPER = {
-    "forward": (Tiles(128, 64, 8, 3), Tiles(128, 64, 8, 3), Tiles(128, 64, 8, 2)),
-    "keys": (Tiles(64, 128, 8, 3), Tiles(64, 128, 8, 2), Tiles(16, 64, 8, 2)),
-    "queries": (Tiles(128, 64, 8, 3), Tiles(128, 64, 8, 3), Tiles(64, 64, 8, 2)),
-}
-OTHERS = {  # 99 KiB, the least that a GPU which multiplies bfloat16 has
-    "forward": (Tiles(128, 64, 8, 3), Tiles(128, 64, 8, 3), Tiles(64, 32, 8, 2)),
-    "keys": (Tiles(32, 128, 8, 3), Tiles(64, 64, 8, 2), Tiles(32, 32, 4, 2)),
-    "queries": (Tiles(128, 64, 8, 3), Tiles(128, 32, 8, 3), Tiles(32, 32, 8, 2)),
-}
-# A bias, a mask and a softcap take registers, and shared memory for each stage. A bias
-# beside a mask may still spill some bytes per thread.
-HOPPER_MORE = {
-    "forward": HOPPER["forward"],
-    "keys": (Tiles(64, 128, 8, 3), Tiles(64, 64, 8, 2), Tiles(32, 32, 4, 2)),
-    "queries": (Tiles(128, 64, 8, 3), Tiles(128, 64, 8, 2), Tiles(64, 32, 8, 2)),
-}
-OTHERS_MORE = {
-    "forward": (Tiles(128, 64, 8, 2), Tiles(128, 64, 8, 2), Tiles(64, 32, 8, 2)),
-    "keys": OTHERS["keys"],
-    "queries": (Tiles(128, 32, 8, 3), Tiles(64, 64, 8, 2), Tiles(32, 32, 8, 2)),
-}
-FLOAT32 = {  # multiplied without tensor cores, from registers
-    "forward": (Tiles(32, 32, 4, 2), Tiles(16, 16, 4, 2), Tiles(16, 16, 4, 2)),
-    "keys": (Tiles(16, 32, 4, 2), Tiles(16, 16, 4, 2), Tiles(16, 16, 8, 2)),
-    "queries": (Tiles(32, 32, 4, 2), Tiles(16, 16, 4, 2), Tiles(16, 16, 4, 2)),
-}
-FLOAT32_MORE = {  # with two stages a few bytes would be spilled
-    part: tuple(tiles._replace(stages=1) for tiles in table)
-    for part, table in FLOAT32.items()
-}
-# Heads of 256 numbers take 160 KiB in float64, and the program of dk and dv spills 64
-# bytes per thread.
-FLOAT64 = dict.fromkeys(
-    ("forward", "keys", "queries"),
-    (Tiles(16, 16, 4, 2), Tiles(16, 16, 8, 1), Tiles(16, 16, 8, 1)),
-)
 
 
 class Saved(NamedTuple):
@@ -236,7 +184,7 @@ def _sink_gradient(saved: Saved, delta: torch.Tensor) -> torch.Tensor | None:
     times −Δ."""
     if saved.sink is None:
         return None
-    logs = saved.sink.to(delta.dtype)[:, None] * LOG2_E - saved.lse
+    logs = saved.sink.to(delta.dtype)[:, None] * LOG2_E.value - saved.lse
     of_queries = -torch.exp2(logs) * delta
     shape = (saved.sink.shape[0], 1)
     return sum_to_shape(of_queries, shape)[:, 0].to(saved.sink.dtype)
@@ -251,7 +199,7 @@ def forward_launch(saved: Saved) -> Launch:
         q = saved.q.detach() * (-1 if saved.scale < 0 else 0)
         saved = saved._replace(q=q, scale=-saved.scale or 1.0)
     arrays = {"y_ptr": saved.y, "lse_ptr": saved.lse, "sink_ptr": packed(saved.sink)}
-    return _launch(_forward, "forward", saved, {}, arrays)
+    return _launch(_forward, "forward", saved, arrays)
 
 
 def backward_launches(
@@ -269,27 +217,13 @@ def backward_launches(
         yield delta_launch(dy, saved.y, delta)
     else:
         delta.zero_()  # the values have no width, or there are no queries
-    numbers = {"lse_ptr": packed(saved.lse), "delta_ptr": delta}
+    numbers: dict[str, Any] = {"lse_ptr": packed(saved.lse), "delta_ptr": delta}
     if needs_launch(dk) or needs_launch(dv):
-        written = {"dk_ptr": dk, "dv_ptr": dv}
-        yield _launch(
-            _backward_keys,
-            "keys",
-            saved,
-            {"dy": dy},
-            numbers | written,
-            SCALE=saved.scale,
-        )
+        arrays = numbers | {"dk_ptr": dk, "dv_ptr": dv}
+        yield _launch(_backward_keys, "keys", saved, arrays, dy=dy)
     if needs_launch(dq) or (dp is not None and needs_launch(dp)):
-        scores = {"dq_ptr": dq, "dp_ptr": dp}
-        yield _launch(
-            _backward_queries,
-            "queries",
-            saved,
-            {"dy": dy},
-            numbers | scores,
-            SCALE=saved.scale,
-        )
+        arrays = numbers | {"dq_ptr": dq, "dp_ptr": dp}
+        yield _launch(_backward_queries, "queries", saved, arrays, dy=dy)
 
 
 def delta_launch(dy: torch.Tensor, y: torch.Tensor, delta: torch.Tensor) -> Launch:
@@ -304,45 +238,34 @@ def _launch(
     kernel: Any,
     part: str,
     saved: Saved,
-    strided: dict[str, torch.Tensor],
     contiguous: Mapping[str, torch.Tensor | None],
-    **constants: float,
+    **others: torch.Tensor,
 ) -> Launch:
-    """The launch of a kernel on q, k, v and other strided tensors: one program per tile
-    of the queries or keys that it keeps."""
+    """The launch of a kernel on the inputs, and others of any strides: one program per
+    tile of the queries or keys that it keeps."""
     q, k, v = saved.q, saved.k, saved.v
     n_h, s_q, d = q.shape[-3:]
     n_kv, s_k, d_v = v.shape[-3:]
-    cap = saved.softcap
-    products_alone = cap is None and saved.bias is None
-    more = not products_alone or saved.mask is not None
+    more = any(x is not None for x in (saved.softcap, saved.bias, saved.mask))
     chosen = tiles_for(part, q, max(d, d_v), saved.tile, more)
     if part == "keys":
         kept, heads = triton.cdiv(s_k, chosen.keys), math.prod(k.shape[:-2])
     else:
         kept, heads = triton.cdiv(s_q, chosen.queries), math.prod(q.shape[:-2])
 
-    operands = {"q": q, "k": k, "v": v, **strided}
-    arguments = {**contiguous, "n_kv": n_kv, "g": n_h // n_kv, "s_q": s_q, "s_k": s_k}
-    arguments |= {"ahead": saved.ahead or 0, "window": saved.window or 0, "tiles": kept}
-    for name, x in operands.items():
-        arguments |= _strides_of(name, x)
-    for name, scores in (("bias", saved.bias), ("mask", _numbers(saved.mask, q.dtype))):
-        arguments |= _strides_of_scores(name, scores, (*q.shape[:-1], s_k))
-    constants |= {
-        "CAUSAL": saved.ahead is not None,
-        "WINDOWED": saved.window is not None,
-        "CAPPED": cap is not None,
-        "OF_CAP": 0.0 if cap is None else saved.scale / cap,
-        "LOG2_CAP": 0.0 if cap is None else cap * LOG2_E,
-        "LOG2_E": LOG2_E,
-        "UNIT": saved.scale * LOG2_E if products_alone else 1.0,
+    mask = numbers_of(saved.mask, q.dtype)
+    inputs = {"q": q, "k": k, "v": v, "bias": saved.bias, "mask": mask, **others}
+    arguments = {**contiguous, **strided((*q.shape[:-1], s_k), inputs)}
+    arguments |= {"n_kv": n_kv, "g": n_h // n_kv, "s_q": s_q, "s_k": s_k}
+    arguments |= {"ahead": saved.ahead, "window": saved.window, "tiles": kept}
+    constants = {
         "CONSECUTIVE": saved.head_order == "consecutive",
-        "LOG2_SCALE": saved.scale * LOG2_E,
+        "SCALE": saved.scale,
+        "CAP": saved.softcap,
         "D": d,
         "D_V": d_v,
-        "WIDTH": _padded(d),
-        "WIDTH_V": _padded(d_v),
+        "WIDTH": padded(d),
+        "WIDTH_V": padded(d_v),
         "QUERIES": chosen.queries,
         "KEYS": chosen.keys,
         "FACTOR": _factor_dtype(q.dtype),
@@ -353,83 +276,12 @@ def _launch(
     )
 
 
-def tiles_for(
-    part: str, like: torch.Tensor, width: int, tile: int | None, more: bool = False
-) -> Tiles:
-    """The tiles of one loop, "forward", "keys" or "queries", for heads of that width,
-    in the dtype and on the device of ``like``. With ``more``, scores are more than
-    products: there is a bias, a mask or a softcap."""
-    table: Mapping[str, tuple[Tiles, ...]]
-    if like.dtype == torch.float64:
-        table = FLOAT64
-    elif like.dtype == torch.float32:
-        table = FLOAT32_MORE if more else FLOAT32
-    elif capability(like) in (90, 100, 103):
-        table = HOPPER_MORE if more else HOPPER
-    else:
-        table = OTHERS_MORE if more else OTHERS
-    chosen = next(
-        tiles
-        for limit, tiles in zip(WIDTHS, table[part], strict=True)
-        if width <= limit
-    )
-    if tile is None:
-        return chosen
-    most = max(16, 2 ** (int(tile).bit_length() - 1))
-    return chosen._replace(
-        queries=min(chosen.queries, most), keys=min(chosen.keys, most)
-    )
-
-
-def _padded(width: int) -> int:
-    """The width of a tile that holds heads of that width: a power of 2, as every
-    tile's, and at least 16, which a product needs."""
-    return max(16, triton.next_power_of_2(width))
-
-
 def _factor_dtype(dtype: torch.dtype) -> tl.dtype:
     """The dtype in which factors are multiplied: that of the inputs. The interpreter
     computes products of bfloat16 wrongly, so there it is float32."""
     if dtype == torch.bfloat16:
         return tl.float32 if interpreted() else tl.bfloat16
     return tl.float16 if dtype == torch.float16 else TRITON_DTYPES[dtype]
-
-
-def _strides_of(name: str, x: torch.Tensor) -> dict[str, Any]:
-    """``x[*, n, s, d]`` as a kernel's arguments: its pointer, and its strides as
-    ``[b, n, s, d]``. It is copied if one stride cannot walk the leading axes."""
-    x = x.resolve_neg().reshape(math.prod(x.shape[:-3]), *x.shape[-3:])
-    strides = zip("bnsd", x.stride(), strict=True)
-    return {
-        f"{name}_ptr": x,
-        **{f"{name}_stride_{axis}": stride for axis, stride in strides},
-    }
-
-
-def _numbers(mask: torch.Tensor | None, dtype: torch.dtype) -> torch.Tensor | None:
-    """Return the mask as bytes in the same memory; for float64, return an int64 copy,
-    because Triton cannot compile a float64 product that depends on bytes."""
-    if mask is None:
-        return None
-    return mask.long() if dtype == torch.float64 else mask.view(torch.uint8)
-
-
-def _strides_of_scores(
-    name: str, x: torch.Tensor | None, shape: tuple[int, ...]
-) -> dict[str, Any]:
-    """``x``, which broadcasts to ``shape``, ``[*, n_h, s_q, s_k]``, as a kernel's
-    arguments: its pointer, and its strides as ``[b, n, s, t]``, 0 where it is
-    broadcast."""
-    strides: tuple[int, ...] = (0, 0, 0, 0)
-    if x is not None:
-        x = x.resolve_neg().broadcast_to(shape)
-        x = x.reshape(math.prod(shape[:-3]), *shape[-3:])
-        strides = x.stride()
-    named = {
-        f"{name}_stride_{axis}": stride
-        for axis, stride in zip("bnst", strides, strict=True)
-    }
-    return {f"{name}_ptr": x, **named}
 
 
 def launches(dtype: torch.dtype) -> Iterator[tuple[str, Launch]]:
@@ -476,38 +328,31 @@ def launches_at(
 
 @triton.jit
 def _forward(
-    q_ptr, q_stride_b, q_stride_n, q_stride_s, q_stride_d,  # [b, g·n_kv, s_q, d]
-    k_ptr, k_stride_b, k_stride_n, k_stride_s, k_stride_d,  # [b, n_kv, s_k, d]
-    v_ptr, v_stride_b, v_stride_n, v_stride_s, v_stride_d,  # [b, n_kv, s_k, d_v]
-    bias_ptr, bias_stride_b, bias_stride_n, bias_stride_s, bias_stride_t,  # [b, g·n_kv, s_q, s_k]
-    mask_ptr, mask_stride_b, mask_stride_n, mask_stride_s, mask_stride_t,  # [b, g·n_kv, s_q, s_k]
+    q_ptr,  # [b, g·n_kv, s_q, d]
+    k_ptr, v_ptr,  # [b, n_kv, s_k, d], [b, n_kv, s_k, d_v]
+    bias_ptr, mask_ptr,  # [b, g·n_kv, s_q, s_k]
+    strides,  # of these
     sink_ptr,  # [g·n_kv]
     y_ptr,  # [b, g·n_kv, s_q, d_v], contiguous
     lse_ptr,  # [b, g·n_kv, s_q], contiguous
     n_kv, g, s_q, s_k, ahead, window, tiles,
-    CAUSAL: tl.constexpr, WINDOWED: tl.constexpr, CONSECUTIVE: tl.constexpr, CAPPED: tl.constexpr,
-    LOG2_SCALE: tl.constexpr, OF_CAP: tl.constexpr, LOG2_CAP: tl.constexpr, LOG2_E: tl.constexpr, UNIT: tl.constexpr,
+    CONSECUTIVE: tl.constexpr, SCALE: tl.constexpr, CAP: tl.constexpr,
     D: tl.constexpr, D_V: tl.constexpr, WIDTH: tl.constexpr, WIDTH_V: tl.constexpr,
     QUERIES: tl.constexpr, KEYS: tl.constexpr, FACTOR: tl.constexpr, WIDE: tl.constexpr,
 ):  # fmt: skip
     """y = softmax(scale · q kᵀ) v and the log-sum-exp, QUERIES queries of a head per
     program, in a loop over the keys they see."""
-    # The last queries see most keys: their programs take longest and start first.
-    first = (tiles - 1 - tl.program_id(0) % tiles) * QUERIES
-    b_head = (tl.program_id(0) // tiles).to(tl.int64)
-    b, head = b_head // (g * n_kv), b_head % (g * n_kv)
-    key_head = head // g if CONSECUTIVE else head % n_kv
-    k_head = k_ptr + b * k_stride_b + key_head * k_stride_n
-    v_head = v_ptr + b * v_stride_b + key_head * v_stride_n
+    first, b_head, b, head, key_head = queries_of(tiles, n_kv, g, CONSECUTIVE, QUERIES)
+    k_head = head_of(k_ptr, b, key_head, strides.k)
+    v_head = head_of(v_ptr, b, key_head, strides.v)
 
     row = first + tl.arange(0, QUERIES)
-    q_head = q_ptr + b * q_stride_b + head * q_stride_n
-    q = load_rows(q_head, row, s_q, q_stride_s, q_stride_d, D, WIDTH).to(
-        FACTOR
-    )  # [QUERIES, WIDTH]
+    q_head = head_of(q_ptr, b, head, strides.q)
+    q = load_rows(q_head, row, s_q, strides.q, D, WIDTH, FACTOR)  # [QUERIES, WIDTH]
 
-    bias_head = head_of(bias_ptr, b, head, bias_stride_b, bias_stride_n)
-    mask_head = head_of(mask_ptr, b, head, mask_stride_b, mask_stride_n)
+    bias_head = head_of(bias_ptr, b, head, strides.bias)
+    mask_head = head_of(mask_ptr, b, head, strides.mask)
+    UNIT: tl.constexpr = unit_of(strides, SCALE, CAP)
     # A sink is a key that was seen before the first tile, and has no value.
     if sink_ptr is not None:
         sink = tl.load(sink_ptr + head).to(WIDE)
@@ -517,29 +362,15 @@ def _forward(
         top = tl.full([QUERIES], -float("inf"), WIDE)
         total = tl.zeros([QUERIES], WIDE)
     y = tl.zeros([QUERIES, WIDTH_V], WIDE)
-    begin, whole, end = keys_seen(
-        first, s_k, ahead, window, QUERIES, KEYS, CAUSAL, WINDOWED
-    )
+    begin, whole, end = keys_seen(first, s_k, ahead, window, QUERIES, KEYS)
     for masked in tl.static_range(2):
         for start in range(whole if masked else begin, end if masked else whole, KEYS):
             column = start + tl.arange(0, KEYS)
-            k = load_rows(k_head, column, s_k, k_stride_s, k_stride_d, D, WIDTH).to(
-                FACTOR
-            )  # [KEYS, WIDTH]
-            v = load_rows(v_head, column, s_k, v_stride_s, v_stride_d, D_V, WIDTH_V).to(
-                FACTOR
-            )
-
-            scores = tl.dot(
-                q, tl.trans(k), input_precision="ieee", out_dtype=WIDE
-            )  # unscaled
-            scores, _ = cap_and_bias(
-                scores, bias_head, row[:, None], column[None, :], s_q, s_k, bias_stride_s, bias_stride_t,
-                OF_CAP, LOG2_CAP, LOG2_SCALE, LOG2_E, CAPPED, bias_ptr is not None,
-            )  # fmt: skip
-            scores = hide(
-                scores, mask_head, row[:, None], column[None, :], s_q, s_k, mask_stride_s, mask_stride_t,
-                ahead, window, masked, CAUSAL, WINDOWED, mask_ptr is not None,
+            k = load_rows(k_head, column, s_k, strides.k, D, WIDTH, FACTOR)
+            v = load_rows(v_head, column, s_k, strides.v, D_V, WIDTH_V, FACTOR)
+            scores, _ = scores_of(
+                q, k, row[:, None], column[None, :], None, bias_head, mask_head, strides,
+                s_q, s_k, ahead, window, masked, SCALE, CAP, WIDE,
             )  # fmt: skip
 
             # When a tile raises the maximum, what was summed so far was summed against
@@ -550,13 +381,8 @@ def _forward(
             exps = tl.exp2(scores * UNIT - subtracted[:, None])
             rescale = tl.exp2(top - subtracted)
             total = total * rescale + tl.sum(exps, axis=1)
-            y = tl.dot(
-                exps.to(FACTOR),
-                v,
-                y * rescale[:, None],
-                input_precision="ieee",
-                out_dtype=WIDE,
-            )
+            y = y * rescale[:, None]
+            y = tl.dot(exps.to(FACTOR), v, y, input_precision="ieee", out_dtype=WIDE)
             top = higher
 
     # For a query that saw no key, y is 0 and the log-sum-exp ∞, so that the backward
@@ -580,17 +406,13 @@ def _backward_delta(
     ROWS: tl.constexpr, COLUMNS: tl.constexpr, WIDE: tl.constexpr,
 ):  # fmt: skip
     """Δ = Σ dy y, ROWS rows of at most COLUMNS elements per program."""
-    row = (
-        tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)[:, None]
-    )  # [ROWS, 1]
-    column = tl.arange(0, COLUMNS)[None, :].to(tl.int64)  # [1, COLUMNS]
+    # [ROWS, 1] and [1, COLUMNS]
+    row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)[:, None]
+    column = tl.arange(0, COLUMNS)[None, :].to(tl.int64)
     inside = (row < m) & (column < n)
 
-    at = (
-        row_start(row, length_1, length_2, stride_0, stride_1, stride_2)
-        + column * stride_n
-    )
-    dy = tl.load(dy_ptr + at, mask=inside, other=0.0).to(WIDE)
+    start = row_start(row, length_1, length_2, stride_0, stride_1, stride_2)
+    dy = tl.load(dy_ptr + (start + column * stride_n), mask=inside, other=0.0).to(WIDE)
     y = tl.load(y_ptr + row * n + column, mask=inside, other=0.0).to(WIDE)
     delta = tl.sum(dy * y, axis=1, keep_dims=True)
 
@@ -599,18 +421,15 @@ def _backward_delta(
 
 @triton.jit
 def _backward_keys(
-    q_ptr, q_stride_b, q_stride_n, q_stride_s, q_stride_d,  # [b, g·n_kv, s_q, d]
-    k_ptr, k_stride_b, k_stride_n, k_stride_s, k_stride_d,  # [b, n_kv, s_k, d]
-    v_ptr, v_stride_b, v_stride_n, v_stride_s, v_stride_d,  # [b, n_kv, s_k, d_v]
-    dy_ptr, dy_stride_b, dy_stride_n, dy_stride_s, dy_stride_d,  # [b, g·n_kv, s_q, d_v]
-    bias_ptr, bias_stride_b, bias_stride_n, bias_stride_s, bias_stride_t,  # [b, g·n_kv, s_q, s_k]
-    mask_ptr, mask_stride_b, mask_stride_n, mask_stride_s, mask_stride_t,  # [b, g·n_kv, s_q, s_k]
+    q_ptr,  # [b, g·n_kv, s_q, d]
+    k_ptr, v_ptr,  # [b, n_kv, s_k, d], [b, n_kv, s_k, d_v]
+    dy_ptr,  # [b, g·n_kv, s_q, d_v]
+    bias_ptr, mask_ptr,  # [b, g·n_kv, s_q, s_k]
+    strides,  # of these
     lse_ptr, delta_ptr,  # [b, g·n_kv, s_q], contiguous
     dk_ptr, dv_ptr,  # [b, n_kv, s_k, d], [b, n_kv, s_k, d_v], contiguous
     n_kv, g, s_q, s_k, ahead, window, tiles,
-    CAUSAL: tl.constexpr, WINDOWED: tl.constexpr, CONSECUTIVE: tl.constexpr, CAPPED: tl.constexpr,
-    SCALE: tl.constexpr,
-    LOG2_SCALE: tl.constexpr, OF_CAP: tl.constexpr, LOG2_CAP: tl.constexpr, LOG2_E: tl.constexpr, UNIT: tl.constexpr,
+    CONSECUTIVE: tl.constexpr, SCALE: tl.constexpr, CAP: tl.constexpr,
     D: tl.constexpr, D_V: tl.constexpr, WIDTH: tl.constexpr, WIDTH_V: tl.constexpr,
     QUERIES: tl.constexpr, KEYS: tl.constexpr, FACTOR: tl.constexpr, WIDE: tl.constexpr,
 ):  # fmt: skip
@@ -622,18 +441,14 @@ def _backward_keys(
     b, key_head = b_key_head // n_kv, b_key_head % n_kv
 
     column = first + tl.arange(0, KEYS)
-    k_head = k_ptr + b * k_stride_b + key_head * k_stride_n
-    v_head = v_ptr + b * v_stride_b + key_head * v_stride_n
-    k = load_rows(k_head, column, s_k, k_stride_s, k_stride_d, D, WIDTH).to(
-        FACTOR
-    )  # [KEYS, WIDTH]
-    v = load_rows(v_head, column, s_k, v_stride_s, v_stride_d, D_V, WIDTH_V).to(FACTOR)
+    k_head = head_of(k_ptr, b, key_head, strides.k)
+    v_head = head_of(v_ptr, b, key_head, strides.v)
+    k = load_rows(k_head, column, s_k, strides.k, D, WIDTH, FACTOR)  # [KEYS, WIDTH]
+    v = load_rows(v_head, column, s_k, strides.v, D_V, WIDTH_V, FACTOR)
 
     dk = tl.zeros([KEYS, WIDTH], WIDE)
     dv = tl.zeros([KEYS, WIDTH_V], WIDE)
-    begin, whole, end = queries_seeing(
-        first, s_q, ahead, window, QUERIES, KEYS, CAUSAL, WINDOWED
-    )
+    begin, whole, end = queries_seeing(first, s_q, ahead, window, QUERIES, KEYS)
     for masked in tl.static_range(2):
         # One loop over all heads that read these keys, so that a head's loads do not
         # wait for the head before it.
@@ -647,40 +462,29 @@ def _backward_keys(
             member = step // divisor
             head = key_head * g + member if CONSECUTIVE else member * n_kv + key_head
             b_head = b * g * n_kv + head
-            q_head = q_ptr + b * q_stride_b + head * q_stride_n
-            dy_head = dy_ptr + b * dy_stride_b + head * dy_stride_n
-            bias_head = head_of(bias_ptr, b, head, bias_stride_b, bias_stride_n)
-            mask_head = head_of(mask_ptr, b, head, mask_stride_b, mask_stride_n)
+            q_head = head_of(q_ptr, b, head, strides.q)
+            dy_head = head_of(dy_ptr, b, head, strides.dy)
+            bias_head = head_of(bias_ptr, b, head, strides.bias)
+            mask_head = head_of(mask_ptr, b, head, strides.mask)
             row = start + step % divisor * QUERIES + tl.arange(0, QUERIES)
-            q = load_rows(q_head, row, s_q, q_stride_s, q_stride_d, D, WIDTH).to(
-                FACTOR
-            )  # [QUERIES, WIDTH]
-            dy = load_rows(
-                dy_head, row, s_q, dy_stride_s, dy_stride_d, D_V, WIDTH_V
-            ).to(FACTOR)
+            q = load_rows(q_head, row, s_q, strides.q, D, WIDTH, FACTOR)
+            dy = load_rows(dy_head, row, s_q, strides.dy, D_V, WIDTH_V, FACTOR)
 
             # Everything is transposed, [KEYS, QUERIES], so that no weight has to move
             # for a product. Past the last query the log-sum-exp is ∞ and the weight 0;
             # keys past the last have rows of their own, which are never stored.
-            lse = tl.load(
-                lse_ptr + b_head * s_q + row, mask=row < s_q, other=float("inf")
-            )
-            scores = tl.dot(k, tl.trans(q), input_precision="ieee", out_dtype=WIDE)
+            at = b_head * s_q + row
+            lse = tl.load(lse_ptr + at, mask=row < s_q, other=float("inf"))
             da = tl.dot(v, tl.trans(dy), input_precision="ieee", out_dtype=WIDE)
-            scores, t = cap_and_bias(
-                scores, bias_head, row[None, :], column[:, None], s_q, s_k, bias_stride_s, bias_stride_t,
-                OF_CAP, LOG2_CAP, LOG2_SCALE, LOG2_E, CAPPED, bias_ptr is not None,
-            )  # fmt: skip
-            logs = scores * UNIT - lse[None, :]
-            logs = hide(
-                logs, mask_head, row[None, :], column[:, None], s_q, s_k, mask_stride_s, mask_stride_t,
-                ahead, window, masked, CAUSAL, WINDOWED, mask_ptr is not None,
+            logs, t = scores_of(
+                k, q, row[None, :], column[:, None], lse[None, :], bias_head, mask_head, strides,
+                s_q, s_k, ahead, window, masked, SCALE, CAP, WIDE,
             )  # fmt: skip
             a = tl.exp2(logs)
             dv = tl.dot(a.to(FACTOR), dy, dv, input_precision="ieee", out_dtype=WIDE)
-            delta = tl.load(delta_ptr + b_head * s_q + row, mask=row < s_q, other=0.0)
+            delta = tl.load(delta_ptr + at, mask=row < s_q, other=0.0)
             dp = a * (da - delta[None, :])  # while tensor cores work on dv
-            if CAPPED:
+            if CAP is not None:
                 dp = dp * (1.0 - t * t)
             dk = tl.dot(dp.to(FACTOR), q, dk, input_precision="ieee", out_dtype=WIDE)
 
@@ -690,77 +494,53 @@ def _backward_keys(
 
 @triton.jit
 def _backward_queries(
-    q_ptr, q_stride_b, q_stride_n, q_stride_s, q_stride_d,  # [b, g·n_kv, s_q, d]
-    k_ptr, k_stride_b, k_stride_n, k_stride_s, k_stride_d,  # [b, n_kv, s_k, d]
-    v_ptr, v_stride_b, v_stride_n, v_stride_s, v_stride_d,  # [b, n_kv, s_k, d_v]
-    dy_ptr, dy_stride_b, dy_stride_n, dy_stride_s, dy_stride_d,  # [b, g·n_kv, s_q, d_v]
-    bias_ptr, bias_stride_b, bias_stride_n, bias_stride_s, bias_stride_t,  # [b, g·n_kv, s_q, s_k]
-    mask_ptr, mask_stride_b, mask_stride_n, mask_stride_s, mask_stride_t,  # [b, g·n_kv, s_q, s_k]
+    q_ptr,  # [b, g·n_kv, s_q, d]
+    k_ptr, v_ptr,  # [b, n_kv, s_k, d], [b, n_kv, s_k, d_v]
+    dy_ptr,  # [b, g·n_kv, s_q, d_v]
+    bias_ptr, mask_ptr,  # [b, g·n_kv, s_q, s_k]
+    strides,  # of these
     lse_ptr, delta_ptr,  # [b, g·n_kv, s_q], contiguous
     dq_ptr,  # [b, g·n_kv, s_q, d], contiguous
     dp_ptr,  # [b, g·n_kv, s_q, s_k], contiguous
     n_kv, g, s_q, s_k, ahead, window, tiles,
-    CAUSAL: tl.constexpr, WINDOWED: tl.constexpr, CONSECUTIVE: tl.constexpr, CAPPED: tl.constexpr,
-    SCALE: tl.constexpr,
-    LOG2_SCALE: tl.constexpr, OF_CAP: tl.constexpr, LOG2_CAP: tl.constexpr, LOG2_E: tl.constexpr, UNIT: tl.constexpr,
+    CONSECUTIVE: tl.constexpr, SCALE: tl.constexpr, CAP: tl.constexpr,
     D: tl.constexpr, D_V: tl.constexpr, WIDTH: tl.constexpr, WIDTH_V: tl.constexpr,
     QUERIES: tl.constexpr, KEYS: tl.constexpr, FACTOR: tl.constexpr, WIDE: tl.constexpr,
 ):  # fmt: skip
     """dq, QUERIES queries of a head per program, in a loop over the keys they see."""
-    first = (tiles - 1 - tl.program_id(0) % tiles) * QUERIES
-    b_head = (tl.program_id(0) // tiles).to(tl.int64)
-    b, head = b_head // (g * n_kv), b_head % (g * n_kv)
-    key_head = head // g if CONSECUTIVE else head % n_kv
-    k_head = k_ptr + b * k_stride_b + key_head * k_stride_n
-    v_head = v_ptr + b * v_stride_b + key_head * v_stride_n
+    first, b_head, b, head, key_head = queries_of(tiles, n_kv, g, CONSECUTIVE, QUERIES)
+    k_head = head_of(k_ptr, b, key_head, strides.k)
+    v_head = head_of(v_ptr, b, key_head, strides.v)
 
     row = first + tl.arange(0, QUERIES)
-    q_head = q_ptr + b * q_stride_b + head * q_stride_n
-    dy_head = dy_ptr + b * dy_stride_b + head * dy_stride_n
-    q = load_rows(q_head, row, s_q, q_stride_s, q_stride_d, D, WIDTH).to(
-        FACTOR
-    )  # [QUERIES, WIDTH]
-    dy = load_rows(dy_head, row, s_q, dy_stride_s, dy_stride_d, D_V, WIDTH_V).to(FACTOR)
-    bias_head = head_of(bias_ptr, b, head, bias_stride_b, bias_stride_n)
-    mask_head = head_of(mask_ptr, b, head, mask_stride_b, mask_stride_n)
+    q_head = head_of(q_ptr, b, head, strides.q)
+    dy_head = head_of(dy_ptr, b, head, strides.dy)
+    q = load_rows(q_head, row, s_q, strides.q, D, WIDTH, FACTOR)  # [QUERIES, WIDTH]
+    dy = load_rows(dy_head, row, s_q, strides.dy, D_V, WIDTH_V, FACTOR)
+    bias_head = head_of(bias_ptr, b, head, strides.bias)
+    mask_head = head_of(mask_ptr, b, head, strides.mask)
     lse = tl.load(lse_ptr + b_head * s_q + row, mask=row < s_q, other=float("inf"))
     delta = tl.load(delta_ptr + b_head * s_q + row, mask=row < s_q, other=0.0)
 
     dq = tl.zeros([QUERIES, WIDTH], WIDE)
-    begin, whole, end = keys_seen(
-        first, s_k, ahead, window, QUERIES, KEYS, CAUSAL, WINDOWED
-    )
+    begin, whole, end = keys_seen(first, s_k, ahead, window, QUERIES, KEYS)
     for masked in tl.static_range(2):
         for start in range(whole if masked else begin, end if masked else whole, KEYS):
             column = start + tl.arange(0, KEYS)
-            k = load_rows(k_head, column, s_k, k_stride_s, k_stride_d, D, WIDTH).to(
-                FACTOR
-            )  # [KEYS, WIDTH]
-            v = load_rows(v_head, column, s_k, v_stride_s, v_stride_d, D_V, WIDTH_V).to(
-                FACTOR
-            )
-
-            scores = tl.dot(
-                q, tl.trans(k), input_precision="ieee", out_dtype=WIDE
-            )  # [QUERIES, KEYS]
-            scores, t = cap_and_bias(
-                scores, bias_head, row[:, None], column[None, :], s_q, s_k, bias_stride_s, bias_stride_t,
-                OF_CAP, LOG2_CAP, LOG2_SCALE, LOG2_E, CAPPED, bias_ptr is not None,
-            )  # fmt: skip
-            logs = scores * UNIT - lse[:, None]
-            logs = hide(
-                logs, mask_head, row[:, None], column[None, :], s_q, s_k, mask_stride_s, mask_stride_t,
-                ahead, window, masked, CAUSAL, WINDOWED, mask_ptr is not None,
+            k = load_rows(k_head, column, s_k, strides.k, D, WIDTH, FACTOR)
+            v = load_rows(v_head, column, s_k, strides.v, D_V, WIDTH_V, FACTOR)
+            logs, t = scores_of(
+                q, k, row[:, None], column[None, :], lse[:, None], bias_head, mask_head, strides,
+                s_q, s_k, ahead, window, masked, SCALE, CAP, WIDE,
             )  # fmt: skip
             a = tl.exp2(logs)
             da = tl.dot(dy, tl.trans(v), input_precision="ieee", out_dtype=WIDE)
             dp = a * (da - delta[:, None])
             if dp_ptr is not None:
                 at = (b_head * s_q + row)[:, None] * s_k + column[None, :]
-                tl.store(
-                    dp_ptr + at, dp, mask=(row[:, None] < s_q) & (column[None, :] < s_k)
-                )
-            if CAPPED:
+                exists = (row[:, None] < s_q) & (column[None, :] < s_k)
+                tl.store(dp_ptr + at, dp, mask=exists)
+            if CAP is not None:
                 dp = dp * (1.0 - t * t)
             dq = tl.dot(dp.to(FACTOR), k, dq, input_precision="ieee", out_dtype=WIDE)
 

@@ -17,7 +17,7 @@ import re
 import subprocess
 import sys
 import tempfile
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from backpass.recorded import findings
 from backpass.text.table import aligned
@@ -104,21 +104,30 @@ def compile_launch(launch, capability: int):
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
 
-    signature, constants, attributes = {}, dict(launch.constants), {}
-    for position, name in enumerate(launch.kernel.arg_names):
-        value = launch.arguments.get(name)
+    constants: dict[Any, Any] = dict(launch.constants)
+    attributes: dict[tuple[int, ...], list] = {}
+
+    def described(value, name, *path: int):
+        """Return the type of an argument, or of a part of a tuple, at this path."""
         # At a call Triton compiles in an integer that is 1, and notes which integers
         # are multiples of 16.
+        if isinstance(value, tuple):
+            parts = [described(x, None, *path, i) for i, x in enumerate(value)]
+            return value._make(parts) if hasattr(value, "_make") else tuple(parts)
         if value is None or (isinstance(value, int) and value == 1):
-            signature[name] = "constexpr"
-            constants.setdefault(name, value)
-        elif isinstance(value, int):
-            signature[name] = "i32" if value < 2**31 else "i64"
-            if value % 16 == 0:
-                attributes[(position,)] = [["tt.divisibility", 16]]
-        else:
-            signature[name] = f"*{_TRITON_NAMES[str(value.dtype)]}"
-            attributes[(position,)] = [["tt.divisibility", 16]]
+            constants.setdefault(name or path, value)
+            return "constexpr"
+        number = isinstance(value, int)
+        if not number or value % 16 == 0:
+            attributes[path] = [["tt.divisibility", 16]]
+        if number:
+            return "i32" if value < 2**31 else "i64"
+        return f"*{_TRITON_NAMES[str(value.dtype)]}"
+
+    signature = {
+        name: described(launch.arguments.get(name), name, position)
+        for position, name in enumerate(launch.kernel.arg_names)
+    }
     source = ASTSource(launch.kernel, signature, constants, attributes)
     target = GPUTarget("cuda", capability, 32)
     return triton.compile(

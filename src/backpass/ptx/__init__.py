@@ -16,9 +16,12 @@ To learn PTX from this package, read its modules in this order:
 - ``formats``: numbers and rounding
 - ``arithmetic`` and ``approximate``: what a thread computes
 - ``tensor_cores``: what a warp computes
-- ``memory``, ``atomics``, and ``races``: which threads may access which bytes, and when
-- ``values``: which bits of a register are defined
-- ``block``: how threads branch, wait, and copy
+- ``released``, ``races``, and ``accesses``: who accesses bytes, and in which order
+- ``atomics``, ``memory``, and ``tensors``: which accesses are allowed
+- ``values`` and ``registers``: which bits of a register are defined
+- ``threads``: what the threads of a block share
+- ``moves``, ``warps``, and ``copies``: how threads move bits, meet, and copy
+- ``block``: how threads branch and wait
 - ``grid``: how the blocks of a kernel run
 
 The package executes the instructions that Triton 3 emits for compute capability 8.0 and

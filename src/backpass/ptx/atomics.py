@@ -1,4 +1,5 @@
-"""Atomic instructions: what they compute, and how they order other accesses.
+"""Atomic instructions: what they compute, how they order other accesses, and when a
+sum depends on the order of its terms.
 
 PTX ISA 8.7, chapter 9.7.13: atom and red; chapter 8: the memory consistency model.
 """
@@ -10,6 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from backpass.ptx.arithmetic import compute, is_float
+from backpass.ptx.arrays import zeros
 from backpass.ptx.faults import Unsupported
 from backpass.ptx.formats import UNSIGNED, values_of
 from backpass.ptx.parse import width_of
@@ -21,6 +23,7 @@ _SCOPES = {"gpu", "cta", "sys"}
 # The significant bits of each format, and the least power of 2 that is too large.
 _FORMATS = {"f16": (11, 16), "bf16": (8, 128), "f32": (24, 128), "f64": (53, 1024)}
 ORDERS = {"relaxed", "acquire", "release", "acq_rel"}
+NO_TERM = 1 << 14  # above the exponent of every term
 
 
 class Atomic(NamedTuple):
@@ -108,3 +111,51 @@ def atomic(name: str) -> Atomic:
     if within_block:
         order = "relaxed"  # for all other blocks
     return Atomic(rest[0], type, shared, order, within_block)
+
+
+class Sums:
+    """The floating-point sums that atomic instructions compute, each recorded at the
+    index of its first byte."""
+
+    def __init__(self, n: int) -> None:
+        self.terms, self.lowest = zeros(n, np.int32), zeros(n, np.int16)
+        self.size = zeros(n, np.float64)  # the sum of the terms' absolute values
+
+    def add(
+        self,
+        at: np.ndarray,
+        own: Atomic,
+        old: np.ndarray,
+        added: np.ndarray,
+        unordered: np.ndarray,
+    ) -> np.ndarray:
+        """Add the bits ``added[n]`` to the bits ``old[n]``. Return whether each sum may
+        depend on the order of its terms, given whether the added one is ``unordered``
+        with another one.
+
+        A sum does not depend on the order if it has at most two terms, or if no order
+        requires rounding: all terms are multiples of a power of 2, and the format has
+        all multiples up to the sum of the terms' absolute values. A sum with an
+        infinite term does not depend on it either.
+        """
+        before, term = own.terms(old), own.terms(added)
+        at = at[:, :: at.shape[1] // term.shape[1]]
+        first = self.terms[at] == 0
+        self.terms[at] += np.where(first & (before != 0), 1, 0) + (term != 0)
+        before = np.where(first, before, self.size[at])
+        finite = np.isfinite(term) & (np.isfinite(before) | ~first)
+        with np.errstate(over="ignore"):
+            size = np.where(finite, before + term, np.nan)
+        lowest = np.where(first, _lowest_bit(before), self.lowest[at])
+        lowest = np.minimum(lowest, _lowest_bit(term))
+        self.size[at], self.lowest[at] = size, lowest
+        several = (self.terms[at] > 2) & ~np.isnan(size) & unordered[:, None]
+        return np.any(several & ~own.exact(size, lowest), axis=1)
+
+
+def _lowest_bit(x: np.ndarray) -> np.ndarray:
+    """Return the exponent of the last bit that is set in each number."""
+    fraction, exponent = np.frexp(np.where(np.isfinite(x), x, 0.0))
+    digits = np.ldexp(fraction, 53).astype(np.int64)
+    place = np.frexp((digits & -digits).astype(np.float64))[1] - 1
+    return np.where(digits == 0, NO_TERM, exponent - 53 + place)

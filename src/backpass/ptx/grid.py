@@ -10,11 +10,13 @@ from typing import NamedTuple
 
 import numpy as np
 
+from backpass.ptx import copies
 from backpass.ptx.block import Block
 from backpass.ptx.faults import Fault, Undefined, Unsupported
-from backpass.ptx.memory import Global, address_of
 from backpass.ptx.parse import Program
 from backpass.ptx.races import Races
+from backpass.ptx.tensors import Global, address_of
+from backpass.ptx.threads import Threads
 
 RUNS = 4  # of a block whose reads race with later writes
 
@@ -79,7 +81,7 @@ def run(
     steps, unsettled = 0, []
     for number in range(prod(lengths)) if only is None else only:
         create = partial(
-            Block,
+            Threads,
             program,
             parameters,
             memory,
@@ -90,64 +92,64 @@ def run(
         )
         block = _ran(memory, create)
         steps += block.steps
-        unsettled += block.shared.unsettled
+        unsettled += block.threads.shared.unsettled
     for buffer in memory.buffers:
         unsettled += buffer.unsettled
     return Report(steps, tuple(unsettled))
 
 
-def _ran(memory: Global, create: Callable[..., Block]) -> Block:
+def _ran(memory: Global, create: Callable[..., Threads]) -> Block:
     """Run a block, and again if reads in it race with later writes. Raises a Fault: a
     race if a value of such a read is used, or if every run has others."""
     races: Races | None = None
     for _ in range(RUNS):
         block, fault = _tried(memory, create, before=races)
-        races = block.races
+        races = block.threads.races
         if not races.more or isinstance(fault, Undefined):
             break
         _undo(memory, block)
     if isinstance(fault, Undefined):
-        raise _used(memory, create, block, fault) if block.races.made else fault
-    if block.races.more:
-        raise next(iter(block.races.found.values()))
+        raise _used(memory, create, block, fault) if block.threads.races.made else fault
+    if block.threads.races.more:
+        raise next(iter(block.threads.races.found.values()))
     if fault:
         raise fault
     return block
 
 
 def _tried(
-    memory: Global, create: Callable[..., Block], **settings: object
+    memory: Global, create: Callable[..., Threads], **settings: object
 ) -> tuple[Block, Fault | None]:
     """Run a block, and return it with the fault that it raised."""
-    block = create(**settings)
+    block = Block(create(**settings))
     memory.begin()
     try:
         block.run()
     except Fault as fault:
         return block, fault
     except Unsupported as error:
-        where = "" if block.place is None else f"{block.place}: "
+        where = "" if block.threads.place is None else f"{block.threads.place}: "
         raise Unsupported(f"{where}{error}") from None
     return block, None
 
 
 def _undo(memory: Global, block: Block) -> None:
-    block.stop_copies()
+    copies.stop(block.threads)
     memory.undo()
 
 
 def _used(
-    memory: Global, create: Callable[..., Block], block: Block, fault: Undefined
+    memory: Global, create: Callable[..., Threads], block: Block, fault: Undefined
 ) -> Fault:
     """Return the race whose value a block uses, or the fault if it is one without any
     race."""
-    *lines, last = block.races.found
+    *lines, last = block.threads.races.found
     for only in ((), *((line,) for line in lines)):
         _undo(memory, block)
-        block, found = _tried(memory, create, before=block.races, only=only)
+        block, found = _tried(memory, create, before=block.threads.races, only=only)
         if isinstance(found, Undefined):
-            return block.races.found[only[0]] if only else found
-    return block.races.found[last]
+            return block.threads.races.found[only[0]] if only else found
+    return block.threads.races.found[last]
 
 
 def _placed(tensors: Mapping[str, Tensor], memory: Global) -> dict[str, int]:

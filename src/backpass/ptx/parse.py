@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import linecache
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import PurePath
 from typing import NamedTuple
@@ -66,6 +66,29 @@ class Instruction(NamedTuple):
     def parts(self) -> list[str]:
         """The name and its modifiers."""
         return self.name.split(".")
+
+
+def unsupported(instruction: Instruction) -> Unsupported:
+    """Return the error for an instruction that is not supported."""
+    return Unsupported(f"ptx: the instruction {instruction.name} is not supported")
+
+
+def targets_of(operand: Operand) -> Sequence[Register]:
+    """Return the registers that an operand names: one register, several in braces, or
+    two predicates separated by a bar."""
+    if isinstance(operand, Vector):
+        return operand.parts  # type: ignore[return-value]
+    if isinstance(operand, Register) and "|" in operand.name:
+        return [Register(name) for name in operand.name.split("|")]
+    return [operand]  # type: ignore[list-item]
+
+
+def label_of(instruction: Instruction) -> str:
+    """Return the label to which an instruction branches."""
+    (target,) = instruction.operands
+    if not isinstance(target, Label):
+        raise Unsupported(f"ptx: expected a label to branch to; got {target}")
+    return target.name
 
 
 class Parameter(NamedTuple):

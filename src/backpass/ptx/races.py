@@ -1,4 +1,4 @@
-"""Reads that race with writes.
+"""The threads of an access, and reads that race with writes.
 
 A read and a write of the same byte by two threads of a block race if no barrier
 separates them: the read may find the byte before or after the write. This is a fault
@@ -16,17 +16,42 @@ value is used.
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 
 from backpass.ptx.arrays import zeros
-from backpass.ptx.faults import Place, Race
-
-if TYPE_CHECKING:
-    from backpass.ptx.memory import Memory, Who
+from backpass.ptx.faults import Fault, Place, Race
+from backpass.ptx.released import Acquired, Seen
 
 MANY = -1  # several threads write a byte
+
+_Fault = TypeVar("_Fault", bound=Fault)
+
+
+class Who(NamedTuple):
+    """The threads that make an access in one instruction of a block."""
+
+    threads: np.ndarray  # [n], their numbers
+    warp_times: np.ndarray  # [n], the time of each, counted in barriers of its warp
+    since: int  # the time of the block's last barrier
+    time: int  # counted in barriers and releases of the block
+    block: int
+    place: Place | None
+    sees: Seen  # what the block has acquired
+    acquired: Acquired
+    races: Races
+    swaps: bool = False  # whether the value is for a compare-and-swap at the address
+
+    def only(self, rows: np.ndarray) -> Who:
+        """Return those of the threads that a mask ``rows[n]`` or indices select."""
+        threads, warp_times = self.threads[rows], self.warp_times[rows]
+        return self._replace(threads=threads, warp_times=warp_times)
+
+    def fault(self, kind: type[_Fault], what: str, bad: np.ndarray) -> _Fault:
+        """Return a fault by the first thread for which ``bad`` is true."""
+        first = int(self.threads[np.argmax(bad)])
+        return kind(what, self.place, self.block, first)
 
 
 class _Writes(NamedTuple):
@@ -62,12 +87,14 @@ class Races:
         """Return whether the races of a line make values undefined."""
         return self.only is None or place in self.only
 
-    def add(self, memory: Memory, at: np.ndarray, bad: np.ndarray, who: Who) -> None:
+    def add(
+        self, memory: tuple[int, int], at: np.ndarray, bad: np.ndarray, who: Who
+    ) -> None:
         """Add the writes of the bytes ``at[n, k]`` that are ``bad``: they race with an
-        earlier read."""
-        here = self.writes.setdefault((memory.start, who.since - self.start), {})
+        earlier read. ``memory`` is the start and the length of the memory."""
+        start, n = memory
+        here = self.writes.setdefault((start, who.since - self.start), {})
         if who.place not in here:
-            n = len(memory.bytes)
             here[who.place] = _Writes(zeros(n, np.int32), zeros(n, np.int64))
         writes, rows = here[who.place], np.nonzero(bad)[0]
         at, own = at[bad], who.threads[rows] + 1
@@ -77,11 +104,11 @@ class Races:
         writes.warp_time[at] = who.warp_times[rows]
         self.more |= bool(np.any(writes.thread[at] != before))
 
-    def lost(self, memory: Memory, at: np.ndarray, who: Who) -> np.ndarray:
-        """Return, for each of the bytes ``at[n, k]``, whether the read by its thread
-        races with a later write."""
+    def lost(self, start: int, at: np.ndarray, who: Who) -> np.ndarray:
+        """Return, for each of the bytes ``at[n, k]`` of the memory that begins at
+        ``start``, whether the read by its thread races with a later write."""
         found, own = np.zeros(at.shape, bool), who.threads[:, None]
-        here = self.writes.get((memory.start, who.since - self.start), {})
+        here = self.writes.get((start, who.since - self.start), {})
         for place, writes in here.items():
             if self.counts(place):
                 writer = writes.thread[at]

@@ -1,0 +1,210 @@
+"""Instructions that move bits between registers and memory: ld, st, atom, red, mov."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from backpass.ptx import atomics
+from backpass.ptx.faults import OutOfBounds, Unsupported
+from backpass.ptx.formats import UNSIGNED
+from backpass.ptx.memory import check_aligned, check_defined
+from backpass.ptx.parse import (
+    Instruction,
+    Label,
+    Operand,
+    Vector,
+    targets_of,
+    unsupported,
+    width_of,
+)
+from backpass.ptx.races import Who
+from backpass.ptx.threads import Threads
+from backpass.ptx.values import extended
+
+
+def load(threads: Threads, instruction: Instruction, chosen: np.ndarray) -> None:
+    """Execute ld: load from any memory, or read a parameter."""
+    type, space = instruction.parts[-1], _space(instruction)
+    target, source = instruction.operands[:2]
+    targets = targets_of(target)
+    if space == "param":
+        if len(targets) > 1:
+            raise unsupported(instruction)
+        bits = threads.parameters[source.base] >> 8 * source.offset  # type: ignore[union-attr]
+        n, width = len(threads.numbers), width_of(type)
+        value = bits % 2**width
+        if type[0] == "s" and value >> (width - 1):
+            value += 2**64 - 2**width  # sign-extend to a wider register
+        full = np.full(
+            n,
+            value
+            % 2 ** (8 * np.dtype(threads.registers.kind(targets[0].name)).itemsize),
+            np.uint64,
+        )
+        threads.write(targets[0], full, np.ones(n, bool), chosen)
+        return
+    each = width_of(type) // 8
+    who, addresses = threads.who(chosen), threads.addresses(source, chosen)
+    if space == "local":
+        at = _in_local(threads, addresses, each * len(targets), who)
+        data, defined = (kept[who.threads[:, None], at] for kept in threads.local)
+    elif space == "shared":
+        at = threads.shared.indices(addresses, each * len(targets), who, "reads")
+        data, defined = threads.shared.load(at, who)
+    else:
+        # If another thread updates the word after this load, the swap fails.
+        who = who._replace(swaps=source in threads.program.swapped)
+        data, defined = threads.memory.load(addresses, each * len(targets), who)
+    for i, register in enumerate(targets):
+        _spread(
+            threads,
+            register,
+            data[:, i * each : (i + 1) * each],
+            defined[:, i * each : (i + 1) * each],
+            type,
+            chosen,
+        )
+
+
+def _spread(
+    threads: Threads,
+    register: Operand,
+    data: np.ndarray,
+    defined: np.ndarray,
+    type: str,
+    chosen: np.ndarray,
+) -> None:
+    """Write the bytes of the chosen threads ``[n, k]`` to a register."""
+    kind = UNSIGNED[8 * data.shape[1]]
+    own = np.ascontiguousarray(data).view(kind)[:, 0]
+    mask = (defined * np.uint8(0xFF)).view(kind)[:, 0]
+    if type[0] == "s":  # sign-extend to a wider register
+        own, mask = extended(own, type), extended(mask, type)
+    bits, whole = (np.zeros(len(threads.numbers), own.dtype) for _ in range(2))
+    bits[chosen], whole[chosen] = own, mask
+    threads.write(register, bits, whole, chosen)
+
+
+def store(threads: Threads, instruction: Instruction, chosen: np.ndarray) -> None:
+    """Execute st."""
+    type, space = instruction.parts[-1], _space(instruction)
+    target, source = instruction.operands
+    values = [threads.read(x, f"b{width_of(type)}") for x in targets_of(source)]
+    n = int(chosen.sum())
+    data = _bytes([v.bits[chosen] for v in values], n)
+    defined = _bytes([v.defined[chosen] for v in values], n) == 0xFF
+    if space == "param":
+        raise Unsupported(
+            "ptx: calls of functions are not supported; tl.device_print, "
+            "tl.device_assert, and functions that are not inlined call one"
+        )
+    who, addresses = threads.who(chosen), threads.addresses(target, chosen)
+    if space == "local":
+        at = _in_local(threads, addresses, data.shape[1], who)
+        for kept, new in zip(threads.local, (data, defined), strict=True):
+            kept[who.threads[:, None], at] = new
+        threads.shared.changes += 1
+    elif space == "shared":
+        at = threads.shared.indices(addresses, data.shape[1], who, "writes")
+        threads.shared.store(at, data, defined, who)
+    else:
+        _check_writable(threads, addresses, who)
+        check_defined(np.all(defined, axis=1), "stores an uninitialised value", who)
+        threads.memory.store(addresses, data, defined, who)
+
+
+def _check_writable(threads: Threads, addresses: np.ndarray, who: Who) -> None:
+    for name, content in threads.program.tables.items():
+        offset = addresses - threads.parameters[name]
+        inside = (offset >= 0) & (offset < len(content))
+        if inside.any():
+            raise who.fault(OutOfBounds, f"writes to the table {name}", inside)
+
+
+def _in_local(
+    threads: Threads, addresses: np.ndarray, count: int, who: Who
+) -> np.ndarray:
+    """Return the indices ``[n, count]`` of bytes in the threads' local memory."""
+    check_aligned(addresses, count, who, "local memory")
+    outside = (addresses < 0) | (addresses + count > threads.program.local)
+    if outside.any():
+        what = f"accesses local memory outside its {threads.program.local} bytes"
+        raise who.fault(OutOfBounds, what, outside)
+    return addresses[:, None] + np.arange(count)
+
+
+def atomic(threads: Threads, instruction: Instruction, chosen: np.ndarray) -> None:
+    """Execute atom, or red, which has no result."""
+    own = atomics.atomic(instruction.name)
+    operands = list(instruction.operands)
+    result = operands.pop(0) if instruction.parts[0] == "atom" else None
+    target, *sources = operands
+    width = f"b{width_of(own.type)}"
+    values = [threads.read(x, width) for x in sources]
+    who, addresses = threads.who(chosen), threads.addresses(target, chosen)
+    for value in values:
+        what = "passes an uninitialised value to an atomic instruction"
+        threads.check(value, chosen, what)
+    given = [value.bits[chosen] for value in values]
+    if own.shared:
+        at = threads.shared.indices(addresses, given[0].itemsize, who, "updates")
+        old = threads.shared.update(at, own, given, who)
+    else:
+        old = threads.memory.update(addresses, own, given, who)
+        threads.time += own.releases  # what the threads do next is not released
+    if result is not None:
+        bits = np.zeros(len(threads.numbers), old.dtype)
+        bits[chosen] = old
+        threads.write(result, bits, np.ones(len(bits), bool), chosen)
+
+
+def move(threads: Threads, instruction: Instruction, chosen: np.ndarray) -> None:
+    """Execute mov, which may also join the parts of a register or divide it."""
+    target, source = instruction.operands
+    type = instruction.parts[-1]
+    if isinstance(source, Vector):  # join the parts into one value
+        width = width_of(type) // len(source.parts)
+        values = [threads.read(x, f"b{width}") for x in source.parts]
+        kind = UNSIGNED[width_of(type)]
+        shifts = [kind(i * width) for i in range(len(values))]
+        bits, defined = (
+            sum(x.astype(kind) << by for x, by in zip(parts, shifts, strict=True))
+            for parts in zip(*values, strict=True)
+        )
+        threads.write(target, bits, defined, chosen)
+        return
+    value = threads.read(source, type)
+    if isinstance(target, Vector):
+        width = width_of(type) // len(target.parts)
+        for i, register in enumerate(target.parts):
+            if register != Label("_"):
+                by = value.bits.dtype.type(i * width)
+                bits, defined = ((x >> by).astype(UNSIGNED[width]) for x in value)
+                threads.write(register, bits, defined, chosen)
+        return
+    threads.write(target, value.bits, value.defined, chosen)
+
+
+# The modifiers of loads and stores: spaces, sizes, and hints for the caches.
+_OF_ACCESSES = {"ld", "st", "param", "local", "shared", "const", "global", "v2", "v4"}
+_OF_ACCESSES |= {"weak", "volatile", "nc", "ca", "cg", "cs", "lu", "cv", "wb", "wt"}
+_OF_ACCESSES |= {"L1", "L2"}
+
+
+def _space(instruction: Instruction) -> str:
+    """Return the memory that a load or a store accesses."""
+    parts = {part.partition("::")[0] for part in instruction.parts}
+    if not parts <= _OF_ACCESSES | {instruction.parts[-1]}:
+        raise unsupported(instruction)
+    for space in ("param", "local", "shared", "const", "global"):
+        if space in parts:
+            return space
+    raise Unsupported(f"ptx: {instruction.name} at a generic address is not supported")
+
+
+def _bytes(values: Sequence[np.ndarray], n: int) -> np.ndarray:
+    """Return the bytes ``[n, k]`` of values ``[n]``, one after the other."""
+    parts = [np.ascontiguousarray(x).view(np.uint8).reshape(n, -1) for x in values]
+    return np.concatenate(parts, axis=1)

@@ -1,0 +1,290 @@
+"""Global memory: the tensors that are passed to a kernel.
+
+A buffer also checks the order of blocks. Blocks run in any order, so a block must not
+access what another block writes unless something orders the two accesses.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from backpass.ptx.accesses import BLOCK, Last
+from backpass.ptx.arrays import zeros
+from backpass.ptx.atomics import Atomic
+from backpass.ptx.faults import Order, OutOfBounds, TooEarly
+from backpass.ptx.memory import Memory, check_aligned, size_of
+from backpass.ptx.races import Who
+from backpass.ptx.released import Released, Seen, with_later
+
+SPACE = 1 << 40  # addresses reserved for each buffer; no buffer begins at 0
+PAGE = 1 << 12  # a tensor keeps its alignment up to this number of bytes
+
+
+class Buffer(Memory):
+    """Global memory of one tensor. It also checks the order of blocks."""
+
+    copied: np.ndarray | None = None  # the block that is copying each byte, plus 1
+
+    def __init__(
+        self, name: str, start: int, content: np.ndarray, known: np.ndarray | None
+    ) -> None:
+        super().__init__(name, start, content, known)
+        # Whether each byte has changed since one of the reads that `reads` stands for.
+        self.changed = zeros(len(content), bool)
+        self.log: list[tuple[np.ndarray, list[np.ndarray]]] = []  # for `undo`
+
+    def _arrays(self) -> list[np.ndarray]:
+        kept = [self.bytes, self.changed]
+        kept += [self.sums.terms, self.sums.lowest, self.sums.size]
+        return kept if self.known is None else [*kept, self.known]
+
+    def _keep(self, at: np.ndarray) -> None:
+        self.log.append((at, [array[at] for array in self._arrays()]))
+
+    def undo(self) -> None:
+        """Restore the bytes as they were when the log was cleared."""
+        for at, kept in reversed(self.log):
+            for array, old in zip(self._arrays(), kept, strict=True):
+                array[at] = old
+        self.log = []
+
+    def load(self, at: np.ndarray, who: Who) -> tuple[np.ndarray, np.ndarray]:
+        wrote = self.writes.unordered(at, who)
+        self._check_order(at, who, wrote, self.writes, "reads", "wrote")
+        if who.swaps:
+            return super().load(at, who)
+        updated, read = (last.unordered(at, who) for last in (self.updates, self.reads))
+        self._check_order(at, who, updated, self.updates, "reads", "updated")
+        found = super().load(at, who)
+        self.reads.several[at] = read
+        self.changed[at] &= read
+        return found
+
+    def store(
+        self, at: np.ndarray, data: np.ndarray, defined: np.ndarray, who: Who
+    ) -> None:
+        self._check_copied(at, who)
+        wrote, changes = self.writes.unordered(at, who), self.bytes[at] != data
+        updated, read = (last.unordered(at, who) for last in (self.updates, self.reads))
+        self._check_order(at, who, wrote & changes, self.writes, "writes", "wrote")
+        self._check_order(at, who, updated, self.updates, "writes", "updated")
+        read &= changes | self.changed[at]
+        self._check_order(at, who, read, self.reads, "writes", "read")
+        self._keep(at)
+        super().store(at, data, defined, who)
+        self.writes.several[at] = wrote
+        self.changed[at] |= changes
+
+    def update(
+        self, at: np.ndarray, own: Atomic, given: list[np.ndarray], who: Who
+    ) -> np.ndarray:
+        self._check_copied(at, who)
+        wrote = self.writes.unordered(at, who)
+        self._check_order(at, who, wrote, self.writes, "updates", "wrote")
+        updated, read = (last.unordered(at, who) for last in (self.updates, self.reads))
+        if own.within_block:
+            self._check_order(at, who, updated, self.updates, "updates", "updated")
+        self._check_order(at, who, read, self.reads, "updates", "read")
+        self._keep(at)
+        before = self.bytes[at]
+        found = super().update(at, own, given, who)
+        self.updates.several[at] = updated
+        self.changed[at] |= self.bytes[at] != before
+        return found
+
+    def _of_others(self, at: np.ndarray, who: Who) -> np.ndarray:
+        return self.updates.unordered(at, who)
+
+    def mark_copied(self, at: np.ndarray, by: int) -> None:
+        """Record that the block with the number ``by`` - 1, or no block if ``by`` is 0,
+        is copying the bytes."""
+        if self.copied is None:
+            self.copied = zeros(len(self.bytes), np.int32)
+        self.copied[at] = by
+
+    def _check_copied(self, at: np.ndarray, who: Who) -> None:
+        if self.copied is None:
+            return
+        bad = np.any(self.copied[at] == who.block + 1, axis=1)
+        if bad.any():
+            shown = self._shown(at, bad)
+            what = f"writes to {shown} before waiting for the copy that reads there"
+            raise who.fault(TooEarly, what, bad)
+
+    def _check_order(
+        self,
+        at: np.ndarray,
+        who: Who,
+        bad: np.ndarray,
+        last: Last,
+        verb: str,
+        did: str,
+    ) -> None:
+        if bad.any():
+            row, first = np.any(bad, axis=1), at[bad][0]
+            number = last.time[first] // BLOCK
+            block = "another block" if last.several[first] else f"block {number}"
+            what = (
+                f"{verb} {self._shown(at, row)}, which {block} {did}, and nothing "
+                "orders the two accesses: the result depends on the order of the blocks"
+            )
+            raise who.fault(Order, what, row)
+
+
+class Global:
+    """Global memory: buffers that are 2**40 addresses apart, so that a wrong stride
+    does not lead from one buffer into another."""
+
+    def __init__(self) -> None:
+        self.buffers: list[Buffer] = []
+        self.released: dict[int, Seen] = {}  # what is released at each address
+        self.log: list[tuple[int, Seen]] = []  # for `undo`
+        self.unsettled: list[int] = []  # how many each buffer had
+
+    def add(self, name: str, content: np.ndarray, defined: bool | np.ndarray) -> int:
+        """Add a buffer of these bytes ``[n]``, which are updated in place, and return
+        its address. ``defined`` says which bytes are initialised: all, none, or those
+        of a mask, which is updated too."""
+        known = defined if isinstance(defined, np.ndarray) else None
+        if defined is False:
+            known = zeros(len(content), bool)
+        start = (len(self.buffers) + 1) * SPACE + address_of(content) % PAGE
+        self.buffers.append(Buffer(name, start, content, known))
+        return start
+
+    @property
+    def changes(self) -> int:
+        """How many instructions have changed the bytes of a buffer."""
+        return sum(buffer.changes for buffer in self.buffers)
+
+    def begin(self) -> None:
+        """Start what ``undo`` restores: the run of a block."""
+        self.log, self.unsettled = [], [len(x.unsettled) for x in self.buffers]
+        for buffer in self.buffers:
+            buffer.log = []
+
+    def undo(self) -> None:
+        """Restore memory as it was at ``begin``."""
+        for address, seen in reversed(self.log):
+            self.released[address] = seen
+        for buffer, count in zip(self.buffers, self.unsettled, strict=True):
+            buffer.undo()
+            del buffer.unsettled[count:]
+        self.log = []
+
+    def load(
+        self, addresses: np.ndarray, count: int, who: Who
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Return ``count`` bytes from each address ``[n]``, and whether each is
+        defined. Raises OutOfBounds, Misaligned, Race, and Order."""
+        check_aligned(addresses, count, who, "global memory")
+        return self.load_bytes(addresses, count, who)
+
+    def load_bytes(
+        self, addresses: np.ndarray, count: int, who: Who
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Load from addresses of any alignment."""
+        found = np.zeros((len(addresses), count), np.uint8)
+        defined = np.zeros(found.shape, bool)
+        for buffer, rows, own in self._divided(addresses, count, who, "reads"):
+            at = _indices(addresses[rows], count, buffer)
+            found[rows], defined[rows] = buffer.load(at, own)
+        return found, defined
+
+    def store(
+        self, addresses: np.ndarray, data: np.ndarray, defined: np.ndarray, who: Who
+    ) -> None:
+        """Write the bytes ``data[n, k]``. Raises what ``load`` raises."""
+        count = data.shape[1]
+        check_aligned(addresses, count, who, "global memory")
+        for buffer, rows, own in self._divided(addresses, count, who, "writes"):
+            at = _indices(addresses[rows], count, buffer)
+            buffer.store(at, data[rows], defined[rows], own)
+
+    def update(
+        self, addresses: np.ndarray, own: Atomic, given: list[np.ndarray], who: Who
+    ) -> np.ndarray:
+        """Apply an atomic instruction to each address ``[n]``, and return the bits that
+        it found there. Raises what ``load`` raises, and Undefined."""
+        found = np.zeros(len(addresses), given[0].dtype)
+        check_aligned(addresses, found.itemsize, who, "global memory")
+        for buffer, rows, by in self._divided(
+            addresses, found.itemsize, who, "updates"
+        ):
+            at = _indices(addresses[rows], found.itemsize, buffer)
+            found[rows] = buffer.update(at, own, [x[rows] for x in given], by)
+        self._order(addresses, own, own.writes(found, given), who)
+        return found
+
+    def _order(
+        self, addresses: np.ndarray, own: Atomic, writes: np.ndarray, who: Who
+    ) -> None:
+        """Let the threads acquire what is released at each address ``[n]``, and release
+        what they have accessed. ``writes[n]`` says which of them write."""
+        if own.acquires:
+            for address in np.unique(addresses):
+                more = self.released.get(int(address), {})
+                who.acquired.seen = with_later(who.acquired.seen, more)
+            who.acquired.threads[who.threads] = True
+        if own.releases:
+            for address in np.unique(addresses[writes]):
+                threads = who.threads[writes & (addresses == address)]
+                until = dict.fromkeys(threads.tolist(), who.time)
+                before = self.released.get(int(address), {})
+                seen = with_later(before, who.sees)
+                if who.acquired.threads[threads].any():
+                    seen = with_later(seen, who.acquired.seen)
+                own_part = {who.block: Released(who.since, until)}
+                self.log.append((int(address), before))
+                self.released[int(address)] = with_later(seen, own_part)
+
+    def mark_copied(self, addresses: np.ndarray, count: int, by: int) -> None:
+        """Record that the block with the number ``by`` - 1, or no block if ``by`` is 0,
+        is copying ``count`` bytes from each address. All bytes are in bounds."""
+        for buffer in self.buffers:
+            rows = addresses // SPACE == buffer.start // SPACE
+            if rows.any():
+                buffer.mark_copied(_indices(addresses[rows], count, buffer), by)
+
+    def _divided(self, addresses: np.ndarray, count: int, who: Who, verb: str):
+        """Yield each accessed buffer, the rows of its accesses, and who makes them."""
+        left = np.ones(len(addresses), bool)
+        found = []
+        for buffer in self.buffers:
+            first = addresses - buffer.start
+            rows = left & (first >= 0) & (first + count <= len(buffer.bytes))
+            if rows.any():
+                found.append((buffer, rows))
+                left &= ~rows
+        if left.any():
+            raise who.fault(
+                OutOfBounds, f"{verb} {self._where(addresses[left][0], count)}", left
+            )
+        for buffer, rows in found:
+            yield buffer, rows, who.only(rows)
+
+    def _where(self, address: int, count: int) -> str:
+        """Describe an address outside every buffer."""
+        if address < SPACE // 2:
+            return f"{size_of(count)} at address {int(address)}, before all tensors"
+        nearest = min(self.buffers, key=lambda buffer: abs(address - buffer.start))
+        offset = int(address) - nearest.start
+        if offset > SPACE:
+            return (
+                f"{size_of(count)} at address {int(address)}, beyond all tensors; "
+                "data_ptr() is not the address of a tensor here"
+            )
+        sign = "+" if offset >= 0 else "-"
+        return (
+            f"{size_of(count)} at {nearest.name} {sign} {abs(offset)}; "
+            f"{nearest.name} has {size_of(len(nearest.bytes))}"
+        )
+
+
+def _indices(addresses: np.ndarray, count: int, buffer: Buffer) -> np.ndarray:
+    return (addresses - buffer.start)[:, None] + np.arange(count)
+
+
+def address_of(content: np.ndarray) -> int:
+    """Return the address of an array in this process."""
+    return content.__array_interface__["data"][0]

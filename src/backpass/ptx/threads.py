@@ -1,0 +1,120 @@
+"""The threads of a block, and what they share: memory, time, and copies in flight."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import NamedTuple
+
+import numpy as np
+
+from backpass.ptx.accesses import BLOCK, RUN
+from backpass.ptx.faults import Fault, Place, Undefined, Unsupported
+from backpass.ptx.memory import Shared
+from backpass.ptx.parse import Address, Operand, Program, Register
+from backpass.ptx.races import Races, Who
+from backpass.ptx.registers import Registers, special_registers
+from backpass.ptx.released import Acquired, Seen
+from backpass.ptx.tensors import Global
+from backpass.ptx.values import Value
+
+
+class Copy(NamedTuple):
+    """An asynchronous copy in flight: its destinations ``[n, k]``, its bytes, and their
+    sources."""
+
+    at: np.ndarray
+    data: np.ndarray
+    defined: np.ndarray
+    threads: np.ndarray
+    sources: list[tuple[np.ndarray, int]]  # addresses, and the bytes from each on
+
+
+class Threads:
+    """The threads of the block with the given ``number``. They have ``shared`` bytes of
+    shared memory in addition to the variables that the kernel declares there.
+
+    ``blocks`` is the number of blocks along each of three axes; numbers count along the
+    first axis first. ``parameters`` holds the bits of the kernel's parameters and the
+    addresses of its tables in global memory, by name. ``before`` are the races of a run
+    of the block before this one, of which only those of the lines ``only`` count.
+    """
+
+    def __init__(
+        self,
+        program: Program,
+        parameters: dict[str, int],
+        memory: Global,
+        *,
+        number: int = 0,
+        blocks: tuple[int, int, int] = (1, 1, 1),
+        shared: int = 0,
+        approximate: int | None = None,
+        before: Races | None = None,
+        only: Collection[Place | None] | None = None,
+    ) -> None:
+        self.program, self.parameters = program, parameters
+        self.memory, self.shared = memory, Shared(program.shared + shared)
+        self.number, n = number, program.threads
+        # Each thread's local memory: the bytes, and whether each is defined.
+        self.local = (
+            np.zeros((n, program.local), np.uint8),
+            np.zeros((n, program.local), bool),
+        )
+        self.approximate = approximate
+        self.numbers = np.arange(n)
+        self.registers = Registers(
+            n,
+            program.widths,
+            special_registers(n, number, blocks),
+            {name: parameters[name] for name in program.tables} | program.variables,
+        )
+        self.read, self.write = self.registers.read, self.registers.write
+        self.left = np.ones(n, bool)  # the threads that have not returned
+        # No two blocks share a time, nor do two runs of a block. ``since`` is the time
+        # of the last barrier.
+        self.time = self.since = before.start + RUN if before else number * BLOCK + 1
+        self.races = Races(self.time, before, only)
+        self.warp_times = np.zeros(n // 32 + 1, np.int64)
+        self.copies: list[list[Copy]] = [[]]  # by group; the last is uncommitted
+        self.sees: Seen = {}  # what this block has acquired
+        self.acquired = Acquired(n)
+        self.place: Place | None = None
+
+    def who(self, chosen: np.ndarray) -> Who:
+        """Return the chosen threads as those that make an access."""
+        return self.these(self.numbers[chosen])
+
+    def these(self, threads: np.ndarray) -> Who:
+        """Return the threads with these numbers as those that make an access."""
+        return Who(
+            threads,
+            self.warp_times[threads // 32],
+            self.since,
+            self.time,
+            self.number,
+            self.place,
+            self.sees,
+            self.acquired,
+            self.races,
+        )
+
+    def addresses(self, operand: Operand, chosen: np.ndarray) -> np.ndarray:
+        """Return the address of each chosen thread. Raises Undefined."""
+        if not isinstance(operand, Address):
+            raise Unsupported(f"ptx: expected an address; got {operand}")
+        if operand.base not in self.program.widths:
+            start = self.registers.address_of(operand.base)
+            return np.full(int(chosen.sum()), start + operand.offset)
+        value = self.registers.read(Register(operand.base), "b64")
+        self.check(value, chosen, f"uses an uninitialised address ({operand.base})")
+        return value.bits[chosen].astype(np.int64) + operand.offset
+
+    def check(self, value: Value, active: np.ndarray, what: str) -> None:
+        """Raise Undefined unless the value of each active thread is defined."""
+        bad = active & ~value.whole
+        if bad.any():
+            raise self.fault(Undefined, what, bad)
+
+    def fault(self, kind: type[Fault], what: str, bad: np.ndarray) -> Fault:
+        """Return a fault by the first thread for which ``bad`` is true."""
+        return kind(what, self.place, self.number, int(np.argmax(bad)))

@@ -1,0 +1,176 @@
+"""Instructions that the threads of a warp, or of a block, execute together."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from backpass.ptx import tensor_cores
+from backpass.ptx.faults import Barrier, Unsupported
+from backpass.ptx.parse import Instruction, Number, targets_of, unsupported
+from backpass.ptx.released import Acquired, with_later
+from backpass.ptx.threads import Threads
+
+# Instructions that all threads of a block, or of a warp, execute together.
+TOGETHER = ("bar", "barrier", "shfl", "vote", "redux", "mma", "ldmatrix")
+# The barriers at which all threads of a block meet.
+_FOR_ALL = {"bar.sync", "bar.cta.sync", "barrier.sync", "barrier.cta.sync"}
+_FOR_ALL |= {"barrier.sync.aligned", "barrier.cta.sync.aligned"}
+
+
+def waits_for_all(instruction: Instruction) -> bool:
+    """Whether an instruction waits for all threads of the block."""
+    return instruction.name in _FOR_ALL
+
+
+def check_together(
+    threads: Threads, instruction: Instruction, active: np.ndarray
+) -> None:
+    """Raise Unsupported unless an instruction is for all threads of a block, or of
+    a warp, and not only for those that it names."""
+    name, *operands = instruction.name, *instruction.operands
+    if instruction.parts[0] in ("bar", "barrier") and name != "bar.warp.sync":
+        if name not in _FOR_ALL or operands != [Number("0")]:
+            shown = ", ".join(x[0] for x in operands if isinstance(x[0], str))
+            raise Unsupported(f"ptx: {name} {shown} is not supported")
+    elif instruction.parts[0] not in ("mma", "ldmatrix"):
+        mask = threads.read(operands[-1], "b32")
+        threads.check(mask, active, "uses an uninitialised mask of threads")
+        if not np.all(mask.bits[active] == 0xFFFFFFFF):
+            raise Unsupported(f"ptx: {name} is supported for whole warps only")
+
+
+def _check_warps(
+    threads: Threads, present: np.ndarray, what: str, chosen: np.ndarray | None = None
+) -> None:
+    """Raise Barrier unless all threads of a warp are present, or none.
+
+    If threads that have returned count as present, ``chosen`` are the others.
+    """
+    by = present if chosen is None else chosen
+    whole = present.reshape(-1, 32).all(axis=1)
+    bad = by & ~np.repeat(whole, 32)
+    if bad.any():
+        raise threads.fault(
+            Barrier, f"executes {what} without all threads of its warp", bad
+        )
+
+
+def barrier(threads: Threads, instruction: Instruction, chosen: np.ndarray) -> None:
+    """Execute a barrier of the block or of warps."""
+    if instruction.name == "bar.warp.sync":
+        _check_warps(threads, chosen | ~threads.left, "bar.warp.sync", chosen)
+        for warp in np.unique(threads.numbers[chosen] // 32):
+            threads.warp_times[warp] += 1
+            own = threads.acquired.threads[32 * warp : 32 * warp + 32]
+            own[:] = own.any()
+        return
+    if (missed := threads.left & ~chosen).any():
+        missing = int(threads.numbers[missed][0])
+        raise threads.fault(
+            Barrier,
+            f"is at a barrier that thread {missing} does not reach",
+            chosen,
+        )
+    threads.time += 1
+    threads.since = threads.time
+    threads.sees = with_later(threads.sees, threads.acquired.seen)
+    threads.acquired = Acquired(len(threads.numbers))
+
+
+def shuffle(threads: Threads, instruction: Instruction, chosen: np.ndarray) -> None:
+    """Execute shfl.sync: read a register of another thread of the warp."""
+    target, source, by, clamp = instruction.operands[:4]
+    _check_warps(threads, chosen, "shfl.sync")
+    value, lane, bound = (threads.read(x, "b32") for x in (source, by, clamp))
+    how = instruction.parts[2]
+    lanes, inside = tensor_cores.shuffled_from(how, lane.bits, bound.bits)
+    of = threads.numbers // 32 * 32 + lanes
+    targets, known = targets_of(target), lane.whole & bound.whole
+    defined = np.where(known, value.defined[of], 0)
+    threads.write(targets[0], value.bits[of], defined, chosen)
+    if len(targets) > 1:
+        threads.write(targets[1], inside, known, chosen)
+
+
+def vote(threads: Threads, instruction: Instruction, chosen: np.ndarray) -> None:
+    """vote.sync: whether the predicate is true for all threads of a warp, or for
+    any of them, or a bit for each thread."""
+    how, type = instruction.parts[2], instruction.parts[-1]
+    _check_warps(threads, chosen, "vote.sync")
+    target, source = instruction.operands[:2]
+    value = threads.read(source, "pred")
+    warps = value.bits.reshape(-1, 32)
+    if how == "ballot" and type == "b32":
+        found = (warps.astype(np.uint64) << np.arange(32, dtype=np.uint64)).sum(axis=1)
+    elif how in ("all", "any") and type == "pred":
+        found = getattr(warps, how)(axis=1)
+    else:
+        raise unsupported(instruction)
+    defined = value.whole.reshape(-1, 32).all(axis=1)
+    threads.write(target, np.repeat(found, 32), np.repeat(defined, 32), chosen)
+
+
+def reduce(threads: Threads, instruction: Instruction, chosen: np.ndarray) -> None:
+    """Execute redux.sync."""
+    _check_warps(threads, chosen, "redux.sync")
+    target, source = instruction.operands[:2]
+    value = threads.read(source, "b32")
+    found = tensor_cores.redux(instruction.name, value.bits.reshape(-1, 32))
+    defined = np.repeat(value.whole.reshape(-1, 32).all(axis=1), 32)
+    threads.write(target, found.reshape(-1), defined, chosen)
+
+
+def multiply(threads: Threads, instruction: Instruction, chosen: np.ndarray) -> None:
+    """Execute mma.sync: multiply the tiles that a warp holds."""
+    _check_warps(threads, chosen, "mma.sync")
+    target, *sources = (targets_of(x) for x in instruction.operands)
+    if len(sources) != 3:
+        raise unsupported(instruction)
+    type = "b64" if "f64" in instruction.parts else "b32"
+    values = [[threads.read(x, type) for x in own] for own in sources]
+    registers = [
+        np.stack([v.bits for v in own], axis=-1).reshape(-1, 32, len(own))
+        for own in values
+    ]
+    flags = [
+        np.stack([v.whole for v in own], axis=-1).reshape(-1, 32, len(own))
+        for own in values
+    ]
+    found = tensor_cores.mma(instruction.name, *registers)
+    known = tensor_cores.mma_needs(instruction.name, *flags)
+    for i, register in enumerate(target):
+        own = found[:, :, i].reshape(-1), known[:, :, i].reshape(-1)
+        threads.write(register, *own, chosen)
+
+
+def load_matrices(
+    threads: Threads, instruction: Instruction, chosen: np.ndarray
+) -> None:
+    """Execute ldmatrix."""
+    parts = instruction.parts
+    if parts[3] != "m8n8" or parts[-1] != "b16":
+        raise unsupported(instruction)
+    _check_warps(threads, chosen, "ldmatrix")
+    targets = targets_of(instruction.operands[0])
+    n = len(targets)
+    # Lanes 8i to 8i + 7 hold the addresses of the rows of matrix i.
+    giving = chosen & (threads.numbers % 32 < 8 * n)
+    who, addresses = (
+        threads.who(giving),
+        threads.addresses(instruction.operands[1], giving),
+    )
+    at = threads.shared.indices(addresses, 16, who, "reads")
+    data, defined = threads.shared.load(at, who)
+    rows = np.ascontiguousarray(data).view(np.uint16).reshape(-1, n, 8, 8)
+    whole = np.all(defined.reshape(-1, n, 8, 8, 2), axis=-1)
+    transposed = "trans" in parts
+    found = tensor_cores.loaded_matrices(rows, transposed)
+    known = tensor_cores.loaded_matrices(whole, transposed) == 0x10001
+    for i, register in enumerate(targets):
+        bits = np.zeros(len(threads.numbers), np.uint32)
+        mask = np.zeros(len(threads.numbers), bool)
+        bits[chosen], mask[chosen] = (
+            found[:, :, i].reshape(-1),
+            known[:, :, i].reshape(-1),
+        )
+        threads.write(register, bits, mask, chosen)
