@@ -14,7 +14,7 @@ import torch
 from backpass import cli
 from backpass.commands import train as train_command
 from backpass.models import gpt2, llama
-from backpass.training import states
+from backpass.training import sampling, states
 from backpass.training.run import Run
 
 TEXT = b"the gradient of a sum is the sum of the gradients; a product has two. " * 12
@@ -296,7 +296,7 @@ def test_a_terminal_gets_no_control_characters(train, tmp_path, capsys, monkeypa
     train(*SMALL)
     capsys.readouterr()
     drawn = [b"\x1b", b"[2J", b"\x07\r\x7f", b"\xc2\x9b", b"\t\n", "é".encode()]
-    monkeypatch.setattr(train_command.sampling, "sample", lambda *_, **__: iter(drawn))
+    monkeypatch.setattr(sampling, "sample", lambda *_, **__: iter(drawn))
     command = ["sample", str(tmp_path / "out"), "--prompt", "x"]
     assert cli.main(command) == 0
     assert capsys.readouterr().out == "x\x1b[2J\x07\r\x7f\x9b\t\né\n"
