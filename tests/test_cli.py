@@ -451,7 +451,7 @@ class TestBench:
         assert cli.main(["bench", "alpha", "--device", "cpu", "--quick"]) == 0
         assert "ran --device=cpu --quick" in capfd.readouterr().out
 
-    def test_a_failure_is_told(self, capfd, folder):
+    def test_a_failure_is_reported(self, capfd, folder):
         assert cli.main(["bench"]) == 1
         assert "✗ failed: beta" in capfd.readouterr().out
 

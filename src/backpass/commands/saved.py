@@ -22,7 +22,7 @@ def newest(argument: str, folder: str, command: str) -> State:
     except (FileNotFoundError, states.Unusable) as error:
         raise InvalidCommand(f"{argument} {_in_one_line(error)}") from None
     for reason in refused:
-        print(f"{command}: refused {reason}", file=sys.stderr)
+        print(f"{command}: rejected {reason}", file=sys.stderr)
     if refused:
         print(f"{command}: using {path}", file=sys.stderr)
     return state
