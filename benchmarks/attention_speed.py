@@ -5,7 +5,7 @@
 A rate counts the same FLOPs for every provider, whatever it computes: 4 for each query, key and number of a
 head's width in the forward, which has two products, 10 in the backward, which has five if the scores are computed
 again, and half of either under a causal mask. PyTorch's function is timed once for each of its backends, which
-is forced; one that refuses a case is left out and named.
+is forced; one that rejects a case is left out and named.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
     python benchmarks/gradient_flow.py [--quick]
 
-Each row of the record is one run: 16 random symbols enter, and the target at each position is the symbol that stands
+Each row of the record is one run: 16 random symbols enter, and the target at each position is the symbol that stood
 there when they are sorted. The first gradient of each run is compared with autograd's through
 ``torch.nn.TransformerEncoder``.
 """

@@ -3,7 +3,7 @@
     python benchmarks/linear_cross_entropy_memory.py [--device cuda] [--quick]
 
 Each figure is of one step, of whose inputs memory is full already: on a CPU the operating system's high-water mark of
-a process of its own, on a GPU that of PyTorch's allocator. Beside it stands what the shapes say: the arrays that exist
+a process of its own, on a GPU that of PyTorch's allocator. Beside it is what the shapes say: the arrays that exist
 at once where most do.
 """
 
@@ -156,7 +156,7 @@ def kernel(x, w, t):
 
 
 def plain(x, w, t):
-    """Ours: the head, then the loss, and what is done with is let go."""
+    """Ours: the head, then the loss, and what is done with is freed."""
     scores, head = linear.forward(x, w.T)
     _, loss = cross_entropy.forward(scores, t)
     del scores

@@ -123,7 +123,7 @@ def notes(chosen: Settings) -> list[str]:
         f"Compiled at the {TYPICAL} size only{in_bfloat16}: our forward and backward each by itself, PyTorch's "
         "function with its backward.",
         "A loss is compared by forward and backward together.",
-        "The copy beside which a rate stands writes to memory that is already there; an operation allocates its results.",
+        "The copy with which a rate is compared writes to memory that is already there; an operation allocates its results.",
     ]
     if chosen.device == "cpu":
         said.append("Our Triton kernels and Liger-Kernel run on a CUDA device, and were not timed here.")

@@ -61,7 +61,7 @@ def drop_solutions(app: Sphinx, doctree: nodes.document) -> None:
 
 
 def mend_citations(app: Sphinx, page: str, template: str, context: dict, doctree) -> None:
-    """Docutils calls citations a list whose items are no list items, which screen readers refuse."""
+    """Docutils calls citations a list whose items are not list items, which screen readers reject."""
     if "body" in context:
         context["body"] = (
             context["body"]

@@ -24,7 +24,7 @@ SOURCES = "src"
 READERS = {
     "backpass.recorded.records": Path("benchmarks", "results"),
     "backpass.recorded.findings": Path("assets", "records"),
-    "backpass.cli": Path("benchmarks"),
+    "backpass.commands.bench": Path("benchmarks"),
 }
 # Folders whose files cells may read.
 DATA = (Path("benchmarks", "results"), *(Path("assets", each) for each in ("", "records", "site/_static")))

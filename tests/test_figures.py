@@ -110,7 +110,7 @@ def test_a_slider_shows_one_step_at_a_time_and_the_first_one_in_print():
         {"caption": " "},
     ],
 )
-def test_a_slider_without_steps_or_words_is_refused(changed):
+def test_a_slider_without_steps_or_words_is_rejected(changed):
     with pytest.raises(ValueError, match="expected"):
         figures.steps_to_html(**{"steps": steps(), "label": "Time", "caption": "Three steps."} | changed)
 

@@ -189,7 +189,7 @@ def test_a_gradient_only_where_one_is_wanted(stem):
         given = [v if v is wanted or v is None else v.detach() for v in inputs]
         y = getattr(B, stem)(*given, **options)
         dy = torch.randn(y.shape, generator=torch.Generator().manual_seed(0), dtype=y.dtype)
-        # Of the inputs that were given: torch.matmul's rounding goes by who requires a gradient.
+        # Of the inputs that were given: torch.matmul's rounding depends on which inputs require a gradient.
         _, expected = by_hand(stem, given, options, dy)
         at = next(i for i, value in enumerate(differentiable(stem, inputs)) if value is wanted)
         torch.testing.assert_close(gradients(y, [wanted], dy)[0], expected[at], rtol=0, atol=0)
@@ -209,7 +209,7 @@ def test_gradcheck(stem):
 
 
 @STEMS
-def test_a_gradient_of_the_gradient_is_refused(stem):
+def test_a_gradient_of_the_gradient_is_rejected(stem):
     inputs, options = drawn(stem)
     y = getattr(B, stem)(*inputs, **options)
     dy = torch.ones_like(y, requires_grad=True)
@@ -301,7 +301,7 @@ def test_float32_beside_half_precision(stem, compiled):
     opcheck(stem, inputs, options)
 
 
-def test_arguments_that_it_does_not_take_are_refused_with_those_it_does():
+def test_arguments_that_it_does_not_take_are_rejected_with_those_it_does():
     q = torch.zeros(2, 3, 4)
     with pytest.raises(
         TypeError,
@@ -404,7 +404,7 @@ def test_under_a_checkpoint_the_gradients_are_the_same():
         assert torch.equal(one, other)
 
 
-def test_what_it_keeps_for_the_backward_is_what_the_operation_saves():
+def test_what_it_saves_for_the_backward_is_what_the_operation_saves():
     """Of softmax y alone, which is the output itself; of a linear layer x and w, which are the inputs."""
     kept = []
 
@@ -501,13 +501,13 @@ LEARNED = torch.nn.Parameter(torch.tensor(2.0))
     ],
     ids=["factor", "scale", "eps", "seed", "approximate", "table"],
 )
-def test_what_would_get_no_gradient_is_refused(call, message):
+def test_what_would_get_no_gradient_is_rejected(call, message):
     with pytest.raises(TypeError, match=message):
         call(torch.ones(3, 4))
 
 
 @STEMS
-def test_complex_tensors_are_refused(stem):
+def test_complex_tensors_are_rejected(stem):
     """Their gradients would lack conjugates."""
     inputs, options = drawn(stem)
     floating = [at for at, v in enumerate(inputs) if v is not None and v.is_floating_point()]
@@ -517,7 +517,7 @@ def test_complex_tensors_are_refused(stem):
         getattr(B, stem)(*inputs, **options)
 
 
-def test_transforms_and_forward_mode_are_refused():
+def test_transforms_and_forward_mode_are_rejected():
     x = torch.ones(4, 3)
     with pytest.raises(RuntimeError, match=r"got a transform of torch\.func"):
         torch.func.vmap(B.softmax)(x)

@@ -117,7 +117,7 @@ def test_few_lines_that_read_no_value_are_traceable():
     assert not internals.is_traceable(many, [x, None], ())
 
 
-def test_no_more_is_run_than_tells_that_lines_are_many():
+def test_no_more_is_run_than_shows_that_lines_are_many():
     found = []
 
     def endless(inputs, options):

@@ -18,7 +18,7 @@ OPENING, CLOSING = (
 )
 # What pandoc 3.9 writes, and what typst 0.15 calls it.
 RENAMED = {"dot.circle": "dot.o", "times.circle": "times.o", "plus.circle": "plus.o"}
-RENAMED["parallel"] = "bar.v.double"  # a norm's bars are no relation
+RENAMED["parallel"] = "bar.v.double"  # a norm's bars are not a relation
 # A name in upright letters is an operator; typst sets a string with the spaces around it.
 NAME = re.compile(r"\\mathrm\s*\{(?P<name>[a-zA-Z]{2,})\}")
 STRING = re.compile(

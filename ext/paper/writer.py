@@ -339,7 +339,7 @@ class Writer:
     # Text
 
     def inline(self, node) -> str:
-        """Text, and what stands in a line of it."""
+        """Text, and what is in a line of it."""
         if isinstance(node, PreformattedString):  # a comment
             return ""
         if isinstance(node, NavigableString):
@@ -460,7 +460,7 @@ class Writer:
         return f"{here}#{function}({string(name)})[{inside}];"
 
     def within(self, *names: str) -> bool:
-        """Whether what is being written stands in an element with one of these names or classes."""
+        """Whether what is being written is in an element with one of these names or classes."""
         return any(
             parent.name in names or set(names) & set(parent.get("class") or ()) for parent in self.parents
         )

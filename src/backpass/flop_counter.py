@@ -27,6 +27,7 @@ from backpass.contract.values import check_one_of
 from backpass.torch_door import operators
 from backpass.torch_internals import Unread
 
+__all__ = ["formulas"]
 COUNTED, PRODUCTS, WHOLE = "counted", "products", "products-whole"
 
 

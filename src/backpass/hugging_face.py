@@ -23,6 +23,7 @@ import torch
 from backpass import functional as B
 from backpass.ops import rope
 
+__all__ = ["left", "patch"]
 Module = torch.nn.Module
 Forward = Callable[..., Any]
 

@@ -1,4 +1,4 @@
-"""The benchmarks of attention: every provider computes the same, one that refuses is named, records say what they should."""
+"""The benchmarks of attention: every provider computes the same, one that rejects is named, records say what they should."""
 
 import math
 import sys
@@ -71,7 +71,7 @@ def test_the_bytes_are_those_of_the_arrays():
     assert case.bytes(torch.float32) == {"forward": forward, "backward": backward}
 
 
-def test_a_backend_that_refuses_is_left_out_and_named(monkeypatch):
+def test_a_backend_that_rejects_is_left_out_and_named(monkeypatch):
     cudnn = attention_speed.pytorch(SDPBackend.CUDNN_ATTENTION, keep=True)
     found = {"PyTorch, cuDNN": cudnn, **attention_speed.providers("cpu")}
     monkeypatch.setattr(attention_speed, "providers", lambda device: found)

@@ -104,7 +104,7 @@ def test_only_experiments_of_pages_and_the_weight_are_not_timed():
     }
 
 
-def test_a_device_that_is_not_there_is_refused(monkeypatch, capsys):
+def test_a_device_that_is_not_there_is_rejected(monkeypatch, capsys):
     import torch
 
     if torch.cuda.is_available():

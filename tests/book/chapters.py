@@ -58,7 +58,7 @@ def prose(page: Path) -> str:
 def derivations() -> tuple[tuple[Path, Derivation], ...]:
     """Every ``derive(…)`` of every page, in order, read but not checked, each with its page.
 
-    Their arguments must be literals, but for ``after``, which names an earlier one of the page.
+    Their arguments must be literals, except ``after``, which names an earlier one of the page.
     """
     found = []
     for page in chapters():

@@ -129,7 +129,7 @@ def test_a_page_that_uses_too_much_is_ended_with_its_children(book, monkeypatch,
     build_module.stop()
 
 
-def test_an_unknown_chapter_is_refused_with_those_there_are(book, monkeypatch, capsys):
+def test_an_unknown_chapter_is_rejected_with_those_there_are(book, monkeypatch, capsys):
     add_page(book, "page", "1")
     monkeypatch.setattr(sys, "argv", ["build.py", "--book", str(book), "--chapter", "pge"])
     assert main() == 2

@@ -1,5 +1,5 @@
 """The page of calculators, in Chromium: its text is Python's numbers, by hand and from the address, and impossible
-settings are refused."""
+settings are rejected."""
 
 from __future__ import annotations
 
@@ -282,7 +282,7 @@ def test_two_settings_and_their_terms(page, tmp_path):
     assert expected(gpt2, "products-halved", 1000).items() <= page.evaluate(SUMMARY, 2).items()
 
 
-def test_a_config_is_pasted_or_refused(page):
+def test_a_config_is_pasted_or_rejected(page):
     config = {
         "model_type": "qwen2",
         "vocab_size": 1000,
@@ -578,7 +578,7 @@ def test_everything_open_is_accessible_and_fits_a_phone(browser, address):
     assert found_by_axe(page, context="#calculator") == []
     page.fill("#time-bandwidth", "0")
     page.fill("#A-n_kv", "5")
-    assert found_by_axe(page, context="#calculator") == []  # with a refusal
+    assert found_by_axe(page, context="#calculator") == []  # with a rejection
     page.set_viewport_size(PHONE)
     page.evaluate(NEXT_FRAME)
     assert page.evaluate("document.documentElement.scrollWidth") <= PHONE["width"]

@@ -123,7 +123,7 @@ def test_the_frames_of_a_layer_lead_to_the_whole_network():
     assert links == ["up/chapters/networks/whole_network.html"] * 2
 
 
-def test_an_unknown_station_is_refused():
+def test_an_unknown_station_is_rejected():
     with pytest.raises(ValueError, match=r"here: expected one of .*softmax.*; got 'sofmax'"):
         NetworkMap("sofmax")
 

@@ -36,7 +36,7 @@ def test_a_decorated_function_is_shown_from_its_own_file():
     assert repr(source(decorated)).startswith("# src/backpass/ops/softmax.py\ndef backward")
 
 
-def test_what_has_no_source_is_refused():
+def test_what_has_no_source_is_rejected():
     with pytest.raises(TypeError, match="expected a function, a class or a module to show; got 'softmax'"):
         source("softmax")
 

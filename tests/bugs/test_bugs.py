@@ -34,7 +34,7 @@ def test_the_tools_find_what_the_record_says(bug):
     assert not faults(bug, found)
     tests.entry("bugs", bug.name, found)
     shown = recorded(bug)
-    assert without_numbers(found) == without_numbers(shown), "`make records` writes what is found"
+    assert without_numbers(found) == without_numbers(shown), "`make records` writes the results"
 
 
 def without_numbers(found):

@@ -1,4 +1,4 @@
-"""Every claim: its check supports its verdict, its figures stand in its check, and what it refers to exists."""
+"""Every claim: its check supports its verdict, its figures are in its check, and what it refers to exists."""
 
 import ast
 from functools import cache
@@ -20,7 +20,7 @@ def test_the_check_supports_the_verdict(name):
 
 
 @pytest.mark.parametrize("name", CLAIMS)
-def test_every_figure_of_the_text_stands_in_its_check(name):
+def test_every_figure_of_the_text_is_in_its_check(name):
     claim = CLAIMS[name]
     assert not claim.code or not claim.unchecked_figures()
 

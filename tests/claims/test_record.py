@@ -50,7 +50,7 @@ def test_findings_support_one_verdict(verdict):
         [("left_out", 0)],
     ],
 )
-def test_findings_that_support_nothing_are_refused(findings):
+def test_findings_that_support_nothing_are_rejected(findings):
     with pytest.raises(ValueError, match=r"support|does not hold"):
         _ = found(findings).verdict
 
@@ -106,7 +106,7 @@ def test_a_claim_with_another_verdict_fails(verdict):
         a_claim(verdict).run()
 
 
-def test_records_that_are_not_complete_are_refused():
+def test_records_that_are_not_complete_are_rejected():
     with pytest.raises(ValueError, match="F1: topic: expected one of"):
         a_claim(topic="softmaxes")
     with pytest.raises(ValueError, match="F1: harm: expected 0 to 10; got 11"):

@@ -28,7 +28,7 @@ def test_a_display_with_a_wrong_line_does_not(line):
     assert not derives(r"\\".join(lines), SOFTMAX)
 
 
-def test_a_definition_beside_a_right_line_is_no_obstacle():
+def test_a_definition_beside_a_right_line_is_not_an_obstacle():
     assert derives(r"S = \sum_j e^{x_j} \\ z_i = \frac{e^{x_i}}{S}", SOFTMAX)
 
 
@@ -43,6 +43,6 @@ def test_a_line_that_cannot_be_read_is_named():
         derives("z_1 = w", SOFTMAX)
 
 
-def test_definitions_alone_are_no_derivation():
+def test_definitions_alone_are_not_derivation():
     with pytest.raises(ValueError, match="expected an equation to judge; got only definitions: S = "):
         derives(r"S = \sum_j e^{x_j}", SOFTMAX)

@@ -158,7 +158,7 @@ def test_each_fault_of_a_config_is_a_line(capsys, tmp_path):
     assert hint == "(see backpass cost --help)"
 
 
-def test_a_config_that_is_not_modelled_is_refused_by_name(capsys, tmp_path):
+def test_a_config_that_is_not_modelled_is_rejected_by_name(capsys, tmp_path):
     file = tmp_path / "config.json"
     for text, message in (
         (b"{", "expected JSON"),

@@ -1,4 +1,4 @@
-"""``backpass derive`` prints the verdicts as a table, as JSON, and in the text; its exit status tells whether a line is refused."""
+"""``backpass derive`` prints the verdicts as a table, as JSON, and in the text; its exit status says whether a line is refused."""
 
 import io
 import json

@@ -91,7 +91,7 @@ def test_a_rank_that_hangs_is_ended(file, capsys):
         (["SIZE"], "expected a function of the group; got int"),
     ],
 )
-def test_a_command_that_is_not_valid_is_refused(file, capsys, arguments, message):
+def test_a_command_that_is_not_valid_is_rejected(file, capsys, arguments, message):
     name, *options = arguments
     with pytest.raises(SystemExit) as caught:
         main(["parallel", f"{file}:{name}", *options])

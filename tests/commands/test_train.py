@@ -1,4 +1,4 @@
-"""``backpass train`` and ``backpass sample``: what they print, save, refuse, and return."""
+"""``backpass train`` and ``backpass sample``: what they print, save, reject, and return."""
 
 import os
 import re
@@ -14,7 +14,7 @@ import torch
 from backpass import cli
 from backpass.commands import train as train_command
 from backpass.models import gpt2, llama
-from backpass.training import states
+from backpass.training import sampling, states
 from backpass.training.run import Run
 
 TEXT = b"the gradient of a sum is the sum of the gradients; a product has two. " * 12
@@ -200,7 +200,7 @@ def test_a_folder_that_cannot_be_made_is_noticed_before_the_first_step(
     assert message.startswith(f"backpass train: --out {tmp_path}/{name}: cannot be a folder: ")
 
 
-def test_a_corrupted_state_is_refused_and_the_one_before_used(train, tmp_path, capsys, monkeypatch):
+def test_a_corrupted_state_is_rejected_and_the_one_before_used(train, tmp_path, capsys, monkeypatch):
     with monkeypatch.context() as patch:
         interrupt_after(patch, 5)
         train(*SMALL)
@@ -212,7 +212,7 @@ def test_a_corrupted_state_is_refused_and_the_one_before_used(train, tmp_path, c
     assert train("--resume", "--every", "1") == 0
     out, err = capsys.readouterr()
     assert err.startswith(
-        f"backpass train: refused {tmp_path}/out/step-000005: model.safetensors is not the file"
+        f"backpass train: rejected {tmp_path}/out/step-000005: model.safetensors is not the file"
     )
     assert err.endswith(f"\nbackpass train: using {tmp_path}/out/step-000003\n")
     assert [line.split()[1] for line in numbers(out)] == ["4", "5", "6"]
@@ -296,7 +296,7 @@ def test_a_terminal_gets_no_control_characters(train, tmp_path, capsys, monkeypa
     train(*SMALL)
     capsys.readouterr()
     drawn = [b"\x1b", b"[2J", b"\x07\r\x7f", b"\xc2\x9b", b"\t\n", "é".encode()]
-    monkeypatch.setattr(train_command.sampling, "sample", lambda *_, **__: iter(drawn))
+    monkeypatch.setattr(sampling, "sample", lambda *_, **__: iter(drawn))
     command = ["sample", str(tmp_path / "out"), "--prompt", "x"]
     assert cli.main(command) == 0
     assert capsys.readouterr().out == "x\x1b[2J\x07\r\x7f\x9b\t\né\n"
@@ -318,7 +318,7 @@ def test_a_model_whose_probabilities_are_not_finite(train, tmp_path, capsys):
     assert err == f"backpass sample: {expected}\n"
 
 
-# What is refused
+# What is rejected
 
 
 @pytest.mark.parametrize(
@@ -403,7 +403,7 @@ def test_without_a_whole_state(train, tmp_path, refused, capsys):
         (["--seed", "-1"], "--seed: expected an integer of at least 0"),
     ],
 )
-def test_what_sample_refuses(train, tmp_path, refused, capsys, given, words):
+def test_what_sample_rejects(train, tmp_path, refused, capsys, given, words):
     train(*SMALL)
     capsys.readouterr()
     assert words in refused("sample", tmp_path / "out", *given)

@@ -94,7 +94,7 @@ def in_place(x_ptr, n, BLOCK: tl.constexpr):
 
 
 @pytest.mark.parametrize("block", [1, 32, 64, 256])
-def test_threads_that_load_what_they_do_not_use_are_no_race(block):
+def test_threads_that_load_what_they_do_not_use_are_not_race(block):
     """With fewer elements than threads, several threads load an element, and one of them stores it."""
     x = torch.arange(100.0)
     with compiled.executing() as verdict:
@@ -113,7 +113,7 @@ def largest(x_ptr, y_ptr, n, BLOCK: tl.constexpr):
         swapped, before = (found == before).to(tl.int32), found
 
 
-def test_the_read_before_a_loop_of_swaps_is_no_race():
+def test_the_read_before_a_loop_of_swaps_is_not_a_race():
     x = torch.rand(5, 100, generator=torch.Generator().manual_seed(0))
     with compiled.executing() as verdict:
         y = torch.zeros(1)
@@ -319,7 +319,7 @@ def test_an_empty_grid_runs_nothing(x):
         assert verdict.runs[0].report.instructions == 0
 
 
-def test_tensor_descriptors_are_refused_by_name(x):
+def test_tensor_descriptors_are_rejected_by_name(x):
     from triton.tools.tensor_descriptor import TensorDescriptor
 
     @triton.jit

@@ -40,7 +40,7 @@ def compare_with_the_page(stem, dtype, report):
     recorded.entry("compiled", f"{stem}, {dtype}", share)
     record = findings.load("compiled")
     if record.versions["triton"] == triton.__version__:
-        assert abs(record.entries[f"{stem}, {dtype}"] - share) < 0.05, "`make records` writes what is found"
+        assert abs(record.entries[f"{stem}, {dtype}"] - share) < 0.05, "`make records` writes the results"
 
 
 def test_the_page_shows_every_kernel():

@@ -29,7 +29,7 @@ def test_numbers_and_lists_are_not(value):
     assert not arrays.is_array(value)
 
 
-def test_a_namespace_is_shared_or_refused():
+def test_a_namespace_is_shared_or_rejected():
     assert arrays.namespace(torch.ones(2), None) is arrays.namespace(torch.ones(3))
     with pytest.raises(TypeError):
         arrays.namespace(np.ones(2), torch.ones(2))

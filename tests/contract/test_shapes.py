@@ -1,4 +1,4 @@
-"""The declaration of shapes: read, bound, and refused where it does not fit."""
+"""The declaration of shapes: read, bound, and rejected where it does not fit."""
 
 import numpy as np
 import pytest
@@ -36,7 +36,7 @@ def test_parse():
 @pytest.mark.parametrize(
     "text", ["x[n]", "x -> y[n]", "x[n] -> ", "-> y[n]", "x[n] + w[n] -> y[n]", "x[n -> y[n]"]
 )
-def test_what_is_no_declaration_is_refused(text):
+def test_what_is_not_a_declaration_is_rejected(text):
     with pytest.raises(ValueError, match="declaration of shapes"):
         parse(text)
 
@@ -250,7 +250,7 @@ def test_booleans_are_asked_for_where_declared():
         ({"x": np.ma.array([[1.0]])}, r"x: expected an array; got MaskedArray, .*: pass numpy\.asarray\(x\)"),
     ],
 )
-def test_arrays_that_would_compute_something_else_are_refused(given, message):
+def test_arrays_that_would_compute_something_else_are_rejected(given, message):
     with pytest.raises(TypeError, match=message):
         check_inputs("x[m, n], t[m]:int -> y[]", **({"x": np.ones((1, 1)), "t": np.zeros(1, int)} | given))
 

@@ -37,14 +37,14 @@ def test_names_come_in_any_collection_and_go_in_forwards_order(collection):
         (("x", 3), ValueError, "wanted: expected names among x, w, b; got 3"),
     ],
 )
-def test_anything_else_is_refused(wanted, error, message):
+def test_anything_else_is_rejected(wanted, error, message):
     with pytest.raises(error, match=f"^{message}$"):
         check_wanted(SHAPES, wanted)
     with pytest.raises(error, match=f"^{message}$"):
         sum_wanted(wanted, {"x w": 1, "b": 2})
 
 
-def test_a_backward_may_be_told_less_than_its_forward_and_no_more():
+def test_a_backward_may_be_asked_for_less_than_its_forward_and_no_more():
     _, saved = linear.forward(np.ones((2, 3)), np.ones((3, 4)), wanted=("x", "w"))
     assert check_narrowed(None, saved) == ("x", "w")
     assert check_narrowed({"w"}, saved) == ("w",)

@@ -373,6 +373,6 @@ def test_numbers_are_read_as_products():
         (lambda c: measured_activations("gpt2-124", 2, 3), LookupError, "gpt2-124m"),
     ],
 )
-def test_refusals(call, error, message):
+def test_rejections(call, error, message):
     with pytest.raises(error, match=message):
         call(gpt2.Config(7, 9, 6, 2, 3, 5))

@@ -165,14 +165,14 @@ def test_the_published_runs_of_llama_3_keep_one_ratio_to_the_prediction():
         ({"batch": 0}, "batch: expected an integer of at least 1; got 0"),
     ],
 )
-def test_a_mesh_that_does_not_fit_is_refused(change, message):
+def test_a_mesh_that_does_not_fit_is_rejected(change, message):
     given = {"mesh": Mesh(), "batch": 16} | change
     with pytest.raises(ValueError) as caught:
         mesh_step(CONFIG, given["mesh"], CLUSTER, given["batch"], 64)
     assert message in str(caught.value)
 
 
-def test_other_arguments_are_refused_by_name():
+def test_other_arguments_are_rejected_by_name():
     with pytest.raises(TypeError, match="config: expected that of a Llama or a GPT-2; got one of encoder"):
         mesh_step(encoder.Config(6, 1, 3, 5), Mesh(), CLUSTER, 1, 64)
     with pytest.raises(TypeError, match="recompute: expected"):

@@ -41,7 +41,7 @@ def test_ratios():
     assert cost.count("residual", (3,), (3,)).ratio == 0
 
 
-def test_what_cannot_be_counted_on_is_refused():
+def test_what_cannot_be_counted_on_is_rejected():
     with pytest.raises(TypeError, match="x: expected a NumPy array to count on; got Tensor"):
         cost.count("softmax", torch.zeros(3))
 

@@ -155,12 +155,12 @@ def test_arrays_serve_as_well_as_shapes():
         (lambda: cost.count("softmax", None), TypeError, "x: expected an array"),
     ],
 )
-def test_refusals_name_argument_expectation_and_what_came(call, error, message):
+def test_rejections_name_argument_expectation_and_what_came(call, error, message):
     with pytest.raises(error, match=message):
         call()
 
 
-def test_a_formula_that_asks_for_what_nothing_gives_is_refused():
+def test_a_formula_that_asks_for_what_nothing_gives_is_rejected():
     class Op:
         SHAPES = "x[*] -> y[*]"
         forward = staticmethod(lambda x: (x, None))
@@ -197,6 +197,6 @@ def test_without_formulas_there_is_still_a_count():
         cost.formula(Double, (2, 3))
 
 
-def test_a_letter_that_no_formula_has_is_refused():
+def test_a_letter_that_no_formula_has_is_rejected():
     with pytest.raises(TypeError, match="softmax's formulas have no q"):
         cost.symbolic_formula("softmax", q=3)

@@ -268,7 +268,7 @@ def test_configurations_are_read_as_python_does(compute):
 @pytest.mark.parametrize(
     "text, fault", [("{", "not JSON"), ("[]", "expected the object"), ("null", "expected the object")]
 )
-def test_what_is_no_configuration_is_refused(compute, text, fault):
+def test_what_is_not_a_configuration_is_rejected(compute, text, fault):
     expression = "(() => { try { core.readConfig(given); } catch (error) { return error.message; } })()"
     assert fault in compute(expression, text)
 
@@ -287,7 +287,7 @@ FAULTS = [
 ]
 
 
-def test_impossible_settings_are_refused(compute):
+def test_impossible_settings_are_rejected(compute):
     settings = [
         javascript.setting(cost.configuration(preset)) | {"b": "1", "s": "64"} | change
         for change, preset, _ in FAULTS
@@ -531,7 +531,7 @@ def test_stages_have_the_layers_that_python_says(compute):
     ],
 )
 def test_meshes_that_do_not_fit(compute, axes, faults):
-    """The page refuses the meshes that Python refuses."""
+    """The page rejects the meshes that Python rejects."""
     config = cost.configuration("llama-3-8b")
     setting = javascript.setting(config) | {"b": "8", "s": "1024"}
     given = dict.fromkeys((*vars(cost.Mesh()), "micro_batch"), "1") | axes

@@ -17,7 +17,7 @@ class Saved(NamedTuple):
     parts: tuple
 
 
-def test_tables_of_constants_are_no_activations():
+def test_tables_of_constants_are_not_activations():
     """RoPE's cosines and sines: a step does not add to them."""
     kept = cost.memory("rope", (2, 3, 5, 8), (5, 4), (5, 4))
     assert (kept.activations, kept.parameters) == (0, 2 * 5 * 4 * 8)
@@ -78,7 +78,7 @@ def test_operations(stem, shapes, elements, dtype):
         assert cost.saved_bytes(stem, *shapes) == expected
 
 
-def test_options_that_are_no_arrays_take_no_bytes():
+def test_options_that_are_not_arrays_take_no_bytes():
     assert cost.saved_bytes("scale", (3, 4), factor=0.5) == 0
     assert cost.saved_bytes("fork", (3, 4), copies=3) == 0
 
@@ -135,7 +135,7 @@ def test_arrays_in_any_container_are_counted(make):
     assert cost.saved_bytes(saving(make), np.ones((4, 5))) == 4 * 5 * 8
 
 
-def test_an_object_that_hides_arrays_is_refused():
+def test_an_object_that_hides_arrays_is_rejected():
     with pytest.raises(
         TypeError, match=r"saved: expected arrays, alone or in a tuple, .*; got SimpleNamespace"
     ):

@@ -368,7 +368,7 @@ def test_integers_and_symbols_agree(formula):
     assert isinstance(number, (int, Fraction))
 
 
-def test_value_refuses():
+def test_value_rejects():
     with pytest.raises(TypeError, match=r"6\*N: expected N by name; got none"):
         named("6n").at(b=3)
     with pytest.raises(TypeError, match="q: expected letters of LETTERS"):

@@ -1,4 +1,4 @@
-"""The sizes of networks: what a ``config.json``, options, and symbols may ask for, and what is refused by name."""
+"""The sizes of networks: what a ``config.json``, options, and symbols may ask for, and what is rejected by name."""
 
 import sys
 from pathlib import Path
@@ -79,7 +79,7 @@ def test_options_that_fit():
 
 @pytest.mark.parametrize("of_family", [cost.symbolic_tally, cost.symbolic_traffic])
 @pytest.mark.parametrize("family", ["gpt2", "llama", "encoder", "seq2seq"])
-def test_what_symbols_lack_is_refused(of_family, family):
+def test_what_symbols_lack_is_rejected(of_family, family):
     layers = "encoder_layers" if family == "seq2seq" else "layers"
     for option, fault in (
         (
@@ -138,7 +138,7 @@ LLAMA = llama.to_hugging_face(llama.Config.preset("llama-3-8b"))
         (GPT2, [None], "None"),
     ],
 )
-def test_another_head_or_none_is_refused(json, names, wrong):
+def test_another_head_or_none_is_rejected(json, names, wrong):
     fault = f"architectures: expected names that end in ForCausalLM or LMHeadModel, .* got {wrong}"
     with pytest.raises(ValueError, match=fault):
         cost.from_hugging_face(json | {"architectures": names})
@@ -176,7 +176,7 @@ def test_a_mistral_without_a_sliding_window_is_a_llama(given):
     assert cost.from_hugging_face(of_object) == config
 
 
-def test_a_sliding_window_is_refused_by_name():
+def test_a_sliding_window_is_rejected_by_name():
     missing = {key: value for key, value in MISTRAL.items() if key != "sliding_window"}
     for json in (MISTRAL | {"sliding_window": 4096}, missing):  # Hugging Face's default is 4096
         for use in ({}, {"use_sliding_window": False}):  # which a Mistral does not read

@@ -131,7 +131,7 @@ def test_the_posts_other_rows_are_the_sums_of_their_steps():
     assert same(symbolic(next(t.off for t in TOTALS if t.name == "network")), -row(GPT2_POST, "log_softmax"))
 
 
-def test_the_posts_completed_layer_is_ours_but_for_what_is_named_here():
+def test_the_posts_completed_layer_is_ours_except_for_what_is_named_here():
     layer = sympy.expand(completed(GPT2_POST).symbolic()).coeff(L).subs(h, n_h * d)
     ours = gpt2_layer.backward_flops(b, s, n_h * d, n_h * d, 4 * n_h * d, n_h, flash=False)
     rows, width = b * s * n_h * d, n_h * d
@@ -172,7 +172,7 @@ def test_the_thesiss_rows():
     assert same(attention + fed.subs(f, 4 * h) + 2 * norm, total(THESIS, "block"))
 
 
-def test_the_thesiss_completed_block_is_ours_but_for_what_is_named_here():
+def test_the_thesiss_completed_block_is_ours_except_for_what_is_named_here():
     ours = encoder_layer.backward_flops(1, s, h, 4 * h, 1, flash=False)
     differences = [
         12 * h**2 + (1 + 1 + 3 + 4 + 1) * s * h + s**2,  # first terms of products' sums
@@ -277,7 +277,7 @@ def test_what_checkpoints_cost_and_save():
         assert symbolic(said["4.2, first listing"].printed).subs(at) == listing
 
 
-def test_the_flow_posts_completed_layer_is_ours_but_for_what_is_named_here():
+def test_the_flow_posts_completed_layer_is_ours_except_for_what_is_named_here():
     g, half = sympy.symbols("g half", positive=True, integer=True)  # n_h = g·n_kv, d = 2·half
     queries, keys = g * n_kv * 2 * half, n_kv * 2 * half
     lengths = (b, s, h, half, queries, keys, f, *5 * [False])
@@ -408,7 +408,7 @@ def outside_of(source, *, norm):
     return whole - ours, distinct
 
 
-def test_the_completed_ends_are_ours_but_for_what_is_named_here():
+def test_the_completed_ends_are_ours_except_for_what_is_named_here():
     head = b * s * h + h * V  # first terms of products' sums
     left, distinct = outside_of(GPT2_POST, norm=layer_norm)
     differences = [

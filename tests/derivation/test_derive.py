@@ -1,4 +1,4 @@
-"""Derivations of real operations pass, the same with one wrong line do not, and the message tells where."""
+"""Derivations of real operations pass, the same with one wrong line do not, and the message says where."""
 
 import re
 import string
@@ -184,14 +184,14 @@ def test_the_gelu_in_both_forms_with_their_irrational_constants():
 
 
 @pytest.mark.parametrize("letter", "abcdfghklmopqrstuvwxyz")
-def test_the_root_of_a_square_is_no_sum_whatever_its_name(letter):
+def test_the_root_of_a_square_is_not_a_sum_whatever_its_name(letter):
     line = rf"\sqrt{{\sum_{{i,j}} {letter}_i {letter}_j}} = \sum_i {letter}_i"
     with pytest.raises(DerivationError, match="does not equal"):
         derive(f"given {letter} \\in \\mathbb{{R}}^n\n{line}", name="root", sizes=[{"n": 2}])
 
 
 @pytest.mark.parametrize("line", [r"\frac{1}{0} = \frac{2}{0}", r"\frac{1}{y - x^2} = \frac{2}{y - x^2}"])
-def test_a_line_that_divides_by_zero_is_no_line(line):
+def test_a_line_that_divides_by_zero_is_not_a_line(line):
     with pytest.raises(Unreadable, match="divides by 0 everywhere"):
         derive(f"given x \\in \\mathbb{{R}}\nlet y = x^2\n{line}", name="zero")
 
@@ -318,7 +318,7 @@ def test_a_comparison_is_checked_with_both_results_at_each_size():
         derive(r"given x \in \mathbb{R}^n" + "\n" + text, name="sizes")
 
 
-def test_the_refusal_gives_the_values_at_the_point():
+def test_the_rejection_gives_the_values_at_the_point():
     with pytest.raises(DerivationError) as caught:
         derive(r"given x \in \mathbb{R}" + "\n" + r"\max(0, x) = x [x > 100]", name="threshold")
     point, value = re.search(
@@ -327,7 +327,7 @@ def test_the_refusal_gives_the_values_at_the_point():
     assert float(value) == pytest.approx(float(point), rel=0.05)
 
 
-def test_the_refusal_says_around_which_point():
+def test_the_rejection_says_around_which_point():
     with pytest.raises(
         DerivationError, match=r"at n = 2, i = \d, around x_1 = -?\d\.?\d*, x_2 = -?\d\.?\d*:"
     ):
@@ -344,7 +344,7 @@ def test_the_refusal_says_around_which_point():
         ("y_i [x_i > 0 = y_i", "cannot read this|expected"),
     ],
 )
-def test_what_is_no_case_is_refused_with_its_reason(line, message):
+def test_what_is_not_a_case_is_refused_with_its_reason(line, message):
     with pytest.raises(Unreadable, match=message):
         derive(RELU + line, name="relu")
 
@@ -394,7 +394,7 @@ def test_a_defined_name_is_compared_by_its_definition_and_a_matrix_by_its_elemen
         ({"operation": "softmax", "options": {"dim": 1}}, DerivationError, "a: options of softmax: expected none; got dim"),
     ],
 )  # fmt: skip
-def test_what_is_no_derivation_is_refused_in_one_line(given, kind, message):
+def test_what_is_not_a_derivation_is_refused_in_one_line(given, kind, message):
     text = (
         "given c \\in \\mathbb{R}, x, \\bar{y} \\in \\mathbb{R}^n\nlet y_i = c x_i\n\\bar{x}_i = c \\bar{y}_i"
     )
@@ -457,7 +457,7 @@ def test_a_line_wrong_at_some_sizes_alone_is_wrong():
     assert "    4:" not in message
 
 
-def test_what_has_no_value_after_a_wrong_line_is_told_too():
+def test_what_has_no_value_after_a_wrong_line_is_reported_too():
     text = "given x \\in \\mathbb{R}\nlet y = x^2\nx = 2 x\n\\frac{1}{y - x^2} = \\frac{2}{y - x^2}"
     with pytest.raises(
         DerivationError, match=r"(?s)does not equal .*    3:.*divides by 0 everywhere.*    4:"

@@ -90,7 +90,7 @@ def test_what_is_wrong_of_functions_is_refused(text, right, wrong):
         (r"x_i = (c)_i", "takes no index"),
     ],
 )
-def test_what_is_no_function_is_not_read_as_one(line, said):
+def test_what_is_not_a_function_is_not_read_as_one(line, said):
     given = r"given x \in \mathbb{R}^n, c \in \mathbb{R}, W \in \mathbb{R}^{n \times n}"
     text = f"{given}\nlet \\sigma(t) = \\frac{{1}}{{1 + e^{{-t}}}}\n{line}"
     with pytest.raises(Unreadable, match=said):
@@ -445,7 +445,7 @@ def test_a_number_by_an_array():
     assert kinds(text, given) == ["equal", "refused"]
     numerator = text.replace(r"2 W \operatorname{diag}(x)", r"2 \operatorname{diag}(x) W^T")
     assert kinds(numerator, "layout numerator; " + given) == ["equal", "refused"]
-    # It holds if s is kept constant, so the verdict is not a refusal.
+    # It holds if s is kept constant, so the verdict is not a rejection.
     held = r"$$ \frac{\partial r}{\partial x} = 2 x + s \mathbf{1}_n $$"
     of_both = r"given x \in \mathbb{R}^n; let s = \sum_j x_j; let r = \sum_j x_j^2 + s \sum_j x_j"
     assert kinds(held, of_both) == ["not readable"]

@@ -159,7 +159,7 @@ def test_names_must_be_found(sources):
         derive(sources["softmax"], name="softmax").verify_operation()
 
 
-def test_an_operation_that_goes_by_a_sign_takes_a_derivation_that_does():
+def test_an_operation_that_depends_on_a_sign_takes_a_derivation_that_does():
     text = "given x, \\bar{y} \\in \\mathbb{R}^n\nlet y_i = x_i\n\\bar{x}_i = \\bar{y}_i"
     with pytest.raises(
         DerivationError, match=r"relu\.forward depends on a sign, but no line of the derivation does"

@@ -282,7 +282,7 @@ def test_a_name_directly_before_a_bracket_is_refused(line):
         derive(f"{given}\n{line}", name="applied")
 
 
-def test_a_product_with_a_bracket_is_written_so_or_is_of_what_is_no_function():
+def test_a_product_with_a_bracket_is_written_so_or_is_of_what_is_not_a_function():
     given = r"given g, z, \sigma^2 \in \mathbb{R}, x \in \mathbb{R}^n, X \in \mathbb{R}^{n \times n}"
     for line in (
         r"g \, (z + 1) = g \cdot (z + 1) = g \times (z + 1) = g ~ (z + 1) = g \quad \left( z + 1 \right)",
@@ -305,7 +305,7 @@ def test_each_rule_of_the_grammar_is_analysed_and_evaluated():
     analysed, evaluated = ({r for r in rules if hasattr(k, r)} for k in (Analysis, Evaluator))
     # Conditions are tried, and have no value; a bracket that no function takes is refused.
     assert analysed - {"condition", "conditions", "applied", "arguments"} == evaluated
-    # The others have one child alone, or are taken apart by the rule they stand in.
+    # The others have one child alone, or are taken apart by the rule that contains them.
     words = """accented argument atom below case comparison declaration declarations dots each exponent expression factor function group head layer letter_and_top limits moved
         name operator piece plain power_of_letter quotient relation row side space subscript top upper"""
     assert rules - analysed == {*words.split()}

@@ -1,4 +1,4 @@
-"""Exact equality in a finite field: what is equal is found equal, near misses are not, the rest is refused."""
+"""Exact equality in a finite field: what is equal is found equal, near misses are not, the rest is rejected."""
 
 import random
 import time
@@ -145,12 +145,12 @@ def test_what_is_defined_nowhere_is_equal_to_nothing() -> None:
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_what_has_no_image_is_refused(case: str) -> None:
+def test_what_has_no_image_is_rejected(case: str) -> None:
     with pytest.raises(exact.NotRepresentable):
         exact.is_zero(REFUSED[case])
 
 
-def test_the_refusal_names_the_part() -> None:
+def test_the_rejection_names_the_part() -> None:
     with pytest.raises(exact.NotRepresentable, match=r"^Abs\(x\): Abs has no image"):
         exact.is_zero(3 * y + sqrt(1 + abs(x)))
 
@@ -225,7 +225,7 @@ class TestDefinitions:
     def test_as_if_expanded(self, definitions, a, b, same):
         assert self.world(**definitions).equal(a, b) is same
 
-    def test_what_divides_by_zero_everywhere_is_refused(self):
+    def test_what_divides_by_zero_everywhere_is_rejected(self):
         with pytest.raises(exact.NotRepresentable):
             self.world(s=self.X, t=self.X).equal(1 / (self.S - self.T), self.Y)
 

@@ -48,7 +48,7 @@ def counting():
 @ROTATES
 @STEMS
 def test_lengths_that_change_need_two_graphs(stem):
-    """One for the first lengths, one for all others. Every axis of every input changes, but for the numbers of heads."""
+    """One for the first lengths, one for all others. Every axis of every input changes, except the numbers of heads."""
     graphs = counting()
     _, options = drawn_longer(stem, 0)
     compiled = torch.compile(

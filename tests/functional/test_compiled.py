@@ -73,7 +73,7 @@ def test_it_sees_an_operator_where_a_length_is_open():
 
 
 @pytest.mark.parametrize("backend", ["eager", "aot_eager"])
-def test_its_graph_refuses_what_is_outside(backend):
+def test_its_graph_rejects_what_is_outside(backend):
     table, head = torch.randn(7, 4, requires_grad=True), torch.randn(4, 5, requires_grad=True)
 
     def loss(t):

@@ -217,7 +217,7 @@ def test_only_models_of_transformers_are_accepted():
         hugging_face.patch(torch.nn.Linear(2, 3))
 
 
-def test_a_family_that_was_not_compared_is_refused():
+def test_a_family_that_was_not_compared_is_rejected():
     """Such as one whose function of the same name rotates a part of each head."""
     config = transformers.GlmConfig(**FEW, **HEADS, pad_token_id=0)
     with pytest.raises(ValueError, match=r"expected one of the families bert, .*; got GlmForCausalLM of glm"):

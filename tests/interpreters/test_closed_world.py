@@ -1,4 +1,4 @@
-"""Moving in a closed world is NumPy's; what is not listed is refused; nothing computes unseen."""
+"""Moving in a closed world is NumPy's; what is not listed is rejected; nothing computes unseen."""
 
 import re
 from fractions import Fraction
@@ -148,7 +148,7 @@ def test_what_a_transformer_computes_is_numpys(interpreter, run):
 
 
 @INTERPRETERS
-def test_another_device_is_refused(interpreter):
+def test_another_device_is_rejected(interpreter):
     assert interpreter.xp.zeros((2,), device="cpu").device == "cpu"
     for make in (
         lambda: interpreter.xp.arange(3, device="cuda"),
@@ -175,7 +175,7 @@ def test_scatter_add_is_numpys_and_counts_what_it_adds(interpreter):
 
 @INTERPRETERS
 @pytest.mark.parametrize("name", ["cumsum", "mean", "einsum", "linalg", "clip", "tensordot", "abs", "random"])
-def test_what_is_not_listed_is_refused(interpreter, name):
+def test_what_is_not_listed_is_rejected(interpreter, name):
     with pytest.raises(
         AttributeError, match=rf"{interpreter.__name__} does not offer '{name}'.*uncounted.*matmul"
     ):
@@ -196,7 +196,7 @@ def test_what_is_missing_can_be_written_as_the_message_says(name):
 
 
 @INTERPRETERS
-def test_a_power_is_refused_in_every_spelling(interpreter):
+def test_a_power_is_rejected_in_every_spelling(interpreter):
     x, _ = pair(interpreter, (2,))
     for spelling in (lambda: x**2, lambda: 2.0**x, lambda: interpreter.xp.pow(x, 2)):
         with pytest.raises((TypeError, AttributeError), match="a power is written as products"):

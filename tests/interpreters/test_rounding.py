@@ -159,7 +159,7 @@ class TestValues:
         with pytest.raises(TypeError, match="NumPy array"):
             np.asarray(x)
 
-    def test_a_dtype_that_it_does_not_know_is_refused(self):
+    def test_a_dtype_that_it_does_not_know_is_rejected(self):
         with pytest.raises(ValueError, match="dtype: expected float32, float16, bfloat16; got 'float64'"):
             rounding.array([1.0], "float64")
 

@@ -103,7 +103,7 @@ def test_constants_stand_on_either_side():
         assert (constant - x).to_numpy().tolist() == (-(x - constant)).to_numpy().tolist()
 
 
-def test_a_rounded_expression_is_refused():
+def test_a_rounded_expression_is_rejected():
     with pytest.raises(TypeError, match=r"expected an exact expression; got .*, in which a number"):
         symbolic.array("x", ()) * sympy.pi.evalf()
 
@@ -154,7 +154,7 @@ def test_what_is_not_certain_raises(compare):
         compare()
 
 
-def test_in_a_session_an_equation_that_is_no_identity_is_false():
+def test_in_a_session_an_equation_that_is_not_an_identity_is_false():
     """It holds on a boundary alone. Of a maximum, which equals one of its inputs, nothing is said."""
     with symbolic.session() as s:
         assert not bool(X * X == 0) and bool(X != Y) and not bool(X == Y)
@@ -178,12 +178,12 @@ def test_a_maximum_is_a_fresh_symbol_listed_with_what_it_is_the_maximum_of():
     assert list(s.fresh) == [*top.to_numpy().flat, *again.to_numpy().flat]
     assert (
         len(s.fresh) == 4
-    )  # a second maximum of the same is another symbol: nothing may rest on their being equal
+    )  # a second maximum of the same is a different symbol: nothing may rest on their being equal
     assert s.fresh[top.to_numpy()[1, 0]] == tuple(x.to_numpy()[1])
     assert all(symbol.is_real for symbol in s.fresh)
 
 
-def test_a_maximum_outside_a_session_is_refused():
+def test_a_maximum_outside_a_session_is_rejected():
     with pytest.raises(RuntimeError, match="which must be recorded"):
         xp.max(symbolic.array("x", (2,)))
 

@@ -76,7 +76,7 @@ functions: dict[CodeType, FunctionType] = {}
 
 
 def rewritten(self) -> FunctionType:
-    """Triton reads the source anew in each module that is a copy but for a change elsewhere, as in the tests that change
+    """Triton reads the source anew in each module that is a copy except for a change elsewhere, as in the tests that change
     kernels. The code of a function there, its lines included, is the same."""
     code, its_globals = self.fn.__code__, self.fn.__globals__
     if code not in functions:

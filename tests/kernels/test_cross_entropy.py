@@ -229,7 +229,7 @@ def test_the_maximum_may_come_last(path, device, poisoned):
     check(x, torch.tensor([30, 88], device=device))
 
 
-def test_targets_outside_are_refused(device):
+def test_targets_outside_are_rejected(device):
     x = torch.zeros(2, 5, device=device)
     with pytest.raises(IndexError, match="t: expected targets from 0 to 4, or -100 to ignore; got 5"):
         kernel.forward(x, torch.tensor([1, 5], device=device))

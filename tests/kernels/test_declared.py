@@ -158,8 +158,8 @@ def test_every_example_is_compiled_both_ways():
         ),
         ((_forward_squared, _backward_of_both), "_backward_of_both: no kernel reads 3 arrays and writes 1"),
     ],
-    ids=["forward takes no option", "nor does backward", "interchanged", "no dy", "no such kernel"],
+    ids=["forward without the option", "nor does backward", "interchanged", "no dy", "no such kernel"],
 )
-def test_formulas_that_do_not_fit_are_refused(pair, message):
+def test_formulas_that_do_not_fit_are_rejected(pair, message):
     with pytest.raises(TypeError, match=f"^{message}"):
         elementwise.declare(SHAPES, pair)

@@ -217,7 +217,7 @@ def test_five_axes_that_do_not_merge_are_copied():
     assert (found["m"], found["n"]) == (1, 720)
 
 
-def test_another_form_of_gelu_is_refused(device):
+def test_another_form_of_gelu_is_rejected(device):
     with pytest.raises(ValueError, match="approximate: expected 'none' or 'tanh'; got 'erf'"):
         kernels.load("gelu").forward(torch.ones(3, device=device), approximate="erf")
 

@@ -81,7 +81,7 @@ def test_the_row_of_padding_is_zero(padding_idx, small, device, poisoned):
 @pytest.mark.parametrize("before", range(5))
 @pytest.mark.parametrize("length", [0, 1, 3, 4, 5, 8, 11, 12])
 def test_a_run_of_one_token_wherever_blocks_begin(before, length, small, device, poisoned):
-    """Before it stand so many smaller tokens, after it three larger ones."""
+    """Before it come so many smaller tokens, after it three larger ones."""
     t = torch.tensor([0] * before + [2] * length + [3] * 3, device=device)
     t = t[torch.randperm(len(t), generator=torch.Generator().manual_seed(0)).to(device)]
     check(
@@ -150,7 +150,7 @@ def test_no_tokens_no_columns_and_one_element(tokens, V, h, device, poisoned):
 
 
 @pytest.mark.parametrize("wrong", [-1, 5])
-def test_a_token_outside_the_vocabulary_is_refused(wrong, device):
+def test_a_token_outside_the_vocabulary_is_rejected(wrong, device):
     with pytest.raises(IndexError, match=f"^t: expected tokens from 0 to 4; got {wrong}$"):
         kernel.forward(torch.tensor([[0, wrong]], device=device), torch.ones(5, 3, device=device))
 

@@ -1,5 +1,5 @@
 """What every kernel owes, whatever it computes: the operation's declaration and options, its contract on tensors of
-any strides, errors within those of PyTorch's operator at every dtype, and refusals in plain words."""
+any strides, errors within those of PyTorch's operator at every dtype, and rejections in plain words."""
 
 import inspect
 import subprocess
@@ -153,7 +153,7 @@ def test_inputs_may_require_a_gradient(stem, device):
 
 
 @every_kernel
-def test_what_is_no_tensor_is_refused(stem, device):
+def test_what_is_not_a_tensor_is_rejected(stem, device):
     kernel = kernels.load(stem)
     inputs, options = drawn(stem, device)
     y, saved = kernel.forward(*inputs, **options)
@@ -178,7 +178,7 @@ def test_what_is_no_tensor_is_refused(stem, device):
         kernel.backward(y, None)
 
 
-def test_cpu_tensors_are_refused_outside_the_interpreter(compiling):
+def test_cpu_tensors_are_rejected_outside_the_interpreter(compiling):
     """In a process of its own: this one may be the interpreter's."""
     code = "import torch; from backpass.kernels import load; load('softmax').forward(torch.ones(3))"
     done = subprocess.run([sys.executable, "-c", code], env=compiling, capture_output=True, text=True)

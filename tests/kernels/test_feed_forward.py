@@ -46,7 +46,7 @@ def test_it_is_the_operation(activation, left_out, device):
             assert ours.stride() == value.stride() or value.ndim != 2
 
 
-def test_what_does_not_fit_is_refused(device):
+def test_what_does_not_fit_is_rejected(device):
     x, w_up, w_down, *_, w_gate, _ = drawn(device, "swiglu")
     with pytest.raises(ValueError, match=r"w_gate: expected an array .* with activation='swiglu'; got None"):
         kernel.forward(x, w_up, w_down, activation="swiglu")

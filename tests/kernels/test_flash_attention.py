@@ -412,14 +412,14 @@ def test_sums_over_many_queries_of_16_bits_do_not_stall(device):
     ],
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
 )
-def test_what_is_no_option_is_refused(options, error, message, device):
+def test_what_is_not_an_option_is_rejected(options, error, message, device):
     q, k, v, _ = draw_all(3, 4, 8, 8, device)
     with pytest.raises(error, match=f"^{message}"):
         kernel.forward(q, k, v, **options)
 
 
 @pytest.mark.parametrize(("d", "d_v", "name"), [(257, 8, "q"), (8, 300, "v")])
-def test_heads_that_are_too_wide_are_refused(d, d_v, name, device):
+def test_heads_that_are_too_wide_are_rejected(d, d_v, name, device):
     q, k, v, _ = draw_all(3, 4, d, d_v, device)
     with pytest.raises(
         ValueError, match=rf"^{name}: expected heads of a width of at most 256; got {d + d_v - 8}"

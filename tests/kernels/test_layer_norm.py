@@ -185,7 +185,7 @@ def test_one_element_is_its_own_mean(path, device):
     assert torch.equal(kernel.backward(dy, saved)[0], torch.zeros(3, 1, device=device))
 
 
-def test_an_epsilon_below_zero_is_refused(device):
+def test_an_epsilon_below_zero_is_rejected(device):
     with pytest.raises(ValueError, match="eps: expected a finite number of at least 0; got -1"):
         kernel.forward(torch.ones(3, device=device), eps=-1.0)
 

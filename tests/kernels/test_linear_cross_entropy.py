@@ -155,7 +155,7 @@ def test_rows_of_scores_are_aligned(dtype, device, monkeypatch):
 
 
 @pytest.mark.parametrize(("chunk", "error"), [(0, ValueError), (1.5, TypeError)])
-def test_a_chunk_of_no_tokens_is_refused(chunk, error, device):
+def test_a_chunk_of_no_tokens_is_rejected(chunk, error, device):
     with pytest.raises(error, match=r"^chunk: expected"):
         kernel.forward(*draw_all(5, 6, 45, torch.float32, device), chunk=chunk)
 

@@ -73,7 +73,7 @@ def test_an_encoder_and_a_decoder(norm_first, device):
 
 
 def test_the_kernels_ran(device, monkeypatch):
-    """Each operation that has a kernel, but for those that the model keeps to operations."""
+    """Each operation that has a kernel, except those that the model keeps to operations."""
     ran = set()
     forward = layer_kernel.Kernel.forward
 
@@ -95,7 +95,7 @@ def test_the_kernels_ran(device, monkeypatch):
     }
 
 
-def test_what_does_not_fit_is_refused(device):
+def test_what_does_not_fit_is_rejected(device):
     module, config, parameters, batch = drawn("gpt2", device)
     with pytest.raises(
         TypeError, match=r"kernels: expected the package backpass.kernels, or None .* got True"
@@ -109,7 +109,7 @@ def test_what_does_not_fit_is_refused(device):
 
 
 @pytest.mark.parametrize("name", NETWORKS)
-def test_tensors_on_the_cpu_are_refused_without_the_interpreter(name, monkeypatch):
+def test_tensors_on_the_cpu_are_rejected_without_the_interpreter(name, monkeypatch):
     monkeypatch.setattr(kernels, "interpreted", lambda: False)
     monkeypatch.setattr(kernels, "executed", lambda: False)
     module, config, parameters, batch = drawn(name, "cpu")

@@ -1026,7 +1026,7 @@ def test_every_change_is_caught(row, tmp_path, monkeypatch, device, proof):
         )
     if (
         proof.whole and kernels.interpreted()
-    ):  # compiled, a loop's last value is not known after it, and such a change is refused
+    ):  # compiled, a loop's last value is not known after it, and such a change is rejected
         assert {*row.equivalent} - survivors == set(), "listed as equivalent, but caught, or no longer there"
 
 

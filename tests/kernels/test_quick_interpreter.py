@@ -67,7 +67,7 @@ def _multiply(x_ptr, y_ptr, many):
     tl.store(y_ptr + at, tl.load(x_ptr + at) * many)
 
 
-def test_an_integer_that_overflows_is_no_error_in_either(request):
+def test_an_integer_that_overflows_is_not_an_error_in_either(request):
     x = torch.tensor([2, 2**30], dtype=torch.int32)
     quick, slow = torch.empty_like(x), torch.empty_like(x)
     _multiply[(1,)](x, quick, 2)

@@ -183,7 +183,7 @@ def test_the_table_has_a_line_for_each_kernel():
     assert lines[2].split() == ["backward", "rows", "float32", "90", "128", "32", "0", "0", "0"]
 
 
-def test_an_unknown_kernel_is_refused_with_the_nearest_name():
+def test_an_unknown_kernel_is_rejected_with_the_nearest_name():
     with pytest.raises(LookupError, match="no kernel is called 'sofmax'; did you mean 'softmax'"):
         resources("sofmax")
     with pytest.raises(LookupError, match=r"there are: .*softmax"):

@@ -158,7 +158,7 @@ def test_one_element_is_its_own_root(path, device):
     assert torch.equal(kernel.backward(x, saved)[0], torch.zeros(2, 1, device=device))
 
 
-def test_an_epsilon_below_zero_is_refused(device):
+def test_an_epsilon_below_zero_is_rejected(device):
     with pytest.raises(ValueError, match="eps: expected a finite number of at least 0; got -1"):
         kernel.forward(torch.ones(3, device=device), eps=-1.0)
 

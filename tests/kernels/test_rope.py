@@ -133,7 +133,7 @@ def test_tables_of_float32_are_used_in_float32(dtype, interleaved, device, poiso
     torch.testing.assert_close(dx.double(), op.backward(dy.double(), saved64), **apart)
 
 
-def test_a_table_of_twice_the_width_is_refused(device):
+def test_a_table_of_twice_the_width_is_rejected(device):
     x = torch.ones(3, 4, device=device)
     with pytest.raises(ValueError, match=r"^cos: .* pass backpass\.ops\.rope\.narrow\(cos\)"):
         kernel.forward(x, x, x)
@@ -158,7 +158,7 @@ def test_nothing_to_turn_and_one_pair(shape, interleaved, device, poisoned):
         check(x, x + 1, *tables(x), interleaved)
 
 
-def test_an_odd_width_is_refused(device):
+def test_an_odd_width_is_rejected(device):
     x = torch.ones(3, 5, device=device)
     with pytest.raises(ValueError, match=r"^x: "):
         kernel.forward(x, x[:, :2], x[:, :2])

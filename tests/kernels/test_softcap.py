@@ -62,7 +62,7 @@ def test_far_from_zero_it_is_the_cap_and_nan_spoils_its_own_element_only(device)
 
 
 @pytest.mark.parametrize(("cap", "error"), [("2", TypeError), (0, ValueError), (torch.inf, ValueError)])
-def test_a_cap_that_is_not_positive_is_refused_in_the_operations_words(cap, error, device):
+def test_a_cap_that_is_not_positive_is_rejected_in_the_operations_words(cap, error, device):
     x = torch.ones(3, device=device)
     with pytest.raises(error) as of_operation:
         ops.softcap.forward(x, cap=cap)

@@ -143,7 +143,7 @@ def test_no_rows_and_one_element(shape, device):
     assert torch.equal(kernel.backward(x, saved), torch.zeros(shape, device=device))
 
 
-def test_no_axis_and_an_empty_row_are_refused(device):
+def test_no_axis_and_an_empty_row_are_rejected(device):
     with pytest.raises(
         ValueError, match=r"x: expected x\[\*, n\], which has at least 1 axis; got shape \[\]"
     ):

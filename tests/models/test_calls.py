@@ -127,7 +127,7 @@ def test_flash_attention_cannot_drop_weights():
         gpt2.calls(config, 2, 5, flash=False, masks=(3, 1))
 
 
-def test_unknown_names_are_refused_as_by_forward():
+def test_unknown_names_are_rejected_as_by_forward():
     config = llama.Config(8, 6, 2, 4, 2, 4, 5)
     with pytest.raises(ValueError, match="wanted: expected names of parameters; got 'nrm"):
         llama.calls(config, 1, 4, wanted=["nrm.weight"])

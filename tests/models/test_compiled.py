@@ -19,7 +19,7 @@ CASES = {
 @pytest.mark.parametrize("name", CASES)
 # What Dynamo and Inductor say of themselves and of array_api_compat.
 @pytest.mark.filterwarnings("ignore:Dynamo detected a call", "ignore:`torch.jit")
-def test_one_graph_has_the_same_gradients_and_refuses_what_is_outside(name):
+def test_one_graph_has_the_same_gradients_and_rejects_what_is_outside(name):
     options, backend = CASES[name]
     module, config = NETWORKS[name]
     parameters = {name: torch.from_numpy(w) for name, w in parameters_of(module, config).items()}

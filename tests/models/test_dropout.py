@@ -106,7 +106,7 @@ def test_complex_step_through_each_kind_of_dropout(rate):
         assert moved.imag / 1e-30 == pytest.approx(np.sum(gradients[name] * u), abs=1e-12 * size), name
 
 
-def test_what_does_not_fit_is_refused_by_name():
+def test_what_does_not_fit_is_rejected_by_name():
     _, loss = small(**RATES)
     with pytest.raises(
         ValueError, match=r"attention_dropout: expected 0 with flash .* got 0\.3; pass flash=False"

@@ -259,7 +259,7 @@ def test_faults_of_the_layers():
 
 
 def test_a_wrong_cotangent_spoils_nothing():
-    """It is refused before the backward frees what the forward saved."""
+    """It is rejected before the backward frees what the forward saved."""
     config, parameters, x, dy = drawn_stack("heads")
     _, saved = encoder.forward(parameters, x, config=config)
     with pytest.raises(ValueError, match="dy: expected the output's shape"):

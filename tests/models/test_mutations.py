@@ -87,7 +87,7 @@ def wanted_sets(parameters):
 
 
 # Changes that compute the same, each with the proof.
-ONLY_CHECKS = "It only refuses a second run; test_parameters.py has that."
+ONLY_CHECKS = "It only rejects a second run; test_parameters.py has that."
 OF_THE_SCALE = "It only rejects a scale; test_derivatives.py has that."
 AS_MANY = "A layer has as many gradients as parameters."
 THREE_OF_ONE_LENGTH = "The three have one length."
@@ -111,7 +111,7 @@ EQUIVALENT: dict[str, dict[str, str]] = {
     "gpt2_attention": {
         "db_qkv = xp.concat([db_q, xp.zeros_like(db_k), db_v]): xp.zeros_like(db_k) → xp.zeros_like(db_q)": THREE_OF_ONE_LENGTH,
         "db_qkv = xp.concat([db_q, xp.zeros_like(db_k), db_v]): xp.zeros_like(db_k) → xp.zeros_like(db_v)": THREE_OF_ONE_LENGTH,
-        "db_qkv = xp.concat([db_q, xp.zeros_like(db_k), db_v]): xp.zeros_like(db_k) → db_k": "It is 0 but for rounding; "
+        "db_qkv = xp.concat([db_q, xp.zeros_like(db_k), db_v]): xp.zeros_like(db_k) → db_k": "It is 0 except for rounding; "
         "tests/training/test_twin.py has that it is 0.",
         "if not of_heads:: not of_heads → not of_qkv": "The first projection has a gradient where attention has.",
     },

@@ -72,7 +72,7 @@ def runs():
     return with_gradients([*runs_of_layers(), *runs_of_stacks()])
 
 
-ONLY_CHECKS = "It only refuses a second run, which has a test of its own."
+ONLY_CHECKS = "It only rejects a second run, which has a test of its own."
 AS_MANY = "A layer has as many gradients as parameters."
 STILL_DY = "Before this line nothing has changed dx, which is dy."
 # Changes that compute the same, each with the proof.

@@ -164,7 +164,7 @@ def test_an_operation_saves_its_inputs(operation, shapes, options):
         ),
     ],
 )
-def test_what_is_invalid_is_refused(recompute, error, words):
+def test_what_is_invalid_is_rejected(recompute, error, words):
     with pytest.raises(error, match=words):
         step("gpt2", recompute=recompute)
 

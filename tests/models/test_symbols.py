@@ -1,7 +1,7 @@
 """The gradients of a block of attention equal the symbolic derivatives of its forward, exactly.
 
 The method chooses lengths of its own. A joint projection needs 3h columns, and a head's width divides h, which a
-declaration of shapes cannot state; so the blocks stand here with the three projections apart and one head. A whole
+declaration of shapes cannot state; so the blocks are written here with the three projections apart and one head. A whole
 layer has two norms one after another, whose symbols take minutes: test_layers.py has complex steps for it.
 """
 

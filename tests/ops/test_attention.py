@@ -389,7 +389,7 @@ def test_no_weight_is_left_with_probability_1():
     assert not any(x.any() for x in (y, *gradients))
 
 
-# What is saved, and what is refused
+# What is saved, and what is rejected
 
 
 @pytest.mark.parametrize("head_order", ["consecutive", "interleaved"])
@@ -449,7 +449,7 @@ def test_the_weights_are_most_of_what_is_saved():
     ],
     ids=str,
 )
-def test_options_are_refused(options, error, message):
+def test_options_are_rejected(options, error, message):
     q, k, v, _ = draw()
     with pytest.raises(error, match=message):
         ops.attention.forward(q, k, v, **options)
@@ -483,7 +483,7 @@ def test_a_bias_and_a_mask_are_not_exchanged(name, dtype, message):
         ("bias", (3, 6, 5, 7), r"bias: expected .* with leading axes that broadcast to \[2\], those of q; got shape \[3, 6, 5, 7\]"),
     ],
 )  # fmt: skip
-def test_shapes_that_do_not_fit_are_refused(name, shape, message):
+def test_shapes_that_do_not_fit_are_rejected(name, shape, message):
     q, k, v, _ = draw()
     inputs = {"q": q, "k": k, "v": v} | {
         name: torch.zeros(shape, dtype=torch.bool if name == "mask" else torch.float64)

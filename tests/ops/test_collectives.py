@@ -1,4 +1,4 @@
-"""What the collectives promise beside the contract: they are PyTorch's, run by real processes, and refuse a root that is no rank."""
+"""What the collectives promise beside the contract: they are PyTorch's, run by real processes, and reject a root that is not a rank."""
 
 import numpy as np
 import pytest
@@ -96,13 +96,13 @@ def test_it_is_pytorchs_collective(by_gloo, case):
 
 @pytest.mark.parametrize("stem", ["broadcast", "reduce"])
 @pytest.mark.parametrize("root", [-1, 3, 1.0, "0", None, True], ids=str)
-def test_a_root_that_is_no_rank_is_refused(stem, root):
+def test_a_root_that_is_not_a_rank_is_rejected(stem, root):
     with pytest.raises(ValueError, match="root: expected a rank from 0 to 2; got"):
         ops.load(stem).forward(np.ones((3, 2)), root=root)
 
 
 @pytest.mark.parametrize("places", [1.0, "1", None, True], ids=str)
-def test_places_that_are_no_integer_are_refused(places):
+def test_places_that_are_not_integers_are_rejected(places):
     with pytest.raises(TypeError, match="places: expected an integer; got"):
         ops.shift.forward(np.ones((3, 2)), places=places)
 

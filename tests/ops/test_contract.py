@@ -107,7 +107,7 @@ def differentiable(stem):
 
 
 def plain(x):
-    """A copy in NumPy, float64 where a tensor's dtype is unknown there; a fact that is no array as it is."""
+    """A copy in NumPy, float64 where a tensor's dtype is unknown there; a fact that is not an array as it is."""
     if isinstance(x, torch.Tensor):
         return x.double().numpy().copy()
     return x.to_numpy() if isinstance(x, Array) else np.array(x)
@@ -208,7 +208,7 @@ def test_the_facts_name_what_the_operation_has(stem):
 
 
 @STEMS
-def test_an_option_of_a_wrong_kind_is_refused_by_name(stem):
+def test_an_option_of_a_wrong_kind_is_rejected_by_name(stem):
     op = ops.load(stem)
     inputs = draw(stem).values()
     options = inspect.signature(op.forward).parameters.keys() - {
@@ -487,7 +487,7 @@ def leaving(stem):
 @WITH_WANTED
 @LIBRARIES
 def test_an_unwanted_gradient_is_none_and_the_others_are_the_same(stem, make):
-    """Bit for bit, whether forward is told or backward, which may be told less."""
+    """Bit for bit, whether forward is given the names or backward, which may be given fewer."""
     op, names = ops.load(stem), [spec.name for spec in differentiable(stem)]
     for inputs, options in leaving(stem):
         given = [None if x is None else make(x) for x in inputs.values()]
@@ -540,7 +540,7 @@ def test_what_is_saved_is_what_the_wanted_gradients_need(stem):
 
 
 @WITH_WANTED
-def test_what_forward_was_not_told_to_keep_is_refused(stem):
+def test_what_forward_was_not_asked_to_save_is_rejected(stem):
     op, (first, *others) = ops.load(stem), [spec.name for spec in differentiable(stem)]
     others = [name for name in others if draw(stem)[name] is not None]
     y, saved = op.forward(*draw(stem).values(), **options_for(stem), wanted=others)
@@ -566,7 +566,7 @@ def test_what_forward_was_not_told_to_keep_is_refused(stem):
     ],
     ids=str,
 )
-def test_what_names_no_gradient_is_refused(stem, wrong, error, message):
+def test_what_names_no_gradient_is_rejected(stem, wrong, error, message):
     inputs = counted(draw(stem))
     op = ops.load(stem)
     with counting.tally() as t, pytest.raises(error, match=message):
@@ -578,7 +578,7 @@ def test_what_names_no_gradient_is_refused(stem, wrong, error, message):
     assert t.total == 0
 
 
-# Bad input, refused before any arithmetic
+# Bad input, rejected before any arithmetic
 
 
 def counted(inputs):
@@ -586,7 +586,7 @@ def counted(inputs):
 
 
 @STEMS
-def test_too_few_axes_are_refused(stem):
+def test_too_few_axes_are_rejected(stem):
     for spec in floating(stem):
         if any(axis[0] != "*" for axis in spec.axes) and not spec.broadcast:
             inputs = counted(draw(stem) | {spec.name: np.ones(())})
@@ -596,7 +596,7 @@ def test_too_few_axes_are_refused(stem):
 
 
 @STEMS
-def test_too_many_axes_are_refused_where_there_is_no_group(stem):
+def test_too_many_axes_are_rejected_where_there_is_no_group(stem):
     for spec in floating(stem):
         if spec.group is None:
             inputs = draw(stem)
@@ -606,7 +606,7 @@ def test_too_many_axes_are_refused_where_there_is_no_group(stem):
 
 
 @STEMS
-def test_lengths_that_do_not_fit_are_refused(stem):
+def test_lengths_that_do_not_fit_are_rejected(stem):
     """Each letter or group that two inputs share, changed in the later one."""
     seen = set()
     for spec in floating(stem):
@@ -627,7 +627,7 @@ def test_lengths_that_do_not_fit_are_refused(stem):
 
 
 @STEMS
-def test_axes_that_may_not_be_empty_are_refused_empty(stem):
+def test_axes_that_may_not_be_empty_are_rejected_empty(stem):
     for spec in floating(stem):
         for letter in spec.nonempty:
             inputs = counted(draw(stem, lengths={letter: 0}))
@@ -636,7 +636,7 @@ def test_axes_that_may_not_be_empty_are_refused_empty(stem):
 
 @STEMS
 @pytest.mark.parametrize("dtype", ["int64", "bool"])
-def test_what_is_not_floating_is_refused(stem, dtype):
+def test_what_is_not_floating_is_rejected(stem, dtype):
     for spec in floating(stem):
         inputs = counted(draw(stem))
         inputs[spec.name] = counting.array(np.ones(inputs[spec.name].shape, dtype=dtype))
@@ -644,7 +644,7 @@ def test_what_is_not_floating_is_refused(stem, dtype):
 
 
 @STEMS
-def test_differing_dtypes_are_refused(stem):
+def test_differing_dtypes_are_rejected(stem):
     for spec in floating(stem)[1:]:
         inputs = draw(stem)
         inputs[spec.name] = inputs[spec.name].astype(np.float32)
@@ -652,7 +652,7 @@ def test_differing_dtypes_are_refused(stem):
 
 
 @STEMS
-def test_mixed_libraries_are_refused(stem):
+def test_mixed_libraries_are_rejected(stem):
     for spec in floating(stem)[1:]:
         inputs = draw(stem)
         inputs[spec.name] = torch.tensor(inputs[spec.name])
@@ -660,7 +660,7 @@ def test_mixed_libraries_are_refused(stem):
 
 
 @STEMS
-def test_mixed_devices_are_refused(stem):
+def test_mixed_devices_are_rejected(stem):
     for spec in floating(stem)[1:]:
         inputs = {name: torch.tensor(x) for name, x in draw(stem).items()}
         inputs[spec.name] = inputs[spec.name].to("meta")
@@ -669,7 +669,7 @@ def test_mixed_devices_are_refused(stem):
 
 @STEMS
 @pytest.mark.parametrize("value", [[1.0, 2.0], 3.0, "x", None], ids=lambda v: type(v).__name__)
-def test_what_is_no_array_is_refused(stem, value):
+def test_what_is_not_an_array_is_rejected(stem, value):
     for spec in floating(stem):
         if value is None and spec.optional:
             continue
@@ -685,7 +685,7 @@ def refused_cotangent(stem, dy, error, message, inputs=None):
 
 
 @STEMS
-def test_a_cotangent_of_another_shape_is_refused(stem):
+def test_a_cotangent_of_another_shape_is_rejected(stem):
     y, _ = forward(stem, draw(stem))
     longer = [(y.shape[0] + 1, *y.shape[1:])] if y.shape else []
     for shape in {(), (*y.shape, 1), (1, *y.shape), y.shape[1:], *longer} - {y.shape}:
@@ -695,7 +695,7 @@ def test_a_cotangent_of_another_shape_is_refused(stem):
 
 
 @STEMS
-def test_a_cotangent_that_is_no_floating_array_is_refused(stem):
+def test_a_cotangent_that_is_not_a_floating_array_is_rejected(stem):
     y, _ = forward(stem, draw(stem))
     refused_cotangent(stem, [1.0], TypeError, "dy: expected an array .*; got list")
     refused_cotangent(stem, None, TypeError, "dy: expected an array .*; got NoneType")
@@ -704,7 +704,7 @@ def test_a_cotangent_that_is_no_floating_array_is_refused(stem):
 
 
 @STEMS
-def test_a_cotangent_of_another_library_device_or_dtype_is_refused(stem):
+def test_a_cotangent_of_another_library_device_or_dtype_is_rejected(stem):
     inputs = draw(stem)
     y, _ = forward(stem, inputs)
     message = "dy: expected forward's array library, numpy; got torch"
@@ -720,7 +720,7 @@ def test_a_cotangent_of_another_library_device_or_dtype_is_refused(stem):
 
 @STEMS
 @pytest.mark.parametrize("wrong", [None, 3.0, (), "array", "too long"], ids=str)
-def test_what_forward_did_not_save_is_refused(stem, wrong):
+def test_what_forward_did_not_save_is_rejected(stem, wrong):
     y, saved = forward(stem, counted(draw(stem)))
     wrong = {"array": y, "too long": (*saved, y)}.get(wrong, wrong) if isinstance(wrong, str) else wrong
     fields = ", ".join(saved._fields)
@@ -730,7 +730,7 @@ def test_what_forward_did_not_save_is_refused(stem, wrong):
     assert t.total == 0
 
 
-def test_another_operations_saved_is_refused():
+def test_another_operations_saved_is_rejected():
     """Of equal length too, where the arrays would be read under other names; and so is a kernel's."""
     saved = {stem: ops.load(stem).Saved for stem in ops.STEMS}
     pairs = [

@@ -132,7 +132,7 @@ def test_options_are_computed_in_float32_and_rounded_once(options, dtype):
         ("0.1", TypeError, "label_smoothing: expected a probability, a real number; got str"),
     ],
 )
-def test_a_smoothing_that_is_not_a_share_is_refused_before_any_arithmetic(make, value, error, message):
+def test_a_smoothing_that_is_not_a_share_is_rejected_before_any_arithmetic(make, value, error, message):
     with counting.tally() as tally, pytest.raises(error, match=message):
         cross_entropy.forward(make(np.ones((2, 3))), make(np.array([0, 1])), label_smoothing=value)
     assert tally.total == 0

@@ -122,7 +122,7 @@ def test_a_numpy_scalar_for_p_brings_no_dtype_along():
         ({"seed": -1}, ValueError, "seed: expected an integer of at least 0; got -1"),
     ],
 )
-def test_bad_options_are_refused_before_any_arithmetic(options, error, message):
+def test_bad_options_are_rejected_before_any_arithmetic(options, error, message):
     with counting.tally() as t, pytest.raises(error, match=message):
         dropout.forward(counting.array(np.ones(3)), **options)
     assert t.total == 0

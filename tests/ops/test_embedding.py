@@ -85,7 +85,7 @@ def test_any_integers_are_tokens(dtype, library):
     ],
     ids=["floats", "booleans", "list", "library", "no words", "axes"],
 )
-def test_bad_tokens_and_tables_are_refused(t, w, error, message):
+def test_bad_tokens_and_tables_are_rejected(t, w, error, message):
     with pytest.raises(error, match=message):
         embedding.forward(t, w)
 
@@ -149,7 +149,7 @@ def test_a_second_gradient_in_half_precision_is_rounded_once(dtype):
     assert found.tolist() == [[float(torch.tensor(many + 1.0).to(dtype))] * 3, [1] * 3]
 
 
-def test_a_second_gradient_that_does_not_fit_is_refused():
+def test_a_second_gradient_that_does_not_fit_is_rejected():
     _, saved = embedding.forward(np.zeros(2, int), np.ones((5, 3)))
     for other in (np.ones((4, 3)), np.ones((5, 3), np.float32), torch.ones(5, 3, dtype=torch.float64)):
         with pytest.raises(
@@ -205,7 +205,7 @@ def test_padding_that_is_not_finite_reaches_no_row(make):
         (True, TypeError, "^padding_idx: expected an integer, or None; got bool$"),
     ],
 )
-def test_padding_that_is_no_row_is_refused(padding_idx, error, message):
+def test_padding_that_is_not_a_row_is_rejected(padding_idx, error, message):
     with pytest.raises(error, match=message):
         embedding.forward(np.zeros(3, int), np.ones((5, 2)), padding_idx=padding_idx)
 

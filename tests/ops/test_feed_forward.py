@@ -135,7 +135,7 @@ def test_without_an_activation_between_it_would_be_one_matrix():
         ("relu", {"b_gate"}, "b_gate: expected None with activation='relu', which has no gate; got an array"),
     ],
 )
-def test_a_gate_where_it_does_not_belong_is_refused_before_any_arithmetic(activation, names, message):
+def test_a_gate_where_it_does_not_belong_is_rejected_before_any_arithmetic(activation, names, message):
     wanted = {"x", "w_up", "w_down", *names}
     inputs = [counting.array(np.ones(SHAPES[name])) if name in wanted else None for name in NAMES]
     with counting.tally() as t, pytest.raises(ValueError, match=message):

@@ -371,7 +371,7 @@ def test_16384_tokens_take_less_than_a_gibibyte():
     assert int(ran.stdout) < 2**30 / 10
 
 
-def test_numbers_of_16_bits_are_summed_in_float32():
+def test_half_precision_is_summed_in_float32():
     """4096 equal keys and queries: in bfloat16 a sum of as many ones ends at 256."""
     s, dtype = 4096, torch.bfloat16
     q, k = torch.zeros(1, 2, 1, dtype=dtype), torch.zeros(1, s, 1, dtype=dtype)
@@ -412,7 +412,7 @@ def test_many_heads_have_smaller_tiles(heads, tile):
         ),
     ],
 )
-def test_bad_options_are_refused_before_any_arithmetic(options, error, message):
+def test_bad_options_are_rejected_before_any_arithmetic(options, error, message):
     inputs = [counting.array(x) for x in drawn(2, 3)[:3]]
     with counting.tally() as tally, pytest.raises(error, match=message):
         flash_attention.forward(*inputs, **options)

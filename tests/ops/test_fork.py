@@ -7,7 +7,7 @@ from backpass import ops
 
 
 @pytest.mark.parametrize("copies", [0, -1, 1.5, "2", None], ids=str)
-def test_a_number_of_copies_that_makes_no_sense_is_refused(copies):
+def test_a_number_of_copies_that_makes_no_sense_is_rejected(copies):
     with pytest.raises(ValueError, match="copies: expected an integer of at least 1; got"):
         ops.fork.forward(np.ones(3), copies=copies)
 

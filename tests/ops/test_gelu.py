@@ -101,7 +101,7 @@ def test_any_shape(approximate, shape):
 
 
 @pytest.mark.parametrize("approximate", ["erf", "", None, True])
-def test_another_form_is_refused_before_any_arithmetic(approximate):
+def test_another_form_is_rejected_before_any_arithmetic(approximate):
     with (
         counting.tally() as t,
         pytest.raises(ValueError, match="approximate: expected 'none' or 'tanh'; got"),

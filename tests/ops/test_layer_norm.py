@@ -186,7 +186,7 @@ def test_no_rows_give_no_rows_and_gradients_zero():
         (float("inf"), ValueError, "eps: expected a finite number of at least 0; got inf"),
     ],
 )
-def test_what_is_no_epsilon_is_refused_before_any_arithmetic(eps, error, message):
+def test_what_is_not_an_epsilon_is_rejected_before_any_arithmetic(eps, error, message):
     with counting.tally() as t, pytest.raises(error, match=message):
         layer_norm.forward(counting.array(np.ones((2, 3))), eps=eps)
     assert t.total == 0

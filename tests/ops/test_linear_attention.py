@@ -68,7 +68,7 @@ def test_a_query_whose_scores_are_all_0_has_output_and_gradient_0(causal, make):
 
 
 @pytest.mark.parametrize("causal", [False, True])
-def test_a_sum_of_scores_that_is_negative_is_refused_by_both_forms(causal):
+def test_a_sum_of_scores_that_is_negative_is_rejected_by_both_forms(causal):
     q, k, v, _ = drawn()
     q[1, 3] = -q[1, 3]
     for op, options in ((linear_attention, {}), (multilinear_attention, {"normalization": "simplex"})):
@@ -141,7 +141,7 @@ def test_flops_grow_with_the_length_and_the_quadratic_forms_with_its_square():
         (2.0, TypeError, "chunk: expected an integer; got float"),
     ],
 )
-def test_what_is_no_chunk_is_refused_before_any_arithmetic(chunk, error, message):
+def test_what_is_not_a_chunk_is_rejected_before_any_arithmetic(chunk, error, message):
     q, k, v, _ = map(counting.array, drawn())
     with counting.tally() as t, pytest.raises(error, match=message):
         linear_attention.forward(q, k, v, chunk=chunk)

@@ -260,14 +260,14 @@ def test_edge_shapes(make, m, h, V):
         ({"ignore_index": 2.0}, TypeError, "ignore_index: expected an integer; got float"),
     ],
 )
-def test_bad_options_are_refused_before_any_arithmetic(options, error, message):
+def test_bad_options_are_rejected_before_any_arithmetic(options, error, message):
     inputs = [counting.array(a) for a in drawn()]
     with counting.tally() as tally, pytest.raises(error, match=message):
         linear_cross_entropy.forward(*inputs, **options)
     assert tally.total == 0
 
 
-def test_a_target_outside_the_vocabulary_is_refused_before_any_arithmetic():
+def test_a_target_outside_the_vocabulary_is_rejected_before_any_arithmetic():
     x, w, t, b = drawn()
     t[5] = V
     message = "t: expected targets from 0 to 4, or -100 to ignore; got 5"

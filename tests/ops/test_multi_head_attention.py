@@ -267,7 +267,7 @@ def test_a_query_that_sees_no_key_has_the_output_of_its_biases_alone():
         ({"x": (2, 0, H)}, ValueError, r"^x: expected .*with s of at least 1"),
     ],
 )
-def test_shapes_that_do_not_fit_are_refused_before_any_arithmetic(changes, error, message):
+def test_shapes_that_do_not_fit_are_rejected_before_any_arithmetic(changes, error, message):
     inputs = [counting.array(a) for a in drawn(shapes=SHAPES | changes)]
     with counting.tally() as t, pytest.raises(error, match=message):
         block.forward(*inputs)
@@ -281,6 +281,6 @@ def test_shapes_that_do_not_fit_are_refused_before_any_arithmetic(changes, error
         ({"head_order": "random"}, "^head_order: expected"),
     ],
 )
-def test_unknown_words_are_refused(options, message):
+def test_unknown_words_are_rejected(options, message):
     with pytest.raises(ValueError, match=message):
         block.forward(*drawn(), **options)

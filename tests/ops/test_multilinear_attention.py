@@ -1,4 +1,4 @@
-"""What multilinear_attention promises beside the contract: factors that are 0, negative scores, hidden keys, refusals."""
+"""What multilinear_attention promises beside the contract: factors that are 0, negative scores, hidden keys, rejections."""
 
 import itertools
 import operator
@@ -173,14 +173,14 @@ def test_it_keeps_its_inputs_the_weights_and_of_several_factors_each(p):
         ({"causal": True, "causal_variant": "left"}, ValueError, "causal_variant: expected .* got 'left'"),
     ],
 )
-def test_what_it_does_not_know_is_refused_before_any_arithmetic(options, error, message):
+def test_what_it_does_not_know_is_rejected_before_any_arithmetic(options, error, message):
     q, k, v, _ = map(counting.array, drawn())
     with counting.tally() as t, pytest.raises(error, match=message):
         multilinear_attention.forward(q, k, v, **options)
     assert t.total == 0
 
 
-def test_simplex_refuses_scores_whose_sum_is_not_positive_and_names_the_query():
+def test_simplex_rejects_scores_whose_sum_is_not_positive_and_names_the_query():
     q, k, v, _ = drawn(leading=(2,))
     q[1, 3] = -q[1, 3]
     message = r"q · k: expected rows whose sums are positive; got a sum of -\d.* in row \[1, 3\]"

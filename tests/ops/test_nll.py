@@ -1,4 +1,4 @@
-"""What the negative log-likelihood promises beside the contract: ignored targets, and those that are no class."""
+"""What the negative log-likelihood promises beside the contract: ignored targets, and those that are not classes."""
 
 import numpy as np
 import pytest
@@ -91,7 +91,7 @@ def test_class_weights_are_one_for_each_class_and_of_the_scores_dtype(op):
 @OPS
 @MAKERS
 @pytest.mark.parametrize("outside", [4, 9, -1, -101])
-def test_a_target_outside_the_classes_is_refused_before_any_arithmetic(op, make, outside):
+def test_a_target_outside_the_classes_is_rejected_before_any_arithmetic(op, make, outside):
     t = make(np.array([[0, 3], [outside, 7]]))
     message = rf"^t: expected targets from 0 to 3, or -100 to ignore; got {outside}$"
     with counting.tally() as tally, pytest.raises(IndexError, match=message):
@@ -129,7 +129,7 @@ def test_a_target_outside_the_classes_is_refused_before_any_arithmetic(op, make,
     ],
     ids=["floats", "list", "library", "rows", "axes", "reduction", "ignore_index", "large"],
 )
-def test_bad_targets_and_options_are_refused(op, t, options, error, message):
+def test_bad_targets_and_options_are_rejected(op, t, options, error, message):
     with pytest.raises(error, match=message):
         op.forward(np.ones((3, 4)), t, **options)
 

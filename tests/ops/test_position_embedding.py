@@ -55,7 +55,7 @@ def test_a_sequence_may_be_generated_position_by_position():
         ),
     ],
 )
-def test_positions_that_are_not_in_the_table_are_refused(rows, offset, error, message):
+def test_positions_that_are_not_in_the_table_are_rejected(rows, offset, error, message):
     x, w = counting.array(np.ones((2, 5, 3))), counting.array(np.ones((rows, 3)))
     with counting.tally() as tally, pytest.raises(error, match=message):
         position_embedding.forward(x, w, offset=offset)
@@ -116,6 +116,6 @@ def test_the_table_is_rounded_once_from_float64(dtype):
         ((2, 4), {"base": 0}, ValueError, "base: expected a number above 0; got 0"),
     ],
 )
-def test_tables_that_cannot_be_are_refused(arguments, options, error, message):
+def test_tables_that_cannot_be_are_rejected(arguments, options, error, message):
     with pytest.raises(error, match=message):
         sinusoidal(*arguments, **options, like=np.ones(1))

@@ -190,14 +190,14 @@ def test_a_table_with_each_number_twice_is_narrowed(like, interleaved):
         ((3, 4), {"interleaved": 1}, TypeError, "interleaved: expected True or False; got int"),
     ],
 )
-def test_what_cannot_be_narrowed_is_refused(table, options, error, message):
+def test_what_cannot_be_narrowed_is_rejected(table, options, error, message):
     table = np.ones(table) if isinstance(table, tuple) else table
     with pytest.raises(error, match=message):
         rope.narrow(table, **options)
 
 
 @BOTH
-def test_a_table_whose_copies_differ_is_refused(interleaved):
+def test_a_table_whose_copies_differ_is_rejected(interleaved):
     """One number of one row, and a table in the other layout."""
     table, _ = rope.tables(5, 14, like=np.zeros(1))
     one_off = repeated(table, interleaved)
@@ -323,13 +323,13 @@ def test_tables_may_be_empty():
         ({"base": "10000"}, ValueError, "base: expected a finite number above 0; got '10000'"),
     ],
 )
-def test_what_makes_no_tables_is_refused(arguments, error, message):
+def test_what_makes_no_tables_is_rejected(arguments, error, message):
     s, d = (arguments.pop(key, default) for key, default in (("s", 3), ("d", 4)))
     with pytest.raises(error, match=message):
         rope.tables(s, d, like=np.zeros(1), **arguments)
 
 
-# Refusals
+# Rejections
 
 
 @pytest.mark.parametrize(
@@ -366,7 +366,7 @@ def test_what_makes_no_tables_is_refused(arguments, error, message):
         ((4,), (1, 2), (1, 2), r"x: expected x\[\*, s, 2k\], which has at least 2 axes; got shape \[4\]"),
     ],
 )
-def test_shapes_that_do_not_fit_are_refused_before_any_arithmetic(x, cos, sin, message):
+def test_shapes_that_do_not_fit_are_rejected_before_any_arithmetic(x, cos, sin, message):
     with counting.tally() as t, pytest.raises(ValueError, match=message):
         rope.forward(*(counting.array(np.ones(shape)) for shape in (x, cos, sin)))
     assert t.total == 0
@@ -380,6 +380,6 @@ def test_no_rows_and_no_pairs_are_computed(interleaved):
         assert y.shape == rope.backward(y, saved).shape == shape
 
 
-def test_tables_of_integers_are_refused():
+def test_tables_of_integers_are_rejected():
     with pytest.raises(TypeError, match="like: expected a floating-point array; got dtype int64"):
         rope.tables(3, 4, like=np.arange(3))

@@ -24,7 +24,7 @@ def test_a_factor_that_16_bits_cannot_hold_is_rounded_with_the_product_alone():
 
 
 @pytest.mark.parametrize("factor", ["2", None, 1j, np.ones(1)], ids=str)
-def test_what_is_no_real_number_is_refused_before_any_arithmetic(factor):
+def test_what_is_not_a_real_number_is_rejected_before_any_arithmetic(factor):
     with (
         counting.tally() as t,
         pytest.raises(TypeError, match="factor: expected a real number, a constant; got"),

@@ -1,4 +1,4 @@
-"""What simplex_norm promises beside the contract: rows of zeros, refusals, the mean, and that softmax is made of it."""
+"""What simplex_norm promises beside the contract: rows of zeros, rejections, the mean, and that softmax is made of it."""
 
 import numpy as np
 import pytest
@@ -101,7 +101,7 @@ def test_entries_may_be_negative_where_the_sum_is_positive():
         ([-1.0, 0.5], "got a sum of -0.5 in the only row"),
     ],
 )
-def test_a_sum_that_is_not_positive_is_refused(make, rows, message):
+def test_a_sum_that_is_not_positive_is_rejected(make, rows, message):
     with pytest.raises(ValueError, match=message):
         simplex_norm.forward(make(np.array(rows)))
 

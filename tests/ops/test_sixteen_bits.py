@@ -1,4 +1,4 @@
-"""Numbers of 16 bits are computed in float32 and rounded once: to the bit what the float32 arrays give, rounded."""
+"""Half precision is computed in float32 and rounded once: to the bit what the float32 arrays give, rounded."""
 
 import inspect
 

@@ -120,7 +120,7 @@ def test_targets_of_the_wrong_kind_are_sent_to_the_other_loss(make):
     assert tally.total == 0
 
 
-def test_another_reduction_is_refused():
+def test_another_reduction_is_rejected():
     with pytest.raises(ValueError, match="reduction: expected 'mean' or 'sum'; got 'none'"):
         soft_cross_entropy.forward(np.ones((2, 3)), np.ones((2, 3)), reduction="none")
 

@@ -66,7 +66,7 @@ def test_the_slope_in_half_precision_is_not_that_of_the_rounded_y():
         (math.nan, ValueError, "^cap: expected a positive number; got nan"),
     ],
 )
-def test_a_cap_that_is_not_positive_is_refused(cap, error, message):
+def test_a_cap_that_is_not_positive_is_rejected(cap, error, message):
     with pytest.raises(error, match=message):
         softcap.forward(np.ones(3), cap=cap)
 

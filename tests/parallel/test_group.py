@@ -94,7 +94,7 @@ def test_any_array_of_numpy_can_be_sent(run):
         x = np.arange(6.0)[::-2]  # strides below 0
         read_only = np.broadcast_to(np.arange(3.0), (3, 3))
         same = group.shift(x, places=group.size)
-        moved = same + 1  # what was received is no part of x
+        moved = same + 1  # what was received is not part of x
         return group.all_reduce(x), group.all_reduce(read_only), group.all_reduce(x[0]), moved - x
 
     for summed, wide, scalar, apart in run(scheme, 2):
@@ -119,12 +119,12 @@ def test_symbols_pass():
 
 @pytest.mark.parametrize("root", [-1, 2, 1.0, True], ids=str)
 @pytest.mark.parametrize("collective", ["broadcast", "reduce"])
-def test_a_root_that_is_no_rank_is_refused(run, collective, root):
+def test_a_root_that_is_not_a_rank_is_rejected(run, collective, root):
     with pytest.raises(RankError, match="root: expected a rank from 0 to 1; got"):
         run(lambda group: getattr(group, collective)(np.ones(2), root=root), 2)
 
 
-def test_places_that_are_no_integer_are_refused(run):
+def test_places_that_are_not_integers_are_rejected(run):
     with pytest.raises(RankError, match="places: expected an integer; got float"):
         run(lambda group: group.shift(np.ones(2), places=2.0), 2)
 
@@ -156,7 +156,7 @@ def test_a_rank_that_fails_is_named_at_once(run):
     assert caught.value.rank == 1
 
 
-def test_ranks_that_call_different_collectives_are_told_so():
+def test_ranks_that_call_different_collectives_raise_an_error():
     def scheme(group, x):
         return group.all_reduce(x) if group.rank < 2 else group.all_gather(x)
 
@@ -191,7 +191,7 @@ def test_processes_that_call_differently(case, differ):
 
 
 @pytest.mark.parametrize("bad", [np.ones(3), np.ones(2, dtype=np.float32)], ids=["shape", "dtype"])
-def test_arrays_that_differ_are_refused(bad):
+def test_arrays_that_differ_are_rejected(bad):
     with pytest.raises(RankError, match="an array of the same shape and kind; rank 0 called"):
         on_threads(lambda group: group.all_reduce(bad if group.rank == 1 else np.ones(2)), RANKS)
 
@@ -270,7 +270,7 @@ def test_arguments_that_make_no_sense(run):
 
 
 @pytest.mark.parametrize("collective", ["reduce_scatter", "all_to_all"])
-def test_parts_that_are_not_the_ranks_are_refused(run, collective):
+def test_parts_that_are_not_the_ranks_are_rejected(run, collective):
     with pytest.raises(RankError, match=r"(?s)ValueError"):
         run(lambda group: getattr(group, collective)(np.ones((RANKS + 1, 2))), RANKS)
 
@@ -278,6 +278,6 @@ def test_parts_that_are_not_the_ranks_are_refused(run, collective):
 @pytest.mark.parametrize(
     ("ranks", "error"), [(0, ValueError), (-1, ValueError), (1.5, TypeError), (True, TypeError)], ids=str
 )
-def test_a_number_of_ranks_that_makes_no_sense_is_refused(run, ranks, error):
+def test_a_number_of_ranks_that_makes_no_sense_is_rejected(run, ranks, error):
     with pytest.raises(error, match="ranks: expected an integer"):
         run(everything, ranks, 0)

@@ -150,7 +150,7 @@ def test_an_error_of_a_part_names_its_lowest_rank():
         ({"data": 3.0, "tensor": 2}, TypeError, "data: expected an integer; got float"),
     ],
 )
-def test_a_mesh_that_does_not_fit_is_refused_by_every_rank(sizes, kind, message):
+def test_a_mesh_that_does_not_fit_is_rejected_by_every_rank(sizes, kind, message):
     def scheme(group):
         with pytest.raises(kind) as caught:
             mesh(group, **sizes)

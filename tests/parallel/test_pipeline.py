@@ -115,7 +115,7 @@ def test_all_targets_ignored():
 
 
 @pytest.mark.parametrize("made", [lambda *given: Pipeline(*given, gpipe(1, 3)), Sharded])
-def test_dropout_is_refused(made):
+def test_dropout_is_rejected(made):
     config = gpt2.Config(11, 8, 8, 2, 4, 7, residual_dropout=0.2)
     with pytest.raises(
         RankError, match="config: expected no dropout in a pipeline or on shards; got residual"

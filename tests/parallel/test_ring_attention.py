@@ -298,7 +298,7 @@ def test_a_query_that_has_seen_nothing_is_merged():
 
 @pytest.mark.parametrize("run", [on_threads, on_processes], ids=["threads", "processes"])
 @pytest.mark.parametrize("module", [ring_attention, head_exchange])
-def test_parts_of_different_lengths_are_refused(run, module):
+def test_parts_of_different_lengths_are_rejected(run, module):
     if run is on_processes:
         pytest.importorskip("torch.distributed")
 
@@ -310,7 +310,7 @@ def test_parts_of_different_lengths_are_refused(run, module):
         run(scheme, 2)
 
 
-def test_what_does_not_fit_is_refused():
+def test_what_does_not_fit_is_rejected():
     x = np.ones((2, 3, 4))
 
     def refused(match, scheme):

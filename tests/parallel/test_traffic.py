@@ -111,7 +111,7 @@ def test_a_counted_group_lists_what_a_rank_called():
         assert moved == (4 + 2 + 2 + 2 + 4 + 4 + 1, 4 * elements)
 
 
-def test_other_names_are_refused():
+def test_other_names_are_rejected():
     with pytest.raises(LookupError, match=r"name: expected a collective that a ring runs, .*; got 'gather'"):
         traffic.ring("gather", 3)
     with pytest.raises(

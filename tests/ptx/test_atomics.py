@@ -153,7 +153,7 @@ def test_a_plain_read_beside_another_block_s_update_depends_on_the_order():
             run(body, blocks=2)
 
 
-def test_the_read_that_begins_an_atomic_loop_is_no_race():
+def test_the_read_that_begins_an_atomic_loop_is_not_a_race():
     """The compiler makes a loop of an update that PTX lacks: it reads the word, and swaps until nobody has changed it."""
     loop = """
         ld.global.b32 %r5, [{}];
@@ -378,7 +378,7 @@ def test_the_halves_of_a_pair_are_two_sums():
     assert run(pairs, x=x.view(np.float32)[:, 0])[2].unsettled
 
 
-def test_a_block_that_waits_for_a_later_one_is_told_that_blocks_run_in_turn():
+def test_a_block_that_waits_for_a_later_one_raises_that_blocks_run_in_turn():
     grid_barrier = """
         @%p1 atom.global.acq_rel.gpu.add.u32 %r5, [%rd2], 1;
     $wait:
@@ -393,6 +393,6 @@ def test_a_block_that_waits_for_a_later_one_is_told_that_blocks_run_in_turn():
 @pytest.mark.parametrize(
     "name", ["atom.global.inc.u32", "atom.global.add.v2.f32", "atom.global.cas.b128", "atom.add.u32"]
 )
-def test_others_are_refused_by_name(name):
+def test_others_are_rejected_by_name(name):
     with pytest.raises(ptx.Unsupported, match=name.split(".")[-1]):
         run(f"{name} %r5, [%rd2], %r1;")

@@ -452,12 +452,12 @@ def test_results_that_depend_on_the_order_of_blocks():
         *((f"{name};", name) for name in ("membar.gl", "fence.acq_rel.gpu", "trap", "pmevent 1")),
     ],
 )  # fmt: skip
-def test_what_is_not_executed_is_refused_by_name(body, named):
+def test_what_is_not_executed_is_rejected_by_name(body, named):
     with pytest.raises(ptx.Unsupported, match=rf"ptx: .*{named.removesuffix(' 1')}"):
         run(body)
 
 
-def test_blocks_of_parts_of_warps_are_refused():
+def test_blocks_of_parts_of_warps_are_rejected():
     with pytest.raises(ptx.Unsupported, match="expected blocks of whole warps; got 48 threads"):
         run("", threads=48)
 

@@ -317,7 +317,7 @@ def test_a_product_beyond_the_largest_number_is_finite():
         assert compute("fma.rn.f64", bits)[0].view(np.float64)[0] == infinity
 
 
-def test_a_saturated_product_is_refused():
+def test_a_saturated_product_is_rejected():
     with pytest.raises(Unsupported, match=r"mad\.hi\.sat\.s32"):
         compute("mad.hi.sat.s32", [np.zeros(2, np.uint32)] * 3)
 
@@ -362,7 +362,7 @@ def test_two_registers_are_shifted_as_one():
                 assert got == ((both << steps >> 32) if way == "l" else both >> steps) % 2**32
 
 
-def test_tensor_cores_numbers_of_32_bits_are_rounded_half_away_from_zero():
+def test_operands_of_tensor_cores_in_float32_are_rounded_half_away_from_zero():
     x = np.array([1 + 2.0**-11, -1 - 2.0**-11, 1 + 2.0**-11 - 2.0**-20, 3.0, 0.0, np.inf], np.float32)
     found = compute("cvt.rna.tf32.f32", [x.view(np.uint32)])[0].view(np.float32)
     assert found.tolist() == [1 + 2.0**-10, -1 - 2.0**-10, 1.0, 3.0, 0.0, np.inf]

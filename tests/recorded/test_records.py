@@ -50,7 +50,7 @@ def test_the_latest_is_loaded_unless_a_device_is_named(record, tmp_path):
     assert records.load("softmax", device=record.device, folder=tmp_path) == record
 
 
-def test_a_record_that_is_missing_or_broken_is_refused(record, tmp_path):
+def test_a_record_that_is_missing_or_broken_is_rejected(record, tmp_path):
     with pytest.raises(LookupError, match=r"no record of 'softmax' .*; there are: none"):
         records.load("softmax", folder=tmp_path)
     records.save(record, tmp_path)

@@ -73,7 +73,7 @@ def test_autograd_of_the_whole_batch(case, split, library, monkeypatch):
 
 @EVERY
 @pytest.mark.parametrize("second", [1, 0], ids=["unequal", "equal"])
-def test_the_mean_of_means_is_another_gradient(case, second, monkeypatch):
+def test_the_mean_of_means_is_a_different_gradient(case, second, monkeypatch):
     """Averaging the means of micro-batches with 8 targets and 1 lets the one count as much as the eight together; the
     two agree only where both micro-batches have as many."""
     precise(monkeypatch)

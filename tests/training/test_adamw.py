@@ -394,7 +394,7 @@ def test_in_place_a_parameter_that_is_read_only_is_rejected_before_anything_is_r
     assert state["step"] == 1 and (parameters["fixed"] < 1).all()
 
 
-def test_what_autograd_records_is_refused():
+def test_what_autograd_records_is_rejected():
     w = torch.ones(2, requires_grad=True)
     with pytest.raises(TypeError, match="parameters: w: requires a gradient of autograd; pass it detached"):
         adamw.start({"w": w})
@@ -403,7 +403,7 @@ def test_what_autograd_records_is_refused():
         adamw.update(parameters, {"w": w}, adamw.start(parameters))
 
 
-def test_what_cannot_be_replaced_is_refused_before_anything_is():
+def test_what_cannot_be_replaced_is_rejected_before_anything_is():
     parameters = {"w": np.ones(2)}
     state, gradients = adamw.start(parameters), {"w": np.ones(2)}
     with pytest.raises(TypeError, match="parameters: expected a mapping whose entries can be replaced"):

@@ -319,14 +319,14 @@ def test_parameters_are_looked_at_before_the_forward_runs_again(monkeypatch):
     assert len(calls) == 1
 
 
-def test_a_held_out_loss_that_is_not_finite_is_refused():
+def test_a_held_out_loss_that_is_not_finite_is_rejected():
     run = planted("gpt2", "h.1.mlp.c_fc.weight", math.nan)
     expected = r"after step 3, the held-out loss is nan; in the parameter h\.1\.mlp\.c_fc\.weight, 1 of 240"
     with pytest.raises(FloatingPointError, match=expected):
         run.held_out_loss()
 
 
-# What is refused
+# What is rejected
 
 
 @pytest.mark.parametrize(

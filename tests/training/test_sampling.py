@@ -102,12 +102,12 @@ def test_bytes_are_drawn_with_their_probabilities(run, temperature, top_k):
         ({"seed": -1}, "seed: expected"),
     ],
 )
-def test_what_is_refused(run, options, words):
+def test_what_is_rejected(run, options, words):
     with pytest.raises(ValueError, match=words):
         drawn(run, **options)
 
 
-def test_what_is_refused_of_a_model():
+def test_what_is_rejected_of_a_model():
     run = started("gpt2")
     with pytest.raises(TypeError, match=r"prompt: expected bytes, .* got str"):
         drawn(run, prompt="the ")

@@ -1,4 +1,4 @@
-"""Saved states: written whole or not at all, refused when corrupted, and read by Hugging Face's models."""
+"""Saved states: written whole or not at all, rejected when corrupted, and read by Hugging Face's models."""
 
 import json
 import os
@@ -98,7 +98,7 @@ def damage(path, how):
 
 @pytest.mark.parametrize("name", FILES)
 @pytest.mark.parametrize("how", ["truncated", "flipped", "empty", "missing"])
-def test_a_damaged_state_is_refused_and_the_one_before_is_used(folder, name, how):
+def test_a_damaged_state_is_rejected_and_the_one_before_is_used(folder, name, how):
     broken = folder / "step-000010" / name
     if how == "missing":
         broken.unlink()

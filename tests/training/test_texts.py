@@ -22,7 +22,7 @@ def test_a_folder_in_the_order_of_its_paths(tmp_path):
     assert texts.read(tmp_path) == b"READ.MD\na/z.txt\na.md\nb.md\nc.txt"
 
 
-def test_what_is_refused(tmp_path):
+def test_what_is_rejected(tmp_path):
     with pytest.raises(FileNotFoundError, match="none: there is no such file or folder"):
         texts.read(tmp_path / "none")
     with pytest.raises(ValueError, match=r"expected files ending in \.md or \.txt"):

@@ -1,4 +1,4 @@
-"""The table of all operations shows what was found, a failure above all."""
+"""The table of all operations shows the results, a failure above all."""
 
 import numpy as np
 import pytest
@@ -25,7 +25,7 @@ def test_every_operation_passes(stem):
     del shown["operation"]
     record = recorded.entry("checks", stem, shown)
     different = {method for method in shown | record if not same(shown.get(method), record.get(method))}
-    assert not different, f"found {shown}, recorded {record}; `make records` writes what is found"
+    assert not different, f"found {shown}, recorded {record}; `make records` writes the results"
 
 
 def same(found, record):

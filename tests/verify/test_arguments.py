@@ -1,4 +1,4 @@
-"""What makes no sense is refused in one line that says what was expected and what came, before anything runs."""
+"""What makes no sense is rejected in one line that says what was expected and what came, before anything runs."""
 
 import re
 from types import SimpleNamespace
@@ -75,7 +75,7 @@ class Doubled(torch.autograd.Function):
         ("softmax", [X], {"tolerances": [1]}, TypeError, "tolerances: expected a dict from methods to pairs (number, reason); got [1]"),
     ],
 )  # fmt: skip
-def test_check_refuses_in_one_line(op, inputs, given, kind, message):
+def test_check_rejects_in_one_line(op, inputs, given, kind, message):
     with pytest.raises(kind, match=f"^{re.escape(message)}$"):
         check(op, *inputs, raises=False, **given)
 
@@ -88,7 +88,7 @@ def test_a_kernel_is_checked_by_its_operation(x):
         check(kernels.load("softmax"), x)
 
 
-def test_what_forward_takes_is_not_refused():
+def test_what_forward_takes_is_not_rejected():
     check(linear, X, W, np.zeros(7), methods=["symbolic"])
     check(linear, X, W, methods=("symbolic",), seed=np.int64(3))
     check(scale, X, factor=2.0, methods=iter(["contract", "symbolic"]))
@@ -123,13 +123,13 @@ def test_what_forward_takes_is_not_refused():
         ("linear", {"without": "b"}, TypeError, "without: expected a list of names; got 'b'"),
     ],
 )
-def test_draw_refuses_in_one_line(op, given, kind, message):
+def test_draw_rejects_in_one_line(op, given, kind, message):
     rng = given.pop("rng", np.random.default_rng(0))
     with pytest.raises(kind, match=f"^{re.escape(message)}$"):
         draw(op, rng, **given)
 
 
-def test_what_can_be_drawn_is_not_refused():
+def test_what_can_be_drawn_is_not_rejected():
     x, w, b = draw(
         linear, np.random.default_rng(0), lengths={"n": 2}, leading={"*": (), "*a": (1,)}, without=["b"]
     )

@@ -160,7 +160,7 @@ class TestVacuous:
 
 
 class TestNotFinite:
-    def test_minus_infinity_is_no_direction(self):
+    def test_minus_infinity_is_not_a_direction(self):
         x = X.copy()
         x[0, 1] = x[2, 4] = -np.inf
         report = check(softmax, x)
@@ -288,7 +288,7 @@ class TestOptions:
         assert check(MaskOfAnotherSeed, x, options={"seed": 5}, raises=False).failed
 
     @pytest.mark.parametrize("wrong", [["seed"], {1: 2}, "p"])
-    def test_what_are_no_options_is_refused(self, wrong):
+    def test_what_are_not_options_is_rejected(self, wrong):
         with pytest.raises(TypeError, match="options: expected a dict from names to values; got "):
             check("dropout", X, options=wrong)
 
@@ -516,7 +516,7 @@ class TestMemory:
         (row,) = check(Cube, torch.tensor(X), raises=False).failed
         assert row.reason == "dx differs for inputs that are not contiguous"
 
-    def test_a_dy_that_is_refused(self):
+    def test_a_dy_that_is_rejected(self):
         def backward(dy, x):
             if not dy.is_contiguous():
                 raise ValueError("dy is not contiguous")
@@ -528,7 +528,7 @@ class TestMemory:
             in faults
         )
 
-    def test_inputs_may_be_refused(self):
+    def test_inputs_may_be_rejected(self):
         def forward(x):
             if not x.is_contiguous():
                 raise ValueError("x is not contiguous")
@@ -565,7 +565,7 @@ class TestDeclared:
         )
         assert said.startswith("forward returned float64 for float32")
 
-    def test_a_complex_gradient_is_refused(self):
+    def test_a_complex_gradient_is_rejected(self):
         own = SimpleNamespace(forward=lambda x: (2 * x, None), backward=lambda dy, saved: 2 * dy + 0j)
         report = check(own, X, raises=False)
         assert {row.method for row in report.failed} >= {"contract", "finite differences", "complex step"}
@@ -1025,7 +1025,7 @@ def test_an_autograd_function_is_given_tensors():
     assert check(Twice, torch.tensor(X)).passed
 
 
-def test_inputs_without_a_gradient_are_told_how_to_be_declared():
+def test_inputs_without_a_gradient_learn_how_to_be_declared():
     class Rotated:
         def forward(self, x, cos, sin):
             return x * cos + x[..., ::-1] * sin, (cos, sin)

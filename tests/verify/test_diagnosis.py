@@ -1,4 +1,4 @@
-"""Each planted mistake is named as what it is, and what is no simple mistake is named as none."""
+"""Each planted mistake is named as what it is, and what is not a simple mistake is named as none."""
 
 from pathlib import Path
 from types import SimpleNamespace
@@ -231,7 +231,7 @@ def test_what_is_unknown_says_where():
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_a_sum_that_is_zero_but_for_rounding_explains_nothing(seed):
+def test_a_sum_that_is_zero_except_for_rounding_explains_nothing(seed):
     """Each row of a sums to 0, and so does a times the sums of w; in another order of the terms it may not."""
     rng = np.random.default_rng(seed)
     a = rng.integers(-8, 9, (2, 3)) / 8
@@ -261,7 +261,7 @@ def test_every_term_of_the_dictionary_is_what_it_says():
 
 
 class TestInATable:
-    """The sentence stands in the report, for the operations themselves with a mistake planted."""
+    """The sentence is in the report, for the operations themselves with a mistake planted."""
 
     @staticmethod
     def report(op, backward, *inputs):
@@ -328,7 +328,7 @@ def reasons(forward, backward, *inputs, **options):
 class TestOfRealBugs:
     """Mistakes that people made, or their like, each named as what it is."""
 
-    def test_a_loss_whose_backward_ignores_dy_is_no_constant_ratio(self):
+    def test_a_loss_whose_backward_ignores_dy_is_not_a_constant_ratio(self):
         found = reasons(
             lambda x: ((x * x).mean(), x), lambda dy, x: 2 * x / x.size, ROWS[0], dy=np.array(1.24)
         )

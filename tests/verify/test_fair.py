@@ -236,7 +236,7 @@ class TestCouldNotRun:
 
 
 class TestOperator:
-    """An operator that raises is no reason to leave a method out."""
+    """An operator that raises is not a reason to leave a method out."""
 
     @pytest.mark.parametrize("operator", [lambda x, w: torch.tanh(x), lambda x: F.no_such_function(x)])
     def test_a_broken_one_does_not_pass(self, operator):
@@ -257,7 +257,7 @@ class TestOperator:
         report = check(tanh_inside(torch.float64), torch.tensor(X).float(), operator=single)
         assert "operator= does not accept float64" in report.of("PyTorch's operator")[0].reason
 
-    def test_one_that_refuses_varied_inputs_is_no_fault(self):
+    def test_one_that_rejects_varied_inputs_is_not_a_fault(self):
         def this_shape(x):
             if x.shape != X.shape:
                 raise ValueError("another shape")
@@ -265,7 +265,7 @@ class TestOperator:
 
         assert check(tanh_inside(torch.float64), torch.tensor(X), operator=this_shape, vary=True).passed
 
-    def test_a_cotangent_that_is_no_array(self):
+    def test_a_cotangent_that_is_not_an_array(self):
         with pytest.raises(TypeError, match=r"dy: expected an array of the output's shape, .* got tuple"):
             check(tanh_inside(torch.float64), torch.tensor(X), dy=(1.0, 2.0))
 
@@ -313,7 +313,7 @@ class TestRightInLowPrecision:
         x = (times * torch.tensor(X)).to(dtype)
         assert not check(softmax, x, methods=["precision"], raises=False).failed
 
-    def test_numbers_that_pytorch_does_not_have_are_refused(self):
+    def test_numbers_that_pytorch_does_not_have_are_rejected(self):
         with pytest.raises(TypeError, match=r"inputs: expected float64, .*; got"):
             check(own(lambda x: (x * x, x), lambda dy, x: 2 * dy * x), X.astype(">f8"))
 

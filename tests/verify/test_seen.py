@@ -64,7 +64,7 @@ class TestState:
             "dw changes when forward is called with other inputs"
         )
 
-    def test_rows_that_have_to_sum_to_one_are_no_state(self):
+    def test_rows_that_have_to_sum_to_one_are_not_state(self):
         def forward(x, q):
             log_p = x - np.log(np.exp(x).sum(-1, keepdims=True))
             return -(q * log_p).sum(), (log_p, q)
@@ -76,10 +76,10 @@ class TestState:
         q = np.exp(X) / np.exp(X).sum(-1, keepdims=True)
         assert contract(own(forward, backward), X, q) == ""
 
-    def test_a_gradient_that_is_wrong_anyway_is_no_state(self):
+    def test_a_gradient_that_is_wrong_anyway_is_not_a_state(self):
         assert contract(own(lambda x: (np.tanh(x), x), lambda dy, x: dy), X) == ""
 
-    def test_a_forward_that_refuses_other_inputs(self):
+    def test_a_forward_that_rejects_other_inputs(self):
         def forward(x):
             if not np.array_equal(x, X):
                 raise ValueError("these inputs alone")

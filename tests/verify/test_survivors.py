@@ -111,7 +111,7 @@ def test_names_of_an_enclosing_function_are_seen():
     assert mutate(op, by_check([((W,), {})], FAST)).passed
 
 
-def test_a_survivor_that_is_listed_is_no_failure():
+def test_a_survivor_that_is_listed_is_not_a_failure():
     inputs = [((np.ones((4, 6)), W), {})]
     first = mutate(product, by_check(inputs, FAST))
     listed = [json.loads(first.to_json())["survivors"][0]]
@@ -188,7 +188,7 @@ def test_the_command_shows_the_report_of_a_wrong_backward(own, capsys):
     assert "✗ FAILED" in capsys.readouterr().out
 
 
-def test_the_command_refuses_a_list_that_cannot_be_read(own, capsys):
+def test_the_command_rejects_a_list_that_cannot_be_read(own, capsys):
     own.with_name("same.toml").write_text("[[mutant]]\nline = 'x'\n")
     for file, message in (("none.toml", "No such file"), ("same.toml", "has no change, function")):
         with pytest.raises(SystemExit) as caught:

@@ -145,18 +145,18 @@ def test_softmax_is_not_differentiated_for_the_values_alone():
     )
 
 
-def test_backward_may_be_told_less_than_forward():
+def test_backward_may_be_asked_for_less_than_forward():
     def told_once(dy, saved, *, wanted=None):
         if wanted is not None and len(saved.wanted) < 3 and wanted != saved.wanted:
-            raise RuntimeError("told twice")
+            raise RuntimeError("asked twice")
         return linear.backward(dy, saved, wanted=wanted)
 
     says = contract(changed(backward=told_once), X, W, B)
     assert (
         "when forward is given wanted=('x', 'w') and backward is given wanted=('x',)" not in says
-        or "told twice" in says
+        or "asked twice" in says
     )
-    assert "told twice" in says
+    assert "asked twice" in says
 
 
 def test_a_pair_of_four_is_tried():

@@ -108,7 +108,7 @@ def twins(forward, backward, wrong, **attributes):
 
 
 def require(holds: bool, what: str) -> None:
-    """Refuse inputs that an object is not made for: a forward that takes them by
+    """Reject inputs that an object is not made for: a forward that takes them by
     broadcasting owes them a backward."""
     if not holds:
         raise ValueError(f"expected {what}")

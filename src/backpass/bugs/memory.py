@@ -583,7 +583,7 @@ def noise_saved_too_early():
 @bug(
     "pytorch/pytorch#197887",
     "A compiled x·w saved a view of x without its version counter: changing x in place before the backward no longer raised an error.",
-    "autograd saves x, and refuses a backward after x has changed",
+    "autograd saves x, and rejects a backward after x has changed",
     kind="in-place writes",
     inputs=tensors((3, 4), (4, 2)),
     missed="check never changes an input between forward and backward, the only case in which the counter matters",

@@ -184,7 +184,7 @@ def packed_segments():
     kind="means, pooling, and indexing",
     inputs=normal((2, 6)),
     telling=normal((2, 5)),
-    telling_inputs="a length that is no multiple of the stride",
+    telling_inputs="a length that is not a multiple of the stride",
     seen="varied",
     gradcheck="telling",
 )

@@ -16,7 +16,7 @@ right, its decorator says where and with which verdict, and its body checks both
 
 The name is the claim's number. The first paragraph of the docstring is the claim, in
 our words; the others say what is right. Each number of three or more digits, or with a
-decimal point, has to stand in the body too, so that a check holds it.
+decimal point, has to be in the body too, so that a check holds it.
 """
 
 from __future__ import annotations

@@ -3,27 +3,19 @@
 from __future__ import annotations
 
 import argparse
-import ast
 import contextlib
-import difflib
-import importlib
-import importlib.util
-import inspect
 import re
 import sys
 import traceback
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import ModuleType, TracebackType
+from types import TracebackType
 from typing import Any
 
-from backpass import ops
+from backpass.commands.command import COMPILED, JSON, Command, InvalidCommand, switch
+from backpass.commands.output import coloured, say
+from backpass.commands.subject import OPTIONS, TARGET, Raised, requested
 
-DTYPES = ("float64", "float32", "bfloat16", "float16")
-INTEGERS = ("int64", "int32")
-_INPUT = re.compile(
-    r"(?P<shape>scalar|\d+(?:x\d+)*)(?::(?P<dtype>\w+))?(?:<(?P<below>\d+))?"
-)
 _PACKAGE = Path(__file__).parents[1]
 _ARGUMENTS = {  # the names that keywords of ``check`` have here
     "methods": "--method",
@@ -35,7 +27,6 @@ _ARGUMENTS = {  # the names that keywords of ``check`` have here
     "conventions": "--convention",
     "inputs": "--input",
 }
-
 EPILOG = """\
 examples:
   backpass check own.py:RMSNorm --input 4x6 --input 6 --option eps=1e-3
@@ -49,136 +40,14 @@ did not, 2 when the command is not valid or the module cannot be imported.
 """
 
 
-class InvalidCommand(Exception):
-    """Raised for a command that is not valid.
-
-    The message is one line: which argument, what was expected, and what was given.
-    """
+def run(arguments: argparse.Namespace) -> int:
+    """Run the check; return the exit status."""
+    return judged(arguments, _report)
 
 
-class _Raised(Exception):
-    """Raised when the user's code raised an exception, which is the ``__cause__``.
-
-    The code is the user's module, its class, or the function that returns the inputs.
-    """
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the command's arguments to its parser."""
-    add_subject(parser, EPILOG)
-    add = parser.add_argument
-    add(
-        "--vary",
-        action="store_true",
-        help="check at other shapes and values too, drawn from these inputs",
-    )
-    add(
-        "--compiled",
-        action="store_true",
-        help="also execute its Triton kernels as compiled, without a GPU",
-    )
-    add(
-        "--no-explain",
-        action="store_true",
-        help="do not search for the cause of a wrong gradient",
-    )
-    add(
-        "--json",
-        action="store_true",
-        help="print the report as JSON, and nothing else, on standard output",
-    )
-
-
-def add_subject(
-    parser: argparse.ArgumentParser,
-    epilog: str,
-    target: str = "a module or a file.py, and the object in it",
-) -> None:
-    """Add the arguments that say what is checked and how."""
-    parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    parser.epilog = epilog
-    add = parser.add_argument
-    add(
-        "target",
-        metavar="module:object",
-        help=target,
-    )
-    add(
-        "--input",
-        action="append",
-        default=[],
-        metavar="SHAPE",
-        help="draw an input; repeat in forward's order",
-    )
-    add(
-        "--inputs",
-        metavar="MODULE:FUNCTION",
-        help="a function that returns the inputs, instead of --input",
-    )
-    add(
-        "--torch",
-        action="store_true",
-        help="draw PyTorch tensors (an autograd.Function always gets them)",
-    )
-    add(
-        "--seed",
-        type=int,
-        default=0,
-        help="seed of inputs, cotangents and directions (default 0)",
-    )
-    add(
-        "--option",
-        action="append",
-        default=[],
-        metavar="NAME=VALUE",
-        help="an option of forward; a Python literal",
-    )
-    add(
-        "--operator",
-        metavar="MODULE:FUNCTION",
-        help="a PyTorch function that computes the same output",
-    )
-    add(
-        "--method",
-        action="append",
-        metavar="NAME",
-        help="run only this method; may be repeated",
-    )
-    add(
-        "--constant",
-        action="append",
-        metavar="NAME",
-        help="an input that has no gradient",
-    )
-    add(
-        "--zero-gradient",
-        action="append",
-        metavar="NAME",
-        help="an input whose gradient is identically zero",
-    )
-    add(
-        "--precision",
-        metavar="DTYPE",
-        help="the dtype in which forward computes, whatever dtype it returns",
-    )
-    add(
-        "--convention",
-        action="append",
-        metavar="NAME=REASON",
-        help="an input whose gradient is a convention, not a derivative",
-    )
-
-
-def run(
-    arguments: argparse.Namespace,
-    show: Callable[[str], None],
-    report_of: Callable | None = None,
-) -> int:
-    """Run the check; return the exit status: 0 passed, 1 did not pass, 2 is not valid.
-
-    ``show`` prints the report. ``report_of`` returns something else to show in its
-    place, such as a survey of mutations.
-    """
+def judged(arguments: argparse.Namespace, report_of: Callable[..., Any]) -> int:
+    """Print the report, or something in its place such as a survey of mutations; return
+    the exit status: 0 passed, 1 did not pass, 2 is not valid."""
     if str(Path.cwd()) not in sys.path:
         sys.path.insert(0, str(Path.cwd()))
     fail = arguments.parser.error
@@ -188,7 +57,7 @@ def run(
             if arguments.json
             else contextlib.nullcontext()
         ):
-            report = (report_of or _report)(arguments)
+            report = report_of(arguments)
     except InvalidCommand as problem:
         fail(str(problem))
     except Exception as error:
@@ -197,10 +66,10 @@ def run(
             fail(
                 re.sub(r"^\w+", lambda word: _ARGUMENTS.get(word[0], word[0]), message)
             )
-        cause = (error.__cause__ if isinstance(error, _Raised) else None) or error
+        cause = (error.__cause__ if isinstance(error, Raised) else None) or error
         traceback.print_exception(type(cause), cause, _users(cause.__traceback__))
         return 2
-    show(report.to_json() if arguments.json else str(report))
+    say(coloured(report.to_json() if arguments.json else str(report)))
     if not arguments.json and hasattr(report, "having"):
         if any("Tensor" in row.reason for row in report.having("could not run")):
             print("If forward expects PyTorch tensors, give --torch.", file=sys.stderr)
@@ -215,255 +84,6 @@ def _report(arguments: argparse.Namespace):
     keywords |= {"compiled": True} if arguments.compiled else {}
     keywords |= {"explain": False} if arguments.no_explain else {}
     return check(op, *inputs, raises=False, **keywords)
-
-
-def requested(
-    arguments: argparse.Namespace,
-) -> tuple[object, tuple[object, ...], dict[str, Any]]:
-    """Return the object, its inputs, and the keywords of ``check``.
-
-    Raises InvalidCommand for a wrong argument, and _Raised if the user's code fails.
-    """
-    options = dict(_option(text) for text in arguments.option)
-    given: dict[str, Any] = {
-        "methods": arguments.method,
-        "zero_gradients": arguments.zero_gradient,
-    }
-    given |= {"constants": arguments.constant, "precision": arguments.precision}
-    if arguments.convention:
-        given["conventions"] = dict(
-            _pair("--convention", text, "NAME=REASON") for text in arguments.convention
-        )
-    if arguments.operator:
-        given["operator"] = load("--operator", arguments.operator)
-    given = {name: value for name, value in given.items() if value is not None}
-    op = _instance(load("module:object", arguments.target))
-    inputs, defaults = _inputs(op, arguments)
-    return (
-        op,
-        inputs,
-        {"seed": arguments.seed, "options": {**defaults, **options}, **given},
-    )
-
-
-# The object
-
-
-def load(argument: str, target: str) -> Any:
-    """Return what ``module:object``, ``file.py:object`` or a module alone names.
-
-    Raises InvalidCommand if there is no such object, and _Raised if importing the
-    module fails.
-    """
-    where, _, name = ("", "", "") if target.endswith(".py") else target.rpartition(":")
-    value: Any = _module(argument, where or target)
-    for part in name.split(".") if where else ():
-        if not hasattr(value, part):
-            named = (
-                [other for other in vars(value) if not other.startswith("_")]
-                if hasattr(value, "__dict__")
-                else []
-            )
-            near = difflib.get_close_matches(part, named, n=1)
-            hint = f"; did you mean {near[0]!r}?" if near else ""
-            raise InvalidCommand(
-                f"{argument} {target}: {where} has nothing called {part!r}{hint}"
-            )
-        value = getattr(value, part)
-    return value
-
-
-def _instance(op: Any) -> Any:
-    """Return the object, or an instance of a class whose forward takes self.
-
-    The class is called without arguments.
-    """
-    forward = getattr(op, "forward", None)
-    if not isinstance(op, type) or not callable(forward) or _is_autograd_function(op):
-        return op
-    if next(iter(inspect.signature(forward).parameters), "") != "self":
-        return op
-    with _raising():
-        return op()
-
-
-def _module(argument: str, where: str) -> ModuleType:
-    if where.endswith(".py"):
-        path = Path(where).resolve()
-        if not path.is_file():
-            raise InvalidCommand(f"{argument} {where}: there is no such file")
-        return _from_file(path)
-    if not all(part.isidentifier() for part in where.split(".")):
-        raise InvalidCommand(
-            f"{argument} {where}: expected module:object or path/to/file.py:object"
-        )
-    try:
-        with _raising():
-            return importlib.import_module(where)
-    except _Raised as raised:
-        missing = getattr(raised.__cause__, "name", None)
-        if isinstance(raised.__cause__, ModuleNotFoundError) and f"{where}.".startswith(
-            f"{missing}."
-        ):
-            hint = (
-                f"; backpass verify {where} checks the book's operation"
-                if where in ops.STEMS
-                else ""
-            )
-            raise InvalidCommand(
-                f"{argument} {where}: there is no module {missing!r} in {Path.cwd()}, "
-                f"and none is installed{hint}"
-            ) from None
-        raise
-
-
-def _from_file(path: Path) -> ModuleType:
-    """Import the file as a module, once, with its folder on the path."""
-    name = path.stem
-    if getattr(sys.modules.get(name), "__file__", None) == str(path):
-        return sys.modules[name]
-    sys.path.insert(0, str(path.parent))
-    name = f"{name}_" if name in sys.modules or not name.isidentifier() else name
-    spec = importlib.util.spec_from_file_location(name, path)
-    assert spec is not None and spec.loader is not None  # as for every file.py
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module
-    with _raising():
-        spec.loader.exec_module(module)
-    return module
-
-
-# The inputs
-
-
-def _inputs(
-    op: object, arguments: argparse.Namespace
-) -> tuple[tuple[object, ...], dict[str, Any]]:
-    """Return the inputs and, if they were drawn for SHAPES, the options for them."""
-    from backpass.verify.convert import to_torch
-    from backpass.verify.drawing import INPUTS, draw, generator, options_for
-
-    if arguments.seed < 0:
-        raise InvalidCommand(f"--seed: expected 0 or more; got {arguments.seed}")
-    if arguments.inputs and arguments.input:
-        raise InvalidCommand("--inputs: expected either --inputs or --input; got both")
-    if arguments.inputs:
-        function = load("--inputs", arguments.inputs)
-        with _raising():
-            returned = function()
-        return tuple(returned) if isinstance(returned, (tuple, list)) else (
-            returned,
-        ), {}
-    specs = [_spec(text) for text in arguments.input]
-    torch = (
-        arguments.torch
-        or _is_autograd_function(op)
-        or any(spec[1] == "bfloat16" for spec in specs)
-    )
-    if torch and importlib.util.find_spec("torch") is None:
-        raise InvalidCommand(
-            "--torch: PyTorch is not installed; it comes with backpass[torch]"
-        )
-    rng = generator(arguments.seed, INPUTS)
-    if specs:
-        return tuple(_drawn(*spec, rng, torch) for spec in specs), {}
-    if getattr(op, "SHAPES", None) is None:
-        raise InvalidCommand(
-            "--input: expected the shape of each input, because "
-            f"{arguments.target} declares no SHAPES; got none"
-        )
-    drawn = draw(op, rng)
-    return tuple(map(to_torch, drawn)) if torch else drawn, options_for(op)
-
-
-def _is_autograd_function(op: object) -> bool:
-    return isinstance(op, type) and any(
-        base.__module__ == "torch.autograd.function" for base in op.__mro__
-    )
-
-
-def _spec(text: str) -> tuple[tuple[int, ...] | None, str, int | None]:
-    """Return an ``--input``'s shape (None for ``none``), dtype and bound."""
-    if text == "none":
-        return None, "float64", None
-    match = _INPUT.fullmatch(text)
-    if not match:
-        raise InvalidCommand(
-            f"--input {text}: expected a shape such as 4x6, 4x6:float32 or '3:int64<10', "
-            "or scalar, or none"
-        )
-    shape = (
-        () if match["shape"] == "scalar" else tuple(map(int, match["shape"].split("x")))
-    )
-    dtype, below = match["dtype"] or "float64", match["below"]
-    if dtype not in (*DTYPES, *INTEGERS, "bool"):
-        raise InvalidCommand(
-            f"--input {text}: expected a dtype, one of {', '.join((*DTYPES, *INTEGERS))}, "
-            f"bool; got {dtype}"
-        )
-    if dtype in INTEGERS and not int(below or 0):
-        raise InvalidCommand(
-            f"--input {text}: expected a bound for the integers, "
-            f"as in '{match['shape']}:{dtype}<10'"
-        )
-    if dtype not in INTEGERS and below:
-        raise InvalidCommand(
-            f"--input {text}: expected a bound for integers only; got one for {dtype}"
-        )
-    return shape, dtype, int(below) if below else None
-
-
-def _drawn(
-    shape: tuple[int, ...] | None, dtype: str, below: int | None, rng, torch: bool
-) -> object:
-    import numpy as np
-
-    if shape is None:
-        return None
-    if dtype in DTYPES:
-        values = np.asarray(rng.standard_normal(shape))
-        values = values if dtype in ("float64", "bfloat16") else values.astype(dtype)
-    else:
-        values = np.asarray(rng.integers(below or 2, size=shape), dtype=dtype)
-    if not torch:
-        return values
-    import torch as library
-
-    return library.as_tensor(values).to(getattr(library, dtype))
-
-
-def _option(text: str) -> tuple[str, object]:
-    name, value = _pair("--option", text, "NAME=VALUE")
-    try:
-        return name, ast.literal_eval(value)
-    except (ValueError, SyntaxError):
-        quoted = (
-            f"; a string needs quotes: \"{name}='{value}'\""
-            if value.isidentifier()
-            else ""
-        )
-        raise InvalidCommand(
-            f"--option {text}: expected a Python literal; got {value}{quoted}"
-        ) from None
-
-
-def _pair(argument: str, text: str, form: str) -> tuple[str, str]:
-    name, equals, value = text.partition("=")
-    if not equals or not name.isidentifier():
-        raise InvalidCommand(f"{argument} {text}: expected {form}")
-    return name, value
-
-
-# Errors
-
-
-@contextlib.contextmanager
-def _raising() -> Iterator[None]:
-    """Mark exceptions of the user's code, to tell them from those of this package."""
-    try:
-        yield
-    except (Exception, SystemExit) as error:
-        raise _Raised from error
 
 
 def _frames(trace: TracebackType | None) -> Iterator[TracebackType]:
@@ -489,3 +109,24 @@ def _users(trace: TracebackType | None) -> TracebackType | None:
             if "importlib" not in Path(name).parts:
                 return frame
     return None
+
+
+COMMAND = Command(
+    "check",
+    help="check a backward of your own",
+    description="Check an object with forward and backward, or a\n"
+    "torch.autograd.Function, by every method that applies.",
+    options=(
+        TARGET,
+        *OPTIONS,
+        switch(
+            "--vary",
+            help="check at other shapes and values too, drawn from these inputs",
+        ),
+        COMPILED.but(help="also execute its Triton kernels as compiled, without a GPU"),
+        switch("--no-explain", help="do not search for the cause of a wrong gradient"),
+        JSON.but(help="print the report as JSON, and nothing else, on standard output"),
+    ),
+    run=run,
+    epilog=EPILOG,
+)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from backpass import cost
+from backpass.commands.command import JSON, Command, Option, number, switch, value
+from backpass.commands.output import say
 from backpass.cost import published
 from backpass.cost.cluster import CLUSTERS
 from backpass.cost.steps import published_steps
@@ -39,66 +40,12 @@ that holds most. Exits with 2 if the command is invalid.
 _UNITS = ("", "k", "M", "G", "T", "P", "E", "Z")
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of ``backpass cost`` to its parser."""
-    parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    presets = terminal.folded(f"presets: {', '.join(cost.presets())}", 78)
-    conventions = [
-        f"  {name:20}{convention.says}" for name, convention in CONVENTIONS.items()
-    ]
-    parser.epilog = "\n".join([EPILOG, *presets, "", "conventions:", *conventions])
-    add = parser.add_argument
-    add("preset", metavar="PRESET", nargs="?", help="a published network, by name")
-    add("--config", metavar="FILE", help="a config.json, instead of a preset")
-    for name, what, default in (
-        ("batch", "sequences in a step", 1),
-        ("sequence", "tokens in a sequence", 1024),
-    ):
-        help_ = f"{what} (default {default})"
-        add(f"--{name}", type=int, default=default, metavar="N", help=help_)
-    add(
-        "--convention",
-        default="counted",
-        metavar="NAME",
-        help="how to count; see below (default counted)",
-    )
-    add(
-        "--flash",
-        action="store_true",
-        help="use flash attention, as the package runs it",
-    )
-    add(
-        "--recompute",
-        nargs="?",
-        type=_recompute,
-        const=1,
-        metavar="WHAT",
-        help="recompute in the backward: every layer, or with a number N segments of N "
-        f"layers, or operations, joined by commas: {', '.join(OPERATIONS)}",
-    )
-    add(
-        "--mesh",
-        type=_mesh,
-        metavar="AXES",
-        help="predict time and memory on a mesh of ranks, such as data=4,tensor=8",
-    )
-    add(
-        "--cluster",
-        choices=sorted(CLUSTERS),
-        default="h100",
-        help="the machines of the mesh (default h100)",
-    )
-    form = parser.add_mutually_exclusive_group()
-    form.add_argument("--json", action="store_true", help="print JSON")
-    form.add_argument("--csv", action="store_true", help="print one row for each term")
-
-
-def run(arguments: argparse.Namespace, say: Callable[[str], None]) -> int:
-    """Print the tally; return the exit status. ``say`` prints a line."""
+def run(arguments: argparse.Namespace) -> int:
+    """Print the tally; return the exit status."""
     try:
         name, config = _network(arguments)
         if arguments.mesh is not None:
-            return _run_on_mesh(name, config, arguments, say)
+            return _run_on_mesh(name, config, arguments)
         tally = cost.tally(
             config,
             arguments.batch,
@@ -116,17 +63,11 @@ def run(arguments: argparse.Namespace, say: Callable[[str], None]) -> int:
     elif arguments.json:
         say(json.dumps(_facts(name, arguments, tally, config), indent=2))
     else:
-        for line in _lines(name, arguments, tally, flops):
-            say(line)
+        say(*_lines(name, arguments, tally, flops))
     return 0
 
 
-def _run_on_mesh(
-    name: str,
-    config: Any,
-    arguments: argparse.Namespace,
-    say: Callable[[str], None],
-) -> int:
+def _run_on_mesh(name: str, config: Any, arguments: argparse.Namespace) -> int:
     """Print the time of a step on a mesh, and the memory of a rank; return the exit
     status."""
     if arguments.csv or arguments.recompute not in (None, 1):
@@ -298,3 +239,53 @@ def _short(number: int) -> str:
     scaled = number / 1000**at
     digits = max(0, 3 - len(str(int(scaled)))) + 1 if at else 0
     return f"{scaled:.{min(digits, 2)}f} {_UNITS[at]}".rstrip()
+
+
+def _epilog() -> str:
+    presets = terminal.folded(f"presets: {', '.join(cost.presets())}", 78)
+    conventions = [
+        f"  {name:20}{convention.says}" for name, convention in CONVENTIONS.items()
+    ]
+    return "\n".join([EPILOG, *presets, "", "conventions:", *conventions])
+
+
+COMMAND = Command(
+    "cost",
+    help="itemise the FLOPs of a network's forward and backward",
+    description="Print what a training step of a network costs, by operation.",
+    options=(
+        value("preset", "PRESET", "a published network, by name", nargs="?"),
+        value("--config", "FILE", "a config.json, instead of a preset"),
+        number("--batch", "sequences in a step", 1),
+        number("--sequence", "tokens in a sequence", 1024),
+        value("--convention", "NAME", "how to count; see below", "counted"),
+        switch("--flash", help="use flash attention, as the package runs it"),
+        value(
+            "--recompute",
+            "WHAT",
+            "recompute in the backward: every layer, or with a number N segments "
+            "of N layers, or operations, joined by commas: " + ", ".join(OPERATIONS),
+            nargs="?",
+            type=_recompute,
+            const=1,
+        ),
+        value(
+            "--mesh",
+            "AXES",
+            "predict time and memory on a mesh of ranks, such as data=4,tensor=8",
+            type=_mesh,
+        ),
+        Option(
+            "--cluster",
+            choices=sorted(CLUSTERS),
+            default="h100",
+            help="the machines of the mesh (default h100)",
+        ),
+        (
+            JSON.but(help="print JSON"),
+            switch("--csv", help="print one row for each term"),
+        ),
+    ),
+    run=run,
+    epilog=_epilog(),
+)

@@ -7,10 +7,12 @@ import json
 import math
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from backpass.commands.command import JSON, Command, switch, value
+from backpass.commands.output import coloured, say
 from backpass.text import terminal
 from backpass.text.table import aligned
 
@@ -75,43 +77,6 @@ MARKS = {
 }
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of ``backpass derive`` to its parser."""
-    parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    parser.epilog = EPILOG
-    add = parser.add_argument
-    add("files", nargs="+", metavar="FILE", help="a text, or - for standard input")
-    add(
-        "--definitions",
-        metavar="FILE",
-        help="a file of definitions and macros that hold for every FILE",
-    )
-    add(
-        "--strict",
-        action="store_true",
-        help="exit with status 1 if a line is not readable as well as if one is refused",
-    )
-    add(
-        "--seconds",
-        type=_seconds,
-        default=SECONDS,
-        metavar="N",
-        help="the limit of CPU seconds for one line; a line above it is not readable "
-        f"(default: {SECONDS:g}; 0: no limit). Windows does not support it",
-    )
-    form = parser.add_mutually_exclusive_group()
-    form.add_argument(
-        "--json",
-        action="store_true",
-        help="print JSON: an object, or a list of objects for several files",
-    )
-    form.add_argument(
-        "--annotate",
-        action="store_true",
-        help="print a Markdown file with the verdicts below each display",
-    )
-
-
 class Judged(NamedTuple):
     """A text, its name, and the verdicts on its lines."""
 
@@ -120,8 +85,8 @@ class Judged(NamedTuple):
     verdicts: list[Verdict]
 
 
-def run(arguments: argparse.Namespace, say: Callable[[str], None]) -> int:
-    """Print the verdicts; return the exit status. ``say`` prints a line."""
+def run(arguments: argparse.Namespace) -> int:
+    """Print the verdicts; return the exit status."""
     from backpass.derivation.document import form_of, read_document
     from backpass.derivation.judge import judge
     from backpass.derivation.language.parse import Unreadable
@@ -159,20 +124,21 @@ def run(arguments: argparse.Namespace, say: Callable[[str], None]) -> int:
                 error(f"--definitions: {fault}")
         found.append(Judged(name, document, verdicts))
         if len(names) > 1 and not (arguments.json or arguments.annotate):
-            say(_name(name))
-            for line in [*table(document, verdicts), ""]:
-                say(line)
+            _say(_name(name), *table(document, verdicts), "")
     if arguments.json:
         facts = [_facts(*judged) for judged in found]
-        say(json.dumps(facts if len(facts) > 1 else facts[0], indent=2))
+        _say(json.dumps(facts if len(facts) > 1 else facts[0], indent=2))
     elif arguments.annotate:
-        say(_annotated(*found[0][1:]).rstrip("\n"))
+        _say(_annotated(*found[0][1:]).rstrip("\n"))
         for line in _of_comments(*found[0][1:]):
             print(line, file=sys.stderr)
     else:
-        for line in summary(found) if len(found) > 1 else report(*found[0][1:]):
-            say(line)
+        _say(*(summary(found) if len(found) > 1 else report(*found[0][1:])))
     return max(_status(judged.verdicts, arguments.strict) for judged in found)
+
+
+def _say(*lines: str) -> None:
+    say(*map(coloured, lines))
 
 
 def _status(verdicts: list[Verdict], strict: bool) -> int:
@@ -405,3 +371,42 @@ def _note(document: Document, verdict: Verdict) -> list[str]:
     elif verdict.message:
         note += f": {verdict.message.splitlines()[0]}"
     return [note]
+
+
+COMMAND = Command(
+    "derive",
+    help="judge displayed mathematics of your own, line by line",
+    description="Compare each displayed line of a text with the last correct line of\n"
+    "its chain, exactly and at several sizes.",
+    options=(
+        value("files", "FILE", "a text, or - for standard input", nargs="+"),
+        value(
+            "--definitions",
+            "FILE",
+            "a file of definitions and macros that hold for every FILE",
+        ),
+        switch(
+            "--strict",
+            help="exit with status 1 if a line is not readable as well as if one is "
+            "refused",
+        ),
+        value(
+            "--seconds",
+            "N",
+            "the limit of CPU seconds for one line; a line above it is not "
+            f"readable (default: {SECONDS:g}; 0: no limit). Windows does not support it",
+            type=_seconds,
+        ).but(default=SECONDS),
+        (
+            JSON.but(
+                help="print JSON: an object, or a list of objects for several files"
+            ),
+            switch(
+                "--annotate",
+                help="print a Markdown file with the verdicts below each display",
+            ),
+        ),
+    ),
+    run=run,
+    epilog=EPILOG,
+)

@@ -1,8 +1,10 @@
-"""The devices of PyTorch that a command can be given."""
+"""The devices and dtypes of PyTorch that a command can be given."""
 
 from __future__ import annotations
 
 import importlib.util
+
+DTYPES = ("float64", "float32", "bfloat16", "float16")
 
 
 def unusable(device: str | None, dtype: str | None) -> str | None:

@@ -8,7 +8,9 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from backpass import ops
-from backpass.commands.check import InvalidCommand, add_subject, requested
+from backpass.commands.check import judged
+from backpass.commands.command import JSON, Command, InvalidCommand, value
+from backpass.commands.subject import OPTIONS, TARGET, requested
 
 EPILOG = """\
 examples:
@@ -25,23 +27,9 @@ backward does not pass, 2 when the command is not valid.
 """
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the command's arguments to its parser."""
-    add_subject(
-        parser,
-        EPILOG,
-        "an operation of the book, or a module or a file.py, and the object in it",
-    )
-    parser.add_argument(
-        "--equivalent",
-        metavar="FILE",
-        help="a TOML file of changes that compute the same",
-    )
-    parser.add_argument(
-        "--json",
-        action="store_true",
-        help="print the survey as JSON, and nothing else, on standard output",
-    )
+def run(arguments: argparse.Namespace) -> int:
+    """Print the survey; return the exit status."""
+    return judged(arguments, survey)
 
 
 def survey(arguments: argparse.Namespace):
@@ -87,3 +75,23 @@ def _listed(path: str) -> list[Mapping[str, str]]:
                 f"--equivalent {path}: a [[mutant]] has no {', '.join(sorted(missing))}"
             )
     return listed
+
+
+COMMAND = Command(
+    "mutate",
+    help="show which changes of a backward no check would notice",
+    description="Change a backward in one place at a time (a sign, a factor, an\n"
+    "axis, a sum, an operand), and check each changed version. A change that\n"
+    "survives shows what the inputs do not reach.",
+    options=(
+        TARGET.but(
+            help="an operation of the book, or a module or a file.py, and the object "
+            "in it"
+        ),
+        *OPTIONS,
+        value("--equivalent", "FILE", "a TOML file of changes that compute the same"),
+        JSON.but(help="print the survey as JSON, and nothing else, on standard output"),
+    ),
+    run=run,
+    epilog=EPILOG,
+)

@@ -7,11 +7,12 @@ import math
 import os
 import sys
 import traceback
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from backpass.commands.check import InvalidCommand, load
+from backpass.commands.command import Command, InvalidCommand, number, switch, value
+from backpass.commands.output import say
+from backpass.commands.subject import TARGET, load
 from backpass.parallel import RankError, joined, on_processes, on_threads
 from backpass.parallel.group import Scheme, check_ranks
 
@@ -31,38 +32,8 @@ the command is not valid.
 RANKS, TIMEOUT = 2, 60.0
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the command's arguments to its parser."""
-    parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    parser.epilog = EPILOG
-    add = parser.add_argument
-    add(
-        "target",
-        metavar="module:scheme",
-        help="a module or a file.py, and the function in it",
-    )
-    add(
-        "--ranks",
-        type=int,
-        metavar="N",
-        help=f"how many (default {RANKS}; under torchrun, torchrun says)",
-    )
-    add(
-        "--threads",
-        action="store_true",
-        help="run the ranks as threads, one at a time, instead of as processes",
-    )
-    add(
-        "--timeout",
-        type=float,
-        metavar="SECONDS",
-        help="how long the scheme may run once all processes have started "
-        f"(default {TIMEOUT:g}); under torchrun, how long a collective may run",
-    )
-
-
-def run(arguments: argparse.Namespace, say: Callable[[str], None]) -> int:
-    """Run the scheme; return the exit status. ``say`` prints a rank's result."""
+def run(arguments: argparse.Namespace) -> int:
+    """Run the scheme, print each rank's result, and return the exit status."""
     if str(Path.cwd()) not in sys.path:
         sys.path.insert(0, str(Path.cwd()))
     try:
@@ -124,3 +95,31 @@ def _shown(rank: int, result: Any) -> str:
     first, *rest = str(result).splitlines() or [""]
     start = f"rank {rank}: "
     return "\n".join([start + first, *(" " * len(start) + line for line in rest)])
+
+
+COMMAND = Command(
+    "parallel",
+    help="run a scheme of your own on several ranks",
+    description="Run a function on several ranks, as processes that exchange arrays\n"
+    "by PyTorch's collectives, or as threads.",
+    options=(
+        TARGET.but(
+            metavar="module:scheme",
+            help="a module or a file.py, and the function in it",
+        ),
+        number("--ranks", f"how many (default {RANKS}; under torchrun, torchrun says)"),
+        switch(
+            "--threads",
+            help="run the ranks as threads, one at a time, instead of as processes",
+        ),
+        value(
+            "--timeout",
+            "SECONDS",
+            "how long the scheme may run once all processes have started "
+            f"(default {TIMEOUT:g}); under torchrun, how long a collective may run",
+            type=float,
+        ),
+    ),
+    run=run,
+    epilog=EPILOG,
+)

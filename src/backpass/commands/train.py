@@ -1,19 +1,16 @@
-"""``backpass train`` and ``backpass sample``: train a small model on a text, without
-autograd, and let it write."""
+"""``backpass train``: train a small model on a text, without autograd."""
 
 from __future__ import annotations
 
 import argparse
-import codecs
 import contextlib
 import importlib.util
-import itertools
 import os
 import shlex
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -21,14 +18,24 @@ from typing import Any
 import numpy as np
 
 from backpass import kernels
-from backpass.commands.check import InvalidCommand
+from backpass.commands.command import (
+    DEVICE,
+    Command,
+    InvalidCommand,
+    Option,
+    number,
+    switch,
+    value,
+)
 from backpass.commands.devices import unusable
+from backpass.commands.output import say
+from backpass.commands.saved import argument, errors_of_arguments, newest
 from backpass.contract.arrays import size
 from backpass.models import gpt2, llama
-from backpass.training import batches, sampling, states, texts
-from backpass.training.run import Options, Record, Run, State, place
+from backpass.training import batches, states, texts
+from backpass.training.run import Options, Record, Run, place
 
-TRAIN_EPILOG = """\
+EPILOG = """\
 examples:
   backpass train chapters/ --out book
   backpass train notes.txt --model llama --width 256 --heads 8 --steps 5000
@@ -42,11 +49,6 @@ Ctrl-C saves too. A resumed run continues with the same numbers. Each state is
 also a folder that transformers' from_pretrained reads. Exits with 0 when all
 steps were made, 1 when a loss was not finite or the run could not be saved,
 2 when the command is not valid, 130 after Ctrl-C.
-"""
-SAMPLE_EPILOG = """\
-FOLDER is what --out of backpass train named; its newest state that is whole is
-read. The same seed gives the same text. Exits with 1 when the model's
-probabilities are not finite, 2 when the command is not valid.
 """
 DTYPES = ("float32", "float64")
 SIZES = {"layers": 4, "width": 128, "heads": 4}  # and their defaults
@@ -63,103 +65,28 @@ TUNED = {  # the options of a run, and what they are
     "seed": "determines the first parameters and the batches (default 0)",
 }
 REAL = ("lr", "clip", "weight_decay")
-CONTROLS = {  # characters that a terminal would obey, and what is shown for them
-    code: "\N{REPLACEMENT CHARACTER}"
-    for code in (*range(32), *range(127, 160))
-    if chr(code) not in "\n\t"
-}
 EVERY = 100  # steps between two reports
-PROMPT = "The "
 REPEATS = (  # after a loss that is not finite
     "the same command, or --resume, repeats the same steps: begin in a new folder with "
     "other options, such as a smaller --lr"
 )
 
 
-def add_train_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of ``backpass train`` to its parser."""
-    parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    parser.epilog = TRAIN_EPILOG
-    add = parser.add_argument
-    add("text", metavar="TEXT", help="a file, or a folder of .md and .txt files")
-    add(
-        "--out",
-        metavar="FOLDER",
-        default="backpass-run",
-        help="where to save (default backpass-run)",
-    )
-    add("--resume", action="store_true", help="go on with the run saved in --out")
-    add(
-        "--every",
-        type=int,
-        default=EVERY,
-        metavar="N",
-        help=f"report and save every N steps (default {EVERY})",
-    )
-    add(
-        "--device",
-        help="numpy for NumPy's arrays; cpu or cuda for PyTorch's tensors (default: "
-        "cuda if there is one, else cpu, or numpy without PyTorch; with --resume, that "
-        "of the run)",
-    )
-    add("--model", choices=tuple(states.MODELS), help="default gpt2")
-    for name, default in SIZES.items():
-        add(f"--{name}", type=int, metavar="N", help=f"default {default}")
-    add(
-        "--key-heads",
-        type=int,
-        metavar="N",
-        help="key-value heads of a llama (default: half as many as heads)",
-    )
-    add(
-        "--dropout",
-        type=float,
-        metavar="P",
-        help="of a gpt2's embeddings, attention, and blocks (default 0)",
-    )
-    add("--dtype", choices=DTYPES, help="default float32")
-    for name, what in TUNED.items():
-        of = float if name in REAL else int
-        metavar = "X" if name in REAL else "N"
-        add(f"--{name.replace('_', '-')}", type=of, metavar=metavar, help=what)
-
-
-def add_sample_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of ``backpass sample`` to its parser."""
-    parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    parser.epilog = SAMPLE_EPILOG
-    add = parser.add_argument
-    add("folder", metavar="FOLDER", help="where backpass train saved")
-    add("--prompt", default=PROMPT, help=f"how the text begins (default {PROMPT!r})")
-    add("--tokens", type=int, default=400, metavar="N", help="bytes (default 400)")
-    add(
-        "--temperature",
-        type=float,
-        default=0.8,
-        metavar="X",
-        help="below 1 prefers likely bytes, 0 takes the likeliest (default 0.8)",
-    )
-    add("--top-k", type=int, metavar="N", help="draw from the N likeliest bytes only")
-    add(
-        "--seed", type=int, default=0, metavar="N", help="seed of the draws (default 0)"
-    )
-
-
-def train(arguments: argparse.Namespace, say: Callable[[str], None]) -> int:
-    """Train; return the exit status. ``say`` prints a line."""
-    with _errors_of_arguments(arguments):
+def train(arguments: argparse.Namespace) -> int:
+    """Train; return the exit status."""
+    with errors_of_arguments(arguments):
         run = _run(arguments)
     folder, steps = Path(arguments.out), run.options.steps
     if run.made >= steps:
         say(f"the run is complete: {run.made:,} of {steps:,} steps")
         return 0
-    with _errors_of_arguments(arguments):
+    with errors_of_arguments(arguments):
         _make(folder)
     say(_description(run))
     try:
         with (
             _interrupted() as interrupts,
-            _Bar(run, say) as bar,
+            _Bar(run) as bar,
             np.errstate(all="ignore"),  # a loss that is not finite has its own message
         ):
             for record in run:
@@ -180,14 +107,8 @@ def train(arguments: argparse.Namespace, say: Callable[[str], None]) -> int:
         return 130
     if run.made < steps:
         say(f"stopped and saved after {run.made:,} of {steps:,} steps; to go on:")
-        command = [
-            "backpass",
-            "train",
-            arguments.text,
-            "--out",
-            str(folder),
-            "--resume",
-        ]
+        command = ["backpass", "train", arguments.text]
+        command += ["--out", str(folder), "--resume"]
         if arguments.every != EVERY:
             command += ["--every", str(arguments.every)]
         say(f"    {shlex.join(command)}")
@@ -195,37 +116,6 @@ def train(arguments: argparse.Namespace, say: Callable[[str], None]) -> int:
     say(f"saved in {states.paths(folder)[0]}; to read what the model writes:")
     say(f"    {shlex.join(['backpass', 'sample', str(folder)])}")
     return 0
-
-
-def sample(arguments: argparse.Namespace) -> int:
-    """Print a text that a trained model writes; return the exit status."""
-    with _errors_of_arguments(arguments):
-        state = _newest("FOLDER", arguments.folder, arguments.parser.prog)
-        prompt = arguments.prompt.encode("utf-8", "surrogateescape")
-        drawn = sampling.sample(
-            state.model,
-            state.parameters,
-            prompt,
-            config=state.config,
-            tokens=arguments.tokens,
-            window=state.options.length,
-            temperature=arguments.temperature,
-            top_k=arguments.top_k,
-            seed=arguments.seed,
-        )
-    decoder = codecs.getincrementaldecoder("utf-8")("replace")
-    shown = CONTROLS if sys.stdout.isatty() else {}
-    problem = None
-    try:
-        with np.errstate(all="ignore"):  # what is not finite has its own message
-            for piece in itertools.chain([prompt], drawn):
-                print(decoder.decode(piece).translate(shown), end="", flush=True)
-    except FloatingPointError as error:
-        problem = error
-    print(decoder.decode(b"", final=True), flush=True)
-    if problem:
-        print(f"backpass sample: {problem}", file=sys.stderr)
-    return int(problem is not None)
 
 
 # The run
@@ -274,29 +164,14 @@ def _resumed(arguments: argparse.Namespace, text: bytes) -> Run:
     for name in fixed:
         if getattr(arguments, name) is not None:
             raise InvalidCommand(
-                f"{_argument(name)}: cannot be given with --resume; the run goes on "
+                f"{argument(name)}: cannot be given with --resume; the run goes on "
                 "with the options that it began with"
             )
-    state = _newest("--out", arguments.out, arguments.parser.prog)
+    state = newest("--out", arguments.out, arguments.parser.prog)
     dtype = str(next(iter(state.parameters.values())).dtype)
     device = state.arrays if arguments.device is None else arguments.device
     like = _array(device, dtype)
     return Run.resumed(state, text, like=like, kernels=_kernels(like))
-
-
-def _newest(argument: str, folder: str, command: str) -> State:
-    """Return the newest state that is whole, and say which newer ones are not. Raises
-    InvalidCommand, which names the argument, if there is none."""
-    refused: list[states.Unusable] = []
-    try:
-        path, state = states.newest(folder, refused.append)
-    except (FileNotFoundError, states.Unusable) as error:
-        raise InvalidCommand(f"{argument} {_in_one_line(error)}") from None
-    for reason in refused:
-        print(f"{command}: refused {reason}", file=sys.stderr)
-    if refused:
-        print(f"{command}: using {path}", file=sys.stderr)
-    return state
 
 
 def _model(arguments: argparse.Namespace, options: Options) -> tuple[ModuleType, Any]:
@@ -407,8 +282,8 @@ def _line(record: Record, held_out: float) -> str:
 class _Bar:
     """A progress bar on standard error, if that is a terminal and tqdm is installed."""
 
-    def __init__(self, run: Run, say: Callable[[str], None]):
-        self._say, self._bar = say, None
+    def __init__(self, run: Run):
+        self._bar = None
         if importlib.util.find_spec("tqdm") is not None:
             from tqdm import tqdm
 
@@ -440,10 +315,10 @@ class _Bar:
     def say(self, line: str) -> None:
         """Print a line above the bar."""
         if self._bar is None:
-            self._say(line)
+            say(line)
         else:
             with self._bar.external_write_mode(file=sys.stdout):
-                self._say(line)
+                say(line)
 
 
 @contextlib.contextmanager
@@ -470,25 +345,40 @@ def _interrupted() -> Iterator[list[int]]:
         signal.signal(signal.SIGINT, before)
 
 
-@contextlib.contextmanager
-def _errors_of_arguments(arguments: argparse.Namespace) -> Iterator[None]:
-    """Exit with 2 and one line for an argument that does not fit."""
-    try:
-        yield
-    except InvalidCommand as problem:
-        arguments.parser.error(str(problem))
-    except (ImportError, OSError, TypeError, ValueError) as error:
-        message = _in_one_line(error)
-        name, colon, rest = message.partition(": ")
-        known = colon and name in vars(arguments)
-        arguments.parser.error(f"{_argument(name)}: {rest}" if known else message)
-
-
-def _in_one_line(error: Exception) -> str:
-    lines = (line.strip() for line in str(error).splitlines())
-    return "; ".join(lines).replace(":; ", ": ")
-
-
-def _argument(name: str) -> str:
-    """Return the name that an option of the package has on the command line."""
-    return "TEXT" if name == "text" else f"--{name.replace('_', '-')}"
+COMMAND = Command(
+    "train",
+    help="train a small model on a text, without autograd",
+    description="Train a small GPT-2 or Llama on the bytes of a text. The gradients\n"
+    "are the book's own, and so are clipping and AdamW.",
+    options=(
+        value("text", "TEXT", "a file, or a folder of .md and .txt files"),
+        value("--out", "FOLDER", "where to save", "backpass-run"),
+        switch("--resume", help="go on with the run saved in --out"),
+        number("--every", "report and save every N steps", EVERY),
+        DEVICE.but(
+            help="numpy for NumPy's arrays; cpu or cuda for PyTorch's tensors (default: "
+            "cuda if there is one, else cpu, or numpy without PyTorch; with --resume, "
+            "that of the run)"
+        ),
+        Option("--model", choices=tuple(states.MODELS), help="default gpt2"),
+        *(number(f"--{name}", f"default {default}") for name, default in SIZES.items()),
+        number(
+            "--key-heads", "key-value heads of a llama (default: half as many as heads)"
+        ),
+        value(
+            "--dropout",
+            "P",
+            "of a gpt2's embeddings, attention, and blocks (default 0)",
+            type=float,
+        ),
+        Option("--dtype", choices=DTYPES, help="default float32"),
+        *(
+            value(argument(name), "X", what, type=float)
+            if name in REAL
+            else number(argument(name), what)
+            for name, what in TUNED.items()
+        ),
+    ),
+    run=train,
+    epilog=EPILOG,
+)

@@ -296,7 +296,7 @@ def check_targets(
         _assert_in_graph(xp, ~xp.any(outside), f"t: expected {expected}")
         count = xp.sum(xp.astype(counted, xp.int64))
     else:
-        # One number tells both how many count and whether any is outside, so that the
+        # One number says both how many count and whether any is outside, so that the
         # CPU waits for a GPU only once.
         rows = size(t.shape)
         count = int(xp.sum(xp.where(outside, rows + 1, xp.astype(counted, xp.int64))))

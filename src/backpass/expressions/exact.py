@@ -1,6 +1,6 @@
 """Decide exactly whether SymPy expressions are equal, in a finite field.
 
-`is_zero(expr)` and `equal(a, b)` tell whether an expression is identically zero. They
+`is_zero(expr)` and `equal(a, b)` decide whether an expression is identically zero. They
 neither simplify nor round: the expression is evaluated modulo a prime at random points,
 which takes microseconds where `simplify` takes seconds.
 

@@ -1,7 +1,7 @@
 """Draw boxes, grids and arrows: shapes of arrays, operations, and the way of a value.
 
 A diagram has no axes. Its unit is the same in both directions, its origin is the lower
-left corner, and it is as wide as ``diagram`` was told.
+left corner, and it has the width that ``diagram`` was given.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ def check_root(root: object, ranks: int) -> int:
 
 
 def check_places(places: object) -> int:
-    """Return the places as an int. Raises TypeError if they are no integer."""
+    """Return the places as an int. Raises TypeError if they are not integers."""
     if not isinstance(places, Integral) or isinstance(places, bool):
         raise TypeError(f"places: expected an integer; got {type(places).__name__}")
     return int(places)

@@ -97,7 +97,7 @@ class Ring:
 class Positions:
     """The rows that a rank has between the blocks: their positions in the sequence.
 
-    It stands in the place of ``rope``, for its tables, and of ``position_embedding``.
+    It takes the place of ``rope``, for its tables, and of ``position_embedding``.
     """
 
     def __init__(self, context: Group, stream: Whole | Parts) -> None:
@@ -318,7 +318,7 @@ class Network:
     ) -> tuple[Array, Saved]:
         """Return the loss ``[]`` of the whole batch, from the rank's shares of the
         parameters and from all tokens and targets ``[b, s]``. The options are those of
-        the model, but for ``config`` and ``kernels``.
+        the model, except ``config`` and ``kernels``.
 
         Raises what the model raises; ValueError if the sequence cannot be divided.
         """

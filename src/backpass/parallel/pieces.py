@@ -70,8 +70,8 @@ def pieces(model: ModuleType, config: Any) -> list[Piece]:
 def stages(
     model: ModuleType, config: Any, layers: Sequence[int]
 ) -> list[tuple[Piece, ...]]:
-    """Return the pieces of each stage, by the number of its layers. What stands before
-    the layers is on the first stage, what stands after them on the last."""
+    """Return the pieces of each stage, by the number of its layers. What comes before
+    the layers is on the first stage, what comes after them on the last."""
     every = pieces(model, config)
     first = len(every) - config.layers - 2
     ends = [first + sum(layers[: k + 1]) for k in range(len(layers))]

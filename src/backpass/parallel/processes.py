@@ -134,7 +134,7 @@ def _sent(x: Array) -> Any:
 
     check_array(x)
     if not array_api_compat.is_torch_array(x):
-        x = np.array(x, order="C")  # PyTorch refuses strides below 0, and read-only x
+        x = np.array(x, order="C")  # PyTorch rejects strides below 0, and read-only x
     tensor = torch.as_tensor(x).contiguous()
     if tensor.requires_grad and torch.is_grad_enabled():
         raise ValueError(

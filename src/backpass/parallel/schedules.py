@@ -144,7 +144,7 @@ def one_f_one_b(
 def zero_bubble(ranks: int, batches: int, *, lengths: Lengths = LENGTHS) -> Schedule:
     """Return the schedule of ``one_f_one_b`` with the backwards in two parts. The
     gradient of a stage's input goes on its way at once. A rank computes the gradients
-    of its weights later, the later the further back it stands, when it would have to
+    of its weights later, the later the further back it is, when it would have to
     wait; so each rank holds the activations of as many micro-batches as the first."""
     check_count(ranks=ranks, batches=batches)
     orders = []

@@ -67,7 +67,7 @@ class Parts(NamedTuple):
 
 
 class _Entered(NamedTuple):
-    """What a block saved, and a rank's rows of its input if ``_ROWS`` stands there for
+    """What a block saved, and a rank's rows of its input if ``_ROWS`` is there for
     all of them."""
 
     own: Any

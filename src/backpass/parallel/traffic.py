@@ -42,8 +42,8 @@ def ring(name: str, ranks: int) -> Rounds:
 
     The array is divided into as many parts as there are ranks; for all-to-all, part
     p·ranks + q goes from rank p to rank q, and a shift moves each rank's own part. The
-    root of a broadcast or a reduce is rank 0. Raises LookupError for a name that is no
-    collective; TypeError or ValueError unless ``ranks`` is an integer of at least 1.
+    root of a broadcast or a reduce is rank 0. Raises LookupError for a name that is not
+    a collective; TypeError or ValueError unless ``ranks`` is an integer of at least 1.
     """
     check_ranks(ranks)
     r, every = ranks, range(ranks)

@@ -29,7 +29,7 @@ from backpass.training.run import MicroBatch, State
 
 class Run(run.Run):
     """The steps of a run, as one of the ranks makes them. All ranks make the same
-    calls, and get the same records, but for how fast they were.
+    calls, and get the same records, except for how fast they were.
 
     ``parameters`` are the rank's shares. The sizes of the mesh are those of
     ``Network``. With ``pipeline``, a schedule, the network is a ``Pipeline``, and the

@@ -12,11 +12,11 @@ import inspect
 import itertools
 import os
 import typing
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from types import ModuleType
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch.autograd import forward_ad
@@ -25,6 +25,17 @@ from backpass import kernels, ops
 from backpass import torch_internals as internals
 from backpass.contract.arrays import namespace, traced
 from backpass.contract.shapes import Shapes
+from backpass.torch_door.saved import (
+    emptied,
+    facts_of,
+    filled,
+    number_of,
+    numbers_in,
+    read,
+    tensors_in,
+    unaliased,
+    without_aliases,
+)
 
 Tensor = torch.Tensor
 _SCHEMA_TYPES = {float: "float", int: "int", bool: "bool", str: "str"}
@@ -54,49 +65,20 @@ def is_plain(tensors: Iterable[Tensor | None]) -> bool:
     )
 
 
-# Operators of torch.library. An operator returns tensors, and none of them may be, or
-# share memory with, an input or another output. What forward saves breaks these rules:
-# softmax saves its y, a linear layer saves its x and w, and other operations also save
-# a size or the name of a dtype. So forward's operator returns
-# - y, the output;
-# - own, the saved arrays that are neither an input nor y;
-# - sources, which gives the position of each saved array in [*inputs, y, *own]. The
-#   positions are the lengths of an empty tensor's axes, which can be read without its
-#   values, even while torch.compile traces;
-# - facts, on the CPU: the number of the structure that was saved, then the numbers in
-#   it. Some depend on data, such as the number of counted targets.
-# Backward's operator also receives arguments that it does not compute with: the shapes
-# of all inputs, one after the other in ``sizes``, and the options. They determine the
-# shapes of the gradients, if there are no values, and the cost of the backward.
+# The module ``saved`` says what forward's operator returns. Backward's operator also
+# receives arguments that it does not compute with: the shapes of all inputs, one after
+# the other in ``sizes``, and the options. They determine the shapes of the gradients,
+# if there are no values, and the cost of the backward.
 #
 # Where nothing has to see an operator, an autograd.Function computes the same. It also
 # does so while torch.compile traces an operation of few lines, none of which reads a
 # value. The compiler then fuses the lines, which an operator would hide. The function
 # saves what forward saves, unchanged. Its second output, ``link``, has no elements. It
 # connects whatever is computed from the gradients to the inputs, so that a second
-# derivative always reaches ``reject``, even if backward reads nothing that depends on
-# the inputs.
+# derivative always reaches ``_reject_second``, even if backward reads nothing that
+# depends on the inputs.
 
 NOT_GIVEN = -1  # in ``ranks``, an optional input that was not given
-
-
-class _Place(NamedTuple):
-    """The place of a leaf of Saved: of an array, or of a number, of type ``kind``."""
-
-    kind: type
-
-
-class _Structure(NamedTuple):
-    """A Saved without its arrays and numbers, and the module that wrote it, whose
-    backward will read it."""
-
-    module: ModuleType
-    saved: Any
-
-
-_numbers = itertools.count()
-_number_of: dict[_Structure, int] = {}
-_structures: dict[int, _Structure] = {}
 
 
 def register(
@@ -105,224 +87,261 @@ def register(
     """Register the operators backpass::<stem> and backpass::<stem>_backward. Return the
     first, a function that computes the same without them, and one that shows
     torch.compile the lines of the operation if they can be traced."""
-    count = len(shapes.inputs)
-    hints = typing.get_type_hints(op.forward)
-    parameters = list(inspect.signature(op.forward).parameters)
-    options = parameters[count:]
-    arguments = [
-        f"Tensor{'?' if spec.optional else ''} {spec.name}" for spec in shapes.inputs
-    ]
-    passed = [at for at, name in enumerate(options) if name != "wanted"]
-    declared = [f"{_schema_type(name, hints[name])} {name}" for name in options]
-    arguments, of_options = arguments + declared, [declared[at] for at in passed]
-    names = differentiable_inputs(op, shapes)
-    differentiable = [at for at, spec in enumerate(shapes.inputs) if spec.name in names]
+    built = _Operator(stem, op, shapes)
+    return built.operator, built.immediately, built.lines
 
-    seeded = ["Tensor? random"] if "seed" in options else []
 
-    def run(module, inputs, chosen, random=None):
+class _Operator:
+    """One operation as PyTorch sees it: its facts, and all that is registered of it."""
+
+    def __init__(self, stem: str, op: ModuleType, shapes: Shapes):
+        self.stem, self.op, self.count = stem, op, len(shapes.inputs)
+        self.parameters = list(inspect.signature(op.forward).parameters)
+        self.options = self.parameters[self.count :]
+        self.seeded = "seed" in self.options
+        self.names = differentiable_inputs(op, shapes)
+        self.differentiable = [
+            at for at, spec in enumerate(shapes.inputs) if spec.name in self.names
+        ]
+        self.immediate: Any = type(
+            stem,
+            (torch.autograd.Function,),
+            {
+                "forward": staticmethod(self._immediate_forward),
+                "backward": staticmethod(self._immediate_backward),
+            },
+        )
+        self._register(shapes)
+
+    def _register(self, shapes: Shapes) -> None:
+        hints = typing.get_type_hints(self.op.forward)
+        of_options = {
+            name: f"{_schema_type(name, hints[name])} {name}" for name in self.options
+        }
+        arguments = [
+            *(f"Tensor{'?' * spec.optional} {spec.name}" for spec in shapes.inputs),
+            *of_options.values(),
+            *(["Tensor? random"] if self.seeded else []),
+        ]
+        self.operator = torch.library.custom_op(
+            f"backpass::{self.stem}",
+            self._forward,
+            mutates_args=(),
+            schema=f"({', '.join(arguments)}) -> (Tensor, Tensor[], Tensor, Tensor)",
+        )
+        self.operator.register_fake(self._fake_forward)
+        self.operator.register_autograd(
+            self._operator_backward, setup_context=self._setup_context
+        )
+        of_options.pop("wanted", None)
+        self.backward = torch.library.custom_op(
+            f"backpass::{self.stem}_backward",
+            self._backward,
+            mutates_args=(),
+            schema="(Tensor dy, Tensor[] saved, Tensor facts, bool[] wanted, "
+            "SymInt[] sizes, int[] ranks, ScalarType[] dtypes"
+            f"{''.join(f', {option}' for option in of_options.values())}) -> Tensor[]",
+        )
+        self.backward.register_fake(self._fake_backward)
+        self.backward.register_autograd(self._reject_second)
+        self.backward.register_vmap(self._reject_vmap)
+
+        name = f"backpass::{self.stem}_lines_{_version()}"
+        torch.library.define(
+            name,
+            f"(bool[] needed, {', '.join(arguments)}) -> Tensor",
+            tags=torch.Tag.pt2_compliant_tag,
+        )
+        torch.library.impl(name, "CompositeImplicitAutograd", self._lines)
+        torch.library.register_vmap(name, self._reject_vmap)
+        self.lines = getattr(torch.ops.backpass, name.partition("::")[2]).default
+
+    def _reject(self, what: str) -> None:
+        raise RuntimeError(REJECTED.format(stem=self.stem, what=what))
+
+    def _reject_second(self, *_):
+        self._reject("a derivative of its gradient")
+
+    def _reject_vmap(self, *_):
+        self._reject("vmap")
+
+    # The operation, with an operator or without
+
+    def _split(self, values: Sequence[Any]) -> tuple[Sequence, list[tuple[str, Any]]]:
+        """Return the inputs, and the options with their names."""
+        options = zip(self.options, values[self.count :], strict=False)
+        return values[: self.count], list(options)
+
+    def _run(self, module, inputs, chosen, random=None):
+        """Run the module's forward; ``chosen`` are the options."""
         chosen = dict(chosen)
-        chosen |= _wanted(module, names, chosen.pop("wanted", None))
+        chosen |= _wanted(module, self.names, chosen.pop("wanted", None))
         if random is not None:
             chosen["seed"] = int(random)
         device = inputs[0].device.type
         return _without_autocast(device, module.forward, *inputs, **chosen)
 
-    def forward(*values):
-        inputs, chosen = values[:count], zip(options, values[count:], strict=False)
-        module = _module(stem, inputs[0].device.type)
-        y, saved = run(module, inputs, chosen, values[-1] if seeded else None)
-        return *_without_aliases(inputs, y, saved), _facts(module, saved)
-
-    def without_values(inputs, options):
-        module, *chosen = options
-        with internals.Unread():
-            y, saved = run(module, inputs, chosen)
-            tensors = _without_aliases(inputs, y, saved)
-        length = 1 + len(_numbers_in(saved))
-        return *tensors, torch.empty(length, dtype=torch.float64, device="cpu")
-
-    def fake_forward(*values):
-        inputs, chosen = values[:count], zip(options, values[count:], strict=False)
-        module = _module(stem, inputs[0].device.type)
-        hashable = ((k, tuple(v) if isinstance(v, list) else v) for k, v in chosen)
-        return internals.on_stand_ins(without_values, inputs, (module, *hashable))
-
-    def describe(ctx, inputs):
-        """Record the shapes of the inputs and the dtypes of their gradients."""
-        ctx.shapes = [None if x is None else x.shape for x in inputs[:count]]
-        ctx.dtypes = [
-            (inputs[0] if inputs[at] is None else inputs[at]).dtype
-            for at in differentiable
-        ]
-        ctx.set_materialize_grads(False)
-
-    def setup_context(ctx, inputs, output):
-        y, own, sources, facts = output
-        pool = (*inputs[:count], y, *own)
-        ctx.save_for_backward(facts, *(pool[at] for at in sources.shape[1:]))
-        ctx.options = [inputs[count + at] for at in passed]
-        describe(ctx, inputs)
-        # facts stay differentiable, so that a second derivative always reaches reject,
-        # even if backward reads nothing that depends on the inputs.
-        ctx.mark_non_differentiable(*own, sources)
-
-    def backward_with(gradients_of, first, arguments):
-        """Return the backward of an autograd.Function whose number of arguments is
-        ``arguments``. ``first`` of these come before the inputs."""
-
-        def autograd_backward(ctx, dy, *_):
-            gradients = [None] * arguments
-            wanted = [
-                ctx.shapes[at] is not None and ctx.needs_input_grad[first + at]
-                for at in differentiable
-            ]
-            if dy is None or not any(wanted):
-                return tuple(gradients)
-            if internals.is_batched(dy):
-                reject_vmap()
-            found = iter(gradients_of(ctx, dy, *ctx.saved_tensors, wanted=wanted))
-            for at, want in zip(differentiable, wanted, strict=True):
-                gradients[first + at] = next(found) if want else None
-            return tuple(gradients)
-
-        return autograd_backward
-
-    def operator_gradients(ctx, dy, facts, *arrays, wanted):
-        of = (wanted, *packed(ctx.shapes), ctx.dtypes, *ctx.options)
-        return operator_backward(dy, list(arrays), facts, *of)
-
-    def differentiated(module, dy, saved, wanted):
+    def _differentiated(self, module, dy, saved, wanted):
         """Return the gradients that are wanted."""
-        chosen, device = _wanted(module, names, wanted), dy.device.type
+        chosen, device = _wanted(module, self.names, wanted), dy.device.type
         gradients = _without_autocast(device, module.backward, dy, saved, **chosen)
         gradients = gradients if type(gradients) is tuple else (gradients,)
         return [g for g, want in zip(gradients, wanted, strict=True) if want]
 
-    def backward(dy, arrays, facts, wanted, *_):
-        module, saved = _read(facts, arrays)
+    def _describe(self, ctx, inputs, chosen):
+        """Record the options, the shapes of the inputs, and the dtypes of their
+        gradients."""
+        ctx.options = [value for name, value in chosen if name != "wanted"]
+        ctx.shapes = [None if x is None else x.shape for x in inputs]
+        ctx.dtypes = [
+            (inputs[0] if inputs[at] is None else inputs[at]).dtype
+            for at in self.differentiable
+        ]
+        ctx.set_materialize_grads(False)
+
+    def _all_gradients(self, gradients_of, ctx, dy, first, arguments):
+        """Return what the backward of an autograd.Function returns: a gradient or None
+        for each of its ``arguments``, of which ``first`` come before the inputs."""
+        gradients = [None] * arguments
+        wanted = [
+            ctx.shapes[at] is not None and ctx.needs_input_grad[first + at]
+            for at in self.differentiable
+        ]
+        if dy is None or not any(wanted):
+            return tuple(gradients)
+        if internals.is_batched(dy):
+            self._reject_vmap()
+        found = iter(gradients_of(ctx, dy, *ctx.saved_tensors, wanted=wanted))
+        for at, want in zip(self.differentiable, wanted, strict=True):
+            gradients[first + at] = next(found) if want else None
+        return tuple(gradients)
+
+    # Forward's operator
+
+    def _forward(self, *values):
+        inputs, chosen = self._split(values)
+        module = _module(self.stem, inputs[0].device.type)
+        y, saved = self._run(
+            module, inputs, chosen, values[-1] if self.seeded else None
+        )
+        return *without_aliases(inputs, y, saved), facts_of(module, saved)
+
+    def _fake_forward(self, *values):
+        inputs, chosen = self._split(values)
+        module = _module(self.stem, inputs[0].device.type)
+        hashable = ((k, tuple(v) if isinstance(v, list) else v) for k, v in chosen)
+        return internals.on_stand_ins(self._without_values, inputs, (module, *hashable))
+
+    def _without_values(self, inputs, options):
+        module, *chosen = options
+        with internals.Unread():
+            y, saved = self._run(module, inputs, chosen)
+            tensors = without_aliases(inputs, y, saved)
+        length = 1 + len(numbers_in(saved))
+        return *tensors, torch.empty(length, dtype=torch.float64, device="cpu")
+
+    def _setup_context(self, ctx, inputs, output):
+        y, own, sources, facts = output
+        arrays, chosen = self._split(inputs)
+        pool = (*arrays, y, *own)
+        ctx.save_for_backward(facts, *(pool[at] for at in sources.shape[1:]))
+        self._describe(ctx, arrays, chosen)
+        # facts stay differentiable, so that a second derivative always reaches
+        # _reject_second, even if backward reads nothing that depends on the inputs.
+        ctx.mark_non_differentiable(*own, sources)
+
+    def _operator_backward(self, ctx, dy, *_):
+        arguments = len(self.parameters) + self.seeded
+        return self._all_gradients(self._by_operator, ctx, dy, 0, arguments)
+
+    def _by_operator(self, ctx, dy, facts, *arrays, wanted):
+        of = (wanted, *packed(ctx.shapes), ctx.dtypes, *ctx.options)
+        return self.backward(dy, list(arrays), facts, *of)
+
+    # Backward's operator
+
+    def _backward(self, dy, arrays, facts, wanted, *_):
+        module, saved = read(facts, arrays)
         found = []
-        for gradient in differentiated(module, dy, saved, wanted):
-            found.append(_unaliased(gradient.contiguous(), (dy, *arrays, *found)))
+        for gradient in self._differentiated(module, dy, saved, wanted):
+            found.append(unaliased(gradient.contiguous(), (dy, *arrays, *found)))
         return found
 
-    def fake_backward(dy, arrays, facts, wanted, sizes, ranks, dtypes, *_):
+    def _fake_backward(self, dy, arrays, facts, wanted, sizes, ranks, dtypes, *_):
         shapes = unpacked(sizes, ranks)
         return [
             dy.new_empty(shapes[at], dtype=dtype)
-            for at, dtype, want in zip(differentiable, dtypes, wanted, strict=True)
+            for at, dtype, want in zip(self.differentiable, dtypes, wanted, strict=True)
             if want
         ]
 
-    def reject(ctx, *_):
-        raise RuntimeError(
-            REJECTED.format(stem=stem, what="a derivative of its gradient")
-        )
+    # The autograd.Function
 
-    def reject_vmap(*_):
-        raise RuntimeError(REJECTED.format(stem=stem, what="vmap"))
-
-    operator = torch.library.custom_op(
-        f"backpass::{stem}",
-        forward,
-        mutates_args=(),
-        schema=f"({', '.join(arguments + seeded)}) "
-        "-> (Tensor, Tensor[], Tensor, Tensor)",
-    )
-    operator.register_fake(fake_forward)
-    operator.register_autograd(
-        backward_with(operator_gradients, 0, count + len(options) + len(seeded)),
-        setup_context=setup_context,
-    )
-    operator_backward = torch.library.custom_op(
-        f"backpass::{stem}_backward",
-        backward,
-        mutates_args=(),
-        schema="(Tensor dy, Tensor[] saved, Tensor facts, bool[] wanted, "
-        f"{', '.join(('SymInt[] sizes, int[] ranks, ScalarType[] dtypes', *of_options))}) "
-        "-> Tensor[]",
-    )
-    operator_backward.register_fake(fake_backward)
-    operator_backward.register_autograd(reject)
-    operator_backward.register_vmap(reject_vmap)
-
-    def immediate_forward(ctx, module, chosen, random, *inputs):
-        y, saved = run(module, inputs, chosen, random)
-        _number(module, saved)  # for the operator, if torch.compile traces the backward
-        ctx.module, ctx.saved = module, _emptied(saved, (Tensor,))
-        ctx.options = [value for name, value in chosen if name != "wanted"]
-        describe(ctx, inputs)
-        ctx.traced = internals.is_watched()
-        y = _unaliased(y, inputs)
-        link = torch.empty(0, dtype=torch.float64, device="cpu")
-        ctx.save_for_backward(link, *_tensors_in(saved))
-        return y.detach() if internals.is_view(y) else y, link
-
-    def immediate_gradients(ctx, dy, link, *arrays, wanted):
-        saved = _filled(ctx.saved, {Tensor: iter(arrays)})
-        if ctx.traced and torch.is_grad_enabled():
-            reject(ctx)
-        needs_operator = torch.is_grad_enabled() or not is_plain((dy, *arrays))
-        if needs_operator and not ctx.traced:
-            facts = torch.cat([_facts(ctx.module, saved), link])
-            return operator_gradients(ctx, dy, facts, *arrays, wanted=wanted)
-        # The forward of a call that torch.compile traces runs under ``traced``, too.
-        with traced() if ctx.traced else nullcontext():
-            gradients = differentiated(ctx.module, dy, saved, wanted)
-        found = []
-        for g in gradients:
-            found.append(g if g is dy else _unaliased(g, (dy, *arrays, *found)))
-        return found
-
-    immediate = type(
-        stem,
-        (torch.autograd.Function,),
-        {
-            "forward": staticmethod(immediate_forward),
-            "backward": staticmethod(backward_with(immediate_gradients, 3, 3 + count)),
-        },
-    )
-
-    def immediately(values, wanted, random):
-        chosen = [*values.items()]
-        inputs, chosen = [value for _, value in chosen[:count]], chosen[count:]
-        module = _module(stem, inputs[0].device.type)
-        if "wanted" in options:
+    def immediately(self, values: dict[str, Any], wanted, random) -> Tensor:
+        """Compute without an operator; ``values`` are all arguments in order, by
+        name."""
+        inputs = [*values.values()][: self.count]
+        chosen = [*values.items()][self.count :]
+        module = _module(self.stem, inputs[0].device.type)
+        if "wanted" in self.options:
             chosen.append(("wanted", wanted))
         if any(wanted):
-            return immediate.apply(module, chosen, random, *inputs)[0]
-        return _unaliased(run(module, inputs, chosen, random)[0], inputs)
+            return self.immediate.apply(module, chosen, random, *inputs)[0]
+        return unaliased(self._run(module, inputs, chosen, random)[0], inputs)
 
-    def forward_and_backward(inputs, options):
+    def _immediate_forward(self, ctx, module, chosen, random, *inputs):
+        y, saved = self._run(module, inputs, chosen, random)
+        number_of(
+            module, saved
+        )  # for the operator, if torch.compile traces the backward
+        ctx.module, ctx.saved = module, emptied(saved, (Tensor,))
+        self._describe(ctx, inputs, chosen)
+        ctx.traced = internals.is_watched()
+        y = unaliased(y, inputs)
+        link = torch.empty(0, dtype=torch.float64, device="cpu")
+        ctx.save_for_backward(link, *tensors_in(saved))
+        return y.detach() if internals.is_view(y) else y, link
+
+    def _immediate_backward(self, ctx, dy, *_):
+        return self._all_gradients(self._at_once, ctx, dy, 3, 3 + self.count)
+
+    def _at_once(self, ctx, dy, link, *arrays, wanted):
+        saved = filled(ctx.saved, {Tensor: iter(arrays)})
+        if ctx.traced and torch.is_grad_enabled():
+            self._reject_second()
+        needs_operator = torch.is_grad_enabled() or not is_plain((dy, *arrays))
+        if needs_operator and not ctx.traced:
+            facts = torch.cat([facts_of(ctx.module, saved), link])
+            return self._by_operator(ctx, dy, facts, *arrays, wanted=wanted)
+        # The forward of a call that torch.compile traces runs under ``traced``, too.
+        with traced() if ctx.traced else nullcontext():
+            gradients = self._differentiated(ctx.module, dy, saved, wanted)
+        found = []
+        for g in gradients:
+            found.append(g if g is dy else unaliased(g, (dy, *arrays, *found)))
+        return found
+
+    # The lines of the operation, for torch.compile
+
+    def _lines(self, wanted, *values):
+        reject_transforms(self.stem, values)
+        inputs, chosen = self._split(values)
+        module = _module(self.stem, inputs[0].device.type)
+        chosen = [(name, value) for name, value in chosen if name != "wanted"]
+        given = dict(zip(self.parameters, values, strict=False))
+        with traced():
+            if module is self.op and internals.is_traceable(
+                self._forward_and_backward, inputs, (module, *chosen)
+            ):
+                return self.immediately(given, wanted, None)
+        return self.operator(*values)[0]
+
+    def _forward_and_backward(self, inputs, options):
         """Run all lines that a compiler would see."""
         module, *chosen = options
-        y, saved = run(module, inputs, chosen)
-        given = [inputs[at] is not None for at in differentiable]
-        differentiated(module, torch.empty_like(y), saved, given)
-
-    def lines(wanted, *values):
-        reject_transforms(stem, values)
-        inputs, chosen = values[:count], zip(options, values[count:], strict=False)
-        module = _module(stem, inputs[0].device.type)
-        chosen = [(name, value) for name, value in chosen if name != "wanted"]
-        given = dict(zip(parameters, values, strict=False))
-        with traced():
-            if module is op and internals.is_traceable(
-                forward_and_backward, inputs, (module, *chosen)
-            ):
-                return immediately(given, wanted, None)
-        return operator(*values)[0]
-
-    name_of_lines = f"backpass::{stem}_lines_{_version()}"
-    torch.library.define(
-        name_of_lines,
-        f"(bool[] needed, {', '.join(arguments + seeded)}) -> Tensor",
-        tags=torch.Tag.pt2_compliant_tag,
-    )
-    torch.library.impl(name_of_lines, "CompositeImplicitAutograd", lines)
-    torch.library.register_vmap(name_of_lines, reject_vmap)
-    named = getattr(torch.ops.backpass, name_of_lines.partition("::")[2])
-    return operator, immediately, named.default
+        y, saved = self._run(module, inputs, chosen)
+        given = [inputs[at] is not None for at in self.differentiable]
+        self._differentiated(module, torch.empty_like(y), saved, given)
 
 
 def reject_transforms(stem: str, values: Iterable[Any]) -> None:
@@ -340,14 +359,14 @@ def reject_transforms(stem: str, values: Iterable[Any]) -> None:
 
 @functools.cache
 def _version() -> str:
-    """Return a hash of the operations' code, of the contract's, and of this module's.
+    """Return a hash of the operations' code, of the contract's, and of this folder's.
 
     PyTorch caches compiled graphs on disk under the names of their operators. The hash
     is part of the name, so a graph with older lines is not found.
     """
     package = Path(__file__).parents[1]
-    files = [Path(__file__), *sorted(package.glob("contract/*.py"))]
-    files += sorted(package.glob("ops/*.py"))
+    of = ("torch_door", "contract", "ops")
+    files = [file for folder in of for file in sorted(package.glob(f"{folder}/*.py"))]
     return hashlib.sha256(b"".join(map(Path.read_bytes, files))).hexdigest()[:12]
 
 
@@ -430,124 +449,3 @@ def _module_under(stem: str, device: str, interpret: str | None) -> ModuleType:
     if there and kernels.available() is None and kernels.device() == device:
         return kernels.load(stem)
     return ops.load(stem)
-
-
-def _without_aliases(
-    inputs: tuple[Tensor | None, ...], y: Tensor, saved: tuple
-) -> tuple[Tensor, list[Tensor], Tensor]:
-    """Return y, own and sources, as the note above describes them."""
-    pool: list[Tensor | None] = [*inputs, y]
-    own: list[Tensor] = []
-    sources: list[int] = []
-    for array in _tensors_in(saved):
-        at = next(
-            (
-                i
-                for i, other in enumerate(pool)
-                if other is not None and _same(array, other)
-            ),
-            len(pool),
-        )
-        if at == len(pool):
-            own.append(_unaliased(array, pool))
-            pool.append(own[-1])
-        sources.append(at)
-    return _unaliased(y, inputs), own, y.new_empty((0, *sources))
-
-
-def _facts(module: ModuleType, saved: tuple) -> Tensor:
-    """Return the number of the structure of ``saved``, followed by the numbers in
-    ``saved``."""
-    numbers = [_number(module, saved), *map(float, _numbers_in(saved))]
-    return torch.tensor(numbers, dtype=torch.float64, device="cpu")
-
-
-def _number(module: ModuleType, saved: tuple) -> int:
-    """Return the number of the structure of ``saved``. A new structure gets one."""
-    structure = _Structure(module, _emptied(saved))
-    if (number := _number_of.get(structure)) is None:
-        number = _number_of.setdefault(structure, next(_numbers))
-        _structures[number] = structure
-    return number
-
-
-def _read(facts: Tensor, arrays: list[Tensor]) -> tuple[ModuleType, tuple]:
-    """Return the module that saved, and what it saved."""
-    number, *others = facts.tolist()
-    numbers = iter(others)
-    module, emptied = _structures[int(number)]
-    left = {Tensor: iter(arrays), int: map(_integer, numbers), float: numbers}
-    return module, _filled(emptied, left)
-
-
-def _filled(part: Any, left: dict[type, Iterator]) -> Any:
-    """Return ``part`` of an emptied Saved. Each place gets the next leaf of its type
-    from ``left``."""
-    if isinstance(part, _Place):
-        return next(left[part.kind])
-    if isinstance(part, tuple):
-        return _tuple_like(part, [_filled(inner, left) for inner in part])
-    return part
-
-
-def _emptied(part: Any, kinds: tuple[type, ...] = (Tensor, int, float)) -> Any:
-    """Return ``part`` of a Saved with a place for each array and number, or for those
-    of certain kinds."""
-    if isinstance(part, tuple):
-        return _tuple_like(part, [_emptied(inner, kinds) for inner in part])
-    kind = _kind(part)
-    return _Place(kind) if kind in kinds else part
-
-
-def _leaves(part: Any) -> Iterator[Any]:
-    if isinstance(part, tuple):
-        for inner in part:
-            yield from _leaves(inner)
-    else:
-        yield part
-
-
-def _tensors_in(saved: tuple) -> list[Tensor]:
-    return [leaf for leaf in _leaves(saved) if isinstance(leaf, Tensor)]
-
-
-def _numbers_in(saved: tuple) -> list[float]:
-    return [leaf for leaf in _leaves(saved) if _kind(leaf) in (int, float)]
-
-
-def _tuple_like(like: tuple, parts: Iterable[Any]) -> tuple:
-    return type(like)(*parts) if hasattr(like, "_fields") else tuple(parts)
-
-
-def _kind(leaf: Any) -> type | None:
-    """Return the type of a leaf that is passed separately: an array, an integer or a
-    float. Return None for a leaf that belongs to the structure."""
-    if isinstance(leaf, Tensor):
-        return Tensor
-    if isinstance(leaf, int | torch.SymInt) and not isinstance(leaf, bool):
-        return int
-    return float if isinstance(leaf, float | torch.SymFloat) else None
-
-
-def _integer(number: float) -> int | float:
-    """Return the number as an integer, unless it is NaN, as the count is if no target
-    is counted."""
-    return int(number) if number == number else number
-
-
-def _same(a: Tensor, b: Tensor) -> bool:
-    """Whether both are the same elements in the same memory."""
-    return a is b or (
-        internals.share_memory(a, b)
-        and a.dtype == b.dtype
-        and a.shape == b.shape
-        and a.stride() == b.stride()
-        and a.storage_offset() == b.storage_offset()
-    )
-
-
-def _unaliased(x: Tensor, others: Iterable[Tensor | None]) -> Tensor:
-    """Return ``x``, or a copy if it shares memory with one of the others."""
-    if any(other is not None and internals.share_memory(x, other) for other in others):
-        return x.clone(memory_format=torch.contiguous_format)
-    return x

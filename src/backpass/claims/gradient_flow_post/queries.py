@@ -242,7 +242,7 @@ def F96(it: Evidence) -> None:
     r"""The derivation of attention ends with the gradients of the weights.
 
     The gradient of the block's input is missing, without which nothing reaches the
-    layer below: $\bar{Q} W_Q^\top + \bar{K} W_K^\top + \bar{V} W_V^\top$. It stands in
+    layer below: $\bar{Q} W_Q^\top + \bar{K} W_K^\top + \bar{V} W_V^\top$. It is in
     the listing of the last part.
     """
     w, flat, expected = projections(numbers(2, 5, 7))

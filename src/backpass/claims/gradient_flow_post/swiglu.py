@@ -203,7 +203,7 @@ def F119(it: Evidence) -> None:
 def F120(it: Evidence) -> None:
     r"""The formulas are the backward of the block.
 
-    The gradient of its input, $\bar{g}_1 W_1^\top + \bar{g}_3 W_3^\top$, stands in the
+    The gradient of its input, $\bar{g}_1 W_1^\top + \bar{g}_3 W_3^\top$, is in the
     listing only.
     """
     e = expected()

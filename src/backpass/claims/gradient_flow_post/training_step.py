@@ -279,7 +279,7 @@ def F421(it: Evidence) -> None:
     harm=1,
 )
 def F422(it: Evidence) -> None:
-    """Each parameter's gradient tells the optimiser in which direction to move it.
+    """Each parameter's gradient gives the optimiser the direction in which to move it.
 
     SGD moves it against the gradient. Adam moves it against the average of gradients,
     which can have the other sign.

@@ -269,7 +269,7 @@ def T44(it: Evidence) -> None:
 def T45(it: Evidence) -> None:
     """The architecture scales well with data.
 
-    Twice as many sequences cost twice as much. Longer sequences are another matter:
+    Twice as many sequences cost twice as much. Longer sequences are a different matter:
     twice the length costs more than twice as much, by the text's own total.
     """
 

@@ -58,7 +58,7 @@ def push(function: Callable[[Any], Any], x: Any, change: Any) -> Any:
 
 def gradient_of(function: Callable[[Any], Any], x: Any) -> Any:
     """Return the gradient, by autograd in float64. A value that is a vector raises a
-    RuntimeError, which stands here for the definition: only scalars have gradients."""
+    RuntimeError, which stands for the definition here: only scalars have gradients."""
     import torch
 
     given = torch.tensor(np.asarray(x, np.float64), requires_grad=True)
@@ -173,7 +173,7 @@ def N60(it: Evidence) -> None:
 
     The values have to be scalars. The inputs need not be vectors: the next paragraph of
     the text takes any space with an inner product, such as matrices. In the check,
-    PyTorch's refusal to differentiate a vector stands for the definition.
+    That PyTorch raises an error for a vector stands for the definition.
     """
     v, w = numbers(3), numbers(4)
     it.as_printed(raises(RuntimeError, lambda: gradient_of(lambda z: z.sin(), v)))
@@ -515,7 +515,7 @@ def N78(it: Evidence) -> None:
     r"""The chain rule does not exist in any clear way for gradients.
 
     An inner function whose values are vectors has no gradient; in the check, PyTorch's
-    refusal stands for the definition. The gradient of the composition, however, has a
+    error stands for the definition. The gradient of the composition, however, has a
     clear rule, $\nabla (l \circ g)(x) = \partial g(x)^* \, \nabla l(g(x))$. This is
     backpropagation, which the text uses from here on.
     """

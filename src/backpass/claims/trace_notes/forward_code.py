@@ -136,7 +136,7 @@ def N19(it: Evidence) -> None:
 def N20(it: Evidence) -> None:
     r"""`_B = _QKT` is a sum along axis 0, with broadcasting.
 
-    It is another name for the same array, and the next line takes the product along
+    It is a second name for the same array, and the next line takes the product along
     axis 0. A sum would give $QK^\top$ again, the linear scores.
     """
     found = forward(("Multilinear", "Softmax"))

@@ -317,7 +317,7 @@ def N115(it: Evidence) -> None:
 
     By the section on notation only functions with scalar values have gradients, and the
     values of these are vectors. The text computes their Jacobians. In the check,
-    PyTorch's refusal to differentiate a vector stands for the definition.
+    That PyTorch raises an error for a vector stands for the definition.
     """
     x = numbers(5)
     it.clashes(raises(RuntimeError, lambda: gradient_of(lambda z: z.softmax(0), x)))

@@ -134,7 +134,7 @@ def N137(it: Evidence) -> None:
 def N138(it: Evidence) -> None:
     r"""Notation is defined before it is used.
 
-    $D_{\exp(x)}$ stands in the Jacobian of softmax, but D is defined only here.
+    $D_{\exp(x)}$ occurs in the Jacobian of softmax, but D is defined only here.
     $\gamma$ and $\odot$ are used one section before their definitions. $\alpha(x)$ was
     defined as one number, but $\alpha(B)$ is a vector.
     """

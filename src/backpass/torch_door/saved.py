@@ -1,0 +1,168 @@
+"""What ``forward`` saved, as an operator of ``torch.library`` can return it.
+
+An operator returns tensors, and none of them may be, or share memory with, an input or
+another output. What forward saves breaks these rules: softmax saves its y, a linear
+layer saves its x and w, and other operations also save a size or the name of a dtype.
+So forward's operator returns
+
+- y, the output;
+- own, the saved arrays that are neither an input nor y;
+- sources, which gives the position of each saved array in ``[*inputs, y, *own]``. The
+  positions are the lengths of an empty tensor's axes, which can be read without its
+  values, even while torch.compile traces;
+- facts, on the CPU: the number of the structure that was saved, then the numbers in it.
+  Some depend on data, such as the number of counted targets.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Iterator
+from types import ModuleType
+from typing import Any, NamedTuple
+
+import torch
+
+from backpass import torch_internals as internals
+
+Tensor = torch.Tensor
+
+
+class _Place(NamedTuple):
+    """The place of a leaf of Saved: of an array, or of a number, of type ``kind``."""
+
+    kind: type
+
+
+class _Structure(NamedTuple):
+    """A Saved without its arrays and numbers, and the module that wrote it, whose
+    backward will read it."""
+
+    module: ModuleType
+    saved: Any
+
+
+_numbers = itertools.count()
+_number_of: dict[_Structure, int] = {}
+_structures: dict[int, _Structure] = {}
+
+
+def without_aliases(
+    inputs: tuple[Tensor | None, ...], y: Tensor, saved: tuple
+) -> tuple[Tensor, list[Tensor], Tensor]:
+    """Return y, own and sources, as the docstring of this module describes them."""
+    pool: list[Tensor | None] = [*inputs, y]
+    own: list[Tensor] = []
+    sources: list[int] = []
+    for array in tensors_in(saved):
+        at = next(
+            (
+                i
+                for i, other in enumerate(pool)
+                if other is not None and _same(array, other)
+            ),
+            len(pool),
+        )
+        if at == len(pool):
+            own.append(unaliased(array, pool))
+            pool.append(own[-1])
+        sources.append(at)
+    return unaliased(y, inputs), own, y.new_empty((0, *sources))
+
+
+def facts_of(module: ModuleType, saved: tuple) -> Tensor:
+    """Return the number of the structure of ``saved``, followed by the numbers in
+    ``saved``."""
+    numbers = [number_of(module, saved), *map(float, numbers_in(saved))]
+    return torch.tensor(numbers, dtype=torch.float64, device="cpu")
+
+
+def number_of(module: ModuleType, saved: tuple) -> int:
+    """Return the number of the structure of ``saved``. A new structure gets one."""
+    structure = _Structure(module, emptied(saved))
+    if (number := _number_of.get(structure)) is None:
+        number = _number_of.setdefault(structure, next(_numbers))
+        _structures[number] = structure
+    return number
+
+
+def read(facts: Tensor, arrays: list[Tensor]) -> tuple[ModuleType, tuple]:
+    """Return the module that saved, and what it saved."""
+    number, *others = facts.tolist()
+    numbers = iter(others)
+    module, emptied = _structures[int(number)]
+    left = {Tensor: iter(arrays), int: map(_integer, numbers), float: numbers}
+    return module, filled(emptied, left)
+
+
+def filled(part: Any, left: dict[type, Iterator]) -> Any:
+    """Return ``part`` of an emptied Saved. Each place gets the next leaf of its type
+    from ``left``."""
+    if isinstance(part, _Place):
+        return next(left[part.kind])
+    if isinstance(part, tuple):
+        return _tuple_like(part, [filled(inner, left) for inner in part])
+    return part
+
+
+def emptied(part: Any, kinds: tuple[type, ...] = (Tensor, int, float)) -> Any:
+    """Return ``part`` of a Saved with a place for each array and number, or for those
+    of certain kinds."""
+    if isinstance(part, tuple):
+        return _tuple_like(part, [emptied(inner, kinds) for inner in part])
+    kind = _kind(part)
+    return _Place(kind) if kind in kinds else part
+
+
+def _leaves(part: Any) -> Iterator[Any]:
+    if isinstance(part, tuple):
+        for inner in part:
+            yield from _leaves(inner)
+    else:
+        yield part
+
+
+def tensors_in(saved: tuple) -> list[Tensor]:
+    return [leaf for leaf in _leaves(saved) if isinstance(leaf, Tensor)]
+
+
+def numbers_in(saved: tuple) -> list[float]:
+    return [leaf for leaf in _leaves(saved) if _kind(leaf) in (int, float)]
+
+
+def _tuple_like(like: tuple, parts: Iterable[Any]) -> tuple:
+    return type(like)(*parts) if hasattr(like, "_fields") else tuple(parts)
+
+
+def _kind(leaf: Any) -> type | None:
+    """Return the type of a leaf that is passed separately: an array, an integer or a
+    float. Return None for a leaf that belongs to the structure."""
+    if isinstance(leaf, Tensor):
+        return Tensor
+    if isinstance(leaf, int | torch.SymInt) and not isinstance(leaf, bool):
+        return int
+    return float if isinstance(leaf, float | torch.SymFloat) else None
+
+
+def _integer(number: float) -> int | float:
+    """Return the number as an integer, unless it is NaN, as the count is if no target
+    is counted."""
+    return int(number) if number == number else number
+
+
+def _same(a: Tensor, b: Tensor) -> bool:
+    """Whether both are the same elements in the same memory."""
+    return a is b or (
+        internals.share_memory(a, b)
+        and a.dtype == b.dtype
+        and a.shape == b.shape
+        and a.stride() == b.stride()
+        and a.storage_offset() == b.storage_offset()
+    )
+
+
+def unaliased(x: Tensor, others: Iterable[Tensor | None]) -> Tensor:
+    """Return ``x``, or a copy if it shares memory with one of the others."""
+    if any(other is not None and internals.share_memory(x, other) for other in others):
+        return x.clone(memory_format=torch.contiguous_format)
+    return x
