@@ -98,7 +98,7 @@ def stack_of(
 
 def parameter_shapes(config: Config) -> Shapes:
     """Return the shape of each parameter, by its name."""
-    return stack(config).shapes
+    return stack(stacks.complete(config, Config)).shapes
 
 
 class Saved(NamedTuple):
@@ -174,7 +174,7 @@ def calls(
     """Return the operations that ``forward`` and ``backward`` call, with the lengths in
     them, for ``batch`` sequences of ``sequence`` rows. If all gradients are wanted,
     sizes may be symbols."""
-    (c, repeats), own = stacks.counted(config), None
+    (c, repeats), own = stacks.counted(config, Config), None
     layers = stack(c, flash=flash)
     if wanted is not None:
         own = chosen_own(wanted, layers.shapes)

@@ -61,7 +61,8 @@ class Family:
 
     def parameter_shapes(self, config: Any) -> Shapes:
         """Return the shape of each parameter, by its name without the prefix."""
-        return self.shapes_in(config, self.stack(config))
+        c = stacks.complete(config, self.config)
+        return self.shapes_in(c, self.stack(c))
 
     def shapes_in(self, c: Any, stack: Stack) -> Shapes:
         """Return the same where the stack is known."""
@@ -218,7 +219,8 @@ def calls(
     before the layers from the wanted gradients of each. Raises TypeError or ValueError
     for a ``distinct`` that is not possible.
     """
-    (c, repeats), table, m = stacks.counted(config), family.table, batch * sequence
+    c, repeats = stacks.counted(config, family.config)
+    table, m = family.table, batch * sequence
     stack, names = family.stack(c, flash=flash, **own), None
     if wanted is not None:
         tied_to = table if c.tied else None

@@ -90,7 +90,7 @@ def parameter_shapes(config: Config) -> Shapes:
     """Return the shape of each parameter, by its name."""
     of_encoder = encoder.parameter_shapes(config.encoder_config).items()
     in_encoder = {ENCODER + name: shape for name, shape in of_encoder}
-    return in_encoder | stack(config).shapes
+    return in_encoder | stack(stacks.complete(config, Config)).shapes
 
 
 class Saved(NamedTuple):
@@ -190,7 +190,7 @@ def calls(
     """Return the operations that ``forward`` and ``backward`` call, with the lengths in
     them, for ``batch`` targets of ``sequence`` rows and sources of ``source`` rows, or
     of as many. If all gradients are wanted, sizes may be symbols."""
-    c, repeats = stacks.counted(config, "decoder_layers")
+    c, repeats = stacks.counted(config, Config, "decoder_layers")
     decoder, own, of_encoder = stack(c, flash=flash), None, None
     if wanted is not None:
         own = chosen_own(wanted, parameter_shapes(config)) | {MEMORY}

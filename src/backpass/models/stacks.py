@@ -9,6 +9,7 @@ longer than the next part needs it.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import fields
 from functools import partial
 from inspect import signature
 from itertools import groupby
@@ -177,13 +178,22 @@ def calls(
     return listed
 
 
-def counted(config: Any, layers: str = "layers") -> tuple[Any, Any]:
-    """Return a configuration and for how many layers each of its layers stands. If
-    their number is a symbol, one layer stands for all."""
-    number = getattr(config, layers)
+def counted(config: Any, own: type, layers: str = "layers") -> tuple[Any, Any]:
+    """Return what ``complete`` does, and for how many layers each of its layers stands:
+    if their number is a symbol, one layer stands for all."""
+    config, number = complete(config, own), getattr(config, layers)
     if not hasattr(number, "free_symbols"):
         return config, 1
     return SimpleNamespace(**vars(config) | {layers: 1}), number
+
+
+def complete(config: Any, own: type) -> Any:
+    """Return a configuration. What has only sizes, such as symbols, gets the defaults
+    of the model's ``own`` class."""
+    if isinstance(config, own):
+        return config
+    defaults = {field.name: field.default for field in fields(own)}
+    return SimpleNamespace(**defaults | vars(config))
 
 
 def _arguments(layer: Piece, given: Mapping[str, Any]) -> tuple[ModuleType, dict]:
