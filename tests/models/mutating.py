@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 
 import proofs
+from backpass.models.layers.recomputed import Segment
 from backpass.verify.mutation import mutants
 
 TOLERANCE = 1e-10  # of a gradient's largest element
@@ -26,13 +27,14 @@ def backward_of(module, dy, saved, options):
 
 
 def fresh(saved):
-    """Copy what ``backward`` writes to: it empties the lists of parts and may write over what the last part saved, and a
-    changed backward may write to the names."""
+    """Copy what ``backward`` writes to: it empties the lists of parts, and those of segments, and may write over what the
+    last part saved; a changed backward may write to the names."""
     if not hasattr(saved, "parts"):
         return saved
     if hasattr(saved, "encoded"):
         saved = saved._replace(encoded=fresh(saved.encoded))
-    *parts, last = saved.parts
+    segments = {id(part): part._replace(parts=[]) for part in saved.parts if isinstance(part, Segment)}
+    *parts, last = (segments.get(id(part), part) for part in saved.parts)
     return saved._replace(parts=[*parts, deepcopy(last)], given=dict(saved.given))
 
 

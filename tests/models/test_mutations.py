@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from backpass.contract.shapes import axis_length, parse
-from backpass.models import gpt2, llama
+from backpass.models import gpt2, language_model, llama
 from backpass.models.layers import gpt2_attention, gpt2_layer, llama_attention, llama_layer, output_head
 from backpass.ops import rope
 
@@ -20,7 +20,7 @@ from .mutating import is_noticed, put_mistake, unproved, with_gradients
 from .small import NETWORKS, drawn
 
 LAYERS = (gpt2_attention, gpt2_layer, llama_attention, llama_layer, output_head)
-MODULES = {module.__name__.rsplit(".", 1)[1]: module for module in (gpt2, llama, *LAYERS)}
+MODULES = {module.__name__.rsplit(".", 1)[1]: module for module in (gpt2, llama, language_model, *LAYERS)}
 OPTIONS = {
     gpt2_attention: [{"heads": 3}],
     gpt2_layer: [{"heads": 3}, {"heads": 3, "residual_dropout": 0.4, "seed": 2}],
@@ -89,21 +89,19 @@ def wanted_sets(parameters):
 # Changes that compute the same, each with the proof.
 ONLY_CHECKS = "It only rejects a second run; test_parameters.py has that."
 OF_THE_SCALE = "It only rejects a scale; test_derivatives.py has that."
-AS_MANY = "A layer has as many gradients as parameters."
 THREE_OF_ONE_LENGTH = "The three have one length."
+WITHOUT_SCALE = {
+    "return language_model.backward(FAMILY, saved, scale=scale): language_model.backward(FAMILY, saved, scale=scale) → "
+    "language_model.backward(FAMILY, saved)": OF_THE_SCALE
+}
 EQUIVALENT: dict[str, dict[str, str]] = {
-    "gpt2": {
+    "gpt2": WITHOUT_SCALE,
+    "llama": WITHOUT_SCALE,
+    "language_model": {
         "check_loss_scale(scale): check_loss_scale(scale) → scale": OF_THE_SCALE,
-        "check_unused(parts, len(layers) + 5): check_unused(parts, len(layers) + 5) → parts": ONLY_CHECKS,
-        "d |= zip(layer.values(), dw, strict=True): zip(layer.values(), dw, strict=True) → zip(layer.values(), dw)": AS_MANY,
-        "d |= zip(layer.values(), dw, strict=True): strict=True → strict=False": AS_MANY,
-    },
-    "llama": {
-        "check_loss_scale(scale): check_loss_scale(scale) → scale": OF_THE_SCALE,
-        "check_unused(parts, len(layers) + 3): check_unused(parts, len(layers) + 3) → parts": ONLY_CHECKS,
-        "by_argument = dict(zip(llama_layer.PARAMETERS, dw, strict=True)): zip(llama_layer.PARAMETERS, dw, strict=True) → "
-        "zip(llama_layer.PARAMETERS, dw)": AS_MANY,
-        "by_argument = dict(zip(llama_layer.PARAMETERS, dw, strict=True)): strict=True → strict=False": AS_MANY,
+        "check_unused(parts, len(pieces) + 2): check_unused(parts, len(pieces) + 2) → parts": ONLY_CHECKS,
+        "_check_family(c, family): _check_family(c, family) → c": "It only rejects what a different network saved; "
+        "test_parameters.py has that.",
     },
     "gpt2_layer": {
         "da = None if dx is None else dropout.backward(dx, dropped_1): dx is None → da is None": "dx is None where da is.",
@@ -124,24 +122,24 @@ def test_every_change_of_a_backward_is_noticed(name, runs, monkeypatch, proof):
     assert unproved(MODULES[name], runs, monkeypatch, proof, {*EQUIVALENT.get(name, {})}) == set()
 
 
-# A part of a backward's source, and what a mistake puts there.
+# The network that must notice it, a part of a backward's source, and what a mistake puts there.
+BACK = "stacks.backward(piece, dx, parts.pop(), d)"
 MISTAKES = {
-    "the tied weight's second share is forgotten": (gpt2, "table.backward_onto(dhead, dx, tokens)", "table.backward(dx, tokens)"),
-    "the tied weight's first share is forgotten": (gpt2, "table.backward_onto(dhead, dx, tokens)", "dhead"),
-    "a layer's gradients are its neighbour's": (gpt2, "reversed(layers)", "layers"),
-    "the final norm is skipped": (gpt2, "dx, d[NORM[\"w\"]], d[NORM[\"b\"]] = through(layer_norm, dx, parts.pop())",
-                                  "_, d[NORM[\"w\"]], d[NORM[\"b\"]] = through(layer_norm, dx, parts.pop())"),
-    "positions are off by one": (gpt2, "dx, d[POSITIONS] = through(position_embedding, dx, parts.pop())",
-                                 "dx, d[POSITIONS] = through(position_embedding, dx[..., [*range(1, dx.shape[-2]), 0], :], parts.pop())"),
-    "the residual's gradient is overwritten": (gpt2_layer, "dx = dx + da", "dx = da"),
-    "the first block's gradient is dropped": (llama_layer, "dx = dx + da", "dx = dx"),
-    "a layer of Llama takes its neighbour's gradients": (llama, "reversed(layers)", "layers"),
-    "Llama's tied weight has one share": (llama, "table.backward_onto(dhead, dx, tokens)", "table.backward(dx, tokens)"),
+    "the tied weight's second share is forgotten": (gpt2, language_model, "table.backward_onto(dhead, dx, tokens)", "table.backward(dx, tokens)"),
+    "the tied weight's first share is forgotten": (gpt2, language_model, "table.backward_onto(dhead, dx, tokens)", "dhead"),
+    "a layer's gradients are its neighbour's": (gpt2, language_model, "reversed(pieces)", "pieces"),
+    "the final norm is skipped": (gpt2, language_model, BACK, f"(dx, {BACK})[piece is not pieces[-1]]"),
+    "positions are off by one": (gpt2, language_model, BACK, BACK.replace(
+        "dx", "dx[..., [*range(1, dx.shape[-2]), 0], :] if piece.name == 'wpe' else dx")),
+    "the residual's gradient is overwritten": (gpt2, gpt2_layer, "dx = dx + da", "dx = da"),
+    "the first block's gradient is dropped": (llama, llama_layer, "dx = dx + da", "dx = dx"),
+    "a layer of Llama takes its neighbour's gradients": (llama, language_model, "reversed(pieces)", "pieces"),
+    "Llama's tied weight has one share": (llama, language_model, "table.backward_onto(dhead, dx, tokens)", "table.backward(dx, tokens)"),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("mistake", MISTAKES)
 def test_a_mistake_of_composition_is_noticed(mistake, runs, monkeypatch):
-    module, right, wrong = MISTAKES[mistake]
+    network, module, right, wrong = MISTAKES[mistake]
     put_mistake(monkeypatch, module, right, wrong)
-    assert is_noticed(runs, module)
+    assert is_noticed([run for run in runs if run[0] is network], module)

@@ -7,20 +7,22 @@ references. The mistakes that compositions invite are made by name as well.
 
 import ast
 import inspect
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from backpass.contract.shapes import axis_length, parse
-from backpass.models import encoder, seq2seq
+from backpass.models import encoder, seq2seq, stacks
 from backpass.models.layers import decoder_layer, encoder_layer, transformer_attention
 
 from .mutating import is_noticed, put, put_mistake, unproved, with_gradients
 from .pytorch import parameters_of
+from .small import drawn
 
 MODULES = {
     module.__name__.rsplit(".", 1)[1]: module
-    for module in (encoder, seq2seq, encoder_layer, decoder_layer, transformer_attention)
+    for module in (encoder, seq2seq, stacks, encoder_layer, decoder_layer, transformer_attention)
 }
 LENGTHS = {"h": 6, "p": 18, "f": 5}
 
@@ -38,6 +40,22 @@ def runs_of_stacks():
             for wanted in (None, some, []):
                 y, saved = module.forward(parameters, *arrays, config=config, flash=norm_first, wanted=wanted)
                 yield module, rng.standard_normal(y.shape), saved, {}
+
+
+def runs_of_language_models():
+    """Operations without parameters, absent parameters, and layers that run again: what stacks of layers do not have."""
+    rates = {"embedding_dropout": 0.2, "residual_dropout": 0.4}
+    for name, dropped in (("gpt2", rates), ("qwen3", {})):
+        module, config, parameters, batch = drawn(name)
+        options = {"config": replace(config, **dropped), **({"masks": (3, 1)} if dropped else {})}
+        for wanted in (None, [*parameters][1:2], [*parameters][-1:]):
+            for recompute in (None, 1):
+                yield (
+                    module,
+                    None,
+                    module.forward(parameters, *batch, **options, wanted=wanted, recompute=recompute)[1],
+                    {},
+                )
 
 
 def runs_of_layers():
@@ -69,35 +87,34 @@ def shapes_of(layer):
 
 @pytest.fixture(scope="module")
 def runs():
-    return with_gradients([*runs_of_layers(), *runs_of_stacks()])
+    return with_gradients([*runs_of_layers(), *runs_of_stacks(), *runs_of_language_models()])
 
 
 ONLY_CHECKS = "It only rejects a second run, which has a test of its own."
-AS_MANY = "A layer has as many gradients as parameters."
+AS_MANY = "An operation has as many gradients as differentiable inputs."
 STILL_DY = "Before this line nothing has changed dx, which is dy."
+UNCHECKED = (
+    "check_unused(parts, len(pieces)) → parts",
+    "check_unused(parts, len(pieces)) → check_unused(pieces, len(pieces))",
+    "len(pieces) → len(parts)",
+)
 # Changes that compute the same, each with the proof.
 EQUIVALENT = {
-    "encoder": {
-        "check_unused(parts, len(layers) + c.final_norm): "
-        "check_unused(parts, len(layers) + c.final_norm) → parts": ONLY_CHECKS,
-        "d |= zip(layer.values(), dw, strict=True): strict=True → strict=False": AS_MANY,
-        "d |= zip(layer.values(), dw, strict=True): zip(layer.values(), dw, strict=True) → "
-        "zip(layer.values(), dw)": AS_MANY,
-        "dx, d[NORM['w']], d[NORM['b']] = through(layer_norm, dx, parts.pop()): "
-        "through(layer_norm, dx, parts.pop()) → through(layer_norm, dy, parts.pop())": STILL_DY,
-    },
+    "encoder": {f"check_unused(parts, len(pieces)): {change}": ONLY_CHECKS for change in UNCHECKED},
     "seq2seq": {
-        **{
-            f"check_unused(parts, len(layers) + 1): check_unused(parts, len(layers) + 1) → {other}": ONLY_CHECKS
-            for other in (
-                "parts",
-                "check_unused(like, len(layers) + 1)",
-                "check_unused(shape, len(layers) + 1)",
-            )
-        },
-        "d |= zip(layer.values(), dw, strict=True): strict=True → strict=False": AS_MANY,
-        "d |= zip(layer.values(), dw, strict=True): zip(layer.values(), dw, strict=True) → "
-        "zip(layer.values(), dw)": AS_MANY,
+        f"check_unused(parts, len(pieces)): {change}": ONLY_CHECKS
+        for change in (
+            *UNCHECKED,
+            "len(pieces) → len(shape)",
+            "len(pieces) → len(like)",
+            "check_unused(parts, len(pieces)) → check_unused(shape, len(pieces))",
+            "check_unused(parts, len(pieces)) → check_unused(like, len(pieces))",
+        )
+    },
+    "stacks": {
+        "for argument, share in zip(arguments, shares, strict=True):: strict=True → strict=False": AS_MANY,
+        "for argument, share in zip(arguments, shares, strict=True):: zip(arguments, shares, strict=True) → "
+        "zip(arguments, shares)": AS_MANY,
     },
     "encoder_layer": {
         "dx, dnorm_2_w, dnorm_2_b = gradients_of(layer_norm, dx, norm_2, of_norm_2): "
@@ -124,24 +141,14 @@ def test_every_change_of_a_backward_is_noticed(name, runs, monkeypatch, proof):
 
 
 # A part of a backward's source, and what a mistake puts there.
+SHARES = "d[name] = d[name] + share if name in d else share"
+BACK = "stacks.backward(each, dx, parts.pop(), d)"
 MISTAKES = {
-    "a layer's share of the memory is forgotten": (
-        seq2seq,
-        "dmemory = share if dmemory is None else dmemory + share",
-        "dmemory = share",
-    ),
-    "only the last layer's share of the memory counts": (
-        seq2seq,
-        "dmemory = share if dmemory is None else dmemory + share",
-        "dmemory = share if dmemory is None else dmemory",
-    ),
-    "a decoder layer's gradients are its neighbour's": (seq2seq, "reversed(layers)", "layers"),
-    "an encoder layer's gradients are its neighbour's": (encoder, "reversed(layers)", "layers"),
-    "the final norm is skipped": (
-        seq2seq,
-        'dx, d[NORM["w"]], d[NORM["b"]] = through(layer_norm, dy, parts.pop())',
-        'dx, (_, d[NORM["w"]], d[NORM["b"]]) = dy, through(layer_norm, dy, parts.pop())',
-    ),
+    "a layer's share of the memory is forgotten": (stacks, SHARES, "d[name] = share"),
+    "only the last layer's share of the memory counts": (stacks, SHARES, SHARES.replace(" + share", "")),
+    "a decoder layer's gradients are its neighbour's": (seq2seq, "reversed(pieces)", "pieces"),
+    "an encoder layer's gradients are its neighbour's": (encoder, "reversed(pieces)", "pieces"),
+    "the final norm is skipped": (seq2seq, BACK, f"(dx, {BACK})[each is not pieces[-1]]"),
 }
 
 

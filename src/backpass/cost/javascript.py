@@ -319,7 +319,7 @@ def _frozen(family: str, layers: int) -> tuple[str, ...]:
 
 
 def _shapes(family: str, flags: dict[str, bool], **layers: int) -> dict[str, Any]:
-    """Return the shapes of the parameters. Sizes are symbols, but for the numbers of
+    """Return the shapes of the parameters. Sizes are symbols, except the numbers of
     layers."""
     sizes = {name: SYMBOLS[letter] for name, letter in LETTERS.items()}
     config = SimpleNamespace(**sizes | layers, **flags)

@@ -156,7 +156,7 @@ def from_hugging_face(json: Mapping[str, Any]) -> Any:
 
 def _as_llama(json: Mapping[str, Any]) -> dict[str, Any]:
     """Return the same ``config.json`` of a Mistral as that of a Llama, whose reader
-    refuses a sliding window. Hugging Face's Mistral has its own defaults for keys that
+    rejects a sliding window. Hugging Face's Mistral has its own defaults for keys that
     are missing, and does not read ``use_sliding_window``."""
     defaults = {"sliding_window": 4096, "num_key_value_heads": 8}
     kept = {key: value for key, value in json.items() if key != "use_sliding_window"}

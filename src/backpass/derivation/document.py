@@ -1,7 +1,7 @@
 """Find the displayed mathematics of a text, and the definitions in its comments.
 
-A text is Markdown, LaTeX or a notebook. Its macros are expanded. Each character of what
-is found keeps its place in the text, also where something before it (an alignment, a
+A text is Markdown, LaTeX or a notebook. Its macros are expanded. Each character of a
+formula keeps its place in the text, also where something before it (an alignment, a
 label) is removed; what a macro expands to has the place of its use.
 """
 

@@ -36,6 +36,8 @@ the gradients. ``seq2seq`` is an encoder and a decoder, with the same interface 
 inputs. The parameters of both have the names of PyTorch's modules, without a prefix.
 
 A model only composes operations and layers, which ``backpass.models.layers`` describes.
+``stacks`` runs them one after the other and back; ``language_model`` adds the table of
+tokens and the output head. A family, such as ``gpt2``, says only what is its own.
 ``backward`` frees what each layer saved as soon as it has used it, so it can run once.
 """
 

@@ -67,6 +67,13 @@ def check_numbers(config: Any, *names: str) -> None:
             raise ValueError(_SIZE.format(name, value))
 
 
+def check_divides(config: Any, name: str, of: str) -> None:
+    """Raise ValueError unless one field divides the other."""
+    value, whole = getattr(config, name), getattr(config, of)
+    if whole % value:
+        raise ValueError(f"{name}: expected a divisor of {of} = {whole}; got {value}")
+
+
 _SIZE = "{}: expected an integer of at least 1; got {!r}"
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable, Mapping
-from itertools import groupby
 from types import ModuleType
 from typing import Any, TypeVar
 
@@ -12,8 +11,6 @@ from backpass.contract.arrays import Array, is_array, namespace
 from backpass.contract.shapes import axis_length, kind, parse
 from backpass.contract.stems import nearest, no_such
 from backpass.contract.wanted import Wanted
-from backpass.models.layers.kernel import gradients_of
-from backpass.models.layers.recomputed import Segment
 
 Shapes = dict[str, tuple[int, ...]]
 Names = tuple[str, ...]  # of the wanted gradients of a part
@@ -39,11 +36,6 @@ def check_config(config: object, expected: type) -> None:
     if not isinstance(config, expected):
         name = f"{expected.__module__}.{expected.__name__}"
         raise TypeError(f"config: expected a {name}; got {type(config).__name__}")
-
-
-def names_in_layer(layer: ModuleType, prefix: str) -> dict[str, str]:
-    """Return the name of each parameter of a layer, by the layer's argument."""
-    return {argument: prefix + name for argument, name in layer.NAMES.items()}
 
 
 def shapes_in_layer(layer: ModuleType, lengths: Mapping[str, int]) -> Shapes:
@@ -187,23 +179,6 @@ def wanted_in_parts(
         found.append(("x", *trained) if x else tuple(trained))
         x = bool(found[-1])
     return found
-
-
-def runs(
-    wanted: Wanted, layers: Any, of_layers: Iterable[Any]
-) -> list[tuple[Any, Any]]:
-    """Return how many layers follow each other that want the same, and what they want:
-    None if everything is wanted, when ``layers`` may be a symbol."""
-    if wanted is None:
-        return [(layers, None)]
-    return [(len([*run]), names) for names, run in groupby(of_layers)]
-
-
-def through(part: ModuleType, dy: Array | None, saved: Any) -> tuple[Any, ...]:
-    """Return what the backward of a part returns. A gradient that was not wanted in its
-    forward is None."""
-    saved = saved.pop() if isinstance(saved, Segment) else saved
-    return gradients_of(part, dy, saved, saved.wanted)
 
 
 def check_unused(parts: Collection[Any], expected: int) -> None:

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import partial
+from types import ModuleType
 from typing import Any, NamedTuple
 
 from backpass.contract.arrays import Array
@@ -30,34 +30,28 @@ from backpass.contract.shapes import (
 )
 from backpass.contract.values import check_bool, check_eps
 from backpass.contract.wanted import Wanted
-from backpass.models._hugging_face import check_numbers
+from backpass.models import stacks
+from backpass.models._hugging_face import check_divides, check_numbers
 from backpass.models._parameters import (
-    Names,
     Shapes,
     check_config,
     check_unused,
     chosen,
     chosen_own,
-    names_in_layer,
     read,
-    runs,
-    shapes_in_layer,
-    through,
-    wanted_in_parts,
 )
 from backpass.models.layers import encoder_layer
-from backpass.models.layers.calls import Part, call
-from backpass.models.layers.kernel import implementation
-from backpass.models.layers.recomputed import Recompute, divided, stacked
+from backpass.models.layers.calls import Part
+from backpass.models.layers.recomputed import Recompute
+from backpass.models.stacks import Stack, piece
 from backpass.ops import layer_norm
 
 SHAPES = "norm1[h], x[*, s>0, h] -> y[*, s, h]"
-NORM = {"w": "norm.weight", "b": "norm.bias"}
 
 
 @dataclass(frozen=True)
 class Config:
-    """The sizes of an encoder, and where its norms stand.
+    """The sizes of an encoder, and where its norms are.
 
     Raises ValueError if a size is not an integer of at least 1 or ``heads`` does not
     divide ``width``; TypeError if a flag is not a bool.
@@ -75,20 +69,36 @@ class Config:
         check_numbers(self, "width", "layers", "heads", "feed_forward")
         check_eps(self.eps)
         check_bool(norm_first=self.norm_first, final_norm=self.final_norm)
-        if self.width % self.heads:
-            raise ValueError(
-                f"heads: expected a divisor of width = {self.width}; got {self.heads}"
-            )
+        check_divides(self, "heads", "width")
+
+
+def stack(c: Config, *, flash: bool = True) -> Stack:
+    """Return the layers, and a layer norm if there is a last one."""
+    return stack_of(encoder_layer, c, c.layers, flash, final_norm=c.final_norm)
+
+
+def stack_of(
+    layer: ModuleType,
+    c: Any,
+    number: int,
+    flash: bool,
+    *,
+    prefix: str = "",
+    final_norm: bool = True,
+) -> Stack:
+    """Return a number of layers of an encoder or a decoder, and the last norm."""
+    h, eps = c.width, {"eps": c.eps}
+    lengths = {"h": h, "p": 3 * h, "f": c.feed_forward}
+    options = {"heads": c.heads, "norm_first": c.norm_first, "flash": flash, **eps}
+    names = [f"{prefix}layers.{i}" for i in range(number)]
+    layers = [piece(name, layer, lengths, options) for name in names]
+    norm = piece(f"{prefix}norm", layer_norm, {"n": h}, eps)
+    return Stack((), layers, [norm] if final_norm else ())
 
 
 def parameter_shapes(config: Config) -> Shapes:
     """Return the shape of each parameter, by its name."""
-    c, h = config, config.width
-    in_layer = shapes_in_layer(encoder_layer, {"h": h, "p": 3 * h, "f": c.feed_forward})
-    shapes: Shapes = {}
-    for layer in _layers(c):
-        shapes |= {layer[argument]: shape for argument, shape in in_layer.items()}
-    return shapes | dict.fromkeys(NORM.values(), (h,)) if c.final_norm else shapes
+    return stack(stacks.complete(config, Config)).shapes
 
 
 class Saved(NamedTuple):
@@ -117,7 +127,7 @@ def forward(
 
     ``flash`` is an option of ``transformer_attention``. ``kernels`` is
     ``backpass.kernels``, to run its kernels where there are any. ``recompute`` is that
-    of ``gpt2.forward``. ``wanted`` names the parameters to train.
+    of ``language_model.forward``. ``wanted`` names the parameters to train.
 
     Raises ValueError for parameters that do not fit the configuration, naming all of
     them, and for a shape of ``x`` that does not fit; TypeError if ``parameters`` is not
@@ -125,31 +135,13 @@ def forward(
     differs from the parameters'.
     """
     check_config(config, Config)
-    c, layers = config, _layers(config)
-    w, given = read(parameters, parameter_shapes(c), prefix="", tied_to=None)
+    own = stack(config, flash=flash)
+    w, given = read(parameters, own.shapes, prefix="", tied_to=None)
     wanted = chosen(wanted, given, None)
-    check_inputs(SHAPES, norm1=w[layers[0]["norm_1_w"]], x=x)
-    *of_layers, of_norm = wanted_in_parts([*layers, NORM], wanted, x=True)
-    parts: list[Any] = [None] * (len(layers) + c.final_norm)
-
-    every, in_layers = divided(recompute, kernels)
-    options: dict[str, Any] = {"heads": c.heads, "norm_first": c.norm_first}
-    options |= {"eps": c.eps, "flash": flash, "kernels": in_layers}
-    forwards = [
-        partial(
-            encoder_layer.forward,
-            **{argument: w[name] for argument, name in layer.items()},
-            **options,
-            wanted=of_layers[i],
-        )
-        for i, layer in enumerate(layers)
-    ]
-    x, parts[: len(layers)] = stacked(forwards, x, every)
-    if c.final_norm:
-        scale, shift = w[NORM["w"]], w[NORM["b"]]
-        norm = implementation(layer_norm, kernels)
-        x, parts[-1] = norm.forward(x, scale, shift, eps=c.eps, wanted=of_norm)
-    return x, Saved(parts, c, given, wanted, tuple(x.shape), kind(x))
+    check_inputs(SHAPES, norm1=w[own.layers[0].names["norm_1_w"]], x=x)
+    of_parts = stacks.wanted_in(own.pieces, wanted)
+    y, parts = stacks.forward(own, x, w, of_parts, kernels=kernels, recompute=recompute)
+    return y, Saved(parts, config, given, wanted, tuple(y.shape), kind(y))
 
 
 def backward(dy: Array, saved: Saved) -> tuple[Array, dict[str, Array]]:
@@ -160,23 +152,15 @@ def backward(dy: Array, saved: Saved) -> tuple[Array, dict[str, Array]]:
     backward has already run.
     """
     parts, c, given, wanted, shape, like = check_saved(saved, Saved)
-    layers = _layers(c)
-    check_unused(parts, len(layers) + c.final_norm)
+    pieces = stack(c).pieces
+    check_unused(parts, len(pieces))
     check_cotangent(dy, shape, like)
     d: dict[str, Any] = {}
 
     dx = dy
-    if c.final_norm:
-        dx, d[NORM["w"]], d[NORM["b"]] = through(layer_norm, dx, parts.pop())
-    for layer in reversed(layers):
-        dx, *dw = through(encoder_layer, dx, parts.pop())
-        d |= zip(layer.values(), dw, strict=True)
+    for each in reversed(pieces):
+        dx = stacks.backward(each, dx, parts.pop(), d)
     return dx, {name: d[own] for own, name in given.items() if own in wanted}
-
-
-def _layers(c: Config) -> list[dict[str, str]]:
-    """Return the name of each parameter of each layer, by the layer's argument."""
-    return [names_in_layer(encoder_layer, f"layers.{i}.") for i in range(c.layers)]
 
 
 def calls(
@@ -190,17 +174,10 @@ def calls(
     """Return the operations that ``forward`` and ``backward`` call, with the lengths in
     them, for ``batch`` sequences of ``sequence`` rows. If all gradients are wanted,
     sizes may be symbols."""
-    c, h = config, config.width
-    of_parts: list[Names] = [("x", "w", "b")]
+    (c, repeats), own = stacks.counted(config, Config), None
+    layers = stack(c, flash=flash)
     if wanted is not None:
-        own = chosen_own(wanted, parameter_shapes(c))
-        of_parts = wanted_in_parts([*_layers(c), NORM], own, x=True)
-    *of_layers, of_norm = of_parts
-    sizes = {"m": batch, "s": sequence, "h": h, "f": c.feed_forward, "heads": c.heads}
-    options = {"norm_first": c.norm_first, "flash": flash}
-    layers = [
-        Part("layer", repeats, encoder_layer.calls(**sizes, **options, wanted=of_layer))
-        for repeats, of_layer in runs(wanted, c.layers, of_layers)
-    ]
-    norm = call("last norm", layer_norm, of_norm, m=batch * sequence, n=h)
-    return [*layers, *([Part("last norm", 1, (norm,))] if c.final_norm else [])]
+        own = chosen_own(wanted, layers.shapes)
+    of_parts = stacks.wanted_in(layers.pieces, own)
+    rows = batch * sequence
+    return stacks.calls(layers, of_parts, rows, repeats, m=batch, s=sequence)

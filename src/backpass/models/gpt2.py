@@ -11,50 +11,25 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
-from backpass.contract.arrays import Array, namespace
-from backpass.contract.shapes import check_inputs, check_saved
+from backpass.contract.arrays import Array
 from backpass.contract.values import (
     check_bool,
     check_eps,
-    check_loss_scale,
     check_natural,
     check_probability,
 )
 from backpass.contract.wanted import Wanted
-from backpass.models import _hugging_face
-from backpass.models._calls import token_embedding
+from backpass.models import _hugging_face, language_model
 from backpass.models._hugging_face import Accepted
-from backpass.models._parameters import (
-    HEAD,
-    Names,
-    Shapes,
-    check_config,
-    check_unused,
-    chosen,
-    chosen_own,
-    names_in_layer,
-    preset_in,
-    read,
-    runs,
-    shapes_in_layer,
-    through,
-    wanted_in_parts,
-)
-from backpass.models.layers import check_no_dropout, gpt2_layer, output_head, seed_of
-from backpass.models.layers.calls import Part, call
-from backpass.models.layers.kernel import (
-    implementation,
-    scheme_for,
-    shapes_for,
-    unwrapped,
-)
-from backpass.models.layers.recomputed import Recompute, divided, stacked
-from backpass.ops import dropout, embedding, layer_norm, position_embedding
+from backpass.models._parameters import Names, preset_in
+from backpass.models.language_model import Family, Saved
+from backpass.models.layers import check_no_dropout, gpt2_layer, seed_of
+from backpass.models.layers.calls import Call, Part, call
+from backpass.models.stacks import Stack, piece
+from backpass.ops import dropout, layer_norm, position_embedding
 
-SHAPES = "tokens[*, s>0]:int, targets[*, s]:int, table[V>0, h] -> loss[]"
 PREFIX = "transformer."
 TABLE, POSITIONS = "wte.weight", "wpe.weight"
 NORM = {"w": "ln_f.weight", "b": "ln_f.bias"}
@@ -87,10 +62,7 @@ class Config:
         check_eps(self.eps)
         check_bool(tied=self.tied)
         check_probability(**{name: getattr(self, name) for name in RATES.values()})
-        if self.width % self.heads:
-            raise ValueError(
-                f"heads: expected a divisor of width = {self.width}; got {self.heads}"
-            )
+        _hugging_face.check_divides(self, "heads", "width")
 
     @classmethod
     def preset(cls, name: str) -> Config:
@@ -148,163 +120,24 @@ PRESETS = {
 }
 
 
-def parameter_shapes(config: Config) -> Shapes:
-    """Return the shape of each parameter, by its name without the prefix."""
-    c, h = config, config.width
-    shapes: Shapes = {TABLE: (c.vocabulary, h), POSITIONS: (c.positions, h)}
+def stack(
+    c: Config, *, flash: bool = True, masks: Sequence[int] | None = None
+) -> Stack:
+    """Return learned positions and dropout, the layers, and a layer norm. ``masks`` are
+    those of ``forward``."""
+    h, (rates, (of_rows, *seeds)) = c.width, _dropout(c, masks, flash)
+    rows = {"p": c.embedding_dropout, "seed": of_rows, "training": masks is not None}
     lengths = {"h": h, "q": h, "p": 3 * h, "f": c.feed_forward}
-    in_layer = shapes_in_layer(gpt2_layer, lengths)
-    for layer in layer_names(c):
-        shapes |= {layer[argument]: shape for argument, shape in in_layer.items()}
-    shapes |= dict.fromkeys(NORM.values(), (h,))
-    return shapes if c.tied else {**shapes, HEAD: (c.vocabulary, h)}
-
-
-class Saved(NamedTuple):
-    """What each part saved, in the order of the forward. ``backward`` empties the
-    list."""
-
-    parts: list[Any]
-    loss: Array
-    config: Config
-    given: dict[str, str]  # the names that the parameters were given under
-    wanted: frozenset[str]
-
-
-def forward(
-    parameters: Mapping[str, Array],
-    tokens: Array,
-    targets: Array,
-    *,
-    config: Config,
-    flash: bool = True,
-    chunked: bool = True,
-    masks: Sequence[int] | None = None,
-    kernels: Any = None,
-    recompute: Recompute = None,
-    wanted: Wanted = None,
-) -> tuple[Array, Saved]:
-    """Return the mean cross-entropy ``loss[]`` of the targets ``[*, s]``, which stand
-    beside the tokens ``[*, s]``; −100 is ignored. In half precision it is float32.
-
-    ``flash`` and ``chunked`` are options of ``gpt2_attention`` and ``output_head``.
-    ``masks`` are the integers that determine the masks of dropout, such as a seed, the
-    number of the step, and that of the micro-batch: each mask is drawn from them, its
-    layer, and its place. None is for evaluation: nothing is dropped. ``kernels`` is
-    ``backpass.kernels``, to run its kernels where there are any. ``recompute`` chooses
-    what the backward runs again instead of saving it: an integer k, for k layers at a
-    time, or names among "attention", "feed_forward", and "norms". ``wanted`` names the
-    parameters to train.
-
-    Raises ValueError for parameters that do not fit the configuration, naming all of
-    them; for shapes that do not fit, for more tokens than positions, and if weights of
-    attention are to be dropped with ``flash``. Raises TypeError if ``parameters`` is
-    not a mapping, ``tokens`` or ``targets`` is not an integer array, or libraries or
-    devices differ; IndexError for a token or a target outside the vocabulary.
-    """
-    check_config(config, Config)
-    c, tied_to = config, TABLE if config.tied else None
-    shapes = shapes_for(kernels, parameter_shapes(c))
-    w, given = read(parameters, shapes, prefix=PREFIX, tied_to=tied_to)
-    wanted = chosen(wanted, given, tied_to)
-    check_inputs(SHAPES, tokens=tokens, targets=targets, table=w[TABLE])
-    if tokens.shape[-1] > c.positions:
-        raise ValueError(
-            f"tokens: expected at most {c.positions} in a sequence, the number of "
-            f"positions; got {tokens.shape[-1]}"
-        )
-    layers, head = layer_names(c), tied_to or HEAD
-    of_positions, *of_layers, of_norm, of_head = _wanted_in_parts(c, wanted)
-    parts: list[Any] = [None] * (len(layers) + 5)
-    rates, (of_rows, *seeds) = _dropout(c, masks, flash)
-    every, in_layers = divided(recompute, kernels)
-
-    options: dict[str, Any] = {"heads": c.heads, "eps": c.eps, **rates}
-    options |= {"flash": flash, "kernels": in_layers}
-    x, parts[0] = scheme_for(embedding, kernels).forward(tokens, w[TABLE])
-    added = scheme_for(position_embedding, kernels)
-    x, parts[1] = added.forward(x, w[POSITIONS], wanted=of_positions)
-    x, parts[2] = scheme_for(dropout, kernels).forward(
-        x, p=c.embedding_dropout, seed=of_rows, training=masks is not None
+    options = {"heads": c.heads, "eps": c.eps, "flash": flash, **rates}
+    before = (
+        piece("wpe", position_embedding, {"s": c.positions, "r": 0, "h": h}, {}),
+        piece("drop", dropout, {}, rows),
     )
-    forwards = [
-        partial(
-            gpt2_layer.forward,
-            **{argument: w[name] for argument, name in layer.items()},
-            **options,
-            seed=seeds[i],
-            wanted=of_layers[i],
-        )
-        for i, layer in enumerate(layers)
+    layers = [
+        piece(f"h.{i}", gpt2_layer, lengths, {**options, "seed": seed})
+        for i, seed in enumerate(seeds)
     ]
-    x, parts[3:-2] = stacked(forwards, x, every)
-    scale, shift = w[NORM["w"]], w[NORM["b"]]
-    norm = implementation(layer_norm, kernels)
-    x, parts[-2] = norm.forward(x, scale, shift, eps=c.eps, wanted=of_norm)
-    loss, parts[-1] = scheme_for(output_head, kernels).forward(
-        x,
-        w[head],
-        targets,
-        chunked=chunked,
-        wide=True,
-        kernels=kernels,
-        wanted=of_head,
-    )
-    return loss, Saved(parts, loss, c, given, wanted)
-
-
-def backward(saved: Saved, *, scale: float = 1) -> dict[str, Array]:
-    """Return the gradient of the loss with respect to each parameter that was wanted,
-    by the name under which it was given. Frees what forward saved.
-
-    ``scale`` multiplies the loss, and so every gradient: ``backpass.training.scaling``
-    says when float16 needs it.
-
-    Raises TypeError unless ``saved`` is what forward returned second and ``scale`` a
-    real number; ValueError if backward has already run, or for a ``scale`` that is not
-    above 0 and finite.
-    """
-    parts, loss, c, given, wanted = check_saved(saved, Saved)
-    check_loss_scale(scale)
-    layers = layer_names(c)
-    check_unused(parts, len(layers) + 5)
-    d: dict[str, Any] = {}
-
-    dloss = namespace(loss).full_like(loss, scale)
-    head, saved_head = unwrapped(output_head, parts.pop())
-    dx, dhead = head.backward_once(dloss, saved_head)
-    del saved_head
-    dx, d[NORM["w"]], d[NORM["b"]] = through(layer_norm, dx, parts.pop())
-    for layer in reversed(layers):
-        dx, *dw = through(gpt2_layer, dx, parts.pop())
-        d |= zip(layer.values(), dw, strict=True)
-    dropped = parts.pop()
-    dx = None if dx is None else dropout.backward(dx, dropped)
-    dx, d[POSITIONS] = through(position_embedding, dx, parts.pop())
-    table, tokens = unwrapped(embedding, parts.pop())
-
-    # In the forward pass a tied table was read twice, by the tokens and by the output
-    # head; so now both gradients are added.
-    if c.tied and TABLE in wanted:
-        d[TABLE] = table.backward_onto(dhead, dx, tokens)
-    elif TABLE in wanted:
-        d[TABLE] = table.backward(dx, tokens)
-    if not c.tied:
-        d[HEAD] = dhead
-    return {name: d[own] for own, name in given.items() if own in wanted}
-
-
-def layer_names(c: Config) -> list[dict[str, str]]:
-    """Return the name of each parameter of each layer, by the layer's argument."""
-    return [names_in_layer(gpt2_layer, f"h.{i}.") for i in range(c.layers)]
-
-
-def _wanted_in_parts(c: Config, wanted: frozenset[str]) -> list[tuple[str, ...]]:
-    """Return the wanted gradients of the positions, of each layer, of the last norm,
-    and of the head."""
-    head = {"w": TABLE if c.tied else HEAD}
-    names = [{"w": POSITIONS}, *layer_names(c), NORM, head]
-    return wanted_in_parts(names, wanted, x=TABLE in wanted)
+    return Stack(before, layers, [piece("ln_f", layer_norm, {"n": h}, {"eps": c.eps})])
 
 
 def _dropout(
@@ -321,11 +154,39 @@ def _dropout(
         )
     check_natural(**{f"masks[{i}]": number for i, number in enumerate(masks)})
     check_no_dropout(flash, attention_dropout=c.attention_dropout)
-    rates = {
-        "attention_dropout": c.attention_dropout,
-        "residual_dropout": c.residual_dropout,
-    }
+    names = ("attention_dropout", "residual_dropout")
+    rates = {name: getattr(c, name) for name in names}
     return rates, [seed_of(*masks, i) for i in range(1 + c.layers)]
+
+
+FAMILY = Family(Config, PREFIX, TABLE, stack)
+parameter_shapes, layer_names = FAMILY.parameter_shapes, FAMILY.layer_names
+part_names = FAMILY.part_names
+
+
+def forward(
+    parameters: Mapping[str, Array],
+    tokens: Array,
+    targets: Array,
+    *,
+    config: Config,
+    masks: Sequence[int] | None = None,
+    **options: Any,
+) -> tuple[Array, Saved]:
+    """Return what ``language_model.forward`` returns, which describes the ``options``.
+
+    ``masks`` are the integers that determine the masks of dropout, such as a seed, the
+    number of the step, and that of the micro-batch: each mask is drawn from them, its
+    layer, and its place. None is for evaluation: nothing is dropped. Raises ValueError
+    if weights of attention are to be dropped with ``flash``.
+    """
+    options |= {"config": config, "masks": masks}
+    return language_model.forward(FAMILY, parameters, tokens, targets, **options)
+
+
+def backward(saved: Saved, *, scale: float = 1) -> dict[str, Array]:
+    """Return what ``language_model.backward`` returns."""
+    return language_model.backward(FAMILY, saved, scale=scale)
 
 
 def calls(
@@ -339,61 +200,29 @@ def calls(
     distinct: Any = 0,
     wanted: Wanted = None,
 ) -> list[Part]:
-    """Return the operations that ``forward`` and ``backward`` call, with the lengths in
-    them, for ``batch`` sequences of ``sequence`` tokens.
+    """Return what ``language_model.calls`` returns, which describes the options.
 
-    ``masks`` says whether there is dropout. ``distinct`` is the number of distinct
-    tokens: the first gradient of a row of the table is not added to anything, unless
-    the table is the head too. 0 counts an addition for each token. If all gradients are
-    wanted, sizes may be symbols. The other options are those of ``forward``.
-
-    Raises TypeError or ValueError for a ``distinct`` that is not possible, and
-    ValueError if weights of attention are to be dropped with ``flash``.
+    ``masks`` says whether there is dropout. Raises ValueError if weights of attention
+    are to be dropped with ``flash``.
     """
-    c, h, m = config, config.width, batch * sequence
-    own = frozenset({TABLE})
-    of_parts: list[Names] = [("x", "w"), ("x", "w", "b"), ("x", "w")]
-    if wanted is not None:
-        own = chosen_own(wanted, parameter_shapes(c), TABLE if c.tied else None)
-        of_parts = _wanted_in_parts(c, own)
-    of_positions, *of_layers, of_norm, of_head = of_parts
-    rates = dict.fromkeys(("attention_dropout", "residual_dropout"), 0.0)
     check_bool(masks=masks)
-    if masks:
-        rates = {name: getattr(c, name) for name in rates}
-        check_no_dropout(flash, attention_dropout=c.attention_dropout)
-    p = c.embedding_dropout if masks else 0.0
+    c, h, p = config, config.width, config.embedding_dropout if masks else 0.0
     added = {"m": batch, "s": sequence, "r": c.positions - sequence, "h": h}
-    sizes = {"m": batch, "s": sequence, "h": h, "q": h, "f": c.feed_forward}
-    sizes["heads"] = c.heads
-    layers = [
-        Part(
-            "layer",
-            repeats,
-            gpt2_layer.calls(**sizes, flash=flash, **rates, wanted=of_layer),
+    dropped = {"m": batch * sequence * h, "p": p}
+
+    def before(of_positions: Names, of_rows: Names) -> tuple[Call, ...]:
+        return (
+            call("position embedding", position_embedding, of_positions, **added),
+            call("dropout", dropout, of_rows, **dropped),
         )
-        for repeats, of_layer in runs(wanted, c.layers, of_layers)
-    ]
-    embedded = (
-        token_embedding(c, m, distinct, TABLE in own),
-        call("position embedding", position_embedding, of_positions, **added),
-        call("dropout", dropout, of_positions, m=m * h, p=p),
-    )
-    headed = output_head.calls(m, h, c.vocabulary, chunked, of_head)
-    return [
-        Part("embedding", 1, embedded),
-        *layers,
-        Part("last norm", 1, (call("last norm", layer_norm, of_norm, m=m, n=h),)),
-        Part("output head", 1, headed),
-    ]
 
-
-def part_names(config: Config) -> list[str]:
-    """Return the name of each part, in the order of the forward and of ``Saved.parts``.
-    It is the name of Hugging Face's module, with which the names of the part's
-    parameters begin."""
-    layers = [f"h.{i}" for i in range(config.layers)]
-    return ["wte", "wpe", "drop", *layers, "ln_f", "lm_head"]
+    options: dict[str, Any] = {
+        "flash": flash,
+        "masks": (0,) if masks else None,
+        "chunked": chunked,
+    }
+    options |= {"distinct": distinct, "wanted": wanted, "before": before}
+    return language_model.calls(FAMILY, config, batch, sequence, **options)
 
 
 def to_hugging_face(config: Config) -> dict[str, Any]:

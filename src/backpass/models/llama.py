@@ -14,45 +14,22 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import partial
 from numbers import Real
-from typing import Any, NamedTuple
+from typing import Any
 
-from backpass.contract.arrays import Array, namespace
-from backpass.contract.shapes import check_inputs, check_saved
-from backpass.contract.values import check_bool, check_eps, check_loss_scale
+from backpass.contract.arrays import Array
+from backpass.contract.values import check_bool, check_eps
 from backpass.contract.wanted import Wanted
-from backpass.models import _hugging_face
-from backpass.models._calls import token_embedding
+from backpass.models import _hugging_face, language_model
 from backpass.models._hugging_face import Accepted
-from backpass.models._parameters import (
-    HEAD,
-    Names,
-    Shapes,
-    check_config,
-    check_unused,
-    chosen,
-    chosen_own,
-    names_in_layer,
-    preset_in,
-    read,
-    runs,
-    shapes_in_layer,
-    through,
-    wanted_in_parts,
-)
-from backpass.models.layers import llama_layer, output_head
-from backpass.models.layers.calls import Part, call, quotient
-from backpass.models.layers.kernel import (
-    implementation,
-    scheme_for,
-    shapes_for,
-    unwrapped,
-)
-from backpass.models.layers.recomputed import Recompute, divided, stacked
-from backpass.ops import embedding, rms_norm, rope
+from backpass.models._parameters import preset_in
+from backpass.models.language_model import Family, Saved
+from backpass.models.layers import llama_layer
+from backpass.models.layers.calls import Part, quotient
+from backpass.models.layers.kernel import scheme_for
+from backpass.models.stacks import Stack, piece
+from backpass.ops import rms_norm, rope
 
-SHAPES = "tokens[*, s>0]:int, targets[*, s]:int, table[V>0, h] -> loss[]"
 PREFIX = "model."
 TABLE, NORM = "embed_tokens.weight", "norm.weight"
 
@@ -84,11 +61,7 @@ class Config:
         check_eps(self.eps)
         flags = ("tied", "biases", "query_key_norm")
         check_bool(**{name: getattr(self, name) for name in flags})
-        if self.heads % self.key_heads:
-            raise ValueError(
-                f"key_heads: expected a divisor of heads = {self.heads}; "
-                f"got {self.key_heads}"
-            )
+        _hugging_face.check_divides(self, "key_heads", "heads")
         if self.head_width % 2:
             raise ValueError(
                 f"head_width: expected an even number; got {self.head_width}"
@@ -217,152 +190,48 @@ def _different(kinds: Any) -> Any:
     return [kind for i, kind in enumerate(kinds) if kind not in kinds[:i]]
 
 
-def parameter_shapes(config: Config) -> Shapes:
-    """Return the shape of each parameter, by its name without the prefix."""
-    c, h = config, config.width
-    q, p = c.heads * c.head_width, c.key_heads * c.head_width
-    lengths = {"h": h, "q": q, "p": p, "k": c.head_width // 2, "f": c.feed_forward}
-    in_layer = shapes_in_layer(llama_layer, lengths)
-    shapes: Shapes = {TABLE: (c.vocabulary, h)}
-    for layer in layer_names(c):
-        shapes |= {name: in_layer[argument] for argument, name in layer.items()}
-    shapes |= {NORM: (h,)}
-    return shapes if c.tied else {**shapes, HEAD: (c.vocabulary, h)}
+def stack(c: Config, *, flash: bool = True) -> Stack:
+    """Return the layers, and an RMS norm."""
+    h, q, p = c.width, c.heads * c.head_width, c.key_heads * c.head_width
+    lengths = {
+        "h": h,
+        "q": q,
+        "p": p,
+        "k": quotient(c.head_width, 2),
+        "f": c.feed_forward,
+    }
+    biases, norms = ("b_q", "b_k", "b_v"), ("norm_q_w", "norm_k_w")
+    absent = (*(() if c.biases else biases), *(() if c.query_key_norm else norms))
+    eps = {"eps": c.eps}
+    layers = [
+        piece(f"layers.{i}", llama_layer, lengths, {**eps, "flash": flash}, absent)
+        for i in range(c.layers)
+    ]
+    return Stack((), layers, [piece("norm", rms_norm, {"n": h}, eps)])
 
 
-class Saved(NamedTuple):
-    """What each part saved, in the order of the forward. ``backward`` empties the
-    list."""
+def angles(c: Config, x: Array, kernels: Any) -> dict[str, Array]:
+    """Return RoPE's tables for the rows ``x[*, s, h]``, which all layers share."""
+    tables = scheme_for(rope, kernels).tables
+    cos, sin = tables(x.shape[-2], c.head_width, base=c.base, like=x)
+    return {"cos": cos, "sin": sin}
 
-    parts: list[Any]
-    loss: Array
-    config: Config
-    given: dict[str, str]  # the names that the parameters were given under
-    wanted: frozenset[str]
+
+FAMILY = Family(Config, PREFIX, TABLE, stack, angles)
+parameter_shapes, layer_names = FAMILY.parameter_shapes, FAMILY.layer_names
+part_names = FAMILY.part_names
 
 
 def forward(
-    parameters: Mapping[str, Array],
-    tokens: Array,
-    targets: Array,
-    *,
-    config: Config,
-    flash: bool = True,
-    chunked: bool = True,
-    kernels: Any = None,
-    recompute: Recompute = None,
-    wanted: Wanted = None,
+    parameters: Mapping[str, Array], tokens: Array, targets: Array, **options: Any
 ) -> tuple[Array, Saved]:
-    """Return the mean cross-entropy ``loss[]`` of the targets ``[*, s]``, which stand
-    beside the tokens ``[*, s]``; −100 is ignored. In half precision it is float32.
-
-    ``flash`` and ``chunked`` are options of ``llama_attention`` and ``output_head``.
-    ``kernels`` is ``backpass.kernels``, to run its kernels where there are any, or the
-    ranks of ``backpass.parallel``.
-    ``recompute`` is that of ``gpt2.forward``. ``wanted`` names the parameters to train.
-
-    Raises ValueError for parameters that do not fit the configuration, naming all of
-    them, and for shapes that do not fit; TypeError if ``parameters`` is not a mapping,
-    ``tokens`` or ``targets`` is not an integer array, or libraries or devices differ;
-    IndexError for a token or a target outside the vocabulary.
-    """
-    check_config(config, Config)
-    c, tied_to = config, TABLE if config.tied else None
-    shapes = shapes_for(kernels, parameter_shapes(c))
-    w, given = read(parameters, shapes, prefix=PREFIX, tied_to=tied_to)
-    wanted = chosen(wanted, given, tied_to)
-    check_inputs(SHAPES, tokens=tokens, targets=targets, table=w[TABLE])
-    layers, head = layer_names(c), tied_to or HEAD
-    *of_layers, of_norm, of_head = _wanted_in_parts(c, wanted)
-    parts: list[Any] = [None] * (len(layers) + 3)
-
-    every, in_layers = divided(recompute, kernels)
-
-    options: dict[str, Any] = {"eps": c.eps, "flash": flash, "kernels": in_layers}
-    x, parts[0] = scheme_for(embedding, kernels).forward(tokens, w[TABLE])
-    tables = scheme_for(rope, kernels).tables
-    cos, sin = tables(x.shape[-2], c.head_width, base=c.base, like=x)
-    options |= {"cos": cos, "sin": sin}
-    forwards = [
-        partial(
-            llama_layer.forward,
-            **{argument: w[name] for argument, name in layer.items()},
-            **options,
-            wanted=of_layers[i],
-        )
-        for i, layer in enumerate(layers)
-    ]
-    x, parts[1:-2] = stacked(forwards, x, every)
-    norm = implementation(rms_norm, kernels)
-    x, parts[-2] = norm.forward(x, w[NORM], eps=c.eps, wanted=of_norm)
-    loss, parts[-1] = scheme_for(output_head, kernels).forward(
-        x,
-        w[head],
-        targets,
-        chunked=chunked,
-        wide=True,
-        kernels=kernels,
-        wanted=of_head,
-    )
-    return loss, Saved(parts, loss, c, given, wanted)
+    """Return what ``language_model.forward`` returns, which describes the options."""
+    return language_model.forward(FAMILY, parameters, tokens, targets, **options)
 
 
 def backward(saved: Saved, *, scale: float = 1) -> dict[str, Array]:
-    """Return the gradient of the loss with respect to each parameter that was wanted,
-    by the name under which it was given. Frees what forward saved.
-
-    ``scale`` multiplies the loss, and so every gradient: ``backpass.training.scaling``
-    says when float16 needs it.
-
-    Raises TypeError unless ``saved`` is what forward returned second and ``scale`` a
-    real number; ValueError if backward has already run, or for a ``scale`` that is not
-    above 0 and finite.
-    """
-    parts, loss, c, given, wanted = check_saved(saved, Saved)
-    check_loss_scale(scale)
-    layers = layer_names(c)
-    check_unused(parts, len(layers) + 3)
-    d: dict[str, Any] = {}
-
-    dloss = namespace(loss).full_like(loss, scale)
-    head, saved_head = unwrapped(output_head, parts.pop())
-    dx, dhead = head.backward_once(dloss, saved_head)
-    del saved_head
-    dx, d[NORM] = through(rms_norm, dx, parts.pop())
-    for layer in reversed(layers):
-        dx, *dw = through(llama_layer, dx, parts.pop())
-        by_argument = dict(zip(llama_layer.PARAMETERS, dw, strict=True))
-        d |= {name: by_argument[argument] for argument, name in layer.items()}
-    table, tokens = unwrapped(embedding, parts.pop())
-
-    # In the forward pass a tied table was read twice, by the tokens and by the output
-    # head; so now both gradients are added.
-    if c.tied and TABLE in wanted:
-        d[TABLE] = table.backward_onto(dhead, dx, tokens)
-    elif TABLE in wanted:
-        d[TABLE] = table.backward(dx, tokens)
-    if not c.tied:
-        d[HEAD] = dhead
-    return {name: d[own] for own, name in given.items() if own in wanted}
-
-
-def layer_names(c: Config) -> list[dict[str, str]]:
-    """Return the name of each parameter of each layer, by the layer's argument."""
-    biases, norms = ("b_q", "b_k", "b_v"), ("norm_q_w", "norm_k_w")
-    absent = (*(() if c.biases else biases), *(() if c.query_key_norm else norms))
-    layers = [names_in_layer(llama_layer, f"layers.{i}.") for i in range(c.layers)]
-    return [
-        {argument: name for argument, name in layer.items() if argument not in absent}
-        for layer in layers
-    ]
-
-
-def _wanted_in_parts(c: Config, wanted: frozenset[str]) -> list[tuple[str, ...]]:
-    """Return the wanted gradients of each layer, of the last norm, and of the head."""
-    head = {"w": TABLE if c.tied else HEAD}
-    return wanted_in_parts(
-        [*layer_names(c), {"w": NORM}, head], wanted, x=TABLE in wanted
-    )
+    """Return what ``language_model.backward`` returns."""
+    return language_model.backward(FAMILY, saved, scale=scale)
 
 
 def calls(
@@ -375,43 +244,10 @@ def calls(
     distinct: Any = 0,
     wanted: Wanted = None,
 ) -> list[Part]:
-    """Return the operations that ``forward`` and ``backward`` call, with the lengths in
-    them, for ``batch`` sequences of ``sequence`` tokens. The options are those of
-    ``gpt2.calls``."""
-    c, h, m, d = config, config.width, batch * sequence, config.head_width
-    own = frozenset({TABLE})
-    of_parts: list[Names] = [("x", "w"), ("x", "w")]
-    if wanted is not None:
-        own = chosen_own(wanted, parameter_shapes(c), TABLE if c.tied else None)
-        of_parts = _wanted_in_parts(c, own)
-    *of_layers, of_norm, of_head = of_parts
-    sizes = {"m": batch, "s": sequence, "h": h, "k": quotient(d, 2)}
-    sizes |= {"q": c.heads * d, "p": c.key_heads * d, "f": c.feed_forward}
-    given = dict.fromkeys(("has_b_q", "has_b_k", "has_b_v"), c.biases)
-    given |= dict.fromkeys(("has_norm_q_w", "has_norm_k_w"), c.query_key_norm)
-    layers = [
-        Part(
-            "layer",
-            repeats,
-            llama_layer.calls(**sizes, **given, flash=flash, wanted=of_layer),
-        )
-        for repeats, of_layer in runs(wanted, c.layers, of_layers)
-    ]
-    headed = output_head.calls(m, h, c.vocabulary, chunked, of_head)
-    return [
-        Part("embedding", 1, (token_embedding(c, m, distinct, TABLE in own),)),
-        *layers,
-        Part("last norm", 1, (call("last norm", rms_norm, of_norm, m=m, n=h),)),
-        Part("output head", 1, headed),
-    ]
-
-
-def part_names(config: Config) -> list[str]:
-    """Return the name of each part, in the order of the forward and of ``Saved.parts``.
-    It is the name of Hugging Face's module, with which the names of the part's
-    parameters begin."""
-    layers = [f"layers.{i}" for i in range(config.layers)]
-    return ["embed_tokens", *layers, "norm", "lm_head"]
+    """Return what ``language_model.calls`` returns, which describes the options."""
+    options: dict[str, Any] = {"flash": flash, "chunked": chunked}
+    options |= {"distinct": distinct, "wanted": wanted}
+    return language_model.calls(FAMILY, config, batch, sequence, **options)
 
 
 def to_hugging_face(config: Config) -> dict[str, Any]:

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, NamedTuple
 
 from backpass.contract.arrays import Array
@@ -27,36 +26,30 @@ from backpass.contract.shapes import (
 )
 from backpass.contract.values import check_bool, check_eps
 from backpass.contract.wanted import Wanted
-from backpass.models import encoder
-from backpass.models._hugging_face import check_numbers
+from backpass.models import encoder, stacks
+from backpass.models._hugging_face import check_divides, check_numbers
 from backpass.models._parameters import (
-    Names,
     Shapes,
     check_config,
     check_unused,
     chosen,
     chosen_own,
-    names_in_layer,
     read,
-    runs,
-    shapes_in_layer,
-    through,
-    wanted_in_parts,
 )
 from backpass.models.layers import decoder_layer
 from backpass.models.layers.calls import Part, call
-from backpass.models.layers.kernel import implementation
-from backpass.models.layers.recomputed import Recompute, divided, stacked
-from backpass.ops import fork, layer_norm
+from backpass.models.layers.recomputed import Recompute
+from backpass.models.stacks import Stack
+from backpass.ops import fork
 
 SHAPES = "norm1[h], source[*, t>0, h], target[*, s>0, h] -> y[*, s, h]"
 ENCODER = "encoder."
-NORM = {"w": "decoder.norm.weight", "b": "decoder.norm.bias"}
+MEMORY = "encoder output"  # its name beside those of the parameters
 
 
 @dataclass(frozen=True)
 class Config:
-    """The sizes of an encoder and a decoder, and where their norms stand.
+    """The sizes of an encoder and a decoder, and where their norms are.
 
     Raises ValueError if a size is not an integer of at least 1 or ``heads`` does not
     divide ``width``; TypeError if ``norm_first`` is not a bool.
@@ -75,10 +68,7 @@ class Config:
         check_numbers(self, *sizes)
         check_eps(self.eps)
         check_bool(norm_first=self.norm_first)
-        if self.width % self.heads:
-            raise ValueError(
-                f"heads: expected a divisor of width = {self.width}; got {self.heads}"
-            )
+        check_divides(self, "heads", "width")
 
     @property
     def encoder_config(self) -> encoder.Config:
@@ -87,17 +77,20 @@ class Config:
         return encoder.Config(*sizes, self.eps, self.norm_first, final_norm=True)
 
 
+def stack(c: Config, *, flash: bool = True) -> Stack:
+    """Return the decoder's layers, each of which reads the memory, and a layer norm."""
+    own = encoder.stack_of(decoder_layer, c, c.decoder_layers, flash, prefix="decoder.")
+    reading = [
+        layer._replace(names={"memory": MEMORY, **layer.names}) for layer in own.layers
+    ]
+    return own._replace(layers=reading)
+
+
 def parameter_shapes(config: Config) -> Shapes:
     """Return the shape of each parameter, by its name."""
-    c, h = config, config.width
-    in_layer = shapes_in_layer(decoder_layer, {"h": h, "p": 3 * h, "f": c.feed_forward})
-    shapes = {
-        ENCODER + name: shape
-        for name, shape in encoder.parameter_shapes(c.encoder_config).items()
-    }
-    for layer in _layers(c):
-        shapes |= {layer[argument]: shape for argument, shape in in_layer.items()}
-    return shapes | dict.fromkeys(NORM.values(), (h,))
+    of_encoder = encoder.parameter_shapes(config.encoder_config).items()
+    in_encoder = {ENCODER + name: shape for name, shape in of_encoder}
+    return in_encoder | stack(stacks.complete(config, Config)).shapes
 
 
 class Saved(NamedTuple):
@@ -130,7 +123,7 @@ def forward(
 
     ``flash`` is an option of ``transformer_attention``. ``kernels`` is
     ``backpass.kernels``, to run its kernels where there are any. ``recompute`` is that
-    of ``gpt2.forward``. ``wanted`` names the parameters to train.
+    of ``language_model.forward``. ``wanted`` names the parameters to train.
 
     Raises ValueError for parameters that do not fit the configuration, naming all of
     them, and for shapes that do not fit; TypeError if ``parameters`` is not a mapping,
@@ -138,13 +131,11 @@ def forward(
     from the parameters'.
     """
     check_config(config, Config)
-    c, layers = config, _layers(config)
+    c, decoder = config, stack(config, flash=flash)
     w, given = read(parameters, parameter_shapes(c), prefix="", tied_to=None)
     wanted = chosen(wanted, given, None)
-    norm1 = w[layers[0]["norm_1_w"]]
+    norm1 = w[decoder.layers[0].names["norm_1_w"]]
     check_inputs(SHAPES, norm1=norm1, source=source, target=target)
-    *of_layers, of_norm = wanted_in_parts([*layers, NORM], wanted, x=True)
-    parts: list[Any] = [None] * (len(layers) + 1)
 
     memory, encoded = encoder.forward(
         {n.removeprefix(ENCODER): w[n] for n in w if n.startswith(ENCODER)},
@@ -155,22 +146,11 @@ def forward(
         recompute=recompute,
         wanted=[n.removeprefix(ENCODER) for n in wanted if n.startswith(ENCODER)],
     )
-    every, in_layers = divided(recompute, kernels)
-    options: dict[str, Any] = {"heads": c.heads, "norm_first": c.norm_first}
-    options |= {"eps": c.eps, "flash": flash, "kernels": in_layers, "memory": memory}
-    forwards = [
-        partial(
-            decoder_layer.forward,
-            **{argument: w[name] for argument, name in layer.items()},
-            **options,
-            wanted=("memory", *of_layers[i]),
-        )
-        for i, layer in enumerate(layers)
-    ]
-    x, parts[:-1] = stacked(forwards, target, every)
-    scale, shift = w[NORM["w"]], w[NORM["b"]]
-    norm = implementation(layer_norm, kernels)
-    y, parts[-1] = norm.forward(x, scale, shift, eps=c.eps, wanted=of_norm)
+    of_parts = stacks.wanted_in(decoder.pieces, {*wanted, MEMORY})
+    w |= {MEMORY: memory}
+    y, parts = stacks.forward(
+        decoder, target, w, of_parts, kernels=kernels, recompute=recompute
+    )
     return y, Saved(encoded, parts, c, given, wanted, tuple(y.shape), kind(y))
 
 
@@ -183,31 +163,19 @@ def backward(dy: Array, saved: Saved) -> tuple[Array, Array, dict[str, Array]]:
     backward has already run.
     """
     encoded, parts, c, given, wanted, shape, like = check_saved(saved, Saved)
-    layers = _layers(c)
-    check_unused(parts, len(layers) + 1)
+    pieces = stack(c).pieces
+    check_unused(parts, len(pieces))
     check_cotangent(dy, shape, like)
     d: dict[str, Any] = {}
 
-    dx, d[NORM["w"]], d[NORM["b"]] = through(layer_norm, dy, parts.pop())
-    dmemory = None
-    for layer in reversed(layers):
-        dx, share, *dw = through(decoder_layer, dx, parts.pop())
-        d |= zip(layer.values(), dw, strict=True)
-        # In the forward pass every layer read the memory; so now its gradient is the
-        # sum over the layers.
-        dmemory = share if dmemory is None else dmemory + share
-    dsource, of_encoder = encoder.backward(dmemory, encoded)
+    dx = dy
+    for each in reversed(pieces):
+        dx = stacks.backward(each, dx, parts.pop(), d)
+    # Every layer has added its share to the memory's gradient, which the encoder's
+    # backward receives.
+    dsource, of_encoder = encoder.backward(d.pop(MEMORY), encoded)
     d |= {ENCODER + name: gradient for name, gradient in of_encoder.items()}
     return dsource, dx, {name: d[own] for own, name in given.items() if own in wanted}
-
-
-def _layers(c: Config) -> list[dict[str, str]]:
-    """Return the name of each parameter of each layer of the decoder, by the layer's
-    argument."""
-    return [
-        names_in_layer(decoder_layer, f"decoder.layers.{i}.")
-        for i in range(c.decoder_layers)
-    ]
 
 
 def calls(
@@ -222,34 +190,19 @@ def calls(
     """Return the operations that ``forward`` and ``backward`` call, with the lengths in
     them, for ``batch`` targets of ``sequence`` rows and sources of ``source`` rows, or
     of as many. If all gradients are wanted, sizes may be symbols."""
-    c, h, t = config, config.width, sequence if source is None else source
-    of_encoder: Wanted = None
-    of_parts: list[Names] = [("x", "w", "b")]
+    c, repeats = stacks.counted(config, Config, "decoder_layers")
+    decoder, own, of_encoder = stack(c, flash=flash), None, None
     if wanted is not None:
-        own = chosen_own(wanted, parameter_shapes(c))
+        own = chosen_own(wanted, parameter_shapes(config)) | {MEMORY}
         of_encoder = [n.removeprefix(ENCODER) for n in own if n.startswith(ENCODER)]
-        of_parts = wanted_in_parts([*_layers(c), NORM], own, x=True)
-    *of_layers, of_norm = of_parts
-    encoded = encoder.calls(c.encoder_config, batch, t, flash=flash, wanted=of_encoder)
-    sizes = {"m": batch, "s": sequence, "t": t, "h": h, "f": c.feed_forward}
-    options = {"heads": c.heads, "norm_first": c.norm_first, "flash": flash}
-    layers = [
-        Part(
-            "decoder layer", repeats, decoder_layer.calls(**sizes, **options, wanted=of)
-        )
-        for repeats, of in runs(
-            wanted, c.decoder_layers, [("memory", *names) for names in of_layers]
-        )
-    ]
-    shares = {"m": batch * t * h, "k": c.decoder_layers}
-    norm = call("last norm", layer_norm, of_norm, m=batch * sequence, n=h)
+    of_parts, rows = stacks.wanted_in(decoder.pieces, own), batch * sequence
+    t, encoding = sequence if source is None else source, config.encoder_config
+    encoded = encoder.calls(encoding, batch, t, flash=flash, wanted=of_encoder)
+    shares = {"m": batch * t * c.width, "k": config.decoder_layers}
+    summed = call("memory: every layer's gradient", fork, ("x",), **shares)
+    lengths = {"name": "decoder layer", "m": batch, "s": sequence, "t": t}
     return [
         *(part._replace(name=f"encoder {part.name}") for part in encoded),
-        Part(
-            "memory",
-            1,
-            (call("memory: every layer's gradient", fork, ("x",), **shares),),
-        ),
-        *layers,
-        Part("last norm", 1, (norm,)),
+        Part("memory", 1, (summed,)),
+        *stacks.calls(decoder, of_parts, rows, repeats, **lengths),
     ]

@@ -14,7 +14,7 @@ NO_RESERVATION = getattr(mmap, "MAP_NORESERVE", 0x4000)  # Python 3.13 names it
 def zeros(n: int, dtype: type) -> np.ndarray:
     """Return n zeros, which take no memory until they are written.
 
-    A system may refuse to reserve more memory than it has, so a large array is mapped
+    A system may fail to reserve more memory than it has, so a large array is mapped
     without a reservation.
     """
     size = n * np.dtype(dtype).itemsize

@@ -109,7 +109,7 @@ def check(
     - ``compiled`` also executes the Triton kernels that are launched as they are
       compiled, in bfloat16, float16 and float32, without a GPU; it takes seconds;
     - ``explain=False`` skips the diagnosis of wrong gradients, which takes up to five
-      seconds, and names only the first fault of an operation told what is ``wanted``.
+      seconds, and names only the first fault of an operation with ``wanted``.
 
     Raises VerificationError, which carries the report, if a row failed, was vacuous or
     could not run, or if no row passed for a gradient. ``raises=False`` returns the

@@ -25,8 +25,8 @@ class Changes(NamedTuple):
     come: list[Span]
 
 
-LISTS = ("sum", "product", "hadamard")  # their operands stand one after the other
-BRACED = ("fraction", "root")  # their operands stand in braces or beside a slash
+LISTS = ("sum", "product", "hadamard")  # their operands follow one another
+BRACED = ("fraction", "root")  # their operands are in braces or beside a slash
 
 
 def changes(above: Expression, here: Expression) -> Changes:

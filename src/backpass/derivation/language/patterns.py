@@ -42,7 +42,7 @@ def axis(terms: list[Tree], letter: str) -> Axis:
         return Axis(tuple(terms))
     if dots != [len(terms) - 2] or len(terms) < 3:
         raise Unreadable(
-            "dots must stand after the first term and directly before the last term"
+            "dots must come after the first term and directly before the last term"
         )
     first, last = terms[0], terms[-1]
     ends: set[str] = set()

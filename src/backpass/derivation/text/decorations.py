@@ -146,7 +146,7 @@ def _close(text: str, opening: int) -> int:
 
 
 def _top_level(text: str) -> str:
-    """Return a formula without what stands in brackets, except \\frac{\\partial}."""
+    """Return a formula without what is in brackets, except \\frac{\\partial}."""
     found, depth = "", 0
     for match in re.finditer(
         r"\\frac\s*\{\s*\\partial\s*\}|\\[a-zA-Z]+|\\.|.", text, re.S

@@ -318,7 +318,7 @@ class Expander:
                 found = [("{", found[0][1]), *found, ("}", found[-1][1])]
             elif not is_group:
                 raise _Fault(
-                    rf"the macro \{name} stands where an argument is expected: write braces "
+                    rf"the macro \{name} is where an argument is expected: write braces "
                     "around it"
                 )
         elif (

@@ -89,8 +89,8 @@ class Notation:
     def _match(
         self, tokens: Sequence[_Token], start: int
     ) -> tuple[int, list[tuple[int, int]]] | None:
-        """Return the number of the token behind a match, and where the arguments stand;
-        None if the notation does not stand there."""
+        """Return the number of the token behind a match, and where the arguments are;
+        None if the notation is not there."""
         at, spans = start, {}
         for number, wanted in enumerate(self.pattern):
             if self._is_group(number) or self._is_group(number - 2):
@@ -132,7 +132,7 @@ class Notation:
             bounded = _BOUND_BEFORE.search(before) and _BOUND_AFTER.match(after)
             if not bounded and not _ONE.fullmatch(argument.characters):
                 raise Unreadable(
-                    f"{match[0]} stands without brackets in {self.template}, so it must be "
+                    f"{match[0]} is without brackets in {self.template}, so it must be "
                     f"one letter, digit, or command; got {argument.characters}",
                     argument.part(source),
                 )
@@ -173,7 +173,7 @@ def notation(text: Text, source: str) -> Notation:
 
 
 def _is_only_group(tokens: Sequence[_Token], start: int, end: int) -> bool:
-    """Whether tokens stand in braces that only group them."""
+    """Whether tokens are in braces that only group them."""
     if start == 0 or tokens[start - 1].text != "{":
         return False
     before = tokens[start - 2].text if start > 1 else ""

@@ -17,7 +17,8 @@ layers transpose such a weight where they call an operation, and its gradient wh
 receive it, with ``turned``.
 
 ``calls`` lists the operations that a layer calls, with the lengths in them; its FLOP
-formulas are the sums over that list.
+formulas are the sums over that list. ``ordered`` lists blocks and their norms for the
+encoder's and the decoder's layers.
 
 ``forward(…, kernels=backpass.kernels)`` runs kernels in the place of the operations
 that have one; ``kernel`` says how. ``recomputed`` lets layers, or operations in them,

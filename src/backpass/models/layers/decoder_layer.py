@@ -17,10 +17,10 @@ from backpass.contract.arrays import Array
 from backpass.contract.shapes import check_inputs, check_saved
 from backpass.contract.values import check_bool
 from backpass.contract.wanted import Wanted, check_narrowed, check_wanted
-from backpass.models._parameters import wanted_in_parts
-from backpass.models.layers import adding, feeding, transformer_attention, turned
-from backpass.models.layers.calls import call, formulas
+from backpass.models.layers import feeding, ordered, transformer_attention, turned
+from backpass.models.layers.calls import formulas
 from backpass.models.layers.kernel import gradients_of, implementation
+from backpass.models.layers.ordered import FED, wanted_in_blocks
 from backpass.ops import feed_forward, layer_norm, residual
 
 SHAPES = (
@@ -121,10 +121,8 @@ def forward(
     crossing = {name.removeprefix("cross_"): w for name, w in crossing.items()}
     feeding |= {"w_up": turned(w_up), "w_down": turned(w_down)}
 
-    norm, feed = (
-        implementation(layer_norm, kernels),
-        implementation(feed_forward, kernels),
-    )
+    norm = implementation(layer_norm, kernels)
+    feed = implementation(feed_forward, kernels)
     options: dict[str, Any] = {"heads": heads, "flash": flash, "kernels": kernels}
 
     a = x
@@ -206,57 +204,22 @@ def _parts(wanted: tuple[str, ...], norm_first: bool) -> list[tuple[str, ...]]:
     memory, the second norm, the feed-forward block, and the third norm."""
     attention = {name: name for name in transformer_attention.PARAMETERS}
     cross = {name: f"cross_{name}" for name in attention} | {"memory": "memory"}
-    fed = {name: name for name in ("w_up", "b_up", "w_down", "b_down")}
-    norm_1, norm_2, norm_3 = (
-        {"w": f"norm_{i}_w", "b": f"norm_{i}_b"} for i in (1, 2, 3)
-    )
-    x = "x" in wanted
-    if not norm_first:
-        return wanted_in_parts(
-            (attention, norm_1, cross, norm_2, fed, norm_3), wanted, x
-        )
-    of_norm_1, of_attention, of_norm_2, of_cross, of_norm_3, of_feed_forward = (
-        wanted_in_parts((norm_1, attention, norm_2, cross, norm_3, fed), wanted, x)
-    )
-    return [of_attention, of_norm_1, of_cross, of_norm_2, of_feed_forward, of_norm_3]
+    return wanted_in_blocks((attention, cross, FED), wanted, norm_first)
 
 
 def calls(m, s, t, h, f, heads, norm_first=False, flash=True, wanted=None):
     """Return two blocks of attention, the feed-forward block, three norms, and three
     sums. Where the stream was read, its two gradients are added."""
-    of_attention, of_norm_1, of_cross, of_norm_2, of_fed, of_norm_3 = _parts(
-        check_wanted(SHAPES, wanted), norm_first
-    )
-    rows, of_norms = m * s, (of_norm_1, of_norm_2, of_norm_3)
-    alone = {"has_memory": False, "causal": True, "flash": flash}
+    of_parts = _parts(check_wanted(SHAPES, wanted), norm_first)
+    of_attention, _, of_cross, _, of_fed, _ = of_parts
+    rows, alone = m * s, {"has_memory": False, "causal": True, "flash": flash}
     attended = transformer_attention.calls(m, s, h, heads, **alone, wanted=of_attention)
-    crossed = (
-        each.within("memory")
-        for each in transformer_attention.calls(
-            m, s, h, heads, t, flash=flash, wanted=of_cross
-        )
+    crossed = transformer_attention.calls(
+        m, s, h, heads, t, flash=flash, wanted=of_cross
     )
     fed = feeding("relu", True, of_fed, m=rows, h=h, f=f)
-    places = ("first", "second", "third")
-    norm_1, norm_2, norm_3 = (
-        call(f"{which} norm", layer_norm, names, m=rows, n=h)
-        for which, names in zip(places, of_norms, strict=True)
-    )
-    reads = of_norms if norm_first else (of_attention, of_cross, of_fed)
-    sum_1, sum_2, sum_3 = (
-        adding(which, rows * h, names)
-        for which, names in zip(places, reads, strict=True)
-    )
-    blocks = (
-        (attended, sum_1, norm_1),
-        (crossed, sum_2, norm_2),
-        ((fed,), sum_3, norm_3),
-    )
-    return tuple(
-        each
-        for block, sums, norm in blocks
-        for each in ((norm, *block, *sums) if norm_first else (*block, *sums, norm))
-    )
+    blocks = attended, (each.within("memory") for each in crossed), (fed,)
+    return ordered.calls(blocks, of_parts, norm_first, rows, h)
 
 
 forward_flops, backward_flops = formulas(calls)

@@ -16,10 +16,10 @@ from backpass.contract.arrays import Array
 from backpass.contract.shapes import check_inputs, check_saved
 from backpass.contract.values import check_bool
 from backpass.contract.wanted import Wanted, check_narrowed, check_wanted
-from backpass.models._parameters import wanted_in_parts
-from backpass.models.layers import adding, feeding, transformer_attention, turned
-from backpass.models.layers.calls import call, formulas
+from backpass.models.layers import feeding, ordered, transformer_attention, turned
+from backpass.models.layers.calls import formulas
 from backpass.models.layers.kernel import gradients_of, implementation
+from backpass.models.layers.ordered import FED, wanted_in_blocks
 from backpass.ops import feed_forward, layer_norm, residual
 
 SHAPES = (
@@ -95,10 +95,8 @@ def forward(
     of_attention, of_norm_1, of_feed_forward, of_norm_2 = _parts(wanted, norm_first)
     feeding |= {"w_up": turned(w_up), "w_down": turned(w_down)}
 
-    norm, feed = (
-        implementation(layer_norm, kernels),
-        implementation(feed_forward, kernels),
-    )
+    norm = implementation(layer_norm, kernels)
+    feed = implementation(feed_forward, kernels)
     options: dict[str, Any] = {"heads": heads, "flash": flash, "kernels": kernels}
 
     a = x
@@ -158,39 +156,18 @@ def _parts(wanted: tuple[str, ...], norm_first: bool) -> list[tuple[str, ...]]:
     """Return the wanted gradients of attention, the first norm, the feed-forward block,
     and the second norm."""
     attention = {name: name for name in transformer_attention.PARAMETERS}
-    norm_1 = {"w": "norm_1_w", "b": "norm_1_b"}
-    fed = {name: name for name in ("w_up", "b_up", "w_down", "b_down")}
-    norm_2 = {"w": "norm_2_w", "b": "norm_2_b"}
-    x = "x" in wanted
-    if not norm_first:
-        return wanted_in_parts((attention, norm_1, fed, norm_2), wanted, x)
-    of_norm_1, of_attention, of_norm_2, of_feed_forward = wanted_in_parts(
-        (norm_1, attention, norm_2, fed), wanted, x
-    )
-    return [of_attention, of_norm_1, of_feed_forward, of_norm_2]
+    return wanted_in_blocks((attention, FED), wanted, norm_first)
 
 
 def calls(m, s, h, f, heads, norm_first=False, flash=True, wanted=None):
     """Return attention, the feed-forward block, two norms, and two sums. Where the
     stream was read, its two gradients are added."""
-    of_attention, of_norm_1, of_fed, of_norm_2 = _parts(
-        check_wanted(SHAPES, wanted), norm_first
-    )
+    of_parts = _parts(check_wanted(SHAPES, wanted), norm_first)
+    of_attention, _, of_fed, _ = of_parts
     rows, alone = m * s, {"has_memory": False, "flash": flash}
     attended = transformer_attention.calls(m, s, h, heads, **alone, wanted=of_attention)
     fed = feeding("relu", True, of_fed, m=rows, h=h, f=f)
-    norm_1, norm_2 = (
-        call(f"{which} norm", layer_norm, names, m=rows, n=h)
-        for which, names in (("first", of_norm_1), ("second", of_norm_2))
-    )
-    reads = (of_norm_1, of_norm_2) if norm_first else (of_attention, of_fed)
-    sum_1, sum_2 = (
-        adding(which, rows * h, names)
-        for which, names in zip(("first", "second"), reads, strict=True)
-    )
-    if norm_first:
-        return norm_1, *attended, *sum_1, norm_2, fed, *sum_2
-    return *attended, *sum_1, norm_1, fed, *sum_2, norm_2
+    return ordered.calls((attended, (fed,)), of_parts, norm_first, rows, h)
 
 
 forward_flops, backward_flops = formulas(calls)

@@ -114,10 +114,8 @@ def forward(
     wanted = check_wanted(SHAPES, wanted)
     of_norm_1, of_attention, of_norm_2, of_feed_forward = _parts(wanted)
 
-    norm, feed = (
-        implementation(layer_norm, kernels),
-        implementation(feed_forward, kernels),
-    )
+    norm = implementation(layer_norm, kernels)
+    feed = implementation(feed_forward, kernels)
     drop = scheme_for(dropout, kernels)
 
     a, norm_1 = norm.forward(x, norm_1_w, norm_1_b, eps=eps, wanted=of_norm_1)

@@ -9,6 +9,7 @@ value what ran, and whether it saved its inputs only. So only forwards take ``ke
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cache
 from types import ModuleType
 from typing import Any, NamedTuple
 
@@ -143,6 +144,7 @@ def _stem(operation: ModuleType) -> str:
     return operation.__name__.rpartition(".")[2]
 
 
+@cache
 def differentiable(operation: ModuleType) -> tuple[str, ...]:
     """Return the inputs of an operation that have a gradient."""
     constants = getattr(operation, "CONSTANTS", ())

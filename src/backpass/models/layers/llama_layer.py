@@ -92,10 +92,8 @@ def forward(
     wanted = check_wanted(SHAPES, wanted, cos=None, sin=None, **optional)
     of_norm_1, of_attention, of_norm_2, of_feed_forward = _parts(wanted)
 
-    norm, feed = (
-        implementation(rms_norm, kernels),
-        implementation(feed_forward, kernels),
-    )
+    norm = implementation(rms_norm, kernels)
+    feed = implementation(feed_forward, kernels)
     options: dict[str, Any] = {"eps": eps, "flash": flash, "kernels": kernels}
 
     a, norm_1 = norm.forward(x, norm_1_w, eps=eps, wanted=of_norm_1)

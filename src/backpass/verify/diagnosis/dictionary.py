@@ -41,7 +41,7 @@ class Dictionary:
 
     They are products of up to three arrays, sums over an axis of products of up to two,
     and products of up to two arrays with such a sum. There are thousands of the last
-    kind, so none is computed before it is known to fit: two matrix products tell, for
+    kind, so none is computed before it is known to fit: two matrix products show, for
     all of them at once, how near a multiple of each comes to the difference at a sample
     of entries.
     """
