@@ -1,10 +1,11 @@
 """Check an operation whose forward and backward take ``wanted``.
 
 No gradient is wanted, each one alone, all but each one, and some at random; forward is
-given these names, or backward, or forward one more than backward. The unwanted gradients must be
-None, and the others those of the full backward. Unwanted gradients must not be
-computed: the number of operations of the backward, counted at small inputs, must be
-that of ``backward_flops``. An operation that cannot be counted is not judged by that.
+given these names, or backward, or forward one more than backward. The unwanted
+gradients must be None, and the others those of the full backward. Unwanted gradients
+must not be computed: the number of operations of the backward, counted at small inputs,
+must be that of ``backward_flops``. An operation that cannot be counted is not judged by
+that.
 """
 
 from __future__ import annotations
