@@ -189,7 +189,7 @@ def shared() -> list[Path | str]:
     """The code and files with which every page is written."""
     folders = [BOOK / folder for folder in ("ext", "_static", "_templates", "assets/site")]
     files = [path for folder in folders for path in sorted(folder.rglob("*")) if path.is_file()]
-    own = proofs.imports(*(f"backpass.{name}" for name in ("figures", "markdown", "show", "table")))
+    own = proofs.imports(*(f"backpass.{name}" for name in ("book", "figures", "text")))
     return [own, BOOK / "_config.yml", *(path for path in files if "__pycache__" not in path.parts)]
 
 
