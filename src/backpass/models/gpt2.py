@@ -27,6 +27,7 @@ from backpass.models._parameters import Names, preset_in
 from backpass.models.language_model import Family, Saved
 from backpass.models.layers import check_no_dropout, gpt2_layer, seed_of
 from backpass.models.layers.calls import Call, Part, call
+from backpass.models.layers.recomputed import Recompute
 from backpass.models.stacks import Stack, piece
 from backpass.ops import dropout, layer_norm, position_embedding
 
@@ -170,17 +171,23 @@ def forward(
     targets: Array,
     *,
     config: Config,
+    flash: bool = True,
+    chunked: bool = True,
     masks: Sequence[int] | None = None,
-    **options: Any,
+    kernels: Any = None,
+    recompute: Recompute = None,
+    wanted: Wanted = None,
 ) -> tuple[Array, Saved]:
-    """Return what ``language_model.forward`` returns, which describes the ``options``.
+    """Return what ``language_model.forward`` returns, which describes the options.
 
     ``masks`` are the integers that determine the masks of dropout, such as a seed, the
     number of the step, and that of the micro-batch: each mask is drawn from them, its
     layer, and its place. None is for evaluation: nothing is dropped. Raises ValueError
     if weights of attention are to be dropped with ``flash``.
     """
-    options |= {"config": config, "masks": masks}
+    options: dict[str, Any] = {"flash": flash, "chunked": chunked, "kernels": kernels}
+    options |= {"config": config, "recompute": recompute, "wanted": wanted}
+    options |= {"masks": masks}
     return language_model.forward(FAMILY, parameters, tokens, targets, **options)
 
 

@@ -27,6 +27,7 @@ from backpass.models.language_model import Family, Saved
 from backpass.models.layers import llama_layer
 from backpass.models.layers.calls import Part, quotient
 from backpass.models.layers.kernel import scheme_for
+from backpass.models.layers.recomputed import Recompute
 from backpass.models.stacks import Stack, piece
 from backpass.ops import rms_norm, rope
 
@@ -223,9 +224,20 @@ part_names = FAMILY.part_names
 
 
 def forward(
-    parameters: Mapping[str, Array], tokens: Array, targets: Array, **options: Any
+    parameters: Mapping[str, Array],
+    tokens: Array,
+    targets: Array,
+    *,
+    config: Config,
+    flash: bool = True,
+    chunked: bool = True,
+    kernels: Any = None,
+    recompute: Recompute = None,
+    wanted: Wanted = None,
 ) -> tuple[Array, Saved]:
     """Return what ``language_model.forward`` returns, which describes the options."""
+    options: dict[str, Any] = {"flash": flash, "chunked": chunked, "kernels": kernels}
+    options |= {"config": config, "recompute": recompute, "wanted": wanted}
     return language_model.forward(FAMILY, parameters, tokens, targets, **options)
 
 

@@ -20,6 +20,7 @@ from backpass.contract.arrays import Array
 from backpass.models._parameters import (
     Names,
     Shapes,
+    check_config,
     shapes_in_layer,
     wanted_in_parts,
 )
@@ -189,9 +190,11 @@ def counted(config: Any, own: type, layers: str = "layers") -> tuple[Any, Any]:
 
 def complete(config: Any, own: type) -> Any:
     """Return a configuration. What has only sizes, such as symbols, gets the defaults
-    of the model's ``own`` class."""
+    of the model's ``own`` class. Raises TypeError for what has none."""
     if isinstance(config, own):
         return config
+    if not hasattr(config, "__dict__"):
+        check_config(config, own)
     defaults = {field.name: field.default for field in fields(own)}
     return SimpleNamespace(**defaults | vars(config))
 
