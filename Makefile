@@ -14,7 +14,7 @@ PINNED      := $(if $(CONSTRAINTS),--constraint $(CONSTRAINTS))
 # A process that has finished its tests takes over half of another's, so that none waits for the last.
 PARALLEL := -n auto --maxprocesses 4 --dist worksteal
 # Of all tests, those that tell most about a change in a second: the contract, every gradient by every method, the formulas.
-TELLING := $(addprefix tests/,test_import.py test_shapes.py ops/test_contract.py verify/test_all_operations.py derivation/test_docstring.py cost/test_formulas.py)
+TELLING := $(addprefix tests/,test_import.py contract/test_shapes.py ops/test_contract.py verify/test_all_operations.py derivation/test_docstring.py cost/test_formulas.py)
 # The tests whose results pages show.
 RECORDED := $(addprefix tests/,verify/test_all_operations.py::test_every_operation_passes bugs/test_bugs.py::test_the_tools_find_what_the_record_says kernels/test_resources.py::test_pages_show_what_is_compiled compiled/test_row.py::test_every_kernel_is_right_as_compiled compiled/test_row.py::test_every_kernel_is_right_in_other_dtypes cost/test_javascript.py::test_the_formulas_of_the_page_are_those_derived_now)
 

@@ -26,7 +26,7 @@ LEAST = 1.0  # CPU seconds from which a part has a row of its own
 
 def main() -> None:
     chosen = settings(QUESTION)
-    arguments = "ARGS=tests/test_shapes.py" if chosen.quick else "ARGS="
+    arguments = "ARGS=tests/contract/test_shapes.py" if chosen.quick else "ARGS="
     recording = Recording(chosen, "weight", QUESTION, COLUMNS, notes(chosen), "Each command ran once.")
     for command in ("test",) if chosen.quick else ("book", "test"):
         if recording.lacks(command):

@@ -26,6 +26,7 @@ from backpass.contract import arrays
 from backpass.ops import _heads, _tiling
 from backpass.verify import METHODS, cases
 from backpass.verify.case import Case, NotRun
+from backpass.verify.findings import Findings
 from backpass.verify.methods.pytorch import bound_operator
 from backpass.verify.methods.symbolic import structure
 from backpass.verify.mutation import CASTS, Mutant, compiled, mutants, reached, rebuilt, remembered
@@ -142,7 +143,7 @@ OF_FORWARD = ("computes_in", "y_as_given", "_y_as_given", "differentiated")
 def case_of(stem: str, backward: Callable, at: int) -> Case:
     """The case with another backward; what is known of its forward is not found anew."""
     case = original(stem, at)
-    changed = replace(case, subject=with_backward(case, backward), suspects={}, references={})
+    changed = replace(case, subject=with_backward(case, backward), found=Findings())
     known = {name: value for name, value in vars(case).items() if name in OF_FORWARD}
     vars(changed).update(known, dy=dy_of(stem, at).copy())
     return changed

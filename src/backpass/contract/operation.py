@@ -9,12 +9,12 @@ from __future__ import annotations
 import inspect
 import math
 from collections.abc import Mapping
+from importlib import import_module
 from typing import Any
 
 import numpy as np
 
 from backpass.contract.shapes import Shapes, Spec, parse
-from backpass.contract.stems import load
 
 
 def _fact(name: str, default: Any) -> Any:
@@ -29,7 +29,9 @@ class Operation:
     """
 
     def __init__(self, op: object) -> None:
-        self.op: Any = load("operation", "ops", op) if isinstance(op, str) else op
+        self.op: Any = (
+            import_module("backpass.ops").load(op) if isinstance(op, str) else op
+        )
 
     constants = _fact("CONSTANTS", ())
     conventions = _fact("CONVENTIONS", {})

@@ -10,10 +10,7 @@ import functools
 import os
 import pkgutil
 from collections.abc import Iterable
-from importlib import import_module
-from types import ModuleType
 
-PACKAGE = "backpass"
 FOLDER = os.path.dirname(os.path.dirname(__file__))
 
 
@@ -27,14 +24,6 @@ def modules_in(folder: str) -> tuple[str, ...]:
         module.name for module in pkgutil.iter_modules([os.path.join(FOLDER, folder)])
     )
     return tuple(sorted(name for name in names if not name.startswith("_")))
-
-
-def load(kind: str, folder: str, stem: str) -> ModuleType:
-    """Return the module of a folder. Raises LookupError, which names the nearest stem,
-    if there is none."""
-    if stem not in (stems := modules_in(folder)):
-        raise LookupError(no_such(kind, stem, stems))
-    return import_module(f"{PACKAGE}.{folder}.{stem}")
 
 
 def no_such(kind: str, name: object, names: Iterable[str]) -> str:

@@ -72,17 +72,20 @@ module. ``AUTOCAST`` is in every module, the others where they apply:
 from __future__ import annotations
 
 import re
+from importlib import import_module
 from types import ModuleType
 
-from backpass.contract import stems
+from backpass.contract.stems import modules_in, no_such
 
-STEMS = stems.modules_in("ops")
+STEMS = modules_in("ops")
 
 
 def load(stem: str) -> ModuleType:
     """Return the operation's module. Raises LookupError, which names the nearest stem,
     if there is no such operation."""
-    return stems.load("operation", "ops", stem)
+    if stem not in STEMS:
+        raise LookupError(no_such("operation", stem, STEMS))
+    return import_module(f"{__name__}.{stem}")
 
 
 def page(stem: str) -> str:
