@@ -359,14 +359,17 @@ def reject_transforms(stem: str, values: Iterable[Any]) -> None:
 
 @functools.cache
 def _version() -> str:
-    """Return a hash of the operations' code, of the contract's, and of this folder's.
+    """Return a hash of the operations' code, and of what they and this module import.
 
     PyTorch caches compiled graphs on disk under the names of their operators. The hash
     is part of the name, so a graph with older lines is not found.
     """
     package = Path(__file__).parents[1]
-    of = ("torch_door", "contract", "ops")
-    files = [file for folder in of for file in sorted(package.glob(f"{folder}/*.py"))]
+    contract = {*package.glob("contract/*.py")} - {
+        package / "contract" / "operation.py"
+    }
+    files = [Path(__file__), Path(__file__).with_name("saved.py"), *sorted(contract)]
+    files += sorted(package.glob("ops/*.py"))
     return hashlib.sha256(b"".join(map(Path.read_bytes, files))).hexdigest()[:12]
 
 
