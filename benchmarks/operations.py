@@ -33,7 +33,7 @@ from subjects import LARGE, LOSSES, QUICK, SMALL, SUBJECTS, TYPICAL, Subject
 from torch._functorch import config as functorch_config
 
 from backpass import kernels, ops
-from backpass.contract.operation import Operation
+from backpass.operation import Operation
 
 QUESTION = "How fast are the operations, beside PyTorch's own and beside a copy of as many bytes?"
 COLUMNS = [

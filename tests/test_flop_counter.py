@@ -8,11 +8,11 @@ import torch
 
 from backpass import cost, flop_counter, ops
 from backpass import functional as B
-from backpass.contract.operation import Operation
 from backpass.contract.shapes import parse
 from backpass.cost.terms import terms_of
 from backpass.models import gpt2
 from backpass.models.layers.calls import call
+from backpass.operation import Operation
 from backpass.verify import cases
 from backpass.verify.drawing import draw, options_for
 

@@ -11,9 +11,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from backpass import functional as B
 from backpass import ops
-from backpass.contract.operation import Operation
 from backpass.contract.shapes import parse
 from backpass.cost import saved_bytes
+from backpass.operation import Operation
 from backpass.verify import cases
 
 from .functional.support import differentiable, drawn, tensors

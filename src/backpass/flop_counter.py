@@ -21,9 +21,9 @@ import torch
 
 import backpass.functional  # noqa: F401  # registers the operators
 from backpass import cost, ops
-from backpass.contract.operation import Operation
 from backpass.contract.shapes import Spec
 from backpass.contract.values import check_one_of
+from backpass.operation import Operation
 from backpass.torch_door import operators
 from backpass.torch_internals import Unread
 

@@ -8,9 +8,9 @@ import pytest
 import sympy
 
 from backpass import cost, ops
-from backpass.contract.operation import Operation
 from backpass.contract.shapes import parse
 from backpass.cost.formulas import dimensions, latex
+from backpass.operation import Operation
 from backpass.verify import draw
 from backpass.verify.drawing import leaving_out, options_for
 

@@ -3,7 +3,7 @@
 import numpy as np
 import torch
 
-from backpass.contract.operation import Operation
+from backpass.operation import Operation
 from backpass.verify import drawing
 
 

@@ -10,7 +10,7 @@ from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, Stateles
 import proofs
 from backpass import functional as B
 from backpass import ops
-from backpass.contract.operation import Operation
+from backpass.operation import Operation
 from backpass.verify import cases
 from backpass.verify.drawing import generator, options_for
 

@@ -15,8 +15,8 @@ triton = pytest.importorskip("triton", reason="kernels need triton, which is pub
 from torch._subclasses.fake_tensor import FakeTensorMode  # noqa: E402
 
 from backpass import functional, kernels, ops  # noqa: E402
-from backpass.contract.operation import Operation  # noqa: E402
 from backpass.contract.shapes import parse  # noqa: E402
+from backpass.operation import Operation  # noqa: E402
 from backpass.verify import cases, check, draw  # noqa: E402
 from backpass.verify.convert import to_torch  # noqa: E402
 from backpass.verify.drawing import options_for  # noqa: E402

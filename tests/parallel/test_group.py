@@ -240,8 +240,8 @@ def test_a_process_that_hangs_is_ended():
 def test_the_time_counts_from_when_all_ranks_have_begun(monkeypatch):
     distributed = pytest.importorskip("torch.distributed")
     begin = distributed.init_process_group
-    monkeypatch.setattr(distributed, "init_process_group", lambda *a, **k: (time.sleep(2), begin(*a, **k)))
-    assert on_processes(lambda group: group.rank, 2, timeout=1.5) == [0, 1]
+    monkeypatch.setattr(distributed, "init_process_group", lambda *a, **k: (time.sleep(4), begin(*a, **k)))
+    assert on_processes(lambda group: group.rank, 2, timeout=3.5) == [0, 1]
 
 
 def test_a_process_that_waits_for_another_is_not_to_blame():

@@ -2,8 +2,8 @@
 
 CPU time is that of the process and its children, so it depends little on what else the machine does. The run fails if
 the body of a test takes more than ``TEST`` seconds, if the tests of a file together take more than ``FILE``, or if a
-process needs more than ``COLLECTION`` to collect the tests. There are no limits for ``make test-all``, nor for a test
-that proves in full what has changed.
+process needs more than ``COLLECTION`` to collect the tests. ``make test-all`` has no limits, nor has a test that
+proves in full what has changed.
 """
 
 from __future__ import annotations

@@ -111,8 +111,8 @@ def requested(
 def load(argument: str, target: str) -> Any:
     """Return what ``module:object``, ``file.py:object`` or a module alone names.
 
-    Raises InvalidCommand if there is no such object, and Raised if importing the
-    module fails.
+    Raises InvalidCommand if the object is missing, and Raised if importing the module
+    fails.
     """
     where, _, name = ("", "", "") if target.endswith(".py") else target.rpartition(":")
     value: Any = _module(argument, where or target)

@@ -23,7 +23,7 @@ An operation is a stem, a module of ``backpass.ops``, or any object with ``forwa
 None for an optional input that is not given. Options of ``forward`` are keywords, also
 ``wanted=("x",)``, the inputs whose gradients are computed.
 
-What fewer readers need is imported from its module of ``backpass.cost``:
+These modules of ``backpass.cost`` hold the rest:
 
 - ``formulas`` prints the formulas of operations in LaTeX, and reads the lengths of
   their letters;

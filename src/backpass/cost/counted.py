@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 
 from backpass.contract.arrays import Array
-from backpass.contract.operation import Operation
 from backpass.cost.inputs import SEED, drawn, load
 from backpass.cost.kept import Memory, memory_of
 from backpass.cost.shown import Sheet, Shown
 from backpass.interpreters import counting
 from backpass.interpreters.counting import Tally
+from backpass.operation import Operation
 
 
 @dataclass(frozen=True, repr=False)

@@ -7,9 +7,9 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from backpass.contract.arrays import is_array
-from backpass.contract.operation import Operation
 from backpass.contract.shapes import Shapes, parse
 from backpass.cost.inputs import load, stand_ins
+from backpass.operation import Operation
 
 
 class Flops(NamedTuple):

@@ -11,7 +11,7 @@ import numpy as np
 
 from backpass import ops
 from backpass.contract.arrays import Array, is_array
-from backpass.contract.operation import Operation
+from backpass.operation import Operation
 
 SEED = 0  # for inputs given as shapes, and for the cotangent
 

@@ -11,8 +11,8 @@ import array_api_compat
 import numpy as np
 
 from backpass.contract.arrays import Array, is_array
-from backpass.contract.operation import Operation
 from backpass.cost.inputs import drawn, load
+from backpass.operation import Operation
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,6 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
-from backpass.contract.operation import Operation
 from backpass.contract.shapes import axis_length, parse
 from backpass.contract.stems import no_such
 from backpass.contract.values import check_one_of
@@ -37,6 +36,7 @@ from backpass.cost.terms import (
 )
 from backpass.models.layers.calls import Call, Part
 from backpass.models.layers.recomputed import Recompute
+from backpass.operation import Operation
 
 # What an array holds: numbers of the network's dtype; the same, but float32 for half
 # precision; integers; booleans.

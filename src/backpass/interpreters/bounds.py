@@ -293,8 +293,8 @@ def without_bound(
 ) -> tuple[np.ndarray, np.ndarray | None]:
     """Return the errors for values that may be infinite or NaN.
 
-    The error of such a value is 0, because it is compared as such. There is no bound
-    (∞) where the worst case is unknown or reaches ``largest``.
+    An infinite value or NaN has the error 0, because it is compared exactly. The bound
+    is ∞ where the worst case is unknown or reaches ``largest``.
     """
     finite = np.isfinite(v)
     with np.errstate(invalid="ignore"):

@@ -68,7 +68,7 @@ def is_plain(tensors: Iterable[Tensor | None]) -> bool:
 # The module ``saved`` says what forward's operator returns. Backward's operator also
 # receives arguments that it does not compute with: the shapes of all inputs, one after
 # the other in ``sizes``, and the options. They determine the shapes of the gradients,
-# if there are no values, and the cost of the backward.
+# where shapes alone are known, and the cost of the backward.
 #
 # Where nothing has to see an operator, an autograd.Function computes the same. It also
 # does so while torch.compile traces an operation of few lines, none of which reads a
@@ -365,11 +365,10 @@ def _version() -> str:
     is part of the name, so a graph with older lines is not found.
     """
     package = Path(__file__).parents[1]
-    contract = {*package.glob("contract/*.py")} - {
-        package / "contract" / "operation.py"
-    }
-    files = [Path(__file__), Path(__file__).with_name("saved.py"), *sorted(contract)]
-    files += sorted(package.glob("ops/*.py"))
+    files = [Path(__file__), Path(__file__).with_name("saved.py")]
+    files += [
+        f for of in ("contract", "ops") for f in sorted(package.glob(f"{of}/*.py"))
+    ]
     return hashlib.sha256(b"".join(map(Path.read_bytes, files))).hexdigest()[:12]
 
 

@@ -14,8 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from backpass.contract.operation import Operation
 from backpass.contract.shapes import Shapes, Spec, axis_length, parse
+from backpass.operation import Operation
 from backpass.verify.arguments import check_drawn
 
 LENGTHS = (5, 7, 3, 9, 11, 13)  # for a declaration's letters, in order of appearance

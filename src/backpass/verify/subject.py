@@ -14,8 +14,8 @@ from types import ModuleType, SimpleNamespace
 from typing import Any, TypeGuard
 
 from backpass.contract.arrays import Array, is_array
-from backpass.contract.operation import Operation
 from backpass.contract.shapes import Shapes
+from backpass.operation import Operation
 from backpass.verify.arguments import check_names, reject_unknown
 from backpass.verify.convert import EPSILON, dtype_name, is_floating, is_torch
 from backpass.verify.outputs import Malformed, Several, join

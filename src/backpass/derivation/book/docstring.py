@@ -21,9 +21,9 @@ from collections.abc import Mapping
 
 from backpass import ops
 from backpass.contract import shapes
-from backpass.contract.operation import Operation
 from backpass.derivation.book.derivation import Derivation, derive
 from backpass.derivation.language.parse import DerivationError
+from backpass.operation import Operation
 
 
 def formulas(stem: str, *, evaluate: bool = True) -> Derivation:

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 import sympy
 
-from backpass.contract import operation as operations
+from backpass import operation as operations
 from backpass.contract.shapes import is_product, letters_of, parse
 from backpass.derivation.equality.check import Chain, difference
 from backpass.derivation.language.calculus import Calculus, Indices, Value

@@ -341,8 +341,8 @@ def _summed_shape(
     """Return the surplus leading axes of a product of arrays of shapes ``a`` and ``b``,
     followed by the gradient's shape.
 
-    None if there are no such axes, if their product exceeds LEADING, or if the product
-    does not fit the gradient's shape.
+    None without surplus axes, if their product exceeds LEADING, or if the product of
+    arrays does not fit the gradient's shape.
     """
     own = broadcast(a, b)
     if own is None:

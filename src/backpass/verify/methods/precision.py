@@ -29,8 +29,8 @@ import numpy as np
 
 from backpass import ops
 from backpass.contract.arrays import Array, is_array
-from backpass.contract.operation import Operation
 from backpass.interpreters import rounding
+from backpass.operation import Operation
 from backpass.verify.case import Case, NotRun
 from backpass.verify.comparison import judge_gradient, judge_y
 from backpass.verify.convert import (

@@ -9,11 +9,11 @@ from __future__ import annotations
 import inspect
 import math
 from collections.abc import Mapping
-from importlib import import_module
 from typing import Any
 
 import numpy as np
 
+from backpass import ops
 from backpass.contract.shapes import Shapes, Spec, parse
 
 
@@ -29,9 +29,7 @@ class Operation:
     """
 
     def __init__(self, op: object) -> None:
-        self.op: Any = (
-            import_module("backpass.ops").load(op) if isinstance(op, str) else op
-        )
+        self.op: Any = ops.load(op) if isinstance(op, str) else op
 
     constants = _fact("CONSTANTS", ())
     conventions = _fact("CONVENTIONS", {})

@@ -6,9 +6,8 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from backpass import ops
-from backpass.contract import operation
-from backpass.contract.operation import Operation
+from backpass import operation, ops
+from backpass.operation import Operation
 
 
 def facts():
