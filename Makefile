@@ -28,6 +28,7 @@ help: ## show this list
 $(READY): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit("Backpass needs Python 3.11 or later; choose one: make PYTHON=python3.11 …")'
 	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	@echo 'Installing PyTorch and the other packages into .venv, which may take minutes:'
 	$(BIN)/python -m pip install --quiet $(PINNED) --editable '.[book,test]'
 	@touch $@
 

@@ -43,10 +43,11 @@ from jupyter_cache.cache.db import NbCacheRecord
 from myst_nb.core.read import read_myst_markdown_notebook
 from nbclient import NotebookClient
 from nbclient.exceptions import CellExecutionError
+from slowness import slowness
 
 WORKERS = int(os.environ.get("WORKERS", 2))
 BUDGET = 12  # CPU seconds of a chapter's cells; the build marks a chapter above it
-MOST_CPU = 25  # CPU seconds above which a chapter is killed, and fails
+MOST_CPU = 25  # CPU seconds above which a chapter is killed, and fails; more on a slower machine
 HANGS = 1800  # seconds after which a chapter that still runs is assumed to hang, even on a busy machine
 PAGES_DEPEND_ON = ("ext/*.py", "constraints.txt")  # for every page
 SITE_DEPENDS_ON = (
@@ -115,6 +116,11 @@ def imported_by(notebook: nbformat.NotebookNode) -> set[str]:
     return set(re.findall(r"^\s*(?:import|from) (\w+)", code, re.MULTILINE))
 
 
+def uses_too_much(seconds: float) -> bool:
+    """Whether a page has used more CPU time than it may, on a machine as slow as this one is now."""
+    return seconds > MOST_CPU and seconds > MOST_CPU * slowness()
+
+
 class Watch(threading.Thread):
     """Measures the CPU seconds of a kernel and its children, and kills them if they use too many or hang."""
 
@@ -134,7 +140,7 @@ class Watch(threading.Thread):
     def run(self) -> None:
         while not self._finished.wait(1):
             self.measure()
-            if self.seconds > MOST_CPU:
+            if uses_too_much(self.seconds):
                 self.end(f"the page used more than {MOST_CPU} CPU-seconds")
             elif time.monotonic() - self._since > HANGS:
                 self.end(
@@ -205,7 +211,7 @@ def execute(chapter: Chapter, dependencies: Dependencies) -> Run:
                 atexit.unregister(client._cleanup_kernel)  # the clean-up of a dead kernel would fail
                 failure = watch.ended or f"the kernel died or did not start: {error}\n{log.read()}"
         # The last cell may have exceeded the limit after the watch's last check.
-        if not failure and watch.seconds > MOST_CPU:
+        if not failure and uses_too_much(watch.seconds):
             failure = f"the page used {watch.seconds:.1f} CPU-seconds, more than {MOST_CPU}"
         if not failure and notes.exists():
             failure = used_besides(notes.read_text(), chapter.depends_on, dependencies)

@@ -19,7 +19,6 @@ INSTALL_BROWSER = (
     "sudo apt-get install chromium" if shutil.which("apt-get") else ".venv/bin/playwright install chromium"
 )
 
-sys.path.insert(0, str(BOOK / "ext"))
 
 from build import is_current  # noqa: E402
 

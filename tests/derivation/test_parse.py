@@ -159,6 +159,14 @@ def test_braces_that_group_are_refused_with_a_hint():
         derive(GIVEN + "2 x_i^2 = {x_i + x_i} x_i", name="refused")
 
 
+@pytest.mark.parametrize("bracket", ["[-3 < x_i < 3]", r"\left[-3 < x_i < 3\right]"])
+def test_an_interval_in_one_bracket_is_refused_with_a_hint(bracket):
+    with pytest.raises(Unreadable, match=r"brackets hold one comparison; write a product of two") as caught:
+        derive(f"{GIVEN}x_i = {bracket} x_i", name="refused")
+    *_, line, caret = str(caught.value).splitlines()
+    assert line[caret.index("^") :].startswith("< 3")
+
+
 @pytest.mark.parametrize(
     "text",
     [

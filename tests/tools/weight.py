@@ -2,8 +2,8 @@
 
 CPU time is that of the process and its children, so it depends little on what else the machine does. The run fails if
 the body of a test takes more than ``TEST`` seconds, if the tests of a file together take more than ``FILE``, or if a
-process needs more than ``COLLECTION`` to collect the tests. ``make test-all`` has no limits, nor has a test that
-proves in full what has changed.
+process needs more than ``COLLECTION`` to collect the tests. On a machine that computes more slowly, or is busy, they
+are as much higher. ``make test-all`` has no limits, nor has a test that proves in full what has changed.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import resource
 from collections import Counter
 
 import pytest
+from slowness import slowness
 
 TEST, FILE, COLLECTION = 20, 120, 30
 BROWSERS = ("browser", "window", "visit")  # fixtures of tests that run in Chromium
@@ -47,6 +48,7 @@ class Plugin:
         self._setup: Counter[str] = Counter()
         self._proved: set[str] = set()  # tests without a limit: they prove in full what changed
         self._collection: dict[str, float] = {}
+        self._slowness = 1.0
 
     @pytest.hookimpl(hookwrapper=True)
     def pytest_runtest_setup(self, item: pytest.Item):
@@ -66,12 +68,15 @@ class Plugin:
     def pytest_collection_finish(self) -> None:
         if hasattr(self._config, "workeroutput"):
             self._config.workeroutput["cpu of collection"] = used()
+            self._config.workeroutput["slowness"] = slowness()
         else:
             self._collection["this process"] = used()
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_testnodedown(self, node, error) -> None:
-        self._collection[node.gateway.id] = getattr(node, "workeroutput", {}).get("cpu of collection", 0.0)
+        output = getattr(node, "workeroutput", {})
+        self._collection[node.gateway.id] = output.get("cpu of collection", 0.0)
+        self._slowness = max(self._slowness, output.get("slowness", 1.0))
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         if report.when == "teardown":
@@ -83,7 +88,10 @@ class Plugin:
 
     @pytest.hookimpl(trylast=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
-        if not hasattr(self._config, "workeroutput") and self.too_heavy() and session.exitstatus == 0:
+        if hasattr(self._config, "workeroutput"):
+            return
+        self._slowness = max(self._slowness, slowness())
+        if self.too_heavy() and session.exitstatus == 0:
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
     def too_heavy(self) -> list[str]:
@@ -99,10 +107,10 @@ class Plugin:
             (Counter(self._collection), COLLECTION, "a process that collects the tests"),
         )
         return [
-            f"{name}: {seconds:.1f} s of CPU; {what} may take {limit} s"
+            f"{name}: {seconds:.1f} s of CPU; {what} may take {limit * self._slowness:.0f} s on this machine"
             for measured, limit, what in every
             for name, seconds in measured.most_common()
-            if seconds > limit
+            if seconds > limit * self._slowness
         ]
 
     def files(self, tests: Counter[str]) -> Counter[str]:

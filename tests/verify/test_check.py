@@ -875,7 +875,13 @@ class TestSymbolic:
             SHAPES="x[*, n] -> y[*, n]", forward=lambda x: (sin(x), x), backward=lambda dy, x: dy * x
         )
         (row,) = check(own, torch.from_numpy(X), methods=["symbolic"], raises=False).rows
-        assert row.reason.startswith("forward does not compute with symbols (")
+        assert row.reason.startswith("forward does not compute with symbols")
+
+    def test_reasons_name_the_functions_that_a_forward_should_call(self):
+        own = SimpleNamespace(forward=lambda x: (np.sin(x), x), backward=lambda dy, x: dy * np.cos(x))
+        for row in check(own, X, methods=["symbolic", "autograd"], raises=False).rows:
+            assert row.verdict == "not run"
+            assert "call functions of xp" in row.reason and "not NumPy's" in row.reason
 
     def test_an_error_that_vanishes_for_two_entries_is_seen(self):
         """At n = 2 the factor 2 / n would be 1."""

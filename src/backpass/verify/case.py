@@ -371,6 +371,18 @@ def first_line(error: Exception) -> str:
     return f"{type(error).__name__}: {said}" if said else type(error).__name__
 
 
+def advised(error: Exception) -> str:
+    """Describe what other arrays raise, with the remedy if NumPy's functions ran on
+    them."""
+    said = first_line(error)
+    if "numpy" not in said.lower() and "ufunc" not in said:
+        return f" ({said})"
+    return (
+        f": call functions of xp, from array_api_compat.array_namespace(x), not NumPy's "
+        f"({said})"
+    )
+
+
 def _rounded(values: np.ndarray, like: Array) -> np.ndarray:
     """Round float64 values to the dtype of ``like``."""
     return to_numpy(

@@ -248,7 +248,8 @@ def parse(part: Part, rule: str = "expression") -> Tree:
             if error.pos_in_stream is not None and error.pos_in_stream >= 0
             else len(part.text)
         )
-        if getattr(getattr(error, "token", None), "type", "") == "$END":
+        token = getattr(getattr(error, "token", None), "type", "")
+        if token == "$END":
             raise Unreadable(
                 "something is missing at the end", part, len(part.text)
             ) from None
@@ -264,6 +265,14 @@ def parse(part: Part, rule: str = "expression") -> Tree:
             message += (
                 ": braces that are not a command's argument print nothing, so they cannot "
                 "group; write brackets"
+            )
+        elif token == "RELATION" and getattr(error, "expected", set()) & {
+            "RSQB",
+            "_RIGHT",
+        }:
+            message += (
+                ": brackets hold one comparison; write a product of two, such as "
+                "[a < x_i] [x_i < b]"
             )
         raise Unreadable(message, part, position) from None
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import numpy as np
 
 from backpass.contract.arrays import Array
-from backpass.verify.case import Case, NotRun, first_line
+from backpass.verify.case import Case, NotRun, advised, first_line
 from backpass.verify.comparison import judge_gradient
 from backpass.verify.convert import (
     EPSILON,
@@ -136,8 +136,7 @@ def _differentiate(
                 f"operator= does not accept {dtype or 'float64'} ({first_line(error)})"
             ) from None
         raise NotRun(
-            "forward does not run on tensors that autograd follows "
-            f"({first_line(error)})"
+            f"forward does not run on tensors that autograd follows{advised(error)}"
         ) from None
     if not is_torch(y) or not y.requires_grad:
         raise NotRun(

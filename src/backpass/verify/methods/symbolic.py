@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from backpass.contract.arrays import Array, is_array
-from backpass.verify.case import Case, NotRun, first_line
+from backpass.verify.case import Case, NotRun, advised, first_line
 from backpass.verify.convert import is_floating
 from backpass.verify.diagnosis import diagnose
 from backpass.verify.drawing import draw_like, rounded_up
@@ -315,9 +315,7 @@ def _computed(case: Case, part: str, arguments: tuple[Any, ...]) -> Any:
     except Exception as error:
         if case.subject.stem is not None:
             raise
-        raise NotRun(
-            f"{part} does not compute with symbols ({first_line(error)})"
-        ) from None
+        raise NotRun(f"{part} does not compute with symbols{advised(error)}") from None
 
 
 def _reject_if_lengths_do_not_fit(
