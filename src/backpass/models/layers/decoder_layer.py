@@ -13,10 +13,10 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from backpass.contract.arrays import Array
-from backpass.contract.shapes import check_inputs, check_saved
+from backpass.contract.arrays import Array, Gradients
+from backpass.contract.shapes import check_inputs
 from backpass.contract.values import check_bool
-from backpass.contract.wanted import Wanted, check_narrowed, check_wanted
+from backpass.contract.wanted import Wanted, check_wanted, narrowed
 from backpass.models.layers import feeding, ordered, transformer_attention, turned
 from backpass.models.layers.calls import formulas
 from backpass.models.layers.kernel import gradients_of, implementation
@@ -153,15 +153,11 @@ def forward(
     return y, Saved(attended, norm_1, crossed, norm_2, fed, norm_3, norm_first, wanted)
 
 
-def backward(
-    dy: Array, saved: Saved, *, wanted: Wanted = None
-) -> tuple[Array | None, ...]:
+def backward(dy: Array, saved: Saved, *, wanted: Wanted = None) -> Gradients:
     """Return ``dx[*, s, h]``, ``dmemory[*, t, h]``, and the parameters' gradients, in
     forward's order, from ``dy[*, s, h]``."""
-    attended, norm_1, crossed, norm_2, fed, norm_3, norm_first, _ = check_saved(
-        saved, Saved
-    )
-    wanted = check_narrowed(wanted, saved)
+    saved = narrowed(saved, Saved, wanted)
+    attended, norm_1, crossed, norm_2, fed, norm_3, norm_first, wanted = saved
     of_attention, of_norm_1, of_cross, of_norm_2, of_feed_forward, of_norm_3 = _parts(
         wanted, norm_first
     )

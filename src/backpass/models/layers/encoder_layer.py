@@ -12,10 +12,10 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from backpass.contract.arrays import Array
-from backpass.contract.shapes import check_inputs, check_saved
+from backpass.contract.arrays import Array, Gradients
+from backpass.contract.shapes import check_inputs
 from backpass.contract.values import check_bool
-from backpass.contract.wanted import Wanted, check_narrowed, check_wanted
+from backpass.contract.wanted import Wanted, check_wanted, narrowed
 from backpass.models.layers import feeding, ordered, transformer_attention, turned
 from backpass.models.layers.calls import formulas
 from backpass.models.layers.kernel import gradients_of, implementation
@@ -118,13 +118,10 @@ def forward(
     return y, Saved(attended, norm_1, fed, norm_2, norm_first, wanted)
 
 
-def backward(
-    dy: Array, saved: Saved, *, wanted: Wanted = None
-) -> tuple[Array | None, ...]:
+def backward(dy: Array, saved: Saved, *, wanted: Wanted = None) -> Gradients:
     """Return ``dx[*, s, h]`` and the parameters' gradients, in forward's order, from
     ``dy[*, s, h]``."""
-    attended, norm_1, fed, norm_2, norm_first, _ = check_saved(saved, Saved)
-    wanted = check_narrowed(wanted, saved)
+    attended, norm_1, fed, norm_2, norm_first, wanted = narrowed(saved, Saved, wanted)
     of_attention, of_norm_1, of_feed_forward, of_norm_2 = _parts(wanted, norm_first)
 
     # In the forward pass the stream was read by a block and then added to its output;

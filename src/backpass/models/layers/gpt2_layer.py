@@ -11,10 +11,10 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from backpass.contract.arrays import Array
-from backpass.contract.shapes import check_inputs, check_saved
+from backpass.contract.arrays import Array, Gradients
+from backpass.contract.shapes import check_inputs
 from backpass.contract.values import check_bool, check_natural, check_probability
-from backpass.contract.wanted import Wanted, check_narrowed, check_wanted, part_of
+from backpass.contract.wanted import Wanted, check_wanted, narrowed, part_of
 from backpass.models.layers import (
     adding,
     check_no_dropout,
@@ -143,13 +143,11 @@ def forward(
     return y, Saved(norm_1, attended, dropped_1, norm_2, fed, dropped_2, wanted)
 
 
-def backward(
-    dy: Array, saved: Saved, *, wanted: Wanted = None
-) -> tuple[Array | None, ...]:
+def backward(dy: Array, saved: Saved, *, wanted: Wanted = None) -> Gradients:
     """Return ``dx[*, s, h]`` and the parameters' gradients, in forward's order, from
     ``dy[*, s, h]``."""
-    norm_1, attended, dropped_1, norm_2, fed, dropped_2, _ = check_saved(saved, Saved)
-    wanted = check_narrowed(wanted, saved)
+    saved = narrowed(saved, Saved, wanted)
+    norm_1, attended, dropped_1, norm_2, fed, dropped_2, wanted = saved
     of_norm_1, of_attention, of_norm_2, of_feed_forward = _parts(wanted)
 
     # In the forward pass the stream was read by a block and then added to its output;

@@ -11,9 +11,9 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from backpass.contract.arrays import Array
-from backpass.contract.shapes import check_inputs, check_saved
-from backpass.contract.wanted import Wanted, check_narrowed, check_wanted, part_of
+from backpass.contract.arrays import Array, Gradients
+from backpass.contract.shapes import check_inputs
+from backpass.contract.wanted import Wanted, check_wanted, narrowed, part_of
 from backpass.models.layers import adding, feeding, llama_attention, turned
 from backpass.models.layers.calls import call, formulas
 from backpass.models.layers.kernel import gradients_of, implementation
@@ -115,13 +115,10 @@ def forward(
     return y, Saved(norm_1, attended, norm_2, fed, wanted)
 
 
-def backward(
-    dy: Array, saved: Saved, *, wanted: Wanted = None
-) -> tuple[Array | None, ...]:
+def backward(dy: Array, saved: Saved, *, wanted: Wanted = None) -> Gradients:
     """Return ``dx[*, s, h]`` and the parameters' gradients, in forward's order, from
     ``dy[*, s, h]``. The gradient of a parameter that was not given is None."""
-    norm_1, attended, norm_2, fed, _ = check_saved(saved, Saved)
-    wanted = check_narrowed(wanted, saved)
+    norm_1, attended, norm_2, fed, wanted = narrowed(saved, Saved, wanted)
     of_norm_1, of_attention, of_norm_2, of_feed_forward = _parts(wanted)
 
     # In the forward pass the stream was read by a block and then added to its output;
