@@ -13,7 +13,14 @@ import pytest
 
 from backpass.contract.shapes import axis_length, parse
 from backpass.models import gpt2, language_model, llama
-from backpass.models.layers import gpt2_attention, gpt2_layer, llama_attention, llama_layer, output_head
+from backpass.models.layers import (
+    blocks,
+    gpt2_attention,
+    gpt2_layer,
+    llama_attention,
+    llama_layer,
+    output_head,
+)
 from backpass.ops import rope
 
 from .mutating import is_noticed, put_mistake, unproved, with_gradients
@@ -103,9 +110,6 @@ EQUIVALENT: dict[str, dict[str, str]] = {
         "_check_family(c, family): _check_family(c, family) → c": "It only rejects what a different network saved; "
         "test_parameters.py has that.",
     },
-    "gpt2_layer": {
-        "da = None if dx is None else dropout.backward(dx, dropped_1): dx is None → da is None": "dx is None where da is.",
-    },
     "gpt2_attention": {
         "db_qkv = xp.concat([db_q, xp.zeros_like(db_k), db_v]): xp.zeros_like(db_k) → xp.zeros_like(db_q)": THREE_OF_ONE_LENGTH,
         "db_qkv = xp.concat([db_q, xp.zeros_like(db_k), db_v]): xp.zeros_like(db_k) → xp.zeros_like(db_v)": THREE_OF_ONE_LENGTH,
@@ -131,8 +135,8 @@ MISTAKES = {
     "the final norm is skipped": (gpt2, language_model, BACK, f"(dx, {BACK})[piece is not pieces[-1]]"),
     "positions are off by one": (gpt2, language_model, BACK, BACK.replace(
         "dx", "dx[..., [*range(1, dx.shape[-2]), 0], :] if piece.name == 'wpe' else dx")),
-    "the residual's gradient is overwritten": (gpt2, gpt2_layer, "dx = dx + da", "dx = da"),
-    "the first block's gradient is dropped": (llama, llama_layer, "dx = dx + da", "dx = dx"),
+    "the residual's gradient is overwritten": (gpt2, blocks, "dx + da", "da"),
+    "the first block's gradient is dropped": (llama, blocks, "dx + da", "dx"),
     "a layer of Llama takes its neighbour's gradients": (llama, language_model, "reversed(pieces)", "pieces"),
     "Llama's tied weight has one share": (llama, language_model, "table.backward_onto(dhead, dx, tokens)", "table.backward(dx, tokens)"),
 }  # fmt: skip

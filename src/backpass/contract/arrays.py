@@ -85,7 +85,7 @@ def is_plain(x: object) -> bool:
     kind = type(x)
     if kind is np.ndarray:
         return True
-    xp = _NAMESPACES.get(kind)
+    xp: Any = _NAMESPACES.get(kind)
     return (
         hasattr(xp, "Tensor")
         and (kind is xp.Tensor or kind is xp.nn.Parameter)

@@ -41,13 +41,13 @@ def narrowed(saved: Any, expected: type[Record], wanted: Wanted) -> Record:
     Raises TypeError for what ``check_saved`` rejects and for what is not a collection
     of names, ValueError for another name.
     """
-    saved = check_saved(saved, expected)
+    found: Any = check_saved(saved, expected)
     hint = ", for which forward saved what they need"
-    chosen = _chosen(wanted, saved.wanted, hint)
-    return saved if chosen == saved.wanted else saved._replace(wanted=chosen)
+    chosen = _chosen(wanted, found.wanted, hint)
+    return found if chosen == found.wanted else found._replace(wanted=chosen)
 
 
-def needed(saved: Record, needs: Mapping[str, str]) -> Record:
+def needed(saved: Any, needs: Mapping[str, str]) -> Any:
     """Return what ``forward`` saves: an array that no wanted gradient needs only as its
     outline.
 

@@ -80,7 +80,7 @@ def backward(dy: Array, saved: Saved, *, wanted: Wanted = None) -> Gradients:
     return dx, turned(dw)
 
 
-def backward_once(dy: Array, saved: Saved) -> tuple[Array | None, Array | None]:
+def backward_once(dy: Array, saved: Saved) -> Gradients:
     """Return what ``backward`` returns, in less memory: with ``chunked`` it writes over
     the arrays of ``saved``, which cannot be used again. A kernel does not."""
     if not isinstance(saved.both, linear_cross_entropy.Saved):
