@@ -27,7 +27,7 @@ from .mutating import is_noticed, put_mistake, unproved, with_gradients
 from .small import NETWORKS, drawn
 
 LAYERS = (gpt2_attention, gpt2_layer, llama_attention, llama_layer, output_head)
-MODULES = {module.__name__.rsplit(".", 1)[1]: module for module in (gpt2, llama, language_model, *LAYERS)}
+MODULES = {module.__name__.rsplit(".", 1)[1]: module for module in (language_model, *LAYERS)}
 OPTIONS = {
     gpt2_attention: [{"heads": 3}],
     gpt2_layer: [{"heads": 3}, {"heads": 3, "residual_dropout": 0.4, "seed": 2}],
@@ -97,13 +97,7 @@ def wanted_sets(parameters):
 ONLY_CHECKS = "It only rejects a second run; test_parameters.py has that."
 OF_THE_SCALE = "It only rejects a scale; test_derivatives.py has that."
 THREE_OF_ONE_LENGTH = "The three have one length."
-WITHOUT_SCALE = {
-    "return language_model.backward(FAMILY, saved, scale=scale): language_model.backward(FAMILY, saved, scale=scale) → "
-    "language_model.backward(FAMILY, saved)": OF_THE_SCALE
-}
 EQUIVALENT: dict[str, dict[str, str]] = {
-    "gpt2": WITHOUT_SCALE,
-    "llama": WITHOUT_SCALE,
     "language_model": {
         "check_loss_scale(scale): check_loss_scale(scale) → scale": OF_THE_SCALE,
         "check_unused(parts, len(pieces) + 2): check_unused(parts, len(pieces) + 2) → parts": ONLY_CHECKS,
