@@ -412,15 +412,16 @@ def check_inputs(text: str, wide: tuple[str, ...] = (), /, **arrays: Array | Non
         else:
             return _check(text, wide, arrays)
     call = text, wide, *facts
-    if call not in _PASSED:
+    found = _PASSED.get(call)
+    if found is None:
         found = _check(text, wide, arrays)
-        if len(_PASSED) == MOST_CALLS:
+        if len(_PASSED) >= MOST_CALLS:
             _PASSED.clear()
         _PASSED[call] = found
-    return _PASSED[call]
+    return found
 
 
-# Calls that have passed, by all that matters to the check.
+# The namespaces of calls that have passed, by all that matters to the check.
 _PASSED: dict[tuple, Any] = {}
 MOST_CALLS = 1024
 
