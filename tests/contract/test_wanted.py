@@ -5,7 +5,7 @@ import pytest
 import sympy
 
 from backpass.contract.shapes import Outline, check_cotangent, kind
-from backpass.contract.wanted import check_narrowed, check_wanted, gradients_of, kept, part_of, sum_wanted
+from backpass.contract.wanted import check_wanted, gradients_of, kept, narrowed, needed, part_of, sum_wanted
 from backpass.ops import linear, rope
 
 SHAPES = "x[*, n], w[n, p], t[*]:int, b[p]? -> y[*, p]"
@@ -46,14 +46,22 @@ def test_anything_else_is_rejected(wanted, error, message):
 
 def test_a_backward_may_be_asked_for_less_than_its_forward_and_no_more():
     _, saved = linear.forward(np.ones((2, 3)), np.ones((3, 4)), wanted=("x", "w"))
-    assert check_narrowed(None, saved) == ("x", "w")
-    assert check_narrowed({"w"}, saved) == ("w",)
+    assert narrowed(saved, linear.Saved, None) is saved and saved.wanted == ("x", "w")
+    assert narrowed(saved, linear.Saved, {"w"}) == saved._replace(wanted=("w",))
     with pytest.raises(
         ValueError, match="expected names among x, w, for which forward saved what they need; got 'b'"
     ):
-        check_narrowed({"b"}, saved)
+        narrowed(saved, linear.Saved, {"b"})
     with pytest.raises(ValueError, match=r"expected names among none, for which .*; got 'x'"):
-        check_narrowed({"x"}, saved._replace(wanted=()))
+        narrowed(saved._replace(wanted=()), linear.Saved, {"x"})
+
+
+def test_an_array_is_saved_if_a_wanted_gradient_needs_it():
+    x, w = np.ones((2, 3)), np.ones((3, 4))
+    saved = linear.Saved(x, w, ("w",))
+    assert needed(saved, {"x": "w b", "w": "x"}) == saved._replace(w=kept(w, needed=False))
+    assert needed(saved, {"x": "x w", "w": "w"}) is saved
+    assert needed(saved._replace(w=None), {"x": "", "w": ""}) == (kept(x, needed=False), None, ("w",), False)
 
 
 def test_an_outline_is_an_array_without_its_numbers():

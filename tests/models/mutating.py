@@ -65,12 +65,13 @@ def differs(got, right) -> bool:
     return not np.abs(got - right).max() <= TOLERANCE * max(np.abs(right).max(), 1e-300)
 
 
-def unproved(module, runs, monkeypatch, proof, equivalent) -> set[str]:
-    """Return the changes of the module's backward that no run notices and that are not proved equivalent, and the proofs
+def unproved(module, runs, monkeypatch, proof, equivalent, functions=("backward",)) -> set[str]:
+    """Return the changes of the module's ``functions`` that no run notices and that are not proved equivalent, and the proofs
     of changes that are noticed. For a module that has not changed, a part of the changes is tried."""
-    made = [(f"{mutant.line}: {mutant.change}", mutant) for mutant in mutants(module.backward)]
+    changed = [vars(module)[name] for name in functions]
+    made = [(f"{each.line}: {each.change}", each) for function in changed for each in mutants(function)]
     assert equivalent <= {*dict(made)}
-    of = [module.backward, module.forward, *sorted(equivalent)]
+    of = [*changed, module.forward, *sorted(equivalent)]
     tried = proof.part(module.__name__, made, of=of, checks=[proofs.own(Path(__file__))])
     if not proof.whole:
         tried = [each for each in tried if each[0] not in equivalent]

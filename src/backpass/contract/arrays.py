@@ -21,6 +21,7 @@ import numpy as np
 
 FAR = 1e4
 Array = Any  # implements the array API: a NumPy array, a tensor, an interpreter's Array
+Gradients = tuple[Array | None, ...]  # None for one that is not wanted
 
 
 def is_array(value: object) -> TypeGuard[Array]:
@@ -77,6 +78,21 @@ def traced() -> Iterator[None]:
 _TRACED = ContextVar("traced", default=False)
 
 
+def is_plain(x: object) -> bool:
+    """Whether ``x`` is an array of NumPy's or PyTorch's own class, whose shape, dtype
+    and device are all that a check can ask. A tensor that a compiler traces is not: its
+    lengths may be unknown."""
+    kind = type(x)
+    if kind is np.ndarray:
+        return True
+    xp: Any = _NAMESPACES.get(kind)
+    return (
+        hasattr(xp, "Tensor")
+        and (kind is xp.Tensor or kind is xp.nn.Parameter)
+        and not is_traced(xp)
+    )
+
+
 def has_values(x: Array) -> bool:
     """Whether ``x`` has elements: PyTorch also has tensors of a shape alone."""
     return not getattr(x, "is_meta", False) and not hasattr(x, "fake_mode")
@@ -114,7 +130,9 @@ def widened(x: Array) -> Array:
 
 def is_half(dtype: Any) -> bool:
     """Whether the dtype is one of half precision."""
-    return name_of(dtype) in ("float16", "bfloat16")
+    # Most dtypes know their bytes, which are found sooner than a name.
+    is_short = getattr(dtype, "itemsize", 2) == 2
+    return is_short and name_of(dtype) in ("float16", "bfloat16")
 
 
 def name_of(dtype: Any) -> str:

@@ -23,13 +23,21 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache, lru_cache
+from functools import cache
 from itertools import zip_longest
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
-from backpass.contract.arrays import Array, is_array, is_half, name_of, namespace, size
+from backpass.contract.arrays import (
+    Array,
+    is_array,
+    is_half,
+    is_plain,
+    name_of,
+    namespace,
+    size,
+)
 
 Record = TypeVar("Record", bound=tuple)
 _TWICE = "2"  # before a letter: an axis of pairs
@@ -395,31 +403,27 @@ def check_inputs(text: str, wide: tuple[str, ...] = (), /, **arrays: Array | Non
     dtype, or otherwise differs from the others in library, device or dtype, and
     ValueError if a shape does not fit.
     """
-    if all(array is None or type(array) is np.ndarray for array in arrays.values()):
-        facts = (
-            (name, None if a is None else (a.shape, a.dtype))
-            for name, a in arrays.items()
-        )
-        return _check_numpy(text, wide, tuple(facts))
-    return _check(text, wide, arrays)
+    facts: list[Any] = []
+    for name, array in arrays.items():
+        if array is None:
+            facts += name, None
+        elif is_plain(array):
+            facts += name, type(array), array.shape, array.dtype, array.device
+        else:
+            return _check(text, wide, arrays)
+    call = text, wide, *facts
+    found = _PASSED.get(call)
+    if found is None:
+        found = _check(text, wide, arrays)
+        if len(_PASSED) >= MOST_CALLS:
+            _PASSED.clear()
+        _PASSED[call] = found
+    return found
 
 
-@lru_cache(maxsize=1024)
-def _check_numpy(
-    text: str, wide: tuple[str, ...], facts: tuple[tuple[str, tuple | None], ...]
-):
-    """Check NumPy arrays by their shapes and dtypes, and remember those that pass.
-
-    Nothing else about them matters, so arrays without memory stand in for them.
-    """
-    return _check(
-        text,
-        wide,
-        {
-            name: fact and np.broadcast_to(np.empty((), fact[1]), fact[0])
-            for name, fact in facts
-        },
-    )
+# The namespaces of calls that have passed, by all that matters to the check.
+_PASSED: dict[tuple, Any] = {}
+MOST_CALLS = 1024
 
 
 def _check(text: str, wide: tuple[str, ...], arrays: dict[str, Array | None]):

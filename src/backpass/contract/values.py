@@ -111,7 +111,24 @@ def check_causal(causal: object, causal_variant: object) -> None:
     check_one_of("causal_variant", causal_variant, ("upper_left", "lower_right"))
 
 
-def check_window(window: object, causal: bool) -> None:
+def check_attention(
+    causal: bool,
+    causal_variant: str,
+    window: int | None,
+    scale: float | None,
+    softcap: float | None,
+    head_order: str,
+) -> Any:
+    """Check the options that all attention operations have; return ``softcap`` as
+    ``checked_cap`` does, or None. Raises TypeError or ValueError."""
+    check_causal(causal, causal_variant)
+    _check_window(window, causal)
+    check_head_order(head_order)
+    check_scale(scale)
+    return None if softcap is None else checked_cap(softcap, "softcap")
+
+
+def _check_window(window: object, causal: bool) -> None:
     """Raise TypeError or ValueError unless ``window``, the number of keys that a query
     may see, is None or an integer of at least 1, and given only with ``causal``."""
     if window is None:

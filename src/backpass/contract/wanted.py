@@ -7,10 +7,11 @@ of their names, in ``forward``, ``backward`` and ``backward_flops``. ``None`` is
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from functools import cache
 from typing import Any
 
 from backpass.contract.arrays import Array
-from backpass.contract.shapes import Outline, kind, parse
+from backpass.contract.shapes import Outline, Record, check_saved, kind, parse
 
 Wanted = Collection[str] | None
 
@@ -26,22 +27,39 @@ def check_wanted(
     Raises TypeError for what is not a collection of names, ValueError for a name that
     is not a differentiable input's.
     """
-    names = tuple(spec.name for spec in parse(text).inputs if spec.floating)
     return tuple(
         name
-        for name in _chosen(wanted, names)
+        for name in _chosen(wanted, _floating(text))
         if not any(optional.get(name, True) is absent for absent in (None, False))
     )
 
 
-def check_narrowed(wanted: Wanted, saved: Any) -> tuple[str, ...]:
-    """Return the inputs whose gradients ``backward`` is to compute: all for which
-    ``forward`` saved what they need, or some of them.
+def narrowed(saved: Any, expected: type[Record], wanted: Wanted) -> Record:
+    """Return what ``forward`` saved, with the inputs whose gradients ``backward`` is to
+    compute: all for which forward saved what they need, or some of them.
 
-    Raises TypeError for what is not a collection of names, ValueError for another name.
+    Raises TypeError for what ``check_saved`` rejects and for what is not a collection
+    of names, ValueError for another name.
     """
+    found: Any = check_saved(saved, expected)
     hint = ", for which forward saved what they need"
-    return _chosen(wanted, saved.wanted, hint)
+    chosen = _chosen(wanted, found.wanted, hint)
+    return found if chosen == found.wanted else found._replace(wanted=chosen)
+
+
+def needed(saved: Any, needs: Mapping[str, str]) -> Any:
+    """Return what ``forward`` saves: an array that no wanted gradient needs only as its
+    outline.
+
+    ``needs`` gives each of these arrays the inputs whose gradients need it, ``"x w"``.
+    """
+    wanted = {*saved.wanted}
+    unused = {
+        name: kept(getattr(saved, name), False)
+        for name, inputs in needs.items()
+        if wanted.isdisjoint(inputs.split())
+    }
+    return saved._replace(**unused) if unused else saved
 
 
 def kept(array: Array | None, needed: object) -> Any:
@@ -82,6 +100,12 @@ def sum_wanted(wanted: Wanted, costs: Mapping[str, Any]) -> Any:
     names = tuple(dict.fromkeys(" ".join(costs).split()))
     chosen = {*_chosen(wanted, names)}
     return sum(cost for key, cost in costs.items() if chosen & {*key.split()})
+
+
+@cache
+def _floating(text: str) -> tuple[str, ...]:
+    """Return the inputs of a declaration that hold floating-point numbers."""
+    return tuple(spec.name for spec in parse(text).inputs if spec.floating)
 
 
 def _chosen(wanted: Wanted, names: tuple[str, ...], hint: str = "") -> tuple[str, ...]:

@@ -34,12 +34,8 @@ import triton.language as tl
 from backpass.contract.arrays import sum_to_shape
 from backpass.contract.shapes import check_cotangent, check_saved
 from backpass.contract.values import (
-    check_causal,
-    check_head_order,
-    check_scale,
+    check_attention,
     check_tile,
-    check_window,
-    checked_cap,
 )
 from backpass.kernels import interpreted
 from backpass.kernels.flash_attention_sizes import WIDTHS, padded, tiles_for
@@ -127,11 +123,7 @@ def forward(
     wider heads.
     """
     check_tensors(SHAPES, q=q, k=k, v=v, bias=bias, mask=mask, sink=sink)
-    check_causal(causal, causal_variant)
-    check_window(window, causal)
-    check_head_order(head_order)
-    check_scale(scale)
-    cap = None if softcap is None else checked_cap(softcap, "softcap")
+    cap = check_attention(causal, causal_variant, window, scale, softcap, head_order)
     check_tile(tile)
     *_, s_q, d = q.shape
     *_, s_k, d_v = v.shape

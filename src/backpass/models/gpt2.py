@@ -33,7 +33,6 @@ from backpass.ops import dropout, layer_norm, position_embedding
 
 PREFIX = "transformer."
 TABLE, POSITIONS = "wte.weight", "wpe.weight"
-NORM = {"w": "ln_f.weight", "b": "ln_f.bias"}
 
 
 @dataclass(frozen=True)
@@ -163,6 +162,7 @@ def _dropout(
 FAMILY = Family(Config, PREFIX, TABLE, stack)
 parameter_shapes, layer_names = FAMILY.parameter_shapes, FAMILY.layer_names
 part_names = FAMILY.part_names
+backward = FAMILY.bound(language_model.backward)
 
 
 def forward(
@@ -189,11 +189,6 @@ def forward(
     options |= {"config": config, "recompute": recompute, "wanted": wanted}
     options |= {"masks": masks}
     return language_model.forward(FAMILY, parameters, tokens, targets, **options)
-
-
-def backward(saved: Saved, *, scale: float = 1) -> dict[str, Array]:
-    """Return what ``language_model.backward`` returns."""
-    return language_model.backward(FAMILY, saved, scale=scale)
 
 
 def calls(

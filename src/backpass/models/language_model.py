@@ -8,8 +8,10 @@ these. The interface is that of ``backpass.models``.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import wraps
 from typing import Any, NamedTuple
 
 from backpass.contract.arrays import Array, namespace
@@ -89,6 +91,19 @@ class Family:
         """Return the parts after the embedding: the stack, and the output head."""
         head = Piece("lm_head", output_head, {"w": self.head(c)}, {}, {})
         return [*stack.pieces, head]
+
+    def bound(self, function: Callable[..., Any]) -> Any:
+        """Return a function of this module, such as ``forward``, for this family."""
+
+        def of_family(*arguments: Any, **options: Any) -> Any:
+            return function(self, *arguments, **options)
+
+        found: Any = wraps(function)(of_family)
+        _, *parameters = inspect.signature(function).parameters.values()
+        named = [each for each in parameters if each.kind is not each.VAR_KEYWORD]
+        found.__signature__ = inspect.Signature(named)
+        found.__module__ = self.config.__module__
+        return found
 
 
 class Saved(NamedTuple):

@@ -19,20 +19,18 @@ from typing import Any
 
 from backpass.contract.arrays import Array
 from backpass.contract.values import check_bool, check_eps
-from backpass.contract.wanted import Wanted
 from backpass.models import _hugging_face, language_model
 from backpass.models._hugging_face import Accepted
 from backpass.models._parameters import preset_in
-from backpass.models.language_model import Family, Saved
+from backpass.models.language_model import Family
 from backpass.models.layers import llama_layer
-from backpass.models.layers.calls import Part, quotient
+from backpass.models.layers.calls import quotient
 from backpass.models.layers.kernel import scheme_for
-from backpass.models.layers.recomputed import Recompute
 from backpass.models.stacks import Stack, piece
 from backpass.ops import rms_norm, rope
 
 PREFIX = "model."
-TABLE, NORM = "embed_tokens.weight", "norm.weight"
+TABLE = "embed_tokens.weight"
 
 
 @dataclass(frozen=True)
@@ -221,45 +219,9 @@ def angles(c: Config, x: Array, kernels: Any) -> dict[str, Array]:
 FAMILY = Family(Config, PREFIX, TABLE, stack, angles)
 parameter_shapes, layer_names = FAMILY.parameter_shapes, FAMILY.layer_names
 part_names = FAMILY.part_names
-
-
-def forward(
-    parameters: Mapping[str, Array],
-    tokens: Array,
-    targets: Array,
-    *,
-    config: Config,
-    flash: bool = True,
-    chunked: bool = True,
-    kernels: Any = None,
-    recompute: Recompute = None,
-    wanted: Wanted = None,
-) -> tuple[Array, Saved]:
-    """Return what ``language_model.forward`` returns, which describes the options."""
-    options: dict[str, Any] = {"flash": flash, "chunked": chunked, "kernels": kernels}
-    options |= {"config": config, "recompute": recompute, "wanted": wanted}
-    return language_model.forward(FAMILY, parameters, tokens, targets, **options)
-
-
-def backward(saved: Saved, *, scale: float = 1) -> dict[str, Array]:
-    """Return what ``language_model.backward`` returns."""
-    return language_model.backward(FAMILY, saved, scale=scale)
-
-
-def calls(
-    config: Config,
-    batch: Any,
-    sequence: Any,
-    *,
-    flash: bool = True,
-    chunked: bool = True,
-    distinct: Any = 0,
-    wanted: Wanted = None,
-) -> list[Part]:
-    """Return what ``language_model.calls`` returns, which describes the options."""
-    options: dict[str, Any] = {"flash": flash, "chunked": chunked}
-    options |= {"distinct": distinct, "wanted": wanted}
-    return language_model.calls(FAMILY, config, batch, sequence, **options)
+forward = FAMILY.bound(language_model.forward)
+backward = FAMILY.bound(language_model.backward)
+calls = FAMILY.bound(language_model.calls)
 
 
 def to_hugging_face(config: Config) -> dict[str, Any]:

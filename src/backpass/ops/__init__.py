@@ -13,7 +13,8 @@ Every module of this folder keeps one contract:
   collection of their names, as the last argument of ``forward``, ``backward`` and
   ``backward_flops``, and of ``forward_flops`` if the forward computes gradients;
   ``None`` means all. An unwanted gradient is ``None`` and is not computed, and an array
-  that only it needs is not saved. ``backward`` can compute only gradients that were
+  that only it needs is not saved: the table ``NEEDS`` beside ``Saved`` says, for each
+  array, which gradients need it. ``backward`` can compute only gradients that were
   wanted in ``forward``: all of them, or some;
 - ``forward_flops`` and ``backward_flops`` are plain arithmetic on the dimension letters
   of ``SHAPES``. A count that depends on the data is a further argument;
@@ -62,7 +63,7 @@ module. ``AUTOCAST`` is in every module, the others where they apply:
 - ``FORMULA_SIZES``: the lengths at which the formulas are checked, if the usual ones
   would take long;
 - ``PLACES``: the stations of the network map at which the operation appears, by their
-  labels;
+  labels in ``backpass.book.network_map.STATIONS``;
 - ``AUTOCAST``: the dtype in which autocast runs the operation. ``"matmul"`` is
   autocast's own dtype, for an operation that multiplies matrices. ``"float32"`` is for
   an operation that sums or exponentiates many numbers, as in PyTorch's lists for CUDA.

@@ -1,4 +1,4 @@
-"""What the attention operations share: heads in groups, the causal mask, the window,
+"""What the attention operations share: heads in groups, the causal mask,
 and the default scale."""
 
 from __future__ import annotations
@@ -36,24 +36,39 @@ def _first_heads_swapped(x: Array) -> Array:
     return namespace(x).permute_dims(x, axes)
 
 
-def causal_mask(s_q: int, s_k: int, variant: str, like: Array) -> Array:
+def in_rows(x: Array, n_kv: int, head_order: str) -> Array:
+    """Return ``x[*, n_h, s_q, d]`` as ``[*, n_kv, g·s_q, d]``: the heads that share a
+    key head become one longer sequence."""
+    x = heads_by_group(x, n_kv, head_order)
+    *leading, g, s_q, d = x.shape
+    return namespace(x).reshape(x, (*leading, g * s_q, d))
+
+
+def in_heads(x: Array, shape: tuple[int, ...], head_order: str) -> Array:
+    """Return ``x[*, n_kv, g·s_q, d]`` as ``[*, n_h, s_q, d]``, with n_h and s_q from
+    ``shape``. This is the inverse of ``in_rows``."""
+    *leading, n_kv, _, d = x.shape
+    heads, s_q = shape[-3:-1]
+    return heads_in_order(
+        namespace(x).reshape(x, (*leading, n_kv, heads // n_kv, s_q, d)), head_order
+    )
+
+
+def causal_mask(
+    s_q: int, s_k: int, variant: str, like: Array, window: int | None = None
+) -> Array:
     """Return booleans ``[s_q, s_k]``: whether a query may see a key. It sees the keys
-    up to its own position. Positions are counted from the first query and the first key
-    ("upper_left"), or back from the last query and the last key ("lower_right")."""
+    up to its own position; with a window, only the last ``window`` of these. Positions
+    are counted from the first query and the first key ("upper_left"), or back from the
+    last query and the last key ("lower_right")."""
     xp = namespace(like)
     ahead = s_k - s_q if variant == "lower_right" else 0
     queries, keys = (xp.arange(s, device=like.device) for s in (s_q, s_k))
-    return keys <= queries[:, None] + ahead
-
-
-def window_mask(s_q: int, s_k: int, variant: str, window: int, like: Array) -> Array:
-    """Return booleans ``[s_q, s_k]``: whether a query may see a key with a causal mask
-    and a window. It sees the last ``window`` of the keys that the mask shows."""
-    xp = namespace(like)
-    ahead = s_k - s_q if variant == "lower_right" else 0
-    queries, keys = (xp.arange(s, device=like.device) for s in (s_q, s_k))
-    hidden = keys <= queries[:, None] + (ahead - min(window, s_q + s_k))
-    return causal_mask(s_q, s_k, variant, like) & ~hidden
+    visible = keys <= queries[:, None] + ahead
+    if window is None:
+        return visible
+    hidden = keys <= queries[:, None] + (ahead - min(int(window), s_q + s_k))
+    return visible & ~hidden
 
 
 def inverse_root(n: int, xp: ModuleType) -> Any:

@@ -33,39 +33,20 @@ from typing import NamedTuple
 
 from backpass.contract.arrays import (
     Array,
+    Gradients,
     as_number,
     as_type_of,
-    namespace,
     sum_to_shape,
     transpose,
     widened,
 )
-from backpass.contract.shapes import Outline, check_cotangent, check_inputs, check_saved
-from backpass.contract.values import (
-    check_causal,
-    check_head_order,
-    check_probability,
-    check_scale,
-    check_window,
-    checked_cap,
-)
-from backpass.contract.wanted import (
-    Wanted,
-    check_narrowed,
-    check_wanted,
-    kept,
-    sum_wanted,
-)
+from backpass.contract.shapes import Outline, check_cotangent, check_inputs
+from backpass.contract.values import check_attention, check_probability
+from backpass.contract.wanted import Wanted, check_wanted, narrowed, needed, sum_wanted
 from backpass.ops import dropout, matmul, softmax
 from backpass.ops import scale as scaling  # `scale` is forward's option
 from backpass.ops import softcap as capping  # and so is `softcap`
-from backpass.ops._heads import (
-    causal_mask,
-    heads_by_group,
-    heads_in_order,
-    inverse_root,
-    window_mask,
-)
+from backpass.ops._heads import causal_mask, in_heads, in_rows, inverse_root
 
 SHAPES = (
     "q[*, g*n_kv, s_q, d], k[*, n_kv>0, s_k>0, d], v[*, n_kv, s_k, d_v], bias[*, g*n_kv, s_q, s_k]:broadcast?, "
@@ -90,6 +71,15 @@ class Saved(NamedTuple):
     head_order: str
     bias: tuple[int, ...]  # its shape
     wanted: tuple[str, ...]
+
+
+NEEDS = {
+    "q": "k",
+    "k": "q",
+    "v": "q k bias sink",
+    "a": "q k v bias sink",
+    "a_sink": "sink",
+}
 
 
 def forward(
@@ -132,68 +122,48 @@ def forward(
     to 1, or if ``seed`` is below 0.
     """
     xp = check_inputs(SHAPES, q=q, k=k, v=v, bias=bias, mask=mask, sink=sink)
-    check_causal(causal, causal_variant)
-    check_window(window, causal)
-    check_head_order(head_order)
-    check_scale(scale)
-    cap = None if softcap is None else checked_cap(softcap, "softcap")
+    cap = check_attention(causal, causal_variant, window, scale, softcap, head_order)
     check_probability(dropout_p=dropout_p)
     wanted = check_wanted(SHAPES, wanted, bias=bias, sink=sink)
     n_kv, s_q, s_k = k.shape[-3], q.shape[-2], k.shape[-2]
     scale = inverse_root(max(q.shape[-1], 1), xp) if scale is None else as_number(scale)
 
     queries = widened(q) * scale
-    s = _in_rows(queries, n_kv, head_order) @ transpose(widened(k))
+    s = in_rows(queries, n_kv, head_order) @ transpose(widened(k))
     capped = None
     if cap is not None:
         s, capped = capping.forward(s, cap=cap)
         capped = capped._replace(x=as_type_of(capped.x, q))
-    s = _in_heads(s, q.shape, head_order)
+    s = in_heads(s, q.shape, head_order)
     s = s if bias is None else s + widened(bias)
     if causal:
-        visible = (
-            causal_mask(s_q, s_k, causal_variant, like=s)
-            if window is None
-            else window_mask(s_q, s_k, causal_variant, int(window), like=s)
-        )
+        visible = causal_mask(s_q, s_k, causal_variant, s, window)
         s = xp.where(visible, s, -math.inf)
     s = s if mask is None else xp.where(mask, s, -math.inf)
     if sink is not None:
         sinks = widened(sink)[:, None, None]
         s = xp.concat([s, xp.broadcast_to(sinks, (*s.shape[:-1], 1))], axis=-1)
-    a, _ = softmax.forward(_in_rows(s, n_kv, head_order))
+    a, _ = softmax.forward(in_rows(s, n_kv, head_order))
     a, a_sink = a[..., :s_k], None if sink is None else as_type_of(a[..., s_k:], q)
     weights, dropped = dropout.forward(a, p=dropout_p, seed=seed)
-    y = _in_heads(weights @ widened(v), q.shape, head_order)
+    y = in_heads(weights @ widened(v), q.shape, head_order)
     shape = () if bias is None else tuple(bias.shape)
-    return as_type_of(y, q), Saved(
-        kept(as_type_of(queries, q), "k" in wanted),
-        kept(k, "q" in wanted),
-        kept(v, {*wanted} - {"v"}),
-        kept(as_type_of(a, q), wanted),
-        kept(a_sink, "sink" in wanted),
-        capped if "q" in wanted or "k" in wanted else None,
-        dropped if wanted else dropped._replace(mask=None),
-        scale,
-        head_order,
-        shape,
-        wanted,
-    )
+    capped = capped if "q" in wanted or "k" in wanted else None
+    dropped = dropped if wanted else dropped._replace(mask=None)
+    queries, a = as_type_of(queries, q), as_type_of(a, q)
+    parts = queries, k, v, a, a_sink, capped, dropped, scale, head_order, shape, wanted
+    return as_type_of(y, q), needed(Saved(*parts), NEEDS)
 
 
-def backward(
-    dy: Array, saved: Saved, *, wanted: Wanted = None
-) -> tuple[Array | None, ...]:
+def backward(dy: Array, saved: Saved, *, wanted: Wanted = None) -> Gradients:
     """Return ``dq[*, n_h, s_q, d]``, ``dk[*, n_kv, s_k, d]``,
     ``dv[*, n_kv, s_k, d_v]``, ``dbias`` of the bias's shape, and ``dsink[n_h]`` (None
     without a bias or a sink) from ``dy[*, n_h, s_q, d_v]``."""
-    q, k, v, a, a_sink, capped, dropped, scale, head_order, bias, _ = check_saved(
-        saved, Saved
-    )
+    saved = narrowed(saved, Saved, wanted)
+    q, k, v, a, a_sink, capped, dropped, scale, head_order, bias, wanted = saved
     xp = check_cotangent(dy, (*q.shape[:-1], v.shape[-1]), like=v)
-    wanted = check_narrowed(wanted, saved)
     shape, n_kv = q.shape, k.shape[-3]
-    dy = _in_rows(widened(dy), n_kv, head_order)
+    dy = in_rows(widened(dy), n_kv, head_order)
 
     # In the forward pass y was a @ v, with some weights of a dropped; so now each
     # factor's gradient is dy times the other factor, and da is dropped where a was.
@@ -207,7 +177,7 @@ def backward(
     # In the forward pass the sink's weight went to no value, whose gradient would be 0;
     # so now its score's gradient is the weight times 0 less the average.
     if "sink" in wanted:
-        of_rows = _in_heads(-widened(a_sink) * average, shape, head_order)
+        of_rows = in_heads(-widened(a_sink) * average, shape, head_order)
         dsink = xp.reshape(sum_to_shape(of_rows, (shape[-3], 1, 1)), (shape[-3],))
     if "q" in wanted or "k" in wanted or "bias" in wanted:
         ds = a * (da - average)
@@ -216,13 +186,13 @@ def backward(
     # of which may have been added to many scores. The saved q already contains the
     # scale.
     if "bias" in wanted:
-        dbias = sum_to_shape(_in_heads(ds, shape, head_order), bias)
+        dbias = sum_to_shape(in_heads(ds, shape, head_order), bias)
     if capped is not None and ("q" in wanted or "k" in wanted):
         ds = capping.backward(ds, capped._replace(x=widened(capped.x)))
     if "q" in wanted:
-        dq = _in_heads(ds @ widened(k), shape, head_order) * scale
+        dq = in_heads(ds @ widened(k), shape, head_order) * scale
     if "k" in wanted:
-        dk = transpose(ds) @ _in_rows(widened(q), n_kv, head_order)
+        dk = transpose(ds) @ in_rows(widened(q), n_kv, head_order)
     dq, dk, dv, dbias, dsink = (
         None if x is None else as_type_of(x, saved.v)
         for x in (dq, dk, dv, dbias, dsink)
@@ -230,36 +200,8 @@ def backward(
     return dq, dk, dv, dbias, dsink
 
 
-def _in_rows(x: Array, n_kv: int, head_order: str) -> Array:
-    """Return ``x[*, n_h, s_q, d]`` as ``[*, n_kv, g·s_q, d]``: the heads that share a
-    key head become one longer sequence."""
-    x = heads_by_group(x, n_kv, head_order)
-    *leading, g, s_q, d = x.shape
-    return namespace(x).reshape(x, (*leading, g * s_q, d))
-
-
-def _in_heads(x: Array, shape: tuple[int, ...], head_order: str) -> Array:
-    """Return ``x[*, n_kv, g·s_q, d]`` as ``[*, n_h, s_q, d]``, with n_h and s_q from
-    ``shape``. This is the inverse of ``_in_rows``."""
-    *leading, n_kv, _, d = x.shape
-    heads, s_q = shape[-3:-1]
-    return heads_in_order(
-        namespace(x).reshape(x, (*leading, n_kv, heads // n_kv, s_q, d)), head_order
-    )
-
-
 def forward_flops(
-    m,
-    g,
-    n_kv,
-    s_q,
-    s_k,
-    d,
-    d_v,
-    has_bias=True,
-    has_sink=False,
-    softcap=0.0,
-    dropout_p=0.0,
+    m, g, n_kv, s_q, s_k, d, d_v, has_bias=True, has_sink=False, softcap=0, dropout_p=0
 ):
     """Return the FLOPs of scaling the queries, two products per head, the softcap, the
     bias, a softmax of s_k scores per query, or of one more with a sink, and dropout."""

@@ -27,14 +27,14 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from backpass.contract.arrays import Array
-from backpass.contract.shapes import check_inputs, check_saved
+from backpass.contract.arrays import Array, Gradients
+from backpass.contract.shapes import check_inputs
 from backpass.contract.values import check_activation
 from backpass.contract.wanted import (
     Wanted,
-    check_narrowed,
     check_wanted,
     gradients_of,
+    narrowed,
     part_of,
 )
 from backpass.ops import gelu, linear, relu, swiglu
@@ -110,13 +110,10 @@ def forward(
     return y, Saved(activation, up, gate, needed, down, wanted)
 
 
-def backward(
-    dy: Array, saved: Saved, *, wanted: Wanted = None
-) -> tuple[Array | None, ...]:
+def backward(dy: Array, saved: Saved, *, wanted: Wanted = None) -> Gradients:
     """Return ``dx[*, h]`` and the gradients of weights and biases, in forward's order,
     from ``dy[*, h]``. The gradient of an input that was not given is None."""
-    activation, up, gate, activated, down, _ = check_saved(saved, Saved)
-    wanted = check_narrowed(wanted, saved)
+    activation, up, gate, activated, down, wanted = narrowed(saved, Saved, wanted)
     of_up, of_gate, of_both, of_down = wanted_in_parts(wanted)
 
     da, dw_down, db_down = linear.backward(dy, down, wanted=of_down)

@@ -30,6 +30,7 @@ from typing import Any, NamedTuple
 
 from backpass.contract.arrays import (
     Array,
+    Gradients,
     as_number,
     as_type_of,
     bounded_below,
@@ -40,22 +41,9 @@ from backpass.contract.arrays import (
     widened,
     zeros,
 )
-from backpass.contract.shapes import Outline, check_cotangent, check_inputs, check_saved
-from backpass.contract.values import (
-    check_causal,
-    check_head_order,
-    check_scale,
-    check_tile,
-    check_window,
-    checked_cap,
-)
-from backpass.contract.wanted import (
-    Wanted,
-    check_narrowed,
-    check_wanted,
-    kept,
-    sum_wanted,
-)
+from backpass.contract.shapes import Outline, check_cotangent, check_inputs
+from backpass.contract.values import check_attention, check_tile
+from backpass.contract.wanted import Wanted, check_wanted, narrowed, needed, sum_wanted
 from backpass.ops import softcap as capping  # `softcap` is forward's option
 from backpass.ops._heads import heads_by_group, heads_in_order, inverse_root
 from backpass.ops._tiling import add_product, add_tile, exp_in_place, plus, set_rows
@@ -175,6 +163,15 @@ class Saved(NamedTuple):
     wanted: tuple[str, ...]
 
 
+NEEDS = {
+    **dict.fromkeys(("q", "k", "bias", "mask"), "q k v bias"),
+    "v": "q k bias",
+    "y": "q k bias sink",
+    "lse": "q k v bias sink",
+    "sink": "sink",
+}
+
+
 def forward(
     q: Array,
     k: Array,
@@ -203,11 +200,7 @@ def forward(
     ValueError if it is below 1.
     """
     xp = check_inputs(SHAPES, q=q, k=k, v=v, bias=bias, mask=mask, sink=sink)
-    check_causal(causal, causal_variant)
-    check_window(window, causal)
-    check_scale(scale)
-    cap = None if softcap is None else checked_cap(softcap, "softcap")
-    check_head_order(head_order)
+    cap = check_attention(causal, causal_variant, window, scale, softcap, head_order)
     check_tile(tile)
     wanted = check_wanted(SHAPES, wanted, bias=bias, sink=sink)
     *leading, n_h, s_q, d = q.shape
@@ -238,17 +231,7 @@ def forward(
 
     y = as_type_of(_in_order(y, k, head_order), q)
     lse = _in_order(lse, k, head_order)[..., 0]
-    of_tiles, of_delta = {*wanted} - {"sink"}, {*wanted} - {"v"}
-    return y, given._replace(
-        q=kept(q, of_tiles),
-        k=kept(k, of_tiles),
-        v=kept(v, of_delta - {"sink"}),
-        y=kept(y, of_delta),
-        lse=kept(lse, wanted),
-        bias=kept(bias, of_tiles),
-        mask=kept(mask, of_tiles),
-        sink=kept(sink, "sink" in wanted),
-    )
+    return y, needed(given._replace(y=y, lse=lse), NEEDS)
 
 
 def _attended(
@@ -325,15 +308,13 @@ def _places(shape: tuple[int, ...], rows: slice, columns: slice) -> tuple:
     return tuple(places)
 
 
-def backward(
-    dy: Array, saved: Saved, *, wanted: Wanted = None
-) -> tuple[Array | None, ...]:
+def backward(dy: Array, saved: Saved, *, wanted: Wanted = None) -> Gradients:
     """Return ``dq[*, n_h, s_q, d]``, ``dk[*, n_kv, s_k, d]``,
     ``dv[*, n_kv, s_k, d_v]``, ``dbias`` of the bias's shape, and ``dsink[n_h]`` (None
     without a bias or a sink) from ``dy[*, n_h, s_q, d_v]``."""
-    _, _, _, y, lse, _, _, sink, _, _, _, tiling, _ = check_saved(saved, Saved)
+    saved = narrowed(saved, Saved, wanted)
+    _, _, _, y, lse, _, _, sink, _, _, _, tiling, wanted = saved
     xp = check_cotangent(dy, y.shape, like=y)
-    wanted = check_narrowed(wanted, saved)
     dq = dk = dv = dbias = dsink = None
     delta: Array = None
     seen = tiling.queries()

@@ -20,16 +20,10 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from backpass.contract.arrays import Array, as_matrix, as_type_of, widened
-from backpass.contract.shapes import Outline, check_cotangent, check_inputs, check_saved
+from backpass.contract.arrays import Array, Gradients, as_matrix, as_type_of, widened
+from backpass.contract.shapes import Outline, check_cotangent, check_inputs
 from backpass.contract.values import check_eps
-from backpass.contract.wanted import (
-    Wanted,
-    check_narrowed,
-    check_wanted,
-    kept,
-    sum_wanted,
-)
+from backpass.contract.wanted import Wanted, check_wanted, narrowed, needed, sum_wanted
 
 SHAPES = "x[*, n>0], w[n]?, b[n]? -> y[*, n]"
 PARAMETERS = ("w", "b")
@@ -45,6 +39,9 @@ class Saved(NamedTuple):
     w: Array | Outline | None  # [n], a parameter
     b: Outline | None  # [n], a parameter, of which backward needs the dtype
     wanted: tuple[str, ...]
+
+
+NEEDS = {"x_hat": "x w", "rstd": "x", "w": "x", "b": ""}
 
 
 def forward(
@@ -80,23 +77,15 @@ def forward(
 
     y = x_hat if w is None else x_hat * w
     y = y if b is None else y + b
-    return as_type_of(y, x), Saved(
-        kept(as_type_of(x_hat, x), "x" in wanted or "w" in wanted),
-        kept(rstd, "x" in wanted),
-        kept(w, "x" in wanted),
-        kept(b, False),
-        wanted,
-    )
+    saved = Saved(as_type_of(x_hat, x), rstd, w, b, wanted)
+    return as_type_of(y, x), needed(saved, NEEDS)
 
 
-def backward(
-    dy: Array, saved: Saved, *, wanted: Wanted = None
-) -> tuple[Array | None, ...]:
+def backward(dy: Array, saved: Saved, *, wanted: Wanted = None) -> Gradients:
     """Return ``dx[*, n]``, ``dw[n]``, and ``db[n]`` from ``dy[*, n]``. The gradient of
     an input that was not given is None."""
-    x_hat, rstd, w, b, _ = check_saved(saved, Saved)
+    x_hat, rstd, w, b, wanted = narrowed(saved, Saved, wanted)
     xp = check_cotangent(dy, x_hat.shape, like=x_hat)
-    wanted = check_narrowed(wanted, saved)
     n = x_hat.shape[-1]
     dy = widened(dy)
 

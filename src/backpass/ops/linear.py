@@ -14,15 +14,16 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from backpass.contract.arrays import Array, as_matrix, as_type_of, transpose, widened
-from backpass.contract.shapes import Outline, check_cotangent, check_inputs, check_saved
-from backpass.contract.wanted import (
-    Wanted,
-    check_narrowed,
-    check_wanted,
-    kept,
-    sum_wanted,
+from backpass.contract.arrays import (
+    Array,
+    Gradients,
+    as_matrix,
+    as_type_of,
+    transpose,
+    widened,
 )
+from backpass.contract.shapes import Outline, check_cotangent, check_inputs
+from backpass.contract.wanted import Wanted, check_wanted, narrowed, needed, sum_wanted
 from backpass.ops._tiling import is_turned, product
 
 SHAPES = "x[*, n], w[n, p], b[p]? -> y[*, p]"
@@ -38,6 +39,9 @@ class Saved(NamedTuple):
     turned: bool = False  # whether w is a transposed view
 
 
+NEEDS = {"x": "w", "w": "x"}
+
+
 def forward(
     x: Array, w: Array, b: Array | None = None, *, wanted: Wanted = None
 ) -> tuple[Array, Saved]:
@@ -51,18 +55,14 @@ def forward(
     y = x @ w
     if b is not None:
         y = y + b
-    rows, weight = kept(x, "w" in wanted), kept(w, "x" in wanted)
-    return y, Saved(rows, weight, wanted, is_turned(w))
+    return y, needed(Saved(x, w, wanted, is_turned(w)), NEEDS)
 
 
-def backward(
-    dy: Array, saved: Saved, *, wanted: Wanted = None
-) -> tuple[Array | None, ...]:
+def backward(dy: Array, saved: Saved, *, wanted: Wanted = None) -> Gradients:
     """Return ``dx[*, n]``, ``dw[n, p]``, and ``db[p]`` (None without a bias) from
     ``dy[*, p]``."""
-    x, w, _, turned = check_saved(saved, Saved)
+    x, w, wanted, turned = narrowed(saved, Saved, wanted)
     xp = check_cotangent(dy, (*x.shape[:-1], w.shape[1]), like=x)
-    wanted = check_narrowed(wanted, saved)
 
     dx = dy @ transpose(w) if "x" in wanted else None
     # In the forward pass every row used the same w and b; so now their gradients are

@@ -29,16 +29,17 @@ import math
 from numbers import Integral
 from typing import NamedTuple
 
-from backpass.contract.arrays import Array, as_type_of, namespace, transpose, widened
-from backpass.contract.shapes import Outline, check_cotangent, check_inputs, check_saved
-from backpass.contract.values import check_bool, check_sums
-from backpass.contract.wanted import (
-    Wanted,
-    check_narrowed,
-    check_wanted,
-    kept,
-    sum_wanted,
+from backpass.contract.arrays import (
+    Array,
+    Gradients,
+    as_type_of,
+    namespace,
+    transpose,
+    widened,
 )
+from backpass.contract.shapes import Outline, check_cotangent, check_inputs
+from backpass.contract.values import check_bool, check_sums
+from backpass.contract.wanted import Wanted, check_wanted, narrowed, needed, sum_wanted
 from backpass.ops._heads import causal_mask
 
 SHAPES = "q[*, s>0, d>0], k[*, s, d], v[*, s, d_v] -> y[*, s, d_v]"
@@ -57,6 +58,9 @@ class Saved(NamedTuple):
     divisor: Array | Outline
     chunk: int | None  # None if every query sees every key
     wanted: tuple[str, ...]
+
+
+NEEDS = {"q": "k v", "k": "q v", "v": "q k", "y": "q k", "divisor": "q k v"}
 
 
 def forward(
@@ -90,26 +94,14 @@ def forward(
     # A number divided by ∞ is 0, and so is its gradient.
     divisor = xp.where(total == 0, math.inf, total)  # [*, s, 1]
     y = as_type_of(weighted / divisor, v)
-    scores = "q" in wanted or "k" in wanted
-    return y, Saved(
-        kept(q, "k" in wanted or "v" in wanted),
-        kept(k, "q" in wanted or "v" in wanted),
-        kept(v, scores),
-        kept(y, scores),
-        kept(divisor, wanted),
-        tokens,
-        wanted,
-    )
+    return y, needed(Saved(q, k, v, y, divisor, tokens, wanted), NEEDS)
 
 
-def backward(
-    dy: Array, saved: Saved, *, wanted: Wanted = None
-) -> tuple[Array | None, ...]:
+def backward(dy: Array, saved: Saved, *, wanted: Wanted = None) -> Gradients:
     """Return ``dq[*, s, d]``, ``dk[*, s, d]``, and ``dv[*, s, d_v]`` from
     ``dy[*, s, d_v]``."""
-    q, k, v, y, divisor, chunk, _ = check_saved(saved, Saved)
+    q, k, v, y, divisor, chunk, wanted = narrowed(saved, Saved, wanted)
     xp = check_cotangent(dy, y.shape, like=y)
-    wanted = check_narrowed(wanted, saved)
     if not wanted:
         return None, None, None
     dy = widened(dy)

@@ -34,6 +34,7 @@ from typing import NamedTuple
 
 from backpass.contract.arrays import (
     Array,
+    Gradients,
     as_matrix,
     as_type_of,
     bounded_below,
@@ -59,21 +60,9 @@ from backpass.contract.values import (
     chunk_or_default,
     weights_at,
 )
-from backpass.contract.wanted import (
-    Wanted,
-    check_narrowed,
-    check_wanted,
-    kept,
-    sum_wanted,
-)
+from backpass.contract.wanted import Wanted, check_wanted, kept, narrowed, sum_wanted
 from backpass.ops import linear, nll
-from backpass.ops._tiling import (
-    add_product,
-    exp_in_place,
-    less_at,
-    plus,
-    set_rows,
-)
+from backpass.ops._tiling import add_product, exp_in_place, less_at, plus, set_rows
 
 SHAPES = "x[*, h], w[h, V>0], t[*]:int, b[V]?, weight[V]? -> y[]"
 PARAMETERS = ("w", "b")
@@ -237,14 +226,11 @@ def _less_target(
     return less_at(softmax - classes.spread, t, at_class)
 
 
-def backward(
-    dy: Array, saved: Saved, *, wanted: Wanted = None
-) -> tuple[Array | None, ...]:
+def backward(dy: Array, saved: Saved, *, wanted: Wanted = None) -> Gradients:
     """Return ``dx[*, h]``, ``dw[h, V]``, and ``db[V]`` (None without a bias) from
     ``dy[]``."""
-    dx, dw, db, divisor, like, _ = check_saved(saved, Saved)
+    dx, dw, db, divisor, like, wanted = narrowed(saved, Saved, wanted)
     check_cotangent(dy, (), like=like)
-    wanted = check_narrowed(wanted, saved)
     if not wanted:
         return None, None, None
 

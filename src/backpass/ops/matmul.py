@@ -12,15 +12,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from backpass.contract.arrays import Array, sum_to_shape, transpose
-from backpass.contract.shapes import Outline, check_cotangent, check_inputs, check_saved
-from backpass.contract.wanted import (
-    Wanted,
-    check_narrowed,
-    check_wanted,
-    kept,
-    sum_wanted,
-)
+from backpass.contract.arrays import Array, Gradients, sum_to_shape, transpose
+from backpass.contract.shapes import Outline, check_cotangent, check_inputs
+from backpass.contract.wanted import Wanted, check_wanted, narrowed, needed, sum_wanted
 
 SHAPES = "a[*a, s, n], b[*b, n, p] -> y[*, s, p]"
 
@@ -33,6 +27,9 @@ class Saved(NamedTuple):
     wanted: tuple[str, ...]
 
 
+NEEDS = {"a": "b", "b": "a"}
+
+
 def forward(a: Array, b: Array, *, wanted: Wanted = None) -> tuple[Array, Saved]:
     """Return ``y[*, s, p]``, the matrix product of ``a[*a, s, n]`` and ``b[*b, n, p]``.
     ``*a`` and ``*b`` broadcast to ``*``.
@@ -42,17 +39,14 @@ def forward(a: Array, b: Array, *, wanted: Wanted = None) -> tuple[Array, Saved]
     """
     check_inputs(SHAPES, a=a, b=b)
     wanted = check_wanted(SHAPES, wanted)
-    return a @ b, Saved(kept(a, "b" in wanted), kept(b, "a" in wanted), wanted)
+    return a @ b, needed(Saved(a, b, wanted), NEEDS)
 
 
-def backward(
-    dy: Array, saved: Saved, *, wanted: Wanted = None
-) -> tuple[Array | None, Array | None]:
+def backward(dy: Array, saved: Saved, *, wanted: Wanted = None) -> Gradients:
     """Return ``da[*a, s, n]`` and ``db[*b, n, p]`` from ``dy[*, s, p]``."""
-    a, b, _ = check_saved(saved, Saved)
+    a, b, wanted = narrowed(saved, Saved, wanted)
     batch = np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
     check_cotangent(dy, (*batch, a.shape[-2], b.shape[-1]), like=a)
-    wanted = check_narrowed(wanted, saved)
 
     # In the forward pass a factor may have been multiplied by several matrices; so now
     # its gradient is summed over them.

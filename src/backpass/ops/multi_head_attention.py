@@ -38,14 +38,14 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from backpass.contract.arrays import Array, namespace, zeros
-from backpass.contract.shapes import Outline, check_inputs, check_saved
+from backpass.contract.arrays import Array, Gradients, namespace, zeros
+from backpass.contract.shapes import Outline, check_inputs
 from backpass.contract.wanted import (
     Wanted,
-    check_narrowed,
     check_wanted,
     gradients_of,
     kept,
+    narrowed,
     part_of,
 )
 from backpass.ops import attention, linear
@@ -147,14 +147,11 @@ def forward(
     )
 
 
-def backward(
-    dy: Array, saved: Saved, *, wanted: Wanted = None
-) -> tuple[Array | None, ...]:
+def backward(dy: Array, saved: Saved, *, wanted: Wanted = None) -> Gradients:
     """Return ``dx[*, s, h]``, the gradients of weights and biases, and
     ``dmemory[*, t, h]``, in forward's order, from ``dy[*, s, h]``. The gradient of an
     input that was not given is None."""
-    x, memory, w_q, w_k, w_v, w_o, attended, o, _ = check_saved(saved, Saved)
-    wanted = check_narrowed(wanted, saved)
+    x, memory, w_q, w_k, w_v, w_o, attended, o, wanted = narrowed(saved, Saved, wanted)
     of_q, of_k, of_v, of_attention, of_o = _parts(wanted, memory is None)
     heads, d_v, h = w_o.shape
     to_y = linear.Saved(o, _reshaped(w_o, (heads * d_v, h)), of_o)

@@ -35,16 +35,17 @@ from itertools import accumulate
 from numbers import Integral
 from typing import Any, NamedTuple
 
-from backpass.contract.arrays import Array, as_type_of, namespace, transpose, widened
-from backpass.contract.shapes import Outline, check_cotangent, check_inputs, check_saved
-from backpass.contract.values import check_causal, check_one_of
-from backpass.contract.wanted import (
-    Wanted,
-    check_narrowed,
-    check_wanted,
-    kept,
-    sum_wanted,
+from backpass.contract.arrays import (
+    Array,
+    Gradients,
+    as_type_of,
+    namespace,
+    transpose,
+    widened,
 )
+from backpass.contract.shapes import Outline, check_cotangent, check_inputs
+from backpass.contract.values import check_causal, check_one_of
+from backpass.contract.wanted import Wanted, check_wanted, narrowed, needed, sum_wanted
 from backpass.ops import matmul, simplex_norm, softmax, sphere_norm
 from backpass.ops._heads import causal_mask
 
@@ -73,6 +74,9 @@ class Saved(NamedTuple):
     normalization: str
     causal_variant: str | None
     wanted: tuple[str, ...]
+
+
+NEEDS = {"q": "k", "k": "q", "v": "q k", "a": "q k v"}
 
 
 def forward(
@@ -117,27 +121,19 @@ def forward(
         raise ValueError(f"q · k{str(error).removeprefix('x')}") from None
     y, _ = matmul.forward(a, widened(v))
     scores = "q" in wanted or "k" in wanted
-    return as_type_of(y, q), Saved(
-        kept(q, "k" in wanted),
-        kept(k, "q" in wanted),
-        kept(v, scores),
-        factors if p > 1 and scores else (),
-        kept(as_type_of(a, q), wanted),
-        weights._replace(y=None) if scores else None,
-        normalization,
-        variant,
-        wanted,
-    )
+    weights = weights._replace(y=None) if scores else None
+    factors = factors if p > 1 and scores else ()
+    a = as_type_of(a, q)
+    saved = Saved(q, k, v, factors, a, weights, normalization, variant, wanted)
+    return as_type_of(y, q), needed(saved, NEEDS)
 
 
-def backward(
-    dy: Array, saved: Saved, *, wanted: Wanted = None
-) -> tuple[Array | None, ...]:
+def backward(dy: Array, saved: Saved, *, wanted: Wanted = None) -> Gradients:
     """Return ``dq[*, s_q, d]``, ``dk[*, s_k, d]``, and ``dv[*, s_k, d_v]`` from
     ``dy[*, s_q, d_v]``."""
-    q, k, v, factors, a, weights, normalization, variant, _ = check_saved(saved, Saved)
+    saved = narrowed(saved, Saved, wanted)
+    q, k, v, factors, a, weights, normalization, variant, wanted = saved
     xp = check_cotangent(dy, (*q.shape[:-1], v.shape[-1]), like=q)
-    wanted = check_narrowed(wanted, saved)
     dy = widened(dy)
 
     dq = dk = dv = None

@@ -19,21 +19,16 @@ import numpy as np
 
 from backpass.contract.arrays import (
     Array,
+    Gradients,
     as_type_of,
     namespace,
     scatter_add,
     size,
     widened,
 )
-from backpass.contract.shapes import (
-    Kind,
-    check_cotangent,
-    check_inputs,
-    check_saved,
-    kind,
-)
+from backpass.contract.shapes import Kind, check_cotangent, check_inputs, kind
 from backpass.contract.values import check_natural
-from backpass.contract.wanted import Wanted, check_narrowed, check_wanted, sum_wanted
+from backpass.contract.wanted import Wanted, check_wanted, narrowed, sum_wanted
 
 SHAPES = "x[*, s, h], w[s+r, h] -> y[*, s, h]"
 PARAMETERS = ("w",)
@@ -72,13 +67,10 @@ def forward(
     )
 
 
-def backward(
-    dy: Array, saved: Saved, *, wanted: Wanted = None
-) -> tuple[Array | None, Array | None]:
+def backward(dy: Array, saved: Saved, *, wanted: Wanted = None) -> Gradients:
     """Return ``dx[*, s, h]``, which is ``dy[*, s, h]`` itself, and ``dw[s+r, h]``."""
-    shape, rows, offset, like, _ = check_saved(saved, Saved)
+    shape, rows, offset, like, wanted = narrowed(saved, Saved, wanted)
     xp = check_cotangent(dy, shape, like)
-    wanted = check_narrowed(wanted, saved)
     *leading, s, h = shape
 
     # In the forward pass every sequence used the same rows; so now their gradients are

@@ -10,15 +10,9 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from backpass.contract.arrays import Array
-from backpass.contract.shapes import (
-    Kind,
-    check_cotangent,
-    check_inputs,
-    check_saved,
-    kind,
-)
-from backpass.contract.wanted import Wanted, check_narrowed, check_wanted, sum_wanted
+from backpass.contract.arrays import Array, Gradients
+from backpass.contract.shapes import Kind, check_cotangent, check_inputs, kind
+from backpass.contract.wanted import Wanted, check_wanted, narrowed, sum_wanted
 
 SHAPES = "x[*], f[*] -> y[*]"
 
@@ -42,13 +36,10 @@ def forward(x: Array, f: Array, *, wanted: Wanted = None) -> tuple[Array, Saved]
     return x + f, Saved(tuple(x.shape), kind(x), wanted)
 
 
-def backward(
-    dy: Array, saved: Saved, *, wanted: Wanted = None
-) -> tuple[Array | None, Array | None]:
+def backward(dy: Array, saved: Saved, *, wanted: Wanted = None) -> Gradients:
     """Return ``dx[*]`` and ``df[*]`` from ``dy[*]``: the same array twice."""
-    shape, like, _ = check_saved(saved, Saved)
+    shape, like, wanted = narrowed(saved, Saved, wanted)
     check_cotangent(dy, shape, like)
-    wanted = check_narrowed(wanted, saved)
     return dy if "x" in wanted else None, dy if "f" in wanted else None
 
 

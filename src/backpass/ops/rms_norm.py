@@ -19,21 +19,16 @@ from typing import NamedTuple
 
 from backpass.contract.arrays import (
     Array,
+    Gradients,
     as_matrix,
     as_type_of,
     is_half,
     name_of,
     widened,
 )
-from backpass.contract.shapes import Outline, check_cotangent, check_inputs, check_saved
+from backpass.contract.shapes import Outline, check_cotangent, check_inputs
 from backpass.contract.values import check_eps
-from backpass.contract.wanted import (
-    Wanted,
-    check_narrowed,
-    check_wanted,
-    kept,
-    sum_wanted,
-)
+from backpass.contract.wanted import Wanted, check_wanted, narrowed, needed, sum_wanted
 
 SHAPES = "x[*, n>0], w[n]? -> y[*, n]"
 PARAMETERS = ("w",)
@@ -49,6 +44,9 @@ class Saved(NamedTuple):
     rstd: Array | Outline
     w: Array | Outline | None  # [n], a parameter
     wanted: tuple[str, ...]
+
+
+NEEDS = {"x_hat": "x w", "rstd": "x", "w": "x"}
 
 
 def forward(
@@ -79,21 +77,14 @@ def forward(
     rstd = 1 / xp.sqrt(mean_square + eps)  # [*, 1]
     x_hat = wide * rstd  # [*, n]
     y = x_hat if w is None else x_hat * w
-    return as_type_of(y, x), Saved(
-        kept(as_type_of(x_hat, x), wanted),
-        kept(rstd, "x" in wanted),
-        kept(w, "x" in wanted),
-        wanted,
-    )
+    saved = Saved(as_type_of(x_hat, x), rstd, w, wanted)
+    return as_type_of(y, x), needed(saved, NEEDS)
 
 
-def backward(
-    dy: Array, saved: Saved, *, wanted: Wanted = None
-) -> tuple[Array | None, Array | None]:
+def backward(dy: Array, saved: Saved, *, wanted: Wanted = None) -> Gradients:
     """Return ``dx[*, n]`` and ``dw[n]`` (None without a weight) from ``dy[*, n]``."""
-    x_hat, rstd, w, _ = check_saved(saved, Saved)
+    x_hat, rstd, w, wanted = narrowed(saved, Saved, wanted)
     xp = check_cotangent(dy, x_hat.shape, like=x_hat)
-    wanted = check_narrowed(wanted, saved)
     n = x_hat.shape[-1]
     dy = widened(dy)
 

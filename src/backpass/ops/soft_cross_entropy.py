@@ -23,20 +23,15 @@ from typing import NamedTuple
 
 from backpass.contract.arrays import (
     Array,
+    Gradients,
     as_type_of,
     is_array,
     namespace,
     size,
     widened,
 )
-from backpass.contract.shapes import Outline, check_cotangent, check_inputs, check_saved
-from backpass.contract.wanted import (
-    Wanted,
-    check_narrowed,
-    check_wanted,
-    kept,
-    sum_wanted,
-)
+from backpass.contract.shapes import Outline, check_cotangent, check_inputs
+from backpass.contract.wanted import Wanted, check_wanted, narrowed, needed, sum_wanted
 from backpass.ops import log_softmax
 
 SHAPES = "x[*, V>0], q[*, V] -> y[]"
@@ -50,6 +45,9 @@ class Saved(NamedTuple):
     q: Array | Outline  # [*, V]
     divisor: float | None
     wanted: tuple[str, ...]
+
+
+NEEDS = {"p": "x q", "q": "x"}
 
 
 def forward(
@@ -76,18 +74,13 @@ def forward(
     p, _ = log_softmax.forward(widened(x))
     total = -xp.sum(widened(q) * p)
     y = total if divisor is None else total / divisor
-    return as_type_of(y, x), Saved(
-        kept(as_type_of(p, x), wanted), kept(q, "x" in wanted), divisor, wanted
-    )
+    return as_type_of(y, x), needed(Saved(as_type_of(p, x), q, divisor, wanted), NEEDS)
 
 
-def backward(
-    dy: Array, saved: Saved, *, wanted: Wanted = None
-) -> tuple[Array | None, Array | None]:
+def backward(dy: Array, saved: Saved, *, wanted: Wanted = None) -> Gradients:
     """Return ``dx[*, V]`` and ``dq[*, V]`` from ``dy[]``."""
-    p, q, divisor, _ = check_saved(saved, Saved)
+    p, q, divisor, wanted = narrowed(saved, Saved, wanted)
     xp = check_cotangent(dy, (), like=p)
-    wanted = check_narrowed(wanted, saved)
     if not wanted:
         return None, None
     p, dy = widened(p), widened(dy)

@@ -16,21 +16,16 @@ from typing import NamedTuple
 
 from backpass.contract.arrays import (
     Array,
+    Gradients,
     as_type_of,
     near_zero,
     not_far_below,
     sigmoid,
     widened,
 )
-from backpass.contract.shapes import Outline, check_cotangent, check_inputs, check_saved
+from backpass.contract.shapes import Outline, check_cotangent, check_inputs
 from backpass.contract.values import check_bool
-from backpass.contract.wanted import (
-    Wanted,
-    check_narrowed,
-    check_wanted,
-    kept,
-    sum_wanted,
-)
+from backpass.contract.wanted import Wanted, check_wanted, narrowed, needed, sum_wanted
 
 SHAPES = "g[*], u[*] -> y[*]"
 
@@ -43,6 +38,9 @@ class Saved(NamedTuple):
     u: Array | Outline  # [*]
     sigmoid: Array | Outline | None  # [*], with keep_sigmoid
     wanted: tuple[str, ...]
+
+
+NEEDS = {"g": "g u", "u": "g", "sigmoid": "g u"}
 
 
 def forward(
@@ -64,18 +62,13 @@ def forward(
     y *= gate
     y *= widened(u)
     gate = as_type_of(gate, g) if keep_sigmoid else None
-    return as_type_of(y, g), Saved(
-        kept(g, wanted), kept(u, "g" in wanted), kept(gate, wanted), wanted
-    )
+    return as_type_of(y, g), needed(Saved(g, u, gate, wanted), NEEDS)
 
 
-def backward(
-    dy: Array, saved: Saved, *, wanted: Wanted = None
-) -> tuple[Array | None, Array | None]:
+def backward(dy: Array, saved: Saved, *, wanted: Wanted = None) -> Gradients:
     """Return ``dg[*]`` and ``du[*]`` from ``dy[*]``."""
-    g, u, gate, _ = check_saved(saved, Saved)
+    g, u, gate, wanted = narrowed(saved, Saved, wanted)
     check_cotangent(dy, g.shape, like=g)
-    wanted = check_narrowed(wanted, saved)
     if not wanted:
         return None, None
     g = widened(g)

@@ -1,4 +1,4 @@
-"""The parts of a GPT-2 or a Llama, one by one, so that a rank can have some of them, or
+"""The parts of a language model, one by one, so that a rank can have some of them, or
 their parameters for a time."""
 
 from __future__ import annotations
@@ -8,17 +8,14 @@ from types import ModuleType
 from typing import Any, NamedTuple
 
 from backpass.contract.arrays import Array, widened
-from backpass.models import gpt2
-from backpass.models._parameters import HEAD
-from backpass.models.layers import llama_layer, output_head
+from backpass.models.layers import output_head
 from backpass.models.layers.kernel import (
     differentiable,
     gradients_of,
     scheme_for,
     unwrapped,
 )
-from backpass.ops import embedding, layer_norm, position_embedding, rms_norm, rope
-from backpass.parallel.shares import LAYERS
+from backpass.ops import embedding
 
 
 class Piece(NamedTuple):
@@ -28,6 +25,7 @@ class Piece(NamedTuple):
     operation: ModuleType
     names: Mapping[str, str]
     options: Mapping[str, Any]
+    is_layer: bool = False
 
     def backward(
         self, dy: Array, saved: Any, wanted: str
@@ -54,17 +52,15 @@ def pieces(model: ModuleType, config: Any) -> list[Piece]:
             "config: expected no dropout in a pipeline or on shards; "
             f"got {', '.join(rates)}"
         )
-    layer, head = LAYERS[model], {"w": model.TABLE if config.tied else HEAD}
-    eps = {"eps": config.eps}
-    options = eps | ({"heads": config.heads} if model is gpt2 else {})
-    layers = [Piece(layer, names, options) for names in model.layer_names(config)]
-    if model is gpt2:
-        layers.insert(0, Piece(position_embedding, {"w": gpt2.POSITIONS}, {}))
-        norm = Piece(layer_norm, gpt2.NORM, eps)
-    else:
-        norm = Piece(rms_norm, {"w": model.NORM}, eps)
-    embedded = Piece(embedding, {"w": model.TABLE}, {})
-    return [embedded, *layers, norm, Piece(output_head, head, {"wide": True})]
+    family = model.FAMILY
+    stack = model.stack(config)
+    *parts, head = (
+        Piece(part.operation, part.names, part.options, part in stack.layers)
+        for part in family.pieces(config, stack)
+        if part.names
+    )
+    embedded = Piece(embedding, {"w": family.table}, {})
+    return [embedded, *parts, head._replace(options={"wide": True})]
 
 
 def stages(
@@ -82,11 +78,11 @@ def stages(
 
 class Runner:
     """Runs the forwards of pieces, with what they need besides x and parameters: the
-    schemes of ``Network``, and RoPE's tables, once for all rows of one number."""
+    schemes of ``Network``, and what all layers receive, computed once."""
 
-    def __init__(self, config: Any, schemes: Any) -> None:
-        self.config, self.schemes = config, schemes
-        self._tables: dict[str, Array] = {}
+    def __init__(self, model: ModuleType, config: Any, schemes: Any) -> None:
+        self.model, self.config, self.schemes = model, config, schemes
+        self._shared: Mapping[str, Any] | None = None
 
     def forward(
         self, piece: Piece, x: Array, w: Mapping[str, Array], targets: Array
@@ -94,19 +90,13 @@ class Runner:
         """Return what the piece's operation, or the scheme in its place, returns."""
         run = scheme_for(piece.operation, self.schemes).forward
         inputs = {argument: w[name] for argument, name in piece.names.items()}
-        if piece.operation in LAYERS.values():
-            rope_of = piece.operation is llama_layer
-            tables = self._rope(x) if rope_of else {}
-            return run(x, **inputs, **piece.options, **tables, kernels=self.schemes)
+        if piece.is_layer:
+            if self._shared is None:
+                self._shared = self.model.FAMILY.shared(self.config, x, self.schemes)
+            shared = {**self._shared, "kernels": self.schemes}
+            return run(x, **inputs, **piece.options, **shared)
         more = {"t": targets} if piece.operation is output_head else {}
         return run(x, *inputs.values(), **piece.options, **more)
-
-    def _rope(self, x: Array) -> dict[str, Array]:
-        if not self._tables:
-            c, tables = self.config, scheme_for(rope, self.schemes).tables
-            cos, sin = tables(x.shape[-2], c.head_width, base=c.base, like=x)
-            self._tables = {"cos": cos, "sin": sin}
-        return self._tables
 
 
 def add(total: dict[str, Array], gradients: Mapping[str, Array]) -> None:

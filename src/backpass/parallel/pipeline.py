@@ -250,7 +250,7 @@ class _Step:
         self.saved: dict[tuple[int, int], list[Any]] = {}
         self.gradients: dict[str, Array] = {}
         self.most = 0
-        self.runner = Runner(pipeline.config, network.schemes)
+        self.runner = Runner(pipeline.model, pipeline.config, network.schemes)
 
     def run(self, action: Action) -> Array | None:
         """Run an action, and return what the stage before or after it needs."""

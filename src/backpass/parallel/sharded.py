@@ -64,7 +64,7 @@ class Sharded:
         parameters and from all tokens and targets ``[b, s]``."""
         self._check(own, "parameters", complete=True)
         x, targets = self.network.parts(tokens, targets)
-        runner = Runner(self.config, self.network.schemes)
+        runner = Runner(self.model, self.config, self.network.schemes)
         for piece in self.pieces:
             x = runner.forward(piece, x, self._gathered(piece, own), targets)[0]
         return self.network.mean(x, targets)[0]
@@ -86,7 +86,7 @@ class Sharded:
         check_loss_scale(scale)
         self._check(own, "parameters", complete=True)
         x, targets = self.network.parts(tokens, targets)
-        runner = Runner(self.config, self.network.schemes)
+        runner = Runner(self.model, self.config, self.network.schemes)
         gradients: dict[str, Array] = {}
 
         def forward(piece: Piece, x: Array) -> tuple[Array, Any]:

@@ -26,7 +26,7 @@ PLUMBING = (
     "check_inputs",
     "check_cotangent",
     "check_saved",
-    "check_narrowed",
+    "narrowed",
     "namespace",
 )
 # Only the first argument of these calls is changed.

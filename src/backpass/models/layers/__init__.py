@@ -17,8 +17,9 @@ layers transpose such a weight where they call an operation, and its gradient wh
 receive it, with ``turned``.
 
 ``calls`` lists the operations that a layer calls, with the lengths in them; its FLOP
-formulas are the sums over that list. ``ordered`` lists blocks and their norms for the
-encoder's and the decoder's layers.
+formulas are the sums over that list. ``blocks`` runs a layer's blocks, with their norms
+and the sums, and goes back through them; ``transformer_blocks`` has those of the
+encoder and of the decoder.
 
 ``forward(…, kernels=backpass.kernels)`` runs kernels in the place of the operations
 that have one; ``kernel`` says how. ``recomputed`` lets layers, or operations in them,

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from backpass.contract.arrays import Array, namespace
-from backpass.contract.shapes import check_inputs, check_saved
+from backpass.contract.arrays import Array, Gradients, namespace
+from backpass.contract.shapes import check_inputs
 from backpass.contract.values import check_bool, check_natural, check_probability
-from backpass.contract.wanted import Wanted, check_narrowed, check_wanted, part_of
+from backpass.contract.wanted import Wanted, check_wanted, narrowed, part_of
 from backpass.models.layers import (
     attending,
     attention_operation,
@@ -87,13 +87,10 @@ def forward(
     return y, Saved(qkv, attended, out, heads, flash, wanted)
 
 
-def backward(
-    dy: Array, saved: Saved, *, wanted: Wanted = None
-) -> tuple[Array | None, ...]:
+def backward(dy: Array, saved: Saved, *, wanted: Wanted = None) -> Gradients:
     """Return ``dx[*, s, h]`` and the gradients of weights and biases, in forward's
     order, from ``dy[*, s, h]``."""
-    qkv, attended, out, heads, flash, _ = check_saved(saved, Saved)
-    wanted = check_narrowed(wanted, saved)
+    qkv, attended, out, heads, flash, wanted = narrowed(saved, Saved, wanted)
     of_qkv, of_heads, of_out = _parts(wanted)
 
     do, dw_o, db_o = linear.backward(dy, out, wanted=of_out)

@@ -11,20 +11,20 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from backpass.contract.arrays import Array
-from backpass.contract.shapes import check_inputs, check_saved
+from backpass.contract.arrays import Array, Gradients
+from backpass.contract.shapes import check_inputs
 from backpass.contract.values import check_bool, check_natural, check_probability
-from backpass.contract.wanted import Wanted, check_narrowed, check_wanted, part_of
+from backpass.contract.wanted import Wanted, check_wanted, narrowed
 from backpass.models.layers import (
-    adding,
+    blocks,
     check_no_dropout,
     feeding,
     gpt2_attention,
     seed_of,
 )
+from backpass.models.layers.blocks import Block, Through, named
 from backpass.models.layers.calls import call, formulas
-from backpass.models.layers.kernel import gradients_of, implementation, scheme_for
-from backpass.ops import dropout, feed_forward, layer_norm, residual
+from backpass.ops import dropout, feed_forward, layer_norm
 
 SHAPES = (
     "x[*, s>0, h], norm_1_w[h], norm_1_b[h], w_qkv[h, p], b_qkv[p], w_o[q, h], b_o[h], "
@@ -46,6 +46,21 @@ NAMES = {
     "b_down": "mlp.c_proj.bias",
 }
 PARAMETERS = tuple(NAMES)
+BLOCKS = (
+    Block(
+        norm=layer_norm,
+        norm_names=named(w="norm_1_w", b="norm_1_b"),
+        part=gpt2_attention,
+        names=named(*gpt2_attention.PARAMETERS),
+    ),
+    Block(
+        norm=layer_norm,
+        norm_names=named(w="norm_2_w", b="norm_2_b"),
+        part=feed_forward,
+        names=named("w_up", "b_up", "w_down", "b_down"),
+        options={"activation": "gelu_tanh"},
+    ),
+)
 
 
 class Saved(NamedTuple):
@@ -96,11 +111,11 @@ def forward(
     ValueError if shapes do not fit, ``eps`` or ``seed`` is below 0, ``heads`` does not
     divide q, or a rate of dropout is outside 0 to 1 or not available with ``flash``.
     """
-    attending = {"w_qkv": w_qkv, "b_qkv": b_qkv, "w_o": w_o, "b_o": b_o}
-    feeding = {"w_up": w_up, "b_up": b_up, "w_down": w_down, "b_down": b_down}
-    norms = {"norm_1_w": norm_1_w, "norm_1_b": norm_1_b}
-    norms |= {"norm_2_w": norm_2_w, "norm_2_b": norm_2_b}
-    check_inputs(SHAPES, x=x, **norms, **attending, **feeding)
+    w = {"norm_1_w": norm_1_w, "norm_1_b": norm_1_b}
+    w |= {"w_qkv": w_qkv, "b_qkv": b_qkv, "w_o": w_o, "b_o": b_o}
+    w |= {"norm_2_w": norm_2_w, "norm_2_b": norm_2_b}
+    w |= {"w_up": w_up, "b_up": b_up, "w_down": w_down, "b_down": b_down}
+    check_inputs(SHAPES, x=x, **w)
     check_probability(
         attention_dropout=attention_dropout, residual_dropout=residual_dropout
     )
@@ -112,79 +127,29 @@ def forward(
         seed_of(seed, place) if drops else 0 for place in range(3)
     )
     wanted = check_wanted(SHAPES, wanted)
-    of_norm_1, of_attention, of_norm_2, of_feed_forward = _parts(wanted)
 
-    norm = implementation(layer_norm, kernels)
-    feed = implementation(feed_forward, kernels)
-    drop = scheme_for(dropout, kernels)
-
-    a, norm_1 = norm.forward(x, norm_1_w, norm_1_b, eps=eps, wanted=of_norm_1)
-    attention = implementation(gpt2_attention, kernels)
-    a, attended = attention.forward(
-        a,
-        **attending,
-        heads=heads,
-        flash=flash,
-        dropout_p=attention_dropout,
-        seed=of_weights,
+    attending = {"heads": heads, "flash": flash, "kernels": kernels}
+    attending |= {"dropout_p": attention_dropout, "seed": of_weights}
+    y, (first, second) = blocks.forward(
+        BLOCKS,
+        x,
+        w,
+        (attending, {}),
+        wanted,
+        eps=eps,
         kernels=kernels,
-        wanted=of_attention,
+        drops=[{"p": residual_dropout, "seed": of} for of in (of_attended, of_fed)],
     )
-    a, dropped_1 = drop.forward(a, p=residual_dropout, seed=of_attended)
-    x, _ = residual.forward(x, a)
-    a, norm_2 = norm.forward(x, norm_2_w, norm_2_b, eps=eps, wanted=of_norm_2)
-    a, fed = feed.forward(a, **feeding, activation="gelu_tanh", wanted=of_feed_forward)
-    a, dropped_2 = drop.forward(a, p=residual_dropout, seed=of_fed)
-    y, _ = residual.forward(x, a)
-    if not of_attention:
-        dropped_1 = dropped_1._replace(mask=None)
-    if not of_feed_forward:
-        dropped_2 = dropped_2._replace(mask=None)
-    return y, Saved(norm_1, attended, dropped_1, norm_2, fed, dropped_2, wanted)
+    return y, Saved(*first, *second, wanted)
 
 
-def backward(
-    dy: Array, saved: Saved, *, wanted: Wanted = None
-) -> tuple[Array | None, ...]:
+def backward(dy: Array, saved: Saved, *, wanted: Wanted = None) -> Gradients:
     """Return ``dx[*, s, h]`` and the parameters' gradients, in forward's order, from
     ``dy[*, s, h]``."""
-    norm_1, attended, dropped_1, norm_2, fed, dropped_2, _ = check_saved(saved, Saved)
-    wanted = check_narrowed(wanted, saved)
-    of_norm_1, of_attention, of_norm_2, of_feed_forward = _parts(wanted)
-
-    # In the forward pass the stream was read by a block and then added to its output;
-    # so now the gradient that comes back through the block is added to the stream's.
-    da = dropout.backward(dy, dropped_2)
-    da, dw_up, dw_down, db_up, db_down, _, _ = gradients_of(
-        feed_forward, da, fed, of_feed_forward
-    )
-    da, dnorm_2_w, dnorm_2_b = gradients_of(layer_norm, da, norm_2, of_norm_2)
-    dx = dy + da if "x" in of_norm_2 else None
-    da = None if dx is None else dropout.backward(dx, dropped_1)
-    da, dw_qkv, db_qkv, dw_o, db_o = gradients_of(
-        gpt2_attention, da, attended, of_attention
-    )
-    da, dnorm_1_w, dnorm_1_b = gradients_of(layer_norm, da, norm_1, of_norm_1)
-    dx = dx + da if "x" in wanted else None
-    of_attention_block = dnorm_1_w, dnorm_1_b, dw_qkv, db_qkv, dw_o, db_o
-    of_feed_forward_block = dnorm_2_w, dnorm_2_b, dw_up, db_up, dw_down, db_down
-    return dx, *of_attention_block, *of_feed_forward_block
-
-
-def _parts(wanted: tuple[str, ...]) -> list[tuple[str, ...]]:
-    """Return the wanted gradients of the first norm, attention, the second norm, and
-    the feed-forward block."""
-    normed = "x norm_1_w norm_1_b"
-    stream = f"{normed} w_qkv b_qkv w_o b_o"
-    normed_2 = f"{stream} norm_2_w norm_2_b"
-    attention = {name: name for name in gpt2_attention.PARAMETERS}
-    fed = {name: name for name in ("w_up", "b_up", "w_down", "b_down")}
-    return [
-        part_of(wanted, x="x", w="norm_1_w", b="norm_1_b"),
-        part_of(wanted, x=normed, **attention),
-        part_of(wanted, x=stream, w="norm_2_w", b="norm_2_b"),
-        part_of(wanted, x=normed_2, **fed),
-    ]
+    *its, wanted = narrowed(saved, Saved, wanted)
+    through = Through(*its[:3]), Through(*its[3:])
+    dx, d = blocks.backward(BLOCKS, dy, through, wanted)
+    return dx, *(d.get(name) for name in PARAMETERS)
 
 
 def calls(
@@ -201,22 +166,20 @@ def calls(
 ):
     """Return two norms, attention, the feed-forward block, and, twice, dropout and the
     sum. Where the stream was read, its two gradients are added."""
-    wanted = check_wanted(SHAPES, wanted)
-    of_norm_1, of_attention, of_norm_2, of_feed_forward = _parts(wanted)
+    of_parts = blocks.wanted_in_blocks(BLOCKS, check_wanted(SHAPES, wanted))
+    (_, of_attention), (of_norm_2, of_feed_forward) = of_parts
     of_middle, rows = ("x",) if "x" in of_norm_2 else (), m * s
     dropped = {"m": rows * h, "p": residual_dropout}
-    return (
-        call("first norm", layer_norm, of_norm_1, m=rows, n=h),
-        *gpt2_attention.calls(
-            m, s, h, q, heads, flash, attention_dropout, of_attention
-        ),
+    attending = m, s, h, q, heads, flash, attention_dropout, of_attention
+    attended = (
+        *gpt2_attention.calls(*attending),
         call("attention: dropout", dropout, of_middle, **dropped),
-        *adding("first", rows * h, of_norm_1),
-        call("second norm", layer_norm, of_norm_2, m=rows, n=h),
+    )
+    fed = (
         feeding("gelu_tanh", True, of_feed_forward, m=rows, h=h, f=f),
         call("feed-forward: dropout", dropout, of_feed_forward, **dropped),
-        *adding("second", rows * h, of_norm_2),
     )
+    return blocks.calls(BLOCKS, of_parts, (attended, fed), rows, h)
 
 
 forward_flops, backward_flops = formulas(calls)

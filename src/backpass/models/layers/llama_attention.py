@@ -13,10 +13,10 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from backpass.contract.arrays import Array
-from backpass.contract.shapes import check_inputs, check_saved
+from backpass.contract.arrays import Array, Gradients
+from backpass.contract.shapes import check_inputs
 from backpass.contract.values import check_bool
-from backpass.contract.wanted import Wanted, check_narrowed, check_wanted, part_of
+from backpass.contract.wanted import Wanted, check_wanted, narrowed, part_of
 from backpass.models.layers import (
     attending,
     attention_operation,
@@ -112,13 +112,11 @@ def forward(
     return y, Saved(saved_q, saved_k, saved_v, attended, out, d, flash, wanted)
 
 
-def backward(
-    dy: Array, saved: Saved, *, wanted: Wanted = None
-) -> tuple[Array | None, ...]:
+def backward(dy: Array, saved: Saved, *, wanted: Wanted = None) -> Gradients:
     """Return ``dx[*, s, h]`` and the gradients of weights and biases, in forward's
     order, from ``dy[*, s, h]``. The gradient of an input that was not given is None."""
-    saved_q, saved_k, saved_v, attended, out, d, flash, _ = check_saved(saved, Saved)
-    wanted = check_narrowed(wanted, saved)
+    saved = narrowed(saved, Saved, wanted)
+    saved_q, saved_k, saved_v, attended, out, d, flash, wanted = saved
     of_q, of_k, of_v, of_heads, of_out = _parts(wanted)
 
     do, dw_o, _ = linear.backward(dy, out, wanted=of_out)

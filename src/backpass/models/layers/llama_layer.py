@@ -11,13 +11,13 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from backpass.contract.arrays import Array
-from backpass.contract.shapes import check_inputs, check_saved
-from backpass.contract.wanted import Wanted, check_narrowed, check_wanted, part_of
-from backpass.models.layers import adding, feeding, llama_attention, turned
-from backpass.models.layers.calls import call, formulas
-from backpass.models.layers.kernel import gradients_of, implementation
-from backpass.ops import feed_forward, residual, rms_norm
+from backpass.contract.arrays import Array, Gradients
+from backpass.contract.shapes import check_inputs
+from backpass.contract.wanted import Wanted, check_wanted, narrowed
+from backpass.models.layers import blocks, feeding, llama_attention
+from backpass.models.layers.blocks import Block, Through, named
+from backpass.models.layers.calls import formulas
+from backpass.ops import feed_forward, rms_norm
 
 SHAPES = (
     "x[*, s>0, h], cos[s, k>0], sin[s, k], norm_1_w[h], w_q[q, h], w_k[p>0, h], "
@@ -42,6 +42,23 @@ NAMES = {
     "norm_k_w": "self_attn.k_norm.weight",
 }
 PARAMETERS = tuple(NAMES)
+FED = ("w_up", "w_down", "w_gate")
+BLOCKS = (
+    Block(
+        norm=rms_norm,
+        norm_names=named(w="norm_1_w"),
+        part=llama_attention,
+        names=named(*llama_attention.PARAMETERS),
+    ),
+    Block(
+        norm=rms_norm,
+        norm_names=named(w="norm_2_w"),
+        part=feed_forward,
+        names=named(*FED),
+        turned=FED,
+        options={"activation": "swiglu"},
+    ),
+)
 
 
 class Saved(NamedTuple):
@@ -85,76 +102,26 @@ def forward(
     """
     optional = {"b_q": b_q, "b_k": b_k, "b_v": b_v}
     optional |= {"norm_q_w": norm_q_w, "norm_k_w": norm_k_w}
-    attending = {"w_q": w_q, "w_k": w_k, "w_v": w_v, "w_o": w_o, **optional}
-    norms = {"norm_1_w": norm_1_w, "norm_2_w": norm_2_w}
-    feeding = {"w_gate": w_gate, "w_up": w_up, "w_down": w_down}
-    check_inputs(SHAPES, x=x, cos=cos, sin=sin, **norms, **attending, **feeding)
+    w = {"w_q": w_q, "w_k": w_k, "w_v": w_v, "w_o": w_o, **optional}
+    w |= {"w_gate": w_gate, "w_up": w_up, "w_down": w_down}
+    w |= {"norm_1_w": norm_1_w, "norm_2_w": norm_2_w}
+    check_inputs(SHAPES, x=x, cos=cos, sin=sin, **w)
     wanted = check_wanted(SHAPES, wanted, cos=None, sin=None, **optional)
-    of_norm_1, of_attention, of_norm_2, of_feed_forward = _parts(wanted)
 
-    norm = implementation(rms_norm, kernels)
-    feed = implementation(feed_forward, kernels)
-    options: dict[str, Any] = {"eps": eps, "flash": flash, "kernels": kernels}
-
-    a, norm_1 = norm.forward(x, norm_1_w, eps=eps, wanted=of_norm_1)
-    attention = implementation(llama_attention, kernels)
-    a, attended = attention.forward(
-        a, cos=cos, sin=sin, **attending, **options, wanted=of_attention
-    )
-    x, _ = residual.forward(x, a)
-    a, norm_2 = norm.forward(x, norm_2_w, eps=eps, wanted=of_norm_2)
-    a, fed = feed.forward(
-        a,
-        turned(w_up),
-        turned(w_down),
-        w_gate=turned(w_gate),
-        activation="swiglu",
-        wanted=of_feed_forward,
-    )
-    y, _ = residual.forward(x, a)
-    return y, Saved(norm_1, attended, norm_2, fed, wanted)
+    shared = {"eps": eps, "kernels": kernels}
+    attending = {"cos": cos, "sin": sin, "flash": flash, **shared}
+    options = attending, {}
+    y, (first, second) = blocks.forward(BLOCKS, x, w, options, wanted, **shared)
+    return y, Saved(first.norm, first.part, second.norm, second.part, wanted)
 
 
-def backward(
-    dy: Array, saved: Saved, *, wanted: Wanted = None
-) -> tuple[Array | None, ...]:
+def backward(dy: Array, saved: Saved, *, wanted: Wanted = None) -> Gradients:
     """Return ``dx[*, s, h]`` and the parameters' gradients, in forward's order, from
     ``dy[*, s, h]``. The gradient of a parameter that was not given is None."""
-    norm_1, attended, norm_2, fed, _ = check_saved(saved, Saved)
-    wanted = check_narrowed(wanted, saved)
-    of_norm_1, of_attention, of_norm_2, of_feed_forward = _parts(wanted)
-
-    # In the forward pass the stream was read by a block and then added to its output;
-    # so now the gradient that comes back through the block is added to the stream's.
-    da, dw_up, dw_down, _, _, dw_gate, _ = gradients_of(
-        feed_forward, dy, fed, of_feed_forward
-    )
-    da, dnorm_2_w = gradients_of(rms_norm, da, norm_2, of_norm_2)
-    dx = dy + da if "x" in of_norm_2 else None
-    da, dw_q, dw_k, dw_v, dw_o, *optional = gradients_of(
-        llama_attention, dx, attended, of_attention
-    )
-    da, dnorm_1_w = gradients_of(rms_norm, da, norm_1, of_norm_1)
-    dx = dx + da if "x" in wanted else None
-    of_attention_block = dnorm_1_w, dw_q, dw_k, dw_v, dw_o
-    of_feed_forward_block = dnorm_2_w, turned(dw_gate), turned(dw_up), turned(dw_down)
-    return dx, *of_attention_block, *of_feed_forward_block, *optional
-
-
-def _parts(wanted: tuple[str, ...]) -> list[tuple[str, ...]]:
-    """Return the wanted gradients of the first norm, attention, the second norm, and
-    the feed-forward block."""
-    normed = "x norm_1_w"
-    stream = " ".join((normed, *llama_attention.PARAMETERS))
-    normed_2 = f"{stream} norm_2_w"
-    attention = {name: name for name in llama_attention.PARAMETERS}
-    fed = {name: name for name in ("w_gate", "w_up", "w_down")}
-    return [
-        part_of(wanted, x="x", w="norm_1_w"),
-        part_of(wanted, x=normed, **attention),
-        part_of(wanted, x=stream, w="norm_2_w"),
-        part_of(wanted, x=normed_2, **fed),
-    ]
+    norm_1, attended, norm_2, fed, wanted = narrowed(saved, Saved, wanted)
+    through = Through(norm_1, attended), Through(norm_2, fed)
+    dx, d = blocks.backward(BLOCKS, dy, through, wanted)
+    return dx, *(d.get(name) for name in PARAMETERS)
 
 
 def calls(
@@ -178,16 +145,12 @@ def calls(
     given = {"b_q": has_b_q, "b_k": has_b_k, "b_v": has_b_v}
     given |= {"norm_q_w": has_norm_q_w, "norm_k_w": has_norm_k_w}
     wanted = check_wanted(SHAPES, wanted, cos=None, sin=None, **given)
-    of_norm_1, of_attention, of_norm_2, of_fed = _parts(wanted)
-    rows, attending = m * s, (m, s, h, k, q, p, *given.values(), flash, of_attention)
-    return (
-        call("first norm", rms_norm, of_norm_1, m=rows, n=h),
-        *llama_attention.calls(*attending),
-        *adding("first", rows * h, of_norm_1),
-        call("second norm", rms_norm, of_norm_2, m=rows, n=h),
-        feeding("swiglu", False, of_fed, m=rows, h=h, f=f),
-        *adding("second", rows * h, of_norm_2),
-    )
+    of_parts = blocks.wanted_in_blocks(BLOCKS, wanted)
+    (_, of_attention), (_, of_fed) = of_parts
+    attending = m, s, h, k, q, p, *given.values(), flash, of_attention
+    fed = feeding("swiglu", False, of_fed, m=m * s, h=h, f=f)
+    parts = llama_attention.calls(*attending), (fed,)
+    return blocks.calls(BLOCKS, of_parts, parts, m * s, h)
 
 
 forward_flops, backward_flops = formulas(calls)

@@ -10,10 +10,10 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from backpass.contract.arrays import Array, as_type_of, widened
-from backpass.contract.shapes import check_inputs, check_saved
+from backpass.contract.arrays import Array, Gradients, as_type_of, widened
+from backpass.contract.shapes import check_inputs
 from backpass.contract.values import check_bool
-from backpass.contract.wanted import Wanted, check_narrowed, check_wanted
+from backpass.contract.wanted import Wanted, check_wanted, narrowed
 from backpass.models.layers import turned
 from backpass.models.layers.calls import call, formulas
 from backpass.models.layers.kernel import gradient_of, gradients_of, implementation
@@ -67,12 +67,9 @@ def forward(
     return y, Saved(None, scores, loss, wanted)
 
 
-def backward(
-    dy: Array, saved: Saved, *, wanted: Wanted = None
-) -> tuple[Array | None, Array | None]:
+def backward(dy: Array, saved: Saved, *, wanted: Wanted = None) -> Gradients:
     """Return ``dx[*, h]`` and ``dw[V, h]`` from ``dy[]``."""
-    both, scores, loss, _ = check_saved(saved, Saved)
-    wanted = check_narrowed(wanted, saved)
+    both, scores, loss, wanted = narrowed(saved, Saved, wanted)
     if both is not None:
         dx, dw, _ = gradients_of(linear_cross_entropy, dy, both, wanted)
         return dx, turned(dw)
@@ -83,7 +80,7 @@ def backward(
     return dx, turned(dw)
 
 
-def backward_once(dy: Array, saved: Saved) -> tuple[Array | None, Array | None]:
+def backward_once(dy: Array, saved: Saved) -> Gradients:
     """Return what ``backward`` returns, in less memory: with ``chunked`` it writes over
     the arrays of ``saved``, which cannot be used again. A kernel does not."""
     if not isinstance(saved.both, linear_cross_entropy.Saved):

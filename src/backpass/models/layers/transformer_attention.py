@@ -11,10 +11,10 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from backpass.contract.arrays import Array, namespace
-from backpass.contract.shapes import check_inputs, check_saved
+from backpass.contract.arrays import Array, Gradients, namespace
+from backpass.contract.shapes import check_inputs
 from backpass.contract.values import check_bool
-from backpass.contract.wanted import Wanted, check_narrowed, check_wanted, part_of
+from backpass.contract.wanted import Wanted, check_wanted, narrowed, part_of
 from backpass.models.layers import (
     attending,
     attention_operation,
@@ -97,16 +97,12 @@ def forward(
     return y, Saved(of_x, keys, values, attended, out, heads, alone, flash, wanted)
 
 
-def backward(
-    dy: Array, saved: Saved, *, wanted: Wanted = None
-) -> tuple[Array | None, ...]:
+def backward(dy: Array, saved: Saved, *, wanted: Wanted = None) -> Gradients:
     """Return ``dx[*, s, h]``, the gradients of weights and biases, and
     ``dmemory[*, t, h]``, in forward's order, from ``dy[*, s, h]``. Without a memory its
     gradient is None."""
-    of_x, keys, values, attended, out, heads, alone, flash, _ = check_saved(
-        saved, Saved
-    )
-    wanted = check_narrowed(wanted, saved)
+    saved = narrowed(saved, Saved, wanted)
+    of_x, keys, values, attended, out, heads, alone, flash, wanted = saved
     of_q, of_k, of_v, of_heads, of_out = _parts(wanted, alone)
     xp, d = namespace(dy), dy.shape[-1] // heads
 
