@@ -23,6 +23,7 @@ import math
 import os
 import random
 import subprocess
+import sys
 import textwrap
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -151,24 +152,26 @@ def _parts(value: Any) -> Iterator[Any]:
     """Yield what a hash includes of a value: our functions and modules, also those in a collection, one by one; other
     values as text, if the text is the same in each process."""
     if isinstance(value, dict):
-        yield f"{{{', '.join(map(str, value))}}}"
+        keys = (key.__name__ if isinstance(key, ModuleType) else str(key) for key in value)
+        yield f"{{{', '.join(keys)}}}"
         for each in value.values():
             yield from _parts(each)
     elif isinstance(value, (list, tuple, set, frozenset)):
-        for each in value:
+        for each in sorted(value, key=repr) if isinstance(value, (set, frozenset)) else value:
             yield from _parts(each)
     elif _is_ours(value) or isinstance(value, functools.partial):
         if getattr(value, "__name__", "") not in PLUMBING:
             yield value
     elif not callable(value) and not isinstance(value, ModuleType) and " at 0x" not in (text := repr(value)):
-        yield text
+        yield text.replace(str(BOOK), ".")  # the same wherever the project is
 
 
 def _used(tree: ast.AST, scope: dict) -> Iterator[Any]:
     """Yield the global names that a tree reads, each with its value; also the attributes of modules that it reads, and
-    what it imports itself."""
+    what it imports itself. Tables that the module's functions fill are left out: they depend on what has run."""
+    filled = _filled(scope["__name__"])
     for node in ast.walk(tree):
-        if isinstance(node, ast.Name) and node.id in scope:
+        if isinstance(node, ast.Name) and node.id in scope and node.id not in filled:
             if not isinstance(scope[node.id], ModuleType):
                 yield node.id, scope[node.id]
         elif isinstance(node, ast.ImportFrom) and (node.module or "").startswith("backpass"):
@@ -188,6 +191,22 @@ def _used(tree: ast.AST, scope: dict) -> Iterator[Any]:
             and _is_ours(scope[node.id])
         ):
             yield node.id, scope[node.id]
+
+
+@functools.cache
+def _filled(module: str) -> frozenset[str]:
+    """Return the names of what a module's functions store elements in."""
+    try:
+        tree = ast.parse(inspect.getsource(sys.modules[module]))
+    except (KeyError, OSError, TypeError):  # a module without a file
+        return frozenset()
+    functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]
+    stored = (node for function in functions for node in ast.walk(function) if isinstance(node, ast.Subscript))
+    return frozenset(
+        node.value.id
+        for node in stored
+        if isinstance(node.ctx, ast.Store) and isinstance(node.value, ast.Name)
+    )
 
 
 def _is_ours(value: Any) -> bool:
