@@ -1,7 +1,12 @@
 """What is proved in full, what in part, and the tests' limits of CPU time."""
 
 import functools
+import json
 import math
+import os
+import shutil
+import subprocess
+import sys
 from collections import Counter
 from pathlib import Path
 from types import SimpleNamespace
@@ -204,3 +209,32 @@ def test_what_is_too_heavy_is_named(monkeypatch):
     assert plugin.families()["tests/ops"] == 7 * 19.0 and plugin.families()["tests/a.py"] == 40.0
     monkeypatch.setenv("BACKPASS_PROVE", "all")
     assert plugin.too_heavy() == []
+
+
+DIGESTS = """
+import importlib, json, pkgutil, sys
+sys.path.insert(0, sys.argv[1])
+import proofs
+from backpass import ops, parallel
+from backpass.models import llama, stacks
+modules = [ops.load(stem) for stem in ops.STEMS] + [llama, stacks]
+modules += [importlib.import_module(f"backpass.parallel.{m.name}") for m in pkgutil.iter_modules(parallel.__path__)]
+if len(sys.argv) > 2:
+    import torch
+    from backpass.verify import check
+    ops.load("softmax").forward(torch.ones(2, 3))
+    check("softmax")
+print(json.dumps({module.__name__: proofs.digest(module) for module in modules}))
+"""
+
+
+def test_hashes_do_not_depend_on_the_folder_the_process_or_what_has_run(tmp_path):
+    for folder in ("src", "tests/tools"):
+        shutil.copytree(proofs.BOOK / folder, tmp_path / folder, ignore=shutil.ignore_patterns("__pycache__"))
+    found = []
+    for book, seed, more in ((proofs.BOOK, "1", []), (tmp_path, "2", ["ran"])):
+        run = [sys.executable, "-c", DIGESTS, str(book / "tests/tools"), *more]
+        settings = os.environ | {"PYTHONPATH": str(book / "src"), "PYTHONHASHSEED": seed}
+        done = subprocess.run(run, cwd=book, env=settings, capture_output=True, text=True, check=True)
+        found.append(json.loads(done.stdout))
+    assert found[0] == found[1] and len({*found[0].values()}) == len(found[0])

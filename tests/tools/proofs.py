@@ -113,7 +113,12 @@ def _described(thing: Any) -> tuple[str, list]:
         return folder(Path(thing.__file__)), [
             each for each in vars(thing).values() if _is_own(each, thing.__name__)
         ]
-    return repr(thing), []
+    if " at 0x" in (text := repr(thing)):  # an object of ours that has functions
+        return type(thing).__qualname__, [
+            type(thing),
+            *(part for value in vars(thing).values() for part in _parts(value)),
+        ]
+    return text.replace(str(BOOK), "."), []
 
 
 @functools.cache
@@ -201,7 +206,9 @@ def _filled(module: str) -> frozenset[str]:
     except (KeyError, OSError, TypeError):  # a module without a file
         return frozenset()
     functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]
-    stored = (node for function in functions for node in ast.walk(function) if isinstance(node, ast.Subscript))
+    stored = (
+        node for function in functions for node in ast.walk(function) if isinstance(node, ast.Subscript)
+    )
     return frozenset(
         node.value.id
         for node in stored
