@@ -97,7 +97,10 @@ class Watched(pipeline._Step):
     def _forward(self, j, k):
         x = super()._forward(j, k)
         if self.scale is not None:
-            known = {*storages_in(tuple(self.w.values())), *storages_in(tuple(self.runner._tables.values()))}
+            known = {
+                *storages_in(tuple(self.w.values())),
+                *storages_in(tuple((self.runner._shared or {}).values())),
+            }
             parts = [part for saved in self.saved.values() for _, part, _ in saved]
             tables = self.pipeline.network.schemes.found
             known |= {

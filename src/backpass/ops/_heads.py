@@ -1,4 +1,4 @@
-"""What the attention operations share: heads in groups, the causal mask,
+"""What the attention operations share: heads in groups, the causal mask, the window,
 and the default scale."""
 
 from __future__ import annotations
@@ -54,19 +54,27 @@ def in_heads(x: Array, shape: tuple[int, ...], head_order: str) -> Array:
     )
 
 
-def causal_mask(
-    s_q: int, s_k: int, variant: str, like: Array, window: int | None = None
-) -> Array:
+def causal_mask(s_q: int, s_k: int, variant: str, like: Array) -> Array:
     """Return booleans ``[s_q, s_k]``: whether a query may see a key. It sees the keys
-    up to its own position; with a window, only the last ``window`` of these. Positions
-    are counted from the first query and the first key ("upper_left"), or back from the
-    last query and the last key ("lower_right")."""
+    up to its own position. Positions are counted from the first query and the first key
+    ("upper_left"), or back from the last query and the last key ("lower_right")."""
     xp = namespace(like)
     ahead = s_k - s_q if variant == "lower_right" else 0
     queries, keys = (xp.arange(s, device=like.device) for s in (s_q, s_k))
-    visible = keys <= queries[:, None] + ahead
+    return keys <= queries[:, None] + ahead
+
+
+def window_mask(
+    s_q: int, s_k: int, variant: str, window: int | None, like: Array
+) -> Array:
+    """Return the causal mask; with a window, a query sees only the last ``window`` of
+    the keys that this mask shows."""
+    visible = causal_mask(s_q, s_k, variant, like)
     if window is None:
         return visible
+    xp = namespace(like)
+    ahead = s_k - s_q if variant == "lower_right" else 0
+    queries, keys = (xp.arange(s, device=like.device) for s in (s_q, s_k))
     hidden = keys <= queries[:, None] + (ahead - min(int(window), s_q + s_k))
     return visible & ~hidden
 

@@ -46,7 +46,7 @@ from backpass.contract.wanted import Wanted, check_wanted, narrowed, needed, sum
 from backpass.ops import dropout, matmul, softmax
 from backpass.ops import scale as scaling  # `scale` is forward's option
 from backpass.ops import softcap as capping  # and so is `softcap`
-from backpass.ops._heads import causal_mask, in_heads, in_rows, inverse_root
+from backpass.ops._heads import in_heads, in_rows, inverse_root, window_mask
 
 SHAPES = (
     "q[*, g*n_kv, s_q, d], k[*, n_kv>0, s_k>0, d], v[*, n_kv, s_k, d_v], bias[*, g*n_kv, s_q, s_k]:broadcast?, "
@@ -137,7 +137,7 @@ def forward(
     s = in_heads(s, q.shape, head_order)
     s = s if bias is None else s + widened(bias)
     if causal:
-        visible = causal_mask(s_q, s_k, causal_variant, s, window)
+        visible = window_mask(s_q, s_k, causal_variant, window, like=s)
         s = xp.where(visible, s, -math.inf)
     s = s if mask is None else xp.where(mask, s, -math.inf)
     if sink is not None:
@@ -201,7 +201,17 @@ def backward(dy: Array, saved: Saved, *, wanted: Wanted = None) -> Gradients:
 
 
 def forward_flops(
-    m, g, n_kv, s_q, s_k, d, d_v, has_bias=True, has_sink=False, softcap=0, dropout_p=0
+    m,
+    g,
+    n_kv,
+    s_q,
+    s_k,
+    d,
+    d_v,
+    has_bias=True,
+    has_sink=False,
+    softcap=0.0,
+    dropout_p=0.0,
 ):
     """Return the FLOPs of scaling the queries, two products per head, the softcap, the
     bias, a softmax of s_k scores per query, or of one more with a sink, and dropout."""
