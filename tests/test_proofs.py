@@ -12,6 +12,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+import slowness
 
 import proofs
 import weight
@@ -209,6 +210,13 @@ def test_what_is_too_heavy_is_named(monkeypatch):
     assert plugin.families()["tests/ops"] == 7 * 19.0 and plugin.families()["tests/a.py"] == 40.0
     monkeypatch.setenv("BACKPASS_PROVE", "all")
     assert plugin.too_heavy() == []
+
+
+def test_limits_are_higher_on_a_slower_machine_and_nowhere_lower(monkeypatch):
+    monkeypatch.setattr(slowness, "REFERENCE", 1e9)
+    assert slowness.slowness() == 1
+    monkeypatch.setattr(slowness, "REFERENCE", 1e-9)
+    assert slowness.slowness() > 1000
 
 
 DIGESTS = """

@@ -103,6 +103,12 @@ def test_failing_cells_fail_each_time_and_are_named_and_one_chapter_can_be_built
     assert "mended" in (book / "_build" / "chapter" / "html" / "raises.html").read_text()
 
 
+def test_a_page_may_use_more_on_a_slower_machine(monkeypatch):
+    monkeypatch.setattr(build_module, "slowness", lambda: 2)
+    most = build_module.MOST_CPU
+    assert not build_module.uses_too_much(1.9 * most) and build_module.uses_too_much(2.1 * most)
+
+
 SPINS = "while True:\n    pass"
 PARENT = """import multiprocessing
 def spin():

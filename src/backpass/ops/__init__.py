@@ -13,9 +13,9 @@ Every module of this folder keeps one contract:
   collection of their names, as the last argument of ``forward``, ``backward`` and
   ``backward_flops``, and of ``forward_flops`` if the forward computes gradients;
   ``None`` means all. An unwanted gradient is ``None`` and is not computed, and an array
-  that only it needs is not saved: the table ``NEEDS`` beside ``Saved`` says, for each
-  array, which gradients need it. ``backward`` can compute only gradients that were
-  wanted in ``forward``: all of them, or some;
+  that only it needs is not saved: a table ``NEEDS`` beside ``Saved`` says which
+  gradients need an array, unless that depends on the call. ``backward`` can compute
+  only gradients that were wanted in ``forward``: all of them, or some;
 - ``forward_flops`` and ``backward_flops`` are plain arithmetic on the dimension letters
   of ``SHAPES``. A count that depends on the data is a further argument;
   ``data_lengths(*arrays)`` returns it.
