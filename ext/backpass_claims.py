@@ -5,8 +5,8 @@ from __future__ import annotations
 from sphinx.application import Sphinx
 from sphinx.environment import BuildEnvironment
 
-from backpass.claims.evidence import VERDICTS
-from backpass.claims.ledger import by_page
+from backpass_ledger.claims.evidence import VERDICTS
+from backpass_ledger.claims.ledger import by_page
 
 
 def settled(page: str) -> str:

@@ -113,7 +113,7 @@ def test_what_a_kernel_used_besides_is_named(small):
 
 def test_an_edit_of_a_claim_concerns_the_pages_of_claims():
     dependencies = Dependencies(BOOK)
-    claims = BOOK / "src" / "backpass" / "claims"
+    claims = BOOK / "src" / "backpass_ledger" / "claims"
     concerned = set()
     for name in chapters(BOOK):
         notebook = read_notebook(BOOK / f"{name}.md")

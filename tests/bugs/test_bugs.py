@@ -7,12 +7,12 @@ import pytest
 
 import proofs
 import recorded as tests
-from backpass.bugs import KINDS, every
-from backpass.bugs.running import LEVELS, checked, faults, levels, recorded, run
 from backpass.recorded import findings
+from backpass_ledger.bugs import KINDS, every
+from backpass_ledger.bugs.running import LEVELS, checked, faults, levels, recorded, run
 
 BUGS = every()
-CHECKED_BY = proofs.imports("backpass.verify", "backpass.bugs.running")
+CHECKED_BY = proofs.imports("backpass.verify", "backpass_ledger.bugs.running")
 
 
 @pytest.mark.rotates(share=0.1, of=lambda bug, level: [bug.twins, CHECKED_BY])

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from backpass.bugs import KINDS, every, pages
+from backpass_ledger.bugs import KINDS, every, pages
 
 ROOT = Path(__file__).parents[2]
 

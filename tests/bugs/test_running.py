@@ -6,8 +6,18 @@ import numpy as np
 import pytest
 import torch
 
-from backpass.bugs import Bug, every, normal, require, twins
-from backpass.bugs.running import accepted, checked, diagnosis, faults, gradcheck, levels, run, seen, verdicts
+from backpass_ledger.bugs import Bug, every, normal, require, twins
+from backpass_ledger.bugs.running import (
+    accepted,
+    checked,
+    diagnosis,
+    faults,
+    gradcheck,
+    levels,
+    run,
+    seen,
+    verdicts,
+)
 
 BUGS = {bug.name: bug for bug in every()}
 

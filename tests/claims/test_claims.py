@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from backpass.claims.ledger import TEXTS, by_page, every
-from backpass.claims.pages import sign
+from backpass_ledger.claims.ledger import TEXTS, by_page, every
+from backpass_ledger.claims.pages import sign
 
 ROOT = Path(__file__).parents[2]
 CLAIMS = {claim.name: claim for claim in every()}
@@ -60,7 +60,7 @@ def test_every_part_is_on_the_page(text):
     page = (ROOT / "chapters" / "claims" / f"{text.stem}.md").read_text()
     at = [page.index(f'pages.part("{text.stem}", "{part}")') for part in text.parts]
     assert at == sorted(at)
-    modules = {file.stem for file in (ROOT / "src/backpass/claims" / text.stem).glob("*.py")}
+    modules = {file.stem for file in (ROOT / "src/backpass_ledger/claims" / text.stem).glob("*.py")}
     assert modules - {"__init__"} == set(text.parts)
 
 

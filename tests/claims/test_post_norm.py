@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from backpass.claims.gradient_flow_post.paths import at_bottom
+from backpass_ledger.claims.gradient_flow_post.paths import at_bottom
 
 LAYERS, ROWS, WIDTH, HEADS, WORDS = 80, 128, 128, 4, 1000
 

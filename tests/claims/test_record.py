@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from backpass.claims.evidence import (
+from backpass_ledger.claims.evidence import (
     CAVEAT,
     FALSE,
     INCONSISTENT,
@@ -13,7 +13,7 @@ from backpass.claims.evidence import (
     VERDICTS,
     Evidence,
 )
-from backpass.claims.record import WrongVerdict, claim, figures
+from backpass_ledger.claims.record import WrongVerdict, claim, figures
 
 SUPPORTED = {
     TRUE: [("as_printed", True)],

@@ -2,7 +2,7 @@
 
 import pytest
 
-from backpass.claims.tools import derives
+from backpass_ledger.claims.tools import derives
 
 SOFTMAX = r"""
     given x \in \mathbb{R}^n

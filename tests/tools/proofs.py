@@ -38,6 +38,7 @@ from backpass import kernels
 from backpass.verify.mutation import PLUMBING
 
 BOOK = Path(__file__).parents[2]
+PACKAGES = ("backpass", "backpass_ledger")
 LOCK = BOOK / "tests" / "proved.lock"
 MORE = 3  # the part is so many times as large if what checks a subject has changed
 
@@ -218,7 +219,7 @@ def _filled(module: str) -> frozenset[str]:
 
 def _is_ours(value: Any) -> bool:
     name = value.__name__ if isinstance(value, ModuleType) else getattr(value, "__module__", None)
-    return isinstance(name, str) and name.partition(".")[0] in ("backpass", "tests")
+    return isinstance(name, str) and name.partition(".")[0] in (*PACKAGES, "tests")
 
 
 def _is_own(value: Any, module: str) -> bool:
@@ -238,7 +239,7 @@ def folder(path: Path) -> str:
 
 @functools.cache
 def imports(*names: str) -> str:
-    """Return a hash of modules or packages of ``backpass``, with all that they import of it by name."""
+    """Return a hash of modules or packages of the project, with all that they import of it by name."""
     graph = _graph()
     found = {*names}.union(*(graph.find_descendants(name) for name in names))
     found |= set().union(*(graph.find_upstream_modules(name, as_package=True) for name in names))
@@ -248,7 +249,7 @@ def imports(*names: str) -> str:
 
 @functools.cache
 def _graph() -> grimp.ImportGraph:
-    return grimp.build_graph("backpass", exclude_type_checking_imports=True, cache_dir=None)
+    return grimp.build_graph(*PACKAGES, exclude_type_checking_imports=True, cache_dir=None)
 
 
 @functools.cache

@@ -1,0 +1,291 @@
+"""The FLOPs of the products: the rule and the table."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from backpass import cost
+from backpass.models import gpt2
+from backpass_ledger.claims.evidence import (
+    CAVEAT,
+    INCONSISTENT,
+    LEFT_OUT,
+    TRUE,
+    Evidence,
+)
+from backpass_ledger.claims.gpt2_post.overview import ROWS
+from backpass_ledger.claims.record import claim
+from backpass_ledger.claims.tools import numbers, same, vjp
+
+# Different odd lengths, so that no two shapes agree by accident.
+b, s, n_h, d, V = 2, 5, 3, 4, 11
+h = n_h * d
+AT = {"b": b, "s": s, "n_h": n_h, "d": d, "V": V, "h": h}
+
+
+def shape(left: tuple[int, ...], right: tuple[int, ...]) -> tuple[int, ...]:
+    """Return the shape of a product of arrays with these shapes."""
+    return np.broadcast_to(0.0, left).__matmul__(np.broadcast_to(0.0, right)).shape
+
+
+def ran(times: int, m: int, n: int, p: int) -> int:
+    """Return the multiplications that run in ``times`` products, twice."""
+    counted = cost.count("matmul", (m, n), (n, p)).forward.by_kind["multiply"]
+    return 2 * times * counted
+
+
+def judged(it: Evidence, name: str, given: int, inner: int, to: int) -> None:
+    """Compare a row of the table for a layer from ``inner`` columns to ``to`` with its
+    two products, and their shapes with those of the gradients."""
+    x, w, dy = numbers(b, s, inner), numbers(inner, to), numbers(b, s, to)
+    dx, dw = vjp(lambda x, w: x @ w, (x, w), dy)
+    first, second = dy @ w.T, x.reshape(-1, inner).T @ dy.reshape(-1, to)
+    it.as_printed(same(first, dx) and same(second, dw))
+    products = ran(b, s, to, inner) + ran(1, inner, b * s, to)
+    it.as_printed(ROWS[name].at(**AT) == products == given)
+
+
+@claim("FLOPs, first paragraph", TRUE, topic="FLOPs", page="foundations/counting")
+def G54(it: Evidence) -> None:
+    r"""In a product of $(m, n)$ and $(n, p)$ each element takes $n$ multiplications and
+    $n - 1$ additions: $mnp$ and $mp(n - 1)$."""
+    m, n, p = 5, 7, 3
+    kinds = cost.count("matmul", (m, n), (n, p)).forward.by_kind
+    it.as_printed(kinds == {"multiply": m * n * p, "add": m * p * (n - 1)})
+
+
+@claim("FLOPs, first paragraph", TRUE, topic="FLOPs", page="foundations/counting")
+def G55(it: Evidence) -> None:
+    r"""A product of $(m, n)$ and $(n, p)$ costs about $2mnp$ FLOPs.
+
+    It costs exactly $mp(2n - 1)$: 0.8 % fewer at $n = 64$, and less than 0.1 % at 768.
+    """
+    off = {}
+    for n in (7, 64, 768):
+        exact = cost.count("matmul", (5, n), (n, 3)).forward.total
+        it.right(exact == 5 * 3 * (2 * n - 1))
+        off[n] = 100 * (1 - exact / (2 * 5 * n * 3))
+    it.as_printed(max(off[64], off[768]) < 1)
+    it.right(round(off[64], 1) == 0.8 and off[768] < 0.1)
+
+
+@claim("FLOPs, note", TRUE, topic="FLOPs", page="operations/linear_cost")
+def G56(it: Evidence) -> None:
+    r"""The weight's gradient is one larger product of reshaped arrays, in place of $b$
+    products and their sum.
+
+    Both ways give the same value with exactly the same number of operations.
+    """
+    x, dy = numbers(b, s, h), numbers(b, s, V)
+    one = x.reshape(-1, h).T @ dy.reshape(-1, V)
+    it.as_printed(same(one, sum(x[i].T @ dy[i] for i in range(b))))
+    apart = b * cost.count("matmul", (h, s), (s, V)).forward.total + (b - 1) * h * V
+    it.right(cost.count("matmul", (h, b * s), (b * s, V)).forward.total == apart)
+
+
+@claim(
+    "table, required tensors",
+    CAVEAT,
+    topic="memory",
+    page="operations/linear_cost",
+    harm=2,
+)
+def G57(it: Evidence) -> None:
+    """The backward of each product requires the upstream gradient and both factors.
+
+    Its two gradients together do. Each gradient alone needs only the other factor, so a
+    frozen weight's input need not be stored. The attention weights need not be stored
+    either: flash attention recomputes them.
+    """
+    x, w, dy = numbers(s, h), numbers(h, V), numbers(s, V)
+
+    def gradients(x: np.ndarray, w: np.ndarray) -> list[np.ndarray]:
+        return vjp(lambda x, w: x @ w, (x, w), dy)
+
+    dx, dw = gradients(x, w)
+    it.as_printed(not same(gradients(x, 2 * w)[0], dx))
+    it.as_printed(not same(gradients(2 * x, w)[1], dw))
+    it.elsewhere(not same(gradients(2 * x, w)[0], dx))  # the input's, of the input
+    it.elsewhere(not same(gradients(x, 2 * w)[1], dw))  # the weight's, of the weight
+    stored = [
+        cost.activations(cost.configuration("gpt2"), 1, 64, flash=flash).bytes or 0
+        for flash in (True, False)
+    ]
+    it.elsewhere(stored[0] >= stored[1])
+
+
+@claim("table, lm_head", TRUE, topic="FLOPs", page="operations/output_head")
+def G58(it: Evidence) -> None:
+    r"""In the backward, $b$ products of $(s, V)$ and $(V, h)$, and one of $(h, bs)$ and
+    $(bs, V)$ cost $4bshV$ FLOPs."""
+    judged(it, "lm_head", 4 * b * s * h * V, inner=h, to=V)
+
+
+@claim("table, mlp_down and mlp_up", TRUE, topic="feed-forward", page="networks/gpt2")
+def G59(it: Evidence) -> None:
+    """The feed-forward block is $4h$ wide."""
+    for name in ("gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl"):
+        config = cost.configuration(name)
+        shapes = gpt2.parameter_shapes(config)
+        wide = shapes["h.0.mlp.c_fc.weight"], shapes["h.0.mlp.c_proj.weight"]
+        it.as_printed(wide == ((config.width, 4 * config.width), wide[0][::-1]))
+
+
+@claim("table, mlp_down", TRUE, topic="FLOPs", page="operations/feed_forward")
+def G60(it: Evidence) -> None:
+    r"""In the backward, $b$ products of $(s, h)$ and $(h, 4h)$, and one of $(4h, bs)$
+    and $(bs, h)$ cost $16bsh^2$ FLOPs."""
+    judged(it, "mlp_down", 16 * b * s * h * h, inner=4 * h, to=h)
+
+
+@claim("table, mlp_up", TRUE, topic="FLOPs", page="operations/feed_forward")
+def G61(it: Evidence) -> None:
+    r"""In the backward, $b$ products of $(s, 4h)$ and $(4h, h)$, and one of $(h, bs)$
+    and $(bs, 4h)$ cost $16bsh^2$ FLOPs."""
+    judged(it, "mlp_up", 16 * b * s * h * h, inner=h, to=4 * h)
+
+
+@claim("table, attn_out", TRUE, topic="FLOPs", page="attention/heads")
+def G62(it: Evidence) -> None:
+    r"""In the backward, $b$ products of $(s, h)$ and $(h, h)$, and one of $(h, bs)$ and
+    $(bs, h)$ cost $4bsh^2$ FLOPs."""
+    judged(it, "attn_out", 4 * b * s * h * h, inner=h, to=h)
+
+
+@claim("table, attn@value", TRUE, topic="FLOPs", page="attention/scaled_dot_product")
+def G63(it: Evidence) -> None:
+    r"""$b\,n_h$ products of $(s, d)$ and $(d, s)$, and the same number of $(s, s)$ and
+    $(s, d)$, cost $4bn_hs^2d$ FLOPs.
+
+    They are $\bar{O}V^\top$ and $A^\top\bar{O}$.
+    """
+    a, v, do = (
+        numbers(b, n_h, s, s),
+        numbers(b, n_h, s, d),
+        numbers(b, n_h, s, d, seed=1),
+    )
+    da, dv = vjp(lambda a, v: a @ v, (a, v), do)
+    it.as_printed(same(do @ v.swapaxes(2, 3), da) and same(a.swapaxes(2, 3) @ do, dv))
+    products = ran(b * n_h, s, d, s) + ran(b * n_h, s, s, d)
+    it.as_printed(ROWS["attn@value"].at(**AT) == products)
+
+
+@claim(
+    "table, query@key, 1",
+    TRUE,
+    topic="attention",
+    page="attention/scaled_dot_product",
+)
+def G64(it: Evidence) -> None:
+    r"""$b\,n_h$ products of $(s, s)$ and $(s, d)$ give the query's gradient.
+
+    It is $\bar{S}K$.
+    """
+    q, k, ds = (
+        numbers(b, n_h, s, d),
+        numbers(b, n_h, s, d, seed=1),
+        numbers(b, n_h, s, s),
+    )
+    dq = vjp(lambda q, k: q @ k.mT, (q, k), ds)[0]
+    it.as_printed(shape((s, s), (s, d)) == dq.shape[2:] and same(ds @ k, dq))
+
+
+@claim(
+    "table, query@key, 2",
+    INCONSISTENT,
+    topic="attention",
+    page="attention/scaled_dot_product",
+    harm=1,
+)
+def G65(it: Evidence) -> None:
+    r"""The second gradient of query@key is $b\,n_h$ products of $(d, s)$ and $(s, s)$;
+    the key is listed with the shape $(b, n_h, s, d)$.
+
+    A gradient has its tensor's shape, as the text says. $Q^\top\bar{S}$ is $(d, s)$,
+    the gradient of the second operand, $K^\top$; the table does not name which it
+    means. The key's gradient is $\bar{S}^\top Q$, a product of $(s, s)$ and $(s, d)$
+    with the same FLOPs.
+    """
+    q, k, ds = (
+        numbers(b, n_h, s, d),
+        numbers(b, n_h, s, d, seed=1),
+        numbers(b, n_h, s, s),
+    )
+    printed = q.swapaxes(2, 3) @ ds
+    dk = vjp(lambda q, k: q @ k.mT, (q, k), ds)[1]
+    it.clashes(shape((d, s), (s, s)) != (s, d))
+    dkt = vjp(lambda q, kt: q @ kt, (q, k.swapaxes(2, 3)), ds)[1]
+    it.right(same(printed, dkt))
+    it.right(same(ds.swapaxes(2, 3) @ q, dk))
+    it.right(ran(1, d, s, s) == ran(1, s, s, d))
+
+
+@claim("table, query@key", TRUE, topic="FLOPs", page="attention/scaled_dot_product")
+def G66(it: Evidence) -> None:
+    r"""Both products of query@key's backward cost $4bn_hs^2d$."""
+    products = ran(b * n_h, s, s, d) + ran(b * n_h, d, s, s)
+    it.as_printed(ROWS["query@key"].at(**AT) == products)
+
+
+@claim("table, qkv_proj", TRUE, topic="FLOPs", page="attention/heads")
+def G67(it: Evidence) -> None:
+    """In the backward, $b$ products of $(s, 3h)$ and $(3h, h)$, and one of $(h, bs)$
+    and $(bs, 3h)$ cost $12bsh^2$ FLOPs.
+
+    With one matrix for all three, the product itself adds the three gradients of the
+    input. Three matrices need two more additions for each element.
+    """
+    judged(it, "qkv_proj", 12 * b * s * h * h, inner=h, to=3 * h)
+    together = cost.count("matmul", (s, 3 * h), (3 * h, h)).forward.total
+    apart = 3 * cost.count("matmul", (s, h), (h, h)).forward.total
+    it.right(together - apart == 2 * s * h)
+
+
+@claim("table, below it", TRUE, topic="notation", page="attention/heads")
+def G68(it: Evidence) -> None:
+    """A head is $h/n_h$ wide.
+
+    This holds for GPT-2. In Qwen3, for example, the width of a head is set separately.
+    """
+    config = cost.configuration("gpt2")
+    it.as_printed(config.width == 64 * config.heads)
+    qwen = cost.configuration("qwen3-0.6b")
+    it.right(qwen.width != qwen.heads * qwen.head_width)
+
+
+@claim("table", LEFT_OUT, topic="FLOPs", page="operations/linear_cost", harm=5)
+def G69(it: Evidence) -> None:
+    """The table has the whole backward of the layers that multiply by a weight.
+
+    It lacks the gradients of their biases, which are sums over the rows: about $9bsh$ a
+    layer, 84,851,712 FLOPs in the smallest GPT-2 at 1,024 tokens. A whole LayerNorm
+    takes $11bsh$.
+    """
+    step = cost.tally("gpt2", 1, 1024)
+    biases = step.only(
+        lambda row: (
+            row.term.stem == "linear"
+            and row.term.what == "elements"
+            and row.term.way == "backward"
+        )
+    )
+    it.left_out(biases.total())
+    it.right(biases.total() == 84_851_712 == 12 * 9 * 768 * (1024 - 1))
+
+
+@claim("table", CAVEAT, topic="attention", page="attention/scaled_dot_product", harm=3)
+def G70(it: Evidence) -> None:
+    """The backward of attention's two products costs $8bn_hs^2d$ FLOPs.
+
+    This holds if all $s^2$ pairs of a query and a key are computed. GPT-2's mask leaves
+    $s(s + 1)/2$ of them, and kernels that skip the others need about half.
+    """
+    whole = ROWS["attn@value"].at(**AT) + ROWS["query@key"].at(**AT)
+    visible = sum(key <= query for query in range(s) for key in range(s))
+    pair = 4 * 2 * b * n_h * d
+    it.as_printed(whole == pair * s * s)
+    it.elsewhere(whole == pair * visible)
+    it.right(2 * visible == s * (s + 1))
+    step = cost.tally("gpt2", 2, 100).only(lambda row: row.term.call == "attention")
+    needed = step.flops("products-triangle")["backward"]
+    it.right(100 * 2 * needed == 101 * step.flops("products-whole")["backward"])

@@ -1,0 +1,275 @@
+"""GELU: its derivative, its listing, and its FLOPs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from backpass.interpreters import counting
+from backpass_ledger.claims.evidence import CAVEAT, INCONSISTENT, TRUE, Evidence
+from backpass_ledger.claims.gpt2_post.overview import ROWS, stored_by
+from backpass_ledger.claims.record import claim
+from backpass_ledger.claims.tools import derives, jacobian, numbers, run, same, vjp
+
+A, B = np.sqrt(2 / np.pi), 0.044715
+X, DY = numbers(5, 7), numbers(5, 7, seed=1)
+GELU = r"""
+    given x, a, b \in \mathbb{R}
+    factor a, x
+    let y = \frac{1}{2}x\left(1 + \tanh\left[a(x+bx^3)\right]\right)
+    loss L
+"""
+LINES = {
+    "x_sq": "x * x",
+    "x_cube": "x_sq * x",
+    "inner": "a * (x + b * x_cube)",
+    "tanh_inner": "tanh(inner)",
+    "left": "0.5 * x",
+    "right": "1 + tanh_inner",
+    "left_derivative": "0.5 * right",
+    "tanh_derivative": "1 - tanh_inner * tanh_inner",
+    "inner_derivative": "a * (1 + 3 * b * x_sq)",
+    "right_derivative": "left * tanh_derivative * inner_derivative",
+    "grad": "incoming_gradient * (left_derivative + right_derivative)",
+}
+PRINTED = dict(zip(LINES, (1, 1, 3, 1, 1, 1, 1, 2, 4, 2, 2), strict=True))
+
+
+def gelu(x: Any) -> Any:
+    """Return PyTorch's GELU in the form with tanh."""
+    import torch
+
+    return torch.nn.functional.gelu(x, approximate="tanh")
+
+
+def listing() -> dict[str, Any]:
+    """Run the listing of the text on NumPy's arrays."""
+    code = "\n".join(f"{name} = {line}" for name, line in LINES.items())
+    return run(code, x=X, incoming_gradient=DY, a=A, b=B, tanh=np.tanh)
+
+
+def ran(*names: str) -> list[int]:
+    """Run lines of the listing on numbers that count, one element each, and return how
+    many operations each takes."""
+    values = {
+        name: counting.array(np.array([0.7]))
+        for name in (*LINES, "x", "a", "b", "incoming_gradient")
+    }
+    three = {"3 * b": "three * b"}  # a constant that counts as well
+    values |= {"three": counting.array(np.array([3.0]))}
+    found = []
+    for name in names:
+        line = LINES[name]
+        for plain, counts in three.items():
+            line = line.replace(plain, counts)
+        with counting.tally() as tally:
+            eval(line, {**values, "tanh": counting.xp.tanh})
+        found.append(tally.total)
+    return found
+
+
+@claim(
+    "element-wise operations", TRUE, topic="activations", page="operations/activations"
+)
+def G141(it: Evidence) -> None:
+    """In an element-wise operation each input element acts on its output element only,
+    so the gradients are independent.
+
+    The sum of a residual connection has two inputs; this holds for each.
+    """
+    for function in (gelu, lambda x: x / 8.0, lambda x: x + x.new_tensor(X[1])):
+        J = jacobian(function, X[0])
+        it.as_printed(same(J, np.diag(np.diag(J))))
+
+
+@claim("definition", TRUE, topic="activations", page="operations/activations")
+def G142(it: Evidence) -> None:
+    r"""$\mathrm{GELU}(x)$ is approximated as $\frac12 x\left(1 + \tanh[a(x +
+    bx^3)]\right)$ with $a = \sqrt{2/\pi}$ and $b = 0.044715$.
+
+    This is GPT-2's form. The default of PyTorch's `gelu` uses erf; the two differ by
+    less than 0.0005.
+    """
+    import torch
+
+    x = np.linspace(-6, 6, 2001)
+    printed = x / 2 * (1 + np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x**3)))
+    it.as_printed(same(printed, gelu(torch.tensor(x))))
+    exact = torch.nn.functional.gelu(torch.tensor(x)).numpy()
+    it.right(0.0004 < np.abs(printed - exact).max() < 0.0005)
+
+
+@claim("definition", INCONSISTENT, topic="notation", page="reference/letters", harm=1)
+def G143(it: Evidence) -> None:
+    """In GELU, b is 0.044715.
+
+    In the cost of the same section, $76bsh$, b is the batch size. The context makes
+    each clear.
+    """
+    import torch
+
+    printed = X / 2 * (1 + np.tanh(A * (X + 0.044715 * X**3)))
+    batch = ROWS["gelu"].at(b=2, s=1, h=1) / ROWS["gelu"].at(b=1, s=1, h=1)
+    with_batch = X / 2 * (1 + np.tanh(A * (X + batch * X**3)))
+    expected = gelu(torch.tensor(X))
+    it.right(same(printed, expected) and batch == 2)
+    it.clashes(not same(with_batch, expected))
+
+
+@claim(
+    "derivative, lines 1 and 2",
+    TRUE,
+    topic="activations",
+    page="operations/activations",
+)
+def G144(it: Evidence) -> None:
+    r"""GELU's gradient is $\frac{\partial L}{\partial x} = \frac{\partial L}{\partial
+    y}\left[\frac12 (1 + \tanh u) + \frac12 x\,\frac{\partial}{\partial x}\tanh
+    u\right]$ with $u = a(x + bx^3)$."""
+    printed = r"""
+        \frac{\partial L}{\partial x}
+        &= \frac{\partial L}{\partial y}\frac{\partial y}{\partial x} \\
+        &= \frac{\partial L}{\partial y}\left[
+        \frac{1}{2}\left(1 + \tanh\left[a(x+bx^3)\right]\right)
+        + \frac{1}{2}x\left(\frac{\partial}{\partial x}\tanh\left[a(x+bx^3)\right]\right)
+        \right]
+    """
+    it.as_printed(derives(printed, GELU))
+
+
+@claim("derivative, line 3", TRUE, topic="activations", page="operations/activations")
+def G145(it: Evidence) -> None:
+    r"""GELU's gradient is $\frac{\partial L}{\partial x} = \frac{\partial L}{\partial
+    y}\left[\frac12(1 + \tanh u) + \frac12 ax (1 + 3bx^2)\,\mathrm{sech}^2 u\right]$."""
+    printed = r"""
+        \frac{\partial L}{\partial x}
+        &= \frac{\partial L}{\partial y}\left[
+        \frac{1}{2}\left(1 + \tanh\left[a(x+bx^3)\right]\right)
+        + \frac{1}{2}ax(1+3bx^2)\left(\text{sech}^2\left[a(x+bx^3)\right]\right)
+        \right]
+    """
+    it.as_printed(derives(printed, GELU))
+
+
+@claim("derivative, line 4", TRUE, topic="activations", page="operations/activations")
+def G146(it: Evidence) -> None:
+    r"""GELU's gradient is $\frac{\partial L}{\partial x} = \frac{\partial L}{\partial
+    y}\left[\frac12(1 + \tanh u) + \frac12 ax (1 + 3bx^2)(1 - \tanh^2 u)\right]$."""
+    printed = r"""
+        \frac{\partial L}{\partial x}
+        &= \frac{\partial L}{\partial y}\left[
+        \frac{1}{2}\left(1 + \tanh\left[a(x+bx^3)\right]\right)
+        + \frac{1}{2}ax(1+3bx^2)\left(1-\tanh^2\left[a(x+bx^3)\right]\right)
+        \right]
+    """
+    it.as_printed(derives(printed, GELU))
+
+
+@claim("FLOPs", CAVEAT, topic="activations", page="operations/activations", harm=1)
+def G147(it: Evidence) -> None:
+    """The count is based on PyTorch's `gelu_backward`.
+
+    The listing is its branch for the form with tanh. The default branch has another
+    derivative.
+    """
+    import torch
+
+    x, dy = torch.tensor(X), torch.tensor(DY)
+    backward = torch.ops.aten.gelu_backward
+    it.as_printed(same(listing()["grad"], backward(dy, x, approximate="tanh")))
+    it.elsewhere(same(listing()["grad"], backward(dy, x)))
+
+
+@claim("FLOPs", TRUE, topic="memory", page="operations/activations")
+def G148(it: Evidence) -> None:
+    """GELU's backward needs the upstream gradient and the input, both $(b, s, 4h)$.
+
+    The forward stores only the input.
+    """
+    x = numbers(2, 3, 20)
+    _, stored = stored_by(gelu, x)
+    it.as_printed(len(stored) == 1 and same(stored[0].detach(), x))
+
+
+@claim("listing", TRUE, topic="activations", page="operations/activations")
+def G149(it: Evidence) -> None:
+    r"""The listing of eleven lines computes GELU's gradient.
+
+    `a`, `b`, `tanh`, and `incoming_gradient` have to be given. In float16 the first
+    line overflows for $|x| \ge 256$ and the result is NaN; the slope is 1 for $x \ge
+    256$ and 0 for $x \le -256$.
+    """
+    it.as_printed(same(listing()["grad"], vjp(gelu, X, DY)))
+    code = "\n".join(f"{name} = {line}" for name, line in LINES.items())
+    given = {"a": np.float16(A), "b": np.float16(B), "tanh": np.tanh}
+    given["incoming_gradient"] = np.float16(1)
+    for x, slope in ((256, 1), (-256, 0)):
+        with np.errstate(all="ignore"):
+            it.right(bool(np.isnan(run(code, x=np.float16(x), **given)["grad"])))
+        it.right(same(vjp(gelu, np.array([x]), np.ones(1)), np.array([slope])))
+
+
+@claim(
+    "listing, FLOPs of lines 1 to 3", TRUE, topic="FLOPs", page="operations/activations"
+)
+def G150(it: Evidence) -> None:
+    """In the listing of GELU the square takes 1 FLOP, the cube 1, the inner polynomial
+    3."""
+    it.as_printed(ran("x_sq", "x_cube", "inner") == [1, 1, 3])
+
+
+@claim(
+    "listing, FLOPs of lines 4 to 7", TRUE, topic="FLOPs", page="operations/activations"
+)
+def G151(it: Evidence) -> None:
+    """tanh takes 1 FLOP, `left` 1, `right` 1, and `left_derivative` 1.
+
+    Counting a tanh as one FLOP is a convention, which the text does not state.
+    """
+    it.as_printed(ran("tanh_inner", "left", "right", "left_derivative") == [1, 1, 1, 1])
+
+
+@claim("listing, FLOPs of line 8", TRUE, topic="FLOPs", page="operations/activations")
+def G152(it: Evidence) -> None:
+    """`tanh_derivative` takes 2 FLOPs."""
+    it.as_printed(ran("tanh_derivative") == [2])
+
+
+@claim(
+    "listing, FLOPs of line 9",
+    TRUE,
+    topic="FLOPs",
+    page="operations/activations",
+)
+def G153(it: Evidence) -> None:
+    """`inner_derivative` takes 4 FLOPs.
+
+    This holds for the line as written. One of the four is `3 * b`, a product of
+    constants that can be computed once: the line then takes 3 FLOPs, and the listing
+    18, or $72bsh$ in all.
+    """
+    it.as_printed(ran("inner_derivative") == [4])
+    each: Any = [counting.array(np.array([value])) for value in (A, 0.7)]
+    a, x_sq = each
+    with counting.tally() as folded:
+        _ = a * (1 + (3 * B) * x_sq)
+    it.right(folded.total == 3 and (sum(PRINTED.values()) - 1) * 4 == 72)
+
+
+@claim(
+    "listing, FLOPs of lines 10 and 11",
+    TRUE,
+    topic="FLOPs",
+    page="operations/activations",
+)
+def G154(it: Evidence) -> None:
+    """`right_derivative` takes 2 FLOPs and the gradient 2."""
+    it.as_printed(ran("right_derivative", "grad") == [2, 2])
+
+
+@claim("total", TRUE, topic="FLOPs", page="operations/activations")
+def G155(it: Evidence) -> None:
+    r"""GELU's backward takes $76bsh$ FLOPs: 19 for each of $4h$ columns."""
+    it.as_printed(sum(ran(*LINES)) == 19 == sum(PRINTED.values()))
+    it.as_printed(ROWS["gelu"].at(b=2, s=5, h=3) == 19 * 2 * 5 * 4 * 3)

@@ -1,0 +1,218 @@
+"""Log-softmax: its derivative and its cost."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from backpass import cost
+from backpass_ledger.claims.evidence import CAVEAT, LEFT_OUT, TRUE, Evidence
+from backpass_ledger.claims.gpt2_post.overview import ROWS, stored_by
+from backpass_ledger.claims.record import claim
+from backpass_ledger.claims.tools import derives, numbers, same, vjp
+
+X = numbers(6)
+Z = np.exp(X) / np.exp(X).sum()
+LOG_SOFTMAX = r"""
+    given x \in \mathbb{R}^N
+    let z_i = \text{softmax}(x)_i
+    let p_i = \log(z_i)
+    loss L
+"""
+
+
+def gradient(x: Any, dp: Any) -> Any:
+    """Return the gradient of PyTorch's log-softmax over the last axis."""
+    import torch
+
+    return vjp(lambda x: torch.log_softmax(x, -1), x, dp)
+
+
+@claim("definition", TRUE, topic="softmax", page="operations/cross_entropy")
+def G90(it: Evidence) -> None:
+    r"""$\mathrm{logSoftmax}(x)_i = x_i - \log\sum_j e^{x_j}$, which is
+    $\log(\mathrm{softmax}(x)_i)$."""
+    import torch
+
+    printed = r"""
+        \text{logSoftmax}(x)_i = x_i - \log\sum_j e^{x_j} \\
+        p_i = \text{logSoftmax}(x)_i = \log(\text{softmax}(x)_i)
+    """
+    it.as_printed(derives(printed, LOG_SOFTMAX))
+    it.as_printed(same(np.log(Z), torch.log_softmax(torch.tensor(X), -1)))
+
+
+@claim("definition", CAVEAT, topic="precision", page="operations/cross_entropy", harm=4)
+def G91(it: Evidence) -> None:
+    r"""Log-softmax as $x_i - \log\sum_j e^{x_j}$ is a workaround for numerical
+    stability.
+
+    It avoids the logarithm of a probability that underflowed. As printed, it overflows
+    itself: for (1000, 999) both results are $-\infty$. The maximum has to be subtracted
+    first.
+    """
+    with np.errstate(all="ignore"):
+        low, high = np.array([0.0, -800.0]), np.array([1000.0, 999.0])
+        naive = np.log(np.exp(low) / np.exp(low).sum())
+        printed = [x - np.log(np.exp(x).sum()) for x in (low, high)]
+    it.as_printed(bool(np.isinf(naive[1]) and np.isfinite(printed[0]).all()))
+    it.elsewhere(bool(np.isfinite(printed[1]).all()))
+    stable = high - 1000 - np.log(np.exp(high - 1000).sum())
+    it.right(same(stable, -np.log1p(np.exp([-1.0, 1.0]))))
+
+
+@claim("chain rule", TRUE, topic="chain rule", page="operations/cross_entropy")
+def G92(it: Evidence) -> None:
+    r"""$\frac{\partial L}{\partial x_i} = \frac{\partial L}{\partial p_i}
+    \frac{\partial p_i}{\partial x_i} + \sum_{j \ne i} \frac{\partial L}{\partial p_j}
+    \frac{\partial p_j}{\partial x_i}$."""
+    printed = r"""
+        \frac{\partial L}{\partial x_i}
+        = \frac{\partial L}{\partial p_i}\frac{\partial p_i}{\partial x_i}
+        + \sum_{j \neq i}\frac{\partial L}{\partial p_j}\frac{\partial p_j}{\partial x_i}
+    """
+    it.as_printed(derives(printed, LOG_SOFTMAX))
+
+
+@claim("through softmax", TRUE, topic="chain rule", page="operations/cross_entropy")
+def G93(it: Evidence) -> None:
+    r"""$\frac{\partial p_i}{\partial x_i} = \frac{\partial p_i}{\partial z_i}
+    \frac{\partial z_i}{\partial x_i}$ with $\frac{\partial p_i}{\partial z_i} =
+    \frac{1}{z_i}$."""
+    printed = r"""
+        \frac{\partial p_i}{\partial x_i}
+        = \frac{\partial p_i}{\partial z_i}\frac{\partial z_i}{\partial x_i} \\
+        \frac{\partial p_i}{\partial z_i} = \frac{1}{z_i}
+    """
+    it.as_printed(derives(printed, LOG_SOFTMAX))
+
+
+@claim("through softmax", TRUE, topic="softmax", page="operations/softmax")
+def G94(it: Evidence) -> None:
+    r"""From softmax, $\frac{\partial z_i}{\partial x_i} = z_i(1 - z_i)$ and
+    $\frac{\partial z_j}{\partial x_i} = -z_j z_i$.
+
+    The second holds for $j \ne i$, as the section on softmax says.
+    """
+    own = r"\frac{\partial z_i}{\partial x_i} = z_i(1-z_i)"
+    it.as_printed(derives(own, LOG_SOFTMAX))
+    other = r"\frac{\partial z_j}{\partial x_i} = -z_jz_i"
+    it.as_printed(derives(other, LOG_SOFTMAX + r"when j \neq i"))
+
+
+@claim("derivation, lines 1 and 2", TRUE, topic="loss", page="operations/cross_entropy")
+def G95(it: Evidence) -> None:
+    r"""For log-softmax, $\frac{\partial L}{\partial x_i} = \frac{\partial L}{\partial
+    p_i}\frac{1}{z_i} z_i(1 - z_i) + \sum_{j \ne i} \frac{\partial L}{\partial
+    p_j}\frac{1}{z_j} (-z_j z_i)$."""
+    printed = r"""
+        \frac{\partial L}{\partial x_i}
+        &= \frac{\partial L}{\partial p_i}\frac{\partial p_i}{\partial z_i}
+        \frac{\partial z_i}{\partial x_i}
+        + \sum_{j \neq i}\frac{\partial L}{\partial p_j}
+        \frac{\partial p_j}{\partial z_j}\frac{\partial z_j}{\partial x_i} \\
+        &= \frac{\partial L}{\partial p_i}\frac{1}{z_i}z_i(1-z_i)
+        + \sum_{j \neq i}\frac{\partial L}{\partial p_j}\frac{1}{z_j}(-z_jz_i)
+    """
+    it.as_printed(derives(printed, LOG_SOFTMAX))
+
+
+@claim("derivation, line 3", TRUE, topic="loss", page="operations/cross_entropy")
+def G96(it: Evidence) -> None:
+    r"""For log-softmax, $\frac{\partial L}{\partial x_i} = \frac{\partial L}{\partial
+    p_i}(1 - z_i) - z_i \sum_{j \ne i} \frac{\partial L}{\partial p_j}$."""
+    printed = r"""
+        \frac{\partial L}{\partial x_i}
+        &= \frac{\partial L}{\partial p_i}(1-z_i)
+        - z_i\sum_{j \neq i}\frac{\partial L}{\partial p_j}
+    """
+    it.as_printed(derives(printed, LOG_SOFTMAX))
+
+
+@claim("derivation, lines 4 and 5", TRUE, topic="loss", page="operations/cross_entropy")
+def G97(it: Evidence) -> None:
+    r"""For log-softmax, $\frac{\partial L}{\partial x_i} = \frac{\partial L}{\partial
+    p_i} - z_i \sum_j \frac{\partial L}{\partial p_j} = \frac{\partial L}{\partial p_i}
+    - e^{p_i} \sum_j \frac{\partial L}{\partial p_j}$."""
+    printed = r"""
+        \frac{\partial L}{\partial x_i}
+        &= \frac{\partial L}{\partial p_i}
+        - z_i\sum_{j}\frac{\partial L}{\partial p_j} \\
+        &= \frac{\partial L}{\partial p_i}
+        - e^{p_i}\sum_{j}\frac{\partial L}{\partial p_j}
+    """
+    it.as_printed(derives(printed, LOG_SOFTMAX))
+
+
+@claim("tensors", TRUE, topic="softmax", page="operations/cross_entropy")
+def G98(it: Evidence) -> None:
+    """Log-softmax treats matrices and tensors row by row, as softmax does.
+
+    This holds over the last axis.
+    """
+    x, dp = numbers(2, 3, 6), numbers(2, 3, 6, seed=1)
+    rows = [[gradient(x[i, j], dp[i, j]) for j in range(3)] for i in range(2)]
+    it.as_printed(same(np.array(rows), gradient(x, dp)))
+
+
+@claim("FLOPs, storage", TRUE, topic="memory", page="operations/cross_entropy")
+def G99(it: Evidence) -> None:
+    r"""The backward of log-softmax needs the upstream gradient and the logarithms of
+    the probabilities, both $(b, s, V)$.
+
+    The forward stores the second. A fused cross-entropy has no upstream gradient of
+    this shape.
+    """
+    import torch
+
+    y, stored = stored_by(lambda x: torch.log_softmax(x, -1), numbers(2, 3, 7))
+    it.as_printed(len(stored) == 1 and torch.equal(stored[0], y))
+
+
+@claim("FLOPs, steps", TRUE, topic="FLOPs", page="operations/cross_entropy")
+def G100(it: Evidence) -> None:
+    """In log-softmax's backward a row takes $V$ FLOPs for the sum, $V$ exponentials,
+    $V$ products, and $V$ differences.
+
+    The sum has $V - 1$ additions. An exponential counts as one FLOP, a convention that
+    the text does not state.
+    """
+    kinds = cost.count("log_softmax", (1, 7)).backward.by_kind
+    it.as_printed(kinds["exp"] == kinds["multiply"] == kinds["subtract"] == 7)
+    it.right(kinds["add"] == 7 - 1)
+
+
+@claim("FLOPs, total", TRUE, topic="FLOPs", page="operations/cross_entropy")
+def G101(it: Evidence) -> None:
+    r"""Log-softmax's backward takes $4bsV$ FLOPs in total.
+
+    It takes exactly $bs(4V - 1)$. The network's total leaves it out.
+    """
+    b, s, V = 2, 3, 7
+    ran = cost.count("log_softmax", (b, s, V)).backward.total
+    it.as_printed(ROWS["log_softmax"].at(b=b, s=s, V=V) == ran + b * s)
+    it.right(ran == b * s * (4 * V - 1))
+
+
+@claim("FLOPs, total", LEFT_OUT, topic="loss", page="operations/cross_entropy", harm=2)
+def G102(it: Evidence) -> None:
+    r"""Log-softmax in a loss needs the sum of $V$ upstream gradients.
+
+    With the likelihood's gradient of the last section, that sum is the constant
+    $-1/(bs)$, and the whole gradient is $(\mathrm{softmax} - \text{one-hot})/(bs)$. The
+    text never reaches this form, which takes 2V + 1 operations a row instead of 4V.
+    """
+    import torch
+
+    x, t, V = numbers(3, 7), np.array([3, 0, 6]), 7
+    dp = np.zeros((3, V))
+    dp[np.arange(3), t] = -1 / 3
+    z = np.exp(x) / np.exp(x).sum(-1, keepdims=True)
+    it.right(same((z - np.eye(V)[t]) / 3, gradient(x, dp)))
+    loss = torch.nn.functional.cross_entropy
+    expected = vjp(lambda x: loss(x, torch.tensor(t)), x, 1.0)
+    it.right(same(gradient(x, dp), expected) and same(dp.sum(-1), -np.ones(3) / 3))
+    it.left_out(4 * V - (2 * V + 1))
+    ran = cost.tally("gpt2", 1, 8).only(lambda row: row.term.call == "loss").flops()
+    it.right(ran["backward"] == 8 * (2 * 50257 + 1) + 1)

@@ -1,0 +1,193 @@
+"""A row times a matrix, and its gradients."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from backpass_ledger.claims.evidence import TRUE, Evidence
+from backpass_ledger.claims.record import claim
+from backpass_ledger.claims.tools import derives, jacobian, numbers, same
+
+N, P = 7, 3
+X, W = numbers(1, N), numbers(N, P)
+ROW = r"""
+    given x \in \mathbb{R}^{1 \times N}, w \in \mathbb{R}^{N \times P}
+    let W = w
+    let z = x W
+    loss L
+"""
+
+
+@claim("row times matrix", TRUE, topic="matmul", page="operations/linear")
+def G21(it: Evidence) -> None:
+    r"""In $z = xW$, $x$ is $1 \times N$, $W$ is $N \times P$ with rows
+    $(w_{r1}, \dots, w_{rP})$, and $z$ is $1 \times P$."""
+    printed = r"""
+        \begin{bmatrix} z_1 & z_2 & \cdots & z_P \end{bmatrix}
+        = \begin{bmatrix} x_1 & x_2 & \cdots & x_N \end{bmatrix}
+        \begin{bmatrix}
+        w_{11} & w_{12} & \cdots & w_{1P} \\
+        w_{21} & w_{22} & \cdots & w_{2P} \\
+        \vdots & \vdots & \ddots & \vdots \\
+        w_{N1} & w_{N2} & \cdots & w_{NP}
+        \end{bmatrix}
+    """
+    it.as_printed(derives(printed, ROW))
+
+
+@claim("row times matrix", TRUE, topic="matmul", page="operations/linear")
+def G22(it: Evidence) -> None:
+    r"""$z_i = \sum_{r=1}^N x_r w_{ri}$, the dot product of $x$ with column $i$."""
+    printed = r"z_i = x_1w_{1i} + x_2w_{2i} + ... + x_Nw_{Ni} = \sum_{r=1}^N x_rw_{ri}"
+    it.as_printed(derives(printed, ROW))
+
+
+@claim("row times matrix", TRUE, topic="matmul", page="operations/linear")
+def G23(it: Evidence) -> None:
+    r"""$x_1$ enters each $z_k$ as $x_1 w_{1k}$."""
+    moved = X + np.eye(1, N)  # x_1 + 1
+    it.as_printed(same(moved @ W - X @ W, W[:1]))
+
+
+@claim("gradient of the row", TRUE, topic="chain rule", page="foundations/chain_rule")
+def G24(it: Evidence) -> None:
+    """All paths from $x_1$ through $z$ to $L$ have to be summed, because $x_1$ enters
+    every element of $z$.
+
+    The rule at the beginning of the text has no sum.
+    """
+    import torch
+
+    def loss(x: torch.Tensor) -> torch.Tensor:
+        return torch.sin(x @ torch.tensor(W)).prod()
+
+    slopes = np.cos(X @ W) * np.prod(np.sin(X @ W)) / np.sin(X @ W)
+    paths = slopes[0] * W[0]
+    it.as_printed(same(paths.sum(), jacobian(loss, X)[0, 0]))
+    it.right(not any(same(path, jacobian(loss, X)[0, 0]) for path in paths))
+
+
+@claim("gradient of the row", TRUE, topic="matmul", page="operations/linear")
+def G25(it: Evidence) -> None:
+    r"""$\frac{\partial L}{\partial x_1} = \sum_k \frac{\partial L}{\partial z_k}
+    \frac{\partial z_k}{\partial x_1} = \sum_k \frac{\partial L}{\partial z_k} w_{1k}$.
+    """
+    printed = r"""
+        \frac{\partial L}{\partial x_1}
+        = \frac{\partial L}{\partial z_1}\frac{\partial z_1}{\partial x_1}
+        + \frac{\partial L}{\partial z_2}\frac{\partial z_2}{\partial x_1}
+        + ... + \frac{\partial L}{\partial z_P}\frac{\partial z_P}{\partial x_1}
+        = \frac{\partial L}{\partial z_1}w_{11} + \frac{\partial L}{\partial z_2}w_{12}
+        + ... + \frac{\partial L}{\partial z_P}w_{1P}
+    """
+    it.as_printed(derives(printed, ROW))
+
+
+@claim("gradient of the row", TRUE, topic="matmul", page="operations/linear")
+def G26(it: Evidence) -> None:
+    r"""$\frac{\partial L}{\partial x_i}$ is the row $\partial L/\partial z$ times the
+    column $(w_{i1}, \dots, w_{iP})$."""
+    printed = r"""
+        \frac{\partial L}{\partial x_i} = \begin{bmatrix}
+        \frac{\partial L}{\partial z_1} & \frac{\partial L}{\partial z_2} & \cdots
+        & \frac{\partial L}{\partial z_P}
+        \end{bmatrix}
+        \begin{bmatrix} w_{i1} \\ w_{i2} \\ \vdots \\ w_{iP} \end{bmatrix}
+    """
+    it.as_printed(derives(printed, ROW))
+
+
+@claim("gradient of the row", TRUE, topic="matmul", page="operations/linear")
+def G27(it: Evidence) -> None:
+    r"""Stacked, the gradients are $\partial L/\partial z$ times a matrix with the rows
+    $(w_{11}, w_{21}, \dots, w_{N1})$ to $(w_{1P}, \dots, w_{NP})$."""
+    printed = r"""
+        \begin{bmatrix}
+        \frac{\partial L}{\partial x_1} & \frac{\partial L}{\partial x_2} & \cdots
+        & \frac{\partial L}{\partial x_N}
+        \end{bmatrix} = \begin{bmatrix}
+        \frac{\partial L}{\partial z_1} & \frac{\partial L}{\partial z_2} & \cdots
+        & \frac{\partial L}{\partial z_P}
+        \end{bmatrix} \begin{bmatrix}
+        w_{11} & w_{21} & \cdots & w_{N1} \\
+        w_{12} & w_{22} & \cdots & w_{N2} \\
+        \vdots & \vdots & \ddots & \vdots \\
+        w_{1P} & w_{2P} & \cdots & w_{NP}
+        \end{bmatrix}
+    """
+    it.as_printed(derives(printed, ROW))
+
+
+@claim("gradient of the row", TRUE, topic="matmul", page="operations/linear")
+def G28(it: Evidence) -> None:
+    r"""$\frac{\partial L}{\partial x} = \frac{\partial L}{\partial z} W^\top$."""
+    printed = r"\frac{\partial L}{\partial x} = \frac{\partial L}{\partial z}W^T"
+    it.as_printed(derives(printed, ROW))
+
+
+@claim("gradient of the matrix", TRUE, topic="matmul", page="operations/linear")
+def G29(it: Evidence) -> None:
+    r"""The first column of $W$ enters only $z_1$."""
+    dz_dw = jacobian(lambda w: w.new_tensor(X) @ w, W)[0]  # [P, N, P]
+    it.as_printed(same(dz_dw[0, :, 0], X[0]) and not dz_dw[1:, :, 0].any())
+
+
+@claim("gradient of the matrix", TRUE, topic="matmul", page="operations/linear")
+def G30(it: Evidence) -> None:
+    r"""$\frac{\partial L}{\partial w_{j1}} = \frac{\partial L}{\partial z_1}
+    \frac{\partial z_1}{\partial w_{j1}} = \frac{\partial L}{\partial z_1} x_j$."""
+    printed = r"""
+        \frac{\partial L}{\partial w_{j1}}
+        &= \frac{\partial L}{\partial z_1}\frac{\partial z_1}{\partial w_{j1}} \\
+        &= \frac{\partial L}{\partial z_1}x_j
+    """
+    it.as_printed(derives(printed, ROW))
+
+
+@claim("gradient of the matrix", TRUE, topic="matmul", page="operations/linear")
+def G31(it: Evidence) -> None:
+    r"""The first column of $\partial L/\partial W$ is the column of inputs times the
+    number $\partial L/\partial z_1$, and likewise for every column."""
+    printed = r"""
+        \begin{bmatrix}
+        \frac{\partial L}{\partial w_{11}} \\ \frac{\partial L}{\partial w_{21}} \\
+        \vdots \\ \frac{\partial L}{\partial w_{N1}}
+        \end{bmatrix}
+        = \begin{bmatrix} x_1 \\ x_2 \\ \vdots \\ x_N \end{bmatrix}
+        \frac{\partial L}{\partial z_1}
+    """
+    it.as_printed(derives(printed, ROW))
+    of_column = (
+        r"\frac{\partial L}{\partial w_{ji}} = x_j \frac{\partial L}{\partial z_i}"
+    )
+    it.as_printed(derives(of_column, ROW))
+
+
+@claim("gradient of the matrix", TRUE, topic="matmul", page="operations/linear")
+def G32(it: Evidence) -> None:
+    r"""The columns together are the outer product of $x$ and $\partial L/\partial z$,
+    with $x_j\,\partial L/\partial z_k$ in row $j$ and column $k$."""
+    printed = r"""
+        \begin{bmatrix}
+        \frac{\partial L}{\partial w_{11}} & \frac{\partial L}{\partial w_{12}}
+        & \cdots & \frac{\partial L}{\partial w_{1P}} \\
+        \frac{\partial L}{\partial w_{21}} & \frac{\partial L}{\partial w_{22}}
+        & \cdots & \frac{\partial L}{\partial w_{2P}} \\
+        \vdots & \vdots & \ddots & \vdots \\
+        \frac{\partial L}{\partial w_{N1}} & \frac{\partial L}{\partial w_{N2}}
+        & \cdots & \frac{\partial L}{\partial w_{NP}}
+        \end{bmatrix}
+        = \begin{bmatrix} x_1 \\ x_2 \\ \vdots \\ x_N \end{bmatrix}
+        \begin{bmatrix}
+        \frac{\partial L}{\partial z_1} & \frac{\partial L}{\partial z_2} & \cdots
+        & \frac{\partial L}{\partial z_P}
+        \end{bmatrix}
+    """
+    it.as_printed(derives(printed, ROW))
+
+
+@claim("gradient of the matrix", TRUE, topic="matmul", page="operations/linear")
+def G33(it: Evidence) -> None:
+    r"""$\frac{\partial L}{\partial W} = x^\top \frac{\partial L}{\partial z}$."""
+    printed = r"\frac{\partial L}{\partial W} = x^T\frac{\partial L}{\partial z}"
+    it.as_printed(derives(printed, ROW))

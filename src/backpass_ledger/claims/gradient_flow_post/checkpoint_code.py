@@ -1,0 +1,453 @@
+"""The three listings of gradient checkpointing (§4.2)."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+from backpass_ledger.claims.evidence import CAVEAT, FALSE, TRUE, Evidence
+from backpass_ledger.claims.record import claim
+from backpass_ledger.claims.tools import numbers, run, same
+
+FORWARD = """
+def checkpoint_forward(model, x, checkpoint_every=10):
+    checkpoints = {}
+    h = x
+
+    for i, layer in enumerate(model.layers):
+        if i % checkpoint_every == 0:
+            checkpoints[i] = h.detach().clone()
+        h = layer(h)
+
+    return h, checkpoints
+"""
+BACKWARD = """
+def checkpoint_backward(model, grad_output, checkpoints, checkpoint_every=10):
+    grad_h = grad_output
+
+    for i in reversed(range(len(model.layers))):
+        ckpt_idx = (i // checkpoint_every) * checkpoint_every
+
+        h = checkpoints[ckpt_idx]
+        for j in range(ckpt_idx, i + 1):
+            h.requires_grad_(True)
+            h = model.layers[j](h)
+
+        h.backward(grad_h)
+        grad_h = checkpoints[ckpt_idx].grad
+
+    return grad_h
+"""
+# One pass for each segment, from its last layer.
+BY_SEGMENT = BACKWARD.replace(
+    "for i in reversed(range(len(model.layers))):",
+    "for i in reversed(range(checkpoint_every - 1, len(model.layers), "
+    "checkpoint_every)):",
+)
+PYTORCH = """
+class TransformerWithCheckpointing(nn.Module):
+    def forward(self, x):
+        for layer in self.layers:
+            x = checkpoint(layer, x, use_reentrant=False)
+        return x
+"""
+DEPTH, WIDTH = 6, 5
+
+
+class Stack:
+    """Layers of a linear map and tanh, which note each time one of them runs."""
+
+    def __init__(self, dropout: float = 0.0, depth: int = DEPTH) -> None:
+        import torch
+
+        torch.manual_seed(3)
+        self.runs: list[int] = []
+        self.outputs: list[Any] = []
+        self.layers = []
+        for i in range(depth):
+            each = [torch.nn.Linear(WIDTH, WIDTH), torch.nn.Tanh()]
+            layer = torch.nn.Sequential(*each, torch.nn.Dropout(dropout)).double()
+            layer.register_forward_pre_hook(self._noted(i))
+            layer.register_forward_hook(lambda _m, _x, y: self.outputs.append(y))
+            self.layers.append(layer)
+
+    def _noted(self, i: int) -> Any:
+        return lambda _module, _inputs: self.runs.append(i)
+
+    def gradients(self) -> list[Any]:
+        """Return the parameters' gradients."""
+        parameters = [p for layer in self.layers for p in layer.parameters()]
+        return [p.grad.numpy() for p in parameters if p.grad is not None]
+
+
+def noted(kept: list[Any]) -> Any:
+    """Return a function that notes an array and returns it."""
+
+    def note(array: Any) -> Any:
+        kept.append(array)
+        return array
+
+    return note
+
+
+def tensors() -> tuple[Any, Any]:
+    """Return an input and a gradient of the output."""
+    import torch
+
+    return torch.tensor(numbers(3, WIDTH)), torch.tensor(numbers(3, WIDTH, seed=1))
+
+
+@cache
+def expected() -> tuple[Any, tuple[Any, ...]]:
+    """Return the gradients of the input and of the parameters, by autograd."""
+    stack = Stack()
+    x, dy = tensors()
+    leaf = x.requires_grad_()
+    h = leaf
+    for layer in stack.layers:
+        h = layer(h)
+    h.backward(dy)
+    assert leaf.grad is not None
+    return leaf.grad.numpy(), tuple(stack.gradients())
+
+
+def by_listing(k: int, backward: str = BACKWARD, **options: Any) -> tuple[Any, Stack]:
+    """Run the two listings with a checkpoint every k layers; return the gradient of the
+    input, and the layers, whose ``runs`` are those of the backward."""
+    stack = Stack(**options)
+    x, dy = tensors()
+    names = run(FORWARD + backward)
+    _, checkpoints = names["checkpoint_forward"](stack, x, k)
+    stack.runs.clear()
+    dx = names["checkpoint_backward"](stack, dy, checkpoints, k)
+    return dx.numpy(), stack
+
+
+def right_gradients(k: int, backward: str = BACKWARD) -> bool:
+    """Whether the listing's gradients are those of autograd."""
+    dx, stack = by_listing(k, backward)
+    of_input, of_parameters = expected()
+    found = [dx, *stack.gradients()]
+    return all(map(same, found, [of_input, *of_parameters]))
+
+
+def by_pytorch(dropout: float = 0.0) -> tuple[Any, Stack, int]:
+    """Run the third listing; return the gradient of the input, the layers, and the
+    number of arrays that its forward saved."""
+    import torch
+    from torch.utils.checkpoint import checkpoint
+
+    stack = Stack(dropout)
+    x, dy = tensors()
+    names = run(PYTORCH, nn=torch.nn, checkpoint=checkpoint)
+    module = names["TransformerWithCheckpointing"]()
+    module.layers = torch.nn.ModuleList(stack.layers)
+    leaf, saved = x.requires_grad_(), []
+    with torch.autograd.graph.saved_tensors_hooks(noted(saved), lambda a: a):
+        y = module(leaf)
+    y.backward(dy)
+    assert leaf.grad is not None
+    return leaf.grad.numpy(), stack, len(saved)
+
+
+def by_inputs() -> set[int]:
+    """Return the layers from which a rerun starts in PyTorch's listing: those whose
+    input is kept."""
+    _, stack, _ = by_pytorch()
+    again = stack.runs[DEPTH:]
+    return {
+        i for i, before in zip(again, [DEPTH, *again], strict=False) if i != before + 1
+    }
+
+
+@cache
+def order_of_work(k: int) -> tuple[list[int], list[tuple[str, int]]]:
+    """Run segments of k layers of a small network with PyTorch's checkpoints. Return
+    how often each layer ran, and the backward's events in order."""
+    import torch
+    from torch.utils.checkpoint import checkpoint_sequential
+
+    stack, events = Stack(), []
+    for i, layer in enumerate(stack.layers):
+        layer.register_forward_pre_hook(lambda *_, i=i: events.append(("again", i)))
+        layer.register_full_backward_hook(
+            lambda *_, i=i: events.append(("backward", i))
+        )
+    x, dy = tensors()
+    net: Any = torch.nn.Sequential(*stack.layers)
+    y = checkpoint_sequential(net, DEPTH // k, x.requires_grad_(), use_reentrant=True)
+    events.clear()
+    y.backward(dy)
+    return [stack.runs.count(i) for i in range(DEPTH)], events
+
+
+@claim("§4.2, idea", TRUE, topic="recomputation", page="numerics/recomputation")
+def F262(it: Evidence) -> None:
+    """Save activations only every k layers, and recompute the others from there when
+    the backward needs them: the gradients are the same."""
+    import torch
+    from torch.utils.checkpoint import checkpoint_sequential
+
+    stack = Stack()
+    x, dy = tensors()
+    leaf = x.requires_grad_()
+    checkpoint_sequential(stack.layers, 2, leaf, use_reentrant=False).backward(dy)
+    assert isinstance(leaf.grad, torch.Tensor)
+    found = [leaf.grad.numpy(), *stack.gradients()]
+    it.as_printed(all(map(same, found, [expected()[0], *expected()[1]])))
+    it.as_printed(stack.runs.count(0) == 2)
+
+
+@claim(
+    "§4.2, nearest checkpoint",
+    CAVEAT,
+    topic="recomputation",
+    page="numerics/recomputation",
+    harm=1,
+)
+def F263(it: Evidence) -> None:
+    """A layer is recomputed from the nearest checkpoint.
+
+    From the nearest one at or before it. A later one is of no use, since the forward
+    only runs upwards.
+    """
+    inputs = {0, 10, 20}
+    nearest = {i: min(inputs, key=lambda c: abs(c - i)) for i in range(20)}
+    it.as_printed(all(nearest[i] <= i for i in range(5)))
+    it.elsewhere(all(nearest[i] <= i for i in range(20)))
+    it.right(max(c for c in inputs if c <= 8) == 0 and nearest[8] == 10)
+
+
+@claim(
+    "§4.2, first listing, memory",
+    FALSE,
+    topic="recomputation",
+    page="numerics/recomputation",
+    harm=7,
+)
+def F264(it: Evidence) -> None:
+    """`checkpoint_forward` keeps the checkpoints only.
+
+    It runs the layers under autograd, so its output holds a graph with every array that
+    a plain forward saves; the checkpoints come on top. It needs `torch.no_grad()`.
+    """
+    import torch
+
+    def saved(forward: Any) -> int:
+        kept: list[Any] = []
+        with torch.autograd.graph.saved_tensors_hooks(noted(kept), lambda a: a):
+            forward()
+        return len(kept)
+
+    stack, (x, _) = Stack(), tensors()
+    as_printed = run(FORWARD)["checkpoint_forward"]
+    plain = saved(lambda: torch.nn.Sequential(*stack.layers)(x))
+    it.as_printed(saved(lambda: as_printed(stack, x, 3)) < plain)
+    it.right(saved(lambda: as_printed(stack, x, 3)) == plain > 0)
+    with torch.no_grad():
+        it.right(saved(lambda: as_printed(stack, x, 3)) == 0)
+
+
+@claim(
+    "§4.2, first listing, checkpoints",
+    TRUE,
+    topic="recomputation",
+    page="numerics/recomputation",
+)
+def F265(it: Evidence) -> None:
+    """`checkpoints[i]` is a copy of the input of layer i, for every i that k divides:
+    8 of them for 80 layers and k = 10."""
+    x, _ = tensors()
+    stack = Stack(depth=80)
+    _, checkpoints = run(FORWARD)["checkpoint_forward"](stack, x)
+    it.as_printed(
+        sorted(checkpoints) == list(range(0, 80, 10)) and len(checkpoints) == 8
+    )
+    it.as_printed(bool((checkpoints[30] == stack.outputs[29]).all()))
+    it.as_printed(checkpoints[0].data_ptr() != x.data_ptr())
+
+
+@claim(
+    "§4.2, second listing, checkpoint's index",
+    TRUE,
+    topic="recomputation",
+    page="numerics/recomputation",
+)
+def F266(it: Evidence) -> None:
+    """`(i // checkpoint_every) * checkpoint_every` is the last checkpoint at or before
+    layer i."""
+    for k in (1, 3, 7):
+        last = 0
+        for i in range(20):
+            last = i if i in range(0, 20, k) else last
+            it.as_printed((i // k) * k == last)
+
+
+@claim(
+    "§4.2, second listing, inner loop",
+    TRUE,
+    topic="recomputation",
+    page="numerics/recomputation",
+)
+def F267(it: Evidence) -> None:
+    """The inner loop recomputes the output of layer i, with a graph for the layers from
+    the checkpoint to i."""
+    stack = Stack()
+    x, _ = tensors()
+    names = run(FORWARD + BACKWARD)
+    _, checkpoints = names["checkpoint_forward"](stack, x, 3)
+    forward = list(stack.outputs)
+    h = checkpoints[3]
+    for j in range(3, 6):
+        h.requires_grad_(True)
+        h = stack.layers[j](h)
+    it.as_printed(same(h.detach().numpy(), forward[5].detach().numpy(), 1e-15))
+    h.backward(tensors()[1])
+    graded = [layer[0].weight.grad is not None for layer in stack.layers]
+    it.as_printed(graded == [False] * 3 + [True] * 3)
+
+
+@claim(
+    "§4.2, second listing, gradients",
+    FALSE,
+    topic="recomputation",
+    page="numerics/recomputation",
+    harm=9,
+)
+def F268(it: Evidence) -> None:
+    """`checkpoint_backward` returns the gradient of the input, and leaves the
+    parameters' gradients in them, for any k.
+
+    For k = 1 only. For other k, `grad_h` is the gradient of a segment's input after the
+    first pass, and the loop passes it to layer i − 1 of the same segment as that of its
+    output. The shapes agree, so nothing fails. The loop has to step from segment to
+    segment.
+    """
+    it.as_printed(all(right_gradients(k) for k in (2, 3, 6)))
+    it.right(right_gradients(1) and not any(right_gradients(k) for k in (2, 3, 6)))
+    it.right(all(right_gradients(k, BY_SEGMENT) for k in (1, 2, 3, 6)))
+
+
+@claim(
+    "§4.2, second listing, `.grad`",
+    FALSE,
+    topic="recomputation",
+    page="numerics/recomputation",
+    harm=7,
+)
+def F269(it: Evidence) -> None:
+    """`checkpoints[ckpt_idx].grad` is the gradient from the call of `backward` just
+    before it.
+
+    It is the sum over all calls since the checkpoint was made: k of them in a segment.
+    Parameters of a segment's first layer get k contributions too.
+    """
+    import torch
+
+    printed, stack = by_listing(2, depth=2)  # one segment of two layers
+
+    def through(layers: list[Any], dy: Any) -> Any:
+        x = tensors()[0].requires_grad_()
+        return torch.autograd.grad(torch.nn.Sequential(*layers)(x), x, dy)[0]
+
+    first = through(stack.layers, tensors()[1])
+    last = through(stack.layers[:1], first)
+    it.as_printed(same(printed, last.numpy()))
+    it.right(same(printed, (first + last).numpy()))
+    it.right(by_listing(3)[1].runs.count(0) == 3)
+
+
+@claim(
+    "§4.2, second listing, work",
+    FALSE,
+    topic="recomputation",
+    page="numerics/recomputation",
+    harm=7,
+)
+def F270(it: Evidence) -> None:
+    """The backward runs each layer once more.
+
+    It starts from the checkpoint for every layer: k(k + 1)/2 runs in a segment of k.
+    With k = 10 that is 440 runs for 80 layers, where 80 are enough.
+    """
+    runs = {k: len(by_listing(k)[1].runs) for k in (1, 2, 3, 6)}
+    it.as_printed(set(runs.values()) == {DEPTH})
+    it.right(all(2 * count == DEPTH * (k + 1) for k, count in runs.items()))
+    it.right(len(by_listing(10, depth=80)[1].runs) == 440)
+    it.right(len(by_listing(3, BY_SEGMENT)[1].runs) == DEPTH)
+
+
+@claim(
+    "§4.2, second listing, dropout",
+    CAVEAT,
+    topic="recomputation",
+    page="numerics/recomputation",
+    harm=3,
+)
+def F271(it: Evidence) -> None:
+    """The recomputed activations are those of the forward.
+
+    Unless a layer draws random numbers: the listing does not keep the generator's
+    state, so dropout has another mask. PyTorch's function keeps it.
+    """
+    for p in (0.0, 0.5):
+        stack = Stack(p)
+        x, dy = tensors()
+        names = run(FORWARD + BACKWARD)
+        _, checkpoints = names["checkpoint_forward"](stack, x, 1)
+        before = {
+            i: y.detach().numpy()
+            for i, y in zip(stack.runs, stack.outputs, strict=True)
+        }
+        stack.outputs.clear()
+        stack.runs.clear()
+        names["checkpoint_backward"](stack, dy, checkpoints, 1)
+        after = {
+            i: y.detach().numpy()
+            for i, y in zip(stack.runs, stack.outputs, strict=True)
+        }
+        equal = all(same(before[i], after[i], 1e-15) for i in before)
+        (it.elsewhere if p else it.as_printed)(equal)
+    stack, (x, dy) = Stack(0.5), tensors()
+    leaf = h = x.requires_grad_()
+    for layer in stack.layers:
+        h = layer(h)
+    h.backward(dy)
+    it.right(same(by_pytorch(0.5)[0], leaf.grad.numpy()))
+
+
+@claim(
+    "§4.2, PyTorch, automatically",
+    CAVEAT,
+    topic="recomputation",
+    page="numerics/recomputation",
+    harm=1,
+)
+def F272(it: Evidence) -> None:
+    """PyTorch's `checkpoint` does this automatically.
+
+    It recomputes whatever function it is given. The listing gives it one layer at a
+    time, so it keeps every layer's input; a segment of k layers has to be given as one
+    function, as `checkpoint_sequential` does.
+    """
+    dx, stack, _ = by_pytorch()
+    it.as_printed(same(dx, expected()[0]) and len(stack.runs) == 2 * DEPTH)
+    kept = len(by_inputs())
+    it.elsewhere(kept == len(range(0, DEPTH, 3)))
+    it.right(kept == DEPTH)
+
+
+@claim(
+    "§4.2, PyTorch, what is saved",
+    TRUE,
+    topic="recomputation",
+    page="numerics/recomputation",
+)
+def F273(it: Evidence) -> None:
+    """`checkpoint(layer, x, use_reentrant=False)` saves no array inside the layer, runs
+    it again in the backward, and gives the same gradients."""
+    dx, stack, saved = by_pytorch()
+    it.as_printed(saved <= DEPTH)  # at most the inputs
+    it.as_printed(sorted(stack.runs[DEPTH:]) == list(range(DEPTH)))
+    found = [dx, *stack.gradients()]
+    it.as_printed(all(map(same, found, [expected()[0], *expected()[1]])))

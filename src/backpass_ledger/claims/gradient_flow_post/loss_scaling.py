@@ -1,0 +1,429 @@
+"""Loss scaling, and the formats compared (§3.3)."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import numpy as np
+
+from backpass_ledger.claims.evidence import (
+    CAVEAT,
+    FALSE,
+    INCONSISTENT,
+    LEFT_OUT,
+    TRUE,
+    UNCHECKABLE,
+    Evidence,
+)
+from backpass_ledger.claims.record import claim
+from backpass_ledger.claims.tools import numbers, raises, run, same
+
+UNSCALE = """
+for param in model.parameters():
+    if param.grad is not None:
+        param.grad.data /= loss_scale
+"""
+
+
+def all_numbers(dtype: str) -> Any:
+    """Return every positive finite number of a format, in order."""
+    import torch
+
+    kind = getattr(torch, dtype)
+    codes = torch.arange(2 ** (8 * kind.itemsize - 1))
+    codes = codes.to(torch.uint8 if kind.itemsize == 1 else torch.int16)
+    values = codes.view(kind).double().numpy()
+    return np.sort(values[np.isfinite(values) & (values > 0)])
+
+
+def bits(dtype: str) -> tuple[int, int]:
+    """Return the exponent and the mantissa bits of a format, from its numbers."""
+    values = all_numbers(dtype)
+    mantissa = int(((values >= 1) & (values < 2)).sum()).bit_length() - 1
+    import torch
+
+    return 8 * getattr(torch, dtype).itemsize - 1 - mantissa, mantissa
+
+
+def smallest_normal(dtype: str) -> float:
+    """Return the smallest number that has all mantissa bits: from there on, the gap
+    grows with the number."""
+    values = all_numbers(dtype)
+    gaps = np.diff(values)
+    # Subnormal numbers and the first binade of normal ones share one gap.
+    return float(values[np.argmax(gaps > gaps[0])] / 2)
+
+
+def above_one(dtype: str) -> float:
+    """Return the gap above 1."""
+    values = all_numbers(dtype)
+    return float(values[values > 1].min() - 1)
+
+
+def model(gradient: Any, dtype: str = "float32") -> Any:
+    """Return a PyTorch module with one parameter that has this gradient."""
+    import torch
+
+    module = torch.nn.Module()
+    kind = getattr(torch, dtype)
+    module.w = torch.nn.Parameter(torch.ones(len(gradient), dtype=kind))
+    module.w.grad = torch.tensor(gradient, dtype=kind)
+    return module
+
+
+@claim("§3.3, FP16's range", TRUE, topic="precision", page="numerics/precision")
+def F217(it: Evidence) -> None:
+    """FP16's smallest normal number is `6.1e-5`, its smallest subnormal one `6e-8`."""
+    it.as_printed(f"{smallest_normal('float16'):.1e}" == "6.1e-05")
+    it.as_printed(f"{all_numbers('float16')[0]:.0e}" == "6e-08")
+
+
+@claim("§3.3, underflow", CAVEAT, topic="precision", page="numerics/precision", harm=1)
+def F218(it: Evidence) -> None:
+    """FP16 gradients below these limits underflow to zero.
+
+    Below half the smallest subnormal number they do. Between it and the smallest normal
+    one they lose bits instead.
+    """
+    it.as_printed(float(np.float16(0.4 * all_numbers("float16")[0])) == 0)
+    it.elsewhere(float(np.float16(1e-5)) == 0)
+    it.right(1e-3 < abs(float(np.float16(1.01e-6)) / 1.01e-6 - 1) < 0.1)
+
+
+@claim(
+    "§3.3, underflow, deep layers",
+    UNCHECKABLE,
+    topic="precision",
+    page="numerics/precision",
+)
+def F219(it: Evidence) -> None:
+    """Many gradients in deep layers are smaller than that.
+
+    It depends on the network, the loss, and the batch. Micikevicius et al. (2018) show
+    such a histogram for one network.
+    """
+
+
+@claim("§3.3, loss scaling", TRUE, topic="precision", page="numerics/precision")
+def F220(it: Evidence) -> None:
+    """Multiplying the loss by 1024 or 4096 before the backward, and dividing the
+    gradients by it after, leaves the gradients as they are."""
+    import torch
+
+    x, y = torch.tensor(numbers(5, 7)), torch.tensor(numbers(5, seed=1))
+
+    def gradient(scale: float) -> Any:
+        w = torch.tensor(numbers(7, seed=2), requires_grad=True)
+        (scale * (torch.tanh(x @ w) - y).square().mean()).backward()
+        assert w.grad is not None
+        return w.grad.numpy() / scale
+
+    it.as_printed(same(gradient(1024), gradient(1), 1e-15))
+    it.as_printed(same(gradient(4096), gradient(1), 1e-15))
+
+
+@claim(
+    "§3.3, loss scaling, factor",
+    CAVEAT,
+    topic="precision",
+    page="numerics/precision",
+    harm=2,
+)
+def F221(it: Evidence) -> None:
+    """A fixed factor of 1024 solves the underflow.
+
+    It moves both ends: gradients below `2.9e-11` still vanish, and those above 64
+    overflow.
+    """
+
+    def through(gradient: float) -> float:
+        with np.errstate(over="ignore"):
+            return float(np.float32(np.float16(1024 * gradient)) / 1024)
+
+    it.as_printed(abs(through(1e-7) / 1e-7 - 1) < 1e-3)
+    it.elsewhere(through(2.8e-11) > 0)
+    it.elsewhere(np.isfinite(through(64.0)))
+    it.right(through(3e-11) > 0 and through(63.9) < 64)
+
+
+@claim(
+    "§3.3, code, autocast", CAVEAT, topic="precision", page="numerics/precision", harm=1
+)
+def F222(it: Evidence) -> None:
+    """FP16 autocast is `torch.cuda.amp.autocast(dtype=torch.float16)`.
+
+    It works and is deprecated: `torch.autocast("cuda", dtype=torch.float16)`.
+    """
+    import torch
+
+    with warnings.catch_warnings(record=True) as found:
+        warnings.simplefilter("always")
+        context = torch.cuda.amp.autocast(dtype=torch.float16)
+    it.as_printed(context.fast_dtype is torch.float16)
+    it.elsewhere(not any("deprecated" in str(each.message) for each in found))
+
+
+@claim("§3.3, code, loss", TRUE, topic="loss", page="operations/cross_entropy")
+def F223(it: Evidence) -> None:
+    """Inside autocast, the loss is computed in FP32."""
+    import torch
+
+    for dtype in (torch.float16, torch.bfloat16):
+        with torch.autocast("cpu", dtype=dtype):
+            scores = torch.nn.functional.linear(
+                torch.tensor(numbers(3, 5)).float(), torch.tensor(numbers(7, 5)).float()
+            )
+            loss = torch.nn.functional.cross_entropy(scores, torch.tensor([6, 0, 2]))
+        it.as_printed(scores.dtype is dtype and loss.dtype is torch.float32)
+
+
+@claim(
+    "§3.3, code, loss, shapes",
+    CAVEAT,
+    topic="loss",
+    page="operations/cross_entropy",
+    harm=2,
+)
+def F224(it: Evidence) -> None:
+    """`cross_entropy(logits, labels)` takes the model's output and the labels.
+
+    PyTorch's wants the classes on the second axis. Scores [B, S, V] with labels [B, S]
+    raise an error; both have to be flattened, as the listing of the last section does.
+    """
+    import torch
+
+    scores, labels = (
+        torch.tensor(numbers(2, 3, 7)),
+        torch.tensor([[1, 0, 6], [2, 2, 5]]),
+    )
+    loss = torch.nn.functional.cross_entropy
+    it.as_printed(loss(scores[0], labels[0]).ndim == 0)
+    it.elsewhere(not raises((RuntimeError, ValueError), lambda: loss(scores, labels)))
+    it.right(loss(scores.view(-1, 7), labels.view(-1)).ndim == 0)
+
+
+@claim("§3.3, code, backward", TRUE, topic="precision", page="numerics/precision")
+def F225(it: Evidence) -> None:
+    """After `scaled_loss.backward()` the gradients are 1024 times larger, and fewer
+    underflow."""
+    gradients = 1e-8 * numbers(4001)
+    kept = {s: np.float16(s * gradients) for s in (1, 1024)}
+    it.as_printed((kept[1024] == 0).sum() < (kept[1] == 0).sum() / 10)
+    it.as_printed(same(np.float64(kept[1024]) / 1024, gradients, 1e-3))
+
+
+@claim(
+    "§3.3, code, unscaling",
+    CAVEAT,
+    topic="precision",
+    page="numerics/precision",
+    harm=4,
+)
+def F226(it: Evidence) -> None:
+    """`param.grad.data /= loss_scale` gives the gradients back.
+
+    If they are FP32, as under autocast. FP16 gradients, which the text's list of bytes
+    has, underflow in this division after all.
+    """
+    for dtype in ("float32", "float16"):
+        m = model([1024 * 2e-8, -1024 * 1e-8], dtype)
+        run(UNSCALE, model=m, loss_scale=1024.0)
+        back = same(m.w.grad.double().numpy(), [2e-8, -1e-8], 1e-3)
+        (it.as_printed if dtype == "float32" else it.elsewhere)(back)
+
+
+@claim("§3.3, code, overflow, rule", TRUE, topic="precision", page="numerics/precision")
+def F227(it: Evidence) -> None:
+    """After an overflow, skip the step and halve the scale; after 2000 steps without
+    one, double it."""
+    import torch
+
+    scaler = torch.amp.GradScaler("cpu")
+    it.as_printed(scaler.get_backoff_factor() == 1 / 2)
+    it.as_printed(scaler.get_growth_factor() == 2)
+    it.as_printed(scaler.get_growth_interval() == 2000)
+
+
+@claim(
+    "§3.3, code, overflow, check",
+    LEFT_OUT,
+    topic="precision",
+    page="numerics/precision",
+    harm=5,
+)
+def F228(it: Evidence) -> None:
+    """The listing unscales, checks for overflow, and steps.
+
+    The check is a comment. As printed, a gradient that overflowed goes to the
+    optimiser, and the weight is lost.
+    """
+    import torch
+
+    m = model([float("inf"), 1024.0, 2048.0])
+    run(UNSCALE, model=m, loss_scale=1024.0)
+    torch.optim.Adam(m.parameters(), lr=0.1).step()
+    it.left_out(int((~m.w.isfinite()).sum()))
+    scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
+    other = model([float("inf"), 1024.0, 2048.0])
+    scaler.scale(torch.zeros(1))  # makes the scale
+    scaler.step(torch.optim.Adam(other.parameters(), lr=0.1))
+    it.right(bool((other.w == 1).all()))
+
+
+@claim("§3.3, BF16's range", TRUE, topic="precision", page="numerics/precision")
+def F229(it: Evidence) -> None:
+    r"""BF16 has FP32's range, $\pm 3.4 \cdot 10^{38}$."""
+    it.as_printed(round(all_numbers("bfloat16")[-1] / 1e38, 1) == 3.4)
+    it.as_printed(round(float(np.finfo(np.float32).max) / 1e38, 1) == 3.4)
+    it.as_printed(smallest_normal("bfloat16") == float(np.finfo(np.float32).tiny))
+
+
+@claim("§3.3, BF16 without scaling", TRUE, topic="precision", page="numerics/precision")
+def F230(it: Evidence) -> None:
+    """BF16 largely makes loss scaling needless."""
+    import torch
+
+    gradients = 1e-12 * numbers(4001)
+    it.as_printed(bool((torch.tensor(gradients).bfloat16() != 0).all()))
+    it.as_printed(bool((torch.tensor(gradients).half() == 0).all()))
+
+
+@claim(
+    "§3.3, BF16's mantissa, against the table",
+    INCONSISTENT,
+    topic="precision",
+    page="numerics/precision",
+    harm=1,
+)
+def F231(it: Evidence) -> None:
+    """BF16 has 8 bits of mantissa; in the table below it has 7.
+
+    7 are stored. With the leading one there are 8, and then FP16 has 11 and FP32 24.
+    """
+    exponent, mantissa = bits("bfloat16")
+    it.clashes(mantissa != 8)
+    it.right((exponent, mantissa) == (8, 7) and bits("float16")[1] + 1 == 11)
+    it.right(np.finfo(np.float32).nmant + 1 == 24)
+
+
+@claim(
+    "§3.3, BF16's hardware", UNCHECKABLE, topic="precision", page="numerics/precision"
+)
+def F232(it: Evidence) -> None:
+    """BF16 is preferred where the hardware has it: A100, H100, and TPUs.
+
+    Their data sheets list BF16; what is preferred is a matter of usage.
+    """
+
+
+@claim("§3.3, table, FP32", TRUE, topic="precision", page="numerics/precision")
+def F233(it: Evidence) -> None:
+    """FP32: 8 and 23 bits, from `1e-38` to `3.4e38`, a gap of `1.19e-7` at 1, and no
+    loss scaling."""
+    info = np.finfo(np.float32)
+    it.as_printed((32 - 1 - info.nmant, info.nmant) == (8, 23))
+    it.as_printed(f"{info.tiny:.0e} {info.max:.1e}" == "1e-38 3.4e+38")
+    it.as_printed(f"{np.nextafter(np.float32(1), np.float32(2)) - 1:.2e}" == "1.19e-07")
+
+
+@claim("§3.3, table, BF16", TRUE, topic="precision", page="numerics/precision")
+def F234(it: Evidence) -> None:
+    """BF16: 8 and 7 bits, from `1e-38` to `3.4e38`, a gap of `7.8e-3` at 1, and usually
+    no loss scaling."""
+    it.as_printed(bits("bfloat16") == (8, 7))
+    it.as_printed(f"{smallest_normal('bfloat16'):.0e}" == "1e-38")
+    it.as_printed(f"{all_numbers('bfloat16')[-1]:.1e}" == "3.4e+38")
+    it.as_printed(f"{above_one('bfloat16'):.1e}" == "7.8e-03")
+
+
+@claim("§3.3, table, FP16", TRUE, topic="precision", page="numerics/precision")
+def F235(it: Evidence) -> None:
+    """FP16: 5 and 10 bits, from `6.1e-5` to 65504, a gap of `9.8e-4` at 1, and loss
+    scaling."""
+    it.as_printed(bits("float16") == (5, 10))
+    it.as_printed(f"{smallest_normal('float16'):.1e}" == "6.1e-05")
+    it.as_printed(all_numbers("float16")[-1] == 65504)
+    it.as_printed(f"{above_one('float16'):.1e}" == "9.8e-04")
+
+
+@claim(
+    "§3.3, table, FP8, bits and largest",
+    TRUE,
+    topic="precision",
+    page="numerics/precision",
+)
+def F236(it: Evidence) -> None:
+    """FP8 (E4M3) has 4 exponent bits and 3 mantissa bits, and goes to 448."""
+    it.as_printed(bits("float8_e4m3fn") == (4, 3))
+    it.as_printed(all_numbers("float8_e4m3fn")[-1] == 448)
+
+
+@claim(
+    "§3.3, table, FP8, smallest, against the other rows",
+    INCONSISTENT,
+    topic="precision",
+    page="numerics/precision",
+    harm=4,
+)
+def F237(it: Evidence) -> None:
+    """E4M3's range begins at `1.95e-3`, in a column that gives the smallest normal
+    number of the other formats.
+
+    `1.95e-3` is its smallest subnormal number. The smallest normal one is `1.56e-2`,
+    eight times as large.
+    """
+    smallest = all_numbers("float8_e4m3fn")[0]
+    it.right(f"{smallest:.2e}" == "1.95e-03")
+    it.right(f"{smallest_normal('float8_e4m3fn'):.2e}" == "1.56e-02")
+    it.clashes(smallest_normal("float8_e4m3fn") == 8 * smallest)
+    it.clashes(all_numbers("float16")[0] != smallest_normal("float16"))
+
+
+@claim(
+    "§3.3, table, FP8, gap", FALSE, topic="precision", page="numerics/precision", harm=5
+)
+def F238(it: Evidence) -> None:
+    """E4M3's precision at 1 is `6.25e-2`.
+
+    The other rows give the gap above 1, which is 0.125 here. 0.0625 is the gap below.
+    """
+    values = all_numbers("float8_e4m3fn")
+    it.as_printed(above_one("float8_e4m3fn") == 6.25e-2)
+    it.right(above_one("float8_e4m3fn") == 0.125)
+    it.right(1 - values[values < 1].max() == 0.0625)
+
+
+@claim(
+    "§3.3, table, FP8, scaling",
+    CAVEAT,
+    topic="precision",
+    page="numerics/precision",
+    harm=2,
+)
+def F239(it: Evidence) -> None:
+    """FP8 needs loss scaling.
+
+    It needs scaling, and one factor for the loss is not enough: gradients that FP16
+    holds can span more than E4M3's whole range. FP8 training scales each
+    tensor or block.
+    """
+    values = all_numbers("float8_e4m3fn")
+    least, most = values[0] / 2, values[-1]
+    gradients = np.array([2.0**-24, 1.0])  # both in FP16
+    it.as_printed(bool(1e-4 < least))  # without scaling it becomes 0
+    factors = [2.0**k for k in range(-40, 60)]
+    held = [
+        (f * gradients > least).all() and (f * gradients <= most).all() for f in factors
+    ]
+    it.elsewhere(any(held))
+    it.right(bool((np.float16(gradients) > 0).all()))
+    it.right(all(any(least < f * g <= most for f in factors) for g in gradients))
+
+
+@claim("§3.3, table, note", UNCHECKABLE, topic="precision", page="numerics/precision")
+def F240(it: Evidence) -> None:
+    """BF16 is the default for training language models, because of FP32's range.
+
+    A statement on usage.
+    """

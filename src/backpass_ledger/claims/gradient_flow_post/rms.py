@@ -1,0 +1,475 @@
+"""The section on RMSNorm."""
+
+from __future__ import annotations
+
+import textwrap
+from typing import Any
+
+import numpy as np
+
+from backpass import cost
+from backpass_ledger.claims.evidence import (
+    CAVEAT,
+    FALSE,
+    INCONSISTENT,
+    LEFT_OUT,
+    TRUE,
+    Evidence,
+)
+from backpass_ledger.claims.gradient_flow_post.setting import (
+    EPS,
+    GIB,
+    LLAMA,
+    MIB,
+    norm,
+    of_a_layer,
+)
+from backpass_ledger.claims.record import claim
+from backpass_ledger.claims.tools import jacobian, numbers, raises, run, same, vjp
+
+LINES = """\
+x_hat = x / rms_val
+grad_gamma = (grad_output * x_hat).sum(dim=(0, 1))
+dx_hat = grad_output * gamma
+d_rms = -(dx_hat * x_hat).sum(dim=-1, keepdim=True)
+grad_x = dx_hat / rms_val + d_rms * x / (d * rms_val**2)
+grad_x = (1.0 / rms_val) * (dx_hat - x_hat * (dx_hat * x_hat).sum(dim=-1, keepdim=True) / d)
+"""  # as printed
+HEAD = "def rmsnorm_backward(grad_output, x, gamma, rms_val):\n"
+LISTING = HEAD + textwrap.indent(LINES + "return grad_x, grad_gamma", "    ")
+X, GAMMA, G = numbers(2, 5, 7), numbers(7, seed=1), numbers(2, 5, 7, seed=2)
+
+
+def inputs() -> dict[str, Any]:
+    """Return the listing's arguments, and the missing d."""
+    import torch
+
+    x, gamma, g = map(torch.tensor, (X, GAMMA, G))
+    rms = torch.sqrt((x * x).mean(-1, keepdim=True) + EPS)
+    return {"x": x, "gamma": gamma, "grad_output": g, "rms_val": rms, "d": 7}
+
+
+def ran(lines: int) -> dict[str, Any]:
+    """Run the first lines of the listing; return all names as arrays."""
+    names = run("\n".join(LINES.split("\n")[:lines]), **inputs())
+    return {n: v.numpy() for n, v in names.items() if hasattr(v, "numpy")}
+
+
+def full_size(code: str, **names: Any) -> list[str]:
+    """Run code; return the operations whose result is as large as x, and the sums."""
+    import torch
+
+    from backpass.torch_internals import TorchDispatchMode
+
+    seen = []
+
+    class Operations(TorchDispatchMode):
+        def __torch_dispatch__(self, op, types, args=(), kwargs=None):  # type: ignore
+            found = op(*args, **(kwargs or {}))
+            if "sum" in str(op) or found.numel() == X.size:
+                seen.append(str(op).split(".")[1])
+            return found
+
+    with Operations(), torch.no_grad():
+        run(code, **names)
+    return seen
+
+
+@claim("§1.3, definition", TRUE, topic="norms", page="operations/rms_norm")
+def F18(it: Evidence) -> None:
+    r"""RMSNorm is $\hat{x}_i = \frac{x_i}{\text{rms}(x)} \gamma_i$."""
+    import torch
+
+    y = norm(torch.tensor(X), torch.tensor(GAMMA)).numpy()
+    rms = [np.sqrt(sum(v * v for v in row) / 7 + EPS) for row in X.reshape(-1, 7)]
+    it.as_printed(same(y, X / np.reshape(rms, (2, 5, 1)) * GAMMA))
+
+
+@claim("§1.3, definition", TRUE, topic="norms", page="operations/rms_norm")
+def F19(it: Evidence) -> None:
+    r"""$\epsilon$ stands below the root: $\text{rms}(x) = \sqrt{\frac{1}{d}
+    \sum_j x_j^2 + \epsilon}$."""
+    import torch
+
+    rms = X / norm(torch.tensor(X), None).numpy()
+    it.as_printed(same(rms, np.sqrt((X**2).mean(-1, keepdims=True) + EPS) + 0 * X))
+    it.as_printed(not same(rms, np.sqrt((X**2).mean(-1, keepdims=True)) + EPS + 0 * X))
+
+
+@claim("§1.3, entries of the Jacobian", TRUE, topic="norms", page="operations/rms_norm")
+def F20(it: Evidence) -> None:
+    r"""$\frac{\partial \hat{x}_i}{\partial x_j} = \frac{\gamma_i}{\text{rms}} \left(
+    \delta_{ij} - \frac{x_i x_j}{d\,\text{rms}^2} \right)$.
+
+    It is exact for every $\epsilon$, because $\partial\,\text{rms}/\partial x_j = x_j /
+    (d\,\text{rms})$ is.
+    """
+    import sympy
+
+    x, gamma = sympy.symbols("x:3"), sympy.symbols("g:3")
+    rms = sympy.sqrt(sum(v**2 for v in x) / 3 + sympy.Symbol("eps"))
+    for i in range(3):
+        for j in range(3):
+            entry = gamma[i] / rms * (int(i == j) - x[i] * x[j] / (3 * rms**2))
+            slope = sympy.diff(x[i] / rms * gamma[i], x[j])
+            it.as_printed(sympy.simplify(slope - entry) == 0)
+
+
+@claim("§1.3, matrix form", TRUE, topic="norms", page="operations/rms_norm")
+def F21(it: Evidence) -> None:
+    r"""$\frac{\partial \hat{x}}{\partial x} = \frac{1}{\text{rms}} \text{diag}(\gamma)
+    \left( I - \frac{x x^\top}{d\,\text{rms}^2} \right)$.
+
+    The scale stands on the left, so a gradient is multiplied by it before the
+    projection.
+    """
+    import torch
+
+    x = 3 * numbers(7, seed=4)
+    rms = np.sqrt(x @ x / 7 + EPS)
+    printed = np.diag(GAMMA) / rms @ (np.eye(7) - np.outer(x, x) / (7 * rms**2))
+    J = jacobian(lambda x: norm(x, torch.tensor(GAMMA)), x)
+    it.as_printed(same(J, printed))
+    it.as_printed(
+        same(vjp(lambda x: norm(x, torch.tensor(GAMMA)), x, G[0, 0]), G[0, 0] @ printed)
+    )
+
+
+@claim("§1.3, size of the Jacobian", TRUE, topic="norms", page="operations/rms_norm")
+def F22(it: Evidence) -> None:
+    r"""For a vector of Llama 3 70B the Jacobian is $8192 \times 8192$.
+
+    There is one for each position; between positions all entries are 0.
+    """
+    J = jacobian(lambda x: norm(x, None), X)
+    it.as_printed(J[0, 0, :, 0, 0].shape == (7, 7) and LLAMA.width == 8192)
+    pairs = np.abs(J).max((2, 5)).reshape(10, 10)
+    it.right((pairs[~np.eye(10, dtype=bool)] == 0).all())
+
+
+@claim("§1.3, size of the Jacobian", TRUE, topic="norms", page="operations/rms_norm")
+def F23(it: Evidence) -> None:
+    """The backward never forms the Jacobian: the listing's largest arrays have the
+    shape of x."""
+    names = ran(6)
+    it.as_printed(max(array.size for array in names.values()) == X.size)
+
+
+@claim("§1.3, listing", FALSE, topic="norms", page="operations/rms_norm", harm=2)
+def F24(it: Evidence) -> None:
+    """The listing runs.
+
+    `d` is neither an argument nor defined: `NameError`. With `d = x.shape[-1]` it runs.
+    """
+    given = {n: v for n, v in inputs().items() if n != "d"}
+    backward = run(LISTING)["rmsnorm_backward"]
+    it.as_printed(not raises(NameError, lambda: backward(**given)))
+    mended = LISTING.replace(HEAD, HEAD + "    d = x.shape[-1]\n")
+    found, _ = run(mended)["rmsnorm_backward"](**given)
+    it.right(same(found.numpy(), ran(6)["grad_x"]))
+
+
+@claim("§1.3, listing, comment", TRUE, topic="norms", page="operations/rms_norm")
+def F25(it: Evidence) -> None:
+    """`rms_val` has the shape [B, S, 1]: one number for each position."""
+    import torch
+
+    y = norm(torch.tensor(X), None).numpy()
+    ratio = X / y  # the same for all elements of a row
+    it.as_printed(same(ratio, inputs()["rms_val"].numpy() + 0 * X))
+    it.as_printed(tuple(inputs()["rms_val"].shape) == (2, 5, 1))
+
+
+@claim(
+    "§1.3, definition and listing",
+    INCONSISTENT,
+    topic="notation",
+    page="operations/rms_norm",
+    harm=3,
+)
+def F26(it: Evidence) -> None:
+    r"""$\hat{x}$ of the formula and `x_hat` of the listing are one thing.
+
+    The formula's contains $\gamma$ and the listing's does not. With the formula's,
+    `grad_gamma` has the factor $\gamma$ twice.
+    """
+    import torch
+
+    y = norm(torch.tensor(X), torch.tensor(GAMMA)).numpy()
+    it.clashes(not same(ran(1)["x_hat"], y))
+    expected = vjp(lambda w: norm(torch.tensor(X), w), GAMMA, G)
+    it.right(same((G * y).sum((0, 1)), GAMMA * expected))
+
+
+@claim("§1.3, listing, line 1", TRUE, topic="norms", page="operations/rms_norm")
+def F27(it: Evidence) -> None:
+    """`x_hat = x / rms_val` is the normalised input without its scale."""
+    import torch
+
+    it.as_printed(same(ran(1)["x_hat"], norm(torch.tensor(X), None).numpy()))
+
+
+@claim("§1.3, listing, line 2", TRUE, topic="norms", page="operations/rms_norm")
+def F28(it: Evidence) -> None:
+    """`grad_gamma = (grad_output * x_hat).sum(dim=(0, 1))` is the scale's gradient, of
+    shape [d]."""
+    import torch
+
+    expected = vjp(lambda w: norm(torch.tensor(X), w), GAMMA, G)
+    it.as_printed(same(ran(2)["grad_gamma"], expected))
+
+
+@claim("§1.3, listing, line 3", TRUE, topic="norms", page="operations/rms_norm")
+def F29(it: Evidence) -> None:
+    """`dx_hat = grad_output * gamma` is the gradient of the listing's `x_hat`."""
+    import torch
+
+    x_hat = ran(1)["x_hat"]
+    it.as_printed(
+        same(ran(3)["dx_hat"], vjp(lambda x: x * torch.tensor(GAMMA), x_hat, G))
+    )
+
+
+@claim(
+    "§1.3, listing, line 4", FALSE, topic="norms", page="operations/rms_norm", harm=3
+)
+def F30(it: Evidence) -> None:
+    """`d_rms = -(dx_hat * x_hat).sum(dim=-1, keepdim=True)` is the gradient with
+    respect to `rms_val`, as its name says.
+
+    It is `rms_val` times that gradient. The next line has the missing division, so
+    `grad_x` is right.
+    """
+    import torch
+
+    rms = inputs()["rms_val"].numpy()
+    expected = vjp(lambda r: torch.tensor(X) / r * torch.tensor(GAMMA), rms, G)
+    it.as_printed(same(ran(4)["d_rms"], expected))
+    it.right(same(ran(4)["d_rms"] / rms, expected))
+
+
+@claim("§1.3, listing, line 5", TRUE, topic="norms", page="operations/rms_norm")
+def F31(it: Evidence) -> None:
+    """`grad_x = dx_hat / rms_val + d_rms * x / (d * rms_val**2)` is the input's
+    gradient."""
+    import torch
+
+    expected = vjp(lambda x: norm(x, torch.tensor(GAMMA)), X, G)
+    it.as_printed(same(ran(5)["grad_x"], expected))
+
+
+@claim(
+    "§1.3, listing, comments",
+    FALSE,
+    topic="norms",
+    page="operations/rms_norm",
+    harm=1,
+)
+def F32(it: Evidence) -> None:
+    """That line is simplified; the fused line after it gives what kernels compute.
+
+    Nothing is simplified: both lines are the same exact gradient, and the second
+    assignment overwrites the first.
+    """
+    it.as_printed(not same(ran(5)["grad_x"], ran(6)["grad_x"]))
+    it.right(same(ran(5)["grad_x"], ran(6)["grad_x"], 1e-14))
+
+
+@claim("§1.3, listing, line 6", TRUE, topic="norms", page="operations/rms_norm")
+def F33(it: Evidence) -> None:
+    r"""The fused line, $\frac{1}{\text{rms}} \left( \bar{\hat{x}} - \frac{1}{d} \hat{x}
+    \sum_j \bar{\hat{x}}_j \hat{x}_j \right)$, is the input's gradient."""
+    import torch
+
+    expected = vjp(lambda x: norm(x, torch.tensor(GAMMA)), X, G)
+    it.as_printed(same(ran(6)["grad_x"], expected))
+    for size in (1e-30, 1e30):  # ε is all of the mean square, or none of it
+        names = inputs()
+        x = names["x"] * size
+        names |= {"x": x, "rms_val": torch.sqrt((x * x).mean(-1, keepdim=True) + EPS)}
+        found = run(LINES, **names)["grad_x"].numpy()
+        dx = vjp(lambda x: norm(x, torch.tensor(GAMMA)), x.numpy(), G)
+        it.as_printed(same(found, dx))
+
+
+@claim(
+    "§1.3, what is saved", CAVEAT, topic="memory", page="operations/rms_norm", harm=1
+)
+def F34(it: Evidence) -> None:
+    """The backward needs the input x, saved from the forward.
+
+    It needs x̂ and rms, however they are obtained. If no scale is 0, the output serves
+    too, and x itself is not needed.
+    """
+    import torch
+
+    expected = vjp(lambda x: norm(x, torch.tensor(GAMMA)), X, G)
+    it.as_printed(same(ran(6)["grad_x"], expected))
+    names = inputs()
+    y = norm(names["x"], names["gamma"])
+    without = LINES.replace("x / rms_val", "y / gamma").replace("d_rms * x", "0 * y")
+    del names["x"]
+    it.elsewhere(not same(run(without, y=y, **names)["grad_x"].numpy(), expected))
+
+
+@claim("§1.3, units", CAVEAT, topic="memory", page="cost/memory", harm=1)
+def F35(it: Evidence) -> None:
+    """An input takes 128 MB, those of all layers 20,480 MB or 20 GB.
+
+    This holds if the units are MiB and GiB. In powers of ten they are 134 MB, and 21.5
+    GB in place of 20.
+    """
+    one = 8192 * 8192 * 2
+    it.as_printed(one == 128 * MIB and 160 * one == 20_480 * MIB == 20 * GIB)
+    it.elsewhere(one == 128 * 10**6)
+    it.right(round(one / 1e6) == 134 and round(160 * one / 1e9, 1) == 21.5)
+
+
+@claim("§1.3, memory of one norm", TRUE, topic="memory", page="cost/memory")
+def F36(it: Evidence) -> None:
+    r"""One RMSNorm's input takes $1 \times 8192 \times 8192 \times 2 = 128$ MiB."""
+    x_hat = of_a_layer()["norm_1.x_hat"]
+    it.as_printed(1 * 8192 * 8192 * 2 == x_hat == 128 * MIB)
+
+
+@claim("§1.3, memory of all norms", TRUE, topic="memory", page="cost/memory")
+def F37(it: Evidence) -> None:
+    r"""Two in each of 80 layers take $128 \times 2 \times 80 = 20{,}480$ MiB, which are
+    20 GiB."""
+    saved = of_a_layer()
+    both = saved["norm_1.x_hat"] + saved["norm_2.x_hat"]
+    it.as_printed(80 * both == 128 * 2 * 80 * MIB == 20_480 * MIB == 20 * GIB)
+
+
+@claim(
+    "§1.3, memory of all norms", LEFT_OUT, topic="memory", page="cost/memory", harm=1
+)
+def F38(it: Evidence) -> None:
+    """These 20 GB are what the RMSNorms of Llama 3 70B save.
+
+    The norm before the output head is left out: a 161st input of 128 MiB. So are
+    the root mean squares, one for each position and norm.
+    """
+    rows = cost.activations("llama-3-70b", 1, 8192, dtype="bfloat16").rows
+    inputs = [
+        row for row in rows if "norm" in row.part + row.array and "x_hat" in row.array
+    ]
+    it.left_out(sum(row.bytes for row in inputs) - 20 * GIB)
+    it.right(len(inputs) == 161 and inputs[-1].bytes == 128 * MIB)
+
+
+@claim("§1.3, memory of all norms", CAVEAT, topic="memory", page="cost/memory", harm=2)
+def F39(it: Evidence) -> None:
+    """The 20 GB are a cost of RMSNorm alone.
+
+    This holds if every layer saves its arrays. The inputs are the residual stream: a
+    checkpoint at each layer holds its 80 inputs anyway, 10 GiB, whether the layer has a
+    norm or not.
+    """
+    import torch
+
+    def normed(x: Any) -> Any:
+        return norm(x, torch.tensor(GAMMA))
+
+    def doubled(x: Any) -> Any:
+        return 2 * x
+
+    plain = [sum(same(a, X) for a in _kept(f)) for f in (normed, doubled)]
+    again = [
+        sum(same(a, X) for a in _kept(lambda x, f=f: _checkpoint(f, x)))
+        for f in (normed, doubled)
+    ]
+    it.as_printed(plain[0] > plain[1])
+    it.elsewhere(again[0] > again[1])
+    it.right(again == [1, 1] and 80 * of_a_layer()["norm_1.x_hat"] == 10 * GIB)
+
+
+def _checkpoint(function: Any, x: Any) -> Any:
+    import torch
+
+    return torch.utils.checkpoint.checkpoint(function, x, use_reentrant=False)
+
+
+def _kept(function: Any) -> list[Any]:
+    """Return the different arrays that autograd saves of a function of X."""
+    import torch
+
+    kept: dict[int, Any] = {}
+    x = torch.tensor(X, requires_grad=True)
+
+    def pack(t: Any) -> Any:
+        kept[t.data_ptr()] = t.detach().numpy()
+        return t
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda t: t):
+        function(x)
+    return list(kept.values())
+
+
+@claim(
+    "§1.3, box, operations", CAVEAT, topic="norms", page="operations/rms_norm", harm=2
+)
+def F40(it: Evidence) -> None:
+    """RMSNorm's backward is 5 element-wise operations on tensors of x's shape.
+
+    The fused line has five, and a sum. The rest of the listing has three more and a
+    sum: ten in all, without the line that is overwritten.
+    """
+    lines = LINES.split("\n")
+    before = run("\n".join(lines[:4]), **inputs())
+    fused = full_size(lines[5], **before)
+    names = inputs()
+    whole = full_size("\n".join([*lines[:3], lines[5]]), **names)
+    it.as_printed(len([op for op in fused if op != "sum"]) == 5)
+    it.elsewhere(len([op for op in whole if op != "sum"]) == 5)
+    it.right(len(whole) == 10 and whole.count("sum") == 2)
+
+
+@claim("§1.3, box, FLOPs", TRUE, topic="FLOPs", page="cost/tally")
+def F41(it: Evidence) -> None:
+    """The FLOPs of RMSNorm's backward are negligible compared to the matrix products.
+
+    Their time is less negligible: it is that of moving the arrays.
+    """
+    norms = 2 * 10 * 8192 * 8192
+    layer = cost.tally("llama-3-70b", 1, 8192).flops()["backward"] / 80
+    it.as_printed(norms < 1e-4 * layer)
+
+
+@claim(
+    "§1.3, box, recomputation",
+    FALSE,
+    topic="recomputation",
+    page="numerics/recomputation",
+    harm=4,
+)
+def F42(it: Evidence) -> None:
+    """The memory for x, 20 GB, is a reason why checkpointing recomputes normalisation
+    layers.
+
+    Recomputing a norm does not free its input: it starts from it. A checkpoint around a
+    whole layer frees inputs: the second norm's goes and the first's stays, 10 of the 20
+    GiB.
+    """
+    import torch
+
+    w = [torch.tensor(numbers(7, 7, seed=i), requires_grad=True) for i in (3, 4)]
+
+    def middle(x: Any) -> Any:
+        return x + norm(x, None) @ w[0]
+
+    def whole(x: Any) -> Any:
+        h = middle(x)
+        return h + norm(h, None) @ w[1]
+
+    def has(kept: list[Any], array: Any) -> bool:
+        return any(same(k.reshape(-1), array.reshape(-1)) for k in kept)
+
+    h = middle(torch.tensor(X)).detach().numpy()
+    plain, again = _kept(whole), _kept(lambda x: _checkpoint(whole, x))
+    alone = _kept(lambda x: x + _checkpoint(lambda x: norm(x, None) @ w[0], x))
+    it.as_printed(has(plain, X) and not has(alone, X))
+    it.right(has(alone, X) and has(again, X))
+    it.right(has(plain, h) and not has(again, h))
+    it.right(80 * of_a_layer()["norm_1.x_hat"] == 10 * GIB)
+    it.right(80 * of_a_layer()["norm_2.x_hat"] == 10 * GIB)

@@ -1,0 +1,335 @@
+"""What a layer saves, and what a training step holds (§4.1)."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+from backpass import cost
+from backpass_ledger.claims.evidence import (
+    CAVEAT,
+    FALSE,
+    INCONSISTENT,
+    LEFT_OUT,
+    TRUE,
+    Evidence,
+)
+from backpass_ledger.claims.record import claim
+from backpass_ledger.claims.tools import numbers, same, vjp
+
+MIB, GIB, GB = 2**20, 2**30, 10**9
+ROWS = (128, 128, 160, 8192, 128, 128, 896, 448)  # of the table, as printed
+FLASH = 2016  # its sum with flash attention, as printed
+
+
+@cache
+def saved(flash: bool = True) -> dict[str, int]:
+    """Return the bytes of the arrays that a layer of this project's Llama 3 70B saves,
+    one sequence of 8,192 tokens, two bytes an element."""
+    kept = cost.activations("llama-3-70b", 1, 8192, dtype="bfloat16", flash=flash)
+    return {row.array: row.bytes for row in kept.rows if row.part == "layers.1"}
+
+
+def mib(*arrays: str, flash: bool = True) -> float:
+    """Return the MiB of the arrays of a layer whose names begin so."""
+    found = {a for a in saved(flash) if any(a.startswith(each) for each in arrays)}
+    assert len(found) >= len(arrays), saved(flash)
+    return sum(saved(flash)[a] for a in found) / MIB
+
+
+def pinned(
+    function: Any, *arrays: Any, parameters: tuple[Any, ...] = ()
+) -> list[tuple[int, ...]]:
+    """Return the shapes of the distinct arrays that PyTorch's autograd saves."""
+    import torch
+
+    kept: dict[int, Any] = {}
+    with torch.autograd.graph.saved_tensors_hooks(
+        lambda x: kept.setdefault(x.data_ptr(), x), lambda x: x
+    ):
+        y = function(*arrays)
+    known = {p.data_ptr() for p in parameters}
+    assert y.requires_grad
+    return sorted(tuple(x.shape) for at, x in kept.items() if at not in known)
+
+
+@claim("§4.1, table, units", CAVEAT, topic="memory", page="cost/memory", harm=2)
+def F241(it: Evidence) -> None:
+    """The sizes of the table are in MB.
+
+    They are exact in MiB: 128 of them are 134.2 MB, and the sum of 2,016 is 2,114 MB.
+    """
+    cells = [saved()["norm_1.x_hat"], saved()["fed.activated.g"]]
+    it.as_printed([size / MIB for size in cells] == [128, 448])
+    it.elsewhere([size / 10**6 for size in cells] == [128, 448])
+    it.right(round(cells[0] / 10**6, 1) == 134.2 and round(FLASH * MIB / 10**6) == 2114)
+    it.right(FLASH == 2016)
+
+
+@claim("§4.1, table, row 1", TRUE, topic="memory", page="cost/memory")
+def F242(it: Evidence) -> None:
+    """The input of the first norm takes 128 MiB."""
+    it.as_printed(mib("norm_1.x_hat") == ROWS[0] == 128)
+
+
+@claim("§4.1, table, row 2", TRUE, topic="memory", page="cost/memory")
+def F243(it: Evidence) -> None:
+    """The norm's output, for the gradients of attention's weights, takes 128 MiB."""
+    it.as_printed(mib("attended.q.projected.x") == ROWS[1] == 128)
+
+
+@claim("§4.1, table, row 3", TRUE, topic="memory", page="cost/memory")
+def F244(it: Evidence) -> None:
+    """Queries, keys, and values, of 8192, 1024, and 1024 numbers a token, take
+    160 MiB."""
+    found = [saved()[f"attended.attended.{each}"] for each in "qkv"]
+    it.as_printed([size / 8192 / 2 for size in found] == [8192, 1024, 1024])
+    it.as_printed(sum(found) / MIB == ROWS[2] == 160)
+
+
+@claim("§4.1, table, row 4", TRUE, topic="attention", page="cost/memory")
+def F245(it: Evidence) -> None:
+    """Without flash attention, the weights of attention take 8,192 MiB."""
+    it.as_printed(mib("attended.attended.a", flash=False) == ROWS[3] == 8192)
+    it.as_printed("attended.attended.a" not in saved())
+
+
+@claim("§4.1, table, row 5", TRUE, topic="memory", page="cost/memory")
+def F246(it: Evidence) -> None:
+    """Attention's output, for the gradient of $W_O$, takes 128 MiB."""
+    it.as_printed(mib("attended.attended.y") == ROWS[4] == 128)
+
+
+@claim("§4.1, table, row 6", TRUE, topic="memory", page="cost/memory")
+def F247(it: Evidence) -> None:
+    """The input of the second norm takes 128 MiB."""
+    it.as_printed(mib("norm_2.x_hat") == ROWS[5] == 128)
+
+
+@claim("§4.1, table, row 7", TRUE, topic="feed-forward", page="cost/memory")
+def F248(it: Evidence) -> None:
+    """$g_1$ and $g_3$ together take 896 MiB."""
+    it.as_printed(mib("fed.activated.g", "fed.activated.u") == ROWS[6] == 896)
+
+
+@claim("§4.1, table, row 8, size", TRUE, topic="feed-forward", page="cost/memory")
+def F249(it: Evidence) -> None:
+    """SiLU's output has as many elements as $g_1$: 448 MiB."""
+    it.as_printed(mib("fed.activated.g") == ROWS[7] == 448)
+
+
+@claim(
+    "§4.1, table, row 8, need",
+    CAVEAT,
+    topic="feed-forward",
+    page="operations/activations",
+    harm=2,
+)
+def F250(it: Evidence) -> None:
+    """SiLU's output is saved for the backward.
+
+    Autograd saves it. It need not be saved: it follows from $g_1$ element by element,
+    and all gradients of SwiGLU can be computed from $g_1$ and $g_3$.
+    """
+    import torch
+
+    silu = torch.nn.functional.silu
+    g, u, dh = numbers(3, 7), numbers(3, 7, seed=1), numbers(3, 7, seed=2)
+    leaves = [torch.tensor(a, requires_grad=True) for a in (g, u)]
+    it.as_printed(len(pinned(lambda g, u: silu(g) * u, *leaves)) == 3)
+    expected = vjp(lambda g, u: silu(g) * u, (g, u), dh)
+    sigma = torch.sigmoid(torch.tensor(g)).numpy()
+    found = [dh * u * sigma * (1 + g * (1 - sigma)), dh * g * sigma]
+    it.elsewhere(not all(same(*pair) for pair in zip(found, expected, strict=True)))
+
+
+@claim(
+    "§4.1, table, what it omits", LEFT_OUT, topic="memory", page="cost/memory", harm=6
+)
+def F251(it: Evidence) -> None:
+    """The table lists what a layer saves.
+
+    It lacks the second norm's output, 128 MiB, which the gradients of $W_1$ and $W_3$
+    need and which the code of `§6` takes. Also two numbers a token for the norms and,
+    with flash attention, one for each head and token: 2 MiB. A layer saves 2,146.06
+    MiB, not 2,016.
+    """
+    it.left_out(mib("fed.up.x"))
+    it.left_out(mib("attended.attended.lse"))
+    it.left_out(mib("norm_1.rstd", "norm_2.rstd"))
+    it.right(mib("fed.up.x") == 128 and mib("attended.attended.lse") == 2)
+    it.right(round(sum(saved().values()) / MIB, 2) == 2146.06 and FLASH == 2016)
+
+
+@claim(
+    "§4.1, table, what autograd adds",
+    LEFT_OUT,
+    topic="feed-forward",
+    page="cost/memory",
+    harm=4,
+)
+def F252(it: Evidence) -> None:
+    """The feed-forward block saves three arrays of [S, d_ff]: $g_1$, $g_3$, and SiLU's
+    output.
+
+    Plain autograd saves a fourth one, the product of the last two, for the gradient of
+    $W_2$: 448 MiB. A block that saves three arrays saves this product and recomputes
+    SiLU's output.
+    """
+    import torch
+
+    x = torch.tensor(numbers(5, 6), requires_grad=True)
+    w1, w3, w2 = (
+        torch.tensor(numbers(*shape)) for shape in ((6, 11), (6, 11), (11, 6))
+    )
+    weights = tuple(w.requires_grad_() for w in (w1, w3, w2))
+
+    def block(x: Any) -> Any:
+        return (torch.nn.functional.silu(x @ w1) * (x @ w3)) @ w2
+
+    wide = pinned(block, x, parameters=weights).count((5, 11))
+    it.left_out(wide - 3)
+    it.right(wide == 4 and mib("fed.activated.g") == 448)
+    it.right(mib("fed.down.x") == 448)
+
+
+@claim("§4.1, sum without flash attention", TRUE, topic="memory", page="cost/memory")
+def F253(it: Evidence) -> None:
+    """The rows sum to 10,208 MiB a layer without flash attention."""
+    it.as_printed(sum(ROWS) == 10_208)
+
+
+@claim(
+    "§4.1, 80 layers without flash attention",
+    FALSE,
+    topic="memory",
+    page="cost/memory",
+    harm=3,
+)
+def F254(it: Evidence) -> None:
+    """80 layers without flash attention take 816 GB.
+
+    10,208 MiB a layer are 797.5 GiB or 856.3 GB. 816 is MiB over 1,000, cut off.
+    """
+    whole = 80 * 10_208 * MIB
+    it.as_printed(816 in (round(whole / GIB), round(whole / GB)))
+    it.right(round(whole / GIB, 1) == 797.5 and round(whole / GB, 1) == 856.3)
+    it.right(whole // MIB // 1000 == 816)
+
+
+@claim("§4.1, sum with flash attention", TRUE, topic="memory", page="cost/memory")
+def F255(it: Evidence) -> None:
+    """Without the weights of attention the rows sum to 2,016 MiB."""
+    it.as_printed(sum(ROWS) - ROWS[3] == 2016)
+
+
+@claim(
+    "§4.1, 80 layers with flash attention, against §4.3",
+    INCONSISTENT,
+    topic="memory",
+    page="cost/memory",
+    harm=3,
+)
+def F256(it: Evidence) -> None:
+    """80 layers with flash attention take 161 GB; in `§4.3`, 157.5 GB.
+
+    2,016 MiB a layer are 157.5 GiB or 169.1 GB. 161 is neither: MiB over 1,000.
+    """
+    whole = 80 * FLASH * MIB
+    it.clashes(round(whole / GIB, 1) == 157.5 != 161)
+    it.right(round(whole / GB, 1) == 169.1 and FLASH == 2016)
+    it.right(whole // MIB // 1000 == 161)
+
+
+@claim("§4.1, what the sums omit", LEFT_OUT, topic="memory", page="cost/memory", harm=5)
+def F257(it: Evidence) -> None:
+    """80 layers' activations are those of the model.
+
+    The probabilities of the output head take 3.91 GiB in FP32, and the gradient of its
+    scores as much again, unless they are computed in chunks; the last norm's input and
+    output take 256 MiB.
+    """
+    import torch
+
+    kept = cost.activations(
+        "llama-3-70b", 1, 8192, dtype="bfloat16", flash=True, chunked=False
+    )
+    others = {
+        (row.part, row.array): row.bytes
+        for row in kept.rows
+        if not row.part.startswith("layers.")
+    }
+    it.left_out(sum(size or 0 for size in others.values()))
+    it.right(round((others["lm_head", "loss.p"] or 0) / GIB, 2) == 3.91)
+    it.right(
+        (others["norm", "x_hat"] or 0) + (others["lm_head", "scores.x"] or 0)
+        == 256 * MIB
+    )
+    scores = torch.tensor(numbers(5, 7)).float().requires_grad_()
+    torch.nn.functional.cross_entropy(scores, torch.arange(5)).backward()
+    assert scores.grad is not None
+    it.right(scores.grad.nbytes == scores.nbytes == 4 * 5 * 7)
+
+
+@claim(
+    "§4.1, optimiser states, against §3.1",
+    INCONSISTENT,
+    topic="memory",
+    page="cost/memory",
+    harm=6,
+)
+def F258(it: Evidence) -> None:
+    """The optimiser's states take 840 GB.
+
+    In `§3.1` they are two arrays of 280 GB, 560 GB together. The 840 contain the master
+    weights.
+    """
+    states, master = 2 * 4 * 70, 4 * 70
+    it.clashes(states != 840)
+    it.right(states == 560 and master == 280 and states + master == 840)
+
+
+@claim("§4.1, whole memory", FALSE, topic="memory", page="cost/memory", harm=7)
+def F259(it: Evidence) -> None:
+    """With 161 GB of activations, 840 GB of optimiser states, 140 GB of weights, and
+    280 GB of master weights, training needs over 1,400 GB.
+
+    The master weights are counted twice and the gradients not at all. By the text's own
+    lists it is 1,120 GB and 169.1 GB: 1,289 GB.
+    """
+    states = 3 * 280 + 140 + 140
+    activations = 80 * FLASH * MIB / GB
+    it.as_printed(states + activations > 1400)
+    it.right(161 + 840 + 140 + 280 == 1421 and states == 1120)
+    it.right(round(activations, 1) == 169.1 and round(states + activations) == 1289)
+
+
+@claim(
+    "§4.1, whole memory, gradients",
+    LEFT_OUT,
+    topic="memory",
+    page="cost/memory",
+    harm=4,
+)
+def F260(it: Evidence) -> None:
+    """Activations, optimiser states, and weights are all that has to fit.
+
+    The gradients are missing, 140 GB in the text's own list.
+    """
+    budget = cost.memory_budget("llama-3-70b", 1, 8192, dtype="bfloat16")
+    gradients = next(s.bytes for s in budget.shares if s.what == "gradients")
+    it.left_out(gradients)
+    it.right(gradients // GB == 141 and 2 * 70 == 140)
+
+
+@claim("§4.1, one node", CAVEAT, topic="parallel", page="cost/memory", harm=3)
+def F261(it: Evidence) -> None:
+    """This does not fit in any node.
+
+    Not in eight devices of 80 or 141 GB. Eight of 192 GB have 1,536 GB, more than even
+    the printed sum.
+    """
+    need = 1120 + 80 * FLASH * MIB / GB
+    it.as_printed(8 * 80 < need and 8 * 141 < need)
+    it.elsewhere(8 * 192 < need)
+    it.right(8 * 192 == 1536 > 1421)

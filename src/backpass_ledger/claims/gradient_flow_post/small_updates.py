@@ -1,0 +1,365 @@
+"""An update that is small beside its weight (§3.2)."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+
+from backpass.training import formats
+from backpass_ledger.claims.evidence import CAVEAT, FALSE, TRUE, Evidence
+from backpass_ledger.claims.record import claim
+from backpass_ledger.claims.tools import numbers
+
+RATE, GRADIENT = 3e-4, 1e-4
+UPDATE = 3e-8
+
+
+def gaps(dtype: str) -> tuple[float, float]:
+    """Return the distance from 1 to the next number below and above it, among all
+    numbers of a format."""
+    import torch
+
+    kind = getattr(torch, dtype)
+    if kind is torch.float32:  # the numbers near 1
+        codes = torch.tensor(1.0).view(torch.int32) + torch.arange(-9, 9).int()
+    else:
+        codes = torch.arange(2**15).to(torch.int16)
+    values = codes.view(kind).double()
+    return (
+        float(1 - values[values < 1].max()),
+        float(values[values > 1].min() - 1),
+    )
+
+
+def stepped(dtype: str, update: float = UPDATE, steps: int = 1) -> float:
+    """Subtract an update from 1.0 in a format, and return the weight."""
+    import torch
+
+    weight = torch.tensor(1.0, dtype=getattr(torch, dtype))
+    for _ in range(steps):
+        weight -= torch.tensor(update, dtype=weight.dtype)
+    return float(weight)
+
+
+def trained(
+    optimiser: str, gradient: float = GRADIENT, dtype: str = "float32", **options: Any
+) -> float:
+    """Return the weight 1.0 after a step of a PyTorch optimiser."""
+    import torch
+
+    p = torch.nn.Parameter(torch.tensor(1.0, dtype=getattr(torch, dtype)))
+    p.grad = torch.full_like(p, gradient)
+    getattr(torch.optim, optimiser)([p], lr=RATE, **options).step()
+    return float(p.detach())
+
+
+@claim("§3.2, heading", FALSE, topic="precision", page="numerics/precision", harm=3)
+def F201(it: Evidence) -> None:
+    """The example of the lost update shows why gradients have to be FP32.
+
+    It shows why the weights need FP32. With FP32 weights, the update survives though
+    the gradient comes in FP16; with FP16 weights, an FP32 gradient does not help.
+    """
+    half = float(np.float16(GRADIENT))
+    moved = {
+        "FP16 gradient, FP32 weight": stepped("float32", RATE * half) != 1,
+        "FP32 gradient, FP16 weight": stepped("float16", RATE * GRADIENT) != 1,
+    }
+    it.as_printed(moved["FP32 gradient, FP16 weight"])
+    it.right(moved["FP16 gradient, FP32 weight"] and abs(half / GRADIENT - 1) < 1e-3)
+
+
+@claim("§3.2, example", TRUE, topic="precision", page="numerics/precision")
+def F202(it: Evidence) -> None:
+    r"""$W = 1$, $g = 10^{-4}$, and $\eta = 3 \cdot 10^{-4}$ give the update
+    $\eta g = 0.00000003$ and $W = 0.99999997$."""
+    update = Fraction(3, 10**4) * Fraction(1, 10**4)
+    it.as_printed(update == Fraction("0.00000003") and float(update) == 0.00000003)
+    it.as_printed(float(1 - update) == 0.99999997)
+
+
+@claim(
+    "§3.2, example, rule", CAVEAT, topic="optimiser", page="numerics/optimiser", harm=5
+)
+def F203(it: Evidence) -> None:
+    r"""The update of this weight is $\eta g$.
+
+    This holds if the optimiser is SGD. The text trains with Adam, whose first step is
+    $\eta$ whatever the gradient: 10,000 times as large here, and large enough for an
+    FP16 weight.
+    """
+    it.as_printed(abs((1 - trained("SGD", dtype="float64")) / UPDATE - 1) < 1e-6)
+    adam = 1 - trained("Adam", dtype="float64")
+    it.elsewhere(abs(adam / UPDATE - 1) < 0.5)
+    it.right(abs(adam / (10_000 * UPDATE) - 1) < 1e-3)
+    it.right(stepped("float16", RATE) < 1)
+
+
+@claim(
+    "§3.2, FP16, spacing", CAVEAT, topic="precision", page="numerics/precision", harm=4
+)
+def F204(it: Evidence) -> None:
+    r"""In FP16 the smallest difference from 1.0 is $2^{-10} \approx 0.000977$.
+
+    The printed value is the gap above 1. The gap below 1, where this update goes, is
+    $2^{-11}$.
+    """
+    below, above = gaps("float16")
+    it.as_printed(above == 2**-10 and round(above, 6) == 0.000977)
+    it.elsewhere(min(below, above) == 2**-10)
+    it.right(below == 2**-11 and float(np.float16(1.0)) == 1.0)
+
+
+@claim(
+    "§3.2, FP16, ratio", CAVEAT, topic="precision", page="numerics/precision", harm=1
+)
+def F205(it: Evidence) -> None:
+    """The update is 32,000 times smaller than FP16's precision at 1.
+
+    It is 32,552 times smaller than the gap above. What decides is half the gap below,
+    8,138 times the update, since sums are rounded to the nearest number.
+    """
+    below, above = gaps("float16")
+    it.as_printed(abs(above / UPDATE / 32_000 - 1) < 0.02)
+    it.elsewhere(abs(below / 2 / UPDATE / 32_000 - 1) < 0.02)
+    it.right(round(above / UPDATE) == 32_552 and round(below / 2 / UPDATE) == 8_138)
+
+
+@claim(
+    "§3.2, FP16, result", CAVEAT, topic="precision", page="numerics/precision", harm=1
+)
+def F206(it: Evidence) -> None:
+    """In FP16 the update is rounded to zero, and the weight never changes.
+
+    The weight never changes, because the difference is rounded to 1. The update itself
+    is not rounded to zero: in FP16 it is the smallest subnormal number.
+    """
+    it.as_printed(stepped("float16", steps=10_000) == 1)
+    it.elsewhere(float(np.float16(UPDATE)) == 0)
+    it.right(float(np.float16(UPDATE)) == 2.0**-24)
+
+
+@claim(
+    "§3.2, BF16, spacing", CAVEAT, topic="precision", page="numerics/precision", harm=2
+)
+def F207(it: Evidence) -> None:
+    r"""In BF16 the smallest difference from 1 is $2^{-7} \approx 0.0078$.
+
+    Above 1; below it is $2^{-8} \approx 0.0039$.
+    """
+    below, above = gaps("bfloat16")
+    it.as_printed(above == 2**-7 and round(above, 4) == 0.0078)
+    it.elsewhere(min(below, above) == 2**-7)
+    it.right(below == 2**-8 and round(below, 4) == 0.0039)
+
+
+@claim(
+    "§3.2, BF16, result", CAVEAT, topic="precision", page="numerics/precision", harm=1
+)
+def F208(it: Evidence) -> None:
+    """BF16's gap is 260,000 times the update, which is lost.
+
+    It is lost, and the gap above 1 is 260,417 times the update. What decides is half
+    the gap below, 65,104 times the update, since sums are rounded to the nearest
+    number.
+    """
+    below, above = gaps("bfloat16")
+    it.as_printed(round(above / UPDATE, -4) == 260_000)
+    it.as_printed(stepped("bfloat16", steps=1000) == 1)
+    it.elsewhere(round(below / 2 / UPDATE, -4) == 260_000)
+    it.right(round(above / UPDATE) == 260_417 and round(below / 2 / UPDATE) == 65_104)
+
+
+@claim(
+    "§3.2, FP32, spacing", CAVEAT, topic="precision", page="numerics/precision", harm=3
+)
+def F209(it: Evidence) -> None:
+    r"""In FP32 the smallest difference from 1 is $2^{-23}$, `1.19e-7`.
+
+    Above 1; below it is $2^{-24}$, `5.96e-8`.
+    """
+    below, above = gaps("float32")
+    it.as_printed(above == 2**-23 and f"{above:.2e}" == "1.19e-07")
+    it.elsewhere(min(below, above) == 2**-23)
+    it.right(below == 2**-24 and f"{below:.2e}" == "5.96e-08")
+
+
+@claim(
+    "§3.2, FP32, result", FALSE, topic="precision", page="numerics/precision", harm=8
+)
+def F210(it: Evidence) -> None:
+    r"""An update of $3 \cdot 10^{-8}$ is below FP32's gap, so FP32 loses it in a step.
+
+    FP32 takes the step, and makes it twice as long: the update exceeds $2^{-25}$, half
+    the gap below 1, so the weight becomes $1 - 2^{-24} \approx 0.99999994$. After
+    10,000 such steps it is 0.9994, where 0.9997 is right. Upwards from 1 the same
+    update would be lost.
+    """
+    it.as_printed(stepped("float32") == 1)
+    it.right(stepped("float32") == 1 - 2**-24 and UPDATE > 2**-25)
+    it.right(round(stepped("float32"), 8) == 0.99999994)
+    it.right(round(stepped("float32", steps=10_000), 4) == 0.9994)
+    it.right(round(1 - 10_000 * UPDATE, 4) == 0.9997)
+    it.right(stepped("float32", -UPDATE, 1000) == 1)
+
+
+@claim("§3.2, rule", FALSE, topic="precision", page="numerics/precision", harm=5)
+def F211(it: Evidence) -> None:
+    """An update below the gap of a format at the weight is lost.
+
+    It is lost if it is below half the gap on the side to which it goes (at half
+    exactly, the even neighbour wins).
+    """
+    lost, expected = [], []
+    for share in (0.3, 0.4, 0.5, 0.6, 0.9):
+        for sign, gap in zip((1, -1), gaps("float16"), strict=True):
+            lost.append(float(np.float16(1 - sign * share * gap)) == 1)
+            expected.append(share <= 0.5)
+    it.as_printed(all(lost))
+    it.right(lost == expected)
+
+
+@claim(
+    "§3.2, momentum, sum", CAVEAT, topic="optimiser", page="numerics/optimiser", harm=3
+)
+def F212(it: Evidence) -> None:
+    """Adam's momentum accumulates gradients over many steps.
+
+    It accumulates about the last ten, as an average: their share of it is 65 %. Under a
+    constant gradient it tends to that gradient, not to a multiple that grows with the
+    number of steps.
+    """
+    import torch
+
+    def momentum(steps: int) -> float:
+        p = torch.nn.Parameter(torch.ones(1, dtype=torch.float64))
+        adam = torch.optim.Adam([p], lr=RATE)
+        for _ in range(steps):
+            p.grad = torch.full_like(p, GRADIENT)
+            adam.step()
+        return float(adam.state[p]["exp_avg"])
+
+    it.as_printed(momentum(10) > 6 * momentum(1))
+    it.elsewhere(momentum(1000) > 6 * momentum(10))
+    it.right(abs(momentum(10) / momentum(1000) - 0.65) < 0.005)
+    it.right(abs(momentum(1000) / GRADIENT - 1) < 1e-9)
+
+
+@claim(
+    "§3.2, momentum, what it keeps",
+    FALSE,
+    topic="optimiser",
+    page="numerics/optimiser",
+    harm=8,
+)
+def F213(it: Evidence) -> None:
+    """What rounding takes from the weight is preserved in Adam's FP32 momentum.
+
+    No state of Adam holds it. With BF16 weights and FP32 moments, steps of a
+    thousandth of the gap leave the weight where it is, however many follow. A finer
+    copy of the weight, or a compensated sum, keeps the rest.
+    """
+    import torch
+
+    def after(steps: int, dtype: Any, rate: float) -> tuple[float, float]:
+        w, m, v = torch.ones(1, dtype=dtype), torch.zeros(1), torch.zeros(1)
+        for t in range(1, steps + 1):
+            g = torch.full((1,), GRADIENT)
+            m, v = 0.9 * m + 0.1 * g, 0.999 * v + 0.001 * g * g
+            root = (v / (1 - 0.999**t)).sqrt() + 1e-8
+            w = (w.float() - rate * m / (1 - 0.9**t) / root).to(dtype)
+        return float(w), float(m)
+
+    coarse, momentum = after(1000, torch.bfloat16, 4e-6)
+    fine, same_momentum = after(1000, torch.float32, 4e-6)
+    it.as_printed(coarse != 1)
+    it.right(coarse == 1 and abs(fine - 0.996) < 1e-4 and momentum == same_momentum)
+
+
+@claim(
+    "§3.2, conclusion, weights",
+    FALSE,
+    topic="precision",
+    page="numerics/precision",
+    harm=4,
+)
+def F214(it: Evidence) -> None:
+    """Weights that are updated must be FP32.
+
+    Their sum with the updates must not lose anything. BF16 weights do that too with
+    stochastic rounding, on average, or with a second BF16 number for what was lost.
+    """
+    weights, updates, rng = np.ones(4000), 2.0**-11, np.random.default_rng(7)
+    for _ in range(64):
+        noise = rng.uniform(size=weights.shape)
+        weights = formats.rounded(weights - updates, formats.BF16, noise=noise)
+    kept, rest = np.ones(1), np.zeros(1)
+    for _ in range(64):
+        wanted = formats.rounded(rest - updates, formats.BF16)
+        new = formats.rounded(kept + wanted, formats.BF16)
+        rest, kept = formats.rounded(wanted - (new - kept), formats.BF16), new
+    right = 1 - 64 * updates
+    it.as_printed(abs(weights.mean() - right) > 1e-3 and abs(kept[0] - right) > 1e-3)
+    it.right(stepped("bfloat16", updates, 64) == 1)
+    it.right(abs(weights.mean() - right) < 1e-3 and abs(kept[0] - right) < 1e-3)
+
+
+@claim(
+    "§3.2, conclusion, optimiser states",
+    FALSE,
+    topic="optimiser",
+    page="numerics/optimiser",
+    harm=3,
+)
+def F215(it: Evidence) -> None:
+    r"""Adam's states must be FP32.
+
+    The argument is about the weights' sum and does not reach the states. With moments
+    rounded to BF16 and $\beta_2 = 0.95$, a least-squares fit with FP32 weights ends
+    within 1 % of the same decrease of the loss. With 0.999, a second moment that is
+    rounded to the nearest BF16 number cannot fall. DeepSeek-V3 was trained with BF16
+    moments.
+    """
+    x, y = numbers(40, 6), numbers(40, seed=1)
+
+    def loss(bf16: bool) -> list[float]:
+        w, m, v = np.zeros(6), np.zeros(6), np.zeros(6)
+        found = []
+        for t in range(1, 301):
+            found.append(float(np.square(x @ w - y).mean()))
+            g = 2 * x.T @ (x @ w - y) / 40
+            m, v = 0.9 * m + 0.1 * g, 0.95 * v + 0.05 * g * g
+            if bf16:
+                m, v = (formats.rounded(a, formats.BF16) for a in (m, v))
+            step = m / (1 - 0.9**t) / (np.sqrt(v / (1 - 0.95**t)) + 1e-8)
+            w = w - 0.01 * step
+        return found
+
+    fine, coarse = loss(False), loss(True)
+    close = abs(fine[-1] - coarse[-1]) < 0.01 * (fine[0] - fine[-1])
+    it.as_printed(not close)
+    it.right(close and fine[-1] < fine[0])
+    v = 1 + np.arange(128) / 128  # every BF16 number from 1 to 2
+    it.right((formats.rounded(0.999 * v, formats.BF16) == v).all())
+    it.right((formats.rounded(0.95 * v, formats.BF16) < v).all())
+
+
+@claim(
+    "§3.2, conclusion, many steps",
+    CAVEAT,
+    topic="precision",
+    page="numerics/precision",
+    harm=2,
+)
+def F216(it: Evidence) -> None:
+    """Updates that are too small for 16 bits accumulate, in FP32, to a meaningful
+    change over thousands of steps.
+
+    They do, but in this example FP32 itself makes the change twice too large.
+    """
+    change = 1 - stepped("float32", steps=10_000)
+    it.as_printed(change > 1e-4 and stepped("float16", steps=10_000) == 1)
+    it.elsewhere(abs(change / (10_000 * UPDATE) - 1) < 0.1)
+    it.right(1.9 < change / (10_000 * UPDATE) < 2.1)

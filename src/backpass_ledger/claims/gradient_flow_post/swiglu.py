@@ -1,0 +1,463 @@
+"""The section on the SwiGLU block."""
+
+from __future__ import annotations
+
+import textwrap
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from backpass.ops import feed_forward
+from backpass_ledger.claims.evidence import (
+    CAVEAT,
+    FALSE,
+    INCONSISTENT,
+    LEFT_OUT,
+    TRUE,
+    Evidence,
+)
+from backpass_ledger.claims.gradient_flow_post.heads import SHAPES, tensors
+from backpass_ledger.claims.gradient_flow_post.setting import (
+    GIB,
+    LLAMA,
+    MIB,
+    gated,
+    of_a_layer,
+)
+from backpass_ledger.claims.record import claim
+from backpass_ledger.claims.tools import numbers, raises, run, same, vjp
+
+LINES = """\
+grad_h = grad_out @ W2.T
+grad_silu = grad_h * g3
+grad_g3 = grad_h * silu_g1
+sig_g1 = torch.sigmoid(g1)
+silu_deriv = sig_g1 * (1 + g1 * (1 - sig_g1))
+grad_g1 = grad_silu * silu_deriv
+grad_W2 = (silu_g1 * g3).reshape(-1, d_ff).T @ grad_out.reshape(-1, d)
+grad_W1 = x_norm.reshape(-1, d).T @ grad_g1.reshape(-1, d_ff)
+grad_W3 = x_norm.reshape(-1, d).T @ grad_g3.reshape(-1, d_ff)
+grad_x_norm = grad_g1 @ W1.T + grad_g3 @ W3.T
+"""  # as printed
+RETURNED = ("grad_x_norm", "grad_W1", "grad_W2", "grad_W3")
+HEAD = "def swiglu_backward(grad_out, x_norm, W1, W2, W3, g1, g3, silu_g1):\n"
+LISTING = HEAD + textwrap.indent(LINES + f"return {', '.join(RETURNED)}", "    ")
+X, W1, W3 = numbers(2, 5, 7), numbers(7, 11), numbers(7, 11, seed=1)
+W2, G = numbers(11, 7, seed=2), numbers(2, 5, 7, seed=3)
+SIZE = 3 * 8192 * 28672 * 2  # bytes, as the box has it
+
+
+def silu(x: Any) -> Any:
+    """PyTorch's SiLU."""
+    import torch
+
+    return torch.nn.functional.silu(x)
+
+
+def slope(x: Any) -> Any:
+    """Return SiLU's derivative by autograd, at each element of x."""
+    dy = numbers(*x.shape, seed=4)
+    return vjp(silu, x, dy) / dy
+
+
+def inputs() -> dict[str, Any]:
+    """Return the listing's arguments."""
+    names = {"grad_out": G, "x_norm": X, "W1": W1, "W2": W2, "W3": W3}
+    names |= {"g1": X @ W1, "g3": X @ W3}
+    found = dict(zip(names, tensors(*names.values()), strict=True))
+    return {**found, "silu_g1": silu(found["g1"])}
+
+
+@cache
+def ran() -> dict[str, Any]:
+    """Run the listing's lines, with d and d_ff; return all arrays."""
+    import torch
+
+    names = run(LINES, torch=torch, d=7, d_ff=11, **inputs())
+    return {name: v.numpy() for name, v in names.items() if hasattr(v, "numpy")}
+
+
+@cache
+def expected() -> dict[str, Any]:
+    """Return the gradients by autograd, of what the block computes on its way too."""
+    g1, g3 = X @ W1, X @ W3
+    s = silu(tensors(g1)[0]).numpy()
+    names = ("x", "W1", "W3", "W2")
+    found = dict(zip(names, vjp(gated, [X, W1, W3, W2], G), strict=True))
+
+    def rest(g1: Any, g3: Any) -> Any:
+        return (silu(g1) * g3) @ tensors(W2)[0]
+
+    found["g1"], found["g3"] = vjp(rest, [g1, g3], G)
+    found["s"] = vjp(lambda s: (s * tensors(g3)[0]) @ tensors(W2)[0], s, G)
+    found["h"] = vjp(lambda h: h @ tensors(W2)[0], s * g3, G)
+    return found
+
+
+@claim("§1.5, formula", TRUE, topic="feed-forward", page="operations/feed_forward")
+def F111(it: Evidence) -> None:
+    r"""$\text{FFN}(x) = (\text{SiLU}(x W_1) \odot (x W_3)) W_2$ is Llama's block."""
+    y, _ = feed_forward.forward(X, W3, W2, w_gate=W1, activation="swiglu")
+    it.as_printed(same(gated(*tensors(X, W1, W3, W2)).numpy(), y))
+
+
+@claim("§1.5, sizes", TRUE, topic="feed-forward", page="operations/feed_forward")
+def F112(it: Evidence) -> None:
+    r"""$W_1$ and $W_3$ are $d \times d_{ff}$ and $W_2$ is $d_{ff} \times d$, with
+    $d_{ff} = 28672$ for Llama 3 70B."""
+    it.as_printed(LLAMA.feed_forward == 28672)
+    for name, shape in (
+        ("gate", (8192, 28672)),
+        ("up", (8192, 28672)),
+        ("down", (28672, 8192)),
+    ):
+        it.as_printed(SHAPES[f"layers.0.mlp.{name}_proj.weight"][::-1] == shape)
+
+
+@claim("§1.5, names", TRUE, topic="feed-forward", page="operations/feed_forward")
+def F113(it: Evidence) -> None:
+    r"""With $g_1 = x W_1$, $g_3 = x W_3$, $s = g_1 \cdot \sigma(g_1)$ element by
+    element, and $h = s \odot g_3$, the block is $h W_2$."""
+    g1, g3 = X @ W1, X @ W3
+    h = g1 / (1 + np.exp(-g1)) * g3
+    it.as_printed(same(h @ W2, gated(*tensors(X, W1, W3, W2)).numpy()))
+
+
+@claim("§1.5, through W_2", TRUE, topic="feed-forward", page="operations/feed_forward")
+def F114(it: Evidence) -> None:
+    r"""$\frac{\partial L}{\partial h} = \frac{\partial L}{\partial \text{out}} W_2^\top
+    \in \mathbb{R}^{B \times S \times d_{ff}}$."""
+    it.as_printed(same(G @ W2.T, expected()["h"]))
+    it.as_printed(expected()["h"].shape == (2, 5, 11))
+
+
+@claim(
+    "§1.5, through the product",
+    TRUE,
+    topic="feed-forward",
+    page="operations/feed_forward",
+)
+def F115(it: Evidence) -> None:
+    r"""$\frac{\partial L}{\partial s} = \frac{\partial L}{\partial h} \odot g_3$."""
+    it.as_printed(same(expected()["h"] * (X @ W3), expected()["s"]))
+
+
+@claim(
+    "§1.5, through the product",
+    TRUE,
+    topic="feed-forward",
+    page="operations/feed_forward",
+)
+def F116(it: Evidence) -> None:
+    r"""$\frac{\partial L}{\partial g_3} = \frac{\partial L}{\partial h} \odot s$."""
+    s = silu(tensors(X @ W1)[0]).numpy()
+    it.as_printed(same(expected()["h"] * s, expected()["g3"]))
+
+
+@claim("§1.5, through SiLU", TRUE, topic="activations", page="operations/activations")
+def F117(it: Evidence) -> None:
+    r"""$\text{SiLU}'(x) = \sigma(x)(1 + x(1 - \sigma(x)))$."""
+    import sympy
+
+    x = sympy.Symbol("x", real=True)
+    sigma = 1 / (1 + sympy.exp(-x))
+    it.as_printed(
+        sympy.simplify(sympy.diff(x * sigma, x) - sigma * (1 + x * (1 - sigma))) == 0
+    )
+
+
+@claim("§1.5, through SiLU", TRUE, topic="activations", page="operations/activations")
+def F118(it: Evidence) -> None:
+    r"""$\frac{\partial L}{\partial g_1} = \frac{\partial L}{\partial s} \odot
+    \text{SiLU}'(g_1)$."""
+    g1 = X @ W1
+    it.as_printed(same(expected()["s"] * slope(g1), expected()["g1"]))
+
+
+@claim("§1.5, weights", CAVEAT, topic="matmul", page="operations/feed_forward", harm=1)
+def F119(it: Evidence) -> None:
+    r"""$\frac{\partial L}{\partial W_1} = x_\text{norm}^\top \frac{\partial L}{\partial
+    g_1}$, $\frac{\partial L}{\partial W_3} = x_\text{norm}^\top \frac{\partial
+    L}{\partial g_3}$, $\frac{\partial L}{\partial W_2} = h^\top \frac{\partial
+    L}{\partial \text{out}}$.
+
+    All factors have to be flattened to B·S rows, as the listing does. With the axis of
+    the batch that the text gives them, the products have it too. The block's formula
+    calls $x_\text{norm}$ x.
+    """
+    e, h = expected(), silu(tensors(X @ W1)[0]).numpy() * (X @ W3)
+    for x, g, name in ((X, e["g1"], "W1"), (X, e["g3"], "W3"), (h, G, "W2")):
+        rows = x.reshape(10, -1), g.reshape(10, -1)
+        it.as_printed(same(rows[0].T @ rows[1], e[name]))
+        it.elsewhere(same(np.swapaxes(x, 1, 2) @ g, e[name]))
+
+
+@claim(
+    "§1.5, formulas",
+    LEFT_OUT,
+    topic="feed-forward",
+    page="operations/feed_forward",
+    harm=1,
+)
+def F120(it: Evidence) -> None:
+    r"""The formulas are the backward of the block.
+
+    The gradient of its input, $\bar{g}_1 W_1^\top + \bar{g}_3 W_3^\top$, is in the
+    listing only.
+    """
+    e = expected()
+    it.left_out(np.abs(e["x"]).max())
+    it.right(same(e["g1"] @ W1.T + e["g3"] @ W3.T, e["x"]))
+
+
+@claim(
+    "§1.5, listing", FALSE, topic="feed-forward", page="operations/feed_forward", harm=2
+)
+def F121(it: Evidence) -> None:
+    """The listing runs.
+
+    `d` and `d_ff` are neither arguments nor defined: `NameError`. With
+    `d, d_ff = W1.shape` it runs.
+    """
+    import torch
+
+    backward = run(LISTING, torch=torch)["swiglu_backward"]
+    it.as_printed(not raises(NameError, lambda: backward(**inputs())))
+    mended = LISTING.replace(HEAD, HEAD + "    d, d_ff = W1.shape\n")
+    found = run(mended, torch=torch)["swiglu_backward"](**inputs())
+    names = [name.removeprefix("grad_").removesuffix("_norm") for name in RETURNED]
+    it.right(
+        all(same(f.numpy(), expected()[n]) for f, n in zip(found, names, strict=True))
+    )
+
+
+@claim(
+    "§1.5, listing, line 1", TRUE, topic="feed-forward", page="operations/feed_forward"
+)
+def F122(it: Evidence) -> None:
+    """`grad_h = grad_out @ W2.T` is the gradient of h, [B, S, $d_{ff}$]."""
+    it.as_printed(same(ran()["grad_h"], expected()["h"]))
+
+
+@claim(
+    "§1.5, listing, lines 2 and 3",
+    TRUE,
+    topic="feed-forward",
+    page="operations/feed_forward",
+)
+def F123(it: Evidence) -> None:
+    """`grad_silu = grad_h * g3` and `grad_g3 = grad_h * silu_g1` are the gradients of s
+    and of g3."""
+    it.as_printed(same(ran()["grad_silu"], expected()["s"]))
+    it.as_printed(same(ran()["grad_g3"], expected()["g3"]))
+
+
+@claim(
+    "§1.5, listing, lines 4 and 5",
+    TRUE,
+    topic="activations",
+    page="operations/activations",
+)
+def F124(it: Evidence) -> None:
+    """`silu_deriv = sig_g1 * (1 + g1 * (1 - sig_g1))` is SiLU's derivative.
+
+    It is finite for the largest and the smallest inputs too.
+    """
+    import torch
+
+    it.as_printed(same(ran()["silu_deriv"], slope(X @ W1)))
+    code = "\n".join(LINES.split("\n")[3:5])
+    far = torch.tensor([-1e4, -800.0, 800.0, 1e4], dtype=torch.float64)
+    found = run(code, torch=torch, g1=far)["silu_deriv"].numpy()
+    it.as_printed(same(found, slope(far.numpy())))
+
+
+@claim(
+    "§1.5, listing, line 6", TRUE, topic="activations", page="operations/feed_forward"
+)
+def F125(it: Evidence) -> None:
+    """`grad_g1 = grad_silu * silu_deriv` is the gradient of g1."""
+    it.as_printed(same(ran()["grad_g1"], expected()["g1"]))
+
+
+@claim(
+    "§1.5, listing, line 7", TRUE, topic="feed-forward", page="operations/feed_forward"
+)
+def F126(it: Evidence) -> None:
+    """`grad_W2 = (silu_g1 * g3).reshape(-1, d_ff).T @ grad_out.reshape(-1, d)` is the
+    gradient of W2, [$d_{ff}$, d].
+
+    It computes h a second time, one product an element, in place of saving it.
+    """
+    it.as_printed(same(ran()["grad_W2"], expected()["W2"]))
+
+
+@claim(
+    "§1.5, listing, lines 8 and 9",
+    TRUE,
+    topic="feed-forward",
+    page="operations/feed_forward",
+)
+def F127(it: Evidence) -> None:
+    """`grad_W1 = x_norm.reshape(-1, d).T @ grad_g1.reshape(-1, d_ff)`, and `grad_W3`
+    with `grad_g3`, are the gradients of W1 and W3, [d, $d_{ff}$]."""
+    it.as_printed(same(ran()["grad_W1"], expected()["W1"]))
+    it.as_printed(same(ran()["grad_W3"], expected()["W3"]))
+
+
+@claim(
+    "§1.5, listing, line 10", TRUE, topic="feed-forward", page="operations/feed_forward"
+)
+def F128(it: Evidence) -> None:
+    """`grad_x_norm = grad_g1 @ W1.T + grad_g3 @ W3.T` is the gradient of the input, [B,
+    S, d]."""
+    it.as_printed(same(ran()["grad_x_norm"], expected()["x"]))
+
+
+@claim("§1.5, listing, comments", TRUE, topic="FLOPs", page="cost/ratio")
+def F129(it: Evidence) -> None:
+    """The backward has six matrix products: one for h, three for weights, two for the
+    input.
+
+    The forward has three, so the rule of two for one holds here.
+    """
+    import torch
+    from torch.utils.flop_counter import FlopCounterMode
+
+    def flops(function: Any) -> int:
+        with FlopCounterMode(display=False) as counter:
+            function()
+        return int(counter.get_total_flops())
+
+    one = 2 * 2 * 5 * 7 * 11
+    names = {**inputs(), "torch": torch, "d": 7, "d_ff": 11}
+    it.as_printed(flops(lambda: run(LINES, **names)) == 6 * one)
+    it.right(flops(lambda: gated(*tensors(X, W1, W3, W2))) == 3 * one)
+
+
+@claim("§1.5, box", CAVEAT, topic="memory", page="operations/activations", harm=4)
+def F130(it: Evidence) -> None:
+    r"""SwiGLU's backward requires g1, g3, and SiLU(g1), saved from the forward.
+
+    The listing takes all three. The third is an element-wise function of the first:
+    without it the same gradients come out, and a third less is saved.
+    """
+    import torch
+
+    names = {**inputs(), "torch": torch, "d": 7, "d_ff": 11}
+    del names["silu_g1"]
+    it.as_printed(raises(NameError, lambda: run(LINES, **names)))
+    found = run("silu_g1 = g1 * torch.sigmoid(g1)\n" + LINES, **names)
+    same_gradients = all(same(found[n].numpy(), ran()[n]) for n in RETURNED)
+    it.elsewhere(not same_gradients)
+
+
+@claim("§1.5, box", LEFT_OUT, topic="memory", page="cost/memory", harm=4)
+def F131(it: Evidence) -> None:
+    """These three are what the block saves.
+
+    The listing's own comment adds the normalised input, 128 MiB a layer and 10 GiB in
+    80. Plain autograd also saves h, another 448 MiB a layer.
+    """
+    import torch
+
+    kept: dict[int, Any] = {}
+    x, w1, w3, w2 = (t.requires_grad_() for t in tensors(X, W1, W3, W2))
+
+    def pack(t: Any) -> Any:
+        kept[t.data_ptr()] = (
+            t.detach().numpy().reshape(10, -1) if t.numel() in (70, 110) else None
+        )
+        return t
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda t: t):
+        gated(x, w1, w3, w2)
+    activations = [a for a in kept.values() if a is not None]
+    names = inputs()
+    listed = [names[name].numpy().reshape(10, -1) for name in ("g1", "g3", "silu_g1")]
+    others = [a for a in activations if not any(same(a, b) for b in listed)]
+    it.left_out(sum(a.nbytes for a in others))
+    h = listed[1] * listed[2]
+    it.right(len(others) == 2 and sum(same(a, h) for a in others) == 1)
+    it.right(any(same(a, X.reshape(10, 7)) for a in others))
+    it.right(8192 * 8192 * 2 == 128 * MIB and 80 * 128 * MIB == 10 * GIB)
+    it.right(8192 * 28672 * 2 == 448 * MIB)
+
+
+@claim("§1.5, box", TRUE, topic="memory", page="cost/memory")
+def F132(it: Evidence) -> None:
+    """Each of the three has the shape [B, S, 28672]."""
+    saved = of_a_layer()
+    it.as_printed(
+        saved["fed.activated.g"] == saved["fed.activated.u"] == 8192 * 28672 * 2
+    )
+    it.as_printed(inputs()["silu_g1"].shape == inputs()["g1"].shape == (2, 5, 11))
+
+
+@claim("§1.5, box", FALSE, topic="memory", page="cost/memory", harm=3)
+def F133(it: Evidence) -> None:
+    r"""$3 \times 8192 \times 28672 \times 2$ bytes are 1.33 GB, for each layer.
+
+    They are 1.41 GB, or 1.3125 GiB.
+    """
+    it.right(SIZE == 3 * 8192 * 28672 * 2 == 3 * of_a_layer()["fed.activated.g"])
+    it.as_printed(1.33 in (round(SIZE / 1e9, 2), round(SIZE / GIB, 2)))
+    it.right(round(SIZE / 1e9, 2) == 1.41 and SIZE / GIB == 1.3125)
+
+
+@claim("§1.5, box", FALSE, topic="memory", page="cost/memory", harm=3)
+def F134(it: Evidence) -> None:
+    """Across 80 layers they are 106 GB.
+
+    They are 113 GB, or 105 GiB.
+    """
+    it.as_printed(106 in (round(80 * SIZE / 1e9), round(80 * SIZE / GIB)))
+    it.right(round(80 * SIZE / 1e9) == 113 and 80 * SIZE == 105 * GIB)
+
+
+@claim(
+    "§1.5, box, and the table of §4",
+    INCONSISTENT,
+    topic="memory",
+    page="cost/memory",
+    harm=2,
+)
+def F135(it: Evidence) -> None:
+    """The three arrays take 1.33 GB here, and 896 + 448 MB in the table of activations.
+
+    The table's 1,344 is right in MiB. 1.33 GB is neither 1,344 MiB nor 1,344 MB.
+    """
+    table = 896 + 448
+    it.clashes(round(table / 1000, 2) != 1.33 != round(table * MIB / GIB, 2))
+    it.right(table == 1_344 and SIZE == table * MIB)
+
+
+@claim("§1.5, box", CAVEAT, topic="memory", page="cost/memory", harm=1)
+def F136(it: Evidence) -> None:
+    """These arrays are often the dominant memory of activations.
+
+    With FlashAttention they are two thirds of the text's table, 1,344 of 2,016 MiB.
+    Without it A alone is four fifths, 8,192 of 10,208.
+    """
+    plain, flash = (sum(of_a_layer(flash=flash).values()) for flash in (False, True))
+    it.as_printed(SIZE > flash / 2)
+    it.elsewhere(SIZE > plain / 2)
+    it.right(SIZE == 1_344 * MIB and round(1_344 / 2_016, 2) == 0.67)
+    it.right(8_192 * MIB > plain / 2 and round(8_192 / 10_208, 1) == 0.8)
+
+
+@claim("§1.5, box", FALSE, topic="memory", page="cost/memory", harm=3)
+def F137(it: Evidence) -> None:
+    """They exceed even the attention matrix, when FlashAttention is used.
+
+    FlashAttention does not store the attention matrix. Without it, the matrix is six
+    times as large at 8,192 tokens; the three arrays exceed it below 1,344 tokens.
+    """
+    a = {
+        flash: of_a_layer(flash=flash).get("attended.attended.a", 0)
+        for flash in (False, True)
+    }
+    it.as_printed(0 < a[True] < SIZE or a[False] < SIZE)
+    it.right(a[True] == 0 and round(a[False] / SIZE) == 6)
+    it.right(3 * 28672 * 1_344 == 64 * 1_344**2 and 8_192 > 1_344)

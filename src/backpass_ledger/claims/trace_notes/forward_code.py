@@ -1,0 +1,401 @@
+"""The forward of the text's program."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from backpass_ledger.claims.evidence import (
+    CAVEAT,
+    FALSE,
+    INCONSISTENT,
+    LEFT_OUT,
+    TRUE,
+    Evidence,
+)
+from backpass_ledger.claims.record import claim
+from backpass_ledger.claims.tools import numbers, raises, same, vjp
+from backpass_ledger.claims.trace_notes.derivatives import constant
+from backpass_ledger.claims.trace_notes.program import (
+    DY,
+    GIVEN,
+    MEMBERS,
+    PRINTED,
+    SCORES,
+    WEIGHTS,
+    attention,
+    but,
+    forward,
+    mended,
+    outcome,
+    outcomes,
+    same_as_torch,
+    softmax,
+    weights,
+)
+
+
+@claim(
+    "code, linear preattention", TRUE, topic="attention", page="attention/multilinear"
+)
+def N15(it: Evidence) -> None:
+    """`B = Q @ K.T` has one row per query and one column per key: $B_{ij} = Q_i
+    \\cdot K_j$.
+    """
+    b = forward(("Linear", "Softmax"))["B"]
+    q, k = GIVEN["Q"], GIVEN["K"]
+    it.as_printed(
+        all(np.isclose(b[i, j], q[i] @ k[j]) for i in range(5) for j in range(5))
+    )
+
+
+@claim(
+    "code, comment “normal” and linear preattention",
+    LEFT_OUT,
+    topic="attention",
+    page="attention/scaled_dot_product",
+    harm=4,
+)
+def N16(it: Evidence) -> None:
+    r"""The scores of a normal transformer are $QK^\top$.
+
+    They are $QK^\top/\sqrt{d}$. The gradients of Q and K therefore have the factor
+    $1/\sqrt{d}$ too.
+    """
+    member, root = ("Linear", "Softmax"), np.sqrt(6)
+    q, k, v = GIVEN.values()
+    scaled = vjp(lambda *qkv: attention(member, qkv[0] / root, *qkv[1:]), [q, k, v], DY)
+    a = softmax(q @ k.T / root)
+    da = DY @ v.T
+    printed = ((da - (DY * (a @ v)).sum(1)[:, None]) * a) @ k
+    ratio = printed / scaled[0]
+    it.left_out(ratio.mean() - 1)
+    it.right(same(ratio, np.full((5, 6), root)))
+    it.right(same_as_torch(scale=1.0) and not same_as_torch())
+
+
+@claim(
+    "code, forward", LEFT_OUT, topic="attention", page="attention/multilinear", harm=4
+)
+def N17(it: Evidence) -> None:
+    """The forward computes B and then A from it. The text, which speaks of a state and
+    so of reading from left to right, leaves the causal mask out.
+
+    The mask sets the scores of later keys, to $-\\infty$ for softmax and to 0 for the
+    simplex and the sphere. Their weights are then 0.
+    """
+    tri = np.tri(5)
+    for kind in WEIGHTS:
+        found = forward(("Linear", kind))
+        it.left_out(np.count_nonzero(np.triu(found["A"], 1)))
+        b = found["B"]
+        masked = np.where(tri > 0, b, -np.inf) if kind == "Softmax" else tri * b
+        a = weights(constant(masked), kind).numpy()
+        it.right(np.count_nonzero(a) == 15 and not np.triu(a, 1).any())
+
+
+@claim("code, blocks", CAVEAT, topic="notation", page="attention/multilinear", harm=2)
+def N18(it: Evidence) -> None:
+    """`Q.reshape([t, p, d//p]).transpose(1, 0, 2)` cuts the columns of Q into p blocks,
+    `[p, t, d/p]`.
+
+    The line works only if p divides d, since `d//p` rounds down, and not for PyTorch,
+    whose `transpose` takes two axes.
+    """
+    import torch
+
+    q = GIVEN["Q"]
+    blocks = q.reshape([5, 3, 2]).transpose(1, 0, 2)
+    it.as_printed(all(same(blocks[k], q[:, 2 * k : 2 * k + 2]) for k in range(3)))
+    it.elsewhere(not raises(ValueError, lambda: numbers(5, 7).reshape([5, 3, 7 // 3])))
+    tensor: Any = torch.ones(5, 3, 2)
+    it.elsewhere(not raises(TypeError, lambda: tensor.transpose(1, 0, 2)))
+
+
+@claim(
+    "code, scores of each factor", TRUE, topic="attention", page="attention/multilinear"
+)
+def N19(it: Evidence) -> None:
+    """`_QKT = _Q @ _K.transpose(0, 2, 1)` holds the scores of each factor, `[p, t,
+    t]`.
+    """
+    found = forward(("Multilinear", "Softmax"))
+    it.as_printed(
+        same(found["_QKT"], np.einsum("kia,kja->kij", found["_Q"], found["_K"]))
+    )
+
+
+@claim(
+    "code, comment beside `_B`",
+    FALSE,
+    topic="notation",
+    page="attention/multilinear",
+    harm=3,
+)
+def N20(it: Evidence) -> None:
+    r"""`_B = _QKT` is a sum along axis 0, with broadcasting.
+
+    It is a second name for the same array, and the next line takes the product along
+    axis 0. A sum would give $QK^\top$ again, the linear scores.
+    """
+    found = forward(("Multilinear", "Softmax"))
+    it.as_printed(found["_B"].shape == (5, 5))
+    it.right(found["_B"] is found["_QKT"])
+    it.right(same(found["_QKT"].sum(0), GIVEN["Q"] @ GIVEN["K"].T))
+
+
+@claim(
+    "code, multilinear preattention",
+    TRUE,
+    topic="attention",
+    page="attention/multilinear",
+)
+def N21(it: Evidence) -> None:
+    r"""`B = _B.prod(axis=0)` is $\bigodot_k Q_k K_k^\top$, and the linear scores if
+    p is 1.
+    """
+    q, k = GIVEN["Q"], GIVEN["K"]
+    factors = [q[:, at : at + 2] @ k[:, at : at + 2].T for at in (0, 2, 4)]
+    it.as_printed(
+        same(
+            forward(("Multilinear", "Softmax"))["B"],
+            factors[0] * factors[1] * factors[2],
+        )
+    )
+    it.as_printed(same(forward(("Multilinear", "Softmax"), p=1)["B"], q @ k.T))
+
+
+@claim(
+    "code, conditions of the forward",
+    FALSE,
+    topic="debugging",
+    page="attention/multilinear",
+    harm=2,
+)
+def N22(it: Evidence) -> None:
+    """`if name[1] = 'Simplex':` and its two alternatives are comparisons.
+
+    A single `=` in a condition is a SyntaxError; `==` compares. As printed, therefore,
+    no line of the program runs.
+    """
+    lines = PRINTED.split("V_grad")[0]
+    it.as_printed(not raises(SyntaxError, lambda: compile(lines, "", "exec")))
+    it.right(lines.count(" = '") == 3)
+    it.right(
+        not raises(
+            SyntaxError, lambda: compile(lines.replace(" = '", " == '"), "", "exec")
+        )
+    )
+
+
+@claim(
+    "code, first line of each norm",
+    FALSE,
+    topic="debugging",
+    page="attention/multilinear",
+    harm=4,
+)
+def N23(it: Evidence) -> None:
+    """The norms start from A: `s = A.sum(...)`, `s = sqrt((A.pow(2)).sum(...))`,
+    `A = softmax(A)`.
+
+    A does not exist yet, and the scores B are not used. `A = B` before the norms
+    corrects all three.
+    """
+    it.as_printed(outcomes(mended("==")) == {})
+    it.right(outcomes(mended("==")) == dict.fromkeys(MEMBERS, "NameError"))
+    it.right(outcomes(but("A")) == dict.fromkeys(MEMBERS, "NameError"))
+    it.right(outcomes(but()) == {})
+
+
+@claim(
+    "code, simplex, axis",
+    FALSE,
+    topic="attention",
+    page="attention/multilinear",
+    harm=8,
+)
+def N24(it: Evidence) -> None:
+    """The simplex divides by `s = A.sum(axis=0, keepdims=True)`, so each query's
+    weights sum to 1.
+
+    A sum along that axis runs over the queries, so the weights of each key sum to 1. A
+    row of B belongs to a query, so the axis has to be 1. No error is raised.
+    """
+    member = ("Linear", "Simplex")
+    a = forward(member, "rows", Q=abs(GIVEN["Q"]), K=abs(GIVEN["K"]))["A"]
+    it.as_printed(same(a.sum(1), np.ones(5)))
+    it.right(same(a.sum(0), np.ones(5)))
+    it.right(same(forward(member)["A"].sum(1), np.ones(5)))
+    it.right(outcome(but("rows"), member) == "wrong")
+
+
+@claim(
+    "code, simplex", LEFT_OUT, topic="attention", page="attention/multilinear", harm=6
+)
+def N25(it: Evidence) -> None:
+    """Dividing B by its sums puts the weights on the simplex.
+
+    It does so only if the scores of a row have one sign and are not all 0, which the
+    program does not ensure. About half of all rows of random scores, drawn with either
+    sign, have a negative sum. A sum near 0 makes the weights large: $(1, 2, -2.99)$
+    gives $(100, 200, -299)$.
+    """
+    sums = (numbers(4000, 6) * numbers(4000, 6, seed=1)).sum(1)
+    it.left_out(np.count_nonzero(sums < 0))
+    it.right(abs(np.mean(sums < 0) - 0.5) < 0.05)
+    row = np.array([1, 2, -2.99])
+    it.right(same(row / row.sum(), np.array([100.0, 200.0, -299.0])))
+
+
+@claim("code, `A = A/s`", TRUE, topic="attention", page="attention/multilinear")
+def N26(it: Evidence) -> None:
+    """With `keepdims=True`, `A / s` divides along the axis that was summed.
+
+    Without it, the sums of the rows of a square A would divide its columns, and no
+    error would be raised.
+    """
+    a = abs(GIVEN["Q"] @ GIVEN["K"].T)
+    for axis in (0, 1):
+        it.as_printed(same((a / a.sum(axis, keepdims=True)).sum(axis), np.ones(5)))
+    it.right(not same((a / a.sum(1)).sum(1), np.ones(5)))
+
+
+@claim(
+    "code, sphere, axis", FALSE, topic="attention", page="attention/multilinear", harm=8
+)
+def N27(it: Evidence) -> None:
+    """The sphere divides by `s = sqrt((A.pow(2)).sum(axis=0, keepdims=True))`, so each
+    query's weights have length 1.
+
+    The columns have length 1. For rows of length 1 the axis has to be 1. No error is
+    raised.
+    """
+    member = ("Linear", "Sphere")
+    a = forward(member, "rows")["A"]
+    it.as_printed(same((a**2).sum(1), np.ones(5)))
+    it.right(same((a**2).sum(0), np.ones(5)))
+    it.right(same((forward(member)["A"] ** 2).sum(1), np.ones(5)))
+    it.right(outcome(but("rows"), member) == "wrong")
+
+
+@claim(
+    "code, sphere, `pow`",
+    FALSE,
+    topic="debugging",
+    page="attention/multilinear",
+    harm=2,
+)
+def N28(it: Evidence) -> None:
+    """NumPy or PyTorch runs both `A.pow(2)` and `transpose(1, 0, 2)`.
+
+    NumPy's arrays do not have the method `pow`, and PyTorch's `transpose` takes two
+    axes. `A**2` runs in both.
+    """
+    import torch
+
+    it.as_printed(outcome(but("pow"), ("Multilinear", "Sphere")) == "right")
+    it.right(outcomes(but("pow")) == {(s, "Sphere"): "AttributeError" for s in SCORES})
+    tensor: Any = torch.tensor(numbers(5, 3, 2))
+    it.right(raises(TypeError, lambda: tensor.transpose(1, 0, 2)))
+    it.right(same(tensor**2, tensor.pow(2)) and same(tensor**2, tensor.numpy() ** 2))
+
+
+@claim(
+    "code, sphere, `A = A/s`",
+    CAVEAT,
+    topic="norms",
+    page="attention/multilinear",
+    harm=1,
+)
+def N29(it: Evidence) -> None:
+    """Dividing a row by its length puts it on the sphere.
+
+    A row of zeros, such as that of a query that is orthogonal to all keys, cannot be
+    put there: the division gives NaN.
+    """
+    it.as_printed(
+        same(np.linalg.norm(forward(("Linear", "Sphere"))["A"], axis=1), np.ones(5))
+    )
+    with np.errstate(invalid="ignore"):
+        zeros = forward(("Linear", "Sphere"), Q=np.zeros((5, 6)))["A"]
+    it.elsewhere(np.isfinite(zeros).all())
+
+
+@claim("code, softmax", CAVEAT, topic="softmax", page="attention/multilinear", harm=4)
+def N30(it: Evidence) -> None:
+    """`A = softmax(A)` normalises each row.
+
+    It does if the axis defaults to the last one, as in JAX. SciPy's default is the
+    whole matrix, and no error is raised. Without `dim`, PyTorch's `functional.softmax`
+    warns and takes axis 1 of a matrix, and the method `Tensor.softmax` raises an error.
+    `softmax(A, axis=-1)` is safe.
+    """
+    import warnings
+
+    import torch
+
+    def over(axis: int | None, scores: str) -> str:
+        return outcome(
+            but(), (scores, "Softmax"), softmax=lambda x: softmax(x, axis=axis)
+        )
+
+    for scores in SCORES:
+        it.as_printed(over(-1, scores) == over(1, scores) == "right")
+        it.elsewhere(over(0, scores) == "right")
+        it.elsewhere(over(None, scores) == "right")
+    tensor: Any = torch.tensor(numbers(5, 5))
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        it.right(same(torch.nn.functional.softmax(tensor), tensor.softmax(1)))
+    it.right(any("dim" in str(warning.message) for warning in caught))
+    it.right(raises(TypeError, lambda: tensor.softmax()))
+
+
+@claim(
+    "code, norms", INCONSISTENT, topic="attention", page="attention/multilinear", harm=4
+)
+def N31(it: Evidence) -> None:
+    """The three norms normalise along the same axis.
+
+    The simplex and the sphere sum along `axis=0`, over the queries. Softmax's own
+    backward line, `(A_grad - d[:, None]) * A`, is the gradient of a softmax over the
+    keys, not over the queries.
+    """
+    b, v = GIVEN["Q"] @ GIVEN["K"].T, constant(GIVEN["V"])
+    for kind, power in (("Simplex", 1), ("Sphere", 2)):
+        a = forward(("Linear", kind), "rows")["A"]
+        it.clashes(same((a**power).sum(0), np.ones(5)))  # over the queries
+    for axis in (0, 1):
+        a = softmax(b, axis=axis)
+        printed = (DY @ GIVEN["V"].T - (DY * (a @ GIVEN["V"])).sum(1)[:, None]) * a
+        agrees = same(printed, vjp(lambda x, at=axis: x.softmax(at) @ v, b, DY))
+        it.right(agrees == (axis == 1))  # over the keys
+
+
+@claim(
+    "code, end of the forward",
+    LEFT_OUT,
+    topic="debugging",
+    page="attention/multilinear",
+    harm=3,
+)
+def N32(it: Evidence) -> None:
+    """The forward pass ends with A. The text leaves out the line for the output.
+
+    The output is $Y = AV$. The program does not compute it, but its backward uses it.
+    """
+    import ast
+
+    fore, _, back = but("Y").partition("V_grad")
+    read = {
+        n.id for n in ast.walk(ast.parse("V_grad" + back)) if isinstance(n, ast.Name)
+    }
+    stored = {n.id for n in ast.walk(ast.parse(fore)) if isinstance(n, ast.Name)}
+    missing = read & {"A", "B", "Y", "s"} - stored
+    it.left_out(len(missing))
+    it.right(missing == {"Y"})
+    it.right("Y" not in forward(("Linear", "Softmax"), "Y"))
+    it.right(outcomes(but("Y")) == dict.fromkeys(MEMBERS, "NameError"))
+    it.right(outcomes(but()) == {})

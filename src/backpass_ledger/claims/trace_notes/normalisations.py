@@ -1,0 +1,395 @@
+"""The simplex, the sphere and softmax, and their Jacobians."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import numpy as np
+
+from backpass_ledger.claims.evidence import CAVEAT, FALSE, INCONSISTENT, TRUE, Evidence
+from backpass_ledger.claims.record import claim
+from backpass_ledger.claims.tools import derives, jacobian, numbers, raises, same
+from backpass_ledger.claims.trace_notes.derivatives import (
+    NOTATION,
+    constant,
+    gradient_of,
+)
+from backpass_ledger.claims.trace_notes.program import softmax, weights
+from backpass_ledger.claims.trace_notes.values_and_weights import VALUES
+
+X = numbers(7, low=0.5, high=2.0)
+DX = numbers(7, seed=1)
+FACTORS = (
+    NOTATION
+    + r"""
+    given x \in \R^t
+    let u = \mathbf{1}_t
+    let \alpha(x) = (\sum_i x_i)^{-1}
+    let \beta(x) = (\sum_i x_i^2)^{-\frac{1}{2}}
+    let f_\alpha(x) = \alpha(x) x
+    let f_\beta(x) = \beta(x) x
+    let \sf(x)_i = \frac{e^{x_i}}{\sum_k e^{x_k}}
+"""
+)
+
+
+def alpha(x: Any) -> Any:
+    """1 over the sum."""
+    return 1 / x.sum()
+
+
+def beta(x: Any) -> Any:
+    """1 over the length."""
+    return 1 / (x**2).sum() ** 0.5
+
+
+@claim(
+    "Norms, first sentence", CAVEAT, topic="norms", page="attention/multilinear", harm=2
+)
+def N97(it: Evidence) -> None:
+    r"""The attention vectors are the preattention vectors, projected to the simplex or
+    the sphere.
+
+    They are projected along the ray through 0. On the sphere this gives the nearest
+    point. On the simplex it does not: the weights of $(2, 1)$ are $(\frac{2}{3},
+    \frac{1}{3})$, but $(1, 0)$ is nearer. A row with numbers of both signs does not
+    reach the simplex at all.
+    """
+    x = np.array([2.0, 1.0])
+    turned = [np.array([np.cos(at), np.sin(at)]) for at in np.linspace(0, 7, 400)]
+    on_sphere = np.linalg.norm(x - beta(x) * x)
+    it.as_printed(all(on_sphere <= np.linalg.norm(x - point) for point in turned))
+    it.as_printed(np.isclose((alpha(X) * X).sum(), 1) and (alpha(X) * X > 0).all())
+    here = np.linalg.norm(x - np.array([2 / 3, 1 / 3]))
+    it.elsewhere(here <= np.linalg.norm(x - np.array([1, 0])))
+    signed = X * np.where(np.arange(7) == 3, -1, 1)
+    it.elsewhere((alpha(signed) * signed >= 0).all())
+
+
+@claim("Norms, second sentence", TRUE, topic="softmax", page="operations/softmax")
+def N98(it: Evidence) -> None:
+    """The simplex and the sphere are alike, a row times a number that depends on it,
+    and softmax is built on the simplex.
+    """
+    import torch
+
+    for kind in ("Simplex", "Sphere"):
+        ratio = weights(torch.tensor(X), kind) / torch.tensor(X)
+        it.as_printed(same(ratio, ratio[:1].repeat(7)))
+    it.as_printed(
+        same(weights(torch.tensor(DX).exp(), "Simplex"), torch.tensor(DX).softmax(0))
+    )
+
+
+@claim(
+    "Norms, the factor",
+    INCONSISTENT,
+    topic="notation",
+    page="attention/multilinear",
+    harm=1,
+)
+def N99(it: Evidence) -> None:
+    r"""“$\gamma, \beta: \mathbb{R}^t \to \mathbb{R}$ is a normalization function.”
+
+    The sentence introduces $\gamma$ and $\beta$. The two factors are called $\alpha$
+    and $\beta$ in the rest of the text, and $\gamma$ stands for either of them.
+    """
+    introduced = r"\gamma, \beta: \R^t \to \R"
+    used = r"""\alpha(x) = \left(\sum_i x_i \right)^{-1}
+        \beta(x) = \left(\sum_i x_i^2 \right)^{-\frac{1}{2}}"""
+    letters = [
+        set(re.findall(r"alpha|beta|gamma", line)) for line in (introduced, used)
+    ]
+    it.clashes(letters[0] != letters[1])
+    it.right(letters[0] | letters[1] == {"alpha", "beta", "gamma"})
+    for gamma, kind in ((alpha, "Simplex"), (beta, "Sphere")):
+        it.right(same(gamma(X) * X, weights(constant(X), kind)))
+
+
+@claim("Norms, the factor", CAVEAT, topic="norms", page="attention/multilinear", harm=2)
+def N100(it: Evidence) -> None:
+    r"""$\alpha(x) = (\sum_i x_i)^{-1}$ and $\beta(x) = (\sum_i x_i^2)^{-\frac{1}{2}}$
+    are functions on $\mathbb{R}^t$.
+
+    $\alpha$ is not defined where the sum is 0, and $\beta$ is not defined at 0.
+    """
+    it.as_printed(np.isfinite([alpha(DX), beta(DX)]).all())
+    with np.errstate(divide="ignore"):
+        it.elsewhere(bool(np.isfinite(alpha(np.array([3.0, 1, -4])))))
+        it.elsewhere(bool(np.isfinite(beta(np.zeros(3)))))
+
+
+@claim("Norms, the output", TRUE, topic="matmul", page="attention/multilinear")
+def N101(it: Evidence) -> None:
+    r"""$Y_i = V^\top A_i$, row i of $AV$ written as a column."""
+    it.as_printed(derives(r"Y_i = V^T A_i", VALUES))
+
+
+@claim("Norms, product rule", TRUE, topic="chain rule", page="attention/multilinear")
+def N102(it: Evidence) -> None:
+    r"""$f_\gamma(x) = \gamma(x)\,x$ has the derivative $\partial f_\gamma(x)(\dot x)
+    = \partial \gamma(x)(\dot x)\,x + \gamma(x)\,\dot x$.
+    """
+    printed = r"""
+        \partial f_\gamma (x) (\dot x)
+        = \partial\gamma(x) (\dot x) x + \gamma(x) \dot x
+    """
+    # The line has γ's value and derivative at x. Those of a + cᵀx may be any.
+    any_factor = r"""
+        given x, c \in \R^t, a \in \R
+        let \gamma(x) = a + c^\top x
+        let f_\gamma(x) = \gamma(x) x
+    """
+    it.as_printed(derives(printed, NOTATION + any_factor))
+
+
+@claim("Simplex, the factor", TRUE, topic="norms", page="attention/multilinear")
+def N103(it: Evidence) -> None:
+    r"""$\alpha$ takes preattention vectors of the positive quadrant to the simplex of
+    dimension $t - 1$.
+
+    The row of zeros is excluded. For $t > 2$ the word is “orthant”. The program does
+    not ensure that the scores are positive.
+    """
+    rows = numbers(50, 7, low=0.0)
+    found = rows / rows.sum(1)[:, None]
+    it.as_printed((found >= 0).all() and np.allclose(found.sum(1), 1))
+    it.as_printed(np.linalg.matrix_rank(found[1:] - found[0]) == 7 - 1)
+
+
+@claim(
+    "Simplex, derivative of the factor",
+    TRUE,
+    topic="norms",
+    page="attention/multilinear",
+)
+def N104(it: Evidence) -> None:
+    r"""$\partial \alpha(x)(\dot x) = -(\sum_i x_i)^{-2} \sum_i \dot x_i =
+    -\alpha(x)^2\,u^\top \dot x$, where u is all ones.
+    """
+    printed = r"""
+        \partial \alpha(x) (\dot x) = -\left(\sum_i x_i\right)^{-2} \sum_i \dot x_i
+        = - \alpha(x)^2 u^T \dot x
+    """
+    it.as_printed(derives(printed, FACTORS))
+
+
+@claim("Simplex, line 1", TRUE, topic="norms", page="attention/multilinear")
+def N105(it: Evidence) -> None:
+    r"""$\partial f_\alpha(x)(\dot x) = -\alpha(x)^2\,u^\top \dot x\,x + \alpha(x)\,\dot
+    x$.
+
+    The first term means $(u^\top \dot x)\,x$.
+    """
+    printed = r"""
+        \partial f_\alpha (x)(\dot x)
+        &= - \alpha(x)^2 u^T \dot x x + \alpha(x) \dot x
+    """
+    it.as_printed(derives(printed, FACTORS))
+
+
+@claim("Simplex, line 2", TRUE, topic="norms", page="attention/multilinear")
+def N106(it: Evidence) -> None:
+    r"""$\partial f_\alpha(x)(\dot x) = \alpha(x)\,(\dot x - \alpha(x)\,u^\top \dot
+    x\,x)$.
+    """
+    printed = r"""
+        \partial f_\alpha (x)(\dot x)
+        &= \alpha(x) ( \dot x - \alpha(x) u^T \dot x x)
+    """
+    it.as_printed(derives(printed, FACTORS))
+
+
+@claim("Simplex, line 3", TRUE, topic="norms", page="attention/multilinear")
+def N107(it: Evidence) -> None:
+    r"""$\partial f_\alpha(x)(\dot x) = \alpha(x)\,(I - \alpha(x)\,x u^\top)\,\dot
+    x$.
+    """
+    printed = r"""
+        \partial f_\alpha (x)(\dot x)
+        &= \alpha(x) ( I - \alpha(x) x u^T ) \dot x
+    """
+    it.as_printed(derives(printed, FACTORS))
+
+
+@claim("Simplex, line 4 and result", TRUE, topic="norms", page="attention/multilinear")
+def N108(it: Evidence) -> None:
+    r"""$\partial f_\alpha(x) = \alpha(x)\,(I - f_\alpha(x)\,u^\top)$.
+
+    The formula holds wherever the sum is not 0, for negative numbers too.
+    """
+    printed = r"""
+        \partial f_\alpha (x)(\dot x)
+        &= \alpha(x) ( I - f_\alpha (x) u^T ) \dot x
+    """
+    result = r"\partial f_\alpha (x) = \alpha(x) ( I - f_\alpha (x) u^T )"
+    it.as_printed(derives(printed, FACTORS) and derives(result, FACTORS))
+
+
+@claim(
+    "Sphere, derivative of the factor, line 1",
+    TRUE,
+    topic="norms",
+    page="attention/multilinear",
+)
+def N109(it: Evidence) -> None:
+    r"""$\partial \beta(x)(\dot x) = -\frac{1}{2} (\sum_i x_i^2)^{-\frac{3}{2}}
+    \sum_i 2 x_i \dot x_i$.
+    """
+    printed = r"""
+        \partial \beta(x)(\dot x)
+        &= -\frac{1}{2} \left(\sum_i x_i^2 \right)^{-\frac{3}{2}} \sum_i 2 x_i \dot x_i
+    """
+    it.as_printed(derives(printed, FACTORS))
+
+
+@claim(
+    "Sphere, derivative of the factor, line 2",
+    TRUE,
+    topic="norms",
+    page="attention/multilinear",
+)
+def N110(it: Evidence) -> None:
+    r"""$\partial \beta(x)(\dot x) = -\beta(x)^3\,x^\top \dot x$."""
+    printed = r"\partial \beta(x)(\dot x) &= - \beta(x)^3 x^T \dot x"
+    it.as_printed(derives(printed, FACTORS))
+
+
+@claim(
+    "Sphere, derivative of the factor, line 3",
+    TRUE,
+    topic="norms",
+    page="attention/multilinear",
+)
+def N111(it: Evidence) -> None:
+    r"""$\partial \beta(x)(\dot x) = -\beta(x)^2\,f_\beta(x)^\top \dot x$."""
+    printed = r"\partial \beta(x)(\dot x) &= - \beta(x)^2 f_\beta(x)^T \dot x"
+    it.as_printed(derives(printed, FACTORS))
+
+
+@claim("Sphere, line 1", TRUE, topic="norms", page="attention/multilinear")
+def N112(it: Evidence) -> None:
+    r"""$\partial f_\beta(x)(\dot x) = -\beta(x)^2\,f_\beta(x)^\top \dot x\,x +
+    \beta(x)\,\dot x$.
+    """
+    printed = r"""
+        \partial f_\beta (x)(\dot x)
+        &= - \beta(x)^2 f_\beta(x)^T \dot x x + \beta(x) \dot x
+    """
+    it.as_printed(derives(printed, FACTORS))
+
+
+@claim("Sphere, line 2", TRUE, topic="norms", page="attention/multilinear")
+def N113(it: Evidence) -> None:
+    r"""$\partial f_\beta(x)(\dot x) = \beta(x)\,(\dot x - \beta(x)\,f_\beta(x)^\top
+    \dot x\,x)$.
+    """
+    printed = r"""
+        \partial f_\beta (x)(\dot x)
+        &= \beta(x) ( \dot x - \beta(x) f_\beta(x)^T \dot x x)
+    """
+    it.as_printed(derives(printed, FACTORS))
+
+
+@claim("Sphere, line 3 and result", TRUE, topic="norms", page="attention/multilinear")
+def N114(it: Evidence) -> None:
+    r"""$\partial f_\beta(x) = \beta(x)\,(I - f_\beta(x)\,f_\beta(x)^\top)$.
+
+    The formula holds wherever x is not 0. This Jacobian is symmetric; the simplex's is
+    not.
+    """
+    printed = r"""
+        \partial f_\beta (x)(\dot x)
+        &= \beta(x) ( I - f_\beta(x) f_\beta(x)^T ) \dot x
+    """
+    result = r"\partial f_\beta (x) = \beta(x) ( I - f_\beta(x) f_\beta(x)^T )"
+    it.as_printed(derives(printed, FACTORS) and derives(result, FACTORS))
+    it.right(derives(r"\partial f_\beta(x)^T = \partial f_\beta(x)", FACTORS))
+    it.right(not derives(r"\partial f_\alpha(x)^T = \partial f_\alpha(x)", FACTORS))
+
+
+@claim(
+    "Norms, heading, and softmax",
+    INCONSISTENT,
+    topic="notation",
+    page="foundations/chain_rule",
+    harm=1,
+)
+def N115(it: Evidence) -> None:
+    """The simplex and softmax have gradients.
+
+    By the section on notation only functions with scalar values have gradients, and the
+    values of these are vectors. The text computes their Jacobians. In the check,
+    That PyTorch raises an error for a vector stands for the definition.
+    """
+    x = numbers(5)
+    it.clashes(raises(RuntimeError, lambda: gradient_of(lambda z: z.softmax(0), x)))
+    it.clashes(raises(RuntimeError, lambda: gradient_of(lambda z: z / z.sum(), x)))
+    it.right(jacobian(lambda z: z.softmax(0), x).shape == (5, 5))
+
+
+@claim("Softmax", CAVEAT, topic="precision", page="operations/softmax", harm=3)
+def N116(it: Evidence) -> None:
+    r"""$\mathrm{sf}(x) = f_\alpha(\exp(x))$.
+
+    Computed in this order it gives NaN for a score of 88.8 in float32 and of 709.8 in
+    float64, because the exponential overflows. Subtracting the row's maximum first
+    avoids this and does not change the result.
+    """
+    it.as_printed(derives(r"\text{sf}(x) = f_\alpha ( \exp(x))", FACTORS))
+    with np.errstate(over="ignore", invalid="ignore"):
+        for largest, dtype in ((88.8, np.float32), (709.8, np.float64)):
+            for x, report in ((largest - 0.2, it.right), (largest, it.elsewhere)):
+                exp = np.exp(np.array([0, x], dtype))
+                report(np.isfinite(exp / exp.sum()).all())
+    it.right(same(softmax(np.array([1000, 0])), np.array([1.0, 0.0])))
+
+
+@claim("Softmax, line 1", TRUE, topic="chain rule", page="attention/multilinear")
+def N117(it: Evidence) -> None:
+    r"""$\partial\,\mathrm{sf}(x) = \partial f_\alpha(\exp(x))\;\partial \exp(x)$."""
+    printed = r"\der \sf(x) &= \der f_\alpha(\exp(x)) \; \der \exp (x)"
+    it.as_printed(derives(printed, FACTORS))
+
+
+@claim("Softmax, line 2", TRUE, topic="softmax", page="attention/multilinear")
+def N118(it: Evidence) -> None:
+    r"""$\partial\,\mathrm{sf}(x) = \alpha(\exp(x))\,(I -
+    f_\alpha(\exp(x))\,u^\top)\,D_{\exp(x)}$.
+    """
+    printed = r"""
+        \der \sf(x)
+        &= \alpha(\exp(x)) ( I - f_\alpha (\exp(x)) u^T ) \;D_{\exp(x)}
+    """
+    it.as_printed(derives(printed, FACTORS))
+
+
+@claim("Softmax, line 3", FALSE, topic="softmax", page="attention/multilinear", harm=6)
+def N119(it: Evidence) -> None:
+    r"""$\partial\,\mathrm{sf}(x) = \alpha(\exp(x))\,D_{\exp(x)} -
+    \mathrm{sf}(x)\,u^\top D_{\exp(x)}$.
+
+    The second term lacks its factor $\alpha(\exp(x))$, so it is $\sum_k e^{x_k}$ times
+    the right one: 30.2 times for $x = (1, 2, 3)$. The next line has the factor again.
+    """
+    printed = r"""
+        \der \sf(x) &= \alpha(\exp(x)) D_{\exp(x)} - \sf(x) u^T D_{\exp(x)}
+    """
+    right = r"""
+        \der \sf(x)
+        &= \alpha(\exp(x)) D_{\exp(x)} - \alpha(\exp(x)) \sf(x) u^T D_{\exp(x)}
+    """
+    it.as_printed(derives(printed, FACTORS))
+    it.right(derives(right, FACTORS))
+    it.right(abs(np.exp(np.array([1.0, 2.0, 3.0])).sum() - 30.2) < 0.05)
+
+
+@claim("Softmax, line 4", TRUE, topic="softmax", page="operations/softmax")
+def N120(it: Evidence) -> None:
+    r"""$\partial\,\mathrm{sf}(x) = D_{\mathrm{sf}(x)} -
+    \mathrm{sf}(x)\,\mathrm{sf}(x)^\top$.
+
+    The line is right, although it does not follow from the previous line as printed.
+    """
+    it.as_printed(derives(r"\der \sf(x) &= D_{\sf(x)} - \sf(x) \sf(x)^T", FACTORS))

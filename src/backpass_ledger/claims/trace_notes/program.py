@@ -1,0 +1,470 @@
+"""What the text announces, and its program as a whole."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from functools import cache, partial
+from typing import Any
+
+import numpy as np
+
+from backpass_ledger.claims.evidence import (
+    CAVEAT,
+    FALSE,
+    INCONSISTENT,
+    LEFT_OUT,
+    TRUE,
+    UNCHECKABLE,
+    Evidence,
+)
+from backpass_ledger.claims.record import claim
+from backpass_ledger.claims.tools import numbers, raises, run, same, vjp
+
+# Without its comments, and with the indentation that the copy at hand lost.
+PRINTED = """\
+if name[0] == 'Linear':
+    B = Q @ K.T
+elif name[0] == 'Multilinear':
+    _Q = Q.reshape([t, p, d//p]).transpose(1, 0, 2)
+    _K = K.reshape([t, p, d//p]).transpose(1, 0, 2)
+    _QKT = _Q @ _K.transpose(0, 2, 1)
+    _B = _QKT
+    B = _B.prod(axis=0)
+if name[1] = 'Simplex':
+    s = A.sum(axis=0, keepdims=True)
+    A = A/s
+elif name[1] = 'Sphere':
+    s = sqrt((A.pow(2)).sum(axis=0, keepdims=True))
+    A = A/s
+elif name[1] = 'Softmax':
+    A = softmax(A)
+V_grad = A.T @ Y_grad
+A_grad = Y_grad @ V.T
+d = vmap(lambda y, y_grad: dot(y, y_grad))(Y, Y_grad)
+if name[1] = 'Simplex':
+    B_grad = (A_grad - d[:, None]) / s[:, None]
+elif name[1] = 'Sphere':
+    B_grad = (A_grad - d[:, None]) / s[:, None]
+elif name[1] = 'Softmax':
+    B_grad = (A_grad - d[:, None]) * A
+if name[0] = 'Linear':
+    Q_grad = B_grad @ K
+    K_grad = B_grad.T @ Q
+elif name[0] = 'Multiinear':
+    _U = (B_grad * B)[None, :] / _KQT
+    _Q_grad = _U @ K
+    _K_grad = _U.T @ Q
+    Q_grad = _Q_grad.reshape([t, d])
+    K_grad = _K_grad.reshape([t, d])
+"""
+# What each defect is called here: as printed, and mended.
+MENDS = {
+    "==": ((" = '", " == '"),),
+    "A": (("prod(axis=0)\n", "prod(axis=0)\nA = B\n"),),
+    "rows": (("axis=0, keepdims", "axis=1, keepdims"),),
+    "pow": (("A.pow(2)", "A**2"),),
+    "Y": (("V_grad = A.T", "Y = A @ V\nV_grad = A.T"),),
+    "weight": (
+        (
+            "'Sphere':\n    B_grad = (A_grad - d[:, None])",
+            "'Sphere':\n    B_grad = (A_grad - d[:, None] * A)",
+        ),
+    ),
+    "s": (("/ s[:, None]", "/ s"),),
+    "branch": (("'Multiinear'", "'Multilinear'"),),
+    "_QKT": (("/ _KQT", "/ _QKT"),),
+    "_K": (("_U @ K", "_U @ _K"),),
+    "_Q": (("_U.T @ Q", "_U.transpose(0, 2, 1) @ _Q"),),
+    "Q order": (("_Q_grad.reshape", "_Q_grad.transpose(1, 0, 2).reshape"),),
+    "K order": (("_K_grad.reshape", "_K_grad.transpose(1, 0, 2).reshape"),),
+    "d": (("d = vmap", "delta = vmap"), ("- d[:, None]", "- delta[:, None]")),
+}
+SCORES = ("Linear", "Multilinear")
+WEIGHTS = ("Simplex", "Sphere", "Softmax")
+MEMBERS = [(scores, weights) for scores in SCORES for weights in WEIGHTS]
+SIZES = {"t": 5, "p": 3, "d": 6}
+GIVEN = {name: numbers(5, 6, seed=at) for at, name in enumerate(("Q", "K", "V"))}
+DY = numbers(5, 6, seed=3)
+
+
+def mended(*defects: str) -> str:
+    """Return the program with the given defects mended."""
+    code = PRINTED
+    for defect in MENDS:  # in this order
+        for printed, right in MENDS[defect] if defect in defects else ():
+            assert printed in code
+            code = code.replace(printed, right)
+    return code
+
+
+def but(*defects: str) -> str:
+    """Return the program with all defects mended but the given ones."""
+    return mended(*(defect for defect in MENDS if defect not in defects))
+
+
+def softmax(x: Any, axis: int | None = -1) -> Any:
+    """Over the last axis unless told otherwise, as JAX has it; over all for None."""
+    e = np.exp(x - np.max(x, axis=axis, keepdims=True))
+    return e / np.sum(e, axis=axis, keepdims=True)
+
+
+def vmap(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Map a function over the first axes of arrays."""
+    return lambda *arrays: np.array(list(map(function, *arrays)))
+
+
+def names(member: tuple[str, str], **others: Any) -> dict[str, Any]:
+    """Return what the program takes as given, and what it never imports."""
+    imported = {
+        "sqrt": np.sqrt,
+        "dot": np.dot,
+        "softmax": softmax,
+        "vmap": vmap,
+    }
+    return SIZES | GIVEN | imported | {"name": member, "Y_grad": DY} | others
+
+
+def weights(b: Any, kind: str) -> Any:
+    """Normalise each row of a torch tensor."""
+    if kind == "Softmax":
+        return b.softmax(-1)
+    return b / (b.sum(-1, True) if kind == "Simplex" else b.norm(dim=-1, keepdim=True))
+
+
+def attention(member: tuple[str, str], q: Any, k: Any, v: Any) -> Any:
+    """The output of a member, of torch tensors."""
+    p = SIZES["p"] if member[0] == "Multilinear" else 1
+    b = 1
+    for qk, kk in zip(q.chunk(p, 1), k.chunk(p, 1), strict=True):
+        b = b * (qk @ kk.T)
+    return weights(b, member[1]) @ v
+
+
+@cache
+def gradients(member: tuple[str, str]) -> Any:
+    """The gradients with respect to Q, K and V, by autograd."""
+    return vjp(lambda *qkv: attention(member, *qkv), list(GIVEN.values()), DY)
+
+
+def outcome(code: str, member: tuple[str, str], **others: Any) -> str:
+    """What a program returns for a member: right, wrong, of the wrong shape, or the
+    name of the exception."""
+    try:
+        found = run(code, **names(member, **others))
+        ours = [found[gradient] for gradient in ("Q_grad", "K_grad", "V_grad")]
+    except (SyntaxError, NameError, AttributeError, TypeError, ValueError) as error:
+        return type(error).__name__
+    except KeyError:
+        return "missing"
+    both = list(zip(ours, gradients(member), strict=True))
+    if any(mine.shape != its.shape for mine, its in both):
+        return "wrong shape"
+    return "right" if all(same(*pair) for pair in both) else "wrong"
+
+
+def outcomes(code: str, **others: Any) -> dict[tuple[str, str], str]:
+    """What a program returns for the members that it does not compute correctly."""
+    found = {member: outcome(code, member, **others) for member in MEMBERS}
+    return {member: result for member, result in found.items() if result != "right"}
+
+
+def forward(member: tuple[str, str], *defects: str, **others: Any) -> dict[str, Any]:
+    """Run the forward with all defects mended but the given ones; return its names."""
+    return run(but(*defects).partition("V_grad")[0], **names(member, **others))
+
+
+def same_as_torch(**options: Any) -> bool:
+    """Whether PyTorch's attention is the text's Linear Softmax."""
+    from torch import tensor
+    from torch.nn.functional import scaled_dot_product_attention
+
+    q, k, v = (tensor(GIVEN[name]) for name in "QKV")
+    ours = attention(("Linear", "Softmax"), q, k, v)
+    return same(scaled_dot_product_attention(q, k, v, **options), ours)
+
+
+@claim("title", LEFT_OUT, topic="attention", page="networks/whole_network", harm=4)
+def N1(it: Evidence) -> None:
+    """The text has the forward and the backward pass of a Transformer.
+
+    It gives only the core of one head, from Q, K and V to Y. It has no gradient for any
+    of the 12 parameter arrays of a Transformer layer, which belong to the projections,
+    the norms and the feed-forward block. Embeddings, residual connections and the loss
+    are missing too.
+    """
+    from torch.nn import TransformerEncoderLayer
+
+    layer = dict(TransformerEncoderLayer(6, 2, device="meta").named_parameters())
+    it.left_out(len(layer))
+    found = set(re.findall(r"(\w+)_grad =", PRINTED))
+    it.right(len(layer) == 12 and found == {"A", "B", "K", "Q", "V", "_K", "_Q"})
+
+
+@claim("opening paragraph", TRUE, topic="notation", page="attention/multilinear")
+def N2(it: Evidence) -> None:
+    """A member's name has two components, for the scores (linear or multilinear) and
+    for the weights (simplex, sphere or softmax), and every pair of them is a member.
+    """
+    conditions = re.findall(r"if name\[(\d)\] =+ '(\w+)'", mended().split("V_grad")[0])
+    it.as_printed(
+        conditions == [*(("0", s) for s in SCORES), *(("1", w) for w in WEIGHTS)]
+    )
+    it.as_printed(outcomes(but()) == {})
+
+
+@claim(
+    "opening paragraph", CAVEAT, topic="attention", page="attention/multilinear", harm=1
+)
+def N3(it: Evidence) -> None:
+    """With p blocks, the preattention is multilinear in the queries.
+
+    It is linear in each block while the other blocks are fixed; that is the meaning of
+    the word. In all queries together it has degree p: doubling them multiplies the
+    preattention by $2^p$.
+    """
+    b = forward(("Multilinear", "Sphere"))["B"]
+    for block in range(3):
+        twice = np.where(np.arange(6) // 2 == block, 2, 1) * GIVEN["Q"]
+        it.as_printed(same(forward(("Multilinear", "Sphere"), Q=twice)["B"], 2 * b))
+    whole = forward(("Multilinear", "Sphere"), Q=2 * GIVEN["Q"])["B"]
+    it.elsewhere(same(whole, 2 * b))
+    it.right(same(whole, 2**3 * b))
+
+
+@claim(
+    "opening paragraph",
+    CAVEAT,
+    topic="attention",
+    page="attention/scaled_dot_product",
+    harm=4,
+)
+def N4(it: Evidence) -> None:
+    r"""The standard transformer is the member LinearSoftmax.
+
+    LinearSoftmax is the attention of one head, without a mask and without the factor
+    $1/\sqrt{d}$ that a standard transformer has.
+    """
+    it.as_printed(same_as_torch(scale=1.0))
+    it.elsewhere(same_as_torch())
+    it.elsewhere(same_as_torch(scale=1.0, is_causal=True))
+
+
+@claim(
+    "opening paragraph", FALSE, topic="debugging", page="attention/multilinear", harm=7
+)
+def N5(it: Evidence) -> None:
+    """The program computes the forward and the backward pass of every member.
+
+    As printed it runs for no member. With `==` in its conditions, every member raises a
+    NameError at A. Run with NumPy, fourteen mistakes have to be corrected; then all six
+    members are right.
+    """
+    it.as_printed(outcomes(PRINTED) == {})
+    it.right(outcomes(PRINTED) == dict.fromkeys(MEMBERS, "SyntaxError"))
+    it.right(outcomes(mended("==")) == dict.fromkeys(MEMBERS, "NameError"))
+    it.right(outcomes(but()) == {} and len(MENDS) == 14)
+    it.right(all(outcomes(but(defect)) for defect in MENDS))
+
+
+@claim(
+    "comments on the members",
+    UNCHECKABLE,
+    topic="attention",
+    page="attention/multilinear",
+)
+def N6(it: Evidence) -> None:
+    """The first release has LinearSimplex, the next one MultilinearSimplex;
+    MultilinearSphere is to be used in the long run, and MultilinearSoftmax is probably
+    wanted as a baseline.
+
+    These are the authors' plans. The text does not name a release.
+    """
+
+
+@claim("comment on LinearSphere", TRUE, topic="positions", page="attention/multilinear")
+def N7(it: Evidence) -> None:
+    """LinearSphere allows rotary embeddings.
+
+    Softmax allows them too. On the simplex it is unsafe: a rotation can make the sum of
+    a row of positive scores negative.
+    """
+    q = (1 + 1j) * np.exp(1j * np.arange(11))  # (1, 1), one radian a position
+    b = (q[:, None] * q.conj()).real
+    a, later = (x / np.linalg.norm(x, axis=1)[:, None] for x in (b[:8, :8], b[3:, 3:]))
+    it.as_printed(same(a, later) and (a < 0).any())
+    it.right(same(softmax(b[:8, :8]), softmax(b[3:, 3:])))
+    it.right((b[:8, :8].sum(1) < 0).any())
+
+
+@claim(
+    "comment on LinearSphere",
+    INCONSISTENT,
+    topic="memory",
+    page="attention/linear_time",
+    harm=2,
+)
+def N8(it: Evidence) -> None:
+    r"""LinearSphere is hardly worth exploring, because its state is too small.
+
+    LinearSimplex, which is in the first release, has a smaller state. Both need the
+    $d\,d_v$ numbers of $K^\top V$. The simplex also needs the sum of the keys, d
+    numbers, and the sphere $K^\top K$, which has $d^2$ elements; it is symmetric, so
+    $d(d + 1)/2$ are enough.
+    """
+    q, k, v = (abs(x) for x in (GIVEN["Q"], numbers(50, 6), numbers(50, 4)))
+    kv, sums, squares = k.T @ v, k.sum(0), k.T @ k
+    lengths = np.sqrt(np.einsum("id,de,ie->i", q, squares, q))
+    for divisor, kind in ((q @ sums, "Simplex"), (lengths, "Sphere")):
+        whole = forward(("Linear", kind), Q=q, K=k, V=v)
+        it.right(same(whole["s"][:, 0], divisor))
+        it.right(same(q @ kv / divisor[:, None], whole["A"] @ v))
+    half = np.triu(squares)
+    it.right(same(half + np.triu(half, 1).T, squares))
+    it.right(np.count_nonzero(half) == 6 * 7 / 2)
+    it.clashes(kv.size + sums.size < kv.size + np.count_nonzero(half))
+
+
+@claim(
+    "comment on MultilinearSphere",
+    UNCHECKABLE,
+    topic="attention",
+    page="attention/multilinear",
+)
+def N9(it: Evidence) -> None:
+    """MultilinearSphere behaves very nicely with gating.
+
+    The text shows no experiment and does not define “nicely”; its program has no gate.
+    """
+
+
+@claim(
+    "comment on MultilinearSphere",
+    TRUE,
+    topic="positions",
+    page="attention/multilinear",
+)
+def N10(it: Evidence) -> None:
+    r"""MultilinearSphere also works with rotary encoders.
+
+    If each block has width 2 and is rotated by its own angle per position, each factor
+    of $B_{ij}$ depends on the positions only through $i - j$. So do the product and the
+    weights.
+    """
+    q, k = (numbers(3, 8, seed=at) + 1j * numbers(3, 8, seed=at + 2) for at in range(2))
+
+    def rotated(first: int) -> Any:
+        turn = np.exp(1j * np.outer([1.0, 0.3, 0.05], first + np.arange(8)))
+        b = ((q * turn)[:, :, None] * (k * turn)[:, None].conj()).real.prod(0)
+        return b / np.linalg.norm(b, axis=1, keepdims=True)
+
+    it.as_printed(same(rotated(0), rotated(3)))
+    still = (q[:, :, None] * k[:, None].conj()).real.prod(0)
+    unturned = still / np.linalg.norm(still, axis=1, keepdims=True)
+    it.right(not same(rotated(0), unturned))
+
+
+@claim(
+    "comment on MultilinearSoftmax",
+    CAVEAT,
+    topic="attention",
+    page="attention/linear_time",
+    harm=1,
+)
+def N11(it: Evidence) -> None:
+    r"""With softmax, the state space is already infinite.
+
+    No finite number of features of q and k has $e^{q \cdot k}$ as its inner product for
+    all q and k. For a given sequence of t tokens, however, a finite state is enough:
+    the keys and values of its tokens.
+    """
+    from torch import tensor
+    from torch.nn.functional import scaled_dot_product_attention
+
+    x = np.linspace(-2, 2, 9)
+    ranks = [
+        np.linalg.matrix_rank(np.exp(np.outer(x[:n], x[:n]))) for n in range(1, 10)
+    ]
+    it.as_printed(ranks == list(range(1, 10)))
+    it.right(np.linalg.matrix_rank(np.outer(x, x)) == 1)
+    q, k, v = (tensor(x) for x in GIVEN.values())
+    whole = scaled_dot_product_attention(q, k, v, is_causal=True, scale=1.0)
+    state, outputs = np.empty((0, 2, 6)), []
+    for query, *both in zip(*GIVEN.values(), strict=True):  # token by token
+        state = np.concatenate([state, [both]])
+        outputs.append(softmax(state[:, 0] @ query) @ state[:, 1])
+    it.right(state.size == 2 * 5 * 6)
+    it.elsewhere(not same(outputs, whole))
+
+
+@claim(
+    "comment on MultilinearSoftmax",
+    CAVEAT,
+    topic="attention",
+    page="attention/linear_time",
+    harm=1,
+)
+def N12(it: Evidence) -> None:
+    r"""The multilinear trick enlarges a finite state.
+
+    For each column of the values, the state has $(d/p)^p$ numbers instead of d. That is
+    not more for $d = 4$ and $p = 2$, and it is 1 number for $p = d$.
+    """
+
+    def state(d: int, p: int) -> int:  # numbers of each key that the scores need
+        q, k = numbers(60, d), numbers(60, d, seed=1)
+        b = forward(("Multilinear", "Sphere"), Q=q, K=k, V=k, t=60, p=p, d=d)["B"]
+        return int(np.linalg.matrix_rank(b))
+
+    for d, p in ((6, 2), (6, 3), (8, 2), (8, 4)):
+        it.as_printed(state(d, p) == (d // p) ** p > state(d, 1) == d)
+    for d, p in ((4, 2), (6, 6)):
+        it.elsewhere(state(d, p) > state(d, 1))
+    it.right(state(4, 2) == 4 and state(6, 6) == 1)
+
+
+@claim("comment on the arrays", TRUE, topic="notation", page="foundations/notation")
+def N13(it: Evidence) -> None:
+    """Q, K and V are assumed to be `[t, d]` arrays.
+
+    The program runs with these shapes. The linear members also run with another number
+    of keys and another width of the values; the multilinear ones need t keys.
+    """
+    it.as_printed({x.shape for x in GIVEN.values()} == {(5, 6)})
+    it.as_printed(outcomes(but()) == {})
+    q, others = GIVEN["Q"], {"K": numbers(7, 6), "V": numbers(7, 4)}
+    dy = numbers(5, 4)
+    for scores, kind in MEMBERS:
+        given = names((scores, kind), **others, Y_grad=dy)
+        if scores == "Multilinear":
+            it.right(raises(ValueError, partial(run, but(), **given)))
+            continue
+        found = run(but(), **given)
+        function = partial(attention, (scores, kind))
+        expected = vjp(function, [q, *others.values()], dy)
+        ours = [found[gradient] for gradient in ("Q_grad", "K_grad", "V_grad")]
+        it.right(all(map(same, ours, expected)))
+
+
+@claim(
+    "code, first lines",
+    LEFT_OUT,
+    topic="debugging",
+    page="attention/multilinear",
+    harm=1,
+)
+def N14(it: Evidence) -> None:
+    """The program needs no more than Q, K and V, and `Y_grad` for the backward.
+
+    It does not set `t`, `p` and `d`, and p cannot be read off the arrays. It does not
+    import `sqrt`, `dot`, `vmap` and `softmax`.
+    """
+    import ast
+
+    found = [node for node in ast.walk(ast.parse(but())) if isinstance(node, ast.Name)]
+    stored = {node.id for node in found if isinstance(node.ctx, ast.Store)}
+    free = (
+        {node.id for node in found} - stored - {"name", *GIVEN, "Y_grad", "y", "y_grad"}
+    )
+    it.left_out(len(free))
+    it.right(free == {"t", "p", "d", "sqrt", "dot", "vmap", "softmax"})

@@ -1,0 +1,230 @@
+"""What multiples and shifts of a row do."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from backpass_ledger.claims.evidence import CAVEAT, FALSE, TRUE, Evidence
+from backpass_ledger.claims.record import claim
+from backpass_ledger.claims.tools import derives, jacobian, numbers, same, vjp
+from backpass_ledger.claims.trace_notes.derivatives import constant
+from backpass_ledger.claims.trace_notes.normalisations import FACTORS, alpha, beta
+from backpass_ledger.claims.trace_notes.program import DY, GIVEN, softmax, weights
+
+X = numbers(7, low=0.5, high=2.0) * np.where(np.arange(7) == 2, -1, 1)
+MULTIPLES = FACTORS + r"given r \in \R"
+SIMPLEX, SPHERE = (partial(weights, kind=kind) for kind in ("Simplex", "Sphere"))
+
+
+def input_gradients(kind: str, r: float, q: Any, k: Any) -> Any:
+    """The gradients of Q and K through weights of r Q Kᵀ, by autograd."""
+    v = constant(GIVEN["V"])
+    return vjp(lambda a, b: weights(r * a @ b.T, kind) @ v, [q, k], DY)
+
+
+@claim(
+    "Properties, factors", CAVEAT, topic="norms", page="attention/multilinear", harm=1
+)
+def N121(it: Evidence) -> None:
+    r"""$\alpha(rx) = r^{-1} \alpha(x)$ for $r \in \mathbb{R}$.
+
+    It holds for either sign of r, but not for $r = 0$, where $\alpha$ is not defined.
+    """
+    it.as_printed(derives(r"\alpha(r x) = r^{-1} \alpha(x)", MULTIPLES))
+    with np.errstate(divide="ignore"):
+        it.elsewhere(bool(np.isfinite(alpha(0 * X))))
+
+
+@claim(
+    "Properties, factors", FALSE, topic="norms", page="attention/multilinear", harm=4
+)
+def N122(it: Evidence) -> None:
+    r"""$\beta(rx) = r^{-1} \beta(x)$ for $r \in \mathbb{R}$.
+
+    $\beta(rx) = |r|^{-1} \beta(x)$, since a length has no sign, and r must not be 0.
+    """
+    it.as_printed(derives(r"\beta(r x) = r^{-1} \beta(x)", MULTIPLES))
+    for r in (3, 0.2, -2):
+        it.right(np.isclose(beta(r * X), beta(X) / abs(r)))
+
+
+@claim(
+    "Properties, invariance",
+    CAVEAT,
+    topic="norms",
+    page="attention/multilinear",
+    harm=1,
+)
+def N123(it: Evidence) -> None:
+    r"""$f_\alpha(rx) = \alpha(rx)\,rx = \alpha(x)\,x = f_\alpha(x)$: a multiple of a
+    row has the same weights on the simplex.
+
+    It holds for either sign of r, but not for $r = 0$: a row of zeros has no weights.
+    """
+    printed = r"f_\alpha(rx) = \alpha(rx) rx = \alpha(x) x = f_\alpha(x)"
+    it.as_printed(derives(printed, MULTIPLES))
+    with np.errstate(divide="ignore", invalid="ignore"):
+        it.elsewhere(bool(np.isfinite(alpha(0 * X) * 0 * X).all()))
+
+
+@claim(
+    "Properties, invariance", FALSE, topic="norms", page="attention/multilinear", harm=4
+)
+def N124(it: Evidence) -> None:
+    r"""On the sphere, a multiple of a row has the same weights too.
+
+    A negative multiple has weights of the opposite sign, so the output changes its
+    sign: $f_\beta(rx) = \mathrm{sign}(r)\,f_\beta(x)$.
+    """
+    it.as_printed(derives(r"f_\beta(rx) = f_\beta(x)", MULTIPLES))
+    for r in (3, 0.2, -2):
+        it.right(same(beta(r * X) * r * X, np.sign(r) * beta(X) * X))
+
+
+@claim(
+    "Properties, form of the Jacobians",
+    CAVEAT,
+    topic="norms",
+    page="attention/multilinear",
+    harm=1,
+)
+def N125(it: Evidence) -> None:
+    r"""$\partial f_\gamma(x) = \gamma(x)\,C$ for both, with a matrix C that depends on
+    x and is the same for multiples of x.
+
+    C is the same for negative multiples too, since the sign drops out of $f_\beta
+    f_\beta^\top$, but it is not defined for the multiple 0.
+    """
+    for norm, gamma in ((SIMPLEX, alpha), (SPHERE, beta)):
+        c = jacobian(norm, X) / gamma(X)
+        for r in (3, 0.2, -2):
+            it.as_printed(same(jacobian(norm, r * X) / gamma(r * X), c))
+        it.as_printed(not same(jacobian(norm, X**2) / gamma(X**2), c))
+        with np.errstate(divide="ignore", invalid="ignore"):
+            zero = jacobian(norm, 0 * X) / gamma(0 * X)
+        it.elsewhere(same(zero, c))
+
+
+@claim(
+    "Properties, scale of the Jacobians",
+    CAVEAT,
+    topic="norms",
+    page="attention/multilinear",
+    harm=1,
+)
+def N126(it: Evidence) -> None:
+    r"""Both Jacobians are scaled inversely if x is scaled.
+
+    $\partial f_\gamma(rx) = r^{-1} \partial f_\gamma(x)$ for $r > 0$. For negative r
+    this holds on the simplex; the sphere's Jacobian is divided by $|r|$.
+    """
+    for norm in (SIMPLEX, SPHERE):
+        it.as_printed(same(jacobian(norm, 10 * X), jacobian(norm, X) / 10))
+    it.elsewhere(same(jacobian(SPHERE, -2 * X), jacobian(SPHERE, X) / -2))
+    it.right(same(jacobian(SPHERE, -2 * X), jacobian(SPHERE, X) / 2))
+    it.right(same(jacobian(SIMPLEX, -2 * X), jacobian(SIMPLEX, X) / -2))
+
+
+@claim(
+    "Properties, control of the gradients",
+    CAVEAT,
+    topic="norms",
+    page="attention/multilinear",
+    harm=5,
+)
+def N127(it: Evidence) -> None:
+    r"""The scale of the preattention is a very simple way to control the size of
+    gradients.
+
+    It controls only $\nabla_B l$. A positive factor in $B = r\,QK^\top$ does not change
+    the outputs or the gradients of Q and K: the Jacobian is divided by r, and the chain
+    rule multiplies by r. If the queries are multiplied by r, their gradients are
+    divided by r, and the gradients of the keys stay the same.
+    """
+    q, k, v = GIVEN["Q"], GIVEN["K"], constant(GIVEN["V"])
+    for kind in ("Simplex", "Sphere"):
+        db = [
+            vjp(lambda b, n=kind: weights(b, n) @ v, r * (q @ k.T), DY) for r in (1, 10)
+        ]
+        it.as_printed(same(db[1], db[0] / 10))
+        dq, dk = input_gradients(kind, 1, q, k)
+        for after, before in zip(
+            input_gradients(kind, 10, q, k), (dq, dk), strict=True
+        ):
+            it.elsewhere(same(after, before / 10))
+            it.right(same(after, before))
+        larger = input_gradients(kind, 1, 10 * q, k)
+        it.right(same(larger[0], dq / 10) and same(larger[1], dk))
+
+
+@claim(
+    "Properties, first note",
+    CAVEAT,
+    topic="norms",
+    page="attention/multilinear",
+    harm=3,
+)
+def N128(it: Evidence) -> None:
+    r"""With the mean in place of the sum, $\alpha$ and $\beta$ would perhaps be more
+    stable as t grows.
+
+    That depends on the quantity. Take one query, and values with mean 0. With the mean,
+    the gradients of B and V keep their size as t grows. On the sphere, the outputs and
+    the gradient of Q keep theirs with the sum. On the simplex, the outputs shrink as
+    $1/\sqrt{t}$ with the sum and grow as $\sqrt{t}$ with the mean.
+    """
+
+    def sizes(t: int, kind: str, factor: float) -> Any:
+        low = 0.5 if kind == "Simplex" else None
+        q, k = (numbers(n, 64, seed=2, low=low, high=1.5) for n in (1, t))
+        b, v, dy = q @ k.T, numbers(t, 64), numbers(1, 64, seed=1)
+        found = [factor * weights(constant(b), kind).numpy() @ v]  # Y
+        found += vjp(lambda b, v: factor * weights(b, kind) @ v, [b, v], dy)
+        found.append(found[1] @ k)  # of Q
+        return np.array([np.sqrt((x**2).mean()) for x in found])
+
+    def level(growth: Any) -> bool:
+        return bool(0.5 < growth < 2)  # from t = 64 to t = 1024
+
+    for kind, power in (("Simplex", 1), ("Sphere", 1 / 2)):
+        summed = sizes(1024, kind, 1) / sizes(64, kind, 1)
+        mean = sizes(1024, kind, 1024**power) / sizes(64, kind, 64**power)
+        it.as_printed(level(mean[1]) and level(mean[2]))
+        it.right(not level(summed[1]) and not level(summed[2]))
+        it.elsewhere(level(mean[0]) and level(mean[3]))
+        if kind == "Sphere":
+            it.right(level(summed[0]) and level(summed[3]))
+        else:
+            it.right(level(summed[0] * 16**0.5) and level(mean[0] / 16**0.5))
+
+
+@claim("Properties, second note", TRUE, topic="softmax", page="attention/multilinear")
+def N129(it: Evidence) -> None:
+    """Softmax behaves differently on its fibres, the sets of rows with equal weights.
+
+    On such a set softmax's Jacobian is the same. The Jacobians of the simplex and the
+    sphere are divided by the factor between the rows.
+    """
+    shifted = jacobian(lambda x: x.softmax(0), X + 10)
+    it.as_printed(same(shifted, jacobian(lambda x: x.softmax(0), X)))
+    for norm in (SIMPLEX, SPHERE):
+        it.as_printed(same(jacobian(norm, 10 * X), jacobian(norm, X) / 10))
+
+
+@claim("Properties, second note", TRUE, topic="softmax", page="attention/multilinear")
+def N130(it: Evidence) -> None:
+    r"""If $\mathrm{sf}(x) = \mathrm{sf}(x')$ then $\partial\,\mathrm{sf}(x) =
+    \partial\,\mathrm{sf}(x')$.
+
+    The text leaves the proof for another time. Its own formula for the Jacobian proves
+    it, because x occurs there only in $\mathrm{sf}(x)$.
+    """
+    for shift in (10, -3.5):
+        it.as_printed(same(softmax(X), softmax(X + shift)))
+        found, there = (jacobian(lambda x: x.softmax(0), x) for x in (X, X + shift))
+        it.as_printed(same(found, there))
+    f = softmax(X)
+    it.right(same(np.diag(f) - np.outer(f, f), there))

@@ -1,0 +1,522 @@
+"""Gradients with respect to K and Q."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from backpass_ledger.claims.evidence import (
+    CAVEAT,
+    FALSE,
+    INCONSISTENT,
+    LEFT_OUT,
+    TRUE,
+    UNCHECKABLE,
+    Evidence,
+)
+from backpass_ledger.claims.record import claim
+from backpass_ledger.claims.tools import (
+    derives,
+    jacobian,
+    numbers,
+    raises,
+    run,
+    same,
+    vjp,
+)
+from backpass_ledger.claims.trace_notes.derivatives import NOTATION, constant, push
+from backpass_ledger.claims.trace_notes.program import (
+    DY,
+    GIVEN,
+    MEMBERS,
+    but,
+    forward,
+    gradients,
+    names,
+    weights,
+)
+
+LINEAR = (
+    NOTATION
+    + r"""
+    given Q \in \R^{t \times d}, K \in \R^{s \times d}
+    given \nabla_B l \in \R^{t \times s}
+    let B = Q K^\top
+"""
+)
+MULTILINEAR = (
+    NOTATION
+    + r"""
+    given Q, K \in \R^{p \times t \times d}
+    given \nabla_B l \in \R^{t \times t}
+    let B_{ij} = \prod_k (\sum_a Q_{kia} K_{kja})
+    let P_{mij} = \prod_{k \ne m} (\sum_a Q_{kia} K_{kja})
+    slice Q_m, K_m \in \R^{t \times d}, P_m \in \R^{t \times t}
+"""
+)
+
+# Four factors of 5 queries and 7 keys, of width 3, and a gradient of the scores.
+Q, K = numbers(4, 5, 3), numbers(4, 7, 3, seed=1)
+DQ, DB = numbers(5, 3, seed=2), numbers(5, 7)
+FACTORS = Q @ K.transpose(0, 2, 1)
+B = FACTORS.prod(0)
+P = [np.delete(FACTORS, m, axis=0).prod(0) for m in range(4)]
+
+
+def product(queries: Any, keys: Any) -> Any:
+    """The scores of factors, as torch tensors."""
+    b: Any = 1
+    for q, k in zip(queries, keys, strict=True):
+        b = b * (q @ k.T)
+    return b
+
+
+def of_query(m: int) -> Callable[[Any], Any]:
+    """The scores as a function of the queries of factor m."""
+    q, k = ([constant(x) for x in y] for y in (Q, K))
+    return lambda x: product([*q[:m], x, *q[m + 1 :]], k)
+
+
+@claim(
+    "K and Q, first sentence",
+    TRUE,
+    topic="chain rule",
+    page="attention/scaled_dot_product",
+)
+def N152(it: Evidence) -> None:
+    """The gradient of B is all that is needed for those of Q and K.
+
+    V, A and the norm are not needed again.
+    """
+    v = constant(GIVEN["V"])
+    for member in MEMBERS:
+        norm = partial(weights, kind=member[1])
+        db = vjp(lambda b, n=norm: n(b) @ v, forward(member)["B"], DY)
+        p = 3 if member[0] == "Multilinear" else 1
+        q, k = (np.split(GIVEN[name], p, axis=1) for name in "QK")
+        found = vjp(lambda *qk, p=p: product(qk[:p], qk[p:]), [*q, *k], db)
+        it.as_printed(same(np.concatenate(found[:p], axis=1), gradients(member)[0]))
+        it.as_printed(same(np.concatenate(found[p:], axis=1), gradients(member)[1]))
+
+
+@claim("Linear, Q", TRUE, topic="matmul", page="attention/scaled_dot_product")
+def N153(it: Evidence) -> None:
+    r"""$\frac{\partial l}{\partial Q}(\dot Q) = \mathrm{Tr}(\nabla_B l^\top
+    \frac{\partial B}{\partial Q}(\dot Q)) = \mathrm{Tr}(\nabla_B l^\top \dot Q
+    K^\top) = \mathrm{Tr}(K^\top \nabla_B l^\top \dot Q)$.
+    """
+    printed = r"""
+        \frac{\der l}{\der Q}(\dot Q)
+        = \trace\left(\nabla_B l^T \frac{\der B}{\der Q}(\dot Q) \right)
+        = \trace(\nabla_B l^T \dot Q K^T)
+        = \trace( K^T \nabla_B l^T \dot Q)
+    """
+    it.as_printed(derives(printed, LINEAR))
+
+
+@claim("Linear, Q, result", TRUE, topic="matmul", page="attention/scaled_dot_product")
+def N154(it: Evidence) -> None:
+    r"""$\nabla_Q l = \nabla_B l\,K$.
+
+    This holds for $B = QK^\top$. With the standard scale, it is divided by $\sqrt{d}$.
+    """
+    it.as_printed(derives(r"\nabla_Q l = \nabla_B l K", LINEAR))
+    scaled = LINEAR.replace("= Q", r"= \frac{1}{\sqrt{d}} Q")
+    it.right(derives(r"\nabla_Q l = \frac{1}{\sqrt{d}} \nabla_B l K", scaled))
+
+
+@claim("Linear, K", TRUE, topic="matmul", page="attention/scaled_dot_product")
+def N155(it: Evidence) -> None:
+    r"""$\frac{\partial l}{\partial K}(\dot K) = \mathrm{Tr}(\nabla_B l^\top Q \dot
+    K^\top) = \mathrm{Tr}(Q^\top \nabla_B l\,\dot K)$.
+
+    The second step combines a transpose with a cyclic shift.
+    """
+    printed = r"""
+        \frac{\der l}{\der K}(\dot K) = \trace(\nabla_B l^T Q \dot K^T)
+        = \trace(Q^T \nabla_B l \dot K)
+    """
+    it.as_printed(derives(printed, LINEAR))
+
+
+@claim("Linear, K, result", TRUE, topic="matmul", page="attention/scaled_dot_product")
+def N156(it: Evidence) -> None:
+    r"""$\nabla_K l = \nabla_B l^\top Q$."""
+    it.as_printed(derives(r"\nabla_K l = \nabla_B l^T Q", LINEAR))
+
+
+@claim(
+    "Multilinear, shapes",
+    INCONSISTENT,
+    topic="notation",
+    page="reference/letters",
+    harm=3,
+)
+def N157(it: Evidence) -> None:
+    r"""There are p key and p query matrices, each in $\mathbb{R}^{t \times d}$.
+
+    In the program d is the width of all factors together, and each has $d/p$ columns.
+    The formulas hold for either width; `reshape([t, p, d//p])` works only for $d/p$.
+    """
+    found = forward(("Multilinear", "Softmax"))
+    it.clashes(found["_Q"].shape[1:] != GIVEN["Q"].shape)
+    stacked = numbers(5, 3 * 6)  # three of width 6
+    it.clashes(raises(ValueError, lambda: stacked.reshape([5, 3, 6 // 3])))
+    it.right(found["_Q"].shape == (3, 5, 6 // 3))
+
+
+@claim(
+    "Multilinear, note on arrays",
+    UNCHECKABLE,
+    topic="notation",
+    page="attention/multilinear",
+)
+def N158(it: Evidence) -> None:
+    """In a program, all p keys definitely belong in one array of rank 3.
+
+    This is a preference. The text's program makes such an array from one of rank 2.
+    """
+
+
+@claim(
+    "Multilinear, note on arrays",
+    CAVEAT,
+    topic="notation",
+    page="attention/multilinear",
+    harm=1,
+)
+def N159(it: Evidence) -> None:
+    r"""An elegant gradient of an array of rank 3 needs algebra beyond matrices, traces
+    and Hadamard products.
+
+    The trace of such an array is not a number, so the text's argument does not apply to
+    it directly. Whether an argument is elegant is a matter of taste, but more algebra
+    is not needed: with indices the gradient is one line, $(\nabla_Q l)_{kia} = \sum_j
+    (\nabla_B l)_{ij} P_{kij} K_{kja}$, and the trace argument holds slice by slice.
+    """
+    expected = vjp(lambda q: (q @ constant(K).transpose(1, 2)).prod(0), Q, DB)
+    it.as_printed(np.ndim(np.trace(expected)) == 1)
+    with_indices = r"(\nabla_Q l)_{kia} = \sum_j (\nabla_B l)_{ij} P_{kij} K_{kja}"
+    it.elsewhere(not derives(with_indices, MULTILINEAR))
+    slice_by_slice = r"\nabla_{\stQ m} l = (\nabla_B l \odot \stP m) \stK m"
+    it.elsewhere(not derives(slice_by_slice, MULTILINEAR))
+
+
+@claim(
+    "Multilinear, word",
+    INCONSISTENT,
+    topic="notation",
+    page="attention/multilinear",
+    harm=1,
+)
+def N160(it: Evidence) -> None:
+    r"""$B = \bigodot_k Q_k K_k^\top$ are the preactivations.
+
+    The same B is called preattention everywhere else. A preactivation is the input of
+    an activation function, which acts element by element; softmax and the norms act on
+    whole rows.
+    """
+    pairs = zip(*(np.split(GIVEN[name], 3, axis=1) for name in "QK"), strict=True)
+    activations = np.prod([q @ k.T for q, k in pairs], axis=0)
+    it.clashes(same(activations, forward(("Multilinear", "Softmax"))["B"]))
+
+    def by_elements(function: Callable[[Any], Any]) -> bool:
+        found = jacobian(function, B[0])
+        return not np.count_nonzero(found - np.diag(np.diag(found)))
+
+    it.right(by_elements(lambda x: x.relu()) and by_elements(lambda x: x.tanh()))
+    for kind in ("Simplex", "Sphere", "Softmax"):
+        it.right(not by_elements(partial(weights, kind=kind)))
+
+
+@claim("Multilinear, B", TRUE, topic="attention", page="attention/multilinear")
+def N161(it: Evidence) -> None:
+    r"""$B = \bigodot_{k=1}^p Q_k K_k^\top$.
+
+    $B_{ij}$ is the product of the factors' scores.
+    """
+    it.as_printed(derives(r"B = \bigodot_{k=1}^p \stQ k \stK k^T", MULTILINEAR))
+
+
+@claim(
+    "Multilinear, derivative, line 1",
+    TRUE,
+    topic="attention",
+    page="attention/multilinear",
+)
+def N162(it: Evidence) -> None:
+    r"""$\frac{\partial B}{\partial Q_m}(\dot Q_m) = (\bigodot_{k \ne m} Q_k K_k^\top)
+    \odot ((Q_m + \dot Q_m) K_m^\top) - B$.
+
+    This holds for changes of any size, because B is linear in $Q_m$ while the other
+    factors are fixed. The text does not say so.
+    """
+    printed = r"""
+        \frac{\der B}{\der \stQ m}\left (\dot{\stQ m}\right)
+        &= \left ( \bigodot_{k=1, k\neq m}^p \stQ k \stK k^T \right )
+        \odot \left( (\stQ m + \dot{\stQ m}) \stK m^T \right) - B
+    """
+    it.as_printed(derives(printed, MULTILINEAR))
+
+
+@claim(
+    "Multilinear, derivative, line 2",
+    TRUE,
+    topic="attention",
+    page="attention/multilinear",
+)
+def N163(it: Evidence) -> None:
+    r"""$\frac{\partial B}{\partial Q_m}(\dot Q_m) = (\bigodot_{k \ne m} Q_k K_k^\top)
+    \odot (\dot Q_m K_m^\top)$.
+
+    This form also holds where factors are 0, so use it in code.
+    """
+    printed = r"""
+        \frac{\der B}{\der \stQ m}\left (\dot{\stQ m}\right)
+        &= \left ( \bigodot_{k=1, k\neq m}^p \stQ k \stK k^T \right )
+        \odot \left( \dot{\stQ m} \stK m^T \right)
+    """
+    it.as_printed(derives(printed, MULTILINEAR))
+    zero = push(of_query(0), 0 * Q[0], DQ)
+    it.right(same(P[0] * (DQ @ K[0].T), zero))
+
+
+@claim(
+    "Multilinear, derivative, line 3",
+    FALSE,
+    topic="notation",
+    page="attention/multilinear",
+    harm=5,
+)
+def N164(it: Evidence) -> None:
+    r"""$\frac{\partial B}{\partial Q_m}(\dot Q_m) = B \odot (Q_m K_m^\top)^{\odot -1}
+    (\dot Q_m K_m^\top)$.
+
+    A $\odot$ is missing before the last parenthesis. Everywhere else, two matrices side
+    by side are a matrix product. Here that product has another value, and it is not
+    defined if there are more keys than queries.
+    """
+    printed = r"""
+        \frac{\der B}{\der \stQ m}\left (\dot{\stQ m}\right)
+        &= B \odot \left( {\stQ m} \stK m^T \right)^{\odot -1}
+        \left( \dot{\stQ m} \stK m^T \right)
+    """
+    it.as_printed(derives(printed, MULTILINEAR))
+    right = r"""
+        \frac{\der B}{\der \stQ m}\left (\dot{\stQ m}\right)
+        &= B \odot \left( {\stQ m} \stK m^T \right)^{\odot -1}
+        \odot \left( \dot{\stQ m} \stK m^T \right)
+    """
+    it.right(derives(right, MULTILINEAR))
+    it.right(raises(ValueError, lambda: (1 / FACTORS[0]) @ (DQ @ K[0].T)))
+
+
+@claim(
+    "Multilinear, derivative, line 3",
+    CAVEAT,
+    topic="attention",
+    page="attention/multilinear",
+    harm=5,
+)
+def N165(it: Evidence) -> None:
+    r"""$\bigodot_{k \ne m} Q_k K_k^\top = B \odot (Q_m K_m^\top)^{\odot -1}$.
+
+    This holds if no element of $Q_m K_m^\top$ is 0, a condition that the text does not
+    state. The left side and the derivative are defined without it.
+    """
+    printed = r"""
+        \bigodot_{k=1, k\neq m}^p \stQ k \stK k^T
+        = B \odot \left( {\stQ m} \stK m^T \right)^{\odot -1}
+    """
+    it.as_printed(derives(printed, MULTILINEAR))
+    factors = FACTORS.copy()
+    factors[0, 2, 3] = 0
+    with np.errstate(divide="ignore", invalid="ignore"):
+        quotient = factors.prod(0) * (1 / factors[0])
+    it.elsewhere(np.isfinite(quotient).all())
+    it.right(same(factors[1:].prod(0), P[0]))
+
+
+@claim(
+    "Multilinear, derivative, line 4",
+    CAVEAT,
+    topic="attention",
+    page="attention/multilinear",
+    harm=4,
+)
+def N166(it: Evidence) -> None:
+    r"""$\frac{\partial B}{\partial Q_m}(\dot Q_m) = P_m \odot (\dot Q_m K_m^\top)$,
+    where $P_m = B \odot (Q_m K_m^\top)^{\odot -1}$.
+
+    As on the previous line, no element of $Q_m K_m^\top$ may be 0. With the product of
+    the other factors as $P_m$, the line holds without this condition.
+    """
+    printed = r"""
+        \frac{\der B}{\der \stQ m}\left (\dot{\stQ m}\right)
+        &= \stP m \odot \left( \dot{\stQ m} \stK m^T \right)
+    """
+    it.as_printed(derives(printed, MULTILINEAR))
+    zero = Q[0] * (np.arange(5) != 2)[:, None]  # a query of zeros
+    factor, change = zero @ K[0].T, DQ @ K[0].T
+    with np.errstate(invalid="ignore"):
+        quotient = factor * P[0] / factor
+    it.elsewhere(same(quotient * change, push(of_query(0), zero, DQ)))
+    it.right(same(P[0] * change, push(of_query(0), zero, DQ)))
+
+
+@claim(
+    "Multilinear, $P_m$",
+    CAVEAT,
+    topic="precision",
+    page="attention/multilinear",
+    harm=4,
+)
+def N167(it: Evidence) -> None:
+    r"""$P_m = B \odot (Q_m K_m^\top)^{\odot -1}$, a $t \times t$ matrix, is the product
+    of the other factors.
+
+    In short floating-point types the product underflows before the quotient: in float16
+    four factors of 0.01 give $P_m = 0$, and the product of three of them is $10^{-6}$.
+    """
+    printed = r"""
+        \stP m = B \odot \left( {\stQ m} \stK m^T \right)^{\odot -1}
+        \in \R^{t\times t}
+    """
+    it.as_printed(derives(printed, MULTILINEAR))
+    small = np.full(4, 0.01, np.float16)
+    it.elsewhere(np.isclose(small.prod() / small[0], 1e-6, rtol=0.1, atol=0))
+    it.right(np.isclose(small[1:].prod(), 1e-6, rtol=0.1, atol=0))
+
+
+@claim(
+    "Multilinear, result on traces", TRUE, topic="notation", page="foundations/notation"
+)
+def N168(it: Evidence) -> None:
+    r"""$\mathrm{Tr}(M^\top N) = u^\top (M \odot N)\,u$.
+
+    If M is not square, the two vectors of ones have different lengths.
+    """
+    square = r"given M, N \in \R^{t \times t}; let u = \mathbf{1}_t"
+    it.as_printed(derives(r"\trace(M^T N) = u^T ( M \odot N )u", NOTATION + square))
+    other = r"\trace(M^T N) = \mathbf{1}_t^T ( M \odot N ) \mathbf{1}_s"
+    it.right(derives(other, NOTATION + r"given M, N \in \R^{t \times s}"))
+
+
+@claim("Multilinear, corollary", TRUE, topic="notation", page="foundations/notation")
+def N169(it: Evidence) -> None:
+    r"""$\mathrm{Tr}(M^\top (N \odot S)) = \mathrm{Tr}((M \odot N)^\top S)$."""
+    printed = r"\trace(M^T (N \odot S)) = \trace((M \odot N)^T S)"
+    given = r"given M, N, S \in \R^{t \times s}"
+    it.as_printed(derives(printed, NOTATION + given))
+
+
+@claim(
+    "Multilinear, loss, lines 1 and 2",
+    TRUE,
+    topic="chain rule",
+    page="attention/multilinear",
+)
+def N170(it: Evidence) -> None:
+    r"""$\frac{\partial l}{\partial Q_m}(\dot Q_m) = \mathrm{Tr}(\nabla_B l^\top
+    \frac{\partial B}{\partial Q_m}(\dot Q_m)) = \mathrm{Tr}(\nabla_B l^\top (P_m
+    \odot (\dot Q_m K_m^\top)))$.
+    """
+    printed = r"""
+        \frac{\der l}{\der \stQ m}\left (\dot{\stQ m}\right)
+        &= \trace\left( \nabla_B l^T \frac{\der B}{\der \stQ m}\left (\dot{\stQ m}\right) \right) \\
+        &= \trace\left( \nabla_B l^T \left( \stP m \odot \left( \dot{\stQ m} \stK m^T \right)
+        \right) \right)
+    """
+    it.as_printed(derives(printed, MULTILINEAR))
+
+
+@claim("Multilinear, loss, line 3", TRUE, topic="matmul", page="attention/multilinear")
+def N171(it: Evidence) -> None:
+    r"""$\frac{\partial l}{\partial Q_m}(\dot Q_m) = \mathrm{Tr}((\nabla_B l \odot
+    P_m)^\top \dot Q_m K_m^\top)$.
+    """
+    printed = r"""
+        \frac{\der l}{\der \stQ m}\left (\dot{\stQ m}\right)
+        &= \trace\left( \left ( \nabla_B l \odot \stP m \right)^T \dot{\stQ m} \stK m^T \right)
+    """
+    it.as_printed(derives(printed, MULTILINEAR))
+
+
+@claim("Multilinear, loss, line 4", TRUE, topic="matmul", page="attention/multilinear")
+def N172(it: Evidence) -> None:
+    r"""$\frac{\partial l}{\partial Q_m}(\dot Q_m) = \mathrm{Tr}(K_m^\top (\nabla_B l
+    \odot P_m)^\top \dot Q_m)$.
+    """
+    printed = r"""
+        \frac{\der l}{\der \stQ m}\left (\dot{\stQ m}\right)
+        &= \trace\left( \stK m^T \left ( \nabla_B l \odot \stP m \right)^T \dot{\stQ m} \right)
+    """
+    it.as_printed(derives(printed, MULTILINEAR))
+
+
+@claim("Multilinear, Q, result", TRUE, topic="attention", page="attention/multilinear")
+def N173(it: Evidence) -> None:
+    r"""$\nabla_{Q_m} l = (\nabla_B l \odot P_m)\,K_m$.
+
+    The program uses the whole K in place of $K_m$.
+    """
+    printed = r"""
+        \nabla_{\stQ m} l = \left ( \nabla_B l \odot \stP m \right)\stK m
+    """
+    it.as_printed(derives(printed, MULTILINEAR))
+
+
+@claim(
+    "Multilinear, K, derivative", TRUE, topic="attention", page="attention/multilinear"
+)
+def N174(it: Evidence) -> None:
+    r"""$\frac{\partial B}{\partial K_m}(\dot K_m) = P_m \odot (Q_m \dot K_m^\top)$."""
+    printed = r"""
+        \frac{\der B}{\der \stK m}\left (\dot{\stK m}\right)
+        = \stP m \odot \left( {\stQ m} \dot{ \stK m}^T \right)
+    """
+    it.as_printed(derives(printed, MULTILINEAR))
+
+
+@claim("Multilinear, K, loss", TRUE, topic="matmul", page="attention/multilinear")
+def N175(it: Evidence) -> None:
+    r"""$\frac{\partial l}{\partial K_m}(\dot K_m) = \mathrm{Tr}(Q_m^\top (\nabla_B l
+    \odot P_m)\,\dot K_m)$.
+    """
+    printed = r"""
+        \frac{\der l}{\der \stK m}\left (\dot{\stK m}\right) =
+        \trace\left( \stQ m^T \left ( \nabla_B l \odot \stP m \right) \dot{\stK m} \right)
+    """
+    it.as_printed(derives(printed, MULTILINEAR))
+
+
+@claim("Multilinear, K, result", TRUE, topic="attention", page="attention/multilinear")
+def N176(it: Evidence) -> None:
+    r"""$\nabla_{K_m} l = (\nabla_B l \odot P_m)^\top Q_m$.
+
+    The program uses the whole Q in place of $Q_m$, and it reverses all axes.
+    """
+    printed = r"""
+        \nabla_{\stK m} l = \left ( \nabla_B l \odot \stP m \right)^T \stQ m
+    """
+    it.as_printed(derives(printed, MULTILINEAR))
+
+
+@claim("whole text", LEFT_OUT, topic="memory", page="attention/multilinear", harm=1)
+def N177(it: Evidence) -> None:
+    """The text compares its members by the size of their state and by their gradients.
+
+    The text does not count what a member costs. A linear member's program stores four
+    arrays of $t^2$ numbers. A multilinear member's program also stores the scores of p
+    factors, and as many numbers again in the backward.
+    """
+    stored = {}
+    for kind in ("Linear", "Multilinear"):
+        found = run(but(), **names((kind, "Softmax")))
+        arrays = {id(x): x for x in found.values() if np.shape(x)[-2:] == (5, 5)}
+        stored[kind] = sum(x.size // 25 for x in arrays.values())
+    it.left_out(stored["Multilinear"] - stored["Linear"])
+    it.right(stored == {"Linear": 4, "Multilinear": 4 + 2 * 3})

@@ -1,0 +1,159 @@
+"""Bytes that are saved for a backward, as formulas give them."""
+
+from __future__ import annotations
+
+from backpass import cost
+from backpass_ledger.claims.evidence import CAVEAT, FALSE, Evidence
+from backpass_ledger.claims.record import claim
+from backpass_ledger.claims.usual.attention import judged
+
+SAVED = (
+    "cost/test_published.py::test_activation_bytes_are_what_autograd_saves_in_half_precision",
+)
+RAN = (
+    "cost/test_published.py::test_the_right_number_is_what_ran_and_the_usual_one_is_not",
+)
+
+
+def layer(b: int, s: int, h: int, n_h: int, wide: int, *, statistics: int = 0) -> int:
+    """Add up the bytes that one layer with dropout saves, array by array: ``wide``
+    bytes an element, masks 1, and ``statistics`` bytes for each row of a norm."""
+    x, scores = b * s * h, b * n_h * s * s
+    norms = 2 * (wide * x + statistics * b * s)
+    attention = (
+        wide * (x + 3 * x + x) + wide * scores + scores + wide * scores
+    )  # softmax, mask, dropped
+    feed_forward = wide * (x + 4 * x + 4 * x)
+    return norms + attention + feed_forward + 2 * x
+
+
+@claim(
+    "Korthikanti et al. (2022), equation 1",
+    CAVEAT,
+    topic="memory",
+    page="cost/memory",
+    harm=2,
+    shown_by=SAVED,
+)
+def U24(it: Evidence) -> None:
+    r"""A layer saves $s\,b\,h\,(34 + 5\,n_h\,s/h)$ bytes for its backward.
+
+    This is right for two-byte elements, dropout after the softmax and both blocks, and
+    stored scores. It omits the norms' statistics, as the paper says. Flash attention,
+    another activation, or float32 need another formula.
+    """
+    b, s, h, n_h = 2, 7, 24, 6
+    formula = s * b * h * 34 + 5 * b * n_h * s * s
+    it.as_printed(layer(b, s, h, n_h, wide=2) == formula)
+    it.elsewhere(layer(b, s, h, n_h, wide=4) == formula)
+    it.elsewhere(layer(b, s, h, n_h, wide=2, statistics=8) == formula)
+
+
+@claim(
+    "LLM-Tools issue 4 and PR 6",
+    FALSE,
+    topic="memory",
+    page="cost/memory",
+    harm=6,
+    shown_by=RAN,
+)
+def U25(it: Evidence) -> None:
+    r"""In float32, a layer saves 4(34sbh + 5bs²n_h) bytes.
+
+    The formula already counts bytes, two per element. Masks still take one byte: 66sbh
+    + 9bs²n_h.
+    """
+    judged(it, "bytes-counted-twice", layer(2, 7, 24, 6, wide=4), h=24)
+
+
+@claim(
+    "a first estimate in FlashAttention issue 899, corrected in the thread",
+    FALSE,
+    topic="flash",
+    page="cost/memory",
+    harm=1,
+    shown_by=RAN,
+)
+def U26(it: Evidence) -> None:
+    r"""With flash attention, the block of attention saves 11sbh bytes.
+
+    It also saves the log-sum-exp of each row in float32: 4bsn_h bytes. The thread ends
+    with that term.
+    """
+    b, s, n_h, d = 2, 7, 6, 4
+    x = b * s * n_h * d
+    arrays = [
+        2 * x,
+        3 * 2 * x,
+        2 * x,
+        x,
+        4 * b * s * n_h,
+    ]  # input; q, k, v; output; mask; lse
+    judged(it, "flash-without-statistics", sum(arrays), h=24)
+
+
+@claim(
+    "expected in Megatron-LM issue 1225; corrected in issue 464",
+    FALSE,
+    topic="recomputation",
+    page="numerics/recomputation",
+    harm=4,
+    shown_by=RAN,
+)
+def U27(it: Evidence) -> None:
+    r"""With flash attention, recomputing attention still reduces memory by 5bs²n_h
+    bytes per layer.
+
+    Flash attention does not store the scores, so recomputation removes only the rows'
+    statistics: 4bsn_h bytes.
+    """
+    judged(it, "selective-with-flash", 4 * 2 * 7 * 6)
+
+
+@claim(
+    "Rajbhandari et al. (2020), §3.1; most calculators",
+    CAVEAT,
+    topic="memory",
+    page="cost/memory",
+    harm=3,
+)
+def U28(it: Evidence) -> None:
+    r"""Mixed-precision training with Adam holds 16 bytes a parameter.
+
+    The 16 bytes are two-byte weights and gradients, float32 weights, and two float32
+    moments. With float32 gradients there are 18.
+    """
+    budget = cost.memory_budget("gpt2", 1, 1024, dtype="bfloat16")
+    parameters = cost.tally("gpt2", 1, 1024).parameters
+    states = sum(share.bytes for share in budget.shares if share.elements == parameters)
+    it.as_printed(states == 16 * parameters)
+    it.elsewhere(2 + 4 + 4 + 4 + 4 == 16)
+    it.right(2 + 4 + 4 + 4 + 4 == 18)
+
+
+@claim(
+    "Chen et al. (2016), §4.1, as repeated by most texts",
+    CAVEAT,
+    topic="recomputation",
+    page="numerics/recomputation",
+    harm=4,
+    shown_by=(
+        "cost/test_activations.py::test_the_most_bytes_that_a_step_with_segments_saves",
+    ),
+)
+def U29(it: Evidence) -> None:
+    r"""Saving the input of every $\sqrt L$-th layer minimises memory.
+
+    It is right if a layer saves as much as its input. If a layer saves 34 bytes for
+    each 2 of its input, the best segments are shorter: two layers, for 80 layers.
+    """
+
+    def best(layers: int, of_input: float, of_layer: float) -> int:
+        held = {
+            k: -(-layers // k) * of_input + k * of_layer for k in range(1, layers + 1)
+        }
+        return min(held, key=lambda k: held[k])
+
+    it.as_printed(best(81, 1, 1) == 9 and best(64, 1, 1) == 8)
+    it.elsewhere(best(81, 2, 34) == 9)
+    it.right(best(80, 2, 34) == 2)

@@ -1,0 +1,153 @@
+"""What happens to a gradient before the weights change."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from backpass.training import accumulation, adamw, clipping
+from backpass_ledger.claims.evidence import CAVEAT, FALSE, Evidence
+from backpass_ledger.claims.record import claim
+from backpass_ledger.claims.tools import numbers, same
+
+
+def updated(
+    gradient: np.ndarray, steps: int = 1, *, weight_decay: float = 0.01
+) -> np.ndarray:
+    """Return a parameter after AdamW's steps with one gradient."""
+    parameters = {"w": numbers(5, seed=9)}
+    state = adamw.start(parameters)
+    for _ in range(steps):
+        adamw.update(parameters, {"w": gradient}, state, weight_decay=weight_decay)
+    return parameters["w"]
+
+
+@claim("texts on Adam", CAVEAT, topic="optimiser", page="numerics/optimiser", harm=2)
+def U38(it: Evidence) -> None:
+    r"""Adam's step does not depend on the scale of the gradient.
+
+    This is right while the gradient's elements are large compared with ε (1e-8 by
+    default) and the scale is the same in every step.
+    """
+    g = numbers(5)
+    it.as_printed(same(updated(g, 3), updated(1000 * g, 3), 1e-6))
+    it.elsewhere(same(updated(g), updated(1e-9 * g), 1e-6))
+
+
+@claim("posts on clipping", FALSE, topic="clipping", page="numerics/clipping", harm=3)
+def U39(it: Evidence) -> None:
+    """Under Adam, clipping every step to a tenth of the norm makes every step a tenth
+    as long.
+
+    Adam divides by the gradient's size, so the same factor in every step cancels.
+    Clipping acts through what changes from step to step.
+    """
+    start, g = numbers(5, seed=9), numbers(5)
+    whole = updated(g, 3, weight_decay=0.0) - start
+    clipped = updated(g / 10, 3, weight_decay=0.0) - start
+    it.as_printed(same(clipped, whole / 10, 1e-3))
+    it.right(same(clipped, whole, 1e-6))
+
+
+@claim(
+    "a common reading of `clip_grad_norm_`",
+    CAVEAT,
+    topic="clipping",
+    page="numerics/clipping",
+    harm=1,
+)
+def U40(it: Evidence) -> None:
+    r"""A gradient that is clipped has exactly the norm max_norm.
+
+    PyTorch multiplies by max_norm/(norm + 1e-6), so the result is slightly below
+    max_norm. It is far below only if the gradient's norm is itself not large compared
+    with 1e-6.
+    """
+    import torch
+
+    def after(scale: float, max_norm: float) -> float:
+        p = torch.zeros(7, dtype=torch.float64, requires_grad=True)
+        p.grad = torch.tensor(scale * numbers(7))
+        torch.nn.utils.clip_grad_norm_([p], max_norm)
+        return float(p.grad.norm())
+
+    it.as_printed(abs(after(1, 0.5) - 0.5) < 1e-6)
+    it.elsewhere(after(1, 0.5) == 0.5)
+    it.elsewhere(abs(after(1e-6, 1e-7) - 1e-7) < 1e-8)
+    clipped, _ = clipping.clip({"w": numbers(7)}, 0.5)
+    it.right(abs(np.linalg.norm(clipped["w"]) - 0.5) < 1e-6)
+
+
+@claim(
+    "training loops with gradient accumulation",
+    CAVEAT,
+    topic="training",
+    page="numerics/averaging",
+    harm=6,
+)
+def U41(it: Evidence) -> None:
+    """The mean of the losses of micro-batches, each a mean over its tokens, has the
+    gradient of the whole batch.
+
+    So it is if all micro-batches have the same number of counted tokens. Otherwise each
+    has to be weighted by that number.
+    """
+    x = numbers(12, 3)
+    for counts in ([6, 6], [9, 3]):
+        parts = np.split(x, [counts[0]])
+        of_means = np.mean([part.mean(0) for part in parts], axis=0)
+        (it.as_printed if counts == [6, 6] else it.elsewhere)(same(of_means, x.mean(0)))
+        weighted = accumulation.mean(
+            (np.array(0.0), {"w": part.mean(0)}, count)
+            for part, count in zip(parts, counts, strict=True)
+        )
+        it.right(same(weighted[1]["w"], x.mean(0)))
+
+
+@claim(
+    "optimisers called Adam that implement decay as an L2 term",
+    FALSE,
+    topic="optimiser",
+    page="numerics/optimiser",
+    harm=3,
+)
+def U42(it: Evidence) -> None:
+    r"""Weight decay is the same as an L2 term in the loss.
+
+    They are the same under SGD. Under Adam, the L2 term's gradient is divided by a
+    running size of the gradient; decoupled decay is not.
+    """
+    w, g, decay = numbers(5, seed=9), numbers(5), 0.1
+    as_loss = updated(g + decay * w, 3, weight_decay=0.0)
+    decoupled = updated(g, 3, weight_decay=decay)
+    it.as_printed(same(as_loss, decoupled, 1e-6))
+    sgd = [w - 0.01 * (g + decay * w), w * (1 - 0.01 * decay) - 0.01 * g]
+    it.right(same(*sgd) and not same(as_loss, decoupled, 1e-6))
+
+
+@claim(
+    "guides to mixed precision",
+    CAVEAT,
+    topic="precision",
+    page="numerics/precision",
+    harm=2,
+)
+def U43(it: Evidence) -> None:
+    r"""BF16 does not need loss scaling, because it has the exponents of float32.
+
+    Its smallest positive number is 2⁻¹³³, about 1e-40, against 6e-8 in FP16. It has 8
+    significant bits, with or without loss scaling. If the weights are stored in BF16
+    and rounded to nearest, an update smaller than 1/512 of its weight is lost, and one
+    below 1/256 often is.
+    """
+    import torch
+
+    tiny = torch.tensor(1e-30, dtype=torch.float64)
+    it.as_printed(tiny.to(torch.bfloat16) > 0 and bool(tiny.to(torch.float16) == 0))
+    it.right(float(torch.tensor(2.0**-133).to(torch.bfloat16)) == 2.0**-133)
+    it.right(float(torch.tensor(2.0**-24).to(torch.float16)) > 5e-8)
+    one = torch.tensor(1.0, dtype=torch.bfloat16)
+    it.elsewhere(bool(one + 0.9 * one / 256 > one))
+    weights = torch.arange(128, 256, dtype=torch.float64) / 128
+    for update in (0.99 / 512 * weights, -0.99 / 512 * weights):
+        lost = (weights + update).to(torch.bfloat16) == weights.to(torch.bfloat16)
+        it.right(bool(lost.all()))
