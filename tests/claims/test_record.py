@@ -1,5 +1,7 @@
 """A claim's record, the verdicts that findings support, and the figures that a check holds."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 
@@ -13,7 +15,7 @@ from backpass_ledger.claims.evidence import (
     VERDICTS,
     Evidence,
 )
-from backpass_ledger.claims.record import WrongVerdict, claim, figures
+from backpass_ledger.claims.record import WrongVerdict, claims_of, figures
 
 SUPPORTED = {
     TRUE: [("as_printed", True)],
@@ -61,31 +63,45 @@ def test_a_finding_is_a_truth_value(value):
         Evidence().as_printed(value)
 
 
-def a_claim(verdict=TRUE, topic="softmax", harm=0):
-    @claim("§1", verdict, topic=topic, page="operations/softmax", harm=harm)
-    def F1(it):
-        """Half of 2,048
-        is 1024.
+def F1(it):
+    """Half of 2,048
+    is 1024.
 
-        So it is, and 0.5 is a half.
-        """
-        half = 2048 // 2
-        it.as_printed(half == 1_024)
-
-    return F1
+    So it is, and 0.5 is a half.
+    """
+    half = 2048 // 2
+    it.as_printed(half == 1_024)
 
 
-def test_a_claim_is_read_from_its_function():
-    F1 = a_claim()
-    assert (F1.name, F1.number, F1.says) == ("F1", 1, "Half of 2,048 is 1024.")
-    assert F1.truth == "So it is, and 0.5 is a half."
-    assert F1.code == "half = 2048 // 2\nit.as_printed(half == 1_024)"
-    assert F1.unchecked_figures() == ["0.5"]
+def read(row, check=F1, **more):
+    """The claim of a module with this row and this check."""
+    module = SimpleNamespace(__name__=__name__, CLAIMS=f"\n{row}\n", **{check.__name__: check}, **more)
+    (claim,) = claims_of(module)
+    return claim
+
+
+def a_claim(verdict="true", topic="softmax", harm="0"):
+    return read(f"F1  {verdict}  {harm}  {topic}  operations/softmax  §1, at the end")
+
+
+def test_a_claim_is_read_from_its_row_and_its_function():
+    claim = a_claim(harm="3")
+    assert (claim.name, claim.number, claim.says) == ("F1", 1, "Half of 2,048 is 1024.")
+    assert (claim.where, claim.verdict, claim.harm) == ("§1, at the end", TRUE, 3)
+    assert (claim.topic, claim.page, claim.shown_by) == ("softmax", "operations/softmax", ())
+    assert claim.truth == "So it is, and 0.5 is a half."
+    assert claim.code == "half = 2048 // 2\nit.as_printed(half == 1_024)"
+    assert claim.unchecked_figures() == ["0.5"]
+
+
+def test_tests_are_listed_with_the_claims_that_they_show():
+    row = "F1  true  0  loss  operations/softmax  §1"
+    shown = read(row, SHOWN_BY="\na.py::test_a  F1 F2\nb.py::test_b  F2\nc.py::test_c  F1\n")
+    assert shown.shown_by == ("a.py::test_a", "c.py::test_c")
 
 
 def test_a_formula_may_be_broken_before_a_minus():
-    @claim("§1", TRUE, topic="loss", page="operations/softmax")
-    def F1(it):
+    def F2(it):
         """One.
 
         Two takes $4n
@@ -96,33 +112,48 @@ def test_a_formula_may_be_broken_before_a_minus():
         """
         it.as_printed(True)
 
-    assert F1.truth == "Two takes $4n - 1$ steps.\n\n- an item\n- another"
+    truth = read("F2  true  0  loss  operations/softmax  §1", F2).truth
+    assert truth == "Two takes $4n - 1$ steps.\n\n- an item\n- another"
 
 
 @pytest.mark.parametrize("verdict", [v for v in VERDICTS if v is not TRUE and v is not UNCHECKABLE])
 def test_a_claim_with_another_verdict_fails(verdict):
     a_claim().run()
     with pytest.raises(WrongVerdict, match=f"F1: the record says {verdict.words}; its check finds true"):
-        a_claim(verdict).run()
+        a_claim(verdict.key).run()
 
 
 def test_records_that_are_not_complete_are_rejected():
-    with pytest.raises(ValueError, match="F1: topic: expected one of"):
-        a_claim(topic="softmaxes")
-    with pytest.raises(ValueError, match="F1: harm: expected 0 to 10; got 11"):
-        a_claim(harm=11)
-    with pytest.raises(ValueError, match="F1: body: expected a check, unless"):
-        a_claim(UNCHECKABLE)
-
     def F2(it):
         """Only a claim."""
 
-    with pytest.raises(ValueError, match="F2: body: expected a check, unless"):
-        claim("§1", TRUE, topic="loss", page="")(F2)
-    with pytest.raises(ValueError, match="F2: docstring: expected a second paragraph"):
-        claim("§1", FALSE, topic="loss", page="")(F2)
-    with pytest.raises(ValueError, match="name: expected a capital and a number"):
-        claim("§1", TRUE, topic="loss", page="")(lambda it: None)
+    def nameless(it):
+        """A claim."""
+        it.as_printed(True)
+
+    for row, check, message in (
+        ("F1  true  0  softmaxes  operations/softmax  §1", F1, "F1: topic: expected one of"),
+        ("F1  true  11  loss  operations/softmax  §1", F1, "F1: harm: expected 0 to 10; got '11'"),
+        (
+            "F1  right  0  loss  operations/softmax  §1",
+            F1,
+            "F1: verdict: expected one of true, caveat, false",
+        ),
+        ("F1  true  0  loss  §1", F1, "F1: row: expected number, verdict, harm, topic, page, and place"),
+        ("F1  uncheckable  0  loss  operations/softmax  §1", F1, "F1: body: expected a check, unless"),
+        ("F3  true  0  loss  operations/softmax  §1", F1, "F3: check: expected a function F3 in "),
+        ("F2  true  0  loss  operations/softmax  §1", F2, "F2: body: expected a check, unless"),
+        ("F2  false  0  loss  operations/softmax  §1", F2, "F2: docstring: expected a second paragraph"),
+        (
+            "nameless  true  0  loss  operations/softmax  §1",
+            nameless,
+            "number: expected a capital and a number",
+        ),
+    ):
+        with pytest.raises(ValueError, match=message):
+            read(row, check)
+    with pytest.raises(ValueError, match="F2: expected a row in CLAIMS of "):
+        read("F1  true  0  loss  operations/softmax  §1", F2=F2)
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
 
-from backpass_ledger.claims.record import Claim
+from backpass_ledger.claims.record import Claim, claims_of
 
 
 @dataclass(frozen=True)
@@ -31,8 +31,7 @@ class Text:
             raise ValueError(
                 f"part: expected one of {', '.join(self.parts)}; got {name!r}"
             )
-        module = import_module(f"backpass_ledger.claims.{self.stem}.{name}")
-        return [thing for thing in vars(module).values() if isinstance(thing, Claim)]
+        return claims_of(import_module(f"backpass_ledger.claims.{self.stem}.{name}"))
 
     def claims(self) -> list[Claim]:
         """Return all claims of the text, in its order."""

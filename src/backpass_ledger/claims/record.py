@@ -1,22 +1,30 @@
-"""A claim of a text, as a function: its docstring says what the text claims and what is
-right, its decorator says where and with which verdict, and its body checks both.
+"""A claim of a text: a row of a table, which says where it is and with which verdict,
+and a function, whose docstring says what the text claims and what is right, and whose
+body checks both.
 
 ::
 
-    @claim("§2", FALSE, topic="softmax", page="operations/softmax", harm=3)
+    CLAIMS = '''
+    F7  false  3  softmax  operations/softmax  §2
+    '''
+
     def F7(it: Evidence) -> None:
-        r\"\"\"The entries of softmax's Jacobian are positive.
+        '''The entries of softmax's Jacobian are positive.
 
         Those off the diagonal are negative.
-        \"\"\"
+        '''
         a = softmax(numbers(5))
         jacobian = np.diag(a) - np.outer(a, a)
         it.as_printed((jacobian > 0).all())
         it.right((jacobian - np.diag(np.diag(jacobian)) <= 0).all())
 
-The name is the claim's number. The first paragraph of the docstring is the claim, in
-our words; the others say what is right. Each number of three or more digits, or with a
-decimal point, has to be in the body too, so that a check holds it.
+A row has the claim's number; its verdict; its harm, from 0 to 10, which is what
+believing it costs a reader; its topic; the chapter with the right derivation; and its
+place in the text. Two spaces or more part them. In the function, the first paragraph of
+the docstring is the claim, in our words; the others say what is right. Each number of
+three or more digits, or with a decimal point, has to be in the body too, so that a
+check holds it. A module may have ``SHOWN_BY``: in each line a test of the project, as
+``file::name`` below ``tests/``, and the claims that it shows.
 """
 
 from __future__ import annotations
@@ -25,9 +33,10 @@ import ast
 import inspect
 import re
 import textwrap
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from types import ModuleType
 
 from backpass_ledger.claims.evidence import UNCHECKABLE, VERDICTS, Evidence, Verdict
 
@@ -145,52 +154,58 @@ def _in_one_line(paragraph: str) -> str:
     return " ".join(paragraph.split())
 
 
-def claim(
-    where: str,
-    verdict: Verdict,
-    *,
-    topic: str,
-    page: str,
-    harm: int = 0,
-    shown_by: tuple[str, ...] = (),
-) -> Callable[[Check], Claim]:
-    """Make a claim of a check. Raises ValueError for a record that is not complete."""
+def claims_of(module: ModuleType) -> list[Claim]:
+    """Return the claims of a module, in the order of its table. Raises ValueError for a
+    row or a function that is not complete, or that lacks the other."""
+    shown: dict[str, list[str]] = {}
+    for line in getattr(module, "SHOWN_BY", "").strip().splitlines():
+        test, *names = line.split()
+        for name in names:
+            shown.setdefault(name, []).append(test)
+    rows = (re.split(r" {2,}", line) for line in module.CLAIMS.strip().splitlines())
+    found = [_claim(row, module, shown) for row in rows]
+    listed = {claim.name for claim in found}
+    for name, value in vars(module).items():
+        own = getattr(value, "__module__", None) == module.__name__
+        if own and _NAME.fullmatch(name) and name not in listed and value.__doc__:
+            raise ValueError(f"{name}: expected a row in CLAIMS of {module.__name__}")
+    return found
 
-    def made(check: Check) -> Claim:
-        name = check.__name__
-        text = inspect.cleandoc(check.__doc__ or "")
-        says, *truths = map(_in_one_line, text.split("\n\n"))
-        truth = "\n\n".join(truths)
 
-        def refuse(what: str, expected: object, got: object) -> None:
-            raise ValueError(f"{name}: {what}: expected {expected}; got {got!r}")
+def _claim(
+    row: Sequence[str], module: ModuleType, shown: Mapping[str, Sequence[str]]
+) -> Claim:
+    """Return the claim of a row of the table."""
+    name = row[0]
 
-        if not _NAME.fullmatch(name):
-            refuse("name", "a capital and a number, such as F41", name)
-        if verdict not in VERDICTS:
-            refuse("verdict", "one of VERDICTS", verdict)
-        if topic not in TOPICS:
-            refuse("topic", f"one of {', '.join(TOPICS)}", topic)
-        if not 0 <= harm <= 10:
-            refuse("harm", "0 to 10", harm)
-        if not says:
-            refuse("docstring", "the claim, in our words", says)
-        if verdict.needs_truth and not truth:
-            refuse("docstring", "a second paragraph that says what is right", truth)
-        found = Claim(
-            name,
-            where,
-            verdict,
-            topic,
-            page,
-            harm,
-            says,
-            truth,
-            shown_by,
-            check,
-        )
-        if bool(found.code) == (verdict is UNCHECKABLE):
-            refuse("body", "a check, unless the claim cannot be checked", found.code)
-        return found
+    def reject(what: str, expected: object, got: object) -> None:
+        raise ValueError(f"{name}: {what}: expected {expected}; got {got!r}")
 
-    return made
+    if len(row) != 6:
+        reject("row", "number, verdict, harm, topic, page, and place", "  ".join(row))
+    _, key, harm, topic, page, where = row
+    if not _NAME.fullmatch(name):
+        reject("number", "a capital and a number, such as F41", name)
+    verdicts = {verdict.key: verdict for verdict in VERDICTS}
+    if key not in verdicts:
+        reject("verdict", f"one of {', '.join(verdicts)}", key)
+    if topic not in TOPICS:
+        reject("topic", f"one of {', '.join(TOPICS)}", topic)
+    if not harm.isdecimal() or int(harm) > 10:
+        reject("harm", "0 to 10", harm)
+    if not hasattr(module, name):
+        reject("check", f"a function {name} in {module.__name__}", None)
+    check: Check = getattr(module, name)
+    verdict, text = verdicts[key], inspect.cleandoc(check.__doc__ or "")
+    says, *truths = map(_in_one_line, text.split("\n\n"))
+    truth, tests = "\n\n".join(truths), tuple(shown.get(name, ()))
+    if not says:
+        reject("docstring", "the claim, in our words", says)
+    if verdict.needs_truth and not truth:
+        reject("docstring", "a second paragraph that says what is right", truth)
+    found = Claim(
+        name, where, verdict, topic, page, int(harm), says, truth, tests, check
+    )
+    if bool(found.code) == (verdict is UNCHECKABLE):
+        reject("body", "a check, unless the claim cannot be checked", found.code)
+    return found

@@ -6,16 +6,30 @@ import numpy as np
 
 from backpass import cost
 from backpass.models import gpt2
-from backpass_ledger.claims.evidence import (
-    CAVEAT,
-    INCONSISTENT,
-    LEFT_OUT,
-    TRUE,
-    Evidence,
-)
+from backpass_ledger.claims.evidence import Evidence
 from backpass_ledger.claims.gpt2_post.overview import ROWS
-from backpass_ledger.claims.record import claim
 from backpass_ledger.claims.tools import numbers, same, vjp
+
+CLAIMS = """
+G54  true          0  FLOPs         foundations/counting          FLOPs, first paragraph
+G55  true          0  FLOPs         foundations/counting          FLOPs, first paragraph
+G56  true          0  FLOPs         operations/linear_cost        FLOPs, note
+G57  caveat        2  memory        operations/linear_cost        table, required tensors
+G58  true          0  FLOPs         operations/output_head        table, lm_head
+G59  true          0  feed-forward  networks/gpt2                 table, mlp_down and mlp_up
+G60  true          0  FLOPs         operations/feed_forward       table, mlp_down
+G61  true          0  FLOPs         operations/feed_forward       table, mlp_up
+G62  true          0  FLOPs         attention/heads               table, attn_out
+G63  true          0  FLOPs         attention/scaled_dot_product  table, attn@value
+G64  true          0  attention     attention/scaled_dot_product  table, query@key, 1
+G65  inconsistent  1  attention     attention/scaled_dot_product  table, query@key, 2
+G66  true          0  FLOPs         attention/scaled_dot_product  table, query@key
+G67  true          0  FLOPs         attention/heads               table, qkv_proj
+G68  true          0  notation      attention/heads               table, below it
+G69  left-out      5  FLOPs         operations/linear_cost        table
+G70  caveat        3  attention     attention/scaled_dot_product  table
+"""
+
 
 # Different odd lengths, so that no two shapes agree by accident.
 b, s, n_h, d, V = 2, 5, 3, 4, 11
@@ -45,7 +59,6 @@ def judged(it: Evidence, name: str, given: int, inner: int, to: int) -> None:
     it.as_printed(ROWS[name].at(**AT) == products == given)
 
 
-@claim("FLOPs, first paragraph", TRUE, topic="FLOPs", page="foundations/counting")
 def G54(it: Evidence) -> None:
     r"""In a product of $(m, n)$ and $(n, p)$ each element takes $n$ multiplications and
     $n - 1$ additions: $mnp$ and $mp(n - 1)$."""
@@ -54,7 +67,6 @@ def G54(it: Evidence) -> None:
     it.as_printed(kinds == {"multiply": m * n * p, "add": m * p * (n - 1)})
 
 
-@claim("FLOPs, first paragraph", TRUE, topic="FLOPs", page="foundations/counting")
 def G55(it: Evidence) -> None:
     r"""A product of $(m, n)$ and $(n, p)$ costs about $2mnp$ FLOPs.
 
@@ -69,7 +81,6 @@ def G55(it: Evidence) -> None:
     it.right(round(off[64], 1) == 0.8 and off[768] < 0.1)
 
 
-@claim("FLOPs, note", TRUE, topic="FLOPs", page="operations/linear_cost")
 def G56(it: Evidence) -> None:
     r"""The weight's gradient is one larger product of reshaped arrays, in place of $b$
     products and their sum.
@@ -83,13 +94,6 @@ def G56(it: Evidence) -> None:
     it.right(cost.count("matmul", (h, b * s), (b * s, V)).forward.total == apart)
 
 
-@claim(
-    "table, required tensors",
-    CAVEAT,
-    topic="memory",
-    page="operations/linear_cost",
-    harm=2,
-)
 def G57(it: Evidence) -> None:
     """The backward of each product requires the upstream gradient and both factors.
 
@@ -114,14 +118,12 @@ def G57(it: Evidence) -> None:
     it.elsewhere(stored[0] >= stored[1])
 
 
-@claim("table, lm_head", TRUE, topic="FLOPs", page="operations/output_head")
 def G58(it: Evidence) -> None:
     r"""In the backward, $b$ products of $(s, V)$ and $(V, h)$, and one of $(h, bs)$ and
     $(bs, V)$ cost $4bshV$ FLOPs."""
     judged(it, "lm_head", 4 * b * s * h * V, inner=h, to=V)
 
 
-@claim("table, mlp_down and mlp_up", TRUE, topic="feed-forward", page="networks/gpt2")
 def G59(it: Evidence) -> None:
     """The feed-forward block is $4h$ wide."""
     for name in ("gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl"):
@@ -131,28 +133,24 @@ def G59(it: Evidence) -> None:
         it.as_printed(wide == ((config.width, 4 * config.width), wide[0][::-1]))
 
 
-@claim("table, mlp_down", TRUE, topic="FLOPs", page="operations/feed_forward")
 def G60(it: Evidence) -> None:
     r"""In the backward, $b$ products of $(s, h)$ and $(h, 4h)$, and one of $(4h, bs)$
     and $(bs, h)$ cost $16bsh^2$ FLOPs."""
     judged(it, "mlp_down", 16 * b * s * h * h, inner=4 * h, to=h)
 
 
-@claim("table, mlp_up", TRUE, topic="FLOPs", page="operations/feed_forward")
 def G61(it: Evidence) -> None:
     r"""In the backward, $b$ products of $(s, 4h)$ and $(4h, h)$, and one of $(h, bs)$
     and $(bs, 4h)$ cost $16bsh^2$ FLOPs."""
     judged(it, "mlp_up", 16 * b * s * h * h, inner=h, to=4 * h)
 
 
-@claim("table, attn_out", TRUE, topic="FLOPs", page="attention/heads")
 def G62(it: Evidence) -> None:
     r"""In the backward, $b$ products of $(s, h)$ and $(h, h)$, and one of $(h, bs)$ and
     $(bs, h)$ cost $4bsh^2$ FLOPs."""
     judged(it, "attn_out", 4 * b * s * h * h, inner=h, to=h)
 
 
-@claim("table, attn@value", TRUE, topic="FLOPs", page="attention/scaled_dot_product")
 def G63(it: Evidence) -> None:
     r"""$b\,n_h$ products of $(s, d)$ and $(d, s)$, and the same number of $(s, s)$ and
     $(s, d)$, cost $4bn_hs^2d$ FLOPs.
@@ -170,12 +168,6 @@ def G63(it: Evidence) -> None:
     it.as_printed(ROWS["attn@value"].at(**AT) == products)
 
 
-@claim(
-    "table, query@key, 1",
-    TRUE,
-    topic="attention",
-    page="attention/scaled_dot_product",
-)
 def G64(it: Evidence) -> None:
     r"""$b\,n_h$ products of $(s, s)$ and $(s, d)$ give the query's gradient.
 
@@ -190,13 +182,6 @@ def G64(it: Evidence) -> None:
     it.as_printed(shape((s, s), (s, d)) == dq.shape[2:] and same(ds @ k, dq))
 
 
-@claim(
-    "table, query@key, 2",
-    INCONSISTENT,
-    topic="attention",
-    page="attention/scaled_dot_product",
-    harm=1,
-)
 def G65(it: Evidence) -> None:
     r"""The second gradient of query@key is $b\,n_h$ products of $(d, s)$ and $(s, s)$;
     the key is listed with the shape $(b, n_h, s, d)$.
@@ -220,14 +205,12 @@ def G65(it: Evidence) -> None:
     it.right(ran(1, d, s, s) == ran(1, s, s, d))
 
 
-@claim("table, query@key", TRUE, topic="FLOPs", page="attention/scaled_dot_product")
 def G66(it: Evidence) -> None:
     r"""Both products of query@key's backward cost $4bn_hs^2d$."""
     products = ran(b * n_h, s, s, d) + ran(b * n_h, d, s, s)
     it.as_printed(ROWS["query@key"].at(**AT) == products)
 
 
-@claim("table, qkv_proj", TRUE, topic="FLOPs", page="attention/heads")
 def G67(it: Evidence) -> None:
     """In the backward, $b$ products of $(s, 3h)$ and $(3h, h)$, and one of $(h, bs)$
     and $(bs, 3h)$ cost $12bsh^2$ FLOPs.
@@ -241,7 +224,6 @@ def G67(it: Evidence) -> None:
     it.right(together - apart == 2 * s * h)
 
 
-@claim("table, below it", TRUE, topic="notation", page="attention/heads")
 def G68(it: Evidence) -> None:
     """A head is $h/n_h$ wide.
 
@@ -253,7 +235,6 @@ def G68(it: Evidence) -> None:
     it.right(qwen.width != qwen.heads * qwen.head_width)
 
 
-@claim("table", LEFT_OUT, topic="FLOPs", page="operations/linear_cost", harm=5)
 def G69(it: Evidence) -> None:
     """The table has the whole backward of the layers that multiply by a weight.
 
@@ -273,7 +254,6 @@ def G69(it: Evidence) -> None:
     it.right(biases.total() == 84_851_712 == 12 * 9 * 768 * (1024 - 1))
 
 
-@claim("table", CAVEAT, topic="attention", page="attention/scaled_dot_product", harm=3)
 def G70(it: Evidence) -> None:
     """The backward of attention's two products costs $8bn_hs^2d$ FLOPs.
 

@@ -7,10 +7,21 @@ from typing import Any
 import numpy as np
 
 from backpass import cost
-from backpass_ledger.claims.evidence import CAVEAT, FALSE, TRUE, Evidence
+from backpass_ledger.claims.evidence import Evidence
 from backpass_ledger.claims.gpt2_post.overview import ROWS
-from backpass_ledger.claims.record import claim
 from backpass_ledger.claims.tools import derives, jacobian, numbers, same, vjp
+
+CLAIMS = """
+G156  caveat  1  attention  attention/scaled_dot_product  scale, purpose
+G157  caveat  2  attention  attention/scaled_dot_product  scale, purpose
+G158  true    0  attention  attention/scaled_dot_product  scale, formulas
+G159  true    0  FLOPs      attention/scaled_dot_product  scale, FLOPs
+G160  true    0  residual   operations/residual_stream    residual, formula
+G161  false   8  residual   operations/residual_stream    residual, gradient of x
+G162  true    0  residual   operations/residual_stream    residual, gradient of F(x)
+G163  false   5  FLOPs      operations/residual_stream    residual, FLOPs
+"""
+
 
 RESIDUAL = r"""
     given x, w \in \mathbb{R}
@@ -27,13 +38,6 @@ def block(x: Any) -> Any:
     return torch.tanh(x @ x.new_tensor(numbers(5, 5)))
 
 
-@claim(
-    "scale, purpose",
-    CAVEAT,
-    topic="attention",
-    page="attention/scaled_dot_product",
-    harm=1,
-)
 def G156(it: Evidence) -> None:
     r"""Scores are divided by $\sqrt{d}$ so that they do not grow too large.
 
@@ -49,13 +53,6 @@ def G156(it: Evidence) -> None:
     it.elsewhere(longer.var() < 10)
 
 
-@claim(
-    "scale, purpose",
-    CAVEAT,
-    topic="attention",
-    page="attention/scaled_dot_product",
-    harm=2,
-)
 def G157(it: Evidence) -> None:
     """The scale avoids overly sharp outputs of softmax, which keeps gradients stable
     and ensures smooth updates.
@@ -77,7 +74,6 @@ def G157(it: Evidence) -> None:
     it.right(long >= plain)
 
 
-@claim("scale, formulas", TRUE, topic="attention", page="attention/scaled_dot_product")
 def G158(it: Evidence) -> None:
     r"""$y = x/\sqrt{d}$ and $\frac{\partial L}{\partial x} =
     \frac{\partial L}{\partial y}\frac{1}{\sqrt{d}}$."""
@@ -89,7 +85,6 @@ def G158(it: Evidence) -> None:
     it.as_printed(derives(printed, given))
 
 
-@claim("scale, FLOPs", TRUE, topic="FLOPs", page="attention/scaled_dot_product")
 def G159(it: Evidence) -> None:
     """The backward of the scale takes $bn_hs^2$ FLOPs.
 
@@ -107,7 +102,6 @@ def G159(it: Evidence) -> None:
     it.right(all(same(a, c) for a, c in zip(late, early, strict=True)))
 
 
-@claim("residual, formula", TRUE, topic="residual", page="operations/residual_stream")
 def G160(it: Evidence) -> None:
     """A residual connection adds a module's input to its output: y = x + F(x)."""
     import torch
@@ -121,13 +115,6 @@ def G160(it: Evidence) -> None:
         it.as_printed(same(y, layer(x)))
 
 
-@claim(
-    "residual, gradient of x",
-    FALSE,
-    topic="residual",
-    page="operations/residual_stream",
-    harm=8,
-)
 def G161(it: Evidence) -> None:
     r"""For $y = x + F(x)$, $\frac{\partial L}{\partial x} = \frac{\partial L}{\partial
     y}$.
@@ -145,12 +132,6 @@ def G161(it: Evidence) -> None:
     it.right(derives(printed, r"given x, F \in \mathbb{R}; let y = x + F; loss L"))
 
 
-@claim(
-    "residual, gradient of F(x)",
-    TRUE,
-    topic="residual",
-    page="operations/residual_stream",
-)
 def G162(it: Evidence) -> None:
     r"""$\frac{\partial L}{\partial F(x)} = \frac{\partial L}{\partial y}$."""
     printed = r"\frac{\partial L}{\partial F(x)} = \frac{\partial L}{\partial y}"
@@ -158,9 +139,6 @@ def G162(it: Evidence) -> None:
     it.as_printed(derives(printed, f"{given}; read F(x) as F"))
 
 
-@claim(
-    "residual, FLOPs", FALSE, topic="FLOPs", page="operations/residual_stream", harm=5
-)
 def G163(it: Evidence) -> None:
     """The backward of a residual connection has no arithmetic, because the gradient is
     assigned to both inputs.

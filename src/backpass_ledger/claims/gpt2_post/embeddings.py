@@ -9,10 +9,31 @@ import numpy as np
 from backpass import cost
 from backpass.models import gpt2
 from backpass.ops import embedding
-from backpass_ledger.claims.evidence import CAVEAT, INCONSISTENT, TRUE, Evidence
+from backpass_ledger.claims.evidence import Evidence
 from backpass_ledger.claims.gpt2_post.overview import GPT2, ROWS
-from backpass_ledger.claims.record import claim
 from backpass_ledger.claims.tools import derives, numbers, same, vjp
+
+CLAIMS = """
+G164  true          0  embeddings  operations/embeddings  shapes
+G165  caveat        2  positions   operations/embeddings  shapes
+G166  inconsistent  0  notation    reference/letters      shapes
+G167  true          0  embeddings  operations/embeddings  gradients of the sum
+G168  true          0  embeddings  operations/embeddings  example, X
+G169  true          0  embeddings  operations/embeddings  example, gradient of E
+G170  caveat        4  embeddings  networks/gpt2          example, gradient of E
+G171  true          0  embeddings  operations/embeddings  example, gradient of E
+G172  true          0  embeddings  operations/embeddings  general X
+G173  true          0  embeddings  operations/embeddings  general gradient
+G174  caveat        2  positions   operations/embeddings  positions
+G175  caveat        1  positions   operations/embeddings  positions
+G176  true          0  positions   operations/embeddings  batch
+G177  true          0  FLOPs       operations/embeddings  batch
+G178  inconsistent  1  FLOPs       foundations/counting   batch
+G179  true          0  embeddings  operations/embeddings  batch
+G180  caveat        3  FLOPs       operations/embeddings  batch
+G181  true          0  FLOPs       operations/embeddings  batch
+"""
+
 
 V, s, h, b = 7, 3, 4, 2
 E, T = numbers(V, h), np.array([2, 5, 2]) - 1  # the text counts tokens from 1
@@ -25,7 +46,6 @@ def lookup(tokens: Any, dx: Any) -> Any:
     return vjp(lambda e: torch.nn.functional.embedding(torch.tensor(tokens), e), E, dx)
 
 
-@claim("shapes", TRUE, topic="embeddings", page="operations/embeddings")
 def G164(it: Evidence) -> None:
     r"""$s$ tokens become $X \in \mathbb{R}^{s \times h}$ by a table
     $E \in \mathbb{R}^{V \times h}$, and $Y = X + P_{emb}$.
@@ -36,7 +56,6 @@ def G164(it: Evidence) -> None:
     it.as_printed(x.shape == (s, h) and (x + numbers(s, h)).shape == (s, h))
 
 
-@claim("shapes", CAVEAT, topic="positions", page="operations/embeddings", harm=2)
 def G165(it: Evidence) -> None:
     r"""The table of positions is $P \in \mathbb{R}^{s \times h}$.
 
@@ -49,7 +68,6 @@ def G165(it: Evidence) -> None:
     it.right(rows == 1024)
 
 
-@claim("shapes", INCONSISTENT, topic="notation", page="reference/letters")
 def G166(it: Evidence) -> None:
     r"""$P$ is the table of positions.
 
@@ -62,7 +80,6 @@ def G166(it: Evidence) -> None:
     it.clashes(np.ndim(width) != len(table))
 
 
-@claim("gradients of the sum", TRUE, topic="embeddings", page="operations/embeddings")
 def G167(it: Evidence) -> None:
     r"""$\frac{\partial L}{\partial X} = \frac{\partial L}{\partial P_{emb}} =
     \frac{\partial L}{\partial Y}$.
@@ -77,14 +94,12 @@ def G167(it: Evidence) -> None:
     it.as_printed(derives(printed, given))
 
 
-@claim("example, X", TRUE, topic="embeddings", page="operations/embeddings")
 def G168(it: Evidence) -> None:
     """For the tokens 2, 5, 2, X has the rows 2, 5, and 2 of E."""
     x, _ = embedding.forward(T, E)
     it.as_printed(same(x, np.stack([E[1], E[4], E[1]])))
 
 
-@claim("example, gradient of E", TRUE, topic="embeddings", page="operations/embeddings")
 def G169(it: Evidence) -> None:
     """Row 2 of E's gradient is the sum of rows 1 and 3 of X's, and row 5 is
     row 2 of X's."""
@@ -93,9 +108,6 @@ def G169(it: Evidence) -> None:
     it.as_printed(same(de[1], dx[0] + dx[2]) and same(de[4], dx[1]))
 
 
-@claim(
-    "example, gradient of E", CAVEAT, topic="embeddings", page="networks/gpt2", harm=4
-)
 def G170(it: Evidence) -> None:
     """Rows of the table of tokens that no token used receive no gradient.
 
@@ -112,7 +124,6 @@ def G170(it: Evidence) -> None:
     it.right(bool((tied[others] != 0).all()))
 
 
-@claim("example, gradient of E", TRUE, topic="embeddings", page="operations/embeddings")
 def G171(it: Evidence) -> None:
     """E's gradient as a displayed matrix: rows 1, 3, and 4 are 0, row 2 is the sum, row
     5 is row 2 of X's gradient, and further rows of zeros follow."""
@@ -122,7 +133,6 @@ def G171(it: Evidence) -> None:
     it.as_printed(same(np.stack(shown), lookup(T, dx)))
 
 
-@claim("general X", TRUE, topic="embeddings", page="operations/embeddings")
 def G172(it: Evidence) -> None:
     """In general row $k$ of X is row $t_k$ of E."""
     t = np.array([6, 0, 3, 3, 1])
@@ -130,7 +140,6 @@ def G172(it: Evidence) -> None:
     it.as_printed(same(x, np.eye(V)[t] @ E))
 
 
-@claim("general gradient", TRUE, topic="embeddings", page="operations/embeddings")
 def G173(it: Evidence) -> None:
     r"""Row $i$ of E's gradient is $\sum_{t_j = i} \mathrm{row}_j(\partial L/\partial
     X)$."""
@@ -139,7 +148,6 @@ def G173(it: Evidence) -> None:
     it.as_printed(same(np.stack(rows), lookup(t, dx)))
 
 
-@claim("positions", CAVEAT, topic="positions", page="operations/embeddings", harm=2)
 def G174(it: Evidence) -> None:
     """Each row of the table of positions is used exactly once in a sequence.
 
@@ -158,7 +166,6 @@ def G174(it: Evidence) -> None:
     it.right(same(used(5)[:5], np.ones((5, h))) and not used(5)[5:].any())
 
 
-@claim("positions", CAVEAT, topic="positions", page="operations/embeddings", harm=1)
 def G175(it: Evidence) -> None:
     r"""The gradient $\frac{\partial L}{\partial P_{emb}}$ is $\frac{\partial
     L}{\partial P}$.
@@ -176,7 +183,6 @@ def G175(it: Evidence) -> None:
             it.right(same(found[:length], dp_emb) and not found[length:].any())
 
 
-@claim("batch", TRUE, topic="positions", page="operations/embeddings")
 def G176(it: Evidence) -> None:
     r"""For a batch, X is $(b, s, h)$ and $P_{emb}$ stays $(s, h)$; it is broadcast, so
     its gradient is the sum over the batch."""
@@ -185,7 +191,6 @@ def G176(it: Evidence) -> None:
     it.as_printed(same(dx, dy) and same(dp, dy.sum(0)))
 
 
-@claim("batch", TRUE, topic="FLOPs", page="operations/embeddings")
 def G177(it: Evidence) -> None:
     r"""The sum over the batch takes $(b - 1)sh$ additions."""
     from backpass.interpreters import counting
@@ -196,7 +201,6 @@ def G177(it: Evidence) -> None:
     it.as_printed(ROWS["positions"].at(b=3, s=s, h=h) == ran.total)
 
 
-@claim("batch", INCONSISTENT, topic="FLOPs", page="foundations/counting", harm=1)
 def G178(it: Evidence) -> None:
     r"""A sum of $b$ terms takes $b - 1$ additions.
 
@@ -207,7 +211,6 @@ def G178(it: Evidence) -> None:
     it.clashes(rows["positions"] != rows["shift"])
 
 
-@claim("batch", TRUE, topic="embeddings", page="operations/embeddings")
 def G179(it: Evidence) -> None:
     """The table of tokens collects the gradients of all occurrences in the batch."""
     t, dx = np.array([[6, 0, 3], [3, 3, 1]]), numbers(b, s, h)
@@ -215,7 +218,6 @@ def G179(it: Evidence) -> None:
     it.as_printed(same(rows, lookup(t, dx)))
 
 
-@claim("batch", CAVEAT, topic="FLOPs", page="operations/embeddings", harm=3)
 def G180(it: Evidence) -> None:
     """The backward of the table of tokens is indexing, with $O(h)$ additions.
 
@@ -241,7 +243,6 @@ def G180(it: Evidence) -> None:
     it.right(by_hand(500) == (500 - 5) * h)
 
 
-@claim("batch", TRUE, topic="FLOPs", page="operations/embeddings")
 def G181(it: Evidence) -> None:
     """The additions in the table of tokens are negligible beside the rest.
 

@@ -7,10 +7,28 @@ from typing import Any
 import numpy as np
 
 from backpass.interpreters import counting
-from backpass_ledger.claims.evidence import CAVEAT, INCONSISTENT, TRUE, Evidence
+from backpass_ledger.claims.evidence import Evidence
 from backpass_ledger.claims.gpt2_post.overview import ROWS, stored_by
-from backpass_ledger.claims.record import claim
 from backpass_ledger.claims.tools import derives, jacobian, numbers, run, same, vjp
+
+CLAIMS = """
+G141  true          0  activations  operations/activations  element-wise operations
+G142  true          0  activations  operations/activations  definition
+G143  inconsistent  1  notation     reference/letters       definition
+G144  true          0  activations  operations/activations  derivative, lines 1 and 2
+G145  true          0  activations  operations/activations  derivative, line 3
+G146  true          0  activations  operations/activations  derivative, line 4
+G147  caveat        1  activations  operations/activations  FLOPs
+G148  true          0  memory       operations/activations  FLOPs
+G149  true          0  activations  operations/activations  listing
+G150  true          0  FLOPs        operations/activations  listing, FLOPs of lines 1 to 3
+G151  true          0  FLOPs        operations/activations  listing, FLOPs of lines 4 to 7
+G152  true          0  FLOPs        operations/activations  listing, FLOPs of line 8
+G153  true          0  FLOPs        operations/activations  listing, FLOPs of line 9
+G154  true          0  FLOPs        operations/activations  listing, FLOPs of lines 10 and 11
+G155  true          0  FLOPs        operations/activations  total
+"""
+
 
 A, B = np.sqrt(2 / np.pi), 0.044715
 X, DY = numbers(5, 7), numbers(5, 7, seed=1)
@@ -69,9 +87,6 @@ def ran(*names: str) -> list[int]:
     return found
 
 
-@claim(
-    "element-wise operations", TRUE, topic="activations", page="operations/activations"
-)
 def G141(it: Evidence) -> None:
     """In an element-wise operation each input element acts on its output element only,
     so the gradients are independent.
@@ -83,7 +98,6 @@ def G141(it: Evidence) -> None:
         it.as_printed(same(J, np.diag(np.diag(J))))
 
 
-@claim("definition", TRUE, topic="activations", page="operations/activations")
 def G142(it: Evidence) -> None:
     r"""$\mathrm{GELU}(x)$ is approximated as $\frac12 x\left(1 + \tanh[a(x +
     bx^3)]\right)$ with $a = \sqrt{2/\pi}$ and $b = 0.044715$.
@@ -100,7 +114,6 @@ def G142(it: Evidence) -> None:
     it.right(0.0004 < np.abs(printed - exact).max() < 0.0005)
 
 
-@claim("definition", INCONSISTENT, topic="notation", page="reference/letters", harm=1)
 def G143(it: Evidence) -> None:
     """In GELU, b is 0.044715.
 
@@ -117,12 +130,6 @@ def G143(it: Evidence) -> None:
     it.clashes(not same(with_batch, expected))
 
 
-@claim(
-    "derivative, lines 1 and 2",
-    TRUE,
-    topic="activations",
-    page="operations/activations",
-)
 def G144(it: Evidence) -> None:
     r"""GELU's gradient is $\frac{\partial L}{\partial x} = \frac{\partial L}{\partial
     y}\left[\frac12 (1 + \tanh u) + \frac12 x\,\frac{\partial}{\partial x}\tanh
@@ -138,7 +145,6 @@ def G144(it: Evidence) -> None:
     it.as_printed(derives(printed, GELU))
 
 
-@claim("derivative, line 3", TRUE, topic="activations", page="operations/activations")
 def G145(it: Evidence) -> None:
     r"""GELU's gradient is $\frac{\partial L}{\partial x} = \frac{\partial L}{\partial
     y}\left[\frac12(1 + \tanh u) + \frac12 ax (1 + 3bx^2)\,\mathrm{sech}^2 u\right]$."""
@@ -152,7 +158,6 @@ def G145(it: Evidence) -> None:
     it.as_printed(derives(printed, GELU))
 
 
-@claim("derivative, line 4", TRUE, topic="activations", page="operations/activations")
 def G146(it: Evidence) -> None:
     r"""GELU's gradient is $\frac{\partial L}{\partial x} = \frac{\partial L}{\partial
     y}\left[\frac12(1 + \tanh u) + \frac12 ax (1 + 3bx^2)(1 - \tanh^2 u)\right]$."""
@@ -166,7 +171,6 @@ def G146(it: Evidence) -> None:
     it.as_printed(derives(printed, GELU))
 
 
-@claim("FLOPs", CAVEAT, topic="activations", page="operations/activations", harm=1)
 def G147(it: Evidence) -> None:
     """The count is based on PyTorch's `gelu_backward`.
 
@@ -181,7 +185,6 @@ def G147(it: Evidence) -> None:
     it.elsewhere(same(listing()["grad"], backward(dy, x)))
 
 
-@claim("FLOPs", TRUE, topic="memory", page="operations/activations")
 def G148(it: Evidence) -> None:
     """GELU's backward needs the upstream gradient and the input, both $(b, s, 4h)$.
 
@@ -192,7 +195,6 @@ def G148(it: Evidence) -> None:
     it.as_printed(len(stored) == 1 and same(stored[0].detach(), x))
 
 
-@claim("listing", TRUE, topic="activations", page="operations/activations")
 def G149(it: Evidence) -> None:
     r"""The listing of eleven lines computes GELU's gradient.
 
@@ -210,18 +212,12 @@ def G149(it: Evidence) -> None:
         it.right(same(vjp(gelu, np.array([x]), np.ones(1)), np.array([slope])))
 
 
-@claim(
-    "listing, FLOPs of lines 1 to 3", TRUE, topic="FLOPs", page="operations/activations"
-)
 def G150(it: Evidence) -> None:
     """In the listing of GELU the square takes 1 FLOP, the cube 1, the inner polynomial
     3."""
     it.as_printed(ran("x_sq", "x_cube", "inner") == [1, 1, 3])
 
 
-@claim(
-    "listing, FLOPs of lines 4 to 7", TRUE, topic="FLOPs", page="operations/activations"
-)
 def G151(it: Evidence) -> None:
     """tanh takes 1 FLOP, `left` 1, `right` 1, and `left_derivative` 1.
 
@@ -230,18 +226,11 @@ def G151(it: Evidence) -> None:
     it.as_printed(ran("tanh_inner", "left", "right", "left_derivative") == [1, 1, 1, 1])
 
 
-@claim("listing, FLOPs of line 8", TRUE, topic="FLOPs", page="operations/activations")
 def G152(it: Evidence) -> None:
     """`tanh_derivative` takes 2 FLOPs."""
     it.as_printed(ran("tanh_derivative") == [2])
 
 
-@claim(
-    "listing, FLOPs of line 9",
-    TRUE,
-    topic="FLOPs",
-    page="operations/activations",
-)
 def G153(it: Evidence) -> None:
     """`inner_derivative` takes 4 FLOPs.
 
@@ -257,18 +246,11 @@ def G153(it: Evidence) -> None:
     it.right(folded.total == 3 and (sum(PRINTED.values()) - 1) * 4 == 72)
 
 
-@claim(
-    "listing, FLOPs of lines 10 and 11",
-    TRUE,
-    topic="FLOPs",
-    page="operations/activations",
-)
 def G154(it: Evidence) -> None:
     """`right_derivative` takes 2 FLOPs and the gradient 2."""
     it.as_printed(ran("right_derivative", "grad") == [2, 2])
 
 
-@claim("total", TRUE, topic="FLOPs", page="operations/activations")
 def G155(it: Evidence) -> None:
     r"""GELU's backward takes $76bsh$ FLOPs: 19 for each of $4h$ columns."""
     it.as_printed(sum(ran(*LINES)) == 19 == sum(PRINTED.values()))

@@ -6,9 +6,39 @@ from typing import Any
 
 import numpy as np
 
-from backpass_ledger.claims.evidence import CAVEAT, FALSE, TRUE, Evidence
-from backpass_ledger.claims.record import claim
+from backpass_ledger.claims.evidence import Evidence
 from backpass_ledger.claims.tools import derives, jacobian, numbers, same, vjp
+
+CLAIMS = """
+G103  true    0  norms       operations/layer_norm  definition
+G104  true    0  norms       operations/layer_norm  definition
+G105  true    0  norms       operations/layer_norm  parameters
+G106  true    0  norms       operations/layer_norm  parameters
+G107  caveat  1  norms       operations/layer_norm  indirect effects
+G108  true    0  chain rule  operations/layer_norm  chain rule
+G109  true    0  norms       operations/layer_norm  quotient rule, i, line 1
+G110  true    0  norms       operations/layer_norm  quotient rule, i, line 2
+G111  true    0  norms       operations/layer_norm  quotient rule, i, line 3
+G112  true    0  norms       operations/layer_norm  quotient rule, j, line 1
+G113  true    0  norms       operations/layer_norm  quotient rule, j, lines 2 and 3
+G114  true    0  norms       operations/layer_norm  mean
+G115  true    0  norms       operations/layer_norm  variance, lines 1 and 2
+G116  false   6  norms       operations/layer_norm  variance, line 3
+G117  true    0  norms       operations/layer_norm  variance, line 4
+G118  false   3  norms       operations/layer_norm  variance, line 5
+G119  true    0  norms       operations/layer_norm  variance, line 6
+G120  true    0  norms       operations/layer_norm  inserted, i
+G121  true    0  norms       operations/layer_norm  inserted, j
+G122  true    0  norms       operations/layer_norm  together, line 1
+G123  false   6  norms       operations/layer_norm  together, line 2
+G124  false   1  notation    operations/layer_norm  together, line 2
+G125  true    0  norms       operations/layer_norm  together, line 3
+G126  true    0  norms       operations/layer_norm  together, line 4
+G127  true    0  norms       operations/layer_norm  matrices
+G128  true    0  norms       operations/layer_norm  matrices
+G129  true    0  norms       operations/layer_norm  tensors
+"""
+
 
 N, EPS = 7, 0.1
 X = numbers(N) + 2  # a mean that is not 0
@@ -60,7 +90,6 @@ def all_gradients(x: Any, dy: Any) -> Any:
     )
 
 
-@claim("definition", TRUE, topic="norms", page="operations/layer_norm")
 def G103(it: Evidence) -> None:
     r"""$y_i = \gamma_i \hat{x}_i + \beta_i$ with $\hat{x}_i = (x_i - \mu)/
     \sqrt{\sigma^2 + \epsilon}$."""
@@ -71,7 +100,6 @@ def G103(it: Evidence) -> None:
     it.as_printed(same(W * X_HAT + B, expected))
 
 
-@claim("definition", TRUE, topic="norms", page="operations/layer_norm")
 def G104(it: Evidence) -> None:
     r"""$\mu = \frac1N\sum_j x_j$ and $\sigma^2 = \frac1N\sum_j (x_j - \mu)^2$.
 
@@ -91,7 +119,6 @@ def _tensor(x: Any) -> Any:
     return torch.tensor(x)
 
 
-@claim("parameters", TRUE, topic="norms", page="operations/layer_norm")
 def G105(it: Evidence) -> None:
     r"""$y_i$ depends on $\hat{x}_i$, $\gamma_i$, and $\beta_i$ only, so $\frac{\partial
     L}{\partial \hat{x}_i} = \frac{\partial L}{\partial y_i}\gamma_i$."""
@@ -117,7 +144,6 @@ def G105(it: Evidence) -> None:
     it.as_printed(derives(printed, LAYER_NORM))
 
 
-@claim("parameters", TRUE, topic="norms", page="operations/layer_norm")
 def G106(it: Evidence) -> None:
     r"""$\frac{\partial L}{\partial \gamma_i} = \frac{\partial L}{\partial
     y_i}\hat{x}_i$ and $\frac{\partial L}{\partial \beta_i} = \frac{\partial L}{\partial
@@ -136,7 +162,6 @@ def G106(it: Evidence) -> None:
     it.as_printed(derives(printed, LAYER_NORM))
 
 
-@claim("indirect effects", CAVEAT, topic="norms", page="operations/layer_norm", harm=1)
 def G107(it: Evidence) -> None:
     r"""$x_i$ acts on $\hat{x}_i$ directly, and through $\mu$ and $\sigma^2$ on all
     other $\hat{x}_j$.
@@ -150,7 +175,6 @@ def G107(it: Evidence) -> None:
     it.right(same(np.diag(J), (1 - 1 / N - X_HAT**2 / N) / ROOT))
 
 
-@claim("chain rule", TRUE, topic="chain rule", page="operations/layer_norm")
 def G108(it: Evidence) -> None:
     r"""$\frac{\partial L}{\partial x_i} = \frac{\partial L}{\partial \hat{x}_i}
     \frac{\partial \hat{x}_i}{\partial x_i} + \sum_{j \ne i}
@@ -164,7 +188,6 @@ def G108(it: Evidence) -> None:
     it.as_printed(derives(printed, LAYER_NORM))
 
 
-@claim("quotient rule, i, line 1", TRUE, topic="norms", page="operations/layer_norm")
 def G109(it: Evidence) -> None:
     r"""$\frac{\partial \hat{x}_i}{\partial x_i} = \frac{(1 - \mu')\sqrt{\sigma^2 +
     \epsilon} - (x_i - \mu)\frac{1}{2\sqrt{\sigma^2 + \epsilon}}(\sigma^2)'}
@@ -180,7 +203,6 @@ def G109(it: Evidence) -> None:
     it.as_printed(derives(printed, LAYER_NORM))
 
 
-@claim("quotient rule, i, line 2", TRUE, topic="norms", page="operations/layer_norm")
 def G110(it: Evidence) -> None:
     r"""$\frac{\partial \hat{x}_i}{\partial x_i} = \frac{1}{\sqrt{\sigma^2 +
     \epsilon}}\left(1 - \mu' - \frac{x_i - \mu} {2(\sigma^2 +
@@ -195,7 +217,6 @@ def G110(it: Evidence) -> None:
     it.as_printed(derives(printed, LAYER_NORM))
 
 
-@claim("quotient rule, i, line 3", TRUE, topic="norms", page="operations/layer_norm")
 def G111(it: Evidence) -> None:
     r"""$\frac{\partial \hat{x}_i}{\partial x_i} = \frac{1}{\sqrt{\sigma^2 +
     \epsilon}}\left(1 - \mu' - \frac{\hat{x}_i} {2\sqrt{\sigma^2 +
@@ -211,7 +232,6 @@ def G111(it: Evidence) -> None:
     it.as_printed(derives(printed, LAYER_NORM))
 
 
-@claim("quotient rule, j, line 1", TRUE, topic="norms", page="operations/layer_norm")
 def G112(it: Evidence) -> None:
     r"""For $j \ne i$, $\frac{\partial \hat{x}_j}{\partial x_i} = \frac{-\mu'
     \sqrt{\sigma^2 + \epsilon} - (x_j - \mu)\frac{1}{2\sqrt{\sigma^2 + \epsilon}}
@@ -227,9 +247,6 @@ def G112(it: Evidence) -> None:
     it.as_printed(derives(printed, LAYER_NORM + r"when j \neq i"))
 
 
-@claim(
-    "quotient rule, j, lines 2 and 3", TRUE, topic="norms", page="operations/layer_norm"
-)
 def G113(it: Evidence) -> None:
     r"""For $j \ne i$, $\frac{\partial \hat{x}_j}{\partial x_i} =
     \frac{1}{\sqrt{\sigma^2 + \epsilon}}\left(-\mu' - \frac{x_j - \mu} {2(\sigma^2 +
@@ -250,14 +267,12 @@ def G113(it: Evidence) -> None:
     it.as_printed(derives(printed, LAYER_NORM + r"when j \neq i"))
 
 
-@claim("mean", TRUE, topic="norms", page="operations/layer_norm")
 def G114(it: Evidence) -> None:
     r"""$\frac{\partial \mu}{\partial x_i} = \frac1N$."""
     printed = r"\frac{\partial \mu}{\partial x_i} = \frac{1}{N}"
     it.as_printed(derives(printed, LAYER_NORM))
 
 
-@claim("variance, lines 1 and 2", TRUE, topic="norms", page="operations/layer_norm")
 def G115(it: Evidence) -> None:
     r"""$\frac{\partial \sigma^2}{\partial x_i} = \frac1N \partial_i \sum_j
     (x_j - \mu)^2 = \frac1N \partial_i \left[(x_i - \mu)^2 + \sum_{j \ne i}
@@ -272,7 +287,6 @@ def G115(it: Evidence) -> None:
     it.as_printed(derives(printed, LAYER_NORM))
 
 
-@claim("variance, line 3", FALSE, topic="norms", page="operations/layer_norm", harm=6)
 def G116(it: Evidence) -> None:
     r"""$\frac{\partial \sigma^2}{\partial x_i} = \frac1N\left[2(1 - \mu')(x_i - \mu) +
     2\sum_{j \ne i} \mu'\,(x_j - \mu) \right]$.
@@ -293,7 +307,6 @@ def G116(it: Evidence) -> None:
     it.right(derives(rf"(1 - \frac{{2}}{{N}}) {printed}", LAYER_NORM))
 
 
-@claim("variance, line 4", TRUE, topic="norms", page="operations/layer_norm")
 def G117(it: Evidence) -> None:
     r"""$\frac{\partial \sigma^2}{\partial x_i} = \frac2N\left[(1 - \frac1N)(x_i - \mu)
     + \sum_{j \ne i}(-\frac1N)(x_j - \mu) \right]$.
@@ -309,7 +322,6 @@ def G117(it: Evidence) -> None:
     it.as_printed(derives(printed, LAYER_NORM))
 
 
-@claim("variance, line 5", FALSE, topic="norms", page="operations/layer_norm", harm=3)
 def G118(it: Evidence) -> None:
     r"""$\frac{\partial \sigma^2}{\partial x_i} = \frac2N\left[x_i - \mu - \frac1N\sum_j
     x_j - \mu\right]$.
@@ -325,14 +337,12 @@ def G118(it: Evidence) -> None:
     it.right(derives(rf"\frac{{2}}{{N}}(x_i - 3\mu) &= {printed}", LAYER_NORM))
 
 
-@claim("variance, line 6", TRUE, topic="norms", page="operations/layer_norm")
 def G119(it: Evidence) -> None:
     r"""$\frac{\partial \sigma^2}{\partial x_i} = \frac{2(x_i - \mu)}{N}$."""
     printed = r"\frac{\partial \sigma^2}{\partial x_i} &= \frac{2(x_i - \mu)}{N}"
     it.as_printed(derives(printed, LAYER_NORM))
 
 
-@claim("inserted, i", TRUE, topic="norms", page="operations/layer_norm")
 def G120(it: Evidence) -> None:
     r"""$\frac{\partial \hat{x}_i}{\partial x_i} = \frac{1}{\sqrt{\sigma^2 + \epsilon}}
     \left(1 - \frac1N - \frac{\hat{x}_i^2}{N}\right)$.
@@ -347,7 +357,6 @@ def G120(it: Evidence) -> None:
     it.as_printed(derives(printed, LAYER_NORM))
 
 
-@claim("inserted, j", TRUE, topic="norms", page="operations/layer_norm")
 def G121(it: Evidence) -> None:
     r"""For $j \ne i$, $\frac{\partial \hat{x}_j}{\partial x_i} =
     \frac{1}{\sqrt{\sigma^2 + \epsilon}}\left(-\frac1N - \frac{\hat{x}_j \hat{x}_i}{N}
@@ -360,7 +369,6 @@ def G121(it: Evidence) -> None:
     it.as_printed(derives(printed, LAYER_NORM + r"when j \neq i"))
 
 
-@claim("together, line 1", TRUE, topic="norms", page="operations/layer_norm")
 def G122(it: Evidence) -> None:
     r"""$\frac{\partial L}{\partial x_i} = \frac{\partial L}{\partial \hat{x}_i}
     \frac{1}{\sqrt{\sigma^2 + \epsilon}}\left(1 - \frac1N - \frac{\hat{x}_i^2}{N}\right)
@@ -378,7 +386,6 @@ def G122(it: Evidence) -> None:
     it.as_printed(derives(printed, LAYER_NORM))
 
 
-@claim("together, line 2", FALSE, topic="norms", page="operations/layer_norm", harm=6)
 def G123(it: Evidence) -> None:
     r"""LayerNorm's gradient is $\frac{\partial L}{\partial x_i} =
     \frac{1}{\sqrt{\sigma^2 + \epsilon}}\left(\frac{\partial L}{\partial \hat{x}_i} -
@@ -418,9 +425,6 @@ def G123(it: Evidence) -> None:
     it.right(derives(commented, LAYER_NORM + n_is_the_width))
 
 
-@claim(
-    "together, line 2", FALSE, topic="notation", page="operations/layer_norm", harm=1
-)
 def G124(it: Evidence) -> None:
     r"""The sum over $j \ne i$ has two terms, printed without brackets: $\sum_{j \ne i}
     \frac1N \bar{x}_j - \frac{\hat{x}_i\hat{x}_j}{N}\bar{x}_j$, with $\bar{x}$ for the
@@ -441,7 +445,6 @@ def G124(it: Evidence) -> None:
     it.right(same((own + (first - second)[without(i)].sum()) / ROOT, dx[i]))
 
 
-@claim("together, line 3", TRUE, topic="norms", page="operations/layer_norm")
 def G125(it: Evidence) -> None:
     r"""LayerNorm's gradient is $\frac{\partial L}{\partial x_i} =
     \frac{1}{\sqrt{\sigma^2 + \epsilon}}\left(\frac{\partial L}{\partial \hat{x}_i} -
@@ -456,7 +459,6 @@ def G125(it: Evidence) -> None:
     it.as_printed(derives(printed, LAYER_NORM))
 
 
-@claim("together, line 4", TRUE, topic="norms", page="operations/layer_norm")
 def G126(it: Evidence) -> None:
     r"""LayerNorm's gradient is $\frac{\partial L}{\partial x_i} =
     \frac{1}{\sqrt{\sigma^2 + \epsilon}}\left(\frac{\partial L}{\partial y_i} \gamma_i -
@@ -473,7 +475,6 @@ def G126(it: Evidence) -> None:
     it.as_printed(derives(printed, LAYER_NORM))
 
 
-@claim("matrices", TRUE, topic="norms", page="operations/layer_norm")
 def G127(it: Evidence) -> None:
     """Rows are normalised one by one, so their gradients are independent; unlike
     softmax, LayerNorm has parameters, which all rows share."""
@@ -484,7 +485,6 @@ def G127(it: Evidence) -> None:
     it.as_printed(not same(rows[0][1], dw) and dw.shape == db.shape == (N,))
 
 
-@claim("matrices", TRUE, topic="norms", page="operations/layer_norm")
 def G128(it: Evidence) -> None:
     r"""$\frac{\partial L}{\partial \gamma_i} = \sum_{r=1}^M
     \frac{\partial L}{\partial y_{ri}}\hat{x}_{ri}$ and
@@ -499,7 +499,6 @@ def G128(it: Evidence) -> None:
     it.as_printed(derives(printed, ROWS))
 
 
-@claim("tensors", TRUE, topic="norms", page="operations/layer_norm")
 def G129(it: Evidence) -> None:
     """LayerNorm treats a $(K, M, N)$ tensor as a $(KM, N)$ matrix, whose rows all share
     the parameters."""

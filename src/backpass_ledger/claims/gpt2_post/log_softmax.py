@@ -7,10 +7,26 @@ from typing import Any
 import numpy as np
 
 from backpass import cost
-from backpass_ledger.claims.evidence import CAVEAT, LEFT_OUT, TRUE, Evidence
+from backpass_ledger.claims.evidence import Evidence
 from backpass_ledger.claims.gpt2_post.overview import ROWS, stored_by
-from backpass_ledger.claims.record import claim
 from backpass_ledger.claims.tools import derives, numbers, same, vjp
+
+CLAIMS = """
+G90   true      0  softmax     operations/cross_entropy  definition
+G91   caveat    4  precision   operations/cross_entropy  definition
+G92   true      0  chain rule  operations/cross_entropy  chain rule
+G93   true      0  chain rule  operations/cross_entropy  through softmax
+G94   true      0  softmax     operations/softmax        through softmax
+G95   true      0  loss        operations/cross_entropy  derivation, lines 1 and 2
+G96   true      0  loss        operations/cross_entropy  derivation, line 3
+G97   true      0  loss        operations/cross_entropy  derivation, lines 4 and 5
+G98   true      0  softmax     operations/cross_entropy  tensors
+G99   true      0  memory      operations/cross_entropy  FLOPs, storage
+G100  true      0  FLOPs       operations/cross_entropy  FLOPs, steps
+G101  true      0  FLOPs       operations/cross_entropy  FLOPs, total
+G102  left-out  2  loss        operations/cross_entropy  FLOPs, total
+"""
+
 
 X = numbers(6)
 Z = np.exp(X) / np.exp(X).sum()
@@ -29,7 +45,6 @@ def gradient(x: Any, dp: Any) -> Any:
     return vjp(lambda x: torch.log_softmax(x, -1), x, dp)
 
 
-@claim("definition", TRUE, topic="softmax", page="operations/cross_entropy")
 def G90(it: Evidence) -> None:
     r"""$\mathrm{logSoftmax}(x)_i = x_i - \log\sum_j e^{x_j}$, which is
     $\log(\mathrm{softmax}(x)_i)$."""
@@ -43,7 +58,6 @@ def G90(it: Evidence) -> None:
     it.as_printed(same(np.log(Z), torch.log_softmax(torch.tensor(X), -1)))
 
 
-@claim("definition", CAVEAT, topic="precision", page="operations/cross_entropy", harm=4)
 def G91(it: Evidence) -> None:
     r"""Log-softmax as $x_i - \log\sum_j e^{x_j}$ is a workaround for numerical
     stability.
@@ -62,7 +76,6 @@ def G91(it: Evidence) -> None:
     it.right(same(stable, -np.log1p(np.exp([-1.0, 1.0]))))
 
 
-@claim("chain rule", TRUE, topic="chain rule", page="operations/cross_entropy")
 def G92(it: Evidence) -> None:
     r"""$\frac{\partial L}{\partial x_i} = \frac{\partial L}{\partial p_i}
     \frac{\partial p_i}{\partial x_i} + \sum_{j \ne i} \frac{\partial L}{\partial p_j}
@@ -75,7 +88,6 @@ def G92(it: Evidence) -> None:
     it.as_printed(derives(printed, LOG_SOFTMAX))
 
 
-@claim("through softmax", TRUE, topic="chain rule", page="operations/cross_entropy")
 def G93(it: Evidence) -> None:
     r"""$\frac{\partial p_i}{\partial x_i} = \frac{\partial p_i}{\partial z_i}
     \frac{\partial z_i}{\partial x_i}$ with $\frac{\partial p_i}{\partial z_i} =
@@ -88,7 +100,6 @@ def G93(it: Evidence) -> None:
     it.as_printed(derives(printed, LOG_SOFTMAX))
 
 
-@claim("through softmax", TRUE, topic="softmax", page="operations/softmax")
 def G94(it: Evidence) -> None:
     r"""From softmax, $\frac{\partial z_i}{\partial x_i} = z_i(1 - z_i)$ and
     $\frac{\partial z_j}{\partial x_i} = -z_j z_i$.
@@ -101,7 +112,6 @@ def G94(it: Evidence) -> None:
     it.as_printed(derives(other, LOG_SOFTMAX + r"when j \neq i"))
 
 
-@claim("derivation, lines 1 and 2", TRUE, topic="loss", page="operations/cross_entropy")
 def G95(it: Evidence) -> None:
     r"""For log-softmax, $\frac{\partial L}{\partial x_i} = \frac{\partial L}{\partial
     p_i}\frac{1}{z_i} z_i(1 - z_i) + \sum_{j \ne i} \frac{\partial L}{\partial
@@ -118,7 +128,6 @@ def G95(it: Evidence) -> None:
     it.as_printed(derives(printed, LOG_SOFTMAX))
 
 
-@claim("derivation, line 3", TRUE, topic="loss", page="operations/cross_entropy")
 def G96(it: Evidence) -> None:
     r"""For log-softmax, $\frac{\partial L}{\partial x_i} = \frac{\partial L}{\partial
     p_i}(1 - z_i) - z_i \sum_{j \ne i} \frac{\partial L}{\partial p_j}$."""
@@ -130,7 +139,6 @@ def G96(it: Evidence) -> None:
     it.as_printed(derives(printed, LOG_SOFTMAX))
 
 
-@claim("derivation, lines 4 and 5", TRUE, topic="loss", page="operations/cross_entropy")
 def G97(it: Evidence) -> None:
     r"""For log-softmax, $\frac{\partial L}{\partial x_i} = \frac{\partial L}{\partial
     p_i} - z_i \sum_j \frac{\partial L}{\partial p_j} = \frac{\partial L}{\partial p_i}
@@ -145,7 +153,6 @@ def G97(it: Evidence) -> None:
     it.as_printed(derives(printed, LOG_SOFTMAX))
 
 
-@claim("tensors", TRUE, topic="softmax", page="operations/cross_entropy")
 def G98(it: Evidence) -> None:
     """Log-softmax treats matrices and tensors row by row, as softmax does.
 
@@ -156,7 +163,6 @@ def G98(it: Evidence) -> None:
     it.as_printed(same(np.array(rows), gradient(x, dp)))
 
 
-@claim("FLOPs, storage", TRUE, topic="memory", page="operations/cross_entropy")
 def G99(it: Evidence) -> None:
     r"""The backward of log-softmax needs the upstream gradient and the logarithms of
     the probabilities, both $(b, s, V)$.
@@ -170,7 +176,6 @@ def G99(it: Evidence) -> None:
     it.as_printed(len(stored) == 1 and torch.equal(stored[0], y))
 
 
-@claim("FLOPs, steps", TRUE, topic="FLOPs", page="operations/cross_entropy")
 def G100(it: Evidence) -> None:
     """In log-softmax's backward a row takes $V$ FLOPs for the sum, $V$ exponentials,
     $V$ products, and $V$ differences.
@@ -183,7 +188,6 @@ def G100(it: Evidence) -> None:
     it.right(kinds["add"] == 7 - 1)
 
 
-@claim("FLOPs, total", TRUE, topic="FLOPs", page="operations/cross_entropy")
 def G101(it: Evidence) -> None:
     r"""Log-softmax's backward takes $4bsV$ FLOPs in total.
 
@@ -195,7 +199,6 @@ def G101(it: Evidence) -> None:
     it.right(ran == b * s * (4 * V - 1))
 
 
-@claim("FLOPs, total", LEFT_OUT, topic="loss", page="operations/cross_entropy", harm=2)
 def G102(it: Evidence) -> None:
     r"""Log-softmax in a loss needs the sum of $V$ upstream gradients.
 

@@ -7,10 +7,20 @@ from typing import Any
 
 import numpy as np
 
-from backpass_ledger.claims.evidence import CAVEAT, FALSE, TRUE, Evidence
+from backpass_ledger.claims.evidence import Evidence
 from backpass_ledger.claims.gpt2_post.overview import ROWS
-from backpass_ledger.claims.record import claim
 from backpass_ledger.claims.tools import numbers, raises, same, vjp
+
+CLAIMS = """
+G182  caveat  2  loss    operations/cross_entropy  composition
+G183  false   4  loss    operations/cross_entropy  composition
+G184  caveat  5  loss    operations/cross_entropy  forward
+G185  false   4  loss    operations/cross_entropy  forward
+G186  caveat  2  loss    operations/cross_entropy  backward
+G187  caveat  1  memory  operations/cross_entropy  backward
+G188  true    0  FLOPs   operations/cross_entropy  backward
+"""
+
 
 M, V = 6, 7
 X, T = numbers(M, V), np.array([3, 0, 6, 2, 2, 5])
@@ -23,7 +33,6 @@ def torch_of(*arrays: Any) -> list[Any]:
     return [torch.tensor(array) for array in arrays]
 
 
-@claim("composition", CAVEAT, topic="loss", page="operations/cross_entropy", harm=2)
 def G182(it: Evidence) -> None:
     """`F.cross_entropy(logits, targets)` is `F.nll_loss` of `F.log_softmax`.
 
@@ -38,7 +47,6 @@ def G182(it: Evidence) -> None:
     it.elsewhere(not raises(RuntimeError, lambda: F.nll_loss(x, F.softmax(x, -1))))
 
 
-@claim("composition", FALSE, topic="loss", page="operations/cross_entropy", harm=4)
 def G183(it: Evidence) -> None:
     """The first of the loss's two calls is `F.log_softmax(logits)`, for logits of the
     shape $(b, s, V)$.
@@ -57,7 +65,6 @@ def G183(it: Evidence) -> None:
     it.right(same(F.log_softmax(x, -1).exp().sum(-1), np.ones((2, 3))))
 
 
-@claim("forward", CAVEAT, topic="loss", page="operations/cross_entropy", harm=5)
 def G184(it: Evidence) -> None:
     """The loss takes log-probabilities $(b, s, V)$ and targets $(b, s)$.
 
@@ -80,7 +87,6 @@ def G184(it: Evidence) -> None:
     it.elsewhere(same(F.nll_loss(square, classes), right))
 
 
-@claim("forward", FALSE, topic="loss", page="operations/cross_entropy", harm=4)
 def G185(it: Evidence) -> None:
     """The negative log-likelihood picks the log-probability of each target and averages
     these values.
@@ -98,7 +104,6 @@ def G185(it: Evidence) -> None:
     it.right(same(-average, expected))
 
 
-@claim("backward", CAVEAT, topic="loss", page="operations/cross_entropy", harm=2)
 def G186(it: Evidence) -> None:
     r"""The likelihood's gradient is 0 except at the targets, where it is
     $-\frac{1}{b \times s}$.
@@ -118,7 +123,6 @@ def G186(it: Evidence) -> None:
     it.right(same(printed * M / (M - 1) * (np.arange(M) != 1)[:, None], found))
 
 
-@claim("backward", CAVEAT, topic="memory", page="operations/cross_entropy", harm=1)
 def G187(it: Evidence) -> None:
     """The likelihood's backward builds a sparse tensor.
 
@@ -136,7 +140,6 @@ def G187(it: Evidence) -> None:
     it.right(x.grad.untyped_storage().nbytes() == 8 * M * V)
 
 
-@claim("backward", TRUE, topic="FLOPs", page="operations/cross_entropy")
 def G188(it: Evidence) -> None:
     """The likelihood's backward performs no FLOPs, since it indexes and assigns.
 

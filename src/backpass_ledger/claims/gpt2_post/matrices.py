@@ -9,15 +9,32 @@ import numpy as np
 
 from backpass import cost
 from backpass.models import gpt2
-from backpass_ledger.claims.evidence import (
-    CAVEAT,
-    INCONSISTENT,
-    LEFT_OUT,
-    TRUE,
-    Evidence,
-)
-from backpass_ledger.claims.record import claim
+from backpass_ledger.claims.evidence import Evidence
 from backpass_ledger.claims.tools import derives, jacobian, numbers, raises, same, vjp
+
+CLAIMS = """
+G34  true          0  matmul      operations/linear             matrix times matrix
+G35  true          0  matmul      operations/linear             matrix times matrix
+G36  true          0  matmul      operations/linear             matrix times matrix
+G37  true          0  matmul      operations/linear             matrix times matrix
+G38  inconsistent  0  notation    foundations/notation          stacking the rows
+G39  true          0  matmul      operations/linear             matrix times matrix
+G40  true          0  matmul      operations/linear             matrix times matrix
+G41  true          0  matmul      operations/linear             matrix times matrix
+G42  true          0  matmul      operations/linear             matrix times matrix
+G43  true          0  matmul      operations/linear             weights times activations
+G44  true          0  matmul      operations/linear             weights times activations
+G45  true          0  matmul      operations/output_head        weights times activations
+G46  true          0  matmul      operations/linear             weights times activations
+G47  true          0  matmul      operations/linear             weights times activations
+G48  caveat        3  matmul      operations/linear             weights times activations
+G49  left-out      4  embeddings  networks/gpt2                 weights times activations
+G50  caveat        2  attention   attention/scaled_dot_product  activations times activations
+G51  true          0  attention   attention/heads               activations times activations
+G52  caveat        2  attention   attention/grouped_query       activations times activations
+G53  left-out      3  attention   attention/scaled_dot_product  activations times activations
+"""
+
 
 M, N, P = 5, 7, 3
 X, W, DZ = numbers(M, N), numbers(N, P), numbers(M, P, seed=1)
@@ -38,7 +55,6 @@ BATCH = r"""
 """
 
 
-@claim("matrix times matrix", TRUE, topic="matmul", page="operations/linear")
 def G34(it: Evidence) -> None:
     r"""In $Z = XW$, $X$ is $M \times N$, $W$ is $N \times P$, and $Z$ is
     $M \times P$."""
@@ -57,13 +73,11 @@ def G34(it: Evidence) -> None:
     it.as_printed(derives(printed, PRODUCT))
 
 
-@claim("matrix times matrix", TRUE, topic="matmul", page="operations/linear")
 def G35(it: Evidence) -> None:
     r"""It is $M$ products of a row of $X$ with $W$, which give the rows of $Z$."""
     it.as_printed(same(np.vstack([X[i : i + 1] @ W for i in range(M)]), X @ W))
 
 
-@claim("matrix times matrix", TRUE, topic="matmul", page="operations/linear")
 def G36(it: Evidence) -> None:
     r"""Row $i$ of $\partial L/\partial X$ is row $i$ of $\partial L/\partial Z$ times
     $W^\top$."""
@@ -79,7 +93,6 @@ def G36(it: Evidence) -> None:
     it.as_printed(derives(printed, PRODUCT))
 
 
-@claim("matrix times matrix", TRUE, topic="matmul", page="operations/linear")
 def G37(it: Evidence) -> None:
     """The rows' gradients are independent, so they can be stacked."""
     dz_dx = jacobian(lambda x: x @ x.new_tensor(W), X)  # [M, P, M, N]
@@ -87,7 +100,6 @@ def G37(it: Evidence) -> None:
     it.as_printed(not np.any(others) and bool(dz_dx[0, :, 0].all()))
 
 
-@claim("stacking the rows", INCONSISTENT, topic="notation", page="foundations/notation")
 def G38(it: Evidence) -> None:
     r"""The rows are those with `i \in {1, …, M}`.
 
@@ -106,14 +118,12 @@ def G38(it: Evidence) -> None:
     it.right(rows == "i∈1,…,M" and tokens == "ti∈{1,…,V}")
 
 
-@claim("matrix times matrix", TRUE, topic="matmul", page="operations/linear")
 def G39(it: Evidence) -> None:
     r"""$\frac{\partial L}{\partial X} = \frac{\partial L}{\partial Z} W^\top$."""
     printed = r"\frac{\partial L}{\partial X} = \frac{\partial L}{\partial Z}W^T"
     it.as_printed(derives(printed, PRODUCT))
 
 
-@claim("matrix times matrix", TRUE, topic="matmul", page="operations/linear")
 def G40(it: Evidence) -> None:
     r"""Row $i$ of $X$ contributes $\mathrm{row}_i(X)^\top\,
     \mathrm{row}_i(\partial L/\partial Z)$ to $\partial L/\partial W$."""
@@ -123,7 +133,6 @@ def G40(it: Evidence) -> None:
         it.as_printed(same(np.outer(X[i], DZ[i]), dw))
 
 
-@claim("matrix times matrix", TRUE, topic="matmul", page="operations/linear")
 def G41(it: Evidence) -> None:
     """Each weight takes part in $M$ such computations, one for each row of $Z$, so its
     gradient is the sum of the contributions."""
@@ -134,14 +143,12 @@ def G41(it: Evidence) -> None:
     it.as_printed(same(total, vjp(matmul, (X, W), DZ)[1]))
 
 
-@claim("matrix times matrix", TRUE, topic="matmul", page="operations/linear")
 def G42(it: Evidence) -> None:
     r"""$\frac{\partial L}{\partial W} = X^\top \frac{\partial L}{\partial Z}$."""
     printed = r"\frac{\partial L}{\partial W} = X^T\frac{\partial L}{\partial Z}"
     it.as_printed(derives(printed, PRODUCT))
 
 
-@claim("weights times activations", TRUE, topic="matmul", page="operations/linear")
 def G43(it: Evidence) -> None:
     """A three-dimensional activation is multiplied by a matrix in the projections to
     queries, keys, and values, in the projection after attention, in both projections of
@@ -163,7 +170,6 @@ def G43(it: Evidence) -> None:
     it.as_printed(shapes == [((b, s, inner), (inner, to)) for inner, to in widths])
 
 
-@claim("weights times activations", TRUE, topic="matmul", page="operations/linear")
 def G44(it: Evidence) -> None:
     """Each of these operations is a series of matrix products, one for each
     two-dimensional slice of the activation."""
@@ -171,7 +177,6 @@ def G44(it: Evidence) -> None:
     it.as_printed(same(np.stack([x[i] @ w for i in range(b)]), x @ w))
 
 
-@claim("weights times activations", TRUE, topic="matmul", page="operations/output_head")
 def G45(it: Evidence) -> None:
     r"""The head multiplies $X \in \mathbb{R}^{b \times s \times h}$ by
     $W \in \mathbb{R}^{h \times V}$, in $b$ products, into
@@ -182,7 +187,6 @@ def G45(it: Evidence) -> None:
     it.as_printed(z.shape == (b, s, V) and same(np.stack(slices), z))
 
 
-@claim("weights times activations", TRUE, topic="matmul", page="operations/linear")
 def G46(it: Evidence) -> None:
     r"""$\frac{\partial L}{\partial X_i} = \frac{\partial L}{\partial Z_i} W^\top$ for
     each slice; stacked they have the shape $(b, s, h)$."""
@@ -192,7 +196,6 @@ def G46(it: Evidence) -> None:
     it.as_printed(np.stack([dz[i] @ w.T for i in range(b)]).shape == (b, s, h))
 
 
-@claim("weights times activations", TRUE, topic="matmul", page="operations/linear")
 def G47(it: Evidence) -> None:
     r"""$\frac{\partial L}{\partial W} = \sum_{i=1}^b X_i^\top
     \frac{\partial L}{\partial Z_i}$."""
@@ -203,13 +206,6 @@ def G47(it: Evidence) -> None:
     it.as_printed(derives(printed, BATCH))
 
 
-@claim(
-    "weights times activations",
-    CAVEAT,
-    topic="matmul",
-    page="operations/linear",
-    harm=3,
-)
 def G48(it: Evidence) -> None:
     """The gradients of the head's product hold for all products of activations with
     weights; only the sizes differ.
@@ -228,13 +224,6 @@ def G48(it: Evidence) -> None:
     it.right(same(dz.sum((0, 1)), found))
 
 
-@claim(
-    "weights times activations",
-    LEFT_OUT,
-    topic="embeddings",
-    page="networks/gpt2",
-    harm=4,
-)
 def G49(it: Evidence) -> None:
     """The head's matrix has a gradient of its own.
 
@@ -262,13 +251,6 @@ def G49(it: Evidence) -> None:
     it.right(config.tied and config.vocabulary * config.width == 38_597_376)
 
 
-@claim(
-    "activations times activations",
-    CAVEAT,
-    topic="attention",
-    page="attention/scaled_dot_product",
-    harm=2,
-)
 def G50(it: Evidence) -> None:
     """Products of activations occur in attention: query @ key and attn @ value.
 
@@ -284,7 +266,6 @@ def G50(it: Evidence) -> None:
     it.right(not same(square_q @ square_k, square_q @ square_k.T))
 
 
-@claim("activations times activations", TRUE, topic="attention", page="attention/heads")
 def G51(it: Evidence) -> None:
     r"""attn @ value is $b \times n_h$ independent products of an $s \times s$ and an
     $s \times d$ matrix."""
@@ -293,13 +274,6 @@ def G51(it: Evidence) -> None:
     it.as_printed(same(np.array(one_by_one), a @ v))
 
 
-@claim(
-    "activations times activations",
-    CAVEAT,
-    topic="attention",
-    page="attention/grouped_query",
-    harm=2,
-)
 def G52(it: Evidence) -> None:
     """Each product has its own slices, so the gradients are stacked and nothing is
     summed over heads or batch.
@@ -316,13 +290,6 @@ def G52(it: Evidence) -> None:
     it.right(same(stacked.sum(1, keepdims=True), shared))
 
 
-@claim(
-    "activations times activations",
-    LEFT_OUT,
-    topic="attention",
-    page="attention/scaled_dot_product",
-    harm=3,
-)
 def G53(it: Evidence) -> None:
     r"""The section derives the gradients of attention's two products.
 

@@ -9,17 +9,24 @@ import numpy as np
 from backpass import cost
 from backpass.cost.published import value
 from backpass.interpreters import counting
-from backpass_ledger.claims.evidence import (
-    CAVEAT,
-    FALSE,
-    INCONSISTENT,
-    LEFT_OUT,
-    TRUE,
-    Evidence,
-)
+from backpass_ledger.claims.evidence import Evidence
 from backpass_ledger.claims.gpt2_post.overview import ROWS, TOTALS
-from backpass_ledger.claims.record import claim
 from backpass_ledger.claims.tools import numbers, same, vjp
+
+CLAIMS = """
+G130  true          0  memory    operations/layer_norm  storage
+G131  false         3  memory    operations/layer_norm  storage
+G132  true          0  FLOPs     operations/layer_norm  input, step 1
+G133  true          0  FLOPs     operations/layer_norm  input, step 1
+G134  left-out      5  FLOPs     operations/layer_norm  input
+G135  true          0  FLOPs     operations/layer_norm  input, step 2
+G136  inconsistent  1  notation  reference/letters      input, step 2
+G137  true          0  FLOPs     operations/layer_norm  input, step 3
+G138  true          0  FLOPs     operations/layer_norm  scale
+G139  true          0  FLOPs     operations/layer_norm  bias
+G140  caveat        3  FLOPs     operations/layer_norm  total
+"""
+
 
 R, H = 5, 7  # rows, and their width
 X, W, DY = numbers(R, H), numbers(H, seed=1), numbers(R, H, seed=2)
@@ -37,7 +44,6 @@ def summed(array: Any, axis: int) -> Any:
     return counting.xp.sum(array, axis=axis, keepdims=True)
 
 
-@claim("storage", TRUE, topic="memory", page="operations/layer_norm")
 def G130(it: Evidence) -> None:
     r"""LayerNorm's backward requires the upstream gradient and the input, $(b, s, h)$,
     and the means and variances of the rows, $(b, s)$, and γ, $(h,)$.
@@ -61,7 +67,6 @@ def G130(it: Evidence) -> None:
     it.right(same(third, 1 / ROOT))
 
 
-@claim("storage", FALSE, topic="memory", page="operations/layer_norm", harm=3)
 def G131(it: Evidence) -> None:
     """LayerNorm's backward requires β.
 
@@ -86,7 +91,6 @@ def G131(it: Evidence) -> None:
     it.right(torch.equal(y.grad_fn._saved_bias, b))  # type: ignore[union-attr]
 
 
-@claim("input, step 1", TRUE, topic="FLOPs", page="operations/layer_norm")
 def G132(it: Evidence) -> None:
     r"""$v_j = \frac{\partial L}{\partial y_j}\gamma_j$ takes $h$ FLOPs a row and $S_1 =
     \sum_j v_j$ takes $h$.
@@ -101,7 +105,6 @@ def G132(it: Evidence) -> None:
     it.as_printed(products.total == R * H == sums.total + R)
 
 
-@claim("input, step 1", TRUE, topic="FLOPs", page="operations/layer_norm")
 def G133(it: Evidence) -> None:
     r"""$S_2 = \sum_j v_j \hat{x}_j$ takes $2h$ FLOPs a row.
 
@@ -113,7 +116,6 @@ def G133(it: Evidence) -> None:
     it.as_printed(ran.total + R == R * 2 * H)
 
 
-@claim("input", LEFT_OUT, topic="FLOPs", page="operations/layer_norm", harm=5)
 def G134(it: Evidence) -> None:
     """$S_2$, the result, and γ's gradient use x̂.
 
@@ -129,7 +131,6 @@ def G134(it: Evidence) -> None:
     it.right(value(TOTALS["layer_norm"].printed, b=1, s=R, h=H) == 11 * R * H)
 
 
-@claim("input, step 2", TRUE, topic="FLOPs", page="operations/layer_norm")
 def G135(it: Evidence) -> None:
     r"""$\frac{1}{\sqrt{\sigma^2 + \epsilon}}\left(v_i - \frac{S_1}{n} - \hat{x}_i
     \frac{S_2}{n}\right)$ takes $4h$ FLOPs a row.
@@ -146,9 +147,6 @@ def G135(it: Evidence) -> None:
     it.right(by_row.total == 2 * R)
 
 
-@claim(
-    "input, step 2", INCONSISTENT, topic="notation", page="reference/letters", harm=1
-)
 def G136(it: Evidence) -> None:
     """LayerNorm's result is written with sums divided by n.
 
@@ -172,7 +170,6 @@ def G136(it: Evidence) -> None:
     it.right(same(dx(H), expected))
 
 
-@claim("input, step 3", TRUE, topic="FLOPs", page="operations/layer_norm")
 def G137(it: Evidence) -> None:
     """The gradient of LayerNorm's input takes $8bsh$ FLOPs.
 
@@ -186,7 +183,6 @@ def G137(it: Evidence) -> None:
     it.as_printed(ROWS["input"].at(b=1, s=R, h=H) == ran.total + 2 * R)
 
 
-@claim("scale", TRUE, topic="FLOPs", page="operations/layer_norm")
 def G138(it: Evidence) -> None:
     r"""γ's gradient takes $bsh$ FLOPs for the products and $bsh$ for the sum over the
     rows.
@@ -200,7 +196,6 @@ def G138(it: Evidence) -> None:
     it.right(ran.by_kind == {"multiply": R * H, "add": (R - 1) * H})
 
 
-@claim("bias", TRUE, topic="FLOPs", page="operations/layer_norm")
 def G139(it: Evidence) -> None:
     r"""β's gradient takes $bsh$ FLOPs.
 
@@ -212,7 +207,6 @@ def G139(it: Evidence) -> None:
     it.as_printed(ROWS["shift"].at(b=1, s=R, h=H) == ran.total + H)
 
 
-@claim("total", CAVEAT, topic="FLOPs", page="operations/layer_norm", harm=3)
 def G140(it: Evidence) -> None:
     """LayerNorm's backward costs $11bsh$ FLOPs.
 

@@ -10,16 +10,32 @@ from backpass import cost
 from backpass.cost import sources
 from backpass.cost.published import named, value
 from backpass.models import gpt2
-from backpass_ledger.claims.evidence import (
-    CAVEAT,
-    FALSE,
-    LEFT_OUT,
-    TRUE,
-    UNCHECKABLE,
-    Evidence,
-)
-from backpass_ledger.claims.record import claim
+from backpass_ledger.claims.evidence import Evidence
 from backpass_ledger.claims.tools import jacobian, numbers, raises, same, vjp
+
+CLAIMS = """
+G1   uncheckable  0  FLOPs       cost/tally                introduction
+G2   true         0  FLOPs       cost/ratio                introduction
+G3   left-out     3  FLOPs       cost/ratio                introduction
+G4   left-out     4  FLOPs       cost/tally                introduction
+G5   true         0  embeddings  networks/gpt2             architecture
+G6   true         0  residual    networks/gpt2             architecture
+G7   true         0  loss        operations/output_head    architecture
+G8   caveat       1  loss        operations/cross_entropy  architecture
+G9   caveat       3  chain rule  foundations/chain_rule    chain rule
+G10  true         0  chain rule  foundations/chain_rule    chain rule
+G11  caveat       5  chain rule  foundations/chain_rule    chain rule
+G12  caveat       2  chain rule  foundations/chain_rule    chain rule
+G13  caveat       1  chain rule  foundations/chain_rule    chain rule
+G14  false        1  notation    foundations/notation      chain rule
+G15  uncheckable  0  FLOPs       foundations/counting      classes
+G16  caveat       1  FLOPs       foundations/counting      classes
+G17  true         0  matmul      operations/linear         classes, 1
+G18  false        4  softmax     operations/softmax        classes, 2
+G19  left-out     3  FLOPs       foundations/counting      classes, 3
+G20  true         0  FLOPs       cost/tally                contractions, first sentence
+"""
+
 
 ROWS = {row.name: row for row in sources.ROWS if row.source == sources.GPT2_POST}
 TOTALS = {row.name: row for row in sources.TOTALS if row.source == sources.GPT2_POST}
@@ -48,7 +64,6 @@ def stored_by(function: Any, x: Any) -> tuple[Any, list[Any]]:
     return y, stored
 
 
-@claim("introduction", UNCHECKABLE, topic="FLOPs", page="cost/tally")
 def G1(it: Evidence) -> None:
     """The FLOPs of GPT's forward have been analysed often, those of the backward not in
     similar detail.
@@ -58,7 +73,6 @@ def G1(it: Evidence) -> None:
     """
 
 
-@claim("introduction", TRUE, topic="FLOPs", page="cost/ratio")
 def G2(it: Evidence) -> None:
     """The backward is usually quoted as about twice the FLOPs of the forward.
 
@@ -78,7 +92,6 @@ def G2(it: Evidence) -> None:
     it.right(round(step.ratio("counted"), 4) == 1.9969)
 
 
-@claim("introduction", LEFT_OUT, topic="FLOPs", page="cost/ratio", harm=3)
 def G3(it: Evidence) -> None:
     """The text explains the factor 2.
 
@@ -93,7 +106,6 @@ def G3(it: Evidence) -> None:
     it.right(step.ratio("sum-n") < 2)
 
 
-@claim("introduction", LEFT_OUT, topic="FLOPs", page="cost/tally", harm=4)
 def G4(it: Evidence) -> None:
     """The text derives the gradients of each operation of the network.
 
@@ -121,7 +133,6 @@ def G4(it: Evidence) -> None:
     it.left_out(sum(grown.values()))
 
 
-@claim("architecture", TRUE, topic="embeddings", page="networks/gpt2")
 def G5(it: Evidence) -> None:
     r"""GPT-2 looks each token up in a $(V, h)$ matrix, adds positional embeddings, and
     passes the sum through a stack of layers."""
@@ -131,7 +142,6 @@ def G5(it: Evidence) -> None:
     it.as_printed(first_calls("embedding") == ["token embedding", "position embedding"])
 
 
-@claim("architecture", TRUE, topic="residual", page="networks/gpt2")
 def G6(it: Evidence) -> None:
     """In each layer a norm precedes attention and the feed-forward block, and a
     residual connection follows each."""
@@ -150,7 +160,6 @@ def G6(it: Evidence) -> None:
     it.as_printed(at == sorted(at))
 
 
-@claim("architecture", TRUE, topic="loss", page="operations/output_head")
 def G7(it: Evidence) -> None:
     """After the layers come one more LayerNorm and a linear map to a logit for each
     token of the vocabulary.
@@ -171,7 +180,6 @@ def G7(it: Evidence) -> None:
     it.right(own == {"lm_head.weight"})
 
 
-@claim("architecture", CAVEAT, topic="loss", page="operations/cross_entropy", harm=1)
 def G8(it: Evidence) -> None:
     """The loss is the cross-entropy between the logits and the true distribution of
     tokens.
@@ -189,7 +197,6 @@ def G8(it: Evidence) -> None:
     it.elsewhere(same(-(one_hot * x.log()).sum(-1).mean(), expected))
 
 
-@claim("chain rule", CAVEAT, topic="chain rule", page="foundations/chain_rule", harm=3)
 def G9(it: Evidence) -> None:
     r"""The model is one composition $L = f_1 \circ f_2 \circ \dots \circ f_n$ of
     functions such as projections, softmax, and LayerNorm.
@@ -213,7 +220,6 @@ def G9(it: Evidence) -> None:
     it.right(same(np.eye(5) + tanh @ linear, jacobian(block, x)))
 
 
-@claim("chain rule", TRUE, topic="chain rule", page="foundations/chain_rule")
 def G10(it: Evidence) -> None:
     """The gradient with respect to every intermediate value is well-defined, because
     the functions are differentiable.
@@ -237,7 +243,6 @@ def G10(it: Evidence) -> None:
     it.right(slopes == [1.0, 0.0])
 
 
-@claim("chain rule", CAVEAT, topic="chain rule", page="foundations/chain_rule", harm=5)
 def G11(it: Evidence) -> None:
     r"""For an input $x$ of $f_i$ and its output $y$, $\partial L/\partial x$ is
     $\partial L/\partial y$ times $\partial y/\partial x$.
@@ -256,7 +261,6 @@ def G11(it: Evidence) -> None:
     it.right(same(dy + dy @ slope, twice))
 
 
-@claim("chain rule", CAVEAT, topic="chain rule", page="foundations/chain_rule", harm=2)
 def G12(it: Evidence) -> None:
     r"""$\partial L/\partial y$ is multiplied by $\partial y/\partial x$, which is the
     gradient of $f_i$ with respect to its input.
@@ -277,7 +281,6 @@ def G12(it: Evidence) -> None:
     it.right(same(np.einsum("ij,ijkl->kl", dy, slope), dx))
 
 
-@claim("chain rule", CAVEAT, topic="chain rule", page="foundations/chain_rule", harm=1)
 def G13(it: Evidence) -> None:
     """The gradient of any tensor in the network has the tensor's shape.
 
@@ -293,7 +296,6 @@ def G13(it: Evidence) -> None:
     it.elsewhere(not raises(RuntimeError, tokens.requires_grad_))
 
 
-@claim("chain rule", FALSE, topic="notation", page="foundations/notation", harm=1)
 def G14(it: Evidence) -> None:
     """Each element needs a partial derivative with respect to the loss.
 
@@ -306,7 +308,6 @@ def G14(it: Evidence) -> None:
     it.right(same(of_the_loss, 2 * x))
 
 
-@claim("classes", UNCHECKABLE, topic="FLOPs", page="foundations/counting")
 def G15(it: Evidence) -> None:
     """*Data Movement Is All You Need* sorts a transformer's operations into tensor
     contractions, statistical normalizations, and element-wise operators.
@@ -317,7 +318,6 @@ def G15(it: Evidence) -> None:
     """
 
 
-@claim("classes", CAVEAT, topic="FLOPs", page="foundations/counting", harm=1)
 def G16(it: Evidence) -> None:
     """The classes are in the order of FLOPs for each byte that is moved.
 
@@ -339,7 +339,6 @@ def G16(it: Evidence) -> None:
     it.right(ROWS["gelu"].at(b=1, s=1, h=1) == 4 * 19)
 
 
-@claim("classes, 1", TRUE, topic="matmul", page="operations/linear")
 def G17(it: Evidence) -> None:
     """The tensor contractions are the matrix products of attention, of the feed-forward
     block, and of the output head."""
@@ -357,7 +356,6 @@ def G17(it: Evidence) -> None:
     )
 
 
-@claim("classes, 2", FALSE, topic="softmax", page="operations/softmax", harm=4)
 def G18(it: Evidence) -> None:
     """Softmax, log-softmax, and LayerNorm reduce over the hidden dimension.
 
@@ -374,7 +372,6 @@ def G18(it: Evidence) -> None:
     it.right(ROWS["input"].at(**at) // (b * s) // 8 == h)
 
 
-@claim("classes, 3", LEFT_OUT, topic="FLOPs", page="foundations/counting", harm=3)
 def G19(it: Evidence) -> None:
     """The element-wise operators are activations, the scale of attention, and residual
     connections.
@@ -393,7 +390,6 @@ def G19(it: Evidence) -> None:
     it.right(ran == 9 * (b * s - 1) * h)
 
 
-@claim("contractions, first sentence", TRUE, topic="FLOPs", page="cost/tally")
 def G20(it: Evidence) -> None:
     """Matrix multiplication dominates the FLOPs.
 

@@ -7,10 +7,32 @@ from typing import Any
 import numpy as np
 
 from backpass import cost
-from backpass_ledger.claims.evidence import CAVEAT, INCONSISTENT, TRUE, Evidence
+from backpass_ledger.claims.evidence import Evidence
 from backpass_ledger.claims.gpt2_post.overview import ROWS, stored_by
-from backpass_ledger.claims.record import claim
 from backpass_ledger.claims.tools import derives, numbers, same, vjp
+
+CLAIMS = """
+G71  true          0  softmax     operations/softmax  definition
+G72  true          0  softmax     operations/softmax  pathways
+G73  true          0  chain rule  operations/softmax  chain rule
+G74  true          0  softmax     operations/softmax  self term
+G75  true          0  softmax     operations/softmax  cross terms
+G76  true          0  softmax     operations/softmax  together, lines 1 and 2
+G77  true          0  softmax     operations/softmax  together, line 3
+G78  true          0  softmax     operations/softmax  together, result
+G79  true          0  softmax     operations/softmax  matrices
+G80  true          0  softmax     operations/softmax  tensors
+G81  caveat        2  memory      operations/softmax  FLOPs, storage
+G82  inconsistent  4  attention   operations/softmax  FLOPs, storage
+G83  true          0  FLOPs       operations/softmax  FLOPs, rows
+G84  true          0  FLOPs       operations/softmax  FLOPs, step 1
+G85  true          0  FLOPs       operations/softmax  FLOPs, steps 2 and 3
+G86  true          0  FLOPs       operations/softmax  FLOPs, total
+G87  caveat        3  precision   operations/softmax  note on stability
+G88  true          0  softmax     operations/softmax  note on stability
+G89  true          0  softmax     operations/softmax  note on stability
+"""
+
 
 X, DZ = numbers(6), numbers(6, seed=1)
 E, S = np.exp(X), np.exp(X).sum()
@@ -30,7 +52,6 @@ def gradient(x: Any, dz: Any) -> Any:
     return vjp(lambda x: torch.softmax(x, -1), x, dz)
 
 
-@claim("definition", TRUE, topic="softmax", page="operations/softmax")
 def G71(it: Evidence) -> None:
     r"""Softmax is $z_i = e^{x_i} / \sum_{j=1}^N e^{x_j}$."""
     import torch
@@ -42,7 +63,6 @@ def G71(it: Evidence) -> None:
     it.as_printed(same(Z, torch.softmax(torch.tensor(X), -1)))
 
 
-@claim("pathways", TRUE, topic="softmax", page="operations/softmax")
 def G72(it: Evidence) -> None:
     """$x_1$ acts on $z_1$ through numerator and denominator, and on all other outputs
     through the denominator."""
@@ -57,7 +77,6 @@ def G72(it: Evidence) -> None:
     it.as_printed(bool((denominator != 0).all()) and same(both[1:], denominator[1:]))
 
 
-@claim("chain rule", TRUE, topic="chain rule", page="operations/softmax")
 def G73(it: Evidence) -> None:
     r"""$\frac{\partial L}{\partial x_i} = \frac{\partial L}{\partial z_i}
     \frac{\partial z_i}{\partial x_i} + \sum_{j \ne i} \frac{\partial L}{\partial z_j}
@@ -73,7 +92,6 @@ def G73(it: Evidence) -> None:
     it.as_printed(derives(printed, SOFTMAX))
 
 
-@claim("self term", TRUE, topic="softmax", page="operations/softmax")
 def G74(it: Evidence) -> None:
     r"""$\frac{\partial z_i}{\partial x_i} = \frac{e^{x_i} S - e^{x_i} e^{x_i}}{S^2} =
     \frac{e^{x_i}}{S} - \frac{(e^{x_i})^2}{S^2} = z_i - z_i^2$, all three lines."""
@@ -87,7 +105,6 @@ def G74(it: Evidence) -> None:
     it.as_printed(derives(printed, SOFTMAX))
 
 
-@claim("cross terms", TRUE, topic="softmax", page="operations/softmax")
 def G75(it: Evidence) -> None:
     r"""For $j \ne i$, $\frac{\partial z_j}{\partial x_i} =
     \frac{0 \cdot S - e^{x_j} e^{x_i}}{S^2} = -\frac{e^{x_j}}{S}\frac{e^{x_i}}{S} =
@@ -102,7 +119,6 @@ def G75(it: Evidence) -> None:
     it.as_printed(derives(printed, SOFTMAX + r"when j \neq i"))
 
 
-@claim("together, lines 1 and 2", TRUE, topic="softmax", page="operations/softmax")
 def G76(it: Evidence) -> None:
     r"""$\frac{\partial L}{\partial x_i} = \frac{\partial L}{\partial z_i} z_i(1 - z_i)
     + \sum_{j \ne i} \frac{\partial L}{\partial z_j}(-z_j z_i) = \frac{\partial
@@ -118,7 +134,6 @@ def G76(it: Evidence) -> None:
     it.as_printed(derives(printed, SOFTMAX))
 
 
-@claim("together, line 3", TRUE, topic="softmax", page="operations/softmax")
 def G77(it: Evidence) -> None:
     r"""For softmax, $\frac{\partial L}{\partial x_i} = \frac{\partial L}{\partial z_i}
     z_i - z_i\left( \frac{\partial L}{\partial z_i} z_i + \sum_{j \ne i} \frac{\partial
@@ -132,7 +147,6 @@ def G77(it: Evidence) -> None:
     it.as_printed(derives(printed, SOFTMAX))
 
 
-@claim("together, result", TRUE, topic="softmax", page="operations/softmax")
 def G78(it: Evidence) -> None:
     r"""Softmax's gradient is $\frac{\partial L}{\partial x_i} = z_i\left(\frac{\partial
     L}{\partial z_i} - \sum_j \frac{\partial L}{\partial z_j} z_j\right)$."""
@@ -144,7 +158,6 @@ def G78(it: Evidence) -> None:
     it.as_printed(derives(printed, SOFTMAX))
 
 
-@claim("matrices", TRUE, topic="softmax", page="operations/softmax")
 def G79(it: Evidence) -> None:
     """For a matrix the formula holds row by row, because rows do not interact."""
     x, dz = numbers(4, 6), numbers(4, 6, seed=1)
@@ -152,7 +165,6 @@ def G79(it: Evidence) -> None:
     it.as_printed(same(rows, gradient(x, dz)))
 
 
-@claim("tensors", TRUE, topic="softmax", page="operations/softmax")
 def G80(it: Evidence) -> None:
     """Softmax treats a $(K, M, N)$ tensor as a $(KM, N)$ matrix.
 
@@ -166,7 +178,6 @@ def G80(it: Evidence) -> None:
     it.right(not same(rows, vjp(lambda x: torch.softmax(x, 1), x, dz)))
 
 
-@claim("FLOPs, storage", CAVEAT, topic="memory", page="operations/softmax", harm=2)
 def G81(it: Evidence) -> None:
     """The backward requires storing the upstream gradient and the output, both of the
     shape $(b, n_h, s, s)$.
@@ -187,9 +198,6 @@ def G81(it: Evidence) -> None:
     it.elsewhere(flash >= plain)
 
 
-@claim(
-    "FLOPs, storage", INCONSISTENT, topic="attention", page="operations/softmax", harm=4
-)
 def G82(it: Evidence) -> None:
     """The output of attention's softmax is called the attention scores.
 
@@ -201,7 +209,6 @@ def G82(it: Evidence) -> None:
     it.right(same(Z * (DZ - DZ @ Z), gradient(X, DZ)))
 
 
-@claim("FLOPs, rows", TRUE, topic="FLOPs", page="operations/softmax")
 def G83(it: Evidence) -> None:
     r"""Attention's softmax has $b \times n_h \times s$ vectors of $s$ elements.
 
@@ -217,7 +224,6 @@ def G83(it: Evidence) -> None:
     it.as_printed(same(weights.sum(-1), np.ones((2, 3, 5))) and weights.shape[-1] == 5)
 
 
-@claim("FLOPs, step 1", TRUE, topic="FLOPs", page="operations/softmax")
 def G84(it: Evidence) -> None:
     r"""In softmax's backward the weighted sum $\sum_j \frac{\partial L}{\partial z_j}
     z_j$ takes $2s$ FLOPs.
@@ -229,7 +235,6 @@ def G84(it: Evidence) -> None:
     it.right(ran.total == 2 * 7 - 1)
 
 
-@claim("FLOPs, steps 2 and 3", TRUE, topic="FLOPs", page="operations/softmax")
 def G85(it: Evidence) -> None:
     """In softmax's backward, subtracting the weighted sum takes $s$ FLOPs, and
     multiplying the differences by the outputs $s$.
@@ -242,7 +247,6 @@ def G85(it: Evidence) -> None:
     it.as_printed(kinds["subtract"] == 7 == kinds["multiply"] - in_the_sum)
 
 
-@claim("FLOPs, total", TRUE, topic="FLOPs", page="operations/softmax")
 def G86(it: Evidence) -> None:
     r"""Softmax's backward takes $4bn_hs^2$ FLOPs in total.
 
@@ -255,9 +259,6 @@ def G86(it: Evidence) -> None:
     it.right(ran == b * n_h * s * (4 * s - 1))
 
 
-@claim(
-    "note on stability", CAVEAT, topic="precision", page="operations/softmax", harm=3
-)
 def G87(it: Evidence) -> None:
     r"""Subtracting the maximum prevents overflow and underflow.
 
@@ -275,7 +276,6 @@ def G87(it: Evidence) -> None:
         it.right(bool(np.log(e / e.sum())[1] == -np.inf))
 
 
-@claim("note on stability", TRUE, topic="softmax", page="operations/softmax")
 def G88(it: Evidence) -> None:
     r"""Softmax is $z_i = e^{x_i - \max x} / \sum_j e^{x_j - \max x}$."""
     printed = r"""
@@ -285,7 +285,6 @@ def G88(it: Evidence) -> None:
     it.as_printed(derives(printed, SOFTMAX))
 
 
-@claim("note on stability", TRUE, topic="softmax", page="operations/softmax")
 def G89(it: Evidence) -> None:
     """Softmax's gradient may ignore how the subtracted maximum depends on $x$, because
     the subtraction does not affect softmax's mathematical form.

@@ -7,10 +7,25 @@ import sympy
 from backpass import cost
 from backpass.cost.published import symbolic, value
 from backpass.ops import embedding
-from backpass_ledger.claims.evidence import CAVEAT, LEFT_OUT, TRUE, Evidence
+from backpass_ledger.claims.evidence import Evidence
 from backpass_ledger.claims.gpt2_post.overview import GPT2, ROWS, TOTALS
-from backpass_ledger.claims.record import claim
 from backpass_ledger.claims.tools import derives
+
+CLAIMS = """
+G189  true      0  FLOPs  cost/tally            exclusions
+G190  left-out  5  FLOPs  cost/tally            layer, line 1
+G191  true      0  FLOPs  cost/tally            layer, line 2
+G192  true      0  FLOPs  cost/tally            layer, line 3
+G193  true      0  FLOPs  cost/tally            layer, line 3
+G194  true      0  FLOPs  cost/tally            layer, line 3
+G195  true      0  FLOPs  cost/tally            layer, line 3
+G196  caveat    2  FLOPs  cost/tally            network, line 1
+G197  left-out  6  loss   cost/tally            network, line 2
+G198  caveat    3  FLOPs  cost/tally            network, line 2
+G199  caveat    1  FLOPs  foundations/counting  network
+G200  left-out  3  time   cost/time             the whole tally
+"""
+
 
 PARTS = (
     *("pre_attn_ln", "qkv_proj", "query@key", "softmax", "scaling", "attn@value"),
@@ -47,7 +62,6 @@ def judged(it: Evidence, power: str, printed: int) -> None:
     it.as_printed(total.coeff_monomial(symbolic(f"b*{power}")) == printed)
 
 
-@claim("exclusions", TRUE, topic="FLOPs", page="cost/tally")
 def G189(it: Evidence) -> None:
     r"""The gradients of both embeddings are excluded: one depends on how often tokens
     occur, the other is negligible.
@@ -62,7 +76,6 @@ def G189(it: Evidence) -> None:
     it.right(ROWS["shift"].at(**at) * 7 == positions * 8)
 
 
-@claim("layer, line 1", LEFT_OUT, topic="FLOPs", page="cost/tally", harm=5)
 def G190(it: Evidence) -> None:
     """A layer is its two norms, the four projections, query@key, softmax, scaling,
     attn@value, and GELU.
@@ -96,7 +109,6 @@ def G190(it: Evidence) -> None:
     it.right(round(100 * lacking / (48 * 768**2), 1) == 0.1)
 
 
-@claim("layer, line 2", TRUE, topic="FLOPs", page="cost/tally")
 def G191(it: Evidence) -> None:
     """The eleven terms of a layer are those of the sections, in the order of line 1."""
     terms = TOTALS["layer"].terms
@@ -116,13 +128,11 @@ def G191(it: Evidence) -> None:
     it.as_printed(derives(printed, "\n".join([SIZES, *costs])))
 
 
-@claim("layer, line 3", TRUE, topic="FLOPs", page="cost/tally")
 def G192(it: Evidence) -> None:
     r"""The terms in $bsh^2$ of a layer sum to $48bsh^2$."""
     judged(it, "s*h**2", 48)
 
 
-@claim("layer, line 3", TRUE, topic="FLOPs", page="cost/tally")
 def G193(it: Evidence) -> None:
     r"""The terms in $bn_hs^2d$ of a layer sum to $8bn_hs^2d$.
 
@@ -131,19 +141,16 @@ def G193(it: Evidence) -> None:
     judged(it, "n_h*s**2*d", 8)
 
 
-@claim("layer, line 3", TRUE, topic="FLOPs", page="cost/tally")
 def G194(it: Evidence) -> None:
     r"""The terms in $bn_hs^2$ of a layer sum to $5bn_hs^2$."""
     judged(it, "n_h*s**2", 5)
 
 
-@claim("layer, line 3", TRUE, topic="FLOPs", page="cost/tally")
 def G195(it: Evidence) -> None:
     r"""The terms in $bsh$ of a layer sum to $98bsh$."""
     judged(it, "s*h", 98)
 
 
-@claim("network, line 1", CAVEAT, topic="FLOPs", page="cost/tally", harm=2)
 def G196(it: Evidence) -> None:
     """The backward of the network is that of its layers, of the last norm, of the head,
     and of the cross-entropy.
@@ -163,7 +170,6 @@ def G196(it: Evidence) -> None:
     it.right(lookup + 500 * 768 == 1024 * 768)  # bsh, on rows that are not 0
 
 
-@claim("network, line 2", LEFT_OUT, topic="loss", page="cost/tally", harm=6)
 def G197(it: Evidence) -> None:
     r"""$n_{layer}(48bsh^2 + 8bn_hs^2d + 5bn_hs^2 + 98bsh) + 11bsh + 4bshV$ is the sum
     of layers, last norm, head, and cross-entropy.
@@ -198,7 +204,6 @@ def G197(it: Evidence) -> None:
     it.right(round(loss / value(TOTALS["layer_norm"].printed, **GPT2)) == 24)
 
 
-@claim("network, line 2", CAVEAT, topic="FLOPs", page="cost/tally", harm=3)
 def G198(it: Evidence) -> None:
     """The text's final formula is the total of the FLOPs of the network's backward.
 
@@ -220,7 +225,6 @@ def G198(it: Evidence) -> None:
     it.right(step.total("products-triangle") < 0.95 * step.total("products"))
 
 
-@claim("network", CAVEAT, topic="FLOPs", page="foundations/counting", harm=1)
 def G199(it: Evidence) -> None:
     """Products enter the totals as $2mnp$ FLOPs.
 
@@ -234,7 +238,6 @@ def G199(it: Evidence) -> None:
     it.elsewhere(printed - ran < value(TOTALS["layer_norm"].printed, **GPT2))
 
 
-@claim("the whole tally", LEFT_OUT, topic="time", page="cost/time", harm=3)
 def G200(it: Evidence) -> None:
     """The text sorts operations by how many FLOPs they have for each byte, and then
     counts FLOPs.

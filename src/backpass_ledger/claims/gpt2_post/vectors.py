@@ -4,9 +4,25 @@ from __future__ import annotations
 
 import numpy as np
 
-from backpass_ledger.claims.evidence import TRUE, Evidence
-from backpass_ledger.claims.record import claim
+from backpass_ledger.claims.evidence import Evidence
 from backpass_ledger.claims.tools import derives, jacobian, numbers, same
+
+CLAIMS = """
+G21  true  0  matmul      operations/linear       row times matrix
+G22  true  0  matmul      operations/linear       row times matrix
+G23  true  0  matmul      operations/linear       row times matrix
+G24  true  0  chain rule  foundations/chain_rule  gradient of the row
+G25  true  0  matmul      operations/linear       gradient of the row
+G26  true  0  matmul      operations/linear       gradient of the row
+G27  true  0  matmul      operations/linear       gradient of the row
+G28  true  0  matmul      operations/linear       gradient of the row
+G29  true  0  matmul      operations/linear       gradient of the matrix
+G30  true  0  matmul      operations/linear       gradient of the matrix
+G31  true  0  matmul      operations/linear       gradient of the matrix
+G32  true  0  matmul      operations/linear       gradient of the matrix
+G33  true  0  matmul      operations/linear       gradient of the matrix
+"""
+
 
 N, P = 7, 3
 X, W = numbers(1, N), numbers(N, P)
@@ -18,7 +34,6 @@ ROW = r"""
 """
 
 
-@claim("row times matrix", TRUE, topic="matmul", page="operations/linear")
 def G21(it: Evidence) -> None:
     r"""In $z = xW$, $x$ is $1 \times N$, $W$ is $N \times P$ with rows
     $(w_{r1}, \dots, w_{rP})$, and $z$ is $1 \times P$."""
@@ -35,21 +50,18 @@ def G21(it: Evidence) -> None:
     it.as_printed(derives(printed, ROW))
 
 
-@claim("row times matrix", TRUE, topic="matmul", page="operations/linear")
 def G22(it: Evidence) -> None:
     r"""$z_i = \sum_{r=1}^N x_r w_{ri}$, the dot product of $x$ with column $i$."""
     printed = r"z_i = x_1w_{1i} + x_2w_{2i} + ... + x_Nw_{Ni} = \sum_{r=1}^N x_rw_{ri}"
     it.as_printed(derives(printed, ROW))
 
 
-@claim("row times matrix", TRUE, topic="matmul", page="operations/linear")
 def G23(it: Evidence) -> None:
     r"""$x_1$ enters each $z_k$ as $x_1 w_{1k}$."""
     moved = X + np.eye(1, N)  # x_1 + 1
     it.as_printed(same(moved @ W - X @ W, W[:1]))
 
 
-@claim("gradient of the row", TRUE, topic="chain rule", page="foundations/chain_rule")
 def G24(it: Evidence) -> None:
     """All paths from $x_1$ through $z$ to $L$ have to be summed, because $x_1$ enters
     every element of $z$.
@@ -67,7 +79,6 @@ def G24(it: Evidence) -> None:
     it.right(not any(same(path, jacobian(loss, X)[0, 0]) for path in paths))
 
 
-@claim("gradient of the row", TRUE, topic="matmul", page="operations/linear")
 def G25(it: Evidence) -> None:
     r"""$\frac{\partial L}{\partial x_1} = \sum_k \frac{\partial L}{\partial z_k}
     \frac{\partial z_k}{\partial x_1} = \sum_k \frac{\partial L}{\partial z_k} w_{1k}$.
@@ -83,7 +94,6 @@ def G25(it: Evidence) -> None:
     it.as_printed(derives(printed, ROW))
 
 
-@claim("gradient of the row", TRUE, topic="matmul", page="operations/linear")
 def G26(it: Evidence) -> None:
     r"""$\frac{\partial L}{\partial x_i}$ is the row $\partial L/\partial z$ times the
     column $(w_{i1}, \dots, w_{iP})$."""
@@ -97,7 +107,6 @@ def G26(it: Evidence) -> None:
     it.as_printed(derives(printed, ROW))
 
 
-@claim("gradient of the row", TRUE, topic="matmul", page="operations/linear")
 def G27(it: Evidence) -> None:
     r"""Stacked, the gradients are $\partial L/\partial z$ times a matrix with the rows
     $(w_{11}, w_{21}, \dots, w_{N1})$ to $(w_{1P}, \dots, w_{NP})$."""
@@ -118,21 +127,18 @@ def G27(it: Evidence) -> None:
     it.as_printed(derives(printed, ROW))
 
 
-@claim("gradient of the row", TRUE, topic="matmul", page="operations/linear")
 def G28(it: Evidence) -> None:
     r"""$\frac{\partial L}{\partial x} = \frac{\partial L}{\partial z} W^\top$."""
     printed = r"\frac{\partial L}{\partial x} = \frac{\partial L}{\partial z}W^T"
     it.as_printed(derives(printed, ROW))
 
 
-@claim("gradient of the matrix", TRUE, topic="matmul", page="operations/linear")
 def G29(it: Evidence) -> None:
     r"""The first column of $W$ enters only $z_1$."""
     dz_dw = jacobian(lambda w: w.new_tensor(X) @ w, W)[0]  # [P, N, P]
     it.as_printed(same(dz_dw[0, :, 0], X[0]) and not dz_dw[1:, :, 0].any())
 
 
-@claim("gradient of the matrix", TRUE, topic="matmul", page="operations/linear")
 def G30(it: Evidence) -> None:
     r"""$\frac{\partial L}{\partial w_{j1}} = \frac{\partial L}{\partial z_1}
     \frac{\partial z_1}{\partial w_{j1}} = \frac{\partial L}{\partial z_1} x_j$."""
@@ -144,7 +150,6 @@ def G30(it: Evidence) -> None:
     it.as_printed(derives(printed, ROW))
 
 
-@claim("gradient of the matrix", TRUE, topic="matmul", page="operations/linear")
 def G31(it: Evidence) -> None:
     r"""The first column of $\partial L/\partial W$ is the column of inputs times the
     number $\partial L/\partial z_1$, and likewise for every column."""
@@ -163,7 +168,6 @@ def G31(it: Evidence) -> None:
     it.as_printed(derives(of_column, ROW))
 
 
-@claim("gradient of the matrix", TRUE, topic="matmul", page="operations/linear")
 def G32(it: Evidence) -> None:
     r"""The columns together are the outer product of $x$ and $\partial L/\partial z$,
     with $x_j\,\partial L/\partial z_k$ in row $j$ and column $k$."""
@@ -186,7 +190,6 @@ def G32(it: Evidence) -> None:
     it.as_printed(derives(printed, ROW))
 
 
-@claim("gradient of the matrix", TRUE, topic="matmul", page="operations/linear")
 def G33(it: Evidence) -> None:
     r"""$\frac{\partial L}{\partial W} = x^\top \frac{\partial L}{\partial z}$."""
     printed = r"\frac{\partial L}{\partial W} = x^T\frac{\partial L}{\partial z}"

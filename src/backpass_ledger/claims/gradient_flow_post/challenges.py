@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from backpass_ledger.claims.evidence import CAVEAT, FALSE, INCONSISTENT, TRUE, Evidence
+from backpass_ledger.claims.evidence import Evidence
 from backpass_ledger.claims.gradient_flow_post.checkpoint_memory import (
     FLASH,
     INPUT,
@@ -16,13 +16,24 @@ from backpass_ledger.claims.gradient_flow_post.layer_flops import (
     layer,
 )
 from backpass_ledger.claims.gradient_flow_post.loss_scaling import all_numbers, bits
-from backpass_ledger.claims.record import claim
 from backpass_ledger.claims.tools import jacobian, numbers, same
 
+CLAIMS = """
+F428  true          0  notation       foundations/verification  challenges, introduction
+F429  true          0  norms          operations/rms_norm       challenge 1, formula
+F430  true          0  norms          operations/rms_norm       challenge 1, dimensions and rank
+F431  true          0  attention      attention/grouped_query   challenge 2
+F432  true          0  softmax        operations/softmax        challenge 3
+F433  false         3  feed-forward   cost/memory               challenge 4
+F434  caveat        1  recomputation  numerics/recomputation    challenge 5
+F435  false         3  FLOPs          cost/ratio                challenge 6
+F436  inconsistent  3  FLOPs          cost/ratio                challenge 6, table's ratio
+F437  false         1  norms          numerics/gradient_flow    challenge 7
+F438  caveat        3  precision      numerics/precision        challenge 8, difference
+F439  true          0  precision      numerics/precision        challenge 8, unit in the last place
+"""
 
-@claim(
-    "challenges, introduction", TRUE, topic="notation", page="foundations/verification"
-)
+
 def F428(it: Evidence) -> None:
     """Some of the eight statements hold, and some are wrong."""
     forward, backward = layer()
@@ -35,7 +46,6 @@ def F428(it: Evidence) -> None:
     it.as_printed(any(holds.values()) and not all(holds.values()))
 
 
-@claim("challenge 1, formula", TRUE, topic="norms", page="operations/rms_norm")
 def F429(it: Evidence) -> None:
     r"""RMSNorm's Jacobian is $\frac{1}{\text{rms}} \operatorname{diag}(\gamma) \left(I
     - \frac{x x^\top}{d \, \text{rms}^2}\right)$."""
@@ -51,9 +61,6 @@ def F429(it: Evidence) -> None:
     )
 
 
-@claim(
-    "challenge 1, dimensions and rank", TRUE, topic="norms", page="operations/rms_norm"
-)
 def F430(it: Evidence) -> None:
     r"""The formula is consistent in dimensions, and $x x^\top$ is a correction of rank
     1."""
@@ -70,7 +77,6 @@ def F430(it: Evidence) -> None:
     it.as_printed(np.linalg.matrix_rank(rms * of(x, 0.3) - np.eye(7)) == 1)
 
 
-@claim("challenge 2", TRUE, topic="attention", page="attention/grouped_query")
 def F431(it: Evidence) -> None:
     """With 64 query heads and 8 key-value heads, 8 gradients are summed for each key
     head."""
@@ -86,7 +92,6 @@ def F431(it: Evidence) -> None:
     it.as_printed(not same(keys.grad[0, 0].numpy(), dk[0, :4].sum(0).numpy(), 1e-3))
 
 
-@claim("challenge 3", TRUE, topic="softmax", page="operations/softmax")
 def F432(it: Evidence) -> None:
     r"""Softmax's $a_i (\bar a_i - \sum_j a_j \bar a_j)$ follows from
     $\partial a_i / \partial p_j = a_i (\delta_{ij} - a_j)$."""
@@ -107,7 +112,6 @@ def F432(it: Evidence) -> None:
     it.as_printed(same(found, np.diag(e) - np.outer(e, e)))
 
 
-@claim("challenge 4", FALSE, topic="feed-forward", page="cost/memory", harm=3)
 def F433(it: Evidence) -> None:
     """SwiGLU's three arrays take 1.33 GB a layer, and 106 GB in 80 layers.
 
@@ -125,9 +129,6 @@ def F433(it: Evidence) -> None:
     it.right(80 * layer_bytes / 2**30 == 105)
 
 
-@claim(
-    "challenge 5", CAVEAT, topic="recomputation", page="numerics/recomputation", harm=1
-)
 def F434(it: Evidence) -> None:
     """80 checkpoints of 128 MB are 10.0 GB, and with a layer's 2,016 MB the sum is 12.0
     GB.
@@ -145,7 +146,6 @@ def F434(it: Evidence) -> None:
     it.right(round(mib * 2**20 / 1e9, 2) == 12.85)
 
 
-@claim("challenge 6", FALSE, topic="FLOPs", page="cost/ratio", harm=3)
 def F435(it: Evidence) -> None:
     """The backward has exactly twice the FLOPs of the forward.
 
@@ -159,9 +159,6 @@ def F435(it: Evidence) -> None:
     it.right(abs((backward - counted("scores")[0]) / forward - 2) < 1e-12)
 
 
-@claim(
-    "challenge 6, table's ratio", INCONSISTENT, topic="FLOPs", page="cost/ratio", harm=3
-)
 def F436(it: Evidence) -> None:
     """The ratio follows from the table.
 
@@ -172,7 +169,6 @@ def F436(it: Evidence) -> None:
     it.right(round(rows[1] / rows[0], 3) == 2.068 and round(34_301 / 16_250, 2) == 2.11)
 
 
-@claim("challenge 7", FALSE, topic="norms", page="numerics/gradient_flow", harm=1)
 def F437(it: Evidence) -> None:
     r"""$0.97^{80} \approx 0.088$.
 
@@ -186,13 +182,6 @@ def F437(it: Evidence) -> None:
     it.right(abs(np.prod(np.full(80, 0.97)) - power) < 1e-12)
 
 
-@claim(
-    "challenge 8, difference",
-    CAVEAT,
-    topic="precision",
-    page="numerics/precision",
-    harm=3,
-)
 def F438(it: Evidence) -> None:
     r"""FP16's smallest difference from 1.0 is $2^{-10} \approx 0.000977$.
 
@@ -206,12 +195,6 @@ def F438(it: Evidence) -> None:
     it.right(below == 2**-11 and round(below, 6) == 0.000488)
 
 
-@claim(
-    "challenge 8, unit in the last place",
-    TRUE,
-    topic="precision",
-    page="numerics/precision",
-)
 def F439(it: Evidence) -> None:
     r"""FP16 has 10 bits of mantissa, and its unit in the last place at 1 is
     $2^{-10}$."""

@@ -5,9 +5,24 @@ from __future__ import annotations
 from functools import cache
 from typing import Any
 
-from backpass_ledger.claims.evidence import CAVEAT, FALSE, TRUE, Evidence
-from backpass_ledger.claims.record import claim
+from backpass_ledger.claims.evidence import Evidence
 from backpass_ledger.claims.tools import numbers, run, same
+
+CLAIMS = """
+F262  true    0  recomputation  numerics/recomputation  §4.2, idea
+F263  caveat  1  recomputation  numerics/recomputation  §4.2, nearest checkpoint
+F264  false   7  recomputation  numerics/recomputation  §4.2, first listing, memory
+F265  true    0  recomputation  numerics/recomputation  §4.2, first listing, checkpoints
+F266  true    0  recomputation  numerics/recomputation  §4.2, second listing, checkpoint's index
+F267  true    0  recomputation  numerics/recomputation  §4.2, second listing, inner loop
+F268  false   9  recomputation  numerics/recomputation  §4.2, second listing, gradients
+F269  false   7  recomputation  numerics/recomputation  §4.2, second listing, `.grad`
+F270  false   7  recomputation  numerics/recomputation  §4.2, second listing, work
+F271  caveat  3  recomputation  numerics/recomputation  §4.2, second listing, dropout
+F272  caveat  1  recomputation  numerics/recomputation  §4.2, PyTorch, automatically
+F273  true    0  recomputation  numerics/recomputation  §4.2, PyTorch, what is saved
+"""
+
 
 FORWARD = """
 def checkpoint_forward(model, x, checkpoint_every=10):
@@ -181,7 +196,6 @@ def order_of_work(k: int) -> tuple[list[int], list[tuple[str, int]]]:
     return [stack.runs.count(i) for i in range(DEPTH)], events
 
 
-@claim("§4.2, idea", TRUE, topic="recomputation", page="numerics/recomputation")
 def F262(it: Evidence) -> None:
     """Save activations only every k layers, and recompute the others from there when
     the backward needs them: the gradients are the same."""
@@ -198,13 +212,6 @@ def F262(it: Evidence) -> None:
     it.as_printed(stack.runs.count(0) == 2)
 
 
-@claim(
-    "§4.2, nearest checkpoint",
-    CAVEAT,
-    topic="recomputation",
-    page="numerics/recomputation",
-    harm=1,
-)
 def F263(it: Evidence) -> None:
     """A layer is recomputed from the nearest checkpoint.
 
@@ -218,13 +225,6 @@ def F263(it: Evidence) -> None:
     it.right(max(c for c in inputs if c <= 8) == 0 and nearest[8] == 10)
 
 
-@claim(
-    "§4.2, first listing, memory",
-    FALSE,
-    topic="recomputation",
-    page="numerics/recomputation",
-    harm=7,
-)
 def F264(it: Evidence) -> None:
     """`checkpoint_forward` keeps the checkpoints only.
 
@@ -248,12 +248,6 @@ def F264(it: Evidence) -> None:
         it.right(saved(lambda: as_printed(stack, x, 3)) == 0)
 
 
-@claim(
-    "§4.2, first listing, checkpoints",
-    TRUE,
-    topic="recomputation",
-    page="numerics/recomputation",
-)
 def F265(it: Evidence) -> None:
     """`checkpoints[i]` is a copy of the input of layer i, for every i that k divides:
     8 of them for 80 layers and k = 10."""
@@ -267,12 +261,6 @@ def F265(it: Evidence) -> None:
     it.as_printed(checkpoints[0].data_ptr() != x.data_ptr())
 
 
-@claim(
-    "§4.2, second listing, checkpoint's index",
-    TRUE,
-    topic="recomputation",
-    page="numerics/recomputation",
-)
 def F266(it: Evidence) -> None:
     """`(i // checkpoint_every) * checkpoint_every` is the last checkpoint at or before
     layer i."""
@@ -283,12 +271,6 @@ def F266(it: Evidence) -> None:
             it.as_printed((i // k) * k == last)
 
 
-@claim(
-    "§4.2, second listing, inner loop",
-    TRUE,
-    topic="recomputation",
-    page="numerics/recomputation",
-)
 def F267(it: Evidence) -> None:
     """The inner loop recomputes the output of layer i, with a graph for the layers from
     the checkpoint to i."""
@@ -307,13 +289,6 @@ def F267(it: Evidence) -> None:
     it.as_printed(graded == [False] * 3 + [True] * 3)
 
 
-@claim(
-    "§4.2, second listing, gradients",
-    FALSE,
-    topic="recomputation",
-    page="numerics/recomputation",
-    harm=9,
-)
 def F268(it: Evidence) -> None:
     """`checkpoint_backward` returns the gradient of the input, and leaves the
     parameters' gradients in them, for any k.
@@ -328,13 +303,6 @@ def F268(it: Evidence) -> None:
     it.right(all(right_gradients(k, BY_SEGMENT) for k in (1, 2, 3, 6)))
 
 
-@claim(
-    "§4.2, second listing, `.grad`",
-    FALSE,
-    topic="recomputation",
-    page="numerics/recomputation",
-    harm=7,
-)
 def F269(it: Evidence) -> None:
     """`checkpoints[ckpt_idx].grad` is the gradient from the call of `backward` just
     before it.
@@ -357,13 +325,6 @@ def F269(it: Evidence) -> None:
     it.right(by_listing(3)[1].runs.count(0) == 3)
 
 
-@claim(
-    "§4.2, second listing, work",
-    FALSE,
-    topic="recomputation",
-    page="numerics/recomputation",
-    harm=7,
-)
 def F270(it: Evidence) -> None:
     """The backward runs each layer once more.
 
@@ -377,13 +338,6 @@ def F270(it: Evidence) -> None:
     it.right(len(by_listing(3, BY_SEGMENT)[1].runs) == DEPTH)
 
 
-@claim(
-    "§4.2, second listing, dropout",
-    CAVEAT,
-    topic="recomputation",
-    page="numerics/recomputation",
-    harm=3,
-)
 def F271(it: Evidence) -> None:
     """The recomputed activations are those of the forward.
 
@@ -416,13 +370,6 @@ def F271(it: Evidence) -> None:
     it.right(same(by_pytorch(0.5)[0], leaf.grad.numpy()))
 
 
-@claim(
-    "§4.2, PyTorch, automatically",
-    CAVEAT,
-    topic="recomputation",
-    page="numerics/recomputation",
-    harm=1,
-)
 def F272(it: Evidence) -> None:
     """PyTorch's `checkpoint` does this automatically.
 
@@ -437,12 +384,6 @@ def F272(it: Evidence) -> None:
     it.right(kept == DEPTH)
 
 
-@claim(
-    "§4.2, PyTorch, what is saved",
-    TRUE,
-    topic="recomputation",
-    page="numerics/recomputation",
-)
 def F273(it: Evidence) -> None:
     """`checkpoint(layer, x, use_reentrant=False)` saves no array inside the layer, runs
     it again in the backward, and gives the same gradients."""

@@ -6,14 +6,33 @@ from dataclasses import replace
 from math import ceil
 
 from backpass import cost
-from backpass_ledger.claims.evidence import CAVEAT, FALSE, LEFT_OUT, TRUE, Evidence
+from backpass_ledger.claims.evidence import Evidence
 from backpass_ledger.claims.gradient_flow_post.checkpoint_code import (
     DEPTH,
     order_of_work,
 )
 from backpass_ledger.claims.gradient_flow_post.layer_code import SIZES, listing
 from backpass_ledger.claims.gradient_flow_post.saved_activations import FLASH, GIB, MIB
-from backpass_ledger.claims.record import claim
+
+CLAIMS = """
+F274  caveat    2  memory         cost/memory             §4.3, units
+F275  true      0  memory         cost/memory             §4.3, no checkpoints
+F276  true      0  recomputation  numerics/recomputation  §4.3, every layer, saved
+F277  caveat    3  recomputation  numerics/recomputation  §4.3, every layer, peak
+F278  left-out  6  recomputation  numerics/recomputation  §4.3, every layer, what the peak omits
+F279  true      0  recomputation  numerics/recomputation  §4.3, every layer, saving
+F280  true      0  recomputation  numerics/recomputation  §4.3, every 10, checkpoints
+F281  caveat    1  recomputation  numerics/recomputation  §4.3, every 10, peak
+F282  true      0  recomputation  numerics/recomputation  §4.3, every 10, saving
+F283  false     7  recomputation  numerics/recomputation  §4.3, every 10, overhead
+F284  true      0  recomputation  numerics/recomputation  §4.3, chart, no checkpoints
+F285  false     3  recomputation  numerics/recomputation  §4.3, chart, every 20
+F286  true      0  recomputation  numerics/recomputation  §4.3, chart, every 10
+F287  false     5  recomputation  numerics/recomputation  §4.3, chart, every 5
+F288  true      0  recomputation  numerics/recomputation  §4.3, chart, every layer
+F289  false     7  recomputation  numerics/recomputation  §4.3, chart, order
+"""
+
 
 LAYERS = 80
 INPUT = 2 * 8192 * 8192 // MIB  # MiB
@@ -43,7 +62,6 @@ def gib(mib: float) -> float:
     return round(mib / 1024, 2)
 
 
-@claim("§4.3, units", CAVEAT, topic="memory", page="cost/memory", harm=2)
 def F274(it: Evidence) -> None:
     """Without checkpoints the activations take 157.5 GB; with one every layer 12.0,
     with one every ten 20.7.
@@ -56,31 +74,17 @@ def F274(it: Evidence) -> None:
     it.right([round(x * MIB / 1e9, 1) for x in peaks] == [169.1, 12.9, 22.2])
 
 
-@claim("§4.3, no checkpoints", TRUE, topic="memory", page="cost/memory")
 def F275(it: Evidence) -> None:
     """80 layers of 2,016 MiB are 161,280 MiB."""
     it.as_printed(LAYERS * FLASH == 161_280 and FLASH == 2016)
 
 
-@claim(
-    "§4.3, every layer, saved",
-    TRUE,
-    topic="recomputation",
-    page="numerics/recomputation",
-)
 def F276(it: Evidence) -> None:
     """With a checkpoint every layer, only the layer's input is saved: 128 MiB a
     layer."""
     it.as_printed(checkpoints(layers=2, every=1) == [128 * MIB, 128 * MIB])
 
 
-@claim(
-    "§4.3, every layer, peak",
-    CAVEAT,
-    topic="recomputation",
-    page="numerics/recomputation",
-    harm=3,
-)
 def F277(it: Evidence) -> None:
     """The peak is one whole layer and 80 checkpoints: 2,016 + 80 · 128 = 12,256 MiB.
 
@@ -93,13 +97,6 @@ def F277(it: Evidence) -> None:
     it.right(most(1, twice=False) + 128 == 12_256)
 
 
-@claim(
-    "§4.3, every layer, what the peak omits",
-    LEFT_OUT,
-    topic="recomputation",
-    page="numerics/recomputation",
-    harm=6,
-)
 def F278(it: Evidence) -> None:
     """12.0 GB is the peak of activation memory.
 
@@ -124,24 +121,12 @@ def F278(it: Evidence) -> None:
     it.right(round(most(1) * MIB / GIB, 1) == 12.0)
 
 
-@claim(
-    "§4.3, every layer, saving",
-    TRUE,
-    topic="recomputation",
-    page="numerics/recomputation",
-)
 def F279(it: Evidence) -> None:
     """From 157.5 to 12.0 the memory falls by 92 %."""
     it.as_printed(round(100 * (1 - most(1) / (LAYERS * FLASH))) == 92)
     it.as_printed(round(100 * (1 - 12.0 / 157.5)) == 92)
 
 
-@claim(
-    "§4.3, every 10, checkpoints",
-    TRUE,
-    topic="recomputation",
-    page="numerics/recomputation",
-)
 def F280(it: Evidence) -> None:
     """A checkpoint every ten layers are 8, together 1,024 MiB."""
     size = checkpoints(layers=2, every=2)
@@ -149,13 +134,6 @@ def F280(it: Evidence) -> None:
     it.as_printed(8 * size[0] == 1024 * MIB)
 
 
-@claim(
-    "§4.3, every 10, peak",
-    CAVEAT,
-    topic="recomputation",
-    page="numerics/recomputation",
-    harm=1,
-)
 def F281(it: Evidence) -> None:
     """The peak is ten layers and 8 checkpoints: 10 · 2,016 + 1,024 = 21,184 MiB.
 
@@ -166,21 +144,11 @@ def F281(it: Evidence) -> None:
     it.right(most(10, twice=False) == 21_056)
 
 
-@claim(
-    "§4.3, every 10, saving", TRUE, topic="recomputation", page="numerics/recomputation"
-)
 def F282(it: Evidence) -> None:
     """With a checkpoint every ten layers the memory falls by 87 %."""
     it.as_printed(round(100 * (1 - most(10) / (LAYERS * FLASH))) == 87)
 
 
-@claim(
-    "§4.3, every 10, overhead",
-    FALSE,
-    topic="recomputation",
-    page="numerics/recomputation",
-    harm=7,
-)
 def F283(it: Evidence) -> None:
     """A checkpoint every ten layers costs less recomputation than one every layer.
 
@@ -202,24 +170,11 @@ def F283(it: Evidence) -> None:
     it.right([LAYERS - k for k in (10, 1)] == [70, 79])
 
 
-@claim(
-    "§4.3, chart, no checkpoints",
-    TRUE,
-    topic="recomputation",
-    page="numerics/recomputation",
-)
 def F284(it: Evidence) -> None:
     """Without checkpoints: 157 GiB, cut off."""
     it.as_printed(LAYERS * FLASH // 1024 == 157)
 
 
-@claim(
-    "§4.3, chart, every 20",
-    FALSE,
-    topic="recomputation",
-    page="numerics/recomputation",
-    harm=3,
-)
 def F285(it: Evidence) -> None:
     """With a checkpoint every 20 layers: 42 GB.
 
@@ -232,21 +187,11 @@ def F285(it: Evidence) -> None:
     it.right([round(gib(most(k))) for k in (10, 1)] == [21, 12])
 
 
-@claim(
-    "§4.3, chart, every 10", TRUE, topic="recomputation", page="numerics/recomputation"
-)
 def F286(it: Evidence) -> None:
     """With a checkpoint every ten layers: 21 GiB."""
     it.as_printed(round(gib(most(10))) == 21)
 
 
-@claim(
-    "§4.3, chart, every 5",
-    FALSE,
-    topic="recomputation",
-    page="numerics/recomputation",
-    harm=5,
-)
 def F287(it: Evidence) -> None:
     """With a checkpoint every 5 layers: 14 GB.
 
@@ -257,24 +202,11 @@ def F287(it: Evidence) -> None:
     it.right(gib(most(5)) == 11.84 and gib(most(1)) == 11.97)
 
 
-@claim(
-    "§4.3, chart, every layer",
-    TRUE,
-    topic="recomputation",
-    page="numerics/recomputation",
-)
 def F288(it: Evidence) -> None:
     """With a checkpoint every layer: 12 GiB."""
     it.as_printed(round(gib(most(1))) == 12)
 
 
-@claim(
-    "§4.3, chart, order",
-    FALSE,
-    topic="recomputation",
-    page="numerics/recomputation",
-    harm=7,
-)
 def F289(it: Evidence) -> None:
     """The more often a checkpoint is saved, the less memory is needed.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import cache
 
 from backpass import cost
-from backpass_ledger.claims.evidence import CAVEAT, FALSE, INCONSISTENT, TRUE, Evidence
+from backpass_ledger.claims.evidence import Evidence
 from backpass_ledger.claims.gradient_flow_post.checkpoint_code import (
     DEPTH,
     order_of_work,
@@ -16,7 +16,33 @@ from backpass_ledger.claims.gradient_flow_post.checkpoint_memory import (
     gib,
     most,
 )
-from backpass_ledger.claims.record import claim
+
+CLAIMS = """
+F290  false         6  recomputation  numerics/recomputation  §4.4, dependence
+F291  true          0  recomputation  numerics/recomputation  §4.4, every layer, runs
+F292  true          0  FLOPs          cost/ratio              §4.4, backward
+F293  true          0  recomputation  numerics/recomputation  §4.4, every layer, overhead
+F294  caveat        3  recomputation  numerics/recomputation  §4.4, every layer, word
+F295  true          0  recomputation  numerics/recomputation  §4.4, every k layers, runs
+F296  false         5  recomputation  numerics/recomputation  §4.4, every k layers, overlap
+F297  false         8  recomputation  numerics/recomputation  §4.4, every k layers, formula
+F298  false         7  recomputation  numerics/recomputation  §4.4, every 10 layers
+F299  false         7  recomputation  numerics/recomputation  §4.4, every 5 layers
+F300  inconsistent  6  recomputation  numerics/recomputation  §4.4, table, compute overhead
+F301  inconsistent  4  time           numerics/recomputation  §4.4, table, wall clock
+F302  true          0  recomputation  numerics/recomputation  §4.4, table, none
+F303  false         3  recomputation  numerics/recomputation  §4.4, table, every 20, memory
+F304  false         7  recomputation  numerics/recomputation  §4.4, table, every 20, overhead
+F305  true          0  recomputation  numerics/recomputation  §4.4, table, every 10, memory
+F306  false         7  recomputation  numerics/recomputation  §4.4, table, every 10, overhead
+F307  false         5  recomputation  numerics/recomputation  §4.4, table, every 5, memory
+F308  false         7  recomputation  numerics/recomputation  §4.4, table, every 5, overhead
+F309  true          0  recomputation  numerics/recomputation  §4.4, table, every layer, memory and compute
+F310  false         6  time           numerics/recomputation  §4.4, table, every layer, time
+F311  false         5  time           numerics/recomputation  §4.4, table, note on time
+F312  true          0  flash          numerics/recomputation  §4.4, table, note on FLOPs
+"""
+
 
 PRINTED = {20: (42, 73, 5), 10: (21, 87, 10), 5: (14, 91, 20), 1: (12, 92, 33)}
 
@@ -36,13 +62,6 @@ def share_of_step(k: int) -> float:
     return step["recomputation"] / (step["forward"] + step["backward"])
 
 
-@claim(
-    "§4.4, dependence",
-    FALSE,
-    topic="recomputation",
-    page="numerics/recomputation",
-    harm=6,
-)
 def F290(it: Evidence) -> None:
     """The cost of recomputation depends on how often a checkpoint is saved.
 
@@ -54,12 +73,6 @@ def F290(it: Evidence) -> None:
     it.right(again == {layers()["forward"]})
 
 
-@claim(
-    "§4.4, every layer, runs",
-    TRUE,
-    topic="recomputation",
-    page="numerics/recomputation",
-)
 def F291(it: Evidence) -> None:
     """With a checkpoint every layer, each layer's forward is computed twice, and the
     forward's work doubles."""
@@ -69,7 +82,6 @@ def F291(it: Evidence) -> None:
     it.as_printed(order_of_work(1)[0] == [2] * (DEPTH - 1) + [1])
 
 
-@claim("§4.4, backward", TRUE, topic="FLOPs", page="cost/ratio")
 def F292(it: Evidence) -> None:
     """A backward costs about twice its forward, since it computes the gradients of the
     data and of the weights."""
@@ -82,12 +94,6 @@ def F292(it: Evidence) -> None:
     it.as_printed(flops["backward"] == 2 * flops["forward"] > 0)
 
 
-@claim(
-    "§4.4, every layer, overhead",
-    TRUE,
-    topic="recomputation",
-    page="numerics/recomputation",
-)
 def F293(it: Evidence) -> None:
     """With a checkpoint every layer, a step costs 4 forwards in place of 3: 33 %
     more."""
@@ -98,13 +104,6 @@ def F293(it: Evidence) -> None:
     )
 
 
-@claim(
-    "§4.4, every layer, word",
-    CAVEAT,
-    topic="recomputation",
-    page="numerics/recomputation",
-    harm=3,
-)
 def F294(it: Evidence) -> None:
     """A checkpoint every layer is the most aggressive choice.
 
@@ -121,12 +120,6 @@ def F294(it: Evidence) -> None:
     it.right(min(every, key=most) == 2)
 
 
-@claim(
-    "§4.4, every k layers, runs",
-    TRUE,
-    topic="recomputation",
-    page="numerics/recomputation",
-)
 def F295(it: Evidence) -> None:
     """With a checkpoint every k layers, each layer's forward is recomputed once.
 
@@ -142,13 +135,6 @@ def F295(it: Evidence) -> None:
         it.right(runs[-k:] == [1] * k)
 
 
-@claim(
-    "§4.4, every k layers, overlap",
-    FALSE,
-    topic="recomputation",
-    page="numerics/recomputation",
-    harm=5,
-)
 def F296(it: Evidence) -> None:
     """The recomputation of a segment overlaps with the backward of later segments.
 
@@ -165,13 +151,6 @@ def F296(it: Evidence) -> None:
     it.right(not overlaps)
 
 
-@claim(
-    "§4.4, every k layers, formula",
-    FALSE,
-    topic="recomputation",
-    page="numerics/recomputation",
-    harm=8,
-)
 def F297(it: Evidence) -> None:
     r"""The overhead is $\frac{L}{k L} = \frac{1}{k}$ of a forward.
 
@@ -189,13 +168,6 @@ def F297(it: Evidence) -> None:
     it.right(all(kept[k] == DEPTH - k for k in kept))
 
 
-@claim(
-    "§4.4, every 10 layers",
-    FALSE,
-    topic="recomputation",
-    page="numerics/recomputation",
-    harm=7,
-)
 def F298(it: Evidence) -> None:
     """With k = 10 the overhead is 10 % of a forward, 3.3 % of a step.
 
@@ -207,13 +179,6 @@ def F298(it: Evidence) -> None:
     it.right(round(100 * share_of_step(10) * (LAYERS - 10) / LAYERS) == 29)
 
 
-@claim(
-    "§4.4, every 5 layers",
-    FALSE,
-    topic="recomputation",
-    page="numerics/recomputation",
-    harm=7,
-)
 def F299(it: Evidence) -> None:
     """With k = 5 the overhead is 6.7 % of a step.
 
@@ -224,13 +189,6 @@ def F299(it: Evidence) -> None:
     it.right(round(100 * share_of_step(5) * (LAYERS - 5) / LAYERS) == 31)
 
 
-@claim(
-    "§4.4, table, compute overhead",
-    INCONSISTENT,
-    topic="recomputation",
-    page="numerics/recomputation",
-    harm=6,
-)
 def F300(it: Evidence) -> None:
     """The column of the compute overhead has one measure: 5, 10, 20, and 33 % with a
     checkpoint every 20, 10, 5, and 1 layers.
@@ -247,13 +205,6 @@ def F300(it: Evidence) -> None:
     it.clashes(column[3] == round(of_step[3]) and column[:3] != of_step[:3])
 
 
-@claim(
-    "§4.4, table, wall clock",
-    INCONSISTENT,
-    topic="time",
-    page="numerics/recomputation",
-    harm=4,
-)
 def F301(it: Evidence) -> None:
     """The time grows with the overhead: 5, 3 to 4, 7, and 11 % with a checkpoint every
     20, 10, 5, and 1 layers.
@@ -266,20 +217,12 @@ def F301(it: Evidence) -> None:
     it.right(overheads[1] == 2 * overheads[0] and times[1] < times[0])
 
 
-@claim("§4.4, table, none", TRUE, topic="recomputation", page="numerics/recomputation")
 def F302(it: Evidence) -> None:
     """Without checkpoints 157.5 GiB, and no overhead."""
     it.as_printed(round(LAYERS * FLASH / 1024, 1) == 157.5)
     it.as_printed(layers()["recomputation"] == 0)
 
 
-@claim(
-    "§4.4, table, every 20, memory",
-    FALSE,
-    topic="recomputation",
-    page="numerics/recomputation",
-    harm=3,
-)
 def F303(it: Evidence) -> None:
     """With a checkpoint every 20 layers 42 GB, 73 % less.
 
@@ -292,13 +235,6 @@ def F303(it: Evidence) -> None:
     it.right(most(20) == 40_832 and round(most(20) * 2**20 / 1e9, 1) == 42.8)
 
 
-@claim(
-    "§4.4, table, every 20, overhead",
-    FALSE,
-    topic="recomputation",
-    page="numerics/recomputation",
-    harm=7,
-)
 def F304(it: Evidence) -> None:
     """With a checkpoint every 20 layers about 5 % more compute, 5 % more time.
 
@@ -310,25 +246,12 @@ def F304(it: Evidence) -> None:
     it.right(round(100 / 20 / 3, 1) == 1.7)
 
 
-@claim(
-    "§4.4, table, every 10, memory",
-    TRUE,
-    topic="recomputation",
-    page="numerics/recomputation",
-)
 def F305(it: Evidence) -> None:
     """With a checkpoint every ten layers 21 GiB, 87 % less."""
     saving = 100 * (1 - most(10) / (LAYERS * FLASH))
     it.as_printed(round(gib(most(10))) == 21 and round(saving) == 87)
 
 
-@claim(
-    "§4.4, table, every 10, overhead",
-    FALSE,
-    topic="recomputation",
-    page="numerics/recomputation",
-    harm=7,
-)
 def F306(it: Evidence) -> None:
     """With a checkpoint every ten layers about 10 % more compute, 3 to 4 % more time.
 
@@ -338,13 +261,6 @@ def F306(it: Evidence) -> None:
     it.right(round(share_of_step(10), 4) == round(1 / 3, 4))
 
 
-@claim(
-    "§4.4, table, every 5, memory",
-    FALSE,
-    topic="recomputation",
-    page="numerics/recomputation",
-    harm=5,
-)
 def F307(it: Evidence) -> None:
     """With a checkpoint every 5 layers 14 GB, 91 % less.
 
@@ -357,13 +273,6 @@ def F307(it: Evidence) -> None:
     it.right(most(5) < most(1) and saving[5] > saving[1])
 
 
-@claim(
-    "§4.4, table, every 5, overhead",
-    FALSE,
-    topic="recomputation",
-    page="numerics/recomputation",
-    harm=7,
-)
 def F308(it: Evidence) -> None:
     """With a checkpoint every 5 layers about 20 % more compute, 7 % more time.
 
@@ -373,12 +282,6 @@ def F308(it: Evidence) -> None:
     it.right(round(share_of_step(5), 4) == round(1 / 3, 4))
 
 
-@claim(
-    "§4.4, table, every layer, memory and compute",
-    TRUE,
-    topic="recomputation",
-    page="numerics/recomputation",
-)
 def F309(it: Evidence) -> None:
     """With a checkpoint every layer 12 GiB, 92 % less, and 33 % more compute."""
     saving = 100 * (1 - most(1) / (LAYERS * FLASH))
@@ -386,13 +289,6 @@ def F309(it: Evidence) -> None:
     it.as_printed(round(100 * share_of_step(1)) == 33)
 
 
-@claim(
-    "§4.4, table, every layer, time",
-    FALSE,
-    topic="time",
-    page="numerics/recomputation",
-    harm=6,
-)
 def F310(it: Evidence) -> None:
     """With a checkpoint every layer, a step takes 11 % longer.
 
@@ -409,13 +305,6 @@ def F310(it: Evidence) -> None:
     it.right(round(longer) == 29 and round(100 * share_of_step(1)) == 33 == 3 * 11)
 
 
-@claim(
-    "§4.4, table, note on time",
-    FALSE,
-    topic="time",
-    page="numerics/recomputation",
-    harm=5,
-)
 def F311(it: Evidence) -> None:
     """The time grows less than the compute, because recomputation overlaps with the
     backward.
@@ -434,7 +323,6 @@ def F311(it: Evidence) -> None:
     it.right(len(again) == len(own) == 3 and PRINTED[20][2] == 5)
 
 
-@claim("§4.4, table, note on FLOPs", TRUE, topic="flash", page="numerics/recomputation")
 def F312(it: Evidence) -> None:
     """33 % holds with flash attention too, whose backward has one product more."""
     more = layers()["forward"]

@@ -6,16 +6,38 @@ from typing import Any
 
 import numpy as np
 
-from backpass_ledger.claims.evidence import (
-    CAVEAT,
-    FALSE,
-    INCONSISTENT,
-    TRUE,
-    UNCHECKABLE,
-    Evidence,
-)
-from backpass_ledger.claims.record import claim
+from backpass_ledger.claims.evidence import Evidence
 from backpass_ledger.claims.tools import numbers, run, same, vjp
+
+CLAIMS = """
+F322  false         2  precision  numerics/precision        §5.1, mixed precision
+F323  uncheckable   0  clipping   numerics/clipping         §5.1, data
+F324  caveat        2  clipping   numerics/clipping         §5.1, warm-up
+F325  false         8  softmax    operations/softmax        §5.1, sharp attention
+F326  caveat        4  loss       operations/cross_entropy  §5.1, rare sequences
+F327  caveat        3  optimiser  numerics/optimiser        §5.1, consequence
+F328  true          0  clipping   numerics/clipping         §5.2, norm
+F329  true          0  clipping   numerics/clipping         §5.2, rule
+F330  caveat        2  clipping   numerics/clipping         §5.2, code, norm
+F331  caveat        4  parallel   numerics/clipping         §5.2, code, sharded
+F332  true          0  clipping   numerics/clipping         §5.2, code, coefficient
+F333  caveat        3  clipping   numerics/clipping         §5.2, code, not finite
+F334  caveat        6  clipping   numerics/clipping         §5.2, code, two loops
+F335  true          0  clipping   numerics/clipping         §5.2, code, result
+F336  uncheckable   0  clipping   numerics/clipping         §5.2, GPT-3 and Llama
+F337  uncheckable   0  clipping   numerics/clipping         §5.2, Chinchilla
+F338  caveat        1  clipping   numerics/clipping         §5.2, meaning
+F339  false         7  optimiser  numerics/optimiser        §5.2, box, Adam
+F340  inconsistent  1  clipping   numerics/clipping         §5.2, box, approximation
+F341  uncheckable   0  clipping   numerics/clipping         §5.2, box, experience
+F342  uncheckable   0  clipping   numerics/clipping         §5.3, early
+F343  uncheckable   0  clipping   numerics/clipping         §5.3, after warm-up
+F344  true          0  clipping   numerics/clipping         §5.3, spikes
+F345  uncheckable   0  clipping   numerics/clipping         §5.3, spikes, size
+F346  uncheckable   0  clipping   numerics/clipping         §5.3, late
+F347  uncheckable   0  clipping   numerics/clipping         §5.3, diagnosis
+"""
+
 
 PRINTED = """
 def clip_grad_norm_(parameters, max_norm=1.0):
@@ -88,9 +110,6 @@ def softmax(scores: Any) -> Any:
     return e / e.sum()
 
 
-@claim(
-    "§5.1, mixed precision", FALSE, topic="precision", page="numerics/precision", harm=2
-)
 def F322(it: Evidence) -> None:
     """Gradient norms can spike even with mixed precision, so it is a protection.
 
@@ -110,7 +129,6 @@ def F322(it: Evidence) -> None:
     it.right(float(np.finfo(np.float16).max) == 65_504)
 
 
-@claim("§5.1, data", UNCHECKABLE, topic="clipping", page="numerics/clipping")
 def F323(it: Evidence) -> None:
     """Batches with unusually long sequences or rare tokens make the norm jump.
 
@@ -119,7 +137,6 @@ def F323(it: Evidence) -> None:
     """
 
 
-@claim("§5.1, warm-up", CAVEAT, topic="clipping", page="numerics/clipping", harm=2)
 def F324(it: Evidence) -> None:
     """Warm-up of the learning rate is a cause: early in training, random weights give
     gradients of high variance.
@@ -152,9 +169,6 @@ def F324(it: Evidence) -> None:
     it.elsewhere(not same(first_gradient(0.001), first_gradient(0.1)))
 
 
-@claim(
-    "§5.1, sharp attention", FALSE, topic="softmax", page="operations/softmax", harm=8
-)
 def F325(it: Evidence) -> None:
     """When the weights of attention become nearly one-hot, softmax's Jacobian produces
     large gradients.
@@ -174,13 +188,6 @@ def F325(it: Evidence) -> None:
     it.right(max(size(softmax(9 * numbers(4, seed=i))) for i in range(200)) <= 1 / 2)
 
 
-@claim(
-    "§5.1, rare sequences",
-    CAVEAT,
-    topic="loss",
-    page="operations/cross_entropy",
-    harm=4,
-)
 def F326(it: Evidence) -> None:
     r"""Sequences that the model finds very improbable have a large $-\log p$, and so a
     large gradient.
@@ -211,9 +218,6 @@ def F326(it: Evidence) -> None:
     it.right(of_weights(1000) > 50 * of_weights(10) > 100 * np.sqrt(2))
 
 
-@claim(
-    "§5.1, consequence", CAVEAT, topic="optimiser", page="numerics/optimiser", harm=3
-)
 def F327(it: Evidence) -> None:
     r"""One large gradient can move the weights so far that the model does not recover.
 
@@ -229,7 +233,6 @@ def F327(it: Evidence) -> None:
     it.right(round(last_step(spike, betas=(0.9, 0.95)), 2) == 0.45)
 
 
-@claim("§5.2, norm", TRUE, topic="clipping", page="numerics/clipping")
 def F328(it: Evidence) -> None:
     """The norm that is clipped is that of one vector with all parameters' gradients,
     the root of the sum of all squares."""
@@ -242,7 +245,6 @@ def F328(it: Evidence) -> None:
     it.as_printed(abs(found / squares**0.5 - 1) < 1e-12)
 
 
-@claim("§5.2, rule", TRUE, topic="clipping", page="numerics/clipping")
 def F329(it: Evidence) -> None:
     """If the norm exceeds max_norm, all gradients are multiplied by max_norm over the
     norm; otherwise they stay."""
@@ -258,7 +260,6 @@ def F329(it: Evidence) -> None:
             it.as_printed(same(p.grad.numpy(), factor * g, 1e-6))
 
 
-@claim("§5.2, code, norm", CAVEAT, topic="clipping", page="numerics/clipping", harm=2)
 def F330(it: Evidence) -> None:
     """`p.grad.data.float().pow(2).sum().item()`, summed over the parameters, is the
     square of the norm.
@@ -274,9 +275,6 @@ def F330(it: Evidence) -> None:
     it.right(abs(float(np.sqrt(np.finfo(np.float32).max)) / 1e19 - 1.8) < 0.05)
 
 
-@claim(
-    "§5.2, code, sharded", CAVEAT, topic="parallel", page="numerics/clipping", harm=4
-)
 def F331(it: Evidence) -> None:
     """The function clips the norm of all parameters.
 
@@ -294,7 +292,6 @@ def F331(it: Evidence) -> None:
     it.right(abs(norm([first, second]) - 2**0.5) < 1e-6)
 
 
-@claim("§5.2, code, coefficient", TRUE, topic="clipping", page="numerics/clipping")
 def F332(it: Evidence) -> None:
     """`max_norm / (total_norm + 1e-6)`, applied if it is below 1, is what PyTorch
     does."""
@@ -308,9 +305,6 @@ def F332(it: Evidence) -> None:
         it.as_printed(all(same(a.grad.numpy(), b.grad.numpy(), 1e-6) for a, b in pairs))
 
 
-@claim(
-    "§5.2, code, not finite", CAVEAT, topic="clipping", page="numerics/clipping", harm=3
-)
 def F333(it: Evidence) -> None:
     """After the call, the norm is at most max_norm.
 
@@ -331,9 +325,6 @@ def F333(it: Evidence) -> None:
         )
 
 
-@claim(
-    "§5.2, code, two loops", CAVEAT, topic="clipping", page="numerics/clipping", harm=6
-)
 def F334(it: Evidence) -> None:
     """The listing clips the gradients of the parameters that it is given.
 
@@ -361,13 +352,11 @@ def F334(it: Evidence) -> None:
     it.right(norm(list(pytorch.parameters())) <= 1)
 
 
-@claim("§5.2, code, result", TRUE, topic="clipping", page="numerics/clipping")
 def F335(it: Evidence) -> None:
     """The function returns the norm before clipping."""
     it.as_printed(abs(printed(parameters()) / norm(parameters()) - 1) < 1e-6)
 
 
-@claim("§5.2, GPT-3 and Llama", UNCHECKABLE, topic="clipping", page="numerics/clipping")
 def F336(it: Evidence) -> None:
     """GPT-3 and Llama clipped at 1.0.
 
@@ -376,7 +365,6 @@ def F336(it: Evidence) -> None:
     """
 
 
-@claim("§5.2, Chinchilla", UNCHECKABLE, topic="clipping", page="numerics/clipping")
 def F337(it: Evidence) -> None:
     """Chinchilla clipped at 1.0.
 
@@ -385,7 +373,6 @@ def F337(it: Evidence) -> None:
     """
 
 
-@claim("§5.2, meaning", CAVEAT, topic="clipping", page="numerics/clipping", harm=1)
 def F338(it: Evidence) -> None:
     """A norm above 1 is scaled down to exactly 1.
 
@@ -406,7 +393,6 @@ def _scaled(p: Any, factor: float) -> Any:
     return p
 
 
-@claim("§5.2, box, Adam", FALSE, topic="optimiser", page="numerics/optimiser", harm=7)
 def F339(it: Evidence) -> None:
     """With Adam, a gradient of norm 1 produces updates that are small enough for a
     quadratic loss surface.
@@ -421,13 +407,6 @@ def F339(it: Evidence) -> None:
     it.right(max(sizes.values()) - min(sizes.values()) < 1e-6)
 
 
-@claim(
-    "§5.2, box, approximation",
-    INCONSISTENT,
-    topic="clipping",
-    page="numerics/clipping",
-    harm=1,
-)
 def F340(it: Evidence) -> None:
     """Steps stay where the loss is about quadratic; longer ones leave where the linear
     approximation holds.
@@ -445,7 +424,6 @@ def F340(it: Evidence) -> None:
     it.clashes(quadratic == loss(w + step) != linear)
 
 
-@claim("§5.2, box, experience", UNCHECKABLE, topic="clipping", page="numerics/clipping")
 def F341(it: Evidence) -> None:
     """1.0 is the standard, an empirical value that works from 1B to over 500B
     parameters; some use 0.5 or 2.0.
@@ -454,7 +432,6 @@ def F341(it: Evidence) -> None:
     """
 
 
-@claim("§5.3, early", UNCHECKABLE, topic="clipping", page="numerics/clipping")
 def F342(it: Evidence) -> None:
     """In the first thousand steps of a 70B model, the norm is 5 to 50, and most steps
     are clipped.
@@ -463,7 +440,6 @@ def F342(it: Evidence) -> None:
     """
 
 
-@claim("§5.3, after warm-up", UNCHECKABLE, topic="clipping", page="numerics/clipping")
 def F343(it: Evidence) -> None:
     """Then the norm is 0.3 to 1.5, and 10 to 30 % of the steps are clipped.
 
@@ -471,7 +447,6 @@ def F343(it: Evidence) -> None:
     """
 
 
-@claim("§5.3, spikes", TRUE, topic="clipping", page="numerics/clipping")
 def F344(it: Evidence) -> None:
     """Norms of 100 to 1000 are divided by 100 to 1000."""
     for size in (100.0, 1000.0):
@@ -481,7 +456,6 @@ def F344(it: Evidence) -> None:
         it.as_printed(abs(size / norm(given) / size - 1) < 1e-6)
 
 
-@claim("§5.3, spikes, size", UNCHECKABLE, topic="clipping", page="numerics/clipping")
 def F345(it: Evidence) -> None:
     """During loss spikes the norm can briefly reach 100 to 1000.
 
@@ -489,7 +463,6 @@ def F345(it: Evidence) -> None:
     """
 
 
-@claim("§5.3, late", UNCHECKABLE, topic="clipping", page="numerics/clipping")
 def F346(it: Evidence) -> None:
     """Late in training the norm is 0.1 to 0.5, and clipping at 1.0 is rare.
 
@@ -497,7 +470,6 @@ def F346(it: Evidence) -> None:
     """
 
 
-@claim("§5.3, diagnosis", UNCHECKABLE, topic="clipping", page="numerics/clipping")
 def F347(it: Evidence) -> None:
     """A norm that keeps rising while the loss does not announces instability.
 

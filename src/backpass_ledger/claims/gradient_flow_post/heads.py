@@ -8,14 +8,7 @@ from typing import Any
 import numpy as np
 
 from backpass.models import llama
-from backpass_ledger.claims.evidence import (
-    CAVEAT,
-    INCONSISTENT,
-    LEFT_OUT,
-    TRUE,
-    UNCHECKABLE,
-    Evidence,
-)
+from backpass_ledger.claims.evidence import Evidence
 from backpass_ledger.claims.gradient_flow_post.setting import (
     GIB,
     LLAMA,
@@ -24,8 +17,36 @@ from backpass_ledger.claims.gradient_flow_post.setting import (
     rotated,
     weights,
 )
-from backpass_ledger.claims.record import claim
 from backpass_ledger.claims.tools import jacobian, numbers, raises, same, vjp
+
+CLAIMS = """
+F43  caveat        3  attention   attention/heads               §1.4, formulas
+F44  left-out      7  positions   operations/rope               §1.4, formulas
+F45  true          0  attention   attention/scaled_dot_product  §1.4, formulas
+F46  caveat        1  attention   attention/grouped_query       §1.4, shapes
+F47  true          0  attention   attention/grouped_query       §1.4, sizes
+F48  true          0  attention   attention/heads               §1.4, shapes, W_Q
+F49  true          0  attention   attention/grouped_query       §1.4, shapes, W_K and W_V
+F50  true          0  attention   attention/heads               §1.4, shapes, W_O
+F51  true          0  attention   attention/heads               §1.4, shapes, Q
+F52  true          0  attention   attention/grouped_query       §1.4, shapes, K and V
+F53  true          0  attention   attention/grouped_query       §1.4, shapes, A
+F54  inconsistent  5  attention   attention/heads               §1.4, shapes, O, and its formulas
+F55  caveat        1  memory      cost/memory                   §1.4, units
+F56  true          0  memory      attention/scaled_dot_product  §1.4, bytes of A
+F57  true          0  memory      attention/scaled_dot_product  §1.4, bytes of A
+F58  caveat        3  precision   numerics/precision            §1.4, bytes of A
+F59  true          0  flash       attention/flash               §1.4, FlashAttention
+F60  uncheckable   0  flash       attention/flash               §1.4, FlashAttention
+F61  true          0  matmul      operations/linear             §1.4, through W_O
+F62  caveat        2  matmul      operations/linear             §1.4, through W_O
+F63  caveat        4  attention   attention/heads               §1.4, through W_O
+F64  true          0  attention   attention/scaled_dot_product  §1.4, through A V
+F65  true          0  attention   attention/scaled_dot_product  §1.4, through A V
+F66  true          0  chain rule  foundations/chain_rule        §1.4, through A V
+F67  true          0  attention   attention/scaled_dot_product  §1.4, through A V
+"""
+
 
 Q, K, V = (numbers(2, 3, 5, 4, seed=i) for i in range(3))  # [B, heads, S, d_k]
 W_O, X = numbers(12, 7), numbers(2, 5, 7)
@@ -81,7 +102,6 @@ def at_full_size() -> dict[str, Any]:
     return {"Q": q, "K": k, "V": v, "A": a, "O": a @ v.repeat_interleave(8, 1)}
 
 
-@claim("§1.4, formulas", CAVEAT, topic="attention", page="attention/heads", harm=3)
 def F43(it: Evidence) -> None:
     r"""$Q = x W_Q$, $K = x W_K$, $V = x W_V$.
 
@@ -102,7 +122,6 @@ def F43(it: Evidence) -> None:
     it.elsewhere(same(np.einsum("bsi,bso->io", x, dq), expected))
 
 
-@claim("§1.4, formulas", LEFT_OUT, topic="positions", page="operations/rope", harm=7)
 def F44(it: Evidence) -> None:
     """The formulas are those of the attention of Llama 3 70B, whose backward they give.
 
@@ -131,7 +150,6 @@ def F44(it: Evidence) -> None:
         it.right(same(np.einsum("bsi,bhsd->ihd", X, back).reshape(7, 12), expected))
 
 
-@claim("§1.4, formulas", TRUE, topic="attention", page="attention/scaled_dot_product")
 def F45(it: Evidence) -> None:
     r"""$A = \text{softmax}(Q K^\top / \sqrt{d_k} + M)$ with the causal mask M, and $O =
     A V$, for as many keys' heads as queries' heads."""
@@ -143,9 +161,6 @@ def F45(it: Evidence) -> None:
     it.as_printed(same((a @ v).numpy(), expected.numpy()))
 
 
-@claim(
-    "§1.4, shapes", CAVEAT, topic="attention", page="attention/grouped_query", harm=1
-)
 def F46(it: Evidence) -> None:
     r"""$Q K^\top$ and $A V$ for Q of the shape [B, 64, S, 128] and K and V of [B, 8, S,
     128].
@@ -159,22 +174,17 @@ def F46(it: Evidence) -> None:
     it.right(tuple((q @ k.repeat_interleave(8, 1).mT).shape) == (1, 64, 3, 3))
 
 
-@claim("§1.4, sizes", TRUE, topic="attention", page="attention/grouped_query")
 def F47(it: Evidence) -> None:
     """Llama 3 70B has 64 query heads and 8 heads of keys and values."""
     it.as_printed((LLAMA.heads, LLAMA.key_heads) == (64, 8))
 
 
-@claim("§1.4, shapes, W_Q", TRUE, topic="attention", page="attention/heads")
 def F48(it: Evidence) -> None:
     r"""$W_Q$ has the shape $[d, n_h d_k] = [8192, 8192]$, as $64 \cdot 128 = 8192$."""
     it.as_printed(SHAPES["layers.0.self_attn.q_proj.weight"] == (64 * 128, 8192))
     it.as_printed(64 * 128 == 8192)
 
 
-@claim(
-    "§1.4, shapes, W_K and W_V", TRUE, topic="attention", page="attention/grouped_query"
-)
 def F49(it: Evidence) -> None:
     r"""$W_K$ and $W_V$ have the shape $[d, n_{kv} d_k] = [8192, 1024]$, as $8 \cdot 128
     = 1024$."""
@@ -183,19 +193,16 @@ def F49(it: Evidence) -> None:
         it.as_printed(shape == (8 * 128, 8192) == (1024, 8192))
 
 
-@claim("§1.4, shapes, W_O", TRUE, topic="attention", page="attention/heads")
 def F50(it: Evidence) -> None:
     """$W_O$ has the shape [$n_h d_k$, d] = [8192, 8192]."""
     it.as_printed(SHAPES["layers.0.self_attn.o_proj.weight"] == (8192, 64 * 128))
 
 
-@claim("§1.4, shapes, Q", TRUE, topic="attention", page="attention/heads")
 def F51(it: Evidence) -> None:
     """Q has the shape [B, 64, S, 128]."""
     it.as_printed(tuple(at_full_size()["Q"].shape) == (1, 64, 8192, 128))
 
 
-@claim("§1.4, shapes, K and V", TRUE, topic="attention", page="attention/grouped_query")
 def F52(it: Evidence) -> None:
     """K and V have the shape [B, 8, S, 128]."""
     arrays = at_full_size()
@@ -203,19 +210,11 @@ def F52(it: Evidence) -> None:
     it.as_printed(tuple(arrays["V"].shape) == (1, 8, 8192, 128))
 
 
-@claim("§1.4, shapes, A", TRUE, topic="attention", page="attention/grouped_query")
 def F53(it: Evidence) -> None:
     """A has the shape [B, 64, S, S]: one map for each query head."""
     it.as_printed(tuple(at_full_size()["A"].shape) == (1, 64, 8192, 8192))
 
 
-@claim(
-    "§1.4, shapes, O, and its formulas",
-    INCONSISTENT,
-    topic="attention",
-    page="attention/heads",
-    harm=5,
-)
 def F54(it: Evidence) -> None:
     r"""O has the shape $[B, n_h, S, d_k]$, and out = O $W_O$ with $W_O$ of $[n_h d_k,
     d]$.
@@ -234,7 +233,6 @@ def F54(it: Evidence) -> None:
     it.right(not same((o.reshape(2, 5, 12) @ tensors(W_O)[0]).numpy(), by_head.numpy()))
 
 
-@claim("§1.4, units", CAVEAT, topic="memory", page="cost/memory", harm=1)
 def F55(it: Evidence) -> None:
     """A takes 8 GB in a layer and 640 GB in 80.
 
@@ -246,7 +244,6 @@ def F55(it: Evidence) -> None:
     it.right(round(a / 1e9, 1) == 8.6 and round(80 * a / 1e9) == 687)
 
 
-@claim("§1.4, bytes of A", TRUE, topic="memory", page="attention/scaled_dot_product")
 def F56(it: Evidence) -> None:
     r"""At S = 8192, A takes $B \times 64 \times 8192 \times 8192 \times 2 = B \times 8$
     GiB in FP16.
@@ -259,13 +256,11 @@ def F56(it: Evidence) -> None:
     it.right(np.tri(8192, dtype=bool).mean() < 0.501)
 
 
-@claim("§1.4, bytes of A", TRUE, topic="memory", page="attention/scaled_dot_product")
 def F57(it: Evidence) -> None:
     """Across 80 layers A takes 640 GiB."""
     it.as_printed(LLAMA.layers * at_full_size()["A"].nbytes == 640 * GIB)
 
 
-@claim("§1.4, bytes of A", CAVEAT, topic="precision", page="numerics/precision", harm=3)
 def F58(it: Evidence) -> None:
     """A is stored in FP16, two bytes an element.
 
@@ -280,7 +275,6 @@ def F58(it: Evidence) -> None:
     it.right([elements * b for b in bytes_each["float32"]] == [16 * GIB, 8 * GIB])
 
 
-@claim("§1.4, FlashAttention", TRUE, topic="flash", page="attention/flash")
 def F59(it: Evidence) -> None:
     """FlashAttention never stores A.
 
@@ -305,7 +299,6 @@ def F59(it: Evidence) -> None:
     it.as_printed(largest(600) == 2 * largest(300) > 0)
 
 
-@claim("§1.4, FlashAttention", UNCHECKABLE, topic="flash", page="attention/flash")
 def F60(it: Evidence) -> None:
     """The memory of A is why FlashAttention exists.
 
@@ -314,7 +307,6 @@ def F60(it: Evidence) -> None:
     """
 
 
-@claim("§1.4, through W_O", TRUE, topic="matmul", page="operations/linear")
 def F61(it: Evidence) -> None:
     r"""$\frac{\partial L}{\partial O} = \frac{\partial L}{\partial \text{out}} W_O^\top
     \in \mathbb{R}^{B \times S \times (n_h d_k)}$, for the heads merged."""
@@ -323,7 +315,6 @@ def F61(it: Evidence) -> None:
     it.as_printed(same(g @ W_O.T, expected) and (g @ W_O.T).shape == (2, 5, 12))
 
 
-@claim("§1.4, through W_O", CAVEAT, topic="matmul", page="operations/linear", harm=2)
 def F62(it: Evidence) -> None:
     r"""$\frac{\partial L}{\partial W_O} = O^\top \frac{\partial L}{\partial \text{out}}
     \in \mathbb{R}^{(n_h d_k) \times d}$.
@@ -339,7 +330,6 @@ def F62(it: Evidence) -> None:
     it.right(batched.shape == (2, 12, 7) and same(batched.sum(0), expected))
 
 
-@claim("§1.4, through W_O", CAVEAT, topic="attention", page="attention/heads", harm=4)
 def F63(it: Evidence) -> None:
     r"""A reshape of $\partial L/\partial O$ gives the gradient of each head, $B \times
     S \times d_k$.
@@ -359,9 +349,6 @@ def F63(it: Evidence) -> None:
     it.elsewhere(same(merged.reshape(2, 3, 5, 4), by_head))
 
 
-@claim(
-    "§1.4, through A V", TRUE, topic="attention", page="attention/scaled_dot_product"
-)
 def F64(it: Evidence) -> None:
     r"""For one head, $\frac{\partial L}{\partial A} = \frac{\partial L}{\partial O}
     V^\top \in \mathbb{R}^{B \times S \times S}$."""
@@ -370,9 +357,6 @@ def F64(it: Evidence) -> None:
     it.as_printed(same(g @ np.swapaxes(v, 1, 2), expected))
 
 
-@claim(
-    "§1.4, through A V", TRUE, topic="attention", page="attention/scaled_dot_product"
-)
 def F65(it: Evidence) -> None:
     r"""For one head, $\frac{\partial L}{\partial V} = A^\top \frac{\partial L}{\partial
     O} \in \mathbb{R}^{B \times S \times d_k}$."""
@@ -381,7 +365,6 @@ def F65(it: Evidence) -> None:
     it.as_printed(same(np.swapaxes(a, 1, 2) @ g, expected))
 
 
-@claim("§1.4, through A V", TRUE, topic="chain rule", page="foundations/chain_rule")
 def F66(it: Evidence) -> None:
     r"""The Jacobian $\partial O/\partial A$ of a head is $(B S d_k) \times (B S S)$ and
     is never formed.
@@ -394,9 +377,6 @@ def F66(it: Evidence) -> None:
     it.right(np.count_nonzero(J) == 2 * 5 * 4 * 5)
 
 
-@claim(
-    "§1.4, through A V", TRUE, topic="attention", page="attention/scaled_dot_product"
-)
 def F67(it: Evidence) -> None:
     r"""As a batched product over all heads, `grad_A = grad_O` $\cdot\, V^\top$."""
     a, g = numbers(2, 3, 5, 5), numbers(2, 3, 5, 4, seed=5)

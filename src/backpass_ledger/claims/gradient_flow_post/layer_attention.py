@@ -7,14 +7,7 @@ import tracemalloc
 from typing import Any
 
 from backpass.ops import flash_attention
-from backpass_ledger.claims.evidence import (
-    CAVEAT,
-    FALSE,
-    INCONSISTENT,
-    LEFT_OUT,
-    TRUE,
-    Evidence,
-)
+from backpass_ledger.claims.evidence import Evidence
 from backpass_ledger.claims.gradient_flow_post.layer_code import (
     CODE,
     MENDED,
@@ -28,8 +21,30 @@ from backpass_ledger.claims.gradient_flow_post.layer_code import (
     listing,
     right,
 )
-from backpass_ledger.claims.record import claim
 from backpass_ledger.claims.tools import numbers, same
+
+CLAIMS = """
+F367  true          0  residual   operations/residual_stream  §6, phase 2, start
+F368  true          0  attention  attention/heads             §6, phase 2, comment on heads
+F369  false         9  attention  attention/heads             §6, phase 2, `attn_out_flat`
+F370  caveat        4  attention  attention/heads             §6, phase 2, `grad_W_O`
+F371  true          0  matmul     operations/linear           §6, phase 2, `grad_attn_out_flat`
+F372  false         9  attention  attention/heads             §6, phase 2, `grad_attn_out`
+F373  inconsistent  4  flash      attention/flash             §6, phase 2, flash attention, against §4.5
+F374  left-out      2  flash      attention/flash             §6, phase 2, flash attention, mask and scale
+F375  true          0  flash      attention/flash             §6, phase 2, flash attention, memory
+F376  true          0  attention  attention/grouped_query     §6, phase 2, flash attention, shapes
+F377  false         9  attention  attention/heads             §6, phase 2, `grad_Q_flat`
+F378  false         9  attention  attention/heads             §6, phase 2, `grad_K_flat`
+F379  false         9  attention  attention/heads             §6, phase 2, `grad_V_flat`
+F380  caveat        4  matmul     operations/linear           §6, phase 2, `grad_W_Q` to `grad_W_V`
+F381  caveat        4  attention  attention/heads             §6, phase 2, `grad_x_norm_attn`
+F382  true          0  norms      operations/rms_norm         §6, phase 2, norm
+F383  true          0  norms      operations/rms_norm         §6, phase 2, norm's weight
+F384  true          0  residual   operations/residual_stream  §6, phase 2, sum
+F385  true          0  notation   networks/llama              §6, result, shapes
+"""
+
 
 EVERY = tuple(MENDED)
 BUT_QKV = ("attn_out_flat", "grad_attn_out")
@@ -41,7 +56,6 @@ def flat(name: str) -> Any:
     return layer()["grad_" + name].transpose(1, 2).flatten(2).numpy()
 
 
-@claim("§6, phase 2, start", TRUE, topic="residual", page="operations/residual_stream")
 def F367(it: Evidence) -> None:
     """The gradient of h_mid goes to attention's block and, as a copy, along the
     residual connection."""
@@ -53,7 +67,6 @@ def F367(it: Evidence) -> None:
     it.as_printed(same(along.numpy(), layer()["grad_h_mid"].numpy(), 1e-12))
 
 
-@claim("§6, phase 2, comment on heads", TRUE, topic="attention", page="attention/heads")
 def F368(it: Evidence) -> None:
     """The block's output is the heads, concatenated token by token, times $W_O$."""
     import torch
@@ -63,13 +76,6 @@ def F368(it: Evidence) -> None:
     it.as_printed(same(made.numpy(), (layer()["h_mid"] - layer()["x"]).numpy()))
 
 
-@claim(
-    "§6, phase 2, `attn_out_flat`",
-    FALSE,
-    topic="attention",
-    page="attention/heads",
-    harm=9,
-)
 def F369(it: Evidence) -> None:
     """`attn_out.reshape(B, S, n_h * d_k)` concatenates the heads.
 
@@ -82,9 +88,6 @@ def F369(it: Evidence) -> None:
     it.right("W_O" not in all_right(tuple(n for n in EVERY if n != "attn_out_flat")))
 
 
-@claim(
-    "§6, phase 2, `grad_W_O`", CAVEAT, topic="attention", page="attention/heads", harm=4
-)
 def F370(it: Evidence) -> None:
     """The gradient of $W_O$ is the flattened output of attention, transposed, times
     the gradient of the block.
@@ -95,21 +98,11 @@ def F370(it: Evidence) -> None:
     it.elsewhere(right("W_O", listing()))
 
 
-@claim(
-    "§6, phase 2, `grad_attn_out_flat`", TRUE, topic="matmul", page="operations/linear"
-)
 def F371(it: Evidence) -> None:
     """`grad_attn_block @ W_O.T` is the gradient of the concatenated heads."""
     it.as_printed(same(listing()["grad_attn_out_flat"].numpy(), flat("attn_out")))
 
 
-@claim(
-    "§6, phase 2, `grad_attn_out`",
-    FALSE,
-    topic="attention",
-    page="attention/heads",
-    harm=9,
-)
 def F372(it: Evidence) -> None:
     """`grad_attn_out_flat.reshape(B, n_h, S, d_k)` divides it among the heads.
 
@@ -123,13 +116,6 @@ def F372(it: Evidence) -> None:
     it.right(lost == {"W_Q", "W_K", "W_V", "x", "gamma_attn"})
 
 
-@claim(
-    "§6, phase 2, flash attention, against §4.5",
-    INCONSISTENT,
-    topic="flash",
-    page="attention/flash",
-    harm=4,
-)
 def F373(it: Evidence) -> None:
     """Flash attention's backward is called with the gradient, Q, K, V, and the
     logarithms of sums; in `§4.5` it saves its output as well.
@@ -155,13 +141,6 @@ def F373(it: Evidence) -> None:
     it.clashes("y" in kept._fields and "attn_out" not in names)
 
 
-@claim(
-    "§6, phase 2, flash attention, mask and scale",
-    LEFT_OUT,
-    topic="flash",
-    page="attention/flash",
-    harm=2,
-)
 def F374(it: Evidence) -> None:
     """The backward of flash attention is called with all that it needs.
 
@@ -177,9 +156,6 @@ def F374(it: Evidence) -> None:
         it.right({"W_Q", "W_K", "x"} <= wrong)
 
 
-@claim(
-    "§6, phase 2, flash attention, memory", TRUE, topic="flash", page="attention/flash"
-)
 def F375(it: Evidence) -> None:
     """The backward of flash attention takes memory that grows with S, not with S²."""
 
@@ -196,12 +172,6 @@ def F375(it: Evidence) -> None:
     it.as_printed(peak(1024) < 1024 * 1024 * 8)
 
 
-@claim(
-    "§6, phase 2, flash attention, shapes",
-    TRUE,
-    topic="attention",
-    page="attention/grouped_query",
-)
 def F376(it: Evidence) -> None:
     """It returns the gradient of Q as [B, n_h, S, d_k], and those of K and V, summed
     over the query heads that share them, as [B, n_kv, S, d_k]."""
@@ -212,13 +182,6 @@ def F376(it: Evidence) -> None:
         it.as_printed(right(name, found))
 
 
-@claim(
-    "§6, phase 2, `grad_Q_flat`",
-    FALSE,
-    topic="attention",
-    page="attention/heads",
-    harm=9,
-)
 def F377(it: Evidence) -> None:
     """`grad_Q.reshape(B, S, n_h * d_k)` is the gradient of the projection's output.
 
@@ -231,13 +194,6 @@ def F377(it: Evidence) -> None:
     it.right("W_Q" in all_right(mended) and "W_Q" not in all_right(BUT_QKV))
 
 
-@claim(
-    "§6, phase 2, `grad_K_flat`",
-    FALSE,
-    topic="attention",
-    page="attention/heads",
-    harm=9,
-)
 def F378(it: Evidence) -> None:
     """`grad_K.reshape(B, S, n_kv * d_k)` is the gradient of the projection's output.
 
@@ -250,13 +206,6 @@ def F378(it: Evidence) -> None:
     it.right("W_K" in all_right(mended) and "W_K" not in all_right(BUT_QKV))
 
 
-@claim(
-    "§6, phase 2, `grad_V_flat`",
-    FALSE,
-    topic="attention",
-    page="attention/heads",
-    harm=9,
-)
 def F379(it: Evidence) -> None:
     """`grad_V.reshape(B, S, n_kv * d_k)` is the gradient of the projection's output.
 
@@ -269,13 +218,6 @@ def F379(it: Evidence) -> None:
     it.right("W_V" in all_right(mended) and "W_V" not in all_right(BUT_QKV))
 
 
-@claim(
-    "§6, phase 2, `grad_W_Q` to `grad_W_V`",
-    CAVEAT,
-    topic="matmul",
-    page="operations/linear",
-    harm=4,
-)
 def F380(it: Evidence) -> None:
     """The gradients of the three weights are the norm's output, transposed, times the
     flattened gradients.
@@ -287,13 +229,6 @@ def F380(it: Evidence) -> None:
     it.elsewhere(bool(three & all_right(())))
 
 
-@claim(
-    "§6, phase 2, `grad_x_norm_attn`",
-    CAVEAT,
-    topic="attention",
-    page="attention/heads",
-    harm=4,
-)
 def F381(it: Evidence) -> None:
     """The gradient of the norm's output is the sum of three products, with the
     transposes of $W_Q$, $W_K$, and $W_V$.
@@ -304,21 +239,18 @@ def F381(it: Evidence) -> None:
     it.elsewhere(right("x_norm_attn", listing()))
 
 
-@claim("§6, phase 2, norm", TRUE, topic="norms", page="operations/rms_norm")
 def F382(it: Evidence) -> None:
     """From a right gradient of its output, the lines of the norm give its input's."""
     along = layer()["grad_x"] - layer()["grad_h_mid"]
     it.as_printed(same(listing(EVERY)["grad_x_from_attn"].numpy(), along.numpy()))
 
 
-@claim("§6, phase 2, norm's weight", TRUE, topic="norms", page="operations/rms_norm")
 def F383(it: Evidence) -> None:
     """`(grad_x_norm_attn * x_hat_a).sum(dim=(0, 1))` is the gradient of the norm's
     weight, if `grad_x_norm_attn` is right."""
     it.as_printed(right("gamma_attn", listing(EVERY)))
 
 
-@claim("§6, phase 2, sum", TRUE, topic="residual", page="operations/residual_stream")
 def F384(it: Evidence) -> None:
     """The block's gradient is added to the one along the residual connection."""
     it.as_printed(right("x", listing(EVERY)))
@@ -326,7 +258,6 @@ def F384(it: Evidence) -> None:
     it.as_printed(not same(alone, layer()["grad_x"].numpy(), 1e-3))
 
 
-@claim("§6, result, shapes", TRUE, topic="notation", page="networks/llama")
 def F385(it: Evidence) -> None:
     """Each returned gradient has the shape of its weight, and that of x is
     [B, S, d]."""

@@ -5,16 +5,19 @@ from __future__ import annotations
 from functools import cache
 from typing import Any
 
-from backpass_ledger.claims.evidence import (
-    CAVEAT,
-    FALSE,
-    INCONSISTENT,
-    LEFT_OUT,
-    TRUE,
-    Evidence,
-)
-from backpass_ledger.claims.record import claim
+from backpass_ledger.claims.evidence import Evidence
 from backpass_ledger.claims.tools import numbers, raises, run, same
+
+CLAIMS = """
+F348  false         9  attention  attention/heads             §6, promise
+F349  left-out      7  positions  operations/rope             §6, promise, rotation
+F350  false         1  notation   networks/llama              §6, arguments, names
+F351  inconsistent  4  memory     cost/memory                 §6, arguments, against §4.1
+F352  caveat        2  norms      operations/rms_norm         §6, arguments, norms
+F353  true          0  attention  attention/heads             §6, arguments, shapes
+F354  true          0  residual   operations/residual_stream  §6, arguments, the stream
+"""
+
 
 CODE = """
 def transformer_layer_backward(
@@ -272,7 +275,6 @@ def all_right(mended: tuple[str, ...], **options: Any) -> set[str]:
 FEED_FORWARD = {"W_1", "W_2", "W_3", "gamma_ffn"}
 
 
-@claim("§6, promise", FALSE, topic="attention", page="attention/heads", harm=9)
 def F348(it: Evidence) -> None:
     """The listing is the complete backward of a layer with grouped attention and
     SwiGLU.
@@ -291,9 +293,6 @@ def F348(it: Evidence) -> None:
     )
 
 
-@claim(
-    "§6, promise, rotation", LEFT_OUT, topic="positions", page="operations/rope", harm=7
-)
 def F349(it: Evidence) -> None:
     """The listing is the backward of a layer of Llama 3.
 
@@ -313,7 +312,6 @@ def F349(it: Evidence) -> None:
     it.right(all_right(every, rope=True, backward=turned_back) == set(RETURNED))
 
 
-@claim("§6, arguments, names", FALSE, topic="notation", page="networks/llama", harm=1)
 def F350(it: Evidence) -> None:
     """The function is given all it needs.
 
@@ -331,13 +329,6 @@ def F350(it: Evidence) -> None:
     it.right(fails and free == set(SIZES))
 
 
-@claim(
-    "§6, arguments, against §4.1",
-    INCONSISTENT,
-    topic="memory",
-    page="cost/memory",
-    harm=4,
-)
 def F351(it: Evidence) -> None:
     """The saved arguments are those of the table in `§4.1`.
 
@@ -362,9 +353,6 @@ def F351(it: Evidence) -> None:
     it.clashes(all(name in body for name in more))
 
 
-@claim(
-    "§6, arguments, norms", CAVEAT, topic="norms", page="operations/rms_norm", harm=2
-)
 def F352(it: Evidence) -> None:
     """The norms' outputs are saved beside their inputs and statistics.
 
@@ -379,7 +367,6 @@ def F352(it: Evidence) -> None:
     it.right(same(first.numpy(), t["x_norm_attn"].numpy(), 1e-14))
 
 
-@claim("§6, arguments, shapes", TRUE, topic="attention", page="attention/heads")
 def F353(it: Evidence) -> None:
     """Queries and attention's output are [B, n_h, S, d_k], keys and values
     [B, n_kv, S, d_k], the logarithms of sums [B, n_h, S], and the norms' statistics
@@ -392,12 +379,6 @@ def F353(it: Evidence) -> None:
     it.as_printed(tuple(t["rms_attn"].shape) == tuple(t["rms_ffn"].shape) == (2, 5, 1))
 
 
-@claim(
-    "§6, arguments, the stream",
-    TRUE,
-    topic="residual",
-    page="operations/residual_stream",
-)
 def F354(it: Evidence) -> None:
     """The input of the feed-forward block is x plus attention's output, [B, S, d]: what
     the second norm's weight needs."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from backpass_ledger.claims.evidence import TRUE, Evidence
+from backpass_ledger.claims.evidence import Evidence
 from backpass_ledger.claims.gradient_flow_post.layer_code import (
     FEED_FORWARD,
     all_right,
@@ -10,11 +10,24 @@ from backpass_ledger.claims.gradient_flow_post.layer_code import (
     listing,
     right,
 )
-from backpass_ledger.claims.record import claim
 from backpass_ledger.claims.tools import same
 
+CLAIMS = """
+F355  true  0  residual      operations/residual_stream  §6, phase 1, start
+F356  true  0  feed-forward  operations/feed_forward     §6, phase 1, product
+F357  true  0  feed-forward  operations/feed_forward     §6, phase 1, `grad_h`
+F358  true  0  feed-forward  operations/feed_forward     §6, phase 1, `grad_W2`
+F359  true  0  feed-forward  operations/feed_forward     §6, phase 1, factors
+F360  true  0  activations   operations/activations      §6, phase 1, SiLU
+F361  true  0  feed-forward  operations/feed_forward     §6, phase 1, `grad_W1`, `grad_W3`
+F362  true  0  feed-forward  operations/feed_forward     §6, phase 1, block's input
+F363  true  0  norms         operations/rms_norm         §6, phase 1, norm
+F364  true  0  norms         operations/rms_norm         §6, phase 1, norm's weight
+F365  true  0  residual      operations/residual_stream  §6, phase 1, sum
+F366  true  0  feed-forward  operations/feed_forward     §6, phase 1, whole
+"""
 
-@claim("§6, phase 1, start", TRUE, topic="residual", page="operations/residual_stream")
+
 def F355(it: Evidence) -> None:
     """The gradient of the output goes to the feed-forward block and, as a copy, along
     the residual connection."""
@@ -24,34 +37,22 @@ def F355(it: Evidence) -> None:
     it.as_printed(same(along.numpy(), layer()["output"].numpy(), 1e-12))
 
 
-@claim(
-    "§6, phase 1, product", TRUE, topic="feed-forward", page="operations/feed_forward"
-)
 def F356(it: Evidence) -> None:
     """`silu_g1 * g3` recomputes the input of $W_2$."""
     it.as_printed(same(listing()["h"].numpy(), layer()["h"].numpy(), 1e-15))
 
 
-@claim(
-    "§6, phase 1, `grad_h`", TRUE, topic="feed-forward", page="operations/feed_forward"
-)
 def F357(it: Evidence) -> None:
     """`grad_ffn_out @ W_2.T` is the gradient of that input."""
     it.as_printed(right("h", listing()))
 
 
-@claim(
-    "§6, phase 1, `grad_W2`", TRUE, topic="feed-forward", page="operations/feed_forward"
-)
 def F358(it: Evidence) -> None:
     """`h.reshape(-1, d_ff).T @ grad_ffn_out.reshape(-1, d)` is the gradient of
     $W_2$."""
     it.as_printed(right("W_2", listing()))
 
 
-@claim(
-    "§6, phase 1, factors", TRUE, topic="feed-forward", page="operations/feed_forward"
-)
 def F359(it: Evidence) -> None:
     """`grad_h * g3` and `grad_h * silu_g1` are the gradients of SiLU's output and of
     $g_3$."""
@@ -60,19 +61,12 @@ def F359(it: Evidence) -> None:
     it.as_printed(right("g3", found))
 
 
-@claim("§6, phase 1, SiLU", TRUE, topic="activations", page="operations/activations")
 def F360(it: Evidence) -> None:
     r"""With $\sigma (1 + g_1 (1 - \sigma))$ as SiLU's derivative, `grad_g1` is the
     gradient of $g_1$."""
     it.as_printed(right("g1", listing()))
 
 
-@claim(
-    "§6, phase 1, `grad_W1`, `grad_W3`",
-    TRUE,
-    topic="feed-forward",
-    page="operations/feed_forward",
-)
 def F361(it: Evidence) -> None:
     """The gradients of $W_1$ and $W_3$ are the norm's output, transposed, times those
     of $g_1$ and $g_3$."""
@@ -80,18 +74,11 @@ def F361(it: Evidence) -> None:
     it.as_printed(right("W_1", found) and right("W_3", found))
 
 
-@claim(
-    "§6, phase 1, block's input",
-    TRUE,
-    topic="feed-forward",
-    page="operations/feed_forward",
-)
 def F362(it: Evidence) -> None:
     """`grad_g1 @ W_1.T + grad_g3 @ W_3.T` is the gradient of the norm's output."""
     it.as_printed(right("x_norm_ffn", listing()))
 
 
-@claim("§6, phase 1, norm", TRUE, topic="norms", page="operations/rms_norm")
 def F363(it: Evidence) -> None:
     """The four lines of the norm give its input's gradient: `(dx_hat - x_hat * proj) /
     rms_ffn`."""
@@ -99,20 +86,17 @@ def F363(it: Evidence) -> None:
     it.as_printed(same(listing()["grad_h_mid_from_ffn"].numpy(), along.numpy()))
 
 
-@claim("§6, phase 1, norm's weight", TRUE, topic="norms", page="operations/rms_norm")
 def F364(it: Evidence) -> None:
     """`(grad_x_norm_ffn * x_hat).sum(dim=(0, 1))` is the gradient of the norm's
     weight."""
     it.as_printed(right("gamma_ffn", listing()))
 
 
-@claim("§6, phase 1, sum", TRUE, topic="residual", page="operations/residual_stream")
 def F365(it: Evidence) -> None:
     """The block's gradient is added to the one along the residual connection."""
     it.as_printed(right("h_mid", listing()))
 
 
-@claim("§6, phase 1, whole", TRUE, topic="feed-forward", page="operations/feed_forward")
 def F366(it: Evidence) -> None:
     """The feed-forward half gives the right gradients, as printed."""
     it.as_printed(all_right(()) >= FEED_FORWARD and right("h_mid", listing()))

@@ -7,15 +7,37 @@ from typing import Any
 
 from backpass import cost
 from backpass.cost.duration import MACHINES
-from backpass_ledger.claims.evidence import (
-    CAVEAT,
-    FALSE,
-    INCONSISTENT,
-    LEFT_OUT,
-    TRUE,
-    Evidence,
-)
-from backpass_ledger.claims.record import claim
+from backpass_ledger.claims.evidence import Evidence
+
+CLAIMS = """
+F386  true          0  FLOPs         cost/ratio            §6.1, rule
+F387  true          0  matmul        cost/ratio            §6.1, reason
+F388  true          0  FLOPs         cost/tally            §6.1, table, Q
+F389  false         1  FLOPs         cost/tally            §6.1, table, K
+F390  false         1  FLOPs         cost/tally            §6.1, table, V
+F391  caveat        3  attention     attention/flash       §6.1, table, scores
+F392  caveat        2  attention     attention/flash       §6.1, table, A·V
+F393  true          0  FLOPs         cost/tally            §6.1, table, O
+F394  false         3  feed-forward  cost/tally            §6.1, table, W1
+F395  false         3  feed-forward  cost/tally            §6.1, table, W3
+F396  false         3  feed-forward  cost/tally            §6.1, table, W2
+F397  caveat        1  FLOPs         cost/tally            §6.1, table, total, forward
+F398  false         6  FLOPs         cost/tally            §6.1, table, total, backward
+F399  caveat        1  FLOPs         cost/ratio            §6.1, table, ratio
+F400  left-out      1  FLOPs         cost/tally            §6.1, table, what it omits
+F401  true          0  FLOPs         foundations/counting  §6.1, note, rule
+F402  true          0  flash         attention/flash       §6.1, note, recomputation
+F403  caveat        1  FLOPs         cost/tally            §6.1, 80 layers, forward
+F404  false         5  FLOPs         cost/tally            §6.1, 80 layers, backward
+F405  false         5  FLOPs         cost/tally            §6.1, step
+F406  left-out      4  FLOPs         cost/tally            §6.1, step, what it omits
+F407  true          0  time          cost/time             §6.1, throughput
+F408  false         3  time          cost/time             §6.1, throughput, word
+F409  false         4  time          cost/time             §6.1, utilisation
+F410  caveat        3  time          cost/time             §6.1, time
+F411  inconsistent  6  parallel      cost/memory           §6.1, setting, against §3.1
+"""
+
 
 # Rows of [M, K] @ [K, N], or of one such product for each head, at full size.
 PRODUCTS = {
@@ -86,27 +108,23 @@ def row(it: Evidence, name: str, forward: int, backward: int) -> None:
     it.as_printed(found == [forward, backward])
 
 
-@claim("§6.1, rule", TRUE, topic="FLOPs", page="cost/ratio")
 def F386(it: Evidence) -> None:
     """A backward has about twice the FLOPs of its forward."""
     forward, backward = layer()
     it.as_printed(1.9 < backward / forward < 2.1)
 
 
-@claim("§6.1, reason", TRUE, topic="matmul", page="cost/ratio")
 def F387(it: Evidence) -> None:
     r"""Each product $Y = X W$ has two in the backward, $\bar Y W^\top$ and
     $X^\top \bar Y$, each as large as the first."""
     it.as_printed(all(counted(name)[1] == 2 * counted(name)[0] for name in PRODUCTS))
 
 
-@claim("§6.1, table, Q", TRUE, topic="FLOPs", page="cost/tally")
 def F388(it: Evidence) -> None:
     """The projection to Q: 1,100 and 2,200 GFLOPs, rounded to hundreds."""
     row(it, "Q", 1100, 2200)
 
 
-@claim("§6.1, table, K", FALSE, topic="FLOPs", page="cost/tally", harm=1)
 def F389(it: Evidence) -> None:
     """The projection to K: 138 and 275 GFLOPs.
 
@@ -118,7 +136,6 @@ def F389(it: Evidence) -> None:
     it.right(round(backward, 1) == 274.9)
 
 
-@claim("§6.1, table, V", FALSE, topic="FLOPs", page="cost/tally", harm=1)
 def F390(it: Evidence) -> None:
     """The projection to V: 138 and 275 GFLOPs.
 
@@ -128,7 +145,6 @@ def F390(it: Evidence) -> None:
     it.right([round(x, 1) for x in counted("V")] == [137.4, 274.9])
 
 
-@claim("§6.1, table, scores", CAVEAT, topic="attention", page="attention/flash", harm=3)
 def F391(it: Evidence) -> None:
     """The scores: 1,100 GFLOPs, and 2,200 in the backward with 1,100 more for
     recomputing them, 2 to 3 times as many.
@@ -145,7 +161,6 @@ def F391(it: Evidence) -> None:
     it.right(round(share * one) == 550 and round(share * (one + two)) == 1649)
 
 
-@claim("§6.1, table, A·V", CAVEAT, topic="attention", page="attention/flash", harm=2)
 def F392(it: Evidence) -> None:
     """Weights times values: 1,100 and 2,200 GFLOPs.
 
@@ -156,13 +171,11 @@ def F392(it: Evidence) -> None:
     it.elsewhere(round(share * counted("A·V")[0], -2) == 1100)
 
 
-@claim("§6.1, table, O", TRUE, topic="FLOPs", page="cost/tally")
 def F393(it: Evidence) -> None:
     """The output projection: 1,100 and 2,200 GFLOPs, rounded to hundreds."""
     row(it, "O", 1100, 2200)
 
 
-@claim("§6.1, table, W1", FALSE, topic="feed-forward", page="cost/tally", harm=3)
 def F394(it: Evidence) -> None:
     """$W_1$: 3,858 and 7,717 GFLOPs, twice as many.
 
@@ -173,7 +186,6 @@ def F394(it: Evidence) -> None:
     it.right(2 * PRINTED["W1"][0] == 7716)
 
 
-@claim("§6.1, table, W3", FALSE, topic="feed-forward", page="cost/tally", harm=3)
 def F395(it: Evidence) -> None:
     """$W_3$: 3,858 and 7,717 GFLOPs.
 
@@ -183,7 +195,6 @@ def F395(it: Evidence) -> None:
     it.right([round(x) for x in counted("W3")] == [3848, 7697])
 
 
-@claim("§6.1, table, W2", FALSE, topic="feed-forward", page="cost/tally", harm=3)
 def F396(it: Evidence) -> None:
     """$W_2$: 3,858 and 7,717 GFLOPs.
 
@@ -193,7 +204,6 @@ def F396(it: Evidence) -> None:
     it.right([round(x) for x in counted("W2")] == [3848, 7697])
 
 
-@claim("§6.1, table, total, forward", CAVEAT, topic="FLOPs", page="cost/tally", harm=1)
 def F397(it: Evidence) -> None:
     """A layer's forward has 16,250 GFLOPs.
 
@@ -204,7 +214,6 @@ def F397(it: Evidence) -> None:
     it.right(round(layer()[0]) == 16_218)
 
 
-@claim("§6.1, table, total, backward", FALSE, topic="FLOPs", page="cost/tally", harm=6)
 def F398(it: Evidence) -> None:
     """A layer's backward has 34,301 GFLOPs.
 
@@ -216,7 +225,6 @@ def F398(it: Evidence) -> None:
     it.right(rows == 33_601 and rows - 1100 == 32_501 and round(layer()[1]) == 33_535)
 
 
-@claim("§6.1, table, ratio", CAVEAT, topic="FLOPs", page="cost/ratio", harm=1)
 def F399(it: Evidence) -> None:
     """Backward over forward is 2.1.
 
@@ -233,7 +241,6 @@ def F399(it: Evidence) -> None:
     )
 
 
-@claim("§6.1, table, what it omits", LEFT_OUT, topic="FLOPs", page="cost/tally", harm=1)
 def F400(it: Evidence) -> None:
     """The table's rows are a layer's FLOPs.
 
@@ -246,7 +253,6 @@ def F400(it: Evidence) -> None:
     it.right(0 < (whole - products) / products < 0.01)
 
 
-@claim("§6.1, note, rule", TRUE, topic="FLOPs", page="foundations/counting")
 def F401(it: Evidence) -> None:
     """A product of [M, K] and [K, N] has 2MNK FLOPs."""
     for name in ("K", "W1", "W2"):
@@ -261,7 +267,6 @@ def F401(it: Evidence) -> None:
     it.as_printed(counter.get_total_flops() == 2 * multiplications)
 
 
-@claim("§6.1, note, recomputation", TRUE, topic="flash", page="attention/flash")
 def F402(it: Evidence) -> None:
     """Recomputing the scores adds about 1,100 GFLOPs to the backward, with all pairs of
     tokens."""
@@ -274,7 +279,6 @@ def F402(it: Evidence) -> None:
     it.as_printed(abs(more / GIGA - 1100) < 20)
 
 
-@claim("§6.1, 80 layers, forward", CAVEAT, topic="FLOPs", page="cost/tally", harm=1)
 def F403(it: Evidence) -> None:
     """80 layers have 1,300 TFLOPs in the forward.
 
@@ -285,7 +289,6 @@ def F403(it: Evidence) -> None:
     it.right(round(80 * layer()[0] / 1000) == 1297)
 
 
-@claim("§6.1, 80 layers, backward", FALSE, topic="FLOPs", page="cost/tally", harm=5)
 def F404(it: Evidence) -> None:
     """80 layers have 2,744 TFLOPs in the backward.
 
@@ -298,7 +301,6 @@ def F404(it: Evidence) -> None:
     it.right(round(80 * 34_301 / 1000) == 2744)
 
 
-@claim("§6.1, step", FALSE, topic="FLOPs", page="cost/tally", harm=5)
 def F405(it: Evidence) -> None:
     """A step has 4,044 TFLOPs.
 
@@ -308,7 +310,6 @@ def F405(it: Evidence) -> None:
     it.right(round(80 * sum(layer()) / 1000) == 3980 and 1300 + 2744 == 4044)
 
 
-@claim("§6.1, step, what it omits", LEFT_OUT, topic="FLOPs", page="cost/tally", harm=4)
 def F406(it: Evidence) -> None:
     """A full training step is the forward and the backward of 80 layers.
 
@@ -321,14 +322,12 @@ def F406(it: Evidence) -> None:
     it.right(round(head(), 1) == 51.6 and round(again["recomputation"] / TERA) == 1297)
 
 
-@claim("§6.1, throughput", TRUE, topic="time", page="cost/time")
 def F407(it: Evidence) -> None:
     """Eight H100 at half of their 989 TFLOP/s compute 3,956 TFLOP/s."""
     rate = MACHINES["h100"].product_rate("bfloat16") / TERA
     it.as_printed(int(rate) == PEAK == 989 and 8 * PEAK * 0.5 == 3956)
 
 
-@claim("§6.1, throughput, word", FALSE, topic="time", page="cost/time", harm=3)
 def F408(it: Evidence) -> None:
     """3,956 TFLOP/s is the peak throughput.
 
@@ -339,7 +338,6 @@ def F408(it: Evidence) -> None:
     it.right(peak == 7912 == 2 * 3956)
 
 
-@claim("§6.1, utilisation", FALSE, topic="time", page="cost/time", harm=4)
 def F409(it: Evidence) -> None:
     """The FLOPs that count at 50 % MFU are 4,044 TFLOPs.
 
@@ -351,7 +349,6 @@ def F409(it: Evidence) -> None:
     it.right(round(model) == 3892 and round(model + head()) == 3944)
 
 
-@claim("§6.1, time", CAVEAT, topic="time", page="cost/time", harm=3)
 def F410(it: Evidence) -> None:
     """At a utilisation of a half, a step takes 1.02 s.
 
@@ -365,13 +362,6 @@ def F410(it: Evidence) -> None:
     it.right(round(80 * sum(layer()) / 1000 / 3956, 3) == 1.006)
 
 
-@claim(
-    "§6.1, setting, against §3.1",
-    INCONSISTENT,
-    topic="parallel",
-    page="cost/memory",
-    harm=6,
-)
 def F411(it: Evidence) -> None:
     """The step runs on 8 H100.
 

@@ -7,17 +7,36 @@ from typing import Any
 
 import numpy as np
 
-from backpass_ledger.claims.evidence import (
-    CAVEAT,
-    FALSE,
-    INCONSISTENT,
-    LEFT_OUT,
-    TRUE,
-    UNCHECKABLE,
-    Evidence,
-)
-from backpass_ledger.claims.record import claim
+from backpass_ledger.claims.evidence import Evidence
 from backpass_ledger.claims.tools import numbers, raises, run, same
+
+CLAIMS = """
+F217  true          0  precision  numerics/precision        §3.3, FP16's range
+F218  caveat        1  precision  numerics/precision        §3.3, underflow
+F219  uncheckable   0  precision  numerics/precision        §3.3, underflow, deep layers
+F220  true          0  precision  numerics/precision        §3.3, loss scaling
+F221  caveat        2  precision  numerics/precision        §3.3, loss scaling, factor
+F222  caveat        1  precision  numerics/precision        §3.3, code, autocast
+F223  true          0  loss       operations/cross_entropy  §3.3, code, loss
+F224  caveat        2  loss       operations/cross_entropy  §3.3, code, loss, shapes
+F225  true          0  precision  numerics/precision        §3.3, code, backward
+F226  caveat        4  precision  numerics/precision        §3.3, code, unscaling
+F227  true          0  precision  numerics/precision        §3.3, code, overflow, rule
+F228  left-out      5  precision  numerics/precision        §3.3, code, overflow, check
+F229  true          0  precision  numerics/precision        §3.3, BF16's range
+F230  true          0  precision  numerics/precision        §3.3, BF16 without scaling
+F231  inconsistent  1  precision  numerics/precision        §3.3, BF16's mantissa, against the table
+F232  uncheckable   0  precision  numerics/precision        §3.3, BF16's hardware
+F233  true          0  precision  numerics/precision        §3.3, table, FP32
+F234  true          0  precision  numerics/precision        §3.3, table, BF16
+F235  true          0  precision  numerics/precision        §3.3, table, FP16
+F236  true          0  precision  numerics/precision        §3.3, table, FP8, bits and largest
+F237  inconsistent  4  precision  numerics/precision        §3.3, table, FP8, smallest, against the other rows
+F238  false         5  precision  numerics/precision        §3.3, table, FP8, gap
+F239  caveat        2  precision  numerics/precision        §3.3, table, FP8, scaling
+F240  uncheckable   0  precision  numerics/precision        §3.3, table, note
+"""
+
 
 UNSCALE = """
 for param in model.parameters():
@@ -72,14 +91,12 @@ def model(gradient: Any, dtype: str = "float32") -> Any:
     return module
 
 
-@claim("§3.3, FP16's range", TRUE, topic="precision", page="numerics/precision")
 def F217(it: Evidence) -> None:
     """FP16's smallest normal number is `6.1e-5`, its smallest subnormal one `6e-8`."""
     it.as_printed(f"{smallest_normal('float16'):.1e}" == "6.1e-05")
     it.as_printed(f"{all_numbers('float16')[0]:.0e}" == "6e-08")
 
 
-@claim("§3.3, underflow", CAVEAT, topic="precision", page="numerics/precision", harm=1)
 def F218(it: Evidence) -> None:
     """FP16 gradients below these limits underflow to zero.
 
@@ -91,12 +108,6 @@ def F218(it: Evidence) -> None:
     it.right(1e-3 < abs(float(np.float16(1.01e-6)) / 1.01e-6 - 1) < 0.1)
 
 
-@claim(
-    "§3.3, underflow, deep layers",
-    UNCHECKABLE,
-    topic="precision",
-    page="numerics/precision",
-)
 def F219(it: Evidence) -> None:
     """Many gradients in deep layers are smaller than that.
 
@@ -105,7 +116,6 @@ def F219(it: Evidence) -> None:
     """
 
 
-@claim("§3.3, loss scaling", TRUE, topic="precision", page="numerics/precision")
 def F220(it: Evidence) -> None:
     """Multiplying the loss by 1024 or 4096 before the backward, and dividing the
     gradients by it after, leaves the gradients as they are."""
@@ -123,13 +133,6 @@ def F220(it: Evidence) -> None:
     it.as_printed(same(gradient(4096), gradient(1), 1e-15))
 
 
-@claim(
-    "§3.3, loss scaling, factor",
-    CAVEAT,
-    topic="precision",
-    page="numerics/precision",
-    harm=2,
-)
 def F221(it: Evidence) -> None:
     """A fixed factor of 1024 solves the underflow.
 
@@ -147,9 +150,6 @@ def F221(it: Evidence) -> None:
     it.right(through(3e-11) > 0 and through(63.9) < 64)
 
 
-@claim(
-    "§3.3, code, autocast", CAVEAT, topic="precision", page="numerics/precision", harm=1
-)
 def F222(it: Evidence) -> None:
     """FP16 autocast is `torch.cuda.amp.autocast(dtype=torch.float16)`.
 
@@ -164,7 +164,6 @@ def F222(it: Evidence) -> None:
     it.elsewhere(not any("deprecated" in str(each.message) for each in found))
 
 
-@claim("§3.3, code, loss", TRUE, topic="loss", page="operations/cross_entropy")
 def F223(it: Evidence) -> None:
     """Inside autocast, the loss is computed in FP32."""
     import torch
@@ -178,13 +177,6 @@ def F223(it: Evidence) -> None:
         it.as_printed(scores.dtype is dtype and loss.dtype is torch.float32)
 
 
-@claim(
-    "§3.3, code, loss, shapes",
-    CAVEAT,
-    topic="loss",
-    page="operations/cross_entropy",
-    harm=2,
-)
 def F224(it: Evidence) -> None:
     """`cross_entropy(logits, labels)` takes the model's output and the labels.
 
@@ -203,7 +195,6 @@ def F224(it: Evidence) -> None:
     it.right(loss(scores.view(-1, 7), labels.view(-1)).ndim == 0)
 
 
-@claim("§3.3, code, backward", TRUE, topic="precision", page="numerics/precision")
 def F225(it: Evidence) -> None:
     """After `scaled_loss.backward()` the gradients are 1024 times larger, and fewer
     underflow."""
@@ -213,13 +204,6 @@ def F225(it: Evidence) -> None:
     it.as_printed(same(np.float64(kept[1024]) / 1024, gradients, 1e-3))
 
 
-@claim(
-    "§3.3, code, unscaling",
-    CAVEAT,
-    topic="precision",
-    page="numerics/precision",
-    harm=4,
-)
 def F226(it: Evidence) -> None:
     """`param.grad.data /= loss_scale` gives the gradients back.
 
@@ -233,7 +217,6 @@ def F226(it: Evidence) -> None:
         (it.as_printed if dtype == "float32" else it.elsewhere)(back)
 
 
-@claim("§3.3, code, overflow, rule", TRUE, topic="precision", page="numerics/precision")
 def F227(it: Evidence) -> None:
     """After an overflow, skip the step and halve the scale; after 2000 steps without
     one, double it."""
@@ -245,13 +228,6 @@ def F227(it: Evidence) -> None:
     it.as_printed(scaler.get_growth_interval() == 2000)
 
 
-@claim(
-    "§3.3, code, overflow, check",
-    LEFT_OUT,
-    topic="precision",
-    page="numerics/precision",
-    harm=5,
-)
 def F228(it: Evidence) -> None:
     """The listing unscales, checks for overflow, and steps.
 
@@ -271,7 +247,6 @@ def F228(it: Evidence) -> None:
     it.right(bool((other.w == 1).all()))
 
 
-@claim("§3.3, BF16's range", TRUE, topic="precision", page="numerics/precision")
 def F229(it: Evidence) -> None:
     r"""BF16 has FP32's range, $\pm 3.4 \cdot 10^{38}$."""
     it.as_printed(round(all_numbers("bfloat16")[-1] / 1e38, 1) == 3.4)
@@ -279,7 +254,6 @@ def F229(it: Evidence) -> None:
     it.as_printed(smallest_normal("bfloat16") == float(np.finfo(np.float32).tiny))
 
 
-@claim("§3.3, BF16 without scaling", TRUE, topic="precision", page="numerics/precision")
 def F230(it: Evidence) -> None:
     """BF16 largely makes loss scaling needless."""
     import torch
@@ -289,13 +263,6 @@ def F230(it: Evidence) -> None:
     it.as_printed(bool((torch.tensor(gradients).half() == 0).all()))
 
 
-@claim(
-    "§3.3, BF16's mantissa, against the table",
-    INCONSISTENT,
-    topic="precision",
-    page="numerics/precision",
-    harm=1,
-)
 def F231(it: Evidence) -> None:
     """BF16 has 8 bits of mantissa; in the table below it has 7.
 
@@ -307,9 +274,6 @@ def F231(it: Evidence) -> None:
     it.right(np.finfo(np.float32).nmant + 1 == 24)
 
 
-@claim(
-    "§3.3, BF16's hardware", UNCHECKABLE, topic="precision", page="numerics/precision"
-)
 def F232(it: Evidence) -> None:
     """BF16 is preferred where the hardware has it: A100, H100, and TPUs.
 
@@ -317,7 +281,6 @@ def F232(it: Evidence) -> None:
     """
 
 
-@claim("§3.3, table, FP32", TRUE, topic="precision", page="numerics/precision")
 def F233(it: Evidence) -> None:
     """FP32: 8 and 23 bits, from `1e-38` to `3.4e38`, a gap of `1.19e-7` at 1, and no
     loss scaling."""
@@ -327,7 +290,6 @@ def F233(it: Evidence) -> None:
     it.as_printed(f"{np.nextafter(np.float32(1), np.float32(2)) - 1:.2e}" == "1.19e-07")
 
 
-@claim("§3.3, table, BF16", TRUE, topic="precision", page="numerics/precision")
 def F234(it: Evidence) -> None:
     """BF16: 8 and 7 bits, from `1e-38` to `3.4e38`, a gap of `7.8e-3` at 1, and usually
     no loss scaling."""
@@ -337,7 +299,6 @@ def F234(it: Evidence) -> None:
     it.as_printed(f"{above_one('bfloat16'):.1e}" == "7.8e-03")
 
 
-@claim("§3.3, table, FP16", TRUE, topic="precision", page="numerics/precision")
 def F235(it: Evidence) -> None:
     """FP16: 5 and 10 bits, from `6.1e-5` to 65504, a gap of `9.8e-4` at 1, and loss
     scaling."""
@@ -347,25 +308,12 @@ def F235(it: Evidence) -> None:
     it.as_printed(f"{above_one('float16'):.1e}" == "9.8e-04")
 
 
-@claim(
-    "§3.3, table, FP8, bits and largest",
-    TRUE,
-    topic="precision",
-    page="numerics/precision",
-)
 def F236(it: Evidence) -> None:
     """FP8 (E4M3) has 4 exponent bits and 3 mantissa bits, and goes to 448."""
     it.as_printed(bits("float8_e4m3fn") == (4, 3))
     it.as_printed(all_numbers("float8_e4m3fn")[-1] == 448)
 
 
-@claim(
-    "§3.3, table, FP8, smallest, against the other rows",
-    INCONSISTENT,
-    topic="precision",
-    page="numerics/precision",
-    harm=4,
-)
 def F237(it: Evidence) -> None:
     """E4M3's range begins at `1.95e-3`, in a column that gives the smallest normal
     number of the other formats.
@@ -380,9 +328,6 @@ def F237(it: Evidence) -> None:
     it.clashes(all_numbers("float16")[0] != smallest_normal("float16"))
 
 
-@claim(
-    "§3.3, table, FP8, gap", FALSE, topic="precision", page="numerics/precision", harm=5
-)
 def F238(it: Evidence) -> None:
     """E4M3's precision at 1 is `6.25e-2`.
 
@@ -394,13 +339,6 @@ def F238(it: Evidence) -> None:
     it.right(1 - values[values < 1].max() == 0.0625)
 
 
-@claim(
-    "§3.3, table, FP8, scaling",
-    CAVEAT,
-    topic="precision",
-    page="numerics/precision",
-    harm=2,
-)
 def F239(it: Evidence) -> None:
     """FP8 needs loss scaling.
 
@@ -421,7 +359,6 @@ def F239(it: Evidence) -> None:
     it.right(all(any(least < f * g <= most for f in factors) for g in gradients))
 
 
-@claim("§3.3, table, note", UNCHECKABLE, topic="precision", page="numerics/precision")
 def F240(it: Evidence) -> None:
     """BF16 is the default for training language models, because of FP32's range.
 

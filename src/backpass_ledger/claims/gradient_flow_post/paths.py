@@ -8,15 +8,22 @@ from typing import Any
 import numpy as np
 
 from backpass.ops import feed_forward, layer_norm
-from backpass_ledger.claims.evidence import (
-    CAVEAT,
-    FALSE,
-    TRUE,
-    Evidence,
-)
+from backpass_ledger.claims.evidence import Evidence
 from backpass_ledger.claims.gradient_flow_post.heads import tensors
-from backpass_ledger.claims.record import claim
 from backpass_ledger.claims.tools import jacobian, numbers, same, vjp
+
+CLAIMS = """
+F138  true    0  norms     numerics/gradient_flow      §2.1, formulas
+F139  true    0  norms     numerics/gradient_flow      §2.1, formulas
+F140  true    0  residual  operations/residual_stream  §2.1, pre-norm's Jacobian
+F141  false   7  residual  numerics/gradient_flow      §2.1, pre-norm's Jacobian
+F142  caveat  2  residual  operations/residual_stream  §2.1, L layers
+F143  true    0  norms     numerics/gradient_flow      §2.1, post-norm's Jacobian
+F144  true    0  norms     numerics/gradient_flow      §2.1, post-norm's Jacobian
+F145  caveat  5  norms     numerics/gradient_flow      §2.1, the norm's Jacobian
+F146  caveat  4  norms     numerics/gradient_flow      §2.1, L layers
+"""
+
 
 W = numbers(7, 7, seed=3)
 X = 0.8 * numbers(7, seed=4)
@@ -92,7 +99,6 @@ def encoder(*, norm_first: bool) -> tuple[Any, Any, Any, Any]:
     return layer, x, attend, feed
 
 
-@claim("§2.1, formulas", TRUE, topic="norms", page="numerics/gradient_flow")
 def F138(it: Evidence) -> None:
     r"""Post-norm, the original transformer's order, is $h_\text{out} = \text{Norm}(x +
     \text{Sublayer}(x))$."""
@@ -103,7 +109,6 @@ def F138(it: Evidence) -> None:
     )
 
 
-@claim("§2.1, formulas", TRUE, topic="norms", page="numerics/gradient_flow")
 def F139(it: Evidence) -> None:
     r"""Pre-norm is $h_\text{out} = x + \text{Sublayer}(\text{Norm}(x))$."""
     layer, x, attend, feed = encoder(norm_first=True)
@@ -113,12 +118,6 @@ def F139(it: Evidence) -> None:
     )
 
 
-@claim(
-    "§2.1, pre-norm's Jacobian",
-    TRUE,
-    topic="residual",
-    page="operations/residual_stream",
-)
 def F140(it: Evidence) -> None:
     r"""$\frac{\partial h_\text{out}}{\partial x} = I + \frac{\partial
     \text{Sublayer}(\text{Norm}(x))}{\partial x}$."""
@@ -127,13 +126,6 @@ def F140(it: Evidence) -> None:
     it.as_printed(same(whole, np.eye(7) + inner))
 
 
-@claim(
-    "§2.1, pre-norm's Jacobian",
-    FALSE,
-    topic="residual",
-    page="numerics/gradient_flow",
-    harm=7,
-)
 def F141(it: Evidence) -> None:
     """The identity guarantees that the gradient passes with magnitude 1, whatever the
     sublayer's Jacobian is.
@@ -155,13 +147,6 @@ def F141(it: Evidence) -> None:
     it.right(min(at_bottom("pre", 80)) > 5)
 
 
-@claim(
-    "§2.1, L layers",
-    CAVEAT,
-    topic="residual",
-    page="operations/residual_stream",
-    harm=2,
-)
 def F142(it: Evidence) -> None:
     """Over L layers, the gradient from the last layer to the input always has a part
     that is the product of L identities, which is the identity.
@@ -180,7 +165,6 @@ def F142(it: Evidence) -> None:
     it.elsewhere(same(last, np.eye(7)))
 
 
-@claim("§2.1, post-norm's Jacobian", TRUE, topic="norms", page="numerics/gradient_flow")
 def F143(it: Evidence) -> None:
     r"""$\frac{\partial h_\text{out}}{\partial x} = \frac{\partial \text{Norm}}{\partial
     (\cdot)} \cdot \left( I + \frac{\partial \text{Sublayer}(x)}{\partial x} \right)$.
@@ -190,7 +174,6 @@ def F143(it: Evidence) -> None:
     it.as_printed(same(jacobian(lambda x: of_layer_norm(x + block(x)), X), printed))
 
 
-@claim("§2.1, post-norm's Jacobian", TRUE, topic="norms", page="numerics/gradient_flow")
 def F144(it: Evidence) -> None:
     """The norm's Jacobian multiplies the whole sum, the identity included."""
     still = jacobian(lambda x: of_layer_norm(x + 0 * block(x)), X)
@@ -198,13 +181,6 @@ def F144(it: Evidence) -> None:
     it.as_printed(not same(still, np.eye(7)))
 
 
-@claim(
-    "§2.1, the norm's Jacobian",
-    CAVEAT,
-    topic="norms",
-    page="numerics/gradient_flow",
-    harm=5,
-)
 def F145(it: Evidence) -> None:
     """The norm's Jacobian has eigenvalues below 1, because it projects out the part
     along the mean.
@@ -227,7 +203,6 @@ def F145(it: Evidence) -> None:
         it.right(bool(values[0] > 1) is (size < 1))
 
 
-@claim("§2.1, L layers", CAVEAT, topic="norms", page="numerics/gradient_flow", harm=4)
 def F146(it: Evidence) -> None:
     """After L layers the product of L norms' Jacobians can attenuate the gradient
     strongly, though each attenuates it little.

@@ -9,17 +9,32 @@ import numpy as np
 
 from backpass import cost
 from backpass.cost import sources
-from backpass_ledger.claims.evidence import (
-    CAVEAT,
-    FALSE,
-    INCONSISTENT,
-    LEFT_OUT,
-    TRUE,
-    Evidence,
-)
+from backpass_ledger.claims.evidence import Evidence
 from backpass_ledger.claims.gradient_flow_post.heads import saved_weights
-from backpass_ledger.claims.record import claim
 from backpass_ledger.claims.tools import numbers
+
+CLAIMS = """
+F182  true          0  precision  numerics/precision        §3.1, list, forward
+F183  caveat        3  softmax    operations/softmax        §3.1, list, scores
+F184  inconsistent  3  attention  cost/memory               §3.1, list, scores, against §1.4 and §4.1
+F185  true          0  loss       operations/cross_entropy  §3.1, list, loss
+F186  true          0  precision  numerics/precision        §3.1, list, gradients
+F187  caveat        2  precision  numerics/averaging        §3.1, list, accumulation
+F188  true          0  precision  numerics/precision        §3.1, list, master weights
+F189  true          0  optimiser  numerics/optimiser        §3.1, list, Adam
+F190  inconsistent  5  memory     cost/memory               §3.1, list against the bytes below it
+F191  true          0  memory     cost/memory               §3.1, bytes, row 1
+F192  true          0  memory     cost/memory               §3.1, bytes, rows 2 and 3
+F193  true          0  memory     cost/memory               §3.1, bytes, row 4
+F194  true          0  memory     cost/memory               §3.1, bytes, row 5
+F195  caveat        1  memory     cost/memory               §3.1, bytes, total
+F196  left-out      5  memory     cost/memory               §3.1, bytes, total, against the list
+F197  inconsistent  3  memory     cost/memory               §3.1, §4.1, and §4.3, units
+F198  true          0  parallel   cost/memory               §3.1, after the list
+F199  left-out      3  parallel   cost/memory               §3.1, after the list, eight devices (implied)
+F200  false         3  parallel   cost/memory               §3.1, after the list, optimiser states
+"""
+
 
 GB, GIB = 10**9, 2**30
 N = 70 * 10**9
@@ -65,7 +80,6 @@ def added(size: float, dtype: str, count: int = 10_000) -> float:
     return float(total) / (count * float(step))
 
 
-@claim("§3.1, list, forward", TRUE, topic="precision", page="numerics/precision")
 def F182(it: Evidence) -> None:
     """In mixed precision the products of the forward are FP16 or BF16, 2 bytes an
     element."""
@@ -75,7 +89,6 @@ def F182(it: Evidence) -> None:
     it.as_printed(torch.bfloat16.itemsize == 2 and torch.float16.itemsize == 2)
 
 
-@claim("§3.1, list, scores", CAVEAT, topic="softmax", page="operations/softmax", harm=3)
 def F183(it: Evidence) -> None:
     """Attention's scores go to FP32 for the softmax, which avoids overflow.
 
@@ -96,13 +109,6 @@ def F183(it: Evidence) -> None:
     it.right(np.isfinite(softmax([1e4, 0], np.float16, True)).all())
 
 
-@claim(
-    "§3.1, list, scores, against §1.4 and §4.1",
-    INCONSISTENT,
-    topic="attention",
-    page="cost/memory",
-    harm=3,
-)
 def F184(it: Evidence) -> None:
     """The softmax intermediate takes 4 bytes an element; elsewhere the weights of
     attention count 2 bytes, 8 GiB a layer.
@@ -116,7 +122,6 @@ def F184(it: Evidence) -> None:
     it.right([b * elements for b in saved_weights("float32")] == [16 * GIB, 8 * GIB])
 
 
-@claim("§3.1, list, loss", TRUE, topic="loss", page="operations/cross_entropy")
 def F185(it: Evidence) -> None:
     """Cross-entropy is computed in FP32, because it is sensitive to rounding.
 
@@ -137,7 +142,6 @@ def F185(it: Evidence) -> None:
     it.right(lost(lambda x: x.square().mean(), torch.bfloat16) < 0.01)
 
 
-@claim("§3.1, list, gradients", TRUE, topic="precision", page="numerics/precision")
 def F186(it: Evidence) -> None:
     """Most gradients are computed in FP16 or BF16."""
     import torch
@@ -145,13 +149,6 @@ def F186(it: Evidence) -> None:
     it.as_printed(under_autocast()["dy"] is torch.bfloat16)
 
 
-@claim(
-    "§3.1, list, accumulation",
-    CAVEAT,
-    topic="precision",
-    page="numerics/averaging",
-    harm=2,
-)
 def F187(it: Evidence) -> None:
     """Gradients are accumulated in FP32, because they are small and need precision.
 
@@ -165,7 +162,6 @@ def F187(it: Evidence) -> None:
     it.right(added(1e-3 * 2.0**-40, "bfloat16") == added(1e-3, "bfloat16"))
 
 
-@claim("§3.1, list, master weights", TRUE, topic="precision", page="numerics/precision")
 def F188(it: Evidence) -> None:
     """Master weights are FP32, because an update is tiny relative to its weight."""
     import torch
@@ -177,7 +173,6 @@ def F188(it: Evidence) -> None:
     it.as_printed(bool(coarse - 0.1 * coarse != coarse))  # an update that is not tiny
 
 
-@claim("§3.1, list, Adam", TRUE, topic="optimiser", page="numerics/optimiser")
 def F189(it: Evidence) -> None:
     """Adam has two FP32 states a parameter, 4 + 4 bytes."""
     import torch
@@ -190,13 +185,6 @@ def F189(it: Evidence) -> None:
     it.as_printed(sizes == [4 * p.numel(), 4 * p.numel()])
 
 
-@claim(
-    "§3.1, list against the bytes below it",
-    INCONSISTENT,
-    topic="memory",
-    page="cost/memory",
-    harm=5,
-)
 def F190(it: Evidence) -> None:
     """Gradients are accumulated in FP32, 4 bytes; the list of bytes has gradients of 2
     bytes only, 140 GB.
@@ -207,32 +195,27 @@ def F190(it: Evidence) -> None:
     it.right(gigabytes(N, "float32") == 280)
 
 
-@claim("§3.1, bytes, row 1", TRUE, topic="memory", page="cost/memory")
 def F191(it: Evidence) -> None:
     """FP32 master weights of 70B parameters take 280 GB (decimal)."""
     it.as_printed(gigabytes(N, "float32") == printed("master weights") == 280)
 
 
-@claim("§3.1, bytes, rows 2 and 3", TRUE, topic="memory", page="cost/memory")
 def F192(it: Evidence) -> None:
     """Adam's mean and its mean square take 280 GB each."""
     it.as_printed(gigabytes(N, "float32") == printed("first moment") == 280)
     it.as_printed(gigabytes(N, "float32") == printed("second moment") == 280)
 
 
-@claim("§3.1, bytes, row 4", TRUE, topic="memory", page="cost/memory")
 def F193(it: Evidence) -> None:
     """The working copy of the weights in FP16 takes 140 GB."""
     it.as_printed(gigabytes(N, "float16") == printed("weights") == 140)
 
 
-@claim("§3.1, bytes, row 5", TRUE, topic="memory", page="cost/memory")
 def F194(it: Evidence) -> None:
     """Gradients in FP16 take 140 GB."""
     it.as_printed(gigabytes(N, "float16") == printed("gradients") == 140)
 
 
-@claim("§3.1, bytes, total", CAVEAT, topic="memory", page="cost/memory", harm=1)
 def F195(it: Evidence) -> None:
     """Without activations, training a 70B model takes 1,120 GB: 16 bytes a parameter.
 
@@ -247,13 +230,6 @@ def F195(it: Evidence) -> None:
     it.right(round(whole) == 1129 and round(parameters / GB, 2) == 70.55)
 
 
-@claim(
-    "§3.1, bytes, total, against the list",
-    LEFT_OUT,
-    topic="memory",
-    page="cost/memory",
-    harm=5,
-)
 def F196(it: Evidence) -> None:
     """The 1,120 GB hold everything of the list above but activations.
 
@@ -265,13 +241,6 @@ def F196(it: Evidence) -> None:
     it.right(both == 1400 and both - gigabytes(N, "float16") == 1260)
 
 
-@claim(
-    "§3.1, §4.1, and §4.3, units",
-    INCONSISTENT,
-    topic="memory",
-    page="cost/memory",
-    harm=3,
-)
 def F197(it: Evidence) -> None:
     """GB has one meaning in the text.
 
@@ -286,20 +255,12 @@ def F197(it: Evidence) -> None:
     it.clashes(len(set(shown.values())) == 3)
 
 
-@claim("§3.1, after the list", TRUE, topic="parallel", page="cost/memory")
 def F198(it: Evidence) -> None:
     """The states of a 70B model need several accelerators: one H100 has 80 GB."""
     states = ["float32"] * 3 + ["float16"] * 2
     it.as_printed(ceil(sum(gigabytes(N, dtype) for dtype in states) / 80) > 1)
 
 
-@claim(
-    "§3.1, after the list, eight devices (implied)",
-    LEFT_OUT,
-    topic="parallel",
-    page="cost/memory",
-    harm=3,
-)
 def F199(it: Evidence) -> None:
     """With ZeRO-3 or FSDP over 8 devices of 80 GB, 640 GB together, the training
     states of a 70B model fit.
@@ -314,13 +275,6 @@ def F199(it: Evidence) -> None:
     it.right(min(n for n in range(1, 99) if states / n <= 80) == 14)
 
 
-@claim(
-    "§3.1, after the list, optimiser states",
-    FALSE,
-    topic="parallel",
-    page="cost/memory",
-    harm=3,
-)
 def F200(it: Evidence) -> None:
     """Even with the model divided among devices, it takes ZeRO-3 or FSDP to divide the
     optimiser's states.

@@ -9,7 +9,7 @@ import numpy as np
 
 from backpass.ops import attention as whole
 from backpass.ops import flash_attention
-from backpass_ledger.claims.evidence import CAVEAT, FALSE, LEFT_OUT, TRUE, Evidence
+from backpass_ledger.claims.evidence import Evidence
 from backpass_ledger.claims.gradient_flow_post.heads import (
     SHAPES,
     K,
@@ -26,8 +26,37 @@ from backpass_ledger.claims.gradient_flow_post.setting import (
     of_a_layer,
     weights,
 )
-from backpass_ledger.claims.record import claim
 from backpass_ledger.claims.tools import numbers, raises, run, same, vjp
+
+CLAIMS = """
+F85   caveat    2  attention  attention/grouped_query       §1.4, through Q and K
+F86   caveat    3  attention  attention/grouped_query       §1.4, through Q and K
+F87   true      0  attention  attention/grouped_query       §1.4, groups
+F88   true      0  attention  attention/grouped_query       §1.4, groups
+F89   caveat    3  attention  attention/grouped_query       §1.4, groups, code
+F90   left-out  5  attention  attention/grouped_query       §1.4, groups
+F91   true      0  matmul     attention/heads               §1.4, weights
+F92   true      0  matmul     attention/grouped_query       §1.4, weights
+F93   true      0  matmul     attention/grouped_query       §1.4, weights
+F94   caveat    4  attention  attention/heads               §1.4, weights
+F95   true      0  matmul     operations/linear             §1.4, weights
+F96   left-out  3  attention  attention/heads               §1.4, the end
+F97   false     1  notation   foundations/chain_rule        §1.4, table, title
+F98   caveat    1  memory     cost/memory                   §1.4, table, units
+F99   true      0  memory     attention/scaled_dot_product  §1.4, table, dL/dA
+F100  true      0  flash      attention/flash               §1.4, table, dL/dA, note
+F101  true      0  memory     attention/grouped_query       §1.4, table, dL/dQ
+F102  true      0  memory     attention/grouped_query       §1.4, table, dL/dK
+F103  caveat    3  memory     attention/grouped_query       §1.4, table, dL/dV
+F104  true      0  memory     cost/memory                   §1.4, table, dL/dW_Q
+F105  true      0  memory     cost/memory                   §1.4, table, dL/dW_K
+F106  true      0  memory     cost/memory                   §1.4, table, dL/dW_V
+F107  true      0  memory     cost/memory                   §1.4, table, dL/dW_O
+F108  caveat    2  precision  numerics/precision            §1.4, table, notes of the weights
+F109  left-out  3  memory     attention/scaled_dot_product  §1.4, table
+F110  true      0  flash      attention/flash               §1.4, table, note
+"""
+
 
 DP = numbers(2, 3, 5, 5, seed=6)
 GROUPED = numbers(2, 1, 5, 4, seed=7)  # one head of keys for three of queries
@@ -65,13 +94,6 @@ def projections(x_norm: Any) -> tuple[Any, ...]:
     return w, flat, vjp(attention, [x_norm, *w], dy)
 
 
-@claim(
-    "§1.4, through Q and K",
-    CAVEAT,
-    topic="attention",
-    page="attention/grouped_query",
-    harm=2,
-)
 def F85(it: Evidence) -> None:
     r"""With $P = Q K^\top / \sqrt{d_k}$, $\frac{\partial L}{\partial Q} =
     \frac{1}{\sqrt{d_k}} \frac{\partial L}{\partial P} K \in \mathbb{R}^{B \times n_h
@@ -87,13 +109,6 @@ def F85(it: Evidence) -> None:
     it.right(tuple((dp @ k.repeat_interleave(8, 1)).shape) == (1, 64, 3, 128))
 
 
-@claim(
-    "§1.4, through Q and K",
-    CAVEAT,
-    topic="attention",
-    page="attention/grouped_query",
-    harm=3,
-)
 def F86(it: Evidence) -> None:
     r"""$\frac{\partial L}{\partial K} = \frac{1}{\sqrt{d_k}} \frac{\partial L}{\partial
     P}^\top Q \in \mathbb{R}^{B \times n_{kv} \times S \times d_k}$.
@@ -109,7 +124,6 @@ def F86(it: Evidence) -> None:
     it.right(same(product.sum(1, keepdims=True), grouped))
 
 
-@claim("§1.4, groups", TRUE, topic="attention", page="attention/grouped_query")
 def F87(it: Evidence) -> None:
     """With grouped heads, the gradient of K is a sum over the query heads that share
     it."""
@@ -118,7 +132,6 @@ def F87(it: Evidence) -> None:
     it.as_printed(same(found[:, 0], sum(by_head)))
 
 
-@claim("§1.4, groups", TRUE, topic="attention", page="attention/grouped_query")
 def F88(it: Evidence) -> None:
     """With 64 query heads and 8 heads of keys, each serves 8 query heads."""
     import torch
@@ -135,13 +148,6 @@ def F88(it: Evidence) -> None:
     it.as_printed(all(reached.count([kv]) == 8 for kv in range(8)))
 
 
-@claim(
-    "§1.4, groups, code",
-    CAVEAT,
-    topic="attention",
-    page="attention/grouped_query",
-    harm=3,
-)
 def F89(it: Evidence) -> None:
     """`grad_K_expanded.reshape(B, n_kv, n_h // n_kv, S, d_k).sum(dim=2)` is the
     gradient of K, of the shape [B, 8, S, $d_k$].
@@ -159,9 +165,6 @@ def F89(it: Evidence) -> None:
     it.right(same(g.reshape(2, 2, 3, 5, 4).sum(1), interleaved))
 
 
-@claim(
-    "§1.4, groups", LEFT_OUT, topic="attention", page="attention/grouped_query", harm=5
-)
 def F90(it: Evidence) -> None:
     r"""The gradient of K needs a sum over the heads of its group; for V none is named,
     in the formula $A^\top \frac{\partial L}{\partial O}$, in the code, or in the table.
@@ -176,7 +179,6 @@ def F90(it: Evidence) -> None:
     it.right(same(product.sum(1, keepdims=True), found))
 
 
-@claim("§1.4, weights", TRUE, topic="matmul", page="attention/heads")
 def F91(it: Evidence) -> None:
     r"""$\frac{\partial L}{\partial W_Q} = x_\text{norm}^\top \frac{\partial L}{\partial
     Q_\text{flat}} \in \mathbb{R}^{d \times (n_h d_k)}$.
@@ -189,7 +191,6 @@ def F91(it: Evidence) -> None:
     it.as_printed(expected[1].shape == (7, 4 * 4))
 
 
-@claim("§1.4, weights", TRUE, topic="matmul", page="attention/grouped_query")
 def F92(it: Evidence) -> None:
     r"""$\frac{\partial L}{\partial W_K} = x_\text{norm}^\top \frac{\partial L}{\partial
     K_\text{flat}} \in \mathbb{R}^{d \times (n_{kv} d_k)}$.
@@ -202,7 +203,6 @@ def F92(it: Evidence) -> None:
     it.as_printed(expected[2].shape == (7, 2 * 4))
 
 
-@claim("§1.4, weights", TRUE, topic="matmul", page="attention/grouped_query")
 def F93(it: Evidence) -> None:
     r"""$\frac{\partial L}{\partial W_V} = x_\text{norm}^\top \frac{\partial L}{\partial
     V_\text{flat}} \in \mathbb{R}^{d \times (n_{kv} d_k)}$."""
@@ -212,7 +212,6 @@ def F93(it: Evidence) -> None:
     it.as_printed(expected[3].shape == (7, 2 * 4))
 
 
-@claim("§1.4, weights", CAVEAT, topic="attention", page="attention/heads", harm=4)
 def F94(it: Evidence) -> None:
     r"""$Q_\text{flat}$ is the flattened Q.
 
@@ -228,7 +227,6 @@ def F94(it: Evidence) -> None:
     it.elsewhere(same(x.reshape(10, 7).T @ by_head.reshape(10, 16), expected[1]))
 
 
-@claim("§1.4, weights", TRUE, topic="matmul", page="operations/linear")
 def F95(it: Evidence) -> None:
     r"""$x_\text{norm}$ is flattened to $(B S) \times d$, and each weight's gradient is
     a matrix product $(BS, d)^\top \times (BS, \text{columns})$."""
@@ -237,7 +235,6 @@ def F95(it: Evidence) -> None:
     it.as_printed(same(x.reshape(10, 7).T @ g.reshape(10, 11), expected))
 
 
-@claim("§1.4, the end", LEFT_OUT, topic="attention", page="attention/heads", harm=3)
 def F96(it: Evidence) -> None:
     r"""The derivation of attention ends with the gradients of the weights.
 
@@ -251,9 +248,6 @@ def F96(it: Evidence) -> None:
     it.right(same(sum(terms), expected[0]))
 
 
-@claim(
-    "§1.4, table, title", FALSE, topic="notation", page="foundations/chain_rule", harm=1
-)
 def F97(it: Evidence) -> None:
     """The table has the shapes of Jacobians and gradients.
 
@@ -267,7 +261,6 @@ def F97(it: Evidence) -> None:
     it.as_printed(67_108_864**2 in listed)
 
 
-@claim("§1.4, table, units", CAVEAT, topic="memory", page="cost/memory", harm=1)
 def F98(it: Evidence) -> None:
     """The table's sizes are 8 GB, 128 MB, and 16 MB.
 
@@ -279,14 +272,12 @@ def F98(it: Evidence) -> None:
     it.right(round(sizes[2] / 1e9, 1) == 8.6 and round(sizes[1] / 1e6) == 134)
 
 
-@claim("§1.4, table, dL/dA", TRUE, topic="memory", page="attention/scaled_dot_product")
 def F99(it: Evidence) -> None:
     """dL/dA has the shape [1, 64, 8192, 8192] and takes 8 GiB."""
     a = gradients()["dL/dA"]
     it.as_printed(tuple(a.shape) == (1, 64, 8192, 8192) and a.nbytes == 8 * GIB)
 
 
-@claim("§1.4, table, dL/dA, note", TRUE, topic="flash", page="attention/flash")
 def F100(it: Evidence) -> None:
     """FlashAttention eliminates dL/dA.
 
@@ -311,7 +302,6 @@ def F100(it: Evidence) -> None:
     it.right(most(whole, 1024) > 1024 * 1024 * 8)
 
 
-@claim("§1.4, table, dL/dQ", TRUE, topic="memory", page="attention/grouped_query")
 def F101(it: Evidence) -> None:
     """dL/dQ has the shape [1, 64, 8192, 128], takes 128 MiB, and is needed for the
     gradient of $W_Q$.
@@ -322,16 +312,12 @@ def F101(it: Evidence) -> None:
     it.as_printed(tuple(q.shape) == (1, 64, 8192, 128) and q.nbytes == 128 * MIB)
 
 
-@claim("§1.4, table, dL/dK", TRUE, topic="memory", page="attention/grouped_query")
 def F102(it: Evidence) -> None:
     """dL/dK has the shape [1, 8, 8192, 128] and takes 16 MiB, summed over groups."""
     k = gradients()["dL/dK"]
     it.as_printed(tuple(k.shape) == (1, 8, 8192, 128) and k.nbytes == 16 * MIB)
 
 
-@claim(
-    "§1.4, table, dL/dV", CAVEAT, topic="memory", page="attention/grouped_query", harm=3
-)
 def F103(it: Evidence) -> None:
     r"""dL/dV has the shape [1, 8, 8192, 128], takes 16 MiB, and comes from $A^\top
     \frac{\partial L}{\partial O}$.
@@ -346,41 +332,30 @@ def F103(it: Evidence) -> None:
     it.right(product.shape[1] == 64 and product.nbytes == 128 * MIB)
 
 
-@claim("§1.4, table, dL/dW_Q", TRUE, topic="memory", page="cost/memory")
 def F104(it: Evidence) -> None:
     """dL/dW_Q has the shape [8192, 8192] and takes 128 MiB in FP16."""
     w = gradients()["dL/dW_Q"]
     it.as_printed(tuple(w.shape) == (8192, 8192) and w.nbytes == 128 * MIB)
 
 
-@claim("§1.4, table, dL/dW_K", TRUE, topic="memory", page="cost/memory")
 def F105(it: Evidence) -> None:
     """dL/dW_K has the shape [8192, 1024] and takes 16 MiB in FP16."""
     w = gradients()["dL/dW_K"]
     it.as_printed(tuple(w.shape) == (8192, 1024) and w.nbytes == 16 * MIB)
 
 
-@claim("§1.4, table, dL/dW_V", TRUE, topic="memory", page="cost/memory")
 def F106(it: Evidence) -> None:
     """dL/dW_V has the shape [8192, 1024] and takes 16 MiB in FP16."""
     w = gradients()["dL/dW_V"]
     it.as_printed(tuple(w.shape) == (8192, 1024) and w.nbytes == 16 * MIB)
 
 
-@claim("§1.4, table, dL/dW_O", TRUE, topic="memory", page="cost/memory")
 def F107(it: Evidence) -> None:
     """dL/dW_O has the shape [8192, 8192] and takes 128 MiB in FP16."""
     w = gradients()["dL/dW_O"]
     it.as_printed(tuple(w.shape) == (8192, 8192) and w.nbytes == 128 * MIB)
 
 
-@claim(
-    "§1.4, table, notes of the weights",
-    CAVEAT,
-    topic="precision",
-    page="numerics/precision",
-    harm=2,
-)
 def F108(it: Evidence) -> None:
     """The weights' gradients are accumulated across the batch, in FP16 sizes.
 
@@ -403,9 +378,6 @@ def F108(it: Evidence) -> None:
     it.right(bool(abs(total[np.float32] - 1.3) < 1e-3))
 
 
-@claim(
-    "§1.4, table", LEFT_OUT, topic="memory", page="attention/scaled_dot_product", harm=3
-)
 def F109(it: Evidence) -> None:
     """The table lists the gradients of attention's backward.
 
@@ -422,7 +394,6 @@ def F109(it: Evidence) -> None:
     it.right({o, x_norm, *expanded} == {128 * MIB})
 
 
-@claim("§1.4, table, note", TRUE, topic="flash", page="attention/flash")
 def F110(it: Evidence) -> None:
     """FlashAttention eliminates the storage of the 8 GiB of A."""
     it.as_printed(of_a_layer(flash=False)["attended.attended.a"] == 8 * GIB)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from backpass_ledger.claims.evidence import CAVEAT, FALSE, INCONSISTENT, Evidence
+from backpass_ledger.claims.evidence import Evidence
 from backpass_ledger.claims.gradient_flow_post.heads import tensors
 from backpass_ledger.claims.gradient_flow_post.paths import (
     SEEDS,
@@ -14,11 +14,28 @@ from backpass_ledger.claims.gradient_flow_post.paths import (
     descend,
     of_layer_norm,
 )
-from backpass_ledger.claims.record import claim
 from backpass_ledger.claims.tools import jacobian, numbers, same, vjp
 
+CLAIMS = """
+F147  false         5  residual  numerics/gradient_flow  §2.2, pre-norm
+F148  inconsistent  5  residual  numerics/gradient_flow  §2.2, pre-norm, and §2.3, table
+F149  false         5  norms     numerics/gradient_flow  §2.2, post-norm
+F150  caveat        4  norms     numerics/gradient_flow  §2.2, post-norm
+F151  false         1  norms     numerics/gradient_flow  §2.2, post-norm, 80 layers
+F152  caveat        2  norms     numerics/gradient_flow  §2.2, post-norm, 80 layers
+F153  false         1  norms     numerics/gradient_flow  §2.2, post-norm, 128 layers
+F154  caveat        1  norms     numerics/gradient_flow  §2.2, post-norm, 128 layers
+F155  false         4  norms     numerics/gradient_flow  §2.2, chart, title
+F156  false         5  residual  numerics/gradient_flow  §2.2, chart
+F157  inconsistent  3  residual  numerics/gradient_flow  §2.2, chart, pre-norm, 32 layers
+F158  inconsistent  4  residual  numerics/gradient_flow  §2.2, chart, pre-norm, 80 layers
+F159  inconsistent  4  residual  numerics/gradient_flow  §2.2, chart, pre-norm, 128 layers
+F160  inconsistent  3  norms     numerics/gradient_flow  §2.2, chart, post-norm, 32 layers
+F161  inconsistent  5  norms     numerics/gradient_flow  §2.2, chart, post-norm, 80 layers
+F162  false         2  norms     numerics/gradient_flow  §2.2, chart, post-norm, 128 layers
+"""
 
-@claim("§2.2, pre-norm", FALSE, topic="residual", page="numerics/gradient_flow", harm=5)
+
 def F147(it: Evidence) -> None:
     r"""For pre-norm, $\|\nabla_{x_0} L\| \sim \|\nabla_{x_L} L\| \cdot (1 + O(1/L))^L
     \approx \|\nabla_{x_L} L\| \cdot e$.
@@ -39,13 +56,6 @@ def F147(it: Evidence) -> None:
     it.right(min(at_bottom("pre", 128)) > 1.3 * max(at_bottom("pre", 32)))
 
 
-@claim(
-    "§2.2, pre-norm, and §2.3, table",
-    INCONSISTENT,
-    topic="residual",
-    page="numerics/gradient_flow",
-    harm=5,
-)
 def F148(it: Evidence) -> None:
     """The gradient at layer 0 of a pre-norm network of 80 layers is e times that at the
     last.
@@ -58,7 +68,6 @@ def F148(it: Evidence) -> None:
     it.clashes(chart < 1 < table < formula / 2)
 
 
-@claim("§2.2, post-norm", FALSE, topic="norms", page="numerics/gradient_flow", harm=5)
 def F149(it: Evidence) -> None:
     r"""For post-norm, $\|\nabla_{x_0} L\| \sim \|\nabla_{x_L} L\| \prod_l \lambda_l$,
     with $\lambda_l$ the spectral norm of the l-th norm's Jacobian.
@@ -80,7 +89,6 @@ def F149(it: Evidence) -> None:
     it.right(found.min() > 1e9)
 
 
-@claim("§2.2, post-norm", CAVEAT, topic="norms", page="numerics/gradient_flow", harm=4)
 def F150(it: Evidence) -> None:
     """The spectral norm of a norm's Jacobian is typically 0.95 to 0.99.
 
@@ -101,13 +109,6 @@ def F150(it: Evidence) -> None:
     it.right(round(spectral(1.0), 2) == 0.71)
 
 
-@claim(
-    "§2.2, post-norm, 80 layers",
-    FALSE,
-    topic="norms",
-    page="numerics/gradient_flow",
-    harm=1,
-)
 def F151(it: Evidence) -> None:
     r"""$0.97^{80} \approx 0.088$.
 
@@ -121,13 +122,6 @@ def F151(it: Evidence) -> None:
     it.right(abs(0.97**80 - float(power)) < 1e-12)
 
 
-@claim(
-    "§2.2, post-norm, 80 layers",
-    CAVEAT,
-    topic="norms",
-    page="numerics/gradient_flow",
-    harm=2,
-)
 def F152(it: Evidence) -> None:
     """With 80 layers the gradient is attenuated 11 times.
 
@@ -140,13 +134,6 @@ def F152(it: Evidence) -> None:
     it.right(round(1 / 0.95**80) == 61 and round(1 / 0.99**80, 1) == 2.2)
 
 
-@claim(
-    "§2.2, post-norm, 128 layers",
-    FALSE,
-    topic="norms",
-    page="numerics/gradient_flow",
-    harm=1,
-)
 def F153(it: Evidence) -> None:
     r"""$0.97^{128} \approx 0.019$.
 
@@ -160,13 +147,6 @@ def F153(it: Evidence) -> None:
     it.right(abs(0.97**128 - power) < 1e-12)
 
 
-@claim(
-    "§2.2, post-norm, 128 layers",
-    CAVEAT,
-    topic="norms",
-    page="numerics/gradient_flow",
-    harm=1,
-)
 def F154(it: Evidence) -> None:
     """With 128 layers the gradient is attenuated 50 times.
 
@@ -179,9 +159,6 @@ def F154(it: Evidence) -> None:
     it.right(round(1 / 0.99**128, 1) == 3.6 and round(1 / 0.95**128, -1) == 710)
 
 
-@claim(
-    "§2.2, chart, title", FALSE, topic="norms", page="numerics/gradient_flow", harm=4
-)
 def F155(it: Evidence) -> None:
     """The chart shows the gradient's magnitude at layer 0 relative to the last layer.
 
@@ -198,7 +175,6 @@ def F155(it: Evidence) -> None:
     it.right(min(at_bottom("post", 128)) > 5 * post[128])
 
 
-@claim("§2.2, chart", FALSE, topic="residual", page="numerics/gradient_flow", harm=5)
 def F156(it: Evidence) -> None:
     """In pre-norm networks the gradient at layer 0 is smaller than at the last layer,
     and falls with the number of layers.
@@ -212,13 +188,6 @@ def F156(it: Evidence) -> None:
     it.right(min(found[32]) > 1 and min(found[128]) > max(found[32]))
 
 
-@claim(
-    "§2.2, chart, pre-norm, 32 layers",
-    INCONSISTENT,
-    topic="residual",
-    page="numerics/gradient_flow",
-    harm=3,
-)
 def F157(it: Evidence) -> None:
     """Pre-norm, 32 layers: 0.98.
 
@@ -229,13 +198,6 @@ def F157(it: Evidence) -> None:
     it.right(min(at_bottom("pre", 32)) > 4)
 
 
-@claim(
-    "§2.2, chart, pre-norm, 80 layers",
-    INCONSISTENT,
-    topic="residual",
-    page="numerics/gradient_flow",
-    harm=4,
-)
 def F158(it: Evidence) -> None:
     """Pre-norm, 80 layers: 0.95.
 
@@ -245,13 +207,6 @@ def F158(it: Evidence) -> None:
     it.right(round(0.0042 / 0.0038, 2) == 1.11)
 
 
-@claim(
-    "§2.2, chart, pre-norm, 128 layers",
-    INCONSISTENT,
-    topic="residual",
-    page="numerics/gradient_flow",
-    harm=4,
-)
 def F159(it: Evidence) -> None:
     """Pre-norm, 128 layers: 0.92.
 
@@ -263,13 +218,6 @@ def F159(it: Evidence) -> None:
     it.right(round(0.0040 / 0.0036, 2) == 1.11)
 
 
-@claim(
-    "§2.2, chart, post-norm, 32 layers",
-    INCONSISTENT,
-    topic="norms",
-    page="numerics/gradient_flow",
-    harm=3,
-)
 def F160(it: Evidence) -> None:
     """Post-norm, 32 layers: 0.38.
 
@@ -279,13 +227,6 @@ def F160(it: Evidence) -> None:
     it.clashes(round(0.0011 / 0.0039, 2) == 0.28 != 0.38)
 
 
-@claim(
-    "§2.2, chart, post-norm, 80 layers",
-    INCONSISTENT,
-    topic="norms",
-    page="numerics/gradient_flow",
-    harm=5,
-)
 def F161(it: Evidence) -> None:
     """Post-norm, 80 layers: 0.088.
 
@@ -296,13 +237,6 @@ def F161(it: Evidence) -> None:
     it.right(round(table, 4) == 0.0073 and round(0.088 / table) == 12)
 
 
-@claim(
-    "§2.2, chart, post-norm, 128 layers",
-    FALSE,
-    topic="norms",
-    page="numerics/gradient_flow",
-    harm=2,
-)
 def F162(it: Evidence) -> None:
     """Post-norm, 128 layers: 0.019, the 128th power of 0.97.
 

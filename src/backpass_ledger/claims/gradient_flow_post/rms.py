@@ -8,14 +8,7 @@ from typing import Any
 import numpy as np
 
 from backpass import cost
-from backpass_ledger.claims.evidence import (
-    CAVEAT,
-    FALSE,
-    INCONSISTENT,
-    LEFT_OUT,
-    TRUE,
-    Evidence,
-)
+from backpass_ledger.claims.evidence import Evidence
 from backpass_ledger.claims.gradient_flow_post.setting import (
     EPS,
     GIB,
@@ -24,8 +17,36 @@ from backpass_ledger.claims.gradient_flow_post.setting import (
     norm,
     of_a_layer,
 )
-from backpass_ledger.claims.record import claim
 from backpass_ledger.claims.tools import jacobian, numbers, raises, run, same, vjp
+
+CLAIMS = """
+F18  true          0  norms          operations/rms_norm     §1.3, definition
+F19  true          0  norms          operations/rms_norm     §1.3, definition
+F20  true          0  norms          operations/rms_norm     §1.3, entries of the Jacobian
+F21  true          0  norms          operations/rms_norm     §1.3, matrix form
+F22  true          0  norms          operations/rms_norm     §1.3, size of the Jacobian
+F23  true          0  norms          operations/rms_norm     §1.3, size of the Jacobian
+F24  false         2  norms          operations/rms_norm     §1.3, listing
+F25  true          0  norms          operations/rms_norm     §1.3, listing, comment
+F26  inconsistent  3  notation       operations/rms_norm     §1.3, definition and listing
+F27  true          0  norms          operations/rms_norm     §1.3, listing, line 1
+F28  true          0  norms          operations/rms_norm     §1.3, listing, line 2
+F29  true          0  norms          operations/rms_norm     §1.3, listing, line 3
+F30  false         3  norms          operations/rms_norm     §1.3, listing, line 4
+F31  true          0  norms          operations/rms_norm     §1.3, listing, line 5
+F32  false         1  norms          operations/rms_norm     §1.3, listing, comments
+F33  true          0  norms          operations/rms_norm     §1.3, listing, line 6
+F34  caveat        1  memory         operations/rms_norm     §1.3, what is saved
+F35  caveat        1  memory         cost/memory             §1.3, units
+F36  true          0  memory         cost/memory             §1.3, memory of one norm
+F37  true          0  memory         cost/memory             §1.3, memory of all norms
+F38  left-out      1  memory         cost/memory             §1.3, memory of all norms
+F39  caveat        2  memory         cost/memory             §1.3, memory of all norms
+F40  caveat        2  norms          operations/rms_norm     §1.3, box, operations
+F41  true          0  FLOPs          cost/tally              §1.3, box, FLOPs
+F42  false         4  recomputation  numerics/recomputation  §1.3, box, recomputation
+"""
+
 
 LINES = """\
 x_hat = x / rms_val
@@ -75,7 +96,6 @@ def full_size(code: str, **names: Any) -> list[str]:
     return seen
 
 
-@claim("§1.3, definition", TRUE, topic="norms", page="operations/rms_norm")
 def F18(it: Evidence) -> None:
     r"""RMSNorm is $\hat{x}_i = \frac{x_i}{\text{rms}(x)} \gamma_i$."""
     import torch
@@ -85,7 +105,6 @@ def F18(it: Evidence) -> None:
     it.as_printed(same(y, X / np.reshape(rms, (2, 5, 1)) * GAMMA))
 
 
-@claim("§1.3, definition", TRUE, topic="norms", page="operations/rms_norm")
 def F19(it: Evidence) -> None:
     r"""$\epsilon$ stands below the root: $\text{rms}(x) = \sqrt{\frac{1}{d}
     \sum_j x_j^2 + \epsilon}$."""
@@ -96,7 +115,6 @@ def F19(it: Evidence) -> None:
     it.as_printed(not same(rms, np.sqrt((X**2).mean(-1, keepdims=True)) + EPS + 0 * X))
 
 
-@claim("§1.3, entries of the Jacobian", TRUE, topic="norms", page="operations/rms_norm")
 def F20(it: Evidence) -> None:
     r"""$\frac{\partial \hat{x}_i}{\partial x_j} = \frac{\gamma_i}{\text{rms}} \left(
     \delta_{ij} - \frac{x_i x_j}{d\,\text{rms}^2} \right)$.
@@ -115,7 +133,6 @@ def F20(it: Evidence) -> None:
             it.as_printed(sympy.simplify(slope - entry) == 0)
 
 
-@claim("§1.3, matrix form", TRUE, topic="norms", page="operations/rms_norm")
 def F21(it: Evidence) -> None:
     r"""$\frac{\partial \hat{x}}{\partial x} = \frac{1}{\text{rms}} \text{diag}(\gamma)
     \left( I - \frac{x x^\top}{d\,\text{rms}^2} \right)$.
@@ -135,7 +152,6 @@ def F21(it: Evidence) -> None:
     )
 
 
-@claim("§1.3, size of the Jacobian", TRUE, topic="norms", page="operations/rms_norm")
 def F22(it: Evidence) -> None:
     r"""For a vector of Llama 3 70B the Jacobian is $8192 \times 8192$.
 
@@ -147,7 +163,6 @@ def F22(it: Evidence) -> None:
     it.right((pairs[~np.eye(10, dtype=bool)] == 0).all())
 
 
-@claim("§1.3, size of the Jacobian", TRUE, topic="norms", page="operations/rms_norm")
 def F23(it: Evidence) -> None:
     """The backward never forms the Jacobian: the listing's largest arrays have the
     shape of x."""
@@ -155,7 +170,6 @@ def F23(it: Evidence) -> None:
     it.as_printed(max(array.size for array in names.values()) == X.size)
 
 
-@claim("§1.3, listing", FALSE, topic="norms", page="operations/rms_norm", harm=2)
 def F24(it: Evidence) -> None:
     """The listing runs.
 
@@ -169,7 +183,6 @@ def F24(it: Evidence) -> None:
     it.right(same(found.numpy(), ran(6)["grad_x"]))
 
 
-@claim("§1.3, listing, comment", TRUE, topic="norms", page="operations/rms_norm")
 def F25(it: Evidence) -> None:
     """`rms_val` has the shape [B, S, 1]: one number for each position."""
     import torch
@@ -180,13 +193,6 @@ def F25(it: Evidence) -> None:
     it.as_printed(tuple(inputs()["rms_val"].shape) == (2, 5, 1))
 
 
-@claim(
-    "§1.3, definition and listing",
-    INCONSISTENT,
-    topic="notation",
-    page="operations/rms_norm",
-    harm=3,
-)
 def F26(it: Evidence) -> None:
     r"""$\hat{x}$ of the formula and `x_hat` of the listing are one thing.
 
@@ -201,7 +207,6 @@ def F26(it: Evidence) -> None:
     it.right(same((G * y).sum((0, 1)), GAMMA * expected))
 
 
-@claim("§1.3, listing, line 1", TRUE, topic="norms", page="operations/rms_norm")
 def F27(it: Evidence) -> None:
     """`x_hat = x / rms_val` is the normalised input without its scale."""
     import torch
@@ -209,7 +214,6 @@ def F27(it: Evidence) -> None:
     it.as_printed(same(ran(1)["x_hat"], norm(torch.tensor(X), None).numpy()))
 
 
-@claim("§1.3, listing, line 2", TRUE, topic="norms", page="operations/rms_norm")
 def F28(it: Evidence) -> None:
     """`grad_gamma = (grad_output * x_hat).sum(dim=(0, 1))` is the scale's gradient, of
     shape [d]."""
@@ -219,7 +223,6 @@ def F28(it: Evidence) -> None:
     it.as_printed(same(ran(2)["grad_gamma"], expected))
 
 
-@claim("§1.3, listing, line 3", TRUE, topic="norms", page="operations/rms_norm")
 def F29(it: Evidence) -> None:
     """`dx_hat = grad_output * gamma` is the gradient of the listing's `x_hat`."""
     import torch
@@ -230,9 +233,6 @@ def F29(it: Evidence) -> None:
     )
 
 
-@claim(
-    "§1.3, listing, line 4", FALSE, topic="norms", page="operations/rms_norm", harm=3
-)
 def F30(it: Evidence) -> None:
     """`d_rms = -(dx_hat * x_hat).sum(dim=-1, keepdim=True)` is the gradient with
     respect to `rms_val`, as its name says.
@@ -248,7 +248,6 @@ def F30(it: Evidence) -> None:
     it.right(same(ran(4)["d_rms"] / rms, expected))
 
 
-@claim("§1.3, listing, line 5", TRUE, topic="norms", page="operations/rms_norm")
 def F31(it: Evidence) -> None:
     """`grad_x = dx_hat / rms_val + d_rms * x / (d * rms_val**2)` is the input's
     gradient."""
@@ -258,13 +257,6 @@ def F31(it: Evidence) -> None:
     it.as_printed(same(ran(5)["grad_x"], expected))
 
 
-@claim(
-    "§1.3, listing, comments",
-    FALSE,
-    topic="norms",
-    page="operations/rms_norm",
-    harm=1,
-)
 def F32(it: Evidence) -> None:
     """That line is simplified; the fused line after it gives what kernels compute.
 
@@ -275,7 +267,6 @@ def F32(it: Evidence) -> None:
     it.right(same(ran(5)["grad_x"], ran(6)["grad_x"], 1e-14))
 
 
-@claim("§1.3, listing, line 6", TRUE, topic="norms", page="operations/rms_norm")
 def F33(it: Evidence) -> None:
     r"""The fused line, $\frac{1}{\text{rms}} \left( \bar{\hat{x}} - \frac{1}{d} \hat{x}
     \sum_j \bar{\hat{x}}_j \hat{x}_j \right)$, is the input's gradient."""
@@ -292,9 +283,6 @@ def F33(it: Evidence) -> None:
         it.as_printed(same(found, dx))
 
 
-@claim(
-    "§1.3, what is saved", CAVEAT, topic="memory", page="operations/rms_norm", harm=1
-)
 def F34(it: Evidence) -> None:
     """The backward needs the input x, saved from the forward.
 
@@ -312,7 +300,6 @@ def F34(it: Evidence) -> None:
     it.elsewhere(not same(run(without, y=y, **names)["grad_x"].numpy(), expected))
 
 
-@claim("§1.3, units", CAVEAT, topic="memory", page="cost/memory", harm=1)
 def F35(it: Evidence) -> None:
     """An input takes 128 MB, those of all layers 20,480 MB or 20 GB.
 
@@ -325,14 +312,12 @@ def F35(it: Evidence) -> None:
     it.right(round(one / 1e6) == 134 and round(160 * one / 1e9, 1) == 21.5)
 
 
-@claim("§1.3, memory of one norm", TRUE, topic="memory", page="cost/memory")
 def F36(it: Evidence) -> None:
     r"""One RMSNorm's input takes $1 \times 8192 \times 8192 \times 2 = 128$ MiB."""
     x_hat = of_a_layer()["norm_1.x_hat"]
     it.as_printed(1 * 8192 * 8192 * 2 == x_hat == 128 * MIB)
 
 
-@claim("§1.3, memory of all norms", TRUE, topic="memory", page="cost/memory")
 def F37(it: Evidence) -> None:
     r"""Two in each of 80 layers take $128 \times 2 \times 80 = 20{,}480$ MiB, which are
     20 GiB."""
@@ -341,9 +326,6 @@ def F37(it: Evidence) -> None:
     it.as_printed(80 * both == 128 * 2 * 80 * MIB == 20_480 * MIB == 20 * GIB)
 
 
-@claim(
-    "§1.3, memory of all norms", LEFT_OUT, topic="memory", page="cost/memory", harm=1
-)
 def F38(it: Evidence) -> None:
     """These 20 GB are what the RMSNorms of Llama 3 70B save.
 
@@ -358,7 +340,6 @@ def F38(it: Evidence) -> None:
     it.right(len(inputs) == 161 and inputs[-1].bytes == 128 * MIB)
 
 
-@claim("§1.3, memory of all norms", CAVEAT, topic="memory", page="cost/memory", harm=2)
 def F39(it: Evidence) -> None:
     """The 20 GB are a cost of RMSNorm alone.
 
@@ -406,9 +387,6 @@ def _kept(function: Any) -> list[Any]:
     return list(kept.values())
 
 
-@claim(
-    "§1.3, box, operations", CAVEAT, topic="norms", page="operations/rms_norm", harm=2
-)
 def F40(it: Evidence) -> None:
     """RMSNorm's backward is 5 element-wise operations on tensors of x's shape.
 
@@ -425,7 +403,6 @@ def F40(it: Evidence) -> None:
     it.right(len(whole) == 10 and whole.count("sum") == 2)
 
 
-@claim("§1.3, box, FLOPs", TRUE, topic="FLOPs", page="cost/tally")
 def F41(it: Evidence) -> None:
     """The FLOPs of RMSNorm's backward are negligible compared to the matrix products.
 
@@ -436,13 +413,6 @@ def F41(it: Evidence) -> None:
     it.as_printed(norms < 1e-4 * layer)
 
 
-@claim(
-    "§1.3, box, recomputation",
-    FALSE,
-    topic="recomputation",
-    page="numerics/recomputation",
-    harm=4,
-)
 def F42(it: Evidence) -> None:
     """The memory for x, 20 GB, is a reason why checkpointing recomputes normalisation
     layers.

@@ -6,16 +6,33 @@ from functools import cache
 from typing import Any
 
 from backpass import cost
-from backpass_ledger.claims.evidence import (
-    CAVEAT,
-    FALSE,
-    INCONSISTENT,
-    LEFT_OUT,
-    TRUE,
-    Evidence,
-)
-from backpass_ledger.claims.record import claim
+from backpass_ledger.claims.evidence import Evidence
 from backpass_ledger.claims.tools import numbers, same, vjp
+
+CLAIMS = """
+F241  caveat        2  memory        cost/memory             §4.1, table, units
+F242  true          0  memory        cost/memory             §4.1, table, row 1
+F243  true          0  memory        cost/memory             §4.1, table, row 2
+F244  true          0  memory        cost/memory             §4.1, table, row 3
+F245  true          0  attention     cost/memory             §4.1, table, row 4
+F246  true          0  memory        cost/memory             §4.1, table, row 5
+F247  true          0  memory        cost/memory             §4.1, table, row 6
+F248  true          0  feed-forward  cost/memory             §4.1, table, row 7
+F249  true          0  feed-forward  cost/memory             §4.1, table, row 8, size
+F250  caveat        2  feed-forward  operations/activations  §4.1, table, row 8, need
+F251  left-out      6  memory        cost/memory             §4.1, table, what it omits
+F252  left-out      4  feed-forward  cost/memory             §4.1, table, what autograd adds
+F253  true          0  memory        cost/memory             §4.1, sum without flash attention
+F254  false         3  memory        cost/memory             §4.1, 80 layers without flash attention
+F255  true          0  memory        cost/memory             §4.1, sum with flash attention
+F256  inconsistent  3  memory        cost/memory             §4.1, 80 layers with flash attention, against §4.3
+F257  left-out      5  memory        cost/memory             §4.1, what the sums omit
+F258  inconsistent  6  memory        cost/memory             §4.1, optimiser states, against §3.1
+F259  false         7  memory        cost/memory             §4.1, whole memory
+F260  left-out      4  memory        cost/memory             §4.1, whole memory, gradients
+F261  caveat        3  parallel      cost/memory             §4.1, one node
+"""
+
 
 MIB, GIB, GB = 2**20, 2**30, 10**9
 ROWS = (128, 128, 160, 8192, 128, 128, 896, 448)  # of the table, as printed
@@ -53,7 +70,6 @@ def pinned(
     return sorted(tuple(x.shape) for at, x in kept.items() if at not in known)
 
 
-@claim("§4.1, table, units", CAVEAT, topic="memory", page="cost/memory", harm=2)
 def F241(it: Evidence) -> None:
     """The sizes of the table are in MB.
 
@@ -66,19 +82,16 @@ def F241(it: Evidence) -> None:
     it.right(FLASH == 2016)
 
 
-@claim("§4.1, table, row 1", TRUE, topic="memory", page="cost/memory")
 def F242(it: Evidence) -> None:
     """The input of the first norm takes 128 MiB."""
     it.as_printed(mib("norm_1.x_hat") == ROWS[0] == 128)
 
 
-@claim("§4.1, table, row 2", TRUE, topic="memory", page="cost/memory")
 def F243(it: Evidence) -> None:
     """The norm's output, for the gradients of attention's weights, takes 128 MiB."""
     it.as_printed(mib("attended.q.projected.x") == ROWS[1] == 128)
 
 
-@claim("§4.1, table, row 3", TRUE, topic="memory", page="cost/memory")
 def F244(it: Evidence) -> None:
     """Queries, keys, and values, of 8192, 1024, and 1024 numbers a token, take
     160 MiB."""
@@ -87,44 +100,32 @@ def F244(it: Evidence) -> None:
     it.as_printed(sum(found) / MIB == ROWS[2] == 160)
 
 
-@claim("§4.1, table, row 4", TRUE, topic="attention", page="cost/memory")
 def F245(it: Evidence) -> None:
     """Without flash attention, the weights of attention take 8,192 MiB."""
     it.as_printed(mib("attended.attended.a", flash=False) == ROWS[3] == 8192)
     it.as_printed("attended.attended.a" not in saved())
 
 
-@claim("§4.1, table, row 5", TRUE, topic="memory", page="cost/memory")
 def F246(it: Evidence) -> None:
     """Attention's output, for the gradient of $W_O$, takes 128 MiB."""
     it.as_printed(mib("attended.attended.y") == ROWS[4] == 128)
 
 
-@claim("§4.1, table, row 6", TRUE, topic="memory", page="cost/memory")
 def F247(it: Evidence) -> None:
     """The input of the second norm takes 128 MiB."""
     it.as_printed(mib("norm_2.x_hat") == ROWS[5] == 128)
 
 
-@claim("§4.1, table, row 7", TRUE, topic="feed-forward", page="cost/memory")
 def F248(it: Evidence) -> None:
     """$g_1$ and $g_3$ together take 896 MiB."""
     it.as_printed(mib("fed.activated.g", "fed.activated.u") == ROWS[6] == 896)
 
 
-@claim("§4.1, table, row 8, size", TRUE, topic="feed-forward", page="cost/memory")
 def F249(it: Evidence) -> None:
     """SiLU's output has as many elements as $g_1$: 448 MiB."""
     it.as_printed(mib("fed.activated.g") == ROWS[7] == 448)
 
 
-@claim(
-    "§4.1, table, row 8, need",
-    CAVEAT,
-    topic="feed-forward",
-    page="operations/activations",
-    harm=2,
-)
 def F250(it: Evidence) -> None:
     """SiLU's output is saved for the backward.
 
@@ -143,9 +144,6 @@ def F250(it: Evidence) -> None:
     it.elsewhere(not all(same(*pair) for pair in zip(found, expected, strict=True)))
 
 
-@claim(
-    "§4.1, table, what it omits", LEFT_OUT, topic="memory", page="cost/memory", harm=6
-)
 def F251(it: Evidence) -> None:
     """The table lists what a layer saves.
 
@@ -161,13 +159,6 @@ def F251(it: Evidence) -> None:
     it.right(round(sum(saved().values()) / MIB, 2) == 2146.06 and FLASH == 2016)
 
 
-@claim(
-    "§4.1, table, what autograd adds",
-    LEFT_OUT,
-    topic="feed-forward",
-    page="cost/memory",
-    harm=4,
-)
 def F252(it: Evidence) -> None:
     """The feed-forward block saves three arrays of [S, d_ff]: $g_1$, $g_3$, and SiLU's
     output.
@@ -193,19 +184,11 @@ def F252(it: Evidence) -> None:
     it.right(mib("fed.down.x") == 448)
 
 
-@claim("§4.1, sum without flash attention", TRUE, topic="memory", page="cost/memory")
 def F253(it: Evidence) -> None:
     """The rows sum to 10,208 MiB a layer without flash attention."""
     it.as_printed(sum(ROWS) == 10_208)
 
 
-@claim(
-    "§4.1, 80 layers without flash attention",
-    FALSE,
-    topic="memory",
-    page="cost/memory",
-    harm=3,
-)
 def F254(it: Evidence) -> None:
     """80 layers without flash attention take 816 GB.
 
@@ -217,19 +200,11 @@ def F254(it: Evidence) -> None:
     it.right(whole // MIB // 1000 == 816)
 
 
-@claim("§4.1, sum with flash attention", TRUE, topic="memory", page="cost/memory")
 def F255(it: Evidence) -> None:
     """Without the weights of attention the rows sum to 2,016 MiB."""
     it.as_printed(sum(ROWS) - ROWS[3] == 2016)
 
 
-@claim(
-    "§4.1, 80 layers with flash attention, against §4.3",
-    INCONSISTENT,
-    topic="memory",
-    page="cost/memory",
-    harm=3,
-)
 def F256(it: Evidence) -> None:
     """80 layers with flash attention take 161 GB; in `§4.3`, 157.5 GB.
 
@@ -241,7 +216,6 @@ def F256(it: Evidence) -> None:
     it.right(whole // MIB // 1000 == 161)
 
 
-@claim("§4.1, what the sums omit", LEFT_OUT, topic="memory", page="cost/memory", harm=5)
 def F257(it: Evidence) -> None:
     """80 layers' activations are those of the model.
 
@@ -271,13 +245,6 @@ def F257(it: Evidence) -> None:
     it.right(scores.grad.nbytes == scores.nbytes == 4 * 5 * 7)
 
 
-@claim(
-    "§4.1, optimiser states, against §3.1",
-    INCONSISTENT,
-    topic="memory",
-    page="cost/memory",
-    harm=6,
-)
 def F258(it: Evidence) -> None:
     """The optimiser's states take 840 GB.
 
@@ -289,7 +256,6 @@ def F258(it: Evidence) -> None:
     it.right(states == 560 and master == 280 and states + master == 840)
 
 
-@claim("§4.1, whole memory", FALSE, topic="memory", page="cost/memory", harm=7)
 def F259(it: Evidence) -> None:
     """With 161 GB of activations, 840 GB of optimiser states, 140 GB of weights, and
     280 GB of master weights, training needs over 1,400 GB.
@@ -304,13 +270,6 @@ def F259(it: Evidence) -> None:
     it.right(round(activations, 1) == 169.1 and round(states + activations) == 1289)
 
 
-@claim(
-    "§4.1, whole memory, gradients",
-    LEFT_OUT,
-    topic="memory",
-    page="cost/memory",
-    harm=4,
-)
 def F260(it: Evidence) -> None:
     """Activations, optimiser states, and weights are all that has to fit.
 
@@ -322,7 +281,6 @@ def F260(it: Evidence) -> None:
     it.right(gradients // GB == 141 and 2 * 70 == 140)
 
 
-@claim("§4.1, one node", CAVEAT, topic="parallel", page="cost/memory", harm=3)
 def F261(it: Evidence) -> None:
     """This does not fit in any node.
 

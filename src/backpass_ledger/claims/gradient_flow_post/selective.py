@@ -6,7 +6,7 @@ from typing import Any
 
 from backpass import cost
 from backpass.ops import attention, flash_attention
-from backpass_ledger.claims.evidence import CAVEAT, FALSE, INCONSISTENT, TRUE, Evidence
+from backpass_ledger.claims.evidence import Evidence
 from backpass_ledger.claims.gradient_flow_post.checkpoint_code import (
     FORWARD,
     Stack,
@@ -17,8 +17,19 @@ from backpass_ledger.claims.gradient_flow_post.saved_activations import (
     pinned,
     saved,
 )
-from backpass_ledger.claims.record import claim
 from backpass_ledger.claims.tools import numbers, run, same
+
+CLAIMS = """
+F313  inconsistent  2  recomputation  numerics/recomputation  §4.5, rule, against §4.2
+F314  caveat        2  recomputation  numerics/recomputation  §4.5, norms
+F315  caveat        1  recomputation  numerics/recomputation  §4.5, dropout masks
+F316  false         5  recomputation  numerics/recomputation  §4.5, inputs of the projections
+F317  inconsistent  4  recomputation  numerics/recomputation  §4.5, inputs of the projections, against the norms
+F318  caveat        2  recomputation  numerics/recomputation  §4.5, outputs of the projections
+F319  false         4  recomputation  numerics/recomputation  §4.5, gate
+F320  true          0  flash          attention/flash         §4.5, flash attention, saved
+F321  true          0  flash          attention/flash         §4.5, flash attention, cost
+"""
 
 
 def products(function: Any) -> int:
@@ -38,13 +49,6 @@ def forward(call: str) -> int:
     return rows.flops("counted")["forward"] // 80
 
 
-@claim(
-    "§4.5, rule, against §4.2",
-    INCONSISTENT,
-    topic="recomputation",
-    page="numerics/recomputation",
-    harm=2,
-)
 def F313(it: Evidence) -> None:
     """Checkpoint the activations that are expensive to store and cheap to recompute.
 
@@ -75,9 +79,6 @@ def F313(it: Evidence) -> None:
     it.clashes(keeps(held.values()) and recomputed)
 
 
-@claim(
-    "§4.5, norms", CAVEAT, topic="recomputation", page="numerics/recomputation", harm=2
-)
 def F314(it: Evidence) -> None:
     """RMSNorm's output should always be recomputed, because it takes a few element-wise
     steps.
@@ -106,13 +107,6 @@ def F314(it: Evidence) -> None:
     it.right(plain == alone == 1 and both == 0)
 
 
-@claim(
-    "§4.5, dropout masks",
-    CAVEAT,
-    topic="recomputation",
-    page="numerics/recomputation",
-    harm=1,
-)
 def F315(it: Evidence) -> None:
     """Dropout masks cost nothing to recompute: reseed.
 
@@ -148,13 +142,6 @@ def F315(it: Evidence) -> None:
     it.right(first == draws.count - first == 35)
 
 
-@claim(
-    "§4.5, inputs of the projections",
-    FALSE,
-    topic="recomputation",
-    page="numerics/recomputation",
-    harm=5,
-)
 def F316(it: Evidence) -> None:
     """The inputs of the projections to Q, K, and V should always be saved, because
     recomputing them takes another matrix product.
@@ -169,13 +156,6 @@ def F316(it: Evidence) -> None:
     it.right(again == 0 and products(lambda: x @ x.T) == 2 * 5 * 5 * 6)
 
 
-@claim(
-    "§4.5, inputs of the projections, against the norms",
-    INCONSISTENT,
-    topic="recomputation",
-    page="numerics/recomputation",
-    harm=4,
-)
 def F317(it: Evidence) -> None:
     """RMSNorm's outputs are always recomputed; the projections' inputs are always
     saved.
@@ -196,13 +176,6 @@ def F317(it: Evidence) -> None:
     it.right("attended.q.projected.x" in saved())
 
 
-@claim(
-    "§4.5, outputs of the projections",
-    CAVEAT,
-    topic="recomputation",
-    page="numerics/recomputation",
-    harm=2,
-)
 def F318(it: Evidence) -> None:
     """Recomputing Q, K, and V means one more matrix product.
 
@@ -240,9 +213,6 @@ def F318(it: Evidence) -> None:
     it.right(sum(saved()[array] for array in qkv) == 160 * 2**20)
 
 
-@claim(
-    "§4.5, gate", FALSE, topic="recomputation", page="numerics/recomputation", harm=4
-)
 def F319(it: Evidence) -> None:
     """Recomputing the feed-forward block's gate activations takes one matrix product.
 
@@ -261,7 +231,6 @@ def F319(it: Evidence) -> None:
     it.right(round(100 * both / forward_flops) == 47)
 
 
-@claim("§4.5, flash attention, saved", TRUE, topic="flash", page="attention/flash")
 def F320(it: Evidence) -> None:
     """Flash attention saves Q, K, V, its output, and the logarithm of each row's sum,
     and recomputes the weights."""
@@ -280,7 +249,6 @@ def F320(it: Evidence) -> None:
     it.as_printed(all(map(same, found[:3], expected[:3])))
 
 
-@claim("§4.5, flash attention, cost", TRUE, topic="flash", page="attention/flash")
 def F321(it: Evidence) -> None:
     """This removes the memory that grows with S², for one more product of queries and
     keys."""

@@ -10,16 +10,29 @@ import numpy as np
 
 from backpass import cost
 from backpass.models import llama
-from backpass_ledger.claims.evidence import (
-    CAVEAT,
-    FALSE,
-    LEFT_OUT,
-    TRUE,
-    UNCHECKABLE,
-    Evidence,
-)
-from backpass_ledger.claims.record import claim
+from backpass_ledger.claims.evidence import Evidence
 from backpass_ledger.claims.tools import jacobian, numbers, run, same, vjp
+
+CLAIMS = """
+F1   uncheckable  0  training      cost/calculator             List of the series
+F2   true         0  training      networks/llama              Introduction
+F3   caveat       2  memory        cost/memory                 Introduction
+F4   left-out     2  notation      networks/llama              Introduction, promise
+F5   left-out     4  memory        cost/memory                 Introduction, promise
+F6   uncheckable  0  notation      foundations/notation        Introduction, promise
+F7   true         0  residual      operations/residual_stream  §1.1, both formulas
+F8   true         0  notation      networks/llama              §1.1, sizes
+F9   uncheckable  0  training      networks/llama              §1.1, sizes
+F10  true         0  chain rule    foundations/chain_rule      §1.1, the incoming gradient
+F11  true         0  chain rule    networks/llama              §1.1, list
+F12  true         0  feed-forward  operations/feed_forward     §1.1, list, item 3
+F13  caveat       2  residual      operations/residual_stream  §1.2, formula
+F14  true         0  residual      operations/residual_stream  §1.2, prose
+F15  false        6  residual      numerics/gradient_flow      §1.2, prose
+F16  true         0  chain rule    foundations/chain_rule      §1.2, prose
+F17  true         0  residual      operations/residual_stream  §1.2, code
+"""
+
 
 LLAMA: Any = cost.presets()["llama-3-70b"]  # the sizes of the published model
 MIB, GIB = 2**20, 2**30
@@ -106,7 +119,6 @@ def block(x: Any) -> Any:
     return gated(norm(x, w[5]), *w[6:])
 
 
-@claim("List of the series", UNCHECKABLE, topic="training", page="cost/calculator")
 def F1(it: Evidence) -> None:
     """DeepSeek V3 trained its 671B parameters for the cost of a dense model of 70B.
 
@@ -115,7 +127,6 @@ def F1(it: Evidence) -> None:
     """
 
 
-@claim("Introduction", TRUE, topic="training", page="networks/llama")
 def F2(it: Evidence) -> None:
     """Training computes the gradient of the loss with respect to every parameter of a
     model, and a 70B model has billions of them."""
@@ -125,7 +136,6 @@ def F2(it: Evidence) -> None:
     it.as_printed(all(np.abs(g).max() > 0 for g in gradients))
 
 
-@claim("Introduction", CAVEAT, topic="memory", page="cost/memory", harm=2)
 def F3(it: Evidence) -> None:
     """Checkpointing and mixed precision determine whether a 70B model can be trained on
     given hardware.
@@ -142,9 +152,6 @@ def F3(it: Evidence) -> None:
     it.right(states == 1_120 * 10**9)
 
 
-@claim(
-    "Introduction, promise", LEFT_OUT, topic="notation", page="networks/llama", harm=2
-)
 def F4(it: Evidence) -> None:
     """Every gradient's shape is explicit.
 
@@ -162,7 +169,6 @@ def F4(it: Evidence) -> None:
     it.right(len(inside) == 9)
 
 
-@claim("Introduction, promise", LEFT_OUT, topic="memory", page="cost/memory", harm=4)
 def F5(it: Evidence) -> None:
     """Every memory cost is quantified.
 
@@ -178,9 +184,6 @@ def F5(it: Evidence) -> None:
     it.right(saved["fed.up.x"] == 128 * MIB and round(rows / MIB) == 2)
 
 
-@claim(
-    "Introduction, promise", UNCHECKABLE, topic="notation", page="foundations/notation"
-)
 def F6(it: Evidence) -> None:
     """The text does not wave its hands.
 
@@ -188,7 +191,6 @@ def F6(it: Evidence) -> None:
     """
 
 
-@claim("§1.1, both formulas", TRUE, topic="residual", page="operations/residual_stream")
 def F7(it: Evidence) -> None:
     r"""A pre-norm layer is $h_\text{mid} = x + \text{Attn}(\text{RMSNorm}(x))$, then
     $h_\text{out} = h_\text{mid} + \text{FFN}(\text{RMSNorm}(h_\text{mid}))$.
@@ -221,7 +223,6 @@ def F7(it: Evidence) -> None:
     it.as_printed(same(loss.numpy(), ours))
 
 
-@claim("§1.1, sizes", TRUE, topic="notation", page="networks/llama")
 def F8(it: Evidence) -> None:
     r"""The input is $x \in \mathbb{R}^{B \times S \times d}$, and $d = 8192$ for Llama
     3 70B."""
@@ -231,7 +232,6 @@ def F8(it: Evidence) -> None:
     it.as_printed(vjp(layer, [x, *weights()], numbers(2, 5, 7, seed=1))[0].ndim == 3)
 
 
-@claim("§1.1, sizes", UNCHECKABLE, topic="training", page="networks/llama")
 def F9(it: Evidence) -> None:
     """Llama 3 70B was trained on sequences of up to 8192 tokens.
 
@@ -241,12 +241,6 @@ def F9(it: Evidence) -> None:
     """
 
 
-@claim(
-    "§1.1, the incoming gradient",
-    TRUE,
-    topic="chain rule",
-    page="foundations/chain_rule",
-)
 def F10(it: Evidence) -> None:
     r"""The loss is a scalar, and $\partial L/\partial h_\text{out}$ has the shape of
     $h_\text{out}$, $B \times S \times d$."""
@@ -258,7 +252,6 @@ def F10(it: Evidence) -> None:
     it.as_printed(dh.shape == (2, 5, 7) and same(dh, slope))
 
 
-@claim("§1.1, list", TRUE, topic="chain rule", page="networks/llama")
 def F11(it: Evidence) -> None:
     r"""A layer's backward computes ten gradients: of its input, four attention
     matrices, three feed-forward matrices, and two scales $\gamma_1$, $\gamma_2$."""
@@ -269,7 +262,6 @@ def F11(it: Evidence) -> None:
     it.as_printed((attention, norms, len(in_layer)) == (4, 2, 9))
 
 
-@claim("§1.1, list, item 3", TRUE, topic="feed-forward", page="operations/feed_forward")
 def F12(it: Evidence) -> None:
     """SwiGLU has three matrices."""
     wider = dataclasses.replace(LLAMA, feed_forward=LLAMA.feed_forward + 1)
@@ -277,13 +269,6 @@ def F12(it: Evidence) -> None:
     it.as_printed(more == 80 * 3 * 8192)
 
 
-@claim(
-    "§1.2, formula",
-    CAVEAT,
-    topic="residual",
-    page="operations/residual_stream",
-    harm=2,
-)
 def F13(it: Evidence) -> None:
     r"""$\frac{\partial L}{\partial h_\text{mid}} = \frac{\partial L}{\partial
     h_\text{out}} \cdot (I + J)$ with $J$ the Jacobian of
@@ -301,7 +286,6 @@ def F13(it: Evidence) -> None:
     it.right(same((np.eye(21) + J.T) @ g.ravel(), dx))
 
 
-@claim("§1.2, prose", TRUE, topic="residual", page="operations/residual_stream")
 def F14(it: Evidence) -> None:
     """The gradient flows through a residual connection unchanged, plus a term from the
     feed-forward path."""
@@ -309,7 +293,6 @@ def F14(it: Evidence) -> None:
     it.as_printed(same(vjp(lambda x: x + block(x), x, g), g + vjp(block, x, g)))
 
 
-@claim("§1.2, prose", FALSE, topic="residual", page="numerics/gradient_flow", harm=6)
 def F15(it: Evidence) -> None:
     """Residual connections prevent vanishing gradients, because the identity path
     preserves the gradient's magnitude whatever the Jacobian of the block is.
@@ -329,7 +312,6 @@ def F15(it: Evidence) -> None:
     it.right(np.isclose(np.log10(through(-0.9, 80)), -80))
 
 
-@claim("§1.2, prose", TRUE, topic="chain rule", page="foundations/chain_rule")
 def F16(it: Evidence) -> None:
     """Autograd frameworks do not form the whole Jacobian; they compute vector-Jacobian
     products."""
@@ -356,7 +338,6 @@ def F16(it: Evidence) -> None:
     it.as_printed(0 < largest <= 900)  # the Jacobian has 900 times as many elements
 
 
-@claim("§1.2, code", TRUE, topic="residual", page="operations/residual_stream")
 def F17(it: Evidence) -> None:
     """The residual's backward copies the incoming gradient, passes it through block and
     norm, and adds the result to the copy:

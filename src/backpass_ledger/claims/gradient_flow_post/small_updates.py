@@ -8,9 +8,28 @@ from typing import Any
 import numpy as np
 
 from backpass.training import formats
-from backpass_ledger.claims.evidence import CAVEAT, FALSE, TRUE, Evidence
-from backpass_ledger.claims.record import claim
+from backpass_ledger.claims.evidence import Evidence
 from backpass_ledger.claims.tools import numbers
+
+CLAIMS = """
+F201  false   3  precision  numerics/precision  §3.2, heading
+F202  true    0  precision  numerics/precision  §3.2, example
+F203  caveat  5  optimiser  numerics/optimiser  §3.2, example, rule
+F204  caveat  4  precision  numerics/precision  §3.2, FP16, spacing
+F205  caveat  1  precision  numerics/precision  §3.2, FP16, ratio
+F206  caveat  1  precision  numerics/precision  §3.2, FP16, result
+F207  caveat  2  precision  numerics/precision  §3.2, BF16, spacing
+F208  caveat  1  precision  numerics/precision  §3.2, BF16, result
+F209  caveat  3  precision  numerics/precision  §3.2, FP32, spacing
+F210  false   8  precision  numerics/precision  §3.2, FP32, result
+F211  false   5  precision  numerics/precision  §3.2, rule
+F212  caveat  3  optimiser  numerics/optimiser  §3.2, momentum, sum
+F213  false   8  optimiser  numerics/optimiser  §3.2, momentum, what it keeps
+F214  false   4  precision  numerics/precision  §3.2, conclusion, weights
+F215  false   3  optimiser  numerics/optimiser  §3.2, conclusion, optimiser states
+F216  caveat  2  precision  numerics/precision  §3.2, conclusion, many steps
+"""
+
 
 RATE, GRADIENT = 3e-4, 1e-4
 UPDATE = 3e-8
@@ -55,7 +74,6 @@ def trained(
     return float(p.detach())
 
 
-@claim("§3.2, heading", FALSE, topic="precision", page="numerics/precision", harm=3)
 def F201(it: Evidence) -> None:
     """The example of the lost update shows why gradients have to be FP32.
 
@@ -71,7 +89,6 @@ def F201(it: Evidence) -> None:
     it.right(moved["FP16 gradient, FP32 weight"] and abs(half / GRADIENT - 1) < 1e-3)
 
 
-@claim("§3.2, example", TRUE, topic="precision", page="numerics/precision")
 def F202(it: Evidence) -> None:
     r"""$W = 1$, $g = 10^{-4}$, and $\eta = 3 \cdot 10^{-4}$ give the update
     $\eta g = 0.00000003$ and $W = 0.99999997$."""
@@ -80,9 +97,6 @@ def F202(it: Evidence) -> None:
     it.as_printed(float(1 - update) == 0.99999997)
 
 
-@claim(
-    "§3.2, example, rule", CAVEAT, topic="optimiser", page="numerics/optimiser", harm=5
-)
 def F203(it: Evidence) -> None:
     r"""The update of this weight is $\eta g$.
 
@@ -97,9 +111,6 @@ def F203(it: Evidence) -> None:
     it.right(stepped("float16", RATE) < 1)
 
 
-@claim(
-    "§3.2, FP16, spacing", CAVEAT, topic="precision", page="numerics/precision", harm=4
-)
 def F204(it: Evidence) -> None:
     r"""In FP16 the smallest difference from 1.0 is $2^{-10} \approx 0.000977$.
 
@@ -112,9 +123,6 @@ def F204(it: Evidence) -> None:
     it.right(below == 2**-11 and float(np.float16(1.0)) == 1.0)
 
 
-@claim(
-    "§3.2, FP16, ratio", CAVEAT, topic="precision", page="numerics/precision", harm=1
-)
 def F205(it: Evidence) -> None:
     """The update is 32,000 times smaller than FP16's precision at 1.
 
@@ -127,9 +135,6 @@ def F205(it: Evidence) -> None:
     it.right(round(above / UPDATE) == 32_552 and round(below / 2 / UPDATE) == 8_138)
 
 
-@claim(
-    "§3.2, FP16, result", CAVEAT, topic="precision", page="numerics/precision", harm=1
-)
 def F206(it: Evidence) -> None:
     """In FP16 the update is rounded to zero, and the weight never changes.
 
@@ -141,9 +146,6 @@ def F206(it: Evidence) -> None:
     it.right(float(np.float16(UPDATE)) == 2.0**-24)
 
 
-@claim(
-    "§3.2, BF16, spacing", CAVEAT, topic="precision", page="numerics/precision", harm=2
-)
 def F207(it: Evidence) -> None:
     r"""In BF16 the smallest difference from 1 is $2^{-7} \approx 0.0078$.
 
@@ -155,9 +157,6 @@ def F207(it: Evidence) -> None:
     it.right(below == 2**-8 and round(below, 4) == 0.0039)
 
 
-@claim(
-    "§3.2, BF16, result", CAVEAT, topic="precision", page="numerics/precision", harm=1
-)
 def F208(it: Evidence) -> None:
     """BF16's gap is 260,000 times the update, which is lost.
 
@@ -172,9 +171,6 @@ def F208(it: Evidence) -> None:
     it.right(round(above / UPDATE) == 260_417 and round(below / 2 / UPDATE) == 65_104)
 
 
-@claim(
-    "§3.2, FP32, spacing", CAVEAT, topic="precision", page="numerics/precision", harm=3
-)
 def F209(it: Evidence) -> None:
     r"""In FP32 the smallest difference from 1 is $2^{-23}$, `1.19e-7`.
 
@@ -186,9 +182,6 @@ def F209(it: Evidence) -> None:
     it.right(below == 2**-24 and f"{below:.2e}" == "5.96e-08")
 
 
-@claim(
-    "§3.2, FP32, result", FALSE, topic="precision", page="numerics/precision", harm=8
-)
 def F210(it: Evidence) -> None:
     r"""An update of $3 \cdot 10^{-8}$ is below FP32's gap, so FP32 loses it in a step.
 
@@ -205,7 +198,6 @@ def F210(it: Evidence) -> None:
     it.right(stepped("float32", -UPDATE, 1000) == 1)
 
 
-@claim("§3.2, rule", FALSE, topic="precision", page="numerics/precision", harm=5)
 def F211(it: Evidence) -> None:
     """An update below the gap of a format at the weight is lost.
 
@@ -221,9 +213,6 @@ def F211(it: Evidence) -> None:
     it.right(lost == expected)
 
 
-@claim(
-    "§3.2, momentum, sum", CAVEAT, topic="optimiser", page="numerics/optimiser", harm=3
-)
 def F212(it: Evidence) -> None:
     """Adam's momentum accumulates gradients over many steps.
 
@@ -247,13 +236,6 @@ def F212(it: Evidence) -> None:
     it.right(abs(momentum(1000) / GRADIENT - 1) < 1e-9)
 
 
-@claim(
-    "§3.2, momentum, what it keeps",
-    FALSE,
-    topic="optimiser",
-    page="numerics/optimiser",
-    harm=8,
-)
 def F213(it: Evidence) -> None:
     """What rounding takes from the weight is preserved in Adam's FP32 momentum.
 
@@ -278,13 +260,6 @@ def F213(it: Evidence) -> None:
     it.right(coarse == 1 and abs(fine - 0.996) < 1e-4 and momentum == same_momentum)
 
 
-@claim(
-    "§3.2, conclusion, weights",
-    FALSE,
-    topic="precision",
-    page="numerics/precision",
-    harm=4,
-)
 def F214(it: Evidence) -> None:
     """Weights that are updated must be FP32.
 
@@ -306,13 +281,6 @@ def F214(it: Evidence) -> None:
     it.right(abs(weights.mean() - right) < 1e-3 and abs(kept[0] - right) < 1e-3)
 
 
-@claim(
-    "§3.2, conclusion, optimiser states",
-    FALSE,
-    topic="optimiser",
-    page="numerics/optimiser",
-    harm=3,
-)
 def F215(it: Evidence) -> None:
     r"""Adam's states must be FP32.
 
@@ -346,13 +314,6 @@ def F215(it: Evidence) -> None:
     it.right((formats.rounded(0.95 * v, formats.BF16) < v).all())
 
 
-@claim(
-    "§3.2, conclusion, many steps",
-    CAVEAT,
-    topic="precision",
-    page="numerics/precision",
-    harm=2,
-)
 def F216(it: Evidence) -> None:
     """Updates that are too small for 16 bits accumulate, in FP32, to a meaningful
     change over thousands of steps.

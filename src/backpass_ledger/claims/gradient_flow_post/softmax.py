@@ -8,14 +8,7 @@ from typing import Any
 import numpy as np
 
 from backpass.ops import attention, flash_attention
-from backpass_ledger.claims.evidence import (
-    CAVEAT,
-    FALSE,
-    INCONSISTENT,
-    TRUE,
-    UNCHECKABLE,
-    Evidence,
-)
+from backpass_ledger.claims.evidence import Evidence
 from backpass_ledger.claims.gradient_flow_post.heads import K, Q, scores, tensors
 from backpass_ledger.claims.gradient_flow_post.setting import (
     GIB,
@@ -23,8 +16,28 @@ from backpass_ledger.claims.gradient_flow_post.setting import (
     MIB,
     of_a_layer,
 )
-from backpass_ledger.claims.record import claim
 from backpass_ledger.claims.tools import jacobian, numbers, run, same, vjp
+
+CLAIMS = """
+F68  uncheckable   0  softmax    operations/softmax            §1.4, softmax
+F69  inconsistent  2  attention  attention/scaled_dot_product  §1.4, softmax
+F70  true          0  softmax    operations/softmax            §1.4, softmax
+F71  true          0  softmax    operations/softmax            §1.4, softmax's Jacobian
+F72  true          0  softmax    operations/softmax            §1.4, softmax's Jacobian
+F73  true          0  softmax    operations/softmax            §1.4, softmax's Jacobian
+F74  true          0  softmax    operations/softmax            §1.4, softmax's gradient
+F75  true          0  softmax    operations/softmax            §1.4, softmax's listing, line 1
+F76  true          0  softmax    operations/softmax            §1.4, softmax's listing, line 2
+F77  caveat        1  memory     attention/flash               §1.4, softmax, what is saved
+F78  caveat        2  memory     attention/scaled_dot_product  §1.4, softmax, what is saved
+F79  caveat        2  flash      attention/flash               §1.4, box
+F80  true          0  flash      attention/flash               §1.4, box
+F81  false         4  flash      attention/flash               §1.4, box
+F82  true          0  flash      attention/flash               §1.4, box
+F83  true          0  flash      attention/flash               §1.4, box
+F84  caveat        1  flash      attention/flash               §1.4, box
+"""
+
 
 LINES = """\
 dot = (grad_a * a).sum(dim=-1, keepdim=True)
@@ -49,7 +62,6 @@ def weights_of() -> tuple[Any, Any]:
     return p.numpy(), softmax(p).numpy()
 
 
-@claim("§1.4, softmax", UNCHECKABLE, topic="softmax", page="operations/softmax")
 def F68(it: Evidence) -> None:
     """Softmax is the most mathematically involved step.
 
@@ -58,13 +70,6 @@ def F68(it: Evidence) -> None:
     """
 
 
-@claim(
-    "§1.4, softmax",
-    INCONSISTENT,
-    topic="attention",
-    page="attention/scaled_dot_product",
-    harm=2,
-)
 def F69(it: Evidence) -> None:
     r"""Softmax is applied to the rows of $P = Q K^\top / \sqrt{d_k}$.
 
@@ -80,7 +85,6 @@ def F69(it: Evidence) -> None:
     it.right(same(dp @ K / 4**0.5, expected))
 
 
-@claim("§1.4, softmax", TRUE, topic="softmax", page="operations/softmax")
 def F70(it: Evidence) -> None:
     r"""$A_{ij} = \frac{\exp(P_{ij})}{\sum_k \exp(P_{ik})}$.
 
@@ -93,7 +97,6 @@ def F70(it: Evidence) -> None:
         it.right(np.isfinite(np.exp(709.0)) and not np.isfinite(np.exp(710.0)))
 
 
-@claim("§1.4, softmax's Jacobian", TRUE, topic="softmax", page="operations/softmax")
 def F71(it: Evidence) -> None:
     r"""$\frac{\partial a_i}{\partial p_j} = a_i (\delta_{ij} - a_j)$ for a row $a =
     \text{softmax}(p)$."""
@@ -107,7 +110,6 @@ def F71(it: Evidence) -> None:
             it.as_printed(sympy.simplify(rest) == 0)
 
 
-@claim("§1.4, softmax's Jacobian", TRUE, topic="softmax", page="operations/softmax")
 def F72(it: Evidence) -> None:
     r"""In matrix form it is $\text{diag}(a) - a a^\top$."""
     for p in (numbers(7), 30 * numbers(7), np.array([0.0, -np.inf, 2.0])):
@@ -115,7 +117,6 @@ def F72(it: Evidence) -> None:
         it.as_printed(same(jacobian(softmax, p), np.diag(a) - np.outer(a, a)))
 
 
-@claim("§1.4, softmax's Jacobian", TRUE, topic="softmax", page="operations/softmax")
 def F73(it: Evidence) -> None:
     """It is an S × S matrix for each row, head, and sequence of the batch."""
     J = jacobian(softmax, numbers(2, 3, 2, 4)).reshape(12, 4, 12, 4)
@@ -123,7 +124,6 @@ def F73(it: Evidence) -> None:
     it.as_printed((blocks == np.eye(2 * 3 * 2, dtype=bool)).all())
 
 
-@claim("§1.4, softmax's gradient", TRUE, topic="softmax", page="operations/softmax")
 def F74(it: Evidence) -> None:
     r"""$\frac{\partial L}{\partial p_i} = a_i \left( \frac{\partial L}{\partial a_i} -
     \sum_j a_j \frac{\partial L}{\partial a_j} \right)$."""
@@ -134,9 +134,6 @@ def F74(it: Evidence) -> None:
         it.as_printed(same(printed, vjp(softmax, p, g)))
 
 
-@claim(
-    "§1.4, softmax's listing, line 1", TRUE, topic="softmax", page="operations/softmax"
-)
 def F75(it: Evidence) -> None:
     """`dot = (grad_a * a).sum(dim=-1, keepdim=True)` has the shape [B, $n_h$, S, 1]."""
     _, a = weights_of()
@@ -145,9 +142,6 @@ def F75(it: Evidence) -> None:
     it.as_printed(same(dot[..., 0], np.einsum("bhij,bhij->bhi", G, a.numpy())))
 
 
-@claim(
-    "§1.4, softmax's listing, line 2", TRUE, topic="softmax", page="operations/softmax"
-)
 def F76(it: Evidence) -> None:
     """`grad_p = a * (grad_a - dot)` is the gradient of the scores, of shape [B, $n_h$,
     S, S].
@@ -163,13 +157,6 @@ def F76(it: Evidence) -> None:
     it.as_printed(same(printed(*tensors(G, a)).numpy(), vjp(softmax, sharp, G)))
 
 
-@claim(
-    "§1.4, softmax, what is saved",
-    CAVEAT,
-    topic="memory",
-    page="attention/flash",
-    harm=1,
-)
 def F77(it: Evidence) -> None:
     """This requires saving A from the forward.
 
@@ -187,13 +174,6 @@ def F77(it: Evidence) -> None:
     it.elsewhere(not same(backward(*tensors(G, again)).numpy(), expected))
 
 
-@claim(
-    "§1.4, softmax, what is saved",
-    CAVEAT,
-    topic="memory",
-    page="attention/scaled_dot_product",
-    harm=2,
-)
 def F78(it: Evidence) -> None:
     """A is the single largest activation in the network.
 
@@ -216,7 +196,6 @@ def F78(it: Evidence) -> None:
     )
 
 
-@claim("§1.4, box", CAVEAT, topic="flash", page="attention/flash", harm=2)
 def F79(it: Evidence) -> None:
     """FlashAttention computes A again from Q and K in the backward, block by block.
 
@@ -231,7 +210,6 @@ def F79(it: Evidence) -> None:
     it.elsewhere(same(block / block.sum(-1, keepdims=True), a[..., 2:, :2]))
 
 
-@claim("§1.4, box", TRUE, topic="flash", page="attention/flash")
 def F80(it: Evidence) -> None:
     """The backward goes through tiles of Q, K, and V and accumulates gradients."""
     q, k, v = (numbers(2, 3, 9, 4, seed=i) for i in range(3))
@@ -246,7 +224,6 @@ def F80(it: Evidence) -> None:
     it.as_printed(all(same(a, b) for a, b in zip(found, expected, strict=True)))
 
 
-@claim("§1.4, box", FALSE, topic="flash", page="attention/flash", harm=4)
 def F81(it: Evidence) -> None:
     r"""The backward computes the local softmax of each tile again.
 
@@ -261,7 +238,6 @@ def F81(it: Evidence) -> None:
     it.right(same(np.exp(tile - lse), a[..., 3:, 1:3]))
 
 
-@claim("§1.4, box", TRUE, topic="flash", page="attention/flash")
 def F82(it: Evidence) -> None:
     r"""The price is one more matrix product, $Q K^\top$.
 
@@ -276,7 +252,6 @@ def F82(it: Evidence) -> None:
         it.as_printed(flops.coeff_monomial(s**2 * d) == 2 * products)
 
 
-@claim("§1.4, box", TRUE, topic="flash", page="attention/flash")
 def F83(it: Evidence) -> None:
     r"""It eliminates the $O(B\,n_h S^2)$ memory of A."""
 
@@ -294,7 +269,6 @@ def F83(it: Evidence) -> None:
     it.as_printed(second_difference(flash=True) == 0 < second_difference(flash=False))
 
 
-@claim("§1.4, box", CAVEAT, topic="flash", page="attention/flash", harm=1)
 def F84(it: Evidence) -> None:
     """For S = 8192 this saves 8 GB in a layer.
 

@@ -7,14 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from backpass_ledger.claims.evidence import (
-    CAVEAT,
-    FALSE,
-    INCONSISTENT,
-    TRUE,
-    UNCHECKABLE,
-    Evidence,
-)
+from backpass_ledger.claims.evidence import Evidence
 from backpass_ledger.claims.gradient_flow_post.heads import tensors
 from backpass_ledger.claims.gradient_flow_post.paths import (
     SEEDS,
@@ -22,7 +15,6 @@ from backpass_ledger.claims.gradient_flow_post.paths import (
     descend,
     of_layer_norm,
 )
-from backpass_ledger.claims.record import claim
 from backpass_ledger.claims.tools import jacobian, numbers, same, vjp
 
 BLOCKS = [numbers(7, 7, seed=i) for i in range(4)]
@@ -41,7 +33,33 @@ def after(h: Any, number: int) -> Any:
     return h
 
 
-@claim("§2.3, name", UNCHECKABLE, topic="residual", page="operations/residual_stream")
+CLAIMS = """
+F163  uncheckable   0  residual  operations/residual_stream  §2.3, name
+F164  caveat        2  residual  operations/residual_stream  §2.3, sum
+F165  true          0  residual  operations/residual_stream  §2.3, gradient
+F166  true          0  residual  operations/residual_stream  §2.3, gradient
+F167  uncheckable   0  residual  operations/residual_stream  §2.3, gradient
+F168  false         6  residual  numerics/gradient_flow      §2.3, early layers
+F169  uncheckable   0  training  numerics/gradient_flow      §2.3, in practice
+F170  uncheckable   0  training  numerics/gradient_flow      §2.3, in practice
+F171  false         2  norms     numerics/gradient_flow      §2.3, in practice
+F172  inconsistent  2  notation  numerics/gradient_flow      §2.3, table, ratio
+F173  true          0  norms     numerics/gradient_flow      §2.3, table, pre-norm, 80 layers
+F174  caveat        2  norms     numerics/gradient_flow      §2.3, table, post-norm, 80 layers
+F175  uncheckable   0  norms     numerics/gradient_flow      §2.3, table, post-norm, 80 layers
+F176  true          0  norms     numerics/gradient_flow      §2.3, table, post-norm, 32 layers
+F177  true          0  norms     numerics/gradient_flow      §2.3, table, pre-norm, 128 layers
+F178  inconsistent  5  norms     numerics/gradient_flow      §2.3, table, and §2.2
+F179  uncheckable   0  training  numerics/gradient_flow      §2.3, table, outcomes
+F180  uncheckable   5  norms     numerics/gradient_flow      §2.3, table, note
+F181  false         3  norms     numerics/gradient_flow      §2.3, table, note
+"""
+SHOWN_BY = """
+claims/test_post_norm.py::test_without_attention_the_gradient_shrinks_less_than_twenty_times  F175
+claims/test_post_norm.py::test_with_attention_some_draws_shrink_it_more_than_a_hundred_times  F175
+"""
+
+
 def F163(it: Evidence) -> None:
     """Anthropic researchers call this the residual stream.
 
@@ -50,7 +68,6 @@ def F163(it: Evidence) -> None:
     """
 
 
-@claim("§2.3, sum", CAVEAT, topic="residual", page="operations/residual_stream", harm=2)
 def F164(it: Evidence) -> None:
     r"""$h_L = h_0 + \sum_{l=1}^{L} f_l(\text{Norm}(h_{l-1}))$.
 
@@ -65,7 +82,6 @@ def F164(it: Evidence) -> None:
     it.right(2 * 80 == 160)
 
 
-@claim("§2.3, gradient", TRUE, topic="residual", page="operations/residual_stream")
 def F165(it: Evidence) -> None:
     r"""$\frac{\partial L}{\partial h_0} = \frac{\partial L}{\partial h_L} + \sum_l
     \frac{\partial L}{\partial h_L} \cdot \frac{\partial
@@ -88,7 +104,6 @@ def F165(it: Evidence) -> None:
     it.right(not same(G + sum(alone), whole))
 
 
-@claim("§2.3, gradient", TRUE, topic="residual", page="operations/residual_stream")
 def F166(it: Evidence) -> None:
     """The first term goes from the output of the stream to its input without
     attenuation or transformation.
@@ -106,9 +121,6 @@ def F166(it: Evidence) -> None:
     it.right(not same(vjp(of_layer_norm, h_4, G), G))
 
 
-@claim(
-    "§2.3, gradient", UNCHECKABLE, topic="residual", page="operations/residual_stream"
-)
 def F167(it: Evidence) -> None:
     """The sum holds the useful information of each layer's transformation.
 
@@ -117,9 +129,6 @@ def F167(it: Evidence) -> None:
     """
 
 
-@claim(
-    "§2.3, early layers", FALSE, topic="residual", page="numerics/gradient_flow", harm=6
-)
 def F168(it: Evidence) -> None:
     """Even if some layers have vanishing or noisy gradients, the direct path ensures
     that early layers always receive a meaningful signal.
@@ -141,9 +150,6 @@ def F168(it: Evidence) -> None:
     it.right(np.any(vjp(lambda h: after(h, 4), H_0, G)))
 
 
-@claim(
-    "§2.3, in practice", UNCHECKABLE, topic="training", page="numerics/gradient_flow"
-)
 def F169(it: Evidence) -> None:
     """Pre-norm models train stably with learning rates at which post-norm models
     diverge.
@@ -154,9 +160,6 @@ def F169(it: Evidence) -> None:
     """
 
 
-@claim(
-    "§2.3, in practice", UNCHECKABLE, topic="training", page="numerics/gradient_flow"
-)
 def F170(it: Evidence) -> None:
     """The direct path is the reason for that.
 
@@ -166,7 +169,6 @@ def F170(it: Evidence) -> None:
     """
 
 
-@claim("§2.3, in practice", FALSE, topic="norms", page="numerics/gradient_flow", harm=2)
 def F171(it: Evidence) -> None:
     """The gradient varies much less from layer to layer in pre-norm than in post-norm.
 
@@ -184,13 +186,6 @@ def F171(it: Evidence) -> None:
     it.right(max(spread("post", 160)) > max(spread("pre", 160)))
 
 
-@claim(
-    "§2.3, table, ratio",
-    INCONSISTENT,
-    topic="notation",
-    page="numerics/gradient_flow",
-    harm=2,
-)
 def F172(it: Evidence) -> None:
     """The column has the ratio of the gradient's norms at the first and at the last
     layer.
@@ -213,12 +208,6 @@ def F172(it: Evidence) -> None:
     it.right(all(under[name] is name.startswith("post") for name in rows))
 
 
-@claim(
-    "§2.3, table, pre-norm, 80 layers",
-    TRUE,
-    topic="norms",
-    page="numerics/gradient_flow",
-)
 def F173(it: Evidence) -> None:
     """0.0042 over 0.0038 is 1.1.
 
@@ -227,13 +216,6 @@ def F173(it: Evidence) -> None:
     it.as_printed(round(0.0042 / 0.0038, 1) == 1.1)
 
 
-@claim(
-    "§2.3, table, post-norm, 80 layers",
-    CAVEAT,
-    topic="norms",
-    page="numerics/gradient_flow",
-    harm=2,
-)
 def F174(it: Evidence) -> None:
     """0.0041 over 0.00003 is 137.
 
@@ -245,18 +227,6 @@ def F174(it: Evidence) -> None:
     it.right(ends == [117, 164])
 
 
-@claim(
-    "§2.3, table, post-norm, 80 layers",
-    UNCHECKABLE,
-    topic="norms",
-    page="numerics/gradient_flow",
-    shown_by=(
-        "claims/test_post_norm.py::"
-        "test_without_attention_the_gradient_shrinks_less_than_twenty_times",
-        "claims/test_post_norm.py::"
-        "test_with_attention_some_draws_shrink_it_more_than_a_hundred_times",
-    ),
-)
 def F175(it: Evidence) -> None:
     """At initialisation, the stream's gradient in a post-norm network of 80 layers is
     137 times smaller at the first layer than at the last.
@@ -266,12 +236,6 @@ def F175(it: Evidence) -> None:
     """
 
 
-@claim(
-    "§2.3, table, post-norm, 32 layers",
-    TRUE,
-    topic="norms",
-    page="numerics/gradient_flow",
-)
 def F176(it: Evidence) -> None:
     """0.0039 over 0.0011 is 3.5.
 
@@ -280,12 +244,6 @@ def F176(it: Evidence) -> None:
     it.as_printed(round(0.0039 / 0.0011, 1) == 3.5)
 
 
-@claim(
-    "§2.3, table, pre-norm, 128 layers",
-    TRUE,
-    topic="norms",
-    page="numerics/gradient_flow",
-)
 def F177(it: Evidence) -> None:
     """0.0040 over 0.0036 is 1.1.
 
@@ -296,13 +254,6 @@ def F177(it: Evidence) -> None:
     it.right(min(at_bottom("pre", 128)) > max(at_bottom("pre", 32)))
 
 
-@claim(
-    "§2.3, table, and §2.2",
-    INCONSISTENT,
-    topic="norms",
-    page="numerics/gradient_flow",
-    harm=5,
-)
 def F178(it: Evidence) -> None:
     """Chart and table are about the same attenuation of post-norm.
 
@@ -318,12 +269,6 @@ def F178(it: Evidence) -> None:
     it.clashes(chart[80] > 10 * table[80])
 
 
-@claim(
-    "§2.3, table, outcomes",
-    UNCHECKABLE,
-    topic="training",
-    page="numerics/gradient_flow",
-)
 def F179(it: Evidence) -> None:
     """The four networks train stably, diverge at a high rate, train stably but slower,
     and train stably.
@@ -333,13 +278,6 @@ def F179(it: Evidence) -> None:
     """
 
 
-@claim(
-    "§2.3, table, note",
-    UNCHECKABLE,
-    topic="norms",
-    page="numerics/gradient_flow",
-    harm=5,
-)
 def F180(it: Evidence) -> None:
     """The norms were measured at initialisation, with Gaussian weights, at width 4096
     and 2048 tokens.
@@ -349,7 +287,6 @@ def F180(it: Evidence) -> None:
     """
 
 
-@claim("§2.3, table, note", FALSE, topic="norms", page="numerics/gradient_flow", harm=3)
 def F181(it: Evidence) -> None:
     """“Random Gaussian weights at initialisation” says enough to know the ratios.
 

@@ -9,14 +9,7 @@ from typing import Any
 import numpy as np
 
 from backpass.ops import feed_forward
-from backpass_ledger.claims.evidence import (
-    CAVEAT,
-    FALSE,
-    INCONSISTENT,
-    LEFT_OUT,
-    TRUE,
-    Evidence,
-)
+from backpass_ledger.claims.evidence import Evidence
 from backpass_ledger.claims.gradient_flow_post.heads import SHAPES, tensors
 from backpass_ledger.claims.gradient_flow_post.setting import (
     GIB,
@@ -25,8 +18,38 @@ from backpass_ledger.claims.gradient_flow_post.setting import (
     gated,
     of_a_layer,
 )
-from backpass_ledger.claims.record import claim
 from backpass_ledger.claims.tools import numbers, raises, run, same, vjp
+
+CLAIMS = """
+F111  true          0  feed-forward  operations/feed_forward  §1.5, formula
+F112  true          0  feed-forward  operations/feed_forward  §1.5, sizes
+F113  true          0  feed-forward  operations/feed_forward  §1.5, names
+F114  true          0  feed-forward  operations/feed_forward  §1.5, through W_2
+F115  true          0  feed-forward  operations/feed_forward  §1.5, through the product
+F116  true          0  feed-forward  operations/feed_forward  §1.5, through the product
+F117  true          0  activations   operations/activations   §1.5, through SiLU
+F118  true          0  activations   operations/activations   §1.5, through SiLU
+F119  caveat        1  matmul        operations/feed_forward  §1.5, weights
+F120  left-out      1  feed-forward  operations/feed_forward  §1.5, formulas
+F121  false         2  feed-forward  operations/feed_forward  §1.5, listing
+F122  true          0  feed-forward  operations/feed_forward  §1.5, listing, line 1
+F123  true          0  feed-forward  operations/feed_forward  §1.5, listing, lines 2 and 3
+F124  true          0  activations   operations/activations   §1.5, listing, lines 4 and 5
+F125  true          0  activations   operations/feed_forward  §1.5, listing, line 6
+F126  true          0  feed-forward  operations/feed_forward  §1.5, listing, line 7
+F127  true          0  feed-forward  operations/feed_forward  §1.5, listing, lines 8 and 9
+F128  true          0  feed-forward  operations/feed_forward  §1.5, listing, line 10
+F129  true          0  FLOPs         cost/ratio               §1.5, listing, comments
+F130  caveat        4  memory        operations/activations   §1.5, box
+F131  left-out      4  memory        cost/memory              §1.5, box
+F132  true          0  memory        cost/memory              §1.5, box
+F133  false         3  memory        cost/memory              §1.5, box
+F134  false         3  memory        cost/memory              §1.5, box
+F135  inconsistent  2  memory        cost/memory              §1.5, box, and the table of §4
+F136  caveat        1  memory        cost/memory              §1.5, box
+F137  false         3  memory        cost/memory              §1.5, box
+"""
+
 
 LINES = """\
 grad_h = grad_out @ W2.T
@@ -95,14 +118,12 @@ def expected() -> dict[str, Any]:
     return found
 
 
-@claim("§1.5, formula", TRUE, topic="feed-forward", page="operations/feed_forward")
 def F111(it: Evidence) -> None:
     r"""$\text{FFN}(x) = (\text{SiLU}(x W_1) \odot (x W_3)) W_2$ is Llama's block."""
     y, _ = feed_forward.forward(X, W3, W2, w_gate=W1, activation="swiglu")
     it.as_printed(same(gated(*tensors(X, W1, W3, W2)).numpy(), y))
 
 
-@claim("§1.5, sizes", TRUE, topic="feed-forward", page="operations/feed_forward")
 def F112(it: Evidence) -> None:
     r"""$W_1$ and $W_3$ are $d \times d_{ff}$ and $W_2$ is $d_{ff} \times d$, with
     $d_{ff} = 28672$ for Llama 3 70B."""
@@ -115,7 +136,6 @@ def F112(it: Evidence) -> None:
         it.as_printed(SHAPES[f"layers.0.mlp.{name}_proj.weight"][::-1] == shape)
 
 
-@claim("§1.5, names", TRUE, topic="feed-forward", page="operations/feed_forward")
 def F113(it: Evidence) -> None:
     r"""With $g_1 = x W_1$, $g_3 = x W_3$, $s = g_1 \cdot \sigma(g_1)$ element by
     element, and $h = s \odot g_3$, the block is $h W_2$."""
@@ -124,7 +144,6 @@ def F113(it: Evidence) -> None:
     it.as_printed(same(h @ W2, gated(*tensors(X, W1, W3, W2)).numpy()))
 
 
-@claim("§1.5, through W_2", TRUE, topic="feed-forward", page="operations/feed_forward")
 def F114(it: Evidence) -> None:
     r"""$\frac{\partial L}{\partial h} = \frac{\partial L}{\partial \text{out}} W_2^\top
     \in \mathbb{R}^{B \times S \times d_{ff}}$."""
@@ -132,30 +151,17 @@ def F114(it: Evidence) -> None:
     it.as_printed(expected()["h"].shape == (2, 5, 11))
 
 
-@claim(
-    "§1.5, through the product",
-    TRUE,
-    topic="feed-forward",
-    page="operations/feed_forward",
-)
 def F115(it: Evidence) -> None:
     r"""$\frac{\partial L}{\partial s} = \frac{\partial L}{\partial h} \odot g_3$."""
     it.as_printed(same(expected()["h"] * (X @ W3), expected()["s"]))
 
 
-@claim(
-    "§1.5, through the product",
-    TRUE,
-    topic="feed-forward",
-    page="operations/feed_forward",
-)
 def F116(it: Evidence) -> None:
     r"""$\frac{\partial L}{\partial g_3} = \frac{\partial L}{\partial h} \odot s$."""
     s = silu(tensors(X @ W1)[0]).numpy()
     it.as_printed(same(expected()["h"] * s, expected()["g3"]))
 
 
-@claim("§1.5, through SiLU", TRUE, topic="activations", page="operations/activations")
 def F117(it: Evidence) -> None:
     r"""$\text{SiLU}'(x) = \sigma(x)(1 + x(1 - \sigma(x)))$."""
     import sympy
@@ -167,7 +173,6 @@ def F117(it: Evidence) -> None:
     )
 
 
-@claim("§1.5, through SiLU", TRUE, topic="activations", page="operations/activations")
 def F118(it: Evidence) -> None:
     r"""$\frac{\partial L}{\partial g_1} = \frac{\partial L}{\partial s} \odot
     \text{SiLU}'(g_1)$."""
@@ -175,7 +180,6 @@ def F118(it: Evidence) -> None:
     it.as_printed(same(expected()["s"] * slope(g1), expected()["g1"]))
 
 
-@claim("§1.5, weights", CAVEAT, topic="matmul", page="operations/feed_forward", harm=1)
 def F119(it: Evidence) -> None:
     r"""$\frac{\partial L}{\partial W_1} = x_\text{norm}^\top \frac{\partial L}{\partial
     g_1}$, $\frac{\partial L}{\partial W_3} = x_\text{norm}^\top \frac{\partial
@@ -193,13 +197,6 @@ def F119(it: Evidence) -> None:
         it.elsewhere(same(np.swapaxes(x, 1, 2) @ g, e[name]))
 
 
-@claim(
-    "§1.5, formulas",
-    LEFT_OUT,
-    topic="feed-forward",
-    page="operations/feed_forward",
-    harm=1,
-)
 def F120(it: Evidence) -> None:
     r"""The formulas are the backward of the block.
 
@@ -211,9 +208,6 @@ def F120(it: Evidence) -> None:
     it.right(same(e["g1"] @ W1.T + e["g3"] @ W3.T, e["x"]))
 
 
-@claim(
-    "§1.5, listing", FALSE, topic="feed-forward", page="operations/feed_forward", harm=2
-)
 def F121(it: Evidence) -> None:
     """The listing runs.
 
@@ -232,20 +226,11 @@ def F121(it: Evidence) -> None:
     )
 
 
-@claim(
-    "§1.5, listing, line 1", TRUE, topic="feed-forward", page="operations/feed_forward"
-)
 def F122(it: Evidence) -> None:
     """`grad_h = grad_out @ W2.T` is the gradient of h, [B, S, $d_{ff}$]."""
     it.as_printed(same(ran()["grad_h"], expected()["h"]))
 
 
-@claim(
-    "§1.5, listing, lines 2 and 3",
-    TRUE,
-    topic="feed-forward",
-    page="operations/feed_forward",
-)
 def F123(it: Evidence) -> None:
     """`grad_silu = grad_h * g3` and `grad_g3 = grad_h * silu_g1` are the gradients of s
     and of g3."""
@@ -253,12 +238,6 @@ def F123(it: Evidence) -> None:
     it.as_printed(same(ran()["grad_g3"], expected()["g3"]))
 
 
-@claim(
-    "§1.5, listing, lines 4 and 5",
-    TRUE,
-    topic="activations",
-    page="operations/activations",
-)
 def F124(it: Evidence) -> None:
     """`silu_deriv = sig_g1 * (1 + g1 * (1 - sig_g1))` is SiLU's derivative.
 
@@ -273,17 +252,11 @@ def F124(it: Evidence) -> None:
     it.as_printed(same(found, slope(far.numpy())))
 
 
-@claim(
-    "§1.5, listing, line 6", TRUE, topic="activations", page="operations/feed_forward"
-)
 def F125(it: Evidence) -> None:
     """`grad_g1 = grad_silu * silu_deriv` is the gradient of g1."""
     it.as_printed(same(ran()["grad_g1"], expected()["g1"]))
 
 
-@claim(
-    "§1.5, listing, line 7", TRUE, topic="feed-forward", page="operations/feed_forward"
-)
 def F126(it: Evidence) -> None:
     """`grad_W2 = (silu_g1 * g3).reshape(-1, d_ff).T @ grad_out.reshape(-1, d)` is the
     gradient of W2, [$d_{ff}$, d].
@@ -293,12 +266,6 @@ def F126(it: Evidence) -> None:
     it.as_printed(same(ran()["grad_W2"], expected()["W2"]))
 
 
-@claim(
-    "§1.5, listing, lines 8 and 9",
-    TRUE,
-    topic="feed-forward",
-    page="operations/feed_forward",
-)
 def F127(it: Evidence) -> None:
     """`grad_W1 = x_norm.reshape(-1, d).T @ grad_g1.reshape(-1, d_ff)`, and `grad_W3`
     with `grad_g3`, are the gradients of W1 and W3, [d, $d_{ff}$]."""
@@ -306,16 +273,12 @@ def F127(it: Evidence) -> None:
     it.as_printed(same(ran()["grad_W3"], expected()["W3"]))
 
 
-@claim(
-    "§1.5, listing, line 10", TRUE, topic="feed-forward", page="operations/feed_forward"
-)
 def F128(it: Evidence) -> None:
     """`grad_x_norm = grad_g1 @ W1.T + grad_g3 @ W3.T` is the gradient of the input, [B,
     S, d]."""
     it.as_printed(same(ran()["grad_x_norm"], expected()["x"]))
 
 
-@claim("§1.5, listing, comments", TRUE, topic="FLOPs", page="cost/ratio")
 def F129(it: Evidence) -> None:
     """The backward has six matrix products: one for h, three for weights, two for the
     input.
@@ -336,7 +299,6 @@ def F129(it: Evidence) -> None:
     it.right(flops(lambda: gated(*tensors(X, W1, W3, W2))) == 3 * one)
 
 
-@claim("§1.5, box", CAVEAT, topic="memory", page="operations/activations", harm=4)
 def F130(it: Evidence) -> None:
     r"""SwiGLU's backward requires g1, g3, and SiLU(g1), saved from the forward.
 
@@ -353,7 +315,6 @@ def F130(it: Evidence) -> None:
     it.elsewhere(not same_gradients)
 
 
-@claim("§1.5, box", LEFT_OUT, topic="memory", page="cost/memory", harm=4)
 def F131(it: Evidence) -> None:
     """These three are what the block saves.
 
@@ -385,7 +346,6 @@ def F131(it: Evidence) -> None:
     it.right(8192 * 28672 * 2 == 448 * MIB)
 
 
-@claim("§1.5, box", TRUE, topic="memory", page="cost/memory")
 def F132(it: Evidence) -> None:
     """Each of the three has the shape [B, S, 28672]."""
     saved = of_a_layer()
@@ -395,7 +355,6 @@ def F132(it: Evidence) -> None:
     it.as_printed(inputs()["silu_g1"].shape == inputs()["g1"].shape == (2, 5, 11))
 
 
-@claim("§1.5, box", FALSE, topic="memory", page="cost/memory", harm=3)
 def F133(it: Evidence) -> None:
     r"""$3 \times 8192 \times 28672 \times 2$ bytes are 1.33 GB, for each layer.
 
@@ -406,7 +365,6 @@ def F133(it: Evidence) -> None:
     it.right(round(SIZE / 1e9, 2) == 1.41 and SIZE / GIB == 1.3125)
 
 
-@claim("§1.5, box", FALSE, topic="memory", page="cost/memory", harm=3)
 def F134(it: Evidence) -> None:
     """Across 80 layers they are 106 GB.
 
@@ -416,13 +374,6 @@ def F134(it: Evidence) -> None:
     it.right(round(80 * SIZE / 1e9) == 113 and 80 * SIZE == 105 * GIB)
 
 
-@claim(
-    "§1.5, box, and the table of §4",
-    INCONSISTENT,
-    topic="memory",
-    page="cost/memory",
-    harm=2,
-)
 def F135(it: Evidence) -> None:
     """The three arrays take 1.33 GB here, and 896 + 448 MB in the table of activations.
 
@@ -433,7 +384,6 @@ def F135(it: Evidence) -> None:
     it.right(table == 1_344 and SIZE == table * MIB)
 
 
-@claim("§1.5, box", CAVEAT, topic="memory", page="cost/memory", harm=1)
 def F136(it: Evidence) -> None:
     """These arrays are often the dominant memory of activations.
 
@@ -447,7 +397,6 @@ def F136(it: Evidence) -> None:
     it.right(8_192 * MIB > plain / 2 and round(8_192 / 10_208, 1) == 0.8)
 
 
-@claim("§1.5, box", FALSE, topic="memory", page="cost/memory", harm=3)
 def F137(it: Evidence) -> None:
     """They exceed even the attention matrix, when FlashAttention is used.
 

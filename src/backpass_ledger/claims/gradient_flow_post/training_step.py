@@ -9,17 +9,29 @@ import numpy as np
 
 from backpass import cost
 from backpass.models import llama
-from backpass_ledger.claims.evidence import (
-    CAVEAT,
-    FALSE,
-    INCONSISTENT,
-    LEFT_OUT,
-    TRUE,
-    Evidence,
-)
+from backpass_ledger.claims.evidence import Evidence
 from backpass_ledger.claims.gradient_flow_post.layer_flops import GIGA, layer
-from backpass_ledger.claims.record import claim
 from backpass_ledger.claims.tools import numbers, raises, same, vjp
+
+CLAIMS = """
+F412  true          0  precision   numerics/precision        §7, code, forward
+F413  caveat        3  loss        operations/cross_entropy  §7, code, labels
+F414  caveat        3  precision   numerics/precision        §7, code, gradients' format
+F415  false         7  loss        operations/cross_entropy  §7, code, `grad_logits`
+F416  true          0  chain rule  networks/training         §7, code, order of the backward
+F417  left-out      3  norms       networks/llama            §7, code, last norm
+F418  true          0  clipping    numerics/clipping         §7, code, clipping
+F419  inconsistent  4  precision   cost/memory               §7, code, optimiser, against §3.1
+F420  true          0  training    networks/training         §7, code, order of the calls
+F421  caveat        1  FLOPs       cost/tally                §7, after the code, operations
+F422  caveat        1  optimiser   numerics/optimiser        §7, after the code, direction
+F423  caveat        1  training    networks/training         §7, after the code, repetitions
+F424  false         5  debugging   networks/training         §7, debugging, zeros
+F425  caveat        1  debugging   networks/training         §7, debugging, NaN
+F426  caveat        1  debugging   networks/training         §7, debugging, equal values
+F427  caveat        1  debugging   networks/training         §7, debugging, explosion
+"""
+
 
 STEP = """
 with autocast(dtype=torch.bfloat16):
@@ -83,7 +95,6 @@ def run_step(dtype: str = "float32", layers: int = 3) -> dict[str, Any]:
     return names | noted | {"warnings": [str(each.message) for each in found]}
 
 
-@claim("§7, code, forward", TRUE, topic="precision", page="numerics/precision")
 def F412(it: Evidence) -> None:
     """The scores are BF16, and autocast computes the loss in FP32."""
     import torch
@@ -96,9 +107,6 @@ def F412(it: Evidence) -> None:
     it.as_printed(abs(float(found["loss"].detach() - wide)) < 1e-6)
 
 
-@claim(
-    "§7, code, labels", CAVEAT, topic="loss", page="operations/cross_entropy", harm=3
-)
 def F413(it: Evidence) -> None:
     """`cross_entropy(logits.view(-1, V), labels.view(-1))` is the loss of the next
     token.
@@ -120,13 +128,6 @@ def F413(it: Evidence) -> None:
     it.elsewhere(loss(following, now) < loss(now, now))  # the tokens as labels
 
 
-@claim(
-    "§7, code, gradients' format",
-    CAVEAT,
-    topic="precision",
-    page="numerics/precision",
-    harm=3,
-)
 def F414(it: Evidence) -> None:
     """Gradients are computed in BF16 and accumulated in FP32.
 
@@ -140,13 +141,6 @@ def F414(it: Evidence) -> None:
     it.right(run_step("bfloat16")["formats"] == {torch.bfloat16})
 
 
-@claim(
-    "§7, code, `grad_logits`",
-    FALSE,
-    topic="loss",
-    page="operations/cross_entropy",
-    harm=7,
-)
 def F415(it: Evidence) -> None:
     """`loss.backward()` starts from softmax(logits) − one_hot(labels).
 
@@ -170,19 +164,12 @@ def F415(it: Evidence) -> None:
     it.right(found == 8192)
 
 
-@claim(
-    "§7, code, order of the backward",
-    TRUE,
-    topic="chain rule",
-    page="networks/training",
-)
 def F416(it: Evidence) -> None:
     """The backward goes through the output head, then the layers from the last to the
     first, then the token table."""
     it.as_printed(run_step(layers=4)["order"] == [5, 4, 3, 2, 1, 0])
 
 
-@claim("§7, code, last norm", LEFT_OUT, topic="norms", page="networks/llama", harm=3)
 def F417(it: Evidence) -> None:
     """Output head, layers 79 to 0, and token table are all parts of the network.
 
@@ -197,7 +184,6 @@ def F417(it: Evidence) -> None:
     )
 
 
-@claim("§7, code, clipping", TRUE, topic="clipping", page="numerics/clipping")
 def F418(it: Evidence) -> None:
     """PyTorch's `clip_grad_norm_(model.parameters(), max_norm=1.0)`, after the backward
     and before the optimiser's step, clips FP32 gradients; a generator does not matter
@@ -215,13 +201,6 @@ def F418(it: Evidence) -> None:
     it.as_printed(abs(float(p.grad.norm()) - 1) < 1e-5)
 
 
-@claim(
-    "§7, code, optimiser, against §3.1",
-    INCONSISTENT,
-    topic="precision",
-    page="cost/memory",
-    harm=4,
-)
 def F419(it: Evidence) -> None:
     """The optimiser updates FP32 weights with FP32 gradients; the list of bytes has
     gradients of 2 bytes.
@@ -240,7 +219,6 @@ def F419(it: Evidence) -> None:
     it.clashes({g.itemsize for g in found["formats"]} != {torch.float16.itemsize})
 
 
-@claim("§7, code, order of the calls", TRUE, topic="training", page="networks/training")
 def F420(it: Evidence) -> None:
     """Clip, step, clear the gradients, and then step the schedule, is a right order."""
     import torch
@@ -257,9 +235,6 @@ def F420(it: Evidence) -> None:
     it.as_printed(any("lr_scheduler.step" in str(each.message) for each in other))
 
 
-@claim(
-    "§7, after the code, operations", CAVEAT, topic="FLOPs", page="cost/tally", harm=1
-)
 def F421(it: Evidence) -> None:
     """Gradients pass through billions of multiply-adds.
 
@@ -271,13 +246,6 @@ def F421(it: Evidence) -> None:
     it.right(round(adds / 1e15) == 2)
 
 
-@claim(
-    "§7, after the code, direction",
-    CAVEAT,
-    topic="optimiser",
-    page="numerics/optimiser",
-    harm=1,
-)
 def F422(it: Evidence) -> None:
     """Each parameter's gradient gives the optimiser the direction in which to move it.
 
@@ -297,13 +265,6 @@ def F422(it: Evidence) -> None:
         (it.as_printed if name == "SGD" else it.elsewhere)(against)
 
 
-@claim(
-    "§7, after the code, repetitions",
-    CAVEAT,
-    topic="training",
-    page="networks/training",
-    harm=1,
-)
 def F423(it: Evidence) -> None:
     """Training repeats this step millions of times.
 
@@ -318,9 +279,6 @@ def F423(it: Evidence) -> None:
     it.right(tokens / of_step == 350_000 and tokens / 1e12 == 1.4)
 
 
-@claim(
-    "§7, debugging, zeros", FALSE, topic="debugging", page="networks/training", harm=5
-)
 def F424(it: Evidence) -> None:
     """If all gradients are zero, look for `requires_grad=False` or `.detach()`.
 
@@ -352,9 +310,6 @@ def F424(it: Evidence) -> None:
     it.right(raises(RuntimeError, lambda: y.sum().backward()))
 
 
-@claim(
-    "§7, debugging, NaN", CAVEAT, topic="debugging", page="networks/training", harm=1
-)
 def F425(it: Evidence) -> None:
     """If gradients are NaN, look for a division by zero in a norm, or the logarithm of
     zero in the loss.
@@ -379,13 +334,6 @@ def F425(it: Evidence) -> None:
     it.right(bool(torch.log(torch.zeros(1)).isinf()))
 
 
-@claim(
-    "§7, debugging, equal values",
-    CAVEAT,
-    topic="debugging",
-    page="networks/training",
-    harm=1,
-)
 def F426(it: Evidence) -> None:
     """If all gradients have one value, look for parameters that are aliases through
     weight sharing or broadcasting.
@@ -418,13 +366,6 @@ def F426(it: Evidence) -> None:
     it.right(equal_rows(gradients(constant=True, shared=False)[0]))
 
 
-@claim(
-    "§7, debugging, explosion",
-    CAVEAT,
-    topic="debugging",
-    page="networks/training",
-    harm=1,
-)
 def F427(it: Evidence) -> None:
     """If the gradient's norm explodes, look at the learning rate, the loss scale, and
     the data.

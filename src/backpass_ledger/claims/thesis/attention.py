@@ -8,9 +8,29 @@ import numpy as np
 
 from backpass_ledger.claims import encoder_block as its
 from backpass_ledger.claims.encoder_block import at_all_sizes, printed, product, steps
-from backpass_ledger.claims.evidence import CAVEAT, TRUE, Evidence
-from backpass_ledger.claims.record import claim
+from backpass_ledger.claims.evidence import Evidence
 from backpass_ledger.claims.tools import derives, numbers, same
+
+CLAIMS = """
+T105  true    0  attention  attention/heads               §3.1.1, output projection, weight
+T106  true    0  attention  attention/heads               §3.1.1, output projection, input
+T107  true    0  FLOPs      attention/heads               §3.1.1, output projection, cost
+T108  true    0  attention  attention/scaled_dot_product  §3.1.1, attention outputs, weights
+T109  true    0  attention  attention/scaled_dot_product  §3.1.1, attention outputs, values
+T110  true    0  FLOPs      attention/scaled_dot_product  §3.1.1, attention outputs, cost
+T111  true    0  softmax    operations/softmax            §3.1.1, softmax, shapes
+T112  true    0  softmax    operations/softmax            §3.1.1, softmax, derivative
+T113  true    0  softmax    operations/softmax            §3.1.1, softmax, chain rule
+T114  caveat  2  softmax    operations/softmax            §3.1.1, softmax, how the sum is simplified
+T115  true    0  softmax    operations/softmax            §3.1.1, softmax, element, first form
+T116  true    0  softmax    operations/softmax            §3.1.1, softmax, element, second form
+T117  caveat  4  softmax    operations/softmax            §3.1.1, softmax, box, first form
+T118  caveat  2  softmax    operations/softmax            §3.1.1, softmax, box, second form
+T119  true    0  softmax    operations/softmax            §3.1.1, softmax, all rows
+T120  caveat  2  softmax    operations/softmax            §3.1.1, softmax, cost of a row
+T121  true    0  FLOPs      operations/softmax            §3.1.1, softmax, cost of all rows
+"""
+
 
 OUTPUT = r"""
     given Y \in \mathbb{R}^{n \times d}, W^O \in \mathbb{R}^{d \times d}
@@ -32,25 +52,18 @@ COLUMNS = r"""
 """
 
 
-@claim(
-    "§3.1.1, output projection, weight", TRUE, topic="attention", page="attention/heads"
-)
 def T105(it: Evidence) -> None:
     r"""$\overline{W^O} = Y^\top\bar Z \in \mathbb R^{d \times d}$."""
     line = r"\overline{W^O} &= Y^\top \overline{Z} \in \mathbb{R}^{d \times d},"
     it.as_printed(derives(line, OUTPUT))
 
 
-@claim(
-    "§3.1.1, output projection, input", TRUE, topic="attention", page="attention/heads"
-)
 def T106(it: Evidence) -> None:
     r"""$\bar Y = \bar ZW^{O\top} \in \mathbb R^{n \times d}$."""
     line = r"\overline{Y} &= \overline{Z} W^{O\top} \in \mathbb{R}^{n \times d}."
     it.as_printed(derives(line, OUTPUT))
 
 
-@claim("§3.1.1, output projection, cost", TRUE, topic="FLOPs", page="attention/heads")
 def T107(it: Evidence) -> None:
     r"""The two gradients of $Z = YW^O$ take $2nd^2 + 2nd^2 = 4nd^2$.
 
@@ -69,36 +82,18 @@ def T107(it: Evidence) -> None:
     )
 
 
-@claim(
-    "§3.1.1, attention outputs, weights",
-    TRUE,
-    topic="attention",
-    page="attention/scaled_dot_product",
-)
 def T108(it: Evidence) -> None:
     r"""$\bar A = \bar YV^\top \in \mathbb R^{n \times n}$."""
     line = r"\overline{A} &= \overline{Y} V^\top \in \mathbb{R}^{n \times n},"
     it.as_printed(derives(line, VALUES))
 
 
-@claim(
-    "§3.1.1, attention outputs, values",
-    TRUE,
-    topic="attention",
-    page="attention/scaled_dot_product",
-)
 def T109(it: Evidence) -> None:
     r"""$\bar V = A^\top\bar Y \in \mathbb R^{n \times d}$."""
     line = r"\overline{V} &= A^\top \overline{Y} \in \mathbb{R}^{n \times d}."
     it.as_printed(derives(line, VALUES))
 
 
-@claim(
-    "§3.1.1, attention outputs, cost",
-    TRUE,
-    topic="FLOPs",
-    page="attention/scaled_dot_product",
-)
 def T110(it: Evidence) -> None:
     r"""The two gradients of $Y = AV$ take $2n^2d + 2n^2d = 4n^2d$.
 
@@ -117,7 +112,6 @@ def T110(it: Evidence) -> None:
     )
 
 
-@claim("§3.1.1, softmax, shapes", TRUE, topic="softmax", page="operations/softmax")
 def T111(it: Evidence) -> None:
     r"""For one row, $S_{i,:}$, $A_{i,:}$, and $\bar A_{i,:}$ are in $\mathbb R^n$, and
     $A_{i,k}$ is the $k$-th element of the softmax of $S_{i,:}$."""
@@ -127,7 +121,6 @@ def T111(it: Evidence) -> None:
     it.as_printed(same(np.exp(rows[0][3]) / np.exp(rows[0]).sum(), rows[1][3]))
 
 
-@claim("§3.1.1, softmax, derivative", TRUE, topic="softmax", page="operations/softmax")
 def T112(it: Evidence) -> None:
     r"""$\partial A_{i,k} / \partial S_{i,j} = A_{i,k}(\delta_{kj} - A_{i,j})$."""
     line = r"""
@@ -136,7 +129,6 @@ def T112(it: Evidence) -> None:
     it.as_printed(derives(line, SOFTMAX))
 
 
-@claim("§3.1.1, softmax, chain rule", TRUE, topic="softmax", page="operations/softmax")
 def T113(it: Evidence) -> None:
     r"""$\bar S_{i,j} = \sum_{k=1}^n \bar A_{i,k}\,\partial A_{i,k}/\partial S_{i,j} =
     \sum_{k=1}^n \bar A_{i,k}A_{i,k}(\delta_{kj} - A_{i,j})$."""
@@ -148,13 +140,6 @@ def T113(it: Evidence) -> None:
     it.as_printed(derives(line, SOFTMAX))
 
 
-@claim(
-    "§3.1.1, softmax, how the sum is simplified",
-    CAVEAT,
-    topic="softmax",
-    page="operations/softmax",
-    harm=2,
-)
 def T114(it: Evidence) -> None:
     r"""The sum is simplified by separating the term $k = j$.
 
@@ -170,12 +155,6 @@ def T114(it: Evidence) -> None:
     it.elsewhere(derives(separated, SOFTMAX))
 
 
-@claim(
-    "§3.1.1, softmax, element, first form",
-    TRUE,
-    topic="softmax",
-    page="operations/softmax",
-)
 def T115(it: Evidence) -> None:
     r"""$\bar S_{i,j} = \bar A_{i,j}A_{i,j} - A_{i,j}\sum_{k=1}^n \bar
     A_{i,k}A_{i,k}$."""
@@ -186,12 +165,6 @@ def T115(it: Evidence) -> None:
     it.as_printed(derives(line, SOFTMAX))
 
 
-@claim(
-    "§3.1.1, softmax, element, second form",
-    TRUE,
-    topic="softmax",
-    page="operations/softmax",
-)
 def T116(it: Evidence) -> None:
     r"""$\bar S_{i,j} = A_{i,j}\big(\bar A_{i,j} - \sum_{k=1}^n \bar
     A_{i,k}A_{i,k}\big)$."""
@@ -202,13 +175,6 @@ def T116(it: Evidence) -> None:
     it.as_printed(derives(line, SOFTMAX))
 
 
-@claim(
-    "§3.1.1, softmax, box, first form",
-    CAVEAT,
-    topic="softmax",
-    page="operations/softmax",
-    harm=4,
-)
 def T117(it: Evidence) -> None:
     r"""$\bar S_{i,:} = A_{i,:} \odot \bar A_{i,:} - A_{i,:}(A_{i,:}^\top\bar A_{i,:})$.
 
@@ -229,13 +195,6 @@ def T117(it: Evidence) -> None:
     it.right((a * a_ - a @ (a.T @ a_)).shape == (1, 5))
 
 
-@claim(
-    "§3.1.1, softmax, box, second form",
-    CAVEAT,
-    topic="softmax",
-    page="operations/softmax",
-    harm=2,
-)
 def T118(it: Evidence) -> None:
     r"""$\bar S_{i,:} = A_{i,:} \odot \big(\bar A_{i,:} - (A_{i,:}^\top\bar A_{i,:})
     \mathbf 1\big)$ with the vector $\mathbf 1$ of $n$ ones.
@@ -259,7 +218,6 @@ def T118(it: Evidence) -> None:
     it.right(found.shape == (5, 5))
 
 
-@claim("§3.1.1, softmax, all rows", TRUE, topic="softmax", page="operations/softmax")
 def T119(it: Evidence) -> None:
     r"""The formula of a row, applied to each row, gives $\bar S \in \mathbb R^{n \times
     n}$."""
@@ -274,13 +232,6 @@ def one_form(a: Any, a_: Any) -> Any:
     return a * (a_ - product(a, its.flip(a_)))
 
 
-@claim(
-    "§3.1.1, softmax, cost of a row",
-    CAVEAT,
-    topic="softmax",
-    page="operations/softmax",
-    harm=2,
-)
 def T120(it: Evidence) -> None:
     r"""A row of softmax's backward takes $n + 2n + n = 4n$: a product of elements, a
     dot product, and a difference.
@@ -298,9 +249,6 @@ def T120(it: Evidence) -> None:
         it.right((first, second) == (5 * n - 1, 4 * n - 1))
 
 
-@claim(
-    "§3.1.1, softmax, cost of all rows", TRUE, topic="FLOPs", page="operations/softmax"
-)
 def T121(it: Evidence) -> None:
     r"""All rows of softmax's backward take $4n^2$.
 

@@ -8,19 +8,29 @@ import numpy as np
 
 from backpass import cost
 from backpass_ledger.claims import encoder_block as its
-from backpass_ledger.claims.evidence import (
-    CAVEAT,
-    INCONSISTENT,
-    TRUE,
-    UNCHECKABLE,
-    Evidence,
-)
-from backpass_ledger.claims.record import claim
+from backpass_ledger.claims.evidence import Evidence
 from backpass_ledger.claims.thesis.sequences import attended, framework_layer, reaches
 from backpass_ledger.claims.tools import derives, numbers, same
 
+CLAIMS = """
+T55  true          0  attention     attention/heads               §2.2.3, projections
+T56  caveat        3  attention     attention/scaled_dot_product  §2.2.3, attention
+T57  inconsistent  2  attention     attention/heads               §2.2.3, matrices of attention
+T58  caveat        2  feed-forward  networks/encoder_decoder      §2.2.3, place of the feed-forward network
+T59  true          0  feed-forward  operations/feed_forward       §2.2.3, feed-forward formula and shapes
+T60  caveat        1  feed-forward  operations/feed_forward       §2.2.3, width of the feed-forward network
+T61  true          0  feed-forward  operations/feed_forward       §2.2.3, what is non-linear
+T62  true          0  feed-forward  operations/feed_forward       §2.2.3, what mixes positions
+T63  uncheckable   0  feed-forward  operations/feed_forward       §2.2.3, reference [4]
+T64  inconsistent  5  norms         networks/encoder_decoder      §2.2.3, place of the norm
+T65  true          0  norms         operations/layer_norm         §2.2.3, LayerNorm
+T66  inconsistent  1  notation      reference/letters             Chapters 2 and 3, marks of vectors
+T67  caveat        1  norms         operations/layer_norm         §2.2.3, variance
+T68  caveat        2  norms         operations/layer_norm         §2.2.3, ε = 0
+T69  uncheckable   0  norms         operations/layer_norm         §2.2.3, why to normalise
+"""
 
-@claim("§2.2.3, projections", TRUE, topic="attention", page="attention/heads")
+
 def T55(it: Evidence) -> None:
     r"""$Q = XW^Q$, $K = XW^K$, $V = XW^V$ with $X \in \mathbb R^{n \times d}$ and
     learned matrices $W \in \mathbb R^{d \times d}$."""
@@ -35,13 +45,6 @@ def T55(it: Evidence) -> None:
         it.as_printed(getattr(gradients, f"W_{name}").shape == (3, 3))
 
 
-@claim(
-    "§2.2.3, attention",
-    CAVEAT,
-    topic="attention",
-    page="attention/scaled_dot_product",
-    harm=3,
-)
 def T56(it: Evidence) -> None:
     r"""$Y = \mathrm{softmax}(QK^T/\sqrt d)\,V$ with $d$ the model's width.
 
@@ -58,13 +61,6 @@ def T56(it: Evidence) -> None:
     it.elsewhere(same(two, library(q, k, v)))
 
 
-@claim(
-    "§2.2.3, matrices of attention",
-    INCONSISTENT,
-    topic="attention",
-    page="attention/heads",
-    harm=2,
-)
 def T57(it: Evidence) -> None:
     r"""The learned matrices of self-attention are $W^Q$, $W^K$, and $W^V$, and $Y$ is
     its output.
@@ -84,13 +80,6 @@ def T57(it: Evidence) -> None:
     it.right(ran == 4 * n * d**2)
 
 
-@claim(
-    "§2.2.3, place of the feed-forward network",
-    CAVEAT,
-    topic="feed-forward",
-    page="networks/encoder_decoder",
-    harm=2,
-)
 def T58(it: Evidence) -> None:
     """The feed-forward network is applied to each row of attention's output.
 
@@ -112,12 +101,6 @@ def T58(it: Evidence) -> None:
     it.right(same(given.detach(), layer.norm1(x + attention).detach()))
 
 
-@claim(
-    "§2.2.3, feed-forward formula and shapes",
-    TRUE,
-    topic="feed-forward",
-    page="operations/feed_forward",
-)
 def T59(it: Evidence) -> None:
     r"""$\mathrm{FFN}(\underline x) = \max(0, \underline xW_1 + \underline b_1)W_2 +
     \underline b_2$ with $W_1 \in \mathbb R^{d \times d_{ff}}$, $W_2 \in \mathbb
@@ -135,13 +118,6 @@ def T59(it: Evidence) -> None:
     )
 
 
-@claim(
-    "§2.2.3, width of the feed-forward network",
-    CAVEAT,
-    topic="feed-forward",
-    page="operations/feed_forward",
-    harm=1,
-)
 def T60(it: Evidence) -> None:
     r"""$d_{ff}$ is typically larger than $d$, often $4d$.
 
@@ -164,12 +140,6 @@ def T60(it: Evidence) -> None:
     )
 
 
-@claim(
-    "§2.2.3, what is non-linear",
-    TRUE,
-    topic="feed-forward",
-    page="operations/feed_forward",
-)
 def T61(it: Evidence) -> None:
     """The feed-forward network adds a non-linear transformation to the model.
 
@@ -187,12 +157,6 @@ def T61(it: Evidence) -> None:
     it.right(not same(attended(x) + attended(y), attended(x + y), 1e-3))
 
 
-@claim(
-    "§2.2.3, what mixes positions",
-    TRUE,
-    topic="feed-forward",
-    page="operations/feed_forward",
-)
 def T62(it: Evidence) -> None:
     """Self-attention mixes positions, and the feed-forward network processes each
     position by itself."""
@@ -202,12 +166,6 @@ def T62(it: Evidence) -> None:
     it.as_printed(bool(reaches(attended, numbers(4, 3)).all()))
 
 
-@claim(
-    "§2.2.3, reference [4]",
-    UNCHECKABLE,
-    topic="feed-forward",
-    page="operations/feed_forward",
-)
 def T63(it: Evidence) -> None:
     """A recent study shows how important the feed-forward network is.
 
@@ -216,13 +174,6 @@ def T63(it: Evidence) -> None:
     """
 
 
-@claim(
-    "§2.2.3, place of the norm",
-    INCONSISTENT,
-    topic="norms",
-    page="networks/encoder_decoder",
-    harm=5,
-)
 def T64(it: Evidence) -> None:
     """The norm is applied to each row before each sub-layer.
 
@@ -242,7 +193,6 @@ def T64(it: Evidence) -> None:
     it.right(framework_layer().norm_first is False)
 
 
-@claim("§2.2.3, LayerNorm", TRUE, topic="norms", page="operations/layer_norm")
 def T65(it: Evidence) -> None:
     r"""$\mathrm{LayerNorm}(\underline x) = \underline\gamma \odot \frac{\underline x -
     \underline\mu}{\sqrt{\sigma^2 + \epsilon}} + \underline\beta$, for each row."""
@@ -274,13 +224,6 @@ def T65(it: Evidence) -> None:
     it.as_printed(same(found, expected))
 
 
-@claim(
-    "Chapters 2 and 3, marks of vectors",
-    INCONSISTENT,
-    topic="notation",
-    page="reference/letters",
-    harm=1,
-)
 def T66(it: Evidence) -> None:
     r"""LayerNorm subtracts $\underline\mu$, a vector by its underline.
 
@@ -295,7 +238,6 @@ def T66(it: Evidence) -> None:
     it.right(same(x - vector, x - number))
 
 
-@claim("§2.2.3, variance", CAVEAT, topic="norms", page="operations/layer_norm", harm=1)
 def T67(it: Evidence) -> None:
     r"""$\mu$ and $\sigma^2$ are the mean and the variance of the elements of $x$.
 
@@ -311,7 +253,6 @@ def T67(it: Evidence) -> None:
     it.elsewhere(same(centred / x.var(1, keepdim=True).sqrt(), expected))
 
 
-@claim("§2.2.3, ε = 0", CAVEAT, topic="norms", page="operations/layer_norm", harm=2)
 def T68(it: Evidence) -> None:
     r"""The analysis assumes $\varepsilon = 0$ for simplicity.
 
@@ -333,9 +274,6 @@ def T68(it: Evidence) -> None:
     it.right(same(its.norm_backward(run[1].Z, run[0])["X"], run[1].X))
 
 
-@claim(
-    "§2.2.3, why to normalise", UNCHECKABLE, topic="norms", page="operations/layer_norm"
-)
 def T69(it: Evidence) -> None:
     r"""LayerNorm stabilises training by normalising the inputs of the next component.
 

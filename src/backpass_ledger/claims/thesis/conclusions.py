@@ -5,19 +5,24 @@ from __future__ import annotations
 from backpass import cost
 from backpass_ledger.claims import encoder_block as its
 from backpass_ledger.claims.encoder_block import printed
-from backpass_ledger.claims.evidence import (
-    CAVEAT,
-    FALSE,
-    INCONSISTENT,
-    LEFT_OUT,
-    UNCHECKABLE,
-    Evidence,
-)
-from backpass_ledger.claims.record import claim
+from backpass_ledger.claims.evidence import Evidence
 from backpass_ledger.claims.thesis.discussion import growth, share
 
+CLAIMS = """
+T233  inconsistent  4  FLOPs      cost/tally              §5, what was derived
+T234  caveat        3  FLOPs      cost/tally              §5, what is expensive in what
+T235  left-out      3  FLOPs      cost/tally              §5, where and why
+T236  caveat        5  FLOPs      cost/tally              §5, most restrictive factor
+T237  inconsistent  3  FLOPs      cost/tally              §2.3.3, §4.2, and §5, limiting factors
+T238  uncheckable   0  attention  attention/linear_time   §5, future
+T239  false         4  FLOPs      cost/tally              §5, precision
+T240  uncheckable   0  notation   reference/bibliography  References [1], [2], [4], [5], [7], and [9]
+T241  uncheckable   2  notation   reference/bibliography  Reference [3]
+T242  uncheckable   1  optimiser  reference/bibliography  Reference [6]
+T243  uncheckable   0  training   reference/bibliography  Reference [8]
+"""
 
-@claim("§5, what was derived", INCONSISTENT, topic="FLOPs", page="cost/tally", harm=4)
+
 def T233(it: Evidence) -> None:
     """A closed form was derived for the backward through a Transformer network.
 
@@ -35,9 +40,6 @@ def T233(it: Evidence) -> None:
     it.right(round(100 * 12 * one_block / network) == 73)
 
 
-@claim(
-    "§5, what is expensive in what", CAVEAT, topic="FLOPs", page="cost/tally", harm=3
-)
 def T234(it: Evidence) -> None:
     r"""The feed-forward layer scales as $nd^2$, and attention as $n^2d$.
 
@@ -54,7 +56,6 @@ def T234(it: Evidence) -> None:
     it.right(attention(64, 8_192) > 3.9 * attention(64, 4_096))
 
 
-@claim("§5, where and why", LEFT_OUT, topic="FLOPs", page="cost/tally", harm=3)
 def T235(it: Evidence) -> None:
     r"""The analysis shows where efforts are most effective.
 
@@ -72,7 +73,6 @@ def T235(it: Evidence) -> None:
     it.right(abs(lengths[half.index(True)] - 6 * d) <= 64)
 
 
-@claim("§5, most restrictive factor", CAVEAT, topic="FLOPs", page="cost/tally", harm=5)
 def T236(it: Evidence) -> None:
     r"""Attention's quadratic dependence on the length remains the most restrictive
     factor.
@@ -90,13 +90,6 @@ def T236(it: Evidence) -> None:
     it.right(all(share(n, d) < 1 / 2 for d in (3, 8) for n in range(1, 6 * d)))
 
 
-@claim(
-    "§2.3.3, §4.2, and §5, limiting factors",
-    INCONSISTENT,
-    topic="FLOPs",
-    page="cost/tally",
-    harm=3,
-)
 def T237(it: Evidence) -> None:
     r"""What limits training is memory, the $n^2d$ term, the feed-forward layers, and
     the quadratic dependence on the length, each in a different section.
@@ -116,7 +109,6 @@ def T237(it: Evidence) -> None:
         it.right(n == 4 * 5 or (largest(n, 5) == "feed-forward") == (n < 4 * 5))
 
 
-@claim("§5, future", UNCHECKABLE, topic="attention", page="attention/linear_time")
 def T238(it: Evidence) -> None:
     """Future Transformers will likely improve on attention's quadratic cost with sparse
     approximations, better formulations, and hardware.
@@ -125,7 +117,6 @@ def T238(it: Evidence) -> None:
     """
 
 
-@claim("§5, precision", FALSE, topic="FLOPs", page="cost/tally", harm=4)
 def T239(it: Evidence) -> None:
     r"""The costs are determined precisely.
 
@@ -149,12 +140,6 @@ def T239(it: Evidence) -> None:
     it.right(ran == squares - n**2 + 21 * n * d - 12 * d**2 - 9 * d - n)
 
 
-@claim(
-    "References [1], [2], [4], [5], [7], and [9]",
-    UNCHECKABLE,
-    topic="notation",
-    page="reference/bibliography",
-)
 def T240(it: Evidence) -> None:
     """Authors, titles, and arXiv numbers of six works.
 
@@ -163,13 +148,6 @@ def T240(it: Evidence) -> None:
     """
 
 
-@claim(
-    "Reference [3]",
-    UNCHECKABLE,
-    topic="notation",
-    page="reference/bibliography",
-    harm=2,
-)
 def T241(it: Evidence) -> None:
     """SwitchHead is by Csordás, Irie, and Schmidhuber.
 
@@ -178,13 +156,6 @@ def T241(it: Evidence) -> None:
     """
 
 
-@claim(
-    "Reference [6]",
-    UNCHECKABLE,
-    topic="optimiser",
-    page="reference/bibliography",
-    harm=1,
-)
 def T242(it: Evidence) -> None:
     """Adam appeared at ICLR 2017.
 
@@ -193,7 +164,6 @@ def T242(it: Evidence) -> None:
     """
 
 
-@claim("Reference [8]", UNCHECKABLE, topic="training", page="reference/bibliography")
 def T243(it: Evidence) -> None:
     """The AI Index of 2025 is arXiv:2504.07139, and it has the two costs of training.
 

@@ -10,16 +10,29 @@ import numpy as np
 from backpass import cost
 from backpass_ledger.claims import encoder_block as its
 from backpass_ledger.claims.encoder_block import printed
-from backpass_ledger.claims.evidence import (
-    CAVEAT,
-    FALSE,
-    INCONSISTENT,
-    TRUE,
-    UNCHECKABLE,
-    Evidence,
-)
-from backpass_ledger.claims.record import claim
+from backpass_ledger.claims.evidence import Evidence
 from backpass_ledger.claims.tools import jacobian, numbers
+
+CLAIMS = """
+T195  true          0  FLOPs         cost/tally              §4.2.1, feed-forward layer
+T196  caveat        2  FLOPs         cost/tally              §4.2.1, literature
+T197  caveat        3  FLOPs         cost/tally              §4.2.1, why attention is sensitive to the length
+T198  caveat        5  FLOPs         cost/tally              §4.2.1, bottleneck
+T199  inconsistent  5  FLOPs         operations/layer_norm   §4.2.1, norms, number
+T200  caveat        3  FLOPs         cost/tally              §4.2.1, norms and the quadratic terms
+T201  caveat        4  time          cost/time               §4.2.1 and §5, norms, negligible
+T202  false         7  time          cost/time               §4.2.1, why norms are not optimised
+T203  uncheckable   0  training      cost/tally              §4.2.2, capacity of the width
+T204  caveat        2  FLOPs         cost/tally              §4.2.2, width
+T205  caveat        1  feed-forward  cost/tally              §4.2.2, wide networks
+T206  caveat        1  attention     networks/whole_network  §4.2.2, what the context is
+T207  caveat        5  FLOPs         cost/tally              §4.2.2, which grows faster
+T208  caveat        4  FLOPs         cost/tally              §4.2.2, thousands of tokens
+T209  uncheckable   0  attention     attention/linear_time   §4.2.2, research
+T210  uncheckable   2  training      networks/training       §4.2.2, underfitting
+T211  uncheckable   3  training      networks/training       §4.2.2, overfitting
+T212  uncheckable   0  training      cost/tally              §4.2.2, balance
+"""
 
 
 def share(n: int, d: int) -> float:
@@ -37,7 +50,6 @@ def growth(n: int, d: int) -> tuple[float, float]:
     )
 
 
-@claim("§4.2.1, feed-forward layer", TRUE, topic="FLOPs", page="cost/tally")
 def T195(it: Evidence) -> None:
     r"""The feed-forward layer has the largest part in $d^2$, $32nd^2$.
 
@@ -56,7 +68,6 @@ def T195(it: Evidence) -> None:
     it.right((fed, attended) == (32 * 5 - 8, 16 * 5 - 4))
 
 
-@claim("§4.2.1, literature", CAVEAT, topic="FLOPs", page="cost/tally", harm=2)
 def T196(it: Evidence) -> None:
     r"""As embeddings grow, feed-forward layers are often the dominant part.
 
@@ -78,13 +89,6 @@ def T196(it: Evidence) -> None:
     it.right(part(1, 10**6) < 2 / 3)
 
 
-@claim(
-    "§4.2.1, why attention is sensitive to the length",
-    CAVEAT,
-    topic="FLOPs",
-    page="cost/tally",
-    harm=3,
-)
 def T197(it: Evidence) -> None:
     r"""Attention is more sensitive to the sequence length because of the terms $16nd^2
     + 8n^2d$.
@@ -108,7 +112,6 @@ def T197(it: Evidence) -> None:
     it.elsewhere(its.steps(its.product, xx, w) > 2 * its.steps(its.product, x, w))
 
 
-@claim("§4.2.1, bottleneck", CAVEAT, topic="FLOPs", page="cost/tally", harm=5)
 def T198(it: Evidence) -> None:
     r"""The $n^2d$ term becomes the main bottleneck for long contexts.
 
@@ -126,13 +129,6 @@ def T198(it: Evidence) -> None:
     it.right(abs(share(4_096, 4_096) - 1 / 7) < 1e-3)
 
 
-@claim(
-    "§4.2.1, norms, number",
-    INCONSISTENT,
-    topic="FLOPs",
-    page="operations/layer_norm",
-    harm=5,
-)
 def T199(it: Evidence) -> None:
     r"""The normalisation layers require only $20nd$ operations.
 
@@ -150,13 +146,6 @@ def T199(it: Evidence) -> None:
     )
 
 
-@claim(
-    "§4.2.1, norms and the quadratic terms",
-    CAVEAT,
-    topic="FLOPs",
-    page="cost/tally",
-    harm=3,
-)
 def T200(it: Evidence) -> None:
     r"""The norms' $20nd$ are negligible compared to the quadratic terms.
 
@@ -186,9 +175,6 @@ def norms_of_gpt2() -> tuple[float, float]:
     return flops / sum(r.flops for r in rows), time / sum(span.total for span in spans)
 
 
-@claim(
-    "§4.2.1 and §5, norms, negligible", CAVEAT, topic="time", page="cost/time", harm=4
-)
 def T201(it: Evidence) -> None:
     r"""The norms' operations are negligible beside the quadratic terms.
 
@@ -202,9 +188,6 @@ def T201(it: Evidence) -> None:
     it.right(of_time > 100 * of_flops)
 
 
-@claim(
-    "§4.2.1, why norms are not optimised", FALSE, topic="time", page="cost/time", harm=7
-)
 def T202(it: Evidence) -> None:
     r"""Their small cost explains why normalisation is not a target for optimisation.
 
@@ -221,12 +204,6 @@ def T202(it: Evidence) -> None:
     it.right(rms < layer)
 
 
-@claim(
-    "§4.2.2, capacity of the width",
-    UNCHECKABLE,
-    topic="training",
-    page="cost/tally",
-)
 def T203(it: Evidence) -> None:
     """Increasing d improves the representational capacity.
 
@@ -235,7 +212,6 @@ def T203(it: Evidence) -> None:
     """
 
 
-@claim("§4.2.2, width", CAVEAT, topic="FLOPs", page="cost/tally", harm=2)
 def T204(it: Evidence) -> None:
     r"""Increasing $d$ results in a quadratic penalty through $nd^2$.
 
@@ -247,7 +223,6 @@ def T204(it: Evidence) -> None:
     it.right(growth(10**6, 64)[1] < 2.1)
 
 
-@claim("§4.2.2, wide networks", CAVEAT, topic="feed-forward", page="cost/tally", harm=1)
 def T205(it: Evidence) -> None:
     r"""The quadratic penalty makes the feed-forward layer particularly heavy where $d$
     is large.
@@ -271,13 +246,6 @@ def T205(it: Evidence) -> None:
     it.right(all(2 * 4 * ran[i] == 2 * ran[i + 1] for i in (0, 2)))
 
 
-@claim(
-    "§4.2.2, what the context is",
-    CAVEAT,
-    topic="attention",
-    page="networks/whole_network",
-    harm=1,
-)
 def T206(it: Evidence) -> None:
     """The usable context is the number of tokens that can be processed in one forward
     pass.
@@ -296,7 +264,6 @@ def T206(it: Evidence) -> None:
     it.right(reached(2) == 4)
 
 
-@claim("§4.2.2, which grows faster", CAVEAT, topic="FLOPs", page="cost/tally", harm=5)
 def T207(it: Evidence) -> None:
     r"""Increasing $n$ expands the usable context, but the quadratic $n^2d$ cost of
     attention grows much faster.
@@ -320,7 +287,6 @@ def T207(it: Evidence) -> None:
         it.right((by_length > by_width) is longer_costs_more)
 
 
-@claim("§4.2.2, thousands of tokens", CAVEAT, topic="FLOPs", page="cost/tally", harm=4)
 def T208(it: Evidence) -> None:
     r"""The $n^2d$ cost is the limiting factor for very long sequences, which are
     thousands of tokens.
@@ -336,7 +302,6 @@ def T208(it: Evidence) -> None:
     it.right(percent == [57, 73, 14, 25])
 
 
-@claim("§4.2.2, research", UNCHECKABLE, topic="attention", page="attention/linear_time")
 def T209(it: Evidence) -> None:
     """The trade-off has motivated research into more efficient attention.
 
@@ -344,13 +309,6 @@ def T209(it: Evidence) -> None:
     """
 
 
-@claim(
-    "§4.2.2, underfitting",
-    UNCHECKABLE,
-    topic="training",
-    page="networks/training",
-    harm=2,
-)
 def T210(it: Evidence) -> None:
     """A large context without a sufficiently large embedding dimension can lead to
     underfitting.
@@ -360,13 +318,6 @@ def T210(it: Evidence) -> None:
     """
 
 
-@claim(
-    "§4.2.2, overfitting",
-    UNCHECKABLE,
-    topic="training",
-    page="networks/training",
-    harm=3,
-)
 def T211(it: Evidence) -> None:
     """A very large embedding dimension with a small context may lead to overfitting.
 
@@ -375,7 +326,6 @@ def T211(it: Evidence) -> None:
     """
 
 
-@claim("§4.2.2, balance", UNCHECKABLE, topic="training", page="cost/tally")
 def T212(it: Evidence) -> None:
     """Balancing n, d, and the cost is one of the most difficult tasks in the design of
     Transformers.

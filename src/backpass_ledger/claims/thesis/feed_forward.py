@@ -9,9 +9,29 @@ import numpy as np
 
 from backpass_ledger.claims import encoder_block as its
 from backpass_ledger.claims.encoder_block import printed, product, steps
-from backpass_ledger.claims.evidence import CAVEAT, FALSE, LEFT_OUT, TRUE, Evidence
-from backpass_ledger.claims.record import claim
+from backpass_ledger.claims.evidence import Evidence
 from backpass_ledger.claims.tools import derives, numbers, same, vjp
+
+CLAIMS = """
+T138  true      0  feed-forward  operations/feed_forward     §3.1.2, forward, H
+T139  true      0  activations   operations/activations      §3.1.2, forward, U
+T140  true      0  feed-forward  operations/feed_forward     §3.1.2, forward, Z
+T141  false     8  feed-forward  operations/feed_forward     §3.1.2, output projection, weight
+T142  true      0  feed-forward  operations/feed_forward     §3.1.2, output projection, input
+T143  false     8  feed-forward  operations/linear           §3.1.2, output projection, bias
+T144  caveat    2  FLOPs         operations/feed_forward     §3.1.2, output projection, cost
+T145  left-out  4  FLOPs         operations/linear_cost      §3.1.2, biases, cost
+T146  caveat    1  activations   operations/activations      §3.1.2, ReLU
+T147  caveat    1  FLOPs         operations/activations      §3.1.2, ReLU, cost
+T148  false     8  feed-forward  operations/feed_forward     §3.1.2, first projection, weight
+T149  caveat    6  residual      operations/residual_stream  §3.1.2, first projection, input
+T150  false     8  feed-forward  operations/linear           §3.1.2, first projection, bias
+T151  caveat    2  FLOPs         operations/feed_forward     §3.1.2, first projection, cost
+T152  caveat    2  FLOPs         operations/feed_forward     §3.1.2, summary, one row
+T153  left-out  3  FLOPs         operations/feed_forward     §3.1.2, summary, all rows
+T154  true      0  FLOPs         operations/feed_forward     §3.1.2, at four times the width
+"""
+
 
 FEED_FORWARD = r"""
     given X \in \mathbb{R}^{n \times d}
@@ -53,7 +73,6 @@ OUT = r"""
 """
 
 
-@claim("§3.1.2, forward, H", TRUE, topic="feed-forward", page="operations/feed_forward")
 def T138(it: Evidence) -> None:
     r"""$H_i = X_iW_1 + \underline b_1 \in \mathbb R^{1 \times d_{ff}}$, row by row."""
     line = r"""
@@ -62,14 +81,12 @@ def T138(it: Evidence) -> None:
     it.as_printed(derives(line, IN))
 
 
-@claim("§3.1.2, forward, U", TRUE, topic="activations", page="operations/activations")
 def T139(it: Evidence) -> None:
     r"""$U_i = \max(0, H_i)$, element by element."""
     line = r"U_i &= \max(0, H_i) \in \mathbb{R}^{1 \times d_{\text{ff}}},"
     it.as_printed(derives(line, RELU))
 
 
-@claim("§3.1.2, forward, Z", TRUE, topic="feed-forward", page="operations/feed_forward")
 def T140(it: Evidence) -> None:
     r"""$Z_i = U_iW_2 + \underline b_2 \in \mathbb R^{1 \times d}$."""
     it.as_printed(
@@ -89,13 +106,6 @@ def judged(it: Evidence, line: str, layer: str) -> None:
     it.right(derives(line, one_row.replace(r"\mathbf{1}_n", "") + without_index))
 
 
-@claim(
-    "§3.1.2, output projection, weight",
-    FALSE,
-    topic="feed-forward",
-    page="operations/feed_forward",
-    harm=8,
-)
 def T141(it: Evidence) -> None:
     r"""$\overline W_2 = U_i^\top\bar Z_i \in \mathbb R^{d_{ff} \times d}$.
 
@@ -111,12 +121,6 @@ def T141(it: Evidence) -> None:
     it.right(derives(r"\overline{W}_2 = U^\top \overline{Z}", OUT))
 
 
-@claim(
-    "§3.1.2, output projection, input",
-    TRUE,
-    topic="feed-forward",
-    page="operations/feed_forward",
-)
 def T142(it: Evidence) -> None:
     r"""$\bar U_i = \bar Z_iW_2^\top \in \mathbb R^{1 \times d_{ff}}$."""
     line = r"""
@@ -125,13 +129,6 @@ def T142(it: Evidence) -> None:
     it.as_printed(derives(line, FEED_FORWARD))
 
 
-@claim(
-    "§3.1.2, output projection, bias",
-    FALSE,
-    topic="feed-forward",
-    page="operations/linear",
-    harm=8,
-)
 def T143(it: Evidence) -> None:
     r"""$\overline{\underline b_2} = \bar Z_i \in \mathbb R^{1 \times d}$.
 
@@ -142,13 +139,6 @@ def T143(it: Evidence) -> None:
     judged(it, line, OUT)
 
 
-@claim(
-    "§3.1.2, output projection, cost",
-    CAVEAT,
-    topic="FLOPs",
-    page="operations/feed_forward",
-    harm=2,
-)
 def T144(it: Evidence) -> None:
     r"""For one row, the gradients of $W_2$ and $U_i$ need $2d_{ff}d + 2d_{ff}d =
     4d_{ff}d$ operations.
@@ -167,13 +157,6 @@ def T144(it: Evidence) -> None:
     it.right(steps(product, rows[0].T, rows[1]) == 9 * 2 * f * d)
 
 
-@claim(
-    "§3.1.2, biases, cost",
-    LEFT_OUT,
-    topic="FLOPs",
-    page="operations/linear_cost",
-    harm=4,
-)
 def T145(it: Evidence) -> None:
     r"""The gradients of $\underline b_1$ and $\underline b_2$ take no operation.
 
@@ -190,9 +173,6 @@ def T145(it: Evidence) -> None:
     it.right(exact == 5 * (n - 1) * d)
 
 
-@claim(
-    "§3.1.2, ReLU", CAVEAT, topic="activations", page="operations/activations", harm=1
-)
 def T146(it: Evidence) -> None:
     r"""$\bar H_{ij} = \mathbf 1_{(H_i)_j > 0}\,\bar U_{ij}$ for $j = 1, \dots, d_{ff}$.
 
@@ -210,9 +190,6 @@ def T146(it: Evidence) -> None:
     it.elsewhere(same(at_zero, 0.0))
 
 
-@claim(
-    "§3.1.2, ReLU, cost", CAVEAT, topic="FLOPs", page="operations/activations", harm=1
-)
 def T147(it: Evidence) -> None:
     r"""ReLU's backward takes comparisons and no arithmetic.
 
@@ -230,13 +207,6 @@ def T147(it: Evidence) -> None:
     it.right(steps(lambda mask, u: mask * u, mask, u_) == n * f)
 
 
-@claim(
-    "§3.1.2, first projection, weight",
-    FALSE,
-    topic="feed-forward",
-    page="operations/feed_forward",
-    harm=8,
-)
 def T148(it: Evidence) -> None:
     r"""$\overline W_1 = X_i^\top\bar H_i \in \mathbb R^{d \times d_{ff}}$.
 
@@ -251,13 +221,6 @@ def T148(it: Evidence) -> None:
     it.right(derives(r"\overline{W}_1 = X^\top \overline{H}", IN))
 
 
-@claim(
-    "§3.1.2, first projection, input",
-    CAVEAT,
-    topic="residual",
-    page="operations/residual_stream",
-    harm=6,
-)
 def T149(it: Evidence) -> None:
     r"""$\bar X_i = \bar H_iW_1^\top \in \mathbb R^{1 \times d}$.
 
@@ -272,13 +235,6 @@ def T149(it: Evidence) -> None:
     it.right(derives(mended, with_residual))
 
 
-@claim(
-    "§3.1.2, first projection, bias",
-    FALSE,
-    topic="feed-forward",
-    page="operations/linear",
-    harm=8,
-)
 def T150(it: Evidence) -> None:
     r"""$\overline{\underline b_1} = \bar H_i \in \mathbb R^{1 \times d_{ff}}$.
 
@@ -292,13 +248,6 @@ def T150(it: Evidence) -> None:
     judged(it, line, IN)
 
 
-@claim(
-    "§3.1.2, first projection, cost",
-    CAVEAT,
-    topic="FLOPs",
-    page="operations/feed_forward",
-    harm=2,
-)
 def T151(it: Evidence) -> None:
     r"""For one row, the gradients of $W_1$ and $X_i$ need $2dd_{ff} + 2dd_{ff} =
     4dd_{ff}$ operations.
@@ -334,13 +283,6 @@ def without_biases(n: int, d: int, f: int) -> int:
     )
 
 
-@claim(
-    "§3.1.2, summary, one row",
-    CAVEAT,
-    topic="FLOPs",
-    page="operations/feed_forward",
-    harm=2,
-)
 def T152(it: Evidence) -> None:
     r"""$4dd_{ff}$ for the output projection, 0 for the activation, and $4dd_{ff}$ for
     the first projection are $8dd_{ff}$ a row.
@@ -356,13 +298,6 @@ def T152(it: Evidence) -> None:
     it.right(exact == 6 * d * f - d - f)
 
 
-@claim(
-    "§3.1.2, summary, all rows",
-    LEFT_OUT,
-    topic="FLOPs",
-    page="operations/feed_forward",
-    harm=3,
-)
 def T153(it: Evidence) -> None:
     r"""For the whole input the backward of the feed-forward layer takes $8ndd_{ff}$.
 
@@ -380,12 +315,6 @@ def T153(it: Evidence) -> None:
     it.right(exact == 8 * n * d * f - 2 * d * f - d - f)
 
 
-@claim(
-    "§3.1.2, at four times the width",
-    TRUE,
-    topic="FLOPs",
-    page="operations/feed_forward",
-)
 def T154(it: Evidence) -> None:
     r"""At $d_{ff} = 4d$ the backward of the feed-forward layer takes $32nd^2$.
 

@@ -8,15 +8,31 @@ import numpy as np
 
 from backpass import cost
 from backpass_ledger.claims import encoder_block as its
-from backpass_ledger.claims.evidence import (
-    CAVEAT,
-    INCONSISTENT,
-    LEFT_OUT,
-    TRUE,
-    Evidence,
-)
-from backpass_ledger.claims.record import claim
+from backpass_ledger.claims.evidence import Evidence
 from backpass_ledger.claims.tools import derives, numbers, same, vjp
+
+CLAIMS = """
+T86   left-out      8  residual    operations/residual_stream    §3.1, the block
+T87   caveat        1  FLOPs       networks/llama                §3.1, newer networks
+T88   left-out      6  FLOPs       cost/tally                    §3.1, plan
+T89   true          0  attention   attention/heads               §3.1.1, parameters
+T90   caveat        1  attention   attention/heads               §3.1.1, one head
+T91   caveat        4  FLOPs       foundations/counting          §3.1.1, what n is
+T92   true          0  attention   attention/heads               §3.1.1, forward, projections
+T93   true          0  attention   attention/scaled_dot_product  §3.1.1, forward, scores
+T94   true          0  softmax     operations/softmax            §3.1.1, forward, weights
+T95   true          0  attention   attention/heads               §3.1.1, forward, output
+T96   inconsistent  2  notation    reference/letters             §3.1.1, product, letters
+T97   true          0  matmul      operations/linear             §3.1.1, product, element
+T98   true          0  matmul      operations/linear             §3.1.1, product, derivative of an element
+T99   true          0  matmul      operations/linear             §3.1.1, product, first sum
+T100  true          0  matmul      operations/linear             §3.1.1, product, second sum
+T101  true          0  matmul      operations/linear             §3.1.1, product, input
+T102  true          0  matmul      operations/linear             §3.1.1, product, weight
+T103  true          0  chain rule  attention/scaled_dot_product  §3.1.1, order
+T104  caveat        3  matmul      foundations/counting          §3.1.1, cost of a product
+"""
+
 
 ATTENTION = r"""
     given X \in \mathbb{R}^{n \times d}, W^Q, W^K, W^V, W^O \in \mathbb{R}^{d \times d}
@@ -37,13 +53,6 @@ PRODUCT = r"""
 """
 
 
-@claim(
-    "§3.1, the block",
-    LEFT_OUT,
-    topic="residual",
-    page="operations/residual_stream",
-    harm=8,
-)
 def T86(it: Evidence) -> None:
     """The block has residual connections at various points.
 
@@ -59,7 +68,6 @@ def T86(it: Evidence) -> None:
     it.right(same(its.chained_backward(x, dy, residual=True), right))
 
 
-@claim("§3.1, newer networks", CAVEAT, topic="FLOPs", page="networks/llama", harm=1)
 def T87(it: Evidence) -> None:
     """The block is the basis of many newer networks.
 
@@ -75,7 +83,6 @@ def T87(it: Evidence) -> None:
     it.right(new.count("layers.0.mlp.") == 3 and "gate" in new)
 
 
-@claim("§3.1, plan", LEFT_OUT, topic="FLOPs", page="cost/tally", harm=6)
 def T88(it: Evidence) -> None:
     r"""The components are analysed one by one, and their sum is the overall cost of
     training.
@@ -90,7 +97,6 @@ def T88(it: Evidence) -> None:
     it.right(round(100 * counted / whole) == 49)
 
 
-@claim("§3.1.1, parameters", TRUE, topic="attention", page="attention/heads")
 def T89(it: Evidence) -> None:
     r"""The parameters of attention are $W^Q, W^K, W^V, W^O \in \mathbb R^{d \times d}$,
     for $X \in \mathbb R^{n \times d}$."""
@@ -102,7 +108,6 @@ def T89(it: Evidence) -> None:
     it.as_printed(values.X.shape == values.Z.shape == (5, 3))
 
 
-@claim("§3.1.1, one head", CAVEAT, topic="attention", page="attention/heads", harm=1)
 def T90(it: Evidence) -> None:
     """This is the single-head attention of the original transformer.
 
@@ -130,7 +135,6 @@ def T90(it: Evidence) -> None:
     it.elsewhere(same(found, library(8), 1e-3))
 
 
-@claim("§3.1.1, what n is", CAVEAT, topic="FLOPs", page="foundations/counting", harm=4)
 def T91(it: Evidence) -> None:
     r"""$n$ is the sequence length, the number of tokens in a pass.
 
@@ -152,7 +156,6 @@ def T91(it: Evidence) -> None:
     it.right(by_tokens(4) - by_length(4) == excess)
 
 
-@claim("§3.1.1, forward, projections", TRUE, topic="attention", page="attention/heads")
 def T92(it: Evidence) -> None:
     r"""$Q$, $K$, and $V$ are in $\mathbb R^{n \times d}$."""
     printed = r"""
@@ -163,12 +166,6 @@ def T92(it: Evidence) -> None:
     it.as_printed(derives(printed, ATTENTION))
 
 
-@claim(
-    "§3.1.1, forward, scores",
-    TRUE,
-    topic="attention",
-    page="attention/scaled_dot_product",
-)
 def T93(it: Evidence) -> None:
     r"""$S = \frac{1}{\sqrt d}QK^\top \in \mathbb R^{n \times n}$."""
     values, _ = its.attention_run(5, 3)
@@ -176,7 +173,6 @@ def T93(it: Evidence) -> None:
     it.as_printed(same(values.S, each))
 
 
-@claim("§3.1.1, forward, weights", TRUE, topic="softmax", page="operations/softmax")
 def T94(it: Evidence) -> None:
     r"""$A_{i,:} = \mathrm{softmax}(S_{i,:})$, row by row, $A \in \mathbb R^{n \times
     n}$."""
@@ -192,7 +188,6 @@ def T94(it: Evidence) -> None:
     it.as_printed(derives(printed, given))
 
 
-@claim("§3.1.1, forward, output", TRUE, topic="attention", page="attention/heads")
 def T95(it: Evidence) -> None:
     r"""$Y = AV$ and $Z = YW^O$, both in $\mathbb R^{n \times d}$."""
     values, _ = its.attention_run(5, 3)
@@ -200,13 +195,6 @@ def T95(it: Evidence) -> None:
     it.as_printed(same(np.einsum("ij,jk->ik", values.Y, values.W_O), values.Z))
 
 
-@claim(
-    "§3.1.1, product, letters",
-    INCONSISTENT,
-    topic="notation",
-    page="reference/letters",
-    harm=2,
-)
 def T96(it: Evidence) -> None:
     r"""$Z = XW$ with $X \in \mathbb R^{m \times n}$, $W \in \mathbb R^{n \times p}$,
     and $Z \in \mathbb R^{m \times p}$.
@@ -221,33 +209,24 @@ def T96(it: Evidence) -> None:
     it.right(ran == its.printed("product", m=5, n=3, p=3))
 
 
-@claim("§3.1.1, product, element", TRUE, topic="matmul", page="operations/linear")
 def T97(it: Evidence) -> None:
     r"""$Z_{ij} = \sum_{k=1}^n X_{ik}W_{kj}$."""
     printed = r"Z_{ij} = \sum_{k=1}^n X_{ik}W_{kj}"
     it.as_printed(derives(printed, PRODUCT))
 
 
-@claim(
-    "§3.1.1, product, derivative of an element",
-    TRUE,
-    topic="matmul",
-    page="operations/linear",
-)
 def T98(it: Evidence) -> None:
     r"""$\partial Z_{ij} / \partial X_{ab} = \delta_{ia}W_{bj}$."""
     printed = r"\frac{\partial Z_{ij}}{\partial X_{ab}} = \delta_{ia}W_{bj}."
     it.as_printed(derives(printed, PRODUCT))
 
 
-@claim("§3.1.1, product, first sum", TRUE, topic="matmul", page="operations/linear")
 def T99(it: Evidence) -> None:
     r"""$\bar X_{ab} = \sum_{i,j} \bar Z_{ij}\,\delta_{ia}W_{bj}$."""
     printed = r"\bar{X}_{ab} = \sum_{i,j} \bar{Z}_{ij} \delta_{ia} W_{bj}"
     it.as_printed(derives(printed, PRODUCT))
 
 
-@claim("§3.1.1, product, second sum", TRUE, topic="matmul", page="operations/linear")
 def T100(it: Evidence) -> None:
     r"""$\sum_{i,j} \bar Z_{ij}\,\delta_{ia}W_{bj} = \sum_{j=1}^p \bar Z_{aj}W_{bj} =
     (\bar ZW^T)_{ab}$."""
@@ -258,13 +237,11 @@ def T100(it: Evidence) -> None:
     it.as_printed(derives(printed, PRODUCT))
 
 
-@claim("§3.1.1, product, input", TRUE, topic="matmul", page="operations/linear")
 def T101(it: Evidence) -> None:
     r"""$\bar X = \bar ZW^T$."""
     it.as_printed(derives(r"\boxed{\bar{X} = \bar{Z}W^T}", PRODUCT))
 
 
-@claim("§3.1.1, product, weight", TRUE, topic="matmul", page="operations/linear")
 def T102(it: Evidence) -> None:
     r"""“Similarly”, $\bar W = X^T\bar Z$.
 
@@ -275,7 +252,6 @@ def T102(it: Evidence) -> None:
     it.right(derives(of_weight, PRODUCT))
 
 
-@claim("§3.1.1, order", TRUE, topic="chain rule", page="attention/scaled_dot_product")
 def T103(it: Evidence) -> None:
     """The gradients are computed in reverse order, with the chain rule and the two
     formulas of a product, each from those before it."""
@@ -284,13 +260,6 @@ def T103(it: Evidence) -> None:
     it.as_printed(all(same(found[name], getattr(gradients, name)) for name in found))
 
 
-@claim(
-    "§3.1.1, cost of a product",
-    CAVEAT,
-    topic="matmul",
-    page="foundations/counting",
-    harm=3,
-)
 def T104(it: Evidence) -> None:
     r"""The operations needed to multiply matrices of sizes $m \times n$ and $n \times
     p$ are $2mnp$.

@@ -10,9 +10,31 @@ import numpy as np
 from backpass import cost
 from backpass.interpreters import counting
 from backpass_ledger.claims import encoder_block as its
-from backpass_ledger.claims.evidence import CAVEAT, FALSE, TRUE, UNCHECKABLE, Evidence
-from backpass_ledger.claims.record import claim
+from backpass_ledger.claims.evidence import Evidence
 from backpass_ledger.claims.tools import derives, jacobian, numbers, same, vjp
+
+CLAIMS = """
+T15  true         0  notation    foundations/notation      §2.1.1, element-wise product
+T16  true         0  notation    foundations/notation      §2.1.1, Kronecker delta
+T17  caveat       3  softmax     operations/softmax        §2.1.2, definition
+T18  false        4  softmax     operations/softmax        §2.1.2, weights
+T19  caveat       1  softmax     operations/softmax        §2.1.2, distribution
+T20  true         0  softmax     operations/softmax        §2.1.2, derivative
+T21  caveat       3  chain rule  foundations/chain_rule    §2.1.3, first sentence
+T22  caveat       1  chain rule  foundations/chain_rule    §2.1.3, one variable
+T23  true         0  chain rule  foundations/chain_rule    §2.1.3, several variables
+T24  caveat       1  chain rule  operations/activations    §2.1.3, kinks
+T25  caveat       3  chain rule  foundations/chain_rule    §2.1.3, last sentence
+T26  false        4  loss        operations/cross_entropy  §2.1.4, what a loss measures
+T27  uncheckable  0  loss        operations/cross_entropy  §2.1.4, primary loss
+T28  caveat       3  loss        operations/cross_entropy  §2.1.4, cross-entropy
+T29  caveat       1  loss        operations/cross_entropy  §2.1.4, below the cross-entropy
+T30  caveat       1  training    numerics/optimiser        §2.1.4, aim
+T31  caveat       1  optimiser   numerics/optimiser        §2.1.4, gradient descent in words
+T32  true         0  chain rule  foundations/chain_rule    §2.1.4, an efficient gradient
+T33  true         0  notation    foundations/notation      §2.1.4, overbar
+"""
+
 
 BOLD = r"\renewcommand{\mathbf}[1]{#1}"  # bold letters are read like others
 VECTOR = rf"{BOLD}; given z \in \mathbb{{R}}^n"
@@ -23,9 +45,6 @@ def softmax(z: Any) -> Any:
     return np.exp(z) / sum(np.exp(z[j]) for j in range(len(z)))
 
 
-@claim(
-    "§2.1.1, element-wise product", TRUE, topic="notation", page="foundations/notation"
-)
 def T15(it: Evidence) -> None:
     r"""$(\mathbf a \odot \mathbf b)_{i,j} = a_{i,j}\,b_{i,j}$ for two $n \times m$
     matrices."""
@@ -39,7 +58,6 @@ def T15(it: Evidence) -> None:
     it.as_printed(same(torch.mul(a, b), each))
 
 
-@claim("§2.1.1, Kronecker delta", TRUE, topic="notation", page="foundations/notation")
 def T16(it: Evidence) -> None:
     r"""$\delta_{ij}$ is 1 if $i = j$ and otherwise 0, and the derivations of the
     backward use it often: it is the derivative of $x_i$ with respect to $x_j$."""
@@ -51,7 +69,6 @@ def T16(it: Evidence) -> None:
     it.as_printed(derives(r"\frac{\partial z_i}{\partial z_j} = \delta_{ij}", VECTOR))
 
 
-@claim("§2.1.2, definition", CAVEAT, topic="softmax", page="operations/softmax", harm=3)
 def T17(it: Evidence) -> None:
     r"""$\mathrm{softmax}(\mathbf z)_i = e^{z_i} / \sum_{j=1}^n e^{z_j}$.
 
@@ -70,7 +87,6 @@ def T17(it: Evidence) -> None:
     it.right(bool(np.isfinite(softmax(large - large.max())).all()))
 
 
-@claim("§2.1.2, weights", FALSE, topic="softmax", page="operations/softmax", harm=4)
 def T18(it: Evidence) -> None:
     r"""Softmax uses the values as weights, and therefore its outputs are positive and
     sum to 1.
@@ -85,9 +101,6 @@ def T18(it: Evidence) -> None:
     it.right(same(np.exp(z) / np.exp(z).sum(), softmax(z)))
 
 
-@claim(
-    "§2.1.2, distribution", CAVEAT, topic="softmax", page="operations/softmax", harm=1
-)
 def T19(it: Evidence) -> None:
     r"""The outputs have the same size as the input, are all positive, and sum to 1.
 
@@ -104,7 +117,6 @@ def T19(it: Evidence) -> None:
     it.elsewhere(bool((masked > 0).all()))
 
 
-@claim("§2.1.2, derivative", TRUE, topic="softmax", page="operations/softmax")
 def T20(it: Evidence) -> None:
     r"""$\partial\,\mathrm{softmax}(\mathbf z)_i / \partial z_j =
     \mathrm{softmax}(\mathbf z)_i(\delta_{ij} - \mathrm{softmax}(\mathbf z)_j)$.
@@ -131,13 +143,6 @@ def chained(*factors: Any) -> Any:
     return first
 
 
-@claim(
-    "§2.1.3, first sentence",
-    CAVEAT,
-    topic="chain rule",
-    page="foundations/chain_rule",
-    harm=3,
-)
 def T21(it: Evidence) -> None:
     """The chain rule significantly reduces the computation that training needs.
 
@@ -158,13 +163,6 @@ def T21(it: Evidence) -> None:
     it.right(from_loss == 2 * d * (2 * d - 1))
 
 
-@claim(
-    "§2.1.3, one variable",
-    CAVEAT,
-    topic="chain rule",
-    page="foundations/chain_rule",
-    harm=1,
-)
 def T22(it: Evidence) -> None:
     r"""For $y = f(g(x))$, $\frac{dy}{dx} = \frac{df}{dg}\cdot\frac{dg}{dx}$.
 
@@ -178,9 +176,6 @@ def T22(it: Evidence) -> None:
     it.elsewhere(derives(at_x, given))
 
 
-@claim(
-    "§2.1.3, several variables", TRUE, topic="chain rule", page="foundations/chain_rule"
-)
 def T23(it: Evidence) -> None:
     r"""For $g: \mathbb R^n \to \mathbb R^m$ and $f: \mathbb R^m \to \mathbb R$, the
     derivative $\partial y / \partial x_j$ is $\sum_{i=1}^m \frac{\partial f}{\partial
@@ -195,9 +190,6 @@ def T23(it: Evidence) -> None:
     it.as_printed(same(found, vjp(lambda t: t.new_tensor(a) @ g(t) ** 2, x, 1.0)))
 
 
-@claim(
-    "§2.1.3, kinks", CAVEAT, topic="chain rule", page="operations/activations", harm=1
-)
 def T24(it: Evidence) -> None:
     """The chain rule as printed holds for the functions of the text.
 
@@ -245,13 +237,6 @@ def forward_mode(row: Any, x: Any, *layers: Any) -> list[Any]:
     return found
 
 
-@claim(
-    "§2.1.3, last sentence",
-    CAVEAT,
-    topic="chain rule",
-    page="foundations/chain_rule",
-    harm=3,
-)
 def T25(it: Evidence) -> None:
     """The sum over the paths makes backpropagation much more efficient than naive
     approaches.
@@ -275,13 +260,6 @@ def T25(it: Evidence) -> None:
     it.right(same(np.concatenate(found).ravel(), np.ravel(again)))
 
 
-@claim(
-    "§2.1.4, what a loss measures",
-    FALSE,
-    topic="loss",
-    page="operations/cross_entropy",
-    harm=4,
-)
 def T26(it: Evidence) -> None:
     """The loss measures the correlation, or the lack of it, between predictions and
     targets.
@@ -295,9 +273,6 @@ def T26(it: Evidence) -> None:
     it.right(perfectly_correlated and round(-log(weak[0]), 2) == 1.08)
 
 
-@claim(
-    "§2.1.4, primary loss", UNCHECKABLE, topic="loss", page="operations/cross_entropy"
-)
 def T27(it: Evidence) -> None:
     """For language models, cross-entropy is the loss that is primarily used.
 
@@ -305,13 +280,6 @@ def T27(it: Evidence) -> None:
     """
 
 
-@claim(
-    "§2.1.4, cross-entropy",
-    CAVEAT,
-    topic="loss",
-    page="operations/cross_entropy",
-    harm=3,
-)
 def T28(it: Evidence) -> None:
     r"""$\mathcal L = -\sum_{i=1}^N \sum_{j=1}^C y_{ij} \log \hat y_{ij}$.
 
@@ -334,13 +302,6 @@ def T28(it: Evidence) -> None:
     it.right(same(by_text / 5, framework()))
 
 
-@claim(
-    "§2.1.4, below the cross-entropy",
-    CAVEAT,
-    topic="loss",
-    page="operations/cross_entropy",
-    harm=1,
-)
 def T29(it: Evidence) -> None:
     r"""The formula is the cross-entropy between the true distribution $y$ and the
     predicted distribution $\hat y$.
@@ -355,7 +316,6 @@ def T29(it: Evidence) -> None:
     it.elsewhere(same(twice.sum(), entropy))
 
 
-@claim("§2.1.4, aim", CAVEAT, topic="training", page="numerics/optimiser", harm=1)
 def T30(it: Evidence) -> None:
     """Gradient descent changes the parameters so that the loss falls.
 
@@ -372,13 +332,6 @@ def T30(it: Evidence) -> None:
     it.right(after(1.9 / 3) < after(0))
 
 
-@claim(
-    "§2.1.4, gradient descent in words",
-    CAVEAT,
-    topic="optimiser",
-    page="numerics/optimiser",
-    harm=1,
-)
 def T31(it: Evidence) -> None:
     r"""The method updates parameters with some function, typically $\underline\theta_t
     - \eta\nabla\mathcal L(\underline\theta_t)$.
@@ -401,12 +354,6 @@ def T31(it: Evidence) -> None:
     it.elsewhere(same(moved(adam, 3.0), 3 * moved(adam, 1.0), 1e-3))
 
 
-@claim(
-    "§2.1.4, an efficient gradient",
-    TRUE,
-    topic="chain rule",
-    page="foundations/chain_rule",
-)
 def T32(it: Evidence) -> None:
     """An efficient way to compute the gradient is necessary to train in a reasonable
     time.
@@ -424,7 +371,6 @@ def T32(it: Evidence) -> None:
     it.as_printed(by_differences > 40e6 * (ways["forward"] + ways["backward"]))
 
 
-@claim("§2.1.4, overbar", TRUE, topic="notation", page="foundations/notation")
 def T33(it: Evidence) -> None:
     r"""$\bar X = \partial\mathcal L / \partial X$ for an intermediate variable or for
     parameters.

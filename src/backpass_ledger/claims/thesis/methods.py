@@ -10,17 +10,31 @@ from backpass import cost
 from backpass.ops import flash_attention, linear_attention
 from backpass_ledger.claims import encoder_block as its
 from backpass_ledger.claims.encoder_block import product, steps
-from backpass_ledger.claims.evidence import (
-    CAVEAT,
-    FALSE,
-    INCONSISTENT,
-    LEFT_OUT,
-    TRUE,
-    UNCHECKABLE,
-    Evidence,
-)
-from backpass_ledger.claims.record import claim
+from backpass_ledger.claims.evidence import Evidence
 from backpass_ledger.claims.tools import numbers
+
+CLAIMS = """
+T213  caveat        3  flash         attention/flash          §4.2.3, methods for attention
+T214  uncheckable   0  attention     attention/linear_time    §4.2.3, methods for attention, accuracy
+T215  caveat        2  attention     attention/linear_time    §4.2.3, fundamental limitation
+T216  true          0  FLOPs         operations/feed_forward  §4.2.3, feed-forward layers
+T217  true          0  feed-forward  cost/ratio               §4.2.3, low rank, cost
+T218  false         6  feed-forward  cost/ratio               §4.2.3, low rank, reference [5]
+T219  true          0  feed-forward  operations/feed_forward  §4.2.3, bottleneck
+T220  inconsistent  5  feed-forward  attention/heads          §4.2.3, bottleneck, reference [1]
+T221  true          0  feed-forward  operations/feed_forward  §4.2.3, experts
+T222  inconsistent  3  feed-forward  attention/heads          §4.2.3, reference [3]
+T223  false         4  feed-forward  cost/ratio               §4.2.3, capacity
+T224  true          0  time          cost/time                §4.2.3, memory bandwidth
+T225  true          0  attention     attention/heads          §4.2.4, practice
+T226  caveat        3  attention     attention/heads          §4.2.4, equal order
+T227  caveat        1  attention     attention/heads          §4.2.4, division
+T228  uncheckable   4  attention     attention/heads          §4.2.4, stability
+T229  uncheckable   1  attention     attention/heads          §4.2.4, relationships
+T230  uncheckable   3  attention     attention/heads          §4.2.4, reference [7]
+T231  uncheckable   1  attention     attention/heads          §4.2.4, in-context learning
+T232  left-out      4  memory        attention/heads          §4.2.4, conclusion
+"""
 
 
 def linear(s: int) -> int:
@@ -34,13 +48,6 @@ def flash(s: int) -> int:
     return int(flash_attention.forward_flops(**lengths))
 
 
-@claim(
-    "§4.2.3, methods for attention",
-    CAVEAT,
-    topic="flash",
-    page="attention/flash",
-    harm=3,
-)
 def T213(it: Evidence) -> None:
     r"""Methods for attention aim at a cost below the quadratic one, because of the
     $n^2d$ term.
@@ -53,12 +60,6 @@ def T213(it: Evidence) -> None:
     it.right(flash(4_096) > 3.99 * flash(2_048))
 
 
-@claim(
-    "§4.2.3, methods for attention, accuracy",
-    UNCHECKABLE,
-    topic="attention",
-    page="attention/linear_time",
-)
 def T214(it: Evidence) -> None:
     """Methods for attention below the quadratic cost are proven empirically, and they
     often cost expressivity and stability.
@@ -67,13 +68,6 @@ def T214(it: Evidence) -> None:
     """
 
 
-@claim(
-    "§4.2.3, fundamental limitation",
-    CAVEAT,
-    topic="attention",
-    page="attention/linear_time",
-    harm=2,
-)
 def T215(it: Evidence) -> None:
     r"""Attention's quadratic nature is still a fundamental limitation.
 
@@ -90,9 +84,6 @@ def T215(it: Evidence) -> None:
     it.right(saved("attention", 128) > 3 * saved("attention", 64))
 
 
-@claim(
-    "§4.2.3, feed-forward layers", TRUE, topic="FLOPs", page="operations/feed_forward"
-)
 def T216(it: Evidence) -> None:
     r"""Feed-forward layers scale as $O(nd^2)$.
 
@@ -106,7 +97,6 @@ def T216(it: Evidence) -> None:
     it.right(all(ran(n, 3, f) <= 8 * n * 3 * f for n in (1, 5) for f in (2, 9)))
 
 
-@claim("§4.2.3, low rank, cost", TRUE, topic="feed-forward", page="cost/ratio")
 def T217(it: Evidence) -> None:
     r"""Low-rank factors of the weights reduce the cost to $O(ndr)$ with $r \ll d$.
 
@@ -124,13 +114,6 @@ def T217(it: Evidence) -> None:
     it.right(all((factors(r) < whole) == (r < 0.8 * d) for r in range(1, 11)))
 
 
-@claim(
-    "§4.2.3, low rank, reference [5]",
-    FALSE,
-    topic="feed-forward",
-    page="cost/ratio",
-    harm=6,
-)
 def T218(it: Evidence) -> None:
     r"""LoRA is such a decomposition: it reduces the layer's cost to $O(ndr)$.
 
@@ -155,7 +138,6 @@ def T218(it: Evidence) -> None:
     it.right(round(100 * with_adapter / whole) == 79)
 
 
-@claim("§4.2.3, bottleneck", TRUE, topic="feed-forward", page="operations/feed_forward")
 def T219(it: Evidence) -> None:
     r"""A smaller intermediate dimension $d_{int}$ lowers the cost.
 
@@ -171,13 +153,6 @@ def T219(it: Evidence) -> None:
     it.right(at[2] - at[1] == at[1] - at[0])
 
 
-@claim(
-    "§4.2.3, bottleneck, reference [1]",
-    INCONSISTENT,
-    topic="feed-forward",
-    page="attention/heads",
-    harm=5,
-)
 def T220(it: Evidence) -> None:
     """Bhojanapalli et al. propose bottlenecks of a smaller width for feed-forward
     layers.
@@ -195,7 +170,6 @@ def T220(it: Evidence) -> None:
         it.right(np.linalg.matrix_rank(scores) == min(width, 7))
 
 
-@claim("§4.2.3, experts", TRUE, topic="feed-forward", page="operations/feed_forward")
 def T221(it: Evidence) -> None:
     """In a mixture of experts only a few experts are active for a token.
 
@@ -215,13 +189,6 @@ def T221(it: Evidence) -> None:
     it.as_printed({int(i) for i in active.nonzero()} == {int(i) for i in chosen})
 
 
-@claim(
-    "§4.2.3, reference [3]",
-    INCONSISTENT,
-    topic="feed-forward",
-    page="attention/heads",
-    harm=3,
-)
 def T222(it: Evidence) -> None:
     """The three methods for feed-forward layers enable the construction of larger and
     more efficient transformers, as SwitchHead shows.
@@ -236,7 +203,6 @@ def T222(it: Evidence) -> None:
     it.clashes("attention" in words and not {"feed", "forward", "ffl"} & words)
 
 
-@claim("§4.2.3, capacity", FALSE, topic="feed-forward", page="cost/ratio", harm=4)
 def T223(it: Evidence) -> None:
     r"""All three methods keep or even raise the network's capacity.
 
@@ -252,7 +218,6 @@ def T223(it: Evidence) -> None:
     it.right(np.linalg.matrix_rank(weight) == 6 and np.linalg.matrix_rank(factors) == 2)
 
 
-@claim("§4.2.3, memory bandwidth", TRUE, topic="time", page="cost/time")
 def T224(it: Evidence) -> None:
     """In real systems memory bandwidth can become as important as arithmetic.
 
@@ -264,7 +229,6 @@ def T224(it: Evidence) -> None:
     it.as_printed(waiting > sum(span.total for span in spans) / 2)
 
 
-@claim("§4.2.4, practice", TRUE, topic="attention", page="attention/heads")
 def T225(it: Evidence) -> None:
     """In practice most models have several heads.
 
@@ -288,7 +252,6 @@ def attention_of_heads(n: int, d: int, heads: int) -> int:
     return heads * steps(one, numbers(n, w), numbers(n, w), numbers(n, n))
 
 
-@claim("§4.2.4, equal order", CAVEAT, topic="attention", page="attention/heads", harm=3)
 def T226(it: Evidence) -> None:
     r"""One head and several share the asymptotic cost $O(n^2d)$.
 
@@ -304,7 +267,6 @@ def T226(it: Evidence) -> None:
     it.right(one == 8 * n**2 * d + 4 * n**2 and four == 8 * n**2 * d + 4 * 4 * n**2)
 
 
-@claim("§4.2.4, division", CAVEAT, topic="attention", page="attention/heads", harm=1)
 def T227(it: Evidence) -> None:
     """Multi-head attention divides the embedding dimension across its heads.
 
@@ -321,9 +283,6 @@ def T227(it: Evidence) -> None:
     it.right(round(parameters / 1e9, 1) == 0.6)
 
 
-@claim(
-    "§4.2.4, stability", UNCHECKABLE, topic="attention", page="attention/heads", harm=4
-)
 def T228(it: Evidence) -> None:
     """The parallelism of several heads increases the stability of training.
 
@@ -332,13 +291,6 @@ def T228(it: Evidence) -> None:
     """
 
 
-@claim(
-    "§4.2.4, relationships",
-    UNCHECKABLE,
-    topic="attention",
-    page="attention/heads",
-    harm=1,
-)
 def T229(it: Evidence) -> None:
     """Several heads improve the ability to capture diverse relationships.
 
@@ -347,13 +299,6 @@ def T229(it: Evidence) -> None:
     """
 
 
-@claim(
-    "§4.2.4, reference [7]",
-    UNCHECKABLE,
-    topic="attention",
-    page="attention/heads",
-    harm=3,
-)
 def T230(it: Evidence) -> None:
     """By Liu et al., deep networks with one head achieve comparable expressivity, and
     they are harder to train without careful initialisation.
@@ -364,13 +309,6 @@ def T230(it: Evidence) -> None:
     """
 
 
-@claim(
-    "§4.2.4, in-context learning",
-    UNCHECKABLE,
-    topic="attention",
-    page="attention/heads",
-    harm=1,
-)
 def T231(it: Evidence) -> None:
     """Several heads perform better in in-context learning, and modern networks prefer
     them.
@@ -380,7 +318,6 @@ def T231(it: Evidence) -> None:
     """
 
 
-@claim("§4.2.4, conclusion", LEFT_OUT, topic="memory", page="attention/heads", harm=4)
 def T232(it: Evidence) -> None:
     r"""The cost remains quadratic in $n$, and the benefits justify several heads.
 

@@ -9,15 +9,41 @@ import numpy as np
 from backpass.interpreters import counting
 from backpass_ledger.claims import encoder_block as its
 from backpass_ledger.claims.encoder_block import at_all_sizes, printed, steps
-from backpass_ledger.claims.evidence import (
-    CAVEAT,
-    FALSE,
-    INCONSISTENT,
-    TRUE,
-    Evidence,
-)
-from backpass_ledger.claims.record import claim
+from backpass_ledger.claims.evidence import Evidence
 from backpass_ledger.claims.tools import derives, numbers, same
+
+CLAIMS = """
+T155  true          0  norms     operations/layer_norm  §3.1.3, shapes
+T156  true          0  norms     operations/layer_norm  §3.1.3, forward, mean
+T157  true          0  norms     operations/layer_norm  §3.1.3, forward, variance
+T158  caveat        1  norms     operations/layer_norm  §3.1.3, forward, normalised row
+T159  true          0  norms     operations/layer_norm  §3.1.3, forward, output
+T160  inconsistent  2  notation  reference/letters      Chapter 3, letters
+T161  true          0  norms     operations/layer_norm  §3.1.3, γ
+T162  true          0  norms     operations/layer_norm  §3.1.3, β
+T163  true          0  norms     operations/layer_norm  §3.1.3, Y
+T164  inconsistent  5  notation  foundations/notation   §3.1.3 and §3.1.2, parameters
+T165  false         4  FLOPs     operations/layer_norm  §3.1.3, parameters, cost in the text
+T166  true          0  norms     operations/layer_norm  §3.1.3, quotient rule
+T167  true          0  norms     operations/layer_norm  §3.1.3, mean's derivative
+T168  true          0  norms     operations/layer_norm  §3.1.3, difference's derivative
+T169  true          0  norms     operations/layer_norm  §3.1.3, deviation's derivative, first step
+T170  true          0  norms     operations/layer_norm  §3.1.3, deviation's derivative, second step
+T171  true          0  norms     operations/layer_norm  §3.1.3, deviation's derivative, result
+T172  true          0  norms     operations/layer_norm  §3.1.3, Jacobian, first form
+T173  true          0  norms     operations/layer_norm  §3.1.3, Jacobian, second form
+T174  true          0  norms     operations/layer_norm  §3.1.3, input, sum
+T175  true          0  norms     operations/layer_norm  §3.1.3, input, result
+T176  true          0  FLOPs     operations/layer_norm  §3.1.3, input, cost
+T177  caveat        1  FLOPs     operations/layer_norm  §3.1.3, input, condition
+T178  inconsistent  4  FLOPs     foundations/counting   Chapter 3, how a sum is counted
+T179  inconsistent  5  FLOPs     operations/layer_norm  §3.1.3, summary, parameters
+T180  true          0  FLOPs     operations/layer_norm  §3.1.3, summary, input
+T181  false         4  FLOPs     operations/layer_norm  §3.1.3, summary, a token
+T182  false         4  FLOPs     operations/layer_norm  §3.1.3, summary, all rows
+T183  caveat        1  FLOPs     operations/layer_norm  §3.1.3, summary, token by token
+"""
+
 
 xp: Any = counting.xp
 NORM = r"""
@@ -33,7 +59,6 @@ NORM = r"""
 """
 
 
-@claim("§3.1.3, shapes", TRUE, topic="norms", page="operations/layer_norm")
 def T155(it: Evidence) -> None:
     r"""$\underline\gamma, \underline\beta \in \mathbb R^d$, and a row is normalised
     over its $d$ features."""
@@ -43,7 +68,6 @@ def T155(it: Evidence) -> None:
     it.as_printed(same((values.Y**2).mean(1), np.ones(5)))
 
 
-@claim("§3.1.3, forward, mean", TRUE, topic="norms", page="operations/layer_norm")
 def T156(it: Evidence) -> None:
     r"""$\mu_i = \frac1d\sum_{j=1}^d X_{ij}$."""
     values, _ = its.norm_run(5, 4)
@@ -51,7 +75,6 @@ def T156(it: Evidence) -> None:
     it.as_printed(same(values.Y * values.sigma + np.array(mu)[:, None], values.X))
 
 
-@claim("§3.1.3, forward, variance", TRUE, topic="norms", page="operations/layer_norm")
 def T157(it: Evidence) -> None:
     r"""$\sigma_i^2 = \frac1d\sum_{j=1}^d (X_{ij} - \mu_i)^2$, $\sigma_i =
     \sqrt{\sigma_i^2}$."""
@@ -68,13 +91,6 @@ def T157(it: Evidence) -> None:
     it.as_printed(same((x - x.mean(1, keepdims=True)) / sigma, expected))
 
 
-@claim(
-    "§3.1.3, forward, normalised row",
-    CAVEAT,
-    topic="norms",
-    page="operations/layer_norm",
-    harm=1,
-)
 def T158(it: Evidence) -> None:
     r"""$Y_{ij} = (X_{ij} - \mu_i)/\sigma_i$.
 
@@ -91,7 +107,6 @@ def T158(it: Evidence) -> None:
         it.elsewhere(bool(np.isfinite(normalised(np.full((1, 4), 3.0))).all()))
 
 
-@claim("§3.1.3, forward, output", TRUE, topic="norms", page="operations/layer_norm")
 def T159(it: Evidence) -> None:
     r"""$Z_i = \underline\gamma \odot Y_i + \underline\beta$."""
     import torch
@@ -103,13 +118,6 @@ def T159(it: Evidence) -> None:
     it.as_printed(same(rows, library))
 
 
-@claim(
-    "Chapter 3, letters",
-    INCONSISTENT,
-    topic="notation",
-    page="reference/letters",
-    harm=2,
-)
 def T160(it: Evidence) -> None:
     r"""$X$ is a layer's input, $Y$ the array before its last step, and $Z$ its output.
 
@@ -128,32 +136,22 @@ def T160(it: Evidence) -> None:
     it.clashes(not same(of_attention["Z"], of_norm["Z"], 1e-3))
 
 
-@claim("§3.1.3, γ", TRUE, topic="norms", page="operations/layer_norm")
 def T161(it: Evidence) -> None:
     r"""$\bar\gamma_j = \sum_i \bar Z_{ij}Y_{ij}$."""
     line = r"\bar{\gamma}_j &= \sum_i \bar{Z}_{ij} Y_{ij},"
     it.as_printed(derives(line, NORM))
 
 
-@claim("§3.1.3, β", TRUE, topic="norms", page="operations/layer_norm")
 def T162(it: Evidence) -> None:
     r"""$\bar\beta_j = \sum_i \bar Z_{ij}$."""
     it.as_printed(derives(r"\bar{\beta}_j &= \sum_i \bar{Z}_{ij},", NORM))
 
 
-@claim("§3.1.3, Y", TRUE, topic="norms", page="operations/layer_norm")
 def T163(it: Evidence) -> None:
     r"""$\bar Y_{ij} = \bar Z_{ij}\gamma_j$."""
     it.as_printed(derives(r"\bar{Y}_{ij} &= \bar{Z}_{ij} \gamma_j.", NORM))
 
 
-@claim(
-    "§3.1.3 and §3.1.2, parameters",
-    INCONSISTENT,
-    topic="notation",
-    page="foundations/notation",
-    harm=5,
-)
 def T164(it: Evidence) -> None:
     r"""The overbar of a parameter is the loss's derivative.
 
@@ -178,13 +176,6 @@ def of_parameters(n: int, d: int, summed: Any) -> int:
     return steps(ran, numbers(n, d), numbers(n, d, seed=1), numbers(d))
 
 
-@claim(
-    "§3.1.3, parameters, cost in the text",
-    FALSE,
-    topic="FLOPs",
-    page="operations/layer_norm",
-    harm=4,
-)
 def T165(it: Evidence) -> None:
     r"""For one row, the gradients of the parameters and of $Y$ take $3d$ operations.
 
@@ -199,7 +190,6 @@ def T165(it: Evidence) -> None:
         it.right(of_parameters(n, d, its.sum_of_rows) == 4 * n * d - 2 * d)
 
 
-@claim("§3.1.3, quotient rule", TRUE, topic="norms", page="operations/layer_norm")
 def T166(it: Evidence) -> None:
     r"""$\frac{\partial Y_{ij}}{\partial X_{ik}} = \frac1{\sigma_i}\frac{\partial(X_{ij}
     - \mu_i)}{\partial X_{ik}} - \frac{X_{ij} - \mu_i}{\sigma_i^2}\frac{\partial
@@ -212,16 +202,12 @@ def T166(it: Evidence) -> None:
     it.as_printed(derives(line, NORM))
 
 
-@claim("§3.1.3, mean's derivative", TRUE, topic="norms", page="operations/layer_norm")
 def T167(it: Evidence) -> None:
     r"""$\partial\mu_i/\partial X_{ik} = \frac1d$."""
     line = r"\frac{\partial \mu_i}{\partial X_{ik}} = \frac{1}{d}"
     it.as_printed(derives(line, NORM))
 
 
-@claim(
-    "§3.1.3, difference's derivative", TRUE, topic="norms", page="operations/layer_norm"
-)
 def T168(it: Evidence) -> None:
     r"""$\partial(X_{ij} - \mu_i)/\partial X_{ik} = \delta_{jk} - \frac1d$."""
     line = r"""
@@ -231,12 +217,6 @@ def T168(it: Evidence) -> None:
     it.as_printed(derives(line, NORM))
 
 
-@claim(
-    "§3.1.3, deviation's derivative, first step",
-    TRUE,
-    topic="norms",
-    page="operations/layer_norm",
-)
 def T169(it: Evidence) -> None:
     r"""$\frac{\partial\sigma_i}{\partial X_{ik}} = \frac1{2\sqrt{\sigma_i^2}}\cdot
     \frac{\partial\sigma_i^2}{\partial x_{ik}}$."""
@@ -247,12 +227,6 @@ def T169(it: Evidence) -> None:
     it.as_printed(derives(line, NORM))
 
 
-@claim(
-    "§3.1.3, deviation's derivative, second step",
-    TRUE,
-    topic="norms",
-    page="operations/layer_norm",
-)
 def T170(it: Evidence) -> None:
     r"""The derivative of $\sigma_i^2$ is $\frac2d(x_{ik} - \mu_i)$.
 
@@ -267,12 +241,6 @@ def T170(it: Evidence) -> None:
     it.right(derives(r"\sum_k (x_{ik} - \mu_i) = 0", NORM))
 
 
-@claim(
-    "§3.1.3, deviation's derivative, result",
-    TRUE,
-    topic="norms",
-    page="operations/layer_norm",
-)
 def T171(it: Evidence) -> None:
     r"""$\frac{\partial\sigma_i}{\partial X_{ik}} = \frac{x_{ik} -
     \mu_i}{d\,\sigma_i}$."""
@@ -282,9 +250,6 @@ def T171(it: Evidence) -> None:
     it.as_printed(derives(line, NORM))
 
 
-@claim(
-    "§3.1.3, Jacobian, first form", TRUE, topic="norms", page="operations/layer_norm"
-)
 def T172(it: Evidence) -> None:
     r"""$\frac{\partial Y_{ij}}{\partial X_{ik}} = \frac1{\sigma_i}\Big(\delta_{jk} -
     \frac1d - \frac{(X_{ij} - \mu_i)(X_{ik} - \mu_i)}{d\,\sigma_i^2}\Big)$."""
@@ -296,9 +261,6 @@ def T172(it: Evidence) -> None:
     it.as_printed(derives(line, NORM))
 
 
-@claim(
-    "§3.1.3, Jacobian, second form", TRUE, topic="norms", page="operations/layer_norm"
-)
 def T173(it: Evidence) -> None:
     r"""$\frac{\partial Y_{ij}}{\partial X_{ik}} = \frac1{\sigma_i}\big(\delta_{jk} -
     \frac1d - \frac1dY_{ij}Y_{ik} \big)$."""
@@ -310,7 +272,6 @@ def T173(it: Evidence) -> None:
     it.as_printed(derives(line, NORM))
 
 
-@claim("§3.1.3, input, sum", TRUE, topic="norms", page="operations/layer_norm")
 def T174(it: Evidence) -> None:
     r"""$\bar X_{ik} = \sum_{j=1}^d \bar Y_{ij}\frac{\partial Y_{ij}}{\partial
     X_{ik}}$."""
@@ -321,7 +282,6 @@ def T174(it: Evidence) -> None:
     it.as_printed(derives(line, NORM))
 
 
-@claim("§3.1.3, input, result", TRUE, topic="norms", page="operations/layer_norm")
 def T175(it: Evidence) -> None:
     r"""$\bar X_{ik} = \frac1{\sigma_i}\big(\bar Y_{ik} - \mathrm{mean}(\bar Y_i) -
     Y_{ik}\,\mathrm{mean}(\bar Y_i \odot Y_i)\big)$."""
@@ -345,7 +305,6 @@ def input_steps(n: int, d: int) -> int:
     return steps(of_input, numbers(n, d), numbers(n, d, seed=1), numbers(n, 1, low=1))
 
 
-@claim("§3.1.3, input, cost", TRUE, topic="FLOPs", page="operations/layer_norm")
 def T176(it: Evidence) -> None:
     r"""The gradient of a norm's input takes $7d$ operations a row.
 
@@ -357,13 +316,6 @@ def T176(it: Evidence) -> None:
     )
 
 
-@claim(
-    "§3.1.3, input, condition",
-    CAVEAT,
-    topic="FLOPs",
-    page="operations/layer_norm",
-    harm=1,
-)
 def T177(it: Evidence) -> None:
     r"""The count assumes that the mean is computed once and reused.
 
@@ -384,13 +336,6 @@ def T177(it: Evidence) -> None:
     it.right(one_reused > n * 2 * d**2)
 
 
-@claim(
-    "Chapter 3, how a sum is counted",
-    INCONSISTENT,
-    topic="FLOPs",
-    page="foundations/counting",
-    harm=4,
-)
 def T178(it: Evidence) -> None:
     r"""A sum of $n$ terms counts $n$, as in $2mnp$ and in the softmax's $2n$, and the
     gradient of a norm's input takes $7d$ a row.
@@ -416,13 +361,6 @@ def T178(it: Evidence) -> None:
         it.right(input_steps(n, d) == n * printed("norm_x", h=d))
 
 
-@claim(
-    "§3.1.3, summary, parameters",
-    INCONSISTENT,
-    topic="FLOPs",
-    page="operations/layer_norm",
-    harm=5,
-)
 def T179(it: Evidence) -> None:
     r"""The gradients of a norm's parameters and of the normalised input take $2d$ a
     row.
@@ -437,20 +375,12 @@ def T179(it: Evidence) -> None:
     it.right(of_parameters(n, d, lambda x: x) == n * printed("norm_w_summary", h=d))
 
 
-@claim("§3.1.3, summary, input", TRUE, topic="FLOPs", page="operations/layer_norm")
 def T180(it: Evidence) -> None:
     r"""In the summary, the gradient of a norm's input takes $7d$ a row."""
     for n, d in its.SIZES:
         it.as_printed(input_steps(n, d) == n * 7 * d)
 
 
-@claim(
-    "§3.1.3, summary, a token",
-    FALSE,
-    topic="FLOPs",
-    page="operations/layer_norm",
-    harm=4,
-)
 def T181(it: Evidence) -> None:
     r"""The backward of a norm takes $9d$ a token.
 
@@ -465,13 +395,6 @@ def T181(it: Evidence) -> None:
     it.right(of_parameters(n, d, its.total) + input_steps(n, d) == n * 11 * d)
 
 
-@claim(
-    "§3.1.3, summary, all rows",
-    FALSE,
-    topic="FLOPs",
-    page="operations/layer_norm",
-    harm=4,
-)
 def T182(it: Evidence) -> None:
     r"""For $X \in \mathbb R^{n \times d}$ the backward of a norm takes $9nd$.
 
@@ -487,13 +410,6 @@ def T182(it: Evidence) -> None:
     it.right(round(100 * (1 - 9 / 11)) == 18)
 
 
-@claim(
-    "§3.1.3, summary, token by token",
-    CAVEAT,
-    topic="FLOPs",
-    page="operations/layer_norm",
-    harm=1,
-)
 def T183(it: Evidence) -> None:
     r"""The cost of a norm's backward is $n$ times its cost for a token.
 

@@ -8,15 +8,25 @@ from typing import Any
 from backpass import cost
 from backpass.interpreters import counting
 from backpass_ledger.claims import encoder_block as its
-from backpass_ledger.claims.evidence import (
-    CAVEAT,
-    INCONSISTENT,
-    LEFT_OUT,
-    UNCHECKABLE,
-    Evidence,
-)
-from backpass_ledger.claims.record import claim
+from backpass_ledger.claims.evidence import Evidence
 from backpass_ledger.claims.tools import same
+
+CLAIMS = """
+T1   left-out      6  FLOPs      cost/ratio                  Abstract, first sentence
+T2   left-out      4  residual   operations/residual_stream  Abstract, second sentence
+T3   caveat        2  time       cost/time                   Abstract, time complexity
+T4   left-out      4  attention  attention/heads             Abstract, third sentence
+T5   uncheckable   0  training   networks/whole_network      §1.1, what transformers are good for
+T6   uncheckable   2  training   cost/time                   §1.1, cost of the first transformer
+T7   uncheckable   2  training   cost/time                   §1.1, cost of GPT-4
+T8   uncheckable   1  training   cost/time                   §1.1, growth of costs
+T9   caveat        2  training   cost/time                   §1.1, two costs and the growth
+T10  uncheckable   1  training   cost/time                   §1.1, forecast
+T11  uncheckable   0  training   cost/time                   §1.1, environment
+T12  inconsistent  4  norms      networks/encoder_decoder    §1.2, objective
+T13  left-out      4  FLOPs      cost/tally                  §1.3, chapter 3
+T14  uncheckable   0  FLOPs      cost/tally                  §1.3, chapter 5
+"""
 
 
 def forward_products(n: int, d: int, f: int) -> int:
@@ -47,7 +57,6 @@ def backward_products(n: int, d: int, f: int) -> int:
     return inside - 2 * n**2  # the softmax's dot products
 
 
-@claim("Abstract, first sentence", LEFT_OUT, topic="FLOPs", page="cost/ratio", harm=6)
 def T1(it: Evidence) -> None:
     r"""The training cost of transformer networks is studied by counting the arithmetic
     of backpropagation.
@@ -64,13 +73,6 @@ def T1(it: Evidence) -> None:
     it.right(Fraction(forward, forward + backward) == Fraction(1, 3))
 
 
-@claim(
-    "Abstract, second sentence",
-    LEFT_OUT,
-    topic="residual",
-    page="operations/residual_stream",
-    harm=4,
-)
 def T2(it: Evidence) -> None:
     r"""The original block with one head is broken down into attention, feed-forward
     layers, and normalisation.
@@ -84,7 +86,6 @@ def T2(it: Evidence) -> None:
     it.right(meeting == n * d)
 
 
-@claim("Abstract, time complexity", CAVEAT, topic="time", page="cost/time", harm=2)
 def T3(it: Evidence) -> None:
     r"""The time complexity of each component follows from its number of arithmetic
     operations.
@@ -113,13 +114,6 @@ def T3(it: Evidence) -> None:
     it.right(round(100 * of_flops) == 14)
 
 
-@claim(
-    "Abstract, third sentence",
-    LEFT_OUT,
-    topic="attention",
-    page="attention/heads",
-    harm=4,
-)
 def T4(it: Evidence) -> None:
     r"""The text includes a comparison with the multi-head version.
 
@@ -135,12 +129,6 @@ def T4(it: Evidence) -> None:
     it.right(scores[0] == heads * scores[1])
 
 
-@claim(
-    "§1.1, what transformers are good for",
-    UNCHECKABLE,
-    topic="training",
-    page="networks/whole_network",
-)
 def T5(it: Evidence) -> None:
     """Transformers work well for language, vision, and the extraction of features.
 
@@ -154,13 +142,6 @@ def softmax_row(a: Any, a_: Any) -> Any:
     return a * (a_ - its.product(a, its.flip(a_)))
 
 
-@claim(
-    "§1.1, cost of the first transformer",
-    UNCHECKABLE,
-    topic="training",
-    page="cost/time",
-    harm=2,
-)
 def T6(it: Evidence) -> None:
     """The first transformer cost only about 670 dollars to train in 2017.
 
@@ -170,7 +151,6 @@ def T6(it: Evidence) -> None:
     """
 
 
-@claim("§1.1, cost of GPT-4", UNCHECKABLE, topic="training", page="cost/time", harm=2)
 def T7(it: Evidence) -> None:
     """Training GPT-4 cost over 78 million dollars.
 
@@ -179,7 +159,6 @@ def T7(it: Evidence) -> None:
     """
 
 
-@claim("§1.1, growth of costs", UNCHECKABLE, topic="training", page="cost/time", harm=1)
 def T8(it: Evidence) -> None:
     """Training costs have grown 2 to 3 times a year for the past eight years.
 
@@ -188,9 +167,6 @@ def T8(it: Evidence) -> None:
     """
 
 
-@claim(
-    "§1.1, two costs and the growth", CAVEAT, topic="training", page="cost/time", harm=2
-)
 def T9(it: Evidence) -> None:
     """The cost of training grew from 670 dollars in 2017 to 78 million for GPT-4, at 2
     to 3 times a year.
@@ -205,7 +181,6 @@ def T9(it: Evidence) -> None:
     it.right(round(growth, 2) == 6.99)
 
 
-@claim("§1.1, forecast", UNCHECKABLE, topic="training", page="cost/time", harm=1)
 def T10(it: Evidence) -> None:
     """By 2027 the largest models could cost over a billion dollars just to train.
 
@@ -214,7 +189,6 @@ def T10(it: Evidence) -> None:
     """
 
 
-@claim("§1.1, environment", UNCHECKABLE, topic="training", page="cost/time")
 def T11(it: Evidence) -> None:
     """Training is very expensive, and its massive power consumption puts massive
     amounts of CO2 into the environment.
@@ -223,13 +197,6 @@ def T11(it: Evidence) -> None:
     """
 
 
-@claim(
-    "§1.2, objective",
-    INCONSISTENT,
-    topic="norms",
-    page="networks/encoder_decoder",
-    harm=4,
-)
 def T12(it: Evidence) -> None:
     """The backward is counted for the block as Vaswani et al. introduced it.
 
@@ -246,7 +213,6 @@ def T12(it: Evidence) -> None:
     it.clashes(not same(before, after, 1e-2))
 
 
-@claim("§1.3, chapter 3", LEFT_OUT, topic="FLOPs", page="cost/tally", harm=4)
 def T13(it: Evidence) -> None:
     """Chapter 3 derives a closed form for the number of operations in training.
 
@@ -263,7 +229,6 @@ def T13(it: Evidence) -> None:
     it.right(round(100 * ends / blocks) == 37)
 
 
-@claim("§1.3, chapter 5", UNCHECKABLE, topic="FLOPs", page="cost/tally")
 def T14(it: Evidence) -> None:
     """Chapter 5 summarises findings and suggestions.
 

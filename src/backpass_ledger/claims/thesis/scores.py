@@ -6,11 +6,30 @@ from typing import Any
 
 from backpass_ledger.claims import encoder_block as its
 from backpass_ledger.claims.encoder_block import at_all_sizes, printed, product, steps
-from backpass_ledger.claims.evidence import CAVEAT, TRUE, Evidence
-from backpass_ledger.claims.record import claim
+from backpass_ledger.claims.evidence import Evidence
 from backpass_ledger.claims.thesis.forward import ATTENTION
 from backpass_ledger.claims.thesis.mathematics import BOLD
 from backpass_ledger.claims.tools import derives, numbers, same, vjp
+
+CLAIMS = """
+T122  true    0  attention   attention/scaled_dot_product  §3.1.1, scores, queries
+T123  true    0  attention   attention/scaled_dot_product  §3.1.1, scores, keys, transposed
+T124  true    0  attention   attention/scaled_dot_product  §3.1.1, scores, keys
+T125  caveat  1  FLOPs       attention/scaled_dot_product  §3.1.1, scores, cost
+T126  true    0  attention   attention/heads               §3.1.1, projections, W^Q
+T127  true    0  attention   attention/heads               §3.1.1, projections, W^K
+T128  true    0  attention   attention/heads               §3.1.1, projections, W^V
+T129  true    0  chain rule  attention/heads               §3.1.1, projections, three paths
+T130  caveat  7  residual    operations/residual_stream    §3.1.1, projections, input
+T131  true    0  FLOPs       attention/heads               §3.1.1, projections, cost
+T132  true    0  FLOPs       attention/heads               §3.1.1, summary, output projection
+T133  true    0  FLOPs       attention/scaled_dot_product  §3.1.1, summary, attention outputs
+T134  true    0  FLOPs       operations/softmax            §3.1.1, summary, softmax
+T135  true    0  FLOPs       attention/scaled_dot_product  §3.1.1, summary, scores
+T136  true    0  FLOPs       attention/heads               §3.1.1, summary, projections
+T137  true    0  FLOPs       attention/heads               §3.1.1, summary, total
+"""
+
 
 SCORES = r"""
     given Q, K \in \mathbb{R}^{n \times d}
@@ -19,24 +38,12 @@ SCORES = r"""
 """
 
 
-@claim(
-    "§3.1.1, scores, queries",
-    TRUE,
-    topic="attention",
-    page="attention/scaled_dot_product",
-)
 def T122(it: Evidence) -> None:
     r"""$\bar Q = \frac{1}{\sqrt d}\bar SK \in \mathbb R^{n \times d}$."""
     line = r"\bar{Q} &= \frac{1}{\sqrt{d}} \bar{S} K \in \mathbb{R}^{n \times d},"
     it.as_printed(derives(line, SCORES))
 
 
-@claim(
-    "§3.1.1, scores, keys, transposed",
-    TRUE,
-    topic="attention",
-    page="attention/scaled_dot_product",
-)
 def T123(it: Evidence) -> None:
     r"""$\bar K = \big(\frac{1}{\sqrt d}Q^\top\bar S\big)^\top$."""
     line = r"""
@@ -45,9 +52,6 @@ def T123(it: Evidence) -> None:
     it.as_printed(derives(line, SCORES))
 
 
-@claim(
-    "§3.1.1, scores, keys", TRUE, topic="attention", page="attention/scaled_dot_product"
-)
 def T124(it: Evidence) -> None:
     r"""$\bar K = \frac{1}{\sqrt d}\bar S^\top Q \in \mathbb R^{n \times d}$."""
     line = r"""
@@ -61,13 +65,6 @@ def scores(s_: Any, q: Any, k: Any, times: Any) -> Any:
     return times(s_, k) * 0.5, times(its.flip(s_), q) * 0.5
 
 
-@claim(
-    "§3.1.1, scores, cost",
-    CAVEAT,
-    topic="FLOPs",
-    page="attention/scaled_dot_product",
-    harm=1,
-)
 def T125(it: Evidence) -> None:
     r"""The gradients of queries and keys take $2n^2d + 2n^2d + 2nd = 4n^2d + 2nd$.
 
@@ -100,30 +97,24 @@ def T125(it: Evidence) -> None:
     it.right(at_all_sizes(lambda n, d: ran(n, d, saved) == 4 * n**2 * d + n * d))
 
 
-@claim("§3.1.1, projections, W^Q", TRUE, topic="attention", page="attention/heads")
 def T126(it: Evidence) -> None:
     r"""$\bar W^Q = X^\top\bar Q \in \mathbb R^{d \times d}$."""
     line = r"\bar{W}^Q &= X^\top \bar{Q} \in \mathbb{R}^{d \times d},"
     it.as_printed(derives(line, ATTENTION))
 
 
-@claim("§3.1.1, projections, W^K", TRUE, topic="attention", page="attention/heads")
 def T127(it: Evidence) -> None:
     r"""$\bar W^K = X^\top\bar K \in \mathbb R^{d \times d}$."""
     line = r"\bar{W}^K &= X^\top \bar{K} \in \mathbb{R}^{d \times d},"
     it.as_printed(derives(line, ATTENTION))
 
 
-@claim("§3.1.1, projections, W^V", TRUE, topic="attention", page="attention/heads")
 def T128(it: Evidence) -> None:
     r"""$\bar W^V = X^\top\bar V \in \mathbb R^{d \times d}$."""
     line = r"\bar{W}^V &= X^\top \bar{V} \in \mathbb{R}^{d \times d}."
     it.as_printed(derives(line, ATTENTION))
 
 
-@claim(
-    "§3.1.1, projections, three paths", TRUE, topic="chain rule", page="attention/heads"
-)
 def T129(it: Evidence) -> None:
     """The gradient of attention's input has a contribution from each of the three
     projections; leaving out any one of them gives a wrong gradient."""
@@ -134,13 +125,6 @@ def T129(it: Evidence) -> None:
         it.as_printed(not same(sum(paths) - path, gradients.X, 1e-3))
 
 
-@claim(
-    "§3.1.1, projections, input",
-    CAVEAT,
-    topic="residual",
-    page="operations/residual_stream",
-    harm=7,
-)
 def T130(it: Evidence) -> None:
     r"""The gradient of attention's input is $\bar X = \bar QW^{Q\top} + \bar KW^{K\top}
     + \bar VW^{V\top} \in \mathbb R^{n \times d}$.
@@ -168,7 +152,6 @@ def T130(it: Evidence) -> None:
     it.right(same(printed_line + gradients.Z, of_block))
 
 
-@claim("§3.1.1, projections, cost", TRUE, topic="FLOPs", page="attention/heads")
 def T131(it: Evidence) -> None:
     r"""The gradients of the three projections take $3 \cdot 2nd^2 + 3 \cdot 2nd^2 + 2nd
     = 12nd^2 + 2nd$.
@@ -202,9 +185,6 @@ def T131(it: Evidence) -> None:
     it.right(at_all_sizes(lambda n, d: one_product(n, d) == 12 * n * d**2))
 
 
-@claim(
-    "§3.1.1, summary, output projection", TRUE, topic="FLOPs", page="attention/heads"
-)
 def T132(it: Evidence) -> None:
     r"""The backward of attention's output projection takes $4nd^2$."""
     for n, d in its.SIZES:
@@ -212,12 +192,6 @@ def T132(it: Evidence) -> None:
         it.as_printed(steps(product, y.T, y) + steps(product, y, w) == 4 * n * d**2)
 
 
-@claim(
-    "§3.1.1, summary, attention outputs",
-    TRUE,
-    topic="FLOPs",
-    page="attention/scaled_dot_product",
-)
 def T133(it: Evidence) -> None:
     r"""The backward of $Y = AV$ takes $4n^2d$."""
     for n, d in its.SIZES:
@@ -225,7 +199,6 @@ def T133(it: Evidence) -> None:
         it.as_printed(steps(product, y, y.T) + steps(product, a, y) == 4 * n**2 * d)
 
 
-@claim("§3.1.1, summary, softmax", TRUE, topic="FLOPs", page="operations/softmax")
 def T134(it: Evidence) -> None:
     r"""The backward of the softmax takes $4n^2$."""
 
@@ -236,9 +209,6 @@ def T134(it: Evidence) -> None:
         it.as_printed(steps(all_rows, numbers(n, n), numbers(n, n)) == 4 * n**2)
 
 
-@claim(
-    "§3.1.1, summary, scores", TRUE, topic="FLOPs", page="attention/scaled_dot_product"
-)
 def T135(it: Evidence) -> None:
     r"""The backward of the scores takes $4n^2d + 2nd$."""
     for n, d in its.SIZES:
@@ -247,7 +217,6 @@ def T135(it: Evidence) -> None:
         it.as_printed(ran == 4 * n**2 * d + 2 * n * d)
 
 
-@claim("§3.1.1, summary, projections", TRUE, topic="FLOPs", page="attention/heads")
 def T136(it: Evidence) -> None:
     r"""The backward of the three projections takes $12nd^2 + 2nd$."""
     for n, d in its.SIZES:
@@ -257,7 +226,6 @@ def T136(it: Evidence) -> None:
         it.as_printed(paths + sums == 12 * n * d**2 + 2 * n * d)
 
 
-@claim("§3.1.1, summary, total", TRUE, topic="FLOPs", page="attention/heads")
 def T137(it: Evidence) -> None:
     r"""The backward of the attention block takes $16nd^2 + 8n^2d + 4n^2 + 4nd$ in all.
 

@@ -9,15 +9,32 @@ import numpy as np
 from backpass import cost
 from backpass_ledger.claims import encoder_block as its
 from backpass_ledger.claims.encoder_block import product, steps
-from backpass_ledger.claims.evidence import (
-    CAVEAT,
-    LEFT_OUT,
-    TRUE,
-    UNCHECKABLE,
-    Evidence,
-)
-from backpass_ledger.claims.record import claim
+from backpass_ledger.claims.evidence import Evidence
 from backpass_ledger.claims.tools import jacobian, numbers, same, vjp
+
+CLAIMS = """
+T34  true         0  embeddings  operations/embeddings         §2.2.1, embeddings
+T35  true         0  attention   attention/scaled_dot_product  §2.2.1, lengths
+T36  uncheckable  1  training    networks/training             §2.2.1, data sets
+T37  uncheckable  1  training    networks/whole_network        §2.2.1, why recurrent networks
+T38  caveat       1  training    networks/whole_network        §2.2.1, recurrent networks, speed
+T39  caveat       1  training    numerics/gradient_flow        §2.2.1, recurrent networks, memory
+T40  true         0  attention   attention/scaled_dot_product  §2.2.1, attention in recurrent networks
+T41  true         0  attention   attention/scaled_dot_product  §2.2.1, without recurrence
+T42  caveat       3  attention   attention/scaled_dot_product  §2.2.1, §2.2.2, and §2.2.3, who sees whom
+T43  caveat       1  attention   networks/encoder_decoder      §2.2.1, parallel positions
+T44  caveat       1  attention   attention/scaled_dot_product  §2.2.1, long range
+T45  true         0  attention   attention/scaled_dot_product  §2.2.1, scaling
+T46  uncheckable  0  training    networks/whole_network        §2.2.1, what replaced what
+T47  caveat       1  notation    networks/encoder_decoder      §2.2.2, first sentence
+T48  left-out     1  FLOPs       cost/tally                    §2.2.2, N blocks
+T49  left-out     5  FLOPs       networks/encoder_decoder      §2.2.2, decoder
+T50  left-out     1  embeddings  operations/embeddings         §2.2.2, embeddings and positions
+T51  true         0  residual    networks/encoder_decoder      §2.2.2, contents of a layer
+T52  left-out     2  residual    networks/encoder_decoder      §2.2.2, dropout
+T53  true         0  training    networks/encoder_decoder      §2.2.2, parameters
+T54  true         0  FLOPs       cost/tally                    §2.2.2, cost of each layer
+"""
 
 
 def recurrent(x: Any, w: Any) -> Any:
@@ -44,7 +61,6 @@ def reaches(function: Any, x: Any) -> Any:
     return np.abs(jacobian(function, x)).sum((1, 3)) > 0
 
 
-@claim("§2.2.1, embeddings", TRUE, topic="embeddings", page="operations/embeddings")
 def T34(it: Evidence) -> None:
     """A token is mapped to a vector, its embedding.
 
@@ -58,7 +74,6 @@ def T34(it: Evidence) -> None:
     it.as_printed(same(np.eye(11)[tokens] @ table, found))
 
 
-@claim("§2.2.1, lengths", TRUE, topic="attention", page="attention/scaled_dot_product")
 def T35(it: Evidence) -> None:
     """Sequences vary in length, and one architecture with the same parameters has to
     take all of them, near and far dependencies included."""
@@ -70,9 +85,6 @@ def T35(it: Evidence) -> None:
     it.as_printed(bool(reaches(attended, numbers(8, 2))[0, 7]))
 
 
-@claim(
-    "§2.2.1, data sets", UNCHECKABLE, topic="training", page="networks/training", harm=1
-)
 def T36(it: Evidence) -> None:
     """Data sets contain millions or billions of tokens.
 
@@ -81,13 +93,6 @@ def T36(it: Evidence) -> None:
     """
 
 
-@claim(
-    "§2.2.1, why recurrent networks",
-    UNCHECKABLE,
-    topic="training",
-    page="networks/whole_network",
-    harm=1,
-)
 def T37(it: Evidence) -> None:
     """Far dependencies, varying lengths, and large data sets motivated first recurrent
     networks and then Transformers.
@@ -97,13 +102,6 @@ def T37(it: Evidence) -> None:
     """
 
 
-@claim(
-    "§2.2.1, recurrent networks, speed",
-    CAVEAT,
-    topic="training",
-    page="networks/whole_network",
-    harm=1,
-)
 def T38(it: Evidence) -> None:
     """Recurrent networks process a sequence step by step, which made training hard to
     parallelise for large data sets.
@@ -118,13 +116,6 @@ def T38(it: Evidence) -> None:
     it.elsewhere(bool(np.abs(of_batch[:, 0, :, :, 1]).max() > 0))
 
 
-@claim(
-    "§2.2.1, recurrent networks, memory",
-    CAVEAT,
-    topic="training",
-    page="numerics/gradient_flow",
-    harm=1,
-)
 def T39(it: Evidence) -> None:
     """For recurrent networks it was hard to retain information from the beginning of a
     sequence to its end.
@@ -145,12 +136,6 @@ def T39(it: Evidence) -> None:
     it.elsewhere(bool(arrives(1.0) < 1e-4))
 
 
-@claim(
-    "§2.2.1, attention in recurrent networks",
-    TRUE,
-    topic="attention",
-    page="attention/scaled_dot_product",
-)
 def T40(it: Evidence) -> None:
     """Attention helped recurrent networks to focus on parts of the input, and their
     core stayed sequential.
@@ -176,12 +161,6 @@ def T40(it: Evidence) -> None:
     it.as_printed(bool(along[np.tril_indices(9)].all()))
 
 
-@claim(
-    "§2.2.1, without recurrence",
-    TRUE,
-    topic="attention",
-    page="attention/scaled_dot_product",
-)
 def T41(it: Evidence) -> None:
     """The Transformer has self-attention in place of recurrence.
 
@@ -194,13 +173,6 @@ def T41(it: Evidence) -> None:
     it.as_printed(same(attended(x[order]), attended(x)[order]))
 
 
-@claim(
-    "§2.2.1, §2.2.2, and §2.2.3, who sees whom",
-    CAVEAT,
-    topic="attention",
-    page="attention/scaled_dot_product",
-    harm=3,
-)
 def T42(it: Evidence) -> None:
     """Self-attention lets every token directly consider and affect every other one; it
     connects any pair of positions.
@@ -213,13 +185,6 @@ def T42(it: Evidence) -> None:
     it.elsewhere(bool(reaches(lambda t: attended(t, causal=True), x).all()))
 
 
-@claim(
-    "§2.2.1, parallel positions",
-    CAVEAT,
-    topic="attention",
-    page="networks/encoder_decoder",
-    harm=1,
-)
 def T43(it: Evidence) -> None:
     """All positions can be processed at the same time.
 
@@ -239,13 +204,6 @@ def T43(it: Evidence) -> None:
     it.elsewhere(same(fed, once, 1e-3))
 
 
-@claim(
-    "§2.2.1, long range",
-    CAVEAT,
-    topic="attention",
-    page="attention/scaled_dot_product",
-    harm=1,
-)
 def T44(it: Evidence) -> None:
     """Long-range dependencies are handled better because distant tokens are connected
     directly.
@@ -265,7 +223,6 @@ def T44(it: Evidence) -> None:
     it.right(same(far(27, 1e-6), 1 / 27, 1e-3))
 
 
-@claim("§2.2.1, scaling", TRUE, topic="attention", page="attention/scaled_dot_product")
 def T45(it: Evidence) -> None:
     """The architecture scales well with data.
 
@@ -282,12 +239,6 @@ def T45(it: Evidence) -> None:
     it.right(block(4_096, 512) > 2.01 * block(2_048, 512))
 
 
-@claim(
-    "§2.2.1, what replaced what",
-    UNCHECKABLE,
-    topic="training",
-    page="networks/whole_network",
-)
 def T46(it: Evidence) -> None:
     """Parallel training and direct connections are the reason why Transformers replaced
     recurrent networks and are today the main architecture for language.
@@ -296,13 +247,6 @@ def T46(it: Evidence) -> None:
     """
 
 
-@claim(
-    "§2.2.2, first sentence",
-    CAVEAT,
-    topic="notation",
-    page="networks/encoder_decoder",
-    harm=1,
-)
 def T47(it: Evidence) -> None:
     """The transformer follows an encoder-decoder architecture.
 
@@ -332,7 +276,6 @@ def T47(it: Evidence) -> None:
     )
 
 
-@claim("§2.2.2, N blocks", LEFT_OUT, topic="FLOPs", page="cost/tally", harm=1)
 def T48(it: Evidence) -> None:
     """The block is repeated N times, each on the output of the one before.
 
@@ -367,9 +310,6 @@ def crossed(
     product(k_, its.flip(w)) + product(v_, its.flip(w))  # of e
 
 
-@claim(
-    "§2.2.2, decoder", LEFT_OUT, topic="FLOPs", page="networks/encoder_decoder", harm=5
-)
 def T49(it: Evidence) -> None:
     r"""Only the encoder is analysed, because the analysis of the decoder is similar.
 
@@ -386,13 +326,6 @@ def T49(it: Evidence) -> None:
         it.right(ran == 16 * n * d**2 + 8 * n**2 * d + 4 * n**2 + 3 * n * d)
 
 
-@claim(
-    "§2.2.2, embeddings and positions",
-    LEFT_OUT,
-    topic="embeddings",
-    page="operations/embeddings",
-    harm=1,
-)
 def T50(it: Evidence) -> None:
     r"""Inputs become embeddings of dimension $d$, to which positional encodings are
     added.
@@ -417,12 +350,6 @@ def framework_layer(heads: int = 1, d: int = 4, f: int = 8) -> Any:
     )
 
 
-@claim(
-    "§2.2.2, contents of a layer",
-    TRUE,
-    topic="residual",
-    page="networks/encoder_decoder",
-)
 def T51(it: Evidence) -> None:
     """Each layer contains self-attention, a position-wise feed-forward network,
     residual connections, and layer normalisations.
@@ -438,13 +365,6 @@ def T51(it: Evidence) -> None:
     it.as_printed(same(y.detach(), layer(x).detach()))
 
 
-@claim(
-    "§2.2.2, dropout",
-    LEFT_OUT,
-    topic="residual",
-    page="networks/encoder_decoder",
-    harm=2,
-)
 def T52(it: Evidence) -> None:
     r"""A layer contains the parts that the text lists, as in the original.
 
@@ -457,7 +377,6 @@ def T52(it: Evidence) -> None:
     it.right(dropped == n * d)
 
 
-@claim("§2.2.2, parameters", TRUE, topic="training", page="networks/encoder_decoder")
 def T53(it: Evidence) -> None:
     """Blocks have the same structure and do not share parameters."""
     import torch
@@ -471,7 +390,6 @@ def T53(it: Evidence) -> None:
     it.as_printed(shapes[0] == shapes[1] == shapes[2])
 
 
-@claim("§2.2.2, cost of each layer", TRUE, topic="FLOPs", page="cost/tally")
 def T54(it: Evidence) -> None:
     """Computations and costs are the same for each layer."""
     x, found = numbers(5, 3), []

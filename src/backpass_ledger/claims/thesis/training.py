@@ -10,28 +10,31 @@ import numpy as np
 from backpass import cost
 from backpass.cost.duration import FLOPS_OF_ADAMW
 from backpass_ledger.claims import encoder_block as its
-from backpass_ledger.claims.evidence import (
-    CAVEAT,
-    FALSE,
-    INCONSISTENT,
-    LEFT_OUT,
-    TRUE,
-    UNCHECKABLE,
-    Evidence,
-)
-from backpass_ledger.claims.record import claim
+from backpass_ledger.claims.evidence import Evidence
 from backpass_ledger.claims.thesis.opening import backward_products, forward_products
 from backpass_ledger.claims.thesis.sequences import attended, reaches
 from backpass_ledger.claims.tools import numbers, same, vjp
 
+CLAIMS = """
+T70  uncheckable   1  training       networks/training         §2.3.1, supervised
+T71  caveat        1  embeddings     operations/embeddings     §2.3.1, data preparation
+T72  inconsistent  6  attention      networks/whole_network    §2.3.1, objective
+T73  true          0  optimiser      numerics/optimiser        §2.3.1, optimiser
+T74  uncheckable   0  optimiser      numerics/optimiser        §2.3.1, learning rate
+T75  caveat        1  parallel       cost/memory               §2.3.1, GPT-3
+T76  caveat        1  training       numerics/recomputation    §2.3.2, three phases
+T77  left-out      6  FLOPs          operations/output_head    §2.3.2, forward
+T78  true          0  chain rule     networks/encoder_decoder  §2.3.2, backward
+T79  caveat        4  optimiser      numerics/optimiser        §2.3.2, update
+T80  true          0  FLOPs          cost/ratio                §2.3.3, first sentence
+T81  uncheckable   3  time           cost/time                 §2.3.3, share of time
+T82  false         6  recomputation  numerics/recomputation    §2.3.3, stored activations
+T83  caveat        2  memory         cost/memory               §2.3.3, growth of memory
+T84  uncheckable   1  memory         cost/memory               §2.3.3, limiting factor
+T85  caveat        2  time           cost/time                 §2.3.3, small improvements
+"""
 
-@claim(
-    "§2.3.1, supervised",
-    UNCHECKABLE,
-    topic="training",
-    page="networks/training",
-    harm=1,
-)
+
 def T70(it: Evidence) -> None:
     """Transformers are trained with supervised learning on large text data.
 
@@ -41,13 +44,6 @@ def T70(it: Evidence) -> None:
     """
 
 
-@claim(
-    "§2.3.1, data preparation",
-    CAVEAT,
-    topic="embeddings",
-    page="operations/embeddings",
-    harm=1,
-)
 def T71(it: Evidence) -> None:
     """Data preparation turns text into discrete units and then into vectors.
 
@@ -61,13 +57,6 @@ def T71(it: Evidence) -> None:
     it.elsewhere(not of_table.any())
 
 
-@claim(
-    "§2.3.1, objective",
-    INCONSISTENT,
-    topic="attention",
-    page="networks/whole_network",
-    harm=6,
-)
 def T72(it: Evidence) -> None:
     """The training objective is to predict the next token from the tokens before it.
 
@@ -81,7 +70,6 @@ def T72(it: Evidence) -> None:
     it.right(not masked[next_token].any())
 
 
-@claim("§2.3.1, optimiser", TRUE, topic="optimiser", page="numerics/optimiser")
 def T73(it: Evidence) -> None:
     r"""Adam is a variant of gradient descent, used with a variable learning rate.
 
@@ -110,9 +98,6 @@ def T73(it: Evidence) -> None:
     it.as_printed(same(rates, [0.01, 0.01 / 2, 0.01 / 3], 1e-6))
 
 
-@claim(
-    "§2.3.1, learning rate", UNCHECKABLE, topic="optimiser", page="numerics/optimiser"
-)
 def T74(it: Evidence) -> None:
     """Scheduling the learning rate ensures stable training.
 
@@ -121,7 +106,6 @@ def T74(it: Evidence) -> None:
     """
 
 
-@claim("§2.3.1, GPT-3", CAVEAT, topic="parallel", page="cost/memory", harm=1)
 def T75(it: Evidence) -> None:
     """GPT-3 requires training on hundreds or thousands of GPUs.
 
@@ -140,13 +124,6 @@ def T75(it: Evidence) -> None:
     it.right(round(4 * 4 * parameters / 1e12, 1) == 2.8)
 
 
-@claim(
-    "§2.3.2, three phases",
-    CAVEAT,
-    topic="training",
-    page="numerics/recomputation",
-    harm=1,
-)
 def T76(it: Evidence) -> None:
     """A training iteration has three consecutive phases: a forward, a backward, and an
     update.
@@ -175,9 +152,6 @@ def T76(it: Evidence) -> None:
     it.right(same(plain, again))
 
 
-@claim(
-    "§2.3.2, forward", LEFT_OUT, topic="FLOPs", page="operations/output_head", harm=6
-)
 def T77(it: Evidence) -> None:
     r"""The forward produces predictions of the next token and the loss.
 
@@ -194,7 +168,6 @@ def T77(it: Evidence) -> None:
     it.right(small == 2 * 2 * 7 * 3)
 
 
-@claim("§2.3.2, backward", TRUE, topic="chain rule", page="networks/encoder_decoder")
 def T78(it: Evidence) -> None:
     """The backward applies the chain rule from the loss back through each layer.
 
@@ -206,7 +179,6 @@ def T78(it: Evidence) -> None:
     it.as_printed(same(its.chained_backward(x, dy, residual=True), by_autograd))
 
 
-@claim("§2.3.2, update", CAVEAT, topic="optimiser", page="numerics/optimiser", harm=4)
 def T79(it: Evidence) -> None:
     r"""The update keeps additional state and is still negligible beside the gradient's
     computation.
@@ -228,7 +200,6 @@ def T79(it: Evidence) -> None:
     it.right(sum(s.elements == parameters for s in budget.shares) == 4)
 
 
-@claim("§2.3.3, first sentence", TRUE, topic="FLOPs", page="cost/ratio")
 def T80(it: Evidence) -> None:
     """Even with the chain rule, backpropagation is a significant part of training's
     computation.
@@ -242,7 +213,6 @@ def T80(it: Evidence) -> None:
         it.right(Fraction(backward, forward + backward) == Fraction(2, 3))
 
 
-@claim("§2.3.3, share of time", UNCHECKABLE, topic="time", page="cost/time", harm=3)
 def T81(it: Evidence) -> None:
     """Studies show that backpropagation takes 60 to 70 % of the training time of large
     models.
@@ -252,13 +222,6 @@ def T81(it: Evidence) -> None:
     """
 
 
-@claim(
-    "§2.3.3, stored activations",
-    FALSE,
-    topic="recomputation",
-    page="numerics/recomputation",
-    harm=6,
-)
 def T82(it: Evidence) -> None:
     r"""By design, all intermediate activations must be stored in the forward to compute
     gradients.
@@ -295,7 +258,6 @@ def T82(it: Evidence) -> None:
     it.right(same(plain, again) and little <= 5 * 4 < whole)
 
 
-@claim("§2.3.3, growth of memory", CAVEAT, topic="memory", page="cost/memory", harm=2)
 def T83(it: Evidence) -> None:
     r"""Memory use scales with sequence length and batch size.
 
@@ -312,9 +274,6 @@ def T83(it: Evidence) -> None:
     it.right(stored(1, 256) > 3.5 * stored(1, 128))
 
 
-@claim(
-    "§2.3.3, limiting factor", UNCHECKABLE, topic="memory", page="cost/memory", harm=1
-)
 def T84(it: Evidence) -> None:
     """For large transformers memory often becomes the limiting factor.
 
@@ -323,7 +282,6 @@ def T84(it: Evidence) -> None:
     """
 
 
-@claim("§2.3.3, small improvements", CAVEAT, topic="time", page="cost/time", harm=2)
 def T85(it: Evidence) -> None:
     """At billions of parameters even small improvements of the backward lead to big
     reductions of training time.

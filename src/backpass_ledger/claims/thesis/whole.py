@@ -5,19 +5,25 @@ from __future__ import annotations
 from backpass.cost import sources
 from backpass_ledger.claims import encoder_block as its
 from backpass_ledger.claims.encoder_block import printed
-from backpass_ledger.claims.evidence import CAVEAT, FALSE, LEFT_OUT, TRUE, Evidence
-from backpass_ledger.claims.record import claim
+from backpass_ledger.claims.evidence import Evidence
 from backpass_ledger.claims.thesis.opening import forward_products
 from backpass_ledger.claims.tools import derives, numbers, same, vjp
 
+CLAIMS = """
+T184  left-out  3  memory    cost/memory                 Chapter 3, what has to be at hand
+T185  false     6  FLOPs     cost/tally                  §3.2, heading
+T186  left-out  5  residual  operations/residual_stream  §3.1.1, summary, and §3.2, parts of the block
+T187  true      0  FLOPs     attention/heads             §3.2, attention row
+T188  caveat    2  FLOPs     operations/feed_forward     §3.2, feed-forward row
+T189  false     5  FLOPs     operations/layer_norm       §3.2, norms row
+T190  true      0  FLOPs     cost/tally                  §3.2, sum of the rows
+T191  left-out  4  FLOPs     cost/tally                  §3.2, total
+T192  true      0  FLOPs     foundations/counting        §3.2 and §5, order
+T193  caveat    2  FLOPs     foundations/counting        §4.1, what the total is
+T194  caveat    4  FLOPs     cost/tally                  §4.1, what is quadratic
+"""
 
-@claim(
-    "Chapter 3, what has to be at hand",
-    LEFT_OUT,
-    topic="memory",
-    page="cost/memory",
-    harm=3,
-)
+
 def T184(it: Evidence) -> None:
     r"""The backward can read $A$, $Q$, $K$, $V$, $U$, $Y$, and $\sigma$ at no cost.
 
@@ -36,7 +42,6 @@ def T184(it: Evidence) -> None:
     it.right(elements == n**2 + 12 * n * d + 2 * n)
 
 
-@claim("§3.2, heading", FALSE, topic="FLOPs", page="cost/tally", harm=6)
 def T185(it: Evidence) -> None:
     r"""The total is the total cost of training.
 
@@ -53,13 +58,6 @@ def T185(it: Evidence) -> None:
     it.right(leading == 72 * n * d**2 + 12 * n**2 * d)
 
 
-@claim(
-    "§3.1.1, summary, and §3.2, parts of the block",
-    LEFT_OUT,
-    topic="residual",
-    page="operations/residual_stream",
-    harm=5,
-)
 def T186(it: Evidence) -> None:
     r"""The block consists of an attention layer, a feed-forward layer, and two
     normalisation layers.
@@ -79,7 +77,6 @@ def T186(it: Evidence) -> None:
     it.right(same(its.chained_backward(x, dy, residual=True), of_block))
 
 
-@claim("§3.2, attention row", TRUE, topic="FLOPs", page="attention/heads")
 def T187(it: Evidence) -> None:
     r"""The attention block takes $16nd^2 + 8n^2d + 4n^2 + 4nd$."""
     for n, d in its.SIZES:
@@ -89,13 +86,6 @@ def T187(it: Evidence) -> None:
         it.as_printed(ran == 16 * n * d**2 + 8 * n**2 * d + 4 * n**2 + 4 * n * d)
 
 
-@claim(
-    "§3.2, feed-forward row",
-    CAVEAT,
-    topic="FLOPs",
-    page="operations/feed_forward",
-    harm=2,
-)
 def T188(it: Evidence) -> None:
     r"""The feed-forward layer takes $32nd^2$.
 
@@ -114,7 +104,6 @@ def T188(it: Evidence) -> None:
     it.right(products(3 * d) == 24 * n * d**2)
 
 
-@claim("§3.2, norms row", FALSE, topic="FLOPs", page="operations/layer_norm", harm=5)
 def T189(it: Evidence) -> None:
     r"""The normalisation layers take $2 \cdot 9nd = 18nd$.
 
@@ -129,7 +118,6 @@ def T189(it: Evidence) -> None:
         it.right(2 * printed("norm", s=n, h=d) == 18 * n * d)
 
 
-@claim("§3.2, sum of the rows", TRUE, topic="FLOPs", page="cost/tally")
 def T190(it: Evidence) -> None:
     r"""The costs of the parts add up to $48nd^2 + 8n^2d + 4n^2 + 22nd$."""
     for n, d in ((1, 1), (5, 3), (2, 9), (7, 4)):
@@ -140,7 +128,6 @@ def T190(it: Evidence) -> None:
         it.as_printed(rows == 48 * n * d**2 + 8 * n**2 * d + 4 * n**2 + 22 * n * d)
 
 
-@claim("§3.2, total", LEFT_OUT, topic="FLOPs", page="cost/tally", harm=4)
 def T191(it: Evidence) -> None:
     r"""$48nd^2 + 8n^2d + 4n^2 + 22nd$ is the total number of operations of the backward
     through the entire block.
@@ -158,7 +145,6 @@ def T191(it: Evidence) -> None:
         it.right(ran == completed.at(s=n, h=d))
 
 
-@claim("§3.2 and §5, order", TRUE, topic="FLOPs", page="foundations/counting")
 def T192(it: Evidence) -> None:
     r"""$48nd^2 + 8n^2d + 4n^2 + 22nd \in O(nd^2 + n^2d)$.
 
@@ -176,13 +162,6 @@ def T192(it: Evidence) -> None:
         it.as_printed(8 * leading <= block(n, d) <= 48 * leading)
 
 
-@claim(
-    "§4.1, what the total is",
-    CAVEAT,
-    topic="FLOPs",
-    page="foundations/counting",
-    harm=2,
-)
 def T193(it: Evidence) -> None:
     r"""The closed form is the number of operations that a block's backward requires.
 
@@ -206,7 +185,6 @@ def T193(it: Evidence) -> None:
     it.right((round(excess(512, 512), 2), round(excess(1, 512))) == (0.05, 33))
 
 
-@claim("§4.1, what is quadratic", CAVEAT, topic="FLOPs", page="cost/tally", harm=4)
 def T194(it: Evidence) -> None:
     r"""The cost is quadratic in $d$ for the feed-forward layer, and quadratic in $n$
     for the attention block.

@@ -6,14 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from backpass_ledger.claims.evidence import (
-    CAVEAT,
-    FALSE,
-    INCONSISTENT,
-    TRUE,
-    Evidence,
-)
-from backpass_ledger.claims.record import claim
+from backpass_ledger.claims.evidence import Evidence
 from backpass_ledger.claims.tools import numbers, raises, run, same, vjp
 from backpass_ledger.claims.trace_notes.program import (
     DY,
@@ -30,6 +23,31 @@ from backpass_ledger.claims.trace_notes.program import (
     outcomes,
     weights,
 )
+
+CLAIMS = """
+N33  true          0  matmul     operations/linear      code, `V_grad`
+N34  true          0  matmul     operations/linear      code, `A_grad`
+N35  true          0  flash      attention/flash        code, row products
+N36  inconsistent  3  notation   attention/multilinear  code, row products
+N37  false         2  debugging  attention/multilinear  code, conditions of the backward
+N38  true          0  norms      attention/multilinear  code, simplex
+N39  false         4  notation   attention/multilinear  code, simplex, `/ s[:, None]`
+N40  inconsistent  5  attention  attention/multilinear  code, simplex, forward and backward
+N41  false         9  norms      attention/multilinear  code, sphere
+N42  inconsistent  6  norms      attention/multilinear  code, sphere, beside the derivation
+N43  false         4  notation   attention/multilinear  code, sphere, `/ s[:, None]`
+N44  true          0  softmax    operations/softmax     code, softmax
+N45  true          0  matmul     operations/linear      code, `Q_grad`, linear
+N46  true          0  matmul     operations/linear      code, `K_grad`, linear
+N47  false         4  debugging  attention/multilinear  code, last condition
+N48  false         2  debugging  attention/multilinear  code, `_U`
+N49  caveat        6  precision  attention/multilinear  code, `_U`
+N50  false         4  attention  attention/multilinear  code, `_Q_grad`
+N51  false         4  attention  attention/multilinear  code, `_K_grad`
+N52  false         9  attention  attention/multilinear  code, `Q_grad`, multilinear
+N53  false         9  attention  attention/multilinear  code, `K_grad`, multilinear
+N54  false         3  notation   attention/multilinear  sentence after the code
+"""
 
 
 def ran(member: tuple[str, str], *defects: str, **others: Any) -> dict[str, Any]:
@@ -50,7 +68,6 @@ def score_gradient(member: tuple[str, str]) -> Any:
     return vjp(lambda x: weights(x, member[1]) @ v, b, DY)
 
 
-@claim("code, `V_grad`", TRUE, topic="matmul", page="operations/linear")
 def N33(it: Evidence) -> None:
     """For `Y_grad` of shape `[t, d]`, `V_grad = A.T @ Y_grad`, whatever the weights
     are.
@@ -59,7 +76,6 @@ def N33(it: Evidence) -> None:
         it.as_printed(same(ran(member)["V_grad"], gradients(member)[2]))
 
 
-@claim("code, `A_grad`", TRUE, topic="matmul", page="operations/linear")
 def N34(it: Evidence) -> None:
     """`A_grad = Y_grad @ V.T`."""
     import torch
@@ -68,7 +84,6 @@ def N34(it: Evidence) -> None:
     it.as_printed(same(ran(MEMBERS[0])["A_grad"], vjp(lambda x: x @ v, a, DY)))
 
 
-@claim("code, row products", TRUE, topic="flash", page="attention/flash")
 def N35(it: Evidence) -> None:
     r"""`vmap(lambda y, y_grad: dot(y, y_grad))(Y, Y_grad)` holds one number per query,
     $d_i = Y_i \cdot \nabla_{Y_i} l$.
@@ -83,13 +98,6 @@ def N35(it: Evidence) -> None:
         it.right(same(found["delta"], (found["A"] * found["A_grad"]).sum(1)))
 
 
-@claim(
-    "code, row products",
-    INCONSISTENT,
-    topic="notation",
-    page="attention/multilinear",
-    harm=3,
-)
 def N36(it: Evidence) -> None:
     """The row products are named `d`.
 
@@ -102,13 +110,6 @@ def N36(it: Evidence) -> None:
     it.right(outcomes(but("d")) == {("Multilinear", w): "TypeError" for w in WEIGHTS})
 
 
-@claim(
-    "code, conditions of the backward",
-    FALSE,
-    topic="debugging",
-    page="attention/multilinear",
-    harm=2,
-)
 def N37(it: Evidence) -> None:
     """The five conditions `if name[…] = '…':` of the backward are comparisons.
 
@@ -122,7 +123,6 @@ def N37(it: Evidence) -> None:
     it.right(not raises(SyntaxError, lambda: compile(mended("=="), "", "exec")))
 
 
-@claim("code, simplex", TRUE, topic="norms", page="attention/multilinear")
 def N38(it: Evidence) -> None:
     """On the simplex `B_grad` is `A_grad - d[:, None]`, each row divided by the
     row's sum.
@@ -134,13 +134,6 @@ def N38(it: Evidence) -> None:
         it.as_printed(same(printed, score_gradient((scores, "Simplex"))))
 
 
-@claim(
-    "code, simplex, `/ s[:, None]`",
-    FALSE,
-    topic="notation",
-    page="attention/multilinear",
-    harm=4,
-)
 def N39(it: Evidence) -> None:
     """`(A_grad - d[:, None]) / s[:, None]` divides each row by its sum.
 
@@ -154,13 +147,6 @@ def N39(it: Evidence) -> None:
     it.right(same(ran(member)["B_grad"], score_gradient(member)))
 
 
-@claim(
-    "code, simplex, forward and backward",
-    INCONSISTENT,
-    topic="attention",
-    page="attention/multilinear",
-    harm=5,
-)
 def N40(it: Evidence) -> None:
     """The simplex's backward matches its forward.
 
@@ -177,7 +163,6 @@ def N40(it: Evidence) -> None:
     it.right(same((da - (a * da).sum(0)) / b.sum(0), of_columns))
 
 
-@claim("code, sphere", FALSE, topic="norms", page="attention/multilinear", harm=9)
 def N41(it: Evidence) -> None:
     """On the sphere `B_grad = (A_grad - d[:, None]) / s[:, None]`, as on the simplex.
 
@@ -194,13 +179,6 @@ def N41(it: Evidence) -> None:
         it.right((abs((right["B"] * printed["B_grad"]).sum(1)) > 0.01).all())
 
 
-@claim(
-    "code, sphere, beside the derivation",
-    INCONSISTENT,
-    topic="norms",
-    page="attention/multilinear",
-    harm=6,
-)
 def N42(it: Evidence) -> None:
     r"""The sphere's line of the program is the one that the text derives.
 
@@ -214,13 +192,6 @@ def N42(it: Evidence) -> None:
     it.right(same(derived, score_gradient(("Linear", "Sphere"))))
 
 
-@claim(
-    "code, sphere, `/ s[:, None]`",
-    FALSE,
-    topic="notation",
-    page="attention/multilinear",
-    harm=4,
-)
 def N43(it: Evidence) -> None:
     """On the sphere `/ s[:, None]` divides each row by its length.
 
@@ -232,7 +203,6 @@ def N43(it: Evidence) -> None:
     it.right(same(ran(member)["B_grad"], score_gradient(member)))
 
 
-@claim("code, softmax", TRUE, topic="softmax", page="operations/softmax")
 def N44(it: Evidence) -> None:
     """For softmax `B_grad = (A_grad - d[:, None]) * A`."""
     for scores in SCORES:
@@ -240,7 +210,6 @@ def N44(it: Evidence) -> None:
         it.as_printed(same(ran(member)["B_grad"], score_gradient(member)))
 
 
-@claim("code, `Q_grad`, linear", TRUE, topic="matmul", page="operations/linear")
 def N45(it: Evidence) -> None:
     """For linear scores `Q_grad = B_grad @ K`."""
     for kind in WEIGHTS:
@@ -248,7 +217,6 @@ def N45(it: Evidence) -> None:
         it.as_printed(same(score_gradient(member) @ GIVEN["K"], gradients(member)[0]))
 
 
-@claim("code, `K_grad`, linear", TRUE, topic="matmul", page="operations/linear")
 def N46(it: Evidence) -> None:
     """For linear scores `K_grad = B_grad.T @ Q`."""
     for kind in WEIGHTS:
@@ -256,13 +224,6 @@ def N46(it: Evidence) -> None:
         it.as_printed(same(score_gradient(member).T @ GIVEN["Q"], gradients(member)[1]))
 
 
-@claim(
-    "code, last condition",
-    FALSE,
-    topic="debugging",
-    page="attention/multilinear",
-    harm=4,
-)
 def N47(it: Evidence) -> None:
     """The branch for multilinear scores is taken for `Multilinear`.
 
@@ -277,7 +238,6 @@ def N47(it: Evidence) -> None:
     it.right("V_grad" in ran(("Multilinear", "Softmax"), "branch"))
 
 
-@claim("code, `_U`", FALSE, topic="debugging", page="attention/multilinear", harm=2)
 def N48(it: Evidence) -> None:
     """`_U` is divided by `_KQT`.
 
@@ -290,7 +250,6 @@ def N48(it: Evidence) -> None:
     it.right(outcomes(but()) == {})
 
 
-@claim("code, `_U`", CAVEAT, topic="precision", page="attention/multilinear", harm=6)
 def N49(it: Evidence) -> None:
     r"""`(B_grad * B)[None, :] / _QKT` (with the name corrected) is $\nabla_B l$ times
     the product of the other factors.
@@ -317,9 +276,6 @@ def N49(it: Evidence) -> None:
     it.right(small[1:].prod() > 0)
 
 
-@claim(
-    "code, `_Q_grad`", FALSE, topic="attention", page="attention/multilinear", harm=4
-)
 def N50(it: Evidence) -> None:
     """`_Q_grad = _U @ K` holds the gradients of the blocks of Q.
 
@@ -333,9 +289,6 @@ def N50(it: Evidence) -> None:
     it.right(found["_Q_grad"].shape == (3, 5, 2))
 
 
-@claim(
-    "code, `_K_grad`", FALSE, topic="attention", page="attention/multilinear", harm=4
-)
 def N51(it: Evidence) -> None:
     """`_K_grad = _U.T @ Q` holds the gradients of the blocks of K.
 
@@ -355,13 +308,6 @@ def N51(it: Evidence) -> None:
     it.right(raises(ValueError, lambda: run("K_grad" + reshape, **square)))
 
 
-@claim(
-    "code, `Q_grad`, multilinear",
-    FALSE,
-    topic="attention",
-    page="attention/multilinear",
-    harm=9,
-)
 def N52(it: Evidence) -> None:
     """`_Q_grad.reshape([t, d])` puts the blocks' gradients back into their columns.
 
@@ -385,13 +331,6 @@ def N52(it: Evidence) -> None:
     it.right(same(*one.values()))
 
 
-@claim(
-    "code, `K_grad`, multilinear",
-    FALSE,
-    topic="attention",
-    page="attention/multilinear",
-    harm=9,
-)
 def N53(it: Evidence) -> None:
     """`_K_grad.reshape([t, d])` puts the blocks' gradients back into their columns.
 
@@ -407,13 +346,6 @@ def N53(it: Evidence) -> None:
     it.right(same(np.sort(printed.ravel()), np.sort(blocks.ravel())))
 
 
-@claim(
-    "sentence after the code",
-    FALSE,
-    topic="notation",
-    page="attention/multilinear",
-    harm=3,
-)
 def N54(it: Evidence) -> None:
     r"""The rest of the text derives every equation that the program uses.
 

@@ -8,8 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from backpass_ledger.claims.evidence import CAVEAT, FALSE, TRUE, Evidence
-from backpass_ledger.claims.record import claim
+from backpass_ledger.claims.evidence import Evidence
 from backpass_ledger.claims.tools import (
     derives,
     jacobian,
@@ -20,6 +19,34 @@ from backpass_ledger.claims.tools import (
     vjp,
 )
 from backpass_ledger.claims.trace_notes.program import DY, but, gradients, names
+
+CLAIMS = """
+N55  caveat  1  chain rule  foundations/chain_rule  Notation, derivative
+N56  true    0  chain rule  foundations/chain_rule  Notation, first formula
+N57  true    0  notation    foundations/chain_rule  Notation, Jacobian
+N58  true    0  notation    foundations/notation    Notation, the dot
+N59  true    0  chain rule  foundations/chain_rule  Notation, second formula
+N60  caveat  1  chain rule  foundations/chain_rule  Notation, gradients
+N61  true    0  chain rule  foundations/chain_rule  Notation, definition of the gradient
+N62  caveat  1  chain rule  foundations/chain_rule  Notation, note on Riesz
+N63  true    0  chain rule  foundations/chain_rule  Notation, type of a gradient
+N64  caveat  2  optimiser   foundations/chain_rule  Notation, dynamical systems
+N65  true    0  notation    foundations/chain_rule  Notation, matrices as inputs
+N66  true    0  notation    foundations/chain_rule  Notation, first case
+N67  caveat  1  notation    foundations/chain_rule  Notation, first case
+N68  false   4  chain rule  foundations/chain_rule  Notation, first case, formula
+N69  true    0  chain rule  foundations/chain_rule  Notation, first case, result
+N70  true    0  notation    foundations/chain_rule  Notation, second case
+N71  true    0  matmul      foundations/chain_rule  Notation, second case
+N72  caveat  2  chain rule  foundations/chain_rule  Notation, second case
+N73  true    0  chain rule  foundations/chain_rule  Notation, second case
+N74  true    0  matmul      foundations/chain_rule  Notation, example
+N75  true    0  matmul      foundations/chain_rule  Notation, example
+N76  caveat  1  chain rule  foundations/chain_rule  Notation, note on gradients
+N77  true    0  chain rule  foundations/chain_rule  Notation, note on gradients
+N78  caveat  4  chain rule  foundations/chain_rule  Notation, note on the chain rule
+"""
+
 
 # The macros that the text defines, and what its sections on notation say.
 NOTATION = r"""
@@ -80,13 +107,6 @@ def constant(x: Any) -> Any:
     return torch.tensor(x)
 
 
-@claim(
-    "Notation, derivative",
-    CAVEAT,
-    topic="chain rule",
-    page="foundations/chain_rule",
-    harm=1,
-)
 def N55(it: Evidence) -> None:
     r"""A function $f: \mathbb{R}^n \to \mathbb{R}^m$ has a derivative $\partial f:
     \mathbb{R}^n \to \mathrm{Lin}(\mathbb{R}^n, \mathbb{R}^m)$, which maps a point to
@@ -103,9 +123,6 @@ def N55(it: Evidence) -> None:
     it.elsewhere(same(*relu))
 
 
-@claim(
-    "Notation, first formula", TRUE, topic="chain rule", page="foundations/chain_rule"
-)
 def N56(it: Evidence) -> None:
     r"""$f(x + v) \simeq f(x) + \partial f(x)(v)$.
 
@@ -121,7 +138,6 @@ def N56(it: Evidence) -> None:
     it.as_printed(all(0.008 < b / a < 0.012 for a, b in pairwise(errors)))
 
 
-@claim("Notation, Jacobian", TRUE, topic="notation", page="foundations/chain_rule")
 def N57(it: Evidence) -> None:
     r"""$\partial f(x)$ is the Jacobian of f at x, with m rows and n columns."""
     m, x, v = numbers(3, 5), numbers(5), numbers(5, seed=1)
@@ -131,7 +147,6 @@ def N57(it: Evidence) -> None:
     it.as_printed(found.shape == (3, 5) and same(found @ v, change, 1e-8))
 
 
-@claim("Notation, the dot", TRUE, topic="notation", page="foundations/notation")
 def N58(it: Evidence) -> None:
     r"""A change $\dot x$ has the shape of x. From $\partial f(x)(\dot x)$ for any $\dot
     x$ the Jacobian is easily read off.
@@ -144,9 +159,6 @@ def N58(it: Evidence) -> None:
     it.as_printed(raises(RuntimeError, lambda: push(lambda z: z**2, x, numbers(4))))
 
 
-@claim(
-    "Notation, second formula", TRUE, topic="chain rule", page="foundations/chain_rule"
-)
 def N59(it: Evidence) -> None:
     r"""$\partial f(x)(\dot x) = \sum_{i=1}^n \frac{\partial f(x)}{\partial x_i} \dot
     x_i$.
@@ -169,13 +181,6 @@ def N59(it: Evidence) -> None:
     it.right(g(h, 0) == g(0, h) == 0 and np.isclose(g(h, h) / h, 1 / 2))
 
 
-@claim(
-    "Notation, gradients",
-    CAVEAT,
-    topic="chain rule",
-    page="foundations/chain_rule",
-    harm=1,
-)
 def N60(it: Evidence) -> None:
     r"""Only functions $\mathbb{R}^n \to \mathbb{R}$ have gradients.
 
@@ -191,12 +196,6 @@ def N60(it: Evidence) -> None:
     it.elsewhere(not same(found, v[:, None] * w))
 
 
-@claim(
-    "Notation, definition of the gradient",
-    TRUE,
-    topic="chain rule",
-    page="foundations/chain_rule",
-)
 def N61(it: Evidence) -> None:
     r"""In a space with an inner product, $\nabla f(x)$ is the unique vector with
     $\langle \nabla f(x), \dot x \rangle = \partial f(x)(\dot x)$.
@@ -217,13 +216,6 @@ def N61(it: Evidence) -> None:
     it.right(np.linalg.matrix_rank(changes[:1] @ w) < 5)
 
 
-@claim(
-    "Notation, note on Riesz",
-    CAVEAT,
-    topic="chain rule",
-    page="foundations/chain_rule",
-    harm=1,
-)
 def N62(it: Evidence) -> None:
     r"""Such a vector always exists, by the theorem of Riesz.
 
@@ -249,12 +241,6 @@ def N62(it: Evidence) -> None:
         it.right(bool(lower < higher))
 
 
-@claim(
-    "Notation, type of a gradient",
-    TRUE,
-    topic="chain rule",
-    page="foundations/chain_rule",
-)
 def N63(it: Evidence) -> None:
     """A gradient has the type of the input, so the two can be added."""
     for shape in ((5,), (3, 4)):
@@ -262,13 +248,6 @@ def N63(it: Evidence) -> None:
         it.as_printed(found.shape == shape)
 
 
-@claim(
-    "Notation, dynamical systems",
-    CAVEAT,
-    topic="optimiser",
-    page="foundations/chain_rule",
-    harm=2,
-)
 def N64(it: Evidence) -> None:
     """Deep learning changes the input along the direction of the gradient.
 
@@ -285,12 +264,6 @@ def N64(it: Evidence) -> None:
     it.elsewhere(np.isclose(cosine, 1))
 
 
-@claim(
-    "Notation, matrices as inputs",
-    TRUE,
-    topic="notation",
-    page="foundations/chain_rule",
-)
 def N65(it: Evidence) -> None:
     """Matrices could be flattened into vectors instead, with the same gradient."""
     a = numbers(3, 4)
@@ -299,7 +272,6 @@ def N65(it: Evidence) -> None:
     it.as_printed(same(whole.ravel(), flat))
 
 
-@claim("Notation, first case", TRUE, topic="notation", page="foundations/chain_rule")
 def N66(it: Evidence) -> None:
     r"""For $f: \mathbb{R}^n \to \mathbb{R}$ the derivative is a $1 \times n$ matrix,
     and $\partial f(x)(v) = \partial f(x)\,v$.
@@ -312,13 +284,6 @@ def N66(it: Evidence) -> None:
     it.as_printed(same(row @ v, push(lambda z: z.exp().sum(0, keepdim=True), x, v)))
 
 
-@claim(
-    "Notation, first case",
-    CAVEAT,
-    topic="notation",
-    page="foundations/chain_rule",
-    harm=1,
-)
 def N67(it: Evidence) -> None:
     """Gradients with respect to vectors are probably the most common in deep learning.
 
@@ -337,13 +302,6 @@ def N67(it: Evidence) -> None:
         it.elsewhere(sum(vectors) > sum(a.numel() for a in arrays) / 50)
 
 
-@claim(
-    "Notation, first case, formula",
-    FALSE,
-    topic="chain rule",
-    page="foundations/chain_rule",
-    harm=4,
-)
 def N68(it: Evidence) -> None:
     r"""$\langle \nabla f(x), v \rangle = \nabla f(x)^\top v = \partial f(x)(v) =
     f(x)\,v$.
@@ -361,12 +319,6 @@ def N68(it: Evidence) -> None:
     it.right(derives(right, SCALAR))
 
 
-@claim(
-    "Notation, first case, result",
-    TRUE,
-    topic="chain rule",
-    page="foundations/chain_rule",
-)
 def N69(it: Evidence) -> None:
     r"""For $\langle v, w \rangle = v^\top w$, $\nabla f(x) = \partial f(x)^\top$, a
     vector of n numbers.
@@ -376,7 +328,6 @@ def N69(it: Evidence) -> None:
     it.as_printed(same(row.T[:, 0], gradient_of(lambda z: z.sin().prod(), x)))
 
 
-@claim("Notation, second case", TRUE, topic="notation", page="foundations/chain_rule")
 def N70(it: Evidence) -> None:
     r"""$\langle A, B \rangle = \mathrm{Tr}(A^\top B)$ is an inner product of $n \times
     m$ matrices, and it is $\sum_{ij} A_{ij} B_{ij}$.
@@ -393,7 +344,6 @@ def N70(it: Evidence) -> None:
     )
 
 
-@claim("Notation, second case", TRUE, topic="matmul", page="foundations/chain_rule")
 def N71(it: Evidence) -> None:
     r"""The trace has useful algebraic properties, which the text uses later: it is
     cyclic, $\mathrm{Tr}(ABC) = \mathrm{Tr}(CAB)$.
@@ -411,13 +361,6 @@ def N71(it: Evidence) -> None:
     it.right(not np.isclose(np.trace(m[0] @ m[1] @ m[2]), np.trace(m[1] @ m[0] @ m[2])))
 
 
-@claim(
-    "Notation, second case",
-    CAVEAT,
-    topic="chain rule",
-    page="foundations/chain_rule",
-    harm=2,
-)
 def N72(it: Evidence) -> None:
     r"""For matrices, $\partial f(A)$ is only a linear function, so there is no clear
     sense in which the gradient is the derivative transposed.
@@ -437,7 +380,6 @@ def N72(it: Evidence) -> None:
     it.elsewhere(not same(row.T.reshape(3, 4), gradient))
 
 
-@claim("Notation, second case", TRUE, topic="chain rule", page="foundations/chain_rule")
 def N73(it: Evidence) -> None:
     r"""The gradient is the one matrix with $\langle \nabla f(A), B \rangle =
     \partial f(A)(B)$ for all B.
@@ -449,7 +391,6 @@ def N73(it: Evidence) -> None:
         it.as_printed(np.isclose(np.trace(gradient.T @ b), change))
 
 
-@claim("Notation, example", TRUE, topic="matmul", page="foundations/chain_rule")
 def N74(it: Evidence) -> None:
     r"""$v^\top B w = \mathrm{Tr}(v^\top B w) = \mathrm{Tr}(w v^\top B)$."""
     v, b, w = numbers(3), numbers(3, 4), numbers(4)
@@ -457,20 +398,12 @@ def N74(it: Evidence) -> None:
     it.as_printed(np.isclose(v @ b @ w, np.trace(np.outer(w, v) @ b)))
 
 
-@claim("Notation, example", TRUE, topic="matmul", page="foundations/chain_rule")
 def N75(it: Evidence) -> None:
     r"""If $\partial f(A)(B) = v^\top B w$ for all B, then $\nabla f(A) = v w^\top$."""
     it.as_printed(derives(r"\partial f(A)(B) = v^T B w", MATRICES))
     it.as_printed(derives(r"\nabla f(A) = v w^T", MATRICES))
 
 
-@claim(
-    "Notation, note on gradients",
-    CAVEAT,
-    topic="chain rule",
-    page="foundations/chain_rule",
-    harm=1,
-)
 def N76(it: Evidence) -> None:
     r"""In practice gradients are all that is computed.
 
@@ -490,12 +423,6 @@ def N76(it: Evidence) -> None:
     it.elsewhere(found["delta"].shape in {found[name].shape for name in "QKVAB"})
 
 
-@claim(
-    "Notation, note on gradients",
-    TRUE,
-    topic="chain rule",
-    page="foundations/chain_rule",
-)
 def N77(it: Evidence) -> None:
     """A derivative needs neither an inner product nor scalar values.
 
@@ -512,13 +439,6 @@ def N77(it: Evidence) -> None:
     it.as_printed(push(lambda z: z.outer(z), x, v).shape == (4, 4))
 
 
-@claim(
-    "Notation, note on the chain rule",
-    CAVEAT,
-    topic="chain rule",
-    page="foundations/chain_rule",
-    harm=4,
-)
 def N78(it: Evidence) -> None:
     r"""The chain rule does not exist in any clear way for gradients.
 

@@ -6,15 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from backpass_ledger.claims.evidence import (
-    CAVEAT,
-    FALSE,
-    INCONSISTENT,
-    LEFT_OUT,
-    TRUE,
-    Evidence,
-)
-from backpass_ledger.claims.record import claim
+from backpass_ledger.claims.evidence import Evidence
 from backpass_ledger.claims.tools import numbers, raises, same, vjp
 from backpass_ledger.claims.trace_notes.derivatives import constant
 from backpass_ledger.claims.trace_notes.program import (
@@ -35,10 +27,28 @@ from backpass_ledger.claims.trace_notes.program import (
     weights,
 )
 
+CLAIMS = """
+N15  true          0  attention  attention/multilinear         code, linear preattention
+N16  left-out      4  attention  attention/scaled_dot_product  code, comment “normal” and linear preattention
+N17  left-out      4  attention  attention/multilinear         code, forward
+N18  caveat        2  notation   attention/multilinear         code, blocks
+N19  true          0  attention  attention/multilinear         code, scores of each factor
+N20  false         3  notation   attention/multilinear         code, comment beside `_B`
+N21  true          0  attention  attention/multilinear         code, multilinear preattention
+N22  false         2  debugging  attention/multilinear         code, conditions of the forward
+N23  false         4  debugging  attention/multilinear         code, first line of each norm
+N24  false         8  attention  attention/multilinear         code, simplex, axis
+N25  left-out      6  attention  attention/multilinear         code, simplex
+N26  true          0  attention  attention/multilinear         code, `A = A/s`
+N27  false         8  attention  attention/multilinear         code, sphere, axis
+N28  false         2  debugging  attention/multilinear         code, sphere, `pow`
+N29  caveat        1  norms      attention/multilinear         code, sphere, `A = A/s`
+N30  caveat        4  softmax    attention/multilinear         code, softmax
+N31  inconsistent  4  attention  attention/multilinear         code, norms
+N32  left-out      3  debugging  attention/multilinear         code, end of the forward
+"""
 
-@claim(
-    "code, linear preattention", TRUE, topic="attention", page="attention/multilinear"
-)
+
 def N15(it: Evidence) -> None:
     """`B = Q @ K.T` has one row per query and one column per key: $B_{ij} = Q_i
     \\cdot K_j$.
@@ -50,13 +60,6 @@ def N15(it: Evidence) -> None:
     )
 
 
-@claim(
-    "code, comment “normal” and linear preattention",
-    LEFT_OUT,
-    topic="attention",
-    page="attention/scaled_dot_product",
-    harm=4,
-)
 def N16(it: Evidence) -> None:
     r"""The scores of a normal transformer are $QK^\top$.
 
@@ -75,9 +78,6 @@ def N16(it: Evidence) -> None:
     it.right(same_as_torch(scale=1.0) and not same_as_torch())
 
 
-@claim(
-    "code, forward", LEFT_OUT, topic="attention", page="attention/multilinear", harm=4
-)
 def N17(it: Evidence) -> None:
     """The forward computes B and then A from it. The text, which speaks of a state and
     so of reading from left to right, leaves the causal mask out.
@@ -95,7 +95,6 @@ def N17(it: Evidence) -> None:
         it.right(np.count_nonzero(a) == 15 and not np.triu(a, 1).any())
 
 
-@claim("code, blocks", CAVEAT, topic="notation", page="attention/multilinear", harm=2)
 def N18(it: Evidence) -> None:
     """`Q.reshape([t, p, d//p]).transpose(1, 0, 2)` cuts the columns of Q into p blocks,
     `[p, t, d/p]`.
@@ -113,9 +112,6 @@ def N18(it: Evidence) -> None:
     it.elsewhere(not raises(TypeError, lambda: tensor.transpose(1, 0, 2)))
 
 
-@claim(
-    "code, scores of each factor", TRUE, topic="attention", page="attention/multilinear"
-)
 def N19(it: Evidence) -> None:
     """`_QKT = _Q @ _K.transpose(0, 2, 1)` holds the scores of each factor, `[p, t,
     t]`.
@@ -126,13 +122,6 @@ def N19(it: Evidence) -> None:
     )
 
 
-@claim(
-    "code, comment beside `_B`",
-    FALSE,
-    topic="notation",
-    page="attention/multilinear",
-    harm=3,
-)
 def N20(it: Evidence) -> None:
     r"""`_B = _QKT` is a sum along axis 0, with broadcasting.
 
@@ -145,12 +134,6 @@ def N20(it: Evidence) -> None:
     it.right(same(found["_QKT"].sum(0), GIVEN["Q"] @ GIVEN["K"].T))
 
 
-@claim(
-    "code, multilinear preattention",
-    TRUE,
-    topic="attention",
-    page="attention/multilinear",
-)
 def N21(it: Evidence) -> None:
     r"""`B = _B.prod(axis=0)` is $\bigodot_k Q_k K_k^\top$, and the linear scores if
     p is 1.
@@ -166,13 +149,6 @@ def N21(it: Evidence) -> None:
     it.as_printed(same(forward(("Multilinear", "Softmax"), p=1)["B"], q @ k.T))
 
 
-@claim(
-    "code, conditions of the forward",
-    FALSE,
-    topic="debugging",
-    page="attention/multilinear",
-    harm=2,
-)
 def N22(it: Evidence) -> None:
     """`if name[1] = 'Simplex':` and its two alternatives are comparisons.
 
@@ -189,13 +165,6 @@ def N22(it: Evidence) -> None:
     )
 
 
-@claim(
-    "code, first line of each norm",
-    FALSE,
-    topic="debugging",
-    page="attention/multilinear",
-    harm=4,
-)
 def N23(it: Evidence) -> None:
     """The norms start from A: `s = A.sum(...)`, `s = sqrt((A.pow(2)).sum(...))`,
     `A = softmax(A)`.
@@ -209,13 +178,6 @@ def N23(it: Evidence) -> None:
     it.right(outcomes(but()) == {})
 
 
-@claim(
-    "code, simplex, axis",
-    FALSE,
-    topic="attention",
-    page="attention/multilinear",
-    harm=8,
-)
 def N24(it: Evidence) -> None:
     """The simplex divides by `s = A.sum(axis=0, keepdims=True)`, so each query's
     weights sum to 1.
@@ -231,9 +193,6 @@ def N24(it: Evidence) -> None:
     it.right(outcome(but("rows"), member) == "wrong")
 
 
-@claim(
-    "code, simplex", LEFT_OUT, topic="attention", page="attention/multilinear", harm=6
-)
 def N25(it: Evidence) -> None:
     """Dividing B by its sums puts the weights on the simplex.
 
@@ -249,7 +208,6 @@ def N25(it: Evidence) -> None:
     it.right(same(row / row.sum(), np.array([100.0, 200.0, -299.0])))
 
 
-@claim("code, `A = A/s`", TRUE, topic="attention", page="attention/multilinear")
 def N26(it: Evidence) -> None:
     """With `keepdims=True`, `A / s` divides along the axis that was summed.
 
@@ -262,9 +220,6 @@ def N26(it: Evidence) -> None:
     it.right(not same((a / a.sum(1)).sum(1), np.ones(5)))
 
 
-@claim(
-    "code, sphere, axis", FALSE, topic="attention", page="attention/multilinear", harm=8
-)
 def N27(it: Evidence) -> None:
     """The sphere divides by `s = sqrt((A.pow(2)).sum(axis=0, keepdims=True))`, so each
     query's weights have length 1.
@@ -280,13 +235,6 @@ def N27(it: Evidence) -> None:
     it.right(outcome(but("rows"), member) == "wrong")
 
 
-@claim(
-    "code, sphere, `pow`",
-    FALSE,
-    topic="debugging",
-    page="attention/multilinear",
-    harm=2,
-)
 def N28(it: Evidence) -> None:
     """NumPy or PyTorch runs both `A.pow(2)` and `transpose(1, 0, 2)`.
 
@@ -302,13 +250,6 @@ def N28(it: Evidence) -> None:
     it.right(same(tensor**2, tensor.pow(2)) and same(tensor**2, tensor.numpy() ** 2))
 
 
-@claim(
-    "code, sphere, `A = A/s`",
-    CAVEAT,
-    topic="norms",
-    page="attention/multilinear",
-    harm=1,
-)
 def N29(it: Evidence) -> None:
     """Dividing a row by its length puts it on the sphere.
 
@@ -323,7 +264,6 @@ def N29(it: Evidence) -> None:
     it.elsewhere(np.isfinite(zeros).all())
 
 
-@claim("code, softmax", CAVEAT, topic="softmax", page="attention/multilinear", harm=4)
 def N30(it: Evidence) -> None:
     """`A = softmax(A)` normalises each row.
 
@@ -353,9 +293,6 @@ def N30(it: Evidence) -> None:
     it.right(raises(TypeError, lambda: tensor.softmax()))
 
 
-@claim(
-    "code, norms", INCONSISTENT, topic="attention", page="attention/multilinear", harm=4
-)
 def N31(it: Evidence) -> None:
     """The three norms normalise along the same axis.
 
@@ -374,13 +311,6 @@ def N31(it: Evidence) -> None:
         it.right(agrees == (axis == 1))  # over the keys
 
 
-@claim(
-    "code, end of the forward",
-    LEFT_OUT,
-    topic="debugging",
-    page="attention/multilinear",
-    harm=3,
-)
 def N32(it: Evidence) -> None:
     """The forward pass ends with A. The text leaves out the line for the output.
 

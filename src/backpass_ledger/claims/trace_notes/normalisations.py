@@ -7,8 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from backpass_ledger.claims.evidence import CAVEAT, FALSE, INCONSISTENT, TRUE, Evidence
-from backpass_ledger.claims.record import claim
+from backpass_ledger.claims.evidence import Evidence
 from backpass_ledger.claims.tools import derives, jacobian, numbers, raises, same
 from backpass_ledger.claims.trace_notes.derivatives import (
     NOTATION,
@@ -17,6 +16,34 @@ from backpass_ledger.claims.trace_notes.derivatives import (
 )
 from backpass_ledger.claims.trace_notes.program import softmax, weights
 from backpass_ledger.claims.trace_notes.values_and_weights import VALUES
+
+CLAIMS = """
+N97   caveat        2  norms       attention/multilinear   Norms, first sentence
+N98   true          0  softmax     operations/softmax      Norms, second sentence
+N99   inconsistent  1  notation    attention/multilinear   Norms, the factor
+N100  caveat        2  norms       attention/multilinear   Norms, the factor
+N101  true          0  matmul      attention/multilinear   Norms, the output
+N102  true          0  chain rule  attention/multilinear   Norms, product rule
+N103  true          0  norms       attention/multilinear   Simplex, the factor
+N104  true          0  norms       attention/multilinear   Simplex, derivative of the factor
+N105  true          0  norms       attention/multilinear   Simplex, line 1
+N106  true          0  norms       attention/multilinear   Simplex, line 2
+N107  true          0  norms       attention/multilinear   Simplex, line 3
+N108  true          0  norms       attention/multilinear   Simplex, line 4 and result
+N109  true          0  norms       attention/multilinear   Sphere, derivative of the factor, line 1
+N110  true          0  norms       attention/multilinear   Sphere, derivative of the factor, line 2
+N111  true          0  norms       attention/multilinear   Sphere, derivative of the factor, line 3
+N112  true          0  norms       attention/multilinear   Sphere, line 1
+N113  true          0  norms       attention/multilinear   Sphere, line 2
+N114  true          0  norms       attention/multilinear   Sphere, line 3 and result
+N115  inconsistent  1  notation    foundations/chain_rule  Norms, heading, and softmax
+N116  caveat        3  precision   operations/softmax      Softmax
+N117  true          0  chain rule  attention/multilinear   Softmax, line 1
+N118  true          0  softmax     attention/multilinear   Softmax, line 2
+N119  false         6  softmax     attention/multilinear   Softmax, line 3
+N120  true          0  softmax     operations/softmax      Softmax, line 4
+"""
+
 
 X = numbers(7, low=0.5, high=2.0)
 DX = numbers(7, seed=1)
@@ -44,9 +71,6 @@ def beta(x: Any) -> Any:
     return 1 / (x**2).sum() ** 0.5
 
 
-@claim(
-    "Norms, first sentence", CAVEAT, topic="norms", page="attention/multilinear", harm=2
-)
 def N97(it: Evidence) -> None:
     r"""The attention vectors are the preattention vectors, projected to the simplex or
     the sphere.
@@ -67,7 +91,6 @@ def N97(it: Evidence) -> None:
     it.elsewhere((alpha(signed) * signed >= 0).all())
 
 
-@claim("Norms, second sentence", TRUE, topic="softmax", page="operations/softmax")
 def N98(it: Evidence) -> None:
     """The simplex and the sphere are alike, a row times a number that depends on it,
     and softmax is built on the simplex.
@@ -82,13 +105,6 @@ def N98(it: Evidence) -> None:
     )
 
 
-@claim(
-    "Norms, the factor",
-    INCONSISTENT,
-    topic="notation",
-    page="attention/multilinear",
-    harm=1,
-)
 def N99(it: Evidence) -> None:
     r"""“$\gamma, \beta: \mathbb{R}^t \to \mathbb{R}$ is a normalization function.”
 
@@ -107,7 +123,6 @@ def N99(it: Evidence) -> None:
         it.right(same(gamma(X) * X, weights(constant(X), kind)))
 
 
-@claim("Norms, the factor", CAVEAT, topic="norms", page="attention/multilinear", harm=2)
 def N100(it: Evidence) -> None:
     r"""$\alpha(x) = (\sum_i x_i)^{-1}$ and $\beta(x) = (\sum_i x_i^2)^{-\frac{1}{2}}$
     are functions on $\mathbb{R}^t$.
@@ -120,13 +135,11 @@ def N100(it: Evidence) -> None:
         it.elsewhere(bool(np.isfinite(beta(np.zeros(3)))))
 
 
-@claim("Norms, the output", TRUE, topic="matmul", page="attention/multilinear")
 def N101(it: Evidence) -> None:
     r"""$Y_i = V^\top A_i$, row i of $AV$ written as a column."""
     it.as_printed(derives(r"Y_i = V^T A_i", VALUES))
 
 
-@claim("Norms, product rule", TRUE, topic="chain rule", page="attention/multilinear")
 def N102(it: Evidence) -> None:
     r"""$f_\gamma(x) = \gamma(x)\,x$ has the derivative $\partial f_\gamma(x)(\dot x)
     = \partial \gamma(x)(\dot x)\,x + \gamma(x)\,\dot x$.
@@ -144,7 +157,6 @@ def N102(it: Evidence) -> None:
     it.as_printed(derives(printed, NOTATION + any_factor))
 
 
-@claim("Simplex, the factor", TRUE, topic="norms", page="attention/multilinear")
 def N103(it: Evidence) -> None:
     r"""$\alpha$ takes preattention vectors of the positive quadrant to the simplex of
     dimension $t - 1$.
@@ -158,12 +170,6 @@ def N103(it: Evidence) -> None:
     it.as_printed(np.linalg.matrix_rank(found[1:] - found[0]) == 7 - 1)
 
 
-@claim(
-    "Simplex, derivative of the factor",
-    TRUE,
-    topic="norms",
-    page="attention/multilinear",
-)
 def N104(it: Evidence) -> None:
     r"""$\partial \alpha(x)(\dot x) = -(\sum_i x_i)^{-2} \sum_i \dot x_i =
     -\alpha(x)^2\,u^\top \dot x$, where u is all ones.
@@ -175,7 +181,6 @@ def N104(it: Evidence) -> None:
     it.as_printed(derives(printed, FACTORS))
 
 
-@claim("Simplex, line 1", TRUE, topic="norms", page="attention/multilinear")
 def N105(it: Evidence) -> None:
     r"""$\partial f_\alpha(x)(\dot x) = -\alpha(x)^2\,u^\top \dot x\,x + \alpha(x)\,\dot
     x$.
@@ -189,7 +194,6 @@ def N105(it: Evidence) -> None:
     it.as_printed(derives(printed, FACTORS))
 
 
-@claim("Simplex, line 2", TRUE, topic="norms", page="attention/multilinear")
 def N106(it: Evidence) -> None:
     r"""$\partial f_\alpha(x)(\dot x) = \alpha(x)\,(\dot x - \alpha(x)\,u^\top \dot
     x\,x)$.
@@ -201,7 +205,6 @@ def N106(it: Evidence) -> None:
     it.as_printed(derives(printed, FACTORS))
 
 
-@claim("Simplex, line 3", TRUE, topic="norms", page="attention/multilinear")
 def N107(it: Evidence) -> None:
     r"""$\partial f_\alpha(x)(\dot x) = \alpha(x)\,(I - \alpha(x)\,x u^\top)\,\dot
     x$.
@@ -213,7 +216,6 @@ def N107(it: Evidence) -> None:
     it.as_printed(derives(printed, FACTORS))
 
 
-@claim("Simplex, line 4 and result", TRUE, topic="norms", page="attention/multilinear")
 def N108(it: Evidence) -> None:
     r"""$\partial f_\alpha(x) = \alpha(x)\,(I - f_\alpha(x)\,u^\top)$.
 
@@ -227,12 +229,6 @@ def N108(it: Evidence) -> None:
     it.as_printed(derives(printed, FACTORS) and derives(result, FACTORS))
 
 
-@claim(
-    "Sphere, derivative of the factor, line 1",
-    TRUE,
-    topic="norms",
-    page="attention/multilinear",
-)
 def N109(it: Evidence) -> None:
     r"""$\partial \beta(x)(\dot x) = -\frac{1}{2} (\sum_i x_i^2)^{-\frac{3}{2}}
     \sum_i 2 x_i \dot x_i$.
@@ -244,31 +240,18 @@ def N109(it: Evidence) -> None:
     it.as_printed(derives(printed, FACTORS))
 
 
-@claim(
-    "Sphere, derivative of the factor, line 2",
-    TRUE,
-    topic="norms",
-    page="attention/multilinear",
-)
 def N110(it: Evidence) -> None:
     r"""$\partial \beta(x)(\dot x) = -\beta(x)^3\,x^\top \dot x$."""
     printed = r"\partial \beta(x)(\dot x) &= - \beta(x)^3 x^T \dot x"
     it.as_printed(derives(printed, FACTORS))
 
 
-@claim(
-    "Sphere, derivative of the factor, line 3",
-    TRUE,
-    topic="norms",
-    page="attention/multilinear",
-)
 def N111(it: Evidence) -> None:
     r"""$\partial \beta(x)(\dot x) = -\beta(x)^2\,f_\beta(x)^\top \dot x$."""
     printed = r"\partial \beta(x)(\dot x) &= - \beta(x)^2 f_\beta(x)^T \dot x"
     it.as_printed(derives(printed, FACTORS))
 
 
-@claim("Sphere, line 1", TRUE, topic="norms", page="attention/multilinear")
 def N112(it: Evidence) -> None:
     r"""$\partial f_\beta(x)(\dot x) = -\beta(x)^2\,f_\beta(x)^\top \dot x\,x +
     \beta(x)\,\dot x$.
@@ -280,7 +263,6 @@ def N112(it: Evidence) -> None:
     it.as_printed(derives(printed, FACTORS))
 
 
-@claim("Sphere, line 2", TRUE, topic="norms", page="attention/multilinear")
 def N113(it: Evidence) -> None:
     r"""$\partial f_\beta(x)(\dot x) = \beta(x)\,(\dot x - \beta(x)\,f_\beta(x)^\top
     \dot x\,x)$.
@@ -292,7 +274,6 @@ def N113(it: Evidence) -> None:
     it.as_printed(derives(printed, FACTORS))
 
 
-@claim("Sphere, line 3 and result", TRUE, topic="norms", page="attention/multilinear")
 def N114(it: Evidence) -> None:
     r"""$\partial f_\beta(x) = \beta(x)\,(I - f_\beta(x)\,f_\beta(x)^\top)$.
 
@@ -309,13 +290,6 @@ def N114(it: Evidence) -> None:
     it.right(not derives(r"\partial f_\alpha(x)^T = \partial f_\alpha(x)", FACTORS))
 
 
-@claim(
-    "Norms, heading, and softmax",
-    INCONSISTENT,
-    topic="notation",
-    page="foundations/chain_rule",
-    harm=1,
-)
 def N115(it: Evidence) -> None:
     """The simplex and softmax have gradients.
 
@@ -329,7 +303,6 @@ def N115(it: Evidence) -> None:
     it.right(jacobian(lambda z: z.softmax(0), x).shape == (5, 5))
 
 
-@claim("Softmax", CAVEAT, topic="precision", page="operations/softmax", harm=3)
 def N116(it: Evidence) -> None:
     r"""$\mathrm{sf}(x) = f_\alpha(\exp(x))$.
 
@@ -346,14 +319,12 @@ def N116(it: Evidence) -> None:
     it.right(same(softmax(np.array([1000, 0])), np.array([1.0, 0.0])))
 
 
-@claim("Softmax, line 1", TRUE, topic="chain rule", page="attention/multilinear")
 def N117(it: Evidence) -> None:
     r"""$\partial\,\mathrm{sf}(x) = \partial f_\alpha(\exp(x))\;\partial \exp(x)$."""
     printed = r"\der \sf(x) &= \der f_\alpha(\exp(x)) \; \der \exp (x)"
     it.as_printed(derives(printed, FACTORS))
 
 
-@claim("Softmax, line 2", TRUE, topic="softmax", page="attention/multilinear")
 def N118(it: Evidence) -> None:
     r"""$\partial\,\mathrm{sf}(x) = \alpha(\exp(x))\,(I -
     f_\alpha(\exp(x))\,u^\top)\,D_{\exp(x)}$.
@@ -365,7 +336,6 @@ def N118(it: Evidence) -> None:
     it.as_printed(derives(printed, FACTORS))
 
 
-@claim("Softmax, line 3", FALSE, topic="softmax", page="attention/multilinear", harm=6)
 def N119(it: Evidence) -> None:
     r"""$\partial\,\mathrm{sf}(x) = \alpha(\exp(x))\,D_{\exp(x)} -
     \mathrm{sf}(x)\,u^\top D_{\exp(x)}$.
@@ -385,7 +355,6 @@ def N119(it: Evidence) -> None:
     it.right(abs(np.exp(np.array([1.0, 2.0, 3.0])).sum() - 30.2) < 0.05)
 
 
-@claim("Softmax, line 4", TRUE, topic="softmax", page="operations/softmax")
 def N120(it: Evidence) -> None:
     r"""$\partial\,\mathrm{sf}(x) = D_{\mathrm{sf}(x)} -
     \mathrm{sf}(x)\,\mathrm{sf}(x)^\top$.

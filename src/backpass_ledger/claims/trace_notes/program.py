@@ -9,17 +9,26 @@ from typing import Any
 
 import numpy as np
 
-from backpass_ledger.claims.evidence import (
-    CAVEAT,
-    FALSE,
-    INCONSISTENT,
-    LEFT_OUT,
-    TRUE,
-    UNCHECKABLE,
-    Evidence,
-)
-from backpass_ledger.claims.record import claim
+from backpass_ledger.claims.evidence import Evidence
 from backpass_ledger.claims.tools import numbers, raises, run, same, vjp
+
+CLAIMS = """
+N1   left-out      4  attention  networks/whole_network        title
+N2   true          0  notation   attention/multilinear         opening paragraph
+N3   caveat        1  attention  attention/multilinear         opening paragraph
+N4   caveat        4  attention  attention/scaled_dot_product  opening paragraph
+N5   false         7  debugging  attention/multilinear         opening paragraph
+N6   uncheckable   0  attention  attention/multilinear         comments on the members
+N7   true          0  positions  attention/multilinear         comment on LinearSphere
+N8   inconsistent  2  memory     attention/linear_time         comment on LinearSphere
+N9   uncheckable   0  attention  attention/multilinear         comment on MultilinearSphere
+N10  true          0  positions  attention/multilinear         comment on MultilinearSphere
+N11  caveat        1  attention  attention/linear_time         comment on MultilinearSoftmax
+N12  caveat        1  attention  attention/linear_time         comment on MultilinearSoftmax
+N13  true          0  notation   foundations/notation          comment on the arrays
+N14  left-out      1  debugging  attention/multilinear         code, first lines
+"""
+
 
 # Without its comments, and with the indentation that the copy at hand lost.
 PRINTED = """\
@@ -184,7 +193,6 @@ def same_as_torch(**options: Any) -> bool:
     return same(scaled_dot_product_attention(q, k, v, **options), ours)
 
 
-@claim("title", LEFT_OUT, topic="attention", page="networks/whole_network", harm=4)
 def N1(it: Evidence) -> None:
     """The text has the forward and the backward pass of a Transformer.
 
@@ -201,7 +209,6 @@ def N1(it: Evidence) -> None:
     it.right(len(layer) == 12 and found == {"A", "B", "K", "Q", "V", "_K", "_Q"})
 
 
-@claim("opening paragraph", TRUE, topic="notation", page="attention/multilinear")
 def N2(it: Evidence) -> None:
     """A member's name has two components, for the scores (linear or multilinear) and
     for the weights (simplex, sphere or softmax), and every pair of them is a member.
@@ -213,9 +220,6 @@ def N2(it: Evidence) -> None:
     it.as_printed(outcomes(but()) == {})
 
 
-@claim(
-    "opening paragraph", CAVEAT, topic="attention", page="attention/multilinear", harm=1
-)
 def N3(it: Evidence) -> None:
     """With p blocks, the preattention is multilinear in the queries.
 
@@ -232,13 +236,6 @@ def N3(it: Evidence) -> None:
     it.right(same(whole, 2**3 * b))
 
 
-@claim(
-    "opening paragraph",
-    CAVEAT,
-    topic="attention",
-    page="attention/scaled_dot_product",
-    harm=4,
-)
 def N4(it: Evidence) -> None:
     r"""The standard transformer is the member LinearSoftmax.
 
@@ -250,9 +247,6 @@ def N4(it: Evidence) -> None:
     it.elsewhere(same_as_torch(scale=1.0, is_causal=True))
 
 
-@claim(
-    "opening paragraph", FALSE, topic="debugging", page="attention/multilinear", harm=7
-)
 def N5(it: Evidence) -> None:
     """The program computes the forward and the backward pass of every member.
 
@@ -267,12 +261,6 @@ def N5(it: Evidence) -> None:
     it.right(all(outcomes(but(defect)) for defect in MENDS))
 
 
-@claim(
-    "comments on the members",
-    UNCHECKABLE,
-    topic="attention",
-    page="attention/multilinear",
-)
 def N6(it: Evidence) -> None:
     """The first release has LinearSimplex, the next one MultilinearSimplex;
     MultilinearSphere is to be used in the long run, and MultilinearSoftmax is probably
@@ -282,7 +270,6 @@ def N6(it: Evidence) -> None:
     """
 
 
-@claim("comment on LinearSphere", TRUE, topic="positions", page="attention/multilinear")
 def N7(it: Evidence) -> None:
     """LinearSphere allows rotary embeddings.
 
@@ -297,13 +284,6 @@ def N7(it: Evidence) -> None:
     it.right((b[:8, :8].sum(1) < 0).any())
 
 
-@claim(
-    "comment on LinearSphere",
-    INCONSISTENT,
-    topic="memory",
-    page="attention/linear_time",
-    harm=2,
-)
 def N8(it: Evidence) -> None:
     r"""LinearSphere is hardly worth exploring, because its state is too small.
 
@@ -325,12 +305,6 @@ def N8(it: Evidence) -> None:
     it.clashes(kv.size + sums.size < kv.size + np.count_nonzero(half))
 
 
-@claim(
-    "comment on MultilinearSphere",
-    UNCHECKABLE,
-    topic="attention",
-    page="attention/multilinear",
-)
 def N9(it: Evidence) -> None:
     """MultilinearSphere behaves very nicely with gating.
 
@@ -338,12 +312,6 @@ def N9(it: Evidence) -> None:
     """
 
 
-@claim(
-    "comment on MultilinearSphere",
-    TRUE,
-    topic="positions",
-    page="attention/multilinear",
-)
 def N10(it: Evidence) -> None:
     r"""MultilinearSphere also works with rotary encoders.
 
@@ -364,13 +332,6 @@ def N10(it: Evidence) -> None:
     it.right(not same(rotated(0), unturned))
 
 
-@claim(
-    "comment on MultilinearSoftmax",
-    CAVEAT,
-    topic="attention",
-    page="attention/linear_time",
-    harm=1,
-)
 def N11(it: Evidence) -> None:
     r"""With softmax, the state space is already infinite.
 
@@ -397,13 +358,6 @@ def N11(it: Evidence) -> None:
     it.elsewhere(not same(outputs, whole))
 
 
-@claim(
-    "comment on MultilinearSoftmax",
-    CAVEAT,
-    topic="attention",
-    page="attention/linear_time",
-    harm=1,
-)
 def N12(it: Evidence) -> None:
     r"""The multilinear trick enlarges a finite state.
 
@@ -423,7 +377,6 @@ def N12(it: Evidence) -> None:
     it.right(state(4, 2) == 4 and state(6, 6) == 1)
 
 
-@claim("comment on the arrays", TRUE, topic="notation", page="foundations/notation")
 def N13(it: Evidence) -> None:
     """Q, K and V are assumed to be `[t, d]` arrays.
 
@@ -446,13 +399,6 @@ def N13(it: Evidence) -> None:
         it.right(all(map(same, ours, expected)))
 
 
-@claim(
-    "code, first lines",
-    LEFT_OUT,
-    topic="debugging",
-    page="attention/multilinear",
-    harm=1,
-)
 def N14(it: Evidence) -> None:
     """The program needs no more than Q, K and V, and `Y_grad` for the backward.
 

@@ -7,12 +7,25 @@ from typing import Any
 
 import numpy as np
 
-from backpass_ledger.claims.evidence import CAVEAT, FALSE, TRUE, Evidence
-from backpass_ledger.claims.record import claim
+from backpass_ledger.claims.evidence import Evidence
 from backpass_ledger.claims.tools import derives, jacobian, numbers, same, vjp
 from backpass_ledger.claims.trace_notes.derivatives import constant
 from backpass_ledger.claims.trace_notes.normalisations import FACTORS, alpha, beta
 from backpass_ledger.claims.trace_notes.program import DY, GIVEN, softmax, weights
+
+CLAIMS = """
+N121  caveat  1  norms    attention/multilinear  Properties, factors
+N122  false   4  norms    attention/multilinear  Properties, factors
+N123  caveat  1  norms    attention/multilinear  Properties, invariance
+N124  false   4  norms    attention/multilinear  Properties, invariance
+N125  caveat  1  norms    attention/multilinear  Properties, form of the Jacobians
+N126  caveat  1  norms    attention/multilinear  Properties, scale of the Jacobians
+N127  caveat  5  norms    attention/multilinear  Properties, control of the gradients
+N128  caveat  3  norms    attention/multilinear  Properties, first note
+N129  true    0  softmax  attention/multilinear  Properties, second note
+N130  true    0  softmax  attention/multilinear  Properties, second note
+"""
+
 
 X = numbers(7, low=0.5, high=2.0) * np.where(np.arange(7) == 2, -1, 1)
 MULTIPLES = FACTORS + r"given r \in \R"
@@ -25,9 +38,6 @@ def input_gradients(kind: str, r: float, q: Any, k: Any) -> Any:
     return vjp(lambda a, b: weights(r * a @ b.T, kind) @ v, [q, k], DY)
 
 
-@claim(
-    "Properties, factors", CAVEAT, topic="norms", page="attention/multilinear", harm=1
-)
 def N121(it: Evidence) -> None:
     r"""$\alpha(rx) = r^{-1} \alpha(x)$ for $r \in \mathbb{R}$.
 
@@ -38,9 +48,6 @@ def N121(it: Evidence) -> None:
         it.elsewhere(bool(np.isfinite(alpha(0 * X))))
 
 
-@claim(
-    "Properties, factors", FALSE, topic="norms", page="attention/multilinear", harm=4
-)
 def N122(it: Evidence) -> None:
     r"""$\beta(rx) = r^{-1} \beta(x)$ for $r \in \mathbb{R}$.
 
@@ -51,13 +58,6 @@ def N122(it: Evidence) -> None:
         it.right(np.isclose(beta(r * X), beta(X) / abs(r)))
 
 
-@claim(
-    "Properties, invariance",
-    CAVEAT,
-    topic="norms",
-    page="attention/multilinear",
-    harm=1,
-)
 def N123(it: Evidence) -> None:
     r"""$f_\alpha(rx) = \alpha(rx)\,rx = \alpha(x)\,x = f_\alpha(x)$: a multiple of a
     row has the same weights on the simplex.
@@ -70,9 +70,6 @@ def N123(it: Evidence) -> None:
         it.elsewhere(bool(np.isfinite(alpha(0 * X) * 0 * X).all()))
 
 
-@claim(
-    "Properties, invariance", FALSE, topic="norms", page="attention/multilinear", harm=4
-)
 def N124(it: Evidence) -> None:
     r"""On the sphere, a multiple of a row has the same weights too.
 
@@ -84,13 +81,6 @@ def N124(it: Evidence) -> None:
         it.right(same(beta(r * X) * r * X, np.sign(r) * beta(X) * X))
 
 
-@claim(
-    "Properties, form of the Jacobians",
-    CAVEAT,
-    topic="norms",
-    page="attention/multilinear",
-    harm=1,
-)
 def N125(it: Evidence) -> None:
     r"""$\partial f_\gamma(x) = \gamma(x)\,C$ for both, with a matrix C that depends on
     x and is the same for multiples of x.
@@ -108,13 +98,6 @@ def N125(it: Evidence) -> None:
         it.elsewhere(same(zero, c))
 
 
-@claim(
-    "Properties, scale of the Jacobians",
-    CAVEAT,
-    topic="norms",
-    page="attention/multilinear",
-    harm=1,
-)
 def N126(it: Evidence) -> None:
     r"""Both Jacobians are scaled inversely if x is scaled.
 
@@ -128,13 +111,6 @@ def N126(it: Evidence) -> None:
     it.right(same(jacobian(SIMPLEX, -2 * X), jacobian(SIMPLEX, X) / -2))
 
 
-@claim(
-    "Properties, control of the gradients",
-    CAVEAT,
-    topic="norms",
-    page="attention/multilinear",
-    harm=5,
-)
 def N127(it: Evidence) -> None:
     r"""The scale of the preattention is a very simple way to control the size of
     gradients.
@@ -160,13 +136,6 @@ def N127(it: Evidence) -> None:
         it.right(same(larger[0], dq / 10) and same(larger[1], dk))
 
 
-@claim(
-    "Properties, first note",
-    CAVEAT,
-    topic="norms",
-    page="attention/multilinear",
-    harm=3,
-)
 def N128(it: Evidence) -> None:
     r"""With the mean in place of the sum, $\alpha$ and $\beta$ would perhaps be more
     stable as t grows.
@@ -201,7 +170,6 @@ def N128(it: Evidence) -> None:
             it.right(level(summed[0] * 16**0.5) and level(mean[0] / 16**0.5))
 
 
-@claim("Properties, second note", TRUE, topic="softmax", page="attention/multilinear")
 def N129(it: Evidence) -> None:
     """Softmax behaves differently on its fibres, the sets of rows with equal weights.
 
@@ -214,7 +182,6 @@ def N129(it: Evidence) -> None:
         it.as_printed(same(jacobian(norm, 10 * X), jacobian(norm, X) / 10))
 
 
-@claim("Properties, second note", TRUE, topic="softmax", page="attention/multilinear")
 def N130(it: Evidence) -> None:
     r"""If $\mathrm{sf}(x) = \mathrm{sf}(x')$ then $\partial\,\mathrm{sf}(x) =
     \partial\,\mathrm{sf}(x')$.

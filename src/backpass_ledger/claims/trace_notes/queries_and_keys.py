@@ -8,16 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from backpass_ledger.claims.evidence import (
-    CAVEAT,
-    FALSE,
-    INCONSISTENT,
-    LEFT_OUT,
-    TRUE,
-    UNCHECKABLE,
-    Evidence,
-)
-from backpass_ledger.claims.record import claim
+from backpass_ledger.claims.evidence import Evidence
 from backpass_ledger.claims.tools import (
     derives,
     jacobian,
@@ -38,6 +29,36 @@ from backpass_ledger.claims.trace_notes.program import (
     names,
     weights,
 )
+
+CLAIMS = """
+N152  true          0  chain rule  attention/scaled_dot_product  K and Q, first sentence
+N153  true          0  matmul      attention/scaled_dot_product  Linear, Q
+N154  true          0  matmul      attention/scaled_dot_product  Linear, Q, result
+N155  true          0  matmul      attention/scaled_dot_product  Linear, K
+N156  true          0  matmul      attention/scaled_dot_product  Linear, K, result
+N157  inconsistent  3  notation    reference/letters             Multilinear, shapes
+N158  uncheckable   0  notation    attention/multilinear         Multilinear, note on arrays
+N159  caveat        1  notation    attention/multilinear         Multilinear, note on arrays
+N160  inconsistent  1  notation    attention/multilinear         Multilinear, word
+N161  true          0  attention   attention/multilinear         Multilinear, B
+N162  true          0  attention   attention/multilinear         Multilinear, derivative, line 1
+N163  true          0  attention   attention/multilinear         Multilinear, derivative, line 2
+N164  false         5  notation    attention/multilinear         Multilinear, derivative, line 3
+N165  caveat        5  attention   attention/multilinear         Multilinear, derivative, line 3
+N166  caveat        4  attention   attention/multilinear         Multilinear, derivative, line 4
+N167  caveat        4  precision   attention/multilinear         Multilinear, $P_m$
+N168  true          0  notation    foundations/notation          Multilinear, result on traces
+N169  true          0  notation    foundations/notation          Multilinear, corollary
+N170  true          0  chain rule  attention/multilinear         Multilinear, loss, lines 1 and 2
+N171  true          0  matmul      attention/multilinear         Multilinear, loss, line 3
+N172  true          0  matmul      attention/multilinear         Multilinear, loss, line 4
+N173  true          0  attention   attention/multilinear         Multilinear, Q, result
+N174  true          0  attention   attention/multilinear         Multilinear, K, derivative
+N175  true          0  matmul      attention/multilinear         Multilinear, K, loss
+N176  true          0  attention   attention/multilinear         Multilinear, K, result
+N177  left-out      1  memory      attention/multilinear         whole text
+"""
+
 
 LINEAR = (
     NOTATION
@@ -80,12 +101,6 @@ def of_query(m: int) -> Callable[[Any], Any]:
     return lambda x: product([*q[:m], x, *q[m + 1 :]], k)
 
 
-@claim(
-    "K and Q, first sentence",
-    TRUE,
-    topic="chain rule",
-    page="attention/scaled_dot_product",
-)
 def N152(it: Evidence) -> None:
     """The gradient of B is all that is needed for those of Q and K.
 
@@ -102,7 +117,6 @@ def N152(it: Evidence) -> None:
         it.as_printed(same(np.concatenate(found[p:], axis=1), gradients(member)[1]))
 
 
-@claim("Linear, Q", TRUE, topic="matmul", page="attention/scaled_dot_product")
 def N153(it: Evidence) -> None:
     r"""$\frac{\partial l}{\partial Q}(\dot Q) = \mathrm{Tr}(\nabla_B l^\top
     \frac{\partial B}{\partial Q}(\dot Q)) = \mathrm{Tr}(\nabla_B l^\top \dot Q
@@ -117,7 +131,6 @@ def N153(it: Evidence) -> None:
     it.as_printed(derives(printed, LINEAR))
 
 
-@claim("Linear, Q, result", TRUE, topic="matmul", page="attention/scaled_dot_product")
 def N154(it: Evidence) -> None:
     r"""$\nabla_Q l = \nabla_B l\,K$.
 
@@ -128,7 +141,6 @@ def N154(it: Evidence) -> None:
     it.right(derives(r"\nabla_Q l = \frac{1}{\sqrt{d}} \nabla_B l K", scaled))
 
 
-@claim("Linear, K", TRUE, topic="matmul", page="attention/scaled_dot_product")
 def N155(it: Evidence) -> None:
     r"""$\frac{\partial l}{\partial K}(\dot K) = \mathrm{Tr}(\nabla_B l^\top Q \dot
     K^\top) = \mathrm{Tr}(Q^\top \nabla_B l\,\dot K)$.
@@ -142,19 +154,11 @@ def N155(it: Evidence) -> None:
     it.as_printed(derives(printed, LINEAR))
 
 
-@claim("Linear, K, result", TRUE, topic="matmul", page="attention/scaled_dot_product")
 def N156(it: Evidence) -> None:
     r"""$\nabla_K l = \nabla_B l^\top Q$."""
     it.as_printed(derives(r"\nabla_K l = \nabla_B l^T Q", LINEAR))
 
 
-@claim(
-    "Multilinear, shapes",
-    INCONSISTENT,
-    topic="notation",
-    page="reference/letters",
-    harm=3,
-)
 def N157(it: Evidence) -> None:
     r"""There are p key and p query matrices, each in $\mathbb{R}^{t \times d}$.
 
@@ -168,12 +172,6 @@ def N157(it: Evidence) -> None:
     it.right(found["_Q"].shape == (3, 5, 6 // 3))
 
 
-@claim(
-    "Multilinear, note on arrays",
-    UNCHECKABLE,
-    topic="notation",
-    page="attention/multilinear",
-)
 def N158(it: Evidence) -> None:
     """In a program, all p keys definitely belong in one array of rank 3.
 
@@ -181,13 +179,6 @@ def N158(it: Evidence) -> None:
     """
 
 
-@claim(
-    "Multilinear, note on arrays",
-    CAVEAT,
-    topic="notation",
-    page="attention/multilinear",
-    harm=1,
-)
 def N159(it: Evidence) -> None:
     r"""An elegant gradient of an array of rank 3 needs algebra beyond matrices, traces
     and Hadamard products.
@@ -205,13 +196,6 @@ def N159(it: Evidence) -> None:
     it.elsewhere(not derives(slice_by_slice, MULTILINEAR))
 
 
-@claim(
-    "Multilinear, word",
-    INCONSISTENT,
-    topic="notation",
-    page="attention/multilinear",
-    harm=1,
-)
 def N160(it: Evidence) -> None:
     r"""$B = \bigodot_k Q_k K_k^\top$ are the preactivations.
 
@@ -232,7 +216,6 @@ def N160(it: Evidence) -> None:
         it.right(not by_elements(partial(weights, kind=kind)))
 
 
-@claim("Multilinear, B", TRUE, topic="attention", page="attention/multilinear")
 def N161(it: Evidence) -> None:
     r"""$B = \bigodot_{k=1}^p Q_k K_k^\top$.
 
@@ -241,12 +224,6 @@ def N161(it: Evidence) -> None:
     it.as_printed(derives(r"B = \bigodot_{k=1}^p \stQ k \stK k^T", MULTILINEAR))
 
 
-@claim(
-    "Multilinear, derivative, line 1",
-    TRUE,
-    topic="attention",
-    page="attention/multilinear",
-)
 def N162(it: Evidence) -> None:
     r"""$\frac{\partial B}{\partial Q_m}(\dot Q_m) = (\bigodot_{k \ne m} Q_k K_k^\top)
     \odot ((Q_m + \dot Q_m) K_m^\top) - B$.
@@ -262,12 +239,6 @@ def N162(it: Evidence) -> None:
     it.as_printed(derives(printed, MULTILINEAR))
 
 
-@claim(
-    "Multilinear, derivative, line 2",
-    TRUE,
-    topic="attention",
-    page="attention/multilinear",
-)
 def N163(it: Evidence) -> None:
     r"""$\frac{\partial B}{\partial Q_m}(\dot Q_m) = (\bigodot_{k \ne m} Q_k K_k^\top)
     \odot (\dot Q_m K_m^\top)$.
@@ -284,13 +255,6 @@ def N163(it: Evidence) -> None:
     it.right(same(P[0] * (DQ @ K[0].T), zero))
 
 
-@claim(
-    "Multilinear, derivative, line 3",
-    FALSE,
-    topic="notation",
-    page="attention/multilinear",
-    harm=5,
-)
 def N164(it: Evidence) -> None:
     r"""$\frac{\partial B}{\partial Q_m}(\dot Q_m) = B \odot (Q_m K_m^\top)^{\odot -1}
     (\dot Q_m K_m^\top)$.
@@ -314,13 +278,6 @@ def N164(it: Evidence) -> None:
     it.right(raises(ValueError, lambda: (1 / FACTORS[0]) @ (DQ @ K[0].T)))
 
 
-@claim(
-    "Multilinear, derivative, line 3",
-    CAVEAT,
-    topic="attention",
-    page="attention/multilinear",
-    harm=5,
-)
 def N165(it: Evidence) -> None:
     r"""$\bigodot_{k \ne m} Q_k K_k^\top = B \odot (Q_m K_m^\top)^{\odot -1}$.
 
@@ -340,13 +297,6 @@ def N165(it: Evidence) -> None:
     it.right(same(factors[1:].prod(0), P[0]))
 
 
-@claim(
-    "Multilinear, derivative, line 4",
-    CAVEAT,
-    topic="attention",
-    page="attention/multilinear",
-    harm=4,
-)
 def N166(it: Evidence) -> None:
     r"""$\frac{\partial B}{\partial Q_m}(\dot Q_m) = P_m \odot (\dot Q_m K_m^\top)$,
     where $P_m = B \odot (Q_m K_m^\top)^{\odot -1}$.
@@ -367,13 +317,6 @@ def N166(it: Evidence) -> None:
     it.right(same(P[0] * change, push(of_query(0), zero, DQ)))
 
 
-@claim(
-    "Multilinear, $P_m$",
-    CAVEAT,
-    topic="precision",
-    page="attention/multilinear",
-    harm=4,
-)
 def N167(it: Evidence) -> None:
     r"""$P_m = B \odot (Q_m K_m^\top)^{\odot -1}$, a $t \times t$ matrix, is the product
     of the other factors.
@@ -391,9 +334,6 @@ def N167(it: Evidence) -> None:
     it.right(np.isclose(small[1:].prod(), 1e-6, rtol=0.1, atol=0))
 
 
-@claim(
-    "Multilinear, result on traces", TRUE, topic="notation", page="foundations/notation"
-)
 def N168(it: Evidence) -> None:
     r"""$\mathrm{Tr}(M^\top N) = u^\top (M \odot N)\,u$.
 
@@ -405,7 +345,6 @@ def N168(it: Evidence) -> None:
     it.right(derives(other, NOTATION + r"given M, N \in \R^{t \times s}"))
 
 
-@claim("Multilinear, corollary", TRUE, topic="notation", page="foundations/notation")
 def N169(it: Evidence) -> None:
     r"""$\mathrm{Tr}(M^\top (N \odot S)) = \mathrm{Tr}((M \odot N)^\top S)$."""
     printed = r"\trace(M^T (N \odot S)) = \trace((M \odot N)^T S)"
@@ -413,12 +352,6 @@ def N169(it: Evidence) -> None:
     it.as_printed(derives(printed, NOTATION + given))
 
 
-@claim(
-    "Multilinear, loss, lines 1 and 2",
-    TRUE,
-    topic="chain rule",
-    page="attention/multilinear",
-)
 def N170(it: Evidence) -> None:
     r"""$\frac{\partial l}{\partial Q_m}(\dot Q_m) = \mathrm{Tr}(\nabla_B l^\top
     \frac{\partial B}{\partial Q_m}(\dot Q_m)) = \mathrm{Tr}(\nabla_B l^\top (P_m
@@ -433,7 +366,6 @@ def N170(it: Evidence) -> None:
     it.as_printed(derives(printed, MULTILINEAR))
 
 
-@claim("Multilinear, loss, line 3", TRUE, topic="matmul", page="attention/multilinear")
 def N171(it: Evidence) -> None:
     r"""$\frac{\partial l}{\partial Q_m}(\dot Q_m) = \mathrm{Tr}((\nabla_B l \odot
     P_m)^\top \dot Q_m K_m^\top)$.
@@ -445,7 +377,6 @@ def N171(it: Evidence) -> None:
     it.as_printed(derives(printed, MULTILINEAR))
 
 
-@claim("Multilinear, loss, line 4", TRUE, topic="matmul", page="attention/multilinear")
 def N172(it: Evidence) -> None:
     r"""$\frac{\partial l}{\partial Q_m}(\dot Q_m) = \mathrm{Tr}(K_m^\top (\nabla_B l
     \odot P_m)^\top \dot Q_m)$.
@@ -457,7 +388,6 @@ def N172(it: Evidence) -> None:
     it.as_printed(derives(printed, MULTILINEAR))
 
 
-@claim("Multilinear, Q, result", TRUE, topic="attention", page="attention/multilinear")
 def N173(it: Evidence) -> None:
     r"""$\nabla_{Q_m} l = (\nabla_B l \odot P_m)\,K_m$.
 
@@ -469,9 +399,6 @@ def N173(it: Evidence) -> None:
     it.as_printed(derives(printed, MULTILINEAR))
 
 
-@claim(
-    "Multilinear, K, derivative", TRUE, topic="attention", page="attention/multilinear"
-)
 def N174(it: Evidence) -> None:
     r"""$\frac{\partial B}{\partial K_m}(\dot K_m) = P_m \odot (Q_m \dot K_m^\top)$."""
     printed = r"""
@@ -481,7 +408,6 @@ def N174(it: Evidence) -> None:
     it.as_printed(derives(printed, MULTILINEAR))
 
 
-@claim("Multilinear, K, loss", TRUE, topic="matmul", page="attention/multilinear")
 def N175(it: Evidence) -> None:
     r"""$\frac{\partial l}{\partial K_m}(\dot K_m) = \mathrm{Tr}(Q_m^\top (\nabla_B l
     \odot P_m)\,\dot K_m)$.
@@ -493,7 +419,6 @@ def N175(it: Evidence) -> None:
     it.as_printed(derives(printed, MULTILINEAR))
 
 
-@claim("Multilinear, K, result", TRUE, topic="attention", page="attention/multilinear")
 def N176(it: Evidence) -> None:
     r"""$\nabla_{K_m} l = (\nabla_B l \odot P_m)^\top Q_m$.
 
@@ -505,7 +430,6 @@ def N176(it: Evidence) -> None:
     it.as_printed(derives(printed, MULTILINEAR))
 
 
-@claim("whole text", LEFT_OUT, topic="memory", page="attention/multilinear", harm=1)
 def N177(it: Evidence) -> None:
     """The text compares its members by the size of their state and by their gradients.
 

@@ -7,8 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from backpass_ledger.claims.evidence import INCONSISTENT, LEFT_OUT, TRUE, Evidence
-from backpass_ledger.claims.record import claim
+from backpass_ledger.claims.evidence import Evidence
 from backpass_ledger.claims.tools import derives, numbers, same, vjp
 from backpass_ledger.claims.trace_notes.derivatives import NOTATION, constant
 from backpass_ledger.claims.trace_notes.normalisations import alpha
@@ -19,6 +18,31 @@ from backpass_ledger.claims.trace_notes.values_and_weights import (
     SOFTMAX,
     SPHERE,
 )
+
+CLAIMS = """
+N131  true          0  norms      attention/multilinear  Simplex, lines 1 and 2
+N132  true          0  norms      attention/multilinear  Simplex, line 3
+N133  true          0  norms      attention/multilinear  Simplex, line 4
+N134  true          0  flash      attention/multilinear  Simplex, line 5
+N135  true          0  norms      attention/multilinear  Simplex, one row
+N136  true          0  norms      attention/multilinear  Simplex, result
+N137  inconsistent  1  notation   reference/letters      Simplex, words
+N138  inconsistent  1  notation   foundations/notation   Simplex, words
+N139  true          0  notation   foundations/notation   Simplex, words
+N140  true          0  notation   foundations/notation   Simplex, words
+N141  true          0  norms      attention/multilinear  Sphere, lines 1 and 2
+N142  true          0  norms      attention/multilinear  Sphere, line 3
+N143  true          0  norms      attention/multilinear  Sphere, lines 4 and 5
+N144  true          0  norms      attention/multilinear  Sphere, result
+N145  inconsistent  0  notation   attention/multilinear  Sphere, last sentence
+N146  true          0  softmax    operations/softmax     Softmax, lines 1 and 2
+N147  true          0  softmax    operations/softmax     Softmax, line 3
+N148  true          0  softmax    operations/softmax     Softmax, lines 4 and 5
+N149  true          0  softmax    operations/softmax     Softmax, one row
+N150  true          0  softmax    operations/softmax     Softmax, result
+N151  left-out      4  attention  attention/multilinear  The three results
+"""
+
 
 B, V, DY = numbers(5, 7), numbers(7, 6), numbers(5, 6)
 DA = DY @ V.T
@@ -31,7 +55,6 @@ def gradient(kind: str) -> Any:
     return vjp(lambda b: weights(b, kind) @ constant(V), B, DY)
 
 
-@claim("Simplex, lines 1 and 2", TRUE, topic="norms", page="attention/multilinear")
 def N131(it: Evidence) -> None:
     r"""On the simplex, $\frac{\partial l}{\partial B_i} = \frac{\partial l}{\partial
     A_i} \frac{\partial A_i}{\partial B_i} = \nabla_{A_i} l^\top \alpha(B_i)\,(I -
@@ -44,7 +67,6 @@ def N131(it: Evidence) -> None:
     it.as_printed(derives(printed, SIMPLEX))
 
 
-@claim("Simplex, line 3", TRUE, topic="norms", page="attention/multilinear")
 def N132(it: Evidence) -> None:
     r"""On the simplex, $\frac{\partial l}{\partial B_i} = \alpha(B_i)\,(\nabla_{A_i}
     l^\top - \nabla_{Y_i} l^\top V^\top A_i u^\top)$.
@@ -56,7 +78,6 @@ def N132(it: Evidence) -> None:
     it.as_printed(derives(printed, SIMPLEX))
 
 
-@claim("Simplex, line 4", TRUE, topic="norms", page="attention/multilinear")
 def N133(it: Evidence) -> None:
     r"""On the simplex, $\frac{\partial l}{\partial B_i} = \alpha(B_i)\,(\nabla_{A_i}
     l^\top - \nabla_{Y_i} l^\top Y_i u^\top)$.
@@ -68,7 +89,6 @@ def N133(it: Evidence) -> None:
     it.as_printed(derives(printed, SIMPLEX))
 
 
-@claim("Simplex, line 5", TRUE, topic="flash", page="attention/multilinear")
 def N134(it: Evidence) -> None:
     r"""On the simplex, $\frac{\partial l}{\partial B_i} = \alpha(B_i)\,(\nabla_{A_i}
     l^\top - d_i u^\top)$ with $d_i = \nabla_{Y_i} l^\top Y_i$.
@@ -79,7 +99,6 @@ def N134(it: Evidence) -> None:
     it.as_printed(derives(printed, SIMPLEX))
 
 
-@claim("Simplex, one row", TRUE, topic="norms", page="attention/multilinear")
 def N135(it: Evidence) -> None:
     r"""$\nabla_{B_i} l = \alpha(B_i)\,(\nabla_{A_i} l - d_i u)$, for one row by
     itself.
@@ -90,7 +109,6 @@ def N135(it: Evidence) -> None:
     it.as_printed(derives(printed, SIMPLEX))
 
 
-@claim("Simplex, result", TRUE, topic="norms", page="attention/multilinear")
 def N136(it: Evidence) -> None:
     r"""$\nabla_B l = D_{\alpha(B)}\,(\nabla_A l - d u^\top)$.
 
@@ -104,13 +122,6 @@ def N136(it: Evidence) -> None:
     it.right(derives(r"\nabla_{B_i} l^T B_i = 0", SIMPLEX))
 
 
-@claim(
-    "Simplex, words",
-    INCONSISTENT,
-    topic="notation",
-    page="reference/letters",
-    harm=1,
-)
 def N137(it: Evidence) -> None:
     r"""$d \in \mathbb{R}^T$.
 
@@ -124,13 +135,6 @@ def N137(it: Evidence) -> None:
     it.right("t" in sizes and D.shape == (len(B),))
 
 
-@claim(
-    "Simplex, words",
-    INCONSISTENT,
-    topic="notation",
-    page="foundations/notation",
-    harm=1,
-)
 def N138(it: Evidence) -> None:
     r"""Notation is defined before it is used.
 
@@ -149,7 +153,6 @@ def N138(it: Evidence) -> None:
     it.right(same(ALPHA, [alpha(row) for row in B]))
 
 
-@claim("Simplex, words", TRUE, topic="notation", page="foundations/notation")
 def N139(it: Evidence) -> None:
     r"""$D_x$, the diagonal matrix of x, scales rows from the left, and $d u^\top$
     has a copy of d in each column.
@@ -159,7 +162,6 @@ def N139(it: Evidence) -> None:
     it.as_printed(derives(r"(d u^T)_{ij} = d_i", f"{NOTATION}; {given}"))
 
 
-@claim("Simplex, words", TRUE, topic="notation", page="foundations/notation")
 def N140(it: Evidence) -> None:
     r"""The result uses two different types of broadcasting.
 
@@ -174,7 +176,6 @@ def N140(it: Evidence) -> None:
     it.right(same((DA - D[:, None]) * ALPHA[:, None], gradient("Simplex")))
 
 
-@claim("Sphere, lines 1 and 2", TRUE, topic="norms", page="attention/multilinear")
 def N141(it: Evidence) -> None:
     r"""On the sphere, $\frac{\partial l}{\partial B_i} = \nabla_{A_i} l^\top
     \beta(B_i)\,(I - A_i A_i^\top)$.
@@ -186,7 +187,6 @@ def N141(it: Evidence) -> None:
     it.as_printed(derives(printed, SPHERE))
 
 
-@claim("Sphere, line 3", TRUE, topic="norms", page="attention/multilinear")
 def N142(it: Evidence) -> None:
     r"""On the sphere, $\frac{\partial l}{\partial B_i} = \beta(B_i)\,(\nabla_{A_i}
     l^\top - \nabla_{Y_i} l^\top V^\top A_i A_i^\top)$.
@@ -198,7 +198,6 @@ def N142(it: Evidence) -> None:
     it.as_printed(derives(printed, SPHERE))
 
 
-@claim("Sphere, lines 4 and 5", TRUE, topic="norms", page="attention/multilinear")
 def N143(it: Evidence) -> None:
     r"""On the sphere, $\frac{\partial l}{\partial B_i} = \beta(B_i)\,(\nabla_{A_i}
     l^\top - \nabla_{Y_i} l^\top Y_i A_i^\top) = \beta(B_i)\,(\nabla_{A_i} l^\top -
@@ -212,7 +211,6 @@ def N143(it: Evidence) -> None:
     it.as_printed(derives(printed, SPHERE))
 
 
-@claim("Sphere, result", TRUE, topic="norms", page="attention/multilinear")
 def N144(it: Evidence) -> None:
     r"""$\nabla_B l = D_{\beta(B)}\,(\nabla_A l - D_d A)$.
 
@@ -226,13 +224,6 @@ def N144(it: Evidence) -> None:
     it.right(not derives(of_program, SPHERE))
 
 
-@claim(
-    "Sphere, last sentence",
-    INCONSISTENT,
-    topic="notation",
-    page="attention/multilinear",
-    harm=0,
-)
 def N145(it: Evidence) -> None:
     """Now the gradients of K and Q are computed, for linear and multilinear scores.
 
@@ -247,7 +238,6 @@ def N145(it: Evidence) -> None:
     it.right(HEADINGS[at + 1] == "Gradients wrt K and Q")
 
 
-@claim("Softmax, lines 1 and 2", TRUE, topic="softmax", page="operations/softmax")
 def N146(it: Evidence) -> None:
     r"""For softmax, $\frac{\partial l}{\partial B_i} = \nabla_{A_i} l^\top (D_{A_i}
     - A_i A_i^\top)$.
@@ -259,7 +249,6 @@ def N146(it: Evidence) -> None:
     it.as_printed(derives(printed, SOFTMAX))
 
 
-@claim("Softmax, line 3", TRUE, topic="softmax", page="operations/softmax")
 def N147(it: Evidence) -> None:
     r"""For softmax, $\frac{\partial l}{\partial B_i} = \nabla_{A_i} l^\top D_{A_i} -
     \nabla_{Y_i} l^\top V^\top A_i A_i^\top$.
@@ -271,7 +260,6 @@ def N147(it: Evidence) -> None:
     it.as_printed(derives(printed, SOFTMAX))
 
 
-@claim("Softmax, lines 4 and 5", TRUE, topic="softmax", page="operations/softmax")
 def N148(it: Evidence) -> None:
     r"""For softmax, $\frac{\partial l}{\partial B_i} = (\nabla_{A_i} l \odot
     A_i)^\top - \nabla_{Y_i} l^\top Y_i A_i^\top = (\nabla_{A_i} l \odot A_i)^\top -
@@ -285,7 +273,6 @@ def N148(it: Evidence) -> None:
     it.as_printed(derives(printed, SOFTMAX))
 
 
-@claim("Softmax, one row", TRUE, topic="softmax", page="operations/softmax")
 def N149(it: Evidence) -> None:
     r"""$\nabla_{B_i} l = \nabla_{A_i} l \odot A_i - d_i A_i = (\nabla_{A_i} l - d_i
     u) \odot A_i$.
@@ -297,7 +284,6 @@ def N149(it: Evidence) -> None:
     it.as_printed(derives(printed, SOFTMAX))
 
 
-@claim("Softmax, result", TRUE, topic="softmax", page="operations/softmax")
 def N150(it: Evidence) -> None:
     r"""$\nabla_B l = (\nabla_A l - d u^\top) \odot A$.
 
@@ -310,13 +296,6 @@ def N150(it: Evidence) -> None:
     it.right(derives(r"\nabla_{B_i} l^T u = 0", SOFTMAX))
 
 
-@claim(
-    "The three results",
-    LEFT_OUT,
-    topic="attention",
-    page="attention/multilinear",
-    harm=4,
-)
 def N151(it: Evidence) -> None:
     """The three results are the gradients of B. The text leaves the causal mask out
     here too.

@@ -6,8 +6,7 @@ from functools import partial
 
 import numpy as np
 
-from backpass_ledger.claims.evidence import CAVEAT, FALSE, INCONSISTENT, TRUE, Evidence
-from backpass_ledger.claims.record import claim
+from backpass_ledger.claims.evidence import Evidence
 from backpass_ledger.claims.tools import derives, jacobian, numbers, run, same, vjp
 from backpass_ledger.claims.trace_notes.derivatives import (
     NOTATION,
@@ -26,6 +25,28 @@ from backpass_ledger.claims.trace_notes.program import (
     names,
     weights,
 )
+
+CLAIMS = """
+N79  inconsistent  1  notation    reference/letters         Gradients wrt V and A, letters
+N80  false         3  attention   networks/encoder_decoder  Gradients wrt V and A
+N81  caveat        2  flash       attention/flash           Gradients wrt V and A
+N82  true          0  chain rule  foundations/chain_rule    Gradients wrt V and A, first formula
+N83  true          0  chain rule  foundations/chain_rule    Gradients wrt V and A, V
+N84  true          0  matmul      operations/linear         Gradients wrt V and A, V
+N85  true          0  matmul      operations/linear         Gradients wrt V and A, V
+N86  true          0  matmul      operations/linear         Gradients wrt V and A, V
+N87  caveat        1  notation    attention/multilinear     Gradients wrt V and A, A and B
+N88  true          0  softmax     operations/softmax        Gradients wrt V and A, A and B
+N89  inconsistent  6  attention   attention/multilinear     Gradients wrt V and A, A and B
+N90  caveat        2  notation    attention/multilinear     Gradients wrt V and A, A and B
+N91  caveat        3  softmax     attention/multilinear     Gradients wrt V and A, A and B
+N92  inconsistent  1  notation    attention/multilinear     Gradients wrt V and A, A and B
+N93  true          0  chain rule  foundations/chain_rule    Gradients wrt V and A, A and B
+N94  true          0  matmul      operations/linear         Gradients wrt V and A, A
+N95  true          0  attention   attention/multilinear     Gradients wrt V and A, plan
+N96  true          0  matmul      operations/linear         Gradients wrt V and A, A
+"""
+
 
 HEADINGS = (  # of the text, in its order
     "Transformer Forward and Backward Passes",
@@ -88,13 +109,6 @@ SOFTMAX = (
 )
 
 
-@claim(
-    "Gradients wrt V and A, letters",
-    INCONSISTENT,
-    topic="notation",
-    page="reference/letters",
-    harm=1,
-)
 def N79(it: Evidence) -> None:
     r"""V is a vector space of matrices, A a point of it, and B any change of A.
 
@@ -108,13 +122,6 @@ def N79(it: Evidence) -> None:
         it.clashes(not same(a, weights(constant(b), kind)))
 
 
-@claim(
-    "Gradients wrt V and A",
-    FALSE,
-    topic="attention",
-    page="networks/encoder_decoder",
-    harm=3,
-)
 def N80(it: Evidence) -> None:
     """The outputs Y, whose gradient is given, are those of the full transformer layer.
 
@@ -134,7 +141,6 @@ def N80(it: Evidence) -> None:
         it.right(same(core(x, x, x)[0][0], core.out_proj(y)))
 
 
-@claim("Gradients wrt V and A", CAVEAT, topic="flash", page="attention/flash", harm=2)
 def N81(it: Evidence) -> None:
     r"""The gradients have the form that is useful for FlashAttention.
 
@@ -150,12 +156,6 @@ def N81(it: Evidence) -> None:
     it.elsewhere(not squares)
 
 
-@claim(
-    "Gradients wrt V and A, first formula",
-    TRUE,
-    topic="chain rule",
-    page="foundations/chain_rule",
-)
 def N82(it: Evidence) -> None:
     r"""$\frac{\partial l}{\partial Y}(\dot Y) = \mathrm{Tr}(\nabla_Y l^\top \dot
     Y)$.
@@ -165,9 +165,6 @@ def N82(it: Evidence) -> None:
     it.as_printed(derives(printed, NOTATION + loss))
 
 
-@claim(
-    "Gradients wrt V and A, V", TRUE, topic="chain rule", page="foundations/chain_rule"
-)
 def N83(it: Evidence) -> None:
     r"""$\frac{\partial l}{\partial V}(\dot V) = \frac{\partial l}{\partial
     Y}(\frac{\partial Y}{\partial V}(\dot V)) = \mathrm{Tr}(\nabla_Y l^\top
@@ -181,7 +178,6 @@ def N83(it: Evidence) -> None:
     it.as_printed(derives(printed, VALUES))
 
 
-@claim("Gradients wrt V and A, V", TRUE, topic="matmul", page="operations/linear")
 def N84(it: Evidence) -> None:
     r"""$Y = AV$ is linear in A and in V, so $\frac{\partial Y}{\partial V}(\dot V) = A
     \dot V$.
@@ -196,7 +192,6 @@ def N84(it: Evidence) -> None:
     it.right(same((2 * a) @ (2 * v), 4 * (a @ v)))
 
 
-@claim("Gradients wrt V and A, V", TRUE, topic="matmul", page="operations/linear")
 def N85(it: Evidence) -> None:
     r"""$\mathrm{Tr}(\nabla_Y l^\top A \dot V) = \langle A^\top \nabla_Y l, \dot V
     \rangle$.
@@ -208,7 +203,6 @@ def N85(it: Evidence) -> None:
     it.as_printed(derives(printed, VALUES))
 
 
-@claim("Gradients wrt V and A, V", TRUE, topic="matmul", page="operations/linear")
 def N86(it: Evidence) -> None:
     r"""$\nabla_V l = A^\top \nabla_Y l$.
 
@@ -217,13 +211,6 @@ def N86(it: Evidence) -> None:
     it.as_printed(derives(r"\nabla_V l = A^T \nabla_Y l", VALUES))
 
 
-@claim(
-    "Gradients wrt V and A, A and B",
-    CAVEAT,
-    topic="notation",
-    page="attention/multilinear",
-    harm=1,
-)
 def N87(it: Evidence) -> None:
     r"""For an elegant derivation of the gradient of B, another technique is needed, row
     by row.
@@ -246,9 +233,6 @@ def N87(it: Evidence) -> None:
         it.elsewhere(not derives(whole, definitions))
 
 
-@claim(
-    "Gradients wrt V and A, A and B", TRUE, topic="softmax", page="operations/softmax"
-)
 def N88(it: Evidence) -> None:
     r"""The derivative of A with respect to B is sparse: $B_i$ affects $A_i$ only.
 
@@ -261,13 +245,6 @@ def N88(it: Evidence) -> None:
         it.right(np.count_nonzero(found) == 5**3)
 
 
-@claim(
-    "Gradients wrt V and A, A and B",
-    INCONSISTENT,
-    topic="attention",
-    page="attention/multilinear",
-    harm=6,
-)
 def N89(it: Evidence) -> None:
     """A query's scores affect no other query's weights.
 
@@ -282,13 +259,6 @@ def N89(it: Evidence) -> None:
     )
 
 
-@claim(
-    "Gradients wrt V and A, A and B",
-    CAVEAT,
-    topic="notation",
-    page="attention/multilinear",
-    harm=2,
-)
 def N90(it: Evidence) -> None:
     r"""The preattention vector is $B_i = K Q_i$.
 
@@ -306,13 +276,6 @@ def N90(it: Evidence) -> None:
     it.right(same(multilinear[3], np.prod(factors, axis=0)))
 
 
-@claim(
-    "Gradients wrt V and A, A and B",
-    CAVEAT,
-    topic="softmax",
-    page="attention/multilinear",
-    harm=3,
-)
 def N91(it: Evidence) -> None:
     r"""The attention vector is $A_i = \gamma(B_i)\,B_i$, a number times the
     preattention vector.
@@ -332,13 +295,6 @@ def N91(it: Evidence) -> None:
     it.right(same(found["A"], exp / exp.sum(1, keepdims=True)))
 
 
-@claim(
-    "Gradients wrt V and A, A and B",
-    INCONSISTENT,
-    topic="notation",
-    page="attention/multilinear",
-    harm=1,
-)
 def N92(it: Evidence) -> None:
     """The derivatives of $A_i$ with respect to $B_i$ were worked out in the section
     “Sphere vs Simplex”.
@@ -355,12 +311,6 @@ def N92(it: Evidence) -> None:
     it.clashes(here < there)
 
 
-@claim(
-    "Gradients wrt V and A, A and B",
-    TRUE,
-    topic="chain rule",
-    page="foundations/chain_rule",
-)
 def N93(it: Evidence) -> None:
     r"""$\frac{\partial l}{\partial B_i} = \frac{\partial l}{\partial A_i}
     \frac{\partial A_i}{\partial B_i}$.
@@ -374,7 +324,6 @@ def N93(it: Evidence) -> None:
         it.as_printed(derives(printed, definitions))
 
 
-@claim("Gradients wrt V and A, A", TRUE, topic="matmul", page="operations/linear")
 def N94(it: Evidence) -> None:
     r"""$\frac{\partial l}{\partial A_i} = \sum_j \frac{\partial l}{\partial Y_j}
     \frac{\partial Y_j}{\partial A_i} = \frac{\partial l}{\partial Y_i}
@@ -389,9 +338,6 @@ def N94(it: Evidence) -> None:
     it.as_printed(derives(printed, VALUES))
 
 
-@claim(
-    "Gradients wrt V and A, plan", TRUE, topic="attention", page="attention/multilinear"
-)
 def N95(it: Evidence) -> None:
     r"""The norm affects $\nabla_Q l$ and $\nabla_K l$, but only through $\nabla_B l$.
 
@@ -406,7 +352,6 @@ def N95(it: Evidence) -> None:
         it.right(not same(gradients(MEMBERS[0])[at], gradients(MEMBERS[1])[at]))
 
 
-@claim("Gradients wrt V and A, A", TRUE, topic="matmul", page="operations/linear")
 def N96(it: Evidence) -> None:
     r"""$\nabla_A l = \nabla_Y l\,V^\top$.
 

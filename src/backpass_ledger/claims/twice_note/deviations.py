@@ -5,13 +5,20 @@ from __future__ import annotations
 import numpy as np
 
 from backpass import cost
-from backpass_ledger.claims.evidence import CAVEAT, LEFT_OUT, TRUE, Evidence
-from backpass_ledger.claims.record import claim
+from backpass_ledger.claims.evidence import Evidence
 from backpass_ledger.claims.tools import numbers, same, vjp
 from backpass_ledger.claims.twice_note.product import product_flops
 
+CLAIMS = """
+W45  caveat    4  FLOPs          cost/ratio              before the list
+W46  left-out  5  recomputation  numerics/recomputation  the list
+W47  true      0  activations    operations/activations  1
+W48  caveat    1  precision      operations/softmax      2
+W49  caveat    2  time           cost/time               3
+W50  caveat    2  flash          attention/flash         4
+"""
 
-@claim("before the list", CAVEAT, topic="FLOPs", page="cost/ratio", harm=4)
+
 def W45(it: Evidence) -> None:
     """In practice the ratio is slightly more or less than 2.
 
@@ -29,9 +36,6 @@ def W45(it: Evidence) -> None:
     it.right(round(table_only, 1) == 1.4)
 
 
-@claim(
-    "the list", LEFT_OUT, topic="recomputation", page="numerics/recomputation", harm=5
-)
 def W46(it: Evidence) -> None:
     """The reasons are activations, stability, memory access, and fusion.
 
@@ -48,7 +52,6 @@ def W46(it: Evidence) -> None:
     it.left_out(full - frozen)
 
 
-@claim("1", TRUE, topic="activations", page="operations/activations")
 def W47(it: Evidence) -> None:
     """Activations such as ReLU and SiLU have other ratios.
 
@@ -63,7 +66,6 @@ def W47(it: Evidence) -> None:
     it.right(0 < others.ratio() - step.ratio() < 0.001)
 
 
-@claim("2", CAVEAT, topic="precision", page="operations/softmax", harm=1)
 def W48(it: Evidence) -> None:
     """The backward may need extra computations for numerical stability.
 
@@ -83,7 +85,6 @@ def W48(it: Evidence) -> None:
     it.elsewhere(needs_more)
 
 
-@claim("3", CAVEAT, topic="time", page="cost/time", harm=2)
 def W49(it: Evidence) -> None:
     """Memory layout can affect actual performance, and so make the ratio differ from 2.
 
@@ -104,7 +105,6 @@ def W49(it: Evidence) -> None:
     it.right(strided == plain)
 
 
-@claim("4", CAVEAT, topic="flash", page="attention/flash", harm=2)
 def W50(it: Evidence) -> None:
     """Fused operations can change the ratio.
 

@@ -5,9 +5,20 @@ from __future__ import annotations
 from functools import partial
 
 from backpass.cost import sources
-from backpass_ledger.claims.evidence import FALSE, TRUE, Evidence
-from backpass_ledger.claims.record import claim
+from backpass_ledger.claims.evidence import Evidence
 from backpass_ledger.claims.tools import numbers, raises, same, vjp
+
+CLAIMS = """
+W16  false  1  notation  operations/linear_cost  both listings
+W17  true   0  matmul    operations/linear_cost  forward, shapes
+W18  true   0  FLOPs     operations/linear_cost  forward, FLOPs
+W19  true   0  matmul    operations/linear_cost  backward, gradient of X
+W20  true   0  FLOPs     operations/linear_cost  backward, gradient of X
+W21  true   0  matmul    operations/linear_cost  backward, gradient of W
+W22  true   0  FLOPs     operations/linear_cost  backward, gradient of W
+W23  true   0  FLOPs     operations/linear_cost  backward, total
+"""
+
 
 FIGURES = {n.name: n for n in sources.NUMBERS if n.source == sources.TWICE_NOTE}
 
@@ -55,7 +66,6 @@ def additions(m: int, n: int, p: int) -> int:
     return m * n * p + m * p * (n - 1)
 
 
-@claim("both listings", FALSE, topic="notation", page="operations/linear_cost", harm=1)
 def W16(it: Evidence) -> None:
     """The listings are Python.
 
@@ -70,7 +80,6 @@ def W16(it: Evidence) -> None:
                 it.right(eval(expression.strip()) == int(result))
 
 
-@claim("forward, shapes", TRUE, topic="matmul", page="operations/linear_cost")
 def W17(it: Evidence) -> None:
     """`[1024, 1600]` times `[1600, 1600]` is `[1024, 1600]`."""
     import torch
@@ -82,7 +91,6 @@ def W17(it: Evidence) -> None:
     it.as_printed((x @ w).shape == (1024, 1600))
 
 
-@claim("forward, FLOPs", TRUE, topic="FLOPs", page="operations/linear_cost")
 def W18(it: Evidence) -> None:
     """The forward costs 2 × 1024 × 1600 × 1600 = 5,242,880,000 FLOPs.
 
@@ -96,7 +104,6 @@ def W18(it: Evidence) -> None:
     )
 
 
-@claim("backward, gradient of X", TRUE, topic="matmul", page="operations/linear_cost")
 def W19(it: Evidence) -> None:
     """`[1024, 1600]` times the transpose of `[1600, 1600]` is `[1024, 1600]`.
 
@@ -109,14 +116,12 @@ def W19(it: Evidence) -> None:
     it.right((dy @ w).shape == x.shape and not same(dy @ w, dx))
 
 
-@claim("backward, gradient of X", TRUE, topic="FLOPs", page="operations/linear_cost")
 def W20(it: Evidence) -> None:
     """The gradient of X costs 5,242,880,000 FLOPs."""
     it.as_printed(counted(1024, 1600, 1600) == int(FIGURES["dx"].printed))
     it.right(int(FIGURES["dx"].printed) == 5_242_880_000)
 
 
-@claim("backward, gradient of W", TRUE, topic="matmul", page="operations/linear_cost")
 def W21(it: Evidence) -> None:
     """`[1600, 1024]` times `[1024, 1600]` is `[1600, 1600]`."""
     import torch
@@ -125,7 +130,6 @@ def W21(it: Evidence) -> None:
     it.as_printed((x.T @ dy).shape == (1600, 1600))
 
 
-@claim("backward, gradient of W", TRUE, topic="FLOPs", page="operations/linear_cost")
 def W22(it: Evidence) -> None:
     """The gradient of W costs 2 × 1600 × 1024 × 1600 = 5,242,880,000 FLOPs."""
     it.as_printed(2 * 1600 * 1024 * 1600 == int(FIGURES["dw"].printed))
@@ -133,7 +137,6 @@ def W22(it: Evidence) -> None:
     it.right(int(FIGURES["dw"].printed) == 5_242_880_000)
 
 
-@claim("backward, total", TRUE, topic="FLOPs", page="operations/linear_cost")
 def W23(it: Evidence) -> None:
     """Both gradients cost 10,485,760,000 FLOPs, twice the forward.
 

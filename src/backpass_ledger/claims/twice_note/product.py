@@ -8,9 +8,27 @@ from typing import Any
 
 from backpass import cost
 from backpass.cost import sources
-from backpass_ledger.claims.evidence import CAVEAT, LEFT_OUT, TRUE, Evidence
-from backpass_ledger.claims.record import claim
+from backpass_ledger.claims.evidence import Evidence
 from backpass_ledger.claims.tools import numbers, same, vjp
+
+CLAIMS = """
+W1   caveat    2  FLOPs   cost/ratio              title and question
+W2   true      0  FLOPs   cost/ratio              answer
+W3   true      0  matmul  operations/linear       forward, shapes
+W4   caveat    3  FLOPs   operations/linear_cost  forward, first axis
+W5   true      0  FLOPs   foundations/counting    forward, FLOPs
+W6   left-out  1  FLOPs   operations/linear_cost  forward
+W7   caveat    2  matmul  cost/ratio              backward
+W8   true      0  matmul  operations/linear       backward, 1
+W9   true      0  matmul  operations/linear       backward, 2
+W10  true      0  matmul  operations/linear       computing dL/dX, shapes
+W11  true      0  FLOPs   operations/linear_cost  computing dL/dX, FLOPs
+W12  true      0  matmul  operations/linear       computing dL/dW, shapes
+W13  true      0  FLOPs   operations/linear_cost  computing dL/dW, FLOPs
+W14  true      0  FLOPs   operations/linear_cost  total backward, lines 2 and 3
+W15  caveat    1  FLOPs   cost/ratio              total backward, last line
+"""
+
 
 PRINTED = {row.name: row for row in sources.ROWS if row.source == sources.TWICE_NOTE}
 
@@ -35,7 +53,6 @@ def product_flops(
     return forward.get_total_flops(), backward.get_total_flops()
 
 
-@claim("title and question", CAVEAT, topic="FLOPs", page="cost/ratio", harm=2)
 def W1(it: Evidence) -> None:
     """The backward has twice the FLOPs of the forward.
 
@@ -52,7 +69,6 @@ def W1(it: Evidence) -> None:
     it.right(round(again, 2) == 2.73)
 
 
-@claim("answer", TRUE, topic="FLOPs", page="cost/ratio")
 def W2(it: Evidence) -> None:
     """The ratio is about 2 because of the chain rule and the way the gradients of
     matrix operations are computed.
@@ -68,16 +84,12 @@ def W2(it: Evidence) -> None:
         it.right(backward == forward)
 
 
-@claim("forward, shapes", TRUE, topic="matmul", page="operations/linear")
 def W3(it: Evidence) -> None:
     """`Y = X @ W` maps `[batch_size, d_in]` and `[d_in, d_out]` to `[batch_size,
     d_out]`."""
     it.as_printed((numbers(5, 7) @ numbers(7, 3)).shape == (5, 3))
 
 
-@claim(
-    "forward, first axis", CAVEAT, topic="FLOPs", page="operations/linear_cost", harm=3
-)
 def W4(it: Evidence) -> None:
     """X has `batch_size` rows, so a linear layer's forward costs `2 × batch_size × d_in
     × d_out`.
@@ -93,7 +105,6 @@ def W4(it: Evidence) -> None:
     it.right(tokens == s * printed)
 
 
-@claim("forward, FLOPs", TRUE, topic="FLOPs", page="foundations/counting")
 def W5(it: Evidence) -> None:
     r"""The product costs $2\,m\,n\,p$ FLOPs, with $m$ rows, input width $n$, and
     output width $p$.
@@ -107,7 +118,6 @@ def W5(it: Evidence) -> None:
     it.right(ran == m * p * (2 * n - 1))
 
 
-@claim("forward", LEFT_OUT, topic="FLOPs", page="operations/linear_cost", harm=1)
 def W6(it: Evidence) -> None:
     r"""A linear layer is `Y = X @ W`.
 
@@ -122,7 +132,6 @@ def W6(it: Evidence) -> None:
     it.right(layer.backward.total - product.backward.total == (m - 1) * p)
 
 
-@claim("backward", CAVEAT, topic="matmul", page="cost/ratio", harm=2)
 def W7(it: Evidence) -> None:
     """The backward receives `dL/dY` and needs two gradients, that of X and that of W.
 
@@ -142,14 +151,12 @@ def W7(it: Evidence) -> None:
     it.right(first.bias.grad is not None)
 
 
-@claim("backward, 1", TRUE, topic="matmul", page="operations/linear")
 def W8(it: Evidence) -> None:
     """`dL/dX = dL/dY @ W.T`."""
     x, w, dy = numbers(5, 7), numbers(7, 3), numbers(5, 3)
     it.as_printed(same(dy @ w.T, vjp(matmul, (x, w), dy)[0]))
 
 
-@claim("backward, 2", TRUE, topic="matmul", page="operations/linear")
 def W9(it: Evidence) -> None:
     """`dL/dW = X.T @ dL/dY`.
 
@@ -163,7 +170,6 @@ def W9(it: Evidence) -> None:
     it.right(x.T.shape == (7, 5, 2))
 
 
-@claim("computing dL/dX, shapes", TRUE, topic="matmul", page="operations/linear")
 def W10(it: Evidence) -> None:
     """`[batch_size, d_out]` times `[d_out, d_in]` is `[batch_size, d_in]`, the shape of
     X."""
@@ -171,7 +177,6 @@ def W10(it: Evidence) -> None:
     it.as_printed(w.T.shape == (3, 7) and (dy @ w.T).shape == x.shape)
 
 
-@claim("computing dL/dX, FLOPs", TRUE, topic="FLOPs", page="operations/linear_cost")
 def W11(it: Evidence) -> None:
     r"""The gradient of X costs $2\,m\,p\,n$.
 
@@ -184,7 +189,6 @@ def W11(it: Evidence) -> None:
     it.right(ran == m * n * (2 * p - 1))
 
 
-@claim("computing dL/dW, shapes", TRUE, topic="matmul", page="operations/linear")
 def W12(it: Evidence) -> None:
     """`[d_in, batch_size]` times `[batch_size, d_out]` is `[d_in, d_out]`, the shape of
     W."""
@@ -192,7 +196,6 @@ def W12(it: Evidence) -> None:
     it.as_printed(x.T.shape == (7, 5) and (x.T @ dy).shape == w.shape)
 
 
-@claim("computing dL/dW, FLOPs", TRUE, topic="FLOPs", page="operations/linear_cost")
 def W13(it: Evidence) -> None:
     r"""The gradient of W costs $2\,n\,m\,p$.
 
@@ -206,9 +209,6 @@ def W13(it: Evidence) -> None:
         it.right(ran == n * p * (2 * m - 1))
 
 
-@claim(
-    "total backward, lines 2 and 3", TRUE, topic="FLOPs", page="operations/linear_cost"
-)
 def W14(it: Evidence) -> None:
     r"""The two gradients together cost $4\,m\,n\,p$."""
     m, n, p = 5, 7, 3
@@ -217,7 +217,6 @@ def W14(it: Evidence) -> None:
     it.as_printed(both == ran == 4 * m * n * p)
 
 
-@claim("total backward, last line", CAVEAT, topic="FLOPs", page="cost/ratio", harm=1)
 def W15(it: Evidence) -> None:
     r"""The backward of a product costs exactly twice its forward.
 

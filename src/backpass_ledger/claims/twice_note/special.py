@@ -7,11 +7,25 @@ from typing import Any
 import numpy as np
 
 from backpass import cost
-from backpass_ledger.claims.evidence import CAVEAT, FALSE, TRUE, Evidence
-from backpass_ledger.claims.record import claim
+from backpass_ledger.claims.evidence import Evidence
 from backpass_ledger.claims.tools import numbers, raises, same, vjp
 from backpass_ledger.claims.twice_note.product import product_flops
 from backpass_ledger.claims.twice_note.transformers import attend
+
+CLAIMS = """
+W33  true    0  FLOPs        cost/ratio                    the section as a whole
+W34  true    0  activations  operations/activations        1, activation functions
+W35  true    0  activations  operations/activations        1, listing, line 2
+W36  false   9  activations  operations/activations        1, listing, line 2
+W37  true    0  activations  operations/activations        1, listing, line 3
+W38  caveat  3  attention    attention/scaled_dot_product  2, listing, line 1
+W39  caveat  4  attention    attention/scaled_dot_product  2, listing, line 1
+W40  true    0  attention    attention/scaled_dot_product  2, listing, line 2
+W41  false   5  softmax      operations/softmax            2, listing, line 3
+W42  true    0  norms        operations/layer_norm         3, listing, line 1
+W43  caveat  1  norms        operations/layer_norm         3, listing, line 2
+W44  caveat  3  norms        operations/layer_norm         3, listing, line 2
+"""
 
 
 def sigmoid(x: np.ndarray) -> np.ndarray:
@@ -26,7 +40,6 @@ def silu_slope(x: np.ndarray) -> np.ndarray:
     return vjp(torch.nn.functional.silu, x, np.ones_like(x))
 
 
-@claim("the section as a whole", TRUE, topic="FLOPs", page="cost/ratio")
 def W33(it: Evidence) -> None:
     """Activation functions, softmax, and LayerNorm are exceptions to the factor 2.
 
@@ -50,12 +63,6 @@ def W33(it: Evidence) -> None:
     it.right(cost.tally("gpt2", 1, 1024, recompute=1).ratio() > 2)
 
 
-@claim(
-    "1, activation functions",
-    TRUE,
-    topic="activations",
-    page="operations/activations",
-)
 def W34(it: Evidence) -> None:
     """Some activation functions cost arithmetic.
 
@@ -72,12 +79,6 @@ def W34(it: Evidence) -> None:
     it.right(round(100 * gelu / step.flops()["backward"], 1) == 0.1)
 
 
-@claim(
-    "1, listing, line 2",
-    TRUE,
-    topic="activations",
-    page="operations/activations",
-)
 def W35(it: Evidence) -> None:
     """For y = SiLU(x), `dx = dy * SiLU'(x)`, element by element."""
     import torch
@@ -86,13 +87,6 @@ def W35(it: Evidence) -> None:
     it.as_printed(same(dy * silu_slope(x), vjp(torch.nn.functional.silu, x, dy)))
 
 
-@claim(
-    "1, listing, line 2",
-    FALSE,
-    topic="activations",
-    page="operations/activations",
-    harm=9,
-)
 def W36(it: Evidence) -> None:
     r"""$\mathrm{SiLU}'(x) = \mathrm{SiLU}(x)\,(1 - \mathrm{SiLU}(x)) + \sigma(x)$.
 
@@ -112,12 +106,6 @@ def W36(it: Evidence) -> None:
     it.right(bool(wrong[:-4].all()))
 
 
-@claim(
-    "1, listing, line 3",
-    TRUE,
-    topic="activations",
-    page="operations/activations",
-)
 def W37(it: Evidence) -> None:
     """SiLU's backward can cost more than its forward.
 
@@ -128,13 +116,6 @@ def W37(it: Evidence) -> None:
     it.right((counted.forward.total, counted.backward.total) == (6 * 35, 10 * 35))
 
 
-@claim(
-    "2, listing, line 1",
-    CAVEAT,
-    topic="attention",
-    page="attention/scaled_dot_product",
-    harm=3,
-)
 def W38(it: Evidence) -> None:
     """The scores are `Q @ K.T`.
 
@@ -151,13 +132,6 @@ def W38(it: Evidence) -> None:
     it.right(same(q @ k.mT, torch.einsum("bhid,bhjd->bhij", q, k)))
 
 
-@claim(
-    "2, listing, line 1",
-    CAVEAT,
-    topic="attention",
-    page="attention/scaled_dot_product",
-    harm=4,
-)
 def W39(it: Evidence) -> None:
     r"""Attention is the softmax of the scores, times V.
 
@@ -175,12 +149,6 @@ def W39(it: Evidence) -> None:
     it.elsewhere(same(printed, usual(q, k, v, is_causal=True, scale=1.0)))
 
 
-@claim(
-    "2, listing, line 2",
-    TRUE,
-    topic="attention",
-    page="attention/scaled_dot_product",
-)
 def W40(it: Evidence) -> None:
     """Gradients flow through the scores, the softmax, and the product with V.
 
@@ -198,7 +166,6 @@ def W40(it: Evidence) -> None:
     it.right(backward == 4 * (2 * 5 * 5 * 4) == 2 * forward)
 
 
-@claim("2, listing, line 3", FALSE, topic="softmax", page="operations/softmax", harm=5)
 def W41(it: Evidence) -> None:
     """The gradient of softmax is particularly expensive.
 
@@ -215,7 +182,6 @@ def W41(it: Evidence) -> None:
     it.as_printed(counted.backward.total > silu or share > 0.05)
 
 
-@claim("3, listing, line 1", TRUE, topic="norms", page="operations/layer_norm")
 def W42(it: Evidence) -> None:
     """The forward of LayerNorm is relatively cheap.
 
@@ -228,9 +194,6 @@ def W42(it: Evidence) -> None:
     it.right(norm == 1024 * (7 * 1600 + 3) and product == 1024 * 1600 * 3199)
 
 
-@claim(
-    "3, listing, line 2", CAVEAT, topic="norms", page="operations/layer_norm", harm=1
-)
 def W43(it: Evidence) -> None:
     """The backward of LayerNorm involves computations of mean and variance.
 
@@ -256,9 +219,6 @@ def W43(it: Evidence) -> None:
     it.elsewhere(same(native(mean + 1), expected))  # PyTorch's is given the mean
 
 
-@claim(
-    "3, listing, line 2", CAVEAT, topic="norms", page="operations/layer_norm", harm=3
-)
 def W44(it: Evidence) -> None:
     """The backward of LayerNorm can be expensive.
 

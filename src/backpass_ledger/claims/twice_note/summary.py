@@ -7,14 +7,22 @@ from typing import Any
 
 from backpass import cost
 from backpass.interpreters import counting
-from backpass_ledger.claims.evidence import CAVEAT, TRUE, Evidence
-from backpass_ledger.claims.record import claim
+from backpass_ledger.claims.evidence import Evidence
 from backpass_ledger.claims.tools import numbers
 from backpass_ledger.claims.twice_note.product import product_flops
 from backpass_ledger.claims.twice_note.transformers import attend
 
+CLAIMS = """
+W51  true    0  chain rule  cost/ratio          cause
+W52  true    0  FLOPs       cost/ratio          the two lines
+W53  caveat  5  FLOPs       cost/ratio          universal
+W54  caveat  4  FLOPs       cost/ratio          reliable
+W55  caveat  2  attention   cost/ratio          in parentheses
+W56  true    0  FLOPs       cost/ratio          last line
+W57  caveat  2  optimiser   numerics/optimiser  last line
+"""
 
-@claim("cause", TRUE, topic="chain rule", page="cost/ratio")
+
 def W51(it: Evidence) -> None:
     """The factor 2 comes from the structure of backpropagation.
 
@@ -31,7 +39,6 @@ def W51(it: Evidence) -> None:
     it.as_printed(backward == 2 * forward)
 
 
-@claim("the two lines", TRUE, topic="FLOPs", page="cost/ratio")
 def W52(it: Evidence) -> None:
     """A linear layer has one product in the forward and two in the backward, for the
     gradients of input and weight.
@@ -42,7 +49,6 @@ def W52(it: Evidence) -> None:
     it.as_printed((one, two) == (2 * 5 * 7 * 3, 2 * 2 * 5 * 7 * 3))
 
 
-@claim("universal", CAVEAT, topic="FLOPs", page="cost/ratio", harm=5)
 def W53(it: Evidence) -> None:
     """The factor 2 applies universally to networks with linear layers.
 
@@ -62,7 +68,6 @@ def W53(it: Evidence) -> None:
     it.right(1 < backward / forward < 1.1)
 
 
-@claim("reliable", CAVEAT, topic="FLOPs", page="cost/ratio", harm=4)
 def W54(it: Evidence) -> None:
     """The factor 2 is very reliable for estimating the FLOPs of training transformers.
 
@@ -79,7 +84,6 @@ def W54(it: Evidence) -> None:
     it.right(round(100 * (1 - 2 / long.ratio("products"))) == 40)
 
 
-@claim("in parentheses", CAVEAT, topic="attention", page="cost/ratio", harm=2)
 def W55(it: Evidence) -> None:
     """Transformers are built from linear layers.
 
@@ -96,7 +100,6 @@ def W55(it: Evidence) -> None:
     it.elsewhere(per_pair * (7 * 1600) ** 2 < per_token * 7 * 1600)
 
 
-@claim("last line", TRUE, topic="FLOPs", page="cost/ratio")
 def W56(it: Evidence) -> None:
     """Training costs about three times the forward.
 
@@ -108,7 +111,6 @@ def W56(it: Evidence) -> None:
     it.right(round(sum(flops.values()) / flops["forward"], 4) == 2.9969)
 
 
-@claim("last line", CAVEAT, topic="optimiser", page="numerics/optimiser", harm=2)
 def W57(it: Evidence) -> None:
     """Forward, backward, and the optimiser's step together cost about three forwards.
 

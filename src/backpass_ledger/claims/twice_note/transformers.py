@@ -7,10 +7,21 @@ from typing import Any
 
 from backpass import cost
 from backpass.interpreters import counting
-from backpass_ledger.claims.evidence import CAVEAT, LEFT_OUT, TRUE, Evidence
-from backpass_ledger.claims.record import claim
+from backpass_ledger.claims.evidence import Evidence
 from backpass_ledger.claims.tools import numbers, same, vjp
 from backpass_ledger.claims.twice_note.product import product_flops
+
+CLAIMS = """
+W24  caveat    4  flash         attention/flash               attention layers
+W25  true      0  attention     attention/heads               attention layers, forward
+W26  left-out  2  attention     attention/heads               attention layers, backward
+W27  left-out  2  attention     attention/scaled_dot_product  attention layers, by the closing section's reason
+W28  caveat    2  feed-forward  operations/feed_forward       feed-forward layers, forward
+W29  left-out  1  feed-forward  operations/feed_forward       feed-forward layers, backward
+W30  caveat    2  FLOPs         cost/ratio                    heading on linear layers
+W31  caveat    5  FLOPs         cost/ratio                    below that heading
+W32  true      0  matmul        operations/linear             the two products' purposes
+"""
 
 
 def attend(q: Any, k: Any, v: Any) -> Any:
@@ -28,7 +39,6 @@ def with_products(model: str, part: str) -> dict[str, int]:
     return found
 
 
-@claim("attention layers", CAVEAT, topic="flash", page="attention/flash", harm=4)
 def W24(it: Evidence) -> None:
     """The factor 2 applies to attention layers.
 
@@ -45,7 +55,6 @@ def W24(it: Evidence) -> None:
     it.right(attention.ratio("products") == 5 / 2)
 
 
-@claim("attention layers, forward", TRUE, topic="attention", page="attention/heads")
 def W25(it: Evidence) -> None:
     """The forward has the projections to Q, K, and V, attention itself, and the
     output projection.
@@ -59,13 +68,6 @@ def W25(it: Evidence) -> None:
     it.right(len(calls) == len(block) + 3)  # and the three of the feed-forward block
 
 
-@claim(
-    "attention layers, backward",
-    LEFT_OUT,
-    topic="attention",
-    page="attention/heads",
-    harm=2,
-)
 def W26(it: Evidence) -> None:
     """The backward computes the weights' gradients, the gradients of each projection's
     input, and those through attention.
@@ -88,13 +90,6 @@ def W26(it: Evidence) -> None:
     it.right(same(sum(parts), dx) and not any(same(part, dx) for part in parts))
 
 
-@claim(
-    "attention layers, by the closing section's reason",
-    LEFT_OUT,
-    topic="attention",
-    page="attention/scaled_dot_product",
-    harm=2,
-)
 def W27(it: Evidence) -> None:
     """The reason for the factor 2 is that each linear layer needs one gradient of its
     input and one of its weight.
@@ -116,13 +111,6 @@ def W27(it: Evidence) -> None:
     it.right(lacking == 2 * (frozen[0] - 3 * projection[0]))
 
 
-@claim(
-    "feed-forward layers, forward",
-    CAVEAT,
-    topic="feed-forward",
-    page="operations/feed_forward",
-    harm=2,
-)
 def W28(it: Evidence) -> None:
     """The forward has the three projections W1, W3, and W2, and activations.
 
@@ -141,13 +129,6 @@ def W28(it: Evidence) -> None:
     it.right(gpt2 == {"up projection", "down projection"})
 
 
-@claim(
-    "feed-forward layers, backward",
-    LEFT_OUT,
-    topic="feed-forward",
-    page="operations/feed_forward",
-    harm=1,
-)
 def W29(it: Evidence) -> None:
     """The backward computes the gradients of W1, W3, and W2, those of each
     projection's input, and those through SwiGLU.
@@ -171,7 +152,6 @@ def W29(it: Evidence) -> None:
     it.right(same(du @ w1.T + dv @ w3.T, dx) and not same(du @ w1.T, dx))
 
 
-@claim("heading on linear layers", CAVEAT, topic="FLOPs", page="cost/ratio", harm=2)
 def W30(it: Evidence) -> None:
     """Each linear layer doubles the cost.
 
@@ -184,7 +164,6 @@ def W30(it: Evidence) -> None:
     it.right(forward + backward == 3 * forward)
 
 
-@claim("below that heading", CAVEAT, topic="FLOPs", page="cost/ratio", harm=5)
 def W31(it: Evidence) -> None:
     """Every `Y = X @ W` of the forward becomes two products in the backward.
 
@@ -207,7 +186,6 @@ def W31(it: Evidence) -> None:
     it.right(again > 0)
 
 
-@claim("the two products' purposes", TRUE, topic="matmul", page="operations/linear")
 def W32(it: Evidence) -> None:
     """The gradient of X is for the flow of the gradient, that of W for the update.
 

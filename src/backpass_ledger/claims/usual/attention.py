@@ -4,12 +4,8 @@ from __future__ import annotations
 
 from backpass.cost.mistakes import MISTAKES, Compared
 from backpass.ops import flash_attention
-from backpass_ledger.claims.evidence import CAVEAT, FALSE, Evidence
-from backpass_ledger.claims.record import claim
+from backpass_ledger.claims.evidence import Evidence
 
-RAN = (
-    "cost/test_published.py::test_the_right_number_is_what_ran_and_the_usual_one_is_not",
-)
 LENGTHS = {"b": 2, "s": 7, "h": 26, "n_h": 6, "n_kv": 2, "d": 4, "L": 3, "w": 3}
 
 
@@ -38,14 +34,25 @@ def judged(it: Evidence, name: str, ran: int, **lengths: int) -> None:
     it.right(right == ran)
 
 
-@claim(
-    "the convention of torchtitan PR 280, questioned in MaxText issue 1972 and nanoGPT issue 456",
-    FALSE,
-    topic="attention",
-    page="attention/scaled_dot_product",
-    harm=5,
-    shown_by=RAN,
-)
+CLAIMS = """
+U7   false   5  attention  attention/scaled_dot_product  the convention of torchtitan PR 280, questioned in MaxText issue 1972 and nanoGPT issue 456
+U8   caveat  1  attention  attention/scaled_dot_product  Megatron-LM, `num_floating_point_operations`; FlashAttention issue 594
+U9   false   4  attention  attention/scaled_dot_product  OLMo-core, issue 475; vLLM before PR 55624
+U10  false   3  attention  attention/scaled_dot_product  Megatron-LM PR 3280; corrected in Megatron-Bridge PR 3947
+U11  false   5  attention  attention/scaled_dot_product  torchtitan's flux before PR 4366
+U12  false   4  attention  attention/grouped_query       xFormers' profiler, reported in PR 1404
+U13  false   4  attention  attention/grouped_query       scaling-book PR 30; vllm-fit issue 20
+U14  caveat  4  attention  attention/heads               torchtitan, issue 1920; NeMo RL before PR 2736
+U15  caveat  1  flash      attention/flash               Dao (2024), the FlashAttention-2 paper; benchmark scripts
+U16  false   3  flash      attention/flash               DeepSpeed's `flops_profiler`
+U17  false   4  attention  cost/tally                    PyTorch's `FlopCounterMode` on a CPU, pytorch issue 195460
+"""
+SHOWN_BY = """
+cost/test_published.py::test_the_right_number_is_what_ran_and_the_usual_one_is_not  U7 U8 U9 U10 U11 U12 U13 U14 U16
+cost/test_published.py::test_a_counter_of_operators_misses_fused_attention_on_a_cpu  U17
+"""
+
+
 def U7(it: Evidence) -> None:
     r"""Causal attention executes $12\,b\,s^2\,n_h\,d\,L$ FLOPs a step.
 
@@ -56,14 +63,6 @@ def U7(it: Evidence) -> None:
     judged(it, "causal-whole", step(pairs(7)))
 
 
-@claim(
-    "Megatron-LM, `num_floating_point_operations`; FlashAttention issue 594",
-    CAVEAT,
-    topic="attention",
-    page="attention/scaled_dot_product",
-    harm=1,
-    shown_by=RAN,
-)
 def U8(it: Evidence) -> None:
     r"""A causal mask leaves half of the pairs of a query and a key.
 
@@ -76,14 +75,6 @@ def U8(it: Evidence) -> None:
     it.right(7 * pairs(7) == 4 * 7**2 and both("causal-half").right == step(pairs(7)))
 
 
-@claim(
-    "OLMo-core, issue 475; vLLM before PR 55624",
-    FALSE,
-    topic="attention",
-    page="attention/scaled_dot_product",
-    harm=4,
-    shown_by=RAN,
-)
 def U9(it: Evidence) -> None:
     r"""Attention over a sliding window costs what causal attention costs.
 
@@ -92,14 +83,6 @@ def U9(it: Evidence) -> None:
     judged(it, "window-ignored", step(pairs(7, 3)))
 
 
-@claim(
-    "Megatron-LM PR 3280; corrected in Megatron-Bridge PR 3947",
-    FALSE,
-    topic="attention",
-    page="attention/scaled_dot_product",
-    harm=3,
-    shown_by=RAN,
-)
 def U10(it: Evidence) -> None:
     r"""A causal window of w keys costs w/2 keys a query, as a causal mask over s keys
     costs s/2.
@@ -109,14 +92,6 @@ def U10(it: Evidence) -> None:
     judged(it, "window-half", step(pairs(7, 3)), w=3)
 
 
-@claim(
-    "torchtitan's flux before PR 4366",
-    FALSE,
-    topic="attention",
-    page="attention/scaled_dot_product",
-    harm=5,
-    shown_by=RAN,
-)
 def U11(it: Evidence) -> None:
     r"""Attention without a mask costs 6 FLOPs for each query, key, and element of a
     head.
@@ -126,14 +101,6 @@ def U11(it: Evidence) -> None:
     judged(it, "one-of-two-products", step(7 * 7))
 
 
-@claim(
-    "xFormers' profiler, reported in PR 1404",
-    FALSE,
-    topic="attention",
-    page="attention/grouped_query",
-    harm=4,
-    shown_by=RAN,
-)
 def U12(it: Evidence) -> None:
     r"""The products of grouped attention run once per key-value head.
 
@@ -143,14 +110,6 @@ def U12(it: Evidence) -> None:
     judged(it, "grouped-scores", step(7 * 7, products=2))
 
 
-@claim(
-    "scaling-book PR 30; vllm-fit issue 20",
-    FALSE,
-    topic="attention",
-    page="attention/grouped_query",
-    harm=4,
-    shown_by=RAN,
-)
 def U13(it: Evidence) -> None:
     """The four projections of grouped attention have the same size.
 
@@ -167,14 +126,6 @@ def U13(it: Evidence) -> None:
     judged(it, "grouped-projections", ran)
 
 
-@claim(
-    "torchtitan, issue 1920; NeMo RL before PR 2736",
-    CAVEAT,
-    topic="attention",
-    page="attention/heads",
-    harm=4,
-    shown_by=RAN,
-)
 def U14(it: Evidence) -> None:
     r"""The heads together are as wide as the model, so attention costs 12bs²hL.
 
@@ -186,13 +137,6 @@ def U14(it: Evidence) -> None:
     it.right(both("head-width").right == step(7 * 7))
 
 
-@claim(
-    "Dao (2024), the FlashAttention-2 paper; benchmark scripts",
-    CAVEAT,
-    topic="flash",
-    page="attention/flash",
-    harm=1,
-)
 def U15(it: Evidence) -> None:
     r"""FlashAttention's backward costs 2.5 times its forward.
 
@@ -210,14 +154,6 @@ def U15(it: Evidence) -> None:
     it.right(round(ratio, 4) == 2.4866)
 
 
-@claim(
-    "DeepSpeed's `flops_profiler`",
-    FALSE,
-    topic="flash",
-    page="attention/flash",
-    harm=3,
-    shown_by=RAN,
-)
 def U16(it: Evidence) -> None:
     r"""The backward of flash attention costs twice its forward, as the profiler assumes
     of any operation.
@@ -227,16 +163,6 @@ def U16(it: Evidence) -> None:
     judged(it, "flash-backward", step(7 * 7, products=5))
 
 
-@claim(
-    "PyTorch's `FlopCounterMode` on a CPU, pytorch issue 195460",
-    FALSE,
-    topic="attention",
-    page="cost/tally",
-    harm=4,
-    shown_by=(
-        "cost/test_published.py::test_a_counter_of_operators_misses_fused_attention_on_a_cpu",
-    ),
-)
 def U17(it: Evidence) -> None:
     r"""On a CPU, the forward of `scaled_dot_product_attention` has the FLOPs that
     PyTorch's `FlopCounterMode` reports: 0.

@@ -5,18 +5,21 @@ from __future__ import annotations
 import numpy as np
 
 from backpass.ops import attention, cross_entropy, rope
-from backpass_ledger.claims.evidence import CAVEAT, FALSE, TRUE, Evidence
-from backpass_ledger.claims.record import claim
+from backpass_ledger.claims.evidence import Evidence
 from backpass_ledger.claims.tools import numbers, same, vjp
 
+CLAIMS = """
+U30  false   1  norms      operations/layer_norm       a common reading of framework interfaces that save x
+U31  false   2  softmax    operations/softmax          heard in lectures; no source cited
+U32  true    0  softmax    operations/softmax          stable implementations of softmax
+U33  false   4  softmax    operations/softmax          posts on attention that collapses
+U34  caveat  5  loss       operations/cross_entropy    nearly every text
+U35  false   2  residual   operations/residual_stream  texts on residual connections
+U36  true    0  positions  operations/rope             framework interfaces
+U37  true    0  attention  attention/grouped_query     texts on grouped attention
+"""
 
-@claim(
-    "a common reading of framework interfaces that save x",
-    FALSE,
-    topic="norms",
-    page="operations/layer_norm",
-    harm=1,
-)
+
 def U30(it: Evidence) -> None:
     r"""Every backward of LayerNorm needs the mean and the variance of each row.
 
@@ -56,13 +59,6 @@ def U30(it: Evidence) -> None:
     it.as_printed(not same(backward((y - b) / w), expected, 1e-8))
 
 
-@claim(
-    "heard in lectures; no source cited",
-    FALSE,
-    topic="softmax",
-    page="operations/softmax",
-    harm=2,
-)
 def U31(it: Evidence) -> None:
     r"""Softmax's backward needs the scores.
 
@@ -79,12 +75,6 @@ def U31(it: Evidence) -> None:
     it.as_printed(not same(found, vjp(lambda x: torch.softmax(x, -1), x + 5, dy)))
 
 
-@claim(
-    "stable implementations of softmax",
-    TRUE,
-    topic="softmax",
-    page="operations/softmax",
-)
 def U32(it: Evidence) -> None:
     r"""The gradient of softmax is unchanged if the maximum that the forward subtracts
     is treated as a constant."""
@@ -103,13 +93,6 @@ def U32(it: Evidence) -> None:
     it.as_printed(same(vjp(ignored, x, dy), vjp(differentiated, x, dy), 1e-12))
 
 
-@claim(
-    "posts on attention that collapses",
-    FALSE,
-    topic="softmax",
-    page="operations/softmax",
-    harm=4,
-)
 def U33(it: Evidence) -> None:
     r"""Sharp attention, with weights near 0 and 1, produces large gradients of the
     row's scores.
@@ -132,9 +115,6 @@ def U33(it: Evidence) -> None:
     )
 
 
-@claim(
-    "nearly every text", CAVEAT, topic="loss", page="operations/cross_entropy", harm=5
-)
 def U34(it: Evidence) -> None:
     r"""The gradient of cross-entropy with respect to the scores is softmax minus
     one-hot.
@@ -159,13 +139,6 @@ def U34(it: Evidence) -> None:
     it.right(same(printed / 3 * (ignored >= 0)[:, None], gradient(ignored, "mean")))
 
 
-@claim(
-    "texts on residual connections",
-    FALSE,
-    topic="residual",
-    page="operations/residual_stream",
-    harm=2,
-)
 def U35(it: Evidence) -> None:
     """A residual connection passes the gradient on at no cost in the backward.
 
@@ -179,7 +152,6 @@ def U35(it: Evidence) -> None:
     it.right(forks.flops("counted")["backward"] == 24 * 2 * 100 * 768)
 
 
-@claim("framework interfaces", TRUE, topic="positions", page="operations/rope")
 def U36(it: Evidence) -> None:
     """The backward of RoPE is the rotation by the opposite angle."""
     angles = numbers(3, 4)
@@ -189,12 +161,6 @@ def U36(it: Evidence) -> None:
     it.as_printed(same(rope.backward(dy, saved), rope.forward(dy, cos, -sin)[0]))
 
 
-@claim(
-    "texts on grouped attention",
-    TRUE,
-    topic="attention",
-    page="attention/grouped_query",
-)
 def U37(it: Evidence) -> None:
     """The gradients of shared keys and values are sums over the query heads that share
     them."""

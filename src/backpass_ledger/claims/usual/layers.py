@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from backpass_ledger.claims.evidence import FALSE, Evidence
-from backpass_ledger.claims.record import claim
-from backpass_ledger.claims.usual.attention import LENGTHS, RAN, judged
+from backpass_ledger.claims.evidence import Evidence
+from backpass_ledger.claims.usual.attention import LENGTHS, judged
 
 b, s, h, n_h, n_kv, d, L = (
     LENGTHS[letter] for letter in ("b", "s", "h", "n_h", "n_kv", "d", "L")
@@ -20,14 +19,19 @@ def layers(h: int, passes: int, s_passes: int | None = None) -> int:
     return L * (passes * matrices + (s_passes or passes) * scores)
 
 
-@claim(
-    "Megatron-Bridge before PR 3947, for gates other than SwiGLU; open-instruct before PR 1096",
-    FALSE,
-    topic="feed-forward",
-    page="operations/feed_forward",
-    harm=5,
-    shown_by=RAN,
-)
+CLAIMS = """
+U18  false  5  feed-forward   operations/feed_forward  Megatron-Bridge before PR 3947, for gates other than SwiGLU; open-instruct before PR 1096
+U19  false  6  FLOPs          cost/ratio               torchtitan's Hugging Face backend, discussed in PR 4300
+U20  false  3  recomputation  numerics/recomputation   Megatron-DeepSpeed PR 283; BigCode's Megatron-LM PR 33
+U21  false  3  recomputation  numerics/recomputation   Megatron-LM, BigCode's fork, PR 33 and issue 78
+U22  false  4  recomputation  numerics/recomputation   Korthikanti et al. (2022), after equation 7; Megatron-LM issue 523
+U23  false  3  FLOPs          cost/ratio               the estimate in NeMo Automodel PR 786
+"""
+SHOWN_BY = """
+cost/test_published.py::test_the_right_number_is_what_ran_and_the_usual_one_is_not  U18 U19 U20 U21 U22 U23
+"""
+
+
 def U18(it: Evidence) -> None:
     r"""Every feed-forward block has two matrices: 12bshf FLOPs per layer and step.
 
@@ -38,14 +42,6 @@ def U18(it: Evidence) -> None:
     judged(it, "gated-two-matrices", ran, f=11)
 
 
-@claim(
-    "torchtitan's Hugging Face backend, discussed in PR 4300",
-    FALSE,
-    topic="FLOPs",
-    page="cost/ratio",
-    harm=6,
-    shown_by=RAN,
-)
 def U19(it: Evidence) -> None:
     r"""A mixture of experts costs 6 FLOPs for each parameter, active or not, and token.
 
@@ -57,14 +53,6 @@ def U19(it: Evidence) -> None:
     judged(it, "all-experts", L * len(tokens) * 3 * 6 * h * 11, f=11, n_e=8, n_a=3)
 
 
-@claim(
-    "Megatron-DeepSpeed PR 283; BigCode's Megatron-LM PR 33",
-    FALSE,
-    topic="recomputation",
-    page="numerics/recomputation",
-    harm=3,
-    shown_by=RAN,
-)
 def U20(it: Evidence) -> None:
     r"""For a gated block 4h wide, replacing $4 \cdot 24$ by $4 \cdot 32$ in the formula
     of Narayanan et al., $96\,b\,s\,L\,h^2\,(1 + s/6h + V/16Lh)$, gives the FLOPs of a
@@ -79,14 +67,6 @@ def U20(it: Evidence) -> None:
     it.right(4 * 24 == 96)
 
 
-@claim(
-    "Megatron-LM, BigCode's fork, PR 33 and issue 78",
-    FALSE,
-    topic="recomputation",
-    page="numerics/recomputation",
-    harm=3,
-    shown_by=RAN,
-)
 def U21(it: Evidence) -> None:
     r"""Without recomputation, the $96 = 24 \cdot 4$ in the formula of Narayanan et al.
     becomes $72 = 24 \cdot 3$.
@@ -100,14 +80,6 @@ def U21(it: Evidence) -> None:
     it.right(6 * 3 == 4 * 4.5)
 
 
-@claim(
-    "Korthikanti et al. (2022), after equation 7; Megatron-LM issue 523",
-    FALSE,
-    topic="recomputation",
-    page="numerics/recomputation",
-    harm=4,
-    shown_by=RAN,
-)
 def U22(it: Evidence) -> None:
     r"""Recomputing attention's products takes attention's term from 12bs²h to 24bs²h a
     layer.
@@ -118,14 +90,6 @@ def U22(it: Evidence) -> None:
     judged(it, "selective-recomputation", ran, V=30)
 
 
-@claim(
-    "the estimate in NeMo Automodel PR 786",
-    FALSE,
-    topic="FLOPs",
-    page="cost/ratio",
-    harm=3,
-    shown_by=RAN,
-)
 def U23(it: Evidence) -> None:
     r"""With frozen matrices a step costs two thirds of a full one.
 

@@ -3,16 +3,8 @@
 from __future__ import annotations
 
 from backpass import cost
-from backpass_ledger.claims.evidence import CAVEAT, FALSE, Evidence
-from backpass_ledger.claims.record import claim
+from backpass_ledger.claims.evidence import Evidence
 from backpass_ledger.claims.usual.attention import judged
-
-SAVED = (
-    "cost/test_published.py::test_activation_bytes_are_what_autograd_saves_in_half_precision",
-)
-RAN = (
-    "cost/test_published.py::test_the_right_number_is_what_ran_and_the_usual_one_is_not",
-)
 
 
 def layer(b: int, s: int, h: int, n_h: int, wide: int, *, statistics: int = 0) -> int:
@@ -27,14 +19,21 @@ def layer(b: int, s: int, h: int, n_h: int, wide: int, *, statistics: int = 0) -
     return norms + attention + feed_forward + 2 * x
 
 
-@claim(
-    "Korthikanti et al. (2022), equation 1",
-    CAVEAT,
-    topic="memory",
-    page="cost/memory",
-    harm=2,
-    shown_by=SAVED,
-)
+CLAIMS = """
+U24  caveat  2  memory         cost/memory             Korthikanti et al. (2022), equation 1
+U25  false   6  memory         cost/memory             LLM-Tools issue 4 and PR 6
+U26  false   1  flash          cost/memory             a first estimate in FlashAttention issue 899, corrected in the thread
+U27  false   4  recomputation  numerics/recomputation  expected in Megatron-LM issue 1225; corrected in issue 464
+U28  caveat  3  memory         cost/memory             Rajbhandari et al. (2020), §3.1; most calculators
+U29  caveat  4  recomputation  numerics/recomputation  Chen et al. (2016), §4.1, as repeated by most texts
+"""
+SHOWN_BY = """
+cost/test_published.py::test_activation_bytes_are_what_autograd_saves_in_half_precision  U24
+cost/test_published.py::test_the_right_number_is_what_ran_and_the_usual_one_is_not  U25 U26 U27
+cost/test_activations.py::test_the_most_bytes_that_a_step_with_segments_saves  U29
+"""
+
+
 def U24(it: Evidence) -> None:
     r"""A layer saves $s\,b\,h\,(34 + 5\,n_h\,s/h)$ bytes for its backward.
 
@@ -49,14 +48,6 @@ def U24(it: Evidence) -> None:
     it.elsewhere(layer(b, s, h, n_h, wide=2, statistics=8) == formula)
 
 
-@claim(
-    "LLM-Tools issue 4 and PR 6",
-    FALSE,
-    topic="memory",
-    page="cost/memory",
-    harm=6,
-    shown_by=RAN,
-)
 def U25(it: Evidence) -> None:
     r"""In float32, a layer saves 4(34sbh + 5bs²n_h) bytes.
 
@@ -66,14 +57,6 @@ def U25(it: Evidence) -> None:
     judged(it, "bytes-counted-twice", layer(2, 7, 24, 6, wide=4), h=24)
 
 
-@claim(
-    "a first estimate in FlashAttention issue 899, corrected in the thread",
-    FALSE,
-    topic="flash",
-    page="cost/memory",
-    harm=1,
-    shown_by=RAN,
-)
 def U26(it: Evidence) -> None:
     r"""With flash attention, the block of attention saves 11sbh bytes.
 
@@ -92,14 +75,6 @@ def U26(it: Evidence) -> None:
     judged(it, "flash-without-statistics", sum(arrays), h=24)
 
 
-@claim(
-    "expected in Megatron-LM issue 1225; corrected in issue 464",
-    FALSE,
-    topic="recomputation",
-    page="numerics/recomputation",
-    harm=4,
-    shown_by=RAN,
-)
 def U27(it: Evidence) -> None:
     r"""With flash attention, recomputing attention still reduces memory by 5bs²n_h
     bytes per layer.
@@ -110,13 +85,6 @@ def U27(it: Evidence) -> None:
     judged(it, "selective-with-flash", 4 * 2 * 7 * 6)
 
 
-@claim(
-    "Rajbhandari et al. (2020), §3.1; most calculators",
-    CAVEAT,
-    topic="memory",
-    page="cost/memory",
-    harm=3,
-)
 def U28(it: Evidence) -> None:
     r"""Mixed-precision training with Adam holds 16 bytes a parameter.
 
@@ -131,16 +99,6 @@ def U28(it: Evidence) -> None:
     it.right(2 + 4 + 4 + 4 + 4 == 18)
 
 
-@claim(
-    "Chen et al. (2016), §4.1, as repeated by most texts",
-    CAVEAT,
-    topic="recomputation",
-    page="numerics/recomputation",
-    harm=4,
-    shown_by=(
-        "cost/test_activations.py::test_the_most_bytes_that_a_step_with_segments_saves",
-    ),
-)
 def U29(it: Evidence) -> None:
     r"""Saving the input of every $\sqrt L$-th layer minimises memory.
 

@@ -6,23 +6,22 @@ from fractions import Fraction
 
 from backpass import cost
 from backpass.cost.published import named
-from backpass_ledger.claims.evidence import CAVEAT, FALSE, Evidence
-from backpass_ledger.claims.record import claim
+from backpass_ledger.claims.evidence import Evidence
 
-COUNTED = ("cost/test_tally.py::test_the_rows_are_what_is_counted",)
-RAN = (
-    "cost/test_published.py::test_the_right_number_is_what_ran_and_the_usual_one_is_not",
-)
+CLAIMS = """
+U1  caveat  3  FLOPs          cost/ratio              many texts, after the “approximately twice” of Kaplan et al. (2020), §2.1
+U2  caveat  5  FLOPs          cost/ratio              Kaplan et al. (2020), §2.1
+U3  caveat  3  FLOPs          cost/tally              PaLM, appendix B; nanoGPT, `estimate_mfu`
+U4  false   2  FLOPs          cost/tally              the 6N rule, read literally
+U5  false   4  embeddings     operations/embeddings   Hoffmann et al. (2022), appendix F
+U6  caveat  2  recomputation  numerics/recomputation  Korthikanti et al. (2022), §5; every text on checkpointing
+"""
+SHOWN_BY = """
+cost/test_tally.py::test_the_rows_are_what_is_counted  U1 U2
+cost/test_published.py::test_the_right_number_is_what_ran_and_the_usual_one_is_not  U3 U4 U5
+"""
 
 
-@claim(
-    "many texts, after the “approximately twice” of Kaplan et al. (2020), §2.1",
-    CAVEAT,
-    topic="FLOPs",
-    page="cost/ratio",
-    harm=3,
-    shown_by=COUNTED,
-)
 def U1(it: Evidence) -> None:
     r"""A backward costs exactly twice its forward.
 
@@ -41,14 +40,6 @@ def U1(it: Evidence) -> None:
     it.elsewhere(frozen["backward"] == 2 * frozen["forward"])
 
 
-@claim(
-    "Kaplan et al. (2020), §2.1",
-    CAVEAT,
-    topic="FLOPs",
-    page="cost/ratio",
-    harm=5,
-    shown_by=COUNTED,
-)
 def U2(it: Evidence) -> None:
     r"""A training step costs $6N$ FLOPs a token, $N$ being the parameters without the
     tables of tokens and positions.
@@ -75,14 +66,6 @@ def U2(it: Evidence) -> None:
     it.as_printed(shares[1] > Fraction(99, 100) and shares[1] > shares[0])
 
 
-@claim(
-    "PaLM, appendix B; nanoGPT, `estimate_mfu`",
-    CAVEAT,
-    topic="FLOPs",
-    page="cost/tally",
-    harm=3,
-    shown_by=RAN,
-)
 def U3(it: Evidence) -> None:
     r"""$6N + 12\,L\,n_h\,d\,s$ FLOPs a token count a step of a decoder.
 
@@ -100,14 +83,6 @@ def U3(it: Evidence) -> None:
     it.elsewhere(1024 * whole == step.total("products-whole"))
 
 
-@claim(
-    "the 6N rule, read literally",
-    FALSE,
-    topic="FLOPs",
-    page="cost/tally",
-    harm=2,
-    shown_by=RAN,
-)
 def U4(it: Evidence) -> None:
     r"""Every parameter of a GPT-2 costs 6 FLOPs per token.
 
@@ -122,14 +97,6 @@ def U4(it: Evidence) -> None:
     it.right(matrices == 6 * 1024 * (12 * 12 * 768**2 + 50257 * 768))
 
 
-@claim(
-    "Hoffmann et al. (2022), appendix F",
-    FALSE,
-    topic="embeddings",
-    page="operations/embeddings",
-    harm=4,
-    shown_by=RAN,
-)
 def U5(it: Evidence) -> None:
     r"""Looking up tokens costs a product with one-hot rows: 2sVh FLOPs.
 
@@ -142,13 +109,6 @@ def U5(it: Evidence) -> None:
     it.right(lookup["forward"] == 0 and lookup["backward"] <= 1024 * 768)
 
 
-@claim(
-    "Korthikanti et al. (2022), §5; every text on checkpointing",
-    CAVEAT,
-    topic="recomputation",
-    page="numerics/recomputation",
-    harm=2,
-)
 def U6(it: Evidence) -> None:
     r"""Recomputing all layers costs a third more.
 

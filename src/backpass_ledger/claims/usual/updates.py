@@ -5,9 +5,17 @@ from __future__ import annotations
 import numpy as np
 
 from backpass.training import accumulation, adamw, clipping
-from backpass_ledger.claims.evidence import CAVEAT, FALSE, Evidence
-from backpass_ledger.claims.record import claim
+from backpass_ledger.claims.evidence import Evidence
 from backpass_ledger.claims.tools import numbers, same
+
+CLAIMS = """
+U38  caveat  2  optimiser  numerics/optimiser  texts on Adam
+U39  false   3  clipping   numerics/clipping   posts on clipping
+U40  caveat  1  clipping   numerics/clipping   a common reading of `clip_grad_norm_`
+U41  caveat  6  training   numerics/averaging  training loops with gradient accumulation
+U42  false   3  optimiser  numerics/optimiser  optimisers called Adam that implement decay as an L2 term
+U43  caveat  2  precision  numerics/precision  guides to mixed precision
+"""
 
 
 def updated(
@@ -21,7 +29,6 @@ def updated(
     return parameters["w"]
 
 
-@claim("texts on Adam", CAVEAT, topic="optimiser", page="numerics/optimiser", harm=2)
 def U38(it: Evidence) -> None:
     r"""Adam's step does not depend on the scale of the gradient.
 
@@ -33,7 +40,6 @@ def U38(it: Evidence) -> None:
     it.elsewhere(same(updated(g), updated(1e-9 * g), 1e-6))
 
 
-@claim("posts on clipping", FALSE, topic="clipping", page="numerics/clipping", harm=3)
 def U39(it: Evidence) -> None:
     """Under Adam, clipping every step to a tenth of the norm makes every step a tenth
     as long.
@@ -48,13 +54,6 @@ def U39(it: Evidence) -> None:
     it.right(same(clipped, whole, 1e-6))
 
 
-@claim(
-    "a common reading of `clip_grad_norm_`",
-    CAVEAT,
-    topic="clipping",
-    page="numerics/clipping",
-    harm=1,
-)
 def U40(it: Evidence) -> None:
     r"""A gradient that is clipped has exactly the norm max_norm.
 
@@ -77,13 +76,6 @@ def U40(it: Evidence) -> None:
     it.right(abs(np.linalg.norm(clipped["w"]) - 0.5) < 1e-6)
 
 
-@claim(
-    "training loops with gradient accumulation",
-    CAVEAT,
-    topic="training",
-    page="numerics/averaging",
-    harm=6,
-)
 def U41(it: Evidence) -> None:
     """The mean of the losses of micro-batches, each a mean over its tokens, has the
     gradient of the whole batch.
@@ -103,13 +95,6 @@ def U41(it: Evidence) -> None:
         it.right(same(weighted[1]["w"], x.mean(0)))
 
 
-@claim(
-    "optimisers called Adam that implement decay as an L2 term",
-    FALSE,
-    topic="optimiser",
-    page="numerics/optimiser",
-    harm=3,
-)
 def U42(it: Evidence) -> None:
     r"""Weight decay is the same as an L2 term in the loss.
 
@@ -124,13 +109,6 @@ def U42(it: Evidence) -> None:
     it.right(same(*sgd) and not same(as_loss, decoupled, 1e-6))
 
 
-@claim(
-    "guides to mixed precision",
-    CAVEAT,
-    topic="precision",
-    page="numerics/precision",
-    harm=2,
-)
 def U43(it: Evidence) -> None:
     r"""BF16 does not need loss scaling, because it has the exponents of float32.
 
