@@ -24,10 +24,8 @@ from sphinx.errors import ExtensionError
 
 BOXES = ("admonition", "attention", "caution", "hint", "important", "note", "seealso", "tip", "warning")
 ORIGIN = "*A chapter of the book Backpass. It runs wherever the package `backpass` is installed.*"
-INSTALL = """try:
-    import backpass
-except ImportError:
-    %pip install --quiet "backpass[book] @ git+{repository}@{commit}\""""
+PACKAGE = '"backpass[book] @ git+{repository}@{commit}"'
+LEDGER = '"backpass-ledger @ git+{repository}@{commit}#subdirectory=src/backpass_ledger"'
 FENCE = re.compile(r"(?P<fence>`{3,}|:{3,}|~{3,})(?:\{(?P<name>[\w:-]+)\})?[ ]*(?P<argument>.*)")
 OPTION = re.compile(r":(?P<name>[\w-]+):[ ]*(?P<value>.*)")
 DEFINITION = re.compile(r"^(?P<term>\S.*)\n:[ ]+(?P<meaning>.*)$", re.MULTILINE)
@@ -260,6 +258,16 @@ def convert(
     return notebook
 
 
+def installing(cells: Cells, repository: str, commit: str) -> str:
+    """Return the code that installs what the cells import, where it is missing."""
+    ledger = any("backpass_ledger" in cell.source for cell in cells if cell.cell_type == "code")
+    names, packages = (
+        ("backpass, backpass_ledger", f"{PACKAGE} {LEDGER}") if ledger else ("backpass", PACKAGE)
+    )
+    packages = packages.format(repository=repository, commit=commit)
+    return f"try:\n    import {names}\nexcept ImportError:\n    %pip install --quiet {packages}"
+
+
 def collect(app: Sphinx, env: BuildEnvironment) -> None:
     """Note which pages are notebooks, for the button that offers them."""
     for name in env.found_docs:
@@ -273,13 +281,13 @@ def write(app: Sphinx, failure: Exception | None) -> None:
         return
     cache = get_cache(app.config.nb_execution_cache_path)
     repository, commit = app.config.repository, os.environ.get("GITHUB_SHA", "main")
-    install = INSTALL.format(repository=repository, commit=commit) if repository else ""
     for name, metadata in app.env.metadata.items():
         if "backpass_notebook" not in metadata:
             continue
         _, notebook = cache.merge_match_into_notebook(read_notebook(Path(app.env.doc2path(name))))
         title = app.env.titles[name].astext()
-        notebook = convert(notebook, Page(app.env, name).plain, title, app.config.solutions, install)
+        first = installing(notebook.cells, repository, commit) if repository else ""
+        notebook = convert(notebook, Page(app.env, name).plain, title, app.config.solutions, first)
         text = nbformat.writes(notebook) + "\n"
         for folder in (app.outdir.parent / "notebooks", app.outdir / "_notebooks"):
             folder.mkdir(exist_ok=True)

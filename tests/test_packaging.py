@@ -29,6 +29,13 @@ def test_the_source_distribution_holds_nothing_under_another_licence():
         assert any(folder in licence.parents for folder in excluded), licence
 
 
+def test_the_ledger_is_a_distribution_of_its_own():
+    ledger = tomllib.loads((ROOT / "src/backpass_ledger/pyproject.toml").read_text(encoding="utf-8"))
+    assert PROJECT["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"] == ["src/backpass"]
+    assert ledger["project"]["version"] == PROJECT["project"]["version"]
+    assert ledger["project"]["requires-python"] == PROJECT["project"]["requires-python"]
+
+
 def test_every_dependency_is_pinned():
     extras = PROJECT["project"]["optional-dependencies"]
     named = [

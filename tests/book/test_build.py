@@ -15,7 +15,7 @@ from types import SimpleNamespace
 import build as build_module
 import nbformat
 import pytest
-from backpass_notebooks import INSTALL, Page
+from backpass_notebooks import Page, installing
 from backpass_site import set_address
 from build import is_current, main
 from jupyter_cache import get_cache
@@ -340,8 +340,10 @@ def test_a_link_without_a_text_has_the_title_of_its_page(target):
     )
 
 
-def test_the_first_cell_does_nothing_where_the_package_is_installed():
+@pytest.mark.parametrize("imported", ["backpass", "backpass_ledger"])
+def test_the_first_cell_installs_what_is_imported_and_does_nothing_where_it_is_installed(imported):
     from IPython.core.inputtransformer2 import TransformerManager
 
-    cell = INSTALL.format(repository=REPOSITORY, commit="main")
+    cell = installing([nbformat.v4.new_code_cell(f"from {imported} import x")], REPOSITORY, "main")
+    assert ("#subdirectory=src/backpass_ledger" in cell) == (imported == "backpass_ledger")
     exec(TransformerManager().transform_cell(cell), {})  # get_ipython is not there to be called
