@@ -4,7 +4,8 @@
 the checks do not notice, ``bench`` times the operations, ``train`` trains a small model
 without autograd, ``sample`` lets it write, ``cost`` itemises a network's FLOPs,
 ``parallel`` runs a scheme of yours on several ranks, and ``derive`` judges displayed
-mathematics of yours line by line.
+mathematics of yours line by line. ``claims``, of the ledger's distribution, finds what
+is known about a sentence.
 """
 
 from __future__ import annotations
@@ -13,6 +14,8 @@ import argparse
 import os
 import sys
 from collections.abc import Sequence
+from importlib import import_module
+from importlib.util import find_spec
 
 from backpass import __version__
 from backpass.commands import (
@@ -31,7 +34,13 @@ from backpass.contract.stems import no_such
 from backpass.text import terminal
 
 _MODULES = verify, check, mutate, bench, train, sample, cost, parallel, derive
-COMMANDS = {module.COMMAND.name: module.COMMAND for module in _MODULES}
+# Commands of a distribution of its own: the package that declares them, and its name.
+_OTHERS = {"claims": ("backpass_ledger", "backpass-ledger")}
+COMMANDS = {module.COMMAND.name: module.COMMAND for module in _MODULES} | {
+    name: import_module(f"{package}.command").COMMAND
+    for name, (package, _) in _OTHERS.items()
+    if find_spec(package)
+}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -43,6 +52,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     terminal.make_readable()
     parser = _parser()
     argv = sys.argv[1:] if argv is None else argv
+    if argv and argv[0] in _OTHERS.keys() - COMMANDS:
+        parser.error(
+            f"{argv[0]}: install {_OTHERS[argv[0]][1]}, which has this command"
+        )
     if argv and not argv[0].startswith("-") and argv[0] not in COMMANDS:
         parser.error(no_such("command", argv[0], COMMANDS))
     arguments, unknown = parser.parse_known_args(argv)

@@ -58,6 +58,11 @@ def text(stem: str) -> Text:
     )
 
 
+def text_of(claim: Claim) -> Text:
+    """Return the text that makes a claim."""
+    return next(found for found in TEXTS if found.letter == claim.name[0])
+
+
 @cache
 def by_page() -> dict[str, list[Claim]]:
     """Return the claims of all texts by the chapter that has the right derivation."""

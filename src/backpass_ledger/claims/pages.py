@@ -6,7 +6,7 @@ from collections import Counter
 
 from backpass.text.markdown import Markdown, code, division, folded, table
 from backpass_ledger.claims.evidence import VERDICTS, Verdict
-from backpass_ledger.claims.ledger import TEXTS, every, text
+from backpass_ledger.claims.ledger import TEXTS, every, text, text_of
 from backpass_ledger.claims.record import Claim
 
 
@@ -99,7 +99,7 @@ def _harm(claim: Claim) -> int:
 
 
 def _text(claim: Claim) -> str:
-    return next(found.name for found in TEXTS if found.letter == claim.name[0])
+    return text_of(claim).name
 
 
 def _framed(claim: Claim, lines: list[str]) -> list[str]:

@@ -1,0 +1,110 @@
+"""Finds the claims that are nearest to a sentence.
+
+A claim is a document of words: what it says, and what is right. The words of a sentence
+are weighted by how rare they are among the claims (BM25, with the usual constants).
+Beside each word stand its first letters, so that "normalised" finds "normalisation".
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import Counter
+from collections.abc import Iterable
+from functools import cache
+
+from backpass_ledger.claims.ledger import every
+from backpass_ledger.claims.record import Claim
+
+K, B = 1.2, 0.75  # BM25: how soon repetition stops to count, and the length's share
+STEM = 5  # letters
+STEM_WEIGHT = 0.5  # beside a whole word
+TRUTH_WEIGHT = 0.4  # beside what the claim says
+# British and American, and the field's synonyms, as one word each.
+SAME = {
+    "optimizer": "optimiser",
+    "normalize": "normalise",
+    "layernorm": "layer norm",
+    "rmsnorm": "rms norm",
+    "checkpointing": "recomputation",
+    "checkpoint": "recomputation",
+    "gradients": "gradient",
+    "derivative": "gradient",
+    "flop": "flops",
+    "multiplication": "product",
+    "matmul": "matrix product",
+    "backpropagation": "backward",
+    "weights": "weight",
+    "double": "twice",
+    "doubles": "twice",
+    "2x": "twice",
+    "cost": "takes",
+    "costs": "takes",
+    "require": "takes",
+    "requires": "takes",
+    "needs": "takes",
+    "lookup": "looking up",
+    "pre": "prenorm",
+    "bf16": "bfloat16 bf16",
+}
+COMMON = frozenset(
+    "a an the of to in on and or is are be it its this that with for by pass as at from "
+    "which than so not but if has have had was were will can may what when where each "
+    "one all we you they their there these those into only also then does do".split()
+)
+_WORD = re.compile(r"[a-zα-ω]+|\d+(?:[.,]\d+)*")
+_COMMAND = re.compile(r"\\(?:[a-zA-Z]+|.)")
+
+
+def nearest(sentence: str, number: int = 5) -> list[tuple[float, Claim]]:
+    """Return the ``number`` claims nearest to a sentence, each with its score, the best
+    first. Those that share no word with the sentence are left out."""
+    weights, documents = _index()
+    wanted, scored = {*terms(sentence)}, []
+    whole = sum(weights.get(term, 0.0) for term in wanted)
+    for document, claim in documents:
+        shared = [term for term in wanted if term in document]
+        if shared:
+            # A claim that has all the words is nearer than one that has a rare one.
+            part = sum(weights[term] for term in shared) / whole
+            score = sum(weights[term] * document[term] for term in shared)
+            scored.append((part * score, claim))
+    return sorted(scored, key=lambda pair: (-pair[0], pair[1].name))[:number]
+
+
+def terms(text: str) -> list[str]:
+    """Return the words of a text without the commonest ones, and the stem of each,
+    which ends with a star. Commands of LaTeX are left out."""
+    plain = _COMMAND.sub(" ", text.lower())
+    words = [same for word in _WORD.findall(plain) for same in _same(word)]
+    words = [word for word in words if word not in COMMON]
+    return [*words, *(f"{word[:STEM]}*" for word in words if word.isalpha())]
+
+
+def _same(word: str) -> Iterable[str]:
+    return SAME.get(word, word).split()
+
+
+@cache
+def _index() -> tuple[dict[str, float], list[tuple[dict[str, float], Claim]]]:
+    """Return the weight of each term, and the saturated counts of each claim's."""
+    counted = []
+    for claim in every():
+        terms_of = Counter(terms(claim.says))
+        for term, count in Counter(terms(claim.truth)).items():
+            terms_of[term] += TRUTH_WEIGHT * count  # type: ignore[assignment]
+        counted.append((terms_of, claim))
+    claims = len(counted)
+    length = sum(terms_of.total() for terms_of, _ in counted) / claims
+    found_in = Counter(term for terms_of, _ in counted for term in terms_of)
+    weights = {
+        term: math.log(1 + (claims - n + 0.5) / (n + 0.5))
+        * (STEM_WEIGHT if term.endswith("*") else 1)
+        for term, n in found_in.items()
+    }
+    documents = []
+    for terms_of, claim in counted:
+        share = K * (1 - B + B * terms_of.total() / length)
+        saturated = {t: n * (K + 1) / (n + share) for t, n in terms_of.items()}
+        documents.append((saturated, claim))
+    return weights, documents

@@ -1,0 +1,72 @@
+"""``backpass claims``: find the claims that are nearest to a sentence."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import textwrap
+
+from backpass.commands.command import JSON, Command, Option, number, switch
+from backpass.commands.output import folded, say
+
+EPILOG = """\
+SENTENCE is in quotation marks. Each claim is shown with its verdict, its text, and
+what is right; its number is a link on the site's page of claims. Exits with 1 when
+no claim shares a word with the sentence, 2 when the command is not valid.
+"""
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Print the claims nearest to the sentence; return the exit status."""
+    # Reading the claims imports PyTorch, so that --help does not.
+    from backpass_ledger.claims.ledger import text_of
+    from backpass_ledger.claims.search import nearest
+
+    if arguments.number < 1:
+        arguments.parser.error(f"--number: expected at least 1; got {arguments.number}")
+    found = nearest(arguments.sentence, arguments.number)
+    if arguments.json:
+        facts = [
+            {
+                "claim": claim.name,
+                "text": text_of(claim).name,
+                "where": claim.where,
+                "verdict": claim.verdict.words,
+                "says": claim.says,
+                "right": claim.truth,
+                "page": f"chapters/{claim.page}.md",
+            }
+            for _, claim in found
+        ]
+        say(json.dumps(facts, indent=2, ensure_ascii=False))
+        return int(not found)
+    if not found:
+        say("No claim shares a word with this sentence.")
+        return 1
+    for _, claim in found:
+        verdict = f"{claim.verdict.sign} {claim.verdict.words}"
+        say(f"{claim.name}  {verdict}  ({text_of(claim).name}, {claim.where})")
+        lines = [claim.says, *([f"Right: {claim.truth}"] if claim.truth else [])]
+        lines.append(f"Derivation: chapters/{claim.page}.md")
+        for line in lines:
+            say(*(textwrap.indent(each, "    ") for each in folded(line)))
+        if arguments.check and claim.code:
+            say("", textwrap.indent(claim.code, "    "))
+        say("")
+    return 0
+
+
+COMMAND = Command(
+    "claims",
+    "find what is known about a sentence on backpropagation",
+    "Find the claims of other texts that are nearest to a sentence, each with its "
+    "verdict and what is right.",
+    (
+        Option("sentence", metavar="SENTENCE", help="what is claimed"),
+        number("--number", "how many claims to show", 3),
+        switch("--check", help="show the code of each check too"),
+        JSON,
+    ),
+    run,
+    EPILOG,
+)
