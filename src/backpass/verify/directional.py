@@ -12,7 +12,7 @@ from dataclasses import replace
 import numpy as np
 
 from backpass.verify.case import Case
-from backpass.verify.comparison import judge_gradient
+from backpass.verify.comparison import Judge
 from backpass.verify.report import FAILED, PASSED, Row
 
 RANDOM = 8  # directions for each input
@@ -119,7 +119,7 @@ def _row(
             for slope, moved in (derivative(at, unit) for unit in _units(x, movable))
         ]
         by_element[movable] = [slope / moved.sum() for slope, moved in measured]
-        row = judge_gradient(case, method, at, got, by_element, tolerance, how)
+        row = Judge(case, method, at, tolerance, how).row(got, by_element)
         if row.verdict != PASSED:
             return row
     elif got.shape != x.shape:
@@ -132,9 +132,8 @@ def _row(
     seen = got if movable.all() else np.where(movable, got, 0.0)
     slopes = np.array([np.sum(seen * moved) for _, moved in along])
     expected = np.array([slope for slope, _ in along])
-    of_directions = judge_gradient(
-        case, method, at, slopes, expected, tolerance, how, explain=False
-    )
+    judge = Judge(case, method, at, tolerance, how, explain=False)
+    of_directions = judge.row(slopes, expected)
     if of_directions.verdict == FAILED:
         return replace(of_directions, reason=SLOPES_DIFFER)
     return (

@@ -9,7 +9,7 @@ import numpy as np
 
 from backpass.contract.arrays import Array
 from backpass.verify.case import Case, NotRun, advised, first_line
-from backpass.verify.comparison import judge_gradient
+from backpass.verify.comparison import Judge
 from backpass.verify.convert import (
     EPSILON,
     dtype_name,
@@ -38,20 +38,16 @@ def run(case: Case) -> list[Row]:
     case.require_float64()
     _, reference = differentiate_forward(case, case.subject.plain_forward)
     _, got = case.on_tensors
-    tolerance, why = case.tolerance("autograd", TOLERANCE, WHY)
+    tolerance = case.tolerance("autograd", TOLERANCE, WHY)
     names, declared = case.subject.input_names, case.subject.conventions
-    judged = [at for at in case.differentiable if names[at] not in declared]
-    rows = [
-        judge_gradient(case, NAME, at, got[at], reference[at], tolerance, why)
-        for at in judged
-    ]
-    by_input = zip(judged, rows, strict=True)
-    return [
-        _unless_cut(row, case, at, got[at], reference[at])
-        if row.verdict == FAILED
-        else row
-        for at, row in by_input
-    ]
+    rows = []
+    for at in case.differentiable:
+        if names[at] not in declared:
+            row = Judge(case, NAME, at, *tolerance).row(got[at], reference[at])
+            if row.verdict == FAILED:
+                row = _unless_cut(row, case, at, got[at], reference[at])
+            rows.append(row)
+    return rows
 
 
 def _unless_cut(

@@ -23,7 +23,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Literal
 
 import numpy as np
 
@@ -32,7 +31,7 @@ from backpass.contract.arrays import Array, is_array
 from backpass.interpreters import rounding
 from backpass.operation import Operation
 from backpass.verify.case import Case, NotRun
-from backpass.verify.comparison import judge_gradient, judge_y
+from backpass.verify.comparison import Judge, Key
 from backpass.verify.convert import (
     EPSILON,
     dtype_name,
@@ -62,8 +61,6 @@ NEARBY = 4  # the distance of neighbours, in units in the last place
 # half a unit is one rounding, and in float32 sums add more.
 ROUNDED = {"float32": 2, "float16": 0.5, "bfloat16": 0.5}
 NEIGHBOUR = 7  # a stream of the seed
-
-Key = Literal["y"] | int  # "y", or the position of an input
 
 
 @dataclass(frozen=True)
@@ -453,11 +450,7 @@ def _judged(
     """
 
     def judge(got: np.ndarray, tolerance: float, how: str) -> Row:
-        if not isinstance(key, int):
-            return judge_y(case, method, got, reference, tolerance, how)
-        return judge_gradient(
-            case, method, key, got, reference, tolerance, how, resolution=RESOLUTION
-        )
+        return Judge(case, method, key, tolerance, how, RESOLUTION).row(got, reference)
 
     how += allowed.words
     got = np.zeros_like(reference) if got is None else got
