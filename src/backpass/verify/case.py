@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Callable, Hashable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -232,6 +232,25 @@ class Case:
     def given(self) -> Inputs:
         """Copy the inputs as they were given."""
         return tuple(map(_copy, self.inputs))
+
+    def elsewhere(self, inputs: Inputs, **changes: Any) -> Case:
+        """Return the case at other inputs, with a new cotangent and no findings."""
+        return replace(
+            self,
+            inputs=inputs,
+            given_dy=None,
+            drawn=False,
+            found=Findings(),
+            **changes,
+        )
+
+    def changed(self, change: Callable[[np.ndarray], np.ndarray]) -> Inputs:
+        """Return the inputs with ``change`` applied to the differentiable ones, which
+        keep their library and dtype."""
+        return tuple(
+            to_kind_of(x, change(to_numpy(x))) if at in self.differentiable else x
+            for at, x in enumerate(self.inputs)
+        )
 
     @cached_property
     def y_as_given(self) -> np.ndarray:

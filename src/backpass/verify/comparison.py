@@ -66,17 +66,21 @@ class Judge:
         least = self.tolerance if self.resolution is None else self.resolution
         return least * scale, self.tolerance * scale
 
+    @property
+    def declared_zero(self) -> bool:
+        """Whether the quantity is a gradient that is declared to be zero."""
+        subject = self.case.subject
+        return self.key != "y" and (
+            subject.input_names[self.key] in subject.zero_gradients
+        )
+
     def row(self, got: np.ndarray | None, reference: np.ndarray) -> Row:
         """Return the row of the quantity. A gradient of None counts as zeros."""
-        case, key = self.case, self.key
         got = np.zeros_like(reference) if got is None else got
-        if key == "y":
-            return self._row(got, reference)
-        if self.explain and case.explain:
-            case.found.references[self.method, self.quantity] = reference
-        if case.subject.input_names[key] in case.subject.zero_gradients:
-            return self._zero_row(got, reference)
-        return self._row(got, reference)
+        if self.key != "y" and self.explain and self.case.explain:
+            self.case.found.references[self.method, self.quantity] = reference
+        judge = self._zero_row if self.declared_zero else self._row
+        return judge(got, reference)
 
     def _verdict(
         self, verdict: str, error: float | None, reason: str = "", note: str = ""

@@ -79,6 +79,18 @@ def to_kind_of(like: Array, values: np.ndarray) -> Array:
     )
 
 
+def in_dtype(value: Any, dtype: str) -> Any:
+    """Return a floating-point array in a dtype of its library, such as ``float32``;
+    return anything else as it is."""
+    if not is_floating(value):
+        return value
+    return (
+        value.to(getattr(sys.modules["torch"], dtype))
+        if is_torch(value)
+        else value.astype(dtype)
+    )
+
+
 def dtype_name(value: Array) -> str:
     """Return the dtype's name, such as ``float32``, for arrays of NumPy and PyTorch."""
     return str(value.dtype).removeprefix("torch.")

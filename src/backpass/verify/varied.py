@@ -15,6 +15,7 @@ import numpy as np
 from backpass.contract.arrays import is_array
 from backpass.verify.case import Case, Inputs, first_line
 from backpass.verify.convert import (
+    in_dtype,
     is_floating,
     is_torch,
     to_kind_of,
@@ -22,7 +23,6 @@ from backpass.verify.convert import (
     to_torch,
 )
 from backpass.verify.drawing import VARYING, generator
-from backpass.verify.findings import Findings
 from backpass.verify.methods import precision, pytorch
 from backpass.verify.report import COULD_NOT_RUN, FAILED, NOT_RUN, PASSED, Row
 
@@ -73,9 +73,7 @@ def varied(case: Case, rows_of: RowsOf) -> list[Row]:
 def _rows(case: Case, variation: _Variation, rows_of: RowsOf) -> Iterator[Row]:
     problem = ""
     for inputs in variation.tries:
-        other = replace(
-            case, inputs=inputs, given_dy=None, found=Findings(), drawn=False
-        )
+        other = case.elsewhere(inputs)
         try:
             y = other.y_as_given
         except Exception as error:
@@ -207,7 +205,7 @@ def _variations(case: Case) -> Iterator[_Variation]:
 
 def _takes(case: Case, inputs: Inputs) -> bool:
     try:
-        case.subject.forward(*replace(case, inputs=inputs).given())
+        case.subject.forward(*case.elsewhere(inputs).given())
     except Exception:
         return False
     return True
@@ -260,19 +258,7 @@ class _Draw:
         return (*inputs[:at], to_kind_of(inputs[at], values), *inputs[at + 1 :])
 
     def of_dtype(self, inputs: Inputs, dtype: str) -> Inputs:
-        if dtype == "float16":
-            return tuple(
-                value.astype(np.float16) if is_floating(value) else value
-                for value in inputs
-            )
-        import torch
-
-        return tuple(
-            to_torch(value, self.case.device, torch.bfloat16)
-            if is_floating(value)
-            else value
-            for value in inputs
-        )
+        return tuple(in_dtype(value, dtype) for value in inputs)
 
     def _shape(
         self, at: int, places: Sequence[tuple[int, int]], length: int

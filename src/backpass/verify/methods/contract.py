@@ -18,7 +18,7 @@ import numpy as np
 from backpass.contract.arrays import Array, is_array
 from backpass.contract.shapes import Shapes
 from backpass.verify.case import Case, NotRun
-from backpass.verify.convert import dtype_name, is_torch, to_numpy, to_torch
+from backpass.verify.convert import dtype_name, to_kind_of, to_numpy
 from backpass.verify.drawing import draw_like
 from backpass.verify.memory import Run, another_call, other_strides
 from backpass.verify.methods.autograd import differentiate
@@ -72,18 +72,11 @@ def run(case: Case) -> list[Row]:
 def _emptied(case: Case) -> Case:
     assert case.subject.shapes is not None
     drawn = draw_like(case.subject.shapes, case.rng, case.inputs, leading=EMPTY)
-    alike = (
-        to_torch(value, case.device, given.dtype)
-        if is_torch(given)
-        else value.astype(given.dtype)
+    inputs = tuple(
+        None if value is None else to_kind_of(given, value)
         for value, given in zip(drawn, case.inputs, strict=True)
-        if value is not None
     )
-    return replace(
-        case,
-        inputs=tuple(None if value is None else next(alike) for value in drawn),
-        given_dy=None,
-    )
+    return replace(case, inputs=inputs, given_dy=None)
 
 
 def _faults(done: Run) -> Iterator[str]:

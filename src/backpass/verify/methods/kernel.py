@@ -40,15 +40,18 @@ def run(case: Case) -> list[Row]:
     kernel = kernels.load(stem)
     where = "in Triton's interpreter" if kernels.interpreted() else "on CUDA"
     where = "as compiled" if kernels.executed() else where
-    rows = _rows(
-        replace(case, inputs=_placed(case, case.inputs)), kernel, where, case.drawn
+    device = (
+        case.device if case.device.startswith(kernels.device()) else kernels.device()
     )
+    dtype = case.dtype if case.dtype in LOW else "float32"
+    here = replace(case, inputs=placed(case, case.inputs, dtype, device))
+    rows = _rows(here, kernel, where, case.drawn)
     row_bytes = getattr(kernel, "ROW_BYTES", None)
     if row_bytes and all(row.verdict != FAILED for row in rows):
-        drawn = long_rows(case, row_bytes)
-        at_long = replace(case, inputs=_placed(case, drawn), given_dy=None)
-        at = f"{where}, at rows of {length(row_bytes)}"
-        rows += _rows(at_long, kernel, at, drawn=True)
+        longer = placed(case, long_rows(case, row_bytes), dtype, device)
+        where += f", at rows of {length(row_bytes)}"
+        at_long = replace(case, inputs=longer, given_dy=None)
+        rows += _rows(at_long, kernel, where, drawn=True)
     return rows
 
 
@@ -72,17 +75,14 @@ def long_rows(case: Case, row_bytes: int) -> Inputs:
     )
 
 
-def _placed(case: Case, inputs: Inputs) -> Inputs:
-    """Return the inputs on the kernels' device, in the case's dtype if it is a low one,
-    and otherwise in float32. Those that are wider in the case stay so."""
+def placed(case: Case, inputs: Inputs, dtype: str, device: str) -> Inputs:
+    """Return the inputs as tensors of the dtype. Those that are wider in the case stay
+    so."""
     import torch
 
-    device = (
-        case.device if case.device.startswith(kernels.device()) else kernels.device()
-    )
-    dtype = getattr(torch, case.dtype if case.dtype in LOW else "float32")
+    low, wide = getattr(torch, dtype), torch.float32
     return tuple(
-        to_torch(value, device, torch.float32 if at in case.wide else dtype)
+        to_torch(value, device, wide if at in case.wide else low)
         for at, value in enumerate(inputs)
     )
 
