@@ -108,12 +108,11 @@ class Case:
     def wide(self) -> list[int]:
         """The positions of the inputs in float32 beside others in half precision, if
         the operation accepts that."""
+        names = self.subject.input_names
         return [
             at
-            for at, (name, value) in enumerate(
-                zip(self.subject.input_names, self.inputs, strict=False)
-            )
-            if name in self.subject.wide
+            for at, value in enumerate(self.inputs)
+            if names[at] in self.subject.wide
             and is_array(value)
             and dtype_name(value) == "float32"
             and self.dtype in ("float16", "bfloat16")
@@ -128,6 +127,11 @@ class Case:
     def differentiable(self) -> list[int]:
         """The positions of the inputs that get a gradient."""
         return self.slots.differentiable
+
+    @property
+    def quantities(self) -> tuple[str, ...]:
+        """The names of the gradients: ``("dx",)``."""
+        return tuple(map(self.subject.quantity, self.differentiable))
 
     @property
     def by_convention(self) -> dict[str, str]:
@@ -211,8 +215,12 @@ class Case:
             value.astype(self.fed) if is_floating(value) else _copy(value)
             for value in values
         )
+        if not self.uses_torch:
+            return tuple(copied)
+        import torch
+
         return tuple(
-            _torch_like(value, self.device) if self.uses_torch else value
+            torch.as_tensor(value).to(self.device) if is_array(value) else value
             for value in copied
         )
 
@@ -297,9 +305,8 @@ class Case:
                     f"dy: expected the output's shape {list(y.shape)}; "
                     f"got {list(dy.shape)}"
                 )
-        return _rounded(
-            np.where(np.isfinite(y), dy, 0.0), like=self.inputs[self.differentiable[0]]
-        )
+        like = self.inputs[self.differentiable[0]]
+        return to_numpy(to_kind_of(like, np.where(np.isfinite(y), dy, 0.0)))
 
     @cached_property
     def gradients(self) -> dict[int, np.ndarray | None]:
@@ -402,28 +409,11 @@ def advised(error: Exception) -> str:
     )
 
 
-def _rounded(values: np.ndarray, like: Array) -> np.ndarray:
-    """Round float64 values to the dtype of ``like``."""
-    return to_numpy(
-        to_torch(values, dtype=like.dtype)
-        if is_torch(like)
-        else values.astype(like.dtype)
-    )
-
-
 def _copy(value: Any) -> Any:
     """Copy an array; return anything else as it is."""
     if not is_array(value):
         return value
     return value.detach().clone() if is_torch(value) else np.array(value)
-
-
-def _torch_like(value: object, device: str):
-    import torch
-
-    if not is_array(value):
-        return value
-    return torch.as_tensor(value).to(device)
 
 
 def _back(value: Array) -> np.ndarray:

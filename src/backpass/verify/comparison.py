@@ -82,17 +82,18 @@ class Judge:
         judge = self._zero_row if self.declared_zero else self._row
         return judge(got, reference)
 
-    def _verdict(
+    def verdict(
         self, verdict: str, error: float | None, reason: str = "", note: str = ""
     ) -> Row:
+        """Return a row of the quantity with that verdict."""
         measured = error, self.tolerance, self.how
         return Row(self.method, self.quantity, verdict, *measured, reason, note)
 
     def _row(self, got: np.ndarray, reference: np.ndarray) -> Row:
         if got.shape != reference.shape:
-            return self._verdict(FAILED, np.inf, self._explained(got, reference))
+            return self.verdict(FAILED, np.inf, self._explained(got, reference))
         if reference.size == 0:
-            return self._verdict(VACUOUS, None, "the array is empty")
+            return self.verdict(VACUOUS, None, "the array is empty")
         if np.isfinite(got).all() and np.isfinite(reference).all():
             return self._finite_row(got, reference)
         unknown = np.isnan(reference)
@@ -101,15 +102,15 @@ class Judge:
             # Where the output is undefined, as in a row of −∞, so may be the gradient.
             undefined &= ~unknown
         if undefined.any():
-            return self._verdict(FAILED, np.nan, f"NaN at {_where(undefined)}")
+            return self.verdict(FAILED, np.nan, f"NaN at {_where(undefined)}")
         if unknown.any() and self.case.finite:
             reason = (
                 f"the reference is NaN at {_where(unknown)}, "
                 "though every input is finite"
             )
-            return self._verdict(FAILED, np.nan, reason)
+            return self.verdict(FAILED, np.nan, reason)
         if unknown.all():
-            return self._verdict(VACUOUS, None, "the reference is NaN everywhere")
+            return self.verdict(VACUOUS, None, "the reference is NaN everywhere")
         note = (
             f"no reference at {unknown.sum()} of {unknown.size} entries (NaN)"
             if unknown.any()
@@ -119,7 +120,7 @@ class Judge:
         if (got != reference)[infinite].any():
             where = _where(infinite & (got != reference))
             reason = f"got or the reference is infinite, and they differ, at {where}"
-            return self._verdict(FAILED, np.inf, reason)
+            return self.verdict(FAILED, np.inf, reason)
 
         compared = ~unknown & ~infinite
         return self._finite_row(
@@ -129,36 +130,35 @@ class Judge:
     def _finite_row(
         self, got: np.ndarray, reference: np.ndarray, note: str = ""
     ) -> Row:
-        """Judge finite numbers."""
         size = largest(reference)
         if size <= self.floors[0]:
             if (most := largest(got)) <= self.floors[1]:
-                return self._verdict(VACUOUS, None, self._why_zero(size), note)
-            return self._verdict(
+                return self.verdict(VACUOUS, None, self._why_zero(size), note)
+            return self.verdict(
                 FAILED, np.inf, f"expected 0; got up to {most:.2g}", note
             )
         if self.tolerance >= 1:
             reason = "this dtype's rounding is as large as the gradient: any error would pass"
-            return self._verdict(VACUOUS, None, reason, note)
+            return self.verdict(VACUOUS, None, reason, note)
         error = farthest(got, reference) / size
         if error <= self.tolerance:
-            return self._verdict(PASSED, error, note=note)
-        return self._verdict(FAILED, error, self._explained(got, reference), note)
+            return self.verdict(PASSED, error, note=note)
+        return self.verdict(FAILED, error, self._explained(got, reference), note)
 
     def _zero_row(self, got: np.ndarray, reference: np.ndarray) -> Row:
         """Judge a gradient that is declared to be zero."""
         if got.shape != reference.shape:
-            return self._verdict(FAILED, np.inf, self._explained(got, reference))
+            return self.verdict(FAILED, np.inf, self._explained(got, reference))
         for what, array, floor in (
             ("the reference", reference, self.floors[0]),
             ("backward", got, self.floors[1]),
         ):
             worst = float(np.abs(array).max(initial=0.0))
             if not worst <= floor:
-                return self._verdict(
+                return self.verdict(
                     FAILED, np.inf, f"declared zero, but {what} has {worst:.2g}"
                 )
-        return self._verdict(PASSED, 0.0, note=DECLARED_ZERO)
+        return self.verdict(PASSED, 0.0, note=DECLARED_ZERO)
 
     def _why_zero(self, most: float) -> str:
         if self.quantity != "y" and not self.case.dy.any():

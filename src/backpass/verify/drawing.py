@@ -17,7 +17,7 @@ import numpy as np
 
 from backpass.contract.shapes import Shapes, Spec, axis_length, parse
 from backpass.operation import Operation
-from backpass.verify.arguments import check_drawn
+from backpass.verify.arguments import check_drawn, required_options
 from backpass.verify.convert import in_dtype, is_floating
 
 LENGTHS = (5, 7, 3, 9, 11, 13)  # for a declaration's letters, in order of appearance
@@ -151,10 +151,8 @@ def options_for(op: object) -> dict[str, Any]:
 def missing_options(op: object) -> str | None:
     """Return which options ``cases`` lacks and where to add them, or None."""
     operation = Operation(op)
-    parameters = inspect.signature(operation.op.forward).parameters.values()
-    needed = [
-        p.name for p in parameters if p.kind is p.KEYWORD_ONLY and p.default is p.empty
-    ]
+    forward = operation.op.forward
+    needed = required_options(inspect.signature(forward).parameters.values())
     missing = [name for name in needed if name not in operation.examples[0]]
     if not missing:
         return None

@@ -62,17 +62,14 @@ def _packages(stem: str, cases: Sequence[Case], sizes: str = "") -> list[Row]:
     kernel = kernels.load(stem)
     rows: list[Row] = []
     for case, found in zip(cases, passes(stem, calls), strict=True):
+        dtype = case.dtype
         if isinstance(found, ptx.Fault):
-            rows.append(_fault(found, case.dtype))
+            rows.append(_fault(found, dtype))
             continue
+        rounds = world(dtype, kernel, case.drawn)
+        results = to_numpy(found.y), case.slots.by_input(found.gradients), dtype
         judged = rows_against_float64(
-            case,
-            _name(case.dtype),
-            to_numpy(found.y),
-            case.slots.by_input(found.gradients),
-            case.dtype,
-            world=world(case.dtype, kernel, case.drawn),
-            drawn=case.drawn,
+            case, _name(dtype), *results, world=rounds, drawn=case.drawn
         )
         rows += _with_verdict(judged, found.unsettled, found.unwritten, sizes)
     return rows
@@ -112,14 +109,8 @@ def _name(dtype: str) -> str:
 def _fault(fault: ptx.Fault, dtype: str) -> Row:
     from backpass.kernels.compiled import UNSEEN
 
-    kind = type(fault).__name__
-    return Row(
-        _name(dtype),
-        "",
-        FAILED,
-        reason=f"{kind}: {fault}",
-        note=f"not checked: {UNSEEN}",
-    )
+    reason, note = f"{type(fault).__name__}: {fault}", f"not checked: {UNSEEN}"
+    return Row(_name(dtype), "", FAILED, reason=reason, note=note)
 
 
 def _with_verdict(

@@ -40,9 +40,8 @@ def run(case: Case) -> list[Row]:
     kernel = kernels.load(stem)
     where = "in Triton's interpreter" if kernels.interpreted() else "on CUDA"
     where = "as compiled" if kernels.executed() else where
-    device = (
-        case.device if case.device.startswith(kernels.device()) else kernels.device()
-    )
+    device = kernels.device()
+    device = case.device if case.device.startswith(device) else device
     dtype = case.dtype if case.dtype in LOW else "float32"
     here = replace(case, inputs=placed(case, case.inputs, dtype, device))
     rows = _rows(here, kernel, where, case.drawn)
@@ -66,13 +65,8 @@ def long_rows(case: Case, row_bytes: int) -> Inputs:
     shapes = case.subject.shapes
     assert shapes is not None  # an operation with a kernel declares them
     row = next(spec.axes[-1] for spec in shapes.inputs if spec.floating)
-    return draw_like(
-        shapes,
-        case.rng,
-        case.inputs,
-        leading=LONG_ROWS,
-        lengths={row: length(row_bytes)},
-    )
+    lengths = {row: length(row_bytes)}
+    return draw_like(shapes, case.rng, case.inputs, leading=LONG_ROWS, lengths=lengths)
 
 
 def placed(case: Case, inputs: Inputs, dtype: str, device: str) -> Inputs:
@@ -90,15 +84,9 @@ def placed(case: Case, inputs: Inputs, dtype: str, device: str) -> Inputs:
 def _rows(case: Case, kernel: ModuleType, where: str, drawn: bool) -> list[Row]:
     y, saved = kernel.forward(*case.inputs, **case.subject.options)
     gradients = case.slots.by_input(kernel.backward(to_kind_of(y, case.dy), saved))
-    rows = rows_against_float64(
-        case,
-        NAME,
-        to_numpy(y),
-        gradients,
-        case.dtype,
-        world=world(case.dtype, kernel, drawn, interpreted=kernels.interpreted()),
-        drawn=drawn,
-    )
+    rounds = world(case.dtype, kernel, drawn, interpreted=kernels.interpreted())
+    results = to_numpy(y), gradients, case.dtype
+    rows = rows_against_float64(case, NAME, *results, world=rounds, drawn=drawn)
     return [replace(row, how=f"{where}, {row.how}") for row in rows]
 
 
@@ -113,9 +101,5 @@ def world(
     """
     truncates = dtype == "bfloat16" and interpreted
     units = {dtype: 2 * rounding.UNIT[dtype]} if truncates else None
-    operands = (
-        dtype
-        if dtype in rounding.SHORT and getattr(kernel, "OPERANDS", False)
-        else None
-    )
-    return rounding.Namespace(units, operands, random=drawn)
+    rounds_operands = dtype in rounding.SHORT and getattr(kernel, "OPERANDS", False)
+    return rounding.Namespace(units, dtype if rounds_operands else None, random=drawn)

@@ -149,18 +149,12 @@ def rows_against_float64(
         bounds = _measured(case, dtype, function, exact, right, any_order)
     judged = case.differentiable if function is case.operator else case.derived
     found: dict[Key, np.ndarray | None] = {"y": y, **{at: got[at] for at in judged}}
-    return [
-        _judged(
-            case,
-            method,
-            key,
-            found[key],
-            right[key],
-            bounds[key],
-            f"{dtype} against float64{source}; ",
-        )
-        for key in found
-    ]
+    rows = []
+    for key, of in found.items():
+        how = f"{dtype} against float64{source}; {bounds[key].words}"
+        judge = Judge(case, method, key, 0.0, how, RESOLUTION)
+        rows.append(_judged(judge, of, right[key], bounds[key]))
+    return rows
 
 
 def _at(case: Case, dtype: str) -> Case:
@@ -386,25 +380,16 @@ def _neighbour(case: Case, dtype: str, number: int) -> Case:
 
 
 def _judged(
-    case: Case,
-    method: str,
-    key: Key,
-    got: np.ndarray | None,
-    reference: np.ndarray,
-    allowed: Bound,
-    how: str,
+    judge: Judge, got: np.ndarray | None, reference: np.ndarray, allowed: Bound
 ) -> Row:
     """Return one row: every element is within its bound, or the worst one fails.
 
     The worst element's error and bound are shown over the largest reference element.
     """
-
-    judge = Judge(case, method, key, 0.0, how + allowed.words, RESOLUTION)
     got = np.zeros_like(reference) if got is None else got
     if got.shape != reference.shape or not got.size:
         return judge.row(got, reference)
-    least = 0.0 if key == "y" else RESOLUTION * case.scales[key]
-    bound = np.maximum(allowed.each, least)
+    bound = np.maximum(allowed.each, judge.floors[0])
     finite = np.isfinite(got) & np.isfinite(reference)
     right = np.where(finite, reference, got)
     with np.errstate(invalid="ignore"):
