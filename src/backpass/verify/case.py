@@ -56,6 +56,9 @@ class Case:
     each input whose gradient is not a derivative to the reason. Numbers that replace
     the inputs in a call of forward are rounded to ``precision`` and passed in the dtype
     ``fed``. ``drawn`` says whether the inputs were drawn at random.
+
+    The class is long because methods share nothing else: what two of them need is
+    computed here, once.
     """
 
     subject: Subject

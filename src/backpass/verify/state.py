@@ -72,8 +72,8 @@ def _other_inputs(case: Case, change: float = 0.2) -> Case:
 def _at_other_inputs(done: Run, other: Case) -> Iterator[str]:
     """Yield a fault for each gradient that is right at the first inputs but wrong at
     others, because it uses state of the first call."""
-    declared = done.case.computes_in
     try:
+        declared = done.case.computes_in
         wrong = _wrong(replace(other, declared=declared))
         first = _wrong(done.case) if wrong else {}
         if wrong.keys() - first.keys():
