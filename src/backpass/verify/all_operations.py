@@ -200,7 +200,6 @@ def _with_row(report: Report, row: Row) -> Report:
 
 
 def _in_two_lines(heading: str, *cells: str) -> list[str]:
-    """Return the column with its heading in two lines."""
     upper, _, lower = heading.rpartition(" ")
     return [upper, lower, *cells]
 

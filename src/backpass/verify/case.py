@@ -413,7 +413,6 @@ def advised(error: Exception) -> str:
 
 
 def _copy(value: Any) -> Any:
-    """Copy an array; return anything else as it is."""
     if not is_array(value):
         return value
     return value.detach().clone() if is_torch(value) else np.array(value)

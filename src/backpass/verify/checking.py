@@ -177,21 +177,19 @@ def _explained(rows: list[Row], case: Case, progress: Progress) -> list[Row]:
     """Return the rows with one diagnosis for each wrong quantity, against the most
     accurate reference."""
     failed = {(row.method, row.quantity) for row in rows if row.verdict == FAILED}
-    suspects = [
-        (key, suspect) for key, suspect in case.found.suspects.items() if key in failed
-    ]
+    found = case.found.suspects
+    suspects = {key: suspect for key, suspect in found.items() if key in failed}
     sentences: dict[str, str] = {}
     left = SEARCH
-    for (_, quantity), suspect in sorted(suspects, key=lambda item: item[1].accuracy):
+    for method, quantity in sorted(suspects, key=lambda key: suspects[key].accuracy):
         if quantity not in sentences:
             progress.now(f"finding out what is wrong with {quantity}")
             start = time.thread_time()
-            sentences[quantity] = suspect.diagnose(max(left, 0.5))
+            sentences[quantity] = suspects[method, quantity].diagnose(max(left, 0.5))
             left -= time.thread_time() - start
-    known = dict(suspects)
     return [
         replace(row, reason=sentences[row.quantity])
-        if (row.method, row.quantity) in known
+        if (row.method, row.quantity) in suspects
         or (row.reason == SLOPES_DIFFER and row.quantity in sentences)
         else row
         for row in rows

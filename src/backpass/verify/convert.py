@@ -60,14 +60,8 @@ def to_torch(value: object, device: str = "cpu", dtype=None):
 
     if not is_array(value):
         return value
-    if is_floating(value):
-        return torch.as_tensor(to_numpy(value)).to(
-            device=device, dtype=dtype or torch.float64
-        )
-    value = (
-        value.detach().clone() if is_torch(value) else torch.as_tensor(np.array(value))
-    )
-    return value.to(device)
+    dtype = (dtype or torch.float64) if is_floating(value) else None
+    return torch.as_tensor(to_numpy(value)).to(device=device, dtype=dtype)
 
 
 def to_kind_of(like: Array, values: np.ndarray) -> Array:

@@ -301,7 +301,6 @@ def _with(node: ast.AST, part: ast.AST, other: ast.AST) -> ast.AST:
 
 
 def _alternatives(node: ast.AST, tree: ast.Module) -> Iterator[ast.AST]:
-    """Yield the replacements of a node."""
     match node:
         case ast.BinOp(left=left, op=op, right=right):
             yield from (left, right)

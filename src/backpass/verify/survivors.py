@@ -235,7 +235,6 @@ def _function(op: object) -> FunctionType:
 
 
 def _with_backward(op: object, backward: object) -> object:
-    """Return ``op`` with a different backward."""
     if isinstance(op, (ModuleType, SimpleNamespace)):
         return SimpleNamespace(**{**vars(op), "backward": backward})
     if isinstance(op, type):

@@ -219,9 +219,9 @@ def best_step(case: Case, at: int) -> Step:
     """
     x = case.float64[at]
     step = EPSILON[case.precision] ** (1 / 3)
-    size = np.where(np.isfinite(x), np.abs(x), 0.0)
-    most = size.max(initial=0.0) or 1.0
     movable = np.isfinite(x)
+    size = np.where(movable, np.abs(x), 0.0)
+    most = size.max(initial=0.0) or 1.0
     typical = (
         most * np.sqrt(np.mean((size[movable] / most) ** 2)) if movable.any() else 1.0
     )

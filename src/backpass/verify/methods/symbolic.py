@@ -206,18 +206,12 @@ def _symbols(case: Case, values: Drawn) -> tuple[Any, ...]:
     """Return symbols that replace the inputs."""
     from backpass.interpreters import symbolic
 
-    return tuple(
-        symbolic.array(
-            name := case.subject.input_names[at],
-            value.shape,
-            positive=name in case.subject.positive,
-        )
-        if is_array(value) and np.issubdtype(value.dtype, np.floating)
-        else symbolic.xp.asarray(value)
-        if is_array(value)
-        else value
-        for at, value in enumerate(values)
-    )
+    def symbols(name: str, value: Any) -> Any:
+        if not is_floating(value):
+            return symbolic.xp.asarray(value) if is_array(value) else value
+        return symbolic.array(name, value.shape, positive=name in case.subject.positive)
+
+    return tuple(map(symbols, case.subject.input_names, values))
 
 
 def drawn(case: Case) -> list[Drawn]:
