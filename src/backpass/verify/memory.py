@@ -199,11 +199,10 @@ def permuted(value: Array) -> Array:
     """Return the same numbers in the channels-last layout: without gaps, and with axis
     1 (axis 0 of a matrix) innermost."""
     axis = 1 if value.ndim > 2 else 0
-    inner = [*(other for other in range(value.ndim) if other != axis), axis]
-    back = [inner.index(other) for other in range(value.ndim)]
     if is_torch(value):
-        return value.permute(inner).contiguous().permute(back)
-    return np.ascontiguousarray(value.transpose(inner)).transpose(back)
+        return value.movedim(axis, -1).contiguous().movedim(-1, axis)
+    inner = np.ascontiguousarray(np.moveaxis(value, axis, -1))
+    return np.moveaxis(inner, -1, axis)
 
 
 def expanded(value: Array) -> Array:
@@ -213,16 +212,10 @@ def expanded(value: Array) -> Array:
     shape. Code that ignores the stride then reads wrong numbers, but no memory outside
     the buffer.
     """
-    first = value[:1]
-    count = int(np.prod(first.shape))
-    memory = _filled((int(np.prod(value.shape)),), value)
-    memory[:count] = first.reshape(-1)
-    once = memory[:count].reshape(first.shape)
-    return (
-        once.expand(value.shape)
-        if is_torch(value)
-        else np.broadcast_to(once, value.shape)
-    )
+    shape = tuple(value.shape)
+    once = _filled(shape, value)[:1]
+    once[...] = value[:1]
+    return once.expand(shape) if is_torch(value) else np.broadcast_to(once, shape)
 
 
 def _filled(shape: tuple[int, ...], like: Array) -> Array:
