@@ -7,6 +7,7 @@ import math
 import re
 import textwrap
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from typing import TypeVar
 
@@ -103,23 +104,25 @@ def _first_number(derivation: Derivation) -> int:
 POINTS = 4
 
 
+@dataclass(eq=False, repr=False)
 class Derivation:
     """A derivation. A notebook shows it typeset, and `str` returns its LaTeX.
 
-    `lines` are its own lines, without those of the derivations before it.
+    `lines` are its own lines, without those of the derivations before it. `derive`
+    describes the fields.
     """
 
-    def __init__(
-        self,
-        text: str,
-        name: str,
-        after: Derivation | None = None,
-        operation: str | None = None,
-        forward: str | None = None,
-        names: dict[str, str] | None = None,
-        options: dict[str, object] | None = None,
-        sizes: list[Sizes] | None = None,
-    ) -> None:
+    text: str
+    name: str
+    after: Derivation | None = None
+    operation: str | None = None
+    forward: str | None = None
+    names: dict[str, str] | None = None
+    options: dict[str, object] | None = None
+    sizes: list[Sizes] | None = None
+
+    def __post_init__(self) -> None:
+        text, name, after, sizes = self.text, self.name, self.after, self.sizes
         if not isinstance(text, str):
             raise TypeError(
                 f"text: expected a derivation's lines; got {type(text).__name__}"
@@ -142,32 +145,25 @@ class Derivation:
                 "name: expected small letters, digits and hyphens, for anchors; "
                 f"got {name!r}"
             )
-        self.text, self.name, self.after = (
-            textwrap.dedent(text).strip("\n"),
-            name,
-            after,
-        )
-        self.operation, self.forward, self.names, self.options = (
-            operation,
-            forward,
-            names or {},
-            options or {},
-        )
-        self.sizes: list[Sizes] | None = (
-            sizes if sizes is not None or after is None else after.sizes
-        )
+        self.text = textwrap.dedent(text).strip("\n")
+        if sizes is None and after is not None:
+            self.sizes = after.sizes
         self.wrong: frozenset[Part] = frozenset()  # the wrong right sides
         self.lines: list[Line] = self._named(lambda: read(self.text))
-        self.first_number: int = 1 + sum(
-            line.numbered for line in (after.all_lines if after else [])
-        )
+        before = after.all_lines if after else []
+        self.first_number = 1 + sum(line.numbered for line in before)
         if not self.lines:
             raise ValueError(f"{name}: expected lines of a derivation; got none")
 
     @property
+    def pieces(self) -> list[Derivation]:
+        """The derivations before this one, in order, and this one."""
+        return [*(self.after.pieces if self.after else []), self]
+
+    @property
     def all_lines(self) -> list[Line]:
         """The lines of the derivations before this one, then its own."""
-        return [*(self.after.all_lines if self.after else []), *self.lines]
+        return [line for piece in self.pieces for line in piece.lines]
 
     @property
     def places(self) -> list[tuple[str, int]]:
@@ -175,11 +171,13 @@ class Derivation:
 
         A line without a number has that of the next numbered line.
         """
-        places, number = [], self.first_number
-        for line in self.lines:
-            places.append((self.name, number))
-            number += line.numbered
-        return [*(self.after.places if self.after else []), *places]
+        places = []
+        for piece in self.pieces:
+            number = piece.first_number
+            for line in piece.lines:
+                places.append((piece.name, number))
+                number += line.numbered
+        return places
 
     @cached_property
     def steps(self) -> dict[int, tuple[int, Changes]]:
@@ -333,7 +331,7 @@ class Derivation:
         stem = self.operation or self.forward
         if not stem:
             raise DerivationError("not bound to an operation; give operation=…")
-        bound = Operation(stem, self.scope, self.names, self.options)
+        bound = Operation(stem, self.scope, self.names or {}, self.options or {})
         for evaluator in evaluators:
             if self.operation:
                 bound.verify(evaluator, self.chains)

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from decimal import Decimal
 from typing import TYPE_CHECKING
 
@@ -78,7 +78,7 @@ class Survivor:
 
 def flips(derivation: Derivation) -> Iterator[Flip]:
     """Yield every flip of a derivation and of those before it."""
-    places = [(piece, line) for piece in _pieces(derivation) for line in piece.lines]
+    places = [(piece, line) for piece in derivation.pieces for line in piece.lines]
     numbers = [number for _, number in derivation.places]
     for k, (piece, line) in enumerate(places):
         if not line.numbered:
@@ -140,7 +140,7 @@ def _is_wrong(derivation: Derivation, chains: list[Chain]) -> bool:
 
 def _verify_operations(derivation: Derivation) -> None:
     """Raise `DerivationError` if a piece differs from the operation it is bound to."""
-    for piece in _pieces(derivation):
+    for piece in derivation.pieces:
         if piece.operation or piece.forward:
             piece.verify_operation()
 
@@ -150,10 +150,6 @@ def _statement(derivation: Derivation, line: int) -> Chain:
     return next(chain for chain in derivation.chains if line in chain.lines)
 
 
-def _pieces(derivation: Derivation) -> list[Derivation]:
-    return [*(_pieces(derivation.after) if derivation.after else []), derivation]
-
-
 def _with(derivation: Derivation, flip: Flip) -> Derivation:
     """Return the derivation with one piece's text replaced, unchecked.
 
@@ -161,20 +157,11 @@ def _with(derivation: Derivation, flip: Flip) -> Derivation:
     the derivation instead of computed again, and so are the statements that the flip is
     not in.
     """
-    if flip.piece not in _pieces(derivation):
+    if flip.piece not in derivation.pieces:
         return derivation
     after = derivation.after and _with(derivation.after, flip)
     text = flip.text if flip.piece is derivation else derivation.text
-    flipped = type(derivation)(
-        text,
-        derivation.name,
-        after,
-        derivation.operation,
-        derivation.forward,
-        derivation.names,
-        derivation.options,
-        derivation.sizes,
-    )
+    flipped = replace(derivation, text=text, after=after)
     if _definitions(flipped) == _definitions(derivation):
         flipped.defined = derivation.defined
         flipped.chains = [
