@@ -7,7 +7,7 @@ import math
 import re
 import textwrap
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TypeVar
 
@@ -20,9 +20,10 @@ from backpass.derivation.equality.check import (
     Evaluators,
     Sizes,
     chains_of,
+    evaluators_in,
     mistakes,
+    reject_empty,
     report,
-    scope_of,
     trial_sizes,
 )
 from backpass.derivation.equality.comparing import elsewhere, of_both_results
@@ -192,15 +193,14 @@ class Derivation:
         return steps
 
     @cached_property
-    def defined(self) -> tuple[Scope, Evaluators]:
-        """The derivation's declarations and definitions, and the evaluators created for
-        them so far."""
-        return scope_of(self.all_lines)
+    def known(self) -> Evaluators:
+        """The evaluators created so far for the derivation's definitions."""
+        return evaluators_in(self.all_lines)
 
     @property
     def scope(self) -> Scope:
         """The derivation's declarations and definitions."""
-        return self.defined[0]
+        return self.known.scope
 
     @cached_property
     def chains(self) -> list[Chain]:
@@ -210,11 +210,8 @@ class Derivation:
     @property
     def _comparing(self) -> list[Expression]:
         """The definitions and members that contain \\max(a, b) or [a > b]."""
-        defined = [v.definition for v in self.scope.variables.values() if v.definition]
-        members = (e for chain in self.chains for e in chain.expressions)
-        return [
-            expression for expression in (*defined, *members) if expression.compared
-        ]
+        members = [e for chain in self.chains for e in chain.expressions]
+        return [e for e in (*self.scope.definitions, *members) if e.compared]
 
     def evaluators(self) -> list[Evaluator]:
         """Return an evaluator for each assignment of sizes.
@@ -231,16 +228,13 @@ class Derivation:
         Derivations with the same definitions share evaluators. Raises `DerivationError`
         unless there is a size of at least 2 for each dimension.
         """
-        scope, known = self.defined
+        scope = self.scope
         if sizes.keys() != set(scope.dimensions) or min(sizes.values(), default=2) < 2:
             raise DerivationError(
                 f"sizes: expected at least 2 for each of {', '.join(scope.dimensions)}; "
                 f"got {sizes}"
             )
-        key = (*sizes.items(), draw)
-        if key not in known:
-            known[key] = Evaluator(scope, sizes, draw)
-        return known[key]
+        return self.known.at(sizes, draw)
 
     def everywhere(self) -> Iterator[Evaluator]:
         """Yield all evaluators, the smallest sizes first, then those at further points
@@ -248,9 +242,9 @@ class Derivation:
         evaluators = self.evaluators()
         evaluators.sort(key=lambda evaluator: math.prod(evaluator.sizes.values()))
         yield from evaluators
-        scope, known = self.defined
-        copy = {**known}  # so that the next flip does not evaluate at this one's points
-        yield from elsewhere(scope, copy, self._comparing, evaluators)
+        # A copy, so that the next flip does not evaluate at this one's points.
+        copy = replace(self.known, known={**self.known.known})
+        yield from elsewhere(copy, self._comparing, evaluators)
 
     def at(self, evaluator: Evaluator) -> Evaluator:
         """Return this derivation's evaluator for the sizes and the point of an
@@ -272,24 +266,16 @@ class Derivation:
     def _check(self) -> None:
         evaluators = self.evaluators()
         self._check_at(evaluators)
-        self._check_conditions(evaluators)
+        for chain in self.chains:
+            reject_empty(chain, evaluators)
         for further in (of_both_results, elsewhere):
-            for evaluator in further(*self.defined, self._comparing, evaluators):
+            for evaluator in further(self.known, self._comparing, evaluators):
                 self._check_at([evaluator])
 
     def _check_at(self, evaluators: Sequence[Evaluator]) -> None:
         self._check_lines(evaluators)
         if self.operation or self.forward:
             self._verify_operation(evaluators)
-
-    def _check_conditions(self, evaluators: list[Evaluator]) -> None:
-        """Raise `Unreadable` if no indices meet a statement's conditions."""
-        for chain in self.chains:
-            if not any(True for one in evaluators for _ in chain.cases(one)):
-                assert chain.conditions is not None  # without them, all indices do
-                raise Unreadable(
-                    "no indices meet the conditions", chain.conditions.part
-                )
 
     def _check_lines(self, evaluators: Sequence[Evaluator]) -> None:
         """Check the statements of its own lines."""
