@@ -28,10 +28,9 @@ from backpass.contract.shapes import (
     check_saved,
     kind,
 )
-from backpass.contract.values import check_bool, check_eps
 from backpass.contract.wanted import Wanted
 from backpass.models import stacks
-from backpass.models._hugging_face import check_divides, check_numbers
+from backpass.models._hugging_face import check_divides, check_fields
 from backpass.models._parameters import (
     Shapes,
     check_config,
@@ -66,9 +65,7 @@ class Config:
     final_norm: bool = False  # whether a norm follows the last layer
 
     def __post_init__(self) -> None:
-        check_numbers(self, "width", "layers", "heads", "feed_forward")
-        check_eps(self.eps)
-        check_bool(norm_first=self.norm_first, final_norm=self.final_norm)
+        check_fields(self)
         check_divides(self, "heads", "width")
 
 

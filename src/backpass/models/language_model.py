@@ -155,7 +155,7 @@ def forward(
     w, given = read(parameters, shapes, prefix=family.prefix, tied_to=tied_to)
     wanted = chosen(wanted, given, tied_to)
     check_inputs(SHAPES, tokens=tokens, targets=targets, table=w[table])
-    _check_length(c, tokens.shape[-1])
+    check_length(c, tokens.shape[-1])
     pieces = family.pieces(c, stack)
     *of_parts, of_head = stacks.wanted_in(pieces, wanted, x=table in wanted)
 
@@ -264,7 +264,7 @@ def _token_embedding(c: Any, tokens: Any, distinct: Any, trained: bool) -> Call:
     return call("token embedding", embedding, ("w",) if trained else (), **lengths)
 
 
-def _check_length(c: Any, s: int) -> None:
+def check_length(c: Any, s: int) -> None:
     """Raise ValueError for a sequence of more tokens than there are positions."""
     longest = getattr(c, "positions", s)
     if s > longest:

@@ -24,10 +24,9 @@ from backpass.contract.shapes import (
     check_saved,
     kind,
 )
-from backpass.contract.values import check_bool, check_eps
 from backpass.contract.wanted import Wanted
 from backpass.models import encoder, stacks
-from backpass.models._hugging_face import check_divides, check_numbers
+from backpass.models._hugging_face import check_divides, check_fields
 from backpass.models._parameters import (
     Shapes,
     check_config,
@@ -64,10 +63,7 @@ class Config:
     norm_first: bool = False  # whether norms stand before the blocks
 
     def __post_init__(self) -> None:
-        sizes = ("width", "encoder_layers", "decoder_layers", "heads", "feed_forward")
-        check_numbers(self, *sizes)
-        check_eps(self.eps)
-        check_bool(norm_first=self.norm_first)
+        check_fields(self)
         check_divides(self, "heads", "width")
 
     @property
