@@ -5,6 +5,11 @@ from __future__ import annotations
 from backpass.contract.arrays import Array, namespace
 from backpass.parallel.group import Group
 
+SHAPES = (
+    "q[*, g*n_kv, s, d], k[*, n_kv>0, s>0, d], v[*, n_kv, s, d_v]"
+    " -> y[*, g*n_kv, s, d_v]"
+)
+
 
 def check_lengths(group: Group, x: Array) -> None:
     """Raise ValueError on every rank unless ``x[*, s, n]`` has the same length s on all

@@ -51,6 +51,35 @@ class Group(Protocol):
         the order of their ranks. All ranks call it."""
 
 
+class ByName:
+    """A ``Group`` that runs each collective by its name."""
+
+    def _run(self, name: str, x: Array, **options: int) -> Array:
+        """Return what the collective of that name returns."""
+        raise NotImplementedError
+
+    def all_reduce(self, x: Array) -> Array:
+        return self._run("all_reduce", x)
+
+    def all_gather(self, x: Array) -> Array:
+        return self._run("all_gather", x)
+
+    def reduce_scatter(self, x: Array) -> Array:
+        return self._run("reduce_scatter", x)
+
+    def all_to_all(self, x: Array) -> Array:
+        return self._run("all_to_all", x)
+
+    def broadcast(self, x: Array, *, root: int = 0) -> Array:
+        return self._run("broadcast", x, root=root)
+
+    def reduce(self, x: Array, *, root: int = 0) -> Array:
+        return self._run("reduce", x, root=root)
+
+    def shift(self, x: Array, *, places: int = 1) -> Array:
+        return self._run("shift", x, places=places)
+
+
 Scheme = Callable[..., Any]  # scheme(group, *arguments)
 
 

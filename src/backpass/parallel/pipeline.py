@@ -57,29 +57,18 @@ class Pipeline:
         schedule: Schedule,
         *,
         layers: Sequence[int] | None = None,
-        data: int = 1,
-        context: int = 1,
-        tensor: int = 1,
-        sequence: bool = False,
-        kernels: Any = None,
+        **sizes: Any,
     ) -> None:
         if not isinstance(schedule, Schedule):
             raise TypeError(
                 "schedule: expected a Schedule, such as one_f_one_b returns; "
                 f"got {type(schedule).__name__}"
             )
-        sizes = {"data": data, "context": context, "tensor": tensor}
-        self.line = mesh(group, pipeline=len(schedule.ranks), **sizes)["pipeline"]
-        self.network = Network(
-            group.split(self.line.rank),
-            model,
-            config,
-            **sizes,
-            sequence=sequence,
-            kernels=kernels,
-        )
+        axes = {axis: sizes.get(axis, 1) for axis in ("data", "context", "tensor")}
+        self.line = mesh(group, pipeline=len(schedule.ranks), **axes)["pipeline"]
+        self.network = Network(group.split(self.line.rank), model, config, **sizes)
         self.group, self.schedule = group, schedule
-        self.model, self.config, self.sequence = model, config, sequence
+        self.model, self.config = model, config
         counts = _counts(layers, config.layers, schedule.stages)
         every = stages(model, config, counts)
         ranks, rank = self.line.size, self.line.rank
@@ -104,19 +93,17 @@ class Pipeline:
         """Return the rank's shares of a mapping of all whole parameters, or of arrays
         of their shapes, as copies. Raises TypeError unless it is a mapping, and
         ValueError for parameters that are missing, or do not fit."""
-        shapes = self.model.parameter_shapes(self.config)
-        check_arrays(whole, shapes)
-        check_complete(whole, shapes)
+        check_arrays(whole, self.network.whole_shapes)
+        check_complete(whole, self.network.whole_shapes)
         return self.network.share({name: whole[name] for name in self.names})
 
     def whole(self, own: Mapping[str, Array]) -> dict[str, Array]:
         """Return the whole arrays from the ranks' shares, on every rank. Raises
         ValueError for a share that is missing, or does not fit."""
-        shapes = self.model.parameter_shapes(self.config)
         self._check_own(own, "shares")
         like = next(iter(own.values()))
         xp, found = namespace(like), {}
-        for name, shape in self.network.schemes.shapes(shapes).items():
+        for name, shape in self.network.shapes.items():
             mine = name in own and self.owner[name] == self.line.rank
             zeros = xp.zeros(shape, dtype=like.dtype, device=like.device)
             x = own[name] if mine else zeros
@@ -170,7 +157,7 @@ class Pipeline:
         return zero.norms(self.apart, gradients, mine)
 
     def _check_own(self, arrays: Mapping[str, Array], what: str) -> None:
-        shapes = self.network.schemes.shapes(self.model.parameter_shapes(self.config))
+        shapes = self.network.shapes
         check_arrays(arrays, {name: shapes[name] for name in self.names}, what)
         check_complete(arrays, self.names, what)
 
@@ -237,7 +224,7 @@ class _Step:
         like = next(iter(parameters.values()))
         xp = namespace(like)
         rows, s = batches[0][0].shape
-        s = s // network.tensor.size if pipeline.sequence else s
+        s = s // network.positions.parts
         kind = {"dtype": like.dtype, "device": like.device}
         self.zeros = xp.zeros((rows, s, pipeline.config.width), **kind)
         self.loss = widened(xp.zeros((), **kind))

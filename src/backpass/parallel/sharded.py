@@ -43,7 +43,7 @@ class Sharded:
     ) -> None:
         self.group, self.model, self.config = group, model, config
         self.network = Network(group, model, config, **sizes)
-        self.shapes = self.network.schemes.shapes(model.parameter_shapes(config))
+        self.shapes = self.network.shapes
         self.pieces = pieces(model, config)
         self.largest = 0
 

@@ -124,6 +124,12 @@ def heads_of(heads: int, key_heads: int, rank: int, ranks: int) -> Heads:
     )
 
 
+def heads_in(config: Any, rank: int, ranks: int) -> Heads:
+    """Return the heads of a rank in a network of this configuration."""
+    key_heads = getattr(config, "key_heads", config.heads)
+    return heads_of(config.heads, key_heads, rank, ranks)
+
+
 def shares(model: ModuleType, config: Any, rank: int, ranks: int) -> dict[str, Share]:
     """Return the rank's share of each parameter, by its name.
 
@@ -135,7 +141,7 @@ def shares(model: ModuleType, config: Any, rank: int, ranks: int) -> dict[str, S
                 f"tensor: expected at most {name} = {getattr(config, name)} ranks; "
                 f"got {ranks}"
             )
-    heads = heads_of(*_heads_in(config), rank, ranks)
+    heads = heads_in(config, rank, ranks)
     d = getattr(config, "head_width", config.width // config.heads)
     queries, keys = (tuple(d * at for at in each) for each in heads[:2])
     spans: dict[str, tuple[Any, ...]] = {
@@ -161,10 +167,6 @@ def shares(model: ModuleType, config: Any, rank: int, ranks: int) -> dict[str, S
         else:
             found[name] = Share(0, (), rank == 0)
     return found
-
-
-def _heads_in(config: Any) -> Span:
-    return config.heads, getattr(config, "key_heads", config.heads)
 
 
 def _argument(layer: ModuleType, name: str) -> str | None:

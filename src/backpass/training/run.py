@@ -42,6 +42,7 @@ from backpass.training._numbers import (
 )
 
 MicroBatch = tuple[Array, Array, dict[str, Any]]
+Copied = Callable[[Mapping[str, Array]], dict[str, Array]]
 HELD_OUT_WINDOWS = 32  # of the held-out text, at which its loss is measured
 
 
@@ -213,11 +214,14 @@ class Run:
 
     def state(self) -> State:
         """Return the state after the last step."""
+        return self._state(_copied)
+
+    def _state(self, copied: Copied) -> State:
         return State(
             self.model,
             self.config,
-            _copied(self.parameters),
-            moments(self.optimiser, _copied),
+            copied(self.parameters),
+            moments(self.optimiser, copied),
             self.options,
             self.text,
             self.arrays,
@@ -381,9 +385,7 @@ class Run:
         }
 
 
-def moments(
-    state: adamw.State, copied: Callable[[Mapping[str, Array]], dict[str, Array]]
-) -> adamw.State:
+def moments(state: adamw.State, copied: Copied) -> adamw.State:
     """Return the optimiser's state with both its mappings ``copied``."""
     return {
         "step": state["step"],
