@@ -11,6 +11,12 @@ SHAPES = (
 )
 
 
+def cut(x: Array, parts: int) -> list[Array]:
+    """Return ``x[*, s, n]`` in equal parts along s, a multiple of ``parts``."""
+    c = x.shape[-2] // parts
+    return [x[..., part * c : (part + 1) * c, :] for part in range(parts)]
+
+
 def check_lengths(group: Group, x: Array) -> None:
     """Raise ValueError on every rank unless ``x[*, s, n]`` has the same length s on all
     ranks. Some groups would exchange arrays of different lengths without an error."""

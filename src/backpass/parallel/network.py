@@ -29,7 +29,7 @@ from backpass.models import gpt2, llama
 from backpass.models._parameters import check_arrays, check_config
 from backpass.models.language_model import check_length
 from backpass.models.layers import gpt2_attention, llama_attention, output_head
-from backpass.models.layers.kernel import Exchanged, gradients_of, implementation
+from backpass.models.layers.kernel import Instead, gradients_of, implementation
 from backpass.ops import (
     attention,
     dropout,
@@ -57,11 +57,6 @@ class Saved(NamedTuple):
     own: Any
     share: float
 
-    @property
-    def parts(self) -> list[Any]:
-        """What each part of the model saved."""
-        return self.own.parts
-
 
 class Ring:
     """Attention over the ranks' parts of the sequence, in a layer."""
@@ -76,17 +71,16 @@ class Ring:
         v: Array,
         *,
         causal: bool,
-        dropout_p: float = 0.0,
-        seed: int = 0,
         wanted: Wanted = None,
-    ) -> tuple[Array, Exchanged]:
+        **of_dropout: Any,
+    ) -> tuple[Array, Instead]:
         """Return the rank's rows of what ``attention`` returns. ``Network`` accepts no
-        dropout, so ``dropout_p`` is 0 and no seed is used."""
+        dropout, so its rate is 0 and no seed is used."""
         y, saved = ring_attention.forward(
             self.context, q, k, v, causal=causal, zigzag=True
         )
         names = ("q", "k", "v") if wanted is None else tuple(wanted)
-        return y, Exchanged(self, saved, names)
+        return y, Instead(self, saved, names)
 
     def backward(
         self, dy: Array, saved: ring_attention.Saved, *, wanted: tuple[str, ...]
@@ -129,13 +123,13 @@ class Positions:
 
     def forward(
         self, x: Array, w: Array, *, wanted: Wanted = None
-    ) -> tuple[Array, Exchanged]:
+    ) -> tuple[Array, Instead]:
         """Return ``y[*, s, h]``, the sum of ``x[*, s, h]`` and the rows of the table
         ``w`` at the positions."""
         index = _index(self.of(x.shape[-2]), x)
         rows = namespace(x).take(w, index, axis=0)
         y, added = position_embedding.forward(x, rows, wanted=wanted)
-        return y, Exchanged(self, (added, index, w.shape[0]), added.wanted)
+        return y, Instead(self, (added, index, w.shape[0]), added.wanted)
 
     def backward(
         self, dy: Array, saved: Any, *, wanted: tuple[str, ...]

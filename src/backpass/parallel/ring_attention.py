@@ -38,7 +38,7 @@ from backpass.contract.values import (
 )
 from backpass.ops import flash_attention
 from backpass.ops._heads import inverse_root
-from backpass.parallel._sequence import SHAPES, check_lengths
+from backpass.parallel._sequence import SHAPES, check_lengths, cut
 from backpass.parallel.group import Group
 
 
@@ -244,10 +244,8 @@ def bytes_moved(
 
 def _cut(x: Array, parts: int) -> list[Array]:
     """Return ``x[*, s, n]`` in equal parts along s."""
-    s = x.shape[-2]
-    _check_even(s, parts)
-    c = s // parts
-    return [x[..., part * c : (part + 1) * c, :] for part in range(parts)]
+    _check_even(x.shape[-2], parts)
+    return cut(x, parts)
 
 
 def _check_even(s: int, parts: int) -> None:
