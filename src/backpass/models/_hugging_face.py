@@ -8,6 +8,7 @@ from numbers import Integral, Real
 from typing import Any
 
 from backpass.contract.values import check_bool, check_eps
+from backpass.models._parameters import check_faults
 
 Json = Mapping[str, Any]
 Accepted = Mapping[str, Collection[object]]
@@ -58,8 +59,7 @@ def check_keys(
         if not any(value == known for known in values):
             can = " or ".join(map(repr, values))
             faults.append(f"{key}: {value!r} is not available; only {can}")
-    if faults:
-        raise ValueError("\n    ".join(["the configuration does not fit:", *faults]))
+    check_faults("the configuration does not fit", faults)
 
 
 def fields_under(keys: Mapping[str, str], config: Any) -> dict[str, Any]:

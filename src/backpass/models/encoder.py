@@ -35,7 +35,6 @@ from backpass.models._parameters import (
     Shapes,
     check_config,
     check_unused,
-    chosen,
     chosen_own,
     read,
 )
@@ -133,8 +132,7 @@ def forward(
     """
     check_config(config, Config)
     own = stack(config, flash=flash)
-    w, given = read(parameters, own.shapes, prefix="", tied_to=None)
-    wanted = chosen(wanted, given, None)
+    w, given, wanted = read(parameters, own.shapes, wanted)
     check_inputs(SHAPES, norm1=w[own.layers[0].names["norm_1_w"]], x=x)
     of_parts = stacks.wanted_in(own.pieces, wanted)
     y, parts = stacks.forward(own, x, w, of_parts, kernels=kernels, recompute=recompute)

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from numbers import Integral
 from typing import Any, Protocol
 
 import numpy as np
 
 from backpass.contract.arrays import Array, is_array
-from backpass.training._numbers import check_count
+from backpass.training._numbers import check_count, check_integer
 
 
 class Group(Protocol):
@@ -125,12 +124,11 @@ def mesh(group: Group, **sizes: int) -> dict[str, Group]:
     return groups
 
 
-def members(group: Group, colour: object) -> list[int]:
+def members(group: Group, colour: int) -> list[int]:
     """Return the ranks of the group that give this rank's colour. All ranks call it.
     Raises TypeError if the colour is not an integer, and ValueError if it is beyond
     ±2⁵³: colours travel as float64."""
-    if not isinstance(colour, Integral) or isinstance(colour, bool):
-        raise TypeError(f"colour: expected an integer; got {type(colour).__name__}")
+    check_integer(colour=colour)
     if abs(int(colour)) > 2**53:
         raise ValueError(
             f"colour: expected an integer from −2**53 to 2**53; got {colour}"

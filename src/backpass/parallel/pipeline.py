@@ -17,14 +17,13 @@ may be a mesh, as those of a ``Network``.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from numbers import Integral
 from types import ModuleType
 from typing import Any
 
 from backpass.contract.arrays import Array, namespace, widened
 from backpass.contract.shapes import check_inputs
 from backpass.contract.values import check_loss_scale
-from backpass.models._parameters import check_arrays, check_complete
+from backpass.models._parameters import check_arrays
 from backpass.parallel import zero
 from backpass.parallel.group import Group, mesh
 from backpass.parallel.network import BATCH, Network
@@ -32,6 +31,7 @@ from backpass.parallel.pieces import Runner, add, stages
 from backpass.parallel.schedules import Action, Schedule, gpipe
 from backpass.parallel.shares import span
 from backpass.training import accumulation
+from backpass.training._numbers import check_integer
 
 
 class Pipeline:
@@ -75,13 +75,12 @@ class Pipeline:
         self.own = {k: every[k] for k in range(rank, schedule.stages, ranks)}
         # The rank that has a parameter first, and the names that this rank has.
         self.owner: dict[str, int] = {}
-        names = []
+        self.names: list[str] = []
         for k, some in enumerate(every):
             for name in (name for piece in some for name in piece.names.values()):
                 self.owner.setdefault(name, k % ranks)
-                if k % ranks == rank and name not in names:
-                    names.append(name)
-        self.names = names
+                if k % ranks == rank and name not in self.names:
+                    self.names.append(name)
         # A tied table is on the first stage and on the last.
         last = (schedule.stages - 1) % ranks
         self.ends = self.line.split(0 if rank in (0, last) else 1)
@@ -93,8 +92,7 @@ class Pipeline:
         """Return the rank's shares of a mapping of all whole parameters, or of arrays
         of their shapes, as copies. Raises TypeError unless it is a mapping, and
         ValueError for parameters that are missing, or do not fit."""
-        check_arrays(whole, self.network.whole_shapes)
-        check_complete(whole, self.network.whole_shapes)
+        check_arrays(whole, self.network.whole_shapes, complete=True)
         return self.network.share({name: whole[name] for name in self.names})
 
     def whole(self, own: Mapping[str, Array]) -> dict[str, Array]:
@@ -157,9 +155,8 @@ class Pipeline:
         return zero.norms(self.apart, gradients, mine)
 
     def _check_own(self, arrays: Mapping[str, Array], what: str) -> None:
-        shapes = self.network.shapes
-        check_arrays(arrays, {name: shapes[name] for name in self.names}, what)
-        check_complete(arrays, self.names, what)
+        shapes = {name: self.network.shapes[name] for name in self.names}
+        check_arrays(arrays, shapes, what, complete=True)
 
     def _run(
         self,
@@ -292,11 +289,7 @@ def _counts(layers: Sequence[int] | None, total: int, parts: int) -> list[int]:
             f"got {type(layers).__name__}"
         )
     counts = [*layers]
-    for i, count in enumerate(counts):
-        if not isinstance(count, Integral) or isinstance(count, bool):
-            raise TypeError(
-                f"layers[{i}]: expected an integer; got {type(count).__name__}"
-            )
+    check_integer(**{f"layers[{i}]": count for i, count in enumerate(counts)})
     if len(counts) != parts or sum(counts) != total or min(counts) < 1:
         raise ValueError(
             f"layers: expected {parts} numbers from 1, one for each stage, with the sum "
