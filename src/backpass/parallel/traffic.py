@@ -94,13 +94,10 @@ def tree(name: str, ranks: int) -> Rounds:
     pairs = [[(p, p + step) for p in range(step) if p + step < ranks] for step in steps]
     down = [[Message(p, q, 0, False) for p, q in each] for each in pairs]
     up = [[Message(q, p, 0, True) for p, q in each] for each in reversed(pairs)]
-    if name == "all_reduce":
-        return up + down
-    if name == "broadcast":
-        return down
-    if name == "reduce":
-        return up
-    raise _unknown(name, "tree", ("all_reduce", "broadcast", "reduce"))
+    found = {"all_reduce": up + down, "broadcast": down, "reduce": up}
+    if name not in found:
+        raise _unknown(name, "tree", tuple(found))
+    return found[name]
 
 
 def run(rounds: Rounds, parts: list[dict[int, Array]]) -> list[dict[int, Array]]:
