@@ -47,11 +47,8 @@ def formulas(convention: str = COUNTED) -> dict[Any, Callable[..., int]]:
     counts as its operation with all gradients that are wanted. Raises ValueError for
     another convention.
     """
-    evaluations: dict[str, Callable] = {
-        COUNTED: _counted,
-        PRODUCTS: _products,
-        WHOLE: _products_whole,
-    }
+    evaluations: dict[str, Callable]
+    evaluations = {COUNTED: _counted, PRODUCTS: _products, WHOLE: _products_whole}
     check_one_of("convention", convention, tuple(evaluations))
     evaluate = evaluations[convention]
     return {
@@ -71,13 +68,8 @@ def _formula(stem: str, ending: str, evaluate: Callable) -> Callable[..., int]:
         given = dict(zip(names, args, strict=False)) | kwargs
         options = {name: given[name] for name in operation.option_names}
         if operation.takes_wanted:
-            options["wanted"] = tuple(
-                spec.name
-                for spec, want in zip(
-                    operation.differentiable, given["wanted"], strict=True
-                )
-                if want
-            )
+            each = zip(operation.differentiable, given["wanted"], strict=True)
+            options["wanted"] = tuple(spec.name for spec, want in each if want)
         if ending:
             shapes = operators.unpacked(given["sizes"], given["ranks"])
         else:

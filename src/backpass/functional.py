@@ -69,10 +69,8 @@ def _function(stem: str) -> Callable[..., Tensor]:
     names, required = [*parameters], inspect.Parameter.empty
     arrays = [(spec.name, spec.optional) for spec in shapes.inputs]
     constants, rule = getattr(op, "CONSTANTS", ()), op.AUTOCAST
-    differentiable, takes_wanted = (
-        operators.differentiable_inputs(op, shapes),
-        operators.takes_wanted(op),
-    )
+    differentiable = operators.differentiable_inputs(op, shapes)
+    takes_wanted = operators.takes_wanted(op)
     options = [_Option(stem, p) for p in [*parameters.values()][len(arrays) :]]
     seeded, count = "seed" in names, len(arrays)
 
@@ -221,10 +219,9 @@ class _Option:
 
     def __init__(self, stem: str, parameter: inspect.Parameter) -> None:
         self.stem, self.name = stem, parameter.name
-        self.hint = inspect.formatannotation(parameter.annotation)
-        self.kinds = {*(typing.get_args(parameter.annotation) or ())} or {
-            parameter.annotation
-        }
+        hint = parameter.annotation
+        self.hint = inspect.formatannotation(hint)
+        self.kinds = {*(typing.get_args(hint) or (hint,))}
 
     def checked(self, value: Any) -> Any:
         """Return the value. A library's number, such as NumPy's, becomes Python's.
@@ -259,21 +256,15 @@ def _signature(op: ModuleType) -> inspect.Signature:
     ``wanted``, and with an optional ``seed``."""
     hints = typing.get_type_hints(op.forward)
     arrays = {spec.name: spec.optional for spec in parse(op.SHAPES).inputs}
-    parameters = [
-        p.replace(
-            annotation=(Tensor | None if arrays[p.name] else Tensor)
-            if p.name in arrays
-            else hints[p.name]
-        )
-        for p in inspect.signature(op.forward).parameters.values()
-        if p.name != "wanted"
-    ]
-    parameters = [
-        p.replace(default=None, annotation=p.annotation | None)
-        if p.name == "seed"
-        else p
-        for p in parameters
-    ]
+    parameters = []
+    for p in inspect.signature(op.forward).parameters.values():
+        hint = hints[p.name]
+        if p.name in arrays:
+            hint = Tensor | None if arrays[p.name] else Tensor
+        if p.name == "seed":
+            p, hint = p.replace(default=None), hint | None
+        if p.name != "wanted":
+            parameters.append(p.replace(annotation=hint))
     return inspect.Signature(parameters, return_annotation=Tensor)
 
 
@@ -285,14 +276,10 @@ def _autocast(rule: str, device: str, values: dict[str, Any]) -> dict[str, Any]:
     the operation. If it has an option ``wide``, set that, so that its loss is float32.
     If one tensor is float64, which autocast does not cast, return the values unchanged.
     """
-    floating = {
-        name: value
-        for name, value in values.items()
-        if isinstance(value, Tensor) and value.is_floating_point()
-    }
-    dtype = functools.reduce(
-        torch.promote_types, (value.dtype for value in floating.values())
-    )
+    tensors = {name: x for name, x in values.items() if isinstance(x, Tensor)}
+    floating = {name: x for name, x in tensors.items() if x.is_floating_point()}
+    dtypes = (x.dtype for x in floating.values())
+    dtype = functools.reduce(torch.promote_types, dtypes)
     if dtype == torch.float64:
         return values
     if rule == "matmul":

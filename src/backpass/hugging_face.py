@@ -30,16 +30,7 @@ Forward = Callable[..., Any]
 # Folders of transformers.models whose classes were compared with the functions below.
 # In other families, the same name may mean a different computation: several families
 # rotate only a part of each head in a function named apply_rotary_pos_emb.
-FAMILIES = (
-    "bert",
-    "gemma2",
-    "gpt2",
-    "gpt_oss",
-    "llama",
-    "mistral",
-    "qwen2",
-    "qwen3",
-)
+FAMILIES = "bert", "gemma2", "gpt2", "gpt_oss", "llama", "mistral", "qwen2", "qwen3"
 
 # If a head has at most this many scores, the weights of attention are saved. If it has
 # more, the backward recomputes the weights.
@@ -80,9 +71,8 @@ def patch(model: Module) -> Module:
         model.loss_function = language_model_loss
     for module in model.modules():
         if (forward := replacement(module)) is not None:
-            module.forward = partial(
-                forward, module
-            )  # unlike a method, it can be copied
+            # Unlike a method, it can be copied.
+            module.forward = partial(forward, module)
     functions = sys.modules[type(model).__module__]
     if hasattr(functions, "apply_rotary_pos_emb"):
         functions.apply_rotary_pos_emb = rotated  # type: ignore[attr-defined]

@@ -17,6 +17,8 @@ from torch.nn import functional
 from backpass.models import gpt2, llama
 
 BATCH = 2
+FAMILIES = {"GPT2": gpt2, "Llama": llama, "Qwen2": llama, "Qwen3": llama}  # of Hugging Face, and ours
+ROUNDED = [name for name, module in FAMILIES.items() if module is not gpt2]  # to float32, in norms and tables
 
 
 @dataclass(frozen=True)
@@ -24,7 +26,7 @@ class Case:
     """A configuration of one of Hugging Face's classes, and a batch."""
 
     name: str
-    family: str  # GPT2, Llama, Qwen2 or Qwen3
+    family: str  # of FAMILIES
     sizes: dict[str, Any]
     length: int
     ignored: int = 0  # how many targets are −100
@@ -32,7 +34,7 @@ class Case:
 
     @property
     def module(self):
-        return gpt2 if self.family == "GPT2" else llama
+        return FAMILIES[self.family]
 
     def config(self):
         return getattr(transformers, f"{self.family}Config")(**self.sizes)
@@ -82,10 +84,9 @@ def precise(monkeypatch):
         angle = torch.cat([angle, angle], dim=-1)
         return angle.cos().to(x.dtype), angle.sin().to(x.dtype)
 
-    for family in ("llama", "qwen2", "qwen3"):
-        module = getattr(transformers.models, family)
-        module = getattr(module, f"modeling_{family}")
-        title = family.title()
+    for title in ROUNDED:
+        module = getattr(transformers.models, title.lower())
+        module = getattr(module, f"modeling_{title.lower()}")
         monkeypatch.setattr(getattr(module, f"{title}RMSNorm"), "forward", norm)
         monkeypatch.setattr(getattr(module, f"{title}RotaryEmbedding"), "forward", angles)
 

@@ -7,6 +7,7 @@ import sympy
 
 from backpass.interpreters import counting
 from backpass.models import encoder, gpt2, llama, seq2seq
+from backpass.models.layers import blocks, encoder_layer
 from backpass.models.layers.calls import quotient
 
 from .small import NETWORKS, batch_of, parameters_of
@@ -80,6 +81,16 @@ def test_the_calls_of_a_stack_are_what_is_counted(name):
             )
             calls = module.calls(config, b, s, **source, flash=flash, wanted=wanted)
             assert flops(calls) == expected, (wanted, flash)
+
+
+def test_no_block_of_a_layer_is_left_out():
+    of_part = (("x", "w", "b"), ("x",))
+    four = [encoder_layer.BLOCKS[0]] * 4
+    calls = blocks.calls(four, [of_part] * 4, [()] * 4, 3, 5)
+    places = ["first", "second", "third", "4th"]
+    assert [call.name for call in calls if call.name.endswith(" norm")] == [f"{place} norm" for place in places]
+    with pytest.raises(ValueError, match="shorter"):
+        blocks.calls(four, [of_part] * 4, [()] * 3, 3, 5)
 
 
 def test_a_quotient_of_numbers_is_a_number_and_of_symbols_exact():

@@ -8,7 +8,7 @@ import transformers
 
 from backpass.models import gpt2, llama
 
-FAMILIES = {"GPT2": gpt2, "Llama": llama, "Qwen2": llama, "Qwen3": llama}
+from .hugging_face import FAMILIES
 
 
 def file(family, **changes):

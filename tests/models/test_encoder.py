@@ -1,172 +1,30 @@
-"""The encoder agrees with PyTorch's ``TransformerEncoder``: output, input's gradient, and every parameter's gradient.
-Without PyTorch, it agrees with a complex step through the whole stack."""
+"""What the encoder promises beside agreeing with PyTorch: the bias on the keys, faults, and its layers' own checks."""
 
 import dataclasses
-import functools
 
-import array_api_strict
 import numpy as np
 import pytest
-import torch
 
-from backpass.interpreters import counting
 from backpass.models import encoder, gpt2
 from backpass.models.layers import encoder_layer, transformer_attention
 from backpass.verify import check
 
-from .pytorch import (
-    arrays_of,
-    assert_as_exact,
-    assert_equal,
-    by_autograd,
-    parameters_of,
-    slopes,
-    with_parameters,
-)
 from .small import drawn
+from .stacks import drawn_stack, step
 from .test_layers import draw
 
 Config = encoder.Config
-CASES = {
-    "one head": (Config(6, 1, 1, 9), (2, 5)),
-    "heads": (Config(12, 2, 3, 7), (2, 7)),
-    "three layers": (Config(8, 3, 4, 5, eps=1e-3), (2, 9)),
-    "final norm": (Config(6, 2, 2, 5, final_norm=True), (3,)),
-    "one row": (Config(6, 2, 2, 5), (3, 1)),
-    "one head, norm first": (Config(6, 1, 1, 9, norm_first=True), (2, 5)),
-    "heads, norm first": (Config(12, 2, 3, 7, norm_first=True), (2, 7)),
-    "three layers, norm first": (Config(8, 3, 8, 5, norm_first=True, eps=1e-3), (9,)),
-    "final norm, norm first": (Config(6, 2, 2, 5, norm_first=True, final_norm=True), (2, 3)),
-    "one row, norm first": (Config(6, 2, 3, 5, norm_first=True), (3, 1)),
-}
-EVERY = pytest.mark.parametrize("name", CASES)
-SMALL = pytest.mark.parametrize("name", ["final norm", "final norm, norm first"])
-
-
-def drawn_stack(name, seed=1):
-    """The configuration, the parameters, the rows, and the gradient of the output."""
-    config, leading = CASES[name]
-    x, dy = np.random.default_rng(seed).standard_normal((2, *leading, config.width))
-    return config, parameters_of(encoder, config), x, dy
-
-
-def step(parameters, x, dy, **options):
-    """The output, the input's gradient, and the parameters' gradients."""
-    y, saved = encoder.forward(parameters, x, **options)
-    return y, *encoder.backward(dy, saved)
-
-
-def pytorchs(config, parameters):
-    c = config
-    layer = torch.nn.TransformerEncoderLayer(
-        c.width,
-        c.heads,
-        c.feed_forward,
-        dropout=0.0,
-        layer_norm_eps=c.eps,
-        norm_first=c.norm_first,
-        batch_first=True,
-        dtype=torch.float64,
-    )
-    norm = torch.nn.LayerNorm(c.width, eps=c.eps, dtype=torch.float64) if c.final_norm else None
-    stack = torch.nn.TransformerEncoder(layer, c.layers, norm=norm, enable_nested_tensor=False)
-    return with_parameters(stack, parameters)
-
-
-@EVERY
-def test_it_is_pytorchs(name):
-    config, parameters, x, dy = drawn_stack(name)
-    before = {name: array.copy() for name, array in parameters.items()}
-    tensors = {name: torch.tensor(array) for name, array in parameters.items()}
-    stack = pytorchs(config, parameters)
-    expected = by_autograd(stack, [torch.tensor(x)], torch.tensor(dy))
-    for options in ({}, {"flash": False}):
-        found = step(parameters, x, dy, config=config, **options)
-        assert all(type(d) is np.ndarray and d.dtype == np.float64 for d in found[2].values())
-        assert_equal(found, expected)
-        assert_equal(step(tensors, torch.tensor(x), torch.tensor(dy), config=config, **options), expected)
-    for name, array in parameters.items():
-        np.testing.assert_array_equal(array, before[name])
-
-
-@EVERY
-def test_parameters_have_pytorchs_names_shapes_and_order(name):
-    config, parameters, *_ = drawn_stack(name)
-    expected = {name: tuple(p.shape) for name, p in pytorchs(config, parameters).named_parameters()}
-    assert [*encoder.parameter_shapes(config).items()] == [*expected.items()]
 
 
 def test_the_bias_on_the_keys_has_gradient_0():
-    config, parameters, x, dy = drawn_stack("heads")
+    config, parameters, x, dy = drawn_stack("encoder, heads")
     _, _, gradients = step(parameters, x, dy, config=config)
     db_q, db_k, db_v = np.split(gradients["layers.1.self_attn.in_proj_bias"], 3)
     assert (db_k == 0).all() and (db_q != 0).all() and (db_v != 0).all()
 
 
-@EVERY
-def test_complex_step(name):
-    config, parameters, x, dy = drawn_stack(name)
-    found = slopes(
-        functools.partial(encoder.forward, config=config),
-        lambda saved: encoder.backward(dy, saved),
-        {**parameters, "x": x},
-        parameters,
-        dy,
-    )
-    for name, step, slope, size in found:
-        assert size > 0
-        assert step == pytest.approx(slope, abs=1e-12 * size), name
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
-@pytest.mark.parametrize("norm_first", [False, True])
-def test_as_exact_as_autograd(norm_first, dtype):
-    config = Config(48, 2, 4, 80, norm_first=norm_first, final_norm=norm_first)
-    draws = []
-    for seed in range(8):
-        stack = pytorchs(config, parameters_of(encoder, config, seed)).to(dtype)
-        rows = np.random.default_rng(seed + 8).standard_normal((2, 3, 24, config.width))
-        x, dy = torch.tensor(rows).to(dtype)
-        state = {name: p.detach().clone() for name, p in stack.named_parameters()}
-        found = [step(state, x, dy, config=config, flash=flash) for flash in (True, False)]
-        autograd = by_autograd(stack, [x], dy)
-        exact = by_autograd(stack.double(), [x.double()], dy.double())
-        assert all(d.dtype == dtype for ours in found for d in arrays_of(ours))
-        draws.append([(ours, autograd, exact) for ours in found])
-    for of_option in zip(*draws, strict=True):
-        assert_as_exact(of_option)
-
-
-@SMALL
-def test_other_libraries_compute_the_same(name):
-    config, parameters, x, dy = drawn_stack(name)
-    expected = step(parameters, x, dy, config=config)
-    for library, to_numpy in (
-        (counting.array, lambda array: array.to_numpy()),
-        (array_api_strict.asarray, np.asarray),
-    ):
-        ours = {name: library(array) for name, array in parameters.items()}
-        y, dx, gradients = step(ours, library(x), library(dy), config=config)
-        found = {name: to_numpy(d) for name, d in gradients.items()}
-        assert_equal((to_numpy(y), to_numpy(dx), found), expected)
-
-
-@SMALL
-def test_wanted_gradients_are_those_of_all_and_the_others_are_absent(name):
-    config, parameters, x, dy = drawn_stack(name)
-    y, dx, gradients = step(parameters, x, dy, config=config)
-    names = [*gradients]
-    for wanted in [{name} for name in names] + [{*names[::3]}, set()]:
-        same, same_dx, found = step(parameters, x, dy, config=config, wanted=wanted)
-        np.testing.assert_array_equal(same, y)
-        np.testing.assert_array_equal(same_dx, dx)
-        assert found.keys() == wanted
-        for name, gradient in found.items():
-            np.testing.assert_array_equal(gradient, gradients[name])
-
-
 def test_faults_of_the_parameters_are_named_at_once():
-    config, parameters, x, _ = drawn_stack("final norm")
+    config, parameters, x, _ = drawn_stack("encoder, final norm")
     wrong = dict(parameters)
     del wrong["layers.1.norm2.bias"]
     wrong["layers.0.linear3.weight"] = wrong["layers.0.linear1.weight"]
@@ -190,7 +48,7 @@ def test_faults_of_the_parameters_are_named_at_once():
 
 
 def test_other_faults():
-    config, parameters, x, dy = drawn_stack("heads")
+    config, parameters, x, dy = drawn_stack("encoder, heads")
     with pytest.raises(ValueError, match=r"x: expected x\[\*, s, h\] with h = 12.*; got shape \[2, 7, 11\]"):
         encoder.forward(parameters, x[..., 1:], config=config)
     with pytest.raises(TypeError, match="x: expected norm1's dtype, float64; got float32"):
@@ -260,7 +118,7 @@ def test_faults_of_the_layers():
 
 def test_a_wrong_cotangent_spoils_nothing():
     """It is rejected before the backward frees what the forward saved."""
-    config, parameters, x, dy = drawn_stack("heads")
+    config, parameters, x, dy = drawn_stack("encoder, heads")
     _, saved = encoder.forward(parameters, x, config=config)
     with pytest.raises(ValueError, match="dy: expected the output's shape"):
         encoder.backward(dy[:1], saved)

@@ -1,8 +1,8 @@
 """Any single change of the encoder's or the decoder's backward, or of one of their layers', changes a gradient by more
 than the comparison with PyTorch allows.
 
-A changed backward is compared with the unchanged one, which ``test_encoder.py`` and ``test_seq2seq.py`` compare with
-references. The mistakes that compositions invite are made by name as well.
+A changed backward is compared with the unchanged one, which ``test_stacks.py`` compares with references. The mistakes
+that compositions invite are made by name as well.
 """
 
 from dataclasses import replace

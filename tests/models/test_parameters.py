@@ -9,13 +9,11 @@ import numpy as np
 import pytest
 import torch
 
-from backpass.models import gpt2, llama
-from backpass.models.layers import gpt2_layer, llama_layer
+from backpass.models import llama
 
 from .small import NETWORKS, drawn
 
 EVERY = pytest.mark.parametrize("name", NETWORKS)
-LAYERS = {gpt2: gpt2_layer, llama: llama_layer}
 
 
 def step(name, **options):
@@ -23,6 +21,10 @@ def step(name, **options):
     module, config, parameters, batch = drawn(name)
     loss, saved = module.forward(parameters, *batch, config=config, **options)
     return loss, module.backward(saved)
+
+
+def layer_of(module, config):
+    return module.FAMILY.stack(config).layers[0].operation
 
 
 def run(name, parameters):
@@ -127,7 +129,7 @@ def test_wanted_gradients_are_those_of_all_and_the_others_are_absent(name):
 @EVERY
 def test_nothing_before_the_first_wanted_parameter_is_computed(name, monkeypatch):
     module, config, parameters, _ = drawn(name)
-    layer, calls = LAYERS[module], []
+    layer, calls = layer_of(module, config), []
     backward = layer.backward
     monkeypatch.setattr(layer, "backward", lambda dy, saved, **o: calls.append(o) or backward(dy, saved, **o))
     norm = next(n for n in reversed(parameters) if n.endswith("norm.weight") or n == "ln_f.weight")
@@ -156,7 +158,7 @@ def test_wanted_names_have_to_be_parameters():
 @EVERY
 def test_backward_frees_each_layer_once_it_has_used_it(name, monkeypatch):
     module, config, parameters, batch = drawn(name)
-    layer = LAYERS[module]
+    layer = layer_of(module, config)
     _, saved = module.forward(parameters, *batch, config=config)
     first = len(saved.parts) - 2 - config.layers
     arrays = [weakref.ref(saved.parts[first + i].norm_1.x_hat) for i in range(config.layers)]

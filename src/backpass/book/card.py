@@ -27,11 +27,7 @@ LEADING = 2
 PRIMES = (3, 5, 7, 11, 13, 17, 19)
 FLOAT32 = 4
 BYTES = r"\;\text{bytes}"
-_HEADINGS = (
-    "operation",
-    "computes",
-    "saves, and FLOPs",
-)
+_HEADINGS = ("operation", "computes", "saves, and FLOPs")
 
 
 @dataclass(frozen=True)
@@ -74,25 +70,23 @@ class Card:
     def _row(self, entry: Entry) -> str:
         """Return the operation's name, and what it computes, saves and costs. Each
         formula scrolls by itself."""
-        name = (
-            f'<a href="{self.root}/{page_of(entry.stem)}"><code>{entry.stem}</code></a>'
-        )
-        saved = [f"<code>{html.escape(array)}</code>" for array in entry.saved] or [
-            "nothing"
-        ]
+        page, stem = page_of(entry.stem), entry.stem
+        heading = f'<a href="{self.root}/{page}"><code>{stem}</code></a>'
+        arrays = [f"<code>{html.escape(array)}</code>" for array in entry.saved]
+        saved = ", ".join(arrays) or "nothing"
         flops = "".join(
             f'<span class="pass">FLOPs, {name}</span>{_mathematics(formula)}'
             for name, formula in zip(Flops._fields, entry.flops, strict=True)
         )
         cells = (
             "".join(map(_mathematics, entry.formulas)),
-            f"{', '.join(saved)}{_mathematics(entry.bytes + BYTES)}{flops}",
+            f"{saved}{_mathematics(entry.bytes + BYTES)}{flops}",
         )
         shown = "".join(
-            f'<td data-heading="{heading}">{cell}</td>'
-            for heading, cell in zip(_HEADINGS[1:], cells, strict=True)
+            f'<td data-heading="{of}">{cell}</td>'
+            for of, cell in zip(_HEADINGS[1:], cells, strict=True)
         )
-        return f'<tr><th scope="row">{name}</th>{shown}</tr>'
+        return f'<tr><th scope="row">{heading}</th>{shown}</tr>'
 
 
 def card(*stems: str, root: str = ".", evaluate: bool = True) -> Card:
@@ -114,24 +108,17 @@ def _entry(stem: str, evaluate: bool) -> Entry:
     options = options_for(module)
     memory = cost.memory(module, *inputs, **options)
     kept = [array for array in memory.arrays if not array.is_parameter]
-    axes = [_axes(module, inputs, array) for array in kept]
+    axes = {array.name: _axes(module, inputs, array) for array in kept}
+    words = {
+        name: option for name, option in options.items() if isinstance(option, str)
+    }
+    flops = cost.symbolic_formula(module, **words)
     return Entry(
         stem=stem,
         formulas=tuple(line.latex for line in lines),
-        saved=tuple(
-            f"{array.name}[{', '.join(names)}]"
-            for array, names in zip(kept, axes, strict=True)
-        ),
-        bytes=_bytes(axes, [array.dtype for array in kept]),
-        flops=Flops(
-            *(
-                to_latex(shorter(formula))
-                for formula in cost.symbolic_formula(
-                    module,
-                    **{n: v for n, v in options.items() if isinstance(v, str)},
-                )
-            )
-        ),
+        saved=tuple(f"{name}[{', '.join(names)}]" for name, names in axes.items()),
+        bytes=_bytes([*axes.values()], [array.dtype for array in kept]),
+        flops=Flops(*(to_latex(shorter(formula)) for formula in flops)),
     )
 
 
@@ -167,23 +154,17 @@ def _bytes(axes: list[tuple[str, ...]], dtypes: list[str]) -> str:
     def length(axis: str) -> sympy.Expr:
         if axis == "1":
             return sympy.Integer(1)
-        group = {"*": "m"}.get(axis, "m_" + axis[1:])
-        names = (
-            letters_of(axis)
-            if is_product(axis)
-            else [group if axis.startswith("*") else axis]
-        )
+        names = letters_of(axis) if is_product(axis) else [axis]
+        if axis.startswith("*"):
+            names = ["m" if axis == "*" else f"m_{axis[1:]}"]
         return sympy.prod(sympy.Symbol(name, positive=True) for name in names)
 
-    each = [
-        FLOAT32 if dtype.startswith("float") else np.dtype(dtype).itemsize
-        for dtype in dtypes
-    ]
-    terms = [
-        size * math.prod(map(length, names))
-        for size, names in zip(each, axes, strict=True)
-    ]
-    return sympy.latex(sum(terms))
+    total = 0
+    for names, dtype in zip(axes, dtypes, strict=True):
+        floating = dtype.startswith("float")
+        width = FLOAT32 if floating else np.dtype(dtype).itemsize
+        total += width * math.prod(map(length, names))
+    return sympy.latex(total)
 
 
 def _mathematics(latex: str) -> str:

@@ -137,9 +137,8 @@ class NetworkMap:
 
     def strip(self) -> str:
         """Return the operation's places and the stations beside them as HTML."""
-        lines = "".join(
-            f'<p style="{_STRIP}">{line}</p>' for line in dict.fromkeys(self._places())
-        )
+        places = dict.fromkeys(self._places())
+        lines = "".join(f'<p style="{_STRIP}">{line}</p>' for line in places)
         return (
             f'<nav class="bp-strip" aria-label="Where it stands in a transformer">{lines}'
             f'<p style="margin: 0"><a href="{self.root}/intro.html#the-map">The whole map</a></p></nav>'
@@ -195,21 +194,17 @@ class NetworkMap:
 
     def _alt(self) -> str:
         labels = ", ".join(f"{station.label} ({station.name})" for station in STATIONS)
-        lit = " and ".join(
-            dict.fromkeys(station.label for station in STATIONS if self._lit(station))
-        )
-        skips = (
-            "In each half of a layer, a skip connection leads from before normalise to "
-            "add to stream."
-        )
-        return f"Map of a transformer: {labels}. {skips}" + (
-            f" Lit: {lit}" if lit else ""
+        lit = dict.fromkeys(station.label for station in STATIONS if self._lit(station))
+        return (
+            f"Map of a transformer: {labels}. In each half of a layer, a skip connection "
+            "leads from before normalise to add to stream."
+            f"{' Lit: ' if lit else ''}{' and '.join(lit)}"
         )
 
     def _lit(self, station: Station) -> bool:
-        return self.here is not None and station.label in getattr(
-            ops.load(self.here), "PLACES", ()
-        )
+        if self.here is None:
+            return False
+        return station.label in getattr(ops.load(self.here), "PLACES", ())
 
     def _box(self, station: Station) -> str:
         x, y, middle = station.column, station.y, station.column + BOX_WIDTH / 2
@@ -220,11 +215,9 @@ class NetworkMap:
             f'<text class="label" x="{middle}" y="{y + 16}" text-anchor="middle">{escape(label)}</text>'
             f'<text class="name" x="{middle}" y="{y + 31}" text-anchor="middle">{escape(station.name)}</text>'
         )
-        return (
-            f'<g class="here">{box}</g>'
-            if lit
-            else f'<a href="{self.root}/{station.page}">{box}</a>'
-        )
+        if lit:
+            return f'<g class="here">{box}</g>'
+        return f'<a href="{self.root}/{station.page}">{box}</a>'
 
     def _frame(self, first: Station, *rest: Station) -> str:
         top, bottom = first.y - 12, rest[-1].y + BOX_HEIGHT + 13
@@ -250,10 +243,8 @@ class NetworkMap:
             up = f"M{x + BOX_WIDTH / 2 + 10} {start + 5} H{x - 8} V{end + 4} H{x - 1}"
         else:  # from the other column
             start = first.y + BOX_HEIGHT / 2
-            down, up = (
-                f"M{x - 13} {start - 4} V{end - 4} H{x - 1}",
-                f"M{x - 8} {start + 4} V{end + 4} H{x - 1}",
-            )
+            down = f"M{x - 13} {start - 4} V{end - 4} H{x - 1}"
+            up = f"M{x - 8} {start + 4} V{end + 4} H{x - 1}"
         return f'<path d="{down}" marker-end="url(#bp-tip)" /><path class="back" d="{up}" />'
 
     @staticmethod
@@ -264,11 +255,8 @@ class NetworkMap:
             down = f"M{x - 10} {top + 1} v{ROW - BOX_HEIGHT - 2}"
             up = f"M{x + 10} {top + 1} v{ROW - BOX_HEIGHT - 2}"
         else:
-            x1, y1, y2 = (
-                a.column + BOX_WIDTH,
-                a.y + BOX_HEIGHT / 2,
-                b.y + BOX_HEIGHT / 2,
-            )
+            x1 = a.column + BOX_WIDTH
+            y1, y2 = a.y + BOX_HEIGHT / 2, b.y + BOX_HEIGHT / 2
             turn = (x1 + b.column) / 2  # between the two frames
             down = f"M{x1 + 1} {y1 - 4} H{turn - 3} V{y2 - 4} H{b.column - 2}"
             up = f"M{x1 + 1} {y1 + 4} H{turn + 3} V{y2 + 4} H{b.column - 2}"

@@ -15,9 +15,8 @@ class Source:
         self.objects = objects
 
     def __repr__(self) -> str:
-        return "\n\n".join(
-            f"# {_file(thing)}\n{_text(thing)}" for thing in self.objects
-        )
+        shown = (f"# {_file(thing)}\n{_text(thing)}" for thing in self.objects)
+        return "\n\n".join(shown)
 
     def _repr_markdown_(self) -> str:
         return "\n\n".join(

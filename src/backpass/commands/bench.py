@@ -40,12 +40,7 @@ def run(arguments: argparse.Namespace) -> int:
     failed = []
     for name, only in (runs or {name: [] for name in there}).items():
         say(" ".join([name, *only]))
-        command: list[str | Path] = [
-            sys.executable,
-            BENCHMARKS / f"{name}.py",
-            *only,
-            *options,
-        ]
+        command = [sys.executable, str(BENCHMARKS / f"{name}.py"), *only, *options]
         if subprocess.run(command, check=False).returncode:
             failed.append(name)
     if failed:

@@ -48,24 +48,18 @@ def run(arguments: argparse.Namespace) -> int:
 def judged(arguments: argparse.Namespace, report_of: Callable[..., Any]) -> int:
     """Print the report, or something in its place such as a survey of mutations; return
     the exit status: 0 passed, 1 did not pass, 2 is not valid."""
-    if str(Path.cwd()) not in sys.path:
-        sys.path.insert(0, str(Path.cwd()))
     fail = arguments.parser.error
+    out = sys.stderr if arguments.json else sys.stdout
     try:
-        with (
-            contextlib.redirect_stdout(sys.stderr)
-            if arguments.json
-            else contextlib.nullcontext()
-        ):
+        with contextlib.redirect_stdout(out):
             report = report_of(arguments)
     except InvalidCommand as problem:
         fail(str(problem))
     except Exception as error:
         if isinstance(error, (TypeError, ValueError, LookupError)) and _is_ours(error):
             message = " ".join(str(error.args[0] if error.args else error).split())
-            fail(
-                re.sub(r"^\w+", lambda word: _ARGUMENTS.get(word[0], word[0]), message)
-            )
+            name = re.compile(r"^\w+")
+            fail(name.sub(lambda word: _ARGUMENTS.get(word[0], word[0]), message))
         cause = (error.__cause__ if isinstance(error, Raised) else None) or error
         traceback.print_exception(type(cause), cause, _users(cause.__traceback__))
         return 2

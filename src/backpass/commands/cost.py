@@ -12,8 +12,9 @@ from backpass.commands.command import JSON, Command, Option, number, switch, val
 from backpass.commands.output import say
 from backpass.cost import published
 from backpass.cost.cluster import CLUSTERS
+from backpass.cost.itemised import called
 from backpass.cost.steps import published_steps
-from backpass.cost.tally import CONVENTIONS, Tally, called
+from backpass.cost.tally import CONVENTIONS, Tally
 from backpass.models.layers.recomputed import OPERATIONS, Recompute, divided
 from backpass.text import terminal
 from backpass.text.table import aligned

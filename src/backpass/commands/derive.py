@@ -7,7 +7,7 @@ import json
 import math
 import sys
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -177,9 +177,13 @@ def _numbered(count: int, noun: str) -> str:
     return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
+def _of_each_kind(verdicts: list[Verdict]) -> Counter[str]:
+    return Counter(verdict.kind for verdict in verdicts if verdict.display >= 0)
+
+
 def _counts(verdicts: list[Verdict]) -> str:
     """Return in words how many lines have each verdict."""
-    counts = Counter(v.kind for v in verdicts if v.display >= 0)
+    counts = _of_each_kind(verdicts)
     words = {
         "follows": f"{counts['follows']} equal to a refused line",
         "definition": _numbered(counts["definition"], "definition"),
@@ -226,9 +230,10 @@ def summary(found: list[Judged]) -> list[str]:
     verdicts = [verdict for judged in found for verdict in judged.verdicts]
     files = f"{_numbered(len(found), 'file')}, " if len(found) > 1 else ""
     lines = terminal.folded(f"{files}{_counts(verdicts)}", width)
-    bases = [verdict.basis for verdict in verdicts if verdict.kind == "equal"]
-    if rests := _rests(basis for basis in bases if basis):
-        lines += terminal.folded(rests, width)
+    equal = [verdict for verdict in verdicts if verdict.kind == "equal"]
+    bases = [verdict.basis for verdict in equal if verdict.basis]
+    if bases:
+        lines += terminal.folded(_rests(bases), width)
     return lines
 
 
@@ -236,16 +241,19 @@ def _cut(line: str, width: int) -> str:
     return line if len(line) <= width else f"{line[: width - 1]}…"
 
 
-def _explanation(document: Document, verdict: Verdict) -> list[str]:
+def _head(document: Document, verdict: Verdict) -> str:
     place = document.place(verdict.line)
-    head = f"{MARKS[verdict.kind]} line {place}: {verdict.kind}"
-    if verdict.counterexample is None:
+    return f"{MARKS[verdict.kind]} line {place}: {verdict.kind}"
+
+
+def _explanation(document: Document, verdict: Verdict) -> list[str]:
+    head = _head(document, verdict)
+    if (example := verdict.counterexample) is None:
         first, *rest = verdict.message.splitlines()
         lines = [f"{head}: {first}", *rest]
         if verdict.kind == "refused" and verdict.basis:
             lines.append(f"  with {_names(document, verdict.basis)}")
         return lines
-    example = verdict.counterexample
     lines = [f"{head}: it does not equal {_other_side(document, verdict)}"]
     lines.append(f"    {verdict.latex}")
     if example.where:
@@ -282,30 +290,22 @@ def _names(document: Document, basis: Basis) -> str:
     )
 
 
-def _rests(bases: Iterable[Basis]) -> str:
+def _rests(bases: list[Basis]) -> str:
     """Return in words what the verdict "equal" rests on."""
-    found = list(bases)
-    if not found:
-        return ""
     words = "equal: compared exactly, as functions"
-    if any(basis.points for basis in found):
-        points = max(basis.points for basis in found)
+    if points := max(basis.points for basis in bases):
         words += f" (around {points} random points where a sign matters)"
-    sizes = sorted(
-        {n for basis in found for each in basis.sizes for n in each.values()}
-    )
+    sizes = {n for basis in bases for each in basis.sizes for n in each.values()}
     if sizes:
-        words += f", at sizes {', '.join(map(str, sizes))}"
+        words += f", at sizes {', '.join(map(str, sorted(sizes)))}"
     return f"{words}, with the definitions that each line uses (--json lists them)"
 
 
 def _facts(name: str, document: Document, verdicts: list[Verdict]) -> dict[str, Any]:
+    counts = _of_each_kind(verdicts)
     return {
         "file": name,
-        "counts": {
-            kind: sum(v.kind == kind and v.display >= 0 for v in verdicts)
-            for kind in MARKS
-        },
+        "counts": {kind: counts[kind] for kind in MARKS},
         "lines": [_fact(document, verdict) for verdict in verdicts],
     }
 
@@ -345,8 +345,7 @@ def _fact(document: Document, verdict: Verdict) -> dict[str, Any]:
 
 def _annotated(document: Document, verdicts: list[Verdict]) -> str:
     """Return the Markdown with the verdicts on each display quoted below it."""
-    source, found = document.source, ""
-    at = 0
+    source, found, at = document.source, "", 0
     for item in document.items:
         mine = [v for v in verdicts if v.display == item.start]
         end = getattr(item, "end", 0)
@@ -362,9 +361,7 @@ def _annotated(document: Document, verdicts: list[Verdict]) -> str:
 
 
 def _note(document: Document, verdict: Verdict) -> list[str]:
-    note = (
-        f"- {MARKS[verdict.kind]} line {document.place(verdict.line)}: {verdict.kind}"
-    )
+    note = f"- {_head(document, verdict)}"
     if example := verdict.counterexample:
         where = f" at {', '.join(example.where)}" if example.where else ""
         note += f":{where} `{example.found}` instead of `{example.expected}`"

@@ -11,11 +11,9 @@ def unusable(device: str | None, dtype: str | None) -> str | None:
     """Return why tensors of the dtype cannot be on the device; None if they can."""
     if device is None and dtype is None:
         return None
-    asked = (
-        f"--device {device or repr(device)}"
-        if device is not None
-        else f"--dtype {dtype}"
-    )
+    asked = f"--dtype {dtype}"
+    if device is not None:
+        asked = f"--device {device or repr(device)}"
     if importlib.util.find_spec("torch") is None:
         return f"{asked}: PyTorch is not installed; it comes with backpass[torch]"
     import torch

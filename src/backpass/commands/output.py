@@ -33,11 +33,8 @@ def coloured(text: str) -> str:
 
     The colours add no information: the marks say the same.
     """
-    if (
-        not sys.stdout.isatty()
-        or os.environ.get("NO_COLOR")
-        or os.environ.get("TERM") == "dumb"
-    ):
+    plain = os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb"
+    if plain or not sys.stdout.isatty():
         return text
     for mark, colour in _COLOURS.items():
         text = text.replace(mark, f"\033[{colour}m{mark}\033[0m")

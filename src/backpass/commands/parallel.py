@@ -7,7 +7,6 @@ import math
 import os
 import sys
 import traceback
-from pathlib import Path
 from typing import Any
 
 from backpass.commands.command import Command, InvalidCommand, number, switch, value
@@ -34,8 +33,6 @@ RANKS, TIMEOUT = 2, 60.0
 
 def run(arguments: argparse.Namespace) -> int:
     """Run the scheme, print each rank's result, and return the exit status."""
-    if str(Path.cwd()) not in sys.path:
-        sys.path.insert(0, str(Path.cwd()))
     try:
         started = _by_torchrun(arguments)
         scheme = load("module:scheme", arguments.target)

@@ -87,8 +87,9 @@ def requested(
     given: dict[str, Any] = {
         "methods": arguments.method,
         "zero_gradients": arguments.zero_gradient,
+        "constants": arguments.constant,
+        "precision": arguments.precision,
     }
-    given |= {"constants": arguments.constant, "precision": arguments.precision}
     if arguments.convention:
         given["conventions"] = dict(
             _pair("--convention", text, "NAME=REASON") for text in arguments.convention
@@ -98,11 +99,8 @@ def requested(
     given = {name: value for name, value in given.items() if value is not None}
     op = _instance(load("module:object", arguments.target))
     inputs, defaults = _inputs(op, arguments)
-    return (
-        op,
-        inputs,
-        {"seed": arguments.seed, "options": {**defaults, **options}, **given},
-    )
+    given |= {"seed": arguments.seed, "options": {**defaults, **options}}
+    return op, inputs, given
 
 
 # The object
@@ -114,15 +112,14 @@ def load(argument: str, target: str) -> Any:
     Raises InvalidCommand if the object is missing, and Raised if importing the module
     fails.
     """
+    if str(Path.cwd()) not in sys.path:
+        sys.path.insert(0, str(Path.cwd()))
     where, _, name = ("", "", "") if target.endswith(".py") else target.rpartition(":")
     value: Any = _module(argument, where or target)
     for part in name.split(".") if where else ():
         if not hasattr(value, part):
-            named = (
-                [other for other in vars(value) if not other.startswith("_")]
-                if hasattr(value, "__dict__")
-                else []
-            )
+            names = getattr(value, "__dict__", ())
+            named = [other for other in names if not other.startswith("_")]
             near = difflib.get_close_matches(part, named, n=1)
             hint = f"; did you mean {near[0]!r}?" if near else ""
             raise InvalidCommand(
@@ -161,14 +158,11 @@ def _module(argument: str, where: str) -> ModuleType:
             return importlib.import_module(where)
     except Raised as raised:
         missing = getattr(raised.__cause__, "name", None)
-        if isinstance(raised.__cause__, ModuleNotFoundError) and f"{where}.".startswith(
-            f"{missing}."
-        ):
-            hint = (
-                f"; backpass verify {where} checks the book's operation"
-                if where in ops.STEMS
-                else ""
-            )
+        absent = isinstance(raised.__cause__, ModuleNotFoundError)
+        if absent and f"{where}.".startswith(f"{missing}."):
+            hint = ""
+            if where in ops.STEMS:
+                hint = f"; backpass verify {where} checks the book's operation"
             raise InvalidCommand(
                 f"{argument} {where}: there is no module {missing!r} in {Path.cwd()}, "
                 f"and none is installed{hint}"
@@ -210,9 +204,8 @@ def _inputs(
         function = load("--inputs", arguments.inputs)
         with _raising():
             returned = function()
-        return tuple(returned) if isinstance(returned, (tuple, list)) else (
-            returned,
-        ), {}
+        several = isinstance(returned, (tuple, list))
+        return tuple(returned) if several else (returned,), {}
     specs = [_spec(text) for text in arguments.input]
     torch = (
         arguments.torch
@@ -251,9 +244,7 @@ def _spec(text: str) -> tuple[tuple[int, ...] | None, str, int | None]:
             f"--input {text}: expected a shape such as 4x6, 4x6:float32 or '3:int64<10', "
             "or scalar, or none"
         )
-    shape = (
-        () if match["shape"] == "scalar" else tuple(map(int, match["shape"].split("x")))
-    )
+    lengths = [] if match["shape"] == "scalar" else match["shape"].split("x")
     dtype, below = match["dtype"] or "float64", match["below"]
     if dtype not in (*DTYPES, *INTEGERS, "bool"):
         raise InvalidCommand(
@@ -269,7 +260,7 @@ def _spec(text: str) -> tuple[tuple[int, ...] | None, str, int | None]:
         raise InvalidCommand(
             f"--input {text}: expected a bound for integers only; got one for {dtype}"
         )
-    return shape, dtype, int(below) if below else None
+    return tuple(map(int, lengths)), dtype, int(below) if below else None
 
 
 def _drawn(
@@ -296,11 +287,9 @@ def _option(text: str) -> tuple[str, object]:
     try:
         return name, ast.literal_eval(value)
     except (ValueError, SyntaxError):
-        quoted = (
-            f"; a string needs quotes: \"{name}='{value}'\""
-            if value.isidentifier()
-            else ""
-        )
+        quoted = ""
+        if value.isidentifier():
+            quoted = f"; a string needs quotes: \"{name}='{value}'\""
         raise InvalidCommand(
             f"--option {text}: expected a Python literal; got {value}{quoted}"
         ) from None

@@ -63,28 +63,21 @@ def run(arguments: argparse.Namespace) -> int:
             break
     overview = Overview(reports)
     seconds = time.perf_counter() - started
+    each = [report for of_stem in reports.values() for report in of_stem]
 
     if arguments.json:
         data = {"passed": overview.passed, "seed": arguments.seed}
-        data["reports"] = [
-            report.to_dict() for of_stem in reports.values() for report in of_stem
-        ]
+        data["reports"] = [report.to_dict() for report in each]
         say(json.dumps(data, indent=2, allow_nan=False))
         return int(not overview.passed)
     if not arguments.quiet:
         say("", coloured(repr(overview)), "", *folded(LEGEND), "")
         say(*_left_out(overview))
-    failed = [
-        stem for stem in reports if not all(report.passed for report in reports[stem])
-    ]
+    failed = [stem for stem in reports if not all(r.passed for r in reports[stem])]
     if failed:
         say(*folded(f"✗ failed: {', '.join(failed)}"))
         return 1
-    rows = sum(
-        len(report.having("passed"))
-        for of_stem in reports.values()
-        for report in of_stem
-    )
+    rows = sum(len(report.having("passed")) for report in each)
     what = "operation" if len(reports) == 1 else "operations"
     say(*folded(f"✓ passed: {len(reports)} {what}, {rows} rows, in {seconds:.1f} s"))
     return 0
@@ -104,20 +97,15 @@ def _reports(stem: str, arguments: argparse.Namespace) -> Iterator[Report]:
     if not quiet:
         say(stem)
     drawn = cases(stem, np.random.default_rng(arguments.seed))
-    placed = (
-        (_placed(inputs, arguments.device, arguments.dtype), options)
-        for inputs, options in drawn
-    )
+    kind = arguments.device, arguments.dtype
+    placed = ((_placed(inputs, *kind), options) for inputs, options in drawn)
     for report in check_each(stem, placed, arguments.seed, compiled=arguments.compiled):
         mark = "✓" if report.passed else "✗"
         if not quiet:
             say(*folded(f"  {mark} {report.inputs}: {report.summary}"))
         if not arguments.json and (arguments.full or not report.passed):
-            say(
-                coloured(
-                    textwrap.indent(report.text(max(terminal.width() - 4, 20)), "    ")
-                )
-            )
+            shown = report.text(max(terminal.width() - 4, 20))
+            say(coloured(textwrap.indent(shown, "    ")))
         yield report
 
 

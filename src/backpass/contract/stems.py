@@ -9,8 +9,10 @@ import difflib
 import functools
 import os
 import pkgutil
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from typing import TypeVar
 
+Entry = TypeVar("Entry")
 FOLDER = os.path.dirname(os.path.dirname(__file__))
 
 
@@ -24,6 +26,13 @@ def modules_in(folder: str) -> tuple[str, ...]:
         module.name for module in pkgutil.iter_modules([os.path.join(FOLDER, folder)])
     )
     return tuple(sorted(name for name in names if not name.startswith("_")))
+
+
+def entry(kind: str, name: str, known: Mapping[str, Entry]) -> Entry:
+    """Return the entry of that name. Raises LookupError, with the nearest name."""
+    if name not in known:
+        raise LookupError(no_such(kind, name, known))
+    return known[name]
 
 
 def no_such(kind: str, name: object, names: Iterable[str]) -> str:

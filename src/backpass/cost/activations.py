@@ -151,8 +151,8 @@ class Activations(Shown):
         joined: list[tuple[str, str, tuple[Row, ...], int]] = []
         for part, own in itertools.groupby(self.rows, key=lambda row: row.part):
             rows = tuple(own)
-            if joined and _same(joined[-1][2], rows) and _follows(part, joined[-1][1]):
-                first, _, before, count = joined[-1]
+            first, last, before, count = joined[-1] if joined else ("", "", (), 0)
+            if _are_alike(before, rows) and _number(part) == _number(last) + 1:
                 joined[-1] = first, part, before, count + 1
             else:
                 joined.append((part, part, rows, 1))
@@ -166,16 +166,6 @@ class Activations(Shown):
             for row in rows
         ]
 
-    def _cells(self, part: str, row: Row, count: int | None) -> list[str]:
-        times = "" if row.times == 1 else f"{row.times} ×"
-        return [
-            part,
-            row.operation + (", constant" if row.constant else ""),
-            row.label,
-            row.dtype,
-            times if count is None else f"{count:,}",
-        ]
-
     def _in_text(self) -> Sheet:
         return self._sheet("formula", in_text)
 
@@ -186,10 +176,13 @@ class Activations(Shown):
     def _sheet(self, last: str, written: Callable[[Any], str | Cell]) -> Sheet:
         numbers = "number" if self.lengths is None else "bytes"
         headings = ("part", "operation", "array", "dtype", numbers, last)
-        rows = [
-            (*self._cells(part, row, count), written(row.formula))
-            for part, row, count in self._lines()
-        ]
+        rows = []
+        for part, row, count in self._lines():
+            operation = row.operation + (", constant" if row.constant else "")
+            number = "" if row.times == 1 else f"{row.times} ×"
+            number = number if count is None else f"{count:,}"
+            cells = part, operation, row.label, row.dtype, number
+            rows.append((*cells, written(row.formula)))
         title = self.title
         return Sheet(title, headings, rows, (4,), below=self._end, label=title)
 
@@ -251,17 +244,17 @@ def activations(
     ones = {x: 1 for x, length in symbols.items() if length == 1}
     if [_at(row, ones) for row in rows] == [_at(row, ones) for row in general]:
         rows = general  # their formulas contain every letter
-    formulas = {row.formula for row in rows}.union(*(each.own for each in segments))
-    formulas = formulas.union(*(each.alive for each in segments))
+    formulas = {row.formula for row in rows}.union(*itertools.chain(*segments))
     values = {formula: int(formula.subs(symbols)) for formula in formulas}
     rows = tuple(replace(row, bytes=values[row.formula]) for row in rows)
     rows = tuple(_unfolded(rows, network.config)) if alike else rows
     at = ", ".join(f"{letter} = {length:,}" for letter, length in lengths.items())
     title = f"{network.family} in {dtype} at {at}"
-    sizes = tuple(
-        (_evaluated(each.own, values), _evaluated(each.alive, values))
-        for each in segments
-    )
+
+    def total(counts: Counter[Any]) -> int:
+        return sum(n * values[formula] for formula, n in counts.items())
+
+    sizes = tuple((total(own), total(alive)) for own, alive in segments)
     return Activations(title, rows, lengths, sizes)
 
 
@@ -373,11 +366,6 @@ def _segments(
             yield _Segment(own, alive + own)
 
 
-def _evaluated(counts: Counter[Any], values: Mapping[Any, int]) -> int:
-    """Return the bytes of storages, given how many have each formula."""
-    return sum(n * values[formula] for formula, n in counts.items())
-
-
 def _hashable(names: Any) -> Any:
     """Return a collection of names as a tuple, and anything else as it is."""
     collected = isinstance(names, Collection) and not isinstance(names, str)
@@ -445,10 +433,10 @@ def _folded(rows: Iterable[Row], config: Any) -> Iterable[Row]:
             yield from own
             continue
         first, second, third = (by_part[f"{stack}{i}"] for i in range(FEW))
-        if not _same(second, third):
+        if not _are_alike(second, third):
             raise ValueError(f"{part}: expected layers that save the same arrays")
         L = symbol(LAYERS[_field(part, config)])
-        alike = _same(first, second)
+        alike = _are_alike(first, second)
         if number == 0:
             times = L if alike else 1
             yield from (
@@ -463,22 +451,14 @@ def _field(part: str, config: Any) -> str:
     return next(x for start, x in _stacks(config).items() if part.startswith(start))
 
 
-def _same(a: tuple[Row, ...], b: tuple[Row, ...]) -> bool:
-    """Return whether two layers save the same arrays."""
-    if layer_of(a[0].part)[0] != layer_of(b[0].part)[0] or None in map(_number, (a, b)):
-        return False
-    return _apart(a) == _apart(b)
+def _are_alike(a: tuple[Row, ...], b: tuple[Row, ...]) -> bool:
+    """Whether these are the rows of two layers of a stack that save the same arrays."""
+    stacks = {layer_of(row.part)[0] for row in (*a, *b)}
+    numbered = all(layer_of(row.part)[1] is not None for row in (*a, *b))
+    first, second = ([replace(x, part="", others=()) for x in rows] for rows in (a, b))
+    return len(stacks) == 1 and numbered and first == second
 
 
-def _follows(part: str, before: str) -> bool:
-    """Return whether the numbers of two layers follow each other."""
-    number, earlier = layer_of(part)[1], layer_of(before)[1]
-    return None not in (number, earlier) and number == earlier + 1  # type: ignore
-
-
-def _apart(rows: Iterable[Row]) -> list[Row]:
-    return [replace(row, part="", others=()) for row in rows]
-
-
-def _number(rows: tuple[Row, ...]) -> int | None:
-    return layer_of(rows[0].part)[1]
+def _number(layer: str) -> int:
+    """Return the number in a layer's name."""
+    return int(layer.rpartition(".")[2])

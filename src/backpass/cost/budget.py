@@ -12,7 +12,6 @@ from backpass.cost.letters import lengths_of
 from backpass.cost.networks import WIDTHS
 from backpass.cost.shown import Sheet, Shown
 from backpass.cost.sizes import Network, network_of
-from backpass.models.layers.recomputed import Recompute
 
 
 class Share(NamedTuple):
@@ -61,11 +60,8 @@ def memory_budget(
     sequence: int | tuple[int, int],
     *,
     dtype: str = "float32",
-    flash: bool = True,
-    chunked: bool = True,
     wanted: Collection[str] | None = None,
-    dropout: bool = False,
-    recompute: Recompute = None,
+    **options: Any,
 ) -> Budget:
     """Return what a training step with AdamW holds in memory, by use.
 
@@ -79,8 +75,7 @@ def memory_budget(
     activations.
     """
     network = network_of(config)
-    options: dict[str, Any] = {"dtype": dtype, "flash": flash, "chunked": chunked}
-    options |= {"wanted": wanted, "dropout": dropout, "recompute": recompute}
+    options |= {"dtype": dtype, "wanted": wanted}
     kept = activations(network.config, batch, sequence, **options)
     shares = [*shares_of_parameters(network, dtype, wanted)]
     for what, constant in (("activations", False), ("tables", True)):
@@ -93,7 +88,7 @@ def memory_budget(
     lengths = lengths_of(network, batch, sequence)
     if "V" in lengths:
         scores = lengths["b"] * lengths["s"] * lengths["V"]
-        wide = _wide(dtype)
+        wide = wide_of(dtype)
         shares.append(Share("logits", wide, scores, scores * WIDTHS[wide], False))
     return Budget(kept.title, tuple(shares))
 
@@ -110,7 +105,7 @@ def shares_of_parameters(
         for name, shape in network.shapes.items()
         if wanted is None or name in wanted
     )
-    wide = _wide(dtype)
+    wide = wide_of(dtype)
     yield Share("weights", dtype, count, count * WIDTHS[dtype])
     if wide != dtype:
         yield Share("master weights", wide, trained, trained * WIDTHS[wide])
@@ -119,5 +114,6 @@ def shares_of_parameters(
     yield Share("AdamW's squares", wide, trained, trained * WIDTHS[wide])
 
 
-def _wide(dtype: str) -> str:
+def wide_of(dtype: str) -> str:
+    """Return float32 for half precision, and any other dtype unchanged."""
     return "float32" if WIDTHS[dtype] < WIDTHS["float32"] else dtype

@@ -69,7 +69,8 @@ def symbolic_calls(family: str, **options: Any) -> Calls:
     for options that symbols do not have."""
     import sympy
 
-    model, config = model_named(family), SimpleNamespace(**_FLAGS[family])
+    model = model_named(family)
+    config = SimpleNamespace(eps=1e-5, **DEFAULTS[family])
     fields = model.Config.__dataclass_fields__
     for name, letter in LETTERS.items():
         if name in fields:
@@ -134,10 +135,10 @@ _NUMBERS_ONLY = {
     "flash": "because FlashAttention's tiles depend on the numbers",
     "masks": "which have no dropout",
 }
-_STACK = {"eps": 1e-5, "norm_first": False}
-_FLAGS: dict[str, dict[str, Any]] = {
-    "gpt2": {"eps": 1e-5, "tied": True},
-    "llama": {"eps": 1e-5, "tied": False, "biases": False, "query_key_norm": False},
-    "encoder": {**_STACK, "final_norm": False},
-    "seq2seq": _STACK,
+# The fields of a configuration in symbols that are not lengths.
+DEFAULTS: dict[str, dict[str, bool]] = {
+    "gpt2": {"tied": True},
+    "llama": {"tied": False, "biases": False, "query_key_norm": False},
+    "encoder": {"norm_first": False, "final_norm": False},
+    "seq2seq": {"norm_first": False},
 }

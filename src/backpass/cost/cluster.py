@@ -16,11 +16,10 @@ gradient between the ends of a pipeline is left out.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
-from backpass.contract.stems import no_such
+from backpass.contract.stems import entry
 from backpass.contract.values import check_bool
 from backpass.cost.calls import calls_of
 from backpass.cost.duration import (
@@ -43,25 +42,23 @@ from backpass.parallel.traffic import Moved, moved
 from backpass.training._numbers import check_count, check_positive, check_rate
 
 GRADIENT = 4  # bytes of an element of the gradients that the data axis sums: float32
-# The all-gathers and reduce-scatters along the tensor axis. Each of the two blocks of a
-# layer gathers its input and scatters the sum of its outputs; the backward does the
-# reverse, and gathers the input again, of which a shard was saved. The embedding has no
-# input to gather, and the output head no output to scatter.
-_LAYER, _EMBEDDING, _HEAD = (6, 4), (1, 1), (2, 1)
-# If a layer runs again, the input of each block is gathered then, and the sum of its
-# outputs is scattered once more.
-_LAYER_AGAIN = (6, 6)
-# Those along the context axis: keys and values are gathered in the forward and again in
-# the backward, and the sums of their gradients are scattered.
-_CONTEXT = (2, 1)
 # How the names of the calls on shards of the rows begin.
 _ON_SHARDS = ("first norm", "first residual", "second norm", "second residual", "last")
+# The all-gathers and reduce-scatters of a part.
 COLLECTIVES: dict[str, Any] = {
-    "layer": _LAYER,
-    "again": _LAYER_AGAIN,
-    "embedding": _EMBEDDING,
-    "head": _HEAD,
-    "context": _CONTEXT,
+    # Along the tensor axis, each of the two blocks of a layer gathers its input and
+    # scatters the sum of its outputs; the backward does the reverse, and gathers the
+    # input again, of which a shard was saved.
+    "layer": (6, 4),
+    # If a layer runs again, the input of each block is gathered then, and the sum of
+    # its outputs is scattered once more.
+    "again": (6, 6),
+    # The embedding has no input to gather, and the output head no output to scatter.
+    "embedding": (1, 1),
+    "head": (2, 1),
+    # Along the context axis, keys and values are gathered in the forward and again in
+    # the backward, and the sums of their gradients are scattered.
+    "context": (2, 1),
     "shards": _ON_SHARDS,
 }
 
@@ -161,9 +158,8 @@ class MeshStep(Shown):
     def rate(self, convention: str = "products-whole") -> float:
         """Return the FLOP/s of one rank: the model's FLOPs by that convention of
         ``cost.tally``. Raises LookupError for an unknown one."""
-        if convention not in self.flops:
-            raise LookupError(no_such("convention", convention, self.flops))
-        return self.flops[convention] / self.mesh.ranks / self.seconds
+        flops = entry("convention", convention, self.flops)
+        return flops / self.mesh.ranks / self.seconds
 
     def mfu(self, convention: str = "products-whole") -> float:
         """Return ``rate`` over the device's peak."""
@@ -211,9 +207,7 @@ def mesh_step(
     flags = {"flash": flash, "recompute": recompute, "ends": ends}
     config, family = check_mesh(config, mesh, batch, sequence, micro_batch, **flags)
     if isinstance(cluster, str):
-        if cluster not in CLUSTERS:
-            raise LookupError(no_such("cluster", cluster, CLUSTERS))
-        cluster = CLUSTERS[cluster]
+        cluster = entry("cluster", cluster, CLUSTERS)
     if not isinstance(cluster, Cluster):
         came = type(cluster).__name__
         raise TypeError(f"cluster: expected a Cluster, or the name of one; got {came}")
@@ -226,12 +220,13 @@ def mesh_step(
         config, mesh, cluster, micro_batch, sequence, dtype, flash, recompute
     )
     layer, embedding, head = own.arithmetic()
-    on_tensor, on_context = own.tensor(own.of_layer), own.context()
+    on_tensor = own.tensor("again" if recompute else "layer")
+    on_context = own.context()
     whole = layer + on_tensor + on_context
     at_ends = {stage: (0.0, 0.0) for stage in range(p)}
-    for stage, seconds, times in ((0, embedding, _EMBEDDING), (p - 1, head, _HEAD)):
+    for stage, seconds, part in ((0, embedding, "embedding"), (p - 1, head, "head")):
         arithmetic, collectives = at_ends[stage]
-        at_ends[stage] = arithmetic + seconds, collectives + own.tensor(times)
+        at_ends[stage] = arithmetic + seconds, collectives + own.tensor(part)
     busiest = max(range(p), key=lambda i: stages[i] * whole + sum(at_ends[i]))
     layers, (end, on_end) = stages[busiest], at_ends[busiest]
 
@@ -312,11 +307,6 @@ class _MicroBatch(NamedTuple):
     recompute: bool
 
     @property
-    def of_layer(self) -> tuple[int, int]:
-        """The all-gathers and reduce-scatters of a layer along the tensor axis."""
-        return _LAYER_AGAIN if self.recompute else _LAYER
-
-    @property
     def rows(self) -> float:
         """The rows of a micro-batch on one rank of the context axis."""
         return self.micro_batch * self.sequence / self.mesh.context
@@ -353,24 +343,19 @@ class _MicroBatch(NamedTuple):
         """Return the seconds of a layer, of the embedding, and of the last norm and the
         output head, forward and backward."""
         found = {"layer": 0.0, "embedding": 0.0, "last norm": 0.0, "output head": 0.0}
-        for part, seconds in self._times():
-            found[part] += seconds
-        layer, embedding, norm, head = found.values()
-        return layer, embedding, norm + head
-
-    def _times(self) -> Iterator[tuple[str, float]]:
         again = 1 if self.recompute else None
         for (part, _, call, *_), work in works_of(self.parts(), self.dtype, again):
             split = self.mesh.context
             if call.startswith(_ON_SHARDS):
                 split *= self.mesh.tensor
             own = Work(*(amount / split for amount in work))  # type: ignore[arg-type]
-            yield part, self.cluster.device.time(own, self.dtype)[0]
+            found[part] += self.cluster.device.time(own, self.dtype)[0]
+        layer, embedding, norm, head = found.values()
+        return layer, embedding, norm + head
 
-    def tensor(self, times: tuple[int, int] = _LAYER) -> float:
-        """Return the seconds of so many all-gathers and reduce-scatters along the
-        tensor axis, by default a layer's."""
-        t, (gathers, scatters) = self.mesh.tensor, times
+    def tensor(self, part: str) -> float:
+        """Return the seconds of a part's collectives along the tensor axis."""
+        t, (gathers, scatters) = self.mesh.tensor, COLLECTIVES[part]
         gather = self.cluster.seconds("all_gather", self.stream / t, t, t)
         scatter = self.cluster.seconds("reduce_scatter", self.stream, t, t)
         return gathers * gather + scatters * scatter
@@ -382,7 +367,7 @@ class _MicroBatch(NamedTuple):
         own = self.rows * width * WIDTHS[self.dtype]
         gather = self.cluster.seconds("all_gather", own, c, c * t)
         scatter = self.cluster.seconds("reduce_scatter", own * c, c, c * t)
-        gathers, scatters = _CONTEXT
+        gathers, scatters = COLLECTIVES["context"]
         return gathers * gather + scatters * scatter
 
     def sends(self) -> float:
@@ -443,26 +428,20 @@ def _check_divides(
         for name in ("heads", "key_heads", "feed_forward", "vocabulary")
         if getattr(c, name, 0) % t
     ]
-    if sequence % (mesh.context * t):
-        faults.append(
-            f"sequence: expected a multiple of context × tensor = {mesh.context * t}; "
-            f"got {sequence}"
-        )
-    if batch % (mesh.data * micro_batch):
-        faults.append(
-            f"batch: expected a multiple of data × micro_batch = "
-            f"{mesh.data * micro_batch}; got {batch}"
-        )
-    if mesh.pipeline > c.layers:
-        faults.append(
-            f"pipeline: expected at most {c.layers}, the number of layers; "
-            f"got {mesh.pipeline}"
-        )
-    if mesh.chunks > c.layers:
-        faults.append(
-            f"chunks: expected at most {c.layers}, the number of layers; "
-            f"got {mesh.chunks}"
-        )
+    multiples = (
+        ("sequence", sequence, "context × tensor", mesh.context * t),
+        ("batch", batch, "data × micro_batch", mesh.data * micro_batch),
+    )
+    faults += [
+        f"{name}: expected a multiple of {factors} = {of}; got {length}"
+        for name, length, factors, of in multiples
+        if length % of
+    ]
+    faults += [
+        f"{name}: expected at most {c.layers}, the number of layers; got {number}"
+        for name, number in (("pipeline", mesh.pipeline), ("chunks", mesh.chunks))
+        if number > c.layers
+    ]
     if mesh.chunks > 1 and mesh.pipeline == 1:
         faults.append(f"chunks: expected 1 without a pipeline; got {mesh.chunks}")
     if faults:

@@ -14,10 +14,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from backpass.contract.stems import no_such
+from backpass.contract.stems import entry
 from backpass.contract.values import check_one_of
-from backpass.cost.again import calls_again
 from backpass.cost.calls import calls_of
+from backpass.cost.itemised import calls_again, times
 from backpass.cost.networks import WIDTHS
 from backpass.cost.shown import Sheet, Shown
 from backpass.cost.tally import Tally, tally
@@ -75,11 +75,7 @@ class Machine:
     def product_rate(self, dtype: str) -> float:
         """Return the FLOPs a second of products of that dtype. Raises LookupError if
         the machine has no rate for it."""
-        if dtype not in self.product_rates:
-            raise LookupError(
-                no_such("dtype of this machine", dtype, self.product_rates)
-            )
-        return self.product_rates[dtype]
+        return entry("dtype of this machine", dtype, self.product_rates)
 
     def time(self, work: Work, dtype: str) -> tuple[float, str]:
         """Return the seconds of a call, and what bounds it: PRODUCTS, ELEMENTS, MEMORY,
@@ -193,7 +189,7 @@ class Duration(Shown):
         )
         groups: dict[str, list[Span]] = {}
         for span in self.spans:
-            groups.setdefault(_called(span), []).append(span)
+            groups.setdefault(times(span.repeats, span.call), []).append(span)
         rows = [(name, *_cells(spans, self.seconds)) for name, spans in groups.items()]
         rows.append(("total", *_cells(self.spans, self.seconds)[:-1], ""))
         headings = ("ms", "forward", "backward", "update", "share", "bound by")
@@ -208,10 +204,6 @@ def _cells(spans: Any, whole: float) -> tuple[str, ...]:
     bounds = dict.fromkeys(span.bound for span in spans)
     texts = [f"{1e3 * seconds:,.3f}" if seconds else "" for seconds in times]
     return *texts, f"{sum(times) / whole:.1%}", ", ".join(bounds)
-
-
-def _called(span: Span) -> str:
-    return span.call if span.repeats == 1 else f"{span.repeats} × {span.call}"
 
 
 def duration(
@@ -238,9 +230,7 @@ def duration(
     TypeError or ValueError for other invalid arguments.
     """
     if isinstance(machine, str):
-        if machine not in MACHINES:
-            raise LookupError(no_such("machine", machine, MACHINES))
-        machine = MACHINES[machine]
+        machine = entry("machine", machine, MACHINES)
     if not isinstance(machine, Machine):
         raise TypeError(
             "machine: expected a Machine, or the name of one; "

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from backpass.contract.arrays import is_array
@@ -32,9 +32,7 @@ def formula(op: Any, *inputs: object, **options: object) -> Flops:
     """
     op = load(op)
     values = _values(op, inputs, options)
-    return Flops(
-        _call(op, op.forward_flops, values), _call(op, op.backward_flops, values)
-    )
+    return Flops(*(_call(op, each, values) for each in _formulas(op)))
 
 
 def symbolic_formula(op: Any, **known: object) -> Flops:
@@ -46,12 +44,10 @@ def symbolic_formula(op: Any, **known: object) -> Flops:
     TypeError for a name that no formula has.
     """
     op = load(op)
-    return Flops(
-        *(
-            _symbolic(op, function, known)
-            for function in (op.forward_flops, op.backward_flops)
-        )
-    )
+    unknown = sorted(known.keys() - _names(op))
+    if unknown:
+        raise TypeError(f"{Operation(op).name}'s formulas have no {', '.join(unknown)}")
+    return Flops(*(_symbolic(op, each, known) for each in _formulas(op)))
 
 
 def latex(op: object, **known: object) -> Flops:
@@ -65,8 +61,7 @@ def dimensions(op: Any, *inputs: object, **options: object) -> dict[str, int]:
     """Return the letters that the formulas name, and their values at these inputs."""
     op = load(op)
     values = _values(op, inputs, options)
-    wanted = {**_parameters(op.forward_flops), **_parameters(op.backward_flops)}
-    return {key: values[key] for key in wanted if key in values}
+    return {key: values[key] for key in _names(op) if key in values}
 
 
 def _values(
@@ -84,8 +79,7 @@ def _values(
         **options,
         **shapes.dimensions(arrays),
     }
-    wanted = {*_parameters(op.forward_flops), *_parameters(op.backward_flops)}
-    of_output = wanted & {*shapes.letters} - {*values}
+    of_output = _names(op).keys() & {*shapes.letters} - {*values}
     if of_output:  # such as fork's k: run forward to get it
         y, _ = op.forward(*arrays.values(), **options)
         values |= shapes.dimensions({**arrays, shapes.outputs[0].name: y})
@@ -96,43 +90,25 @@ def _of_data(
     op: Any, shapes: Shapes, inputs: tuple[object, ...], arrays: dict[str, Any]
 ) -> dict[str, int]:
     """Return the counts that depend on data, if the arrays of integers are given."""
-    known = all(
-        is_array(value)
-        for spec, value in zip(shapes.inputs, inputs, strict=False)
-        if spec.integer
-    )
-    return (
-        op.data_lengths(*arrays.values())
-        if known and hasattr(op, "data_lengths")
-        else {}
-    )
+    pairs = zip(shapes.inputs, inputs, strict=False)
+    known = all(is_array(value) for spec, value in pairs if spec.integer)
+    if not known or not hasattr(op, "data_lengths"):
+        return {}
+    return op.data_lengths(*arrays.values())
 
 
 def _call(op: Any, function: Callable, values: dict[str, Any]) -> Any:
     parameters = _parameters(function)
-    missing = [
-        key
-        for key, p in parameters.items()
-        if key not in values and p.default is p.empty
-    ]
-    if missing:
-        raise TypeError(
-            f"{Operation(op).name}.{function.__name__}: expected {', '.join(missing)} by name; "
-            "got none"
-        )
+    required = [key for key, p in parameters.items() if p.default is p.empty]
+    if missing := ", ".join(key for key in required if key not in values):
+        name = f"{Operation(op).name}.{function.__name__}"
+        raise TypeError(f"{name}: expected {missing} by name; got none")
     return function(**{key: values[key] for key in parameters if key in values})
 
 
 def _symbolic(op: Any, function: Callable, known: dict[str, object]) -> Any:
     import sympy
 
-    unknown = sorted(
-        known.keys()
-        - _parameters(op.forward_flops).keys()
-        - _parameters(op.backward_flops).keys()
-    )
-    if unknown:
-        raise TypeError(f"{Operation(op).name}'s formulas have no {', '.join(unknown)}")
     values = {
         key: True
         if key.startswith("has_")
@@ -144,5 +120,14 @@ def _symbolic(op: Any, function: Callable, known: dict[str, object]) -> Any:
     return sympy.sympify(_call(op, function, values | known))
 
 
-def _parameters(function: Callable) -> dict[str, inspect.Parameter]:
-    return dict(inspect.signature(function).parameters)
+def _formulas(op: Any) -> tuple[Callable, Callable]:
+    return op.forward_flops, op.backward_flops
+
+
+def _names(op: Any) -> dict[str, None]:
+    """Return the names of the formulas' arguments, in order."""
+    return dict.fromkeys(key for each in _formulas(op) for key in _parameters(each))
+
+
+def _parameters(function: Callable) -> Mapping[str, inspect.Parameter]:
+    return inspect.signature(function).parameters

@@ -40,19 +40,20 @@ def drawn(op: Any, inputs: Sequence[object]) -> dict[str, Array | None]:
     ValueError for the shape of an array of integers, because their range is not known
     here.
     """
-    integers = {spec.name for spec in Operation(op).inputs if spec.integer}
-    booleans = {spec.name for spec in Operation(op).inputs if spec.boolean}
+    operation = Operation(op)
+    specs = {spec.name: spec for spec in operation.inputs}
     rng = np.random.default_rng(SEED)
 
     def draw(key: str, shape: tuple[int, ...]) -> np.ndarray:
-        if key in integers:
+        spec = specs.get(key)
+        if spec and spec.integer:
             raise ValueError(
                 f"{key}: expected an array of integers; "
                 f"got only the shape {list(shape)}"
             )
-        if key in booleans:
+        if spec and spec.boolean:
             return rng.random(shape) < 0.5
-        return Operation(op).suited(key, rng.standard_normal(shape))
+        return operation.suited(key, rng.standard_normal(shape))
 
     return _named(op, inputs, draw)
 
@@ -70,16 +71,13 @@ def _named(
 ) -> dict[str, Array | None]:
     specs = Operation(op).inputs
     names = [spec.name for spec in specs] or _parameters(op.forward)[: len(inputs)]
-    required = max(
-        (at + 1 for at, spec in enumerate(specs) if not spec.optional),
-        default=len(inputs),
-    )
+    last = max((at for at, x in enumerate(specs) if not x.optional), default=None)
+    required = len(inputs) if last is None else last + 1
     if not required <= len(inputs) <= len(names):
-        wanted = (
-            f"{required}" if required == len(names) else f"{required} to {len(names)}"
-        )
+        most = "" if required == len(names) else f" to {len(names)}"
         raise TypeError(
-            f"{Operation(op).name}: expected {wanted} inputs, {', '.join(names)}; got {len(inputs)}"
+            f"{Operation(op).name}: expected {required}{most} inputs, "
+            f"{', '.join(names)}; got {len(inputs)}"
         )
     arrays = dict.fromkeys(names)
     for key, value in zip(names, inputs, strict=False):
@@ -88,9 +86,9 @@ def _named(
                 f"{key}: expected an array, a shape such as (2, 3), or None; "
                 f"got {value!r}"
             )
-        arrays[key] = (
-            make(key, tuple(value)) if isinstance(value, (tuple, list)) else value
-        )
+        arrays[key] = value
+        if isinstance(value, (tuple, list)):
+            arrays[key] = make(key, tuple(value))
     return arrays
 
 

@@ -31,7 +31,7 @@ from sympy.printing.jscode import JavascriptCodePrinter
 from backpass.contract.arrays import size
 from backpass.cost.activations import EXAMPLES, symbolic_activations
 from backpass.cost.activations import Row as Activation
-from backpass.cost.calls import symbolic_calls
+from backpass.cost.calls import DEFAULTS, symbolic_calls
 from backpass.cost.cluster import CLUSTERS, COLLECTIVES, GRADIENT
 from backpass.cost.duration import (
     FLOPS_OF_ADAMW,
@@ -56,12 +56,7 @@ SCRIPT = (
     Path(__file__).resolve().parents[3] / "assets/site/_static/calculator_formulas.js"
 )
 HEADED = ("gpt2", "llama")  # the families with an output head
-FLAGS = {
-    "gpt2": ("tied",),
-    "llama": ("tied", "biases", "query_key_norm"),
-    "encoder": ("norm_first", "final_norm"),
-    "seq2seq": ("norm_first",),
-}
+FLAGS = {family: [*flags] for family, flags in DEFAULTS.items()}
 # The letters of the formulas. Of the L layers, the first L_f may be frozen.
 SYMBOLS = {
     name: sympy.Symbol(name, positive=True, integer=True)
@@ -224,11 +219,8 @@ def setting(config: Any) -> dict[str, Any]:
         for name, letter in LETTERS.items()
         if hasattr(config, name)
     }
-    return {
-        "family": family,
-        **sizes,
-        **{name: getattr(config, name) for name in FLAGS[family]},
-    }
+    flags = {name: getattr(config, name) for name in FLAGS[family]}
+    return {"family": family, **sizes, **flags}
 
 
 def _parts(family: str, training: str, flags: dict[str, bool]) -> list[Part]:
@@ -302,11 +294,8 @@ def _trained(
     family: str, flags: dict[str, bool], frozen: int, layers: int
 ) -> list[str]:
     """Return the names of the parameters that are trained."""
-    return [
-        name
-        for name in _shapes(family, flags, layers=layers)
-        if not name.startswith(_frozen(family, frozen))
-    ]
+    names, prefixes = _shapes(family, flags, layers=layers), _frozen(family, frozen)
+    return [name for name in names if not name.startswith(prefixes)]
 
 
 def _frozen(family: str, layers: int) -> tuple[str, ...]:

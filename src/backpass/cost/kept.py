@@ -89,14 +89,24 @@ def memory_of(
     return Memory(tuple(storages.values()))
 
 
-def _arrays(value: object, path: str) -> Iterator[tuple[str, Array]]:
-    """Yield the arrays of a Saved by name, including those of nested Saveds, which
-    composite operations keep."""
+def _arrays(saved: object, path: str) -> Iterator[tuple[str, Array]]:
+    return ((name, array) for name, _, array in leaves(saved, path))
+
+
+def leaves(
+    value: Any, path: str = "", owner: str = ""
+) -> Iterator[tuple[str, str, Array]]:
+    """Yield each array of a Saved, and of nested Saveds, which composite operations
+    keep: its path, the module of this package in whose Saved it is, and the array."""
     if is_array(value):
-        yield path, value
+        yield path, owner, value
         return
-    for part, inner in _parts(value):
-        yield from _arrays(inner, f"{path}.{part}" if path else str(part))
+    again = isinstance(value, partial)  # a layer that will run again
+    module = (value.func if again else type(value)).__module__ or ""
+    if (again or hasattr(value, "_fields")) and module.startswith("backpass."):
+        owner = module
+    for name, inner in _parts(value):
+        yield from leaves(inner, f"{path}.{name}" if path else str(name), owner)
 
 
 def _parts(value: object) -> Iterable[tuple[object, object]]:

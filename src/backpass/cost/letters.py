@@ -14,35 +14,17 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from backpass.cost.sizes import Network
+from backpass.cost.sizes import LETTERS, Network
 from backpass.models import llama, seq2seq
 
+LAYERS = {name: letter for name, letter in LETTERS.items() if "layers" in name}
 # The letter of the length that a field of a configuration gives.
-FIELDS = {
-    "vocabulary": "V",
-    "positions": "s",
-    "width": "h",
-    "heads": "n_h",
-    "key_heads": "n_kv",
-    "head_width": "d",
-    "feed_forward": "f",
-}
-LAYERS = {"layers": "L", "encoder_layers": "L_e", "decoder_layers": "L_d"}
+FIELDS = {n: x for n, x in LETTERS.items() if n not in LAYERS} | {"positions": "s"}
 # The order of the letters in a product.
 ORDER = ("L", "L_e", "L_d", "b", "n_h", "n_kv", "s", "t", "d", "h", "f", "V")
 # 2 and 3 are left out: 3 is the factor in the 3h columns of queries, keys, and values,
 # and 2 the factor of RoPE's pairs. g is n_h/n_kv, and k is d/2.
-PRIMES = {
-    "n_kv": 5,
-    "g": 7,
-    "k": 11,
-    "h": 13,
-    "s": 17,
-    "t": 19,
-    "b": 23,
-    "f": 29,
-    "V": 31,
-}
+PRIMES = dict(n_kv=5, g=7, k=11, h=13, s=17, t=19, b=23, f=29, V=31)
 
 
 def lengths_of(
@@ -68,13 +50,18 @@ def lengths_of(
             f"sequence: expected at most {config.positions}, the number of positions; "
             f"got {s}"
         )
-    lengths = {"b": batch, "t": t, "s": s} if of_two else {"b": batch, "s": s}
-    for field, letter in FIELDS.items():
-        if letter != "s" and hasattr(config, field):
-            lengths[letter] = getattr(config, field)
+    of_inputs = {"b": batch, "t": t, "s": s} if of_two else {"b": batch, "s": s}
+    lengths = of_inputs | lengths_in(config)
+    return {letter: lengths[letter] for letter in ORDER if letter in lengths}
+
+
+def lengths_in(config: Any) -> dict[str, int]:
+    """Return the lengths that a configuration gives, by their letters."""
+    fields = {n: x for n, x in FIELDS.items() if x != "s" and hasattr(config, n)}
+    lengths = {letter: getattr(config, name) for name, letter in fields.items()}
     lengths.setdefault("n_kv", lengths["n_h"])
     lengths.setdefault("d", lengths["h"] // lengths["n_h"])
-    return {letter: lengths[letter] for letter in ORDER if letter in lengths}
+    return lengths
 
 
 def check_length(name: str, length: object) -> None:

@@ -29,8 +29,7 @@ def measured_activations(
     *,
     device: str = "meta",
     dtype: str = "float32",
-    flash: bool = True,
-    chunked: bool = True,
+    **options: Any,
 ) -> Memory:
     """Run a network's forward, and list the storages that it keeps alive.
 
@@ -43,9 +42,8 @@ def measured_activations(
 
     network = network_of(config)
     parameters, inputs, _ = random_arrays(network, batch, sequence, device, dtype)
-    options = {"flash": flash, "chunked": chunked}
     with Live():
-        saved = forward(network, parameters, inputs, wanted=None, **options)
+        saved = forward(network, parameters, inputs, **options)
     return network_memory(network.config, saved, parameters)
 
 

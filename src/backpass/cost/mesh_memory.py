@@ -14,9 +14,9 @@ from dataclasses import replace
 from typing import Any
 
 from backpass.contract.arrays import size
-from backpass.contract.stems import no_such
+from backpass.contract.stems import entry
 from backpass.cost.activations import activations
-from backpass.cost.budget import Budget, Share
+from backpass.cost.budget import Budget, Share, wide_of
 from backpass.cost.cluster import Mesh, check_mesh, layers_of_stages
 from backpass.cost.networks import WIDTHS
 from backpass.cost.sizes import network_of
@@ -52,18 +52,8 @@ def mesh_memory(
     Raises what ``mesh_step`` raises; LookupError for an unknown dtype, and ValueError
     for a place outside the pipeline.
     """
-    config, family = check_mesh(
-        config,
-        mesh,
-        batch,
-        sequence,
-        micro_batch,
-        flash=flash,
-        recompute=recompute,
-        ends=ends,
-    )
-    if dtype not in WIDTHS:
-        raise LookupError(no_such("dtype", dtype, WIDTHS))
+    flags = {"flash": flash, "recompute": recompute, "ends": ends}
+    config, family = check_mesh(config, mesh, batch, sequence, micro_batch, **flags)
     p = mesh.pipeline
     if place is not None and (type(place) is not int or not 0 <= place < p):
         raise ValueError(
@@ -97,15 +87,13 @@ class _Rank:
         recompute: bool,
     ) -> None:
         self.config, self.mesh, self.recompute = config, mesh, recompute
+        self.width = entry("dtype", dtype, WIDTHS)
+        p = mesh.pipeline
         # More micro-batches than 2p change nothing: a rank holds no more of them.
-        p, batches = (
-            mesh.pipeline,
-            min(batch // (mesh.data * micro_batch), 2 * mesh.pipeline),
-        )
+        batches = min(batch // (mesh.data * micro_batch), 2 * p)
         whole = p * math.ceil(batches / p) if mesh.chunks > 1 else batches
         self.schedule = one_f_one_b(p, whole, chunks=mesh.chunks)
-        self.width = WIDTHS[dtype]
-        self.dtype, self.wide = dtype, dtype if self.width >= 4 else "float32"
+        self.dtype, self.wide = dtype, wide_of(dtype)
         self.rows = micro_batch * sequence // mesh.context
         self.positions = sequence // mesh.context
         kept = activations(

@@ -5,13 +5,13 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Collection, Iterator, Mapping
-from functools import cache, partial
+from functools import cache
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from backpass.contract.arrays import Array, is_array
-from backpass.cost.kept import Kept, Memory, _parts, _storage
+from backpass.contract.arrays import Array
+from backpass.cost.kept import Kept, Memory, _storage, leaves
 from backpass.cost.sizes import Network, network_of
 from backpass.models import encoder, gpt2, seq2seq
 from backpass.models.layers.recomputed import Recompute
@@ -52,9 +52,9 @@ def forward(
     parameters: Mapping[str, Array],
     inputs: tuple[Array, ...],
     *,
-    flash: bool,
-    chunked: bool,
-    wanted: Collection[str] | None,
+    flash: bool = True,
+    chunked: bool = True,
+    wanted: Collection[str] | None = None,
     dropout: bool = False,
     recompute: Recompute = None,
 ) -> Any:
@@ -113,9 +113,11 @@ def by_storage(
     in_memory = {_identity(array)[0] for array in parameters.values()}
     storages: dict[int, Found] = {}
     for name, own in named_parts(network, saved):
-        for path, operation, constant, array in _leaves(own, "", network.family, ()):
+        for path, owner, array in leaves(own, owner=network.model.__name__):
             key, size = _identity(array)
-            part, path = (TABLES, path.rpartition(".")[2]) if constant else (name, path)
+            last = path.rpartition(".")[2]
+            constant = last in _constants(owner)
+            part, path = (TABLES, last) if constant else (name, path)
             if key in storages:
                 first = storages[key]
                 if part == first.part and not constant:
@@ -125,15 +127,15 @@ def by_storage(
             kind = "constant" if constant else "saved"
             kind = "parameter" if key in in_memory else kind
             shape = tuple(array.shape)
-            storages[key] = Found(
-                part, operation, path or part, shape, dtype, size, kind, ()
-            )
+            operation = owner.rpartition(".")[2]
+            facts = shape, dtype, size, kind, ()
+            storages[key] = Found(part, operation, path or part, *facts)
     return storages
 
 
 def arrays_in(saved: Any) -> Iterator[Array]:
     """Yield each array in what a part of a network saved."""
-    return (array for *_, array in _leaves(saved, "", "", ()))
+    return (array for *_, array in leaves(saved))
 
 
 def storages_in(saved: Any) -> dict[int, tuple[int, str]]:
@@ -165,24 +167,6 @@ def layer_of(part: str) -> tuple[str, int | None]:
     name and None."""
     match = re.fullmatch(r"(.*\.)(\d+)", part)
     return (match[1], int(match[2])) if match else (part, None)
-
-
-def _leaves(
-    value: Any, path: str, operation: str, constants: Collection[str]
-) -> Iterator[tuple[str, str, bool, Array]]:
-    """Yield each array in what a part saved: its path, the operation in whose Saved it
-    is, whether it is a constant, and the array."""
-    if is_array(value):
-        yield path, operation, path.rpartition(".")[2] in constants, value
-        return
-    layer = isinstance(value, partial)  # that will run again
-    module = (value.func if layer else type(value)).__module__
-    if (layer or hasattr(value, "_fields")) and module.startswith("backpass."):
-        operation = module.rpartition(".")[2]
-        constants = _constants(module)
-    for name, inner in _parts(value):
-        inside = f"{path}.{name}" if path else str(name)
-        yield from _leaves(inner, inside, operation, constants)
 
 
 @cache

@@ -87,6 +87,20 @@ def value(expression: str, **lengths: Any) -> Any:
     return Fraction(int(result.p), int(result.q)) if result.is_Rational else result
 
 
+class Printed:
+    """A record of a formula, its ``expression``."""
+
+    expression: str
+
+    def symbolic(self) -> Any:
+        """Return the formula in SymPy's symbols."""
+        return symbolic(self.expression)
+
+    def at(self, **lengths: Any) -> Any:
+        """Evaluate the formula exactly: see ``value``."""
+        return value(self.expression, **lengths)
+
+
 def records(
     kind: Callable[..., Record], contents: dict[str, Any], name: str
 ) -> tuple[Record, ...]:

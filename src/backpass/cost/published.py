@@ -11,15 +11,21 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from backpass.cost.printed import LETTERS, contents_of, records, symbolic, value
+from backpass.cost.printed import (
+    LETTERS,
+    Printed,
+    contents_of,
+    records,
+    symbolic,
+    value,
+)
 
 __all__ = ["FORMULAS", "LETTERS", "Formula", "named", "symbolic", "value"]
 
 
 @dataclass(frozen=True)
-class Formula:
+class Formula(Printed):
     """One published formula, and what it claims to count."""
 
     name: str
@@ -39,14 +45,6 @@ class Formula:
     def citation(self) -> str:
         """The text and the place."""
         return ", ".join(filter(None, (self.text, self.place)))
-
-    def symbolic(self) -> Any:
-        """Return the formula in SymPy's symbols."""
-        return symbolic(self.expression)
-
-    def at(self, **lengths: Any) -> Any:
-        """Evaluate the formula exactly: see ``value``."""
-        return value(self.expression, **lengths)
 
 
 def named(name: str) -> Formula:

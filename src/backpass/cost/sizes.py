@@ -10,7 +10,7 @@ from types import ModuleType
 from typing import Any, NamedTuple
 
 from backpass.contract.arrays import size
-from backpass.contract.stems import no_such
+from backpass.contract.stems import entry, no_such
 from backpass.models import encoder, gpt2, llama, seq2seq
 from backpass.models._hugging_face import check_type
 
@@ -103,9 +103,7 @@ def configuration(config: Any) -> Any:
 
 def model_named(name: str) -> ModuleType:
     """Return the model of that name. Raises LookupError, with the closest name."""
-    if name not in MODELS:
-        raise LookupError(no_such("model", name, MODELS))
-    return MODELS[name]
+    return entry("model", name, MODELS)
 
 
 def _preset(name: str) -> Any:

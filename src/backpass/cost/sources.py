@@ -19,10 +19,10 @@ from types import MappingProxyType
 from typing import Any
 
 from backpass.cost.printed import (
+    Printed,
     check_arithmetic,
     contents_of,
     records,
-    symbolic,
     value,
 )
 
@@ -34,7 +34,7 @@ TWICE_NOTE = "note2024twice"  # one product
 
 
 @dataclass(frozen=True)
-class Row:
+class Row(Printed):
     """A formula as printed."""
 
     source: str
@@ -43,10 +43,6 @@ class Row:
     says: str
     expression: str
     unit: str = "FLOPs"
-
-    def at(self, **lengths: Any) -> Any:
-        """Evaluate the formula exactly: see ``printed.value``."""
-        return value(self.expression, **lengths)
 
 
 @dataclass(frozen=True)
@@ -139,7 +135,7 @@ class Added:
 
 
 @dataclass(frozen=True)
-class Completed:
+class Completed(Printed):
     """A source's total as printed, and the terms that it leaves out."""
 
     source: str
@@ -149,19 +145,11 @@ class Completed:
     added: tuple[Added, ...]
 
     @property
-    def expression(self) -> str:
+    def expression(self) -> str:  # type: ignore[override]  # computed, not stored
         """The printed total and the added terms, as one expression."""
         return " + ".join(
             f"({term})" for term in (self.printed, *(a.expression for a in self.added))
         )
-
-    def symbolic(self) -> Any:
-        """Return the completed total in SymPy's symbols."""
-        return symbolic(self.expression)
-
-    def at(self, **lengths: Any) -> Any:
-        """Evaluate the completed total exactly: see ``printed.value``."""
-        return value(self.expression, **lengths)
 
 
 _CONTENTS = contents_of(Path(__file__).with_name("sources.toml"))

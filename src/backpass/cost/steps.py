@@ -6,6 +6,7 @@ from math import prod
 from typing import Any
 
 from backpass.cost import published
+from backpass.cost.letters import lengths_in
 from backpass.cost.sizes import configuration
 from backpass.models import gpt2, llama
 
@@ -52,7 +53,7 @@ def published_steps(config: Any, batch: int, sequence: int) -> dict[str, Any]:
             f"got {type(config).__module__}.{type(config).__name__}"
         )
     left_out = _PLAIN_ONLY if gated else _GATED_ONLY
-    lengths = _letters(config, batch, sequence)
+    lengths = {"b": batch, "s": sequence, "L": config.layers, **lengths_in(config)}
     found = {}
     for name in NAMES:
         if name in left_out:
@@ -62,21 +63,6 @@ def published_steps(config: Any, batch: int, sequence: int) -> dict[str, Any]:
         times = {"step": 1, "sequence": batch, "token": batch * sequence}[formula.per]
         found[name] = each * times * (3 if name in _FORWARDS else 1)
     return found
-
-
-def _letters(config: Any, batch: int, sequence: int) -> dict[str, int]:
-    c = config
-    return {
-        "b": batch,
-        "s": sequence,
-        "h": c.width,
-        "n_h": c.heads,
-        "n_kv": getattr(c, "key_heads", c.heads),
-        "d": getattr(c, "head_width", c.width // c.heads),
-        "f": c.feed_forward,
-        "V": c.vocabulary,
-        "L": c.layers,
-    }
 
 
 def _parameters(config: Any, which: str) -> int:

@@ -27,10 +27,7 @@ class Table(Shown):
     @property
     def agrees(self) -> bool:
         """Whether both formulas equal the counts."""
-        return (self.value.forward, self.value.backward) == (
-            self.cost.forward.total,
-            self.cost.backward.total,
-        )
+        return self.value == self._counts
 
     @property
     def title(self) -> str:
@@ -43,28 +40,22 @@ class Table(Shown):
             return title
         return f"{title}; gradients wanted: {', '.join(self.wanted) or 'none'}"
 
+    @property
+    def _counts(self) -> Flops:
+        return Flops(self.cost.forward.total, self.cost.backward.total)
+
     def _rows(self, formulas: Flops) -> list[tuple[str, str, str, str, str]]:
-        cost, value = self.cost, self.value
-        ratio = _ratio(value.backward, value.forward)
-        kept = ", ".join(
-            str(array) for array in cost.memory.arrays if not array.is_parameter
-        )
-        return [
-            _compared(
-                "forward FLOPs", formulas.forward, value.forward, cost.forward.total
-            ),
-            _compared(
-                "backward FLOPs", formulas.backward, value.backward, cost.backward.total
-            ),
-            (
-                "backward ÷ forward",
-                "",
-                ratio,
-                _ratio(cost.backward.total, cost.forward.total),
-                "",
-            ),
-            ("saved bytes", kept or "no activations", "", f"{cost.saved_bytes:,}", ""),
+        columns = zip(Flops._fields, formulas, self.value, self._counts, strict=True)
+        rows = [
+            (f"{way} FLOPs", text, f"{n:,}", f"{m:,}", "=" if n == m else "≠")
+            for way, text, n, m in columns
         ]
+        ratios = _ratio(self.value), _ratio(self._counts)
+        rows.append(("backward ÷ forward", "", *ratios, ""))
+        arrays = [str(x) for x in self.cost.memory.arrays if not x.is_parameter]
+        kept = ", ".join(arrays) or "no activations"
+        rows.append(("saved bytes", kept, "", f"{self.cost.saved_bytes:,}", ""))
+        return rows
 
     def _in_text(self) -> Sheet:
         headings = ("", "formula", "value", "counted", "")
@@ -99,20 +90,8 @@ def table(op: object, *inputs: object, **options: object) -> Table:
     )
 
 
-def _compared(
-    quantity: str, formula: str, value: int, counted: int
-) -> tuple[str, str, str, str, str]:
-    return (
-        quantity,
-        formula,
-        f"{value:,}",
-        f"{counted:,}",
-        "=" if value == counted else "≠",
-    )
-
-
-def _ratio(backward: int, forward: int) -> str:
-    return f"{backward / forward:.4g}" if forward else "–"
+def _ratio(flops: Flops) -> str:
+    return f"{flops.backward / flops.forward:.4g}" if flops.forward else "–"
 
 
 def _in_page(row: tuple[str, str, str, str, str]) -> tuple[str | Cell, ...]:

@@ -9,18 +9,19 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from backpass.contract.stems import no_such
-from backpass.cost.again import calls_again
+from backpass.contract.stems import entry
 from backpass.cost.calls import calls_of, symbolic_calls
-from backpass.cost.shown import Sheet, Shown
+from backpass.cost.itemised import Itemised, items_of
+from backpass.cost.shown import Sheet
 from backpass.cost.terms import (
     BACKWARD,
     FORWARD,
     RECOMPUTATION,
     WAYS,
+    Product,
     Term,
     terms_of,
 )
@@ -48,12 +49,12 @@ class Convention(NamedTuple):
     of: Callable[[Row], Any]
 
 
-def _products(multiplications: Callable[[Any], Any]) -> Callable[[Row], Any]:
-    """Count two FLOPs for each multiplication of the products and nothing else."""
+def _products(flops: Callable[[Product], Any]) -> Callable[[Row], Any]:
+    """Count the FLOPs of the products and nothing else."""
 
     def of(row: Row) -> Any:
         product = row.term.product
-        return 0 if product is None else 2 * row.repeats * multiplications(product)
+        return 0 if product is None else row.repeats * flops(product)
 
     return of
 
@@ -66,42 +67,32 @@ CONVENTIONS = {
         lambda row: row.repeats * (row.term.flops + row.term.sums),
     ),
     "products": Convention(
-        "2mnp for each product that runs", _products(lambda p: p.run)
+        "2mnp for each product that runs", _products(lambda p: 2 * p.run)
     ),
     "products-whole": Convention(
-        "products with all of attention's scores", _products(lambda p: p.whole)
+        "products with all of attention's scores", _products(lambda p: 2 * p.whole)
     ),
     "products-halved": Convention(
-        "products with half of the scores if causal", lambda row: _halved(row)
+        "products with half of the scores if causal",
+        _products(lambda p: p.whole if p.masked else 2 * p.whole),
     ),
     "products-triangle": Convention(
-        "products with the scores that the mask leaves", _products(lambda p: p.visible)
+        "products with the scores that the mask leaves",
+        _products(lambda p: 2 * p.visible),
     ),
 }
 
 
-def _halved(row: Row) -> Any:
-    product = row.term.product
-    if product is None:
-        return 0
-    multiplications = row.repeats * product.whole
-    return multiplications if product.masked else 2 * multiplications
-
-
 @dataclass(frozen=True, repr=False)
-class Tally(Shown):
-    """The rows of a network at given sizes: numbers, or SymPy symbols."""
+class Tally(Itemised):
+    """The FLOPs of a network at given sizes: numbers, or SymPy symbols."""
 
-    name: str
-    rows: tuple[Row, ...]
     parameters: Any  # their number; a tied one counts once
 
     def flops(self, convention: str = "counted") -> dict[str, Any]:
         """Return the FLOPs of the forward, the backward, and the recomputation. Raises
         LookupError for an unknown convention."""
-        if convention not in CONVENTIONS:
-            raise LookupError(no_such("convention", convention, CONVENTIONS))
-        of = CONVENTIONS[convention].of
+        of = entry("convention", convention, CONVENTIONS).of
         found: dict[str, Any] = dict.fromkeys(WAYS, 0)
         for row in self.rows:
             found[row.term.way] += of(row)
@@ -116,17 +107,12 @@ class Tally(Shown):
         flops = self.flops(convention)
         return (flops[BACKWARD] + flops[RECOMPUTATION]) / flops[FORWARD]
 
-    def only(self, chosen: Callable[[Row], bool]) -> Tally:
-        """Return the tally of the rows for which ``chosen`` returns True."""
-        return replace(self, rows=tuple(row for row in self.rows if chosen(row)))
-
     def without(self, *parts: str) -> Tally:
         """Return the tally without these parts, such as "embedding" and "output head".
         Raises LookupError for a part that the network lacks."""
         known = dict.fromkeys(row.part for row in self.rows)
         for part in parts:
-            if part not in known:
-                raise LookupError(no_such("part", part, known))
+            entry("part", part, known)
         return self.only(lambda row: row.part not in parts)
 
     def model(self) -> Tally:
@@ -138,65 +124,29 @@ class Tally(Shown):
 
     def by(self, key: Callable[[Row], str], convention: str = "counted") -> dict:
         """Return the FLOPs of each way, grouped by what ``key`` returns for a row."""
-        groups = dict.fromkeys(key(row) for row in self.rows)
-        return {
-            group: self.only(lambda row: key(row) == group).flops(convention)  # noqa: B023
-            for group in groups
-        }
+        return self._by(key, lambda of: of.flops(convention))
 
     def csv(self) -> str:
         """Return the rows as comma-separated values, with a heading."""
         out = io.StringIO()
         writer = csv.writer(out, lineterminator="\n")
-        writer.writerow(("part", "repeats", "call", "operation", *_FACTS, *CONVENTIONS))
+        writer.writerow((*_FACTS, *CONVENTIONS))
         for row in self.rows:
+            term, product = row.term, row.term.product
+            of_call = term.call, term.stem, term.way, term.what, term.needs
+            shape = ("",) * 4 if product is None else (*product[1:4], product.times)
             counts = (convention.of(row) for convention in CONVENTIONS.values())
-            facts = (*_facts(row), *counts)
-            term = row.term
-            writer.writerow((row.part, row.repeats, term.call, term.stem, *facts))
+            writer.writerow((row.part, row.repeats, *of_call, *shape, *counts))
         return out.getvalue()
 
     def _in_text(self) -> Sheet:
-        return sheet_of(self.name, self.by(called), self.flops())
+        return self._sheet(Tally.flops)
 
     def _in_page(self) -> Sheet:
         return self._in_text()._replace(title=f"{self.name}: counted FLOPs")
 
 
-def called(row: Row) -> str:
-    """Return the name of the row's call, and how often the call occurs."""
-    return times(row.repeats, row.term.call)
-
-
-def times(repeats: Any, call: str) -> str:
-    """Return the name of a call, and how often it occurs if that is not once."""
-    return call if repeats == 1 else f"{repeats} × {call}"
-
-
-def sheet_of(
-    title: str, by_call: dict[str, dict[str, Any]], totals: dict[str, Any]
-) -> Sheet:
-    """Return the table of the numbers of each call in each way, and of the totals."""
-    ways = [way for way in WAYS if way != RECOMPUTATION or totals[way] != 0]
-    rows = [
-        (name, *(grouped(each[way]) for way in ways))
-        for name, each in {**by_call, "total": totals}.items()
-    ]
-    return Sheet(title, ("operation", *ways), rows, right=range(1, 1 + len(ways)))
-
-
-_FACTS = ("way", "term", "reads", "m", "k", "n", "products")
-
-
-def _facts(row: Row) -> tuple:
-    term, product = row.term, row.term.product
-    shape = ("",) * 4 if product is None else (*product[1:4], product.times)
-    return term.way, term.what, term.needs, *shape
-
-
-def grouped(number: Any) -> str:
-    """Return an integer with commas, or a formula unchanged."""
-    return f"{number:,}" if isinstance(number, int) else str(number)
+_FACTS = "part repeats call operation way term reads m k n products".split()
 
 
 def tally(
@@ -241,12 +191,7 @@ def rows_of(parts: Iterable[Part], recompute: Recompute = None) -> tuple[Row, ..
     invalid ``recompute``."""
     found = []
     for part in parts:
-        terms = [term for each in part.calls for term in terms_of(each)]
-        terms += [
-            term._replace(way=RECOMPUTATION, again=True)
-            for each in calls_again(part, recompute)
-            for term in terms_of(each)
-            if term.way == FORWARD
-        ]
-        found += [Row(part.name, part.repeats, term) for term in terms]
+        for term in items_of(part, terms_of, recompute):
+            again = term.again or term.way == RECOMPUTATION
+            found.append(Row(part.name, part.repeats, term._replace(again=again)))
     return tuple(found)

@@ -61,17 +61,15 @@ def terms_of(each: Call) -> list[Term]:
     """Return the terms of a call, forward and backward, that are not 0."""
     stem = each.stem
     if stem == "feed_forward":
-        parts = calls_of_feed_forward(each)
-        return [term for part in parts for term in terms_of(part)]
-    products, sums = _PRODUCTS.get(stem, _none)(each), _SUMS.get(stem, _no_sums)(each)
+        return [t for part in calls_of_feed_forward(each) for t in terms_of(part)]
+    products = _PRODUCTS[stem](each) if stem in _PRODUCTS else ()
+    sums = _SUMS[stem](each) if stem in _SUMS else (0, 0)
     found = [
         Term(each.name, stem, way, what, needs, flops, count, product, again)
         for way, what, needs, product, flops, count, again in products
     ]
-    for way, total in (
-        (FORWARD, each.forward_flops()),
-        (BACKWARD, each.backward_flops()),
-    ):
+    totals = {FORWARD: each.forward_flops(), BACKWARD: each.backward_flops()}
+    for way, total in totals.items():
         rest = total - sum(term.flops for term in found if term.way == way)
         of_elements = sums[way == BACKWARD] if rest != 0 else 0
         needs = "its input" if way == FORWARD else "its saved arrays, dy"
@@ -82,75 +80,61 @@ def terms_of(each: Call) -> list[Term]:
 ELEMENTS = "elements"
 
 
-def _product(way: str, what: str, needs: str, times, m, k, n, again: bool = False):
-    """Return a product of dense matrices: every sum has k terms and counts k − 1."""
-    outputs = times * m * n
-    run = outputs * k
-    product = Product(times, m, k, n, run, run)
-    return way, what, needs, product, 2 * run - outputs, outputs, again
+def _of_linear(
+    each: Call, letters: str = "mnp", y: str = "y", way: str = BACKWARD
+) -> Iterator[tuple]:
+    m, n, p = (each.lengths[letter] for letter in letters)
 
+    def product(way, what, needs, m, k, n):
+        outputs = m * n  # every sum has k terms and counts k − 1
+        run = outputs * k
+        found = Product(1, m, k, n, run, run)
+        return way, what, needs, found, 2 * run - outputs, outputs, False
 
-def _of_linear(each: Call) -> Iterator[tuple]:
-    m, n, p = (each.lengths[letter] for letter in "mnp")
-    yield _product(FORWARD, "y = x w", "x, w", 1, m, n, p)
+    yield product(FORWARD, f"{y} = x w", "x, w", m, n, p)
     if "x" in each.wanted:
-        yield _product(BACKWARD, "dx = dy wᵀ", "dy, w", 1, m, p, n)
+        yield product(way, f"dx = d{y} wᵀ", f"d{y}, w", m, p, n)
     if "w" in each.wanted:
-        yield _product(BACKWARD, "dw = xᵀ dy", "x, dy", 1, n, m, p)
+        yield product(way, f"dw = xᵀ d{y}", f"x, d{y}", n, m, p)
+
+
+def _of_head_and_loss(each: Call) -> Iterator[tuple]:
+    return _of_linear(each, "mhV", "z", FORWARD)
 
 
 def _of_attention(each: Call) -> Iterator[tuple]:
     of, wanted = each.lengths, {*each.wanted}
-    rows, d, d_v, s_k = of["g"] * of["s_q"], of["d"], of["d_v"], of["s_k"]
-
-    def product(way: str, what: str, needs: str, m, k, n, width):
-        row = _product(way, what, needs, of["m"] * of["n_kv"], m, k, n)
-        visible = of["m"] * of["n_kv"] * of["g"] * _visible(each) * width
-        found = row[3]._replace(visible=visible, masked=of["causal"])
-        return *row[:3], found, *row[4:]
-
-    yield product(FORWARD, "p = q kᵀ", "q, k", rows, d, s_k, d)
-    yield product(FORWARD, "y = a v", "a, v", rows, s_k, d_v, d_v)
-    if wanted & {"q", "k"}:
-        yield product(BACKWARD, "da = dy vᵀ", "dy, v", rows, d_v, s_k, d_v)
-    if "v" in wanted:
-        yield product(BACKWARD, "dv = aᵀ dy", "a, dy", s_k, rows, d_v, d_v)
-    if "q" in wanted:
-        yield product(BACKWARD, "dq = dp k", "dp, k", rows, s_k, d, d)
-    if "k" in wanted:
-        yield product(BACKWARD, "dk = dpᵀ q", "dp, q", s_k, rows, d, d)
-
-
-def _of_flash_attention(each: Call) -> Iterator[tuple]:
-    of, wanted = each.lengths, {*each.wanted}
     groups, g = of["m"] * of["n_kv"], of["g"]
     rows, d, d_v, s_k = g * of["s_q"], of["d"], of["d_v"], of["s_k"]
-    tiling = flash_attention.tiling_of(
-        of["s_q"], s_k, groups * g, of["causal"], "upper_left", None
-    )
-    queries, scores, _ = (groups * g * count for count in tiling.counts())
-    seen = groups * g * _visible(each)
+    queries, seen = groups * rows, groups * g * _visible(each)
+    scores, keys, flash = queries * s_k, groups * s_k, each.stem == "flash_attention"
+    if flash:
+        tiling = flash_attention.tiling_of(
+            of["s_q"], s_k, groups * g, of["causal"], "upper_left", None
+        )
+        _, scores, _ = (groups * g * count for count in tiling.counts())
+        keys = 0
 
     def product(way, what, needs, m, k, n, width, sums, again=False):
         run = scores * width
         found = Product(groups, m, k, n, run, seen * width, of["causal"])
         return way, what, needs, found, 2 * run - sums, sums, again
 
-    # A sum over the keys continues from tile to tile. A sum that begins with zeros
-    # counts one addition more than a sum that begins with its first product.
+    # In FlashAttention, a sum over the keys continues from tile to tile. A sum that
+    # begins with zeros, as those over the queries do, counts one addition more than a
+    # sum that begins with its first product.
     yield product(FORWARD, "p = q kᵀ", "q, k", rows, d, s_k, d, scores)
     yield product(FORWARD, "y = a v", "a, v", rows, s_k, d_v, d_v, queries * d_v)
-    if wanted:
-        scores_again = ("p = q kᵀ", "q, k", rows, d, s_k, d, scores, True)
-        yield product(BACKWARD, *scores_again)
+    if wanted and flash:
+        yield product(BACKWARD, "p = q kᵀ", "q, k", rows, d, s_k, d, scores, True)
     if wanted & {"q", "k"}:
         yield product(BACKWARD, "da = dy vᵀ", "dy, v", rows, d_v, s_k, d_v, scores)
     if "v" in wanted:
-        yield product(BACKWARD, "dv = aᵀ dy", "a, dy", s_k, rows, d_v, d_v, 0)
+        yield product(BACKWARD, "dv = aᵀ dy", "a, dy", s_k, rows, d_v, d_v, keys * d_v)
     if "q" in wanted:
         yield product(BACKWARD, "dq = dp k", "dp, k", rows, s_k, d, d, queries * d)
     if "k" in wanted:
-        yield product(BACKWARD, "dk = dpᵀ q", "dp, q", s_k, rows, d, d, 0)
+        yield product(BACKWARD, "dk = dpᵀ q", "dp, q", s_k, rows, d, d, keys * d)
 
 
 def _visible(each: Call) -> Any:
@@ -162,15 +146,6 @@ def _visible(each: Call) -> Any:
         return quotient(s_q * (s_q + 1), 2)
     short = min(s_q, s_k)
     return short * (short + 1) // 2 + max(s_q - s_k, 0) * s_k
-
-
-def _of_head_and_loss(each: Call) -> Iterator[tuple]:
-    m, h, V = (each.lengths[letter] for letter in ("m", "h", "V"))
-    yield _product(FORWARD, "z = x w", "x, w", 1, m, h, V)
-    if "x" in each.wanted:
-        yield _product(FORWARD, "dx = dz wᵀ", "dz, w", 1, m, V, h)
-    if "w" in each.wanted:
-        yield _product(FORWARD, "dw = xᵀ dz", "x, dz", 1, h, m, V)
 
 
 def calls_of_feed_forward(each: Call) -> Iterator[Call]:
@@ -195,13 +170,9 @@ def calls_of_feed_forward(each: Call) -> Iterator[Call]:
 _PRODUCTS = {
     "linear": _of_linear,
     "attention": _of_attention,
-    "flash_attention": _of_flash_attention,
+    "flash_attention": _of_attention,
     "linear_cross_entropy": _of_head_and_loss,
 }
-
-
-def _none(each: Call) -> tuple[()]:
-    return ()
 
 
 # The number of sums over a row or a column that each call computes, forward and
@@ -246,7 +217,3 @@ _SUMS = {
     "linear_cross_entropy": _of_loss,
     "position_embedding": _of_positions,
 }
-
-
-def _no_sums(each: Call) -> tuple[Any, Any]:
-    return 0, 0

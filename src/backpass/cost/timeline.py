@@ -111,12 +111,10 @@ def timeline(
     sequence: int | tuple[int, int],
     *,
     dtype: str = "float32",
-    flash: bool = True,
-    chunked: bool = True,
     wanted: Collection[str] | None = None,
-    dropout: bool = False,
     recompute: Recompute = None,
     clip: bool = False,
+    **options: Any,
 ) -> Timeline:
     """Predict the memory over the moments of a training step.
 
@@ -138,15 +136,15 @@ def timeline(
     """
     check_torch("timeline")
     network = network_of(config)
-    options: dict[str, Any] = {"dtype": dtype, "flash": flash, "chunked": chunked}
-    options |= {"wanted": wanted, "dropout": dropout, "recompute": recompute}
-    kept = activations(network.config, batch, sequence, **options)
+    options |= {"dtype": dtype, "recompute": recompute}
+    kept = activations(network.config, batch, sequence, wanted=wanted, **options)
     check_bool(clip=clip)
     every, _ = divided(recompute, None)
     folded = hasattr(network.config, "layers") and every is None
     runs = _equal_layers(network, wanted) if folded else []
-    few, options["wanted"] = _with_few_layers(network, wanted, runs)
-    observed = _observed(few, batch, sequence, "meta", **options, clip=clip)
+    few, names = _with_few_layers(network, wanted, runs)
+    options |= {"wanted": names, "clip": clip}
+    observed = _observed(few, batch, sequence, "meta", **options)
     moments = _with_layers(observed, runs, kept.by_part(), WIDTHS[dtype])
     moments = _with_states(moments, network, dtype, wanted)
     return Timeline(f"{kept.title}, predicted", tuple(moments))
@@ -158,13 +156,9 @@ def measured_timeline(
     sequence: int | tuple[int, int],
     *,
     dtype: str = "float32",
-    flash: bool = True,
-    chunked: bool = True,
-    wanted: Collection[str] | None = None,
-    dropout: bool = False,
-    recompute: Recompute = None,
     clip: bool = False,
     device: str = "cpu",
+    **options: Any,
 ) -> Timeline:
     """Run a training step on random parameters, and return the memory over its moments.
 
@@ -174,13 +168,10 @@ def measured_timeline(
     check_torch("measured_timeline")
     network = network_of(config)
     check_bool(clip=clip)
-    options: dict[str, Any] = {"dtype": dtype, "flash": flash, "chunked": chunked}
-    options |= {"wanted": wanted, "dropout": dropout, "recompute": recompute}
-    options |= {"clip": clip}
+    options |= {"dtype": dtype, "clip": clip}
     moments = _observed(network, batch, sequence, device, **options)
-    return Timeline(
-        f"{network.family} in {dtype}, measured on {device}", tuple(moments)
-    )
+    title = f"{network.family} in {dtype}, measured on {device}"
+    return Timeline(title, tuple(moments))
 
 
 class _Watched(list):
@@ -221,14 +212,15 @@ def _observed(
     *,
     dtype: str,
     clip: bool,
+    wanted: Collection[str] | None = None,
     **options: Any,
 ) -> list[Moment]:
-    """Run a step, and return its moments. ``options`` are those of the forward. On the
+    """Run a step, and return its moments. The options are those of the forward. On the
     device "meta", clipping and the update do not run."""
     from backpass.cost.live import Live
 
     parameters, inputs, given = random_arrays(network, batch, sequence, device, dtype)
-    half, wanted = WIDTHS[dtype] < WIDTHS["float32"], options["wanted"]
+    half = WIDTHS[dtype] < WIDTHS["float32"]
     chosen = [name for name in parameters if wanted is None or name in wanted]
     updated = parameters
     if half:
@@ -260,7 +252,7 @@ def _observed(
     add("inputs", (*inputs, *given))
     start = len(live.events)
     with live:
-        saved = forward(network, parameters, inputs, **options)
+        saved = forward(network, parameters, inputs, wanted=wanted, **options)
         created = {
             n: max(at, start) for at, (n, size) in enumerate(live.events) if size > 0
         }
@@ -296,15 +288,13 @@ def _observed(
 def _watched(network: Network, saved: Any, *calls: Callable[..., None]) -> Any:
     """Return what a forward saved, in lists that make the ``calls`` of ``_Watched``
     when backward takes a part from them."""
-    if network.model is not seq2seq:
-        names = [name for name, _ in named_parts(network, saved) if name != "loss"]
-        return saved._replace(parts=_Watched(saved.parts, names, *calls))
-    names = [name for name, _ in named_parts(network, saved)]
-    of_encoder = names[: len(saved.encoded.parts)]
-    encoded = saved.encoded
-    encoded = encoded._replace(parts=_Watched(encoded.parts, of_encoder, *calls))
-    parts = _Watched(saved.parts, names[len(of_encoder) :], *calls)
-    return saved._replace(encoded=encoded, parts=parts)
+    names = [name for name, _ in named_parts(network, saved) if name != "loss"]
+    if network.model is seq2seq:
+        encoded, count = saved.encoded, len(saved.encoded.parts)
+        parts = _Watched(encoded.parts, names[:count], *calls)
+        saved = saved._replace(encoded=encoded._replace(parts=parts))
+        names = names[count:]
+    return saved._replace(parts=_Watched(saved.parts, names, *calls))
 
 
 def _moments(
@@ -354,11 +344,15 @@ class _Layers(NamedTuple):
     elements: int  # of these parameters
 
     @property
+    def absent(self) -> range:
+        """The numbers of the layers that do not run: those between the second, which
+        represents them, and the last."""
+        return self.numbers[FEW - 1 : -1]
+
+    @property
     def run(self) -> list[int]:
-        """The numbers of the layers that run. With ``FEW``, the second also represents
-        those between itself and the last."""
-        numbers = self.numbers
-        return [*numbers] if len(numbers) <= FEW else [*numbers[: FEW - 1], numbers[-1]]
+        """The numbers of the layers that run, at most ``FEW``."""
+        return [i for i in self.numbers if i not in self.absent]
 
 
 def _equal_layers(network: Network, wanted: Collection[str] | None) -> list[_Layers]:
@@ -415,39 +409,28 @@ def _with_layers(
     """Yield the moments of all layers, given those of the layers that run. Each layer
     that does not adds its saved arrays and its gradients."""
     numbers = [i for each in runs for i in each.run]
-    done: set[tuple[str, int]] = set()  # the phase, and a layer that runs for several
+    folded = {each.numbers[1]: each for each in runs if each.absent}
+    outside = -1  # the place of a part that is not a layer: before them, or after
     for moment in moments:
-        phase, (stack, number) = moment.phase, layer_of(moment.part)
-        layer = None if number is None or not runs else numbers[number]
-        forwards, saved, gradients, here = phase == "forward", 0, 0, None
-        for each in runs:
-            second, missing = each.numbers[:2][-1], len(each.numbers) - len(each.run)
-            own = saved_by_part.get(f"{each.stack}{second}", 0), width * each.elements
-            if layer == second and missing:
-                here = [*each.numbers[1:-1]], *own
-                done.add((phase, second))
-                continue
-            # The saved arrays are alive after the layers' forward and until their
-            # backward; the gradients, from then on.
-            over = phase == "update" or (phase, second) in done
-            saved += missing * own[0] * (over is forwards)
-            gradients += missing * own[1] * (over and not forwards)
-        if here is None:
-            part = moment.part if layer is None else f"{stack}{layer}"
-            yield _plus(moment, part, saved, gradients)
-            continue
-        layers, of_layer, trained = here
+        forwards, (stack, number) = moment.phase == "forward", layer_of(moment.part)
+        in_layer = number is not None and bool(runs)
+        layers = [-1 if moment.phase == "update" else outside]
+        if in_layer:
+            layer = numbers[number or 0]
+            layers = [layer, *(folded[layer].absent if layer in folded else ())]
+            outside = runs[-1].numbers.stop if forwards else -1
         for i in layers if forwards else reversed(layers):
-            earlier, after = i - layers[0], 0 if forwards else layers[-1] - i
-            more = saved + earlier * of_layer, gradients + after * trained
-            yield _plus(moment, f"{stack}{i}", *more)
-
-
-def _plus(moment: Moment, part: str, saved: int, gradients: int) -> Moment:
-    """Return the moment for a part, with these bytes added."""
-    more = {"saved": saved, "gradients": gradients}
-    alive = {kind: n + more.get(kind, 0) for kind, n in moment.bytes.items()}
-    return moment._replace(part=part, bytes=alive)
+            alive = dict(moment.bytes)
+            for second, each in folded.items():
+                # The saved arrays of an absent layer are alive after its forward and
+                # until its backward; its gradients, from then on.
+                up_to = sum(j <= i for j in each.absent)
+                alive["saved"] += up_to * saved_by_part.get(f"{each.stack}{second}", 0)
+                if not forwards:
+                    beyond = len(each.absent) - up_to
+                    alive["gradients"] += beyond * width * each.elements
+            part = f"{stack}{i}" if in_layer else moment.part
+            yield moment._replace(part=part, bytes=alive)
 
 
 def _with_states(

@@ -16,24 +16,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from backpass.contract.shapes import axis_length, parse
-from backpass.contract.stems import no_such
+from backpass.contract.stems import entry
 from backpass.contract.values import check_one_of
-from backpass.cost.again import calls_again
 from backpass.cost.calls import calls_of, symbolic_calls
+from backpass.cost.itemised import Itemised, items_of
 from backpass.cost.networks import WIDTHS
-from backpass.cost.shown import Sheet, Shown
-from backpass.cost.tally import sheet_of, times
-from backpass.cost.terms import (
-    BACKWARD,
-    FORWARD,
-    RECOMPUTATION,
-    WAYS,
-    calls_of_feed_forward,
-)
+from backpass.cost.shown import Sheet
+from backpass.cost.terms import BACKWARD, FORWARD, WAYS, calls_of_feed_forward
 from backpass.models.layers.calls import Call, Part
 from backpass.models.layers.recomputed import Recompute
 from backpass.operation import Operation
@@ -73,62 +66,31 @@ class Row(NamedTuple):
         return self.repeats * self.access.bytes
 
 
-class _Kept(NamedTuple):
-    """A saved array: an input, the output, or an array with these ``axes`` that the
-    forward computes in order to save it. It is saved if one of the gradients in
-    ``needed`` is wanted or, by default, if any gradient is wanted."""
-
-    array: str
-    needed: str = ""
-    axes: tuple[str, ...] | None = None
-    holds: str = OWN
-
-
-_OF_ROW = ("m",)
-_SAVED: dict[str, tuple[_Kept, ...]] = {
-    "attention": (
-        _Kept("q", "k", ("m", "g", "n_kv", "s_q", "d")),  # scaled
-        _Kept("k", "q"),
-        _Kept("v", "q k"),
-        _Kept("a", "", ("m", "g", "n_kv", "s_q", "s_k")),
-    ),
-    "cross_entropy": (
-        _Kept("p", "", ("m", "V"), WIDE),
-        _Kept("t", "", _OF_ROW, INTEGERS),  # −1 where ignored
-    ),
-    "dropout": (_Kept("mask", "", _OF_ROW, BOOLEANS),),
-    "embedding": (_Kept("t"),),
-    "flash_attention": (
-        _Kept("q"),
-        _Kept("k"),
-        _Kept("v", "q k"),
-        _Kept("y", "q k"),
-        _Kept("lse", "", ("m", "g", "n_kv", "s_q"), WIDE),
-    ),
-    "fork": (),
-    "gelu": (_Kept("x"),),
-    "layer_norm": (
-        _Kept("x_hat", "x w", ("m", "n")),
-        _Kept("rstd", "x", _OF_ROW, WIDE),
-        _Kept("w", "x"),
-    ),
-    "linear": (_Kept("x", "w"), _Kept("w", "x")),
-    "linear_cross_entropy": (
-        _Kept("dx", "x", ("m", "h")),
-        _Kept("dw", "w", ("h", "V"), WIDE),
-    ),
-    "position_embedding": (),
-    "relu": (_Kept("y"),),
-    "residual": (),
-    "rms_norm": (
-        _Kept("x_hat", "", ("m", "n")),
-        _Kept("rstd", "x", _OF_ROW, WIDE),
-        _Kept("w", "x"),
-    ),
-    "rope": (_Kept("cos"), _Kept("sin")),
-    "swiglu": (_Kept("g"), _Kept("u", "g")),
+# The arrays that each operation saves, with the axes of those that the forward computes
+# in order to save them; the others are inputs, or the output.
+_SAVED = {
+    "attention": {"q": "m g n_kv s_q d", "k": "", "v": "", "a": "m g n_kv s_q s_k"},
+    "cross_entropy": {"p": "m V", "t": "m"},
+    "dropout": {"mask": "m"},
+    "embedding": {"t": ""},
+    "flash_attention": {"q": "", "k": "", "v": "", "y": "", "lse": "m g n_kv s_q"},
+    "fork": {},
+    "gelu": {"x": ""},
+    "layer_norm": {"x_hat": "m n", "rstd": "m", "w": ""},
+    "linear": {"x": "", "w": ""},
+    "linear_cross_entropy": {"dx": "m h", "dw": "h V"},
+    "position_embedding": {},
+    "relu": {"y": ""},
+    "residual": {},
+    "rms_norm": {"x_hat": "m n", "rstd": "m", "w": ""},
+    "rope": {"cos": "", "sin": ""},
+    "swiglu": {"g": "", "u": ""},
 }
-_MASK = _Kept("mask", "", ("m", "g", "n_kv", "s_q", "s_k"), BOOLEANS)
+_MASK_OF_SCORES = "m g n_kv s_q s_k"  # attention's, with dropout
+# What computed arrays hold, if not numbers of the network's dtype.
+_HOLD = {"p": WIDE, "lse": WIDE, "rstd": WIDE, "dw": WIDE, "mask": BOOLEANS}
+# The gradients that need a saved array, for an operation without NEEDS.
+_NEEDS = {"dx": "x", "dw": "w"}
 # The shape of the rows that a call reads from a table, which may be longer.
 _ROWS = {"embedding": ("m", "h"), "position_embedding": ("s", "h")}
 # The inputs whose gradient is dy itself, so nothing moves.
@@ -138,27 +100,20 @@ _HANDED_ON = {"residual": "x f", "position_embedding": "x"}
 def accesses_of(each: Call, dtype: str = "float32") -> list[Access]:
     """Return what a call reads and writes, forward and backward; for a feed-forward
     block, what its inner calls read and write."""
-    if _stem(each) == "feed_forward":
-        return [
-            access for part in parts_of(each) for access in accesses_of(part, dtype)
-        ]
-    return [*_forward(_Arrays(each, dtype)), *_backward(_Arrays(each, dtype))]
+    arrays = [_Arrays(part, dtype) for part in parts_of(each)]
+    return [access for own in arrays for access in (*_forward(own), *_backward(own))]
 
 
 def parts_of(each: Call) -> list[Call]:
     """Return the calls in a feed-forward block; any other call alone."""
-    return [*calls_of_feed_forward(each)] if _stem(each) == "feed_forward" else [each]
+    return [*calls_of_feed_forward(each)] if each.stem == "feed_forward" else [each]
 
 
 class _Arrays:
     """The arrays of a call, with the count and the width of their numbers."""
 
     def __init__(self, each: Call, dtype: str) -> None:
-        self.call, self.stem, self.lengths = each, _stem(each), each.lengths
-        if self.stem not in _SAVED:
-            raise LookupError(
-                no_such("operation with known traffic", self.stem, _SAVED)
-            )
+        self.call, self.stem, self.lengths = each, each.stem, each.lengths
         operation = Operation(each.operation)
         shapes = parse(each.operation.SHAPES)
         (self.output,) = (spec.name for spec in shapes.outputs)
@@ -170,15 +125,15 @@ class _Arrays:
         alone = tuple(spec.name for spec in operation.differentiable)
         self.wanted = each.wanted if operation.takes_wanted else alone
         self.wanted = self.wanted if each.wanted else ()
-        saved = [
-            *_SAVED[self.stem],
-            *([_MASK] if self.lengths.get("dropout_p") else []),
-        ]
-        self.saved = [
-            kept
-            for kept in saved
-            if {*self.wanted} & {*(kept.needed.split() or self.wanted)}
-        ]
+        saved = dict(entry("operation with known traffic", self.stem, _SAVED))
+        if self.lengths.get("dropout_p"):
+            saved["mask"] = _MASK_OF_SCORES
+        needs = getattr(each.operation, "NEEDS", _NEEDS)
+        self.saved = {
+            name: axes.split()
+            for name, axes in saved.items()
+            if {*self.wanted} & {*needs.get(name, " ".join(self.wanted)).split()}
+        }
 
     @property
     def inputs(self) -> list[str]:
@@ -191,41 +146,33 @@ class _Arrays:
         ]
 
     def access(
-        self, way: str, name: str, written: bool, *, of: str = "", rows: bool = False
+        self,
+        way: str,
+        name: str,
+        written: bool,
+        *,
+        of: str = "",
+        axes: Iterable[str] = (),
     ) -> Access:
-        """Return the access to an input or the output, or to the gradient ``of`` one of
-        them. With ``rows``, only the rows of a table that the call reads count."""
-        spec = of or name
-        numbers = self._product(_ROWS[self.stem]) if rows else self._whole(spec)
+        """Return the access to an array: an input, the output, the gradient ``of`` one
+        of them, or a saved array. With ``axes``, an array of these axes counts."""
+        spec, sizes = of or name, [self.lengths[letter] for letter in axes]
+        numbers = math.prod(sizes) if sizes else self._whole(spec)
+        fixed = spec.removeprefix("d") in self.fixed
         width = self.widths[self._holds(spec)]
-        return self._access(way, name, written, spec in self.fixed, numbers, width)
-
-    def access_to(self, way: str, kept: _Kept, written: bool) -> Access:
-        """Return the access to a saved array."""
-        if kept.axes is None:
-            return self.access(way, kept.array, written)
-        numbers, width = self._product(kept.axes), self.widths[kept.holds]
-        fixed = kept.array.removeprefix("d") in self.fixed
-        return self._access(way, kept.array, written, fixed, numbers, width)
-
-    def _access(self, way: str, *facts: Any) -> Access:
-        return Access(self.call.name, self.stem, way, *facts)
+        about = self.call.name, self.stem, way, name, written
+        return Access(*about, fixed, numbers, width)
 
     def _whole(self, name: str) -> Any:
         """Return the size of an input or the output. A network has one of what its
         sequences and heads may share."""
-        spec, m = self.specs[name], self.lengths["m"]
-        return math.prod(
-            (1 if spec.shared else m)
-            if axis == "*"
-            else axis_length(axis, self.lengths)
-            for axis in spec.axes
-        )
-
-    def _product(self, letters: Iterable[str]) -> Any:
-        return math.prod(self.lengths[letter] for letter in letters)
+        spec = self.specs[name]
+        lengths = self.lengths | {"*": 1 if spec.shared else self.lengths["m"]}
+        return math.prod(axis_length(axis, lengths) for axis in spec.axes)
 
     def _holds(self, name: str) -> str:
+        if name not in self.specs:
+            return _HOLD.get(name, OWN)
         if self.specs[name].integer:
             return INTEGERS
         if self.specs[name].boolean:
@@ -238,12 +185,12 @@ def _forward(arrays: _Arrays) -> Iterator[Access]:
     if arrays.stem == "fork" or _is_nothing(arrays):  # copies of a fork are views
         return
     for name in arrays.inputs:
-        of_table = name == "w" and arrays.stem in _ROWS
-        yield arrays.access(FORWARD, name, False, rows=of_table)
+        rows = _ROWS.get(arrays.stem, ()) if name == "w" else ()
+        yield arrays.access(FORWARD, name, False, axes=rows)
     yield arrays.access(FORWARD, arrays.output, True)
-    for kept in arrays.saved:
-        if kept.axes is not None:
-            yield arrays.access_to(FORWARD, kept, True)
+    for name, axes in arrays.saved.items():
+        if axes:
+            yield arrays.access(FORWARD, name, True, axes=axes)
 
 
 def _backward(arrays: _Arrays) -> Iterator[Access]:
@@ -252,14 +199,15 @@ def _backward(arrays: _Arrays) -> Iterator[Access]:
     if not gradients or _is_nothing(arrays):
         return
     yield arrays.access(BACKWARD, "dy", False, of=arrays.output)
-    for kept in arrays.saved:
-        yield arrays.access_to(BACKWARD, kept, False)
+    for name, axes in arrays.saved.items():
+        yield arrays.access(BACKWARD, name, False, axes=axes)
     for name in gradients:
         # The gradient of a tied table is added to the rows of the head's.
         onto = name == "w" and arrays.lengths.get("tied", False)
+        rows = _ROWS[arrays.stem] if onto else ()
         if onto:
-            yield arrays.access(BACKWARD, "dw", False, of="w", rows=True)
-        yield arrays.access(BACKWARD, f"d{name}", True, of=name, rows=onto)
+            yield arrays.access(BACKWARD, "dw", False, of="w", axes=rows)
+        yield arrays.access(BACKWARD, f"d{name}", True, of=name, axes=rows)
 
 
 def _is_nothing(arrays: _Arrays) -> bool:
@@ -267,16 +215,9 @@ def _is_nothing(arrays: _Arrays) -> bool:
     return arrays.stem == "dropout" and arrays.lengths["p"] == 0
 
 
-def _stem(each: Call) -> str:
-    return each.operation.__name__.rpartition(".")[2]
-
-
 @dataclass(frozen=True, repr=False)
-class Traffic(Shown):
+class Traffic(Itemised):
     """The bytes that a network moves at given sizes: integers or SymPy expressions."""
-
-    name: str
-    rows: tuple[Row, ...]
 
     def bytes(self) -> dict[str, Any]:
         """Return the bytes of the forward, the backward, and the recomputation."""
@@ -289,10 +230,6 @@ class Traffic(Shown):
         """Return the bytes of a step, without the optimiser's."""
         return sum(self.bytes().values())
 
-    def only(self, chosen: Callable[[Row], bool]) -> Traffic:
-        """Return the traffic of the rows for which ``chosen`` returns True."""
-        return replace(self, rows=tuple(row for row in self.rows if chosen(row)))
-
     def parameters(self) -> Traffic:
         """Return the traffic of parameters, their gradients, and constants."""
         return self.only(lambda row: row.access.parameter)
@@ -303,15 +240,10 @@ class Traffic(Shown):
 
     def by(self, key: Callable[[Row], str]) -> dict[str, dict[str, Any]]:
         """Return the bytes of each way, grouped by what ``key`` returns for a row."""
-        groups = dict.fromkeys(key(row) for row in self.rows)
-        return {
-            group: self.only(lambda row: key(row) == group).bytes()  # noqa: B023
-            for group in groups
-        }
+        return self._by(key, Traffic.bytes)
 
     def _in_text(self) -> Sheet:
-        by_call = self.by(lambda row: times(row.repeats, row.access.call))
-        return sheet_of(self.name, by_call, self.bytes())
+        return self._sheet(Traffic.bytes)
 
     def _in_page(self) -> Sheet:
         return self._in_text()._replace(title=f"{self.name}: bytes read and written")
@@ -356,14 +288,8 @@ def rows_of(
     """Return the rows of a network's calls. Raises TypeError or ValueError for an
     invalid ``dtype`` or ``recompute``."""
     check_one_of("dtype", dtype, tuple(WIDTHS))
-    found = []
-    for part in parts:
-        moved = [access for each in part.calls for access in accesses_of(each, dtype)]
-        moved += [
-            access._replace(way=RECOMPUTATION)
-            for each in calls_again(part, recompute)
-            for access in accesses_of(each, dtype)
-            if access.way == FORWARD
-        ]
-        found += [Row(part.name, part.repeats, access) for access in moved]
-    return tuple(found)
+    return tuple(
+        Row(part.name, part.repeats, access)
+        for part in parts
+        for access in items_of(part, lambda each: accesses_of(each, dtype), recompute)
+    )

@@ -14,7 +14,7 @@ from functools import partial
 from typing import TypeVar
 
 from backpass.derivation.document import directives
-from backpass.derivation.equality.check import scope_of
+from backpass.derivation.equality.check import evaluators_in
 from backpass.derivation.equality.comparing import Refused
 from backpass.derivation.language.names import Expression
 from backpass.derivation.language.parse import Misfit, Part, Unreadable, parse
@@ -29,7 +29,7 @@ from backpass.derivation.text.passages import Text
 from backpass.derivation.text.refusal import refusal
 from backpass.derivation.text.rewriting import depends_on_layout, not_an_equation
 from backpass.derivation.text.statements import Statement, statements
-from backpass.derivation.text.verdict import Basis, Verdict, verdict_on
+from backpass.derivation.text.verdict import Basis, Verdict, unread, verdict_on
 
 T = TypeVar("T")
 
@@ -73,8 +73,7 @@ def _on_comment(known: Knowledge, comment: Comment) -> Iterator[Verdict]:
         try:
             follow(known, text, known.source, line)
         except Unreadable as error:
-            verdict = verdict_on(known.document, "not readable", text, message=error)
-            yield replace(verdict, display=-1)
+            yield replace(unread(known.document, text, error), display=-1)
 
 
 def _on_statement(
@@ -86,33 +85,25 @@ def _on_statement(
     """Judge the members, each against the last one that was right."""
     document = known.document
     left, *rest = statement.members
-    why = statement.fault
+    why, doubt = statement.fault, doubt_of(statement)
     try:
         for member in statement.members:
             known.rewritten(member)
-    except Unreadable as error:
-        why = why or document.explained(error)
-    if not why and not rest and (verdict := declared(known, left)):
-        yield verdict
-        return
-    if not rest:
-        why = why or not_an_equation(left.characters)
-    beside = Beside()
-    try:
+        if not rest:
+            if not why and (verdict := declared(known, left)):
+                yield verdict
+                return
+            why = why or not_an_equation(left.characters)
         beside = beside_of(known, statement)
     except Unreadable as error:
         why = why or document.explained(error)
     if not why and not left.characters:
         why = "it begins with =: what stands on its left?"
+    if not why and doubt and defines(known, known.part(left)):
+        why = "a definition cannot have words or an arrow beside it: write it alone"
     if why:
         for member in rest or (left,):
-            yield verdict_on(document, "not readable", member, message=why)
-        return
-    doubt = doubt_of(statement)
-    if doubt and defines(known, known.part(left)):
-        message = "a definition cannot have words or an arrow beside it: write it alone"
-        for member in rest:
-            yield verdict_on(document, "not readable", member, message=message)
+            yield unread(document, member, why)
         return
     for verdict in _on_members(known, left, rest, beside, progress, seconds):
         if verdict.kind in ("refused", "follows") and doubt:
@@ -140,7 +131,7 @@ def _on_members(
             try:
                 yield define(known, member, head, part, beside, membership)
             except Unreadable as error:
-                yield _unread(known, member, 0, error)
+                yield _without_meaning(known, member, 0, error)
             else:
                 defining, equation.anchor = False, part
             continue
@@ -158,7 +149,7 @@ def _on_members(
                 yield verdict
                 continue
         except Unreadable as error:
-            yield _unread(known, member, line, error)
+            yield _without_meaning(known, member, line, error)
             if error.part == anchor:
                 equation.first = equation.anchor = part
         else:
@@ -172,12 +163,14 @@ def _in_time(known: Knowledge, part: Part, seconds: float, judge: Callable[[], T
         with limited(seconds):
             return judge()
     except TooLong:
-        scope_of(known.now.lines)[1].clear()  # some may be incomplete
+        evaluators_in(known.now.lines).known.clear()  # some may be incomplete
         message = f"it took longer than {seconds:g} s: write it in smaller steps"
         raise Unreadable(message, part) from None
 
 
-def _unread(known: Knowledge, member: Text, line: int, error: Unreadable) -> Verdict:
+def _without_meaning(
+    known: Knowledge, member: Text, line: int, error: Unreadable
+) -> Verdict:
     """Return the verdict on a member without a meaning: "refused" if only its declared
     shapes do not fit."""
     basis = _misfit(known, error) if isinstance(error, Misfit) else None

@@ -49,13 +49,20 @@ def box(
 
     edge = "#000000" if colour is None else PALETTE[colour]
     if colour is not None:
-        axes.add_patch(
-            Rectangle(corner, width, height, facecolor=edge, alpha=0.22, linewidth=0)
-        )
+        _fill(axes, corner, width, height, edge, 0.22)
     drawn: dict[str, Any] = {"edgecolor": edge, "linewidth": 1.2} | style
     axes.add_patch(Rectangle(corner, width, height, facecolor="none", **drawn))
     middle = (corner[0] + width / 2, corner[1] + height / 2)
     axes.text(*middle, text, ha="center", va="center", fontsize=fontsize)
+
+
+def _fill(
+    axes: Any, corner: Point, width: float, height: float, colour: str, alpha: float
+) -> None:
+    from matplotlib.patches import Rectangle
+
+    style: dict[str, Any] = {"facecolor": colour, "alpha": alpha, "linewidth": 0}
+    axes.add_patch(Rectangle(corner, width, height, **style))
 
 
 def grid(
@@ -78,16 +85,7 @@ def grid(
         for column in range(columns):
             at = (corner[0] + column * cell, corner[1] + (rows - 1 - row) * cell)
             if (row, column) in filled:
-                axes.add_patch(
-                    Rectangle(
-                        at,
-                        cell,
-                        cell,
-                        facecolor=PALETTE[colour],
-                        alpha=0.35,
-                        linewidth=0,
-                    )
-                )
+                _fill(axes, at, cell, cell, PALETTE[colour], 0.35)
             axes.add_patch(Rectangle(at, cell, cell, facecolor="none", **drawn))
 
 

@@ -42,11 +42,7 @@ def to_html(figure: Figure, alt: str, caption: str) -> str:
     """
     drawing = _drawing(figure, alt)
     _check_words("caption", caption)
-    return (
-        '<figure class="backpass-figure" style="margin: 0">'
-        f'<div class="figure" style="overflow-x: auto">{drawing}</div>'
-        f"{_caption(caption)}</figure>"
-    )
+    return _figure("backpass-figure", drawing, caption)
 
 
 def steps_to_html(
@@ -73,14 +69,12 @@ def steps_to_html(
         for at, (value, (figure, alt)) in enumerate(steps.items())
     )
     shown = html.escape(list(steps)[first])
-    return (
-        '<figure class="backpass-figure backpass-steps" style="margin: 0">'
-        f'<div class="figure" style="overflow-x: auto">{drawings}</div>'
+    control = (
         f'<p class="steps-control" hidden><label>{html.escape(label)} <input type="range" '
         f'min="0" max="{len(steps) - 1}" step="1" value="{first}" '
         f'aria-valuetext="{shown}"></label> <output>{shown}</output></p>'
-        f"{_caption(caption)}</figure>"
     )
+    return _figure("backpass-figure backpass-steps", drawings, caption, control)
 
 
 def _check_words(name: str, words: str) -> None:
@@ -91,9 +85,13 @@ def _check_words(name: str, words: str) -> None:
         )
 
 
-def _caption(caption: str) -> str:
+def _figure(classes: str, drawing: str, caption: str, control: str = "") -> str:
     shown = re.sub(r"\$([^$]+)\$", r"\\(\1\\)", html.escape(caption, quote=False))
-    return f'<figcaption class="tex2jax_process mathjax_process">{shown}</figcaption>'
+    return (
+        f'<figure class="{classes}" style="margin: 0">'
+        f'<div class="figure" style="overflow-x: auto">{drawing}</div>{control}'
+        f'<figcaption class="tex2jax_process mathjax_process">{shown}</figcaption></figure>'
+    )
 
 
 def _drawing(figure: Figure, alt: str) -> str:

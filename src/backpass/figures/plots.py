@@ -68,18 +68,13 @@ def of_record(
     axes.minorticks_off()
     axes.set(xlabel=headings[x], ylabel=headings[y])
     axes.legend(fontsize=9)
-    words = "; ".join(
-        f"{label}: "
-        + ", ".join(
-            f"{float(f'{value:.3g}'):,.9g} at {at:,}" for at, value in points.items()
-        )
-        for label, points in lines.items()
-    )
-    return (
-        figure,
-        axes,
-        f"{headings[y]} against {headings[x]}, both axes logarithmic. {words}.",
-    )
+    words = []
+    for label, points in lines.items():
+        numbers = {at: float(f"{value:.3g}") for at, value in points.items()}
+        each = ", ".join(f"{value:,.9g} at {at:,}" for at, value in numbers.items())
+        words.append(f"{label}: {each}")
+    axes_in_words = f"{headings[y]} against {headings[x]}, both axes logarithmic"
+    return figure, axes, f"{axes_in_words}. {'; '.join(words)}."
 
 
 def of_timeline(timeline: Any) -> tuple[Figure, Any, str]:
@@ -110,12 +105,11 @@ def of_timeline(timeline: Any) -> tuple[Figure, Any, str]:
     axes.set_ylim(0, 1.25 * max(below))
     axes.legend(fontsize=9, ncols=3, loc="upper center")
     words = ", ".join(f"{kind} {peak.bytes[kind] / 2**20:,.1f} MiB" for kind in kinds)
-    return (
-        figure,
-        axes,
+    alt = (
         f"Bytes alive at {len(moments)} moments of a training step. The most, "
-        f"{peak.total / 2**20:,.1f} MiB, in the {peak.phase} of {peak.part}: {words}.",
+        f"{peak.total / 2**20:,.1f} MiB, in the {peak.phase} of {peak.part}: {words}."
     )
+    return figure, axes, alt
 
 
 def of_norms(records: Any) -> tuple[Figure, Any, str]:
@@ -153,9 +147,5 @@ def of_norms(records: Any) -> tuple[Figure, Any, str]:
                 fontsize=9,
                 va="center",
             )
-    return (
-        figure,
-        axes,
-        "The norm of the gradient of each part against the step, logarithmic. "
-        f"{'; '.join(words)}.",
-    )
+    what = "The norm of the gradient of each part against the step, logarithmic"
+    return figure, axes, f"{what}. {'; '.join(words)}."

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from backpass.interpreters import closed_world
-from backpass.interpreters.array import BOOL, INT64, STORAGE, DType
+from backpass.interpreters.array import BOOL, INT64, DType
 from backpass.interpreters.formats import (
     FLOATS,
     LARGEST,
@@ -67,9 +67,9 @@ class Bounds(closed_world.Namespace):
     time.
     """
 
-    float32, float16, bfloat16 = (
-        FLOATS[name] for name in ("float32", "float16", "bfloat16")
-    )
+    float32, float16, bfloat16 = FLOATS.values()
+    _floating = tuple(FLOATS.values())
+    _kinds = "biuf"
 
     def __init__(
         self,
@@ -102,7 +102,7 @@ class Bounds(closed_world.Namespace):
             raise ValueError(f"dtype: expected {', '.join(UNIT)}; got {dtype!r}")
         values = np.asarray(values)
         if values.dtype.kind in "biu":
-            return self.asarray(values)
+            return self._own(self.asarray(values))
         return self.wrap(rounded(values.astype(np.float64), dtype), FLOATS[dtype])
 
     # Creating arrays.
@@ -110,36 +110,13 @@ class Bounds(closed_world.Namespace):
     def wrap(self, values, dtype, d=None, squares=None) -> Array:
         return Array(np.asarray(values), dtype, self, d, squares)
 
-    def asarray(self, values, *, dtype=None, device=None) -> Array:
-        if device not in (None, Array.device):
-            raise ValueError(f"device: expected {Array.device!r}; got {device!r}")
-        if isinstance(values, closed_world.Array):
-            own = self._own(values)
-            return own if dtype in (None, own.dtype) else self.astype(own, dtype)
-        plain = np.asarray(values)
-        if plain.dtype.kind in "biu" and dtype in (None, BOOL, INT64):
-            dtype = dtype or (BOOL if plain.dtype.kind == "b" else INT64)
-            return self.wrap(plain.astype(STORAGE[dtype]), dtype)
-        if plain.dtype.kind not in "biuf" or dtype not in (None, *FLOATS.values()):
-            raise TypeError(
-                f"cannot make an array of {dtype or self.dtype} from NumPy's {plain.dtype}"
-            )
-        dtype = dtype or self.dtype
-        values = plain.astype(np.float64)
+    def _of_numbers(self, values: np.ndarray, dtype: DType) -> Array:
+        values = values.astype(np.float64)
         with np.errstate(invalid="ignore"):
             off = np.abs(
                 np.where(np.isfinite(values), rounded(values, dtype.name) - values, 0.0)
             )
         return self.wrap(values, dtype, off, off * off)
-
-    def full(self, shape, value, *, dtype=None, device=None) -> Array:
-        one = self.asarray(value, dtype=dtype, device=device)
-        if one.ndim:
-            raise TypeError(
-                f"value: expected a single number; got shape {list(one.shape)}"
-            )
-        shape = shape if isinstance(shape, tuple) else (shape,)
-        return self._own(self.broadcast_to(one, shape))
 
     def astype(self, x: closed_world.Array, dtype: DType) -> Array:
         x = self._own(x)
@@ -147,9 +124,9 @@ class Bounds(closed_world.Namespace):
             return x
         if dtype == INT64 and x.dtype == BOOL:
             return self.wrap(x._values.astype(np.int64), INT64)
-        if dtype not in FLOATS.values():
+        if dtype not in self._floating:
             raise TypeError(f"{self.__name__} cannot convert {x.dtype} to {dtype}")
-        if x.dtype not in FLOATS.values():
+        if x.dtype not in self._floating:
             return self.wrap(x._values.astype(np.float64), dtype)
         if x.dtype.name in SHORT and dtype == self.float32:
             return self.wrap(
@@ -238,33 +215,30 @@ class Bounds(closed_world.Namespace):
         assert isinstance(own, Array)  # `wrap` makes no others
         return own
 
-    def _pair(self, a, b) -> tuple[Array, Array]:
-        """Return both as arrays.
+    def _pair(self, a: object, b: object) -> tuple[Array, Array]:
+        a, b = super()._pair(a, b)
+        return self._own(a), self._own(b)
 
-        A Python scalar is rounded to float32, in which PyTorch computes in half
-        precision.
-        """
-        if not isinstance(a, Array):
-            a = self._beside(a, self._own(b))
-        elif not isinstance(b, Array):
-            b = self._beside(b, self._own(a))
-        a, b = self._own(a), self._own(b)
+    def _check_alike(self, a, b) -> None:
         if a.dtype.kind != b.dtype.kind:
             raise TypeError(
                 "expected two arrays of the same kind of dtype; "
                 f"got {a.dtype} and {b.dtype}"
             )
-        return a, b
+
+    def _compared(self, relation: Callable, a, b) -> np.ndarray:
+        return relation(a._values, b._values)
 
     def _beside(self, value: object, other: closed_world.Array) -> Array:
-        if other.dtype not in FLOATS.values():
+        """Round a number to float32, in which PyTorch computes in half precision."""
+        if other.dtype not in self._floating:
             return self._own(super()._beside(value, other))
         if isinstance(value, (bool, np.ndarray)) or not isinstance(value, Real):
             raise TypeError(
                 f"expected an array of {self.__name__} or a number; "
                 f"got {type(value).__name__}"
             )
-        number = self.asarray(float(value), dtype=self.float32)
+        number = self._own(self.asarray(float(value), dtype=self.float32))
         return self.wrap(number._values, other.dtype, number.d, number.squares)
 
     def _moved(self, x, move: Callable, *how) -> Array:

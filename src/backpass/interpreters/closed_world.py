@@ -16,7 +16,7 @@ from __future__ import annotations
 import builtins
 import operator
 from collections.abc import Callable
-from functools import reduce
+from functools import partial, reduce
 from math import prod
 from typing import NoReturn
 
@@ -26,6 +26,8 @@ from backpass.interpreters.array import BOOL, INT64, Array, DType
 from backpass.interpreters.moving import Moving, Scalar, Scalars, elementwise
 
 __all__ = ["BOOL", "INT64", "Array", "DType", "Namespace", "NotOffered", "Scalars"]
+
+Axis = int | tuple[int, ...] | None
 
 
 def _arithmetic(operation: Callable) -> Callable:
@@ -55,13 +57,18 @@ def _function(name: str) -> Callable:
 def _comparison(relation: Callable) -> Callable:
     def function(self: Namespace, a: Array, b: Array) -> Array:
         a, b = self._pair(a, b)
-        if a.dtype != self.dtype:
-            return self.wrap(relation(a._values, b._values), BOOL)
         with np.errstate(invalid="ignore"):  # comparing NaN gives False, and no warning
-            truths = elementwise(
-                lambda p, q: self.scalars.compare(relation, p, q), a._values, b._values
-            )
-        return self.wrap(truths.astype(np.bool_), BOOL)
+            return self.wrap(self._compared(relation, a, b), BOOL)
+
+    return function
+
+
+def _reduction(of_truths: Callable) -> Callable:
+    def function(
+        self: Namespace, x: Array, /, *, axis: Axis = None, keepdims: bool = False
+    ) -> Array:
+        found = of_truths(self._own(x, BOOL)._values, axis=axis, keepdims=keepdims)
+        return self.wrap(found, BOOL)
 
     return function
 
@@ -86,6 +93,7 @@ class Namespace(Moving):
     def __init__(self, scalars: Scalars):
         self.scalars = scalars
         self.dtype = scalars.dtype
+        self._floating = (scalars.dtype,)
         self.pi = scalars.pi
         self.__name__ = scalars.name
         setattr(self, scalars.dtype.name, scalars.dtype)
@@ -142,12 +150,7 @@ class Namespace(Moving):
     erf = _function("erf")  # not in the array API; see backpass.contract.arrays.erf
 
     def sum(
-        self,
-        x: Array,
-        /,
-        *,
-        axis: int | tuple[int, ...] | None = None,
-        keepdims: builtins.bool = False,
+        self, x: Array, /, *, axis: Axis = None, keepdims: builtins.bool = False
     ) -> Array:
         """Add from left to right: n − 1 additions for n terms. Without terms, 0."""
         x = self._own(x, INT64, self.dtype)
@@ -218,6 +221,12 @@ class Namespace(Moving):
     greater = _comparison(operator.gt)
     greater_equal = _comparison(operator.ge)
 
+    def _compared(self, relation: Callable, a: Array, b: Array) -> np.ndarray:
+        if a.dtype != self.dtype:
+            return relation(a._values, b._values)
+        compare = partial(self.scalars.compare, relation)
+        return elementwise(compare, a._values, b._values).astype(np.bool_)
+
     def logical_and(self, a: Array, b: Array) -> Array:
         return self.wrap(self._own(a, BOOL)._values & self._own(b, BOOL)._values, BOOL)
 
@@ -227,37 +236,11 @@ class Namespace(Moving):
     def logical_not(self, x: Array) -> Array:
         return self.wrap(~self._own(x, BOOL)._values, BOOL)
 
-    def any(
-        self,
-        x: Array,
-        /,
-        *,
-        axis: int | tuple[int, ...] | None = None,
-        keepdims: builtins.bool = False,
-    ) -> Array:
-        return self.wrap(
-            self._own(x, BOOL)._values.any(axis=axis, keepdims=keepdims), BOOL
-        )
-
-    def all(
-        self,
-        x: Array,
-        /,
-        *,
-        axis: int | tuple[int, ...] | None = None,
-        keepdims: builtins.bool = False,
-    ) -> Array:
-        return self.wrap(
-            self._own(x, BOOL)._values.all(axis=axis, keepdims=keepdims), BOOL
-        )
+    any = _reduction(np.any)
+    all = _reduction(np.all)
 
     def max(
-        self,
-        x: Array,
-        /,
-        *,
-        axis: int | tuple[int, ...] | None = None,
-        keepdims: builtins.bool = False,
+        self, x: Array, /, *, axis: Axis = None, keepdims: builtins.bool = False
     ) -> Array:
         x = self._own(x, INT64, self.dtype)
         values, kept = reduced_last(x._values, axis)
@@ -281,9 +264,7 @@ class Namespace(Moving):
 _INTERNAL = {"wrap", "scalars", "dtype"}
 
 
-def reduced_last(
-    values: np.ndarray, axis: int | tuple[int, ...] | None
-) -> tuple[np.ndarray, tuple[int, ...]]:
+def reduced_last(values: np.ndarray, axis: Axis) -> tuple[np.ndarray, tuple[int, ...]]:
     """Return ``values`` with the axes to reduce merged into a last one, and the
     result's shape with ``keepdims``."""
     rank = values.ndim

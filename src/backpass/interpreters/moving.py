@@ -13,6 +13,7 @@ import numpy as np
 from backpass.interpreters.array import BOOL, INT64, KINDS, STORAGE, Array, DType
 
 Scalar = Any
+Shape = int | tuple[int, ...]
 
 
 class Scalars(Protocol):
@@ -47,6 +48,8 @@ class Moving:
     nan = float("nan")
     scalars: Scalars
     dtype: DType
+    _floating: tuple[DType, ...]  # the dtypes of numbers that are not integers
+    _kinds = "biufO"  # of the NumPy arrays that become arrays
     __name__: str
 
     # Creating arrays.
@@ -69,51 +72,44 @@ class Moving:
         if device not in (None, Array.device):
             raise ValueError(f"device: expected {Array.device!r}; got {device!r}")
         if isinstance(values, Array):
-            values = self._own(values)
-            return (
-                values if dtype in (None, values.dtype) else self.astype(values, dtype)
-            )
+            own = self._own(values)
+            return own if dtype in (None, own.dtype) else self.astype(own, dtype)
         plain = np.asarray(values)
         if plain.dtype.kind in "biu" and dtype in (None, BOOL, INT64):
             dtype = dtype or (BOOL if plain.dtype.kind == "b" else INT64)
-            return Array(plain.astype(STORAGE[dtype]), dtype, self)
-        if plain.dtype.kind not in "biufO" or dtype not in (None, self.dtype):
+            return self.wrap(plain.astype(STORAGE[dtype]), dtype)
+        dtype = dtype or self.dtype
+        if plain.dtype.kind not in self._kinds or dtype not in self._floating:
             raise TypeError(
-                f"cannot make an array of {dtype or self.dtype} from NumPy's {plain.dtype}"
+                f"cannot make an array of {dtype} from NumPy's {plain.dtype}"
             )
-        return self._map(self.scalars.constant, plain.astype(object))
+        return self._of_numbers(plain, dtype)
+
+    def _of_numbers(self, values: np.ndarray, dtype: DType) -> Array:
+        return self._map(self.scalars.constant, values.astype(object))
 
     def full(
         self,
-        shape: int | tuple[int, ...],
+        shape: Shape,
         value: object,
         *,
         dtype: DType | None = None,
         device: str | None = None,
     ) -> Array:
-        shape = shape if isinstance(shape, tuple) else (shape,)
         one = self.asarray(value, dtype=dtype, device=device)
         if one.ndim:
             raise TypeError(
                 f"value: expected a single number; got shape {list(one.shape)}"
             )
-        return Array(np.broadcast_to(one._values, shape).copy(), one.dtype, self)
+        return self.broadcast_to(one, shape if isinstance(shape, tuple) else (shape,))
 
     def zeros(
-        self,
-        shape: int | tuple[int, ...],
-        *,
-        dtype: DType | None = None,
-        device: str | None = None,
+        self, shape: Shape, *, dtype: DType | None = None, device: str | None = None
     ) -> Array:
         return self.full(shape, 0, dtype=dtype or self.dtype, device=device)
 
     def ones(
-        self,
-        shape: int | tuple[int, ...],
-        *,
-        dtype: DType | None = None,
-        device: str | None = None,
+        self, shape: Shape, *, dtype: DType | None = None, device: str | None = None
     ) -> Array:
         return self.full(shape, 1, dtype=dtype or self.dtype, device=device)
 
@@ -226,11 +222,14 @@ class Moving:
         elif not isinstance(b, Array):
             b = self._beside(b, self._own(a))
         a, b = self._own(a), self._own(b)
+        self._check_alike(a, b)
+        return a, b
+
+    def _check_alike(self, a: Array, b: Array) -> None:
         if a.dtype != b.dtype:
             raise TypeError(
                 f"expected two arrays of the same dtype; got {a.dtype} and {b.dtype}"
             )
-        return a, b
 
     def _beside(self, value: object, other: Array) -> Array:
         if isinstance(value, np.ndarray):

@@ -27,7 +27,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from backpass.interpreters.array import BOOL, INT64, RELATIONS
+from backpass.interpreters.array import BOOL, INT64
 from backpass.interpreters.bounds import Array, Bounds, wider
 from backpass.interpreters.closed_world import reduced_last
 from backpass.interpreters.formats import (
@@ -67,6 +67,40 @@ class Line(NamedTuple):
     place: str  # softmax.py:61
     source: str
     shares: tuple[float, ...]
+
+
+def _function(
+    function: Callable,
+    slope: Callable,
+    most: Callable | None = None,
+    units: int = FUNCTION_UNITS,
+) -> Callable:
+    """Return the method of a function v(x), from its slope and ``most``, the largest
+    effect of an error d. By default, the second derivative is at most 1."""
+
+    def largest(x: np.ndarray, v: np.ndarray, d: np.ndarray) -> np.ndarray:
+        return np.abs(slope(x, v)) * d + 0.5 * d * d
+
+    def method(self: Namespace, x) -> Array:
+        x = self._own(x, *FLOATS.values())
+        with np.errstate(all="ignore"):
+            v = function(x._values)
+            d = np.where(x.d == 0, 0.0, (most or largest)(x._values, v, x.d))
+
+            def squares():
+                grown = slope(x._values, v) ** 2 * x.squares
+                return np.where(x.squares == 0, 0.0, grown)
+
+            return self._rounded(v, FLOATS[x.dtype.name], d, squares, units)
+
+    return method
+
+
+def _erf(x: np.ndarray) -> np.ndarray:
+    return np.asarray(_erf_each(x), dtype=np.float64)
+
+
+_erf_each = np.frompyfunc(math.erf, 1, 1)
 
 
 class Namespace(Bounds):
@@ -148,62 +182,22 @@ class Namespace(Bounds):
 
     # Functions: the slope at the value, and the largest effect of an error d.
 
-    def exp(self, x) -> Array:
-        return self._function(
-            x, np.exp, lambda x, v: v, lambda x, v, d: v * np.expm1(d)
-        )
-
-    def log(self, x) -> Array:
-        return self._function(
-            x,
-            np.log,
-            lambda x, v: 1 / x,
-            lambda x, v, d: np.where(d < x, -np.log1p(-d / x), np.inf),
-        )
-
-    def sqrt(self, x) -> Array:
-        most = lambda x, v, d: v - np.sqrt(np.maximum(x - d, 0.0))  # noqa: E731
-        return self._function(x, np.sqrt, lambda x, v: 0.5 / v, most, 1)
-
-    def tanh(self, x) -> Array:
-        slope = lambda x, v: 1 - v * v  # noqa: E731
-        return self._function(
-            x, np.tanh, slope, lambda x, v, d: slope(x, v) * d + 0.5 * d * d
-        )
-
-    def erf(self, x) -> Array:
-        slope = lambda x, v: 2 / math.sqrt(math.pi) * np.exp(-x * x)  # noqa: E731
-        return self._function(
-            x, _erf, slope, lambda x, v, d: slope(x, v) * d + 0.5 * d * d
-        )
-
-    def sin(self, x) -> Array:
-        return self._function(
-            x,
-            np.sin,
-            lambda x, v: np.cos(x),
-            lambda x, v, d: np.abs(np.cos(x)) * d + 0.5 * d * d,
-        )
-
-    def cos(self, x) -> Array:
-        return self._function(
-            x,
-            np.cos,
-            lambda x, v: np.sin(x),
-            lambda x, v, d: np.abs(np.sin(x)) * d + 0.5 * d * d,
-        )
-
-    def _function(self, x, function, slope, most, units=FUNCTION_UNITS) -> Array:
-        x = self._own(x, *FLOATS.values())
-        with np.errstate(all="ignore"):
-            v = function(x._values)
-            d = np.where(x.d == 0, 0.0, most(x._values, v, x.d))
-
-            def squares():
-                grown = slope(x._values, v) ** 2 * x.squares
-                return np.where(x.squares == 0, 0.0, grown)
-
-            return self._rounded(v, FLOATS[x.dtype.name], d, squares, units)
+    exp = _function(np.exp, lambda x, v: v, lambda x, v, d: v * np.expm1(d))
+    log = _function(
+        np.log,
+        lambda x, v: 1 / x,
+        lambda x, v, d: np.where(d < x, -np.log1p(-d / x), np.inf),
+    )
+    sqrt = _function(
+        np.sqrt,
+        lambda x, v: 0.5 / v,
+        lambda x, v, d: v - np.sqrt(np.maximum(x - d, 0.0)),
+        units=1,
+    )
+    tanh = _function(np.tanh, lambda x, v: 1 - v * v)
+    erf = _function(_erf, lambda x, v: 2 / math.sqrt(math.pi) * np.exp(-x * x))
+    sin = _function(np.sin, lambda x, v: np.cos(x))
+    cos = _function(np.cos, lambda x, v: -np.sin(x))
 
     def sum(self, x, /, *, axis=None, keepdims=False) -> Array:
         x = self._own(x, INT64, *FLOATS.values())
@@ -294,26 +288,6 @@ class Namespace(Bounds):
         return self.wrap(
             v, a.dtype if a.dtype in (BOOL, INT64) else wider(a, b), d, squares
         )
-
-
-def _relation(relation: Callable) -> Callable:
-    def function(self: Namespace, a, b) -> Array:
-        a, b = self._pair(a, b)
-        with np.errstate(invalid="ignore"):
-            return self.wrap(relation(a._values, b._values), BOOL)
-
-    return function
-
-
-for _symbol, _name in RELATIONS.items():
-    setattr(Namespace, _name, _relation(getattr(operator, _symbol)))
-
-
-def _erf(x: np.ndarray) -> np.ndarray:
-    return np.asarray(_erf_each(x), dtype=np.float64)
-
-
-_erf_each = np.frompyfunc(math.erf, 1, 1)
 
 
 xp = Namespace()

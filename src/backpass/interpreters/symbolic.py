@@ -110,22 +110,14 @@ def sign_at(expr: sympy.Expr, point: Point) -> int:
     return 1 if value.is_extended_positive else -1 if value.is_extended_negative else 0
 
 
-# The sign that the difference a − b must have, as SymPy's three-valued predicates of
-# the extended reals.
-_PREDICATES = {
-    operator.eq: "is_zero",
-    operator.lt: "is_extended_negative",
-    operator.le: "is_extended_nonpositive",
-    operator.gt: "is_extended_positive",
-    operator.ge: "is_extended_nonnegative",
-}
-_WORDS = {
-    operator.eq: "==",
-    operator.ne: "!=",
-    operator.lt: "<",
-    operator.le: "<=",
-    operator.gt: ">",
-    operator.ge: ">=",
+# How a relation is written, and the sign that the difference a − b must have, as
+# SymPy's three-valued predicates of the extended reals.
+_RELATIONS = {
+    operator.eq: ("==", "is_zero"),
+    operator.lt: ("<", "is_extended_negative"),
+    operator.le: ("<=", "is_extended_nonpositive"),
+    operator.gt: (">", "is_extended_positive"),
+    operator.ge: (">=", "is_extended_nonnegative"),
 }
 
 
@@ -164,7 +156,8 @@ class _Expressions:
         if relation is operator.ne:
             return not self.compare(operator.eq, a, b)
         difference = sympy.Integer(0) if a == b else a - b  # so that ∞ equals ∞
-        truth = getattr(difference, _PREDICATES[relation])
+        written, predicate = _RELATIONS[relation]
+        truth = getattr(difference, predicate)
         if truth is not None:
             return truth
         current = _session.get()
@@ -173,7 +166,7 @@ class _Expressions:
         sign = current._sign(difference) if current else 0
         if sign == 0:
             raise Undecided(
-                f"{a} {_WORDS[relation]} {b} depends on the symbols' values; run a branch "
+                f"{a} {written} {b} depends on the symbols' values; run a branch "
                 "on it with numbers, or with symbols at a point: "
                 "`with symbolic.session(point)`"
             )

@@ -25,11 +25,7 @@ import triton
 import triton.language as tl
 
 from backpass.contract.shapes import check_cotangent, check_saved
-from backpass.contract.values import (
-    check_label_smoothing,
-    check_targets,
-    shape_of_loss,
-)
+from backpass.contract.values import check_label_smoothing, check_targets, shape_of_loss
 from backpass.kernels.launch import (
     TRITON_DTYPES,
     Launch,
@@ -115,9 +111,7 @@ def backward(dy: torch.Tensor, saved: Saved) -> torch.Tensor:
 
 
 def reduced(
-    losses: torch.Tensor,
-    divisor: float | torch.Tensor | None,
-    reduction: str = "mean",
+    losses: torch.Tensor, divisor: float | torch.Tensor | None, reduction: str = "mean"
 ) -> torch.Tensor:
     """The sum of the rows' losses over ``divisor``, or the losses themselves if
     ``reduction`` is "none"."""

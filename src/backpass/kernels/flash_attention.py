@@ -33,10 +33,7 @@ import triton.language as tl
 
 from backpass.contract.arrays import sum_to_shape
 from backpass.contract.shapes import check_cotangent, check_saved
-from backpass.contract.values import (
-    check_attention,
-    check_tile,
-)
+from backpass.contract.values import check_attention, check_tile
 from backpass.kernels import interpreted
 from backpass.kernels.flash_attention_sizes import WIDTHS, padded, tiles_for
 from backpass.kernels.flash_attention_tiles import (

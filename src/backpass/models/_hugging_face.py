@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from dataclasses import fields
 from numbers import Integral, Real
 from typing import Any
+
+from backpass.contract.values import check_bool, check_eps
+from backpass.models._parameters import check_faults
 
 Json = Mapping[str, Any]
 Accepted = Mapping[str, Collection[object]]
@@ -55,16 +59,28 @@ def check_keys(
         if not any(value == known for known in values):
             can = " or ".join(map(repr, values))
             faults.append(f"{key}: {value!r} is not available; only {can}")
-    if faults:
-        raise ValueError("\n    ".join(["the configuration does not fit:", *faults]))
+    check_faults("the configuration does not fit", faults)
 
 
-def check_numbers(config: Any, *names: str) -> None:
-    """Raise ValueError unless each of these fields is an integer of at least 1."""
-    for name in names:
-        value = getattr(config, name)
+def fields_under(keys: Mapping[str, str], config: Any) -> dict[str, Any]:
+    """Return a configuration's fields under Hugging Face's ``keys`` of them."""
+    return {key: getattr(config, name) for key, name in keys.items()}
+
+
+def check_fields(config: Any) -> None:
+    """Raise ValueError unless each integer among a configuration's fields is at least
+    1; TypeError or ValueError unless ``eps`` is a finite number of at least 0, and each
+    flag a bool."""
+    for name, value in _fields(config, "int").items():
         if not _is_size(value):
             raise ValueError(_SIZE.format(name, value))
+    check_eps(config.eps)
+    check_bool(**_fields(config, "bool"))
+
+
+def _fields(config: Any, kind: str) -> dict[str, Any]:
+    """Return the fields whose annotation is ``kind``."""
+    return {f.name: getattr(config, f.name) for f in fields(config) if f.type == kind}
 
 
 def check_divides(config: Any, name: str, of: str) -> None:

@@ -8,7 +8,7 @@ from types import ModuleType
 from typing import Any, TypeVar
 
 from backpass.contract.arrays import Array, is_array, namespace
-from backpass.contract.shapes import axis_length, kind, parse
+from backpass.contract.shapes import Kind, axis_length, kind, parse
 from backpass.contract.stems import nearest, no_such
 from backpass.contract.wanted import Wanted
 
@@ -22,6 +22,12 @@ HEAD = "lm_head.weight"  # the output head's weight, in all models
 BUFFERS = re.compile(
     r"h\.\d+\.attn\.(masked_)?bias|(layers\.\d+\.self_attn\.)?rotary_emb\.inv_freq"
 )
+
+
+def check_faults(heading: str, faults: Collection[str], error: type = ValueError):
+    """Raise the error if there are faults, with all of them under the heading."""
+    if faults:
+        raise error("\n    ".join([f"{heading}:", *faults]))
 
 
 def preset_in(presets: Mapping[str, Config], name: str) -> Config:
@@ -51,12 +57,13 @@ def shapes_in_layer(layer: ModuleType, lengths: Mapping[str, int]) -> Shapes:
 def read(
     parameters: Mapping[str, Array],
     shapes: Mapping[str, tuple[int, ...]],
+    wanted: Wanted,
     *,
-    prefix: str,
-    tied_to: str | None,
-) -> tuple[dict[str, Array], dict[str, str]]:
-    """Return the arrays of a mapping by the names in ``shapes``, and the names that the
-    mapping gives them, which may begin with ``prefix``.
+    prefix: str = "",
+    tied_to: str | None = None,
+) -> tuple[dict[str, Array], dict[str, str], frozenset[str]]:
+    """Return the arrays of a mapping by the names in ``shapes``, the names that the
+    mapping gives them, which may begin with ``prefix``, and which are ``wanted``.
 
     If the output head is ``tied_to`` another parameter, it is not among ``shapes``. It
     may be in the mapping, and must then be equal.
@@ -65,11 +72,7 @@ def read(
     that are missing, unknown, given twice, not floating-point arrays, of the wrong
     shape, of different kinds, or recorded by autograd; it names all of them.
     """
-    if not isinstance(parameters, Mapping):
-        raise TypeError(
-            "parameters: expected a mapping from names to arrays; "
-            f"got {type(parameters).__name__}"
-        )
+    check_mapping("parameters", parameters)
     faults: list[str] = []
     given: dict[str, str] = {}
     known = [*shapes, HEAD] if tied_to else [*shapes]
@@ -92,47 +95,50 @@ def read(
     if tied_to and HEAD in given and not faults:
         if not _equal(arrays[HEAD], arrays[tied_to]):
             faults.append(f"{given[HEAD]}: is tied to {given[tied_to]}, but differs")
-    if faults:
-        raise ValueError(
-            "\n    ".join(["parameters: they do not fit the configuration:", *faults])
-        )
+    check_faults("parameters: they do not fit the configuration", faults)
     if tied_to:
         arrays.pop(HEAD, None)
         given.pop(HEAD, None)
-    return arrays, given
+    return arrays, given, _chosen(wanted, given, tied_to)
 
 
-def check_arrays(
-    arrays: object, shapes: Mapping[str, tuple[int, ...]], what: str = "parameters"
-) -> None:
-    """Raise TypeError unless ``arrays`` is a mapping; ValueError, naming all of them,
-    for entries whose names are not among ``shapes``, or whose shapes are others. None
-    need be there."""
+def words(of: Kind) -> str:
+    """Return the library, the device, and the dtype of an array in words."""
+    return " ".join(map(str, of))
+
+
+def check_mapping(what: str, arrays: object) -> None:
+    """Raise TypeError unless ``arrays`` is a mapping."""
     if not isinstance(arrays, Mapping):
         raise TypeError(
             f"{what}: expected a mapping from names to arrays; "
             f"got {type(arrays).__name__}"
         )
+
+
+def check_arrays(
+    arrays: Mapping[str, Array],
+    shapes: Mapping[str, tuple[int, ...]],
+    what: str = "parameters",
+    *,
+    complete: bool = False,
+) -> None:
+    """Raise TypeError unless ``arrays`` is a mapping; ValueError, naming all of them,
+    for entries whose names are not among ``shapes``, or whose shapes are others, and
+    for entries that are missing if there has to be a ``complete`` set."""
+    check_mapping(what, arrays)
     faults = []
     for name, x in arrays.items():
         if name not in shapes:
             faults.append(f"{name}: is not a parameter; {nearest(str(name), shapes)}")
         elif fault := _fault_of(x, shapes[name]):
             faults.append(f"{name}: {fault}")
-    if faults:
-        raise ValueError("\n    ".join([f"{what}: they do not fit:", *faults]))
+    if complete and not faults:
+        faults = [f"{name}: is missing" for name in shapes if name not in arrays]
+    check_faults(f"{what}: they do not fit", faults)
 
 
-def check_complete(
-    arrays: Mapping[str, Any], names: Iterable[str], what: str = "parameters"
-) -> None:
-    """Raise ValueError, naming all of them, for names that are missing."""
-    missing = [f"{name}: is missing" for name in names if name not in arrays]
-    if missing:
-        raise ValueError("\n    ".join([f"{what}: they do not fit:", *missing]))
-
-
-def chosen(
+def _chosen(
     wanted: Wanted, given: Mapping[str, str], tied_to: str | None
 ) -> frozenset[str]:
     """Return the model's own names of the parameters to train. ``wanted`` has the names
@@ -161,7 +167,7 @@ def chosen_own(
     wanted: Wanted, names: Iterable[str], tied_to: str | None = None
 ) -> frozenset[str]:
     """Return the same where the parameters have the model's own ``names``."""
-    return chosen(wanted, {name: name for name in names}, tied_to)
+    return _chosen(wanted, {name: name for name in names}, tied_to)
 
 
 def wanted_in_parts(
@@ -209,17 +215,13 @@ def _differences(
 ) -> list[str]:
     """Return a fault for each entry whose library, device, or dtype differs from the
     first's."""
-    kinds = [(given[own], kind(arrays[own])) for own in sound]
-    faults = []
-    for name, came in kinds:
-        first, expected = kinds[0]
-        if came != expected:
-            what = " ".join(str(fact) for fact in expected)
-            faults.append(
-                f"{name}: expected {what}, as {first}; "
-                f"got {' '.join(str(fact) for fact in came)}"
-            )
-    return faults
+    kinds = {given[own]: kind(arrays[own]) for own in sound}
+    first = next(iter(kinds), "")
+    return [
+        f"{name}: expected {words(kinds[first])}, as {first}; got {words(came)}"
+        for name, came in kinds.items()
+        if came != kinds[first]
+    ]
 
 
 def _equal(a: Array, b: Array) -> bool:

@@ -28,15 +28,13 @@ from backpass.contract.shapes import (
     check_saved,
     kind,
 )
-from backpass.contract.values import check_bool, check_eps
 from backpass.contract.wanted import Wanted
 from backpass.models import stacks
-from backpass.models._hugging_face import check_divides, check_numbers
+from backpass.models._hugging_face import check_divides, check_fields
 from backpass.models._parameters import (
     Shapes,
     check_config,
     check_unused,
-    chosen,
     chosen_own,
     read,
 )
@@ -66,9 +64,7 @@ class Config:
     final_norm: bool = False  # whether a norm follows the last layer
 
     def __post_init__(self) -> None:
-        check_numbers(self, "width", "layers", "heads", "feed_forward")
-        check_eps(self.eps)
-        check_bool(norm_first=self.norm_first, final_norm=self.final_norm)
+        check_fields(self)
         check_divides(self, "heads", "width")
 
 
@@ -136,8 +132,7 @@ def forward(
     """
     check_config(config, Config)
     own = stack(config, flash=flash)
-    w, given = read(parameters, own.shapes, prefix="", tied_to=None)
-    wanted = chosen(wanted, given, None)
+    w, given, wanted = read(parameters, own.shapes, wanted)
     check_inputs(SHAPES, norm1=w[own.layers[0].names["norm_1_w"]], x=x)
     of_parts = stacks.wanted_in(own.pieces, wanted)
     y, parts = stacks.forward(own, x, w, of_parts, kernels=kernels, recompute=recompute)

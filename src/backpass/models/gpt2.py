@@ -13,21 +13,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from backpass.contract.arrays import Array
-from backpass.contract.values import (
-    check_bool,
-    check_eps,
-    check_natural,
-    check_probability,
-)
+from backpass.contract.values import check_bool, check_natural, check_probability
 from backpass.contract.wanted import Wanted
 from backpass.models import _hugging_face, language_model
 from backpass.models._hugging_face import Accepted
 from backpass.models._parameters import Names, preset_in
-from backpass.models.language_model import Family, Saved
+from backpass.models.language_model import Family
 from backpass.models.layers import check_no_dropout, gpt2_layer, seed_of
 from backpass.models.layers.calls import Call, Part, call
-from backpass.models.layers.recomputed import Recompute
 from backpass.models.stacks import Stack, piece
 from backpass.ops import dropout, layer_norm, position_embedding
 
@@ -57,10 +50,7 @@ class Config:
     residual_dropout: float = 0.0  # of the output of each block
 
     def __post_init__(self) -> None:
-        sizes = ("vocabulary", "positions", "width", "layers", "heads", "feed_forward")
-        _hugging_face.check_numbers(self, *sizes)
-        check_eps(self.eps)
-        check_bool(tied=self.tied)
+        _hugging_face.check_fields(self)
         check_probability(**{name: getattr(self, name) for name in RATES.values()})
         _hugging_face.check_divides(self, "heads", "width")
 
@@ -77,24 +67,26 @@ class Config:
         if it lacks a size or asks for something that is not supported.
         """
         _hugging_face.check_type(json, ("gpt2",))
-        needed = ("vocab_size", "n_positions", "n_embd", "n_layer", "n_head")
-        _hugging_face.check_keys(json, needed, ACCEPTED, optional=("n_inner",))
-        vocabulary, positions, width, layers, heads = (json[key] for key in needed)
-        feed_forward = json.get("n_inner")
-        rates = {name: json.get(key, 0.1) for key, name in RATES.items()}
-        return cls(
-            vocabulary,
-            positions,
-            width,
-            layers,
-            heads,
-            4 * width if feed_forward is None else feed_forward,
-            json.get("layer_norm_epsilon", 1e-5),
-            json.get("tie_word_embeddings", True),
-            **rates,
-        )
+        _hugging_face.check_keys(json, NEEDED, ACCEPTED, optional=("n_inner",))
+        keys = {**KEYS, **RATES}
+        given = {name: json[key] for key, name in keys.items() if key in json}
+        if given.get("feed_forward") is None:
+            given["feed_forward"] = 4 * given["width"]
+        return cls(**PUBLISHED | given)
 
 
+# The fields, by Hugging Face's key, and the keys that a file must have.
+KEYS = {
+    "vocab_size": "vocabulary",
+    "n_positions": "positions",
+    "n_embd": "width",
+    "n_layer": "layers",
+    "n_head": "heads",
+    "n_inner": "feed_forward",
+    "layer_norm_epsilon": "eps",
+    "tie_word_embeddings": "tied",
+}
+NEEDED = [*KEYS][:5]
 # The accepted values, by key; the first is Hugging Face's default.
 ACCEPTED: Accepted = {
     "activation_function": ("gelu_new", "gelu_pytorch_tanh"),
@@ -162,33 +154,8 @@ def _dropout(
 FAMILY = Family(Config, PREFIX, TABLE, stack)
 parameter_shapes, layer_names = FAMILY.parameter_shapes, FAMILY.layer_names
 part_names = FAMILY.part_names
+forward = FAMILY.bound(language_model.forward)
 backward = FAMILY.bound(language_model.backward)
-
-
-def forward(
-    parameters: Mapping[str, Array],
-    tokens: Array,
-    targets: Array,
-    *,
-    config: Config,
-    flash: bool = True,
-    chunked: bool = True,
-    masks: Sequence[int] | None = None,
-    kernels: Any = None,
-    recompute: Recompute = None,
-    wanted: Wanted = None,
-) -> tuple[Array, Saved]:
-    """Return what ``language_model.forward`` returns, which describes the options.
-
-    ``masks`` are the integers that determine the masks of dropout, such as a seed, the
-    number of the step, and that of the micro-batch: each mask is drawn from them, its
-    layer, and its place. None is for evaluation: nothing is dropped. Raises ValueError
-    if weights of attention are to be dropped with ``flash``.
-    """
-    options: dict[str, Any] = {"flash": flash, "chunked": chunked, "kernels": kernels}
-    options |= {"config": config, "recompute": recompute, "wanted": wanted}
-    options |= {"masks": masks}
-    return language_model.forward(FAMILY, parameters, tokens, targets, **options)
 
 
 def calls(
@@ -232,16 +199,9 @@ def to_hugging_face(config: Config) -> dict[str, Any]:
     return {
         "architectures": ["GPT2LMHeadModel"],
         "model_type": "gpt2",
-        "vocab_size": config.vocabulary,
-        "n_positions": config.positions,
-        "n_embd": config.width,
-        "n_layer": config.layers,
-        "n_head": config.heads,
-        "n_inner": config.feed_forward,
-        "layer_norm_epsilon": config.eps,
-        "tie_word_embeddings": config.tied,
+        **_hugging_face.fields_under(KEYS, config),
         "activation_function": "gelu_new",
-        **{key: getattr(config, name) for key, name in RATES.items()},
+        **_hugging_face.fields_under(RATES, config),
         "bos_token_id": None,
         "eos_token_id": None,
     }

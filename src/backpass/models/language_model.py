@@ -24,17 +24,12 @@ from backpass.models._parameters import (
     Shapes,
     check_config,
     check_unused,
-    chosen,
     chosen_own,
     read,
 )
 from backpass.models.layers import output_head
 from backpass.models.layers.calls import Call, Part, call
-from backpass.models.layers.kernel import (
-    scheme_for,
-    shapes_for,
-    unwrapped,
-)
+from backpass.models.layers.kernel import scheme_for, shapes_for, unwrapped
 from backpass.models.layers.recomputed import Recompute
 from backpass.models.stacks import Piece, Stack
 from backpass.ops import embedding
@@ -99,9 +94,12 @@ class Family:
             return function(self, *arguments, **options)
 
         found: Any = wraps(function)(of_family)
-        _, *parameters = inspect.signature(function).parameters.values()
-        named = [each for each in parameters if each.kind is not each.VAR_KEYWORD]
-        found.__signature__ = inspect.Signature(named)
+        named = dict(inspect.signature(function).parameters)
+        del named["family"]
+        if named.pop("own", None):
+            _, *options = inspect.signature(self.stack).parameters.values()
+            named |= {each.name: each for each in options}
+        found.__signature__ = inspect.Signature([*named.values()])
         found.__module__ = self.config.__module__
         return found
 
@@ -139,10 +137,14 @@ def forward(
     ranks of ``backpass.parallel``. ``recompute`` chooses what the backward runs again
     instead of saving it: an integer k, for k layers at a time, or names among
     "attention", "feed_forward", and "norms". ``wanted`` names the parameters to train.
-    The family's stack may have options of its ``own``.
+    The family's stack may have options of its ``own``: GPT-2's ``masks`` are the
+    integers that determine the masks of dropout, such as a seed, the number of the
+    step, and that of the micro-batch. Each mask is drawn from them, its layer, and its
+    place. None is for evaluation: nothing is dropped.
 
     Raises ValueError for parameters that do not fit the configuration, naming all of
-    them, for shapes that do not fit, and for more tokens than positions; TypeError if
+    them, for shapes that do not fit, for more tokens than positions, and for weights of
+    attention that are to be dropped with ``flash``; TypeError if
     ``parameters`` is not a mapping, ``tokens`` or ``targets`` is not an integer array,
     or libraries or devices differ; IndexError for a token or a target outside the
     vocabulary.
@@ -152,25 +154,20 @@ def forward(
     stack = family.stack(c, flash=flash, **own)
     shapes = shapes_for(kernels, family.shapes_in(c, stack))
     tied_to = table if c.tied else None
-    w, given = read(parameters, shapes, prefix=family.prefix, tied_to=tied_to)
-    wanted = chosen(wanted, given, tied_to)
+    w, given, wanted = read(
+        parameters, shapes, wanted, prefix=family.prefix, tied_to=tied_to
+    )
     check_inputs(SHAPES, tokens=tokens, targets=targets, table=w[table])
-    _check_length(c, tokens.shape[-1])
+    check_length(c, tokens.shape[-1])
     pieces = family.pieces(c, stack)
     *of_parts, of_head = stacks.wanted_in(pieces, wanted, x=table in wanted)
 
     x, embedded = scheme_for(embedding, kernels).forward(tokens, w[table])
     shared = {"recompute": recompute, **family.shared(c, x, kernels)}
     x, parts = stacks.forward(stack, x, w, of_parts, kernels=kernels, **shared)
-    loss, headed = scheme_for(output_head, kernels).forward(
-        x,
-        w[family.head(c)],
-        targets,
-        chunked=chunked,
-        wide=True,
-        kernels=kernels,
-        wanted=of_head,
-    )
+    head, weight = scheme_for(output_head, kernels), w[family.head(c)]
+    options = {"chunked": chunked, "wide": True, "kernels": kernels, "wanted": of_head}
+    loss, headed = head.forward(x, weight, targets, **options)
     return loss, Saved([embedded, *parts, headed], loss, c, given, wanted)
 
 
@@ -264,7 +261,7 @@ def _token_embedding(c: Any, tokens: Any, distinct: Any, trained: bool) -> Call:
     return call("token embedding", embedding, ("w",) if trained else (), **lengths)
 
 
-def _check_length(c: Any, s: int) -> None:
+def check_length(c: Any, s: int) -> None:
     """Raise ValueError for a sequence of more tokens than there are positions."""
     longest = getattr(c, "positions", s)
     if s > longest:

@@ -18,7 +18,6 @@ from numbers import Real
 from typing import Any
 
 from backpass.contract.arrays import Array
-from backpass.contract.values import check_bool, check_eps
 from backpass.models import _hugging_face, language_model
 from backpass.models._hugging_face import Accepted
 from backpass.models._parameters import preset_in
@@ -55,11 +54,7 @@ class Config:
     query_key_norm: bool = False  # Qwen3
 
     def __post_init__(self) -> None:
-        sizes = ("vocabulary", "width", "layers", "heads", "key_heads", "head_width")
-        _hugging_face.check_numbers(self, *sizes, "feed_forward")
-        check_eps(self.eps)
-        flags = ("tied", "biases", "query_key_norm")
-        check_bool(**{name: getattr(self, name) for name in flags})
+        _hugging_face.check_fields(self)
         _hugging_face.check_divides(self, "key_heads", "heads")
         if self.head_width % 2:
             raise ValueError(
@@ -111,8 +106,10 @@ class Config:
         accepted = ACCEPTED if without_dropout else {**ACCEPTED, **DROPOUTS}
         own = ("num_key_value_heads", "head_dim")
         _hugging_face.check_keys(facts, SIZES, accepted, optional=own, positive=(BASE,))
-        vocabulary, width, layers, heads, feed_forward = (json[key] for key in SIZES)
-        key_heads, head_width = (json.get(key) for key in own)
+        given = {name: facts[key] for key, name in KEYS.items() if key in facts}
+        width, heads, head_width = given["width"], given["heads"], json.get("head_dim")
+        if given.get("key_heads") is None:
+            given["key_heads"] = heads
         if head_width is None and kind == "qwen3":
             head_width = 128
         elif head_width is None:
@@ -122,31 +119,28 @@ class Config:
                     f"{heads} where head_dim is missing; got {width}"
                 )
             head_width = width // heads
-        return cls(
-            vocabulary,
-            width,
-            layers,
-            heads,
-            heads if key_heads is None else key_heads,
-            head_width,
-            feed_forward,
-            json.get("rms_norm_eps", 1e-6),
-            facts[BASE],
-            json.get("tie_word_embeddings", False),
-            biases=kind == "qwen2",
-            query_key_norm=kind == "qwen3",
-        )
+        given["head_width"] = head_width
+        return cls(**given, biases=kind == "qwen2", query_key_norm=kind == "qwen3")
 
 
-SIZES = (
-    "vocab_size",
-    "hidden_size",
-    "num_hidden_layers",
-    "num_attention_heads",
-    "intermediate_size",
-)
-ROTATIONS = ("rope_parameters", "rope_scaling")
 BASE = "rope_theta"  # in a file's rotations or in the file itself
+SIZES = {
+    "vocab_size": "vocabulary",
+    "hidden_size": "width",
+    "num_hidden_layers": "layers",
+    "num_attention_heads": "heads",
+    "intermediate_size": "feed_forward",
+}
+# The fields, by Hugging Face's key; a file must have the sizes.
+KEYS = {
+    **SIZES,
+    "num_key_value_heads": "key_heads",
+    "head_dim": "head_width",
+    "rms_norm_eps": "eps",
+    BASE: "base",
+    "tie_word_embeddings": "tied",
+}
+ROTATIONS = ("rope_parameters", "rope_scaling")
 FRACTION = "partial_rotary_factor"  # of each head, which rotates
 # The accepted values, by key; the first is Hugging Face's default.
 ACCEPTED: Accepted = {
@@ -240,17 +234,8 @@ def to_hugging_face(config: Config) -> dict[str, Any]:
     return {
         "architectures": [f"{kind}ForCausalLM"],
         "model_type": kind.lower(),
-        "vocab_size": c.vocabulary,
-        "hidden_size": c.width,
-        "num_hidden_layers": c.layers,
-        "num_attention_heads": c.heads,
-        "num_key_value_heads": c.key_heads,
-        "head_dim": c.head_width,
-        "intermediate_size": c.feed_forward,
-        "rms_norm_eps": c.eps,
-        BASE: c.base,
+        **_hugging_face.fields_under(KEYS, c),
         "rope_parameters": {"rope_type": "default", BASE: c.base},
-        "tie_word_embeddings": c.tied,
         "hidden_act": "silu",
         "attention_dropout": 0.0,
         "bos_token_id": None,

@@ -24,15 +24,13 @@ from backpass.contract.shapes import (
     check_saved,
     kind,
 )
-from backpass.contract.values import check_bool, check_eps
 from backpass.contract.wanted import Wanted
 from backpass.models import encoder, stacks
-from backpass.models._hugging_face import check_divides, check_numbers
+from backpass.models._hugging_face import check_divides, check_fields
 from backpass.models._parameters import (
     Shapes,
     check_config,
     check_unused,
-    chosen,
     chosen_own,
     read,
 )
@@ -64,10 +62,7 @@ class Config:
     norm_first: bool = False  # whether norms stand before the blocks
 
     def __post_init__(self) -> None:
-        sizes = ("width", "encoder_layers", "decoder_layers", "heads", "feed_forward")
-        check_numbers(self, *sizes)
-        check_eps(self.eps)
-        check_bool(norm_first=self.norm_first)
+        check_fields(self)
         check_divides(self, "heads", "width")
 
     @property
@@ -132,25 +127,23 @@ def forward(
     """
     check_config(config, Config)
     c, decoder = config, stack(config, flash=flash)
-    w, given = read(parameters, parameter_shapes(c), prefix="", tied_to=None)
-    wanted = chosen(wanted, given, None)
+    w, given, wanted = read(parameters, parameter_shapes(c), wanted)
     norm1 = w[decoder.layers[0].names["norm_1_w"]]
     check_inputs(SHAPES, norm1=norm1, source=source, target=target)
 
+    running: dict[str, Any] = {"kernels": kernels, "recompute": recompute}
+    in_encoder = {n: n.removeprefix(ENCODER) for n in w if n.startswith(ENCODER)}
     memory, encoded = encoder.forward(
-        {n.removeprefix(ENCODER): w[n] for n in w if n.startswith(ENCODER)},
+        {own: w[name] for name, own in in_encoder.items()},
         source,
         config=c.encoder_config,
         flash=flash,
-        kernels=kernels,
-        recompute=recompute,
-        wanted=[n.removeprefix(ENCODER) for n in wanted if n.startswith(ENCODER)],
+        wanted=[own for name, own in in_encoder.items() if name in wanted],
+        **running,
     )
     of_parts = stacks.wanted_in(decoder.pieces, {*wanted, MEMORY})
     w |= {MEMORY: memory}
-    y, parts = stacks.forward(
-        decoder, target, w, of_parts, kernels=kernels, recompute=recompute
-    )
+    y, parts = stacks.forward(decoder, target, w, of_parts, **running)
     return y, Saved(encoded, parts, c, given, wanted, tuple(y.shape), kind(y))
 
 

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from numbers import Integral
 from typing import Any, Protocol
 
 import numpy as np
 
 from backpass.contract.arrays import Array, is_array
-from backpass.training._numbers import check_count
+from backpass.training._numbers import check_count, check_integer
 
 
 class Group(Protocol):
@@ -49,6 +48,35 @@ class Group(Protocol):
     def split(self, colour: int) -> Group:
         """Return the group of the ranks that give the same ``colour``, an integer, in
         the order of their ranks. All ranks call it."""
+
+
+class ByName:
+    """A ``Group`` that runs each collective by its name."""
+
+    def _run(self, name: str, x: Array, **options: int) -> Array:
+        """Return what the collective of that name returns."""
+        raise NotImplementedError
+
+    def all_reduce(self, x: Array) -> Array:
+        return self._run("all_reduce", x)
+
+    def all_gather(self, x: Array) -> Array:
+        return self._run("all_gather", x)
+
+    def reduce_scatter(self, x: Array) -> Array:
+        return self._run("reduce_scatter", x)
+
+    def all_to_all(self, x: Array) -> Array:
+        return self._run("all_to_all", x)
+
+    def broadcast(self, x: Array, *, root: int = 0) -> Array:
+        return self._run("broadcast", x, root=root)
+
+    def reduce(self, x: Array, *, root: int = 0) -> Array:
+        return self._run("reduce", x, root=root)
+
+    def shift(self, x: Array, *, places: int = 1) -> Array:
+        return self._run("shift", x, places=places)
 
 
 Scheme = Callable[..., Any]  # scheme(group, *arguments)
@@ -96,12 +124,11 @@ def mesh(group: Group, **sizes: int) -> dict[str, Group]:
     return groups
 
 
-def members(group: Group, colour: object) -> list[int]:
+def members(group: Group, colour: int) -> list[int]:
     """Return the ranks of the group that give this rank's colour. All ranks call it.
     Raises TypeError if the colour is not an integer, and ValueError if it is beyond
     ±2⁵³: colours travel as float64."""
-    if not isinstance(colour, Integral) or isinstance(colour, bool):
-        raise TypeError(f"colour: expected an integer; got {type(colour).__name__}")
+    check_integer(colour=colour)
     if abs(int(colour)) > 2**53:
         raise ValueError(
             f"colour: expected an integer from −2**53 to 2**53; got {colour}"

@@ -17,13 +17,8 @@ from backpass.contract.arrays import Array, namespace
 from backpass.contract.shapes import check_cotangent, check_inputs, check_saved
 from backpass.contract.values import check_bool, check_scale
 from backpass.ops import flash_attention
-from backpass.parallel._sequence import check_lengths
+from backpass.parallel._sequence import SHAPES, check_lengths
 from backpass.parallel.group import Group
-
-SHAPES = (
-    "q[*, g*n_kv, s, d], k[*, n_kv>0, s>0, d], v[*, n_kv, s, d_v]"
-    " -> y[*, g*n_kv, s, d_v]"
-)
 
 
 class Saved(NamedTuple):

@@ -27,8 +27,9 @@ from backpass.contract.values import check_bool, check_loss_scale
 from backpass.contract.wanted import Wanted
 from backpass.models import gpt2, llama
 from backpass.models._parameters import check_arrays, check_config
+from backpass.models.language_model import check_length
 from backpass.models.layers import gpt2_attention, llama_attention, output_head
-from backpass.models.layers.kernel import Exchanged, gradients_of, implementation
+from backpass.models.layers.kernel import Instead, gradients_of, implementation
 from backpass.ops import (
     attention,
     dropout,
@@ -42,7 +43,7 @@ from backpass.ops import (
 )
 from backpass.parallel import ring_attention, zero
 from backpass.parallel.group import Group, mesh
-from backpass.parallel.shares import Heads, Share, Span, heads_of, shares, span
+from backpass.parallel.shares import Heads, Share, Span, heads_in, shares, span
 from backpass.parallel.tensor import Block, Norm, Parts, Whole
 from backpass.parallel.vocabulary import Head, Rows, Table
 from backpass.training import accumulation
@@ -55,11 +56,6 @@ class Saved(NamedTuple):
 
     own: Any
     share: float
-
-    @property
-    def parts(self) -> list[Any]:
-        """What each part of the model saved."""
-        return self.own.parts
 
 
 class Ring:
@@ -75,17 +71,16 @@ class Ring:
         v: Array,
         *,
         causal: bool,
-        dropout_p: float = 0.0,
-        seed: int = 0,
         wanted: Wanted = None,
-    ) -> tuple[Array, Exchanged]:
+        **of_dropout: Any,
+    ) -> tuple[Array, Instead]:
         """Return the rank's rows of what ``attention`` returns. ``Network`` accepts no
-        dropout, so ``dropout_p`` is 0 and no seed is used."""
+        dropout, so its rate is 0 and no seed is used."""
         y, saved = ring_attention.forward(
             self.context, q, k, v, causal=causal, zigzag=True
         )
         names = ("q", "k", "v") if wanted is None else tuple(wanted)
-        return y, Exchanged(self, saved, names)
+        return y, Instead(self, saved, names)
 
     def backward(
         self, dy: Array, saved: ring_attention.Saved, *, wanted: tuple[str, ...]
@@ -105,16 +100,17 @@ class Positions:
 
     def of(self, s: int) -> list[int]:
         """Return the positions of ``s`` rows."""
-        held = _held(self.context, s * self._parts)
-        first = s * self.stream.group.rank if self._parts > 1 else 0
+        held = _held(self.context, s * self.parts)
+        first = s * self.stream.group.rank if self.parts > 1 else 0
         return held[first : first + s]
 
     def length(self, s: int) -> int:
         """Return the length of the sequence of which a rank has ``s`` rows."""
-        return s * self._parts * self.context.size
+        return s * self.parts * self.context.size
 
     @property
-    def _parts(self) -> int:
+    def parts(self) -> int:
+        """Between how many ranks of a tensor group the rows are divided."""
         return self.stream.group.size if isinstance(self.stream, Parts) else 1
 
     def tables(self, s: int, d: int, *, base: float, like: Array) -> tuple[Array, ...]:
@@ -127,13 +123,13 @@ class Positions:
 
     def forward(
         self, x: Array, w: Array, *, wanted: Wanted = None
-    ) -> tuple[Array, Exchanged]:
+    ) -> tuple[Array, Instead]:
         """Return ``y[*, s, h]``, the sum of ``x[*, s, h]`` and the rows of the table
         ``w`` at the positions."""
         index = _index(self.of(x.shape[-2]), x)
         rows = namespace(x).take(w, index, axis=0)
         y, added = position_embedding.forward(x, rows, wanted=wanted)
-        return y, Exchanged(self, (added, index, w.shape[0]), added.wanted)
+        return y, Instead(self, (added, index, w.shape[0]), added.wanted)
 
     def backward(
         self, dy: Array, saved: Any, *, wanted: tuple[str, ...]
@@ -245,11 +241,11 @@ class Network:
         self.alike = group.split(self.tensor.rank)
         rank, ranks = self.tensor.rank, self.tensor.size
         self.shares = shares(model, config, rank, ranks)
-        heads = heads_of(
-            config.heads, getattr(config, "key_heads", config.heads), rank, ranks
-        )
+        heads = heads_in(config, rank, ranks)
         same_keys = self.tensor.split(heads.sharers[0])
         self.schemes = self._schemes(heads, same_keys, sequence, kernels)
+        self.whole_shapes = model.parameter_shapes(config)
+        self.shapes = self.schemes.shapes(self.whole_shapes)  # of the rank's shares
 
     def _schemes(
         self, heads: Heads, same_keys: Group, sequence: bool, kernels: Any
@@ -294,7 +290,7 @@ class Network:
         """Return the rank's shares of a mapping of whole parameters, or of arrays of
         their shapes, as copies. Raises TypeError unless it is a mapping, and ValueError
         for a name of no parameter, or another shape."""
-        check_arrays(whole, self.model.parameter_shapes(self.config))
+        check_arrays(whole, self.whole_shapes)
         return {
             name: namespace(x).asarray(self.shares[name].of(x), copy=True)
             for name, x in whole.items()
@@ -303,12 +299,11 @@ class Network:
     def whole(self, own: Mapping[str, Array]) -> dict[str, Array]:
         """Return the whole arrays from the ranks' shares, on every rank. Raises what
         ``share`` raises."""
-        shapes = self.model.parameter_shapes(self.config)
-        check_arrays(own, self.schemes.shapes(shapes))
+        check_arrays(own, self.shapes)
         found = {}
         for name, x in own.items():
             share = self.shares[name]
-            put = share.put(x, shapes[name][share.axis])
+            put = share.put(x, self.whole_shapes[name][share.axis])
             put = put if share.first else namespace(put).zeros_like(put)
             found[name] = self.tensor.all_reduce(put)
         return found
@@ -392,8 +387,7 @@ class Network:
         Raises FloatingPointError on every rank if one is not finite; ValueError for a
         name of no parameter, or another shape.
         """
-        shapes = self.model.parameter_shapes(self.config)
-        check_arrays(gradients, self.schemes.shapes(shapes), "gradients")
+        check_arrays(gradients, self.shapes, "gradients")
         counted = {name: self.shares[name].first for name in gradients}
         return zero.norms(self.tensor, gradients, counted)
 
@@ -407,12 +401,7 @@ class Network:
         """
         check_inputs(BATCH, tokens=tokens, targets=targets)
         b, s = tokens.shape
-        longest = getattr(self.config, "positions", s)
-        if s > longest:
-            raise ValueError(
-                f"tokens: expected at most {longest} in a sequence, the number of "
-                f"positions; got {s}"
-            )
+        check_length(self.config, s)
         if s % (2 * self.context.size) and self.context.size > 1:
             raise ValueError(
                 f"tokens: expected sequences of a multiple of {2 * self.context.size} "

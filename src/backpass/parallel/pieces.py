@@ -5,9 +5,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from types import ModuleType
-from typing import Any, NamedTuple
+from typing import Any
 
 from backpass.contract.arrays import Array, widened
+from backpass.models import stacks
 from backpass.models.layers import output_head
 from backpass.models.layers.kernel import (
     differentiable,
@@ -18,14 +19,8 @@ from backpass.models.layers.kernel import (
 from backpass.ops import embedding
 
 
-class Piece(NamedTuple):
-    """A part of a network: an operation or a layer, the names of its parameters by
-    argument, and its options."""
-
-    operation: ModuleType
-    names: Mapping[str, str]
-    options: Mapping[str, Any]
-    is_layer: bool = False
+class Piece(stacks.Piece):
+    """A part of a network that goes back in one step or in two."""
 
     def backward(
         self, dy: Array, saved: Any, wanted: str
@@ -54,12 +49,8 @@ def pieces(model: ModuleType, config: Any) -> list[Piece]:
         )
     family = model.FAMILY
     stack = model.stack(config)
-    *parts, head = (
-        Piece(part.operation, part.names, part.options, part in stack.layers)
-        for part in family.pieces(config, stack)
-        if part.names
-    )
-    embedded = Piece(embedding, {"w": family.table}, {})
+    *parts, head = (Piece(*part) for part in family.pieces(config, stack) if part.names)
+    embedded = Piece("embedding", embedding, {"w": family.table}, {}, {})
     return [embedded, *parts, head._replace(options={"wide": True})]
 
 
@@ -89,8 +80,8 @@ class Runner:
     ) -> tuple[Array, Any]:
         """Return what the piece's operation, or the scheme in its place, returns."""
         run = scheme_for(piece.operation, self.schemes).forward
-        inputs = {argument: w[name] for argument, name in piece.names.items()}
-        if piece.is_layer:
+        inputs = piece.arrays(w)
+        if hasattr(piece.operation, "BLOCKS"):  # a layer
             if self._shared is None:
                 self._shared = self.model.FAMILY.shared(self.config, x, self.schemes)
             shared = {**self._shared, "kernels": self.schemes}

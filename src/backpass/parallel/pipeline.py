@@ -17,14 +17,13 @@ may be a mesh, as those of a ``Network``.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from numbers import Integral
 from types import ModuleType
 from typing import Any
 
 from backpass.contract.arrays import Array, namespace, widened
 from backpass.contract.shapes import check_inputs
 from backpass.contract.values import check_loss_scale
-from backpass.models._parameters import check_arrays, check_complete
+from backpass.models._parameters import check_arrays
 from backpass.parallel import zero
 from backpass.parallel.group import Group, mesh
 from backpass.parallel.network import BATCH, Network
@@ -32,6 +31,7 @@ from backpass.parallel.pieces import Runner, add, stages
 from backpass.parallel.schedules import Action, Schedule, gpipe
 from backpass.parallel.shares import span
 from backpass.training import accumulation
+from backpass.training._numbers import check_integer
 
 
 class Pipeline:
@@ -57,42 +57,30 @@ class Pipeline:
         schedule: Schedule,
         *,
         layers: Sequence[int] | None = None,
-        data: int = 1,
-        context: int = 1,
-        tensor: int = 1,
-        sequence: bool = False,
-        kernels: Any = None,
+        **sizes: Any,
     ) -> None:
         if not isinstance(schedule, Schedule):
             raise TypeError(
                 "schedule: expected a Schedule, such as one_f_one_b returns; "
                 f"got {type(schedule).__name__}"
             )
-        sizes = {"data": data, "context": context, "tensor": tensor}
-        self.line = mesh(group, pipeline=len(schedule.ranks), **sizes)["pipeline"]
-        self.network = Network(
-            group.split(self.line.rank),
-            model,
-            config,
-            **sizes,
-            sequence=sequence,
-            kernels=kernels,
-        )
+        axes = {axis: sizes.get(axis, 1) for axis in ("data", "context", "tensor")}
+        self.line = mesh(group, pipeline=len(schedule.ranks), **axes)["pipeline"]
+        self.network = Network(group.split(self.line.rank), model, config, **sizes)
         self.group, self.schedule = group, schedule
-        self.model, self.config, self.sequence = model, config, sequence
+        self.model, self.config = model, config
         counts = _counts(layers, config.layers, schedule.stages)
         every = stages(model, config, counts)
         ranks, rank = self.line.size, self.line.rank
         self.own = {k: every[k] for k in range(rank, schedule.stages, ranks)}
         # The rank that has a parameter first, and the names that this rank has.
         self.owner: dict[str, int] = {}
-        names = []
+        self.names: list[str] = []
         for k, some in enumerate(every):
             for name in (name for piece in some for name in piece.names.values()):
                 self.owner.setdefault(name, k % ranks)
-                if k % ranks == rank and name not in names:
-                    names.append(name)
-        self.names = names
+                if k % ranks == rank and name not in self.names:
+                    self.names.append(name)
         # A tied table is on the first stage and on the last.
         last = (schedule.stages - 1) % ranks
         self.ends = self.line.split(0 if rank in (0, last) else 1)
@@ -104,19 +92,16 @@ class Pipeline:
         """Return the rank's shares of a mapping of all whole parameters, or of arrays
         of their shapes, as copies. Raises TypeError unless it is a mapping, and
         ValueError for parameters that are missing, or do not fit."""
-        shapes = self.model.parameter_shapes(self.config)
-        check_arrays(whole, shapes)
-        check_complete(whole, shapes)
+        check_arrays(whole, self.network.whole_shapes, complete=True)
         return self.network.share({name: whole[name] for name in self.names})
 
     def whole(self, own: Mapping[str, Array]) -> dict[str, Array]:
         """Return the whole arrays from the ranks' shares, on every rank. Raises
         ValueError for a share that is missing, or does not fit."""
-        shapes = self.model.parameter_shapes(self.config)
         self._check_own(own, "shares")
         like = next(iter(own.values()))
         xp, found = namespace(like), {}
-        for name, shape in self.network.schemes.shapes(shapes).items():
+        for name, shape in self.network.shapes.items():
             mine = name in own and self.owner[name] == self.line.rank
             zeros = xp.zeros(shape, dtype=like.dtype, device=like.device)
             x = own[name] if mine else zeros
@@ -170,9 +155,8 @@ class Pipeline:
         return zero.norms(self.apart, gradients, mine)
 
     def _check_own(self, arrays: Mapping[str, Array], what: str) -> None:
-        shapes = self.network.schemes.shapes(self.model.parameter_shapes(self.config))
-        check_arrays(arrays, {name: shapes[name] for name in self.names}, what)
-        check_complete(arrays, self.names, what)
+        shapes = {name: self.network.shapes[name] for name in self.names}
+        check_arrays(arrays, shapes, what, complete=True)
 
     def _run(
         self,
@@ -237,7 +221,7 @@ class _Step:
         like = next(iter(parameters.values()))
         xp = namespace(like)
         rows, s = batches[0][0].shape
-        s = s // network.tensor.size if pipeline.sequence else s
+        s = s // network.positions.parts
         kind = {"dtype": like.dtype, "device": like.device}
         self.zeros = xp.zeros((rows, s, pipeline.config.width), **kind)
         self.loss = widened(xp.zeros((), **kind))
@@ -305,11 +289,7 @@ def _counts(layers: Sequence[int] | None, total: int, parts: int) -> list[int]:
             f"got {type(layers).__name__}"
         )
     counts = [*layers]
-    for i, count in enumerate(counts):
-        if not isinstance(count, Integral) or isinstance(count, bool):
-            raise TypeError(
-                f"layers[{i}]: expected an integer; got {type(count).__name__}"
-            )
+    check_integer(**{f"layers[{i}]": count for i, count in enumerate(counts)})
     if len(counts) != parts or sum(counts) != total or min(counts) < 1:
         raise ValueError(
             f"layers: expected {parts} numbers from 1, one for each stage, with the sum "

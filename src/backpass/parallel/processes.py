@@ -181,15 +181,7 @@ def on_processes(
             for rank in range(ranks):
                 here, there = context.Pipe(duplex=False)
                 answers.append(here)
-                given = (
-                    scheme,
-                    rank,
-                    ranks,
-                    arguments,
-                    f"{folder}/store",
-                    there,
-                    timeout,
-                )
+                given = scheme, rank, ranks, arguments, folder, there, timeout
                 process = context.Process(target=_rank, args=given, daemon=True)
                 with warnings.catch_warnings():
                     # Python warns of a fork beside other threads: a lock that one of
@@ -320,7 +312,7 @@ def _rank(
     rank: int,
     ranks: int,
     arguments: tuple,
-    store: str,
+    folder: str,
     answer: Connection,
     timeout: float,
 ) -> None:
@@ -329,9 +321,8 @@ def _rank(
     from torch import distributed
 
     try:
-        folder = Path(store).parent
-        _without_logs(folder / f"{rank}.log")
-        at = (folder / str(rank)).open("w")
+        _without_logs(Path(f"{folder}/{rank}.log"))
+        at = Path(f"{folder}/{rank}").open("w")
         faulthandler.register(signal.SIGUSR1, file=at, all_threads=False)
         torch.set_num_threads(1)
         # Ranks that call different collectives, or with other shapes or dtypes, fail.
@@ -341,7 +332,7 @@ def _rank(
         os.environ.setdefault("GLOO_SOCKET_IFNAME", loopback)
         distributed.init_process_group(
             "gloo",
-            store=distributed.FileStore(store, ranks),
+            store=distributed.FileStore(f"{folder}/store", ranks),
             rank=rank,
             world_size=ranks,
             timeout=timedelta(seconds=_START + timeout + 60),  # the parent's is first

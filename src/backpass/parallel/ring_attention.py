@@ -38,13 +38,8 @@ from backpass.contract.values import (
 )
 from backpass.ops import flash_attention
 from backpass.ops._heads import inverse_root
-from backpass.parallel._sequence import check_lengths
+from backpass.parallel._sequence import SHAPES, check_lengths, cut
 from backpass.parallel.group import Group
-
-SHAPES = (
-    "q[*, g*n_kv, s, d], k[*, n_kv>0, s>0, d], v[*, n_kv, s, d_v]"
-    " -> y[*, g*n_kv, s, d_v]"
-)
 
 
 class Saved(NamedTuple):
@@ -89,6 +84,7 @@ def forward(
     queries = _cut(widened(q), len(own))
     scale = inverse_root(max(q.shape[-1], 1), xp) if scale is None else as_number(scale)
 
+    options: dict[str, Any] = {"scale": scale, "head_order": head_order}
     so_far: list[Any] = [None] * len(own)
     moving = k, v
     for step in range(group.size):
@@ -98,12 +94,7 @@ def forward(
         keys, values = (_cut(widened(x), len(own)) for x in moving)
         for i, j, diagonal in visible(own, theirs, causal):
             y, block = flash_attention.forward(
-                queries[i],
-                keys[j],
-                values[j],
-                causal=diagonal,
-                scale=scale,
-                head_order=head_order,
+                queries[i], keys[j], values[j], causal=diagonal, **options
             )
             so_far[i] = merge(so_far[i], (y, block.lse))
 
@@ -253,10 +244,8 @@ def bytes_moved(
 
 def _cut(x: Array, parts: int) -> list[Array]:
     """Return ``x[*, s, n]`` in equal parts along s."""
-    s = x.shape[-2]
-    _check_even(s, parts)
-    c = s // parts
-    return [x[..., part * c : (part + 1) * c, :] for part in range(parts)]
+    _check_even(x.shape[-2], parts)
+    return cut(x, parts)
 
 
 def _check_even(s: int, parts: int) -> None:

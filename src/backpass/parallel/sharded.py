@@ -22,7 +22,7 @@ from typing import Any
 
 from backpass.contract.arrays import Array, namespace
 from backpass.contract.values import check_loss_scale
-from backpass.models._parameters import check_arrays, check_complete
+from backpass.models._parameters import check_arrays
 from backpass.parallel import zero
 from backpass.parallel.group import Group
 from backpass.parallel.network import Network
@@ -43,7 +43,7 @@ class Sharded:
     ) -> None:
         self.group, self.model, self.config = group, model, config
         self.network = Network(group, model, config, **sizes)
-        self.shapes = self.network.schemes.shapes(model.parameter_shapes(config))
+        self.shapes = self.network.shapes
         self.pieces = pieces(model, config)
         self.largest = 0
 
@@ -119,8 +119,7 @@ class Sharded:
     ) -> None:
         ranks = self.network.alike.size
         lengths = {n: (zero.shard_length(x, ranks),) for n, x in self.shapes.items()}
-        check_arrays(own, lengths, what)
-        check_complete(own, lengths if complete else (), what)
+        check_arrays(own, lengths, what, complete=complete)
 
     def _gathered(self, piece: Piece, own: Mapping[str, Array]) -> dict[str, Array]:
         """Return the rank's shares of the piece's parameters."""

@@ -8,37 +8,24 @@ positions, and the biases that a block adds to its output are whole on every ran
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from types import ModuleType
 from typing import Any, NamedTuple
 
 from backpass.contract.arrays import Array, namespace
 from backpass.models import gpt2, llama
 from backpass.models._parameters import HEAD
-from backpass.models.layers import gpt2_layer, llama_layer
 
-LAYERS = {gpt2: gpt2_layer, llama: llama_layer}
-# The axis along which a layer's parameter is divided, and what is divided, by argument.
-AXES: dict[ModuleType, dict[str, tuple[int, str]]] = {
-    gpt2_layer: {
-        "w_qkv": (1, "thirds"),
-        "b_qkv": (0, "thirds"),
-        "w_o": (0, "queries"),
-        "w_up": (1, "hidden"),
-        "b_up": (0, "hidden"),
-        "w_down": (0, "hidden"),
+# What is divided of a layer, and the axis along which of each parameter, by argument.
+AXES: dict[ModuleType, dict[str, dict[str, int]]] = {
+    gpt2: {
+        "thirds": {"w_qkv": 1, "b_qkv": 0},
+        "queries": {"w_o": 0},
+        "hidden": {"w_up": 1, "b_up": 0, "w_down": 0},
     },
-    llama_layer: {
-        "w_q": (0, "queries"),
-        "w_k": (0, "keys"),
-        "w_v": (0, "keys"),
-        "w_o": (1, "queries"),
-        "b_q": (0, "queries"),
-        "b_k": (0, "keys"),
-        "b_v": (0, "keys"),
-        "w_gate": (0, "hidden"),
-        "w_up": (0, "hidden"),
-        "w_down": (1, "hidden"),
+    llama: {
+        "queries": {"w_q": 0, "b_q": 0, "w_o": 1},
+        "keys": {"w_k": 0, "w_v": 0, "b_k": 0, "b_v": 0},
+        "hidden": {"w_gate": 0, "w_up": 0, "w_down": 1},
     },
 }
 
@@ -124,6 +111,12 @@ def heads_of(heads: int, key_heads: int, rank: int, ranks: int) -> Heads:
     )
 
 
+def heads_in(config: Any, rank: int, ranks: int) -> Heads:
+    """Return the heads of a rank in a network of this configuration."""
+    key_heads = getattr(config, "key_heads", config.heads)
+    return heads_of(config.heads, key_heads, rank, ranks)
+
+
 def shares(model: ModuleType, config: Any, rank: int, ranks: int) -> dict[str, Share]:
     """Return the rank's share of each parameter, by its name.
 
@@ -135,7 +128,7 @@ def shares(model: ModuleType, config: Any, rank: int, ranks: int) -> dict[str, S
                 f"tensor: expected at most {name} = {getattr(config, name)} ranks; "
                 f"got {ranks}"
             )
-    heads = heads_of(*_heads_in(config), rank, ranks)
+    heads = heads_in(config, rank, ranks)
     d = getattr(config, "head_width", config.width // config.heads)
     queries, keys = (tuple(d * at for at in each) for each in heads[:2])
     spans: dict[str, tuple[Any, ...]] = {
@@ -149,28 +142,11 @@ def shares(model: ModuleType, config: Any, rank: int, ranks: int) -> dict[str, S
     first = {"keys": rank == heads.sharers[0]}
     tokens = Share(0, (span(config.vocabulary, rank, ranks),), True)
 
-    layer = LAYERS[model]
-    found = {}
-    for name in model.parameter_shapes(config):
-        argument = _argument(layer, name)
-        if name in (model.TABLE, HEAD):
-            found[name] = tokens
-        elif argument in AXES[layer]:
-            axis, what = AXES[layer][argument]
-            found[name] = Share(axis, spans[what], first.get(what, True))
-        else:
-            found[name] = Share(0, (), rank == 0)
+    found = dict.fromkeys(model.parameter_shapes(config), Share(0, (), rank == 0))
+    found |= {name: tokens for name in (model.TABLE, HEAD) if name in found}
+    for names in model.layer_names(config):
+        for what, axes in AXES[model].items():
+            for argument in names.keys() & axes:
+                share = Share(axes[argument], spans[what], first.get(what, True))
+                found[names[argument]] = share
     return found
-
-
-def _heads_in(config: Any) -> Span:
-    return config.heads, getattr(config, "key_heads", config.heads)
-
-
-def _argument(layer: ModuleType, name: str) -> str | None:
-    """Return the argument of the layer for a parameter of a network, if it has one."""
-    names: Mapping[str, str] = layer.NAMES
-    for argument, own in names.items():
-        if name.endswith(f".{own}"):
-            return argument
-    return None

@@ -17,11 +17,12 @@ from typing import Any, NamedTuple
 from backpass.contract.arrays import Array, namespace
 from backpass.contract.wanted import Wanted
 from backpass.models.layers.kernel import (
-    Exchanged,
+    Instead,
     differentiable,
     gradients_of,
     implementation,
 )
+from backpass.parallel._sequence import cut
 from backpass.parallel.group import Group
 
 
@@ -103,7 +104,7 @@ class Block:
 
     def forward(
         self, x: Array, *inputs: Array, wanted: Wanted = None, **named: Any
-    ) -> tuple[Array, Exchanged]:
+    ) -> tuple[Array, Instead]:
         """Return what a rank has of ``y`` after the block. Inputs in ``once``, ``cos``
         and ``sin``, and options are passed by name."""
         rank = self.stream.group.rank
@@ -122,7 +123,7 @@ class Block:
             # All rows are not kept: the backward gathers them again.
             without = _replaced(own, rows, _ROWS)
             saved = _Entered(without, None if without is own else x)
-        return self.stream.leave(partial), Exchanged(self, saved, own.wanted)
+        return self.stream.leave(partial), Instead(self, saved, own.wanted)
 
     def backward(
         self, dy: Array, saved: _Entered, *, wanted: tuple[str, ...]
@@ -157,11 +158,11 @@ class Norm:
 
     def forward(
         self, *inputs: Array, wanted: Wanted = None, **options: Any
-    ) -> tuple[Array, Exchanged]:
+    ) -> tuple[Array, Instead]:
         """Return the norm of what a rank has of x."""
         norm = implementation(self.norm, self.kernels)
         y, saved = norm.forward(*inputs, **options, wanted=wanted)
-        return y, Exchanged(self, saved, saved.wanted)
+        return y, Instead(self, saved, saved.wanted)
 
     def backward(
         self, dy: Array, saved: Any, *, wanted: tuple[str, ...]
@@ -191,6 +192,4 @@ def _cut(x: Array, ranks: int) -> Array:
             f"sequence: expected a multiple of {ranks} tokens, because each of the "
             f"{ranks} ranks has an equal part; got {s}"
         )
-    c = s // ranks
-    parts = [x[..., rank * c : (rank + 1) * c, :] for rank in range(ranks)]
-    return namespace(x).stack(parts)
+    return namespace(x).stack(cut(x, ranks))

@@ -11,6 +11,7 @@ from backpass import ops
 from backpass.contract.arrays import Array, namespace
 from backpass.contract.shapes import kind
 from backpass.parallel.group import (
+    ByName,
     RankError,
     Scheme,
     check_array,
@@ -131,7 +132,7 @@ def _shown(call: tuple) -> str:
     return f"{name}(x{list(shape)} {' '.join(rest)}{given})"
 
 
-class LocalGroup:
+class LocalGroup(ByName):
     """A ``Group`` whose ranks are threads of this process."""
 
     def __init__(self, rank: int, size: int, meeting: _Meeting) -> None:
@@ -150,26 +151,8 @@ class LocalGroup:
         for each in self._splits:
             each.leave()
 
-    def all_reduce(self, x: Array) -> Array:
-        return self._meeting.exchange(self.rank, x, "all_reduce")
-
-    def all_gather(self, x: Array) -> Array:
-        return self._meeting.exchange(self.rank, x, "all_gather")
-
-    def reduce_scatter(self, x: Array) -> Array:
-        return self._meeting.exchange(self.rank, x, "reduce_scatter")
-
-    def all_to_all(self, x: Array) -> Array:
-        return self._meeting.exchange(self.rank, x, "all_to_all")
-
-    def broadcast(self, x: Array, *, root: int = 0) -> Array:
-        return self._meeting.exchange(self.rank, x, "broadcast", root=root)
-
-    def reduce(self, x: Array, *, root: int = 0) -> Array:
-        return self._meeting.exchange(self.rank, x, "reduce", root=root)
-
-    def shift(self, x: Array, *, places: int = 1) -> Array:
-        return self._meeting.exchange(self.rank, x, "shift", places=places)
+    def _run(self, name: str, x: Array, **options: int) -> Array:
+        return self._meeting.exchange(self.rank, x, name, **options)
 
 
 def on_threads(scheme: Scheme, ranks: int, *arguments: Any) -> list[Any]:

@@ -14,7 +14,7 @@ from collections import Counter
 from typing import NamedTuple
 
 from backpass.contract.arrays import Array, size
-from backpass.parallel.group import Group, check_ranks
+from backpass.parallel.group import ByName, Group, check_ranks
 
 
 class Message(NamedTuple):
@@ -94,13 +94,10 @@ def tree(name: str, ranks: int) -> Rounds:
     pairs = [[(p, p + step) for p in range(step) if p + step < ranks] for step in steps]
     down = [[Message(p, q, 0, False) for p, q in each] for each in pairs]
     up = [[Message(q, p, 0, True) for p, q in each] for each in reversed(pairs)]
-    if name == "all_reduce":
-        return up + down
-    if name == "broadcast":
-        return down
-    if name == "reduce":
-        return up
-    raise _unknown(name, "tree", ("all_reduce", "broadcast", "reduce"))
+    found = {"all_reduce": up + down, "broadcast": down, "reduce": up}
+    if name not in found:
+        raise _unknown(name, "tree", tuple(found))
+    return found[name]
 
 
 def run(rounds: Rounds, parts: list[dict[int, Array]]) -> list[dict[int, Array]]:
@@ -181,7 +178,7 @@ class Call(NamedTuple):
         return Moved(messages, elements * self.width)
 
 
-class Counted:
+class Counted(ByName):
     """A ``Group`` that passes each call on to another one, and lists it in ``calls``.
 
     The results are those of the other group.
@@ -191,27 +188,6 @@ class Counted:
         self.rank, self.size, self._group = group.rank, group.size, group
         self.calls: list[Call] = []
 
-    def all_reduce(self, x: Array) -> Array:
-        return self._called("all_reduce", x)
-
-    def all_gather(self, x: Array) -> Array:
-        return self._called("all_gather", x)
-
-    def reduce_scatter(self, x: Array) -> Array:
-        return self._called("reduce_scatter", x)
-
-    def all_to_all(self, x: Array) -> Array:
-        return self._called("all_to_all", x)
-
-    def broadcast(self, x: Array, *, root: int = 0) -> Array:
-        return self._called("broadcast", x, root=root)
-
-    def reduce(self, x: Array, *, root: int = 0) -> Array:
-        return self._called("reduce", x, root=root)
-
-    def shift(self, x: Array, *, places: int = 1) -> Array:
-        return self._called("shift", x, places=places)
-
     def split(self, colour: int) -> Counted:
         return Counted(self._group.split(colour))
 
@@ -220,7 +196,7 @@ class Counted:
         each = [call.moved(self.size) for call in self.calls]
         return Moved(sum(m.messages for m in each), sum(m.moved for m in each))
 
-    def _called(self, name: str, x: Array, **options: int) -> Array:
+    def _run(self, name: str, x: Array, **options: int) -> Array:
         y = getattr(self._group, name)(x, **options)
         if options.get("places", 1) % self.size or name != "shift":
             self.calls.append(Call(name, tuple(x.shape), x.dtype.itemsize))

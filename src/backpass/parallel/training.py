@@ -77,16 +77,7 @@ class Run(run.Run):
     def state(self) -> State:
         """Return the state of the whole network after the last step, on every rank.
         All ranks call it; one of them stores it."""
-        whole = self.network.whole
-        return State(
-            self.model,
-            self.config,
-            whole(self.parameters),
-            run.moments(self.optimiser, whole),
-            self.options,
-            self.text,
-            self.arrays,
-        )
+        return self._state(self.network.whole)
 
     def _forward(
         self, tokens: Array, targets: Array, **options: Any

@@ -21,7 +21,7 @@ from backpass.contract.shapes import check_cotangent
 from backpass.contract.values import check_targets, check_tokens
 from backpass.contract.wanted import Wanted, check_wanted
 from backpass.models.layers import turned
-from backpass.models.layers.kernel import Exchanged
+from backpass.models.layers.kernel import Instead
 from backpass.models.layers.output_head import SHAPES as HEAD_SHAPES
 from backpass.ops import cross_entropy, embedding, linear, nll
 from backpass.parallel.tensor import Parts, Whole
@@ -48,7 +48,7 @@ class Table:
     def __init__(self, stream: Whole | Parts, rows: Rows) -> None:
         self.stream, self.rows = stream, rows
 
-    def forward(self, t: Array, w: Array) -> tuple[Array, Exchanged]:
+    def forward(self, t: Array, w: Array) -> tuple[Array, Instead]:
         """Return what a rank has of ``y[*, s, h]`` for all tokens ``t[*, s]`` and its
         rows ``w[stop − start, h]``. Raises IndexError for a token outside the total."""
         xp = namespace(t, w)
@@ -56,7 +56,7 @@ class Table:
         own = (t >= self.rows.start) & (t < self.rows.stop)
         y, saved = embedding.forward(xp.where(own, t - self.rows.start, 0), w)
         y = xp.where(own[..., None], y, xp.zeros_like(y))
-        return self.stream.leave(y), Exchanged(self, _Looked(saved, own), ("w",))
+        return self.stream.leave(y), Instead(self, _Looked(saved, own), ("w",))
 
     def backward(self, dy: Array, saved: _Looked) -> Array:
         """Return ``dw[stop − start, h]`` from what a rank has of ``dy``."""
@@ -95,7 +95,7 @@ class Head:
         wide: bool = False,
         kernels: Any = None,
         wanted: Wanted = None,
-    ) -> tuple[Array, Exchanged]:
+    ) -> tuple[Array, Instead]:
         """Return the loss ``y[]`` of what a rank has of ``x[*, s, h]``, its rows
         ``w[stop − start, h]``, and all targets ``t[*, s]``.
 
@@ -117,7 +117,7 @@ class Head:
         of_rows = nll.losses(loss.p, mine)
         y = self.stream.group.all_reduce(nll.reduced(of_rows, loss.divisor))
         y = y if wide else as_type_of(y, x)
-        return y, Exchanged(self, _Scored(scores, loss, wanted), wanted)
+        return y, Instead(self, _Scored(scores, loss, wanted), wanted)
 
     def backward(
         self, dy: Array, saved: _Scored, *, wanted: tuple[str, ...] | None = None

@@ -18,7 +18,7 @@ RUN = 1 << 28  # the times of each of its runs
 
 class Last:
     """The last access of one kind to each of n bytes: its thread, and its time, which
-    also determines its block.
+    also determines its block. The kind is given as verbs, such as "reads" and "read".
 
     If several threads made the access at the same time, the thread is MANY, or -2 minus
     the number of their warp if they have the same warp. ``several`` says whether other
@@ -27,7 +27,8 @@ class Last:
     threads made accesses since the barrier before it.
     """
 
-    def __init__(self, n: int) -> None:
+    def __init__(self, n: int, now: str, then: str) -> None:
+        self.now, self.then = now, then
         self.thread, self.time = zeros(n, np.int32), zeros(n, np.int64)
         self.warp_time, self.several = zeros(n, np.int64), zeros(n, bool)
         self.blocks: dict[int, tuple[int, int]] = {}

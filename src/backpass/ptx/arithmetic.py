@@ -91,8 +91,7 @@ def _simple(
     if "ftz" in modifiers:
         values = [flushed(x) for x in values]
     if "NaN" in modifiers:
-        largest, smallest = _OF_FLOATS["max"], _OF_FLOATS["min"]
-        function = _or_nan(largest if operation == "max" else smallest)
+        function = _or_nan(function)
     if operation == "div" and "approx" in modifiers:
         function = _quick_quotient
     if operation == "fma" or to_zero:
@@ -209,25 +208,18 @@ def _product(parts: list[str], operands: list[np.ndarray]) -> tuple[np.ndarray, 
     *modifiers, type = parts[1:]
     if is_float(type) or not {"wide", "hi"} & {*modifiers}:
         return (_simple(parts, operands),)
-    if len(modifiers) > 1:
-        raise _unknown(parts)
     width = width_of(type)
+    if len(modifiers) > 1 or (width > 32 and "wide" in modifiers):
+        raise _unknown(parts)
+    a, b = (values_of(x, type) for x in operands[:2])
     if width > 32:
-        if "wide" in modifiers:
-            raise _unknown(parts)
-        pairs = zip(*(values_of(x, type) for x in operands[:2]), strict=True)
-        upper = [(int(x) * int(y) >> 64) % 2**64 for x, y in pairs]
+        upper = [(int(x) * int(y) >> 64) % 2**64 for x, y in zip(a, b, strict=True)]
         found = np.array(upper, np.uint64)
-        return (found + operands[2] if len(operands) > 2 else found,)
-    # 64 bits hold the product of two numbers of at most 32 bits.
-    a, b = (
-        values_of(x, type).astype("int64" if type[0] == "s" else "uint64")
-        for x in operands[:2]
-    )
-    product = (a * b).view(np.uint64)
-    if "hi" in modifiers:
-        product = product >> np.uint64(width)
-    found = product.astype(f"uint{2 * width if 'wide' in modifiers else width}")
+    else:  # 64 bits hold the product
+        wide = "int64" if type[0] == "s" else "uint64"
+        product = (a.astype(wide) * b.astype(wide)).view(np.uint64)
+        product >>= np.uint64(width if "hi" in modifiers else 0)
+        found = product.astype(f"uint{2 * width if 'wide' in modifiers else width}")
     return (found + operands[2] if len(operands) > 2 else found,)
 
 
@@ -282,23 +274,14 @@ def _funnel(parts: list[str], operands: list[np.ndarray]) -> tuple[np.ndarray, .
 
 def _field(parts: list[str], operands: list[np.ndarray]) -> tuple[np.ndarray, ...]:
     """bfe: extract a bit field, given its position and length, and extend its sign."""
-    type = parts[-1]
-    width = width_of(type)
-    x = [int(v) for v in operands[0]]
-    found = []
-    for value, position, length in zip(
-        x, *(o & 0xFF for o in operands[1:]), strict=True
-    ):
-        start, count = int(position), int(length)
-        field = (value >> start) % 2**count
+    type, found = parts[-1], []
+    numbers = values_of(operands[0], type)
+    of_fields = ((x & 0xFF).tolist() for x in operands[1:])
+    for value, start, count in zip(numbers.tolist(), *of_fields, strict=True):
+        field = (value >> start) % 2**count  # Python's integers have their sign beyond
         if type[0] == "s" and count:
-            # The sign is the field's highest bit, or the number's if that is lower.
-            sign = value >> min(start + count - 1, width - 1) & 1
-            beyond = min(count, max(0, start + count - width))
-            if beyond and sign:
-                field |= (2**beyond - 1) << (count - beyond)
-            field -= sign << count if sign else 0
-        found.append(field % 2**width)
+            field -= field >> (count - 1) << count
+        found.append(field % 2 ** width_of(type))
     return (np.array(found, operands[0].dtype),)
 
 
@@ -315,20 +298,17 @@ def _comparison(parts: list[str], operands: list[np.ndarray]) -> tuple[np.ndarra
     a, b = (values_of(x, type) for x in operands[:2])
     if "ftz" in modifiers:
         a, b = flushed(a), flushed(b)
-    if how in COMPARISONS and not (is_float(type) and how in ("lo", "ls", "hi", "hs")):
-        return (COMPARISONS[how](a, b) & _ordered(how, type, a, b),)
-    nan = np.isnan(a) | np.isnan(b) if is_float(type) else None
-    if nan is not None and how in ("num", "nan"):
+    if not is_float(type):
+        if how not in COMPARISONS:
+            raise _unknown(parts)
+        return (COMPARISONS[how](a, b),)
+    nan, ordered = np.isnan(a) | np.isnan(b), how.removesuffix("u")
+    if how in ("num", "nan"):
         return (nan if how == "nan" else ~nan,)
-    if nan is not None and how[-1] == "u" and how[:-1] in COMPARISONS:
-        return (COMPARISONS[how[:-1]](a, b) | nan,)
-    raise _unknown(parts)
-
-
-def _ordered(how: str, type: str, a: Values, b: Values) -> Values | bool:
-    """Return, for ne, whether neither operand is NaN, because NumPy's is true for NaN;
-    for the other comparisons, True."""
-    return ~(np.isnan(a) | np.isnan(b)) if how == "ne" and is_float(type) else True
+    if ordered not in COMPARISONS or ordered in ("lo", "ls", "hi", "hs"):
+        raise _unknown(parts)
+    found = COMPARISONS[ordered](a, b)
+    return (found & ~nan if how == ordered else found | nan,)
 
 
 def _choice(parts: list[str], operands: list[np.ndarray]) -> tuple[np.ndarray, ...]:

@@ -145,9 +145,7 @@ def _guard(
         return active
     value = threads.read(instruction.guard, "pred")
     threads.check(
-        value,
-        active,
-        f"uses an uninitialised predicate ({instruction.guard.name})",
+        value, active, f"uses an uninitialised predicate ({instruction.guard.name})"
     )
     return ~value.bits if instruction.negated else value.bits
 

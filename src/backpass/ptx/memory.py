@@ -42,7 +42,8 @@ class Memory:
         self.name, self.start, self.bytes, self.known = name, start, content, known
         self.unsettled: list[Fault] = []
         self.awaited = zeros(n, bool)  # destinations of copies in flight
-        self.reads, self.writes, self.updates = Last(n), Last(n), Last(n)
+        self.reads, self.writes = Last(n, "reads", "read"), Last(n, "writes", "wrote")
+        self.updates = Last(n, "updates", "updated")
         self.sums = Sums(n)
         self.changes = 0  # how many instructions have changed the bytes
 
@@ -171,10 +172,8 @@ class Memory:
         self, at: np.ndarray, bad: np.ndarray, last: Last, who: Who, verb: str
     ) -> Race:
         row = np.any(bad, axis=1)
-        kinds = (self.reads, "reads"), (self.writes, "writes"), (last, "updates")
-        other = next(did for kind, did in kinds if kind is last)
         what = (
-            f"{verb} {self._shown(at, row)}, which {last.name(at[bad][0])} {other}, "
+            f"{verb} {self._shown(at, row)}, which {last.name(at[bad][0])} {last.now}, "
             "without a barrier between the two accesses"
         )
         return who.fault(Race, what, row)

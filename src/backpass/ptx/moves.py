@@ -13,7 +13,6 @@ from backpass.ptx.memory import check_aligned, check_defined
 from backpass.ptx.parse import (
     Instruction,
     Label,
-    Operand,
     Vector,
     targets_of,
     unsupported,
@@ -37,12 +36,7 @@ def load(threads: Threads, instruction: Instruction, chosen: np.ndarray) -> None
         value = bits % 2**width
         if type[0] == "s" and value >> (width - 1):
             value += 2**64 - 2**width  # sign-extend to a wider register
-        full = np.full(
-            n,
-            value
-            % 2 ** (8 * np.dtype(threads.registers.kind(targets[0].name)).itemsize),
-            np.uint64,
-        )
+        full = np.full(n, value, np.uint64)
         threads.write(targets[0], full, np.ones(n, bool), chosen)
         return
     each = width_of(type) // 8
@@ -57,34 +51,12 @@ def load(threads: Threads, instruction: Instruction, chosen: np.ndarray) -> None
         # If another thread updates the word after this load, the swap fails.
         who = who._replace(swaps=source in threads.program.swapped)
         data, defined = threads.memory.load(addresses, each * len(targets), who)
-    for i, register in enumerate(targets):
-        _spread(
-            threads,
-            register,
-            data[:, i * each : (i + 1) * each],
-            defined[:, i * each : (i + 1) * each],
-            type,
-            chosen,
-        )
-
-
-def _spread(
-    threads: Threads,
-    register: Operand,
-    data: np.ndarray,
-    defined: np.ndarray,
-    type: str,
-    chosen: np.ndarray,
-) -> None:
-    """Write the bytes of the chosen threads ``[n, k]`` to a register."""
-    kind = UNSIGNED[8 * data.shape[1]]
-    own = np.ascontiguousarray(data).view(kind)[:, 0]
-    mask = (defined * np.uint8(0xFF)).view(kind)[:, 0]
-    if type[0] == "s":  # sign-extend to a wider register
-        own, mask = extended(own, type), extended(mask, type)
-    bits, whole = (np.zeros(len(threads.numbers), own.dtype) for _ in range(2))
-    bits[chosen], whole[chosen] = own, mask
-    threads.write(register, bits, whole, chosen)
+    loaded = (data, defined * np.uint8(0xFF))
+    numbers, masks = (np.ascontiguousarray(x).view(UNSIGNED[8 * each]) for x in loaded)
+    for register, bits, mask in zip(targets, numbers.T, masks.T, strict=True):
+        if type[0] == "s":  # sign-extend to a wider register
+            bits, mask = extended(bits, type), extended(mask, type)
+        threads.write_chosen(register, bits, mask, chosen)
 
 
 def store(threads: Threads, instruction: Instruction, chosen: np.ndarray) -> None:
@@ -155,9 +127,7 @@ def atomic(threads: Threads, instruction: Instruction, chosen: np.ndarray) -> No
         old = threads.memory.update(addresses, own, given, who)
         threads.time += own.releases  # what the threads do next is not released
     if result is not None:
-        bits = np.zeros(len(threads.numbers), old.dtype)
-        bits[chosen] = old
-        threads.write(result, bits, np.ones(len(bits), bool), chosen)
+        threads.write_chosen(result, old, np.ones(len(old), bool), chosen)
 
 
 def move(threads: Threads, instruction: Instruction, chosen: np.ndarray) -> None:

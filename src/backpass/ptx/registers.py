@@ -98,11 +98,7 @@ def special_registers(
     found: dict[str, np.ndarray | int] = {"%laneid": numbers % 32}
     found |= {"%warpid": numbers // 32}
     bit = 1 << numbers % 32
-    found |= {
-        "%lanemask_eq": bit,
-        "%lanemask_lt": bit - 1,
-        "%lanemask_le": 2 * bit - 1,
-    }
+    found |= {"%lanemask_eq": bit, "%lanemask_lt": bit - 1, "%lanemask_le": 2 * bit - 1}
     found |= {"%lanemask_ge": 2**32 - bit, "%lanemask_gt": 2**32 - 2 * bit}
     found |= {"%tid.x": numbers, "%tid.y": 0, "%tid.z": 0}
     found |= {"%ntid.x": n, "%ntid.y": 1, "%ntid.z": 1}

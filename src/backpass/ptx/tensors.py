@@ -50,11 +50,11 @@ class Buffer(Memory):
 
     def load(self, at: np.ndarray, who: Who) -> tuple[np.ndarray, np.ndarray]:
         wrote = self.writes.unordered(at, who)
-        self._check_order(at, who, wrote, self.writes, "reads", "wrote")
+        self._check_order(at, who, wrote, self.writes, "reads")
         if who.swaps:
             return super().load(at, who)
         updated, read = (last.unordered(at, who) for last in (self.updates, self.reads))
-        self._check_order(at, who, updated, self.updates, "reads", "updated")
+        self._check_order(at, who, updated, self.updates, "reads")
         found = super().load(at, who)
         self.reads.several[at] = read
         self.changed[at] &= read
@@ -66,10 +66,10 @@ class Buffer(Memory):
         self._check_copied(at, who)
         wrote, changes = self.writes.unordered(at, who), self.bytes[at] != data
         updated, read = (last.unordered(at, who) for last in (self.updates, self.reads))
-        self._check_order(at, who, wrote & changes, self.writes, "writes", "wrote")
-        self._check_order(at, who, updated, self.updates, "writes", "updated")
+        self._check_order(at, who, wrote & changes, self.writes, "writes")
+        self._check_order(at, who, updated, self.updates, "writes")
         read &= changes | self.changed[at]
-        self._check_order(at, who, read, self.reads, "writes", "read")
+        self._check_order(at, who, read, self.reads, "writes")
         self._keep(at)
         super().store(at, data, defined, who)
         self.writes.several[at] = wrote
@@ -80,11 +80,11 @@ class Buffer(Memory):
     ) -> np.ndarray:
         self._check_copied(at, who)
         wrote = self.writes.unordered(at, who)
-        self._check_order(at, who, wrote, self.writes, "updates", "wrote")
+        self._check_order(at, who, wrote, self.writes, "updates")
         updated, read = (last.unordered(at, who) for last in (self.updates, self.reads))
         if own.within_block:
-            self._check_order(at, who, updated, self.updates, "updates", "updated")
-        self._check_order(at, who, read, self.reads, "updates", "read")
+            self._check_order(at, who, updated, self.updates, "updates")
+        self._check_order(at, who, read, self.reads, "updates")
         self._keep(at)
         before = self.bytes[at]
         found = super().update(at, own, given, who)
@@ -112,20 +112,14 @@ class Buffer(Memory):
             raise who.fault(TooEarly, what, bad)
 
     def _check_order(
-        self,
-        at: np.ndarray,
-        who: Who,
-        bad: np.ndarray,
-        last: Last,
-        verb: str,
-        did: str,
+        self, at: np.ndarray, who: Who, bad: np.ndarray, last: Last, verb: str
     ) -> None:
         if bad.any():
             row, first = np.any(bad, axis=1), at[bad][0]
             number = last.time[first] // BLOCK
             block = "another block" if last.several[first] else f"block {number}"
             what = (
-                f"{verb} {self._shown(at, row)}, which {block} {did}, and nothing "
+                f"{verb} {self._shown(at, row)}, which {block} {last.then}, and nothing "
                 "orders the two accesses: the result depends on the order of the blocks"
             )
             raise who.fault(Order, what, row)
@@ -186,8 +180,7 @@ class Global:
         """Load from addresses of any alignment."""
         found = np.zeros((len(addresses), count), np.uint8)
         defined = np.zeros(found.shape, bool)
-        for buffer, rows, own in self._divided(addresses, count, who, "reads"):
-            at = _indices(addresses[rows], count, buffer)
+        for buffer, rows, at, own in self._divided(addresses, count, who, "reads"):
             found[rows], defined[rows] = buffer.load(at, own)
         return found, defined
 
@@ -197,8 +190,7 @@ class Global:
         """Write the bytes ``data[n, k]``. Raises what ``load`` raises."""
         count = data.shape[1]
         check_aligned(addresses, count, who, "global memory")
-        for buffer, rows, own in self._divided(addresses, count, who, "writes"):
-            at = _indices(addresses[rows], count, buffer)
+        for buffer, rows, at, own in self._divided(addresses, count, who, "writes"):
             buffer.store(at, data[rows], defined[rows], own)
 
     def update(
@@ -206,12 +198,9 @@ class Global:
     ) -> np.ndarray:
         """Apply an atomic instruction to each address ``[n]``, and return the bits that
         it found there. Raises what ``load`` raises, and Undefined."""
-        found = np.zeros(len(addresses), given[0].dtype)
-        check_aligned(addresses, found.itemsize, who, "global memory")
-        for buffer, rows, by in self._divided(
-            addresses, found.itemsize, who, "updates"
-        ):
-            at = _indices(addresses[rows], found.itemsize, buffer)
+        found, count = np.zeros(len(addresses), given[0].dtype), given[0].itemsize
+        check_aligned(addresses, count, who, "global memory")
+        for buffer, rows, at, by in self._divided(addresses, count, who, "updates"):
             found[rows] = buffer.update(at, own, [x[rows] for x in given], by)
         self._order(addresses, own, own.writes(found, given), who)
         return found
@@ -247,7 +236,8 @@ class Global:
                 buffer.mark_copied(_indices(addresses[rows], count, buffer), by)
 
     def _divided(self, addresses: np.ndarray, count: int, who: Who, verb: str):
-        """Yield each accessed buffer, the rows of its accesses, and who makes them."""
+        """Yield each accessed buffer, the rows of its accesses, the indices of their
+        bytes, and who makes them."""
         left = np.ones(len(addresses), bool)
         found = []
         for buffer in self.buffers:
@@ -261,7 +251,7 @@ class Global:
                 OutOfBounds, f"{verb} {self._where(addresses[left][0], count)}", left
             )
         for buffer, rows in found:
-            yield buffer, rows, who.only(rows)
+            yield buffer, rows, _indices(addresses[rows], count, buffer), who.only(rows)
 
     def _where(self, address: int, count: int) -> str:
         """Describe an address outside every buffer."""

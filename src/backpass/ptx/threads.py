@@ -98,6 +98,18 @@ class Threads:
             self.races,
         )
 
+    def write_chosen(
+        self,
+        register: Operand,
+        bits: np.ndarray,
+        defined: np.ndarray,
+        chosen: np.ndarray,
+    ) -> None:
+        """Write what the chosen threads get, ``bits[n]`` and ``defined[n]``."""
+        of_all = [np.zeros(len(chosen), x.dtype) for x in (bits, defined)]
+        of_all[0][chosen], of_all[1][chosen] = bits, defined
+        self.write(register, of_all[0], of_all[1], chosen)
+
     def addresses(self, operand: Operand, chosen: np.ndarray) -> np.ndarray:
         """Return the address of each chosen thread. Raises Undefined."""
         if not isinstance(operand, Address):

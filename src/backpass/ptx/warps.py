@@ -67,9 +67,7 @@ def barrier(threads: Threads, instruction: Instruction, chosen: np.ndarray) -> N
     if (missed := threads.left & ~chosen).any():
         missing = int(threads.numbers[missed][0])
         raise threads.fault(
-            Barrier,
-            f"is at a barrier that thread {missing} does not reach",
-            chosen,
+            Barrier, f"is at a barrier that thread {missing} does not reach", chosen
         )
     threads.time += 1
     threads.since = threads.time
@@ -128,19 +126,17 @@ def multiply(threads: Threads, instruction: Instruction, chosen: np.ndarray) -> 
         raise unsupported(instruction)
     type = "b64" if "f64" in instruction.parts else "b32"
     values = [[threads.read(x, type) for x in own] for own in sources]
-    registers = [
-        np.stack([v.bits for v in own], axis=-1).reshape(-1, 32, len(own))
-        for own in values
-    ]
-    flags = [
-        np.stack([v.whole for v in own], axis=-1).reshape(-1, 32, len(own))
-        for own in values
-    ]
+    registers = [_by_lane([v.bits for v in own]) for own in values]
+    flags = [_by_lane([v.whole for v in own]) for own in values]
     found = tensor_cores.mma(instruction.name, *registers)
     known = tensor_cores.mma_needs(instruction.name, *flags)
     for i, register in enumerate(target):
         own = found[:, :, i].reshape(-1), known[:, :, i].reshape(-1)
         threads.write(register, *own, chosen)
+
+
+def _by_lane(registers: list[np.ndarray]) -> np.ndarray:
+    return np.stack(registers, axis=-1).reshape(-1, 32, len(registers))
 
 
 def load_matrices(
@@ -155,10 +151,8 @@ def load_matrices(
     n = len(targets)
     # Lanes 8i to 8i + 7 hold the addresses of the rows of matrix i.
     giving = chosen & (threads.numbers % 32 < 8 * n)
-    who, addresses = (
-        threads.who(giving),
-        threads.addresses(instruction.operands[1], giving),
-    )
+    who = threads.who(giving)
+    addresses = threads.addresses(instruction.operands[1], giving)
     at = threads.shared.indices(addresses, 16, who, "reads")
     data, defined = threads.shared.load(at, who)
     rows = np.ascontiguousarray(data).view(np.uint16).reshape(-1, n, 8, 8)
@@ -167,10 +161,5 @@ def load_matrices(
     found = tensor_cores.loaded_matrices(rows, transposed)
     known = tensor_cores.loaded_matrices(whole, transposed) == 0x10001
     for i, register in enumerate(targets):
-        bits = np.zeros(len(threads.numbers), np.uint32)
-        mask = np.zeros(len(threads.numbers), bool)
-        bits[chosen], mask[chosen] = (
-            found[:, :, i].reshape(-1),
-            known[:, :, i].reshape(-1),
-        )
-        threads.write(register, bits, mask, chosen)
+        own = found[:, :, i].reshape(-1), known[:, :, i].reshape(-1)
+        threads.write_chosen(register, *own, chosen)

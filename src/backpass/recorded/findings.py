@@ -28,7 +28,12 @@ class Findings:
     @property
     def provenance(self) -> str:
         """The versions, in one line."""
-        return ", ".join(f"{name} {version}" for name, version in self.versions.items())
+        return in_words(self.versions)
+
+
+def in_words(versions: dict[str, str]) -> str:
+    """Return the names and the versions, in one line."""
+    return ", ".join(f"{name} {version}" for name, version in versions.items())
 
 
 def load(name: str, folder: Path = FOLDER) -> Findings:

@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import html
 import json
+import re
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from backpass.recorded.findings import in_words
 from backpass.text import table
 
 _PACKAGE = Path(__file__).resolve().parents[1]
@@ -54,15 +56,11 @@ class Record:
     def provenance(self) -> str:
         """The machine, date, commit and versions, in one line. Parts that were measured
         at another commit, and a run that did not reach its end, are named."""
-        threads = (
-            f", {self.threads} thread{'s' if self.threads > 1 else ''}"
-            if self.threads
-            else ""
-        )
+        threads = ""
+        if self.threads:
+            threads = f", {self.threads} thread{'s' if self.threads > 1 else ''}"
         changed = " with changes" if self.dirty else ""
-        versions = ", ".join(
-            f"{name} {version}" for name, version in self.versions.items()
-        )
+        versions = in_words(self.versions)
         earlier: dict[str, list[str]] = {}
         for part, commit in self.parts.items():
             if commit != self.commit:
@@ -92,19 +90,13 @@ class Record:
 
     def __repr__(self) -> str:
         cells = [self._headings(), *(self._cells(row) for row in self.rows)]
-        return "\n".join(
-            [
-                self.question,
-                *table.aligned(cells),
-                f"Recorded on {self.provenance}.",
-                *self.notes,
-            ]
-        )
+        recorded = f"Recorded on {self.provenance}."
+        lines = [self.question, *table.aligned(cells), recorded, *self.notes]
+        return "\n".join(lines)
 
     def _repr_html_(self) -> str:
-        shown = table.page(
-            self._headings(), map(self._cells, self.rows), caption=self.question
-        )
+        rows = map(self._cells, self.rows)
+        shown = table.page(self._headings(), rows, caption=self.question)
         notes = "".join(f"<br>{html.escape(note)}" for note in self.notes)
         return f"{shown}<p><small>Recorded on {html.escape(self.provenance)}.{notes}</small></p>"
 
@@ -138,10 +130,8 @@ def load(
         and gpu in (None, record.on_gpu)
     ]
     if not records:
-        there_are = (
-            ", ".join(f"{record.name} on {record.device}" for record in _all(folder))
-            or "none"
-        )
+        known = (f"{record.name} on {record.device}" for record in _all(folder))
+        there_are = ", ".join(known) or "none"
         kind = "" if gpu is None else " of a GPU" if gpu else " of a CPU"
         on = kind + (f" on {device}" if device else "")
         raise LookupError(
@@ -160,9 +150,7 @@ def save(record: Record, folder: Path = RESULTS) -> Path:
 
     An earlier record of the same name and device is overwritten.
     """
-    device = "-".join(
-        "".join(c if c.isalnum() else " " for c in record.device.lower()).split()
-    )
+    device = "-".join(re.findall(r"[^\W_]+", record.device.lower()))
     path = folder / f"{record.name}-{device}.json"
     path.parent.mkdir(parents=True, exist_ok=True)
     # A run may be stopped at any moment, so the file is replaced in one step.
@@ -187,12 +175,9 @@ def _all(folder: Path) -> list[Record]:
 def _json(record: Record) -> str:
     """Return JSON with one row a line, so that a new number changes one line."""
     fields = asdict(record)
-    rows = ",\n".join(
-        f"    {json.dumps(row, ensure_ascii=False)}" for row in fields.pop("rows")
-    )
-    columns = ",\n".join(
-        f"    {json.dumps(column, ensure_ascii=False)}"
-        for column in fields.pop("columns")
+    rows, columns = (
+        ",\n".join(f"    {json.dumps(x, ensure_ascii=False)}" for x in fields.pop(name))
+        for name in ("rows", "columns")
     )
     rest = json.dumps(fields, indent=2, ensure_ascii=False).removesuffix("\n}")
     return f'{rest},\n  "columns": [\n{columns}\n  ],\n  "rows": [\n{rows}\n  ]\n}}\n'

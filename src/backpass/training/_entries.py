@@ -7,6 +7,7 @@ from typing import Any
 
 from backpass.contract.arrays import Array, widened, zeros
 from backpass.contract.shapes import Kind, kind
+from backpass.models._parameters import check_faults, words
 from backpass.training._mappings import (
     Gradients,
     check_arrays,
@@ -78,8 +79,7 @@ def check_entries(
                 faults.append(
                     f"{what}: {name}: expected {_words(*expected)}; got {_words(*came)}"
                 )
-    if faults:
-        raise ValueError("\n    ".join(["update: the entries do not fit:", *faults]))
+    check_faults("update: the entries do not fit", faults)
 
 
 def _facts(x: Array) -> tuple[tuple[int, ...], Kind]:
@@ -87,4 +87,4 @@ def _facts(x: Array) -> tuple[tuple[int, ...], Kind]:
 
 
 def _words(shape: tuple[int, ...], of: Kind) -> str:
-    return f"shape {list(shape)} of {' '.join(map(str, of))}"
+    return f"shape {list(shape)} of {words(of)}"

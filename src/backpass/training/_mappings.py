@@ -6,8 +6,14 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from backpass.contract.arrays import Array, is_array, namespace
+from backpass.models._parameters import check_mapping
 
 Gradients = Mapping[str, Array]
+
+
+def copied(arrays: Mapping[str, Array]) -> dict[str, Array]:
+    """Return copies, into which nothing else is written."""
+    return {name: namespace(x).asarray(x, copy=True) for name, x in arrays.items()}
 
 
 def check_gradients(gradients: object) -> None:
@@ -22,16 +28,12 @@ def check_gradients(gradients: object) -> None:
 
 
 def check_arrays(
-    what: str, arrays: object, expected: str, fits: Callable[[Any, Any], bool]
+    what: str, arrays: Any, expected: str, fits: Callable[[Any, Any], bool]
 ) -> None:
     """Raise TypeError unless ``arrays`` is a mapping to arrays that autograd does not
     record, of ``expected`` dtypes: those for which ``fits(namespace, dtype)``. The
     message begins with ``what`` and names the first array that is not."""
-    if not isinstance(arrays, Mapping):
-        raise TypeError(
-            f"{what}: expected a mapping from names to arrays; "
-            f"got {type(arrays).__name__}"
-        )
+    check_mapping(what, arrays)
     for name, x in arrays.items():
         if not is_array(x):
             raise TypeError(

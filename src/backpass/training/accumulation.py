@@ -15,7 +15,13 @@ from typing import Any
 from backpass.contract.arrays import Array, as_number, is_array, namespace, widened
 from backpass.contract.shapes import kind
 from backpass.contract.values import check_bool, check_natural
-from backpass.training._mappings import Gradients, check_gradients, name_faults
+from backpass.models._parameters import check_faults, words
+from backpass.training._mappings import (
+    Gradients,
+    check_gradients,
+    copied,
+    name_faults,
+)
 
 
 def counted(targets: Array, *, ignore_index: int = -100) -> int:
@@ -58,10 +64,7 @@ def mean(
         if means is None:
             loss = float(part_loss)
             means = {name: widened(g) for name, g in gradients.items()}
-            if not fresh:
-                means = {
-                    n: namespace(g).asarray(g, copy=True) for n, g in means.items()
-                }
+            means = means if fresh else copied(means)
         else:
             _check_same(gradients, means)
             loss = _between(loss, float(part_loss), share)
@@ -107,23 +110,15 @@ def _between(a: Any, b: Any, share: float) -> Any:
 def _check_same(gradients: Gradients, first: Gradients) -> None:
     """Raise ValueError unless both have the same names, shapes, and kinds."""
     faults = name_faults("gradients", gradients, first)
+    pairs = [(n, first[n], widened(g)) for n, g in gradients.items() if n in first]
     faults += [
-        f"gradients: {name}: expected shape {list(first[name].shape)}; "
-        f"got shape {list(gradient.shape)}"
-        for name, gradient in gradients.items()
-        if name in first and first[name].shape != gradient.shape
+        f"gradients: {name}: expected shape {list(a.shape)}; got shape {list(b.shape)}"
+        for name, a, b in pairs
+        if a.shape != b.shape
     ]
-    kinds = {
-        name: [" ".join(map(str, kind(x))) for x in (first[name], widened(gradient))]
-        for name, gradient in gradients.items()
-        if name in first
-    }
     faults += [
-        f"gradients: {name}: expected {expected}; got {came}"
-        for name, (expected, came) in kinds.items()
-        if expected != came
+        f"gradients: {name}: expected {words(kind(a))}; got {words(kind(b))}"
+        for name, a, b in pairs
+        if kind(a) != kind(b)
     ]
-    if faults:
-        raise ValueError(
-            "\n    ".join(["parts: differ from the first micro-batch:", *faults])
-        )
+    check_faults("parts: differ from the first micro-batch", faults)

@@ -53,7 +53,5 @@ def windows(
     if like is None:
         return tokens, targets
     xp = namespace(like)
-    return (
-        xp.asarray(tokens, device=like.device),
-        xp.asarray(targets, device=like.device),
-    )
+    placed = (xp.asarray(x, device=like.device) for x in (tokens, targets))
+    return tuple(placed)

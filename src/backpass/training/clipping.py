@@ -12,6 +12,7 @@ from collections.abc import Mapping
 
 from backpass.contract.arrays import Array, as_type_of, namespace, size, widened
 from backpass.contract.values import check_bool
+from backpass.models._parameters import check_faults
 from backpass.training._blocks import blocks
 from backpass.training._mappings import Gradients, check_gradients, name_faults
 from backpass.training._memory import writable
@@ -38,10 +39,7 @@ def norms(gradients: Gradients) -> dict[str, float]:
         for name, norm in found.items()
         if not math.isfinite(norm)
     ]
-    if faults:
-        raise FloatingPointError(
-            "\n    ".join(["gradients: their norm is not finite:", *faults])
-        )
+    check_faults("gradients: their norm is not finite", faults, FloatingPointError)
     return found
 
 
@@ -76,8 +74,8 @@ def clip(
     max_norm = float(max_norm)  # NumPy would round the norm to a scalar's dtype
     of_each = norms(gradients) if of_each is None else of_each
     here = {name: norm for name, norm in of_each.items() if name in gradients}
-    if faults := name_faults("of_each", here, gradients):
-        raise ValueError("\n    ".join(["clip: the norms do not fit:", *faults]))
+    faults = name_faults("of_each", here, gradients)
+    check_faults("clip: the norms do not fit", faults)
     norm = math.hypot(*of_each.values())
     if math.isinf(norm):
         raise FloatingPointError(

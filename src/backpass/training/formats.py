@@ -16,13 +16,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from numbers import Integral
 from typing import Any
 
 from backpass.contract.arrays import Array, is_array, namespace, size
 from backpass.contract.shapes import kind
 from backpass.contract.values import check_bool
-from backpass.training._numbers import check_count
+from backpass.training._numbers import check_count, check_integer
 
 
 @dataclass(frozen=True)
@@ -122,8 +121,7 @@ def decoded(code: int, format: Format) -> float:
     if ``code`` has more bits than the format.
     """
     _check_format(format)
-    if not isinstance(code, Integral) or isinstance(code, bool):
-        raise TypeError(f"code: expected an integer; got {type(code).__name__}")
+    check_integer(code=code)
     if not 0 <= code < 2**format.bits:
         raise ValueError(
             f"code: expected {format.bits} bits, an integer from 0 to "
@@ -280,13 +278,12 @@ def _check_format(format: object) -> None:
         )
 
 
-def _check_axis(axis: object, x: Array) -> None:
+def _check_axis(axis: int, x: Array) -> None:
     """Raise TypeError or ValueError unless ``axis`` is an axis of ``x``, or the last
     one of a number ``[]``."""
-    if not isinstance(axis, Integral) or isinstance(axis, bool):
-        raise TypeError(f"axis: expected an integer; got {type(axis).__name__}")
+    check_integer(axis=axis)
     count = len(x.shape)
-    if not -max(count, 1) <= int(axis) < max(count, 1):
+    if not -max(count, 1) <= axis < max(count, 1):
         raise ValueError(f"axis: expected one of {count} axes; got {axis}")
 
 

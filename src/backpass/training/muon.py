@@ -34,6 +34,7 @@ from backpass.contract.arrays import (
     widened,
 )
 from backpass.contract.values import check_bool, check_natural, check_one_of
+from backpass.models._parameters import check_faults
 from backpass.training._entries import check_entries, check_parameters, zeros_for
 from backpass.training._mappings import Gradients
 from backpass.training._numbers import (
@@ -66,8 +67,7 @@ def start(parameters: Mapping[str, Array]) -> State:
         for name, w in parameters.items()
         if len(w.shape) != 2
     ]
-    if faults:
-        raise ValueError("\n    ".join(["start: Muon updates matrices only:", *faults]))
+    check_faults("start: Muon updates matrices only", faults)
     return {"step": 0, "mean": zeros_for(parameters)}
 
 

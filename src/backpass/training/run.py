@@ -34,6 +34,7 @@ from backpass.training import (
     texts,
 )
 from backpass.training._finite import fault_in_arrays, fault_in_parts
+from backpass.training._mappings import copied
 from backpass.training._numbers import (
     check_count,
     check_positive,
@@ -42,6 +43,7 @@ from backpass.training._numbers import (
 )
 
 MicroBatch = tuple[Array, Array, dict[str, Any]]
+Copied = Callable[[Mapping[str, Array]], dict[str, Array]]
 HELD_OUT_WINDOWS = 32  # of the held-out text, at which its loss is measured
 
 
@@ -127,8 +129,8 @@ class Run:
         self.model, self.config = state.model, state.config
         self.options, self.text, self.arrays = state.options, state.text, state.arrays
         self.kernels = kernels
-        self.parameters = _copied(state.parameters)
-        self.optimiser = moments(state.optimiser, _copied)
+        self.parameters = copied(state.parameters)
+        self.optimiser = moments(state.optimiser, copied)
         self.train, self.held_out = texts.divided(text)
         needed = self.options.length + 1
         if len(self.held_out) < needed:
@@ -213,11 +215,14 @@ class Run:
 
     def state(self) -> State:
         """Return the state after the last step."""
+        return self._state(copied)
+
+    def _state(self, collected: Copied) -> State:
         return State(
             self.model,
             self.config,
-            _copied(self.parameters),
-            moments(self.optimiser, _copied),
+            collected(self.parameters),
+            moments(self.optimiser, collected),
             self.options,
             self.text,
             self.arrays,
@@ -381,20 +386,13 @@ class Run:
         }
 
 
-def moments(
-    state: adamw.State, copied: Callable[[Mapping[str, Array]], dict[str, Array]]
-) -> adamw.State:
-    """Return the optimiser's state with both its mappings ``copied``."""
+def moments(state: adamw.State, collected: Copied) -> adamw.State:
+    """Return the optimiser's state with both its mappings ``collected``."""
     return {
         "step": state["step"],
-        "mean": copied(state["mean"]),
-        "square": copied(state["square"]),
+        "mean": collected(state["mean"]),
+        "square": collected(state["square"]),
     }
-
-
-def _copied(arrays: Mapping[str, Array]) -> dict[str, Array]:
-    """Return copies, which steps do not write over."""
-    return {name: namespace(x).asarray(x, copy=True) for name, x in arrays.items()}
 
 
 def place(like: Array) -> str:

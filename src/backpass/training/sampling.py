@@ -58,50 +58,6 @@ def sample(
     if the prompt is empty or longer than the window, the model has too few positions
     for the window or lacks tokens for all bytes, or an option is out of range.
     """
-    _check(config, prompt, tokens, window, temperature, top_k, seed)
-    return _drawn(
-        model, parameters, prompt, config, tokens, window, temperature, top_k, seed
-    )
-
-
-def _drawn(
-    model, parameters, prompt, config, tokens, window, temperature, top_k, seed
-) -> Iterator[bytes]:
-    rng = np.random.default_rng(seed)
-    like = next(iter(parameters.values()))
-    text = bytearray(prompt)
-    for _ in range(tokens):
-        read = np.frombuffer(bytes(text[-window:]), np.uint8).astype(np.int64)
-        given = namespace(like).asarray(read, device=like.device)
-        found = log_probabilities(model, parameters, given, config=config)[-1, :]
-        scores = np.asarray([float(score) for score in found])
-        if not np.isfinite(scores).all():
-            raise FloatingPointError(
-                f"byte {len(text) + 1 - len(prompt)}: the model's log-probabilities of "
-                "the next byte are not all finite"
-            )
-        byte = _choice(scores, temperature, top_k, rng)
-        text.append(byte)
-        yield bytes([byte])
-
-
-def _choice(
-    scores: np.ndarray,
-    temperature: float,
-    top_k: int | None,
-    rng: np.random.Generator,
-) -> int:
-    """Return an index of ``scores[V]``, drawn from their softmax."""
-    order = np.argsort(-scores, kind="stable")[:top_k]
-    if temperature == 0:
-        return int(order[0])
-    weights = np.exp((scores[order] - scores[order[0]]) / temperature)
-    sums = np.cumsum(weights)
-    at = np.searchsorted(sums, rng.random() * sums[-1], side="right")
-    return int(order[min(at, len(order) - 1)])
-
-
-def _check(config, prompt, tokens, window, temperature, top_k, seed) -> None:
     if not isinstance(prompt, bytes | bytearray):
         raise TypeError(
             f"prompt: expected bytes, such as 'text'.encode(); "
@@ -127,3 +83,36 @@ def _check(config, prompt, tokens, window, temperature, top_k, seed) -> None:
             "vocabulary: expected 256 tokens, one for each byte; "
             f"got {config.vocabulary}"
         )
+
+    def drawn() -> Iterator[bytes]:
+        rng = np.random.default_rng(seed)
+        like = next(iter(parameters.values()))
+        text = bytearray(prompt)
+        for _ in range(tokens):
+            read = np.frombuffer(bytes(text[-window:]), np.uint8).astype(np.int64)
+            given = namespace(like).asarray(read, device=like.device)
+            found = log_probabilities(model, parameters, given, config=config)[-1, :]
+            scores = np.asarray([float(score) for score in found])
+            if not np.isfinite(scores).all():
+                raise FloatingPointError(
+                    f"byte {len(text) + 1 - len(prompt)}: the model's "
+                    "log-probabilities of the next byte are not all finite"
+                )
+            byte = _choice(scores, temperature, top_k, rng)
+            text.append(byte)
+            yield bytes([byte])
+
+    return drawn()
+
+
+def _choice(
+    scores: np.ndarray, temperature: float, top_k: int | None, rng: np.random.Generator
+) -> int:
+    """Return an index of ``scores[V]``, drawn from their softmax."""
+    order = np.argsort(-scores, kind="stable")[:top_k]
+    if temperature == 0:
+        return int(order[0])
+    weights = np.exp((scores[order] - scores[order[0]]) / temperature)
+    sums = np.cumsum(weights)
+    at = np.searchsorted(sums, rng.random() * sums[-1], side="right")
+    return int(order[min(at, len(order) - 1)])

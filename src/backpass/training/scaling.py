@@ -28,7 +28,7 @@ import numpy as np
 from backpass.contract.arrays import Array, namespace, widened
 from backpass.contract.values import check_loss_scale, check_natural
 from backpass.training._mappings import Gradients, check_gradients
-from backpass.training._numbers import check_count, real
+from backpass.training._numbers import check_count, check_reals
 
 LEAST, LIMIT = 2.0**-126, 2.0**128  # float32 keeps all bits of a scale between these
 
@@ -74,12 +74,10 @@ def unscaled(
     check_state(state)
     check_gradients(gradients)
     check_count(interval=interval)
-    if not 1 <= real("growth", growth) < math.inf:
-        raise ValueError(f"growth: expected a finite number ≥ 1; got {growth}")
-    if not 0 < real("backoff", backoff) <= 1:
-        raise ValueError(
-            f"backoff: expected a number above 0, at most 1; got {backoff}"
-        )
+    check_reals({"growth": growth}, "a finite number ≥ 1", lambda x: 1 <= x < math.inf)
+    check_reals(
+        {"backoff": backoff}, "a number above 0, at most 1", lambda x: 0 < x <= 1
+    )
     scale = state["scale"]
     with np.errstate(all="ignore"):  # the quotients are tested instead
         found = {

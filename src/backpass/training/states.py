@@ -58,11 +58,7 @@ def save(folder: str | Path, state: State) -> Path:
     finite; OSError if a file cannot be written; ImportError without ``safetensors``.
     """
     numpy_files = safetensors_numpy()
-    for what in (
-        state.parameters,
-        state.optimiser["mean"],
-        state.optimiser["square"],
-    ):
+    for what in (state.parameters, state.optimiser["mean"], state.optimiser["square"]):
         if where := fault_in_arrays(what):
             raise FloatingPointError(f"after step {state.step}, {where}: not stored")
     folder = Path(folder)

@@ -23,6 +23,7 @@ from backpass.verify.report import COULD_NOT_RUN, FAILED, NOT_RUN, VACUOUS, Repo
 from backpass.verify.subject import subject
 
 NO_ROW = "–"
+_ONE_LINE = 'style="white-space: nowrap"'
 SEEN = "the same symbols as at other inputs of this table"
 
 
@@ -49,11 +50,8 @@ class _Table:
         )
         blocks = [[first]]
         for column in others:
-            if (
-                sum(max(map(len, cells)) + 2 for cells in (*blocks[-1], column)) - 2
-                > width
-                and blocks[-1][1:]
-            ):
+            wide = sum(max(map(len, cells)) + 2 for cells in (*blocks[-1], column)) - 2
+            if wide > width and blocks[-1][1:]:
                 blocks.append([first])
             blocks[-1].append(column)
         return "\n\n".join(
@@ -62,19 +60,13 @@ class _Table:
 
     def _repr_html_(self) -> str:
         headings, *lines = self.table()
-        rows = [
-            [
-                Cell(
-                    f'<a href="{self.root}/chapters/{ops.page(stem)}.html"><code>{stem}</code></a>'
-                ),
-                *(Cell(cell, 'style="white-space: nowrap"') for cell in cells),
-            ]
-            for stem, *cells in lines
-        ]
-        return (
-            '<div class="backpass-overview">'
-            f"{tables.page(headings, rows, label='Operations by checks')}</div>"
-        )
+        rows = []
+        for stem, *cells in lines:
+            page = f"{self.root}/chapters/{ops.page(stem)}.html"
+            link = Cell(f'<a href="{page}"><code>{stem}</code></a>')
+            rows.append([link, *(Cell(of, _ONE_LINE) for of in cells)])
+        shown = tables.page(headings, rows, label="Operations by checks")
+        return f'<div class="backpass-overview">{shown}</div>'
 
 
 @dataclass(frozen=True, repr=False)
@@ -113,14 +105,11 @@ class Overview(_Table):
         A cell is a mark, and the largest error if there is one.
         """
         methods = self.methods()
-        headings = ["operation", *(METHODS[method].NAME for method in methods)]
-        return [
-            headings,
-            *(
-                [stem, *(_cell(self.rows(stem, m)) for m in methods)]
-                for stem in self.reports
-            ),
-        ]
+        lines = (
+            [stem, *(_cell(self.rows(stem, method)) for method in methods)]
+            for stem in self.reports
+        )
+        return [["operation", *(METHODS[name].NAME for name in methods)], *lines]
 
 
 @dataclass(frozen=True, repr=False)
@@ -131,11 +120,9 @@ class Recorded(_Table):
 
     def table(self) -> list[list[str]]:
         entries = findings.load("checks").entries
-        methods = [
-            name
-            for name in (method.NAME for method in METHODS.values())
-            if any(name in found for found in entries.values())
-        ]
+        recorded = {name for found in entries.values() for name in found}
+        names = (method.NAME for method in METHODS.values())
+        methods = [name for name in names if name in recorded]
         lines = (
             [stem, *(entries[stem].get(name, NO_ROW) for name in methods)]
             for stem in ops.STEMS
@@ -187,21 +174,17 @@ def check_each(
     for inputs, options in drawn:
         case = Case(subject(ops.load(stem), len(inputs), options), tuple(inputs), seed)
         structure = symbolic.structure(case)
-        is_repeated = (structure, case.dtype) in dtypes
-        if repeats or not is_repeated:
-            methods = [
-                name
-                for name in (*USUAL, *((ASKED_FOR,) if compiled else ()))
-                if name != "symbolic" or structure not in structures
-            ]
+        if repeats or (structure, case.dtype) not in dtypes:
+            methods = [*USUAL, *[ASKED_FOR] * compiled]
+            if structure in structures:
+                methods.remove("symbolic")
             report = check(
                 stem, *inputs, seed=seed, methods=methods, raises=False, options=options
             )
-            yield (
-                report
-                if "symbolic" in methods
-                else _with_row(report, Row(symbolic.NAME, "", NOT_RUN, reason=SEEN))
-            )
+            if structure in structures:
+                seen = Row(symbolic.NAME, "", NOT_RUN, reason=SEEN)
+                report = _with_row(report, seen)
+            yield report
         structures.add(structure)
         dtypes.add((structure, case.dtype))
 
@@ -217,7 +200,6 @@ def _with_row(report: Report, row: Row) -> Report:
 
 
 def _in_two_lines(heading: str, *cells: str) -> list[str]:
-    """Return the column with its heading in two lines."""
     upper, _, lower = heading.rpartition(" ")
     return [upper, lower, *cells]
 
@@ -225,21 +207,16 @@ def _in_two_lines(heading: str, *cells: str) -> list[str]:
 def _cell(rows: Sequence[Row]) -> str:
     """Return ``✓ 2.1e-11``, ``✓ exact``, ``✗ FAILED``, ``! raised``, ``○ vacuous`` or
     ``–``."""
-    for verdict, word in (
-        (FAILED, FAILED),
-        (COULD_NOT_RUN, "raised"),
-        (VACUOUS, VACUOUS),
-    ):
+    words = {FAILED: FAILED, COULD_NOT_RUN: "raised", VACUOUS: VACUOUS}
+    for verdict, word in words.items():
         for row in rows:
             if row.verdict == verdict:
                 return f"{row.mark} {word}"
+    ran = [row for row in rows if row.verdict != NOT_RUN]
+    # The error of a zero gradient is rounding, relative to rounding.
     errors = [
-        row.error
-        for row in rows
-        if row.verdict != NOT_RUN
-        and row.error is not None
-        and row.note != DECLARED_ZERO  # rounding, relative to rounding
+        row.error for row in ran if row.error is not None and row.note != DECLARED_ZERO
     ]
     if not errors:
-        return "✓" if any(row.verdict != NOT_RUN for row in rows) else NO_ROW
+        return "✓" if ran else NO_ROW
     return f"✓ {max(errors):.1e}" if max(errors) else "✓ exact"

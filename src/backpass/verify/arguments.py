@@ -6,7 +6,9 @@ An error is one line: which argument, what was expected, and what was given.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from inspect import Parameter
 from numbers import Integral, Real
+from typing import Any
 
 import numpy as np
 
@@ -14,13 +16,11 @@ from backpass.contract.shapes import Shapes
 from backpass.verify.convert import EPSILON
 
 
-def chosen_methods(methods: Iterable[str] | None, known: Sequence[str]) -> list[str]:
-    """Return the methods to run: those named, or all for None.
+def chosen_methods(methods: Iterable[str], known: Sequence[str]) -> list[str]:
+    """Return the names of the methods as a list.
 
     Raises TypeError unless the names are in a list, and ValueError for an unknown one.
     """
-    if methods is None:
-        return list(known)
     names = _names("methods", methods)
     reject_unknown("methods", names or ["none"], known)
     return names
@@ -36,15 +36,9 @@ def check_seed(seed: object) -> None:
 
 def check_tolerances(tolerances: object, known: Sequence[str]) -> None:
     """Raise TypeError or ValueError unless each tolerance has a method and a reason."""
-    if tolerances is None:
-        return
-    if not isinstance(tolerances, Mapping):
-        raise TypeError(
-            "tolerances: expected a dict from methods to pairs (number, reason); "
-            f"got {tolerances!r}"
-        )
-    reject_unknown("tolerances", tolerances, known)
-    for method, pair in tolerances.items():
+    given = _mapping("tolerances", tolerances, "methods to pairs (number, reason)")
+    reject_unknown("tolerances", given, known)
+    for method, pair in given.items():
         if not (
             isinstance(pair, tuple)
             and len(pair) == 2
@@ -69,15 +63,14 @@ def check_options(options: object) -> Mapping[str, object]:
 
     Raises TypeError unless they are a mapping whose keys are strings.
     """
-    if options is None:
-        return {}
-    if not isinstance(options, Mapping) or not all(
-        isinstance(name, str) for name in options
-    ):
-        raise TypeError(
-            f"options: expected a dict from names to values; got {options!r}"
-        )
-    return options
+    return _mapping("options", options, "names to values", keys=str)
+
+
+def required_options(parameters: Iterable[Parameter]) -> list[str]:
+    """Return the names of the keyword-only parameters without a default."""
+    return [
+        p.name for p in parameters if p.kind is p.KEYWORD_ONLY and p.default is p.empty
+    ]
 
 
 def check_names(what: str, names: object, known: Sequence[str]) -> None:
@@ -91,19 +84,14 @@ def check_conventions(conventions: object, known: Sequence[str]) -> Mapping[str,
     Raises ValueError for a name that no input has, and TypeError for one without a
     reason.
     """
-    if conventions is None:
-        return {}
-    if not isinstance(conventions, Mapping):
-        raise TypeError(
-            f"conventions: expected a dict from inputs to reasons; got {conventions!r}"
-        )
-    reject_unknown("conventions", conventions, known)
-    for name, reason in conventions.items():
+    given = _mapping("conventions", conventions, "inputs to reasons")
+    reject_unknown("conventions", given, known)
+    for name, reason in given.items():
         if not isinstance(reason, str) or not reason.strip():
             raise TypeError(
                 f"conventions: expected the reason for {name} in words; got {reason!r}"
             )
-    return conventions
+    return given
 
 
 def check_precision(precision: object) -> None:
@@ -137,6 +125,17 @@ def check_drawn(
             )
     optional = [spec.name for spec in shapes.inputs if spec.optional]
     reject_unknown("without", _names("without", without), optional)
+
+
+def _mapping(
+    what: str, given: object, of: str, keys: type = object
+) -> Mapping[str, Any]:
+    """Return the mapping, or an empty one for None. Anything else is rejected."""
+    if given is None:
+        return {}
+    if isinstance(given, Mapping) and all(isinstance(key, keys) for key in given):
+        return given
+    raise TypeError(f"{what}: expected a dict from {of}; got {given!r}")
 
 
 def _names(what: str, names: object) -> list[str]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Callable, Hashable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -56,6 +56,9 @@ class Case:
     each input whose gradient is not a derivative to the reason. Numbers that replace
     the inputs in a call of forward are rounded to ``precision`` and passed in the dtype
     ``fed``. ``drawn`` says whether the inputs were drawn at random.
+
+    The class is long because methods share nothing else: what two of them need is
+    computed here, once.
     """
 
     subject: Subject
@@ -108,12 +111,11 @@ class Case:
     def wide(self) -> list[int]:
         """The positions of the inputs in float32 beside others in half precision, if
         the operation accepts that."""
+        names = self.subject.input_names
         return [
             at
-            for at, (name, value) in enumerate(
-                zip(self.subject.input_names, self.inputs, strict=False)
-            )
-            if name in self.subject.wide
+            for at, value in enumerate(self.inputs)
+            if names[at] in self.subject.wide
             and is_array(value)
             and dtype_name(value) == "float32"
             and self.dtype in ("float16", "bfloat16")
@@ -128,6 +130,11 @@ class Case:
     def differentiable(self) -> list[int]:
         """The positions of the inputs that get a gradient."""
         return self.slots.differentiable
+
+    @property
+    def quantities(self) -> tuple[str, ...]:
+        """The names of the gradients: ``("dx",)``."""
+        return tuple(map(self.subject.quantity, self.differentiable))
 
     @property
     def by_convention(self) -> dict[str, str]:
@@ -211,8 +218,12 @@ class Case:
             value.astype(self.fed) if is_floating(value) else _copy(value)
             for value in values
         )
+        if not self.uses_torch:
+            return tuple(copied)
+        import torch
+
         return tuple(
-            _torch_like(value, self.device) if self.uses_torch else value
+            torch.as_tensor(value).to(self.device) if is_array(value) else value
             for value in copied
         )
 
@@ -232,6 +243,25 @@ class Case:
     def given(self) -> Inputs:
         """Copy the inputs as they were given."""
         return tuple(map(_copy, self.inputs))
+
+    def elsewhere(self, inputs: Inputs, **changes: Any) -> Case:
+        """Return the case at other inputs, with a new cotangent and no findings."""
+        return replace(
+            self,
+            inputs=inputs,
+            given_dy=None,
+            drawn=False,
+            found=Findings(),
+            **changes,
+        )
+
+    def changed(self, change: Callable[[np.ndarray], np.ndarray]) -> Inputs:
+        """Return the inputs with ``change`` applied to the differentiable ones, which
+        keep their library and dtype."""
+        return tuple(
+            to_kind_of(x, change(to_numpy(x))) if at in self.differentiable else x
+            for at, x in enumerate(self.inputs)
+        )
 
     @cached_property
     def y_as_given(self) -> np.ndarray:
@@ -278,9 +308,8 @@ class Case:
                     f"dy: expected the output's shape {list(y.shape)}; "
                     f"got {list(dy.shape)}"
                 )
-        return _rounded(
-            np.where(np.isfinite(y), dy, 0.0), like=self.inputs[self.differentiable[0]]
-        )
+        like = self.inputs[self.differentiable[0]]
+        return to_numpy(to_kind_of(like, np.where(np.isfinite(y), dy, 0.0)))
 
     @cached_property
     def gradients(self) -> dict[int, np.ndarray | None]:
@@ -383,28 +412,10 @@ def advised(error: Exception) -> str:
     )
 
 
-def _rounded(values: np.ndarray, like: Array) -> np.ndarray:
-    """Round float64 values to the dtype of ``like``."""
-    return to_numpy(
-        to_torch(values, dtype=like.dtype)
-        if is_torch(like)
-        else values.astype(like.dtype)
-    )
-
-
 def _copy(value: Any) -> Any:
-    """Copy an array; return anything else as it is."""
     if not is_array(value):
         return value
     return value.detach().clone() if is_torch(value) else np.array(value)
-
-
-def _torch_like(value: object, device: str):
-    import torch
-
-    if not is_array(value):
-        return value
-    return torch.as_tensor(value).to(device)
 
 
 def _back(value: Array) -> np.ndarray:

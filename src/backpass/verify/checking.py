@@ -138,10 +138,9 @@ def check(
         options = {**options_for(op), **options}
     under_test = subject(op, len(inputs), options, zero_gradients, constants)
     conventions = check_conventions(conventions, under_test.input_names)
-    inputs = under_test.complete(inputs)
     case = Case(
         under_test,
-        inputs,
+        under_test.complete(inputs),
         seed,
         dy,
         operator,
@@ -161,16 +160,16 @@ def check(
     ):
         if dy is not None:
             _ = case.dy  # raises ValueError if its shape is not that of y
-        rows = [row for name in chosen for row in _run(name, case, progress)]
-        if vary:
-            rows += varied(
-                case, lambda other, names: _rows_of(other, names, chosen, progress)
-            )
+
+        def rows_of(case: Case, names: Sequence[str]) -> list[Row]:
+            """Return the rows of a case, by those of these methods that were chosen."""
+            runs = (_run(name, case, progress) for name in names if name in chosen)
+            return [row for rows in runs for row in rows]
+
+        rows = rows_of(case, chosen) + (varied(case, rows_of) if vary else [])
         rows = _explained(rows, case, progress)
-    gradients = tuple(case.subject.quantity(at) for at in case.differentiable)
-    report = Report(
-        under_test.name, describe(under_test, case.inputs), tuple(rows), gradients, seed
-    )
+    inputs_shown = describe(under_test, case.inputs)
+    report = Report(under_test.name, inputs_shown, tuple(rows), case.quantities, seed)
     return report.raise_unless_passed() if raises else report
 
 
@@ -178,21 +177,19 @@ def _explained(rows: list[Row], case: Case, progress: Progress) -> list[Row]:
     """Return the rows with one diagnosis for each wrong quantity, against the most
     accurate reference."""
     failed = {(row.method, row.quantity) for row in rows if row.verdict == FAILED}
-    suspects = [
-        (key, suspect) for key, suspect in case.found.suspects.items() if key in failed
-    ]
+    found = case.found.suspects
+    suspects = {key: suspect for key, suspect in found.items() if key in failed}
     sentences: dict[str, str] = {}
     left = SEARCH
-    for (_, quantity), suspect in sorted(suspects, key=lambda item: item[1].accuracy):
+    for method, quantity in sorted(suspects, key=lambda key: suspects[key].accuracy):
         if quantity not in sentences:
             progress.now(f"finding out what is wrong with {quantity}")
             start = time.thread_time()
-            sentences[quantity] = suspect.diagnose(max(left, 0.5))
+            sentences[quantity] = suspects[method, quantity].diagnose(max(left, 0.5))
             left -= time.thread_time() - start
-    known = dict(suspects)
     return [
         replace(row, reason=sentences[row.quantity])
-        if (row.method, row.quantity) in known
+        if (row.method, row.quantity) in suspects
         or (row.reason == SLOPES_DIFFER and row.quantity in sentences)
         else row
         for row in rows
@@ -207,23 +204,16 @@ def _run(name: str, case: Case, progress: Progress) -> list[Row]:
         rows = [
             _with_its_reason(row, case.tolerances.get(name)) for row in method.run(case)
         ]
-    except NotRun as reason:
-        return [Row(method.NAME, "", NOT_RUN, reason=str(reason))]
+    except NotRun as error:
+        return [Row(method.NAME, "", NOT_RUN, reason=str(error))]
     except Malformed as error:
         return [Row(method.NAME, "", FAILED, reason=str(error))]
-    except ModuleNotFoundError as error:
-        if error.name not in OPTIONAL:
-            return [_could_not_run(method.NAME, error)]
-        return [
-            Row(
-                method.NAME,
-                "",
-                NOT_RUN,
-                reason=f"{OPTIONAL[error.name]} is not installed",
-            )
-        ]
     except Exception as error:
-        return [_could_not_run(method.NAME, error)]
+        if isinstance(error, ModuleNotFoundError) and error.name in OPTIONAL:
+            reason = f"{OPTIONAL[error.name]} is not installed"
+            return [Row(method.NAME, "", NOT_RUN, reason=reason)]
+        reason = first_line(error)
+        return [Row(method.NAME, "", COULD_NOT_RUN, reason=reason, exception=error)]
     return _but_conventions(rows, method, case)
 
 
@@ -253,16 +243,3 @@ def _with_its_reason(row: Row, tolerance: tuple[float, str] | None) -> Row:
         if tolerance and row.tolerance is not None
         else row
     )
-
-
-def _could_not_run(name: str, error: Exception) -> Row:
-    return Row(name, "", COULD_NOT_RUN, reason=first_line(error), exception=error)
-
-
-def _rows_of(
-    case: Case, names: Sequence[str], chosen: Sequence[str], progress: Progress
-) -> list[Row]:
-    """Return the rows of a case, by those methods of ``names`` that were chosen."""
-    return [
-        row for name in names if name in chosen for row in _run(name, case, progress)
-    ]

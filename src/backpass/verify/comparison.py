@@ -7,6 +7,8 @@ their own.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
+from typing import Literal
 
 import numpy as np
 
@@ -19,58 +21,10 @@ from backpass.verify.report import FAILED, PASSED, VACUOUS, Row
 from backpass.verify.variants import variants
 
 DECLARED_ZERO = "the gradient is declared zero"
-CLOSE = (
-    1e-6  # a less accurate reference cannot tell a variant of backward from rounding
-)
+# A less accurate reference cannot tell a variant of backward from rounding.
+CLOSE = 1e-6
 
-
-def judge_y(
-    case: Case,
-    method: str,
-    got: np.ndarray,
-    reference: np.ndarray,
-    tolerance: float,
-    how: str,
-) -> Row:
-    """Compare an output with its reference, element by element."""
-    return _Judge(
-        case, method, "y", None, tolerance, how, (0.0, 0.0), case.explain
-    ).row(got, reference)
-
-
-def judge_gradient(
-    case: Case,
-    method: str,
-    at: int,
-    got: np.ndarray | None,
-    reference: np.ndarray,
-    tolerance: float,
-    how: str,
-    resolution: float | None = None,
-    explain: bool = True,
-) -> Row:
-    """Compare one input's gradient with its reference, element by element.
-
-    ``resolution`` times the gradient's natural scale is the smallest number that the
-    reference can tell from zero. By default it is the tolerance. ``explain=False`` is
-    for numbers that are not the gradient's elements.
-    """
-    scale = case.scales[at]
-    floors = (
-        (tolerance if resolution is None else resolution) * scale,
-        tolerance * scale,
-    )
-    explain = explain and case.explain
-    judge = _Judge(
-        case, method, case.subject.quantity(at), at, tolerance, how, floors, explain
-    )
-    got = np.zeros_like(reference) if got is None else got
-    if explain:
-        case.found.references[method, case.subject.quantity(at)] = reference
-    declared_zero = case.subject.input_names[at] in case.subject.zero_gradients
-    return (
-        judge.zero_row(got, reference) if declared_zero else judge.row(got, reference)
-    )
+Key = Literal["y"] | int  # "y", or the position of the input of a gradient
 
 
 def largest_error(got: np.ndarray, reference: np.ndarray) -> float:
@@ -82,43 +36,66 @@ def largest_error(got: np.ndarray, reference: np.ndarray) -> float:
 
 
 @dataclass(frozen=True)
-class _Judge:
-    """One comparison.
+class Judge:
+    """Compares y, or one input's gradient, with its reference, element by element.
 
-    ``floors`` are the largest reference and the largest result that count as zero.
-    ``explains`` says whether a wrong result is diagnosed.
+    ``resolution`` times a gradient's natural scale is the smallest number that the
+    reference can tell from zero. By default it is the tolerance. ``explain=False`` is
+    for numbers that are not the gradient's elements.
     """
 
     case: Case
     method: str
-    quantity: str
-    at: int | None
+    key: Key
     tolerance: float
     how: str
-    floors: tuple[float, float]
-    explains: bool
+    resolution: float | None = None
+    explain: bool = True
+
+    @property
+    def quantity(self) -> str:
+        """``y`` or ``dx``."""
+        return "y" if self.key == "y" else self.case.subject.quantity(self.key)
+
+    @property
+    def floors(self) -> tuple[float, float]:
+        """The largest reference and the largest result that count as zero."""
+        if self.key == "y":
+            return 0.0, 0.0
+        scale = self.case.scales[self.key]
+        least = self.tolerance if self.resolution is None else self.resolution
+        return least * scale, self.tolerance * scale
+
+    @property
+    def declared_zero(self) -> bool:
+        """Whether the quantity is a gradient that is declared to be zero."""
+        subject = self.case.subject
+        return self.key != "y" and (
+            subject.input_names[self.key] in subject.zero_gradients
+        )
+
+    def row(self, got: np.ndarray | None, reference: np.ndarray) -> Row:
+        """Return the row of the quantity. A gradient of None counts as zeros."""
+        got = np.zeros_like(reference) if got is None else got
+        if self.key != "y" and self.explain and self.case.explain:
+            self.case.found.references[self.method, self.quantity] = reference
+        judge = self._zero_row if self.declared_zero else self._row
+        return judge(got, reference)
 
     def verdict(
         self, verdict: str, error: float | None, reason: str = "", note: str = ""
     ) -> Row:
-        return Row(
-            self.method,
-            self.quantity,
-            verdict,
-            error,
-            self.tolerance,
-            self.how,
-            reason,
-            note,
-        )
+        """Return a row of the quantity with that verdict."""
+        measured = error, self.tolerance, self.how
+        return Row(self.method, self.quantity, verdict, *measured, reason, note)
 
-    def row(self, got: np.ndarray, reference: np.ndarray) -> Row:
+    def _row(self, got: np.ndarray, reference: np.ndarray) -> Row:
         if got.shape != reference.shape:
-            return self.verdict(FAILED, np.inf, self.explain(got, reference))
+            return self.verdict(FAILED, np.inf, self._explained(got, reference))
         if reference.size == 0:
             return self.verdict(VACUOUS, None, "the array is empty")
         if np.isfinite(got).all() and np.isfinite(reference).all():
-            return self.finite_row(got, reference)
+            return self._finite_row(got, reference)
         unknown = np.isnan(reference)
         undefined = np.isnan(got)
         if not self.case.finite and np.isnan(self.case.y_as_given).any():
@@ -146,16 +123,17 @@ class _Judge:
             return self.verdict(FAILED, np.inf, reason)
 
         compared = ~unknown & ~infinite
-        return self.finite_row(
+        return self._finite_row(
             np.where(compared, got, 0.0), np.where(compared, reference, 0.0), note
         )
 
-    def finite_row(self, got: np.ndarray, reference: np.ndarray, note: str = "") -> Row:
-        """Judge finite numbers."""
+    def _finite_row(
+        self, got: np.ndarray, reference: np.ndarray, note: str = ""
+    ) -> Row:
         size = largest(reference)
         if size <= self.floors[0]:
             if (most := largest(got)) <= self.floors[1]:
-                return self.verdict(VACUOUS, None, self.why_zero(size), note)
+                return self.verdict(VACUOUS, None, self._why_zero(size), note)
             return self.verdict(
                 FAILED, np.inf, f"expected 0; got up to {most:.2g}", note
             )
@@ -165,12 +143,12 @@ class _Judge:
         error = farthest(got, reference) / size
         if error <= self.tolerance:
             return self.verdict(PASSED, error, note=note)
-        return self.verdict(FAILED, error, self.explain(got, reference), note)
+        return self.verdict(FAILED, error, self._explained(got, reference), note)
 
-    def zero_row(self, got: np.ndarray, reference: np.ndarray) -> Row:
+    def _zero_row(self, got: np.ndarray, reference: np.ndarray) -> Row:
         """Judge a gradient that is declared to be zero."""
         if got.shape != reference.shape:
-            return self.verdict(FAILED, np.inf, self.explain(got, reference))
+            return self.verdict(FAILED, np.inf, self._explained(got, reference))
         for what, array, floor in (
             ("the reference", reference, self.floors[0]),
             ("backward", got, self.floors[1]),
@@ -182,7 +160,7 @@ class _Judge:
                 )
         return self.verdict(PASSED, 0.0, note=DECLARED_ZERO)
 
-    def why_zero(self, most: float) -> str:
+    def _why_zero(self, most: float) -> str:
         if self.quantity != "y" and not self.case.dy.any():
             return "the cotangent is zero: any error would pass"
         size = (
@@ -190,42 +168,36 @@ class _Judge:
             if most == 0
             else f"at most {most:.1g}, too small for this method to see"
         )
-        what = "output" if self.at is None else "gradient"
+        what = "output" if self.key == "y" else "gradient"
         return f"the {what} is {size}: any error would pass"
 
-    def explain(self, got: np.ndarray, reference: np.ndarray) -> str:
+    def _explained(self, got: np.ndarray, reference: np.ndarray) -> str:
         """Return a placeholder for the row's reason.
 
         ``check`` replaces it with the quantity's diagnosis.
         """
-        case, at, key = self.case, self.at, (self.method, self.quantity)
-        if not self.explains:
+        case, at, mine = self.case, self.key, (self.method, self.quantity)
+        if not (self.explain and case.explain):
             return "wrong"
         accuracy = max(1e-9, self.tolerance)
 
         def diagnosed(seconds: float) -> str:
-            if at is None:
-                terms = {
-                    name: value
-                    for name, value in _terms(case).items()
-                    if name not in ("y", "dy")
-                }
-                return str(
-                    diagnose(reference, got, terms, accuracy=accuracy, seconds=seconds)
-                )
-            diagnosis = diagnose(
-                reference,
-                got,
-                _terms(case),
+            search = partial(
+                diagnose, reference, got, accuracy=accuracy, seconds=seconds
+            )
+            terms = _terms(case)
+            if at == "y":
+                del terms["y"], terms["dy"]
+                return str(search(terms))
+            diagnosis = search(
+                terms,
                 backward=lambda dy: case.gradients_for(dy)[at],
-                accuracy=accuracy,
                 others={
-                    name: of
-                    for (method, name), of in case.found.references.items()
-                    if method == key[0] and name != key[1]
+                    quantity: of
+                    for (method, quantity), of in case.found.references.items()
+                    if method == self.method and quantity != self.quantity
                 },
                 variants=variants(case, at) if accuracy <= CLOSE else (),
-                seconds=seconds,
             )
             if diagnosis.kind == "equal":  # off by less than a diagnosis can see
                 off = largest_error(got, reference)
@@ -235,7 +207,7 @@ class _Judge:
                 )
             return str(diagnosis)
 
-        case.found.suspect(*key, accuracy, diagnosed)
+        case.found.suspect(*mine, accuracy, diagnosed)
         return "wrong"
 
 

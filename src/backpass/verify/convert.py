@@ -60,14 +60,8 @@ def to_torch(value: object, device: str = "cpu", dtype=None):
 
     if not is_array(value):
         return value
-    if is_floating(value):
-        return torch.as_tensor(to_numpy(value)).to(
-            device=device, dtype=dtype or torch.float64
-        )
-    value = (
-        value.detach().clone() if is_torch(value) else torch.as_tensor(np.array(value))
-    )
-    return value.to(device)
+    dtype = (dtype or torch.float64) if is_floating(value) else None
+    return torch.as_tensor(to_numpy(value)).to(device=device, dtype=dtype)
 
 
 def to_kind_of(like: Array, values: np.ndarray) -> Array:
@@ -76,6 +70,18 @@ def to_kind_of(like: Array, values: np.ndarray) -> Array:
         to_torch(values, device_of(like), like.dtype)
         if is_torch(like)
         else values.astype(like.dtype)
+    )
+
+
+def in_dtype(value: Any, dtype: str) -> Any:
+    """Return a floating-point array in a dtype of its library, such as ``float32``;
+    return anything else as it is."""
+    if not is_floating(value):
+        return value
+    return (
+        value.to(getattr(sys.modules["torch"], dtype))
+        if is_torch(value)
+        else value.astype(dtype)
     )
 
 

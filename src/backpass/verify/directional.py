@@ -12,7 +12,7 @@ from dataclasses import replace
 import numpy as np
 
 from backpass.verify.case import Case
-from backpass.verify.comparison import judge_gradient
+from backpass.verify.comparison import Judge
 from backpass.verify.report import FAILED, PASSED, Row
 
 RANDOM = 8  # directions for each input
@@ -44,7 +44,9 @@ def rows(
         size = case.float64[at].size
         each = size <= min(COORDINATES, in_all)
         in_all -= size if each else 0
-        found.append(_row(case, method, tolerance, why, derivative, at, each))
+        found.append(
+            _row(Judge(case, method, at, tolerance, why), at, derivative, each)
+        )
     return found
 
 
@@ -54,17 +56,14 @@ def spread(case: Case, at: int, derivatives: Sequence[Derivative]) -> float:
     This is the largest difference along one direction, divided by the largest slope.
     """
     x = case.float64[at]
-    movable = np.isfinite(x)
     sets = [_directions(case, at)]
     if x.size <= COORDINATES:
-        sets.append(_units(x, movable))
+        sets.append(_units(np.isfinite(x)))
     found = 0.0
     for directions in sets:
         slopes = np.array([[_slope(d, at, v) for v in directions] for d in derivatives])
-        largest = np.abs(slopes).max(initial=0.0)
-        found = max(
-            found, np.ptp(slopes, axis=0).max(initial=0.0) / largest if largest else 0.0
-        )
+        if size := np.abs(slopes).max(initial=0.0):
+            found = max(found, np.ptp(slopes, axis=0).max() / size)
     return found
 
 
@@ -86,55 +85,40 @@ def _directions(case: Case, at: int) -> list[np.ndarray]:
     return case.directions.of(at, RANDOM if size <= LARGE else RANDOM_IF_LARGE)
 
 
-def _units(x: np.ndarray, movable: np.ndarray) -> list[np.ndarray]:
+def _units(movable: np.ndarray) -> list[np.ndarray]:
     """Return a direction for each coordinate that can move."""
-    units = np.zeros((int(movable.sum()), *x.shape))
-    for at, index in enumerate(np.argwhere(movable)):
-        units[at, *index] = 1.0
-    return [np.asarray(unit) for unit in units]
+    units = np.eye(movable.size)[movable.ravel()]
+    return [unit.reshape(movable.shape) for unit in units]
 
 
-def _row(
-    case: Case,
-    method: str,
-    tolerance: float,
-    why: str,
-    derivative: Derivative,
-    at: int,
-    each: bool,
-) -> Row:
+def _row(judge: Judge, at: int, derivative: Derivative, each: bool) -> Row:
     """Return one row: along random directions and, if ``each``, all coordinates."""
+    case = judge.case
     x = case.float64[at]
     got = case.gradients[at]
     got = np.zeros(x.shape) if got is None else got
     movable = np.isfinite(x)  # elsewhere x + h·v does not move: −∞ stays −∞
     coordinates = f" and all {int(movable.sum())} coordinates" if each else ""
     directions = _directions(case, at)
-    how = f"{len(directions)} random directions{coordinates}; {why}"
+    how = f"{len(directions)} random directions{coordinates}; {judge.how}"
+    judge = replace(judge, how=how)
 
     if each:
         by_element = np.full(x.shape, np.nan)  # where x cannot move
-        measured = [
-            (slope, moved)
-            for slope, moved in (derivative(at, unit) for unit in _units(x, movable))
-        ]
+        measured = [derivative(at, unit) for unit in _units(movable)]
         by_element[movable] = [slope / moved.sum() for slope, moved in measured]
-        row = judge_gradient(case, method, at, got, by_element, tolerance, how)
+        row = judge.row(got, by_element)
         if row.verdict != PASSED:
             return row
     elif got.shape != x.shape:
         reason = f"expected shape {list(x.shape)}; got {list(got.shape)}"
-        return Row(
-            method, case.subject.quantity(at), FAILED, np.inf, tolerance, how, reason
-        )
+        return judge.verdict(FAILED, np.inf, reason)
 
     along = [derivative(at, v) for v in directions]
     seen = got if movable.all() else np.where(movable, got, 0.0)
     slopes = np.array([np.sum(seen * moved) for _, moved in along])
     expected = np.array([slope for slope, _ in along])
-    of_directions = judge_gradient(
-        case, method, at, slopes, expected, tolerance, how, explain=False
-    )
+    of_directions = replace(judge, explain=False).row(slopes, expected)
     if of_directions.verdict == FAILED:
         return replace(of_directions, reason=SLOPES_DIFFER)
     return (

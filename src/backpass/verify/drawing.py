@@ -8,6 +8,7 @@ requirements of an operation's inputs are in its module, under the names that
 from __future__ import annotations
 
 import inspect
+import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -16,7 +17,8 @@ import numpy as np
 
 from backpass.contract.shapes import Shapes, Spec, axis_length, parse
 from backpass.operation import Operation
-from backpass.verify.arguments import check_drawn
+from backpass.verify.arguments import check_drawn, required_options
+from backpass.verify.convert import in_dtype, is_floating
 
 LENGTHS = (5, 7, 3, 9, 11, 13)  # for a declaration's letters, in order of appearance
 FACTORS = (2, 3)  # for letters in a product such as g*n: of heads, a few are enough
@@ -24,6 +26,8 @@ LEADING = {"*": (3,), "*a": (2, 1), "*b": (4,)}  # for its groups of leading axe
 TIMES = 11  # axes are longer in half precision: enough for sums to lose digits
 TIMES_WITH_HEADS = 4  # the same where there are heads, whose scores grow quadratically
 WIDE = 4  # the first input of one case is larger, to show what happens far from 0
+
+Drawn = tuple[np.ndarray | None, ...]  # None for an optional input that is left out
 
 INPUTS, COTANGENT, DIRECTIONS, MEASURING, VARYING = range(5)  # streams of one seed
 
@@ -67,7 +71,7 @@ def draw(
     lengths: Mapping[str, int] | None = None,
     leading: Mapping[str, tuple[int, ...]] | None = None,
     without: Sequence[str] = (),
-) -> tuple[np.ndarray | None, ...]:
+) -> Drawn:
     """Draw standard normal float64 arrays for the inputs of ``op.SHAPES``.
 
     The result has None for each input in ``without``. Integers are shuffled tokens or
@@ -104,7 +108,7 @@ def draw_shapes(
     lengths: Mapping[str, int],
     leading: Mapping[str, tuple[int, ...]],
     without: Sequence[str] = (),
-) -> tuple[np.ndarray | None, ...]:
+) -> Drawn:
     """Do what ``draw`` does for a parsed declaration, with every length given."""
     return tuple(
         None
@@ -122,27 +126,21 @@ def draw_like(
     leading: Mapping[str, tuple[int, ...]],
     most: Mapping[str, int] | None = None,
     lengths: Mapping[str, int] | None = None,
-) -> tuple[np.ndarray | None, ...]:
+) -> Drawn:
     """Draw inputs with other leading axes, and the lengths of the given inputs.
 
     ``most`` limits the length of a letter, and ``lengths`` replaces it.
     """
-    given = dict(zip((spec.name for spec in shapes.inputs), inputs, strict=False))
+    names = [spec.name for spec in shapes.inputs]
+    given = dict(zip(names, inputs, strict=False))
     bound = shapes.bind(given)
-    all_lengths = {
-        letter: bound[letter] for letter in shapes.letters if letter in bound
+    drawn = {
+        letter: min(bound[letter], (most or bound)[letter])
+        for letter in shapes.letters
+        if letter in bound
     }
-    if most:
-        all_lengths = {
-            letter: min(length, most[letter]) for letter, length in all_lengths.items()
-        }
-    all_lengths |= lengths or {}
-    without = [
-        name
-        for name in (spec.name for spec in shapes.inputs)
-        if given.get(name) is None
-    ]
-    return draw_shapes(shapes, rng, all_lengths, leading, without)
+    without = [name for name in names if given.get(name) is None]
+    return draw_shapes(shapes, rng, drawn | dict(lengths or {}), leading, without)
 
 
 def options_for(op: object) -> dict[str, Any]:
@@ -153,10 +151,8 @@ def options_for(op: object) -> dict[str, Any]:
 def missing_options(op: object) -> str | None:
     """Return which options ``cases`` lacks and where to add them, or None."""
     operation = Operation(op)
-    parameters = inspect.signature(operation.op.forward).parameters.values()
-    needed = [
-        p.name for p in parameters if p.kind is p.KEYWORD_ONLY and p.default is p.empty
-    ]
+    forward = operation.op.forward
+    needed = required_options(inspect.signature(forward).parameters.values())
     missing = [name for name in needed if name not in operation.examples[0]]
     if not missing:
         return None
@@ -196,7 +192,7 @@ def leaving_out(op: object, names: Sequence[str]) -> tuple[list[str], dict[str, 
 
 def cases(
     op: object, rng: np.random.Generator
-) -> Iterator[tuple[tuple[np.ndarray | None, ...], dict[str, Any]]]:
+) -> Iterator[tuple[Drawn, dict[str, Any]]]:
     """Yield inputs and options that together reach each line of a backward.
 
     They have leading axes of every kind, each optional input present and absent, other
@@ -220,58 +216,41 @@ def cases(
         without, options = leaving_out(op, [name])
         yield draw(op, rng, without=without), options
     for others in operation.examples[1:]:
-        lengths = {
-            letter: others[letter] for letter in shapes.letters if letter in others
-        }
+        lengths = {name: others[name] for name in shapes.letters if name in others}
         absent = [name for name in optional if name in others]
-        options = {
-            option: value
-            for option, value in others.items()
-            if option not in (*lengths, *absent)
-        }
-        inputs = draw(op, rng, lengths=lengths, without=absent)
-        yield inputs, options_for(op) | options
+        options = options_for(op) | others
+        for name in (*lengths, *absent):
+            del options[name]
+        yield draw(op, rng, lengths=lengths, without=absent), options
     if operation.zero_products is not None:
         yield _with_zeros(draw(op, rng)), options_for(op) | operation.zero_products
     many = {"*": (LEADING["*"][0] * (1 if shapes.factors else TIMES),)}
     times = TIMES_WITH_HEADS if shapes.factors else TIMES
     lengths = {
-        letter: length * (1 if letter in shapes.factors else times)
+        letter: length if letter in shapes.factors else times * length
         for letter, length in _lengths(shapes).items()
     }
-    yield (
-        tuple(map(_in_half_precision, draw(op, rng, lengths=lengths, leading=many))),
-        options_for(op),
-    )
+
+    def in_half_precision(*, but: Sequence[str] = ()) -> Drawn:
+        drawn = draw(op, rng, lengths=lengths, leading=many)
+        return tuple(
+            in_dtype(values, "float32" if spec.name in but else "float16")
+            for spec, values in zip(shapes.inputs, drawn, strict=True)
+        )
+
+    yield in_half_precision(), options_for(op)
     yield _wide(draw(op, rng, leading=many)), options_for(op)
     if operation.wide:
-        drawn = draw(op, rng, lengths=lengths, leading=many)
-        yield (
-            tuple(
-                _in_float32(values)
-                if spec.name in operation.wide
-                else _in_half_precision(values)
-                for spec, values in zip(shapes.inputs, drawn, strict=True)
-            ),
-            options_for(op),
-        )
+        yield in_half_precision(but=operation.wide), options_for(op)
 
 
 def _lengths(shapes: Shapes) -> dict[str, int]:
-    others = [letter for letter in shapes.letters if letter not in shapes.factors]
-    lengths = dict(zip(others, _all_different(len(others)), strict=True))
-    heads = [letter for letter in shapes.letters if letter in shapes.factors]
+    lengths = itertools.chain(LENGTHS, itertools.count(LENGTHS[-1] + 2, 2))
+    factors = iter(FACTORS)
     return {
-        letter: lengths.get(letter) or FACTORS[heads.index(letter)]
+        letter: next(factors if letter in shapes.factors else lengths)
         for letter in shapes.letters
     }
-
-
-def _all_different(count: int) -> list[int]:
-    return [
-        LENGTHS[at] if at < len(LENGTHS) else LENGTHS[-1] + 2 * (at - len(LENGTHS) + 1)
-        for at in range(count)
-    ]
 
 
 def _shape(
@@ -298,9 +277,7 @@ def _shape(
     return tuple(shape)
 
 
-def _with_zeros(
-    inputs: tuple[np.ndarray | None, ...],
-) -> tuple[np.ndarray | None, ...]:
+def _with_zeros(inputs: Drawn) -> Drawn:
     """Return q and k with zeros placed so that in row 0 every factor's dot product is
     0, and in row 1 the first factor's; the other inputs are unchanged."""
     q, k, *others = inputs
@@ -310,24 +287,12 @@ def _with_zeros(
     return q, k, *others
 
 
-def _wide(inputs: tuple[np.ndarray | None, ...]) -> tuple[np.ndarray | None, ...]:
+def _wide(inputs: Drawn) -> Drawn:
     """Return the inputs, the first floating-point one ``WIDE`` times as large."""
     first, values = next(
-        (at, value)
-        for at, value in enumerate(inputs)
-        if value is not None and np.issubdtype(value.dtype, np.floating)
+        (at, value) for at, value in enumerate(inputs) if is_floating(value)
     )
     return (*inputs[:first], WIDE * values, *inputs[first + 1 :])
-
-
-def _in_half_precision(values: np.ndarray | None) -> np.ndarray | None:
-    if values is None or not np.issubdtype(values.dtype, np.floating):
-        return values
-    return values.astype(np.float16)
-
-
-def _in_float32(values: np.ndarray | None) -> np.ndarray | None:
-    return None if values is None else values.astype(np.float32)
 
 
 def _draw_one(

@@ -71,15 +71,8 @@ class Run:
         rng = generator(self.case.seed, VARYING)
         noise: dict[int | str, float] = {}
         for _ in range(MOVES):
-            moved = tuple(
-                to_kind_of(
-                    x,
-                    to_numpy(x)
-                    * (1 + self.coarsest * rng.uniform(-1, 1, tuple(x.shape))),
-                )
-                if at in self.case.differentiable
-                else x
-                for at, x in enumerate(self.case.inputs)
+            moved = self.case.changed(
+                lambda x: x * (1 + self.coarsest * rng.uniform(-1, 1, x.shape))
             )
             there = Run(replace(self.case, inputs=moved))
             pairs: dict[int | str, tuple] = {"y": (there.y, self.y)}
@@ -89,11 +82,8 @@ class Run:
             }
             for key, (one, other) in pairs.items():
                 if one is not None and one.shape == other.shape:
-                    change = np.abs(to_numpy(one) - to_numpy(other))
-                    noise[key] = max(
-                        noise.get(key, 0.0),
-                        float(np.nan_to_num(change).max(initial=0.0)),
-                    )
+                    change = np.nan_to_num(to_numpy(one) - to_numpy(other))
+                    noise[key] = max(noise.get(key, 0.0), largest(change))
         return noise
 
     @property
@@ -103,8 +93,19 @@ class Run:
         arrays = (*self.case.inputs, self.y)
         return max((n for a in arrays if is_array(a) for n in a.shape), default=1)
 
-    def backward(self, dy: Array, saved: Any) -> dict[int, np.ndarray | None]:
-        """Call backward again and return the gradients in float64."""
+    def numbers(self) -> dict[int, np.ndarray]:
+        """Copy the gradients of the differentiable inputs, in float64."""
+        return {at: to_numpy(self.gradients[at]) for at in self.case.differentiable}
+
+    def backward(
+        self, dy: Array | None = None, saved: Any = None
+    ) -> dict[int, np.ndarray | None]:
+        """Call backward again and return the gradients in float64.
+
+        The cotangent and the saved object are by default the run's own.
+        """
+        dy = self.dy if dy is None else dy
+        saved = self.saved if saved is None else saved
         return self.case.slots.by_input(self.case.subject.backward(dy, saved))
 
 
@@ -114,19 +115,16 @@ def another_call(done: Run) -> Iterator[str]:
     A second call with the same dy must return the same gradients. A call with a
     different dy must not change gradients that were already returned.
     """
-    case = done.case
-    first = {at: to_numpy(done.gradients[at]) for at in case.differentiable}
-    again = done.backward(to_kind_of(done.y, case.dy), done.saved)
-    for at in unequal(done, again, first):
+    case, first = done.case, done.numbers()
+    for at in unequal(done, done.backward(to_kind_of(done.y, case.dy)), first):
+        name = case.subject.quantity(at)
+        yield f"{name} changes when backward is called a second time with the same dy"
+    done.backward(to_kind_of(done.y, -case.dy))
+    for at in unequal(done, done.numbers(), first):
+        name = case.subject.quantity(at)
         yield (
-            f"{case.subject.quantity(at)} changes when backward is called a second time with the "
-            "same dy"
-        )
-    done.backward(to_kind_of(done.y, -case.dy), done.saved)
-    for at in unequal(done, {at: to_numpy(done.gradients[at]) for at in first}, first):
-        yield (
-            f"{case.subject.quantity(at)}, already returned, changes when backward is called with "
-            "a different dy"
+            f"{name}, already returned, changes when backward is called with a "
+            "different dy"
         )
 
 
@@ -138,65 +136,52 @@ def other_strides(done: Run) -> Iterator[str]:
     """
     faults = list(_with_other_strides(done))
     if faults and (differ := _not_deterministic(done)):
-        calls = "identical calls: forward and backward are not deterministic"
-        faults = [
-            f"{', '.join(differ)} {'differs' if len(differ) == 1 else 'differ'} between {calls}"
-        ]
-    yield from faults
+        verb = "differs" if len(differ) == 1 else "differ"
+        yield (
+            f"{', '.join(differ)} {verb} between identical calls: forward and backward "
+            "are not deterministic"
+        )
+    else:
+        yield from faults
 
 
 def _not_deterministic(done: Run) -> list[str]:
     """Return the quantities that differ between calls with the same arrays."""
     differ: dict[str, None] = {}
-    first = {at: to_numpy(done.gradients[at]) for at in done.case.differentiable}
+    first = done.numbers()
     for _ in range(REPEATS):
         again = Run(done.case)
         if not _equal(done, "y", to_numpy(again.y), to_numpy(done.y)):
             differ["y"] = None
         try:
-            gradients = again.backward(again.dy, again.saved)
+            gradients = again.backward()
         except Exception:
             continue
-        differ |= dict.fromkeys(
-            done.case.subject.quantity(at) for at in unequal(done, gradients, first)
-        )
+        for at in unequal(done, gradients, first):
+            differ[done.case.subject.quantity(at)] = None
     return list(differ)
 
 
 def _with_other_strides(done: Run) -> Iterator[str]:
-    case = done.case
-    first = {at: to_numpy(done.gradients[at]) for at in case.differentiable}
+    case, dy = done.case, done.dy
     try:
-        y, saved = case.subject.forward(
-            *(spread(v) if is_array(v) else v for v in case.given())
-        )
+        inputs = (spread(v) if is_array(v) else v for v in case.given())
+        y, saved = case.subject.forward(*inputs)
     except Exception:
         pass
     else:
         if not _equal(done, "y", to_numpy(y), to_numpy(done.y)):
             yield "y differs when the inputs are not contiguous"
-        yield from _compared(
-            done, "inputs that are not contiguous", done.dy, saved, first
-        )
-    yield from _compared(
-        done, "a dy that is not contiguous", spread(done.dy), done.saved, first
-    )
-    if done.dy.ndim > 1:
-        yield from _compared(
-            done,
-            "a dy whose axes have a different order in memory",
-            permuted(done.dy),
-            done.saved,
-            first,
-        )
-    if done.dy.ndim and done.dy.shape[0] > 1:
-        repeated = expanded(done.dy)
-        expected = done.backward(
-            to_kind_of(done.y, np.ascontiguousarray(to_numpy(repeated))), done.saved
-        )
-        yield from _compared(
-            done, "a dy that is expanded along axis 0", repeated, done.saved, expected
-        )
+        yield from _compared(done, "inputs that are not contiguous", saved=saved)
+    yield from _compared(done, "a dy that is not contiguous", spread(dy))
+    if dy.ndim > 1:
+        what = "a dy whose axes have a different order in memory"
+        yield from _compared(done, what, permuted(dy))
+    if dy.ndim and dy.shape[0] > 1:
+        repeated = expanded(dy)
+        whole = to_kind_of(done.y, np.ascontiguousarray(to_numpy(repeated)))
+        what = "a dy that is expanded along axis 0"
+        yield from _compared(done, what, repeated, expected=done.backward(whole))
 
 
 def spread(value: Array) -> Array:
@@ -214,11 +199,10 @@ def permuted(value: Array) -> Array:
     """Return the same numbers in the channels-last layout: without gaps, and with axis
     1 (axis 0 of a matrix) innermost."""
     axis = 1 if value.ndim > 2 else 0
-    inner = [*(other for other in range(value.ndim) if other != axis), axis]
-    back = [inner.index(other) for other in range(value.ndim)]
     if is_torch(value):
-        return value.permute(inner).contiguous().permute(back)
-    return np.ascontiguousarray(value.transpose(inner)).transpose(back)
+        return value.movedim(axis, -1).contiguous().movedim(-1, axis)
+    inner = np.ascontiguousarray(np.moveaxis(value, axis, -1))
+    return np.moveaxis(inner, -1, axis)
 
 
 def expanded(value: Array) -> Array:
@@ -228,16 +212,10 @@ def expanded(value: Array) -> Array:
     shape. Code that ignores the stride then reads wrong numbers, but no memory outside
     the buffer.
     """
-    first = value[:1]
-    count = int(np.prod(first.shape))
-    memory = _filled((int(np.prod(value.shape)),), value)
-    memory[:count] = first.reshape(-1)
-    once = memory[:count].reshape(first.shape)
-    return (
-        once.expand(value.shape)
-        if is_torch(value)
-        else np.broadcast_to(once, value.shape)
-    )
+    shape = tuple(value.shape)
+    once = _filled(shape, value)[:1]
+    once[...] = value[:1]
+    return once.expand(shape) if is_torch(value) else np.broadcast_to(once, shape)
 
 
 def _filled(shape: tuple[int, ...], like: Array) -> Array:
@@ -249,8 +227,13 @@ def _filled(shape: tuple[int, ...], like: Array) -> Array:
 
 
 def _compared(
-    done: Run, what: str, dy: Array, saved: Any, expected: dict
+    done: Run,
+    what: str,
+    dy: Array | None = None,
+    saved: Any = None,
+    expected: dict | None = None,
 ) -> Iterator[str]:
+    expected = expected or done.numbers()  # before a call that may overwrite them
     try:
         got = done.backward(dy, saved)
     except Exception as error:

@@ -217,22 +217,17 @@ def _mutable(tree: ast.Module, chosen: Callable[[ast.AST], bool]) -> set[int]:
         if not _is_docstring(part)
         for node in ast.walk(part)
     ]
-    inside = {id(node) for top in body if chosen(top) for node in ast.walk(top)}
-    plumbing = {
-        id(node)
-        for call in ast.walk(function)
-        if _is_call_of(call, PLUMBING)
-        for node in ast.walk(call)
-    }
+    mutable = {id(node) for top in body if chosen(top) for node in ast.walk(top)}
     for call in ast.walk(function):
-        if _is_call_of(call, CASTS):
-            first = {id(node) for node in ast.walk(call.args[0])}
-            plumbing |= {id(node) for node in ast.walk(call)} - first
-    return {
-        index
-        for index, node in enumerate(ast.walk(tree))
-        if id(node) in inside - plumbing
-    }
+        if _is_call_of(call, PLUMBING):
+            mutable -= _ids(call)
+        elif _is_call_of(call, CASTS):
+            mutable -= _ids(call) - _ids(call.args[0])
+    return {index for index, node in enumerate(ast.walk(tree)) if id(node) in mutable}
+
+
+def _ids(tree: ast.AST) -> set[int]:
+    return {id(node) for node in ast.walk(tree)}
 
 
 def _function(tree: ast.Module) -> ast.FunctionDef:
@@ -306,16 +301,13 @@ def _with(node: ast.AST, part: ast.AST, other: ast.AST) -> ast.AST:
 
 
 def _alternatives(node: ast.AST, tree: ast.Module) -> Iterator[ast.AST]:
-    """Yield the replacements of a node."""
     match node:
         case ast.BinOp(left=left, op=op, right=right):
-            yield left
-            yield right
+            yield from (left, right)
             if not isinstance(op, (ast.Add, ast.Mult)):
                 yield ast.BinOp(right, op, left)
-            yield from (
-                ast.BinOp(left, other(), right) for other in OPPOSITE.get(type(op), ())
-            )
+            for other in _opposites(op):
+                yield ast.BinOp(left, other, right)
         case ast.UnaryOp(operand=operand):
             yield operand
         case ast.Constant(value=bool(value)):
@@ -325,63 +317,57 @@ def _alternatives(node: ast.AST, tree: ast.Module) -> Iterator[ast.AST]:
         case ast.Constant(value=float(value)):
             yield from (ast.Constant(2 * value), ast.Constant(-value))
         case ast.Compare(left=left, ops=[op], comparators=[right]):
-            yield from (
-                ast.Compare(left, [other()], [right])
-                for other in OPPOSITE.get(type(op), ())
-            )
+            for other in _opposites(op):
+                yield ast.Compare(left, [other], [right])
         case ast.BoolOp(op=op, values=values):
-            yield from (ast.BoolOp(other(), values) for other in OPPOSITE[type(op)])
+            for other in _opposites(op):
+                yield ast.BoolOp(other, values)
             yield from values
         case ast.IfExp(test=test, body=body, orelse=orelse):
-            yield from (
-                body,
-                orelse,
-                ast.IfExp(ast.UnaryOp(ast.Not(), test), body, orelse),
-            )
+            yield from (body, orelse)
+            yield ast.IfExp(ast.UnaryOp(ast.Not(), test), body, orelse)
         case ast.If(test=test, body=body, orelse=orelse):
             yield ast.If(ast.UnaryOp(ast.Not(), test), body, orelse)
         case ast.Call():
             yield from _other_calls(node)
         case ast.Return(value=value) if value is not None:
-            yield from (ast.Return(other) for other in _other_results(value))
+            yield from map(ast.Return, _other_results(value))
         case ast.Assign(targets=[ast.Name()] as targets, value=value) if (
             not _is_call_of(value, PLUMBING)
         ):
-            yield from (ast.Assign(targets, other) for other in _scaled(value))
+            for other in _scaled(value):
+                yield ast.Assign(targets, other)
         case ast.AugAssign(target=target, op=op, value=value):
             yield ast.Assign([target], value)
-            yield from (
-                ast.AugAssign(target, other(), value)
-                for other in OPPOSITE.get(type(op), ())
-            )
-            yield from (ast.AugAssign(target, op, other) for other in _scaled(value))
+            for other in _opposites(op):
+                yield ast.AugAssign(target, other, value)
+            for other in _scaled(value):
+                yield ast.AugAssign(target, op, other)
         case ast.Name(id=name, ctx=ast.Load()):
-            yield from (
-                ast.Name(other, ast.Load())
-                for other in _names_before(node, tree)
-                if other != name
-            )
+            for other in _names_before(node, tree):
+                if other != name:
+                    yield ast.Name(other, ast.Load())
+
+
+def _opposites(op: ast.AST) -> list[Any]:
+    return [other() for other in OPPOSITE.get(type(op), ())]
 
 
 def _other_calls(call: ast.Call) -> Iterator[ast.expr]:
     """Change the reduction, drop the call or an argument, exchange arguments."""
-    match call.func:
-        case ast.Attribute(value=library, attr=name):
-            for other in REDUCTIONS.get(name, ()):
-                yield ast.Call(
-                    ast.Attribute(library, other, ast.Load()), call.args, call.keywords
-                )
-    if call.args:
-        yield call.args[0]
-    if len(call.args) >= 2:
-        first, second, *rest = call.args
-        yield ast.Call(call.func, [second, first, *rest], call.keywords)
-    for dropped in call.keywords:
-        yield ast.Call(
-            call.func,
-            call.args,
-            [keyword for keyword in call.keywords if keyword is not dropped],
-        )
+    function, arguments, keywords = call.func, call.args, call.keywords
+    if isinstance(function, ast.Attribute):
+        for name in REDUCTIONS.get(function.attr, ()):
+            other = ast.Attribute(function.value, name, ast.Load())
+            yield ast.Call(other, arguments, keywords)
+    if arguments:
+        yield arguments[0]
+    if len(arguments) >= 2:
+        first, second, *rest = arguments
+        yield ast.Call(function, [second, first, *rest], keywords)
+    for dropped in keywords:
+        kept = [keyword for keyword in keywords if keyword is not dropped]
+        yield ast.Call(function, arguments, kept)
 
 
 def _other_results(value: ast.expr) -> Iterator[ast.expr]:
@@ -393,14 +379,13 @@ def _other_results(value: ast.expr) -> Iterator[ast.expr]:
     if not isinstance(value, ast.Tuple):
         yield from _scaled(value)
         return
-    for at, element in enumerate(value.elts):
-        others = [*_scaled(element), *(e for e in value.elts if e is not element)]
-        for other in others:
-            yield ast.Tuple(
-                [*value.elts[:at], other, *value.elts[at + 1 :]], ast.Load()
-            )
+    elements = value.elts
+    for at, element in enumerate(elements):
+        for other in (*_scaled(element), *(e for e in elements if e is not element)):
+            changed = [*elements[:at], other, *elements[at + 1 :]]
+            yield ast.Tuple(changed, ast.Load())
         for to in range(at):
-            swapped = list(value.elts)
+            swapped = list(elements)
             swapped[at], swapped[to] = swapped[to], swapped[at]
             yield ast.Tuple(swapped, ast.Load())
 
@@ -414,16 +399,12 @@ def _names_before(node: ast.Name, tree: ast.Module) -> list[str]:
     """Return arguments and variables set above that may stand for each other."""
     function = _function(tree)
     names = [argument.arg for argument in function.args.args]
-    for assigned in ast.walk(function):
-        if (
-            isinstance(assigned, ast.Name)
-            and isinstance(assigned.ctx, ast.Store)
-            and assigned.lineno < node.lineno
-        ):
-            names.append(assigned.id)
-    excluded = {"xp", "saved", "wanted"}
-    return (
-        []
-        if node.id in excluded or node.id not in names
-        else [n for n in dict.fromkeys(names) if n not in excluded]
-    )
+    names += [
+        assigned.id
+        for assigned in ast.walk(function)
+        if isinstance(assigned, ast.Name)
+        and isinstance(assigned.ctx, ast.Store)
+        and assigned.lineno < node.lineno
+    ]
+    usable = [n for n in dict.fromkeys(names) if n not in ("xp", "saved", "wanted")]
+    return usable if node.id in usable else []

@@ -8,6 +8,7 @@ None. ``named_arrays`` lists the arrays that a forward saves.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Collection, Iterator
 from typing import Any, NamedTuple
 
@@ -55,18 +56,14 @@ def join(y: object, *, but: Collection[int] = ()) -> tuple[Array, Several | None
     if not isinstance(y, (tuple, list)):
         return y, None
     outputs = tuple(y)
-    joined = tuple(
-        _has_gradient(output) and id(output) not in but for output in outputs
-    )
+    joined = tuple(_has_gradient(of) and id(of) not in but for of in outputs)
     if not any(joined):
-        kinds = (
-            ", ".join(type(output).__name__ for output in outputs) or "an empty tuple"
-        )
+        kinds = ", ".join(type(output).__name__ for output in outputs)
         raise Malformed(
             "forward: expected at least one floating-point array among the outputs; "
-            f"got {kinds}"
+            f"got {kinds or 'an empty tuple'}"
         )
-    parts = [output for output, kept in zip(outputs, joined, strict=True) if kept]
+    parts = list(itertools.compress(outputs, joined))
     xp = namespace(*parts)
     flat = xp.concat([xp.reshape(part, (-1,)) for part in parts])
     return flat, Several(None, outputs, joined)
@@ -79,10 +76,8 @@ def named_arrays(saved: object) -> Iterator[tuple[str, Array]]:
     if isinstance(saved, dict):
         pairs = [(str(key), value) for key, value in saved.items()]
     elif isinstance(saved, (tuple, list)):
-        names = getattr(saved, "_fields", None) or [
-            f"saved[{at}]" for at in range(len(saved))
-        ]
-        pairs = list(zip(names, saved, strict=True))
+        numbered = [f"saved[{at}]" for at in range(len(saved))]
+        pairs = list(zip(getattr(saved, "_fields", numbered), saved, strict=True))
     elif hasattr(saved, "__dict__") and not is_array(saved):
         pairs = list(vars(saved).items())
     else:
@@ -93,8 +88,5 @@ def named_arrays(saved: object) -> Iterator[tuple[str, Array]]:
 def _has_gradient(output: object) -> bool:
     """Whether ``output`` is a floating-point array. Complex arrays count, because the
     complex step returns them."""
-    if not is_array(output):
-        return False
-    return namespace(output).isdtype(
-        output.dtype, ("real floating", "complex floating")
-    )
+    kinds = ("real floating", "complex floating")
+    return is_array(output) and namespace(output).isdtype(output.dtype, kinds)

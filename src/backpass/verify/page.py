@@ -54,9 +54,8 @@ def summary(report: Report) -> str:
 
 
 def _table(report: Report) -> str:
-    quantities = list(
-        dict.fromkeys(row.quantity for row in report.rows if row.quantity not in WHOLE)
-    )
+    named = (row.quantity for row in report.rows if row.quantity not in WHOLE)
+    quantities = list(dict.fromkeys(named))
     return table.page(
         [_text("error, and tolerance"), *map(_text, quantities)],
         [[_text(method), *_cells(rows, quantities)] for method, rows in _lines(report)],
@@ -101,17 +100,13 @@ def _cell(row: Row, span: str = "") -> table.Cell:
     """Return ``✓ 2.1e-11`` and the tolerance in small print, with the verdict in words
     if the row did not pass."""
     kind = row.verdict.lower().replace(" ", "-")
-    verdict = row.mark if row.verdict == PASSED else f"{row.mark} {row.verdict}"
-    verdict = f"<strong>{verdict}</strong>" if row.verdict == FAILED else verdict
-    error = (
-        "" if row.error is None else "exact" if row.error == 0 else f"{row.error:.1e}"
-    )
-    allowed = (
-        f' <small class="backpass-tolerance">of {row.tolerance:.0e}</small>'
-        if row.tolerance
-        else ""
-    )
-    shown = " ".join((verdict, error)).strip() + allowed
+    shown = row.mark if row.verdict == PASSED else f"{row.mark} {row.verdict}"
+    shown = f"<strong>{shown}</strong>" if row.verdict == FAILED else shown
+    if row.error is not None:
+        shown += f" {row.error:.1e}" if row.error else " exact"
+    if row.tolerance:
+        of = f"of {row.tolerance:.0e}"
+        shown += f' <small class="backpass-tolerance">{of}</small>'
     return table.Cell(shown, f'class="backpass-{kind}"{span} style="{_LEFT}"')
 
 
@@ -122,14 +117,10 @@ def _notes(report: Report) -> str:
         if said := row.cells()[-1]:
             names = notes.setdefault(said, {}).setdefault(row.method, [])
             names += [] if row.quantity in WHOLE else [row.quantity]
-    items = "".join(
-        "<li>"
-        + html.escape(
-            ", ".join(" ".join((method, *names)) for method, names in of.items())
-        )
-        + f": {html.escape(said)}</li>"
-        for said, of in notes.items()
-    )
+    items = ""
+    for said, of in notes.items():
+        rows = ", ".join(" ".join((method, *names)) for method, names in of.items())
+        items += f"<li>{html.escape(rows)}: {html.escape(said)}</li>"
     return f'<ul class="backpass-notes">{items}</ul>' if items else ""
 
 

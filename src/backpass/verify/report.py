@@ -70,38 +70,28 @@ class Row:
 
         The reason for a failure is not included; it is printed below the table.
         """
-        said = {FAILED: self.how, VACUOUS: self.reason, NOT_RUN: self.reason}.get(
-            self.verdict, ""
-        )
+        said = self.how if self.verdict == FAILED else ""
+        said = self.reason if self.verdict in (VACUOUS, NOT_RUN) else said
         return "; ".join(filter(None, (said, self.note)))
 
     def to_dict(self) -> dict[str, str | float | None]:
         """Return the row as plain data; see ``Report.to_dict``."""
-        plain = {
-            name: getattr(self, name) for name in ("method", "quantity", "verdict")
+        names = ("method", "quantity", "verdict", "error", "tolerance", "how", "reason")
+        return {
+            name: _plain(getattr(self, name)) for name in (*names, "note", "raised_at")
         }
-        plain |= {"error": _plain(self.error), "tolerance": _plain(self.tolerance)}
-        plain |= {
-            name: getattr(self, name) for name in ("how", "reason", "note", "raised_at")
-        }
-        return plain
 
     def cells(self) -> tuple[str, ...]:
         """Return the row as text, in the order of the table's headings."""
-        verdict = f"{self.mark} {self.verdict}"
-        said = (
-            self.reason
-            if self.verdict in (NOT_RUN, VACUOUS, COULD_NOT_RUN)
-            else self.how
-        )
-        how = "; ".join(filter(None, (said, self.note)))
+        unjudged = self.verdict in (NOT_RUN, VACUOUS, COULD_NOT_RUN)
+        said = self.reason if unjudged else self.how
         return (
             self.method,
             self.quantity,
-            verdict,
+            f"{self.mark} {self.verdict}",
             _number(self.error),
             _number(self.tolerance),
-            how,
+            "; ".join(filter(None, (said, self.note))),
         )
 
 
@@ -132,12 +122,8 @@ class Report:
     def passed(self) -> bool:
         """Whether a row passed for each gradient, and no row failed, could not run or
         was vacuous."""
-        return not (
-            self.unshown
-            or self.failed
-            or self.having(COULD_NOT_RUN)
-            or self.having(VACUOUS)
-        )
+        wrong = (FAILED, COULD_NOT_RUN, VACUOUS)
+        return not self.unshown and not any(row.verdict in wrong for row in self.rows)
 
     @property
     def unshown(self) -> tuple[str, ...]:
@@ -297,11 +283,9 @@ def _place(exception: BaseException) -> str:
 
 
 def _is_library(filename: str) -> bool:
-    parts = Path(filename).parts
-    return (
-        "site-packages" in parts
-        or "dist-packages" in parts
-        or filename.startswith(sys.base_prefix + "/lib")
+    libraries = {"site-packages", "dist-packages"}
+    return bool(libraries & {*Path(filename).parts}) or filename.startswith(
+        sys.base_prefix + "/lib"
     )
 
 
@@ -311,17 +295,14 @@ def file_shown(filename: str) -> str:
     path = Path(filename)
     if any(part.startswith("ipykernel_") for part in path.parts):
         return "cell"
-    return (
-        str(path.relative_to(Path.cwd()))
-        if path.is_relative_to(Path.cwd())
-        else filename
-    )
+    here = Path.cwd()
+    return str(path.relative_to(here)) if path.is_relative_to(here) else filename
 
 
-def _plain(value: float | None) -> float | str | None:
-    """Return a finite number as it is, and the name of any other."""
-    if value is None:
-        return None
+def _plain(value: float | str | None) -> float | str | None:
+    """Return what JSON can hold: the name of a number that is not finite."""
+    if value is None or isinstance(value, str):
+        return value
     return float(value) if math.isfinite(value) else str(float(value))
 
 

@@ -35,17 +35,11 @@ class Slots:
         gradients = self.by_position(returned)
         for at, gradient in gradients.items():
             if gradient is not None and not is_floating(gradient):
-                wanted = (
-                    "real floating-point numbers" if is_array(gradient) else "an array"
-                )
-                got = (
-                    dtype_name(gradient)
-                    if is_array(gradient)
-                    else type(gradient).__name__
-                )
-                raise Malformed(
-                    f"{self.subject.quantity(at)}: expected {wanted}; got {got}"
-                )
+                wanted, got = "an array", type(gradient).__name__
+                if is_array(gradient):
+                    wanted, got = "real floating-point numbers", dtype_name(gradient)
+                name = self.subject.quantity(at)
+                raise Malformed(f"{name}: expected {wanted}; got {got}")
         return {
             at: None if gradient is None else to_numpy(gradient)
             for at, gradient in gradients.items()
@@ -65,10 +59,9 @@ class Slots:
         # Drop those of optional inputs that were not given.
         while len(gradients) > len(self.inputs) and gradients[-1] is None:
             gradients.pop()
-        with_optional = [
-            at for at in range(len(self.inputs)) if self._may_have_gradient(at)
-        ]
-        for positions in (self.differentiable, with_optional, range(len(self.inputs))):
+        every_input = range(len(self.inputs))
+        with_optional = [at for at in every_input if self._may_have_gradient(at)]
+        for positions in (self.differentiable, with_optional, every_input):
             if len(gradients) == len(positions):
                 found = dict(zip(positions, gradients, strict=True))
                 return found if every else {at: found[at] for at in self.differentiable}

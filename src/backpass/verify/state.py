@@ -14,10 +14,8 @@ import numpy as np
 
 from backpass.contract.arrays import size
 from backpass.verify.case import Case, NotRun, first_line
-from backpass.verify.convert import to_kind_of, to_numpy
 from backpass.verify.directional import LARGE
 from backpass.verify.drawing import VARYING, generator
-from backpass.verify.findings import Findings
 from backpass.verify.magnitude import farthest, largest
 from backpass.verify.memory import Run, unequal
 from backpass.verify.methods.autograd import differentiate_forward
@@ -43,15 +41,13 @@ def _after_other_inputs(done: Run, other: Case) -> Iterator[str]:
     It does if backward uses state of the last forward, or if a forward reuses results
     of the first.
     """
-    case = done.case
-    first = {at: to_numpy(done.gradients[at]) for at in case.differentiable}
-    run = Run(case)
+    case, first, run = done.case, done.numbers(), Run(done.case)
     try:
         case.subject.forward(*other.given())
     except Exception:  # forward may reject inputs that we chose
         return
     try:
-        after = run.backward(run.dy, run.saved)
+        after = run.backward()
     except Exception as error:
         yield (
             "backward fails when forward was called with other inputs in between: "
@@ -59,55 +55,38 @@ def _after_other_inputs(done: Run, other: Case) -> Iterator[str]:
         )
         return
     for at in unequal(done, after, first):
-        yield (
-            f"{case.subject.quantity(at)} changes when forward is called with other inputs before "
-            "backward"
-        )
+        name = case.subject.quantity(at)
+        yield f"{name} changes when forward is called with other inputs before backward"
 
 
 def _other_inputs(case: Case, change: float = 0.2) -> Case:
     """Return the case with each differentiable input reversed and its elements scaled
     by random factors within ``change`` of 1."""
     rng = generator(case.seed, VARYING)
-
-    def changed(at: int, value: object) -> object:
-        if at not in case.differentiable:
-            return value
-        x = to_numpy(value)
-        factors = rng.uniform(1 - change, 1 + change, x.shape)
-        return to_kind_of(value, np.flip(x) * factors)
-
-    inputs = tuple(changed(at, value) for at, value in enumerate(case.inputs))
-    return replace(
-        case,
-        inputs=inputs,
-        given_dy=None,
-        explain=False,
-        found=Findings(),
-        drawn=False,
+    inputs = case.changed(
+        lambda x: np.flip(x) * rng.uniform(1 - change, 1 + change, x.shape)
     )
+    return case.elsewhere(inputs, explain=False)
 
 
 def _at_other_inputs(done: Run, other: Case) -> Iterator[str]:
     """Yield a fault for each gradient that is right at the first inputs but wrong at
     others, because it uses state of the first call."""
     try:
-        wrong = _wrong(replace(other, declared=done.case.computes_in))
+        declared = done.case.computes_in
+        wrong = _wrong(replace(other, declared=declared))
         first = _wrong(done.case) if wrong else {}
         if wrong.keys() - first.keys():
             # The same numbers in reverse keep constraints on the inputs, such as rows
             # that sum to 1.
-            same = _wrong(
-                replace(_other_inputs(done.case, 0.0), declared=done.case.computes_in)
-            )
+            same = _wrong(replace(_other_inputs(done.case, 0.0), declared=declared))
             wrong = {at: error for at, error in wrong.items() if at in same}
     except Exception:  # other methods report errors and forwards that are too coarse
         return
     for at in wrong.keys() - first.keys():
-        yield (
-            f"{done.case.subject.quantity(at)} is wrong at a second input, by {wrong[at]:.1g} of "
-            "its largest element"
-        )
+        name = done.case.subject.quantity(at)
+        off = f"by {wrong[at]:.1g} of its largest element"
+        yield f"{name} is wrong at a second input, {off}"
 
 
 def _wrong(case: Case) -> dict[int, float]:
@@ -140,16 +119,13 @@ def _unlike_slopes(case: Case, got: dict) -> dict[int, float]:
         step = best_step(case, at)
         slopes = []
         for times in (1.0, 0.5):
-            change, moved = difference(
-                case, at, case.directions.first(at), times * step
-            )
+            along = case.directions.first(at)
+            change, moved = difference(case, at, along, times * step)
             slopes.append(float(np.sum(case.dy * change)))
         if got[at] is None or got[at].shape != moved.shape:
             continue
-        error, size = (
-            abs(float(np.sum(got[at] * moved)) - slopes[1]),
-            max(map(abs, slopes)),
-        )
+        error = abs(float(np.sum(got[at] * moved)) - slopes[1])
+        size = max(map(abs, slopes))
         least = SEEN * case.scales[at] * float(np.linalg.norm(moved))
         if error > max(WRONG * size, 4 * abs(slopes[0] - slopes[1]), least):
             errors[at] = error / size if size else np.inf
@@ -158,18 +134,17 @@ def _unlike_slopes(case: Case, got: dict) -> dict[int, float]:
 
 def _frozen(done: Run) -> Iterator[str]:
     """Yield a fault if freezing one input changes the gradients of the others."""
-    case = done.case
+    case, first = done.case, done.numbers()
     if case.subject.frozen is None or len(case.differentiable) < 2:
         return
-    first = {at: to_numpy(done.gradients[at]) for at in case.differentiable}
     for frozen in case.differentiable:
         name = case.subject.input_names[frozen]
         without = replace(case, subject=case.subject.frozen(name))
         try:
-            run = Run(without, case.dy)
-            got = run.backward(run.dy, run.saved)
+            got = Run(without, case.dy).backward()
         except Exception as error:
             yield f"fails when {name} does not require a gradient: {first_line(error)}"
             continue
         for at in unequal(done, got, {at: first[at] for at in without.differentiable}):
-            yield f"{case.subject.quantity(at)} differs when {name} does not require a gradient"
+            other = case.subject.quantity(at)
+            yield f"{other} differs when {name} does not require a gradient"

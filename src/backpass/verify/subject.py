@@ -16,7 +16,7 @@ from typing import Any, TypeGuard
 from backpass.contract.arrays import Array, is_array
 from backpass.contract.shapes import Shapes
 from backpass.operation import Operation
-from backpass.verify.arguments import check_names, reject_unknown
+from backpass.verify.arguments import check_names, reject_unknown, required_options
 from backpass.verify.convert import EPSILON, dtype_name, is_floating, is_torch
 from backpass.verify.outputs import Malformed, Several, join
 
@@ -112,13 +112,13 @@ def _reject_unsuitable(inputs: Sequence[object], differentiable: Sequence[int]) 
 
 
 def _reject_other_arrays(name: str, inputs: Sequence[object]) -> None:
-    for kind in (
-        type(value) for value in inputs if is_array(value) and not is_torch(value)
-    ):
-        raise TypeError(
-            f"inputs: {name} is a torch.autograd.Function, which takes torch tensors; "
-            f"got {kind.__module__}.{kind.__name__}"
-        )
+    for value in inputs:
+        if is_array(value) and not is_torch(value):
+            kind = type(value)
+            raise TypeError(
+                f"inputs: {name} is a torch.autograd.Function, which takes torch tensors; "
+                f"got {kind.__module__}.{kind.__name__}"
+            )
 
 
 def load(op: Any) -> Any:
@@ -152,10 +152,10 @@ def subject(
         if not callable(getattr(op, part, None)):
             raise TypeError(
                 "op: expected the name of an operation, an object with forward and "
-                f"backward, or a torch.autograd.Function; got {_called(op)}, which has "
+                f"backward, or a torch.autograd.Function; got {called(op)}, which has "
                 f"no {part}{_instead(op)}"
             )
-    name = _called(op)
+    name = called(op)
     if getattr(op, "__name__", "").startswith("backpass.kernels."):
         raise TypeError(
             "op: expected an operation, with which its kernel is compared; got the "
@@ -168,16 +168,18 @@ def subject(
             f"inputs: {name} takes {', '.join(map(str, shapes.inputs))}; "
             f"got {count} arrays"
         )
-    if operation.takes_wanted:
-        _check_not_wanted(options)
+    if operation.takes_wanted and "wanted" in options:
+        raise TypeError(
+            "wanted: expected no value, because check itself calls the operation with "
+            f"different sets of wanted gradients; got {options['wanted']!r}"
+        )
     _check_call(name, op.forward, len(shapes.inputs) if shapes else count, options)
     names = (
         tuple(spec.name for spec in shapes.inputs)
         if shapes
         else _names(op.forward, count)
     )
-    check_names("zero_gradients", zero_gradients, names)
-    check_names("constants", constants, names)
+    declared = _declared(operation, names, zero_gradients, constants)
 
     def forward(*inputs, **wanted):
         returned = op.forward(*inputs, **options, **wanted)
@@ -209,10 +211,8 @@ def subject(
         input_names=names,
         options=options,
         shapes=shapes,
-        constants=frozenset((*operation.constants, *constants)),
         conventions=operation.conventions_with(options),
         positive=frozenset(operation.positive),
-        zero_gradients=frozenset((*operation.zero_gradients, *zero_gradients)),
         wide=frozenset(operation.wide),
         multiples=operation.multiples,
         stateless=isinstance(op, ModuleType)
@@ -220,8 +220,25 @@ def subject(
         told=told if operation.takes_wanted else None,
         backward_flops=getattr(op, "backward_flops", None),
         stem=_stem(name, getattr(op, "SHAPES", None)),
+        **declared,
     )
     return found
+
+
+def _declared(
+    operation: Operation,
+    names: tuple[str, ...],
+    zero_gradients: Sequence[str],
+    constants: Sequence[str],
+) -> dict[str, Any]:
+    """Return the inputs that have no gradient or a zero one, as declared by the object
+    and by the user, who can name only inputs."""
+    check_names("zero_gradients", zero_gradients, names)
+    check_names("constants", constants, names)
+    return {
+        "zero_gradients": frozenset((*operation.zero_gradients, *zero_gradients)),
+        "constants": frozenset((*operation.constants, *constants)),
+    }
 
 
 def _check_call(
@@ -238,40 +255,24 @@ def _check_call(
             f"op: expected an instance of {name}, whose forward takes self; "
             f"got the class: give {name}()"
         )
-    named = [
-        p
-        for p in parameters[count:]
-        if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)
-    ]
+    what, others = f"options of {name}", parameters[count:]
     if not any(p.kind is p.VAR_KEYWORD for p in parameters):
-        reject_unknown(
-            f"options of {name}", options, [p.name for p in named], TypeError
+        named = (
+            inspect.Parameter.POSITIONAL_OR_KEYWORD,
+            inspect.Parameter.KEYWORD_ONLY,
         )
-    missing = [
-        p.name
-        for p in named
-        if p.kind is p.KEYWORD_ONLY and p.default is p.empty and p.name not in options
-    ]
-    if missing:
-        raise TypeError(
-            f"options of {name}: expected {', '.join(missing)}; "
-            f"got {', '.join(options) or 'none'}"
-        )
+        known = [p.name for p in others if p.kind in named]
+        reject_unknown(what, options, known, TypeError)
+    needed = required_options(others)
+    if missing := [option for option in needed if option not in options]:
+        given = ", ".join(options) or "none"
+        raise TypeError(f"{what}: expected {', '.join(missing)}; got {given}")
     try:
         signature.bind(*[None] * count, **options)
     except TypeError as error:
         raise TypeError(
             f"inputs: {name}'s forward takes {signature}; got {count} ({error})"
         ) from None
-
-
-def _check_not_wanted(options: Mapping[str, object]) -> None:
-    """Raise TypeError if the names of the wanted gradients are among the options."""
-    if "wanted" in options:
-        raise TypeError(
-            "wanted: expected no value, because check itself calls the operation with "
-            f"different sets of wanted gradients; got {options['wanted']!r}"
-        )
 
 
 def _stem(name: str, declaration: str | None) -> str | None:
@@ -301,22 +302,15 @@ def _from_autograd_function(
             f"got {', '.join(options)}: give their values as inputs, in order"
         )
     takes_context = op.setup_context is _base_function().setup_context
-    _check_call(
-        op.__name__,
-        partial(op.forward, None) if takes_context else op.forward,
-        count,
-        {},
-    )
-    operation = Operation(op)
+    own = partial(op.forward, None) if takes_context else op.forward
+    _check_call(op.__name__, own, count, {})
     names = _names(op.forward, count + takes_context)[takes_context:]
-    check_names("zero_gradients", zero_gradients, names)
-    check_names("constants", constants, names)
-    constant = frozenset((*operation.constants, *constants))
+    declared = _declared(Operation(op), names, zero_gradients, constants)
     marks_dirty: list[bool] = []  # one element, as soon as it is known
 
     def forward(*inputs):
         leaves = [
-            value.detach().requires_grad_(name not in constant)
+            value.detach().requires_grad_(name not in declared["constants"])
             if is_torch(value) and is_floating(value)
             else value
             for name, value in zip(names, inputs, strict=True)
@@ -335,11 +329,8 @@ def _from_autograd_function(
         wanted = [leaf for leaf in leaves if _requires_grad(leaf)]
         # Not through the vector: its backward would copy the cotangent of each output.
         if several:
-            kept = [
-                (output, one)
-                for output, one in zip(several.outputs, several.split(dy), strict=True)
-                if one is not None
-            ]
+            pairs = zip(several.outputs, several.split(dy), strict=True)
+            kept = [(output, one) for output, one in pairs if one is not None]
             y, dy = (list(column) for column in zip(*kept, strict=True))
         gradients = iter(
             torch.autograd.grad(y, wanted, dy, retain_graph=True, allow_unused=True)
@@ -363,12 +354,11 @@ def _from_autograd_function(
         backward=backward,
         plain_forward=plain_forward,
         input_names=names,
-        constants=constant,
-        zero_gradients=frozenset((*operation.zero_gradients, *zero_gradients)),
         torch_only=True,
         frozen=lambda name: _from_autograd_function(
             op, count, {}, zero_gradients, (*constants, name)
         ),
+        **declared,
     )
 
 
@@ -382,7 +372,7 @@ def _applied(op: Any, leaves: list, marks_dirty: list[bool]) -> Any:
 
     if not marks_dirty:
         before = [
-            leaf.detach().clone() if _requires_grad(leaf) else None for leaf in leaves
+            (leaf, leaf.detach().clone()) for leaf in leaves if _requires_grad(leaf)
         ]
         try:
             returned = op.apply(*leaves)
@@ -390,17 +380,14 @@ def _applied(op: Any, leaves: list, marks_dirty: list[bool]) -> Any:
             if "leaf Variable" not in str(error):
                 raise
             with torch.no_grad():
-                for leaf, values in zip(leaves, before, strict=True):
-                    if values is not None:
-                        leaf.copy_(values)
+                for leaf, values in before:
+                    leaf.copy_(values)
             marks_dirty.append(True)
         else:
             marks_dirty.append(False)
             return returned
     if marks_dirty[0]:
-        return op.apply(
-            *(leaf.clone() if _requires_grad(leaf) else leaf for leaf in leaves)
-        )
+        leaves = [leaf.clone() if _requires_grad(leaf) else leaf for leaf in leaves]
     return op.apply(*leaves)
 
 
@@ -457,8 +444,9 @@ def _instead(op: object) -> str:
     return ""
 
 
-def _called(op: object) -> str:
+def called(op: object, unnamed: str = "forward and backward") -> str:
+    """Return the object's name, or that of its class; ``unnamed`` for a namespace."""
     if isinstance(op, SimpleNamespace) and not hasattr(op, "__name__"):
-        return "forward and backward"
+        return unnamed
     name = getattr(op, "__name__", None) or type(op).__name__
     return name.rpartition(".")[2]

@@ -15,6 +15,7 @@ import textwrap
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from operator import attrgetter
 from types import FunctionType, ModuleType, SimpleNamespace
 from typing import Any
 
@@ -25,6 +26,7 @@ from backpass.verify.checking import check
 from backpass.verify.mutation import compiled, mutants, reached
 from backpass.verify.progress import Progress
 from backpass.verify.report import NOT_RUN, PASSED, VerificationError, file_shown
+from backpass.verify.subject import called
 
 # Quick methods first: one comparison of gradients catches most changes. All methods run
 # before a change counts as a survivor.
@@ -75,12 +77,13 @@ class Survey:
     def summary(self) -> str:
         """How many changes were noticed, and how many were not."""
         noticed = self.made - len(self.survivors) - len(self.equivalent)
-        counts = [f"{noticed} of {self.made} changes noticed"]
-        counts += [f"{len(self.equivalent)} listed as equivalent"] * bool(
-            self.equivalent
-        )
-        counts += [f"{len(self.survivors)} survived"] * bool(self.survivors)
-        return ", ".join(counts)
+        summary = f"{noticed} of {self.made} changes noticed"
+        for listed, how in (
+            (self.equivalent, "listed as equivalent"),
+            (self.survivors, "survived"),
+        ):
+            summary += f", {len(listed)} {how}" if listed else ""
+        return summary
 
     def to_json(self, indent: int | None = 2) -> str:
         """Return the survey as JSON, in ASCII."""
@@ -90,13 +93,8 @@ class Survey:
     def __repr__(self) -> str:
         lines: list[str] = []
         by_line = itertools.groupby(
-            sorted(self.survivors, key=lambda change: (change.file, change.number)),
-            key=lambda change: (
-                change.file,
-                change.number,
-                change.function,
-                change.line,
-            ),
+            sorted(self.survivors, key=attrgetter("file", "number")),
+            key=attrgetter("file", "number", "function", "line"),
         )
         for (file, number, function, line), survivors in by_line:
             lines += [f"✗ {file}:{number}, in {function}: {line}"]
@@ -125,10 +123,8 @@ def mutate(
     Raises TypeError if the backward has no source that can be changed, and whatever the
     test raises for the unchanged backward.
     """
-    name = _name(op)
-    listed = {
-        (entry["function"], entry["line"], entry["change"]) for entry in equivalent
-    }
+    name = called(op, "backward")
+    listed = {(of["function"], of["line"], of["change"]) for of in equivalent}
     survivors: list[Change] = []
     made = 0
     with Progress(name) as progress:
@@ -138,14 +134,9 @@ def mutate(
             progress.now(f"change {made}, {len(survivors)} survived")
             if not _raises(test, changed):
                 survivors.append(change)
-    known = [
-        change
-        for change in survivors
-        if (change.function, change.line, change.change) in listed
-    ]
-    return Survey(
-        name, made, tuple(c for c in survivors if c not in known), tuple(known)
-    )
+    known = tuple(c for c in survivors if (c.function, c.line, c.change) in listed)
+    others = tuple(change for change in survivors if change not in known)
+    return Survey(name, made, others, known)
 
 
 def by_check(
@@ -185,12 +176,10 @@ def changes(op: object) -> Iterator[tuple[Change, object]]:
     """
     backward = _function(op)
     module = sys.modules[backward.__module__]
-    called = [reached(module, name) for name in backward.__code__.co_names]
-    helpers = {name: function for found in called for name, function in found.items()}
-    for function in (
-        backward,
-        *(other for other in helpers.values() if other is not backward),
-    ):
+    found = [reached(module, name) for name in backward.__code__.co_names]
+    helpers = {name: of for each in found for name, of in each.items()}
+    others = [function for function in helpers.values() if function is not backward]
+    for function in (backward, *others):
         for mutant in mutants(function):
             scope = compiled(mutant, module, inspect.getclosurevars(function).nonlocals)
             made = (
@@ -199,7 +188,9 @@ def changes(op: object) -> Iterator[tuple[Change, object]]:
                 else _compiled_in(scope, backward)
             )
             change = Change(
-                f"{_name(op)}.{function.__name__}".removeprefix("backward."),
+                f"{called(op, 'backward')}.{function.__name__}".removeprefix(
+                    "backward."
+                ),
                 mutant.line,
                 mutant.change,
                 file_shown(function.__code__.co_filename),
@@ -218,14 +209,8 @@ def _unchanged(op: object) -> object:
 def _compiled_in(scope: dict[str, object], function: FunctionType) -> object:
     """Compile the function, with decorators, to look names up in ``scope``."""
     scope.update(inspect.getclosurevars(function).nonlocals)
-    exec(
-        compile(
-            textwrap.dedent(inspect.getsource(function)),
-            f"<{function.__name__}>",
-            "exec",
-        ),
-        scope,
-    )
+    source = textwrap.dedent(inspect.getsource(function))
+    exec(compile(source, f"<{function.__name__}>", "exec"), scope)
     return scope[function.__name__]
 
 
@@ -243,14 +228,13 @@ def _function(op: object) -> FunctionType:
         parsed = None
     if not isinstance(parsed, ast.FunctionDef):
         raise TypeError(
-            f"op: expected {_name(op)}.backward to be a function written with def in a "
+            f"op: expected {called(op, 'backward')}.backward to be a function written with def in a "
             "file or cell"
         )
     return function
 
 
 def _with_backward(op: object, backward: object) -> object:
-    """Return ``op`` with a different backward."""
     if isinstance(op, (ModuleType, SimpleNamespace)):
         return SimpleNamespace(**{**vars(op), "backward": backward})
     if isinstance(op, type):
@@ -268,9 +252,3 @@ def _raises(test: Callable[[Any], object], op: object) -> bool:
         except Exception:
             return True
     return False
-
-
-def _name(op: object) -> str:
-    if isinstance(op, SimpleNamespace) and not hasattr(op, "__name__"):
-        return "backward"
-    return (getattr(op, "__name__", None) or type(op).__name__).rpartition(".")[2]

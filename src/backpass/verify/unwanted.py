@@ -43,13 +43,16 @@ def unwanted_faults(done: Run) -> Iterator[str]:
         for _ in range(RANDOM if len(names) > 3 else 0)
     ]
     choices = list(dict.fromkeys([(), *alone, *left_out, *some]))
+    faults = (
+        fault
+        for wanted in choices
+        for told in _ways_to_tell(names, wanted)
+        for fault in _wrong_gradients(done, wanted, told)
+    )
     found = 0
-    for wanted in choices:
-        for told in _ways_to_tell(names, wanted):
-            for fault in _wrong_gradients(done, wanted, told):
-                found += 1
-                if found <= SHOWN:
-                    yield fault
+    for found, fault in enumerate(faults, 1):
+        if found <= SHOWN:
+            yield fault
     if found > SHOWN:
         yield f"{found - SHOWN} more for other values of wanted"
     elif not found:
@@ -86,11 +89,7 @@ def _wrong_gradients(
     if not np.array_equal(to_numpy(run.dy), dy, equal_nan=True):
         yield f"backward modifies dy {says}"
     found = {at: None if g is None else to_numpy(g) for at, g in got.items()}
-    kept = {
-        at: to_numpy(done.gradients[at])
-        for at in case.differentiable
-        if names[at] in wanted
-    }
+    kept = {at: of for at, of in done.numbers().items() if names[at] in wanted}
     for at in case.differentiable:
         if at not in kept and found[at] is not None:
             yield f"{case.subject.quantity(at)}: expected None {says}; got an array"

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from backpass.verify.case import Case
-from backpass.verify.convert import is_floating, to_kind_of, to_numpy
+from backpass.verify.convert import is_floating, to_kind_of
 from backpass.verify.outputs import Several, named_arrays
 
 
@@ -32,36 +32,26 @@ def variants(case: Case, at: int) -> Iterator[tuple[str, np.ndarray]]:
         names = dict(named_arrays(saved))
     except Exception:
         return
+    backward = case.subject.backward
     for says, changed in _changed(saved, names):
-        yield from _called(case, at, says, partial(case.subject.backward, dy, changed))
-    yield from _called(
-        case,
-        at,
-        "backward(saved, dy): its arguments are exchanged",
-        lambda: case.subject.backward(saved, dy),
-    )
+        yield from _called(case, at, says, partial(backward, dy, changed))
+    says = "backward(saved, dy): its arguments are exchanged"
+    yield from _called(case, at, says, partial(backward, saved, dy))
 
 
 def _changed(saved: Any, names: dict[str, Any]) -> Iterator[tuple[str, Any]]:
     """Yield a description, and ``saved`` with one or two of its arrays changed."""
     for name, value in names.items():
-        yield (
-            f"backward with {name} negated: its sign is wrong",
-            _with(saved, {name: -value}),
-        )
+        says = f"backward with {name} negated: its sign is wrong"
+        yield says, _with(saved, {name: -value})
     for (one, a), (other, b) in itertools.combinations(names.items(), 2):
         if tuple(a.shape) == tuple(b.shape):
             says = f"backward with {one} and {other} exchanged"
             yield says, _with(saved, {one: b, other: a})
     for name, value in names.items():
-        yield (
-            f"backward with 1 + {name}: got uses {name} where 1 + {name} is meant",
-            _with(saved, {name: 1 + value}),
-        )
-        yield (
-            f"backward with {name} − 1: got uses {name} where {name} − 1 is meant",
-            _with(saved, {name: value - 1}),
-        )
+        for meant, new in ((f"1 + {name}", 1 + value), (f"{name} − 1", value - 1)):
+            says = f"backward with {meant}: got uses {name} where {meant} is meant"
+            yield says, _with(saved, {name: new})
 
 
 def _with(saved: Any, new: dict[str, Any]) -> Any:
@@ -93,5 +83,5 @@ def _called(
             gradient = case.slots.by_input(backward())[at]
     except Exception:
         return
-    if gradient is not None and np.isfinite(gradient := to_numpy(gradient)).all():
+    if gradient is not None and np.isfinite(gradient).all():
         yield says, gradient

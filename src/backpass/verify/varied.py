@@ -15,6 +15,7 @@ import numpy as np
 from backpass.contract.arrays import is_array
 from backpass.verify.case import Case, Inputs, first_line
 from backpass.verify.convert import (
+    in_dtype,
     is_floating,
     is_torch,
     to_kind_of,
@@ -22,7 +23,6 @@ from backpass.verify.convert import (
     to_torch,
 )
 from backpass.verify.drawing import VARYING, generator
-from backpass.verify.findings import Findings
 from backpass.verify.methods import precision, pytorch
 from backpass.verify.report import COULD_NOT_RUN, FAILED, NOT_RUN, PASSED, Row
 
@@ -73,9 +73,7 @@ def varied(case: Case, rows_of: RowsOf) -> list[Row]:
 def _rows(case: Case, variation: _Variation, rows_of: RowsOf) -> Iterator[Row]:
     problem = ""
     for inputs in variation.tries:
-        other = replace(
-            case, inputs=inputs, given_dy=None, found=Findings(), drawn=False
-        )
+        other = case.elsewhere(inputs)
         try:
             y = other.y_as_given
         except Exception as error:
@@ -89,7 +87,7 @@ def _rows(case: Case, variation: _Variation, rows_of: RowsOf) -> Iterator[Row]:
         return
     found = rows_of(other, variation.methods)
     if not any(
-        row.quantity in _gradients(other) and row.verdict != NOT_RUN for row in found
+        row.quantity in other.quantities and row.verdict != NOT_RUN for row in found
     ):
         found += rows_of(other, variation.otherwise)
     yield from _summary(variation.what, found, other)
@@ -107,49 +105,34 @@ def _summary(what: str, found: list[Row], case: Case) -> Iterator[Row]:
     if "y" in wrong:  # forward and the operator differ, so their gradients may too
         wrong = {"y": wrong["y"]}
     raised = [row.reason for row in wrong.values() if row.verdict == COULD_NOT_RUN]
-    if what == DEEPER and len(raised) == len(wrong) > 0:  # nothing wrong is returned
-        yield Row(
-            NAME,
-            "",
-            NOT_RUN,
-            reason=f"{what}: forward accepts it, backward does not ({raised[0]})",
-        )
-        return
-    for quantity, row in wrong.items():
-        reason = row.reason
-        if suspect := case.found.suspects.get((row.method, quantity)):
-            reason = suspect.diagnose(SEARCH)
-        shown = f"{what}: {row.method}" + (f": {reason}" if reason else "")
-        yield replace(row, method=NAME, reason=shown, how=what)
-    if wrong:
-        return
     passed = [
         row
         for row in found
-        if row.verdict == PASSED and row.quantity in _gradients(case)
+        if row.verdict == PASSED and row.quantity in case.quantities
     ]
-    if not passed:
+    if what == DEEPER and len(raised) == len(wrong) > 0:  # nothing wrong is returned
+        reason = f"{what}: forward accepts it, backward does not ({raised[0]})"
+        yield Row(NAME, "", NOT_RUN, reason=reason)
+    elif wrong:
+        for quantity, row in wrong.items():
+            suspect = case.found.suspects.get((row.method, quantity))
+            reason = suspect.diagnose(SEARCH) if suspect else row.reason
+            reason = ": ".join(filter(None, (what, row.method, reason)))
+            yield replace(row, method=NAME, reason=reason, how=what)
+    elif passed:
+        worst = max(passed, key=lambda row: (row.error or 0.0) / (row.tolerance or 1.0))
+        methods = ", ".join(dict.fromkeys(row.method for row in passed))
+        yield Row(NAME, "all", PASSED, worst.error, worst.tolerance, methods, note=what)
+    else:
         reasons = dict.fromkeys(row.reason for row in found if row.reason)
-        yield Row(
-            NAME,
-            "",
-            NOT_RUN,
-            reason=f"{what}: {'; '.join(reasons) or 'no method applies'}",
-        )
-        return
-    worst = max(passed, key=lambda row: (row.error or 0.0) / (row.tolerance or 1.0))
-    methods = ", ".join(dict.fromkeys(row.method for row in passed))
-    yield Row(NAME, "all", PASSED, worst.error, worst.tolerance, methods, note=what)
-
-
-def _gradients(case: Case) -> list[str]:
-    return [case.subject.quantity(at) for at in case.differentiable]
+        reason = f"{what}: {'; '.join(reasons) or 'no method applies'}"
+        yield Row(NAME, "", NOT_RUN, reason=reason)
 
 
 def _variations(case: Case) -> Iterator[_Variation]:
     draw = _Draw(case)
     first = case.differentiable[0]
-    x = case.float64[first]
+    x, name = case.float64[first], draw.name(first)
     arrays = [at for at, value in enumerate(case.inputs) if is_array(value)]
 
     most = max(case.float64[at].ndim for at in arrays)
@@ -162,52 +145,35 @@ def _variations(case: Case) -> Iterator[_Variation]:
         inputs = dict.fromkeys(at for at, _ in places)
         for alone in inputs if len(inputs) > 1 else ():
             changed = [place for place in places if place[0] == alone]
-            what = (
-                f"{draw.name(alone)}'s length changed from {length}, the others' kept"
-            )
-            one = _Variation(
-                what,
-                tuple(
-                    draw.resized(changed, other) for other in (length + 3, length - 1)
-                ),
-            )
-            if _takes(case, one.tries[0]):  # most lengths have to be equal
-                yield one
+            tries = tuple(draw.resized(changed, n) for n in (length + 3, length - 1))
+            if _takes(case, tries[0]):  # most lengths have to be equal
+                of = draw.name(alone)
+                what = f"{of}'s length changed from {length}, the others' kept"
+                yield _Variation(what, tries)
         last = any(axis == case.float64[at].ndim - 1 for at, axis in places)
         longer = ROW if last else ROWS
         if length < longer and draw.most_elements(places, longer) <= MOST:
-            yield _Variation(
-                f"length {longer} in place of {length}", (draw.resized(places, longer),)
-            )
+            what = f"length {longer} in place of {length}"
+            yield _Variation(what, (draw.resized(places, longer),))
 
-    yield _Variation(
-        f"{draw.name(first)} × {TIMES}", (draw.replaced(first, x * TIMES),)
-    )
+    yield _Variation(f"{name} × {TIMES}", (draw.replaced(first, x * TIMES),))
     if x.ndim and x.shape[0] > 1:
         zero = x.copy()
         zero.reshape(-1, x.shape[-1])[0] = 0.0
-        yield _Variation(
-            f"a row of zeros in {draw.name(first)}", (draw.replaced(first, zero),)
-        )
+        yield _Variation(f"a row of zeros in {name}", (draw.replaced(first, zero),))
     tied = np.where(np.isfinite(x), np.round(2 * x) / 2, x)
-    yield _Variation(
-        f"ties in {draw.name(first)}", (draw.replaced(first, tied),), DIFFERENCES, ()
-    )
-    if (
-        x.ndim > 1
-        and (rows := draw.lengths().get(x.shape[0]))
-        and draw.most_elements(rows, ROWS) <= MOST
-    ):
+    tries = (draw.replaced(first, tied),)
+    yield _Variation(f"ties in {name}", tries, DIFFERENCES, ())
+    rows = draw.lengths().get(x.shape[0]) if x.ndim > 1 else None
+    if rows and draw.most_elements(rows, ROWS) <= MOST:
         low = "bfloat16" if is_torch(case.inputs[first]) else "float16"
-        many = draw.resized(rows, ROWS)
-        yield _Variation(
-            f"{ROWS} rows of {low}", (draw.of_dtype(many, low),), ("precision",), ()
-        )
+        many = tuple(in_dtype(value, low) for value in draw.resized(rows, ROWS))
+        yield _Variation(f"{ROWS} rows of {low}", (many,), ("precision",), ())
 
 
 def _takes(case: Case, inputs: Inputs) -> bool:
     try:
-        case.subject.forward(*replace(case, inputs=inputs).given())
+        case.subject.forward(*case.elsewhere(inputs).given())
     except Exception:
         return False
     return True
@@ -259,21 +225,6 @@ class _Draw:
         inputs = self.case.inputs
         return (*inputs[:at], to_kind_of(inputs[at], values), *inputs[at + 1 :])
 
-    def of_dtype(self, inputs: Inputs, dtype: str) -> Inputs:
-        if dtype == "float16":
-            return tuple(
-                value.astype(np.float16) if is_floating(value) else value
-                for value in inputs
-            )
-        import torch
-
-        return tuple(
-            to_torch(value, self.case.device, torch.bfloat16)
-            if is_floating(value)
-            else value
-            for value in inputs
-        )
-
     def _shape(
         self, at: int, places: Sequence[tuple[int, int]], length: int
     ) -> tuple[int, ...]:
@@ -286,18 +237,15 @@ class _Draw:
         given = self.case.inputs[at]
         own = to_numpy(given).ravel()
         count = int(np.prod(shape))
-        if not is_floating(given) and np.array_equal(np.sort(own), np.arange(own.size)):
+        if is_floating(given):
+            near = self.rng.choice(own, shape) * self.rng.uniform(0.9, 1.1, shape)
+            return to_kind_of(given, near)
+        if np.array_equal(np.sort(own), np.arange(own.size)):
             # A permutation again: every place once.
             values = self.rng.permutation(count).reshape(shape)
-        elif (
-            not is_floating(given)
-            and own.size > 2
-            and (np.diff(own.astype(float)) >= 0).all()
-        ):
+        elif own.size > 2 and (np.diff(own.astype(float)) >= 0).all():
             # Such as offsets.
             values = np.sort(self.rng.choice(own, count)).reshape(shape)
         else:
             values = self.rng.choice(own, shape)
-        if is_floating(given):
-            return to_kind_of(given, values * self.rng.uniform(0.9, 1.1, shape))
         return to_torch(values) if is_torch(given) else values.astype(given.dtype)

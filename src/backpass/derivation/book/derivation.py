@@ -7,6 +7,7 @@ import math
 import re
 import textwrap
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TypeVar
 
@@ -19,9 +20,10 @@ from backpass.derivation.equality.check import (
     Evaluators,
     Sizes,
     chains_of,
+    evaluators_in,
     mistakes,
+    reject_empty,
     report,
-    scope_of,
     trial_sizes,
 )
 from backpass.derivation.equality.comparing import elsewhere, of_both_results
@@ -103,23 +105,25 @@ def _first_number(derivation: Derivation) -> int:
 POINTS = 4
 
 
+@dataclass(eq=False, repr=False)
 class Derivation:
     """A derivation. A notebook shows it typeset, and `str` returns its LaTeX.
 
-    `lines` are its own lines, without those of the derivations before it.
+    `lines` are its own lines, without those of the derivations before it. `derive`
+    describes the fields.
     """
 
-    def __init__(
-        self,
-        text: str,
-        name: str,
-        after: Derivation | None = None,
-        operation: str | None = None,
-        forward: str | None = None,
-        names: dict[str, str] | None = None,
-        options: dict[str, object] | None = None,
-        sizes: list[Sizes] | None = None,
-    ) -> None:
+    text: str
+    name: str
+    after: Derivation | None = None
+    operation: str | None = None
+    forward: str | None = None
+    names: dict[str, str] | None = None
+    options: dict[str, object] | None = None
+    sizes: list[Sizes] | None = None
+
+    def __post_init__(self) -> None:
+        text, name, after, sizes = self.text, self.name, self.after, self.sizes
         if not isinstance(text, str):
             raise TypeError(
                 f"text: expected a derivation's lines; got {type(text).__name__}"
@@ -142,32 +146,25 @@ class Derivation:
                 "name: expected small letters, digits and hyphens, for anchors; "
                 f"got {name!r}"
             )
-        self.text, self.name, self.after = (
-            textwrap.dedent(text).strip("\n"),
-            name,
-            after,
-        )
-        self.operation, self.forward, self.names, self.options = (
-            operation,
-            forward,
-            names or {},
-            options or {},
-        )
-        self.sizes: list[Sizes] | None = (
-            sizes if sizes is not None or after is None else after.sizes
-        )
+        self.text = textwrap.dedent(text).strip("\n")
+        if sizes is None and after is not None:
+            self.sizes = after.sizes
         self.wrong: frozenset[Part] = frozenset()  # the wrong right sides
         self.lines: list[Line] = self._named(lambda: read(self.text))
-        self.first_number: int = 1 + sum(
-            line.numbered for line in (after.all_lines if after else [])
-        )
+        before = after.all_lines if after else []
+        self.first_number = 1 + sum(line.numbered for line in before)
         if not self.lines:
             raise ValueError(f"{name}: expected lines of a derivation; got none")
 
     @property
+    def pieces(self) -> list[Derivation]:
+        """The derivations before this one, in order, and this one."""
+        return [*(self.after.pieces if self.after else []), self]
+
+    @property
     def all_lines(self) -> list[Line]:
         """The lines of the derivations before this one, then its own."""
-        return [*(self.after.all_lines if self.after else []), *self.lines]
+        return [line for piece in self.pieces for line in piece.lines]
 
     @property
     def places(self) -> list[tuple[str, int]]:
@@ -175,11 +172,13 @@ class Derivation:
 
         A line without a number has that of the next numbered line.
         """
-        places, number = [], self.first_number
-        for line in self.lines:
-            places.append((self.name, number))
-            number += line.numbered
-        return [*(self.after.places if self.after else []), *places]
+        places = []
+        for piece in self.pieces:
+            number = piece.first_number
+            for line in piece.lines:
+                places.append((piece.name, number))
+                number += line.numbered
+        return places
 
     @cached_property
     def steps(self) -> dict[int, tuple[int, Changes]]:
@@ -194,15 +193,14 @@ class Derivation:
         return steps
 
     @cached_property
-    def defined(self) -> tuple[Scope, Evaluators]:
-        """The derivation's declarations and definitions, and the evaluators created for
-        them so far."""
-        return scope_of(self.all_lines)
+    def known(self) -> Evaluators:
+        """The evaluators created so far for the derivation's definitions."""
+        return evaluators_in(self.all_lines)
 
     @property
     def scope(self) -> Scope:
         """The derivation's declarations and definitions."""
-        return self.defined[0]
+        return self.known.scope
 
     @cached_property
     def chains(self) -> list[Chain]:
@@ -212,11 +210,8 @@ class Derivation:
     @property
     def _comparing(self) -> list[Expression]:
         """The definitions and members that contain \\max(a, b) or [a > b]."""
-        defined = [v.definition for v in self.scope.variables.values() if v.definition]
-        members = (e for chain in self.chains for e in chain.expressions)
-        return [
-            expression for expression in (*defined, *members) if expression.compared
-        ]
+        members = [e for chain in self.chains for e in chain.expressions]
+        return [e for e in (*self.scope.definitions, *members) if e.compared]
 
     def evaluators(self) -> list[Evaluator]:
         """Return an evaluator for each assignment of sizes.
@@ -233,16 +228,13 @@ class Derivation:
         Derivations with the same definitions share evaluators. Raises `DerivationError`
         unless there is a size of at least 2 for each dimension.
         """
-        scope, known = self.defined
+        scope = self.scope
         if sizes.keys() != set(scope.dimensions) or min(sizes.values(), default=2) < 2:
             raise DerivationError(
                 f"sizes: expected at least 2 for each of {', '.join(scope.dimensions)}; "
                 f"got {sizes}"
             )
-        key = (*sizes.items(), draw)
-        if key not in known:
-            known[key] = Evaluator(scope, sizes, draw)
-        return known[key]
+        return self.known.at(sizes, draw)
 
     def everywhere(self) -> Iterator[Evaluator]:
         """Yield all evaluators, the smallest sizes first, then those at further points
@@ -250,9 +242,9 @@ class Derivation:
         evaluators = self.evaluators()
         evaluators.sort(key=lambda evaluator: math.prod(evaluator.sizes.values()))
         yield from evaluators
-        scope, known = self.defined
-        copy = {**known}  # so that the next flip does not evaluate at this one's points
-        yield from elsewhere(scope, copy, self._comparing, evaluators)
+        # A copy, so that the next flip does not evaluate at this one's points.
+        copy = replace(self.known, known={**self.known.known})
+        yield from elsewhere(copy, self._comparing, evaluators)
 
     def at(self, evaluator: Evaluator) -> Evaluator:
         """Return this derivation's evaluator for the sizes and the point of an
@@ -274,24 +266,16 @@ class Derivation:
     def _check(self) -> None:
         evaluators = self.evaluators()
         self._check_at(evaluators)
-        self._check_conditions(evaluators)
+        for chain in self.chains:
+            reject_empty(chain, evaluators)
         for further in (of_both_results, elsewhere):
-            for evaluator in further(*self.defined, self._comparing, evaluators):
+            for evaluator in further(self.known, self._comparing, evaluators):
                 self._check_at([evaluator])
 
     def _check_at(self, evaluators: Sequence[Evaluator]) -> None:
         self._check_lines(evaluators)
         if self.operation or self.forward:
             self._verify_operation(evaluators)
-
-    def _check_conditions(self, evaluators: list[Evaluator]) -> None:
-        """Raise `Unreadable` if no indices meet a statement's conditions."""
-        for chain in self.chains:
-            if not any(True for one in evaluators for _ in chain.cases(one)):
-                assert chain.conditions is not None  # without them, all indices do
-                raise Unreadable(
-                    "no indices meet the conditions", chain.conditions.part
-                )
 
     def _check_lines(self, evaluators: Sequence[Evaluator]) -> None:
         """Check the statements of its own lines."""
@@ -333,7 +317,7 @@ class Derivation:
         stem = self.operation or self.forward
         if not stem:
             raise DerivationError("not bound to an operation; give operation=…")
-        bound = Operation(stem, self.scope, self.names, self.options)
+        bound = Operation(stem, self.scope, self.names or {}, self.options or {})
         for evaluator in evaluators:
             if self.operation:
                 bound.verify(evaluator, self.chains)

@@ -43,52 +43,42 @@ def formulas(stem: str, *, evaluate: bool = True) -> Derivation:
     letters, values = operation.letters, operation.formula_options
     others = letters.keys() - {spec.name for spec in declaration.inputs}
     given = inspect.signature(module.forward).parameters.keys() - values.keys()
-    options = {
-        name: letter for name, letter in letters.items() if name in others & given
-    }
-    saved = {name: letter for name, letter in letters.items() if name in others - given}
-    constant = [s for s in operation.inputs if s.name in operation.constants]
-    differentiable = operation.differentiable
-    arrays = [
-        rf"{name} \in {space}"
-        for name, space in (
-            _space(s, letters, mathematics, heads) for s in differentiable
-        )
-    ]
-    positive = [spec.name in operation.positive for spec in differentiable]
-    arrays = [
-        array.replace(r"\in \mathbb{R}", r"\in \mathbb{R}_{>0}") if signless else array
-        for array, signless in zip(arrays, positive, strict=True)
-    ]
-    arrays += [
-        rf"\bar{{{name}}} \in {space}"
-        for name, space in (
-            _space(s, letters, mathematics, heads) for s in declaration.outputs
-        )
-    ]
+    options = {name: letters[name] for name in letters if name in others & given}
+    saved = {name: letters[name] for name in letters if name in others - given}
+    arrays, names = [], {}
+    for spec in operation.differentiable:
+        name, space = _space(spec, letters, mathematics, heads)
+        if spec.name in operation.positive:
+            space = space.replace(r"\mathbb{R}", r"\mathbb{R}_{>0}")
+        arrays.append(rf"{name} \in {space}")
+        if "_" in spec.name or spec.name in letters:
+            names[spec.name] = name
+    for spec in declaration.outputs:
+        name, space = _space(spec, letters, mathematics, heads)
+        arrays.append(rf"\bar{{{name}}} \in {space}")
     lengths = {
         axis
         for spec in (*declaration.inputs, *declaration.outputs)
         for axis in spec.axes
     }
-    scalars = [
+    constants = [
         _declared(letter) for letter in options.values() if letter not in lengths
     ]
-    rows = [
+    constants += [
         rf"{spec.name} \in \mathbb{{R}}^{{m \times V}}"
         for spec in declaration.inputs
         if spec.integer
     ]
-    names = {spec.name: letters.get(spec.name, spec.name) for spec in constant}
-    renamed = [s for s in differentiable if "_" in s.name or s.name in letters]
-    names |= {s.name: _space(s, letters, mathematics, heads)[0] for s in renamed}
-    rows += [
-        rf"{names[spec.name]} \in {_space(spec, {}, '', heads)[1]}" for spec in constant
-    ]
-    rows += map(_declared, saved.values())
-    names |= {field: _letter(declared) for field, declared in saved.items()}
+    for spec in operation.inputs:
+        if spec.name in operation.constants:
+            name = names[spec.name] = letters.get(spec.name, spec.name)
+            constants.append(rf"{name} \in {_space(spec, {}, '', heads)[1]}")
+    for field, declared in saved.items():
+        names[field] = _letter(declared)
+        constants.append(_declared(declared))
     lines = [f"given {', '.join(arrays)}"]
-    lines += [f"constant {', '.join(scalars + rows)}"] * bool(scalars + rows)
+    if constants:
+        lines.append(f"constant {', '.join(constants)}")
     lines += [s if s.startswith(r"\bar") else f"let {s}" for s in statements]
     try:
         return (derive if evaluate else Derivation)(

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from decimal import Decimal
 from typing import TYPE_CHECKING
 
@@ -35,6 +35,7 @@ from backpass.derivation.language.parse import (
     span_of,
     tokens_of,
 )
+from backpass.derivation.language.values.arrays import each
 from backpass.expressions.exact import NotRepresentable
 
 if TYPE_CHECKING:
@@ -78,12 +79,12 @@ class Survivor:
 
 def flips(derivation: Derivation) -> Iterator[Flip]:
     """Yield every flip of a derivation and of those before it."""
-    places = [(piece, line) for piece in _pieces(derivation) for line in piece.lines]
+    places = [(piece, line) for piece in derivation.pieces for line in piece.lines]
     numbers = [number for _, number in derivation.places]
     for k, (piece, line) in enumerate(places):
         if not line.numbered:
             continue
-        for side, expression, letters in _sides(derivation, k, line):
+        for side, (expression, letters) in _sides(derivation, k).items():
             for start, end, replacement, description in _all_edits(expression, letters):
                 edited = _edited(expression.part, start, end, replacement)
                 yield Flip(piece, k, numbers[k], side, description, edited)
@@ -140,7 +141,7 @@ def _is_wrong(derivation: Derivation, chains: list[Chain]) -> bool:
 
 def _verify_operations(derivation: Derivation) -> None:
     """Raise `DerivationError` if a piece differs from the operation it is bound to."""
-    for piece in _pieces(derivation):
+    for piece in derivation.pieces:
         if piece.operation or piece.forward:
             piece.verify_operation()
 
@@ -150,10 +151,6 @@ def _statement(derivation: Derivation, line: int) -> Chain:
     return next(chain for chain in derivation.chains if line in chain.lines)
 
 
-def _pieces(derivation: Derivation) -> list[Derivation]:
-    return [*(_pieces(derivation.after) if derivation.after else []), derivation]
-
-
 def _with(derivation: Derivation, flip: Flip) -> Derivation:
     """Return the derivation with one piece's text replaced, unchecked.
 
@@ -161,22 +158,13 @@ def _with(derivation: Derivation, flip: Flip) -> Derivation:
     the derivation instead of computed again, and so are the statements that the flip is
     not in.
     """
-    if flip.piece not in _pieces(derivation):
+    if flip.piece not in derivation.pieces:
         return derivation
     after = derivation.after and _with(derivation.after, flip)
     text = flip.text if flip.piece is derivation else derivation.text
-    flipped = type(derivation)(
-        text,
-        derivation.name,
-        after,
-        derivation.operation,
-        derivation.forward,
-        derivation.names,
-        derivation.options,
-        derivation.sizes,
-    )
+    flipped = replace(derivation, text=text, after=after)
     if _definitions(flipped) == _definitions(derivation):
-        flipped.defined = derivation.defined
+        flipped.known = derivation.known
         flipped.chains = [
             chain_of(flipped.all_lines, chain.lines, flipped.scope)
             if flip.line in chain.lines
@@ -195,51 +183,39 @@ def _definitions(derivation: Derivation) -> list[tuple[str, str]]:
     ]
 
 
-def _sides(
-    derivation: Derivation, k: int, line: Line
-) -> Iterator[tuple[str, Expression, Letters]]:
-    """Yield the expressions of a line, each with its side and its free letters."""
-    if line.kind == "let":
-        variable = next(
-            v
-            for v in derivation.scope.variables.values()
-            if v.definition and v.definition.part == line.right
-        )
-        assert variable.definition is not None
-        yield (
-            "right",
-            variable.definition,
-            dict(zip(variable.letters, variable.axes, strict=False)),
-        )
-        return
-    if line.kind == "function":
-        for call in _calls(derivation, line):
-            function = call.function
-            yield (
-                "right",
-                call.body,
-                dict(zip(function.letters, call.sides, strict=True)),
-            )
-            return  # the body is the same text in every call
-        return
+def _sides(derivation: Derivation, k: int) -> dict[str, tuple[Expression, Letters]]:
+    """Return the expressions of a line, by their sides, with their free letters."""
+    line = derivation.all_lines[k]
+    assert line.right is not None
     if line.kind == "assume":
-        return
+        return {}
+    if line.kind == "let":
+        variable = derivation.scope.defined_as(line.right)
+        assert variable.definition is not None
+        letters = dict(zip(variable.letters, variable.axes, strict=False))
+        return {"right": (variable.definition, letters)}
+    if line.kind == "function":
+        call = _call(derivation, line)  # the body is the same text in every call
+        if call is None:
+            return {}
+        letters = dict(zip(call.function.letters, call.sides, strict=True))
+        return {"right": (call.body, letters)}
     chain = _statement(derivation, k)
+    sides = {"right": (chain.expressions[1 + chain.lines.index(k)], chain.free)}
     if line.kind == "statement":
-        yield "left", chain.expressions[0], chain.free
-    yield "right", chain.expressions[1 + chain.lines.index(k)], chain.free
+        return {"left": (chain.expressions[0], chain.free), **sides}
+    return sides
 
 
-def _calls(derivation: Derivation, line: Line) -> Iterator[Call]:
-    """Yield the calls of the function that a line defines."""
-    variables = derivation.scope.variables.values()
-    defined = [v.definition for v in variables if v.definition]
-    stated = [e for chain in derivation.chains for e in chain.expressions]
-    for expression in (*defined, *stated):
+def _call(derivation: Derivation, line: Line) -> Call | None:
+    """Return a call of the function that a line defines."""
+    stated = (e for chain in derivation.chains for e in chain.expressions)
+    for expression in (*derivation.scope.definitions, *stated):
         for part in expression.parts:
             for call, *_ in part.calls.values():
                 if call.function.body == line.right:
-                    yield call
+                    return call
+    return None
 
 
 def _same_value(derivation: Derivation, flip: Flip) -> bool:
@@ -248,34 +224,22 @@ def _same_value(derivation: Derivation, flip: Flip) -> bool:
     if derivation.all_lines[flip.line].kind == "function":
         return False
     flipped = _with(derivation, flip)
-    line, new_line = derivation.all_lines[flip.line], flipped.all_lines[flip.line]
-    if bool(line.conditions) != bool(new_line.conditions):
+    lines = derivation.all_lines[flip.line], flipped.all_lines[flip.line]
+    if bool(lines[0].conditions) != bool(lines[1].conditions):
         return False
-    old = next(
-        e for side, e, _ in _sides(derivation, flip.line, line) if side == flip.side
-    )
-    new, letters = next(
-        (e, free)
-        for side, e, free in _sides(flipped, flip.line, new_line)
-        if side == flip.side
-    )
-    chain = next(
-        (chain for chain in derivation.chains if flip.line in chain.lines), None
-    )
-    for evaluator, new_evaluator in _pairs(derivation, flipped):
-        for indices in (
-            chain.cases(evaluator) if chain else _all_indices(letters, evaluator)
-        ):
-            still = chain.still if chain else frozenset()
-            before = np.vectorize(evaluator.calculus.expand, otypes=[object])(
-                evaluator.value(old, indices, still)
-            )
-            after = np.vectorize(new_evaluator.calculus.expand, otypes=[object])(
-                new_evaluator.value(new, indices, still)
+    old, _ = _sides(derivation, flip.line)[flip.side]
+    new, letters = _sides(flipped, flip.line)[flip.side]
+    chains = (chain for chain in derivation.chains if flip.line in chain.lines)
+    chain = next(chains, Chain((), (), None, letters))
+    for both in _pairs(derivation, flipped):
+        for indices in chain.cases(both[0]):
+            before, after = (
+                each(one.value(side, indices, chain.still), one.calculus.expand)
+                for one, side in zip(both, (old, new), strict=True)
             )
             if (
-                before.shape != after.shape
-                or difference(before, after, evaluator.calculus.definitions) is not None
+                np.shape(before) != np.shape(after)
+                or difference(before, after, both[0].calculus.definitions) is not None
             ):
                 return False
     return True
@@ -290,17 +254,6 @@ def _pairs(
     for evaluator in flipped.everywhere():
         if evaluator.point is not None:
             yield derivation.at(evaluator), evaluator
-
-
-def _all_indices(letters: Letters, evaluator: Evaluator) -> Iterator[dict[str, int]]:
-    cases: list[dict[str, int]] = [{}]
-    for letter, side in letters.items():
-        cases = [
-            {**case, letter: value}
-            for case in cases
-            for value in range(evaluator.calculus.size(side))
-        ]
-    yield from cases
 
 
 def _edited(part: Part, start: int, end: int, replacement: str) -> str:
@@ -335,13 +288,19 @@ def _edits(expression: Expression, tree: Tree, letters: Letters) -> Iterator[Edi
         return
     tokens = [child for child in tree.children if isinstance(child, Token)]
     if tree.data in ("number", "function", "each"):
-        yield from (_next_number(token) for token in tokens if token[0].isdigit())
+        yield from (
+            _replaced(token, str(Decimal(token) + 1))
+            for token in tokens
+            if token[0].isdigit()
+        )
     if tree.data == "function" and (other := _OTHER_FUNCTION.get(str(tokens[0]))):
-        yield *span_of(tokens[0]), other, f"{tokens[0]} → {other}"
+        yield _replaced(tokens[0], other)
     if tree.data in ("indicator", "relation"):
-        yield from (_other_relation(token) for token in tokens)
+        yield from (_replaced(token, _OTHER_RELATION[token]) for token in tokens)
     if tree.data == "sum":
-        yield from (_other_sign(text, token) for token in tokens)
+        for token in tokens:
+            where = f" before {_excerpt(text[token.end_pos :])}"
+            yield _replaced(token, "+" if token == "-" else "-", where)
     if tree.data in ("product", "hadamard"):
         yield from _dropped_factors(text, tree)
     if tree.data in (
@@ -378,26 +337,11 @@ _OTHER_RELATION = {
 }  # fmt: skip
 
 
-def _other_relation(token: Token) -> Edit:
-    other = _OTHER_RELATION[token]
-    return *span_of(token), other, f"{token} → {other}"
-
-
 _OTHER_FUNCTION = {r"\sin": r"\cos", r"\cos": r"\sin"}
 
 
-def _next_number(token: Token) -> Edit:
-    other = Decimal(token) + 1
-    return *span_of(token), str(other), f"{token} → {other}"
-
-
-def _other_sign(text: str, token: Token) -> Edit:
-    other = "+" if token == "-" else "-"
-    return (
-        *span_of(token),
-        other,
-        f"{token} → {other} before {_excerpt(text[token.end_pos :])}",
-    )
+def _replaced(token: Token, other: str, where: str = "") -> Edit:
+    return *span_of(token), other, f"{token} → {other}{where}"
 
 
 def _other_indices(text: str, token: Token, letters: Letters) -> Iterator[Edit]:
@@ -414,11 +358,7 @@ def _other_indices(text: str, token: Token, letters: Letters) -> Iterator[Edit]:
         ]
     for other in others:
         before = text[: token.start_pos].rpartition(" ")[2][-20:]
-        yield (
-            *span_of(token),
-            other,
-            f"index {token} → {other} after {before}",
-        )
+        yield *span_of(token), other, f"index {token} → {other} after {before}"
 
 
 # A name directly before a bracket would be rejected because it looks like a function,

@@ -59,8 +59,6 @@ class Operation:
             for s in spec.inputs
         }
         self.differentiable = [s.name for s in operation.differentiable]
-        self.integers = {s.name for s in spec.inputs if s.integer}
-        self.booleans = {s.name for s in spec.inputs if s.boolean}
         self.saved = {
             field: self._variable(field, names)
             for field in fields
@@ -102,13 +100,8 @@ class Operation:
         derived = calculus.array(
             self.output, lambda at: calculus.element(self.output, at)
         )
-        self._compare(
-            derived,
-            y,
-            f"the definition of {self.output.name}",
-            f"{self.stem}.forward",
-            evaluator,
-        )
+        what = f"the definition of {self.output.name}"
+        self._compare(derived, y, what, f"{self.stem}.forward", evaluator)
         return saved
 
     def verify(self, evaluator: Evaluator, chains: list[Chain]) -> None:
@@ -169,9 +162,10 @@ class Operation:
 
         if variable is None:
             return None
-        if name in self.integers:
+        spec = self.specs[name]
+        if spec.integer:
             return symbolic.xp.asarray(self._chosen(variable, evaluator))
-        if name in self.booleans:
+        if spec.boolean:
             seen = self._seen(variable, evaluator)
             shape = self._shape_in_operation(name, variable, list(seen.shape))
             return symbolic.xp.asarray(seen.reshape(shape))
@@ -205,28 +199,23 @@ class Operation:
         for booleans, they are 1 and 0; for an array that forward saved, they are its
         elements.
         """
-        calculus = evaluator.calculus
-        marks = {
-            calculus.element(variable, at): sympy.Integer(
-                at[-1] == self._chosen(variable, evaluator)[at[:-1]]
-            )
-            for variable in (self.inputs[name] for name in self.integers)
-            if variable is not None
-            for at in calculus.positions(variable)
-        }
-        for variable in (self.inputs[name] for name in self.booleans):
-            if variable is not None:
-                seen = self._seen(variable, evaluator)
-                for at in calculus.positions(variable):
-                    marks[calculus.element(variable, at)] = sympy.Integer(int(seen[at]))
+        calculus, known = evaluator.calculus, []
+        for name, variable in self.inputs.items():
+            if variable is not None and self.specs[name].integer:
+                places = np.arange(calculus.size(_sides(variable)[-1]))
+                chosen = self._chosen(variable, evaluator)[..., None]
+                known.append((variable, (chosen == places).astype(int)))
+            elif variable is not None and self.specs[name].boolean:
+                known.append((variable, self._seen(variable, evaluator).astype(int)))
         for field, variable in self.saved.items():
             value = getattr(saved, field)
-            values = (
-                value.to_numpy().astype(int) if variable.axes else np.asarray(value)
-            )
-            for at in calculus.positions(variable):
-                marks[calculus.element(variable, at)] = sympy.Rational(str(values[at]))
-        return marks
+            values = value.to_numpy().astype(int) if variable.axes else np.array(value)
+            known.append((variable, values))
+        return {
+            calculus.element(variable, at): sympy.Rational(str(values[at]))
+            for variable, values in known
+            for at in calculus.positions(variable)
+        }
 
     def _array(
         self,
@@ -240,11 +229,8 @@ class Operation:
 
         values = evaluator.calculus.array(variable, lambda at: element(variable, at))
         shape = [evaluator.calculus.size(side) for side in _sides(variable)]
-        return symbolic.xp.asarray(
-            np.asarray(values, dtype=object).reshape(
-                self._shape_in_operation(name, variable, shape)
-            )
-        )
+        there = self._shape_in_operation(name, variable, shape)
+        return symbolic.xp.asarray(np.asarray(values, dtype=object).reshape(there))
 
     def _shape_in_operation(
         self, name: str, variable: Variable, shape: list[int]
@@ -270,12 +256,9 @@ class Operation:
         if len(shape) == len(axes) - len(of_heads):
             for at in of_heads:
                 shape.insert(at, 1)
-        elif (
-            len(shape) == len(axes) + 1
-            and (two := next(filter(lambda i: is_product(axes[i]), of_heads), None))
-            is not None
-        ):
-            shape[two : two + 2] = [shape[two] * shape[two + 1]]
+        elif len(shape) == len(axes) + 1:
+            for at in [at for at in of_heads if is_product(axes[at])][:1]:
+                shape[at : at + 2] = [shape[at] * shape[at + 1]]
         return shape
 
     def _compare(

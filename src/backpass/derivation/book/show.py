@@ -40,22 +40,11 @@ def html(derivation: Derivation) -> str:
 
     Each numbered line has the anchor `name-number`.
     """
-    places, first = derivation.places, len(derivation.all_lines) - len(derivation.lines)
-    rows = []
-    for at, line in enumerate(derivation.lines, start=first):
-        if line.numbered:
-            above = derivation.steps.get(at, (None,))[0]
-            rows.append(
-                _row(
-                    line,
-                    places[at],
-                    None if above is None else places[above],
-                    _marked(derivation, at, line),
-                    line.right in derivation.wrong,
-                )
-            )
-        else:
-            rows.append(_unnumbered(line))
+    first = len(derivation.all_lines) - len(derivation.lines)
+    rows = [
+        _row(derivation, at, line) if line.numbered else _unnumbered(line)
+        for at, line in enumerate(derivation.lines, start=first)
+    ]
     return (
         '<div class="derivation tex2jax_process mathjax_process" role="group"'
         f' aria-label="Derivation: {escape(derivation.name)}">\n'
@@ -68,11 +57,9 @@ def html(derivation: Derivation) -> str:
 def _marked(derivation: Derivation, at: int, line: Line) -> str:
     """Return the right side, with a class on the parts that are new in it and on the
     parts that the next step replaces."""
-    spans = (
-        [(span, "come") for span in derivation.steps[at][1].come]
-        if at in derivation.steps
-        else []
-    )
+    spans = []
+    if at in derivation.steps:
+        spans += [(span, "come") for span in derivation.steps[at][1].come]
     for above, changes in derivation.steps.values():
         spans += [(span, "gone") for span in changes.gone] if above == at else []
     assert line.right is not None  # the line is not a note
@@ -92,33 +79,26 @@ def _marked(derivation: Derivation, at: int, line: Line) -> str:
 _WORD = {"let": "let", "function": "let", "assume": "assume"}  # before a left side
 
 
-def _row(
-    line: Line,
-    place: tuple[str, int],
-    above: tuple[str, int] | None,
-    right: str,
-    wrong: bool,
-) -> str:
+def _row(derivation: Derivation, at: int, line: Line) -> str:
+    place, wrong = derivation.places[at], line.right in derivation.wrong
     anchor, number = _anchor(place), place[1]
     left = _maths(line.left.text) if line.left else ""
     if word := _WORD.get(line.kind):
         left = f'<span class="derivation-word">{word}</span> {left}'
-    right = "{} = " + right
+    right = "{} = " + _marked(derivation, at, line)
     if line.conditions:
         right += rf" \qquad ({line.conditions.text})"
     begins = "" if line.kind == "step" else " derivation-begins"
-    reason = (
-        f'<div class="derivation-reason" style="{_REASON}">{_words(line.reason)}</div>'
-        if line.reason
-        else ""
-    )
-    style = _RIGHT + (_BESIDE_A_REASON if reason else "")
-    follows = f' data-above="{_anchor(above)}"' if above else ""
-    label = (
-        f"line {number}"
-        + (f", from line {above[1]}" if above else "")
-        + ", wrong" * wrong
-    )
+    style, reason, follows, label = _RIGHT, "", "", f"line {number}"
+    if line.reason:
+        style += _BESIDE_A_REASON
+        words = _words(line.reason)
+        reason = f'<div class="derivation-reason" style="{_REASON}">{words}</div>'
+    if at in derivation.steps:
+        above = derivation.places[derivation.steps[at][0]]
+        follows = f' data-above="{_anchor(above)}"'
+        label += f", from line {above[1]}"
+    label += ", wrong" * wrong
     return (
         f'<div class="derivation-line{begins}" id="{anchor}"{follows} style="{_ROW}">'
         f'<div class="derivation-left" style="text-align:right">{left}</div>'
@@ -142,11 +122,8 @@ def _unnumbered(line: Line) -> str:
         if line.kind == "layout":
             declared = escape(line.right.text)
         words = f'<span class="derivation-word">{line.kind}</span> {declared}'
-        words += (
-            f' <span class="derivation-reason">{_words(line.reason)}</span>'
-            if line.reason
-            else ""
-        )
+        if line.reason:
+            words += f' <span class="derivation-reason">{_words(line.reason)}</span>'
     return f'<div class="derivation-{line.kind}" style="grid-column:1/-1">{words}</div>'
 
 
@@ -173,34 +150,20 @@ def _words(prose: str) -> str:
 def text(derivation: Derivation) -> str:
     """Return the derivation's own lines for a terminal: LaTeX aligned on "=", with the
     reasons beside it."""
-    rows, places = (
-        [],
-        derivation.places[len(derivation.all_lines) - len(derivation.lines) :],
-    )
+    rows = []
+    places = derivation.places[len(derivation.all_lines) - len(derivation.lines) :]
     for line, (_, number) in zip(derivation.lines, places, strict=True):
+        if line.kind == "note":
+            rows.append(("", line.reason, "", ""))
+            continue
         if not line.numbered:
-            declared = f"{line.kind} {line.latex}"
-            rows.append(
-                ("", line.reason, "", "")
-                if line.kind == "note"
-                else ("", declared, "", line.reason)
-            )
+            rows.append(("", f"{line.kind} {line.latex}", "", line.reason))
             continue
         left = " ".join(line.left.text.split()) if line.left else ""
-        right = (
-            line.latex.partition("= ")[2]
-            if line.kind == "step"
-            else line.latex[len(left) + 3 :]
-        )
+        right = line.latex[len(f"{left} = ".lstrip()) :]
         left = f"{_WORD[line.kind]} {left}" if line.kind in _WORD else left
-        rows.append(
-            (
-                f"{'✗ ' * (line.right in derivation.wrong)}({number})",
-                left,
-                right,
-                line.reason,
-            )
-        )
+        mark = "✗ " * (line.right in derivation.wrong)
+        rows.append((f"{mark}({number})", left, right, line.reason))
     numbers = max((len(row[0]) for row in rows), default=0)
     width = max((len(row[1]) for row in rows if row[0]), default=0)
     return "\n".join(_text_row(row, numbers, width) for row in rows)

@@ -14,6 +14,7 @@ from typing import NamedTuple
 from lark import Token, Tree
 
 from backpass.derivation.language.names import Expression
+from backpass.derivation.language.parse import span_of
 
 Span = tuple[int, int]  # of a part's text
 
@@ -35,8 +36,12 @@ def changes(above: Expression, here: Expression) -> Changes:
     A side that differs as a whole has no spans.
     """
     pairs = list(_pairs(above.tree, here.tree, above.part.text, here.part.text))
-    gone = {_span(old) for old, _ in pairs if old is not None and old is not above.tree}
-    come = {_span(new) for _, new in pairs if new is not None and new is not here.tree}
+    gone = {
+        span_of(old) for old, _ in pairs if old is not None and old is not above.tree
+    }
+    come = {
+        span_of(new) for _, new in pairs if new is not None and new is not here.tree
+    }
     return Changes(sorted(gone), sorted(come))
 
 
@@ -67,9 +72,9 @@ def _pairs(
         for old, new in zip(olds, news, strict=True):
             yield from _pairs(old, new, above_text, here_text)
         return
-    matches = SequenceMatcher(
-        None, list(map(_key, olds)), list(map(_key, news)), autojunk=False
-    )
+    # As text, which is equal for equal trees, unlike their hashes.
+    gone, come = ([tree.pretty() for tree in trees] for trees in (olds, news))
+    matches = SequenceMatcher(None, gone, come, autojunk=False)
     kept = [code for code in matches.get_opcodes() if code[0] == "equal"]
     if not kept and len(olds) != len(news):
         yield above, here
@@ -99,25 +104,11 @@ def _operands(tree: Tree, text: str) -> list[Tree] | None:
 
 
 def _delimited(tree: Tree, text: str) -> bool:
-    before, after = (
-        text[: tree.meta.start_pos].rstrip(),
-        text[tree.meta.end_pos :].lstrip(),
-    )
+    start, end = span_of(tree)
+    before, after = text[:start].rstrip(), text[end:].lstrip()
     return before.endswith(("{", "/")) or after.startswith("/")
 
 
 def _rest(tree: Tree, operands: list[Tree]) -> list[Tree | Token]:
-    return [
-        child
-        for child in tree.children
-        if all(child is not operand for operand in operands)
-    ]
-
-
-def _key(tree: Tree) -> str:
-    """Return a string that is equal for equal trees, unlike their hashes."""
-    return tree.pretty()
-
-
-def _span(tree: Tree) -> Span:
-    return tree.meta.start_pos, tree.meta.end_pos
+    ids = {id(operand) for operand in operands}
+    return [child for child in tree.children if id(child) not in ids]

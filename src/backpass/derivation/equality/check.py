@@ -6,8 +6,8 @@ The two must be equal exactly, at several sizes and for every free index.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -28,13 +28,11 @@ from backpass.derivation.language.parse import (
     Part,
     Unreadable,
 )
-from backpass.derivation.language.values.points import Point
+from backpass.derivation.language.values.points import DRAWS, Place, Point
 from backpass.expressions import exact
 
 TRIALS = 3
 Sizes = dict[str, int]
-# The evaluators of a scope, by the items of their sizes and their draw.
-Evaluators = dict[tuple[tuple[str, int] | int | None, ...], Evaluator]
 
 
 @dataclass(frozen=True)
@@ -76,35 +74,60 @@ class Chain:
         return replace(self, expressions=self.expressions[at : at + 2], lines=(line,))
 
 
-def scope_of(lines: Iterable[Line]) -> tuple[Scope, Evaluators]:
-    """Return the scope of the declarations and definitions among the lines, and the
-    evaluators created for it so far."""
-    return _scope_of(tuple(line for line in lines if line.kind in DECLARING))
+@dataclass
+class Evaluators:
+    """The evaluators of a scope created so far, by the items of their sizes and their
+    draw."""
+
+    scope: Scope
+    create: Callable[[Scope, Sizes, int | None], Evaluator] = Evaluator
+    known: dict[tuple[tuple[str, int] | int | None, ...], Evaluator] = field(
+        default_factory=dict
+    )
+
+    def at(self, sizes: Sizes, draw: int | None) -> Evaluator:
+        """Return the evaluator for these sizes and this draw of a point."""
+        key = (*sizes.items(), draw)
+        if key not in self.known:
+            self.known[key] = self.create(self.scope, sizes, draw)
+        return self.known[key]
+
+    def around(self, sizes: Sizes, point: Place) -> Evaluator:
+        """Return a new evaluator around a point."""
+        draw = DRAWS + sum(one.sizes == sizes for one in self.known.values())
+        evaluator = self.at(sizes, draw)
+        assert evaluator.point is not None
+        evaluator.point.update(point)
+        return evaluator
+
+
+def scope_of(lines: Iterable[Line]) -> Scope:
+    """Return the scope of the declarations and definitions among the lines."""
+    return evaluators_in(lines).scope
+
+
+def evaluators_in(lines: Iterable[Line]) -> Evaluators:
+    """Return the evaluators created so far for the scope of the declarations and
+    definitions among the lines."""
+    return _evaluators_in(tuple(line for line in lines if line.kind in DECLARING))
 
 
 @lru_cache(maxsize=64)
-def _scope_of(lines: tuple[Line, ...]) -> tuple[Scope, Evaluators]:
+def _evaluators_in(lines: tuple[Line, ...]) -> Evaluators:
     scope = Scope()
     for line in lines:
-        if line.kind == "let":
-            define(scope, line)
-        elif line.kind == "function":
-            define_function(scope, line)
-        elif line.kind == "assume":
-            assume(scope, line)
+        _ADD[line.kind](scope, line)
+        if line.kind == "assume":
             for sizes in trial_sizes(scope):  # raises if it determines nothing
                 _ = Evaluator(scope, sizes).calculus.assumed
-        elif line.kind == "layout":
-            scope.lay_out(line)
-        elif line.kind == "applied":
-            scope.applied = True
-        elif line.kind == "slice":
-            scope.slice(line)
-        elif line.kind == "factor":
-            scope.multiply(line)
-        else:
-            scope.declare(line)
-    return scope, {}
+    return Evaluators(scope)
+
+
+_ADD: dict[str, Callable[[Scope, Line], None]] = {
+    "given": Scope.declare, "constant": Scope.declare, "slice": Scope.slice,
+    "factor": Scope.multiply, "layout": Scope.lay_out, "applied": Scope.apply,
+    "let": define, "function": define_function, "assume": assume,
+}  # fmt: skip
 
 
 def trial_sizes(scope: Scope) -> list[Sizes]:
@@ -124,10 +147,7 @@ def trial_sizes(scope: Scope) -> list[Sizes]:
             "for"
         )
     return [
-        {
-            side: course[trial]
-            for side, course in zip(scope.dimensions, courses, strict=False)
-        }
+        dict(zip(scope.dimensions, (course[trial] for course in courses), strict=False))
         for trial in range(TRIALS if scope.dimensions else 1)
     ]
 
@@ -137,17 +157,13 @@ def chains_of(lines: list[Line], scope: Scope) -> list[Chain]:
 
     Raises `Unreadable` for an expression without meaning.
     """
-    chains = []
-    starts = [k for k, line in enumerate(lines) if line.kind == "statement"]
-    for start in starts:
-        numbers = [start]
-        for k in range(start + 1, len(lines)):
-            if lines[k].kind in ("statement", *DECLARING):
-                break
-            if lines[k].kind == "step":
-                numbers.append(k)
-        chains.append(chain_of(lines, tuple(numbers), scope))
-    return chains
+    numbers: list[list[int]] = []
+    for k, line in enumerate(lines):
+        if line.kind == "statement":
+            numbers.append([k])
+        elif line.kind == "step":
+            numbers[-1].append(k)
+    return [chain_of(lines, tuple(each), scope) for each in numbers]
 
 
 def chain_of(lines: list[Line], numbers: tuple[int, ...], scope: Scope) -> Chain:
@@ -155,12 +171,8 @@ def chain_of(lines: list[Line], numbers: tuple[int, ...], scope: Scope) -> Chain
     analysed. Raises `Unreadable` for an expression without meaning."""
     head = lines[numbers[0]]
     analysis = Analysis(scope)
-    assert head.left is not None  # a statement has a left side
-    parts = [head.left]
-    for k in numbers:
-        right = lines[k].right
-        assert right is not None
-        parts.append(right)
+    sides = (head.left, *(lines[k].right for k in numbers))
+    parts = [side for side in sides if side is not None]
     expressions = analysis.run(parts, head.conditions)
     conditions = expressions.pop(0) if head.conditions else None
     left = expressions[0]
@@ -177,6 +189,13 @@ def chain_of(lines: list[Line], numbers: tuple[int, ...], scope: Scope) -> Chain
             raise Unreadable(message, expression.part)
     free = analysis.dimensions_of(left)
     return Chain(tuple(expressions), numbers, conditions, free)
+
+
+def reject_empty(chain: Chain, evaluators: Iterable[Evaluator]) -> None:
+    """Raise `Unreadable` if no indices meet a chain's conditions."""
+    if not any(True for one in evaluators for _ in chain.cases(one)):
+        assert chain.conditions is not None  # without them, all indices do
+        raise Unreadable("no indices meet the conditions", chain.conditions.part)
 
 
 class Mistake(NamedTuple):
@@ -224,10 +243,11 @@ def mistakes(chain: Chain, evaluator: Evaluator) -> Iterator[Mistake]:
         mistake = Mistake(
             expression.part, "the line above it", indices, place, above, here[-1]
         )
+        others = (
+            evaluator.value(expression, i, chain.still) for i in cases[len(here) :]
+        )
         if wrong:
-            here += [
-                evaluator.value(expression, i, chain.still) for i in cases[len(here) :]
-            ]
+            here += others
             pairs = zip(wrong, here, strict=True)
             is_repeated = all(
                 _difference(expression, *pair, evaluator) is None for pair in pairs
@@ -237,9 +257,7 @@ def mistakes(chain: Chain, evaluator: Evaluator) -> Iterator[Mistake]:
                 last = f"the left side in line {anchor.part.line}"
             mistake = mistake._replace(against="" if is_repeated else last)
         yield mistake
-        wrong = here + [
-            evaluator.value(expression, i, chain.still) for i in cases[len(here) :]
-        ]
+        wrong = [*here, *others]
 
 
 def _difference(
@@ -296,10 +314,8 @@ def counterexample(
     }
     if evaluator.point is not None:
         compared = sorted(evaluator.point.items(), key=str)
-        where.append(
-            "around "
-            + ", ".join(f"{symbol} = {float(value):.2g}" for symbol, value in compared)
-        )
+        numbers = [f"{symbol} = {float(value):.2g}" for symbol, value in compared]
+        where.append(f"around {', '.join(numbers)}")
         there = Point(evaluator.point.draw, evaluator.sizes)
         there.update(evaluator.point)
         point = {symbol: there[symbol] for symbol in symbols}
@@ -313,8 +329,5 @@ def _shown(
     if len(text) > 160:
         text = text[:160] + " …"
     number = evaluator.calculus.at(value, point).evalf(6)
-    return (
-        f"{text}  ({number} at one point)"
-        if value.free_symbols and number.is_number
-        else text
-    )
+    has_number = value.free_symbols and number.is_number
+    return f"{text}  ({number} at one point)" if has_number else text

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,10 +15,10 @@ from backpass.derivation.equality.check import (
     Mistake,
     Sizes,
     first_mistake,
+    reject_empty,
     trial_sizes,
 )
 from backpass.derivation.equality.regions import (
-    Place,
     beside_boundaries,
     both_sides,
     other_regions,
@@ -34,11 +34,9 @@ from backpass.derivation.language.names import (
     never_equal,
 )
 from backpass.derivation.language.parse import Misfit, Part, Unreadable
-from backpass.derivation.language.values.points import DRAWS_OF_A_SCALE, SCALES, Point
+from backpass.derivation.language.values.points import DRAWS, Place, Point
 from backpass.expressions import exact
 
-# The points around which a line with a comparison is tried, at each size.
-DRAWS = DRAWS_OF_A_SCALE * len(SCALES)
 # At most this many further regions of signs are tried, in at most ROUNDS rounds.
 REGIONS = 24
 ROUNDS = 3
@@ -51,6 +49,10 @@ class Refused(Exception):
         self.mistake, self.evaluator, self.chain = mistake, evaluator, chain
 
 
+# The derivatives that may hold other names constant.
+HOLDING = ("partial", "differentiate", "directional", "nabla_of")
+
+
 class Holding(Evaluator):
     """An evaluator in which some partial derivatives hold other names constant."""
 
@@ -60,21 +62,11 @@ class Holding(Evaluator):
         super().__init__(scope, sizes, draw)
         self.holding, self.holds_others = holding, False
 
-    def partial(self, tree: Tree) -> Value:
-        return self._holding(tree, super().partial)
-
-    def differentiate(self, tree: Tree) -> Value:
-        return self._holding(tree, super().differentiate)
-
-    def directional(self, tree: Tree) -> Value:
-        return self._holding(tree, super().directional)
-
-    def nabla_of(self, tree: Tree) -> Value:
-        return self._holding(tree, super().nabla_of)
-
-    def _holding(self, tree: Tree, evaluate: Callable[[Tree], Value]) -> Value:
+    def visit(self, tree: Tree) -> Value:
+        if tree.data not in HOLDING:
+            return super().visit(tree)
         outside, self.holds_others = self.holds_others, id(tree) in self.holding
-        value = evaluate(tree)
+        value = super().visit(tree)
         self.holds_others = outside
         return value
 
@@ -133,33 +125,21 @@ def members_chain(
     return Chain((above, here), (0,), conditions, analysis.dimensions_of(head))
 
 
-def evaluators_of(
-    scope: Scope,
-    known: Evaluators,
-    chain: Chain,
-    create: Callable[[Sizes, int | None], Evaluator] | None = None,
-) -> list[Evaluator]:
+def evaluators_of(known: Evaluators, chain: Chain) -> list[Evaluator]:
     """Return an evaluator for each trial, at several points if a sign matters."""
-    create = create or (lambda sizes, draw: Evaluator(scope, sizes, draw))
-    expressions = [v.definition for v in scope.variables.values() if v.definition]
-    signs = any(e.compared for e in (*expressions, *chain.expressions))
-    found = []
-    for sizes in trial_sizes(scope):
-        for draw in range(DRAWS) if signs else (None,):
-            key = (*sizes.items(), draw)
-            if key not in known:
-                known[key] = create(sizes, draw)
-            found.append(known[key])
-    return found
+    signs = any(e.compared for e in (*known.scope.definitions, *chain.expressions))
+    return [
+        known.at(sizes, draw)
+        for sizes in trial_sizes(known.scope)
+        for draw in (range(DRAWS) if signs else (None,))
+    ]
 
 
 def compare(chain: Chain, evaluators: list[Evaluator]) -> None:
     """Raise `Refused` if two members differ, and `Unreadable` if that cannot be
     decided."""
     try:
-        if not any(True for one in evaluators for _ in chain.cases(one)):
-            assert chain.conditions is not None
-            raise Unreadable("no indices meet the conditions", chain.conditions.part)
+        reject_empty(chain, evaluators)
         for evaluator in evaluators:
             if (mistake := first_mistake(chain, evaluator)) is not None:
                 if _is_hidden(mistake, evaluator):
@@ -176,10 +156,7 @@ def compare(chain: Chain, evaluators: list[Evaluator]) -> None:
 
 
 def elsewhere(
-    scope: Scope,
-    known: Evaluators,
-    expressions: Iterable[Expression],
-    evaluators: list[Evaluator],
+    known: Evaluators, expressions: Iterable[Expression], evaluators: list[Evaluator]
 ) -> Iterator[Evaluator]:
     """Yield evaluators at points beside boundaries of comparisons and in further
     regions of signs, at the first sizes.
@@ -192,13 +169,13 @@ def elsewhere(
         return
     sizes = evaluators[0].sizes
     first = [one for one in evaluators if one.sizes == sizes]
-    there = [one for one in known.values() if one.sizes == sizes and one.point]
+    there = [one for one in known.known.values() if one.sizes == sizes and one.point]
     new = [one for one in there if one not in first]
     yield from new
 
     def evaluators_at(points: Iterable[Place]) -> Iterator[Evaluator]:
         for point in points:
-            new.append(_at(scope, known, sizes, point))
+            new.append(known.around(sizes, point))
             yield new[-1]
 
     tried = {*paths} & {path for one in new for path in one.differences}
@@ -258,21 +235,8 @@ def sum_to_one(chain: Chain, evaluator: Evaluator) -> str:
     return ""
 
 
-def _at(scope: Scope, known: Evaluators, sizes: Sizes, point: Place) -> Evaluator:
-    """Return a new evaluator at a point."""
-    draw = DRAWS + sum(one.sizes == sizes for one in known.values())
-    evaluator = Evaluator(scope, sizes, draw)
-    assert evaluator.point is not None
-    evaluator.point.update(point)
-    known[*sizes.items(), draw] = evaluator
-    return evaluator
-
-
 def of_both_results(
-    scope: Scope,
-    known: Evaluators,
-    expressions: Iterable[Expression],
-    evaluators: list[Evaluator],
+    known: Evaluators, expressions: Iterable[Expression], evaluators: list[Evaluator]
 ) -> Iterator[Evaluator]:
     """Yield evaluators at points at which a comparison has the result that it has at
     none of the evaluators' points; each is added to them.
@@ -300,7 +264,7 @@ def of_both_results(
             }
             for difference, evaluator in differences.items():
                 for point in both_sides(difference, evaluator):
-                    evaluators.append(_at(scope, known, evaluator.sizes, point))
+                    evaluators.append(known.around(evaluator.sizes, point))
                     yield evaluators[-1]
 
 

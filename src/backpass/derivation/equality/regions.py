@@ -10,16 +10,13 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Collection, Iterator
-from typing import TypeAlias
 
 import numpy as np
 import sympy
 
 from backpass.derivation.language.evaluate import Evaluator
 from backpass.derivation.language.names import Path
-from backpass.derivation.language.values.points import SCALES, STEPS
-
-Place: TypeAlias = dict[sympy.Symbol, sympy.Expr]  # a number for each symbol
+from backpass.derivation.language.values.points import SCALES, STEPS, Place
 
 SAMPLES = 4096
 NEAR = sympy.Rational(1, 2**16)  # the distance of a point from a boundary

@@ -72,9 +72,7 @@ class Calculus:
     def element(self, variable: Variable, indices: Indices) -> sympy.Symbol:
         """Return the symbol of one element of a variable, given or defined."""
         name = "_".join((variable.name, *(str(index + 1) for index in indices)))
-        symbol = sympy.Symbol(
-            name, real=True, **({"positive": True} if variable.positive else {})
-        )
+        symbol = sympy.Symbol(name, real=True, positive=variable.positive or None)
         self._places[symbol] = variable, indices
         return symbol
 
@@ -179,19 +177,17 @@ class Calculus:
         """Return the symbols of inputs on which a number depends."""
         found: set[sympy.Symbol] = set()
         seen: set[sympy.Symbol] = set()
-        left = [*value.free_symbols]
+        left = [value]
         while left:
-            symbol = left.pop()
-            if symbol in seen:
-                continue
-            seen.add(symbol)
-            definition = self.definition(symbol)
-            own = () if definition is None else (definition,)
-            parts = self._of_maximum(symbol) or own
-            if parts:
-                left += [s for part in parts for s in part.free_symbols]
-            else:
-                found.add(symbol)
+            for symbol in left.pop().free_symbols - seen:
+                seen.add(symbol)
+                definition = self.definition(symbol)
+                if values := self._of_maximum(symbol):
+                    left += values
+                elif definition is not None:
+                    left.append(definition)
+                else:
+                    found.add(symbol)
         return found
 
     def _of_maximum(self, symbol: sympy.Symbol) -> tuple[sympy.Expr, ...]:
@@ -287,9 +283,8 @@ class Calculus:
         """Return the given gradient of an output's element; that of 𝓛 is 1."""
         if output.name == LOSS:
             return sympy.S.One
-        return self.element(
-            Variable(gradient_of(output.name), output.shape, "constant"), indices
-        )
+        given = Variable(gradient_of(output.name), output.shape, "constant")
+        return self.element(given, indices)
 
     def differential(
         self, variable: Variable, indices: Indices, still: frozenset[str]
@@ -308,19 +303,16 @@ class Calculus:
         ):
             return sympy.S.Zero
         if variable.kind == "given":
-            return self.element(
-                Variable(rf"\dot{{{variable.name}}}", variable.shape, "constant"),
-                indices,
-            )
+            moves = Variable(rf"\dot{{{variable.name}}}", variable.shape, "constant")
+            return self.element(moves, indices)
         key = "dot", variable.name, indices, still
         if key not in self._derivatives:
             value = self.definition(self.element(variable, indices))
-            self._derivatives[key] = sympy.Add(
-                *(
-                    self._partial(value, used) * self._moved_symbol(used, still)
-                    for used in self._used(value)
-                )
+            terms = (
+                self._partial(value, used) * self._moved_symbol(used, still)
+                for used in self._used(value)
             )
+            self._derivatives[key] = sympy.Add(*terms)
         return self._derivatives[key]
 
     def _moved_symbol(self, symbol: sympy.Symbol, still: frozenset[str]) -> sympy.Expr:

@@ -17,16 +17,13 @@ class Evaluator(Products, Cases, Derivatives):
 
     def holds(self, conditions: Expression, indices: dict[str, int]) -> bool:
         """Whether the conditions on indices hold."""
-        before, self._frame = self._frame, Frame(conditions, indices)
         tokens = [
             tokens_of(condition)
             for condition in conditions.tree.children
             if isinstance(condition.children[0], Token)
         ]
-        try:
+        with self.within(Frame(conditions, indices)):
             return all(
                 RELATIONS[relation](self.at(first), self.at(second))
                 for first, relation, second in tokens
             )
-        finally:
-            self._frame = before

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection
+from typing import NamedTuple
 
 from lark import Token, Tree
 from lark.tree import Meta
@@ -21,6 +22,7 @@ from backpass.derivation.language.names import (
     canonical,
     is_special,
     subscripts_of,
+    with_label,
 )
 from backpass.derivation.language.parse import Line, Part, Unreadable, parse, tokens_of
 
@@ -39,7 +41,7 @@ BUILT_IN = {
 def define_function(scope: Scope, line: Line) -> None:
     """Add the function that a line defines to the scope. Raises `Unreadable`."""
     assert line.left is not None and line.right is not None
-    name, parameters, letters = _head(line.left)
+    name, parameters, letters = head_of(line.left)
     if line.conditions:
         raise Unreadable("a definition cannot have conditions", line.conditions)
     if name in scope.variables or name in scope.dimensions or name in scope.functions:
@@ -86,8 +88,16 @@ def define_function(scope: Scope, line: Line) -> None:
     )
 
 
-def _head(part: Part) -> tuple[str, tuple[str, ...], tuple[str, ...]]:
-    """Return the name, the parameters and the letters of a function's left side."""
+class Head(NamedTuple):
+    """The left side of a function's definition."""
+
+    name: str
+    parameters: tuple[str, ...]
+    letters: tuple[str, ...]
+
+
+def head_of(part: Part) -> Head:
+    """Read the left side of a function's definition. Raises `Unreadable`."""
     tree = parse(part, "head")
     of, *rest = tree.children
     if of.data != "reference":
@@ -107,20 +117,12 @@ def _head(part: Part) -> tuple[str, tuple[str, ...], tuple[str, ...]]:
         raise Unreadable("a letter occurs twice", part)
     if any(not letter.isalpha() and not letter.startswith("\\") for letter in letters):
         raise Unreadable("the indices of a function's value are letters", part)
-    return name, parameters, letters
+    return Head(name, parameters, letters)
 
 
 def _function_name(tree: Tree) -> str:
     accent, name = accent_and_name(tree)
-    label = "".join(subscripts_of(tree))
-    return (
-        f"\\{accent}{{{name}}}" if accent else name + (f"_{{{label}}}" if label else "")
-    )
-
-
-def function_of(head: Part) -> str:
-    """Return the name of the function whose definition has this left side."""
-    return _head(head)[0]
+    return f"\\{accent}{{{name}}}" if accent else with_label(name, subscripts_of(tree))
 
 
 def is_function(head: Part) -> bool:
@@ -129,11 +131,6 @@ def is_function(head: Part) -> bool:
         return parse(head, "head").children[0].data == "reference"
     except Unreadable:
         return False
-
-
-def parameters_of(head: Part) -> tuple[str, ...]:
-    """Return the parameters of a function whose definition has this left side."""
-    return _head(head)[1]
 
 
 def find(
@@ -193,7 +190,7 @@ def _called(tree: Tree, text: str, scope: Scope, parameters: Collection[str]) ->
                 joined[-1] = call
             elif _is_applied(before, child, scope):
                 both = [*before.children, child]
-                joined[-1] = Tree("directional", both, _meta(before, child))
+                joined[-1] = _tree("directional", both, before, child)
             else:
                 joined.append(child)
         children = joined
@@ -212,31 +209,29 @@ def _call_or_none(
 ) -> Tree | None:
     if before.data != "reference" or not find(scope, before, parameters):
         return None
-    if factor.data in ("bracket", "arguments", "element"):
-        return _call(before, factor, scope)
-    if factor.data == "power":
-        base, exponent = factor.children
-        if base.data in ("bracket", "arguments", "element"):
-            call = _call(before, base, scope)
-            return Tree("power", [call, exponent], _meta(before, factor))
-    return None
+    base, *exponent = factor.children if factor.data == "power" else [factor]
+    if base.data not in ("bracket", "arguments", "element"):
+        return None
+    call = _call(before, base, scope)
+    return _tree("power", [call, *exponent], before, factor) if exponent else call
 
 
 def _call(name: Tree, factor: Tree, scope: Scope) -> Tree:
     if factor.data == "element":
         inner, subscript = factor.children
         call = _call(name, inner, scope)
-        return Tree("element", [call, subscript], _meta(name, factor))
-    call = Tree("call", [name, *factor.children], _meta(name, factor))
+        return _tree("element", [call, subscript], name, factor)
+    call = _tree("call", [name, *factor.children], name, factor)
     found = find(scope, name)
     if found and found[1]:  # f_i(x) is an element of f(x)
         subscript = name.children[-1]
-        return Tree("element", [call, subscript], _meta(name, factor))
+        return _tree("element", [call, subscript], name, factor)
     return call
 
 
-def _meta(first: Tree, last: Tree) -> Meta:
+def _tree(rule: str, children: list[Tree | Token], first: Tree, last: Tree) -> Tree:
+    """Return a tree that extends from the beginning of one to the end of another."""
     meta = Meta()
     meta.empty = False
     meta.start_pos, meta.end_pos = first.meta.start_pos, last.meta.end_pos
-    return meta
+    return Tree(rule, children, meta)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -92,11 +91,14 @@ class Expression:
     calls: dict[int, tuple[Call, ...]] = field(default_factory=dict)
 
     @property
+    def called(self) -> list[Call]:
+        """The possible meanings of all calls."""
+        return [call for calls in self.calls.values() for call in calls]
+
+    @property
     def parts(self) -> list[Expression]:
         """The expression, and the bodies of the functions in it."""
-        calls = itertools.chain.from_iterable(self.calls.values())
-        bodies = [part for call in calls for part in call.body.parts]
-        return [self, *bodies]
+        return [self, *(part for call in self.called for part in call.body.parts)]
 
     @property
     def used(self) -> list[Reference]:
@@ -110,8 +112,8 @@ class Expression:
         own: list[Path] = [
             ((self.part, tree.meta.start_pos or 0),) for tree in self.comparisons
         ]
-        calls = itertools.chain.from_iterable(self.calls.values())
-        return own + [(c.place, *path) for c in calls for path in c.body.compared]
+        called = self.called
+        return own + [(c.place, *path) for c in called for path in c.body.compared]
 
 
 @dataclass(frozen=True, eq=False)
@@ -183,6 +185,10 @@ class Scope:
         if line.right.text not in LAYOUTS:
             raise Unreadable(f"expected {' or '.join(LAYOUTS)}", line.right)
         self.layout = line.right.text
+
+    def apply(self, line: Line) -> None:
+        """Read a derivative before a bracket as applied to a direction."""
+        self.applied = True
 
     def slice(self, line: Line) -> None:
         """Read A_i or A_{i,:} as row i of A, A_{:,j} as its column j, and X_i as a
@@ -265,25 +271,27 @@ class Scope:
         loss = self.variables.get(LOSS)
         if loss and (loss.kind != "defined" or loss.shape or loss.backward):
             return rf"{LOSS} must be a number with a definition, or be left out"
-        forward = [
-            v for v in self.variables.values() if v.kind == "defined" and not v.backward
-        ]
+        forward = self._forward
         users = {name: v.name for v in forward for name in _used(v)}
         for name, variable in self.variables.items():
             if name.startswith(r"\dot") or name == gradient_of(LOSS):
                 return f"{name} is derived, not given"
-            if gradient_of(name) not in self.variables:
+            if (gradient := gradient_of(name)) not in self.variables:
                 continue
-            if variable not in forward:
-                return f"{gradient_of(name)} is derived, not given: {name} is not an output"
+            why = f"{LOSS} is defined" if loss else ""
             if name in users:
-                return (
-                    f"{gradient_of(name)} is derived, not given: {users[name]} is "
-                    f"defined by {name}"
-                )
-            if loss:
-                return f"{gradient_of(name)} is derived, not given: {LOSS} is defined"
+                why = f"{users[name]} is defined by {name}"
+            if variable not in forward:
+                why = f"{name} is not an output"
+            if why:
+                return f"{gradient} is derived, not given: {why}"
         return ""
+
+    @property
+    def _forward(self) -> list[Variable]:
+        """The definitions without gradients and differentials."""
+        defined = (v for v in self.variables.values() if v.kind == "defined")
+        return [v for v in defined if not v.backward]
 
     def other_meaning(self, letter: Token) -> str:
         """Return what a letter stands for other than an index; "" if nothing."""
@@ -307,6 +315,19 @@ class Scope:
             if reference.kind in ("variable", "loss")
         )
 
+    @property
+    def definitions(self) -> list[Expression]:
+        """The definitions of all names that have one."""
+        return [v.definition for v in self.variables.values() if v.definition]
+
+    def defined_as(self, part: Part) -> Variable:
+        """Return the name whose definition is a piece of mathematics."""
+        return next(
+            variable
+            for variable in self.variables.values()
+            if variable.definition and variable.definition.part == part
+        )
+
     def outputs(self) -> list[Variable]:
         """Return the definitions whose gradients are given.
 
@@ -315,9 +336,7 @@ class Scope:
         """
         if LOSS in self.variables:
             return [self.variables[LOSS]]
-        forward = [
-            v for v in self.variables.values() if v.kind == "defined" and not v.backward
-        ]
+        forward = self._forward
         declared = [v for v in forward if gradient_of(v.name) in self.variables]
         if declared:
             return declared
@@ -347,14 +366,12 @@ class Scope:
         subscripts = subscripts_of(tree)
         whole = rf"\{accent}{{{name}}}" if accent else name
         for candidate, kept in ((whole, ""), (name, accent)):
-            labelled = (
-                f"{candidate}_{{{''.join(subscripts)}}}" if subscripts else candidate
-            )
+            labelled = with_label(candidate, subscripts)
             if labelled in self.variables:
                 return Reference("variable", labelled, kept)
             if candidate in self.variables:
                 return Reference("variable", candidate, kept, tuple(subscripts))
-        labelled = f"{name}_{{{''.join(subscripts)}}}" if subscripts else name
+        labelled = with_label(name, subscripts)
         if labelled in self.dimensions and not accent:
             return Reference("dimension", labelled)
         special = _SPECIAL.get(name)
@@ -448,9 +465,8 @@ def canonical(node: Tree | Token) -> str:
             return text if text.endswith("}") else f"{text[:-1]}{{{text[-1]}}}"
         return text
     if node.data == "accented":
-        accent = {r"\overline": r"\bar", r"\widehat": r"\hat"}.get(
-            str(node.children[0]), str(node.children[0])
-        )
+        accent = str(node.children[0])
+        accent = {r"\overline": r"\bar", r"\widehat": r"\hat"}.get(accent, accent)
         return f"{accent}{{{canonical(node.children[1])}}}"
     if node.data in ("power_of_letter", "power_of_name", "power"):
         return f"{canonical(node.children[0])}^{canonical(node.children[1])}"
@@ -475,6 +491,11 @@ def accent_and_name(tree: Tree) -> tuple[str, str]:
         if accent in (r"\bar", r"\dot") and not power[1:].isdigit():
             return accent[1:], canonical(head.children[1]) + power
     return "", canonical(head) + power
+
+
+def with_label(name: str, subscripts: Sequence[Token]) -> str:
+    """Return a name with its subscripts as a label."""
+    return f"{name}_{{{''.join(subscripts)}}}" if subscripts else name
 
 
 def subscripts_of(tree: Tree) -> list[Token]:

@@ -30,6 +30,8 @@ from pathlib import Path
 from lark import Lark, Token, Tree
 from lark.exceptions import UnexpectedEOF, UnexpectedInput
 
+from backpass.derivation.language.brackets import outside
+
 KEYWORDS = (
     "given", "constant", "let", "assume", "slice", "factor", "layout", "note",
 )  # fmt: skip
@@ -85,10 +87,22 @@ class Part:
         """The number of the source line on which the part begins."""
         return self.source.count("\n", 0, self.start) + 1
 
+    def written(self, node: Tree | Token) -> str:
+        """Return the text of a node of its tree."""
+        return self.text[slice(*span_of(node))]
+
+    def between(self, first: Tree | Token, second: Tree | Token) -> str:
+        """Return the text between two nodes of its tree."""
+        return self.text[span_of(first)[1] : span_of(second)[0]]
+
+    def place(self, position: int) -> int:
+        """Return where a position of the text is in the source."""
+        return self.start + position
+
     def pointer(self, position: int) -> str:
         """Return the source line around a position of the text, with its number and a
         caret below the position."""
-        at = min(self.start + position, len(self.source))
+        at = min(self.place(position), len(self.source))
         first = self.source.rfind("\n", 0, at) + 1
         line = self.source[first:].partition("\n")[0]
         number = self.source.count("\n", 0, first) + 1
@@ -108,10 +122,10 @@ class Line:
     """
 
     kind: str
-    left: Part | None
-    right: Part | None
-    conditions: Part | None
-    reason: str
+    left: Part | None = None
+    right: Part | None = None
+    conditions: Part | None = None
+    reason: str = ""
 
     @property
     def numbered(self) -> bool:
@@ -169,13 +183,7 @@ def _begins(physical: str) -> bool:
 def _equals_sign(text: str) -> int:
     """Return the position of the "=" outside all brackets and environments; −1 if there
     is none."""
-    depth = 0
-    for match in re.finditer(r"\\begin|\\end|[{([\])}=]", text):
-        if match[0] == "=" and depth == 0:
-            return match.start()
-        depth += match[0] in ("{", "(", "[", r"\begin")
-        depth -= match[0] in ("}", ")", "]", r"\end")
-    return -1
+    return next((at for at in outside(text) if text.startswith("=", at)), -1)
 
 
 def _read_line(source: str, start: int, end: int) -> Line:
@@ -186,11 +194,9 @@ def _read_line(source: str, start: int, end: int) -> Line:
         skip = text.index(keyword) + len(keyword)
         start, text = start + skip, text[skip:]
     if keyword == "note":
-        return Line(
-            "note", None, None, None, " ".join(f"{text} {bar} {reason}".split())
-        )
+        return Line("note", reason=" ".join(f"{text} {bar} {reason}".split()))
     if keyword in ("given", "constant", "slice", "factor", "layout"):
-        return Line(keyword, None, _part(source, start, text), None, reason)
+        return Line(keyword, right=_part(source, start, text), reason=reason)
 
     equals = _equals_sign(text)
     if equals < 0:
@@ -211,20 +217,17 @@ def _read_line(source: str, start: int, end: int) -> Line:
         raise Unreadable("there is nothing on the right of '='", right)
     if keyword == "let":
         kind = "function" if "(" in left.text else "let"
-        return Line(kind, left, right, conditions, reason)
-    if keyword == "assume":
-        return Line(keyword, left, right, conditions, reason)
-    if not left.text and conditions:
+    elif keyword == "assume":
+        kind = keyword
+    elif left.text:
+        kind = "statement"
+    elif conditions:
         raise Unreadable(
             "a condition belongs on the statement's first line", conditions
         )
-    return Line(
-        "statement" if left.text else "step",
-        left if left.text else None,
-        right,
-        conditions,
-        reason,
-    )
+    else:
+        return Line("step", None, right, None, reason)
+    return Line(kind, left, right, conditions, reason)
 
 
 def _part(source: str, start: int, text: str) -> Part:
@@ -238,43 +241,38 @@ def parse(part: Part, rule: str = "expression") -> Tree:
     """
     try:
         return _tree(part.text, rule)
-    except UnexpectedEOF:
-        raise Unreadable(
-            "something is missing at the end", part, len(part.text)
-        ) from None
     except UnexpectedInput as error:
-        position = (
-            error.pos_in_stream
-            if error.pos_in_stream is not None and error.pos_in_stream >= 0
-            else len(part.text)
+        raise _unread(part, error) from None
+
+
+def _unread(part: Part, error: UnexpectedInput) -> Unreadable:
+    """Return the parser's error with what would help."""
+    end = len(part.text)
+    token = getattr(getattr(error, "token", None), "type", "")
+    if isinstance(error, UnexpectedEOF) or token == "$END":
+        return Unreadable("something is missing at the end", part, end)
+    position = -1 if error.pos_in_stream is None else error.pos_in_stream
+    position = end if position < 0 else position
+    opened = part.text.rfind("{", 0, position + 1)
+    before = part.text[: max(opened, 0)].rstrip()
+    if (
+        opened >= 0
+        and "}" not in part.text[opened:position]
+        and not re.search(r"(?:[\^_}\]]|\\[a-zA-Z]+)\Z", before)
+    ):
+        message = (
+            "cannot read this: braces that are not a command's argument print nothing, so "
+            "they cannot group; write brackets"
         )
-        token = getattr(getattr(error, "token", None), "type", "")
-        if token == "$END":
-            raise Unreadable(
-                "something is missing at the end", part, len(part.text)
-            ) from None
-        message = "cannot read this"
-        opened = part.text.rfind("{", 0, position + 1)
-        before = part.text[: max(opened, 0)].rstrip()
-        if (
-            opened >= 0
-            and "}" not in part.text[opened:position]
-            and not re.search(r"(?:[\^_}\]]|\\[a-zA-Z]+)\Z", before)
-        ):
-            position = opened
-            message += (
-                ": braces that are not a command's argument print nothing, so they cannot "
-                "group; write brackets"
-            )
-        elif token == "RELATION" and getattr(error, "expected", set()) & {
-            "RSQB",
-            "_RIGHT",
-        }:
-            message += (
-                ": brackets hold one comparison; write a product of two, such as "
-                "[a < x_i] [x_i < b]"
-            )
-        raise Unreadable(message, part, position) from None
+        return Unreadable(message, part, opened)
+    message = "cannot read this"
+    expected = {"RSQB", "_RIGHT"} & getattr(error, "expected", set())
+    if token == "RELATION" and expected:
+        message += (
+            ": brackets hold one comparison; write a product of two, such as "
+            "[a < x_i] [x_i < b]"
+        )
+    return Unreadable(message, part, position)
 
 
 def tokens_of(tree: Tree) -> list[Token]:

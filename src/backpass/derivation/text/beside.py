@@ -53,8 +53,7 @@ def beside_of(known: Knowledge, statement: Statement) -> Beside:
         parse(part, "conditions")
     except Unreadable:
         raise Unreadable(
-            r"what stands beside the equation is not a condition such as j \ne i",
-            part,
+            r"what stands beside the equation is not a condition such as j \ne i", part
         ) from None
     return Beside(part, ranges)
 

@@ -18,7 +18,6 @@ from backpass.derivation.language.names import (
 )
 from backpass.derivation.language.parse import Part, Unreadable, parse, span_of
 from backpass.derivation.text.knowledge import Knowledge
-from backpass.derivation.text.passages import Passage
 from backpass.derivation.text.rewriting import parsed
 
 
@@ -31,14 +30,14 @@ def reject_uncertain(known: Knowledge, part: Part) -> None:
                 _reject_uncertain_product(known, part, before, factor)
         if node.data == "differential":
             call, direction = node.children
-            if part.text[span_of(call)[1] : span_of(direction)[0]].strip():
+            if part.between(call, direction).strip():
                 raise Unreadable(
                     r"is the bracket a direction or a factor? Write a factor with \cdot, "
                     "and a direction without a space",
                     part,
                     span_of(direction)[0],
                 )
-    written = known.document.written(part.start, _end_of(part))
+    written = known.document.written(part.start, part.place(len(part.text)))
     for word, meaning in (("bar", "gradient"), ("dot", "differential")):
         command = r"(?:bar|overline)" if word == "bar" else "dot"
         if word not in known.now.accents and (
@@ -55,9 +54,7 @@ def reject_uncertain(known: Knowledge, part: Part) -> None:
 def _reject_uncertain_product(
     known: Knowledge, part: Part, before: Tree, factor: Tree
 ) -> None:
-    assert before.meta.end_pos is not None and factor.meta.start_pos is not None
-    between = part.text[before.meta.end_pos : factor.meta.start_pos]
-    if between.strip():
+    if part.between(before, factor).strip():
         return
     if (
         factor.data == "bracket"
@@ -93,12 +90,6 @@ def _is_named(tree: Tree | Token, name: str) -> bool:
         and tree.data in ("reference", "scalar")
         and canonical(tree) == name
     )
-
-
-def _end_of(part: Part) -> int:
-    if isinstance(part, Passage) and part.origins:
-        return part.origins[-1] + 1
-    return part.start + len(part.text)
 
 
 def reject_uncertain_names(expression: Expression) -> None:

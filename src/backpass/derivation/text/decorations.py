@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import re
 
+from backpass.derivation.language.brackets import close
+
 Span = tuple[int, int]
 
 BRACED = r"\{(?:[^{}\\]|\\.|\{(?:[^{}\\]|\\.|\{(?:[^{}\\]|\\.)*\})*\})*\}"
@@ -67,7 +69,7 @@ def decorations(text: str) -> list[Span]:
 def _first(text: str) -> list[Span]:
     """Return the spans of the first box, brace or colour that can be removed."""
     for match in _BOX.finditer(text):
-        if (end := _close(text, match.end())) < 0:
+        if (end := close(text, match.end())) < 0:
             continue
         after = end + 1
         if match["name"] != "boxed" and (words := _WORDS.match(text, after)):
@@ -106,7 +108,7 @@ def _colour(text: str, match: re.Match[str]) -> list[Span]:
     start, end = match.span()
     before = text[:start]
     if text[end : end + 1] == "{":  # \textcolor{red}{x}, or \color{red}{x}
-        last = _close(text, end)
+        last = close(text, end)
         if last < 0:
             return []
         if _BOUND_BEFORE.search(before):
@@ -119,7 +121,7 @@ def _colour(text: str, match: re.Match[str]) -> list[Span]:
     # {\color{red} x}: the braces print nothing, unless they hold an argument.
     opening = re.search(r"\{\s*\Z", before)
     if opening:
-        last = _close(text, opening.start())
+        last = close(text, opening.start())
         outside = before[: opening.start()].rstrip()
         is_argument = re.search(r"[\^_}\]]\Z|\\[a-zA-Z]+\Z", outside)
         is_factor = re.search(r"\\(?:cdot|times|odot|q?quad|left|right)\Z", outside)
@@ -133,16 +135,6 @@ def _colour(text: str, match: re.Match[str]) -> list[Span]:
 def _is_free(inside: str, after: str) -> bool:
     """Whether no power or index after a group refers to more than its last symbol."""
     return _BOUND_AFTER.match(after) is None or _ATOM.fullmatch(inside) is not None
-
-
-def _close(text: str, opening: int) -> int:
-    """Return the position of the brace that closes another; −1 if there is none."""
-    depth = 0
-    for match in re.compile(r"\\.|[{}]", re.S).finditer(text, opening):
-        depth += (match[0] == "{") - (match[0] == "}")
-        if depth == 0 and match[0] == "}":
-            return match.start()
-    return -1
 
 
 def _top_level(text: str) -> str:

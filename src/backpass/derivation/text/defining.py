@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from backpass.derivation.language.functions import find, function_of, is_function
+from backpass.derivation.language.functions import find, head_of, is_function
 from backpass.derivation.language.names import canonical
 from backpass.derivation.language.parse import Line, Part, Unreadable, parse
 from backpass.derivation.text.beside import Beside
@@ -16,7 +16,7 @@ from backpass.derivation.text.certainty import (
 )
 from backpass.derivation.text.knowledge import Knowledge
 from backpass.derivation.text.passages import Text
-from backpass.derivation.text.verdict import Basis, Verdict, verdict_on
+from backpass.derivation.text.verdict import Basis, Verdict, unread, verdict_on
 
 
 def defines(known: Knowledge, head: Part) -> bool:
@@ -47,9 +47,9 @@ def declared(known: Knowledge, text: Text) -> Verdict | None:
         tokens = parse(part, "declarations").scan_values(lambda one: True)
         is_slice = any(token.type == "ALL" for token in tokens)
         kind = "slice" if is_slice else "given"
-        known.add(Line(kind, None, part, None, ""), known.document.line_of(text), True)
+        known.add(Line(kind, right=part), known.document.line_of(text), True)
     except Unreadable as error:
-        return verdict_on(known.document, "not readable", text, message=error)
+        return unread(known.document, text, error)
     return verdict_on(
         known.document, "definition", text, message="its shape is taken from here"
     )
@@ -72,17 +72,14 @@ def define(
     reject_uncertain(known, part)
     number = known.document.line_of(member)
     if is_function(head):
-        known.add(Line("function", head, part, None, ""), number, implied=True)
+        known.add(Line("function", head, part), number, implied=True)
         name = head.text.partition("(")[0].strip()
-        basis = Basis(((function_of(head), number),), (), 0)
+        basis = Basis(((head_of(head).name, number),), (), 0)
     else:
-        line = Line("let", head, part, None, "")
+        line = Line("let", head, part)
         known.add(line, number, implied=True)
         name = canonical(parse(head, "moved"))
-        variable = next(
-            v for v in known.scope.variables.values()
-            if v.definition and v.definition.part == part
-        )  # fmt: skip
+        variable = known.scope.defined_as(part)
         assert variable.definition is not None
         reject_uncertain_names(variable.definition)
         axes = zip(variable.letters, variable.axes, strict=False)

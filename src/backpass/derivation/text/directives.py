@@ -26,8 +26,7 @@ def follow(known: Knowledge, text: Text, source: str, line_number: int) -> None:
     elif (word, rest) == ("partial", "total"):
         known.now = replace(now, total=True)
     elif (word, rest) == ("partial", "applied"):
-        part = text.part(source)
-        known.add(Line("applied", None, part, None, ""), line_number)
+        known.add(Line("applied", right=text.part(source)), line_number)
     elif word == "when" and rest:
         known.condition = text[text.characters.index(rest) :]
     elif word == "read" and rest:

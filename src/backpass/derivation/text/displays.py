@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass
 
+from backpass.derivation.language.brackets import outside
 from backpass.derivation.text.decorations import BRACED, decorations, framed
 from backpass.derivation.text.passages import Text
 
@@ -31,7 +31,8 @@ _INNER = rf"(?:aligned|split|gathered|alignedat|multlined|(?:{ENVIRONMENTS})\*?)
 _OPENS = re.compile(rf"\\begin\{{{_INNER}\}}(?:\[[tbc]\])?(?:\{{\d\}})?")
 _CLOSES = re.compile(rf"\\end\{{{_INNER}\}}")
 _ASIDE = re.compile(rf"\\(?:short)?intertext\s*{BRACED}")
-_BREAK = re.compile(r"\\\\\*?(?:\[\s*-?[\d.]+\s*[a-z]+\s*\])?")
+_BREAK = r"\\\\\*?(?:\[\s*-?[\d.]+\s*[a-z]+\s*\])?"
+_ENVIRONMENT = ((r"\begin",), (r"\end",))
 
 
 @dataclass(frozen=True)
@@ -62,37 +63,12 @@ def display_of(body: Text, kind: str, is_latex: bool, start: int, end: int) -> D
     if kind.startswith("eqnarray"):
         body = body.replaced(re.compile("&(?=[^&]*=[^&]*&)"))
     rows, starts = [], []
-    for row in _rows(body):
+    for row in body.split(_BREAK, *_ENVIRONMENT):
         begins = row.characters.lstrip().startswith("&")
-        row = _unaligned(row).replaced(_INDENT).strip()
+        places = outside(row.characters, *_ENVIRONMENT)  # not within a matrix
+        signs = [(at, at + 1) for at in places if row.characters.startswith("&", at)]
+        row = row.blanked(signs).replaced(_INDENT).strip()
         if row.characters.replace("~", "").strip():
             rows.append(row)
             starts.append(begins)
     return Display(tuple(rows), tuple(starts), joined, start, end)
-
-
-def _rows(body: Text) -> Iterator[Text]:
-    """Split a display at \\\\, but not a matrix within it."""
-    depth, first, at, text = 0, 0, 0, body.characters
-    while at < len(text):
-        if text.startswith(r"\begin", at):
-            depth += 1
-        elif text.startswith(r"\end", at):
-            depth -= 1
-        elif depth == 0 and (match := _BREAK.match(text, at)):
-            yield body[first:at]
-            first = at = match.end()
-            continue
-        at += 2 if text[at] == "\\" else 1
-    yield body[first:]
-
-
-def _unaligned(row: Text) -> Text:
-    """Remove the signs of alignment, but not those within a matrix."""
-    depth, at, found = 0, 0, row.characters
-    while at < len(found):
-        depth += found.startswith(r"\begin", at) - found.startswith(r"\end", at)
-        if found[at] == "&" and depth == 0:
-            found = f"{found[:at]} {found[at + 1 :]}"
-        at += 2 if found[at] == "\\" else 1
-    return Text(found, row.origins)

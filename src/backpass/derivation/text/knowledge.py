@@ -38,7 +38,7 @@ class Known:
 
     @property
     def scope(self) -> Scope:
-        return scope_of(self.lines)[0]
+        return scope_of(self.lines)
 
 
 class Knowledge:
@@ -171,12 +171,11 @@ class Knowledge:
             call.function.name
             for expression in (*expressions, *self.definitions(used))
             for one in expression.parts
-            for calls in one.calls.values()
-            for call in calls
+            for call in one.called
         }
         numbers: dict[str, int] = {}
         for count, line in enumerate(self.now.lines, start=1):
-            then = scope_of(self.now.lines[:count])[0]
+            then = scope_of(self.now.lines[:count])
             for name in (*then.variables, *then.functions):
                 numbers.setdefault(name, self.number_of(line))
         names = [name for name in scope.variables if name in used]

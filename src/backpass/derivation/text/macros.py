@@ -11,6 +11,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 
+from backpass.derivation.language.brackets import close
+
 Characters = list[tuple[str, int]]  # each character with its place in the source
 EXPANSIONS = 1000  # within one use
 LENGTH = 20_000  # of what one use expands to
@@ -170,68 +172,57 @@ class Expander:
 
     def _define(self, command: str) -> None:
         try:
-            if command in _ENVIRONMENT:
-                self._define_environment()
-                self._blank()
-                return
-            name, macro = self._definition(command)
+            new = self._definitions(command)
         except _Missing:
             self._put_back(len(command) + 1)
             self._output += self._taken
             return
-        self._blank()
-        old = self.macros.get(name)
-        if command in ("providecommand", "ProvideDocumentCommand") and old:
-            return
-        if (
-            self.grouped
-            and command in ("newcommand", "NewDocumentCommand")
-            and old not in (None, macro)
-        ):
-            macro = Macro("", fault="has two definitions")
-        self.macros = {**self.macros, name: macro}
-        if command in ("gdef", "xdef"):
-            self._outer = [{**outer, name: macro} for outer in self._outer]
-
-    def _blank(self) -> None:
-        """Leave spaces in the place of what was read."""
+        # Leave spaces in the place of what was read.
         self._output += [(c if c == "\n" else " ", at) for c, at in self._taken]
+        for name, macro in new.items():
+            old = self.macros.get(name)
+            if command in ("providecommand", "ProvideDocumentCommand") and old:
+                continue
+            if (
+                self.grouped
+                and command in ("newcommand", "NewDocumentCommand")
+                and old not in (None, macro)
+            ):
+                macro = Macro("", fault="has two definitions")
+            self.macros = {**self.macros, name: macro}
+            if command in ("gdef", "xdef"):
+                self._outer = [{**outer, name: macro} for outer in self._outer]
 
-    def _define_environment(self) -> None:
-        """Read a definition as those of two macros, for its beginning and its end."""
+    def _definitions(self, command: str) -> dict[str, Macro]:
+        """Read a definition; that of an environment is one of two macros, for its
+        beginning and its end."""
         if self._next() == "*":
             self._pop()
         self._spaces()
+        if command not in _ENVIRONMENT:
+            match = re.fullmatch(r"\\([a-zA-Z]+)", _text(self._argument()).strip())
+            if not match:
+                raise _Missing
+            return {match[1]: self._definition(command)}
         name = _text(self._braced())
         self._spaces()
         if self._next() == "[":
             raise _Missing  # arguments are not read
-        first = _text(self._argument())
-        new = {f"begin{{{name}}}": Macro(first)}
-        new[f"end{{{name}}}"] = Macro(_text(self._argument()))
-        self.macros = {**self.macros, **new}
+        ends = [f"begin{{{name}}}", f"end{{{name}}}"]
+        return {end: Macro(_text(self._argument())) for end in ends}
 
-    def _definition(self, command: str) -> tuple[str, Macro]:
-        if self._next() == "*":
-            self._pop()
-        self._spaces()
-        words = _text(self._argument()).strip()
-        match = re.fullmatch(r"\\([a-zA-Z]+)", words)
-        if not match:
-            raise _Missing
-        name = match[1]
+    def _definition(self, command: str) -> Macro:
+        """Read the rest of a command's definition, behind its name."""
         if command in _DEF:
-            return name, self._plain_definition()
+            return self._plain_definition()
         self._spaces()
         if command == "let":
             if self._next() == "=":
                 self._pop()
             body = _text(self._argument())
-            if (known := self.macros.get(body[1:])) is not None:
-                return name, known
-            return name, Macro(body, primitive=True)
+            return self.macros.get(body[1:]) or Macro(body, primitive=True)
         if command == "DeclareMathOperator":
-            return name, Macro(rf"\operatorname{{{_text(self._argument())}}}")
+            return Macro(rf"\operatorname{{{_text(self._argument())}}}")
         fault, count = "", 0
         if command in _DOCUMENT:
             kinds = "".join(_text(self._braced()).split())
@@ -244,7 +235,7 @@ class Expander:
             if self._next() == "[":
                 self._braced("[", "]")
                 fault = "has an optional argument"
-        return name, Macro(_text(self._argument()), count, fault)
+        return Macro(_text(self._argument()), count, fault)
 
     def _plain_definition(self) -> Macro:
         """Read the parameters and the body of a definition by \\def."""
@@ -312,7 +303,7 @@ class Expander:
         """
         text = _text(found)
         before = _text(self._output[-200:])
-        is_group = text.startswith("{") and _closes(text) == len(text) - 1
+        is_group = text.startswith("{") and close(text) == len(text) - 1
         if _TAKES_ONE.search(before) or _is_second_argument(before):
             if _ATOM.fullmatch(text):
                 found = [("{", found[0][1]), *found, ("}", found[-1][1])]
@@ -377,21 +368,11 @@ def _ends_in_word(text: str) -> bool:
     return match is not None and len(match[1]) % 2 == 1
 
 
-def _closes(text: str) -> int:
-    """Return the position of the brace that closes the first; −1 if there is none."""
-    depth = 0
-    for match in re.finditer(r"\\.|[{}]", text, re.S):
-        depth += (match[0] == "{") - (match[0] == "}")
-        if depth == 0 and match[0] == "}":
-            return match.start()
-    return -1
-
-
 def _is_second_argument(before: str) -> bool:
     """Whether a text ends in \\frac and its first argument."""
     for match in re.finditer(r"\\[dt]?frac(?![a-zA-Z])\s*", before):
         rest = before[match.end() :].rstrip()
-        if rest.startswith("{") and _closes(rest) == len(rest) - 1:
+        if rest.startswith("{") and close(rest) == len(rest) - 1:
             return True
         if re.fullmatch(r"\\[a-zA-Z]+|[^\s\\{}]", rest):
             return True

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from backpass.derivation.equality.check import scope_of
+from backpass.derivation.equality.check import evaluators_in
 from backpass.derivation.equality.comparing import (
-    DRAWS,
     Refused,
     compare,
     elsewhere,
@@ -15,6 +14,7 @@ from backpass.derivation.equality.comparing import (
     of_both_results,
 )
 from backpass.derivation.language.parse import Part, Unreadable
+from backpass.derivation.language.values.points import DRAWS
 from backpass.derivation.text.beside import Beside
 from backpass.derivation.text.certainty import (
     has_stated_shape,
@@ -55,27 +55,27 @@ def equality(
     `Unreadable` if that cannot be decided."""
     if not part.text:
         raise Unreadable("there is nothing on the right of =", part)
-    scope, created = scope_of(known.now.lines)
+    created = evaluators_in(known.now.lines)
     for one in dict.fromkeys((first, anchor, part)):
         reject_uncertain(known, one)
-    chain = members_chain(scope, first, anchor, part, beside.condition)
+    chain = members_chain(created.scope, first, anchor, part, beside.condition)
     for expression in chain.expressions:
         reject_uncertain_names(expression)
         reject_ended_loss(known, expression)
     reject_other_ranges(beside.ranges, chain.free, part)
     if membership and not has_stated_shape(membership, chain.expressions[1]):
         raise Unreadable("the stated shape is not the expression's", membership)
-    evaluators = evaluators_of(scope, created, chain)
+    evaluators = evaluators_of(created, chain)
     compare(chain, evaluators)
     definitions = known.definitions(known.used(chain.expressions))
     expressions = (*chain.expressions, *definitions)
-    for evaluator in of_both_results(scope, created, expressions, evaluators):
+    for evaluator in of_both_results(created, expressions, evaluators):
         compare(chain, [evaluator])
     sizes = tuple({tuple(e.sizes.items()): e.sizes for e in evaluators}.values())
     points = 0
     if evaluators[0].draw is not None:
         points = DRAWS
-        for evaluator in elsewhere(scope, created, expressions, evaluators):
+        for evaluator in elsewhere(created, expressions, evaluators):
             compare(chain, [evaluator])
             points += 1
     return known.basis(chain.expressions, sizes, points)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from backpass.derivation.language.brackets import CLOSING, OPENING, outside
 from backpass.derivation.language.parse import Part, Unreadable
 
 
@@ -47,6 +48,20 @@ class Text:
         found.append(self.characters[at:])
         return Text("".join(found), (*origins, *self.origins[at:]))
 
+    def split(
+        self,
+        sign: str,
+        opening: tuple[str, ...] = OPENING,
+        closing: tuple[str, ...] = CLOSING,
+    ) -> list[Text]:
+        """Split the text at a pattern outside all brackets."""
+        pattern, start, pieces = re.compile(sign), 0, []
+        for at in outside(self.characters, opening, closing):
+            if match := pattern.match(self.characters, at):
+                pieces.append(self[start:at])
+                start = match.end()
+        return [*pieces, self[start:]]
+
     def blanked(self, spans: list[tuple[int, int]]) -> Text:
         """Return the text with spaces in some places."""
         found = self.characters
@@ -67,12 +82,11 @@ class Passage(Part):
 
     origins: tuple[int, ...] = ()
 
-    def pointer(self, position: int) -> str:
-        at = self.start
-        if self.origins:
-            last = len(self.origins) - 1
-            at = self.origins[min(position, last)] + (position > last)
-        return Part(self.source, at, "").pointer(0)
+    def place(self, position: int) -> int:
+        if not self.origins:
+            return self.start
+        last = len(self.origins) - 1
+        return self.origins[min(position, last)] + (position > last)
 
 
 def relocated(error: Unreadable, text: Text, source: str) -> Unreadable:

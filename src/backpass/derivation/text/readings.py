@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 import itertools
+from functools import partial
 
-from backpass.derivation.equality.check import Chain, Sizes
+from backpass.derivation.equality.check import Chain, Evaluators
 from backpass.derivation.equality.comparing import (
+    HOLDING,
     Holding,
     Refused,
     compare,
     evaluators_of,
     of_loss,
 )
-from backpass.derivation.language.parse import (
-    Line,
-    Part,
-    Unreadable,
-    span_of,
-    tokens_of,
-)
+from backpass.derivation.language.parse import Line, Part, Unreadable, tokens_of
 from backpass.derivation.text.knowledge import Knowledge
 from backpass.derivation.text.members import Equation, agree
 
@@ -64,23 +60,15 @@ def _held(known: Knowledge, chain: Chain) -> str:
         for expression in chain.expressions
         for one in expression.parts
         for tree in one.tree.iter_subtrees()
-        if tree.data in ("partial", "differentiate", "directional", "nabla_of")
-        and not of_loss(one, tree)
+        if tree.data in HOLDING and not of_loss(one, tree)
     ]
-    scope = known.scope
     choices = itertools.chain.from_iterable(
         itertools.combinations(partials, count) for count in range(1, len(partials) + 1)
     )
     for held in itertools.islice(choices, 32):
-        holding = frozenset(map(id, held))
-
-        def hold(
-            sizes: Sizes, draw: int | None, ids: frozenset[int] = holding
-        ) -> Holding:
-            return Holding(scope, sizes, draw, ids)
-
+        hold = partial(Holding, holding=frozenset(map(id, held)))
         try:
-            compare(chain, evaluators_of(scope, {}, chain, hold))
+            compare(chain, evaluators_of(Evaluators(known.scope, hold), chain))
         except (Refused, Unreadable):
             continue
         return (
@@ -107,13 +95,10 @@ def _at_a_point(chain: Chain) -> str:
                     )
             if node.data == "product":
                 for before, factor in itertools.pairwise(node.children):
-                    between = expression.part.text[
-                        span_of(before)[1] : span_of(factor)[0]
-                    ]
                     if (
                         before.data == "partial"
                         and factor.data == "bracket"
-                        and not between.strip()
+                        and not expression.part.between(before, factor).strip()
                         and not of_loss(expression, before)
                     ):
                         return (
@@ -130,7 +115,7 @@ def _other_layout(known: Knowledge, equation: Equation, part: Part) -> str:
     if known.scope.layout or r"\partial" not in f"{anchor.text} {part.text}":
         return ""
     words = Part("numerator", 0, "numerator")
-    with known.supposing(Line("layout", None, words, None, "")):
+    with known.supposing(Line("layout", right=words)):
         if agree(known, head, anchor, part, equation.beside):
             return "it holds only in numerator layout: say layout numerator"
     return ""

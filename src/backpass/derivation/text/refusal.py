@@ -7,17 +7,13 @@ from dataclasses import replace
 
 from backpass.derivation.equality.check import counterexample, first_mistake
 from backpass.derivation.equality.comparing import Refused, Where, sum_to_one
-from backpass.derivation.language.functions import (
-    function_of,
-    is_function,
-    parameters_of,
-)
+from backpass.derivation.language.functions import head_of, is_function
 from backpass.derivation.language.parse import Part, Unreadable, parse
 from backpass.derivation.text.knowledge import Knowledge
 from backpass.derivation.text.members import Equation, agree
 from backpass.derivation.text.passages import Text
 from backpass.derivation.text.readings import other_reading
-from backpass.derivation.text.verdict import Counterexample, Verdict, verdict_on
+from backpass.derivation.text.verdict import Counterexample, Verdict, unread, verdict_on
 
 
 def refusal(
@@ -40,7 +36,7 @@ def refusal(
     message = _not_a_claim(known, anchor) if to_left else ""
     message = message or other_reading(known, equation, part, refused.chain)
     if message:
-        return verdict_on(document, "not readable", member, line, message)
+        return unread(document, member, message, line)
     where, expected, found = counterexample(refused.mistake, refused.evaluator)
     basis = known.basis(refused.chain.expressions, (refused.evaluator.sizes,), 0)
     example = Counterexample(tuple(where), expected, found)
@@ -52,9 +48,9 @@ def refusal(
 def _not_a_claim(known: Knowledge, head: Part) -> str:
     """Return why a false equation may not be a claim, or "" if it is one."""
     if is_function(head):
-        name, scope = function_of(head), known.scope
+        name, parameters, _ = head_of(head)
+        scope = known.scope
         function = scope.functions.get(name)
-        parameters = parameters_of(head)
         if function is None or (
             parameters != function.parameters and {*parameters} & {*scope.variables}
         ):
@@ -85,7 +81,7 @@ def _defined_differently(known: Knowledge, name: str, definition: Part) -> str:
     """Return which display defined a name, and forget it; "" if none did."""
     for line in known.now.implied:
         same = line.kind == "function" and is_function(definition) and (
-            line.left is not None and function_of(line.left) == name
+            line.left is not None and head_of(line.left).name == name
         )  # fmt: skip
         if same or line.right == definition:
             number = known.document.place(known.number_of(line))

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
+from backpass.derivation.language.brackets import outside
 from backpass.derivation.text.displays import IMPLIES, Display
 from backpass.derivation.text.passages import Text
 
@@ -28,7 +28,7 @@ _OPERATOR = r"(?:[+\-=/]|\\(?:cdot|times|odot)(?![a-zA-Z]))"
 _CONTINUES = re.compile(rf"\s*{_OPERATOR}")
 _UNFINISHED = re.compile(rf"{_OPERATOR}\s*$")
 # Also words between equations, which have spaces at their ends.
-_SPACE = re.compile(
+_SPACE = (
     r"\\q?quad(?![a-zA-Z])|\\text\s*\{\s+(?:and|or|where)\s+\}"
     rf"|{IMPLIES.pattern}"
 )
@@ -51,7 +51,7 @@ def statements(display: Display) -> list[Statement]:
         if found and IMPLIES.match(row.characters):
             found[-1] = replace(found[-1], conditional=True)  # a premise
         equations = [piece for piece in pieces if _is_equation(piece)] or [
-            piece for piece in pieces[:1] if len(_split(piece, "=")) > 1
+            piece for piece in pieces[:1] if len(piece.split("=")) > 1
         ]
         beside = tuple(
             piece
@@ -63,7 +63,7 @@ def statements(display: Display) -> list[Statement]:
         if not equations:
             found.extend(Statement((piece,), (), fault) for piece in pieces)
         for equation in equations:
-            members = tuple(_split(equation, "="))
+            members = tuple(side.strip() for side in equation.split("="))
             conditional = IMPLIES.search(row.characters) is not None
             if beside and equation is not equations[-1]:
                 fault = "does what stands beside another equation hold for this one?"
@@ -72,52 +72,48 @@ def statements(display: Display) -> list[Statement]:
     return found
 
 
-def _logical_rows(display: Display) -> Iterator[tuple[Text, str]]:
-    """Yield the rows, each joined to those that continue it, and their faults."""
+def _logical_rows(display: Display) -> list[tuple[Text, str]]:
+    """Return the rows, each joined to those that continue it, and their faults."""
     rows: list[tuple[Text, str]] = []
     aligned_first = bool(display.starts) and display.starts[0]
     following = [*display.rows, Text("", ())][1:]
     for row, begins, below in zip(display.rows, display.starts, following, strict=True):
+        why = ""
         if rows and (display.joined or _goes_on(rows[-1][0], row)):
             above, fault = rows[-1]
             rows[-1] = _without_end(above) + row, fault
-        elif rows and re.match(r"\s*-", row.characters) and (begins or aligned_first):
+            continue
+        if rows and re.match(r"\s*-", row.characters) and (begins or aligned_first):
             if begins and not aligned_first:
                 rows[-1] = rows[-1][0] + row, rows[-1][1]
                 continue
             why = (
                 "does the row that begins with - continue the row above, or begin anew?"
             )
-            rows[-1] = rows[-1][0], why
-            rows.append((row, why))
         elif rows and not _stands_alone(row, below):
             why = "does the row without = continue the row above?"
+        if why:
             rows[-1] = rows[-1][0], why
-            rows.append((row, why))
-        else:
-            rows.append((row, ""))
-    return iter(rows)
+        rows.append((row, why))
+    return rows
 
 
 def _stands_alone(row: Text, below: Text) -> bool:
     """Whether a row is an equation, a declaration, or the left side of the next row."""
     text = row.characters
-    return (
-        len(_split(row, "=")) > 1 or r"\in" in text or below.characters.startswith("=")
-    )
+    return len(row.split("=")) > 1 or r"\in" in text or below.characters.startswith("=")
 
 
 def _goes_on(above: Text, row: Text) -> bool:
     start = row.characters.lstrip()
     if start.startswith("-"):
         return (
-            len(_split(row, "=")) == 1
-            or _UNFINISHED.search(above.characters) is not None
+            len(row.split("=")) == 1 or _UNFINISHED.search(above.characters) is not None
         )
     return (
         _CONTINUES.match(start) is not None
         or _UNFINISHED.search(above.characters) is not None
-        or _depth(above.characters) != 0
+        or len(above.characters) not in outside(above.characters)
     )
 
 
@@ -132,7 +128,7 @@ def _without_end(text: Text) -> Text:
 def _pieces(row: Text) -> list[Text]:
     """Split a row at wide spaces, unless they only surround a sign."""
     pieces: list[Text] = []
-    for piece in _split(row, _SPACE):
+    for piece in row.split(_SPACE):
         piece = piece.strip()
         if not piece.characters:
             continue
@@ -160,39 +156,7 @@ _WORDS = re.compile(
 def _is_equation(piece: Text) -> bool:
     text = piece.characters
     return (
-        len(_split(piece, "=")) > 1
+        len(piece.split("=")) > 1
         and not _INDEX_RANGE.match(text)
         and not _WORDS.match(text)
     )
-
-
-def _split(text: Text, sign: str | re.Pattern[str]) -> list[Text]:
-    """Split a text at a sign outside all brackets."""
-    pattern = re.compile(re.escape(sign)) if isinstance(sign, str) else sign
-    found, first, depth, at, characters = [], 0, 0, 0, text.characters
-    while at < len(characters):
-        if depth == 0 and (match := pattern.match(characters, at)):
-            found.append(text[first:at].strip())
-            first = at = match.end()
-            continue
-        step = 2 if characters[at] == "\\" else 1
-        depth += _change(characters, at)
-        at += step
-    return [*found, text[first:].strip()]
-
-
-def _depth(characters: str) -> int:
-    depth, at = 0, 0
-    while at < len(characters):
-        depth += _change(characters, at)
-        at += 2 if characters[at] == "\\" else 1
-    return depth
-
-
-def _change(characters: str, at: int) -> int:
-    """Return by how much the depth of brackets changes at a character."""
-    if characters.startswith((r"\begin", r"\{"), at):
-        return 1
-    if characters.startswith((r"\end", r"\}"), at):
-        return -1
-    return (characters[at] in "{([") - (characters[at] in "})]")

@@ -71,3 +71,10 @@ def verdict_on(
         message = document.explained(message)
     line, latex = document.line_of(member), " ".join(member.characters.split())
     return Verdict(kind, line, latex, against, message, basis, example)
+
+
+def unread(
+    document: Document, member: Text, why: str | Unreadable, against: int = 0
+) -> Verdict:
+    """Return the verdict on a member that is not readable."""
+    return verdict_on(document, "not readable", member, against, why)

@@ -29,14 +29,12 @@ save their inputs and run again in the backward.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
 from typing import Any
 
 from backpass.contract.arrays import Array, is_array, transpose
 from backpass.contract.values import check_natural
-from backpass.models.layers import kernel
 from backpass.models.layers.calls import Call, call
-from backpass.models.layers.kernel import implementation
+from backpass.models.layers.kernel import Instead, implementation
 from backpass.ops import attention, feed_forward, flash_attention, fork, residual
 from backpass.ops.multi_head_attention import split_heads
 
@@ -51,13 +49,12 @@ def without_second_output(attended: Any, rows: Any, d: int) -> Any:
     """Return what attention saved, without an output of its own. If flash attention and
     the last projection both saved the output, in heads and as ``rows[*, s, n·d]``, the
     heads become a view of the rows, so that one array stays in memory."""
-    own = attended.own if isinstance(attended, kernel.Saved) else attended
-    if not is_array(getattr(own, "y", None)) or not is_array(rows):
-        return attended
-    own = own._replace(y=split_heads(rows, rows.shape[-1] // d, d))
-    if isinstance(attended, kernel.Saved):
+    if isinstance(attended, Instead):
+        own = without_second_output(attended.own, rows, d)
         return attended._replace(own=own)
-    return own
+    if not is_array(getattr(attended, "y", None)) or not is_array(rows):
+        return attended
+    return attended._replace(y=split_heads(rows, rows.shape[-1] // d, d))
 
 
 def check_no_dropout(flash: bool, **rates: float) -> None:
@@ -109,14 +106,18 @@ def attending(
     flash: bool, causal: bool, wanted: tuple[str, ...], **lengths: Any
 ) -> Call:
     """Return the call of the operation that attends. ``lengths`` are m, n_kv, s_q, s_k,
-    d, g unless it is 1, and ``dropout_p`` unless it is 0."""
+    d, g unless it is 1, and ``dropout_p`` unless it is 0. Raises ValueError for symbols
+    with ``flash``."""
     lengths = {"g": 1, "dropout_p": 0.0, **lengths, "d_v": lengths["d"]}
     lengths |= {"causal": causal, "has_bias": False, "has_mask": False}
     lengths |= {"has_sink": False}
-    if flash:
-        _check_numbers(lengths)
-        return call("attention", flash_attention, wanted, **lengths)
-    return call("attention", attention, wanted, **lengths)
+    symbols = (name for name, n in lengths.items() if hasattr(n, "free_symbols"))
+    if flash and (name := next(symbols, None)):
+        raise ValueError(
+            f"flash: expected False where lengths are symbols, as {name} is; "
+            "FlashAttention's tiles depend on the numbers"
+        )
+    return call("attention", attention_operation(flash), wanted, **lengths)
 
 
 def feeding(
@@ -139,13 +140,3 @@ def adding(place: str, m: Any, wanted: tuple[str, ...]) -> tuple[Call, Call]:
         call(f"{place} residual sum", residual, ("x", "f") if wanted else (), m=m),
         call(f"{place} residual: two gradients", fork, of_stream, m=m, k=2),
     )
-
-
-def _check_numbers(lengths: Mapping[str, Any]) -> None:
-    """Raise ValueError for a length that is a symbol."""
-    for name, length in lengths.items():
-        if hasattr(length, "free_symbols"):
-            raise ValueError(
-                f"flash: expected False where lengths are symbols, as {name} is; "
-                "FlashAttention's tiles depend on the numbers"
-            )

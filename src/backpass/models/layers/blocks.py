@@ -23,7 +23,6 @@ from backpass.models.layers.kernel import (
 )
 from backpass.ops import dropout, residual
 
-PLACES = ("first", "second", "third")
 NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 
@@ -169,8 +168,9 @@ def calls(
     """Return the calls of the norms, of the ``parts``, and of the sums, on m rows of h
     elements. Where the stream was read, its two gradients are added."""
     listed: list[Call] = []
-    every = zip(PLACES, blocks, parts, of_parts, strict=False)
-    for place, block, part, (of_norm, of_part) in every:
+    every = zip(blocks, parts, of_parts, strict=True)
+    for i, (block, part, (of_norm, of_part)) in enumerate(every):
+        place = ("first", "second", "third")[i] if i < 3 else f"{i + 1}th"
         norm = call(f"{place} norm", block.norm, of_norm, m=m, n=h)
         sums = adding(place, m * h, of_norm if norm_first else of_part)
         listed += (norm, *part, *sums) if norm_first else (*part, *sums, norm)

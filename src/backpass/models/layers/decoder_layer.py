@@ -122,10 +122,9 @@ def forward(
     wanted = check_wanted(SHAPES, wanted)
 
     attending = {"heads": heads, "flash": flash, "kernels": kernels}
-    norms: dict[str, Any] = {"eps": eps, "norm_first": norm_first}
-    y, (first, second, third) = blocks.forward(
-        BLOCKS, x, w, (attending, attending, {}), wanted, **norms, kernels=kernels
-    )
+    options = attending, attending, {}
+    norms: dict[str, Any] = {"eps": eps, "norm_first": norm_first, "kernels": kernels}
+    y, (first, second, third) = blocks.forward(BLOCKS, x, w, options, wanted, **norms)
     attended, crossed = (first.part, first.norm), (second.part, second.norm)
     return y, Saved(*attended, *crossed, third.part, third.norm, norm_first, wanted)
 

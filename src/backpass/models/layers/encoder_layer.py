@@ -97,13 +97,10 @@ def forward(
     wanted = check_wanted(SHAPES, wanted)
 
     options = {"heads": heads, "flash": flash, "kernels": kernels}, {}
-    norms: dict[str, Any] = {"eps": eps, "norm_first": norm_first}
-    y, (first, second) = blocks.forward(
-        BLOCKS, x, w, options, wanted, **norms, kernels=kernels
-    )
-    return y, Saved(
-        first.part, first.norm, second.part, second.norm, norm_first, wanted
-    )
+    norms: dict[str, Any] = {"eps": eps, "norm_first": norm_first, "kernels": kernels}
+    y, (first, second) = blocks.forward(BLOCKS, x, w, options, wanted, **norms)
+    attended, fed = (first.part, first.norm), (second.part, second.norm)
+    return y, Saved(*attended, *fed, norm_first, wanted)
 
 
 def backward(dy: Array, saved: Saved, *, wanted: Wanted = None) -> Gradients:

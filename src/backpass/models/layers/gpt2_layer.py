@@ -122,23 +122,16 @@ def forward(
     check_natural(seed=seed)
     check_bool(flash=flash)
     check_no_dropout(flash, attention_dropout=attention_dropout)
-    drops = attention_dropout or residual_dropout
-    of_weights, of_attended, of_fed = (
-        seed_of(seed, place) if drops else 0 for place in range(3)
-    )
+    drawn = attention_dropout or residual_dropout
+    of_weights, *of_rows = (seed_of(seed, i) if drawn else 0 for i in range(3))
     wanted = check_wanted(SHAPES, wanted)
 
     attending = {"heads": heads, "flash": flash, "kernels": kernels}
     attending |= {"dropout_p": attention_dropout, "seed": of_weights}
+    options = attending, {}
+    drops = [{"p": residual_dropout, "seed": own} for own in of_rows]
     y, (first, second) = blocks.forward(
-        BLOCKS,
-        x,
-        w,
-        (attending, {}),
-        wanted,
-        eps=eps,
-        kernels=kernels,
-        drops=[{"p": residual_dropout, "seed": of} for of in (of_attended, of_fed)],
+        BLOCKS, x, w, options, wanted, eps=eps, kernels=kernels, drops=drops
     )
     return y, Saved(*first, *second, wanted)
 

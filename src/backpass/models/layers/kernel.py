@@ -20,26 +20,19 @@ from backpass.contract.wanted import Wanted
 from backpass.models.layers import recomputed
 
 
-class Saved(NamedTuple):
-    """What a kernel saved, with the kernel, and the gradients that are wanted."""
+class Instead(NamedTuple):
+    """What ran in the place of an operation, what that saved, and the gradients that
+    are wanted."""
 
-    kernel: ModuleType
-    own: Any
-    wanted: tuple[str, ...]
-
-
-class Exchanged(NamedTuple):
-    """What a scheme of several ranks saved, with the scheme, and the gradients that are
-    wanted. ``backpass.parallel`` has the schemes."""
-
-    scheme: Any
+    ran: Any  # a Kernel, or a scheme of backpass.parallel
     own: Any
     wanted: tuple[str, ...]
 
 
 class Kernel:
-    """A kernel with the forward of its operation: it accepts ``wanted``. A kernel saves
-    what all gradients need, and computes all of them if any is wanted."""
+    """A kernel with the forward and the backward of its operation: both accept
+    ``wanted``. A kernel saves what all gradients need, and computes all of them if any
+    is wanted."""
 
     def __init__(self, operation: ModuleType, kernels: Any) -> None:
         self.operation, self.kernels = operation, kernels
@@ -47,14 +40,23 @@ class Kernel:
 
     def forward(
         self, *inputs: Array | None, wanted: Wanted = None, **options: Any
-    ) -> tuple[Array, Saved]:
+    ) -> tuple[Array, Instead]:
         """Return what the operation returns. Raises TypeError for arrays on which
         kernels do not run, and what the kernel raises."""
         self._check_runs_on(inputs[0])
         y, own = self.kernel.forward(*inputs, **options)
         names = differentiable(self.operation)
         chosen = names if wanted is None else tuple(n for n in names if n in wanted)
-        return y, Saved(self.kernel, own, chosen)
+        return y, Instead(self, own, chosen)
+
+    def backward(
+        self, dy: Array | None, own: Any, *, wanted: tuple[str, ...]
+    ) -> tuple[Array | None, ...]:
+        """Return the gradients. One that is not wanted is None."""
+        found = self.kernel.backward(dy, own)
+        found = found if isinstance(found, tuple) else (found,)
+        pairs = zip(differentiable(self.operation), found, strict=True)
+        return tuple(d if name in wanted else None for name, d in pairs)
 
     def _check_runs_on(self, x: Any) -> None:
         # The device of a torch tensor has a type; that of a NumPy array is a string.
@@ -108,35 +110,27 @@ def shapes_for(kernels: Any, shapes: Mapping[str, Any]) -> Mapping[str, Any]:
 def gradients_of(
     part: Any, dy: Array | None, saved: Any, wanted: tuple[str, ...]
 ) -> tuple[Any, ...]:
-    """Return what the backward of a layer's part returns, or of the kernel that ran in
-    its place. A gradient that is not wanted is None."""
+    """Return what the backward of a layer's part returns, or of what ran in its place.
+    A gradient that is not wanted is None."""
     saved = saved.again() if isinstance(saved, recomputed.Saved) else saved
-    if isinstance(saved, Exchanged) and wanted:
-        return saved.scheme.backward(dy, saved.own, wanted=wanted)
-    if not isinstance(saved, Saved):
-        return of_operations.gradients_of(part, dy, saved, wanted)
-    names = differentiable(part)
-    if not wanted:
-        return (None,) * len(names)
-    found = saved.kernel.backward(dy, saved.own)
-    found = found if isinstance(found, tuple) else (found,)
-    pairs = zip(names, found, strict=True)
-    return tuple(d if name in wanted else None for name, d in pairs)
+    if isinstance(saved, Instead) and wanted:
+        return saved.ran.backward(dy, saved.own, wanted=wanted)
+    return of_operations.gradients_of(part, dy, saved, wanted)
 
 
 def gradient_of(part: Any, dy: Array, saved: Any) -> Array:
     """Return the same for an operation with one gradient, which does not take
     ``wanted``."""
-    if not isinstance(saved, Saved):
-        return part.backward(dy, saved)
-    return saved.kernel.backward(dy, saved.own)
+    if isinstance(saved, Instead):
+        return saved.ran.backward(dy, saved.own, wanted=saved.wanted)[0]
+    return part.backward(dy, saved)
 
 
 def unwrapped(part: Any, saved: Any) -> tuple[Any, Any]:
     """Return what ran in the place of a part, the part itself or a scheme of several
     ranks, and what that saved."""
-    if isinstance(saved, Exchanged):
-        return saved.scheme, saved.own
+    if isinstance(saved, Instead):
+        return saved.ran, saved.own
     return part, saved
 
 

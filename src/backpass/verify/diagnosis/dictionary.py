@@ -59,46 +59,32 @@ class Dictionary:
             shape, np.ones(shape, dtype=bool) if wrong is None else wrong
         )
         atoms = atoms_of(terms)
-        self._products = [*atoms, *products_of_two(atoms)]
-        triples = (
+        products = [*atoms, *products_of_two(atoms)]
+        threes = (
             itertools.combinations_with_replacement(atoms, 3)
             if math.prod(shape) <= 1 << 16
             else ()
         )
-        made = (
-            times(pair, c)
-            for a, b, c in triples
-            if (pair := times(a, b)) is not None and not over()
-        )
-        self._triples = [term for term in made if term is not None]
-        simplest_first = sorted(self._products, key=lambda term: term.factors)
-        self._sums = [
+        triples = [
+            made
+            for a, b, c in threes
+            if not over() and (pair := times(a, b)) and (made := times(pair, c))
+        ]
+        sums = [
             total
-            for product in simplest_first
+            for product in sorted(products, key=lambda term: term.factors)
             if not over(share=0.5)
             for total in sums_over_axes(product)
         ]
-
-    @cached_property
-    def products(self) -> _Terms:
-        """Arrays, and products of two, in the gradient's shape."""
-        return _Terms(self._products, self.shape, self.index)
-
-    @cached_property
-    def triples(self) -> _Terms:
-        """Products of three."""
-        return _Terms(self._triples, self.shape, self.index)
-
-    @cached_property
-    def sums(self) -> _Terms:
-        """Sums of arrays and of products of two, over one axis."""
-        return _Terms(self._sums, self.shape, self.index)
+        # Arrays and products of two; products of three; sums of arrays and of products
+        # of two, over one axis.
+        self.products, self.triples, self.sums = self._singles = tuple(
+            _Terms(every, shape, self.index) for every in (products, triples, sums)
+        )
 
     def __len__(self) -> int:
-        single = (
-            len(self.products.terms) + len(self.triples.terms) + len(self.sums.terms)
-        )
-        return single + len(self._products) * len(self._sums)
+        singles = sum(len(single.terms) for single in self._singles)
+        return singles + len(self.products.every) * len(self.sums.every)
 
     def __iter__(self) -> Iterator[Term]:
         """Every term, the simplest first."""
@@ -120,22 +106,13 @@ class Dictionary:
         Several terms are yielded at a time. Each is given as one term, or as the two of
         which it is the product.
         """
-        singles = self.products, self.triples, self.sums
-        (products, p), (sums, s) = (
-            self.products.repeated(self.shape),
-            self.sums.repeated(self.shape),
-        )
+        (products, p), (sums, s) = self.products.repeated, self.sums.repeated
         p_of, s_of = _positions(products), _positions(sums)
-        summed = defaultdict(list)
-        for term in self._summed():
-            summed[term.factors].append(term)
-        for factors in range(
-            1, max([*p_of, *summed], default=0) + max(s_of, default=0) + 1
-        ):
-            for single in singles:
-                if which := [
-                    i for i, term in enumerate(single.terms) if term.factors == factors
-                ]:
+        summed = _grouped(self._summed(), lambda term: term.factors)
+        most = max([*p_of, *summed], default=0) + max(s_of, default=0)
+        for factors in range(1, most + 1):
+            for single in self._singles:
+                if which := _positions(single.terms).get(factors):
                     yield [(single.terms[i],) for i in which], single.values[which]
             for k in range(1, factors):
                 for i in s_of.get(factors - k, ()):
@@ -150,7 +127,7 @@ class Dictionary:
     def _summed(self) -> Iterator[Term]:
         """Yield products times sums that are summed over leading axes, at most as many
         as are tried in pairs."""
-        pairs = itertools.product(self._sums, self._products)
+        pairs = itertools.product(self.sums.every, self.products.every)
         made = (
             self._scaled(product, total)
             for total, product in pairs
@@ -193,7 +170,7 @@ class Dictionary:
         d = difference[self.index].reshape(self.rows if by_row else 1, -1)
         most = d.size * allowed**2 + 1e-12 * np.vdot(d, d)
         found: list[tuple[int, int, Term]] = []
-        for kind, terms in enumerate((self.products, self.triples, self.sums)):
+        for kind, terms in enumerate(self._singles):
             if terms.terms and not self.over():
                 values = terms.values.reshape(-1, *d.shape)
                 left = _left(
@@ -203,18 +180,14 @@ class Dictionary:
                 )
                 close = [terms.terms[i] for i in np.nonzero(left <= most)[0]]
                 found += [(term.factors, kind, term) for term in close]
-        found += [(term.factors, 3, term) for term in self._near_scaled(d, most)]
-        if not by_row:
-            found += [
-                (term.factors, 3, term)
-                for term in self._near_summed(difference, allowed)
-            ]
+        scaled = [*self._near_scaled(d, most)]
+        scaled += [] if by_row else self._near_summed(difference, allowed)
+        found += [(term.factors, 3, term) for term in scaled]
         return [term for *_, term in sorted(found, key=lambda entry: entry[:2])]
 
     def _near_scaled(self, d: np.ndarray, most: float) -> Iterator[Term]:
         """Yield products times sums that have the gradient's shape."""
-        products, p = self.products.repeated(self.shape)
-        sums, s = self.sums.repeated(self.shape)
+        (products, p), (sums, s) = self.products.repeated, self.sums.repeated
         if not products or not sums or self.over():
             return
         p, s = p.reshape(-1, *d.shape), s.reshape(-1, *d.shape)
@@ -234,8 +207,8 @@ class Dictionary:
         d = np.ravel(difference[index])
         most = d.size * allowed**2 + 1e-12 * (d @ d)
         by_shape = (
-            _grouped(terms, lambda term: term.own_shape)
-            for terms in (self._products, self._sums)
+            _grouped(terms.every, lambda term: term.own_shape)
+            for terms in (self.products, self.sums)
         )
         for (a, products), (b, sums) in itertools.product(
             *(terms.items() for terms in by_shape)
@@ -243,10 +216,7 @@ class Dictionary:
             full = _summed_shape(a, b, self.shape)
             if full is None or self.over():
                 continue
-            along, size = (
-                np.zeros((len(sums), len(products))),
-                np.zeros((len(sums), len(products))),
-            )
+            along, size = np.zeros((2, len(sums), len(products)))
             for entry in range(len(d)):
                 at = (
                     *(slice(None),) * (len(full) - len(self.shape)),
@@ -270,23 +240,31 @@ class Dictionary:
 
 
 class _Terms:
-    """The terms that fit the gradient's shape, and their values at a sample of its
-    entries."""
+    """Terms, and the values at a sample of the gradient's entries of those that fit its
+    shape."""
 
     def __init__(
-        self, terms: list[Term], shape: tuple[int, ...], index: tuple[np.ndarray, ...]
+        self, every: list[Term], shape: tuple[int, ...], index: tuple[np.ndarray, ...]
     ) -> None:
-        self.terms = [made for term in terms if (made := fitted(term, shape))]
-        self.values = np.array([term.at(index) for term in self.terms])
+        self.every, self.shape, self.index = every, shape, index
 
-    def repeated(self, shape: tuple[int, ...]) -> tuple[list[Term], np.ndarray]:
-        """Return the terms that are not summed over leading axes, and their values."""
-        which = [
-            i for i, term in enumerate(self.terms) if len(term.own_shape) <= len(shape)
+    @cached_property
+    def terms(self) -> list[Term]:
+        """The terms that fit the gradient's shape."""
+        return [made for term in self.every if (made := fitted(term, self.shape))]
+
+    @cached_property
+    def values(self) -> np.ndarray:
+        """Their values at the sample."""
+        return np.array([term.at(self.index) for term in self.terms])
+
+    @cached_property
+    def repeated(self) -> tuple[list[Term], np.ndarray]:
+        """The terms that are not summed over leading axes, and their values."""
+        kept = [len(term.own_shape) <= len(self.shape) for term in self.terms]
+        return [*itertools.compress(self.terms, kept)], self.values[
+            np.array(kept, bool)
         ]
-        return [self.terms[i] for i in which], self.values[
-            which
-        ] if which else self.values[:0]
 
 
 def _left(

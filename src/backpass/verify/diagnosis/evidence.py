@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 
@@ -33,6 +34,21 @@ class Diagnosis:
     __repr__ = __str__
 
 
+class Guess(NamedTuple):
+    """A relation that may hold.
+
+    It is a diagnosis if ``prediction`` reproduces ``target``, as ``Pair.explained``
+    decides.
+    """
+
+    kind: str
+    sentence: str
+    target: np.ndarray
+    prediction: np.ndarray
+    tried: int = 1
+    free: int = 0
+
+
 class Clock:
     """A limit on the CPU time of a search, in seconds."""
 
@@ -53,10 +69,6 @@ class Clock:
             if self.over():
                 return
             yield item
-
-
-def _and(names: list[str]) -> str:
-    return " and ".join(filter(None, (", ".join(names[:-1]), names[-1])))
 
 
 @dataclass(frozen=True)
@@ -110,27 +122,28 @@ class Pair:
         shape, only the first is named. An array's number of elements is included unless
         it is also a length.
         """
-        arrays = {array.shape: name for name, array in reversed(self.terms.items())}
-        named = [
-            (name, shape)
-            for name, array in self.terms.items()
-            if arrays[shape := array.shape] == name
-        ]
-        if self.reference.shape not in arrays:
-            named.append(("the gradient", self.reference.shape))
-        places: dict[int, list[str]] = {}
-        for name, shape in named:
+        named: dict[tuple[int, ...], str] = {}
+        for name, array in self.terms.items():
+            named.setdefault(array.shape, name)
+        named.setdefault(self.reference.shape, "the gradient")
+        places: dict[int, list[str]] = defaultdict(list)
+        sizes: dict[int, list[str]] = defaultdict(list)
+        for shape, name in named.items():
+            sizes[math.prod(shape)].append(name)
             for axis, length in enumerate(shape):
-                places.setdefault(length, []).append(f"{name}'s axis {axis}")
-        sizes: dict[int, list[str]] = {}
-        for name, shape in named:
-            sizes.setdefault(math.prod(shape), []).append(name)
-        found = {
-            length: f"the length of {_and(where)}" for length, where in places.items()
+                places[length].append(f"{name}'s axis {axis}")
+        found = {n: f"the length of {_and(where)}" for n, where in places.items()}
+        of_arrays = {
+            n: f"the number of elements of {_and(of)}" for n, of in sizes.items()
         }
-        for size, whose in sizes.items():
-            found.setdefault(size, f"the number of elements of {_and(whose)}")
-        return found
+        return found | {n: says for n, says in of_arrays.items() if n not in found}
+
+    def result_for(self, dy: np.ndarray) -> np.ndarray | None:
+        """Return backward's result for a different cotangent, or None without one."""
+        try:
+            return self.backward(dy) if self.backward else None
+        except Exception:
+            return None
 
     def explained(
         self, target: np.ndarray, prediction: np.ndarray, free: int = 0, tried: int = 1
@@ -154,3 +167,7 @@ class Pair:
             else 0.0
         )
         return bits >= EVIDENCE + math.log2(tried)
+
+
+def _and(names: list[str]) -> str:
+    return " and ".join(filter(None, (", ".join(names[:-1]), names[-1])))

@@ -4,13 +4,13 @@ with one number a row."""
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 import numpy as np
 
 from backpass.verify.diagnosis.dictionary import SIMPLEST
-from backpass.verify.diagnosis.evidence import Diagnosis, Pair
+from backpass.verify.diagnosis.evidence import Guess, Pair
 from backpass.verify.diagnosis.named import name_number
 from backpass.verify.diagnosis.places import number_text
 from backpass.verify.diagnosis.terms import Term
@@ -22,7 +22,7 @@ CHUNK = 256  # terms that are compared with all others at once
 POWERS = (1, 2, 3, -1, -2, -3)  # of a number that belongs to a row, such as 1/r
 
 
-def missing_term(pair: Pair) -> Diagnosis | None:
+def missing_term(pair: Pair) -> Iterator[Guess]:
     """reference − got is a multiple of one term, or a combination of two."""
     terms = pair.dictionary.near(pair.difference, 2 * pair.allowed)
     for term in pair.clock.within(terms):
@@ -31,27 +31,31 @@ def missing_term(pair: Pair) -> Diagnosis | None:
             continue
         weight = float(np.vdot(value, pair.difference) / np.vdot(value, value))
         named = name_number(weight, pair.lengths)
-        exact = named.value if named else weight
-        if pair.explained(
-            pair.difference, exact * value, free=not named, tried=len(pair.dictionary)
-        ):
-            return Diagnosis(
-                "missing term", f"reference − got = {_weighted(weight, term, pair)}"
-            )
+        prediction = (named.value if named else weight) * value
+        tried = len(pair.dictionary)
+        yield _lacks(pair, [weight], [term], prediction, tried, free=not named)
     for count in (PAIRS, SIMPLEST):
-        for (one, other), weights in pair.clock.within(_pair_fits(pair, count)):
-            prediction = weights[0] * one.value + weights[1] * other.value
-            if pair.explained(pair.difference, prediction, free=2, tried=count**2):
-                first = _weighted(weights[0], one, pair)
-                second = _weighted(abs(weights[1]), other, pair)
-                return Diagnosis(
-                    "missing term",
-                    f"reference − got = {first} {'−' if weights[1] < 0 else '+'} {second}",
-                )
-    return _times_powers(pair)
+        for both, weights in pair.clock.within(_pair_fits(pair, count)):
+            one, other = (w * term.value for w, term in zip(weights, both, strict=True))
+            yield _lacks(pair, weights, both, one + other, count**2, free=2)
+    yield from _times_powers(pair)
 
 
-def _times_powers(pair: Pair) -> Diagnosis | None:
+def _lacks(
+    pair: Pair,
+    weights: Iterable[float],
+    terms: Iterable[Term],
+    prediction: np.ndarray,
+    tried: int,
+    free: int,
+) -> Guess:
+    """Return the guess that got lacks the weighted sum of the terms."""
+    parts = map(_weighted, weights, terms, itertools.repeat(pair))
+    says = f"reference − got = {' + '.join(parts)}".replace("+ −", "− ")
+    return Guess("missing term", says, pair.difference, prediction, tried, free)
+
+
+def _times_powers(pair: Pair) -> Iterator[Guess]:
     """reference − got is a term times one power, or the sum of two powers, of an array
     with one number a row, such as a saved 1/r."""
     d = pair.difference
@@ -69,28 +73,18 @@ def _times_powers(pair: Pair) -> Diagnosis | None:
         if ratio is None:
             continue
         columns = {power: row.ravel() ** power for power in POWERS}
-        for powers in itertools.chain.from_iterable(
-            itertools.combinations(POWERS, k) for k in (1, 2)
-        ):
-            if len(np.unique(row)) <= len(powers):
-                continue  # there are as many free numbers as values to explain
-            matrix = np.stack([columns[power] for power in powers], axis=1)
-            weights, *_ = np.linalg.lstsq(matrix, ratio.ravel(), rcond=None)
-            prediction = (matrix @ weights).reshape(row.shape) * term.value
-            if pair.explained(d, prediction, free=len(powers), tried=tried):
+        for count in (1, 2):
+            if len(np.unique(row)) <= count:
+                break  # there are as many free numbers as values to explain
+            for powers in itertools.combinations(POWERS, count):
+                matrix = np.stack([columns[power] for power in powers], axis=1)
+                weights, *_ = np.linalg.lstsq(matrix, ratio.ravel(), rcond=None)
+                prediction = (matrix @ weights).reshape(row.shape) * term.value
                 made = [
                     replace(term, text=f"{_power(name, power)}·{term.text}")
                     for power in powers
                 ]
-                parts = [
-                    _weighted(weight, one, pair)
-                    for weight, one in zip(weights, made, strict=True)
-                ]
-                return Diagnosis(
-                    "missing term",
-                    "reference − got = " + " + ".join(parts).replace("+ −", "− "),
-                )
-    return None
+                yield _lacks(pair, weights, made, prediction, tried, free=count)
 
 
 def _weight_of_rows(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -30,47 +30,35 @@ def name_number(
 
     It is a small integer or fraction, or made of a length n: n, 1/n, √n, 1/√n, 1 − 1/n.
     """
-    sign = "−" if value < 0 else ""
     size = abs(value)
-    for text, number in _FRACTIONS.items():
+    for number, text, note in _candidates(size, lengths):
         if abs(size - number) <= accuracy * number:
-            length = round(max(number, 1 / number))
-            note = (
-                f" ({length} is {lengths[length]})"
-                if length > 2 and length in lengths
-                else ""
-            )
+            sign = "−" if value < 0 else ""
             return Number(float(np.copysign(number, value)), sign + text, note)
-    for length, whose in lengths.items():
-        for text, number in _of_length(length) if length > 1 else ():
-            if abs(size - number) <= accuracy * number:
-                return Number(
-                    float(np.copysign(number, value)),
-                    sign + text,
-                    f" ({length} is {whose})",
-                )
-    return _fraction(value, lengths, accuracy)
-
-
-def _fraction(
-    value: float, lengths: Mapping[int, str], accuracy: float
-) -> Number | None:
-    """Return a fraction such as ``3/5`` of small numbers, one of them a length."""
-    for below in range(2, _LARGEST_PART + 1):
-        above = round(abs(value) * below)
-        if (
-            1 < above <= _LARGEST_PART
-            and math.gcd(above, below) == 1
-            and {above, below} & lengths.keys()
-        ):
-            if abs(abs(value) - above / below) <= accuracy * abs(value):
-                note = "; ".join(
-                    f"{n} is {lengths[n]}" for n in (above, below) if n in lengths
-                )
-                sign = "−" if value < 0 else ""
-                number = float(np.copysign(above / below, value))
-                return Number(number, f"{sign}{above}/{below}", f" ({note})")
     return None
+
+
+def _candidates(
+    size: float, lengths: Mapping[int, str]
+) -> Iterator[tuple[float, str, str]]:
+    """Yield simple numbers that ``size`` may be, each with its text and a note on its
+    lengths."""
+
+    def note(*numbers: int) -> str:
+        known = [f"{n} is {lengths[n]}" for n in numbers if n in lengths]
+        return f" ({'; '.join(known)})" if known else ""
+
+    for text, number in _FRACTIONS.items():
+        length = round(max(number, 1 / number))
+        yield number, text, note(length) if length > 2 else ""
+    for length in lengths:
+        for text, number in _of_length(length) if length > 1 else ():
+            yield number, text, note(length)
+    for below in range(2, _LARGEST_PART + 1):
+        above = round(size * below)
+        if 1 < above <= _LARGEST_PART and math.gcd(above, below) == 1:
+            if says := note(above, below):
+                yield above / below, f"{above}/{below}", says
 
 
 def _of_length(n: int) -> tuple[tuple[str, float], ...]:

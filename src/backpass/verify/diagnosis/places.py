@@ -28,13 +28,11 @@ def structured(mask: np.ndarray) -> str | None:
     if mask.sum() == 1:
         return index_text(np.argwhere(mask)[0])
     for axis in range(mask.ndim):
-        along = mask.any(axis=tuple(a for a in range(mask.ndim) if a != axis))
-        wanted = np.broadcast_to(
-            np.expand_dims(along, [a for a in range(mask.ndim) if a != axis]),
-            mask.shape,
-        )
-        if mask.ndim > 1 and not along.all() and (wanted == mask).all():
-            return f"axis {axis}, position {', '.join(str(i) for i in np.nonzero(along)[0])}"
+        others = tuple(a for a in range(mask.ndim) if a != axis)
+        along = mask.any(axis=others)
+        slices = np.broadcast_to(np.expand_dims(along, others), mask.shape)
+        if mask.ndim > 1 and not along.all() and (slices == mask).all():
+            return f"axis {axis}, position {', '.join(map(str, np.nonzero(along)[0]))}"
     if mask.ndim >= 2 and min(mask.shape[-2:]) > 1:
         for name, part in _triangles(*mask.shape[-2:]):
             if (mask == part).all():
@@ -51,22 +49,15 @@ def _triangles(rows: int, columns: int) -> Iterator[tuple[str, np.ndarray]]:
     yield "the entries on and above the diagonal", np.triu(square)
     yield "the entries on and below the diagonal", np.tril(square)
     if (more := columns - rows) and rows + columns <= LARGEST_TRIANGLE:
-        yield (
-            "the entries above the diagonal that ends at the lower right",
-            np.triu(square, more + 1),
-        )
-        yield (
-            "the entries on and below the diagonal that ends at the lower right",
-            np.tril(square, more),
-        )
+        diagonal = "the diagonal that ends at the lower right"
+        yield f"the entries above {diagonal}", np.triu(square, more + 1)
+        yield f"the entries on and below {diagonal}", np.tril(square, more)
 
 
 def _by_sign(mask: np.ndarray, pair: Pair) -> str | None:
     """Return ``the entries where x < 0``, if there are enough to exclude chance."""
-    if (
-        not EVIDENCE <= mask.size
-        or not EVIDENCE / 4 <= mask.sum() <= mask.size - EVIDENCE / 4
-    ):
+    few = EVIDENCE / 4
+    if mask.size < EVIDENCE or not few <= mask.sum() <= mask.size - few:
         return None
     for name, value in pair.terms.items():
         if value.shape == mask.shape:
@@ -78,11 +69,9 @@ def _by_sign(mask: np.ndarray, pair: Pair) -> str | None:
 
 def largest_errors(pair: Pair) -> str:
     """Describe the three elements with the largest errors."""
-    worst = np.argsort(-np.abs(pair.difference), axis=None, kind="stable")[
-        : min(3, int(pair.wrong.sum()))
-    ]
+    worst = np.argsort(-np.abs(pair.difference), axis=None, kind="stable")
     listed = []
-    for flat in worst:
+    for flat in worst[: min(3, int(pair.wrong.sum()))]:
         index = tuple(map(int, np.unravel_index(flat, pair.reference.shape)))
         got, expected = number_text(pair.got[index]), number_text(pair.reference[index])
         listed.append(f"{index_text(index)} (got {got}, expected {expected})")

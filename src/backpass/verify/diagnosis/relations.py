@@ -1,4 +1,8 @@
-"""The hypotheses of a diagnosis. Each returns None if it does not hold."""
+"""The hypotheses of a diagnosis.
+
+Each yields guesses, of which the first that the numbers support is the diagnosis; or a
+diagnosis, where no number has to be weighed.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
-from backpass.verify.diagnosis.evidence import Diagnosis, Pair
+from backpass.verify.diagnosis.evidence import Diagnosis, Guess, Pair
 from backpass.verify.diagnosis.named import name_number
 from backpass.verify.diagnosis.places import (
     index_text,
@@ -17,316 +21,251 @@ from backpass.verify.diagnosis.places import (
     place,
     structured,
 )
-from backpass.verify.diagnosis.terms import matrix_products
+from backpass.verify.diagnosis.terms import broadcast, matrix_products
 
 LONGEST_AXIS = 256  # along which permutations are searched for
+MOST_AXES = 4  # of an array whose axes are permuted
+
+Guesses = Iterator[Guess | Diagnosis]
 
 
 def first(
-    hypotheses: Sequence[Callable[[Pair], Diagnosis | None]], pair: Pair
+    hypotheses: Sequence[Callable[[Pair], Guesses]], pair: Pair
 ) -> Diagnosis | None:
     """Return the first diagnosis that holds, or None."""
-    tried = pair.clock.within(hypotheses)
-    return next((found for hypothesis in tried if (found := hypothesis(pair))), None)
+    for hypothesis in pair.clock.within(hypotheses):
+        for guess in hypothesis(pair):
+            if isinstance(guess, Diagnosis):
+                return guess
+            if pair.explained(guess.target, guess.prediction, guess.free, guess.tried):
+                return Diagnosis(guess.kind, guess.sentence)
+    return None
 
 
 # Where the shapes differ.
 
 
-def missing_sum(pair: Pair) -> Diagnosis | None:
+def missing_sum(pair: Pair) -> Guesses:
     """The reference is got summed over some axes."""
-    fits = False
-    for axes in _subsets(pair.got.ndim):
-        summed = pair.got.sum(axis=axes)
-        if summed.size != pair.reference.size:
-            continue
-        which = _axes(axes)
-        if pair.explained(pair.reference, summed.reshape(pair.reference.shape)):
-            return Diagnosis(
-                "missing sum", f"{pair.shapes}: a sum over {which} is missing"
-            )
-        fits = True
-    return (
-        Diagnosis(
-            "shape", f"{pair.shapes}: a sum would fit the shape, but not the values"
-        )
-        if fits
-        else None
-    )
+    sums = ((axes, pair.got.sum(axis=axes)) for axes in _subsets(pair.got.ndim))
+    fitting = [(axes, of) for axes, of in sums if of.size == pair.reference.size]
+    for axes, of in fitting:
+        says = f"{pair.shapes}: a sum over {_axes(axes)} is missing"
+        summed = of.reshape(pair.reference.shape)
+        yield Guess("missing sum", says, pair.reference, summed)
+    if fitting:
+        says = f"{pair.shapes}: a sum would fit the shape, but not the values"
+        yield Diagnosis("shape", says)
 
 
-def sum_too_many(pair: Pair) -> Diagnosis | None:
+def sum_too_many(pair: Pair) -> Guesses:
     """Got is the reference summed or averaged over some axes."""
-    for axes in _subsets(pair.reference.ndim):
-        for what, value in (
-            ("sum", pair.reference.sum(axis=axes)),
-            ("mean", pair.reference.mean(axis=axes)),
-        ):
-            if value.size == pair.got.size and pair.explained(
-                pair.got, value.reshape(pair.got.shape)
-            ):
-                which = _axes(axes)
-                return Diagnosis(
-                    "sum too many",
-                    f"{pair.shapes}: got is the reference's {what} over {which}",
+    x = pair.reference
+    for axes in _subsets(x.ndim):
+        for what, of in ("sum", x.sum(axis=axes)), ("mean", x.mean(axis=axes)):
+            if of.size == pair.got.size:
+                says = (
+                    f"{pair.shapes}: got is the reference's {what} over {_axes(axes)}"
                 )
-    return None
+                of = of.reshape(pair.got.shape)
+                yield Guess("sum too many", says, pair.got, of)
 
 
-def other_shape(pair: Pair) -> Diagnosis | None:
+def other_shape(pair: Pair) -> Guesses:
     """Got has the reference's elements, transposed or reshaped."""
-    for order in (
-        itertools.permutations(range(pair.reference.ndim))
-        if pair.reference.ndim <= 4
-        else ()
-    ):
-        if pair.explained(pair.got, pair.reference.transpose(order)):
-            return Diagnosis(
-                "transpose", f"{pair.shapes}: got is the reference transposed"
-            )
-    if pair.got.size == pair.reference.size and pair.explained(
-        pair.reference, pair.got.reshape(pair.reference.shape)
-    ):
-        return Diagnosis(
-            "shape", f"{pair.shapes}: the elements are right, only the shape is wrong"
-        )
-    return None
+    x = pair.reference
+    says = f"{pair.shapes}: got is the reference transposed"
+    for order in _orders(x):
+        yield Guess("transpose", says, pair.got, x.transpose(order))
+    if pair.got.size == x.size:
+        says = f"{pair.shapes}: the elements are right, only the shape is wrong"
+        yield Guess("shape", says, x, pair.got.reshape(x.shape))
 
 
 # Where the shapes are the same.
 
 
-def zero(pair: Pair) -> Diagnosis | None:
+def zero(pair: Pair) -> Guesses:
+    """Got or the reference is 0."""
     if not pair.reference.any():
-        return Diagnosis(
-            "zero", f"the reference is 0, but got is not: {largest_errors(pair)}"
-        )
-    return (
-        None
-        if pair.got.any()
-        else Diagnosis("zero", "got is 0, but the reference is not")
-    )
+        says = f"the reference is 0, but got is not: {largest_errors(pair)}"
+        yield Diagnosis("zero", says)
+    elif not pair.got.any():
+        yield Diagnosis("zero", "got is 0, but the reference is not")
 
 
-def constant_ratio(pair: Pair) -> Diagnosis | None:
-    ratio = float(
-        np.vdot(pair.reference, pair.got) / np.vdot(pair.reference, pair.reference)
-    )
-    named = name_number(ratio, pair.lengths)
-    if named and pair.explained(
-        pair.got, named.value * pair.reference, tried=2 * len(pair.lengths) + 8
-    ):
+def constant_ratio(pair: Pair) -> Guesses:
+    """Got is a multiple of the reference."""
+    x = pair.reference
+    ratio = float(np.vdot(x, pair.got) / np.vdot(x, x))
+    if named := name_number(ratio, pair.lengths):
+        kind, says = "constant ratio", f"got = {named.text} × reference{named.note}"
         if named.value == -1:
-            return Diagnosis("sign", "the sign is wrong: got = −reference")
-        return Diagnosis(
-            "constant ratio", f"got = {named.text} × reference{named.note}"
-        )
-    if pair.explained(pair.got, ratio * pair.reference, free=1):
-        return Diagnosis("constant ratio", f"got = {number_text(ratio, 6)} × reference")
-    return None
+            kind, says = "sign", "the sign is wrong: got = −reference"
+        tried = 2 * len(pair.lengths) + 8
+        yield Guess(kind, says, pair.got, named.value * x, tried)
+    says = f"got = {number_text(ratio, 6)} × reference"
+    yield Guess("constant ratio", says, pair.got, ratio * x, free=1)
 
 
-def some_signs(pair: Pair) -> Diagnosis | None:
-    if not pair.explained(np.where(pair.wrong, -pair.got, pair.got), pair.reference):
-        return None
-    return Diagnosis("some signs", f"the sign is wrong at {place(pair.wrong, pair)}")
+def some_signs(pair: Pair) -> Guesses:
+    """Got has the wrong sign wherever it is wrong."""
+    if pair.explained(np.where(pair.wrong, -pair.got, pair.got), pair.reference):
+        says = f"the sign is wrong at {place(pair.wrong, pair)}"
+        yield Diagnosis("some signs", says)
 
 
-def arranged(pair: Pair) -> Diagnosis | None:
+def arranged(pair: Pair) -> Guesses:
     """Got is the reference transposed, or permuted along an axis."""
     x = pair.reference
-    for order in itertools.permutations(range(x.ndim)) if x.ndim <= 4 else ():
-        if order != tuple(range(x.ndim)) and pair.explained(
-            pair.got, x.transpose(order)
-        ):
+    for order in _orders(x):
+        if order != tuple(range(x.ndim)):
             axes = "" if x.ndim == 2 else f" (its axes in the order {list(order)})"
-            return Diagnosis("transpose", f"got is the reference transposed{axes}")
+            says = f"got is the reference transposed{axes}"
+            yield Guess("transpose", says, pair.got, x.transpose(order))
     for axis in range(x.ndim):
-        places = _permutation(pair, axis)
-        if places is not None and pair.explained(pair.got, np.take(x, places, axis)):
-            return Diagnosis(
-                "permuted",
-                f"along axis {axis} got is the reference {_how_permuted(places)}",
-            )
-    return None
+        if places := _permutation(pair, axis):
+            says = f"along axis {axis} got is the reference {_how_permuted(places)}"
+            yield Guess("permuted", says, pair.got, np.take(x, places, axis))
 
 
-def reshaped(pair: Pair) -> Diagnosis | None:
+def reshaped(pair: Pair) -> Guesses:
     """Got is reshaped where two axes should have been swapped, as heads and rows are
     where heads are split or merged."""
     x = pair.reference
-    pieces = (
-        [n for n in range(2, x.shape[-1]) if x.shape[-1] % n == 0]
-        if x.ndim >= 2
-        else []
-    )
+    width = x.shape[-1] if x.ndim >= 2 else 0
+    pieces = [n for n in range(2, width) if width % n == 0]
     tried = math.comb(x.ndim, 2) + len(pieces)
     for one, other in itertools.combinations(range(x.ndim), 2):
-        if pair.explained(
-            pair.got, np.swapaxes(x, one, other).reshape(x.shape), tried=tried
-        ):
-            return Diagnosis(
-                "reshape",
-                f"got is reshaped where axes {one} and {other} should be swapped",
-            )
+        says = f"got is reshaped where axes {one} and {other} should be swapped"
+        swapped = np.swapaxes(x, one, other).reshape(x.shape)
+        yield Guess("reshape", says, pair.got, swapped, tried)
     for n in pieces:
+        says = (
+            f"got is reshaped where the {n} pieces of axis {x.ndim - 1} should be "
+            f"swapped with axis {x.ndim - 2}"
+        )
         cut = x.reshape(*x.shape[:-1], n, -1)  # heads side by side
-        if pair.explained(
-            pair.got, np.swapaxes(cut, -3, -2).reshape(x.shape), tried=tried
-        ):
-            return Diagnosis(
-                "reshape",
-                f"got is reshaped where the {n} pieces of axis {x.ndim - 1} should be "
-                f"swapped with axis {x.ndim - 2}",
-            )
-    return None
+        swapped = np.swapaxes(cut, -3, -2).reshape(x.shape)
+        yield Guess("reshape", says, pair.got, swapped, tried)
 
 
-def summed(pair: Pair) -> Diagnosis | None:
+def summed(pair: Pair) -> Guesses:
     """Got is the reference's sum or mean over an axis, repeated, or its running sum."""
     x = pair.reference
-    for axis in range(x.ndim):
+    for axis, length in enumerate(x.shape):
         total = np.broadcast_to(x.sum(axis=axis, keepdims=True), x.shape)
+        running = np.cumsum(x, axis)
+        repeated = f"of the reference over axis {axis}, repeated along it"
+        along = f"the running sum of the reference along axis {axis}"
         for what, value in (
-            (
-                f"the sum of the reference over axis {axis}, repeated along it",
-                total,
-            ),
-            (
-                f"the mean of the reference over axis {axis}, repeated along it",
-                total / x.shape[axis],
-            ),
-            (f"the running sum of the reference along axis {axis}", np.cumsum(x, axis)),
-            (
-                f"the running sum of the reference along axis {axis}, from its end",
-                total - np.cumsum(x, axis) + x,
-            ),
+            (f"the sum {repeated}", total),
+            (f"the mean {repeated}", total / length),
+            (along, running),
+            (f"{along}, from its end", total - running + x),
         ):
-            if pair.explained(pair.got, value):
-                return Diagnosis("summed", f"got is {what}")
-    return None
+            yield Guess("summed", f"got is {what}", pair.got, value)
 
 
-def one_place(pair: Pair) -> Diagnosis | None:
+def one_place(pair: Pair) -> Guesses:
     """Got is wrong only at one element, in a few slices or in a triangle.
 
     The sentence says how it is wrong there.
     """
-    place = structured(pair.wrong)
-    triangle = place is not None and place.startswith("the entries")
-    if (
-        place is None
-        or pair.wrong.size < 4
-        or (pair.wrong.mean() > 0.5 and not triangle)
-    ):
-        return None
+    wrong = pair.wrong
+    where = structured(wrong) if wrong.size >= 4 else None
+    if where is None or (wrong.mean() > 0.5 and not where.startswith("the entries")):
+        return
     there = Pair(
-        pair.reference[pair.wrong],
-        pair.got[pair.wrong],
-        pair.terms,
-        None,
-        pair.accuracy,
+        pair.reference[wrong], pair.got[wrong], pair.terms, None, pair.accuracy
     )
-    relation = first((zero, constant_ratio), there)
-    if relation is not None:
+    if relation := first((zero, constant_ratio), there):
         how = str(relation)
     else:
-        index = tuple(np.argwhere(pair.wrong)[0])
+        index = tuple(np.argwhere(wrong)[0])
         got, expected = number_text(pair.got[index]), number_text(pair.reference[index])
         how = f"got {got} at {index_text(index)}, expected {expected}"
-    return Diagnosis("one place", f"wrong only at {place}; there: {how}")
+    yield Diagnosis("one place", f"wrong only at {where}; there: {how}")
 
 
-def some_zero(pair: Pair) -> Diagnosis | None:
-    if pair.got[pair.wrong].any():
-        return None
-    return Diagnosis(
-        "some zero", f"got is 0 but should not be at {place(pair.wrong, pair)}"
-    )
+def some_zero(pair: Pair) -> Guesses:
+    """Got is 0 wherever it is wrong."""
+    if not pair.got[pair.wrong].any():
+        says = f"got is 0 but should not be at {place(pair.wrong, pair)}"
+        yield Diagnosis("some zero", says)
 
 
-def another_product(pair: Pair) -> Diagnosis | None:
+def another_product(pair: Pair) -> Guesses:
     """Got and the reference are two different matrix products of the terms."""
     products = list(matrix_products(pair.terms, pair.reference.shape))
-    named = [
-        next(
-            (
-                text
-                for text, value in products
-                if pair.explained(target, value, tried=len(products))
-            ),
-            None,
+
+    def named(target: np.ndarray) -> str | None:
+        explained = (
+            text
+            for text, value in products
+            if pair.explained(target, value, tried=len(products))
         )
-        for target in (pair.got, pair.reference)
-    ]
-    return (
-        Diagnosis("another product", "got is {}; the reference is {}".format(*named))
-        if all(named)
-        else None
-    )
+        return next(explained, None)
+
+    if (got := named(pair.got)) and (reference := named(pair.reference)):
+        says = f"got is {got}; the reference is {reference}"
+        yield Diagnosis("another product", says)
 
 
-def missing_factor(pair: Pair) -> Diagnosis | None:
+def missing_factor(pair: Pair) -> Guesses:
+    """The reference is got times a term, or got is the reference times a term."""
     index = pair.dictionary.index
-    got, reference = np.ravel(pair.got[index]), np.ravel(pair.reference[index])
     factors = [
         (term, value)
         for single in (pair.dictionary.products, pair.dictionary.sums)
         for term, value in zip(single.terms, single.values, strict=True)
         if term.factors <= 2
     ]
-    for term, value in pair.clock.within(
-        sorted(factors, key=lambda entry: entry[0].factors)
-    ):
-        if np.abs(got * value - reference).max() <= pair.allowed:
-            if pair.explained(
-                pair.reference, pair.got * term.value, tried=2 * len(factors)
-            ):
-                return Diagnosis(
-                    "missing factor", f"reference = got × {term}: the factor is missing"
-                )
-        if np.abs(reference * value - got).max() <= pair.allowed:
-            if pair.explained(
-                pair.got, pair.reference * term.value, tried=2 * len(factors)
-            ):
-                return Diagnosis(
-                    "factor too many", f"got = reference × {term}: one factor too many"
-                )
-    return None
+    factors.sort(key=lambda entry: entry[0].factors)
+    for term, value in pair.clock.within(factors):
+        for kind, less, more, says in (
+            (
+                "missing factor",
+                pair.got,
+                pair.reference,
+                f"reference = got × {term}: the factor is missing",
+            ),
+            (
+                "factor too many",
+                pair.reference,
+                pair.got,
+                f"got = reference × {term}: one factor too many",
+            ),
+        ):
+            off = np.ravel(less[index]) * value - np.ravel(more[index])
+            if np.abs(off).max() <= pair.allowed:
+                yield Guess(kind, says, more, less * term.value, 2 * len(factors))
 
 
-def without_dy(pair: Pair) -> Diagnosis | None:
+def without_dy(pair: Pair) -> Guesses:
     """Got is backward's result for a cotangent of zeros."""
-    if pair.backward is None or "dy" not in pair.terms:
-        return None
-    try:
-        of_zeros = pair.backward(np.zeros_like(pair.terms["dy"]))
-    except Exception:
-        return None
-    same = of_zeros is not None and pair.explained(pair.got, of_zeros)
-    return Diagnosis("without dy", "got does not depend on dy") if same else None
+    if (dy := pair.terms.get("dy")) is not None:
+        if (of_zeros := pair.result_for(np.zeros_like(dy))) is not None:
+            says = "got does not depend on dy"
+            yield Guess("without dy", says, pair.got, of_zeros)
 
 
-def dropped_before(pair: Pair) -> Diagnosis | None:
+def dropped_before(pair: Pair) -> Guesses:
     """The reference is backward's result for dy multiplied or divided by a term, by 1
     plus a term, or by their ratio."""
     dy = pair.terms.get("dy")
     if pair.backward is None or dy is None:
-        return None
+        return
     factors = [
         (factor, says)
         for name, value in pair.terms.items()
-        if name != "dy"
+        if name != "dy" and broadcast(value.shape, dy.shape) == dy.shape
         for factor, says in _factors(name, value)
-        if _broadcasts(factor, dy.shape)
     ]
     for factor, says in pair.clock.within(factors):
-        again = _tried(pair.backward, dy * factor)
-        if again is not None and pair.explained(
-            pair.reference, again, tried=len(factors)
-        ):
-            return Diagnosis("missing factor", f"reference = backward({says}")
-    return None
+        if (again := pair.result_for(dy * factor)) is not None:
+            says = f"reference = backward({says}"
+            yield Guess("missing factor", says, pair.reference, again, len(factors))
 
 
 def _factors(name: str, value: np.ndarray) -> Iterator[tuple[np.ndarray, str]]:
@@ -337,57 +276,39 @@ def _factors(name: str, value: np.ndarray) -> Iterator[tuple[np.ndarray, str]]:
     yield more, f"dy × (1 + {name})): the factor 1 + {name} is missing"
     if value.all():
         yield 1 / value, f"dy / {name}): one factor {name} too many"
-        yield (
-            more / value,
-            f"dy × (1 + {name}) / {name}): got uses {name} where 1 + {name} is meant",
-        )
+        says = f"dy × (1 + {name}) / {name}): got uses {name} where 1 + {name} is meant"
+        yield more / value, says
     if more.all():
         yield 1 / more, f"dy / (1 + {name})): one factor 1 + {name} too many"
-        yield (
-            value / more,
-            f"dy × {name} / (1 + {name})): got uses 1 + {name} where {name} is meant",
-        )
+        says = f"dy × {name} / (1 + {name})): got uses 1 + {name} where {name} is meant"
+        yield value / more, says
 
 
-def _broadcasts(value: np.ndarray, shape: tuple[int, ...]) -> bool:
-    try:
-        return np.broadcast_shapes(value.shape, shape) == shape
-    except ValueError:
-        return False
-
-
-def _tried(
-    backward: Callable[[np.ndarray], np.ndarray | None], dy: np.ndarray
-) -> np.ndarray | None:
-    try:
-        return backward(dy)
-    except Exception:
-        return None
-
-
-def one_slice(pair: Pair) -> Diagnosis | None:
+def one_slice(pair: Pair) -> Guesses:
     """Got is backward's result for one slice of dy, found by bisection. The rest of dy
     is not used."""
     dy = pair.terms.get("dy")
     if pair.backward is None or dy is None:
-        return None
+        return
     for axis, length in enumerate(dy.shape):
-        along = _along(axis, dy.ndim, length)
+        along = np.arange(length).reshape(
+            [-1 if a == axis else 1 for a in range(dy.ndim)]
+        )
+
+        def is_all_of_dy(start: int, end: int, along=along, tried=dy.ndim * length):
+            part = (start <= along) & (along < end)
+            again = (
+                None if pair.clock.over() else pair.result_for(np.where(part, dy, 0.0))
+            )
+            return again is not None and pair.explained(pair.got, again, tried=tried)
+
         low, high = 0, length
         while high - low > 1:
             middle = (low + high) // 2
-            for start, end in ((low, middle), (middle, high)):
-                part = (start <= along) & (along < end)
-                again = (
-                    None
-                    if pair.clock.over()
-                    else _tried(pair.backward, np.where(part, dy, 0.0))
-                )
-                if again is not None and pair.explained(
-                    pair.got, again, tried=dy.ndim * length
-                ):
-                    low, high = start, end
-                    break
+            if is_all_of_dy(low, middle):
+                high = middle
+            elif is_all_of_dy(middle, high):
+                low = middle
             else:
                 break
         if high - low == 1 < length:
@@ -397,43 +318,35 @@ def one_slice(pair: Pair) -> Diagnosis | None:
                 if kept
                 else f"the sum over axis {axis} of dy is missing"
             )
-            return Diagnosis(
-                "missing sum",
-                f"got = backward(dy at position {low} of axis {axis}): {says}",
-            )
-    return None
+            where = f"backward(dy at position {low} of axis {axis})"
+            yield Diagnosis("missing sum", f"got = {where}: {says}")
 
 
-def of_another_input(pair: Pair) -> Diagnosis | None:
+def of_another_input(pair: Pair) -> Guesses:
     """Got is the gradient of a different input, or its negative."""
     for name, other in pair.others.items():
         for sign, value in (("", other), ("minus ", -other)):
-            if pair.explained(pair.got, value, tried=2 * len(pair.others)):
-                return Diagnosis(
-                    "another gradient", f"got is {sign}the reference of {name}"
-                )
-    return None
+            says = f"got is {sign}the reference of {name}"
+            yield Guess("another gradient", says, pair.got, value, 2 * len(pair.others))
 
 
-def of_a_variant(pair: Pair) -> Diagnosis | None:
+def of_a_variant(pair: Pair) -> Guesses:
     """The reference is what backward returns with one of its arguments changed."""
     for tried, (says, value) in enumerate(pair.clock.within(pair.variants), 1):
-        if pair.explained(pair.reference, value, tried=2 * tried):
-            return Diagnosis("variant", f"reference = {says}")
-    return None
-
-
-def _along(axis: int, ndim: int, length: int) -> np.ndarray:
-    """Return 0, 1, … along one axis, with length 1 along the others."""
-    return np.arange(length).reshape([length if a == axis else 1 for a in range(ndim)])
+        yield Guess("variant", f"reference = {says}", pair.reference, value, 2 * tried)
 
 
 def _axes(axes: tuple[int, ...]) -> str:
     return f"axis {axes[0]}" if len(axes) == 1 else f"axes {', '.join(map(str, axes))}"
 
 
+def _orders(x: np.ndarray) -> Iterator[tuple[int, ...]]:
+    """Return every order of the axes, if they are few."""
+    return itertools.permutations(range(x.ndim)) if x.ndim <= MOST_AXES else iter(())
+
+
 def _subsets(count: int) -> Iterator[tuple[int, ...]]:
-    """Yield the non-empty subsets of the axes, small ones first."""
+    """Return the non-empty subsets of the axes, small ones first."""
     return itertools.chain.from_iterable(
         itertools.combinations(range(count), k) for k in range(1, count + 1)
     )
@@ -450,17 +363,12 @@ def _permutation(pair: Pair, axis: int) -> list[int] | None:
     )
     order = []
     for row in ours:
-        same = np.nonzero(np.abs(rows - row).max(axis=1, initial=0.0) <= pair.allowed)[
-            0
-        ]
-        if len(same) != 1:
+        equal = np.abs(rows - row).max(axis=1, initial=0.0) <= pair.allowed
+        if equal.sum() != 1:
             return None
-        order.append(int(same[0]))
-    return (
-        order
-        if sorted(order) == list(range(length)) and order != list(range(length))
-        else None
-    )
+        order.append(int(equal.argmax()))
+    in_place = list(range(length))
+    return order if sorted(order) == in_place != order else None
 
 
 def _how_permuted(order: list[int]) -> str:

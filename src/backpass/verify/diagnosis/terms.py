@@ -48,10 +48,9 @@ class Term:
         value = math.prod(self.parts[1:], start=self.parts[0])
         if self.shape is None:
             return value
-        extra = max(0, value.ndim - len(self.shape))
-        return np.broadcast_to(
-            value.sum(axis=tuple(range(extra))) if extra else value, self.shape
-        )
+        if extra := max(0, value.ndim - len(self.shape)):
+            value = value.sum(axis=tuple(range(extra)))
+        return np.broadcast_to(value, self.shape)
 
     def at(self, index: tuple[np.ndarray, ...]) -> np.ndarray:
         """Compute the value at some entries of the gradient only."""
@@ -97,12 +96,8 @@ def times(one: Term, other: Term) -> Term | None:
         text = other.text + one.text[1:]
     else:
         text = f"{one.text}²" if one is other else f"{one.text}·{other.text}"
-    return Term(
-        text,
-        one.note + other.note,
-        one.factors + other.factors,
-        (*one.parts, *other.parts),
-    )
+    note, factors = one.note + other.note, one.factors + other.factors
+    return Term(text, note, factors, (*one.parts, *other.parts))
 
 
 def sums_over_axes(term: Term) -> Iterator[Term]:
@@ -129,11 +124,9 @@ def fitted(term: Term, shape: tuple[int, ...]) -> Term | None:
     ):
         return None
     if any(n != 1 for n in own[:extra]):
-        text = f"Σ({term.text})" if "Σ" not in term.text else term.text
+        text = term.text if "Σ" in term.text else f"Σ({term.text})"
         note = term.note or " (Σ over the leading axes)"
-        return replace(
-            term, text=text, note=note, factors=term.factors + 1, shape=shape
-        )
+        term = replace(term, text=text, note=note, factors=term.factors + 1)
     return replace(term, shape=shape)
 
 
@@ -170,17 +163,14 @@ def matrix_products(
         for merge in (False, True) if max(a.ndim, b.ndim) > 2 else (False,):
             if merge:
                 a, b = a.reshape(-1, a.shape[-1]), b.reshape(-1, b.shape[-1])
-            for (left, p), (right, q) in itertools.product(
-                _orientations(one, a), _orientations(other, b)
-            ):
+            pairs = itertools.product(_orientations(one, a), _orientations(other, b))
+            for (left, p), (right, q) in pairs:
                 batch = broadcast(p.shape[:-2], q.shape[:-2])
-                if (
-                    p.shape[-1] == q.shape[-2]
-                    and batch == shape[:-2]
-                    and shape[-2:] == (p.shape[-2], q.shape[-1])
-                ):
-                    if math.prod(shape) * p.shape[-1] <= MULTIPLICATIONS:
-                        yield f"{left} @ {right}", p @ q
+                if batch is None or p.shape[-1] != q.shape[-2]:
+                    continue
+                few = math.prod(shape) * p.shape[-1] <= MULTIPLICATIONS
+                if few and shape == (*batch, p.shape[-2], q.shape[-1]):
+                    yield f"{left} @ {right}", p @ q
 
 
 def _orientations(

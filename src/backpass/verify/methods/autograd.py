@@ -9,7 +9,7 @@ import numpy as np
 
 from backpass.contract.arrays import Array
 from backpass.verify.case import Case, NotRun, advised, first_line
-from backpass.verify.comparison import judge_gradient
+from backpass.verify.comparison import Judge
 from backpass.verify.convert import (
     EPSILON,
     dtype_name,
@@ -38,20 +38,16 @@ def run(case: Case) -> list[Row]:
     case.require_float64()
     _, reference = differentiate_forward(case, case.subject.plain_forward)
     _, got = case.on_tensors
-    tolerance, why = case.tolerance("autograd", TOLERANCE, WHY)
+    tolerance = case.tolerance("autograd", TOLERANCE, WHY)
     names, declared = case.subject.input_names, case.subject.conventions
-    judged = [at for at in case.differentiable if names[at] not in declared]
-    rows = [
-        judge_gradient(case, NAME, at, got[at], reference[at], tolerance, why)
-        for at in judged
-    ]
-    by_input = zip(judged, rows, strict=True)
-    return [
-        _unless_cut(row, case, at, got[at], reference[at])
-        if row.verdict == FAILED
-        else row
-        for at, row in by_input
-    ]
+    rows = []
+    for at in case.differentiable:
+        if names[at] not in declared:
+            row = Judge(case, NAME, at, *tolerance).row(got[at], reference[at])
+            if row.verdict == FAILED:
+                row = _unless_cut(row, case, at, got[at], reference[at])
+            rows.append(row)
+    return rows
 
 
 def _unless_cut(
@@ -89,11 +85,8 @@ def differentiate_forward(
     y, gradients = differentiate(case, function)
     if function is case.subject.plain_forward and not case.subject.stem:
         exact = case.takes_float64
-        near = (
-            EPSILON["float64"]
-            if exact
-            else max(EPSILON[case.dtype], EPSILON[case.y_dtype])
-        ) ** 0.5
+        coarsest = max(case.dtype, case.y_dtype, key=EPSILON.__getitem__)
+        near = EPSILON["float64" if exact else coarsest] ** 0.5
         # A small element may be what remains of large ones that cancel.
         if not within(y, case.y if exact else case.y_as_given, near * largest(y)):
             raise NotRun(ANOTHER)
@@ -127,17 +120,15 @@ def _differentiate(
             warnings.simplefilter("ignore", DeprecationWarning)
             y, _ = join(function(*leaves))
     except Exception as error:
-        if case.subject.stem is not None or (
-            function is case.operator and _is_broken(case)
-        ):
+        of_operator = function is case.operator
+        if case.subject.stem is not None or (of_operator and _is_broken(case)):
             raise
-        if function is case.operator:
-            raise NotRun(
-                f"operator= does not accept {dtype or 'float64'} ({first_line(error)})"
-            ) from None
-        raise NotRun(
-            f"forward does not run on tensors that autograd follows{advised(error)}"
-        ) from None
+        reason = (
+            f"operator= does not accept {dtype or 'float64'} ({first_line(error)})"
+            if of_operator
+            else f"forward does not run on tensors that autograd follows{advised(error)}"
+        )
+        raise NotRun(reason) from None
     if not is_torch(y) or not y.requires_grad:
         raise NotRun(
             "autograd cannot follow forward: its output is not a tensor that requires a "
@@ -162,12 +153,8 @@ def _is_broken(case: Case) -> bool:
     """Whether the operator also raises for the inputs as they were given."""
     assert case.operator is not None
     try:
-        case.operator(
-            *(
-                to_torch(value, case.device, _torch_dtype(value))
-                for value in case.inputs
-            )
-        )
+        tensors = (to_torch(x, case.device, _torch_dtype(x)) for x in case.inputs)
+        case.operator(*tensors)
     except Exception:
         return True
     return False

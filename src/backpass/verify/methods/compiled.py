@@ -13,8 +13,8 @@ from dataclasses import replace
 
 from backpass import kernels, ptx
 from backpass.verify.case import Case, Inputs, NotRun, first_line
-from backpass.verify.convert import to_kind_of, to_numpy, to_torch
-from backpass.verify.methods.kernel import length, long_rows, world
+from backpass.verify.convert import to_kind_of, to_numpy
+from backpass.verify.methods.kernel import length, long_rows, placed, world
 from backpass.verify.methods.precision import LOW, rows_against_float64
 from backpass.verify.report import FAILED, NOT_RUN, Row
 
@@ -36,25 +36,19 @@ def run(case: Case) -> list[Row]:
     dtypes = (case.dtype,) if case.dtype in LOW else LOW
     if stem is None:
         return [row for dtype in dtypes for row in _own(case, dtype)]
-    rows = _packages(stem, [_placed(case, dtype, case.inputs) for dtype in dtypes])
+    rows = _packages(stem, _in_each(case, case.inputs, dtypes))
     if row_bytes := getattr(kernels.load(stem), "ROW_BYTES", None):
         longer = replace(case, given_dy=None, drawn=True)
-        drawn = long_rows(case, row_bytes)
-        cases = [_placed(longer, dtype, drawn) for dtype in dtypes]
+        cases = _in_each(longer, long_rows(case, row_bytes), dtypes)
         rows += _packages(stem, cases, f", at rows of {length(row_bytes)}")
     return rows
 
 
-def _placed(case: Case, dtype: str, inputs: Inputs) -> Case:
-    """Return the case with these inputs as CPU tensors of the dtype. Those that are
-    wider in the case stay so."""
-    import torch
-
-    placed = tuple(
-        to_torch(value, "cpu", getattr(torch, "float32" if at in case.wide else dtype))
-        for at, value in enumerate(inputs)
-    )
-    return replace(case, inputs=placed)
+def _in_each(case: Case, inputs: Inputs, dtypes: Sequence[str]) -> list[Case]:
+    """Return the case with these inputs as CPU tensors, once in each dtype."""
+    return [
+        replace(case, inputs=placed(case, inputs, dtype, "cpu")) for dtype in dtypes
+    ]
 
 
 def _packages(stem: str, cases: Sequence[Case], sizes: str = "") -> list[Row]:
@@ -68,17 +62,14 @@ def _packages(stem: str, cases: Sequence[Case], sizes: str = "") -> list[Row]:
     kernel = kernels.load(stem)
     rows: list[Row] = []
     for case, found in zip(cases, passes(stem, calls), strict=True):
+        dtype = case.dtype
         if isinstance(found, ptx.Fault):
-            rows.append(_fault(found, case.dtype))
+            rows.append(_fault(found, dtype))
             continue
+        rounds = world(dtype, kernel, case.drawn)
+        results = to_numpy(found.y), case.slots.by_input(found.gradients), dtype
         judged = rows_against_float64(
-            case,
-            _name(case.dtype),
-            to_numpy(found.y),
-            case.slots.by_input(found.gradients),
-            case.dtype,
-            world=world(case.dtype, kernel, case.drawn),
-            drawn=case.drawn,
+            case, _name(dtype), *results, world=rounds, drawn=case.drawn
         )
         rows += _with_verdict(judged, found.unsettled, found.unwritten, sizes)
     return rows
@@ -88,7 +79,7 @@ def _own(case: Case, dtype: str) -> Iterator[Row]:
     """Yield the rows of a user's object in one dtype."""
     from backpass.kernels import compiled
 
-    own = _placed(case, dtype, case.inputs)
+    (own,) = _in_each(case, case.inputs, [dtype])
     try:
         with compiled.executing(approximate=case.seed) as verdict:
             y, saved = own.subject.forward(*own.given())
@@ -118,14 +109,8 @@ def _name(dtype: str) -> str:
 def _fault(fault: ptx.Fault, dtype: str) -> Row:
     from backpass.kernels.compiled import UNSEEN
 
-    kind = type(fault).__name__
-    return Row(
-        _name(dtype),
-        "",
-        FAILED,
-        reason=f"{kind}: {fault}",
-        note=f"not checked: {UNSEEN}",
-    )
+    reason, note = f"{type(fault).__name__}: {fault}", f"not checked: {UNSEEN}"
+    return Row(_name(dtype), "", FAILED, reason=reason, note=note)
 
 
 def _with_verdict(

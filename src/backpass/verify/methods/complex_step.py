@@ -7,12 +7,11 @@ forward must be analytic and must accept complex numbers.
 from __future__ import annotations
 
 import warnings
-from typing import Any
 
 import numpy as np
 
-from backpass.contract.arrays import is_array
 from backpass.verify.case import Case, NotRun, first_line
+from backpass.verify.convert import in_dtype
 from backpass.verify.directional import rows
 from backpass.verify.magnitude import farthest, largest
 from backpass.verify.methods.finite_difference import first_difference
@@ -37,11 +36,8 @@ def run(case: Case) -> list[Row]:
     first = {at: _first_change(case, at) for at in case.derived}
 
     def derivative(at: int, direction: np.ndarray) -> tuple[float, np.ndarray]:
-        change = (
-            first[at]
-            if direction is case.directions.first(at)
-            else _change(case, at, direction)
-        )
+        known = direction is case.directions.first(at)
+        change = first[at] if known else _change(case, at, direction)
         return float(np.sum(case.dy * change)), direction
 
     return rows(case, NAME, *case.tolerance("complex_step", TOLERANCE, WHY), derivative)
@@ -49,7 +45,7 @@ def run(case: Case) -> list[Row]:
 
 def _change(case: Case, at: int, direction: np.ndarray) -> np.ndarray:
     """Return dy/dx along the direction."""
-    values = [_complex(value) for value in case.float64]
+    values = [in_dtype(value, "complex128") for value in case.float64]
     values[at] = values[at] + 1j * STEP * direction
     try:
         with np.errstate(invalid="ignore"), warnings.catch_warnings():
@@ -84,8 +80,3 @@ def _first_change(case: Case, at: int) -> np.ndarray:
             "(|x|, a conjugate?)"
         )
     return exact
-
-
-def _complex(value: Any) -> Any:
-    floating = is_array(value) and np.issubdtype(value.dtype, np.floating)
-    return value.astype(np.complex128) if floating else value

@@ -18,7 +18,8 @@ import numpy as np
 from backpass.contract.arrays import Array, is_array
 from backpass.contract.shapes import Shapes
 from backpass.verify.case import Case, NotRun
-from backpass.verify.convert import dtype_name, is_torch, to_numpy, to_torch
+from backpass.verify.convert import dtype_name, to_kind_of, to_numpy
+from backpass.verify.diagnosis.places import index_text
 from backpass.verify.drawing import draw_like
 from backpass.verify.memory import Run, another_call, other_strides
 from backpass.verify.methods.autograd import differentiate
@@ -42,11 +43,8 @@ def run(case: Case) -> list[Row]:
     """Return one row, for all quantities."""
     done = Run(case)
     faults = list(_faults(done))
-    if not faults:
-        faults = list(another_call(done)) or [
-            *other_strides(done),
-            *_where_infinite(done),
-        ]
+    faults = faults or list(another_call(done))
+    faults = faults or [*other_strides(done), *_where_infinite(done)]
     how = HOW
     if not faults and not case.subject.stateless:
         faults = list(state_faults(done))
@@ -57,33 +55,22 @@ def run(case: Case) -> list[Row]:
         faults = faults or list(islice(unwanted_faults(done), most))
     if case.subject.shapes:
         how = f"{how}; its dtype; an empty batch too"
-        faults += [
-            f"for an empty batch, {fault}" for fault in _faults(Run(_emptied(case)))
-        ]
+        empty = _faults(Run(_emptied(case)))
+        faults += [f"for an empty batch, {fault}" for fault in empty]
     elif dtype_name(done.y) != case.dtype:
         how = f"{how}; forward returned {dtype_name(done.y)} for {case.dtype}"
-    return [
-        Row(
-            NAME, "all", FAILED if faults else PASSED, how=how, reason="; ".join(faults)
-        )
-    ]
+    verdict = FAILED if faults else PASSED
+    return [Row(NAME, "all", verdict, how=how, reason="; ".join(faults))]
 
 
 def _emptied(case: Case) -> Case:
     assert case.subject.shapes is not None
     drawn = draw_like(case.subject.shapes, case.rng, case.inputs, leading=EMPTY)
-    alike = (
-        to_torch(value, case.device, given.dtype)
-        if is_torch(given)
-        else value.astype(given.dtype)
+    inputs = tuple(
+        None if value is None else to_kind_of(given, value)
         for value, given in zip(drawn, case.inputs, strict=True)
-        if value is not None
     )
-    return replace(
-        case,
-        inputs=tuple(None if value is None else next(alike) for value in drawn),
-        given_dy=None,
-    )
+    return replace(case, inputs=inputs, given_dy=None)
 
 
 def _faults(done: Run) -> Iterator[str]:
@@ -94,30 +81,23 @@ def _faults(done: Run) -> Iterator[str]:
     undefined = np.isnan(case.y_as_given)
     # An operation that declares SHAPES may return NaN by design: the mean of no rows.
     if undefined.any() and case.finite and not case.subject.shapes:
-        index = [int(i) for i in np.argwhere(undefined)[0]]
         yield (
-            f"y is NaN at index {index}, though every input is finite: no gradient can be "
+            f"y is NaN at index {np.argwhere(undefined)[0].tolist()}, though every input is finite: no gradient can be "
             "judged there"
         )
-    arrays: dict[str, tuple[Array, np.ndarray]] = {}
-    arrays |= {"y": (done.y, to_numpy(done.y)), "dy": (done.dy, to_numpy(done.dy))}
+    arrays = {name: (of, to_numpy(of)) for name, of in (("y", done.y), ("dy", done.dy))}
     names = case.subject.input_names
     inputs = zip(names, done.inputs, case.float64, strict=False)
     arrays |= {name: (now, before) for name, now, before in inputs if is_array(now)}
     for name, now in named_arrays(done.saved):
         if all(now is not known for known, _ in arrays.values()):
-            arrays[name if name.startswith("saved") else f"saved.{name}"] = (
-                now,
-                to_numpy(now),
-            )
+            name = name if name.startswith("saved") else f"saved.{name}"
+            arrays[name] = (now, to_numpy(now))
 
     without = [names[at] for at in case.differentiable if done.gradients[at] is None]
-    some = 0 < len(without) < len(case.differentiable)
-    constants = (
-        f"; if this is intended, declare {_declared(without)} on the object"
-        if some
-        else ""
-    )
+    constants = ""
+    if 0 < len(without) < len(case.differentiable):
+        constants = f"; if this is intended, declare {_declared(without)} on the object"
     for at, gradient in done.gradients.items():
         yield from _gradient_faults(case, at, gradient, constants)
     for name, (now, before) in arrays.items():
@@ -144,27 +124,20 @@ def _declared(names: list[str]) -> str:
 def _gradient_faults(
     case: Case, at: int, gradient: Array | None, constants: str
 ) -> Iterator[str]:
-    name, x = case.subject.quantity(at), case.inputs[at]
+    x, expected, got = case.inputs[at], "", "an array"
     if at not in case.differentiable:
         if gradient is not None:
-            yield (
-                f"{name}: expected None, because the input is not differentiable; "
-                "got an array"
-            )
+            expected = "None, because the input is not differentiable"
     elif gradient is None:
-        yield f"{name}: expected an array; got None{constants}"
+        expected, got = "an array", f"None{constants}"
     elif not is_array(gradient):
-        yield f"{name}: expected an array; got {type(gradient).__name__}"
+        expected, got = "an array", type(gradient).__name__
     elif tuple(gradient.shape) != tuple(x.shape):
-        yield (
-            f"{name}: expected the input's shape {list(x.shape)}; "
-            f"got {list(gradient.shape)}"
-        )
+        expected, got = f"the input's shape {list(x.shape)}", f"{list(gradient.shape)}"
     elif case.subject.shapes and gradient.dtype != x.dtype:
-        yield (
-            f"{name}: expected the input's dtype {dtype_name(x)}; "
-            f"got {dtype_name(gradient)}"
-        )
+        expected, got = f"the input's dtype {dtype_name(x)}", dtype_name(gradient)
+    if expected:
+        yield f"{case.subject.quantity(at)}: expected {expected}; got {got}"
 
 
 def _where_infinite(done: Run) -> Iterator[str]:
@@ -186,8 +159,8 @@ def _where_infinite(done: Run) -> Iterator[str]:
             wrong &= ~np.isclose(got, expected)
         if wrong.any():
             index = tuple(np.argwhere(wrong)[0])
-            where = f"index {[int(i) for i in index]}" if index else "its only element"
+            where = f"{case.subject.input_names[at]} is {case.float64[at][index]}"
             yield (
-                f"{case.subject.quantity(at)}: expected 0 where {case.subject.input_names[at]} is "
-                f"{case.float64[at][index]}, at {where}; got {got[index]:.3g}"
+                f"{case.subject.quantity(at)}: expected 0 where {where}, at "
+                f"{index_text(index)}; got {got[index]:.3g}"
             )

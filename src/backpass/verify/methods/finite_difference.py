@@ -37,6 +37,8 @@ COARSEST = 0.1  # the largest tolerance at which a comparison is still useful
 OTHER_STEPS = (0.5, 0.7, 1.4)
 DOUBT = 4  # times their spread: a smaller error may be that of the differences
 LEAST = 1e-5  # of the gradient: smaller errors cannot be seen in float32
+Step = float | np.ndarray  # for all coordinates, or one for each
+Steps = dict[int, Step]  # by position of the input
 OFF = "off by far more than the differences vary with the step"
 
 
@@ -53,17 +55,18 @@ def run(case: Case) -> list[Row]:
     # For the book's operations, other methods compare every element.
     in_all = COORDINATES if case.subject.stem else math.inf
     tolerance = case.tolerance("finite_difference", usual, why)
-    found = rows(case, NAME, *tolerance, _derivative(case, steps, 1.0), in_all)
-    by_input = zip(case.derived, found, strict=True)
+    found = rows(case, NAME, *tolerance, _derivative(case, steps), in_all)
     judged = [
-        _reconsidered(row, case, at, steps, low=bool(note)) for at, row in by_input
+        _reconsidered(row, case, at, steps, low=bool(note))
+        for at, row in zip(case.derived, found, strict=True)
     ]
     return [replace(row, note=note or row.note) for row in judged]
 
 
-def _reconsidered(row: Row, case: Case, at: int, steps: dict, *, low: bool) -> Row:
+def _reconsidered(row: Row, case: Case, at: int, steps: Steps, *, low: bool) -> Row:
     if row.verdict == FAILED:
-        return _doubted(row, case, at, steps)
+        reason = _why_not_judged(row, case, at, steps)
+        return Row(NAME, row.quantity, NOT_RUN, reason=reason) if reason else row
     # In float32 the tolerance allows for noise that may not be there.
     if (
         row.verdict == PASSED
@@ -76,16 +79,14 @@ def _reconsidered(row: Row, case: Case, at: int, steps: dict, *, low: bool) -> R
     return row
 
 
-def _own_error(case: Case, at: int, steps: dict[int, float | np.ndarray]) -> float:
+def _own_error(case: Case, at: int, steps: Steps) -> float:
     """Return how much the differences vary with the step."""
     return spread(
         case, at, [_derivative(case, steps, times) for times in (1.0, *OTHER_STEPS)]
     )
 
 
-def _derivative(
-    case: Case, steps: dict[int, float | np.ndarray], times: float
-) -> Derivative:
+def _derivative(case: Case, steps: Steps, times: float = 1.0) -> Derivative:
     """Return a function that computes the slope of the loss along a direction, from a
     difference over ``times`` the step."""
 
@@ -100,7 +101,7 @@ def _derivative(
 
 
 def first_difference(
-    case: Case, at: int, step: float | np.ndarray | None = None
+    case: Case, at: int, step: Step | None = None
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return ``difference`` along the first direction, by default the best step's.
 
@@ -113,48 +114,29 @@ def first_difference(
     return case.shared[key]
 
 
-def _doubted(
-    row: Row, case: Case, at: int, steps: dict[int, float | np.ndarray]
-) -> Row:
-    """Return the failed row, or a row that says why differences cannot judge: a kink,
-    an infinity, or their own error."""
-    row = _unless_kinked(row, case, at, steps[at])
+def _why_not_judged(row: Row, case: Case, at: int, steps: Steps) -> str:
+    """Return why differences cannot judge a gradient that they find wrong: a kink, an
+    infinity, or their own error; otherwise an empty string."""
+    if any(_kinked(case, at, steps[at], along) for along in _breaking_ties(case, at)):
+        return (
+            "y has a kink there: its slopes on the two sides of these inputs differ, so "
+            "no difference is its derivative"
+        )
     got = case.gradients[at]
-    if (
-        row.verdict == FAILED
-        and got is not None
-        and np.isinf(got).any()
-        and not np.isnan(got).any()
-    ):
-        reason = (
+    if got is not None and np.isinf(got).any() and not np.isnan(got).any():
+        return (
             "backward returns an infinity, which a difference can neither confirm nor "
             "refute"
         )
-        return Row(NAME, row.quantity, NOT_RUN, reason=reason)
-    if row.verdict != FAILED or row.error is None or not np.isfinite(row.error):
-        return row
+    if row.error is None or not np.isfinite(row.error):
+        return ""
     own = _own_error(case, at, steps)
     if row.error > DOUBT * own:
-        return row
-    reason = (
+        return ""
+    return (
         f"differences are too coarse here: they vary by {own:.1e} with the step, and "
         f"differ by {row.error:.1e} from backward"
     )
-    return Row(NAME, row.quantity, NOT_RUN, reason=reason)
-
-
-def _unless_kinked(row: Row, case: Case, at: int, step: float | np.ndarray) -> Row:
-    """Return the failed row or, if y's slopes on the two sides of the input differ, a
-    row that says so."""
-    if not any(
-        _kinked(case, at, step, direction) for direction in _breaking_ties(case, at)
-    ):
-        return row
-    reason = (
-        "y has a kink there: its slopes on the two sides of these inputs differ, so no "
-        "difference is its derivative"
-    )
-    return Row(NAME, row.quantity, NOT_RUN, reason=reason)
 
 
 def _breaking_ties(case: Case, at: int) -> Iterator[np.ndarray]:
@@ -167,14 +149,11 @@ def _breaking_ties(case: Case, at: int) -> Iterator[np.ndarray]:
         yield np.where(np.isfinite(x), sizes, 0.0)
 
 
-def _kinked(
-    case: Case, at: int, step: float | np.ndarray, direction: np.ndarray
-) -> bool:
+def _kinked(case: Case, at: int, step: Step, direction: np.ndarray) -> bool:
     change, bend = _change_and_bend(case, at, step * direction)
     _, bend_of_half = _change_and_bend(case, at, step / 2 * direction)
-    return bool(
-        ((bend > KINK * change.max(initial=0.0)) & (bend_of_half > SHARP * bend)).any()
-    )
+    bent = bend > KINK * change.max(initial=0.0)
+    return bool((bent & (bend_of_half > SHARP * bend)).any())
 
 
 def _change_and_bend(
@@ -201,9 +180,8 @@ def _at_own_precision(case: Case, reason: NotRun) -> Case:
     precision = case.computes_in
     if _low_tolerance(precision) > COARSEST:
         raise NotRun(f"{reason}, and {precision} is too coarse for differences")
-    return replace(
-        case, precision=precision, fed="float64" if case.takes_float64 else case.dtype
-    )
+    fed = "float64" if case.takes_float64 else case.dtype
+    return replace(case, precision=precision, fed=fed)
 
 
 def _low_tolerance(precision: str) -> float:
@@ -211,7 +189,7 @@ def _low_tolerance(precision: str) -> float:
 
 
 def difference(
-    case: Case, at: int, direction: np.ndarray, step: float | np.ndarray
+    case: Case, at: int, direction: np.ndarray, step: Step
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return the change of y per unit of the step, and the direction actually taken,
     which differs because x + h·v rounds.
@@ -225,13 +203,14 @@ def difference(
     ahead, behind = case.rounded(x + taken), case.rounded(x - taken)
     with np.errstate(invalid="ignore"):
         moved = np.where(np.isfinite(x), (ahead - behind) / (2 * unit), 0.0)
-        change = case.forward(_replaced(case, at, ahead)) - case.forward(
-            _replaced(case, at, behind)
+        y_ahead, y_behind = (
+            case.forward(_replaced(case, at, there)) for there in (ahead, behind)
         )
+        change = y_ahead - y_behind
     return np.where(np.isfinite(change), change / (2 * unit), 0.0), moved
 
 
-def best_step(case: Case, at: int) -> float | np.ndarray:
+def best_step(case: Case, at: int) -> Step:
     """Return the step whose result agrees best with that of half the step.
 
     The candidates are the step for numbers about 1, the step for numbers of the input's
@@ -240,9 +219,9 @@ def best_step(case: Case, at: int) -> float | np.ndarray:
     """
     x = case.float64[at]
     step = EPSILON[case.precision] ** (1 / 3)
-    size = np.where(np.isfinite(x), np.abs(x), 0.0)
-    most = size.max(initial=0.0) or 1.0
     movable = np.isfinite(x)
+    size = np.where(movable, np.abs(x), 0.0)
+    most = size.max(initial=0.0) or 1.0
     typical = (
         most * np.sqrt(np.mean((size[movable] / most) ** 2)) if movable.any() else 1.0
     )
@@ -250,7 +229,7 @@ def best_step(case: Case, at: int) -> float | np.ndarray:
         return step
     direction = case.directions.first(at)
 
-    def disagreement(step: float | np.ndarray) -> float:
+    def disagreement(step: Step) -> float:
         whole, moved = difference(case, at, direction, step)
         half, half_moved = difference(case, at, direction, step / 2)
         if ((moved == 0) | (half_moved == 0))[direction != 0].any():

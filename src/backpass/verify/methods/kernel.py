@@ -40,15 +40,17 @@ def run(case: Case) -> list[Row]:
     kernel = kernels.load(stem)
     where = "in Triton's interpreter" if kernels.interpreted() else "on CUDA"
     where = "as compiled" if kernels.executed() else where
-    rows = _rows(
-        replace(case, inputs=_placed(case, case.inputs)), kernel, where, case.drawn
-    )
+    device = kernels.device()
+    device = case.device if case.device.startswith(device) else device
+    dtype = case.dtype if case.dtype in LOW else "float32"
+    here = replace(case, inputs=placed(case, case.inputs, dtype, device))
+    rows = _rows(here, kernel, where, case.drawn)
     row_bytes = getattr(kernel, "ROW_BYTES", None)
     if row_bytes and all(row.verdict != FAILED for row in rows):
-        drawn = long_rows(case, row_bytes)
-        at_long = replace(case, inputs=_placed(case, drawn), given_dy=None)
-        at = f"{where}, at rows of {length(row_bytes)}"
-        rows += _rows(at_long, kernel, at, drawn=True)
+        longer = placed(case, long_rows(case, row_bytes), dtype, device)
+        where += f", at rows of {length(row_bytes)}"
+        at_long = replace(case, inputs=longer, given_dy=None)
+        rows += _rows(at_long, kernel, where, drawn=True)
     return rows
 
 
@@ -63,26 +65,18 @@ def long_rows(case: Case, row_bytes: int) -> Inputs:
     shapes = case.subject.shapes
     assert shapes is not None  # an operation with a kernel declares them
     row = next(spec.axes[-1] for spec in shapes.inputs if spec.floating)
-    return draw_like(
-        shapes,
-        case.rng,
-        case.inputs,
-        leading=LONG_ROWS,
-        lengths={row: length(row_bytes)},
-    )
+    lengths = {row: length(row_bytes)}
+    return draw_like(shapes, case.rng, case.inputs, leading=LONG_ROWS, lengths=lengths)
 
 
-def _placed(case: Case, inputs: Inputs) -> Inputs:
-    """Return the inputs on the kernels' device, in the case's dtype if it is a low one,
-    and otherwise in float32. Those that are wider in the case stay so."""
+def placed(case: Case, inputs: Inputs, dtype: str, device: str) -> Inputs:
+    """Return the inputs as tensors of the dtype. Those that are wider in the case stay
+    so."""
     import torch
 
-    device = (
-        case.device if case.device.startswith(kernels.device()) else kernels.device()
-    )
-    dtype = getattr(torch, case.dtype if case.dtype in LOW else "float32")
+    low, wide = getattr(torch, dtype), torch.float32
     return tuple(
-        to_torch(value, device, torch.float32 if at in case.wide else dtype)
+        to_torch(value, device, wide if at in case.wide else low)
         for at, value in enumerate(inputs)
     )
 
@@ -90,15 +84,9 @@ def _placed(case: Case, inputs: Inputs) -> Inputs:
 def _rows(case: Case, kernel: ModuleType, where: str, drawn: bool) -> list[Row]:
     y, saved = kernel.forward(*case.inputs, **case.subject.options)
     gradients = case.slots.by_input(kernel.backward(to_kind_of(y, case.dy), saved))
-    rows = rows_against_float64(
-        case,
-        NAME,
-        to_numpy(y),
-        gradients,
-        case.dtype,
-        world=world(case.dtype, kernel, drawn, interpreted=kernels.interpreted()),
-        drawn=drawn,
-    )
+    rounds = world(case.dtype, kernel, drawn, interpreted=kernels.interpreted())
+    results = to_numpy(y), gradients, case.dtype
+    rows = rows_against_float64(case, NAME, *results, world=rounds, drawn=drawn)
     return [replace(row, how=f"{where}, {row.how}") for row in rows]
 
 
@@ -113,9 +101,5 @@ def world(
     """
     truncates = dtype == "bfloat16" and interpreted
     units = {dtype: 2 * rounding.UNIT[dtype]} if truncates else None
-    operands = (
-        dtype
-        if dtype in rounding.SHORT and getattr(kernel, "OPERANDS", False)
-        else None
-    )
-    return rounding.Namespace(units, operands, random=drawn)
+    rounds_operands = dtype in rounding.SHORT and getattr(kernel, "OPERANDS", False)
+    return rounding.Namespace(units, dtype if rounds_operands else None, random=drawn)

@@ -23,25 +23,26 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Literal
 
 import numpy as np
 
 from backpass import ops
-from backpass.contract.arrays import Array, is_array
+from backpass.contract.arrays import is_array
 from backpass.interpreters import rounding
 from backpass.operation import Operation
 from backpass.verify.case import Case, NotRun
-from backpass.verify.comparison import judge_gradient, judge_y
+from backpass.verify.comparison import Judge, Key
 from backpass.verify.convert import (
     EPSILON,
     dtype_name,
+    in_dtype,
     is_floating,
     is_torch,
     to_kind_of,
     to_numpy,
 )
 from backpass.verify.drawing import generator
+from backpass.verify.magnitude import largest
 from backpass.verify.methods.autograd import differentiate, differentiate_forward
 from backpass.verify.methods.pytorch import bound_operator
 from backpass.verify.report import FAILED, PASSED, Row
@@ -63,7 +64,7 @@ NEARBY = 4  # the distance of neighbours, in units in the last place
 ROUNDED = {"float32": 2, "float16": 0.5, "bfloat16": 0.5}
 NEIGHBOUR = 7  # a stream of the seed
 
-Key = Literal["y"] | int  # "y", or the position of an input
+Results = dict[Key, np.ndarray]
 
 
 @dataclass(frozen=True)
@@ -104,9 +105,7 @@ def _rows(case: Case, method: str, dtype: str) -> list[Row]:
 def _in_float32(case: Case) -> Case | None:
     """Return the case with the same numbers as float32 arrays; None if forward or
     backward does not accept them."""
-    inputs = tuple(
-        _as_float32(value) if is_floating(value) else value for value in case.inputs
-    )
+    inputs = tuple(in_dtype(value, "float32") for value in case.inputs)
     wider = replace(case, inputs=inputs, given_dy=case.dy)
     try:
         y, saved = wider.subject.forward(*wider.given())
@@ -114,10 +113,6 @@ def _in_float32(case: Case) -> Case | None:
     except Exception:
         return None
     return wider if dtype_name(y) == "float32" else None
-
-
-def _as_float32(value: Array) -> Array:
-    return value.float() if is_torch(value) else value.astype(np.float32)
 
 
 def rows_against_float64(
@@ -154,18 +149,12 @@ def rows_against_float64(
         bounds = _measured(case, dtype, function, exact, right, any_order)
     judged = case.differentiable if function is case.operator else case.derived
     found: dict[Key, np.ndarray | None] = {"y": y, **{at: got[at] for at in judged}}
-    return [
-        _judged(
-            case,
-            method,
-            key,
-            found[key],
-            right[key],
-            bounds[key],
-            f"{dtype} against float64{source}; ",
-        )
-        for key in found
-    ]
+    rows = []
+    for key, of in found.items():
+        how = f"{dtype} against float64{source}; {bounds[key].words}"
+        judge = Judge(case, method, key, 0.0, how, RESOLUTION)
+        rows.append(_judged(judge, of, right[key], bounds[key]))
+    return rows
 
 
 def _at(case: Case, dtype: str) -> Case:
@@ -256,7 +245,7 @@ def _measured(
     dtype: str,
     function: Callable,
     exact: bool,
-    right: dict[Key, np.ndarray],
+    right: Results,
     any_order: bool,
 ) -> dict[Key, Bound]:
     """Return the bounds measured with PyTorch.
@@ -271,42 +260,18 @@ def _measured(
     neighbours = [
         _neighbour(case, dtype, at) for at in range(NEIGHBOURS if few else FEW)
     ]
-    by_element = _is_elementwise(case, function, right)
-    allowed: dict[Key, list[np.ndarray]] = {key: [] for key in right}
-    sizes: dict[Key, list[np.ndarray]] = {key: [] for key in right}
-
-    def add(
-        times: float, got: dict[Key, np.ndarray], wanted: dict[Key, np.ndarray]
-    ) -> None:
-        for key in right:
-            off = np.abs(got[key] - wanted[key])
-            if by_element:
-                known = np.isfinite(off)
-                allowed[key].append(times * off[known])
-                sizes[key].append(np.abs(wanted[key])[known])
-            else:
-                largest = off.max(initial=0.0)
-                largest = (
-                    largest
-                    if np.isfinite(largest)
-                    else off[np.isfinite(off)].max(initial=0.0)
-                )
-                allowed[key].append(np.array([times * largest]))
-                sizes[key].append(np.zeros(1))
-
+    # Results, what they should be, and how many times their error is allowed.
+    pairs: list[tuple[Results, Results, float]] = []
     try:
         if exact:
-            add(2, _by_key(case, theirs, dtype), right)
+            pairs.append((_by_key(case, theirs, dtype), right, 2))
         for one in neighbours:
             reference = _by_key(one, function)
-            add(ROUNDED[dtype] / NEARBY if exact else 2, reference, right)
+            pairs.append((reference, right, ROUNDED[dtype] / NEARBY if exact else 2))
             if exact:
-                add(2, _by_key(one, theirs, dtype), reference)
+                pairs.append((_by_key(one, theirs, dtype), reference, 2))
     except NotRun as reason:
         raise NotRun(f"PyTorch's error in {dtype} is unknown: {reason}") from None
-    for key in () if by_element else right:
-        allowed[key].append(np.array([_owed(case, key, right[key], dtype, any_order)]))
-        sizes[key].append(np.zeros(1))
     if exact:
         whose = "PyTorch's operator" if operator else "torch autograd"
         words = (
@@ -317,20 +282,19 @@ def _measured(
             f"without an operator=, twice the change that {NEARBY} units in the last "
             f"place of {dtype} inputs cause"
         )
+    by_element = _is_elementwise(case, function, right)
     words += ", at elements of that size" if by_element else ""
-    return {
-        key: Bound(
-            _most(
-                np.concatenate(allowed[key]),
-                np.concatenate(sizes[key]),
-                np.abs(of),
-                by_element,
-                dtype,
-            ),
-            words,
-        )
-        for key, of in right.items()
-    }
+    bounds: dict[Key, Bound] = {}
+    for key, of in right.items():
+        own = [(got[key], wanted[key], times) for got, wanted, times in pairs]
+        if by_element:
+            each = _most_by_size(own, np.abs(of))
+        else:
+            errors = [times * largest(got - wanted) for got, wanted, times in own]
+            each = np.array(max(*errors, _owed(case, key, of, dtype, any_order)))
+        unit = EPSILON[dtype] * np.where(np.isfinite(of), np.abs(of), 0.0)
+        bounds[key] = Bound(np.maximum(each, unit + 2 * rounding.TINY[dtype]), words)
+    return bounds
 
 
 def _owed(
@@ -346,22 +310,16 @@ def _owed(
     terms = case.dy.size / max(1, right.size)
     if any_order:
         terms = max(terms, *(max(array.shape, default=1) for array in case.arrays))
-    owed = 0.0
+    owed, units, most = 0.0, 4 * EPSILON[dtype], float(np.abs(right).max(initial=0.0))
     if dtype == "float32" and (any_order or not case.uses_torch) and terms > 1:
-        owed = 4 * EPSILON[dtype] * terms**0.5 * float(np.abs(right).max(initial=0.0))
-    if isinstance(key, int) and bound_operator(case) is None and case.dy.size > 1:
-        largest = float(np.abs(right).max(initial=0.0))
-        of_dy = min(
-            4 * EPSILON[dtype] * float(np.abs(case.dy).max(initial=0.0)),
-            CANCELLED * largest,
-        )
-        owed = max(owed, 4 * EPSILON[dtype] * case.scales[key], of_dy)
+        owed = units * terms**0.5 * most
+    if key != "y" and bound_operator(case) is None and case.dy.size > 1:
+        of_dy = min(units * largest(case.dy), CANCELLED * most)
+        owed = max(owed, units * case.scales[key], of_dy)
     return owed
 
 
-def _by_key(
-    case: Case, function: Callable, dtype: str = "float64"
-) -> dict[Key, np.ndarray]:
+def _by_key(case: Case, function: Callable, dtype: str = "float64") -> Results:
     y, gradients = _differentiate(case, function, dtype)
     return {"y": y, **gradients}
 
@@ -372,34 +330,23 @@ def _rms(values: np.ndarray) -> float:
     return float(np.sqrt(np.mean(values**2))) if values.size else 0.0
 
 
-def _most(
-    allowed: np.ndarray,
-    sizes: np.ndarray,
-    here: np.ndarray,
-    by_element: bool,
-    dtype: str,
+def _most_by_size(
+    pairs: list[tuple[np.ndarray, np.ndarray, float]], here: np.ndarray
 ) -> np.ndarray:
-    """Return the largest ``allowed`` error, at least a unit in the last place.
-
-    With ``by_element``, only elements at most twice as large as the one ``here`` count.
-    """
-    least = (
-        EPSILON[dtype] * np.where(np.isfinite(here), here, 0.0)
-        + 2 * rounding.TINY[dtype]
-    )
-    if not allowed.size:
-        return least
-    if not by_element:
-        return np.maximum(allowed.max(), least)
-    order = np.argsort(sizes)
-    largest = np.maximum.accumulate(allowed[order])
-    at = np.searchsorted(sizes[order], 2 * here, side="right") - 1
-    return np.maximum(largest[np.maximum(at, 0)], least)
+    """Return the largest allowed error among elements at most twice as large as the one
+    ``here``."""
+    errors = np.array([times * np.abs(got - wanted) for got, wanted, times in pairs])
+    sizes = np.array([np.abs(wanted) for _, wanted, _ in pairs])
+    known = np.isfinite(errors)
+    if not known.any():
+        return np.zeros(here.shape)
+    order = np.argsort(sizes[known])
+    most = np.maximum.accumulate(errors[known][order])
+    at = np.searchsorted(sizes[known][order], 2 * here, side="right") - 1
+    return most[np.maximum(at, 0)]
 
 
-def _is_elementwise(
-    case: Case, function: Callable, right: dict[Key, np.ndarray]
-) -> bool:
+def _is_elementwise(case: Case, function: Callable, right: Results) -> bool:
     """Whether an element of a result depends only on the elements at its place.
 
     If so, no element is small because large ones cancel, and a small error in it
@@ -426,92 +373,50 @@ def _neighbour(case: Case, dtype: str, number: int) -> Case:
         units = rng.uniform(-NEARBY, NEARBY, values.shape)
         return rounding.rounded(values * (1 + EPSILON[dtype] * units), dtype)
 
-    inputs = tuple(
-        to_kind_of(value, moved(to_numpy(value)))
-        if at in case.differentiable
-        else value
-        for at, value in enumerate(case.inputs)
-    )
-    return replace(case, inputs=inputs, given_dy=moved(case.dy))
+    return replace(case, inputs=case.changed(moved), given_dy=moved(case.dy))
 
 
 # The verdict.
 
 
 def _judged(
-    case: Case,
-    method: str,
-    key: Key,
-    got: np.ndarray | None,
-    reference: np.ndarray,
-    allowed: Bound,
-    how: str,
+    judge: Judge, got: np.ndarray | None, reference: np.ndarray, allowed: Bound
 ) -> Row:
     """Return one row: every element is within its bound, or the worst one fails.
 
     The worst element's error and bound are shown over the largest reference element.
     """
-
-    def judge(got: np.ndarray, tolerance: float, how: str) -> Row:
-        if not isinstance(key, int):
-            return judge_y(case, method, got, reference, tolerance, how)
-        return judge_gradient(
-            case, method, key, got, reference, tolerance, how, resolution=RESOLUTION
-        )
-
-    how += allowed.words
     got = np.zeros_like(reference) if got is None else got
     if got.shape != reference.shape or not got.size:
-        return judge(got, 0.0, how)
-    bound = (
-        np.maximum(allowed.each, RESOLUTION * case.scales[key])
-        if isinstance(key, int)
-        else allowed.each
-    )
+        return judge.row(got, reference)
+    bound = np.maximum(allowed.each, judge.floors[0])
     finite = np.isfinite(got) & np.isfinite(reference)
     right = np.where(finite, reference, got)
     with np.errstate(invalid="ignore"):
-        error, size = (
-            np.where(finite, np.abs(of), 0.0) for of in (got - reference, reference)
-        )
-    largest = float(size.max()) or 1.0
-    declared_zero = (
-        isinstance(key, int)
-        and case.subject.input_names[key] in case.subject.zero_gradients
-    )
-    if (size <= bound).all() and size.any() and not declared_zero:
+        error = np.where(finite, np.abs(got - reference), 0.0)
+    size = np.where(finite, np.abs(reference), 0.0)
+    most = float(size.max()) or 1.0
+    if (size <= bound).all() and size.any() and not judge.declared_zero:
         # Vacuous, because zeros would pass, unless an element is NaN or infinite.
-        return judge(right, np.inf, how)
+        return replace(judge, tolerance=np.inf).row(right, reference)
 
     share = np.divide(
         error, bound, out=np.where(error > 0, np.inf, 0.0), where=bound > 0
     )
     at = np.unravel_index(share.argmax(), share.shape)
-    worst, most = (
-        float(error[at] / largest),
-        min(float(bound[at]), float(np.finfo(float).max)) / largest,
-    )
-    note = f"at worst {share[at]:.2g} of it" + (
-        f", at index {[int(i) for i in at]}" if at else ""
-    )
+    worst = float(error[at] / most)
+    tolerance = min(float(bound[at]), float(np.finfo(float).max)) / most
+    where = f", at index {[int(i) for i in at]}" if at else ""
+    note = f"at worst {share[at]:.2g} of it{where}"
     failed = not share[at] <= 1
     if allowed.rms is not None and not failed and _rms(error) > allowed.rms:
-        failed, worst, most = True, _rms(error) / largest, allowed.rms / largest
-        note = f"the root mean square is {worst / most:.2g} times the allowed one"
-    how = f"{how}; {note}"
+        failed, worst, tolerance = True, _rms(error) / most, allowed.rms / most
+        note = f"the root mean square is {worst / tolerance:.2g} times the allowed one"
+    judge = replace(judge, how=f"{judge.how}; {note}", tolerance=RESOLUTION)
     if failed:
-        seen = (
-            0.0
-            if declared_zero
-            else min(most, 0.99 * float(error.max()) / largest, 0.99)
-        )
-        row = judge(got, seen, how)
-    else:
-        row = judge(right, RESOLUTION, how)
-    if (
-        row.verdict not in (PASSED, FAILED)
-        or row.error is None
-        or not np.isfinite(row.error)
-    ):
-        return row
-    return replace(row, error=worst, tolerance=most)
+        seen = min(tolerance, 0.99 * float(error.max()) / most, 0.99)
+        judge = replace(judge, tolerance=0.0 if judge.declared_zero else seen)
+    row = judge.row(got if failed else right, reference)
+    if row.verdict in (PASSED, FAILED) and np.isfinite(row.error or 0.0):
+        return replace(row, error=worst, tolerance=tolerance)
+    return row

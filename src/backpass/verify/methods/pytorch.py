@@ -10,7 +10,7 @@ from collections.abc import Callable
 from backpass.contract.arrays import Array
 from backpass.verify import references
 from backpass.verify.case import Case, NotRun
-from backpass.verify.comparison import judge_gradient, judge_y
+from backpass.verify.comparison import Judge, Key
 from backpass.verify.methods.autograd import differentiate
 from backpass.verify.report import Row
 
@@ -33,11 +33,11 @@ def run(case: Case) -> list[Row]:
     case.require_float64()
     expected_y, expected = differentiate(case, operator)
     y, got = case.on_tensors
-    tolerance, why = case.tolerance("pytorch", TOLERANCE, WHY)
-    rows = [judge_y(case, NAME, y, expected_y, tolerance, why)]
-    return rows + [
-        judge_gradient(case, NAME, at, got[at], expected[at], tolerance, why)
-        for at in case.differentiable
+    pairs: dict[Key, tuple] = {"y": (y, expected_y)}
+    pairs |= {at: (got[at], expected[at]) for at in case.differentiable}
+    tolerance = case.tolerance("pytorch", TOLERANCE, WHY)
+    return [
+        Judge(case, NAME, key, *tolerance).row(*pair) for key, pair in pairs.items()
     ]
 
 

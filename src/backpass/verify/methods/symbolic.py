@@ -20,10 +20,11 @@ from typing import Any
 import numpy as np
 
 from backpass.contract.arrays import Array, is_array
+from backpass.contract.shapes import Shapes
 from backpass.verify.case import Case, NotRun, advised, first_line
 from backpass.verify.convert import is_floating
 from backpass.verify.diagnosis import diagnose
-from backpass.verify.drawing import draw_like, rounded_up
+from backpass.verify.drawing import Drawn, draw_like, rounded_up
 from backpass.verify.report import FAILED, PASSED, VACUOUS, Row
 
 NAME = "symbolic"
@@ -76,7 +77,7 @@ def run(case: Case) -> list[Row]:
     return [_both(rows) for rows in zip(*runs, strict=True)]
 
 
-def _run(case: Case, values: tuple[np.ndarray | None, ...]) -> list[Row]:
+def _run(case: Case, values: Drawn) -> list[Row]:
     inputs = _symbols(case, values)
     try:
         regions = _regions(case, inputs)
@@ -201,25 +202,19 @@ class _Point(dict):
         return self[symbol]
 
 
-def _symbols(case: Case, values: tuple[np.ndarray | None, ...]) -> tuple[Any, ...]:
+def _symbols(case: Case, values: Drawn) -> tuple[Any, ...]:
     """Return symbols that replace the inputs."""
     from backpass.interpreters import symbolic
 
-    return tuple(
-        symbolic.array(
-            name := case.subject.input_names[at],
-            value.shape,
-            positive=name in case.subject.positive,
-        )
-        if is_array(value) and np.issubdtype(value.dtype, np.floating)
-        else symbolic.xp.asarray(value)
-        if is_array(value)
-        else value
-        for at, value in enumerate(values)
-    )
+    def symbols(name: str, value: Any) -> Any:
+        if not is_floating(value):
+            return symbolic.xp.asarray(value) if is_array(value) else value
+        return symbolic.array(name, value.shape, positive=name in case.subject.positive)
+
+    return tuple(map(symbols, case.subject.input_names, values))
 
 
-def drawn(case: Case) -> list[tuple[np.ndarray | None, ...]]:
+def drawn(case: Case) -> list[Drawn]:
     """Return the inputs, of one or more shapes, at which the symbols run.
 
     They are those given or, with a declaration, short ones of the same structure. No
@@ -234,20 +229,15 @@ def drawn(case: Case) -> list[tuple[np.ndarray | None, ...]]:
                 f"{ELEMENTS} elements"
             )
         return [case.float64]
-    given = shapes.bind(dict(zip(case.subject.input_names, case.float64, strict=False)))
+    one_row = _bound(case).get("*") == ()
     if shapes.factors:
         short = WITH_PROJECTIONS if "h" in shapes.letters else WITH_HEADS
-        return [_drawn(case, {}, short[given.get("*") == ()])]
-    leading, lengths = DIFFERENT
-    different = _drawn(
-        case, leading, dict(zip(shapes.letters, itertools.cycle(lengths), strict=False))
-    )
+        return [_drawn(case, {}, short[one_row])]
+    different = _drawn(case, DIFFERENT[0], {})
     few = sum(value.size for value in different if value is not None) <= SYMBOLS
     if few and not case.subject.multiples:
         return [different]
-    return [
-        _drawn(case, *run) for run in (TWICE[1:] if given.get("*") == () else TWICE)
-    ]
+    return [_drawn(case, *run) for run in (TWICE[1:] if one_row else TWICE)]
 
 
 def structure(case: Case) -> tuple:
@@ -265,34 +255,43 @@ def structure(case: Case) -> tuple:
 
 def _drawn(
     case: Case, leading: dict[str, tuple[int, ...]], lengths: dict[str, int]
-) -> tuple[np.ndarray | None, ...]:
+) -> Drawn:
     """Draw inputs with these lengths.
 
     A letter keeps its given length if that is shorter and is 0 or 1, belongs to heads,
     or has to be a multiple.
     """
-    shapes = case.subject.shapes
+    shapes, multiples = case.subject.shapes, case.subject.multiples
     assert shapes is not None
-    given = shapes.bind(dict(zip(case.subject.input_names, case.float64, strict=False)))
+    given = _bound(case)
     groups = {
         group: () if given.get(group) == () else leading.get(group, ())
         for group in DIFFERENT[0]
     }
-    most = (
-        dict(zip(shapes.letters, itertools.cycle(DIFFERENT[1]), strict=False)) | lengths
-    )
-    most = rounded_up(most, case.subject.multiples)
+    most = rounded_up(_different(shapes) | lengths, multiples)
     # Other lengths may become longer, so that all differ, unless options depend on
     # them.
-    free = (
-        ()
-        if case.subject.multiples
-        else [at for at in most if at not in shapes.factors]
-    )
-    longer = {at: most[at] for at in free if 1 < given.get(at, 0) < most[at]}
+    longer = {
+        letter: length
+        for letter, length in most.items()
+        if not multiples
+        and letter not in shapes.factors
+        and 1 < given.get(letter, 0) < length
+    }
     return draw_like(
         shapes, case.rng, case.inputs, leading=groups, most=most, lengths=longer
     )
+
+
+def _bound(case: Case) -> dict[str, Any]:
+    """Return the lengths of the letters and leading groups of the case."""
+    names = case.subject.input_names
+    assert case.subject.shapes is not None
+    return case.subject.shapes.bind(dict(zip(names, case.float64, strict=False)))
+
+
+def _different(shapes: Shapes) -> dict[str, int]:
+    return dict(zip(shapes.letters, itertools.cycle(DIFFERENT[1]), strict=False))
 
 
 def _computed(case: Case, part: str, arguments: tuple[Any, ...]) -> Any:
@@ -318,9 +317,7 @@ def _computed(case: Case, part: str, arguments: tuple[Any, ...]) -> Any:
         raise NotRun(f"{part} does not compute with symbols{advised(error)}") from None
 
 
-def _reject_if_lengths_do_not_fit(
-    case: Case, values: tuple[np.ndarray | None, ...]
-) -> None:
+def _reject_if_lengths_do_not_fit(case: Case, values: Drawn) -> None:
     """Raise NotRun if forward rejects numbers of the lengths that the symbols have, but
     accepts those given: it requires something that SHAPES cannot state."""
     shapes = case.subject.shapes
@@ -357,58 +354,38 @@ def _reject_if_max_matters(y, fresh) -> None:
 def _row(case: Case, at: int, x: np.ndarray, regions: list[_Region]) -> Row:
     from backpass.expressions import exact
 
-    quantity = case.subject.quantity(at)
-    where = (
-        f", in each of {len(regions)} regions, all branches both ways"
-        if len(regions) > 1
-        else ""
-    )
-    proved = (
-        "; ∂y/∂max = 0 proved" if any(region.has_maximum for region in regions) else ""
-    )
-    given = case.float64[at].shape
-    instead = f" in place of {list(given)}" if x.shape != given else ""
-    how = f"every element, exactly{where}, at shape {list(x.shape)}{instead}{proved}"
+    row = partial(Row, NAME, case.subject.quantity(at))
+    given, shown = case.float64[at].shape, f"at shape {list(x.shape)}"
+    if len(regions) > 1:
+        shown = f"in each of {len(regions)} regions, all branches both ways, {shown}"
+    shown += f" in place of {list(given)}" if x.shape != given else ""
+    if any(region.has_maximum for region in regions):
+        shown += "; ∂y/∂max = 0 proved"
+    how = f"every element, exactly, {shown}"
     zero = True
     for region in regions:
-        expected = region.derivatives[at]
-        gradient = region.gradients[at]
-        got = (
-            np.zeros(x.shape, dtype=object) if gradient is None else gradient.to_numpy()
-        )
+        expected, gradient = region.derivatives[at], region.gradients[at]
+        zeros = np.zeros(x.shape, dtype=object)
+        got = zeros if gradient is None else gradient.to_numpy()
         if got.shape != x.shape or not all(map(exact.equal, got.flat, expected.flat)):
             if case.explain:
                 says = partial(_explained, got, expected, region)
-                case.found.suspect(NAME, quantity, ACCURACY, says)
-            return Row(NAME, quantity, FAILED, tolerance=0.0, how=how, reason="wrong")
+                case.found.suspect(NAME, case.subject.quantity(at), ACCURACY, says)
+            return row(FAILED, tolerance=0.0, how=how, reason="wrong")
         zero = zero and all(map(exact.is_zero, expected.flat))
     if zero and case.subject.input_names[at] not in case.subject.zero_gradients:
-        return Row(
-            NAME,
-            quantity,
-            VACUOUS,
-            how=how,
-            reason="the gradient is identically zero, but not declared to be",
-        )
-    return Row(NAME, quantity, PASSED, error=0.0, tolerance=0.0, how=how)
+        reason = "the gradient is identically zero, but not declared to be"
+        return row(VACUOUS, how=how, reason=reason)
+    return row(PASSED, error=0.0, tolerance=0.0, how=how)
 
 
 def _explained(
     got: np.ndarray, expected: np.ndarray, region: _Region, seconds: float
 ) -> str:
     """Diagnose a wrong gradient with the numbers at the region's point."""
-    got, expected, *numbers = (
-        _evaluated(array, region.point)
-        for array in (got, expected, *region.terms.values())
-    )
-    return str(
-        diagnose(
-            expected,
-            got,
-            dict(zip(region.terms, numbers, strict=True)),
-            seconds=seconds,
-        )
-    )
+    evaluated = partial(_evaluated, point=region.point)
+    terms = {name: evaluated(value) for name, value in region.terms.items()}
+    return str(diagnose(evaluated(expected), evaluated(got), terms, seconds=seconds))
 
 
 def _evaluated(array: np.ndarray, point: dict[Any, Any]) -> np.ndarray:
@@ -421,19 +398,13 @@ def _evaluated(array: np.ndarray, point: dict[Any, Any]) -> np.ndarray:
     from backpass.expressions.derivatives import arguments_first
 
     nodes = arguments_first(sympy.Tuple(*array.flat))
-    values = {}
-    for symbol in sorted({node for node in nodes if node.is_Symbol}, key=str):
-        values[symbol] = sympy.Float(point[symbol], DIGITS)
-    known: dict[int, Any] = {}
+    known: dict[int, Any] = {
+        id(symbol): sympy.Float(point[symbol], DIGITS)
+        for symbol in sorted((node for node in nodes if node.is_Symbol), key=str)
+    }
     for node in nodes:
-        arguments = [known[id(argument)] for argument in node.args]
-        known[id(node)] = (
-            values[node]
-            if node.is_Symbol
-            else node.func(*arguments)
-            if arguments
-            else node
-        )
-    return np.array([float(value) for value in known[id(nodes[-1])]]).reshape(
-        array.shape
-    )
+        if id(node) not in known:
+            arguments = [known[id(argument)] for argument in node.args]
+            known[id(node)] = node.func(*arguments) if arguments else node
+    numbers = [float(value) for value in known[id(nodes[-1])]]
+    return np.array(numbers).reshape(array.shape)

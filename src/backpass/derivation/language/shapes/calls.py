@@ -6,7 +6,6 @@ import itertools
 
 from lark import Tree
 
-from backpass.derivation.language.functions import find
 from backpass.derivation.language.names import (
     Call,
     Expression,
@@ -15,7 +14,7 @@ from backpass.derivation.language.names import (
     axes_of,
     in_words,
 )
-from backpass.derivation.language.parse import Unreadable, span_of
+from backpass.derivation.language.parse import Unreadable
 from backpass.derivation.language.shapes.visitor import Visitor
 
 
@@ -27,7 +26,7 @@ class Calls(Visitor):
     """The values of functions, defined or built in."""
 
     def applied(self, tree: Tree) -> Shape:
-        name = self.part.text[slice(*span_of(tree.children[0]))]
+        name = self.part.written(tree.children[0])
         self.reject(
             f"{name} is not a function: define it with let {name}(…) = …, or write a "
             r"product as \left( … \right)",
@@ -39,10 +38,9 @@ class Calls(Visitor):
 
     def call(self, tree: Tree) -> Shape:
         name, *arguments = tree.children
-        written = self.part.text[tree.meta.start_pos : tree.meta.end_pos]
-        found = find(self.scope, name, self.parameters)
-        assert found is not None
-        function, shapes = found[0], [self.visit(one) for one in arguments]
+        written = self.part.written(tree)
+        function, shapes = self.find(name), [self.visit(one) for one in arguments]
+        assert function is not None
         for side in itertools.chain(*shapes):
             if side in self.unsized:
                 self.reject_unsized(side)

@@ -24,10 +24,7 @@ class Cases(Names):
     def cases(self, tree: Tree) -> Shape:
         for case in tree.children:
             value, comparison = case.children
-            if shape := self.visit(value):
-                self.reject(
-                    f"a case must be a number; this is {in_words(shape)}", value
-                )
+            self.visit_number(value, "a case must be a number")
             if isinstance(comparison.children[0], Token):
                 if case is not tree.children[-1]:
                     self.reject("this case must be the last one", comparison)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from lark import Tree
 
-from backpass.derivation.language.functions import find
 from backpass.derivation.language.names import LOSS, Shape, axes_of, in_words
 from backpass.derivation.language.parse import Unreadable
 from backpass.derivation.language.shapes.calls import Calls
@@ -21,24 +20,22 @@ class Derivatives(Calls):
 
     def partial(self, tree: Tree) -> Shape:
         above, below = tree.children
-        is_name = above.data in ("reference", "power_of_name")
-        found = self.scope.resolve(above) if is_name else None
-        if (
-            found is not None
-            and found.name == LOSS
-            and not (found.accent or found.indices)
-        ):
-            self.expression.references[id(above)] = found
-            shape = self._with_respect_to(below)
-            return shape[::-1] if self.scope.layout == "numerator" else shape
-        shapes = self.visit(above), self._with_respect_to(below)
-        if not shapes[0]:  # of a number: the shape of its variable
-            is_numerator = self.scope.layout == "numerator"
-            return shapes[1][::-1] if is_numerator else shapes[1]
-        laid_out = None
-        if above.data != "bracket":
-            laid_out = self.scope.laid_out(*shapes)
+        is_numerator = self.scope.layout == "numerator"
+        of = () if self._is_loss(above) else self.visit(above)
+        by = self._with_respect_to(below)
+        if not of:  # of a number: the shape of its variable
+            return by[::-1] if is_numerator else by
+        laid_out = self.scope.laid_out(of, by) if above.data != "bracket" else None
         return laid_out or self.reject(_NOT_PARTIAL, tree)
+
+    def _is_loss(self, tree: Tree) -> bool:
+        """Whether a tree is 𝓛, which may occur alone only in a derivative."""
+        is_name = tree.data in ("reference", "power_of_name")
+        found = self.scope.resolve(tree) if is_name else None
+        if found is None or found.name != LOSS or found.accent or found.indices:
+            return False
+        self.expression.references[id(tree)] = found
+        return True
 
     def differential(self, tree: Tree) -> Shape:
         """Return the shape of ∂f(x)(v), the derivative of f at x in the direction v."""
@@ -82,20 +79,17 @@ class Derivatives(Calls):
     def nabla_of(self, tree: Tree) -> Shape:
         """Return the shape of ∇_x y, the gradient of a number by x: that of x."""
         below, above = tree.children
-        if shape := self.visit(above):
-            self.reject(
-                f"only a number has a gradient; this is {in_words(shape)}", above
-            )
+        self.visit_number(above, "only a number has a gradient")
         return self._with_respect_to(below)
 
     def slope(self, tree: Tree) -> Shape:
         """Return the shape of f'(x), the derivative of f at x or at its elements."""
         name, *_, bracket = tree.children
-        found, shape = find(self.scope, name, self.parameters), self.visit(bracket)
-        if found is None or len(found[0].parameters) != 1 or found[0].letters:
+        function, shape = self.find(name), self.visit(bracket)
+        if function is None or len(function.parameters) != 1 or function.letters:
             self.reject("a prime is read after a function of a number", tree)
         try:
-            call = self.of_elements(found[0], shape, tree)
+            call = self.of_elements(function, shape, tree)
         except Unreadable as error:
             self.reject(error.message, tree)
         self.expression.calls[id(tree)] = (call,)
@@ -114,12 +108,7 @@ class Derivatives(Calls):
     def directional(self, tree: Tree) -> Shape:
         """Return the shape of ∂Y/∂X (V), the derivative of Y in the direction V."""
         above, below, direction = tree.children
-        found = self.scope.resolve(above)
-        if found is not None and found.kind == "loss" and not found.accent:
-            self.expression.references[id(above)] = found
-            shape: Shape = ()
-        else:
-            shape = self.visit(above)
+        shape = () if self._is_loss(above) else self.visit(above)
         self._has_shape(direction, self._with_respect_to(below))
         return shape
 

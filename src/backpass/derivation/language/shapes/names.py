@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from lark import Token, Tree
 
-from backpass.derivation.language.functions import find
 from backpass.derivation.language.names import (
     Reference,
     Shape,
@@ -13,7 +12,7 @@ from backpass.derivation.language.names import (
     sliced,
     subscripts_of,
 )
-from backpass.derivation.language.parse import span_of, tokens_of
+from backpass.derivation.language.parse import tokens_of
 from backpass.derivation.language.shapes.visitor import Visitor
 
 
@@ -23,14 +22,10 @@ class Names(Visitor):
     def reference(self, tree: Tree) -> Shape:
         found = self.parameter(tree) or self.scope.resolve(tree)
         if found is None:
-            if find(self.scope, tree, self.parameters):
-                name = self.part.text[tree.meta.start_pos : tree.meta.end_pos]
+            name = self.part.written(tree)
+            if self.find(tree):
                 self.reject(f"{name} is a function: write its value, {name}(…)", tree)
-            self.reject(
-                f"{self.part.text[tree.meta.start_pos : tree.meta.end_pos]} is not "
-                "declared or defined above",
-                tree,
-            )
+            self.reject(f"{name} is not declared or defined above", tree)
         self.expression.references[id(tree)] = found
         return getattr(self, f"_shape_of_{found.kind}")(found, tree)
 
@@ -52,7 +47,7 @@ class Names(Visitor):
 
     def element(self, tree: Tree) -> Shape:
         array, subscript = tree.children
-        name = self.part.text[array.meta.start_pos : array.meta.end_pos]
+        name = self.part.written(array)
         indices = tokens_of(subscript)
         if any(token.type == "WORD" for token in indices):
             self.reject("expected indices of an element; got a word", subscript)
@@ -81,7 +76,7 @@ class Names(Visitor):
             return shape
         axes = axes_of(shape)
         if any(token.type == "ALL" for token in indices) and not whole:
-            written = self.part.text[slice(*span_of(tree))]
+            written = self.part.written(tree)
             self.reject(
                 f"is {written} a row or a column? Declare its shape: slice "
                 rf"{written} \in \mathbb{{R}}^…",
@@ -91,11 +86,8 @@ class Names(Visitor):
             axes = sliced(axes, indices)[0]
             indices = tuple(token for token in indices if token.type != "ALL")
         if len(indices) != len(axes):
-            wanted = (
-                ("no index", "one index", "two indices")[rank]
-                if (rank := len(axes)) < 3
-                else f"{rank} indices"
-            )
+            words = ("no index", "one index", "two indices")
+            wanted = dict(enumerate(words)).get(len(axes), f"{len(axes)} indices")
             self.reject(f"{name} takes {wanted}; got {len(indices)}", tree)
         for token, side in zip(indices, axes, strict=True):
             if not token.isdigit() and not self.index(token).runs_over(side):

@@ -5,7 +5,6 @@ from __future__ import annotations
 from lark import Tree
 
 from backpass.derivation.language.names import Shape
-from backpass.derivation.language.parse import span_of
 from backpass.derivation.language.shapes.names import Names
 
 
@@ -45,7 +44,7 @@ class Numbers(Names):
             references[id(tree)] = references.pop(id(named))
             return shape[::-1]
         if exponent.data == "layer":
-            name = self.part.text[slice(*span_of(tree))]
+            name = self.part.written(tree)
             self.reject(f"{name} is not declared or defined above", tree)
         shape = self.visit(base)
         if exponent.data != "top" and self.may_reach(base):

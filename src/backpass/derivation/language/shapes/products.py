@@ -8,7 +8,6 @@ from itertools import pairwise
 
 from lark import Token, Tree
 
-from backpass.derivation.language.functions import find
 from backpass.derivation.language.indices import Index
 from backpass.derivation.language.names import (
     Scope,
@@ -74,9 +73,7 @@ class Products(Visitor):
         with self.letters(*((one.letter, one.side) for one in axes if one.letter)):
             for row in found.rows.terms:
                 for entry in row.children:
-                    if shape := self.visit(entry):
-                        words = f"an entry must be a number; this is {in_words(shape)}"
-                        self.reject(words, entry)
+                    self.visit_number(entry, "an entry must be a number")
         lengths = tuple(one.length for one in axes)
         return () if lengths == ("1", "1") else lengths
 
@@ -111,7 +108,7 @@ class Products(Visitor):
 
     def product(self, tree: Tree) -> Shape:
         for before, factor in pairwise(tree.children):
-            between = self.part.text[before.meta.end_pos : factor.meta.start_pos]
+            between = self.part.between(before, factor)
             if not _TIMES.search(between) and _joins(before, factor):
                 self.reject(
                     "this prints as a part of what comes before it: write \\cdot between "
@@ -123,10 +120,8 @@ class Products(Visitor):
             if not _APART.search(between) and _reads_as_function(
                 before, factor, self.scope
             ):
-                name = self.part.text[before.meta.start_pos : before.meta.end_pos]
-                if before.data == "power" and find(
-                    self.scope, before.children[0], self.parameters
-                ):
+                name = self.part.written(before)
+                if before.data == "power" and self.find(before.children[0]):
                     self.reject(
                         "write its value, with the power after the bracket", before
                     )
@@ -139,7 +134,7 @@ class Products(Visitor):
         shape = self.visit(tree.children[0])
         for before, factor in pairwise(tree.children):
             other = self.visit(factor)
-            between = self.part.text[before.meta.end_pos : factor.meta.start_pos]
+            between = self.part.between(before, factor)
             if not other and not _TIMES.search(between) and self.may_reach(before):
                 self.reject_reach(before)
             if shape and other:

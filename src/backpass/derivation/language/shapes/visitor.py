@@ -10,9 +10,15 @@ from typing import NoReturn
 from lark import Token, Tree
 from lark.visitors import Interpreter
 
-from backpass.derivation.language.functions import called
+from backpass.derivation.language.functions import called, find
 from backpass.derivation.language.indices import LARGEST, Index
-from backpass.derivation.language.names import Expression, Scope, Shape
+from backpass.derivation.language.names import (
+    Expression,
+    Function,
+    Scope,
+    Shape,
+    in_words,
+)
 from backpass.derivation.language.parse import Misfit, Part, Unreadable, parse, span_of
 
 UNKNOWN = "?"  # begins the name of the unknown size of an I or a 1
@@ -92,6 +98,16 @@ class Visitor(Interpreter):
         if lost := [side for side in self.unsized if side not in {*before, *shape}]:
             self.reject_unsized(lost[0])
         return shape
+
+    def visit_number(self, tree: Tree, why: str) -> None:
+        """Visit what must be a number, for a reason."""
+        if shape := self.visit(tree):
+            self.reject(f"{why}; this is {in_words(shape)}", tree)
+
+    def find(self, tree: Tree) -> Function | None:
+        """Return the function that a name means here; None if it does not mean one."""
+        found = find(self.scope, tree, self.parameters)
+        return found[0] if found else None
 
     def reject(self, message: str, where: Tree | Token) -> NoReturn:
         raise Unreadable(message, self.part, span_of(where)[0])
@@ -189,5 +205,5 @@ class Visitor(Interpreter):
         """Whether a tree is factors side by side, or a division by a slash."""
         if tree.data == "fraction":
             above, below = tree.children
-            return "/" in self.part.text[above.meta.end_pos : below.meta.start_pos]
+            return "/" in self.part.between(above, below)
         return tree.data in ("product", "hadamard")

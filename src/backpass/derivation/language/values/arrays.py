@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 
 import numpy as np
@@ -15,6 +16,15 @@ def each(value: Value, function: Callable[[sympy.Expr], sympy.Expr]) -> Value:
     if not isinstance(value, np.ndarray):
         return function(value)
     return np.vectorize(function, otypes=[object])(value)
+
+
+def each_in_turn(
+    value: Value, function: Callable[[sympy.Expr, int], sympy.Expr]
+) -> Value:
+    """Apply a function to a number, or to each element of an array and its number: an
+    element has its own cases, as an index has."""
+    numbers = itertools.count()
+    return each(value, lambda one: function(one, next(numbers)))
 
 
 def units(value: Value) -> list[Value]:

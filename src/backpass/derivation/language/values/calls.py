@@ -9,7 +9,7 @@ from lark import Tree
 from backpass.derivation.language.calculus import Value
 from backpass.derivation.language.names import Call
 from backpass.derivation.language.parse import Unreadable, tokens_of
-from backpass.derivation.language.values.arrays import each
+from backpass.derivation.language.values.arrays import each, each_in_turn
 from backpass.derivation.language.values.visitor import Visitor
 from backpass.expressions import exact
 
@@ -38,10 +38,7 @@ class Calls(Visitor):
     def value_of(self, tree: Tree, values: list[Value]) -> Value:
         """Return the value of a call, given its arguments."""
         first, *others = [
-            self._elementwise(call, values[0])
-            if call.elementwise
-            else self.called(call, values)
-            for call in self.current.calls[id(tree)]
+            self._result(call, values) for call in self.current.calls[id(tree)]
         ]
         for other in others:
             if not self._are_equal(first, other):
@@ -52,18 +49,17 @@ class Calls(Visitor):
                 )
         return first
 
+    def _result(self, call: Call, values: list[Value]) -> Value:
+        if call.elementwise:
+            return each_in_turn(values[0], lambda v, k: self.called(call, [v], k))
+        return self.called(call, values)
+
     def _are_equal(self, first: Value, second: Value) -> bool:
         pairs = zip(np.ravel(first), np.ravel(second), strict=True)
         try:
             return all(self.calculus.definitions.equal(*pair) for pair in pairs)
         except exact.NotRepresentable:
             return False
-
-    def _elementwise(self, call: Call, array: np.ndarray) -> np.ndarray:
-        values = np.empty(array.shape, dtype=object)
-        for number, at in enumerate(np.ndindex(array.shape)):
-            values[at] = self.called(call, [array[at]], number)
-        return values
 
     def called(self, call: Call, values: list[Value], element: int = 0) -> Value:
         try:
@@ -72,14 +68,10 @@ class Calls(Visitor):
             raise Unreadable(error.message, *call.place) from None
 
     def _value_at(self, call: Call, values: list[Value], element: int) -> Value:
-        function, still, path = (
-            call.function,
-            self.frame.still,
-            (*self.frame.path, call.place),
-        )
+        function, still = call.function, self.frame.still
+        path = (*self.frame.path, call.place)
         parameters = dict(zip(function.parameters, values, strict=True))
         if not function.letters:
-            # The element has its own cases, as an index has.
             return self.value(call.body, {"": element}, still, parameters, path)
         sizes = [self.calculus.size(side) for side in call.sides]
         array = np.empty(sizes, dtype=object)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable
-from dataclasses import replace
 
 import numpy as np
 import sympy
 from lark import Token, Tree
 
 from backpass.derivation.language.calculus import Value
+from backpass.derivation.language.values.arrays import each_in_turn
 from backpass.derivation.language.values.visitor import Visitor
 from backpass.expressions import exact
 from backpass.interpreters.symbolic import sign_at
@@ -46,17 +46,12 @@ class Cases(Visitor):
         elsewhere, for a number or for each element."""
         if not isinstance(difference, np.ndarray):
             return sympy.Integer(holds(self._sign(tree, difference)))
-        values, before = np.empty(difference.shape, dtype=object), self.frame
-        try:
-            for number, place in enumerate(np.ndindex(*difference.shape)):
-                # An element has its own cases.
-                indices = {**before.indices, " ": number}
-                self._frame = replace(before, indices=indices)
-                sign = self._sign(tree, difference[place])
-                values[place] = sympy.Integer(holds(sign))
-        finally:
-            self._frame = before
-        return values
+
+        def of_one(one: sympy.Expr, number: int) -> sympy.Expr:
+            with self.indexed({" ": number}):
+                return sympy.Integer(holds(self._sign(tree, one)))
+
+        return each_in_turn(difference, of_one)
 
     def cases(self, tree: Tree) -> Value:
         found = [case for case in tree.children if self._applies(case.children[1])]
@@ -94,7 +89,7 @@ class Cases(Visitor):
         sign = sign_at(difference, self.point)
         place = self.current.part, tree.meta.start_pos or 0
         path = *self.frame.path, place
-        where = (*self.frame.outside, tuple(sorted(self.frame.indices.items())))
+        where = (*self.frame.outside, self.frame.place)
         self.signs.setdefault(path, {}).setdefault(where, set()).add(sign)
         differences = self.differences.setdefault(path, {})
         differences.setdefault(where, set()).add(difference)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -11,8 +10,8 @@ import sympy
 from lark import Tree
 
 from backpass.derivation.language.calculus import Value
-from backpass.derivation.language.names import LOSS, Reference
-from backpass.derivation.language.values.arrays import each, units
+from backpass.derivation.language.names import LOSS
+from backpass.derivation.language.values.arrays import each, each_in_turn, units
 from backpass.derivation.language.values.calls import Calls
 from backpass.derivation.language.values.names import Names
 
@@ -25,19 +24,18 @@ class Derivatives(Names, Calls):
         loss = self.current.references.get(id(above))
         if loss is not None and loss.name == LOSS:
             variable = self.current.references[id(below)]
-            gradient = self._variable(
-                Reference("variable", variable.name, "bar", variable.indices)
-            )
-            if self.scope.layout == "numerator" and isinstance(gradient, np.ndarray):
-                return gradient.T
-            return gradient
+            gradient = self._variable(replace(variable, accent="bar"))
+            return self._laid_out(gradient)
         values, symbols = self.visit(above), self.visit(below)
         if isinstance(values, np.ndarray):
             return self._jacobian(np.ravel(values), np.ravel(symbols))
         slopes = each(symbols, lambda symbol: self.derivative(values, symbol))
-        if isinstance(slopes, np.ndarray) and self.scope.layout == "numerator":
-            return slopes.T
-        return slopes
+        return self._laid_out(slopes)
+
+    def _laid_out(self, slopes: Value) -> Value:
+        """Return the derivatives of a number by an array in the declared layout."""
+        is_row = self.scope.layout == "numerator" and isinstance(slopes, np.ndarray)
+        return slopes.T if is_row else slopes
 
     def derivative(self, value: sympy.Expr, symbol: sympy.Symbol) -> sympy.Expr:
         """Differentiate a number with respect to an element."""
@@ -70,24 +68,24 @@ class Derivatives(Names, Calls):
 
     def jacobian(self, tree: Tree) -> Value:
         """Return the derivatives of f(x) by x, in the declared layout."""
-        (call,) = tree.children
-        argument = self.visit(call.children[1])
-        slopes = [self._along(call, argument, unit) for unit in units(argument)]
-        if not isinstance(argument, np.ndarray) and not isinstance(
-            slopes[0], np.ndarray
-        ):
+        argument, slopes = self._slopes(tree)
+        if not any(isinstance(one, np.ndarray) for one in (argument, slopes[0])):
             return slopes[0]
         by_columns = np.array([np.ravel(slope) for slope in slopes], dtype=object)
         return by_columns if self.scope.layout == "denominator" else by_columns.T
 
     def nabla(self, tree: Tree) -> Value:
         """Return the derivatives of f(x) by the elements of x, in the shape of x."""
-        (call,) = tree.children
-        argument = self.visit(call.children[1])
-        slopes = [self._along(call, argument, unit) for unit in units(argument)]
+        argument, slopes = self._slopes(tree)
         if not isinstance(argument, np.ndarray):
             return slopes[0]
         return np.array(slopes, dtype=object).reshape(argument.shape)
+
+    def _slopes(self, tree: Tree) -> tuple[Value, list[Value]]:
+        """Return x, and the derivatives of f(x) by each of its elements."""
+        (call,) = tree.children
+        argument = self.visit(call.children[1])
+        return argument, [self._along(call, argument, one) for one in units(argument)]
 
     def nabla_of(self, tree: Tree) -> Value:
         below, above = tree.children
@@ -116,13 +114,11 @@ class Derivatives(Names, Calls):
     def slope(self, tree: Tree) -> Value:
         """Return d/dε f(x + ε) at ε = 0, of each element."""
         (call,) = self.current.calls[id(tree)]
-        numbers = itertools.count()  # an element has its own cases
 
-        def of_one(value: sympy.Expr) -> Value:
-            number = next(numbers)
+        def of_one(value: sympy.Expr, number: int) -> Value:
             return self._moved(value, lambda moved: self.called(call, [moved], number))
 
-        return each(self.visit(tree.children[-1]), of_one)
+        return each_in_turn(self.visit(tree.children[-1]), of_one)
 
     def norm(self, tree: Tree) -> Value:
         return sympy.sqrt(sympy.Add(*np.ravel(self.visit(tree.children[0])) ** 2))

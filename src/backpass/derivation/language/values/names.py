@@ -29,7 +29,7 @@ class Names(Visitor):
 
     def element(self, tree: Tree) -> Value:
         array, subscript = tree.children
-        name = self.current.part.text[array.meta.start_pos : array.meta.end_pos]
+        name = self.current.part.written(array)
         return self._element(name, self.visit(array), tokens_of(subscript))
 
     def _variable(self, found: Reference) -> Value:
@@ -106,15 +106,11 @@ class Names(Visitor):
 
     def _identity(self, found: Reference) -> Value:
         size = self.calculus.size("".join(found.indices))
-        return np.array(
-            [[sympy.Integer(i == j) for j in range(size)] for i in range(size)],
-            dtype=object,
-        )
+        return np.array(sympy.eye(size), dtype=object)
 
     def _ones(self, found: Reference) -> Value:
-        return np.full(
-            (self.calculus.size("".join(found.indices)), 1), sympy.S.One, dtype=object
-        )
+        size = self.calculus.size("".join(found.indices))
+        return np.full((size, 1), sympy.S.One, dtype=object)
 
     def _loss(self, found: Reference) -> Value:
         """Return \\dot{\\mathcal{L}}. Without the dot, 𝓛 occurs only in partial

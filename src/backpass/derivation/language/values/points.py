@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from random import Random
+from typing import TypeAlias
 
 import sympy
 
 # The scales of the numbers of points, and the draws with each of them.
 SCALES = (1, sympy.Rational(1, 8), 8, sympy.Rational(1, 64))
 DRAWS_OF_A_SCALE = 4
+DRAWS = DRAWS_OF_A_SCALE * len(SCALES)
 STEPS = 10**6  # numbers are multiples of scale / STEPS, so few are equal
+
+Place: TypeAlias = dict[sympy.Symbol, sympy.Expr]  # a number for each symbol
 
 
 class Point(dict):

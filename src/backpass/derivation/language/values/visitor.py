@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field, replace
 from typing import NoReturn
 
@@ -29,6 +31,11 @@ class Frame:
     parameters: dict[str, Value] = field(default_factory=dict)
     path: Path = ()
     outside: tuple = ()
+
+    @property
+    def place(self) -> tuple[tuple[str, int], ...]:
+        """The indices, in order."""
+        return tuple(sorted(self.indices.items()))
 
 
 class Visitor(Interpreter):
@@ -79,29 +86,34 @@ class Visitor(Interpreter):
 
         Defined names stay symbols. Names in `still` have a differential of 0.
         """
-        before, outside = self._frame, ()
-        if path:
-            outside = (*self.frame.outside, tuple(sorted(self.frame.indices.items())))
-        self._frame = Frame(
-            expression, indices or {}, still, parameters or {}, path, outside
-        )
+        outside = (*self.frame.outside, self.frame.place) if path else ()
+        frame = Frame(expression, indices or {}, still, parameters or {}, path, outside)
         try:
-            return self.visit(expression.tree)
+            with self.within(frame):
+                return self.visit(expression.tree)
         except Unreadable as error:
             raise (
                 error if error.part else Unreadable(error.message, expression.part)
             ) from None
-        finally:
-            self._frame = before
 
     def where(self, tree: Tree, indices: dict[str, int]) -> Value:
         """Return the value of a subtree with further indices set."""
-        before = self.frame
-        self._frame = replace(before, indices={**before.indices, **indices})
-        try:
+        with self.indexed(indices):
             return self.visit(tree)
+
+    @contextmanager
+    def within(self, frame: Frame) -> Iterator[None]:
+        """Evaluate in a frame."""
+        before, self._frame = self._frame, frame
+        try:
+            yield
         finally:
             self._frame = before
+
+    def indexed(self, indices: dict[str, int]) -> AbstractContextManager[None]:
+        """Evaluate with further indices set."""
+        frame = self.frame
+        return self.within(replace(frame, indices={**frame.indices, **indices}))
 
     def at(self, token: Token) -> int:
         """Return the zero-based index that a letter or a number stands for."""
