@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import math
 from collections import namedtuple
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from inspect import Parameter, Signature
@@ -27,6 +28,7 @@ from backpass.kernels.launch import (
     TRITON_DTYPES,
     Launch,
     accumulator,
+    addresses,
     check_tensor,
     check_tensors,
     merged_axes,
@@ -270,34 +272,15 @@ def strides_of(**operands: torch.Tensor) -> dict[str, Any]:
     """
     operands = {name: operand.resolve_neg() for name, operand in operands.items()}
     shape = next(iter(operands.values())).shape
-    lengths, strides = merged_axes(
-        shape, *(each.stride() for each in operands.values())
-    )
+    lengths, steps = merged_axes(shape, *(each.stride() for each in operands.values()))
     if len(lengths) > AXES:
         return strides_of(
             **{name: operand.contiguous() for name, operand in operands.items()}
         )
-
     n = lengths.pop() if lengths else 1
-    along_row = strides.pop() if strides else (0,) * len(operands)
-    padding = AXES - 1 - len(lengths)
-    lengths += [1] * padding
-    strides += [(0,) * len(operands)] * padding
-
-    arguments: dict[str, Any] = {
-        "length_1": lengths[1],
-        "length_2": lengths[2],
-        "m": lengths[0] * lengths[1] * lengths[2],
-        "n": n,
-    }
-    for name, operand, own, step in zip(
-        operands, operands.values(), zip(*strides, strict=True), along_row, strict=True
-    ):
-        arguments |= {f"{name}_ptr": operand, f"{name}_stride_n": step}
-        arguments |= {
-            f"{name}_stride_{axis}": stride for axis, stride in enumerate(own)
-        }
-    return arguments
+    along_row = steps.pop() if steps else (0,) * len(operands)
+    sizes = {"m": math.prod(lengths), "n": n}
+    return sizes | addresses(operands, lengths, steps, along_row)
 
 
 def telling_shapes(

@@ -155,16 +155,13 @@ def _forward_rows(
     EPS: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, WIDE: tl.constexpr,
 ):  # fmt: skip
     """y = w x_hat + b, ROWS rows of at most COLUMNS elements per program."""
-    row = (
-        tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)[:, None]
-    )  # [ROWS, 1]
-    column = tl.arange(0, COLUMNS)[None, :].to(tl.int64)  # [1, COLUMNS]
+    # [ROWS, 1] and [1, COLUMNS]
+    row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)[:, None]
+    column = tl.arange(0, COLUMNS)[None, :].to(tl.int64)
     inside = (row < m) & (column < n)
 
-    at = (
-        row_start(row, length_1, length_2, stride_0, stride_1, stride_2)
-        + column * stride_n
-    )
+    at = row_start(row, length_1, length_2, stride_0, stride_1, stride_2)
+    at += column * stride_n
     x = tl.load(x_ptr + at, mask=inside, other=0.0).to(WIDE)
 
     centred = x
@@ -210,10 +207,8 @@ def _backward_rows(
     for block in range(program, tl.cdiv(m, ROWS), tl.num_programs(0)):
         row = block * ROWS + tl.arange(0, ROWS)[:, None].to(tl.int64)  # [ROWS, 1]
         inside = (row < m) & (column < n)
-        at = (
-            row_start(row, length_1, length_2, stride_0, stride_1, stride_2)
-            + column * stride_n
-        )
+        at = row_start(row, length_1, length_2, stride_0, stride_1, stride_2)
+        at += column * stride_n
         dy = tl.load(dy_ptr + at, mask=inside, other=0.0).to(WIDE)
         x = tl.load(x_ptr + row * n + column, mask=inside, other=0.0).to(WIDE)
         # Along one axis: read once, not for each column.
@@ -358,10 +353,8 @@ def _backward_sums(
     dw = tl.zeros([COLUMNS], WIDE)
     db = tl.zeros([COLUMNS], WIDE)
     for row in range(part, m, parts):
-        at = (
-            row_start(row, length_1, length_2, stride_0, stride_1, stride_2)
-            + column * stride_n
-        )
+        at = row_start(row, length_1, length_2, stride_0, stride_1, stride_2)
+        at += column * stride_n
         dy = tl.load(dy_ptr + at, mask=column < n, other=0.0).to(WIDE)
         x = tl.load(x_ptr + row * n + column, mask=column < n, other=0.0).to(WIDE)
         mean = tl.load(mean_ptr + row) if mean_ptr is not None else 0.0

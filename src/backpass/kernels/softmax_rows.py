@@ -120,16 +120,13 @@ def _forward_rows(
     ROWS: tl.constexpr, COLUMNS: tl.constexpr, WIDE: tl.constexpr,
 ):  # fmt: skip
     """y = Y(x, top, Σ exp(x − top)): ROWS rows of COLUMNS elements per program."""
-    row = (
-        tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)[:, None]
-    )  # [ROWS, 1]
-    column = tl.arange(0, COLUMNS)[None, :].to(tl.int64)  # [1, COLUMNS]
+    # [ROWS, 1] and [1, COLUMNS]
+    row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)[:, None]
+    column = tl.arange(0, COLUMNS)[None, :].to(tl.int64)
     inside = (row < m) & (column < n)
 
-    at = (
-        row_start(row, length_1, length_2, stride_0, stride_1, stride_2)
-        + column * stride_n
-    )
+    at = row_start(row, length_1, length_2, stride_0, stride_1, stride_2)
+    at += column * stride_n
     x = tl.load(x_ptr + at, mask=inside, other=-float("inf")).to(WIDE)
 
     # Outside the row the score is −∞ and its exponential 0. A row that is all −∞ has
@@ -154,16 +151,13 @@ def _backward_rows(
 ):  # fmt: skip
     """dx = DX(dy, a, Σ SUMMAND(dy, a)) for the weights a, ROWS rows of at most COLUMNS
     elements per program."""
-    row = (
-        tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)[:, None]
-    )  # [ROWS, 1]
-    column = tl.arange(0, COLUMNS)[None, :].to(tl.int64)  # [1, COLUMNS]
+    # [ROWS, 1] and [1, COLUMNS]
+    row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)[:, None]
+    column = tl.arange(0, COLUMNS)[None, :].to(tl.int64)
     inside = (row < m) & (column < n)
 
-    at = (
-        row_start(row, length_1, length_2, stride_0, stride_1, stride_2)
-        + column * stride_n
-    )
+    at = row_start(row, length_1, length_2, stride_0, stride_1, stride_2)
+    at += column * stride_n
     dy = tl.load(dy_ptr + at, mask=inside, other=0.0).to(WIDE)
     y = tl.load(y_ptr + row * n + column, mask=inside, other=0.0).to(WIDE)
 
