@@ -31,6 +31,7 @@ from backpass.kernels.launch import (
     accumulator,
     check_tensor,
     check_tensors,
+    empty_like,
     fits,
     needs_launch,
     on_rows,
@@ -102,7 +103,7 @@ def backward(dy: torch.Tensor, saved: Saved) -> torch.Tensor:
     check_tensor("dy", dy)
     check_cotangent(dy, shape_of_loss(t, reduction), like=x)
 
-    dx = torch.empty(x.shape, dtype=x.dtype, device=x.device)
+    dx = empty_like(x)
     if needs_launch(dx):
         dy = packed(dy).to(total.dtype)
         each = dy if divisor is None else dy / divisor

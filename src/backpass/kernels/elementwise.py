@@ -31,6 +31,7 @@ from backpass.kernels.launch import (
     addresses,
     check_tensor,
     check_tensors,
+    empty_like,
     merged_axes,
     needs_launch,
     row_start,
@@ -153,7 +154,7 @@ def declare(
         arrays, chosen = _split(bound.arguments, len(inputs))
         check_tensors(shapes, **arrays)
         formula, _ = choose(**chosen)
-        y = _empty_like(arrays[inputs[0]])
+        y = empty_like(arrays[inputs[0]])
         if needs_launch(y):
             _launch(formula, [*arrays.values()], [y], chosen).run()
         values = {**arrays, output: y, **chosen}
@@ -165,7 +166,7 @@ def declare(
         check_tensor("dy", dy)
         check_cotangent(dy, like.shape, like=like)
         _, formula = choose(**chosen)
-        gradients = tuple(_empty_like(like) for _ in inputs)
+        gradients = tuple(empty_like(like) for _ in inputs)
         if needs_launch(like):
             _launch(formula, [dy, *arrays.values()], gradients, chosen).run()
         return gradients if len(inputs) > 1 else gradients[0]
@@ -228,11 +229,6 @@ def _split(
     return dict(pairs[:count]), dict(pairs[count:])
 
 
-def _empty_like(x: torch.Tensor) -> torch.Tensor:
-    """Contiguous memory for a result of the shape, dtype and device of ``x``."""
-    return torch.empty(x.shape, dtype=x.dtype, device=x.device)
-
-
 def _launch(
     formula,
     operands: Sequence[torch.Tensor],
@@ -287,14 +283,9 @@ def telling_shapes(
     dtype: torch.dtype,
 ) -> Iterator[tuple[str, torch.Tensor, torch.Tensor]]:
     """An operand and a result, without memory, for each way of addressing, named."""
-    for case, operand in (
-        ("contiguous", torch.empty(4096, 4096, dtype=dtype, device="meta")),
-        (
-            "parts of short rows",
-            torch.empty(4096, 64, dtype=dtype, device="meta")[:, :33],
-        ),
-    ):
-        yield case, operand, torch.empty(operand.shape, dtype=dtype, device="meta")
+    long, short = (torch.empty(4096, n, dtype=dtype, device="meta") for n in (4096, 64))
+    yield "contiguous", long, empty_like(long)
+    yield "parts of short rows", short[:, :33], empty_like(short[:, :33])
 
 
 @triton.jit

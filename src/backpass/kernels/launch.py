@@ -73,6 +73,11 @@ def capability(like: torch.Tensor) -> int:
     return 10 * major + minor
 
 
+def empty_like(x: torch.Tensor) -> torch.Tensor:
+    """Contiguous memory for a result of the shape, dtype and device of ``x``."""
+    return torch.empty(x.shape, dtype=x.dtype, device=x.device)
+
+
 @overload
 def packed(x: torch.Tensor) -> torch.Tensor: ...
 @overload

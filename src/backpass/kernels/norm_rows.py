@@ -24,6 +24,7 @@ from backpass.contract.shapes import Outline
 from backpass.kernels.launch import (
     Launch,
     accumulator,
+    empty_like,
     fits,
     needs_launch,
     on_rows,
@@ -55,7 +56,7 @@ def forward(
     """Return ``y[*, n]``, contiguous, ``mean[*]``, None unless ``centred``, and
     ``rstd[*]``, from ``x[*, n]``, of any strides, ``w[n]`` and ``b[n]``."""
     wide = accumulator(x.dtype)
-    y = torch.empty(x.shape, dtype=x.dtype, device=x.device)
+    y = empty_like(x)
     rstd = torch.empty(x.shape[:-1], dtype=wide, device=x.device)
     mean = torch.empty(rstd.shape, dtype=wide, device=x.device) if centred else None
     if needs_launch(y):
@@ -74,7 +75,7 @@ def backward(
     """Return ``dx[*, n]``, contiguous, ``dw[n]`` and ``db[n]`` (None without a weight
     or a bias), from ``dy[*, n]`` and ``x[*, n]``, of any strides. Of the bias only the
     dtype is read."""
-    dx = torch.empty(x.shape, dtype=x.dtype, device=x.device)
+    dx = empty_like(x)
     dw = None if w is None else allocate_partials(x, ROW_BYTES, TILE_BYTES)
     db = None if b is None else allocate_partials(x, ROW_BYTES, TILE_BYTES)
     if needs_launch(dx):

@@ -22,6 +22,7 @@ from backpass.kernels.launch import (
     accumulator,
     check_tensor,
     check_tensors,
+    empty_like,
     fits,
     needs_launch,
     on_rows,
@@ -59,7 +60,7 @@ def declare(
         kernels run, ValueError if it has no axis or its last axis is empty.
         """
         check_tensors(SHAPES, x=x)
-        result = torch.empty(x.shape, dtype=x.dtype, device=x.device)
+        result = empty_like(x)
         if needs_launch(result):
             forward_launch(x, result).run()
         return result, Saved(result)
@@ -69,7 +70,7 @@ def declare(
         (kept,) = check_saved(saved, Saved)
         check_tensor("dy", dy)
         check_cotangent(dy, kept.shape, like=kept)
-        result = torch.empty(kept.shape, dtype=kept.dtype, device=kept.device)
+        result = empty_like(kept)
         if needs_launch(result):
             backward_launch(dy, packed(kept), result).run()
         return result
