@@ -88,7 +88,9 @@ def test_no_block_of_a_layer_is_left_out():
     four = [encoder_layer.BLOCKS[0]] * 4
     calls = blocks.calls(four, [of_part] * 4, [()] * 4, 3, 5)
     places = ["first", "second", "third", "4th"]
-    assert [call.name for call in calls if call.name.endswith(" norm")] == [f"{place} norm" for place in places]
+    assert [call.name for call in calls if call.name.endswith(" norm")] == [
+        f"{place} norm" for place in places
+    ]
     with pytest.raises(ValueError, match="shorter"):
         blocks.calls(four, [of_part] * 4, [()] * 3, 3, 5)
 

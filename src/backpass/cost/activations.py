@@ -40,19 +40,9 @@ from backpass.cost.networks import (
     storages_in,
 )
 from backpass.cost.shown import Sheet, Shown, typeset
-from backpass.cost.sizes import Network, model_named, network_of
-from backpass.models import encoder, gpt2, llama, seq2seq
+from backpass.cost.sizes import Network, example, network_of
 from backpass.models.layers.recomputed import Recompute, Segment, divided
 from backpass.text.table import Cell
-
-# A configuration of each model, for everything that is not a length.
-EXAMPLES: dict[str, Any] = {
-    "gpt2": gpt2.Config(1, 1, 1, 3, 1, 1),
-    "llama": llama.Config(1, 2, 3, 1, 1, 2, 1),
-    "encoder": encoder.Config(1, 3, 1, 1),
-    "seq2seq": seq2seq.Config(1, 3, 3, 1, 1),
-}
-
 
 FEW = 3  # layers to run; the last of them represents any further ones
 
@@ -280,8 +270,7 @@ def symbolic_activations(
     option.
     """
     if isinstance(family, str):
-        model_named(family)
-        family = EXAMPLES[family]
+        family = example(family)
     network = network_of(family)
     network = network.having(**dict.fromkeys(_stacks(network.config).values(), FEW))
     check_one_of("dtype", dtype, tuple(WIDTHS))

@@ -12,6 +12,7 @@ from backpass.cost.letters import lengths_of
 from backpass.cost.networks import WIDTHS
 from backpass.cost.shown import Sheet, Shown
 from backpass.cost.sizes import Network, network_of
+from backpass.models.layers.recomputed import Recompute
 
 
 class Share(NamedTuple):
@@ -60,8 +61,11 @@ def memory_budget(
     sequence: int | tuple[int, int],
     *,
     dtype: str = "float32",
+    flash: bool = True,
+    chunked: bool = True,
     wanted: Collection[str] | None = None,
-    **options: Any,
+    dropout: bool = False,
+    recompute: Recompute = None,
 ) -> Budget:
     """Return what a training step with AdamW holds in memory, by use.
 
@@ -75,7 +79,8 @@ def memory_budget(
     activations.
     """
     network = network_of(config)
-    options |= {"dtype": dtype, "wanted": wanted}
+    options: dict[str, Any] = {"dtype": dtype, "flash": flash, "chunked": chunked}
+    options |= {"wanted": wanted, "dropout": dropout, "recompute": recompute}
     kept = activations(network.config, batch, sequence, **options)
     shares = [*shares_of_parameters(network, dtype, wanted)]
     for what, constant in (("activations", False), ("tables", True)):

@@ -13,8 +13,7 @@ from backpass.contract.stems import no_such
 from backpass.contract.values import check_bool
 from backpass.contract.wanted import Wanted
 from backpass.cost.letters import LAYERS, check_length, lengths_of
-from backpass.cost.sizes import LETTERS, model_named, network_of
-from backpass.models import gpt2, llama
+from backpass.cost.sizes import LETTERS, flags_of, model_named, network_of
 from backpass.models._parameters import chosen_own
 from backpass.models.layers.calls import Part
 
@@ -70,7 +69,7 @@ def symbolic_calls(family: str, **options: Any) -> Calls:
     import sympy
 
     model = model_named(family)
-    config = SimpleNamespace(eps=1e-5, **DEFAULTS[family])
+    config = SimpleNamespace(eps=1e-5, **flags_of(family))
     fields = model.Config.__dataclass_fields__
     for name, letter in LETTERS.items():
         if name in fields:
@@ -121,7 +120,7 @@ def _check_options(
 def _of_head(model: Any, chunked: bool) -> dict[str, bool]:
     """Return the option for a model's output head. Raises ValueError for a chunked head
     of a model without one."""
-    if model in (gpt2, llama):
+    if hasattr(model, "FAMILY"):
         return {"chunked": chunked}
     if chunked:
         raise ValueError(
@@ -134,11 +133,4 @@ def _of_head(model: Any, chunked: bool) -> dict[str, bool]:
 _NUMBERS_ONLY = {
     "flash": "because FlashAttention's tiles depend on the numbers",
     "masks": "which have no dropout",
-}
-# The fields of a configuration in symbols that are not lengths.
-DEFAULTS: dict[str, dict[str, bool]] = {
-    "gpt2": {"tied": True},
-    "llama": {"tied": False, "biases": False, "query_key_norm": False},
-    "encoder": {"norm_first": False, "final_norm": False},
-    "seq2seq": {"norm_first": False},
 }

@@ -29,9 +29,9 @@ import sympy
 from sympy.printing.jscode import JavascriptCodePrinter
 
 from backpass.contract.arrays import size
-from backpass.cost.activations import EXAMPLES, symbolic_activations
 from backpass.cost.activations import Row as Activation
-from backpass.cost.calls import DEFAULTS, symbolic_calls
+from backpass.cost.activations import symbolic_activations
+from backpass.cost.calls import symbolic_calls
 from backpass.cost.cluster import CLUSTERS, COLLECTIVES, GRADIENT
 from backpass.cost.duration import (
     FLOPS_OF_ADAMW,
@@ -43,7 +43,15 @@ from backpass.cost.duration import (
 from backpass.cost.letters import LAYERS
 from backpass.cost.mesh_memory import INDEX
 from backpass.cost.networks import TABLES
-from backpass.cost.sizes import HEADS, LETTERS, MODELS, network_of, presets
+from backpass.cost.sizes import (
+    HEADS,
+    LETTERS,
+    MODELS,
+    example,
+    flags_of,
+    network_of,
+    presets,
+)
 from backpass.cost.tally import CONVENTIONS, rows_of
 from backpass.models import gpt2, llama
 from backpass.models._parameters import shapes_in_layer
@@ -56,7 +64,7 @@ SCRIPT = (
     Path(__file__).resolve().parents[3] / "assets/site/_static/calculator_formulas.js"
 )
 HEADED = ("gpt2", "llama")  # the families with an output head
-FLAGS = {family: [*flags] for family, flags in DEFAULTS.items()}
+FLAGS = {family: [*flags_of(family)] for family in MODELS}
 # The letters of the formulas. Of the L layers, the first L_f may be frozen.
 SYMBOLS = {
     name: sympy.Symbol(name, positive=True, integer=True)
@@ -356,7 +364,7 @@ def _saved(
     "input" is the input of a layer. "memory" is what the first layer of a decoder saves
     for all.
     """
-    config = replace(EXAMPLES[family], **flags)
+    config = replace(example(family), **flags)
     if family in HEADED:
         config = replace(config, tied=False)  # saves the same
     b, s, h = (SYMBOLS[letter] for letter in "bsh")
@@ -376,7 +384,7 @@ def _saved(
         if part == DECODER:
             add(MEMORY, row, -1)
     if family in HEADED:
-        for row in _kept(EXAMPLES[family], flash=False, chunked=True):
+        for row in _kept(example(family), flash=False, chunked=True):
             if SAVING[row.part] == HEAD:
                 add(CHUNKED, row)
     yield from ((part, half[part], single[part]) for part in half)

@@ -15,7 +15,7 @@ from functools import cache
 from typing import Any
 
 from backpass.cost.sizes import LETTERS, Network
-from backpass.models import llama, seq2seq
+from backpass.models import seq2seq
 
 LAYERS = {name: letter for name, letter in LETTERS.items() if "layers" in name}
 # The letter of the length that a field of a configuration gives.
@@ -135,7 +135,7 @@ class Probes:
 
 def probes_for(network: Network, lengths: Mapping[str, int] | None = None) -> Probes:
     """Return the probes of a network with these lengths; by default, no length is 1."""
-    free = network.model is llama
+    free = hasattr(network.config, "head_width")
     if lengths is None:
         return Probes(free)
     own = dict(lengths, g=lengths["n_h"] // lengths["n_kv"])

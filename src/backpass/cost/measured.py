@@ -29,7 +29,8 @@ def measured_activations(
     *,
     device: str = "meta",
     dtype: str = "float32",
-    **options: Any,
+    flash: bool = True,
+    chunked: bool = True,
 ) -> Memory:
     """Run a network's forward, and list the storages that it keeps alive.
 
@@ -42,8 +43,9 @@ def measured_activations(
 
     network = network_of(config)
     parameters, inputs, _ = random_arrays(network, batch, sequence, device, dtype)
+    options = {"flash": flash, "chunked": chunked}
     with Live():
-        saved = forward(network, parameters, inputs, **options)
+        saved = forward(network, parameters, inputs, wanted=None, **options)
     return network_memory(network.config, saved, parameters)
 
 

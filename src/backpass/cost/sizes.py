@@ -4,7 +4,7 @@ that of a ``config.json``."""
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import MISSING, fields, replace
 from pathlib import PurePath
 from types import ModuleType
 from typing import Any, NamedTuple
@@ -75,7 +75,7 @@ class Network(NamedTuple):
     @property
     def has_head(self) -> bool:
         """Whether it maps tokens to a loss, through an output head."""
-        return self.model in (gpt2, llama)
+        return hasattr(self.model, "FAMILY")
 
     def having(self, **fields: Any) -> Network:
         """Return the network whose configuration has these fields instead."""
@@ -104,6 +104,21 @@ def configuration(config: Any) -> Any:
 def model_named(name: str) -> ModuleType:
     """Return the model of that name. Raises LookupError, with the closest name."""
     return entry("model", name, MODELS)
+
+
+def example(name: str) -> Any:
+    """Return a small configuration of the model of that name, with defaults for all
+    that is not a length. Raises LookupError."""
+    own = model_named(name).Config
+    sizes = (field.name for field in fields(own) if field.default is MISSING)
+    return own(**{size: 2 if "width" in size else 1 for size in sizes})
+
+
+def flags_of(name: str) -> dict[str, bool]:
+    """Return the fields of a model's configuration that are true or false, with their
+    defaults. Raises LookupError."""
+    defaults = ((each.name, each.default) for each in fields(model_named(name).Config))
+    return {name: value for name, value in defaults if isinstance(value, bool)}
 
 
 def _preset(name: str) -> Any:

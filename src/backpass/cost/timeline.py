@@ -111,10 +111,12 @@ def timeline(
     sequence: int | tuple[int, int],
     *,
     dtype: str = "float32",
+    flash: bool = True,
+    chunked: bool = True,
     wanted: Collection[str] | None = None,
+    dropout: bool = False,
     recompute: Recompute = None,
     clip: bool = False,
-    **options: Any,
 ) -> Timeline:
     """Predict the memory over the moments of a training step.
 
@@ -136,15 +138,15 @@ def timeline(
     """
     check_torch("timeline")
     network = network_of(config)
-    options |= {"dtype": dtype, "recompute": recompute}
-    kept = activations(network.config, batch, sequence, wanted=wanted, **options)
+    options: dict[str, Any] = {"dtype": dtype, "flash": flash, "chunked": chunked}
+    options |= {"wanted": wanted, "dropout": dropout, "recompute": recompute}
+    kept = activations(network.config, batch, sequence, **options)
     check_bool(clip=clip)
     every, _ = divided(recompute, None)
     folded = hasattr(network.config, "layers") and every is None
     runs = _equal_layers(network, wanted) if folded else []
-    few, names = _with_few_layers(network, wanted, runs)
-    options |= {"wanted": names, "clip": clip}
-    observed = _observed(few, batch, sequence, "meta", **options)
+    few, options["wanted"] = _with_few_layers(network, wanted, runs)
+    observed = _observed(few, batch, sequence, "meta", **options, clip=clip)
     moments = _with_layers(observed, runs, kept.by_part(), WIDTHS[dtype])
     moments = _with_states(moments, network, dtype, wanted)
     return Timeline(f"{kept.title}, predicted", tuple(moments))
@@ -156,9 +158,13 @@ def measured_timeline(
     sequence: int | tuple[int, int],
     *,
     dtype: str = "float32",
+    flash: bool = True,
+    chunked: bool = True,
+    wanted: Collection[str] | None = None,
+    dropout: bool = False,
+    recompute: Recompute = None,
     clip: bool = False,
     device: str = "cpu",
-    **options: Any,
 ) -> Timeline:
     """Run a training step on random parameters, and return the memory over its moments.
 
@@ -168,10 +174,13 @@ def measured_timeline(
     check_torch("measured_timeline")
     network = network_of(config)
     check_bool(clip=clip)
-    options |= {"dtype": dtype, "clip": clip}
+    options: dict[str, Any] = {"dtype": dtype, "flash": flash, "chunked": chunked}
+    options |= {"wanted": wanted, "dropout": dropout, "recompute": recompute}
+    options |= {"clip": clip}
     moments = _observed(network, batch, sequence, device, **options)
-    title = f"{network.family} in {dtype}, measured on {device}"
-    return Timeline(title, tuple(moments))
+    return Timeline(
+        f"{network.family} in {dtype}, measured on {device}", tuple(moments)
+    )
 
 
 class _Watched(list):

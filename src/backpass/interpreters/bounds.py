@@ -41,10 +41,9 @@ class Array(closed_world.Array):
 
     def __init__(self, values, dtype, xp, d=None, squares=None):
         super().__init__(values, dtype, xp)
-        self.d = np.broadcast_to(0.0, values.shape) if d is None else d
-        self.squares = (
-            np.broadcast_to(0.0, values.shape) if squares is None else squares
-        )
+        exact = np.broadcast_to(0.0, values.shape)
+        self.d = exact if d is None else d
+        self.squares = exact if squares is None else squares
 
     @property
     def p(self) -> np.ndarray:

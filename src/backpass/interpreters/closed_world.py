@@ -135,11 +135,9 @@ class Namespace(Moving):
 
     def negative(self, x: Array) -> Array:
         x = self._own(x, INT64, self.dtype)
-        return (
-            self._map(operator.neg, x._values)
-            if x.dtype == self.dtype
-            else Array(-x._values, INT64, self)
-        )
+        if x.dtype == INT64:
+            return self.wrap(-x._values, INT64)
+        return self._map(operator.neg, x._values)
 
     exp = _function("exp")
     log = _function("log")

@@ -22,19 +22,7 @@ import numpy as np
 
 from backpass.interpreters.closed_world import Array, DType, Namespace
 
-KINDS = (
-    "add",
-    "subtract",
-    "multiply",
-    "divide",
-    "exp",
-    "log",
-    "tanh",
-    "erf",
-    "sqrt",
-    "sin",
-    "cos",
-)
+KINDS = tuple("add subtract multiply divide exp log tanh erf sqrt sin cos".split())
 
 # Everything counted so far. A tally is the difference of two readings.
 _odometer = dict.fromkeys(KINDS, 0)

@@ -148,11 +148,9 @@ class Moving:
         if dtype not in order or order.index(x.dtype) > order.index(dtype):
             raise TypeError(f"{self.__name__} cannot convert {x.dtype} to {dtype}")
         integers = x._values.astype(np.int64)
-        return (
-            Array(integers, INT64, self)
-            if dtype == INT64
-            else self._map(self.scalars.constant, integers)
-        )
+        if dtype == INT64:
+            return self.wrap(integers, INT64)
+        return self._map(self.scalars.constant, integers)
 
     def isdtype(
         self, dtype: DType, kind: str | DType | tuple[str | DType, ...]

@@ -119,15 +119,10 @@ class Namespace(Bounds):
         if a.dtype in (BOOL, INT64):
             return self._of_integers(operation, a, b)
         with np.errstate(all="ignore"):
-            v = operation(a._values, b._values)
+            v, d = operation(a._values, b._values), a.d + b.d
             exact = any(not (x._values.any() or x.d.any()) for x in (a, b))  # adding 0
-            return self._rounded(
-                v,
-                wider(a, b),
-                a.d + b.d,
-                lambda: a.squares + b.squares,
-                0 if exact else 1,
-            )
+            squares = lambda: a.squares + b.squares  # noqa: E731
+            return self._rounded(v, wider(a, b), d, squares, 0 if exact else 1)
 
     def multiply(self, a, b) -> Array:
         a, b = self._pair(a, b)
@@ -236,10 +231,8 @@ class Namespace(Bounds):
             )
 
     def scatter_add(self, rows, index, length) -> Array:
-        rows, index = (
-            self._own(rows, *FLOATS.values()),
-            self._own(index, INT64)._values,
-        )
+        rows = self._own(rows, *FLOATS.values())
+        index = self._own(index, INT64)._values
 
         def total(values: np.ndarray) -> np.ndarray:
             out = np.zeros((length, *values.shape[1:]))
@@ -280,14 +273,10 @@ class Namespace(Bounds):
     def where(self, condition, a, b) -> Array:
         a, b = self._pair(a, b)
         chosen = self._own(condition, BOOL)._values
-        parts = (
-            np.where(chosen, p, q)
-            for p, q in ((a._values, b._values), (a.d, b.d), (a.squares, b.squares))
-        )
-        v, d, squares = parts
-        return self.wrap(
-            v, a.dtype if a.dtype in (BOOL, INT64) else wider(a, b), d, squares
-        )
+        dtype = a.dtype if a.dtype in (BOOL, INT64) else wider(a, b)
+        pairs = (a._values, b._values), (a.d, b.d), (a.squares, b.squares)
+        v, d, squares = (np.where(chosen, p, q) for p, q in pairs)
+        return self.wrap(v, dtype, d, squares)
 
 
 xp = Namespace()

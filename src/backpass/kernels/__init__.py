@@ -48,7 +48,7 @@ def available() -> str | None:
     would change that."""
     if reason := missing():
         return reason
-    if _interpreter_asked_for():
+    if _is_on("TRITON_INTERPRET"):
         too_late = "TRITON_INTERPRET=1 was set after triton was imported; set it before"
         return None if interpreted() else too_late
     import torch
@@ -97,10 +97,6 @@ def interpret_without_cuda() -> None:
         and not as_compiled
     ):
         os.environ["TRITON_INTERPRET"] = "1"
-
-
-def _interpreter_asked_for() -> bool:
-    return _is_on("TRITON_INTERPRET")
 
 
 def _is_on(name: str) -> bool:

@@ -27,13 +27,14 @@ import triton.language as tl
 from backpass.contract.shapes import check_cotangent, check_saved
 from backpass.contract.values import check_label_smoothing, check_targets, shape_of_loss
 from backpass.kernels.launch import (
-    TRITON_DTYPES,
     Launch,
     accumulator,
     check_tensor,
     check_tensors,
+    empty_like,
     fits,
     needs_launch,
+    on_rows,
     packed,
     row_start,
     rows_of,
@@ -102,7 +103,7 @@ def backward(dy: torch.Tensor, saved: Saved) -> torch.Tensor:
     check_tensor("dy", dy)
     check_cotangent(dy, shape_of_loss(t, reduction), like=x)
 
-    dx = torch.empty(x.shape, dtype=x.dtype, device=x.device)
+    dx = empty_like(x)
     if needs_launch(dx):
         dy = packed(dy).to(total.dtype)
         each = dy if divisor is None else dy / divisor
@@ -167,14 +168,8 @@ def launches(dtype: torch.dtype) -> Iterator[tuple[str, Launch]]:
 
 
 def _launch(kernel, arguments: dict, x: torch.Tensor, label_smoothing: float) -> Launch:
-    n = x.shape[-1]
-    m = x.numel() // n
     block = whole_rows(x) if fits(x, ROW_BYTES) else tile(x, ROW_BYTES)
-    wide = TRITON_DTYPES[accumulator(x.dtype)]
-    constants = {"SMOOTHING": float(label_smoothing), "WIDE": wide}
-    constants |= {"ROWS": block.rows, "COLUMNS": block.columns}
-    arguments = {**arguments, "m": m, "n": n}
-    return Launch(kernel, triton.cdiv(m, block.rows), arguments, constants, block.warps)
+    return on_rows(kernel, arguments, x, block=block, SMOOTHING=float(label_smoothing))
 
 
 @triton.jit
@@ -229,9 +224,8 @@ def _forward(
     ROWS: tl.constexpr, COLUMNS: tl.constexpr, WIDE: tl.constexpr,
 ):  # fmt: skip
     """log Σ exp(x) − x[t]: ROWS rows per program, COLUMNS elements at a time."""
-    row = (
-        tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)[:, None]
-    )  # [ROWS, 1]
+    # [ROWS, 1]
+    row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)[:, None]
     x_row = x_ptr + row_start(row, length_1, length_2, stride_0, stride_1, stride_2)
 
     # One pass for the maximum and the sum together: when a piece raises the maximum,
@@ -244,9 +238,8 @@ def _forward(
     for start in range(0, n, COLUMNS):
         column = start + tl.arange(0, COLUMNS)[None, :].to(tl.int64)
         inside = (row < m) & (column < n)
-        x = tl.load(x_row + column * stride_n, mask=inside, other=-float("inf")).to(
-            WIDE
-        )
+        at = x_row + column * stride_n
+        x = tl.load(at, mask=inside, other=-float("inf")).to(WIDE)
         higher = tl.maximum(top, tl.max(x, axis=1, keep_dims=True))
         subtracted = tl.where(higher == -float("inf"), 0.0, higher)
         exps = tl.sum(tl.exp(x - subtracted), axis=1, keep_dims=True)
@@ -293,9 +286,8 @@ def _backward(
 ):  # fmt: skip
     """dx = each (softmax(x) − one_hot(t)), ROWS rows per program, COLUMNS elements of
     each at a time."""
-    row = (
-        tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)[:, None]
-    )  # [ROWS, 1]
+    # [ROWS, 1]
+    row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)[:, None]
     x_row = x_ptr + row_start(row, length_1, length_2, stride_0, stride_1, stride_2)
     t = tl.load(t_ptr + row, mask=row < m, other=-1)
     top = tl.load(top_ptr + row, mask=row < m, other=0.0)
@@ -309,9 +301,8 @@ def _backward(
     for start in range(0, n, COLUMNS):
         column = start + tl.arange(0, COLUMNS)[None, :].to(tl.int64)
         inside = (row < m) & (column < n)
-        x = tl.load(x_row + column * stride_n, mask=inside, other=-float("inf")).to(
-            WIDE
-        )
+        at = x_row + column * stride_n
+        x = tl.load(at, mask=inside, other=-float("inf")).to(WIDE)
 
         # The target's 1 is subtracted before anything is rounded to the stored dtype:
         # the difference from a rounded weight near 1 would have no correct digit.

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import math
 from collections import namedtuple
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from inspect import Parameter, Signature
@@ -27,8 +28,10 @@ from backpass.kernels.launch import (
     TRITON_DTYPES,
     Launch,
     accumulator,
+    addresses,
     check_tensor,
     check_tensors,
+    empty_like,
     merged_axes,
     needs_launch,
     row_start,
@@ -151,7 +154,7 @@ def declare(
         arrays, chosen = _split(bound.arguments, len(inputs))
         check_tensors(shapes, **arrays)
         formula, _ = choose(**chosen)
-        y = _empty_like(arrays[inputs[0]])
+        y = empty_like(arrays[inputs[0]])
         if needs_launch(y):
             _launch(formula, [*arrays.values()], [y], chosen).run()
         values = {**arrays, output: y, **chosen}
@@ -163,7 +166,7 @@ def declare(
         check_tensor("dy", dy)
         check_cotangent(dy, like.shape, like=like)
         _, formula = choose(**chosen)
-        gradients = tuple(_empty_like(like) for _ in inputs)
+        gradients = tuple(empty_like(like) for _ in inputs)
         if needs_launch(like):
             _launch(formula, [dy, *arrays.values()], gradients, chosen).run()
         return gradients if len(inputs) > 1 else gradients[0]
@@ -226,11 +229,6 @@ def _split(
     return dict(pairs[:count]), dict(pairs[count:])
 
 
-def _empty_like(x: torch.Tensor) -> torch.Tensor:
-    """Contiguous memory for a result of the shape, dtype and device of ``x``."""
-    return torch.empty(x.shape, dtype=x.dtype, device=x.device)
-
-
 def _launch(
     formula,
     operands: Sequence[torch.Tensor],
@@ -270,48 +268,24 @@ def strides_of(**operands: torch.Tensor) -> dict[str, Any]:
     """
     operands = {name: operand.resolve_neg() for name, operand in operands.items()}
     shape = next(iter(operands.values())).shape
-    lengths, strides = merged_axes(
-        shape, *(each.stride() for each in operands.values())
-    )
+    lengths, steps = merged_axes(shape, *(each.stride() for each in operands.values()))
     if len(lengths) > AXES:
         return strides_of(
             **{name: operand.contiguous() for name, operand in operands.items()}
         )
-
     n = lengths.pop() if lengths else 1
-    along_row = strides.pop() if strides else (0,) * len(operands)
-    padding = AXES - 1 - len(lengths)
-    lengths += [1] * padding
-    strides += [(0,) * len(operands)] * padding
-
-    arguments: dict[str, Any] = {
-        "length_1": lengths[1],
-        "length_2": lengths[2],
-        "m": lengths[0] * lengths[1] * lengths[2],
-        "n": n,
-    }
-    for name, operand, own, step in zip(
-        operands, operands.values(), zip(*strides, strict=True), along_row, strict=True
-    ):
-        arguments |= {f"{name}_ptr": operand, f"{name}_stride_n": step}
-        arguments |= {
-            f"{name}_stride_{axis}": stride for axis, stride in enumerate(own)
-        }
-    return arguments
+    along_row = steps.pop() if steps else (0,) * len(operands)
+    sizes = {"m": math.prod(lengths), "n": n}
+    return sizes | addresses(operands, lengths, steps, along_row)
 
 
 def telling_shapes(
     dtype: torch.dtype,
 ) -> Iterator[tuple[str, torch.Tensor, torch.Tensor]]:
     """An operand and a result, without memory, for each way of addressing, named."""
-    for case, operand in (
-        ("contiguous", torch.empty(4096, 4096, dtype=dtype, device="meta")),
-        (
-            "parts of short rows",
-            torch.empty(4096, 64, dtype=dtype, device="meta")[:, :33],
-        ),
-    ):
-        yield case, operand, torch.empty(operand.shape, dtype=dtype, device="meta")
+    long, short = (torch.empty(4096, n, dtype=dtype, device="meta") for n in (4096, 64))
+    yield "contiguous", long, empty_like(long)
+    yield "parts of short rows", short[:, :33], empty_like(short[:, :33])
 
 
 @triton.jit

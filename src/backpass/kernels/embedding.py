@@ -205,10 +205,8 @@ def _backward_blocks(
         total = tl.zeros([COLUMNS], WIDE)
         for i in range(BLOCK):
             row = tl.load(order_ptr + start + i)
-            at = (
-                row_start(row, length_1, length_2, stride_0, stride_1, stride_2)
-                + column * stride_n
-            )
+            at = row_start(row, length_1, length_2, stride_0, stride_1, stride_2)
+            at += column * stride_n
             dy = tl.load(dy_ptr + at, mask=column < h, other=0.0).to(WIDE)
             total += dy
         tl.store(sums_ptr + block * h + column, total, mask=column < h)
@@ -242,10 +240,8 @@ def _backward_rows(
     for i in range(0, stop - start - blocks * BLOCK):
         place = start + i + tl.where(i < before, 0, blocks * BLOCK)
         row = tl.load(order_ptr + place)
-        at = (
-            row_start(row, length_1, length_2, stride_0, stride_1, stride_2)
-            + column * stride_n
-        )
+        at = row_start(row, length_1, length_2, stride_0, stride_1, stride_2)
+        at += column * stride_n
         dy = tl.load(dy_ptr + at, mask=column < h, other=0.0).to(WIDE)
         total += dy
     for block in range(first_block, first_block + blocks):

@@ -55,6 +55,7 @@ from backpass.kernels.launch import (
     accumulator,
     check_tensor,
     check_tensors,
+    empty_like,
     needs_launch,
     on_rows,
     packed,
@@ -151,11 +152,8 @@ def backward(dy: torch.Tensor, saved: Saved) -> tuple[torch.Tensor | None, ...]:
     check_tensor("dy", dy)
     check_cotangent(dy, saved.y.shape, like=saved.y)
 
-    delta = torch.empty(saved.lse.shape, dtype=saved.lse.dtype, device=dy.device)
-    dq, dk, dv = (
-        torch.empty(x.shape, dtype=x.dtype, device=x.device)
-        for x in (saved.q, saved.k, saved.v)
-    )
+    delta = empty_like(saved.lse)
+    dq, dk, dv = (empty_like(x) for x in (saved.q, saved.k, saved.v))
     bias, dp, dbias = saved.bias, None, None
     if bias is not None:
         # Tiles that are skipped write nothing.

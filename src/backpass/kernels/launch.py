@@ -4,7 +4,7 @@ are launched."""
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, overload
 
 import torch
@@ -73,6 +73,11 @@ def capability(like: torch.Tensor) -> int:
     return 10 * major + minor
 
 
+def empty_like(x: torch.Tensor) -> torch.Tensor:
+    """Contiguous memory for a result of the shape, dtype and device of ``x``."""
+    return torch.empty(x.shape, dtype=x.dtype, device=x.device)
+
+
 @overload
 def packed(x: torch.Tensor) -> torch.Tensor: ...
 @overload
@@ -125,24 +130,37 @@ def rows_of(
     axes that do not merge are copied: such tensors are rare, and a fourth axis would
     cost every kernel time.
     """
-    tensors = [tensor.resolve_neg() for tensor in (x, *others.values())]
-    lengths, steps = merged_axes(x.shape[:-1], *(t.stride()[:-1] for t in tensors))
+    tensors = {name: t.resolve_neg() for name, t in {"": x, **others}.items()}
+    leading = (tensor.stride()[:-1] for tensor in tensors.values())
+    lengths, steps = merged_axes(x.shape[:-1], *leading)
     if len(lengths) > 3:
         return rows_of(
             packed(x), **{name: packed(other) for name, other in others.items()}
         )
+    along_row = [tensor.stride(-1) for tensor in tensors.values()]
+    return tensors[""], addresses(tensors, lengths, steps, along_row)
 
+
+def addresses(
+    tensors: Mapping[str, torch.Tensor],
+    lengths: Sequence[int],
+    steps: Sequence[tuple[int, ...]],
+    along_row: Sequence[int],
+) -> dict[str, Any]:
+    """Return a kernel's arguments for tensors, by name, with at most three leading axes
+    of these lengths and steps: ``name_ptr``, and ``name_stride_0`` to
+    ``name_stride_n``. A tensor without a name has strides without a prefix."""
     padding = 3 - len(lengths)
-    _, length_1, length_2 = lengths + [1] * padding
-    steps += [(0,) * len(tensors)] * padding
-    arguments: dict[str, Any] = {"length_1": length_1, "length_2": length_2}
-    names = ("", *(f"{name}_" for name in others))
-    for name, tensor, own in zip(names, tensors, zip(*steps, strict=True), strict=True):
-        arguments |= {f"{name}stride_{axis}": step for axis, step in enumerate(own)}
-        arguments[f"{name}stride_n"] = tensor.stride(-1)
-    for name, tensor in zip(others, tensors[1:], strict=True):
-        arguments[f"{name}_ptr"] = tensor
-    return tensors[0], arguments
+    _, length_1, length_2 = *lengths, *[1] * padding
+    steps = [*steps, *[(0,) * len(tensors)] * padding]
+    found: dict[str, Any] = {"length_1": length_1, "length_2": length_2}
+    for name, *own in zip(tensors, *steps, along_row, strict=True):
+        prefix = f"{name}_" if name else ""
+        found |= {
+            f"{prefix}stride_{axis}": step
+            for axis, step in zip("012n", own, strict=True)
+        }
+    return found | {f"{name}_ptr": x for name, x in tensors.items() if name}
 
 
 @triton.jit
@@ -246,12 +264,13 @@ def on_rows(
     like: torch.Tensor,
     programs: int | None = None,
     fused: bool = True,
+    block: Block | None = None,
     **constants: Any,
 ) -> Launch:
-    """``kernel`` on whole rows of ``like[*, n]``: one block of rows per program, or,
-    with fewer ``programs``, several blocks each."""
+    """``kernel`` on rows of ``like[*, n]``: one block per program, by default of whole
+    rows, or, with fewer ``programs``, several blocks each."""
     m, n, wide = _sizes(like)
-    block = whole_rows(like)
+    block = block or whole_rows(like)
     constants |= {
         "ROWS": block.rows,
         "COLUMNS": block.columns,

@@ -24,6 +24,7 @@ from backpass.contract.shapes import Outline
 from backpass.kernels.launch import (
     Launch,
     accumulator,
+    empty_like,
     fits,
     needs_launch,
     on_rows,
@@ -55,7 +56,7 @@ def forward(
     """Return ``y[*, n]``, contiguous, ``mean[*]``, None unless ``centred``, and
     ``rstd[*]``, from ``x[*, n]``, of any strides, ``w[n]`` and ``b[n]``."""
     wide = accumulator(x.dtype)
-    y = torch.empty(x.shape, dtype=x.dtype, device=x.device)
+    y = empty_like(x)
     rstd = torch.empty(x.shape[:-1], dtype=wide, device=x.device)
     mean = torch.empty(rstd.shape, dtype=wide, device=x.device) if centred else None
     if needs_launch(y):
@@ -74,7 +75,7 @@ def backward(
     """Return ``dx[*, n]``, contiguous, ``dw[n]`` and ``db[n]`` (None without a weight
     or a bias), from ``dy[*, n]`` and ``x[*, n]``, of any strides. Of the bias only the
     dtype is read."""
-    dx = torch.empty(x.shape, dtype=x.dtype, device=x.device)
+    dx = empty_like(x)
     dw = None if w is None else allocate_partials(x, ROW_BYTES, TILE_BYTES)
     db = None if b is None else allocate_partials(x, ROW_BYTES, TILE_BYTES)
     if needs_launch(dx):
@@ -155,16 +156,13 @@ def _forward_rows(
     EPS: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, WIDE: tl.constexpr,
 ):  # fmt: skip
     """y = w x_hat + b, ROWS rows of at most COLUMNS elements per program."""
-    row = (
-        tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)[:, None]
-    )  # [ROWS, 1]
-    column = tl.arange(0, COLUMNS)[None, :].to(tl.int64)  # [1, COLUMNS]
+    # [ROWS, 1] and [1, COLUMNS]
+    row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)[:, None]
+    column = tl.arange(0, COLUMNS)[None, :].to(tl.int64)
     inside = (row < m) & (column < n)
 
-    at = (
-        row_start(row, length_1, length_2, stride_0, stride_1, stride_2)
-        + column * stride_n
-    )
+    at = row_start(row, length_1, length_2, stride_0, stride_1, stride_2)
+    at += column * stride_n
     x = tl.load(x_ptr + at, mask=inside, other=0.0).to(WIDE)
 
     centred = x
@@ -210,10 +208,8 @@ def _backward_rows(
     for block in range(program, tl.cdiv(m, ROWS), tl.num_programs(0)):
         row = block * ROWS + tl.arange(0, ROWS)[:, None].to(tl.int64)  # [ROWS, 1]
         inside = (row < m) & (column < n)
-        at = (
-            row_start(row, length_1, length_2, stride_0, stride_1, stride_2)
-            + column * stride_n
-        )
+        at = row_start(row, length_1, length_2, stride_0, stride_1, stride_2)
+        at += column * stride_n
         dy = tl.load(dy_ptr + at, mask=inside, other=0.0).to(WIDE)
         x = tl.load(x_ptr + row * n + column, mask=inside, other=0.0).to(WIDE)
         # Along one axis: read once, not for each column.
@@ -358,10 +354,8 @@ def _backward_sums(
     dw = tl.zeros([COLUMNS], WIDE)
     db = tl.zeros([COLUMNS], WIDE)
     for row in range(part, m, parts):
-        at = (
-            row_start(row, length_1, length_2, stride_0, stride_1, stride_2)
-            + column * stride_n
-        )
+        at = row_start(row, length_1, length_2, stride_0, stride_1, stride_2)
+        at += column * stride_n
         dy = tl.load(dy_ptr + at, mask=column < n, other=0.0).to(WIDE)
         x = tl.load(x_ptr + row * n + column, mask=column < n, other=0.0).to(WIDE)
         mean = tl.load(mean_ptr + row) if mean_ptr is not None else 0.0

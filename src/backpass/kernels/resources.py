@@ -83,17 +83,7 @@ def recorded(stem: str) -> list[Resources]:
 
 def table(rows: list[Resources]) -> str:
     """The rows as text, one per line."""
-    head = (
-        "kernel",
-        "case",
-        "dtype",
-        "sm",
-        "threads",
-        "registers",
-        "shared",
-        "spilled",
-        "undefined",
-    )
+    head = "kernel case dtype sm threads registers shared spilled undefined".split()
     return "\n".join(aligned([head, *([str(value) for value in row] for row in rows)]))
 
 

@@ -27,6 +27,7 @@ from backpass.kernels.launch import (
     accumulator,
     check_tensor,
     check_tensors,
+    empty_like,
     needs_launch,
     row_start,
     rows_of,
@@ -81,7 +82,7 @@ def backward(dy: torch.Tensor, saved: Saved) -> torch.Tensor:
 def _turned(
     x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, interleaved: bool, sign: int
 ) -> torch.Tensor:
-    y = torch.empty(x.shape, dtype=x.dtype, device=x.device)
+    y = empty_like(x)
     if needs_launch(y):
         launch(x, cos, sin, y, interleaved, sign).run()
     return y

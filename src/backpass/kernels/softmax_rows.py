@@ -22,6 +22,7 @@ from backpass.kernels.launch import (
     accumulator,
     check_tensor,
     check_tensors,
+    empty_like,
     fits,
     needs_launch,
     on_rows,
@@ -59,7 +60,7 @@ def declare(
         kernels run, ValueError if it has no axis or its last axis is empty.
         """
         check_tensors(SHAPES, x=x)
-        result = torch.empty(x.shape, dtype=x.dtype, device=x.device)
+        result = empty_like(x)
         if needs_launch(result):
             forward_launch(x, result).run()
         return result, Saved(result)
@@ -69,7 +70,7 @@ def declare(
         (kept,) = check_saved(saved, Saved)
         check_tensor("dy", dy)
         check_cotangent(dy, kept.shape, like=kept)
-        result = torch.empty(kept.shape, dtype=kept.dtype, device=kept.device)
+        result = empty_like(kept)
         if needs_launch(result):
             backward_launch(dy, packed(kept), result).run()
         return result
@@ -120,16 +121,13 @@ def _forward_rows(
     ROWS: tl.constexpr, COLUMNS: tl.constexpr, WIDE: tl.constexpr,
 ):  # fmt: skip
     """y = Y(x, top, Σ exp(x − top)): ROWS rows of COLUMNS elements per program."""
-    row = (
-        tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)[:, None]
-    )  # [ROWS, 1]
-    column = tl.arange(0, COLUMNS)[None, :].to(tl.int64)  # [1, COLUMNS]
+    # [ROWS, 1] and [1, COLUMNS]
+    row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)[:, None]
+    column = tl.arange(0, COLUMNS)[None, :].to(tl.int64)
     inside = (row < m) & (column < n)
 
-    at = (
-        row_start(row, length_1, length_2, stride_0, stride_1, stride_2)
-        + column * stride_n
-    )
+    at = row_start(row, length_1, length_2, stride_0, stride_1, stride_2)
+    at += column * stride_n
     x = tl.load(x_ptr + at, mask=inside, other=-float("inf")).to(WIDE)
 
     # Outside the row the score is −∞ and its exponential 0. A row that is all −∞ has
@@ -154,16 +152,13 @@ def _backward_rows(
 ):  # fmt: skip
     """dx = DX(dy, a, Σ SUMMAND(dy, a)) for the weights a, ROWS rows of at most COLUMNS
     elements per program."""
-    row = (
-        tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)[:, None]
-    )  # [ROWS, 1]
-    column = tl.arange(0, COLUMNS)[None, :].to(tl.int64)  # [1, COLUMNS]
+    # [ROWS, 1] and [1, COLUMNS]
+    row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)[:, None]
+    column = tl.arange(0, COLUMNS)[None, :].to(tl.int64)
     inside = (row < m) & (column < n)
 
-    at = (
-        row_start(row, length_1, length_2, stride_0, stride_1, stride_2)
-        + column * stride_n
-    )
+    at = row_start(row, length_1, length_2, stride_0, stride_1, stride_2)
+    at += column * stride_n
     dy = tl.load(dy_ptr + at, mask=inside, other=0.0).to(WIDE)
     y = tl.load(y_ptr + row * n + column, mask=inside, other=0.0).to(WIDE)
 

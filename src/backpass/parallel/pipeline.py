@@ -57,16 +57,21 @@ class Pipeline:
         schedule: Schedule,
         *,
         layers: Sequence[int] | None = None,
-        **sizes: Any,
+        data: int = 1,
+        context: int = 1,
+        tensor: int = 1,
+        sequence: bool = False,
+        kernels: Any = None,
     ) -> None:
         if not isinstance(schedule, Schedule):
             raise TypeError(
                 "schedule: expected a Schedule, such as one_f_one_b returns; "
                 f"got {type(schedule).__name__}"
             )
-        axes = {axis: sizes.get(axis, 1) for axis in ("data", "context", "tensor")}
+        axes = {"data": data, "context": context, "tensor": tensor}
         self.line = mesh(group, pipeline=len(schedule.ranks), **axes)["pipeline"]
-        self.network = Network(group.split(self.line.rank), model, config, **sizes)
+        options = {**axes, "sequence": sequence, "kernels": kernels}
+        self.network = Network(group.split(self.line.rank), model, config, **options)
         self.group, self.schedule = group, schedule
         self.model, self.config = model, config
         counts = _counts(layers, config.layers, schedule.stages)

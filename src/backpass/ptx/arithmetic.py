@@ -78,15 +78,9 @@ def _simple(
     if "x2" in type:
         if width_of(type) != 32:
             raise _unknown(parts)
-        lower, upper = (
-            _simple(
-                [operation, *modifiers, type[:-2]],
-                [_half(x, i) for x in operands],
-                approximate,
-            )
-            for i in (0, 1)
-        )
-        return _pair(lower, upper)
+        parts = [operation, *modifiers, type[:-2]]
+        halves = ([_half(x, i) for x in operands] for i in (0, 1))
+        return _pair(*(_simple(parts, half, approximate) for half in halves))
     values = [values_of(x, type) for x in operands]
     if "ftz" in modifiers:
         values = [flushed(x) for x in values]
@@ -360,13 +354,11 @@ def _conversion(parts: list[str], operands: list[np.ndarray]) -> tuple[np.ndarra
         return (bits_of(x, to),)
     if way is None:
         raise _unknown(parts)
-    width, signed = width_of(to), to[0] == "s"
-    least, most = (
-        (-(2 ** (width - 1)), 2 ** (width - 1) - 1) if signed else (0, 2**width - 1)
-    )
+    width, highest = width_of(to), 2 ** (width_of(to) - 1)
+    least, most = (-highest, highest - 1) if to[0] == "s" else (0, 2 * highest - 1)
     # NaN becomes 0, or, if the source is f64 or the target has 64 bits, the integer
     # with only its highest bit set.
-    nan = 2 ** (width - 1) if of == "f64" or width == 64 else 0
+    nan = highest if of == "f64" or width == 64 else 0
     exact = [
         nan if np.isnan(v) else max(least, min(most, v if np.isinf(v) else int(v)))
         for v in way(x)

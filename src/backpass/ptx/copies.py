@@ -74,7 +74,7 @@ def _await(threads: Threads, left: int, everything: bool) -> None:
     done = max(len(threads.copies) - 1 - left, 0)
     for copy in (copy for group in threads.copies[:done] for copy in group):
         threads.shared.awaited[copy.at] = False
-        who = threads.these(copy.threads)
+        who = threads.who(copy.threads)
         threads.shared.store(copy.at, copy.data, copy.defined, who)
         _mark(threads, [copy], 0)
     threads.copies[:done] = [[] for _ in threads.copies[:done]]

@@ -105,7 +105,8 @@ class Memory:
         found, left = np.zeros(len(at), given[0].dtype), np.ones(len(at), bool)
         rounded = np.zeros(len(at), bool)
         at_once = self.updates.at_once(at, who)
-        unordered = np.any(at_once | self._of_others(at, who), axis=1)
+        of_others = self.updates.unordered(at, who)
+        unordered = np.any(at_once | of_others, axis=1)
         while left.any():
             # The first of the remaining threads at each address.
             _, first = np.unique(at[left, 0], return_index=True)
@@ -126,10 +127,6 @@ class Memory:
             self.unsettled.append(who.fault(Order, what, rounded))
         self.updates.record(at, who, at_once)
         return found
-
-    def _of_others(self, at: np.ndarray, who: Who) -> np.ndarray:
-        """Return whether other blocks update the bytes, in no order with this one."""
-        return np.zeros(at.shape, bool)
 
     def check_write(
         self, at: np.ndarray, data: np.ndarray | None, who: Who

@@ -92,9 +92,6 @@ class Buffer(Memory):
         self.changed[at] |= self.bytes[at] != before
         return found
 
-    def _of_others(self, at: np.ndarray, who: Who) -> np.ndarray:
-        return self.updates.unordered(at, who)
-
     def mark_copied(self, at: np.ndarray, by: int) -> None:
         """Record that the block with the number ``by`` - 1, or no block if ``by`` is 0,
         is copying the bytes."""

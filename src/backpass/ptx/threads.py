@@ -81,11 +81,8 @@ class Threads:
         self.place: Place | None = None
 
     def who(self, chosen: np.ndarray) -> Who:
-        """Return the chosen threads as those that make an access."""
-        return self.these(self.numbers[chosen])
-
-    def these(self, threads: np.ndarray) -> Who:
-        """Return the threads with these numbers as those that make an access."""
+        """Return the threads that make an access, given a mask or their numbers."""
+        threads = self.numbers[chosen]
         return Who(
             threads,
             self.warp_times[threads // 32],

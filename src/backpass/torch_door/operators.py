@@ -415,11 +415,8 @@ def _wanted(
     accepts it. Without a choice, return none: the default is all names."""
     if chosen is None or not takes_wanted(module):
         return {}
-    return {
-        "wanted": [
-            name for name, is_chosen in zip(names, chosen, strict=True) if is_chosen
-        ]
-    }
+    pairs = zip(names, chosen, strict=True)
+    return {"wanted": [name for name, is_chosen in pairs if is_chosen]}
 
 
 def _schema_type(name: str, hint: object) -> str:

@@ -55,14 +55,8 @@ def without_aliases(
     own: list[Tensor] = []
     sources: list[int] = []
     for array in tensors_in(saved):
-        at = next(
-            (
-                i
-                for i, other in enumerate(pool)
-                if other is not None and _same(array, other)
-            ),
-            len(pool),
-        )
+        found = (i for i, x in enumerate(pool) if x is not None and _same(array, x))
+        at = next(found, len(pool))
         if at == len(pool):
             own.append(unaliased(array, pool))
             pool.append(own[-1])

@@ -317,12 +317,12 @@ class Derivation:
         stem = self.operation or self.forward
         if not stem:
             raise DerivationError("not bound to an operation; give operation=…")
-        bound = Operation(stem, self.scope, self.names or {}, self.options or {})
         for evaluator in evaluators:
+            bound = Operation(stem, evaluator, self.names or {}, self.options or {})
             if self.operation:
-                bound.verify(evaluator, self.chains)
+                bound.verify(self.chains)
             else:
-                bound.verify_forward(evaluator)
+                bound.verify_forward()
 
     def flips(self) -> Iterator[Flip]:
         """Yield every flip of its lines and of those of the derivations before it."""

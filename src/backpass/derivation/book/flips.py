@@ -31,7 +31,6 @@ from backpass.derivation.language.parse import (
     DECLARING,
     DerivationError,
     Line,
-    Part,
     span_of,
     tokens_of,
 )
@@ -85,17 +84,20 @@ def flips(derivation: Derivation) -> Iterator[Flip]:
         if not line.numbered:
             continue
         for side, (expression, letters) in _sides(derivation, k).items():
-            for start, end, replacement, description in _all_edits(expression, letters):
-                edited = _edited(expression.part, start, end, replacement)
-                yield Flip(piece, k, numbers[k], side, description, edited)
+            part = expression.part
+            for start, end, new, description in _all_edits(expression, letters):
+                before = part.source[: part.start + start]
+                text = before + new + part.source[part.start + end :]
+                yield Flip(piece, k, numbers[k], side, description, text)
         if line.conditions:
             text = line.conditions.source
             start = text.rindex("\\q", 0, line.conditions.start)
             end = text.index(")", line.conditions.start + len(line.conditions.text)) + 1
-            dropped = f"{text[start:end].strip()} dropped"
-            yield Flip(
-                piece, k, numbers[k], "right", dropped, text[:start] + text[end:]
+            dropped, text = (
+                f"{text[start:end].strip()} dropped",
+                text[:start] + text[end:],
             )
+            yield Flip(piece, k, numbers[k], "right", dropped, text)
 
 
 def survivors(derivation: Derivation) -> list[Survivor]:
@@ -254,15 +256,6 @@ def _pairs(
     for evaluator in flipped.everywhere():
         if evaluator.point is not None:
             yield derivation.at(evaluator), evaluator
-
-
-def _edited(part: Part, start: int, end: int, replacement: str) -> str:
-    """Return the source of a part with one place of the part replaced."""
-    return (
-        part.source[: part.start + start]
-        + replacement
-        + part.source[part.start + end :]
-    )
 
 
 # ---- the places where a mistake can be made ------------------------------------------

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -12,15 +13,16 @@ import sympy
 from backpass import operation as operations
 from backpass.contract.shapes import is_product, letters_of, parse
 from backpass.derivation.equality.check import Chain, difference
-from backpass.derivation.language.calculus import Calculus, Indices, Value
+from backpass.derivation.language.calculus import Indices, Value
 from backpass.derivation.language.evaluate import Evaluator
-from backpass.derivation.language.names import Scope, Variable
+from backpass.derivation.language.names import Variable
 from backpass.derivation.language.parse import DerivationError
 from backpass.expressions import exact
 
 
 class Operation:
-    """An operation of `backpass.ops`, with the derivation's names for its arrays.
+    """An operation of `backpass.ops` at an evaluator's sizes, with the derivation's
+    names for its arrays.
 
     `names` maps the operation's names to the derivation's where they differ by more
     than case. `options` are forward's; a string among them is a name of the derivation
@@ -35,9 +37,14 @@ class Operation:
     """
 
     def __init__(
-        self, stem: str, scope: Scope, names: dict[str, str], options: dict[str, object]
+        self,
+        stem: str,
+        evaluator: Evaluator,
+        names: dict[str, str],
+        options: dict[str, object],
     ) -> None:
-        self.stem, self.scope, self.options = stem, scope, options
+        self.stem, self.evaluator, self.options = stem, evaluator, options
+        self.calculus, self.variables = evaluator.calculus, evaluator.scope.variables
         operation = operations.Operation(stem)
         self.module, spec = operation.op, parse(operation.op.SHAPES)
         self.specs = {s.name: s for s in (*spec.inputs, *spec.outputs)}
@@ -69,8 +76,8 @@ class Operation:
 
     def _found(self, name: str, names: dict[str, str]) -> Variable | None:
         """Return the derivation's variable for an array; None if it has none."""
-        known = self.scope.variables
-        return next((known[c] for c in _candidates(name, names) if c in known), None)
+        known = [one for one in _candidates(name, names) if one in self.variables]
+        return self.variables[known[0]] if known else None
 
     def _variable(self, name: str, names: dict[str, str]) -> Variable:
         """Return the derivation's variable for an array that it has to have."""
@@ -83,51 +90,41 @@ class Operation:
             )
         return variable
 
-    def verify_forward(self, evaluator: Evaluator) -> NamedTuple:
+    def verify_forward(self) -> NamedTuple:
         """Raise `DerivationError` unless `forward` returns the output as defined;
         return what it saved."""
-        calculus = evaluator.calculus
         arguments = [
-            self._argument(name, variable, evaluator)
-            for name, variable in self.inputs.items()
+            self._argument(name, variable) for name, variable in self.inputs.items()
         ]
-        options = {
-            key: _option(value, self.scope, evaluator)
-            for key, value in self.options.items()
-        }
-        y, saved = self._run("forward", evaluator, *arguments, **options)
-        self.marks = self._marks(saved, evaluator)
-        derived = calculus.array(
-            self.output, lambda at: calculus.element(self.output, at)
-        )
+        options = {key: self._option(value) for key, value in self.options.items()}
+        y, saved = self._run("forward", *arguments, **options)
+        self.marks = self._marks(saved)
+        element = partial(self.calculus.element, self.output)
+        derived = self.calculus.array(self.output, element)
         what = f"the definition of {self.output.name}"
-        self._compare(derived, y, what, f"{self.stem}.forward", evaluator)
+        self._compare(derived, y, what, f"{self.stem}.forward")
         return saved
 
-    def verify(self, evaluator: Evaluator, chains: list[Chain]) -> None:
+    def verify(self, chains: list[Chain]) -> None:
         """Raise `DerivationError` unless the derivation starts at `forward` and its
         last lines are `backward`."""
-        saved = self.verify_forward(evaluator)
-        dy = self._array(
-            self.output_name, self.output, evaluator.calculus.cotangent, evaluator
-        )
-        gradients = self._run("backward", evaluator, dy, saved)
+        saved = self.verify_forward()
+        dy = self._array(self.output_name, self.output, self.calculus.cotangent)
+        gradients = self._run("backward", dy, saved)
         gradients = gradients if isinstance(gradients, tuple) else (gradients,)
         for name, gradient in zip(self.differentiable, gradients, strict=True):
             if (variable := self.inputs[name]) is not None:
-                last = self._last_line(name, variable, chains, evaluator)
+                last = self._last_line(name, variable, chains)
                 what = rf"the last line for \bar{{{variable.name}}}"
-                self._compare(last, gradient, what, f"{self.stem}.backward", evaluator)
+                self._compare(last, gradient, what, f"{self.stem}.backward")
 
-    def _run(
-        self, part: str, evaluator: Evaluator, *arguments: object, **options: object
-    ):
+    def _run(self, part: str, *arguments: object, **options: object):
         """Run forward or backward on symbols, in the case that holds around the
         evaluator's point."""
         from backpass.interpreters import symbolic
 
         try:
-            with symbolic.session(evaluator.point):
+            with symbolic.session(self.evaluator.point):
                 return getattr(self.module, part)(*arguments, **options)
         except symbolic.Undecided as error:
             message = (
@@ -136,9 +133,7 @@ class Operation:
             )
             raise DerivationError(message) from None
 
-    def _last_line(
-        self, name: str, variable: Variable, chains: list[Chain], evaluator: Evaluator
-    ) -> Value:
+    def _last_line(self, name: str, variable: Variable, chains: list[Chain]) -> Value:
         """Return the value of the last line of the last unconditional statement that
         begins with a variable's gradient."""
         derived = [chain for chain in chains if _derives(chain, variable)]
@@ -150,13 +145,23 @@ class Operation:
         left, last = derived[-1].expressions[0], derived[-1].expressions[-1]
         letters = [str(token) for token in left.references[id(left.tree)].indices]
         if not letters:
-            return evaluator.value(last)
-        return evaluator.calculus.array(
+            return self.evaluator.value(last)
+        return self.calculus.array(
             variable,
-            lambda at: evaluator.value(last, dict(zip(letters, at, strict=True))),
+            lambda at: self.evaluator.value(last, dict(zip(letters, at, strict=True))),
         )
 
-    def _argument(self, name: str, variable: Variable | None, evaluator: Evaluator):
+    def _option(self, value: object) -> object:
+        """Return an option's value; a string may name a dimension or a variable."""
+        if not isinstance(value, str):
+            return value
+        if value in self.evaluator.sizes:
+            return self.evaluator.sizes[value]
+        if value in self.variables:
+            return self.calculus.element(self.variables[value], ())
+        return value
+
+    def _argument(self, name: str, variable: Variable | None):
         """Return the argument of forward for an input."""
         from backpass.interpreters import symbolic
 
@@ -164,49 +169,45 @@ class Operation:
             return None
         spec = self.specs[name]
         if spec.integer:
-            return symbolic.xp.asarray(self._chosen(variable, evaluator))
+            return symbolic.xp.asarray(self._chosen(variable))
         if spec.boolean:
-            seen = self._seen(variable, evaluator)
-            shape = self._shape_in_operation(name, variable, list(seen.shape))
-            return symbolic.xp.asarray(seen.reshape(shape))
-        return self._array(name, variable, evaluator.calculus.element, evaluator)
+            shape = self._shape_in_operation(name, variable)
+            return symbolic.xp.asarray(self._seen(variable).reshape(shape))
+        return self._array(name, variable, self.calculus.element)
 
-    def _chosen(self, variable: Variable, evaluator: Evaluator) -> np.ndarray:
+    def _chosen(self, variable: Variable) -> np.ndarray:
         """Return the integers whose positions a variable's rows mark.
 
         They are 0, 1, … in turn. Of several, the last is ignored if forward can do
         that.
         """
-        *rows, places = (evaluator.calculus.size(side) for side in _sides(variable))
+        *rows, places = self._sizes(variable)
         integers = np.arange(np.prod(rows, dtype=int)) % places
         ignored = inspect.signature(self.module.forward).parameters.get("ignore_index")
         if ignored is not None and len(integers) > 1:
             integers[-1] = ignored.default
         return integers.reshape(rows)
 
-    def _seen(self, variable: Variable, evaluator: Evaluator) -> np.ndarray:
+    def _seen(self, variable: Variable) -> np.ndarray:
         """Return the booleans of a variable: two of three are True, in each row
         another two."""
-        sides = [evaluator.calculus.size(side) for side in _sides(variable)]
-        return np.indices(sides).sum(axis=0) % 3 != 1
+        return np.indices(self._sizes(variable)).sum(axis=0) % 3 != 1
 
-    def _marks(
-        self, saved: NamedTuple, evaluator: Evaluator
-    ) -> dict[sympy.Symbol, sympy.Expr]:
+    def _marks(self, saved: NamedTuple) -> dict[sympy.Symbol, sympy.Expr]:
         """Return the numbers of the elements that are known.
 
         In the rows for integers they are 1 at the integer's position and 0 elsewhere;
         for booleans, they are 1 and 0; for an array that forward saved, they are its
         elements.
         """
-        calculus, known = evaluator.calculus, []
+        calculus, known = self.calculus, []
         for name, variable in self.inputs.items():
             if variable is not None and self.specs[name].integer:
-                places = np.arange(calculus.size(_sides(variable)[-1]))
-                chosen = self._chosen(variable, evaluator)[..., None]
+                places = np.arange(self._sizes(variable)[-1])
+                chosen = self._chosen(variable)[..., None]
                 known.append((variable, (chosen == places).astype(int)))
             elif variable is not None and self.specs[name].boolean:
-                known.append((variable, self._seen(variable, evaluator).astype(int)))
+                known.append((variable, self._seen(variable).astype(int)))
         for field, variable in self.saved.items():
             value = getattr(saved, field)
             values = value.to_numpy().astype(int) if variable.axes else np.array(value)
@@ -222,26 +223,25 @@ class Operation:
         name: str,
         variable: Variable,
         element: Callable[[Variable, Indices], sympy.Expr],
-        evaluator: Evaluator,
     ):
         """Return a symbolic array of a variable, in its shape in the operation."""
         from backpass.interpreters import symbolic
 
-        values = evaluator.calculus.array(variable, lambda at: element(variable, at))
-        shape = [evaluator.calculus.size(side) for side in _sides(variable)]
-        there = self._shape_in_operation(name, variable, shape)
-        return symbolic.xp.asarray(np.asarray(values, dtype=object).reshape(there))
+        values = self.calculus.array(variable, lambda at: element(variable, at))
+        shape = self._shape_in_operation(name, variable)
+        return symbolic.xp.asarray(np.asarray(values, dtype=object).reshape(shape))
 
-    def _shape_in_operation(
-        self, name: str, variable: Variable, shape: list[int]
-    ) -> list[int]:
-        """Return the shape of a variable in the operation, given its shape here.
+    def _sizes(self, variable: Variable) -> list[int]:
+        return [self.calculus.size(side) for side in _sides(variable)]
+
+    def _shape_in_operation(self, name: str, variable: Variable) -> list[int]:
+        """Return the shape of a variable in the operation.
 
         An axis 2k or g*n is two axes of the derivation, in either order. So is a last
         axis that an option divides into p parts, as with `options={"p": "p"}`. If the
         derivation has no axes of heads, there is one head.
         """
-        spec, sides = self.specs[name], _sides(variable)
+        spec, sides, shape = self.specs[name], _sides(variable), self._sizes(variable)
         is_divided = (
             len(sides) > 1
             and sides[-2] in self.options.values()
@@ -257,13 +257,13 @@ class Operation:
             for at in of_heads:
                 shape.insert(at, 1)
         elif len(shape) == len(axes) + 1:
-            for at in [at for at in of_heads if is_product(axes[at])][:1]:
+            products = [at for at in of_heads if is_product(axes[at])]
+            if products:
+                at = products[0]
                 shape[at : at + 2] = [shape[at] * shape[at + 1]]
         return shape
 
-    def _compare(
-        self, derived: Value, returned, what: str, function: str, evaluator: Evaluator
-    ) -> None:
+    def _compare(self, derived: Value, returned, what: str, function: str) -> None:
         derived = np.ravel(np.asarray(derived, dtype=object))
         computed = np.ravel(returned.to_numpy())
         if derived.shape != computed.shape:
@@ -271,11 +271,11 @@ class Operation:
                 f"{what} has {derived.size} elements, but {function} returns "
                 f"{computed.size}"
             )
-        definitions = self._definitions(evaluator.calculus)
+        definitions = self._definitions()
         place = difference(derived, computed, definitions)
         if place is not None:
             sizes = ", ".join(
-                f"{side} = {size}" for side, size in evaluator.sizes.items()
+                f"{side} = {size}" for side, size in self.evaluator.sizes.items()
             )
             of_derived = derived[place]
             if self.marks:
@@ -286,30 +286,19 @@ class Operation:
                 f"    derived:  {of_derived}\n    returned: {computed[place]}"
             )
 
-    def _definitions(self, calculus: Calculus) -> exact.Definitions:
+    def _definitions(self) -> exact.Definitions:
         """Return the definitions, with the marks replaced by their numbers."""
         if not self.marks:
-            return calculus.definitions
+            return self.calculus.definitions
 
         def definition_of(symbol: sympy.Symbol) -> sympy.Expr | None:
-            defined = calculus.definition(symbol)
+            defined = self.calculus.definition(symbol)
             return self.marks.get(symbol) if defined is None else defined
 
         def expand(value: sympy.Expr) -> sympy.Expr:
-            return calculus.expand(value).xreplace(self.marks)
+            return self.calculus.expand(value).xreplace(self.marks)
 
         return exact.Definitions(definition_of, expand)
-
-
-def _option(value: object, scope: Scope, evaluator: Evaluator) -> object:
-    """Return an option's value; a string may name a dimension or a variable."""
-    if not isinstance(value, str):
-        return value
-    if value in evaluator.sizes:
-        return evaluator.sizes[value]
-    if value in scope.variables:
-        return evaluator.calculus.element(scope.variables[value], ())
-    return value
 
 
 def _candidates(name: str, names: dict[str, str]) -> list[str]:

@@ -188,7 +188,7 @@ def _called(tree: Tree, text: str, scope: Scope, parameters: Collection[str]) ->
                 joined.append(child)
             elif call := _call_or_none(before, child, scope, parameters):
                 joined[-1] = call
-            elif _is_applied(before, child, scope):
+            elif scope.applied and (before.data, child.data) == ("partial", "bracket"):
                 both = [*before.children, child]
                 joined[-1] = _tree("directional", both, before, child)
             else:
@@ -197,11 +197,6 @@ def _called(tree: Tree, text: str, scope: Scope, parameters: Collection[str]) ->
         if len(children) == 1 and isinstance(children[0], Tree):
             return children[0]
     return Tree(tree.data, children, tree.meta)
-
-
-def _is_applied(before: Tree, factor: Tree, scope: Scope) -> bool:
-    """Whether ∂Y/∂X (V) is a derivative applied to a direction, as the scope says."""
-    return scope.applied and before.data == "partial" and factor.data == "bracket"
 
 
 def _call_or_none(

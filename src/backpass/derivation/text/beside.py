@@ -62,7 +62,7 @@ def doubt_of(statement: Statement) -> str:
     """Return why an equation may be right although its sides differ: words beside it,
     or an arrow, may restrict it; "" if nothing does."""
     is_labelled = LABEL.match(statement.members[0].characters)
-    if any(map(_is_prose, statement.beside)) or is_labelled:
+    if is_labelled or any(PROSE.fullmatch(one.characters) for one in statement.beside):
         return (
             "this line is wrong unless the words beside it restrict it: write the "
             r"condition in symbols, such as j \ne i"
@@ -75,7 +75,7 @@ def doubt_of(statement: Statement) -> str:
 def _is_known(known: Knowledge, piece: Text, ranges: dict[str, str]) -> bool:
     """Whether what stands beside an equation is prose, the range of an index, which is
     added to `ranges`, or a shape that is already declared."""
-    if _is_prose(piece):
+    if PROSE.fullmatch(piece.characters):
         return True
     part, scope = known.part(piece), known.scope
     if match := INDEX_RANGE.fullmatch(part.text):
@@ -95,8 +95,3 @@ def _is_known(known: Knowledge, piece: Text, ranges: dict[str, str]) -> bool:
             if variable is None or (variable.shape, variable.positive) != stated:
                 return False
     return True
-
-
-def _is_prose(piece: Text) -> bool:
-    """Whether a piece beside an equation consists of words."""
-    return PROSE.fullmatch(piece.characters) is not None

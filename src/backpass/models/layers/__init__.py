@@ -34,7 +34,7 @@ from typing import Any
 from backpass.contract.arrays import Array, is_array, transpose
 from backpass.contract.values import check_natural
 from backpass.models.layers.calls import Call, call
-from backpass.models.layers.kernel import Instead, implementation
+from backpass.models.layers.kernel import Instead, Kernel, implementation
 from backpass.ops import attention, feed_forward, flash_attention, fork, residual
 from backpass.ops.multi_head_attention import split_heads
 
@@ -50,6 +50,8 @@ def without_second_output(attended: Any, rows: Any, d: int) -> Any:
     the last projection both saved the output, in heads and as ``rows[*, s, n·d]``, the
     heads become a view of the rows, so that one array stays in memory."""
     if isinstance(attended, Instead):
+        if not isinstance(attended.ran, Kernel):
+            return attended  # what a scheme of several ranks saved is its own
         own = without_second_output(attended.own, rows, d)
         return attended._replace(own=own)
     if not is_array(getattr(attended, "y", None)) or not is_array(rows):

@@ -44,10 +44,11 @@ class Names(Visitor):
 
         if not found.indices:
             return self.calculus.array(variable, one)
-        fixed = self._places(found)
+        axes, rest = sliced(variable.axes, found.indices)
+        tokens = [token for token in found.indices if token.type != "ALL"]
+        fixed = self._inside(found.name, tokens, axes)
         if len(fixed) == len(variable.axes):
             return one(fixed)
-        rest = sliced(variable.axes, found.indices)[1]
         values = np.empty([self.calculus.size(side) for side in rest], dtype=object)
         for more in np.ndindex(*values.shape):
             first = found.indices[0].type == "ALL"
@@ -68,12 +69,6 @@ class Names(Visitor):
         column = np.squeeze(value)
         places = self._inside(name, indices, [str(size) for size in column.shape])
         return column[places]
-
-    def _places(self, found: Reference) -> tuple[int, ...]:
-        """Return the zero-based indices of a reference."""
-        axes = sliced(self.scope.variables[found.name].axes, found.indices)[0]
-        indices = [token for token in found.indices if token.type != "ALL"]
-        return self._inside(found.name, indices, axes)
 
     def _inside(
         self,
