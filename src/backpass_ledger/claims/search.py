@@ -2,7 +2,7 @@
 
 A claim is a document of words: what it says, and what is right. The words of a sentence
 are weighted by how rare they are among the claims (BM25, with the usual constants).
-Beside each word stand its first letters, so that "normalised" finds "normalisation".
+Beside each word are its first letters, so that "normalised" finds "normalisation".
 """
 
 from __future__ import annotations
