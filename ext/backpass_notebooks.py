@@ -23,7 +23,7 @@ from sphinx.environment import BuildEnvironment
 from sphinx.errors import ExtensionError
 
 BOXES = ("admonition", "attention", "caution", "hint", "important", "note", "seealso", "tip", "warning")
-ORIGIN = "*A chapter of the book Backpass. It runs wherever the package `backpass` is installed.*"
+ORIGIN = "*A chapter of the book Backpass. It runs wherever the packages that it imports are installed.*"
 PACKAGE = '"backpass[book] @ git+{repository}@{commit}"'
 LEDGER = '"backpass-ledger @ git+{repository}@{commit}#subdirectory=src/backpass_ledger"'
 FENCE = re.compile(r"(?P<fence>`{3,}|:{3,}|~{3,})(?:\{(?P<name>[\w:-]+)\})?[ ]*(?P<argument>.*)")

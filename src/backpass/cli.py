@@ -4,8 +4,8 @@
 the checks do not notice, ``bench`` times the operations, ``train`` trains a small model
 without autograd, ``sample`` lets it write, ``cost`` itemises a network's FLOPs,
 ``parallel`` runs a scheme of yours on several ranks, and ``derive`` judges displayed
-mathematics of yours line by line. ``claims``, of the ledger's distribution, finds what
-is known about a sentence.
+mathematics of yours line by line. ``claims``, from the package backpass-ledger, looks
+a sentence up in the ledger of claims.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from backpass.contract.stems import no_such
 from backpass.text import terminal
 
 _MODULES = verify, check, mutate, bench, train, sample, cost, parallel, derive
-# Commands of a distribution of its own: the package that declares them, and its name.
+# Commands of other distributions, each with its package and its distribution.
 _OTHERS = {"claims": ("backpass_ledger", "backpass-ledger")}
 COMMANDS = {module.COMMAND.name: module.COMMAND for module in _MODULES} | {
     name: import_module(f"{package}.command").COMMAND
@@ -54,7 +54,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     argv = sys.argv[1:] if argv is None else argv
     if argv and argv[0] in _OTHERS.keys() - COMMANDS:
         parser.error(
-            f"{argv[0]}: install {_OTHERS[argv[0]][1]}, which has this command"
+            f"{argv[0]}: this command is in the package {_OTHERS[argv[0]][1]}; install "
+            f"it from a checkout: pip install ./src/{_OTHERS[argv[0]][0]}"
         )
     if argv and not argv[0].startswith("-") and argv[0] not in COMMANDS:
         parser.error(no_such("command", argv[0], COMMANDS))

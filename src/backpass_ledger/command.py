@@ -10,15 +10,16 @@ from backpass.commands.command import JSON, Command, Option, number, switch
 from backpass.commands.output import folded, say
 
 EPILOG = """\
-SENTENCE is in quotation marks. Each claim is shown with its verdict, its text, and
-what is right; its number is a link on the site's page of claims. Exits with 1 when
-no claim shares a word with the sentence, 2 when the command is not valid.
+Put SENTENCE in quotation marks. The claims that share most words with it are shown,
+each with its number, verdict, and text, and with what is right. Its number is linked
+on the book's page of claims. Exits with 1 if no claim shares a word with the sentence,
+and with 2 if the command is invalid.
 """
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Print the claims nearest to the sentence; return the exit status."""
-    # Reading the claims imports PyTorch, so that --help does not.
+    # Imported here because reading the claims imports PyTorch, which --help should not.
     from backpass_ledger.claims.ledger import text_of
     from backpass_ledger.claims.search import nearest
 
@@ -58,7 +59,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 COMMAND = Command(
     "claims",
-    "find what is known about a sentence on backpropagation",
+    "look up a sentence about backpropagation in the ledger",
     "Find the claims of other texts that are nearest to a sentence, each with its "
     "verdict and what is right.",
     (

@@ -139,7 +139,7 @@ def test_records_that_are_not_complete_are_rejected():
             F1,
             "F1: verdict: expected one of true, caveat, false",
         ),
-        ("F1  true  0  loss  §1", F1, "F1: row: expected number, verdict, harm, topic, page, and place"),
+        ("F1  true  0  loss  §1", F1, "F1: row: expected number, verdict, harm, topic, chapter, and place"),
         ("F1  uncheckable  0  loss  operations/softmax  §1", F1, "F1: body: expected a check, unless"),
         ("F3  true  0  loss  operations/softmax  §1", F1, "F3: check: expected a function F3 in "),
         ("F2  true  0  loss  operations/softmax  §1", F2, "F2: body: expected a check, unless"),
@@ -147,7 +147,7 @@ def test_records_that_are_not_complete_are_rejected():
         (
             "nameless  true  0  loss  operations/softmax  §1",
             nameless,
-            "number: expected a capital and a number",
+            "number: expected a capital letter and a number",
         ),
     ):
         with pytest.raises(ValueError, match=message):

@@ -64,4 +64,7 @@ class TestCommand:
         monkeypatch.delitem(COMMANDS, "claims")
         with pytest.raises(SystemExit):
             main(["claims", "loss"])
-        assert "claims: install backpass-ledger, which has this command" in capsys.readouterr().err
+        assert (
+            "claims: this command is in the package backpass-ledger; install it from a checkout: "
+            in capsys.readouterr().err
+        )

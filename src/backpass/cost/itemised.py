@@ -49,7 +49,7 @@ class Itemised(Shown):
     rows: tuple[Any, ...]
 
     def only(self, chosen: Callable[[Any], bool]) -> Self:
-        """Return the same of the rows for which ``chosen`` returns True."""
+        """Return a copy with only the rows for which ``chosen`` returns True."""
         return replace(self, rows=tuple(row for row in self.rows if chosen(row)))
 
     def _by(self, key: Callable[[Any], str], sums: Callable[[Self], Any]) -> dict:

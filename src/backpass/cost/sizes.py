@@ -107,16 +107,16 @@ def model_named(name: str) -> ModuleType:
 
 
 def example(name: str) -> Any:
-    """Return a small configuration of the model of that name, with defaults for all
-    that is not a length. Raises LookupError."""
+    """Return a small configuration of the model of that name, with the default of every
+    field that has one. Raises LookupError for an unknown model."""
     own = model_named(name).Config
     sizes = (field.name for field in fields(own) if field.default is MISSING)
     return own(**{size: 2 if "width" in size else 1 for size in sizes})
 
 
 def flags_of(name: str) -> dict[str, bool]:
-    """Return the fields of a model's configuration that are true or false, with their
-    defaults. Raises LookupError."""
+    """Return the boolean fields of a model's configuration, with their defaults. Raises
+    LookupError for an unknown model."""
     defaults = ((each.name, each.default) for each in fields(model_named(name).Config))
     return {name: value for name, value in defaults if isinstance(value, bool)}
 

@@ -229,7 +229,7 @@ class Bounds(closed_world.Namespace):
         return relation(a._values, b._values)
 
     def _beside(self, value: object, other: closed_world.Array) -> Array:
-        """Round a number to float32, in which PyTorch computes in half precision."""
+        """Round a number to float32, in which PyTorch computes half precision."""
         if other.dtype not in self._floating:
             return self._own(super()._beside(value, other))
         if isinstance(value, (bool, np.ndarray)) or not isinstance(value, Real):

@@ -129,18 +129,18 @@ def forward(
     wanted: Wanted = None,
     **own: Any,
 ) -> tuple[Array, Saved]:
-    """Return the mean cross-entropy ``loss[]`` of the targets ``[*, s]``, which stand
-    beside the tokens ``[*, s]``; −100 is ignored. In half precision it is float32.
+    """Return the mean cross-entropy ``loss[]`` of the targets ``[*, s]``, aligned
+    with the tokens ``[*, s]``; −100 is ignored. In half precision it is float32.
 
     ``flash`` and ``chunked`` are options of the family's attention and ``output_head``.
     ``kernels`` is ``backpass.kernels``, to run its kernels where there are any, or the
     ranks of ``backpass.parallel``. ``recompute`` chooses what the backward runs again
     instead of saving it: an integer k, for k layers at a time, or names among
     "attention", "feed_forward", and "norms". ``wanted`` names the parameters to train.
-    The family's stack may have options of its ``own``: GPT-2's ``masks`` are the
-    integers that determine the masks of dropout, such as a seed, the number of the
-    step, and that of the micro-batch. Each mask is drawn from them, its layer, and its
-    place. None is for evaluation: nothing is dropped.
+
+    GPT-2 also accepts ``masks``: the integers that determine the masks of dropout, such
+    as a seed, the number of the step, and that of the micro-batch. Each mask is drawn
+    from them, its layer, and its place. None is for evaluation: nothing is dropped.
 
     Raises ValueError for parameters that do not fit the configuration, naming all of
     them, for shapes that do not fit, for more tokens than positions, and for weights of

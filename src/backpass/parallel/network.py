@@ -110,7 +110,7 @@ class Positions:
 
     @property
     def parts(self) -> int:
-        """Between how many ranks of a tensor group the rows are divided."""
+        """The number of ranks of a tensor group that share the rows."""
         return self.stream.group.size if isinstance(self.stream, Parts) else 1
 
     def tables(self, s: int, d: int, *, base: float, like: Array) -> tuple[Array, ...]:

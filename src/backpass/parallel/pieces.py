@@ -20,7 +20,9 @@ from backpass.ops import embedding
 
 
 class Piece(stacks.Piece):
-    """A part of a network that goes back in one step or in two."""
+    """A part of a network: an operation or a layer, with the names of its parameters by
+    argument, and its options. Its backward runs whole (B), or computes the gradient of
+    x (I) and those of the parameters (W) apart."""
 
     def backward(
         self, dy: Array, saved: Any, wanted: str

@@ -12,7 +12,7 @@ Gradients = Mapping[str, Array]
 
 
 def copied(arrays: Mapping[str, Array]) -> dict[str, Array]:
-    """Return copies, into which nothing else is written."""
+    """Return copies that share no memory with the originals."""
     return {name: namespace(x).asarray(x, copy=True) for name, x in arrays.items()}
 
 

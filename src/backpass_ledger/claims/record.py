@@ -1,6 +1,6 @@
-"""A claim of a text: a row of a table, which says where it is and with which verdict,
-and a function, whose docstring says what the text claims and what is right, and whose
-body checks both.
+"""A claim of a text has a row in a table and a function. The row gives the claim's
+place and verdict. The docstring of the function says what the text claims and what is
+right; the body checks both.
 
 ::
 
@@ -20,11 +20,12 @@ body checks both.
 
 A row has the claim's number; its verdict; its harm, from 0 to 10, which is what
 believing it costs a reader; its topic; the chapter with the right derivation; and its
-place in the text. Two spaces or more part them. In the function, the first paragraph of
-the docstring is the claim, in our words; the others say what is right. Each number of
-three or more digits, or with a decimal point, has to be in the body too, so that a
-check holds it. A module may have ``SHOWN_BY``: in each line a test of the project, as
-``file::name`` below ``tests/``, and the claims that it shows.
+place in the text. Two or more spaces separate the fields. In the function, the first
+paragraph of the docstring is the claim, in our words; the other paragraphs say what is
+right. Each number of three or more digits, or with a decimal point, must also occur in
+the body, so that it cannot change without the check. A module may have ``SHOWN_BY``:
+each line names a test of the project, as ``file::name`` below ``tests/``, and the
+claims that it demonstrates.
 """
 
 from __future__ import annotations
@@ -75,7 +76,7 @@ Check = Callable[[Evidence], None]
 
 
 class WrongVerdict(Exception):
-    """What a claim's check found is not the verdict that its record gives."""
+    """The verdict of a claim's check differs from the recorded one."""
 
 
 @dataclass(frozen=True)
@@ -155,8 +156,9 @@ def _in_one_line(paragraph: str) -> str:
 
 
 def claims_of(module: ModuleType) -> list[Claim]:
-    """Return the claims of a module, in the order of its table. Raises ValueError for a
-    row or a function that is not complete, or that lacks the other."""
+    """Return the claims of a module, in the order of its table. Raises ValueError for
+    an incomplete row or docstring, a row without a function, or a function without a
+    row."""
     shown: dict[str, list[str]] = {}
     for line in getattr(module, "SHOWN_BY", "").strip().splitlines():
         test, *names = line.split()
@@ -182,10 +184,12 @@ def _claim(
         raise ValueError(f"{name}: {what}: expected {expected}; got {got!r}")
 
     if len(row) != 6:
-        reject("row", "number, verdict, harm, topic, page, and place", "  ".join(row))
+        reject(
+            "row", "number, verdict, harm, topic, chapter, and place", "  ".join(row)
+        )
     _, key, harm, topic, page, where = row
     if not _NAME.fullmatch(name):
-        reject("number", "a capital and a number, such as F41", name)
+        reject("number", "a capital letter and a number, such as F41", name)
     verdicts = {verdict.key: verdict for verdict in VERDICTS}
     if key not in verdicts:
         reject("verdict", f"one of {', '.join(verdicts)}", key)

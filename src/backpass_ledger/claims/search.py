@@ -1,8 +1,9 @@
 """Finds the claims that are nearest to a sentence.
 
-A claim is a document of words: what it says, and what is right. The words of a sentence
-are weighted by how rare they are among the claims (BM25, with the usual constants).
-Beside each word are its first letters, so that "normalised" finds "normalisation".
+Each claim is indexed by its words, those of what it says and of what is right, and by
+the first five letters of each word, so that "normalised" finds "normalisation". The
+words of a sentence are weighted by how rare they are among the claims (BM25, with the
+usual constants).
 """
 
 from __future__ import annotations
@@ -16,11 +17,14 @@ from functools import cache
 from backpass_ledger.claims.ledger import every
 from backpass_ledger.claims.record import Claim
 
-K, B = 1.2, 0.75  # BM25: how soon repetition stops to count, and the length's share
+K, B = (
+    1.2,
+    0.75,
+)  # BM25: how soon repetitions stop counting, and how much length matters
 STEM = 5  # letters
-STEM_WEIGHT = 0.5  # beside a whole word
-TRUTH_WEIGHT = 0.4  # beside what the claim says
-# British and American, and the field's synonyms, as one word each.
+STEM_WEIGHT = 0.5  # relative to a whole word
+TRUTH_WEIGHT = 0.4  # relative to what the claim says
+# Maps American spellings and synonyms to one word.
 SAME = {
     "optimizer": "optimiser",
     "normalize": "normalise",
@@ -45,14 +49,17 @@ SAME = {
     "needs": "takes",
     "lookup": "looking up",
     "pre": "prenorm",
-    "bf16": "bfloat16 bf16",
+    "bf16": "bfloat",
+    "bfloat16": "bfloat",
+    "fp16": "float half",
+    "float16": "float half",
 }
 COMMON = frozenset(
     "a an the of to in on and or is are be it its this that with for by pass as at from "
     "which than so not but if has have had was were will can may what when where each "
     "one all we you they their there these those into only also then does do".split()
 )
-_WORD = re.compile(r"[a-zα-ω]+|\d+(?:[.,]\d+)*")
+_WORD = re.compile(r"[a-zα-ω]+\d*|\d+x\b|\d+(?:[.,]\d+)*")
 _COMMAND = re.compile(r"\\(?:[a-zA-Z]+|.)")
 
 
@@ -73,8 +80,8 @@ def nearest(sentence: str, number: int = 5) -> list[tuple[float, Claim]]:
 
 
 def terms(text: str) -> list[str]:
-    """Return the words of a text without the commonest ones, and the stem of each,
-    which ends with a star. Commands of LaTeX are left out."""
+    """Return the words of a text except stop words, and the stem of each, which ends
+    with a star. Commands of LaTeX are left out."""
     plain = _COMMAND.sub(" ", text.lower())
     words = [same for word in _WORD.findall(plain) for same in _same(word)]
     words = [word for word in words if word not in COMMON]
@@ -87,7 +94,8 @@ def _same(word: str) -> Iterable[str]:
 
 @cache
 def _index() -> tuple[dict[str, float], list[tuple[dict[str, float], Claim]]]:
-    """Return the weight of each term, and the saturated counts of each claim's."""
+    """Return the weight of each term, and each claim with the saturated counts of its
+    terms."""
     counted = []
     for claim in every():
         terms_of = Counter(terms(claim.says))

@@ -1,4 +1,4 @@
-"""Find what is outside all brackets of LaTeX, and the brace that closes another."""
+"""Find what is outside all brackets of LaTeX, and the matching closing brace."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _BRACE = re.compile(r"\\.|[{}]", re.S)
 def outside(
     text: str, opening: tuple[str, ...] = OPENING, closing: tuple[str, ...] = CLOSING
 ) -> Iterator[int]:
-    """Yield the positions outside all brackets and environments, also the end.
+    """Yield the positions outside all brackets and environments, including the end.
 
     A backslash and the character after it have one position.
     """

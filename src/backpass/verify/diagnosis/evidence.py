@@ -38,7 +38,8 @@ class Guess(NamedTuple):
     """A relation that may hold.
 
     It is a diagnosis if ``prediction`` reproduces ``target``, as ``Pair.explained``
-    decides.
+    decides from the number of guesses ``tried`` and of numbers that were fitted,
+    ``free``.
     """
 
     kind: str

@@ -49,7 +49,7 @@ def _lacks(
     tried: int,
     free: int,
 ) -> Guess:
-    """Return the guess that got lacks the weighted sum of the terms."""
+    """Return the guess that ``got`` lacks the weighted sum of the terms."""
     parts = map(_weighted, weights, terms, itertools.repeat(pair))
     says = f"reference − got = {' + '.join(parts)}".replace("+ −", "− ")
     return Guess("missing term", says, pair.difference, prediction, tried, free)

@@ -1,7 +1,7 @@
 """The hypotheses of a diagnosis.
 
-Each yields guesses, of which the first that the numbers support is the diagnosis; or a
-diagnosis, where no number has to be weighed.
+Each hypothesis yields guesses, or a diagnosis that needs no test. The first guess that
+the numbers support is the diagnosis.
 """
 
 from __future__ import annotations

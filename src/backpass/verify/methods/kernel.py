@@ -70,8 +70,7 @@ def long_rows(case: Case, row_bytes: int) -> Inputs:
 
 
 def placed(case: Case, inputs: Inputs, dtype: str, device: str) -> Inputs:
-    """Return the inputs as tensors of the dtype. Those that are wider in the case stay
-    so."""
+    """Return the inputs as tensors of the dtype. Wide inputs remain in float32."""
     import torch
 
     low, wide = getattr(torch, dtype), torch.float32
