@@ -116,8 +116,10 @@ def test_dropout_drops_what_one_process_drops(sizes, monkeypatch):
     expected = on_one("drops", masks=(5, 6))
     assert abs(expected[0] - on_one("drops", masks=(5, 7))[0]) > 1e-3
     assert abs(expected[0] - on_one("drops")[0]) > 1e-3
-    for found in on_threads(on_mesh, ranks_of(sizes), "drops", sizes, {"masks": (5, 6)}):
-        assert worst(found, expected) < 1e-12
+    for again in ({}, {"recompute": ("attention",)}, {"recompute": ("feed_forward", "norms")}):
+        options = {"masks": (5, 6), **again}
+        for found in on_threads(on_mesh, ranks_of(sizes), "drops", sizes, options):
+            assert worst(found, expected) < 1e-12
 
 
 def test_dropout_does_not_depend_on_what_runs_before_the_backward(monkeypatch):

@@ -95,7 +95,9 @@ def implementation(operation: ModuleType, kernels: Any) -> Any:
 
 def scheme_for(operation: ModuleType, kernels: Any) -> Any:
     """Return the scheme of several ranks that ``kernels`` has for an operation, or the
-    operation. Its kernels are not used."""
+    operation. Its kernels are not used, nor does it run again."""
+    if isinstance(kernels, recomputed.Recomputing):
+        kernels = kernels.kernels
     if hasattr(kernels, "scheme_of"):
         return kernels.scheme_of(operation)
     return operation
