@@ -44,11 +44,18 @@ def run(arguments: argparse.Namespace) -> int:
     if not found:
         say("No claim shares a word with this sentence.")
         return 1
+    say(
+        *folded("The nearest claims. A verdict is on the claim, not on your sentence."),
+        "",
+    )
     for _, claim in found:
         verdict = f"{claim.verdict.sign} {claim.verdict.words}"
-        say(f"{claim.name}  {verdict}  ({text_of(claim).name}, {claim.where})")
-        lines = [claim.says, *([f"Right: {claim.truth}"] if claim.truth else [])]
-        lines.append(f"Derivation: chapters/{claim.page}.md")
+        lines = [
+            f"“{claim.says}”",
+            f"{verdict}. {claim.truth}" if claim.truth else verdict,
+            f"Derivation: chapters/{claim.page}.md",
+        ]
+        say(f"{claim.name}, {text_of(claim).name}, {claim.where}:")
         for line in lines:
             say(*(textwrap.indent(each, "    ") for each in folded(line)))
         if arguments.check and claim.code:

@@ -37,9 +37,10 @@ class TestCommand:
     def test_shows_verdict_text_and_what_is_right(self, capsys):
         assert main(["claims", "a backward has exactly twice the FLOPs of its forward", "--number", "1"]) == 0
         lines = capsys.readouterr().out.splitlines()
-        assert lines[0] == "F435  ✗ false  (the gradient-flow post, challenge 6)"
-        assert lines[1] == "    The backward has exactly twice the FLOPs of the forward."
-        assert lines[2].startswith("    Right: ") and "    Derivation: chapters/cost/ratio.md" in lines
+        assert lines[0].startswith("The nearest claims.")
+        assert lines[2] == "F435, the gradient-flow post, challenge 6:"
+        assert lines[3] == "    “The backward has exactly twice the FLOPs of the forward.”"
+        assert lines[4].startswith("    ✗ false. ") and "    Derivation: chapters/cost/ratio.md" in lines
 
     def test_shows_the_check(self, capsys):
         main(["claims", "a backward has exactly twice the FLOPs of its forward", "--number", "1", "--check"])
