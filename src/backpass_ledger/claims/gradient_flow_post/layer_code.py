@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 from backpass_ledger.claims.evidence import Evidence
@@ -124,7 +124,8 @@ def backward(
     ``t``, with some reshapes ``mended``. ``branch_1`` and ``branch_2`` are what the
     halves add to the residual connection; ``joined`` and ``flat_*`` have the heads of a
     token beside each other."""
-    t, g, at = t or given(), {}, SIZES
+    t, g = t or given(), {}
+    batch, heads, rows, width = t["y"].shape
 
     def weight(x: Any, dy: Any) -> Any:
         return x.flatten(0, 1).T @ dy.flatten(0, 1)
@@ -136,9 +137,8 @@ def backward(
         along = (inner * unit).mean(-1, keepdim=True)
         g[f"branch_{i}"] = (inner - along * unit) / t[f"r{i}"]
 
-    def join(name: str, heads: Any) -> Any:
-        heads = heads.transpose(1, 2) if name in mended else heads
-        return heads.reshape(at["B"], at["S"], -1)
+    def join(name: str, a: Any) -> Any:
+        return (a.transpose(1, 2) if name in mended else a).reshape(batch, rows, -1)
 
     g["fed"] = t["dout"]
     g["w_down"] = weight(t["act"] * t["up"], g["fed"])
@@ -154,10 +154,10 @@ def backward(
     g["attended"] = g["mid"]
     g["w_o"] = weight(join("y", t["y"]), g["attended"])
     g["joined"] = g["attended"] @ t["w_o"].T
-    split = (-1, at["S"], at["n_h"], at["d_k"])
-    g["y"] = g["joined"].reshape(t["y"].shape)
     if "dy" in mended:
-        g["y"] = g["joined"].reshape(split).transpose(1, 2)
+        g["y"] = g["joined"].reshape(batch, rows, heads, width).transpose(1, 2)
+    else:
+        g["y"] = g["joined"].reshape(batch, heads, rows, width)
     g["q"], g["k"], g["v"] = attention(g["y"], *(t[n] for n in (*"qkv", "lse")))
     for n in "qkv":
         g["flat_" + n] = join("d" + n, g[n])
@@ -223,13 +223,14 @@ def F350(it: Evidence) -> None:
     `B`, `S`, `d`, `d_ff`, `n_h`, `n_kv`, and `d_k` are used and nowhere defined. The
     text calls the listing pseudocode.
     """
-    shapes = ["B, S, n_h * d_k", "B, n_h, S, d_k", "B, S, n_kv * d_k", "-1, d, d_ff"]
-    for shape in shapes:
-        it.as_printed(not raises(NameError, lambda s=shape: run(s, **given())))
-        it.right(raises(NameError, lambda s=shape: run(s, **given())))
-        run(shape, **given(), **SIZES)
-    used = compile(str(shapes).replace("'", ""), "", "eval").co_names
-    it.right(set(used) == set(SIZES) and not set(used) & set(given()))
+    shapes = "(B, n_h, S, d_k), (-1, d, d_ff), n_kv * d_k"  # of its reshapes
+    fails = raises(NameError, lambda: run(shapes, **given()))
+    it.as_printed(not fails)
+    it.right(fails and not set(SIZES) & set(given()))
+    it.right(set(compile(shapes, "", "eval").co_names) == set(SIZES))
+    for name in SIZES:
+        others = {n: size for n, size in SIZES.items() if n != name}
+        it.right(raises(NameError, partial(run, shapes, **given(), **others)))
 
 
 def F351(it: Evidence) -> None:

@@ -130,8 +130,8 @@ def F167(it: Evidence) -> None:
 
 
 def F168(it: Evidence) -> None:
-    """The direct path always gives early layers a useful gradient, whatever the gradients
-    of other layers are like.
+    """The direct path always gives early layers a useful gradient, whatever the other
+    layers' gradients are like.
 
     One sublayer whose Jacobian is −I makes every gradient before it 0. And the direct
     path reaches the stream only: a sublayer's weights get their gradient through its
