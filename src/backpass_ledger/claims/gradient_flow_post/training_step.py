@@ -48,7 +48,9 @@ def run_step(dtype: str = "float32", layers: int = 3) -> dict[str, Any]:
         torch.nn.Sequential(torch.nn.Linear(6, 6), torch.nn.Tanh())
         for _ in range(layers)
     ]
-    model = torch.nn.Sequential(embedding, *hidden, torch.nn.Linear(6, V))
+    head = torch.nn.Linear(6, V)
+    head.weight.data *= 9  # for gradients that are clipped
+    model = torch.nn.Sequential(embedding, *hidden, head)
     model = model.to(getattr(torch, dtype))
     noted: dict[str, Any] = {"order": []}
     for i, each in enumerate(model):
@@ -175,7 +177,7 @@ def F418(it: Evidence) -> None:
     import torch
 
     it.as_printed(found["formats"] == {torch.float32})
-    it.as_printed(abs(after - min(1.0, before)) < 1e-5)
+    it.as_printed(before > 1 and abs(after - 1) < 1e-5)
 
     p = torch.nn.Parameter(torch.zeros(5))
     p.grad = torch.tensor(9 * numbers(5)).float()
