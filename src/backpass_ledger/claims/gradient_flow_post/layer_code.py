@@ -1,4 +1,4 @@
-"""The backward of a whole layer as printed, and what it takes (§6)."""
+"""The backward of a whole layer in the steps of §6, and what it takes."""
 
 from __future__ import annotations
 
