@@ -6,7 +6,7 @@ from functools import cache
 from typing import Any
 
 from backpass_ledger.claims.evidence import Evidence
-from backpass_ledger.claims.tools import numbers, run, same
+from backpass_ledger.claims.tools import numbers, same
 
 CLAIMS = """
 F262  true    0  recomputation  numerics/recomputation  §4.2, idea
@@ -24,48 +24,6 @@ F273  true    0  recomputation  numerics/recomputation  §4.2, PyTorch, what is 
 """
 
 
-FORWARD = """
-def checkpoint_forward(model, x, checkpoint_every=10):
-    checkpoints = {}
-    h = x
-
-    for i, layer in enumerate(model.layers):
-        if i % checkpoint_every == 0:
-            checkpoints[i] = h.detach().clone()
-        h = layer(h)
-
-    return h, checkpoints
-"""
-BACKWARD = """
-def checkpoint_backward(model, grad_output, checkpoints, checkpoint_every=10):
-    grad_h = grad_output
-
-    for i in reversed(range(len(model.layers))):
-        ckpt_idx = (i // checkpoint_every) * checkpoint_every
-
-        h = checkpoints[ckpt_idx]
-        for j in range(ckpt_idx, i + 1):
-            h.requires_grad_(True)
-            h = model.layers[j](h)
-
-        h.backward(grad_h)
-        grad_h = checkpoints[ckpt_idx].grad
-
-    return grad_h
-"""
-# One pass for each segment, from its last layer.
-BY_SEGMENT = BACKWARD.replace(
-    "for i in reversed(range(len(model.layers))):",
-    "for i in reversed(range(checkpoint_every - 1, len(model.layers), "
-    "checkpoint_every)):",
-)
-PYTORCH = """
-class TransformerWithCheckpointing(nn.Module):
-    def forward(self, x):
-        for layer in self.layers:
-            x = checkpoint(layer, x, use_reentrant=False)
-        return x
-"""
 DEPTH, WIDTH = 6, 5
 
 
@@ -91,8 +49,8 @@ class Stack:
 
     def gradients(self) -> list[Any]:
         """Return the parameters' gradients."""
-        parameters = [p for layer in self.layers for p in layer.parameters()]
-        return [p.grad.numpy() for p in parameters if p.grad is not None]
+        found = [p.grad for layer in self.layers for p in layer.parameters()]
+        return [g.numpy() for g in found if g is not None]
 
 
 def noted(kept: list[Any]) -> Any:
@@ -126,21 +84,50 @@ def expected() -> tuple[Any, tuple[Any, ...]]:
     return leaf.grad.numpy(), tuple(stack.gradients())
 
 
-def by_listing(k: int, backward: str = BACKWARD, **options: Any) -> tuple[Any, Stack]:
+def keep_inputs(stack: Stack, x: Any, k: int) -> tuple[Any, dict[int, Any]]:
+    """Run the layers, and copy every k-th one's input, as the first listing does."""
+    kept = {}
+    for start in range(0, len(stack.layers), k):
+        kept[start] = x.detach().clone()
+        for layer in stack.layers[start : start + k]:
+            x = layer(x)
+    return x, kept
+
+
+def again(stack: Stack, kept: dict[int, Any], start: int, i: int) -> Any:
+    """Run layers ``start`` to i again, as the second listing's inner loop does."""
+    y = kept[start].requires_grad_()
+    for layer in stack.layers[start : i + 1]:
+        y = layer(y)
+    return y
+
+
+def backward(
+    stack: Stack, dy: Any, kept: dict[int, Any], k: int, *, mended: bool = False
+) -> Any:
+    """Return the input's gradient as the second listing does, from the checkpoint for
+    every layer; ``mended``, from each segment's last layer only."""
+    layers = range(len(stack.layers))
+    for i in reversed(layers[k - 1 :: k] if mended else layers):
+        start = i - i % k
+        again(stack, kept, start, i).backward(dy)
+        dy = kept[start].grad
+    return dy
+
+
+def by_listing(k: int, *, mended: bool = False, **options: Any) -> tuple[Any, Stack]:
     """Run the two listings with a checkpoint every k layers; return the gradient of the
     input, and the layers, whose ``runs`` are those of the backward."""
     stack = Stack(**options)
     x, dy = tensors()
-    names = run(FORWARD + backward)
-    _, checkpoints = names["checkpoint_forward"](stack, x, k)
+    _, kept = keep_inputs(stack, x, k)
     stack.runs.clear()
-    dx = names["checkpoint_backward"](stack, dy, checkpoints, k)
-    return dx.numpy(), stack
+    return backward(stack, dy, kept, k, mended=mended).numpy(), stack
 
 
-def right_gradients(k: int, backward: str = BACKWARD) -> bool:
+def right_gradients(k: int, mended: bool = False) -> bool:
     """Whether the listing's gradients are those of autograd."""
-    dx, stack = by_listing(k, backward)
+    dx, stack = by_listing(k, mended=mended)
     of_input, of_parameters = expected()
     found = [dx, *stack.gradients()]
     return all(map(same, found, [of_input, *of_parameters]))
@@ -154,12 +141,11 @@ def by_pytorch(dropout: float = 0.0) -> tuple[Any, Stack, int]:
 
     stack = Stack(dropout)
     x, dy = tensors()
-    names = run(PYTORCH, nn=torch.nn, checkpoint=checkpoint)
-    module = names["TransformerWithCheckpointing"]()
-    module.layers = torch.nn.ModuleList(stack.layers)
     leaf, saved = x.requires_grad_(), []
+    y = leaf
     with torch.autograd.graph.saved_tensors_hooks(noted(saved), lambda a: a):
-        y = module(leaf)
+        for layer in stack.layers:
+            y = checkpoint(layer, y, use_reentrant=False)
     y.backward(dy)
     assert leaf.grad is not None
     return leaf.grad.numpy(), stack, len(saved)
@@ -226,34 +212,33 @@ def F263(it: Evidence) -> None:
 
 
 def F264(it: Evidence) -> None:
-    """`checkpoint_forward` keeps the checkpoints only.
+    """The forward with checkpoints keeps nothing but these.
 
     It runs the layers under autograd, so its output holds a graph with every array that
     a plain forward saves; the checkpoints come on top. It needs `torch.no_grad()`.
     """
     import torch
 
-    def saved(forward: Any) -> int:
+    def saved(function: Any) -> int:
         kept: list[Any] = []
         with torch.autograd.graph.saved_tensors_hooks(noted(kept), lambda a: a):
-            forward()
+            function()
         return len(kept)
 
     stack, (x, _) = Stack(), tensors()
-    as_printed = run(FORWARD)["checkpoint_forward"]
     plain = saved(lambda: torch.nn.Sequential(*stack.layers)(x))
-    it.as_printed(saved(lambda: as_printed(stack, x, 3)) < plain)
-    it.right(saved(lambda: as_printed(stack, x, 3)) == plain > 0)
+    it.as_printed(saved(lambda: keep_inputs(stack, x, 3)) < plain)
+    it.right(saved(lambda: keep_inputs(stack, x, 3)) == plain > 0)
     with torch.no_grad():
-        it.right(saved(lambda: as_printed(stack, x, 3)) == 0)
+        it.right(saved(lambda: keep_inputs(stack, x, 3)) == 0)
 
 
 def F265(it: Evidence) -> None:
-    """`checkpoints[i]` is a copy of the input of layer i, for every i that k divides:
+    """The checkpoint of layer i is a copy of its input, for every i that k divides:
     8 of them for 80 layers and k = 10."""
     x, _ = tensors()
     stack = Stack(depth=80)
-    _, checkpoints = run(FORWARD)["checkpoint_forward"](stack, x)
+    _, checkpoints = keep_inputs(stack, x, 10)
     it.as_printed(
         sorted(checkpoints) == list(range(0, 80, 10)) and len(checkpoints) == 8
     )
@@ -262,8 +247,8 @@ def F265(it: Evidence) -> None:
 
 
 def F266(it: Evidence) -> None:
-    """`(i // checkpoint_every) * checkpoint_every` is the last checkpoint at or before
-    layer i."""
+    """The checkpoint of layer i, k times the whole part of i/k, is the last one at or
+    before it."""
     for k in (1, 3, 7):
         last = 0
         for i in range(20):
@@ -276,35 +261,31 @@ def F267(it: Evidence) -> None:
     the checkpoint to i."""
     stack = Stack()
     x, _ = tensors()
-    names = run(FORWARD + BACKWARD)
-    _, checkpoints = names["checkpoint_forward"](stack, x, 3)
-    forward = list(stack.outputs)
-    h = checkpoints[3]
-    for j in range(3, 6):
-        h.requires_grad_(True)
-        h = stack.layers[j](h)
-    it.as_printed(same(h.detach().numpy(), forward[5].detach().numpy(), 1e-15))
+    _, kept = keep_inputs(stack, x, 3)
+    outputs = list(stack.outputs)
+    h = again(stack, kept, 3, 5)
+    it.as_printed(same(h.detach().numpy(), outputs[5].detach().numpy(), 1e-15))
     h.backward(tensors()[1])
     graded = [layer[0].weight.grad is not None for layer in stack.layers]
     it.as_printed(graded == [False] * 3 + [True] * 3)
 
 
 def F268(it: Evidence) -> None:
-    """`checkpoint_backward` returns the gradient of the input, and leaves the
+    """The backward with checkpoints returns the gradient of the input, and leaves the
     parameters' gradients in them, for any k.
 
-    For k = 1 only. For other k, `grad_h` is the gradient of a segment's input after the
-    first pass, and the loop passes it to layer i − 1 of the same segment as that of its
+    For k = 1 only. For other k, the first pass gives the gradient of a segment's input,
+    and the loop passes it to layer i − 1 of the same segment as that of its
     output. The shapes agree, so nothing fails. The loop has to step from segment to
     segment.
     """
     it.as_printed(all(right_gradients(k) for k in (2, 3, 6)))
     it.right(right_gradients(1) and not any(right_gradients(k) for k in (2, 3, 6)))
-    it.right(all(right_gradients(k, BY_SEGMENT) for k in (1, 2, 3, 6)))
+    it.right(all(right_gradients(k, mended=True) for k in (1, 2, 3, 6)))
 
 
 def F269(it: Evidence) -> None:
-    """`checkpoints[ckpt_idx].grad` is the gradient from the call of `backward` just
+    """The checkpoint's `.grad` is the gradient from the call of `backward` just
     before it.
 
     It is the sum over all calls since the checkpoint was made: k of them in a segment.
@@ -335,7 +316,7 @@ def F270(it: Evidence) -> None:
     it.as_printed(set(runs.values()) == {DEPTH})
     it.right(all(2 * count == DEPTH * (k + 1) for k, count in runs.items()))
     it.right(len(by_listing(10, depth=80)[1].runs) == 440)
-    it.right(len(by_listing(3, BY_SEGMENT)[1].runs) == DEPTH)
+    it.right(len(by_listing(3, mended=True)[1].runs) == DEPTH)
 
 
 def F271(it: Evidence) -> None:
@@ -347,20 +328,13 @@ def F271(it: Evidence) -> None:
     for p in (0.0, 0.5):
         stack = Stack(p)
         x, dy = tensors()
-        names = run(FORWARD + BACKWARD)
-        _, checkpoints = names["checkpoint_forward"](stack, x, 1)
-        before = {
-            i: y.detach().numpy()
-            for i, y in zip(stack.runs, stack.outputs, strict=True)
-        }
+        _, kept = keep_inputs(stack, x, 1)
+        before = dict(zip(stack.runs, stack.outputs, strict=True))
         stack.outputs.clear()
         stack.runs.clear()
-        names["checkpoint_backward"](stack, dy, checkpoints, 1)
-        after = {
-            i: y.detach().numpy()
-            for i, y in zip(stack.runs, stack.outputs, strict=True)
-        }
-        equal = all(same(before[i], after[i], 1e-15) for i in before)
+        backward(stack, dy, kept, 1)
+        after = dict(zip(stack.runs, stack.outputs, strict=True))
+        equal = all(same(before[i].detach(), after[i].detach(), 1e-15) for i in before)
         (it.elsewhere if p else it.as_printed)(equal)
     stack, (x, dy) = Stack(0.5), tensors()
     leaf = h = x.requires_grad_()
@@ -385,8 +359,8 @@ def F272(it: Evidence) -> None:
 
 
 def F273(it: Evidence) -> None:
-    """`checkpoint(layer, x, use_reentrant=False)` saves no array inside the layer, runs
-    it again in the backward, and gives the same gradients."""
+    """PyTorch's checkpoint of a layer, not reentrant, saves no array inside it, runs it
+    again in the backward, and gives the same gradients."""
     dx, stack, saved = by_pytorch()
     it.as_printed(saved <= DEPTH)  # at most the inputs
     it.as_printed(sorted(stack.runs[DEPTH:]) == list(range(DEPTH)))

@@ -11,7 +11,7 @@ from backpass_ledger.claims.gradient_flow_post.checkpoint_code import (
     DEPTH,
     order_of_work,
 )
-from backpass_ledger.claims.gradient_flow_post.layer_code import SIZES, listing
+from backpass_ledger.claims.gradient_flow_post.layer_code import SIZES, backward
 from backpass_ledger.claims.gradient_flow_post.saved_activations import FLASH, GIB, MIB
 
 CLAIMS = """
@@ -110,11 +110,7 @@ def F278(it: Evidence) -> None:
     head = sum(row.bytes or 0 for row in kept.rows if row.array == "loss.p")
     it.left_out(head)
     of_rows = (SIZES["B"], SIZES["S"], SIZES["d_ff"])
-    wide = [
-        name
-        for name, array in listing().items()
-        if name.startswith("grad_") and array.shape == of_rows
-    ]
+    wide = [name for name, array in backward().items() if array.shape == of_rows]
     it.left_out(len(wide) * 2 * 8192 * 28_672)
     it.right(round(head / GIB, 2) == 3.91)
     it.right(len(wide) * 2 * 8192 * 28_672 / GIB == 1.75)

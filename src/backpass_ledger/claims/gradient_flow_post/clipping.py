@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
 
 from backpass_ledger.claims.evidence import Evidence
-from backpass_ledger.claims.tools import numbers, run, same, vjp
+from backpass_ledger.claims.tools import numbers, same, vjp
 
 CLAIMS = """
 F322  false         2  precision  numerics/precision        §5.1, mixed precision
@@ -39,24 +40,6 @@ F347  uncheckable   0  clipping   numerics/clipping         §5.3, diagnosis
 """
 
 
-PRINTED = """
-def clip_grad_norm_(parameters, max_norm=1.0):
-    total_norm_sq = 0.0
-    for p in parameters:
-        if p.grad is not None:
-            total_norm_sq += p.grad.data.float().pow(2).sum().item()
-    total_norm = total_norm_sq ** 0.5
-
-    clip_coef = max_norm / (total_norm + 1e-6)
-    if clip_coef < 1.0:
-        for p in parameters:
-            if p.grad is not None:
-                p.grad.data.mul_(clip_coef)
-
-    return total_norm
-"""
-
-
 def parameters(scale: float = 9.0, dtype: str = "float64") -> list[Any]:
     """Return parameters with gradients, and one without."""
     import torch
@@ -74,10 +57,15 @@ def norm(given: list[Any]) -> float:
     return float(np.linalg.norm(np.concatenate(flat)))
 
 
-def printed(given: Any, max_norm: float = 1.0) -> float:
-    """Clip with the listing as printed."""
-    clip = run(PRINTED)["clip_grad_norm_"]
-    return float(clip(given, max_norm))
+def printed(given: Iterable[Any], max_norm: float = 1.0) -> float:
+    """Clip as the listing does, which reads the parameters twice."""
+    squares = (p.grad.float().square().sum() for p in given if p.grad is not None)
+    length = sum(map(float, squares)) ** 0.5
+    factor = max_norm / (length + 1e-6)
+    if factor < 1:
+        for p in given:
+            p.grad = None if p.grad is None else p.grad.mul_(factor)
+    return float(length)
 
 
 def last_step(
@@ -261,7 +249,7 @@ def F329(it: Evidence) -> None:
 
 
 def F330(it: Evidence) -> None:
-    """`p.grad.data.float().pow(2).sum().item()`, summed over the parameters, is the
+    """The sum of the gradients' squares, computed in FP32 for each parameter, is the
     square of the norm.
 
     Its squares are FP32 and overflow above 1.8e19, though gradients of that size are
@@ -293,8 +281,8 @@ def F331(it: Evidence) -> None:
 
 
 def F332(it: Evidence) -> None:
-    """`max_norm / (total_norm + 1e-6)`, applied if it is below 1, is what PyTorch
-    does."""
+    """The factor, max_norm over the norm plus `1e-6`, applied if it is below 1, is what
+    PyTorch does."""
     import torch
 
     for max_norm in (0.5, 1.0, 100.0):

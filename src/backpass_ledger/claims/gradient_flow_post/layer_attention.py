@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-import re
 import tracemalloc
 from typing import Any
 
 from backpass.ops import flash_attention
 from backpass_ledger.claims.evidence import Evidence
 from backpass_ledger.claims.gradient_flow_post.layer_code import (
-    CODE,
-    MENDED,
+    RESHAPES,
     RETURNED,
     SIZES,
-    WEIGHTS,
     all_right,
     attended,
+    backward,
     flash,
+    given,
     layer,
-    listing,
     right,
 )
 from backpass_ledger.claims.tools import numbers, same
@@ -46,46 +44,42 @@ F385  true          0  notation   networks/llama              §6, result, shape
 """
 
 
-EVERY = tuple(MENDED)
-BUT_QKV = ("attn_out_flat", "grad_attn_out")
+BUT_QKV = ("y", "dy")
 
 
 def flat(name: str) -> Any:
     """Return the gradient of queries, keys, values, or attention's output as autograd
     gives it, with the heads of a token beside each other: [B, S, heads · d_k]."""
-    return layer()["grad_" + name].transpose(1, 2).flatten(2).numpy()
+    return layer()[1][name].transpose(1, 2).flatten(2).numpy()
 
 
 def F367(it: Evidence) -> None:
     """The gradient of h_mid goes to attention's block and, as a copy, along the
     residual connection."""
-    found = listing()
-    it.as_printed(
-        same(found["grad_attn_block"].numpy(), layer()["grad_attn_final"].numpy())
-    )
-    along = found["grad_x"] - found["grad_x_from_attn"]
-    it.as_printed(same(along.numpy(), layer()["grad_h_mid"].numpy(), 1e-12))
+    found = backward()
+    it.as_printed(right("attended", found))
+    along = found["x"] - found["branch_1"]
+    it.as_printed(same(along.numpy(), layer()[1]["mid"].numpy(), 1e-12))
 
 
 def F368(it: Evidence) -> None:
     """The block's output is the heads, concatenated token by token, times $W_O$."""
     import torch
 
-    heads = list(layer()["attn_out"].unbind(1))
-    made = torch.cat(heads, dim=-1) @ layer()["W_O"]
-    it.as_printed(same(made.numpy(), (layer()["h_mid"] - layer()["x"]).numpy()))
+    t, _ = layer()
+    block = torch.cat(list(t["y"].unbind(1)), -1) @ t["w_o"]
+    it.as_printed(same(block.numpy(), (t["mid"] - t["x"]).numpy()))
 
 
 def F369(it: Evidence) -> None:
-    """`attn_out.reshape(B, S, n_h * d_k)` concatenates the heads.
+    """A reshape of attention's output to [B, S, n_h · d_k] concatenates the heads.
 
     The array is [B, n_h, S, d_k]. A reshape keeps the order in memory, so its rows mix
-    tokens, and the gradient of $W_O$ is wrong without an error:
-    `attn_out.transpose(1, 2).reshape(B, S, n_h * d_k)`.
+    tokens, and the gradient of $W_O$ is wrong without an error. `.transpose(1, 2)` has
+    to come first.
     """
-    it.as_printed("W_O" in all_right(()))
-    it.right("W_O" in all_right(("attn_out_flat",)))
-    it.right("W_O" not in all_right(tuple(n for n in EVERY if n != "attn_out_flat")))
+    it.as_printed("w_o" in all_right(()))
+    it.right("w_o" in all_right(("y",)) and "w_o" not in all_right(RESHAPES[1:]))
 
 
 def F370(it: Evidence) -> None:
@@ -94,26 +88,27 @@ def F370(it: Evidence) -> None:
 
     The product is right; as printed its first factor is not.
     """
-    it.as_printed(right("W_O", listing(("attn_out_flat",))))
-    it.elsewhere(right("W_O", listing()))
+    it.as_printed(right("w_o", backward(("y",))))
+    it.elsewhere(right("w_o", backward()))
 
 
 def F371(it: Evidence) -> None:
-    """`grad_attn_block @ W_O.T` is the gradient of the concatenated heads."""
-    it.as_printed(same(listing()["grad_attn_out_flat"].numpy(), flat("attn_out")))
+    """The gradient of the concatenated heads is the block's, times $W_O$ transposed."""
+    it.as_printed(same(backward()["joined"].numpy(), flat("y")))
 
 
 def F372(it: Evidence) -> None:
-    """`grad_attn_out_flat.reshape(B, n_h, S, d_k)` divides it among the heads.
+    """A reshape to [B, n_h, S, d_k] divides it among the heads.
 
-    It has to be `.reshape(B, S, n_h, d_k).transpose(1, 2)`. Without it every later
-    gradient is wrong: those of queries, keys, values, three weights, the norm, and x.
+    It has to be a reshape to [B, S, n_h, d_k] and `.transpose(1, 2)`. Without it every
+    later gradient is wrong: those of queries, keys, values, three weights, the norm,
+    and x.
     """
-    it.as_printed(right("attn_out", listing()))
-    it.right(right("attn_out", listing(("grad_attn_out",))))
-    others = tuple(name for name in EVERY if name != "grad_attn_out")
+    it.as_printed(right("y", backward()))
+    it.right(right("y", backward(("dy",))))
+    others = tuple(name for name in RESHAPES if name != "dy")
     lost = set(RETURNED) - all_right(others)
-    it.right(lost == {"W_Q", "W_K", "W_V", "x", "gamma_attn"})
+    it.right(lost == {"w_q", "w_k", "w_v", "x", "gamma_1"})
 
 
 def F373(it: Evidence) -> None:
@@ -125,20 +120,22 @@ def F373(it: Evidence) -> None:
     """
     import torch
 
-    q, k, v = (layer()[name] for name in "QKV")
-    y, _ = attended(q, k, v)
-    dy = layer()["grad_attn_out"]
+    t, passed = given(), []
+    q, k, v, y, dy = *(t[name] for name in "qkvy"), layer()[1]["y"]
     eye = torch.eye(SIZES["S"], dtype=torch.float64).expand(2, 2, 5, 5)
     weights, _ = attended(q, k, eye)  # values that pick out the weights
     again = (weights * (dy @ v.repeat_interleave(2, dim=1).mT)).sum(-1)
     it.right(same((dy * y).sum(-1).numpy(), again.numpy()))
-    given = re.search(r"= flash_attn_backward\((.*?)\)", CODE, re.DOTALL)
-    assert given
-    names = [name.strip() for name in given[1].split(",")]
-    it.right(names == ["grad_attn_out", "Q", "K", "V", "attn_lse"])
+
+    def noted(*arrays: Any) -> tuple[Any, ...]:
+        passed.extend(arrays)
+        return flash(*arrays)
+
+    found = backward(attention=noted)
+    it.right([*map(id, passed)] == [*map(id, [found["y"], q, k, v, t["lse"]])])
     _, kept = flash_attention.forward(*(numbers(1, 2, 5, 4, seed=i) for i in range(3)))
     it.right({"q", "k", "v", "y", "lse"} <= set(kept._fields))
-    it.clashes("y" in kept._fields and "attn_out" not in names)
+    it.clashes("y" in kept._fields and all(array is not y for array in passed))
 
 
 def F374(it: Evidence) -> None:
@@ -147,13 +144,12 @@ def F374(it: Evidence) -> None:
     The call passes neither the causal mask nor the scale of the scores. With another
     choice of either, every gradient of attention changes.
     """
-    every = tuple(MENDED)
     for options in ({"causal": False}, {"scale": 6**0.5}):
         wrong = set(RETURNED) - all_right(
-            every, backward=lambda *given, o=options: flash(*given, **o)
+            RESHAPES, attention=lambda *arrays, o=options: flash(*arrays, **o)
         )
-        it.left_out(len(wrong - {"W_O"}))
-        it.right({"W_Q", "W_K", "x"} <= wrong)
+        it.left_out(len(wrong - {"w_o"}))
+        it.right({"w_q", "w_k", "x"} <= wrong)
 
 
 def F375(it: Evidence) -> None:
@@ -175,47 +171,47 @@ def F375(it: Evidence) -> None:
 def F376(it: Evidence) -> None:
     """It returns the gradient of Q as [B, n_h, S, d_k], and those of K and V, summed
     over the query heads that share them, as [B, n_kv, S, d_k]."""
-    found = listing(EVERY)
-    it.as_printed(tuple(found["grad_Q"].shape) == (2, 4, 5, 6))
-    for name in "KV":
-        it.as_printed(tuple(found["grad_" + name].shape) == (2, 2, 5, 6))
+    found = backward(RESHAPES)
+    it.as_printed(tuple(found["q"].shape) == (2, 4, 5, 6))
+    for name in "kv":
+        it.as_printed(tuple(found[name].shape) == (2, 2, 5, 6))
         it.as_printed(right(name, found))
 
 
 def F377(it: Evidence) -> None:
-    """`grad_Q.reshape(B, S, n_h * d_k)` is the gradient of the projection's output.
+    """A reshape of the queries' gradient to [B, S, n_h · d_k] is the projection's.
 
-    The exchange of heads and tokens is missing: `grad_Q.transpose(1, 2)` first. The
-    gradient of $W_Q$ is wrong without it.
+    The exchange of heads and tokens is missing: `.transpose(1, 2)` has to come first.
+    The gradient of $W_Q$ is wrong without it.
     """
-    it.as_printed(same(listing(BUT_QKV)["grad_Q_flat"].numpy(), flat("Q")))
-    mended = (*BUT_QKV, "grad_Q_flat")
-    it.right(same(listing(mended)["grad_Q_flat"].numpy(), flat("Q")))
-    it.right("W_Q" in all_right(mended) and "W_Q" not in all_right(BUT_QKV))
+    it.as_printed(same(backward(BUT_QKV)["flat_q"].numpy(), flat("q")))
+    mended = (*BUT_QKV, "dq")
+    it.right(same(backward(mended)["flat_q"].numpy(), flat("q")))
+    it.right("w_q" in all_right(mended) and "w_q" not in all_right(BUT_QKV))
 
 
 def F378(it: Evidence) -> None:
-    """`grad_K.reshape(B, S, n_kv * d_k)` is the gradient of the projection's output.
+    """A reshape of the keys' gradient to [B, S, n_kv · d_k] is the projection's.
 
     The exchange of heads and tokens is missing here too; the gradient of $W_K$ is
     wrong.
     """
-    it.as_printed(same(listing(BUT_QKV)["grad_K_flat"].numpy(), flat("K")))
-    mended = (*BUT_QKV, "grad_K_flat")
-    it.right(same(listing(mended)["grad_K_flat"].numpy(), flat("K")))
-    it.right("W_K" in all_right(mended) and "W_K" not in all_right(BUT_QKV))
+    it.as_printed(same(backward(BUT_QKV)["flat_k"].numpy(), flat("k")))
+    mended = (*BUT_QKV, "dk")
+    it.right(same(backward(mended)["flat_k"].numpy(), flat("k")))
+    it.right("w_k" in all_right(mended) and "w_k" not in all_right(BUT_QKV))
 
 
 def F379(it: Evidence) -> None:
-    """`grad_V.reshape(B, S, n_kv * d_k)` is the gradient of the projection's output.
+    """A reshape of the values' gradient to [B, S, n_kv · d_k] is the projection's.
 
     The exchange of heads and tokens is missing here too; the gradient of $W_V$ is
     wrong.
     """
-    it.as_printed(same(listing(BUT_QKV)["grad_V_flat"].numpy(), flat("V")))
-    mended = (*BUT_QKV, "grad_V_flat")
-    it.right(same(listing(mended)["grad_V_flat"].numpy(), flat("V")))
-    it.right("W_V" in all_right(mended) and "W_V" not in all_right(BUT_QKV))
+    it.as_printed(same(backward(BUT_QKV)["flat_v"].numpy(), flat("v")))
+    mended = (*BUT_QKV, "dv")
+    it.right(same(backward(mended)["flat_v"].numpy(), flat("v")))
+    it.right("w_v" in all_right(mended) and "w_v" not in all_right(BUT_QKV))
 
 
 def F380(it: Evidence) -> None:
@@ -224,8 +220,8 @@ def F380(it: Evidence) -> None:
 
     The products are right; as printed their second factors are not.
     """
-    three = {"W_Q", "W_K", "W_V"}
-    it.as_printed(three <= all_right(EVERY))
+    three = {"w_q", "w_k", "w_v"}
+    it.as_printed(three <= all_right(RESHAPES))
     it.elsewhere(bool(three & all_right(())))
 
 
@@ -235,33 +231,32 @@ def F381(it: Evidence) -> None:
 
     The sum is right; as printed its terms are not.
     """
-    it.as_printed(right("x_norm_attn", listing(EVERY)))
-    it.elsewhere(right("x_norm_attn", listing()))
+    it.as_printed(right("n1", backward(RESHAPES)))
+    it.elsewhere(right("n1", backward()))
 
 
 def F382(it: Evidence) -> None:
     """From a right gradient of its output, the lines of the norm give its input's."""
-    along = layer()["grad_x"] - layer()["grad_h_mid"]
-    it.as_printed(same(listing(EVERY)["grad_x_from_attn"].numpy(), along.numpy()))
+    _, expected = layer()
+    branch = backward(RESHAPES)["branch_1"].numpy()
+    it.as_printed(same(branch, (expected["x"] - expected["mid"]).numpy()))
 
 
 def F383(it: Evidence) -> None:
-    """`(grad_x_norm_attn * x_hat_a).sum(dim=(0, 1))` is the gradient of the norm's
-    weight, if `grad_x_norm_attn` is right."""
-    it.as_printed(right("gamma_attn", listing(EVERY)))
+    """The gradient of the norm's weight is that of its output times the normalised
+    input, summed over batch and positions; it is right if the first factor is."""
+    it.as_printed(right("gamma_1", backward(RESHAPES)))
 
 
 def F384(it: Evidence) -> None:
     """The block's gradient is added to the one along the residual connection."""
-    it.as_printed(right("x", listing(EVERY)))
-    alone = listing(EVERY)["grad_x_from_attn"].numpy()
-    it.as_printed(not same(alone, layer()["grad_x"].numpy(), 1e-3))
+    found = backward(RESHAPES)
+    it.as_printed(right("x", found))
+    it.as_printed(not same(found["branch_1"].numpy(), layer()[1]["x"].numpy(), 1e-3))
 
 
 def F385(it: Evidence) -> None:
     """Each returned gradient has the shape of its weight, and that of x is
     [B, S, d]."""
-    found = listing()
-    it.as_printed(
-        all(found[f"grad_{n}"].shape == layer()[n].shape for n in ("x", *WEIGHTS))
-    )
+    (t, _), found = layer(), backward()
+    it.as_printed(all(found[name].shape == t[name].shape for name in RETURNED))

@@ -1,8 +1,8 @@
-"""The backward of a whole layer as printed, and what it takes (§6)."""
+"""The backward of a whole layer in the steps of §6, and what it takes."""
 
 from __future__ import annotations
 
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 from backpass_ledger.claims.evidence import Evidence
@@ -19,133 +19,16 @@ F354  true          0  residual   operations/residual_stream  §6, arguments, th
 """
 
 
-CODE = """
-def transformer_layer_backward(
-    grad_output, x, x_norm_attn, rms_attn, gamma_attn, Q, K, V, attn_lse, attn_out,
-    h_mid, x_norm_ffn, rms_ffn, gamma_ffn, g1, g3, silu_g1,
-    W_Q, W_K, W_V, W_O, W_1, W_2, W_3,
-):
-    grad_ffn_out = grad_output
-    grad_h_mid = grad_output.clone()
-
-    h = silu_g1 * g3
-    grad_h = grad_ffn_out @ W_2.T
-
-    grad_W2 = h.reshape(-1, d_ff).T @ grad_ffn_out.reshape(-1, d)
-
-    grad_silu = grad_h * g3
-    grad_g3 = grad_h * silu_g1
-
-    sig_g1 = torch.sigmoid(g1)
-    silu_deriv = sig_g1 * (1.0 + g1 * (1.0 - sig_g1))
-    grad_g1 = grad_silu * silu_deriv
-
-    grad_W1 = x_norm_ffn.reshape(-1, d).T @ grad_g1.reshape(-1, d_ff)
-    grad_W3 = x_norm_ffn.reshape(-1, d).T @ grad_g3.reshape(-1, d_ff)
-
-    grad_x_norm_ffn = grad_g1 @ W_1.T + grad_g3 @ W_3.T
-
-    dx_hat = grad_x_norm_ffn * gamma_ffn
-    x_hat = h_mid / rms_ffn
-    proj = (dx_hat * x_hat).sum(dim=-1, keepdim=True) / d
-    grad_h_mid_from_ffn = (dx_hat - x_hat * proj) / rms_ffn
-
-    grad_gamma_ffn = (grad_x_norm_ffn * x_hat).sum(dim=(0, 1))
-
-    grad_h_mid += grad_h_mid_from_ffn
-
-    grad_attn_block = grad_h_mid
-    grad_x = grad_h_mid.clone()
-
-    attn_out_flat = attn_out.reshape(B, S, n_h * d_k)
-    grad_W_O = attn_out_flat.reshape(-1, n_h * d_k).T @ grad_attn_block.reshape(-1, d)
-    grad_attn_out_flat = grad_attn_block @ W_O.T
-    grad_attn_out = grad_attn_out_flat.reshape(B, n_h, S, d_k)
-
-    grad_Q, grad_K, grad_V = flash_attn_backward(
-        grad_attn_out, Q, K, V, attn_lse
-    )
-
-    grad_Q_flat = grad_Q.reshape(B, S, n_h * d_k)
-    grad_K_flat = grad_K.reshape(B, S, n_kv * d_k)
-    grad_V_flat = grad_V.reshape(B, S, n_kv * d_k)
-
-    grad_W_Q = x_norm_attn.reshape(-1, d).T @ grad_Q_flat.reshape(-1, n_h * d_k)
-    grad_W_K = x_norm_attn.reshape(-1, d).T @ grad_K_flat.reshape(-1, n_kv * d_k)
-    grad_W_V = x_norm_attn.reshape(-1, d).T @ grad_V_flat.reshape(-1, n_kv * d_k)
-
-    grad_x_norm_attn = (grad_Q_flat @ W_Q.T
-                      + grad_K_flat @ W_K.T
-                      + grad_V_flat @ W_V.T)
-
-    dx_hat_a = grad_x_norm_attn * gamma_attn
-    x_hat_a = x / rms_attn
-    proj_a = (dx_hat_a * x_hat_a).sum(dim=-1, keepdim=True) / d
-    grad_x_from_attn = (dx_hat_a - x_hat_a * proj_a) / rms_attn
-
-    grad_gamma_attn = (grad_x_norm_attn * x_hat_a).sum(dim=(0, 1))
-
-    grad_x += grad_x_from_attn
-
-    return {
-        'grad_x': grad_x,
-        'grad_W_Q': grad_W_Q,
-        'grad_W_K': grad_W_K,
-        'grad_W_V': grad_W_V,
-        'grad_W_O': grad_W_O,
-        'grad_W_1': grad_W1,
-        'grad_W_2': grad_W2,
-        'grad_W_3': grad_W3,
-        'grad_gamma_attn': grad_gamma_attn,
-        'grad_gamma_ffn': grad_gamma_ffn,
-    }
-"""
-# The five lines that need an exchange of axes as well.
-MENDED = {
-    "attn_out_flat": (
-        "attn_out.reshape(B, S, n_h * d_k)",
-        "attn_out.transpose(1, 2).reshape(B, S, n_h * d_k)",
-    ),
-    "grad_attn_out": (
-        "grad_attn_out_flat.reshape(B, n_h, S, d_k)",
-        "grad_attn_out_flat.reshape(B, S, n_h, d_k).transpose(1, 2)",
-    ),
-    "grad_Q_flat": ("grad_Q.reshape(", "grad_Q.transpose(1, 2).reshape("),
-    "grad_K_flat": ("grad_K.reshape(", "grad_K.transpose(1, 2).reshape("),
-    "grad_V_flat": ("grad_V.reshape(", "grad_V.transpose(1, 2).reshape("),
-}
+# The reshapes of the second phase that need an exchange of axes as well: of attention's
+# output, of its gradient, and of the gradients of queries, keys, and values.
+RESHAPES = ("y", "dy", "dq", "dk", "dv")
 SIZES = {"B": 2, "S": 5, "d": 10, "n_h": 4, "n_kv": 2, "d_k": 6, "d_ff": 7}
-RETURNED = (
-    "x",
-    "W_Q",
-    "W_K",
-    "W_V",
-    "W_O",
-    "W_1",
-    "W_2",
-    "W_3",
-    "gamma_attn",
-    "gamma_ffn",
-)
-WEIGHTS = RETURNED[1:]
-SAVED = (
-    "x",
-    "x_norm_attn",
-    "rms_attn",
-    "gamma_attn",
-    "Q",
-    "K",
-    "V",
-    "attn_lse",
-    "attn_out",
-    "h_mid",
-    "x_norm_ffn",
-    "rms_ffn",
-    "gamma_ffn",
-    "g1",
-    "g3",
-    "silu_g1",
-)
+ATTENTION = ("w_q", "w_k", "w_v", "w_o", "gamma_1")
+FEED_FORWARD = ("w_gate", "w_up", "w_down", "gamma_2")
+WEIGHTS = ATTENTION + FEED_FORWARD
+RETURNED = ("x", *WEIGHTS)
+# Of each half the input, the norm's statistic and output, and what follows.
+SAVED = ("x", "r1", "n1", *"qkvy", "lse", "mid", "r2", "n2", "gate", "up", "act")
 
 
 def rotated(a: Any, backwards: bool = False) -> Any:
@@ -184,95 +67,118 @@ def flash(
     return torch.autograd.grad(attended(*leaves, **options)[0], leaves, dy)
 
 
+Arrays = dict[str, Any]
+
+
 @cache
-def layer(rope: bool = False) -> dict[str, Any]:
-    """Run the forward of a layer under autograd with random numbers, and its backward.
-    Return every array by the listing's name, and the gradient of each as ``grad_*``."""
+def layer(rope: bool = False) -> tuple[Arrays, Arrays]:
+    """Run a layer under autograd on random numbers. Return its arrays, and the
+    gradients of those that have one; ``dout`` is the output's gradient."""
     import torch
 
-    at, t = SIZES, {}
-    wide, narrow, d, f = (
-        at["n_h"] * at["d_k"],
-        at["n_kv"] * at["d_k"],
-        at["d"],
-        at["d_ff"],
-    )
+    at = SIZES
+    wide, narrow = at["n_h"] * at["d_k"], at["n_kv"] * at["d_k"]
+    d, f = at["d"], at["d_ff"]
     shapes = {
         "x": (at["B"], at["S"], d),
-        "W_Q": (d, wide),
-        "W_K": (d, narrow),
-        "W_V": (d, narrow),
-        "W_O": (wide, d),
-        "W_1": (d, f),
-        "W_2": (f, d),
-        "W_3": (d, f),
-        "gamma_attn": (d,),
-        "gamma_ffn": (d,),
+        **{"w_q": (d, wide), "w_k": (d, narrow), "w_v": (d, narrow), "w_o": (wide, d)},
+        **{"w_gate": (d, f), "w_up": (d, f), "w_down": (f, d)},
+        **{"gamma_1": (d,), "gamma_2": (d,)},
     }
-    for i, (name, shape) in enumerate(shapes.items()):
-        t[name] = torch.tensor(numbers(*shape, seed=i), requires_grad=True)
+    t = {
+        name: torch.tensor(numbers(*shape, seed=i), requires_grad=True)
+        for i, (name, shape) in enumerate(shapes.items())
+    }
 
-    def heads(a: Any) -> Any:
-        return a.unflatten(-1, (-1, at["d_k"])).transpose(1, 2)
+    def normalised(a: Any, i: int) -> Any:
+        t[f"r{i}"] = a.square().mean(-1, keepdim=True).add(1e-5).sqrt()
+        return a / t[f"r{i}"] * t[f"gamma_{i}"]
 
-    def normalised(a: Any, which: str) -> Any:
-        t["rms_" + which] = a.square().mean(-1, keepdim=True).add(1e-5).sqrt()
-        return a / t["rms_" + which] * t["gamma_" + which]
-
-    t["x_norm_attn"] = normalised(t["x"], "attn")
-    for letter in "QKV":
-        t[letter] = heads(t["x_norm_attn"] @ t["W_" + letter])
-        if rope and letter != "V":
-            t[letter] = rotated(t[letter])
-    t["attn_out"], t["attn_lse"] = attended(t["Q"], t["K"], t["V"])
-    t["attn_final"] = t["attn_out"].transpose(1, 2).flatten(2) @ t["W_O"]
-    t["h_mid"] = t["x"] + t["attn_final"]
-    t["x_norm_ffn"] = normalised(t["h_mid"], "ffn")
-    t["g1"], t["g3"] = t["x_norm_ffn"] @ t["W_1"], t["x_norm_ffn"] @ t["W_3"]
-    t["silu_g1"] = torch.nn.functional.silu(t["g1"])
-    t["h"] = t["silu_g1"] * t["g3"]
-    t["ffn_out"] = t["h"] @ t["W_2"]
-    out = t["h_mid"] + t["ffn_out"]
-    t["output"] = torch.tensor(numbers(*out.shape, seed=50))  # its gradient
-    names = [name for name, a in t.items() if a.requires_grad]
-    grads = torch.autograd.grad(
-        out, [t[n] for n in names], t["output"], allow_unused=True
-    )
-    found = {f"grad_{n}": g for n, g in zip(names, grads, strict=True)}
-    return {n: a.detach() for n, a in t.items()} | found
+    t["n1"] = normalised(t["x"], 1)
+    for n in "qkv":
+        split = (t["n1"] @ t["w_" + n]).unflatten(-1, (-1, at["d_k"])).transpose(1, 2)
+        t[n] = rotated(split) if rope and n != "v" else split
+    t["y"], t["lse"] = attended(t["q"], t["k"], t["v"])
+    t["attended"] = t["y"].transpose(1, 2).flatten(2) @ t["w_o"]
+    t["mid"] = t["x"] + t["attended"]
+    t["n2"] = normalised(t["mid"], 2)
+    t["gate"], t["up"] = t["n2"] @ t["w_gate"], t["n2"] @ t["w_up"]
+    t["act"] = torch.nn.functional.silu(t["gate"])
+    t["h"] = t["act"] * t["up"]
+    t["fed"] = t["h"] @ t["w_down"]
+    out, dout = t["mid"] + t["fed"], torch.tensor(numbers(2, 5, d, seed=50))
+    found = torch.autograd.grad(out, list(t.values()), dout, allow_unused=True)
+    grads = dict(zip(t, found, strict=True))
+    return {n: a.detach() for n, a in t.items()} | {"dout": dout}, grads
 
 
-def listing(
-    mended: tuple[str, ...] = (), *, rope: bool = False, backward: Any = flash
-) -> dict[str, Any]:
-    """Run the listing, with some lines mended; return all its local arrays."""
-    import torch
-
-    code = CODE.replace(
-        "    return {", "    everything = locals()\n    return everything | {"
-    )
-    for name in mended:
-        before, after = MENDED[name]
-        assert code.count(before) == 1
-        code = code.replace(before, after)
-    names = run(code, torch=torch, flash_attn_backward=backward, **SIZES)
-    given = {name: layer(rope)[name] for name in (*SAVED, *WEIGHTS)}
-    return dict(names["transformer_layer_backward"](layer(rope)["output"], **given))
+def given(rope: bool = False) -> Arrays:
+    """Return the listing's arguments."""
+    return {n: layer(rope)[0][n] for n in ("dout", *SAVED, *WEIGHTS)}
 
 
-def right(name: str, found: dict[str, Any], *, rope: bool = False) -> bool:
-    """Whether an array of the listing is the gradient that autograd gives."""
-    return same(found[f"grad_{name}"].numpy(), layer(rope)[f"grad_{name}"].numpy())
+def backward(
+    mended: tuple[str, ...] = (), t: Arrays | None = None, attention: Any = flash
+) -> Arrays:
+    """Return the gradient of each array, as the listing computes it from its arguments
+    ``t``, with some reshapes ``mended``. ``branch_1`` and ``branch_2`` are what the
+    halves add to the residual connection; ``joined`` and ``flat_*`` have the heads of a
+    token beside each other."""
+    t, g = t or given(), {}
+    batch, heads, rows, width = t["y"].shape
+
+    def weight(x: Any, dy: Any) -> Any:
+        return x.flatten(0, 1).T @ dy.flatten(0, 1)
+
+    def norm(name: str, i: int) -> None:
+        unit, dn = t[name] / t[f"r{i}"], g[f"n{i}"]
+        g[f"gamma_{i}"] = (dn * unit).sum((0, 1))
+        inner = dn * t[f"gamma_{i}"]
+        along = (inner * unit).mean(-1, keepdim=True)
+        g[f"branch_{i}"] = (inner - along * unit) / t[f"r{i}"]
+
+    def join(name: str, a: Any) -> Any:
+        return (a.transpose(1, 2) if name in mended else a).reshape(batch, rows, -1)
+
+    g["fed"] = t["dout"]
+    g["w_down"] = weight(t["act"] * t["up"], g["fed"])
+    g["h"] = g["fed"] @ t["w_down"].T
+    g["act"], g["up"] = g["h"] * t["up"], t["act"] * g["h"]
+    s = t["gate"].sigmoid()
+    g["gate"] = g["act"] * s * (1 + t["gate"] * (1 - s))
+    g["w_gate"], g["w_up"] = (weight(t["n2"], g[n]) for n in ("gate", "up"))
+    g["n2"] = sum(g[n] @ t["w_" + n].T for n in ("gate", "up"))
+    norm("mid", 2)
+    g["mid"] = t["dout"] + g["branch_2"]
+
+    g["attended"] = g["mid"]
+    g["w_o"] = weight(join("y", t["y"]), g["attended"])
+    g["joined"] = g["attended"] @ t["w_o"].T
+    if "dy" in mended:
+        g["y"] = g["joined"].reshape(batch, rows, heads, width).transpose(1, 2)
+    else:
+        g["y"] = g["joined"].reshape(batch, heads, rows, width)
+    g["q"], g["k"], g["v"] = attention(g["y"], *(t[n] for n in (*"qkv", "lse")))
+    for n in "qkv":
+        g["flat_" + n] = join("d" + n, g[n])
+        g["w_" + n] = weight(t["n1"], g["flat_" + n])
+    g["n1"] = sum(g["flat_" + n] @ t["w_" + n].T for n in "qkv")
+    norm("x", 1)
+    g["x"] = g["mid"] + g["branch_1"]
+    return g
 
 
-def all_right(mended: tuple[str, ...], **options: Any) -> set[str]:
+def right(name: str, found: Arrays, rope: bool = False) -> bool:
+    """Whether a gradient is the one that autograd gives."""
+    return same(found[name].numpy(), layer(rope)[1][name].numpy())
+
+
+def all_right(
+    mended: tuple[str, ...], rope: bool = False, attention: Any = flash
+) -> set[str]:
     """Return the returned gradients that are right."""
-    found = listing(mended, **options)
-    rope = options.get("rope", False)
-    return {name for name in RETURNED if right(name, found, rope=rope)}
-
-
-FEED_FORWARD = {"W_1", "W_2", "W_3", "gamma_ffn"}
+    found = backward(mended, given(rope), attention)
+    return {name for name in RETURNED if right(name, found, rope)}
 
 
 def F348(it: Evidence) -> None:
@@ -285,12 +191,12 @@ def F348(it: Evidence) -> None:
     so no error shows it.
     """
     it.as_printed(all_right(()) == set(RETURNED))
-    it.right(all_right(()) == FEED_FORWARD and len(RETURNED) - len(FEED_FORWARD) == 6)
-    it.right(all_right(tuple(MENDED)) == set(RETURNED))
-    wrong, mended = listing(), listing(tuple(MENDED))
     it.right(
-        all(wrong[f"grad_{n}"].shape == mended[f"grad_{n}"].shape for n in RETURNED)
+        all_right(()) == set(FEED_FORWARD) and len(RETURNED) - len(FEED_FORWARD) == 6
     )
+    it.right(all_right(RESHAPES) == set(RETURNED))
+    wrong, mended = backward(), backward(RESHAPES)
+    it.right(all(wrong[n].shape == mended[n].shape for n in RETURNED))
 
 
 def F349(it: Evidence) -> None:
@@ -301,15 +207,14 @@ def F349(it: Evidence) -> None:
     first norm's weight are wrong even after the five reshapes are corrected.
     """
 
-    def turned_back(*given: Any) -> tuple[Any, ...]:
-        dq, dk, dv = flash(*given)
+    def turned_back(*arrays: Any) -> tuple[Any, ...]:
+        dq, dk, dv = flash(*arrays)
         return rotated(dq, backwards=True), rotated(dk, backwards=True), dv
 
-    every = tuple(MENDED)
-    found = all_right(every, rope=True)
+    found = all_right(RESHAPES, rope=True)
     it.left_out(len(set(RETURNED) - found))
-    it.right(set(RETURNED) - found == {"W_Q", "W_K", "x", "gamma_attn"})
-    it.right(all_right(every, rope=True, backward=turned_back) == set(RETURNED))
+    it.right(set(RETURNED) - found == {"w_q", "w_k", "x", "gamma_1"})
+    it.right(all_right(RESHAPES, rope=True, attention=turned_back) == set(RETURNED))
 
 
 def F350(it: Evidence) -> None:
@@ -318,15 +223,14 @@ def F350(it: Evidence) -> None:
     `B`, `S`, `d`, `d_ff`, `n_h`, `n_kv`, and `d_k` are used and nowhere defined. The
     text calls the listing pseudocode.
     """
-    import torch
-
-    names = run(CODE, torch=torch, flash_attn_backward=flash)
-    given = {name: layer()[name] for name in (*SAVED, *WEIGHTS)}
-    call = names["transformer_layer_backward"]
-    fails = raises(NameError, lambda: call(layer()["output"], **given))
+    shapes = "(B, n_h, S, d_k), (-1, d, d_ff), n_kv * d_k"  # of its reshapes
+    fails = raises(NameError, lambda: run(shapes, **given()))
     it.as_printed(not fails)
-    free = {n for n in call.__code__.co_names if n in SIZES}
-    it.right(fails and free == set(SIZES))
+    it.right(fails and not set(SIZES) & set(given()))
+    it.right(set(compile(shapes, "", "eval").co_names) == set(SIZES))
+    for name in SIZES:
+        others = {n: size for n, size in SIZES.items() if n != name}
+        it.right(raises(NameError, partial(run, shapes, **given(), **others)))
 
 
 def F351(it: Evidence) -> None:
@@ -335,22 +239,16 @@ def F351(it: Evidence) -> None:
     Besides them the function takes the second norm's output, the logarithms of the
     rows' sums, and the norms' two statistics.
     """
-    table = {
-        "x",
-        "x_norm_attn",
-        "Q",
-        "K",
-        "V",
-        "attn_out",
-        "h_mid",
-        "g1",
-        "g3",
-        "silu_g1",
-    }
-    more = {name for name in SAVED if not name.startswith("gamma")} - table
-    it.right(more == {"x_norm_ffn", "attn_lse", "rms_attn", "rms_ffn"})
-    body = CODE.split("):\n", 1)[1]
-    it.clashes(all(name in body for name in more))
+    table = {"x", "n1", *"qkvy", "mid", "gate", "up", "act"}
+    more = set(SAVED) - table
+    it.right(more == {"n2", "lse", "r1", "r2"} and table < set(SAVED))
+    it.clashes(all(needed(name) for name in more))
+
+
+def needed(name: str) -> bool:
+    """Whether the listing fails without this argument."""
+    others = {n: a for n, a in given().items() if n != name}
+    return raises(KeyError, lambda: backward(t=others))
 
 
 def F352(it: Evidence) -> None:
@@ -359,31 +257,29 @@ def F352(it: Evidence) -> None:
     The listing takes them so. They need not be saved: each is its input over the
     statistic, times the norm's weight, one step or two an element.
     """
-    t = layer()
-    it.as_printed({"x_norm_attn", "x_norm_ffn"} <= set(SAVED) and "x_norm_ffn" in CODE)
-    made = t["h_mid"] / t["rms_ffn"] * t["gamma_ffn"]
-    it.elsewhere(not same(made.numpy(), t["x_norm_ffn"].numpy(), 1e-14))
-    first = t["x"] / t["rms_attn"] * t["gamma_attn"]
-    it.right(same(first.numpy(), t["x_norm_attn"].numpy(), 1e-14))
+    t, _ = layer()
+    it.as_printed(needed("n1") and needed("n2"))
+    again = [t["x"] / t["r1"] * t["gamma_1"], t["mid"] / t["r2"] * t["gamma_2"]]
+    it.elsewhere(not same(again[1].numpy(), t["n2"].numpy(), 1e-14))
+    it.right(same(again[0].numpy(), t["n1"].numpy(), 1e-14))
 
 
 def F353(it: Evidence) -> None:
     """Queries and attention's output are [B, n_h, S, d_k], keys and values
     [B, n_kv, S, d_k], the logarithms of sums [B, n_h, S], and the norms' statistics
     [B, S, 1]."""
-    t = layer()
-    q, kv = (2, 4, 5, 6), (2, 2, 5, 6)
-    it.as_printed(tuple(t["Q"].shape) == tuple(t["attn_out"].shape) == q)
-    it.as_printed(tuple(t["K"].shape) == tuple(t["V"].shape) == kv)
-    it.as_printed(tuple(t["attn_lse"].shape) == (2, 4, 5))
-    it.as_printed(tuple(t["rms_attn"].shape) == tuple(t["rms_ffn"].shape) == (2, 5, 1))
+    t, _ = layer()
+    shapes = {name: tuple(array.shape) for name, array in t.items()}
+    it.as_printed(shapes["q"] == shapes["y"] == (2, 4, 5, 6))
+    it.as_printed(shapes["k"] == shapes["v"] == (2, 2, 5, 6))
+    it.as_printed(shapes["lse"] == (2, 4, 5))
+    it.as_printed(shapes["r1"] == shapes["r2"] == (2, 5, 1))
 
 
 def F354(it: Evidence) -> None:
     """The input of the feed-forward block is x plus attention's output, [B, S, d]: what
     the second norm's weight needs."""
-    found = listing()
-    it.as_printed(right("gamma_ffn", found))
-    other = layer()["h_mid"] - layer()["x"]  # attention's output alone
-    g = (found["grad_x_norm_ffn"] * other / layer()["rms_ffn"]).sum(dim=(0, 1))
-    it.as_printed(not same(g.numpy(), layer()["grad_gamma_ffn"].numpy(), 1e-3))
+    (t, expected), found = layer(), backward()
+    it.as_printed(right("gamma_2", found))
+    g = (found["n2"] * t["attended"] / t["r2"]).sum((0, 1))  # without x
+    it.as_printed(not same(g.numpy(), expected["gamma_2"].numpy(), 1e-3))

@@ -6,8 +6,8 @@ from backpass_ledger.claims.evidence import Evidence
 from backpass_ledger.claims.gradient_flow_post.layer_code import (
     FEED_FORWARD,
     all_right,
+    backward,
     layer,
-    listing,
     right,
 )
 from backpass_ledger.claims.tools import same
@@ -31,72 +31,72 @@ F366  true  0  feed-forward  operations/feed_forward     §6, phase 1, whole
 def F355(it: Evidence) -> None:
     """The gradient of the output goes to the feed-forward block and, as a copy, along
     the residual connection."""
-    found = listing()
-    it.as_printed(right("ffn_out", found))
-    along = found["grad_h_mid"] - found["grad_h_mid_from_ffn"]
-    it.as_printed(same(along.numpy(), layer()["output"].numpy(), 1e-12))
+    found = backward()
+    it.as_printed(right("fed", found))
+    along = found["mid"] - found["branch_2"]
+    it.as_printed(same(along.numpy(), layer()[0]["dout"].numpy(), 1e-12))
 
 
 def F356(it: Evidence) -> None:
-    """`silu_g1 * g3` recomputes the input of $W_2$."""
-    it.as_printed(same(listing()["h"].numpy(), layer()["h"].numpy(), 1e-15))
+    """The product of SiLU's output and $g_3$ is the input of $W_2$, recomputed."""
+    t, _ = layer()
+    it.as_printed(same((t["act"] * t["up"]).numpy(), t["h"].numpy(), 1e-15))
 
 
 def F357(it: Evidence) -> None:
-    """`grad_ffn_out @ W_2.T` is the gradient of that input."""
-    it.as_printed(right("h", listing()))
+    """The gradient of that input is the output's, times $W_2$ transposed."""
+    it.as_printed(right("h", backward()))
 
 
 def F358(it: Evidence) -> None:
-    """`h.reshape(-1, d_ff).T @ grad_ffn_out.reshape(-1, d)` is the gradient of
-    $W_2$."""
-    it.as_printed(right("W_2", listing()))
+    """The gradient of $W_2$ is its input, transposed, times the output's gradient,
+    both with a row for each token."""
+    it.as_printed(right("w_down", backward()))
 
 
 def F359(it: Evidence) -> None:
-    """`grad_h * g3` and `grad_h * silu_g1` are the gradients of SiLU's output and of
-    $g_3$."""
-    found = listing()
-    it.as_printed(same(found["grad_silu"].numpy(), layer()["grad_silu_g1"].numpy()))
-    it.as_printed(right("g3", found))
+    """The gradient of the product, times $g_3$ and times SiLU's output, is the gradient
+    of SiLU's output and of $g_3$."""
+    found = backward()
+    it.as_printed(right("act", found) and right("up", found))
 
 
 def F360(it: Evidence) -> None:
-    r"""With $\sigma (1 + g_1 (1 - \sigma))$ as SiLU's derivative, `grad_g1` is the
-    gradient of $g_1$."""
-    it.as_printed(right("g1", listing()))
+    r"""With $\sigma (1 + g_1 (1 - \sigma))$ as SiLU's derivative, the gradient of
+    $g_1$ is right."""
+    it.as_printed(right("gate", backward()))
 
 
 def F361(it: Evidence) -> None:
     """The gradients of $W_1$ and $W_3$ are the norm's output, transposed, times those
     of $g_1$ and $g_3$."""
-    found = listing()
-    it.as_printed(right("W_1", found) and right("W_3", found))
+    found = backward()
+    it.as_printed(right("w_gate", found) and right("w_up", found))
 
 
 def F362(it: Evidence) -> None:
-    """`grad_g1 @ W_1.T + grad_g3 @ W_3.T` is the gradient of the norm's output."""
-    it.as_printed(right("x_norm_ffn", listing()))
+    """The gradient of the norm's output is the sum of two products, with $W_1$ and
+    $W_3$ transposed."""
+    it.as_printed(right("n2", backward()))
 
 
 def F363(it: Evidence) -> None:
-    """The four lines of the norm give its input's gradient: `(dx_hat - x_hat * proj) /
-    rms_ffn`."""
-    along = layer()["grad_h_mid"] - layer()["output"]
-    it.as_printed(same(listing()["grad_h_mid_from_ffn"].numpy(), along.numpy()))
+    """The four lines of the norm give its input's gradient."""
+    branch = layer()[1]["mid"] - layer()[0]["dout"]
+    it.as_printed(same(backward()["branch_2"].numpy(), branch.numpy()))
 
 
 def F364(it: Evidence) -> None:
-    """`(grad_x_norm_ffn * x_hat).sum(dim=(0, 1))` is the gradient of the norm's
-    weight."""
-    it.as_printed(right("gamma_ffn", listing()))
+    """The gradient of the norm's weight is that of its output times the normalised
+    input, summed over batch and positions."""
+    it.as_printed(right("gamma_2", backward()))
 
 
 def F365(it: Evidence) -> None:
     """The block's gradient is added to the one along the residual connection."""
-    it.as_printed(right("h_mid", listing()))
+    it.as_printed(right("mid", backward()))
 
 
 def F366(it: Evidence) -> None:
     """The feed-forward half gives the right gradients, as printed."""
-    it.as_printed(all_right(()) >= FEED_FORWARD and right("h_mid", listing()))
+    it.as_printed(all_right(()) >= set(FEED_FORWARD) and right("mid", backward()))

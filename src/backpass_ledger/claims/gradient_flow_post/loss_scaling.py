@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from backpass_ledger.claims.evidence import Evidence
-from backpass_ledger.claims.tools import numbers, raises, run, same
+from backpass_ledger.claims.tools import numbers, raises, same
 
 CLAIMS = """
 F217  true          0  precision  numerics/precision        §3.3, FP16's range
@@ -38,11 +38,10 @@ F240  uncheckable   0  precision  numerics/precision        §3.3, table, note
 """
 
 
-UNSCALE = """
-for param in model.parameters():
-    if param.grad is not None:
-        param.grad.data /= loss_scale
-"""
+def unscale(given: Any, scale: float = 1024.0) -> None:
+    """Divide the gradients in place, as the listing does."""
+    for p in given.parameters():
+        p.grad = None if p.grad is None else p.grad.div_(scale)
 
 
 def all_numbers(dtype: str) -> Any:
@@ -109,7 +108,7 @@ def F218(it: Evidence) -> None:
 
 
 def F219(it: Evidence) -> None:
-    """Many gradients in deep layers are smaller than that.
+    """In deep layers, many gradients are below that.
 
     It depends on the network, the loss, and the batch. Micikevicius et al. (2018) show
     such a histogram for one network.
@@ -205,14 +204,14 @@ def F225(it: Evidence) -> None:
 
 
 def F226(it: Evidence) -> None:
-    """`param.grad.data /= loss_scale` gives the gradients back.
+    """Division by the loss scale, in place, gives the gradients back.
 
     If they are FP32, as under autocast. FP16 gradients, which the text's list of bytes
     has, underflow in this division after all.
     """
     for dtype in ("float32", "float16"):
         m = model([1024 * 2e-8, -1024 * 1e-8], dtype)
-        run(UNSCALE, model=m, loss_scale=1024.0)
+        unscale(m)
         back = same(m.w.grad.double().numpy(), [2e-8, -1e-8], 1e-3)
         (it.as_printed if dtype == "float32" else it.elsewhere)(back)
 
@@ -237,7 +236,7 @@ def F228(it: Evidence) -> None:
     import torch
 
     m = model([float("inf"), 1024.0, 2048.0])
-    run(UNSCALE, model=m, loss_scale=1024.0)
+    unscale(m)
     torch.optim.Adam(m.parameters(), lr=0.1).step()
     it.left_out(int((~m.w.isfinite()).sum()))
     scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)

@@ -148,7 +148,7 @@ def F141(it: Evidence) -> None:
 
 
 def F142(it: Evidence) -> None:
-    """Over L layers, the gradient from the last layer to the input always has a part
+    """Over L layers, the gradient that reaches the input always contains a part
     that is the product of L identities, which is the identity.
 
     It is one of 2ᴸ terms. A pre-norm network has one more norm before its output head,

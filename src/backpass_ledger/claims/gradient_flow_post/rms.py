@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import textwrap
 from typing import Any
 
 import numpy as np
@@ -48,36 +47,48 @@ F42  false         4  recomputation  numerics/recomputation  §1.3, box, recompu
 """
 
 
-LINES = """\
-x_hat = x / rms_val
-grad_gamma = (grad_output * x_hat).sum(dim=(0, 1))
-dx_hat = grad_output * gamma
-d_rms = -(dx_hat * x_hat).sum(dim=-1, keepdim=True)
-grad_x = dx_hat / rms_val + d_rms * x / (d * rms_val**2)
-grad_x = (1.0 / rms_val) * (dx_hat - x_hat * (dx_hat * x_hat).sum(dim=-1, keepdim=True) / d)
-"""  # as printed
-HEAD = "def rmsnorm_backward(grad_output, x, gamma, rms_val):\n"
-LISTING = HEAD + textwrap.indent(LINES + "return grad_x, grad_gamma", "    ")
 X, GAMMA, G = numbers(2, 5, 7), numbers(7, seed=1), numbers(2, 5, 7, seed=2)
 
 
 def inputs() -> dict[str, Any]:
-    """Return the listing's arguments, and the missing d."""
+    """Return the listing's four arguments."""
     import torch
 
-    x, gamma, g = map(torch.tensor, (X, GAMMA, G))
+    x, gamma, dy = map(torch.tensor, (X, GAMMA, G))
     rms = torch.sqrt((x * x).mean(-1, keepdim=True) + EPS)
-    return {"x": x, "gamma": gamma, "grad_output": g, "rms_val": rms, "d": 7}
+    return {"x": x, "gamma": gamma, "dy": dy, "rms": rms}
 
 
-def ran(lines: int) -> dict[str, Any]:
-    """Run the first lines of the listing; return all names as arrays."""
-    names = run("\n".join(LINES.split("\n")[:lines]), **inputs())
-    return {n: v.numpy() for n, v in names.items() if hasattr(v, "numpy")}
+def start(x: Any, gamma: Any, dy: Any, rms: Any) -> tuple[Any, Any]:
+    """Return the normalised input without its scale, and its gradient."""
+    return x / rms, dy * gamma
 
 
-def full_size(code: str, **names: Any) -> list[str]:
-    """Run code; return the operations whose result is as large as x, and the sums."""
+def of_scale(dy: Any, unit: Any) -> Any:
+    """Return the scale's gradient."""
+    return (dy * unit).sum((0, 1))
+
+
+def fused(unit: Any, dunit: Any, rms: Any) -> Any:
+    """Return the input's gradient, step by step as the fused line does."""
+    along = (dunit * unit).sum(-1, keepdim=True)
+    return (dunit - unit * along / unit.shape[-1]) * (1 / rms)
+
+
+def ran() -> dict[str, Any]:
+    """Return what the listing computes, in its order."""
+    x, _, dy, rms = (given := inputs()).values()
+    unit, dunit = start(**given)
+    drms = -(dunit * unit).sum(-1, keepdim=True)
+    dx = dunit / rms + x * drms / (rms**2 * x.shape[-1])
+    found = {"unit": unit, "dgamma": of_scale(dy, unit), "dunit": dunit, "drms": drms}
+    found |= {"dx": dx, "fused": fused(unit, dunit, rms)}
+    return {name: array.numpy() for name, array in found.items()}
+
+
+def full_size(function: Any) -> list[str]:
+    """Call a function; return the operations with results as large as x, and the
+    sums."""
     import torch
 
     from backpass.torch_internals import TorchDispatchMode
@@ -92,7 +103,7 @@ def full_size(code: str, **names: Any) -> list[str]:
             return found
 
     with Operations(), torch.no_grad():
-        run(code, **names)
+        function()
     return seen
 
 
@@ -166,8 +177,7 @@ def F22(it: Evidence) -> None:
 def F23(it: Evidence) -> None:
     """The backward never forms the Jacobian: the listing's largest arrays have the
     shape of x."""
-    names = ran(6)
-    it.as_printed(max(array.size for array in names.values()) == X.size)
+    it.as_printed(max(array.size for array in ran().values()) == X.size)
 
 
 def F24(it: Evidence) -> None:
@@ -175,86 +185,83 @@ def F24(it: Evidence) -> None:
 
     `d` is neither an argument nor defined: `NameError`. With `d = x.shape[-1]` it runs.
     """
-    given = {n: v for n, v in inputs().items() if n != "d"}
-    backward = run(LISTING)["rmsnorm_backward"]
-    it.as_printed(not raises(NameError, lambda: backward(**given)))
-    mended = LISTING.replace(HEAD, HEAD + "    d = x.shape[-1]\n")
-    found, _ = run(mended)["rmsnorm_backward"](**given)
-    it.right(same(found.numpy(), ran(6)["grad_x"]))
+    given, mean = inputs(), "found = (dy * x).sum(-1) / d"
+    it.as_printed(not raises(NameError, lambda: run(mean, **given)))
+    it.right("d" not in given and raises(NameError, lambda: run(mean, **given)))
+    found = run(mean, **given, d=given["x"].shape[-1])["found"]
+    it.right(same(found, (G * X).mean(-1)))
 
 
 def F25(it: Evidence) -> None:
-    """`rms_val` has the shape [B, S, 1]: one number for each position."""
+    """The saved root mean square has the shape [B, S, 1], a number for each row."""
     import torch
 
     y = norm(torch.tensor(X), None).numpy()
     ratio = X / y  # the same for all elements of a row
-    it.as_printed(same(ratio, inputs()["rms_val"].numpy() + 0 * X))
-    it.as_printed(tuple(inputs()["rms_val"].shape) == (2, 5, 1))
+    it.as_printed(same(ratio, inputs()["rms"].numpy() + 0 * X))
+    it.as_printed(tuple(inputs()["rms"].shape) == (2, 5, 1))
 
 
 def F26(it: Evidence) -> None:
-    r"""$\hat{x}$ of the formula and `x_hat` of the listing are one thing.
+    r"""$\hat{x}$ of the formula of the listing are one thing.
 
     The formula's contains $\gamma$ and the listing's does not. With the formula's,
-    `grad_gamma` has the factor $\gamma$ twice.
+    the scale's gradient has the factor $\gamma$ twice.
     """
     import torch
 
     y = norm(torch.tensor(X), torch.tensor(GAMMA)).numpy()
-    it.clashes(not same(ran(1)["x_hat"], y))
+    it.clashes(not same(ran()["unit"], y))
     expected = vjp(lambda w: norm(torch.tensor(X), w), GAMMA, G)
     it.right(same((G * y).sum((0, 1)), GAMMA * expected))
 
 
 def F27(it: Evidence) -> None:
-    """`x_hat = x / rms_val` is the normalised input without its scale."""
+    """The quotient of x and rms is the normalised input without its scale."""
     import torch
 
-    it.as_printed(same(ran(1)["x_hat"], norm(torch.tensor(X), None).numpy()))
+    it.as_printed(same(ran()["unit"], norm(torch.tensor(X), None).numpy()))
 
 
 def F28(it: Evidence) -> None:
-    """`grad_gamma = (grad_output * x_hat).sum(dim=(0, 1))` is the scale's gradient, of
-    shape [d]."""
+    """The gradient times that quotient, summed over batch and positions, is the scale's
+    gradient, of shape [d]."""
     import torch
 
     expected = vjp(lambda w: norm(torch.tensor(X), w), GAMMA, G)
-    it.as_printed(same(ran(2)["grad_gamma"], expected))
+    it.as_printed(same(ran()["dgamma"], expected))
 
 
 def F29(it: Evidence) -> None:
-    """`dx_hat = grad_output * gamma` is the gradient of the listing's `x_hat`."""
+    """The gradient times the scale is the gradient of the quotient."""
     import torch
 
-    x_hat = ran(1)["x_hat"]
-    it.as_printed(
-        same(ran(3)["dx_hat"], vjp(lambda x: x * torch.tensor(GAMMA), x_hat, G))
-    )
+    expected = vjp(lambda x: x * torch.tensor(GAMMA), ran()["unit"], G)
+    it.as_printed(same(ran()["dunit"], expected))
 
 
 def F30(it: Evidence) -> None:
-    """`d_rms = -(dx_hat * x_hat).sum(dim=-1, keepdim=True)` is the gradient with
-    respect to `rms_val`, as its name says.
+    """`d_rms`, minus the sum of the quotient times its gradient over a row, is the
+    gradient with respect to rms, as its name says.
 
-    It is `rms_val` times that gradient. The next line has the missing division, so
-    `grad_x` is right.
+    It is rms times that gradient. The next line has the missing division, so the
+    input's gradient is right.
     """
     import torch
 
-    rms = inputs()["rms_val"].numpy()
+    rms = inputs()["rms"].numpy()
     expected = vjp(lambda r: torch.tensor(X) / r * torch.tensor(GAMMA), rms, G)
-    it.as_printed(same(ran(4)["d_rms"], expected))
-    it.right(same(ran(4)["d_rms"] / rms, expected))
+    it.as_printed(same(ran()["drms"], expected))
+    it.right(same(ran()["drms"] / rms, expected))
 
 
 def F31(it: Evidence) -> None:
-    """`grad_x = dx_hat / rms_val + d_rms * x / (d * rms_val**2)` is the input's
-    gradient."""
+    """The quotient's gradient over rms, plus `d_rms` times x over d rms², is the
+    input's gradient."""
     import torch
 
     expected = vjp(lambda x: norm(x, torch.tensor(GAMMA)), X, G)
-    it.as_printed(same(ran(5)["grad_x"], expected))
+    it.as_printed(same(ran()["dx"], expected))
 
 
 def F32(it: Evidence) -> None:
@@ -263,8 +270,8 @@ def F32(it: Evidence) -> None:
     Nothing is simplified: both lines are the same exact gradient, and the second
     assignment overwrites the first.
     """
-    it.as_printed(not same(ran(5)["grad_x"], ran(6)["grad_x"]))
-    it.right(same(ran(5)["grad_x"], ran(6)["grad_x"], 1e-14))
+    it.as_printed(not same(ran()["dx"], ran()["fused"]))
+    it.right(same(ran()["dx"], ran()["fused"], 1e-14))
 
 
 def F33(it: Evidence) -> None:
@@ -273,12 +280,12 @@ def F33(it: Evidence) -> None:
     import torch
 
     expected = vjp(lambda x: norm(x, torch.tensor(GAMMA)), X, G)
-    it.as_printed(same(ran(6)["grad_x"], expected))
+    it.as_printed(same(ran()["fused"], expected))
     for size in (1e-30, 1e30):  # ε is all of the mean square, or none of it
         names = inputs()
         x = names["x"] * size
-        names |= {"x": x, "rms_val": torch.sqrt((x * x).mean(-1, keepdim=True) + EPS)}
-        found = run(LINES, **names)["grad_x"].numpy()
+        names |= {"x": x, "rms": torch.sqrt((x * x).mean(-1, keepdim=True) + EPS)}
+        found = fused(*start(**names), names["rms"]).numpy()
         dx = vjp(lambda x: norm(x, torch.tensor(GAMMA)), x.numpy(), G)
         it.as_printed(same(found, dx))
 
@@ -292,12 +299,12 @@ def F34(it: Evidence) -> None:
     import torch
 
     expected = vjp(lambda x: norm(x, torch.tensor(GAMMA)), X, G)
-    it.as_printed(same(ran(6)["grad_x"], expected))
+    it.as_printed(same(ran()["fused"], expected))
     names = inputs()
     y = norm(names["x"], names["gamma"])
-    without = LINES.replace("x / rms_val", "y / gamma").replace("d_rms * x", "0 * y")
-    del names["x"]
-    it.elsewhere(not same(run(without, y=y, **names)["grad_x"].numpy(), expected))
+    dunit = names["dy"] * names["gamma"]
+    without = fused(y / names["gamma"], dunit, names["rms"]).numpy()
+    it.elsewhere(not same(without, expected))
 
 
 def F35(it: Evidence) -> None:
@@ -393,12 +400,13 @@ def F40(it: Evidence) -> None:
     The fused line has five, and a sum. The rest of the listing has three more and a
     sum: ten in all, without the line that is overwritten.
     """
-    lines = LINES.split("\n")
-    before = run("\n".join(lines[:4]), **inputs())
-    fused = full_size(lines[5], **before)
-    names = inputs()
-    whole = full_size("\n".join([*lines[:3], lines[5]]), **names)
-    it.as_printed(len([op for op in fused if op != "sum"]) == 5)
+    given = inputs()
+    unit, dunit = start(**given)
+    line = full_size(lambda: fused(unit, dunit, given["rms"]))
+    whole = full_size(
+        lambda: (fused(*start(**given), given["rms"]), of_scale(given["dy"], unit))
+    )
+    it.as_printed(len([op for op in line if op != "sum"]) == 5)
     it.elsewhere(len([op for op in whole if op != "sum"]) == 5)
     it.right(len(whole) == 10 and whole.count("sum") == 2)
 

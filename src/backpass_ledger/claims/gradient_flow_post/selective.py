@@ -8,8 +8,8 @@ from backpass import cost
 from backpass.ops import attention, flash_attention
 from backpass_ledger.claims.evidence import Evidence
 from backpass_ledger.claims.gradient_flow_post.checkpoint_code import (
-    FORWARD,
     Stack,
+    keep_inputs,
     tensors,
 )
 from backpass_ledger.claims.gradient_flow_post.saved_activations import (
@@ -17,7 +17,7 @@ from backpass_ledger.claims.gradient_flow_post.saved_activations import (
     pinned,
     saved,
 )
-from backpass_ledger.claims.tools import numbers, run, same
+from backpass_ledger.claims.tools import numbers, same
 
 CLAIMS = """
 F313  inconsistent  2  recomputation  numerics/recomputation  §4.5, rule, against §4.2
@@ -73,7 +73,7 @@ def F313(it: Evidence) -> None:
             function(x)
         return keeps(kept.values())
 
-    _, held = run(FORWARD)["checkpoint_forward"](stack, x, 1)
+    _, held = keep_inputs(stack, x, 1)
     recomputed = not saves(lambda x: checkpoint(first_two, x, use_reentrant=False))
     it.right(saves(first_two))
     it.clashes(keeps(held.values()) and recomputed)

@@ -112,7 +112,7 @@ def F203(it: Evidence) -> None:
 
 
 def F204(it: Evidence) -> None:
-    r"""In FP16 the smallest difference from 1.0 is $2^{-10} \approx 0.000977$.
+    r"""FP16 has a smallest difference from 1.0 of $2^{-10} \approx 0.000977$.
 
     The printed value is the gap above 1. The gap below 1, where this update goes, is
     $2^{-11}$.
@@ -147,7 +147,7 @@ def F206(it: Evidence) -> None:
 
 
 def F207(it: Evidence) -> None:
-    r"""In BF16 the smallest difference from 1 is $2^{-7} \approx 0.0078$.
+    r"""BF16 has a smallest difference from 1 of $2^{-7} \approx 0.0078$.
 
     Above 1; below it is $2^{-8} \approx 0.0039$.
     """
@@ -172,7 +172,7 @@ def F208(it: Evidence) -> None:
 
 
 def F209(it: Evidence) -> None:
-    r"""In FP32 the smallest difference from 1 is $2^{-23}$, `1.19e-7`.
+    r"""FP32 has a smallest difference from 1 of $2^{-23}$, `1.19e-7`.
 
     Above 1; below it is $2^{-24}$, `5.96e-8`.
     """

@@ -130,8 +130,8 @@ def F167(it: Evidence) -> None:
 
 
 def F168(it: Evidence) -> None:
-    """Even if some layers have vanishing or noisy gradients, the direct path ensures
-    that early layers always receive a meaningful signal.
+    """The direct path always gives early layers a useful gradient, whatever the other
+    layers' gradients are like.
 
     One sublayer whose Jacobian is −I makes every gradient before it 0. And the direct
     path reaches the stream only: a sublayer's weights get their gradient through its
@@ -151,7 +151,7 @@ def F168(it: Evidence) -> None:
 
 
 def F169(it: Evidence) -> None:
-    """Pre-norm models train stably with learning rates at which post-norm models
+    """At some learning rates, pre-norm models train stably and post-norm models
     diverge.
 
     A check of this length cannot train. The chapter trains both, of 6 and 18 layers and

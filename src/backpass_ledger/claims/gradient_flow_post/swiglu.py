@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import textwrap
 from functools import cache
 from typing import Any
 
@@ -51,21 +50,7 @@ F137  false         3  memory        cost/memory              §1.5, box
 """
 
 
-LINES = """\
-grad_h = grad_out @ W2.T
-grad_silu = grad_h * g3
-grad_g3 = grad_h * silu_g1
-sig_g1 = torch.sigmoid(g1)
-silu_deriv = sig_g1 * (1 + g1 * (1 - sig_g1))
-grad_g1 = grad_silu * silu_deriv
-grad_W2 = (silu_g1 * g3).reshape(-1, d_ff).T @ grad_out.reshape(-1, d)
-grad_W1 = x_norm.reshape(-1, d).T @ grad_g1.reshape(-1, d_ff)
-grad_W3 = x_norm.reshape(-1, d).T @ grad_g3.reshape(-1, d_ff)
-grad_x_norm = grad_g1 @ W1.T + grad_g3 @ W3.T
-"""  # as printed
-RETURNED = ("grad_x_norm", "grad_W1", "grad_W2", "grad_W3")
-HEAD = "def swiglu_backward(grad_out, x_norm, W1, W2, W3, g1, g3, silu_g1):\n"
-LISTING = HEAD + textwrap.indent(LINES + f"return {', '.join(RETURNED)}", "    ")
+RETURNED = ("x", "W1", "W2", "W3")
 X, W1, W3 = numbers(2, 5, 7), numbers(7, 11), numbers(7, 11, seed=1)
 W2, G = numbers(11, 7, seed=2), numbers(2, 5, 7, seed=3)
 SIZE = 3 * 8192 * 28672 * 2  # bytes, as the box has it
@@ -85,20 +70,36 @@ def slope(x: Any) -> Any:
 
 
 def inputs() -> dict[str, Any]:
-    """Return the listing's arguments."""
-    names = {"grad_out": G, "x_norm": X, "W1": W1, "W2": W2, "W3": W3}
-    names |= {"g1": X @ W1, "g3": X @ W3}
+    """Return the listing's arguments; s is SiLU of g1."""
+    names = {"dy": G, "x": X, "W1": W1, "W2": W2, "W3": W3, "g1": X @ W1, "g3": X @ W3}
     found = dict(zip(names, tensors(*names.values()), strict=True))
-    return {**found, "silu_g1": silu(found["g1"])}
+    return {**found, "s": silu(found["g1"])}
 
 
-@cache
+def slope_by_line(g1: Any) -> Any:
+    """Return SiLU's derivative as lines 4 and 5 compute it."""
+    sigma = g1.sigmoid()
+    return sigma * (1 + g1 * (1 - sigma))
+
+
+def steps(
+    dy: Any, x: Any, W1: Any, W2: Any, W3: Any, g1: Any, g3: Any, s: Any
+) -> dict[str, Any]:
+    """Return the gradients that the listing computes, by the names of the arrays."""
+
+    def weight(x: Any, dy: Any) -> Any:
+        return x.flatten(0, 1).T @ dy.flatten(0, 1)
+
+    d = {"h": dy @ W2.T, "W2": weight(s * g3, dy)}
+    d |= {"s": d["h"] * g3, "g3": d["h"] * s}
+    d["g1"] = d["s"] * slope_by_line(g1)
+    d |= {"W1": weight(x, d["g1"]), "W3": weight(x, d["g3"])}
+    return {**d, "x": d["g1"] @ W1.T + d["g3"] @ W3.T}
+
+
 def ran() -> dict[str, Any]:
-    """Run the listing's lines, with d and d_ff; return all arrays."""
-    import torch
-
-    names = run(LINES, torch=torch, d=7, d_ff=11, **inputs())
-    return {name: v.numpy() for name, v in names.items() if hasattr(v, "numpy")}
+    """Return the listing's gradients as arrays."""
+    return {name: array.numpy() for name, array in steps(**inputs()).items()}
 
 
 @cache
@@ -214,69 +215,66 @@ def F121(it: Evidence) -> None:
     `d` and `d_ff` are neither arguments nor defined: `NameError`. With
     `d, d_ff = W1.shape` it runs.
     """
-    import torch
 
-    backward = run(LISTING, torch=torch)["swiglu_backward"]
-    it.as_printed(not raises(NameError, lambda: backward(**inputs())))
-    mended = LISTING.replace(HEAD, HEAD + "    d, d_ff = W1.shape\n")
-    found = run(mended, torch=torch)["swiglu_backward"](**inputs())
-    names = [name.removeprefix("grad_").removesuffix("_norm") for name in RETURNED]
-    it.right(
-        all(same(f.numpy(), expected()[n]) for f, n in zip(found, names, strict=True))
-    )
+    def weight(**sizes: int) -> Any:
+        rows = "found = x.reshape(-1, d).T @ dg1.reshape(-1, d_ff)"
+        return run(rows, x=X, dg1=expected()["g1"], **sizes)["found"]
+
+    it.as_printed(not raises(NameError, weight))
+    it.right(raises(NameError, weight) and not {"d", "d_ff"} & set(inputs()))
+    d, d_ff = W1.shape
+    it.right(same(weight(d=d, d_ff=d_ff), expected()["W1"]))
+    it.right(all(same(ran()[n], expected()[n]) for n in RETURNED))
 
 
 def F122(it: Evidence) -> None:
-    """`grad_h = grad_out @ W2.T` is the gradient of h, [B, S, $d_{ff}$]."""
-    it.as_printed(same(ran()["grad_h"], expected()["h"]))
+    """The first line is the gradient of h, [B, S, $d_{ff}$]."""
+    it.as_printed(same(ran()["h"], expected()["h"]))
 
 
 def F123(it: Evidence) -> None:
-    """`grad_silu = grad_h * g3` and `grad_g3 = grad_h * silu_g1` are the gradients of s
-    and of g3."""
-    it.as_printed(same(ran()["grad_silu"], expected()["s"]))
-    it.as_printed(same(ran()["grad_g3"], expected()["g3"]))
+    """The gradient of h, times g3 and times s, is the gradient of s and of g3."""
+    it.as_printed(same(ran()["s"], expected()["s"]))
+    it.as_printed(same(ran()["g3"], expected()["g3"]))
 
 
 def F124(it: Evidence) -> None:
-    """`silu_deriv = sig_g1 * (1 + g1 * (1 - sig_g1))` is SiLU's derivative.
+    """Lines 4 and 5 are SiLU's derivative, σ (1 + g1 (1 − σ)).
 
     It is finite for the largest and the smallest inputs too.
     """
     import torch
 
-    it.as_printed(same(ran()["silu_deriv"], slope(X @ W1)))
-    code = "\n".join(LINES.split("\n")[3:5])
+    it.as_printed(same(slope_by_line(tensors(X @ W1)[0]).numpy(), slope(X @ W1)))
     far = torch.tensor([-1e4, -800.0, 800.0, 1e4], dtype=torch.float64)
-    found = run(code, torch=torch, g1=far)["silu_deriv"].numpy()
-    it.as_printed(same(found, slope(far.numpy())))
+    it.as_printed(same(slope_by_line(far).numpy(), slope(far.numpy())))
 
 
 def F125(it: Evidence) -> None:
-    """`grad_g1 = grad_silu * silu_deriv` is the gradient of g1."""
-    it.as_printed(same(ran()["grad_g1"], expected()["g1"]))
+    """The gradient of s, times that derivative, is the gradient of g1."""
+    it.as_printed(same(ran()["g1"], expected()["g1"]))
 
 
 def F126(it: Evidence) -> None:
-    """`grad_W2 = (silu_g1 * g3).reshape(-1, d_ff).T @ grad_out.reshape(-1, d)` is the
+    """The rows of s times g3, transposed, times those of the output's gradient, are the
     gradient of W2, [$d_{ff}$, d].
 
     It computes h a second time, one product an element, in place of saving it.
     """
-    it.as_printed(same(ran()["grad_W2"], expected()["W2"]))
+    it.as_printed(same(ran()["W2"], expected()["W2"]))
 
 
 def F127(it: Evidence) -> None:
-    """`grad_W1 = x_norm.reshape(-1, d).T @ grad_g1.reshape(-1, d_ff)`, and `grad_W3`
-    with `grad_g3`, are the gradients of W1 and W3, [d, $d_{ff}$]."""
-    it.as_printed(same(ran()["grad_W1"], expected()["W1"]))
-    it.as_printed(same(ran()["grad_W3"], expected()["W3"]))
+    """The rows of the block's input, transposed, times those of the gradients of g1 and
+    g3, are the gradients of W1 and W3, [d, $d_{ff}$]."""
+    it.as_printed(same(ran()["W1"], expected()["W1"]))
+    it.as_printed(same(ran()["W3"], expected()["W3"]))
 
 
 def F128(it: Evidence) -> None:
-    """`grad_x_norm = grad_g1 @ W1.T + grad_g3 @ W3.T` is the gradient of the input, [B,
-    S, d]."""
-    it.as_printed(same(ran()["grad_x_norm"], expected()["x"]))
+    """The gradients of g1 and g3, times the transposes of W1 and W3, add up to the
+    input's, [B, S, d]."""
+    it.as_printed(same(ran()["x"], expected()["x"]))
 
 
 def F129(it: Evidence) -> None:
@@ -285,7 +283,6 @@ def F129(it: Evidence) -> None:
 
     The forward has three, so the rule of two for one holds here.
     """
-    import torch
     from torch.utils.flop_counter import FlopCounterMode
 
     def flops(function: Any) -> int:
@@ -294,8 +291,7 @@ def F129(it: Evidence) -> None:
         return int(counter.get_total_flops())
 
     one = 2 * 2 * 5 * 7 * 11
-    names = {**inputs(), "torch": torch, "d": 7, "d_ff": 11}
-    it.as_printed(flops(lambda: run(LINES, **names)) == 6 * one)
+    it.as_printed(flops(lambda: steps(**inputs())) == 6 * one)
     it.right(flops(lambda: gated(*tensors(X, W1, W3, W2))) == 3 * one)
 
 
@@ -305,12 +301,10 @@ def F130(it: Evidence) -> None:
     The listing takes all three. The third is an element-wise function of the first:
     without it the same gradients come out, and a third less is saved.
     """
-    import torch
-
-    names = {**inputs(), "torch": torch, "d": 7, "d_ff": 11}
-    del names["silu_g1"]
-    it.as_printed(raises(NameError, lambda: run(LINES, **names)))
-    found = run("silu_g1 = g1 * torch.sigmoid(g1)\n" + LINES, **names)
+    names = inputs()
+    del names["s"]
+    it.as_printed(raises(TypeError, lambda: steps(**names)))
+    found = steps(s=names["g1"] * names["g1"].sigmoid(), **names)
     same_gradients = all(same(found[n].numpy(), ran()[n]) for n in RETURNED)
     it.elsewhere(not same_gradients)
 
@@ -336,7 +330,7 @@ def F131(it: Evidence) -> None:
         gated(x, w1, w3, w2)
     activations = [a for a in kept.values() if a is not None]
     names = inputs()
-    listed = [names[name].numpy().reshape(10, -1) for name in ("g1", "g3", "silu_g1")]
+    listed = [names[name].numpy().reshape(10, -1) for name in ("g1", "g3", "s")]
     others = [a for a in activations if not any(same(a, b) for b in listed)]
     it.left_out(sum(a.nbytes for a in others))
     h = listed[1] * listed[2]
@@ -352,7 +346,7 @@ def F132(it: Evidence) -> None:
     it.as_printed(
         saved["fed.activated.g"] == saved["fed.activated.u"] == 8192 * 28672 * 2
     )
-    it.as_printed(inputs()["silu_g1"].shape == inputs()["g1"].shape == (2, 5, 11))
+    it.as_printed(inputs()["s"].shape == inputs()["g1"].shape == (2, 5, 11))
 
 
 def F133(it: Evidence) -> None:
@@ -398,7 +392,7 @@ def F136(it: Evidence) -> None:
 
 
 def F137(it: Evidence) -> None:
-    """They exceed even the attention matrix, when FlashAttention is used.
+    """With FlashAttention, they are larger than the attention matrix too.
 
     FlashAttention does not store the attention matrix. Without it, the matrix is six
     times as large at 8,192 tokens; the three arrays exceed it below 1,344 tokens.

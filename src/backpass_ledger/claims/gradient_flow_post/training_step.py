@@ -33,30 +33,13 @@ F427  caveat        1  debugging   networks/training         §7, debugging, exp
 """
 
 
-STEP = """
-with autocast(dtype=torch.bfloat16):
-    logits = model(input_ids)
-    loss = F.cross_entropy(
-        logits.view(-1, vocab_size),
-        labels.view(-1)
-    )
-
-loss.backward()
-
-grad_norm = torch.nn.utils.clip_grad_norm_(model.parameters(), max_norm=1.0)
-
-optimizer.step()
-optimizer.zero_grad()
-
-scheduler.step()
-"""
 V = 7
 
 
 def run_step(dtype: str = "float32", layers: int = 3) -> dict[str, Any]:
-    """Run the step as printed, on the CPU, with a small network; return its names, and
-    what was noted: the layers whose backward ran, in order, the formats and norms of
-    gradients before the optimiser's step."""
+    """Run the step on the CPU, with a small network; return its arrays, and what was
+    noted: the layers whose backward ran, in order, the formats and norms of gradients
+    before the optimiser's step."""
     import torch
 
     torch.manual_seed(2)
@@ -65,7 +48,9 @@ def run_step(dtype: str = "float32", layers: int = 3) -> dict[str, Any]:
         torch.nn.Sequential(torch.nn.Linear(6, 6), torch.nn.Tanh())
         for _ in range(layers)
     ]
-    model = torch.nn.Sequential(embedding, *hidden, torch.nn.Linear(6, V))
+    head = torch.nn.Linear(6, V)
+    head.weight.data *= 9  # for gradients that are clipped
+    model = torch.nn.Sequential(embedding, *hidden, head)
     model = model.to(getattr(torch, dtype))
     noted: dict[str, Any] = {"order": []}
     for i, each in enumerate(model):
@@ -78,21 +63,22 @@ def run_step(dtype: str = "float32", layers: int = 3) -> dict[str, Any]:
         noted["norm"] = float(torch.cat([g.flatten().double() for g in grads]).norm())
 
     optimiser.register_step_pre_hook(before)
-    names = {
-        "torch": torch,
-        "F": torch.nn.functional,
-        "autocast": lambda dtype: torch.autocast("cpu", dtype=dtype),
-        "model": model,
-        "optimizer": optimiser,
-        "scheduler": torch.optim.lr_scheduler.ConstantLR(optimiser),
-        "input_ids": torch.tensor([[1, 4, 2], [6, 0, 5]]),
-        "labels": torch.tensor([[4, 2, 3], [0, 5, 5]]),
-        "vocab_size": V,
-    }
+    schedule = torch.optim.lr_scheduler.ConstantLR(optimiser)
+    tokens = torch.tensor([[1, 4, 2], [6, 0, 5]])
+    targets = torch.tensor([4, 2, 3, 0, 5, 5])
     with warnings.catch_warnings(record=True) as found:
         warnings.simplefilter("always")
-        exec(STEP, names)
-    return names | noted | {"warnings": [str(each.message) for each in found]}
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            scores = model(tokens).flatten(0, 1)
+            loss = torch.nn.functional.cross_entropy(scores, targets)
+        loss.backward()
+        whole = torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimiser.step()
+        optimiser.zero_grad()
+        schedule.step()
+    noted |= {"model": model, "optimiser": optimiser, "whole": float(whole)}
+    noted |= {"scores": scores.detach(), "targets": targets, "loss": loss.detach()}
+    return noted | {"warnings": [str(each.message) for each in found]}
 
 
 def F412(it: Evidence) -> None:
@@ -100,16 +86,15 @@ def F412(it: Evidence) -> None:
     import torch
 
     found = run_step()
-    it.as_printed(found["logits"].dtype is torch.bfloat16)
+    it.as_printed(found["scores"].dtype is torch.bfloat16)
     it.as_printed(found["loss"].dtype is torch.float32)
-    scores = found["logits"].detach().float().view(-1, V)
-    wide = torch.nn.functional.cross_entropy(scores, found["labels"].view(-1))
-    it.as_printed(abs(float(found["loss"].detach() - wide)) < 1e-6)
+    scores, targets = found["scores"].float(), found["targets"]
+    wide = torch.nn.functional.cross_entropy(scores, targets)
+    it.as_printed(abs(float(found["loss"] - wide)) < 1e-6)
 
 
 def F413(it: Evidence) -> None:
-    """`cross_entropy(logits.view(-1, V), labels.view(-1))` is the loss of the next
-    token.
+    """The cross-entropy of all scores with all labels is the loss of the next token.
 
     If the labels are shifted by one already. With labels equal to the tokens, as some
     libraries take them, the network learns to copy its input.
@@ -185,19 +170,18 @@ def F417(it: Evidence) -> None:
 
 
 def F418(it: Evidence) -> None:
-    """PyTorch's `clip_grad_norm_(model.parameters(), max_norm=1.0)`, after the backward
-    and before the optimiser's step, clips FP32 gradients; a generator does not matter
-    to it."""
+    """PyTorch's `clip_grad_norm_` with a limit of 1, after the backward and before the
+    optimiser's step, clips FP32 gradients; a generator does not matter to it."""
     found = run_step()
-    before, after = float(found["grad_norm"]), found["norm"]
+    before, after = found["whole"], found["norm"]
     import torch
 
     it.as_printed(found["formats"] == {torch.float32})
-    it.as_printed(abs(after - min(1.0, before)) < 1e-5)
+    it.as_printed(before > 1 and abs(after - 1) < 1e-5)
 
     p = torch.nn.Parameter(torch.zeros(5))
     p.grad = torch.tensor(9 * numbers(5)).float()
-    torch.nn.utils.clip_grad_norm_((q for q in [p]), max_norm=1.0)
+    torch.nn.utils.clip_grad_norm_((q for q in [p]), 1.0)
     it.as_printed(abs(float(p.grad.norm()) - 1) < 1e-5)
 
 
@@ -213,7 +197,7 @@ def F419(it: Evidence) -> None:
     found = run_step()
     it.right(found["formats"] == {torch.float32} and 4 * 70 == 280 == 2 * 140)
     parameters = {p.dtype for p in found["model"].parameters()}
-    states = found["optimizer"].state.values()
+    states = found["optimiser"].state.values()
     arrays = {v.dtype for s in states for k, v in s.items() if k.startswith("exp_avg")}
     it.right(parameters == arrays == {torch.float32})
     it.clashes({g.itemsize for g in found["formats"]} != {torch.float16.itemsize})
