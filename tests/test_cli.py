@@ -496,7 +496,7 @@ class TestHelp:
         assert caught.value.code == 0
         named = {"": "verify", "verify": "softmax", "check": "own.py:RMSNorm", "bench": "roofline"}
         named |= {"mutate": "--equivalent", "train": "--resume", "sample": "--temperature", "cost": "--flash"}
-        named |= {"parallel": "--ranks", "derive": "--annotate", "claims": "SENTENCE"}
+        named |= {"parallel": "--ranks", "derive": "--annotate"}
         assert named[command[0] if command else ""] in capsys.readouterr().out
 
     def test_a_surviving_change_says_what_to_do(self, capsys, tmp_path, monkeypatch):

@@ -29,18 +29,15 @@ from backpass.commands import (
     train,
     verify,
 )
-from backpass.commands.command import Parser
+from backpass.commands.command import Command, Parser
 from backpass.contract.stems import no_such
 from backpass.text import terminal
 
 _MODULES = verify, check, mutate, bench, train, sample, cost, parallel, derive
-# Commands of other distributions, each with its package and its distribution.
-_OTHERS = {"claims": ("backpass_ledger", "backpass-ledger")}
-COMMANDS = {module.COMMAND.name: module.COMMAND for module in _MODULES} | {
-    name: import_module(f"{package}.command").COMMAND
-    for name, (package, _) in _OTHERS.items()
-    if find_spec(package)
-}
+COMMANDS = {module.COMMAND.name: module.COMMAND for module in _MODULES}
+# Commands of other distributions, each with its package and its distribution. They are
+# loaded when they are called.
+OTHERS = {"claims": ("backpass_ledger", "backpass-ledger")}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -50,14 +47,17 @@ def main(argv: Sequence[str] | None = None) -> int:
     not valid.
     """
     terminal.make_readable()
-    parser = _parser()
     argv = sys.argv[1:] if argv is None else argv
-    if argv and argv[0] in _OTHERS.keys() - COMMANDS:
-        parser.error(
-            f"{argv[0]}: this command is in the package {_OTHERS[argv[0]][1]}; install "
-            f"it from a checkout: pip install ./src/{_OTHERS[argv[0]][0]}"
-        )
-    if argv and not argv[0].startswith("-") and argv[0] not in COMMANDS:
+    parser = _parser()
+    if argv and argv[0] in OTHERS:
+        package, distribution = OTHERS[argv[0]]
+        if not find_spec(package):
+            parser.error(
+                f"{argv[0]}: this command is in the package {distribution}; install it "
+                f"from a checkout: pip install ./src/{package}"
+            )
+        parser = _parser(import_module(f"{package}.command").COMMAND)
+    elif argv and not argv[0].startswith("-") and argv[0] not in COMMANDS:
         parser.error(no_such("command", argv[0], COMMANDS))
     arguments, unknown = parser.parse_known_args(argv)
     if unknown:
@@ -76,7 +76,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 1
 
 
-def _parser() -> argparse.ArgumentParser:
+def _parser(*more: Command) -> argparse.ArgumentParser:
     parser = Parser(
         prog="backpass",
         description="Every gradient of a transformer, derived, executed and counted.",
@@ -85,7 +85,8 @@ def _parser() -> argparse.ArgumentParser:
         "--version", action="version", version=f"backpass {__version__}"
     )
     parser.set_defaults(run=None)
-    commands = parser.add_subparsers(title="commands", metavar=" | ".join(COMMANDS))
-    for command in COMMANDS.values():
+    names = " | ".join([*COMMANDS, *OTHERS])
+    commands = parser.add_subparsers(title="commands", metavar=names)
+    for command in (*COMMANDS.values(), *more):
         command.add_to(commands)
     return parser

@@ -4,7 +4,8 @@ import json
 
 import pytest
 
-from backpass.cli import COMMANDS, main
+from backpass import cli
+from backpass.cli import main
 from backpass_ledger.claims.search import nearest, terms
 
 SENTENCES = {
@@ -61,8 +62,13 @@ class TestCommand:
         assert stopped.value.code == 2
         assert "--number: expected at least 1; got 0" in capsys.readouterr().err
 
+    def test_help_has_its_options(self, capsys):
+        with pytest.raises(SystemExit) as stopped:
+            main(["claims", "--help"])
+        assert stopped.value.code == 0 and "SENTENCE" in capsys.readouterr().out
+
     def test_without_the_ledger_it_says_what_to_install(self, capsys, monkeypatch):
-        monkeypatch.delitem(COMMANDS, "claims")
+        monkeypatch.setattr(cli, "find_spec", lambda package: None)
         with pytest.raises(SystemExit):
             main(["claims", "loss"])
         assert (
