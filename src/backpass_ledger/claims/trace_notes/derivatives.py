@@ -14,11 +14,10 @@ from backpass_ledger.claims.tools import (
     jacobian,
     numbers,
     raises,
-    run,
     same,
     vjp,
 )
-from backpass_ledger.claims.trace_notes.program import DY, but, gradients, names
+from backpass_ledger.claims.trace_notes.program import DY, gradients, program
 
 CLAIMS = """
 N55  caveat  1  chain rule  foundations/chain_rule  Notation, derivative
@@ -411,16 +410,16 @@ def N76(it: Evidence) -> None:
     \nabla_{Y_i} l^\top Y_i$ is not one: it is the derivative of the loss along $Y_i$.
     """
     member = ("Linear", "Softmax")
-    found = run(but(), **names(member))
-    ours = [found[f"{name}_grad"] for name in "QKV"]
+    found = program(member)
+    ours = [found["dq"], found["dk"], found["dv"]]
     it.as_printed(all(map(same, ours, gradients(member))))
-    y = found["Y"]
+    y = found["y"]
     along = [
         push(lambda z: (z * constant(DY)).sum(), y, y * np.eye(5)[:, [i]])
         for i in range(5)
     ]
-    it.right(same(found["delta"], along))
-    it.elsewhere(found["delta"].shape in {found[name].shape for name in "QKVAB"})
+    it.right(same(found["along"], along))
+    it.elsewhere(found["along"].shape in {found[name].shape for name in "qkvab"})
 
 
 def N77(it: Evidence) -> None:
