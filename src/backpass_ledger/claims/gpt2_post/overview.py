@@ -181,8 +181,8 @@ def G7(it: Evidence) -> None:
 
 
 def G8(it: Evidence) -> None:
-    """The loss is the cross-entropy between the logits and the true distribution of
-    tokens.
+    """The loss is the cross-entropy of the logits against the true distribution of the
+    next token.
 
     Softmax is applied to the logits first. The target of each position is one class,
     the next token, and the usual loss is the mean.
@@ -297,9 +297,9 @@ def G13(it: Evidence) -> None:
 
 
 def G14(it: Evidence) -> None:
-    """Each element needs a partial derivative with respect to the loss.
+    """Each element needs a derivative *with respect to the loss*.
 
-    It needs the derivative of the loss with respect to the element, as in the text's
+    It needs the loss's derivative with respect to the element, as in the text's
     formulas.
     """
     x = numbers(5)

@@ -113,7 +113,7 @@ def T197(it: Evidence) -> None:
 
 
 def T198(it: Evidence) -> None:
-    r"""The $n^2d$ term becomes the main bottleneck for long contexts.
+    r"""For long contexts the $n^2d$ term dominates the cost.
 
     By the text's own total, long means $n > 6d$; the text names no length. At $d =
     4{,}096$ that is 24,576 tokens. At $n = d$ the term is a seventh of the total.
@@ -247,8 +247,7 @@ def T205(it: Evidence) -> None:
 
 
 def T206(it: Evidence) -> None:
-    """The usable context is the number of tokens that can be processed in one forward
-    pass.
+    """The usable context is how many tokens one forward pass can process.
 
     This holds for a pass over one sequence. A pass over a batch processes the tokens of
     all its sequences, and each token attends only to its own sequence.
@@ -327,8 +326,8 @@ def T211(it: Evidence) -> None:
 
 
 def T212(it: Evidence) -> None:
-    """Balancing n, d, and the cost is one of the most difficult tasks in the design of
-    Transformers.
+    """Few tasks in the design of Transformers are harder than balancing n, d, and the
+    cost.
 
     This is an opinion.
     """

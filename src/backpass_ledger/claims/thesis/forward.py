@@ -109,7 +109,7 @@ def T89(it: Evidence) -> None:
 
 
 def T90(it: Evidence) -> None:
-    """This is the single-head attention of the original transformer.
+    """The attention shown is that of the original transformer, with one head.
 
     The original has eight heads, which compute a different function from the same
     weights. Its ablation includes one head.

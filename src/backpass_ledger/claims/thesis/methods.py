@@ -190,8 +190,8 @@ def T221(it: Evidence) -> None:
 
 
 def T222(it: Evidence) -> None:
-    """The three methods for feed-forward layers enable the construction of larger and
-    more efficient transformers, as SwitchHead shows.
+    """With the three methods for feed-forward layers, transformers can be larger and
+    more efficient, as SwitchHead shows.
 
     The text's own list of references gives the title, and the title says attention. By
     its abstract, SwitchHead puts experts into attention's projections of values and
@@ -268,7 +268,7 @@ def T226(it: Evidence) -> None:
 
 
 def T227(it: Evidence) -> None:
-    """Multi-head attention divides the embedding dimension across its heads.
+    """In multi-head attention each head has its share of the embedding dimension.
 
     In the original and in Llama 2 it does. A head's width can be a setting of its own:
     the Qwen3 network of 0.6 billion parameters has 16 heads of width 128 at a model

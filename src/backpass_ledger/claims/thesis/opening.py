@@ -115,7 +115,7 @@ def T3(it: Evidence) -> None:
 
 
 def T4(it: Evidence) -> None:
-    r"""The text includes a comparison with the multi-head version.
+    r"""The text also compares its single head with several heads.
 
     The discussion compares them in two paragraphs and counts nothing. By the text's
     rule, $h$ heads of width $d/h$ have the same products, and their softmax takes
@@ -182,7 +182,7 @@ def T9(it: Evidence) -> None:
 
 
 def T10(it: Evidence) -> None:
-    """By 2027 the largest models could cost over a billion dollars just to train.
+    """By 2027 one training run of the largest size could cost over a billion dollars.
 
     No source is given. Cottier et al. (2024) say so on the condition that the trend
     continues.
@@ -190,8 +190,8 @@ def T10(it: Evidence) -> None:
 
 
 def T11(it: Evidence) -> None:
-    """Training is very expensive, and its massive power consumption puts massive
-    amounts of CO2 into the environment.
+    """Training is very expensive, and its great power consumption emits great amounts
+    of CO2.
 
     The text gives neither a figure nor a source.
     """

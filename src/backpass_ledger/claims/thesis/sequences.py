@@ -186,7 +186,7 @@ def T42(it: Evidence) -> None:
 
 
 def T43(it: Evidence) -> None:
-    """All positions can be processed at the same time.
+    """The positions of a sequence can all be processed at once.
 
     This holds in training, where all inputs are known. In generation each input is an
     earlier output, so one pass over all positions is not enough.
@@ -248,7 +248,7 @@ def T46(it: Evidence) -> None:
 
 
 def T47(it: Evidence) -> None:
-    """The transformer follows an encoder-decoder architecture.
+    """The transformer is built of an encoder and a decoder.
 
     The original does. GPT-3, which the text names as an example, has only a decoder's
     stack, like GPT-2: one attention in a block. The text counts only an encoder's
@@ -311,7 +311,7 @@ def crossed(
 
 
 def T49(it: Evidence) -> None:
-    r"""Only the encoder is analysed, because the analysis of the decoder is similar.
+    r"""Only the encoder is analysed, because a decoder's analysis would be similar.
 
     A decoder's block has a third sub-layer, attention over the encoder's output. Its
     queries come from the decoder and its keys and values from the encoder, so only two
@@ -351,8 +351,8 @@ def framework_layer(heads: int = 1, d: int = 4, f: int = 8) -> Any:
 
 
 def T51(it: Evidence) -> None:
-    """Each layer contains self-attention, a position-wise feed-forward network,
-    residual connections, and layer normalisations.
+    """Each layer has self-attention, a feed-forward network for each position, layer
+    normalisations, and residual connections.
 
     PyTorch's layer, which follows the original, has these parts in this order, and
     dropout.

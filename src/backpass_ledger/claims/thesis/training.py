@@ -58,7 +58,7 @@ def T71(it: Evidence) -> None:
 
 
 def T72(it: Evidence) -> None:
-    """The training objective is to predict the next token from the tokens before it.
+    """In training, each token has to be predicted from the tokens before it.
 
     The block that is analysed has no mask, so position i sees token i + 1, which is its
     target. The objective needs the causal mask, which the text never writes.
@@ -223,8 +223,7 @@ def T81(it: Evidence) -> None:
 
 
 def T82(it: Evidence) -> None:
-    r"""By design, all intermediate activations must be stored in the forward to compute
-    gradients.
+    r"""For the gradients, the forward has to store every intermediate activation.
 
     The text's own backward reads neither the scores $S$ nor any sub-layer's output $Z$,
     and what it reads can be recomputed: a checkpoint gives the same gradients and
@@ -259,7 +258,7 @@ def T82(it: Evidence) -> None:
 
 
 def T83(it: Evidence) -> None:
-    r"""Memory use scales with sequence length and batch size.
+    r"""Memory use scales with the sequence's length and the batch's size.
 
     Memory is proportional to the batch. If the weights $A$ are stored, the memory has a
     term in the square of the length: twice the length takes more than twice the memory,

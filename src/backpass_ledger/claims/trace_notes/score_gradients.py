@@ -162,7 +162,7 @@ def N139(it: Evidence) -> None:
 
 
 def N140(it: Evidence) -> None:
-    r"""The result uses two different types of broadcasting.
+    r"""The result broadcasts in two different ways.
 
     The diagonal matrix scales each row, and $d u^\top$ subtracts one number from each
     row. In code both are columns: `(dA - d[:, None]) * alpha[:, None]`.

@@ -52,7 +52,7 @@ HEADINGS = (  # of the text, in its order
     "Notation",
     "Gradients wrt V and A",
     "Preattention Gradients: Simplex, Sphere and Softmax",
-    "Properties of the derivative of Attention wrt Preattention",
+    "Properties of the derivative",
     "Gradients wrt preattention B",
     "Gradients wrt K and Q",
 )
