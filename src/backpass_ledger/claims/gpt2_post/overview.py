@@ -221,8 +221,8 @@ def G9(it: Evidence) -> None:
 
 
 def G10(it: Evidence) -> None:
-    """The gradient with respect to every intermediate value is well-defined, because
-    the functions are differentiable.
+    """Every intermediate value has a gradient, because the functions are
+    differentiable.
 
     This holds for softmax, LayerNorm with a positive ε, and GELU. ReLU, which GPT-2
     does not use, has no derivative at 0.
@@ -282,7 +282,7 @@ def G12(it: Evidence) -> None:
 
 
 def G13(it: Evidence) -> None:
-    """The gradient of any tensor in the network has the tensor's shape.
+    """The gradient of a tensor always has the tensor's shape.
 
     This holds for every floating-point tensor. Tokens and targets are integers and have
     no gradient.

@@ -219,7 +219,7 @@ def T223(it: Evidence) -> None:
 
 
 def T224(it: Evidence) -> None:
-    """In real systems memory bandwidth can become as important as arithmetic.
+    """On real systems memory bandwidth may matter as much as arithmetic.
 
     In the predicted time of a step of GPT-2 on an H100, calls bound by memory take more
     than half. This contradicts what the text says about norms.
@@ -292,7 +292,7 @@ def T228(it: Evidence) -> None:
 
 
 def T229(it: Evidence) -> None:
-    """Several heads improve the ability to capture diverse relationships.
+    """With several heads, more diverse relations between tokens are found.
 
     The text's own reference says that layers of one head attend to several positions
     too, and do so more effectively.
@@ -310,8 +310,7 @@ def T230(it: Evidence) -> None:
 
 
 def T231(it: Evidence) -> None:
-    """Several heads perform better in in-context learning, and modern networks prefer
-    them.
+    """Several heads are better at learning in context, and modern networks prefer them.
 
     The text gives no source for the first half. The second is true of every network in
     this package (T225).

@@ -58,8 +58,8 @@ def backward_products(n: int, d: int, f: int) -> int:
 
 
 def T1(it: Evidence) -> None:
-    r"""The training cost of transformer networks is studied by counting the arithmetic
-    of backpropagation.
+    r"""The cost to train transformers is studied by counting the arithmetic of
+    backpropagation.
 
     Neither the forward nor the update is counted. The forward's products are $24nd^2 +
     4n^2d$, half of the backward's $48nd^2 + 8n^2d$, so a third of the FLOPs of forward
@@ -160,7 +160,7 @@ def T7(it: Evidence) -> None:
 
 
 def T8(it: Evidence) -> None:
-    """Training costs have grown 2 to 3 times a year for the past eight years.
+    """For eight years, training has become 2 to 3 times as expensive each year.
 
     No source is given. Cottier et al. (2024), arXiv:2405.21015, estimate 2.4 times a
     year since 2016 for the models that took the most compute.

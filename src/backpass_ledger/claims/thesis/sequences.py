@@ -86,7 +86,7 @@ def T35(it: Evidence) -> None:
 
 
 def T36(it: Evidence) -> None:
-    """Data sets contain millions or billions of tokens.
+    """Data sets have from millions to billions of tokens.
 
     This is low for the models that the text names: the paper on GPT-3 that it cites
     gives 300 billion training tokens.
@@ -117,8 +117,8 @@ def T38(it: Evidence) -> None:
 
 
 def T39(it: Evidence) -> None:
-    """For recurrent networks it was hard to retain information from the beginning of a
-    sequence to its end.
+    """Recurrent networks hardly kept what stood at the beginning of a sequence until
+    its end.
 
     With a recurrent matrix that shrinks vectors, the gradient vanishes with the
     distance. An orthogonal matrix preserves the gradient's length.
@@ -224,7 +224,7 @@ def T44(it: Evidence) -> None:
 
 
 def T45(it: Evidence) -> None:
-    """The architecture scales well with data.
+    """The architecture copes well with more data.
 
     Twice as many sequences cost twice as much. Longer sequences are a different matter:
     twice the length costs more than twice as much, by the text's own total.
@@ -277,7 +277,7 @@ def T47(it: Evidence) -> None:
 
 
 def T48(it: Evidence) -> None:
-    """The block is repeated N times, each on the output of the one before.
+    """N such blocks follow one another, each on the output of the one before.
 
     N is in no count, and the text says so: it analyses a single block. The backward of
     the original's six encoder blocks costs six times as much.

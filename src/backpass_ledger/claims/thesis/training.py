@@ -36,7 +36,7 @@ T85  caveat        2  time           cost/time                 §2.3.3, small im
 
 
 def T70(it: Evidence) -> None:
-    """Transformers are trained with supervised learning on large text data.
+    """Transformers learn from large amounts of text, under supervision.
 
     This is a matter of terms. The targets of a language model are its own inputs, one
     position later, which is usually called self-supervised. Translation, the original's
@@ -107,7 +107,7 @@ def T74(it: Evidence) -> None:
 
 
 def T75(it: Evidence) -> None:
-    """GPT-3 requires training on hundreds or thousands of GPUs.
+    """To train GPT-3 takes hundreds of GPUs, or thousands.
 
     The cited paper says that V100 GPUs were used, but not how many. The number depends
     on the time: a month takes 972 V100 GPUs at their peak of 125 TFLOP/s. Memory alone
@@ -274,7 +274,7 @@ def T83(it: Evidence) -> None:
 
 
 def T84(it: Evidence) -> None:
-    """For large transformers memory often becomes the limiting factor.
+    """What limits large transformers is often memory.
 
     The text gives no source and counts no bytes. Whether memory limits training depends
     on recomputation, on sharding, and on the machine.

@@ -361,10 +361,10 @@ def N71(it: Evidence) -> None:
 
 
 def N72(it: Evidence) -> None:
-    r"""For matrices, $\partial f(A)$ is only a linear function, so there is no clear
-    sense in which the gradient is the derivative transposed.
+    r"""For matrices, $\partial f(A)$ is only a linear function, so it is not clear how
+    the gradient could be its transpose.
 
-    There is one: the adjoint. $\nabla f(A) = \partial f(A)^*(1)$ for the adjoint
+    It is the adjoint: $\nabla f(A) = \partial f(A)^*(1)$ for the adjoint
     $\partial f(A)^*: \mathbb{R} \to \mathbb{R}^{n \times m}$; with A flattened it is
     the transpose of a row. (“The derivative of $\partial f(A)$” in the text means
     $\partial f(A)$.)
