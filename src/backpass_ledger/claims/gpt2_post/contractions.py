@@ -95,7 +95,7 @@ def G56(it: Evidence) -> None:
 
 
 def G57(it: Evidence) -> None:
-    """The backward of each product requires the upstream gradient and both factors.
+    """Each product's backward takes both factors and the gradient of the output.
 
     Its two gradients together do. Each gradient alone needs only the other factor, so a
     frozen weight's input need not be stored. The attention weights need not be stored

@@ -149,7 +149,7 @@ def G173(it: Evidence) -> None:
 
 
 def G174(it: Evidence) -> None:
-    """Each row of the table of positions is used exactly once in a sequence.
+    """A sequence uses every row of the table of positions exactly once.
 
     Each of the first $s$ rows is; the others are not used.
     """

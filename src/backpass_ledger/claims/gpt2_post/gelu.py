@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -9,7 +10,7 @@ import numpy as np
 from backpass.interpreters import counting
 from backpass_ledger.claims.evidence import Evidence
 from backpass_ledger.claims.gpt2_post.overview import ROWS, stored_by
-from backpass_ledger.claims.tools import derives, jacobian, numbers, run, same, vjp
+from backpass_ledger.claims.tools import derives, jacobian, numbers, same, vjp
 
 CLAIMS = """
 G141  true          0  activations  operations/activations  element-wise operations
@@ -38,20 +39,7 @@ GELU = r"""
     let y = \frac{1}{2}x\left(1 + \tanh\left[a(x+bx^3)\right]\right)
     loss L
 """
-LINES = {
-    "x_sq": "x * x",
-    "x_cube": "x_sq * x",
-    "inner": "a * (x + b * x_cube)",
-    "tanh_inner": "tanh(inner)",
-    "left": "0.5 * x",
-    "right": "1 + tanh_inner",
-    "left_derivative": "0.5 * right",
-    "tanh_derivative": "1 - tanh_inner * tanh_inner",
-    "inner_derivative": "a * (1 + 3 * b * x_sq)",
-    "right_derivative": "left * tanh_derivative * inner_derivative",
-    "grad": "incoming_gradient * (left_derivative + right_derivative)",
-}
-PRINTED = dict(zip(LINES, (1, 1, 3, 1, 1, 1, 1, 2, 4, 2, 2), strict=True))
+PRINTED = [1, 1, 3, 1, 1, 1, 1, 2, 4, 2, 2]  # the FLOPs of each line of the listing
 
 
 def gelu(x: Any) -> Any:
@@ -61,28 +49,38 @@ def gelu(x: Any) -> Any:
     return torch.nn.functional.gelu(x, approximate="tanh")
 
 
-def listing() -> dict[str, Any]:
-    """Run the listing of the text on NumPy's arrays."""
-    code = "\n".join(f"{name} = {line}" for name, line in LINES.items())
-    return run(code, x=X, incoming_gradient=DY, a=A, b=B, tanh=np.tanh)
+def steps(
+    x: Any, dy: Any, a: Any = A, b: Any = B, three: Any = 3.0, tanh: Any = np.tanh
+) -> Iterator[Any]:
+    """Compute GELU's gradient in the eleven steps of the text's listing, and yield the
+    result of each."""
+    yield (square := x * x)
+    yield (cube := square * x)
+    yield (u := a * (x + b * cube))
+    yield (saturated := tanh(u))
+    yield (half := 0.5 * x)
+    yield (gate := 1 + saturated)
+    yield (direct := 0.5 * gate)
+    yield (slope := 1 - saturated * saturated)
+    yield (du := a * (1 + three * b * square))
+    yield (through := half * slope * du)
+    yield dy * (direct + through)
 
 
-def ran(*names: str) -> list[int]:
-    """Run lines of the listing on numbers that count, one element each, and return how
-    many operations each takes."""
-    values = {
-        name: counting.array(np.array([0.7]))
-        for name in (*LINES, "x", "a", "b", "incoming_gradient")
-    }
-    three = {"3 * b": "three * b"}  # a constant that counts as well
-    values |= {"three": counting.array(np.array([3.0]))}
-    found = []
-    for name in names:
-        line = LINES[name]
-        for plain, counts in three.items():
-            line = line.replace(plain, counts)
+def gradient(*arguments: Any) -> Any:
+    """Return the result of the last step."""
+    return [*steps(*arguments)][-1]
+
+
+def counted(folded: bool = False) -> list[int]:
+    """Return how many operations each step takes for one element; with ``folded``,
+    those between constants do not count."""
+    x, *given = (counting.array(np.array([v])) for v in (0.7, A, B, 3.0))
+    a, b, three = (A, B, 3.0) if folded else given
+    found, each = [], steps(x, x, a, b, three, counting.xp.tanh)
+    for _ in PRINTED:
         with counting.tally() as tally:
-            eval(line, {**values, "tanh": counting.xp.tanh})
+            next(each)
         found.append(tally.total)
     return found
 
@@ -181,8 +179,8 @@ def G147(it: Evidence) -> None:
 
     x, dy = torch.tensor(X), torch.tensor(DY)
     backward = torch.ops.aten.gelu_backward
-    it.as_printed(same(listing()["grad"], backward(dy, x, approximate="tanh")))
-    it.elsewhere(same(listing()["grad"], backward(dy, x)))
+    it.as_printed(same(gradient(X, DY), backward(dy, x, approximate="tanh")))
+    it.elsewhere(same(gradient(X, DY), backward(dy, x)))
 
 
 def G148(it: Evidence) -> None:
@@ -198,60 +196,55 @@ def G148(it: Evidence) -> None:
 def G149(it: Evidence) -> None:
     r"""The listing of eleven lines computes GELU's gradient.
 
-    `a`, `b`, `tanh`, and `incoming_gradient` have to be given. In float16 the first
-    line overflows for $|x| \ge 256$ and the result is NaN; the slope is 1 for $x \ge
-    256$ and 0 for $x \le -256$.
+    The constants, tanh, and the gradient of the output have to be given. In float16 the
+    first line overflows for $|x| \ge 256$ and the result is NaN; the slope is 1 for $x
+    \ge 256$ and 0 for $x \le -256$.
     """
-    it.as_printed(same(listing()["grad"], vjp(gelu, X, DY)))
-    code = "\n".join(f"{name} = {line}" for name, line in LINES.items())
-    given = {"a": np.float16(A), "b": np.float16(B), "tanh": np.tanh}
-    given["incoming_gradient"] = np.float16(1)
+    it.as_printed(same(gradient(X, DY), vjp(gelu, X, DY)))
     for x, slope in ((256, 1), (-256, 0)):
         with np.errstate(all="ignore"):
-            it.right(bool(np.isnan(run(code, x=np.float16(x), **given)["grad"])))
+            half_precision = gradient(*map(np.float16, (x, 1, A, B)))
+        it.right(bool(np.isnan(half_precision)))
         it.right(same(vjp(gelu, np.array([x]), np.ones(1)), np.array([slope])))
 
 
 def G150(it: Evidence) -> None:
     """In the listing of GELU the square takes 1 FLOP, the cube 1, the inner polynomial
     3."""
-    it.as_printed(ran("x_sq", "x_cube", "inner") == [1, 1, 3])
+    it.as_printed(counted()[:3] == PRINTED[:3] == [1, 1, 3])
 
 
 def G151(it: Evidence) -> None:
-    """tanh takes 1 FLOP, `left` 1, `right` 1, and `left_derivative` 1.
+    """The tanh takes 1 FLOP, half of x 1, one plus the tanh 1, and half of that 1.
 
     Counting a tanh as one FLOP is a convention, which the text does not state.
     """
-    it.as_printed(ran("tanh_inner", "left", "right", "left_derivative") == [1, 1, 1, 1])
+    it.as_printed(counted()[3:7] == PRINTED[3:7] == [1, 1, 1, 1])
 
 
 def G152(it: Evidence) -> None:
-    """`tanh_derivative` takes 2 FLOPs."""
-    it.as_printed(ran("tanh_derivative") == [2])
+    """The derivative of the tanh takes 2 FLOPs."""
+    it.as_printed(counted()[7] == PRINTED[7] == 2)
 
 
 def G153(it: Evidence) -> None:
-    """`inner_derivative` takes 4 FLOPs.
+    """The derivative of the inner polynomial takes 4 FLOPs.
 
     This holds for the line as written. One of the four is `3 * b`, a product of
     constants that can be computed once: the line then takes 3 FLOPs, and the listing
     18, or $72bsh$ in all.
     """
-    it.as_printed(ran("inner_derivative") == [4])
-    each: Any = [counting.array(np.array([value])) for value in (A, 0.7)]
-    a, x_sq = each
-    with counting.tally() as folded:
-        _ = a * (1 + (3 * B) * x_sq)
-    it.right(folded.total == 3 and (sum(PRINTED.values()) - 1) * 4 == 72)
+    it.as_printed(counted()[8] == PRINTED[8] == 4)
+    folded = counted(folded=True)
+    it.right(folded[8] == 3 and sum(folded) == 18 and sum(folded) * 4 == 72)
 
 
 def G154(it: Evidence) -> None:
-    """`right_derivative` takes 2 FLOPs and the gradient 2."""
-    it.as_printed(ran("right_derivative", "grad") == [2, 2])
+    """The product behind the tanh takes 2 FLOPs and the gradient 2."""
+    it.as_printed(counted()[9:] == PRINTED[9:] == [2, 2])
 
 
 def G155(it: Evidence) -> None:
     r"""GELU's backward takes $76bsh$ FLOPs: 19 for each of $4h$ columns."""
-    it.as_printed(sum(ran(*LINES)) == 19 == sum(PRINTED.values()))
+    it.as_printed(sum(counted()) == 19 == sum(PRINTED))
     it.as_printed(ROWS["gelu"].at(b=2, s=5, h=3) == 19 * 2 * 5 * 4 * 3)

@@ -134,8 +134,8 @@ def G40(it: Evidence) -> None:
 
 
 def G41(it: Evidence) -> None:
-    """Each weight takes part in $M$ such computations, one for each row of $Z$, so its
-    gradient is the sum of the contributions."""
+    """Each weight is used once by each of the $M$ rows of $Z$, so its gradient is the
+    sum of their contributions."""
     dz_dw = jacobian(lambda w: w.new_tensor(X) @ w, W)  # [M, P, N, P]
     used = (dz_dw != 0).sum(axis=(0, 1))
     it.as_printed(bool((used == M).all()))

@@ -181,8 +181,8 @@ def G7(it: Evidence) -> None:
 
 
 def G8(it: Evidence) -> None:
-    """The loss is the cross-entropy between the logits and the true distribution of
-    tokens.
+    """The loss is the cross-entropy of the logits against the true distribution of the
+    next token.
 
     Softmax is applied to the logits first. The target of each position is one class,
     the next token, and the usual loss is the mean.
@@ -221,8 +221,8 @@ def G9(it: Evidence) -> None:
 
 
 def G10(it: Evidence) -> None:
-    """The gradient with respect to every intermediate value is well-defined, because
-    the functions are differentiable.
+    """Every intermediate value has a gradient, because the functions are
+    differentiable.
 
     This holds for softmax, LayerNorm with a positive ε, and GELU. ReLU, which GPT-2
     does not use, has no derivative at 0.
@@ -282,7 +282,7 @@ def G12(it: Evidence) -> None:
 
 
 def G13(it: Evidence) -> None:
-    """The gradient of any tensor in the network has the tensor's shape.
+    """The gradient of a tensor always has the tensor's shape.
 
     This holds for every floating-point tensor. Tokens and targets are integers and have
     no gradient.
@@ -297,9 +297,9 @@ def G13(it: Evidence) -> None:
 
 
 def G14(it: Evidence) -> None:
-    """Each element needs a partial derivative with respect to the loss.
+    """Each element needs a derivative *with respect to the loss*.
 
-    It needs the derivative of the loss with respect to the element, as in the text's
+    It needs the loss's derivative with respect to the element, as in the text's
     formulas.
     """
     x = numbers(5)

@@ -141,7 +141,7 @@ def T60(it: Evidence) -> None:
 
 
 def T61(it: Evidence) -> None:
-    """The feed-forward network adds a non-linear transformation to the model.
+    """The feed-forward network brings a non-linear map into the model.
 
     It is not the only one: attention is not linear in its input either.
     """

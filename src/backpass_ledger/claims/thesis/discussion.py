@@ -69,7 +69,7 @@ def T195(it: Evidence) -> None:
 
 
 def T196(it: Evidence) -> None:
-    r"""As embeddings grow, feed-forward layers are often the dominant part.
+    r"""As embeddings grow, the feed-forward layers often cost the most.
 
     The text gives no source. By the text's own totals the layer costs more than
     attention for $n$ below about $2d$. Its share rises with $d$ towards two thirds and
@@ -113,7 +113,7 @@ def T197(it: Evidence) -> None:
 
 
 def T198(it: Evidence) -> None:
-    r"""The $n^2d$ term becomes the main bottleneck for long contexts.
+    r"""For long contexts the $n^2d$ term dominates the cost.
 
     By the text's own total, long means $n > 6d$; the text names no length. At $d =
     4{,}096$ that is 24,576 tokens. At $n = d$ the term is a seventh of the total.
@@ -147,7 +147,7 @@ def T199(it: Evidence) -> None:
 
 
 def T200(it: Evidence) -> None:
-    r"""The norms' $20nd$ are negligible compared to the quadratic terms.
+    r"""Beside the quadratic terms, the norms' $20nd$ are negligible.
 
     They are beside $48nd^2 + 8n^2d$. The total's third quadratic term, $4n^2$, is
     smaller than $20nd$ for $n < 5d$: at $n = d = 512$ the norms take five times as
@@ -189,11 +189,11 @@ def T201(it: Evidence) -> None:
 
 
 def T202(it: Evidence) -> None:
-    r"""Their small cost explains why normalisation is not a target for optimisation.
+    r"""Normalisation costs little, which explains why it is not optimised.
 
-    It is a target: RMSNorm and fused norms were made to save time. FLOPs do not explain
-    the norms' time: in the predicted step of GPT-2, every norm's time is that of
-    reading and writing.
+    It is optimised: RMSNorm and fused norms were made to save time. FLOPs do not
+    explain the norms' time: in the predicted step of GPT-2, every norm's time is that
+    of reading and writing.
     """
     spans = cost.duration("gpt2", 8, 1_024, "h100", dtype="bfloat16").spans
     norms = [span for span in spans if span.stem == "layer_norm"]
@@ -205,7 +205,7 @@ def T202(it: Evidence) -> None:
 
 
 def T203(it: Evidence) -> None:
-    """Increasing d improves the representational capacity.
+    """A larger d lets the network represent more.
 
     A wider block has more parameters. The text gives neither a measure of capacity nor
     a source.
@@ -213,7 +213,7 @@ def T203(it: Evidence) -> None:
 
 
 def T204(it: Evidence) -> None:
-    r"""Increasing $d$ results in a quadratic penalty through $nd^2$.
+    r"""A larger $d$ is paid for quadratically, through $nd^2$.
 
     The cost is close to quadratic for $n$ far below $6d$. For much longer sequences the
     total grows in proportion to $d$.
@@ -224,11 +224,11 @@ def T204(it: Evidence) -> None:
 
 
 def T205(it: Evidence) -> None:
-    r"""The quadratic penalty makes the feed-forward layer particularly heavy where $d$
+    r"""The quadratic growth makes the feed-forward layer particularly heavy where $d$
     is large.
 
     It becomes heavier in relation to attention as a whole. Attention's own projections
-    have the same penalty: the layer costs twice as much as they do at any width.
+    grow in the same way: the layer costs twice as much as they do at any width.
     """
 
     def beside(d: int, *, scores: bool) -> float:
@@ -247,8 +247,7 @@ def T205(it: Evidence) -> None:
 
 
 def T206(it: Evidence) -> None:
-    """The usable context is the number of tokens that can be processed in one forward
-    pass.
+    """The usable context is how many tokens one forward pass can process.
 
     This holds for a pass over one sequence. A pass over a batch processes the tokens of
     all its sequences, and each token attends only to its own sequence.
@@ -303,7 +302,7 @@ def T208(it: Evidence) -> None:
 
 
 def T209(it: Evidence) -> None:
-    """The trade-off has motivated research into more efficient attention.
+    """Because of the trade-off, cheaper forms of attention are studied.
 
     There is such research; the text cites none of it here.
     """
@@ -319,7 +318,7 @@ def T210(it: Evidence) -> None:
 
 
 def T211(it: Evidence) -> None:
-    """A very large embedding dimension with a small context may lead to overfitting.
+    """A network with very wide embeddings and a short context may overfit.
 
     The text gives neither a source nor an experiment. Overfitting depends on parameters
     and data; a short context says nothing about the amount of data.
@@ -327,8 +326,8 @@ def T211(it: Evidence) -> None:
 
 
 def T212(it: Evidence) -> None:
-    """Balancing n, d, and the cost is one of the most difficult tasks in the design of
-    Transformers.
+    """Few tasks in the design of Transformers are harder than balancing n, d, and the
+    cost.
 
     This is an opinion.
     """

@@ -69,7 +69,7 @@ def T86(it: Evidence) -> None:
 
 
 def T87(it: Evidence) -> None:
-    """The block is the basis of many newer networks.
+    """Many newer networks are built on this block.
 
     The structure is the same; parts and counts differ. Llama's feed-forward layer has
     three matrices, because of its gate, and its norms have no shift.
@@ -109,7 +109,7 @@ def T89(it: Evidence) -> None:
 
 
 def T90(it: Evidence) -> None:
-    """This is the single-head attention of the original transformer.
+    """The attention shown is that of the original transformer, with one head.
 
     The original has eight heads, which compute a different function from the same
     weights. Its ablation includes one head.
@@ -261,8 +261,8 @@ def T103(it: Evidence) -> None:
 
 
 def T104(it: Evidence) -> None:
-    r"""The operations needed to multiply matrices of sizes $m \times n$ and $n \times
-    p$ are $2mnp$.
+    r"""A product of matrices of sizes $m \times n$ and $n \times p$ takes $2mnp$
+    operations.
 
     This holds if each sum starts at 0. A sum of $n$ terms needs $n - 1$ additions,
     which makes $mp(2n - 1)$. For the outer product of one row, where $n = 1$, the rule

@@ -303,8 +303,8 @@ def T28(it: Evidence) -> None:
 
 
 def T29(it: Evidence) -> None:
-    r"""The formula is the cross-entropy between the true distribution $y$ and the
-    predicted distribution $\hat y$.
+    r"""The formula is the cross-entropy of the predicted distribution $\hat y$ against
+    the true distribution $y$.
 
     This holds for one example. For $N$ examples the formula is a sum of $N$
     cross-entropies, which grows when an example is repeated.

@@ -190,8 +190,8 @@ def T221(it: Evidence) -> None:
 
 
 def T222(it: Evidence) -> None:
-    """The three methods for feed-forward layers enable the construction of larger and
-    more efficient transformers, as SwitchHead shows.
+    """With the three methods for feed-forward layers, transformers can be larger and
+    more efficient, as SwitchHead shows.
 
     The text's own list of references gives the title, and the title says attention. By
     its abstract, SwitchHead puts experts into attention's projections of values and
@@ -219,7 +219,7 @@ def T223(it: Evidence) -> None:
 
 
 def T224(it: Evidence) -> None:
-    """In real systems memory bandwidth can become as important as arithmetic.
+    """On real systems memory bandwidth may matter as much as arithmetic.
 
     In the predicted time of a step of GPT-2 on an H100, calls bound by memory take more
     than half. This contradicts what the text says about norms.
@@ -268,7 +268,7 @@ def T226(it: Evidence) -> None:
 
 
 def T227(it: Evidence) -> None:
-    """Multi-head attention divides the embedding dimension across its heads.
+    """In multi-head attention each head has its share of the embedding dimension.
 
     In the original and in Llama 2 it does. A head's width can be a setting of its own:
     the Qwen3 network of 0.6 billion parameters has 16 heads of width 128 at a model
@@ -292,7 +292,7 @@ def T228(it: Evidence) -> None:
 
 
 def T229(it: Evidence) -> None:
-    """Several heads improve the ability to capture diverse relationships.
+    """With several heads, more diverse relations between tokens are found.
 
     The text's own reference says that layers of one head attend to several positions
     too, and do so more effectively.
@@ -310,8 +310,7 @@ def T230(it: Evidence) -> None:
 
 
 def T231(it: Evidence) -> None:
-    """Several heads perform better in in-context learning, and modern networks prefer
-    them.
+    """Several heads are better at learning in context, and modern networks prefer them.
 
     The text gives no source for the first half. The second is true of every network in
     this package (T225).

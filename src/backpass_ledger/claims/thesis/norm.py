@@ -317,7 +317,7 @@ def T176(it: Evidence) -> None:
 
 
 def T177(it: Evidence) -> None:
-    r"""The count assumes that the mean is computed once and reused.
+    r"""The count assumes that each row's mean is computed once and used again.
 
     There are two means, and both have to be reused. With one of them recomputed for
     each element, a row takes more than $2d^2$. $Y$ and $\sigma_i$ have to be saved as

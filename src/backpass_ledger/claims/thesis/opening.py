@@ -58,8 +58,8 @@ def backward_products(n: int, d: int, f: int) -> int:
 
 
 def T1(it: Evidence) -> None:
-    r"""The training cost of transformer networks is studied by counting the arithmetic
-    of backpropagation.
+    r"""The cost to train transformers is studied by counting the arithmetic of
+    backpropagation.
 
     Neither the forward nor the update is counted. The forward's products are $24nd^2 +
     4n^2d$, half of the backward's $48nd^2 + 8n^2d$, so a third of the FLOPs of forward
@@ -115,7 +115,7 @@ def T3(it: Evidence) -> None:
 
 
 def T4(it: Evidence) -> None:
-    r"""The text includes a comparison with the multi-head version.
+    r"""The text also compares its single head with several heads.
 
     The discussion compares them in two paragraphs and counts nothing. By the text's
     rule, $h$ heads of width $d/h$ have the same products, and their softmax takes
@@ -160,7 +160,7 @@ def T7(it: Evidence) -> None:
 
 
 def T8(it: Evidence) -> None:
-    """Training costs have grown 2 to 3 times a year for the past eight years.
+    """For eight years, training has become 2 to 3 times as expensive each year.
 
     No source is given. Cottier et al. (2024), arXiv:2405.21015, estimate 2.4 times a
     year since 2016 for the models that took the most compute.
@@ -182,7 +182,7 @@ def T9(it: Evidence) -> None:
 
 
 def T10(it: Evidence) -> None:
-    """By 2027 the largest models could cost over a billion dollars just to train.
+    """By 2027 one training run of the largest size could cost over a billion dollars.
 
     No source is given. Cottier et al. (2024) say so on the condition that the trend
     continues.
@@ -190,8 +190,8 @@ def T10(it: Evidence) -> None:
 
 
 def T11(it: Evidence) -> None:
-    """Training is very expensive, and its massive power consumption puts massive
-    amounts of CO2 into the environment.
+    """Training is very expensive, and its great power consumption emits great amounts
+    of CO2.
 
     The text gives neither a figure nor a source.
     """

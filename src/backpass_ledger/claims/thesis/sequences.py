@@ -86,7 +86,7 @@ def T35(it: Evidence) -> None:
 
 
 def T36(it: Evidence) -> None:
-    """Data sets contain millions or billions of tokens.
+    """Data sets have from millions to billions of tokens.
 
     This is low for the models that the text names: the paper on GPT-3 that it cites
     gives 300 billion training tokens.
@@ -117,8 +117,8 @@ def T38(it: Evidence) -> None:
 
 
 def T39(it: Evidence) -> None:
-    """For recurrent networks it was hard to retain information from the beginning of a
-    sequence to its end.
+    """Recurrent networks hardly kept what stood at the beginning of a sequence until
+    its end.
 
     With a recurrent matrix that shrinks vectors, the gradient vanishes with the
     distance. An orthogonal matrix preserves the gradient's length.
@@ -186,7 +186,7 @@ def T42(it: Evidence) -> None:
 
 
 def T43(it: Evidence) -> None:
-    """All positions can be processed at the same time.
+    """The positions of a sequence can all be processed at once.
 
     This holds in training, where all inputs are known. In generation each input is an
     earlier output, so one pass over all positions is not enough.
@@ -224,7 +224,7 @@ def T44(it: Evidence) -> None:
 
 
 def T45(it: Evidence) -> None:
-    """The architecture scales well with data.
+    """The architecture copes well with more data.
 
     Twice as many sequences cost twice as much. Longer sequences are a different matter:
     twice the length costs more than twice as much, by the text's own total.
@@ -248,7 +248,7 @@ def T46(it: Evidence) -> None:
 
 
 def T47(it: Evidence) -> None:
-    """The transformer follows an encoder-decoder architecture.
+    """The transformer is built of an encoder and a decoder.
 
     The original does. GPT-3, which the text names as an example, has only a decoder's
     stack, like GPT-2: one attention in a block. The text counts only an encoder's
@@ -277,7 +277,7 @@ def T47(it: Evidence) -> None:
 
 
 def T48(it: Evidence) -> None:
-    """The block is repeated N times, each on the output of the one before.
+    """N such blocks follow one another, each on the output of the one before.
 
     N is in no count, and the text says so: it analyses a single block. The backward of
     the original's six encoder blocks costs six times as much.
@@ -311,7 +311,7 @@ def crossed(
 
 
 def T49(it: Evidence) -> None:
-    r"""Only the encoder is analysed, because the analysis of the decoder is similar.
+    r"""Only the encoder is analysed, because a decoder's analysis would be similar.
 
     A decoder's block has a third sub-layer, attention over the encoder's output. Its
     queries come from the decoder and its keys and values from the encoder, so only two
@@ -351,8 +351,8 @@ def framework_layer(heads: int = 1, d: int = 4, f: int = 8) -> Any:
 
 
 def T51(it: Evidence) -> None:
-    """Each layer contains self-attention, a position-wise feed-forward network,
-    residual connections, and layer normalisations.
+    """Each layer has self-attention, a feed-forward network for each position, layer
+    normalisations, and residual connections.
 
     PyTorch's layer, which follows the original, has these parts in this order, and
     dropout.

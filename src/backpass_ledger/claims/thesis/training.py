@@ -36,7 +36,7 @@ T85  caveat        2  time           cost/time                 §2.3.3, small im
 
 
 def T70(it: Evidence) -> None:
-    """Transformers are trained with supervised learning on large text data.
+    """Transformers learn from large amounts of text, under supervision.
 
     This is a matter of terms. The targets of a language model are its own inputs, one
     position later, which is usually called self-supervised. Translation, the original's
@@ -58,7 +58,7 @@ def T71(it: Evidence) -> None:
 
 
 def T72(it: Evidence) -> None:
-    """The training objective is to predict the next token from the tokens before it.
+    """In training, each token has to be predicted from the tokens before it.
 
     The block that is analysed has no mask, so position i sees token i + 1, which is its
     target. The objective needs the causal mask, which the text never writes.
@@ -107,7 +107,7 @@ def T74(it: Evidence) -> None:
 
 
 def T75(it: Evidence) -> None:
-    """GPT-3 requires training on hundreds or thousands of GPUs.
+    """To train GPT-3 takes hundreds of GPUs, or thousands.
 
     The cited paper says that V100 GPUs were used, but not how many. The number depends
     on the time: a month takes 972 V100 GPUs at their peak of 125 TFLOP/s. Memory alone
@@ -223,8 +223,7 @@ def T81(it: Evidence) -> None:
 
 
 def T82(it: Evidence) -> None:
-    r"""By design, all intermediate activations must be stored in the forward to compute
-    gradients.
+    r"""For the gradients, the forward has to store every intermediate activation.
 
     The text's own backward reads neither the scores $S$ nor any sub-layer's output $Z$,
     and what it reads can be recomputed: a checkpoint gives the same gradients and
@@ -259,7 +258,7 @@ def T82(it: Evidence) -> None:
 
 
 def T83(it: Evidence) -> None:
-    r"""Memory use scales with sequence length and batch size.
+    r"""Memory use scales with the sequence's length and the batch's size.
 
     Memory is proportional to the batch. If the weights $A$ are stored, the memory has a
     term in the square of the length: twice the length takes more than twice the memory,
@@ -275,7 +274,7 @@ def T83(it: Evidence) -> None:
 
 
 def T84(it: Evidence) -> None:
-    """For large transformers memory often becomes the limiting factor.
+    """What limits large transformers is often memory.
 
     The text gives no source and counts no bytes. Whether memory limits training depends
     on recomputation, on sharding, and on the machine.

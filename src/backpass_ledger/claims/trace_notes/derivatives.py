@@ -14,11 +14,10 @@ from backpass_ledger.claims.tools import (
     jacobian,
     numbers,
     raises,
-    run,
     same,
     vjp,
 )
-from backpass_ledger.claims.trace_notes.program import DY, but, gradients, names
+from backpass_ledger.claims.trace_notes.program import DY, gradients, program
 
 CLAIMS = """
 N55  caveat  1  chain rule  foundations/chain_rule  Notation, derivative
@@ -362,10 +361,10 @@ def N71(it: Evidence) -> None:
 
 
 def N72(it: Evidence) -> None:
-    r"""For matrices, $\partial f(A)$ is only a linear function, so there is no clear
-    sense in which the gradient is the derivative transposed.
+    r"""For matrices, $\partial f(A)$ is only a linear function, so it is not clear how
+    the gradient could be its transpose.
 
-    There is one: the adjoint. $\nabla f(A) = \partial f(A)^*(1)$ for the adjoint
+    It is the adjoint: $\nabla f(A) = \partial f(A)^*(1)$ for the adjoint
     $\partial f(A)^*: \mathbb{R} \to \mathbb{R}^{n \times m}$; with A flattened it is
     the transpose of a row. (“The derivative of $\partial f(A)$” in the text means
     $\partial f(A)$.)
@@ -411,16 +410,16 @@ def N76(it: Evidence) -> None:
     \nabla_{Y_i} l^\top Y_i$ is not one: it is the derivative of the loss along $Y_i$.
     """
     member = ("Linear", "Softmax")
-    found = run(but(), **names(member))
-    ours = [found[f"{name}_grad"] for name in "QKV"]
+    found = program(member)
+    ours = [found["dq"], found["dk"], found["dv"]]
     it.as_printed(all(map(same, ours, gradients(member))))
-    y = found["Y"]
+    y = found["y"]
     along = [
         push(lambda z: (z * constant(DY)).sum(), y, y * np.eye(5)[:, [i]])
         for i in range(5)
     ]
-    it.right(same(found["delta"], along))
-    it.elsewhere(found["delta"].shape in {found[name].shape for name in "QKVAB"})
+    it.right(same(found["along"], along))
+    it.elsewhere(found["along"].shape in {found[name].shape for name in "qkvab"})
 
 
 def N77(it: Evidence) -> None:
@@ -440,7 +439,7 @@ def N77(it: Evidence) -> None:
 
 
 def N78(it: Evidence) -> None:
-    r"""The chain rule does not exist in any clear way for gradients.
+    r"""There is no clear chain rule for gradients.
 
     An inner function whose values are vectors has no gradient; in the check, PyTorch's
     error stands for the definition. The gradient of the composition, however, has a

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -10,16 +11,16 @@ from backpass_ledger.claims.evidence import Evidence
 from backpass_ledger.claims.tools import numbers, raises, same, vjp
 from backpass_ledger.claims.trace_notes.derivatives import constant
 from backpass_ledger.claims.trace_notes.program import (
+    CONDITIONS,
     DY,
     GIVEN,
     MEMBERS,
-    PRINTED,
+    MISTAKES,
     SCORES,
     WEIGHTS,
     attention,
-    but,
+    compiles,
     forward,
-    mended,
     outcome,
     outcomes,
     same_as_torch,
@@ -33,16 +34,16 @@ N16  left-out      4  attention  attention/scaled_dot_product  code, comment “
 N17  left-out      4  attention  attention/multilinear         code, forward
 N18  caveat        2  notation   attention/multilinear         code, blocks
 N19  true          0  attention  attention/multilinear         code, scores of each factor
-N20  false         3  notation   attention/multilinear         code, comment beside `_B`
+N20  false         3  notation   attention/multilinear         code, comment beside the scores of the factors
 N21  true          0  attention  attention/multilinear         code, multilinear preattention
 N22  false         2  debugging  attention/multilinear         code, conditions of the forward
 N23  false         4  debugging  attention/multilinear         code, first line of each norm
 N24  false         8  attention  attention/multilinear         code, simplex, axis
 N25  left-out      6  attention  attention/multilinear         code, simplex
-N26  true          0  attention  attention/multilinear         code, `A = A/s`
+N26  true          0  attention  attention/multilinear         code, division by s
 N27  false         8  attention  attention/multilinear         code, sphere, axis
 N28  false         2  debugging  attention/multilinear         code, sphere, `pow`
-N29  caveat        1  norms      attention/multilinear         code, sphere, `A = A/s`
+N29  caveat        1  norms      attention/multilinear         code, sphere, division
 N30  caveat        4  softmax    attention/multilinear         code, softmax
 N31  inconsistent  4  attention  attention/multilinear         code, norms
 N32  left-out      3  debugging  attention/multilinear         code, end of the forward
@@ -50,10 +51,10 @@ N32  left-out      3  debugging  attention/multilinear         code, end of the 
 
 
 def N15(it: Evidence) -> None:
-    """`B = Q @ K.T` has one row per query and one column per key: $B_{ij} = Q_i
-    \\cdot K_j$.
+    r"""$B = QK^\top$ has one row per query and one column per key: $B_{ij} = Q_i
+    \cdot K_j$.
     """
-    b = forward(("Linear", "Softmax"))["B"]
+    b = forward(("Linear", "Softmax"))["b"]
     q, k = GIVEN["Q"], GIVEN["K"]
     it.as_printed(
         all(np.isclose(b[i, j], q[i] @ k[j]) for i in range(5) for j in range(5))
@@ -88,19 +89,19 @@ def N17(it: Evidence) -> None:
     tri = np.tri(5)
     for kind in WEIGHTS:
         found = forward(("Linear", kind))
-        it.left_out(np.count_nonzero(np.triu(found["A"], 1)))
-        b = found["B"]
+        it.left_out(np.count_nonzero(np.triu(found["a"], 1)))
+        b = found["b"]
         masked = np.where(tri > 0, b, -np.inf) if kind == "Softmax" else tri * b
         a = weights(constant(masked), kind).numpy()
         it.right(np.count_nonzero(a) == 15 and not np.triu(a, 1).any())
 
 
 def N18(it: Evidence) -> None:
-    """`Q.reshape([t, p, d//p]).transpose(1, 0, 2)` cuts the columns of Q into p blocks,
+    """A `reshape` with `d//p` and a `transpose` cut the columns of Q into p blocks,
     `[p, t, d/p]`.
 
-    The line works only if p divides d, since `d//p` rounds down, and not for PyTorch,
-    whose `transpose` takes two axes.
+    They do so only if p divides d, since `d//p` rounds down, and not for PyTorch, whose
+    `transpose` takes two axes.
     """
     import torch
 
@@ -113,84 +114,72 @@ def N18(it: Evidence) -> None:
 
 
 def N19(it: Evidence) -> None:
-    """`_QKT = _Q @ _K.transpose(0, 2, 1)` holds the scores of each factor, `[p, t,
-    t]`.
-    """
+    r"""$Q_k K_k^\top$, stacked, are the scores of each factor, `[p, t, t]`."""
     found = forward(("Multilinear", "Softmax"))
-    it.as_printed(
-        same(found["_QKT"], np.einsum("kia,kja->kij", found["_Q"], found["_K"]))
-    )
+    expected = np.einsum("kia,kja->kij", found["q_blocks"], found["k_blocks"])
+    it.as_printed(same(found["factors"], expected))
 
 
 def N20(it: Evidence) -> None:
-    r"""`_B = _QKT` is a sum along axis 0, with broadcasting.
+    r"""`_B` is the sum of `_QKT` along axis 0, with broadcasting.
 
-    It is a second name for the same array, and the next line takes the product along
-    axis 0. A sum would give $QK^\top$ again, the linear scores.
+    The line assigns `_QKT` itself, a second name for the same array, and the next line
+    takes the product along axis 0. A sum would give $QK^\top$ again, the linear scores.
     """
     found = forward(("Multilinear", "Softmax"))
-    it.as_printed(found["_B"].shape == (5, 5))
-    it.right(found["_B"] is found["_QKT"])
-    it.right(same(found["_QKT"].sum(0), GIVEN["Q"] @ GIVEN["K"].T))
+    factors = found["factors"]
+    it.as_printed(same(found["b"], factors.sum(0).prod(0)))
+    it.right(same(found["b"], factors.prod(0)))
+    it.right(same(factors.sum(0), GIVEN["Q"] @ GIVEN["K"].T))
 
 
 def N21(it: Evidence) -> None:
-    r"""`B = _B.prod(axis=0)` is $\bigodot_k Q_k K_k^\top$, and the linear scores if
+    r"""The product along axis 0 is $\bigodot_k Q_k K_k^\top$, and the linear scores if
     p is 1.
     """
     q, k = GIVEN["Q"], GIVEN["K"]
     factors = [q[:, at : at + 2] @ k[:, at : at + 2].T for at in (0, 2, 4)]
-    it.as_printed(
-        same(
-            forward(("Multilinear", "Softmax"))["B"],
-            factors[0] * factors[1] * factors[2],
-        )
-    )
-    it.as_printed(same(forward(("Multilinear", "Softmax"), p=1)["B"], q @ k.T))
+    member = ("Multilinear", "Softmax")
+    it.as_printed(same(forward(member)["b"], factors[0] * factors[1] * factors[2]))
+    it.as_printed(same(forward(member, p=1)["b"], q @ k.T))
 
 
 def N22(it: Evidence) -> None:
-    """`if name[1] = 'Simplex':` and its two alternatives are comparisons.
+    """The three conditions on the kind of the weights are comparisons.
 
     A single `=` in a condition is a SyntaxError; `==` compares. As printed, therefore,
     no line of the program runs.
     """
-    lines = PRINTED.split("V_grad")[0]
-    it.as_printed(not raises(SyntaxError, lambda: compile(lines, "", "exec")))
-    it.right(lines.count(" = '") == 3)
-    it.right(
-        not raises(
-            SyntaxError, lambda: compile(lines.replace(" = '", " == '"), "", "exec")
-        )
-    )
+    of_weights = [row for row in CONDITIONS if row[:2] == ("forward", 1)]
+    it.as_printed(all(compiles(*row) for row in of_weights))
+    it.right([row[2] for row in of_weights] == ["="] * 3)
+    it.right(all(compiles("forward", at, "==", kind) for _, at, _, kind in of_weights))
 
 
 def N23(it: Evidence) -> None:
-    """The norms start from A: `s = A.sum(...)`, `s = sqrt((A.pow(2)).sum(...))`,
-    `A = softmax(A)`.
+    """All three norms start from A.
 
     A does not exist yet, and the scores B are not used. `A = B` before the norms
     corrects all three.
     """
-    it.as_printed(outcomes(mended("==")) == {})
-    it.right(outcomes(mended("==")) == dict.fromkeys(MEMBERS, "NameError"))
-    it.right(outcomes(but("A")) == dict.fromkeys(MEMBERS, "NameError"))
-    it.right(outcomes(but()) == {})
+    compiled = outcomes(*(MISTAKES.keys() - {"=="}))
+    it.as_printed(compiled == {})
+    it.right(compiled == outcomes("A") == dict.fromkeys(MEMBERS, "NameError"))
+    it.right(outcomes() == {})
 
 
 def N24(it: Evidence) -> None:
-    """The simplex divides by `s = A.sum(axis=0, keepdims=True)`, so each query's
-    weights sum to 1.
+    """The simplex divides by the sum along `axis=0`, so each query's weights sum to 1.
 
     A sum along that axis runs over the queries, so the weights of each key sum to 1. A
     row of B belongs to a query, so the axis has to be 1. No error is raised.
     """
     member = ("Linear", "Simplex")
-    a = forward(member, "rows", Q=abs(GIVEN["Q"]), K=abs(GIVEN["K"]))["A"]
+    a = forward(member, "rows", q=abs(GIVEN["Q"]), k=abs(GIVEN["K"]))["a"]
     it.as_printed(same(a.sum(1), np.ones(5)))
     it.right(same(a.sum(0), np.ones(5)))
-    it.right(same(forward(member)["A"].sum(1), np.ones(5)))
-    it.right(outcome(but("rows"), member) == "wrong")
+    it.right(same(forward(member)["a"].sum(1), np.ones(5)))
+    it.right(outcome(member, "rows") == "wrong")
 
 
 def N25(it: Evidence) -> None:
@@ -209,7 +198,7 @@ def N25(it: Evidence) -> None:
 
 
 def N26(it: Evidence) -> None:
-    """With `keepdims=True`, `A / s` divides along the axis that was summed.
+    """With `keepdims=True`, A is divided by s along the axis that was summed.
 
     Without it, the sums of the rows of a square A would divide its columns, and no
     error would be raised.
@@ -221,30 +210,30 @@ def N26(it: Evidence) -> None:
 
 
 def N27(it: Evidence) -> None:
-    """The sphere divides by `s = sqrt((A.pow(2)).sum(axis=0, keepdims=True))`, so each
+    """The sphere divides by the root of the sum of squares along `axis=0`, so each
     query's weights have length 1.
 
     The columns have length 1. For rows of length 1 the axis has to be 1. No error is
     raised.
     """
     member = ("Linear", "Sphere")
-    a = forward(member, "rows")["A"]
+    a = forward(member, "rows")["a"]
     it.as_printed(same((a**2).sum(1), np.ones(5)))
     it.right(same((a**2).sum(0), np.ones(5)))
-    it.right(same((forward(member)["A"] ** 2).sum(1), np.ones(5)))
-    it.right(outcome(but("rows"), member) == "wrong")
+    it.right(same((forward(member)["a"] ** 2).sum(1), np.ones(5)))
+    it.right(outcome(member, "rows") == "wrong")
 
 
 def N28(it: Evidence) -> None:
-    """NumPy or PyTorch runs both `A.pow(2)` and `transpose(1, 0, 2)`.
+    """NumPy or PyTorch runs both the method `pow` and `transpose(1, 0, 2)`.
 
     NumPy's arrays do not have the method `pow`, and PyTorch's `transpose` takes two
     axes. `A**2` runs in both.
     """
     import torch
 
-    it.as_printed(outcome(but("pow"), ("Multilinear", "Sphere")) == "right")
-    it.right(outcomes(but("pow")) == {(s, "Sphere"): "AttributeError" for s in SCORES})
+    it.as_printed(outcome(("Multilinear", "Sphere"), "pow") == "right")
+    it.right(outcomes("pow") == {(s, "Sphere"): "AttributeError" for s in SCORES})
     tensor: Any = torch.tensor(numbers(5, 3, 2))
     it.right(raises(TypeError, lambda: tensor.transpose(1, 0, 2)))
     it.right(same(tensor**2, tensor.pow(2)) and same(tensor**2, tensor.numpy() ** 2))
@@ -256,16 +245,15 @@ def N29(it: Evidence) -> None:
     A row of zeros, such as that of a query that is orthogonal to all keys, cannot be
     put there: the division gives NaN.
     """
-    it.as_printed(
-        same(np.linalg.norm(forward(("Linear", "Sphere"))["A"], axis=1), np.ones(5))
-    )
+    member = ("Linear", "Sphere")
+    it.as_printed(same(np.linalg.norm(forward(member)["a"], axis=1), np.ones(5)))
     with np.errstate(invalid="ignore"):
-        zeros = forward(("Linear", "Sphere"), Q=np.zeros((5, 6)))["A"]
+        zeros = forward(member, q=np.zeros((5, 6)))["a"]
     it.elsewhere(np.isfinite(zeros).all())
 
 
 def N30(it: Evidence) -> None:
-    """`A = softmax(A)` normalises each row.
+    """`softmax` without an axis normalises each row.
 
     It does if the axis defaults to the last one, as in JAX. SciPy's default is the
     whole matrix, and no error is raised. Without `dim`, PyTorch's `functional.softmax`
@@ -277,9 +265,7 @@ def N30(it: Evidence) -> None:
     import torch
 
     def over(axis: int | None, scores: str) -> str:
-        return outcome(
-            but(), (scores, "Softmax"), softmax=lambda x: softmax(x, axis=axis)
-        )
+        return outcome((scores, "Softmax"), softmax=partial(softmax, axis=axis))
 
     for scores in SCORES:
         it.as_printed(over(-1, scores) == over(1, scores) == "right")
@@ -297,12 +283,11 @@ def N31(it: Evidence) -> None:
     """The three norms normalise along the same axis.
 
     The simplex and the sphere sum along `axis=0`, over the queries. Softmax's own
-    backward line, `(A_grad - d[:, None]) * A`, is the gradient of a softmax over the
-    keys, not over the queries.
+    backward line is the gradient of a softmax over the keys, not over the queries.
     """
     b, v = GIVEN["Q"] @ GIVEN["K"].T, constant(GIVEN["V"])
     for kind, power in (("Simplex", 1), ("Sphere", 2)):
-        a = forward(("Linear", kind), "rows")["A"]
+        a = forward(("Linear", kind), "rows")["a"]
         it.clashes(same((a**power).sum(0), np.ones(5)))  # over the queries
     for axis in (0, 1):
         a = softmax(b, axis=axis)
@@ -316,16 +301,10 @@ def N32(it: Evidence) -> None:
 
     The output is $Y = AV$. The program does not compute it, but its backward uses it.
     """
-    import ast
-
-    fore, _, back = but("Y").partition("V_grad")
-    read = {
-        n.id for n in ast.walk(ast.parse("V_grad" + back)) if isinstance(n, ast.Name)
-    }
-    stored = {n.id for n in ast.walk(ast.parse(fore)) if isinstance(n, ast.Name)}
-    missing = read & {"A", "B", "Y", "s"} - stored
-    it.left_out(len(missing))
-    it.right(missing == {"Y"})
-    it.right("Y" not in forward(("Linear", "Softmax"), "Y"))
-    it.right(outcomes(but("Y")) == dict.fromkeys(MEMBERS, "NameError"))
-    it.right(outcomes(but()) == {})
+    for scores, kind in MEMBERS:
+        stored = forward((scores, kind), "Y").keys()
+        needed = {"a", "b", "y"} | ({"s"} if kind != "Softmax" else set())
+        it.left_out(len(needed - stored))
+        it.right(needed - stored == {"y"})
+    it.right(outcomes("Y") == dict.fromkeys(MEMBERS, "NameError"))
+    it.right(outcomes() == {})

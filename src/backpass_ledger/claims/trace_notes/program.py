@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from functools import cache, partial
 from typing import Any
 
 import numpy as np
 
 from backpass_ledger.claims.evidence import Evidence
-from backpass_ledger.claims.tools import numbers, raises, run, same, vjp
+from backpass_ledger.claims.tools import numbers, raises, same, vjp
 
 CLAIMS = """
 N1   left-out      4  attention  networks/whole_network        title
@@ -30,86 +29,41 @@ N14  left-out      1  debugging  attention/multilinear         code, first lines
 """
 
 
-# Without its comments, and with the indentation that the copy at hand lost.
-PRINTED = """\
-if name[0] == 'Linear':
-    B = Q @ K.T
-elif name[0] == 'Multilinear':
-    _Q = Q.reshape([t, p, d//p]).transpose(1, 0, 2)
-    _K = K.reshape([t, p, d//p]).transpose(1, 0, 2)
-    _QKT = _Q @ _K.transpose(0, 2, 1)
-    _B = _QKT
-    B = _B.prod(axis=0)
-if name[1] = 'Simplex':
-    s = A.sum(axis=0, keepdims=True)
-    A = A/s
-elif name[1] = 'Sphere':
-    s = sqrt((A.pow(2)).sum(axis=0, keepdims=True))
-    A = A/s
-elif name[1] = 'Softmax':
-    A = softmax(A)
-V_grad = A.T @ Y_grad
-A_grad = Y_grad @ V.T
-d = vmap(lambda y, y_grad: dot(y, y_grad))(Y, Y_grad)
-if name[1] = 'Simplex':
-    B_grad = (A_grad - d[:, None]) / s[:, None]
-elif name[1] = 'Sphere':
-    B_grad = (A_grad - d[:, None]) / s[:, None]
-elif name[1] = 'Softmax':
-    B_grad = (A_grad - d[:, None]) * A
-if name[0] = 'Linear':
-    Q_grad = B_grad @ K
-    K_grad = B_grad.T @ Q
-elif name[0] = 'Multiinear':
-    _U = (B_grad * B)[None, :] / _KQT
-    _Q_grad = _U @ K
-    _K_grad = _U.T @ Q
-    Q_grad = _Q_grad.reshape([t, d])
-    K_grad = _K_grad.reshape([t, d])
-"""
-# What each defect is called here: as printed, and mended.
-MENDS = {
-    "==": ((" = '", " == '"),),
-    "A": (("prod(axis=0)\n", "prod(axis=0)\nA = B\n"),),
-    "rows": (("axis=0, keepdims", "axis=1, keepdims"),),
-    "pow": (("A.pow(2)", "A**2"),),
-    "Y": (("V_grad = A.T", "Y = A @ V\nV_grad = A.T"),),
-    "weight": (
-        (
-            "'Sphere':\n    B_grad = (A_grad - d[:, None])",
-            "'Sphere':\n    B_grad = (A_grad - d[:, None] * A)",
-        ),
-    ),
-    "s": (("/ s[:, None]", "/ s"),),
-    "branch": (("'Multiinear'", "'Multilinear'"),),
-    "_QKT": (("/ _KQT", "/ _QKT"),),
-    "_K": (("_U @ K", "_U @ _K"),),
-    "_Q": (("_U.T @ Q", "_U.transpose(0, 2, 1) @ _Q"),),
-    "Q order": (("_Q_grad.reshape", "_Q_grad.transpose(1, 0, 2).reshape"),),
-    "K order": (("_K_grad.reshape", "_K_grad.transpose(1, 0, 2).reshape"),),
-    "d": (("d = vmap", "delta = vmap"), ("- d[:, None]", "- delta[:, None]")),
+# The conditions: in which pass, on which component, and as printed.
+CONDITIONS = [
+    *(("forward", 0, "==", scores) for scores in ("Linear", "Multilinear")),
+    *(("forward", 1, "=", kind) for kind in ("Simplex", "Sphere", "Softmax")),
+    *(("backward", 1, "=", kind) for kind in ("Simplex", "Sphere", "Softmax")),
+    *(("backward", 0, "=", scores) for scores in ("Linear", "Multiinear")),
+]
+MISTAKES = {
+    "==": "eight conditions have a single =",
+    "A": "the norms start from A, which nothing has assigned",
+    "rows": "the simplex and the sphere sum over the queries",
+    "pow": "the sphere calls a method that NumPy does not have",
+    "Y": "nothing assigns the output",
+    "weight": "the sphere's gradient lacks the factor A",
+    "s": "the divisor gets one more axis",
+    "branch": "the last condition misspells its name",
+    "_QKT": "the divisor of the factors is misspelt",
+    "_K": "the whole K stands for its blocks",
+    "_Q": "the whole Q stands for its blocks, after a transpose of all axes",
+    "Q order": "the blocks of Q's gradient are not exchanged back",
+    "K order": "the blocks of K's gradient are not exchanged back",
+    "d": "the row products take the name of the width",
 }
 SCORES = ("Linear", "Multilinear")
 WEIGHTS = ("Simplex", "Sphere", "Softmax")
 MEMBERS = [(scores, weights) for scores in SCORES for weights in WEIGHTS]
-SIZES = {"t": 5, "p": 3, "d": 6}
 GIVEN = {name: numbers(5, 6, seed=at) for at, name in enumerate(("Q", "K", "V"))}
 DY = numbers(5, 6, seed=3)
 
 
-def mended(*defects: str) -> str:
-    """Return the program with the given defects mended."""
-    code = PRINTED
-    for defect in MENDS:  # in this order
-        for printed, right in MENDS[defect] if defect in defects else ():
-            assert printed in code
-            code = code.replace(printed, right)
-    return code
-
-
-def but(*defects: str) -> str:
-    """Return the program with all defects mended but the given ones."""
-    return mended(*(defect for defect in MENDS if defect not in defects))
+def compiles(*condition: Any) -> bool:
+    """Whether Python accepts a condition of the table."""
+    _, component, sign, value = condition
+    line = f"if name[{component}] {sign} {value!r}: pass"
+    return not raises(SyntaxError, lambda: compile(line, "", "exec"))
 
 
 def softmax(x: Any, axis: int | None = -1) -> Any:
@@ -118,20 +72,78 @@ def softmax(x: Any, axis: int | None = -1) -> Any:
     return e / np.sum(e, axis=axis, keepdims=True)
 
 
-def vmap(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Map a function over the first axes of arrays."""
-    return lambda *arrays: np.array(list(map(function, *arrays)))
+def program(
+    member: tuple[str, str],
+    *mistakes: str,
+    q: Any = GIVEN["Q"],
+    k: Any = GIVEN["K"],
+    v: Any = GIVEN["V"],
+    dy: Any = DY,
+    t: int = 5,
+    p: int = 3,
+    d: Any = 6,
+    softmax: Any = softmax,
+    until: str = "",
+) -> dict[str, Any]:
+    """Run a program of ours that does what the text's program does, with the given
+    ones of its mistakes and no others. Return its variables at the end, or where
+    ``until`` has been computed."""
+    assert set(mistakes) <= set(MISTAKES)
+    if "==" in mistakes and not all(compiles(*condition) for condition in CONDITIONS):
+        raise SyntaxError
+    scores, kind = member
+    if scores == "Linear":
+        b = q @ k.T
+    else:
+        q_blocks, k_blocks = (x.reshape(t, p, d // p).swapaxes(0, 1) for x in (q, k))
+        factors = q_blocks @ k_blocks.swapaxes(1, 2)
+        b = factors.prod(0)
+    if "A" not in mistakes:
+        a = b
+    over = 0 if "rows" in mistakes else 1
+    if kind == "Softmax":
+        a = softmax(a)
+    else:
+        if kind == "Simplex":
+            s = a.sum(over, keepdims=True)
+        else:
+            squares = a.pow(2) if "pow" in mistakes else a**2
+            s = np.sqrt(squares.sum(over, keepdims=True))
+        a = a / s
+    if "Y" not in mistakes:
+        y = a @ v
+    if until == "y":
+        return locals()
+
+    dv, da = a.T @ dy, dy @ v.T
+    along = np.array(list(map(np.dot, y, dy)))
+    if "d" in mistakes:
+        d = along
+    if kind == "Softmax":
+        db = (da - along[:, None]) * a
+    else:
+        weight = a if kind == "Sphere" and "weight" not in mistakes else 1
+        divisor = s[:, None] if "s" in mistakes else s
+        db = (da - along[:, None] * weight) / divisor
+    if until == "db":
+        return locals()
+
+    if scores == "Linear":
+        dq, dk = db @ k, db.T @ q
+    elif scores == ("Multiinear" if "branch" in mistakes else "Multilinear"):
+        if "_QKT" not in mistakes:
+            each = factors
+        u = (db * b)[None] / each
+        dq_blocks = u @ (k if "_K" in mistakes else k_blocks)
+        dk_blocks = u.T @ q if "_Q" in mistakes else u.swapaxes(1, 2) @ q_blocks
+        dq, dk = (
+            (x if order in mistakes else x.swapaxes(0, 1)).reshape(t, d)
+            for x, order in ((dq_blocks, "Q order"), (dk_blocks, "K order"))
+        )
+    return locals()
 
 
-def names(member: tuple[str, str], **others: Any) -> dict[str, Any]:
-    """Return what the program takes as given, and what it never imports."""
-    imported = {
-        "sqrt": np.sqrt,
-        "dot": np.dot,
-        "softmax": softmax,
-        "vmap": vmap,
-    }
-    return SIZES | GIVEN | imported | {"name": member, "Y_grad": DY} | others
+forward, half = partial(program, until="y"), partial(program, until="db")
 
 
 def weights(b: Any, kind: str) -> Any:
@@ -143,7 +155,7 @@ def weights(b: Any, kind: str) -> Any:
 
 def attention(member: tuple[str, str], q: Any, k: Any, v: Any) -> Any:
     """The output of a member, of torch tensors."""
-    p = SIZES["p"] if member[0] == "Multilinear" else 1
+    p = 3 if member[0] == "Multilinear" else 1
     b = 1
     for qk, kk in zip(q.chunk(p, 1), k.chunk(p, 1), strict=True):
         b = b * (qk @ kk.T)
@@ -156,13 +168,15 @@ def gradients(member: tuple[str, str]) -> Any:
     return vjp(lambda *qkv: attention(member, *qkv), list(GIVEN.values()), DY)
 
 
-def outcome(code: str, member: tuple[str, str], **others: Any) -> str:
-    """What a program returns for a member: right, wrong, of the wrong shape, or the
+def outcome(member: tuple[str, str], *mistakes: str, **others: Any) -> str:
+    """What the program returns for a member: right, wrong, of the wrong shape, or the
     name of the exception."""
     try:
-        found = run(code, **names(member, **others))
-        ours = [found[gradient] for gradient in ("Q_grad", "K_grad", "V_grad")]
-    except (SyntaxError, NameError, AttributeError, TypeError, ValueError) as error:
+        found = program(member, *mistakes, **others)
+        ours = [found[gradient] for gradient in ("dq", "dk", "dv")]
+    except NameError:  # UnboundLocalError is one
+        return "NameError"
+    except (SyntaxError, AttributeError, TypeError, ValueError) as error:
         return type(error).__name__
     except KeyError:
         return "missing"
@@ -172,15 +186,11 @@ def outcome(code: str, member: tuple[str, str], **others: Any) -> str:
     return "right" if all(same(*pair) for pair in both) else "wrong"
 
 
-def outcomes(code: str, **others: Any) -> dict[tuple[str, str], str]:
-    """What a program returns for the members that it does not compute correctly."""
-    found = {member: outcome(code, member, **others) for member in MEMBERS}
+def outcomes(*mistakes: str) -> dict[tuple[str, str], str]:
+    """What the program with these mistakes returns for the members that it does not
+    compute correctly."""
+    found = {member: outcome(member, *mistakes) for member in MEMBERS}
     return {member: result for member, result in found.items() if result != "right"}
-
-
-def forward(member: tuple[str, str], *defects: str, **others: Any) -> dict[str, Any]:
-    """Run the forward with all defects mended but the given ones; return its names."""
-    return run(but(*defects).partition("V_grad")[0], **names(member, **others))
 
 
 def same_as_torch(**options: Any) -> bool:
@@ -205,19 +215,18 @@ def N1(it: Evidence) -> None:
 
     layer = dict(TransformerEncoderLayer(6, 2, device="meta").named_parameters())
     it.left_out(len(layer))
-    found = set(re.findall(r"(\w+)_grad =", PRINTED))
-    it.right(len(layer) == 12 and found == {"A", "B", "K", "Q", "V", "_K", "_Q"})
+    found = {name for name in program(MEMBERS[-1]) if re.match(r"d\w", name)} - {"dy"}
+    of_blocks = {"dq_blocks", "dk_blocks"}
+    it.right(len(layer) == 12 and found == {"da", "db", "dk", "dq", "dv"} | of_blocks)
 
 
 def N2(it: Evidence) -> None:
     """A member's name has two components, for the scores (linear or multilinear) and
     for the weights (simplex, sphere or softmax), and every pair of them is a member.
     """
-    conditions = re.findall(r"if name\[(\d)\] =+ '(\w+)'", mended().split("V_grad")[0])
-    it.as_printed(
-        conditions == [*(("0", s) for s in SCORES), *(("1", w) for w in WEIGHTS)]
-    )
-    it.as_printed(outcomes(but()) == {})
+    conditions = [(at, value) for _, at, _, value in CONDITIONS[:5]]
+    it.as_printed(conditions == [*((0, s) for s in SCORES), *((1, w) for w in WEIGHTS)])
+    it.as_printed(outcomes() == {})
 
 
 def N3(it: Evidence) -> None:
@@ -227,11 +236,11 @@ def N3(it: Evidence) -> None:
     the word. In all queries together it has degree p: doubling them multiplies the
     preattention by $2^p$.
     """
-    b = forward(("Multilinear", "Sphere"))["B"]
+    b = forward(("Multilinear", "Sphere"))["b"]
     for block in range(3):
         twice = np.where(np.arange(6) // 2 == block, 2, 1) * GIVEN["Q"]
-        it.as_printed(same(forward(("Multilinear", "Sphere"), Q=twice)["B"], 2 * b))
-    whole = forward(("Multilinear", "Sphere"), Q=2 * GIVEN["Q"])["B"]
+        it.as_printed(same(forward(("Multilinear", "Sphere"), q=twice)["b"], 2 * b))
+    whole = forward(("Multilinear", "Sphere"), q=2 * GIVEN["Q"])["b"]
     it.elsewhere(same(whole, 2 * b))
     it.right(same(whole, 2**3 * b))
 
@@ -254,11 +263,13 @@ def N5(it: Evidence) -> None:
     NameError at A. Run with NumPy, fourteen mistakes have to be corrected; then all six
     members are right.
     """
-    it.as_printed(outcomes(PRINTED) == {})
-    it.right(outcomes(PRINTED) == dict.fromkeys(MEMBERS, "SyntaxError"))
-    it.right(outcomes(mended("==")) == dict.fromkeys(MEMBERS, "NameError"))
-    it.right(outcomes(but()) == {} and len(MENDS) == 14)
-    it.right(all(outcomes(but(defect)) for defect in MENDS))
+    as_printed = outcomes(*MISTAKES)
+    it.as_printed(as_printed == {})
+    it.right(as_printed == dict.fromkeys(MEMBERS, "SyntaxError"))
+    compiled = outcomes(*(MISTAKES.keys() - {"=="}))
+    it.right(compiled == dict.fromkeys(MEMBERS, "NameError"))
+    it.right(outcomes() == {} and len(MISTAKES) == 14)
+    it.right(all(outcomes(mistake) for mistake in MISTAKES))
 
 
 def N6(it: Evidence) -> None:
@@ -296,9 +307,9 @@ def N8(it: Evidence) -> None:
     kv, sums, squares = k.T @ v, k.sum(0), k.T @ k
     lengths = np.sqrt(np.einsum("id,de,ie->i", q, squares, q))
     for divisor, kind in ((q @ sums, "Simplex"), (lengths, "Sphere")):
-        whole = forward(("Linear", kind), Q=q, K=k, V=v)
+        whole = forward(("Linear", kind), q=q, k=k, v=v)
         it.right(same(whole["s"][:, 0], divisor))
-        it.right(same(q @ kv / divisor[:, None], whole["A"] @ v))
+        it.right(same(q @ kv / divisor[:, None], whole["y"]))
     half = np.triu(squares)
     it.right(same(half + np.triu(half, 1).T, squares))
     it.right(np.count_nonzero(half) == 6 * 7 / 2)
@@ -367,7 +378,7 @@ def N12(it: Evidence) -> None:
 
     def state(d: int, p: int) -> int:  # numbers of each key that the scores need
         q, k = numbers(60, d), numbers(60, d, seed=1)
-        b = forward(("Multilinear", "Sphere"), Q=q, K=k, V=k, t=60, p=p, d=d)["B"]
+        b = forward(("Multilinear", "Sphere"), q=q, k=k, v=k, t=60, p=p, d=d)["b"]
         return int(np.linalg.matrix_rank(b))
 
     for d, p in ((6, 2), (6, 3), (8, 2), (8, 4)):
@@ -384,19 +395,16 @@ def N13(it: Evidence) -> None:
     of keys and another width of the values; the multilinear ones need t keys.
     """
     it.as_printed({x.shape for x in GIVEN.values()} == {(5, 6)})
-    it.as_printed(outcomes(but()) == {})
-    q, others = GIVEN["Q"], {"K": numbers(7, 6), "V": numbers(7, 4)}
-    dy = numbers(5, 4)
-    for scores, kind in MEMBERS:
-        given = names((scores, kind), **others, Y_grad=dy)
-        if scores == "Multilinear":
-            it.right(raises(ValueError, partial(run, but(), **given)))
+    it.as_printed(outcomes() == {})
+    q, k, v, dy = GIVEN["Q"], numbers(7, 6), numbers(7, 4), numbers(5, 4)
+    for member in MEMBERS:
+        longer = partial(program, member, k=k, v=v, dy=dy)
+        if member[0] == "Multilinear":
+            it.right(raises(ValueError, longer))
             continue
-        found = run(but(), **given)
-        function = partial(attention, (scores, kind))
-        expected = vjp(function, [q, *others.values()], dy)
-        ours = [found[gradient] for gradient in ("Q_grad", "K_grad", "V_grad")]
-        it.right(all(map(same, ours, expected)))
+        found, function = longer(), partial(attention, member)
+        expected = vjp(function, [q, k, v], dy)
+        it.right(all(map(same, (found["dq"], found["dk"], found["dv"]), expected)))
 
 
 def N14(it: Evidence) -> None:
@@ -405,12 +413,15 @@ def N14(it: Evidence) -> None:
     It does not set `t`, `p` and `d`, and p cannot be read off the arrays. It does not
     import `sqrt`, `dot`, `vmap` and `softmax`.
     """
-    import ast
-
-    found = [node for node in ast.walk(ast.parse(but())) if isinstance(node, ast.Name)]
-    stored = {node.id for node in found if isinstance(node.ctx, ast.Store)}
-    free = (
-        {node.id for node in found} - stored - {"name", *GIVEN, "Y_grad", "y", "y_grad"}
-    )
-    it.left_out(len(free))
-    it.right(free == {"t", "p", "d", "sqrt", "dot", "vmap", "softmax"})
+    pieces = ["q.reshape(t, 3, 2)", "q.reshape(5, p, 2)", "q.reshape(5, d)"]
+    pieces += ["sqrt(q)", "dot(q, q)", "vmap(len)(q)", "softmax(q)"]
+    missing = []
+    for piece in pieces:
+        try:
+            eval(piece, {"q": GIVEN["Q"]})
+        except NameError as error:
+            missing.append(error.name)
+    it.left_out(len(missing))
+    it.right(missing == ["t", "p", "d", "sqrt", "dot", "vmap", "softmax"])
+    one, two, three = (forward(("Multilinear", "Sphere"), p=p)["b"] for p in (1, 2, 3))
+    it.right(not (same(one, two) or same(two, three) or same(one, three)))

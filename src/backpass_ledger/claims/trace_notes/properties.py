@@ -112,8 +112,7 @@ def N126(it: Evidence) -> None:
 
 
 def N127(it: Evidence) -> None:
-    r"""The scale of the preattention is a very simple way to control the size of
-    gradients.
+    r"""A simple means to control the size of gradients is the preattention's scale.
 
     It controls only $\nabla_B l$. A positive factor in $B = r\,QK^\top$ does not change
     the outputs or the gradients of Q and K: the Jacobian is divided by r, and the chain

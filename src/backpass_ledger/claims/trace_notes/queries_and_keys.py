@@ -14,7 +14,6 @@ from backpass_ledger.claims.tools import (
     jacobian,
     numbers,
     raises,
-    run,
     same,
     vjp,
 )
@@ -23,10 +22,9 @@ from backpass_ledger.claims.trace_notes.program import (
     DY,
     GIVEN,
     MEMBERS,
-    but,
     forward,
     gradients,
-    names,
+    program,
     weights,
 )
 
@@ -109,7 +107,7 @@ def N152(it: Evidence) -> None:
     v = constant(GIVEN["V"])
     for member in MEMBERS:
         norm = partial(weights, kind=member[1])
-        db = vjp(lambda b, n=norm: n(b) @ v, forward(member)["B"], DY)
+        db = vjp(lambda b, n=norm: n(b) @ v, forward(member)["b"], DY)
         p = 3 if member[0] == "Multilinear" else 1
         q, k = (np.split(GIVEN[name], p, axis=1) for name in "QK")
         found = vjp(lambda *qk, p=p: product(qk[:p], qk[p:]), [*q, *k], db)
@@ -166,10 +164,10 @@ def N157(it: Evidence) -> None:
     The formulas hold for either width; `reshape([t, p, d//p])` works only for $d/p$.
     """
     found = forward(("Multilinear", "Softmax"))
-    it.clashes(found["_Q"].shape[1:] != GIVEN["Q"].shape)
+    it.clashes(found["q_blocks"].shape[1:] != GIVEN["Q"].shape)
     stacked = numbers(5, 3 * 6)  # three of width 6
     it.clashes(raises(ValueError, lambda: stacked.reshape([5, 3, 6 // 3])))
-    it.right(found["_Q"].shape == (3, 5, 6 // 3))
+    it.right(found["q_blocks"].shape == (3, 5, 6 // 3))
 
 
 def N158(it: Evidence) -> None:
@@ -205,7 +203,7 @@ def N160(it: Evidence) -> None:
     """
     pairs = zip(*(np.split(GIVEN[name], 3, axis=1) for name in "QK"), strict=True)
     activations = np.prod([q @ k.T for q, k in pairs], axis=0)
-    it.clashes(same(activations, forward(("Multilinear", "Softmax"))["B"]))
+    it.clashes(same(activations, forward(("Multilinear", "Softmax"))["b"]))
 
     def by_elements(function: Callable[[Any], Any]) -> bool:
         found = jacobian(function, B[0])
@@ -439,7 +437,7 @@ def N177(it: Evidence) -> None:
     """
     stored = {}
     for kind in ("Linear", "Multilinear"):
-        found = run(but(), **names((kind, "Softmax")))
+        found = program((kind, "Softmax"))
         arrays = {id(x): x for x in found.values() if np.shape(x)[-2:] == (5, 5)}
         stored[kind] = sum(x.size // 25 for x in arrays.values())
     it.left_out(stored["Multilinear"] - stored["Linear"])

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import ast
 from typing import Any
 
 import numpy as np
 
 from backpass_ledger.claims.evidence import Evidence
-from backpass_ledger.claims.tools import derives, numbers, same, vjp
+from backpass_ledger.claims.tools import derives, numbers, raises, same, vjp
 from backpass_ledger.claims.trace_notes.derivatives import NOTATION, constant
 from backpass_ledger.claims.trace_notes.normalisations import alpha
-from backpass_ledger.claims.trace_notes.program import but, softmax, weights
+from backpass_ledger.claims.trace_notes.program import softmax, weights
 from backpass_ledger.claims.trace_notes.values_and_weights import (
     HEADINGS,
     SIMPLEX,
@@ -125,14 +124,14 @@ def N136(it: Evidence) -> None:
 def N137(it: Evidence) -> None:
     r"""$d \in \mathbb{R}^T$.
 
-    It has t numbers, one per query. Everywhere else T stands for a transpose: in the
-    program, `t` is a size and `.T` an attribute of arrays.
+    It has t numbers, one per query. Everywhere else T stands for a transpose, as in the
+    result of the same section.
     """
-    nodes = list(ast.walk(ast.parse(but())))
-    sizes = {node.id for node in nodes if isinstance(node, ast.Name)}
-    attributes = {node.attr for node in nodes if isinstance(node, ast.Attribute)}
-    it.clashes("T" not in sizes and "T" in attributes)
-    it.right("t" in sizes and D.shape == (len(B),))
+    result = r"\nabla_B l = D_{\alpha(B)}\left( \nabla_A l - d u^T \right)"
+    it.clashes(derives(result, SIMPLEX))
+    without = result.replace("u^T", "u")
+    it.clashes(raises(ValueError, lambda: derives(without, SIMPLEX)))
+    it.right(D.shape == (len(B),))
 
 
 def N138(it: Evidence) -> None:
@@ -163,7 +162,7 @@ def N139(it: Evidence) -> None:
 
 
 def N140(it: Evidence) -> None:
-    r"""The result uses two different types of broadcasting.
+    r"""The result broadcasts in two different ways.
 
     The diagonal matrix scales each row, and $d u^\top$ subtracts one number from each
     row. In code both are columns: `(dA - d[:, None]) * alpha[:, None]`.

@@ -7,7 +7,7 @@ from functools import partial
 import numpy as np
 
 from backpass_ledger.claims.evidence import Evidence
-from backpass_ledger.claims.tools import derives, jacobian, numbers, run, same, vjp
+from backpass_ledger.claims.tools import derives, jacobian, numbers, same, vjp
 from backpass_ledger.claims.trace_notes.derivatives import (
     NOTATION,
     constant,
@@ -19,10 +19,9 @@ from backpass_ledger.claims.trace_notes.program import (
     MEMBERS,
     WEIGHTS,
     attention,
-    but,
     forward,
     gradients,
-    names,
+    program,
     weights,
 )
 
@@ -53,7 +52,7 @@ HEADINGS = (  # of the text, in its order
     "Notation",
     "Gradients wrt V and A",
     "Preattention Gradients: Simplex, Sphere and Softmax",
-    "Properties of the derivative of Attention wrt Preattention",
+    "Properties of the derivative",
     "Gradients wrt preattention B",
     "Gradients wrt K and Q",
 )
@@ -148,11 +147,11 @@ def N81(it: Evidence) -> None:
     weights. The remaining formulas are not tiled, and the program stores four arrays of
     $t^2$ numbers, which FlashAttention avoids: B, A and their gradients.
     """
-    found = run(but(), **names(("Linear", "Softmax")))
-    row = (found["A"] * found["A_grad"]).sum(1)
-    it.as_printed(same((found["Y"] * DY).sum(1), row))
+    found = program(("Linear", "Softmax"))
+    row = (found["a"] * found["da"]).sum(1)
+    it.as_printed(same((found["y"] * DY).sum(1), row))
     squares = {key for key, x in found.items() if np.shape(x) == (5, 5)}
-    it.right(squares == {"A", "B", "A_grad", "B_grad"})
+    it.right(squares == {"a", "b", "da", "db"})
     it.elsewhere(not squares)
 
 
@@ -253,7 +252,7 @@ def N89(it: Evidence) -> None:
     """
     by_columns = jacobian(lambda b: weights(b.T, "Simplex").T, numbers(5, 5))
     it.clashes(by_columns[0, :, 1].any())
-    it.clashes(same(forward(("Linear", "Simplex"), "rows")["A"].sum(0), np.ones(5)))
+    it.clashes(same(forward(("Linear", "Simplex"), "rows")["a"].sum(0), np.ones(5)))
     it.right(
         not jacobian(lambda b: weights(b, "Simplex"), numbers(5, 5))[0, :, 1].any()
     )
@@ -268,7 +267,7 @@ def N90(it: Evidence) -> None:
     """
     q, k = GIVEN["Q"], GIVEN["K"]
     linear, multilinear = (
-        forward((s, "Sphere"))["B"] for s in ("Linear", "Multilinear")
+        forward((s, "Sphere"))["b"] for s in ("Linear", "Multilinear")
     )
     it.as_printed(all(same(linear[i], k @ q[i]) for i in range(5)))
     it.elsewhere(all(same(multilinear[i], k @ q[i]) for i in range(5)))
@@ -289,10 +288,10 @@ def N91(it: Evidence) -> None:
         ("Softmax", it.elsewhere),
     ):
         found = forward(("Linear", kind))
-        ratio = found["A"] / found["B"]
+        ratio = found["a"] / found["b"]
         report(same(ratio, np.repeat(ratio[:, :1], 5, axis=1)))
-    exp = np.exp(found["B"])
-    it.right(same(found["A"], exp / exp.sum(1, keepdims=True)))
+    exp = np.exp(found["b"])
+    it.right(same(found["a"], exp / exp.sum(1, keepdims=True)))
 
 
 def N92(it: Evidence) -> None:

@@ -20,7 +20,7 @@ W50  caveat    2  flash          attention/flash         4
 
 
 def W45(it: Evidence) -> None:
-    """In practice the ratio is slightly more or less than 2.
+    """In practice the ratio is a little above or below 2.
 
     In a plain step it is 1.9969 for GPT-2 at 1,024 tokens. If all layers of Llama 3 8B
     are recomputed, it is 2.95 at 8,192 tokens; if only GPT-2's token table is trained,
@@ -67,7 +67,7 @@ def W47(it: Evidence) -> None:
 
 
 def W48(it: Evidence) -> None:
-    """The backward may need extra computations for numerical stability.
+    """For numerical stability the backward may have to compute more.
 
     A float16 backward does, if the loss is scaled: each gradient is divided by the
     scale. The operations that the text names need none. Softmax subtracts its maximum
@@ -86,7 +86,7 @@ def W48(it: Evidence) -> None:
 
 
 def W49(it: Evidence) -> None:
-    """Memory layout can affect actual performance, and so make the ratio differ from 2.
+    """The layout of arrays in memory can make the ratio differ from 2.
 
     It changes the time, because strided elements take more cache lines. It does not
     change the FLOPs: a product of strided arrays has as many as one of contiguous
@@ -106,7 +106,7 @@ def W49(it: Evidence) -> None:
 
 
 def W50(it: Evidence) -> None:
-    """Fused operations can change the ratio.
+    """Fusing operations can make the ratio differ from 2.
 
     They do if they recompute something, as flash attention does. Fusing alone saves
     memory traffic: a fused linear layer has the FLOPs of its product and of its bias.

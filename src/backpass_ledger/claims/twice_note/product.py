@@ -152,13 +152,13 @@ def W7(it: Evidence) -> None:
 
 
 def W8(it: Evidence) -> None:
-    """`dL/dX = dL/dY @ W.T`."""
+    r"""The gradient of X is $\frac{\partial L}{\partial Y} W^\top$."""
     x, w, dy = numbers(5, 7), numbers(7, 3), numbers(5, 3)
     it.as_printed(same(dy @ w.T, vjp(matmul, (x, w), dy)[0]))
 
 
 def W9(it: Evidence) -> None:
-    """`dL/dW = X.T @ dL/dY`.
+    r"""The gradient of W is $X^\top \frac{\partial L}{\partial Y}$.
 
     With more than two axes X is first reshaped to rows; `X.T` would reverse all axes.
     """
