@@ -13,14 +13,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from backpass.contract.arrays import Array
 from backpass.contract.values import check_bool, check_natural, check_probability
 from backpass.contract.wanted import Wanted
 from backpass.models import _hugging_face, language_model
 from backpass.models._hugging_face import Accepted
 from backpass.models._parameters import Names, preset_in
-from backpass.models.language_model import Family
+from backpass.models.language_model import Family, Saved
 from backpass.models.layers import check_no_dropout, gpt2_layer, seed_of
 from backpass.models.layers.calls import Call, Part, call
+from backpass.models.layers.recomputed import Recompute
 from backpass.models.stacks import Stack, piece
 from backpass.ops import dropout, layer_norm, position_embedding
 
@@ -154,8 +156,33 @@ def _dropout(
 FAMILY = Family(Config, PREFIX, TABLE, stack)
 parameter_shapes, layer_names = FAMILY.parameter_shapes, FAMILY.layer_names
 part_names = FAMILY.part_names
-forward = FAMILY.bound(language_model.forward)
 backward = FAMILY.bound(language_model.backward)
+
+
+def forward(
+    parameters: Mapping[str, Array],
+    tokens: Array,
+    targets: Array,
+    *,
+    config: Config,
+    flash: bool = True,
+    chunked: bool = True,
+    masks: Sequence[int] | None = None,
+    kernels: Any = None,
+    recompute: Recompute = None,
+    wanted: Wanted = None,
+) -> tuple[Array, Saved]:
+    """Return what ``language_model.forward`` returns, which describes the options.
+
+    ``masks`` are the integers that determine the masks of dropout, such as a seed, the
+    number of the step, and that of the micro-batch: each mask is drawn from them, its
+    layer, and its place. None is for evaluation: nothing is dropped. Raises ValueError
+    if weights of attention are to be dropped with ``flash``.
+    """
+    options: dict[str, Any] = {"flash": flash, "chunked": chunked, "kernels": kernels}
+    options |= {"config": config, "recompute": recompute, "wanted": wanted}
+    options |= {"masks": masks}
+    return language_model.forward(FAMILY, parameters, tokens, targets, **options)
 
 
 def calls(

@@ -94,12 +94,9 @@ class Family:
             return function(self, *arguments, **options)
 
         found: Any = wraps(function)(of_family)
-        named = dict(inspect.signature(function).parameters)
-        del named["family"]
-        if named.pop("own", None):
-            _, *options = inspect.signature(self.stack).parameters.values()
-            named |= {each.name: each for each in options}
-        found.__signature__ = inspect.Signature([*named.values()])
+        _, *parameters = inspect.signature(function).parameters.values()
+        named = [each for each in parameters if each.kind is not each.VAR_KEYWORD]
+        found.__signature__ = inspect.Signature(named)
         found.__module__ = self.config.__module__
         return found
 
@@ -137,14 +134,10 @@ def forward(
     ranks of ``backpass.parallel``. ``recompute`` chooses what the backward runs again
     instead of saving it: an integer k, for k layers at a time, or names among
     "attention", "feed_forward", and "norms". ``wanted`` names the parameters to train.
-
-    GPT-2 also accepts ``masks``: the integers that determine the masks of dropout, such
-    as a seed, the number of the step, and that of the micro-batch. Each mask is drawn
-    from them, its layer, and its place. None is for evaluation: nothing is dropped.
+    The family's stack may have options of its ``own``.
 
     Raises ValueError for parameters that do not fit the configuration, naming all of
-    them, for shapes that do not fit, for more tokens than positions, and for weights of
-    attention that are to be dropped with ``flash``; TypeError if
+    them, for shapes that do not fit, and for more tokens than positions; TypeError if
     ``parameters`` is not a mapping, ``tokens`` or ``targets`` is not an integer array,
     or libraries or devices differ; IndexError for a token or a target outside the
     vocabulary.
