@@ -185,7 +185,8 @@ def _said(bug: Bug) -> list[str]:
 
 
 def _file(bug: Bug) -> str:
-    return f"src/{bug.twins.__module__.replace('.', '/')}.py"
+    """Return the file of a bug's twins, below the ledger's package."""
+    return f"{bug.twins.__module__.partition('.')[2].replace('.', '/')}.py"
 
 
 def _numbers(bugs: Iterable[Bug]) -> list[str]:
