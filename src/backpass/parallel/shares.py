@@ -15,7 +15,7 @@ from backpass.contract.arrays import Array, namespace
 from backpass.models import gpt2, llama
 from backpass.models._parameters import HEAD
 
-# What is divided of a layer, and the axis along which of each parameter, by argument.
+# The divided parameters of a layer by what divides them, each with its axis.
 AXES: dict[ModuleType, dict[str, dict[str, int]]] = {
     gpt2: {
         "thirds": {"w_qkv": 1, "b_qkv": 0},

@@ -21,8 +21,8 @@ from backpass.models.layers import recomputed
 
 
 class Instead(NamedTuple):
-    """What ran in the place of an operation, what that saved, and the gradients that
-    are wanted."""
+    """A kernel or a scheme of several ranks that ran in the place of an operation, the
+    arrays that it saved, and the gradients that are wanted."""
 
     ran: Any  # a Kernel, or a scheme of backpass.parallel
     own: Any

@@ -274,7 +274,7 @@ def T83(it: Evidence) -> None:
 
 
 def T84(it: Evidence) -> None:
-    """What limits large transformers is often memory.
+    """Memory often limits large transformers.
 
     The text gives no source and counts no bytes. Whether memory limits training depends
     on recomputation, on sharding, and on the machine.

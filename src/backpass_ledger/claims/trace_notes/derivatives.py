@@ -439,7 +439,7 @@ def N77(it: Evidence) -> None:
 
 
 def N78(it: Evidence) -> None:
-    r"""There is no clear chain rule for gradients.
+    r"""Gradients do not have a clear chain rule.
 
     An inner function whose values are vectors has no gradient; in the check, PyTorch's
     error stands for the definition. The gradient of the composition, however, has a

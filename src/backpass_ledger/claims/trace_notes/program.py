@@ -169,8 +169,8 @@ def gradients(member: tuple[str, str]) -> Any:
 
 
 def outcome(member: tuple[str, str], *mistakes: str, **others: Any) -> str:
-    """What the program returns for a member: right, wrong, of the wrong shape, or the
-    name of the exception."""
+    """Return the result of the program for a member: right, wrong, wrong shape,
+    missing, or the name of the exception."""
     try:
         found = program(member, *mistakes, **others)
         ours = [found[gradient] for gradient in ("dq", "dk", "dv")]
@@ -187,8 +187,8 @@ def outcome(member: tuple[str, str], *mistakes: str, **others: Any) -> str:
 
 
 def outcomes(*mistakes: str) -> dict[tuple[str, str], str]:
-    """What the program with these mistakes returns for the members that it does not
-    compute correctly."""
+    """Return the results of the program with these mistakes for the members that it
+    does not compute correctly."""
     found = {member: outcome(member, *mistakes) for member in MEMBERS}
     return {member: result for member, result in found.items() if result != "right"}
 
