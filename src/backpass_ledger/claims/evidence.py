@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+
+from backpass_ledger.claims.tools import derives
 
 
 @dataclass(frozen=True)
@@ -36,8 +39,13 @@ class Evidence:
     printed and another statement is ``right``; *inconsistent* if it ``clashes`` with
     another place of the same text; *left out* if the text's own accounting lacks
     something that is not 0. Raises TypeError for a finding that is not a truth value.
+
+    ``says`` and ``truth`` are the record's own sentences, whose equations ``derives``
+    and ``derives_right`` judge: what the page shows is then what is checked.
     """
 
+    says: str = field(default="", repr=False)
+    truth: str = field(default="", repr=False)
     printed: list[bool] = field(default_factory=list)
     mended: list[bool] = field(default_factory=list)
     beyond: list[bool] = field(default_factory=list)
@@ -65,6 +73,18 @@ class Evidence:
         """Note what the text's own accounting lacks: a number or a formula."""
         self.missing.append(amount)
 
+    def derives(self, definitions: str = "") -> None:
+        """Note, of each equation in what the text says, whether ``backpass derive``
+        finds it right. ``definitions`` declares its names, in the syntax of the
+        command's comments."""
+        for equation in equations_of(self.says):
+            self.as_printed(derives(equation, definitions))
+
+    def derives_right(self, definitions: str = "") -> None:
+        """Note the same of each equation in what is right."""
+        for equation in equations_of(self.truth):
+            self.right(derives(equation, definitions))
+
     @property
     def verdict(self) -> Verdict:
         """The verdict that the findings support. Raises ValueError if they support
@@ -86,6 +106,24 @@ class Evidence:
         if not supported:
             raise ValueError(f"the findings do not support “{verdict.words}”: {self}")
         return verdict
+
+
+def equations_of(text: str) -> list[str]:
+    """Return the formulas of a text that have an equals sign outside all braces. Raises
+    ValueError if there is none."""
+    formulas = re.findall(r"\$([^$]+)\$", text)
+    found = [formula for formula in formulas if "=" in _outside_braces(formula)]
+    if not found:
+        raise ValueError(f"expected an equation between dollar signs; got {text!r}")
+    return found
+
+
+def _outside_braces(formula: str) -> str:
+    depth, outside = 0, ""
+    for sign in formula:
+        depth += (sign == "{") - (sign == "}")
+        outside += "" if depth else sign
+    return outside
 
 
 def _truth(holds: Any) -> bool:

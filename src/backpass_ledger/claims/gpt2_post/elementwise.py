@@ -9,7 +9,7 @@ import numpy as np
 from backpass import cost
 from backpass_ledger.claims.evidence import Evidence
 from backpass_ledger.claims.gpt2_post.overview import ROWS
-from backpass_ledger.claims.tools import derives, jacobian, numbers, same, vjp
+from backpass_ledger.claims.tools import derives, jacobian, numbers, same, torch, vjp
 
 CLAIMS = """
 G156  caveat  1  attention  attention/scaled_dot_product  scale, purpose
@@ -33,8 +33,6 @@ RESIDUAL = r"""
 
 def block(x: Any) -> Any:
     """Return F(x): a small block with a matrix and a nonlinearity."""
-    import torch
-
     return torch.tanh(x @ x.new_tensor(numbers(5, 5)))
 
 
@@ -104,8 +102,6 @@ def G159(it: Evidence) -> None:
 
 def G160(it: Evidence) -> None:
     """A residual connection adds a module's input to its output: y = x + F(x)."""
-    import torch
-
     layer = torch.nn.TransformerEncoderLayer(4, 2, 8, 0.0, norm_first=True).double()
     x = torch.tensor(numbers(3, 1, 4))
     with torch.no_grad():

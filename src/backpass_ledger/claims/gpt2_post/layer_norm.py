@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from backpass_ledger.claims.evidence import Evidence
-from backpass_ledger.claims.tools import derives, jacobian, numbers, same, vjp
+from backpass_ledger.claims.tools import derives, jacobian, numbers, same, torch, vjp
 
 CLAIMS = """
 G103  true    0  norms       operations/layer_norm  definition
@@ -69,8 +69,6 @@ ROWS = r"""
 
 def normalised(x: Any) -> Any:
     """Return PyTorch's x̂."""
-    import torch
-
     return torch.nn.functional.layer_norm(x, (N,), eps=EPS)
 
 
@@ -81,8 +79,6 @@ def without(i: int) -> list[int]:
 
 def all_gradients(x: Any, dy: Any) -> Any:
     """Return the gradients of x, γ, and β by PyTorch."""
-    import torch
-
     return vjp(
         lambda x, w, b: torch.nn.functional.layer_norm(x, (N,), w, b, EPS),
         (x, W, B),
@@ -93,8 +89,6 @@ def all_gradients(x: Any, dy: Any) -> Any:
 def G103(it: Evidence) -> None:
     r"""$y_i = \gamma_i \hat{x}_i + \beta_i$ with $\hat{x}_i = (x_i - \mu)/
     \sqrt{\sigma^2 + \epsilon}$."""
-    import torch
-
     x, w, b = map(torch.tensor, (X, W, B))
     expected = torch.nn.functional.layer_norm(x, (N,), w, b, EPS)
     it.as_printed(same(W * X_HAT + B, expected))
@@ -114,15 +108,12 @@ def G104(it: Evidence) -> None:
 
 
 def _tensor(x: Any) -> Any:
-    import torch
-
     return torch.tensor(x)
 
 
 def G105(it: Evidence) -> None:
     r"""$y_i$ depends on $\hat{x}_i$, $\gamma_i$, and $\beta_i$ only, so $\frac{\partial
     L}{\partial \hat{x}_i} = \frac{\partial L}{\partial y_i}\gamma_i$."""
-    import torch
 
     def norm(x: Any, w: Any = W, b: Any = B) -> Any:
         x, w, b = map(torch.as_tensor, (x, w, b))

@@ -9,7 +9,7 @@ import numpy as np
 from backpass import cost
 from backpass_ledger.claims.evidence import Evidence
 from backpass_ledger.claims.gpt2_post.overview import ROWS, stored_by
-from backpass_ledger.claims.tools import derives, numbers, same, vjp
+from backpass_ledger.claims.tools import derives, numbers, same, torch, vjp
 
 CLAIMS = """
 G90   true      0  softmax     operations/cross_entropy  definition
@@ -40,16 +40,12 @@ LOG_SOFTMAX = r"""
 
 def gradient(x: Any, dp: Any) -> Any:
     """Return the gradient of PyTorch's log-softmax over the last axis."""
-    import torch
-
     return vjp(lambda x: torch.log_softmax(x, -1), x, dp)
 
 
 def G90(it: Evidence) -> None:
     r"""$\mathrm{logSoftmax}(x)_i = x_i - \log\sum_j e^{x_j}$, which is
     $\log(\mathrm{softmax}(x)_i)$."""
-    import torch
-
     printed = r"""
         \text{logSoftmax}(x)_i = x_i - \log\sum_j e^{x_j} \\
         p_i = \text{logSoftmax}(x)_i = \log(\text{softmax}(x)_i)
@@ -170,8 +166,6 @@ def G99(it: Evidence) -> None:
     The forward stores the second. A fused cross-entropy has no upstream gradient of
     this shape.
     """
-    import torch
-
     y, stored = stored_by(lambda x: torch.log_softmax(x, -1), numbers(2, 3, 7))
     it.as_printed(len(stored) == 1 and torch.equal(stored[0], y))
 
@@ -206,8 +200,6 @@ def G102(it: Evidence) -> None:
     $-1/(bs)$, and the whole gradient is $(\mathrm{softmax} - \text{one-hot})/(bs)$. The
     text never reaches this form, which takes 2V + 1 operations a row instead of 4V.
     """
-    import torch
-
     x, t, V = numbers(3, 7), np.array([3, 0, 6]), 7
     dp = np.zeros((3, V))
     dp[np.arange(3), t] = -1 / 3

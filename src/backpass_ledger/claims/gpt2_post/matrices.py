@@ -10,7 +10,15 @@ import numpy as np
 from backpass import cost
 from backpass.models import gpt2
 from backpass_ledger.claims.evidence import Evidence
-from backpass_ledger.claims.tools import derives, jacobian, numbers, raises, same, vjp
+from backpass_ledger.claims.tools import (
+    derives,
+    jacobian,
+    numbers,
+    raises,
+    same,
+    torch,
+    vjp,
+)
 
 CLAIMS = """
 G34  true          0  matmul      operations/linear             matrix times matrix
@@ -213,8 +221,6 @@ def G48(it: Evidence) -> None:
     This holds for the products. In GPT-2 all of them but the head are followed by a
     bias, whose gradient is the sum of the rows of the output's gradient.
     """
-    import torch
-
     x, w, bias, dz = numbers(b, s, h), numbers(h, V), numbers(V), numbers(b, s, V)
     it.as_printed(same(dz @ w.T, vjp(matmul, (x, w), dz)[0]))
     shapes = gpt2.parameter_shapes(cost.configuration("gpt2"))
@@ -232,8 +238,6 @@ def G49(it: Evidence) -> None:
     additions, 38,597,376 in the smallest model; scattering the rows into the head's
     gradient takes at most $bsh$.
     """
-    import torch
-
     table, t = torch.tensor(numbers(V, h), requires_grad=True), torch.tensor([3, 0, 3])
     hidden, dz = torch.tensor(numbers(h, h)), torch.tensor(numbers(3, V))
     x = table[t] @ hidden

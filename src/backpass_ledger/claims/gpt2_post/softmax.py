@@ -9,7 +9,7 @@ import numpy as np
 from backpass import cost
 from backpass_ledger.claims.evidence import Evidence
 from backpass_ledger.claims.gpt2_post.overview import ROWS, stored_by
-from backpass_ledger.claims.tools import derives, numbers, same, vjp
+from backpass_ledger.claims.tools import derives, numbers, same, torch, vjp
 
 CLAIMS = """
 G71  true          0  softmax     operations/softmax  definition
@@ -47,15 +47,11 @@ SOFTMAX = r"""
 
 def gradient(x: Any, dz: Any) -> Any:
     """Return the gradient of PyTorch's softmax over the last axis."""
-    import torch
-
     return vjp(lambda x: torch.softmax(x, -1), x, dz)
 
 
 def G71(it: Evidence) -> None:
     r"""Softmax is $z_i = e^{x_i} / \sum_{j=1}^N e^{x_j}$."""
-    import torch
-
     printed = r"""
         z_i = \text{softmax}(x)_i = \frac{e^{x_i}}{\sum_{j=1}^N e^{x_j}}
     """
@@ -170,8 +166,6 @@ def G80(it: Evidence) -> None:
 
     This holds over the last axis, since the text applies softmax to each row vector.
     """
-    import torch
-
     x, dz = numbers(2, 3, 6), numbers(2, 3, 6, seed=1)
     rows = gradient(x.reshape(6, 6), dz.reshape(6, 6)).reshape(2, 3, 6)
     it.as_printed(same(rows, vjp(lambda x: torch.softmax(x, -1), x, dz)))
@@ -185,8 +179,6 @@ def G81(it: Evidence) -> None:
     The forward stores only the output; the upstream gradient is computed in the
     backward. Flash attention stores neither.
     """
-    import torch
-
     x = numbers(2, 3, 5, 5)
     y, stored = stored_by(lambda x: torch.softmax(x, -1), x)
     it.as_printed(any(t.shape == (2, 3, 5, 5) and torch.equal(t, y) for t in stored))
@@ -214,8 +206,6 @@ def G83(it: Evidence) -> None:
 
     The text calls them feature vectors, but their elements belong to keys.
     """
-    import torch
-
     order = [3, 0, 4, 1, 2]
     q, k = torch.tensor(numbers(2, 3, 5, 4)), torch.tensor(numbers(2, 3, 5, 4, seed=1))
     weights = torch.softmax(q @ k.mT, -1)
@@ -292,7 +282,6 @@ def G89(it: Evidence) -> None:
     The form changes; the value does not, and so neither does the gradient. This also
     holds if several elements are equal to the maximum.
     """
-    import torch
 
     def through_the_maximum(x: torch.Tensor) -> torch.Tensor:
         e = torch.exp(x - torch.amax(x))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from backpass_ledger.claims.evidence import Evidence
-from backpass_ledger.claims.tools import derives, jacobian, numbers, same
+from backpass_ledger.claims.tools import derives, jacobian, numbers, same, torch
 
 CLAIMS = """
 G21  true  0  matmul      operations/linear       row times matrix
@@ -68,7 +68,6 @@ def G24(it: Evidence) -> None:
 
     The rule at the beginning of the text has no sum.
     """
-    import torch
 
     def loss(x: torch.Tensor) -> torch.Tensor:
         return torch.sin(x @ torch.tensor(W)).prod()

@@ -9,7 +9,7 @@ import numpy as np
 from backpass import cost
 from backpass_ledger.claims import encoder_block as its
 from backpass_ledger.claims.evidence import Evidence
-from backpass_ledger.claims.tools import derives, numbers, same, vjp
+from backpass_ledger.claims.tools import derives, numbers, same, torch, vjp
 
 CLAIMS = """
 T86   left-out      8  residual    operations/residual_stream    §3.1, the block
@@ -100,8 +100,6 @@ def T88(it: Evidence) -> None:
 def T89(it: Evidence) -> None:
     r"""The parameters of attention are $W^Q, W^K, W^V, W^O \in \mathbb R^{d \times d}$,
     for $X \in \mathbb R^{n \times d}$."""
-    import torch
-
     ours = torch.nn.MultiheadAttention(6, 1, bias=False)
     it.as_printed(sum(p.numel() for p in ours.parameters()) == 4 * 6**2)
     values, _ = its.attention_run(5, 3)
@@ -114,8 +112,6 @@ def T90(it: Evidence) -> None:
     The original has eight heads, which compute a different function from the same
     weights. Its ablation includes one head.
     """
-    import torch
-
     x = torch.tensor(numbers(1, 5, 8))
     weights = [numbers(8, 8, seed=i) for i in range(4)]
 

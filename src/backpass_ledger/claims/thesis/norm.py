@@ -10,7 +10,7 @@ from backpass.interpreters import counting
 from backpass_ledger.claims import encoder_block as its
 from backpass_ledger.claims.encoder_block import at_all_sizes, printed, steps
 from backpass_ledger.claims.evidence import Evidence
-from backpass_ledger.claims.tools import derives, numbers, same
+from backpass_ledger.claims.tools import derives, numbers, same, torch
 
 CLAIMS = """
 T155  true          0  norms     operations/layer_norm  §3.1.3, shapes
@@ -78,8 +78,6 @@ def T156(it: Evidence) -> None:
 def T157(it: Evidence) -> None:
     r"""$\sigma_i^2 = \frac1d\sum_{j=1}^d (X_{ij} - \mu_i)^2$, $\sigma_i =
     \sqrt{\sigma_i^2}$."""
-    import torch
-
     lines = r"""
         \sigma_i^2 &= \frac{1}{d} \sum_{j=1}^d (X_{ij} - \mu_i)^2, \\
         \sigma_i &= \sqrt{\sigma_i^2},
@@ -109,8 +107,6 @@ def T158(it: Evidence) -> None:
 
 def T159(it: Evidence) -> None:
     r"""$Z_i = \underline\gamma \odot Y_i + \underline\beta$."""
-    import torch
-
     values, _ = its.norm_run(5, 4)
     given = [torch.tensor(a) for a in (values.X, values.gamma, values.beta)]
     library = torch.nn.functional.layer_norm(given[0], (4,), given[1], given[2], 0.0)
@@ -125,8 +121,6 @@ def T160(it: Evidence) -> None:
     $X$ is the norm's $Z$, and each of the two has its own $X$ and $Y$. The printed
     gradients cannot be chained as they stand.
     """
-    import torch
-
     w, x = its.block_weights(4, 7), torch.tensor(numbers(5, 4))
     of_norm = its.norm(x, w["gamma_1"], w["beta_1"])
     x_of_attention = of_norm["Z"]

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from backpass_ledger.claims.evidence import Evidence
-from backpass_ledger.claims.tools import numbers, raises, same, vjp
+from backpass_ledger.claims.tools import numbers, raises, same, torch, vjp
 from backpass_ledger.claims.trace_notes.program import (
     CONDITIONS,
     DY,
@@ -53,8 +53,6 @@ N54  false         3  notation   attention/multilinear  sentence after the code
 
 def score_gradient(member: tuple[str, str]) -> Any:
     """The gradient with respect to the scores B, by autograd."""
-    import torch
-
     v, b = torch.tensor(GIVEN["V"]), program(member)["b"]
     return vjp(lambda x: weights(x, member[1]) @ v, b, DY)
 
@@ -69,8 +67,6 @@ def N33(it: Evidence) -> None:
 
 def N34(it: Evidence) -> None:
     r"""The gradient of A is $\nabla_Y l\,V^\top$."""
-    import torch
-
     a, v = numbers(5, 5), torch.tensor(GIVEN["V"])
     it.as_printed(same(program(MEMBERS[0])["da"], vjp(lambda x: x @ v, a, DY)))
 
@@ -81,8 +77,6 @@ def N35(it: Evidence) -> None:
 
     It is equal to $\sum_j A_{ij} (\nabla_A l)_{ij}$.
     """
-    import torch
-
     for member in MEMBERS:
         found = program(member)
         pair = torch.tensor(found["y"]), torch.tensor(DY)
@@ -148,8 +142,6 @@ def N40(it: Evidence) -> None:
     The forward divides columns by their sums. The gradient of that division needs one
     number per key, but the backward has one per query.
     """
-    import torch
-
     b, v = GIVEN["Q"] @ GIVEN["K"].T, torch.tensor(GIVEN["V"])
     of_columns = vjp(lambda x: (x / x.sum(0)) @ v, b, DY)
     a, da = b / b.sum(0), DY @ GIVEN["V"].T

@@ -15,6 +15,7 @@ from backpass_ledger.claims.tools import (
     numbers,
     raises,
     same,
+    torch,
     vjp,
 )
 from backpass_ledger.claims.trace_notes.program import DY, gradients, program
@@ -84,8 +85,6 @@ MATRICES = (
 
 def push(function: Callable[[Any], Any], x: Any, change: Any) -> Any:
     """Return ∂f(x)(change), by forward-mode autograd in float64."""
-    import torch
-
     given = [torch.tensor(np.asarray(a, np.float64)) for a in (x, change)]
     return torch.func.jvp(function, (given[0],), (given[1],))[1].numpy()
 
@@ -93,16 +92,12 @@ def push(function: Callable[[Any], Any], x: Any, change: Any) -> Any:
 def gradient_of(function: Callable[[Any], Any], x: Any) -> Any:
     """Return the gradient, by autograd in float64. A value that is a vector raises a
     RuntimeError, which stands for the definition here: only scalars have gradients."""
-    import torch
-
     given = torch.tensor(np.asarray(x, np.float64), requires_grad=True)
     return torch.autograd.grad(function(given), given)[0].numpy()
 
 
 def constant(x: Any) -> Any:
     """A torch tensor."""
-    import torch
-
     return torch.tensor(x)
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from backpass_ledger.claims.evidence import Evidence
-from backpass_ledger.claims.tools import numbers, raises, same, vjp
+from backpass_ledger.claims.tools import numbers, raises, same, torch, vjp
 from backpass_ledger.claims.trace_notes.derivatives import constant
 from backpass_ledger.claims.trace_notes.program import (
     CONDITIONS,
@@ -103,8 +103,6 @@ def N18(it: Evidence) -> None:
     They do so only if p divides d, since `d//p` rounds down, and not for PyTorch, whose
     `transpose` takes two axes.
     """
-    import torch
-
     q = GIVEN["Q"]
     blocks = q.reshape([5, 3, 2]).transpose(1, 0, 2)
     it.as_printed(all(same(blocks[k], q[:, 2 * k : 2 * k + 2]) for k in range(3)))
@@ -230,8 +228,6 @@ def N28(it: Evidence) -> None:
     NumPy's arrays do not have the method `pow`, and PyTorch's `transpose` takes two
     axes. `A**2` runs in both.
     """
-    import torch
-
     it.as_printed(outcome(("Multilinear", "Sphere"), "pow") == "right")
     it.right(outcomes("pow") == {(s, "Sphere"): "AttributeError" for s in SCORES})
     tensor: Any = torch.tensor(numbers(5, 3, 2))
@@ -261,8 +257,6 @@ def N30(it: Evidence) -> None:
     `softmax(A, axis=-1)` is safe.
     """
     import warnings
-
-    import torch
 
     def over(axis: int | None, scores: str) -> str:
         return outcome((scores, "Softmax"), softmax=partial(softmax, axis=axis))

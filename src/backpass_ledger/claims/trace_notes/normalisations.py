@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from backpass_ledger.claims.evidence import Evidence
-from backpass_ledger.claims.tools import derives, jacobian, numbers, raises, same
+from backpass_ledger.claims.tools import derives, jacobian, numbers, raises, same, torch
 from backpass_ledger.claims.trace_notes.derivatives import (
     NOTATION,
     constant,
@@ -95,8 +95,6 @@ def N98(it: Evidence) -> None:
     """The simplex and the sphere are alike, a row times a number that depends on it,
     and softmax is built on the simplex.
     """
-    import torch
-
     for kind in ("Simplex", "Sphere"):
         ratio = weights(torch.tensor(X), kind) / torch.tensor(X)
         it.as_printed(same(ratio, ratio[:1].repeat(7)))
