@@ -74,16 +74,14 @@ class Evidence:
         self.missing.append(amount)
 
     def derives(self, definitions: str = "") -> None:
-        """Note, of each equation in what the text says, whether ``backpass derive``
-        finds it right. ``definitions`` declares its names, in the syntax of the
-        command's comments."""
-        for equation in equations_of(self.says):
-            self.as_printed(derives(equation, definitions))
+        """Note whether ``backpass derive`` finds the equations in what the text says
+        right. ``definitions`` declares their names, in the syntax of the command's
+        comments."""
+        self.as_printed(derives(_display(self.says), definitions))
 
     def derives_right(self, definitions: str = "") -> None:
-        """Note the same of each equation in what is right."""
-        for equation in equations_of(self.truth):
-            self.right(derives(equation, definitions))
+        """Note the same of the equations in what is right."""
+        self.right(derives(_display(self.truth), definitions))
 
     @property
     def verdict(self) -> Verdict:
@@ -116,6 +114,10 @@ def equations_of(text: str) -> list[str]:
     if not found:
         raise ValueError(f"expected an equation between dollar signs; got {text!r}")
     return found
+
+
+def _display(text: str) -> str:
+    return r" \\ ".join(equations_of(text))
 
 
 def _outside_braces(formula: str) -> str:

@@ -73,14 +73,10 @@ def G157(it: Evidence) -> None:
 
 
 def G158(it: Evidence) -> None:
-    r"""$y = x/\sqrt{d}$ and $\frac{\partial L}{\partial x} =
-    \frac{\partial L}{\partial y}\frac{1}{\sqrt{d}}$."""
-    printed = r"""
-        y = \frac{x}{\sqrt{d}} \\
-        \frac{\partial L}{\partial x} = \frac{\partial L}{\partial y}\frac{1}{\sqrt{d}}
-    """
+    r"""$y = \frac{x}{\sqrt{d}}$ and $\frac{\partial L}{\partial x} = \frac{\partial
+    L}{\partial y}\frac{1}{\sqrt{d}}$."""
     given = r"given x \in \mathbb{R}, d \in \mathbb{R}_{>0}; loss L"
-    it.as_printed(derives(printed, given))
+    it.derives(given)
 
 
 def G159(it: Evidence) -> None:
@@ -130,9 +126,8 @@ def G161(it: Evidence) -> None:
 
 def G162(it: Evidence) -> None:
     r"""$\frac{\partial L}{\partial F(x)} = \frac{\partial L}{\partial y}$."""
-    printed = r"\frac{\partial L}{\partial F(x)} = \frac{\partial L}{\partial y}"
     given = r"given x, w \in \mathbb{R}; let F = \tanh(w x); let y = x + F; loss L"
-    it.as_printed(derives(printed, f"{given}; read F(x) as F"))
+    it.derives(f"{given}; read F(x) as F")
 
 
 def G163(it: Evidence) -> None:

@@ -152,15 +152,9 @@ def G145(it: Evidence) -> None:
 
 def G146(it: Evidence) -> None:
     r"""GELU's gradient is $\frac{\partial L}{\partial x} = \frac{\partial L}{\partial
-    y}\left[\frac12(1 + \tanh u) + \frac12 ax (1 + 3bx^2)(1 - \tanh^2 u)\right]$."""
-    printed = r"""
-        \frac{\partial L}{\partial x}
-        &= \frac{\partial L}{\partial y}\left[
-        \frac{1}{2}\left(1 + \tanh\left[a(x+bx^3)\right]\right)
-        + \frac{1}{2}ax(1+3bx^2)\left(1-\tanh^2\left[a(x+bx^3)\right]\right)
-        \right]
-    """
-    it.as_printed(derives(printed, GELU))
+    y}\left[ \frac{1}{2}\left(1 + \tanh\left[a(x+bx^3)\right]\right) +
+    \frac{1}{2}ax(1+3bx^2)\left(1-\tanh^2\left[a(x+bx^3)\right]\right) \right]$."""
+    it.derives(GELU)
 
 
 def G147(it: Evidence) -> None:

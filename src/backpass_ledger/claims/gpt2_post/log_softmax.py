@@ -73,27 +73,17 @@ def G91(it: Evidence) -> None:
 
 
 def G92(it: Evidence) -> None:
-    r"""$\frac{\partial L}{\partial x_i} = \frac{\partial L}{\partial p_i}
-    \frac{\partial p_i}{\partial x_i} + \sum_{j \ne i} \frac{\partial L}{\partial p_j}
-    \frac{\partial p_j}{\partial x_i}$."""
-    printed = r"""
-        \frac{\partial L}{\partial x_i}
-        = \frac{\partial L}{\partial p_i}\frac{\partial p_i}{\partial x_i}
-        + \sum_{j \neq i}\frac{\partial L}{\partial p_j}\frac{\partial p_j}{\partial x_i}
-    """
-    it.as_printed(derives(printed, LOG_SOFTMAX))
+    r"""$\frac{\partial L}{\partial x_i} = \frac{\partial L}{\partial p_i}\frac{\partial
+    p_i}{\partial x_i} + \sum_{j \neq i}\frac{\partial L}{\partial p_j}\frac{\partial
+    p_j}{\partial x_i}$."""
+    it.derives(LOG_SOFTMAX)
 
 
 def G93(it: Evidence) -> None:
-    r"""$\frac{\partial p_i}{\partial x_i} = \frac{\partial p_i}{\partial z_i}
-    \frac{\partial z_i}{\partial x_i}$ with $\frac{\partial p_i}{\partial z_i} =
+    r"""$\frac{\partial p_i}{\partial x_i} = \frac{\partial p_i}{\partial
+    z_i}\frac{\partial z_i}{\partial x_i}$ with $\frac{\partial p_i}{\partial z_i} =
     \frac{1}{z_i}$."""
-    printed = r"""
-        \frac{\partial p_i}{\partial x_i}
-        = \frac{\partial p_i}{\partial z_i}\frac{\partial z_i}{\partial x_i} \\
-        \frac{\partial p_i}{\partial z_i} = \frac{1}{z_i}
-    """
-    it.as_printed(derives(printed, LOG_SOFTMAX))
+    it.derives(LOG_SOFTMAX)
 
 
 def G94(it: Evidence) -> None:
@@ -110,43 +100,25 @@ def G94(it: Evidence) -> None:
 
 def G95(it: Evidence) -> None:
     r"""For log-softmax, $\frac{\partial L}{\partial x_i} = \frac{\partial L}{\partial
-    p_i}\frac{1}{z_i} z_i(1 - z_i) + \sum_{j \ne i} \frac{\partial L}{\partial
-    p_j}\frac{1}{z_j} (-z_j z_i)$."""
-    printed = r"""
-        \frac{\partial L}{\partial x_i}
-        &= \frac{\partial L}{\partial p_i}\frac{\partial p_i}{\partial z_i}
-        \frac{\partial z_i}{\partial x_i}
-        + \sum_{j \neq i}\frac{\partial L}{\partial p_j}
-        \frac{\partial p_j}{\partial z_j}\frac{\partial z_j}{\partial x_i} \\
-        &= \frac{\partial L}{\partial p_i}\frac{1}{z_i}z_i(1-z_i)
-        + \sum_{j \neq i}\frac{\partial L}{\partial p_j}\frac{1}{z_j}(-z_jz_i)
-    """
-    it.as_printed(derives(printed, LOG_SOFTMAX))
+    p_i}\frac{\partial p_i}{\partial z_i} \frac{\partial z_i}{\partial x_i} + \sum_{j
+    \neq i}\frac{\partial L}{\partial p_j} \frac{\partial p_j}{\partial
+    z_j}\frac{\partial z_j}{\partial x_i} = \frac{\partial L}{\partial
+    p_i}\frac{1}{z_i}z_i(1-z_i) + \sum_{j \neq i}\frac{\partial L}{\partial
+    p_j}\frac{1}{z_j}(-z_jz_i)$."""
+    it.derives(LOG_SOFTMAX)
 
 
 def G96(it: Evidence) -> None:
     r"""For log-softmax, $\frac{\partial L}{\partial x_i} = \frac{\partial L}{\partial
-    p_i}(1 - z_i) - z_i \sum_{j \ne i} \frac{\partial L}{\partial p_j}$."""
-    printed = r"""
-        \frac{\partial L}{\partial x_i}
-        &= \frac{\partial L}{\partial p_i}(1-z_i)
-        - z_i\sum_{j \neq i}\frac{\partial L}{\partial p_j}
-    """
-    it.as_printed(derives(printed, LOG_SOFTMAX))
+    p_i}(1-z_i) - z_i\sum_{j \neq i}\frac{\partial L}{\partial p_j}$."""
+    it.derives(LOG_SOFTMAX)
 
 
 def G97(it: Evidence) -> None:
     r"""For log-softmax, $\frac{\partial L}{\partial x_i} = \frac{\partial L}{\partial
-    p_i} - z_i \sum_j \frac{\partial L}{\partial p_j} = \frac{\partial L}{\partial p_i}
-    - e^{p_i} \sum_j \frac{\partial L}{\partial p_j}$."""
-    printed = r"""
-        \frac{\partial L}{\partial x_i}
-        &= \frac{\partial L}{\partial p_i}
-        - z_i\sum_{j}\frac{\partial L}{\partial p_j} \\
-        &= \frac{\partial L}{\partial p_i}
-        - e^{p_i}\sum_{j}\frac{\partial L}{\partial p_j}
-    """
-    it.as_printed(derives(printed, LOG_SOFTMAX))
+    p_i} - z_i\sum_{j}\frac{\partial L}{\partial p_j} = \frac{\partial L}{\partial p_i}
+    - e^{p_i}\sum_{j}\frac{\partial L}{\partial p_j}$."""
+    it.derives(LOG_SOFTMAX)
 
 
 def G98(it: Evidence) -> None:

@@ -127,9 +127,8 @@ def G38(it: Evidence) -> None:
 
 
 def G39(it: Evidence) -> None:
-    r"""$\frac{\partial L}{\partial X} = \frac{\partial L}{\partial Z} W^\top$."""
-    printed = r"\frac{\partial L}{\partial X} = \frac{\partial L}{\partial Z}W^T"
-    it.as_printed(derives(printed, PRODUCT))
+    r"""$\frac{\partial L}{\partial X} = \frac{\partial L}{\partial Z}W^T$."""
+    it.derives(PRODUCT)
 
 
 def G40(it: Evidence) -> None:
@@ -152,9 +151,8 @@ def G41(it: Evidence) -> None:
 
 
 def G42(it: Evidence) -> None:
-    r"""$\frac{\partial L}{\partial W} = X^\top \frac{\partial L}{\partial Z}$."""
-    printed = r"\frac{\partial L}{\partial W} = X^T\frac{\partial L}{\partial Z}"
-    it.as_printed(derives(printed, PRODUCT))
+    r"""$\frac{\partial L}{\partial W} = X^T\frac{\partial L}{\partial Z}$."""
+    it.derives(PRODUCT)
 
 
 def G43(it: Evidence) -> None:
@@ -205,13 +203,9 @@ def G46(it: Evidence) -> None:
 
 
 def G47(it: Evidence) -> None:
-    r"""$\frac{\partial L}{\partial W} = \sum_{i=1}^b X_i^\top
-    \frac{\partial L}{\partial Z_i}$."""
-    printed = r"""
-        \frac{\partial L}{\partial W}
-        = \sum_{i=1}^b X_i^T\frac{\partial L}{\partial Z_i}
-    """
-    it.as_printed(derives(printed, BATCH))
+    r"""$\frac{\partial L}{\partial W} = \sum_{i=1}^b X_i^T\frac{\partial L}{\partial
+    Z_i}$."""
+    it.derives(BATCH)
 
 
 def G48(it: Evidence) -> None:

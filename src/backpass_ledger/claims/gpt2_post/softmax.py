@@ -74,84 +74,48 @@ def G72(it: Evidence) -> None:
 
 
 def G73(it: Evidence) -> None:
-    r"""$\frac{\partial L}{\partial x_i} = \frac{\partial L}{\partial z_i}
-    \frac{\partial z_i}{\partial x_i} + \sum_{j \ne i} \frac{\partial L}{\partial z_j}
-    \frac{\partial z_j}{\partial x_i}$.
+    r"""$\frac{\partial L}{\partial x_i} = \frac{\partial L}{\partial z_i}\frac{\partial
+    z_i}{\partial x_i} + \sum_{j \neq i} \frac{\partial L}{\partial z_j}\frac{\partial
+    z_j}{\partial x_i}$.
 
     The sentence before it writes the loss as $\mathcal{L}$, the formulas as $L$.
     """
-    printed = r"""
-        \frac{\partial L}{\partial x_i}
-        = \frac{\partial L}{\partial z_i}\frac{\partial z_i}{\partial x_i}
-        + \sum_{j \neq i} \frac{\partial L}{\partial z_j}\frac{\partial z_j}{\partial x_i}
-    """
-    it.as_printed(derives(printed, SOFTMAX))
+    it.derives(SOFTMAX)
 
 
 def G74(it: Evidence) -> None:
-    r"""$\frac{\partial z_i}{\partial x_i} = \frac{e^{x_i} S - e^{x_i} e^{x_i}}{S^2} =
-    \frac{e^{x_i}}{S} - \frac{(e^{x_i})^2}{S^2} = z_i - z_i^2$, all three lines."""
-    printed = r"""
-        \frac{\partial z_i}{\partial x_i}
-        &= \frac{\partial}{\partial x_i} \left(\frac{e^{x_i}}{S}\right) \\
-        &= \frac{e^{x_i} \cdot S - e^{x_i} \cdot e^{x_i}}{S^2} \\
-        &= \frac{e^{x_i}}{S} - \frac{(e^{x_i})^2}{S^2} \\
-        &= z_i - z_i^2
-    """
-    it.as_printed(derives(printed, SOFTMAX))
+    r"""$\frac{\partial z_i}{\partial x_i} = \frac{\partial}{\partial x_i}
+    \left(\frac{e^{x_i}}{S}\right) = \frac{e^{x_i} \cdot S - e^{x_i} \cdot e^{x_i}}{S^2}
+    = \frac{e^{x_i}}{S} - \frac{(e^{x_i})^2}{S^2} = z_i - z_i^2$, all three lines."""
+    it.derives(SOFTMAX)
 
 
 def G75(it: Evidence) -> None:
-    r"""For $j \ne i$, $\frac{\partial z_j}{\partial x_i} =
-    \frac{0 \cdot S - e^{x_j} e^{x_i}}{S^2} = -\frac{e^{x_j}}{S}\frac{e^{x_i}}{S} =
-    -z_j z_i$, all lines."""
-    printed = r"""
-        \frac{\partial z_j}{\partial x_i}
-        &= \frac{\partial}{\partial x_i} \left(\frac{e^{x_j}}{S}\right) \\
-        &= \frac{0 \cdot S - e^{x_j} \cdot e^{x_i}}{S^2} \\
-        &= -\frac{e^{x_j}}{S} \cdot \frac{e^{x_i}}{S} \\
-        &= -z_j z_i
-    """
-    it.as_printed(derives(printed, SOFTMAX + r"when j \neq i"))
+    r"""For $j \ne i$, $\frac{\partial z_j}{\partial x_i} = \frac{\partial}{\partial
+    x_i} \left(\frac{e^{x_j}}{S}\right) = \frac{0 \cdot S - e^{x_j} \cdot e^{x_i}}{S^2}
+    = -\frac{e^{x_j}}{S} \cdot \frac{e^{x_i}}{S} = -z_j z_i$, all lines."""
+    it.derives(SOFTMAX + r"when j \neq i")
 
 
 def G76(it: Evidence) -> None:
-    r"""$\frac{\partial L}{\partial x_i} = \frac{\partial L}{\partial z_i} z_i(1 - z_i)
-    + \sum_{j \ne i} \frac{\partial L}{\partial z_j}(-z_j z_i) = \frac{\partial
-    L}{\partial z_i} z_i - \frac{\partial L}{\partial z_i} z_i^2 - \sum_{j \ne i}
-    \frac{\partial L}{\partial z_j} z_j z_i$."""
-    printed = r"""
-        \frac{\partial L}{\partial x_i}
-        &= \frac{\partial L}{\partial z_i}[z_i(1-z_i)]
-        + \sum_{j \neq i} \frac{\partial L}{\partial z_j}(-z_jz_i) \\
-        &= \frac{\partial L}{\partial z_i}z_i - \frac{\partial L}{\partial z_i}(z_i^2)
-        - \sum_{j \neq i} \frac{\partial L}{\partial z_j}(z_jz_i)
-    """
-    it.as_printed(derives(printed, SOFTMAX))
+    r"""$\frac{\partial L}{\partial x_i} = \frac{\partial L}{\partial z_i}[z_i(1-z_i)] +
+    \sum_{j \neq i} \frac{\partial L}{\partial z_j}(-z_jz_i) = \frac{\partial
+    L}{\partial z_i}z_i - \frac{\partial L}{\partial z_i}(z_i^2) - \sum_{j \neq i}
+    \frac{\partial L}{\partial z_j}(z_jz_i)$."""
+    it.derives(SOFTMAX)
 
 
 def G77(it: Evidence) -> None:
-    r"""For softmax, $\frac{\partial L}{\partial x_i} = \frac{\partial L}{\partial z_i}
-    z_i - z_i\left( \frac{\partial L}{\partial z_i} z_i + \sum_{j \ne i} \frac{\partial
-    L}{\partial z_j} z_j\right)$."""
-    printed = r"""
-        \frac{\partial L}{\partial x_i}
-        &= \frac{\partial L}{\partial z_i}z_i
-        - z_i\left(\frac{\partial L}{\partial z_i}z_i
-        + \sum_{j \neq i} \frac{\partial L}{\partial z_j}z_j\right)
-    """
-    it.as_printed(derives(printed, SOFTMAX))
+    r"""For softmax, $\frac{\partial L}{\partial x_i} = \frac{\partial L}{\partial
+    z_i}z_i - z_i\left(\frac{\partial L}{\partial z_i}z_i + \sum_{j \neq i}
+    \frac{\partial L}{\partial z_j}z_j\right)$."""
+    it.derives(SOFTMAX)
 
 
 def G78(it: Evidence) -> None:
     r"""Softmax's gradient is $\frac{\partial L}{\partial x_i} = z_i\left(\frac{\partial
-    L}{\partial z_i} - \sum_j \frac{\partial L}{\partial z_j} z_j\right)$."""
-    printed = r"""
-        \frac{\partial L}{\partial x_i}
-        &= z_i\left(\frac{\partial L}{\partial z_i}
-        - \sum_j \frac{\partial L}{\partial z_j}z_j\right)
-    """
-    it.as_printed(derives(printed, SOFTMAX))
+    L}{\partial z_i} - \sum_j \frac{\partial L}{\partial z_j}z_j\right)$."""
+    it.derives(SOFTMAX)
 
 
 def G79(it: Evidence) -> None:

@@ -207,35 +207,28 @@ def T96(it: Evidence) -> None:
 
 def T97(it: Evidence) -> None:
     r"""$Z_{ij} = \sum_{k=1}^n X_{ik}W_{kj}$."""
-    printed = r"Z_{ij} = \sum_{k=1}^n X_{ik}W_{kj}"
-    it.as_printed(derives(printed, PRODUCT))
+    it.derives(PRODUCT)
 
 
 def T98(it: Evidence) -> None:
-    r"""$\partial Z_{ij} / \partial X_{ab} = \delta_{ia}W_{bj}$."""
-    printed = r"\frac{\partial Z_{ij}}{\partial X_{ab}} = \delta_{ia}W_{bj}."
-    it.as_printed(derives(printed, PRODUCT))
+    r"""$\frac{\partial Z_{ij}}{\partial X_{ab}} = \delta_{ia}W_{bj}$."""
+    it.derives(PRODUCT)
 
 
 def T99(it: Evidence) -> None:
-    r"""$\bar X_{ab} = \sum_{i,j} \bar Z_{ij}\,\delta_{ia}W_{bj}$."""
-    printed = r"\bar{X}_{ab} = \sum_{i,j} \bar{Z}_{ij} \delta_{ia} W_{bj}"
-    it.as_printed(derives(printed, PRODUCT))
+    r"""$\bar{X}_{ab} = \sum_{i,j} \bar{Z}_{ij} \delta_{ia} W_{bj}$."""
+    it.derives(PRODUCT)
 
 
 def T100(it: Evidence) -> None:
-    r"""$\sum_{i,j} \bar Z_{ij}\,\delta_{ia}W_{bj} = \sum_{j=1}^p \bar Z_{aj}W_{bj} =
-    (\bar ZW^T)_{ab}$."""
-    printed = r"""
-        \sum_{i,j} \bar{Z}_{ij} \delta_{ia} W_{bj}
-        = \sum_{j=1}^p \bar{Z}_{aj} W_{bj} = (\bar{Z}W^T)_{ab}.
-    """
-    it.as_printed(derives(printed, PRODUCT))
+    r"""$\sum_{i,j} \bar{Z}_{ij} \delta_{ia} W_{bj} = \sum_{j=1}^p \bar{Z}_{aj} W_{bj} =
+    (\bar{Z}W^T)_{ab}$."""
+    it.derives(PRODUCT)
 
 
 def T101(it: Evidence) -> None:
-    r"""$\bar X = \bar ZW^T$."""
-    it.as_printed(derives(r"\boxed{\bar{X} = \bar{Z}W^T}", PRODUCT))
+    r"""$\bar{X} = \bar{Z}W^T$."""
+    it.derives(PRODUCT)
 
 
 def T102(it: Evidence) -> None:

@@ -393,9 +393,8 @@ def N74(it: Evidence) -> None:
 
 
 def N75(it: Evidence) -> None:
-    r"""If $\partial f(A)(B) = v^\top B w$ for all B, then $\nabla f(A) = v w^\top$."""
-    it.as_printed(derives(r"\partial f(A)(B) = v^T B w", MATRICES))
-    it.as_printed(derives(r"\nabla f(A) = v w^T", MATRICES))
+    r"""If $\partial f(A)(B) = v^T B w$ for all B, then $\nabla f(A) = v w^T$."""
+    it.derives(MATRICES)
 
 
 def N76(it: Evidence) -> None:

@@ -134,8 +134,8 @@ def N100(it: Evidence) -> None:
 
 
 def N101(it: Evidence) -> None:
-    r"""$Y_i = V^\top A_i$, row i of $AV$ written as a column."""
-    it.as_printed(derives(r"Y_i = V^T A_i", VALUES))
+    r"""$Y_i = V^T A_i$, row i of $AV$ written as a column."""
+    it.derives(VALUES)
 
 
 def N102(it: Evidence) -> None:
@@ -169,49 +169,28 @@ def N103(it: Evidence) -> None:
 
 
 def N104(it: Evidence) -> None:
-    r"""$\partial \alpha(x)(\dot x) = -(\sum_i x_i)^{-2} \sum_i \dot x_i =
-    -\alpha(x)^2\,u^\top \dot x$, where u is all ones.
-    """
-    printed = r"""
-        \partial \alpha(x) (\dot x) = -\left(\sum_i x_i\right)^{-2} \sum_i \dot x_i
-        = - \alpha(x)^2 u^T \dot x
-    """
-    it.as_printed(derives(printed, FACTORS))
+    r"""$\partial \alpha(x) (\dot x) = -\left(\sum_i x_i\right)^{-2} \sum_i \dot x_i = -
+    \alpha(x)^2 u^T \dot x$, where u is all ones."""
+    it.derives(FACTORS)
 
 
 def N105(it: Evidence) -> None:
-    r"""$\partial f_\alpha(x)(\dot x) = -\alpha(x)^2\,u^\top \dot x\,x + \alpha(x)\,\dot
-    x$.
+    r"""$\partial f_\alpha (x)(\dot x) = - \alpha(x)^2 u^T \dot x x + \alpha(x) \dot x$.
 
     The first term means $(u^\top \dot x)\,x$.
     """
-    printed = r"""
-        \partial f_\alpha (x)(\dot x)
-        &= - \alpha(x)^2 u^T \dot x x + \alpha(x) \dot x
-    """
-    it.as_printed(derives(printed, FACTORS))
+    it.derives(FACTORS)
 
 
 def N106(it: Evidence) -> None:
-    r"""$\partial f_\alpha(x)(\dot x) = \alpha(x)\,(\dot x - \alpha(x)\,u^\top \dot
-    x\,x)$.
-    """
-    printed = r"""
-        \partial f_\alpha (x)(\dot x)
-        &= \alpha(x) ( \dot x - \alpha(x) u^T \dot x x)
-    """
-    it.as_printed(derives(printed, FACTORS))
+    r"""$\partial f_\alpha (x)(\dot x) = \alpha(x) ( \dot x - \alpha(x) u^T \dot x
+    x)$."""
+    it.derives(FACTORS)
 
 
 def N107(it: Evidence) -> None:
-    r"""$\partial f_\alpha(x)(\dot x) = \alpha(x)\,(I - \alpha(x)\,x u^\top)\,\dot
-    x$.
-    """
-    printed = r"""
-        \partial f_\alpha (x)(\dot x)
-        &= \alpha(x) ( I - \alpha(x) x u^T ) \dot x
-    """
-    it.as_printed(derives(printed, FACTORS))
+    r"""$\partial f_\alpha (x)(\dot x) = \alpha(x) ( I - \alpha(x) x u^T ) \dot x$."""
+    it.derives(FACTORS)
 
 
 def N108(it: Evidence) -> None:
@@ -228,48 +207,31 @@ def N108(it: Evidence) -> None:
 
 
 def N109(it: Evidence) -> None:
-    r"""$\partial \beta(x)(\dot x) = -\frac{1}{2} (\sum_i x_i^2)^{-\frac{3}{2}}
-    \sum_i 2 x_i \dot x_i$.
-    """
-    printed = r"""
-        \partial \beta(x)(\dot x)
-        &= -\frac{1}{2} \left(\sum_i x_i^2 \right)^{-\frac{3}{2}} \sum_i 2 x_i \dot x_i
-    """
-    it.as_printed(derives(printed, FACTORS))
+    r"""$\partial \beta(x)(\dot x) = -\frac{1}{2} \left(\sum_i x_i^2
+    \right)^{-\frac{3}{2}} \sum_i 2 x_i \dot x_i$."""
+    it.derives(FACTORS)
 
 
 def N110(it: Evidence) -> None:
-    r"""$\partial \beta(x)(\dot x) = -\beta(x)^3\,x^\top \dot x$."""
-    printed = r"\partial \beta(x)(\dot x) &= - \beta(x)^3 x^T \dot x"
-    it.as_printed(derives(printed, FACTORS))
+    r"""$\partial \beta(x)(\dot x) = - \beta(x)^3 x^T \dot x$."""
+    it.derives(FACTORS)
 
 
 def N111(it: Evidence) -> None:
-    r"""$\partial \beta(x)(\dot x) = -\beta(x)^2\,f_\beta(x)^\top \dot x$."""
-    printed = r"\partial \beta(x)(\dot x) &= - \beta(x)^2 f_\beta(x)^T \dot x"
-    it.as_printed(derives(printed, FACTORS))
+    r"""$\partial \beta(x)(\dot x) = - \beta(x)^2 f_\beta(x)^T \dot x$."""
+    it.derives(FACTORS)
 
 
 def N112(it: Evidence) -> None:
-    r"""$\partial f_\beta(x)(\dot x) = -\beta(x)^2\,f_\beta(x)^\top \dot x\,x +
-    \beta(x)\,\dot x$.
-    """
-    printed = r"""
-        \partial f_\beta (x)(\dot x)
-        &= - \beta(x)^2 f_\beta(x)^T \dot x x + \beta(x) \dot x
-    """
-    it.as_printed(derives(printed, FACTORS))
+    r"""$\partial f_\beta (x)(\dot x) = - \beta(x)^2 f_\beta(x)^T \dot x x + \beta(x)
+    \dot x$."""
+    it.derives(FACTORS)
 
 
 def N113(it: Evidence) -> None:
-    r"""$\partial f_\beta(x)(\dot x) = \beta(x)\,(\dot x - \beta(x)\,f_\beta(x)^\top
-    \dot x\,x)$.
-    """
-    printed = r"""
-        \partial f_\beta (x)(\dot x)
-        &= \beta(x) ( \dot x - \beta(x) f_\beta(x)^T \dot x x)
-    """
-    it.as_printed(derives(printed, FACTORS))
+    r"""$\partial f_\beta (x)(\dot x) = \beta(x) ( \dot x - \beta(x) f_\beta(x)^T \dot x
+    x)$."""
+    it.derives(FACTORS)
 
 
 def N114(it: Evidence) -> None:

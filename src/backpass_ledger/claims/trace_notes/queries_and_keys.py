@@ -153,8 +153,8 @@ def N155(it: Evidence) -> None:
 
 
 def N156(it: Evidence) -> None:
-    r"""$\nabla_K l = \nabla_B l^\top Q$."""
-    it.as_printed(derives(r"\nabla_K l = \nabla_B l^T Q", LINEAR))
+    r"""$\nabla_K l = \nabla_B l^T Q$."""
+    it.derives(LINEAR)
 
 
 def N157(it: Evidence) -> None:
@@ -215,11 +215,11 @@ def N160(it: Evidence) -> None:
 
 
 def N161(it: Evidence) -> None:
-    r"""$B = \bigodot_{k=1}^p Q_k K_k^\top$.
+    r"""$B = \bigodot_{k=1}^p \stQ k \stK k^T$.
 
     $B_{ij}$ is the product of the factors' scores.
     """
-    it.as_printed(derives(r"B = \bigodot_{k=1}^p \stQ k \stK k^T", MULTILINEAR))
+    it.derives(MULTILINEAR)
 
 
 def N162(it: Evidence) -> None:
@@ -387,14 +387,11 @@ def N172(it: Evidence) -> None:
 
 
 def N173(it: Evidence) -> None:
-    r"""$\nabla_{Q_m} l = (\nabla_B l \odot P_m)\,K_m$.
+    r"""$\nabla_{\stQ m} l = \left ( \nabla_B l \odot \stP m \right)\stK m$.
 
     The program uses the whole K in place of $K_m$.
     """
-    printed = r"""
-        \nabla_{\stQ m} l = \left ( \nabla_B l \odot \stP m \right)\stK m
-    """
-    it.as_printed(derives(printed, MULTILINEAR))
+    it.derives(MULTILINEAR)
 
 
 def N174(it: Evidence) -> None:
@@ -418,14 +415,11 @@ def N175(it: Evidence) -> None:
 
 
 def N176(it: Evidence) -> None:
-    r"""$\nabla_{K_m} l = (\nabla_B l \odot P_m)^\top Q_m$.
+    r"""$\nabla_{\stK m} l = \left ( \nabla_B l \odot \stP m \right)^T \stQ m$.
 
     The program uses the whole Q in place of $Q_m$, and it reverses all axes.
     """
-    printed = r"""
-        \nabla_{\stK m} l = \left ( \nabla_B l \odot \stP m \right)^T \stQ m
-    """
-    it.as_printed(derives(printed, MULTILINEAR))
+    it.derives(MULTILINEAR)
 
 
 def N177(it: Evidence) -> None:

@@ -99,13 +99,9 @@ def N134(it: Evidence) -> None:
 
 
 def N135(it: Evidence) -> None:
-    r"""$\nabla_{B_i} l = \alpha(B_i)\,(\nabla_{A_i} l - d_i u)$, for one row by
-    itself.
-    """
-    printed = r"""
-        \nabla_{B_i} l = \alpha(B_i)\left( \nabla_{A_i} l - d_i u \right)
-    """
-    it.as_printed(derives(printed, SIMPLEX))
+    r"""$\nabla_{B_i} l = \alpha(B_i)\left( \nabla_{A_i} l - d_i u \right)$, for one row
+    by itself."""
+    it.derives(SIMPLEX)
 
 
 def N136(it: Evidence) -> None:
@@ -273,14 +269,9 @@ def N148(it: Evidence) -> None:
 
 
 def N149(it: Evidence) -> None:
-    r"""$\nabla_{B_i} l = \nabla_{A_i} l \odot A_i - d_i A_i = (\nabla_{A_i} l - d_i
-    u) \odot A_i$.
-    """
-    printed = r"""
-        \nabla_{B_i} l = \nabla_{A_i} l \odot A_i \; - d_i A_i
-        = (\nabla_{A_i} l - d_i u) \odot A_i
-    """
-    it.as_printed(derives(printed, SOFTMAX))
+    r"""$\nabla_{B_i} l = \nabla_{A_i} l \odot A_i \; - d_i A_i = (\nabla_{A_i} l - d_i
+    u) \odot A_i$."""
+    it.derives(SOFTMAX)
 
 
 def N150(it: Evidence) -> None:

@@ -203,11 +203,11 @@ def N85(it: Evidence) -> None:
 
 
 def N86(it: Evidence) -> None:
-    r"""$\nabla_V l = A^\top \nabla_Y l$.
+    r"""$\nabla_V l = A^T \nabla_Y l$.
 
     This also holds if the numbers of keys and queries differ.
     """
-    it.as_printed(derives(r"\nabla_V l = A^T \nabla_Y l", VALUES))
+    it.derives(VALUES)
 
 
 def N87(it: Evidence) -> None:
