@@ -43,7 +43,7 @@ def N121(it: Evidence) -> None:
 
     It holds for either sign of r, but not for $r = 0$, where $\alpha$ is not defined.
     """
-    it.as_printed(derives(r"\alpha(r x) = r^{-1} \alpha(x)", MULTIPLES))
+    it.derives(MULTIPLES)
     with np.errstate(divide="ignore"):
         it.elsewhere(bool(np.isfinite(alpha(0 * X))))
 
@@ -53,7 +53,7 @@ def N122(it: Evidence) -> None:
 
     $\beta(rx) = |r|^{-1} \beta(x)$, since a length has no sign, and r must not be 0.
     """
-    it.as_printed(derives(r"\beta(r x) = r^{-1} \beta(x)", MULTIPLES))
+    it.derives(MULTIPLES)
     for r in (3, 0.2, -2):
         it.right(np.isclose(beta(r * X), beta(X) / abs(r)))
 
@@ -64,8 +64,7 @@ def N123(it: Evidence) -> None:
 
     It holds for either sign of r, but not for $r = 0$: a row of zeros has no weights.
     """
-    printed = r"f_\alpha(rx) = \alpha(rx) rx = \alpha(x) x = f_\alpha(x)"
-    it.as_printed(derives(printed, MULTIPLES))
+    it.derives(MULTIPLES)
     with np.errstate(divide="ignore", invalid="ignore"):
         it.elsewhere(bool(np.isfinite(alpha(0 * X) * 0 * X).all()))
 
