@@ -7,7 +7,7 @@ from functools import partial
 import numpy as np
 
 from backpass_ledger.claims.evidence import Evidence
-from backpass_ledger.claims.tools import derives, jacobian, numbers, same, vjp
+from backpass_ledger.claims.tools import derives, jacobian, numbers, same, torch, vjp
 from backpass_ledger.claims.trace_notes.derivatives import (
     NOTATION,
     constant,
@@ -37,8 +37,8 @@ N86  true          0  matmul      operations/linear         Gradients wrt V and 
 N87  caveat        1  notation    attention/multilinear     Gradients wrt V and A, A and B
 N88  true          0  softmax     operations/softmax        Gradients wrt V and A, A and B
 N89  inconsistent  6  attention   attention/multilinear     Gradients wrt V and A, A and B
-N90  caveat        2  notation    attention/multilinear     Gradients wrt V and A, A and B
-N91  caveat        3  softmax     attention/multilinear     Gradients wrt V and A, A and B
+N90  false         2  notation    attention/multilinear     Gradients wrt V and A, A and B
+N91  false         3  softmax     attention/multilinear     Gradients wrt V and A, A and B
 N92  inconsistent  1  notation    attention/multilinear     Gradients wrt V and A, A and B
 N93  true          0  chain rule  foundations/chain_rule    Gradients wrt V and A, A and B
 N94  true          0  matmul      operations/linear         Gradients wrt V and A, A
@@ -128,12 +128,9 @@ def N80(it: Evidence) -> None:
     connections, the norms and the feed-forward block lie between Y and the layer's
     output, so their backward has to run first.
     """
-    from torch import no_grad
-    from torch.nn import TransformerEncoderLayer
-
-    layer = TransformerEncoderLayer(6, 1, 12, batch_first=True).double().eval()
+    layer = torch.nn.TransformerEncoderLayer(6, 1, 12, batch_first=True).double().eval()
     core, x = layer.self_attn, constant(numbers(1, 5, 6))
-    with no_grad():
+    with torch.no_grad():
         qkv = (x @ core.in_proj_weight.T + core.in_proj_bias)[0].chunk(3, 1)
         y = attention(("Linear", "Softmax"), qkv[0] / 6**0.5, *qkv[1:])
         it.as_printed(same(layer(x)[0], y))
@@ -252,34 +249,34 @@ def N90(it: Evidence) -> None:
     r"""The preattention vector is $B_i = K Q_i$.
 
     This is so for linear scores, where it is row i of $QK^\top$, written as a column.
-    For multilinear scores it is $\bigodot_k K_k Q_{k,i}$. The following derivation
-    holds for both.
+    For multilinear scores, half of the members, it is $\bigodot_k K_k Q_{k,i}$. The
+    following derivation holds for both.
     """
     q, k = GIVEN["Q"], GIVEN["K"]
     linear, multilinear = (
         forward((s, "Sphere"))["b"] for s in ("Linear", "Multilinear")
     )
-    it.as_printed(all(same(linear[i], k @ q[i]) for i in range(5)))
-    it.elsewhere(all(same(multilinear[i], k @ q[i]) for i in range(5)))
+    it.as_printed(
+        all(same(b[i], k @ q[i]) for b in (linear, multilinear) for i in range(5))
+    )
+    it.right(same(linear, (k @ q.T).T))
     factors = [k[:, at : at + 2] @ q[3, at : at + 2] for at in (0, 2, 4)]
     it.right(same(multilinear[3], np.prod(factors, axis=0)))
 
 
 def N91(it: Evidence) -> None:
     r"""The attention vector is $A_i = \gamma(B_i)\,B_i$, a number times the
-    preattention vector.
+    preattention vector, for the simplex, the sphere and softmax.
 
-    This holds for the simplex and the sphere. Softmax's attention vector is
+    It is so for the first two. Softmax's attention vector is
     $\alpha(e^{B_i})\,e^{B_i}$, which is not a multiple of $B_i$.
     """
-    for kind, report in (
-        ("Simplex", it.as_printed),
-        ("Sphere", it.as_printed),
-        ("Softmax", it.elsewhere),
-    ):
+    for kind in WEIGHTS:
         found = forward(("Linear", kind))
         ratio = found["a"] / found["b"]
-        report(same(ratio, np.repeat(ratio[:, :1], 5, axis=1)))
+        multiple = same(ratio, np.repeat(ratio[:, :1], 5, axis=1))
+        it.as_printed(multiple)
+        it.right(multiple == (kind != "Softmax"))
     exp = np.exp(found["b"])
     it.right(same(found["a"], exp / exp.sum(1, keepdims=True)))
 
