@@ -59,8 +59,7 @@ def score_gradient(member: tuple[str, str]) -> Any:
 
 def N33(it: Evidence) -> None:
     r"""For a gradient of Y of shape `[t, d]`, the gradient of V is $A^\top \nabla_Y l$,
-    whatever the weights are.
-    """
+    whatever the weights are."""
     for member in MEMBERS:
         it.as_printed(same(program(member)["dv"], gradients(member)[2]))
 
@@ -114,8 +113,7 @@ def N37(it: Evidence) -> None:
 
 def N38(it: Evidence) -> None:
     r"""On the simplex the gradient of B is $\nabla_A l - d\,u^\top$, each row divided
-    by the row's sum.
-    """
+    by the row's sum."""
     for scores in SCORES:
         found = program((scores, "Simplex"))
         rows = zip(found["da"], found["along"], found["b"], strict=True)

@@ -308,8 +308,7 @@ def N68(it: Evidence) -> None:
 
 def N69(it: Evidence) -> None:
     r"""For $\langle v, w \rangle = v^\top w$, $\nabla f(x) = \partial f(x)^\top$, a
-    vector of n numbers.
-    """
+    vector of n numbers."""
     x = numbers(5)
     row = jacobian(lambda z: z.sin().prod(0, keepdim=True), x)
     it.as_printed(same(row.T[:, 0], gradient_of(lambda z: z.sin().prod(), x)))
@@ -367,8 +366,7 @@ def N72(it: Evidence) -> None:
 
 def N73(it: Evidence) -> None:
     r"""The gradient is the one matrix with $\langle \nabla f(A), B \rangle =
-    \partial f(A)(B)$ for all B.
-    """
+    \partial f(A)(B)$ for all B."""
     a = numbers(3, 4)
     gradient = gradient_of(lambda z: (z @ z.T).logdet(), a)
     for b in (*np.eye(12).reshape(12, 3, 4), numbers(3, 4, seed=1)):

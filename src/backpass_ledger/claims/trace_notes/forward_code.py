@@ -52,8 +52,7 @@ N32  left-out      3  debugging  attention/multilinear         code, end of the 
 
 def N15(it: Evidence) -> None:
     r"""$B = QK^\top$ has one row per query and one column per key: $B_{ij} = Q_i
-    \cdot K_j$.
-    """
+    \cdot K_j$."""
     b = forward(("Linear", "Softmax"))["b"]
     q, k = GIVEN["Q"], GIVEN["K"]
     it.as_printed(
@@ -133,8 +132,7 @@ def N20(it: Evidence) -> None:
 
 def N21(it: Evidence) -> None:
     r"""The product along axis 0 is $\bigodot_k Q_k K_k^\top$, and the linear scores if
-    p is 1.
-    """
+    p is 1."""
     q, k = GIVEN["Q"], GIVEN["K"]
     factors = [q[:, at : at + 2] @ k[:, at : at + 2].T for at in (0, 2, 4)]
     member = ("Multilinear", "Softmax")

@@ -93,8 +93,7 @@ def N97(it: Evidence) -> None:
 
 def N98(it: Evidence) -> None:
     """The simplex and the sphere are alike, a row times a number that depends on it,
-    and softmax is built on the simplex.
-    """
+    and softmax is built on the simplex."""
     for kind in ("Simplex", "Sphere"):
         ratio = weights(torch.tensor(X), kind) / torch.tensor(X)
         it.as_printed(same(ratio, ratio[:1].repeat(7)))
@@ -140,8 +139,7 @@ def N101(it: Evidence) -> None:
 
 def N102(it: Evidence) -> None:
     r"""$f_\gamma(x) = \gamma(x)\,x$ has the derivative $\partial f_\gamma(x)(\dot x)
-    = \partial \gamma(x)(\dot x)\,x + \gamma(x)\,\dot x$.
-    """
+    = \partial \gamma(x)(\dot x)\,x + \gamma(x)\,\dot x$."""
     # The line has γ's value and derivative at x. Those of a + cᵀx may be any.
     any_factor = r"""
         given x, c \in \R^t, a \in \R
@@ -272,8 +270,7 @@ def N117(it: Evidence) -> None:
 
 def N118(it: Evidence) -> None:
     r"""$\partial\,\mathrm{sf}(x) = \alpha(\exp(x))\,(I -
-    f_\alpha(\exp(x))\,u^\top)\,D_{\exp(x)}$.
-    """
+    f_\alpha(\exp(x))\,u^\top)\,D_{\exp(x)}$."""
     it.derives(FACTORS)
 
 

@@ -222,8 +222,7 @@ def N1(it: Evidence) -> None:
 
 def N2(it: Evidence) -> None:
     """A member's name has two components, for the scores (linear or multilinear) and
-    for the weights (simplex, sphere or softmax), and every pair of them is a member.
-    """
+    for the weights (simplex, sphere or softmax), and every pair of them is a member."""
     conditions = [(at, value) for _, at, _, value in CONDITIONS[:5]]
     it.as_printed(conditions == [*((0, s) for s in SCORES), *((1, w) for w in WEIGHTS)])
     it.as_printed(outcomes() == {})

@@ -118,8 +118,7 @@ def N152(it: Evidence) -> None:
 def N153(it: Evidence) -> None:
     r"""$\frac{\partial l}{\partial Q}(\dot Q) = \mathrm{Tr}(\nabla_B l^\top
     \frac{\partial B}{\partial Q}(\dot Q)) = \mathrm{Tr}(\nabla_B l^\top \dot Q
-    K^\top) = \mathrm{Tr}(K^\top \nabla_B l^\top \dot Q)$.
-    """
+    K^\top) = \mathrm{Tr}(K^\top \nabla_B l^\top \dot Q)$."""
     it.derives(LINEAR)
 
 
@@ -315,22 +314,19 @@ def N169(it: Evidence) -> None:
 def N170(it: Evidence) -> None:
     r"""$\frac{\partial l}{\partial Q_m}(\dot Q_m) = \mathrm{Tr}(\nabla_B l^\top
     \frac{\partial B}{\partial Q_m}(\dot Q_m)) = \mathrm{Tr}(\nabla_B l^\top (P_m
-    \odot (\dot Q_m K_m^\top)))$.
-    """
+    \odot (\dot Q_m K_m^\top)))$."""
     it.derives(MULTILINEAR)
 
 
 def N171(it: Evidence) -> None:
     r"""$\frac{\partial l}{\partial Q_m}(\dot Q_m) = \mathrm{Tr}((\nabla_B l \odot
-    P_m)^\top \dot Q_m K_m^\top)$.
-    """
+    P_m)^\top \dot Q_m K_m^\top)$."""
     it.derives(MULTILINEAR)
 
 
 def N172(it: Evidence) -> None:
     r"""$\frac{\partial l}{\partial Q_m}(\dot Q_m) = \mathrm{Tr}(K_m^\top (\nabla_B l
-    \odot P_m)^\top \dot Q_m)$.
-    """
+    \odot P_m)^\top \dot Q_m)$."""
     it.derives(MULTILINEAR)
 
 
@@ -349,8 +345,7 @@ def N174(it: Evidence) -> None:
 
 def N175(it: Evidence) -> None:
     r"""$\frac{\partial l}{\partial K_m}(\dot K_m) = \mathrm{Tr}(Q_m^\top (\nabla_B l
-    \odot P_m)\,\dot K_m)$.
-    """
+    \odot P_m)\,\dot K_m)$."""
     it.derives(MULTILINEAR)
 
 

@@ -57,29 +57,25 @@ def gradient(kind: str) -> Any:
 def N131(it: Evidence) -> None:
     r"""On the simplex, $\frac{\partial l}{\partial B_i} = \frac{\partial l}{\partial
     A_i} \frac{\partial A_i}{\partial B_i} = \nabla_{A_i} l^\top \alpha(B_i)\,(I -
-    A_i u^\top)$.
-    """
+    A_i u^\top)$."""
     it.derives(SIMPLEX)
 
 
 def N132(it: Evidence) -> None:
     r"""On the simplex, $\frac{\partial l}{\partial B_i} = \alpha(B_i)\,(\nabla_{A_i}
-    l^\top - \nabla_{Y_i} l^\top V^\top A_i u^\top)$.
-    """
+    l^\top - \nabla_{Y_i} l^\top V^\top A_i u^\top)$."""
     it.derives(SIMPLEX)
 
 
 def N133(it: Evidence) -> None:
     r"""On the simplex, $\frac{\partial l}{\partial B_i} = \alpha(B_i)\,(\nabla_{A_i}
-    l^\top - \nabla_{Y_i} l^\top Y_i u^\top)$.
-    """
+    l^\top - \nabla_{Y_i} l^\top Y_i u^\top)$."""
     it.derives(SIMPLEX)
 
 
 def N134(it: Evidence) -> None:
     r"""On the simplex, $\frac{\partial l}{\partial B_i} = \alpha(B_i)\,(\nabla_{A_i}
-    l^\top - d_i u^\top)$ with $d_i = \nabla_{Y_i} l^\top Y_i$.
-    """
+    l^\top - d_i u^\top)$ with $d_i = \nabla_{Y_i} l^\top Y_i$."""
     it.derives(SIMPLEX)
 
 
@@ -132,8 +128,7 @@ def N138(it: Evidence) -> None:
 
 def N139(it: Evidence) -> None:
     r"""$D_x$, the diagonal matrix of x, scales rows from the left, and $d u^\top$
-    has a copy of d in each column.
-    """
+    has a copy of d in each column."""
     given = r"given d \in \R^t, M \in \R^{t \times s}; let u = \mathbf{1}_s"
     it.as_printed(derives(r"(D_d M)_{ij} = d_i M_{ij}", f"{NOTATION}; {given}"))
     it.as_printed(derives(r"(d u^T)_{ij} = d_i", f"{NOTATION}; {given}"))
@@ -155,23 +150,20 @@ def N140(it: Evidence) -> None:
 
 def N141(it: Evidence) -> None:
     r"""On the sphere, $\frac{\partial l}{\partial B_i} = \nabla_{A_i} l^\top
-    \beta(B_i)\,(I - A_i A_i^\top)$.
-    """
+    \beta(B_i)\,(I - A_i A_i^\top)$."""
     it.derives(SPHERE)
 
 
 def N142(it: Evidence) -> None:
     r"""On the sphere, $\frac{\partial l}{\partial B_i} = \beta(B_i)\,(\nabla_{A_i}
-    l^\top - \nabla_{Y_i} l^\top V^\top A_i A_i^\top)$.
-    """
+    l^\top - \nabla_{Y_i} l^\top V^\top A_i A_i^\top)$."""
     it.derives(SPHERE)
 
 
 def N143(it: Evidence) -> None:
     r"""On the sphere, $\frac{\partial l}{\partial B_i} = \beta(B_i)\,(\nabla_{A_i}
     l^\top - \nabla_{Y_i} l^\top Y_i A_i^\top) = \beta(B_i)\,(\nabla_{A_i} l^\top -
-    d_i A_i^\top)$.
-    """
+    d_i A_i^\top)$."""
     it.derives(SPHERE)
 
 
@@ -201,23 +193,20 @@ def N145(it: Evidence) -> None:
 
 def N146(it: Evidence) -> None:
     r"""For softmax, $\frac{\partial l}{\partial B_i} = \nabla_{A_i} l^\top (D_{A_i}
-    - A_i A_i^\top)$.
-    """
+    - A_i A_i^\top)$."""
     it.derives(SOFTMAX)
 
 
 def N147(it: Evidence) -> None:
     r"""For softmax, $\frac{\partial l}{\partial B_i} = \nabla_{A_i} l^\top D_{A_i} -
-    \nabla_{Y_i} l^\top V^\top A_i A_i^\top$.
-    """
+    \nabla_{Y_i} l^\top V^\top A_i A_i^\top$."""
     it.derives(SOFTMAX)
 
 
 def N148(it: Evidence) -> None:
     r"""For softmax, $\frac{\partial l}{\partial B_i} = (\nabla_{A_i} l \odot
     A_i)^\top - \nabla_{Y_i} l^\top Y_i A_i^\top = (\nabla_{A_i} l \odot A_i)^\top -
-    d_i A_i^\top$.
-    """
+    d_i A_i^\top$."""
     it.derives(SOFTMAX)
 
 

@@ -154,8 +154,7 @@ def N81(it: Evidence) -> None:
 
 def N82(it: Evidence) -> None:
     r"""$\frac{\partial l}{\partial Y}(\dot Y) = \mathrm{Tr}(\nabla_Y l^\top \dot
-    Y)$.
-    """
+    Y)$."""
     loss = r"given Y \in \R^{t \times p}; let l = \log \sum_{ij} e^{Y_{ij}}"
     it.derives(NOTATION + loss)
 
@@ -163,8 +162,7 @@ def N82(it: Evidence) -> None:
 def N83(it: Evidence) -> None:
     r"""$\frac{\partial l}{\partial V}(\dot V) = \frac{\partial l}{\partial
     Y}(\frac{\partial Y}{\partial V}(\dot V)) = \mathrm{Tr}(\nabla_Y l^\top
-    \frac{\partial Y}{\partial V}(\dot V))$.
-    """
+    \frac{\partial Y}{\partial V}(\dot V))$."""
     it.derives(VALUES)
 
 
@@ -184,8 +182,7 @@ def N84(it: Evidence) -> None:
 
 def N85(it: Evidence) -> None:
     r"""$\mathrm{Tr}(\nabla_Y l^\top A \dot V) = \langle A^\top \nabla_Y l, \dot V
-    \rangle$.
-    """
+    \rangle$."""
     it.derives(VALUES)
 
 
@@ -310,8 +307,7 @@ def N93(it: Evidence) -> None:
 def N94(it: Evidence) -> None:
     r"""$\frac{\partial l}{\partial A_i} = \sum_j \frac{\partial l}{\partial Y_j}
     \frac{\partial Y_j}{\partial A_i} = \frac{\partial l}{\partial Y_i}
-    \frac{\partial Y_i}{\partial A_i} = \nabla_{Y_i} l^\top V^\top$.
-    """
+    \frac{\partial Y_i}{\partial A_i} = \nabla_{Y_i} l^\top V^\top$."""
     it.derives(VALUES)
 
 
