@@ -121,17 +121,23 @@ def N38(it: Evidence) -> None:
         it.as_printed(same(printed, score_gradient((scores, "Simplex"))))
 
 
+def with_one_more_axis(it: Evidence, kind: str) -> None:
+    """Judge the shape of the scores' gradient with the divisor `s[:, None]`."""
+    for scores in SCORES:
+        member = (scores, kind)
+        shapes = [half(member, *m)["db"].shape for m in (["s", "rows"], ["s"])]
+        it.as_printed((5, 5) in shapes)
+        it.right(shapes == [(1, 5, 5), (5, 5, 5)])
+        it.right(same(program(member)["db"], score_gradient(member)))
+
+
 def N39(it: Evidence) -> None:
     """The divisor `s[:, None]` divides each row by its sum.
 
     `s` already has that axis, from `keepdims=True`. With one more axis, `B_grad` has
     three. `/ s` is right.
     """
-    member = ("Linear", "Simplex")
-    it.as_printed(half(member, "s", "rows")["db"].shape == (5, 5))
-    it.right(half(member, "s", "rows")["db"].shape == (1, 5, 5))
-    it.right(half(member, "s")["db"].shape == (5, 5, 5))
-    it.right(same(program(member)["db"], score_gradient(member)))
+    with_one_more_axis(it, "Simplex")
 
 
 def N40(it: Evidence) -> None:
@@ -182,10 +188,7 @@ def N43(it: Evidence) -> None:
 
     As on the simplex, the result has three axes. `/ s` is right.
     """
-    member = ("Multilinear", "Sphere")
-    it.as_printed(half(("Linear", "Sphere"), "s")["db"].shape == (5, 5))
-    it.right(half(("Linear", "Sphere"), "s")["db"].shape == (5, 5, 5))
-    it.right(same(program(member)["db"], score_gradient(member)))
+    with_one_more_axis(it, "Sphere")
 
 
 def N44(it: Evidence) -> None:
