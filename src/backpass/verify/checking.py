@@ -21,6 +21,7 @@ from backpass.verify.arguments import (
 from backpass.verify.case import Case, NotRun, describe, first_line
 from backpass.verify.directional import SLOPES_DIFFER
 from backpass.verify.drawing import INPUTS, draw, generator, options_for
+from backpass.verify.forms import WHERE, usual
 from backpass.verify.methods import (
     Method,
     autograd,
@@ -57,6 +58,7 @@ USUAL = tuple(name for name in METHODS if name != ASKED_FOR)
 DERIVING: tuple[Method, ...] = (finite_difference, complex_step, symbolic)
 OPTIONAL = {"torch": "PyTorch", "triton": "Triton", "sympy": "SymPy"}  # by import name
 SEARCH = 5.0  # seconds for all diagnoses of one check
+NO_GRADIENT = f"no attribute holds its gradient; looked for one such as {WHERE}"
 
 
 def check(
@@ -131,7 +133,7 @@ def check(
         )
     check_precision(precision)
     options = {**check_options(options), **named_options}
-    op = load(op)
+    op, inputs, without = usual(load(op), inputs, options)
     drawn = not inputs
     if drawn:
         inputs = draw(op, generator(seed, INPUTS))
@@ -166,7 +168,10 @@ def check(
             runs = (_run(name, case, progress) for name in names if name in chosen)
             return [row for rows in runs for row in rows]
 
-        rows = rows_of(case, chosen) + (varied(case, rows_of) if vary else [])
+        rows = [
+            Row("form", f"d{name}", NOT_RUN, reason=NO_GRADIENT) for name in without
+        ]
+        rows += rows_of(case, chosen) + (varied(case, rows_of) if vary else [])
         rows = _explained(rows, case, progress)
     inputs_shown = describe(under_test, case.inputs)
     report = Report(under_test.name, inputs_shown, tuple(rows), case.quantities, seed)

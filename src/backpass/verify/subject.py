@@ -13,6 +13,8 @@ from functools import partial
 from types import ModuleType, SimpleNamespace
 from typing import Any, TypeGuard
 
+import numpy as np
+
 from backpass.contract.arrays import Array, is_array
 from backpass.contract.shapes import Shapes
 from backpass.operation import Operation
@@ -102,9 +104,10 @@ def _reject_unsuitable(inputs: Sequence[object], differentiable: Sequence[int]) 
         given = ", ".join(
             dtype_name(v) if is_array(v) else type(v).__name__ for v in inputs
         )
+        complex_too = "; give torch.view_as_real(z)" if "complex" in given else ""
         raise TypeError(
             "inputs: expected at least one array of real floating-point numbers; "
-            f"got {given}"
+            f"got {given}{complex_too}"
         )
     for name in (dtype_name(inputs[at]) for at in differentiable):
         if name not in EPSILON:
@@ -177,18 +180,20 @@ def subject(
     names = (
         tuple(spec.name for spec in shapes.inputs)
         if shapes
-        else _names(op.forward, count)
+        else input_names(op.forward, count)
     )
     declared = _declared(operation, names, zero_gradients, constants)
 
     def forward(*inputs, **wanted):
         returned = op.forward(*inputs, **options, **wanted)
         if not isinstance(returned, tuple) or len(returned) != 2:
-            raise Malformed(
-                "forward: expected it to return (y, saved); "
-                f"got {type(returned).__name__}"
-            )
+            got = type(returned).__name__
+            if isinstance(returned, tuple):
+                got = f"a tuple of {len(returned)}; give several outputs as ((y1, y2), saved)"
+            raise Malformed(f"forward: expected it to return (y, saved); got {got}")
         y, several = join(returned[0])
+        if isinstance(y, float | np.floating):  # a loss as a Python number
+            return np.asarray(y, np.float64), returned[1]
         return (y, several._replace(saved=returned[1])) if several else returned
 
     def backward(dy, saved, **wanted):
@@ -207,7 +212,7 @@ def subject(
         name=name,
         forward=forward,
         backward=backward,
-        plain_forward=lambda *inputs: forward(*inputs)[0],
+        plain_forward=getattr(op, "plain_forward", lambda *inputs: forward(*inputs)[0]),
         input_names=names,
         options=options,
         shapes=shapes,
@@ -301,10 +306,10 @@ def _from_autograd_function(
             f"options: {op.__name__}.apply takes no named options; "
             f"got {', '.join(options)}: give their values as inputs, in order"
         )
-    takes_context = op.setup_context is _base_function().setup_context
+    takes_context = _takes_context(op)
     own = partial(op.forward, None) if takes_context else op.forward
     _check_call(op.__name__, own, count, {})
-    names = _names(op.forward, count + takes_context)[takes_context:]
+    names = input_names(op.forward, count + takes_context)[takes_context:]
     declared = _declared(Operation(op), names, zero_gradients, constants)
     marks_dirty: list[bool] = []  # one element, as soon as it is known
 
@@ -340,13 +345,8 @@ def _from_autograd_function(
         )
 
     def plain_forward(*inputs):
-        context = _Context()
-        if takes_context:
-            returned = op.forward(context, *inputs)
-        else:
-            returned = op.forward(*inputs)
-            op.setup_context(context, inputs, returned)
-        return join(returned, but=context.without_gradient)[0]
+        returned, without_gradient = on_its_own(op, *inputs)
+        return join(returned, but=without_gradient)[0]
 
     return Subject(
         name=op.__name__,
@@ -360,6 +360,23 @@ def _from_autograd_function(
         ),
         **declared,
     )
+
+
+def _takes_context(op: Any) -> bool:
+    """Whether a Function's forward gets the context, so that it saves there itself."""
+    return op.setup_context is _base_function().setup_context
+
+
+def on_its_own(op: Any, *inputs: Any, **options: Any) -> tuple[Any, set[int]]:
+    """Run a Function's forward without its backward, so that autograd follows its
+    operations. Return its outputs, and the ids of those without a gradient."""
+    context = _Context()
+    if _takes_context(op):
+        returned = op.forward(context, *inputs, **options)
+    else:
+        returned = op.forward(*inputs, **options)
+        op.setup_context(context, inputs, returned)
+    return returned, context.without_gradient
 
 
 def _applied(op: Any, leaves: list, marks_dirty: list[bool]) -> Any:
@@ -419,7 +436,7 @@ class _Context:
     def set_materialize_grads(self, value: bool) -> None: ...
 
 
-def _names(function: Callable, count: int) -> tuple[str, ...]:
+def input_names(function: Callable, count: int) -> tuple[str, ...]:
     """Return the names of the first ``count`` positional parameters, or x1, x2, … where
     the signature has none."""
     try:
@@ -440,7 +457,10 @@ def _instead(op: object) -> str:
     if _is_autograd_function(owner):
         return f"; give the class itself, {owner.__name__}, not its apply"
     if any(base.__module__.startswith("torch.nn.modules") for base in type(op).__mro__):
-        return ": a module's backward is derived by PyTorch, so there is none to check"
+        return (
+            ": a module's backward is derived by PyTorch, so there is none to check, "
+            "unless its forward applies an autograd.Function"
+        )
     return ""
 
 

@@ -116,8 +116,7 @@ def _differentiate(
         leaves[at].requires_grad_()
     try:
         with warnings.catch_warnings():
-            # NumPy's functions warn about tensors.
-            warnings.simplefilter("ignore", DeprecationWarning)
+            warnings.simplefilter("ignore")  # NumPy's functions warn about tensors
             y, _ = join(function(*leaves))
     except Exception as error:
         of_operator = function is case.operator

@@ -1,0 +1,116 @@
+"""Check an operator of ``torch.library.custom_op`` with its registered backward, and a
+module that applies an ``autograd.Function``."""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+from collections.abc import Iterator, Sequence
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+
+from backpass.verify.subject import input_names, on_its_own
+
+
+def is_custom_op(op: object) -> bool:
+    """Whether ``op`` is what ``torch.library.custom_op`` returns."""
+    return isinstance(op, torch.library.CustomOpDef)
+
+
+def is_module(op: object) -> bool:
+    """Whether ``op`` is an instance of ``torch.nn.Module``."""
+    return isinstance(op, torch.nn.Module)
+
+
+def function_of(op: Any) -> type[torch.autograd.Function]:
+    """Return an operator as a Function: its own forward, with the registered backward.
+    Raises TypeError if none is registered."""
+    if op._backward_fn is None:
+        raise TypeError(
+            f"op: expected an operator with a backward; {op._name} has none: call its "
+            "register_autograd before"
+        )
+
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+        if op._setup_context_fn is not None:
+            op._setup_context_fn(ctx=ctx, inputs=inputs, output=output)
+
+    parts = {
+        "forward": staticmethod(op._init_fn),
+        "setup_context": staticmethod(setup_context),
+        "backward": staticmethod(op._backward_fn),
+    }
+    return type(op._name, (torch.autograd.Function,), parts)
+
+
+def of_module(module: torch.nn.Module, inputs: Sequence[Any]) -> Any:
+    """Return a module as an object whose inputs are its own and then its parameters, or
+    None if it applies no Function to these inputs: its backward is then PyTorch's."""
+    names = [*dict(module.named_parameters())]
+    applied: list[type] = []
+
+    def called(values: Sequence[Any]) -> Any:
+        given, own = values[: len(inputs)], values[len(inputs) :]
+        weights = dict(zip(names, own, strict=True))
+        return torch.func.functional_call(module, weights, tuple(given))
+
+    def forward(*values: Any) -> tuple[Any, Any]:
+        leaves = [_leaf(value) for value in values]
+        y = called(leaves)
+        return y.detach(), (y, leaves)
+
+    def backward(dy: Any, saved: Any) -> tuple[Any, ...]:
+        y, leaves = saved
+        wanted = [leaf for leaf in leaves if _needs(leaf)]
+        found = iter(
+            torch.autograd.grad(y, wanted, dy, retain_graph=True, allow_unused=True)
+        )
+        return tuple(next(found) if _needs(leaf) else None for leaf in leaves)
+
+    def plain_forward(*values: Any) -> Any:
+        with _without_backwards(applied):
+            return called(values)
+
+    with torch.no_grad(), contextlib.suppress(Exception):  # the check says what raises
+        plain_forward(*inputs, *module.parameters())
+    if not applied:
+        return None
+    listed = [*input_names(module.forward, len(inputs))]
+    listed += [name.replace(".", "_") for name in names]
+    forward.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
+        [inspect.Parameter(name, inspect.Parameter.POSITIONAL_ONLY) for name in listed]
+    )
+    return SimpleNamespace(
+        forward=forward,
+        backward=backward,
+        plain_forward=plain_forward,
+        __name__=type(module).__name__,
+    )
+
+
+def _leaf(value: Any) -> Any:
+    floating = isinstance(value, torch.Tensor) and value.is_floating_point()
+    return value.detach().clone().requires_grad_() if floating else value
+
+
+def _needs(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) and value.requires_grad
+
+
+@contextlib.contextmanager
+def _without_backwards(applied: list[type]) -> Iterator[None]:
+    """Let every Function run its forward alone, so that autograd follows the operations
+    in it. Note in ``applied`` which ones ran."""
+    own = vars(torch.autograd.Function)["apply"]
+
+    def apply(cls: type, *inputs: Any, **options: Any) -> Any:
+        applied.append(cls)
+        return on_its_own(cls, *inputs, **options)[0]
+
+    torch.autograd.Function.apply = classmethod(apply)  # type: ignore[method-assign,assignment]
+    try:
+        yield
+    finally:
+        torch.autograd.Function.apply = own  # type: ignore[method-assign]

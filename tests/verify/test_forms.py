@@ -1,0 +1,378 @@
+"""A backward in each form that people write: a layer with state, several outputs, the saved object first, a dictionary."""
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from backpass.verify import VerificationError, check
+
+RNG = np.random.default_rng(7)
+X, W, B, DY = RNG.normal(size=(4, 3)), RNG.normal(size=(3, 5)), RNG.normal(size=5), RNG.normal(size=(4, 5))
+
+
+class Dense:
+    """The commonest form: arrays as attributes, the input kept, gradients beside them."""
+
+    wrong = 1.0
+
+    def __init__(self):
+        self.W, self.b, self.x = W.copy(), B.copy(), None
+
+    def forward(self, x):
+        self.x = x
+        return x @ self.W + self.b
+
+    def backward(self, dout):
+        self.dW = self.wrong * self.x.T @ dout
+        self.db = dout.sum(0)
+        return dout @ self.W.T
+
+
+class Accumulating(Dense):
+    def __init__(self):
+        super().__init__()
+        self.grad_W, self.grad_b = np.ones_like(W), np.ones_like(B)  # of an earlier call
+
+    def backward(self, grad):
+        self.grad_W += self.wrong * self.x.T @ grad
+        self.grad_b += grad.sum(axis=0)
+        return grad @ self.W.T
+
+
+class Lists:
+    """The parameters and their gradients in two lists, written in place."""
+
+    wrong = 1.0
+
+    def __init__(self):
+        self.params, self.grads = [W.copy(), B.copy()], [np.zeros_like(W), np.zeros_like(B)]
+
+    def forward(self, x):
+        self.x = x
+        w, b = self.params
+        return np.dot(x, w) + b
+
+    def backward(self, dout):
+        self.grads[0][...] = self.wrong * np.dot(self.x.T, dout)
+        self.grads[1][...] = np.sum(dout, axis=0)
+        return np.dot(dout, self.params[0].T)
+
+
+class Aliased(Lists):
+    """The same, and each parameter is an attribute too."""
+
+    def __init__(self):
+        super().__init__()
+        self.W, self.b = self.params
+
+    def forward(self, x):
+        self.x = x
+        return x @ self.W + self.b
+
+
+class Dictionaries:
+    wrong = 1.0
+
+    def __init__(self):
+        self.params, self.grads = {"W": W.copy(), "b": B.copy()}, {}
+
+    def forward(self, x):
+        self.cache = x
+        return x @ self.params["W"] + self.params["b"]
+
+    def backward(self, dout):
+        self.grads["W"] = self.wrong * self.cache.T @ dout
+        self.grads["b"] = dout.sum(0)
+        return dout @ self.params["W"].T
+
+
+class Parameters:
+    """Each parameter is an object with its data and its gradient."""
+
+    wrong = 1.0
+
+    def __init__(self):
+        self.W, self.b = SimpleNamespace(data=W.copy(), grad=None), SimpleNamespace(data=B.copy(), grad=None)
+
+    def forward(self, x):
+        self.x = x
+        return x @ self.W.data + self.b.data
+
+    def backward(self, dout):
+        self.W.grad, self.b.grad = self.wrong * self.x.T @ dout, dout.sum(0)
+        return dout @ self.W.data.T
+
+
+class Returning(Dense):
+    def backward(self, dout):
+        return dout @ self.W.T, self.wrong * self.x.T @ dout, dout.sum(0)
+
+
+LAYERS = [Dense, Accumulating, Lists, Aliased, Dictionaries, Parameters, Returning]
+
+
+@pytest.mark.parametrize("layer", LAYERS)
+def test_a_layer_that_keeps_its_state_is_checked_with_its_parameters(layer):
+    report = check(layer(), X)
+    named = {row.quantity for row in report.rows if row.verdict == "passed"}
+    assert {"dx"} < named and len([name for name in named if name.startswith("d")]) == 3
+
+
+@pytest.mark.parametrize("layer", LAYERS)
+def test_a_wrong_gradient_of_a_parameter_is_found(layer):
+    wrong = layer()
+    wrong.wrong = 0.5
+    with pytest.raises(VerificationError) as caught:
+        check(wrong, X)
+    failed = {row.quantity for row in caught.value.report.rows if row.verdict == "FAILED"}
+    assert failed and failed <= {"dW", "dparams_0"}
+    assert "½ × reference" in " ".join(str(caught.value).split())
+
+
+def test_a_layer_on_tensors_without_parameters():
+    torch = pytest.importorskip("torch")
+
+    class Tanh:
+        def forward(self, x):
+            self.out = torch.tanh(x)
+            return self.out
+
+        def backward(self, grad_output):
+            return grad_output * (1 - self.out**2)
+
+    assert check(Tanh(), torch.tensor(X)).passed
+
+
+def test_statistics_that_have_no_gradient_are_named():
+    class Scaled(Dense):
+        def __init__(self):
+            super().__init__()
+            self.running_mean = RNG.normal(size=3)
+
+        def forward(self, x):
+            return super().forward(x - self.running_mean)
+
+    report = check(Scaled(), X)
+    (row,) = (row for row in report.rows if row.method == "form")
+    assert (row.quantity, row.verdict) == ("drunning_mean", "not run")
+    assert "no attribute holds its gradient" in row.reason
+
+
+def test_the_layer_that_was_given_is_not_touched():
+    layer = Accumulating()
+    check(layer, X)
+    assert layer.x is None and (layer.grad_W == 1).all() and (layer.W == W).all()
+
+
+def test_options_of_a_layer_s_forward():
+    class Scaled(Dense):
+        def forward(self, x, scale=1.0):
+            self.scale = scale
+            return super().forward(scale * x)
+
+        def backward(self, dout):
+            return self.scale * super().backward(dout)
+
+    assert check(Scaled(), X, scale=0.5).passed
+
+
+def step(x, h, W):
+    new = np.tanh(x @ W + h)
+    return new, new * h, (x, h, W, new)
+
+
+def step_back(dnew, dproduct, cache):
+    x, h, W, new = cache
+    d = (dnew + dproduct * h) * (1 - new**2)
+    return d @ W.T, d + dproduct * new, x.T @ d
+
+
+def test_outputs_beside_the_saved_object():
+    h = RNG.normal(size=(4, 5))
+    assert check(SimpleNamespace(forward=step, backward=step_back), X, h, W).passed
+
+    def wrong(dnew, dproduct, cache):
+        return step_back(dnew, 0 * dproduct, cache)
+
+    with pytest.raises(VerificationError):
+        check(SimpleNamespace(forward=step, backward=wrong), X, h, W)
+
+
+def test_another_number_of_outputs_is_explained():
+    def forward(x):
+        return np.tanh(x), x
+
+    op = SimpleNamespace(forward=forward, backward=lambda dy, dother, saved: dy)
+    with pytest.raises(VerificationError) as caught:
+        check(op, X)
+    said = " ".join(str(caught.value).split())
+    assert (
+        "expected 2 outputs and the saved object, because backward takes 3 arguments; got tuple of 2" in said
+    )
+
+
+@pytest.mark.parametrize("nested", [True, False])
+def test_saved_objects_side_by_side(nested):
+    def forward(x, w):
+        return (x @ w, (x, w)) if nested else (x @ w, x, w)
+
+    def backward(dy, x, w):
+        return dy @ w.T, x.T @ dy
+
+    assert check(SimpleNamespace(forward=forward, backward=backward), X, W).passed
+    exchanged = SimpleNamespace(forward=forward, backward=lambda dy, x, w: backward(dy, x, w)[::-1])
+    assert not check(exchanged, X, W, raises=False).passed
+
+
+def test_three_results_for_a_backward_of_two_arguments_get_the_next_step():
+    op = SimpleNamespace(forward=lambda x: (x, 2 * x, x), backward=lambda dy, saved: dy)
+    with pytest.raises(
+        VerificationError, match=r"a tuple of 3; give several\s+outputs as \(\(y1, y2\), saved\)"
+    ):
+        check(op, X)
+
+
+@pytest.mark.parametrize("factor", [1.0, 2.0])
+def test_the_saved_object_first(factor):
+    def bwd(res, g):
+        return factor * g * (1 - res**2)
+
+    op = SimpleNamespace(forward=lambda x: (np.tanh(x), np.tanh(x)), backward=bwd)
+    assert check(op, X, raises=False).passed is (factor == 1)
+
+
+@pytest.mark.parametrize("key", ["{}", "d{}"])
+def test_gradients_in_a_dictionary(key):
+    def backward(dy, saved):
+        x, w = saved
+        return {key.format("w"): x.T @ dy, key.format("x"): dy @ w.T}
+
+    op = SimpleNamespace(forward=lambda x, w: (x @ w, (x, w)), backward=backward)
+    assert check(op, X, W).passed
+
+
+def test_an_unknown_key_is_named():
+    op = SimpleNamespace(forward=lambda x: (2 * x, None), backward=lambda dy, saved: {"dz": 2 * dy})
+    with pytest.raises(VerificationError, match="expected gradients named dx; got 'dz'"):
+        check(op, X)
+
+
+def test_a_loss_that_is_a_python_number():
+    op = SimpleNamespace(
+        forward=lambda x: (float((x**2).mean()), x), backward=lambda dy, x: dy * 2 * x / x.size
+    )
+    assert check(op, X).passed
+
+
+def test_none_for_a_gradient_that_is_declared_zero():
+    torch = pytest.importorskip("torch")
+
+    class Sign(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            return torch.sign(x)
+
+        @staticmethod
+        def backward(ctx, dy):
+            return None
+
+    assert check(Sign, torch.tensor(X), zero_gradients=["x"]).passed
+
+
+def test_a_sparse_gradient():
+    torch = pytest.importorskip("torch")
+    tokens = torch.tensor([0, 2, 2])
+
+    def backward(dy, saved):
+        shape, at = saved
+        return torch.sparse_coo_tensor(at[None], dy, shape, check_invariants=True), None
+
+    op = SimpleNamespace(forward=lambda w, at: (w[at], (w.shape, at)), backward=backward)
+    assert check(op, torch.tensor(X), tokens).passed
+
+
+def test_complex_inputs_get_the_next_step():
+    op = SimpleNamespace(forward=lambda z: (z * z, z), backward=lambda dy, z: 2 * dy * z)
+    with pytest.raises(TypeError, match="view_as_real"):
+        check(op, X + 1j)
+
+
+@pytest.fixture(scope="module")
+def operator():
+    torch = pytest.importorskip("torch")
+
+    @torch.library.custom_op("backpass_tests::scaled", mutates_args=())
+    def scaled(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        return x * w
+
+    return scaled
+
+
+@pytest.mark.parametrize("factor", [1.0, -1.0])
+def test_an_operator_with_a_registered_backward(operator, factor):
+    torch = pytest.importorskip("torch")
+
+    def backward(ctx, dy):
+        x, w = ctx.saved_tensors
+        return dy * w, factor * dy * x
+
+    def setup_context(ctx, inputs, output):
+        ctx.save_for_backward(*inputs)
+
+    operator.register_autograd(backward, setup_context=setup_context)
+    report = check(operator, torch.tensor(X), torch.tensor(X + 1), raises=False)
+    assert report.passed is (factor == 1)
+    assert {row.quantity for row in report.rows if row.verdict == "FAILED"} <= {"dw"}
+
+
+def test_an_operator_without_a_backward_is_explained():
+    torch = pytest.importorskip("torch")
+
+    @torch.library.custom_op("backpass_tests::doubled", mutates_args=())
+    def doubled(x: torch.Tensor) -> torch.Tensor:
+        return 2 * x
+
+    with pytest.raises(TypeError, match="doubled has none: call its register_autograd before"):
+        check(doubled, torch.tensor(X))
+
+
+@pytest.mark.parametrize("factor", [1.0, 0.5])
+def test_a_module_with_a_function_inside(factor):
+    torch = pytest.importorskip("torch")
+
+    class Swish(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            ctx.save_for_backward(x)
+            return x * torch.sigmoid(x)
+
+        @staticmethod
+        def backward(ctx, dy):
+            (x,) = ctx.saved_tensors
+            s = torch.sigmoid(x)
+            return dy * (s + factor * x * s * (1 - s))
+
+    class Block(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.up, self.down = (
+                torch.nn.Linear(3, 5, dtype=torch.float64),
+                torch.nn.Linear(5, 2, dtype=torch.float64),
+            )
+
+        def forward(self, x):
+            return self.down(Swish.apply(self.up(x)))
+
+    torch.manual_seed(1)
+    report = check(Block(), torch.tensor(X), raises=False)
+    assert report.passed is (factor == 1)
+    failed = {row.quantity for row in report.rows if row.verdict == "FAILED"}
+    assert failed == (set() if factor == 1 else {"dx", "dup_weight", "dup_bias"})
+    assert torch.autograd.Function.apply.__func__.__module__ == "torch.autograd.function"
+
+
+def test_a_module_without_one_has_no_backward_to_check():
+    torch = pytest.importorskip("torch")
+    with pytest.raises(TypeError, match=r"unless its forward applies an autograd\.Function"):
+        check(torch.nn.Linear(3, 2), torch.tensor(X))
