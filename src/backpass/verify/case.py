@@ -184,10 +184,11 @@ class Case:
     def uses_torch(self) -> bool:
         """Whether forward gets PyTorch tensors.
 
-        It does if it requires them, or if it declares no SHAPES and tensors were given.
+        It does if it requires them, or if tensors were given and it is not one of this
+        package's operations, which accept either.
         """
         return self.subject.torch_only or (
-            self.subject.shapes is None and any(is_torch(a) for a in self.arrays)
+            self.subject.stem is None and any(is_torch(a) for a in self.arrays)
         )
 
     @cached_property
@@ -328,7 +329,7 @@ class Case:
         An object without SHAPES is called with the library of its inputs, because it
         need not support a different one.
         """
-        if self.subject.shapes is None:
+        if self.subject.shapes is None or self.uses_torch:
             return self.y, self.gradients
         y, saved = self.subject.forward(
             *(to_torch(value, self.device) for value in self.inputs)

@@ -81,8 +81,9 @@ class Slots:
 
     def _is_zero(self, at: int) -> bool:
         """Whether the gradient is declared identically zero: it may then be None, as
-        PyTorch has it."""
-        return self.subject.input_names[at] in self.subject.zero_gradients
+        PyTorch has it, unless None says that it was not wanted."""
+        name = self.subject.input_names[at]
+        return name in self.subject.zero_gradients and self.subject.told is None
 
     def _by_name(self, returned: Mapping[str, Any]) -> list[Any]:
         """Return the gradients of a dictionary by position. Its keys are the names of

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from backpass.contract.arrays import is_array
+from backpass.contract.shapes import Shapes
 from backpass.verify.case import Case, Inputs, first_line
 from backpass.verify.convert import (
     in_dtype,
@@ -130,6 +131,30 @@ def _summary(what: str, found: list[Row], case: Case) -> Iterator[Row]:
 
 
 def _variations(case: Case) -> Iterator[_Variation]:
+    """Yield the variations that the declaration allows, if there is one."""
+    shapes, names = case.subject.shapes, case.subject.input_names
+    for variation in _every_variation(case):
+        if shapes is None:
+            yield variation
+            continue
+        tries = tuple(
+            inputs
+            for inputs in variation.tries
+            if _fits(shapes, dict(zip(names, inputs, strict=False)))
+        )
+        if tries:
+            yield replace(variation, tries=tries)
+
+
+def _fits(shapes: Shapes, given: dict[str, object]) -> bool:
+    try:
+        shapes.bind(given)
+    except ValueError:
+        return False
+    return True
+
+
+def _every_variation(case: Case) -> Iterator[_Variation]:
     draw = _Draw(case)
     first = case.differentiable[0]
     x, name = case.float64[first], draw.name(first)
@@ -141,7 +166,9 @@ def _variations(case: Case) -> Iterator[_Variation]:
         DEEPER, tuple(draw.deeper(some) for some in (deepest, [first], arrays))
     )
 
-    for length, places in draw.lengths().items():
+    for length, places in draw.lengths():
+        if draw.is_width_of_table(places):
+            continue
         inputs = dict.fromkeys(at for at, _ in places)
         for alone in inputs if len(inputs) > 1 else ():
             changed = [place for place in places if place[0] == alone]
@@ -164,9 +191,12 @@ def _variations(case: Case) -> Iterator[_Variation]:
     tied = np.where(np.isfinite(x), np.round(2 * x) / 2, x)
     tries = (draw.replaced(first, tied),)
     yield _Variation(f"ties in {name}", tries, DIFFERENCES, ())
-    rows = draw.lengths().get(x.shape[0]) if x.ndim > 1 else None
-    if rows and draw.most_elements(rows, ROWS) <= MOST:
-        low = "bfloat16" if is_torch(case.inputs[first]) else "float16"
+    rows = next((places for _, places in draw.lengths() if (first, 0) in places), None)
+    # Nobody trains layers of NumPy in float16, so only those that were given it are
+    # judged there.
+    low = "bfloat16" if is_torch(case.inputs[first]) else "float16"
+    given = is_torch(case.inputs[first]) or case.dtype == low
+    if given and x.ndim > 1 and rows and draw.most_elements(rows, ROWS) <= MOST:
         many = tuple(in_dtype(value, low) for value in draw.resized(rows, ROWS))
         yield _Variation(f"{ROWS} rows of {low}", (many,), ("precision",), ())
 
@@ -192,14 +222,44 @@ class _Draw:
     def name(self, at: int) -> str:
         return self.case.subject.input_names[at]
 
-    def lengths(self) -> dict[int, list[tuple[int, int]]]:
-        """Return each length above 1, with its places: input and axis."""
-        places: dict[int, list[tuple[int, int]]] = {}
+    def lengths(self) -> list[tuple[int, list[tuple[int, int]]]]:
+        """Return each length above 1, with its places: input and axis. With a
+        declaration these are the places of a letter; without one, equal lengths count
+        as one."""
+        places: dict[object, list[tuple[int, int]]] = {}
         for at, value in enumerate(self.case.inputs):
             for axis, length in enumerate(value.shape if is_array(value) else ()):
                 if length > 1:
-                    places.setdefault(length, []).append((at, axis))
-        return places
+                    places.setdefault(self._letter(at, axis), []).append((at, axis))
+        inputs = self.case.inputs
+        return [
+            (inputs[same[0][0]].shape[same[0][1]], same) for same in places.values()
+        ]
+
+    def _letter(self, at: int, axis: int) -> object:
+        """Return the letter of an axis in the declaration; its length without one. A
+        group of leading axes is counted from its end."""
+        shape, shapes = self.case.inputs[at].shape, self.case.subject.shapes
+        if shapes is None:
+            return shape[axis]
+        axes = shapes.inputs[at].axes
+        from_end = len(shape) - axis
+        own = len(axes) if shapes.inputs[at].group is None else len(axes) - 1
+        return axes[-from_end] if from_end <= own else ("*", from_end - own)
+
+    def is_width_of_table(self, places: Sequence[tuple[int, int]]) -> bool:
+        """Whether a length is that of the last axis of a constant input: a table, such
+        as RoPE's, whose columns may belong together."""
+        return any(
+            at in self.constants and axis == self.case.inputs[at].ndim - 1
+            for at, axis in places
+        )
+
+    @property
+    def constants(self) -> set[int]:
+        """The positions of the floating-point inputs that have no gradient."""
+        floating = {at for at, x in enumerate(self.case.inputs) if is_floating(x)}
+        return floating - {*self.case.differentiable}
 
     def most_elements(self, places: Sequence[tuple[int, int]], length: int) -> int:
         return max(int(np.prod(self._shape(at, places, length))) for at, _ in places)
@@ -237,6 +297,8 @@ class _Draw:
         given = self.case.inputs[at]
         own = to_numpy(given).ravel()
         count = int(np.prod(shape))
+        if at in self.constants:  # a table: its rows again
+            return to_kind_of(given, _repeated(to_numpy(given), shape))
         if is_floating(given):
             near = self.rng.choice(own, shape) * self.rng.uniform(0.9, 1.1, shape)
             return to_kind_of(given, near)
@@ -249,3 +311,11 @@ class _Draw:
         else:
             values = self.rng.choice(own, shape)
         return to_torch(values) if is_torch(given) else values.astype(given.dtype)
+
+
+def _repeated(values: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
+    """Return the values with each axis repeated, or cut, to the length in ``shape``,
+    which may have more leading axes."""
+    own = shape[len(shape) - values.ndim :]
+    at = np.ix_(*(np.arange(n) % old for n, old in zip(own, values.shape, strict=True)))
+    return np.broadcast_to(values[at], shape).copy()
