@@ -297,8 +297,9 @@ class _Draw:
         given = self.case.inputs[at]
         own = to_numpy(given).ravel()
         count = int(np.prod(shape))
-        if at in self.constants:  # a table: its rows again
-            return to_kind_of(given, _repeated(to_numpy(given), shape))
+        if at in self.constants:  # a table: its rows again, each a little longer
+            rows = self.rng.uniform(0.9, 1.1, (*shape[:-1], 1)[: len(shape)])
+            return to_kind_of(given, rows * _repeated(to_numpy(given), shape))
         if is_floating(given):
             near = self.rng.choice(own, shape) * self.rng.uniform(0.9, 1.1, shape)
             return to_kind_of(given, near)
