@@ -39,7 +39,8 @@ from backpass.verify.outputs import Malformed
 from backpass.verify.progress import Progress
 from backpass.verify.report import COULD_NOT_RUN, FAILED, NOT_RUN, Report, Row
 from backpass.verify.subject import load, subject
-from backpass.verify.varied import varied
+from backpass.verify.varied import RowsOf, varied
+from backpass.verify.varied_call import varied_call
 
 METHODS: dict[str, Method] = {
     "contract": contract,
@@ -171,11 +172,15 @@ def check(
         rows = [
             Row("form", f"d{name}", NOT_RUN, reason=NO_GRADIENT) for name in without
         ]
-        rows += rows_of(case, chosen) + (varied(case, rows_of) if vary else [])
+        rows += rows_of(case, chosen) + _varied(case, rows_of, vary)
         rows = _explained(rows, case, progress)
     inputs_shown = describe(under_test, case.inputs)
     report = Report(under_test.name, inputs_shown, tuple(rows), case.quantities, seed)
     return report.raise_unless_passed() if raises else report
+
+
+def _varied(case: Case, rows_of: RowsOf, vary: bool) -> list[Row]:
+    return varied(case, rows_of) + varied_call(case, rows_of) if vary else []
 
 
 def _explained(rows: list[Row], case: Case, progress: Progress) -> list[Row]:

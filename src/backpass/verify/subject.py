@@ -22,6 +22,8 @@ from backpass.verify.arguments import check_names, reject_unknown, required_opti
 from backpass.verify.convert import EPSILON, dtype_name, is_floating, is_torch
 from backpass.verify.outputs import Malformed, Several, join
 
+_EMPTY = inspect.Parameter.empty
+
 
 @dataclass(frozen=True)
 class Subject:
@@ -37,7 +39,10 @@ class Subject:
     no call can leave state behind for the next. ``stem`` is the name of the package's
     operation that this is, which has a PyTorch reference and perhaps a kernel;
     otherwise None. ``conventions`` maps each input whose gradient the object
-    declares to be a convention with these options to the reason.
+    declares to be a convention with these options to the reason. ``all_options`` has
+    the defaults of forward's other options too, ``optional`` the positions of the
+    inputs whose default is None, and ``called_with(others)`` is the same subject with
+    other options.
     """
 
     name: str
@@ -59,6 +64,9 @@ class Subject:
     told: Callable[..., Subject] | None = None
     backward_flops: Callable[..., Any] | None = None
     stem: str | None = None
+    all_options: Mapping[str, Any] = field(default_factory=dict)
+    optional: tuple[int, ...] = ()
+    called_with: Callable[[dict[str, Any]], Subject] | None = None
 
     def differentiable(self, inputs: Sequence[object]) -> list[int]:
         """Return the positions of the inputs that get a gradient.
@@ -208,6 +216,7 @@ def subject(
             **{part: partial(parts[part], wanted=wanted[part]) for part in wanted},
         )
 
+    defaults, optional = _defaults(op.forward, len(names))
     found = Subject(
         name=name,
         forward=forward,
@@ -225,9 +234,28 @@ def subject(
         told=told if operation.takes_wanted else None,
         backward_flops=getattr(op, "backward_flops", None),
         stem=_stem(name, getattr(op, "SHAPES", None)),
+        all_options={**defaults, **options},
+        optional=optional,
+        called_with=lambda others: subject(
+            op, count, {**options, **others}, zero_gradients, constants
+        ),
         **declared,
     )
     return found
+
+
+def _defaults(forward: Callable, count: int) -> tuple[dict[str, Any], tuple[int, ...]]:
+    """Return forward's options with their defaults, and the positions of the inputs
+    whose default is None."""
+    try:
+        parameters = list(inspect.signature(forward).parameters.values())
+    except (TypeError, ValueError):
+        return {}, ()
+    options = {p.name: p.default for p in parameters[count:]}
+    known = {key: value for key, value in options.items() if value is not _EMPTY}
+    return known, tuple(
+        at for at, p in enumerate(parameters[:count]) if p.default is None
+    )
 
 
 def _declared(
@@ -314,12 +342,14 @@ def _from_autograd_function(
     marks_dirty: list[bool] = []  # one element, as soon as it is known
 
     def forward(*inputs):
-        leaves = [
-            value.detach().requires_grad_(name not in declared["constants"])
-            if is_torch(value) and is_floating(value)
-            else value
-            for name, value in zip(names, inputs, strict=True)
-        ]
+        leaves: list[Any] = []
+        for at, (name, value) in enumerate(zip(names, inputs, strict=True)):
+            if is_torch(value) and is_floating(value):
+                wanted = name not in declared["constants"]
+                value = value.detach().requires_grad_(wanted)
+            # A tensor that is given twice is one leaf.
+            twice = [of for of, other in enumerate(inputs[:at]) if other is inputs[at]]
+            leaves.append(leaves[twice[0]] if twice and is_torch(value) else value)
         returned = _applied(op, leaves, marks_dirty)
         outputs = returned if isinstance(returned, tuple) else (returned,)
         y, several = join(
@@ -335,7 +365,9 @@ def _from_autograd_function(
         # Not through the vector: its backward would copy the cotangent of each output.
         if several:
             pairs = zip(several.outputs, several.split(dy), strict=True)
-            kept = [(output, one) for output, one in pairs if one is not None]
+            given = [(output, one) for output, one in pairs if one is not None]
+            # An output with a cotangent of 0 is one that nobody uses.
+            kept = [pair for pair in given if (pair[1] != 0).any()] or given[:1]
             y, dy = (list(column) for column in zip(*kept, strict=True))
         gradients = iter(
             torch.autograd.grad(y, wanted, dy, retain_graph=True, allow_unused=True)
@@ -354,6 +386,7 @@ def _from_autograd_function(
         backward=backward,
         plain_forward=plain_forward,
         input_names=names,
+        optional=_defaults(own, count)[1],
         torch_only=True,
         frozen=lambda name: _from_autograd_function(
             op, count, {}, zero_gradients, (*constants, name)

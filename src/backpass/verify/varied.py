@@ -178,6 +178,9 @@ def _every_variation(case: Case) -> Iterator[_Variation]:
                 what = f"{of}'s length changed from {length}, the others' kept"
                 yield _Variation(what, tries)
         last = any(axis == case.float64[at].ndim - 1 for at, axis in places)
+        # Not element by element: in a row of one, normalised parts cancel.
+        what = f"length 1 in place of {length}"
+        yield _Variation(what, (draw.resized(places, 1),), ("contract", *DIFFERENCES))
         longer = ROW if last else ROWS
         if length < longer and draw.most_elements(places, longer) <= MOST:
             what = f"length {longer} in place of {length}"
@@ -192,11 +195,10 @@ def _every_variation(case: Case) -> Iterator[_Variation]:
     tries = (draw.replaced(first, tied),)
     yield _Variation(f"ties in {name}", tries, DIFFERENCES, ())
     rows = next((places for _, places in draw.lengths() if (first, 0) in places), None)
-    # Nobody trains layers of NumPy in float16, so only those that were given it are
-    # judged there.
-    low = "bfloat16" if is_torch(case.inputs[first]) else "float16"
-    given = is_torch(case.inputs[first]) or case.dtype == low
-    if given and x.ndim > 1 and rows and draw.most_elements(rows, ROWS) <= MOST:
+    # In the short dtype that was given. Nobody trains layers of NumPy in one.
+    short = {"float16", "bfloat16"} & {case.dtype}
+    low = short.pop() if short else "bfloat16" if is_torch(case.inputs[first]) else ""
+    if low and x.ndim > 1 and rows and draw.most_elements(rows, ROWS) <= MOST:
         many = tuple(in_dtype(value, low) for value in draw.resized(rows, ROWS))
         yield _Variation(f"{ROWS} rows of {low}", (many,), ("precision",), ())
 
