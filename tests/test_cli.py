@@ -516,6 +516,26 @@ class TestHelp:
         assert cli.main(["mutate", target, "--input", "4"]) == 0
         assert "A change that survives" not in capsys.readouterr().out
 
+    def test_a_change_may_show_only_at_varied_inputs(self, capsys, tmp_path, monkeypatch):
+        lines = [
+            "import numpy as np",
+            "class Rotated:",
+            "    def forward(self, x):",
+            "        a, b = np.split(x, 2, -1)",
+            "        return np.concatenate([b, -a], -1), None",
+            "    def backward(self, dy, saved):",
+            "        b, a = np.split(dy, 2, -1)",
+            "        return np.concatenate([-a, b], -1)",
+        ]
+        (tmp_path / "own_rotated.py").write_text("\n".join(lines))
+        monkeypatch.setattr(sys, "path", list(sys.path))
+        target = f"{tmp_path}/own_rotated.py:Rotated"
+        survived = []
+        for vary in ([], ["--vary"]):
+            cli.main(["mutate", target, "--input", "5x6", "--json", *vary])
+            survived.append(len(json.loads(capsys.readouterr().out)["survivors"]))
+        assert survived == [2, 1]  # a backward that raises for three axes is not held against it
+
     def test_a_mistyped_command_suggests_the_nearest(self, capsys):
         assert "no command is called 'verfy'; did you mean 'verify'?" in refused(capsys, "verfy", "softmax")
         assert "no command is called 'qqq'; there are: verify, check, mutate, bench" in refused(capsys, "qqq")

@@ -27,6 +27,9 @@ _ARGUMENTS = {  # the names that keywords of ``check`` have here
     "conventions": "--convention",
     "inputs": "--input",
 }
+VARY = switch(
+    "--vary", help="check at other shapes, values and options too, drawn from these"
+)
 EPILOG = """\
 examples:
   backpass check own.py:RMSNorm --input 4x6 --input 6 --option eps=1e-3
@@ -113,10 +116,7 @@ COMMAND = Command(
     options=(
         TARGET,
         *OPTIONS,
-        switch(
-            "--vary",
-            help="check at other shapes and values too, drawn from these inputs",
-        ),
+        VARY,
         COMPILED.but(help="also execute its Triton kernels as compiled, without a GPU"),
         switch("--no-explain", help="do not search for the cause of a wrong gradient"),
         JSON.but(help="print the report as JSON, and nothing else, on standard output"),
