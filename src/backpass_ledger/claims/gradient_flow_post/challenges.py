@@ -144,10 +144,9 @@ def F436(it: Evidence) -> None:
 
     Its totals give 2.11 and its rows 2.068, since one total is not the sum of its rows.
     """
-    rows = [sum(row) for row in zip(*ROWS, strict=True)]
     it.clashes(round(TOTALS[1] / TOTALS[0], 2) == 2.11)
-    it.clashes(round((rows[1] + AGAIN) / rows[0], 3) == 2.068)
-    it.right(rows[0] == TOTALS[0] and rows[1] + AGAIN != TOTALS[1])
+    it.clashes(round((ROWS[1] + AGAIN) / ROWS[0], 3) == 2.068)
+    it.right(ROWS[0] == TOTALS[0] and ROWS[1] + AGAIN != TOTALS[1])
 
 
 def F437(it: Evidence) -> None:

@@ -114,19 +114,17 @@ def F277(it: Evidence) -> None:
 def F278(it: Evidence) -> None:
     """12.0 GB is the peak of activation memory.
 
-    The probabilities of the output head alone take 3.91 GiB in FP32, unless they are
-    computed in chunks; they are alive with all checkpoints. A layer's backward holds
-    gradients beside what it saved: the text's listing of it makes four arrays of [S,
-    d_ff], 1.75 GiB.
+    The probabilities of the output head take 3.91 GiB in FP32, unless they are computed
+    in chunks. A layer's backward holds gradients beside what it saved: in the text's
+    listing four arrays of [S, d_ff], 1.75 GiB.
     """
     head = sum(row.bytes for row in kept(1, chunked=False) if row.array == "loss.p")
     of_rows = (SIZES["B"], SIZES["S"], SIZES["d_ff"])
     wide = [array.shape for array in backward().values()].count(of_rows)
     it.left_out(head)
     it.left_out(wide)
-    it.right(round(head / GIB, 2) == 3.91 and wide == 4)
-    it.right(wide * 2 * 8192 * 28_672 / GIB == 1.75)
-    it.right(gib(most(1), 1) == 12.0)
+    it.right(round(head / GIB, 2) == 3.91 and gib(most(1), 1) == 12.0)
+    it.right(wide == 4 and wide * 2 * 8192 * 28_672 / GIB == 1.75)
 
 
 def F279(it: Evidence) -> None:
@@ -160,17 +158,13 @@ def F282(it: Evidence) -> None:
 def F283(it: Evidence) -> None:
     """A checkpoint every ten layers costs less recomputation than one every layer.
 
-    Every layer runs again once in both cases. Longer segments save memory of
-    checkpoints and nothing of the work. Only if the last segment is kept is there a
-    small saving: 70 layers run again in place of 79.
+    Every layer runs again once in both cases. If the last segment is kept, as PyTorch's
+    `checkpoint_sequential` does, 70 layers run again in place of 79.
     """
-    again = [
-        cost.tally("llama-3-70b", 1, 8192, recompute=k).flops("products")
-        for k in (1, 10)
-    ]
-    it.as_printed(again[1]["recomputation"] < again[0]["recomputation"])
-    it.right(again[1]["recomputation"] == again[0]["recomputation"] > 0)
-    # PyTorch's checkpoint_sequential keeps the last segment.
+    steps = [cost.tally("llama-3-70b", 1, 8192, recompute=k) for k in (1, 10)]
+    every, tenth = (step.flops("products")["recomputation"] for step in steps)
+    it.as_printed(tenth < every)
+    it.right(tenth == every > 0)
     it.right(all(sum(order_of_work(k)[0]) == 2 * DEPTH - k for k in (1, 2, 3)))
     it.right([LAYERS - k for k in (10, 1)] == [70, 79])
 
@@ -183,8 +177,8 @@ def F284(it: Evidence) -> None:
 def F285(it: Evidence) -> None:
     """With a checkpoint every 20 layers: 42 GB.
 
-    The text's own sum gives 40,832 MiB, which is 39.88 GiB or 42.8 GB. So 42 is GB with
-    its decimals cut off, while the bars of every ten and every layer are GiB.
+    The text's own sum gives 40,832 MiB, 39.88 GiB or 42.8 GB, cut off; the bars of
+    every ten and every layer are GiB.
     """
     it.as_printed(42 in (gib(most(20), 0), gb(most(20), 0)))
     it.right(most(20) == 40_832 and gib(most(20)) == 39.88 and gb(most(20)) == 42.8)
@@ -199,8 +193,7 @@ def F286(it: Evidence) -> None:
 def F287(it: Evidence) -> None:
     """With a checkpoint every 5 layers: 14 GB.
 
-    The text's own sum gives 11.84 GiB. This is less than with a checkpoint every layer,
-    11.97 GiB.
+    The text's own sum gives 11.84 GiB: less than every layer's 11.97.
     """
     it.as_printed(14 in (gib(most(5), 0), gb(most(5), 0)))
     it.right(gib(most(5)) == 11.84 and gib(most(1)) == 11.97)
@@ -214,12 +207,12 @@ def F288(it: Evidence) -> None:
 def F289(it: Evidence) -> None:
     """The more often a checkpoint is saved, the less memory is needed.
 
-    Checkpoints take memory too. With these sizes the least is at one every 2 layers,
-    8.94 GiB; every 3, 4, and 5 layers need less than every layer, too. The real minimum
-    is at $k = \\sqrt{80 \\cdot 128 / 2016} \\approx 2.25$.
+    Checkpoints take memory too. The least is at one every 2 layers, 8.94 GiB; every 3,
+    4, and 5 layers need less than every layer, too. As a real number, $k = \\sqrt{80
+    \\cdot 128 / 2016} \\approx 2.25$.
     """
     it.as_printed(all(most(k) < most(k + 1) for k in range(1, LAYERS)))
     it.right(min(range(1, LAYERS + 1), key=most) == 2 and gib(most(2)) == 8.94)
     it.right(max(map(most, (2, 3, 4, 5))) < most(1))
     it.right(FLASH == 2016 and round((80 * 128 / FLASH) ** 0.5, 2) == 2.25)
-    it.right(all(most(k) == k * FLASH + -(-80 // k) * 128 for k in (1, 2, 5, 10, 20)))
+    it.right(all(most(k) == k * FLASH + 80 // k * 128 for k in (1, 2, 5, 10, 20)))
