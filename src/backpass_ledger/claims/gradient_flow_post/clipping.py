@@ -143,15 +143,13 @@ def F325(it: Evidence) -> None:
     """
 
     def size(scores: Any) -> float:
-        a = np.exp(scores - np.max(scores))
-        a = a / a.sum()
-        return float(np.linalg.norm(np.diag(a) - np.outer(a, a), 2))
+        a = torch.softmax(torch.tensor(scores), 0)
+        return float(torch.linalg.matrix_norm(a.diag() - a.outer(a), 2))
 
-    scores = np.array([2.0, 1.1, 0.3, -0.7, -1.9])
-    sizes = [size(scale * scores) for scale in (1, 10, 30, 100)]
+    sizes = [size(scale * np.linspace(2, -2, 5)) for scale in (1, 10, 30, 100)]
     it.as_printed(sizes[3] > sizes[0])
     it.right(sizes[1] > sizes[2] > sizes[3] and sizes[3] < 1e-9)
-    it.right(abs(size(np.array([0, 0, -99.0])) - 1 / 2) < 1e-12)
+    it.right(abs(size([0.0, 0.0, -99.0]) - 1 / 2) < 1e-12)
     it.right(max(size(9 * numbers(4, seed=i)) for i in range(200)) <= 1 / 2)
 
 
@@ -218,8 +216,7 @@ def F330(it: Evidence) -> None:
     """The sum of the gradients' squares, computed in FP32 for each parameter, is the
     square of the norm.
 
-    Its squares are FP32 and overflow above 1.8e19, though gradients of that size are
-    finite: then all become 0.
+    The squares overflow above 1.8e19, where gradients are finite: then all become 0.
     """
     it.as_printed(abs(printed(parameters()) / norm(parameters()) - 1) < 1e-6)
     large = parameters(2e19)
@@ -257,8 +254,8 @@ def F332(it: Evidence) -> None:
 def F333(it: Evidence) -> None:
     """After the call, the norm is at most max_norm.
 
-    Not with a gradient that is not finite. A NaN makes the comparison false, and
-    everything is passed on as it is; an infinite one becomes NaN and the others 0.
+    Not with a gradient that is not finite: a NaN passes everything on as it is; an
+    infinite one becomes NaN and the others 0.
     """
     usual = parameters()
     printed(usual)
@@ -274,9 +271,9 @@ def F333(it: Evidence) -> None:
 def F334(it: Evidence) -> None:
     """The listing clips the gradients of the parameters that it is given.
 
-    It does if they come in a list. `model.parameters()` is a generator, which the first
-    loop exhausts: the norm is returned and nothing is clipped, without an error. The
-    text's training step calls PyTorch's function, which handles a generator.
+    In a list. `model.parameters()` is a generator, which the first loop exhausts, so
+    nothing is clipped, without an error. The text's training step calls PyTorch's
+    function, which handles a generator.
     """
     as_list, generator, pytorch = (parameters() for _ in range(3))
     printed(as_list)
@@ -312,8 +309,8 @@ def F337(it: Evidence) -> None:
 def F338(it: Evidence) -> None:
     """A norm above 1 is scaled down to exactly 1.
 
-    So it is by the formula. The listing adds `1e-6` to the norm that it divides by, so
-    its result is a little less.
+    By the formula, yes. The listing adds `1e-6` to the norm that it divides by, so its
+    result is a little less.
     """
     given, whole = parameters(), norm(parameters())
     found = printed(given)
@@ -340,17 +337,11 @@ def F340(it: Evidence) -> None:
     """Norms above 1 risk steps into regions where the linear approximation of the loss
     fails.
 
-    Longer steps leave it more. But it fails long before the quadratic one: where the
-    loss is exactly quadratic, the step to the minimum lowers it by half of what the
-    linear approximation predicts.
+    Longer steps leave it more. But it fails long before the quadratic one: on a
+    quadratic loss, the step to the minimum falls by half of what it predicts.
     """
-    curvature, w = 2.0, 1.5
-
-    def of_predicted(step: float) -> float:  # the fall, over the one predicted
-        before, after = (curvature * x * x / 2 for x in (w, w - step))
-        return (before - after) / (curvature * w * step)
-
-    falls = [of_predicted(step) for step in (0.01, 0.1, 1.0, w)]
+    # The fall of w² from 1.5, over the fall that the slope there predicts.
+    falls = [(1.5**2 - (1.5 - s) ** 2) / (2 * 1.5 * s) for s in (0.01, 0.1, 1.0, 1.5)]
     it.as_printed(falls == sorted(falls, reverse=True) and falls[0] > 0.99)
     it.elsewhere(falls[-1] > 0.99)
     it.right(falls[-1] == 1 / 2)
