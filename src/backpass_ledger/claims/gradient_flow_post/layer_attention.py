@@ -67,9 +67,8 @@ def projected(it: Evidence, name: str) -> None:
 def F367(it: Evidence) -> None:
     """The gradient of h_mid goes to attention's block and, as a copy, along the
     residual connection."""
-    found = backward()
-    it.as_printed(right("attended"))
-    it.as_printed(same(found["x"] - found["branch_1"], layer()[1]["mid"], 1e-12))
+    along = backward()["x"] - backward()["branch_1"]
+    it.as_printed(right("attended") and same(along, layer()[1]["mid"], 1e-12))
 
 
 def F368(it: Evidence) -> None:
@@ -82,9 +81,8 @@ def F368(it: Evidence) -> None:
 def F369(it: Evidence) -> None:
     """A reshape of attention's output to [B, S, n_h · d_k] concatenates the heads.
 
-    The array is [B, n_h, S, d_k]. A reshape keeps the order in memory, so its rows mix
-    tokens, and the gradient of $W_O$ is wrong without an error. `.transpose(1, 2)` has
-    to come first.
+    The array is [B, n_h, S, d_k], so the rows mix tokens, and the gradient of $W_O$ is
+    wrong without an error. `.transpose(1, 2)` has to come first.
     """
     it.as_printed("w_o" in all_right())
     it.right("w_o" in all_right(("y",)) and "w_o" not in all_right(RESHAPES[1:]))
@@ -108,9 +106,8 @@ def F371(it: Evidence) -> None:
 def F372(it: Evidence) -> None:
     """A reshape to [B, n_h, S, d_k] divides it among the heads.
 
-    It has to be a reshape to [B, S, n_h, d_k] and `.transpose(1, 2)`. Without it every
-    later gradient is wrong: those of queries, keys, values, three weights, the norm,
-    and x.
+    It has to be a reshape to [B, S, n_h, d_k] and `.transpose(1, 2)`. Without it the
+    gradients of $W_Q$, $W_K$, $W_V$, the norm's weight, and x are wrong.
     """
     it.as_printed(right("y"))
     it.right(right("y", mended=("dy",)))
@@ -123,7 +120,7 @@ def F373(it: Evidence) -> None:
     logarithms of sums; in `§4.5` it saves its output as well.
 
     The output gives each row's sum of gradient times output, which softmax's gradient
-    subtracts. Without it that number takes another pass over all weights.
+    subtracts. Otherwise that number takes another pass over all weights.
     """
     t, passed = given(), []
 
@@ -181,8 +178,7 @@ def F376(it: Evidence) -> None:
 def F377(it: Evidence) -> None:
     """A reshape of the queries' gradient to [B, S, n_h · d_k] is the projection's.
 
-    The exchange of heads and tokens is missing: `.transpose(1, 2)` has to come first.
-    The gradient of $W_Q$ is wrong without it.
+    The exchange of heads and tokens is missing, and the gradient of $W_Q$ is wrong.
     """
     projected(it, "q")
 
@@ -190,8 +186,7 @@ def F377(it: Evidence) -> None:
 def F378(it: Evidence) -> None:
     """A reshape of the keys' gradient to [B, S, n_kv · d_k] is the projection's.
 
-    The exchange of heads and tokens is missing here too; the gradient of $W_K$ is
-    wrong.
+    The exchange of heads and tokens is missing, and the gradient of $W_K$ is wrong.
     """
     projected(it, "k")
 
@@ -199,8 +194,7 @@ def F378(it: Evidence) -> None:
 def F379(it: Evidence) -> None:
     """A reshape of the values' gradient to [B, S, n_kv · d_k] is the projection's.
 
-    The exchange of heads and tokens is missing here too; the gradient of $W_V$ is
-    wrong.
+    The exchange of heads and tokens is missing, and the gradient of $W_V$ is wrong.
     """
     projected(it, "v")
 
@@ -227,9 +221,8 @@ def F381(it: Evidence) -> None:
 
 def F382(it: Evidence) -> None:
     """From a right gradient of its output, the lines of the norm give its input's."""
-    _, expected = layer()
-    branch = backward(RESHAPES)["branch_1"]
-    it.as_printed(same(branch, expected["x"] - expected["mid"]))
+    branch = layer()[1]["x"] - layer()[1]["mid"]
+    it.as_printed(same(backward(RESHAPES)["branch_1"], branch))
 
 
 def F383(it: Evidence) -> None:

@@ -172,8 +172,7 @@ def F348(it: Evidence) -> None:
 
     With its seven sizes defined it runs, and six of its ten gradients are wrong: those
     of x, $W_Q$, $W_K$, $W_V$, $W_O$, and the first norm's weight. Five reshapes lack an
-    exchange of axes. With these all ten are right. All shapes are right in both cases,
-    so no error shows it.
+    exchange of axes. All shapes are right, so no error shows it.
     """
     it.as_printed(all_right() == set(RETURNED))
     it.right(all_right() == set(FEED_FORWARD))
@@ -186,16 +185,15 @@ def F348(it: Evidence) -> None:
 def F349(it: Evidence) -> None:
     """The listing is the backward of a layer of Llama 3.
 
-    Llama rotates queries and keys. The gradients of both have to be rotated back before
-    they go to the projections; without it the gradients of $W_Q$, $W_K$, x, and the
-    first norm's weight are wrong even after the five reshapes are corrected.
+    Llama rotates queries and keys, so the gradients of both have to be rotated back.
+    Otherwise those of $W_Q$, $W_K$, x, and the first norm's weight are wrong even after
+    the five reshapes are corrected.
     """
 
     def turned_back(*arrays: Any) -> tuple[Any, ...]:
-        dq, dk, dv = flash(*arrays)
+        *dqk, dv = flash(*arrays)
         # Exchanging the halves before and after turns a rotation round.
-        dq, dk = (rotated(a.roll(3, -1)).roll(3, -1) for a in (dq, dk))
-        return dq, dk, dv
+        return *(rotated(a.roll(3, -1)).roll(3, -1) for a in dqk), dv
 
     wrong = set(RETURNED) - all_right(RESHAPES, rope=True)
     it.left_out(len(wrong))
@@ -232,7 +230,7 @@ def F352(it: Evidence) -> None:
     """The norms' outputs are saved beside their inputs and statistics.
 
     The listing takes them so. They need not be saved: each is its input over the
-    statistic, times the norm's weight, one step or two an element.
+    statistic, times the norm's weight.
     """
     t, _ = layer()
     it.as_printed(needed("n1") and needed("n2"))

@@ -30,10 +30,8 @@ F366  true  0  feed-forward  operations/feed_forward     §6, phase 1, whole
 def F355(it: Evidence) -> None:
     """The gradient of the output goes to the feed-forward block and, as a copy, along
     the residual connection."""
-    found = backward()
-    it.as_printed(right("fed"))
-    along = found["mid"] - found["branch_2"]
-    it.as_printed(same(along, layer()[0]["dout"], 1e-12))
+    along = backward()["mid"] - backward()["branch_2"]
+    it.as_printed(right("fed") and same(along, layer()[0]["dout"], 1e-12))
 
 
 def F356(it: Evidence) -> None:

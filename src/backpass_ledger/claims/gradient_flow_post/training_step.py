@@ -154,8 +154,8 @@ def F419(it: Evidence) -> None:
     """The optimiser updates FP32 weights with FP32 gradients; the list of bytes has
     gradients of 2 bytes.
 
-    This step holds no 16-bit copy and no 16-bit gradients: four FP32 arrays, again 16
-    bytes a parameter. Its gradients take 280 GB, not 140.
+    This step holds four FP32 arrays, again 16 bytes a parameter. Its gradients take
+    280 GB, not 140.
     """
     found = run_step()
     arrays = [*found["parameters"], *found["states"]]
@@ -191,8 +191,8 @@ def F421(it: Evidence) -> None:
 def F422(it: Evidence) -> None:
     """Each parameter's gradient gives the optimiser the direction in which to move it.
 
-    SGD moves it against the gradient. Adam moves it against the average of gradients,
-    which can have the other sign.
+    SGD moves it against the gradient. Adam moves it against an average, which can have
+    the other sign.
     """
     gradients = [1.0, 1.0, 1.0, -0.5]
     it.as_printed(last_step(gradients, "SGD") > 0)
@@ -203,8 +203,7 @@ def F423(it: Evidence) -> None:
     """Training repeats this step millions of times.
 
     With the text's own step of one sequence of 8,192 tokens, LLaMA's 1.4 · 10¹² tokens
-    would take 171 million steps. A large model is not trained so: LLaMA takes 4 million
-    tokens a step, and 350,000 steps.
+    would take 171 million. But LLaMA took 4 million tokens a step, and 350,000 steps.
     """
     tokens, of_step = 1.4e12, 4e6
     it.as_printed(tokens / 8192 > 1e6)
@@ -216,9 +215,8 @@ def F423(it: Evidence) -> None:
 def F424(it: Evidence) -> None:
     """If all gradients are zero, look for `requires_grad=False` or `.detach()`.
 
-    With PyTorch's defaults these give no gradient at all: `.grad` is None, or the
-    backward raises an error. Zeros come from dead units, saturation, masks, weights of
-    zero, or underflow.
+    With PyTorch's defaults these give no gradient: `.grad` is None, or the backward
+    raises an error. Zeros come from dead units, saturation, masks, or underflow.
     """
 
     def gradient(between: Any, frozen: bool = False) -> Any:
