@@ -78,8 +78,7 @@ def F430(it: Evidence) -> None:
 
 
 def F431(it: Evidence) -> None:
-    """With 64 query heads and 8 key-value heads, 8 gradients are summed for each key
-    head."""
+    """With 64 query heads and 8 key-value heads, a key head sums 8 gradients."""
     dk, keys = numbers(1, 64, 3, 2), numbers(1, 8, 3, 2)
     found = vjp(lambda k: k.repeat_interleave(64 // 8, dim=1), keys, dk)
     by_size = [dk.reshape(1, -1, size, 3, 2).sum(2)[:, :8] for size in (8, 4)]
@@ -99,8 +98,7 @@ def F432(it: Evidence) -> None:
 def F433(it: Evidence) -> None:
     """SwiGLU's three arrays take 1.33 GB a layer, and 106 GB in 80 layers.
 
-    1.41 GB or 1.3125 GiB a layer, 112.7 GB or 105 GiB in all. No unit gives the printed
-    figures.
+    1.41 GB or 1.3125 GiB a layer, 112.7 GB or 105 GiB in all.
     """
     one = 3 * torch.empty(8192, 28672, dtype=torch.float16, device="meta").nbytes
     units = (10**9, 2**30, 1000 * 2**20)
@@ -112,8 +110,7 @@ def F433(it: Evidence) -> None:
 
 
 def F434(it: Evidence) -> None:
-    """80 checkpoints of 128 MB are 10.0 GB, and with a layer's 2,016 MB the sum is 12.0
-    GB.
+    """80 checkpoints of 128 MB are 10.0 GB, and with a layer's 2,016 MB, 12.0 GB.
 
     In GiB it is 11.97, which rounds to 12.0; 11.9 would be cut off. One input is
     counted twice: 11.84 without. In GB it is 12.85.
@@ -129,9 +126,8 @@ def F434(it: Evidence) -> None:
 def F435(it: Evidence) -> None:
     """The backward has exactly twice the FLOPs of the forward.
 
-    With the scores that flash attention recomputes it has 2.068 times as many.
-    Without them the products have exactly twice as many. (The text itself says
-    "approximately".)
+    With the scores that flash attention recomputes it has 2.068 times as many; without
+    them exactly twice. (`§6.1` says approximately.)
     """
     forward, backward = layer()
     it.as_printed(backward == 2 * forward)
@@ -174,8 +170,7 @@ def F438(it: Evidence) -> None:
 
 
 def F439(it: Evidence) -> None:
-    r"""FP16 has 10 bits of mantissa, and its unit in the last place at 1 is
-    $2^{-10}$."""
+    r"""FP16 has 10 bits of mantissa; its unit in the last place at 1 is $2^{-10}$."""
     one, following = (np.float16(x).view(np.uint16) for x in (1, 1 + 2**-10))
     it.as_printed(bits("float16") == (5, 10))
     it.as_printed(following == one + 1 and np.spacing(np.float16(1)) == 2**-10)

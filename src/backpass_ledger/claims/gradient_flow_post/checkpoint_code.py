@@ -187,8 +187,7 @@ def F265(it: Evidence) -> None:
 
 
 def F266(it: Evidence) -> None:
-    """The checkpoint of layer i, k times the whole part of i/k, is the last one at or
-    before it."""
+    """The last checkpoint at or before layer i is k times the whole part of i/k."""
     for k in range(1, 21):
         last = [max(c for c in range(0, 20, k) if c <= i) for i in range(20)]
         it.as_printed([(i // k) * k for i in range(20)] == last)
@@ -220,8 +219,7 @@ def F268(it: Evidence) -> None:
 
 
 def F269(it: Evidence) -> None:
-    """The checkpoint's `.grad` is the gradient from the call of `backward` just
-    before it.
+    """The checkpoint's `.grad` is the gradient from the last call of `backward`.
 
     It is the sum over all calls since the checkpoint was saved: k of them in a segment.
     """
@@ -251,8 +249,7 @@ def F270(it: Evidence) -> None:
 def F271(it: Evidence) -> None:
     """The recomputed activations are those of the forward.
 
-    With dropout they have another mask: the listing does not keep the generator's
-    state. PyTorch's function does.
+    With dropout they differ: the listing does not keep the generator's state.
     """
 
     def recomputed(p: float) -> bool:

@@ -94,8 +94,7 @@ def F275(it: Evidence) -> None:
 
 
 def F276(it: Evidence) -> None:
-    """With a checkpoint every layer, only the layer's input is saved: 128 MiB a
-    layer."""
+    """With a checkpoint every layer, its input is all that it saves: 128 MiB."""
     it.as_printed(checkpoints(1) == [128 * MIB, 128 * MIB])
 
 
@@ -177,8 +176,7 @@ def F284(it: Evidence) -> None:
 def F285(it: Evidence) -> None:
     """With a checkpoint every 20 layers: 42 GB.
 
-    The text's own sum gives 40,832 MiB, 39.88 GiB or 42.8 GB, cut off; the bars of
-    every ten and every layer are GiB.
+    Its own sum gives 40,832 MiB, 39.88 GiB or 42.8 GB, cut off; other bars are GiB.
     """
     it.as_printed(42 in (gib(most(20), 0), gb(most(20), 0)))
     it.right(most(20) == 40_832 and gib(most(20)) == 39.88 and gb(most(20)) == 42.8)

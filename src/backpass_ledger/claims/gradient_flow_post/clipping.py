@@ -117,9 +117,8 @@ def F324(it: Evidence) -> None:
     """Warm-up of the learning rate is a cause: early in training, random weights give
     gradients of high variance.
 
-    The gradients of single examples vary more at random weights than at fitted ones.
-    Warm-up is the remedy and not the cause: fitted weights, which it leaves in their
-    place, have no such variance.
+    The gradients of single examples vary more at random weights than at fitted ones,
+    warm-up or not. Warm-up is the remedy and not the cause.
     """
     x = numbers(400, 5)
     y = x @ numbers(5, seed=1) + 0.1 * numbers(400, seed=2)
@@ -138,8 +137,7 @@ def F325(it: Evidence) -> None:
     """When the weights of attention become nearly one-hot, softmax's Jacobian produces
     large gradients.
 
-    The Jacobian tends to 0 there, and gradients vanish. Its norm is never above 1/2,
-    which two equal weights have.
+    It tends to 0 there. Its norm is at most 1/2, which two equal weights have.
     """
 
     def size(scores: Any) -> float:
@@ -157,9 +155,8 @@ def F326(it: Evidence) -> None:
     r"""Sequences that the model finds very improbable have a large $-\log p$, and so a
     large gradient.
 
-    The loss has no bound. Its gradient by the scores has one: the softmax minus
-    one-hot, at most $\sqrt 2$ a token. A larger gradient comes from the Jacobians of
-    the layers below.
+    The loss has no bound. Its gradient by the scores is at most $\sqrt 2$ a token; a
+    larger one comes from the Jacobians of the layers below.
     """
 
     def of(size: float, w: Any) -> tuple[float, float]:  # with the worst label
@@ -213,8 +210,7 @@ def F329(it: Evidence) -> None:
 
 
 def F330(it: Evidence) -> None:
-    """The sum of the gradients' squares, computed in FP32 for each parameter, is the
-    square of the norm.
+    """The sum of the gradients' squares, in FP32, is the square of the norm.
 
     The squares overflow above 1.8e19, where gradients are finite: then all become 0.
     """
@@ -242,8 +238,7 @@ def F331(it: Evidence) -> None:
 
 
 def F332(it: Evidence) -> None:
-    """The factor, max_norm over the norm plus `1e-6`, applied if it is below 1, is what
-    PyTorch does."""
+    """PyTorch too applies max_norm over the norm plus `1e-6`, if it is below 1."""
     for max_norm in (0.5, 1.0, 100.0):
         ours, theirs = parameters(), parameters()
         printed(ours, max_norm)
@@ -272,8 +267,7 @@ def F334(it: Evidence) -> None:
     """The listing clips the gradients of the parameters that it is given.
 
     In a list. `model.parameters()` is a generator, which the first loop exhausts, so
-    nothing is clipped, without an error. The text's training step calls PyTorch's
-    function, which handles a generator.
+    nothing is clipped, without an error. PyTorch's function handles a generator.
     """
     as_list, generator, pytorch = (parameters() for _ in range(3))
     printed(as_list)
@@ -309,8 +303,7 @@ def F337(it: Evidence) -> None:
 def F338(it: Evidence) -> None:
     """A norm above 1 is scaled down to exactly 1.
 
-    By the formula, yes. The listing adds `1e-6` to the norm that it divides by, so its
-    result is a little less.
+    By the formula. The listing divides by the norm plus `1e-6`, so it is a little less.
     """
     given, whole = parameters(), norm(parameters())
     found = printed(given)
@@ -324,8 +317,7 @@ def F339(it: Evidence) -> None:
     quadratic loss surface.
 
     Adam's updates do not depend on it: gradients of a hundredth or a thousandfold of
-    the norm give the same ones, as long as the elements are large beside ε. The
-    threshold acts only through changes of the norm from step to step.
+    the norm give the same ones, as long as the elements are large beside ε.
     """
     shape = np.array([0.3, -0.2, 0.5, 0.4])
     sizes = [last_step(list(by * shape), eps=1e-12) for by in (1 / 100, 1, 1000)]
@@ -334,8 +326,7 @@ def F339(it: Evidence) -> None:
 
 
 def F340(it: Evidence) -> None:
-    """Norms above 1 risk steps into regions where the linear approximation of the loss
-    fails.
+    """Norms above 1 risk steps to where the loss's linear approximation fails.
 
     Longer steps leave it more. But it fails long before the quadratic one: on a
     quadratic loss, the step to the minimum falls by half of what it predicts.
@@ -356,8 +347,7 @@ def F341(it: Evidence) -> None:
 
 
 def F342(it: Evidence) -> None:
-    """In the first thousand steps of a 70B model, the norm is 5 to 50, and most steps
-    are clipped.
+    """In a 70B model's first thousand steps, the norm is 5 to 50; most are clipped.
 
     No run is named.
     """

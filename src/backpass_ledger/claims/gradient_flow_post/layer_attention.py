@@ -163,8 +163,7 @@ def F375(it: Evidence) -> None:
         tracemalloc.stop()
         return most
 
-    it.as_printed(peak(1024) < 2.5 * peak(512))
-    it.as_printed(peak(1024) < 1024 * 1024 * 8)
+    it.as_printed(peak(1024) < 2.5 * peak(512) and peak(1024) < 1024 * 1024 * 8)
 
 
 def F376(it: Evidence) -> None:
@@ -238,6 +237,5 @@ def F384(it: Evidence) -> None:
 
 
 def F385(it: Evidence) -> None:
-    """Each returned gradient has the shape of its weight, and that of x is
-    [B, S, d]."""
+    """Each returned gradient has the shape of its array; that of x is [B, S, d]."""
     it.as_printed(all(backward()[name].shape == SHAPES[name] for name in RETURNED))

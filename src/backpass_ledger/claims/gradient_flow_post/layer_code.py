@@ -105,8 +105,9 @@ def backward(
     t, g = t or given(), {}
     batch, heads, rows, width = t["y"].shape
 
-    def weight(x: Any, dy: Any) -> Any:
-        return x.flatten(0, 1).T @ dy.flatten(0, 1)
+    def through(x: Any, name: str, dy: Any) -> Any:  # a product with a weight
+        g["w_" + name] = x.flatten(0, 1).T @ dy.flatten(0, 1)
+        return dy @ t["w_" + name].T
 
     def norm(name: str, i: int) -> None:
         unit, dn = t[name] / t[f"r{i}"], g[f"n{i}"]
@@ -119,19 +120,16 @@ def backward(
         return (a.transpose(1, 2) if name in mended else a).reshape(batch, rows, -1)
 
     g["fed"] = t["dout"]
-    g["w_down"] = weight(t["act"] * t["up"], g["fed"])
-    g["h"] = g["fed"] @ t["w_down"].T
+    g["h"] = through(t["act"] * t["up"], "down", g["fed"])
     g["act"], g["up"] = g["h"] * t["up"], t["act"] * g["h"]
     s = t["gate"].sigmoid()
     g["gate"] = g["act"] * s * (1 + t["gate"] * (1 - s))
-    g["w_gate"], g["w_up"] = (weight(t["n2"], g[n]) for n in ("gate", "up"))
-    g["n2"] = sum(g[n] @ t["w_" + n].T for n in ("gate", "up"))
+    g["n2"] = sum(through(t["n2"], n, g[n]) for n in ("gate", "up"))
     norm("mid", 2)
     g["mid"] = t["dout"] + g["branch_2"]
 
     g["attended"] = g["mid"]
-    g["w_o"] = weight(join("y", t["y"]), g["attended"])
-    g["joined"] = g["attended"] @ t["w_o"].T
+    g["joined"] = through(join("y", t["y"]), "o", g["attended"])
     if "dy" in mended:
         g["y"] = g["joined"].reshape(batch, rows, heads, width).transpose(1, 2)
     else:
@@ -139,8 +137,7 @@ def backward(
     g["q"], g["k"], g["v"] = attention(g["y"], *(t[n] for n in (*"qkv", "lse")))
     for n in "qkv":
         g["flat_" + n] = join("d" + n, g[n])
-        g["w_" + n] = weight(t["n1"], g["flat_" + n])
-    g["n1"] = sum(g["flat_" + n] @ t["w_" + n].T for n in "qkv")
+    g["n1"] = sum(through(t["n1"], n, g["flat_" + n]) for n in "qkv")
     norm("x", 1)
     g["x"] = g["mid"] + g["branch_1"]
     return g
@@ -185,9 +182,8 @@ def F348(it: Evidence) -> None:
 def F349(it: Evidence) -> None:
     """The listing is the backward of a layer of Llama 3.
 
-    Llama rotates queries and keys, so the gradients of both have to be rotated back.
-    Otherwise those of $W_Q$, $W_K$, x, and the first norm's weight are wrong even after
-    the five reshapes are corrected.
+    Llama rotates queries and keys, so their gradients have to be rotated back, or those
+    of $W_Q$, $W_K$, x, and the first norm's weight are wrong with all reshapes mended.
     """
 
     def turned_back(*arrays: Any) -> tuple[Any, ...]:

@@ -58,8 +58,7 @@ def F359(it: Evidence) -> None:
 
 
 def F360(it: Evidence) -> None:
-    r"""With $\sigma (1 + g_1 (1 - \sigma))$ as SiLU's derivative, the gradient of
-    $g_1$ is right."""
+    r"""SiLU's derivative $\sigma (1 + g_1 (1 - \sigma))$ gives $g_1$'s gradient."""
     it.as_printed(right("gate"))
 
 

@@ -150,8 +150,7 @@ def F391(it: Evidence) -> None:
     """The scores: 1,100 GFLOPs, and 2,200 in the backward with 1,100 more for
     recomputing them, 2 to 3 times as many.
 
-    With all pairs of tokens. Under the causal mask of the text's attention it is half,
-    550 and 1,649.
+    With all pairs of tokens. Under the text's causal mask half, 550 and 1,649.
     """
     row(it, "scores", 1100, 2200)
     one, two = counted("scores")
@@ -222,8 +221,7 @@ def F398(it: Evidence) -> None:
 def F399(it: Evidence) -> None:
     """Backward over forward is 2.1.
 
-    2.068 from the products; 2.11 from the printed totals, of which one is wrong. With
-    the causal mask it is 2.04.
+    2.068 from the products, 2.11 from the printed totals, 2.04 with the causal mask.
     """
     (forward, backward), one = layer(), counted("scores")[0]
     # Of the products of attention, two in the forward and five in the backward.
@@ -255,8 +253,7 @@ def F401(it: Evidence) -> None:
 
 
 def F402(it: Evidence) -> None:
-    """Recomputing the scores adds about 1,100 GFLOPs to the backward, with all pairs of
-    tokens."""
+    """Recomputing the scores, of all pairs, adds about 1,100 GFLOPs to the backward."""
     at: dict[str, Any] = {"m": 1, "g": 8, "n_kv": 8, "d": 128, "d_v": 128}
     at |= {"s_q": 8192, "s_k": 8192}
     more = flash_attention.backward_flops(**at, tile=8192)
@@ -277,8 +274,7 @@ def F403(it: Evidence) -> None:
 def F404(it: Evidence) -> None:
     """80 layers have 2,744 TFLOPs in the backward.
 
-    80 times the wrong total. By the table's own rows it is 2,688, by the products
-    2,683.
+    80 times the wrong total. By the table's rows it is 2,688, by the products 2,683.
     """
     it.as_printed(2744 in (tera(layer()[1]), tera(ROWS[1] + AGAIN)))
     it.right(tera(TOTALS[1]) == STEP[1] == 2744)

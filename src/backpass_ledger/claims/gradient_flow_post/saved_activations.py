@@ -102,8 +102,7 @@ def F243(it: Evidence) -> None:
 
 
 def F244(it: Evidence) -> None:
-    """Queries, keys, and values, of 8192, 1024, and 1024 numbers a token, take
-    160 MiB."""
+    """Queries, keys, and values of 8192, 1024, and 1024 numbers a token: 160 MiB."""
     found = [saved()[f"attended.attended.{each}"] for each in "qkv"]
     it.as_printed([size / 8192 / 2 for size in found] == [8192, 1024, 1024])
     it.as_printed(sum(found) / MIB == ROWS[2] == 160)
@@ -167,8 +166,7 @@ def F252(it: Evidence) -> None:
     """The feed-forward block saves three arrays of [S, d_ff]: $g_1$, $g_3$, and SiLU's
     output.
 
-    Plain autograd saves a fourth one, the product of the last two, for the gradient of
-    $W_2$: 448 MiB.
+    Plain autograd also saves the product of the last two, for $W_2$: 448 MiB.
     """
     shapes = ((5, 6), (6, 11), (6, 11), (11, 6))
     x, *w = (torch.tensor(numbers(*of), requires_grad=True) for of in shapes)
@@ -212,9 +210,8 @@ def F256(it: Evidence) -> None:
 def F257(it: Evidence) -> None:
     """80 layers' activations are those of the model.
 
-    The probabilities of the output head take 3.91 GiB in FP32, and the gradient of its
-    scores as much again, unless they are computed in chunks; the last norm's input and
-    output take 256 MiB.
+    The output head's probabilities take 3.91 GiB in FP32, the gradient of its scores as
+    much again, if not computed in chunks; the last norm's input and output 256 MiB.
     """
     head, norm = saved(part="lm_head"), saved(part="norm")
     it.left_out(head["loss.p"])

@@ -79,8 +79,7 @@ def checkpointed(function: Any, x: Any) -> Any:
 def F313(it: Evidence) -> None:
     """Checkpoint the activations that are expensive to store and cheap to recompute.
 
-    In `§4.2` a checkpoint is what is saved. Such activations should be dropped and
-    recomputed.
+    In `§4.2` a checkpoint is what is saved. These should be dropped and recomputed.
     """
     stack, x = Stack(), tensors()[0].requires_grad_()
     two, inner = torch.nn.Sequential(*stack.layers[:2]), stack.layers[0](x).detach()
@@ -94,8 +93,7 @@ def F313(it: Evidence) -> None:
 
 
 def F314(it: Evidence) -> None:
-    """RMSNorm's output should always be recomputed, because it takes a few element-wise
-    steps.
+    """RMSNorm's output should always be recomputed: it takes a few element-wise steps.
 
     It is cheap. But recomputing the norm alone frees nothing: the next product saves
     the norm's output as its input. The product has to be in the same segment.
@@ -143,8 +141,7 @@ def F316(it: Evidence) -> None:
 
 
 def F317(it: Evidence) -> None:
-    """RMSNorm's outputs are always recomputed; the projections' inputs are always
-    saved.
+    """RMSNorm's outputs are always recomputed, the projections' inputs always saved.
 
     The norm's output is the projections' input: the same array.
     """
@@ -174,8 +171,7 @@ def F318(it: Evidence) -> None:
 def F319(it: Evidence) -> None:
     """Recomputing the feed-forward block's gate activations takes one matrix product.
 
-    The activations of the text's table are $g_1$ and $g_3$: two products, 47 % of a
-    layer's forward.
+    Those of the table are $g_1$ and $g_3$: two products, 47 % of a layer's forward.
     """
     one, both = flops("gate projection"), flops("gate projection", "up projection")
     it.as_printed(both == one)

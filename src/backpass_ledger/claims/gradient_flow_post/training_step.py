@@ -154,8 +154,7 @@ def F419(it: Evidence) -> None:
     """The optimiser updates FP32 weights with FP32 gradients; the list of bytes has
     gradients of 2 bytes.
 
-    This step holds four FP32 arrays, again 16 bytes a parameter. Its gradients take
-    280 GB, not 140.
+    Four FP32 arrays are again 16 bytes a parameter. The gradients take 280 GB, not 140.
     """
     found = run_step()
     arrays = [*found["parameters"], *found["states"]]
@@ -191,8 +190,7 @@ def F421(it: Evidence) -> None:
 def F422(it: Evidence) -> None:
     """Each parameter's gradient gives the optimiser the direction in which to move it.
 
-    SGD moves it against the gradient. Adam moves it against an average, which can have
-    the other sign.
+    SGD's does. Adam moves it against an average, which can have the other sign.
     """
     gradients = [1.0, 1.0, 1.0, -0.5]
     it.as_printed(last_step(gradients, "SGD") > 0)
@@ -234,8 +232,7 @@ def F424(it: Evidence) -> None:
 
 
 def F425(it: Evidence) -> None:
-    """If gradients are NaN, look for a division by zero in a norm, or the logarithm of
-    zero in the loss.
+    """If gradients are NaN, look for a norm's division by zero or log 0 in the loss.
 
     Both can be the cause. The logarithm's own value is infinite; the NaN arises in the
     backward. A softmax over a row whose keys are all masked is a third source.
