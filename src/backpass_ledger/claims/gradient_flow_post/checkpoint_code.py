@@ -114,11 +114,11 @@ def by_listing(
     return [dy.numpy(), *stack.gradients()], stack
 
 
-def by_pytorch(stack: Stack, x: Any) -> Any:
+def by_pytorch(stack: Stack, y: Any) -> Any:
     """Run the layers as the third listing does."""
     for layer in stack.layers:
-        x = torch.utils.checkpoint.checkpoint(layer, x, use_reentrant=False)
-    return x
+        y = torch.utils.checkpoint.checkpoint(layer, y, use_reentrant=False)
+    return y
 
 
 @cache

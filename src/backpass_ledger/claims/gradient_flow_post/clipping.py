@@ -29,7 +29,7 @@ F336  uncheckable   0  clipping   numerics/clipping         §5.2, GPT-3 and Lla
 F337  uncheckable   0  clipping   numerics/clipping         §5.2, Chinchilla
 F338  false         1  clipping   numerics/clipping         §5.2, meaning
 F339  false         7  optimiser  numerics/optimiser        §5.2, box, Adam
-F340  caveat        1  optimiser  numerics/optimiser        §5.2, box, approximation
+F340  caveat        1  clipping   numerics/clipping         §5.2, box, approximation
 F341  uncheckable   0  clipping   numerics/clipping         §5.2, box, experience
 F342  uncheckable   0  clipping   numerics/clipping         §5.3, early
 F343  uncheckable   0  clipping   numerics/clipping         §5.3, after warm-up
@@ -89,8 +89,8 @@ def last_step(gradients: list[float], optimiser: str = "Adam", **options: Any) -
 def F322(it: Evidence) -> None:
     """Gradient norms can spike even with mixed precision.
 
-    They can, but it is no protection: FP16 adds a risk that FP32 does not have. A
-    gradient of 70,000 is above its largest number, 65,504, and the norm is infinite.
+    They can, but it does not protect from them: FP16 adds a risk. A gradient of 70,000
+    is above its largest number, 65,504, and the norm becomes infinite.
     """
 
     def length(dtype: Any) -> float:

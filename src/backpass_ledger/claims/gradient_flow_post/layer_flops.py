@@ -99,8 +99,8 @@ def tera(number: float) -> int:
 def head() -> float:
     """Return the TFLOPs of the output head, forward and backward."""
     step = cost.tally("llama-3-70b", 1, 8192)
-    flops = step.only(lambda row: row.term.call == "output head").flops("products")
-    return (flops["forward"] + flops["backward"]) / TERA
+    rows = step.only(lambda row: row.term.call == "output head")
+    return sum(rows.flops("products").values()) / TERA
 
 
 def row(it: Evidence, name: str, *printed: int, right: tuple[float, ...] = ()) -> None:
