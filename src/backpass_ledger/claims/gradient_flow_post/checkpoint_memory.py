@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 from backpass import cost
 from backpass_ledger.claims.evidence import Evidence
@@ -12,7 +11,12 @@ from backpass_ledger.claims.gradient_flow_post.checkpoint_code import (
     order_of_work,
 )
 from backpass_ledger.claims.gradient_flow_post.layer_code import SIZES, backward
-from backpass_ledger.claims.gradient_flow_post.saved_activations import FLASH, GIB, MIB
+from backpass_ledger.claims.gradient_flow_post.saved_activations import (
+    FLASH,
+    GIB,
+    MIB,
+    saved,
+)
 
 CLAIMS = """
 F274  caveat    2  memory         cost/memory             §4.3, units
@@ -64,16 +68,11 @@ def saving(k: int) -> float:
     return 100 * (1 - most(k) / PLAIN)
 
 
-def kept(every: int, **options: Any) -> Any:
-    """Return what a network of two such layers saves with checkpoints."""
-    few = replace(cost.configuration("llama-3-70b"), layers=2)
-    return cost.activations(few, 1, 8192, recompute=every, **options).rows
-
-
 def checkpoints(every: int) -> list[int]:
-    """Return the bytes that this network saves for its layers."""
-    rows = kept(every, dtype="bfloat16")
-    return [row.bytes or 0 for row in rows if row.part.startswith("layers.")]
+    """Return the bytes that a network of two such layers saves for its layers."""
+    few = replace(cost.configuration("llama-3-70b"), layers=2)
+    kept = cost.activations(few, 1, 8192, dtype="bfloat16", recompute=every)
+    return [row.bytes or 0 for row in kept.rows if row.part.startswith("layers.")]
 
 
 def F274(it: Evidence) -> None:
@@ -117,7 +116,7 @@ def F278(it: Evidence) -> None:
     in chunks. A layer's backward holds gradients beside what it saved: in the text's
     listing four arrays of [S, d_ff], 1.75 GiB.
     """
-    head = sum(row.bytes for row in kept(1, chunked=False) if row.array == "loss.p")
+    head = saved(part="lm_head")["loss.p"]
     of_rows = (SIZES["B"], SIZES["S"], SIZES["d_ff"])
     wide = [array.shape for array in backward().values()].count(of_rows)
     it.left_out(head)
