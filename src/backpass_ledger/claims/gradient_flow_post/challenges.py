@@ -67,8 +67,7 @@ def F429(it: Evidence) -> None:
 
 
 def F430(it: Evidence) -> None:
-    r"""The formula is consistent in dimensions, and $x x^\top$ is a correction of rank
-    1."""
+    r"""The formula's dimensions agree, and $x x^\top$ is a correction of rank 1."""
     x, one = numbers(7), np.ones(7)
     found = jacobian_of_norm(x, one)
     in_other_unit = jacobian_of_norm(100 * x, one, 100**2 * 0.3)

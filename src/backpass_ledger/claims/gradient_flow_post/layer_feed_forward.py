@@ -69,8 +69,7 @@ def F361(it: Evidence) -> None:
 
 
 def F362(it: Evidence) -> None:
-    """The gradient of the norm's output is the sum of two products, with $W_1$ and
-    $W_3$ transposed."""
+    r"""The norm's output's gradient sums products with $W_1^\top$ and $W_3^\top$."""
     it.as_printed(right("n2"))
 
 

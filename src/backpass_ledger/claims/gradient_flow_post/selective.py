@@ -192,8 +192,7 @@ def F320(it: Evidence) -> None:
 
 
 def F321(it: Evidence) -> None:
-    """This removes the memory that grows with S², for one more product of queries and
-    keys."""
+    """This removes the memory that grows with S², for one more product of Q and K."""
     at = {"m": 1, "g": 1, "n_kv": 1, "s_q": 4096, "s_k": 4096, "d": 1024, "d_v": 1024}
     more = flash_attention.backward_flops(**at) - attention.backward_flops(**at)
     it.as_printed(round(more / (2 * 4096 * 4096 * 1024)) == 1)

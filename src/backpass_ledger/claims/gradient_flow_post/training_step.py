@@ -273,8 +273,7 @@ def F426(it: Evidence) -> None:
 
 
 def F427(it: Evidence) -> None:
-    """If the gradient's norm explodes, look at the learning rate, the loss scale, and
-    the data.
+    """If the norm explodes, look at the learning rate, the loss scale, and the data.
 
     A loss scale that was not divided out multiplies the norm, and so do large inputs.
     The learning rate acts on later steps only.
