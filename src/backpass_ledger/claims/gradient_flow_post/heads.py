@@ -52,7 +52,7 @@ F67  true          0  attention   attention/scaled_dot_product  §1.4, through A
 
 
 Q, K, V = (numbers(2, 3, 5, 4, seed=i) for i in range(3))  # [B, heads, S, d_k]
-A, DO = numbers(2, 3, 5, 5), numbers(2, 3, 5, 4, seed=5)
+A, G = numbers(2, 3, 5, 5), numbers(2, 3, 5, 4, seed=5)
 W_O, X = numbers(12, 7), numbers(2, 5, 7)
 MERGED, DOUT = numbers(2, 5, 12), numbers(2, 5, 7, seed=1)
 WHOLE = 64 * 8192**2  # elements of A
@@ -126,9 +126,9 @@ def F43(it: Evidence) -> None:
 def F44(it: Evidence) -> None:
     """The formulas are those of the attention of Llama 3 70B, whose backward they give.
 
-    Llama rotates queries and keys by their positions before the scores. The backward
-    has to rotate their gradients back before the projections. Without that the
-    gradients of $W_Q$, $W_K$, and the input are wrong, and every shape fits.
+    Llama rotates queries and keys by their positions, and its backward rotates their
+    gradients back. Without that the gradients of $W_Q$, $W_K$, and the input are wrong,
+    and every shape fits.
     """
     w = numbers(7, 12)
 
@@ -143,9 +143,9 @@ def F44(it: Evidence) -> None:
 
     of_q = (lambda q: attend(q, tensors(K)[0]), lambda k: attend(tensors(Q)[0], k))
     for rest in of_q:  # as the queries and as the keys
-        expected = vjp(lambda w, rest=rest: rest(rotated(split(w))), w, DO)
+        expected = vjp(lambda w, rest=rest: rest(rotated(split(w))), w, G)
         unturned = split(*tensors(w)).numpy()
-        after = vjp(rest, rotated(*tensors(unturned)).numpy(), DO)
+        after = vjp(rest, rotated(*tensors(unturned)).numpy(), G)
         it.left_out(np.abs(dw(after) - expected).max())
         it.right(same(dw(vjp(rotated, unturned, after)), expected))
 
@@ -211,9 +211,8 @@ def F54(it: Evidence) -> None:
     r"""O has the shape $[B, n_h, S, d_k]$, and out = O $W_O$ with $W_O$ of $[n_h d_k,
     d]$.
 
-    The gradient of O further down has the shape $[B, S, n_h d_k]$. These are two
-    arrays: an exchange of axes and a reshape lie between them, and the text has
-    neither. A reshape alone fits too, and is wrong.
+    The gradient of O further down has the shape $[B, S, n_h d_k]$. An exchange of axes
+    and a reshape lie between the two. A reshape alone fits too, and is wrong.
     """
     o, w_o = tensors(V, W_O)
     by_head = sum(o[:, h] @ w_o[4 * h : 4 * h + 4] for h in range(3)).numpy()
@@ -252,9 +251,8 @@ def F57(it: Evidence) -> None:
 def F58(it: Evidence) -> None:
     """A is stored in FP16, two bytes an element.
 
-    This holds if softmax runs in FP16. The text's own list of precisions has softmax in
-    FP32. Autograd then saves its FP32 result, and beside it the 16-bit copy that
-    multiplies the values: 16 + 8 GiB a layer.
+    If softmax runs in FP16. The text's own list of precisions has it in FP32. Autograd
+    then saves its result, and the 16-bit copy for the values: 16 + 8 GiB a layer.
     """
     half, full = saved_weights("float16"), saved_weights("float32")
     it.as_printed(WHOLE * sum(half) == 8 * GIB)
@@ -313,9 +311,8 @@ def F63(it: Evidence) -> None:
     r"""A reshape of $\partial L/\partial O$ gives the gradient of each head, $B \times
     S \times d_k$.
 
-    The last axis has to be split, $[B, S, n_h, d_k]$, and the heads are its third axis.
-    A reshape straight to the shape that the text lists for O, $[B, n_h, S, d_k]$, mixes
-    heads and positions.
+    A reshape to $[B, S, n_h, d_k]$. One straight to the shape that the text lists for O,
+    $[B, n_h, S, d_k]$, mixes heads and positions.
     """
     by_head = vjp(lambda o: o.transpose(1, 2).reshape(2, 5, 12), V, MERGED)
     split = MERGED.reshape(2, 5, 3, 4)
@@ -326,15 +323,15 @@ def F63(it: Evidence) -> None:
 def F64(it: Evidence) -> None:
     r"""For one head, $\frac{\partial L}{\partial A} = \frac{\partial L}{\partial O}
     V^\top \in \mathbb{R}^{B \times S \times S}$."""
-    da, _ = product(A[:, 0], V[:, 0], DO[:, 0])
-    it.as_printed(same(DO[:, 0] @ np.swapaxes(V[:, 0], 1, 2), da))
+    da, _ = product(A[:, 0], V[:, 0], G[:, 0])
+    it.as_printed(same(G[:, 0] @ np.swapaxes(V[:, 0], 1, 2), da))
 
 
 def F65(it: Evidence) -> None:
     r"""For one head, $\frac{\partial L}{\partial V} = A^\top \frac{\partial L}{\partial
     O} \in \mathbb{R}^{B \times S \times d_k}$."""
-    _, dv = product(A[:, 0], V[:, 0], DO[:, 0])
-    it.as_printed(same(np.swapaxes(A[:, 0], 1, 2) @ DO[:, 0], dv))
+    _, dv = product(A[:, 0], V[:, 0], G[:, 0])
+    it.as_printed(same(np.swapaxes(A[:, 0], 1, 2) @ G[:, 0], dv))
 
 
 def F66(it: Evidence) -> None:
@@ -343,7 +340,7 @@ def F66(it: Evidence) -> None:
 
     Most of it is 0: an element of O depends on one row of A.
     """
-    a, v, do = A[:, 0], V[:, 0], DO[:, 0]
+    a, v, do = A[:, 0], V[:, 0], G[:, 0]
     J = jacobian(lambda a: a @ tensors(v)[0], a).reshape(2 * 5 * 4, 2 * 5 * 5)
     it.as_printed(same(do.ravel() @ J, (do @ np.swapaxes(v, 1, 2)).ravel()))
     it.right(np.count_nonzero(J) == 2 * 5 * 4 * 5)
@@ -351,4 +348,4 @@ def F66(it: Evidence) -> None:
 
 def F67(it: Evidence) -> None:
     r"""As a batched product over all heads, `grad_A = grad_O` $\cdot\, V^\top$."""
-    it.as_printed(same(DO @ np.swapaxes(V, 2, 3), product(A, V, DO)[0]))
+    it.as_printed(same(G @ np.swapaxes(V, 2, 3), product(A, V, G)[0]))
