@@ -311,8 +311,8 @@ def F63(it: Evidence) -> None:
     r"""A reshape of $\partial L/\partial O$ gives the gradient of each head, $B \times
     S \times d_k$.
 
-    A reshape to $[B, S, n_h, d_k]$. One straight to the shape that the text lists for O,
-    $[B, n_h, S, d_k]$, mixes heads and positions.
+    A reshape to $[B, S, n_h, d_k]$. One straight to the shape listed for O, $[B, n_h,
+    S, d_k]$, mixes heads and positions.
     """
     by_head = vjp(lambda o: o.transpose(1, 2).reshape(2, 5, 12), V, MERGED)
     split = MERGED.reshape(2, 5, 3, 4)
