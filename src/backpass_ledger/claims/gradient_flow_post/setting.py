@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from backpass import cost
+from backpass.cost import sources
 from backpass.models import llama
 from backpass_ledger.claims.evidence import Evidence
 from backpass_ledger.claims.tools import jacobian, numbers, same, torch, vjp
@@ -101,6 +102,12 @@ def block(x: Any) -> Any:
     """The norm and the feed-forward block on the rows of h_mid."""
     w = tensors(*weights())
     return gated(norm(x, w[5]), *w[6:])
+
+
+def printed(place: str, name: str) -> float:
+    """Return a figure that the text prints."""
+    rows = (n for n in sources.NUMBERS if n.source == sources.GRADIENT_FLOW)
+    return next(float(n.printed) for n in rows if (n.place, n.name) == (place, name))
 
 
 @cache

@@ -16,6 +16,7 @@ from backpass_ledger.claims.gradient_flow_post.setting import (
     gated,
     of_a_layer,
     operations,
+    printed,
     saved_by,
     tensors,
 )
@@ -327,6 +328,7 @@ def F133(it: Evidence) -> None:
     They are 1.41 GB, or 1.3125 GiB.
     """
     it.right(SIZE == 3 * 8192 * 28672 * 2 == 3 * of_a_layer()["fed.activated.g"])
+    it.right(printed("1.5, box", "g1, g3, and SiLU(g1)") == 1.33)
     it.as_printed(1.33 in (round(SIZE / 1e9, 2), round(SIZE / GIB, 2)))
     it.right(round(SIZE / 1e9, 2) == 1.41 and SIZE / GIB == 1.3125)
 
@@ -336,6 +338,7 @@ def F134(it: Evidence) -> None:
 
     They are 113 GB, or 105 GiB.
     """
+    it.right(printed("1.5, box", "the same of 80 layers") == 106)
     it.as_printed(106 in (round(80 * SIZE / 1e9), round(80 * SIZE / GIB)))
     it.right(round(80 * SIZE / 1e9) == 113 and 80 * SIZE == 105 * GIB)
 
@@ -345,9 +348,10 @@ def F135(it: Evidence) -> None:
 
     The table's 1,344 is right in MiB. 1.33 GB is neither 1,344 MiB nor 1,344 MB.
     """
-    table = 896 + 448
-    it.clashes(round(table / 1000, 2) != 1.33 != round(table * MIB / GIB, 2))
+    table, box = 896 + 448, printed("1.5, box", "g1, g3, and SiLU(g1)")
+    it.clashes(round(table / 1000, 2) != box == 1.33 != round(table * MIB / GIB, 2))
     it.right(table == 1_344 and SIZE == table * MIB)
+    it.right(896 == printed("4.1, table", "g1 and g3"))
 
 
 def F136(it: Evidence) -> None:
