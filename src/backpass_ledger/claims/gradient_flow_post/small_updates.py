@@ -15,12 +15,12 @@ CLAIMS = """
 F201  false   3  precision  numerics/precision  §3.2, heading
 F202  true    0  precision  numerics/precision  §3.2, example
 F203  caveat  5  optimiser  numerics/optimiser  §3.2, example, rule
-F204  caveat  4  precision  numerics/precision  §3.2, FP16, spacing
+F204  false   4  precision  numerics/precision  §3.2, FP16, spacing
 F205  caveat  1  precision  numerics/precision  §3.2, FP16, ratio
 F206  caveat  1  precision  numerics/precision  §3.2, FP16, result
-F207  caveat  2  precision  numerics/precision  §3.2, BF16, spacing
+F207  false   2  precision  numerics/precision  §3.2, BF16, spacing
 F208  caveat  1  precision  numerics/precision  §3.2, BF16, result
-F209  caveat  3  precision  numerics/precision  §3.2, FP32, spacing
+F209  false   3  precision  numerics/precision  §3.2, FP32, spacing
 F210  false   8  precision  numerics/precision  §3.2, FP32, result
 F211  false   5  precision  numerics/precision  §3.2, rule
 F212  caveat  3  optimiser  numerics/optimiser  §3.2, momentum, sum
@@ -44,10 +44,15 @@ def gaps(dtype: str) -> tuple[float, float]:
     else:
         codes = torch.arange(2**15).to(torch.int16)
     values = codes.view(kind).double()
-    return (
-        float(1 - values[values < 1].max()),
-        float(values[values > 1].min() - 1),
-    )
+    return float(1 - values[values < 1].max()), float(values[values > 1].min() - 1)
+
+
+def smallest(it: Evidence, dtype: str, power: int) -> tuple[float, float]:
+    """Judge that a power of 2 is the smallest difference from 1; return the gaps."""
+    below, above = gaps(dtype)
+    it.as_printed(min(below, above) == 2.0**power)
+    it.right(above == 2.0**power and below == 2.0 ** (power - 1))
+    return below, above
 
 
 def stepped(dtype: str, update: float = UPDATE, steps: int = 1) -> float:
@@ -58,14 +63,12 @@ def stepped(dtype: str, update: float = UPDATE, steps: int = 1) -> float:
     return float(weight)
 
 
-def trained(
-    optimiser: str, gradient: float = GRADIENT, dtype: str = "float32", **options: Any
-) -> float:
-    """Return the weight 1.0 after a step of a PyTorch optimiser."""
-    p = torch.nn.Parameter(torch.tensor(1.0, dtype=getattr(torch, dtype)))
-    p.grad = torch.full_like(p, gradient)
-    getattr(torch.optim, optimiser)([p], lr=RATE, **options).step()
-    return float(p.detach())
+def change(optimiser: str) -> float:
+    """Return how far a step of a PyTorch optimiser moves the weight 1.0."""
+    p = torch.nn.Parameter(torch.tensor(1.0, dtype=torch.float64))
+    p.grad = torch.full_like(p, GRADIENT)
+    getattr(torch.optim, optimiser)([p], lr=RATE).step()
+    return 1 - float(p.detach())
 
 
 def F201(it: Evidence) -> None:
@@ -75,12 +78,8 @@ def F201(it: Evidence) -> None:
     the gradient comes in FP16; with FP16 weights, an FP32 gradient does not help.
     """
     half = float(np.float16(GRADIENT))
-    moved = {
-        "FP16 gradient, FP32 weight": stepped("float32", RATE * half) != 1,
-        "FP32 gradient, FP16 weight": stepped("float16", RATE * GRADIENT) != 1,
-    }
-    it.as_printed(moved["FP32 gradient, FP16 weight"])
-    it.right(moved["FP16 gradient, FP32 weight"] and abs(half / GRADIENT - 1) < 1e-3)
+    it.as_printed(stepped("float16", RATE * GRADIENT) != 1)
+    it.right(stepped("float32", RATE * half) != 1 and abs(half / GRADIENT - 1) < 1e-3)
 
 
 def F202(it: Evidence) -> None:
@@ -98,23 +97,20 @@ def F203(it: Evidence) -> None:
     $\eta$ whatever the gradient: 10,000 times as large here, and large enough for an
     FP16 weight.
     """
-    it.as_printed(abs((1 - trained("SGD", dtype="float64")) / UPDATE - 1) < 1e-6)
-    adam = 1 - trained("Adam", dtype="float64")
-    it.elsewhere(abs(adam / UPDATE - 1) < 0.5)
-    it.right(abs(adam / (10_000 * UPDATE) - 1) < 1e-3)
+    it.as_printed(abs(change("SGD") / UPDATE - 1) < 1e-6)
+    it.elsewhere(abs(change("Adam") / UPDATE - 1) < 0.5)
+    it.right(abs(change("Adam") / (10_000 * UPDATE) - 1) < 1e-3)
     it.right(stepped("float16", RATE) < 1)
 
 
 def F204(it: Evidence) -> None:
     r"""FP16 has a smallest difference from 1.0 of $2^{-10} \approx 0.000977$.
 
-    The printed value is the gap above 1. The gap below 1, where this update goes, is
+    That is the gap above 1. The gap below 1, where this update goes, is half of it,
     $2^{-11}$.
     """
-    below, above = gaps("float16")
-    it.as_printed(above == 2**-10 and round(above, 6) == 0.000977)
-    it.elsewhere(min(below, above) == 2**-10)
-    it.right(below == 2**-11 and float(np.float16(1.0)) == 1.0)
+    _, above = smallest(it, "float16", -10)
+    it.right(round(above, 6) == 0.000977 and float(np.float16(1.0)) == 1.0)
 
 
 def F205(it: Evidence) -> None:
@@ -143,12 +139,10 @@ def F206(it: Evidence) -> None:
 def F207(it: Evidence) -> None:
     r"""BF16 has a smallest difference from 1 of $2^{-7} \approx 0.0078$.
 
-    Above 1; below it is $2^{-8} \approx 0.0039$.
+    That is the gap above 1; below it is $2^{-8} \approx 0.0039$.
     """
-    below, above = gaps("bfloat16")
-    it.as_printed(above == 2**-7 and round(above, 4) == 0.0078)
-    it.elsewhere(min(below, above) == 2**-7)
-    it.right(below == 2**-8 and round(below, 4) == 0.0039)
+    below, above = smallest(it, "bfloat16", -7)
+    it.right(round(above, 4) == 0.0078 and round(below, 4) == 0.0039)
 
 
 def F208(it: Evidence) -> None:
@@ -168,12 +162,10 @@ def F208(it: Evidence) -> None:
 def F209(it: Evidence) -> None:
     r"""FP32 has a smallest difference from 1 of $2^{-23}$, `1.19e-7`.
 
-    Above 1; below it is $2^{-24}$, `5.96e-8`.
+    That is the gap above 1; below it is $2^{-24}$, `5.96e-8`.
     """
-    below, above = gaps("float32")
-    it.as_printed(above == 2**-23 and f"{above:.2e}" == "1.19e-07")
-    it.elsewhere(min(below, above) == 2**-23)
-    it.right(below == 2**-24 and f"{below:.2e}" == "5.96e-08")
+    below, above = smallest(it, "float32", -23)
+    it.right(f"{above:.2e} {below:.2e}" == "1.19e-07 5.96e-08")
 
 
 def F210(it: Evidence) -> None:
@@ -198,13 +190,11 @@ def F211(it: Evidence) -> None:
     It is lost if it is below half the gap on the side to which it goes (at half
     exactly, the even neighbour wins).
     """
-    lost, expected = [], []
     for share in (0.3, 0.4, 0.5, 0.6, 0.9):
         for sign, gap in zip((1, -1), gaps("float16"), strict=True):
-            lost.append(float(np.float16(1 - sign * share * gap)) == 1)
-            expected.append(share <= 0.5)
-    it.as_printed(all(lost))
-    it.right(lost == expected)
+            lost = float(np.float16(1 - sign * share * gap)) == 1
+            it.as_printed(lost)
+            it.right(lost is (share <= 0.5))
 
 
 def F212(it: Evidence) -> None:
@@ -217,9 +207,9 @@ def F212(it: Evidence) -> None:
 
     def momentum(steps: int) -> float:
         p = torch.nn.Parameter(torch.ones(1, dtype=torch.float64))
+        p.grad = torch.full_like(p, GRADIENT)
         adam = torch.optim.Adam([p], lr=RATE)
         for _ in range(steps):
-            p.grad = torch.full_like(p, GRADIENT)
             adam.step()
         return float(adam.state[p]["exp_avg"])
 
@@ -258,19 +248,17 @@ def F214(it: Evidence) -> None:
     Their sum with the updates must not lose anything. BF16 weights do that too with
     stochastic rounding, on average, or with a second BF16 number for what was lost.
     """
-    weights, updates, rng = np.ones(4000), 2.0**-11, np.random.default_rng(7)
-    for _ in range(64):
-        noise = rng.uniform(size=weights.shape)
-        weights = formats.rounded(weights - updates, formats.BF16, noise=noise)
+    weights, update, rng = np.ones(4000), 2.0**-11, np.random.default_rng(7)
     kept, rest = np.ones(1), np.zeros(1)
     for _ in range(64):
-        wanted = formats.rounded(rest - updates, formats.BF16)
+        noise = rng.uniform(size=weights.shape)
+        weights = formats.rounded(weights - update, formats.BF16, noise=noise)
+        wanted = formats.rounded(rest - update, formats.BF16)
         new = formats.rounded(kept + wanted, formats.BF16)
         rest, kept = formats.rounded(wanted - (new - kept), formats.BF16), new
-    right = 1 - 64 * updates
-    it.as_printed(abs(weights.mean() - right) > 1e-3 and abs(kept[0] - right) > 1e-3)
-    it.right(stepped("bfloat16", updates, 64) == 1)
-    it.right(abs(weights.mean() - right) < 1e-3 and abs(kept[0] - right) < 1e-3)
+    close = [abs(w.mean() - (1 - 64 * update)) < 1e-3 for w in (weights, kept)]
+    it.as_printed(not any(close))
+    it.right(all(close) and stepped("bfloat16", update, 64) == 1)
 
 
 def F215(it: Evidence) -> None:
@@ -284,20 +272,18 @@ def F215(it: Evidence) -> None:
     """
     x, y = numbers(40, 6), numbers(40, seed=1)
 
-    def loss(bf16: bool) -> list[float]:
-        w, m, v = np.zeros(6), np.zeros(6), np.zeros(6)
-        found = []
+    def losses(bf16: bool) -> list[float]:
+        w, m, v, found = np.zeros(6), np.zeros(6), np.zeros(6), []
         for t in range(1, 301):
             found.append(float(np.square(x @ w - y).mean()))
             g = 2 * x.T @ (x @ w - y) / 40
             m, v = 0.9 * m + 0.1 * g, 0.95 * v + 0.05 * g * g
             if bf16:
                 m, v = (formats.rounded(a, formats.BF16) for a in (m, v))
-            step = m / (1 - 0.9**t) / (np.sqrt(v / (1 - 0.95**t)) + 1e-8)
-            w = w - 0.01 * step
+            w = w - 0.01 * m / (1 - 0.9**t) / (np.sqrt(v / (1 - 0.95**t)) + 1e-8)
         return found
 
-    fine, coarse = loss(False), loss(True)
+    fine, coarse = losses(False), losses(True)
     close = abs(fine[-1] - coarse[-1]) < 0.01 * (fine[0] - fine[-1])
     it.as_printed(not close)
     it.right(close and fine[-1] < fine[0])
@@ -312,7 +298,7 @@ def F216(it: Evidence) -> None:
 
     They do, but in this example FP32 itself makes the change twice too large.
     """
-    change = 1 - stepped("float32", steps=10_000)
-    it.as_printed(change > 1e-4 and stepped("float16", steps=10_000) == 1)
-    it.elsewhere(abs(change / (10_000 * UPDATE) - 1) < 0.1)
-    it.right(1.9 < change / (10_000 * UPDATE) < 2.1)
+    moved = 1 - stepped("float32", steps=10_000)
+    it.as_printed(moved > 1e-4 and stepped("float16", steps=10_000) == 1)
+    it.elsewhere(abs(moved / (10_000 * UPDATE) - 1) < 0.1)
+    it.right(1.9 < moved / (10_000 * UPDATE) < 2.1)
