@@ -3,13 +3,14 @@ output projection and of the product with the values."""
 
 from __future__ import annotations
 
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
 
-from backpass_ledger.claims.evidence import Evidence
-from backpass_ledger.claims.gradient_flow_post.setting import (
+from ..evidence import Evidence
+from ..tools import jacobian, numbers, raises, same, torch, vjp
+from .setting import (
     GIB,
     LLAMA,
     SHAPES,
@@ -20,7 +21,6 @@ from backpass_ledger.claims.gradient_flow_post.setting import (
     tensors,
     weights,
 )
-from backpass_ledger.claims.tools import jacobian, numbers, raises, same, torch, vjp
 
 CLAIMS = """
 F43  caveat        3  attention   attention/heads               §1.4, formulas
@@ -104,7 +104,7 @@ def at_full_size() -> dict[str, Any]:
     return {"Q": q, "K": k, "V": v, "A": a, "O": a @ v.repeat_interleave(8, 1)}
 
 
-def has_shape(it: Evidence, names: str, *shape: int) -> None:
+def shaped(it: Evidence, names: str, *shape: int) -> None:
     """Judge the shape of arrays at full size."""
     for name in names:
         it.as_printed(tuple(at_full_size()[name].shape) == shape)
@@ -113,8 +113,8 @@ def has_shape(it: Evidence, names: str, *shape: int) -> None:
 def F43(it: Evidence) -> None:
     r"""$Q = x W_Q$, $K = x W_K$, $V = x W_V$.
 
-    Here x is the norm's output and not the layer's input, which the formulas of the
-    layer call x. The weights' gradients further down have $x_\text{norm}$.
+    Here x is the norm's output, $x_\text{norm}$ further down, and not the layer's
+    input, which the formulas of the layer call x.
     """
     gamma, w_q, dq = *weights()[:2], numbers(2, 5, 16, seed=1)
     expected = vjp(lambda w: norm(*tensors(X, gamma)) @ w, w_q, dq)
@@ -167,7 +167,7 @@ def F46(it: Evidence) -> None:
     """
     q, k, a = tensors(*(numbers(1, h, 3, d) for h, d in ((64, 128), (8, 128), (64, 3))))
     for left, right in ((q, k.mT), (a, k)):
-        it.as_printed(not raises(RuntimeError, lambda x=left, y=right: x @ y))
+        it.as_printed(not raises(RuntimeError, partial(torch.matmul, left, right)))
         it.right((left @ right.repeat_interleave(8, 1)).shape[:2] == (1, 64))
 
 
@@ -194,17 +194,17 @@ def F50(it: Evidence) -> None:
 
 def F51(it: Evidence) -> None:
     """Q has the shape [B, 64, S, 128]."""
-    has_shape(it, "Q", 1, 64, 8192, 128)
+    shaped(it, "Q", 1, 64, 8192, 128)
 
 
 def F52(it: Evidence) -> None:
     """K and V have the shape [B, 8, S, 128]."""
-    has_shape(it, "KV", 1, 8, 8192, 128)
+    shaped(it, "KV", 1, 8, 8192, 128)
 
 
 def F53(it: Evidence) -> None:
     """A has the shape [B, 64, S, S]: one map for each query head."""
-    has_shape(it, "A", 1, 64, 8192, 8192)
+    shaped(it, "A", 1, 64, 8192, 8192)
 
 
 def F54(it: Evidence) -> None:
@@ -236,8 +236,7 @@ def F56(it: Evidence) -> None:
     r"""At S = 8192, A takes $B \times 64 \times 8192 \times 8192 \times 2 = B \times 8$
     GiB in FP16.
 
-    The causal mask makes nearly half of these numbers 0, and they are stored all the
-    same.
+    The causal mask makes nearly half of them 0; they are stored all the same.
     """
     it.as_printed(at_full_size()["A"].nbytes == 64 * 8192 * 8192 * 2 == 8 * GIB)
     it.right(np.tri(8192, dtype=bool).mean() < 0.501)
@@ -263,8 +262,8 @@ def F58(it: Evidence) -> None:
 def F59(it: Evidence) -> None:
     """FlashAttention never stores A.
 
-    It forms one tile of A at a time. The check lists what autograd saves of PyTorch's
-    fused kernel: the largest array doubles with S, where A would grow fourfold.
+    The largest array that autograd saves of PyTorch's fused kernel doubles with S,
+    where A would grow fourfold.
     """
     fused = torch.nn.attention.SDPBackend.FLASH_ATTENTION
 
@@ -273,8 +272,8 @@ def F59(it: Evidence) -> None:
             torch.nn.functional.scaled_dot_product_attention(*qkv, is_causal=True)
 
     def largest(s: int) -> int:
-        qkv = np.float32(numbers(3, 1, 2, s, 4))
-        return max(array.size for array in saved_by(attend, *qkv))
+        q = numbers(1, 2, s, 4).astype(np.float32)
+        return max(array.size for array in saved_by(attend, q, q, q))
 
     it.as_printed(largest(600) == 2 * largest(300) > 0)
 
@@ -282,8 +281,8 @@ def F59(it: Evidence) -> None:
 def F60(it: Evidence) -> None:
     """The memory of A is why FlashAttention exists.
 
-    A motive cannot be computed. The paper {cite:p}`dao2022flashattention` names traffic
-    between memories, and so time, before the memory saved.
+    A motive. The paper {cite:p}`dao2022flashattention` names traffic between memories,
+    and so time, first.
     """
 
 
@@ -297,8 +296,8 @@ def F62(it: Evidence) -> None:
     r"""$\frac{\partial L}{\partial W_O} = O^\top \frac{\partial L}{\partial \text{out}}
     \in \mathbb{R}^{(n_h d_k) \times d}$.
 
-    This needs both factors flattened to B·S rows. For the arrays as introduced, with an
-    axis for the batch, the product has that axis too and has to be summed over it.
+    For factors flattened to B·S rows. With the axis of the batch, the product has that
+    axis too and has to be summed over it.
     """
     _, expected = product(MERGED, W_O, DOUT)
     batched = np.swapaxes(MERGED, 1, 2) @ DOUT

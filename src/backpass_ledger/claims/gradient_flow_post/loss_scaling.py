@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from backpass_ledger.claims.evidence import Evidence
-from backpass_ledger.claims.gradient_flow_post.setting import tensors
-from backpass_ledger.claims.tools import numbers, raises, same, torch
+from ..evidence import Evidence
+from ..tools import numbers, raises, same, torch
+from .setting import tensors
 
 CLAIMS = """
 F217  true          0  precision  numerics/precision        §3.3, FP16's range

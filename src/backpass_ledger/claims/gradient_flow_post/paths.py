@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from backpass_ledger.claims.evidence import Evidence
-from backpass_ledger.claims.gradient_flow_post.setting import tensors
-from backpass_ledger.claims.tools import jacobian, numbers, same, torch, vjp
+from ..evidence import Evidence
+from ..tools import jacobian, numbers, same, torch, vjp
+from .setting import tensors
 
 CLAIMS = """
 F138  true    0  norms     numerics/gradient_flow      §2.1, formulas

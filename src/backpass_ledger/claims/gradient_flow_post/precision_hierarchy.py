@@ -7,10 +7,11 @@ from typing import Any
 import numpy as np
 
 from backpass import cost
-from backpass_ledger.claims.evidence import Evidence
-from backpass_ledger.claims.gradient_flow_post.heads import WHOLE, saved_weights
-from backpass_ledger.claims.gradient_flow_post.setting import GIB, MIB, printed
-from backpass_ledger.claims.tools import numbers, torch
+
+from ..evidence import Evidence
+from ..tools import numbers, torch
+from .heads import WHOLE, saved_weights
+from .setting import GIB, MIB, printed
 
 CLAIMS = """
 F182  true          0  precision  numerics/precision        §3.1, list, forward

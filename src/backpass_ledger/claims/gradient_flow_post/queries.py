@@ -10,26 +10,11 @@ import numpy as np
 
 from backpass.ops import attention as whole
 from backpass.ops import flash_attention
-from backpass_ledger.claims.evidence import Evidence
-from backpass_ledger.claims.gradient_flow_post.heads import (
-    A,
-    G,
-    K,
-    Q,
-    at_full_size,
-    of_weight,
-    scores,
-)
-from backpass_ledger.claims.gradient_flow_post.setting import (
-    GIB,
-    LLAMA,
-    MIB,
-    attention,
-    of_a_layer,
-    tensors,
-    weights,
-)
-from backpass_ledger.claims.tools import numbers, raises, same, torch, vjp
+
+from ..evidence import Evidence
+from ..tools import numbers, raises, same, torch, vjp
+from .heads import A, G, K, Q, at_full_size, of_weight, scores
+from .setting import GIB, LLAMA, MIB, attention, of_a_layer, tensors, weights
 
 CLAIMS = """
 F85   caveat    2  attention  attention/grouped_query       §1.4, through Q and K

@@ -6,17 +6,10 @@ from fractions import Fraction
 
 import numpy as np
 
-from backpass_ledger.claims.evidence import Evidence
-from backpass_ledger.claims.gradient_flow_post.paths import (
-    G,
-    X,
-    at_bottom,
-    block,
-    norms_alone,
-    of_layer_norm,
-)
-from backpass_ledger.claims.gradient_flow_post.setting import tensors
-from backpass_ledger.claims.tools import jacobian, numbers, same, vjp
+from ..evidence import Evidence
+from ..tools import jacobian, numbers, same, vjp
+from .paths import G, X, at_bottom, block, norms_alone, of_layer_norm
+from .setting import tensors
 
 CLAIMS = """
 F147  false         5  residual  numerics/gradient_flow  §2.2, pre-norm

@@ -7,8 +7,10 @@ from typing import Any
 import numpy as np
 
 from backpass import cost
-from backpass_ledger.claims.evidence import Evidence
-from backpass_ledger.claims.gradient_flow_post.setting import (
+
+from ..evidence import Evidence
+from ..tools import jacobian, numbers, raises, run, same, torch, vjp
+from .setting import (
     EPS,
     GIB,
     LLAMA,
@@ -18,15 +20,6 @@ from backpass_ledger.claims.gradient_flow_post.setting import (
     operations,
     saved_by,
     tensors,
-)
-from backpass_ledger.claims.tools import (
-    jacobian,
-    numbers,
-    raises,
-    run,
-    same,
-    torch,
-    vjp,
 )
 
 CLAIMS = """
@@ -90,11 +83,6 @@ def start(x: Any, gamma: Any, dy: Any, rms: Any) -> tuple[Any, Any]:
     return x / rms, dy * gamma
 
 
-def of_scale(dy: Any, unit: Any) -> Any:
-    """Return the scale's gradient."""
-    return (dy * unit).sum((0, 1))
-
-
 def fused(unit: Any, dunit: Any, rms: Any) -> Any:
     """Return the input's gradient, step by step as the fused line does."""
     along = (dunit * unit).sum(-1, keepdim=True)
@@ -107,7 +95,12 @@ def ran() -> dict[str, Any]:
     unit, dunit = start(**given)
     drms = -(dunit * unit).sum(-1, keepdim=True)
     dx = dunit / rms + x * drms / (rms**2 * x.shape[-1])
-    found = {"unit": unit, "dgamma": of_scale(dy, unit), "dunit": dunit, "drms": drms}
+    found = {
+        "unit": unit,
+        "dgamma": (dy * unit).sum((0, 1)),
+        "dunit": dunit,
+        "drms": drms,
+    }
     found |= {"dx": dx, "fused": fused(unit, dunit, rms)}
     return {name: array.numpy() for name, array in found.items()}
 
@@ -147,8 +140,7 @@ def F21(it: Evidence) -> None:
     r"""$\frac{\partial \hat{x}}{\partial x} = \frac{1}{\text{rms}} \text{diag}(\gamma)
     \left(I - \frac{x x^\top}{d \cdot \text{rms}^2}\right)$.
 
-    The scale stands on the left, so a gradient is multiplied by it before the
-    projection.
+    A gradient is multiplied by the scale before the projection.
     """
     it.derives(FORMULA)
 
@@ -205,8 +197,8 @@ def F27(it: Evidence) -> None:
 
 
 def F28(it: Evidence) -> None:
-    """The gradient times that quotient, summed over batch and positions, is the scale's
-    gradient, of shape [d]."""
+    """That quotient times the gradient, summed over all rows, is the scale's gradient,
+    of shape [d]."""
     it.as_printed(same(ran()["dgamma"], dscale()))
 
 
@@ -220,8 +212,7 @@ def F30(it: Evidence) -> None:
     """`d_rms`, minus the sum of the quotient times its gradient over a row, is the
     gradient with respect to rms, as its name says.
 
-    It is rms times that gradient. The next line has the missing division, so the
-    input's gradient is right.
+    It is rms times that gradient. The next line has the missing division.
     """
     rms = inputs()["rms"].numpy()
     expected = vjp(lambda r: torch.tensor(X) / r * torch.tensor(GAMMA), rms, G)
@@ -259,8 +250,7 @@ def F33(it: Evidence) -> None:
 def F34(it: Evidence) -> None:
     """The backward needs the input x, saved from the forward.
 
-    It needs x̂ and rms, however they are obtained. If no scale is 0, the output serves
-    too, and x itself is not needed.
+    It needs x̂ and rms. If no scale is 0, the output serves in place of x.
     """
     expected, names = vjp(scaled, X, G), inputs()
     it.as_printed(same(ran()["fused"], expected))
@@ -272,8 +262,7 @@ def F34(it: Evidence) -> None:
 def F35(it: Evidence) -> None:
     """An input takes 128 MB, those of all layers 20,480 MB or 20 GB.
 
-    This holds if the units are MiB and GiB. In powers of ten they are 134 MB, and 21.5
-    GB in place of 20.
+    In MiB and GiB. In powers of ten they are 134 MB, and 21.5 GB in place of 20.
     """
     one = 8192 * 8192 * 2
     it.as_printed(one == 128 * MIB and 160 * one == 20_480 * MIB == 20 * GIB)
@@ -296,8 +285,8 @@ def F37(it: Evidence) -> None:
 def F38(it: Evidence) -> None:
     """These 20 GB are what the RMSNorms of Llama 3 70B save.
 
-    The norm before the output head is left out: a 161st input of 128 MiB. So are
-    the root mean squares, one for each position and norm.
+    They lack the norm before the output head, a 161st input of 128 MiB, and the root
+    mean squares, one for each position and norm.
     """
     rows = cost.activations("llama-3-70b", 1, 8192, dtype="bfloat16").rows
     each = [row.bytes for row in rows if "norm" in row.part + row.array]
@@ -309,9 +298,8 @@ def F38(it: Evidence) -> None:
 def F39(it: Evidence) -> None:
     """The 20 GB are a cost of RMSNorm alone.
 
-    This holds if every layer saves its arrays. The inputs are the residual stream: a
-    checkpoint at each layer holds its 80 inputs anyway, 10 GiB, whether the layer has a
-    norm or not.
+    If every layer saves its arrays. A checkpoint at each layer holds its 80 inputs
+    anyway, 10 GiB, whether the layer has a norm or not.
     """
 
     def inputs_saved(function: Any) -> int:
@@ -328,8 +316,8 @@ def F39(it: Evidence) -> None:
 def F40(it: Evidence) -> None:
     """RMSNorm's backward is 5 element-wise operations on tensors of x's shape.
 
-    The fused line has five, and a sum. The rest of the listing has three more and a
-    sum: ten in all, without the line that is overwritten.
+    The fused line has five, and a sum; the whole listing, without the line that is
+    overwritten, eight and two sums.
     """
     unit, dunit = start(**(given := inputs()))
 
@@ -337,7 +325,7 @@ def F40(it: Evidence) -> None:
         return fused(unit, dunit, given["rms"])
 
     def whole() -> Any:
-        return start(**given), of_scale(given["dy"], unit), line()
+        return start(**given), (given["dy"] * unit).sum((0, 1)), line()
 
     def counts(function: Any) -> tuple[int, int]:
         seen = operations(function)
@@ -346,7 +334,7 @@ def F40(it: Evidence) -> None:
 
     it.as_printed(counts(line)[0] == 5)
     it.elsewhere(counts(whole)[0] == 5)
-    it.right(counts(line) == (5, 1) and sum(counts(whole)) == 10)
+    it.right(counts(line) == (5, 1) and counts(whole) == (8, 2))
 
 
 def F41(it: Evidence) -> None:
@@ -362,9 +350,8 @@ def F42(it: Evidence) -> None:
     """The memory for x, 20 GB, is a reason why checkpointing recomputes normalisation
     layers.
 
-    Recomputing a norm does not free its input: it starts from it. A checkpoint around a
-    whole layer frees inputs: the second norm's goes and the first's stays, 10 of the 20
-    GiB.
+    Recomputing a norm starts from its input, and so does not free it. A checkpoint
+    around a whole layer frees the second norm's input, 10 of the 20 GiB.
     """
     w = [torch.tensor(numbers(7, 7, seed=i), requires_grad=True) for i in (3, 4)]
 

@@ -11,8 +11,9 @@ import numpy as np
 from backpass import cost
 from backpass.cost import sources
 from backpass.models import llama
-from backpass_ledger.claims.evidence import Evidence
-from backpass_ledger.claims.tools import jacobian, numbers, same, torch, vjp
+
+from ..evidence import Evidence
+from ..tools import jacobian, numbers, same, torch, vjp
 
 CLAIMS = """
 F1   uncheckable  0  training      cost/calculator             List of the series
@@ -150,8 +151,7 @@ def operations(function: Any) -> list[tuple[str, int]]:
 def F1(it: Evidence) -> None:
     """DeepSeek V3 trained its 671B parameters for the cost of a dense model of 70B.
 
-    The title of another post. The cost rests on how many parameters a token uses and on
-    other people's hours and prices.
+    The title of another post; it rests on other people's hours and prices.
     """
 
 
@@ -168,9 +168,8 @@ def F3(it: Evidence) -> None:
     """Checkpointing and mixed precision determine whether a 70B model can be trained on
     given hardware.
 
-    On sixteen GPUs of 80 GB, a checkpoint at each layer decides. On eight it does not:
-    the text's own 1,120 GB of weights, gradients, and optimiser states are too much
-    with no activation at all.
+    On sixteen GPUs of 80 GB, a checkpoint at each layer decides. On eight, the text's
+    own 1,120 GB of weights, gradients, and optimiser states are too much by themselves.
     """
     states, gpu, full = 16 * 70 * 10**9, 80 * 10**9, sum(of_a_layer().values())
     checkpointed = 80 * 8192 * 8192 * 2 + full
@@ -217,8 +216,8 @@ def F7(it: Evidence) -> None:
     r"""A pre-norm layer is $h_\text{mid} = x + \text{Attn}(\text{RMSNorm}(x))$, then
     $h_\text{out} = h_\text{mid} + \text{FFN}(\text{RMSNorm}(h_\text{mid}))$.
 
-    The check compares a network of this layer with the package's Llama on sequences of
-    one token, on which Llama's rotations do nothing.
+    Checked against the package's Llama on sequences of one token, which no rotation
+    changes.
     """
     config = llama.Config(11, 7, 1, 4, 2, 4, 11, eps=EPS)
     w, table, head = weights(), numbers(11, 7), numbers(11, 7, seed=1)
@@ -247,9 +246,8 @@ def F8(it: Evidence) -> None:
 def F9(it: Evidence) -> None:
     """Llama 3 70B was trained on sequences of up to 8192 tokens.
 
-    Nothing that runs here can show it. The published report
-    {cite:p}`grattafiori2024llama` says so of the first stage, before the context was
-    extended.
+    The published report {cite:p}`grattafiori2024llama` says so of the first stage,
+    before the context was extended.
     """
 
 
@@ -279,9 +277,8 @@ def F13(it: Evidence) -> None:
     h_\text{out}} \cdot (I + J)$ with $J$ the Jacobian of
     $\text{FFN}(\text{RMSNorm}(h_\text{mid}))$.
 
-    The product is one of a row: of the gradient, a $B \times S \times d$ array, laid
-    out flat, with the output's index of $J$ first. For a column it is $(I + J^\top)$
-    times the gradient.
+    The gradient is laid out as a row, with the output's index of $J$ first. For a
+    column it is $I + J^\top$.
     """
     dx = vjp(lambda x: x + block(x), X, G).ravel()
     J = jacobian(block, X).reshape(42, 42)
@@ -331,8 +328,7 @@ def F17(it: Evidence) -> None:
     """The residual's backward copies the incoming gradient, passes it through block and
     norm, and adds the result to the copy.
 
-    The text names a function for block and norm and does not give it. The copy is
-    needed: without it the addition would also change the incoming gradient.
+    The copy is needed: without it the addition would also change the incoming gradient.
     """
     expected = vjp(lambda x: x + block(x), X, G)
     for copied in (True, False):

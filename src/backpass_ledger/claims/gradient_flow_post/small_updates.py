@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 
 from backpass.training import formats
-from backpass_ledger.claims.evidence import Evidence
-from backpass_ledger.claims.tools import numbers, torch
+
+from ..evidence import Evidence
+from ..tools import numbers, torch
 
 CLAIMS = """
 F201  false   3  precision  numerics/precision  §3.2, heading

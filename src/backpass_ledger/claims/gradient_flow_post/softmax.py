@@ -8,16 +8,11 @@ from typing import Any
 import numpy as np
 
 from backpass.ops import attention, flash_attention
-from backpass_ledger.claims.evidence import Evidence
-from backpass_ledger.claims.gradient_flow_post.heads import K, Q, scores
-from backpass_ledger.claims.gradient_flow_post.setting import (
-    GIB,
-    LLAMA,
-    MIB,
-    of_a_layer,
-    tensors,
-)
-from backpass_ledger.claims.tools import jacobian, numbers, same, torch, vjp
+
+from ..evidence import Evidence
+from ..tools import jacobian, numbers, same, torch, vjp
+from .heads import K, Q, scores
+from .setting import GIB, LLAMA, MIB, of_a_layer, tensors
 
 CLAIMS = """
 F68  uncheckable   0  softmax    operations/softmax            §1.4, softmax
@@ -71,16 +66,15 @@ def forward() -> tuple[Any, Any, Any]:
 def F68(it: Evidence) -> None:
     """Softmax is the most mathematically involved step.
 
-    An opinion. Its Jacobian has the form of RMSNorm's: a diagonal less a matrix of rank
-    one.
+    An opinion. Its Jacobian has the form of RMSNorm's.
     """
 
 
 def F69(it: Evidence) -> None:
     r"""Softmax is applied to the rows of $P = Q K^\top / \sqrt{d_k}$.
 
-    The formula for A has the mask inside, $P + M$. Without it every token sees later
-    ones. The gradients below hold for both, because M is constant.
+    The formula for A has the mask inside, $P + M$; without it tokens see later ones.
+    The gradients below hold for both.
     """
     q, k = tensors(Q, K)
     masked, plain = (softmax(scores(q, k, mask=mask)).numpy() for mask in (True, False))
@@ -93,8 +87,8 @@ def F69(it: Evidence) -> None:
 def F70(it: Evidence) -> None:
     r"""$A_{ij} = \frac{\exp(P_{ij})}{\sum_k \exp(P_{ik})}$.
 
-    A program subtracts the row's maximum first: evaluated as written, the formula
-    overflows in float64 at scores of 710.
+    Evaluated as written, without the row's maximum subtracted, it overflows in float64
+    at scores of 710.
     """
     e = np.exp(G)
     it.as_printed(same(softmax(tensors(G)[0]).numpy(), e / e.sum(-1, keepdims=True)))
@@ -150,8 +144,7 @@ def F76(it: Evidence) -> None:
 def F77(it: Evidence) -> None:
     """This requires saving A from the forward.
 
-    It requires A in the backward. One number for each row, the logarithm of its sum of
-    exponentials, is enough to compute A again, as the text's next box says.
+    The logarithm of each row's sum of exponentials is enough to compute A again.
     """
     p, lse, a = forward()
     expected = vjp(softmax, p, G)
@@ -182,9 +175,8 @@ def F78(it: Evidence) -> None:
 def F79(it: Evidence) -> None:
     """FlashAttention computes A again from Q and K in the backward, block by block.
 
-    From Q, K, and the logarithm of each row's sum, which it saves. A block of Q and one
-    of K are not enough, because the sum goes over all keys. The box does not name this
-    number; the listing of the last part takes it.
+    From Q, K, and the logarithm of each row's sum over all keys, which it saves. The
+    box does not name this number; the listing of the last part takes it.
     """
     p, lse, a = forward()
     block = np.exp(p[..., 2:, :2])  # queries 2 to 4, keys 0 and 1
@@ -204,9 +196,8 @@ def F80(it: Evidence) -> None:
 def F81(it: Evidence) -> None:
     r"""The backward computes the local softmax of each tile again.
 
-    A softmax over a tile is not the tile of the softmax. Each tile is $\exp(P -
-    \text{lse})$, normalised over the whole row, and no maximum or sum of the tile is
-    used.
+    A softmax over a tile is not the tile of the softmax, which is $\exp(P -
+    \text{lse})$, normalised over the whole row.
     """
     p, lse, a = (of[..., 3:, :] for of in forward())
     tile, expected = p[..., 1:3], a[..., 1:3]

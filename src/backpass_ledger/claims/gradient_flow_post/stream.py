@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from backpass_ledger.claims.evidence import Evidence
-from backpass_ledger.claims.gradient_flow_post.paths import at_bottom, of_layer_norm
-from backpass_ledger.claims.gradient_flow_post.ratios import POST, TABLE, quoted
-from backpass_ledger.claims.gradient_flow_post.setting import tensors
-from backpass_ledger.claims.tools import jacobian, numbers, same, vjp
+from ..evidence import Evidence
+from ..tools import jacobian, numbers, same, vjp
+from .paths import at_bottom, of_layer_norm
+from .ratios import POST, TABLE, quoted
+from .setting import tensors
 
 CLAIMS = """
 F163  uncheckable   0  residual  operations/residual_stream  §2.3, name

@@ -8,8 +8,10 @@ from typing import Any
 import numpy as np
 
 from backpass.ops import feed_forward
-from backpass_ledger.claims.evidence import Evidence
-from backpass_ledger.claims.gradient_flow_post.setting import (
+
+from ..evidence import Evidence
+from ..tools import numbers, raises, run, same, torch, vjp
+from .setting import (
     GIB,
     MIB,
     SHAPES,
@@ -20,7 +22,6 @@ from backpass_ledger.claims.gradient_flow_post.setting import (
     saved_by,
     tensors,
 )
-from backpass_ledger.claims.tools import numbers, raises, run, same, torch, vjp
 
 CLAIMS = """
 F111  true          0  feed-forward  operations/feed_forward  §1.5, formula
