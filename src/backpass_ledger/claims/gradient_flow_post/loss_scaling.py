@@ -105,8 +105,8 @@ def F217(it: Evidence) -> None:
 def F218(it: Evidence) -> None:
     """FP16 gradients below these limits underflow to zero.
 
-    Below half the smallest subnormal number they do. Between it and the smallest normal
-    one they lose bits instead.
+    Below half the smallest subnormal number. Between it and the smallest normal one
+    they lose bits.
     """
     it.as_printed(float(np.float16(0.4 * all_numbers("float16")[0])) == 0)
     it.elsewhere(float(np.float16(1e-5)) == 0)
@@ -116,8 +116,7 @@ def F218(it: Evidence) -> None:
 def F219(it: Evidence) -> None:
     """In deep layers, many gradients are below that.
 
-    It depends on the network, the loss, and the batch. Micikevicius et al. (2018) show
-    such a histogram for one network.
+    It depends on the network, the loss, and the batch.
     """
 
 
@@ -135,8 +134,7 @@ def F220(it: Evidence) -> None:
 def F221(it: Evidence) -> None:
     """A fixed factor of 1024 solves the underflow.
 
-    It moves both ends: gradients below `2.9e-11` still vanish, and those above 64
-    overflow.
+    Gradients below `2.9e-11` still vanish, and those above 64 overflow.
     """
 
     def through(gradient: float) -> float:
@@ -174,8 +172,8 @@ def F223(it: Evidence) -> None:
 def F224(it: Evidence) -> None:
     """`cross_entropy(logits, labels)` takes the model's output and the labels.
 
-    PyTorch's wants the classes on the second axis. Scores [B, S, V] with labels [B, S]
-    raise an error; both have to be flattened, as the listing of the last section does.
+    Scores [B, S, V] with labels [B, S] raise an error: PyTorch's wants both flattened,
+    as the listing of the last section has them.
     """
     scores, labels = tensors(numbers(2, 3, 7), [[1, 0, 6], [2, 2, 5]])
     loss = torch.nn.functional.cross_entropy
@@ -195,8 +193,8 @@ def F225(it: Evidence) -> None:
 def F226(it: Evidence) -> None:
     """Division by the loss scale, in place, gives the gradients back.
 
-    If they are FP32, as under autocast. FP16 gradients, which the text's list of bytes
-    has, underflow in this division after all.
+    If they are FP32, as under autocast. FP16 gradients, as in the text's list of bytes,
+    underflow in this division after all.
     """
     for note, dtype in ((it.as_printed, "float32"), (it.elsewhere, "float16")):
         found = unscaled([1024 * 2e-8, -1024 * 1e-8], dtype).w.grad
@@ -215,8 +213,8 @@ def F227(it: Evidence) -> None:
 def F228(it: Evidence) -> None:
     """The listing unscales, checks for overflow, and steps.
 
-    The check is a comment. As printed, a gradient that overflowed goes to the
-    optimiser, and the weight is lost.
+    The check is a comment: a gradient that overflowed goes to the optimiser, and the
+    weight is lost.
     """
     printed, other = (unscaled([np.inf, 1024.0, 2048.0], scale=s) for s in (1024, 1))
     torch.optim.Adam(printed.parameters(), lr=0.1).step()
@@ -314,9 +312,8 @@ def F238(it: Evidence) -> None:
 def F239(it: Evidence) -> None:
     """FP8 needs loss scaling.
 
-    It needs scaling, and one factor for the loss is not enough: gradients that FP16
-    holds can span more than E4M3's whole range. FP8 training scales each
-    tensor or block.
+    One factor for the loss is not enough: gradients that FP16 holds can span more than
+    E4M3's whole range. FP8 training scales each tensor or block.
     """
     values = all_numbers("float8_e4m3fn")
     least, most = values[0] / 2, values[-1]

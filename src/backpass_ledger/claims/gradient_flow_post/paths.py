@@ -26,7 +26,7 @@ F146  caveat  4  norms     numerics/gradient_flow      §2.1, L layers
 
 W = numbers(7, 7, seed=3)
 X, G = 0.8 * numbers(7, seed=4), numbers(7, seed=5)
-SEEDS = range(3)
+SEEDS, KINDS = range(3), (False, True)
 
 
 def block(x: Any) -> Any:
@@ -77,19 +77,17 @@ def descend(
     return np.array(lengths) / lengths[-1], float(np.prod(factors))
 
 
-def at_bottom(
-    order: str, blocks: int, scale: float = 1.0, kinds: tuple[bool, ...] = (False, True)
-) -> Any:
+def at_bottom(order: str, blocks: int, scale: float = 1.0, kinds: Any = KINDS) -> Any:
     """Return the gradient at the bottom relative to the top, for three draws of each
     kind of stack: without attention, and with it."""
-    given = [(seed, scale, kind) for kind in kinds for seed in SEEDS]
-    return np.array([descend(order, blocks, *each)[0][0] for each in given])
+    draws = [descend(order, blocks, s, scale, kind) for kind in kinds for s in SEEDS]
+    return np.array([lengths[0] for lengths, _ in draws])
 
 
 def norms_alone(blocks: int) -> Any:
     """Return the product of the norms' factors of the same post-norm stacks."""
-    given = [(seed, 1.0, kind) for kind in (False, True) for seed in SEEDS]
-    return np.array([descend("post", blocks, *each)[1] for each in given])
+    draws = [descend("post", blocks, s, 1.0, kind) for kind in KINDS for s in SEEDS]
+    return np.array([factor for _, factor in draws])
 
 
 def has_order(*, norm_first: bool) -> bool:
@@ -135,9 +133,9 @@ def F141(it: Evidence) -> None:
     """The identity guarantees that the gradient passes with magnitude 1, whatever the
     sublayer's Jacobian is.
 
-    One term of the sum does. The sum can be 0, and in random pre-norm stacks that keep
-    variances it grows: about as the square root of the number of blocks, to more than 5
-    times at 80, with and without attention.
+    One term of the sum does. The sum can be 0, and in random pre-norm stacks, with and
+    without attention, it grows about as the square root of their number of blocks, to
+    more than 5 times at 80.
     """
     halves = []
     for slope in (-1.0, 1.0):
@@ -155,8 +153,8 @@ def F142(it: Evidence) -> None:
     """Over L layers, the gradient that reaches the input always contains a part
     that is the product of L identities, which is the identity.
 
-    It is one of 2ᴸ terms. From the loss down, the Jacobian of the norm before the
-    output head, which the text never names, multiplies this term too.
+    It is one of 2ᴸ terms. The Jacobian of the norm before the output head, which the
+    text never names, multiplies it too.
     """
     J = [numbers(5, 5, seed=i) for i in range(3)]
     terms = [np.eye(5)]
@@ -188,9 +186,9 @@ def F145(it: Evidence) -> None:
     """The norm's Jacobian has eigenvalues below 1, because it projects out the part
     along the mean.
 
-    Layer norm removes the mean and the row; RMSNorm, which the text derives, removes
-    the row only. Neither is what shortens a gradient: all other singular values are
-    1/σ, below 1 for a long row and above 1 for a short one.
+    RMSNorm, which the text derives, does not project out the mean but the row. Neither
+    shortens a gradient much: all other singular values are 1/σ, below 1 for a long row
+    and above 1 for a short one.
     """
     J = jacobian(of_layer_norm, X)
     it.as_printed(np.abs(J @ np.ones(7)).max() < 1e-12)
@@ -208,9 +206,9 @@ def F146(it: Evidence) -> None:
     """After L layers the product of L norms' Jacobians can attenuate the gradient
     strongly, though each attenuates it little.
 
-    The norms alone can. Each comes with a sublayer, whose factor lengthens what the
-    norm shortens: in 80 random post-norm blocks, the norms alone would shorten the
-    gradient by more than 10⁹, and it arrives with at least a tenth of its length.
+    The norms alone can. Their sublayers lengthen what they shorten: in 80 random
+    post-norm blocks, the norms alone would shorten the gradient by more than 10⁹, and
+    it arrives with at least a tenth of its length.
     """
     it.as_printed(max(norms_alone(80)) < 1e-9)
     it.elsewhere(min(at_bottom("post", 80)) < 0.1)

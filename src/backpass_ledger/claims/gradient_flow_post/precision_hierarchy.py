@@ -97,9 +97,8 @@ def F182(it: Evidence) -> None:
 def F183(it: Evidence) -> None:
     """Attention's scores go to FP32 for the softmax, which avoids overflow.
 
-    FP32 moves the overflow from scores of 12 to scores of 89. What avoids it is
-    subtracting each row's maximum, and that works in FP16 too. FP32 buys the precision
-    of the sum.
+    FP32 moves the overflow from scores of 12 to scores of 89. Subtracting each row's
+    maximum avoids it, in FP16 too. FP32 buys the precision of the sum.
     """
 
     def finite(score: float, dtype: Any, shift: bool = False) -> bool:
@@ -118,8 +117,7 @@ def F184(it: Evidence) -> None:
     """The softmax intermediate takes 4 bytes an element; elsewhere the weights of
     attention count 2 bytes, 8 GiB a layer.
 
-    If softmax runs in FP32 and its result is cast, autograd saves both: 16 + 8 GiB a
-    layer.
+    If softmax's FP32 result is cast, autograd saves both: 16 + 8 GiB a layer.
     """
     it.clashes(4 * WHOLE != printed("1.4", "weights of attention") * GIB == 8 * GIB)
     it.right([b * WHOLE for b in saved_weights("float32")] == [16 * GIB, 8 * GIB])
@@ -152,9 +150,8 @@ def F186(it: Evidence) -> None:
 def F187(it: Evidence) -> None:
     """Gradients are accumulated in FP32, because they are small and need precision.
 
-    FP32 is needed, but not because they are small: a running sum of BF16 numbers stops
-    at the same share of the truth if all are 2⁴⁰ times smaller. A term is lost that is
-    small beside the sum.
+    FP32 is needed, but for terms that are small beside the sum: a running sum of BF16
+    numbers stops at the same share of the truth if all are 2⁴⁰ times smaller.
     """
     large, small = (added(1e-3 * 2.0**power, "bfloat16") for power in (0, -40))
     it.as_printed(abs(added(1e-3, "float32") - 1) < 1e-3 and large < 0.1)
@@ -212,8 +209,7 @@ def F194(it: Evidence) -> None:
 def F195(it: Evidence) -> None:
     """Without activations, training a 70B model takes 1,120 GB: 16 bytes a parameter.
 
-    The rows add up for exactly 70 · 10⁹ parameters. Llama 3 70B has 70.55 · 10⁹, and
-    needs 1,129 GB.
+    For exactly 70 · 10⁹. Llama 3 70B has 70.55 · 10⁹, and needs 1,129 GB.
     """
     parameters = cost.tally("llama-3-70b", 1, 8192).parameters
     it.as_printed(states() == 16 * N / GB == 1120 == printed("3.1", "states"))
@@ -235,8 +231,8 @@ def F196(it: Evidence) -> None:
 def F197(it: Evidence) -> None:
     """GB has one meaning in the text.
 
-    It has three: 10⁹ bytes for the states here, 1,000 MiB for activations in `§4.1`,
-    and 2³⁰ bytes in `§4.3`. `§4.1` then adds the first two.
+    It is 10⁹ bytes for the states here, 1,000 MiB for activations in `§4.1`, which
+    adds the two, and 2³⁰ bytes in `§4.3`.
     """
     shown = [round(80 * 2016 * MIB / unit, 1) for unit in (GB, 1_000 * MIB, GIB)]
     it.clashes(shown == [169.1, 161.3, 157.5])
@@ -267,8 +263,7 @@ def F200(it: Evidence) -> None:
     optimiser's states.
 
     Each device's optimiser has states for its own weights only, so a divided model
-    divides them. Among copies of a model, ZeRO-1 already divides them; ZeRO-3 also
-    divides weights and gradients.
+    divides them. Among copies of a model, ZeRO-1 does.
     """
     whole, half = of_adam(6, 14), of_adam(6, 7)  # a matrix, and half of its columns
     it.as_printed(half == whole)

@@ -124,8 +124,7 @@ def F86(it: Evidence) -> None:
 
 
 def F87(it: Evidence) -> None:
-    """With grouped heads, the gradient of K is a sum over the query heads that share
-    it."""
+    """With grouped heads, the gradient of K sums over the query heads that share it."""
     by_head = [np.swapaxes(DP[:, h], 1, 2) @ Q[:, h] / 4**0.5 for h in range(3)]
     it.as_printed(same(of_keys(GROUPED)[:, 0], sum(by_head)))
 
@@ -147,8 +146,8 @@ def F89(it: Evidence) -> None:
     """The gradients of all 64 heads, reshaped to [B, 8, 8, S, $d_k$] and summed over
     axis 2, are the gradient of K, of the shape [B, 8, S, $d_k$].
 
-    This holds where the heads of a group stand side by side, as in Llama. Where query
-    head h reads head h mod $n_{kv}$, it adds the wrong heads.
+    Where the heads of a group stand side by side, as in Llama. Where query head h reads
+    head h mod $n_{kv}$, it adds the wrong heads.
     """
     k, g = numbers(2, 3, 5, 4), numbers(2, 6, 5, 4, seed=1)
     found = g.reshape(2, 3, 2, 5, 4).sum(2)
@@ -229,8 +228,8 @@ def F96(it: Evidence) -> None:
 def F97(it: Evidence) -> None:
     """The shapes of the table are those of gradients of attention.
 
-    Each is the shape of the array itself. The table's title says Jacobians too, and it
-    has none: that of O with respect to Q has 67,108,864 rows and as many columns.
+    The table's title says Jacobians too, and it has none: that of O with respect to Q
+    has 67,108,864 rows and as many columns.
     """
     sizes = {64 * 8192**2, 64 * 8192 * 128, 8 * 8192 * 128, 8192**2, 8192 * 1024}
     it.as_printed(sizes == {array.numel() for array in gradients().values()})
@@ -278,10 +277,7 @@ def F100(it: Evidence) -> None:
 
 def F101(it: Evidence) -> None:
     """dL/dQ has the shape [1, 64, 8192, 128], takes 128 MiB, and is needed for the
-    gradient of $W_Q$.
-
-    The gradient of the input needs it too.
-    """
+    gradient of $W_Q$."""
     listed(it, "dL/dQ", 128, 1, 64, 8192, 128)
 
 
@@ -294,8 +290,7 @@ def F103(it: Evidence) -> None:
     r"""dL/dV has the shape [1, 8, 8192, 128], takes 16 MiB, and comes from $A^\top
     \frac{\partial L}{\partial O}$.
 
-    That product has 64 heads and takes 128 MiB. Only its sum over the groups, which the
-    row's note leaves out, has 8.
+    That product has 64 heads and takes 128 MiB; its sum over the groups has 8.
     """
     listed(it, "dL/dV", 16, 1, 8, 8192, 128)
     product = gradients()["dL/dA"].mT @ gradients()["dL/dO"]
@@ -344,9 +339,9 @@ def F108(it: Evidence) -> None:
 def F109(it: Evidence) -> None:
     """The table lists the gradients of attention's backward.
 
-    Without FlashAttention, the gradient of the scores takes a further 8 GiB. The
-    gradients of O and of the normalised input take 128 MiB each, and so do those of K
-    and V before their sums over the groups.
+    Without FlashAttention, the gradient of the scores takes a further 8 GiB. Those of O
+    and of the normalised input, and those of K and V before their sums, take 128 MiB
+    each.
     """
     arrays = at_full_size()
     scores, o, x_norm = arrays["A"].nbytes, arrays["O"].nbytes, 8192 * LLAMA.width * 2

@@ -75,8 +75,8 @@ def change(optimiser: str) -> float:
 def F201(it: Evidence) -> None:
     """The example of the lost update shows why gradients have to be FP32.
 
-    It shows why the weights need FP32. With FP32 weights, the update survives though
-    the gradient comes in FP16; with FP16 weights, an FP32 gradient does not help.
+    It shows why the weights have to: with FP32 weights, the update survives an FP16
+    gradient; with FP16 weights, an FP32 gradient does not help.
     """
     half = float(np.float16(GRADIENT))
     it.as_printed(stepped("float16", RATE * GRADIENT) != 1)
@@ -94,9 +94,8 @@ def F202(it: Evidence) -> None:
 def F203(it: Evidence) -> None:
     r"""The update of this weight is $\eta g$.
 
-    This holds if the optimiser is SGD. The text trains with Adam, whose first step is
-    $\eta$ whatever the gradient: 10,000 times as large here, and large enough for an
-    FP16 weight.
+    With SGD. The text trains with Adam, whose first step is $\eta$ whatever the
+    gradient: 10,000 times as large here, and large enough for an FP16 weight.
     """
     it.as_printed(abs(change("SGD") / UPDATE - 1) < 1e-6)
     it.elsewhere(abs(change("Adam") / UPDATE - 1) < 0.5)
@@ -117,20 +116,20 @@ def F204(it: Evidence) -> None:
 def F205(it: Evidence) -> None:
     """The update is 32,000 times smaller than FP16's precision at 1.
 
-    It is 32,552 times smaller than the gap above. What decides is half the gap below,
-    8,138 times the update, since sums are rounded to the nearest number.
+    The gap above is 32,552 times the update. What decides is half the gap below, 8,138
+    times the update, since sums are rounded to the nearest number.
     """
     below, above = gaps("float16")
-    it.as_printed(abs(above / UPDATE / 32_000 - 1) < 0.02)
-    it.elsewhere(abs(below / 2 / UPDATE / 32_000 - 1) < 0.02)
+    it.as_printed(above / UPDATE // 1000 * 1000 == 32_000)
+    it.elsewhere(below / 2 / UPDATE // 1000 * 1000 == 32_000)
     it.right(round(above / UPDATE) == 32_552 and round(below / 2 / UPDATE) == 8_138)
 
 
 def F206(it: Evidence) -> None:
     """In FP16 the update is rounded to zero, and the weight never changes.
 
-    The weight never changes, because the difference is rounded to 1. The update itself
-    is not rounded to zero: in FP16 it is the smallest subnormal number.
+    The difference is rounded to 1. The update itself is not rounded to zero: in FP16 it
+    is the smallest subnormal number.
     """
     it.as_printed(stepped("float16", steps=10_000) == 1)
     it.elsewhere(float(np.float16(UPDATE)) == 0)
@@ -149,9 +148,8 @@ def F207(it: Evidence) -> None:
 def F208(it: Evidence) -> None:
     """BF16's gap is 260,000 times the update, which is lost.
 
-    It is lost, and the gap above 1 is 260,417 times the update. What decides is half
-    the gap below, 65,104 times the update, since sums are rounded to the nearest
-    number.
+    The gap above 1 is 260,417 times the update. What decides is half the gap below,
+    65,104 times the update.
     """
     below, above = gaps("bfloat16")
     it.as_printed(round(above / UPDATE, -4) == 260_000)
@@ -172,10 +170,9 @@ def F209(it: Evidence) -> None:
 def F210(it: Evidence) -> None:
     r"""An update of $3 \cdot 10^{-8}$ is below FP32's gap, so FP32 loses it in a step.
 
-    FP32 takes the step, and makes it twice as long: the update exceeds $2^{-25}$, half
-    the gap below 1, so the weight becomes $1 - 2^{-24} \approx 0.99999994$. After
-    10,000 such steps it is 0.9994, where 0.9997 is right. Upwards from 1 the same
-    update would be lost.
+    FP32 doubles the step: the update exceeds $2^{-25}$, half the gap below 1, so the
+    weight becomes $1 - 2^{-24} \approx 0.99999994$. After 10,000 such steps it is
+    0.9994, where 0.9997 is right. Upwards from 1 the same update would be lost.
     """
     it.as_printed(stepped("float32") == 1)
     it.right(stepped("float32") == 1 - 2**-24 and UPDATE > 2**-25)
@@ -201,9 +198,8 @@ def F211(it: Evidence) -> None:
 def F212(it: Evidence) -> None:
     """Adam's momentum accumulates gradients over many steps.
 
-    It accumulates about the last ten, as an average: their share of it is 65 %. Under a
-    constant gradient it tends to that gradient, not to a multiple that grows with the
-    number of steps.
+    It averages about the last ten: their share of it is 65 %. Under a constant gradient
+    it tends to that gradient, and does not grow with the number of steps.
     """
 
     def momentum(steps: int) -> float:
@@ -223,9 +219,9 @@ def F212(it: Evidence) -> None:
 def F213(it: Evidence) -> None:
     """What rounding takes from the weight is preserved in Adam's FP32 momentum.
 
-    No state of Adam holds it. With BF16 weights and FP32 moments, steps of a
-    thousandth of the gap leave the weight where it is, however many follow. A finer
-    copy of the weight, or a compensated sum, keeps the rest.
+    No state of Adam holds it. With BF16 weights and FP32 moments, a thousand steps of a
+    thousandth of the gap leave the weight where it is. A finer copy of the weight, or a
+    compensated sum, keeps the rest.
     """
 
     def after(steps: int, dtype: Any, rate: float) -> tuple[float, float]:
@@ -265,11 +261,10 @@ def F214(it: Evidence) -> None:
 def F215(it: Evidence) -> None:
     r"""Adam's states must be FP32.
 
-    The argument is about the weights' sum and does not reach the states. With moments
-    rounded to BF16 and $\beta_2 = 0.95$, a least-squares fit with FP32 weights ends
-    within 1 % of the same decrease of the loss. With 0.999, a second moment that is
-    rounded to the nearest BF16 number cannot fall. DeepSeek-V3 was trained with BF16
-    moments.
+    The argument is about the weights' sum. With moments rounded to BF16 and $\beta_2 =
+    0.95$, a least-squares fit with FP32 weights ends within 1 % of the same decrease of
+    the loss. With 0.999, a second moment that is rounded to the nearest BF16 number
+    cannot fall. DeepSeek-V3 was trained with BF16 moments.
     """
     x, y = numbers(40, 6), numbers(40, seed=1)
 

@@ -65,16 +65,15 @@ def written(h: Any, number: int) -> Any:
 def F163(it: Evidence) -> None:
     """Anthropic researchers call this the residual stream.
 
-    A name cannot be computed. It is in “A Mathematical Framework for Transformer
-    Circuits” (2021).
+    The name is in “A Mathematical Framework for Transformer Circuits” (2021).
     """
 
 
 def F164(it: Evidence) -> None:
     r"""$h_L = h_0 + \sum_{l=1}^{L} f_l(\text{Norm}(h_{l-1}))$.
 
-    This holds if l counts sublayers, 160 for a network of 80 layers. In the rest of the
-    text L counts layers, and the second sublayer of a layer does not read $h_{l-1}$.
+    If l counts sublayers, 160 for 80 layers. In the rest of the text L counts layers,
+    and the second sublayer of a layer does not read $h_{l-1}$.
     """
     h = tensors(H_0)[0]
     by_layer = [sublayer(after(h, i - i % 2), i) for i in range(4)]
@@ -103,8 +102,7 @@ def F166(it: Evidence) -> None:
     """The first term goes from the output of the stream to its input without
     attenuation or transformation.
 
-    It starts below the last norm and the output head, which transform the loss's
-    gradient before it enters the stream.
+    It starts below the last norm and the output head, which transform the gradient.
     """
     whole = vjp(lambda h: after(h, 4), H_0, G)
     rest = jacobian(lambda h: sum(written(h, i) for i in range(4)), H_0)
@@ -115,8 +113,8 @@ def F166(it: Evidence) -> None:
 def F167(it: Evidence) -> None:
     """The sum holds the useful information of each layer's transformation.
 
-    “Useful” is not defined. The first term is information too: in a network whose
-    sublayers return 0 it is the whole gradient of the token table.
+    “Useful” is not defined. The first term is information too: if all sublayers return
+    0, it is the whole gradient of the token table.
     """
 
 
@@ -124,9 +122,8 @@ def F168(it: Evidence) -> None:
     """The direct path always gives early layers a useful gradient, whatever the other
     layers' gradients are like.
 
-    One sublayer whose Jacobian is −I makes every gradient before it 0. And the direct
-    path reaches the stream only: a sublayer's weights get their gradient through its
-    own Jacobian, which is 0 for a dead ReLU.
+    One sublayer whose Jacobian is −I makes every gradient before it 0. And a sublayer's
+    weights get their gradient through its own Jacobian, which is 0 for a dead ReLU.
     """
     start = numbers(7, seed=10)
     cancelled = vjp(lambda h: after(h + (tensors(start)[0] - h), 4), H_0, G)
@@ -144,18 +141,17 @@ def F169(it: Evidence) -> None:
     """At some learning rates, pre-norm models train stably and post-norm models
     diverge.
 
-    A check of this length cannot train. The chapter trains both, of 6 and 18 layers and
-    width 32: pre-norm learns at more rates, and post-norm gets stuck rather than
-    diverges. A report of it, with warm-up as a remedy: {cite:t}`xiong2020layer`.
+    A check of this length cannot train. In the chapter, pre-norm learns at more rates,
+    and post-norm gets stuck rather than diverges. A report of it, with warm-up as a
+    remedy: {cite:t}`xiong2020layer`.
     """
 
 
 def F170(it: Evidence) -> None:
     """The direct path is the reason for that.
 
-    The report of {cite:t}`xiong2020layer` gives another reason: at the start, gradients
-    near the output are large in post-norm. Only training can show which of the two is
-    the cause.
+    {cite:t}`xiong2020layer` give another: at the start, gradients near the output are
+    large in post-norm. Only training can show which of the two is the cause.
     """
 
 
@@ -172,8 +168,7 @@ def F172(it: Evidence) -> None:
     """The column has the ratio of the gradient's norms at the first and at the last
     layer.
 
-    In the rows of pre-norm it is first over last, in those of post-norm last over
-    first.
+    In the rows of pre-norm it is first over last, in those of post-norm the inverse.
     """
     over = [abs(a / b / ratio - 1) < 0.02 for a, b, ratio in TABLE.values()]
     under = [abs(b / a / ratio - 1) < 0.02 for a, b, ratio in TABLE.values()]
@@ -185,7 +180,7 @@ def F172(it: Evidence) -> None:
 def F173(it: Evidence) -> None:
     """0.0042 over 0.0038 is 1.1.
 
-    This is right as a division. The two norms cannot be checked.
+    As a division. The two norms cannot be checked.
     """
     it.as_printed(round(quoted("pre 80", 0.0042, 0.0038), 1) == 1.1)
 
@@ -193,7 +188,7 @@ def F173(it: Evidence) -> None:
 def F174(it: Evidence) -> None:
     """0.0041 over 0.00003 is 137.
 
-    This is right as a division. A norm of one digit supports anything from 117 to 164.
+    As a division. A norm of one digit supports anything from 117 to 164.
     """
     it.as_printed(round(1 / quoted("post 80", 0.00003, 0.0041)) == 137)
     ends = [round(0.0041 / first) for first in (0.000035, 0.000025)]
@@ -211,18 +206,14 @@ def F175(it: Evidence) -> None:
 
 
 def F176(it: Evidence) -> None:
-    """0.0039 over 0.0011 is 3.5.
-
-    This is right as a division.
-    """
+    """0.0039 over 0.0011 is 3.5."""
     it.as_printed(round(1 / quoted("post 32", 0.0011, 0.0039), 1) == 3.5)
 
 
 def F177(it: Evidence) -> None:
     """0.0040 over 0.0036 is 1.1.
 
-    This is right as a division. The factor should grow with depth; the table has 1.1 at
-    both depths.
+    As a division. The factor should grow with depth; both rows of the table have 1.1.
     """
     it.as_printed(round(quoted("pre 128", 0.0040, 0.0036), 1) == 1.1)
     it.right(TABLE["pre 80"][2] == TABLE["pre 128"][2] == 1.1)
@@ -248,8 +239,8 @@ def F179(it: Evidence) -> None:
     """The four networks train stably, diverge at a high rate, train stably but slower,
     and train stably.
 
-    No run is named: neither the rate nor the data, nor what counts as diverging. A
-    measurement at initialisation, as the note calls it, has no such column.
+    No run, rate, or data is named. A measurement at initialisation, as the note calls
+    it, has no such column.
     """
 
 
@@ -257,8 +248,8 @@ def F180(it: Evidence) -> None:
     """The norms were measured at initialisation, with Gaussian weights, at width 4096
     and 2048 tokens.
 
-    The text gives neither the variance of the weights, on which all of it depends, nor
-    the loss, the code, or whether the gradients are of activations or of parameters.
+    Neither the weights' variance nor the loss or the code is given, nor whether the
+    gradients are of activations or of parameters.
     """
 
 

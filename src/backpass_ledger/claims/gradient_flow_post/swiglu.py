@@ -54,6 +54,7 @@ F137  false         3  memory        cost/memory              §1.5, box
 """
 
 
+MATRICES = ("gate", "up", "down")
 RETURNED = ("x", "W1", "W2", "W3")
 X, W1, W3 = numbers(2, 5, 7), numbers(7, 11), numbers(7, 11, seed=1)
 W2, G = numbers(11, 7, seed=2), numbers(2, 5, 7, seed=3)
@@ -137,12 +138,8 @@ def F111(it: Evidence) -> None:
 def F112(it: Evidence) -> None:
     r"""$W_1$ and $W_3$ are $d \times d_{ff}$ and $W_2$ is $d_{ff} \times d$, with
     $d_{ff} = 28672$ for Llama 3 70B."""
-    for name, shape in (
-        ("gate", (8192, 28672)),
-        ("up", (8192, 28672)),
-        ("down", (28672, 8192)),
-    ):
-        it.as_printed(SHAPES[f"layers.0.mlp.{name}_proj.weight"][::-1] == shape)
+    gate, up, down = (SHAPES[f"layers.0.mlp.{n}_proj.weight"] for n in MATRICES)
+    it.as_printed(gate == up == down[::-1] == (28672, 8192))
 
 
 def F113(it: Evidence) -> None:
@@ -207,8 +204,7 @@ def F120(it: Evidence) -> None:
 def F121(it: Evidence) -> None:
     """The listing runs.
 
-    `d` and `d_ff` are neither arguments nor defined: `NameError`. With
-    `d, d_ff = W1.shape` it runs.
+    `d` and `d_ff` are not defined: `NameError`. With `d, d_ff = W1.shape` it runs.
     """
 
     def weight(**sizes: int) -> Any:
@@ -250,7 +246,7 @@ def F126(it: Evidence) -> None:
     """The rows of s times g3, transposed, times those of the output's gradient, are the
     gradient of W2, [$d_{ff}$, d].
 
-    It computes h a second time, one product an element, in place of saving it.
+    It computes h a second time in place of saving it.
     """
     computes(it, "W2")
 
@@ -284,8 +280,8 @@ def F129(it: Evidence) -> None:
 def F130(it: Evidence) -> None:
     r"""SwiGLU's backward requires g1, g3, and SiLU(g1), saved from the forward.
 
-    The listing takes all three. The third is an element-wise function of the first:
-    without it the same gradients come out, and a third less is saved.
+    The listing takes all three. The third can be computed from the first, and then a
+    third less is saved.
     """
     names = inputs()
     del names["s"]
@@ -298,7 +294,7 @@ def F131(it: Evidence) -> None:
     """These three are what the block saves.
 
     The listing's own comment adds the normalised input, 128 MiB a layer and 10 GiB in
-    80. Plain autograd also saves h, another 448 MiB a layer.
+    80. Autograd also saves h, 448 MiB a layer.
     """
     kept = [a for a in saved_by(gated, X, W1, W3, W2) if a.size in (X.size, 10 * 11)]
     three = [inputs()[name].numpy() for name in ("g1", "g3", "s")]
@@ -371,8 +367,8 @@ def F136(it: Evidence) -> None:
 def F137(it: Evidence) -> None:
     """With FlashAttention, they are larger than the attention matrix too.
 
-    FlashAttention does not store the attention matrix. Without it, the matrix is six
-    times as large at 8,192 tokens; the three arrays exceed it below 1,344 tokens.
+    FlashAttention does not store the matrix. Without it, the matrix is six times as
+    large at 8,192 tokens; the three arrays exceed it below 1,344 tokens.
     """
     stored, a = (of_a_layer(of).get("attended.attended.a", 0) for of in (True, False))
     it.as_printed(0 < stored < SIZE or a < SIZE)
