@@ -92,14 +92,11 @@ def at_full_size() -> dict[str, Any]:
     """Return the arrays of an attention of Llama 3 70B at 8,192 tokens, split into
     heads, without their elements."""
 
-    def empty(*shape: int) -> Any:
-        return torch.empty(shape, device="meta", dtype=torch.float16)
-
-    def projected(name: str, heads: int) -> Any:
-        x = empty(1, 8192, LLAMA.width) @ empty(*of_weight(name))
-        return x.reshape(1, 8192, heads, -1).transpose(1, 2)
-
-    q, k, v = projected("q", 64), projected("k", 8), projected("v", 8)
+    x = torch.empty(1, 8192, LLAMA.width, device="meta", dtype=torch.float16)
+    q, k, v = (
+        (x @ x.new_empty(of_weight(name))).unflatten(2, (heads, -1)).transpose(1, 2)
+        for name, heads in (("q", 64), ("k", 8), ("v", 8))
+    )
     a = torch.softmax(q @ k.repeat_interleave(8, 1).mT, -1)
     return {"Q": q, "K": k, "V": v, "A": a, "O": a @ v.repeat_interleave(8, 1)}
 
@@ -265,17 +262,12 @@ def F59(it: Evidence) -> None:
     The largest array that autograd saves of PyTorch's fused kernel doubles with S,
     where A would grow fourfold.
     """
-    fused = torch.nn.attention.SDPBackend.FLASH_ATTENTION
-
-    def attend(*qkv: Any) -> None:
-        with torch.nn.attention.sdpa_kernel(fused):
-            torch.nn.functional.scaled_dot_product_attention(*qkv, is_causal=True)
-
-    def largest(s: int) -> int:
-        q = numbers(1, 2, s, 4).astype(np.float32)
-        return max(array.size for array in saved_by(attend, q, q, q))
-
-    it.as_printed(largest(600) == 2 * largest(300) > 0)
+    attend = partial(torch.nn.functional.scaled_dot_product_attention, is_causal=True)
+    with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.FLASH_ATTENTION):
+        given = [np.float32(numbers(1, 2, s, 4)) for s in (300, 600)]
+        kept = [saved_by(attend, q, q, q) for q in given]
+    short, long = (max(array.size for array in arrays) for arrays in kept)
+    it.as_printed(long == 2 * short > 0)
 
 
 def F60(it: Evidence) -> None:

@@ -317,17 +317,12 @@ def F239(it: Evidence) -> None:
     """
     values = all_numbers("float8_e4m3fn")
     least, most = values[0] / 2, values[-1]
-    gradients, factors = np.array([2.0**-24, 1.0]), 2.0 ** np.arange(-40, 60)
-
-    def held(gradients: Any) -> Any:
-        """For each factor, whether it brings all gradients into the range."""
-        scaled = np.multiply.outer(factors, gradients)
-        return ((scaled > least) & (scaled <= most)).all(1)
-
+    gradients = np.array([2.0**-24, 1.0])
+    scaled = np.multiply.outer(2.0 ** np.arange(-40, 60), gradients)  # a factor a row
+    held = (scaled > least) & (scaled <= most)
     it.as_printed(bool(1e-4 < least))  # without scaling it becomes 0
-    it.elsewhere(held(gradients).any())
-    it.right(bool((np.float16(gradients) > 0).all()))
-    it.right(all(held(gradients[i : i + 1]).any() for i in (0, 1)))
+    it.elsewhere(held.all(1).any())
+    it.right(held.any(0).all() and (np.float16(gradients) > 0).all())
 
 
 def F240(it: Evidence) -> None:

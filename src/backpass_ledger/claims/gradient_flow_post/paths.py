@@ -98,14 +98,10 @@ def has_order(*, norm_first: bool) -> bool:
     )
     layer.norm1.weight.data = 1 + layer.linear1.bias.data[:8]
     h = x = tensors(numbers(2, 5, 8))[0]
-
-    def attend(x: Any) -> Any:
-        return layer.self_attn(x, x, x, need_weights=False)[0]
-
-    def feed(x: Any) -> Any:
-        return layer.linear2(torch.relu(layer.linear1(x)))
-
-    for norm, sublayer in ((layer.norm1, attend), (layer.norm2, feed)):
+    for norm, sublayer in (
+        (layer.norm1, lambda h: layer.self_attn(h, h, h, need_weights=False)[0]),
+        (layer.norm2, lambda h: layer.linear2(torch.relu(layer.linear1(h)))),
+    ):
         h = h + sublayer(norm(h)) if norm_first else norm(h + sublayer(h))
     return same(h.detach().numpy(), layer(x).detach().numpy())
 

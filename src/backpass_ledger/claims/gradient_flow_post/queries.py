@@ -327,13 +327,10 @@ def F108(it: Evidence) -> None:
     g, pairs = numbers(2, 5, 11, seed=1), [(b, i) for b in range(2) for i in range(5)]
     found = vjp(lambda w: tensors(X)[0] @ w, numbers(7, 11), g)
     it.as_printed(same(sum(np.outer(X[at], g[at]) for at in pairs), found))
-
-    def summed(dtype: Any) -> float:
-        terms = np.array([1.0] + 3000 * [1e-4], dtype)
-        return float(np.cumsum(terms, dtype=dtype)[-1])
-
-    it.elsewhere(summed(np.float16) > 1)
-    it.right(abs(summed(np.float32) - 1.3) < 1e-3)
+    terms = np.array([1.0] + 3000 * [1e-4])
+    half, full = (float(terms.cumsum(dtype=d)[-1]) for d in (np.float16, np.float32))
+    it.elsewhere(half > 1)
+    it.right(abs(full - 1.3) < 1e-3)
 
 
 def F109(it: Evidence) -> None:

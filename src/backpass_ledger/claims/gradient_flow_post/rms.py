@@ -301,13 +301,10 @@ def F39(it: Evidence) -> None:
     If every layer saves its arrays. A checkpoint at each layer holds its 80 inputs
     anyway, 10 GiB, whether the layer has a norm or not.
     """
-
-    def inputs_saved(function: Any) -> int:
-        return sum(same(a, X) for a in saved_by(function, X))
-
-    pair = (scaled, lambda x: 2 * x)
-    plain = [inputs_saved(function) for function in pair]
-    again = [inputs_saved(checkpointed(function)) for function in pair]
+    plain, again = (
+        [sum(same(a, X) for a in saved_by(of(f), X)) for f in (scaled, lambda x: 2 * x)]
+        for of in (lambda f: f, checkpointed)
+    )
     it.as_printed(plain[0] > plain[1])
     it.elsewhere(again[0] > again[1])
     it.right(again == [1, 1] and 80 * of_a_layer()["norm_1.x_hat"] == 10 * GIB)
@@ -320,21 +317,13 @@ def F40(it: Evidence) -> None:
     overwritten, eight and two sums.
     """
     unit, dunit = start(**(given := inputs()))
-
-    def line() -> Any:
-        return fused(unit, dunit, given["rms"])
-
-    def whole() -> Any:
-        return start(**given), (given["dy"] * unit).sum((0, 1)), line()
-
-    def counts(function: Any) -> tuple[int, int]:
-        seen = operations(function)
-        large = sum(size == X.size for _, size in seen)
-        return large, sum(name == "sum" for name, _ in seen)
-
-    it.as_printed(counts(line)[0] == 5)
-    it.elsewhere(counts(whole)[0] == 5)
-    it.right(counts(line) == (5, 1) and counts(whole) == (8, 2))
+    line = operations(lambda: fused(unit, dunit, given["rms"]))
+    rest = operations(lambda: (start(**given), (given["dy"] * unit).sum((0, 1))))
+    large = [sum(size == X.size for _, size in part) for part in (line, rest)]
+    sums = [sum(name == "sum" for name, _ in part) for part in (line, rest)]
+    it.as_printed(large[0] == 5)
+    it.elsewhere(sum(large) == 5)
+    it.right(sum(large) == 8 and sums == [1, 1])
 
 
 def F41(it: Evidence) -> None:
