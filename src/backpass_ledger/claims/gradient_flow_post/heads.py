@@ -26,7 +26,7 @@ CLAIMS = """
 F43  caveat        3  attention   attention/heads               §1.4, formulas
 F44  left-out      7  positions   operations/rope               §1.4, formulas
 F45  true          0  attention   attention/scaled_dot_product  §1.4, formulas
-F46  false         1  attention   attention/grouped_query       §1.4, shapes
+F46  left-out      1  attention   attention/grouped_query       §1.4, shapes
 F47  true          0  attention   attention/grouped_query       §1.4, sizes
 F48  true          0  attention   attention/heads               §1.4, shapes, W_Q
 F49  true          0  attention   attention/grouped_query       §1.4, shapes, W_K and W_V
@@ -159,12 +159,13 @@ def F46(it: Evidence) -> None:
     r"""$Q K^\top$ and $A V$ are products of the listed shapes: Q of [B, 64, S, 128], K
     and V of [B, 8, S, 128].
 
-    The keys and values of 8 heads have to be repeated, 8 times each, which no formula
-    shows. As printed, both products raise an error.
+    They are once the keys and values of 8 heads are repeated, 8 times each, which no
+    formula shows. Without that both products raise an error.
     """
     q, k, a = tensors(*(numbers(1, h, 3, d) for h, d in ((64, 128), (8, 128), (64, 3))))
     for left, right in ((q, k.mT), (a, k)):
-        it.as_printed(not raises(RuntimeError, partial(torch.matmul, left, right)))
+        it.left_out(left.shape[1] // right.shape[1] - 1)
+        it.right(raises(RuntimeError, partial(torch.matmul, left, right)))
         it.right((left @ right.repeat_interleave(8, 1)).shape[:2] == (1, 64))
 
 

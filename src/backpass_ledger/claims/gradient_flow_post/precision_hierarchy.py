@@ -147,8 +147,8 @@ def F186(it: Evidence) -> None:
 def F187(it: Evidence) -> None:
     """Gradients are accumulated in FP32, because they are small and need precision.
 
-    FP32 is needed, but for terms that are small beside the sum: a running sum of BF16
-    numbers stops at the same share of the truth if all are 2⁴⁰ times smaller.
+    A term is lost if it is small beside the sum: a running sum of BF16 numbers stops at
+    the same share of the truth if all are 2⁴⁰ times smaller.
     """
     large, small = (added(1e-3 * 2.0**power, "bfloat16") for power in (0, -40))
     it.as_printed(abs(added(1e-3, "float32") - 1) < 1e-3 and large < 0.1)
