@@ -10,17 +10,7 @@ import numpy as np
 
 from ..evidence import Evidence
 from ..tools import jacobian, numbers, raises, same, torch, vjp
-from .setting import (
-    GIB,
-    LLAMA,
-    SHAPES,
-    norm,
-    of_a_layer,
-    rotated,
-    saved_by,
-    tensors,
-    weights,
-)
+from .setting import GIB, LLAMA, SHAPES, norm, rotated, saved_by, tensors, weights
 
 CLAIMS = """
 F43  caveat        3  attention   attention/heads               §1.4, formulas
@@ -224,7 +214,7 @@ def F55(it: Evidence) -> None:
 
     These are GiB. In powers of ten they are 8.6 GB and 687 GB.
     """
-    a = of_a_layer(flash=False)["attended.attended.a"]
+    a = at_full_size()["A"].nbytes
     it.as_printed(a == 8 * GIB and 80 * a == 640 * GIB)
     it.elsewhere(80 * a == 640 * 10**9)
     it.right(round(a / 1e9, 1) == 8.6 and round(80 * a / 1e9) == 687)

@@ -10,17 +10,7 @@ from backpass import cost
 
 from ..evidence import Evidence
 from ..tools import jacobian, numbers, raises, run, same, torch, vjp
-from .setting import (
-    EPS,
-    GIB,
-    LLAMA,
-    MIB,
-    norm,
-    of_a_layer,
-    operations,
-    saved_by,
-    tensors,
-)
+from .setting import EPS, GIB, MIB, norm, of_a_layer, operations, saved_by, tensors
 
 CLAIMS = """
 F18  true          0  norms          operations/rms_norm     §1.3, definition
@@ -151,7 +141,9 @@ def F22(it: Evidence) -> None:
     There is one for each position; between positions all entries are 0.
     """
     J = jacobian(lambda x: norm(x, None), X)
-    it.as_printed(J[0, 0, :, 0, 0].shape == (7, 7) and LLAMA.width == 8192)
+    it.as_printed(
+        J[0, 0, :, 0, 0].shape == (7, 7) and cost.presets()["llama-3-70b"].width == 8192
+    )
     pairs = np.abs(J).max((2, 5)).reshape(10, 10)
     it.right((pairs[~np.eye(10, dtype=bool)] == 0).all())
 
