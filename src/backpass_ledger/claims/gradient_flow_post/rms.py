@@ -85,13 +85,8 @@ def ran() -> dict[str, Any]:
     unit, dunit = start(**given)
     drms = -(dunit * unit).sum(-1, keepdim=True)
     dx = dunit / rms + x * drms / (rms**2 * x.shape[-1])
-    found = {
-        "unit": unit,
-        "dgamma": (dy * unit).sum((0, 1)),
-        "dunit": dunit,
-        "drms": drms,
-    }
-    found |= {"dx": dx, "fused": fused(unit, dunit, rms)}
+    found = {"unit": unit, "dunit": dunit, "drms": drms, "dx": dx}
+    found |= {"dgamma": (dy * unit).sum((0, 1)), "fused": fused(unit, dunit, rms)}
     return {name: array.numpy() for name, array in found.items()}
 
 

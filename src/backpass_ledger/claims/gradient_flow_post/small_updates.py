@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from fractions import Fraction
-from typing import Any
 
 import numpy as np
 
@@ -37,15 +36,10 @@ UPDATE = 3e-8
 
 
 def gaps(dtype: str) -> tuple[float, float]:
-    """Return the distance from 1 to the next number below and above it, among all
-    numbers of a format."""
-    kind = getattr(torch, dtype)
-    if kind is torch.float32:  # the numbers near 1
-        codes = torch.tensor(1.0).view(torch.int32) + torch.arange(-9, 9).int()
-    else:
-        codes = torch.arange(2**15).to(torch.int16)
-    values = codes.view(kind).double()
-    return float(1 - values[values < 1].max()), float(values[values > 1].min() - 1)
+    """Return the distance from 1 to the next number of a format below and above it."""
+    one = torch.tensor(1.0, dtype=getattr(torch, dtype))
+    below, above = torch.nextafter(one, 0 * one), torch.nextafter(one, 2 * one)
+    return 1 - float(below), float(above) - 1
 
 
 def smallest(it: Evidence, dtype: str, power: int) -> tuple[float, float]:
@@ -224,19 +218,15 @@ def F213(it: Evidence) -> None:
     compensated sum, keeps the rest.
     """
 
-    def after(steps: int, dtype: Any, rate: float) -> tuple[float, float]:
-        w, m, v = torch.ones(1, dtype=dtype), torch.zeros(1), torch.zeros(1)
-        for t in range(1, steps + 1):
-            g = torch.full((1,), GRADIENT)
-            m, v = 0.9 * m + 0.1 * g, 0.999 * v + 0.001 * g * g
-            root = (v / (1 - 0.999**t)).sqrt() + 1e-8
-            w = (w.float() - rate * m / (1 - 0.9**t) / root).to(dtype)
-        return float(w), float(m)
-
-    coarse, momentum = after(1000, torch.bfloat16, 4e-6)
-    fine, same_momentum = after(1000, torch.float32, 4e-6)
-    it.as_printed(coarse != 1)
-    it.right(coarse == 1 and abs(fine - 0.996) < 1e-4 and momentum == same_momentum)
+    p = torch.nn.Parameter(torch.ones(1))
+    p.grad = torch.full_like(p, GRADIENT)
+    adam, coarse = torch.optim.Adam([p], lr=4e-6), torch.ones(1).bfloat16()
+    for _ in range(1000):
+        before = p.detach().clone()
+        adam.step()
+        coarse = (coarse.float() + (p.detach() - before)).bfloat16()
+    it.as_printed(float(coarse) != 1)
+    it.right(float(coarse) == 1 and abs(float(p.detach()) - 0.996) < 1e-4)
 
 
 def F214(it: Evidence) -> None:
