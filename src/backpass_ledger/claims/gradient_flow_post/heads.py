@@ -40,7 +40,6 @@ F66  true          0  chain rule  foundations/chain_rule        §1.4, through A
 F67  true          0  attention   attention/scaled_dot_product  §1.4, through A V
 """
 
-
 Q, K, V = (numbers(2, 3, 5, 4, seed=i) for i in range(3))  # [B, heads, S, d_k]
 A, G = numbers(2, 3, 5, 5), numbers(2, 3, 5, 4, seed=5)
 W_O, X = numbers(12, 7), numbers(2, 5, 7)
@@ -149,8 +148,8 @@ def F46(it: Evidence) -> None:
     r"""$Q K^\top$ and $A V$ are products of the listed shapes: Q of [B, 64, S, 128], K
     and V of [B, 8, S, 128].
 
-    They are once the keys and values of 8 heads are repeated, 8 times each, which no
-    formula shows. Without that both products raise an error.
+    They are if the keys and values are repeated, 8 times each, which no formula shows.
+    Without that both products raise an error.
     """
     q, k, a = tensors(*(numbers(1, h, 3, d) for h, d in ((64, 128), (8, 128), (64, 3))))
     for left, right in ((q, k.mT), (a, k)):

@@ -39,7 +39,6 @@ F239  caveat        2  precision  numerics/precision        §3.3, table, FP8, s
 F240  uncheckable   0  precision  numerics/precision        §3.3, table, note
 """
 
-
 INPUT = np.float16(0.02 * numbers(4001))
 
 

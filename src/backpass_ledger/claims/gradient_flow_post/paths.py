@@ -23,7 +23,6 @@ F145  caveat  5  norms     numerics/gradient_flow      §2.1, the norm's Jacobia
 F146  caveat  4  norms     numerics/gradient_flow      §2.1, L layers
 """
 
-
 W = numbers(7, 7, seed=3)
 X, G = 0.8 * numbers(7, seed=4), numbers(7, seed=5)
 SEEDS, KINDS = range(3), (False, True)

@@ -35,7 +35,6 @@ F199  false         3  parallel   cost/memory               §3.1, after the lis
 F200  false         3  parallel   cost/memory               §3.1, after the list, optimiser states
 """
 
-
 GB = 10**9
 N = 70 * 10**9
 

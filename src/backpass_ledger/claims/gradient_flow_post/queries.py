@@ -45,7 +45,6 @@ F109  left-out  3  memory     attention/scaled_dot_product  §1.4, table
 F110  true      0  flash      attention/flash               §1.4, table, note
 """
 
-
 DP = numbers(2, 3, 5, 5, seed=6)
 GROUPED = numbers(2, 1, 5, 4, seed=7)  # one head of keys for three of queries
 X, ROWS = numbers(2, 5, 7), numbers(2, 5, 7).reshape(10, 7)

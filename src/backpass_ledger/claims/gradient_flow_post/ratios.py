@@ -30,7 +30,6 @@ F161  inconsistent  5  norms     numerics/gradient_flow  §2.2, chart, post-norm
 F162  false         2  norms     numerics/gradient_flow  §2.2, chart, post-norm, 128 layers
 """
 
-
 # The bars of the chart, by depth; and the norms at the first and at the last layer and
 # their ratio, from the table of the next section.
 PRE = {32: 0.98, 80: 0.95, 128: 0.92}

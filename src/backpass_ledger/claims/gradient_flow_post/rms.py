@@ -40,7 +40,6 @@ F41  true          0  FLOPs          cost/tally              §1.3, box, FLOPs
 F42  false         4  recomputation  numerics/recomputation  §1.3, box, recomputation
 """
 
-
 X, GAMMA, G = numbers(2, 5, 7), numbers(7, seed=1), numbers(2, 5, 7, seed=2)
 RMS = r"""
     given x, \gamma \in \mathbb{R}^d, \epsilon \in \mathbb{R}_{>0}

@@ -35,7 +35,6 @@ F16  true         0  chain rule    foundations/chain_rule      §1.2, prose
 F17  true         0  residual      operations/residual_stream  §1.2, code
 """
 
-
 LLAMA: Any = cost.presets()["llama-3-70b"]  # the sizes of the published model
 SHAPES = llama.parameter_shapes(LLAMA)  # [out, in]
 LAYER = [name for name in SHAPES if name.startswith("layers.7.")]

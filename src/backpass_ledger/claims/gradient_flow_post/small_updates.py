@@ -30,7 +30,6 @@ F215  false   3  optimiser  numerics/optimiser  §3.2, conclusion, optimiser sta
 F216  caveat  2  precision  numerics/precision  §3.2, conclusion, many steps
 """
 
-
 RATE, GRADIENT = 3e-4, 1e-4
 UPDATE = 3e-8
 
@@ -217,7 +216,6 @@ def F213(it: Evidence) -> None:
     thousandth of the gap leave the weight where it is. A finer copy of the weight, or a
     compensated sum, keeps the rest.
     """
-
     p = torch.nn.Parameter(torch.ones(1))
     p.grad = torch.full_like(p, GRADIENT)
     adam, coarse = torch.optim.Adam([p], lr=4e-6), torch.ones(1).bfloat16()

@@ -34,7 +34,6 @@ F83  true          0  flash      attention/flash               §1.4, box
 F84  true          0  flash      attention/flash               §1.4, box
 """
 
-
 G = numbers(2, 3, 5, 5, seed=9)
 ROW = r"""
     given p \in \mathbb{R}^S

@@ -40,7 +40,6 @@ claims/test_post_norm.py::test_with_attention_some_draws_shrink_it_more_than_a_h
 claims/test_post_norm.py::test_which_order_varies_more_from_block_to_block_depends_on_depth  F171
 """
 
-
 BLOCKS = [numbers(7, 7, seed=i) for i in range(4)]
 H_0, G = numbers(7, seed=8), numbers(7, seed=9)
 

@@ -43,7 +43,6 @@ F136  caveat        1  memory        cost/memory              §1.5, box
 F137  false         3  memory        cost/memory              §1.5, box
 """
 
-
 MATRICES = ("gate", "up", "down")
 RETURNED = ("x", "W1", "W2", "W3")
 X, W1, W3 = numbers(2, 5, 7), numbers(7, 11), numbers(7, 11, seed=1)
