@@ -36,7 +36,7 @@ F434  caveat        1  recomputation  numerics/recomputation    challenge 5
 F435  false         3  FLOPs          cost/ratio                challenge 6
 F436  inconsistent  3  FLOPs          cost/ratio                challenge 6, table's ratio
 F437  false         1  norms          numerics/gradient_flow    challenge 7
-F438  caveat        3  precision      numerics/precision        challenge 8, difference
+F438  false         3  precision      numerics/precision        challenge 8, difference
 F439  true          0  precision      numerics/precision        challenge 8, unit in the last place
 """
 
@@ -158,13 +158,13 @@ def F437(it: Evidence) -> None:
 def F438(it: Evidence) -> None:
     r"""FP16's smallest difference from 1.0 is $2^{-10} \approx 0.000977$.
 
-    Above 1. The number before 1 is half as far away, $2^{-11} \approx 0.000488$.
+    That is the gap above 1. The number before 1 is half as far away, $2^{-11} \approx 0.000488$.
     """
     values = all_numbers("float16")
     above = float(values[values > 1.0].min() - 1)
     below = float(1 - values[values < 1.0].max())
-    it.as_printed(above == 2**-10 and round(above, 6) == 0.000977)
-    it.elsewhere(min(above, below) == 2**-10)
+    it.as_printed(min(above, below) == 2**-10)
+    it.right(above == 2**-10 and round(above, 6) == 0.000977)
     it.right(below == 2**-11 and round(below, 6) == 0.000488)
 
 
