@@ -28,7 +28,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 LIST = Path(__file__).with_suffix(".toml")
-FILES = "chapters/**/*.md"
+FILES = ("intro.md", "chapters/**/*.md")
 # The cells of these pages are shown from the ledger, whose own checks hold what they say.
 LEFT_OUT = "chapters/claims/"
 FIRST_WORDS = 9  # of a sentence, in its entry
@@ -51,7 +51,7 @@ NAMES = (
     r"\bcapability \d\.\d",
     r"\b(?:first|second|last|other|own|both|each) hal(?:f|ves)\b",
     r"\b(?:Llama|Qwen|GPT|Mistral|Gemma|Phi|PyTorch|Python|Face|CUDA|Triton|ZeRO|MPT|Nemotron|version|section|table"
-    r"|equation|page|level|theorem|lemma|figure|chapter|PR|issue|pages|lines?|sections|listing)s?[- ]\(?v?\d[\d.]*(?: (?:to|and|–) \d+)?"
+    r"|equation|page|level|CC BY|theorem|lemma|figure|chapter|PR|issue|pages|lines?|sections|listing)s?[- ]\(?v?\d[\d.]*(?: (?:to|and|–) \d+)?"
     r"(?: \d+(?:\.\d+)?[BM]\b)?",
 )
 SCALES = {"thousand": 1e3, "million": 1e6, "billion": 1e9, "trillion": 1e12}
@@ -421,7 +421,7 @@ def main() -> int:
     listed = {each: reason for reasons in kinds.values() for each, reason in reasons.items()}
     whole = [each for each in listed if each.endswith("…")]
     wrong, there = [], set()
-    for path in sorted(ROOT.glob(FILES)):
+    for path in sorted(path for files in FILES for path in ROOT.glob(files)):
         name = str(path.relative_to(ROOT))
         if name.startswith(LEFT_OUT):
             continue
