@@ -10,12 +10,12 @@ A sentence has to be asserted if it has one of these:
   *exactly* an equality, for *always* one over many cases, for *far* a comparison with a factor. What the book does not
   cover no cell can show.
 
-*Near* are the last cell before and the first after, in the same section. Calls of ``derive`` and ``check`` count as assertions. Prose
-is that of takeaways, exercises, and solutions as well, and of captions. A question states nothing.
+*Near* are the last cell before and the first after, in the same section. Calls of ``derive`` and ``check`` count as
+assertions. Prose is that of takeaways, exercises, and solutions as well, and of captions. A question states nothing.
 
 ``sentences.toml`` lists the other sentences, each with its reason, by kinds of reason: ``"page: its first words [what is
-not asserted]"``. The check fails for a sentence that is neither asserted nor listed, and for an entry whose sentence is
-gone. ``make lint`` runs it.
+not asserted]"``. An entry that ends with ``…`` stands for all that begin so. The check fails for a sentence that is
+neither asserted nor listed, and for an entry whose sentence is gone. ``make lint`` runs it.
 """
 
 import ast
@@ -55,47 +55,22 @@ NAMES = (
     r"(?: \d+(?:\.\d+)?[BM]\b)?",
 )
 SCALES = {"thousand": 1e3, "million": 1e6, "billion": 1e9, "trillion": 1e12}
-PREFIXES = {
-    "K": 1e3,
-    "M": 1e6,
-    "G": 1e9,
-    "T": 1e12,
-    "Ki": 2.0**10,
-    "Mi": 2.0**20,
-    "Gi": 2.0**30,
-    "Ti": 2.0**40,
-}
+PREFIXES = {"K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12}
+PREFIXES |= {f"{prefix}i": 2.0 ** (10 * at) for at, prefix in enumerate(PREFIXES, 1)}
 NUMBER = re.compile(
     r"(?<![\w.\-–/#^_{])(?P<digits>\d+(?:,\d{3})*(?:\.\d+)?(?:e-?\d+)?)(?![\w]|[.,]\d)"
     r"(?P<factor>[ -]?(?:%|per cent\b)|×| times\b)?"
     rf"(?: (?:(?P<scale>{'|'.join(SCALES)})|(?P<prefix>[KMGT]i?)(?:B|FLOP))\b)?"
 )
 SMALL = 12  # integers up to here are counts of things on the page
-IN_WORDS = {
-    **dict(
-        zip("two three four five six seven eight nine ten eleven twelve".split(), range(2, 13), strict=True)
-    ),
-    **dict(
-        zip(
-            "thirteen fourteen fifteen sixteen seventeen eighteen nineteen".split(),
-            range(13, 20),
-            strict=True,
-        )
-    ),
-    **dict(
-        zip(
-            "twenty thirty forty fifty sixty seventy eighty ninety hundred".split(),
-            range(20, 101, 10),
-            strict=True,
-        )
-    ),
-    "thousand": 1000,
-}
-UNITS = [word for word, value in IN_WORDS.items() if value < 10]
-PARTS = dict(
-    zip("half third quarter fifth sixth seventh eighth ninth tenth".split(), range(2, 11), strict=True)
-)
-PARTS |= {"hundredth": 100, "thousandth": 1000}
+IN_WORDS = {word: at for at, word in enumerate("two three four five six seven eight nine ten".split(), 2)}
+UNITS = tuple(IN_WORDS)[:-1]
+_TO_19 = "eleven twelve thirteen fourteen fifteen sixteen seventeen eighteen nineteen"
+_TENS = "twenty thirty forty fifty sixty seventy eighty ninety hundred"
+IN_WORDS |= {word: at for at, word in enumerate(_TO_19.split(), 11)}
+IN_WORDS |= {word: 10 * at for at, word in enumerate(_TENS.split(), 2)} | {"thousand": 1000}
+_PARTS = "half third quarter fifth sixth seventh eighth ninth tenth"
+PARTS = {word: at for at, word in enumerate(_PARTS.split(), 2)} | {"hundredth": 100, "thousandth": 1000}
 _LARGE = "|".join(word for word, value in IN_WORDS.items() if value > SMALL)
 WORD_NUMBER = re.compile(
     rf"\b(?:(?P<large>(?:{_LARGE})(?:-(?:{'|'.join(UNITS)})\b)?)(?![-\w])(?! (?:thousand|million|billion))"
@@ -172,13 +147,15 @@ def _with_factor(cell: Cell) -> bool:
     )
 
 
+def _never(cell: Cell) -> bool:
+    return False
+
+
 WORDS: dict[str, Callable[[Cell], bool]] = {
     r"(?<!the )exact(?:ly)?": _equality,
     r"always|never|cannot|nowhere": _over_many,
     r"(?<!so )(?<!as )(?<!how )far|barely": _with_factor,
-    r"(?:do|does|is|are) not cover(?:ed)?|(?:this book|the book|Backpass) (?:has|covers|does) no\w*": lambda cell: (
-        False
-    ),
+    r"(?:do|does|is|are) not cover(?:ed)?|(?:this book|the book|Backpass) (?:has|covers|does) no\w*": _never,
 }
 
 
