@@ -89,6 +89,7 @@ def test_it_lists_what_a_review_found(sentence, cell, found):
         ("It costs twice the forward.", "assert backward / forward == 2", True),
         ("It costs twice the forward.", "assert backward > forward", False),
         ("It frees a third of the bytes.", "assert less == whole / 3", True),
+        ("It is a quarter of the sum.", "assert '¼ × sum' in reason", True),
         ("It frees two thirds of the bytes.", "assert less == whole / 7", False),
         ("They agree exactly.", "assert np.array_equal(a, b)", True),
         ("They agree exactly.", "assert np.allclose(a, b)", False),

@@ -22,6 +22,7 @@ import ast
 import re
 import sys
 import tomllib
+import unicodedata
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -206,6 +207,7 @@ def _constants(tree: ast.AST, indices: bool = True) -> set[float]:
         elif isinstance(node, ast.Constant) and isinstance(node.value, str):
             digits = re.findall(r"(?<![\w.])\d[\d,]*(?:\.\d+)?", node.value)
             found |= {float(each.replace(",", "")) for each in digits}
+            found |= {part for sign in node.value if (part := unicodedata.numeric(sign, 0)) % 1}  # such as ½
     return found
 
 
