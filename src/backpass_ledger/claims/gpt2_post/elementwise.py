@@ -111,11 +111,10 @@ def G161(it: Evidence) -> None:
     r"""For $y = x + F(x)$, $\frac{\partial L}{\partial x} = \frac{\partial L}{\partial
     y}$.
 
-    $x$ is also the input of $F$: $\frac{\partial L}{\partial x} =
-    \frac{\partial L}{\partial y} + \frac{\partial L}{\partial y}
-    \frac{\partial F}{\partial x}$. The printed line is the share of the addition alone.
-    With the printed line, the gradient that flows back through $F$ never reaches the
-    earlier layers.
+    $x$ is also the input of $F$: $\frac{\partial L}{\partial x} = \frac{\partial
+    L}{\partial y} + \frac{\partial L}{\partial y} \frac{\partial F}{\partial x}$. The
+    printed line is the share of the addition alone. With the printed line, the gradient
+    that flows back through $F$ never reaches the earlier layers.
     """
     printed = r"\frac{\partial L}{\partial x} = \frac{\partial L}{\partial y}"
     it.as_printed(derives(printed, RESIDUAL))

@@ -45,8 +45,8 @@ def lookup(tokens: Any, dx: Any) -> Any:
 
 
 def G164(it: Evidence) -> None:
-    r"""$s$ tokens become $X \in \mathbb{R}^{s \times h}$ by a table
-    $E \in \mathbb{R}^{V \times h}$, and $Y = X + P_{emb}$.
+    r"""$s$ tokens become $X \in \mathbb{R}^{s \times h}$ by a table $E \in
+    \mathbb{R}^{V \times h}$, and $Y = X + P_{emb}$.
 
     The text counts tokens from 1; programs count them from 0.
     """
@@ -99,8 +99,8 @@ def G168(it: Evidence) -> None:
 
 
 def G169(it: Evidence) -> None:
-    """Row 2 of E's gradient is the sum of rows 1 and 3 of X's, and row 5 is
-    row 2 of X's."""
+    """Row 2 of E's gradient is the sum of rows 1 and 3 of X's, and row 5 is row 2 of
+    X's."""
     dx = numbers(s, h, seed=1)
     de = lookup(T, dx)
     it.as_printed(same(de[1], dx[0] + dx[2]) and same(de[4], dx[1]))
@@ -216,8 +216,8 @@ def G179(it: Evidence) -> None:
 def G180(it: Evidence) -> None:
     """The backward of the table of tokens is indexing, with $O(h)$ additions.
 
-    One repetition of a token takes $h$ additions, which is $O(h)$. In all they are
-    $(bs - u)h$ for $u$ different tokens, which grows with the batch: $O(bsh)$.
+    One repetition of a token takes $h$ additions, which is $O(h)$. In all they are $(bs
+    - u)h$ for $u$ different tokens, which grows with the batch: $O(bsh)$.
     """
 
     def additions(tokens: int) -> int:

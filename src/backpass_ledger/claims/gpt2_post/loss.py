@@ -101,8 +101,8 @@ def G185(it: Evidence) -> None:
 
 
 def G186(it: Evidence) -> None:
-    r"""The likelihood's gradient is 0 except at the targets, where it is
-    $-\frac{1}{b \times s}$.
+    r"""The likelihood's gradient is 0 except at the targets, where it is $-\frac{1}{b
+    \times s}$.
 
     This holds for the mean over all positions. Ignored targets have the gradient 0 and
     are left out of the divisor.

@@ -49,8 +49,7 @@ def G130(it: Evidence) -> None:
     and the means and variances of the rows, $(b, s)$, and γ, $(h,)$.
 
     They suffice. PyTorch stores $1/\sqrt{\sigma^2 + \epsilon}$ in place of the
-    variance; instead of the input and the mean,
-    x̂ is enough.
+    variance; instead of the input and the mean, x̂ is enough.
     """
     x_hat = (X - X.mean(-1, keepdims=True)) / np.sqrt(X.var(-1, keepdims=True) + 0.1)
     v = DY * W

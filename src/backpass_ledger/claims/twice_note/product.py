@@ -105,8 +105,8 @@ def W4(it: Evidence) -> None:
 
 
 def W5(it: Evidence) -> None:
-    r"""The product costs $2\,m\,n\,p$ FLOPs, with $m$ rows, input width $n$, and
-    output width $p$.
+    r"""The product costs $2\,m\,n\,p$ FLOPs, with $m$ rows, input width $n$, and output
+    width $p$.
 
     A sum of $n$ terms has $n - 1$ additions, so $m\,p\,(2n - 1)$ operations run.
     """

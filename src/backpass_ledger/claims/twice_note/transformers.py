@@ -56,8 +56,8 @@ def W24(it: Evidence) -> None:
 
 
 def W25(it: Evidence) -> None:
-    """The forward has the projections to Q, K, and V, attention itself, and the
-    output projection.
+    """The forward has the projections to Q, K, and V, attention itself, and the output
+    projection.
 
     These are all its products. The list leaves out the mask, the scale, and rotations.
     """
@@ -130,8 +130,8 @@ def W28(it: Evidence) -> None:
 
 
 def W29(it: Evidence) -> None:
-    """The backward computes the gradients of W1, W3, and W2, those of each
-    projection's input, and those through SwiGLU.
+    """The backward computes the gradients of W1, W3, and W2, those of each projection's
+    input, and those through SwiGLU.
 
     W1 and W3 have the same input, so its two gradients are added.
     """
