@@ -33,7 +33,6 @@ G69  left-out      5  FLOPs         operations/linear_cost        table
 G70  caveat        3  attention     attention/scaled_dot_product  table
 """
 
-
 # Different odd lengths, so that no two shapes agree by accident.
 b, s, n_h, d, V = 2, 5, 3, 4, 11
 h = n_h * d
@@ -70,8 +69,7 @@ def G54(it: Evidence) -> None:
 def G55(it: Evidence) -> None:
     r"""A product of $(m, n)$ and $(n, p)$ costs about $2mnp$ FLOPs.
 
-    It costs exactly $mp(2n - 1)$: 0.8 % fewer at $n = 64$, 0.07 % fewer at 768.
-    """
+    It costs exactly $mp(2n - 1)$: 0.8 % fewer at $n = 64$, 0.07 % fewer at 768."""
     for n, percent, digits in ((64, 0.8, 1), (768, 0.07, 2)):
         exact = cost.count("matmul", (5, n), (n, 3)).forward.total
         it.right(exact == 5 * 3 * (2 * n - 1))
@@ -84,8 +82,7 @@ def G56(it: Evidence) -> None:
     r"""The weight's gradient is one larger product of reshaped arrays, in place of $b$
     products and their sum.
 
-    Both ways give the same value with exactly the same number of operations.
-    """
+    Both ways give the same value with exactly the same number of operations."""
     x, dy = numbers(b, s, h), numbers(b, s, V)
     one = x.reshape(-1, h).T @ dy.reshape(-1, V)
     it.as_printed(same(one, sum(x[i].T @ dy[i] for i in range(b))))
@@ -98,8 +95,7 @@ def G57(it: Evidence) -> None:
 
     Its two gradients together do. Each gradient alone needs only the other factor, so a
     frozen weight's input need not be stored. The attention weights need not be stored
-    either: flash attention recomputes them.
-    """
+    either: flash attention recomputes them."""
     x, w, dy = numbers(s, h), numbers(h, V), numbers(s, V)
     dx, dw = vjp(matmul, (x, w), dy)
     with_other_x, with_other_w = (
@@ -153,8 +149,7 @@ def G63(it: Evidence) -> None:
     r"""$b\,n_h$ products of $(s, d)$ and $(d, s)$, and the same number of $(s, s)$ and
     $(s, d)$, cost $4bn_hs^2d$ FLOPs.
 
-    They are $\bar{O}V^\top$ and $A^\top\bar{O}$.
-    """
+    They are $\bar{O}V^\top$ and $A^\top\bar{O}$."""
     it.as_printed(all(map(same, (DO @ VT, AT @ DO), vjp(matmul, (A, VALUE), DO))))
     products = ran(b * n_h, s, d, s) + ran(b * n_h, s, s, d)
     it.as_printed(ROWS["attn@value"].at(**SIZES) == products == 4 * b * n_h * s**2 * d)
@@ -163,8 +158,7 @@ def G63(it: Evidence) -> None:
 def G64(it: Evidence) -> None:
     r"""$b\,n_h$ products of $(s, s)$ and $(s, d)$ give the query's gradient.
 
-    It is $\bar{S}K$.
-    """
+    It is $\bar{S}K$."""
     it.as_printed(DS.shape[2:] == (s, s) and K.shape == (b, n_h, s, d))
     it.as_printed(same(DS @ K, vjp(query_at_key, (Q, K), DS)[0]))
 
@@ -176,8 +170,7 @@ def G65(it: Evidence) -> None:
     A gradient has its tensor's shape, as the text says. $Q^\top\bar{S}$ is $(d, s)$,
     the gradient of the second operand, $K^\top$; the table does not name which it
     means. The key's gradient is $\bar{S}^\top Q$, a product of $(s, s)$ and $(s, d)$
-    with the same FLOPs.
-    """
+    with the same FLOPs."""
     printed, dk = QT @ DS, vjp(query_at_key, (Q, K), DS)[1]
     it.clashes(printed.shape != K.shape)
     it.right(same(printed, vjp(matmul, (Q, KT), DS)[1]) and same(DST @ Q, dk))
@@ -195,8 +188,7 @@ def G67(it: Evidence) -> None:
     and $(bs, 3h)$ cost $12bsh^2$ FLOPs.
 
     With one matrix for all three, the product itself adds the three gradients of the
-    input. Three matrices need two more additions for each element.
-    """
+    input. Three matrices need two more additions for each element."""
     judged(it, "qkv_proj", 12 * b * s * h * h, inner=h, to=3 * h)
     together = cost.count("matmul", (s, 3 * h), (3 * h, h)).forward.total
     apart = 3 * cost.count("matmul", (s, h), (h, h)).forward.total
@@ -206,8 +198,8 @@ def G67(it: Evidence) -> None:
 def G68(it: Evidence) -> None:
     """A head is $h/n_h$ wide.
 
-    This holds for GPT-2. In Qwen3, for example, the width of a head is set separately.
-    """
+    This holds for GPT-2. In Qwen3, for example, the width of a head is set
+    separately."""
     config, qwen = cost.configuration("gpt2"), cost.configuration("qwen3-0.6b")
     it.as_printed(config.width == 64 * config.heads)
     it.right(qwen.width != qwen.heads * qwen.head_width)
@@ -218,8 +210,7 @@ def G69(it: Evidence) -> None:
 
     It lacks the gradients of their biases, which are sums over the rows: about $9bsh$ a
     layer, 84,851,712 FLOPs in the smallest GPT-2 at 1,024 tokens. A whole LayerNorm
-    takes $11bsh$.
-    """
+    takes $11bsh$."""
     step = cost.tally("gpt2", 1, 1024)
     sums = step.only(
         lambda row: row.term.stem == "linear" and row.term.what == "elements"
@@ -234,8 +225,7 @@ def G70(it: Evidence) -> None:
     """The backward of attention's two products costs $8bn_hs^2d$ FLOPs.
 
     This holds if all $s^2$ pairs of a query and a key are computed. GPT-2's mask leaves
-    $s(s + 1)/2$ of them, and kernels that skip the others need about half.
-    """
+    $s(s + 1)/2$ of them, and kernels that skip the others need about half."""
     whole = ROWS["attn@value"].at(**SIZES) + ROWS["query@key"].at(**SIZES)
     visible = np.tri(s).sum()
     it.as_printed(whole == 8 * b * n_h * d * s * s)

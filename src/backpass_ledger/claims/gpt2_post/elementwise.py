@@ -22,7 +22,6 @@ G162  true    0  residual   operations/residual_stream    residual, gradient of 
 G163  false   5  FLOPs      operations/residual_stream    residual, FLOPs
 """
 
-
 RESIDUAL = r"""
     given x, w \in \mathbb{R}
     let F(t) = \tanh(w t)
@@ -36,8 +35,7 @@ def G156(it: Evidence) -> None:
 
     For vectors of independent elements with variance 1, the scaled product has variance
     1 whatever $d$ is. The scale bounds nothing: longer vectors still give larger
-    scores.
-    """
+    scores."""
     q, k = numbers(4000, 128), numbers(4000, 128, seed=1)
     for d in (16, 128):
         scores = (q[:, :d] * k[:, :d]).sum(-1)
@@ -50,8 +48,7 @@ def G157(it: Evidence) -> None:
     and ensures smooth updates.
 
     It avoids them for random queries and keys. If these are long, softmax is as sharp
-    as without the scale, so nothing is ensured. The text measures no gradient.
-    """
+    as without the scale, so nothing is ensured. The text measures no gradient."""
     scores = numbers(200, 128) @ numbers(200, 128, seed=1).T
 
     def largest_weight(scores: Any) -> float:
@@ -75,8 +72,7 @@ def G159(it: Evidence) -> None:
     """The backward of the scale takes $bn_hs^2$ FLOPs.
 
     This holds if the scores are scaled. Scaling the queries instead gives the same
-    gradients for $bsh$.
-    """
+    gradients for $bsh$."""
     b, n_h, s, d = 2, 3, 5, 4
     scores = cost.count("scale", (b, n_h, s, s), factor=0.5).backward.total
     queries = cost.count("scale", (b, n_h, s, d), factor=0.5).backward.total
@@ -105,8 +101,7 @@ def G161(it: Evidence) -> None:
     $x$ is also the input of $F$: $\frac{\partial L}{\partial x} = \frac{\partial
     L}{\partial y} + \frac{\partial L}{\partial y} \frac{\partial F(x)}{\partial x}$.
     The printed line is the share of the addition alone. With the printed line, the
-    gradient that flows back through $F$ never reaches the earlier layers.
-    """
+    gradient that flows back through $F$ never reaches the earlier layers."""
     it.derives(RESIDUAL)
     it.derives_right(RESIDUAL)
     _, printed = equations_of(it.says)
@@ -124,8 +119,7 @@ def G163(it: Evidence) -> None:
     assigned to both inputs.
 
     The assignment costs nothing. Where $x$ was used twice, the two gradients are added:
-    $bsh$ for each connection, $2bsh$ a layer.
-    """
+    $bsh$ for each connection, $2bsh$ a layer."""
     rows = cost.tally("gpt2", 2, 100).only(lambda row: row.part == "layer")
     ran = rows.only(lambda row: row.term.stem in ("residual", "fork")).flops()[
         "backward"

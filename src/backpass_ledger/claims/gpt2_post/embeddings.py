@@ -33,7 +33,6 @@ G180  false         3  FLOPs       operations/embeddings  batch
 G181  true          0  FLOPs       operations/embeddings  batch
 """
 
-
 V, s, h, b = 7, 3, 4, 2
 E, T = numbers(V, h), np.array([2, 5, 2]) - 1  # the text counts tokens from 1
 DX = numbers(s, h, seed=1)
@@ -49,8 +48,7 @@ def G164(it: Evidence) -> None:
     r"""$s$ tokens become $X \in \mathbb{R}^{s \times h}$ by a table $E \in
     \mathbb{R}^{V \times h}$, and $Y = X + P_{emb}$.
 
-    The text counts tokens from 1; programs count them from 0.
-    """
+    The text counts tokens from 1; programs count them from 0."""
     x, _ = embedding.forward(T, E)
     it.as_printed(x.shape == (s, h) and (x + numbers(s, h)).shape == (s, h))
 
@@ -59,8 +57,7 @@ def G165(it: Evidence) -> None:
     r"""The table of positions is $P \in \mathbb{R}^{s \times h}$.
 
     It has as many rows as the longest sequence, 1,024 in GPT-2. A shorter sequence uses
-    only the first $s$.
-    """
+    only the first $s$."""
     it.as_printed(SHAPES["wpe.weight"] == (GPT2["s"], GPT2["h"]))
     x, p = numbers(1, 5, h), numbers(V, h)
     y, _ = position_embedding.forward(x, p)
@@ -73,8 +70,7 @@ def G166(it: Evidence) -> None:
     r"""$P$ is the table of positions.
 
     In the section on products, $P$ is the width of the output. There it is a number,
-    here a matrix.
-    """
+    here a matrix."""
     width = (numbers(1, 7) @ numbers(7, 3)).shape[-1]  # z is 1 × P
     it.clashes(np.ndim(width) != len(SHAPES["wpe.weight"]))
 
@@ -83,8 +79,7 @@ def G167(it: Evidence) -> None:
     r"""$\frac{\partial L}{\partial X} = \frac{\partial L}{\partial Y}$ and
     $\frac{\partial L}{\partial P_{emb}} = \frac{\partial L}{\partial Y}$.
 
-    This is for one sequence; the batch follows later in the text.
-    """
+    This is for one sequence; the batch follows later in the text."""
     shapes = r"given X, P_{emb} \in \mathbb{R}^{s \times h}"
     it.derives(f"{shapes}; let Y = X + P_{{emb}}; loss L")
 
@@ -106,8 +101,7 @@ def G170(it: Evidence) -> None:
     """Rows of the table of tokens that no token used receive no gradient.
 
     They receive none from the lookup alone. GPT-2's table is also the output head's
-    matrix, which gives every row a gradient.
-    """
+    matrix, which gives every row a gradient."""
     others = np.setdiff1d(np.arange(V), T)
     it.as_printed(not lookup(T, DX)[others].any())
     tied = vjp(lambda e: e[T] @ e.mT, E, numbers(s, V))[others]
@@ -138,8 +132,7 @@ def G173(it: Evidence) -> None:
 def G174(it: Evidence) -> None:
     """A sequence uses every row of the table of positions exactly once.
 
-    Each of the first $s$ rows is; the others are not used.
-    """
+    Each of the first $s$ rows is; the others are not used."""
     it.as_printed(same(lookup(np.arange(V), np.ones((V, h))), np.ones((V, h))))
     used = lookup(np.arange(5), np.ones((5, h)))
     it.elsewhere(same(used, np.ones((V, h))))
@@ -151,8 +144,7 @@ def G175(it: Evidence) -> None:
     L}{\partial P}$.
 
     This holds if the sequence is as long as the table. Otherwise it fills the first
-    rows.
-    """
+    rows."""
     it.as_printed(same(vjp(lambda p: p[:V], E, numbers(V, h)), numbers(V, h)))
     found = vjp(lambda p: p[:5], E, DX5)
     it.elsewhere(same(found, DX5))
@@ -178,8 +170,8 @@ def G177(it: Evidence) -> None:
 def G178(it: Evidence) -> None:
     r"""A sum of $b$ terms takes $b - 1$ additions.
 
-    Everywhere else in the text a sum of $n$ terms takes $n$, such as β's over the rows.
-    """
+    Everywhere else in the text a sum of $n$ terms takes $n$, such as β's over the
+    rows."""
     one, other = (ROWS[name].at(b=5, s=1, h=1) for name in ("positions", "shift"))
     it.clashes(one != other)  # the same sum of five numbers
 
@@ -196,8 +188,7 @@ def G180(it: Evidence) -> None:
     additions.
 
     One repetition of a token takes $h$ additions. In all they are $(bs - u)h$ for $u$
-    different tokens, which grows with the batch: $O(bsh)$.
-    """
+    different tokens, which grows with the batch: $O(bsh)$."""
 
     def additions(count: int) -> int:
         seen: set[int] = set()
@@ -216,8 +207,7 @@ def G180(it: Evidence) -> None:
 def G181(it: Evidence) -> None:
     """The additions in the table of tokens are negligible beside the rest.
 
-    They are at most $bsh$, 1/(4V) of the output head's products.
-    """
+    They are at most $bsh$, 1/(4V) of the output head's products."""
     most, head = GPT2["b"] * GPT2["s"] * GPT2["h"], ROWS["lm_head"].at(**GPT2)
     it.as_printed(most < 1e-5 * head)
     it.right(most * 4 * GPT2["V"] == head)

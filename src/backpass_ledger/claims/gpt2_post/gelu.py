@@ -30,7 +30,6 @@ G154  true          0  FLOPs        operations/activations  listing, FLOPs of li
 G155  true          0  FLOPs        operations/activations  total
 """
 
-
 A, B = np.sqrt(2 / np.pi), 0.044715
 X, DY = numbers(5, 7), numbers(5, 7, seed=1)
 GELU = r"""
@@ -92,8 +91,7 @@ def G141(it: Evidence) -> None:
     """In an element-wise operation each input element acts on its output element only,
     so the gradients are independent.
 
-    The sum of a residual connection has two inputs; this holds for each.
-    """
+    The sum of a residual connection has two inputs; this holds for each."""
     for function in (gelu, lambda x: x / 8.0, lambda x: x + x.new_tensor(X[1])):
         J = jacobian(function, X[0])
         it.as_printed(same(J, np.diag(np.diag(J))))
@@ -104,8 +102,7 @@ def G142(it: Evidence) -> None:
     bx^3)]\right)$ with $a = \sqrt{2/\pi}$ and $b = 0.044715$.
 
     This is GPT-2's form. The default of PyTorch's `gelu` uses erf; the two differ by at
-    most 0.00047.
-    """
+    most 0.00047."""
     x = torch.linspace(-6, 6, 2001, dtype=torch.float64)
     it.as_printed(same(definition(x.numpy(), 0.044715), gelu(x)))
     exact = torch.nn.functional.gelu(x)
@@ -116,8 +113,7 @@ def G143(it: Evidence) -> None:
     """In GELU, b is 0.044715.
 
     In the cost of the same section, $76bsh$, b is the batch size. The context makes
-    each clear.
-    """
+    each clear."""
     batch = ROWS["gelu"].at(b=2, s=1, h=1) / ROWS["gelu"].at(b=1, s=1, h=1)
     it.right(same(definition(X, 0.044715), gelu(torch.tensor(X))) and batch == 2)
     it.clashes(not same(definition(X, batch), gelu(torch.tensor(X))))
@@ -150,8 +146,7 @@ def G147(it: Evidence) -> None:
     """The count is based on PyTorch's `gelu_backward`.
 
     The listing is its branch for the form with tanh. The default branch has another
-    derivative.
-    """
+    derivative."""
     x, dy = torch.tensor(X), torch.tensor(DY)
     backward = torch.ops.aten.gelu_backward
     it.as_printed(same(gradient(X, DY), backward(dy, x, approximate="tanh")))
@@ -161,8 +156,7 @@ def G147(it: Evidence) -> None:
 def G148(it: Evidence) -> None:
     """GELU's backward needs the upstream gradient and the input, both $(b, s, 4h)$.
 
-    The forward stores only the input.
-    """
+    The forward stores only the input."""
     x = numbers(2, 3, 20)
     (stored,) = stored_by(gelu, x)[1]
     it.as_printed(same(stored.detach(), x))
@@ -173,8 +167,7 @@ def G149(it: Evidence) -> None:
 
     The constants, tanh, and the gradient of the output have to be given. In float16 the
     first line overflows for $|x| \ge 256$ and the result is NaN; the slope is 1 for $x
-    \ge 256$ and 0 for $x \le -256$.
-    """
+    \ge 256$ and 0 for $x \le -256$."""
     it.as_printed(same(gradient(X, DY), vjp(gelu, X, DY)))
     below = np.nextafter(np.float16(256), np.float16(0))
     for x, slope in ((np.float16(256), 1.0), (np.float16(-256), 0.0)):
@@ -193,8 +186,7 @@ def G150(it: Evidence) -> None:
 def G151(it: Evidence) -> None:
     """The tanh takes 1 FLOP, half of x 1, one plus the tanh 1, and half of that 1.
 
-    Counting a tanh as one FLOP is a convention, which the text does not state.
-    """
+    Counting a tanh as one FLOP is a convention, which the text does not state."""
     it.as_printed(counted()[3:7] == PRINTED[3:7] == [1, 1, 1, 1])
 
 
@@ -208,8 +200,7 @@ def G153(it: Evidence) -> None:
 
     This holds for the line as written. One of the four is `3 * b`, a product of
     constants that can be computed once: the line then takes 3 FLOPs, and the listing
-    18, or $72bsh$ in all.
-    """
+    18, or $72bsh$ in all."""
     it.as_printed(counted()[8] == PRINTED[8] == 4)
     folded = counted(folded=True)
     it.right(folded[8] == 3 and sum(folded) == 18 and sum(folded) * 4 == 72)

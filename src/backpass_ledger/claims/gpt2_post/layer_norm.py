@@ -39,7 +39,6 @@ G128  true          0  norms       operations/layer_norm  matrices
 G129  true          0  norms       operations/layer_norm  tensors
 """
 
-
 N, EPS = 7, 0.1
 X = numbers(N) + 2  # a mean that is not 0
 W, B, DY = numbers(N, seed=1), numbers(N, seed=2), numbers(N, seed=3)
@@ -87,8 +86,7 @@ def G103(it: Evidence) -> None:
 def G104(it: Evidence) -> None:
     r"""$\mu = \frac1N\sum_j x_j$ and $\sigma^2 = \frac1N\sum_j (x_j - \mu)^2$.
 
-    The variance divides by $N$, not by $N - 1$, as in PyTorch's LayerNorm.
-    """
+    The variance divides by $N$, not by $N - 1$, as in PyTorch's LayerNorm."""
     centred = X - sum(X) / N
     x_hat = norm(torch.tensor(X), np.ones(N), np.zeros(N))
     it.as_printed(same(centred / np.sqrt(sum(centred**2) / N + EPS), x_hat))
@@ -113,8 +111,7 @@ def G106(it: Evidence) -> None:
     y_i}\hat{x}_i$ and $\frac{\partial L}{\partial \beta_i} = \frac{\partial L}{\partial
     y_i}\frac{\partial y_i}{\partial \beta_i} = \frac{\partial L}{\partial y_i}$.
 
-    This is for one row; the sums over rows follow later in the text.
-    """
+    This is for one row; the sums over rows follow later in the text."""
     it.derives(LAYER_NORM)
 
 
@@ -122,8 +119,7 @@ def G107(it: Evidence) -> None:
     r"""$x_i$ acts on $\hat{x}_i$ directly, and through $\mu$ and $\sigma^2$ on all
     other $\hat{x}_j$.
 
-    Through both it also acts on $\hat{x}_i$ itself, as the later formulas show.
-    """
+    Through both it also acts on $\hat{x}_i$ itself, as the later formulas show."""
     J = jacobian(lambda x: norm(x, np.ones(N)), X)
     it.as_printed(bool((J != 0).all()))
     it.right(same(np.diag(J), (1 - 1 / N - X_HAT**2 / N) / ROOT))
@@ -196,8 +192,7 @@ def G116(it: Evidence) -> None:
 
     The derivative of $x_j - \mu$ is $-\partial\mu/\partial x_i$: the sum needs a minus
     sign, and the next line has it. As printed the line is $1 - 2/N$ times the right
-    value, 0 for two elements.
-    """
+    value, 0 for two elements."""
     it.derives(LAYER_NORM)
     (printed,) = equations_of(it.says)
     it.right(derives(printed.replace("+ 2", "- 2"), LAYER_NORM))
@@ -208,8 +203,7 @@ def G117(it: Evidence) -> None:
     r"""$\frac{\partial \sigma^2}{\partial x_i} = \frac{2}{N} \left[ (1-\frac{1}{N})(x_i
     - \mu) + \sum_{j\neq i} (-\frac{1}{N})(x_j - \mu) \right]$.
 
-    The line is right, but does not follow from the one before it.
-    """
+    The line is right, but does not follow from the one before it."""
     it.derives(LAYER_NORM)
 
 
@@ -219,8 +213,7 @@ def G118(it: Evidence) -> None:
 
     Brackets are missing round $x_j - \mu$, whose sum is 0. Read literally, $\frac{2}{N}
     \left[x_i - \mu - \frac{1}{N} \sum_j x_j - \mu\right] = \frac{2}{N}(x_i - 3\mu)$,
-    which is right only if the mean is 0.
-    """
+    which is right only if the mean is 0."""
     it.derives(LAYER_NORM)
     it.derives_right(LAYER_NORM)
     bracketed = equations_of(it.says)[0].replace(r"x_j - \mu", r"(x_j - \mu)")
@@ -236,8 +229,7 @@ def G120(it: Evidence) -> None:
     r"""$\frac{\partial \hat{x}_i}{\partial x_i} = \frac{1}{\sqrt{\sigma^2 + \epsilon}}
     \left(1-\frac{1}{N} - \frac{\hat{x}_i^2}{N}\right)$.
 
-    It is exact for any ε.
-    """
+    It is exact for any ε."""
     it.derives(LAYER_NORM)
 
 
@@ -267,8 +259,7 @@ def G123(it: Evidence) -> None:
 
     The sum's first term needs a minus sign; the next line has it. As printed the line
     is too large by $\frac{2}{N\sqrt{\sigma^2 + \epsilon}}\sum_{j \neq i} \frac{\partial
-    L}{\partial \hat{x}_j}$.
-    """
+    L}{\partial \hat{x}_j}$."""
     it.derives(LAYER_NORM)
     (printed,) = equations_of(it.says)
     it.right(derives(printed.replace(r"[\frac{1}{N}", r"[-\frac{1}{N}"), LAYER_NORM))
@@ -283,8 +274,7 @@ def G124(it: Evidence) -> None:
 
     A sum extends to the next sign, so the second term stands outside, with an index $j$
     that has no value: each $j$ gives another result, and none is that of the next line.
-    Brackets round both are meant.
-    """
+    Brackets round both are meant."""
     i, dx = 2, all_gradients(X, DY)[0]
     own = (1 - 1 / N - X_HAT[i] ** 2 / N) * DX_HAT[i]
     first, second = -DX_HAT / N, X_HAT[i] * X_HAT / N * DX_HAT  # the sign mended

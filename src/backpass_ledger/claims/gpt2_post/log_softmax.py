@@ -27,7 +27,6 @@ G101  true      0  FLOPs       operations/cross_entropy  FLOPs, total
 G102  left-out  2  loss        operations/cross_entropy  FLOPs, total
 """
 
-
 X = numbers(6)
 LOG_SOFTMAX = r"""
     given x \in \mathbb{R}^N
@@ -56,8 +55,7 @@ def G91(it: Evidence) -> None:
 
     It avoids the logarithm of a probability that underflowed. As printed, it overflows
     itself: for (1000, 999) both results are $-\infty$. The maximum has to be subtracted
-    first.
-    """
+    first."""
     low, high = np.array([0.0, -800.0]), np.array([1000.0, 999.0])
     with np.errstate(all="ignore"):
         naive = np.log(np.exp(low) / np.exp(low).sum())
@@ -116,8 +114,7 @@ def G97(it: Evidence) -> None:
 def G98(it: Evidence) -> None:
     """Log-softmax treats matrices and tensors row by row, as softmax does.
 
-    This holds over the last axis.
-    """
+    This holds over the last axis."""
     x, dp = numbers(2, 3, 6), numbers(2, 3, 6, seed=1)
     rows = [[gradient(x[i, j], dp[i, j]) for j in range(3)] for i in range(2)]
     it.as_printed(same(np.array(rows), gradient(x, dp)))
@@ -128,8 +125,7 @@ def G99(it: Evidence) -> None:
     the probabilities, both $(b, s, V)$.
 
     The forward stores the second. A fused cross-entropy has no upstream gradient of
-    this shape.
-    """
+    this shape."""
     y, stored = stored_by(lambda x: torch.log_softmax(x, -1), numbers(2, 3, 7))
     it.as_printed(len(stored) == 1 and torch.equal(stored[0], y))
 
@@ -139,8 +135,7 @@ def G100(it: Evidence) -> None:
     $V$ products, and $V$ differences.
 
     The sum has $V - 1$ additions. An exponential counts as one FLOP, a convention that
-    the text does not state.
-    """
+    the text does not state."""
     kinds = cost.count("log_softmax", (1, 7)).backward.by_kind
     it.as_printed(kinds["exp"] == kinds["multiply"] == kinds["subtract"] == 7)
     it.right(kinds["add"] == 7 - 1)
@@ -149,8 +144,7 @@ def G100(it: Evidence) -> None:
 def G101(it: Evidence) -> None:
     r"""Log-softmax's backward takes $4bsV$ FLOPs in total.
 
-    It takes exactly $bs(4V - 1)$. The network's total leaves it out.
-    """
+    It takes exactly $bs(4V - 1)$. The network's total leaves it out."""
     b, s, V = 2, 3, 7
     ran = cost.count("log_softmax", (b, s, V)).backward.total
     it.as_printed(ROWS["log_softmax"].at(b=b, s=s, V=V) == ran + b * s)
@@ -162,8 +156,7 @@ def G102(it: Evidence) -> None:
 
     With the likelihood's gradient of the last section, that sum is the constant
     $-1/(bs)$, and the whole gradient is $(\mathrm{softmax} - \text{one-hot})/(bs)$. The
-    text never reaches this form, which takes 2V + 1 operations a row instead of 4V.
-    """
+    text never reaches this form, which takes 2V + 1 operations a row instead of 4V."""
     x, one_hot, V = numbers(3, 7), np.eye(7)[[3, 0, 6]], 7
     z, dp = np.exp(x) / np.exp(x).sum(-1, keepdims=True), -one_hot / 3
     it.right(same(dp.sum(-1), -np.ones(3) / 3))

@@ -23,7 +23,6 @@ G187  caveat  1  memory  operations/cross_entropy  backward
 G188  true    0  FLOPs   operations/cross_entropy  backward
 """
 
-
 M, V = 6, 7
 X, T = numbers(M, V), np.array([3, 0, 6, 2, 2, 5])
 
@@ -43,8 +42,7 @@ def nll(log_p: Any, t: Any) -> Any:
 def G182(it: Evidence) -> None:
     """`F.cross_entropy(logits, targets)` is `F.nll_loss` of `F.log_softmax`.
 
-    This holds for class targets without label smoothing.
-    """
+    This holds for class targets without label smoothing."""
     x, log_p, t = given()
     whole = torch.nn.functional.cross_entropy
     it.as_printed(same(nll(log_p, t), whole(x, t)))
@@ -57,8 +55,7 @@ def G183(it: Evidence) -> None:
     shape $(b, s, V)$.
 
     Without `dim`, it warns and normalises three-dimensional logits over the batch.
-    `dim=-1` is needed.
-    """
+    `dim=-1` is needed."""
     x = torch.tensor(numbers(2, 3, V))
     with warnings.catch_warnings(record=True) as warned:
         warnings.simplefilter("always")
@@ -73,8 +70,7 @@ def G184(it: Evidence) -> None:
 
     As a rule for each position this holds. PyTorch's calls expect the classes on the
     second axis: with these shapes they raise an error, or, if $s = V$, run and return
-    another loss. Both arrays have to be reshaped, to $(bs, V)$ and $(bs)$.
-    """
+    another loss. Both arrays have to be reshaped, to $(bs, V)$ and $(bs)$."""
     _, log_p, t = given()
     picked = -sum(log_p[i, T[i]] for i in range(M)) / M
     it.as_printed(same(nll(log_p, t), picked))
@@ -91,8 +87,7 @@ def G185(it: Evidence) -> None:
     these values.
 
     The loss is minus the average, as its name and the gradient of the next sentence
-    say. Without the sign a step of descent lowers the targets' probabilities.
-    """
+    say. Without the sign a step of descent lowers the targets' probabilities."""
     _, log_p, t = given()
     average = sum(log_p[i, T[i]] for i in range(M)) / M
     it.as_printed(same(average, nll(log_p, t)))
@@ -104,8 +99,7 @@ def G186(it: Evidence) -> None:
     \times s}$.
 
     This holds for the mean over all positions. Ignored targets have the gradient 0 and
-    are left out of the divisor.
-    """
+    are left out of the divisor."""
     printed, first = -np.eye(V)[T] / M, np.arange(M) == 0
     it.as_printed(same(printed, vjp(lambda p: nll(p, given()[2]), X, 1.0)))
     ignored = torch.tensor(np.where(first, -100, T))
@@ -118,8 +112,7 @@ def G187(it: Evidence) -> None:
     """The likelihood's backward builds a sparse tensor.
 
     Few of its elements are nonzero, but it is stored as a dense array of $bsV$
-    elements.
-    """
+    elements."""
     x = torch.tensor(X, requires_grad=True)
     (dx,) = torch.autograd.grad(nll(x, given()[2]), x)
     it.as_printed(int((dx != 0).sum()) == M)
@@ -130,8 +123,7 @@ def G187(it: Evidence) -> None:
 def G188(it: Evidence) -> None:
     """The likelihood's backward performs no FLOPs, since it indexes and assigns.
 
-    Computing the constant takes one division, however many positions there are.
-    """
+    Computing the constant takes one division, however many positions there are."""
     few, many = (
         cost.count("nll", numbers(rows, V), np.arange(rows) % V).backward.total
         for rows in (3, 60)

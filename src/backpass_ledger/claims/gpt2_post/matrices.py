@@ -37,7 +37,6 @@ G52  caveat        2  attention   attention/grouped_query       activations time
 G53  left-out      3  attention   attention/scaled_dot_product  activations times activations
 """
 
-
 M, N, P = 5, 7, 3
 X, W, DZ = numbers(M, N), numbers(N, P), numbers(M, P, seed=1)
 b, s, h, V, n_h, d = 2, 5, 4, 7, 3, 4
@@ -101,8 +100,7 @@ def G38(it: Evidence) -> None:
     r"""The rows are those with `i \in {1, …, M}`.
 
     Bare braces only group in LaTeX, so the page shows $i \in 1, …, M$. The section on
-    embeddings prints its set with `\lbrace` and `\rbrace`, which are shown.
-    """
+    embeddings prints its set with `\lbrace` and `\rbrace`, which are shown."""
     from matplotlib.mathtext import MathTextParser
 
     def shown(formula: str) -> str:
@@ -191,8 +189,7 @@ def G48(it: Evidence) -> None:
     weights; only the sizes differ.
 
     In GPT-2 all of them but the head are followed by a bias, whose gradient is the sum
-    of the rows of the output's gradient.
-    """
+    of the rows of the output's gradient."""
     for inner, to in ((h, V), (h, 3 * h), (h, h), (h, 4 * h), (4 * h, h)):
         x, w, dz = numbers(b, s, inner), numbers(inner, to), numbers(b, s, to)
         dw = sum(x[i].T @ dz[i] for i in range(b))
@@ -210,8 +207,7 @@ def G49(it: Evidence) -> None:
     In GPT-2 the matrix is also the table of tokens, and its gradient is the sum of the
     head's and the lookup's. If both are formed as whole arrays, the sum takes $Vh$
     additions, 38,597,376 in the smallest model; scattering the rows into the head's
-    gradient takes at most $bsh$.
-    """
+    gradient takes at most $bsh$."""
     table, hidden, t = numbers(V, h), numbers(h, h), np.array([3, 0, 3])
     x, dz = table[t] @ hidden, numbers(3, V)
     both = vjp(lambda e: e[t] @ e.new_tensor(hidden) @ e.T, table, dz)
@@ -232,8 +228,7 @@ def G50(it: Evidence) -> None:
     """Products of activations occur in attention: query @ key and attn @ value.
 
     The first needs the key transposed. As written, the shapes agree only if $s = d$,
-    and then the product is wrong.
-    """
+    and then the product is wrong."""
     scores = np.einsum("bhid,bhjd->bhij", Q, K)
     it.as_printed((scores @ VALUE).shape == VALUE.shape)
     it.elsewhere(not raises(ValueError, lambda: Q @ K))
@@ -255,8 +250,7 @@ def G52(it: Evidence) -> None:
 
     This holds where every query head has its own keys and values, as in GPT-2. If heads
     share them, the gradients of keys and values are sums over the query heads that use
-    them.
-    """
+    them."""
     stacked = np.einsum("bhij,bhid->bhjd", A, DO)
     it.as_printed(same(stacked, vjp(matmul, (A, VALUE), DO)[1]))
     shared = vjp(matmul, (A, VALUE[:, :1]), DO)[1]
@@ -269,8 +263,7 @@ def G53(it: Evidence) -> None:
 
     It gives no formula. With scores $S = QK^\top$ and output $O = AV$: $\bar{A} =
     \bar{O}V^\top$, $\bar{V} = A^\top\bar{O}$, $\bar{Q} = \bar{S}K$, $\bar{K} =
-    \bar{S}^\top Q$.
-    """
+    \bar{S}^\top Q$."""
     expected = [*vjp(matmul, (A, VALUE), DO), *vjp(query_at_key, (Q, K), DS)]
     formulas = [DO @ VALUE.swapaxes(2, 3), A.swapaxes(2, 3) @ DO]
     formulas += [DS @ K, DS.swapaxes(2, 3) @ Q]

@@ -28,7 +28,6 @@ G139  true          0  FLOPs     operations/layer_norm  bias
 G140  left-out      3  FLOPs     operations/layer_norm  total
 """
 
-
 R, H = 5, 7  # rows, and their width
 X, W, DY = numbers(R, H), numbers(H, seed=1), numbers(R, H, seed=2)
 ROOT = np.sqrt(X.var(-1, keepdims=True) + 0.1)
@@ -80,8 +79,7 @@ def G130(it: Evidence) -> None:
     and the means and variances of the rows, $(b, s)$, and γ, $(h,)$.
 
     They suffice. PyTorch stores $1/\sqrt{\sigma^2 + \epsilon}$ in place of the
-    variance; instead of the input and the mean, x̂ is enough.
-    """
+    variance; instead of the input and the mean, x̂ is enough."""
     it.as_printed(same(result(H), gradients(np.zeros(H))[0]))  # from these alone
     third = torch.native_layer_norm(torch.tensor(X), (H,), None, None, 0.1)[2]
     it.right(same(third, 1 / ROOT))
@@ -91,8 +89,7 @@ def G131(it: Evidence) -> None:
     """LayerNorm's backward requires β.
 
     No gradient contains it: with any β all three gradients are the same numbers.
-    PyTorch's autograd stores β nevertheless.
-    """
+    PyTorch's autograd stores β nevertheless."""
     others = zip(
         gradients(np.zeros(H)), gradients(77 * numbers(H, seed=3)), strict=True
     )
@@ -107,8 +104,7 @@ def G132(it: Evidence) -> None:
     r"""$v_j = \frac{\partial L}{\partial y_j}\gamma_j$ takes $h$ FLOPs a row and $S_1 =
     \sum_j v_j$ takes $h$.
 
-    The sum has exactly $h - 1$ additions.
-    """
+    The sum has exactly $h - 1$ additions."""
     sums = ran(lambda v: summed(v, 1), V).total
     it.as_printed(ran(lambda dy, w: dy * w, DY, W).total == R * H == sums + R)
 
@@ -116,8 +112,7 @@ def G132(it: Evidence) -> None:
 def G133(it: Evidence) -> None:
     r"""$S_2 = \sum_j v_j \hat{x}_j$ takes $2h$ FLOPs a row.
 
-    It takes $2h - 1$, if x̂ is stored.
-    """
+    It takes $2h - 1$, if x̂ is stored."""
     steps = ran(lambda v, x_hat: summed(v * x_hat, 1), V, X_HAT).total
     it.as_printed(steps + R == R * 2 * H)
 
@@ -127,8 +122,7 @@ def G134(it: Evidence) -> None:
 
     x̂ is not among the tensors that the text stores. Computing it from the input, the
     mean, and the variance takes $2h$ FLOPs a row, and 3 for the inverse root: $13bsh$
-    for a LayerNorm instead of $11bsh$.
-    """
+    for a LayerNorm instead of $11bsh$."""
     steps = ran(rebuilt, *LISTED).total
     it.left_out(steps)
     it.right(steps == R * (2 * H + 3) and TOTAL == 11 * R * H)
@@ -140,8 +134,7 @@ def G135(it: Evidence) -> None:
     \frac{S_2}{n}\right)$ takes $4h$ FLOPs a row.
 
     This holds if the root and the two divisions by $n$ are computed once for each row
-    and not counted.
-    """
+    and not counted."""
     means, root = (FIRST / H, SECOND / H), 1 / ROOT
     steps = ran(
         lambda v, a, x, b, r: r * (v - a - x * b), V, means[0], X_HAT, means[1], root
@@ -155,8 +148,7 @@ def G136(it: Evidence) -> None:
 
     The width is meant: N in the derivation, h in the counts. Elsewhere in the text n is
     the number of composed functions and the inner length of a product; with the first,
-    or with the number of rows in γ's sum, the result is wrong.
-    """
+    or with the number of rows in γ's sum, the result is wrong."""
     expected, functions = gradients(np.zeros(H))[0], 12
     it.clashes(not same(result(functions), expected) and not same(result(R), expected))
     it.right(same(result(H), expected))
@@ -165,8 +157,7 @@ def G136(it: Evidence) -> None:
 def G137(it: Evidence) -> None:
     """The gradient of LayerNorm's input takes $8bsh$ FLOPs.
 
-    The parts sum to it, if x̂ and the root are given.
-    """
+    The parts sum to it, if x̂ and the root are given."""
 
     def parts(dy: Any, w: Any, x_hat: Any, root: Any) -> Any:
         v = dy * w
@@ -180,8 +171,7 @@ def G138(it: Evidence) -> None:
     r"""γ's gradient takes $bsh$ FLOPs for the products and $bsh$ for the sum over the
     rows.
 
-    The sum has $(bs - 1)h$ additions.
-    """
+    The sum has $(bs - 1)h$ additions."""
     steps = ran(lambda dy, x_hat: summed(dy * x_hat, 0), DY, X_HAT)
     it.as_printed(ROWS["scale"].at(**AT) == steps.total + H == 2 * R * H)
     it.right(steps.by_kind == {"multiply": R * H, "add": (R - 1) * H})
@@ -190,8 +180,7 @@ def G138(it: Evidence) -> None:
 def G139(it: Evidence) -> None:
     r"""β's gradient takes $bsh$ FLOPs.
 
-    It has $(bs - 1)h$ additions.
-    """
+    It has $(bs - 1)h$ additions."""
     steps = ran(lambda dy: summed(dy, 0), DY).total
     it.as_printed(ROWS["shift"].at(**AT) == steps + H == R * H)
 
@@ -201,8 +190,7 @@ def G140(it: Evidence) -> None:
 
     The rows sum to it. It is the cost if the forward stores x̂, with the two sums over
     rows rounded up. From the tensors that the text lists, x̂ has to be computed, and
-    the backward costs $13bsh$.
-    """
+    the backward costs $13bsh$."""
     it.right(TOTAL == sum(ROWS[name].at(**AT) for name in ("input", "scale", "shift")))
     saved = cost.count("layer_norm", (R, H), (H,), (H,)).backward.total
     it.right(saved == TOTAL - 2 * H == 11 * R * H - 2 * H)

@@ -37,7 +37,6 @@ G19  left-out     3  FLOPs       foundations/counting      classes, 3
 G20  true         0  FLOPs       cost/tally                contractions, first sentence
 """
 
-
 ROWS = {row.name: row for row in sources.ROWS if row.source == sources.GPT2_POST}
 TOTALS = {row.name: row for row in sources.TOTALS if row.source == sources.GPT2_POST}
 GPT2 = {"b": 1, "s": 1024, "h": 768, "n_h": 12, "d": 64, "V": 50257, "L": 12}
@@ -81,16 +80,14 @@ def G1(it: Evidence) -> None:
     similar detail.
 
     This is a statement about the literature; our copy of the text lacks its three
-    references. Papers on large-scale training count the backward's products.
-    """
+    references. Papers on large-scale training count the backward's products."""
 
 
 def G2(it: Evidence) -> None:
     """The backward is usually quoted as about twice the FLOPs of the forward.
 
     It has exactly twice as many in matrix products. With every operation counted, the
-    ratio is 1.9969 for GPT-2 at 1,024 tokens.
-    """
+    ratio is 1.9969 for GPT-2 at 1,024 tokens."""
     it.as_printed(named("hoffmann-backward").at(F=1) == 2)
     at = {**GPT2, "f": 4 * GPT2["h"]}
     forward = GPT2["L"] * named("narayanan-layer").at(**at)
@@ -107,8 +104,7 @@ def G3(it: Evidence) -> None:
 
     The text counts no forward and forms no ratio. Its printed total is 2.0058 times the
     forward's products for GPT-2 at 1,024 tokens; with a forward counted in the same way
-    the ratio is below 2.
-    """
+    the ratio is below 2."""
     step = cost.tally("gpt2", 1, 1024)
     it.left_out(step.flops("sum-n")["forward"])
     printed = value(TOTALS["network"].printed, **GPT2)
@@ -123,8 +119,7 @@ def G4(it: Evidence) -> None:
     four places (embeddings, attention weights, attention output, and feed-forward
     output), a causal mask, and a head that shares the table of tokens. The text
     mentions none of them, and it does not derive the gradients of attention's two
-    products.
-    """
+    products."""
     it.left_out(sum(SHAPES[name][0] for name in BIASES))
     it.right(len(BIASES) == 4 and CONFIG.tied)
     plain, dropped = (
@@ -159,8 +154,7 @@ def G7(it: Evidence) -> None:
     """After the layers come one more LayerNorm and a linear map to a logit for each
     token of the vocabulary.
 
-    In GPT-2 the map has no bias, and its matrix is the table of tokens.
-    """
+    In GPT-2 the map has no bias, and its matrix is the table of tokens."""
     it.as_printed(first_calls("last norm") == ["last norm"])
     it.as_printed(first_calls("output head")[0] == "output head")
     own = gpt2.parameter_shapes(replace(CONFIG, tied=False)).keys() - SHAPES.keys()
@@ -172,8 +166,7 @@ def G8(it: Evidence) -> None:
     next token.
 
     Softmax is applied to the logits first. The target of each position is one class,
-    the next token, and the usual loss is the mean.
-    """
+    the next token, and the usual loss is the mean."""
     logits, t = torch.tensor(numbers(4, 7)), torch.tensor([3, 0, 6, 2])
     one_hot = torch.nn.functional.one_hot(t, 7)
     entropy = -(one_hot * torch.softmax(logits, -1).log()).sum(-1).mean()
@@ -186,8 +179,7 @@ def G9(it: Evidence) -> None:
 
     This holds if each function is a whole block with its residual connection; $f_n$
     then runs first. The functions that the text names form a graph: a layer's input is
-    used by the norm and by the sum, and the norm's output by three projections.
-    """
+    used by the norm and by the sum, and the norm's output by three projections."""
     after = residual(torch.tensor(X)).numpy()
     whole = jacobian(lambda x: residual(residual(x)), X)
     first = jacobian(residual, X)
@@ -202,8 +194,7 @@ def G10(it: Evidence) -> None:
     differentiable.
 
     This holds for softmax, LayerNorm with a positive ε, and GELU. ReLU, which GPT-2
-    does not use, has no derivative at 0.
-    """
+    does not use, has no derivative at 0."""
     functional = torch.nn.functional
     given = torch.tensor(numbers(3, 5), requires_grad=True)
     for operation in (
@@ -224,8 +215,7 @@ def G11(it: Evidence) -> None:
 
     This holds if $x$ is used only by $f_i$. The gradient of a value that is used
     several times is the sum of such products: at residual connections, at queries,
-    keys, and values, and at a shared table.
-    """
+    keys, and values, and at a shared table."""
     printed = DY @ jacobian(torch.tanh, X)
     it.as_printed(same(printed, vjp(torch.tanh, X, DY)))
     twice = vjp(lambda x: x + torch.tanh(x), X, DY)
@@ -239,8 +229,7 @@ def G12(it: Evidence) -> None:
 
     This is ordinary multiplication if both are single numbers, and so for each element
     of an element-wise function. For arrays, $\partial y/\partial x$ is a Jacobian, and
-    the product sums over the axes of $y$: `np.einsum("ij,ijkl->kl", dy, slope)`.
-    """
+    the product sums over the axes of $y$: `np.einsum("ij,ijkl->kl", dy, slope)`."""
     x, dy = numbers(3, 5), numbers(3, 5, seed=1)
     own = [[jacobian(torch.tanh, each) for each in row] for row in x]
     it.as_printed(same(dy * np.array(own), vjp(torch.tanh, x, dy)))
@@ -253,8 +242,7 @@ def G12(it: Evidence) -> None:
 def G13(it: Evidence) -> None:
     """The gradient of any tensor of the network has the tensor's shape.
 
-    Tokens and targets are integers and have no gradient.
-    """
+    Tokens and targets are integers and have no gradient."""
     layer = torch.nn.TransformerEncoderLayer(6, 2, 8, 0.0).double()
     given = [torch.tensor(numbers(4, 3, 6)), *(p.detach() for p in layer.parameters())]
     names = [name for name, _ in layer.named_parameters()]
@@ -272,8 +260,7 @@ def G14(it: Evidence) -> None:
     r"""The derivative that each element needs is one *with respect to the loss*.
 
     The text's formulas have the derivative of the loss with respect to the element,
-    $\frac{\partial L}{\partial x}$, which is meant.
-    """
+    $\frac{\partial L}{\partial x}$, which is meant."""
     of_the_loss = vjp(lambda x: x**2, X, np.ones(5))
     it.right(same(of_the_loss, 2 * X))
     it.clashes(not same(of_the_loss, 1 / (2 * X)))  # ∂x/∂L
@@ -285,8 +272,7 @@ def G15(it: Evidence) -> None:
 
     This is a statement about a paper, Ivanov et al. (2021), which has these three
     classes. Its second class is softmax and LayerNorm; its third is biases, dropout,
-    activations, and residual connections. The text adds log-softmax and the scale.
-    """
+    activations, and residual connections. The text adds log-softmax and the scale."""
 
 
 def G16(it: Evidence) -> None:
@@ -294,8 +280,7 @@ def G16(it: Evidence) -> None:
 
     By the text's own counts, products come before softmax, and softmax before the
     scale. But GELU's backward, with 19 FLOPs an element, has more for each byte than
-    softmax's, with 4.
-    """
+    softmax's, with 4."""
     product = 4 * 768 * 768 / (2 * (768 + 768) + 768 * 768 / 1024)  # a token's share
     an_element = {
         "softmax": ROWS["softmax"].at(b=1, s=1, n_h=1),
@@ -321,8 +306,7 @@ def G18(it: Evidence) -> None:
     """Softmax, log-softmax, and LayerNorm reduce over the hidden dimension.
 
     Only LayerNorm does. Attention's softmax reduces over the keys and log-softmax over
-    the vocabulary, as they do in the text's own counts.
-    """
+    the vocabulary, as they do in the text's own counts."""
     b, n_h, s, h, V = 2, 3, 5, 12, 7
     at = {"b": b, "n_h": n_h, "s": s, "h": h, "V": V}
     for name, rows, reduced in (("softmax", b * n_h * s, s), ("log_softmax", b * s, V)):
@@ -337,8 +321,7 @@ def G19(it: Evidence) -> None:
     connections.
 
     Biases and dropout are missing from the class and from the tally. The gradients of
-    the biases alone take about $9bsh$ additions a layer.
-    """
+    the biases alone take about $9bsh$ additions a layer."""
     b, s, h = 2, 5, 12
     ran = sum(
         cost.count("linear", (b * s, h), (h, wide), (wide,)).backward.total
@@ -353,8 +336,7 @@ def G20(it: Evidence) -> None:
     """Matrix multiplication dominates the FLOPs.
 
     Products make up 99.7 % of the printed total for the smallest GPT-2 at its full
-    context.
-    """
+    context."""
     names = ("mlp_down", "mlp_up", "attn_out", "attn@value", "query@key", "qkv_proj")
     products = ROWS["lm_head"].at(**GPT2)
     products += 12 * sum(ROWS[name].at(**GPT2) for name in names)

@@ -33,7 +33,6 @@ G88  true          0  softmax     operations/softmax  note on stability
 G89  true          0  softmax     operations/softmax  note on stability
 """
 
-
 X, DZ = numbers(6), numbers(6, seed=1)
 E, S = np.exp(X), np.exp(X).sum()
 Z = E / S
@@ -78,8 +77,7 @@ def G73(it: Evidence) -> None:
     z_i}{\partial x_i} + \sum_{j \neq i} \frac{\partial L}{\partial z_j}\frac{\partial
     z_j}{\partial x_i}$.
 
-    The sentence before it writes the loss as $\mathcal{L}$, the formulas as $L$.
-    """
+    The sentence before it writes the loss as $\mathcal{L}$, the formulas as $L$."""
     it.derives(SOFTMAX)
 
 
@@ -127,8 +125,7 @@ def G79(it: Evidence) -> None:
 def G80(it: Evidence) -> None:
     """Softmax treats a $(K, M, N)$ tensor as a $(KM, N)$ matrix.
 
-    This holds over the last axis, since the text applies softmax to each row vector.
-    """
+    This holds over the last axis, since the text applies softmax to each row vector."""
     rows = gradient(X3.reshape(6, 6), DZ3.reshape(6, 6)).reshape(2, 3, 6)
     it.as_printed(same(rows, gradient(X3, DZ3)))
     it.right(not same(rows, vjp(lambda x: torch.softmax(x, 1), X3, DZ3)))
@@ -139,8 +136,7 @@ def G81(it: Evidence) -> None:
     shape $(b, n_h, s, s)$.
 
     The forward stores only the output; the upstream gradient is computed in the
-    backward. Flash attention stores neither.
-    """
+    backward. Flash attention stores neither."""
     y, stored = stored_by(lambda x: torch.softmax(x, -1), numbers(2, 3, 5, 5))
     it.as_printed(any(torch.equal(t, y) for t in stored) and y.shape == (2, 3, 5, 5))
     it.elsewhere(len(stored) == 2)
@@ -155,8 +151,7 @@ def G82(it: Evidence) -> None:
     """The output of attention's softmax is called the attention scores.
 
     Softmax's output is the attention weights. The section on the scale uses *scores*
-    for the values before softmax. With those in place of $z$ the gradient is wrong.
-    """
+    for the values before softmax. With those in place of $z$ the gradient is wrong."""
     it.clashes(not same(X * (DZ - DZ @ X), gradient(X, DZ)))  # with the scores
     it.right(same(Z * (DZ - DZ @ Z), gradient(X, DZ)))
 
@@ -164,8 +159,7 @@ def G82(it: Evidence) -> None:
 def G83(it: Evidence) -> None:
     r"""Attention's softmax has $b \times n_h \times s$ vectors of $s$ elements.
 
-    The text calls them feature vectors, but their elements belong to keys.
-    """
+    The text calls them feature vectors, but their elements belong to keys."""
     order = [3, 0, 4, 1, 2]
     q, k = (torch.tensor(numbers(2, 3, 5, 4, seed=i)) for i in range(2))
     weights = torch.softmax(q @ k.mT, -1)
@@ -178,8 +172,7 @@ def G84(it: Evidence) -> None:
     r"""In softmax's backward the weighted sum $\sum_j \frac{\partial L}{\partial z_j}
     z_j$ takes $2s$ FLOPs.
 
-    It takes $2s - 1$, because the sum has one addition fewer than products.
-    """
+    It takes $2s - 1$, because the sum has one addition fewer than products."""
     ran = cost.count("matmul", (1, 7), (7, 1)).forward
     it.as_printed(2 * ran.by_kind["multiply"] == 2 * 7 == ran.total + 1)
 
@@ -188,8 +181,7 @@ def G85(it: Evidence) -> None:
     """In softmax's backward, subtracting the weighted sum takes $s$ FLOPs, and
     multiplying the differences by the outputs $s$.
 
-    The other $s$ multiplications that run belong to the weighted sum.
-    """
+    The other $s$ multiplications that run belong to the weighted sum."""
     kinds = cost.count("softmax", (1, 7)).backward.by_kind
     in_the_sum = cost.count("matmul", (1, 7), (7, 1)).forward.by_kind["multiply"]
     it.as_printed(kinds["subtract"] == 7 == kinds["multiply"] - in_the_sum)
@@ -198,8 +190,7 @@ def G85(it: Evidence) -> None:
 def G86(it: Evidence) -> None:
     r"""Softmax's backward takes $4bn_hs^2$ FLOPs in total.
 
-    Counted exactly, it takes $4s - 1$ a row. This includes masked elements.
-    """
+    Counted exactly, it takes $4s - 1$ a row. This includes masked elements."""
     b, n_h, s = 2, 3, 5
     ran = cost.count("softmax", (b, n_h, s, s)).backward.total
     it.as_printed(ROWS["softmax"].at(b=b, n_h=n_h, s=s) == ran + b * n_h * s)
@@ -211,8 +202,7 @@ def G87(it: Evidence) -> None:
 
     It prevents overflow and a denominator of 0. Individual exponentials still
     underflow: the softmax of (0, −800) is (1, 0) in float64, and the logarithm of that
-    is $-\infty$.
-    """
+    is $-\infty$."""
     with np.errstate(all="ignore"):
         for x in (np.array([800.0, 799.0]), np.array([-800.0, -799.0])):
             it.as_printed(bool(np.isfinite(softmax(x - x.max())).all()))
@@ -233,8 +223,7 @@ def G89(it: Evidence) -> None:
     the subtraction does not affect softmax's mathematical form.
 
     The form changes; the value does not, and so neither does the gradient. This also
-    holds if several elements are equal to the maximum.
-    """
+    holds if several elements are equal to the maximum."""
 
     def numerator(x: Any) -> Any:
         return torch.exp(x - torch.amax(x))

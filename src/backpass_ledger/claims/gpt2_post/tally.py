@@ -29,7 +29,6 @@ G199  caveat    1  FLOPs  foundations/counting  network
 G200  left-out  3  time   cost/time             the whole tally
 """
 
-
 PARTS = (
     *("pre_attn_ln", "qkv_proj", "query@key", "softmax", "scaling", "attn@value"),
     *("attn_out", "pre_mlp_ln", "mlp_up", "gelu", "mlp_down"),
@@ -73,8 +72,7 @@ def G189(it: Evidence) -> None:
     r"""The gradients of both embeddings are excluded: one depends on how often tokens
     occur, the other is negligible.
 
-    Terms of the same size, such as β's $bsh$, are kept.
-    """
+    Terms of the same size, such as β's $bsh$, are kept."""
     few, many = (embedding.backward_flops(m=8192, h=768, distinct=u) for u in (1, 5000))
     it.as_printed(few > many > 0)
     at = {**GPT2, "b": 8}
@@ -90,8 +88,7 @@ def G190(it: Evidence) -> None:
     Without dropout, three terms are missing: $9bsh$ for the biases, $2bsh$ for the sums
     of two gradients at the residual connections, and $4bsh$ for x̂ in both norms. The
     layer has $113bsh$ instead of $98bsh$. GPT-2 is trained with dropout, which adds
-    $2bn_hs^2 + 2bsh$. At 1,024 tokens all of this is 0.1 % of $48bsh^2$.
-    """
+    $2bn_hs^2 + 2bsh$. At 1,024 tokens all of this is 0.1 % of $48bsh^2$."""
     bsh, scores = 2 * 100 * 768, 2 * 12 * 100 * 100
     biases = of_a_layer(lambda r: r.term.stem == "linear" and r.term.what == "elements")
     forks = of_a_layer(lambda row: row.term.stem == "fork")
@@ -125,8 +122,7 @@ def G192(it: Evidence) -> None:
 def G193(it: Evidence) -> None:
     r"""The terms in $bn_hs^2d$ of a layer sum to $8bn_hs^2d$.
 
-    As $n_h d = h$, they are $8bs^2h$.
-    """
+    As $n_h d = h$, they are $8bs^2h$."""
     judged(it, "n_h*s**2*d", 8)
 
 
@@ -147,8 +143,7 @@ def G196(it: Evidence) -> None:
     The embeddings' backward is also part of it; the text excludes it in words. The head
     shares the table of tokens, so the table's two gradients are added: $Vh$ FLOPs if
     both are formed as whole arrays; scattering the rows into the head's gradient takes
-    at most $bsh$.
-    """
+    at most $bsh$."""
     rows = cost.tally("gpt2", 1, 8).rows
     parts = {row.part for row in rows if row.term.way == "backward"}
     listed = {"layer", "last norm", "output head"}
@@ -166,8 +161,7 @@ def G197(it: Evidence) -> None:
 
     The cross-entropy, $4bsV$ by its own section, is not added: 205,852,672 for GPT-2
     and a sequence of 1,024 tokens, 0.035 % of the printed 584,985,083,904, and 24 times
-    the last norm that is kept.
-    """
+    the last norm that is kept."""
     (printed,) = equations_of(it.says)
     names = {"Layer FLOPs": TOTALS["layer"].printed, "lm_head": of_section("lm_head")}
     names |= {"final_ln": of_section("_ln"), "cross_entropy": of_section("log_softmax")}
@@ -188,8 +182,8 @@ def G198(it: Evidence) -> None:
 
     At 1,024 tokens it is 0.08 % above what runs in a GPT-2 that computes all scores.
     For one token it is a third too high: it counts products as $2mnp$, but a weight's
-    gradient then has no additions. It is also too high where masked scores are skipped.
-    """
+    gradient then has no additions. It is also too high where masked scores are
+    skipped."""
 
     def off(s: int) -> float:
         printed = value(TOTALS["network"].printed, **{**GPT2, "s": s})
@@ -208,8 +202,7 @@ def G199(it: Evidence) -> None:
 
     This is rounded up from $mp(2n - 1)$. The totals keep terms that are smaller than
     the rounding: in GPT-2 at 1,024 tokens, the last norm's $11bsh$ is smaller than the
-    rounding of the head's products.
-    """
+    rounding of the head's products."""
     head = cost.tally("gpt2", 1, 1024).only(lambda row: row.term.call == "output head")
     printed, ran = ROWS["lm_head"].at(**GPT2), head.flops()["backward"]
     it.as_printed(100 * (printed - ran) < printed)
@@ -222,8 +215,7 @@ def G200(it: Evidence) -> None:
 
     Bytes, and so the time, are left out. Norms, GELU, residual connections, embeddings,
     and the loss take 0.2 % of the FLOPs of GPT-2's backward at 1,024 tokens, and 31 %
-    of the bytes that it has to read and write.
-    """
+    of the bytes that it has to read and write."""
     step = cost.tally("gpt2", 1, 1024)
 
     def small(call: str) -> bool:

@@ -23,7 +23,6 @@ G32  true  0  matmul      operations/linear       gradient of the matrix
 G33  true  0  matmul      operations/linear       gradient of the matrix
 """
 
-
 N, P = 7, 3
 X, W = numbers(1, N), numbers(N, P)
 ROW = r"""
@@ -59,8 +58,7 @@ def G24(it: Evidence) -> None:
     """All paths from $x_1$ through $z$ to $L$ have to be summed, because $x_1$ enters
     every element of $z$.
 
-    The rule at the beginning of the text has no sum.
-    """
+    The rule at the beginning of the text has no sum."""
     slope = jacobian(lambda x: torch.sin(x @ torch.tensor(W)).prod(), X)[0, 0]
     z = X[0] @ W
     paths = np.cos(z) * np.prod(np.sin(z)) / np.sin(z) * W[0]
