@@ -10,7 +10,12 @@ from backpass import cost
 from backpass.models import gpt2
 from backpass_ledger.claims.evidence import Evidence
 from backpass_ledger.claims.gpt2_post.matrices import query_at_key
-from backpass_ledger.claims.gpt2_post.overview import BIASES, ROWS, SHAPES
+from backpass_ledger.claims.gpt2_post.overview import (
+    BIASES,
+    ROWS,
+    SHAPES,
+    flash_stores_less,
+)
 from backpass_ledger.claims.tools import numbers, same, vjp
 
 CLAIMS = """
@@ -105,11 +110,7 @@ def G57(it: Evidence) -> None:
     it.as_printed(not same(with_other_w[0], dx) and not same(with_other_x[1], dw))
     it.elsewhere(not same(with_other_x[0], dx))
     it.elsewhere(not same(with_other_w[1], dw))
-    flash, plain = (
-        cost.activations(cost.configuration("gpt2"), 1, 64, flash=flash).bytes or 0
-        for flash in (True, False)
-    )
-    it.elsewhere(flash >= plain)
+    it.elsewhere(not flash_stores_less())
 
 
 def G58(it: Evidence) -> None:

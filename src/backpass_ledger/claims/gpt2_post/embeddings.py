@@ -8,6 +8,7 @@ import numpy as np
 
 from backpass.interpreters import counting
 from backpass.ops import embedding, position_embedding
+from backpass_ledger.claims.encoder_block import steps
 from backpass_ledger.claims.evidence import Evidence
 from backpass_ledger.claims.gpt2_post.overview import GPT2, ROWS, SHAPES
 from backpass_ledger.claims.tools import numbers, same, torch, vjp
@@ -161,10 +162,8 @@ def G176(it: Evidence) -> None:
 
 def G177(it: Evidence) -> None:
     r"""The sum over the batch takes $(b - 1)sh$ additions."""
-    dy = counting.array(numbers(3, s, h))
-    with counting.tally() as ran:
-        counting.xp.sum(dy, axis=0)
-    it.as_printed(ROWS["positions"].at(b=3, s=s, h=h) == ran.total)
+    ran = steps(lambda dy: counting.xp.sum(dy, axis=0), numbers(3, s, h))
+    it.as_printed(ROWS["positions"].at(b=3, s=s, h=h) == ran == (3 - 1) * s * h)
 
 
 def G178(it: Evidence) -> None:
@@ -190,18 +189,14 @@ def G180(it: Evidence) -> None:
     One repetition of a token takes $h$ additions. In all they are $(bs - u)h$ for $u$
     different tokens, which grows with the batch: $O(bsh)$."""
 
-    def additions(count: int) -> int:
-        seen: set[int] = set()
-        total = 0
-        for token in (i % 5 for i in range(count)):
-            total += h if token in seen else 0
-            seen.add(token)
-        return total
+    def additions(tokens: int) -> int:
+        used = np.bincount(np.arange(tokens) % 5)
+        return h * int((used - 1).clip(0).sum())
 
     it.as_printed(additions(500) <= 2 * additions(50))  # no growth with the tokens
-    for count in (6, 50, 500):
-        formula = embedding.backward_flops(m=count, h=h, distinct=5)
-        it.right(additions(count) == formula == (count - 5) * h)
+    for m in (6, 50, 500):
+        formula = embedding.backward_flops(m=m, h=h, distinct=5)
+        it.right(additions(m) == formula == (m - 5) * h)
 
 
 def G181(it: Evidence) -> None:

@@ -56,11 +56,7 @@ LAYER_NORM = r"""
     loss L
 """
 ROWS = r"""
-    given x \in \mathbb{R}^{M \times N}, \gamma, \beta \in \mathbb{R}^N
-    constant \epsilon \in \mathbb{R}_{>0}
-    let \mu_r = \frac{1}{N}\sum_{j=1}^N x_{rj}
-    let \sigma_r^2 = \frac{1}{N}\sum_{j=1}^N (x_{rj} - \mu_r)^2
-    let \hat{x}_{ri} = \frac{x_{ri} - \mu_r}{\sqrt{\sigma_r^2 + \epsilon}}
+    given \hat{x} \in \mathbb{R}^{M \times N}, \gamma, \beta \in \mathbb{R}^N
     let y_{ri} = \gamma_i \hat{x}_{ri} + \beta_i
     loss L
 """

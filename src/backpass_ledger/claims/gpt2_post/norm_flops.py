@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from operator import mul
 from typing import Any
 
 import numpy as np
@@ -10,6 +10,7 @@ import numpy as np
 from backpass import cost
 from backpass.cost.published import value
 from backpass.interpreters import counting
+from backpass_ledger.claims.encoder_block import steps
 from backpass_ledger.claims.evidence import Evidence
 from backpass_ledger.claims.gpt2_post.overview import ROWS, TOTALS
 from backpass_ledger.claims.tools import numbers, same, torch, vjp
@@ -30,22 +31,19 @@ G140  left-out      3  FLOPs     operations/layer_norm  total
 
 R, H = 5, 7  # rows, and their width
 X, W, DY = numbers(R, H), numbers(H, seed=1), numbers(R, H, seed=2)
-ROOT = np.sqrt(X.var(-1, keepdims=True) + 0.1)
-X_HAT = (X - X.mean(-1, keepdims=True)) / ROOT
+LISTED = X, X.mean(-1, keepdims=True), X.var(-1, keepdims=True)
+ROOT = np.sqrt(LISTED[2] + 0.1)
+X_HAT = (X - LISTED[1]) / ROOT
 V = DY * W
 FIRST, SECOND = V.sum(-1, keepdims=True), (V * X_HAT).sum(-1, keepdims=True)
 AT = {"b": 1, "s": R, "h": H}
 TOTAL = value(TOTALS["layer_norm"].printed, **AT)
 
 
-def norm(x: Any, w: Any, b: Any) -> Any:
-    """Return PyTorch's LayerNorm."""
-    return torch.nn.functional.layer_norm(x, (H,), w, b, 0.1)
-
-
 def gradients(b: Any) -> Any:
     """Return the gradients of x, γ, and β by PyTorch."""
-    return vjp(norm, (X, W, b), DY)
+    norm = torch.nn.functional.layer_norm
+    return vjp(lambda x, w, b: norm(x, (H,), w, b, 0.1), (X, W, b), DY)
 
 
 def result(n: int) -> Any:
@@ -53,25 +51,14 @@ def result(n: int) -> Any:
     return (V - FIRST / n - X_HAT * SECOND / n) / ROOT
 
 
-def ran(function: Callable[..., Any], *arrays: Any) -> Any:
-    """Return the count of what a function runs on arrays."""
-    given = [counting.array(array) for array in arrays]
-    with counting.tally() as found:
-        function(*given)
-    return found
-
-
-def summed(array: Any, axis: int) -> Any:
-    """Return the sum over an axis, which stays with length 1."""
+def summed(array: Any, axis: int = 1) -> Any:
+    """Return the sum of a counting array over an axis, which stays with length 1."""
     return counting.xp.sum(array, axis=axis, keepdims=True)
 
 
 def rebuilt(x: Any, mean: Any, variance: Any) -> Any:
     """Return x̂ from the tensors that the text lists."""
     return (x - mean) * (1 / counting.xp.sqrt(variance + 0.1))
-
-
-LISTED = X, X.mean(-1, keepdims=True), X.var(-1, keepdims=True)
 
 
 def G130(it: Evidence) -> None:
@@ -90,14 +77,13 @@ def G131(it: Evidence) -> None:
 
     No gradient contains it: with any β all three gradients are the same numbers.
     PyTorch's autograd stores β nevertheless."""
-    others = zip(
-        gradients(np.zeros(H)), gradients(77 * numbers(H, seed=3)), strict=True
-    )
-    equal = all(np.array_equal(a, b) for a, b in others)
+    one, other = gradients(np.zeros(H)), gradients(77 * numbers(H, seed=3))
+    equal = all(map(np.array_equal, one, other))
     it.as_printed(not equal)
     it.right(equal)
     w, b = (torch.tensor(W, requires_grad=True) for _ in range(2))
-    it.right(torch.equal(norm(torch.tensor(X), w, b).grad_fn._saved_bias, b))
+    y = torch.nn.functional.layer_norm(torch.tensor(X), (H,), w, b)
+    it.right(torch.equal(y.grad_fn._saved_bias, b))
 
 
 def G132(it: Evidence) -> None:
@@ -105,16 +91,14 @@ def G132(it: Evidence) -> None:
     \sum_j v_j$ takes $h$.
 
     The sum has exactly $h - 1$ additions."""
-    sums = ran(lambda v: summed(v, 1), V).total
-    it.as_printed(ran(lambda dy, w: dy * w, DY, W).total == R * H == sums + R)
+    it.as_printed(steps(mul, DY, W) == R * H == steps(summed, V) + R)
 
 
 def G133(it: Evidence) -> None:
     r"""$S_2 = \sum_j v_j \hat{x}_j$ takes $2h$ FLOPs a row.
 
     It takes $2h - 1$, if x̂ is stored."""
-    steps = ran(lambda v, x_hat: summed(v * x_hat, 1), V, X_HAT).total
-    it.as_printed(steps + R == R * 2 * H)
+    it.as_printed(steps(lambda v, x: summed(v * x), V, X_HAT) + R == R * 2 * H)
 
 
 def G134(it: Evidence) -> None:
@@ -123,9 +107,8 @@ def G134(it: Evidence) -> None:
     x̂ is not among the tensors that the text stores. Computing it from the input, the
     mean, and the variance takes $2h$ FLOPs a row, and 3 for the inverse root: $13bsh$
     for a LayerNorm instead of $11bsh$."""
-    steps = ran(rebuilt, *LISTED).total
-    it.left_out(steps)
-    it.right(steps == R * (2 * H + 3) and TOTAL == 11 * R * H)
+    it.left_out(steps(rebuilt, *LISTED))
+    it.right(steps(rebuilt, *LISTED) == R * (2 * H + 3) and TOTAL == 11 * R * H)
     it.right(same(rebuilt(*map(counting.array, LISTED)).to_numpy(), X_HAT))
 
 
@@ -135,12 +118,9 @@ def G135(it: Evidence) -> None:
 
     This holds if the root and the two divisions by $n$ are computed once for each row
     and not counted."""
-    means, root = (FIRST / H, SECOND / H), 1 / ROOT
-    steps = ran(
-        lambda v, a, x, b, r: r * (v - a - x * b), V, means[0], X_HAT, means[1], root
-    )
-    it.as_printed(steps.total == R * 4 * H)
-    it.right(ran(lambda a, b: (a / 7.0, b / 7.0), FIRST, SECOND).total == 2 * R)
+    given = V, FIRST / H, X_HAT, SECOND / H, 1 / ROOT
+    it.as_printed(steps(lambda v, a, x, b, r: r * (v - a - x * b), *given) == R * 4 * H)
+    it.right(steps(lambda a, b: (a / 7.0, b / 7.0), FIRST, SECOND) == 2 * R)
 
 
 def G136(it: Evidence) -> None:
@@ -161,10 +141,10 @@ def G137(it: Evidence) -> None:
 
     def parts(dy: Any, w: Any, x_hat: Any, root: Any) -> Any:
         v = dy * w
-        return root * (v - summed(v, 1) - x_hat * summed(v * x_hat, 1))
+        return root * (v - summed(v) - x_hat * summed(v * x_hat))
 
-    steps = ran(parts, DY, W, X_HAT, 1 / ROOT).total
-    it.as_printed(ROWS["input"].at(**AT) == steps + 2 * R == 8 * R * H)
+    ran = steps(parts, DY, W, X_HAT, 1 / ROOT)
+    it.as_printed(ROWS["input"].at(**AT) == ran + 2 * R == 8 * R * H)
 
 
 def G138(it: Evidence) -> None:
@@ -172,17 +152,17 @@ def G138(it: Evidence) -> None:
     rows.
 
     The sum has $(bs - 1)h$ additions."""
-    steps = ran(lambda dy, x_hat: summed(dy * x_hat, 0), DY, X_HAT)
-    it.as_printed(ROWS["scale"].at(**AT) == steps.total + H == 2 * R * H)
-    it.right(steps.by_kind == {"multiply": R * H, "add": (R - 1) * H})
+    products, sums = steps(mul, DY, X_HAT), steps(lambda dy: summed(dy, 0), DY * X_HAT)
+    it.as_printed(ROWS["scale"].at(**AT) == products + sums + H == 2 * R * H)
+    it.right((products, sums) == (R * H, (R - 1) * H))
 
 
 def G139(it: Evidence) -> None:
     r"""β's gradient takes $bsh$ FLOPs.
 
     It has $(bs - 1)h$ additions."""
-    steps = ran(lambda dy: summed(dy, 0), DY).total
-    it.as_printed(ROWS["shift"].at(**AT) == steps + H == R * H)
+    ran = steps(lambda dy: summed(dy, 0), DY)
+    it.as_printed(ROWS["shift"].at(**AT) == ran + H == R * H)
 
 
 def G140(it: Evidence) -> None:
@@ -194,6 +174,6 @@ def G140(it: Evidence) -> None:
     it.right(TOTAL == sum(ROWS[name].at(**AT) for name in ("input", "scale", "shift")))
     saved = cost.count("layer_norm", (R, H), (H,), (H,)).backward.total
     it.right(saved == TOTAL - 2 * H == 11 * R * H - 2 * H)
-    whole = saved + ran(rebuilt, *LISTED).total
+    whole = saved + steps(rebuilt, *LISTED)
     it.left_out(whole - TOTAL)
     it.right(whole == 13 * R * H + 3 * R - 2 * H)

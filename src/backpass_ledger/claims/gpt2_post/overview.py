@@ -65,6 +65,13 @@ def stored_by(function: Any, x: Any) -> tuple[Any, list[Any]]:
         return function(torch.tensor(x, requires_grad=True)), stored
 
 
+def flash_stores_less() -> bool:
+    """Whether flash attention stores less for GPT-2's backward."""
+    kinds = (cost.activations(CONFIG, 1, 64, flash=flash) for flash in (True, False))
+    flash, plain = (kind.bytes or 0 for kind in kinds)
+    return flash < plain
+
+
 def weighted(x: Any) -> Any:
     """Return the product with the module's matrix."""
     return x @ x.new_tensor(W)
