@@ -78,9 +78,7 @@ def G166(it: Evidence) -> None:
 
 def G167(it: Evidence) -> None:
     r"""$\frac{\partial L}{\partial X} = \frac{\partial L}{\partial Y}$ and
-    $\frac{\partial L}{\partial P_{emb}} = \frac{\partial L}{\partial Y}$.
-
-    This is for one sequence; the batch follows later in the text."""
+    $\frac{\partial L}{\partial P_{emb}} = \frac{\partial L}{\partial Y}$."""
     shapes = r"given X, P_{emb} \in \mathbb{R}^{s \times h}"
     it.derives(f"{shapes}; let Y = X + P_{{emb}}; loss L")
 

@@ -105,9 +105,7 @@ def G106(it: Evidence) -> None:
     r"""$\frac{\partial L}{\partial \gamma_i} = \frac{\partial L}{\partial
     y_i}\frac{\partial y_i}{\partial \gamma_i} = \frac{\partial L}{\partial
     y_i}\hat{x}_i$ and $\frac{\partial L}{\partial \beta_i} = \frac{\partial L}{\partial
-    y_i}\frac{\partial y_i}{\partial \beta_i} = \frac{\partial L}{\partial y_i}$.
-
-    This is for one row; the sums over rows follow later in the text."""
+    y_i}\frac{\partial y_i}{\partial \beta_i} = \frac{\partial L}{\partial y_i}$."""
     it.derives(LAYER_NORM)
 
 
@@ -223,9 +221,7 @@ def G119(it: Evidence) -> None:
 
 def G120(it: Evidence) -> None:
     r"""$\frac{\partial \hat{x}_i}{\partial x_i} = \frac{1}{\sqrt{\sigma^2 + \epsilon}}
-    \left(1-\frac{1}{N} - \frac{\hat{x}_i^2}{N}\right)$.
-
-    It is exact for any ε."""
+    \left(1-\frac{1}{N} - \frac{\hat{x}_i^2}{N}\right)$."""
     it.derives(LAYER_NORM)
 
 

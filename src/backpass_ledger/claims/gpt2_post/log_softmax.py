@@ -112,9 +112,7 @@ def G97(it: Evidence) -> None:
 
 
 def G98(it: Evidence) -> None:
-    """Log-softmax treats matrices and tensors row by row, as softmax does.
-
-    This holds over the last axis."""
+    """Log-softmax treats matrices and tensors row by row, as softmax does."""
     x, dp = numbers(2, 3, 6), numbers(2, 3, 6, seed=1)
     rows = [[gradient(x[i, j], dp[i, j]) for j in range(3)] for i in range(2)]
     it.as_printed(same(np.array(rows), gradient(x, dp)))
@@ -124,8 +122,7 @@ def G99(it: Evidence) -> None:
     r"""The backward of log-softmax needs the upstream gradient and the logarithms of
     the probabilities, both $(b, s, V)$.
 
-    The forward stores the second. A fused cross-entropy has no upstream gradient of
-    this shape."""
+    The forward stores the second."""
     y, stored = stored_by(lambda x: torch.log_softmax(x, -1), numbers(2, 3, 7))
     it.as_printed(len(stored) == 1 and torch.equal(stored[0], y))
 

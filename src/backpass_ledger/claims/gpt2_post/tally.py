@@ -120,9 +120,7 @@ def G192(it: Evidence) -> None:
 
 
 def G193(it: Evidence) -> None:
-    r"""The terms in $bn_hs^2d$ of a layer sum to $8bn_hs^2d$.
-
-    As $n_h d = h$, they are $8bs^2h$."""
+    r"""The terms in $bn_hs^2d$ of a layer sum to $8bn_hs^2d$."""
     judged(it, "n_h*s**2*d", 8)
 
 

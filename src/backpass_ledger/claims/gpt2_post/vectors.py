@@ -56,14 +56,11 @@ def G23(it: Evidence) -> None:
 
 def G24(it: Evidence) -> None:
     """All paths from $x_1$ through $z$ to $L$ have to be summed, because $x_1$ enters
-    every element of $z$.
-
-    The rule at the beginning of the text has no sum."""
+    every element of $z$."""
     slope = jacobian(lambda x: torch.sin(x @ torch.tensor(W)).prod(), X)[0, 0]
     z = X[0] @ W
     paths = np.cos(z) * np.prod(np.sin(z)) / np.sin(z) * W[0]
-    it.as_printed(same(paths.sum(), slope))
-    it.right(not any(same(path, slope) for path in paths))
+    it.as_printed(same(paths.sum(), slope) and not any(same(p, slope) for p in paths))
 
 
 def G25(it: Evidence) -> None:
