@@ -31,7 +31,7 @@ G46  true          0  matmul      operations/linear             weights times ac
 G47  true          0  matmul      operations/linear             weights times activations
 G48  true          0  matmul      operations/linear             weights times activations
 G49  left-out      4  embeddings  networks/gpt2                 weights times activations
-G50  caveat        2  attention   attention/scaled_dot_product  activations times activations
+G50  true          0  attention   attention/scaled_dot_product  activations times activations
 G51  true          0  attention   attention/heads               activations times activations
 G52  caveat        2  attention   attention/grouped_query       activations times activations
 G53  left-out      3  attention   attention/scaled_dot_product  activations times activations
@@ -217,10 +217,8 @@ def G50(it: Evidence) -> None:
     and then the product is wrong."""
     scores = np.einsum("bhid,bhjd->bhij", Q, K)
     it.as_printed((scores @ VALUE).shape == VALUE.shape)
-    it.elsewhere(not raises(ValueError, lambda: Q @ K))
-    it.right(same(Q @ K.swapaxes(-1, -2), scores))
-    q, k = Q[0, 0, :d], K[0, 0, :d]
-    it.right(not same(q @ k, q @ k.T))
+    it.right(same(Q @ K.swapaxes(-1, -2), scores) and raises(ValueError, lambda: Q @ K))
+    it.right(not same(Q[0, 0, :d] @ K[0, 0, :d], Q[0, 0, :d] @ K[0, 0, :d].T))
 
 
 def G51(it: Evidence) -> None:

@@ -145,6 +145,8 @@ def G5(it: Evidence) -> None:
     passes the sum through a stack of layers."""
     it.as_printed(SHAPES["wte.weight"] == (CONFIG.vocabulary, CONFIG.width))
     it.as_printed(first_calls("embedding") == ["token embedding", "position embedding"])
+    parts = dict.fromkeys(row.part for row in cost.tally("gpt2", 1, 8).rows)
+    it.as_printed([*parts][:2] == ["embedding", "layer"] and CONFIG.layers > 1)
 
 
 def G6(it: Evidence) -> None:
