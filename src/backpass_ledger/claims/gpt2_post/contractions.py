@@ -102,14 +102,12 @@ def G57(it: Evidence) -> None:
     frozen weight's input need not be stored. The attention weights need not be stored
     either: flash attention recomputes them."""
     x, w, dy = numbers(s, h), numbers(h, V), numbers(s, V)
-    dx, dw = vjp(matmul, (x, w), dy)
-    with_other_x, with_other_w = (
-        vjp(matmul, (2 * x, w), dy),
-        vjp(matmul, (x, 2 * w), dy),
+    (dx, dw), of_other_x, of_other_w = (
+        vjp(matmul, factors, dy) for factors in ((x, w), (2 * x, w), (x, 2 * w))
     )
-    it.as_printed(not same(with_other_w[0], dx) and not same(with_other_x[1], dw))
-    it.elsewhere(not same(with_other_x[0], dx))
-    it.elsewhere(not same(with_other_w[1], dw))
+    it.as_printed(not same(of_other_w[0], dx) and not same(of_other_x[1], dw))
+    it.elsewhere(not same(of_other_x[0], dx))
+    it.elsewhere(not same(of_other_w[1], dw))
     it.elsewhere(not flash_stores_less())
 
 

@@ -242,7 +242,8 @@ def G122(it: Evidence) -> None:
 
 
 def G123(it: Evidence) -> None:
-    r"""LayerNorm's gradient is $\frac{\partial L}{\partial x_i} =
+    r"""With brackets round the two terms of the sum, LayerNorm's gradient is
+    $\frac{\partial L}{\partial x_i} =
     \frac{1}{\sqrt{\sigma^2+\epsilon}}\left(\frac{\partial L}{\partial \hat{x}_i} -
     \frac{1}{N}\frac{\partial L}{\partial \hat{x}_i} -
     \frac{\hat{x}_i^2}{N}\frac{\partial L}{\partial \hat{x}_i} + \sum_{j\neq i}

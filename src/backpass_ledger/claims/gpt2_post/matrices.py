@@ -103,12 +103,13 @@ def G38(it: Evidence) -> None:
     embeddings prints its set with `\lbrace` and `\rbrace`, which are shown."""
     from matplotlib.mathtext import MathTextParser
 
-    def shown(formula: str) -> str:
-        glyphs = MathTextParser("path").parse(f"${formula}$").glyphs
-        return "".join(chr(glyph[2]) for glyph in glyphs)
-
-    rows = shown(r"i \in {1, \ldots, M}")
-    tokens = shown(r"t_i \in \lbrace1, \ldots, V\rbrace")
+    rows, tokens = (
+        "".join(chr(glyph[2]) for glyph in MathTextParser("path").parse(shown).glyphs)
+        for shown in (
+            r"$i \in {1, \ldots, M}$",
+            r"$t_i \in \lbrace1, \ldots, V\rbrace$",
+        )
+    )
     it.clashes(("{" in rows) != ("{" in tokens))
     it.right(rows == "i∈1,…,M" and tokens == "ti∈{1,…,V}")
 

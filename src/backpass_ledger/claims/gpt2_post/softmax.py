@@ -75,9 +75,7 @@ def G72(it: Evidence) -> None:
 def G73(it: Evidence) -> None:
     r"""$\frac{\partial L}{\partial x_i} = \frac{\partial L}{\partial z_i}\frac{\partial
     z_i}{\partial x_i} + \sum_{j \neq i} \frac{\partial L}{\partial z_j}\frac{\partial
-    z_j}{\partial x_i}$.
-
-    The sentence before it writes the loss as $\mathcal{L}$, the formulas as $L$."""
+    z_j}{\partial x_i}$."""
     it.derives(SOFTMAX)
 
 

@@ -214,17 +214,15 @@ def G200(it: Evidence) -> None:
     Bytes, and so the time, are left out. Norms, GELU, residual connections, embeddings,
     and the loss take 0.2 % of the FLOPs of GPT-2's backward at 1,024 tokens, and 31 %
     of the bytes that it has to read and write."""
-    step = cost.tally("gpt2", 1, 1024)
 
-    def small(call: str) -> bool:
-        return call not in ("attention", "output head") and "projection" not in call
+    def kind(call: str) -> str:
+        product = call in ("attention", "output head") or "projection" in call
+        return "product" if product else "other"
 
-    flops = step.only(lambda row: small(row.term.call)).flops()["backward"]
-    it.right(round(100 * flops / step.flops()["backward"], 1) == 0.2)
-    moved = {True: 0, False: 0}
-    for row in cost.traffic(cost.configuration("gpt2"), 1, 1024).rows:
-        if row.access.way == "backward":
-            amount = row.repeats * row.access.numbers * row.access.width
-            moved[small(row.access.call)] += amount
-    it.left_out(moved[True])
-    it.right(round(100 * moved[True] / sum(moved.values())) == 31)
+    flops = cost.tally("gpt2", 1, 1024).by(lambda row: kind(row.term.call))
+    traffic = cost.traffic(cost.configuration("gpt2"), 1, 1024)
+    moved = traffic.by(lambda row: kind(row.access.call))
+    it.left_out(moved["other"]["backward"])
+    for found, percent, digits in ((flops, 0.2, 1), (moved, 31, 0)):
+        other, product = (found[part]["backward"] for part in ("other", "product"))
+        it.right(round(100 * other / (other + product), digits) == percent)

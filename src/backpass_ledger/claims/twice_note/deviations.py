@@ -41,17 +41,14 @@ def W46(it: Evidence) -> None:
 
     The large reasons are not in the list: recomputed layers and frozen weights. Of
     flash attention it names only the fusing, not the scores that are recomputed."""
-    plain, again, flash = (
-        cost.tally("llama-3-8b", 1, 8192, **options).flops("products")
-        for options in ({}, {"recompute": 1}, {"flash": True})
-    )
+    again = cost.tally("llama-3-8b", 1, 8192, recompute=1).flops("products")
+    flash = cost.tally("llama-3-8b", 1, 8192, flash=True).flops("products")
     it.left_out(again["recomputation"])
-    it.left_out(flash["backward"] - plain["backward"])
-    full, frozen = (
-        product_flops(matmul, *LAYER),
-        product_flops(matmul, *LAYER, frozen=(1,)),
+    it.left_out(flash["backward"] - again["backward"])
+    (_, full), (_, frozen) = (
+        product_flops(matmul, *LAYER, frozen=f) for f in ((), (1,))
     )
-    it.left_out(full[1] - frozen[1])
+    it.left_out(full - frozen)
 
 
 def W47(it: Evidence) -> None:
@@ -91,12 +88,11 @@ def W49(it: Evidence) -> None:
     it.as_printed(backward != 2 * forward)
     it.right((forward, backward) == product_flops(matmul, *LAYER))
     square = np.zeros((64, 64))
-
-    def cache_lines(row: np.ndarray) -> int:
-        first = row.__array_interface__["data"][0]
-        return len({(first + i * row.strides[0]) // 64 for i in range(len(row))})
-
-    it.right(cache_lines(square[:, 0]) > 2 * cache_lines(square[0]))
+    column, row = (
+        len(np.unique((array.ctypes.data + array.strides[0] * np.arange(64)) // 64))
+        for array in (square[:, 0], square[0])
+    )
+    it.right(column > 2 * row)  # cache lines of 64 bytes
 
 
 def W50(it: Evidence) -> None:

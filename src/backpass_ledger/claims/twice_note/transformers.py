@@ -102,13 +102,13 @@ def W27(it: Evidence) -> None:
     Attention's two products have no weight, and the text gives no reason for them.
     Their factor is 2 because both factors are activations: it stays 2 if all weights
     are frozen, when that of a projection is 1."""
-    projection = product_flops(matmul, (6, 5), (5, 4), frozen=(1,))
-    it.right(projection[0] == projection[1])
+    one, backward = product_flops(matmul, (6, 5), (5, 4), frozen=(1,))
+    it.right(one == backward)
     shapes = (6, 5), (5, 4), (5, 4), (5, 4)
-    forward, backward = product_flops(projected, *shapes, frozen=(1, 2, 3))
-    lacking = backward - 3 * projection[1]  # with the projections' own taken away
-    it.left_out(lacking)
-    it.right(lacking == 2 * (forward - 3 * projection[0]))
+    ran = product_flops(projected, *shapes, frozen=(1, 2, 3))
+    forward, backward = (flops - 3 * one for flops in ran)  # without the projections
+    it.left_out(backward)
+    it.right(backward == 2 * forward)
 
 
 def W28(it: Evidence) -> None:
@@ -174,12 +174,13 @@ def W32(it: Evidence) -> None:
     unaffected."""
     x, dy = torch.tensor(numbers(5, 4)), torch.tensor(numbers(5, 3))
     below, w = (
-        torch.tensor(numbers(*shape), requires_grad=True) for shape in ((4, 7), (7, 3))
+        torch.tensor(numbers(n, m), requires_grad=True) for n, m in ((4, 7), (7, 3))
     )
-    hidden = x @ below
-    full, no_x, no_w = (
-        torch.autograd.grad(y, [below, w], dy, allow_unused=True)
-        for y in (hidden @ w, hidden.detach() @ w, x @ below @ w.detach())
-    )
+
+    def gradients(y: Any) -> Any:
+        return torch.autograd.grad(y, [below, w], dy, allow_unused=True)
+
+    full, no_x = gradients(x @ below @ w), gradients((x @ below).detach() @ w)
+    no_w = gradients(x @ below @ w.detach())
     it.as_printed(no_x[0] is None and torch.equal(no_x[1], full[1]))
     it.as_printed(no_w[1] is None and torch.equal(no_w[0], full[0]))
