@@ -254,8 +254,8 @@ def G13(it: Evidence) -> None:
 def G14(it: Evidence) -> None:
     r"""The derivative that each element needs is one *with respect to the loss*.
 
-    The text's formulas have the derivative of the loss with respect to the element,
-    $\frac{\partial L}{\partial x}$, which is meant."""
+    The text's formulas have the derivative of the loss by the element, $\frac{\partial
+    L}{\partial x}$, which is meant."""
     of_the_loss = vjp(lambda x: x**2, X, np.ones(5))
     it.right(same(of_the_loss, 2 * X))
     it.clashes(not same(of_the_loss, 1 / (2 * X)))  # ∂x/∂L
