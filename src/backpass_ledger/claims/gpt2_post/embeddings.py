@@ -47,9 +47,7 @@ def lookup(tokens: Any, dx: Any) -> Any:
 
 def G164(it: Evidence) -> None:
     r"""$s$ tokens become $X \in \mathbb{R}^{s \times h}$ by a table $E \in
-    \mathbb{R}^{V \times h}$, and $Y = X + P_{emb}$.
-
-    The text counts tokens from 1; programs count them from 0."""
+    \mathbb{R}^{V \times h}$, and $Y = X + P_{emb}$."""
     x, _ = embedding.forward(T, E)
     it.as_printed(x.shape == (s, h) and (x + numbers(s, h)).shape == (s, h))
 

@@ -86,9 +86,7 @@ def counted(folded: bool = False) -> list[int]:
 
 def G141(it: Evidence) -> None:
     """In an element-wise operation each input element acts on its output element only,
-    so the gradients are independent.
-
-    The sum of a residual connection has two inputs; this holds for each."""
+    so the gradients are independent."""
     for function in (gelu, lambda x: x / 8.0, lambda x: x + x.new_tensor(X[1])):
         J = jacobian(function, X[0])
         it.as_printed(same(J, np.diag(np.diag(J))))
@@ -181,9 +179,7 @@ def G150(it: Evidence) -> None:
 
 
 def G151(it: Evidence) -> None:
-    """The tanh takes 1 FLOP, half of x 1, one plus the tanh 1, and half of that 1.
-
-    Counting a tanh as one FLOP is a convention, which the text does not state."""
+    """The tanh takes 1 FLOP, half of x 1, one plus the tanh 1, and half of that 1."""
     it.as_printed(counted()[3:7] == PRINTED[3:7] == [1, 1, 1, 1])
 
 
