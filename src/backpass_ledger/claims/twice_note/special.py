@@ -159,8 +159,8 @@ def W41(it: Evidence) -> None:
     it.right(counted.backward.total == counted.forward.total == 5 * (4 * 7 - 1))
     share = s * (4 * s - 1) / (4 * 2 * s * s * d)
     it.right(round(100 * share, 2) == 0.78)
-    it.as_printed(counted.backward.total > cost.count("silu", (5, 7)).backward.total)
-    it.as_printed(share > 0.05)
+    silu = cost.count("silu", (5, 7)).backward.total
+    it.as_printed(counted.backward.total > silu or share > 0.05)
 
 
 def W42(it: Evidence) -> None:
@@ -179,17 +179,16 @@ def W43(it: Evidence) -> None:
 
     It computes two means of each row, of the gradient and of the gradient times x̂. The
     mean and the variance of the input are saved by the forward."""
-    x, dy = X, DY
-    expected = vjp(lambda x: torch.nn.functional.layer_norm(x, (7,), eps=0.1), x, dy)
-    mean, rstd = x.mean(-1, keepdims=True), 1 / np.sqrt(x.var(-1, keepdims=True) + 0.1)
-    x_hat = (x - mean) * rstd
-    two = dy.mean(-1, keepdims=True) + x_hat * (dy * x_hat).mean(-1, keepdims=True)
-    it.as_printed(same(rstd * (dy - two), expected) and not same(rstd * dy, expected))
+    expected = vjp(lambda x: torch.nn.functional.layer_norm(x, (7,), eps=0.1), X, DY)
+    mean, rstd = X.mean(-1, keepdims=True), 1 / np.sqrt(X.var(-1, keepdims=True) + 0.1)
+    x_hat = (X - mean) * rstd
+    two = DY.mean(-1, keepdims=True) + x_hat * (DY * x_hat).mean(-1, keepdims=True)
+    it.as_printed(same(rstd * (DY - two), expected) and not same(rstd * DY, expected))
 
     def native(mean: Any) -> Any:
-        dy_, x_, *saved = map(torch.tensor, (dy, x, mean, rstd))
+        dy, x, *saved = map(torch.tensor, (DY, X, mean, rstd))
         backward = torch.ops.aten.native_layer_norm_backward
-        return backward(dy_, x_, [7], *saved, None, None, [True, False, False])[0]
+        return backward(dy, x, [7], *saved, None, None, [True, False, False])[0]
 
     it.right(same(native(mean), expected))
     it.elsewhere(same(native(mean + 1), expected))  # PyTorch's is given the mean
