@@ -84,8 +84,8 @@ def G55(it: Evidence) -> None:
 
 
 def G56(it: Evidence) -> None:
-    r"""The weight's gradient is one larger product of reshaped arrays, in place of $b$
-    products and their sum.
+    r"""The weight's gradient is one product of reshaped arrays, not $b$ products and
+    their sum.
 
     Both ways give the same value with exactly the same number of operations."""
     x, dy = numbers(b, s, h), numbers(b, s, V)
@@ -153,8 +153,8 @@ def G63(it: Evidence) -> None:
 
 
 def G64(it: Evidence) -> None:
-    r"""$b\,n_h$ products of $(s, s)$ and $(s, d)$ give the query's gradient,
-    $\bar{S}K$."""
+    r"""$b\,n_h$ products of $(s, s)$ and $(s, d)$, $\bar{S}K$, give the query's
+    gradient."""
     it.as_printed(DS.shape[2:] == (s, s) and K.shape == (b, n_h, s, d))
     it.as_printed(same(DS @ K, vjp(query_at_key, (Q, K), DS)[0]))
 
@@ -165,8 +165,8 @@ def G65(it: Evidence) -> None:
 
     A gradient has its tensor's shape, as the text says. $Q^\top\bar{S}$ is $(d, s)$,
     the gradient of the second operand, $K^\top$; the table does not name which it
-    means. The key's gradient is $\bar{S}^\top Q$, a product of $(s, s)$ and $(s, d)$
-    with the same FLOPs."""
+    means. The key's gradient is $\bar{S}^\top Q$, of $(s, s)$ and $(s, d)$, with the
+    same FLOPs."""
     printed, dk = QT @ DS, vjp(query_at_key, (Q, K), DS)[1]
     it.clashes(printed.shape != K.shape)
     it.right(same(printed, vjp(matmul, (Q, KT), DS)[1]) and same(DST @ Q, dk))
@@ -188,8 +188,7 @@ def G67(it: Evidence) -> None:
 def G68(it: Evidence) -> None:
     """A head is $h/n_h$ wide.
 
-    This holds for GPT-2. In Qwen3, for example, the width of a head is set
-    separately."""
+    This holds for GPT-2. In Qwen3, for example, a head's width is set separately."""
     config, qwen = cost.configuration("gpt2"), cost.configuration("qwen3-0.6b")
     it.as_printed(config.width == 64 * config.heads)
     it.right(qwen.width != qwen.heads * qwen.head_width)
@@ -198,9 +197,9 @@ def G68(it: Evidence) -> None:
 def G69(it: Evidence) -> None:
     """The table has the whole backward of the layers that multiply by a weight.
 
-    It lacks the gradients of their biases, which are sums over the rows: about $9bsh$ a
-    layer, 84,851,712 FLOPs in the smallest GPT-2 at 1,024 tokens. A whole LayerNorm
-    takes $11bsh$."""
+    It lacks the gradients of their biases, sums over the rows: about $9bsh$ a layer,
+    84,851,712 FLOPs in the smallest GPT-2 at 1,024 tokens. A whole LayerNorm takes
+    $11bsh$."""
     step = cost.tally("gpt2", 1, 1024)
     sums = step.only(
         lambda row: row.term.stem == "linear" and row.term.what == "elements"

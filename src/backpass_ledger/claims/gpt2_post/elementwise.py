@@ -34,8 +34,7 @@ def G156(it: Evidence) -> None:
     r"""Scores are divided by $\sqrt{d}$ so that they do not grow too large.
 
     For vectors of independent elements with variance 1, the scaled product has variance
-    1 whatever $d$ is. The scale bounds nothing: longer vectors still give larger
-    scores."""
+    1 whatever $d$ is. The scale bounds nothing: longer vectors give larger scores."""
     q, k = numbers(4000, 128), numbers(4000, 128, seed=1)
     for d in (16, 128):
         scores = (q[:, :d] * k[:, :d]).sum(-1)
@@ -71,8 +70,8 @@ def G158(it: Evidence) -> None:
 def G159(it: Evidence) -> None:
     """The backward of the scale takes $bn_hs^2$ FLOPs.
 
-    This holds if the scores are scaled. Scaling the queries instead gives the same
-    gradients for $bsh$."""
+    This holds if the scores are scaled. Scaling the queries gives the same for
+    $bsh$."""
     b, n_h, s, d = 2, 3, 5, 4
     scores = cost.count("scale", (b, n_h, s, s), factor=0.5).backward.total
     queries = cost.count("scale", (b, n_h, s, d), factor=0.5).backward.total
@@ -115,8 +114,7 @@ def G162(it: Evidence) -> None:
 
 
 def G163(it: Evidence) -> None:
-    """The backward of a residual connection has no arithmetic, because the gradient is
-    assigned to both inputs.
+    """A residual connection's backward only assigns the gradient: it has no arithmetic.
 
     The assignment costs nothing. Where $x$ was used twice, the two gradients are added:
     $bsh$ for each connection, $2bsh$ a layer."""

@@ -55,8 +55,7 @@ def G164(it: Evidence) -> None:
 def G165(it: Evidence) -> None:
     r"""The table of positions is $P \in \mathbb{R}^{s \times h}$.
 
-    It has as many rows as the longest sequence, 1,024 in GPT-2. A shorter sequence uses
-    only the first $s$."""
+    It has a row for each position, 1,024 in GPT-2. A sequence uses the first $s$."""
     it.as_printed(SHAPES["wpe.weight"] == (GPT2["s"], GPT2["h"]))
     x, p = numbers(1, 5, h), numbers(V, h)
     y, _ = position_embedding.forward(x, p)
@@ -68,8 +67,7 @@ def G165(it: Evidence) -> None:
 def G166(it: Evidence) -> None:
     r"""$P$ is the table of positions.
 
-    In the section on products, $P$ is the width of the output. There it is a number,
-    here a matrix."""
+    In the section on products, $P$ is a number, the width of the output."""
     width = (numbers(1, 7) @ numbers(7, 3)).shape[-1]  # z is 1 × P
     it.clashes(np.ndim(width) != len(SHAPES["wpe.weight"]))
 
@@ -87,7 +85,7 @@ def G168(it: Evidence) -> None:
 
 
 def G169(it: Evidence) -> None:
-    """Row 2 of E's gradient is the sum of rows 1 and 3 of X's, and row 5 is row 2 of
+    """Row 2 of E's gradient is the sum of rows 1 and 3 of X's; row 5 is row 2 of
     X's."""
     it.as_printed(same(lookup(T, DX)[[1, 4]], np.stack([DX[0] + DX[2], DX[1]])))
 
@@ -138,8 +136,7 @@ def G175(it: Evidence) -> None:
     r"""The gradient $\frac{\partial L}{\partial P_{emb}}$ is $\frac{\partial
     L}{\partial P}$.
 
-    This holds if the sequence is as long as the table. Otherwise it fills the first
-    rows."""
+    This holds if the sequence is as long as the table; else it fills the first rows."""
     it.as_printed(same(vjp(lambda p: p[:V], E, numbers(V, h)), numbers(V, h)))
     found = vjp(lambda p: p[:5], E, DX5)
     it.elsewhere(same(found, DX5))
@@ -163,8 +160,7 @@ def G177(it: Evidence) -> None:
 def G178(it: Evidence) -> None:
     r"""A sum of $b$ terms takes $b - 1$ additions.
 
-    Everywhere else in the text a sum of $n$ terms takes $n$, such as β's over the
-    rows."""
+    Elsewhere in the text a sum of $n$ terms takes $n$, such as β's over the rows."""
     one, other = (ROWS[name].at(b=5, s=1, h=1) for name in ("positions", "shift"))
     it.clashes(one != other)  # the same sum of five numbers
 
@@ -177,7 +173,7 @@ def G179(it: Evidence) -> None:
 
 
 def G180(it: Evidence) -> None:
-    """Over the whole batch, the backward of the table of tokens is indexing with $O(h)$
+    """Over the batch, the backward of the token table is indexing with $O(h)$
     additions.
 
     One repetition of a token takes $h$ additions. In all they are $(bs - u)h$ for $u$

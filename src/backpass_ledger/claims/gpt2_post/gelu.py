@@ -96,8 +96,8 @@ def G142(it: Evidence) -> None:
     r"""$\mathrm{GELU}(x)$ is approximated as $\frac12 x\left(1 + \tanh[a(x +
     bx^3)]\right)$ with $a = \sqrt{2/\pi}$ and $b = 0.044715$.
 
-    This is GPT-2's form. The default of PyTorch's `gelu` uses erf; the two differ by at
-    most 0.00047."""
+    This is GPT-2's form. PyTorch's default uses erf; the two differ by up to
+    0.00047."""
     x = torch.linspace(-6, 6, 2001, dtype=torch.float64)
     it.as_printed(same(definition(x.numpy(), 0.044715), gelu(x)))
     exact = torch.nn.functional.gelu(x)
@@ -107,8 +107,7 @@ def G142(it: Evidence) -> None:
 def G143(it: Evidence) -> None:
     """In GELU, b is 0.044715.
 
-    In the cost of the same section, $76bsh$, b is the batch size. The context makes
-    each clear."""
+    In the cost of the same section, $76bsh$, b is the batch size. The context tells."""
     batch = ROWS["gelu"].at(b=2, s=1, h=1) / ROWS["gelu"].at(b=1, s=1, h=1)
     it.right(same(definition(X, 0.044715), gelu(torch.tensor(X))) and batch == 2)
     it.clashes(not same(definition(X, batch), gelu(torch.tensor(X))))
@@ -140,8 +139,7 @@ def G146(it: Evidence) -> None:
 def G147(it: Evidence) -> None:
     """The count is based on PyTorch's `gelu_backward`.
 
-    The listing is its branch for the form with tanh. The default branch has another
-    derivative."""
+    The listing is its branch with tanh. The default branch has another derivative."""
     x, dy = torch.tensor(X), torch.tensor(DY)
     backward = torch.ops.aten.gelu_backward
     it.as_printed(same(gradient(X, DY), backward(dy, x, approximate="tanh")))
@@ -173,8 +171,7 @@ def G149(it: Evidence) -> None:
 
 
 def G150(it: Evidence) -> None:
-    """In the listing of GELU the square takes 1 FLOP, the cube 1, the inner polynomial
-    3."""
+    """In GELU's listing the square takes 1 FLOP, the cube 1, the inner polynomial 3."""
     it.as_printed(counted()[:3] == PRINTED[:3] == [1, 1, 3])
 
 
@@ -191,9 +188,8 @@ def G152(it: Evidence) -> None:
 def G153(it: Evidence) -> None:
     """The derivative of the inner polynomial takes 4 FLOPs.
 
-    This holds for the line as written. One of the four is `3 * b`, a product of
-    constants that can be computed once: the line then takes 3 FLOPs, and the listing
-    18, or $72bsh$ in all."""
+    This holds as written. One of the four is `3 * b`, a product of constants: computed
+    once, it leaves 3 FLOPs in the line and 18 in the listing, $72bsh$ in all."""
     it.as_printed(counted()[8] == PRINTED[8] == 4)
     folded = counted(folded=True)
     it.right(folded[8] == 3 and sum(folded) == 18 and sum(folded) * 4 == 72)

@@ -312,8 +312,8 @@ def G128(it: Evidence) -> None:
 
 
 def G129(it: Evidence) -> None:
-    """LayerNorm treats a $(K, M, N)$ tensor as a $(KM, N)$ matrix, whose rows all share
-    the parameters."""
+    """LayerNorm treats a $(K, M, N)$ tensor as a $(KM, N)$ matrix, whose rows share the
+    parameters."""
     dx, dw, db = all_gradients(X3, DY3)
     rows = all_gradients(X3.reshape(6, N), DY3.reshape(6, N))
     it.as_printed(all(map(same, (dx.reshape(6, N), dw, db), rows)))

@@ -50,12 +50,10 @@ def G90(it: Evidence) -> None:
 
 
 def G91(it: Evidence) -> None:
-    r"""Log-softmax as $x_i - \log\sum_j e^{x_j}$ is a workaround for numerical
-    stability.
+    r"""Log-softmax as $x_i - \log\sum_j e^{x_j}$ is for numerical stability.
 
-    It avoids the logarithm of a probability that underflowed. As printed, it overflows
-    itself: for (1000, 999) both results are $-\infty$. The maximum has to be subtracted
-    first."""
+    It avoids the logarithm of a probability that underflowed. As printed, it overflows:
+    for (1000, 999) both results are $-\infty$. The maximum has to be subtracted."""
     low, high = np.array([0.0, -800.0]), np.array([1000.0, 999.0])
     with np.errstate(all="ignore"):
         naive = np.log(softmax(low))

@@ -51,11 +51,10 @@ def G182(it: Evidence) -> None:
 
 
 def G183(it: Evidence) -> None:
-    """The first of the loss's two calls is `F.log_softmax(logits)`, for logits of the
-    shape $(b, s, V)$.
+    """The loss's first call is `F.log_softmax(logits)`, for logits of shape $(b, s,
+    V)$.
 
-    Without `dim`, it warns and normalises three-dimensional logits over the batch.
-    `dim=-1` is needed."""
+    Without `dim=-1`, it warns and normalises these logits over the batch."""
     x = torch.tensor(numbers(2, 3, V))
     with warnings.catch_warnings(record=True) as warned:
         warnings.simplefilter("always")
@@ -83,8 +82,7 @@ def G184(it: Evidence) -> None:
 
 
 def G185(it: Evidence) -> None:
-    """The negative log-likelihood picks the log-probability of each target and averages
-    these values.
+    """The negative log-likelihood is the average of the targets' log-probabilities.
 
     The loss is minus the average, as its name and the gradient of the next sentence
     say. Without the sign a step of descent lowers the targets' probabilities."""
@@ -95,7 +93,7 @@ def G185(it: Evidence) -> None:
 
 
 def G186(it: Evidence) -> None:
-    r"""The likelihood's gradient is 0 except at the targets, where it is $-\frac{1}{b
+    r"""The likelihood's gradient is 0 except at targets, where it is $-\frac{1}{b
     \times s}$.
 
     This holds for the mean over all positions. Ignored targets have the gradient 0 and
@@ -111,8 +109,7 @@ def G186(it: Evidence) -> None:
 def G187(it: Evidence) -> None:
     """The likelihood's backward builds a sparse tensor.
 
-    Few of its elements are nonzero, but it is stored as a dense array of $bsV$
-    elements."""
+    Few of its elements are nonzero, but all $bsV$ are stored."""
     x = torch.tensor(X, requires_grad=True)
     (dx,) = torch.autograd.grad(nll(x, given()[2]), x)
     it.as_printed(int((dx != 0).sum()) == M)

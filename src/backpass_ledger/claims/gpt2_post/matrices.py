@@ -84,8 +84,7 @@ def G36(it: Evidence) -> None:
     r"""$\begin{bmatrix} \frac{\partial L}{\partial x_{i1}} & \frac{\partial L}{\partial
     x_{i2}} & \cdots & \frac{\partial L}{\partial x_{iN}} \end{bmatrix} =
     \begin{bmatrix} \frac{\partial L}{\partial z_{i1}} & \frac{\partial L}{\partial
-    z_{i2}} & \cdots & \frac{\partial L}{\partial z_{iP}} \end{bmatrix} W^T$ for row
-    $i$."""
+    z_{i2}} & \cdots & \frac{\partial L}{\partial z_{iP}} \end{bmatrix} W^T$."""
     it.derives(PRODUCT)
 
 
@@ -163,8 +162,7 @@ def G44(it: Evidence) -> None:
 
 def G45(it: Evidence) -> None:
     r"""The head multiplies $X \in \mathbb{R}^{b \times s \times h}$ by $W \in
-    \mathbb{R}^{h \times V}$, in $b$ products, into $Z \in \mathbb{R}^{b \times s \times
-    V}$."""
+    \mathbb{R}^{h \times V}$, in $b$ products; $Z$ is $(b, s, V)$."""
     z = np.einsum("bsh,hV->bsV", INPUT, WEIGHT)
     slices = [x @ WEIGHT for x in INPUT]
     it.as_printed(z.shape == (b, s, V) and same(np.stack(slices), z))
@@ -223,8 +221,7 @@ def G50(it: Evidence) -> None:
 
 
 def G51(it: Evidence) -> None:
-    r"""attn @ value is $b \times n_h$ independent products of an $s \times s$ and an $s
-    \times d$ matrix."""
+    r"""attn @ value is $b \times n_h$ independent products of $(s, s)$ and $(s, d)$."""
     one_by_one = [[A[i, j] @ VALUE[i, j] for j in range(n_h)] for i in range(b)]
     it.as_printed(same(np.array(one_by_one), A @ VALUE))
 
@@ -234,8 +231,7 @@ def G52(it: Evidence) -> None:
     summed over heads or batch.
 
     This holds where every query head has its own keys and values, as in GPT-2. If heads
-    share them, the gradients of keys and values are sums over the query heads that use
-    them."""
+    share them, the gradients of keys and values are sums over these query heads."""
     stacked = np.einsum("bhij,bhid->bhjd", A, DO)
     it.as_printed(same(stacked, vjp(matmul, (A, VALUE), DO)[1]))
     shared = vjp(matmul, (A, VALUE[:, :1]), DO)[1]

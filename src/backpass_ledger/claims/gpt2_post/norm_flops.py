@@ -116,8 +116,7 @@ def G135(it: Evidence) -> None:
     r"""$\frac{1}{\sqrt{\sigma^2 + \epsilon}}\left(v_i - \frac{S_1}{n} - \hat{x}_i
     \frac{S_2}{n}\right)$ takes $4h$ FLOPs a row.
 
-    This holds if the root and the two divisions by $n$ are computed once for each row
-    and not counted."""
+    This holds if the root and the two divisions by $n$ of a row are not counted."""
     given = V, FIRST / H, X_HAT, SECOND / H, 1 / ROOT
     it.as_printed(steps(lambda v, a, x, b, r: r * (v - a - x * b), *given) == R * 4 * H)
     it.right(steps(lambda a, b: (a / 7.0, b / 7.0), FIRST, SECOND) == 2 * R)
@@ -148,8 +147,7 @@ def G137(it: Evidence) -> None:
 
 
 def G138(it: Evidence) -> None:
-    r"""γ's gradient takes $bsh$ FLOPs for the products and $bsh$ for the sum over the
-    rows.
+    r"""γ's gradient takes $bsh$ FLOPs for products and $bsh$ for the sum over the rows.
 
     The sum has $(bs - 1)h$ additions."""
     products, sums = steps(mul, DY, X_HAT), steps(lambda dy: summed(dy, 0), DY * X_HAT)

@@ -82,8 +82,8 @@ def residual(x: Any) -> Any:
 
 
 def G1(it: Evidence) -> None:
-    """The FLOPs of GPT's forward have been analysed often, those of the backward not in
-    similar detail.
+    """GPT's forward FLOPs have often been analysed, those of the backward in less
+    detail.
 
     This is a statement about the literature; our copy of the text lacks its three
     references. Papers on large-scale training count the backward's products."""
@@ -109,8 +109,8 @@ def G3(it: Evidence) -> None:
     """The text explains the factor 2.
 
     The text counts no forward and forms no ratio. Its printed total is 2.0058 times the
-    forward's products for GPT-2 at 1,024 tokens; with a forward counted in the same way
-    the ratio is below 2."""
+    forward's products for GPT-2 at 1,024 tokens; with a forward counted alike the ratio
+    is below 2."""
     step = cost.tally("gpt2", 1, 1024)
     it.left_out(step.flops("sum-n")["forward"])
     printed = value(TOTALS["network"].printed, **GPT2)
@@ -124,8 +124,7 @@ def G4(it: Evidence) -> None:
     The four matrix products of a GPT-2 layer have biases, and the model has dropout in
     four places (embeddings, attention weights, attention output, and feed-forward
     output), a causal mask, and a head that shares the table of tokens. The text
-    mentions none of them, and it does not derive the gradients of attention's two
-    products."""
+    mentions none of them, and derives no gradient of attention's two products."""
     it.left_out(sum(SHAPES[name][0] for name in BIASES))
     it.right(len(BIASES) == 4 and CONFIG.tied)
     plain, dropped = (
@@ -156,18 +155,17 @@ def G6(it: Evidence) -> None:
 
 
 def G7(it: Evidence) -> None:
-    """After the layers come one more LayerNorm and a linear map to a logit for each
-    token of the vocabulary."""
+    """After the layers come one more LayerNorm and a linear map to logits of all
+    tokens."""
     it.as_printed(first_calls("last norm") == ["last norm"])
     it.as_printed(first_calls("output head")[0] == "output head")
 
 
 def G8(it: Evidence) -> None:
-    """The loss is the cross-entropy of the logits against the true distribution of the
-    next token.
+    """The loss is the cross-entropy of the logits against the tokens' true
+    distribution.
 
-    Softmax is applied to the logits first. The usual loss is the mean over
-    positions."""
+    Softmax is applied to the logits first; the loss is the mean over positions."""
     logits, t = torch.tensor(numbers(4, 7)), torch.tensor([3, 0, 6, 2])
     one_hot = torch.nn.functional.one_hot(t, 7)
     entropy = -(one_hot * torch.softmax(logits, -1).log()).sum(-1).mean()
@@ -191,8 +189,7 @@ def G9(it: Evidence) -> None:
 
 
 def G10(it: Evidence) -> None:
-    """Every intermediate value has a gradient, because the functions are
-    differentiable.
+    """Any intermediate value has a gradient, for the functions are differentiable.
 
     This holds for softmax, LayerNorm with a positive ε, and GELU. ReLU, which GPT-2
     does not use, has no derivative at 0."""
@@ -274,8 +271,8 @@ def G16(it: Evidence) -> None:
     """The classes are in the order of FLOPs for each byte that is moved.
 
     By the text's own counts, products come before softmax, and softmax before the
-    scale. But GELU's backward, with 19 FLOPs an element, has more for each byte than
-    softmax's, with 4."""
+    scale. But GELU's backward, with 19 FLOPs an element, comes before softmax's, with
+    4."""
     product = 4 * 768 * 768 / (2 * (768 + 768) + 768 * 768 / 1024)  # a token's share
     softmax, scale = (ROWS[name].at(b=1, s=1, n_h=1) for name in ("softmax", "scaling"))
     gelu = ROWS["gelu"].at(b=1, s=1, h=1) / 4
@@ -308,8 +305,7 @@ def G18(it: Evidence) -> None:
 
 
 def G19(it: Evidence) -> None:
-    """The element-wise operators are activations, the scale of attention, and residual
-    connections.
+    """The element-wise operators are activations, attention's scale, and residual sums.
 
     Biases and dropout are missing from the class and from the tally. The gradients of
     the biases alone take about $9bsh$ additions a layer."""
@@ -326,7 +322,7 @@ def G19(it: Evidence) -> None:
 def G20(it: Evidence) -> None:
     """Matrix multiplication dominates the FLOPs.
 
-    Products make up 99.7 % of the printed total for the smallest GPT-2 at its full
+    Products are 99.7 % of the printed total for the smallest GPT-2 at its full
     context."""
     names = ("mlp_down", "mlp_up", "attn_out", "attn@value", "query@key", "qkv_proj")
     products = ROWS["lm_head"].at(**GPT2)

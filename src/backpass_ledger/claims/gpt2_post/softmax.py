@@ -130,8 +130,7 @@ def G80(it: Evidence) -> None:
 
 
 def G81(it: Evidence) -> None:
-    """The backward requires storing the upstream gradient and the output, both of the
-    shape $(b, n_h, s, s)$.
+    """The backward requires storing the upstream gradient and output, $(b, n_h, s, s)$.
 
     The forward stores only the output; the upstream gradient is computed in the
     backward. Flash attention stores neither."""
@@ -187,9 +186,8 @@ def G86(it: Evidence) -> None:
 def G87(it: Evidence) -> None:
     r"""Subtracting the maximum prevents overflow and underflow.
 
-    It prevents overflow and a denominator of 0. Individual exponentials still
-    underflow: the softmax of (0, −800) is (1, 0) in float64, and the logarithm of that
-    is $-\infty$."""
+    It prevents overflow and a denominator of 0. Exponentials still underflow: the
+    softmax of (0, −800) is (1, 0) in float64, with the logarithm $-\infty$."""
     with np.errstate(all="ignore"):
         for x in (np.array([800.0, 799.0]), np.array([-800.0, -799.0])):
             it.as_printed(bool(np.isfinite(softmax(x - x.max())).all()))

@@ -137,8 +137,8 @@ def G196(it: Evidence) -> None:
 
     The embeddings' backward is also part of it; the text excludes it in words. The head
     shares the table of tokens, so the table's two gradients are added: $Vh$ FLOPs if
-    both are formed as whole arrays; scattering the rows into the head's gradient takes
-    at most $bsh$."""
+    both are formed as whole arrays; scattering rows into the head's takes at most
+    $bsh$."""
     rows = cost.tally("gpt2", 1, 8).rows
     parts = {row.part for row in rows if row.term.way == "backward"}
     listed = {"layer", "last norm", "output head"}
@@ -178,8 +178,7 @@ def G198(it: Evidence) -> None:
 
     At 1,024 tokens it is 0.08 % above what runs in a GPT-2 that computes all scores.
     For one token it is a third too high: it counts products as $2mnp$, but a weight's
-    gradient then has no additions. It is also too high where masked scores are
-    skipped."""
+    gradient then has no additions. It is too high where masked scores are skipped."""
 
     def off(s: int) -> float:
         printed = value(TOTALS["network"].printed, **{**GPT2, "s": s})
@@ -206,8 +205,7 @@ def G199(it: Evidence) -> None:
 
 
 def G200(it: Evidence) -> None:
-    """The text sorts operations by how many FLOPs they have for each byte, and then
-    counts FLOPs.
+    """The text sorts operations by their FLOPs for each byte, and then counts FLOPs.
 
     Bytes, and so the time, are left out. Norms, GELU, residual connections, embeddings,
     and the loss take 0.2 % of the FLOPs of GPT-2's backward at 1,024 tokens, and 31 %

@@ -25,8 +25,8 @@ def W45(it: Evidence) -> None:
     """In practice the ratio is a little above or below 2.
 
     In a plain step it is 1.9969 for GPT-2 at 1,024 tokens. If all layers of Llama 3 8B
-    are recomputed, it is 2.95 at 8,192 tokens; if only GPT-2's token table is trained,
-    it is 1.4."""
+    are recomputed, it is 2.95 at 8,192 tokens; if only GPT-2's table is trained, it is
+    1.4."""
     plain = cost.tally("gpt2", 1, 1024).ratio()
     it.as_printed(abs(plain - 2) < 0.01 and round(plain, 4) == 1.9969)
     again = cost.tally("llama-3-8b", 1, 8192, recompute=1).ratio("products")
@@ -97,8 +97,7 @@ def W50(it: Evidence) -> None:
     """Fusing operations can make the ratio differ from 2.
 
     They do if they recompute something, as flash attention does. Fusing alone saves
-    memory traffic: a fused linear layer has the FLOPs of its product and of its
-    bias."""
+    memory traffic: a fused linear layer has its parts' FLOPs."""
     flash, plain = (cost.tally("gpt2", 1, 1024, flash=f).ratio() for f in (True, False))
     it.as_printed(flash != plain)
     fused, product = cost.count("linear", *LAYER, (3,)), cost.count("matmul", *LAYER)

@@ -36,9 +36,8 @@ def shape(*factors: tuple[int, int]) -> tuple[int, ...]:
 def W16(it: Evidence) -> None:
     """The listings, which are marked as Python, give the FLOPs of the example.
 
-    They list shapes and sums, and their arithmetic is right. They do not compile as
-    Python: a quotient stands before a colon, a name of two words is assigned, and `×`
-    stands for a product."""
+    Their arithmetic is right. They do not compile as Python: a quotient stands before a
+    colon, a name of two words is assigned, and `×` stands for a product."""
     it.as_printed(FIGURES["forward"] == FIGURES["dx"] == 2 * 1024 * 1600 * 1600)
     it.as_printed(FIGURES["dw"] == 2 * 1600 * 1024 * 1600)
     it.as_printed(FIGURES["both"] == FIGURES["dx"] + FIGURES["dw"])

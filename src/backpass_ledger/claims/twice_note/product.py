@@ -96,8 +96,7 @@ def W4(it: Evidence) -> None:
     """X has `batch_size` rows, so a linear layer's forward costs `2 × batch_size × d_in
     × d_out`.
 
-    In a transformer every token is a row, so the batch size has to be multiplied by the
-    length of the sequences."""
+    In a transformer every token is a row: the factor is batch size times length."""
     s = 4
     it.as_printed(product_flops(matmul, *LAYER)[0] == printed("forward"))
     tokens = product_flops(matmul, (m, s, n), (n, p))[0]
@@ -106,8 +105,7 @@ def W4(it: Evidence) -> None:
 
 
 def W5(it: Evidence) -> None:
-    r"""The product costs $2\,m\,n\,p$ FLOPs, with $m$ rows, input width $n$, and output
-    width $p$.
+    r"""The product costs $2\,m\,n\,p$ FLOPs, with $m$ rows and the widths $n$ and $p$.
 
     A sum of $n$ terms has $n - 1$ additions, so $m\,p\,(2n - 1)$ operations run."""
     it.as_printed(printed("forward") == product_flops(matmul, *LAYER)[0])
@@ -147,8 +145,7 @@ def W8(it: Evidence) -> None:
 def W9(it: Evidence) -> None:
     r"""The gradient of W is $X^\top \frac{\partial L}{\partial Y}$.
 
-    With more than two axes X is first reshaped to rows; `X.T` would reverse all
-    axes."""
+    With more than two axes X is reshaped to rows; `X.T` would reverse all axes."""
     it.as_printed(same(X.T @ DY, vjp(matmul, (X, W), DY)[1]))
     x, dy = numbers(2, m, n), numbers(2, m, p)
     dw = vjp(matmul, (x, W), dy)[1]
@@ -157,8 +154,7 @@ def W9(it: Evidence) -> None:
 
 
 def W10(it: Evidence) -> None:
-    """`[batch_size, d_out]` times `[d_out, d_in]` is `[batch_size, d_in]`, the shape of
-    X."""
+    """`[batch_size, d_out]` times `[d_out, d_in]` is `[batch_size, d_in]`, as X is."""
     it.as_printed(W.T.shape == (p, n) and (DY @ W.T).shape == X.shape)
 
 
@@ -172,8 +168,7 @@ def W11(it: Evidence) -> None:
 
 
 def W12(it: Evidence) -> None:
-    """`[d_in, batch_size]` times `[batch_size, d_out]` is `[d_in, d_out]`, the shape of
-    W."""
+    """`[d_in, batch_size]` times `[batch_size, d_out]` is `[d_in, d_out]`, as W is."""
     it.as_printed(X.T.shape == (n, m) and (X.T @ DY).shape == W.shape)
 
 

@@ -100,8 +100,7 @@ def W55(it: Evidence) -> None:
 def W56(it: Evidence) -> None:
     """Training costs about three times the forward.
 
-    Forward and backward of a plain step cost 2.9969 times the forward for GPT-2 at
-    1,024 tokens."""
+    A plain step costs 2.9969 times the forward for GPT-2 at 1,024 tokens."""
     flops = cost.tally("gpt2", 1, 1024).flops()
     ratio = sum(flops.values()) / flops["forward"]
     it.as_printed(round(ratio) == 3)

@@ -70,11 +70,10 @@ def W24(it: Evidence) -> None:
 
 
 def W25(it: Evidence) -> None:
-    """The forward has the projections to Q, K, and V, attention itself, and the output
+    """The forward has the projections to Q, K, and V, attention, and the output
     projection.
 
-    These are all its products. The list leaves out the mask, the scale, and
-    rotations."""
+    These are all its products. The mask, the scale, and rotations are not listed."""
     feed_forward = {"gate", "up", "down"}
     it.as_printed(with_products("llama-3-8b") - feed_forward == {*ATTENTION})
 
@@ -139,8 +138,7 @@ def W29(it: Evidence) -> None:
 def W30(it: Evidence) -> None:
     """Each linear layer doubles the cost.
 
-    Its backward costs twice its forward; forward and backward together cost three times
-    the forward."""
+    Its backward costs twice its forward; both together cost three forwards."""
     forward, backward = product_flops(matmul, *LAYER)
     it.as_printed(backward == 2 * forward)
     it.elsewhere(forward + backward == 2 * forward)
@@ -170,8 +168,8 @@ def W32(it: Evidence) -> None:
     """The gradient of X is for the flow of the gradient, that of W for the update.
 
     If the first is not computed, the layers below receive no gradient, and W's is
-    unchanged. If the second is not computed, W has none, and the layers below are
-    unaffected."""
+    unchanged. If the second is not computed, W has none, and the layers below do not
+    change."""
     x, dy = torch.tensor(numbers(5, 4)), torch.tensor(numbers(5, 3))
     below, w = (
         torch.tensor(numbers(n, m), requires_grad=True) for n, m in ((4, 7), (7, 3))
