@@ -29,12 +29,10 @@ def W51(it: Evidence) -> None:
 
     It comes from products of two factors that both have gradients: weights and
     activations, or two activations. A chain of such products keeps the factor 2."""
-
-    def block(x: Any, q: Any, k: Any, v: Any, up: Any, down: Any) -> Any:
-        return (projected(x, q, k, v) @ up).tanh() @ down
-
     shapes = (6, 5), (5, 4), (5, 4), (5, 4), (4, 9), (9, 3)
-    forward, backward = product_flops(block, *shapes)
+    forward, backward = product_flops(
+        lambda x, q, k, v, up, down: (projected(x, q, k, v) @ up).tanh() @ down, *shapes
+    )
     it.as_printed(backward == 2 * forward)
 
 
@@ -53,16 +51,14 @@ def W53(it: Evidence) -> None:
     It applies where every layer is trained. A frozen layer below all trained ones has
     no backward; one above them computes only its input's gradient. With low-rank
     adapters on frozen weights the ratio is near 1."""
-
-    def adapted(x: Any, w: Any, a: Any, b: Any) -> Any:
-        return x @ w + x @ a @ b
-
     shapes = (50, 40), (40, 40), (40, 1), (1, 40)
-    forward, backward = product_flops(adapted, *shapes)
-    it.right(backward == 2 * forward)
-    forward, backward = product_flops(adapted, *shapes, frozen=(1,))
-    it.as_printed(backward == 2 * forward)
-    it.right(1 < backward / forward < 1.1)
+    (forward, trained), (_, adapted) = (
+        product_flops(lambda x, w, a, b: x @ w + x @ a @ b, *shapes, frozen=frozen)
+        for frozen in ((), (1,))
+    )
+    it.right(trained == 2 * forward)
+    it.as_printed(adapted == 2 * forward)
+    it.right(1 < adapted / forward < 1.1)
 
 
 def W54(it: Evidence) -> None:

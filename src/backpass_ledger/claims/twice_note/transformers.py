@@ -151,13 +151,11 @@ def W31(it: Evidence) -> None:
     It becomes two if both gradients are wanted. It becomes one product if W is frozen
     or X needs no gradient, and none below the lowest trained weight. If the layer is
     recomputed, its forward product also runs again."""
-
-    def chain(x: Any, a: Any, b: Any, c: Any) -> Any:
-        return x @ a @ b @ c
-
     ran = {(): 6, (0,): 5, (0, 2): 4, (0, 1): 3, (0, 1, 2): 1}
     for frozen, products in ran.items():
-        forward, backward = product_flops(chain, *[(5, 5)] * 4, frozen=frozen)
+        forward, backward = product_flops(
+            lambda x, a, b, c: x @ a @ b @ c, *[(5, 5)] * 4, frozen=frozen
+        )
         it.as_printed(backward == 2 * forward)
         it.right(backward == products * forward / 3)
     again = cost.tally("gpt2", 1, 8, recompute=1).flops("products")["recomputation"]
