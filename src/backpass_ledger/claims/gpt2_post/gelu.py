@@ -107,8 +107,7 @@ def G142(it: Evidence) -> None:
 def G143(it: Evidence) -> None:
     """In GELU, b is 0.044715.
 
-    In the cost of the same section, $76bsh$, b is the batch size. The context shows
-    it."""
+    In the cost of the same section, $76bsh$, b is the batch size. Both are clear."""
     batch = ROWS["gelu"].at(b=2, s=1, h=1) / ROWS["gelu"].at(b=1, s=1, h=1)
     it.right(same(definition(X, 0.044715), gelu(torch.tensor(X))) and batch == 2)
     it.clashes(not same(definition(X, batch), gelu(torch.tensor(X))))
