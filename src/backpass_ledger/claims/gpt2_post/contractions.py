@@ -49,8 +49,7 @@ QT, KT, VT, AT, DST = (array.swapaxes(2, 3) for array in (Q, K, VALUE, A, DS))
 
 def ran(times: int, m: int, n: int, p: int) -> int:
     """Return the multiplications that run in ``times`` products, twice."""
-    counted = cost.count("matmul", (m, n), (n, p)).forward.by_kind["multiply"]
-    return 2 * times * counted
+    return 2 * times * cost.count("matmul", (m, n), (n, p)).forward.by_kind["multiply"]
 
 
 def judged(it: Evidence, name: str, given: int, inner: int, to: int) -> None:
@@ -84,8 +83,8 @@ def G55(it: Evidence) -> None:
 
 
 def G56(it: Evidence) -> None:
-    r"""The weight's gradient is one product of reshaped arrays, not $b$ products and
-    their sum.
+    r"""The weight's gradient is one product of reshaped arrays, not a sum of $b$
+    products.
 
     Both ways give the same value with exactly the same number of operations."""
     x, dy = numbers(b, s, h), numbers(b, s, V)
@@ -153,8 +152,8 @@ def G63(it: Evidence) -> None:
 
 
 def G64(it: Evidence) -> None:
-    r"""$b\,n_h$ products of $(s, s)$ and $(s, d)$, $\bar{S}K$, give the query's
-    gradient."""
+    r"""The query's gradient, $\bar{S}K$, is $b\,n_h$ products of $(s, s)$ and $(s,
+    d)$."""
     it.as_printed(DS.shape[2:] == (s, s) and K.shape == (b, n_h, s, d))
     it.as_printed(same(DS @ K, vjp(query_at_key, (Q, K), DS)[0]))
 
@@ -165,8 +164,7 @@ def G65(it: Evidence) -> None:
 
     A gradient has its tensor's shape, as the text says. $Q^\top\bar{S}$ is $(d, s)$,
     the gradient of the second operand, $K^\top$; the table does not name which it
-    means. The key's gradient is $\bar{S}^\top Q$, of $(s, s)$ and $(s, d)$, with the
-    same FLOPs."""
+    means. The key's gradient is $\bar{S}^\top Q$, with the same FLOPs."""
     printed, dk = QT @ DS, vjp(query_at_key, (Q, K), DS)[1]
     it.clashes(printed.shape != K.shape)
     it.right(same(printed, vjp(matmul, (Q, KT), DS)[1]) and same(DST @ Q, dk))
@@ -198,7 +196,7 @@ def G69(it: Evidence) -> None:
     """The table has the whole backward of the layers that multiply by a weight.
 
     It lacks the gradients of their biases, sums over the rows: about $9bsh$ a layer,
-    84,851,712 FLOPs in the smallest GPT-2 at 1,024 tokens. A whole LayerNorm takes
+    84,851,712 FLOPs in the smallest GPT-2 at 1,024 tokens. A LayerNorm takes
     $11bsh$."""
     step = cost.tally("gpt2", 1, 1024)
     sums = step.only(

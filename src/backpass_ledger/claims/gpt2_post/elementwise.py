@@ -63,15 +63,13 @@ def G157(it: Evidence) -> None:
 def G158(it: Evidence) -> None:
     r"""$y = \frac{x}{\sqrt{d}}$ and $\frac{\partial L}{\partial x} = \frac{\partial
     L}{\partial y}\frac{1}{\sqrt{d}}$."""
-    given = r"given x \in \mathbb{R}, d \in \mathbb{R}_{>0}; loss L"
-    it.derives(given)
+    it.derives(r"given x \in \mathbb{R}, d \in \mathbb{R}_{>0}; loss L")
 
 
 def G159(it: Evidence) -> None:
     """The backward of the scale takes $bn_hs^2$ FLOPs.
 
-    This holds if the scores are scaled. Scaling the queries gives the same for
-    $bsh$."""
+    This holds if scores are scaled. Scaling the queries gives the same for $bsh$."""
     b, n_h, s, d = 2, 3, 5, 4
     scores = cost.count("scale", (b, n_h, s, s), factor=0.5).backward.total
     queries = cost.count("scale", (b, n_h, s, d), factor=0.5).backward.total

@@ -85,8 +85,7 @@ def G168(it: Evidence) -> None:
 
 
 def G169(it: Evidence) -> None:
-    """Row 2 of E's gradient is the sum of rows 1 and 3 of X's; row 5 is row 2 of
-    X's."""
+    """In E's gradient row 2 is the sum of rows 1 and 3 of X's, and row 5 is row 2."""
     it.as_printed(same(lookup(T, DX)[[1, 4]], np.stack([DX[0] + DX[2], DX[1]])))
 
 
@@ -147,8 +146,7 @@ def G176(it: Evidence) -> None:
     r"""For a batch, X is $(b, s, h)$ and $P_{emb}$ stays $(s, h)$; it is broadcast, so
     its gradient is the sum over the batch."""
     x, p, dy = numbers(b, s, h), numbers(s, h), numbers(b, s, h, seed=1)
-    expected = vjp(lambda x, p: x + p, (x, p), dy)
-    it.as_printed(all(map(same, (dy, dy.sum(0)), expected)))
+    it.as_printed(all(map(same, (dy, dy.sum(0)), vjp(lambda x, p: x + p, (x, p), dy))))
 
 
 def G177(it: Evidence) -> None:
@@ -168,13 +166,11 @@ def G178(it: Evidence) -> None:
 def G179(it: Evidence) -> None:
     """The table of tokens collects the gradients of all occurrences in the batch."""
     t, dx = np.array([[6, 0, 3], [3, 3, 1]]), numbers(b, s, h)
-    rows = np.stack([dx[t == i].sum(0) for i in range(V)])
-    it.as_printed(same(rows, lookup(t, dx)))
+    it.as_printed(same(np.stack([dx[t == i].sum(0) for i in range(V)]), lookup(t, dx)))
 
 
 def G180(it: Evidence) -> None:
-    """Over the batch, the backward of the token table is indexing with $O(h)$
-    additions.
+    """Over the batch, the token table's backward is indexing with $O(h)$ additions.
 
     One repetition of a token takes $h$ additions. In all they are $(bs - u)h$ for $u$
     different tokens, which grows with the batch: $O(bsh)$."""

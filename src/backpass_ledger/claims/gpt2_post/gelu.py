@@ -96,8 +96,7 @@ def G142(it: Evidence) -> None:
     r"""$\mathrm{GELU}(x)$ is approximated as $\frac12 x\left(1 + \tanh[a(x +
     bx^3)]\right)$ with $a = \sqrt{2/\pi}$ and $b = 0.044715$.
 
-    This is GPT-2's form. PyTorch's default uses erf; the two differ by up to
-    0.00047."""
+    This is GPT-2's form. PyTorch's default uses erf; they differ by up to 0.00047."""
     x = torch.linspace(-6, 6, 2001, dtype=torch.float64)
     it.as_printed(same(definition(x.numpy(), 0.044715), gelu(x)))
     exact = torch.nn.functional.gelu(x)

@@ -312,7 +312,7 @@ def G128(it: Evidence) -> None:
 
 
 def G129(it: Evidence) -> None:
-    """LayerNorm treats a $(K, M, N)$ tensor as a $(KM, N)$ matrix, whose rows share the
+    """LayerNorm treats a $(K, M, N)$ tensor as a $(KM, N)$ matrix, with shared
     parameters."""
     dx, dw, db = all_gradients(X3, DY3)
     rows = all_gradients(X3.reshape(6, N), DY3.reshape(6, N))

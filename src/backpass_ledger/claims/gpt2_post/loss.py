@@ -51,8 +51,7 @@ def G182(it: Evidence) -> None:
 
 
 def G183(it: Evidence) -> None:
-    """The loss's first call is `F.log_softmax(logits)`, for logits of shape $(b, s,
-    V)$.
+    """The loss's first call is `F.log_softmax(logits)`, for logits $(b, s, V)$.
 
     Without `dim=-1`, it warns and normalises these logits over the batch."""
     x = torch.tensor(numbers(2, 3, V))

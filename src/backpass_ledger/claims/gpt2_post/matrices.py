@@ -164,16 +164,16 @@ def G45(it: Evidence) -> None:
     r"""The head multiplies $X \in \mathbb{R}^{b \times s \times h}$ by $W \in
     \mathbb{R}^{h \times V}$, in $b$ products; $Z$ is $(b, s, V)$."""
     z = np.einsum("bsh,hV->bsV", INPUT, WEIGHT)
-    slices = [x @ WEIGHT for x in INPUT]
-    it.as_printed(z.shape == (b, s, V) and same(np.stack(slices), z))
+    it.as_printed(z.shape == (b, s, V) and same([x @ WEIGHT for x in INPUT], z))
 
 
 def G46(it: Evidence) -> None:
     r"""$\frac{\partial L}{\partial X_i} = \frac{\partial L}{\partial Z_i}W^T$ for each
     slice; stacked they have the shape $(b, s, h)$."""
     it.derives(BATCH)
-    stacked = np.stack([dz @ WEIGHT.T for dz in numbers(b, s, V)])
-    it.as_printed(stacked.shape == (b, s, h))
+    it.as_printed(
+        np.stack([dz @ WEIGHT.T for dz in numbers(b, s, V)]).shape == (b, s, h)
+    )
 
 
 def G47(it: Evidence) -> None:

@@ -82,8 +82,7 @@ def residual(x: Any) -> Any:
 
 
 def G1(it: Evidence) -> None:
-    """GPT's forward FLOPs have often been analysed, those of the backward in less
-    detail.
+    """GPT's forward FLOPs are often analysed, those of the backward in less detail.
 
     This is a statement about the literature; our copy of the text lacks its three
     references. Papers on large-scale training count the backward's products."""
@@ -109,8 +108,8 @@ def G3(it: Evidence) -> None:
     """The text explains the factor 2.
 
     The text counts no forward and forms no ratio. Its printed total is 2.0058 times the
-    forward's products for GPT-2 at 1,024 tokens; with a forward counted alike the ratio
-    is below 2."""
+    forward's products for GPT-2 at 1,024 tokens; with a forward counted in the same way
+    the ratio is below 2."""
     step = cost.tally("gpt2", 1, 1024)
     it.left_out(step.flops("sum-n")["forward"])
     printed = value(TOTALS["network"].printed, **GPT2)
@@ -155,8 +154,7 @@ def G6(it: Evidence) -> None:
 
 
 def G7(it: Evidence) -> None:
-    """After the layers come one more LayerNorm and a linear map to logits of all
-    tokens."""
+    """After the layers come a LayerNorm and a linear map to logits of all tokens."""
     it.as_printed(first_calls("last norm") == ["last norm"])
     it.as_printed(first_calls("output head")[0] == "output head")
 
@@ -271,8 +269,7 @@ def G16(it: Evidence) -> None:
     """The classes are in the order of FLOPs for each byte that is moved.
 
     By the text's own counts, products come before softmax, and softmax before the
-    scale. But GELU's backward, with 19 FLOPs an element, comes before softmax's, with
-    4."""
+    scale. But GELU's backward, with 19 FLOPs an element, precedes softmax's, with 4."""
     product = 4 * 768 * 768 / (2 * (768 + 768) + 768 * 768 / 1024)  # a token's share
     softmax, scale = (ROWS[name].at(b=1, s=1, n_h=1) for name in ("softmax", "scaling"))
     gelu = ROWS["gelu"].at(b=1, s=1, h=1) / 4
@@ -322,8 +319,7 @@ def G19(it: Evidence) -> None:
 def G20(it: Evidence) -> None:
     """Matrix multiplication dominates the FLOPs.
 
-    Products are 99.7 % of the printed total for the smallest GPT-2 at its full
-    context."""
+    Products are 99.7 % of the printed total for GPT-2 at its full context."""
     names = ("mlp_down", "mlp_up", "attn_out", "attn@value", "query@key", "qkv_proj")
     products = ROWS["lm_head"].at(**GPT2)
     products += 12 * sum(ROWS[name].at(**GPT2) for name in names)

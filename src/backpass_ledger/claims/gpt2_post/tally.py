@@ -137,8 +137,7 @@ def G196(it: Evidence) -> None:
 
     The embeddings' backward is also part of it; the text excludes it in words. The head
     shares the table of tokens, so the table's two gradients are added: $Vh$ FLOPs if
-    both are formed as whole arrays; scattering rows into the head's takes at most
-    $bsh$."""
+    both are formed as whole arrays; scattering rows takes at most $bsh$."""
     rows = cost.tally("gpt2", 1, 8).rows
     parts = {row.part for row in rows if row.term.way == "backward"}
     listed = {"layer", "last norm", "output head"}

@@ -25,7 +25,7 @@ def W45(it: Evidence) -> None:
     """In practice the ratio is a little above or below 2.
 
     In a plain step it is 1.9969 for GPT-2 at 1,024 tokens. If all layers of Llama 3 8B
-    are recomputed, it is 2.95 at 8,192 tokens; if only GPT-2's table is trained, it is
+    are recomputed, it is 2.95 at 8,192 tokens; if only GPT-2's table is trained,
     1.4."""
     plain = cost.tally("gpt2", 1, 1024).ratio()
     it.as_printed(abs(plain - 2) < 0.01 and round(plain, 4) == 1.9969)

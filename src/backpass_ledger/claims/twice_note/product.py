@@ -148,8 +148,7 @@ def W9(it: Evidence) -> None:
     With more than two axes X is reshaped to rows; `X.T` would reverse all axes."""
     it.as_printed(same(X.T @ DY, vjp(matmul, (X, W), DY)[1]))
     x, dy = numbers(2, m, n), numbers(2, m, p)
-    dw = vjp(matmul, (x, W), dy)[1]
-    it.right(same(x.reshape(-1, n).T @ dy.reshape(-1, p), dw))
+    it.right(same(x.reshape(-1, n).T @ dy.reshape(-1, p), vjp(matmul, (x, W), dy)[1]))
     it.right(x.T.shape == (n, m, 2))
 
 

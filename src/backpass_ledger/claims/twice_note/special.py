@@ -115,8 +115,7 @@ def W38(it: Evidence) -> None:
     q, k, _ = SCORES
     it.as_printed(same(q[0, 0] @ k[0, 0].T, np.einsum("id,jd->ij", q[0, 0], k[0, 0])))
     it.elsewhere(not raises(ValueError, lambda: q @ k.T))
-    transposed = torch.tensor(k).mT.numpy()
-    it.right(same(q @ transposed, np.einsum("bhid,bhjd->bhij", q, k)))
+    it.right(same(q @ torch.tensor(k).mT.numpy(), np.einsum("bhid,bhjd->bhij", q, k)))
 
 
 def W39(it: Evidence) -> None:

@@ -70,12 +70,10 @@ def W24(it: Evidence) -> None:
 
 
 def W25(it: Evidence) -> None:
-    """The forward has the projections to Q, K, and V, attention, and the output
-    projection.
+    """The forward has projections to Q, K, and V, attention, and an output projection.
 
     These are all its products. The mask, the scale, and rotations are not listed."""
-    feed_forward = {"gate", "up", "down"}
-    it.as_printed(with_products("llama-3-8b") - feed_forward == {*ATTENTION})
+    it.as_printed(with_products("llama-3-8b") - {"gate", "up", "down"} == {*ATTENTION})
 
 
 def W26(it: Evidence) -> None:
@@ -166,8 +164,8 @@ def W32(it: Evidence) -> None:
     """The gradient of X is for the flow of the gradient, that of W for the update.
 
     If the first is not computed, the layers below receive no gradient, and W's is
-    unchanged. If the second is not computed, W has none, and the layers below do not
-    change."""
+    unchanged. If the second is not computed, W has none, and the others are
+    unchanged."""
     x, dy = torch.tensor(numbers(5, 4)), torch.tensor(numbers(5, 3))
     below, w = (
         torch.tensor(numbers(n, m), requires_grad=True) for n, m in ((4, 7), (7, 3))
