@@ -35,7 +35,7 @@ FEED_FORWARD = r"""
     given b_1 \in \mathbb{R}^{1 \times d_{\text{ff}}}, b_2 \in \mathbb{R}^{1 \times d}
     given W_2 \in \mathbb{R}^{d_{\text{ff}} \times d}
     let H = XW_1 + \mathbf{1}_n b_1
-    let U_{ij} = \max(0, H_{ij})
+    let U = \max(0, H)
     let Z = UW_2 + \mathbf{1}_n b_2
     slice X_i, Z_i \in \mathbb{R}^{1 \times d}
     slice H_i, U_i \in \mathbb{R}^{1 \times d_{\text{ff}}}
@@ -70,7 +70,7 @@ def judged(it: Evidence) -> None:
         it.as_printed(derives(line.replace("_i", f"_{i}"), FEED_FORWARD))
     it.derives_right(FEED_FORWARD)
     one_row = FEED_FORWARD.replace("R}^{n", "R}^{1").replace(r"\mathbf{1}_n", "")
-    one_row = re.sub("slice.*", "", one_row).replace("{ij}", "j")
+    one_row = re.sub("slice.*", "", one_row)
     without_index = r"read X_i as X; read U_i as U; read \overline{#1}_i as \bar{#1}"
     it.right(derives(line, one_row + without_index))
 
