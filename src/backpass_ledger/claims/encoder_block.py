@@ -123,16 +123,20 @@ RULE = SimpleNamespace(times=product, sum=total)  # a sum of n terms counts n: t
 EXACT = SimpleNamespace(times=matmul, sum=summed)
 
 
-def attention_backward(Z_: Any, v: Any, rule: Any) -> dict[str, Any]:
-    """Return the gradients by the printed lines, from Z's gradient ``Z_``."""
+def attention_backward(
+    Z_: Any, v: Any, rule: Any, *, crossed: bool = False
+) -> dict[str, Any]:
+    """Return the gradients by the printed lines, from Z's gradient ``Z_``. If
+    ``crossed``, the input of keys and values has a gradient of its own, E."""
     times, root = rule.times, 1 / v.X.shape[1] ** 0.5
     W_O_, Y_ = times(flip(v.Y), Z_), times(Z_, flip(v.W_O))
     A_, V_ = times(Y_, flip(v.V)), times(flip(v.A), Y_)
     S_ = of_softmax(v.A, A_, rule)
     Q_, K_ = times(S_, v.K) * root, times(flip(S_), v.Q) * root
-    X_ = times(Q_, flip(v.W_Q)) + times(K_, flip(v.W_K)) + times(V_, flip(v.W_V))
+    X_, E_ = times(Q_, flip(v.W_Q)), times(K_, flip(v.W_K)) + times(V_, flip(v.W_V))
     of_weights = {"W_Q": times(flip(v.X), Q_), "W_K": times(flip(v.X), K_)}
-    return of_weights | {"W_V": times(flip(v.X), V_), "W_O": W_O_, "X": X_}
+    of_weights |= {"W_V": times(flip(v.X), V_), "W_O": W_O_}
+    return of_weights | ({"X": X_, "E": E_} if crossed else {"X": X_ + E_})
 
 
 def of_softmax(A: Any, A_: Any, rule: Any) -> Any:
