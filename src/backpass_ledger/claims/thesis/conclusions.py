@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from backpass import cost
 from backpass_ledger.claims import encoder_block as its
-from backpass_ledger.claims.encoder_block import printed
+from backpass_ledger.claims.encoder_block import row
 from backpass_ledger.claims.evidence import Evidence
 from backpass_ledger.claims.thesis.discussion import growth, share
 
@@ -13,7 +13,7 @@ T233  inconsistent  4  FLOPs      cost/tally              §5, what was derived
 T234  caveat        3  FLOPs      cost/tally              §5, what is expensive in what
 T235  left-out      3  FLOPs      cost/tally              §5, where and why
 T236  caveat        5  FLOPs      cost/tally              §5, most restrictive factor
-T237  inconsistent  3  FLOPs      cost/tally              §2.3.3, §4.2, and §5, limiting factors
+T237  caveat        3  FLOPs      cost/tally              §2.3.3, §4.2, and §5, limiting factors
 T238  uncheckable   0  attention  attention/linear_time   §5, future
 T239  false         4  FLOPs      cost/tally              §5, precision
 T240  uncheckable   0  notation   reference/bibliography  References [1], [2], [4], [5], [7], and [9]
@@ -47,13 +47,10 @@ def T234(it: Evidence) -> None:
     the width of a short sequence's block makes attention almost four times as
     expensive.
     """
-
-    def attention(n: int, d: int) -> float:
-        return float(printed("attention", s=n, h=d))
-
-    it.as_printed(attention(2 * 10**6, 64) > 3.9 * attention(10**6, 64))
-    it.elsewhere(attention(64, 8_192) < 2.1 * attention(64, 4_096))
-    it.right(attention(64, 8_192) > 3.9 * attention(64, 4_096))
+    it.as_printed(growth(10**6, 64, "attention")[0] > 3.9)
+    it.as_printed(growth(64, 4_096, "feed_forward") == (2, 4))
+    it.elsewhere(growth(64, 4_096, "attention")[1] < 2.1)
+    it.right(growth(64, 4_096, "attention")[1] > 3.9)
 
 
 def T235(it: Evidence) -> None:
@@ -63,14 +60,12 @@ def T235(it: Evidence) -> None:
     costs as much as the feed-forward layer at about $n = 2d$, and the term in $n^2d$ as
     much as all the rest at about $n = 6d$.
     """
-    d = 512
-    lengths = range(64, 8 * d, 64)
-    dearer = [printed("attention", s=n, h=d) > 32 * n * d**2 for n in lengths]
-    it.left_out(dearer.count(True))  # lengths at which attention costs more
-    it.left_out(dearer.count(False))  # and the feed-forward layer
-    it.right(abs(lengths[dearer.index(True)] - 2 * d) <= 64)
-    half = [share(n, d) > 1 / 2 for n in lengths]
-    it.right(abs(lengths[half.index(True)] - 6 * d) <= 64)
+    d, lengths = 512, range(8 * 512)
+    equal = next(n for n in lengths if row("attention")(n, d) > 32 * n * d**2)
+    half = next(n for n in lengths[1:] if share(n, d) > 1 / 2)
+    it.left_out(equal)
+    it.left_out(half)
+    it.right((round(equal / d, 1), round(half / d, 1)) == (2, 6))
 
 
 def T236(it: Evidence) -> None:
@@ -99,14 +94,12 @@ def T237(it: Evidence) -> None:
     term for $n < 4d$. The text counts no memory.
     """
 
-    def largest(n: int, d: int) -> str:
-        parts = {"feed-forward": printed("feed_forward", s=n, h=d, f=4 * d)}
-        parts["n²d"] = 8 * n**2 * d
-        return max(parts, key=lambda name: parts[name])
+    def fed_is_larger(n: int, d: int) -> bool:
+        return bool(row("feed_forward")(n, d) > 8 * n**2 * d)
 
-    it.clashes(largest(1_024, 768) != largest(8_192, 768))
-    for n in range(1, 60):
-        it.right(n == 4 * 5 or (largest(n, 5) == "feed-forward") == (n < 4 * 5))
+    it.as_printed(fed_is_larger(1_024, 768) and not fed_is_larger(8_192, 768))
+    it.elsewhere(fed_is_larger(8_192, 768))
+    it.right(all(fed_is_larger(n, 5) == (n < 4 * 5) for n in range(1, 60)))
 
 
 def T238(it: Evidence) -> None:
@@ -125,19 +118,16 @@ def T239(it: Evidence) -> None:
     the text's own rule would count, with the norm's means counted as the text counts
     them. In the steps that run it is 21, and they also have $-12d^2$.
     """
-    n, d = 6, 5
-    squares = 48 * n * d**2 + 8 * n**2 * d + 4 * n**2
-    ran = its.block_steps(n, d, 4 * d, by_rule=False)
-    by_rule = its.block_steps(n, d, 4 * d, by_rule=True)
-    block = printed("block", s=n, h=d)
-    it.as_printed(ran == block)
-    it.as_printed(by_rule == block)
-    it.right(block - squares == 22 * n * d and by_rule - squares == 33 * n * d)
-    discussed = (
-        block - 2 * printed("norm", s=n, h=d) + printed("norms_discussed", s=n, h=d)
-    )
-    it.right(discussed - squares == 24 * n * d)
-    it.right(ran == squares - n**2 + 21 * n * d - 12 * d**2 - 9 * d - n)
+    block, norms = row("block"), row("norms_discussed")
+    it.as_printed(its.takes(its.of_block, block, its.EXACT))
+    it.as_printed(its.takes(its.of_block, block))
+    for n, d in its.SIZES:
+        squares = 48 * n * d**2 + 8 * n**2 * d + 4 * n**2
+        discussed = block(n, d) - 2 * row("norm")(n, d) + norms(n, d)
+        counted = (block(n, d), discussed, its.of_block(n, d))
+        it.right(counted == tuple(squares + c * n * d for c in (22, 24, 33)))
+        ran = its.of_block(n, d, its.EXACT)
+        it.right(ran == squares - n**2 + 21 * n * d - 12 * d**2 - 9 * d - n)
 
 
 def T240(it: Evidence) -> None:
