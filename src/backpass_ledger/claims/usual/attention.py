@@ -115,15 +115,13 @@ def U13(it: Evidence) -> None:
 
     Those of keys and values have the width of the key-value heads.
     """
-    at = LENGTHS
-    widths = [
-        at["n_h"] * at["d"],
-        at["n_kv"] * at["d"],
-        at["n_kv"] * at["d"],
-        at["n_h"] * at["d"],
-    ]
-    ran = sum(6 * at["b"] * at["s"] * at["h"] * width for width in widths) * at["L"]
-    judged(it, "grouped-projections", ran)
+    b, s, h, n_h, n_kv, d, L = (
+        LENGTHS[k] for k in ("b", "s", "h", "n_h", "n_kv", "d", "L")
+    )
+    widths = [n_h * d, n_kv * d, n_kv * d, n_h * d]
+    judged(
+        it, "grouped-projections", L * sum(6 * b * s * h * width for width in widths)
+    )
 
 
 def U14(it: Evidence) -> None:
