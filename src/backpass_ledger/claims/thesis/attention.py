@@ -98,13 +98,13 @@ def T113(it: Evidence) -> None:
 
 
 def T114(it: Evidence) -> None:
-    r"""Separating the term of index $j$ simplifies the sum: $\sum_{k=1}^n \overline{A}_{i,k}
-    A_{i,k} (\delta_{kj} - A_{i,j}) = \overline{A}_{i,j} A_{i,j} (1 - A_{i,j}) - A_{i,j}
-    \sum_{k \neq j} \overline{A}_{i,k} A_{i,k}$.
+    r"""Separating the term of index $j$ simplifies the sum: $\sum_{k=1}^n
+    \overline{A}_{i,k} A_{i,k} (\delta_{kj} - A_{i,j}) = \overline{A}_{i,j} A_{i,j} (1 -
+    A_{i,j}) - A_{i,j} \sum_{k \neq j} \overline{A}_{i,k} A_{i,k}$.
 
     The next line has put a part of the separated term back: $\overline{A}_{i,j} A_{i,j}
     A_{i,j} + A_{i,j} \sum_{k \neq j} \overline{A}_{i,k} A_{i,k} = A_{i,j} \sum_{k=1}^n
-    \overline{A}_{i,k} A_{i,k}$. So its sum has all indices, $j$ included.
+    \overline{A}_{i,k} A_{i,k}$. So its sum has all indices.
     """
     it.derives(ATTENTION)
     it.derives_right(ATTENTION)
@@ -126,10 +126,9 @@ def T117(it: Evidence) -> None:
     r"""$\bar{S}_{i,:} = A_{i,:} \odot \bar{A}_{i,:} - A_{i,:} (A_{i,:}^\top
     \bar{A}_{i,:})$.
 
-    The line is right if the rows are read as columns, as the text says at the start of
-    the step. With rows of shape $1 \times n$, the shape that the feed-forward layer
-    gives a row, the bracket is an $n \times n$ matrix, and the line returns a row of
-    wrong numbers without an error.
+    The line is right if the rows are read as columns, as the text says before. With
+    rows of shape $1 \times n$, as in the feed-forward layer, the bracket is an $n
+    \times n$ matrix, and the line returns a row of wrong numbers without an error.
     """
     it.derives(ATTENTION + COLUMNS)
     (line,) = equations_of(it.says)
@@ -143,9 +142,8 @@ def T118(it: Evidence) -> None:
     r"""$\bar{S}_{i,:} = A_{i,:} \odot (\bar{A}_{i,:} - (A_{i,:}^\top \bar{A}_{i,:})
     \mathbf{1})$ with the vector $\mathbf{1}$ of $n$ ones.
 
-    The line is right if the rows are read as columns, so that the bracket is a number.
-    For rows of shape $1 \times n$ the bracket is an $n \times n$ matrix, and NumPy
-    returns an $n \times n$ array without an error.
+    The line is right if the rows are read as columns. For rows of shape $1 \times n$
+    the bracket is a matrix, and NumPy returns an $n \times n$ array without an error.
     """
     it.derives(ATTENTION + COLUMNS + r"; read \mathbf{1} as \mathbf{1}_n")
     values, gradients = its.attention_run()
@@ -156,7 +154,7 @@ def T118(it: Evidence) -> None:
 
 
 def T119(it: Evidence) -> None:
-    r"""The formula of a row, applied to each row, gives $\bar S \in \mathbb R^{n \times
+    r"""The formula of a row, applied to each row, gives $\bar S \in \mathbb R^{n\times
     n}$."""
     values, gradients = its.attention_run()
     pairs = zip(values.A, gradients.A, strict=True)
@@ -166,12 +164,12 @@ def T119(it: Evidence) -> None:
 
 
 def T120(it: Evidence) -> None:
-    r"""A row of softmax's backward takes $n + 2n + n = 4n$: a product of elements, a
-    dot product, and a difference.
+    r"""A row of softmax's backward takes $n + 2n + n = 4n$: products, a dot product,
+    differences.
 
     This fits the second form, with the dot product counted $2n$; exactly, it takes $4n
-    - 1$. The first form as it stands also multiplies $A_{i,:}$ by the dot product, and
-    takes $5n - 1$ unless the dot product reuses the elementwise products.
+    - 1$. The first form also multiplies $A_{i,:}$ by the dot product, and takes $5n -
+    1$ unless the dot product reuses the elementwise products.
     """
     for n in (3, 6, 11):
         a, a_ = numbers(1, n), numbers(1, n, seed=1)
@@ -189,8 +187,7 @@ def softmax_steps(m: int, n: int, rule: Any = its.RULE) -> int:
 def T121(it: Evidence) -> None:
     r"""All rows of softmax's backward take $4n^2$.
 
-    This holds by the text's rule, for one head. The exact count is $4n^2 - n$, and $h$
-    heads take $h$ times as many.
+    By the text's rule it holds for one head. Exactly, $h$ heads take $h(4n^2 - n)$.
     """
     for n in (3, 6):
         it.as_printed(softmax_steps(n, n) == printed("softmax", s=n))

@@ -55,11 +55,11 @@ def T56(it: Evidence) -> None:
 
 
 def T57(it: Evidence) -> None:
-    r"""The learned matrices of self-attention are $W^Q$, $W^K$, and $W^V$, and $Y$ is
-    its output.
+    r"""Self-attention's learned matrices are $W^Q$, $W^K$, and $W^V$, and its output is
+    $Y$.
 
-    The analysis has a fourth matrix, $W^O$, whose product is the output. Its gradient
-    and that of $Y$ cost $4nd^2$.
+    The analysis has a fourth matrix, $W^O$, whose product is the output. The two
+    gradients of that product cost $4nd^2$.
     """
     library = torch.nn.MultiheadAttention(6, 1, bias=False)
     elements = sum(p.numel() for p in library.parameters())
@@ -71,8 +71,8 @@ def T57(it: Evidence) -> None:
 def T58(it: Evidence) -> None:
     """The feed-forward network is applied to each row of attention's output.
 
-    It acts on each row by itself. Its input is the norm of the sum of attention's
-    output and the residual, not attention's output.
+    It acts on each row by itself. Its input is not attention's output, but the norm of
+    the sum of that output and the residual.
     """
     layer, x = framework_layer(), torch.tensor(numbers(1, 5, 4))
     inputs: list[Any] = []
@@ -129,8 +129,8 @@ def T61(it: Evidence) -> None:
 
 
 def T62(it: Evidence) -> None:
-    """Self-attention mixes positions, and the feed-forward network processes each
-    position by itself."""
+    """Self-attention mixes positions, and the feed-forward network mixes none of
+    them."""
     weights = [its.block_weights(3)[k] for k in its.FED]
     of_rows = reaches(lambda t: its.feed_forward(t, *weights)["Z"], numbers(4, 3))
     it.as_printed(bool((of_rows == np.eye(4, dtype=bool)).all()))
@@ -140,8 +140,7 @@ def T62(it: Evidence) -> None:
 def T63(it: Evidence) -> None:
     """A recent study shows how important the feed-forward network is.
 
-    The study's abstract says so. Its networks have only a decoder's stack; the text
-    counts an encoder.
+    The study's abstract says so, of networks that have only a decoder's stack.
     """
 
 
@@ -149,8 +148,8 @@ def T64(it: Evidence) -> None:
     """The norm is applied to each row before each sub-layer.
 
     The text says three times that it studies the original block, which applies the norm
-    after each residual sum. The text never says which order it counts. The count of one
-    block is the same for both orders; the gradients are not.
+    after each residual sum, and never says which order it counts. Both orders cost the
+    same; their gradients differ.
     """
     x, dy = numbers(5, 4), numbers(5, 4, seed=1)
     pre, post = (
@@ -186,7 +185,7 @@ def T66(it: Evidence) -> None:
 
     The sentence below it and the later section have the number $\mu$; subtracting
     either gives the same row. The text also writes both $\epsilon$ and $\varepsilon$,
-    both $\mathcal L(\theta)$ and $\mathcal L(\underline\theta)$, and both $X_{ik}$ and
+    both $\mathcal L(\theta)$ and $\mathcal L(\underline\theta)$, both $X_{ik}$ and
     $x_{ik}$.
     """
     x = numbers(5)
@@ -198,8 +197,8 @@ def T66(it: Evidence) -> None:
 def T67(it: Evidence) -> None:
     r"""$\mu$ and $\sigma^2$ are the mean and the variance of the elements of $x$.
 
-    The variance is the mean square of the deviations, divided by $d$, as the later
-    section writes it. PyTorch's `var` divides by $d - 1$ unless told otherwise.
+    The variance is divided by $d$, as in the later section. PyTorch's `var` divides by
+    $d - 1$ unless told otherwise.
     """
     x = torch.tensor(numbers(5, 4))
     expected = torch.nn.functional.layer_norm(x, (4,), eps=0.0)
@@ -213,8 +212,7 @@ def T68(it: Evidence) -> None:
     r"""The analysis assumes $\varepsilon = 0$ for simplicity.
 
     A row of equal elements is then divided by 0, and nothing becomes simpler: with
-    $\sqrt{\sigma^2 + \varepsilon}$ for $\sigma$ every later line holds as it stands, at
-    the same count.
+    $\sqrt{\sigma^2 + \varepsilon}$ for $\sigma$ every later line and count holds.
     """
     given = {k: vars(its.norm_run()[0])[k] for k in ("X", "gamma", "beta")}
     for epsilon, judge in ((0.0, it.as_printed), (0.3, it.right)):
@@ -228,6 +226,6 @@ def T68(it: Evidence) -> None:
 def T69(it: Evidence) -> None:
     r"""LayerNorm stabilises training by normalising the inputs of the next component.
 
-    The text gives neither a measurement nor a source. With $\gamma$ and $\beta$, the
-    inputs of the next component are not normalised.
+    The text gives neither a measurement nor a source. With $\gamma$ and $\beta$, these
+    inputs are not normalised.
     """

@@ -27,8 +27,7 @@ def T233(it: Evidence) -> None:
     """A closed form was derived for the backward through a Transformer network.
 
     It was derived for one block, as the recap of the results says. GPT-2's twelve
-    blocks take 73 % of the products of its backward at 1,024 tokens; the output head
-    takes the rest.
+    blocks take 73 % of the products of its backward at 1,024 tokens.
     """
     rows = cost.tally("gpt2", 1, 1_024).rows
     products = [
@@ -43,9 +42,8 @@ def T233(it: Evidence) -> None:
 def T234(it: Evidence) -> None:
     r"""The feed-forward layer scales as $nd^2$, and attention as $n^2d$.
 
-    Attention also has a third of the term in $nd^2$, through its projections: doubling
-    the width of a short sequence's block makes attention almost four times as
-    expensive.
+    Attention also has a third of the term in $nd^2$, through its projections: in a
+    short sequence, twice the width makes attention almost four times as expensive.
     """
     it.as_printed(growth(10**6, 64, "attention")[0] > 3.9)
     it.as_printed(growth(64, 4_096, "feed_forward") == (2, 4))
@@ -57,8 +55,8 @@ def T235(it: Evidence) -> None:
     r"""The analysis shows where efforts are most effective.
 
     It never says at which $n$ the two costs are equal. By its own total, attention
-    costs as much as the feed-forward layer at about $n = 2d$, and the term in $n^2d$ as
-    much as all the rest at about $n = 6d$.
+    costs as much as the feed-forward layer at about $n = 2d$, and $8n^2d$ as much as
+    all the rest at about $n = 6d$.
     """
     d, lengths = 512, range(8 * 512)
     equal = next(n for n in lengths if row("attention")(n, d) > 32 * n * d**2)
@@ -69,12 +67,11 @@ def T235(it: Evidence) -> None:
 
 
 def T236(it: Evidence) -> None:
-    r"""Attention's quadratic dependence on the length remains the most restrictive
-    factor.
+    r"""Attention's quadratic dependence on the length remains what restricts most.
 
     For very long sequences it is: 73 % of the text's total for 8,192 tokens at $d =
-    512$. For every $n$ below $6d$, $8n^2d$ is less than half of it: 18 % for 1,024
-    tokens at GPT-2's width of 768.
+    512$. For every $n$ below $6d$, $8n^2d$ is less than half: 18 % for 1,024 tokens at
+    GPT-2's width of 768.
     """
     it.as_printed(share(8_192, 512) > 1 / 2)
     by_length, by_width = growth(8_192, 512)
@@ -91,7 +88,7 @@ def T237(it: Evidence) -> None:
 
     Each can be the largest, but not all at once, and the text names the condition only
     for the length. By its own total the feed-forward layer is larger than the $n^2d$
-    term for $n < 4d$. The text counts no memory.
+    term for $n < 4d$. It counts no memory.
     """
 
     def fed_is_larger(n: int, d: int) -> bool:
@@ -113,10 +110,9 @@ def T238(it: Evidence) -> None:
 def T239(it: Evidence) -> None:
     r"""The costs are determined precisely.
 
-    The leading terms are precise. The coefficient of $nd$ is 22 as printed and 24 with
-    the norms' cost of the discussion or of the section's text. It is 33 with all that
-    the text's own rule would count, with the norm's means counted as the text counts
-    them. In the steps that run it is 21, and they also have $-12d^2$.
+    The leading terms are precise. The coefficient of $nd$ is 22 as printed, 24 with the
+    norms' cost of the discussion, and 33 with all that the text's own rule would count,
+    the norm's means as in the text. In the steps that run it is 21, beside $-12d^2$.
     """
     block, norms = row("block"), row("norms_discussed")
     it.as_printed(its.takes(its.of_block, block, its.EXACT))
@@ -133,30 +129,28 @@ def T239(it: Evidence) -> None:
 def T240(it: Evidence) -> None:
     """Authors, titles, and arXiv numbers of six works.
 
-    They agree with the listings. What the text takes from the first, the fifth, and the
-    seventh is judged where it cites them.
+    They agree with the listings. What the text takes from [1], [5], and [7] is judged
+    where it cites them.
     """
 
 
 def T241(it: Evidence) -> None:
     """SwitchHead is by Csordás, Irie, and Schmidhuber.
 
-    The listing has four authors; the text leaves out the second, Piotr Piękos. No
-    computation shows it.
+    The listing has a fourth author, Piotr Piękos, whom the text leaves out.
     """
 
 
 def T242(it: Evidence) -> None:
     """Adam appeared at ICLR 2017.
 
-    It appeared at ICLR 2015; the preprint's last version is from 2017. No computation
-    shows it.
+    It appeared at ICLR 2015; the preprint's last version is from 2017.
     """
 
 
 def T243(it: Evidence) -> None:
     """The AI Index of 2025 is arXiv:2504.07139, and it has the two costs of training.
 
-    The report exists. Which figures it prints could not be looked up. The 2024 edition
-    gives a different figure for the first Transformer.
+    The report exists. Its figures could not be looked up. The 2024 edition gives a
+    different figure for the first Transformer.
     """

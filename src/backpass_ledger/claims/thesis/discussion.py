@@ -64,9 +64,8 @@ def T195(it: Evidence) -> None:
 def T196(it: Evidence) -> None:
     r"""As embeddings grow, the feed-forward layers often cost the most.
 
-    The text gives no source. By the text's own totals the layer costs more than
-    attention for $n$ below about $2d$. Its share rises with $d$ towards two thirds and
-    not beyond.
+    The text gives no source. By its own totals the layer costs more than attention for
+    $n$ below about $2d$. Its share rises with $d$ towards two thirds.
     """
 
     def wins(n: int, d: int) -> bool:
@@ -83,11 +82,9 @@ def T196(it: Evidence) -> None:
 
 
 def T197(it: Evidence) -> None:
-    r"""Attention is more sensitive to the sequence length because of the terms $16nd^2
-    + 8n^2d$.
+    r"""Attention is more sensitive to the length because of $16nd^2 + 8n^2d$.
 
-    The reason is $8n^2d$, with $4n^2$, which is left out here. $16nd^2$ is linear in
-    $n$, as the feed-forward layer's $32nd^2$ is.
+    The reason is $8n^2d$, with $4n^2$. $16nd^2$ is linear in $n$, as $32nd^2$ is.
     """
     n, d = 6, 3
     it.as_printed(its.of_attention(2 * n, d) > 2 * its.of_attention(n, d))
@@ -100,8 +97,8 @@ def T197(it: Evidence) -> None:
 def T198(it: Evidence) -> None:
     r"""For long contexts the $n^2d$ term dominates the cost.
 
-    By the text's own total, long means $n > 6d$; the text names no length. At $d =
-    4{,}096$ that is 24,576 tokens. At $n = d$ the term is a seventh of the total.
+    By the text's own total, long means $n > 6d$: 24,576 tokens at $d = 4{,}096$. At $n
+    = d$ the term is a seventh of the total.
     """
     it.as_printed(share(10**6, 512) > 0.9)
     it.elsewhere(share(8_192, 4_096) > 0.5)
@@ -113,8 +110,8 @@ def T198(it: Evidence) -> None:
 def T199(it: Evidence) -> None:
     r"""The normalisation layers require only $20nd$ operations.
 
-    The total has $18nd$ for the same two layers. $20nd$ fits the $3d$ of the text. The
-    correct count is $22nd - 4d$.
+    The total has $18nd$ for the same two layers, and the section's text leads to
+    $20nd$. The correct count is $22nd - 4d$.
     """
     n, d = 5, 4
     discussed, totalled = row("norms_discussed")(n, d), 2 * row("norm")(n, d)
@@ -127,9 +124,8 @@ def T199(it: Evidence) -> None:
 def T200(it: Evidence) -> None:
     r"""Beside the quadratic terms, the norms' $20nd$ are negligible.
 
-    They are beside $48nd^2 + 8n^2d$. The total's third quadratic term, $4n^2$, is
-    smaller than $20nd$ for $n < 5d$: at $n = d = 512$ the norms take five times as
-    much.
+    They are beside $48nd^2 + 8n^2d$. The third quadratic term, $4n^2$, is smaller than
+    $20nd$ for $n < 5d$: at $n = d = 512$ the norms take five times as much.
     """
     norms, squares = row("norms_discussed"), row("softmax")
     for n in (1, 512, 4_096):
@@ -143,8 +139,8 @@ def T200(it: Evidence) -> None:
 def T201(it: Evidence) -> None:
     r"""The norms' operations are negligible beside the quadratic terms.
 
-    In FLOPs they are negligible: 0.04 % of a step of GPT-2. Their share of its
-    predicted time on an H100 is 4.3 %, more than a hundred times as large.
+    In FLOPs they are: 0.04 % of a step of GPT-2. Their share of its predicted time on
+    an H100 is 4.3 %, more than a hundred times as large.
     """
     rows = cost.tally("gpt2", 8, 1_024).rows
     norms = sum(r.flops for r in rows if r.term.stem == "layer_norm")
@@ -161,9 +157,8 @@ def T201(it: Evidence) -> None:
 def T202(it: Evidence) -> None:
     r"""Normalisation costs little, which explains why it is not optimised.
 
-    It is optimised: RMSNorm and fused norms were made to save time. FLOPs do not
-    explain the norms' time: in the predicted step of GPT-2, every norm's time is that
-    of reading and writing.
+    It is optimised: RMSNorm and fused norms save time. FLOPs do not explain that time:
+    in a predicted step of GPT-2, every norm's time is that of reading and writing.
     """
     spans = cost.duration("gpt2", 8, 1_024, "h100", dtype="bfloat16").spans
     norms = [span for span in spans if span.stem == "layer_norm"]
@@ -177,16 +172,16 @@ def T202(it: Evidence) -> None:
 def T203(it: Evidence) -> None:
     """A larger d lets the network represent more.
 
-    A wider block has more parameters. The text gives neither a measure of capacity nor
-    a source.
+    A wider block has more parameters; the text measures no capacity and cites no
+    source.
     """
 
 
 def T204(it: Evidence) -> None:
     r"""A larger $d$ is paid for quadratically, through $nd^2$.
 
-    The cost is close to quadratic for $n$ far below $6d$. For much longer sequences the
-    total grows in proportion to $d$.
+    The cost is close to quadratic for $n$ far below $6d$. For much longer sequences it
+    grows in proportion to $d$.
     """
     it.as_printed(growth(512, 4_096)[1] > 3.9)
     it.elsewhere(growth(10**6, 64)[1] > 3)
@@ -194,11 +189,10 @@ def T204(it: Evidence) -> None:
 
 
 def T205(it: Evidence) -> None:
-    r"""The quadratic growth makes the feed-forward layer particularly heavy where $d$
-    is large.
+    r"""Quadratic growth makes the feed-forward layer particularly heavy at large $d$.
 
-    It becomes heavier in relation to attention as a whole. Attention's own projections
-    grow in the same way: the layer costs twice as much as they do at any width.
+    It becomes heavier beside attention as a whole. Attention's own projections grow in
+    the same way: the layer costs twice as much as they do at any width.
     """
     beside = [
         row("feed_forward")(1_024, d) / row("attention")(1_024, d) for d in (512, 4_096)
@@ -215,8 +209,8 @@ def T205(it: Evidence) -> None:
 def T206(it: Evidence) -> None:
     """The usable context is how many tokens one forward pass can process.
 
-    This holds for a pass over one sequence. A pass over a batch processes the tokens of
-    all its sequences, and each token attends only to its own sequence.
+    This holds for a pass over one sequence. A pass over a batch processes all its
+    sequences, and each token attends only to its own sequence.
     """
 
     def reached(sequences: int) -> int:
@@ -230,13 +224,11 @@ def T206(it: Evidence) -> None:
 
 
 def T207(it: Evidence) -> None:
-    r"""Increasing $n$ expands the usable context, but the quadratic $n^2d$ cost of
-    attention grows much faster.
+    r"""More $n$ gives more context, but attention's quadratic $n^2d$ grows much faster.
 
-    The term grows faster than the context: twice the length makes it four times as
-    large. The block's cost does not. At $n = 1{,}024$ and $d = 768$, twice the length
-    costs 2.36 times as much, and twice the width 3.64 times; only beyond $6d$ does the
-    length cost more.
+    The term does: twice the length makes it four times as large. The block's cost does
+    not. At $n = 1{,}024$ and $d = 768$, twice the length costs 2.36 times as much, and
+    twice the width 3.64 times; the length costs more only beyond $6d$.
     """
     term = its.products("ndn nnd ndn nnd")  # the term 8n²d
     it.as_printed(term(8, 3) == 4 * term(4, 3) == 8 * 8**2 * 3)
@@ -250,8 +242,7 @@ def T207(it: Evidence) -> None:
 
 
 def T208(it: Evidence) -> None:
-    r"""The $n^2d$ cost is the limiting factor for very long sequences, which are
-    thousands of tokens.
+    r"""For very long sequences, of thousands of tokens, the $n^2d$ cost is the limit.
 
     It depends on the width. At the original's $d = 512$ the term is 57 % of the text's
     total for 4,096 tokens and 73 % for 8,192. At $d = 4{,}096$ it is 14 % and 25 %.
@@ -272,25 +263,22 @@ def T209(it: Evidence) -> None:
 
 
 def T210(it: Evidence) -> None:
-    """A large context without a sufficiently large embedding dimension can lead to
-    underfitting.
+    """A large context without sufficiently wide embeddings can lead to underfitting.
 
-    The text gives neither a source nor an experiment. Length adds no parameters to the
-    block.
+    The text gives no source and no experiment. Length adds no parameters to the block.
     """
 
 
 def T211(it: Evidence) -> None:
     """A network with very wide embeddings and a short context may overfit.
 
-    The text gives neither a source nor an experiment. Overfitting depends on parameters
-    and data; a short context says nothing about the amount of data.
+    The text gives no source and no experiment. Overfitting depends on parameters and
+    data; a short context says nothing about the amount of data.
     """
 
 
 def T212(it: Evidence) -> None:
-    """Few tasks in the design of Transformers are harder than balancing n, d, and the
-    cost.
+    """Few tasks in designing Transformers are harder than balancing n, d, and the cost.
 
     This is an opinion.
     """

@@ -79,10 +79,10 @@ def T141(it: Evidence) -> None:
     r"""$\overline{W}_2 = U_i^\top \overline{Z}_i \in \mathbb{R}^{d_{\text{ff}} \times
     d}$.
 
-    The section works on one row, and for one row the line is right. The overbar was
-    defined as the derivative of the whole loss, which has all rows: $\overline{W}_2 =
-    \sum_i U_i^\top \overline{Z}_i = U^\top \overline{Z}$. The sum is written nowhere,
-    and the shape does not show that it is missing.
+    For one row, on which the section works, the line is right. The overbar was defined
+    as the derivative of the whole loss, which has all rows: $\overline{W}_2 = \sum_i
+    U_i^\top \overline{Z}_i = U^\top \overline{Z}$. The shape does not show that the sum
+    is missing.
     """
     judged(it)
 
@@ -96,19 +96,19 @@ def T142(it: Evidence) -> None:
 def T143(it: Evidence) -> None:
     r"""$\overline{\underline{b}_2} = \overline{Z}_i \in \mathbb{R}^{1 \times d}$.
 
-    The section works on one row, and for one row the line is right. For the whole loss,
-    as the overbar is defined, $\overline{\underline{b}_2} = \sum_i \overline{Z}_i$.
+    For one row, on which the section works, the line is right. For the whole loss, as
+    the overbar is defined, $\overline{\underline{b}_2} = \sum_i \overline{Z}_i$.
     """
     judged(it)
 
 
 def T144(it: Evidence) -> None:
-    r"""For one row, the gradients of $W_2$ and $U_i$ need $2d_{ff}d + 2d_{ff}d =
-    4d_{ff}d$ operations.
+    r"""For one row, the gradients of $W_2$ and $U_i$ need $2d_{ff}d + 2d_{ff}d$
+    operations.
 
-    This follows the text's rule. For the one row that is printed, the outer product has
-    no sum: it takes $d_{ff}d$ multiplications. $2d_{ff}d$ is a row's share of a product
-    that sums over rows, which these lines do not.
+    This follows the text's rule. For one row the outer product has no sum: it takes
+    $d_{ff}d$ multiplications. $2d_{ff}d$ is a row's share of a product that sums over
+    rows, which these lines do not.
     """
     of_one_row(it, "ffl_out", "f1d", "1df")
     it.right(its.products("fnd", f=7)(9, 3) == 9 * 2 * 7 * 3)
@@ -127,7 +127,7 @@ def T145(it: Evidence) -> None:
     r"""The gradients of $\underline b_1$ and $\underline b_2$ take no operation.
 
     For $n$ rows they are sums. By the text's rule they take $n(d + d_{ff})$, which is
-    $5nd$ at $d_{ff} = 4d$: more than the $4nd$ term of the attention block's count.
+    $5nd$ at $d_{ff} = 4d$: more than the $4nd$ term of attention's count.
     """
     n, d = 5, 3
 
@@ -144,8 +144,8 @@ def T146(it: Evidence) -> None:
     r"""$\overline{H}_{ij} = \mathbf{1}_{(H_i)_j > 0} \overline{U}_{ij}$ for every $j$
     up to $d_{\text{ff}}$.
 
-    ReLU has no derivative at 0. The line chooses 0 there, as PyTorch does; a difference
-    across 0 gives 1/2.
+    ReLU has no derivative at 0. The line chooses 0 there, as PyTorch does, where a
+    difference gives 1/2.
     """
     it.derives(FEED_FORWARD + r"read \mathbf{1}_{#1} as [#1]")
     it.as_printed(vjp(torch.relu, 0.0, 1.0) == 0)
@@ -158,8 +158,8 @@ def T147(it: Evidence) -> None:
     r"""ReLU's backward needs comparisons and no arithmetic.
 
     A selection has none. Code that multiplies by a mask, as the line is printed, takes
-    $nd_{ff}$ multiplications, $4nd$ at $d_{ff} = 4d$. In time it is not free either:
-    three arrays of $nd_{ff}$ elements are read or written.
+    $nd_{ff}$ multiplications, and it reads or writes three arrays of $nd_{ff}$
+    elements.
     """
     h, u_ = numbers(5, 12), numbers(5, 12, seed=1)
     select = lambda h, u: its.xp.where(h > 0, u, its.xp.zeros_like(u))  # noqa: E731
@@ -171,9 +171,9 @@ def T148(it: Evidence) -> None:
     r"""$\overline{W}_1 = X_i^\top \overline{H}_i \in \mathbb{R}^{d \times
     d_{\text{ff}}}$.
 
-    The section works on one row, and for one row the line is right. For the whole loss,
-    as the overbar is defined, it is the sum over the rows: $\overline{W}_1 = \sum_i
-    X_i^\top \overline{H}_i = X^\top \overline{H}$.
+    For one row, on which the section works, the line is right. For the whole loss, as
+    the overbar is defined, $\overline{W}_1 = \sum_i X_i^\top \overline{H}_i = X^\top
+    \overline{H}$.
     """
     judged(it)
 
@@ -181,9 +181,8 @@ def T148(it: Evidence) -> None:
 def T149(it: Evidence) -> None:
     r"""$\overline{X}_i = \overline{H}_i W_1^\top \in \mathbb{R}^{1 \times d}$.
 
-    This is the gradient through the layer only. With the residual connection, the
-    gradient along that connection is added: $\overline{X}_i = \overline{H}_i W_1^\top +
-    \overline{Z}_i$.
+    This is the gradient through the layer only. A residual connection adds its own:
+    $\overline{X}_i = \overline{H}_i W_1^\top + \overline{Z}_i$.
     """
     with_residual = FEED_FORWARD + "let B = X + Z"
     it.derives(FEED_FORWARD)
@@ -196,18 +195,17 @@ def T150(it: Evidence) -> None:
     r"""$\underline{\overline{b}}_1 = \overline{H}_i \in \mathbb{R}^{1 \times
     d_{\text{ff}}}$.
 
-    The section works on one row, and for one row the line is right. For the whole loss,
-    as the overbar is defined, $\underline{\overline{b}}_1 = \sum_i \overline{H}_i$.
+    For one row, on which the section works, the line is right. For the whole loss, as
+    the overbar is defined, $\underline{\overline{b}}_1 = \sum_i \overline{H}_i$.
     """
     judged(it)
 
 
 def T151(it: Evidence) -> None:
-    r"""For one row, the gradients of $W_1$ and $X_i$ need $2dd_{ff} + 2dd_{ff} =
-    4dd_{ff}$ operations.
+    r"""For one row, the gradients of $W_1$ and $X_i$ need $2dd_{ff} + 2dd_{ff}$
+    operations.
 
-    The text's rule counts $2dd_{ff}$ for an outer product, which takes $dd_{ff}$
-    multiplications.
+    By the text's rule. The outer product itself takes $dd_{ff}$ multiplications.
     """
     of_one_row(it, "ffl_in", "d1f", "1fd")
 
@@ -216,11 +214,11 @@ PRODUCTS = "ndf fnd dnf nfd"  # the layer's backward without the biases' sums
 
 
 def T152(it: Evidence) -> None:
-    r"""$4dd_{ff}$ for the output projection, 0 for the activation, and $4dd_{ff}$ for
-    the first projection are $8dd_{ff}$ a row.
+    r"""$4dd_{ff}$ for the second projection, 0, and $4dd_{ff}$ for the first are
+    $8dd_{ff}$.
 
-    This follows the text's rule. The printed lines, run for one row, take $6dd_{ff} - d
-    - d_{ff}$, because an outer product has no sum.
+    This follows the text's rule. For one row, the printed lines take $6dd_{ff} - d -
+    d_{ff}$, because an outer product has no sum.
     """
     d, f = 3, 7
     it.as_printed(its.products(PRODUCTS, f=f)(1, d) == 8 * d * f)
@@ -230,11 +228,11 @@ def T152(it: Evidence) -> None:
 
 
 def T153(it: Evidence) -> None:
-    r"""For the whole input the backward of the feed-forward layer takes $8ndd_{ff}$.
+    r"""For the whole input the feed-forward layer's backward takes $8ndd_{ff}$.
 
     The biases' sums over the rows are left out: $n(d + d_{ff})$ by the text's rule. The
-    rule counts too much for the products, so the total is close: exactly, with the
-    biases, it is $8ndd_{ff} - 2dd_{ff} - d - d_{ff}$.
+    rule counts too much for the products: with the biases, the exact count is
+    $8ndd_{ff} - 2dd_{ff} - d - d_{ff}$.
     """
     n, d, f = 5, 3, 7
     whole = its.of_feed_forward(n, d, f=f)

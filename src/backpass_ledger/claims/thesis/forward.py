@@ -45,9 +45,8 @@ PRODUCT = r"""
 def T86(it: Evidence) -> None:
     """The block has residual connections at various points.
 
-    The whole chapter has neither their gradient nor their count. Chained layer after
-    layer, the printed lines then give a wrong gradient for everything before a
-    sub-layer: the gradient along the residual connection has to be added.
+    The chapter has neither their gradient nor their count. Chained layer after layer,
+    the printed lines then give a wrong gradient for everything before a sub-layer.
     """
     x, dy = numbers(5, 4), numbers(5, 4, seed=8)
     right = vjp(lambda t: its.block(t, its.block_weights(), pre=True), x, dy)
@@ -71,8 +70,7 @@ def T87(it: Evidence) -> None:
 
 
 def T88(it: Evidence) -> None:
-    r"""The components are analysed one by one, and their sum is the overall cost of
-    training.
+    r"""The sum of the components, analysed one by one, is the overall training cost.
 
     The sum is the backward of one block. In a step of GPT-2 at 1,024 tokens, the
     backward of all twelve blocks takes 49 % of the FLOPs.
@@ -97,7 +95,7 @@ def T90(it: Evidence) -> None:
     """The attention shown is that of the original transformer, with one head.
 
     The original has eight heads, which compute a different function from the same
-    weights. Its ablation includes one head.
+    weights.
     """
     x, weights = torch.tensor(numbers(5, 8)), torch.tensor(numbers(4, 8, 8))
 
@@ -115,9 +113,9 @@ def T90(it: Evidence) -> None:
 def T91(it: Evidence) -> None:
     r"""$n$ is the sequence length, the number of tokens in a pass.
 
-    The two numbers are equal for a pass over one sequence. A pass over $b$ sequences
-    costs $b$ times the text's total; with $bn$ for $n$, the terms in $n^2$ come out $b$
-    times too large.
+    The two are equal for a pass over one sequence. A pass over $b$ sequences costs $b$
+    times the text's total; with $bn$ for $n$, the terms in $n^2$ are $b$ times too
+    large.
     """
     n, d = 5, 3
 
@@ -146,7 +144,7 @@ def T93(it: Evidence) -> None:
 
 
 def T94(it: Evidence) -> None:
-    r"""$A_{i,:} = \text{softmax}(S_{i,:})$, row by row, $A \in \mathbb R^{n \times
+    r"""$A_{i,:} = \text{softmax}(S_{i,:})$, row by row, $A \in \mathbb{R}^{n\times
     n}$."""
     it.derives(ATTENTION + r"slice S_{i,:}, A_{i,:} \in \mathbb{R}^n")
 
@@ -163,8 +161,7 @@ def T96(it: Evidence) -> None:
     and $Z \in \mathbb R^{m \times p}$.
 
     The shapes fit. But $n$ has just been fixed as the number of tokens, and here it is
-    the inner length: in $Q = XW^Q$ the lemma's $n$ is $d$, and the tokens are its $m$.
-    With the number of tokens for $n$, $2mnp$ is wrong for $Q$.
+    the inner length: with the number of tokens for $n$, $2mnp$ is wrong for $Q = XW^Q$.
     """
     ran = its.products("ndd")(5, 3)
     it.clashes(ran != printed("product", m=5, n=5, p=3))
@@ -200,28 +197,26 @@ def T101(it: Evidence) -> None:
 def T102(it: Evidence) -> None:
     r"""“Similarly”, $\bar{W} = X^T \bar{Z}$.
 
-    It is not derived; $\frac{\partial Z_{ij}}{\partial W_{ab}} = X_{ia} \delta_{jb}$
-    gives it.
+    It is not derived; it follows from $\frac{\partial Z_{ij}}{\partial W_{ab}} = X_{ia}
+    \delta_{jb}$.
     """
     it.derives(PRODUCT)
     it.derives_right(PRODUCT)
 
 
 def T103(it: Evidence) -> None:
-    """The gradients are computed in reverse order, with the chain rule and the two
-    formulas of a product, each from those before it."""
+    """The gradients are computed in reverse order, each from those before it."""
     values, gradients = its.attention_run()
     found = its.lines(its.attention_backward, values, gradients.Z)[0]
     it.as_printed(all(same(found[name], getattr(gradients, name)) for name in found))
 
 
 def T104(it: Evidence) -> None:
-    r"""A product of matrices of sizes $m \times n$ and $n \times p$ takes $2mnp$
-    operations.
+    r"""A product of sizes $m \times n$ and $n \times p$ takes $2mnp$ operations.
 
     This holds if each sum starts at 0. A sum of $n$ terms needs $n - 1$ additions,
-    which makes $mp(2n - 1)$. For the outer product of one row, where $n = 1$, the rule
-    counts twice what runs.
+    which makes $mp(2n - 1)$: half of the rule's count for an outer product, where $n =
+    1$.
     """
     for m, n, p in ((4, 3, 5), (2, 7, 1), (6, 1, 3)):
         ran = its.products("mnp", m=m, p=p)

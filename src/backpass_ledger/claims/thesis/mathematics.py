@@ -65,7 +65,7 @@ def T17(it: Evidence) -> None:
     r"""$\text{softmax}(\mathbf{z})_i = \frac{e^{z_i}}{\sum_{j=1}^n e^{z_j}}$.
 
     The formula is right for real numbers. In float32 $e^{z}$ overflows at $z$ from 89
-    on, and the printed line returns NaN; the maximum has to be subtracted first.
+    on, and the line returns NaN; the maximum has to be subtracted first.
     """
     it.derives(VECTOR)
     it.as_printed(same(softmax(numbers(7)), torch.tensor(numbers(7)).softmax(0)))
@@ -76,11 +76,10 @@ def T17(it: Evidence) -> None:
 
 
 def T18(it: Evidence) -> None:
-    r"""Softmax uses the values as weights, and therefore its outputs are positive and
-    sum to 1.
+    r"""Softmax uses the values as weights, so its outputs are positive and sum to 1.
 
     The weights are the exponentials $e^{z_i}$. With the values themselves, $z_i / \sum
-    z_j$ is a different vector. Here it is negative where $z_i$ is.
+    z_j$ is a different vector, negative here where $z_i$ is.
     """
     z = np.array([-1.0, 2.0, 0.5])
     it.as_printed(same(z / z.sum(), softmax(z)))
@@ -91,8 +90,8 @@ def T18(it: Evidence) -> None:
 def T19(it: Evidence) -> None:
     r"""The outputs have the same size as the input, are all positive, and sum to 1.
 
-    So it is for real numbers. In floating point the output underflows to 0 for a value
-    far below the maximum, and is 0 for a score masked with $-\infty$.
+    So it is for real numbers. In floating point the output is 0 for a value far below
+    the maximum, and for a score masked with $-\infty$.
     """
     y = softmax(numbers(9))
     it.as_printed(y.shape == (9,) and bool((y > 0).all()) and same(y.sum(), 1.0))
@@ -116,9 +115,8 @@ def T21(it: Evidence) -> None:
     """The chain rule significantly reduces the computation that training needs.
 
     Evaluated from the loss, it needs far fewer operations than differences of losses.
-    The rule itself is an identity and sets no order: evaluated from the input, the same
-    product of Jacobians costs more than three times as much. The order and the reuse of
-    intermediate results save the work.
+    The rule itself sets no order: evaluated from the input, the same product of
+    Jacobians costs more than three times as much.
     """
     d = 6
     last, second, first, x = numbers(1, d), *numbers(2, d, d), numbers(d, 1)
@@ -133,8 +131,8 @@ def T21(it: Evidence) -> None:
 def T22(it: Evidence) -> None:
     r"""For $y = f(g(x))$, $\frac{dy}{dx} = \frac{df}{dg} \cdot \frac{dg}{dx}$.
 
-    Both derivatives have to exist, which the text does not say, and $\frac{df}{dg}$ is
-    at $g(x)$: for $\sin$ of $x^2$, $\frac{dy}{dx} = \cos(x^2) \cdot 2x$.
+    Both derivatives have to exist, which the text does not say. $\frac{df}{dg}$ is
+    meant at $g(x)$: for $\sin(x^2)$, $\frac{dy}{dx} = \cos(x^2) \cdot 2x$.
     """
     given = r"given x \in \mathbb{R}; let g = x^2; let f = \sin(g); let y = f"
     it.as_printed(derives(equations_of(it.says)[1], given))
@@ -158,9 +156,8 @@ def T23(it: Evidence) -> None:
 def T24(it: Evidence) -> None:
     """The chain rule as printed holds for the functions of the text.
 
-    ReLU, of the feed-forward layer, has no derivative at 0. With a value chosen there
-    the rule can be wrong: max(0, x) − max(0, −x) is x, and autograd's derivative at 0
-    is 0.
+    ReLU has no derivative at 0. With a value chosen there the rule can be wrong: max(0,
+    x) − max(0, −x) is x, and autograd's derivative at 0 is 0.
     """
     for x, judge in ((numbers(5), it.as_printed), (np.zeros(5), it.elsewhere)):
         found = vjp(lambda t: t.relu() - (-t).relu(), x, np.ones(5))
@@ -194,12 +191,11 @@ def forward_mode(units: Any, row: Any, x: Any, *layers: Any) -> list[Any]:
 
 
 def T25(it: Evidence) -> None:
-    """The sum over the paths makes backpropagation much more efficient than naive
-    approaches.
+    """The sum over paths makes backpropagation much more efficient than naive methods.
 
-    One backward gives the gradients of all parameters, and central differences need two
-    evaluations of the loss for each parameter. The sum is not the reason: forward-mode
-    differentiation uses the same sum and needs a pass for each parameter.
+    One backward gives all gradients; central differences need two losses a parameter.
+    The sum is not the reason: forward-mode differentiation uses the same sum and needs
+    a pass for each parameter.
     """
     d = 6
     given = numbers(1, d, seed=9), numbers(d, 1), *numbers(3, d, d)  # last layer, input
@@ -211,13 +207,12 @@ def T25(it: Evidence) -> None:
 
 
 def T26(it: Evidence) -> None:
-    """The loss measures the correlation, or the lack of it, between predictions and
-    targets.
+    """The loss measures how predictions and targets correlate, or that they do not.
 
     In the word's everyday sense it does: the more probability the target has, the
-    smaller is the loss. The loss is not a correlation in the statistical sense. The
-    predictions (0.34, 0.33, 0.33) have correlation 1 with the target (1, 0, 0), like
-    the perfect prediction, but a cross-entropy of 1.08.
+    smaller is the loss. In the statistical sense it does not: the predictions (0.34,
+    0.33, 0.33) have correlation 1 with the target (1, 0, 0), and a cross-entropy of
+    1.08.
     """
     target, weak = np.array([1.0, 0, 0]), np.array([0.34, 0.33, 0.33])
     it.as_printed(-log(0.9) < -log(0.5) < -log(weak[0]))
@@ -236,9 +231,9 @@ def T27(it: Evidence) -> None:
 def T28(it: Evidence) -> None:
     r"""$\mathcal L = -\sum_{i=1}^N \sum_{j=1}^C y_{ij} \log \hat y_{ij}$.
 
-    The formula is the sum over $N$ examples. Neither $N$ nor $C$ is defined, and $N$ is
-    later the number of blocks. Training code averages by default, which makes the loss
-    and every gradient smaller by the factor $N$.
+    The formula is the sum over $N$ examples; $N$ and $C$ are not defined. Training code
+    averages by default, which makes the loss and every gradient smaller by the factor
+    $N$.
     """
     logits, y = numbers(5, 4), np.eye(4)[[0, 3, 1, 1, 2]]
     by_text = -sum(y[i] @ np.log(softmax(logits[i])) for i in range(5))
@@ -251,8 +246,8 @@ def T28(it: Evidence) -> None:
 
 
 def T29(it: Evidence) -> None:
-    r"""The formula is the cross-entropy of the predicted distribution $\hat y$ against
-    the true distribution $y$.
+    r"""The formula is the cross-entropy of the predictions $\hat y$ against the truth
+    $y$.
 
     This holds for one example. For $N$ examples the formula is a sum of $N$
     cross-entropies, which grows when an example is repeated.
@@ -267,8 +262,8 @@ def T29(it: Evidence) -> None:
 def T30(it: Evidence) -> None:
     """Gradient descent changes the parameters so that the loss falls.
 
-    This holds for a small enough rate. On a quadratic of curvature c, a rate above 2/c
-    raises the loss.
+    This holds for a small rate. On a quadratic of curvature c, a rate above 2/c raises
+    the loss.
     """
     curvature, theta = 3.0, 1.5
 
@@ -285,8 +280,7 @@ def T31(it: Evidence) -> None:
     - \eta\nabla\mathcal L(\underline\theta_t)$.
 
     Transformers are typically trained with Adam, as the section on training says. The
-    size of Adam's first step does not depend on the size of the gradient. $\eta$ is not
-    defined.
+    size of Adam's first step does not depend on that of the gradient.
     """
 
     def moved(optimiser: Any, scale: float) -> Any:
@@ -302,12 +296,10 @@ def T31(it: Evidence) -> None:
 
 
 def T32(it: Evidence) -> None:
-    """An efficient way to compute the gradient is necessary to train in a reasonable
-    time.
+    """Training in a reasonable time requires an efficient way to compute the gradient.
 
-    With one-sided differences, one evaluation of the loss for each parameter, a
-    gradient of GPT-2 would take forty million times the FLOPs of forward and backward
-    together.
+    With one-sided differences, one loss for each parameter, a gradient of GPT-2 would
+    take over forty million times the FLOPs of forward and backward.
     """
     step = cost.tally("gpt2", 1, 1_024)
     flops = step.flops("counted")
@@ -316,11 +308,11 @@ def T32(it: Evidence) -> None:
 
 
 def T33(it: Evidence) -> None:
-    r"""$\bar X = \partial\mathcal L / \partial X$ for an intermediate variable or for
+    r"""$\bar X = \partial\mathcal L / \partial X$ for intermediate variables and
     parameters.
 
-    The layout is not stated. Every line on the attention block fits a gradient with the
-    shape of $X$, whose entries are $\partial\mathcal L / \partial X_{ij}$.
+    The layout is not stated. Every line on the attention block fits the layout of $X$,
+    with entries $\partial\mathcal L / \partial X_{ij}$.
     """
     values, gradients = its.attention_run()
     found = its.lines(its.attention_backward, values, gradients.Z)[0]

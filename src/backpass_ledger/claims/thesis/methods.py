@@ -49,11 +49,10 @@ def flash(s: int) -> int:
 
 
 def T213(it: Evidence) -> None:
-    r"""Methods for attention aim at a cost below the quadratic one, because of the
-    $n^2d$ term.
+    r"""Methods for attention aim at a cost below the quadratic one of its $n^2d$ term.
 
     Linear attention does. Flash attention, which is in wide use, computes all $n^2$
-    scores and saves memory and time. The text leaves such methods out.
+    scores and saves memory and time.
     """
     it.as_printed(linear(4_096) < 2.01 * linear(2_048))
     it.elsewhere(flash(4_096) < 2.01 * flash(2_048))
@@ -61,8 +60,8 @@ def T213(it: Evidence) -> None:
 
 
 def T214(it: Evidence) -> None:
-    """Methods for attention below the quadratic cost are proven empirically, and they
-    often cost expressivity and stability.
+    """Methods below the quadratic cost are proven empirically, and often cost
+    expressivity and stability.
 
     The text cites neither a method nor a measurement.
     """
@@ -115,9 +114,8 @@ def T218(it: Evidence) -> None:
     r"""LoRA is such a decomposition: it reduces the layer's cost to $O(ndr)$.
 
     LoRA keeps the frozen weight and adds two factors beside it, so the forward costs
-    more. It saves the weight's gradient and the optimiser's state. At $n = 8$, $d =
-    16$, and $r = 1$, the products still take 79 % of the FLOPs, although $r/d$ is a
-    sixteenth.
+    more. It saves the weight's gradient and its optimiser's state. At $n = 8$, $d =
+    16$, and $r = 1$, the products still take 79 % of the FLOPs.
     """
     n, d, r = 8, 16, 1
 
@@ -149,12 +147,10 @@ def names_of(title: str) -> set[str]:
 
 
 def T220(it: Evidence) -> None:
-    """Bhojanapalli et al. propose bottlenecks of a smaller width for feed-forward
-    layers.
+    """Bhojanapalli et al. propose narrower bottlenecks for feed-forward layers.
 
-    The text's own list of references gives the title, and the title says attention. By
-    its abstract, heads that are narrower than the sequence is long are a bottleneck
-    that limits the network, and the remedy is wider heads.
+    The title says attention. By the abstract, heads that are narrower than the sequence
+    is long are a bottleneck that limits the network, and wider heads are the remedy.
     """
     it.clashes(
         names_of("Low-Rank Bottleneck in Multi-Head Attention Models") == {"attention"}
@@ -182,10 +178,9 @@ def T222(it: Evidence) -> None:
     """With the three methods for feed-forward layers, transformers can be larger and
     more efficient, as SwitchHead shows.
 
-    The text's own list of references gives the title, and the title says attention. By
-    its abstract, SwitchHead puts experts into attention's projections of values and
-    outputs. Experts in feed-forward layers can be combined with it, but they are not
-    its subject.
+    The title says attention. By its abstract, SwitchHead puts experts into attention's
+    projections of values and outputs; experts in feed-forward layers are not its
+    subject.
     """
     title = "SwitchHead: Accelerating Transformers with Mixture-of-Experts Attention"
     it.clashes(names_of(title) == {"attention"})
@@ -194,9 +189,8 @@ def T222(it: Evidence) -> None:
 def T223(it: Evidence) -> None:
     r"""All three methods keep or even raise the network's capacity.
 
-    Experts raise it. Two factors of width $r$ make a matrix of rank at most $r$, so
-    they cannot represent most of the matrices that they replace. A narrower layer has
-    fewer units.
+    Experts raise it. Two factors of width $r$ make a matrix of rank at most $r$, unlike
+    most matrices that they replace. A narrower layer has fewer units.
     """
     weight = numbers(6, 24)
     factors = numbers(6, 2) @ numbers(2, 24, seed=1)
@@ -210,7 +204,7 @@ def T224(it: Evidence) -> None:
     """On real systems memory bandwidth may matter as much as arithmetic.
 
     In the predicted time of a step of GPT-2 on an H100, calls bound by memory take more
-    than half. This contradicts what the text says about norms.
+    than half: not what the text says about norms.
     """
     spans = cost.duration("gpt2", 8, 1_024, "h100", dtype="bfloat16").spans
     waiting = sum(span.total for span in spans if span.bound == "memory")
@@ -229,8 +223,7 @@ def T226(it: Evidence) -> None:
     r"""One head and several share the asymptotic cost $O(n^2d)$.
 
     Both have the order $O(nd^2 + n^2d)$; the projections' part is not $O(n^2d)$ if $n$
-    is small beside $d$. The products cost the same. The softmax takes $4hn^2$ instead
-    of $4n^2$.
+    is small beside $d$. The products cost the same; the softmax takes $4hn^2$.
     """
     n, d, products = 5, 8, its.products("ndn nnd nnd nnd")
 
@@ -248,8 +241,8 @@ def T227(it: Evidence) -> None:
     """In multi-head attention each head has its share of the embedding dimension.
 
     In the original and in Llama 2 it does. A head's width can be a setting of its own:
-    the Qwen3 network of 0.6 billion parameters has 16 heads of width 128 at a model
-    width of 1,024.
+    Qwen3's network of 0.6 billion parameters has 16 heads of width 128 at a width of
+    1,024.
     """
     known = cost.presets()
     llama, qwen = known["llama-2-7b"], known["qwen3-0.6b"]
@@ -263,34 +256,32 @@ def T227(it: Evidence) -> None:
 def T228(it: Evidence) -> None:
     """The parallelism of several heads increases the stability of training.
 
-    The text's own reference gives another cause: for as many attended positions, a
-    network with several heads needs fewer layers. A test would need trained networks.
+    The text's own reference gives another cause: for as many attended positions,
+    several heads need fewer layers. A test would need trained networks.
     """
 
 
 def T229(it: Evidence) -> None:
     """With several heads, more diverse relations between tokens are found.
 
-    The text's own reference says that layers of one head attend to several positions
-    too, and do so more effectively.
+    By the text's own reference, layers of one head attend to several positions too, and
+    do so more effectively.
     """
 
 
 def T230(it: Evidence) -> None:
-    """By Liu et al., deep networks with one head achieve comparable expressivity, and
-    they are harder to train without careful initialisation.
+    """By Liu et al., deep networks with one head are as expressive and, without careful
+    initialisation, harder to train.
 
-    The second half is what the reference says. Its abstract goes further on the first
-    half: once training is stabilised, the deeper network with one head is consistently
-    better.
+    The second half is what the reference says. On the first, its abstract goes further:
+    once stabilised, the deeper network with one head is consistently better.
     """
 
 
 def T231(it: Evidence) -> None:
     """Several heads are better at learning in context, and modern networks prefer them.
 
-    The text gives no source for the first half. The second is true of every network in
-    this package (T225).
+    The text gives no source for the first half. For the second, see T225.
     """
 
 

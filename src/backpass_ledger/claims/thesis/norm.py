@@ -57,8 +57,8 @@ NORM = r"""
 
 
 def T155(it: Evidence) -> None:
-    r"""$\underline\gamma, \underline\beta \in \mathbb R^d$, and a row is normalised
-    over its $d$ features."""
+    r"""$\underline\gamma, \underline\beta \in \mathbb R^d$; a row is normalised over
+    $d$ features."""
     values, gradients = its.norm_run(5, 4)
     it.as_printed(gradients.gamma.shape == gradients.beta.shape == (4,))
     it.as_printed(same(values.Y.mean(1) + 1, np.ones(5)))
@@ -94,8 +94,8 @@ def T157(it: Evidence) -> None:
 def T158(it: Evidence) -> None:
     r"""$Y_{ij} = (X_{ij} - \mu_i)/\sigma_i$.
 
-    This needs $\sigma_i > 0$, which the text does not say. With $\varepsilon = 0$, a
-    row of equal elements gives 0/0.
+    This needs $\sigma_i > 0$: with $\varepsilon = 0$, a row of equal elements gives
+    0/0.
     """
     it.as_printed(same(normalised(its.norm_run()[0].X), its.norm_run()[0].Y))
     with np.errstate(all="ignore"):
@@ -112,9 +112,9 @@ def T159(it: Evidence) -> None:
 def T160(it: Evidence) -> None:
     r"""$X$ is a layer's input, $Y$ the array before its last step, and $Z$ its output.
 
-    The letters are reused in each layer. In one block with the norm first, attention's
-    $X$ is the norm's $Z$, and each of the two has its own $X$ and $Y$. The printed
-    gradients cannot be chained as they stand.
+    The letters are reused in each layer: with the norm first, attention's $X$ is the
+    norm's $Z$, and each has its own $X$ and $Y$. The printed gradients cannot be
+    chained as they stand.
     """
     w, x = its.block_weights(4, 7), torch.tensor(numbers(5, 4))
     of_norm = its.norm(x, w["gamma_1"], w["beta_1"])
@@ -143,9 +143,8 @@ def T164(it: Evidence) -> None:
     r"""The overbar of a parameter is the loss's derivative.
 
     It is for $\underline\gamma$ and $\underline\beta$, whose gradients are sums over
-    the rows. The feed-forward layer's $\overline W_1$, $\overline W_2$,
-    $\overline{\underline b_1}$, and $\overline{\underline b_2}$ have the same overbar
-    and mean one row's share.
+    the rows. The same overbar of the feed-forward layer's weights and biases means one
+    row's share.
     """
     of_norm, of_layer = its.norm_run()[1], its.feed_forward_run()[1]
     beta_is_whole = same(sum(of_norm.Z), of_norm.beta)
@@ -207,8 +206,8 @@ def T170(it: Evidence) -> None:
     r"""$\frac{\partial \sigma_i}{\partial X_{ik}} = \frac{1}{2\sigma_i} \cdot
     \frac{2}{d}(x_{ik} - \mu_i)$.
 
-    The step does not say why it may ignore that $\mu_i$ depends on $x_{ik}$ too: that
-    part is a multiple of $\sum_k (x_{ik} - \mu_i) = 0$.
+    The step ignores that $\mu_i$ depends on $x_{ik}$ too. It may: that part is a
+    multiple of $\sum_k (x_{ik} - \mu_i) = 0$.
     """
     it.derives(NORM)
     it.derives_right(NORM)
@@ -247,17 +246,16 @@ def T175(it: Evidence) -> None:
 def T176(it: Evidence) -> None:
     r"""The gradient of a norm's input takes $7d$ operations a row.
 
-    By the exact count it does, if $Y$ and $\sigma$ are saved. Each mean takes $d - 1$
-    additions and a division.
+    By the exact count it does, if $Y$ and $\sigma$ are saved: a mean takes $d$ steps.
     """
     it.as_printed(takes(of_input, lambda n, d: n * printed("norm_x", h=d), its.EXACT))
 
 
 def T177(it: Evidence) -> None:
-    r"""The count assumes that each row's mean is computed once and used again.
+    r"""The count assumes that a row's mean is computed once and used again.
 
-    So it is, if this is meant of both means, and if $Y$ and $\sigma_i$ are saved. With
-    the second mean computed anew for each element, a row takes more than $2d^2$.
+    So it is, if both means are meant, and if $Y$ and $\sigma_i$ are saved. With the
+    second mean computed anew for each element, a row takes more than $2d^2$.
     """
     n, d = 3, 9
 
@@ -271,12 +269,11 @@ def T177(it: Evidence) -> None:
 
 
 def T178(it: Evidence) -> None:
-    r"""A sum of $n$ terms counts $n$, as in $2mnp$ and in the softmax's $2n$, and the
-    gradient of a norm's input takes $7d$ a row.
+    r"""A sum of $n$ terms counts $n$, as in $2mnp$, and a norm's input takes $7d$ a
+    row.
 
-    The two counts follow different rules: $7d$ is right only if a sum of $d$ terms
-    counts $d - 1$. By the rule of $2mnp$ the two means make it $7d + 2$ a row, and the
-    block's total $4n$ larger.
+    The two counts follow different rules: $7d$ is right if a sum of $d$ terms counts $d
+    - 1$. By the rule of $2mnp$ it is $7d + 2$ a row, and the block's total $4n$ larger.
     """
     for n, d in its.SIZES:
         it.clashes(of_input(n, d, its.RULE) != n * printed("norm_x", h=d))
@@ -285,8 +282,7 @@ def T178(it: Evidence) -> None:
 
 
 def T179(it: Evidence) -> None:
-    r"""The gradients of a norm's parameters and of the normalised input take $2d$ a
-    row.
+    r"""The gradients of a norm's parameters and normalised input take $2d$ a row.
 
     For the same step the text above has $3d$. The correct count is $4d$: the $2d$ have
     neither of the two sums over rows that the section prints.
@@ -307,7 +303,7 @@ def T181(it: Evidence) -> None:
     r"""The backward of a norm takes $9d$ a token.
 
     $2d + 7d$ is $9d$. With the $3d$ of the text it would be $10d$, and with both sums
-    over the rows it is $11d$.
+    over rows it is $11d$.
     """
     d = 4
     of_x = printed("norm_x", h=d)
@@ -320,8 +316,7 @@ def T181(it: Evidence) -> None:
 def T182(it: Evidence) -> None:
     r"""For $X \in \mathbb R^{n \times d}$ the backward of a norm takes $9nd$.
 
-    It is exactly $11nd - 2d$, so $9nd$ is right for one token and 18 % too low for
-    many.
+    It is exactly $11nd - 2d$: $9nd$ is right for one token, and 18 % low for many.
     """
     it.as_printed(takes(its.of_norm, row("norm"), its.EXACT))
     it.right(takes(its.of_norm, lambda n, d: 11 * n * d - 2 * d, its.EXACT))
@@ -332,9 +327,9 @@ def T182(it: Evidence) -> None:
 def T183(it: Evidence) -> None:
     r"""The cost of a norm's backward is $n$ times its cost for a token.
 
-    By the text's rule it is, if the cost for a token has a term of each sum over the
-    rows. In what runs it is not: one token has no such sums, and its parameters'
-    gradients take $2d$; those of $n$ tokens take $4nd - 2d$.
+    By the text's rule it is, if a token's cost has a term of each sum over rows. In
+    what runs, a token's parameters' gradients take $2d$; those of $n$ tokens take $4nd
+    - 2d$.
     """
     n, d = 5, 4
     it.as_printed(its.of_norm(n, d) == n * its.of_norm(1, d))

@@ -55,12 +55,10 @@ def backward_products(n: int, d: int) -> int:
 
 
 def T1(it: Evidence) -> None:
-    r"""The cost to train transformers is studied by counting the arithmetic of
-    backpropagation.
+    r"""The cost of training is studied by counting the arithmetic of backpropagation.
 
-    Neither the forward nor the update is counted. The forward's products are $24nd^2 +
-    4n^2d$, half of the backward's $48nd^2 + 8n^2d$, so a third of the FLOPs of forward
-    and backward is missing.
+    Forward and update are not counted. The forward's products are $24nd^2 + 4n^2d$,
+    half of the backward's $48nd^2 + 8n^2d$: a third of the FLOPs of both.
     """
     n, d = 5, 3
     forward, backward = forward_products(n, d), backward_products(n, d)
@@ -71,8 +69,7 @@ def T1(it: Evidence) -> None:
 
 
 def T2(it: Evidence) -> None:
-    r"""The original block with one head is broken down into attention, feed-forward
-    layers, and normalisation.
+    r"""The original block is broken down into attention, feed-forward, and norms.
 
     The block also has two residual connections. In the backward, two gradients meet at
     the fork of each: $2nd$ additions.
@@ -84,13 +81,11 @@ def T2(it: Evidence) -> None:
 
 
 def T3(it: Evidence) -> None:
-    r"""The time complexity of each component follows from its number of arithmetic
-    operations.
+    r"""A component's time complexity follows from its number of operations.
 
-    This holds for how the time of the products grows: twice the batch takes about twice
-    the time. It does not hold for the time itself. In the predicted step of GPT-2 on an
+    This holds for how the products' time grows: twice the batch takes about twice the
+    time. It does not hold for the time itself. In the predicted step of GPT-2 on an
     H100, calls bound by memory take more than half of the time with 14 % of the FLOPs.
-    The discussion says itself that bandwidth matters.
     """
 
     def of(batch: int, bound: str) -> Any:
@@ -111,8 +106,8 @@ def T4(it: Evidence) -> None:
     r"""The text also compares its single head with several heads.
 
     The discussion compares them in two paragraphs and counts nothing. By the text's
-    rule, $h$ heads of width $d/h$ have the same products, and their softmax takes
-    $4hn^2$ instead of $4n^2$. They save $h$ matrices of $n^2$ weights instead of one.
+    rule, $h$ heads of width $d/h$ have the same products, their softmax takes $4hn^2$
+    instead of $4n^2$, and they save $h$ matrices of $n^2$ weights.
     """
     n, d, h = 5, 8, 4
     it.left_out(h * softmax_steps(n, n) - softmax_steps(n, n))
@@ -127,8 +122,7 @@ def T4(it: Evidence) -> None:
 def T5(it: Evidence) -> None:
     """Transformers work well for language, vision, and the extraction of features.
 
-    The text gives neither a measurement nor a source, and the rest of it is about
-    sequences of text.
+    The text gives no measurement and no source; the rest is about sequences of text.
     """
 
 
@@ -136,16 +130,15 @@ def T6(it: Evidence) -> None:
     """The first transformer cost only about 670 dollars to train in 2017.
 
     This is an estimate of the cost of rented compute, from the cited report. The
-    report's edition of 2024 gives 930 dollars for the same model, so the figure depends
-    on the edition.
+    report's edition of 2024 gives 930 dollars for the same model.
     """
 
 
 def T7(it: Evidence) -> None:
     """Training GPT-4 cost over 78 million dollars.
 
-    78.4 million is the estimate of the cost of rented compute in the report's edition
-    of 2024; the text cites that of 2025. It does not include staff and earlier runs.
+    78.4 million is the estimate of the report's edition of 2024; the text cites that of
+    2025. It is rented compute, without staff and earlier runs.
     """
 
 
@@ -158,12 +151,12 @@ def T8(it: Evidence) -> None:
 
 
 def T9(it: Evidence) -> None:
-    """The cost of training grew from 670 dollars in 2017 to 78 million for GPT-4, at 2
-    to 3 times a year.
+    """Training cost 670 dollars in 2017 and 78 million for GPT-4, at 2 to 3 times a
+    year.
 
-    The two costs grew at least that fast. Between 2017 and 2023, the year of GPT-4,
-    they differ by a factor of 116,418, which is 6.99 a year. The first transformer was
-    not among the largest runs of its year, so the pair does not illustrate the rate.
+    The costs grew at least that fast: by a factor of 116,418 from 2017 to 2023, the
+    year of GPT-4, which is 6.99 a year. The first transformer was not among the largest
+    runs of its year, so the pair does not illustrate the rate.
     """
     growth = (78e6 / 670) ** (1 / (2_023 - 2_017))
     it.as_printed(growth >= 2)
@@ -174,14 +167,12 @@ def T9(it: Evidence) -> None:
 def T10(it: Evidence) -> None:
     """By 2027 one training run of the largest size could cost over a billion dollars.
 
-    No source is given. Cottier et al. (2024) say so on the condition that the trend
-    continues.
+    No source is given. Cottier et al. (2024) say so, if the trend continues.
     """
 
 
 def T11(it: Evidence) -> None:
-    """Training is very expensive, and its great power consumption emits great amounts
-    of CO2.
+    """Training is very expensive, and its power consumption emits great amounts of CO2.
 
     The text gives neither a figure nor a source.
     """
@@ -191,8 +182,8 @@ def T12(it: Evidence) -> None:
     """The backward is counted for the block as Vaswani et al. introduced it.
 
     That block applies the norm after each residual sum. The overview of the components
-    puts the norm before each sub-layer, which computes a different function. The text
-    also has one head instead of eight, and no dropout.
+    puts it before each sub-layer, which computes a different function. The text also
+    has one head instead of eight, and no dropout.
     """
     x, w = torch.tensor(numbers(5, 4)), its.block_weights()
     it.clashes(not same(its.block(x, w, pre=True), its.block(x, w, pre=False), 1e-2))
@@ -201,10 +192,9 @@ def T12(it: Evidence) -> None:
 def T13(it: Evidence) -> None:
     """Chapter 3 derives a closed form for the number of operations in training.
 
-    It derives a closed form of the backward of one block for one sequence. It leaves
-    out the forward, the output head, and the loss. For GPT-2 at 1,024 tokens, the
-    backward of output head and loss takes 37 % as many FLOPs as that of the twelve
-    blocks.
+    It derives that of the backward of one block for one sequence. It leaves out the
+    forward, the output head, and the loss. For GPT-2 at 1,024 tokens, the backward of
+    head and loss takes 37 % as many FLOPs as that of the blocks.
     """
     rows = cost.tally("gpt2", 1, 1_024).rows
     backward = [row for row in rows if row.term.way == "backward"]
@@ -217,6 +207,6 @@ def T13(it: Evidence) -> None:
 def T14(it: Evidence) -> None:
     """Chapter 5 summarises findings and suggestions.
 
-    It names efficient variants of attention and sparse approximations, without a
-    comparison of their costs. Whether that is a suggestion is a matter of words.
+    It names efficient attention and sparse approximations without comparing their
+    costs. Whether that is a suggestion is a matter of words.
     """

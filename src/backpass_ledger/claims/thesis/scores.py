@@ -62,9 +62,9 @@ def scores(n: int, d: int, rule: Any = its.RULE, scaled: str = "QK") -> int:
 def T125(it: Evidence) -> None:
     r"""The gradients of queries and keys take $2n^2d + 2n^2d + 2nd = 4n^2d + 2nd$.
 
-    The lines as they stand take that many. The second scaling is not needed. Scaling
-    $\bar S$ once takes $n^2$, which is less than $2nd$ for $n < 2d$. If the forward
-    saves $Q/\sqrt d$, only $\bar Q$ has to be scaled, which takes $nd$.
+    The lines as they stand take that many. Scaling $\bar S$ once takes $n^2$, which is
+    less than $2nd$ for $n < 2d$. If the forward saves $Q/\sqrt d$, only $\bar Q$ has to
+    be scaled, which takes $nd$.
     """
     once, saved = partial(scores, scaled="S"), partial(scores, scaled="Q")
     it.as_printed(takes(scores, row("scores")))
@@ -105,9 +105,9 @@ def T130(it: Evidence) -> None:
     W^{Q^\top}}_{\text{from } Q} + \underbrace{\bar{K}W^{K^\top}}_{\text{from } K} +
     \underbrace{\bar{V}W^{V^\top}}_{\text{from } V} \in \mathbb{R}^{n \times d}$.
 
-    This is the gradient through attention only. The input of a block with a residual
-    connection has a fourth path: without a norm in between, $\bar{X} =
-    \bar{Q}W^{Q^\top} + \bar{K}W^{K^\top} + \bar{V}W^{V^\top} + \bar{Z}$.
+    This is the gradient through attention only. A residual connection adds a fourth
+    path: without a norm in between, $\bar{X} = \bar{Q}W^{Q^\top} + \bar{K}W^{K^\top} +
+    \bar{V}W^{V^\top} + \bar{Z}$.
     """
     with_residual = ATTENTION + "let B = X + Z"
     it.derives(ATTENTION)
@@ -120,8 +120,8 @@ def T131(it: Evidence) -> None:
     r"""The gradients of the three projections take $3 \cdot (2nd^2) + 3 \cdot (2nd^2) +
     2 \cdot (nd) = 12nd^2 + 2nd$.
 
-    By the text's rule they do. The exact count is $12nd^2 - 3d^2 - nd$. Written as one
-    product with the three matrices side by side, the rule itself gives $2nd$ less.
+    By the text's rule they do. The exact count is $12nd^2 - 3d^2 - nd$. With the
+    matrices side by side, as one product, the rule itself gives $2nd$ less.
     """
     it.derives(r"given n, d \in \mathbb{R}")
     it.as_printed(takes(projections, row("qkv")))
@@ -164,8 +164,8 @@ def T136(it: Evidence) -> None:
 def T137(it: Evidence) -> None:
     r"""The backward of the attention block takes $16nd^2 + 8n^2d + 4n^2 + 4nd$ in all.
 
-    The rows add up, and the printed lines run with that many steps, by the text's rule.
-    The exact count is $16nd^2 - 4d^2 + 8n^2d - 3nd + 3n^2 - n$.
+    By the text's rule the printed lines take that many. The exact count is $16nd^2 -
+    4d^2 + 8n^2d - 3nd + 3n^2 - n$.
     """
 
     def exact(n: int, d: int) -> int:

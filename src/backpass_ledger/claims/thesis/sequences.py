@@ -63,8 +63,8 @@ def reaches(function: Any, x: Any) -> Any:
 def T34(it: Evidence) -> None:
     """A token is mapped to a vector, its embedding.
 
-    The vector is a row of a trained table: the product of a one-hot vector with the
-    table. Whether it captures the token's meaning cannot be tested here.
+    The vector is a row of a trained table: the product of a one-hot vector with it.
+    Whether it captures the meaning cannot be tested here.
     """
     table, tokens = numbers(11, 3), [4, 0, 4]
     found = torch.nn.functional.embedding(torch.tensor(tokens), torch.tensor(table))
@@ -83,8 +83,7 @@ def T35(it: Evidence) -> None:
 def T36(it: Evidence) -> None:
     """Data sets have from millions to billions of tokens.
 
-    This is low for the models that the text names: the paper on GPT-3 that it cites
-    gives 300 billion training tokens.
+    This is low for the models that the text names: GPT-3 had 300 billion.
     """
 
 
@@ -92,8 +91,8 @@ def T37(it: Evidence) -> None:
     """Far dependencies, varying lengths, and large data sets motivated first recurrent
     networks and then Transformers.
 
-    This is a statement about history, without a source. The text itself says below that
-    recurrent networks were hard to parallelise for large data sets.
+    This is a statement about history, without a source. By the text itself, recurrent
+    networks were hard to parallelise for large data sets.
     """
 
 
@@ -112,8 +111,7 @@ def T38(it: Evidence) -> None:
 
 
 def T39(it: Evidence) -> None:
-    """Recurrent networks hardly kept what stood at the beginning of a sequence until
-    its end.
+    """Recurrent networks hardly kept the beginning of a sequence until its end.
 
     With a recurrent matrix that shrinks vectors, the gradient vanishes with the
     distance. An orthogonal matrix preserves the gradient's length.
@@ -130,11 +128,10 @@ def T39(it: Evidence) -> None:
 
 
 def T40(it: Evidence) -> None:
-    """Attention helped recurrent networks to focus on parts of the input, and their
-    core stayed sequential.
+    """Attention helped recurrent networks to focus; their core stayed sequential.
 
     Where the recurrence forgets, attention's output still depends on the first input.
-    Each state still depends on all earlier inputs, through the states between them.
+    Each state still depends on all earlier inputs.
     """
     w, x = 0.1 * np.linalg.qr(numbers(3, 3))[0], numbers(9, 3)
 
@@ -151,8 +148,8 @@ def T40(it: Evidence) -> None:
 def T41(it: Evidence) -> None:
     """The Transformer has self-attention in place of recurrence.
 
-    Without positional encodings, attention is blind to order: permuted rows give the
-    same output rows, permuted.
+    Without positional encodings, attention is blind to order: permuted rows give
+    permuted output rows.
     """
     x, order = torch.tensor(numbers(6, 3)), [3, 0, 5, 1, 2, 4]
     it.as_printed(same(attended(x[order]), attended(x)[order]))
@@ -162,9 +159,9 @@ def T42(it: Evidence) -> None:
     """Self-attention lets every token directly consider and affect every other one; it
     connects any pair of positions.
 
-    This is right for an encoder. The text says it of the whole Transformer, and in a
-    decoder's masked self-attention a token sees only itself and earlier tokens.
-    Training on the next token needs that mask.
+    This is right for an encoder. The text says it of the Transformer; in a decoder's
+    masked self-attention a token sees only itself and earlier tokens. Training on the
+    next token needs that mask.
     """
     of_encoder, of_decoder = (
         reaches(partial(attended, causal=causal), numbers(5, 3))
@@ -178,7 +175,7 @@ def T43(it: Evidence) -> None:
     """The positions of a sequence can all be processed at once.
 
     This holds in training, where all inputs are known. In generation each input is an
-    earlier output, so one pass over all positions is not enough.
+    earlier output.
     """
     x = torch.tensor(numbers(6, 3))
     whole = attended(x, causal=True)
@@ -192,8 +189,7 @@ def T43(it: Evidence) -> None:
 
 
 def T44(it: Evidence) -> None:
-    """Long-range dependencies are handled better because distant tokens are connected
-    directly.
+    """A direct connection of distant tokens helps with long-range dependencies.
 
     The path has one step at any distance. But it multiplies by an attention weight,
     which for scores near 0 is about $1/n$, so a direct path can be weak.
@@ -211,8 +207,8 @@ def T44(it: Evidence) -> None:
 def T45(it: Evidence) -> None:
     """The architecture copes well with more data.
 
-    Twice as many sequences cost twice as much. Longer sequences are a different matter:
-    twice the length costs more than twice as much, by the text's own total.
+    Twice as many sequences cost twice as much. Twice the length costs more than twice
+    as much, by the text's own total.
     """
     six, three = (cost.tally("gpt2", batch, 64).total() for batch in (6, 3))
     it.as_printed(six < 2.01 * three)
@@ -220,8 +216,8 @@ def T45(it: Evidence) -> None:
 
 
 def T46(it: Evidence) -> None:
-    """Parallel training and direct connections are the reason why Transformers replaced
-    recurrent networks and are today the main architecture for language.
+    """Parallel training and direct connections are why Transformers replaced recurrent
+    networks.
 
     This is a statement about history; no experiment here can show the reason.
     """
@@ -231,8 +227,8 @@ def T47(it: Evidence) -> None:
     """The transformer is built of an encoder and a decoder.
 
     The original does have both: attention is once in an encoder's block, and twice in a
-    decoder's. GPT-3, which the text names as an example, has only a decoder's stack,
-    like GPT-2: one attention in a block. The text counts only an encoder's block.
+    decoder's. GPT-3, which the text names, has only a decoder's stack, like GPT-2: one
+    attention in a block.
     """
 
     def attentions(shapes: Any, block: str) -> int:
@@ -250,8 +246,8 @@ def T47(it: Evidence) -> None:
 def T48(it: Evidence) -> None:
     """N such blocks follow one another, each on the output of the one before.
 
-    N is in no count, and the text says so: it analyses a single block. The backward of
-    the original's six encoder blocks costs six times as much.
+    N is in no count; the text says that it analyses a single block. The backward of the
+    original's six encoder blocks costs six times as much.
     """
 
     def of_blocks(layers: int) -> int:
@@ -266,11 +262,10 @@ def T48(it: Evidence) -> None:
 def T49(it: Evidence) -> None:
     r"""Only the encoder is analysed, because a decoder's analysis would be similar.
 
-    A decoder's block has a third sub-layer, attention over the encoder's output. Its
-    queries come from the decoder and its keys and values from the encoder, so only two
-    of the three gradients of its inputs are added: $nd$ additions instead of $2nd$. By
-    the text's rule, at equal lengths, the sub-layer adds $16nd^2 + 8n^2d + 4n^2 + 3nd$.
-    A third norm and a third residual connection come on top.
+    A decoder's block also has attention over the encoder's output. Its queries come
+    from the decoder and its keys and values from the encoder, so only two of the three
+    gradients of its inputs are added. By the text's rule, at equal lengths, it adds
+    $16nd^2 + 8n^2d + 4n^2 + 3nd$, and a norm and a residual connection come on top.
     """
 
     backward = partial(its.attention_backward, crossed=True)
@@ -285,12 +280,10 @@ def T49(it: Evidence) -> None:
 
 
 def T50(it: Evidence) -> None:
-    r"""Inputs become embeddings of dimension $d$, to which positional encodings are
-    added.
+    r"""Inputs become embeddings of dimension $d$, plus positional encodings.
 
-    The original multiplies the embeddings by $\sqrt d$ first. The backward adds each
-    token's gradient to its row of the table, $nd$ additions for $n$ tokens, which the
-    text does not count.
+    The backward adds each token's gradient to its row of the table, $nd$ additions for
+    $n$ tokens, which the text does not count.
     """
     rows = cost.tally("gpt2", 1, 1_024).rows
     scattered = sum(r.flops for r in rows if r.term.call == "token embedding")
@@ -307,11 +300,10 @@ def framework_layer(heads: int = 1, d: int = 4, f: int = 8) -> Any:
 
 
 def T51(it: Evidence) -> None:
-    """Each layer has self-attention, a feed-forward network for each position, layer
-    normalisations, and residual connections.
+    """Each layer has self-attention, a feed-forward network for each position, norms,
+    and residual connections.
 
-    PyTorch's layer, which follows the original, has these parts in this order, and
-    dropout.
+    PyTorch's layer, which follows the original, has these in this order, and dropout.
     """
     layer, x = framework_layer(), torch.tensor(numbers(1, 5, 4))
     y = layer.norm1(x + layer.self_attn(x, x, x)[0])
@@ -322,8 +314,8 @@ def T51(it: Evidence) -> None:
 def T52(it: Evidence) -> None:
     r"""A layer contains the parts that the text lists, as in the original.
 
-    The original drops elements of each sub-layer's output. The backward of each dropout
-    is one multiplication an element, $2nd$ for both; the text has no dropout.
+    The original drops elements of each sub-layer's output. The backward of both
+    dropouts is $2nd$ multiplications.
     """
     n, d = 5, 3
     dropped = its.steps(lambda dy, mask: dy * mask, numbers(n, d), np.ones((n, d)))

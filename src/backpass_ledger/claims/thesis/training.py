@@ -39,17 +39,16 @@ T85  caveat        2  time           cost/time                 §2.3.3, small im
 def T70(it: Evidence) -> None:
     """Transformers learn from large amounts of text, under supervision.
 
-    This is a matter of terms. The targets of a language model are its own inputs, one
-    position later, which is usually called self-supervised. Translation, the original's
-    task, is supervised.
+    This is a matter of terms. A language model's targets are its own inputs, one
+    position later: usually called self-supervised. Translation is supervised.
     """
 
 
 def T71(it: Evidence) -> None:
     """Data preparation turns text into discrete units and then into vectors.
 
-    Data preparation gives integers. The vectors are rows of a table inside the network.
-    The table is trained, and the text leaves out the cost of its gradient.
+    Data preparation gives integers. The vectors are rows of a table inside the network,
+    which is trained; the text leaves out the cost of its gradient.
     """
     tokens, dy = np.array([2, 0, 2]), numbers(3, 4)
     of_table = vjp(lambda table: table[tokens], numbers(5, 4, seed=1), dy)
@@ -97,18 +96,18 @@ def T73(it: Evidence) -> None:
 def T74(it: Evidence) -> None:
     """Scheduling the learning rate ensures stable training.
 
-    The text gives neither a measurement nor a source. A schedule ensures nothing by
-    itself: a rate that is too large at its peak still raises the loss.
+    No measurement or source. A rate that is too large at a schedule's peak still raises
+    the loss.
     """
 
 
 def T75(it: Evidence) -> None:
     """To train GPT-3 takes hundreds of GPUs, or thousands.
 
-    The cited paper says that V100 GPUs were used, but not how many. The number depends
-    on the time: a month takes 972 V100 GPUs at their peak of 125 TFLOP/s. Memory alone
-    requires fewer: weights, gradients, and Adam's two moments in float32 are 2.8 TB for
-    175 billion parameters, which fit on 88 GPUs of 32 GB, without any activation.
+    The cited paper does not say how many. The number depends on the time: a month takes
+    972 V100 GPUs at their peak of 125 TFLOP/s. Memory alone requires fewer: weights,
+    gradients, and Adam's moments in float32 are 2.8 TB for 175 billion parameters,
+    which fit on 88 GPUs of 32 GB, without any activation.
     """
     parameters, tokens, month = 175 * 1e9, 300e9, 30 * 24 * 3_600
     for_a_month = 6 * parameters * tokens / (125 * 1e12 * month)
@@ -120,12 +119,10 @@ def T75(it: Evidence) -> None:
 
 
 def T76(it: Evidence) -> None:
-    """A training iteration has three consecutive phases: a forward, a backward, and an
-    update.
+    """A training iteration is three consecutive phases: forward, backward, and update.
 
-    The plain loop has these phases. With recomputation the forward runs again inside
-    the backward, and with accumulation the first two phases run several times for one
-    update.
+    The plain loop is. With recomputation the forward runs again inside the backward,
+    and with accumulation the first two phases run several times for one update.
     """
     forwards: list[Any] = []
 
@@ -144,9 +141,9 @@ def T76(it: Evidence) -> None:
 def T77(it: Evidence) -> None:
     r"""The forward produces predictions of the next token and the loss.
 
-    The block's output has $d$ columns. An output head maps them to $V$ columns, and its
-    backward costs $4ndV$. At GPT-2's $d = 768$ and $V = 50{,}257$ this is 5.45 times a
-    block's $48nd^2$. Neither the head nor the loss is counted.
+    An output head maps the block's $d$ columns to $V$, and its backward costs $4ndV$.
+    At GPT-2's $d = 768$ and $V = 50{,}257$ this is 5.45 times a block's $48nd^2$.
+    Neither the head nor the loss is counted.
     """
     head = its.products("nvd dnv", v=7)  # dy Wᵀ, xᵀ dy
     it.left_out(head(3, 5))
@@ -157,8 +154,8 @@ def T77(it: Evidence) -> None:
 def T78(it: Evidence) -> None:
     """The backward applies the chain rule from the loss back through each layer.
 
-    The printed lines of feed-forward layer, norm, and attention, applied one after the
-    other, with the residual gradients added, give autograd's gradient of a block.
+    Applied one after the other, with the residual gradients added, the printed lines
+    give autograd's gradient of a block.
     """
     x, dy = numbers(5, 4), numbers(5, 4, seed=8)
     by_autograd = vjp(partial(its.block, w=its.block_weights(), pre=True), x, dy)
@@ -166,13 +163,12 @@ def T78(it: Evidence) -> None:
 
 
 def T79(it: Evidence) -> None:
-    r"""The update keeps additional state and is still negligible beside the gradient's
-    computation.
+    r"""The update keeps more state and is still negligible beside the gradient.
 
     It is negligible in FLOPs if a step has many tokens. AdamW takes 15 FLOPs for each
-    of the block's $12d^2$ weights: at width 512, 0.1 % of the backward's FLOPs for
-    2,048 tokens and more than three times the backward's for one token. In bytes the
-    update is not negligible: each of its two moments is as large as the weights.
+    of the block's $12d^2$ weights: at width 512, 0.1 % of the backward's for 2,048
+    tokens and more than three times the backward's for one token. In bytes it is not:
+    each of its two moments is as large as the weights.
     """
 
     def share(n: int, d: int = 512) -> Any:
@@ -187,8 +183,7 @@ def T79(it: Evidence) -> None:
 
 
 def T80(it: Evidence) -> None:
-    """Even with the chain rule, backpropagation is a significant part of training's
-    computation.
+    """Even with the chain rule, the backward is a significant part of the computation.
 
     It takes two thirds of the products' FLOPs in forward and backward, at any size.
     """
@@ -204,11 +199,10 @@ def backward_share(n: int, d: int) -> Fraction:
 
 
 def T81(it: Evidence) -> None:
-    """Studies show that backpropagation takes 60 to 70 % of the training time of large
-    models.
+    """By studies, the backward takes 60 to 70 % of the training time of large models.
 
-    The text cites no study. Two thirds is the backward's share of the products' FLOPs.
-    Time has to be measured; recomputation, communication, and the update change it.
+    The text cites no study. Two thirds is the backward's share of the products' FLOPs;
+    recomputation, communication, and the update change that of the time.
     """
 
 
@@ -217,7 +211,7 @@ def T82(it: Evidence) -> None:
 
     The text's own backward reads neither the scores $S$ nor any sub-layer's output $Z$,
     and what it reads can be recomputed: a checkpoint gives the same gradients and
-    stores nothing but its input. The text itself mentions techniques to handle memory.
+    stores nothing but its input.
     """
     weights = [its.block_weights()[name] for name in its.WEIGHTS]
 
@@ -239,9 +233,8 @@ def T82(it: Evidence) -> None:
 def T83(it: Evidence) -> None:
     r"""Memory use scales with the sequence's length and the batch's size.
 
-    Memory is proportional to the batch. If the weights $A$ are stored, the memory has a
-    term in the square of the length: twice the length takes more than twice the memory,
-    and close to four times for long sequences.
+    Memory is proportional to the batch. If the weights $A$ are stored, it has a term in
+    the square of the length: close to four times for twice a long sequence.
     """
 
     def stored(b: int, n: int) -> int:
@@ -255,17 +248,17 @@ def T83(it: Evidence) -> None:
 def T84(it: Evidence) -> None:
     """Memory often limits large transformers.
 
-    The text gives no source and counts no bytes. Whether memory limits training depends
-    on recomputation, on sharding, and on the machine.
+    The text gives no source and counts no bytes. It depends on recomputation, on
+    sharding, and on the machine.
     """
 
 
 def T85(it: Evidence) -> None:
-    """At billions of parameters even small improvements of the backward lead to big
-    reductions of training time.
+    """At billions of parameters, a slightly better backward greatly reduces training
+    time.
 
-    The reduction is big in FLOPs or hours. In relation to the run it is not: a backward
-    that is 1 % cheaper makes a step at most 0.67 % cheaper.
+    The reduction is big in FLOPs or hours, and small beside the run: a backward that is
+    1 % cheaper makes a step at most 0.67 % cheaper.
     """
     saved = backward_share(5, 3) / 100
     it.as_printed(saved * 6 * 175 * 10**9 * 300 * 10**9 > 10**21)  # GPT-3's FLOPs

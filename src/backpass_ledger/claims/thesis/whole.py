@@ -31,8 +31,8 @@ def T184(it: Evidence) -> None:
     r"""The backward can read $A$, $Q$, $K$, $V$, $U$, $Y$, and $\sigma$ at no cost.
 
     The forward has to save them, and the text counts no memory. With the sign of $H$
-    taken from $U$, the printed lines read $n^2 + 12nd + 2n$ elements besides the
-    parameters, at $d_{ff} = 4d$. So the memory is quadratic in $n$ as well.
+    taken from $U$, the lines read $n^2 + 12nd + 2n$ elements besides the parameters, at
+    $d_{ff} = 4d$: quadratic in $n$ as well.
     """
     n, d = 5, 4
     of_layer, of_norm = its.feed_forward_run(n, d, 4 * d)[0], its.norm_run(n, d)[0]
@@ -46,10 +46,9 @@ def T184(it: Evidence) -> None:
 def T185(it: Evidence) -> None:
     r"""The total is the total cost of training.
 
-    It is the backward of one block for one sequence. With the forward's products alone,
-    training the block takes $72nd^2 + 12n^2d$ in its leading terms. The total also
-    leaves out the number of blocks, the batch, the embeddings, the output head, and the
-    update.
+    It is the backward of one block for one sequence. With the forward's products,
+    training the block takes $72nd^2 + 12n^2d$ in its leading terms. The blocks' number,
+    the batch, the embeddings, the output head, and the update are left out too.
     """
     n, d = 5, 3
     forward = forward_products(n, d)
@@ -59,12 +58,11 @@ def T185(it: Evidence) -> None:
 
 
 def T186(it: Evidence) -> None:
-    r"""The block consists of an attention layer, a feed-forward layer, and two
-    normalisation layers.
+    r"""The block is an attention layer, a feed-forward layer, and two norms.
 
-    By the text's own description it has residual connections too. Where a block's input
-    forks into a sub-layer and the residual connection, two gradients meet: $nd$
-    additions for each sub-layer, $2nd$ in all. Without them the gradient is wrong.
+    By the text's own description it has residual connections too. Where the input of a
+    sub-layer forks, two gradients meet: $2nd$ additions in all. Without them the
+    gradient is wrong.
     """
     n, d = 5, 4
     x, dy = numbers(n, d), numbers(n, d, seed=8)
@@ -86,8 +84,8 @@ def T187(it: Evidence) -> None:
 def T188(it: Evidence) -> None:
     r"""The feed-forward layer takes $32nd^2$.
 
-    This holds at $d_{ff} = 4d$. Neither this line nor the repeated total says so. In
-    general the layer's products take $8ndd_{ff}$: $24nd^2$ at three times the width.
+    This holds at $d_{ff} = 4d$, which neither this line nor the total says. In general
+    the layer's products take $8ndd_{ff}$: $24nd^2$ at three times the width.
     """
     n, d = 5, 3
     at_four, at_three = (its.products(PRODUCTS, f=f * d)(n, d) for f in (4, 3))
@@ -117,13 +115,11 @@ def T190(it: Evidence) -> None:
 
 
 def T191(it: Evidence) -> None:
-    r"""$48nd^2 + 8n^2d + 4n^2 + 22nd$ is the total number of operations of the backward
-    through the entire block.
+    r"""The backward of the entire block takes $48nd^2 + 8n^2d + 4n^2 + 22nd$ in total.
 
     By the text's own rule, with the norm's means counted as the text counts them,
     $11nd$ are missing: $5nd$ for the biases, $2nd$ for the residual connections, and
-    $4nd$ for the norms' parameters. With them the coefficient of $nd$ is 33 instead of
-    22. The leading terms are right.
+    $4nd$ for the norms' parameters. The coefficient of $nd$ is 33 instead of 22.
     """
     completed = next(c for c in sources.COMPLETED if c.source == sources.THESIS)
     it.right(takes(its.of_block, lambda n, d: completed.at(s=n, h=d)))
@@ -155,10 +151,9 @@ def exact(n: int, d: int) -> int:
 def T193(it: Evidence) -> None:
     r"""The closed form is the number of operations that a block's backward requires.
 
-    With the biases, the residual sums, and all sums over rows, the backward runs in
-    $48nd^2 - 12d^2 + 8n^2d + 3n^2 + 21nd - 9d - n$ steps. The rule $2mnp$ makes the
-    total too high, and the parts left out make it too low. At $n = d = 512$ the printed
-    total is 0.05 % too high; for one token of that width it is 33 % too high.
+    With nothing left out, the backward runs in $48nd^2 - 12d^2 + 8n^2d + 3n^2 + 21nd -
+    9d - n$ steps. The rule $2mnp$ makes the total too high, and the parts left out too
+    low: at $n = d = 512$ it is 0.05 % too high, for one token of that width 33 %.
     """
     it.as_printed(takes(its.of_block, row("block"), its.EXACT))
     it.as_printed(takes(its.of_block, row("block")))
@@ -168,13 +163,11 @@ def T193(it: Evidence) -> None:
 
 
 def T194(it: Evidence) -> None:
-    r"""The cost is quadratic in $d$ for the feed-forward layer, and quadratic in $n$
-    for the attention block.
+    r"""The cost is quadratic in $d$ for the feed-forward layer, in $n$ for attention.
 
     Attention is quadratic in $d$ as well: its $16nd^2$ is a third of the block's term
-    in $nd^2$. For $n < 2d$ that term is the larger part of attention: at $n = 512$ and
-    $d = 1{,}024$, twice the length costs 2.4 times as much, and twice the width 3.6
-    times.
+    in $nd^2$, and its larger part for $n < 2d$. At $n = 512$ and $d = 1{,}024$, twice
+    the length costs 2.4 times as much, and twice the width 3.6 times.
     """
 
     def grows(n: int, d: int, n_by: int = 1, d_by: int = 1) -> float:

@@ -56,8 +56,7 @@ def U30(it: Evidence) -> None:
 def U31(it: Evidence) -> None:
     r"""Softmax's backward needs the scores.
 
-    It needs only its output. Adding a constant to a row of scores changes neither the
-    output nor the gradient.
+    It needs only its output. A constant added to a row of scores changes neither.
     """
     x, dy = numbers(2, 4, 6)
     softmax = partial(torch.softmax, dim=-1)
@@ -82,8 +81,7 @@ def U32(it: Evidence) -> None:
 
 
 def U33(it: Evidence) -> None:
-    r"""Sharp attention, with weights near 0 and 1, produces large gradients of the
-    row's scores.
+    r"""Sharp attention, with weights near 0 and 1, has large gradients of the scores.
 
     The Jacobian's entries are a(1 − a) and −a·a′. They approach 0 as one weight
     approaches 1; the Jacobian's norm is 1/2 when two weights are 1/2 each.
@@ -100,8 +98,7 @@ def U33(it: Evidence) -> None:
 
 
 def U34(it: Evidence) -> None:
-    r"""The gradient of cross-entropy with respect to the scores is softmax minus
-    one-hot.
+    r"""Cross-entropy's gradient with respect to the scores is softmax minus one-hot.
 
     This is right for a sum over targets. A mean divides by the number of counted
     targets, and a row with an ignored target has gradient 0.
@@ -124,8 +121,7 @@ def U34(it: Evidence) -> None:
 def U35(it: Evidence) -> None:
     """A residual connection passes the gradient on at no cost in the backward.
 
-    The stream is used twice, so two gradients are added there: bsh additions for each
-    block.
+    The stream is used twice, so two gradients are added there: bsh additions a block.
     """
     forks = cost.tally("gpt2", 2, 100).only(lambda row: row.term.stem == "fork")
     it.as_printed(forks.flops("counted")["backward"] == 0)

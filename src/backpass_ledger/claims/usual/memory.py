@@ -48,8 +48,8 @@ def U24(it: Evidence) -> None:
 def U25(it: Evidence) -> None:
     r"""In float32, a layer saves 4(34sbh + 5bs²n_h) bytes.
 
-    The formula already counts bytes, two per element. Masks still take one byte: 66sbh
-    + 9bs²n_h.
+    The formula already counts two bytes an element, and masks take one: 66sbh +
+    9bs²n_h.
     """
     judged(it, "bytes-counted-twice", layer(2, 7, 24, 6, wide=4), h=24)
 
@@ -57,8 +57,7 @@ def U25(it: Evidence) -> None:
 def U26(it: Evidence) -> None:
     r"""With flash attention, the block of attention saves 11sbh bytes.
 
-    It also saves the log-sum-exp of each row in float32: 4bsn_h bytes. The thread ends
-    with that term.
+    It also saves each row's log-sum-exp in float32: 4bsn_h bytes.
     """
     b, s, n_h, d = 2, 7, 6, 4
     arrays = {"input": 2, "q, k, v": 3 * 2, "output": 2, "mask": 1}  # bytes an element
@@ -67,11 +66,9 @@ def U26(it: Evidence) -> None:
 
 
 def U27(it: Evidence) -> None:
-    r"""With flash attention, recomputing attention still reduces memory by 5bs²n_h
-    bytes per layer.
+    r"""With flash attention, recomputing attention still saves 5bs²n_h bytes per layer.
 
-    Flash attention does not store the scores, so recomputation removes only the rows'
-    statistics: 4bsn_h bytes.
+    Flash attention does not store the scores; only the rows' 4bsn_h bytes go.
     """
     judged(it, "selective-with-flash", 4 * 2 * 7 * 6)
 

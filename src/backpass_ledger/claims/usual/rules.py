@@ -53,9 +53,8 @@ def U2(it: Evidence) -> None:
 
     Attention's two products and the output head are not part of that $N$. For GPT-2 at
     1,024 tokens, $6N$ is 59.6 % of the FLOPs of matrix products, with every pair of
-    query and key counted. It tends to all of them as the width grows at a fixed length
-    and vocabulary. The paper says that it leaves out the term that depends on the
-    context.
+    query and key counted. It tends to all of them as the width grows. The paper says
+    that it leaves out the term that depends on the context.
     """
     config = cost.configuration("gpt2")
     h, tables = config.width, (config.vocabulary + config.positions) * config.width
@@ -114,9 +113,8 @@ def U5(it: Evidence) -> None:
 def U6(it: Evidence) -> None:
     r"""Recomputing all layers costs a third more.
 
-    It costs one forward of the layers. The output head does not run again: for GPT-2 at
-    1,024 tokens a step has 24.3 % more FLOPs of matrix products, with every pair of
-    query and key counted.
+    It costs one forward of the layers. The output head does not run again: a step of
+    GPT-2 has 24.3 % more FLOPs of products at 1,024 tokens, with every pair counted.
     """
     ran = gpt2(1024, recompute=1).flops("products")
     inside = gpt2(1024).only(lambda row: row.part == "layer").flops("products")

@@ -41,8 +41,7 @@ def U38(it: Evidence) -> None:
 
 
 def U39(it: Evidence) -> None:
-    """Under Adam, clipping every step to a tenth of the norm makes every step a tenth
-    as long.
+    """Under Adam, clipping each step to a tenth of the norm makes it a tenth as long.
 
     Adam divides by the gradient's size, so the same factor in every step cancels.
     Clipping acts through what changes from step to step.
@@ -58,8 +57,7 @@ def U40(it: Evidence) -> None:
     r"""A gradient that is clipped has exactly the norm max_norm.
 
     PyTorch multiplies by max_norm/(norm + 1e-6), so the result is slightly below
-    max_norm. It is far below only if the gradient's norm is itself not large compared
-    with 1e-6.
+    max_norm, and far below it only if the norm is not large compared with 1e-6.
     """
 
     def after(scale: float, max_norm: float) -> float:
@@ -82,8 +80,8 @@ def U41(it: Evidence) -> None:
     """The mean of the losses of micro-batches, each a mean over its tokens, has the
     gradient of the whole batch.
 
-    So it is if all micro-batches have the same number of counted tokens. Otherwise each
-    has to be weighted by that number.
+    So it is if all of them have the same number of counted tokens. Otherwise each has
+    to be weighted by that number.
     """
     x = numbers(12, 3)
     for first, judge in ((6, it.as_printed), (9, it.elsewhere)):
@@ -111,9 +109,8 @@ def U43(it: Evidence) -> None:
     r"""BF16 does not need loss scaling, because it has the exponents of float32.
 
     Its smallest positive number is 2⁻¹³³, about 1e-40, against 6e-8 in FP16. It has 8
-    significant bits, with or without loss scaling. If the weights are stored in BF16
-    and rounded to nearest, an update smaller than 1/512 of its weight is lost, and one
-    below 1/256 often is.
+    significant bits, with or without loss scaling: if the weights are stored in BF16
+    and rounded to nearest, an update below 1/512 of its weight is lost.
     """
     tiny = torch.tensor(1e-30, dtype=torch.float64)
     it.as_printed(tiny.to(torch.bfloat16) > 0 and bool(tiny.to(torch.float16) == 0))
