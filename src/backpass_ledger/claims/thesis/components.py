@@ -173,7 +173,7 @@ def T65(it: Evidence) -> None:
         let \text{LayerNorm}(z)_j = \gamma_j g(z)_j + \beta_j
         read \underline{#1} as #1
     """)
-    x, gamma, beta = numbers(5, 7), *numbers(2, 7)
+    x, (gamma, beta) = numbers(5, 7), numbers(2, 7)
     found = [gamma * (row - row.mean()) / np.sqrt(row.var() + 0.3) + beta for row in x]
     given = [torch.tensor(a) for a in (x, gamma, beta)]
     library = torch.nn.functional.layer_norm(given[0], (7,), *given[1:], 0.3)

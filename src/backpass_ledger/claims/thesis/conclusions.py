@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from backpass import cost
 from backpass_ledger.claims import encoder_block as its
 from backpass_ledger.claims.encoder_block import row
 from backpass_ledger.claims.evidence import Evidence
 from backpass_ledger.claims.thesis.discussion import growth, share
+from backpass_ledger.claims.thesis.opening import gpt2_flops
 
 CLAIMS = """
 T233  inconsistent  4  FLOPs      cost/tally              §5, what was derived
@@ -29,14 +29,14 @@ def T233(it: Evidence) -> None:
     It was derived for one block, as the recap of the results says. GPT-2's twelve
     blocks take 73 % of the products of its backward at 1,024 tokens.
     """
-    rows = cost.tally("gpt2", 1, 1_024).rows
-    products = [
-        r for r in rows if r.term.way == "backward" and r.term.product is not None
-    ]
-    one_block = sum(r.term.flops for r in products if r.repeats == 12)
-    network = sum(r.flops for r in products)
-    it.clashes(one_block != network)
-    it.right(round(100 * 12 * one_block / network) == 73)
+
+    def products(repeats: tuple[int, ...]) -> int:
+        ours = lambda r: r.term.way == "backward" and r.repeats in repeats  # noqa: E731
+        return gpt2_flops(1_024, lambda r: ours(r) and r.term.product is not None)
+
+    blocks, network = products((12,)), products((1, 12))
+    it.clashes(blocks / 12 != network)
+    it.right(round(100 * blocks / network) == 73)
 
 
 def T234(it: Evidence) -> None:

@@ -11,6 +11,7 @@ from backpass_ledger.claims import encoder_block as its
 from backpass_ledger.claims.encoder_block import printed, row
 from backpass_ledger.claims.evidence import Evidence
 from backpass_ledger.claims.thesis.feed_forward import PRODUCTS
+from backpass_ledger.claims.thesis.opening import of_step
 from backpass_ledger.claims.tools import jacobian, numbers
 
 CLAIMS = """
@@ -142,16 +143,12 @@ def T201(it: Evidence) -> None:
     In FLOPs they are: 0.04 % of a step of GPT-2. Their share of its predicted time on
     an H100 is 4.3 %, more than a hundred times as large.
     """
-    rows = cost.tally("gpt2", 8, 1_024).rows
-    norms = sum(r.flops for r in rows if r.term.stem == "layer_norm")
-    of_flops = norms / sum(r.flops for r in rows)
-    spans = cost.duration("gpt2", 8, 1_024, "h100", dtype="bfloat16").spans
-    norms_time = sum(s.total for s in spans if s.stem == "layer_norm")
-    of_time = norms_time / sum(s.total for s in spans)
-    it.as_printed(of_flops < 1e-3)
-    it.elsewhere(of_time < 1e-2)
+    norms, whole = of_step(lambda s: s.stem == "layer_norm")
+    of_time, of_flops = norms / whole
+    it.as_printed(bool(of_flops < 1e-3))
+    it.elsewhere(bool(of_time < 1e-2))
     it.right((round(100 * of_flops, 2), round(100 * of_time, 1)) == (0.04, 4.3))
-    it.right(of_time > 100 * of_flops)
+    it.right(bool(of_time > 100 * of_flops))
 
 
 def T202(it: Evidence) -> None:

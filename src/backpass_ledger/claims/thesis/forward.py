@@ -11,6 +11,7 @@ from backpass.models import gpt2, llama
 from backpass_ledger.claims import encoder_block as its
 from backpass_ledger.claims.encoder_block import ATTENTION, printed, row
 from backpass_ledger.claims.evidence import Evidence
+from backpass_ledger.claims.thesis.opening import gpt2_flops, in_blocks
 from backpass_ledger.claims.tools import numbers, same, torch, vjp
 
 CLAIMS = """
@@ -75,11 +76,9 @@ def T88(it: Evidence) -> None:
     The sum is the backward of one block. In a step of GPT-2 at 1,024 tokens, the
     backward of all twelve blocks takes 49 % of the FLOPs.
     """
-    rows = cost.tally("gpt2", 1, 1_024).rows
-    counted = sum(r.flops for r in rows if r.repeats == 12 and r.term.way == "backward")
-    whole = sum(row.flops for row in rows)
-    it.left_out(whole - counted)
-    it.right(round(100 * counted / whole) == 49)
+    blocks, whole = gpt2_flops(1_024, in_blocks), gpt2_flops(1_024, lambda row: True)
+    it.left_out(whole - blocks)
+    it.right(round(100 * blocks / whole) == 49)
 
 
 def T89(it: Evidence) -> None:

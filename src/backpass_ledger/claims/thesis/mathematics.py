@@ -119,7 +119,7 @@ def T21(it: Evidence) -> None:
     Jacobians costs more than three times as much.
     """
     d = 6
-    last, second, first, x = numbers(1, d), *numbers(2, d, d), numbers(d, 1)
+    last, (second, first), x = numbers(1, d), numbers(2, d, d), numbers(d, 1)
     from_loss = its.steps(lambda c, b, a: c @ b @ a, last, second, first)
     from_input = its.steps(lambda c, b, a: c @ (b @ a), last, second, first)
     loss = its.steps(lambda c, b, a, x: c @ (b @ (a @ x)), last, second, first, x)

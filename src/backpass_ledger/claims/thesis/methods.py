@@ -11,6 +11,7 @@ from backpass.ops import flash_attention, linear_attention
 from backpass_ledger.claims import encoder_block as its
 from backpass_ledger.claims.evidence import Evidence
 from backpass_ledger.claims.thesis.attention import softmax_steps
+from backpass_ledger.claims.thesis.opening import of_step
 from backpass_ledger.claims.tools import numbers, torch
 
 CLAIMS = """
@@ -206,9 +207,8 @@ def T224(it: Evidence) -> None:
     In the predicted time of a step of GPT-2 on an H100, calls bound by memory take more
     than half: not what the text says about norms.
     """
-    spans = cost.duration("gpt2", 8, 1_024, "h100", dtype="bfloat16").spans
-    waiting = sum(span.total for span in spans if span.bound == "memory")
-    it.as_printed(waiting > sum(span.total for span in spans) / 2)
+    waiting, whole = of_step(lambda s: s.bound == "memory")
+    it.as_printed(waiting[0] > whole[0] / 2)
 
 
 def T225(it: Evidence) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -163,8 +164,8 @@ def of_parameters(n: int, d: int, rule: Any = its.RULE) -> int:
 
 def of_input(n: int, d: int, rule: Any = its.EXACT) -> int:
     """Return the steps of the printed gradient of the input of n rows."""
-    y_, y, sigma = numbers(n, d), numbers(n, d, seed=1), numbers(n, 1, low=1)
-    return its.steps(lambda *a: its.of_normalised(*a, rule), y_, y, sigma)
+    rows, sigma = numbers(2, n, d), numbers(n, 1, low=1)
+    return its.steps(partial(its.of_normalised, rule=rule), *rows, sigma)
 
 
 def T165(it: Evidence) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from fractions import Fraction
 from types import SimpleNamespace
 from typing import Any
@@ -54,6 +55,25 @@ def backward_products(n: int, d: int) -> int:
     return inside
 
 
+def of_step(chosen: Callable[[Any], bool], batch: int = 8) -> Any:
+    """Return the predicted time and the FLOPs of the chosen calls in a step of GPT-2
+    on an H100, on sequences of 1,024 tokens, and those of the whole step."""
+    spans = cost.duration("gpt2", batch, 1_024, "h100", dtype="bfloat16").spans
+    flops = [s.repeats * (s.work.products + s.work.elements) for s in spans]
+    found = np.array([[s.total for s in spans], flops])
+    return found[:, [chosen(s) for s in spans]].sum(1), found.sum(1)
+
+
+def gpt2_flops(tokens: int, chosen: Callable[[Any], bool]) -> int:
+    """Return the FLOPs of the chosen rows in a step of GPT-2 on one sequence."""
+    return sum(r.flops for r in cost.tally("gpt2", 1, tokens).rows if chosen(r))
+
+
+def in_blocks(row: Any) -> bool:
+    """Whether a row is of the backward of GPT-2's twelve blocks."""
+    return bool(row.repeats == 12 and row.term.way == "backward")
+
+
 def T1(it: Evidence) -> None:
     r"""The cost of training is studied by counting the arithmetic of backpropagation.
 
@@ -87,19 +107,11 @@ def T3(it: Evidence) -> None:
     time. It does not hold for the time itself. In the predicted step of GPT-2 on an
     H100, calls bound by memory take more than half of the time with 14 % of the FLOPs.
     """
-
-    def of(batch: int, bound: str) -> Any:
-        spans = cost.duration("gpt2", batch, 1_024, "h100", dtype="bfloat16").spans
-        flops = [s.repeats * (s.work.products + s.work.elements) for s in spans]
-        found = np.array([[s.total for s in spans], flops])
-        return found[:, [s.bound == bound for s in spans]].sum(1), found.sum(1)
-
-    longer, shorter = of(16, "products")[0], of(8, "products")[0]
+    longer, shorter = (of_step(lambda s: s.bound == "products", b)[0] for b in (16, 8))
     it.as_printed(1.9 < longer[0] / shorter[0] < 2.1)
-    waiting, whole = of(8, "memory")
-    of_time, of_flops = waiting / whole
-    it.elsewhere(of_time < 1 / 2)
-    it.right(round(100 * of_flops) == 14)
+    waiting, whole = of_step(lambda s: s.bound == "memory")
+    it.elsewhere(waiting[0] < whole[0] / 2)
+    it.right(round(100 * waiting[1] / whole[1]) == 14)
 
 
 def T4(it: Evidence) -> None:
@@ -196,12 +208,12 @@ def T13(it: Evidence) -> None:
     forward, the output head, and the loss. For GPT-2 at 1,024 tokens, the backward of
     head and loss takes 37 % as many FLOPs as that of the blocks.
     """
-    rows = cost.tally("gpt2", 1, 1_024).rows
-    backward = [row for row in rows if row.term.way == "backward"]
-    ends = sum(r.flops for r in backward if r.term.call in ("output head", "loss"))
-    blocks = sum(row.flops for row in backward if row.repeats == 12)
+    ends = gpt2_flops(
+        1_024,
+        lambda r: r.term.way == "backward" and r.term.call in ("output head", "loss"),
+    )
     it.left_out(ends)
-    it.right(round(100 * ends / blocks) == 37)
+    it.right(round(100 * ends / gpt2_flops(1_024, in_blocks)) == 37)
 
 
 def T14(it: Evidence) -> None:

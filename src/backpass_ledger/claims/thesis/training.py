@@ -148,6 +148,8 @@ def T77(it: Evidence) -> None:
     head = its.products("nvd dnv", v=7)  # dy Wᵀ, xᵀ dy
     it.left_out(head(3, 5))
     it.right(its.takes(head, lambda n, d: 4 * n * d * 7))
+    gpt2 = cost.presets()["gpt2"]
+    it.right((gpt2.width, gpt2.vocabulary) == (768, 50_257))
     it.right(round(4 * 768 * 50_257 / (48 * 768**2), 2) == 5.45)
 
 

@@ -31,11 +31,11 @@ def U30(it: Evidence) -> None:
     saves x̂ does not need it. If no weight is 0, x̂ also follows from the output, the
     weight, and the bias.
     """
-    x, dy, w, b = *numbers(2, 5, 7), *numbers(2, 7)
-    weights = torch.tensor(w), torch.tensor(b)
+    (x, dy), parameters = numbers(2, 5, 7), numbers(2, 7)
+    w, b = parameters
 
     def norm(x: Any) -> Any:
-        return torch.nn.functional.layer_norm(x, (7,), *weights, 1e-5)
+        return torch.nn.functional.layer_norm(x, (7,), *torch.tensor(parameters), 1e-5)
 
     def centred(a: Any) -> Any:
         return a - a.mean(-1, keepdims=True)
@@ -139,7 +139,7 @@ def U36(it: Evidence) -> None:
 def U37(it: Evidence) -> None:
     """The gradients of shared keys and values are sums over the query heads that share
     them."""
-    q, dy, k, v = *numbers(2, 1, 6, 5, 4), *numbers(2, 1, 2, 5, 4)
+    (q, dy), (k, v) = numbers(2, 1, 6, 5, 4), numbers(2, 1, 2, 5, 4)
 
     def gradients(*shared: Any) -> Any:
         return attention.backward(dy, attention.forward(q, *shared)[1])[1:3]
