@@ -78,8 +78,9 @@ def attention_run(n: int = 5, d: int = 3) -> Pair:
 
 
 @cache
-def feed_forward_run(n: int = 5, d: int = 3, f: int = 7) -> Pair:
-    """Return the values and the gradients of the feed-forward layer."""
+def feed_forward_run(n: int = 5, d: int = 3, f: int = 0) -> Pair:
+    """Return the values and the gradients of the feed-forward layer; f is 4d if 0."""
+    f = f or 4 * d
     shapes = zip(FED, ((d, f), (f,), (f, d), (d,)), strict=True)
     given = {w: numbers(*shape, seed=i) for i, (w, shape) in enumerate(shapes, 1)}
     return traced(feed_forward, X=numbers(n, d), **given)
@@ -186,28 +187,25 @@ def steps(function: Callable[..., Any], *arrays: Any) -> int:
     return found.total
 
 
-def of_attention(n: int, d: int, rule: Any = RULE) -> int:
-    """Return the steps of attention's backward."""
-    values, gradients = attention_run(n, d)
-    return lines(attention_backward, values, gradients.Z, rule)[1]
+def counted(run: Callable[..., Pair], backward: Callable[..., Any]) -> Any:
+    """Return a layer's steps as a function of n, d, a rule, and another width."""
+
+    def ran(n: int, d: int, rule: Any = RULE, *width: int) -> int:
+        values, gradients = run(n, d, *width)
+        return lines(backward, values, gradients.Z, rule)[1]
+
+    return ran
 
 
-def of_feed_forward(n: int, d: int, rule: Any = RULE, f: int | None = None) -> int:
-    """Return the steps of the feed-forward layer's backward; f is 4d by default."""
-    values, gradients = feed_forward_run(n, d, f or 4 * d)
-    return lines(feed_forward_backward, values, gradients.Z, rule)[1]
-
-
-def of_norm(n: int, d: int, rule: Any = RULE) -> int:
-    """Return the steps of a norm's backward."""
-    values, gradients = norm_run(n, d)
-    return lines(norm_backward, values, gradients.Z, rule)[1]
+of_attention = counted(attention_run, attention_backward)
+of_feed_forward = counted(feed_forward_run, feed_forward_backward)  # f is 4d by default
+of_norm = counted(norm_run, norm_backward)
 
 
 def of_block(n: int, d: int, rule: Any = RULE) -> int:
     """Return the steps of the backward of a block with its residual sums and biases."""
     layers = of_attention(n, d, rule) + of_feed_forward(n, d, rule)
-    return layers + 2 * of_norm(n, d, rule) + 2 * n * d
+    return int(layers + 2 * of_norm(n, d, rule) + 2 * n * d)
 
 
 def products(shapes: str, **lengths: int) -> Callable[..., int]:

@@ -88,7 +88,7 @@ def T237(it: Evidence) -> None:
 
     Each can be the largest, but not all at once, and the text names the condition only
     for the length. By its own total the feed-forward layer is larger than the $n^2d$
-    term for $n < 4d$. It counts no memory.
+    term for $n < 4d$. The text counts no memory.
     """
 
     def fed_is_larger(n: int, d: int) -> bool:

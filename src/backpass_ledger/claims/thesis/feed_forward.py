@@ -103,8 +103,7 @@ def T143(it: Evidence) -> None:
 
 
 def T144(it: Evidence) -> None:
-    r"""For one row, the gradients of $W_2$ and $U_i$ need $2d_{ff}d + 2d_{ff}d$
-    operations.
+    r"""For one row, the gradients of $W_2$ and $U_i$ need $4d_{ff}d$ operations.
 
     This follows the text's rule. For one row the outer product has no sum: it takes
     $d_{ff}d$ multiplications. $2d_{ff}d$ is a row's share of a product that sums over
@@ -202,10 +201,9 @@ def T150(it: Evidence) -> None:
 
 
 def T151(it: Evidence) -> None:
-    r"""For one row, the gradients of $W_1$ and $X_i$ need $2dd_{ff} + 2dd_{ff}$
-    operations.
+    r"""For one row, the gradients of $W_1$ and $X_i$ need $4dd_{ff}$ operations.
 
-    By the text's rule. The outer product itself takes $dd_{ff}$ multiplications.
+    This follows the text's rule; the outer product itself takes $dd_{ff}$.
     """
     of_one_row(it, "ffl_in", "d1f", "1fd")
 
@@ -214,7 +212,7 @@ PRODUCTS = "ndf fnd dnf nfd"  # the layer's backward without the biases' sums
 
 
 def T152(it: Evidence) -> None:
-    r"""$4dd_{ff}$ for the second projection, 0, and $4dd_{ff}$ for the first are
+    r"""For a row, $4dd_{ff}$ and $4dd_{ff}$ for the projections and 0 for ReLU are
     $8dd_{ff}$.
 
     This follows the text's rule. For one row, the printed lines take $6dd_{ff} - d -
@@ -235,7 +233,7 @@ def T153(it: Evidence) -> None:
     $8ndd_{ff} - 2dd_{ff} - d - d_{ff}$.
     """
     n, d, f = 5, 3, 7
-    whole = its.of_feed_forward(n, d, f=f)
+    whole = its.of_feed_forward(n, d, its.RULE, f)
     it.left_out(whole - printed("feed_forward", s=n, h=d, f=f))
     it.right(whole == 8 * n * d * f + n * (d + f))
     exact = its.of_feed_forward(n, d, its.EXACT, f)

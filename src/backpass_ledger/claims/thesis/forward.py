@@ -46,8 +46,9 @@ PRODUCT = r"""
 def T86(it: Evidence) -> None:
     """The block has residual connections at various points.
 
-    The chapter has neither their gradient nor their count. Chained layer after layer,
-    the printed lines then give a wrong gradient for everything before a sub-layer.
+    The chapter has neither their gradient, which has to be added, nor its count.
+    Chained layer after layer, the printed lines then give a wrong gradient for
+    everything before a sub-layer.
     """
     x, dy = numbers(5, 4), numbers(5, 4, seed=8)
     right = vjp(lambda t: its.block(t, its.block_weights(), pre=True), x, dy)

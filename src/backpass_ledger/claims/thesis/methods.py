@@ -136,7 +136,7 @@ def T219(it: Evidence) -> None:
 
     The layer's cost falls linearly with it.
     """
-    at = [its.of_feed_forward(5, 3, f=f) for f in (2, 4, 6)]
+    at = [its.of_feed_forward(5, 3, its.RULE, f) for f in (2, 4, 6)]
     it.as_printed(at[0] < at[1] < at[2])
     it.right(at[2] - at[1] == at[1] - at[0])
 

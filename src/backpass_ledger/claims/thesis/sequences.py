@@ -217,7 +217,7 @@ def T45(it: Evidence) -> None:
 
 def T46(it: Evidence) -> None:
     """Parallel training and direct connections are why Transformers replaced recurrent
-    networks.
+    networks and lead today.
 
     This is a statement about history; no experiment here can show the reason.
     """
@@ -268,12 +268,8 @@ def T49(it: Evidence) -> None:
     $16nd^2 + 8n^2d + 4n^2 + 3nd$, and a norm and a residual connection come on top.
     """
 
-    backward = partial(its.attention_backward, crossed=True)
-
-    def ran(n: int, d: int, rule: Any = its.RULE) -> int:
-        values, gradients = its.attention_run(n, d)
-        return its.lines(backward, values, gradients.Z, rule)[1]
-
+    crossed = partial(its.attention_backward, crossed=True)
+    ran = its.counted(its.attention_run, crossed)
     terms = lambda n, d: 16 * n * d**2 + 8 * n**2 * d + 4 * n**2 + 3 * n * d  # noqa: E731
     it.left_out(ran(5, 3))
     it.right(its.takes(ran, terms))

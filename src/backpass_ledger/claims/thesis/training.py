@@ -96,8 +96,8 @@ def T73(it: Evidence) -> None:
 def T74(it: Evidence) -> None:
     """Scheduling the learning rate ensures stable training.
 
-    No measurement or source. A rate that is too large at a schedule's peak still raises
-    the loss.
+    The text gives no measurement and no source. A rate that is too large at a
+    schedule's peak still raises the loss.
     """
 
 
@@ -250,8 +250,8 @@ def T83(it: Evidence) -> None:
 def T84(it: Evidence) -> None:
     """Memory often limits large transformers.
 
-    The text gives no source and counts no bytes. It depends on recomputation, on
-    sharding, and on the machine.
+    The text gives no source and counts no bytes. Whether memory is the limit depends on
+    recomputation, on sharding, and on the machine.
     """
 
 

@@ -68,7 +68,8 @@ def U26(it: Evidence) -> None:
 def U27(it: Evidence) -> None:
     r"""With flash attention, recomputing attention still saves 5bs²n_h bytes per layer.
 
-    Flash attention does not store the scores; only the rows' 4bsn_h bytes go.
+    Flash attention does not store the scores: this removes only each row's statistics,
+    4bsn_h bytes.
     """
     judged(it, "selective-with-flash", 4 * 2 * 7 * 6)
 
