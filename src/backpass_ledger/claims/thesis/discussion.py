@@ -68,18 +68,13 @@ def T196(it: Evidence) -> None:
     The text gives no source. By its own totals the layer costs more than attention for
     $n$ below about $2d$. Its share rises with $d$ towards two thirds.
     """
-
-    def wins(n: int, d: int) -> bool:
-        return bool(row("feed_forward")(n, d) > row("attention")(n, d))
-
-    def part(n: int, d: int) -> float:
-        return float(row("feed_forward")(n, d) / row("block")(n, d))
-
-    it.as_printed(part(1_024, 256) < part(1_024, 1_024) < part(1_024, 4_096))
-    it.as_printed(wins(1_024, 4_096))
-    it.elsewhere(wins(8_192, 2_048))
-    it.right(wins(1_000, 512) and not wins(1_048, 512))
-    it.right(0.666 < part(1, 10**6) < 2 / 3)
+    fed, attention, block = map(row, ("feed_forward", "attention", "block"))
+    parts = [fed(1_024, d) / block(1_024, d) for d in (256, 1_024, 4_096)]
+    it.as_printed(parts == sorted(parts))
+    it.as_printed(fed(1_024, 4_096) > attention(1_024, 4_096))
+    it.elsewhere(fed(8_192, 2_048) > attention(8_192, 2_048))
+    it.right([fed(n, 512) > attention(n, 512) for n in (1_000, 1_048)] == [True, False])
+    it.right(0.666 < fed(1, 10**6) / block(1, 10**6) < 2 / 3)
 
 
 def T197(it: Evidence) -> None:

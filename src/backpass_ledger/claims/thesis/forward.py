@@ -117,14 +117,11 @@ def T91(it: Evidence) -> None:
     times the text's total; with $bn$ for $n$, the terms in $n^2$ are $b$ times too
     large.
     """
-    n, d = 5, 3
-
-    def excess(b: int) -> int:
-        return int(row("block")(b * n, d) - b * row("block")(n, d))
-
-    it.as_printed(excess(1) == 0)
-    it.elsewhere(excess(4) == 0)
-    it.right(excess(4) == (4 - 1) * 4 * (8 * n**2 * d + 4 * n**2))
+    n, d, block = 5, 3, row("block")
+    excess = [block(b * n, d) - b * block(n, d) for b in (1, 4)]
+    it.as_printed(excess[0] == 0)
+    it.elsewhere(excess[1] == 0)
+    it.right(excess[1] == (4 - 1) * 4 * (8 * n**2 * d + 4 * n**2))
 
 
 def T92(it: Evidence) -> None:

@@ -74,17 +74,15 @@ def T215(it: Evidence) -> None:
     It is one for the arithmetic of softmax attention. With flash attention its memory
     is linear in $n$, and linear attention is linear in both.
     """
-
-    def grows(op: str) -> float:
-        saved = [cost.saved_bytes(op, *[(1, n, 4)] * 3) for n in (64, 128)]
-        return saved[1] / saved[0]
-
+    ops = ("attention", "flash_attention", "linear_attention")
+    saved = {
+        op: [cost.saved_bytes(op, *[(1, n, 4)] * 3) for n in (64, 128)] for op in ops
+    }
+    softmax, of_flash, of_linear = (more / less for less, more in saved.values())
     it.as_printed(flash(4_096) > 3.99 * flash(2_048))
-    it.elsewhere(grows("flash_attention") > 3.5)
-    it.elsewhere(
-        grows("linear_attention") > 3.5 or linear(4_096) > 3.99 * linear(2_048)
-    )
-    it.right(grows("attention") > 3)
+    it.elsewhere(of_flash > 3.5)
+    it.elsewhere(of_linear > 3.5 or linear(4_096) > 3.99 * linear(2_048))
+    it.right(softmax > 3)
 
 
 def T216(it: Evidence) -> None:

@@ -117,14 +117,14 @@ def T39(it: Evidence) -> None:
     distance. An orthogonal matrix preserves the gradient's length.
     """
     turn, gradient = np.linalg.qr(numbers(6, 6))[0], numbers(6)
-
-    def kept(rho: float) -> float:
-        arrives = np.linalg.matrix_power(rho * turn.T, 100) @ gradient
-        return float(np.linalg.norm(arrives) / np.linalg.norm(gradient))
-
-    it.as_printed(kept(0.9) < 1e-4)
-    it.elsewhere(kept(1.0) < 1e-4)
-    it.right(same(kept(1.0), 1.0))
+    length = np.linalg.norm(gradient)
+    shrunk, kept = (
+        np.linalg.norm(np.linalg.matrix_power(rho * turn.T, 100) @ gradient)
+        for rho in (0.9, 1.0)
+    )
+    it.as_printed(bool(shrunk < 1e-4 * length))
+    it.elsewhere(bool(kept < 1e-4 * length))
+    it.right(same(kept, length))
 
 
 def T40(it: Evidence) -> None:
@@ -195,12 +195,12 @@ def T44(it: Evidence) -> None:
     which for scores near 0 is about $1/n$, so a direct path can be weak.
     """
 
-    def far(n: int, scale: float) -> float:
-        found = jacobian(lambda t: attended(t, scale=scale), numbers(n, 3))
-        return float(np.abs(found[0, :, n - 1]).max())
+    def far(n: int, scale: float) -> Any:
+        found = jacobian(partial(attended, scale=scale), numbers(n, 3))
+        return np.abs(found[0, :, n - 1]).max()
 
     it.as_printed(all(far(n, 1.0) > 0 for n in (3, 9, 27)))
-    it.elsewhere(far(27, 1e-3) > far(3, 1e-3) / 2)
+    it.elsewhere(bool(far(27, 1e-3) > far(3, 1e-3) / 2))
     it.right(same(far(27, 1e-6), 1 / 27, 1e-3))
 
 
