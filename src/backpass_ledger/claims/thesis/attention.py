@@ -154,7 +154,7 @@ def T118(it: Evidence) -> None:
 
 
 def T119(it: Evidence) -> None:
-    r"""The formula of a row, applied to each row, gives $\bar S \in \mathbb R^{n\times
+    r"""A row's formula, applied to each row, gives $\bar S \in \mathbb R^{n\times
     n}$."""
     values, gradients = its.attention_run()
     pairs = zip(values.A, gradients.A, strict=True)
@@ -164,8 +164,7 @@ def T119(it: Evidence) -> None:
 
 
 def T120(it: Evidence) -> None:
-    r"""A row of softmax's backward takes $n + 2n + n = 4n$: products, a dot product,
-    differences.
+    r"""A row of softmax's backward takes $n + 2n + n = 4n$.
 
     This fits the second form, with the dot product counted $2n$; exactly, it takes $4n
     - 1$. The first form also multiplies $A_{i,:}$ by the dot product, and takes $5n -

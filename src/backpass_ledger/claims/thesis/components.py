@@ -55,8 +55,7 @@ def T56(it: Evidence) -> None:
 
 
 def T57(it: Evidence) -> None:
-    r"""Self-attention's learned matrices are $W^Q$, $W^K$, and $W^V$, and its output is
-    $Y$.
+    r"""Self-attention's learned matrices are $W^Q$, $W^K$, $W^V$; its output is $Y$.
 
     The analysis has a fourth matrix, $W^O$, whose product is the output. The two
     gradients of that product cost $4nd^2$.
@@ -129,8 +128,7 @@ def T61(it: Evidence) -> None:
 
 
 def T62(it: Evidence) -> None:
-    """Self-attention mixes positions, and the feed-forward network mixes none of
-    them."""
+    """Self-attention mixes positions; the feed-forward network mixes none of them."""
     weights = [its.block_weights(3)[k] for k in its.FED]
     of_rows = reaches(lambda t: its.feed_forward(t, *weights)["Z"], numbers(4, 3))
     it.as_printed(bool((of_rows == np.eye(4, dtype=bool)).all()))
@@ -184,9 +182,8 @@ def T66(it: Evidence) -> None:
     r"""LayerNorm subtracts $\underline\mu$, a vector by its underline.
 
     The sentence below it and the later section have the number $\mu$; subtracting
-    either gives the same row. The text also writes both $\epsilon$ and $\varepsilon$,
-    both $\mathcal L(\theta)$ and $\mathcal L(\underline\theta)$, both $X_{ik}$ and
-    $x_{ik}$.
+    either gives the same row. The text also has both $\epsilon$ and $\varepsilon$,
+    $\mathcal L(\theta)$ and $\mathcal L(\underline\theta)$, $X_{ik}$ and $x_{ik}$.
     """
     x = numbers(5)
     number, vector = x.mean(), np.full(5, x.mean())

@@ -70,8 +70,8 @@ def T236(it: Evidence) -> None:
     r"""Attention's quadratic dependence on the length remains what restricts most.
 
     For very long sequences it is: 73 % of the text's total for 8,192 tokens at $d =
-    512$. For every $n$ below $6d$, $8n^2d$ is less than half: 18 % for 1,024 tokens at
-    GPT-2's width of 768.
+    512$. For every $n$ below $6d$ it is less than half: 18 % for 1,024 tokens at $d =
+    768$.
     """
     it.as_printed(share(8_192, 512) > 1 / 2)
     by_length, by_width = growth(8_192, 512)
@@ -129,8 +129,7 @@ def T239(it: Evidence) -> None:
 def T240(it: Evidence) -> None:
     """Authors, titles, and arXiv numbers of six works.
 
-    They agree with the listings. What the text takes from [1], [5], and [7] is judged
-    where it cites them.
+    They agree with the listings. Citations of [1], [5], and [7] are judged above.
     """
 
 

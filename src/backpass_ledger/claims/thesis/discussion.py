@@ -164,8 +164,7 @@ def T202(it: Evidence) -> None:
 def T203(it: Evidence) -> None:
     """A larger d lets the network represent more.
 
-    A wider block has more parameters; the text measures no capacity and cites no
-    source.
+    A wider block has more parameters. The text gives no measure and no source.
     """
 
 

@@ -45,14 +45,13 @@ FEED_FORWARD = r"""
 
 
 def T138(it: Evidence) -> None:
-    r"""$H_i = X_i W_1 + \underline{b}_1 \in \mathbb{R}^{1 \times d_{\text{ff}}}$, row
-    by row."""
+    r"""$H_i = X_i W_1 + \underline{b}_1 \in \mathbb{R}^{1 \times d_{\text{ff}}}$, by
+    row."""
     it.derives(FEED_FORWARD)
 
 
 def T139(it: Evidence) -> None:
-    r"""$U_i = \max(0, H_i) \in \mathbb{R}^{1 \times d_{\text{ff}}}$, element by
-    element."""
+    r"""$U_i = \max(0, H_i) \in \mathbb{R}^{1 \times d_{\text{ff}}}$, by element."""
     it.derives(FEED_FORWARD)
 
 
@@ -81,8 +80,7 @@ def T141(it: Evidence) -> None:
 
     For one row, on which the section works, the line is right. The overbar was defined
     as the derivative of the whole loss, which has all rows: $\overline{W}_2 = \sum_i
-    U_i^\top \overline{Z}_i = U^\top \overline{Z}$. The shape does not show that the sum
-    is missing.
+    U_i^\top \overline{Z}_i = U^\top \overline{Z}$. Both have the same shape.
     """
     judged(it)
 
@@ -140,11 +138,10 @@ def T145(it: Evidence) -> None:
 
 
 def T146(it: Evidence) -> None:
-    r"""$\overline{H}_{ij} = \mathbf{1}_{(H_i)_j > 0} \overline{U}_{ij}$ for every $j$
-    up to $d_{\text{ff}}$.
+    r"""For every $j$, $\overline{H}_{ij} = \mathbf{1}_{(H_i)_j > 0} \overline{U}_{ij}$.
 
-    ReLU has no derivative at 0. The line chooses 0 there, as PyTorch does, where a
-    difference gives 1/2.
+    ReLU has no derivative at 0. The line chooses 0, as PyTorch does; a difference gives
+    1/2.
     """
     it.derives(FEED_FORWARD + r"read \mathbf{1}_{#1} as [#1]")
     it.as_printed(vjp(torch.relu, 0.0, 1.0) == 0)
@@ -157,8 +154,7 @@ def T147(it: Evidence) -> None:
     r"""ReLU's backward needs comparisons and no arithmetic.
 
     A selection has none. Code that multiplies by a mask, as the line is printed, takes
-    $nd_{ff}$ multiplications, and it reads or writes three arrays of $nd_{ff}$
-    elements.
+    $nd_{ff}$ multiplications, and it moves three arrays of $nd_{ff}$ elements.
     """
     h, u_ = numbers(5, 12), numbers(5, 12, seed=1)
     select = lambda h, u: its.xp.where(h > 0, u, its.xp.zeros_like(u))  # noqa: E731
@@ -170,9 +166,8 @@ def T148(it: Evidence) -> None:
     r"""$\overline{W}_1 = X_i^\top \overline{H}_i \in \mathbb{R}^{d \times
     d_{\text{ff}}}$.
 
-    For one row, on which the section works, the line is right. For the whole loss, as
-    the overbar is defined, $\overline{W}_1 = \sum_i X_i^\top \overline{H}_i = X^\top
-    \overline{H}$.
+    For one row, on which the section works, the line is right. For the whole loss,
+    $\overline{W}_1 = \sum_i X_i^\top \overline{H}_i = X^\top \overline{H}$.
     """
     judged(it)
 
@@ -212,8 +207,7 @@ PRODUCTS = "ndf fnd dnf nfd"  # the layer's backward without the biases' sums
 
 
 def T152(it: Evidence) -> None:
-    r"""For a row, $4dd_{ff}$ and $4dd_{ff}$ for the projections and 0 for ReLU are
-    $8dd_{ff}$.
+    r"""For a row, $4dd_{ff}$ and $4dd_{ff}$ for the projections, and 0, are $8dd_{ff}$.
 
     This follows the text's rule. For one row, the printed lines take $6dd_{ff} - d -
     d_{ff}$, because an outer product has no sum.

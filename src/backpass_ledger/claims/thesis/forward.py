@@ -94,8 +94,7 @@ def T89(it: Evidence) -> None:
 def T90(it: Evidence) -> None:
     """The attention shown is that of the original transformer, with one head.
 
-    The original has eight heads, which compute a different function from the same
-    weights.
+    The original has eight heads: a different function of the same weights.
     """
     x, weights = torch.tensor(numbers(5, 8)), torch.tensor(numbers(4, 8, 8))
 
@@ -113,9 +112,8 @@ def T90(it: Evidence) -> None:
 def T91(it: Evidence) -> None:
     r"""$n$ is the sequence length, the number of tokens in a pass.
 
-    The two are equal for a pass over one sequence. A pass over $b$ sequences costs $b$
-    times the text's total; with $bn$ for $n$, the terms in $n^2$ are $b$ times too
-    large.
+    So it is for one sequence. A pass over $b$ sequences costs $b$ times the text's
+    total; with $bn$ for $n$, the terms in $n^2$ are $b$ times too large.
     """
     n, d, block = 5, 3, row("block")
     excess = [block(b * n, d) - b * block(n, d) for b in (1, 4)]
@@ -141,8 +139,7 @@ def T93(it: Evidence) -> None:
 
 
 def T94(it: Evidence) -> None:
-    r"""$A_{i,:} = \text{softmax}(S_{i,:})$, row by row, $A \in \mathbb{R}^{n\times
-    n}$."""
+    r"""$A_{i,:} = \text{softmax}(S_{i,:})$, by row, $A \in \mathbb{R}^{n\times n}$."""
     it.derives(ATTENTION + r"slice S_{i,:}, A_{i,:} \in \mathbb{R}^n")
 
 
@@ -194,8 +191,7 @@ def T101(it: Evidence) -> None:
 def T102(it: Evidence) -> None:
     r"""“Similarly”, $\bar{W} = X^T \bar{Z}$.
 
-    It is not derived; it follows from $\frac{\partial Z_{ij}}{\partial W_{ab}} = X_{ia}
-    \delta_{jb}$.
+    It follows from $\frac{\partial Z_{ij}}{\partial W_{ab}} = X_{ia} \delta_{jb}$.
     """
     it.derives(PRODUCT)
     it.derives_right(PRODUCT)
@@ -212,8 +208,7 @@ def T104(it: Evidence) -> None:
     r"""A product of sizes $m \times n$ and $n \times p$ takes $2mnp$ operations.
 
     This holds if each sum starts at 0. A sum of $n$ terms needs $n - 1$ additions,
-    which makes $mp(2n - 1)$: half of the rule's count for an outer product, where $n =
-    1$.
+    which makes $mp(2n - 1)$: half of the rule's count for an outer product.
     """
     for m, n, p in ((4, 3, 5), (2, 7, 1), (6, 1, 3)):
         ran = its.products("mnp", m=m, p=p)

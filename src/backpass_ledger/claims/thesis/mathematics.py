@@ -46,8 +46,8 @@ def softmax(z: Any) -> Any:
 
 
 def T15(it: Evidence) -> None:
-    r"""$(\mathbf{a} \odot \mathbf{b})_{i,j} = a_{i,j} \cdot b_{i,j}$ for two $n \times
-    m$ matrices."""
+    r"""$(\mathbf{a} \odot \mathbf{b})_{i,j} = a_{i,j} \cdot b_{i,j}$ for two
+    matrices."""
     it.derives(rf"{BOLD}; given a, b \in \mathbb{{R}}^{{n \times m}}")
     a, b = torch.tensor(numbers(2, 3, 5))
     each = [[a[i, j] * b[i, j] for j in range(5)] for i in range(3)]
@@ -211,8 +211,7 @@ def T26(it: Evidence) -> None:
 
     In the word's everyday sense it does: the more probability the target has, the
     smaller is the loss. In the statistical sense it does not: the predictions (0.34,
-    0.33, 0.33) have correlation 1 with the target (1, 0, 0), and a cross-entropy of
-    1.08.
+    0.33, 0.33) have correlation 1 with the target (1, 0, 0), and a loss of 1.08.
     """
     target, weak = np.array([1.0, 0, 0]), np.array([0.34, 0.33, 0.33])
     it.as_printed(-log(0.9) < -log(0.5) < -log(weak[0]))
@@ -231,9 +230,8 @@ def T27(it: Evidence) -> None:
 def T28(it: Evidence) -> None:
     r"""$\mathcal L = -\sum_{i=1}^N \sum_{j=1}^C y_{ij} \log \hat y_{ij}$.
 
-    The formula is the sum over $N$ examples; $N$ and $C$ are not defined. Training code
-    averages by default, which makes the loss and every gradient smaller by the factor
-    $N$.
+    The formula is the sum over $N$ examples. Training code averages by default, which
+    makes the loss and every gradient smaller by the factor $N$.
     """
     logits, y = numbers(5, 4), np.eye(4)[[0, 3, 1, 1, 2]]
     by_text = -sum(y[i] @ np.log(softmax(logits[i])) for i in range(5))
@@ -246,8 +244,7 @@ def T28(it: Evidence) -> None:
 
 
 def T29(it: Evidence) -> None:
-    r"""The formula is the cross-entropy of the predictions $\hat y$ against the truth
-    $y$.
+    r"""The formula is the cross-entropy of the predictions $\hat y$ against $y$.
 
     This holds for one example. For $N$ examples the formula is a sum of $N$
     cross-entropies, which grows when an example is repeated.
@@ -262,8 +259,7 @@ def T29(it: Evidence) -> None:
 def T30(it: Evidence) -> None:
     """Gradient descent changes the parameters so that the loss falls.
 
-    This holds for a small rate. On a quadratic of curvature c, a rate above 2/c raises
-    the loss.
+    This holds for a small rate. On a quadratic of curvature c, one above 2/c raises it.
     """
     curvature, theta = 3.0, 1.5
     rates = [0, 0.1, 1.9 / curvature, 2.1 / curvature]
@@ -305,8 +301,7 @@ def T32(it: Evidence) -> None:
 
 
 def T33(it: Evidence) -> None:
-    r"""$\bar X = \partial\mathcal L / \partial X$ for intermediate variables and
-    parameters.
+    r"""$\bar X = \partial\mathcal L / \partial X$ for intermediates and parameters.
 
     The layout is not stated. Every line on the attention block fits the layout of $X$,
     with entries $\partial\mathcal L / \partial X_{ij}$.

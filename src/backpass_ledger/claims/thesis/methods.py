@@ -178,8 +178,7 @@ def T222(it: Evidence) -> None:
     more efficient, as SwitchHead shows.
 
     The title says attention. By its abstract, SwitchHead puts experts into attention's
-    projections of values and outputs; experts in feed-forward layers are not its
-    subject.
+    projections of values and outputs, not into feed-forward layers.
     """
     title = "SwitchHead: Accelerating Transformers with Mixture-of-Experts Attention"
     it.clashes(names_of(title) == {"attention"})
@@ -239,8 +238,7 @@ def T227(it: Evidence) -> None:
     """In multi-head attention each head has its share of the embedding dimension.
 
     In the original and in Llama 2 it does. A head's width can be a setting of its own:
-    Qwen3's network of 0.6 billion parameters has 16 heads of width 128 at a width of
-    1,024.
+    Qwen3's network of 0.6 billion parameters is 1,024 wide, with 16 heads of width 128.
     """
     known = cost.presets()
     llama, qwen = known["llama-2-7b"], known["qwen3-0.6b"]

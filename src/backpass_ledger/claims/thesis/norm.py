@@ -59,7 +59,7 @@ NORM = r"""
 
 def T155(it: Evidence) -> None:
     r"""$\underline\gamma, \underline\beta \in \mathbb R^d$; a row is normalised over
-    $d$ features."""
+    $d$."""
     values, gradients = its.norm_run(5, 4)
     it.as_printed(gradients.gamma.shape == gradients.beta.shape == (4,))
     it.as_printed(same(values.Y.mean(1) + 1, np.ones(5)))
@@ -95,8 +95,7 @@ def T157(it: Evidence) -> None:
 def T158(it: Evidence) -> None:
     r"""$Y_{ij} = (X_{ij} - \mu_i)/\sigma_i$.
 
-    This needs $\sigma_i > 0$: with $\varepsilon = 0$, a row of equal elements gives
-    0/0.
+    This needs $\sigma_i > 0$: with $\varepsilon = 0$, a row of equals gives 0/0.
     """
     it.as_printed(same(normalised(its.norm_run()[0].X), its.norm_run()[0].Y))
     with np.errstate(all="ignore"):
@@ -114,8 +113,8 @@ def T160(it: Evidence) -> None:
     r"""$X$ is a layer's input, $Y$ the array before its last step, and $Z$ its output.
 
     The letters are reused in each layer: with the norm first, attention's $X$ is the
-    norm's $Z$, and each has its own $X$ and $Y$. The printed gradients cannot be
-    chained as they stand.
+    norm's $Z$, and each has its own $X$ and $Y$. The gradients cannot be chained as
+    printed.
     """
     w, x = its.block_weights(4, 7), torch.tensor(numbers(5, 4))
     of_norm = its.norm(x, w["gamma_1"], w["beta_1"])
@@ -143,9 +142,8 @@ def T163(it: Evidence) -> None:
 def T164(it: Evidence) -> None:
     r"""The overbar of a parameter is the loss's derivative.
 
-    It is for $\underline\gamma$ and $\underline\beta$, whose gradients are sums over
-    the rows. The same overbar of the feed-forward layer's weights and biases means one
-    row's share.
+    It is for $\underline\gamma$ and $\underline\beta$: sums over the rows. The same
+    overbar of the feed-forward layer's weights and biases means one row's share.
     """
     of_norm, of_layer = its.norm_run()[1], its.feed_forward_run()[1]
     beta_is_whole = same(sum(of_norm.Z), of_norm.beta)
@@ -270,8 +268,7 @@ def T177(it: Evidence) -> None:
 
 
 def T178(it: Evidence) -> None:
-    r"""A sum of $n$ terms counts $n$, as in $2mnp$, and a norm's input takes $7d$ a
-    row.
+    r"""A sum of $n$ terms counts $n$, as in $2mnp$; a norm's input takes $7d$.
 
     The two counts follow different rules: $7d$ is right if a sum of $d$ terms counts $d
     - 1$. By the rule of $2mnp$ it is $7d + 2$ a row, and the block's total $4n$ larger.
@@ -304,7 +301,7 @@ def T181(it: Evidence) -> None:
     r"""The backward of a norm takes $9d$ a token.
 
     $2d + 7d$ is $9d$. With the $3d$ of the text it would be $10d$, and with both sums
-    over rows it is $11d$.
+    $11d$.
     """
     d = 4
     of_x = printed("norm_x", h=d)
@@ -329,8 +326,7 @@ def T183(it: Evidence) -> None:
     r"""The cost of a norm's backward is $n$ times its cost for a token.
 
     By the text's rule it is, if a token's cost has a term of each sum over rows. In
-    what runs, a token's parameters' gradients take $2d$; those of $n$ tokens take $4nd
-    - 2d$.
+    what runs, one token's parameters take $2d$, those of $n$ tokens $4nd - 2d$.
     """
     n, d = 5, 4
     it.as_printed(its.of_norm(n, d) == n * its.of_norm(1, d))

@@ -163,8 +163,7 @@ def T8(it: Evidence) -> None:
 
 
 def T9(it: Evidence) -> None:
-    """Training cost 670 dollars in 2017 and 78 million for GPT-4, at 2 to 3 times a
-    year.
+    """Training cost 670 dollars in 2017, 78 million for GPT-4: 2 to 3 times a year.
 
     The costs grew at least that fast: by a factor of 116,418 from 2017 to 2023, the
     year of GPT-4, which is 6.99 a year. The first transformer was not among the largest

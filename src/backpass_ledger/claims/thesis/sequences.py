@@ -148,8 +148,7 @@ def T40(it: Evidence) -> None:
 def T41(it: Evidence) -> None:
     """The Transformer has self-attention in place of recurrence.
 
-    Without positional encodings, attention is blind to order: permuted rows give
-    permuted output rows.
+    Without positional encodings, it is blind to order: permuted rows stay permuted.
     """
     x, order = torch.tensor(numbers(6, 3)), [3, 0, 5, 1, 2, 4]
     it.as_printed(same(attended(x[order]), attended(x)[order]))
@@ -174,8 +173,7 @@ def T42(it: Evidence) -> None:
 def T43(it: Evidence) -> None:
     """The positions of a sequence can all be processed at once.
 
-    This holds in training, where all inputs are known. In generation each input is an
-    earlier output.
+    This holds in training. In generation each input is an earlier output.
     """
     x = torch.tensor(numbers(6, 3))
     whole = attended(x, causal=True)
@@ -227,8 +225,7 @@ def T47(it: Evidence) -> None:
     """The transformer is built of an encoder and a decoder.
 
     The original does have both: attention is once in an encoder's block, and twice in a
-    decoder's. GPT-3, which the text names, has only a decoder's stack, like GPT-2: one
-    attention in a block.
+    decoder's. GPT-3, which the text names, is a decoder's stack with one, like GPT-2.
     """
 
     def attentions(shapes: Any, block: str) -> int:

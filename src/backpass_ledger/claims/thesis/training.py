@@ -256,8 +256,7 @@ def T84(it: Evidence) -> None:
 
 
 def T85(it: Evidence) -> None:
-    """At billions of parameters, a slightly better backward greatly reduces training
-    time.
+    """At billions of parameters, a slightly better backward greatly reduces the time.
 
     The reduction is big in FLOPs or hours, and small beside the run: a backward that is
     1 % cheaper makes a step at most 0.67 % cheaper.

@@ -60,9 +60,9 @@ def T185(it: Evidence) -> None:
 def T186(it: Evidence) -> None:
     r"""The block is an attention layer, a feed-forward layer, and two norms.
 
-    By the text's own description it has residual connections too. Where the input of a
-    sub-layer forks, two gradients meet: $2nd$ additions in all. Without them the
-    gradient is wrong.
+    By the text's own description it has residual connections too. Where a sub-layer's
+    input forks, two gradients meet: $2nd$ additions, without which the gradient is
+    wrong.
     """
     n, d = 5, 4
     x, dy = numbers(n, d), numbers(n, d, seed=8)

@@ -102,8 +102,7 @@ def U11(it: Evidence) -> None:
 def U12(it: Evidence) -> None:
     r"""The products of grouped attention run once per key-value head.
 
-    Every query head has its own products. Sharing saves memory and narrows two
-    projections.
+    Every query head has its own. Sharing saves memory and narrows two projections.
     """
     judged(it, "grouped-scores", step(7 * 7, products=2))
 

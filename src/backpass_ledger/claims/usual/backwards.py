@@ -137,7 +137,7 @@ def U36(it: Evidence) -> None:
 
 
 def U37(it: Evidence) -> None:
-    """The gradients of shared keys and values are sums over the query heads that share
+    """Shared keys' and values' gradients are sums over the query heads that share
     them."""
     (q, dy), (k, v) = numbers(2, 1, 6, 5, 4), numbers(2, 1, 2, 5, 4)
 

@@ -48,8 +48,7 @@ def U24(it: Evidence) -> None:
 def U25(it: Evidence) -> None:
     r"""In float32, a layer saves 4(34sbh + 5bs²n_h) bytes.
 
-    The formula already counts two bytes an element, and masks take one: 66sbh +
-    9bs²n_h.
+    It counts two bytes an element already, and masks take one: 66sbh + 9bs²n_h.
     """
     judged(it, "bytes-counted-twice", layer(2, 7, 24, 6, wide=4), h=24)
 
@@ -68,8 +67,7 @@ def U26(it: Evidence) -> None:
 def U27(it: Evidence) -> None:
     r"""With flash attention, recomputing attention still saves 5bs²n_h bytes per layer.
 
-    Flash attention does not store the scores: this removes only each row's statistics,
-    4bsn_h bytes.
+    Flash attention stores no scores: each row's statistics are saved, 4bsn_h bytes.
     """
     judged(it, "selective-with-flash", 4 * 2 * 7 * 6)
 
