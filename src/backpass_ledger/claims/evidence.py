@@ -35,10 +35,12 @@ class Evidence:
     """Collects what a check finds. Each method takes one finding.
 
     A claim is *true* if it holds as printed wherever it was tried; *true with a caveat*
-    if it fails ``elsewhere``, in a case that its words include; *false* if it fails as
-    printed and another statement is ``right``; *inconsistent* if it ``clashes`` with
+    if it holds in the text's own setting and fails ``elsewhere``; *false* if it fails
+    as printed and another statement is ``right``; *inconsistent* if it ``clashes`` with
     another place of the same text; *left out* if the text's own accounting lacks
-    something that is not 0. Raises TypeError for a finding that is not a truth value.
+    something that is not 0. A sentence that says *always*, *any*, *all*, *exactly*,
+    *only*, or *cannot* is false if there is a counterexample, whatever the setting.
+    Raises TypeError for a finding that is not a truth value.
 
     ``says`` and ``truth`` are the record's own sentences, whose equations ``derives``
     and ``derives_right`` judge: what the page shows is then what is checked.
@@ -61,7 +63,7 @@ class Evidence:
         self.mended.append(_truth(holds))
 
     def elsewhere(self, holds: Any) -> None:
-        """Note whether the claim holds in a case that its words include, but in which
+        """Note whether the claim holds in a case outside the text's setting, in which
         we say that it does not hold."""
         self.beyond.append(_truth(holds))
 

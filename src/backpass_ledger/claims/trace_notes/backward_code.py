@@ -59,8 +59,7 @@ def score_gradient(member: tuple[str, str]) -> Any:
 
 def N33(it: Evidence) -> None:
     r"""For a gradient of Y of shape `[t, d]`, the gradient of V is $A^\top \nabla_Y l$,
-    whatever the weights are.
-    """
+    whatever the weights are."""
     for member in MEMBERS:
         it.as_printed(same(program(member)["dv"], gradients(member)[2]))
 
@@ -114,13 +113,22 @@ def N37(it: Evidence) -> None:
 
 def N38(it: Evidence) -> None:
     r"""On the simplex the gradient of B is $\nabla_A l - d\,u^\top$, each row divided
-    by the row's sum.
-    """
+    by the row's sum."""
     for scores in SCORES:
         found = program((scores, "Simplex"))
         rows = zip(found["da"], found["along"], found["b"], strict=True)
         printed = [(da - d) / b.sum() for da, d, b in rows]
         it.as_printed(same(printed, score_gradient((scores, "Simplex"))))
+
+
+def with_one_more_axis(it: Evidence, kind: str) -> None:
+    """Judge the shape of the scores' gradient with the divisor `s[:, None]`."""
+    for scores in SCORES:
+        member = (scores, kind)
+        shapes = [half(member, *m)["db"].shape for m in (["s", "rows"], ["s"])]
+        it.as_printed((5, 5) in shapes)
+        it.right(shapes == [(1, 5, 5), (5, 5, 5)])
+        it.right(same(program(member)["db"], score_gradient(member)))
 
 
 def N39(it: Evidence) -> None:
@@ -129,11 +137,7 @@ def N39(it: Evidence) -> None:
     `s` already has that axis, from `keepdims=True`. With one more axis, `B_grad` has
     three. `/ s` is right.
     """
-    member = ("Linear", "Simplex")
-    it.as_printed(half(member, "s", "rows")["db"].shape == (5, 5))
-    it.right(half(member, "s", "rows")["db"].shape == (1, 5, 5))
-    it.right(half(member, "s")["db"].shape == (5, 5, 5))
-    it.right(same(program(member)["db"], score_gradient(member)))
+    with_one_more_axis(it, "Simplex")
 
 
 def N40(it: Evidence) -> None:
@@ -184,10 +188,7 @@ def N43(it: Evidence) -> None:
 
     As on the simplex, the result has three axes. `/ s` is right.
     """
-    member = ("Multilinear", "Sphere")
-    it.as_printed(half(("Linear", "Sphere"), "s")["db"].shape == (5, 5))
-    it.right(half(("Linear", "Sphere"), "s")["db"].shape == (5, 5, 5))
-    it.right(same(program(member)["db"], score_gradient(member)))
+    with_one_more_axis(it, "Sphere")
 
 
 def N44(it: Evidence) -> None:
