@@ -94,12 +94,14 @@ def norm_run(n: int = 5, d: int = 4) -> Pair:
 
 
 def total(x: Any, axis: int) -> Any:
-    """Return the sum of a counting matrix over an axis, started at 0."""
-    x = x if axis == 0 else flip(x)
-    whole = xp.zeros((1, x.shape[1]))
+    """Return the sum over the rows, a vector, or (axis 1) over each row, a column; each
+    sum starts at 0."""
+    if axis == 1:
+        return xp.expand_dims(total(flip(x), 0), axis=1)
+    whole = xp.zeros(x.shape[1:])
     for k in range(x.shape[0]):
-        whole = whole + x[k : k + 1, :]
-    return whole if axis == 0 else flip(whole)
+        whole = whole + x[k, ...]
+    return whole
 
 
 def product(a: Any, b: Any) -> Any:
@@ -116,8 +118,8 @@ def matmul(a: Any, b: Any) -> Any:
 
 
 def summed(x: Any, axis: int) -> Any:
-    """Return the sum over an axis; a sum of n terms has n − 1 additions."""
-    return xp.sum(x, axis=axis, keepdims=True)
+    """Return the same; a sum of n terms has n − 1 additions."""
+    return xp.sum(x, axis=axis, keepdims=axis == 1)
 
 
 RULE = SimpleNamespace(times=product, sum=total)  # a sum of n terms counts n: the text
