@@ -8,7 +8,7 @@ from typing import Any
 from backpass_ledger.claims import encoder_block as its
 from backpass_ledger.claims.encoder_block import printed, takes
 from backpass_ledger.claims.evidence import Evidence, equations_of
-from backpass_ledger.claims.tools import derives, numbers, torch, vjp
+from backpass_ledger.claims.tools import derives, numbers, same, torch, vjp
 
 CLAIMS = """
 T138  true      0  feed-forward  operations/feed_forward     §3.1.2, forward, H
@@ -30,15 +30,26 @@ T153  left-out  3  FLOPs         operations/feed_forward     §3.1.2, summary, a
 T154  true      0  FLOPs         operations/feed_forward     §3.1.2, at four times the width
 """
 
-FEED_FORWARD = r"""
+IN = r"""
     given X \in \mathbb{R}^{n \times d}, W_1 \in \mathbb{R}^{d \times d_{\text{ff}}}
-    given b_1 \in \mathbb{R}^{1 \times d_{\text{ff}}}, b_2 \in \mathbb{R}^{1 \times d}
-    given W_2 \in \mathbb{R}^{d_{\text{ff}} \times d}
+    given b_1 \in \mathbb{R}^{1 \times d_{\text{ff}}}
     let H = XW_1 + \mathbf{1}_n b_1
+    slice X_i \in \mathbb{R}^{1 \times d}, H_i \in \mathbb{R}^{1 \times d_{\text{ff}}}
+    read \underline{#1} as #1
+    bar gradient
+"""
+RELU = r"""
+    given H \in \mathbb{R}^{n \times d_{\text{ff}}}
     let U = \max(0, H)
-    let Z = UW_2 + \mathbf{1}_n b_2
-    slice X_i, Z_i \in \mathbb{R}^{1 \times d}
     slice H_i, U_i \in \mathbb{R}^{1 \times d_{\text{ff}}}
+    read \mathbf{1}_{#1} as [#1]
+    bar gradient
+"""
+OUT = r"""
+    given U \in \mathbb{R}^{n \times d_{\text{ff}}}, b_2 \in \mathbb{R}^{1 \times d}
+    given W_2 \in \mathbb{R}^{d_{\text{ff}} \times d}
+    let Z = UW_2 + \mathbf{1}_n b_2
+    slice U_i \in \mathbb{R}^{1 \times d_{\text{ff}}}, Z_i \in \mathbb{R}^{1 \times d}
     read \underline{#1} as #1
     bar gradient
 """
@@ -47,31 +58,30 @@ FEED_FORWARD = r"""
 def T138(it: Evidence) -> None:
     r"""$H_i = X_i W_1 + \underline{b}_1 \in \mathbb{R}^{1 \times d_{\text{ff}}}$, by
     row."""
-    it.derives(FEED_FORWARD)
+    it.derives(IN)
 
 
 def T139(it: Evidence) -> None:
     r"""$U_i = \max(0, H_i) \in \mathbb{R}^{1 \times d_{\text{ff}}}$, by element."""
-    it.derives(FEED_FORWARD)
+    it.derives(RELU)
 
 
 def T140(it: Evidence) -> None:
     r"""$Z_i = U_i W_2 + \underline{b}_2 \in \mathbb{R}^{1 \times d}$."""
-    it.derives(FEED_FORWARD)
+    it.derives(OUT)
 
 
-def judged(it: Evidence) -> None:
+def judged(it: Evidence, layer: str) -> None:
     """Judge a printed gradient of a parameter, which has the index of one row: for the
     loss of several rows, with the first and with the second of them; as the record
     mends it; and as printed, for one row."""
     (line,) = equations_of(it.says)
     for i in "12":
-        it.as_printed(derives(line.replace("_i", f"_{i}"), FEED_FORWARD))
-    it.derives_right(FEED_FORWARD)
-    one_row = FEED_FORWARD.replace("R}^{n", "R}^{1").replace(r"\mathbf{1}_n", "")
-    one_row = re.sub("slice.*", "", one_row)
+        it.as_printed(derives(line.replace("_i", f"_{i}"), layer))
+    it.derives_right(layer)
+    one_row = layer.replace("R}^{n", "R}^{1").replace(r"\mathbf{1}_n", "")
     without_index = r"read X_i as X; read U_i as U; read \overline{#1}_i as \bar{#1}"
-    it.right(derives(line, one_row + without_index))
+    it.right(derives(line, re.sub("slice.*", "", one_row) + without_index))
 
 
 def T141(it: Evidence) -> None:
@@ -82,13 +92,13 @@ def T141(it: Evidence) -> None:
     as the derivative of the whole loss, which has all rows: $\overline{W}_2 = \sum_i
     U_i^\top \overline{Z}_i = U^\top \overline{Z}$. Both have the same shape.
     """
-    judged(it)
+    judged(it, OUT)
 
 
 def T142(it: Evidence) -> None:
     r"""$\overline{U}_i = \overline{Z}_i W_2^\top \in \mathbb{R}^{1 \times
     d_{\text{ff}}}$."""
-    it.derives(FEED_FORWARD)
+    it.derives(OUT)
 
 
 def T143(it: Evidence) -> None:
@@ -97,7 +107,7 @@ def T143(it: Evidence) -> None:
     For one row, on which the section works, the line is right. For the whole loss, as
     the overbar is defined, $\overline{\underline{b}_2} = \sum_i \overline{Z}_i$.
     """
-    judged(it)
+    judged(it, OUT)
 
 
 def T144(it: Evidence) -> None:
@@ -143,7 +153,7 @@ def T146(it: Evidence) -> None:
     ReLU has no derivative at 0. The line chooses 0, as PyTorch does; a difference gives
     1/2.
     """
-    it.derives(FEED_FORWARD + r"read \mathbf{1}_{#1} as [#1]")
+    it.derives(RELU)
     it.as_printed(vjp(torch.relu, 0.0, 1.0) == 0)
     difference = (max(0, 1e-3) - max(0, -1e-3)) / 2e-3
     it.elsewhere(difference == 0)
@@ -169,7 +179,7 @@ def T148(it: Evidence) -> None:
     For one row, on which the section works, the line is right. For the whole loss,
     $\overline{W}_1 = \sum_i X_i^\top \overline{H}_i = X^\top \overline{H}$.
     """
-    judged(it)
+    judged(it, IN)
 
 
 def T149(it: Evidence) -> None:
@@ -178,11 +188,15 @@ def T149(it: Evidence) -> None:
     This is the gradient through the layer only. A residual connection adds its own:
     $\overline{X}_i = \overline{H}_i W_1^\top + \overline{Z}_i$.
     """
-    with_residual = FEED_FORWARD + "let B = X + Z"
-    it.derives(FEED_FORWARD)
-    (line,) = equations_of(it.says)
-    it.elsewhere(derives(line, with_residual))
-    it.derives_right(with_residual)
+    it.derives(IN)
+    values, gradients = its.feed_forward_run()
+    weights = [torch.tensor(vars(values)[name]) for name in its.FED]
+    with_residual = vjp(
+        lambda x: x + its.feed_forward(x, *weights)["Z"], values.X, gradients.Z
+    )
+    through_layer = gradients.H @ values.W_1.T
+    it.elsewhere(same(through_layer, with_residual, 1e-3))
+    it.right(same(through_layer + gradients.Z, with_residual))
 
 
 def T150(it: Evidence) -> None:
@@ -192,7 +206,7 @@ def T150(it: Evidence) -> None:
     For one row, on which the section works, the line is right. For the whole loss, as
     the overbar is defined, $\underline{\overline{b}}_1 = \sum_i \overline{H}_i$.
     """
-    judged(it)
+    judged(it, IN)
 
 
 def T151(it: Evidence) -> None:

@@ -7,9 +7,9 @@ from typing import Any
 
 from backpass_ledger.claims import encoder_block as its
 from backpass_ledger.claims.encoder_block import ATTENTION, row, takes
-from backpass_ledger.claims.evidence import Evidence, equations_of
+from backpass_ledger.claims.evidence import Evidence
 from backpass_ledger.claims.thesis.attention import softmax_steps
-from backpass_ledger.claims.tools import derives, numbers, same
+from backpass_ledger.claims.tools import numbers, same, torch, vjp
 
 CLAIMS = """
 T122  true    0  attention   attention/scaled_dot_product  §3.1.1, scores, queries
@@ -109,11 +109,14 @@ def T130(it: Evidence) -> None:
     path: without a norm in between, $\bar{X} = \bar{Q}W^{Q^\top} + \bar{K}W^{K^\top} +
     \bar{V}W^{V^\top} + \bar{Z}$.
     """
-    with_residual = ATTENTION + "let B = X + Z"
     it.derives(ATTENTION)
-    (line,) = equations_of(it.says)
-    it.elsewhere(derives(line, with_residual))
-    it.derives_right(with_residual)
+    values, gradients = its.attention_run()
+    weights = [torch.tensor(vars(values)[name]) for name in its.WEIGHTS]
+    with_residual = vjp(
+        lambda x: x + its.attention(x, *weights)["Z"], values.X, gradients.Z
+    )
+    it.elsewhere(same(gradients.X, with_residual, 1e-3))
+    it.right(same(gradients.X + gradients.Z, with_residual))
 
 
 def T131(it: Evidence) -> None:
