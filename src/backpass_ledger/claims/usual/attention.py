@@ -57,8 +57,8 @@ def U7(it: Evidence) -> None:
     r"""Causal attention executes $12\,b\,s^2\,n_h\,d\,L$ FLOPs a step.
 
     The factor 12 counts all pairs, by a stated convention. A causal mask leaves $s(s +
-    1)/2$, so a kernel that skips the others executes $6\,b\,s(s + 1)\,n_h\,d\,L$ FLOPs.
-    A utilisation computed with 12 can exceed 1.
+    1)/2$: a kernel that skips the others executes $6\,b\,s(s + 1)\,n_h\,d\,L$. A
+    utilisation computed with 12 can exceed 1.
     """
     judged(it, "causal-whole", step(pairs(7)))
 
@@ -84,8 +84,7 @@ def U9(it: Evidence) -> None:
 
 
 def U10(it: Evidence) -> None:
-    r"""A causal window of w keys costs w/2 keys a query, as a causal mask over s keys
-    costs s/2.
+    r"""A causal window of w keys costs w/2 keys a query, as causal attention costs s/2.
 
     Every query after the first w − 1 has all w keys.
     """
@@ -93,8 +92,7 @@ def U10(it: Evidence) -> None:
 
 
 def U11(it: Evidence) -> None:
-    r"""Attention without a mask costs 6 FLOPs for each query, key, and element of a
-    head.
+    r"""Attention without a mask costs 6 FLOPs per query, key, and element of a head.
 
     There are two products, the scores and the output, of 6 FLOPs each.
     """
@@ -104,8 +102,7 @@ def U11(it: Evidence) -> None:
 def U12(it: Evidence) -> None:
     r"""The products of grouped attention run once per key-value head.
 
-    Every query head has its own products. Sharing saves memory, and makes two
-    projections narrower.
+    Every query head has its own. Sharing saves memory and narrows two projections.
     """
     judged(it, "grouped-scores", step(7 * 7, products=2))
 
@@ -115,15 +112,13 @@ def U13(it: Evidence) -> None:
 
     Those of keys and values have the width of the key-value heads.
     """
-    at = LENGTHS
-    widths = [
-        at["n_h"] * at["d"],
-        at["n_kv"] * at["d"],
-        at["n_kv"] * at["d"],
-        at["n_h"] * at["d"],
-    ]
-    ran = sum(6 * at["b"] * at["s"] * at["h"] * width for width in widths) * at["L"]
-    judged(it, "grouped-projections", ran)
+    b, s, h, n_h, n_kv, d, L = (
+        LENGTHS[k] for k in ("b", "s", "h", "n_h", "n_kv", "d", "L")
+    )
+    widths = [n_h * d, n_kv * d, n_kv * d, n_h * d]
+    judged(
+        it, "grouped-projections", L * sum(6 * b * s * h * width for width in widths)
+    )
 
 
 def U14(it: Evidence) -> None:
@@ -155,8 +150,7 @@ def U15(it: Evidence) -> None:
 
 
 def U16(it: Evidence) -> None:
-    r"""The backward of flash attention costs twice its forward, as the profiler assumes
-    of any operation.
+    r"""The backward of flash attention costs twice its forward, as of any operation.
 
     It recomputes the scores: five products, against two in the forward.
     """
@@ -167,7 +161,6 @@ def U17(it: Evidence) -> None:
     r"""On a CPU, the forward of `scaled_dot_product_attention` has the FLOPs that
     PyTorch's `FlopCounterMode` reports: 0.
 
-    Both products run inside one operator, for which the counter has no formula on a
-    CPU.
+    Both products run inside one operator, for which the counter has no formula there.
     """
     judged(it, "fused-attention-unseen", step(7 * 7, products=2))

@@ -71,8 +71,7 @@ def U21(it: Evidence) -> None:
     r"""Without recomputation, the $96 = 24 \cdot 4$ in the formula of Narayanan et al.
     becomes $72 = 24 \cdot 3$.
 
-    The head's term did not include recomputation, so it stays 6bshV; the factor 3
-    leaves 4.5bshV.
+    The head's term had no recomputation: it stays 6bshV; the factor 3 leaves 4.5bshV.
     """
     judged(
         it, "head-without-recomputation", layers(h, passes=3) + 6 * b * s * h * 30, V=30
@@ -81,8 +80,7 @@ def U21(it: Evidence) -> None:
 
 
 def U22(it: Evidence) -> None:
-    r"""Recomputing attention's products takes attention's term from 12bs²h to 24bs²h a
-    layer.
+    r"""Recomputing attention's products takes its term from 12bs²h to 24bs²h a layer.
 
     It adds one forward, 4bs²h, so the term becomes 16bs²h.
     """
