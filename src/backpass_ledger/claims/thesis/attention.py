@@ -49,8 +49,7 @@ def T106(it: Evidence) -> None:
 def T107(it: Evidence) -> None:
     r"""The two gradients of $Z = YW^O$ take $2nd^2 + 2nd^2 = 4nd^2$.
 
-    By the text's rule they do. The exact count is $4nd^2 - nd - d^2$.
-    """
+    By the text's rule they do. The exact count is $4nd^2 - nd - d^2$."""
     both = its.products("dnd ndd")
     it.as_printed(takes(both, row("out")))
     it.right(takes(both, lambda n, d: 4 * n * d**2 - n * d - d**2, its.EXACT))
@@ -69,8 +68,7 @@ def T109(it: Evidence) -> None:
 def T110(it: Evidence) -> None:
     r"""The two gradients of $Y = AV$ take $2n^2d + 2n^2d = 4n^2d$.
 
-    By the text's rule they do. The exact count is $4n^2d - n^2 - nd$.
-    """
+    By the text's rule they do. The exact count is $4n^2d - n^2 - nd$."""
     both = its.products("ndn nnd")
     it.as_printed(takes(both, row("values")))
     it.right(takes(both, lambda n, d: 4 * n**2 * d - n**2 - n * d, its.EXACT))
@@ -104,8 +102,7 @@ def T114(it: Evidence) -> None:
 
     The next line has put a part of the separated term back: $\overline{A}_{i,j} A_{i,j}
     A_{i,j} + A_{i,j} \sum_{k \neq j} \overline{A}_{i,k} A_{i,k} = A_{i,j} \sum_{k=1}^n
-    \overline{A}_{i,k} A_{i,k}$. So its sum has all indices.
-    """
+    \overline{A}_{i,k} A_{i,k}$. So its sum has all indices."""
     it.derives(ATTENTION)
     it.derives_right(ATTENTION)
 
@@ -128,8 +125,7 @@ def T117(it: Evidence) -> None:
 
     The line is right if the rows are read as columns, as the text says before. With
     rows of shape $1 \times n$, as in the feed-forward layer, the bracket is an $n
-    \times n$ matrix, and the line returns a row of wrong numbers without an error.
-    """
+    \times n$ matrix, and the line returns a row of wrong numbers without an error."""
     it.derives(ATTENTION + COLUMNS)
     (line,) = equations_of(it.says)
     it.elsewhere(derives(line, ATTENTION + ROWS))
@@ -143,8 +139,8 @@ def T118(it: Evidence) -> None:
     \mathbf{1})$ with the vector $\mathbf{1}$ of $n$ ones.
 
     The line is right if the rows are read as columns. For rows of shape $1 \times n$
-    the bracket is a matrix, and NumPy returns an $n \times n$ array without an error.
-    """
+    the bracket is a matrix, and NumPy returns an $n \times n$ array without an
+    error."""
     it.derives(ATTENTION + COLUMNS + r"; read \mathbf{1} as \mathbf{1}_n")
     values, gradients = its.attention_run()
     a, a_ = values.A[1:2], gradients.A[1:2]
@@ -168,8 +164,7 @@ def T120(it: Evidence) -> None:
 
     This fits the second form, with the dot product counted $2n$; exactly, it takes $4n
     - 1$. The first form also multiplies $A_{i,:}$ by the dot product, and takes $5n -
-    1$ unless the dot product reuses the elementwise products.
-    """
+    1$ unless the dot product reuses the elementwise products."""
     for n in (3, 6, 11):
         a, a_ = numbers(1, n), numbers(1, n, seed=1)
         it.as_printed(softmax_steps(1, n) == 4 * n)
@@ -186,8 +181,7 @@ def softmax_steps(m: int, n: int, rule: Any = its.RULE) -> int:
 def T121(it: Evidence) -> None:
     r"""All rows of softmax's backward take $4n^2$.
 
-    By the text's rule it holds for one head. Exactly, $h$ heads take $h(4n^2 - n)$.
-    """
+    By the text's rule it holds for one head. Exactly, $h$ heads take $h(4n^2 - n)$."""
     for n in (3, 6):
         it.as_printed(softmax_steps(n, n) == printed("softmax", s=n))
         for h in (1, 4):

@@ -46,8 +46,7 @@ def T56(it: Evidence) -> None:
     r"""$Y = \mathrm{softmax}(QK^T/\sqrt d)\,V$ with $d$ the model's width.
 
     The divisor is the square root of a head's width, which is $\sqrt d$ for one head;
-    with two heads, of width $d/2$, the printed root computes a different function.
-    """
+    with two heads, of width $d/2$, the printed root computes a different function."""
     for heads, judge in ((1, it.as_printed), (2, it.elsewhere)):
         q, k, v = torch.tensor(numbers(3, heads, 5, 3))
         expected = torch.nn.functional.scaled_dot_product_attention(q, k, v)
@@ -58,8 +57,7 @@ def T57(it: Evidence) -> None:
     r"""Self-attention's learned matrices are $W^Q$, $W^K$, $W^V$; its output is $Y$.
 
     The analysis has a fourth matrix, $W^O$, whose product is the output. The two
-    gradients of that product cost $4nd^2$.
-    """
+    gradients of that product cost $4nd^2$."""
     library = torch.nn.MultiheadAttention(6, 1, bias=False)
     elements = sum(p.numel() for p in library.parameters())
     it.clashes(elements != 3 * 6**2)
@@ -71,8 +69,7 @@ def T58(it: Evidence) -> None:
     """The feed-forward network is applied to each row of attention's output.
 
     It acts on each row by itself. Its input is not attention's output, but the norm of
-    the sum of that output and the residual.
-    """
+    the sum of that output and the residual."""
     layer, x = framework_layer(), torch.tensor(numbers(1, 5, 4))
     inputs: list[Any] = []
     layer.linear1.register_forward_hook(lambda _, given, y: inputs.append((*given, y)))
@@ -104,8 +101,7 @@ def T60(it: Evidence) -> None:
     r"""$d_{ff}$ is typically larger than $d$, often $4d$.
 
     This holds for the original and for GPT-2. Networks with a gate have other widths:
-    Llama 2 has 11,008 for 4,096, which is 2.69.
-    """
+    Llama 2 has 11,008 for 4,096, which is 2.69."""
     known = cost.presets()
     widths = {name: (c.feed_forward, c.width) for name, c in known.items()}
     it.as_printed(all(f > d for f, d in widths.values()))
@@ -118,8 +114,7 @@ def T60(it: Evidence) -> None:
 def T61(it: Evidence) -> None:
     """The feed-forward network brings a non-linear map into the model.
 
-    It is not the only one: attention is not linear in its input either.
-    """
+    It is not the only one: attention is not linear in its input either."""
     x, y = torch.tensor(numbers(2, 5, 3))
     weights = [its.block_weights(3)[k] for k in its.FED]
     fed = [its.feed_forward(t, *weights)["Z"] for t in (x, y, x + y, 0 * x)]
@@ -138,8 +133,7 @@ def T62(it: Evidence) -> None:
 def T63(it: Evidence) -> None:
     """A recent study shows how important the feed-forward network is.
 
-    The study's abstract says so, of networks that have only a decoder's stack.
-    """
+    The study's abstract says so, of networks that have only a decoder's stack."""
 
 
 def T64(it: Evidence) -> None:
@@ -147,8 +141,7 @@ def T64(it: Evidence) -> None:
 
     The text says three times that it studies the original block, which applies the norm
     after each residual sum, and never says which order it counts. Both orders cost the
-    same; their gradients differ.
-    """
+    same; their gradients differ."""
     x, dy = numbers(5, 4), numbers(5, 4, seed=1)
     pre, post = (
         vjp(partial(its.block, w=its.block_weights(), pre=order), x, dy)
@@ -159,9 +152,9 @@ def T64(it: Evidence) -> None:
 
 
 def T65(it: Evidence) -> None:
-    r"""$\text{LayerNorm}(\underline{x}) = \underline{\gamma} \odot
-    \frac{\underline{x} - \underline{\mu}}{\sqrt{\sigma^2 + \epsilon}} +
-    \underline{\beta}$, for each row."""
+    r"""$\text{LayerNorm}(\underline{x}) = \underline{\gamma} \odot \frac{\underline{x}
+    - \underline{\mu}}{\sqrt{\sigma^2 + \epsilon}} + \underline{\beta}$, for each
+    row."""
     it.derives(r"""
         given x, \gamma, \beta \in \mathbb{R}^{1 \times d}, \epsilon \in \mathbb{R}_{>0}
         let \mu = \text{mean}(x) \mathbf{1}_d^\top
@@ -183,8 +176,7 @@ def T66(it: Evidence) -> None:
 
     The sentence below it and the later section have the number $\mu$; subtracting
     either gives the same row. The text also has both $\epsilon$ and $\varepsilon$,
-    $\mathcal L(\theta)$ and $\mathcal L(\underline\theta)$, $X_{ik}$ and $x_{ik}$.
-    """
+    $\mathcal L(\theta)$ and $\mathcal L(\underline\theta)$, $X_{ik}$ and $x_{ik}$."""
     x = numbers(5)
     number, vector = x.mean(), np.full(5, x.mean())
     it.clashes(np.shape(number) != np.shape(vector))
@@ -195,8 +187,7 @@ def T67(it: Evidence) -> None:
     r"""$\mu$ and $\sigma^2$ are the mean and the variance of the elements of $x$.
 
     The variance is divided by $d$, as in the later section. PyTorch's `var` divides by
-    $d - 1$ unless told otherwise.
-    """
+    $d - 1$ unless told otherwise."""
     x = torch.tensor(numbers(5, 4))
     expected = torch.nn.functional.layer_norm(x, (4,), eps=0.0)
     for correction, judge in ((0, it.as_printed), (1, it.elsewhere)):
@@ -209,8 +200,7 @@ def T68(it: Evidence) -> None:
     r"""The analysis assumes $\varepsilon = 0$ for simplicity.
 
     A row of equal elements is then divided by 0, and nothing becomes simpler: with
-    $\sqrt{\sigma^2 + \varepsilon}$ for $\sigma$ every later line and count holds.
-    """
+    $\sqrt{\sigma^2 + \varepsilon}$ for $\sigma$ every later line and count holds."""
     given = {k: vars(its.norm_run()[0])[k] for k in ("X", "gamma", "beta")}
     for epsilon, judge in ((0.0, it.as_printed), (0.3, it.right)):
         run = its.traced(partial(its.norm, epsilon=epsilon), **given)
@@ -224,5 +214,4 @@ def T69(it: Evidence) -> None:
     r"""LayerNorm stabilises training by normalising the inputs of the next component.
 
     The text gives neither a measurement nor a source. With $\gamma$ and $\beta$, these
-    inputs are not normalised.
-    """
+    inputs are not normalised."""

@@ -27,8 +27,7 @@ def T233(it: Evidence) -> None:
     """A closed form was derived for the backward through a Transformer network.
 
     It was derived for one block, as the recap of the results says. GPT-2's twelve
-    blocks take 73 % of the products of its backward at 1,024 tokens.
-    """
+    blocks take 73 % of the products of its backward at 1,024 tokens."""
 
     def products(repeats: tuple[int, ...]) -> int:
         ours = lambda r: r.term.way == "backward" and r.repeats in repeats  # noqa: E731
@@ -43,8 +42,7 @@ def T234(it: Evidence) -> None:
     r"""The feed-forward layer scales as $nd^2$, and attention as $n^2d$.
 
     Attention also has a third of the term in $nd^2$, through its projections: in a
-    short sequence, twice the width makes attention almost four times as expensive.
-    """
+    short sequence, twice the width makes attention almost four times as expensive."""
     it.as_printed(growth(10**6, 64, "attention")[0] > 3.9)
     it.as_printed(growth(64, 4_096, "feed_forward") == (2, 4))
     it.elsewhere(growth(64, 4_096, "attention")[1] < 2.1)
@@ -56,8 +54,7 @@ def T235(it: Evidence) -> None:
 
     It never says at which $n$ the two costs are equal. By its own total, attention
     costs as much as the feed-forward layer at about $n = 2d$, and $8n^2d$ as much as
-    all the rest at about $n = 6d$.
-    """
+    all the rest at about $n = 6d$."""
     d, lengths = 512, range(64, 8 * 512, 64)
     equal = next(n for n in lengths if row("attention")(n, d) > 32 * n * d**2)
     half = next(n for n in lengths if share(n, d) > 1 / 2)
@@ -71,8 +68,7 @@ def T236(it: Evidence) -> None:
 
     For very long sequences it is: 73 % of the text's total for 8,192 tokens at $d =
     512$. For every $n$ below $6d$ it is less than half: 18 % for 1,024 tokens at $d =
-    768$.
-    """
+    768$."""
     it.as_printed(share(8_192, 512) > 1 / 2)
     by_length, by_width = growth(8_192, 512)
     it.as_printed(by_length > by_width)
@@ -88,8 +84,7 @@ def T237(it: Evidence) -> None:
 
     Each can be the largest, but not all at once, and the text names the condition only
     for the length. By its own total the feed-forward layer is larger than the $n^2d$
-    term for $n < 4d$. The text counts no memory.
-    """
+    term for $n < 4d$. The text counts no memory."""
 
     def fed_is_larger(n: int, d: int) -> bool:
         return bool(row("feed_forward")(n, d) > 8 * n**2 * d)
@@ -103,8 +98,7 @@ def T238(it: Evidence) -> None:
     """Future Transformers will likely improve on attention's quadratic cost with sparse
     approximations, better formulations, and hardware.
 
-    This is a forecast.
-    """
+    This is a forecast."""
 
 
 def T239(it: Evidence) -> None:
@@ -112,8 +106,7 @@ def T239(it: Evidence) -> None:
 
     The leading terms are precise. The coefficient of $nd$ is 22 as printed, 24 with the
     norms' cost of the discussion, and 33 with all that the text's own rule would count,
-    the norm's means as in the text. In the steps that run it is 21, beside $-12d^2$.
-    """
+    the norm's means as in the text. In the steps that run it is 21, beside $-12d^2$."""
     block, norms = row("block"), row("norms_discussed")
     it.as_printed(its.takes(its.of_block, block, its.EXACT))
     it.as_printed(its.takes(its.of_block, block))
@@ -129,27 +122,23 @@ def T239(it: Evidence) -> None:
 def T240(it: Evidence) -> None:
     """Authors, titles, and arXiv numbers of six works.
 
-    They agree with the listings. Citations of [1], [5], and [7] are judged above.
-    """
+    They agree with the listings. Citations of [1], [5], and [7] are judged above."""
 
 
 def T241(it: Evidence) -> None:
     """SwitchHead is by Csordás, Irie, and Schmidhuber.
 
-    The listing has a fourth author, Piotr Piękos, whom the text leaves out.
-    """
+    The listing has a fourth author, Piotr Piękos, whom the text leaves out."""
 
 
 def T242(it: Evidence) -> None:
     """Adam appeared at ICLR 2017.
 
-    It appeared at ICLR 2015; the preprint's last version is from 2017.
-    """
+    It appeared at ICLR 2015; the preprint's last version is from 2017."""
 
 
 def T243(it: Evidence) -> None:
     """The AI Index of 2025 is arXiv:2504.07139, and it has the two costs of training.
 
     The report exists. Its figures could not be looked up. The 2024 edition gives a
-    different figure for the first Transformer.
-    """
+    different figure for the first Transformer."""

@@ -51,8 +51,7 @@ def growth(n: int, d: int, name: str = "block") -> tuple[float, float]:
 def T195(it: Evidence) -> None:
     r"""The feed-forward layer has the largest part in $d^2$, $32nd^2$.
 
-    It is two thirds of $48nd^2$, at $d_{ff} = 4d$.
-    """
+    It is two thirds of $48nd^2$, at $d_{ff} = 4d$."""
 
     def in_squares(of: Any) -> int:
         return int(of(5, 4) - 2 * of(5, 3) + of(5, 2)) // 2
@@ -66,8 +65,7 @@ def T196(it: Evidence) -> None:
     r"""As embeddings grow, the feed-forward layers often cost the most.
 
     The text gives no source. By its own totals the layer costs more than attention for
-    $n$ below about $2d$. Its share rises with $d$ towards two thirds.
-    """
+    $n$ below about $2d$. Its share rises with $d$ towards two thirds."""
     fed, attention, block = map(row, ("feed_forward", "attention", "block"))
     parts = [fed(1_024, d) / block(1_024, d) for d in (256, 1_024, 4_096)]
     it.as_printed(parts == sorted(parts))
@@ -80,8 +78,7 @@ def T196(it: Evidence) -> None:
 def T197(it: Evidence) -> None:
     r"""Attention is more sensitive to the length because of $16nd^2 + 8n^2d$.
 
-    The reason is $8n^2d$, with $4n^2$. $16nd^2$ is linear in $n$, as $32nd^2$ is.
-    """
+    The reason is $8n^2d$, with $4n^2$. $16nd^2$ is linear in $n$, as $32nd^2$ is."""
     n, d = 6, 3
     it.as_printed(its.of_attention(2 * n, d) > 2 * its.of_attention(n, d))
     it.as_printed(its.of_feed_forward(2 * n, d) == 2 * its.of_feed_forward(n, d))
@@ -94,8 +91,7 @@ def T198(it: Evidence) -> None:
     r"""For long contexts the $n^2d$ term dominates the cost.
 
     By the text's own total, long means $n > 6d$: 24,576 tokens at $d = 4{,}096$. At $n
-    = d$ the term is a seventh of the total.
-    """
+    = d$ the term is a seventh of the total."""
     it.as_printed(share(10**6, 512) > 0.9)
     it.elsewhere(share(8_192, 4_096) > 0.5)
     sizes = [(n, d) for n in range(1, 60) for d in range(1, 9)]
@@ -107,8 +103,7 @@ def T199(it: Evidence) -> None:
     r"""The normalisation layers require only $20nd$ operations.
 
     The total has $18nd$ for the same two layers, and the section's text leads to
-    $20nd$. The correct count is $22nd - 4d$.
-    """
+    $20nd$. The correct count is $22nd - 4d$."""
     n, d = 5, 4
     discussed, totalled = row("norms_discussed")(n, d), 2 * row("norm")(n, d)
     it.clashes(discussed != totalled)
@@ -121,8 +116,7 @@ def T200(it: Evidence) -> None:
     r"""Beside the quadratic terms, the norms' $20nd$ are negligible.
 
     They are beside $48nd^2 + 8n^2d$. The third quadratic term, $4n^2$, is smaller than
-    $20nd$ for $n < 5d$: at $n = d = 512$ the norms take five times as much.
-    """
+    $20nd$ for $n < 5d$: at $n = d = 512$ the norms take five times as much."""
     norms, squares = row("norms_discussed"), row("softmax")
     for n in (1, 512, 4_096):
         it.as_printed(100 * norms(n, 512) < 48 * n * 512**2 + 8 * n**2 * 512)
@@ -136,8 +130,7 @@ def T201(it: Evidence) -> None:
     r"""The norms' operations are negligible beside the quadratic terms.
 
     In FLOPs they are: 0.04 % of a step of GPT-2. Their share of its predicted time on
-    an H100 is 4.3 %, more than a hundred times as large.
-    """
+    an H100 is 4.3 %, more than a hundred times as large."""
     norms, whole = of_step(lambda s: s.stem == "layer_norm")
     of_time, of_flops = norms / whole
     it.as_printed(bool(of_flops < 1e-3))
@@ -150,8 +143,7 @@ def T202(it: Evidence) -> None:
     r"""Normalisation costs little, which explains why it is not optimised.
 
     It is optimised: RMSNorm and fused norms save time. FLOPs do not explain that time:
-    in a predicted step of GPT-2, every norm's time is that of reading and writing.
-    """
+    in a predicted step of GPT-2, every norm's time is that of reading and writing."""
     spans = cost.duration("gpt2", 8, 1_024, "h100", dtype="bfloat16").spans
     norms = [span for span in spans if span.stem == "layer_norm"]
     it.as_printed(all(span.bound in ("products", "elements") for span in norms))
@@ -164,16 +156,14 @@ def T202(it: Evidence) -> None:
 def T203(it: Evidence) -> None:
     """A larger d lets the network represent more.
 
-    A wider block has more parameters. The text gives no measure and no source.
-    """
+    A wider block has more parameters. The text gives no measure and no source."""
 
 
 def T204(it: Evidence) -> None:
     r"""A larger $d$ is paid for quadratically, through $nd^2$.
 
     The cost is close to quadratic for $n$ far below $6d$. For much longer sequences it
-    grows in proportion to $d$.
-    """
+    grows in proportion to $d$."""
     it.as_printed(growth(512, 4_096)[1] > 3.9)
     it.elsewhere(growth(10**6, 64)[1] > 3)
     it.right(growth(10**6, 64)[1] < 2.1)
@@ -183,8 +173,7 @@ def T205(it: Evidence) -> None:
     r"""Quadratic growth makes the feed-forward layer particularly heavy at large $d$.
 
     It becomes heavier beside attention as a whole. Attention's own projections grow in
-    the same way: the layer costs twice as much as they do at any width.
-    """
+    the same way: the layer costs twice as much as they do at any width."""
     beside = [
         row("feed_forward")(1_024, d) / row("attention")(1_024, d) for d in (512, 4_096)
     ]
@@ -201,8 +190,7 @@ def T206(it: Evidence) -> None:
     """The usable context is how many tokens one forward pass can process.
 
     This holds for a pass over one sequence. A pass over a batch processes all its
-    sequences, and each token attends only to its own sequence.
-    """
+    sequences, and each token attends only to its own sequence."""
 
     def reached(sequences: int) -> int:
         x = numbers(sequences, 4, 3)
@@ -219,8 +207,7 @@ def T207(it: Evidence) -> None:
 
     The term does: twice the length makes it four times as large. The block's cost does
     not. At $n = 1{,}024$ and $d = 768$, twice the length costs 2.36 times as much, and
-    twice the width 3.64 times; the length costs more only beyond $6d$.
-    """
+    twice the width 3.64 times; the length costs more only beyond $6d$."""
     term = its.products("ndn nnd ndn nnd")  # the term 8n²d
     it.as_printed(term(8, 3) == 4 * term(4, 3) == 8 * 8**2 * 3)
     by_length, by_width = growth(1_024, 768)
@@ -236,8 +223,7 @@ def T208(it: Evidence) -> None:
     r"""For very long sequences, of thousands of tokens, the $n^2d$ cost is the limit.
 
     It depends on the width. At the original's $d = 512$ the term is 57 % of the text's
-    total for 4,096 tokens and 73 % for 8,192. At $d = 4{,}096$ it is 14 % and 25 %.
-    """
+    total for 4,096 tokens and 73 % for 8,192. At $d = 4{,}096$ it is 14 % and 25 %."""
     shares = [[share(n, d) for n in (4_096, 8_192)] for d in (512, 4_096)]
     it.as_printed(min(shares[0]) > 0.5)
     it.elsewhere(max(shares[1]) > 0.5)
@@ -249,27 +235,24 @@ def T208(it: Evidence) -> None:
 def T209(it: Evidence) -> None:
     """Because of the trade-off, cheaper forms of attention are studied.
 
-    There is such research; the text cites none of it here.
-    """
+    There is such research; the text cites none of it here."""
 
 
 def T210(it: Evidence) -> None:
     """A large context without sufficiently wide embeddings can lead to underfitting.
 
-    The text gives no source and no experiment. Length adds no parameters to the block.
-    """
+    The text gives no source and no experiment. Length adds no parameters to the
+    block."""
 
 
 def T211(it: Evidence) -> None:
     """A network with very wide embeddings and a short context may overfit.
 
     The text gives no source and no experiment. Overfitting depends on parameters and
-    data; a short context says nothing about the amount of data.
-    """
+    data; a short context says nothing about the amount of data."""
 
 
 def T212(it: Evidence) -> None:
     """Few tasks in designing Transformers are harder than balancing n, d, and the cost.
 
-    This is an opinion.
-    """
+    This is an opinion."""

@@ -90,8 +90,7 @@ def T141(it: Evidence) -> None:
 
     For one row, on which the section works, the line is right. The overbar was defined
     as the derivative of the whole loss, which has all rows: $\overline{W}_2 = \sum_i
-    U_i^\top \overline{Z}_i = U^\top \overline{Z}$. Both have the same shape.
-    """
+    U_i^\top \overline{Z}_i = U^\top \overline{Z}$. Both have the same shape."""
     judged(it, OUT)
 
 
@@ -105,8 +104,7 @@ def T143(it: Evidence) -> None:
     r"""$\overline{\underline{b}_2} = \overline{Z}_i \in \mathbb{R}^{1 \times d}$.
 
     For one row, on which the section works, the line is right. For the whole loss, as
-    the overbar is defined, $\overline{\underline{b}_2} = \sum_i \overline{Z}_i$.
-    """
+    the overbar is defined, $\overline{\underline{b}_2} = \sum_i \overline{Z}_i$."""
     judged(it, OUT)
 
 
@@ -115,8 +113,7 @@ def T144(it: Evidence) -> None:
 
     This follows the text's rule. For one row the outer product has no sum: it takes
     $d_{ff}d$ multiplications. $2d_{ff}d$ is a row's share of a product that sums over
-    rows, which these lines do not.
-    """
+    rows, which these lines do not."""
     of_one_row(it, "ffl_out", "f1d", "1df")
     it.right(its.products("fnd", f=7)(9, 3) == 9 * 2 * 7 * 3)
 
@@ -134,8 +131,7 @@ def T145(it: Evidence) -> None:
     r"""The gradients of $\underline b_1$ and $\underline b_2$ take no operation.
 
     For $n$ rows they are sums. By the text's rule they take $n(d + d_{ff})$, which is
-    $5nd$ at $d_{ff} = 4d$: more than the $4nd$ term of attention's count.
-    """
+    $5nd$ at $d_{ff} = 4d$: more than the $4nd$ term of attention's count."""
     n, d = 5, 3
 
     def sums(rule: Any) -> int:
@@ -151,8 +147,7 @@ def T146(it: Evidence) -> None:
     r"""For every $j$, $\overline{H}_{ij} = \mathbf{1}_{(H_i)_j > 0} \overline{U}_{ij}$.
 
     ReLU has no derivative at 0. The line chooses 0, as PyTorch does; a difference gives
-    1/2.
-    """
+    1/2."""
     it.derives(RELU)
     it.as_printed(vjp(torch.relu, 0.0, 1.0) == 0)
     difference = (max(0, 1e-3) - max(0, -1e-3)) / 2e-3
@@ -164,8 +159,7 @@ def T147(it: Evidence) -> None:
     r"""ReLU's backward needs comparisons and no arithmetic.
 
     A selection has none. Code that multiplies by a mask, as the line is printed, takes
-    $nd_{ff}$ multiplications, and it moves three arrays of $nd_{ff}$ elements.
-    """
+    $nd_{ff}$ multiplications, and it moves three arrays of $nd_{ff}$ elements."""
     h, u_ = numbers(5, 12), numbers(5, 12, seed=1)
     select = lambda h, u: its.xp.where(h > 0, u, its.xp.zeros_like(u))  # noqa: E731
     it.as_printed(its.steps(select, h, u_) == 0)
@@ -177,8 +171,7 @@ def T148(it: Evidence) -> None:
     d_{\text{ff}}}$.
 
     For one row, on which the section works, the line is right. For the whole loss,
-    $\overline{W}_1 = \sum_i X_i^\top \overline{H}_i = X^\top \overline{H}$.
-    """
+    $\overline{W}_1 = \sum_i X_i^\top \overline{H}_i = X^\top \overline{H}$."""
     judged(it, IN)
 
 
@@ -186,8 +179,7 @@ def T149(it: Evidence) -> None:
     r"""$\overline{X}_i = \overline{H}_i W_1^\top \in \mathbb{R}^{1 \times d}$.
 
     This is the gradient through the layer only. A residual connection adds its own:
-    $\overline{X}_i = \overline{H}_i W_1^\top + \overline{Z}_i$.
-    """
+    $\overline{X}_i = \overline{H}_i W_1^\top + \overline{Z}_i$."""
     it.derives(IN)
     values, gradients = its.feed_forward_run()
     weights = [torch.tensor(vars(values)[name]) for name in its.FED]
@@ -204,16 +196,14 @@ def T150(it: Evidence) -> None:
     d_{\text{ff}}}$.
 
     For one row, on which the section works, the line is right. For the whole loss, as
-    the overbar is defined, $\underline{\overline{b}}_1 = \sum_i \overline{H}_i$.
-    """
+    the overbar is defined, $\underline{\overline{b}}_1 = \sum_i \overline{H}_i$."""
     judged(it, IN)
 
 
 def T151(it: Evidence) -> None:
     r"""For one row, the gradients of $W_1$ and $X_i$ need $4dd_{ff}$ operations.
 
-    This follows the text's rule; the outer product itself takes $dd_{ff}$.
-    """
+    This follows the text's rule; the outer product itself takes $dd_{ff}$."""
     of_one_row(it, "ffl_in", "d1f", "1fd")
 
 
@@ -224,8 +214,7 @@ def T152(it: Evidence) -> None:
     r"""For a row, $4dd_{ff}$ and $4dd_{ff}$ for the projections, and 0, are $8dd_{ff}$.
 
     This follows the text's rule. For one row, the printed lines take $6dd_{ff} - d -
-    d_{ff}$, because an outer product has no sum.
-    """
+    d_{ff}$, because an outer product has no sum."""
     d, f = 3, 7
     it.as_printed(its.products(PRODUCTS, f=f)(1, d) == 8 * d * f)
     exact = its.of_feed_forward(1, d, its.EXACT, f)
@@ -238,8 +227,7 @@ def T153(it: Evidence) -> None:
 
     The biases' sums over the rows are left out: $n(d + d_{ff})$ by the text's rule. The
     rule counts too much for the products: with the biases, the exact count is
-    $8ndd_{ff} - 2dd_{ff} - d - d_{ff}$.
-    """
+    $8ndd_{ff} - 2dd_{ff} - d - d_{ff}$."""
     n, d, f = 5, 3, 7
     whole = its.of_feed_forward(n, d, its.RULE, f)
     it.left_out(whole - printed("feed_forward", s=n, h=d, f=f))
@@ -251,7 +239,6 @@ def T153(it: Evidence) -> None:
 def T154(it: Evidence) -> None:
     r"""At $d_{ff} = 4d$ the backward of the feed-forward layer takes $32nd^2$.
 
-    This follows the text's rule, without the $5nd$ of the biases.
-    """
+    This follows the text's rule, without the $5nd$ of the biases."""
     it.as_printed(takes(its.products(PRODUCTS), lambda n, d: 32 * n * d**2))
     it.right(takes(its.of_feed_forward, lambda n, d: 32 * n * d**2 + 5 * n * d))

@@ -48,8 +48,7 @@ def T86(it: Evidence) -> None:
 
     The chapter has neither their gradient, which has to be added, nor its count.
     Chained layer after layer, the printed lines then give a wrong gradient for
-    everything before a sub-layer.
-    """
+    everything before a sub-layer."""
     x, dy = numbers(5, 4), numbers(5, 4, seed=8)
     right = vjp(lambda t: its.block(t, its.block_weights(), pre=True), x, dy)
     without = its.chained_backward(x, dy, residual=False)
@@ -61,8 +60,7 @@ def T87(it: Evidence) -> None:
     """Many newer networks are built on this block.
 
     The structure is the same; parts and counts differ. Llama's feed-forward layer has
-    three matrices, because of its gate, and its norms have no shift.
-    """
+    three matrices, because of its gate, and its norms have no shift."""
     old = list(gpt2.parameter_shapes(cost.presets()["gpt2"]))
     new = list(llama.parameter_shapes(cost.presets()["llama-2-7b"]))
     for names, parts in ((old, ("attn", "mlp")), (new, ("self_attn", "mlp"))):
@@ -75,8 +73,7 @@ def T88(it: Evidence) -> None:
     r"""The sum of the components, analysed one by one, is the overall training cost.
 
     The sum is the backward of one block. In a step of GPT-2 at 1,024 tokens, the
-    backward of all twelve blocks takes 49 % of the FLOPs.
-    """
+    backward of all twelve blocks takes 49 % of the FLOPs."""
     blocks, whole = gpt2_flops(1_024, in_blocks), gpt2_flops(1_024, lambda row: True)
     it.left_out(whole - blocks)
     it.right(round(100 * blocks / whole) == 49)
@@ -94,8 +91,7 @@ def T89(it: Evidence) -> None:
 def T90(it: Evidence) -> None:
     """The attention shown is that of the original transformer, with one head.
 
-    The original has eight heads: a different function of the same weights.
-    """
+    The original has eight heads: a different function of the same weights."""
     x, weights = torch.tensor(numbers(5, 8)), torch.tensor(numbers(4, 8, 8))
 
     def library(heads: int) -> Any:
@@ -113,8 +109,7 @@ def T91(it: Evidence) -> None:
     r"""$n$ is the sequence length, the number of tokens in a pass.
 
     So it is for one sequence. A pass over $b$ sequences costs $b$ times the text's
-    total; with $bn$ for $n$, the terms in $n^2$ are $b$ times too large.
-    """
+    total; with $bn$ for $n$, the terms in $n^2$ are $b$ times too large."""
     n, d, block = 5, 3, row("block")
     excess = [block(b * n, d) - b * block(n, d) for b in (1, 4)]
     it.as_printed(excess[0] == 0)
@@ -155,8 +150,8 @@ def T96(it: Evidence) -> None:
     and $Z \in \mathbb R^{m \times p}$.
 
     The shapes fit. But $n$ has just been fixed as the number of tokens, and here it is
-    the inner length: with the number of tokens for $n$, $2mnp$ is wrong for $Q = XW^Q$.
-    """
+    the inner length: with the number of tokens for $n$, $2mnp$ is wrong for $Q =
+    XW^Q$."""
     ran = its.products("ndd")(5, 3)
     it.clashes(ran != printed("product", m=5, n=5, p=3))
     it.right(ran == printed("product", m=5, n=3, p=3))
@@ -191,8 +186,7 @@ def T101(it: Evidence) -> None:
 def T102(it: Evidence) -> None:
     r"""“Similarly”, $\bar{W} = X^T \bar{Z}$.
 
-    It follows from $\frac{\partial Z_{ij}}{\partial W_{ab}} = X_{ia} \delta_{jb}$.
-    """
+    It follows from $\frac{\partial Z_{ij}}{\partial W_{ab}} = X_{ia} \delta_{jb}$."""
     it.derives(PRODUCT)
     it.derives_right(PRODUCT)
 
@@ -208,8 +202,7 @@ def T104(it: Evidence) -> None:
     r"""A product of sizes $m \times n$ and $n \times p$ takes $2mnp$ operations.
 
     This holds if each sum starts at 0. A sum of $n$ terms needs $n - 1$ additions,
-    which makes $mp(2n - 1)$: half of the rule's count for an outer product.
-    """
+    which makes $mp(2n - 1)$: half of the rule's count for an outer product."""
     for m, n, p in ((4, 3, 5), (2, 7, 1), (6, 1, 3)):
         ran = its.products("mnp", m=m, p=p)
         it.as_printed(ran(n, 1) == printed("product", m=m, n=n, p=p))

@@ -56,8 +56,8 @@ def T15(it: Evidence) -> None:
 
 def T16(it: Evidence) -> None:
     r"""$\delta_{ij} = \begin{cases} 1 & \text{if } i = j \\ 0 & \text{if } i \neq j
-    \end{cases}$, and the derivations of the backward use it often, as
-    $\frac{\partial z_i}{\partial z_j} = \delta_{ij}$."""
+    \end{cases}$, and the derivations of the backward use it often, as $\frac{\partial
+    z_i}{\partial z_j} = \delta_{ij}$."""
     it.derives(VECTOR)
 
 
@@ -65,8 +65,7 @@ def T17(it: Evidence) -> None:
     r"""$\text{softmax}(\mathbf{z})_i = \frac{e^{z_i}}{\sum_{j=1}^n e^{z_j}}$.
 
     The formula is right for real numbers. In float32 $e^{z}$ overflows at $z$ from 89
-    on, and the line returns NaN; the maximum has to be subtracted first.
-    """
+    on, and the line returns NaN; the maximum has to be subtracted first."""
     it.derives(VECTOR)
     it.as_printed(same(softmax(numbers(7)), torch.tensor(numbers(7)).softmax(0)))
     large = np.array([89, 0], np.float32)
@@ -79,8 +78,7 @@ def T18(it: Evidence) -> None:
     r"""Softmax uses the values as weights, so its outputs are positive and sum to 1.
 
     The weights are the exponentials $e^{z_i}$. With the values themselves, $z_i / \sum
-    z_j$ is a different vector, negative here where $z_i$ is.
-    """
+    z_j$ is a different vector, negative here where $z_i$ is."""
     z = np.array([-1.0, 2.0, 0.5])
     it.as_printed(same(z / z.sum(), softmax(z)))
     it.as_printed(bool((z / z.sum() > 0).all()))
@@ -91,8 +89,7 @@ def T19(it: Evidence) -> None:
     r"""The outputs have the same size as the input, are all positive, and sum to 1.
 
     So it is for real numbers. In floating point the output is 0 for a value far below
-    the maximum, and for a score masked with $-\infty$.
-    """
+    the maximum, and for a score masked with $-\infty$."""
     y = softmax(numbers(9))
     it.as_printed(y.shape == (9,) and bool((y > 0).all()) and same(y.sum(), 1.0))
     for far in (-800.0, -np.inf):
@@ -105,8 +102,7 @@ def T20(it: Evidence) -> None:
 
     The text calls it the gradient; it is an entry of the Jacobian, which is symmetric:
     $\frac{\partial \text{softmax}(\mathbf{z})_i}{\partial z_j} = \frac{\partial
-    \text{softmax}(\mathbf{z})_j}{\partial z_i}$.
-    """
+    \text{softmax}(\mathbf{z})_j}{\partial z_i}$."""
     it.derives(VECTOR)
     it.derives_right(VECTOR)
 
@@ -116,8 +112,7 @@ def T21(it: Evidence) -> None:
 
     Evaluated from the loss, it needs far fewer operations than differences of losses.
     The rule itself sets no order: evaluated from the input, the same product of
-    Jacobians costs more than three times as much.
-    """
+    Jacobians costs more than three times as much."""
     d = 6
     last, (second, first), x = numbers(1, d), numbers(2, d, d), numbers(d, 1)
     from_loss = its.steps(lambda c, b, a: c @ b @ a, last, second, first)
@@ -132,8 +127,7 @@ def T22(it: Evidence) -> None:
     r"""For $y = f(g(x))$, $\frac{dy}{dx} = \frac{df}{dg} \cdot \frac{dg}{dx}$.
 
     Both derivatives have to exist, which the text does not say. $\frac{df}{dg}$ is
-    meant at $g(x)$: for $\sin(x^2)$, $\frac{dy}{dx} = \cos(x^2) \cdot 2x$.
-    """
+    meant at $g(x)$: for $\sin(x^2)$, $\frac{dy}{dx} = \cos(x^2) \cdot 2x$."""
     given = r"given x \in \mathbb{R}; let g = x^2; let f = \sin(g); let y = f"
     it.as_printed(derives(equations_of(it.says)[1], given))
     it.derives_right(given)
@@ -157,8 +151,7 @@ def T24(it: Evidence) -> None:
     """The chain rule as printed holds for the functions of the text.
 
     ReLU has no derivative at 0. With a value chosen there the rule can be wrong: max(0,
-    x) − max(0, −x) is x, and autograd's derivative at 0 is 0.
-    """
+    x) − max(0, −x) is x, and autograd's derivative at 0 is 0."""
     for x, judge in ((numbers(5), it.as_printed), (np.zeros(5), it.elsewhere)):
         found = vjp(lambda t: t.relu() - (-t).relu(), x, np.ones(5))
         judge(same(found, np.ones(5)))
@@ -195,8 +188,7 @@ def T25(it: Evidence) -> None:
 
     One backward gives all gradients; central differences need two losses a parameter.
     The sum is not the reason: forward-mode differentiation uses the same sum and needs
-    a pass for each parameter.
-    """
+    a pass for each parameter."""
     d = 6
     given = numbers(1, d, seed=9), numbers(d, 1), *numbers(3, d, d)  # last layer, input
     loss = its.steps(lambda row, x, *w: row @ states(x, *w)[-1], *given)
@@ -211,8 +203,7 @@ def T26(it: Evidence) -> None:
 
     In the word's everyday sense it does: the more probability the target has, the
     smaller is the loss. In the statistical sense it does not: the predictions (0.34,
-    0.33, 0.33) have correlation 1 with the target (1, 0, 0), and a loss of 1.08.
-    """
+    0.33, 0.33) have correlation 1 with the target (1, 0, 0), and a loss of 1.08."""
     target, weak = np.array([1.0, 0, 0]), np.array([0.34, 0.33, 0.33])
     it.as_printed(-log(0.9) < -log(0.5) < -log(weak[0]))
     it.right(same(np.corrcoef(target, weak)[0, 1], 1.0))
@@ -223,16 +214,14 @@ def T26(it: Evidence) -> None:
 def T27(it: Evidence) -> None:
     """For language models, cross-entropy is the loss that is primarily used.
 
-    This is a statement about what others use. The networks of this book use it too.
-    """
+    This is a statement about what others use. The networks of this book use it too."""
 
 
 def T28(it: Evidence) -> None:
     r"""$\mathcal L = -\sum_{i=1}^N \sum_{j=1}^C y_{ij} \log \hat y_{ij}$.
 
     The formula is the sum over $N$ examples. Training code averages by default, which
-    makes the loss and every gradient smaller by the factor $N$.
-    """
+    makes the loss and every gradient smaller by the factor $N$."""
     logits, y = numbers(5, 4), np.eye(4)[[0, 3, 1, 1, 2]]
     by_text = -sum(y[i] @ np.log(softmax(logits[i])) for i in range(5))
     framework = partial(
@@ -247,8 +236,7 @@ def T29(it: Evidence) -> None:
     r"""The formula is the cross-entropy of the predictions $\hat y$ against $y$.
 
     This holds for one example. For $N$ examples the formula is a sum of $N$
-    cross-entropies, which grows when an example is repeated.
-    """
+    cross-entropies, which grows when an example is repeated."""
     y, predicted = np.array([[0.0, 1, 0]]), softmax(numbers(3))[None]
     for times, judge in ((1, it.as_printed), (2, it.elsewhere)):
         examples = np.repeat(y, times, 0), np.repeat(predicted, times, 0)
@@ -259,8 +247,8 @@ def T29(it: Evidence) -> None:
 def T30(it: Evidence) -> None:
     """Gradient descent changes the parameters so that the loss falls.
 
-    This holds for a small rate. On a quadratic of curvature c, one above 2/c raises it.
-    """
+    This holds for a small rate. On a quadratic of curvature c, one above 2/c raises
+    it."""
     curvature, theta = 3.0, 1.5
     rates = [0, 0.1, 1.9 / curvature, 2.1 / curvature]
     start, *after = [curvature * (theta * (1 - r * curvature)) ** 2 / 2 for r in rates]
@@ -274,8 +262,7 @@ def T31(it: Evidence) -> None:
     - \eta\nabla\mathcal L(\underline\theta_t)$.
 
     Transformers are typically trained with Adam, as the section on training says. The
-    size of Adam's first step does not depend on that of the gradient.
-    """
+    size of Adam's first step does not depend on that of the gradient."""
 
     def moved(optimiser: str, scale: float) -> Any:
         theta = torch.nn.Parameter(torch.zeros(2, dtype=torch.float64))
@@ -292,8 +279,7 @@ def T32(it: Evidence) -> None:
     """Training in a reasonable time requires an efficient way to compute the gradient.
 
     With one-sided differences, one loss for each parameter, a gradient of GPT-2 would
-    take over forty million times the FLOPs of forward and backward.
-    """
+    take over forty million times the FLOPs of forward and backward."""
     step = cost.tally("gpt2", 1, 1_024)
     flops = step.flops("counted")
     both = flops["forward"] + flops["backward"]
@@ -304,8 +290,7 @@ def T33(it: Evidence) -> None:
     r"""$\bar X = \partial\mathcal L / \partial X$ for intermediates and parameters.
 
     The layout is not stated. Every line on the attention block fits the layout of $X$,
-    with entries $\partial\mathcal L / \partial X_{ij}$.
-    """
+    with entries $\partial\mathcal L / \partial X_{ij}$."""
     values, gradients = its.attention_run()
     found = its.lines(its.attention_backward, values, gradients.Z)[0]
     for name, gradient in found.items():

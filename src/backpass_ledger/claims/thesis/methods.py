@@ -53,8 +53,7 @@ def T213(it: Evidence) -> None:
     r"""Methods for attention aim at a cost below the quadratic one of its $n^2d$ term.
 
     Linear attention does. Flash attention, which is in wide use, computes all $n^2$
-    scores and saves memory and time.
-    """
+    scores and saves memory and time."""
     it.as_printed(linear(4_096) < 2.01 * linear(2_048))
     it.elsewhere(flash(4_096) < 2.01 * flash(2_048))
     it.right(flash(4_096) > 3.99 * flash(2_048))
@@ -64,16 +63,14 @@ def T214(it: Evidence) -> None:
     """Methods below the quadratic cost are proven empirically, and often cost
     expressivity and stability.
 
-    The text cites neither a method nor a measurement.
-    """
+    The text cites neither a method nor a measurement."""
 
 
 def T215(it: Evidence) -> None:
     r"""Attention's quadratic nature is still a fundamental limitation.
 
     It is one for the arithmetic of softmax attention. With flash attention its memory
-    is linear in $n$, and linear attention is linear in both.
-    """
+    is linear in $n$, and linear attention is linear in both."""
     ops = ("attention", "flash_attention", "linear_attention")
     saved = {
         op: [cost.saved_bytes(op, *[(1, n, 4)] * 3) for n in (64, 128)] for op in ops
@@ -88,8 +85,7 @@ def T215(it: Evidence) -> None:
 def T216(it: Evidence) -> None:
     r"""Feed-forward layers scale as $O(nd^2)$.
 
-    This holds for $d_{ff}$ in proportion to $d$; in general it is $O(ndd_{ff})$.
-    """
+    This holds for $d_{ff}$ in proportion to $d$; in general it is $O(ndd_{ff})$."""
     of = its.of_feed_forward
     it.as_printed(all(of(n, d, its.EXACT) <= 33 * n * d**2 for n, d in its.SIZES))
     sizes = [(n, f) for n in (1, 5) for f in (2, 9)]
@@ -100,8 +96,7 @@ def T217(it: Evidence) -> None:
     r"""Low-rank factors of the weights reduce the cost to $O(ndr)$ with $r \ll d$.
 
     This is for matrices that are replaced by two factors. With $d$ rows and $4d$
-    columns, the factors are cheaper only for $r < 0.8d$.
-    """
+    columns, the factors are cheaper only for $r < 0.8d$."""
     n, d = 3, 10
     factors = {r: its.products("ndr nrf", r=r)(n, d) for r in range(1, 11)}
     it.as_printed(all(ran == 10 * n * d * r for r, ran in factors.items()))
@@ -114,8 +109,7 @@ def T218(it: Evidence) -> None:
 
     LoRA keeps the frozen weight and adds two factors beside it, so the forward costs
     more. It saves the weight's gradient and its optimiser's state. At $n = 8$, $d =
-    16$, and $r = 1$, the products still take 79 % of the FLOPs.
-    """
+    16$, and $r = 1$, the products still take 79 % of the FLOPs."""
     n, d, r = 8, 16, 1
 
     def ran(shapes: str) -> int:
@@ -132,8 +126,7 @@ def T218(it: Evidence) -> None:
 def T219(it: Evidence) -> None:
     r"""A smaller intermediate dimension $d_{int}$ lowers the cost.
 
-    The layer's cost falls linearly with it.
-    """
+    The layer's cost falls linearly with it."""
     at = [its.of_feed_forward(5, 3, its.RULE, f) for f in (2, 4, 6)]
     it.as_printed(at[0] < at[1] < at[2])
     it.right(at[2] - at[1] == at[1] - at[0])
@@ -149,8 +142,7 @@ def T220(it: Evidence) -> None:
     """Bhojanapalli et al. propose narrower bottlenecks for feed-forward layers.
 
     The title says attention. By the abstract, heads that are narrower than the sequence
-    is long are a bottleneck that limits the network, and wider heads are the remedy.
-    """
+    is long are a bottleneck that limits the network, and wider heads are the remedy."""
     it.clashes(
         names_of("Low-Rank Bottleneck in Multi-Head Attention Models") == {"attention"}
     )
@@ -162,8 +154,7 @@ def T220(it: Evidence) -> None:
 def T221(it: Evidence) -> None:
     """In a mixture of experts only a few experts are active for a token.
 
-    The other experts have no gradient from that token.
-    """
+    The other experts have no gradient from that token."""
     experts = torch.tensor(numbers(4, 3, 3), requires_grad=True)
     x, router = torch.tensor(numbers(3)), torch.tensor(numbers(4, 3, seed=1))
     gates, chosen = (router @ x).softmax(0).topk(2)
@@ -178,8 +169,7 @@ def T222(it: Evidence) -> None:
     more efficient, as SwitchHead shows.
 
     The title says attention. By its abstract, SwitchHead puts experts into attention's
-    projections of values and outputs, not into feed-forward layers.
-    """
+    projections of values and outputs, not into feed-forward layers."""
     title = "SwitchHead: Accelerating Transformers with Mixture-of-Experts Attention"
     it.clashes(names_of(title) == {"attention"})
 
@@ -188,8 +178,7 @@ def T223(it: Evidence) -> None:
     r"""All three methods keep or even raise the network's capacity.
 
     Experts raise it. Two factors of width $r$ make a matrix of rank at most $r$, unlike
-    most matrices that they replace. A narrower layer has fewer units.
-    """
+    most matrices that they replace. A narrower layer has fewer units."""
     weight = numbers(6, 24)
     factors = numbers(6, 2) @ numbers(2, 24, seed=1)
     left, s, right = np.linalg.svd(weight, full_matrices=False)
@@ -202,8 +191,7 @@ def T224(it: Evidence) -> None:
     """On real systems memory bandwidth may matter as much as arithmetic.
 
     In the predicted time of a step of GPT-2 on an H100, calls bound by memory take more
-    than half: not what the text says about norms.
-    """
+    than half: not what the text says about norms."""
     waiting, whole = of_step(lambda s: s.bound == "memory")
     it.as_printed(waiting[0] > whole[0] / 2)
 
@@ -211,8 +199,7 @@ def T224(it: Evidence) -> None:
 def T225(it: Evidence) -> None:
     """In practice most models have several heads.
 
-    Every network whose configuration this package knows has several heads.
-    """
+    Every network whose configuration this package knows has several heads."""
     it.as_printed(all(config.heads > 1 for config in cost.presets().values()))
 
 
@@ -220,8 +207,7 @@ def T226(it: Evidence) -> None:
     r"""One head and several share the asymptotic cost $O(n^2d)$.
 
     Both have the order $O(nd^2 + n^2d)$; the projections' part is not $O(n^2d)$ if $n$
-    is small beside $d$. The products cost the same; the softmax takes $4hn^2$.
-    """
+    is small beside $d$. The products cost the same; the softmax takes $4hn^2$."""
     n, d, products = 5, 8, its.products("ndn nnd nnd nnd")
 
     def between_projections(heads: int) -> int:
@@ -238,8 +224,8 @@ def T227(it: Evidence) -> None:
     """In multi-head attention each head has its share of the embedding dimension.
 
     In the original and in Llama 2 it does. A head's width can be a setting of its own:
-    Qwen3's network of 0.6 billion parameters is 1,024 wide, with 16 heads of width 128.
-    """
+    Qwen3's network of 0.6 billion parameters is 1,024 wide, with 16 heads of width
+    128."""
     known = cost.presets()
     llama, qwen = known["llama-2-7b"], known["qwen3-0.6b"]
     it.as_printed(llama.heads * llama.head_width == llama.width)
@@ -253,16 +239,14 @@ def T228(it: Evidence) -> None:
     """The parallelism of several heads increases the stability of training.
 
     The text's own reference gives another cause: for as many attended positions,
-    several heads need fewer layers. A test would need trained networks.
-    """
+    several heads need fewer layers. A test would need trained networks."""
 
 
 def T229(it: Evidence) -> None:
     """With several heads, more diverse relations between tokens are found.
 
     By the text's own reference, layers of one head attend to several positions too, and
-    do so more effectively.
-    """
+    do so more effectively."""
 
 
 def T230(it: Evidence) -> None:
@@ -270,20 +254,17 @@ def T230(it: Evidence) -> None:
     initialisation, harder to train.
 
     The second half is what the reference says. On the first, its abstract goes further:
-    once stabilised, the deeper network with one head is consistently better.
-    """
+    once stabilised, the deeper network with one head is consistently better."""
 
 
 def T231(it: Evidence) -> None:
     """Several heads are better at learning in context, and modern networks prefer them.
 
-    The text gives no source for the first half. For the second, see T225.
-    """
+    The text gives no source for the first half. For the second, see T225."""
 
 
 def T232(it: Evidence) -> None:
     r"""The cost remains quadratic in $n$, and the benefits justify several heads.
 
     This weighs benefits against costs, and the text measures neither. With one head the
-    cost is quadratic too, so the order says nothing for or against several heads.
-    """
+    cost is quadratic too, so the order says nothing for or against several heads."""

@@ -95,8 +95,7 @@ def T157(it: Evidence) -> None:
 def T158(it: Evidence) -> None:
     r"""$Y_{ij} = (X_{ij} - \mu_i)/\sigma_i$.
 
-    This needs $\sigma_i > 0$: with $\varepsilon = 0$, a row of equals gives 0/0.
-    """
+    This needs $\sigma_i > 0$: with $\varepsilon = 0$, a row of equals gives 0/0."""
     it.as_printed(same(normalised(its.norm_run()[0].X), its.norm_run()[0].Y))
     with np.errstate(all="ignore"):
         it.elsewhere(bool(np.isfinite(normalised(np.full((1, 4), 3.0))).all()))
@@ -114,8 +113,7 @@ def T160(it: Evidence) -> None:
 
     The letters are reused in each layer: with the norm first, attention's $X$ is the
     norm's $Z$, and each has its own $X$ and $Y$. The gradients cannot be chained as
-    printed.
-    """
+    printed."""
     w, x = its.block_weights(4, 7), torch.tensor(numbers(5, 4))
     of_norm = its.norm(x, w["gamma_1"], w["beta_1"])
     of_attention = its.attention(of_norm["Z"], *(w[name] for name in its.WEIGHTS))
@@ -143,8 +141,7 @@ def T164(it: Evidence) -> None:
     r"""The overbar of a parameter is the loss's derivative.
 
     It is for $\underline\gamma$ and $\underline\beta$: sums over the rows. The same
-    overbar of the feed-forward layer's weights and biases means one row's share.
-    """
+    overbar of the feed-forward layer's weights and biases means one row's share."""
     of_norm, of_layer = its.norm_run()[1], its.feed_forward_run()[1]
     beta_is_whole = same(sum(of_norm.Z), of_norm.beta)
     it.clashes(beta_is_whole is not same(of_layer.Z[0], of_layer.b_2, 1e-3))
@@ -170,8 +167,7 @@ def T165(it: Evidence) -> None:
     r"""For one row, the gradients of the parameters and of $Y$ take $3d$ operations.
 
     By the text's rule they take $4d$: two products and two sums over the rows. The
-    exact count is $4nd - 2d$ for $n$ rows, and $2d$ for one row alone.
-    """
+    exact count is $4nd - 2d$ for $n$ rows, and $2d$ for one row alone."""
     it.as_printed(takes(of_parameters, lambda n, d: n * printed("norm_w", h=d)))
     it.right(takes(of_parameters, lambda n, d: 4 * n * d))
     it.right(takes(of_parameters, lambda n, d: 4 * n * d - 2 * d, its.EXACT))
@@ -206,8 +202,7 @@ def T170(it: Evidence) -> None:
     \frac{2}{d}(x_{ik} - \mu_i)$.
 
     The step ignores that $\mu_i$ depends on $x_{ik}$ too. It may: that part is a
-    multiple of $\sum_k (x_{ik} - \mu_i) = 0$.
-    """
+    multiple of $\sum_k (x_{ik} - \mu_i) = 0$."""
     it.derives(NORM)
     it.derives_right(NORM)
 
@@ -245,8 +240,8 @@ def T175(it: Evidence) -> None:
 def T176(it: Evidence) -> None:
     r"""The gradient of a norm's input takes $7d$ operations a row.
 
-    By the exact count it does, if $Y$ and $\sigma$ are saved: a mean takes $d$ steps.
-    """
+    By the exact count it does, if $Y$ and $\sigma$ are saved: a mean takes $d$
+    steps."""
     it.as_printed(takes(of_input, lambda n, d: n * printed("norm_x", h=d), its.EXACT))
 
 
@@ -254,8 +249,7 @@ def T177(it: Evidence) -> None:
     r"""The count assumes that a row's mean is computed once and used again.
 
     So it is, if both means are meant, and if $Y$ and $\sigma_i$ are saved. With the
-    second mean computed anew for each element, a row takes more than $2d^2$.
-    """
+    second mean computed anew for each element, a row takes more than $2d^2$."""
     n, d = 3, 9
 
     def anew(y_: Any, y: Any, sigma: Any) -> Any:
@@ -271,8 +265,8 @@ def T178(it: Evidence) -> None:
     r"""A sum of $n$ terms counts $n$, as in $2mnp$; a norm's input takes $7d$.
 
     The two counts follow different rules: $7d$ is right if a sum of $d$ terms counts $d
-    - 1$. By the rule of $2mnp$ it is $7d + 2$ a row, and the block's total $4n$ larger.
-    """
+    - 1$. By the rule of $2mnp$ it is $7d + 2$ a row, and the block's total $4n$
+    larger."""
     for n, d in its.SIZES:
         it.clashes(of_input(n, d, its.RULE) != n * printed("norm_x", h=d))
         it.right(of_input(n, d, its.RULE) == n * (7 * d + 2))
@@ -283,8 +277,7 @@ def T179(it: Evidence) -> None:
     r"""The gradients of a norm's parameters and normalised input take $2d$ a row.
 
     For the same step the text above has $3d$. The correct count is $4d$: the $2d$ have
-    neither of the two sums over rows that the section prints.
-    """
+    neither of the two sums over rows that the section prints."""
     n, d = 5, 4
     above, summary = printed("norm_w", h=d), printed("norm_w_summary", h=d)
     it.clashes(above != summary)
@@ -301,8 +294,7 @@ def T181(it: Evidence) -> None:
     r"""The backward of a norm takes $9d$ a token.
 
     $2d + 7d$ is $9d$. With the $3d$ of the text it would be $10d$, and with both sums
-    $11d$.
-    """
+    $11d$."""
     d = 4
     of_x = printed("norm_x", h=d)
     it.as_printed(its.of_norm(5, d) == 5 * 9 * d)
@@ -314,8 +306,7 @@ def T181(it: Evidence) -> None:
 def T182(it: Evidence) -> None:
     r"""For $X \in \mathbb R^{n \times d}$ the backward of a norm takes $9nd$.
 
-    It is exactly $11nd - 2d$: $9nd$ is right for one token, and 18 % low for many.
-    """
+    It is exactly $11nd - 2d$: $9nd$ is right for one token, and 18 % low for many."""
     it.as_printed(takes(its.of_norm, row("norm"), its.EXACT))
     it.right(takes(its.of_norm, lambda n, d: 11 * n * d - 2 * d, its.EXACT))
     it.right(its.of_norm(1, 3, its.EXACT) == 9 * 3 == row("norm")(1, 3))
@@ -326,8 +317,7 @@ def T183(it: Evidence) -> None:
     r"""The cost of a norm's backward is $n$ times its cost for a token.
 
     By the text's rule it is, if a token's cost has a term of each sum over rows. In
-    what runs, one token's parameters take $2d$, those of $n$ tokens $4nd - 2d$.
-    """
+    what runs, one token's parameters take $2d$, those of $n$ tokens $4nd - 2d$."""
     n, d = 5, 4
     it.as_printed(its.of_norm(n, d) == n * its.of_norm(1, d))
     it.elsewhere(its.of_norm(n, d, its.EXACT) == n * its.of_norm(1, d, its.EXACT))

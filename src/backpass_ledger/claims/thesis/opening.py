@@ -33,7 +33,6 @@ T13  left-out      4  FLOPs      cost/tally                  §1.3, chapter 3
 T14  uncheckable   0  FLOPs      cost/tally                  §1.3, chapter 5
 """
 
-
 forward_products = its.products("ndd ndd ndd ndd ndn nnd ndf nfd")  # of a block
 
 
@@ -78,8 +77,7 @@ def T1(it: Evidence) -> None:
     r"""The cost of training is studied by counting the arithmetic of backpropagation.
 
     Forward and update are not counted. The forward's products are $24nd^2 + 4n^2d$,
-    half of the backward's $48nd^2 + 8n^2d$: a third of the FLOPs of both.
-    """
+    half of the backward's $48nd^2 + 8n^2d$: a third of the FLOPs of both."""
     n, d = 5, 3
     forward, backward = forward_products(n, d), backward_products(n, d)
     it.left_out(forward)
@@ -92,8 +90,7 @@ def T2(it: Evidence) -> None:
     r"""The original block is broken down into attention, feed-forward, and norms.
 
     The block also has two residual connections. In the backward, two gradients meet at
-    the fork of each: $2nd$ additions.
-    """
+    the fork of each: $2nd$ additions."""
     n, d = 5, 3
     meeting = cost.count("fork", (n, d)).backward.total
     it.left_out(2 * meeting)
@@ -105,8 +102,8 @@ def T3(it: Evidence) -> None:
 
     This holds for how the products' time grows: twice the batch takes about twice the
     time. It does not hold for the time itself. In the predicted step of GPT-2 on an
-    H100, calls bound by memory take more than half of the time with 14 % of the FLOPs.
-    """
+    H100, calls bound by memory take more than half of the time with 14 % of the
+    FLOPs."""
     longer, shorter = (of_step(lambda s: s.bound == "products", b)[0] for b in (16, 8))
     it.as_printed(1.9 < longer[0] / shorter[0] < 2.1)
     waiting, whole = of_step(lambda s: s.bound == "memory")
@@ -119,8 +116,7 @@ def T4(it: Evidence) -> None:
 
     The discussion compares them in two paragraphs and counts nothing. By the text's
     rule, $h$ heads of width $d/h$ have the same products, their softmax takes $4hn^2$
-    instead of $4n^2$, and they save $h$ matrices of $n^2$ weights.
-    """
+    instead of $4n^2$, and they save $h$ matrices of $n^2$ weights."""
     n, d, h = 5, 8, 4
     it.left_out(h * softmax_steps(n, n) - softmax_steps(n, n))
     it.right(softmax_steps(n, n) == 4 * n**2)
@@ -134,32 +130,28 @@ def T4(it: Evidence) -> None:
 def T5(it: Evidence) -> None:
     """Transformers work well for language, vision, and the extraction of features.
 
-    The text gives no measurement and no source; the rest is about sequences of text.
-    """
+    The text gives no measurement and no source; the rest is about sequences of text."""
 
 
 def T6(it: Evidence) -> None:
     """The first transformer cost only about 670 dollars to train in 2017.
 
     This is an estimate of the cost of rented compute, from the cited report. The
-    report's edition of 2024 gives 930 dollars for the same model.
-    """
+    report's edition of 2024 gives 930 dollars for the same model."""
 
 
 def T7(it: Evidence) -> None:
     """Training GPT-4 cost over 78 million dollars.
 
     78.4 million is the estimate of the report's edition of 2024; the text cites that of
-    2025. It is rented compute, without staff and earlier runs.
-    """
+    2025. It is rented compute, without staff and earlier runs."""
 
 
 def T8(it: Evidence) -> None:
     """For eight years, training has become 2 to 3 times as expensive each year.
 
     No source is given. Cottier et al. (2024), arXiv:2405.21015, estimate 2.4 times a
-    year since 2016 for the models that took the most compute.
-    """
+    year since 2016 for the models that took the most compute."""
 
 
 def T9(it: Evidence) -> None:
@@ -167,8 +159,7 @@ def T9(it: Evidence) -> None:
 
     The costs grew at least that fast: by a factor of 116,418 from 2017 to 2023, the
     year of GPT-4, which is 6.99 a year. The first transformer was not among the largest
-    runs of its year, so the pair does not illustrate the rate.
-    """
+    runs of its year, so the pair does not illustrate the rate."""
     growth = (78e6 / 670) ** (1 / (2_023 - 2_017))
     it.as_printed(growth >= 2)
     it.elsewhere(growth <= 3)
@@ -178,15 +169,13 @@ def T9(it: Evidence) -> None:
 def T10(it: Evidence) -> None:
     """By 2027 one training run of the largest size could cost over a billion dollars.
 
-    No source is given. Cottier et al. (2024) say so, if the trend continues.
-    """
+    No source is given. Cottier et al. (2024) say so, if the trend continues."""
 
 
 def T11(it: Evidence) -> None:
     """Training is very expensive, and its power consumption emits great amounts of CO2.
 
-    The text gives neither a figure nor a source.
-    """
+    The text gives neither a figure nor a source."""
 
 
 def T12(it: Evidence) -> None:
@@ -194,8 +183,7 @@ def T12(it: Evidence) -> None:
 
     That block applies the norm after each residual sum. The overview of the components
     puts it before each sub-layer, which computes a different function. The text also
-    has one head instead of eight, and no dropout.
-    """
+    has one head instead of eight, and no dropout."""
     x, w = torch.tensor(numbers(5, 4)), its.block_weights()
     it.clashes(not same(its.block(x, w, pre=True), its.block(x, w, pre=False), 1e-2))
 
@@ -205,8 +193,7 @@ def T13(it: Evidence) -> None:
 
     It derives that of the backward of one block for one sequence. It leaves out the
     forward, the output head, and the loss. For GPT-2 at 1,024 tokens, the backward of
-    head and loss takes 37 % as many FLOPs as that of the blocks.
-    """
+    head and loss takes 37 % as many FLOPs as that of the blocks."""
     ends = gpt2_flops(
         1_024,
         lambda r: r.term.way == "backward" and r.term.call in ("output head", "loss"),
@@ -219,5 +206,4 @@ def T14(it: Evidence) -> None:
     """Chapter 5 summarises findings and suggestions.
 
     It names efficient attention and sparse approximations without comparing their
-    costs. Whether that is a suggestion is a matter of words.
-    """
+    costs. Whether that is a suggestion is a matter of words."""

@@ -64,8 +64,7 @@ def T125(it: Evidence) -> None:
 
     The lines as they stand take that many. Scaling $\bar S$ once takes $n^2$, which is
     less than $2nd$ for $n < 2d$. If the forward saves $Q/\sqrt d$, only $\bar Q$ has to
-    be scaled, which takes $nd$.
-    """
+    be scaled, which takes $nd$."""
     once, saved = partial(scores, scaled="S"), partial(scores, scaled="Q")
     it.as_printed(takes(scores, row("scores")))
     it.elsewhere(once(5, 3) >= scores(5, 3))
@@ -107,8 +106,7 @@ def T130(it: Evidence) -> None:
 
     This is the gradient through attention only. A residual connection adds a fourth
     path: without a norm in between, $\bar{X} = \bar{Q}W^{Q^\top} + \bar{K}W^{K^\top} +
-    \bar{V}W^{V^\top} + \bar{Z}$.
-    """
+    \bar{V}W^{V^\top} + \bar{Z}$."""
     it.derives(ATTENTION)
     values, gradients = its.attention_run()
     weights = [torch.tensor(vars(values)[name]) for name in its.WEIGHTS]
@@ -124,8 +122,7 @@ def T131(it: Evidence) -> None:
     2 \cdot (nd) = 12nd^2 + 2nd$.
 
     By the text's rule they do. The exact count is $12nd^2 - 3d^2 - nd$. With the
-    matrices side by side, as one product, the rule itself gives $2nd$ less.
-    """
+    matrices side by side, as one product, the rule itself gives $2nd$ less."""
     it.derives(r"given n, d \in \mathbb{R}")
     it.as_printed(takes(projections, row("qkv")))
     exact = takes(projections, lambda n, d: 12 * n * d**2 - 3 * d**2 - n * d, its.EXACT)
@@ -168,8 +165,7 @@ def T137(it: Evidence) -> None:
     r"""The backward of the attention block takes $16nd^2 + 8n^2d + 4n^2 + 4nd$ in all.
 
     By the text's rule the printed lines take that many. The exact count is $16nd^2 -
-    4d^2 + 8n^2d - 3nd + 3n^2 - n$.
-    """
+    4d^2 + 8n^2d - 3nd + 3n^2 - n$."""
 
     def exact(n: int, d: int) -> int:
         return 16 * n * d**2 - 4 * d**2 + 8 * n**2 * d - 3 * n * d + 3 * n**2 - n

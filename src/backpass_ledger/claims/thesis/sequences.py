@@ -64,8 +64,7 @@ def T34(it: Evidence) -> None:
     """A token is mapped to a vector, its embedding.
 
     The vector is a row of a trained table: the product of a one-hot vector with it.
-    Whether it captures the meaning cannot be tested here.
-    """
+    Whether it captures the meaning cannot be tested here."""
     table, tokens = numbers(11, 3), [4, 0, 4]
     found = torch.nn.functional.embedding(torch.tensor(tokens), torch.tensor(table))
     it.as_printed(same(np.eye(11)[tokens] @ table, found))
@@ -83,8 +82,7 @@ def T35(it: Evidence) -> None:
 def T36(it: Evidence) -> None:
     """Data sets have from millions to billions of tokens.
 
-    This is low for the models that the text names: GPT-3 had 300 billion.
-    """
+    This is low for the models that the text names: GPT-3 had 300 billion."""
 
 
 def T37(it: Evidence) -> None:
@@ -92,8 +90,7 @@ def T37(it: Evidence) -> None:
     networks and then Transformers.
 
     This is a statement about history, without a source. By the text itself, recurrent
-    networks were hard to parallelise for large data sets.
-    """
+    networks were hard to parallelise for large data sets."""
 
 
 def T38(it: Evidence) -> None:
@@ -101,8 +98,7 @@ def T38(it: Evidence) -> None:
     parallelise for large data sets.
 
     The chain of dependent steps is as long as a sequence. It does not grow with the
-    data set: the sequences of a batch do not depend on each other.
-    """
+    data set: the sequences of a batch do not depend on each other."""
     w = numbers(2, 2)
     along = reaches(lambda x: recurrent(x, w), numbers(5, 2))
     it.as_printed(bool((along == np.tri(5, dtype=bool)).all()))
@@ -114,8 +110,7 @@ def T39(it: Evidence) -> None:
     """Recurrent networks hardly kept the beginning of a sequence until its end.
 
     With a recurrent matrix that shrinks vectors, the gradient vanishes with the
-    distance. An orthogonal matrix preserves the gradient's length.
-    """
+    distance. An orthogonal matrix preserves the gradient's length."""
     turn, gradient = np.linalg.qr(numbers(6, 6))[0], numbers(6)
     length = np.linalg.norm(gradient)
     shrunk, kept = (
@@ -131,8 +126,7 @@ def T40(it: Evidence) -> None:
     """Attention helped recurrent networks to focus; their core stayed sequential.
 
     Where the recurrence forgets, attention's output still depends on the first input.
-    Each state still depends on all earlier inputs.
-    """
+    Each state still depends on all earlier inputs."""
     w, x = 0.1 * np.linalg.qr(numbers(3, 3))[0], numbers(9, 3)
 
     def read(x: Any) -> Any:
@@ -148,8 +142,7 @@ def T40(it: Evidence) -> None:
 def T41(it: Evidence) -> None:
     """The Transformer has self-attention in place of recurrence.
 
-    Without positional encodings, it is blind to order: permuted rows stay permuted.
-    """
+    Without positional encodings, it is blind to order: permuted rows stay permuted."""
     x, order = torch.tensor(numbers(6, 3)), [3, 0, 5, 1, 2, 4]
     it.as_printed(same(attended(x[order]), attended(x)[order]))
 
@@ -160,8 +153,7 @@ def T42(it: Evidence) -> None:
 
     This is right for an encoder. The text says it of the Transformer; in a decoder's
     masked self-attention a token sees only itself and earlier tokens. Training on the
-    next token needs that mask.
-    """
+    next token needs that mask."""
     of_encoder, of_decoder = (
         reaches(partial(attended, causal=causal), numbers(5, 3))
         for causal in (False, True)
@@ -173,8 +165,7 @@ def T42(it: Evidence) -> None:
 def T43(it: Evidence) -> None:
     """The positions of a sequence can all be processed at once.
 
-    This holds in training. In generation each input is an earlier output.
-    """
+    This holds in training. In generation each input is an earlier output."""
     x = torch.tensor(numbers(6, 3))
     whole = attended(x, causal=True)
     each = torch.stack([attended(x[: i + 1], causal=True)[i] for i in range(6)])
@@ -190,8 +181,7 @@ def T44(it: Evidence) -> None:
     """A direct connection of distant tokens helps with long-range dependencies.
 
     The path has one step at any distance. But it multiplies by an attention weight,
-    which for scores near 0 is about $1/n$, so a direct path can be weak.
-    """
+    which for scores near 0 is about $1/n$, so a direct path can be weak."""
 
     def far(n: int, scale: float) -> Any:
         found = jacobian(partial(attended, scale=scale), numbers(n, 3))
@@ -206,8 +196,7 @@ def T45(it: Evidence) -> None:
     """The architecture copes well with more data.
 
     Twice as many sequences cost twice as much. Twice the length costs more than twice
-    as much, by the text's own total.
-    """
+    as much, by the text's own total."""
     six, three = (cost.tally("gpt2", batch, 64).total() for batch in (6, 3))
     it.as_printed(six < 2.01 * three)
     it.right(its.row("block")(4_096, 512) > 2.01 * its.row("block")(2_048, 512))
@@ -217,16 +206,15 @@ def T46(it: Evidence) -> None:
     """Parallel training and direct connections are why Transformers replaced recurrent
     networks and lead today.
 
-    This is a statement about history; no experiment here can show the reason.
-    """
+    This is a statement about history; no experiment here can show the reason."""
 
 
 def T47(it: Evidence) -> None:
     """The transformer is built of an encoder and a decoder.
 
     The original does have both: attention is once in an encoder's block, and twice in a
-    decoder's. GPT-3, which the text names, is a decoder's stack with one, like GPT-2.
-    """
+    decoder's. GPT-3, which the text names, is a decoder's stack with one, like
+    GPT-2."""
 
     def attentions(shapes: Any, block: str) -> int:
         parts = {n.removeprefix(block).split(".")[0] for n in shapes if block in n[:17]}
@@ -244,8 +232,7 @@ def T48(it: Evidence) -> None:
     """N such blocks follow one another, each on the output of the one before.
 
     N is in no count; the text says that it analyses a single block. The backward of the
-    original's six encoder blocks costs six times as much.
-    """
+    original's six encoder blocks costs six times as much."""
 
     def of_blocks(layers: int) -> int:
         rows = cost.tally(replace(cost.presets()["gpt2"], layers=layers), 1, 9).rows
@@ -262,8 +249,7 @@ def T49(it: Evidence) -> None:
     A decoder's block also has attention over the encoder's output. Its queries come
     from the decoder and its keys and values from the encoder, so only two of the three
     gradients of its inputs are added. By the text's rule, at equal lengths, it adds
-    $16nd^2 + 8n^2d + 4n^2 + 3nd$, and a norm and a residual connection come on top.
-    """
+    $16nd^2 + 8n^2d + 4n^2 + 3nd$, and a norm and a residual connection come on top."""
 
     crossed = partial(its.attention_backward, crossed=True)
     ran = its.counted(its.attention_run, crossed)
@@ -276,8 +262,7 @@ def T50(it: Evidence) -> None:
     r"""Inputs become embeddings of dimension $d$, plus positional encodings.
 
     The backward adds each token's gradient to its row of the table, $nd$ additions for
-    $n$ tokens, which the text does not count.
-    """
+    $n$ tokens, which the text does not count."""
     rows = cost.tally("gpt2", 1, 1_024).rows
     scattered = sum(r.flops for r in rows if r.term.call == "token embedding")
     it.left_out(scattered)
@@ -296,8 +281,8 @@ def T51(it: Evidence) -> None:
     """Each layer has self-attention, a feed-forward network for each position, norms,
     and residual connections.
 
-    PyTorch's layer, which follows the original, has these in this order, and dropout.
-    """
+    PyTorch's layer, which follows the original, has these in this order, and
+    dropout."""
     layer, x = framework_layer(), torch.tensor(numbers(1, 5, 4))
     y = layer.norm1(x + layer.self_attn(x, x, x)[0])
     y = layer.norm2(y + layer.linear2(layer.linear1(y).relu()))
@@ -308,8 +293,7 @@ def T52(it: Evidence) -> None:
     r"""A layer contains the parts that the text lists, as in the original.
 
     The original drops elements of each sub-layer's output. The backward of both
-    dropouts is $2nd$ multiplications.
-    """
+    dropouts is $2nd$ multiplications."""
     n, d = 5, 3
     dropped = its.steps(lambda dy, mask: dy * mask, numbers(n, d), np.ones((n, d)))
     it.left_out(2 * dropped)

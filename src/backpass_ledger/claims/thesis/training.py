@@ -40,16 +40,14 @@ def T70(it: Evidence) -> None:
     """Transformers learn from large amounts of text, under supervision.
 
     This is a matter of terms. A language model's targets are its own inputs, one
-    position later: usually called self-supervised. Translation is supervised.
-    """
+    position later: usually called self-supervised. Translation is supervised."""
 
 
 def T71(it: Evidence) -> None:
     """Data preparation turns text into discrete units and then into vectors.
 
     Data preparation gives integers. The vectors are rows of a table inside the network,
-    which is trained; the text leaves out the cost of its gradient.
-    """
+    which is trained; the text leaves out the cost of its gradient."""
     tokens, dy = np.array([2, 0, 2]), numbers(3, 4)
     of_table = vjp(lambda table: table[tokens], numbers(5, 4, seed=1), dy)
     it.as_printed(same(np.eye(5)[tokens].T @ dy, of_table))
@@ -60,8 +58,7 @@ def T72(it: Evidence) -> None:
     """In training, each token has to be predicted from the tokens before it.
 
     The block that is analysed has no mask, so position i sees token i + 1, which is its
-    target. The objective needs the causal mask, which the text never writes.
-    """
+    target. The objective needs the causal mask, which the text never writes."""
     next_token = np.eye(5, k=1, dtype=bool)
     it.clashes(bool(reaches(attended, numbers(5, 3))[next_token].all()))
     masked = reaches(partial(attended, causal=True), numbers(5, 3))
@@ -72,8 +69,7 @@ def T73(it: Evidence) -> None:
     r"""Adam is a variant of gradient descent, used with a variable learning rate.
 
     Without its moments, and with a large $\varepsilon$, Adam is gradient descent. With
-    a constant gradient its steps are as long as the schedule's rates.
-    """
+    a constant gradient its steps are as long as the schedule's rates."""
     g = torch.tensor(numbers(7, seed=1))
 
     def moved(number: int, **options: Any) -> Any:
@@ -97,8 +93,7 @@ def T74(it: Evidence) -> None:
     """Scheduling the learning rate ensures stable training.
 
     The text gives no measurement and no source. A rate that is too large at a
-    schedule's peak still raises the loss.
-    """
+    schedule's peak still raises the loss."""
 
 
 def T75(it: Evidence) -> None:
@@ -107,8 +102,7 @@ def T75(it: Evidence) -> None:
     The cited paper does not say how many. The number depends on the time: a month takes
     972 V100 GPUs at their peak of 125 TFLOP/s. Memory alone requires fewer: weights,
     gradients, and Adam's moments in float32 are 2.8 TB for 175 billion parameters,
-    which fit on 88 GPUs of 32 GB, without any activation.
-    """
+    which fit on 88 GPUs of 32 GB, without any activation."""
     parameters, tokens, month = 175 * 1e9, 300e9, 30 * 24 * 3_600
     for_a_month = 6 * parameters * tokens / (125 * 1e12 * month)
     for_memory = -(-4 * 4 * parameters // 32e9)
@@ -122,8 +116,7 @@ def T76(it: Evidence) -> None:
     """A training iteration is three consecutive phases: forward, backward, and update.
 
     The plain loop is. With recomputation the forward runs again inside the backward,
-    and with accumulation the first two phases run several times for one update.
-    """
+    and with accumulation the first two phases run several times for one update."""
     forwards: list[Any] = []
 
     def layer(x: Any) -> Any:
@@ -143,8 +136,7 @@ def T77(it: Evidence) -> None:
 
     An output head maps the block's $d$ columns to $V$, and its backward costs $4ndV$.
     At GPT-2's $d = 768$ and $V = 50{,}257$ this is 5.45 times a block's $48nd^2$.
-    Neither the head nor the loss is counted.
-    """
+    Neither the head nor the loss is counted."""
     head = its.products("nvd dnv", v=7)  # dy Wᵀ, xᵀ dy
     it.left_out(head(3, 5))
     it.right(its.takes(head, lambda n, d: 4 * n * d * 7))
@@ -157,8 +149,7 @@ def T78(it: Evidence) -> None:
     """The backward applies the chain rule from the loss back through each layer.
 
     Applied one after the other, with the residual gradients added, the printed lines
-    give autograd's gradient of a block.
-    """
+    give autograd's gradient of a block."""
     x, dy = numbers(5, 4), numbers(5, 4, seed=8)
     by_autograd = vjp(partial(its.block, w=its.block_weights(), pre=True), x, dy)
     it.as_printed(same(its.chained_backward(x, dy, residual=True), by_autograd))
@@ -170,8 +161,7 @@ def T79(it: Evidence) -> None:
     It is negligible in FLOPs if a step has many tokens. AdamW takes 15 FLOPs for each
     of the block's $12d^2$ weights: at width 512, 0.1 % of the backward's for 2,048
     tokens and more than three times the backward's for one token. In bytes it is not:
-    each of its two moments is as large as the weights.
-    """
+    each of its two moments is as large as the weights."""
 
     def share(n: int, d: int = 512) -> Any:
         return FLOPS_OF_ADAMW * 12 * d**2 / its.row("block")(n, d)
@@ -187,8 +177,7 @@ def T79(it: Evidence) -> None:
 def T80(it: Evidence) -> None:
     """Even with the chain rule, the backward is a significant part of the computation.
 
-    It takes two thirds of the products' FLOPs in forward and backward, at any size.
-    """
+    It takes two thirds of the products' FLOPs in forward and backward, at any size."""
     for n, d in its.SIZES:
         it.as_printed(backward_share(n, d) > Fraction(1, 2))
         it.right(backward_share(n, d) == Fraction(2, 3))
@@ -204,8 +193,7 @@ def T81(it: Evidence) -> None:
     """By studies, the backward takes 60 to 70 % of the training time of large models.
 
     The text cites no study. Two thirds is the backward's share of the products' FLOPs;
-    recomputation, communication, and the update change that of the time.
-    """
+    recomputation, communication, and the update change that of the time."""
 
 
 def T82(it: Evidence) -> None:
@@ -213,8 +201,7 @@ def T82(it: Evidence) -> None:
 
     The text's own backward reads neither the scores $S$ nor any sub-layer's output $Z$,
     and what it reads can be recomputed: a checkpoint gives the same gradients and
-    stores nothing but its input.
-    """
+    stores nothing but its input."""
     weights = [its.block_weights()[name] for name in its.WEIGHTS]
 
     def stored(through: Any) -> tuple[int, Any]:
@@ -236,8 +223,7 @@ def T83(it: Evidence) -> None:
     r"""Memory use scales with the sequence's length and the batch's size.
 
     Memory is proportional to the batch. If the weights $A$ are stored, it has a term in
-    the square of the length: close to four times for twice a long sequence.
-    """
+    the square of the length: close to four times for twice a long sequence."""
 
     def stored(b: int, n: int) -> int:
         return cost.saved_bytes("attention", *[(b, 1, n, 4)] * 3)
@@ -251,16 +237,14 @@ def T84(it: Evidence) -> None:
     """Memory often limits large transformers.
 
     The text gives no source and counts no bytes. Whether memory is the limit depends on
-    recomputation, on sharding, and on the machine.
-    """
+    recomputation, on sharding, and on the machine."""
 
 
 def T85(it: Evidence) -> None:
     """At billions of parameters, a slightly better backward greatly reduces the time.
 
     The reduction is big in FLOPs or hours, and small beside the run: a backward that is
-    1 % cheaper makes a step at most 0.67 % cheaper.
-    """
+    1 % cheaper makes a step at most 0.67 % cheaper."""
     saved = backward_share(5, 3) / 100
     it.as_printed(saved * 6 * 175 * 10**9 * 300 * 10**9 > 10**21)  # GPT-3's FLOPs
     it.elsewhere(saved >= Fraction(1, 100))

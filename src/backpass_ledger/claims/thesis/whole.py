@@ -32,8 +32,7 @@ def T184(it: Evidence) -> None:
 
     The forward has to save them, and the text counts no memory. With the sign of $H$
     taken from $U$, the lines read $n^2 + 12nd + 2n$ elements besides the parameters, at
-    $d_{ff} = 4d$: quadratic in $n$ as well.
-    """
+    $d_{ff} = 4d$: quadratic in $n$ as well."""
     n, d = 5, 4
     of_layer, of_norm = its.feed_forward_run(n, d, 4 * d)[0], its.norm_run(n, d)[0]
     read = [getattr(its.attention_run(n, d)[0], name) for name in "XQKVAY"]
@@ -48,8 +47,7 @@ def T185(it: Evidence) -> None:
 
     It is the backward of one block for one sequence. With the forward's products,
     training the block takes $72nd^2 + 12n^2d$ in its leading terms. The blocks' number,
-    the batch, the embeddings, the output head, and the update are left out too.
-    """
+    the batch, the embeddings, the output head, and the update are left out too."""
     n, d = 5, 3
     forward = forward_products(n, d)
     it.as_printed(row("block")(n, d) >= forward + its.of_block(n, d))
@@ -62,8 +60,7 @@ def T186(it: Evidence) -> None:
 
     By the text's own description it has residual connections too. Where a sub-layer's
     input forks, two gradients meet: $2nd$ additions, without which the gradient is
-    wrong.
-    """
+    wrong."""
     n, d = 5, 4
     x, dy = numbers(n, d), numbers(n, d, seed=8)
     forks = 2 * its.steps(lambda a, b: a + b, x, dy)
@@ -85,8 +82,7 @@ def T188(it: Evidence) -> None:
     r"""The feed-forward layer takes $32nd^2$.
 
     This holds at $d_{ff} = 4d$, which neither this line nor the total says. In general
-    the layer's products take $8ndd_{ff}$: $24nd^2$ at three times the width.
-    """
+    the layer's products take $8ndd_{ff}$: $24nd^2$ at three times the width."""
     n, d = 5, 3
     at_four, at_three = (its.products(PRODUCTS, f=f * d)(n, d) for f in (4, 3))
     it.as_printed(at_four == 32 * n * d**2)
@@ -97,8 +93,7 @@ def T188(it: Evidence) -> None:
 def T189(it: Evidence) -> None:
     r"""The normalisation layers take $2 \cdot 9nd = 18nd$.
 
-    The doubling is right, but $9nd$ is not: the two norms take $22nd - 4d$.
-    """
+    The doubling is right, but $9nd$ is not: the two norms take $22nd - 4d$."""
     for n, d in its.SIZES:
         ran = 2 * its.of_norm(n, d, its.EXACT)
         it.as_printed(ran == 2 * row("norm")(n, d))
@@ -119,8 +114,7 @@ def T191(it: Evidence) -> None:
 
     By the text's own rule, with the norm's means counted as the text counts them,
     $11nd$ are missing: $5nd$ for the biases, $2nd$ for the residual connections, and
-    $4nd$ for the norms' parameters. The coefficient of $nd$ is 33 instead of 22.
-    """
+    $4nd$ for the norms' parameters. The coefficient of $nd$ is 33 instead of 22."""
     completed = next(c for c in sources.COMPLETED if c.source == sources.THESIS)
     it.right(takes(its.of_block, lambda n, d: completed.at(s=n, h=d)))
     for n, d in its.SIZES:
@@ -132,8 +126,7 @@ def T191(it: Evidence) -> None:
 def T192(it: Evidence) -> None:
     r"""$48nd^2 + 8n^2d + 4n^2 + 22nd \in O(nd^2 + n^2d)$.
 
-    For every $n$ and $d$ it is at least 8 and at most 48 times $nd^2 + n^2d$.
-    """
+    For every $n$ and $d$ it is at least 8 and at most 48 times $nd^2 + n^2d$."""
     n, d = sympy.symbols("n d")
     block, leading = printed("block", s=n, h=d), n * d**2 + n**2 * d
     for difference in (block - 8 * leading, 48 * leading - block):
@@ -153,8 +146,7 @@ def T193(it: Evidence) -> None:
 
     With nothing left out, the backward runs in $48nd^2 - 12d^2 + 8n^2d + 3n^2 + 21nd -
     9d - n$ steps. The rule $2mnp$ makes the total too high, and the parts left out too
-    low: at $n = d = 512$ it is 0.05 % too high, for one token of that width 33 %.
-    """
+    low: at $n = d = 512$ it is 0.05 % too high, for one token of that width 33 %."""
     it.as_printed(takes(its.of_block, row("block"), its.EXACT))
     it.as_printed(takes(its.of_block, row("block")))
     it.right(takes(its.of_block, exact, its.EXACT))
@@ -167,8 +159,7 @@ def T194(it: Evidence) -> None:
 
     Attention is quadratic in $d$ as well: its $16nd^2$ is a third of the block's term
     in $nd^2$, and its larger part for $n < 2d$. At $n = 512$ and $d = 1{,}024$, twice
-    the length costs 2.4 times as much, and twice the width 3.6 times.
-    """
+    the length costs 2.4 times as much, and twice the width 3.6 times."""
 
     def grows(n: int, d: int, n_by: int = 1, d_by: int = 1) -> float:
         return float(row("attention")(n_by * n, d_by * d) / row("attention")(n, d))

@@ -29,8 +29,7 @@ def U30(it: Evidence) -> None:
 
     It needs x̂ and 1/σ. A backward that saves x uses the mean to rebuild x̂; one that
     saves x̂ does not need it. If no weight is 0, x̂ also follows from the output, the
-    weight, and the bias.
-    """
+    weight, and the bias."""
     (x, dy), parameters = numbers(2, 5, 7), numbers(2, 7)
     w, b = parameters
 
@@ -56,8 +55,7 @@ def U30(it: Evidence) -> None:
 def U31(it: Evidence) -> None:
     r"""Softmax's backward needs the scores.
 
-    It needs only its output. A constant added to a row of scores changes neither.
-    """
+    It needs only its output. A constant added to a row of scores changes neither."""
     x, dy = numbers(2, 4, 6)
     softmax = partial(torch.softmax, dim=-1)
     y = softmax(torch.tensor(x)).numpy()
@@ -84,8 +82,7 @@ def U33(it: Evidence) -> None:
     r"""Sharp attention, with weights near 0 and 1, has large gradients of the scores.
 
     The Jacobian's entries are a(1 − a) and −a·a′. They approach 0 as one weight
-    approaches 1; the Jacobian's norm is 1/2 when two weights are 1/2 each.
-    """
+    approaches 1; the Jacobian's norm is 1/2 when two weights are 1/2 each."""
 
     def largest(a: Any) -> float:
         return float(np.abs(np.linalg.eigvalsh(np.diag(a) - np.outer(a, a))).max())
@@ -101,8 +98,7 @@ def U34(it: Evidence) -> None:
     r"""Cross-entropy's gradient with respect to the scores is softmax minus one-hot.
 
     This is right for a sum over targets. A mean divides by the number of counted
-    targets, and a row with an ignored target has gradient 0.
-    """
+    targets, and a row with an ignored target has gradient 0."""
     x, t = numbers(5, 7), np.array([3, 0, 6, 2, 2])
     printed = np.exp(x) / np.exp(x).sum(-1, keepdims=True) - np.eye(7)[t]
 
@@ -121,8 +117,8 @@ def U34(it: Evidence) -> None:
 def U35(it: Evidence) -> None:
     """A residual connection passes the gradient on at no cost in the backward.
 
-    The stream is used twice, so two gradients are added there: bsh additions a block.
-    """
+    The stream is used twice, so two gradients are added there: bsh additions a
+    block."""
     forks = cost.tally("gpt2", 2, 100).only(lambda row: row.term.stem == "fork")
     it.as_printed(forks.flops("counted")["backward"] == 0)
     it.right(forks.flops("counted")["backward"] == 24 * 2 * 100 * 768)

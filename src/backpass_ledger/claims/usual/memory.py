@@ -36,8 +36,7 @@ def U24(it: Evidence) -> None:
 
     This is right for two-byte elements, dropout after the softmax and both blocks, and
     stored scores. It omits the norms' statistics, as the paper says. Flash attention,
-    another activation, or float32 need another formula.
-    """
+    another activation, or float32 need another formula."""
     b, s, h, n_h = 2, 7, 24, 6
     formula = s * b * h * 34 + 5 * b * n_h * s * s
     it.as_printed(layer(b, s, h, n_h, wide=2) == formula)
@@ -48,16 +47,14 @@ def U24(it: Evidence) -> None:
 def U25(it: Evidence) -> None:
     r"""In float32, a layer saves 4(34sbh + 5bs²n_h) bytes.
 
-    It counts two bytes an element already, and masks take one: 66sbh + 9bs²n_h.
-    """
+    It counts two bytes an element already, and masks take one: 66sbh + 9bs²n_h."""
     judged(it, "bytes-counted-twice", layer(2, 7, 24, 6, wide=4), h=24)
 
 
 def U26(it: Evidence) -> None:
     r"""With flash attention, the block of attention saves 11sbh bytes.
 
-    It also saves each row's log-sum-exp in float32: 4bsn_h bytes.
-    """
+    It also saves each row's log-sum-exp in float32: 4bsn_h bytes."""
     b, s, n_h, d = 2, 7, 6, 4
     arrays = {"input": 2, "q, k, v": 3 * 2, "output": 2, "mask": 1}  # bytes an element
     saved = sum(arrays.values()) * b * s * n_h * d + 4 * b * s * n_h
@@ -67,8 +64,7 @@ def U26(it: Evidence) -> None:
 def U27(it: Evidence) -> None:
     r"""With flash attention, recomputing attention still saves 5bs²n_h bytes per layer.
 
-    Flash attention stores no scores: each row's statistics are saved, 4bsn_h bytes.
-    """
+    Flash attention stores no scores: each row's statistics are saved, 4bsn_h bytes."""
     judged(it, "selective-with-flash", 4 * 2 * 7 * 6)
 
 
@@ -76,8 +72,7 @@ def U28(it: Evidence) -> None:
     r"""Mixed-precision training with Adam holds 16 bytes a parameter.
 
     The 16 bytes are two-byte weights and gradients, float32 weights, and two float32
-    moments. With float32 gradients there are 18.
-    """
+    moments. With float32 gradients there are 18."""
     budget = cost.memory_budget("gpt2", 1, 1024, dtype="bfloat16")
     parameters = cost.tally("gpt2", 1, 1024).parameters
     states = sum(share.bytes for share in budget.shares if share.elements == parameters)
@@ -90,8 +85,7 @@ def U29(it: Evidence) -> None:
     r"""Saving the input of every $\sqrt L$-th layer minimises memory.
 
     It is right if a layer saves as much as its input. If a layer saves 34 bytes for
-    each 2 of its input, the best segments are shorter: two layers, for 80 layers.
-    """
+    each 2 of its input, the best segments are shorter: two layers, for 80 layers."""
 
     def best(layers: int, of_input: int, of_layer: int) -> int:
         held = {k: -(-layers // k) * of_input + k * of_layer for k in range(1, 99)}

@@ -34,8 +34,8 @@ def U1(it: Evidence) -> None:
 
     A matrix product has two backward products of its size if both gradients are wanted.
     The ratio is 1 where only one is wanted. With every operation counted, it is 1.9969
-    for GPT-2 at 1,024 tokens; with attention that recomputes its scores, more than 2.
-    """
+    for GPT-2 at 1,024 tokens; with attention that recomputes its scores, more than
+    2."""
     step = gpt2(1024)
     ran, products = step.flops("counted"), step.flops("products")
     it.as_printed(products["backward"] == 2 * products["forward"])
@@ -54,8 +54,7 @@ def U2(it: Evidence) -> None:
     Attention's two products and the output head are not part of that $N$. For GPT-2 at
     1,024 tokens, $6N$ is 59.6 % of the FLOPs of matrix products, with every pair of
     query and key counted. It tends to all of them as the width grows. The paper says
-    that it leaves out the term that depends on the context.
-    """
+    that it leaves out the term that depends on the context."""
     config = cost.configuration("gpt2")
     h, tables = config.width, (config.vocabulary + config.positions) * config.width
     step = gpt2(1024)
@@ -75,8 +74,7 @@ def U3(it: Evidence) -> None:
 
     The formula counts attention's two products over all $s$ keys, although a causal
     mask leaves $(s + 1)/2$ on average, and it counts 6 FLOPs for each norm parameter,
-    although norms are not matrix products.
-    """
+    although norms are not matrix products."""
     step, formula = gpt2(1024), partial(named("palm").at, L=12, n_h=12, d=64, s=1024)
     matrices = 12 * 12 * 768**2 + 50257 * 768
     it.as_printed(1024 * formula(N=matrices) == step.total("products-whole"))
@@ -89,8 +87,7 @@ def U4(it: Evidence) -> None:
 
     A row of the position table is added once, and a norm's weight multiplies one
     element: neither is part of a matrix product. The token table costs products only as
-    the output head. nanoGPT's `transformer_sizing.ipynb` leaves the positions out.
-    """
+    the output head. nanoGPT's `transformer_sizing.ipynb` leaves the positions out."""
     step = gpt2(1024)
     attention = step.only(lambda row: row.term.call == "attention")
     matrices = step.total("products") - attention.total("products")
@@ -102,8 +99,7 @@ def U5(it: Evidence) -> None:
     r"""Looking up tokens costs a product with one-hot rows: 2sVh FLOPs.
 
     The lookup copies rows, at 0 FLOPs; its backward adds rows, at most bsh FLOPs.
-    Counting the lookup as a product is a convention of that appendix.
-    """
+    Counting the lookup as a product is a convention of that appendix."""
     step = gpt2(1024)
     lookup = step.only(lambda row: row.term.call == "token embedding").flops("counted")
     it.as_printed(lookup["forward"] == 2 * 1024 * 50257 * 768)
@@ -114,8 +110,7 @@ def U6(it: Evidence) -> None:
     r"""Recomputing all layers costs a third more.
 
     It costs one forward of the layers. The output head does not run again: a step of
-    GPT-2 has 24.3 % more FLOPs of products at 1,024 tokens, with every pair counted.
-    """
+    GPT-2 has 24.3 % more FLOPs of products at 1,024 tokens, with every pair counted."""
     ran = gpt2(1024, recompute=1).flops("products")
     inside = gpt2(1024).only(lambda row: row.part == "layer").flops("products")
     it.as_printed(3 * ran["recomputation"] == inside["forward"] + inside["backward"])

@@ -33,8 +33,7 @@ def U38(it: Evidence) -> None:
     r"""Adam's step does not depend on the scale of the gradient.
 
     This is right while the gradient's elements are large compared with ε (1e-8 by
-    default) and the scale is the same in every step.
-    """
+    default) and the scale is the same in every step."""
     g = numbers(5)
     it.as_printed(same(updated(g, 3), updated(1000 * g, 3), 1e-6))
     it.elsewhere(same(updated(g), updated(1e-9 * g), 1e-6))
@@ -44,8 +43,7 @@ def U39(it: Evidence) -> None:
     """Under Adam, clipping each step to a tenth of the norm makes it a tenth as long.
 
     Adam divides by the gradient's size, so the same factor in every step cancels.
-    Clipping acts through what changes from step to step.
-    """
+    Clipping acts through what changes from step to step."""
     start, g = numbers(5, seed=9), numbers(5)
     whole = updated(g, 3, weight_decay=0.0) - start
     clipped = updated(g / 10, 3, weight_decay=0.0) - start
@@ -57,8 +55,7 @@ def U40(it: Evidence) -> None:
     r"""A gradient that is clipped has exactly the norm max_norm.
 
     PyTorch multiplies by max_norm/(norm + 1e-6), so the result is slightly below
-    max_norm, and far below it only if the norm is not large compared with 1e-6.
-    """
+    max_norm, and far below it only if the norm is not large compared with 1e-6."""
 
     def after(scale: float, max_norm: float) -> float:
         p = torch.zeros(7, dtype=torch.float64, requires_grad=True)
@@ -81,8 +78,7 @@ def U41(it: Evidence) -> None:
     gradient of the whole batch.
 
     So it is if all of them have the same number of counted tokens. Otherwise each has
-    to be weighted by that number.
-    """
+    to be weighted by that number."""
     x = numbers(12, 3)
     for first, judge in ((6, it.as_printed), (9, it.elsewhere)):
         parts = np.split(x, [first])
@@ -95,8 +91,7 @@ def U42(it: Evidence) -> None:
     r"""Weight decay is the same as an L2 term in the loss.
 
     They are the same under SGD. Under Adam, the L2 term's gradient is divided by a
-    running size of the gradient; decoupled decay is not.
-    """
+    running size of the gradient; decoupled decay is not."""
     w, g, decay = numbers(5, seed=9), numbers(5), 0.1
     as_loss = updated(g + decay * w, 3, weight_decay=0.0)
     decoupled = updated(g, 3, weight_decay=decay)
@@ -110,8 +105,7 @@ def U43(it: Evidence) -> None:
 
     Its smallest positive number is 2⁻¹³³, about 1e-40, against 6e-8 in FP16. It has 8
     significant bits, with or without loss scaling: if the weights are stored in BF16
-    and rounded to nearest, an update below 1/512 of its weight is lost.
-    """
+    and rounded to nearest, an update below 1/512 of its weight is lost."""
     tiny = torch.tensor(1e-30, dtype=torch.float64)
     it.as_printed(tiny.to(torch.bfloat16) > 0 and bool(tiny.to(torch.float16) == 0))
     it.right(float(torch.tensor(2.0**-133).to(torch.bfloat16)) == 2.0**-133)
