@@ -198,7 +198,7 @@ def on_processes(
     context = multiprocessing.get_context("fork")
     with tempfile.TemporaryDirectory() as folder:
         answers: list[Connection] = []
-        processes = []
+        processes: list[Any] = []
         try:
             for rank in range(ranks):
                 here, there = context.Pipe(duplex=False)

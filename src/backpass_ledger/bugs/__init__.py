@@ -3,9 +3,9 @@ twin.
 
 They come from searches of issues and pull requests. Each thread says exactly what was
 wrong with a gradient, one thread a mistake; doubtful threads, and most of those that
-repeat a mistake, were left out. Whether `check` sees a mistake played no part, but for
-some of the last ones: a review had named their kinds as ones to add, among them some
-that `check` misses. The code is ours: a thread gives the mistake, never the lines.
+repeat a mistake, were left out. Whether `check` sees a mistake played no part, except
+for eleven: a review of `check` had named their kinds, some of which it misses. The code
+is ours: a thread gives the mistake, never the lines.
 
 A module of this package holds bugs under ``@bug(…)``; ``every()`` lists those of all
 modules. ``running`` gives the twins to `check` and to PyTorch's ``gradcheck``, and
