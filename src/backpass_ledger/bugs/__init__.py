@@ -42,6 +42,7 @@ KINDS = (
     "in-place writes",
     "races",
     "frozen inputs",
+    "interface of autograd",
     "state between calls",
     "recomputation",
     "parallel training",

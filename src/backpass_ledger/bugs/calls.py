@@ -271,7 +271,7 @@ def first_potential():
     "pytorch/pytorch#3241",
     "The backward computed with the gradient of every output; that of an output that the loss does not use is undefined.",
     "an undefined gradient counts as 0",
-    kind="state between calls",
+    kind="interface of autograd",
     inputs=tensors((4, 3), (3,)),
     missed="it gives every output a gradient: no output is left unused",
 )
@@ -307,7 +307,7 @@ def unused_output():
     "pytorch/pytorch#58509",
     "The backward read an intermediate result that the forward had stored as a constant: the second derivative leaves its part out.",
     "what depends on x is computed from the saved x",
-    kind="recomputation",
+    kind="interface of autograd",
     inputs=tensors((4, 6)),
     missed="it compares first derivatives, which are right",
     gradcheck="never",

@@ -207,7 +207,7 @@ def own_count_overwritten():
     "Under sequence parallelism the norm's weight gradient was not summed: each rank kept the sum over its own tokens.",
     "dw = Σ_r dw_r on every rank",
     kind="parallel training",
-    inputs=normal((2, 3, 4), (4,)),
+    inputs=normal((2, 3, 6), (6,)),
 )
 def norm_weight_not_summed():
     def forward(x, w):
