@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from backpass.cost import sources
 from backpass.interpreters import counting
+from backpass_ledger import sources
 from backpass_ledger.claims.tools import numbers, torch
 
 WEIGHTS = ("W_Q", "W_K", "W_V", "W_O")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sympy
 
-from backpass.cost import sources
+from backpass_ledger import sources
 from backpass_ledger.claims import encoder_block as its
 from backpass_ledger.claims.encoder_block import printed, row, takes
 from backpass_ledger.claims.evidence import Evidence
