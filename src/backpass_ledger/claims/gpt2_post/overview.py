@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 
 from backpass import cost
-from backpass.cost import sources
 from backpass.cost.published import named, value
 from backpass.models import gpt2
+from backpass_ledger import sources
 from backpass_ledger.claims.evidence import Evidence
 from backpass_ledger.claims.tools import jacobian, numbers, raises, same, torch, vjp
 

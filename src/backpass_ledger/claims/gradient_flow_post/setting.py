@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from backpass import cost
-from backpass.cost import sources
 from backpass.models import llama
+from backpass_ledger import sources
 
 from ..evidence import Evidence
 from ..tools import jacobian, numbers, same, torch, vjp

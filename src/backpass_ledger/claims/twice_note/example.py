@@ -6,7 +6,7 @@ from functools import partial
 from operator import matmul
 
 from backpass import cost
-from backpass.cost import sources
+from backpass_ledger import sources
 from backpass_ledger.claims.evidence import Evidence
 from backpass_ledger.claims.tools import numbers, raises, same, torch, vjp
 from backpass_ledger.claims.twice_note.product import product_flops

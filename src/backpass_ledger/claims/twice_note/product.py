@@ -8,7 +8,7 @@ from operator import matmul
 from typing import Any
 
 from backpass import cost
-from backpass.cost import sources
+from backpass_ledger import sources
 from backpass_ledger.claims.evidence import Evidence
 from backpass_ledger.claims.tools import numbers, same, torch, vjp
 
