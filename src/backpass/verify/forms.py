@@ -45,7 +45,7 @@ class Form(NamedTuple):
 
 def usual(op: Any, inputs: Sequence[Any], options: Mapping[str, Any]) -> Form:
     """Return the object in the usual form; as it is, if it has that form or none that
-    is known. To tell, forward runs once on copies of the inputs. What it raises is left
+    is known. A layer runs once to find its gradients, on copies of the inputs. What it raises is left
     to the check itself."""
     if "torch" in sys.modules:
         from backpass.verify import torch_forms
@@ -216,14 +216,14 @@ def _output(returned: Any) -> Array:
     if is_array(returned) or isinstance(returned, float | np.floating):
         return returned if is_array(returned) else np.asarray(returned, np.float64)
     raise Malformed(
-        "forward: expected y, because backward takes one argument, as that of a layer "
+        "forward: expected y, because backward has one argument, as that of a layer "
         f"which keeps its state does; got {type(returned).__name__}"
     )
 
 
 def _leaves(layer: Any) -> Iterator[tuple[Path, Array]]:
     """Yield the floating-point arrays of a layer, each with its path: those that are
-    attributes, or stand in a dictionary, a list, or an object that is one."""
+    attributes, or elements of a dictionary, a list, or an object that is one."""
     for name, value in _entries(layer):
         if is_floating(value):
             yield (name,), value
