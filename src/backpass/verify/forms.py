@@ -45,8 +45,8 @@ class Form(NamedTuple):
 
 def usual(op: Any, inputs: Sequence[Any], options: Mapping[str, Any]) -> Form:
     """Return the object in the usual form; as it is, if it has that form or none that
-    is known. A layer runs once to find its gradients, on copies of the inputs. What it raises is left
-    to the check itself."""
+    is known. A layer runs once, on copies of the inputs, to find its gradients; what it
+    raises is left to the check itself."""
     if "torch" in sys.modules:
         from backpass.verify import torch_forms
 
