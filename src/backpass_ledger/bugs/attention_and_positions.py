@@ -347,7 +347,7 @@ def rotated_by_halves(x, cos, sin):
     telling=normal((3, 4), (3, 4), (3, 4)),
     telling_inputs="tables whose halves differ",
     keywords={"constants": ("cos", "sin")},
-    seen="varied",
+    seen="telling",
     gradcheck="telling",
 )
 def rotation_by_unequal_halves():
