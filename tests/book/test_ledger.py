@@ -10,8 +10,7 @@ from backpass_ledger.claims.ledger import TEXTS, every, text_of
 from backpass_ledger.claims.pages import COSTLY
 from backpass_ledger.claims.search import nearest
 
-from .conftest import TYPESET
-from .test_site import BROKEN_MATHEMATICS, CLIPPED, found_by_axe, turn
+from .test_site import BROKEN_MATHEMATICS, CLIPPED, found_by_axe, opened, turn
 
 MOST = 60_000  # bytes of a page, compressed
 MOST_CODE = 60_000  # of the code of a text's checks, which is loaded when a check is opened
@@ -76,10 +75,8 @@ def test_a_page_that_is_opened_at_a_claim_shows_it(browser, site):
     page.close()
 
 
-@pytest.mark.parametrize("name", ["chapters/claims/twice_note", "chapters/claims/trace_notes"])
-def test_open_sections_are_typeset_and_accessible(visit, site, name):
-    visit.open(f"file://{site}/{name}.html")
-    page = visit.page
+def test_open_sections_are_typeset_and_accessible(visit, address):
+    page = opened(visit, address, "chapters/claims/twice_note")
     page.evaluate("document.querySelectorAll('.claims-section').forEach(section => { section.open = true; })")
     page.wait_for_function(f"() => ({UNTYPESET})().length === 0")
     assert page.evaluate(BROKEN_MATHEMATICS) == []
@@ -187,11 +184,17 @@ class TestIndex:
         assert shown(page) == []
         assert page.locator(".ledger-more").is_hidden()
 
-    def test_shows_more_on_request_typeset_and_accessible(self, page):
+    def test_shows_more_on_request(self, page):
         first = shown(page)
         page.locator(".ledger-more").click()
         assert shown(page)[: len(first)] == first and len(shown(page)) == 2 * len(first)
-        page.evaluate(TYPESET)
         page.wait_for_function(f"() => ({UNTYPESET})().length === 0")
-        turn(page, "dark")
-        assert found_by_axe(page, context="#ledger-index") == []
+
+
+def test_the_index_is_accessible_in_dark_colours(visit, address):
+    """Served, because axe reads the style sheets."""
+    page = opened(visit, address, INDEX)
+    page.locator("#ledger-sentence").fill(SENTENCES[0])
+    assert shown(page)
+    turn(page, "dark")
+    assert found_by_axe(page, context="#ledger-index") == []

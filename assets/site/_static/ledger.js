@@ -78,8 +78,9 @@
   );
   const chosen = {};
   function choice(key, name, values) {
-    chosen[key] = element("select", {}, new Option("all", ""), ...values.map(([value, words]) => new Option(words, value)));
-    form.append(element("label", {}, `${name} `, chosen[key]));
+    const options = values.map(([value, words]) => new Option(words, value));
+    chosen[key] = element("select", { id: `ledger-${key}` }, new Option("all", ""), ...options);
+    form.append(element("span", {}, element("label", { htmlFor: `ledger-${key}` }, name), " ", chosen[key]));
   }
   choice("text", "text", texts.map(([name], at) => [at, name]));
   choice("part", "section", []);
@@ -89,8 +90,8 @@
     [costly, "what I must change"],
     [2 * costly, "what costs most"],
   ]);
-  const words = element("input", { type: "search" });
-  form.append(element("label", {}, "words ", words));
+  const words = element("input", { type: "search", id: "ledger-words" });
+  form.append(element("span", {}, element("label", { htmlFor: "ledger-words" }, "words"), " ", words));
   const says = element("output");
   form.append(says);
 

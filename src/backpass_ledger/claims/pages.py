@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -16,6 +17,7 @@ from backpass_ledger.claims.record import Claim
 COSTLY = 3  # the harm from which a reader has to change something
 MOST = 15  # costly claims that a page shows first
 _SECTION = re.compile(r"§\d+(?:\.\d+)*")
+_NUMBERS = 'style="text-align: right"'
 _NUMBER = re.compile(r"\d[\d,]*(?:\.\d+)?")
 
 
@@ -189,9 +191,11 @@ def corrected(
         line: list[str | tables.Cell] = [name]
         for each in row:
             right = f"<strong>{each.right}</strong>" if each.wrong else each.right
-            line += [each.printed, tables.Cell(right)]
+            line += [tables.Cell(html.escape(each.printed), _NUMBERS)]
+            line += [tables.Cell(right, _NUMBERS)]
         lines.append([*line, tables.Cell(" ".join(map(_anchor, claims)))])
-    names = ["", *(f"{h}, {which}" for h in headings for which in columns), "records"]
+    of_figures = [f"{h}, {which}" for h in headings for which in columns]
+    names = ["", *(tables.Cell(name, _NUMBERS) for name in of_figures), "records"]
     return tables.page(names, lines, caption=caption)
 
 
