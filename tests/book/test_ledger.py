@@ -185,9 +185,11 @@ class TestIndex:
         assert page.locator(".ledger-more").is_hidden()
 
     def test_shows_more_on_request(self, page):
+        assert shown(page) == []
+        page.locator(".ledger-more").click()
         first = shown(page)
         page.locator(".ledger-more").click()
-        assert shown(page)[: len(first)] == first and len(shown(page)) == 2 * len(first)
+        assert first and shown(page)[: len(first)] == first and len(shown(page)) == 2 * len(first)
         page.wait_for_function(f"() => ({UNTYPESET})().length === 0")
 
 

@@ -20,6 +20,9 @@ SENTENCES = {
     "looking up token embeddings costs a matrix multiplication with one-hot vectors": "U5",
     "the optimizer's additional state makes the update negligible compared with computing the gradient": "T79",
     "with Adam in mixed precision you need 16 bytes for each parameter": "U28",
+    "skip connections keep gradients from vanishing": "F15",
+    "softmax gradients are especially costly to compute": "W41",
+    "storing a checkpoint every ten layers needs less recomputation than at every layer": "F283",
 }
 
 

@@ -29,6 +29,7 @@
       const count = (text, weight) => terms(text).forEach((term) => counts.set(term, (counts.get(term) || 0) + weight));
       count(claim.says, 1);
       count(claim.truth, rank.truthWeight);
+      count(`${parts[claim.part][1]} ${claim.where} ${topics[claim.topic]}`, rank.placeWeight);
       return { claim, counts, length: [...counts.values()].reduce((a, b) => a + b, 0) };
     });
     const mean = counted.reduce((sum, { length }) => sum + length, 0) / counted.length;
@@ -140,9 +141,10 @@
     const added = found.slice(start, start + number).map(result);
     list.append(...added);
     more.hidden = list.childElementCount >= found.length;
-    more.textContent = `Show ${Math.min(STEP, found.length - list.childElementCount)} more`;
+    const next = Math.min(STEP, found.length - list.childElementCount);
+    more.textContent = list.childElementCount ? `Show ${next} more` : `Show the first ${next}`;
     const { MathJax } = window;
-    if (MathJax?.startup?.promise) {
+    if (added.length && MathJax?.startup?.promise) {
       typeset = typeset.then(() => MathJax.startup.promise).then(() => MathJax.typesetPromise(added));
     }
   }
@@ -160,7 +162,8 @@
     says.textContent = asked
       ? `${found.length} of ${claims.length} share a word with the sentence; the nearest first`
       : `${found.length} of ${claims.length}`;
-    show(STEP);
+    // All at once would say little: a reader asks first.
+    show(asked || words.value.trim() || Object.values(chosen).some(({ value }) => value) ? STEP : 0);
   }
 
   chosen.text.addEventListener("input", offerParts);

@@ -1,10 +1,10 @@
 """Finds the claims that are nearest to a sentence.
 
-Each claim is indexed by its words, those of what it says and of what is right, and by
-the first five letters of each word, so that "normalised" finds "normalisation". The
-words of a sentence are weighted by how rare they are among the claims (BM25, with the
-usual constants). The site ranks in the same way: its script, `ledger.js`, has the same
-steps and reads the constants and the claims from here.
+Each claim is indexed by its words, those of what it says, of what is right, and of its
+place and topic, and by the first five letters of each word, so that "normalised" finds
+"normalisation". The words of a sentence are weighted by how rare they are among the
+claims (BM25, with the usual constants). The site ranks in the same way: its script,
+`ledger.js`, has the same steps and reads the constants and the claims from here.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from collections.abc import Iterable
 from functools import cache
 from typing import Any
 
-from backpass_ledger.claims.ledger import every
+from backpass_ledger.claims.ledger import TEXTS
 from backpass_ledger.claims.record import Claim
 
 K, B = (
@@ -26,6 +26,7 @@ K, B = (
 STEM = 5  # letters
 STEM_WEIGHT = 0.5  # relative to a whole word
 TRUTH_WEIGHT = 0.4  # relative to what the claim says
+PLACE_WEIGHT = 0.3  # of its section, its place, and its topic
 # Maps American spellings and synonyms to one word.
 SAME = {
     "optimizer": "optimiser",
@@ -50,6 +51,9 @@ SAME = {
     "requires": "takes",
     "needs": "takes",
     "lookup": "looking up",
+    "costly": "expensive",
+    "skip": "residual",
+    "shortcut": "residual",
     "pre": "prenorm",
     "bf16": "bfloat",
     "bfloat16": "bfloat",
@@ -101,6 +105,7 @@ def constants() -> dict[str, Any]:
         "stem": STEM,
         "stemWeight": STEM_WEIGHT,
         "truthWeight": TRUTH_WEIGHT,
+        "placeWeight": PLACE_WEIGHT,
         "digits": DIGITS,
         "same": SAME,
         "common": sorted(COMMON),
@@ -111,15 +116,25 @@ def _same(word: str) -> Iterable[str]:
     return SAME.get(word, word).split()
 
 
+def _titled() -> Iterable[tuple[str, Claim]]:
+    """Go through all claims, each after the title of its section."""
+    for text in TEXTS:
+        for part, title in text.titles.items():
+            for claim in text.part(part):
+                yield title, claim
+
+
 @cache
 def _index() -> tuple[dict[str, float], list[tuple[dict[str, float], Claim]]]:
     """Return the weight of each term, and each claim with the saturated counts of its
     terms."""
     counted = []
-    for claim in every():
+    for title, claim in _titled():
         terms_of = Counter(terms(claim.says))
-        for term, count in Counter(terms(claim.truth)).items():
-            terms_of[term] += TRUTH_WEIGHT * count  # type: ignore[assignment]
+        place = f"{title} {claim.where} {claim.topic}"
+        for text, weight in ((claim.truth, TRUTH_WEIGHT), (place, PLACE_WEIGHT)):
+            for term, count in Counter(terms(text)).items():
+                terms_of[term] += weight * count  # type: ignore[assignment]
         counted.append((terms_of, claim))
     claims = len(counted)
     length = sum(terms_of.total() for terms_of, _ in counted) / claims
