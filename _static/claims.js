@@ -78,6 +78,9 @@
     if (claims.length < 2 || document.getElementById("ledger-index")) return;
     const form = document.createElement("form");
     form.className = "claims-filter";
+    if (document.querySelector(".claims-section")) {
+      form.appendChild(document.createElement("strong")).textContent = "All records, by section";
+    }
     const chosen = {};
     for (const key of Object.keys(claims[0].dataset)) {
       const values = [...new Set(claims.map((claim) => claim.dataset[key]))];

@@ -117,7 +117,7 @@
         if (/^`.+`$/s.test(piece)) return `<code class="docutils literal notranslate">${escaped(piece.slice(1, -1))}</code>`;
         if (/^\$.+\$$/s.test(piece))
           return `<span class="math notranslate nohighlight">\\(${escaped(piece.slice(1, -1))}\\)</span>`;
-        return escaped(piece).replaceAll("'", "’");
+        return escaped(piece).replaceAll("'", "’").replace(/"([^"]*)"/g, "“$1”");
       })
       .join("");
   }
