@@ -71,3 +71,24 @@ def test_verdicts_are_shown_with_a_sign():
     assert len({sign(claim.verdict)[0] for claim in CLAIMS.values()}) == len(
         {c.verdict for c in CLAIMS.values()}
     )
+
+
+# The numbers of two or more digits, or with a decimal point, that each record quotes, as read in its text at that place.
+QUOTED = {
+    (name, place): numbers.split()
+    for name, place, numbers in (
+        line.split("\t") for line in (ROOT / "tests/claims/quoted.tsv").read_text().splitlines()[1:]
+    )
+}
+
+
+def quoted(says):
+    plain = re.sub(r"`[^`]*`", "", re.sub(r"(?<=\d)(?:,|\{,\}|\\,)(?=\d{3}(?!\d))", "", says))
+    return re.findall(r"\d+\.\d+|\d{2,}", plain)
+
+
+def test_the_table_has_every_quoted_number():
+    found = {
+        (claim.name, claim.where): quoted(claim.says) for claim in CLAIMS.values() if claim.name[0] != "U"
+    }
+    assert {key: numbers for key, numbers in found.items() if numbers} == QUOTED

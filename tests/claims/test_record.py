@@ -169,3 +169,21 @@ def test_records_that_are_not_complete_are_rejected():
 )
 def test_figures(text, expected):
     assert figures(text) == expected
+
+
+def test_a_check_judges_the_equations_of_its_record():
+    definitions = r"given x \in \mathbb{R}^5; let y_i = e^{x_i}; loss L"
+    it = Evidence(
+        says=r"For all $i$, $\frac{\partial L}{\partial x_i} = y_i \frac{\partial L}{\partial y_i}$.",
+        truth=r"It is $\frac{\partial L}{\partial x_i} = -y_i \frac{\partial L}{\partial y_i}$.",
+    )
+    it.derives(definitions)
+    it.derives_right(definitions)
+    assert (it.printed, it.mended) == ([True], [False])
+
+
+def test_a_record_without_an_equation_cannot_be_judged():
+    with pytest.raises(
+        ValueError, match=r"expected an equation between dollar signs; got 'The sum over \$j\$"
+    ):
+        Evidence(says=r"The sum over $j$ and $\sum_{j=1}^n x_j$.").derives()

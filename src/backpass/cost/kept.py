@@ -77,11 +77,13 @@ def memory_of(
     operation = Operation(op)
     there_anyway = (*operation.parameters, *operation.constants)
     parameters = {
-        _storage(arrays[key])[0] for key in there_anyway if arrays.get(key) is not None
+        storage_of(arrays[key])[0]
+        for key in there_anyway
+        if arrays.get(key) is not None
     }
     storages: dict[int, Kept] = {}
     for name, array in _arrays(saved, ""):
-        key, size = _storage(array)
+        key, size = storage_of(array)
         dtype = str(array.dtype).removeprefix("torch.")
         storages.setdefault(
             key, Kept(name, tuple(array.shape), dtype, size, key in parameters)
@@ -132,7 +134,7 @@ def _parts(value: object) -> Iterable[tuple[object, object]]:
     return ()
 
 
-def _storage(array: Array) -> tuple[int, int]:
+def storage_of(array: Array) -> tuple[int, int]:
     """Return what identifies an array's storage while it is alive, and its bytes."""
     if array_api_compat.is_torch_array(array):
         from backpass.torch_internals import storage_id

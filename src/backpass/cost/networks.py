@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from backpass.contract.arrays import Array
-from backpass.cost.kept import Kept, Memory, _storage, leaves
+from backpass.cost.kept import Kept, Memory, leaves, storage_of
 from backpass.cost.sizes import Network, network_of
 from backpass.models import encoder, gpt2, seq2seq
 from backpass.models.layers.recomputed import Recompute
@@ -179,4 +179,4 @@ def _identity(array: Array) -> tuple[int, int]:
     storage's bytes. A NumPy scalar, such as a loss, has its own key."""
     if isinstance(array, np.generic):
         return id(array), array.nbytes
-    return _storage(array)
+    return storage_of(array)

@@ -12,7 +12,7 @@ import numpy as np
 
 from backpass.cost import sources
 from backpass.interpreters import counting
-from backpass_ledger.claims.tools import numbers
+from backpass_ledger.claims.tools import numbers, torch
 
 WEIGHTS = ("W_Q", "W_K", "W_V", "W_O")
 Pair = tuple[SimpleNamespace, SimpleNamespace]
@@ -45,8 +45,6 @@ def norm(X: Any, gamma: Any, beta: Any, epsilon: float = 0.0) -> dict[str, Any]:
 def traced(build: Callable[..., dict[str, Any]], **arrays: Any) -> Pair:
     """Run ``build`` on torch tensors and return the values of all its arrays, and the
     gradients of all of them by autograd, from a random gradient of Z."""
-    import torch
-
     given = {name: torch.tensor(a, requires_grad=True) for name, a in arrays.items()}
     found = build(**given)
     for tensor in found.values():
@@ -227,8 +225,6 @@ def block(x: Any, w: dict[str, Any], *, pre: bool) -> Any:
 @cache
 def block_weights(d: int = 4, f: int = 7) -> dict[str, Any]:
     """Return random weights of a block as torch tensors."""
-    import torch
-
     shapes: dict[str, tuple[int, ...]] = dict.fromkeys(WEIGHTS, (d, d))
     shapes |= {"W_1": (d, f), "b_1": (f,), "W_2": (f, d), "b_2": (d,)}
     shapes |= {f"{name}_{i}": (d,) for i in "12" for name in ("gamma", "beta")}

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+
+from backpass_ledger.claims.tools import derives
 
 
 @dataclass(frozen=True)
@@ -32,12 +35,19 @@ class Evidence:
     """Collects what a check finds. Each method takes one finding.
 
     A claim is *true* if it holds as printed wherever it was tried; *true with a caveat*
-    if it fails ``elsewhere``, in a case that its words include; *false* if it fails as
-    printed and another statement is ``right``; *inconsistent* if it ``clashes`` with
+    if it holds in the text's own setting and fails ``elsewhere``; *false* if it fails
+    as printed and another statement is ``right``; *inconsistent* if it ``clashes`` with
     another place of the same text; *left out* if the text's own accounting lacks
-    something that is not 0. Raises TypeError for a finding that is not a truth value.
+    something that is not 0. A sentence that says *always*, *any*, *all*, *exactly*,
+    *only*, or *cannot* is false if there is a counterexample, whatever the setting.
+    Raises TypeError for a finding that is not a truth value.
+
+    ``says`` and ``truth`` are the record's own sentences, whose equations ``derives``
+    and ``derives_right`` judge: what the page shows is then what is checked.
     """
 
+    says: str = field(default="", repr=False)
+    truth: str = field(default="", repr=False)
     printed: list[bool] = field(default_factory=list)
     mended: list[bool] = field(default_factory=list)
     beyond: list[bool] = field(default_factory=list)
@@ -53,7 +63,7 @@ class Evidence:
         self.mended.append(_truth(holds))
 
     def elsewhere(self, holds: Any) -> None:
-        """Note whether the claim holds in a case that its words include, but in which
+        """Note whether the claim holds in a case outside the text's setting, in which
         we say that it does not hold."""
         self.beyond.append(_truth(holds))
 
@@ -64,6 +74,16 @@ class Evidence:
     def left_out(self, amount: Any) -> None:
         """Note what the text's own accounting lacks: a number or a formula."""
         self.missing.append(amount)
+
+    def derives(self, definitions: str = "") -> None:
+        """Note whether ``backpass derive`` finds the equations in what the text says
+        right. ``definitions`` declares their names, in the syntax of the command's
+        comments."""
+        self.as_printed(derives(_display(self.says), definitions))
+
+    def derives_right(self, definitions: str = "") -> None:
+        """Note the same of the equations in what is right."""
+        self.right(derives(_display(self.truth), definitions))
 
     @property
     def verdict(self) -> Verdict:
@@ -86,6 +106,28 @@ class Evidence:
         if not supported:
             raise ValueError(f"the findings do not support “{verdict.words}”: {self}")
         return verdict
+
+
+def equations_of(text: str) -> list[str]:
+    """Return the formulas of a text that have an equals sign outside all braces. Raises
+    ValueError if there is none."""
+    formulas = re.findall(r"\$([^$]+)\$", text)
+    found = [formula for formula in formulas if "=" in _outside_braces(formula)]
+    if not found:
+        raise ValueError(f"expected an equation between dollar signs; got {text!r}")
+    return found
+
+
+def _display(text: str) -> str:
+    return r" \\ ".join(equations_of(text))
+
+
+def _outside_braces(formula: str) -> str:
+    depth, outside = 0, ""
+    for sign in formula:
+        depth += (sign == "{") - (sign == "}")
+        outside += "" if depth else sign
+    return outside
 
 
 def _truth(holds: Any) -> bool:

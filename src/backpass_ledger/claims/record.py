@@ -23,9 +23,10 @@ believing it costs a reader; its topic; the chapter with the right derivation; a
 place in the text. Two or more spaces separate the fields. In the function, the first
 paragraph of the docstring is the claim, in our words; the other paragraphs say what is
 right. Each number of three or more digits, or with a decimal point, must also occur in
-the body, so that it cannot change without the check. A module may have ``SHOWN_BY``:
-each line names a test of the project, as ``file::name`` below ``tests/``, and the
-claims that it demonstrates.
+the body, so that it cannot change without the check. ``it.derives(…)`` judges the
+equations of the docstring as they stand. A module may have ``SHOWN_BY``: each line
+names a test of the project, as ``file::name`` below ``tests/``, and the claims that it
+demonstrates.
 """
 
 from __future__ import annotations
@@ -39,7 +40,13 @@ from dataclasses import dataclass
 from functools import cached_property
 from types import ModuleType
 
-from backpass_ledger.claims.evidence import UNCHECKABLE, VERDICTS, Evidence, Verdict
+from backpass_ledger.claims.evidence import (
+    UNCHECKABLE,
+    VERDICTS,
+    Evidence,
+    Verdict,
+    equations_of,
+)
 
 TOPICS = (
     "activations",
@@ -96,7 +103,7 @@ class Claim:
 
     def run(self) -> Evidence:
         """Run the check. Raises WrongVerdict unless it supports the verdict."""
-        found = Evidence()
+        found = Evidence(says=self.says, truth=self.truth)
         self.check(found)
         if found.verdict is not self.verdict:
             raise WrongVerdict(
@@ -133,11 +140,23 @@ class Claim:
             and isinstance(node.value, int | float)
             and not isinstance(node.value, bool)
         }
+        says, truth = self.says, self.truth
+        if "it.derives(" in self.code:
+            says = _without_equations(says)
+        if "it.derives_right(" in self.code:
+            truth = _without_equations(truth)
         return [
             figure
-            for figure in figures(f"{self.says}\n{self.truth}")
+            for figure in figures(f"{says}\n{truth}")
             if float(figure) not in known
         ]
+
+
+def _without_equations(text: str) -> str:
+    """Return a text without the equations that its check judges as they stand."""
+    for equation in equations_of(text):
+        text = text.replace(f"${equation}$", "")
+    return text
 
 
 def figures(text: str) -> list[str]:

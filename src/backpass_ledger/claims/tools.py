@@ -4,9 +4,21 @@ judgement of a displayed derivation."""
 from __future__ import annotations
 
 from collections.abc import Callable
+from importlib import import_module
 from typing import Any
 
 import numpy as np
+
+
+class _Torch:
+    """PyTorch, which is imported at the first use: to look up a claim, nobody waits for
+    it."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(import_module("torch"), name)
+
+
+torch: Any = _Torch()
 
 
 def numbers(
@@ -32,8 +44,6 @@ def vjp(function: Callable[..., Any], arrays: Any, dy: Any) -> Any:
     """Return the gradients of ``(function(*arrays) * dy).sum()`` with respect to each
     array, as PyTorch's autograd computes them in float64; a bare array unless
     ``arrays`` is a tuple or a list. ``function`` takes and returns torch tensors."""
-    import torch
-
     many = isinstance(arrays, tuple | list)
     given = [
         torch.tensor(np.asarray(a, np.float64), requires_grad=True)
@@ -48,8 +58,6 @@ def vjp(function: Callable[..., Any], arrays: Any, dy: Any) -> Any:
 def jacobian(function: Callable[[Any], Any], x: Any) -> Any:
     """Return ∂y_i/∂x_j of a function of torch tensors, by autograd in float64, with
     the axes of y before those of x."""
-    import torch
-
     return torch.autograd.functional.jacobian(
         function, torch.tensor(np.asarray(x, np.float64))
     ).numpy()

@@ -9,7 +9,7 @@ import numpy as np
 from backpass import cost
 from backpass_ledger.claims.evidence import Evidence
 from backpass_ledger.claims.gpt2_post.overview import ROWS
-from backpass_ledger.claims.tools import derives, jacobian, numbers, same, vjp
+from backpass_ledger.claims.tools import derives, jacobian, numbers, same, torch, vjp
 
 CLAIMS = """
 G156  caveat  1  attention  attention/scaled_dot_product  scale, purpose
@@ -33,8 +33,6 @@ RESIDUAL = r"""
 
 def block(x: Any) -> Any:
     """Return F(x): a small block with a matrix and a nonlinearity."""
-    import torch
-
     return torch.tanh(x @ x.new_tensor(numbers(5, 5)))
 
 
@@ -75,14 +73,10 @@ def G157(it: Evidence) -> None:
 
 
 def G158(it: Evidence) -> None:
-    r"""$y = x/\sqrt{d}$ and $\frac{\partial L}{\partial x} =
-    \frac{\partial L}{\partial y}\frac{1}{\sqrt{d}}$."""
-    printed = r"""
-        y = \frac{x}{\sqrt{d}} \\
-        \frac{\partial L}{\partial x} = \frac{\partial L}{\partial y}\frac{1}{\sqrt{d}}
-    """
+    r"""$y = \frac{x}{\sqrt{d}}$ and $\frac{\partial L}{\partial x} = \frac{\partial
+    L}{\partial y}\frac{1}{\sqrt{d}}$."""
     given = r"given x \in \mathbb{R}, d \in \mathbb{R}_{>0}; loss L"
-    it.as_printed(derives(printed, given))
+    it.derives(given)
 
 
 def G159(it: Evidence) -> None:
@@ -104,8 +98,6 @@ def G159(it: Evidence) -> None:
 
 def G160(it: Evidence) -> None:
     """A residual connection adds a module's input to its output: y = x + F(x)."""
-    import torch
-
     layer = torch.nn.TransformerEncoderLayer(4, 2, 8, 0.0, norm_first=True).double()
     x = torch.tensor(numbers(3, 1, 4))
     with torch.no_grad():
@@ -134,9 +126,8 @@ def G161(it: Evidence) -> None:
 
 def G162(it: Evidence) -> None:
     r"""$\frac{\partial L}{\partial F(x)} = \frac{\partial L}{\partial y}$."""
-    printed = r"\frac{\partial L}{\partial F(x)} = \frac{\partial L}{\partial y}"
     given = r"given x, w \in \mathbb{R}; let F = \tanh(w x); let y = x + F; loss L"
-    it.as_printed(derives(printed, f"{given}; read F(x) as F"))
+    it.derives(f"{given}; read F(x) as F")
 
 
 def G163(it: Evidence) -> None:

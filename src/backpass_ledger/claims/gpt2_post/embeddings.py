@@ -11,7 +11,7 @@ from backpass.models import gpt2
 from backpass.ops import embedding
 from backpass_ledger.claims.evidence import Evidence
 from backpass_ledger.claims.gpt2_post.overview import GPT2, ROWS
-from backpass_ledger.claims.tools import derives, numbers, same, vjp
+from backpass_ledger.claims.tools import derives, numbers, same, torch, vjp
 
 CLAIMS = """
 G164  true          0  embeddings  operations/embeddings  shapes
@@ -41,8 +41,6 @@ E, T = numbers(V, h), np.array([2, 5, 2]) - 1  # the text counts tokens from 1
 
 def lookup(tokens: Any, dx: Any) -> Any:
     """Return the table's gradient by PyTorch."""
-    import torch
-
     return vjp(lambda e: torch.nn.functional.embedding(torch.tensor(tokens), e), E, dx)
 
 
@@ -114,8 +112,6 @@ def G170(it: Evidence) -> None:
     They receive none from the lookup alone. GPT-2's table is also the output head's
     matrix, which gives every row a gradient.
     """
-    import torch
-
     others = np.setdiff1d(np.arange(V), T)
     it.as_printed(not lookup(T, numbers(s, h))[others].any())
     tokens = torch.tensor(T)
@@ -153,7 +149,6 @@ def G174(it: Evidence) -> None:
 
     Each of the first $s$ rows is; the others are not used.
     """
-    import torch
 
     def used(length: int) -> Any:
         at = torch.arange(length)

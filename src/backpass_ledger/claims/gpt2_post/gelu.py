@@ -10,7 +10,7 @@ import numpy as np
 from backpass.interpreters import counting
 from backpass_ledger.claims.evidence import Evidence
 from backpass_ledger.claims.gpt2_post.overview import ROWS, stored_by
-from backpass_ledger.claims.tools import derives, jacobian, numbers, same, vjp
+from backpass_ledger.claims.tools import derives, jacobian, numbers, same, torch, vjp
 
 CLAIMS = """
 G141  true          0  activations  operations/activations  element-wise operations
@@ -44,8 +44,6 @@ PRINTED = [1, 1, 3, 1, 1, 1, 1, 2, 4, 2, 2]  # the FLOPs of each line of the lis
 
 def gelu(x: Any) -> Any:
     """Return PyTorch's GELU in the form with tanh."""
-    import torch
-
     return torch.nn.functional.gelu(x, approximate="tanh")
 
 
@@ -103,8 +101,6 @@ def G142(it: Evidence) -> None:
     This is GPT-2's form. The default of PyTorch's `gelu` uses erf; the two differ by
     less than 0.0005.
     """
-    import torch
-
     x = np.linspace(-6, 6, 2001)
     printed = x / 2 * (1 + np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x**3)))
     it.as_printed(same(printed, gelu(torch.tensor(x))))
@@ -118,8 +114,6 @@ def G143(it: Evidence) -> None:
     In the cost of the same section, $76bsh$, b is the batch size. The context makes
     each clear.
     """
-    import torch
-
     printed = X / 2 * (1 + np.tanh(A * (X + 0.044715 * X**3)))
     batch = ROWS["gelu"].at(b=2, s=1, h=1) / ROWS["gelu"].at(b=1, s=1, h=1)
     with_batch = X / 2 * (1 + np.tanh(A * (X + batch * X**3)))
@@ -158,15 +152,9 @@ def G145(it: Evidence) -> None:
 
 def G146(it: Evidence) -> None:
     r"""GELU's gradient is $\frac{\partial L}{\partial x} = \frac{\partial L}{\partial
-    y}\left[\frac12(1 + \tanh u) + \frac12 ax (1 + 3bx^2)(1 - \tanh^2 u)\right]$."""
-    printed = r"""
-        \frac{\partial L}{\partial x}
-        &= \frac{\partial L}{\partial y}\left[
-        \frac{1}{2}\left(1 + \tanh\left[a(x+bx^3)\right]\right)
-        + \frac{1}{2}ax(1+3bx^2)\left(1-\tanh^2\left[a(x+bx^3)\right]\right)
-        \right]
-    """
-    it.as_printed(derives(printed, GELU))
+    y}\left[ \frac{1}{2}\left(1 + \tanh\left[a(x+bx^3)\right]\right) +
+    \frac{1}{2}ax(1+3bx^2)\left(1-\tanh^2\left[a(x+bx^3)\right]\right) \right]$."""
+    it.derives(GELU)
 
 
 def G147(it: Evidence) -> None:
@@ -175,8 +163,6 @@ def G147(it: Evidence) -> None:
     The listing is its branch for the form with tanh. The default branch has another
     derivative.
     """
-    import torch
-
     x, dy = torch.tensor(X), torch.tensor(DY)
     backward = torch.ops.aten.gelu_backward
     it.as_printed(same(gradient(X, DY), backward(dy, x, approximate="tanh")))

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from backpass_ledger.claims.evidence import Evidence
-from backpass_ledger.claims.tools import derives, jacobian, numbers, same, vjp
+from backpass_ledger.claims.tools import derives, jacobian, numbers, same, torch, vjp
 
 CLAIMS = """
 G103  true    0  norms       operations/layer_norm  definition
@@ -69,8 +69,6 @@ ROWS = r"""
 
 def normalised(x: Any) -> Any:
     """Return PyTorch's x̂."""
-    import torch
-
     return torch.nn.functional.layer_norm(x, (N,), eps=EPS)
 
 
@@ -81,8 +79,6 @@ def without(i: int) -> list[int]:
 
 def all_gradients(x: Any, dy: Any) -> Any:
     """Return the gradients of x, γ, and β by PyTorch."""
-    import torch
-
     return vjp(
         lambda x, w, b: torch.nn.functional.layer_norm(x, (N,), w, b, EPS),
         (x, W, B),
@@ -93,8 +89,6 @@ def all_gradients(x: Any, dy: Any) -> Any:
 def G103(it: Evidence) -> None:
     r"""$y_i = \gamma_i \hat{x}_i + \beta_i$ with $\hat{x}_i = (x_i - \mu)/
     \sqrt{\sigma^2 + \epsilon}$."""
-    import torch
-
     x, w, b = map(torch.tensor, (X, W, B))
     expected = torch.nn.functional.layer_norm(x, (N,), w, b, EPS)
     it.as_printed(same(W * X_HAT + B, expected))
@@ -114,15 +108,12 @@ def G104(it: Evidence) -> None:
 
 
 def _tensor(x: Any) -> Any:
-    import torch
-
     return torch.tensor(x)
 
 
 def G105(it: Evidence) -> None:
     r"""$y_i$ depends on $\hat{x}_i$, $\gamma_i$, and $\beta_i$ only, so $\frac{\partial
     L}{\partial \hat{x}_i} = \frac{\partial L}{\partial y_i}\gamma_i$."""
-    import torch
 
     def norm(x: Any, w: Any = W, b: Any = B) -> Any:
         x, w, b = map(torch.as_tensor, (x, w, b))
@@ -146,20 +137,13 @@ def G105(it: Evidence) -> None:
 
 def G106(it: Evidence) -> None:
     r"""$\frac{\partial L}{\partial \gamma_i} = \frac{\partial L}{\partial
+    y_i}\frac{\partial y_i}{\partial \gamma_i} = \frac{\partial L}{\partial
     y_i}\hat{x}_i$ and $\frac{\partial L}{\partial \beta_i} = \frac{\partial L}{\partial
-    y_i}$.
+    y_i}\frac{\partial y_i}{\partial \beta_i} = \frac{\partial L}{\partial y_i}$.
 
     This is for one row; the sums over rows follow later in the text.
     """
-    printed = r"""
-        \frac{\partial L}{\partial \gamma_i}
-        &= \frac{\partial L}{\partial y_i}\frac{\partial y_i}{\partial \gamma_i}
-        = \frac{\partial L}{\partial y_i}\hat{x}_i \\[10pt]
-        \frac{\partial L}{\partial \beta_i}
-        &= \frac{\partial L}{\partial y_i}\frac{\partial y_i}{\partial \beta_i}
-        = \frac{\partial L}{\partial y_i}
-    """
-    it.as_printed(derives(printed, LAYER_NORM))
+    it.derives(LAYER_NORM)
 
 
 def G107(it: Evidence) -> None:
@@ -176,115 +160,63 @@ def G107(it: Evidence) -> None:
 
 
 def G108(it: Evidence) -> None:
-    r"""$\frac{\partial L}{\partial x_i} = \frac{\partial L}{\partial \hat{x}_i}
-    \frac{\partial \hat{x}_i}{\partial x_i} + \sum_{j \ne i}
-    \frac{\partial L}{\partial \hat{x}_j}\frac{\partial \hat{x}_j}{\partial x_i}$."""
-    printed = r"""
-        \frac{\partial L}{\partial x_i}
-        = \frac{\partial L}{\partial \hat{x}_i}\frac{\partial \hat{x}_i}{\partial x_i}
-        + \sum_{j \neq i} \frac{\partial L}{\partial \hat{x}_j}
-        \frac{\partial \hat{x}_j}{\partial x_i}
-    """
-    it.as_printed(derives(printed, LAYER_NORM))
+    r"""$\frac{\partial L}{\partial x_i} = \frac{\partial L}{\partial
+    \hat{x}_i}\frac{\partial \hat{x}_i}{\partial x_i} + \sum_{j \neq i} \frac{\partial
+    L}{\partial \hat{x}_j} \frac{\partial \hat{x}_j}{\partial x_i}$."""
+    it.derives(LAYER_NORM)
 
 
 def G109(it: Evidence) -> None:
-    r"""$\frac{\partial \hat{x}_i}{\partial x_i} = \frac{(1 - \mu')\sqrt{\sigma^2 +
-    \epsilon} - (x_i - \mu)\frac{1}{2\sqrt{\sigma^2 + \epsilon}}(\sigma^2)'}
-    {(\sqrt{\sigma^2 + \epsilon})^2}$, a prime being $\partial/\partial x_i$."""
-    printed = r"""
-        \frac{\partial \hat{x}_i}{\partial x_i}
-        &= \frac{
-        (1 - \frac{\partial \mu}{\partial x_i})\sqrt{\sigma^2 + \epsilon}
-        - (x_i - \mu)\frac{1}{2\sqrt{\sigma^2 + \epsilon}}
-        \frac{\partial \sigma^2}{\partial x_i}
-        }{(\sqrt{\sigma^2 + \epsilon})^2}
-    """
-    it.as_printed(derives(printed, LAYER_NORM))
+    r"""$\frac{\partial \hat{x}_i}{\partial x_i} = \frac{ (1 - \frac{\partial
+    \mu}{\partial x_i})\sqrt{\sigma^2 + \epsilon} - (x_i - \mu)\frac{1}{2\sqrt{\sigma^2
+    + \epsilon}} \frac{\partial \sigma^2}{\partial x_i} }{(\sqrt{\sigma^2 +
+    \epsilon})^2}$, a prime being $\partial/\partial x_i$."""
+    it.derives(LAYER_NORM)
 
 
 def G110(it: Evidence) -> None:
     r"""$\frac{\partial \hat{x}_i}{\partial x_i} = \frac{1}{\sqrt{\sigma^2 +
-    \epsilon}}\left(1 - \mu' - \frac{x_i - \mu} {2(\sigma^2 +
-    \epsilon)}(\sigma^2)'\right)$."""
-    printed = r"""
-        \frac{\partial \hat{x}_i}{\partial x_i}
-        &= \frac{1}{\sqrt{\sigma^2 + \epsilon}}\left(
-        1 - \frac{\partial \mu}{\partial x_i}
-        - \frac{x_i - \mu}{2(\sigma^2 + \epsilon)}\frac{\partial \sigma^2}{\partial x_i}
-        \right)
-    """
-    it.as_printed(derives(printed, LAYER_NORM))
+    \epsilon}}\left( 1 - \frac{\partial \mu}{\partial x_i} - \frac{x_i - \mu}{2(\sigma^2
+    + \epsilon)}\frac{\partial \sigma^2}{\partial x_i} \right)$."""
+    it.derives(LAYER_NORM)
 
 
 def G111(it: Evidence) -> None:
     r"""$\frac{\partial \hat{x}_i}{\partial x_i} = \frac{1}{\sqrt{\sigma^2 +
-    \epsilon}}\left(1 - \mu' - \frac{\hat{x}_i} {2\sqrt{\sigma^2 +
-    \epsilon}}(\sigma^2)'\right)$."""
-    printed = r"""
-        \frac{\partial \hat{x}_i}{\partial x_i}
-        &= \frac{1}{\sqrt{\sigma^2 + \epsilon}}\left(
-        1 - \frac{\partial \mu}{\partial x_i}
-        - \frac{\hat{x}_i}{2\sqrt{\sigma^2 + \epsilon}}
-        \frac{\partial \sigma^2}{\partial x_i}
-        \right)
-    """
-    it.as_printed(derives(printed, LAYER_NORM))
+    \epsilon}}\left( 1 - \frac{\partial \mu}{\partial x_i} -
+    \frac{\hat{x}_i}{2\sqrt{\sigma^2 + \epsilon}} \frac{\partial \sigma^2}{\partial x_i}
+    \right)$."""
+    it.derives(LAYER_NORM)
 
 
 def G112(it: Evidence) -> None:
-    r"""For $j \ne i$, $\frac{\partial \hat{x}_j}{\partial x_i} = \frac{-\mu'
-    \sqrt{\sigma^2 + \epsilon} - (x_j - \mu)\frac{1}{2\sqrt{\sigma^2 + \epsilon}}
-    (\sigma^2)'}{(\sqrt{\sigma^2 + \epsilon})^2}$."""
-    printed = r"""
-        \frac{\partial \hat{x}_j}{\partial x_i}
-        &= \frac{
-        (- \frac{\partial \mu}{\partial x_i})\sqrt{\sigma^2 + \epsilon}
-        - (x_j - \mu)\frac{1}{2\sqrt{\sigma^2 + \epsilon}}
-        \frac{\partial \sigma^2}{\partial x_i}
-        }{(\sqrt{\sigma^2 + \epsilon})^2}
-    """
-    it.as_printed(derives(printed, LAYER_NORM + r"when j \neq i"))
+    r"""For $j \ne i$, $\frac{\partial \hat{x}_j}{\partial x_i} = \frac{ (-
+    \frac{\partial \mu}{\partial x_i})\sqrt{\sigma^2 + \epsilon} - (x_j -
+    \mu)\frac{1}{2\sqrt{\sigma^2 + \epsilon}} \frac{\partial \sigma^2}{\partial x_i}
+    }{(\sqrt{\sigma^2 + \epsilon})^2}$."""
+    it.derives(LAYER_NORM + r"when j \neq i")
 
 
 def G113(it: Evidence) -> None:
     r"""For $j \ne i$, $\frac{\partial \hat{x}_j}{\partial x_i} =
-    \frac{1}{\sqrt{\sigma^2 + \epsilon}}\left(-\mu' - \frac{x_j - \mu} {2(\sigma^2 +
-    \epsilon)}(\sigma^2)'\right) = \frac{1}{\sqrt{\sigma^2 + \epsilon}} \left(-\mu' -
-    \frac{\hat{x}_j}{2\sqrt{\sigma^2 + \epsilon}}(\sigma^2)'\right)$."""
-    printed = r"""
-        \frac{\partial \hat{x}_j}{\partial x_i}
-        &= \frac{1}{\sqrt{\sigma^2 + \epsilon}}\left(
-        - \frac{\partial \mu}{\partial x_i}
-        - \frac{x_j - \mu}{2(\sigma^2 + \epsilon)}\frac{\partial \sigma^2}{\partial x_i}
-        \right) \\
-        &= \frac{1}{\sqrt{\sigma^2 + \epsilon}}\left(
-        - \frac{\partial \mu}{\partial x_i}
-        - \frac{\hat{x}_j}{2\sqrt{\sigma^2 + \epsilon}}
-        \frac{\partial \sigma^2}{\partial x_i}
-        \right)
-    """
-    it.as_printed(derives(printed, LAYER_NORM + r"when j \neq i"))
+    \frac{1}{\sqrt{\sigma^2 + \epsilon}}\left( - \frac{\partial \mu}{\partial x_i} -
+    \frac{x_j - \mu}{2(\sigma^2 + \epsilon)}\frac{\partial \sigma^2}{\partial x_i}
+    \right) = \frac{1}{\sqrt{\sigma^2 + \epsilon}}\left( - \frac{\partial \mu}{\partial
+    x_i} - \frac{\hat{x}_j}{2\sqrt{\sigma^2 + \epsilon}} \frac{\partial
+    \sigma^2}{\partial x_i} \right)$."""
+    it.derives(LAYER_NORM + r"when j \neq i")
 
 
 def G114(it: Evidence) -> None:
-    r"""$\frac{\partial \mu}{\partial x_i} = \frac1N$."""
-    printed = r"\frac{\partial \mu}{\partial x_i} = \frac{1}{N}"
-    it.as_printed(derives(printed, LAYER_NORM))
+    r"""$\frac{\partial \mu}{\partial x_i} = \frac{1}{N}$."""
+    it.derives(LAYER_NORM)
 
 
 def G115(it: Evidence) -> None:
-    r"""$\frac{\partial \sigma^2}{\partial x_i} = \frac1N \partial_i \sum_j
-    (x_j - \mu)^2 = \frac1N \partial_i \left[(x_i - \mu)^2 + \sum_{j \ne i}
-    (x_j - \mu)^2\right]$."""
-    printed = r"""
-        \frac{\partial \sigma^2}{\partial x_i}
-        &= \frac{1}{N} \frac{\partial}{\partial x_i} \left[\sum_j (x_j - \mu)^2\right] \\
-        &= \frac{1}{N} \frac{\partial}{\partial x_i} \left[
-        (x_i - \mu)^2 + \sum_{j\neq i} (x_j - \mu)^2
-        \right]
-    """
-    it.as_printed(derives(printed, LAYER_NORM))
+    r"""$\frac{\partial \sigma^2}{\partial x_i} = \frac{1}{N} \frac{\partial}{\partial
+    x_i} \left[\sum_j (x_j - \mu)^2\right] = \frac{1}{N} \frac{\partial}{\partial x_i}
+    \left[ (x_i - \mu)^2 + \sum_{j\neq i} (x_j - \mu)^2 \right]$."""
+    it.derives(LAYER_NORM)
 
 
 def G116(it: Evidence) -> None:
@@ -308,18 +240,12 @@ def G116(it: Evidence) -> None:
 
 
 def G117(it: Evidence) -> None:
-    r"""$\frac{\partial \sigma^2}{\partial x_i} = \frac2N\left[(1 - \frac1N)(x_i - \mu)
-    + \sum_{j \ne i}(-\frac1N)(x_j - \mu) \right]$.
+    r"""$\frac{\partial \sigma^2}{\partial x_i} = \frac{2}{N} \left[ (1-\frac{1}{N})(x_i
+    - \mu) + \sum_{j\neq i} (-\frac{1}{N})(x_j - \mu) \right]$.
 
     The line is right, but does not follow from the one before it.
     """
-    printed = r"""
-        \frac{\partial \sigma^2}{\partial x_i}
-        &= \frac{2}{N} \left[
-        (1-\frac{1}{N})(x_i - \mu) + \sum_{j\neq i} (-\frac{1}{N})(x_j - \mu)
-        \right]
-    """
-    it.as_printed(derives(printed, LAYER_NORM))
+    it.derives(LAYER_NORM)
 
 
 def G118(it: Evidence) -> None:
@@ -339,51 +265,32 @@ def G118(it: Evidence) -> None:
 
 def G119(it: Evidence) -> None:
     r"""$\frac{\partial \sigma^2}{\partial x_i} = \frac{2(x_i - \mu)}{N}$."""
-    printed = r"\frac{\partial \sigma^2}{\partial x_i} &= \frac{2(x_i - \mu)}{N}"
-    it.as_printed(derives(printed, LAYER_NORM))
+    it.derives(LAYER_NORM)
 
 
 def G120(it: Evidence) -> None:
     r"""$\frac{\partial \hat{x}_i}{\partial x_i} = \frac{1}{\sqrt{\sigma^2 + \epsilon}}
-    \left(1 - \frac1N - \frac{\hat{x}_i^2}{N}\right)$.
+    \left(1-\frac{1}{N} - \frac{\hat{x}_i^2}{N}\right)$.
 
     It is exact for any ε.
     """
-    printed = r"""
-        \frac{\partial \hat{x}_i}{\partial x_i}
-        &= \frac{1}{\sqrt{\sigma^2 + \epsilon}}
-        \left(1-\frac{1}{N} - \frac{\hat{x}_i^2}{N}\right)
-    """
-    it.as_printed(derives(printed, LAYER_NORM))
+    it.derives(LAYER_NORM)
 
 
 def G121(it: Evidence) -> None:
     r"""For $j \ne i$, $\frac{\partial \hat{x}_j}{\partial x_i} =
-    \frac{1}{\sqrt{\sigma^2 + \epsilon}}\left(-\frac1N - \frac{\hat{x}_j \hat{x}_i}{N}
-    \right)$."""
-    printed = r"""
-        \frac{\partial \hat{x}_j}{\partial x_i}
-        &= \frac{1}{\sqrt{\sigma^2 + \epsilon}}
-        \left(-\frac{1}{N} - \frac{\hat{x}_j\hat{x}_i}{N}\right)
-    """
-    it.as_printed(derives(printed, LAYER_NORM + r"when j \neq i"))
+    \frac{1}{\sqrt{\sigma^2 + \epsilon}} \left(-\frac{1}{N} -
+    \frac{\hat{x}_j\hat{x}_i}{N}\right)$."""
+    it.derives(LAYER_NORM + r"when j \neq i")
 
 
 def G122(it: Evidence) -> None:
-    r"""$\frac{\partial L}{\partial x_i} = \frac{\partial L}{\partial \hat{x}_i}
-    \frac{1}{\sqrt{\sigma^2 + \epsilon}}\left(1 - \frac1N - \frac{\hat{x}_i^2}{N}\right)
-    + \sum_{j \ne i}\frac{\partial L}{\partial \hat{x}_j}
-    \frac{1}{\sqrt{\sigma^2 + \epsilon}}\left(-\frac1N - \frac{\hat{x}_i\hat{x}_j}{N}
-    \right)$."""
-    printed = r"""
-        \frac{\partial L}{\partial x_i}
-        &= \frac{\partial L}{\partial \hat{x}_i}\left[\frac{1}{\sqrt{\sigma^2+\epsilon}}
-        \left(1-\frac{1}{N} - \frac{\hat{x}_i^2}{N}\right)\right]
-        + \sum_{j\neq i} \frac{\partial L}{\partial \hat{x}_j}
-        \left[\frac{1}{\sqrt{\sigma^2+\epsilon}}
-        \left(-\frac{1}{N} - \frac{\hat{x}_i\hat{x}_j}{N}\right)\right]
-    """
-    it.as_printed(derives(printed, LAYER_NORM))
+    r"""$\frac{\partial L}{\partial x_i} = \frac{\partial L}{\partial
+    \hat{x}_i}\left[\frac{1}{\sqrt{\sigma^2+\epsilon}} \left(1-\frac{1}{N} -
+    \frac{\hat{x}_i^2}{N}\right)\right] + \sum_{j\neq i} \frac{\partial L}{\partial
+    \hat{x}_j} \left[\frac{1}{\sqrt{\sigma^2+\epsilon}} \left(-\frac{1}{N} -
+    \frac{\hat{x}_i\hat{x}_j}{N}\right)\right]$."""
+    it.derives(LAYER_NORM)
 
 
 def G123(it: Evidence) -> None:
@@ -447,32 +354,19 @@ def G124(it: Evidence) -> None:
 
 def G125(it: Evidence) -> None:
     r"""LayerNorm's gradient is $\frac{\partial L}{\partial x_i} =
-    \frac{1}{\sqrt{\sigma^2 + \epsilon}}\left(\frac{\partial L}{\partial \hat{x}_i} -
-    \frac1N\sum_j\frac{\partial L}{\partial \hat{x}_j} -
-    \frac{\hat{x}_i}{N}\sum_j\frac{\partial L}{\partial \hat{x}_j}\hat{x}_j\right)$."""
-    printed = r"""
-        \frac{\partial L}{\partial x_i}
-        &= \frac{1}{\sqrt{\sigma^2+\epsilon}}\left(\frac{\partial L}{\partial \hat{x}_i}
-        - \frac{1}{N}\sum_j \frac{\partial L}{\partial \hat{x}_j}
-        - \frac{\hat{x}_i}{N}\sum_j \frac{\partial L}{\partial \hat{x}_j}\hat{x}_j\right)
-    """
-    it.as_printed(derives(printed, LAYER_NORM))
+    \frac{1}{\sqrt{\sigma^2+\epsilon}}\left(\frac{\partial L}{\partial \hat{x}_i} -
+    \frac{1}{N}\sum_j \frac{\partial L}{\partial \hat{x}_j} - \frac{\hat{x}_i}{N}\sum_j
+    \frac{\partial L}{\partial \hat{x}_j}\hat{x}_j\right)$."""
+    it.derives(LAYER_NORM)
 
 
 def G126(it: Evidence) -> None:
     r"""LayerNorm's gradient is $\frac{\partial L}{\partial x_i} =
-    \frac{1}{\sqrt{\sigma^2 + \epsilon}}\left(\frac{\partial L}{\partial y_i} \gamma_i -
-    \frac1N\sum_j\frac{\partial L}{\partial y_j}\gamma_j -
-    \frac{\hat{x}_i}{N}\sum_j\frac{\partial L}{\partial y_j}\gamma_j\hat{x}_j\right)$.
-    """
-    printed = r"""
-        \frac{\partial L}{\partial x_i}
-        &= \frac{1}{\sqrt{\sigma^2+\epsilon}}\left(\frac{\partial L}{\partial y_i}\gamma_i
-        - \frac{1}{N}\sum_j \frac{\partial L}{\partial y_j}\gamma_j
-        - \frac{\hat{x}_i}{N}\sum_j \frac{\partial L}{\partial y_j}\gamma_j\hat{x}_j
-        \right)
-    """
-    it.as_printed(derives(printed, LAYER_NORM))
+    \frac{1}{\sqrt{\sigma^2+\epsilon}}\left(\frac{\partial L}{\partial y_i}\gamma_i -
+    \frac{1}{N}\sum_j \frac{\partial L}{\partial y_j}\gamma_j -
+    \frac{\hat{x}_i}{N}\sum_j \frac{\partial L}{\partial y_j}\gamma_j\hat{x}_j
+    \right)$."""
+    it.derives(LAYER_NORM)
 
 
 def G127(it: Evidence) -> None:
@@ -486,17 +380,10 @@ def G127(it: Evidence) -> None:
 
 
 def G128(it: Evidence) -> None:
-    r"""$\frac{\partial L}{\partial \gamma_i} = \sum_{r=1}^M
-    \frac{\partial L}{\partial y_{ri}}\hat{x}_{ri}$ and
-    $\frac{\partial L}{\partial \beta_i} = \sum_{r=1}^M
+    r"""$\frac{\partial L}{\partial \gamma_i} = \sum_{r=1}^M \frac{\partial L}{\partial
+    y_{ri}}\hat{x}_{ri}$ and $\frac{\partial L}{\partial \beta_i} = \sum_{r=1}^M
     \frac{\partial L}{\partial y_{ri}}$."""
-    printed = r"""
-        &\frac{\partial L}{\partial \gamma_i}
-        = \sum_{r=1}^M \frac{\partial L}{\partial y_{ri}}\hat{x}_{ri} \\[5pt]
-        &\frac{\partial L}{\partial \beta_i}
-        = \sum_{r=1}^M \frac{\partial L}{\partial y_{ri}}
-    """
-    it.as_printed(derives(printed, ROWS))
+    it.derives(ROWS)
 
 
 def G129(it: Evidence) -> None:

@@ -9,7 +9,7 @@ import numpy as np
 from backpass import cost
 from backpass_ledger.claims.evidence import Evidence
 from backpass_ledger.claims.gpt2_post.overview import ROWS, stored_by
-from backpass_ledger.claims.tools import derives, numbers, same, vjp
+from backpass_ledger.claims.tools import derives, numbers, same, torch, vjp
 
 CLAIMS = """
 G90   true      0  softmax     operations/cross_entropy  definition
@@ -40,16 +40,12 @@ LOG_SOFTMAX = r"""
 
 def gradient(x: Any, dp: Any) -> Any:
     """Return the gradient of PyTorch's log-softmax over the last axis."""
-    import torch
-
     return vjp(lambda x: torch.log_softmax(x, -1), x, dp)
 
 
 def G90(it: Evidence) -> None:
     r"""$\mathrm{logSoftmax}(x)_i = x_i - \log\sum_j e^{x_j}$, which is
     $\log(\mathrm{softmax}(x)_i)$."""
-    import torch
-
     printed = r"""
         \text{logSoftmax}(x)_i = x_i - \log\sum_j e^{x_j} \\
         p_i = \text{logSoftmax}(x)_i = \log(\text{softmax}(x)_i)
@@ -77,27 +73,17 @@ def G91(it: Evidence) -> None:
 
 
 def G92(it: Evidence) -> None:
-    r"""$\frac{\partial L}{\partial x_i} = \frac{\partial L}{\partial p_i}
-    \frac{\partial p_i}{\partial x_i} + \sum_{j \ne i} \frac{\partial L}{\partial p_j}
-    \frac{\partial p_j}{\partial x_i}$."""
-    printed = r"""
-        \frac{\partial L}{\partial x_i}
-        = \frac{\partial L}{\partial p_i}\frac{\partial p_i}{\partial x_i}
-        + \sum_{j \neq i}\frac{\partial L}{\partial p_j}\frac{\partial p_j}{\partial x_i}
-    """
-    it.as_printed(derives(printed, LOG_SOFTMAX))
+    r"""$\frac{\partial L}{\partial x_i} = \frac{\partial L}{\partial p_i}\frac{\partial
+    p_i}{\partial x_i} + \sum_{j \neq i}\frac{\partial L}{\partial p_j}\frac{\partial
+    p_j}{\partial x_i}$."""
+    it.derives(LOG_SOFTMAX)
 
 
 def G93(it: Evidence) -> None:
-    r"""$\frac{\partial p_i}{\partial x_i} = \frac{\partial p_i}{\partial z_i}
-    \frac{\partial z_i}{\partial x_i}$ with $\frac{\partial p_i}{\partial z_i} =
+    r"""$\frac{\partial p_i}{\partial x_i} = \frac{\partial p_i}{\partial
+    z_i}\frac{\partial z_i}{\partial x_i}$ with $\frac{\partial p_i}{\partial z_i} =
     \frac{1}{z_i}$."""
-    printed = r"""
-        \frac{\partial p_i}{\partial x_i}
-        = \frac{\partial p_i}{\partial z_i}\frac{\partial z_i}{\partial x_i} \\
-        \frac{\partial p_i}{\partial z_i} = \frac{1}{z_i}
-    """
-    it.as_printed(derives(printed, LOG_SOFTMAX))
+    it.derives(LOG_SOFTMAX)
 
 
 def G94(it: Evidence) -> None:
@@ -114,43 +100,25 @@ def G94(it: Evidence) -> None:
 
 def G95(it: Evidence) -> None:
     r"""For log-softmax, $\frac{\partial L}{\partial x_i} = \frac{\partial L}{\partial
-    p_i}\frac{1}{z_i} z_i(1 - z_i) + \sum_{j \ne i} \frac{\partial L}{\partial
-    p_j}\frac{1}{z_j} (-z_j z_i)$."""
-    printed = r"""
-        \frac{\partial L}{\partial x_i}
-        &= \frac{\partial L}{\partial p_i}\frac{\partial p_i}{\partial z_i}
-        \frac{\partial z_i}{\partial x_i}
-        + \sum_{j \neq i}\frac{\partial L}{\partial p_j}
-        \frac{\partial p_j}{\partial z_j}\frac{\partial z_j}{\partial x_i} \\
-        &= \frac{\partial L}{\partial p_i}\frac{1}{z_i}z_i(1-z_i)
-        + \sum_{j \neq i}\frac{\partial L}{\partial p_j}\frac{1}{z_j}(-z_jz_i)
-    """
-    it.as_printed(derives(printed, LOG_SOFTMAX))
+    p_i}\frac{\partial p_i}{\partial z_i} \frac{\partial z_i}{\partial x_i} + \sum_{j
+    \neq i}\frac{\partial L}{\partial p_j} \frac{\partial p_j}{\partial
+    z_j}\frac{\partial z_j}{\partial x_i} = \frac{\partial L}{\partial
+    p_i}\frac{1}{z_i}z_i(1-z_i) + \sum_{j \neq i}\frac{\partial L}{\partial
+    p_j}\frac{1}{z_j}(-z_jz_i)$."""
+    it.derives(LOG_SOFTMAX)
 
 
 def G96(it: Evidence) -> None:
     r"""For log-softmax, $\frac{\partial L}{\partial x_i} = \frac{\partial L}{\partial
-    p_i}(1 - z_i) - z_i \sum_{j \ne i} \frac{\partial L}{\partial p_j}$."""
-    printed = r"""
-        \frac{\partial L}{\partial x_i}
-        &= \frac{\partial L}{\partial p_i}(1-z_i)
-        - z_i\sum_{j \neq i}\frac{\partial L}{\partial p_j}
-    """
-    it.as_printed(derives(printed, LOG_SOFTMAX))
+    p_i}(1-z_i) - z_i\sum_{j \neq i}\frac{\partial L}{\partial p_j}$."""
+    it.derives(LOG_SOFTMAX)
 
 
 def G97(it: Evidence) -> None:
     r"""For log-softmax, $\frac{\partial L}{\partial x_i} = \frac{\partial L}{\partial
-    p_i} - z_i \sum_j \frac{\partial L}{\partial p_j} = \frac{\partial L}{\partial p_i}
-    - e^{p_i} \sum_j \frac{\partial L}{\partial p_j}$."""
-    printed = r"""
-        \frac{\partial L}{\partial x_i}
-        &= \frac{\partial L}{\partial p_i}
-        - z_i\sum_{j}\frac{\partial L}{\partial p_j} \\
-        &= \frac{\partial L}{\partial p_i}
-        - e^{p_i}\sum_{j}\frac{\partial L}{\partial p_j}
-    """
-    it.as_printed(derives(printed, LOG_SOFTMAX))
+    p_i} - z_i\sum_{j}\frac{\partial L}{\partial p_j} = \frac{\partial L}{\partial p_i}
+    - e^{p_i}\sum_{j}\frac{\partial L}{\partial p_j}$."""
+    it.derives(LOG_SOFTMAX)
 
 
 def G98(it: Evidence) -> None:
@@ -170,8 +138,6 @@ def G99(it: Evidence) -> None:
     The forward stores the second. A fused cross-entropy has no upstream gradient of
     this shape.
     """
-    import torch
-
     y, stored = stored_by(lambda x: torch.log_softmax(x, -1), numbers(2, 3, 7))
     it.as_printed(len(stored) == 1 and torch.equal(stored[0], y))
 
@@ -206,8 +172,6 @@ def G102(it: Evidence) -> None:
     $-1/(bs)$, and the whole gradient is $(\mathrm{softmax} - \text{one-hot})/(bs)$. The
     text never reaches this form, which takes 2V + 1 operations a row instead of 4V.
     """
-    import torch
-
     x, t, V = numbers(3, 7), np.array([3, 0, 6]), 7
     dp = np.zeros((3, V))
     dp[np.arange(3), t] = -1 / 3

@@ -9,7 +9,7 @@ import numpy as np
 
 from backpass_ledger.claims.evidence import Evidence
 from backpass_ledger.claims.gpt2_post.overview import ROWS
-from backpass_ledger.claims.tools import numbers, raises, same, vjp
+from backpass_ledger.claims.tools import numbers, raises, same, torch, vjp
 
 CLAIMS = """
 G182  caveat  2  loss    operations/cross_entropy  composition
@@ -28,8 +28,6 @@ X, T = numbers(M, V), np.array([3, 0, 6, 2, 2, 5])
 
 def torch_of(*arrays: Any) -> list[Any]:
     """Return arrays as tensors."""
-    import torch
-
     return [torch.tensor(array) for array in arrays]
 
 
@@ -94,8 +92,6 @@ def G185(it: Evidence) -> None:
     The loss is minus the average, as its name and the gradient of the next sentence
     say. Without the sign a step of descent lowers the targets' probabilities.
     """
-    import torch
-
     x, t = torch_of(X, T)
     log_p = torch.log_softmax(x, -1)
     average = sum(log_p[i, t[i]] for i in range(M)) / M
@@ -129,8 +125,6 @@ def G187(it: Evidence) -> None:
     Few of its elements are nonzero, but it is stored as a dense array of $bsV$
     elements.
     """
-    import torch
-
     x, t = torch_of(X, T)
     x.requires_grad_()
     torch.nn.functional.nll_loss(x, t).backward()

@@ -10,7 +10,15 @@ import numpy as np
 from backpass import cost
 from backpass.models import gpt2
 from backpass_ledger.claims.evidence import Evidence
-from backpass_ledger.claims.tools import derives, jacobian, numbers, raises, same, vjp
+from backpass_ledger.claims.tools import (
+    derives,
+    jacobian,
+    numbers,
+    raises,
+    same,
+    torch,
+    vjp,
+)
 
 CLAIMS = """
 G34  true          0  matmul      operations/linear             matrix times matrix
@@ -119,9 +127,8 @@ def G38(it: Evidence) -> None:
 
 
 def G39(it: Evidence) -> None:
-    r"""$\frac{\partial L}{\partial X} = \frac{\partial L}{\partial Z} W^\top$."""
-    printed = r"\frac{\partial L}{\partial X} = \frac{\partial L}{\partial Z}W^T"
-    it.as_printed(derives(printed, PRODUCT))
+    r"""$\frac{\partial L}{\partial X} = \frac{\partial L}{\partial Z}W^T$."""
+    it.derives(PRODUCT)
 
 
 def G40(it: Evidence) -> None:
@@ -144,9 +151,8 @@ def G41(it: Evidence) -> None:
 
 
 def G42(it: Evidence) -> None:
-    r"""$\frac{\partial L}{\partial W} = X^\top \frac{\partial L}{\partial Z}$."""
-    printed = r"\frac{\partial L}{\partial W} = X^T\frac{\partial L}{\partial Z}"
-    it.as_printed(derives(printed, PRODUCT))
+    r"""$\frac{\partial L}{\partial W} = X^T\frac{\partial L}{\partial Z}$."""
+    it.derives(PRODUCT)
 
 
 def G43(it: Evidence) -> None:
@@ -197,13 +203,9 @@ def G46(it: Evidence) -> None:
 
 
 def G47(it: Evidence) -> None:
-    r"""$\frac{\partial L}{\partial W} = \sum_{i=1}^b X_i^\top
-    \frac{\partial L}{\partial Z_i}$."""
-    printed = r"""
-        \frac{\partial L}{\partial W}
-        = \sum_{i=1}^b X_i^T\frac{\partial L}{\partial Z_i}
-    """
-    it.as_printed(derives(printed, BATCH))
+    r"""$\frac{\partial L}{\partial W} = \sum_{i=1}^b X_i^T\frac{\partial L}{\partial
+    Z_i}$."""
+    it.derives(BATCH)
 
 
 def G48(it: Evidence) -> None:
@@ -213,8 +215,6 @@ def G48(it: Evidence) -> None:
     This holds for the products. In GPT-2 all of them but the head are followed by a
     bias, whose gradient is the sum of the rows of the output's gradient.
     """
-    import torch
-
     x, w, bias, dz = numbers(b, s, h), numbers(h, V), numbers(V), numbers(b, s, V)
     it.as_printed(same(dz @ w.T, vjp(matmul, (x, w), dz)[0]))
     shapes = gpt2.parameter_shapes(cost.configuration("gpt2"))
@@ -232,8 +232,6 @@ def G49(it: Evidence) -> None:
     additions, 38,597,376 in the smallest model; scattering the rows into the head's
     gradient takes at most $bsh$.
     """
-    import torch
-
     table, t = torch.tensor(numbers(V, h), requires_grad=True), torch.tensor([3, 0, 3])
     hidden, dz = torch.tensor(numbers(h, h)), torch.tensor(numbers(3, V))
     x = table[t] @ hidden

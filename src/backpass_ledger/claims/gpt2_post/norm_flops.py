@@ -11,7 +11,7 @@ from backpass.cost.published import value
 from backpass.interpreters import counting
 from backpass_ledger.claims.evidence import Evidence
 from backpass_ledger.claims.gpt2_post.overview import ROWS, TOTALS
-from backpass_ledger.claims.tools import numbers, same, vjp
+from backpass_ledger.claims.tools import numbers, same, torch, vjp
 
 CLAIMS = """
 G130  true          0  memory    operations/layer_norm  storage
@@ -52,8 +52,6 @@ def G130(it: Evidence) -> None:
     variance; instead of the input and the mean,
     x̂ is enough.
     """
-    import torch
-
     x_hat = (X - X.mean(-1, keepdims=True)) / np.sqrt(X.var(-1, keepdims=True) + 0.1)
     v = DY * W
     dx = (
@@ -73,7 +71,6 @@ def G131(it: Evidence) -> None:
     No gradient contains it: with any β all three gradients are the same numbers.
     PyTorch's autograd stores β nevertheless.
     """
-    import torch
 
     def gradients(b: Any) -> Any:
         return vjp(
@@ -154,8 +151,6 @@ def G136(it: Evidence) -> None:
     the number of composed functions and the inner length of a product; with the first,
     or with the number of rows in γ's sum, the result is wrong.
     """
-    import torch
-
     v = DY * W
 
     def dx(n: int) -> Any:

@@ -11,7 +11,7 @@ from backpass.cost import sources
 from backpass.cost.published import named, value
 from backpass.models import gpt2
 from backpass_ledger.claims.evidence import Evidence
-from backpass_ledger.claims.tools import jacobian, numbers, raises, same, vjp
+from backpass_ledger.claims.tools import jacobian, numbers, raises, same, torch, vjp
 
 CLAIMS = """
 G1   uncheckable  0  FLOPs       cost/tally                introduction
@@ -50,8 +50,6 @@ def first_calls(part: str) -> list[str]:
 
 def stored_by(function: Any, x: Any) -> tuple[Any, list[Any]]:
     """Return a function's result on a tensor, and what it stores for its backward."""
-    import torch
-
     stored: list[Any] = []
 
     def store(tensor: Any) -> Any:
@@ -187,8 +185,6 @@ def G8(it: Evidence) -> None:
     Softmax is applied to the logits first. The target of each position is one class,
     the next token, and the usual loss is the mean.
     """
-    import torch
-
     x, t = torch.tensor(numbers(4, 7)), torch.tensor([3, 0, 6, 2])
     one_hot = torch.nn.functional.one_hot(t, 7)
     expected = torch.nn.functional.cross_entropy(x, t)
@@ -205,8 +201,6 @@ def G9(it: Evidence) -> None:
     then runs first. The functions that the text names form a graph: a layer's input is
     used by the norm and by the sum, and the norm's output by three projections.
     """
-    import torch
-
     x, w = numbers(5), torch.tensor(numbers(5, 5))
 
     def block(x: Any) -> Any:
@@ -227,7 +221,6 @@ def G10(it: Evidence) -> None:
     This holds for softmax, LayerNorm with a positive ε, and GELU. ReLU, which GPT-2
     does not use, has no derivative at 0.
     """
-    import torch
     from torch.nn import functional as F
 
     x = torch.tensor(numbers(3, 5), requires_grad=True)
@@ -251,8 +244,6 @@ def G11(it: Evidence) -> None:
     several times is the sum of such products: at residual connections, at queries,
     keys, and values, and at a shared table.
     """
-    import torch
-
     x, dy = numbers(5), numbers(5, seed=1)
     slope = jacobian(torch.tanh, x)
     it.as_printed(same(dy @ slope, vjp(torch.tanh, x, dy)))
@@ -269,8 +260,6 @@ def G12(it: Evidence) -> None:
     of an element-wise function. For arrays, $\partial y/\partial x$ is a Jacobian, and
     the product sums over the axes of $y$: `np.einsum("ij,ijkl->kl", dy, slope)`.
     """
-    import torch
-
     x, dy = numbers(3, 5), numbers(3, 5, seed=1)
     own = [[jacobian(torch.tanh, x[i, j]) for j in range(5)] for i in range(3)]
     it.as_printed(same(dy * np.array(own), vjp(torch.tanh, x, dy)))
@@ -287,8 +276,6 @@ def G13(it: Evidence) -> None:
     This holds for every floating-point tensor. Tokens and targets are integers and have
     no gradient.
     """
-    import torch
-
     x, w, dy = numbers(2, 3, 5), numbers(5, 7), numbers(2, 3, 7)
     dx, dw = vjp(lambda x, w: torch.softmax(x @ w, -1), (x, w), dy)
     it.as_printed(dx.shape == x.shape and dw.shape == w.shape)

@@ -9,7 +9,7 @@ import numpy as np
 from backpass import cost
 from backpass_ledger.claims.evidence import Evidence
 from backpass_ledger.claims.gpt2_post.overview import ROWS, stored_by
-from backpass_ledger.claims.tools import derives, numbers, same, vjp
+from backpass_ledger.claims.tools import derives, numbers, same, torch, vjp
 
 CLAIMS = """
 G71  true          0  softmax     operations/softmax  definition
@@ -47,15 +47,11 @@ SOFTMAX = r"""
 
 def gradient(x: Any, dz: Any) -> Any:
     """Return the gradient of PyTorch's softmax over the last axis."""
-    import torch
-
     return vjp(lambda x: torch.softmax(x, -1), x, dz)
 
 
 def G71(it: Evidence) -> None:
     r"""Softmax is $z_i = e^{x_i} / \sum_{j=1}^N e^{x_j}$."""
-    import torch
-
     printed = r"""
         z_i = \text{softmax}(x)_i = \frac{e^{x_i}}{\sum_{j=1}^N e^{x_j}}
     """
@@ -78,84 +74,48 @@ def G72(it: Evidence) -> None:
 
 
 def G73(it: Evidence) -> None:
-    r"""$\frac{\partial L}{\partial x_i} = \frac{\partial L}{\partial z_i}
-    \frac{\partial z_i}{\partial x_i} + \sum_{j \ne i} \frac{\partial L}{\partial z_j}
-    \frac{\partial z_j}{\partial x_i}$.
+    r"""$\frac{\partial L}{\partial x_i} = \frac{\partial L}{\partial z_i}\frac{\partial
+    z_i}{\partial x_i} + \sum_{j \neq i} \frac{\partial L}{\partial z_j}\frac{\partial
+    z_j}{\partial x_i}$.
 
     The sentence before it writes the loss as $\mathcal{L}$, the formulas as $L$.
     """
-    printed = r"""
-        \frac{\partial L}{\partial x_i}
-        = \frac{\partial L}{\partial z_i}\frac{\partial z_i}{\partial x_i}
-        + \sum_{j \neq i} \frac{\partial L}{\partial z_j}\frac{\partial z_j}{\partial x_i}
-    """
-    it.as_printed(derives(printed, SOFTMAX))
+    it.derives(SOFTMAX)
 
 
 def G74(it: Evidence) -> None:
-    r"""$\frac{\partial z_i}{\partial x_i} = \frac{e^{x_i} S - e^{x_i} e^{x_i}}{S^2} =
-    \frac{e^{x_i}}{S} - \frac{(e^{x_i})^2}{S^2} = z_i - z_i^2$, all three lines."""
-    printed = r"""
-        \frac{\partial z_i}{\partial x_i}
-        &= \frac{\partial}{\partial x_i} \left(\frac{e^{x_i}}{S}\right) \\
-        &= \frac{e^{x_i} \cdot S - e^{x_i} \cdot e^{x_i}}{S^2} \\
-        &= \frac{e^{x_i}}{S} - \frac{(e^{x_i})^2}{S^2} \\
-        &= z_i - z_i^2
-    """
-    it.as_printed(derives(printed, SOFTMAX))
+    r"""$\frac{\partial z_i}{\partial x_i} = \frac{\partial}{\partial x_i}
+    \left(\frac{e^{x_i}}{S}\right) = \frac{e^{x_i} \cdot S - e^{x_i} \cdot e^{x_i}}{S^2}
+    = \frac{e^{x_i}}{S} - \frac{(e^{x_i})^2}{S^2} = z_i - z_i^2$, all three lines."""
+    it.derives(SOFTMAX)
 
 
 def G75(it: Evidence) -> None:
-    r"""For $j \ne i$, $\frac{\partial z_j}{\partial x_i} =
-    \frac{0 \cdot S - e^{x_j} e^{x_i}}{S^2} = -\frac{e^{x_j}}{S}\frac{e^{x_i}}{S} =
-    -z_j z_i$, all lines."""
-    printed = r"""
-        \frac{\partial z_j}{\partial x_i}
-        &= \frac{\partial}{\partial x_i} \left(\frac{e^{x_j}}{S}\right) \\
-        &= \frac{0 \cdot S - e^{x_j} \cdot e^{x_i}}{S^2} \\
-        &= -\frac{e^{x_j}}{S} \cdot \frac{e^{x_i}}{S} \\
-        &= -z_j z_i
-    """
-    it.as_printed(derives(printed, SOFTMAX + r"when j \neq i"))
+    r"""For $j \ne i$, $\frac{\partial z_j}{\partial x_i} = \frac{\partial}{\partial
+    x_i} \left(\frac{e^{x_j}}{S}\right) = \frac{0 \cdot S - e^{x_j} \cdot e^{x_i}}{S^2}
+    = -\frac{e^{x_j}}{S} \cdot \frac{e^{x_i}}{S} = -z_j z_i$, all lines."""
+    it.derives(SOFTMAX + r"when j \neq i")
 
 
 def G76(it: Evidence) -> None:
-    r"""$\frac{\partial L}{\partial x_i} = \frac{\partial L}{\partial z_i} z_i(1 - z_i)
-    + \sum_{j \ne i} \frac{\partial L}{\partial z_j}(-z_j z_i) = \frac{\partial
-    L}{\partial z_i} z_i - \frac{\partial L}{\partial z_i} z_i^2 - \sum_{j \ne i}
-    \frac{\partial L}{\partial z_j} z_j z_i$."""
-    printed = r"""
-        \frac{\partial L}{\partial x_i}
-        &= \frac{\partial L}{\partial z_i}[z_i(1-z_i)]
-        + \sum_{j \neq i} \frac{\partial L}{\partial z_j}(-z_jz_i) \\
-        &= \frac{\partial L}{\partial z_i}z_i - \frac{\partial L}{\partial z_i}(z_i^2)
-        - \sum_{j \neq i} \frac{\partial L}{\partial z_j}(z_jz_i)
-    """
-    it.as_printed(derives(printed, SOFTMAX))
+    r"""$\frac{\partial L}{\partial x_i} = \frac{\partial L}{\partial z_i}[z_i(1-z_i)] +
+    \sum_{j \neq i} \frac{\partial L}{\partial z_j}(-z_jz_i) = \frac{\partial
+    L}{\partial z_i}z_i - \frac{\partial L}{\partial z_i}(z_i^2) - \sum_{j \neq i}
+    \frac{\partial L}{\partial z_j}(z_jz_i)$."""
+    it.derives(SOFTMAX)
 
 
 def G77(it: Evidence) -> None:
-    r"""For softmax, $\frac{\partial L}{\partial x_i} = \frac{\partial L}{\partial z_i}
-    z_i - z_i\left( \frac{\partial L}{\partial z_i} z_i + \sum_{j \ne i} \frac{\partial
-    L}{\partial z_j} z_j\right)$."""
-    printed = r"""
-        \frac{\partial L}{\partial x_i}
-        &= \frac{\partial L}{\partial z_i}z_i
-        - z_i\left(\frac{\partial L}{\partial z_i}z_i
-        + \sum_{j \neq i} \frac{\partial L}{\partial z_j}z_j\right)
-    """
-    it.as_printed(derives(printed, SOFTMAX))
+    r"""For softmax, $\frac{\partial L}{\partial x_i} = \frac{\partial L}{\partial
+    z_i}z_i - z_i\left(\frac{\partial L}{\partial z_i}z_i + \sum_{j \neq i}
+    \frac{\partial L}{\partial z_j}z_j\right)$."""
+    it.derives(SOFTMAX)
 
 
 def G78(it: Evidence) -> None:
     r"""Softmax's gradient is $\frac{\partial L}{\partial x_i} = z_i\left(\frac{\partial
-    L}{\partial z_i} - \sum_j \frac{\partial L}{\partial z_j} z_j\right)$."""
-    printed = r"""
-        \frac{\partial L}{\partial x_i}
-        &= z_i\left(\frac{\partial L}{\partial z_i}
-        - \sum_j \frac{\partial L}{\partial z_j}z_j\right)
-    """
-    it.as_printed(derives(printed, SOFTMAX))
+    L}{\partial z_i} - \sum_j \frac{\partial L}{\partial z_j}z_j\right)$."""
+    it.derives(SOFTMAX)
 
 
 def G79(it: Evidence) -> None:
@@ -170,8 +130,6 @@ def G80(it: Evidence) -> None:
 
     This holds over the last axis, since the text applies softmax to each row vector.
     """
-    import torch
-
     x, dz = numbers(2, 3, 6), numbers(2, 3, 6, seed=1)
     rows = gradient(x.reshape(6, 6), dz.reshape(6, 6)).reshape(2, 3, 6)
     it.as_printed(same(rows, vjp(lambda x: torch.softmax(x, -1), x, dz)))
@@ -185,8 +143,6 @@ def G81(it: Evidence) -> None:
     The forward stores only the output; the upstream gradient is computed in the
     backward. Flash attention stores neither.
     """
-    import torch
-
     x = numbers(2, 3, 5, 5)
     y, stored = stored_by(lambda x: torch.softmax(x, -1), x)
     it.as_printed(any(t.shape == (2, 3, 5, 5) and torch.equal(t, y) for t in stored))
@@ -214,8 +170,6 @@ def G83(it: Evidence) -> None:
 
     The text calls them feature vectors, but their elements belong to keys.
     """
-    import torch
-
     order = [3, 0, 4, 1, 2]
     q, k = torch.tensor(numbers(2, 3, 5, 4)), torch.tensor(numbers(2, 3, 5, 4, seed=1))
     weights = torch.softmax(q @ k.mT, -1)
@@ -292,7 +246,6 @@ def G89(it: Evidence) -> None:
     The form changes; the value does not, and so neither does the gradient. This also
     holds if several elements are equal to the maximum.
     """
-    import torch
 
     def through_the_maximum(x: torch.Tensor) -> torch.Tensor:
         e = torch.exp(x - torch.amax(x))

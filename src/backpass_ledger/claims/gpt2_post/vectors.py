@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from backpass_ledger.claims.evidence import Evidence
-from backpass_ledger.claims.tools import derives, jacobian, numbers, same
+from backpass_ledger.claims.tools import derives, jacobian, numbers, same, torch
 
 CLAIMS = """
 G21  true  0  matmul      operations/linear       row times matrix
@@ -51,9 +51,9 @@ def G21(it: Evidence) -> None:
 
 
 def G22(it: Evidence) -> None:
-    r"""$z_i = \sum_{r=1}^N x_r w_{ri}$, the dot product of $x$ with column $i$."""
-    printed = r"z_i = x_1w_{1i} + x_2w_{2i} + ... + x_Nw_{Ni} = \sum_{r=1}^N x_rw_{ri}"
-    it.as_printed(derives(printed, ROW))
+    r"""$z_i = x_1w_{1i} + x_2w_{2i} + ... + x_Nw_{Ni} = \sum_{r=1}^N x_rw_{ri}$, the
+    dot product of $x$ with column $i$."""
+    it.derives(ROW)
 
 
 def G23(it: Evidence) -> None:
@@ -68,7 +68,6 @@ def G24(it: Evidence) -> None:
 
     The rule at the beginning of the text has no sum.
     """
-    import torch
 
     def loss(x: torch.Tensor) -> torch.Tensor:
         return torch.sin(x @ torch.tensor(W)).prod()
@@ -80,18 +79,12 @@ def G24(it: Evidence) -> None:
 
 
 def G25(it: Evidence) -> None:
-    r"""$\frac{\partial L}{\partial x_1} = \sum_k \frac{\partial L}{\partial z_k}
-    \frac{\partial z_k}{\partial x_1} = \sum_k \frac{\partial L}{\partial z_k} w_{1k}$.
-    """
-    printed = r"""
-        \frac{\partial L}{\partial x_1}
-        = \frac{\partial L}{\partial z_1}\frac{\partial z_1}{\partial x_1}
-        + \frac{\partial L}{\partial z_2}\frac{\partial z_2}{\partial x_1}
-        + ... + \frac{\partial L}{\partial z_P}\frac{\partial z_P}{\partial x_1}
-        = \frac{\partial L}{\partial z_1}w_{11} + \frac{\partial L}{\partial z_2}w_{12}
-        + ... + \frac{\partial L}{\partial z_P}w_{1P}
-    """
-    it.as_printed(derives(printed, ROW))
+    r"""$\frac{\partial L}{\partial x_1} = \frac{\partial L}{\partial z_1}\frac{\partial
+    z_1}{\partial x_1} + \frac{\partial L}{\partial z_2}\frac{\partial z_2}{\partial
+    x_1} + ... + \frac{\partial L}{\partial z_P}\frac{\partial z_P}{\partial x_1} =
+    \frac{\partial L}{\partial z_1}w_{11} + \frac{\partial L}{\partial z_2}w_{12} + ...
+    + \frac{\partial L}{\partial z_P}w_{1P}$."""
+    it.derives(ROW)
 
 
 def G26(it: Evidence) -> None:
@@ -128,9 +121,8 @@ def G27(it: Evidence) -> None:
 
 
 def G28(it: Evidence) -> None:
-    r"""$\frac{\partial L}{\partial x} = \frac{\partial L}{\partial z} W^\top$."""
-    printed = r"\frac{\partial L}{\partial x} = \frac{\partial L}{\partial z}W^T"
-    it.as_printed(derives(printed, ROW))
+    r"""$\frac{\partial L}{\partial x} = \frac{\partial L}{\partial z}W^T$."""
+    it.derives(ROW)
 
 
 def G29(it: Evidence) -> None:
@@ -140,14 +132,9 @@ def G29(it: Evidence) -> None:
 
 
 def G30(it: Evidence) -> None:
-    r"""$\frac{\partial L}{\partial w_{j1}} = \frac{\partial L}{\partial z_1}
-    \frac{\partial z_1}{\partial w_{j1}} = \frac{\partial L}{\partial z_1} x_j$."""
-    printed = r"""
-        \frac{\partial L}{\partial w_{j1}}
-        &= \frac{\partial L}{\partial z_1}\frac{\partial z_1}{\partial w_{j1}} \\
-        &= \frac{\partial L}{\partial z_1}x_j
-    """
-    it.as_printed(derives(printed, ROW))
+    r"""$\frac{\partial L}{\partial w_{j1}} = \frac{\partial L}{\partial
+    z_1}\frac{\partial z_1}{\partial w_{j1}} = \frac{\partial L}{\partial z_1}x_j$."""
+    it.derives(ROW)
 
 
 def G31(it: Evidence) -> None:
@@ -191,6 +178,5 @@ def G32(it: Evidence) -> None:
 
 
 def G33(it: Evidence) -> None:
-    r"""$\frac{\partial L}{\partial W} = x^\top \frac{\partial L}{\partial z}$."""
-    printed = r"\frac{\partial L}{\partial W} = x^T\frac{\partial L}{\partial z}"
-    it.as_printed(derives(printed, ROW))
+    r"""$\frac{\partial L}{\partial W} = x^T\frac{\partial L}{\partial z}$."""
+    it.derives(ROW)

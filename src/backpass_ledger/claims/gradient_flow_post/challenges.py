@@ -16,7 +16,7 @@ from backpass_ledger.claims.gradient_flow_post.layer_flops import (
     layer,
 )
 from backpass_ledger.claims.gradient_flow_post.loss_scaling import all_numbers, bits
-from backpass_ledger.claims.tools import jacobian, numbers, same
+from backpass_ledger.claims.tools import jacobian, numbers, same, torch
 
 CLAIMS = """
 F428  true          0  notation       foundations/verification  challenges, introduction
@@ -50,8 +50,6 @@ def F429(it: Evidence) -> None:
     r"""RMSNorm's Jacobian is $\frac{1}{\text{rms}} \operatorname{diag}(\gamma) \left(I
     - \frac{x x^\top}{d \, \text{rms}^2}\right)$."""
     x, w, eps = numbers(7), numbers(7, seed=1), 0.3
-    import torch
-
     found = jacobian(
         lambda x: x / (x.square().mean() + eps).sqrt() * torch.tensor(w), x
     )
@@ -80,8 +78,6 @@ def F430(it: Evidence) -> None:
 def F431(it: Evidence) -> None:
     """With 64 query heads and 8 key-value heads, 8 gradients are summed for each key
     head."""
-    import torch
-
     dk = torch.tensor(numbers(1, 64, 3, 2))
     keys = torch.tensor(numbers(1, 8, 3, 2)).requires_grad_()
     keys.repeat_interleave(64 // 8, dim=1).backward(dk)
@@ -104,8 +100,6 @@ def F432(it: Evidence) -> None:
         )
         formula = a[i] * (da[i] - sum(a[j] * da[j] for j in range(4)))
         it.as_printed(sympy.expand(summed - formula) == 0)
-    import torch
-
     p = numbers(5)
     e = np.exp(p) / np.exp(p).sum()
     found = jacobian(lambda p: torch.softmax(p, 0), p)
@@ -118,8 +112,6 @@ def F433(it: Evidence) -> None:
     1.41 GB or 1.3125 GiB a layer, 112.7 GB or 105 GiB in all. No unit gives the printed
     figures.
     """
-    import torch
-
     one = torch.empty(1, 8192, 28672, dtype=torch.float16, device="meta").nbytes
     layer_bytes, units = 3 * one, (10**9, 2**30, 1000 * 2**20)
     it.as_printed(1.33 in [round(layer_bytes / unit, 2) for unit in units])

@@ -6,7 +6,7 @@ from functools import cache
 from typing import Any
 
 from backpass_ledger.claims.evidence import Evidence
-from backpass_ledger.claims.tools import numbers, same
+from backpass_ledger.claims.tools import numbers, same, torch
 
 CLAIMS = """
 F262  true    0  recomputation  numerics/recomputation  §4.2, idea
@@ -31,8 +31,6 @@ class Stack:
     """Layers of a linear map and tanh, which note each time one of them runs."""
 
     def __init__(self, dropout: float = 0.0, depth: int = DEPTH) -> None:
-        import torch
-
         torch.manual_seed(3)
         self.runs: list[int] = []
         self.outputs: list[Any] = []
@@ -65,8 +63,6 @@ def noted(kept: list[Any]) -> Any:
 
 def tensors() -> tuple[Any, Any]:
     """Return an input and a gradient of the output."""
-    import torch
-
     return torch.tensor(numbers(3, WIDTH)), torch.tensor(numbers(3, WIDTH, seed=1))
 
 
@@ -136,7 +132,6 @@ def right_gradients(k: int, mended: bool = False) -> bool:
 def by_pytorch(dropout: float = 0.0) -> tuple[Any, Stack, int]:
     """Run the third listing; return the gradient of the input, the layers, and the
     number of arrays that its forward saved."""
-    import torch
     from torch.utils.checkpoint import checkpoint
 
     stack = Stack(dropout)
@@ -165,7 +160,6 @@ def by_inputs() -> set[int]:
 def order_of_work(k: int) -> tuple[list[int], list[tuple[str, int]]]:
     """Run segments of k layers of a small network with PyTorch's checkpoints. Return
     how often each layer ran, and the backward's events in order."""
-    import torch
     from torch.utils.checkpoint import checkpoint_sequential
 
     stack, events = Stack(), []
@@ -185,7 +179,6 @@ def order_of_work(k: int) -> tuple[list[int], list[tuple[str, int]]]:
 def F262(it: Evidence) -> None:
     """Save activations only every k layers, and recompute the others from there when
     the backward needs them: the gradients are the same."""
-    import torch
     from torch.utils.checkpoint import checkpoint_sequential
 
     stack = Stack()
@@ -217,7 +210,6 @@ def F264(it: Evidence) -> None:
     It runs the layers under autograd, so its output holds a graph with every array that
     a plain forward saves; the checkpoints come on top. It needs `torch.no_grad()`.
     """
-    import torch
 
     def saved(function: Any) -> int:
         kept: list[Any] = []
@@ -291,8 +283,6 @@ def F269(it: Evidence) -> None:
     It is the sum over all calls since the checkpoint was made: k of them in a segment.
     Parameters of a segment's first layer get k contributions too.
     """
-    import torch
-
     printed, stack = by_listing(2, depth=2)  # one segment of two layers
 
     def through(layers: list[Any], dy: Any) -> Any:

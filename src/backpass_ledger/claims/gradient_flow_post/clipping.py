@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from backpass_ledger.claims.evidence import Evidence
-from backpass_ledger.claims.tools import numbers, same, vjp
+from backpass_ledger.claims.tools import numbers, same, torch, vjp
 
 CLAIMS = """
 F322  false         2  precision  numerics/precision        §5.1, mixed precision
@@ -42,8 +42,6 @@ F347  uncheckable   0  clipping   numerics/clipping         §5.3, diagnosis
 
 def parameters(scale: float = 9.0, dtype: str = "float64") -> list[Any]:
     """Return parameters with gradients, and one without."""
-    import torch
-
     found = [torch.nn.Parameter(torch.zeros(*shape)) for shape in ((3, 5), (7,), (2,))]
     found = [torch.nn.Parameter(p.to(getattr(torch, dtype))) for p in found]
     for i, p in enumerate(found[:2]):
@@ -74,8 +72,6 @@ def last_step(
     """Return the size of an optimiser's last step under these gradients of one weight,
     in units of the learning rate. ``zeros`` is the number of gradients of 0 before
     them. Those leave Adam's moments at 0, so only its step count is set."""
-    import torch
-
     p = torch.nn.Parameter(torch.zeros(1, dtype=torch.float64))
     stepper = getattr(torch.optim, optimiser)([p], lr=1e-3, **options)
     before = 0.0
@@ -104,7 +100,6 @@ def F322(it: Evidence) -> None:
     FP16 adds a risk, which FP32 does not have: overflow. A gradient of 70,000 is above
     its largest number, 65,504, and the norm becomes infinite.
     """
-    import torch
 
     def length(dtype: Any) -> float:
         p = torch.nn.Parameter(torch.ones(3, dtype=dtype))
@@ -145,8 +140,6 @@ def F324(it: Evidence) -> None:
     it.as_printed(min(at_random) > 10 * fitted)
 
     def first_gradient(rate: float) -> Any:
-        import torch
-
         p = torch.nn.Parameter(torch.tensor(3 * numbers(5, seed=3)))
         stepper = torch.optim.SGD([p], lr=rate)
         (torch.tensor(x) @ p - torch.tensor(y)).square().mean().backward()
@@ -184,7 +177,6 @@ def F326(it: Evidence) -> None:
     one-hot, at most $\sqrt 2$ a token. A larger gradient comes from the Jacobians of
     the layers below.
     """
-    import torch
 
     def loss_and_gradient(gap: float) -> tuple[float, float]:
         scores, target = np.array([[gap, 0.0, 0.0, 0.0]]), torch.tensor([2])
@@ -224,8 +216,6 @@ def F327(it: Evidence) -> None:
 def F328(it: Evidence) -> None:
     """The norm that is clipped is that of one vector with all parameters' gradients,
     the root of the sum of all squares."""
-    import torch
-
     given = parameters()
     squares = sum(float((p.grad**2).sum()) for p in given if p.grad is not None)
     it.as_printed(abs(squares**0.5 - norm(given)) < 1e-12)
@@ -236,8 +226,6 @@ def F328(it: Evidence) -> None:
 def F329(it: Evidence) -> None:
     """If the norm exceeds max_norm, all gradients are multiplied by max_norm over the
     norm; otherwise they stay."""
-    import torch
-
     for scale in (9.0, 0.01):
         before = [p.grad.numpy().copy() for p in parameters(scale)[:2]]
         whole = np.linalg.norm(np.concatenate([g.ravel() for g in before]))
@@ -283,8 +271,6 @@ def F331(it: Evidence) -> None:
 def F332(it: Evidence) -> None:
     """The factor, max_norm over the norm plus `1e-6`, applied if it is below 1, is what
     PyTorch does."""
-    import torch
-
     for max_norm in (0.5, 1.0, 100.0):
         ours, theirs = parameters(), parameters()
         printed(ours, max_norm)
@@ -321,7 +307,6 @@ def F334(it: Evidence) -> None:
     clipped, without an error. The text never calls its listing so; its training step
     calls PyTorch's function, which handles a generator.
     """
-    import torch
 
     def model() -> Any:
         found = torch.nn.Module()

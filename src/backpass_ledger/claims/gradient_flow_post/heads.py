@@ -17,7 +17,7 @@ from backpass_ledger.claims.gradient_flow_post.setting import (
     rotated,
     weights,
 )
-from backpass_ledger.claims.tools import jacobian, numbers, raises, same, vjp
+from backpass_ledger.claims.tools import jacobian, numbers, raises, same, torch, vjp
 
 CLAIMS = """
 F43  caveat        3  attention   attention/heads               §1.4, formulas
@@ -55,8 +55,6 @@ SHAPES = llama.parameter_shapes(LLAMA)  # [out, in]
 
 def scores(q: Any, k: Any, *, mask: bool = True) -> Any:
     """Return the text's P + M, or P."""
-    import torch
-
     p = q @ k.mT / q.shape[-1] ** 0.5
     s = p.shape[-1]
     return p + torch.full((s, s), -torch.inf, dtype=p.dtype).triu(1) if mask else p
@@ -64,16 +62,12 @@ def scores(q: Any, k: Any, *, mask: bool = True) -> Any:
 
 def tensors(*arrays: Any) -> list[Any]:
     """Return arrays as tensors of PyTorch."""
-    import torch
-
     return [torch.tensor(array) for array in arrays]
 
 
 def saved_weights(of_softmax: str) -> list[int]:
     """Return the bytes an element of the arrays of weights that autograd saves where
     softmax runs in that format and its result multiplies FP16 values."""
-    import torch
-
     p, v = (array.half().requires_grad_() for array in tensors(numbers(5, 5), V[0, 0]))
     kept: dict[int, Any] = {}
     with torch.autograd.graph.saved_tensors_hooks(
@@ -87,7 +81,6 @@ def saved_weights(of_softmax: str) -> list[int]:
 def at_full_size() -> dict[str, Any]:
     """Return the arrays of an attention of Llama 3 70B at 8,192 tokens, split into
     heads, without their elements."""
-    import torch
 
     def empty(*shape: int) -> Any:
         return torch.empty(shape, device="meta", dtype=torch.float16)
@@ -129,8 +122,6 @@ def F44(it: Evidence) -> None:
     has to rotate their gradients back before the projections. Without that the
     gradients of $W_Q$, $W_K$, and the input are wrong, and every shape fits.
     """
-    import torch
-
     w, g = numbers(7, 12), numbers(2, 3, 5, 4, seed=4)
 
     def split(w: Any) -> Any:
@@ -153,8 +144,6 @@ def F44(it: Evidence) -> None:
 def F45(it: Evidence) -> None:
     r"""$A = \text{softmax}(Q K^\top / \sqrt{d_k} + M)$ with the causal mask M, and $O =
     A V$, for as many keys' heads as queries' heads."""
-    import torch
-
     q, k, v = tensors(Q, K, V)
     expected = torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
     a = torch.softmax(scores(q, k), -1)
@@ -281,7 +270,6 @@ def F59(it: Evidence) -> None:
     It forms one tile of A at a time. The check lists what autograd saves of PyTorch's
     fused kernel: the largest array doubles with S, where A would grow fourfold.
     """
-    import torch
     from torch.nn.attention import SDPBackend, sdpa_kernel
 
     def largest(s: int) -> int:

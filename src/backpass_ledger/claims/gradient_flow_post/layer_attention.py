@@ -19,7 +19,7 @@ from backpass_ledger.claims.gradient_flow_post.layer_code import (
     layer,
     right,
 )
-from backpass_ledger.claims.tools import numbers, same
+from backpass_ledger.claims.tools import numbers, same, torch
 
 CLAIMS = """
 F367  true          0  residual   operations/residual_stream  §6, phase 2, start
@@ -64,8 +64,6 @@ def F367(it: Evidence) -> None:
 
 def F368(it: Evidence) -> None:
     """The block's output is the heads, concatenated token by token, times $W_O$."""
-    import torch
-
     t, _ = layer()
     block = torch.cat(list(t["y"].unbind(1)), -1) @ t["w_o"]
     it.as_printed(same(block.numpy(), (t["mid"] - t["x"]).numpy()))
@@ -118,8 +116,6 @@ def F373(it: Evidence) -> None:
     The output gives each row's sum of gradient times output, which softmax's gradient
     subtracts. Without it that number takes another pass over all weights.
     """
-    import torch
-
     t, passed = given(), []
     q, k, v, y, dy = *(t[name] for name in "qkvy"), layer()[1]["y"]
     eye = torch.eye(SIZES["S"], dtype=torch.float64).expand(2, 2, 5, 5)

@@ -6,7 +6,7 @@ from functools import cache, partial
 from typing import Any
 
 from backpass_ledger.claims.evidence import Evidence
-from backpass_ledger.claims.tools import numbers, raises, run, same
+from backpass_ledger.claims.tools import numbers, raises, run, same, torch
 
 CLAIMS = """
 F348  false         9  attention  attention/heads             §6, promise
@@ -33,8 +33,6 @@ SAVED = ("x", "r1", "n1", *"qkvy", "lse", "mid", "r2", "n2", "gate", "up", "act"
 
 def rotated(a: Any, backwards: bool = False) -> Any:
     """Rotate queries or keys by their positions."""
-    import torch
-
     half = a.shape[-1] // 2
     angles = torch.outer(
         torch.arange(a.shape[-2]).double(), 0.3 / (1.0 + torch.arange(half))
@@ -46,8 +44,6 @@ def rotated(a: Any, backwards: bool = False) -> Any:
 
 def attended(q: Any, k: Any, v: Any, causal: bool = True, scale: float = 1.0) -> Any:
     """Return the output of grouped attention, and the logarithms of the rows' sums."""
-    import torch
-
     wide = [a.repeat_interleave(q.shape[1] // k.shape[1], dim=1) for a in (k, v)]
     scores = scale * q @ wide[0].mT / q.shape[-1] ** 0.5
     if causal:
@@ -61,8 +57,6 @@ def flash(
     dy: Any, q: Any, k: Any, v: Any, _lse: Any, **options: Any
 ) -> tuple[Any, ...]:
     """Return the gradients of attention, by autograd."""
-    import torch
-
     leaves = [a.detach().requires_grad_() for a in (q, k, v)]
     return torch.autograd.grad(attended(*leaves, **options)[0], leaves, dy)
 
@@ -74,8 +68,6 @@ Arrays = dict[str, Any]
 def layer(rope: bool = False) -> tuple[Arrays, Arrays]:
     """Run a layer under autograd on random numbers. Return its arrays, and the
     gradients of those that have one; ``dout`` is the output's gradient."""
-    import torch
-
     at = SIZES
     wide, narrow = at["n_h"] * at["d_k"], at["n_kv"] * at["d_k"]
     d, f = at["d"], at["d_ff"]

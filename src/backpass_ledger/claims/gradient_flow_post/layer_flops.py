@@ -8,6 +8,7 @@ from typing import Any
 from backpass import cost
 from backpass.cost.duration import MACHINES
 from backpass_ledger.claims.evidence import Evidence
+from backpass_ledger.claims.tools import torch
 
 CLAIMS = """
 F386  true          0  FLOPs         cost/ratio            §6.1, rule
@@ -70,7 +71,6 @@ PEAK = 989  # TFLOP/s of an H100, BF16, dense
 def counted(row: str) -> tuple[float, float]:
     """Return the GFLOPs of the forward and of the backward of a row's product, as
     PyTorch's counter has them, with arrays of full size that hold no data."""
-    import torch
     from torch.utils.flop_counter import FlopCounterMode
 
     a, b = (torch.empty(s, device="meta", requires_grad=True) for s in PRODUCTS[row])
@@ -259,7 +259,6 @@ def F401(it: Evidence) -> None:
         (m, k), (_, n) = PRODUCTS[name]
         it.as_printed(2 * m * n * k / 1e9 == counted(name)[0])
     multiplications = sum(1 for _ in range(3) for _ in range(5) for _ in range(7))
-    import torch
     from torch.utils.flop_counter import FlopCounterMode
 
     with FlopCounterMode(display=False) as counter:

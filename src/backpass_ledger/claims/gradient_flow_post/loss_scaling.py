@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from backpass_ledger.claims.evidence import Evidence
-from backpass_ledger.claims.tools import numbers, raises, same
+from backpass_ledger.claims.tools import numbers, raises, same, torch
 
 CLAIMS = """
 F217  true          0  precision  numerics/precision        §3.3, FP16's range
@@ -46,8 +46,6 @@ def unscale(given: Any, scale: float = 1024.0) -> None:
 
 def all_numbers(dtype: str) -> Any:
     """Return every positive finite number of a format, in order."""
-    import torch
-
     kind = getattr(torch, dtype)
     codes = torch.arange(2 ** (8 * kind.itemsize - 1))
     codes = codes.to(torch.uint8 if kind.itemsize == 1 else torch.int16)
@@ -59,8 +57,6 @@ def bits(dtype: str) -> tuple[int, int]:
     """Return the exponent and the mantissa bits of a format, from its numbers."""
     values = all_numbers(dtype)
     mantissa = int(((values >= 1) & (values < 2)).sum()).bit_length() - 1
-    import torch
-
     return 8 * getattr(torch, dtype).itemsize - 1 - mantissa, mantissa
 
 
@@ -81,8 +77,6 @@ def above_one(dtype: str) -> float:
 
 def model(gradient: Any, dtype: str = "float32") -> Any:
     """Return a PyTorch module with one parameter that has this gradient."""
-    import torch
-
     module = torch.nn.Module()
     kind = getattr(torch, dtype)
     module.w = torch.nn.Parameter(torch.ones(len(gradient), dtype=kind))
@@ -118,8 +112,6 @@ def F219(it: Evidence) -> None:
 def F220(it: Evidence) -> None:
     """Multiplying the loss by 1024 or 4096 before the backward, and dividing the
     gradients by it after, leaves the gradients as they are."""
-    import torch
-
     x, y = torch.tensor(numbers(5, 7)), torch.tensor(numbers(5, seed=1))
 
     def gradient(scale: float) -> Any:
@@ -154,8 +146,6 @@ def F222(it: Evidence) -> None:
 
     It works and is deprecated: `torch.autocast("cuda", dtype=torch.float16)`.
     """
-    import torch
-
     with warnings.catch_warnings(record=True) as found:
         warnings.simplefilter("always")
         context = torch.cuda.amp.autocast(dtype=torch.float16)
@@ -165,8 +155,6 @@ def F222(it: Evidence) -> None:
 
 def F223(it: Evidence) -> None:
     """Inside autocast, the loss is computed in FP32."""
-    import torch
-
     for dtype in (torch.float16, torch.bfloat16):
         with torch.autocast("cpu", dtype=dtype):
             scores = torch.nn.functional.linear(
@@ -182,8 +170,6 @@ def F224(it: Evidence) -> None:
     PyTorch's wants the classes on the second axis. Scores [B, S, V] with labels [B, S]
     raise an error; both have to be flattened, as the listing of the last section does.
     """
-    import torch
-
     scores, labels = (
         torch.tensor(numbers(2, 3, 7)),
         torch.tensor([[1, 0, 6], [2, 2, 5]]),
@@ -219,8 +205,6 @@ def F226(it: Evidence) -> None:
 def F227(it: Evidence) -> None:
     """After an overflow, skip the step and halve the scale; after 2000 steps without
     one, double it."""
-    import torch
-
     scaler = torch.amp.GradScaler("cpu")
     it.as_printed(scaler.get_backoff_factor() == 1 / 2)
     it.as_printed(scaler.get_growth_factor() == 2)
@@ -233,8 +217,6 @@ def F228(it: Evidence) -> None:
     The check is a comment. As printed, a gradient that overflowed goes to the
     optimiser, and the weight is lost.
     """
-    import torch
-
     m = model([float("inf"), 1024.0, 2048.0])
     unscale(m)
     torch.optim.Adam(m.parameters(), lr=0.1).step()
@@ -255,8 +237,6 @@ def F229(it: Evidence) -> None:
 
 def F230(it: Evidence) -> None:
     """BF16 largely makes loss scaling needless."""
-    import torch
-
     gradients = 1e-12 * numbers(4001)
     it.as_printed(bool((torch.tensor(gradients).bfloat16() != 0).all()))
     it.as_printed(bool((torch.tensor(gradients).half() == 0).all()))

@@ -10,7 +10,7 @@ import numpy as np
 from backpass.ops import feed_forward, layer_norm
 from backpass_ledger.claims.evidence import Evidence
 from backpass_ledger.claims.gradient_flow_post.heads import tensors
-from backpass_ledger.claims.tools import jacobian, numbers, same, vjp
+from backpass_ledger.claims.tools import jacobian, numbers, same, torch, vjp
 
 CLAIMS = """
 F138  true    0  norms     numerics/gradient_flow      §2.1, formulas
@@ -37,8 +37,6 @@ def block(x: Any) -> Any:
 
 def of_layer_norm(x: Any) -> Any:
     """PyTorch's layer norm, without ε."""
-    import torch
-
     return torch.nn.functional.layer_norm(x, (x.shape[-1],), eps=0)
 
 
@@ -81,8 +79,6 @@ def at_bottom(order: str, blocks: int, scale: float = 1.0) -> list[float]:
 
 def encoder(*, norm_first: bool) -> tuple[Any, Any, Any, Any]:
     """Return PyTorch's layer of the original transformer, an input, and its blocks."""
-    import torch
-
     torch.manual_seed(0)
     layer = torch.nn.TransformerEncoderLayer(
         8, 2, 12, 0.0, batch_first=True, norm_first=norm_first, dtype=torch.float64
@@ -189,8 +185,6 @@ def F145(it: Evidence) -> None:
     the row only. Neither is what shortens a gradient: all other singular values are
     1/σ, below 1 for a long row and above 1 for a short one.
     """
-    import torch
-
     J = jacobian(of_layer_norm, X)
     it.as_printed(np.abs(J @ np.ones(7)).max() < 1e-12)
     it.as_printed((np.linalg.eigvalsh(J) < 1).any())

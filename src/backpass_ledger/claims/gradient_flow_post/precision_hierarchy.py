@@ -11,7 +11,7 @@ from backpass import cost
 from backpass.cost import sources
 from backpass_ledger.claims.evidence import Evidence
 from backpass_ledger.claims.gradient_flow_post.heads import saved_weights
-from backpass_ledger.claims.tools import numbers
+from backpass_ledger.claims.tools import numbers, torch
 
 CLAIMS = """
 F182  true          0  precision  numerics/precision        §3.1, list, forward
@@ -42,8 +42,6 @@ N = 70 * 10**9
 
 def gigabytes(elements: float, dtype: str) -> float:
     """Return the decimal gigabytes of that many elements of a PyTorch format."""
-    import torch
-
     return elements * torch.empty(1, dtype=getattr(torch, dtype)).element_size() / GB
 
 
@@ -56,8 +54,6 @@ def printed(name: str) -> int:
 def under_autocast() -> dict[str, Any]:
     """Run a linear layer and a loss in BF16 autocast, with FP32 weights, and return the
     formats of the output, its gradient, the loss, and the weight's gradient."""
-    import torch
-
     w = torch.tensor(numbers(9, 7), dtype=torch.float32, requires_grad=True)
     found: dict[str, Any] = {}
     with torch.autocast("cpu", dtype=torch.bfloat16):
@@ -71,8 +67,6 @@ def under_autocast() -> dict[str, Any]:
 
 def added(size: float, dtype: str, count: int = 10_000) -> float:
     """Return count·size as a running sum in a format has it, relative to the truth."""
-    import torch
-
     total = torch.tensor(0.0, dtype=getattr(torch, dtype))
     step = torch.tensor(size, dtype=getattr(torch, dtype))
     for _ in range(count):
@@ -83,8 +77,6 @@ def added(size: float, dtype: str, count: int = 10_000) -> float:
 def F182(it: Evidence) -> None:
     """In mixed precision the products of the forward are FP16 or BF16, 2 bytes an
     element."""
-    import torch
-
     it.as_printed(under_autocast()["y"] is torch.bfloat16)
     it.as_printed(torch.bfloat16.itemsize == 2 and torch.float16.itemsize == 2)
 
@@ -128,7 +120,6 @@ def F185(it: Evidence) -> None:
     The loss of a probable token is small: its probability rounds to 1 in BF16, and the
     whole loss is lost. The mean of squares loses less than a hundredth.
     """
-    import torch
 
     def loss(x: Any) -> Any:
         return -torch.log(torch.softmax(x, -1))[0]
@@ -144,8 +135,6 @@ def F185(it: Evidence) -> None:
 
 def F186(it: Evidence) -> None:
     """Most gradients are computed in FP16 or BF16."""
-    import torch
-
     it.as_printed(under_autocast()["dy"] is torch.bfloat16)
 
 
@@ -164,8 +153,6 @@ def F187(it: Evidence) -> None:
 
 def F188(it: Evidence) -> None:
     """Master weights are FP32, because an update is tiny relative to its weight."""
-    import torch
-
     for size, dtype, moves in ((1e-5, "bfloat16", False), (1e-5, "float32", True)):
         weight = torch.tensor(0.7, dtype=getattr(torch, dtype))
         it.as_printed(bool(weight - size * weight != weight) is moves)
@@ -175,8 +162,6 @@ def F188(it: Evidence) -> None:
 
 def F189(it: Evidence) -> None:
     """Adam has two FP32 states a parameter, 4 + 4 bytes."""
-    import torch
-
     p = torch.nn.Parameter(torch.tensor(numbers(7, 3)).float())
     p.grad = torch.ones_like(p)
     adam = torch.optim.Adam([p])
@@ -283,7 +268,6 @@ def F200(it: Evidence) -> None:
     divides them. Among copies of a model, ZeRO-1 already divides them; ZeRO-3 also
     divides weights and gradients.
     """
-    import torch
 
     def states(*shape: int) -> int:
         p = torch.nn.Parameter(torch.tensor(numbers(*shape)).float())

@@ -26,7 +26,7 @@ from backpass_ledger.claims.gradient_flow_post.setting import (
     of_a_layer,
     weights,
 )
-from backpass_ledger.claims.tools import numbers, raises, same, vjp
+from backpass_ledger.claims.tools import numbers, raises, same, torch, vjp
 
 CLAIMS = """
 F85   caveat    2  attention  attention/grouped_query       §1.4, through Q and K
@@ -66,8 +66,6 @@ def gradients() -> dict[str, Any]:
     """Return the gradients of the table for Llama 3 70B, without their elements."""
     arrays = at_full_size()
     named = {f"dL/d{name}": array for name, array in arrays.items()}
-    import torch
-
     for name in "qkvo":
         shape = SHAPES[f"layers.0.self_attn.{name}_proj.weight"][::-1]
         named[f"dL/dW_{name.upper()}"] = torch.empty(
@@ -84,8 +82,6 @@ def projections(x_norm: Any) -> tuple[Any, ...]:
     picks = np.split(np.eye(16 + 8 + 8), [16, 16 + 8], axis=1)
 
     def after(*merged: Any) -> Any:
-        import torch
-
         return attention(torch.cat(merged, -1), *tensors(*picks, w[3]))
 
     flat = vjp(after, merged, dy)
@@ -132,8 +128,6 @@ def F87(it: Evidence) -> None:
 
 def F88(it: Evidence) -> None:
     """With 64 query heads and 8 heads of keys, each serves 8 query heads."""
-    import torch
-
     it.as_printed((LLAMA.heads, LLAMA.key_heads) == (64, 8))
     q, k, v = tensors(*(numbers(1, n, 5, 4, seed=n) for n in (64, 8, 9)))
     k, v = (a[:, :8].requires_grad_() for a in (k, v))
@@ -153,8 +147,6 @@ def F89(it: Evidence) -> None:
     This holds where the heads of a group stand side by side, as in Llama. Where query
     head h reads head h mod $n_{kv}$, it adds the wrong heads.
     """
-    import torch
-
     k, g = numbers(2, 3, 5, 4), numbers(2, 6, 5, 4, seed=1)
     found = g.reshape(2, 3, 2, 5, 4).sum(2)
     it.as_printed(same(found, vjp(lambda k: torch.repeat_interleave(k, 2, 1), k, g)))

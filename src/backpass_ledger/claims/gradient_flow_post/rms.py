@@ -16,7 +16,15 @@ from backpass_ledger.claims.gradient_flow_post.setting import (
     norm,
     of_a_layer,
 )
-from backpass_ledger.claims.tools import jacobian, numbers, raises, run, same, vjp
+from backpass_ledger.claims.tools import (
+    jacobian,
+    numbers,
+    raises,
+    run,
+    same,
+    torch,
+    vjp,
+)
 
 CLAIMS = """
 F18  true          0  norms          operations/rms_norm     §1.3, definition
@@ -52,8 +60,6 @@ X, GAMMA, G = numbers(2, 5, 7), numbers(7, seed=1), numbers(2, 5, 7, seed=2)
 
 def inputs() -> dict[str, Any]:
     """Return the listing's four arguments."""
-    import torch
-
     x, gamma, dy = map(torch.tensor, (X, GAMMA, G))
     rms = torch.sqrt((x * x).mean(-1, keepdim=True) + EPS)
     return {"x": x, "gamma": gamma, "dy": dy, "rms": rms}
@@ -89,8 +95,6 @@ def ran() -> dict[str, Any]:
 def full_size(function: Any) -> list[str]:
     """Call a function; return the operations with results as large as x, and the
     sums."""
-    import torch
-
     from backpass.torch_internals import TorchDispatchMode
 
     seen = []
@@ -109,8 +113,6 @@ def full_size(function: Any) -> list[str]:
 
 def F18(it: Evidence) -> None:
     r"""RMSNorm is $\hat{x}_i = \frac{x_i}{\text{rms}(x)} \gamma_i$."""
-    import torch
-
     y = norm(torch.tensor(X), torch.tensor(GAMMA)).numpy()
     rms = [np.sqrt(sum(v * v for v in row) / 7 + EPS) for row in X.reshape(-1, 7)]
     it.as_printed(same(y, X / np.reshape(rms, (2, 5, 1)) * GAMMA))
@@ -119,8 +121,6 @@ def F18(it: Evidence) -> None:
 def F19(it: Evidence) -> None:
     r"""$\epsilon$ stands below the root: $\text{rms}(x) = \sqrt{\frac{1}{d}
     \sum_j x_j^2 + \epsilon}$."""
-    import torch
-
     rms = X / norm(torch.tensor(X), None).numpy()
     it.as_printed(same(rms, np.sqrt((X**2).mean(-1, keepdims=True) + EPS) + 0 * X))
     it.as_printed(not same(rms, np.sqrt((X**2).mean(-1, keepdims=True)) + EPS + 0 * X))
@@ -151,8 +151,6 @@ def F21(it: Evidence) -> None:
     The scale stands on the left, so a gradient is multiplied by it before the
     projection.
     """
-    import torch
-
     x = 3 * numbers(7, seed=4)
     rms = np.sqrt(x @ x / 7 + EPS)
     printed = np.diag(GAMMA) / rms @ (np.eye(7) - np.outer(x, x) / (7 * rms**2))
@@ -194,8 +192,6 @@ def F24(it: Evidence) -> None:
 
 def F25(it: Evidence) -> None:
     """The saved root mean square has the shape [B, S, 1], a number for each row."""
-    import torch
-
     y = norm(torch.tensor(X), None).numpy()
     ratio = X / y  # the same for all elements of a row
     it.as_printed(same(ratio, inputs()["rms"].numpy() + 0 * X))
@@ -208,8 +204,6 @@ def F26(it: Evidence) -> None:
     The formula's contains $\gamma$ and the listing's does not. With the formula's,
     the scale's gradient has the factor $\gamma$ twice.
     """
-    import torch
-
     y = norm(torch.tensor(X), torch.tensor(GAMMA)).numpy()
     it.clashes(not same(ran()["unit"], y))
     expected = vjp(lambda w: norm(torch.tensor(X), w), GAMMA, G)
@@ -218,24 +212,18 @@ def F26(it: Evidence) -> None:
 
 def F27(it: Evidence) -> None:
     """The quotient of x and rms is the normalised input without its scale."""
-    import torch
-
     it.as_printed(same(ran()["unit"], norm(torch.tensor(X), None).numpy()))
 
 
 def F28(it: Evidence) -> None:
     """The gradient times that quotient, summed over batch and positions, is the scale's
     gradient, of shape [d]."""
-    import torch
-
     expected = vjp(lambda w: norm(torch.tensor(X), w), GAMMA, G)
     it.as_printed(same(ran()["dgamma"], expected))
 
 
 def F29(it: Evidence) -> None:
     """The gradient times the scale is the gradient of the quotient."""
-    import torch
-
     expected = vjp(lambda x: x * torch.tensor(GAMMA), ran()["unit"], G)
     it.as_printed(same(ran()["dunit"], expected))
 
@@ -247,8 +235,6 @@ def F30(it: Evidence) -> None:
     It is rms times that gradient. The next line has the missing division, so the
     input's gradient is right.
     """
-    import torch
-
     rms = inputs()["rms"].numpy()
     expected = vjp(lambda r: torch.tensor(X) / r * torch.tensor(GAMMA), rms, G)
     it.as_printed(same(ran()["drms"], expected))
@@ -258,8 +244,6 @@ def F30(it: Evidence) -> None:
 def F31(it: Evidence) -> None:
     """The quotient's gradient over rms, plus `d_rms` times x over d rms², is the
     input's gradient."""
-    import torch
-
     expected = vjp(lambda x: norm(x, torch.tensor(GAMMA)), X, G)
     it.as_printed(same(ran()["dx"], expected))
 
@@ -277,8 +261,6 @@ def F32(it: Evidence) -> None:
 def F33(it: Evidence) -> None:
     r"""The fused line, $\frac{1}{\text{rms}} \left( \bar{\hat{x}} - \frac{1}{d} \hat{x}
     \sum_j \bar{\hat{x}}_j \hat{x}_j \right)$, is the input's gradient."""
-    import torch
-
     expected = vjp(lambda x: norm(x, torch.tensor(GAMMA)), X, G)
     it.as_printed(same(ran()["fused"], expected))
     for size in (1e-30, 1e30):  # ε is all of the mean square, or none of it
@@ -296,8 +278,6 @@ def F34(it: Evidence) -> None:
     It needs x̂ and rms, however they are obtained. If no scale is 0, the output serves
     too, and x itself is not needed.
     """
-    import torch
-
     expected = vjp(lambda x: norm(x, torch.tensor(GAMMA)), X, G)
     it.as_printed(same(ran()["fused"], expected))
     names = inputs()
@@ -354,7 +334,6 @@ def F39(it: Evidence) -> None:
     checkpoint at each layer holds its 80 inputs anyway, 10 GiB, whether the layer has a
     norm or not.
     """
-    import torch
 
     def normed(x: Any) -> Any:
         return norm(x, torch.tensor(GAMMA))
@@ -373,15 +352,11 @@ def F39(it: Evidence) -> None:
 
 
 def _checkpoint(function: Any, x: Any) -> Any:
-    import torch
-
     return torch.utils.checkpoint.checkpoint(function, x, use_reentrant=False)
 
 
 def _kept(function: Any) -> list[Any]:
     """Return the different arrays that autograd saves of a function of X."""
-    import torch
-
     kept: dict[int, Any] = {}
     x = torch.tensor(X, requires_grad=True)
 
@@ -429,8 +404,6 @@ def F42(it: Evidence) -> None:
     whole layer frees inputs: the second norm's goes and the first's stays, 10 of the 20
     GiB.
     """
-    import torch
-
     w = [torch.tensor(numbers(7, 7, seed=i), requires_grad=True) for i in (3, 4)]
 
     def middle(x: Any) -> Any:

@@ -7,7 +7,7 @@ from typing import Any
 
 from backpass import cost
 from backpass_ledger.claims.evidence import Evidence
-from backpass_ledger.claims.tools import numbers, same, vjp
+from backpass_ledger.claims.tools import numbers, same, torch, vjp
 
 CLAIMS = """
 F241  caveat        2  memory        cost/memory             §4.1, table, units
@@ -58,8 +58,6 @@ def pinned(
     function: Any, *arrays: Any, parameters: tuple[Any, ...] = ()
 ) -> list[tuple[int, ...]]:
     """Return the shapes of the distinct arrays that PyTorch's autograd saves."""
-    import torch
-
     kept: dict[int, Any] = {}
     with torch.autograd.graph.saved_tensors_hooks(
         lambda x: kept.setdefault(x.data_ptr(), x), lambda x: x
@@ -132,8 +130,6 @@ def F250(it: Evidence) -> None:
     Autograd saves it. It need not be saved: it follows from $g_1$ element by element,
     and all gradients of SwiGLU can be computed from $g_1$ and $g_3$.
     """
-    import torch
-
     silu = torch.nn.functional.silu
     g, u, dh = numbers(3, 7), numbers(3, 7, seed=1), numbers(3, 7, seed=2)
     leaves = [torch.tensor(a, requires_grad=True) for a in (g, u)]
@@ -167,8 +163,6 @@ def F252(it: Evidence) -> None:
     $W_2$: 448 MiB. A block that saves three arrays saves this product and recomputes
     SiLU's output.
     """
-    import torch
-
     x = torch.tensor(numbers(5, 6), requires_grad=True)
     w1, w3, w2 = (
         torch.tensor(numbers(*shape)) for shape in ((6, 11), (6, 11), (11, 6))
@@ -223,8 +217,6 @@ def F257(it: Evidence) -> None:
     scores as much again, unless they are computed in chunks; the last norm's input and
     output take 256 MiB.
     """
-    import torch
-
     kept = cost.activations(
         "llama-3-70b", 1, 8192, dtype="bfloat16", flash=True, chunked=False
     )

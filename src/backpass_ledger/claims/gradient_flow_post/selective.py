@@ -17,7 +17,7 @@ from backpass_ledger.claims.gradient_flow_post.saved_activations import (
     pinned,
     saved,
 )
-from backpass_ledger.claims.tools import numbers, same
+from backpass_ledger.claims.tools import numbers, same, torch
 
 CLAIMS = """
 F313  inconsistent  2  recomputation  numerics/recomputation  §4.5, rule, against §4.2
@@ -55,7 +55,6 @@ def F313(it: Evidence) -> None:
     In `§4.2` a checkpoint is what is saved. Such activations should be dropped and
     recomputed.
     """
-    import torch
     from torch.utils.checkpoint import checkpoint
 
     stack, x = Stack(), tensors()[0].requires_grad_()
@@ -86,7 +85,6 @@ def F314(it: Evidence) -> None:
     It is cheap. But if only the norm is recomputed, nothing is freed: the next product
     saves the norm's output as its input. The product has to be in the same segment.
     """
-    import torch
     from torch.utils.checkpoint import checkpoint
 
     it.as_printed(1000 * forward("first norm") < forward("query projection"))
@@ -112,7 +110,6 @@ def F315(it: Evidence) -> None:
 
     They cost no bytes. Every random number is drawn again. (Llama 3 has no dropout.)
     """
-    import torch
     from torch.utils.checkpoint import checkpoint
 
     from backpass.torch_internals import TorchDispatchMode
@@ -148,8 +145,6 @@ def F316(it: Evidence) -> None:
 
     Their one input is the norm's output, which takes no product.
     """
-    import torch
-
     x = torch.tensor(numbers(5, 6))
     again = products(lambda: torch.nn.functional.rms_norm(x, (6,)))
     it.as_printed(again > 0)
@@ -162,8 +157,6 @@ def F317(it: Evidence) -> None:
 
     The norm's output is the projections' input: the same array.
     """
-    import torch
-
     x, w = torch.tensor(numbers(5, 6)), torch.tensor(numbers(6, 6)).requires_grad_()
     normalised = torch.nn.functional.rms_norm(x, (6,))
     kept: list[int] = []
@@ -182,8 +175,6 @@ def F318(it: Evidence) -> None:
     One if their weights lie in one matrix. Three with the text's $W_Q$, $W_K$, and
     $W_V$: 8.5 % of a layer's forward, to free 160 MiB.
     """
-    import torch
-
     from backpass.torch_internals import TorchDispatchMode
 
     x = torch.tensor(numbers(5, 6))
@@ -219,8 +210,6 @@ def F319(it: Evidence) -> None:
     The activations of the text's table are $g_1$ and $g_3$: two products, 47 % of a
     layer's forward.
     """
-    import torch
-
     layer = cost.tally("llama-3-70b", 1, 8192).only(lambda row: row.part == "layer")
     one = forward("gate projection")
     both = one + forward("up projection")

@@ -11,7 +11,7 @@ import numpy as np
 from backpass import cost
 from backpass.models import llama
 from backpass_ledger.claims.evidence import Evidence
-from backpass_ledger.claims.tools import jacobian, numbers, same, vjp
+from backpass_ledger.claims.tools import jacobian, numbers, same, torch, vjp
 
 CLAIMS = """
 F1   uncheckable  0  training      cost/calculator             List of the series
@@ -57,15 +57,11 @@ def weights() -> list[Any]:
 
 def norm(x: Any, gamma: Any) -> Any:
     """PyTorch's RMSNorm."""
-    import torch
-
     return torch.nn.functional.rms_norm(x, (x.shape[-1],), gamma, EPS)
 
 
 def rotated(x: Any) -> Any:
     """Rotate queries or keys [*, s, d] by their positions, as Llama does."""
-    import torch
-
     s, d = x.shape[-2:]
     angles = torch.outer(
         torch.arange(s), 500_000.0 ** (-torch.arange(0, d, 2, dtype=x.dtype) / d)
@@ -79,8 +75,6 @@ def attention(
     x: Any, w_q: Any, w_k: Any, w_v: Any, w_o: Any, *, rope: bool = False, n_kv: int = 2
 ) -> Any:
     """Causal attention with 4 query heads, by PyTorch's function."""
-    import torch
-
     b, s, _ = x.shape
     q = (x @ w_q).reshape(b, s, 4, -1).transpose(1, 2)
     k, v = ((x @ w).reshape(b, s, n_kv, -1).transpose(1, 2) for w in (w_k, w_v))
@@ -93,8 +87,6 @@ def attention(
 
 def gated(x: Any, w_1: Any, w_3: Any, w_2: Any) -> Any:
     """The SwiGLU block."""
-    import torch
-
     return (torch.nn.functional.silu(x @ w_1) * (x @ w_3)) @ w_2
 
 
@@ -113,8 +105,6 @@ def of_a_layer(flash: bool = True, tokens: int = 8192) -> dict[str, int]:
 
 def block(x: Any) -> Any:
     """The norm and the feed-forward block on the rows of h_mid."""
-    import torch
-
     w = [torch.tensor(of) for of in weights()]
     return gated(norm(x, w[5]), *w[6:])
 
@@ -198,8 +188,6 @@ def F7(it: Evidence) -> None:
     The check compares a network of this layer with the package's Llama on sequences of
     one token, on which Llama's rotations do nothing.
     """
-    import torch
-
     config = llama.Config(11, 7, 1, 4, 2, 4, 11, eps=EPS)
     w, table, head = weights(), numbers(11, 7), numbers(11, 7, seed=1)
     order = ("input_layernorm", *(f"self_attn.{n}_proj" for n in "qkvo"))
@@ -244,8 +232,6 @@ def F9(it: Evidence) -> None:
 def F10(it: Evidence) -> None:
     r"""The loss is a scalar, and $\partial L/\partial h_\text{out}$ has the shape of
     $h_\text{out}$, $B \times S \times d$."""
-    import torch
-
     h = numbers(2, 5, 7)
     dh = vjp(lambda h: (torch.sin(h) ** 3).mean(), h, 0.7)
     slope = 0.7 * 3 * np.sin(h) ** 2 * np.cos(h) / h.size
@@ -315,8 +301,6 @@ def F15(it: Evidence) -> None:
 def F16(it: Evidence) -> None:
     """Autograd frameworks do not form the whole Jacobian; they compute vector-Jacobian
     products."""
-    import torch
-
     from backpass.torch_internals import TorchDispatchMode
 
     largest = 0

@@ -9,7 +9,7 @@ import numpy as np
 
 from backpass.training import formats
 from backpass_ledger.claims.evidence import Evidence
-from backpass_ledger.claims.tools import numbers
+from backpass_ledger.claims.tools import numbers, torch
 
 CLAIMS = """
 F201  false   3  precision  numerics/precision  §3.2, heading
@@ -38,8 +38,6 @@ UPDATE = 3e-8
 def gaps(dtype: str) -> tuple[float, float]:
     """Return the distance from 1 to the next number below and above it, among all
     numbers of a format."""
-    import torch
-
     kind = getattr(torch, dtype)
     if kind is torch.float32:  # the numbers near 1
         codes = torch.tensor(1.0).view(torch.int32) + torch.arange(-9, 9).int()
@@ -54,8 +52,6 @@ def gaps(dtype: str) -> tuple[float, float]:
 
 def stepped(dtype: str, update: float = UPDATE, steps: int = 1) -> float:
     """Subtract an update from 1.0 in a format, and return the weight."""
-    import torch
-
     weight = torch.tensor(1.0, dtype=getattr(torch, dtype))
     for _ in range(steps):
         weight -= torch.tensor(update, dtype=weight.dtype)
@@ -66,8 +62,6 @@ def trained(
     optimiser: str, gradient: float = GRADIENT, dtype: str = "float32", **options: Any
 ) -> float:
     """Return the weight 1.0 after a step of a PyTorch optimiser."""
-    import torch
-
     p = torch.nn.Parameter(torch.tensor(1.0, dtype=getattr(torch, dtype)))
     p.grad = torch.full_like(p, gradient)
     getattr(torch.optim, optimiser)([p], lr=RATE, **options).step()
@@ -220,7 +214,6 @@ def F212(it: Evidence) -> None:
     constant gradient it tends to that gradient, not to a multiple that grows with the
     number of steps.
     """
-    import torch
 
     def momentum(steps: int) -> float:
         p = torch.nn.Parameter(torch.ones(1, dtype=torch.float64))
@@ -243,7 +236,6 @@ def F213(it: Evidence) -> None:
     thousandth of the gap leave the weight where it is, however many follow. A finer
     copy of the weight, or a compensated sum, keeps the rest.
     """
-    import torch
 
     def after(steps: int, dtype: Any, rate: float) -> tuple[float, float]:
         w, m, v = torch.ones(1, dtype=dtype), torch.zeros(1), torch.zeros(1)

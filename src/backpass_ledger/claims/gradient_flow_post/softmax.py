@@ -15,7 +15,7 @@ from backpass_ledger.claims.gradient_flow_post.setting import (
     MIB,
     of_a_layer,
 )
-from backpass_ledger.claims.tools import jacobian, numbers, same, vjp
+from backpass_ledger.claims.tools import jacobian, numbers, same, torch, vjp
 
 CLAIMS = """
 F68  uncheckable   0  softmax    operations/softmax            §1.4, softmax
@@ -49,8 +49,6 @@ def backward(da: Any, a: Any) -> tuple[Any, Any]:
 
 def softmax(p: Any) -> Any:
     """PyTorch's softmax of each row."""
-    import torch
-
     return torch.softmax(p, -1)
 
 
@@ -160,8 +158,6 @@ def F77(it: Evidence) -> None:
     It requires A in the backward. One number for each row, the logarithm of its sum of
     exponentials, is enough to compute A again, as the text's next box says.
     """
-    import torch
-
     p, a = weights_of()
     expected = vjp(softmax, p, G)
     it.as_printed(same(backward(G, a)[1], expected))

@@ -17,7 +17,7 @@ from backpass_ledger.claims.gradient_flow_post.setting import (
     gated,
     of_a_layer,
 )
-from backpass_ledger.claims.tools import numbers, raises, run, same, vjp
+from backpass_ledger.claims.tools import numbers, raises, run, same, torch, vjp
 
 CLAIMS = """
 F111  true          0  feed-forward  operations/feed_forward  §1.5, formula
@@ -58,8 +58,6 @@ SIZE = 3 * 8192 * 28672 * 2  # bytes, as the box has it
 
 def silu(x: Any) -> Any:
     """PyTorch's SiLU."""
-    import torch
-
     return torch.nn.functional.silu(x)
 
 
@@ -243,8 +241,6 @@ def F124(it: Evidence) -> None:
 
     It is finite for the largest and the smallest inputs too.
     """
-    import torch
-
     it.as_printed(same(slope_by_line(tensors(X @ W1)[0]).numpy(), slope(X @ W1)))
     far = torch.tensor([-1e4, -800.0, 800.0, 1e4], dtype=torch.float64)
     it.as_printed(same(slope_by_line(far).numpy(), slope(far.numpy())))
@@ -315,8 +311,6 @@ def F131(it: Evidence) -> None:
     The listing's own comment adds the normalised input, 128 MiB a layer and 10 GiB in
     80. Plain autograd also saves h, another 448 MiB a layer.
     """
-    import torch
-
     kept: dict[int, Any] = {}
     x, w1, w3, w2 = (t.requires_grad_() for t in tensors(X, W1, W3, W2))
 

@@ -11,7 +11,7 @@ from backpass import cost
 from backpass.models import llama
 from backpass_ledger.claims.evidence import Evidence
 from backpass_ledger.claims.gradient_flow_post.layer_flops import GIGA, layer
-from backpass_ledger.claims.tools import numbers, raises, same, vjp
+from backpass_ledger.claims.tools import numbers, raises, same, torch, vjp
 
 CLAIMS = """
 F412  true          0  precision   numerics/precision        §7, code, forward
@@ -40,8 +40,6 @@ def run_step(dtype: str = "float32", layers: int = 3) -> dict[str, Any]:
     """Run the step on the CPU, with a small network; return its arrays, and what was
     noted: the layers whose backward ran, in order, the formats and norms of gradients
     before the optimiser's step."""
-    import torch
-
     torch.manual_seed(2)
     embedding = torch.nn.Embedding(V, 6)
     hidden = [
@@ -83,8 +81,6 @@ def run_step(dtype: str = "float32", layers: int = 3) -> dict[str, Any]:
 
 def F412(it: Evidence) -> None:
     """The scores are BF16, and autocast computes the loss in FP32."""
-    import torch
-
     found = run_step()
     it.as_printed(found["scores"].dtype is torch.bfloat16)
     it.as_printed(found["loss"].dtype is torch.float32)
@@ -99,8 +95,6 @@ def F413(it: Evidence) -> None:
     If the labels are shifted by one already. With labels equal to the tokens, as some
     libraries take them, the network learns to copy its input.
     """
-    import torch
-
     tokens = torch.tensor([[1, 4, 2, 3], [6, 0, 5, 4]])
 
     def loss(guess: Any, labels: Any) -> float:
@@ -119,8 +113,6 @@ def F414(it: Evidence) -> None:
     This holds if the parameters are FP32: each `.grad` is FP32 then. With the 16-bit
     working copy that `§3` counts, `.grad` is 16-bit too, and so is what adds up in it.
     """
-    import torch
-
     it.as_printed(run_step()["formats"] == {torch.float32})
     it.elsewhere(run_step("bfloat16")["formats"] == {torch.float32})
     it.right(run_step("bfloat16")["formats"] == {torch.bfloat16})
@@ -132,8 +124,6 @@ def F415(it: Evidence) -> None:
     The loss is a mean, so the difference is divided by the number of labels (of those
     that are not ignored): by 8,192 in the text's example.
     """
-    import torch
-
     labels = torch.tensor([3, 0, 6, 2, 2, 5])
     loss = torch.nn.functional.cross_entropy
     for count in (6, 4):
@@ -174,8 +164,6 @@ def F418(it: Evidence) -> None:
     optimiser's step, clips FP32 gradients; a generator does not matter to it."""
     found = run_step()
     before, after = found["whole"], found["norm"]
-    import torch
-
     it.as_printed(found["formats"] == {torch.float32})
     it.as_printed(before > 1 and abs(after - 1) < 1e-5)
 
@@ -192,8 +180,6 @@ def F419(it: Evidence) -> None:
     This step holds no 16-bit copy and no 16-bit gradients: four FP32 arrays, again 16
     bytes a parameter. Its gradients take 280 GB, not 140.
     """
-    import torch
-
     found = run_step()
     it.right(found["formats"] == {torch.float32} and 4 * 70 == 280 == 2 * 140)
     parameters = {p.dtype for p in found["model"].parameters()}
@@ -205,8 +191,6 @@ def F419(it: Evidence) -> None:
 
 def F420(it: Evidence) -> None:
     """Clip, step, clear the gradients, and then step the schedule, is a right order."""
-    import torch
-
     found = run_step()
     it.as_printed(not any("lr_scheduler.step" in text for text in found["warnings"]))
     it.as_printed(all(p.grad is None for p in found["model"].parameters()))
@@ -236,8 +220,6 @@ def F422(it: Evidence) -> None:
     SGD moves it against the gradient. Adam moves it against the average of gradients,
     which can have the other sign.
     """
-    import torch
-
     for name in ("SGD", "Adam"):
         p = torch.nn.Parameter(torch.zeros(1))
         optimiser = getattr(torch.optim, name)([p], lr=0.1)
@@ -270,7 +252,6 @@ def F424(it: Evidence) -> None:
     backward raises an error. Zeros come from dead units, saturation, masks, weights of
     zero, or underflow.
     """
-    import torch
 
     def first_gradient(kind: str) -> Any:
         a, b = (torch.nn.Linear(4, 4) for _ in range(2))
@@ -302,7 +283,6 @@ def F425(it: Evidence) -> None:
     backward, from 0 times infinity. A softmax over a row whose keys are all
     masked is a third source.
     """
-    import torch
 
     def gradient(function: Any, x: list[float]) -> Any:
         leaf = torch.tensor(x, requires_grad=True)
@@ -326,8 +306,6 @@ def F426(it: Evidence) -> None:
     the sum over the weight's uses. If the rows of a gradient are equal, look for equal
     weights at the start.
     """
-    import torch
-
     x = torch.tensor(numbers(5, 4)).float()
 
     def gradients(constant: bool, shared: bool) -> tuple[Any, Any]:

@@ -53,15 +53,13 @@ COLUMNS = r"""
 
 
 def T105(it: Evidence) -> None:
-    r"""$\overline{W^O} = Y^\top\bar Z \in \mathbb R^{d \times d}$."""
-    line = r"\overline{W^O} &= Y^\top \overline{Z} \in \mathbb{R}^{d \times d},"
-    it.as_printed(derives(line, OUTPUT))
+    r"""$\overline{W^O} = Y^\top \overline{Z} \in \mathbb{R}^{d \times d}$."""
+    it.derives(OUTPUT)
 
 
 def T106(it: Evidence) -> None:
-    r"""$\bar Y = \bar ZW^{O\top} \in \mathbb R^{n \times d}$."""
-    line = r"\overline{Y} &= \overline{Z} W^{O\top} \in \mathbb{R}^{n \times d}."
-    it.as_printed(derives(line, OUTPUT))
+    r"""$\overline{Y} = \overline{Z} W^{O\top} \in \mathbb{R}^{n \times d}$."""
+    it.derives(OUTPUT)
 
 
 def T107(it: Evidence) -> None:
@@ -83,15 +81,13 @@ def T107(it: Evidence) -> None:
 
 
 def T108(it: Evidence) -> None:
-    r"""$\bar A = \bar YV^\top \in \mathbb R^{n \times n}$."""
-    line = r"\overline{A} &= \overline{Y} V^\top \in \mathbb{R}^{n \times n},"
-    it.as_printed(derives(line, VALUES))
+    r"""$\overline{A} = \overline{Y} V^\top \in \mathbb{R}^{n \times n}$."""
+    it.derives(VALUES)
 
 
 def T109(it: Evidence) -> None:
-    r"""$\bar V = A^\top\bar Y \in \mathbb R^{n \times d}$."""
-    line = r"\overline{V} &= A^\top \overline{Y} \in \mathbb{R}^{n \times d}."
-    it.as_printed(derives(line, VALUES))
+    r"""$\overline{V} = A^\top \overline{Y} \in \mathbb{R}^{n \times d}$."""
+    it.derives(VALUES)
 
 
 def T110(it: Evidence) -> None:
@@ -122,22 +118,15 @@ def T111(it: Evidence) -> None:
 
 
 def T112(it: Evidence) -> None:
-    r"""$\partial A_{i,k} / \partial S_{i,j} = A_{i,k}(\delta_{kj} - A_{i,j})$."""
-    line = r"""
-        \frac{\partial A_{i,k}}{\partial S_{i,j}} = A_{i,k}(\delta_{kj} - A_{i,j}).
-    """
-    it.as_printed(derives(line, SOFTMAX))
+    r"""$\frac{\partial A_{i,k}}{\partial S_{i,j}} = A_{i,k}(\delta_{kj} - A_{i,j})$."""
+    it.derives(SOFTMAX)
 
 
 def T113(it: Evidence) -> None:
-    r"""$\bar S_{i,j} = \sum_{k=1}^n \bar A_{i,k}\,\partial A_{i,k}/\partial S_{i,j} =
-    \sum_{k=1}^n \bar A_{i,k}A_{i,k}(\delta_{kj} - A_{i,j})$."""
-    line = r"""
-        \overline{S}_{i,j}
-        = \sum_{k=1}^n \overline{A}_{i,k} \frac{\partial A_{i,k}}{\partial S_{i,j}}
-        = \sum_{k=1}^n \overline{A}_{i,k} A_{i,k} (\delta_{kj} - A_{i,j}).
-    """
-    it.as_printed(derives(line, SOFTMAX))
+    r"""$\overline{S}_{i,j} = \sum_{k=1}^n \overline{A}_{i,k} \frac{\partial
+    A_{i,k}}{\partial S_{i,j}} = \sum_{k=1}^n \overline{A}_{i,k} A_{i,k} (\delta_{kj} -
+    A_{i,j})$."""
+    it.derives(SOFTMAX)
 
 
 def T114(it: Evidence) -> None:
@@ -156,23 +145,15 @@ def T114(it: Evidence) -> None:
 
 
 def T115(it: Evidence) -> None:
-    r"""$\bar S_{i,j} = \bar A_{i,j}A_{i,j} - A_{i,j}\sum_{k=1}^n \bar
-    A_{i,k}A_{i,k}$."""
-    line = r"""
-        \overline{S}_{i,j} = \overline{A}_{i,j} A_{i,j}
-        - A_{i,j} \sum_{k=1}^n \overline{A}_{i,k} A_{i,k}
-    """
-    it.as_printed(derives(line, SOFTMAX))
+    r"""$\overline{S}_{i,j} = \overline{A}_{i,j} A_{i,j} - A_{i,j} \sum_{k=1}^n
+    \overline{A}_{i,k} A_{i,k}$."""
+    it.derives(SOFTMAX)
 
 
 def T116(it: Evidence) -> None:
-    r"""$\bar S_{i,j} = A_{i,j}\big(\bar A_{i,j} - \sum_{k=1}^n \bar
-    A_{i,k}A_{i,k}\big)$."""
-    line = r"""
-        \overline{S}_{i,j} = A_{i,j} \left(\overline{A}_{i,j}
-        - \sum_{k=1}^n \overline{A}_{i,k} A_{i,k} \right).
-    """
-    it.as_printed(derives(line, SOFTMAX))
+    r"""$\overline{S}_{i,j} = A_{i,j} \left(\overline{A}_{i,j} - \sum_{k=1}^n
+    \overline{A}_{i,k} A_{i,k} \right)$."""
+    it.derives(SOFTMAX)
 
 
 def T117(it: Evidence) -> None:

@@ -10,7 +10,7 @@ from backpass import cost
 from backpass_ledger.claims import encoder_block as its
 from backpass_ledger.claims.evidence import Evidence
 from backpass_ledger.claims.thesis.sequences import attended, framework_layer, reaches
-from backpass_ledger.claims.tools import derives, numbers, same
+from backpass_ledger.claims.tools import derives, numbers, same, torch
 
 CLAIMS = """
 T55  true          0  attention     attention/heads               §2.2.3, projections
@@ -51,8 +51,6 @@ def T56(it: Evidence) -> None:
     The divisor is the square root of a head's width, which is $\sqrt d$ for one head;
     with two heads, of width $d/2$, the printed root computes a different function.
     """
-    import torch
-
     q, k, v = (torch.tensor(numbers(2, 5, 3, seed=i)) for i in range(3))
     library = torch.nn.functional.scaled_dot_product_attention
     one = (q[0] @ k[0].T / 3**0.5).softmax(1) @ v[0]
@@ -68,8 +66,6 @@ def T57(it: Evidence) -> None:
     The analysis has a fourth matrix, $W^O$, whose product is the output. Its gradient
     and that of $Y$ cost $4nd^2$.
     """
-    import torch
-
     n, d = 5, 6
     library = torch.nn.MultiheadAttention(d, 1, bias=False)
     elements = sum(p.numel() for p in library.parameters())
@@ -86,8 +82,6 @@ def T58(it: Evidence) -> None:
     It acts on each row by itself. Its input is the norm of the sum of attention's
     output and the residual, not attention's output.
     """
-    import torch
-
     layer, x = framework_layer(), torch.tensor(numbers(1, 5, 4))
     taken: list[Any] = []
     layer.linear1.register_forward_hook(
@@ -145,8 +139,6 @@ def T61(it: Evidence) -> None:
 
     It is not the only one: attention is not linear in its input either.
     """
-    import torch
-
     x, y = torch.tensor(numbers(2, 5, 3))
     weights = its.block_weights(3)
     fed = [
@@ -181,8 +173,6 @@ def T64(it: Evidence) -> None:
     after each residual sum. The text never says which order it counts. The count of one
     block is the same for both orders; the gradients are not.
     """
-    import torch
-
     x = torch.tensor(numbers(5, 4), requires_grad=True)
     dy = torch.tensor(numbers(5, 4, seed=1))
     pre, post = (
@@ -196,8 +186,6 @@ def T64(it: Evidence) -> None:
 def T65(it: Evidence) -> None:
     r"""$\mathrm{LayerNorm}(\underline x) = \underline\gamma \odot \frac{\underline x -
     \underline\mu}{\sqrt{\sigma^2 + \epsilon}} + \underline\beta$, for each row."""
-    import torch
-
     printed = r"""
         \text{LayerNorm}(\underline{\mathbf{x}})
         = \underline{\gamma} \odot
@@ -244,8 +232,6 @@ def T67(it: Evidence) -> None:
     The variance is the mean square of the deviations, divided by $d$, as the later
     section writes it. PyTorch's `var` divides by $d - 1$ unless told otherwise.
     """
-    import torch
-
     x = torch.tensor(numbers(5, 4))
     expected = torch.nn.functional.layer_norm(x, (4,), eps=0.0)
     centred = x - x.mean(1, keepdim=True)

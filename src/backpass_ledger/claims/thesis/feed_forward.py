@@ -88,10 +88,8 @@ def T139(it: Evidence) -> None:
 
 
 def T140(it: Evidence) -> None:
-    r"""$Z_i = U_iW_2 + \underline b_2 \in \mathbb R^{1 \times d}$."""
-    it.as_printed(
-        derives(r"Z_i &= U_i W_2 + \underline{b}_2 \in \mathbb{R}^{1 \times d}.", OUT)
-    )
+    r"""$Z_i = U_i W_2 + \underline{b}_2 \in \mathbb{R}^{1 \times d}$."""
+    it.derives(OUT)
 
 
 def judged(it: Evidence, line: str, layer: str) -> None:

@@ -9,7 +9,7 @@ import numpy as np
 from backpass import cost
 from backpass_ledger.claims import encoder_block as its
 from backpass_ledger.claims.evidence import Evidence
-from backpass_ledger.claims.tools import derives, numbers, same, vjp
+from backpass_ledger.claims.tools import derives, numbers, same, torch, vjp
 
 CLAIMS = """
 T86   left-out      8  residual    operations/residual_stream    §3.1, the block
@@ -100,8 +100,6 @@ def T88(it: Evidence) -> None:
 def T89(it: Evidence) -> None:
     r"""The parameters of attention are $W^Q, W^K, W^V, W^O \in \mathbb R^{d \times d}$,
     for $X \in \mathbb R^{n \times d}$."""
-    import torch
-
     ours = torch.nn.MultiheadAttention(6, 1, bias=False)
     it.as_printed(sum(p.numel() for p in ours.parameters()) == 4 * 6**2)
     values, _ = its.attention_run(5, 3)
@@ -114,8 +112,6 @@ def T90(it: Evidence) -> None:
     The original has eight heads, which compute a different function from the same
     weights. Its ablation includes one head.
     """
-    import torch
-
     x = torch.tensor(numbers(1, 5, 8))
     weights = [numbers(8, 8, seed=i) for i in range(4)]
 
@@ -211,35 +207,28 @@ def T96(it: Evidence) -> None:
 
 def T97(it: Evidence) -> None:
     r"""$Z_{ij} = \sum_{k=1}^n X_{ik}W_{kj}$."""
-    printed = r"Z_{ij} = \sum_{k=1}^n X_{ik}W_{kj}"
-    it.as_printed(derives(printed, PRODUCT))
+    it.derives(PRODUCT)
 
 
 def T98(it: Evidence) -> None:
-    r"""$\partial Z_{ij} / \partial X_{ab} = \delta_{ia}W_{bj}$."""
-    printed = r"\frac{\partial Z_{ij}}{\partial X_{ab}} = \delta_{ia}W_{bj}."
-    it.as_printed(derives(printed, PRODUCT))
+    r"""$\frac{\partial Z_{ij}}{\partial X_{ab}} = \delta_{ia}W_{bj}$."""
+    it.derives(PRODUCT)
 
 
 def T99(it: Evidence) -> None:
-    r"""$\bar X_{ab} = \sum_{i,j} \bar Z_{ij}\,\delta_{ia}W_{bj}$."""
-    printed = r"\bar{X}_{ab} = \sum_{i,j} \bar{Z}_{ij} \delta_{ia} W_{bj}"
-    it.as_printed(derives(printed, PRODUCT))
+    r"""$\bar{X}_{ab} = \sum_{i,j} \bar{Z}_{ij} \delta_{ia} W_{bj}$."""
+    it.derives(PRODUCT)
 
 
 def T100(it: Evidence) -> None:
-    r"""$\sum_{i,j} \bar Z_{ij}\,\delta_{ia}W_{bj} = \sum_{j=1}^p \bar Z_{aj}W_{bj} =
-    (\bar ZW^T)_{ab}$."""
-    printed = r"""
-        \sum_{i,j} \bar{Z}_{ij} \delta_{ia} W_{bj}
-        = \sum_{j=1}^p \bar{Z}_{aj} W_{bj} = (\bar{Z}W^T)_{ab}.
-    """
-    it.as_printed(derives(printed, PRODUCT))
+    r"""$\sum_{i,j} \bar{Z}_{ij} \delta_{ia} W_{bj} = \sum_{j=1}^p \bar{Z}_{aj} W_{bj} =
+    (\bar{Z}W^T)_{ab}$."""
+    it.derives(PRODUCT)
 
 
 def T101(it: Evidence) -> None:
-    r"""$\bar X = \bar ZW^T$."""
-    it.as_printed(derives(r"\boxed{\bar{X} = \bar{Z}W^T}", PRODUCT))
+    r"""$\bar{X} = \bar{Z}W^T$."""
+    it.derives(PRODUCT)
 
 
 def T102(it: Evidence) -> None:

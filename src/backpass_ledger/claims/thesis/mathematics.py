@@ -11,7 +11,7 @@ from backpass import cost
 from backpass.interpreters import counting
 from backpass_ledger.claims import encoder_block as its
 from backpass_ledger.claims.evidence import Evidence
-from backpass_ledger.claims.tools import derives, jacobian, numbers, same, vjp
+from backpass_ledger.claims.tools import derives, jacobian, numbers, same, torch, vjp
 
 CLAIMS = """
 T15  true         0  notation    foundations/notation      §2.1.1, element-wise product
@@ -48,8 +48,6 @@ def softmax(z: Any) -> Any:
 def T15(it: Evidence) -> None:
     r"""$(\mathbf a \odot \mathbf b)_{i,j} = a_{i,j}\,b_{i,j}$ for two $n \times m$
     matrices."""
-    import torch
-
     printed = r"(\mathbf{a} \odot \mathbf{b})_{i,j} = a_{i,j} \cdot b_{i,j}"
     given = r"given a, b \in \mathbb{R}^{n \times m}"
     it.as_printed(derives(printed, f"{BOLD}; {given}"))
@@ -75,8 +73,6 @@ def T17(it: Evidence) -> None:
     The formula is right for real numbers. In float32 $e^{z}$ overflows at $z = 89$, and
     the printed line returns NaN; the maximum has to be subtracted first.
     """
-    import torch
-
     printed = r"\text{softmax}(\mathbf{z})_i = \frac{e^{z_i}}{\sum_{j=1}^n e^{z_j}}"
     it.as_printed(derives(printed, VECTOR))
     z = numbers(7)
@@ -107,8 +103,6 @@ def T19(it: Evidence) -> None:
     In floating point the output underflows to 0 for a value far below the maximum, and
     is 0 for a score masked with $-\infty$.
     """
-    import torch
-
     y = softmax(numbers(9))
     it.as_printed(y.shape == (9,) and bool((y > 0).all()) and same(y.sum(), 1.0))
     far = torch.tensor([0.0, -800.0], dtype=torch.float64).softmax(0)
@@ -287,8 +281,6 @@ def T28(it: Evidence) -> None:
     later the number of blocks. Training code averages by default, which makes the loss
     and every gradient smaller by the factor $N$.
     """
-    import torch
-
     logits, y = numbers(5, 4), np.eye(4)[[0, 3, 1, 1, 2]]
     by_text = -sum(y[i] @ np.log(softmax(logits[i])) for i in range(5))
 
@@ -340,7 +332,6 @@ def T31(it: Evidence) -> None:
     size of Adam's first step does not depend on the size of the gradient. $\eta$ is not
     defined.
     """
-    import torch
 
     def moved(optimiser: Any, scale: float) -> Any:
         theta = torch.nn.Parameter(torch.tensor([1.0, -2.0], dtype=torch.float64))

@@ -11,7 +11,7 @@ from backpass.ops import flash_attention, linear_attention
 from backpass_ledger.claims import encoder_block as its
 from backpass_ledger.claims.encoder_block import product, steps
 from backpass_ledger.claims.evidence import Evidence
-from backpass_ledger.claims.tools import numbers
+from backpass_ledger.claims.tools import numbers, torch
 
 CLAIMS = """
 T213  caveat        3  flash         attention/flash          §4.2.3, methods for attention
@@ -175,8 +175,6 @@ def T221(it: Evidence) -> None:
 
     The other experts have no gradient from that token.
     """
-    import torch
-
     experts = torch.tensor(numbers(4, 3, 3), requires_grad=True)
     x, router = torch.tensor(numbers(3)), torch.tensor(numbers(4, 3, seed=1))
     gates, chosen = (router @ x).softmax(0).topk(2)

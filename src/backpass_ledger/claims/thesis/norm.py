@@ -10,7 +10,7 @@ from backpass.interpreters import counting
 from backpass_ledger.claims import encoder_block as its
 from backpass_ledger.claims.encoder_block import at_all_sizes, printed, steps
 from backpass_ledger.claims.evidence import Evidence
-from backpass_ledger.claims.tools import derives, numbers, same
+from backpass_ledger.claims.tools import derives, numbers, same, torch
 
 CLAIMS = """
 T155  true          0  norms     operations/layer_norm  §3.1.3, shapes
@@ -78,8 +78,6 @@ def T156(it: Evidence) -> None:
 def T157(it: Evidence) -> None:
     r"""$\sigma_i^2 = \frac1d\sum_{j=1}^d (X_{ij} - \mu_i)^2$, $\sigma_i =
     \sqrt{\sigma_i^2}$."""
-    import torch
-
     lines = r"""
         \sigma_i^2 &= \frac{1}{d} \sum_{j=1}^d (X_{ij} - \mu_i)^2, \\
         \sigma_i &= \sqrt{\sigma_i^2},
@@ -109,8 +107,6 @@ def T158(it: Evidence) -> None:
 
 def T159(it: Evidence) -> None:
     r"""$Z_i = \underline\gamma \odot Y_i + \underline\beta$."""
-    import torch
-
     values, _ = its.norm_run(5, 4)
     given = [torch.tensor(a) for a in (values.X, values.gamma, values.beta)]
     library = torch.nn.functional.layer_norm(given[0], (4,), given[1], given[2], 0.0)
@@ -125,8 +121,6 @@ def T160(it: Evidence) -> None:
     $X$ is the norm's $Z$, and each of the two has its own $X$ and $Y$. The printed
     gradients cannot be chained as they stand.
     """
-    import torch
-
     w, x = its.block_weights(4, 7), torch.tensor(numbers(5, 4))
     of_norm = its.norm(x, w["gamma_1"], w["beta_1"])
     x_of_attention = of_norm["Z"]
@@ -137,19 +131,18 @@ def T160(it: Evidence) -> None:
 
 
 def T161(it: Evidence) -> None:
-    r"""$\bar\gamma_j = \sum_i \bar Z_{ij}Y_{ij}$."""
-    line = r"\bar{\gamma}_j &= \sum_i \bar{Z}_{ij} Y_{ij},"
-    it.as_printed(derives(line, NORM))
+    r"""$\bar{\gamma}_j = \sum_i \bar{Z}_{ij} Y_{ij}$."""
+    it.derives(NORM)
 
 
 def T162(it: Evidence) -> None:
-    r"""$\bar\beta_j = \sum_i \bar Z_{ij}$."""
-    it.as_printed(derives(r"\bar{\beta}_j &= \sum_i \bar{Z}_{ij},", NORM))
+    r"""$\bar{\beta}_j = \sum_i \bar{Z}_{ij}$."""
+    it.derives(NORM)
 
 
 def T163(it: Evidence) -> None:
-    r"""$\bar Y_{ij} = \bar Z_{ij}\gamma_j$."""
-    it.as_printed(derives(r"\bar{Y}_{ij} &= \bar{Z}_{ij} \gamma_j.", NORM))
+    r"""$\bar{Y}_{ij} = \bar{Z}_{ij} \gamma_j$."""
+    it.derives(NORM)
 
 
 def T164(it: Evidence) -> None:
@@ -191,40 +184,27 @@ def T165(it: Evidence) -> None:
 
 
 def T166(it: Evidence) -> None:
-    r"""$\frac{\partial Y_{ij}}{\partial X_{ik}} = \frac1{\sigma_i}\frac{\partial(X_{ij}
-    - \mu_i)}{\partial X_{ik}} - \frac{X_{ij} - \mu_i}{\sigma_i^2}\frac{\partial
-    \sigma_i}{\partial X_{ik}}$."""
-    line = r"""
-        \frac{\partial Y_{ij}}{\partial X_{ik}}
-        &= \frac{1}{\sigma_i} \frac{\partial (X_{ij} - \mu_i)}{\partial X_{ik}}
-        - \frac{X_{ij} - \mu_i}{\sigma_i^2} \frac{\partial \sigma_i}{\partial X_{ik}}.
-    """
-    it.as_printed(derives(line, NORM))
+    r"""$\frac{\partial Y_{ij}}{\partial X_{ik}} = \frac{1}{\sigma_i} \frac{\partial
+    (X_{ij} - \mu_i)}{\partial X_{ik}} - \frac{X_{ij} - \mu_i}{\sigma_i^2}
+    \frac{\partial \sigma_i}{\partial X_{ik}}$."""
+    it.derives(NORM)
 
 
 def T167(it: Evidence) -> None:
-    r"""$\partial\mu_i/\partial X_{ik} = \frac1d$."""
-    line = r"\frac{\partial \mu_i}{\partial X_{ik}} = \frac{1}{d}"
-    it.as_printed(derives(line, NORM))
+    r"""$\frac{\partial \mu_i}{\partial X_{ik}} = \frac{1}{d}$."""
+    it.derives(NORM)
 
 
 def T168(it: Evidence) -> None:
-    r"""$\partial(X_{ij} - \mu_i)/\partial X_{ik} = \delta_{jk} - \frac1d$."""
-    line = r"""
-        \frac{\partial \mu_i}{\partial X_{ik}} &= \frac{1}{d} \implies
-        \frac{\partial (X_{ij} - \mu_i)}{\partial X_{ik}} = \delta_{jk} - \frac{1}{d}
-    """
-    it.as_printed(derives(line, NORM))
+    r"""$\frac{\partial \mu_i}{\partial X_{ik}} = \frac{1}{d} \implies \frac{\partial
+    (X_{ij} - \mu_i)}{\partial X_{ik}} = \delta_{jk} - \frac{1}{d}$."""
+    it.derives(NORM)
 
 
 def T169(it: Evidence) -> None:
-    r"""$\frac{\partial\sigma_i}{\partial X_{ik}} = \frac1{2\sqrt{\sigma_i^2}}\cdot
-    \frac{\partial\sigma_i^2}{\partial x_{ik}}$."""
-    line = r"""
-        \frac{\partial \sigma_i}{\partial X_{ik}} = \frac{1}{2\sqrt{\sigma_i^2}}
-        \cdot \frac{\partial \sigma_i^2}{\partial x_{ik}}
-    """
-    it.as_printed(derives(line, NORM))
+    r"""$\frac{\partial \sigma_i}{\partial X_{ik}} = \frac{1}{2\sqrt{\sigma_i^2}} \cdot
+    \frac{\partial \sigma_i^2}{\partial x_{ik}}$."""
+    it.derives(NORM)
 
 
 def T170(it: Evidence) -> None:
@@ -242,44 +222,27 @@ def T170(it: Evidence) -> None:
 
 
 def T171(it: Evidence) -> None:
-    r"""$\frac{\partial\sigma_i}{\partial X_{ik}} = \frac{x_{ik} -
-    \mu_i}{d\,\sigma_i}$."""
-    line = r"""
-        \frac{\partial \sigma_i}{\partial X_{ik}} = \frac{x_{ik} - \mu_i}{d \sigma_i}.
-    """
-    it.as_printed(derives(line, NORM))
+    r"""$\frac{\partial \sigma_i}{\partial X_{ik}} = \frac{x_{ik} - \mu_i}{d
+    \sigma_i}$."""
+    it.derives(NORM)
 
 
 def T172(it: Evidence) -> None:
-    r"""$\frac{\partial Y_{ij}}{\partial X_{ik}} = \frac1{\sigma_i}\Big(\delta_{jk} -
-    \frac1d - \frac{(X_{ij} - \mu_i)(X_{ik} - \mu_i)}{d\,\sigma_i^2}\Big)$."""
-    line = r"""
-        \frac{\partial Y_{ij}}{\partial X_{ik}}
-        = \frac{1}{\sigma_i} \left(\delta_{jk} - \frac{1}{d}
-        - \frac{(X_{ij} - \mu_i)(X_{ik} - \mu_i)}{d \sigma_i^2} \right)
-    """
-    it.as_printed(derives(line, NORM))
+    r"""$\frac{\partial Y_{ij}}{\partial X_{ik}} = \frac{1}{\sigma_i} \left(\delta_{jk}
+    - \frac{1}{d} - \frac{(X_{ij} - \mu_i)(X_{ik} - \mu_i)}{d \sigma_i^2} \right)$."""
+    it.derives(NORM)
 
 
 def T173(it: Evidence) -> None:
-    r"""$\frac{\partial Y_{ij}}{\partial X_{ik}} = \frac1{\sigma_i}\big(\delta_{jk} -
-    \frac1d - \frac1dY_{ij}Y_{ik} \big)$."""
-    line = r"""
-        \frac{\partial Y_{ij}}{\partial X_{ik}}
-        = \frac{1}{\sigma_i} \left(\delta_{jk} - \frac{1}{d}
-        - \frac{1}{d} Y_{ij} Y_{ik} \right).
-    """
-    it.as_printed(derives(line, NORM))
+    r"""$\frac{\partial Y_{ij}}{\partial X_{ik}} = \frac{1}{\sigma_i} \left(\delta_{jk}
+    - \frac{1}{d} - \frac{1}{d} Y_{ij} Y_{ik} \right)$."""
+    it.derives(NORM)
 
 
 def T174(it: Evidence) -> None:
-    r"""$\bar X_{ik} = \sum_{j=1}^d \bar Y_{ij}\frac{\partial Y_{ij}}{\partial
+    r"""$\bar{X}_{ik} = \sum_{j=1}^d \bar{Y}_{ij} \frac{\partial Y_{ij}}{\partial
     X_{ik}}$."""
-    line = r"""
-        \bar{X}_{ik}
-        &= \sum_{j=1}^d \bar{Y}_{ij} \frac{\partial Y_{ij}}{\partial X_{ik}}
-    """
-    it.as_printed(derives(line, NORM))
+    it.derives(NORM)
 
 
 def T175(it: Evidence) -> None:

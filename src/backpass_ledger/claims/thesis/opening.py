@@ -9,7 +9,7 @@ from backpass import cost
 from backpass.interpreters import counting
 from backpass_ledger.claims import encoder_block as its
 from backpass_ledger.claims.evidence import Evidence
-from backpass_ledger.claims.tools import same
+from backpass_ledger.claims.tools import same, torch
 
 CLAIMS = """
 T1   left-out      6  FLOPs      cost/ratio                  Abstract, first sentence
@@ -204,8 +204,6 @@ def T12(it: Evidence) -> None:
     puts the norm before each sub-layer, which computes a different function. The text
     also has one head instead of eight, and no dropout.
     """
-    import torch
-
     x = torch.tensor(its.numbers(5, 4))
     before, after = (
         its.block(x, its.block_weights(), pre=pre) for pre in (True, False)

@@ -39,25 +39,18 @@ SCORES = r"""
 
 
 def T122(it: Evidence) -> None:
-    r"""$\bar Q = \frac{1}{\sqrt d}\bar SK \in \mathbb R^{n \times d}$."""
-    line = r"\bar{Q} &= \frac{1}{\sqrt{d}} \bar{S} K \in \mathbb{R}^{n \times d},"
-    it.as_printed(derives(line, SCORES))
+    r"""$\bar{Q} = \frac{1}{\sqrt{d}} \bar{S} K \in \mathbb{R}^{n \times d}$."""
+    it.derives(SCORES)
 
 
 def T123(it: Evidence) -> None:
-    r"""$\bar K = \big(\frac{1}{\sqrt d}Q^\top\bar S\big)^\top$."""
-    line = r"""
-        \bar{K} &= \left(\frac{1}{\sqrt{d}} Q^\top \bar{S} \right)^\top
-    """
-    it.as_printed(derives(line, SCORES))
+    r"""$\bar{K} = \left(\frac{1}{\sqrt{d}} Q^\top \bar{S} \right)^\top$."""
+    it.derives(SCORES)
 
 
 def T124(it: Evidence) -> None:
-    r"""$\bar K = \frac{1}{\sqrt d}\bar S^\top Q \in \mathbb R^{n \times d}$."""
-    line = r"""
-        \bar{K} &= \frac{1}{\sqrt{d}} \bar{S}^\top Q \in \mathbb{R}^{n \times d}.
-    """
-    it.as_printed(derives(line, SCORES))
+    r"""$\bar{K} = \frac{1}{\sqrt{d}} \bar{S}^\top Q \in \mathbb{R}^{n \times d}$."""
+    it.derives(SCORES)
 
 
 def scores(s_: Any, q: Any, k: Any, times: Any) -> Any:
@@ -98,21 +91,18 @@ def T125(it: Evidence) -> None:
 
 
 def T126(it: Evidence) -> None:
-    r"""$\bar W^Q = X^\top\bar Q \in \mathbb R^{d \times d}$."""
-    line = r"\bar{W}^Q &= X^\top \bar{Q} \in \mathbb{R}^{d \times d},"
-    it.as_printed(derives(line, ATTENTION))
+    r"""$\bar{W}^Q = X^\top \bar{Q} \in \mathbb{R}^{d \times d}$."""
+    it.derives(ATTENTION)
 
 
 def T127(it: Evidence) -> None:
-    r"""$\bar W^K = X^\top\bar K \in \mathbb R^{d \times d}$."""
-    line = r"\bar{W}^K &= X^\top \bar{K} \in \mathbb{R}^{d \times d},"
-    it.as_printed(derives(line, ATTENTION))
+    r"""$\bar{W}^K = X^\top \bar{K} \in \mathbb{R}^{d \times d}$."""
+    it.derives(ATTENTION)
 
 
 def T128(it: Evidence) -> None:
-    r"""$\bar W^V = X^\top\bar V \in \mathbb R^{d \times d}$."""
-    line = r"\bar{W}^V &= X^\top \bar{V} \in \mathbb{R}^{d \times d}."
-    it.as_printed(derives(line, ATTENTION))
+    r"""$\bar{W}^V = X^\top \bar{V} \in \mathbb{R}^{d \times d}$."""
+    it.derives(ATTENTION)
 
 
 def T129(it: Evidence) -> None:

@@ -10,7 +10,7 @@ from backpass import cost
 from backpass_ledger.claims import encoder_block as its
 from backpass_ledger.claims.encoder_block import product, steps
 from backpass_ledger.claims.evidence import Evidence
-from backpass_ledger.claims.tools import jacobian, numbers, same, vjp
+from backpass_ledger.claims.tools import jacobian, numbers, same, torch, vjp
 
 CLAIMS = """
 T34  true         0  embeddings  operations/embeddings         §2.2.1, embeddings
@@ -40,8 +40,6 @@ T54  true         0  FLOPs       cost/tally                    §2.2.2, cost of 
 def recurrent(x: Any, w: Any) -> Any:
     """Return the states of a plain recurrence, one after another, for a torch tensor of
     inputs with the positions first."""
-    import torch
-
     states = [torch.zeros_like(x[0])]
     for each in x:
         states.append((states[-1] @ x.new_tensor(w) + each).tanh())
@@ -67,8 +65,6 @@ def T34(it: Evidence) -> None:
     The vector is a row of a trained table: the product of a one-hot vector with the
     table. Whether it captures the token's meaning cannot be tested here.
     """
-    import torch
-
     table, tokens = numbers(11, 3), [4, 0, 4]
     found = torch.nn.functional.embedding(torch.tensor(tokens), torch.tensor(table))
     it.as_printed(same(np.eye(11)[tokens] @ table, found))
@@ -77,8 +73,6 @@ def T34(it: Evidence) -> None:
 def T35(it: Evidence) -> None:
     """Sequences vary in length, and one architecture with the same parameters has to
     take all of them, near and far dependencies included."""
-    import torch
-
     for n in (1, 3, 8):
         y = its.block(torch.tensor(numbers(n, 4)), its.block_weights(), pre=True)
         it.as_printed(tuple(y.shape) == (n, 4))
@@ -167,8 +161,6 @@ def T41(it: Evidence) -> None:
     Without positional encodings, attention is blind to order: permuted rows give the
     same output rows, permuted.
     """
-    import torch
-
     x, order = torch.tensor(numbers(6, 3)), [3, 0, 5, 1, 2, 4]
     it.as_printed(same(attended(x[order]), attended(x)[order]))
 
@@ -191,8 +183,6 @@ def T43(it: Evidence) -> None:
     This holds in training, where all inputs are known. In generation each input is an
     earlier output, so one pass over all positions is not enough.
     """
-    import torch
-
     x = torch.tensor(numbers(6, 3))
     whole = attended(x, causal=True)
     each = torch.stack([attended(x[: i + 1], causal=True)[i] for i in range(6)])
@@ -342,8 +332,6 @@ def T50(it: Evidence) -> None:
 
 def framework_layer(heads: int = 1, d: int = 4, f: int = 8) -> Any:
     """Return PyTorch's layer of an encoder, with random weights and no dropout."""
-    import torch
-
     torch.manual_seed(0)
     return torch.nn.TransformerEncoderLayer(
         d, heads, f, dropout=0.0, batch_first=True, dtype=torch.float64
@@ -357,8 +345,6 @@ def T51(it: Evidence) -> None:
     PyTorch's layer, which follows the original, has these parts in this order, and
     dropout.
     """
-    import torch
-
     layer, x = framework_layer(), torch.tensor(numbers(1, 5, 4))
     y = layer.norm1(x + layer.self_attn(x, x, x)[0])
     y = layer.norm2(y + layer.linear2(layer.linear1(y).relu()))
@@ -379,8 +365,6 @@ def T52(it: Evidence) -> None:
 
 def T53(it: Evidence) -> None:
     """Blocks have the same structure and do not share parameters."""
-    import torch
-
     stack = torch.nn.TransformerEncoder(
         framework_layer(), 3, enable_nested_tensor=False
     )

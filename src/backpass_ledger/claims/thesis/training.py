@@ -13,7 +13,7 @@ from backpass_ledger.claims import encoder_block as its
 from backpass_ledger.claims.evidence import Evidence
 from backpass_ledger.claims.thesis.opening import backward_products, forward_products
 from backpass_ledger.claims.thesis.sequences import attended, reaches
-from backpass_ledger.claims.tools import numbers, same, vjp
+from backpass_ledger.claims.tools import numbers, same, torch, vjp
 
 CLAIMS = """
 T70  uncheckable   1  training       networks/training         §2.3.1, supervised
@@ -76,7 +76,6 @@ def T73(it: Evidence) -> None:
     Without its moments, and with a large $\varepsilon$, Adam is gradient descent. With
     a constant gradient its steps are as long as the schedule's rates.
     """
-    import torch
 
     def moved(gradients: Any, **options: Any) -> Any:
         theta = torch.nn.Parameter(torch.tensor(numbers(7)))
@@ -132,7 +131,6 @@ def T76(it: Evidence) -> None:
     the backward, and with accumulation the first two phases run several times for one
     update.
     """
-    import torch
     from torch.utils.checkpoint import checkpoint
 
     forwards = []
@@ -229,7 +227,6 @@ def T82(it: Evidence) -> None:
     and what it reads can be recomputed: a checkpoint gives the same gradients and
     stores nothing but its input. The text itself mentions techniques to handle memory.
     """
-    import torch
     from torch.utils.checkpoint import checkpoint
 
     def stored(run: Any) -> tuple[int, Any]:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from backpass_ledger.claims.evidence import Evidence
-from backpass_ledger.claims.tools import numbers, raises, same, vjp
+from backpass_ledger.claims.tools import numbers, raises, same, torch, vjp
 from backpass_ledger.claims.trace_notes.program import (
     CONDITIONS,
     DY,
@@ -53,24 +53,19 @@ N54  false         3  notation   attention/multilinear  sentence after the code
 
 def score_gradient(member: tuple[str, str]) -> Any:
     """The gradient with respect to the scores B, by autograd."""
-    import torch
-
     v, b = torch.tensor(GIVEN["V"]), program(member)["b"]
     return vjp(lambda x: weights(x, member[1]) @ v, b, DY)
 
 
 def N33(it: Evidence) -> None:
     r"""For a gradient of Y of shape `[t, d]`, the gradient of V is $A^\top \nabla_Y l$,
-    whatever the weights are.
-    """
+    whatever the weights are."""
     for member in MEMBERS:
         it.as_printed(same(program(member)["dv"], gradients(member)[2]))
 
 
 def N34(it: Evidence) -> None:
     r"""The gradient of A is $\nabla_Y l\,V^\top$."""
-    import torch
-
     a, v = numbers(5, 5), torch.tensor(GIVEN["V"])
     it.as_printed(same(program(MEMBERS[0])["da"], vjp(lambda x: x @ v, a, DY)))
 
@@ -81,8 +76,6 @@ def N35(it: Evidence) -> None:
 
     It is equal to $\sum_j A_{ij} (\nabla_A l)_{ij}$.
     """
-    import torch
-
     for member in MEMBERS:
         found = program(member)
         pair = torch.tensor(found["y"]), torch.tensor(DY)
@@ -120,13 +113,22 @@ def N37(it: Evidence) -> None:
 
 def N38(it: Evidence) -> None:
     r"""On the simplex the gradient of B is $\nabla_A l - d\,u^\top$, each row divided
-    by the row's sum.
-    """
+    by the row's sum."""
     for scores in SCORES:
         found = program((scores, "Simplex"))
         rows = zip(found["da"], found["along"], found["b"], strict=True)
         printed = [(da - d) / b.sum() for da, d, b in rows]
         it.as_printed(same(printed, score_gradient((scores, "Simplex"))))
+
+
+def with_one_more_axis(it: Evidence, kind: str) -> None:
+    """Judge the shape of the scores' gradient with the divisor `s[:, None]`."""
+    for scores in SCORES:
+        member = (scores, kind)
+        shapes = [half(member, *m)["db"].shape for m in (["s", "rows"], ["s"])]
+        it.as_printed((5, 5) in shapes)
+        it.right(shapes == [(1, 5, 5), (5, 5, 5)])
+        it.right(same(program(member)["db"], score_gradient(member)))
 
 
 def N39(it: Evidence) -> None:
@@ -135,11 +137,7 @@ def N39(it: Evidence) -> None:
     `s` already has that axis, from `keepdims=True`. With one more axis, `B_grad` has
     three. `/ s` is right.
     """
-    member = ("Linear", "Simplex")
-    it.as_printed(half(member, "s", "rows")["db"].shape == (5, 5))
-    it.right(half(member, "s", "rows")["db"].shape == (1, 5, 5))
-    it.right(half(member, "s")["db"].shape == (5, 5, 5))
-    it.right(same(program(member)["db"], score_gradient(member)))
+    with_one_more_axis(it, "Simplex")
 
 
 def N40(it: Evidence) -> None:
@@ -148,8 +146,6 @@ def N40(it: Evidence) -> None:
     The forward divides columns by their sums. The gradient of that division needs one
     number per key, but the backward has one per query.
     """
-    import torch
-
     b, v = GIVEN["Q"] @ GIVEN["K"].T, torch.tensor(GIVEN["V"])
     of_columns = vjp(lambda x: (x / x.sum(0)) @ v, b, DY)
     a, da = b / b.sum(0), DY @ GIVEN["V"].T
@@ -192,10 +188,7 @@ def N43(it: Evidence) -> None:
 
     As on the simplex, the result has three axes. `/ s` is right.
     """
-    member = ("Multilinear", "Sphere")
-    it.as_printed(half(("Linear", "Sphere"), "s")["db"].shape == (5, 5))
-    it.right(half(("Linear", "Sphere"), "s")["db"].shape == (5, 5, 5))
-    it.right(same(program(member)["db"], score_gradient(member)))
+    with_one_more_axis(it, "Sphere")
 
 
 def N44(it: Evidence) -> None:

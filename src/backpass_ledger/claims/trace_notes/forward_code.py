@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import warnings
 from functools import partial
 from typing import Any
 
 import numpy as np
 
 from backpass_ledger.claims.evidence import Evidence
-from backpass_ledger.claims.tools import numbers, raises, same, vjp
+from backpass_ledger.claims.tools import numbers, raises, same, torch, vjp
 from backpass_ledger.claims.trace_notes.derivatives import constant
 from backpass_ledger.claims.trace_notes.program import (
     CONDITIONS,
@@ -23,6 +24,7 @@ from backpass_ledger.claims.trace_notes.program import (
     forward,
     outcome,
     outcomes,
+    program,
     same_as_torch,
     softmax,
     weights,
@@ -52,13 +54,9 @@ N32  left-out      3  debugging  attention/multilinear         code, end of the 
 
 def N15(it: Evidence) -> None:
     r"""$B = QK^\top$ has one row per query and one column per key: $B_{ij} = Q_i
-    \cdot K_j$.
-    """
-    b = forward(("Linear", "Softmax"))["b"]
-    q, k = GIVEN["Q"], GIVEN["K"]
-    it.as_printed(
-        all(np.isclose(b[i, j], q[i] @ k[j]) for i in range(5) for j in range(5))
-    )
+    \cdot K_j$."""
+    products = [[q @ k for k in GIVEN["K"]] for q in GIVEN["Q"]]
+    it.as_printed(same(forward(("Linear", "Softmax"))["b"], products))
 
 
 def N16(it: Evidence) -> None:
@@ -67,15 +65,13 @@ def N16(it: Evidence) -> None:
     They are $QK^\top/\sqrt{d}$. The gradients of Q and K therefore have the factor
     $1/\sqrt{d}$ too.
     """
-    member, root = ("Linear", "Softmax"), np.sqrt(6)
-    q, k, v = GIVEN.values()
-    scaled = vjp(lambda *qkv: attention(member, qkv[0] / root, *qkv[1:]), [q, k, v], DY)
-    a = softmax(q @ k.T / root)
-    da = DY @ v.T
-    printed = ((da - (DY * (a @ v)).sum(1)[:, None]) * a) @ k
-    ratio = printed / scaled[0]
-    it.left_out(ratio.mean() - 1)
-    it.right(same(ratio, np.full((5, 6), root)))
+    root, (q, k, v) = np.sqrt(6), GIVEN.values()
+    dq, dk, _ = vjp(
+        lambda q, k, v: attention(("Linear", "Softmax"), q / root, k, v), [q, k, v], DY
+    )
+    found = program(("Linear", "Softmax"), q=q / root)  # the same weights
+    it.left_out((found["dq"] / dq).mean() - 1)
+    it.right(same(found["dq"], root * dq) and same(found["db"].T @ q, root * dk))
     it.right(same_as_torch(scale=1.0) and not same_as_torch())
 
 
@@ -103,8 +99,6 @@ def N18(it: Evidence) -> None:
     They do so only if p divides d, since `d//p` rounds down, and not for PyTorch, whose
     `transpose` takes two axes.
     """
-    import torch
-
     q = GIVEN["Q"]
     blocks = q.reshape([5, 3, 2]).transpose(1, 0, 2)
     it.as_printed(all(same(blocks[k], q[:, 2 * k : 2 * k + 2]) for k in range(3)))
@@ -135,8 +129,7 @@ def N20(it: Evidence) -> None:
 
 def N21(it: Evidence) -> None:
     r"""The product along axis 0 is $\bigodot_k Q_k K_k^\top$, and the linear scores if
-    p is 1.
-    """
+    p is 1."""
     q, k = GIVEN["Q"], GIVEN["K"]
     factors = [q[:, at : at + 2] @ k[:, at : at + 2].T for at in (0, 2, 4)]
     member = ("Multilinear", "Softmax")
@@ -168,18 +161,26 @@ def N23(it: Evidence) -> None:
     it.right(outcomes() == {})
 
 
+def over_queries(it: Evidence, kind: str, power: int) -> None:
+    """Judge that the printed norm gives each query's weights, to a power, the sum 1.
+    The scores are positive, so that only the axis is judged."""
+    positive = {"q": abs(GIVEN["Q"]), "k": abs(GIVEN["K"])}
+    member = ("Linear", kind)
+    printed, right = (
+        forward(member, *rows, **positive)["a"] ** power for rows in (["rows"], [])
+    )
+    it.as_printed(same(printed.sum(1), np.ones(5)))
+    it.right(same(printed.sum(0), np.ones(5)) and same(right.sum(1), np.ones(5)))
+    it.right(outcome(member, "rows") == "wrong")
+
+
 def N24(it: Evidence) -> None:
     """The simplex divides by the sum along `axis=0`, so each query's weights sum to 1.
 
     A sum along that axis runs over the queries, so the weights of each key sum to 1. A
     row of B belongs to a query, so the axis has to be 1. No error is raised.
     """
-    member = ("Linear", "Simplex")
-    a = forward(member, "rows", q=abs(GIVEN["Q"]), k=abs(GIVEN["K"]))["a"]
-    it.as_printed(same(a.sum(1), np.ones(5)))
-    it.right(same(a.sum(0), np.ones(5)))
-    it.right(same(forward(member)["a"].sum(1), np.ones(5)))
-    it.right(outcome(member, "rows") == "wrong")
+    over_queries(it, "Simplex", 1)
 
 
 def N25(it: Evidence) -> None:
@@ -216,12 +217,7 @@ def N27(it: Evidence) -> None:
     The columns have length 1. For rows of length 1 the axis has to be 1. No error is
     raised.
     """
-    member = ("Linear", "Sphere")
-    a = forward(member, "rows")["a"]
-    it.as_printed(same((a**2).sum(1), np.ones(5)))
-    it.right(same((a**2).sum(0), np.ones(5)))
-    it.right(same((forward(member)["a"] ** 2).sum(1), np.ones(5)))
-    it.right(outcome(member, "rows") == "wrong")
+    over_queries(it, "Sphere", 2)
 
 
 def N28(it: Evidence) -> None:
@@ -230,8 +226,6 @@ def N28(it: Evidence) -> None:
     NumPy's arrays do not have the method `pow`, and PyTorch's `transpose` takes two
     axes. `A**2` runs in both.
     """
-    import torch
-
     it.as_printed(outcome(("Multilinear", "Sphere"), "pow") == "right")
     it.right(outcomes("pow") == {(s, "Sphere"): "AttributeError" for s in SCORES})
     tensor: Any = torch.tensor(numbers(5, 3, 2))
@@ -260,17 +254,13 @@ def N30(it: Evidence) -> None:
     warns and takes axis 1 of a matrix, and the method `Tensor.softmax` raises an error.
     `softmax(A, axis=-1)` is safe.
     """
-    import warnings
 
-    import torch
+    def over(axis: int | None) -> set[str]:
+        normed = partial(softmax, axis=axis)
+        return {outcome((scores, "Softmax"), softmax=normed) for scores in SCORES}
 
-    def over(axis: int | None, scores: str) -> str:
-        return outcome((scores, "Softmax"), softmax=partial(softmax, axis=axis))
-
-    for scores in SCORES:
-        it.as_printed(over(-1, scores) == over(1, scores) == "right")
-        it.elsewhere(over(0, scores) == "right")
-        it.elsewhere(over(None, scores) == "right")
+    it.as_printed(over(-1) == over(1) == {"right"})
+    it.elsewhere("right" in over(0) | over(None))
     tensor: Any = torch.tensor(numbers(5, 5))
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")

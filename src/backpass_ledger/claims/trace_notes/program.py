@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from backpass_ledger.claims.evidence import Evidence
-from backpass_ledger.claims.tools import numbers, raises, same, vjp
+from backpass_ledger.claims.tools import numbers, raises, same, torch, vjp
 
 CLAIMS = """
 N1   left-out      4  attention  networks/whole_network        title
@@ -193,14 +193,17 @@ def outcomes(*mistakes: str) -> dict[tuple[str, str], str]:
     return {member: result for member, result in found.items() if result != "right"}
 
 
+def torch_attention(**options: Any) -> Any:
+    """The output of PyTorch's attention."""
+    given = (torch.tensor(x) for x in GIVEN.values())
+    return torch.nn.functional.scaled_dot_product_attention(*given, **options)
+
+
 def same_as_torch(**options: Any) -> bool:
     """Whether PyTorch's attention is the text's Linear Softmax."""
-    from torch import tensor
-    from torch.nn.functional import scaled_dot_product_attention
-
-    q, k, v = (tensor(GIVEN[name]) for name in "QKV")
+    q, k, v = (torch.tensor(x) for x in GIVEN.values())
     ours = attention(("Linear", "Softmax"), q, k, v)
-    return same(scaled_dot_product_attention(q, k, v, **options), ours)
+    return same(torch_attention(**options), ours)
 
 
 def N1(it: Evidence) -> None:
@@ -211,9 +214,9 @@ def N1(it: Evidence) -> None:
     the norms and the feed-forward block. Embeddings, residual connections and the loss
     are missing too.
     """
-    from torch.nn import TransformerEncoderLayer
-
-    layer = dict(TransformerEncoderLayer(6, 2, device="meta").named_parameters())
+    layer = dict(
+        torch.nn.TransformerEncoderLayer(6, 2, device="meta").named_parameters()
+    )
     it.left_out(len(layer))
     found = {name for name in program(MEMBERS[-1]) if re.match(r"d\w", name)} - {"dy"}
     of_blocks = {"dq_blocks", "dk_blocks"}
@@ -222,8 +225,7 @@ def N1(it: Evidence) -> None:
 
 def N2(it: Evidence) -> None:
     """A member's name has two components, for the scores (linear or multilinear) and
-    for the weights (simplex, sphere or softmax), and every pair of them is a member.
-    """
+    for the weights (simplex, sphere or softmax), and every pair of them is a member."""
     conditions = [(at, value) for _, at, _, value in CONDITIONS[:5]]
     it.as_printed(conditions == [*((0, s) for s in SCORES), *((1, w) for w in WEIGHTS)])
     it.as_printed(outcomes() == {})
@@ -350,17 +352,12 @@ def N11(it: Evidence) -> None:
     all q and k. For a given sequence of t tokens, however, a finite state is enough:
     the keys and values of its tokens.
     """
-    from torch import tensor
-    from torch.nn.functional import scaled_dot_product_attention
-
     x = np.linspace(-2, 2, 9)
-    ranks = [
-        np.linalg.matrix_rank(np.exp(np.outer(x[:n], x[:n]))) for n in range(1, 10)
-    ]
-    it.as_printed(ranks == list(range(1, 10)))
-    it.right(np.linalg.matrix_rank(np.outer(x, x)) == 1)
-    q, k, v = (tensor(x) for x in GIVEN.values())
-    whole = scaled_dot_product_attention(q, k, v, is_causal=True, scale=1.0)
+    products = np.outer(x, x)
+    ranks = [np.linalg.matrix_rank(np.exp(products[:n, :n])) for n in range(1, 10)]
+    it.as_printed(ranks == [*range(1, 10)])
+    it.right(np.linalg.matrix_rank(products) == 1)
+    whole = torch_attention(is_causal=True, scale=1.0)
     state, outputs = np.empty((0, 2, 6)), []
     for query, *both in zip(*GIVEN.values(), strict=True):  # token by token
         state = np.concatenate([state, [both]])

@@ -118,15 +118,8 @@ def N152(it: Evidence) -> None:
 def N153(it: Evidence) -> None:
     r"""$\frac{\partial l}{\partial Q}(\dot Q) = \mathrm{Tr}(\nabla_B l^\top
     \frac{\partial B}{\partial Q}(\dot Q)) = \mathrm{Tr}(\nabla_B l^\top \dot Q
-    K^\top) = \mathrm{Tr}(K^\top \nabla_B l^\top \dot Q)$.
-    """
-    printed = r"""
-        \frac{\der l}{\der Q}(\dot Q)
-        = \trace\left(\nabla_B l^T \frac{\der B}{\der Q}(\dot Q) \right)
-        = \trace(\nabla_B l^T \dot Q K^T)
-        = \trace( K^T \nabla_B l^T \dot Q)
-    """
-    it.as_printed(derives(printed, LINEAR))
+    K^\top) = \mathrm{Tr}(K^\top \nabla_B l^\top \dot Q)$."""
+    it.derives(LINEAR)
 
 
 def N154(it: Evidence) -> None:
@@ -134,7 +127,7 @@ def N154(it: Evidence) -> None:
 
     This holds for $B = QK^\top$. With the standard scale, it is divided by $\sqrt{d}$.
     """
-    it.as_printed(derives(r"\nabla_Q l = \nabla_B l K", LINEAR))
+    it.derives(LINEAR)
     scaled = LINEAR.replace("= Q", r"= \frac{1}{\sqrt{d}} Q")
     it.right(derives(r"\nabla_Q l = \frac{1}{\sqrt{d}} \nabla_B l K", scaled))
 
@@ -145,16 +138,12 @@ def N155(it: Evidence) -> None:
 
     The second step combines a transpose with a cyclic shift.
     """
-    printed = r"""
-        \frac{\der l}{\der K}(\dot K) = \trace(\nabla_B l^T Q \dot K^T)
-        = \trace(Q^T \nabla_B l \dot K)
-    """
-    it.as_printed(derives(printed, LINEAR))
+    it.derives(LINEAR)
 
 
 def N156(it: Evidence) -> None:
-    r"""$\nabla_K l = \nabla_B l^\top Q$."""
-    it.as_printed(derives(r"\nabla_K l = \nabla_B l^T Q", LINEAR))
+    r"""$\nabla_K l = \nabla_B l^T Q$."""
+    it.derives(LINEAR)
 
 
 def N157(it: Evidence) -> None:
@@ -215,11 +204,11 @@ def N160(it: Evidence) -> None:
 
 
 def N161(it: Evidence) -> None:
-    r"""$B = \bigodot_{k=1}^p Q_k K_k^\top$.
+    r"""$B = \bigodot_{k=1}^p \stQ k \stK k^T$.
 
     $B_{ij}$ is the product of the factors' scores.
     """
-    it.as_printed(derives(r"B = \bigodot_{k=1}^p \stQ k \stK k^T", MULTILINEAR))
+    it.derives(MULTILINEAR)
 
 
 def N162(it: Evidence) -> None:
@@ -229,12 +218,7 @@ def N162(it: Evidence) -> None:
     This holds for changes of any size, because B is linear in $Q_m$ while the other
     factors are fixed. The text does not say so.
     """
-    printed = r"""
-        \frac{\der B}{\der \stQ m}\left (\dot{\stQ m}\right)
-        &= \left ( \bigodot_{k=1, k\neq m}^p \stQ k \stK k^T \right )
-        \odot \left( (\stQ m + \dot{\stQ m}) \stK m^T \right) - B
-    """
-    it.as_printed(derives(printed, MULTILINEAR))
+    it.derives(MULTILINEAR)
 
 
 def N163(it: Evidence) -> None:
@@ -243,12 +227,7 @@ def N163(it: Evidence) -> None:
 
     This form also holds where factors are 0, so use it in code.
     """
-    printed = r"""
-        \frac{\der B}{\der \stQ m}\left (\dot{\stQ m}\right)
-        &= \left ( \bigodot_{k=1, k\neq m}^p \stQ k \stK k^T \right )
-        \odot \left( \dot{\stQ m} \stK m^T \right)
-    """
-    it.as_printed(derives(printed, MULTILINEAR))
+    it.derives(MULTILINEAR)
     zero = push(of_query(0), 0 * Q[0], DQ)
     it.right(same(P[0] * (DQ @ K[0].T), zero))
 
@@ -261,12 +240,7 @@ def N164(it: Evidence) -> None:
     by side are a matrix product. Here that product has another value, and it is not
     defined if there are more keys than queries.
     """
-    printed = r"""
-        \frac{\der B}{\der \stQ m}\left (\dot{\stQ m}\right)
-        &= B \odot \left( {\stQ m} \stK m^T \right)^{\odot -1}
-        \left( \dot{\stQ m} \stK m^T \right)
-    """
-    it.as_printed(derives(printed, MULTILINEAR))
+    it.derives(MULTILINEAR)
     right = r"""
         \frac{\der B}{\der \stQ m}\left (\dot{\stQ m}\right)
         &= B \odot \left( {\stQ m} \stK m^T \right)^{\odot -1}
@@ -282,11 +256,7 @@ def N165(it: Evidence) -> None:
     This holds if no element of $Q_m K_m^\top$ is 0, a condition that the text does not
     state. The left side and the derivative are defined without it.
     """
-    printed = r"""
-        \bigodot_{k=1, k\neq m}^p \stQ k \stK k^T
-        = B \odot \left( {\stQ m} \stK m^T \right)^{\odot -1}
-    """
-    it.as_printed(derives(printed, MULTILINEAR))
+    it.derives(MULTILINEAR)
     factors = FACTORS.copy()
     factors[0, 2, 3] = 0
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -302,11 +272,7 @@ def N166(it: Evidence) -> None:
     As on the previous line, no element of $Q_m K_m^\top$ may be 0. With the product of
     the other factors as $P_m$, the line holds without this condition.
     """
-    printed = r"""
-        \frac{\der B}{\der \stQ m}\left (\dot{\stQ m}\right)
-        &= \stP m \odot \left( \dot{\stQ m} \stK m^T \right)
-    """
-    it.as_printed(derives(printed, MULTILINEAR))
+    it.derives(MULTILINEAR)
     zero = Q[0] * (np.arange(5) != 2)[:, None]  # a query of zeros
     factor, change = zero @ K[0].T, DQ @ K[0].T
     with np.errstate(invalid="ignore"):
@@ -322,11 +288,7 @@ def N167(it: Evidence) -> None:
     In short floating-point types the product underflows before the quotient: in float16
     four factors of 0.01 give $P_m = 0$, and the product of three of them is $10^{-6}$.
     """
-    printed = r"""
-        \stP m = B \odot \left( {\stQ m} \stK m^T \right)^{\odot -1}
-        \in \R^{t\times t}
-    """
-    it.as_printed(derives(printed, MULTILINEAR))
+    it.derives(MULTILINEAR)
     small = np.full(4, 0.01, np.float16)
     it.elsewhere(np.isclose(small.prod() / small[0], 1e-6, rtol=0.1, atol=0))
     it.right(np.isclose(small[1:].prod(), 1e-6, rtol=0.1, atol=0))
@@ -338,94 +300,61 @@ def N168(it: Evidence) -> None:
     If M is not square, the two vectors of ones have different lengths.
     """
     square = r"given M, N \in \R^{t \times t}; let u = \mathbf{1}_t"
-    it.as_printed(derives(r"\trace(M^T N) = u^T ( M \odot N )u", NOTATION + square))
+    it.derives(NOTATION + square)
     other = r"\trace(M^T N) = \mathbf{1}_t^T ( M \odot N ) \mathbf{1}_s"
     it.right(derives(other, NOTATION + r"given M, N \in \R^{t \times s}"))
 
 
 def N169(it: Evidence) -> None:
     r"""$\mathrm{Tr}(M^\top (N \odot S)) = \mathrm{Tr}((M \odot N)^\top S)$."""
-    printed = r"\trace(M^T (N \odot S)) = \trace((M \odot N)^T S)"
     given = r"given M, N, S \in \R^{t \times s}"
-    it.as_printed(derives(printed, NOTATION + given))
+    it.derives(NOTATION + given)
 
 
 def N170(it: Evidence) -> None:
     r"""$\frac{\partial l}{\partial Q_m}(\dot Q_m) = \mathrm{Tr}(\nabla_B l^\top
     \frac{\partial B}{\partial Q_m}(\dot Q_m)) = \mathrm{Tr}(\nabla_B l^\top (P_m
-    \odot (\dot Q_m K_m^\top)))$.
-    """
-    printed = r"""
-        \frac{\der l}{\der \stQ m}\left (\dot{\stQ m}\right)
-        &= \trace\left( \nabla_B l^T \frac{\der B}{\der \stQ m}\left (\dot{\stQ m}\right) \right) \\
-        &= \trace\left( \nabla_B l^T \left( \stP m \odot \left( \dot{\stQ m} \stK m^T \right)
-        \right) \right)
-    """
-    it.as_printed(derives(printed, MULTILINEAR))
+    \odot (\dot Q_m K_m^\top)))$."""
+    it.derives(MULTILINEAR)
 
 
 def N171(it: Evidence) -> None:
     r"""$\frac{\partial l}{\partial Q_m}(\dot Q_m) = \mathrm{Tr}((\nabla_B l \odot
-    P_m)^\top \dot Q_m K_m^\top)$.
-    """
-    printed = r"""
-        \frac{\der l}{\der \stQ m}\left (\dot{\stQ m}\right)
-        &= \trace\left( \left ( \nabla_B l \odot \stP m \right)^T \dot{\stQ m} \stK m^T \right)
-    """
-    it.as_printed(derives(printed, MULTILINEAR))
+    P_m)^\top \dot Q_m K_m^\top)$."""
+    it.derives(MULTILINEAR)
 
 
 def N172(it: Evidence) -> None:
     r"""$\frac{\partial l}{\partial Q_m}(\dot Q_m) = \mathrm{Tr}(K_m^\top (\nabla_B l
-    \odot P_m)^\top \dot Q_m)$.
-    """
-    printed = r"""
-        \frac{\der l}{\der \stQ m}\left (\dot{\stQ m}\right)
-        &= \trace\left( \stK m^T \left ( \nabla_B l \odot \stP m \right)^T \dot{\stQ m} \right)
-    """
-    it.as_printed(derives(printed, MULTILINEAR))
+    \odot P_m)^\top \dot Q_m)$."""
+    it.derives(MULTILINEAR)
 
 
 def N173(it: Evidence) -> None:
-    r"""$\nabla_{Q_m} l = (\nabla_B l \odot P_m)\,K_m$.
+    r"""$\nabla_{\stQ m} l = \left ( \nabla_B l \odot \stP m \right)\stK m$.
 
     The program uses the whole K in place of $K_m$.
     """
-    printed = r"""
-        \nabla_{\stQ m} l = \left ( \nabla_B l \odot \stP m \right)\stK m
-    """
-    it.as_printed(derives(printed, MULTILINEAR))
+    it.derives(MULTILINEAR)
 
 
 def N174(it: Evidence) -> None:
     r"""$\frac{\partial B}{\partial K_m}(\dot K_m) = P_m \odot (Q_m \dot K_m^\top)$."""
-    printed = r"""
-        \frac{\der B}{\der \stK m}\left (\dot{\stK m}\right)
-        = \stP m \odot \left( {\stQ m} \dot{ \stK m}^T \right)
-    """
-    it.as_printed(derives(printed, MULTILINEAR))
+    it.derives(MULTILINEAR)
 
 
 def N175(it: Evidence) -> None:
     r"""$\frac{\partial l}{\partial K_m}(\dot K_m) = \mathrm{Tr}(Q_m^\top (\nabla_B l
-    \odot P_m)\,\dot K_m)$.
-    """
-    printed = r"""
-        \frac{\der l}{\der \stK m}\left (\dot{\stK m}\right) =
-        \trace\left( \stQ m^T \left ( \nabla_B l \odot \stP m \right) \dot{\stK m} \right)
-    """
-    it.as_printed(derives(printed, MULTILINEAR))
+    \odot P_m)\,\dot K_m)$."""
+    it.derives(MULTILINEAR)
 
 
 def N176(it: Evidence) -> None:
-    r"""$\nabla_{K_m} l = (\nabla_B l \odot P_m)^\top Q_m$.
+    r"""$\nabla_{\stK m} l = \left ( \nabla_B l \odot \stP m \right)^T \stQ m$.
 
     The program uses the whole Q in place of $Q_m$, and it reverses all axes.
     """
-    printed = r"""
-        \nabla_{\stK m} l = \left ( \nabla_B l \odot \stP m \right)^T \stQ m
-    """
-    it.as_printed(derives(printed, MULTILINEAR))
+    it.derives(MULTILINEAR)
 
 
 def N177(it: Evidence) -> None:

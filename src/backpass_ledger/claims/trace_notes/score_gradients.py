@@ -57,55 +57,32 @@ def gradient(kind: str) -> Any:
 def N131(it: Evidence) -> None:
     r"""On the simplex, $\frac{\partial l}{\partial B_i} = \frac{\partial l}{\partial
     A_i} \frac{\partial A_i}{\partial B_i} = \nabla_{A_i} l^\top \alpha(B_i)\,(I -
-    A_i u^\top)$.
-    """
-    printed = r"""
-        \frac{\der l}{\der B_i} &= \frac{\der l}{\der A_i} \frac{\der A_i}{\der B_i} \\
-        &= \nabla_{A_i} l^T\alpha(B_i)\left( I - A_i u^T \right)
-    """
-    it.as_printed(derives(printed, SIMPLEX))
+    A_i u^\top)$."""
+    it.derives(SIMPLEX)
 
 
 def N132(it: Evidence) -> None:
     r"""On the simplex, $\frac{\partial l}{\partial B_i} = \alpha(B_i)\,(\nabla_{A_i}
-    l^\top - \nabla_{Y_i} l^\top V^\top A_i u^\top)$.
-    """
-    printed = r"""
-        \frac{\der l}{\der B_i}
-        &= \alpha(B_i)\left( \nabla_{A_i} l^T - \nabla_{Y_i}l^T V^T A_i u^T \right)
-    """
-    it.as_printed(derives(printed, SIMPLEX))
+    l^\top - \nabla_{Y_i} l^\top V^\top A_i u^\top)$."""
+    it.derives(SIMPLEX)
 
 
 def N133(it: Evidence) -> None:
     r"""On the simplex, $\frac{\partial l}{\partial B_i} = \alpha(B_i)\,(\nabla_{A_i}
-    l^\top - \nabla_{Y_i} l^\top Y_i u^\top)$.
-    """
-    printed = r"""
-        \frac{\der l}{\der B_i}
-        &= \alpha(B_i)\left( \nabla_{A_i} l^T - \nabla_{Y_i}l^T Y_i u^T \right)
-    """
-    it.as_printed(derives(printed, SIMPLEX))
+    l^\top - \nabla_{Y_i} l^\top Y_i u^\top)$."""
+    it.derives(SIMPLEX)
 
 
 def N134(it: Evidence) -> None:
     r"""On the simplex, $\frac{\partial l}{\partial B_i} = \alpha(B_i)\,(\nabla_{A_i}
-    l^\top - d_i u^\top)$ with $d_i = \nabla_{Y_i} l^\top Y_i$.
-    """
-    printed = r"""
-        \frac{\der l}{\der B_i} &= \alpha(B_i)\left( \nabla_{A_i} l^T - d_i u^T \right)
-    """
-    it.as_printed(derives(printed, SIMPLEX))
+    l^\top - d_i u^\top)$ with $d_i = \nabla_{Y_i} l^\top Y_i$."""
+    it.derives(SIMPLEX)
 
 
 def N135(it: Evidence) -> None:
-    r"""$\nabla_{B_i} l = \alpha(B_i)\,(\nabla_{A_i} l - d_i u)$, for one row by
-    itself.
-    """
-    printed = r"""
-        \nabla_{B_i} l = \alpha(B_i)\left( \nabla_{A_i} l - d_i u \right)
-    """
-    it.as_printed(derives(printed, SIMPLEX))
+    r"""$\nabla_{B_i} l = \alpha(B_i)\left( \nabla_{A_i} l - d_i u \right)$, for one row
+    by itself."""
+    it.derives(SIMPLEX)
 
 
 def N136(it: Evidence) -> None:
@@ -114,10 +91,7 @@ def N136(it: Evidence) -> None:
     The gradient of a row is orthogonal to the row, since multiples have the same
     weights.
     """
-    printed = r"""
-        \nabla_B l = D_{\alpha(B)}\left( \nabla_A l - d u^T \right)
-    """
-    it.as_printed(derives(printed, SIMPLEX))
+    it.derives(SIMPLEX)
     it.right(derives(r"\nabla_{B_i} l^T B_i = 0", SIMPLEX))
 
 
@@ -154,8 +128,7 @@ def N138(it: Evidence) -> None:
 
 def N139(it: Evidence) -> None:
     r"""$D_x$, the diagonal matrix of x, scales rows from the left, and $d u^\top$
-    has a copy of d in each column.
-    """
+    has a copy of d in each column."""
     given = r"given d \in \R^t, M \in \R^{t \times s}; let u = \mathbf{1}_s"
     it.as_printed(derives(r"(D_d M)_{ij} = d_i M_{ij}", f"{NOTATION}; {given}"))
     it.as_printed(derives(r"(d u^T)_{ij} = d_i", f"{NOTATION}; {given}"))
@@ -177,37 +150,21 @@ def N140(it: Evidence) -> None:
 
 def N141(it: Evidence) -> None:
     r"""On the sphere, $\frac{\partial l}{\partial B_i} = \nabla_{A_i} l^\top
-    \beta(B_i)\,(I - A_i A_i^\top)$.
-    """
-    printed = r"""
-        \frac{\der l}{\der B_i} &= \frac{\der l}{\der A_i} \frac{\der A_i}{\der B_i} \\
-        &= \nabla_{A_i} l^T\beta(B_i)\left( I - A_i A_i^T \right)
-    """
-    it.as_printed(derives(printed, SPHERE))
+    \beta(B_i)\,(I - A_i A_i^\top)$."""
+    it.derives(SPHERE)
 
 
 def N142(it: Evidence) -> None:
     r"""On the sphere, $\frac{\partial l}{\partial B_i} = \beta(B_i)\,(\nabla_{A_i}
-    l^\top - \nabla_{Y_i} l^\top V^\top A_i A_i^\top)$.
-    """
-    printed = r"""
-        \frac{\der l}{\der B_i}
-        &= \beta(B_i)\left( \nabla_{A_i} l^T - \nabla_{Y_i}l^T V^T A_i A_i^T \right)
-    """
-    it.as_printed(derives(printed, SPHERE))
+    l^\top - \nabla_{Y_i} l^\top V^\top A_i A_i^\top)$."""
+    it.derives(SPHERE)
 
 
 def N143(it: Evidence) -> None:
     r"""On the sphere, $\frac{\partial l}{\partial B_i} = \beta(B_i)\,(\nabla_{A_i}
     l^\top - \nabla_{Y_i} l^\top Y_i A_i^\top) = \beta(B_i)\,(\nabla_{A_i} l^\top -
-    d_i A_i^\top)$.
-    """
-    printed = r"""
-        \frac{\der l}{\der B_i}
-        &= \beta(B_i)\left( \nabla_{A_i} l^T - \nabla_{Y_i}l^T Y_i A_i^T \right) \\
-        &= \beta(B_i)\left( \nabla_{A_i} l^T - d_i A_i^T \right)
-    """
-    it.as_printed(derives(printed, SPHERE))
+    d_i A_i^\top)$."""
+    it.derives(SPHERE)
 
 
 def N144(it: Evidence) -> None:
@@ -215,10 +172,7 @@ def N144(it: Evidence) -> None:
 
     The program's line is different: it lacks A.
     """
-    printed = r"""
-        \nabla_B l = D_{\beta(B)}\left( \nabla_A l - D_d A \right)
-    """
-    it.as_printed(derives(printed, SPHERE))
+    it.derives(SPHERE)
     of_program = r"\nabla_B l = D_{\beta(B)}\left( \nabla_A l - d u^T \right)"
     it.right(not derives(of_program, SPHERE))
 
@@ -239,48 +193,27 @@ def N145(it: Evidence) -> None:
 
 def N146(it: Evidence) -> None:
     r"""For softmax, $\frac{\partial l}{\partial B_i} = \nabla_{A_i} l^\top (D_{A_i}
-    - A_i A_i^\top)$.
-    """
-    printed = r"""
-        \frac{\der l}{\der B_i} &= \frac{\der l}{\der A_i} \der \sf(B_i) \\
-        &= \nabla_{A_i} l^T \; \left (D_{A_i} - A_i A_i^T \right )
-    """
-    it.as_printed(derives(printed, SOFTMAX))
+    - A_i A_i^\top)$."""
+    it.derives(SOFTMAX)
 
 
 def N147(it: Evidence) -> None:
     r"""For softmax, $\frac{\partial l}{\partial B_i} = \nabla_{A_i} l^\top D_{A_i} -
-    \nabla_{Y_i} l^\top V^\top A_i A_i^\top$.
-    """
-    printed = r"""
-        \frac{\der l}{\der B_i}
-        &= \nabla_{A_i} l^T D_{A_i} \; - \nabla_{Y_i} l^T V^T A_i A_i^T
-    """
-    it.as_printed(derives(printed, SOFTMAX))
+    \nabla_{Y_i} l^\top V^\top A_i A_i^\top$."""
+    it.derives(SOFTMAX)
 
 
 def N148(it: Evidence) -> None:
     r"""For softmax, $\frac{\partial l}{\partial B_i} = (\nabla_{A_i} l \odot
     A_i)^\top - \nabla_{Y_i} l^\top Y_i A_i^\top = (\nabla_{A_i} l \odot A_i)^\top -
-    d_i A_i^\top$.
-    """
-    printed = r"""
-        \frac{\der l}{\der B_i}
-        &= (\nabla_{A_i} l \odot A_i)^T \; - \nabla_{Y_i} l^T Y_i A_i^T \\
-        &= (\nabla_{A_i} l \odot A_i)^T \; - d_i A_i^T
-    """
-    it.as_printed(derives(printed, SOFTMAX))
+    d_i A_i^\top$."""
+    it.derives(SOFTMAX)
 
 
 def N149(it: Evidence) -> None:
-    r"""$\nabla_{B_i} l = \nabla_{A_i} l \odot A_i - d_i A_i = (\nabla_{A_i} l - d_i
-    u) \odot A_i$.
-    """
-    printed = r"""
-        \nabla_{B_i} l = \nabla_{A_i} l \odot A_i \; - d_i A_i
-        = (\nabla_{A_i} l - d_i u) \odot A_i
-    """
-    it.as_printed(derives(printed, SOFTMAX))
+    r"""$\nabla_{B_i} l = \nabla_{A_i} l \odot A_i \; - d_i A_i = (\nabla_{A_i} l - d_i
+    u) \odot A_i$."""
+    it.derives(SOFTMAX)
 
 
 def N150(it: Evidence) -> None:
@@ -288,10 +221,7 @@ def N150(it: Evidence) -> None:
 
     Its rows sum to 0, since a shift of a row changes nothing.
     """
-    printed = r"""
-        \nabla_B l = (\nabla_{A} l - d u^T) \odot A
-    """
-    it.as_printed(derives(printed, SOFTMAX))
+    it.derives(SOFTMAX)
     it.right(derives(r"\nabla_{B_i} l^T u = 0", SOFTMAX))
 
 

@@ -7,7 +7,7 @@ from functools import partial
 import numpy as np
 
 from backpass_ledger.claims.evidence import Evidence
-from backpass_ledger.claims.tools import derives, jacobian, numbers, same, vjp
+from backpass_ledger.claims.tools import derives, jacobian, numbers, same, torch, vjp
 from backpass_ledger.claims.trace_notes.derivatives import (
     NOTATION,
     constant,
@@ -37,8 +37,8 @@ N86  true          0  matmul      operations/linear         Gradients wrt V and 
 N87  caveat        1  notation    attention/multilinear     Gradients wrt V and A, A and B
 N88  true          0  softmax     operations/softmax        Gradients wrt V and A, A and B
 N89  inconsistent  6  attention   attention/multilinear     Gradients wrt V and A, A and B
-N90  caveat        2  notation    attention/multilinear     Gradients wrt V and A, A and B
-N91  caveat        3  softmax     attention/multilinear     Gradients wrt V and A, A and B
+N90  false         2  notation    attention/multilinear     Gradients wrt V and A, A and B
+N91  false         3  softmax     attention/multilinear     Gradients wrt V and A, A and B
 N92  inconsistent  1  notation    attention/multilinear     Gradients wrt V and A, A and B
 N93  true          0  chain rule  foundations/chain_rule    Gradients wrt V and A, A and B
 N94  true          0  matmul      operations/linear         Gradients wrt V and A, A
@@ -128,12 +128,9 @@ def N80(it: Evidence) -> None:
     connections, the norms and the feed-forward block lie between Y and the layer's
     output, so their backward has to run first.
     """
-    from torch import no_grad
-    from torch.nn import TransformerEncoderLayer
-
-    layer = TransformerEncoderLayer(6, 1, 12, batch_first=True).double().eval()
+    layer = torch.nn.TransformerEncoderLayer(6, 1, 12, batch_first=True).double().eval()
     core, x = layer.self_attn, constant(numbers(1, 5, 6))
-    with no_grad():
+    with torch.no_grad():
         qkv = (x @ core.in_proj_weight.T + core.in_proj_bias)[0].chunk(3, 1)
         y = attention(("Linear", "Softmax"), qkv[0] / 6**0.5, *qkv[1:])
         it.as_printed(same(layer(x)[0], y))
@@ -157,24 +154,16 @@ def N81(it: Evidence) -> None:
 
 def N82(it: Evidence) -> None:
     r"""$\frac{\partial l}{\partial Y}(\dot Y) = \mathrm{Tr}(\nabla_Y l^\top \dot
-    Y)$.
-    """
-    printed = r"\frac{\der l}{\der Y} (\dot Y) = \trace(\nabla_Y l^T \dot Y)"
+    Y)$."""
     loss = r"given Y \in \R^{t \times p}; let l = \log \sum_{ij} e^{Y_{ij}}"
-    it.as_printed(derives(printed, NOTATION + loss))
+    it.derives(NOTATION + loss)
 
 
 def N83(it: Evidence) -> None:
     r"""$\frac{\partial l}{\partial V}(\dot V) = \frac{\partial l}{\partial
     Y}(\frac{\partial Y}{\partial V}(\dot V)) = \mathrm{Tr}(\nabla_Y l^\top
-    \frac{\partial Y}{\partial V}(\dot V))$.
-    """
-    printed = r"""
-        \frac{\der l}{\der V} (\dot V)
-        = \frac{\der l}{\der Y} \left(\frac{\der Y}{\der V} (\dot V) \right)
-        = \trace \left(\nabla_Y l^T \frac{\der Y}{\der V} (\dot V) \right)
-    """
-    it.as_printed(derives(printed, VALUES))
+    \frac{\partial Y}{\partial V}(\dot V))$."""
+    it.derives(VALUES)
 
 
 def N84(it: Evidence) -> None:
@@ -184,7 +173,7 @@ def N84(it: Evidence) -> None:
     It is linear in each while the other is fixed. Doubling both multiplies Y by 4.
     """
     a, v, dot = numbers(5, 7), numbers(7, 6), numbers(7, 6, seed=1)
-    it.as_printed(derives(r"\frac{\der Y}{\der V} (\dot V) = A \dot V", VALUES))
+    it.derives(VALUES)
     it.as_printed(same(a @ (v + 3 * dot), a @ v + 3 * (a @ dot)))
     b = numbers(5, 7, seed=1)
     it.as_printed(same((a + 3 * b) @ v, a @ v + 3 * (b @ v)))
@@ -193,21 +182,16 @@ def N84(it: Evidence) -> None:
 
 def N85(it: Evidence) -> None:
     r"""$\mathrm{Tr}(\nabla_Y l^\top A \dot V) = \langle A^\top \nabla_Y l, \dot V
-    \rangle$.
-    """
-    printed = r"""
-        \frac{\der l}{\der V} (\dot V) = \trace \left(\nabla_Y l^T A \dot V \right)
-        = <A^T \nabla_Y l,\dot V>
-    """
-    it.as_printed(derives(printed, VALUES))
+    \rangle$."""
+    it.derives(VALUES)
 
 
 def N86(it: Evidence) -> None:
-    r"""$\nabla_V l = A^\top \nabla_Y l$.
+    r"""$\nabla_V l = A^T \nabla_Y l$.
 
     This also holds if the numbers of keys and queries differ.
     """
-    it.as_printed(derives(r"\nabla_V l = A^T \nabla_Y l", VALUES))
+    it.derives(VALUES)
 
 
 def N87(it: Evidence) -> None:
@@ -262,34 +246,34 @@ def N90(it: Evidence) -> None:
     r"""The preattention vector is $B_i = K Q_i$.
 
     This is so for linear scores, where it is row i of $QK^\top$, written as a column.
-    For multilinear scores it is $\bigodot_k K_k Q_{k,i}$. The following derivation
-    holds for both.
+    For multilinear scores, half of the members, it is $\bigodot_k K_k Q_{k,i}$. The
+    following derivation holds for both.
     """
     q, k = GIVEN["Q"], GIVEN["K"]
     linear, multilinear = (
         forward((s, "Sphere"))["b"] for s in ("Linear", "Multilinear")
     )
-    it.as_printed(all(same(linear[i], k @ q[i]) for i in range(5)))
-    it.elsewhere(all(same(multilinear[i], k @ q[i]) for i in range(5)))
+    it.as_printed(
+        all(same(b[i], k @ q[i]) for b in (linear, multilinear) for i in range(5))
+    )
+    it.right(same(linear, (k @ q.T).T))
     factors = [k[:, at : at + 2] @ q[3, at : at + 2] for at in (0, 2, 4)]
     it.right(same(multilinear[3], np.prod(factors, axis=0)))
 
 
 def N91(it: Evidence) -> None:
     r"""The attention vector is $A_i = \gamma(B_i)\,B_i$, a number times the
-    preattention vector.
+    preattention vector, for the simplex, the sphere and softmax.
 
-    This holds for the simplex and the sphere. Softmax's attention vector is
+    It is so for the first two. Softmax's attention vector is
     $\alpha(e^{B_i})\,e^{B_i}$, which is not a multiple of $B_i$.
     """
-    for kind, report in (
-        ("Simplex", it.as_printed),
-        ("Sphere", it.as_printed),
-        ("Softmax", it.elsewhere),
-    ):
+    for kind in WEIGHTS:
         found = forward(("Linear", kind))
         ratio = found["a"] / found["b"]
-        report(same(ratio, np.repeat(ratio[:, :1], 5, axis=1)))
+        multiple = same(ratio, np.repeat(ratio[:, :1], 5, axis=1))
+        it.as_printed(multiple)
+        it.right(multiple == (kind != "Softmax"))
     exp = np.exp(found["b"])
     it.right(same(found["a"], exp / exp.sum(1, keepdims=True)))
 
@@ -316,25 +300,15 @@ def N93(it: Evidence) -> None:
 
     It is a row times a matrix. No sum over other rows is needed.
     """
-    printed = r"""
-        \frac{\der l}{\der B_i} = \frac{\der l}{\der A_i} \frac{\der A_i}{\der B_i}
-    """
     for definitions in (SIMPLEX, SPHERE, SOFTMAX):
-        it.as_printed(derives(printed, definitions))
+        it.derives(definitions)
 
 
 def N94(it: Evidence) -> None:
     r"""$\frac{\partial l}{\partial A_i} = \sum_j \frac{\partial l}{\partial Y_j}
     \frac{\partial Y_j}{\partial A_i} = \frac{\partial l}{\partial Y_i}
-    \frac{\partial Y_i}{\partial A_i} = \nabla_{Y_i} l^\top V^\top$.
-    """
-    printed = r"""
-        \frac{\der l}{\der A_i}
-        = \sum_j \frac{\der l}{\der Y_j} \frac{\der Y_j}{\der A_i}
-        = \frac{\der l}{\der Y_i} \frac{\der Y_i}{\der A_i} =
-        \nabla_{Y_i}l^T V^T
-    """
-    it.as_printed(derives(printed, VALUES))
+    \frac{\partial Y_i}{\partial A_i} = \nabla_{Y_i} l^\top V^\top$."""
+    it.derives(VALUES)
 
 
 def N95(it: Evidence) -> None:
@@ -357,6 +331,6 @@ def N96(it: Evidence) -> None:
     The text leaves the derivation out: $\mathrm{Tr}(\nabla_Y l^\top \dot A V) =
     \mathrm{Tr}(V \nabla_Y l^\top \dot A)$.
     """
-    it.as_printed(derives(r"\nabla_A l = \nabla_Y l V^T", VALUES))
+    it.derives(VALUES)
     cyclic = r"\trace(\nabla_Y l^T \dot A V) = \trace(V \nabla_Y l^T \dot A)"
     it.right(derives(cyclic, VALUES))

@@ -6,7 +6,7 @@ import numpy as np
 
 from backpass import cost
 from backpass_ledger.claims.evidence import Evidence
-from backpass_ledger.claims.tools import numbers, same, vjp
+from backpass_ledger.claims.tools import numbers, same, torch, vjp
 from backpass_ledger.claims.twice_note.product import product_flops
 
 CLAIMS = """
@@ -76,8 +76,6 @@ def W48(it: Evidence) -> None:
     tiny = np.float16(2e-4) * np.float16(1e-4)  # underflows
     scaled = np.float16(np.float16(2e-4) * 4096) * np.float16(1e-4)
     it.as_printed(tiny == 0 and abs(np.float32(scaled) / 4096 / 2e-8 - 1) < 0.01)
-    import torch
-
     x, dy = 1e4 * numbers(5, 7), numbers(5, 7, seed=1)
     y = torch.softmax(torch.tensor(x), -1).numpy()
     plain = y * (dy - (dy * y).sum(-1, keepdims=True))

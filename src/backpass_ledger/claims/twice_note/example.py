@@ -6,7 +6,7 @@ from functools import partial
 
 from backpass.cost import sources
 from backpass_ledger.claims.evidence import Evidence
-from backpass_ledger.claims.tools import numbers, raises, same, vjp
+from backpass_ledger.claims.tools import numbers, raises, same, torch, vjp
 
 CLAIMS = """
 W16  false  1  notation  operations/linear_cost  both listings
@@ -25,7 +25,6 @@ FIGURES = {n.name: n for n in sources.NUMBERS if n.source == sources.TWICE_NOTE}
 
 def counted(rows: int, inner: int, columns: int) -> int:
     """Return PyTorch's count of a product's FLOPs, on arrays without data."""
-    import torch
     from torch.utils.flop_counter import FlopCounterMode
 
     left = torch.empty(rows, inner, device="meta")
@@ -57,8 +56,6 @@ def W16(it: Evidence) -> None:
 
 def W17(it: Evidence) -> None:
     """`[1024, 1600]` times `[1600, 1600]` is `[1024, 1600]`."""
-    import torch
-
     x, w = (
         torch.empty(1024, 1600, device="meta"),
         torch.empty(1600, 1600, device="meta"),
@@ -99,8 +96,6 @@ def W20(it: Evidence) -> None:
 
 def W21(it: Evidence) -> None:
     """`[1600, 1024]` times `[1024, 1600]` is `[1600, 1600]`."""
-    import torch
-
     x, dy = (torch.empty(1024, 1600, device="meta") for _ in range(2))
     it.as_printed((x.T @ dy).shape == (1600, 1600))
 

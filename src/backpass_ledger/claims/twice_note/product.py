@@ -9,7 +9,7 @@ from typing import Any
 from backpass import cost
 from backpass.cost import sources
 from backpass_ledger.claims.evidence import Evidence
-from backpass_ledger.claims.tools import numbers, same, vjp
+from backpass_ledger.claims.tools import numbers, same, torch, vjp
 
 CLAIMS = """
 W1   caveat    2  FLOPs   cost/ratio              title and question
@@ -38,7 +38,6 @@ def product_flops(
 ) -> tuple[int, int]:
     """Return PyTorch's count of the products of a function's forward and backward on
     random arrays. No gradient is wanted for the arrays at the places ``frozen``."""
-    import torch
     from torch.utils.flop_counter import FlopCounterMode
 
     arrays = [
@@ -138,8 +137,6 @@ def W7(it: Evidence) -> None:
     The first trained layer does not need its input's gradient, and a frozen layer does
     not need its weight's. With a bias there is a third gradient.
     """
-    import torch
-
     layer = torch.nn.Linear(7, 3, bias=False)
     x = torch.randn(5, 7, requires_grad=True)
     layer(x).backward(torch.randn(5, 3))

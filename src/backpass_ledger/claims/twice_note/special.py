@@ -8,7 +8,7 @@ import numpy as np
 
 from backpass import cost
 from backpass_ledger.claims.evidence import Evidence
-from backpass_ledger.claims.tools import numbers, raises, same, vjp
+from backpass_ledger.claims.tools import numbers, raises, same, torch, vjp
 from backpass_ledger.claims.twice_note.product import product_flops
 from backpass_ledger.claims.twice_note.transformers import attend
 
@@ -35,8 +35,6 @@ def sigmoid(x: np.ndarray) -> np.ndarray:
 
 def silu_slope(x: np.ndarray) -> np.ndarray:
     """Return SiLU's derivative, as autograd computes it."""
-    import torch
-
     return vjp(torch.nn.functional.silu, x, np.ones_like(x))
 
 
@@ -81,8 +79,6 @@ def W34(it: Evidence) -> None:
 
 def W35(it: Evidence) -> None:
     """For y = SiLU(x), `dx = dy * SiLU'(x)`, element by element."""
-    import torch
-
     x, dy = numbers(5, 7), numbers(5, 7, seed=1)
     it.as_printed(same(dy * silu_slope(x), vjp(torch.nn.functional.silu, x, dy)))
 
@@ -122,8 +118,6 @@ def W38(it: Evidence) -> None:
     This holds for matrices. With a batch and heads, `K.T` reverses all axes and the
     product raises an error; `K.mT` is right.
     """
-    import torch
-
     q, k = torch.tensor(numbers(5, 4)), torch.tensor(numbers(6, 4))
     it.as_printed(same(q @ k.T, torch.einsum("id,jd->ij", q, k)))
     q, k = torch.tensor(numbers(2, 3, 5, 4)), torch.tensor(numbers(2, 3, 5, 4, seed=1))
@@ -138,8 +132,6 @@ def W39(it: Evidence) -> None:
     Transformers scale the scores by $1/\sqrt{d}$, which is also a factor of the
     gradients of Q and K. Decoders also mask the scores.
     """
-    import torch
-
     q, k, v = (torch.tensor(numbers(2, 5, 4, seed=i)) for i in range(3))
     printed = torch.softmax(q @ k.mT, -1) @ v
     usual = torch.nn.functional.scaled_dot_product_attention
@@ -200,8 +192,6 @@ def W43(it: Evidence) -> None:
     It computes two means of each row, of the gradient and of the gradient times x̂. The
     mean and the variance of the input are saved by the forward.
     """
-    import torch
-
     x, dy = numbers(5, 7), numbers(5, 7, seed=1)
     expected = vjp(lambda x: torch.nn.functional.layer_norm(x, (7,), eps=0.1), x, dy)
     mean, rstd = x.mean(-1, keepdims=True), 1 / np.sqrt(x.var(-1, keepdims=True) + 0.1)

@@ -8,7 +8,7 @@ from typing import Any
 from backpass import cost
 from backpass.interpreters import counting
 from backpass_ledger.claims.evidence import Evidence
-from backpass_ledger.claims.tools import numbers, same, vjp
+from backpass_ledger.claims.tools import numbers, same, torch, vjp
 from backpass_ledger.claims.twice_note.product import product_flops
 
 CLAIMS = """
@@ -135,8 +135,6 @@ def W29(it: Evidence) -> None:
 
     W1 and W3 have the same input, so its two gradients are added.
     """
-    import torch
-
     x, w1, w3, dy = numbers(6, 5), numbers(5, 4), numbers(5, 4, seed=1), numbers(6, 4)
 
     def gate(u: Any, v: Any) -> Any:
@@ -193,8 +191,6 @@ def W32(it: Evidence) -> None:
     unchanged. If the second is not computed, W has none, and the layers below are
     unaffected.
     """
-    import torch
-
     x, dy = torch.tensor(numbers(5, 4)), torch.tensor(numbers(5, 3))
 
     def gradients(cut_x: bool, cut_w: bool) -> list[Any]:

@@ -6,7 +6,7 @@ import numpy as np
 
 from backpass.ops import attention, cross_entropy, rope
 from backpass_ledger.claims.evidence import Evidence
-from backpass_ledger.claims.tools import numbers, same, vjp
+from backpass_ledger.claims.tools import numbers, same, torch, vjp
 
 CLAIMS = """
 U30  false   1  norms      operations/layer_norm       a common reading of framework interfaces that save x
@@ -27,8 +27,6 @@ def U30(it: Evidence) -> None:
     saves x̂ does not need it. If no weight is 0, x̂ also follows from the output, the
     weight, and the bias.
     """
-    import torch
-
     x, w, b, dy = (
         numbers(5, 7),
         numbers(7, seed=1),
@@ -65,8 +63,6 @@ def U31(it: Evidence) -> None:
     It needs only its output. Adding a constant to a row of scores changes neither the
     output nor the gradient.
     """
-    import torch
-
     x, dy = numbers(4, 6), numbers(4, 6, seed=1)
     expected = vjp(lambda x: torch.softmax(x, -1), x, dy)
     y = torch.softmax(torch.tensor(x), -1).numpy()
@@ -78,8 +74,6 @@ def U31(it: Evidence) -> None:
 def U32(it: Evidence) -> None:
     r"""The gradient of softmax is unchanged if the maximum that the forward subtracts
     is treated as a constant."""
-    import torch
-
     x, dy = numbers(4, 6), numbers(4, 6, seed=1)
 
     def ignored(x: torch.Tensor) -> torch.Tensor:

@@ -6,7 +6,7 @@ import numpy as np
 
 from backpass.training import accumulation, adamw, clipping
 from backpass_ledger.claims.evidence import Evidence
-from backpass_ledger.claims.tools import numbers, same
+from backpass_ledger.claims.tools import numbers, same, torch
 
 CLAIMS = """
 U38  caveat  2  optimiser  numerics/optimiser  texts on Adam
@@ -61,7 +61,6 @@ def U40(it: Evidence) -> None:
     max_norm. It is far below only if the gradient's norm is itself not large compared
     with 1e-6.
     """
-    import torch
 
     def after(scale: float, max_norm: float) -> float:
         p = torch.zeros(7, dtype=torch.float64, requires_grad=True)
@@ -117,8 +116,6 @@ def U43(it: Evidence) -> None:
     and rounded to nearest, an update smaller than 1/512 of its weight is lost, and one
     below 1/256 often is.
     """
-    import torch
-
     tiny = torch.tensor(1e-30, dtype=torch.float64)
     it.as_printed(tiny.to(torch.bfloat16) > 0 and bool(tiny.to(torch.float16) == 0))
     it.right(float(torch.tensor(2.0**-133).to(torch.bfloat16)) == 2.0**-133)
