@@ -5,16 +5,18 @@ from __future__ import annotations
 import gzip
 
 import pytest
+from build import chapters
 
 from backpass_ledger.claims.ledger import TEXTS, every, text_of
 from backpass_ledger.claims.pages import COSTLY
 from backpass_ledger.claims.search import nearest
 
+from .conftest import BOOK
 from .test_site import BROKEN_MATHEMATICS, CLIPPED, found_by_axe, opened, turn
 
 MOST = 60_000  # bytes of a page, compressed
 MOST_CODE = 60_000  # of the code of a text's checks, which is loaded when a check is opened
-PAGES = [f"chapters/claims/{name}" for name in (*(text.stem for text in TEXTS), "ledger", "bugs")]
+PAGES = [name for name in chapters(BOOK) if name.startswith("chapters/claims/")]
 INDEX = "chapters/claims/ledger"
 
 # In other words than the claims'.
