@@ -121,8 +121,11 @@ def costly(stem: str) -> Markdown:
 def _costly(claim: Claim) -> str:
     """Return a claim as an item of a list."""
     head = f"**{_link(claim)}** · {claim.where} · {_verdict(claim)}"
-    paragraphs = [head, claim.says, f"**Right:** {claim.truth}"]
-    return "1. " + "\n\n   ".join(paragraphs) + "\n"
+    paragraphs = [head, claim.says]
+    if claim.truth:
+        paragraphs.append(f"**Right:** {claim.truth}")
+    joined = "\n\n".join(paragraphs)
+    return f"1. {joined}\n".replace("\n\n", "\n\n   ")
 
 
 def worst(number: int = 10) -> Markdown:
@@ -194,8 +197,10 @@ def corrected(
             line += [tables.Cell(html.escape(each.printed), _NUMBERS)]
             line += [tables.Cell(right, _NUMBERS)]
         lines.append([*line, tables.Cell(" ".join(map(_anchor, claims)))])
-    of_figures = [f"{h}, {which}" for h in headings for which in columns]
-    names = ["", *(tables.Cell(name, _NUMBERS) for name in of_figures), "records"]
+    names: list[str | tables.Cell] = [""]
+    for heading in headings:
+        names += [tables.Cell(f"{heading}, {which}", _NUMBERS) for which in columns]
+    names.append("records")
     return tables.page(names, lines, caption=caption)
 
 
