@@ -1,9 +1,10 @@
 """The gradient at the bottom of random post-norm stacks of 80 layers, with and without attention."""
 
+import numpy as np
 import pytest
 import torch
 
-from backpass_ledger.claims.gradient_flow_post.paths import at_bottom
+from backpass_ledger.claims.gradient_flow_post.paths import at_bottom, descend
 
 LAYERS, ROWS, WIDTH, HEADS, WORDS = 80, 128, 128, 4, 1000
 
@@ -42,9 +43,19 @@ def shrinks(seed):
 
 @pytest.mark.parametrize("scale", [0.3, 1.0, 3.0])
 def test_without_attention_the_gradient_shrinks_less_than_twenty_times(scale):
-    assert all(1 / found < 20 for found in at_bottom("post", 160, scale))
+    assert all(1 / at_bottom("post", 160, scale, kinds=(False,)) < 20)
 
 
 def test_with_attention_some_draws_shrink_it_more_than_a_hundred_times():
     found = sorted(shrinks(seed) for seed in range(5))
     assert found[-1] > 100 > 20 > found[-2]
+
+
+def test_which_order_varies_more_from_block_to_block_depends_on_depth():
+    def spread(order, blocks):
+        seeds = range(3)
+        each = [descend(order, blocks, seed, attention=True)[0] for seed in seeds]
+        return [np.log(lengths).std() for lengths in each]
+
+    assert max(spread("post", 32)) < min(spread("pre", 32))
+    assert max(spread("post", 256)) > max(spread("pre", 256))

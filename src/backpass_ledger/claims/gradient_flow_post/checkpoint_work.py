@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
-from functools import cache
+from functools import cache, partial
 
 from backpass import cost
 from backpass_ledger.claims.evidence import Evidence
 from backpass_ledger.claims.gradient_flow_post.checkpoint_code import (
     DEPTH,
+    Stack,
+    by_listing,
+    by_pytorch,
     order_of_work,
 )
 from backpass_ledger.claims.gradient_flow_post.checkpoint_memory import (
-    FLASH,
     LAYERS,
+    PLAIN,
+    gb,
     gib,
     most,
+    saving,
 )
 
 CLAIMS = """
@@ -23,7 +28,7 @@ F291  true          0  recomputation  numerics/recomputation  §4.4, every layer
 F292  true          0  FLOPs          cost/ratio              §4.4, backward
 F293  true          0  recomputation  numerics/recomputation  §4.4, every layer, overhead
 F294  caveat        3  recomputation  numerics/recomputation  §4.4, every layer, word
-F295  true          0  recomputation  numerics/recomputation  §4.4, every k layers, runs
+F295  caveat        1  recomputation  numerics/recomputation  §4.4, every k layers, runs
 F296  false         5  recomputation  numerics/recomputation  §4.4, every k layers, overlap
 F297  false         8  recomputation  numerics/recomputation  §4.4, every k layers, formula
 F298  false         7  recomputation  numerics/recomputation  §4.4, every 10 layers
@@ -44,22 +49,59 @@ F312  true          0  flash          numerics/recomputation  §4.4, table, note
 """
 
 
+# Every so many layers: the memory, the saving, and the overhead of the table's rows.
 PRINTED = {20: (42, 73, 5), 10: (21, 87, 10), 5: (14, 91, 20), 1: (12, 92, 33)}
+OVERHEADS = [percent for *_, percent in PRINTED.values()]
+TIMES = [5, 3.5, 7, 11]  # of the same rows
 
 
 @cache
 def layers(recompute: int | None = None) -> dict[str, int]:
     """Return the FLOPs of the products of the 80 layers of Llama 3 70B, a sequence of
     8,192 tokens, flash attention's recomputed scores not among them."""
-    options = {} if recompute is None else {"recompute": recompute}
-    step = cost.tally("llama-3-70b", 1, 8192, **options)
+    step = cost.tally("llama-3-70b", 1, 8192, recompute=recompute)
     return step.only(lambda row: row.part == "layer").flops("products")
 
 
-def share_of_step(k: int) -> float:
-    """Return what checkpoints every k layers add to a step of the layers."""
+def again(k: int) -> float:
+    """Return what checkpoints every k layers recompute, in forwards of the layers."""
+    return layers(k)["recomputation"] / layers()["forward"]
+
+
+def of_step(k: int, kept: int = 0) -> float:
+    """Return what they add to a step of the layers, in per cent, if ``kept`` layers do
+    not run again."""
     step = layers(k)
-    return step["recomputation"] / (step["forward"] + step["backward"])
+    whole = 100 * step["recomputation"] / (step["forward"] + step["backward"])
+    return whole * (LAYERS - kept) / LAYERS
+
+
+def memory(it: Evidence, k: int) -> None:
+    """Compare the memory and the saving of a row with the text's own sum, in either
+    unit."""
+    printed, less, _ = PRINTED[k]
+    it.as_printed(printed in (gib(most(k), 0), gb(most(k), 0)))
+    it.as_printed(round(saving(k)) == less)
+
+
+def compute(it: Evidence, k: int) -> None:
+    """Compare the overhead of a row with that of the products, a third of a step."""
+    it.as_printed(round(of_step(k)) == PRINTED[k][2])
+    it.right(abs(of_step(k) - 100 / 3) < 1e-9)
+
+
+def overlaps(k: int) -> bool:
+    """Whether a segment of k layers runs again before the backward of the segment above
+    has ended, or after its own has begun."""
+    at = {event: i for i, event in enumerate(order_of_work(k)[1])}
+    for first in range(0, DEPTH - k, k):
+        again, own = (
+            [at[w, first + i] for i in range(k)] for w in ("again", "backward")
+        )
+        above = [at["backward", first + k + i] for i in range(k)]
+        if min(again) < max(above) or max(again) > min(own):
+            return True
+    return False
 
 
 def F290(it: Evidence) -> None:
@@ -68,115 +110,91 @@ def F290(it: Evidence) -> None:
     The memory does. The work is one forward of the layers for every k (less the last
     segment, if its activations are kept).
     """
-    again = {layers(k)["recomputation"] for k in (1, 2, 5, 10, 20, 80)}
-    it.as_printed(len(again) > 1)
-    it.right(again == {layers()["forward"]})
+    shares = {again(k) for k in (1, 2, 5, 10, 20, 80)}
+    it.as_printed(len(shares) > 1)
+    it.right(shares == {1})
 
 
 def F291(it: Evidence) -> None:
     """With a checkpoint every layer, each layer's forward is computed twice, and the
     forward's work doubles."""
-    step = layers(1)
-    it.as_printed(step["forward"] + step["recomputation"] == 2 * layers()["forward"])
-    # PyTorch keeps the last segment, here the last layer.
-    it.as_printed(order_of_work(1)[0] == [2] * (DEPTH - 1) + [1])
+    it.as_printed(layers(1)["forward"] == layers()["forward"] and again(1) == 1)
+    stack = Stack()
+    stack.after(lambda x: by_pytorch(stack, x))
+    it.as_printed([stack.runs.count(i) for i in range(DEPTH)] == [2] * DEPTH)
 
 
 def F292(it: Evidence) -> None:
     """A backward costs about twice its forward, since it computes the gradients of the
     data and of the weights."""
-    step = cost.tally("llama-3-70b", 1, 8192)
-    it.as_printed(layers()["backward"] == 2 * layers()["forward"])
-    rows = step.only(
-        lambda row: row.part == "layer" and row.term.call == "up projection"
-    )
-    flops = rows.flops("products")
-    it.as_printed(flops["backward"] == 2 * flops["forward"] > 0)
+    step = cost.tally("llama-3-70b", 1, 8192).only(lambda row: row.part == "layer")
+    for rows in (step, step.only(lambda row: row.term.call == "up projection")):
+        flops = rows.flops("products")
+        it.as_printed(flops["backward"] == 2 * flops["forward"] > 0)
 
 
 def F293(it: Evidence) -> None:
-    """With a checkpoint every layer, a step costs 4 forwards in place of 3: 33 %
-    more."""
-    it.as_printed(round(100 * share_of_step(1)) == 33)
-    step, head = layers(), cost.tally("llama-3-70b", 1, 8192).flops("products")
-    it.as_printed(
-        round(100 * step["forward"] / (head["forward"] + head["backward"])) == 33
-    )
+    """With a checkpoint every layer, a step costs 4 forwards, not 3: 33 % more."""
+    it.as_printed(round(of_step(1)) == 33)
+    whole = cost.tally("llama-3-70b", 1, 8192).flops("products")
+    share = layers()["forward"] / (whole["forward"] + whole["backward"])
+    it.as_printed(round(100 * share) == 33)  # the output head is not recomputed
 
 
 def F294(it: Evidence) -> None:
     """A checkpoint every layer is the most aggressive choice.
 
-    It is the most frequent one. It does not save the most memory, which k = 2 does. Nor
-    does it cost the most work, which is the same for all k, unless the last segment is
-    kept.
+    It is the most frequent one. But k = 2 saves more memory, and the work is the same
+    for all k, unless the last segment is kept.
     """
     every = range(1, LAYERS + 1)
-    it.as_printed(
-        len(range(0, LAYERS, 1)) == max(len(range(0, LAYERS, k)) for k in every)
-    )
+    it.as_printed(max(every, key=lambda k: len(range(0, LAYERS, k))) == 1)
     it.elsewhere(most(1) == min(map(most, every)))
-    it.elsewhere(share_of_step(1) > share_of_step(2))
+    it.elsewhere(of_step(1) > of_step(2))
     it.right(min(every, key=most) == 2)
 
 
 def F295(it: Evidence) -> None:
     """With a checkpoint every k layers, each layer's forward is recomputed once.
 
-    If the last segment is kept, as PyTorch's `checkpoint_sequential` does, its k layers
-    run once only.
+    PyTorch's `checkpoint_sequential` keeps the last segment, whose layers run once.
     """
-    it.as_printed(
-        all(layers(k)["recomputation"] == layers()["forward"] for k in (5, 10))
-    )
+    it.as_printed(all(again(k) == 1 for k in (5, 10)))
     for k in (2, 3):
-        runs = order_of_work(k)[0]
-        it.as_printed(runs[:-k] == [2] * (DEPTH - k))
-        it.right(runs[-k:] == [1] * k)
+        it.as_printed(len(by_listing(k, mended=True)[1].runs) == DEPTH)
+        it.elsewhere(order_of_work(k)[0] == [2] * DEPTH)
+        it.right(order_of_work(k)[0] == [2] * (DEPTH - k) + [1] * k)
 
 
 def F296(it: Evidence) -> None:
     """The recomputation of a segment overlaps with the backward of later segments.
 
-    Autograd runs one after the other: all of a segment, then its backward, then the
-    next segment. Overlap would need the memory of two segments, and would hide time but
-    not remove FLOPs.
+    Autograd runs all of a segment again, then its backward, then the next segment.
+    Overlap would need the memory of two segments, and would not remove FLOPs.
     """
-    _, events = order_of_work(2)
-    kinds = [(kind, i // 2) for kind, i in events]
-    first = [kinds.index(("again", segment)) for segment in (1, 0)]
-    last = [max(n for n, e in enumerate(kinds) if e == ("backward", s)) for s in (2, 1)]
-    overlaps = any(again < done for again, done in zip(first, last, strict=True))
-    it.as_printed(overlaps)
-    it.right(not overlaps)
+    it.as_printed(overlaps(2))
+    it.right(not overlaps(2))
 
 
 def F297(it: Evidence) -> None:
     r"""The overhead is $\frac{L}{k L} = \frac{1}{k}$ of a forward.
 
     It is one forward for every k: each layer runs again once, as the same sentence
-    says. If the last segment is kept, it is 1 − k/L of a forward. By 1/k, one
-    checkpoint for the whole network would cost an eightieth of a forward, where it
-    reruns all of it.
+    says. If the last segment is kept, it is 1 − k/L of a forward.
     """
-    share = {
-        k: layers(k)["recomputation"] / layers()["forward"] for k in (1, 5, 10, 80)
-    }
-    it.as_printed(all(abs(share[k] - 1 / k) < 0.5 / k for k in share))
-    it.right(set(share.values()) == {1.0})
-    kept = {k: sum(order_of_work(k)[0]) - DEPTH for k in (1, 2, 3)}
-    it.right(all(kept[k] == DEPTH - k for k in kept))
+    it.as_printed(all(abs(again(k) - 1 / k) < 0.5 / k for k in (1, 5, 10, 80)))
+    it.right(all(again(k) == 1 for k in (1, 5, 10, 80)))
+    it.right(all(sum(order_of_work(k)[0]) == 2 * DEPTH - k for k in (1, 2, 3)))
 
 
 def F298(it: Evidence) -> None:
     """With k = 10 the overhead is 10 % of a forward, 3.3 % of a step.
 
-    It is one forward, 33 % of a step; 29 % if the last segment is kept and does not run
-    again.
+    It is one forward, 33 % of a step, or 29 % if the last segment does not run again.
     """
-    it.as_printed(round(100 * share_of_step(10), 1) == 3.3)
-    it.right(round(100 * share_of_step(10)) == 33)
-    it.right(round(100 * share_of_step(10) * (LAYERS - 10) / LAYERS) == 29)
+    it.as_printed(round(of_step(10), 1) == 3.3)
+    it.right(round(10 / 3, 1) == 3.3)  # a third of 1/10
+    it.right(round(of_step(10)) == 33 and round(of_step(10, kept=10)) == 29)
 
 
 def F299(it: Evidence) -> None:
@@ -184,25 +202,22 @@ def F299(it: Evidence) -> None:
 
     It is 33 % of a step, or 31 % if the last segment does not run again.
     """
-    it.as_printed(round(100 * share_of_step(5), 1) == 6.7)
-    it.right(round(100 * share_of_step(5)) == 33)
-    it.right(round(100 * share_of_step(5) * (LAYERS - 5) / LAYERS) == 31)
+    it.as_printed(round(of_step(5), 1) == 6.7)
+    it.right(round(20 / 3, 1) == 6.7)  # a third of 1/5
+    it.right(round(of_step(5)) == 33 and round(of_step(5, kept=5)) == 31)
 
 
 def F300(it: Evidence) -> None:
     """The column of the compute overhead has one measure: 5, 10, 20, and 33 % with a
     checkpoint every 20, 10, 5, and 1 layers.
 
-    The first three are 1/k of a forward, the last is a share of a step. As a share of a
-    forward by 1/k it would be 100 %; as shares of a step the first three would be
-    1.7, 3.3, and 6.7 %.
+    The first three are 1/k of a forward, the last is a share of a step. By one measure
+    it would be 100 %, or the first three 1.7, 3.3, and 6.7 %.
     """
-    of_forward = [round(100 / k) for k in PRINTED]
-    of_step = [round(100 / k / 3, 1) for k in PRINTED]
-    column = [percent for *_, percent in PRINTED.values()]
-    it.right(of_forward == [5, 10, 20, 100] and of_step[:3] == [1.7, 3.3, 6.7])
-    it.clashes(column[:3] == of_forward[:3] and column[3] != of_forward[3])
-    it.clashes(column[3] == round(of_step[3]) and column[:3] != of_step[:3])
+    of_forward, shares = ([round(100 / k / n, 1) for k in PRINTED] for n in (1, 3))
+    it.right(of_forward == [5, 10, 20, 100] and shares[:3] == [1.7, 3.3, 6.7])
+    it.clashes(OVERHEADS == [5, 10, 20, 33] and 33 == round(shares[3]) != of_forward[3])
+    it.clashes(OVERHEADS[:3] == of_forward[:3] != shares[:3])
 
 
 def F301(it: Evidence) -> None:
@@ -211,16 +226,13 @@ def F301(it: Evidence) -> None:
 
     The column falls from the first to the second row, where the overhead doubles.
     """
-    times, overheads = [5, 3.5, 7, 11], [percent for *_, percent in PRINTED.values()]
-    by_time = sorted(range(4), key=lambda i: times[i])
-    it.clashes(by_time != sorted(range(4), key=lambda i: overheads[i]))
-    it.right(overheads[1] == 2 * overheads[0] and times[1] < times[0])
+    it.clashes(sorted(TIMES) != TIMES and sorted(OVERHEADS) == OVERHEADS)
+    it.right(OVERHEADS[1] == 2 * OVERHEADS[0] and TIMES[1] < TIMES[0])
 
 
 def F302(it: Evidence) -> None:
     """Without checkpoints 157.5 GiB, and no overhead."""
-    it.as_printed(round(LAYERS * FLASH / 1024, 1) == 157.5)
-    it.as_printed(layers()["recomputation"] == 0)
+    it.as_printed(gib(PLAIN, 1) == 157.5 and layers()["recomputation"] == 0)
 
 
 def F303(it: Evidence) -> None:
@@ -229,27 +241,23 @@ def F303(it: Evidence) -> None:
     The text's own sum gives 40,832 MiB, which is 39.9 GiB or 42.8 GB: 42 is GB with its
     decimals cut off, in a column of GiB. The saving is 74.7 %.
     """
-    saving = 100 * (1 - most(20) / (LAYERS * FLASH))
-    it.as_printed(round(gib(most(20))) == 42 and round(saving) == 73)
-    it.right(round(most(20) / 1024, 1) == 39.9 and round(saving, 1) == 74.7)
-    it.right(most(20) == 40_832 and round(most(20) * 2**20 / 1e9, 1) == 42.8)
+    memory(it, 20)
+    it.right(most(20) == 40_832 and gib(most(20), 1) == 39.9 and gb(most(20)) == 42.8)
+    it.right(round(saving(20), 1) == 74.7)
 
 
 def F304(it: Evidence) -> None:
     """With a checkpoint every 20 layers about 5 % more compute, 5 % more time.
 
-    It adds a third of a step's compute. By the text's own rule, 5 % of a forward would
-    be 1.7 % of a step.
+    It adds a third of a step's compute. 5 % of a forward would be 1.7 % of a step.
     """
-    it.as_printed(round(100 * share_of_step(20)) == 5)
-    it.right(round(share_of_step(20), 4) == round(1 / 3, 4))
-    it.right(round(100 / 20 / 3, 1) == 1.7)
+    compute(it, 20)
+    it.right(round(5 / 3, 1) == 1.7)
 
 
 def F305(it: Evidence) -> None:
     """With a checkpoint every ten layers 21 GiB, 87 % less."""
-    saving = 100 * (1 - most(10) / (LAYERS * FLASH))
-    it.as_printed(round(gib(most(10))) == 21 and round(saving) == 87)
+    memory(it, 10)
 
 
 def F306(it: Evidence) -> None:
@@ -257,20 +265,17 @@ def F306(it: Evidence) -> None:
 
     It adds a third of a step's compute.
     """
-    it.as_printed(round(100 * share_of_step(10)) == 10)
-    it.right(round(share_of_step(10), 4) == round(1 / 3, 4))
+    compute(it, 10)
 
 
 def F307(it: Evidence) -> None:
     """With a checkpoint every 5 layers 14 GB, 91 % less.
 
-    The text's own sum gives 11.8 GiB, which is 92.5 % less. Both are better than with a
-    checkpoint every layer.
+    The text's own sum gives 11.8 GiB, 92.5 % less: better than every layer's.
     """
-    saving = {k: 100 * (1 - most(k) / (LAYERS * FLASH)) for k in (1, 5)}
-    it.as_printed(round(gib(most(5))) == 14 and round(saving[5]) == 91)
-    it.right(round(most(5) / 1024, 1) == 11.8 and round(saving[5], 1) == 92.5)
-    it.right(most(5) < most(1) and saving[5] > saving[1])
+    memory(it, 5)
+    it.right(gib(most(5), 1) == 11.8 and round(saving(5), 1) == 92.5)
+    it.right(most(5) < most(1) and saving(5) > saving(1))
 
 
 def F308(it: Evidence) -> None:
@@ -278,49 +283,36 @@ def F308(it: Evidence) -> None:
 
     It adds a third of a step's compute.
     """
-    it.as_printed(round(100 * share_of_step(5)) == 20)
-    it.right(round(share_of_step(5), 4) == round(1 / 3, 4))
+    compute(it, 5)
 
 
 def F309(it: Evidence) -> None:
     """With a checkpoint every layer 12 GiB, 92 % less, and 33 % more compute."""
-    saving = 100 * (1 - most(1) / (LAYERS * FLASH))
-    it.as_printed(round(gib(most(1))) == 12 and round(saving) == 92)
-    it.as_printed(round(100 * share_of_step(1)) == 33)
+    memory(it, 1)
+    compute(it, 1)
 
 
 def F310(it: Evidence) -> None:
     """With a checkpoint every layer, a step takes 11 % longer.
 
     Products set the time of such a step, and there are 33 % more of them: by an H100's
-    published peaks a step takes 29 % longer. 11 is a third of 33, a share of a step
-    taken for a share of a forward.
+    published peaks a step takes 29 % longer. 11 is a third of 33.
     """
-    plain, again = (
-        cost.duration("llama-3-70b", 1, 8192, "h100", dtype="bfloat16", recompute=k)
-        for k in (None, 1)
-    )
-    longer = 100 * (again.seconds / plain.seconds - 1)
+    step = partial(cost.duration, "llama-3-70b", 1, 8192, "h100", dtype="bfloat16")
+    longer = 100 * (step(recompute=1).seconds / step().seconds - 1)
     it.as_printed(abs(longer - 11) < 2)
-    it.right(round(longer) == 29 and round(100 * share_of_step(1)) == 33 == 3 * 11)
+    it.right(round(longer) == 29 and round(of_step(1)) == 33 == 3 * 11)
 
 
 def F311(it: Evidence) -> None:
     """The time grows less than the compute, because recomputation overlaps with the
     backward.
 
-    It does not overlap: a segment runs again after the backward of the segment above
-    and before its own. The row with a checkpoint every 20 layers gives 5 % for both
-    compute and time. No measurement is given.
+    It does not overlap: a segment runs again between the backward of the one above and
+    its own. The text's row of every 20 layers has 5 % for both compute and time.
     """
-    _, events = order_of_work(3)
-    at = {event: i for i, event in enumerate(events)}
-    again = [at["again", i] for i in range(3)]
-    above = [at["backward", i] for i in range(3, DEPTH)]
-    own = [at["backward", i] for i in range(3)]
-    it.as_printed(max(above) > min(again) or max(again) > min(own))
-    it.right(max(above) < min(again) and max(again) < min(own))
-    it.right(len(again) == len(own) == 3 and PRINTED[20][2] == 5)
+    it.as_printed(overlaps(3))
+    it.right(not overlaps(3) and PRINTED[20][2] == TIMES[0] == 5)
 
 
 def F312(it: Evidence) -> None:

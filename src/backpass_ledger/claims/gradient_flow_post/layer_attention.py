@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tracemalloc
+from functools import partial
 from typing import Any
 
 from backpass.ops import flash_attention
@@ -10,6 +11,7 @@ from backpass_ledger.claims.evidence import Evidence
 from backpass_ledger.claims.gradient_flow_post.layer_code import (
     RESHAPES,
     RETURNED,
+    SHAPES,
     SIZES,
     all_right,
     attended,
@@ -50,33 +52,39 @@ BUT_QKV = ("y", "dy")
 def flat(name: str) -> Any:
     """Return the gradient of queries, keys, values, or attention's output as autograd
     gives it, with the heads of a token beside each other: [B, S, heads · d_k]."""
-    return layer()[1][name].transpose(1, 2).flatten(2).numpy()
+    return layer()[1][name].transpose(1, 2).flatten(2)
+
+
+def projected(it: Evidence, name: str) -> None:
+    """Compare the flattened gradient of queries, keys, or values, and the gradient of
+    their weight."""
+    mended = (*BUT_QKV, "d" + name)
+    it.as_printed(same(backward(BUT_QKV)["flat_" + name], flat(name)))
+    it.right(same(backward(mended)["flat_" + name], flat(name)))
+    it.right("w_" + name in all_right(mended) - all_right(BUT_QKV))
 
 
 def F367(it: Evidence) -> None:
     """The gradient of h_mid goes to attention's block and, as a copy, along the
     residual connection."""
-    found = backward()
-    it.as_printed(right("attended", found))
-    along = found["x"] - found["branch_1"]
-    it.as_printed(same(along.numpy(), layer()[1]["mid"].numpy(), 1e-12))
+    along = backward()["x"] - backward()["branch_1"]
+    it.as_printed(right("attended") and same(along, layer()[1]["mid"], 1e-12))
 
 
 def F368(it: Evidence) -> None:
     """The block's output is the heads, concatenated token by token, times $W_O$."""
     t, _ = layer()
     block = torch.cat(list(t["y"].unbind(1)), -1) @ t["w_o"]
-    it.as_printed(same(block.numpy(), (t["mid"] - t["x"]).numpy()))
+    it.as_printed(same(block, t["mid"] - t["x"]))
 
 
 def F369(it: Evidence) -> None:
     """A reshape of attention's output to [B, S, n_h · d_k] concatenates the heads.
 
-    The array is [B, n_h, S, d_k]. A reshape keeps the order in memory, so its rows mix
-    tokens, and the gradient of $W_O$ is wrong without an error. `.transpose(1, 2)` has
-    to come first.
+    The array is [B, n_h, S, d_k], so the rows mix tokens, and the gradient of $W_O$ is
+    wrong without an error. `.transpose(1, 2)` has to come first.
     """
-    it.as_printed("w_o" in all_right(()))
+    it.as_printed("w_o" in all_right())
     it.right("w_o" in all_right(("y",)) and "w_o" not in all_right(RESHAPES[1:]))
 
 
@@ -86,26 +94,24 @@ def F370(it: Evidence) -> None:
 
     The product is right; as printed its first factor is not.
     """
-    it.as_printed(right("w_o", backward(("y",))))
-    it.elsewhere(right("w_o", backward()))
+    it.as_printed(right("w_o", mended=("y",)))
+    it.elsewhere(right("w_o"))
 
 
 def F371(it: Evidence) -> None:
     """The gradient of the concatenated heads is the block's, times $W_O$ transposed."""
-    it.as_printed(same(backward()["joined"].numpy(), flat("y")))
+    it.as_printed(same(backward()["joined"], flat("y")))
 
 
 def F372(it: Evidence) -> None:
     """A reshape to [B, n_h, S, d_k] divides it among the heads.
 
-    It has to be a reshape to [B, S, n_h, d_k] and `.transpose(1, 2)`. Without it every
-    later gradient is wrong: those of queries, keys, values, three weights, the norm,
-    and x.
+    It has to be a reshape to [B, S, n_h, d_k] and `.transpose(1, 2)`. Without it the
+    gradients of $W_Q$, $W_K$, $W_V$, the norm's weight, and x are wrong.
     """
-    it.as_printed(right("y", backward()))
-    it.right(right("y", backward(("dy",))))
-    others = tuple(name for name in RESHAPES if name != "dy")
-    lost = set(RETURNED) - all_right(others)
+    it.as_printed(right("y"))
+    it.right(right("y", mended=("dy",)))
+    lost = set(RETURNED) - all_right(("y", "dq", "dk", "dv"))
     it.right(lost == {"w_q", "w_k", "w_v", "x", "gamma_1"})
 
 
@@ -114,24 +120,23 @@ def F373(it: Evidence) -> None:
     logarithms of sums; in `§4.5` it saves its output as well.
 
     The output gives each row's sum of gradient times output, which softmax's gradient
-    subtracts. Without it that number takes another pass over all weights.
+    subtracts. Otherwise that number takes another pass over all weights.
     """
     t, passed = given(), []
-    q, k, v, y, dy = *(t[name] for name in "qkvy"), layer()[1]["y"]
-    eye = torch.eye(SIZES["S"], dtype=torch.float64).expand(2, 2, 5, 5)
-    weights, _ = attended(q, k, eye)  # values that pick out the weights
-    again = (weights * (dy @ v.repeat_interleave(2, dim=1).mT)).sum(-1)
-    it.right(same((dy * y).sum(-1).numpy(), again.numpy()))
 
     def noted(*arrays: Any) -> tuple[Any, ...]:
-        passed.extend(arrays)
+        passed.extend(arrays[1:])
         return flash(*arrays)
 
-    found = backward(attention=noted)
-    it.right([*map(id, passed)] == [*map(id, [found["y"], q, k, v, t["lse"]])])
+    backward(attention=noted)
+    it.right([*map(id, passed)] == [id(t[name]) for name in (*"qkv", "lse")])
     _, kept = flash_attention.forward(*(numbers(1, 2, 5, 4, seed=i) for i in range(3)))
-    it.right({"q", "k", "v", "y", "lse"} <= set(kept._fields))
-    it.clashes("y" in kept._fields and all(array is not y for array in passed))
+    it.clashes({*"qkvy", "lse"} <= set(kept._fields) and len(passed) == 4)
+    # Values that pick out the weights.
+    eye = torch.eye(SIZES["S"]).double().expand(2, 2, 5, 5)
+    weights, dy = attended(t["q"], t["k"], eye)[0], layer()[1]["y"]
+    again = weights * (dy @ t["v"].repeat_interleave(2, dim=1).mT)
+    it.right(same((dy * t["y"]).sum(-1), again.sum(-1)))
 
 
 def F374(it: Evidence) -> None:
@@ -141,11 +146,9 @@ def F374(it: Evidence) -> None:
     choice of either, every gradient of attention changes.
     """
     for options in ({"causal": False}, {"scale": 6**0.5}):
-        wrong = set(RETURNED) - all_right(
-            RESHAPES, attention=lambda *arrays, o=options: flash(*arrays, **o)
-        )
-        it.left_out(len(wrong - {"w_o"}))
-        it.right({"w_q", "w_k", "x"} <= wrong)
+        found = all_right(RESHAPES, attention=partial(flash, **options))
+        it.left_out(len(set(RETURNED) - found))
+        it.right(not found & {"w_q", "w_k", "w_v", "gamma_1", "x"})
 
 
 def F375(it: Evidence) -> None:
@@ -160,54 +163,39 @@ def F375(it: Evidence) -> None:
         tracemalloc.stop()
         return most
 
-    it.as_printed(peak(1024) < 2.5 * peak(512))
-    it.as_printed(peak(1024) < 1024 * 1024 * 8)
+    it.as_printed(peak(1024) < 2.5 * peak(512) and peak(1024) < 1024 * 1024 * 8)
 
 
 def F376(it: Evidence) -> None:
     """It returns the gradient of Q as [B, n_h, S, d_k], and those of K and V, summed
     over the query heads that share them, as [B, n_kv, S, d_k]."""
-    found = backward(RESHAPES)
-    it.as_printed(tuple(found["q"].shape) == (2, 4, 5, 6))
-    for name in "kv":
-        it.as_printed(tuple(found[name].shape) == (2, 2, 5, 6))
-        it.as_printed(right(name, found))
+    shapes = [tuple(backward(RESHAPES)[name].shape) for name in "qkv"]
+    it.as_printed(shapes == [(2, 4, 5, 6), (2, 2, 5, 6), (2, 2, 5, 6)])
+    it.as_printed(right(*"qkv", mended=RESHAPES))
 
 
 def F377(it: Evidence) -> None:
     """A reshape of the queries' gradient to [B, S, n_h · d_k] is the projection's.
 
-    The exchange of heads and tokens is missing: `.transpose(1, 2)` has to come first.
-    The gradient of $W_Q$ is wrong without it.
+    The exchange of heads and tokens is missing, and the gradient of $W_Q$ is wrong.
     """
-    it.as_printed(same(backward(BUT_QKV)["flat_q"].numpy(), flat("q")))
-    mended = (*BUT_QKV, "dq")
-    it.right(same(backward(mended)["flat_q"].numpy(), flat("q")))
-    it.right("w_q" in all_right(mended) and "w_q" not in all_right(BUT_QKV))
+    projected(it, "q")
 
 
 def F378(it: Evidence) -> None:
     """A reshape of the keys' gradient to [B, S, n_kv · d_k] is the projection's.
 
-    The exchange of heads and tokens is missing here too; the gradient of $W_K$ is
-    wrong.
+    The exchange of heads and tokens is missing, and the gradient of $W_K$ is wrong.
     """
-    it.as_printed(same(backward(BUT_QKV)["flat_k"].numpy(), flat("k")))
-    mended = (*BUT_QKV, "dk")
-    it.right(same(backward(mended)["flat_k"].numpy(), flat("k")))
-    it.right("w_k" in all_right(mended) and "w_k" not in all_right(BUT_QKV))
+    projected(it, "k")
 
 
 def F379(it: Evidence) -> None:
     """A reshape of the values' gradient to [B, S, n_kv · d_k] is the projection's.
 
-    The exchange of heads and tokens is missing here too; the gradient of $W_V$ is
-    wrong.
+    The exchange of heads and tokens is missing, and the gradient of $W_V$ is wrong.
     """
-    it.as_printed(same(backward(BUT_QKV)["flat_v"].numpy(), flat("v")))
-    mended = (*BUT_QKV, "dv")
-    it.right(same(backward(mended)["flat_v"].numpy(), flat("v")))
-    it.right("w_v" in all_right(mended) and "w_v" not in all_right(BUT_QKV))
+    projected(it, "v")
 
 
 def F380(it: Evidence) -> None:
@@ -216,9 +204,8 @@ def F380(it: Evidence) -> None:
 
     The products are right; as printed their second factors are not.
     """
-    three = {"w_q", "w_k", "w_v"}
-    it.as_printed(three <= all_right(RESHAPES))
-    it.elsewhere(bool(three & all_right(())))
+    it.as_printed(right("w_q", "w_k", "w_v", mended=RESHAPES))
+    it.elsewhere(bool({"w_q", "w_k", "w_v"} & all_right()))
 
 
 def F381(it: Evidence) -> None:
@@ -227,32 +214,28 @@ def F381(it: Evidence) -> None:
 
     The sum is right; as printed its terms are not.
     """
-    it.as_printed(right("n1", backward(RESHAPES)))
-    it.elsewhere(right("n1", backward()))
+    it.as_printed(right("n1", mended=RESHAPES))
+    it.elsewhere(right("n1"))
 
 
 def F382(it: Evidence) -> None:
     """From a right gradient of its output, the lines of the norm give its input's."""
-    _, expected = layer()
-    branch = backward(RESHAPES)["branch_1"].numpy()
-    it.as_printed(same(branch, (expected["x"] - expected["mid"]).numpy()))
+    branch = layer()[1]["x"] - layer()[1]["mid"]
+    it.as_printed(same(backward(RESHAPES)["branch_1"], branch))
 
 
 def F383(it: Evidence) -> None:
     """The gradient of the norm's weight is that of its output times the normalised
     input, summed over batch and positions; it is right if the first factor is."""
-    it.as_printed(right("gamma_1", backward(RESHAPES)))
+    it.as_printed(right("gamma_1", mended=RESHAPES))
 
 
 def F384(it: Evidence) -> None:
     """The block's gradient is added to the one along the residual connection."""
-    found = backward(RESHAPES)
-    it.as_printed(right("x", found))
-    it.as_printed(not same(found["branch_1"].numpy(), layer()[1]["x"].numpy(), 1e-3))
+    it.as_printed(right("x", mended=RESHAPES))
+    it.as_printed(not same(backward(RESHAPES)["branch_1"], layer()[1]["x"], 1e-3))
 
 
 def F385(it: Evidence) -> None:
-    """Each returned gradient has the shape of its weight, and that of x is
-    [B, S, d]."""
-    (t, _), found = layer(), backward()
-    it.as_printed(all(found[name].shape == t[name].shape for name in RETURNED))
+    """Each returned gradient has the shape of its array; that of x is [B, S, d]."""
+    it.as_printed(all(backward()[name].shape == SHAPES[name] for name in RETURNED))

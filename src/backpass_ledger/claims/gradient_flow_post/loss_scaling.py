@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import warnings
+from functools import cache
 from typing import Any
 
 import numpy as np
 
-from backpass_ledger.claims.evidence import Evidence
-from backpass_ledger.claims.tools import numbers, raises, same, torch
+from ..evidence import Evidence
+from ..tools import numbers, raises, same, torch
+from .setting import tensors
 
 CLAIMS = """
 F217  true          0  precision  numerics/precision        §3.3, FP16's range
@@ -37,13 +39,19 @@ F239  caveat        2  precision  numerics/precision        §3.3, table, FP8, s
 F240  uncheckable   0  precision  numerics/precision        §3.3, table, note
 """
 
-
-def unscale(given: Any, scale: float = 1024.0) -> None:
-    """Divide the gradients in place, as the listing does."""
-    for p in given.parameters():
-        p.grad = None if p.grad is None else p.grad.div_(scale)
+INPUT = np.float16(0.02 * numbers(4001))
 
 
+def gradient(scale: float, dtype: str, size: float = 1.0) -> Any:
+    """Return the gradient that a backward in a format gives for weights of INPUT, with
+    a loss of that size, scaled."""
+    x = torch.tensor(INPUT, dtype=getattr(torch, dtype))
+    w = torch.zeros_like(x, requires_grad=True)
+    (scale * (size * (w * x).double().sum())).backward()
+    return w.grad.double().numpy()
+
+
+@cache
 def all_numbers(dtype: str) -> Any:
     """Return every positive finite number of a format, in order."""
     kind = getattr(torch, dtype)
@@ -69,18 +77,21 @@ def smallest_normal(dtype: str) -> float:
     return float(values[np.argmax(gaps > gaps[0])] / 2)
 
 
-def above_one(dtype: str) -> float:
-    """Return the gap above 1."""
+def row(dtype: str) -> str:
+    """Return a format's smallest normal number, its largest number, and its gap above
+    1, as the table prints them."""
     values = all_numbers(dtype)
-    return float(values[values > 1].min() - 1)
+    gap = values[values > 1].min() - 1
+    return f"{smallest_normal(dtype):.1e} {values[-1]:.1e} {gap:.1e}"
 
 
-def model(gradient: Any, dtype: str = "float32") -> Any:
-    """Return a PyTorch module with one parameter that has this gradient."""
+def unscaled(gradient: Any, dtype: str = "float32", scale: float = 1024.0) -> Any:
+    """Return a PyTorch module whose one parameter has this gradient, divided in place
+    as the listing does."""
     module = torch.nn.Module()
     kind = getattr(torch, dtype)
     module.w = torch.nn.Parameter(torch.ones(len(gradient), dtype=kind))
-    module.w.grad = torch.tensor(gradient, dtype=kind)
+    module.w.grad = torch.tensor(gradient, dtype=kind).div_(scale)
     return module
 
 
@@ -93,8 +104,8 @@ def F217(it: Evidence) -> None:
 def F218(it: Evidence) -> None:
     """FP16 gradients below these limits underflow to zero.
 
-    Below half the smallest subnormal number they do. Between it and the smallest normal
-    one they lose bits instead.
+    Below half the smallest subnormal number. Between it and the smallest normal one
+    they lose bits.
     """
     it.as_printed(float(np.float16(0.4 * all_numbers("float16")[0])) == 0)
     it.elsewhere(float(np.float16(1e-5)) == 0)
@@ -104,31 +115,25 @@ def F218(it: Evidence) -> None:
 def F219(it: Evidence) -> None:
     """In deep layers, many gradients are below that.
 
-    It depends on the network, the loss, and the batch. Micikevicius et al. (2018) show
-    such a histogram for one network.
+    It depends on the network, the loss, and the batch.
     """
 
 
 def F220(it: Evidence) -> None:
     """Multiplying the loss by 1024 or 4096 before the backward, and dividing the
-    gradients by it after, leaves the gradients as they are."""
-    x, y = torch.tensor(numbers(5, 7)), torch.tensor(numbers(5, seed=1))
+    gradients by it after, leaves the gradients as they are.
 
-    def gradient(scale: float) -> Any:
-        w = torch.tensor(numbers(7, seed=2), requires_grad=True)
-        (scale * (torch.tanh(x @ w) - y).square().mean()).backward()
-        assert w.grad is not None
-        return w.grad.numpy() / scale
-
-    it.as_printed(same(gradient(1024), gradient(1), 1e-15))
-    it.as_printed(same(gradient(4096), gradient(1), 1e-15))
+    To the last bit, because both factors are powers of two.
+    """
+    for scale in (1024, 4096):
+        found = gradient(scale, "float64", 0.7) / scale
+        it.as_printed((found == gradient(1, "float64", 0.7)).all())
 
 
 def F221(it: Evidence) -> None:
     """A fixed factor of 1024 solves the underflow.
 
-    It moves both ends: gradients below `2.9e-11` still vanish, and those above 64
-    overflow.
+    Gradients below `2.9e-11` still vanish, and those above 64 overflow.
     """
 
     def through(gradient: float) -> float:
@@ -155,11 +160,10 @@ def F222(it: Evidence) -> None:
 
 def F223(it: Evidence) -> None:
     """Inside autocast, the loss is computed in FP32."""
+    x, w = (a.float() for a in tensors(numbers(3, 5), numbers(7, 5)))
     for dtype in (torch.float16, torch.bfloat16):
         with torch.autocast("cpu", dtype=dtype):
-            scores = torch.nn.functional.linear(
-                torch.tensor(numbers(3, 5)).float(), torch.tensor(numbers(7, 5)).float()
-            )
+            scores = torch.nn.functional.linear(x, w)
             loss = torch.nn.functional.cross_entropy(scores, torch.tensor([6, 0, 2]))
         it.as_printed(scores.dtype is dtype and loss.dtype is torch.float32)
 
@@ -167,13 +171,10 @@ def F223(it: Evidence) -> None:
 def F224(it: Evidence) -> None:
     """`cross_entropy(logits, labels)` takes the model's output and the labels.
 
-    PyTorch's wants the classes on the second axis. Scores [B, S, V] with labels [B, S]
-    raise an error; both have to be flattened, as the listing of the last section does.
+    Scores [B, S, V] with labels [B, S] raise an error: PyTorch's wants both flattened,
+    as the listing of the last section has them.
     """
-    scores, labels = (
-        torch.tensor(numbers(2, 3, 7)),
-        torch.tensor([[1, 0, 6], [2, 2, 5]]),
-    )
+    scores, labels = tensors(numbers(2, 3, 7), [[1, 0, 6], [2, 2, 5]])
     loss = torch.nn.functional.cross_entropy
     it.as_printed(loss(scores[0], labels[0]).ndim == 0)
     it.elsewhere(not raises((RuntimeError, ValueError), lambda: loss(scores, labels)))
@@ -183,23 +184,20 @@ def F224(it: Evidence) -> None:
 def F225(it: Evidence) -> None:
     """After `scaled_loss.backward()` the gradients are 1024 times larger, and fewer
     underflow."""
-    gradients = 1e-8 * numbers(4001)
-    kept = {s: np.float16(s * gradients) for s in (1, 1024)}
-    it.as_printed((kept[1024] == 0).sum() < (kept[1] == 0).sum() / 10)
-    it.as_printed(same(np.float64(kept[1024]) / 1024, gradients, 1e-3))
+    plain, scaled = (gradient(scale, "float16", 2**-20) for scale in (1, 1024))
+    it.as_printed((scaled == 0).sum() < (plain == 0).sum() / 10)
+    it.as_printed(same(scaled, 1024 * 2**-20 * np.float64(INPUT), 1e-3))
 
 
 def F226(it: Evidence) -> None:
     """Division by the loss scale, in place, gives the gradients back.
 
-    If they are FP32, as under autocast. FP16 gradients, which the text's list of bytes
-    has, underflow in this division after all.
+    If they are FP32, as under autocast. FP16 gradients, as in the text's list of bytes,
+    underflow in this division after all.
     """
-    for dtype in ("float32", "float16"):
-        m = model([1024 * 2e-8, -1024 * 1e-8], dtype)
-        unscale(m)
-        back = same(m.w.grad.double().numpy(), [2e-8, -1e-8], 1e-3)
-        (it.as_printed if dtype == "float32" else it.elsewhere)(back)
+    for note, dtype in ((it.as_printed, "float32"), (it.elsewhere, "float16")):
+        found = unscaled([1024 * 2e-8, -1024 * 1e-8], dtype).w.grad
+        note(same(found.double().numpy(), [2e-8, -1e-8], 1e-3))
 
 
 def F227(it: Evidence) -> None:
@@ -214,15 +212,13 @@ def F227(it: Evidence) -> None:
 def F228(it: Evidence) -> None:
     """The listing unscales, checks for overflow, and steps.
 
-    The check is a comment. As printed, a gradient that overflowed goes to the
-    optimiser, and the weight is lost.
+    The check is a comment: a gradient that overflowed goes to the optimiser, and the
+    weight is lost.
     """
-    m = model([float("inf"), 1024.0, 2048.0])
-    unscale(m)
-    torch.optim.Adam(m.parameters(), lr=0.1).step()
-    it.left_out(int((~m.w.isfinite()).sum()))
+    printed, other = (unscaled([np.inf, 1024.0, 2048.0], scale=s) for s in (1024, 1))
+    torch.optim.Adam(printed.parameters(), lr=0.1).step()
+    it.left_out(int((~printed.w.isfinite()).sum()))
     scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
-    other = model([float("inf"), 1024.0, 2048.0])
     scaler.scale(torch.zeros(1))  # makes the scale
     scaler.step(torch.optim.Adam(other.parameters(), lr=0.1))
     it.right(bool((other.w == 1).all()))
@@ -230,16 +226,17 @@ def F228(it: Evidence) -> None:
 
 def F229(it: Evidence) -> None:
     r"""BF16 has FP32's range, $\pm 3.4 \cdot 10^{38}$."""
-    it.as_printed(round(all_numbers("bfloat16")[-1] / 1e38, 1) == 3.4)
-    it.as_printed(round(float(np.finfo(np.float32).max) / 1e38, 1) == 3.4)
-    it.as_printed(smallest_normal("bfloat16") == float(np.finfo(np.float32).tiny))
+    info = np.finfo(np.float32)
+    for largest in (all_numbers("bfloat16")[-1], float(info.max)):
+        it.as_printed(round(largest / 1e38, 1) == 3.4)
+    it.as_printed(smallest_normal("bfloat16") == float(info.tiny))
 
 
 def F230(it: Evidence) -> None:
     """BF16 largely makes loss scaling needless."""
-    gradients = 1e-12 * numbers(4001)
-    it.as_printed(bool((torch.tensor(gradients).bfloat16() != 0).all()))
-    it.as_printed(bool((torch.tensor(gradients).half() == 0).all()))
+    gradients = torch.tensor(1e-12 * numbers(4001))
+    it.as_printed(bool((gradients.bfloat16() != 0).all()))
+    it.as_printed(bool((gradients.half() == 0).all()))
 
 
 def F231(it: Evidence) -> None:
@@ -247,10 +244,8 @@ def F231(it: Evidence) -> None:
 
     7 are stored. With the leading one there are 8, and then FP16 has 11 and FP32 24.
     """
-    exponent, mantissa = bits("bfloat16")
-    it.clashes(mantissa != 8)
-    it.right((exponent, mantissa) == (8, 7) and bits("float16")[1] + 1 == 11)
-    it.right(np.finfo(np.float32).nmant + 1 == 24)
+    it.clashes(bits("bfloat16")[1] == 7 != 8)
+    it.right(bits("float16")[1] + 1 == 11 and np.finfo(np.float32).nmant + 1 == 24)
 
 
 def F232(it: Evidence) -> None:
@@ -273,18 +268,14 @@ def F234(it: Evidence) -> None:
     """BF16: 8 and 7 bits, from `1e-38` to `3.4e38`, a gap of `7.8e-3` at 1, and usually
     no loss scaling."""
     it.as_printed(bits("bfloat16") == (8, 7))
-    it.as_printed(f"{smallest_normal('bfloat16'):.0e}" == "1e-38")
-    it.as_printed(f"{all_numbers('bfloat16')[-1]:.1e}" == "3.4e+38")
-    it.as_printed(f"{above_one('bfloat16'):.1e}" == "7.8e-03")
+    it.as_printed(row("bfloat16") == "1.2e-38 3.4e+38 7.8e-03")
 
 
 def F235(it: Evidence) -> None:
     """FP16: 5 and 10 bits, from `6.1e-5` to 65504, a gap of `9.8e-4` at 1, and loss
     scaling."""
-    it.as_printed(bits("float16") == (5, 10))
-    it.as_printed(f"{smallest_normal('float16'):.1e}" == "6.1e-05")
-    it.as_printed(all_numbers("float16")[-1] == 65504)
-    it.as_printed(f"{above_one('float16'):.1e}" == "9.8e-04")
+    it.as_printed(bits("float16") == (5, 10) and all_numbers("float16")[-1] == 65504)
+    it.as_printed(row("float16") == "6.1e-05 6.6e+04 9.8e-04")
 
 
 def F236(it: Evidence) -> None:
@@ -300,10 +291,9 @@ def F237(it: Evidence) -> None:
     `1.95e-3` is its smallest subnormal number. The smallest normal one is `1.56e-2`,
     eight times as large.
     """
-    smallest = all_numbers("float8_e4m3fn")[0]
-    it.right(f"{smallest:.2e}" == "1.95e-03")
-    it.right(f"{smallest_normal('float8_e4m3fn'):.2e}" == "1.56e-02")
-    it.clashes(smallest_normal("float8_e4m3fn") == 8 * smallest)
+    smallest, normal = all_numbers("float8_e4m3fn")[0], smallest_normal("float8_e4m3fn")
+    it.right(f"{smallest:.2e} {normal:.2e}" == "1.95e-03 1.56e-02")
+    it.clashes(normal == 8 * smallest)
     it.clashes(all_numbers("float16")[0] != smallest_normal("float16"))
 
 
@@ -313,29 +303,25 @@ def F238(it: Evidence) -> None:
     The other rows give the gap above 1, which is 0.125 here. 0.0625 is the gap below.
     """
     values = all_numbers("float8_e4m3fn")
-    it.as_printed(above_one("float8_e4m3fn") == 6.25e-2)
-    it.right(above_one("float8_e4m3fn") == 0.125)
-    it.right(1 - values[values < 1].max() == 0.0625)
+    below, above = 1 - values[values < 1].max(), values[values > 1].min() - 1
+    it.as_printed(above == 6.25e-2)
+    it.right(above == 0.125 and below == 0.0625)
 
 
 def F239(it: Evidence) -> None:
     """FP8 needs loss scaling.
 
-    It needs scaling, and one factor for the loss is not enough: gradients that FP16
-    holds can span more than E4M3's whole range. FP8 training scales each
-    tensor or block.
+    One factor for the loss is not enough: gradients that FP16 holds can span more than
+    E4M3's whole range. FP8 training scales each tensor or block.
     """
     values = all_numbers("float8_e4m3fn")
     least, most = values[0] / 2, values[-1]
-    gradients = np.array([2.0**-24, 1.0])  # both in FP16
+    gradients = np.array([2.0**-24, 1.0])
+    scaled = np.multiply.outer(2.0 ** np.arange(-40, 60), gradients)  # a factor a row
+    held = (scaled > least) & (scaled <= most)
     it.as_printed(bool(1e-4 < least))  # without scaling it becomes 0
-    factors = [2.0**k for k in range(-40, 60)]
-    held = [
-        (f * gradients > least).all() and (f * gradients <= most).all() for f in factors
-    ]
-    it.elsewhere(any(held))
-    it.right(bool((np.float16(gradients) > 0).all()))
-    it.right(all(any(least < f * g <= most for f in factors) for g in gradients))
+    it.elsewhere(held.all(1).any())
+    it.right(held.any(0).all() and (np.float16(gradients) > 0).all())
 
 
 def F240(it: Evidence) -> None:

@@ -7,27 +7,25 @@ from typing import Any
 
 import numpy as np
 
-from backpass.ops import feed_forward, layer_norm
-from backpass_ledger.claims.evidence import Evidence
-from backpass_ledger.claims.gradient_flow_post.heads import tensors
-from backpass_ledger.claims.tools import jacobian, numbers, same, torch, vjp
+from ..evidence import Evidence
+from ..tools import jacobian, numbers, same, torch, vjp
+from .setting import tensors
 
 CLAIMS = """
 F138  true    0  norms     numerics/gradient_flow      §2.1, formulas
 F139  true    0  norms     numerics/gradient_flow      §2.1, formulas
 F140  true    0  residual  operations/residual_stream  §2.1, pre-norm's Jacobian
 F141  false   7  residual  numerics/gradient_flow      §2.1, pre-norm's Jacobian
-F142  caveat  2  residual  operations/residual_stream  §2.1, L layers
+F142  true    0  residual  operations/residual_stream  §2.1, L layers
 F143  true    0  norms     numerics/gradient_flow      §2.1, post-norm's Jacobian
 F144  true    0  norms     numerics/gradient_flow      §2.1, post-norm's Jacobian
 F145  caveat  5  norms     numerics/gradient_flow      §2.1, the norm's Jacobian
 F146  caveat  4  norms     numerics/gradient_flow      §2.1, L layers
 """
 
-
 W = numbers(7, 7, seed=3)
-X = 0.8 * numbers(7, seed=4)
-SEEDS = range(3)
+X, G = 0.8 * numbers(7, seed=4), numbers(7, seed=5)
+SEEDS, KINDS = range(3), (False, True)
 
 
 def block(x: Any) -> Any:
@@ -42,76 +40,80 @@ def of_layer_norm(x: Any) -> Any:
 
 @cache
 def descend(
-    order: str, blocks: int, seed: int, scale: float = 1.0
+    order: str, blocks: int, seed: int, scale: float = 1.0, attention: bool = False
 ) -> tuple[Any, float]:
     """Return the length of the stream's gradient before each block and after the last,
     relative to that after the last, and the product of the norms' mean factors 1/σ. The
-    blocks are random feed-forward blocks of width 128 on 8 rows. Each gives a row of
-    variance ``scale``² for a normalised row."""
-    draw = np.random.default_rng([seed, blocks])
-    x, g = draw.normal(size=(2, 8, 128))
-    kept: list[Any] = []
-    for _ in range(blocks):
-        up, down = (
-            draw.normal(size=(2, 128, 128)) * np.sqrt([2 / 128, 1 / 128])[:, None, None]
-        )
-        a, of_norm = layer_norm.forward(x) if order == "pre" else (x, None)
-        a, of_block = feed_forward.forward(a, up, scale * down, activation="relu")
-        x = x + a
+    blocks are random feed-forward blocks of width 128 on 8 rows, each of which gives a
+    row of variance ``scale``² for a normalised row. With ``attention``, every second
+    one is causal attention with 4 heads, whose matrices keep variances."""
+    draw, factors = np.random.default_rng([seed, blocks]), []
+
+    def drawn(count: int) -> Any:
+        return torch.tensor(draw.normal(size=(count, 128, 128)) * 128**-0.5)
+
+    def attend(a: Any) -> Any:
+        *projections, out = drawn(4)
+        heads = ((a @ w).view(8, 4, 32).transpose(0, 1) for w in projections)
+        o = torch.nn.functional.scaled_dot_product_attention(*heads, is_causal=True)
+        return o.transpose(0, 1).reshape(8, 128) @ out
+
+    def feed(a: Any) -> Any:
+        up, down = drawn(2)
+        return torch.relu(a @ up) * 2**0.5 @ down
+
+    x, g = tensors(*draw.normal(size=(2, 8, 128)))
+    stream = [x.requires_grad_()]
+    for i in range(blocks):
+        sublayer = attend if attention and i % 2 == 0 else feed
+        h = stream[-1]
+        h = h + scale * sublayer(of_layer_norm(h) if order == "pre" else h)
         if order == "post":
-            x, of_norm = layer_norm.forward(x)
-        kept.append((of_norm, of_block))
-    lengths = [np.linalg.norm(g)]
-    for of_norm, of_block in reversed(kept):
-        if order == "post":
-            g = layer_norm.backward(g, of_norm)[0]
-        da = feed_forward.backward(g, of_block)[0]
-        g = g + (layer_norm.backward(da, of_norm)[0] if order == "pre" else da)
-        lengths.append(np.linalg.norm(g))
-    factors = [np.mean(of_norm.rstd) for of_norm, _ in kept]
-    return np.array(lengths)[::-1] / lengths[0], float(np.prod(factors))
+            factors.append(float((1 / h.detach().std(-1, correction=0)).mean()))
+            h = of_layer_norm(h)
+        stream.append(h)
+    lengths = [float(dh.norm()) for dh in torch.autograd.grad(h, stream, g)]
+    return np.array(lengths) / lengths[-1], float(np.prod(factors))
 
 
-def at_bottom(order: str, blocks: int, scale: float = 1.0) -> list[float]:
-    """Return the gradient at the bottom relative to the top, for three draws."""
-    return [float(descend(order, blocks, seed, scale)[0][0]) for seed in SEEDS]
+def at_bottom(order: str, blocks: int, scale: float = 1.0, kinds: Any = KINDS) -> Any:
+    """Return the gradient at the bottom relative to the top, for three draws of each
+    kind of stack: without attention, and with it."""
+    draws = [descend(order, blocks, s, scale, kind) for kind in kinds for s in SEEDS]
+    return np.array([lengths[0] for lengths, _ in draws])
 
 
-def encoder(*, norm_first: bool) -> tuple[Any, Any, Any, Any]:
-    """Return PyTorch's layer of the original transformer, an input, and its blocks."""
+def norms_alone(blocks: int) -> Any:
+    """Return the product of the norms' factors of the same post-norm stacks."""
+    draws = [descend("post", blocks, s, 1.0, kind) for kind in KINDS for s in SEEDS]
+    return np.array([factor for _, factor in draws])
+
+
+def has_order(*, norm_first: bool) -> bool:
+    """Whether PyTorch's layer of the original transformer computes the formula."""
     torch.manual_seed(0)
     layer = torch.nn.TransformerEncoderLayer(
         8, 2, 12, 0.0, batch_first=True, norm_first=norm_first, dtype=torch.float64
     )
     layer.norm1.weight.data = 1 + layer.linear1.bias.data[:8]
-    x = tensors(numbers(2, 5, 8))[0]
-
-    def attend(x: Any) -> Any:
-        return layer.self_attn(x, x, x, need_weights=False)[0]
-
-    def feed(x: Any) -> Any:
-        return layer.linear2(torch.relu(layer.linear1(x)))
-
-    return layer, x, attend, feed
+    h = x = tensors(numbers(2, 5, 8))[0]
+    for norm, sublayer in (
+        (layer.norm1, lambda h: layer.self_attn(h, h, h, need_weights=False)[0]),
+        (layer.norm2, lambda h: layer.linear2(torch.relu(layer.linear1(h)))),
+    ):
+        h = h + sublayer(norm(h)) if norm_first else norm(h + sublayer(h))
+    return same(h.detach().numpy(), layer(x).detach().numpy())
 
 
 def F138(it: Evidence) -> None:
     r"""Post-norm, the original transformer's order, is $h_\text{out} = \text{Norm}(x +
     \text{Sublayer}(x))$."""
-    layer, x, attend, feed = encoder(norm_first=False)
-    h = layer.norm1(x + attend(x))
-    it.as_printed(
-        same(layer.norm2(h + feed(h)).detach().numpy(), layer(x).detach().numpy())
-    )
+    it.as_printed(has_order(norm_first=False))
 
 
 def F139(it: Evidence) -> None:
     r"""Pre-norm is $h_\text{out} = x + \text{Sublayer}(\text{Norm}(x))$."""
-    layer, x, attend, feed = encoder(norm_first=True)
-    h = x + attend(layer.norm1(x))
-    it.as_printed(
-        same((h + feed(layer.norm2(h))).detach().numpy(), layer(x).detach().numpy())
-    )
+    it.as_printed(has_order(norm_first=True))
 
 
 def F140(it: Evidence) -> None:
@@ -126,20 +128,19 @@ def F141(it: Evidence) -> None:
     """The identity guarantees that the gradient passes with magnitude 1, whatever the
     sublayer's Jacobian is.
 
-    One term of the sum does. The sum can be 0, and in random pre-norm stacks that keep
-    variances it grows: about as the square root of the number of blocks, to more than 5
-    times at 80.
+    One term of the sum does. The sum can be 0, and in random pre-norm stacks, with and
+    without attention, it grows about as the square root of their number of blocks, to
+    more than 5 times at 80.
     """
-    g, halves = numbers(7, seed=5), []
+    halves = []
     for slope in (-1.0, 1.0):
-        dx = vjp(lambda x, slope=slope: x + slope * x, X, g)
-        halves.append(np.linalg.norm(dx) / np.linalg.norm(g))
+        dx = vjp(lambda x, slope=slope: x + slope * x, X, G)
+        halves.append(np.linalg.norm(dx) / np.linalg.norm(G))
     it.as_printed(all(abs(length - 1) < 0.01 for length in halves))
     it.right(halves[0] == 0 and np.isclose(halves[1], 2))
     for blocks in (32, 80, 128):
-        found = np.array(at_bottom("pre", blocks))
-        it.right((0.6 < found / np.sqrt(1 + blocks)).all())
-        it.right((found / np.sqrt(1 + blocks) < 1.6).all())
+        found = at_bottom("pre", blocks) / np.sqrt(1 + blocks)
+        it.right(((0.6 < found) & (found < 1.6)).all())
     it.right(min(at_bottom("pre", 80)) > 5)
 
 
@@ -147,27 +148,26 @@ def F142(it: Evidence) -> None:
     """Over L layers, the gradient that reaches the input always contains a part
     that is the product of L identities, which is the identity.
 
-    It is one of 2ᴸ terms. A pre-norm network has one more norm before its output head,
-    which the text never names: its Jacobian multiplies this term too.
+    It is one of 2ᴸ terms. The Jacobian of the norm before the output head, which the
+    text never names, multiplies it too.
     """
     J = [numbers(5, 5, seed=i) for i in range(3)]
-    whole = np.linalg.multi_dot([np.eye(5) + j for j in J])
     terms = [np.eye(5)]
     for j in J:
         terms += [term @ j for term in terms]
-    it.as_printed(same(sum(terms), whole) and len(terms) == 2**3)
-    it.as_printed(same(terms[0], np.eye(5)))
-    last = jacobian(of_layer_norm, X)
-    it.elsewhere(same(last, np.eye(7)))
+    whole = np.linalg.multi_dot([np.eye(5) + j for j in J])
+    it.as_printed(same(sum(terms), whole) and same(terms[0], np.eye(5)))
+    it.right(len(terms) == 2**3)
+    it.right(not same(jacobian(of_layer_norm, X), np.eye(7)))
 
 
 def F143(it: Evidence) -> None:
     r"""$\frac{\partial h_\text{out}}{\partial x} = \frac{\partial \text{Norm}}{\partial
     (\cdot)} \cdot \left( I + \frac{\partial \text{Sublayer}(x)}{\partial x} \right)$.
     """
-    at = (tensors(X)[0] + block(tensors(X)[0])).numpy()
-    printed = jacobian(of_layer_norm, at) @ (np.eye(7) + jacobian(block, X))
-    it.as_printed(same(jacobian(lambda x: of_layer_norm(x + block(x)), X), printed))
+    at = X + block(tensors(X)[0]).numpy()
+    expected = jacobian(of_layer_norm, at) @ (np.eye(7) + jacobian(block, X))
+    it.as_printed(same(jacobian(lambda x: of_layer_norm(x + block(x)), X), expected))
 
 
 def F144(it: Evidence) -> None:
@@ -181,9 +181,9 @@ def F145(it: Evidence) -> None:
     """The norm's Jacobian has eigenvalues below 1, because it projects out the part
     along the mean.
 
-    Layer norm removes the mean and the row; RMSNorm, which the text derives, removes
-    the row only. Neither is what shortens a gradient: all other singular values are
-    1/σ, below 1 for a long row and above 1 for a short one.
+    RMSNorm, which the text derives, does not project out the mean but the row. Neither
+    shortens a gradient much: all other singular values are 1/σ, below 1 for a long row
+    and above 1 for a short one.
     """
     J = jacobian(of_layer_norm, X)
     it.as_printed(np.abs(J @ np.ones(7)).max() < 1e-12)
@@ -201,10 +201,9 @@ def F146(it: Evidence) -> None:
     """After L layers the product of L norms' Jacobians can attenuate the gradient
     strongly, though each attenuates it little.
 
-    The norms alone can. Each comes with a sublayer, whose factor lengthens what the
-    norm shortens: in 80 random post-norm blocks, the norms alone would shorten the
-    gradient by more than 10⁹, and it arrives with at least a tenth of its length.
+    The norms alone can. Their sublayers lengthen what they shorten: in 80 random
+    post-norm blocks, the norms alone would shorten the gradient by more than 10⁹, and
+    it arrives with at least a tenth of its length.
     """
-    norms = [descend("post", 80, seed)[1] for seed in SEEDS]
-    it.as_printed(max(norms) < 1e-9)
+    it.as_printed(max(norms_alone(80)) < 1e-9)
     it.elsewhere(min(at_bottom("post", 80)) < 0.1)

@@ -7,24 +7,10 @@ from typing import Any
 import numpy as np
 
 from backpass import cost
-from backpass_ledger.claims.evidence import Evidence
-from backpass_ledger.claims.gradient_flow_post.setting import (
-    EPS,
-    GIB,
-    LLAMA,
-    MIB,
-    norm,
-    of_a_layer,
-)
-from backpass_ledger.claims.tools import (
-    jacobian,
-    numbers,
-    raises,
-    run,
-    same,
-    torch,
-    vjp,
-)
+
+from ..evidence import Evidence
+from ..tools import jacobian, numbers, raises, run, same, torch, vjp
+from .setting import EPS, GIB, MIB, norm, of_a_layer, operations, saved_by, tensors
 
 CLAIMS = """
 F18  true          0  norms          operations/rms_norm     §1.3, definition
@@ -54,13 +40,29 @@ F41  true          0  FLOPs          cost/tally              §1.3, box, FLOPs
 F42  false         4  recomputation  numerics/recomputation  §1.3, box, recomputation
 """
 
-
 X, GAMMA, G = numbers(2, 5, 7), numbers(7, seed=1), numbers(2, 5, 7, seed=2)
+RMS = r"""
+    given x, \gamma \in \mathbb{R}^d, \epsilon \in \mathbb{R}_{>0}
+    let \rho = \sqrt{\frac{1}{d} \sum_{j=1}^d x_j^2 + \epsilon}
+    read \text{rms} as \rho; layout numerator; loss L
+"""
+FORMULA = RMS + r"let \hat{x}_i = \frac{x_i}{\rho} \gamma_i"
+LISTING = RMS + r"let \hat{x}_i = \frac{x_i}{\rho}; let y_i = \hat{x}_i \gamma_i"
 
 
-def inputs() -> dict[str, Any]:
+def scaled(x: Any) -> Any:
+    """The norm with its scale."""
+    return norm(x, torch.tensor(GAMMA))
+
+
+def dscale() -> Any:
+    """Return the scale's gradient by autograd."""
+    return vjp(lambda gamma: norm(torch.tensor(X), gamma), GAMMA, G)
+
+
+def inputs(x: Any = X) -> dict[str, Any]:
     """Return the listing's four arguments."""
-    x, gamma, dy = map(torch.tensor, (X, GAMMA, G))
+    x, gamma, dy = tensors(x, GAMMA, G)
     rms = torch.sqrt((x * x).mean(-1, keepdim=True) + EPS)
     return {"x": x, "gamma": gamma, "dy": dy, "rms": rms}
 
@@ -68,11 +70,6 @@ def inputs() -> dict[str, Any]:
 def start(x: Any, gamma: Any, dy: Any, rms: Any) -> tuple[Any, Any]:
     """Return the normalised input without its scale, and its gradient."""
     return x / rms, dy * gamma
-
-
-def of_scale(dy: Any, unit: Any) -> Any:
-    """Return the scale's gradient."""
-    return (dy * unit).sum((0, 1))
 
 
 def fused(unit: Any, dunit: Any, rms: Any) -> Any:
@@ -87,78 +84,49 @@ def ran() -> dict[str, Any]:
     unit, dunit = start(**given)
     drms = -(dunit * unit).sum(-1, keepdim=True)
     dx = dunit / rms + x * drms / (rms**2 * x.shape[-1])
-    found = {"unit": unit, "dgamma": of_scale(dy, unit), "dunit": dunit, "drms": drms}
-    found |= {"dx": dx, "fused": fused(unit, dunit, rms)}
+    found = {"unit": unit, "dunit": dunit, "drms": drms, "dx": dx}
+    found |= {"dgamma": (dy * unit).sum((0, 1)), "fused": fused(unit, dunit, rms)}
     return {name: array.numpy() for name, array in found.items()}
 
 
-def full_size(function: Any) -> list[str]:
-    """Call a function; return the operations with results as large as x, and the
-    sums."""
-    from backpass.torch_internals import TorchDispatchMode
-
-    seen = []
-
-    class Operations(TorchDispatchMode):
-        def __torch_dispatch__(self, op, types, args=(), kwargs=None):  # type: ignore
-            found = op(*args, **(kwargs or {}))
-            if "sum" in str(op) or found.numel() == X.size:
-                seen.append(str(op).split(".")[1])
-            return found
-
-    with Operations(), torch.no_grad():
-        function()
-    return seen
+def checkpointed(function: Any) -> Any:
+    """Return a function that saves its input and is computed again in its backward."""
+    return lambda x: torch.utils.checkpoint.checkpoint(function, x, use_reentrant=False)
 
 
 def F18(it: Evidence) -> None:
     r"""RMSNorm is $\hat{x}_i = \frac{x_i}{\text{rms}(x)} \gamma_i$."""
-    y = norm(torch.tensor(X), torch.tensor(GAMMA)).numpy()
     rms = [np.sqrt(sum(v * v for v in row) / 7 + EPS) for row in X.reshape(-1, 7)]
-    it.as_printed(same(y, X / np.reshape(rms, (2, 5, 1)) * GAMMA))
+    y = X / np.reshape(rms, (2, 5, 1)) * GAMMA
+    it.as_printed(same(scaled(torch.tensor(X)).numpy(), y))
 
 
 def F19(it: Evidence) -> None:
     r"""$\epsilon$ stands below the root: $\text{rms}(x) = \sqrt{\frac{1}{d}
     \sum_j x_j^2 + \epsilon}$."""
-    rms = X / norm(torch.tensor(X), None).numpy()
-    it.as_printed(same(rms, np.sqrt((X**2).mean(-1, keepdims=True) + EPS) + 0 * X))
-    it.as_printed(not same(rms, np.sqrt((X**2).mean(-1, keepdims=True)) + EPS + 0 * X))
+    rms, squares = X / norm(torch.tensor(X), None).numpy(), (X**2).mean(-1)[..., None]
+    it.as_printed(same(rms, np.sqrt(squares + EPS) + 0 * X))
+    it.as_printed(not same(rms, np.sqrt(squares) + EPS + 0 * X))
 
 
 def F20(it: Evidence) -> None:
-    r"""$\frac{\partial \hat{x}_i}{\partial x_j} = \frac{\gamma_i}{\text{rms}} \left(
-    \delta_{ij} - \frac{x_i x_j}{d\,\text{rms}^2} \right)$.
+    r"""$\frac{\partial \hat{x}_i}{\partial x_j} = \frac{\gamma_i}{\text{rms}}
+    \left(\delta_{ij} - \frac{x_i x_j}{d \cdot \text{rms}^2}\right)$.
 
-    It is exact for every $\epsilon$, because $\partial\,\text{rms}/\partial x_j = x_j /
-    (d\,\text{rms})$ is.
+    It is exact for every $\epsilon$, as is $\frac{\partial \text{rms}}{\partial x_j} =
+    \frac{x_j}{d \cdot \text{rms}}$.
     """
-    import sympy
-
-    x, gamma = sympy.symbols("x:3"), sympy.symbols("g:3")
-    rms = sympy.sqrt(sum(v**2 for v in x) / 3 + sympy.Symbol("eps"))
-    for i in range(3):
-        for j in range(3):
-            entry = gamma[i] / rms * (int(i == j) - x[i] * x[j] / (3 * rms**2))
-            slope = sympy.diff(x[i] / rms * gamma[i], x[j])
-            it.as_printed(sympy.simplify(slope - entry) == 0)
+    it.derives(FORMULA)
+    it.derives_right(FORMULA)
 
 
 def F21(it: Evidence) -> None:
     r"""$\frac{\partial \hat{x}}{\partial x} = \frac{1}{\text{rms}} \text{diag}(\gamma)
-    \left( I - \frac{x x^\top}{d\,\text{rms}^2} \right)$.
+    \left(I - \frac{x x^\top}{d \cdot \text{rms}^2}\right)$.
 
-    The scale stands on the left, so a gradient is multiplied by it before the
-    projection.
+    A gradient is multiplied by the scale before the projection.
     """
-    x = 3 * numbers(7, seed=4)
-    rms = np.sqrt(x @ x / 7 + EPS)
-    printed = np.diag(GAMMA) / rms @ (np.eye(7) - np.outer(x, x) / (7 * rms**2))
-    J = jacobian(lambda x: norm(x, torch.tensor(GAMMA)), x)
-    it.as_printed(same(J, printed))
-    it.as_printed(
-        same(vjp(lambda x: norm(x, torch.tensor(GAMMA)), x, G[0, 0]), G[0, 0] @ printed)
-    )
+    it.derives(FORMULA)
 
 
 def F22(it: Evidence) -> None:
@@ -167,7 +135,9 @@ def F22(it: Evidence) -> None:
     There is one for each position; between positions all entries are 0.
     """
     J = jacobian(lambda x: norm(x, None), X)
-    it.as_printed(J[0, 0, :, 0, 0].shape == (7, 7) and LLAMA.width == 8192)
+    it.as_printed(
+        J[0, 0, :, 0, 0].shape == (7, 7) and cost.presets()["llama-3-70b"].width == 8192
+    )
     pairs = np.abs(J).max((2, 5)).reshape(10, 10)
     it.right((pairs[~np.eye(10, dtype=bool)] == 0).all())
 
@@ -175,7 +145,7 @@ def F22(it: Evidence) -> None:
 def F23(it: Evidence) -> None:
     """The backward never forms the Jacobian: the listing's largest arrays have the
     shape of x."""
-    it.as_printed(max(array.size for array in ran().values()) == X.size)
+    it.as_printed(max(size for _, size in operations(ran)) == X.size)
 
 
 def F24(it: Evidence) -> None:
@@ -185,29 +155,26 @@ def F24(it: Evidence) -> None:
     """
     given, mean = inputs(), "found = (dy * x).sum(-1) / d"
     it.as_printed(not raises(NameError, lambda: run(mean, **given)))
-    it.right("d" not in given and raises(NameError, lambda: run(mean, **given)))
     found = run(mean, **given, d=given["x"].shape[-1])["found"]
-    it.right(same(found, (G * X).mean(-1)))
+    it.right("d" not in given and same(found, (G * X).mean(-1)))
 
 
 def F25(it: Evidence) -> None:
     """The saved root mean square has the shape [B, S, 1], a number for each row."""
-    y = norm(torch.tensor(X), None).numpy()
-    ratio = X / y  # the same for all elements of a row
-    it.as_printed(same(ratio, inputs()["rms"].numpy() + 0 * X))
-    it.as_printed(tuple(inputs()["rms"].shape) == (2, 5, 1))
+    rms = inputs()["rms"].numpy()  # the ratio is the same for all elements of a row
+    it.as_printed(same(X / norm(torch.tensor(X), None).numpy(), rms + 0 * X))
+    it.as_printed(rms.shape == (2, 5, 1))
 
 
 def F26(it: Evidence) -> None:
-    r"""$\hat{x}$ of the formula of the listing are one thing.
+    r"""$\hat{x}$ of the formula and of the listing are one thing.
 
     The formula's contains $\gamma$ and the listing's does not. With the formula's,
     the scale's gradient has the factor $\gamma$ twice.
     """
-    y = norm(torch.tensor(X), torch.tensor(GAMMA)).numpy()
+    y = scaled(torch.tensor(X)).numpy()
     it.clashes(not same(ran()["unit"], y))
-    expected = vjp(lambda w: norm(torch.tensor(X), w), GAMMA, G)
-    it.right(same((G * y).sum((0, 1)), GAMMA * expected))
+    it.right(same((G * y).sum((0, 1)), GAMMA * dscale()))
 
 
 def F27(it: Evidence) -> None:
@@ -216,10 +183,9 @@ def F27(it: Evidence) -> None:
 
 
 def F28(it: Evidence) -> None:
-    """The gradient times that quotient, summed over batch and positions, is the scale's
-    gradient, of shape [d]."""
-    expected = vjp(lambda w: norm(torch.tensor(X), w), GAMMA, G)
-    it.as_printed(same(ran()["dgamma"], expected))
+    """That quotient times the gradient, summed over all rows, is the scale's gradient,
+    of shape [d]."""
+    it.as_printed(same(ran()["dgamma"], dscale()))
 
 
 def F29(it: Evidence) -> None:
@@ -232,8 +198,7 @@ def F30(it: Evidence) -> None:
     """`d_rms`, minus the sum of the quotient times its gradient over a row, is the
     gradient with respect to rms, as its name says.
 
-    It is rms times that gradient. The next line has the missing division, so the
-    input's gradient is right.
+    It is rms times that gradient. The next line has the missing division.
     """
     rms = inputs()["rms"].numpy()
     expected = vjp(lambda r: torch.tensor(X) / r * torch.tensor(GAMMA), rms, G)
@@ -244,8 +209,7 @@ def F30(it: Evidence) -> None:
 def F31(it: Evidence) -> None:
     """The quotient's gradient over rms, plus `d_rms` times x over d rms², is the
     input's gradient."""
-    expected = vjp(lambda x: norm(x, torch.tensor(GAMMA)), X, G)
-    it.as_printed(same(ran()["dx"], expected))
+    it.as_printed(same(ran()["dx"], vjp(scaled, X, G)))
 
 
 def F32(it: Evidence) -> None:
@@ -259,39 +223,32 @@ def F32(it: Evidence) -> None:
 
 
 def F33(it: Evidence) -> None:
-    r"""The fused line, $\frac{1}{\text{rms}} \left( \bar{\hat{x}} - \frac{1}{d} \hat{x}
-    \sum_j \bar{\hat{x}}_j \hat{x}_j \right)$, is the input's gradient."""
-    expected = vjp(lambda x: norm(x, torch.tensor(GAMMA)), X, G)
-    it.as_printed(same(ran()["fused"], expected))
-    for size in (1e-30, 1e30):  # ε is all of the mean square, or none of it
-        names = inputs()
-        x = names["x"] * size
-        names |= {"x": x, "rms": torch.sqrt((x * x).mean(-1, keepdim=True) + EPS)}
+    r"""The fused line is $\frac{\partial L}{\partial x_i} = \frac{1}{\text{rms}} \left(
+    \frac{\partial L}{\partial \hat{x}_i} - \frac{1}{d} \hat{x}_i \sum_j \frac{\partial
+    L}{\partial \hat{x}_j} \hat{x}_j \right)$, the input's gradient."""
+    it.derives(LISTING)
+    for size in (1e-30, 1, 1e30):  # ε is all of the mean square, a part, or none of it
+        names = inputs(size * X)
         found = fused(*start(**names), names["rms"]).numpy()
-        dx = vjp(lambda x: norm(x, torch.tensor(GAMMA)), x.numpy(), G)
-        it.as_printed(same(found, dx))
+        it.as_printed(same(found, vjp(scaled, size * X, G)))
 
 
 def F34(it: Evidence) -> None:
     """The backward needs the input x, saved from the forward.
 
-    It needs x̂ and rms, however they are obtained. If no scale is 0, the output serves
-    too, and x itself is not needed.
+    It needs x̂ and rms. If no scale is 0, the output serves in place of x.
     """
-    expected = vjp(lambda x: norm(x, torch.tensor(GAMMA)), X, G)
+    expected, names = vjp(scaled, X, G), inputs()
     it.as_printed(same(ran()["fused"], expected))
-    names = inputs()
-    y = norm(names["x"], names["gamma"])
-    dunit = names["dy"] * names["gamma"]
-    without = fused(y / names["gamma"], dunit, names["rms"]).numpy()
+    unit = scaled(names["x"]) / names["gamma"]
+    without = fused(unit, names["dy"] * names["gamma"], names["rms"]).numpy()
     it.elsewhere(not same(without, expected))
 
 
 def F35(it: Evidence) -> None:
     """An input takes 128 MB, those of all layers 20,480 MB or 20 GB.
 
-    This holds if the units are MiB and GiB. In powers of ten they are 134 MB, and 21.5
-    GB in place of 20.
+    In MiB and GiB. In powers of ten they are 134 MB, and 21.5 GB in place of 20.
     """
     one = 8192 * 8192 * 2
     it.as_printed(one == 128 * MIB and 160 * one == 20_480 * MIB == 20 * GIB)
@@ -301,89 +258,58 @@ def F35(it: Evidence) -> None:
 
 def F36(it: Evidence) -> None:
     r"""One RMSNorm's input takes $1 \times 8192 \times 8192 \times 2 = 128$ MiB."""
-    x_hat = of_a_layer()["norm_1.x_hat"]
-    it.as_printed(1 * 8192 * 8192 * 2 == x_hat == 128 * MIB)
+    it.as_printed(1 * 8192 * 8192 * 2 == of_a_layer()["norm_1.x_hat"] == 128 * MIB)
 
 
 def F37(it: Evidence) -> None:
     r"""Two in each of 80 layers take $128 \times 2 \times 80 = 20{,}480$ MiB, which are
     20 GiB."""
-    saved = of_a_layer()
-    both = saved["norm_1.x_hat"] + saved["norm_2.x_hat"]
+    both = of_a_layer()["norm_1.x_hat"] + of_a_layer()["norm_2.x_hat"]
     it.as_printed(80 * both == 128 * 2 * 80 * MIB == 20_480 * MIB == 20 * GIB)
 
 
 def F38(it: Evidence) -> None:
     """These 20 GB are what the RMSNorms of Llama 3 70B save.
 
-    The norm before the output head is left out: a 161st input of 128 MiB. So are
-    the root mean squares, one for each position and norm.
+    They lack the norm before the output head, a 161st input of 128 MiB, and the root
+    mean squares, one for each position and norm.
     """
     rows = cost.activations("llama-3-70b", 1, 8192, dtype="bfloat16").rows
-    inputs = [
-        row for row in rows if "norm" in row.part + row.array and "x_hat" in row.array
-    ]
-    it.left_out(sum(row.bytes for row in inputs) - 20 * GIB)
-    it.right(len(inputs) == 161 and inputs[-1].bytes == 128 * MIB)
+    each = [row.bytes for row in rows if "norm" in row.part + row.array]
+    saved = [size for size in each if size == 128 * MIB]
+    it.left_out(sum(each) - 20 * GIB)
+    it.right(len(saved) == 161 and sum(each) == sum(saved) + 161 * 8192 * 4)
 
 
 def F39(it: Evidence) -> None:
     """The 20 GB are a cost of RMSNorm alone.
 
-    This holds if every layer saves its arrays. The inputs are the residual stream: a
-    checkpoint at each layer holds its 80 inputs anyway, 10 GiB, whether the layer has a
-    norm or not.
+    If every layer saves its arrays. A checkpoint at each layer holds its 80 inputs
+    anyway, 10 GiB, whether the layer has a norm or not.
     """
-
-    def normed(x: Any) -> Any:
-        return norm(x, torch.tensor(GAMMA))
-
-    def doubled(x: Any) -> Any:
-        return 2 * x
-
-    plain = [sum(same(a, X) for a in _kept(f)) for f in (normed, doubled)]
-    again = [
-        sum(same(a, X) for a in _kept(lambda x, f=f: _checkpoint(f, x)))
-        for f in (normed, doubled)
-    ]
+    plain, again = (
+        [sum(same(a, X) for a in saved_by(of(f), X)) for f in (scaled, lambda x: 2 * x)]
+        for of in (lambda f: f, checkpointed)
+    )
     it.as_printed(plain[0] > plain[1])
     it.elsewhere(again[0] > again[1])
     it.right(again == [1, 1] and 80 * of_a_layer()["norm_1.x_hat"] == 10 * GIB)
 
 
-def _checkpoint(function: Any, x: Any) -> Any:
-    return torch.utils.checkpoint.checkpoint(function, x, use_reentrant=False)
-
-
-def _kept(function: Any) -> list[Any]:
-    """Return the different arrays that autograd saves of a function of X."""
-    kept: dict[int, Any] = {}
-    x = torch.tensor(X, requires_grad=True)
-
-    def pack(t: Any) -> Any:
-        kept[t.data_ptr()] = t.detach().numpy()
-        return t
-
-    with torch.autograd.graph.saved_tensors_hooks(pack, lambda t: t):
-        function(x)
-    return list(kept.values())
-
-
 def F40(it: Evidence) -> None:
     """RMSNorm's backward is 5 element-wise operations on tensors of x's shape.
 
-    The fused line has five, and a sum. The rest of the listing has three more and a
-    sum: ten in all, without the line that is overwritten.
+    The fused line has five, and a sum; the whole listing, without the line that is
+    overwritten, eight and two sums.
     """
-    given = inputs()
-    unit, dunit = start(**given)
-    line = full_size(lambda: fused(unit, dunit, given["rms"]))
-    whole = full_size(
-        lambda: (fused(*start(**given), given["rms"]), of_scale(given["dy"], unit))
-    )
-    it.as_printed(len([op for op in line if op != "sum"]) == 5)
-    it.elsewhere(len([op for op in whole if op != "sum"]) == 5)
-    it.right(len(whole) == 10 and whole.count("sum") == 2)
+    unit, dunit = start(**(given := inputs()))
+    line = operations(lambda: fused(unit, dunit, given["rms"]))
+    rest = operations(lambda: (start(**given), (given["dy"] * unit).sum((0, 1))))
+    large = [sum(size == X.size for _, size in part) for part in (line, rest)]
+    sums = [sum(name == "sum" for name, _ in part) for part in (line, rest)]
+    it.as_printed(large[0] == 5)
+    it.elsewhere(sum(large) == 5)
+    it.right(sum(large) == 8 and sums == [1, 1])
 
 
 def F41(it: Evidence) -> None:
@@ -391,36 +317,33 @@ def F41(it: Evidence) -> None:
 
     Their time is less negligible: it is that of moving the arrays.
     """
-    norms = 2 * 10 * 8192 * 8192
     layer = cost.tally("llama-3-70b", 1, 8192).flops()["backward"] / 80
-    it.as_printed(norms < 1e-4 * layer)
+    it.as_printed(2 * 10 * 8192 * 8192 < 1e-4 * layer)
 
 
 def F42(it: Evidence) -> None:
     """The memory for x, 20 GB, is a reason why checkpointing recomputes normalisation
     layers.
 
-    Recomputing a norm does not free its input: it starts from it. A checkpoint around a
-    whole layer frees inputs: the second norm's goes and the first's stays, 10 of the 20
-    GiB.
+    Recomputing a norm starts from its input, and so does not free it. A checkpoint
+    around a whole layer frees the second norm's input, 10 of the 20 GiB.
     """
     w = [torch.tensor(numbers(7, 7, seed=i), requires_grad=True) for i in (3, 4)]
 
-    def middle(x: Any) -> Any:
-        return x + norm(x, None) @ w[0]
+    def block(x: Any) -> Any:
+        return norm(x, None) @ w[0]
 
     def whole(x: Any) -> Any:
-        h = middle(x)
+        h = x + block(x)
         return h + norm(h, None) @ w[1]
 
     def has(kept: list[Any], array: Any) -> bool:
         return any(same(k.reshape(-1), array.reshape(-1)) for k in kept)
 
-    h = middle(torch.tensor(X)).detach().numpy()
-    plain, again = _kept(whole), _kept(lambda x: _checkpoint(whole, x))
-    alone = _kept(lambda x: x + _checkpoint(lambda x: norm(x, None) @ w[0], x))
+    h = X + block(torch.tensor(X)).detach().numpy()
+    plain, again = saved_by(whole, X), saved_by(checkpointed(whole), X)
+    alone = saved_by(lambda x: x + checkpointed(block)(x), X)
     it.as_printed(has(plain, X) and not has(alone, X))
     it.right(has(alone, X) and has(again, X))
     it.right(has(plain, h) and not has(again, h))
-    it.right(80 * of_a_layer()["norm_1.x_hat"] == 10 * GIB)
-    it.right(80 * of_a_layer()["norm_2.x_hat"] == 10 * GIB)
+    it.right(all(80 * of_a_layer()[f"norm_{n}.x_hat"] == 10 * GIB for n in (1, 2)))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ import numpy as np
 from backpass import cost
 from backpass.models import llama
 from backpass_ledger.claims.evidence import Evidence
+from backpass_ledger.claims.gradient_flow_post.clipping import last_step
 from backpass_ledger.claims.gradient_flow_post.layer_flops import GIGA, layer
 from backpass_ledger.claims.tools import numbers, raises, same, torch, vjp
 
@@ -36,57 +38,45 @@ F427  caveat        1  debugging   networks/training         §7, debugging, exp
 V = 7
 
 
-def run_step(dtype: str = "float32", layers: int = 3) -> dict[str, Any]:
-    """Run the step on the CPU, with a small network; return its arrays, and what was
-    noted: the layers whose backward ran, in order, the formats and norms of gradients
-    before the optimiser's step."""
+@cache
+def run_step(dtype: str = "float32") -> dict[str, Any]:
+    """Run the step on the CPU, with a small network. Return its arrays; the order of
+    the parts' backward; the gradients after clipping, and their norm before it."""
     torch.manual_seed(2)
-    embedding = torch.nn.Embedding(V, 6)
-    hidden = [
-        torch.nn.Sequential(torch.nn.Linear(6, 6), torch.nn.Tanh())
-        for _ in range(layers)
-    ]
-    head = torch.nn.Linear(6, V)
-    head.weight.data *= 9  # for gradients that are clipped
-    model = torch.nn.Sequential(embedding, *hidden, head)
-    model = model.to(getattr(torch, dtype))
-    noted: dict[str, Any] = {"order": []}
-    for i, each in enumerate(model):
-        each.register_full_backward_hook(lambda *_, i=i: noted["order"].append(i))
+    nn, order = torch.nn, []
+    hidden = [nn.Sequential(nn.Linear(6, 6), nn.Tanh()) for _ in range(4)]
+    model = nn.Sequential(nn.Embedding(V, 6), *hidden, nn.Linear(6, V))
+    model[-1].weight.data *= 9  # for gradients that are clipped
+    for i, each in enumerate(model.to(getattr(torch, dtype))):
+        each.register_full_backward_hook(lambda *_, i=i: order.append(i))
     optimiser = torch.optim.AdamW(model.parameters(), lr=0.01)
-
-    def before(*_: Any) -> None:
-        grads = [p.grad for p in model.parameters() if p.grad is not None]
-        noted["formats"] = {g.dtype for g in grads}
-        noted["norm"] = float(torch.cat([g.flatten().double() for g in grads]).norm())
-
-    optimiser.register_step_pre_hook(before)
     schedule = torch.optim.lr_scheduler.ConstantLR(optimiser)
-    tokens = torch.tensor([[1, 4, 2], [6, 0, 5]])
-    targets = torch.tensor([4, 2, 3, 0, 5, 5])
+    tokens, targets = torch.tensor([[1, 4, 2, 6, 0, 5], [4, 2, 3, 0, 5, 5]])
     with warnings.catch_warnings(record=True) as found:
         warnings.simplefilter("always")
         with torch.autocast("cpu", dtype=torch.bfloat16):
-            scores = model(tokens).flatten(0, 1)
-            loss = torch.nn.functional.cross_entropy(scores, targets)
+            scores = model(tokens)
+            loss = nn.functional.cross_entropy(scores, targets)
         loss.backward()
-        whole = torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        whole = float(nn.utils.clip_grad_norm_(model.parameters(), 1.0))
+        gradients = torch.cat([p.grad.flatten() for p in model.parameters()])
         optimiser.step()
         optimiser.zero_grad()
         schedule.step()
-    noted |= {"model": model, "optimiser": optimiser, "whole": float(whole)}
-    noted |= {"scores": scores.detach(), "targets": targets, "loss": loss.detach()}
-    return noted | {"warnings": [str(each.message) for each in found]}
+    arrays = {"scores": scores.detach(), "targets": targets, "loss": loss.detach()}
+    states = [v for s in optimiser.state.values() for k, v in s.items() if k != "step"]
+    noted = {"order": order, "norm": whole, "gradients": gradients, "states": states}
+    messages = " ".join(str(each.message) for each in found)
+    return arrays | noted | {"parameters": [*model.parameters()], "warnings": messages}
 
 
 def F412(it: Evidence) -> None:
     """The scores are BF16, and autocast computes the loss in FP32."""
     found = run_step()
-    it.as_printed(found["scores"].dtype is torch.bfloat16)
-    it.as_printed(found["loss"].dtype is torch.float32)
-    scores, targets = found["scores"].float(), found["targets"]
-    wide = torch.nn.functional.cross_entropy(scores, targets)
-    it.as_printed(abs(float(found["loss"] - wide)) < 1e-6)
+    scores, loss = found["scores"], found["loss"]
+    it.as_printed((scores.dtype, loss.dtype) == (torch.bfloat16, torch.float32))
+    wide = torch.nn.functional.cross_entropy(scores.float(), found["targets"])
+    it.as_printed(abs(float(loss - wide)) < 1e-6)
 
 
 def F413(it: Evidence) -> None:
@@ -96,13 +86,12 @@ def F413(it: Evidence) -> None:
     libraries take them, the network learns to copy its input.
     """
     tokens = torch.tensor([[1, 4, 2, 3], [6, 0, 5, 4]])
+    now, following = tokens[:, :-1], tokens[:, 1:]
 
     def loss(guess: Any, labels: Any) -> float:
-        scores = 30.0 * torch.nn.functional.one_hot(guess, V)
-        flat = scores.reshape(-1, V), labels.reshape(-1)
-        return float(torch.nn.functional.cross_entropy(*flat))
+        scores = 30.0 * torch.nn.functional.one_hot(guess.flatten(), V)
+        return float(torch.nn.functional.cross_entropy(scores, labels.flatten()))
 
-    now, following = tokens[:, :-1], tokens[:, 1:]
     it.as_printed(loss(following, following) < 1e-9 < 10 < loss(now, following))
     it.elsewhere(loss(following, now) < loss(now, now))  # the tokens as labels
 
@@ -113,9 +102,9 @@ def F414(it: Evidence) -> None:
     This holds if the parameters are FP32: each `.grad` is FP32 then. With the 16-bit
     working copy that `§3` counts, `.grad` is 16-bit too, and so is what adds up in it.
     """
-    it.as_printed(run_step()["formats"] == {torch.float32})
-    it.elsewhere(run_step("bfloat16")["formats"] == {torch.float32})
-    it.right(run_step("bfloat16")["formats"] == {torch.bfloat16})
+    it.as_printed(run_step()["gradients"].dtype == torch.float32)
+    it.elsewhere(run_step("bfloat16")["gradients"].dtype == torch.float32)
+    it.right(run_step("bfloat16")["gradients"].dtype == torch.bfloat16)
 
 
 def F415(it: Evidence) -> None:
@@ -124,25 +113,21 @@ def F415(it: Evidence) -> None:
     The loss is a mean, so the difference is divided by the number of labels (of those
     that are not ignored): by 8,192 in the text's example.
     """
-    labels = torch.tensor([3, 0, 6, 2, 2, 5])
-    loss = torch.nn.functional.cross_entropy
-    for count in (6, 4):
-        kept = torch.where(torch.arange(6) < count, labels, -100)
-        scores = numbers(6, V)
-        found = vjp(lambda x, kept=kept: loss(x, kept), scores, np.array(1.0))
-        e = np.exp(scores)
-        difference = e / e.sum(-1, keepdims=True) - np.eye(V)[labels.numpy()]
+    scores, labels = numbers(8192, V), np.arange(8192) % V
+    e = np.exp(scores)
+    for count in (8192, 5000):
+        kept = torch.tensor(np.where(np.arange(8192) < count, labels, -100))
+        loss = partial(torch.nn.functional.cross_entropy, target=kept)
+        difference = e / e.sum(-1, keepdims=True) - np.eye(V)[labels]
         difference[count:] = 0
-        it.as_printed(same(found, difference))
-        it.right(same(found, difference / count))
-    found = torch.zeros(1, 8192, V).view(-1, V).shape[0]
-    it.right(found == 8192)
+        it.as_printed(same(vjp(loss, scores, 1.0), difference))
+        it.right(same(vjp(loss, scores, 1.0), difference / count))
 
 
 def F416(it: Evidence) -> None:
     """The backward goes through the output head, then the layers from the last to the
     first, then the token table."""
-    it.as_printed(run_step(layers=4)["order"] == [5, 4, 3, 2, 1, 0])
+    it.as_printed(run_step()["order"] == [5, 4, 3, 2, 1, 0])
 
 
 def F417(it: Evidence) -> None:
@@ -152,55 +137,43 @@ def F417(it: Evidence) -> None:
     """
     names = llama.part_names(cost.configuration("llama-3-70b"))
     named = {"embed_tokens", "lm_head", *(f"layers.{i}" for i in range(80))}
-    missing = [name for name in names if name not in named]
-    it.left_out(len(missing))
-    it.right(
-        missing == ["norm"] and names.index("norm") == names.index("layers.79") + 1
-    )
+    it.left_out(len(set(names) - named))
+    it.right(set(names) - named == {"norm"} and len(names) == 83)
+    it.right(names.index("layers.79") + 1 == names.index("norm"))
 
 
 def F418(it: Evidence) -> None:
     """PyTorch's `clip_grad_norm_` with a limit of 1, after the backward and before the
     optimiser's step, clips FP32 gradients; a generator does not matter to it."""
-    found = run_step()
-    before, after = found["whole"], found["norm"]
-    it.as_printed(found["formats"] == {torch.float32})
-    it.as_printed(before > 1 and abs(after - 1) < 1e-5)
-
-    p = torch.nn.Parameter(torch.zeros(5))
-    p.grad = torch.tensor(9 * numbers(5)).float()
-    torch.nn.utils.clip_grad_norm_((q for q in [p]), 1.0)
-    it.as_printed(abs(float(p.grad.norm()) - 1) < 1e-5)
+    clipped, before = run_step()["gradients"], run_step()["norm"]
+    it.as_printed(clipped.dtype == torch.float32)
+    it.as_printed(before > 1 > 1e5 * abs(float(clipped.norm()) - 1))
 
 
 def F419(it: Evidence) -> None:
     """The optimiser updates FP32 weights with FP32 gradients; the list of bytes has
     gradients of 2 bytes.
 
-    This step holds no 16-bit copy and no 16-bit gradients: four FP32 arrays, again 16
-    bytes a parameter. Its gradients take 280 GB, not 140.
+    Four FP32 arrays are again 16 bytes a parameter. The gradients take 280 GB, not 140.
     """
     found = run_step()
-    it.right(found["formats"] == {torch.float32} and 4 * 70 == 280 == 2 * 140)
-    parameters = {p.dtype for p in found["model"].parameters()}
-    states = found["optimiser"].state.values()
-    arrays = {v.dtype for s in states for k, v in s.items() if k.startswith("exp_avg")}
-    it.right(parameters == arrays == {torch.float32})
-    it.clashes({g.itemsize for g in found["formats"]} != {torch.float16.itemsize})
+    arrays = [*found["parameters"], *found["states"]]
+    it.right({array.dtype for array in arrays} == {torch.float32})
+    it.right(len(found["states"]) == 2 * len(found["parameters"]))
+    it.clashes(found["gradients"].itemsize != 2)
+    it.right(4 * 70 == 280 == 2 * 140)
 
 
 def F420(it: Evidence) -> None:
     """Clip, step, clear the gradients, and then step the schedule, is a right order."""
     found = run_step()
-    it.as_printed(not any("lr_scheduler.step" in text for text in found["warnings"]))
-    it.as_printed(all(p.grad is None for p in found["model"].parameters()))
-    p = torch.nn.Parameter(torch.zeros(2))
-    optimiser = torch.optim.SGD([p], lr=0.1)
-    scheduler = torch.optim.lr_scheduler.ConstantLR(optimiser)
-    with warnings.catch_warnings(record=True) as other:
-        warnings.simplefilter("always")
-        scheduler.step()
-    it.as_printed(any("lr_scheduler.step" in str(each.message) for each in other))
+    it.as_printed("lr_scheduler.step" not in found["warnings"])
+    it.as_printed(all(p.grad is None for p in found["parameters"]))
+    optimiser = torch.optim.SGD([torch.nn.Parameter(torch.zeros(2))], lr=0.1)
+    schedule = torch.optim.lr_scheduler.ConstantLR(optimiser)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        it.as_printed(raises(UserWarning, schedule.step))  # before the optimiser
 
 
 def F421(it: Evidence) -> None:
@@ -217,84 +190,62 @@ def F421(it: Evidence) -> None:
 def F422(it: Evidence) -> None:
     """Each parameter's gradient gives the optimiser the direction in which to move it.
 
-    SGD moves it against the gradient. Adam moves it against the average of gradients,
-    which can have the other sign.
+    SGD's does. Adam moves it against an average, which can have the other sign.
     """
-    for name in ("SGD", "Adam"):
-        p = torch.nn.Parameter(torch.zeros(1))
-        optimiser = getattr(torch.optim, name)([p], lr=0.1)
-        for gradient in (1.0, 1.0, 1.0, -0.5):
-            before = float(p.detach())
-            p.grad = torch.tensor([gradient])
-            optimiser.step()
-        against = (float(p.detach()) - before) * gradient < 0
-        (it.as_printed if name == "SGD" else it.elsewhere)(against)
+    gradients = [1.0, 1.0, 1.0, -0.5]
+    it.as_printed(last_step(gradients, "SGD") > 0)
+    it.elsewhere(last_step(gradients, "Adam") > 0)
 
 
 def F423(it: Evidence) -> None:
     """Training repeats this step millions of times.
 
     With the text's own step of one sequence of 8,192 tokens, LLaMA's 1.4 · 10¹² tokens
-    would take 171 million steps. A large model is not trained so: LLaMA takes 4 million
-    tokens a step, and 350,000 steps.
+    would take 171 million. But LLaMA took 4 million tokens a step, and 350,000 steps.
     """
     tokens, of_step = 1.4e12, 4e6
     it.as_printed(tokens / 8192 > 1e6)
-    it.right(round(tokens / 8192 / 1e6) == 171)
     it.elsewhere(tokens / of_step > 1e6)
-    it.right(tokens / of_step == 350_000 and tokens / 1e12 == 1.4)
+    it.right(round(tokens / 8192 / 1e6) == 171)
+    it.right(tokens / of_step == 350_000 and tokens == 1.4 * 10**12)
 
 
 def F424(it: Evidence) -> None:
     """If all gradients are zero, look for `requires_grad=False` or `.detach()`.
 
-    With PyTorch's defaults these give no gradient at all: `.grad` is None, or the
-    backward raises an error. Zeros come from dead units, saturation, masks, weights of
-    zero, or underflow.
+    With PyTorch's defaults these give no gradient: `.grad` is None, or the backward
+    raises an error. Zeros come from dead units, saturation, masks, or underflow.
     """
 
-    def first_gradient(kind: str) -> Any:
+    def gradient(between: Any, frozen: bool = False) -> Any:
         a, b = (torch.nn.Linear(4, 4) for _ in range(2))
-        hidden = a(torch.tensor(numbers(3, 4)).float())
-        if kind == "detach":
-            hidden = hidden.detach()
-        if kind == "dead":
-            hidden = torch.relu(hidden - 100)
-        if kind == "frozen":
-            a.requires_grad_(False)
-            hidden = a(torch.tensor(numbers(3, 4)).float())
-        b(hidden).square().sum().backward()
+        a.requires_grad_(not frozen)
+        b(between(a(torch.ones(3, 4)))).square().sum().backward()
         return a.weight.grad
 
-    found = {kind: first_gradient(kind) for kind in ("detach", "frozen", "dead")}
-    zero = [g is not None and not g.any() for g in (found["detach"], found["frozen"])]
-    it.as_printed(all(zero))
-    it.right(found["detach"] is None and found["frozen"] is None)
-    it.right(found["dead"] is not None and not found["dead"].any())
+    no_graph = [gradient(lambda h: h.detach()), gradient(lambda h: h, frozen=True)]
+    it.as_printed(all(g is not None and not g.any() for g in no_graph))
+    it.right(no_graph == [None, None])
+    it.right(not gradient(lambda h: torch.relu(h - 100)).any())
     y = torch.nn.Linear(4, 4).requires_grad_(False)(torch.ones(4))
     it.right(raises(RuntimeError, lambda: y.sum().backward()))
 
 
 def F425(it: Evidence) -> None:
-    """If gradients are NaN, look for a division by zero in a norm, or the logarithm of
-    zero in the loss.
+    """If gradients are NaN, look for a norm's division by zero or log 0 in the loss.
 
     Both can be the cause. The logarithm's own value is infinite; the NaN arises in the
-    backward, from 0 times infinity. A softmax over a row whose keys are all
-    masked is a third source.
+    backward. A softmax over a row whose keys are all masked is a third source.
     """
 
-    def gradient(function: Any, x: list[float]) -> Any:
+    def nan(function: Any, *x: float) -> bool:
         leaf = torch.tensor(x, requires_grad=True)
-        y = function(leaf)
-        y.backward(torch.linspace(0.5, 1.5, y.numel()).reshape(y.shape))
-        return leaf.grad
+        function(leaf).backward(torch.linspace(0.5, 1.5, 2))
+        return bool(leaf.grad.isnan().any())
 
-    norm = gradient(lambda x: x / x.square().mean().sqrt(), [0.0, 0.0])
-    log = gradient(lambda x: torch.log(x * x), [0.0, 2.0])
-    hidden = gradient(lambda x: torch.softmax(x - torch.inf, 0), [1.0, 2.0])
-    it.as_printed(bool(norm.isnan().any()) and bool(log.isnan().any()))
-    it.elsewhere(not hidden.isnan().any())
+    it.as_printed(nan(lambda x: x / x.square().mean().sqrt(), 0.0, 0.0))
+    it.as_printed(nan(lambda x: torch.log(x * x), 0.0, 2.0))
+    it.elsewhere(not nan(lambda x: torch.softmax(x - torch.inf, 0), 1.0, 2.0))
     it.right(bool(torch.log(torch.zeros(1)).isinf()))
 
 
@@ -302,42 +253,34 @@ def F426(it: Evidence) -> None:
     """If all gradients have one value, look for parameters that are aliases through
     weight sharing or broadcasting.
 
-    Two names of one shared weight have one gradient. Its elements differ as ever: it is
-    the sum over the weight's uses. If the rows of a gradient are equal, look for equal
-    weights at the start.
+    Two names of one shared weight have one gradient, whose elements differ as ever. If
+    the rows of a gradient are equal, look for equal weights at the start.
     """
-    x = torch.tensor(numbers(5, 4)).float()
+    x, constant = torch.tensor(numbers(5, 4)), torch.full((4, 4), 0.3).double()
+    one, other = (torch.tensor(numbers(4, 4, seed=seed)) for seed in (1, 2))
 
-    def gradients(constant: bool, shared: bool) -> tuple[Any, Any]:
-        torch.manual_seed(1)
-        a, b = (torch.nn.Linear(4, 4, bias=False) for _ in range(2))
-        if constant:
-            torch.nn.init.constant_(a.weight, 0.3)
-            torch.nn.init.constant_(b.weight, 0.3)
-        if shared:
-            b.weight = a.weight
-        b(torch.tanh(a(x))).square().mean().backward()
-        return a.weight.grad, b.weight.grad
+    def gradients(*weights: Any) -> Any:
+        a, b = (w.requires_grad_() for w in weights)
+        return torch.autograd.grad((torch.tanh(x @ a.T) @ b.T).square().mean(), (a, b))
 
     def equal_rows(g: Any) -> bool:
-        return bool((g - g[0]).abs().max() < 1e-6)
+        return same(g, g[:1].expand(4, 4))
 
-    it.as_printed(torch.equal(*gradients(constant=False, shared=True)))
-    it.right(not torch.equal(*gradients(constant=False, shared=False)))
-    it.elsewhere(equal_rows(gradients(constant=False, shared=True)[0]))
-    it.right(equal_rows(gradients(constant=True, shared=False)[0]))
+    it.as_printed(torch.equal(*gradients(one, one)))
+    it.elsewhere(equal_rows(gradients(one, one)[0]))
+    it.right(not torch.equal(*gradients(one, other)))
+    it.right(equal_rows(gradients(constant, constant.clone())[0]))
 
 
 def F427(it: Evidence) -> None:
-    """If the gradient's norm explodes, look at the learning rate, the loss scale, and
-    the data.
+    """If the norm explodes, look at the learning rate, the loss scale, and the data.
 
     A loss scale that was not divided out multiplies the norm, and so do large inputs.
     The learning rate acts on later steps only.
     """
     x, y = numbers(40, 5), numbers(40, seed=1)
 
-    def norms(rate: float, scale: float = 1.0, size: float = 1.0) -> list[float]:
+    def norms(rate: float = 0.1, scale: float = 1.0, size: float = 1.0) -> list[float]:
         w, found = numbers(5, seed=2), []
         for _ in range(20):
             g = scale * 2 * size * x.T @ (size * x @ w - y) / 40
@@ -345,7 +288,7 @@ def F427(it: Evidence) -> None:
             w = w - rate * g / scale
         return found
 
-    it.as_printed(norms(0.1, scale=1024)[0] > 1000 * norms(0.1)[0])
-    it.as_printed(norms(0.1, size=30)[0] > 100 * norms(0.1)[0])
-    it.as_printed(norms(3.0)[-1] > 1000 * norms(0.1)[-1])
-    it.elsewhere(norms(3.0)[0] > norms(0.1)[0])
+    it.as_printed(norms(scale=1024)[0] > 1000 * norms()[0])
+    it.as_printed(norms(size=30)[0] > 100 * norms()[0])
+    it.as_printed(norms(rate=3.0)[-1] > 1000 * norms()[-1])
+    it.elsewhere(norms(rate=3.0)[0] > norms()[0])
