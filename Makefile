@@ -86,11 +86,12 @@ lab: .venv/.lab ## open the chapters in JupyterLab
 	$(BIN)/python -m pip install --quiet $(PINNED) --editable '.[lab]'
 	@touch $@
 
-lint: $(READY) ## check style, formatting, types, words, and that imports run one way
+lint: $(READY) ## check style, formatting, types, words, sentences, and that imports run one way
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/lint-imports
 	@$(BIN)/python tests/tools/words.py
+	@$(BIN)/python tests/tools/sentences.py
 	@$(BIN)/mypy
 
 format: $(READY) ## format the code

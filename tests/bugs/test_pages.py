@@ -88,3 +88,6 @@ def test_both_verdicts_are_said_where_gradcheck_does_not_catch_a_bug():
         "accepts both twins at the usual inputs, and rejects both twins with a row of −∞" in said["logsumexp"]
     )
     assert "catches it at the usual inputs" in said["selu"]
+    assert said["layer_norm_of_many_rows"].endswith(
+        "and is not run with two normalised axes and 2,001 rows: it would compare matrices of 4,004² elements at most."
+    )

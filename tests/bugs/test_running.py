@@ -8,9 +8,11 @@ import torch
 
 from backpass_ledger.bugs import Bug, every, normal, require, twins
 from backpass_ledger.bugs.running import (
+    LARGEST,
     accepted,
     checked,
     diagnosis,
+    elements,
     faults,
     gradcheck,
     levels,
@@ -156,3 +158,16 @@ def test_the_diagnosis_is_that_of_the_first_method_that_failed():
     assert diagnosis(square(wrong=lambda dy, x: 2 * dy * x)) == ()
     ((_, vacuous),) = diagnosis(BUGS["router_of_one"])
     assert "any error would pass" in vacuous
+
+
+def test_gradcheck_is_not_given_inputs_whose_matrices_would_be_too_large():
+    bug = BUGS["layer_norm_of_many_rows"]
+    assert elements(bug, "telling") > LARGEST >= elements(bug, "usual")
+    assert verdicts(bug) == {"usual": (True, True)} and gradcheck(bug) == "never"
+    assert all(
+        elements(other, level) <= LARGEST
+        for other in BUGS.values()
+        if other is not bug
+        for level in levels(other)
+        if level != "varied"
+    )

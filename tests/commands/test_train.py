@@ -125,13 +125,13 @@ def ctrl_c_interrupts():
     signal.signal(signal.SIGINT, before)
 
 
-def interrupt_after(monkeypatch, steps):
-    """Send Ctrl-C to this process within a step."""
+def interrupt_after(monkeypatch, steps, number=signal.SIGINT):
+    """Send Ctrl-C, or another signal, to this process within a step."""
     right = Run.step
 
     def step(self):
         if self.made == steps - 1:
-            os.kill(os.getpid(), signal.SIGINT)
+            os.kill(os.getpid(), number)
         return right(self)
 
     monkeypatch.setattr(Run, "step", step)
@@ -160,6 +160,19 @@ def test_ctrl_c_saves_and_resume_gives_the_same_numbers(train, text, tmp_path, c
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
     assert train("--resume") == 0
     assert capsys.readouterr().out == "the run is complete: 6 of 6 steps\n"
+
+
+def test_sigterm_saves_too(train, tmp_path, capsys, monkeypatch):
+    """As when a machine in the cloud is taken back."""
+    before = signal.getsignal(signal.SIGTERM)
+    with monkeypatch.context() as patch:
+        interrupt_after(patch, 4, signal.SIGTERM)
+        assert train(*SMALL) == 143
+    out, err = capsys.readouterr()
+    assert "stopping after this step; SIGTERM again stops at once" in err
+    assert "stopped and saved after 4 of 6 steps; to go on:\n" in out
+    assert newest(tmp_path).step == 4 and signal.getsignal(signal.SIGTERM) is before
+    assert train("--resume") == 0 and newest(tmp_path).step == 6
 
 
 @pytest.mark.parametrize(
@@ -255,6 +268,19 @@ def test_a_full_disk_stops_the_run(train, tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(states, "_write", full)
     assert train(*SMALL) == 1
     assert "No space left on device\nnothing was saved\n" in capsys.readouterr().err
+    assert not list((tmp_path / "out").iterdir())
+
+
+def test_a_file_that_becomes_too_large_is_named(train, tmp_path, capsys):
+    resource = pytest.importorskip("resource")  # not on Windows
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (2048, before[1]))
+    try:
+        assert train(*SMALL) == 1
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    said = rf"backpass train: {re.escape(str(tmp_path))}/out/\S+/model.safetensors: File too large\n"
+    assert re.fullmatch(said + "nothing was saved\n", capsys.readouterr().err)
     assert not list((tmp_path / "out").iterdir())
 
 
@@ -427,6 +453,14 @@ def test_without_pytorch(train, text, tmp_path, refused, monkeypatch):
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
 def test_without_cuda(text, refused):
     assert "--device cuda: " in refused("train", text, "--device", "cuda")
+
+
+@pytest.mark.parametrize("device", ["mps", "vulkan", "hpu"])
+def test_without_a_device_one_short_sentence_says_so(text, refused, device):
+    said = refused("train", text, "--device", device)
+    assert said.startswith(
+        f"backpass train: --device {device}: the installed PyTorch has no such device (see "
+    )
 
 
 def test_the_signal_is_left_alone_outside_the_main_thread(train):

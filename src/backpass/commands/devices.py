@@ -22,6 +22,8 @@ def unusable(device: str | None, dtype: str | None) -> str | None:
         if torch.device("cpu" if device is None else device).type == "meta":
             return f"{asked}: expected a device whose tensors hold numbers"
         torch.zeros(1, device=device).item()
-    except (RuntimeError, AssertionError, NotImplementedError) as error:
-        return f"{asked}: {str(error).splitlines()[0].rstrip('.')}"
+    except (NotImplementedError, ImportError):  # their text is about PyTorch's inside
+        return f"{asked}: the installed PyTorch has no such device"
+    except (RuntimeError, AssertionError) as error:
+        return f"{asked}: {str(error).splitlines()[0].partition('. ')[0].rstrip('.')}"
     return None

@@ -45,10 +45,11 @@ examples:
 The text is a file, or a folder whose .md and .txt files are joined; its tokens
 are bytes, and its last tenth is held out. Every --every steps the loss of the
 held-out text is printed and the run is saved; the two newest states are kept.
-Ctrl-C saves too. A resumed run continues with the same numbers. Each state is
-also a folder that transformers' from_pretrained reads. Exits with 0 when all
-steps were made, 1 when a loss was not finite or the run could not be saved,
-2 when the command is not valid, 130 after Ctrl-C.
+Ctrl-C saves too, and so does SIGTERM. A resumed run continues with the same
+numbers. Each state is also a folder that transformers' from_pretrained reads.
+Exits with 0 when all steps were made, 1 when a loss was not finite or the run
+could not be saved, 2 when the command is not valid, 130 after Ctrl-C, 143 after
+SIGTERM.
 """
 DTYPES = ("float32", "float64")
 SIZES = {"layers": 4, "width": 128, "heads": 4}  # and their defaults
@@ -98,7 +99,10 @@ def train(arguments: argparse.Namespace) -> int:
                 if last:
                     break
     except (FloatingPointError, OSError) as error:
-        print(f"backpass train: {error}\n{_left(folder)}", file=sys.stderr)
+        why = str(error)
+        if isinstance(error, OSError) and error.filename:
+            why = f"{error.filename}: {error.strerror}"
+        print(f"backpass train: {why}\n{_left(folder)}", file=sys.stderr)
         if isinstance(error, FloatingPointError):
             print(REPEATS, file=sys.stderr)
         return 1
@@ -112,7 +116,7 @@ def train(arguments: argparse.Namespace) -> int:
         if arguments.every != EVERY:
             command += ["--every", str(arguments.every)]
         say(f"    {shlex.join(command)}")
-        return 130
+        return 128 + interrupts[0]
     say(f"saved in {states.paths(folder)[0]}; to read what the model writes:")
     say(f"    {shlex.join(['backpass', 'sample', str(folder)])}")
     return 0
@@ -323,26 +327,27 @@ class _Bar:
 
 @contextlib.contextmanager
 def _interrupted() -> Iterator[list[int]]:
-    """Collect Ctrl-C in the list that is yielded, so that a step can end. The second
-    one interrupts at once."""
+    """Collect Ctrl-C and SIGTERM in the list that is yielded, so that a step can end.
+    The same signal once more has its usual effect at once."""
     signals: list[int] = []
+    names = {signal.SIGINT: "Ctrl-C", signal.SIGTERM: "SIGTERM"}
+    before: dict[int, Any] = {}
 
     def note(number: int, _: object) -> None:
         signals.append(number)
-        signal.signal(number, before)
-        print(
-            "\nstopping after this step; Ctrl-C again stops at once, without saving",
-            file=sys.stderr,
-        )
+        signal.signal(number, before[number])
+        again = f"{names[signal.Signals(number)]} again stops at once, without saving"
+        print(f"\nstopping after this step; {again}", file=sys.stderr)
 
     if threading.current_thread() is not threading.main_thread():
-        yield signals  # only the main thread gets the signal
+        yield signals  # only the main thread gets the signals
         return
-    before = signal.signal(signal.SIGINT, note)
+    before |= {number: signal.signal(number, note) for number in names}
     try:
         yield signals
     finally:
-        signal.signal(signal.SIGINT, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 COMMAND = Command(

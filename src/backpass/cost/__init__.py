@@ -32,8 +32,8 @@ These modules of ``backpass.cost`` hold the rest:
 - ``measured`` runs a network, or PyTorch's autograd, and lists what it saved;
   ``networks`` lists what a forward saved; ``timeline`` also follows a real step;
 - ``crossover`` finds the length beyond which attention costs most;
-- ``published``, ``mistakes``, and ``sources`` have the formulas that papers, tools, and
-  this project's sources print, and ``steps`` applies those of a step to a network.
+- ``published`` and ``mistakes`` have the formulas that papers and tools print, and
+  ``steps`` applies those of a step to a network.
 """
 
 from backpass.cost.activations import activations, symbolic_activations

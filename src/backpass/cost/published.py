@@ -3,8 +3,7 @@
 Each ``Formula`` stores the expression as its source groups it, in this project's
 letters, and what it claims to count. ``formula.at(b=…, s=…)`` evaluates it exactly, and
 ``formula.symbolic()`` returns it in SymPy's symbols. ``backpass.cost.mistakes`` shows
-where formulas in use are wrong, and ``backpass.cost.sources`` has the formulas of this
-project's five sources.
+where formulas in use are wrong.
 """
 
 from __future__ import annotations

@@ -40,8 +40,15 @@ def preset_in(presets: Mapping[str, Config], name: str) -> Config:
 def check_config(config: object, expected: type) -> None:
     """Raise TypeError unless ``config`` is one of the model's own class."""
     if not isinstance(config, expected):
-        name = f"{expected.__module__}.{expected.__name__}"
-        raise TypeError(f"config: expected a {name}; got {type(config).__name__}")
+        name, came = map(_full_name, (expected, type(config)))
+        raise TypeError(f"config: expected a {name}; got {came}")
+
+
+def _full_name(kind: type) -> str:
+    """Return a class's name with its module, unless it is built in: the models' own
+    classes share one name."""
+    module = "" if kind.__module__ == "builtins" else f"{kind.__module__}."
+    return f"{module}{kind.__name__}"
 
 
 def shapes_in_layer(layer: ModuleType, lengths: Mapping[str, int]) -> Shapes:

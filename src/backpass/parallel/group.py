@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 import numpy as np
 
-from backpass.contract.arrays import Array, is_array
+from backpass.contract.arrays import Array, is_array, namespace
+from backpass.contract.shapes import kind
 from backpass.training._numbers import check_count, check_integer
 
 
 class Group(Protocol):
     """The ranks that run a scheme, as one of them sees them.
 
-    All ranks call the same collectives in the same order, with arrays of one shape and
-    dtype. ``x`` and the result are what this rank holds. Inputs are not modified. The
-    result may be shared with other ranks and must not be written to.
+    All ranks call the same collectives in the same order, with arrays of one shape,
+    dtype, and library, of floating-point numbers, and with the same options. No tensor
+    requires a gradient. ``x`` and the result are what this rank holds. Inputs are not
+    modified. The result may be shared with other ranks and must not be written to.
     """
 
     rank: int  # of this rank, from 0
@@ -151,7 +153,36 @@ def check_scheme(scheme: object) -> None:
         )
 
 
-def check_array(x: object) -> None:
-    """Raise TypeError unless ``x``, which is to be exchanged, is an array."""
+def check_array(x: Any) -> None:
+    """Raise TypeError unless ``x``, which is to be exchanged, is an array of real or
+    complex floating-point numbers; ValueError for a tensor of which autograd would
+    follow the exchange: it does not reach other processes."""
     if not is_array(x):
         raise TypeError(f"x: expected an array; got {type(x).__name__}")
+    if not namespace(x).isdtype(x.dtype, ("real floating", "complex floating")):
+        raise TypeError(f"x: expected floating-point numbers; got {kind(x).dtype}")
+    if getattr(x, "requires_grad", False):
+        import torch
+
+        if torch.is_grad_enabled():
+            raise ValueError(
+                "x: expected a tensor that requires no gradient, because autograd does "
+                "not reach other processes; detach it"
+            )
+
+
+def described(name: str, x: Array, **options: object) -> str:
+    """Return a call of a collective in words. Calls that fit have the same words."""
+    given = "".join(f", {key}={value}" for key, value in options.items())
+    of_kind = " ".join(map(str, kind(x)))
+    return f"{name}(x{list(x.shape)} {of_kind}{given})"
+
+
+def check_calls(calls: Sequence[str]) -> None:
+    """Raise ValueError unless the calls of all ranks, in words, are the same."""
+    for rank, call in enumerate(calls):
+        if call != calls[0]:
+            raise ValueError(
+                "every rank has to call the same collective, with an array of the same "
+                f"shape and kind; rank 0 called {calls[0]}, rank {rank} {call}"
+            )

@@ -29,20 +29,24 @@ from backpass.parallel.group import (
     RankError,
     Scheme,
     check_array,
+    check_calls,
     check_ranks,
     check_scheme,
+    described,
     members,
 )
 from backpass.training._numbers import check_positive
 
 # How a line of a stack ends in an exchange, or at its end.
 _WAITING = re.compile(
-    r"(processes\.py\", line \d+ in (all_\w+|reduce\w*|broadcast|shift)|in barrier)$",
+    r"(processes\.py\", line \d+ in (all_\w+|reduce\w*|broadcast|shift|agree)"
+    r"|in barrier)$",
     re.MULTILINE,
 )
 _GRACE = 0.3  # seconds to wait, after a failure, for one that came before it
 _START = 300  # seconds within which all ranks start, even on a slow machine
 _SHOWN = 10  # seconds within which a rank writes its stack, even on a slow machine
+_CALL = 256  # bytes of a call in words; longer ones are compared so far
 
 
 class TorchGroup:
@@ -50,56 +54,59 @@ class TorchGroup:
 
     ``torch.distributed`` has to be initialised, by ``on_processes`` or by the caller,
     for example under torchrun. Arrays are tensors, or NumPy arrays that become tensors
-    on the way.
+    on the way. If ``checked``, the ranks compare their calls before each collective,
+    which takes about as long as a small one.
     """
 
-    def __init__(self, process_group: Any = None) -> None:
+    def __init__(self, process_group: Any = None, *, checked: bool = False) -> None:
         from torch import distributed
 
         self._dist, self._group = distributed, process_group
+        self._checked = checked
         self.rank = distributed.get_rank(process_group)
         self.size = distributed.get_world_size(process_group)
 
     def all_reduce(self, x: Array) -> Array:
-        y = _sent(x).clone()
+        y = self._agreed("all_reduce", x).clone()
         self._dist.all_reduce(y, group=self._group)
         return _as(y, x)
 
     def all_gather(self, x: Array) -> Array:
-        sent = _sent(x)
+        sent = self._agreed("all_gather", x)
         y = sent.new_empty((self.size, *sent.shape))
         self._dist.all_gather(list(y.unbind()), sent, group=self._group)
         return _as(y, x)
 
     def reduce_scatter(self, x: Array) -> Array:
+        sent = self._agreed("reduce_scatter", x)
         self._check_parts(x)
-        sent = _sent(x)
         y = sent.new_empty(sent.shape[1:])
         self._dist.reduce_scatter(y, list(sent.unbind()), group=self._group)
         return _as(y, x)
 
     def all_to_all(self, x: Array) -> Array:
+        sent = self._agreed("all_to_all", x)
         self._check_parts(x)
-        sent = _sent(x)
         y = sent.new_empty(sent.shape)
         self._dist.all_to_all_single(y, sent, group=self._group)
         return _as(y, x)
 
     def broadcast(self, x: Array, *, root: int = 0) -> Array:
         root = check_root(root, self.size)
-        y = _sent(x).clone()
+        y = self._agreed("broadcast", x, root=root).clone()
         self._dist.broadcast(y, group=self._group, group_src=root)
         return _as(y, x)
 
     def reduce(self, x: Array, *, root: int = 0) -> Array:
         root = check_root(root, self.size)
-        y = _sent(x).clone()
+        y = self._agreed("reduce", x, root=root).clone()
         self._dist.reduce(y, group=self._group, group_dst=root)
         return _as(y if self.rank == root else y.zero_(), x)
 
     def shift(self, x: Array, *, places: int = 1) -> Array:
-        places = check_places(places) % self.size
-        sent = _sent(x)
+        places = check_places(places)
+        sent = self._agreed("shift", x, places=places)
+        places %= self.size
         if not places:
             return _as(sent.clone(), x)
         y = sent.new_empty(sent.shape)
@@ -118,7 +125,28 @@ class TorchGroup:
         same = [ranks[member] for member in members(self, colour)]
         group = self._dist.new_group(same, use_local_synchronization=True)
         self._dist.barrier(group)  # or a rank that fails now breaks others' connecting
-        return TorchGroup(group)
+        return TorchGroup(group, checked=self._checked)
+
+    def agree(self, call: str) -> list[str]:
+        """Return every rank's ``call``, a text."""
+        import torch
+
+        text = bytearray(call.encode()[:_CALL].ljust(_CALL))
+        own = torch.frombuffer(text, dtype=torch.uint8)
+        every = own.new_empty((self.size, _CALL))
+        self._dist.all_gather(list(every.unbind()), own, group=self._group)
+        return [bytes(row.tolist()).decode(errors="replace").strip() for row in every]
+
+    def _agreed(self, name: str, x: Array, **options: int) -> Any:
+        """Return ``x`` as a contiguous tensor, to send, once all ranks make this call.
+        Raises ValueError if they do not, and what ``check_array`` raises."""
+        check_array(x)
+        if self._checked:
+            calls = self.agree(described(name, x, **options))
+            if "" in calls:
+                raise ValueError(f"called {name}, which not every rank did")
+            check_calls(calls)
+        return _sent(x)
 
     def _check_parts(self, x: Array) -> None:
         if not x.ndim or x.shape[0] != self.size:
@@ -132,16 +160,9 @@ def _sent(x: Array) -> Any:
     """Return ``x`` as a contiguous tensor, to send."""
     import torch
 
-    check_array(x)
     if not array_api_compat.is_torch_array(x):
         x = np.array(x, order="C")  # PyTorch rejects strides below 0, and read-only x
-    tensor = torch.as_tensor(x).contiguous()
-    if tensor.requires_grad and torch.is_grad_enabled():
-        raise ValueError(
-            "x: expected a tensor that requires no gradient, because autograd does not "
-            "reach other processes; detach it"
-        )
-    return tensor
+    return torch.as_tensor(x).contiguous()
 
 
 def _as(y: Any, like: Array) -> Array:
@@ -162,10 +183,11 @@ def on_processes(
     names the lowest rank without an answer that does not wait for others, and its place
     in the code. All ranks are then killed.
 
-    Ranks that call different collectives, or pass arrays of different shapes or dtypes,
-    fail; PyTorch compares the calls, which takes about as long as a small call. Raises
-    RuntimeError where processes cannot be forked, and TypeError or ValueError for an
-    argument of the wrong type or value.
+    Ranks that call different collectives, or pass arrays of different shapes, dtypes,
+    or libraries, or other options, fail at once. Processes that the scheme starts are
+    killed with their rank, unless they leave its process group. Raises RuntimeError
+    where processes cannot be forked, and TypeError or ValueError for an argument of the
+    wrong type or value.
     """
     check_scheme(scheme)
     check_ranks(ranks)
@@ -176,7 +198,7 @@ def on_processes(
     context = multiprocessing.get_context("fork")
     with tempfile.TemporaryDirectory() as folder:
         answers: list[Connection] = []
-        processes = []
+        processes: list[Any] = []
         try:
             for rank in range(ranks):
                 here, there = context.Pipe(duplex=False)
@@ -203,7 +225,11 @@ def on_processes(
             return [results[rank] for rank in range(ranks)]
         finally:
             for process in processes:
-                process.kill()  # every answer is in, or the run has failed
+                # Every answer is in, or the run has failed. A rank leads a group of
+                # processes: those that the scheme started end with it.
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGKILL)
+                process.kill()
                 process.join()
             for answer in answers:
                 answer.close()
@@ -321,12 +347,11 @@ def _rank(
     from torch import distributed
 
     try:
+        os.setpgid(0, 0)
         _without_logs(Path(f"{folder}/{rank}.log"))
         at = Path(f"{folder}/{rank}").open("w")
         faulthandler.register(signal.SIGUSR1, file=at, all_threads=False)
         torch.set_num_threads(1)
-        # Ranks that call different collectives, or with other shapes or dtypes, fail.
-        distributed.set_debug_level(distributed.DebugLevel.DETAIL)
         # All ranks are on this machine, whose name may lead to no address.
         loopback = "lo" if sys.platform == "linux" else "lo0"
         os.environ.setdefault("GLOO_SOCKET_IFNAME", loopback)
@@ -339,8 +364,9 @@ def _rank(
         )
         distributed.barrier()  # or a rank that fails now breaks others' connecting
         answer.send_bytes(b"")
-        result = scheme(TorchGroup(), *arguments)
-        distributed.barrier()  # or a rank that ends early breaks another's exchange
+        group = TorchGroup(checked=True)
+        result = scheme(group, *arguments)
+        group.agree("")  # or a rank that ends early breaks another's exchange
         answer.send_bytes(pickle.dumps((False, 0.0, result)))
     except BaseException:
         failure = True, time.monotonic(), traceback.format_exc()

@@ -9,14 +9,15 @@ from typing import Any
 
 from backpass import ops
 from backpass.contract.arrays import Array, namespace
-from backpass.contract.shapes import kind
 from backpass.parallel.group import (
     ByName,
     RankError,
     Scheme,
     check_array,
+    check_calls,
     check_ranks,
     check_scheme,
+    described,
     members,
 )
 
@@ -111,25 +112,10 @@ class _Meeting:
 def _exchanged(brought: list[Any]) -> Array:
     """Return the collective's output for all ranks. Raises ValueError if they do not
     call the same one, with arrays of the same shape, dtype and library."""
-    calls = [
-        (name, options, tuple(x.shape), *map(str, kind(x)))
-        for name, options, x in brought
-    ]
-    for rank, call in enumerate(calls):
-        if call != calls[0]:
-            raise ValueError(
-                "every rank has to call the same collective, with an array of the same "
-                f"shape and kind; rank 0 called {_shown(calls[0])}, rank {rank} {_shown(call)}"
-            )
+    check_calls([described(name, x, **options) for name, options, x in brought])
     name, options, x = brought[0]
     stacked = namespace(x).stack([x for _, _, x in brought], axis=0)
     return ops.load(name).forward(stacked, **options)[0]
-
-
-def _shown(call: tuple) -> str:
-    name, options, shape, *rest = call
-    given = "".join(f", {key}={value}" for key, value in options.items())
-    return f"{name}(x{list(shape)} {' '.join(rest)}{given})"
 
 
 class LocalGroup(ByName):

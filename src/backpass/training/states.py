@@ -241,11 +241,14 @@ def _metadata(data: bytes) -> dict[str, str]:
 
 
 def _write(path: Path, data: bytes) -> None:
-    """Write a file and wait until it is on the disk."""
-    with path.open("wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
+    """Write a file and wait until it is on the disk. An OSError names the file."""
+    try:
+        with path.open("wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+    except OSError as error:  # that of write has no name
+        raise OSError(error.errno, error.strerror, str(path)) from None
 
 
 def _flush(folder: Path) -> None:

@@ -327,3 +327,73 @@ def rope_blocks_of_heads():
         return twins(forward, lambda dy, _: turned(dy, -1), None)[0]
 
     return rope(lambda count: count), rope(lambda count: -(-count // block) * block)
+
+
+def rotated_by_halves(x, cos, sin):
+    """x rotated by tables of its shape: each half of a row by its own."""
+    a, b = np.split(x, 2, axis=-1)
+    return x * cos + np.concatenate([-b, a], axis=-1) * sin
+
+
+@bug(
+    "PaddlePaddle/Paddle#74716",
+    "A rotary embedding's backward multiplied by sin after it had exchanged the halves of dy, in place of before.",
+    "dx = dy·cos − rotate(dy·sin), with the halves exchanged last",
+    kind="positions",
+    inputs=lambda rng: (
+        rng.standard_normal((3, 4)),
+        *(np.tile(f(rng.uniform(0, 3, (3, 2))), 2) for f in (np.cos, np.sin)),
+    ),
+    telling=normal((3, 4), (3, 4), (3, 4)),
+    telling_inputs="tables whose halves differ",
+    keywords={"constants": ("cos", "sin")},
+    seen="varied",
+    gradcheck="telling",
+)
+def rotation_by_unequal_halves():
+    def turned(x):
+        a, b = np.split(x, 2, axis=-1)
+        return np.concatenate([-b, a], axis=-1)
+
+    def forward(x, cos, sin):
+        require(x.shape == cos.shape == sin.shape, "tables of the shape of x")
+        return rotated_by_halves(x, cos, sin), (cos, sin)
+
+    def backward(dy, saved):
+        cos, sin = saved
+        return dy * cos - turned(dy * sin)
+
+    def wrong(dy, saved):
+        cos, sin = saved
+        return dy * cos - turned(dy) * sin
+
+    return twins(forward, backward, wrong)
+
+
+@bug(
+    "NVIDIA/TransformerEngine#2188",
+    "A fused rotary embedding rotated from a start position that its backward did not take: dy was turned back from position 0.",
+    "dx turns dy back by the angles of positions start, start + 1, …",
+    kind="positions",
+    inputs=normal((3, 4)),
+    keywords={"options": {"start": 2}},
+)
+def start_position_forgotten():
+    def angles(x, start):
+        positions = start + np.arange(len(x))
+        each = np.outer(positions, 1 / 100 ** (np.arange(x.shape[-1] // 2) / 2))
+        return np.tile(each, 2)
+
+    def forward(x, start=0):
+        require(x.ndim == 2 and x.shape[-1] % 2 == 0, "tokens of pairs of channels")
+        at = angles(x, start)
+        return rotated_by_halves(x, np.cos(at), np.sin(at)), (start,)
+
+    def starting(first):
+        def backward(dy, saved):
+            at = angles(dy, first(*saved))
+            return rotated_by_halves(dy, np.cos(at), -np.sin(at))
+
+        return backward
+
+    return twins(forward, starting(lambda start: start), starting(lambda start: 0))

@@ -5,6 +5,7 @@ import numpy as np
 import torch
 
 from . import bug, normal, require, twins
+from .norms_and_losses import tensors
 
 
 @bug(
@@ -264,3 +265,152 @@ def first_potential():
         return backward
 
     return twins(forward, scaled(1), scaled(1 / tau))
+
+
+@bug(
+    "pytorch/pytorch#3241",
+    "The backward computed with the gradient of every output; that of an output that the loss does not use is undefined.",
+    "an undefined gradient counts as 0",
+    kind="interface of autograd",
+    inputs=tensors((4, 3), (3,)),
+    missed="it gives every output a gradient: no output is left unused",
+)
+def unused_output():
+    class Right(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x, w):
+            require(x.ndim == 2 and w.ndim == 1, "a matrix and a vector")
+            ctx.set_materialize_grads(False)
+            ctx.save_for_backward(x, w)
+            return x * w, x.sum(dim=0)
+
+        @staticmethod
+        def backward(ctx, dy, dtotal):
+            x, w = ctx.saved_tensors
+            dx, dw = torch.zeros_like(x), torch.zeros_like(w)
+            if dy is not None:
+                dx, dw = dx + dy * w, (dy * x).sum(dim=0)
+            return dx if dtotal is None else dx + dtotal, dw
+
+    class Wrong(torch.autograd.Function):
+        forward = Right.forward
+
+        @staticmethod
+        def backward(ctx, dy, dtotal):
+            x, w = ctx.saved_tensors
+            return dy * w + dtotal, (dy * x).sum(dim=0)
+
+    return Right, Wrong
+
+
+@bug(
+    "pytorch/pytorch#58509",
+    "The backward read an intermediate result that the forward had stored as a constant: the second derivative leaves its part out.",
+    "what depends on x is computed from the saved x",
+    kind="interface of autograd",
+    inputs=tensors((4, 6)),
+    missed="it compares first derivatives, which are right",
+    gradcheck="never",
+)
+def second_derivative():
+    class Right(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            ctx.save_for_backward(x)
+            return torch.tanh(x)
+
+        @staticmethod
+        def backward(ctx, dy):
+            (x,) = ctx.saved_tensors
+            return dy * (1 - torch.tanh(x) ** 2)
+
+    class Wrong(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            t = torch.tanh(x)
+            ctx.slope = 1 - t**2
+            return t
+
+        @staticmethod
+        def backward(ctx, dy):
+            return dy * ctx.slope
+
+    return Right, Wrong
+
+
+@bug(
+    "tinygrad/tinygrad#9597",
+    "Two leaves that were made from the same number became one node of the graph: each received the gradients of both.",
+    "a leaf is itself, whatever its value",
+    kind="accumulation and optimisers",
+    inputs=normal((4,), (4,)),
+    telling=lambda rng: (np.array([3.0, 1.0, -2.0]), np.array([3.0, 0.5, -2.0])),
+    telling_inputs="two inputs with equal elements",
+    seen="telling",
+    gradcheck="telling",
+)
+def equal_leaves():
+    def forward(a, b):
+        require(a.shape == b.shape, "two inputs of one shape")
+        return 2 * a + a * b, (a, b)
+
+    def backward(dy, saved):
+        a, b = saved
+        return dy * (2 + b), dy * a
+
+    def wrong(dy, saved):
+        a, b = saved
+        da, db = backward(dy, saved)
+        both = np.where(a == b, da + db, 0)
+        return np.where(a == b, both, da), np.where(a == b, both, db)
+
+    return twins(forward, backward, wrong)
+
+
+@bug(
+    "NX-AI/mlstm_kernels#10",
+    "The forward stored the state of every second chunk; the backward read the stored states as if they were those of every chunk.",
+    "a chunk starts from the last state stored before it, carried on to its first step",
+    kind="recurrences",
+    inputs=normal((4, 2), (2,)),
+    telling=normal((12, 2), (2,)),
+    telling_inputs="more steps than a chunk has",
+    seen="varied",
+    gradcheck="telling",
+)
+def states_of_other_chunks():
+    chunk, apart = 8, 16
+
+    def steps(h, rows, w):
+        states = [h]
+        for row in rows:
+            states.append(np.tanh(w * states[-1] + row))
+        return states
+
+    def forward(x, w):
+        require(x.ndim == 2 and w.ndim == 1, "steps of a state")
+        states = steps(np.zeros_like(w), x, w)
+        return np.stack(states[1:]), (x, w, states[:-1:apart])
+
+    def from_state(before):
+        def backward(dy, saved):
+            x, w, stored = saved
+            dx, dw, dh = np.zeros_like(x), np.zeros_like(w), np.zeros_like(w)
+            for first in reversed(range(0, len(x), chunk)):
+                h = steps(before(stored, first, x, w), x[first : first + chunk], w)
+                for t in reversed(range(len(h) - 1)):
+                    dx[first + t] = (dh + dy[first + t]) * (1 - h[t + 1] ** 2)
+                    dw += dx[first + t] * h[t]
+                    dh = dx[first + t] * w
+            return dx, dw
+
+        return backward
+
+    def carried_on(stored, first, x, w):
+        at = first // apart
+        return steps(stored[at], x[at * apart : first], w)[-1]
+
+    def of_the_chunk(stored, first, x, w):
+        return stored[min(first // chunk, len(stored) - 1)]
+
+    return twins(forward, from_state(carried_on), from_state(of_the_chunk))

@@ -322,3 +322,31 @@ def straight_through():
         return dy * ((q >= -4) & (q <= 3))
 
     return twins(forward, backward, lambda dy, saved: 1.0 * dy)
+
+
+@bug(
+    "huggingface/candle#2082",
+    "SiLU's backward took σ(x) from the output as y/x, which is 0/0 where x = 0.",
+    "dx = dy·σ·(1 + x·(1 − σ)) with σ = 1/(1 + e⁻ˣ)",
+    kind="activations and powers",
+    inputs=normal((4, 6)),
+    telling=lambda rng: (np.array([-1.0, 0.0, 0.5]),),
+    telling_inputs="x = 0",
+    seen="varied",
+    gradcheck="telling",
+)
+def silu_at_zero():
+    def taking(gate):
+        def backward(dy, saved):
+            x, y = saved
+            with np.errstate(invalid="ignore"):
+                s = gate(x, y)
+            return dy * s * (1 + x * (1 - s))
+
+        return backward
+
+    def forward(x):
+        y = x * sigmoid(x)
+        return y, (x, y)
+
+    return twins(forward, taking(lambda x, y: sigmoid(x)), taking(lambda x, y: y / x))

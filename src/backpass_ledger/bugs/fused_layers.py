@@ -2,10 +2,12 @@
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 
 from . import bug, normal, require, twins
 from .elementwise import sigmoid
-from .norms_and_losses import tensors
+from .norms_and_losses import derived, tensors
+from .rows import softmax
 
 
 @bug(
@@ -79,3 +81,70 @@ def lora_dropout():
         return backward
 
     return twins(forward, masking(lambda dx, m: dx * m), masking(lambda dx, m: dx))
+
+
+@bug(
+    "Blaizzy/mlx-vlm#845",
+    "A LoRA layer was scaled by α, not by α over its rank.",
+    "y = x·wᵀ + α/r·x·aᵀ·bᵀ with r the rank",
+    kind="products and convolutions",
+    inputs=tensors((3, 4), (5, 4), (2, 4), (5, 2)),
+    keywords={
+        "operator": lambda x, w, a, b: (
+            F.linear(x, w) + 3 / len(a) * F.linear(F.linear(x, a), b)
+        )
+    },
+    gradcheck="never",
+)
+def lora_without_rank():
+    alpha = 3.0
+
+    def scaled(scale):
+        def layer(x, w, a, b):
+            require(x.ndim == 2 and w.ndim == a.ndim == b.ndim == 2, "matrices")
+            return F.linear(x, w) + scale(a) * F.linear(F.linear(x, a), b)
+
+        return derived(layer)
+
+    return scaled(lambda a: alpha / len(a)), scaled(lambda a: alpha)
+
+
+@bug(
+    "pytorch/pytorch#11551",
+    "The gradient of an ignored row was multiplied by 0: a row of −∞ has no softmax, and 0·NaN is NaN.",
+    "dx = 0 in an ignored row, whatever it holds",
+    kind="softmax and losses",
+    inputs=lambda rng: (rng.standard_normal((4, 5)), np.array([1, -100, 4, 0])),
+    telling=lambda rng: (
+        np.vstack([rng.standard_normal((2, 5)), np.full((1, 5), -np.inf)]),
+        np.array([1, 3, -100]),
+    ),
+    telling_inputs="an ignored row of −∞",
+    seen="telling",
+    gradcheck="telling",
+)
+def ignored_row_of_infinities():
+    def forward(x, t):
+        require(x.ndim == 2 and t.shape == x.shape[:1], "a target for each row")
+        counted = t >= 0
+        rows, labels = x[counted], t[counted]
+        top = rows.max(axis=-1)
+        lse = np.log(np.exp(rows - top[:, None]).sum(axis=-1)) + top
+        return (lse - rows[np.arange(len(rows)), labels]).sum(), (x, t)
+
+    def backward(dy, saved):
+        x, t = saved
+        dx, counted = np.zeros_like(x), t >= 0
+        p = softmax(x[counted])
+        p[np.arange(len(p)), t[counted]] -= 1
+        dx[counted] = dy * p
+        return dx
+
+    def wrong(dy, saved):
+        x, t = saved
+        with np.errstate(invalid="ignore"):
+            p = softmax(x)
+        p[np.arange(len(p)), np.maximum(t, 0)] -= 1
+        return dy * p * (t >= 0)[:, None]
+
+    return twins(forward, backward, wrong)

@@ -407,3 +407,38 @@ def soft_targets():
         weighing(lambda t: t.sum(axis=-1, keepdims=True)),
         weighing(lambda t: 1),
     )
+
+
+@bug(
+    "pytorch/pytorch#192016",
+    "Above 65,536 rows, here above 2,000, LayerNorm's backward made the weight's gradient as long as the last normalised axis, not as all of them.",
+    "dw has the shape of w, whatever the number of rows",
+    kind="norms",
+    inputs=normal((5, 2, 3), (2, 3)),
+    telling=normal((2_001, 2, 1), (2, 1)),
+    telling_inputs="two normalised axes and 2,001 rows",
+    seen="telling",
+    gradcheck="never",
+)
+def layer_norm_of_many_rows():
+    limit = 2_000
+
+    def forward(x, w):
+        require(x.ndim == 3 and x.shape[1:] == w.shape, "rows of two axes")
+        x_hat, rstd = normalised(x.reshape(len(x), -1))
+        return x_hat.reshape(x.shape) * w, (x_hat, rstd, w)
+
+    def summing(columns):
+        def backward(dy, saved):
+            x_hat, rstd, w = saved
+            dx_hat = (dy * w).reshape(x_hat.shape)
+            dx = normalised_backward(dx_hat, x_hat, rstd).reshape(dy.shape)
+            dw = (dy.reshape(x_hat.shape) * x_hat).sum(axis=0)
+            return dx, columns(dw, len(dy)).reshape(-1, w.shape[-1])
+
+        return backward
+
+    def of_last_axis(dw, rows):
+        return dw.reshape(-1, 1)[:1] if rows > limit else dw
+
+    return twins(forward, summing(lambda dw, rows: dw), summing(of_last_axis))

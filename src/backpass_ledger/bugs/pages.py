@@ -9,7 +9,13 @@ from collections.abc import Iterable
 
 from backpass.text.markdown import Markdown, code, division, escaped, folded, table
 from backpass_ledger.bugs import KINDS, Bug, every
-from backpass_ledger.bugs.running import LEVELS, faults, recorded
+from backpass_ledger.bugs.running import (
+    LARGEST,
+    LEVELS,
+    elements,
+    faults,
+    recorded,
+)
 
 COLUMNS = (*LEVELS, "never")
 
@@ -160,7 +166,12 @@ def _gradcheck(bug: Bug) -> str:
         (False, False): "rejects both twins",
         (False, True): "accepts the wrong twin and rejects the corrected one",
     }
-    each = (f"{said[accepts]} {' and '.join(at)}" for accepts, at in levels.items())
+    each = [f"{said[accepts]} {' and '.join(at)}" for accepts, at in levels.items()]
+    if bug.telling and (count := elements(bug, "telling")) > LARGEST:
+        each.append(
+            f"is not run {_where(bug, 'telling')}: "
+            f"it would compare matrices of {count:,}² elements at most"
+        )
     return f"`gradcheck` {', and '.join(each)}."
 
 

@@ -245,6 +245,36 @@ def convolution():
 
 
 @bug(
+    "NervanaSystems/neon#111",
+    "A three-dimensional convolution's backward wrote the input's gradient at the depth of the output, another loop's index.",
+    "dx[m·stride + k] += Σ dy[m]·w[k] along each axis",
+    kind="products and convolutions",
+    inputs=normal((2, 4, 3, 3), (2, 2, 2, 2, 2)),
+)
+def convolution_of_three_axes():
+    def patches(x, w):
+        return np.lib.stride_tricks.sliding_window_view(x, w.shape[2:], axis=(1, 2, 3))
+
+    def forward(x, w):
+        require(x.ndim == 4 and w.ndim == 5, "channels of three axes")
+        return np.einsum("cdhwijk,ocijk->odhw", patches(x, w), w), (x, w)
+
+    def at_depth(depth):
+        def backward(dy, saved):
+            x, w = saved
+            dx = np.zeros_like(x)
+            _, height, width = dy.shape[1:]
+            for m, i, j, k in np.ndindex(dy.shape[1], *w.shape[2:]):
+                part = np.einsum("ohw,oc->chw", dy[:, m], w[:, :, i, j, k])
+                dx[:, depth(m, i), j : j + height, k : k + width] += part
+            return dx, np.einsum("odhw,cdhwijk->ocijk", dy, patches(x, w))
+
+        return backward
+
+    return twins(forward, at_depth(lambda m, i: m + i), at_depth(lambda m, i: m))
+
+
+@bug(
     "torch/nn#345",
     "The backward of a mean read dy in the order of its memory, whatever its strides.",
     "dx = dy/n, by index",

@@ -1,5 +1,5 @@
-"""The encoder's block that a text counts: its forward for autograd, and its printed
-backward, which runs on NumPy arrays and on arrays that count their arithmetic."""
+"""The encoder's block that a text counts: its forward for autograd, its printed
+backward, and the steps of arithmetic that the printed lines take."""
 
 from __future__ import annotations
 
@@ -10,12 +10,25 @@ from typing import Any
 
 import numpy as np
 
-from backpass.cost import sources
 from backpass.interpreters import counting
+from backpass_ledger import sources
 from backpass_ledger.claims.tools import numbers, torch
 
 WEIGHTS = ("W_Q", "W_K", "W_V", "W_O")
+FED = ("W_1", "b_1", "W_2", "b_2")
+SIZES = ((1, 3), (5, 3), (4, 7), (6, 5))  # tokens and width
 Pair = tuple[SimpleNamespace, SimpleNamespace]
+xp: Any = counting.xp
+flip = xp.matrix_transpose
+ATTENTION = r"""
+    given X \in \mathbb{R}^{n \times d}, W^Q, W^K, W^V, W^O \in \mathbb{R}^{d \times d}
+    let Q = XW^Q; let K = XW^K; let V = XW^V
+    let S = \frac{1}{\sqrt{d}} QK^T
+    let A_{ij} = \frac{e^{S_{ij}}}{\sum_k e^{S_{ik}}}
+    let Y = AV
+    let Z = YW^O
+    bar gradient
+"""
 
 
 def attention(X: Any, W_Q: Any, W_K: Any, W_V: Any, W_O: Any) -> dict[str, Any]:
@@ -50,10 +63,10 @@ def traced(build: Callable[..., dict[str, Any]], **arrays: Any) -> Pair:
     for tensor in found.values():
         tensor.retain_grad()
     found["Z"].backward(torch.tensor(numbers(*found["Z"].shape, seed=99)))
-    every = given | found
+    every = (given | found).items()
     return (
-        SimpleNamespace(**{name: t.detach().numpy() for name, t in every.items()}),
-        SimpleNamespace(**{name: t.grad.numpy() for name, t in every.items()}),
+        SimpleNamespace(**{name: t.detach().numpy() for name, t in every}),
+        SimpleNamespace(**{name: t.grad.numpy() for name, t in every}),
     )
 
 
@@ -65,16 +78,12 @@ def attention_run(n: int = 5, d: int = 3) -> Pair:
 
 
 @cache
-def feed_forward_run(n: int = 5, d: int = 3, f: int = 7) -> Pair:
-    """Return the values and the gradients of the feed-forward layer."""
-    return traced(
-        feed_forward,
-        X=numbers(n, d),
-        W_1=numbers(d, f, seed=1),
-        b_1=numbers(f, seed=2),
-        W_2=numbers(f, d, seed=3),
-        b_2=numbers(d, seed=4),
-    )
+def feed_forward_run(n: int = 5, d: int = 3, f: int = 0) -> Pair:
+    """Return the values and the gradients of the feed-forward layer; f is 4d if 0."""
+    f = f or 4 * d
+    shapes = zip(FED, ((d, f), (f,), (f, d), (d,)), strict=True)
+    given = {w: numbers(*shape, seed=i) for i, (w, shape) in enumerate(shapes, 1)}
+    return traced(feed_forward, X=numbers(n, d), **given)
 
 
 @cache
@@ -84,19 +93,22 @@ def norm_run(n: int = 5, d: int = 4) -> Pair:
     return traced(norm, X=numbers(n, d), **parameters)
 
 
-def product(a: Any, b: Any) -> Any:
-    """Return a product of counting matrices whose sums start at 0: 2mnp steps."""
-    whole = counting.xp.zeros((a.shape[0], b.shape[1]))
-    for k in range(a.shape[1]):
-        whole = whole + a[:, k : k + 1] * b[k : k + 1, :]
+def total(x: Any, axis: int) -> Any:
+    """Return the sum over the rows, a vector, or (axis 1) over each row, a column; each
+    sum starts at 0."""
+    if axis == 1:
+        return xp.expand_dims(total(flip(x), 0), axis=1)
+    whole = xp.zeros(x.shape[1:])
+    for k in range(x.shape[0]):
+        whole = whole + x[k, ...]
     return whole
 
 
-def total(x: Any) -> Any:
-    """Return the sum over the rows of a counting matrix, started at 0."""
-    whole = counting.xp.zeros(x.shape[1:])
-    for k in range(x.shape[0]):
-        whole = whole + x[k, ...]
+def product(a: Any, b: Any) -> Any:
+    """Return a product of counting matrices whose sums start at 0: 2mnp steps."""
+    whole = xp.zeros((a.shape[0], b.shape[1]))
+    for k in range(a.shape[1]):
+        whole = whole + a[:, k : k + 1] * b[k : k + 1, :]
     return whole
 
 
@@ -105,9 +117,67 @@ def matmul(a: Any, b: Any) -> Any:
     return a @ b
 
 
-def sum_of_rows(x: Any) -> Any:
-    """Return the sum over the rows; a sum of n terms has n − 1 additions."""
-    return x.sum(0) if isinstance(x, np.ndarray) else counting.xp.sum(x, axis=0)
+def summed(x: Any, axis: int) -> Any:
+    """Return the same; a sum of n terms has n − 1 additions."""
+    return xp.sum(x, axis=axis, keepdims=axis == 1)
+
+
+RULE = SimpleNamespace(times=product, sum=total)  # a sum of n terms counts n: the text
+EXACT = SimpleNamespace(times=matmul, sum=summed)
+
+
+def attention_backward(
+    Z_: Any, v: Any, rule: Any, *, crossed: bool = False
+) -> dict[str, Any]:
+    """Return the gradients by the printed lines, from Z's gradient ``Z_``. If
+    ``crossed``, the input of keys and values has a gradient of its own, E."""
+    times, root = rule.times, 1 / v.X.shape[1] ** 0.5
+    W_O_, Y_ = times(flip(v.Y), Z_), times(Z_, flip(v.W_O))
+    A_, V_ = times(Y_, flip(v.V)), times(flip(v.A), Y_)
+    S_ = of_softmax(v.A, A_, rule)
+    Q_, K_ = times(S_, v.K) * root, times(flip(S_), v.Q) * root
+    X_, E_ = times(Q_, flip(v.W_Q)), times(K_, flip(v.W_K)) + times(V_, flip(v.W_V))
+    of_weights = {"W_Q": times(flip(v.X), Q_), "W_K": times(flip(v.X), K_)}
+    of_weights |= {"W_V": times(flip(v.X), V_), "W_O": W_O_}
+    return of_weights | ({"X": X_, "E": E_} if crossed else {"X": X_ + E_})
+
+
+def of_softmax(A: Any, A_: Any, rule: Any) -> Any:
+    """Return the gradient of the scores, by the second form of the text's box."""
+    return A * (A_ - rule.sum(A * A_, 1))
+
+
+def feed_forward_backward(Z_: Any, v: Any, rule: Any) -> dict[str, Any]:
+    """Return the gradients of all rows, with the sums over rows."""
+    times, U_ = rule.times, rule.times(Z_, flip(v.W_2))
+    H_ = xp.where(v.H > 0, U_, xp.zeros_like(U_))
+    of_weights = {"W_1": times(flip(v.X), H_), "W_2": times(flip(v.U), Z_)}
+    of_biases = {"b_1": rule.sum(H_, 0), "b_2": rule.sum(Z_, 0)}
+    return of_weights | of_biases | {"X": times(H_, flip(v.W_1))}
+
+
+def norm_backward(Z_: Any, v: Any, rule: Any) -> dict[str, Any]:
+    """Return the gradients of LayerNorm by the printed lines. A row's means are always
+    counted as the text counts them: a sum of d terms as d − 1."""
+    of_parameters = {"gamma": rule.sum(Z_ * v.Y, 0), "beta": rule.sum(Z_, 0)}
+    return of_parameters | {"X": of_normalised(Z_ * v.gamma, v.Y, v.sigma, EXACT)}
+
+
+def of_normalised(Y_: Any, Y: Any, sigma: Any, rule: Any) -> Any:
+    """Return the gradient of a norm's input, each mean computed once a row."""
+    mean, dot = (rule.sum(a, 1) / Y.shape[1] for a in (Y_, Y_ * Y))
+    return (Y_ - mean - Y * dot) / sigma
+
+
+def lines(
+    backward: Callable[..., Any], values: Any, Z_: Any, rule: Any = EXACT
+) -> tuple[dict[str, Any], int]:
+    """Run a printed backward on counting arrays; return its gradients and steps."""
+    arrays = {name: counting.array(a) for name, a in vars(values).items()}
+    Z_ = counting.array(Z_)
+    with counting.tally() as steps_:
+        found = backward(Z_, SimpleNamespace(**arrays), rule)
+    return {name: a.to_numpy() for name, a in found.items()}, steps_.total
 
 
 def steps(function: Callable[..., Any], *arrays: Any) -> int:
@@ -119,87 +189,57 @@ def steps(function: Callable[..., Any], *arrays: Any) -> int:
     return found.total
 
 
-def flip(x: Any) -> Any:
-    """Return the transpose of a NumPy or a counting matrix."""
-    return x.T if isinstance(x, np.ndarray) else counting.xp.matrix_transpose(x)
+def counted(run: Callable[..., Pair], backward: Callable[..., Any]) -> Any:
+    """Return a layer's steps as a function of n, d, a rule, and another width."""
+
+    def ran(n: int, d: int, rule: Any = RULE, *width: int) -> int:
+        values, gradients = run(n, d, *width)
+        return lines(backward, values, gradients.Z, rule)[1]
+
+    return ran
 
 
-def attention_backward(Z_: Any, v: Any, times: Any = matmul) -> dict[str, Any]:
-    """Return the gradients by the printed lines, from Z's gradient ``Z_``."""
-    root = 1 / v.X.shape[1] ** 0.5
-    W_O_, Y_ = times(flip(v.Y), Z_), times(Z_, flip(v.W_O))
-    A_, V_ = times(Y_, flip(v.V)), times(flip(v.A), Y_)
-    dots = times_each_row(v.A, A_, times)
-    S_ = v.A * (A_ - dots)
-    Q_, K_ = times(S_, v.K) * root, times(flip(S_), v.Q) * root
-    X_ = times(Q_, flip(v.W_Q)) + times(K_, flip(v.W_K)) + times(V_, flip(v.W_V))
-    of_weights = {"W_Q": times(flip(v.X), Q_), "W_K": times(flip(v.X), K_)}
-    return of_weights | {"W_V": times(flip(v.X), V_), "W_O": W_O_, "X": X_}
+of_attention = counted(attention_run, attention_backward)
+of_feed_forward = counted(feed_forward_run, feed_forward_backward)  # f is 4d by default
+of_norm = counted(norm_run, norm_backward)
 
 
-def times_each_row(a: Any, b: Any, times: Any = matmul) -> Any:
-    """Return the dot product of each row of ``a`` with that row of ``b``."""
-    if isinstance(a, np.ndarray):
-        return (a * b).sum(1, keepdims=True)
-    rows = [times(a[i : i + 1, :], flip(b[i : i + 1, :])) for i in range(a.shape[0])]
-    return counting.xp.concat(rows, axis=0)
+def of_block(n: int, d: int, rule: Any = RULE) -> int:
+    """Return the steps of the backward of a block with its residual sums and biases."""
+    layers = of_attention(n, d, rule) + of_feed_forward(n, d, rule)
+    return int(layers + 2 * of_norm(n, d, rule) + 2 * n * d)
 
 
-def feed_forward_backward(
-    Z_: Any, v: Any, times: Any = matmul, summed: Any = sum_of_rows
-) -> dict[str, Any]:
-    """Return the gradients of all rows, with the sums over rows."""
-    H_: Any
-    U_ = times(Z_, flip(v.W_2))
-    if isinstance(U_, np.ndarray):
-        H_ = np.where(v.H > 0, U_, 0)
-    else:
-        H_ = counting.xp.where(v.H > 0, U_, counting.xp.zeros_like(U_))
-    of_weights = {"W_1": times(flip(v.X), H_), "W_2": times(flip(v.U), Z_)}
-    of_biases = {"b_1": summed(H_), "b_2": summed(Z_)}
-    return of_weights | of_biases | {"X": times(H_, flip(v.W_1))}
+def products(shapes: str, **lengths: int) -> Callable[..., int]:
+    """Return a function of n, d, and a rule that runs products of random matrices and
+    counts their steps: ``"dnd ndf"`` is a d×n by an n×d and an n×d by a d×f matrix. f
+    is 4d unless ``lengths`` give it."""
+
+    def ran(n: int, d: int, rule: Any = RULE) -> int:
+        at = {"n": n, "d": d, "f": 4 * d, "1": 1} | lengths
+        each = ([at[letter] for letter in shape] for shape in shapes.split())
+        return sum(steps(rule.times, numbers(i, j), numbers(j, k)) for i, j, k in each)
+
+    return ran
 
 
-def norm_backward(Z_: Any, v: Any, summed: Any = sum_of_rows) -> dict[str, Any]:
-    """Return the gradients of LayerNorm by the printed lines."""
-    Y_ = Z_ * v.gamma
-    d = Z_.shape[1]
-    if isinstance(Z_, np.ndarray):
-        mean, dot = Y_.mean(1, keepdims=True), (Y_ * v.Y).mean(1, keepdims=True)
-    else:
-        mean = counting.xp.sum(Y_, axis=1, keepdims=True) / d
-        dot = counting.xp.sum(Y_ * v.Y, axis=1, keepdims=True) / d
-    X_ = (Y_ - mean - v.Y * dot) / v.sigma
-    return {"gamma": summed(Z_ * v.Y), "beta": summed(Z_), "X": X_}
+def printed(name: str, **lengths: Any) -> Any:
+    """Evaluate a row or a total that the text prints, exactly."""
+    whole = {t.name: t.printed for t in sources.TOTALS if t.source == sources.THESIS}
+    rows = {r.name: r.expression for r in sources.ROWS if r.source == sources.THESIS}
+    return sources.value((whole | rows)[name], **lengths)
 
 
-def counted(run: Pair, backward: Callable[..., Any], **options: Any) -> int:
-    """Run a printed backward on counting arrays and return its steps."""
-    values, gradients = run
-    arrays = {name: counting.array(a) for name, a in vars(values).items()}
-    Z_ = counting.array(gradients.Z)
-    with counting.tally() as found:
-        backward(Z_, SimpleNamespace(**arrays), **options)
-    return found.total
+def row(name: str) -> Callable[[int, int], Any]:
+    """Return a row or a total of the text as a function of n tokens and width d."""
+    return lambda n, d: printed(name, s=n, h=d, f=4 * d)
 
 
-BY_RULE = {"times": product}  # a sum of n terms counts n, as in the text
-ALL_BY_RULE = {"times": product, "summed": total}
-
-
-def block_steps(n: int, d: int, f: int, *, by_rule: bool) -> int:
-    """Return the steps of the backward of a block with its residual sums and biases,
-    exactly or by the text's rule that a sum of n terms counts n, with the norm's means
-    counted as the text counts them: a sum of d terms as d − 1."""
-    of_attention = BY_RULE if by_rule else {}
-    of_rest = ALL_BY_RULE if by_rule else {}
-    of_norm = {"summed": total} if by_rule else {}
-    return (
-        counted(attention_run(n, d), attention_backward, **of_attention)
-        + counted(feed_forward_run(n, d, f), feed_forward_backward, **of_rest)
-        + 2 * counted(norm_run(n, d), norm_backward, **of_norm)
-        + 2 * n * d
-    )
+def takes(
+    ran: Callable[..., int], formula: Callable[[int, int], Any], rule: Any = RULE
+) -> bool:
+    """Whether a count is the formula at every size tried."""
+    return all(ran(n, d, rule) == formula(n, d) for n, d in SIZES)
 
 
 def block(x: Any, w: dict[str, Any], *, pre: bool) -> Any:
@@ -207,13 +247,13 @@ def block(x: Any, w: dict[str, Any], *, pre: bool) -> Any:
     before each sub-layer (``pre``) or after each sum."""
 
     def scaled(name: str, of: Any) -> Any:
-        return norm(of, w[f"gamma_{name}"], w[f"beta_{name}"], 1e-5)["Z"]
+        return norm(of, w[f"gamma_{name}"], w[f"beta_{name}"])["Z"]
 
     def attended(of: Any) -> Any:
         return attention(of, *(w[name] for name in WEIGHTS))["Z"]
 
     def fed(of: Any) -> Any:
-        return feed_forward(of, w["W_1"], w["b_1"], w["W_2"], w["b_2"])["Z"]
+        return feed_forward(of, *(w[name] for name in FED))["Z"]
 
     if pre:
         x = x + attended(scaled("1", x))
@@ -228,29 +268,8 @@ def block_weights(d: int = 4, f: int = 7) -> dict[str, Any]:
     shapes: dict[str, tuple[int, ...]] = dict.fromkeys(WEIGHTS, (d, d))
     shapes |= {"W_1": (d, f), "b_1": (f,), "W_2": (f, d), "b_2": (d,)}
     shapes |= {f"{name}_{i}": (d,) for i in "12" for name in ("gamma", "beta")}
-    return {
-        name: torch.tensor(numbers(*shape, seed=i))
-        for i, (name, shape) in enumerate(shapes.items())
-    }
-
-
-def printed(name: str, **lengths: int) -> Any:
-    """Evaluate a row or a total that the text prints, exactly."""
-    for row in sources.ROWS:
-        if (row.source, row.name) == (sources.THESIS, name):
-            return sources.value(row.expression, **lengths)
-    for whole in sources.TOTALS:
-        if (whole.source, whole.name) == (sources.THESIS, name):
-            return sources.value(whole.printed, **lengths)
-    raise ValueError(f"name: expected that of a row or a total; got {name!r}")
-
-
-SIZES = ((1, 3), (5, 3), (4, 7), (6, 5))  # tokens and width
-
-
-def at_all_sizes(holds: Callable[[int, int], bool]) -> bool:
-    """Whether a statement on n tokens and width d holds at every size tried."""
-    return all(holds(n, d) for n, d in SIZES)
+    each = enumerate(shapes.items())
+    return {name: torch.tensor(numbers(*shape, seed=i)) for i, (name, shape) in each}
 
 
 def chained_backward(x: Any, dy: Any, *, residual: bool) -> Any:
@@ -259,21 +278,15 @@ def chained_backward(x: Any, dy: Any, *, residual: bool) -> Any:
     that pass by each sub-layer."""
     w = {name: t.numpy() for name, t in block_weights().items()}
 
-    def normed(name: str, X: Any) -> Pair:
-        return traced(
-            lambda X, gamma, beta: norm(X, gamma, beta, 1e-5),
-            X=X,
-            gamma=w[f"gamma_{name}"],
-            beta=w[f"beta_{name}"],
-        )
+    def back(backward: Any, values: Any, Z_: Any) -> Any:
+        return lines(backward, values, Z_)[0]["X"]
 
-    first = normed("1", x)[0]
-    attended = traced(attention, X=first.Z, **{name: w[name] for name in WEIGHTS})[0]
+    first = traced(norm, X=x, gamma=w["gamma_1"], beta=w["beta_1"])[0]
+    attended = traced(attention, X=first.Z, **{k: w[k] for k in WEIGHTS})[0]
     middle = x + attended.Z
-    second = normed("2", middle)[0]
-    biased = {name: w[name] for name in ("W_1", "b_1", "W_2", "b_2")}
-    fed = traced(feed_forward, X=second.Z, **biased)[0]
-    by_fed = norm_backward(feed_forward_backward(dy, fed)["X"], second)["X"]
-    dm = by_fed + dy if residual else by_fed
-    by_attended = norm_backward(attention_backward(dm, attended)["X"], first)["X"]
-    return by_attended + dm if residual else by_attended
+    second = traced(norm, X=middle, gamma=w["gamma_2"], beta=w["beta_2"])[0]
+    fed = traced(feed_forward, X=second.Z, **{k: w[k] for k in FED})[0]
+    dm = back(norm_backward, second, back(feed_forward_backward, fed, dy))
+    dm = dm + dy if residual else dm
+    dx = back(norm_backward, first, back(attention_backward, attended, dm))
+    return dx + dm if residual else dx

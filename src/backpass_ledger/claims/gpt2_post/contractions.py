@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+from operator import matmul
+
 import numpy as np
 
 from backpass import cost
 from backpass.models import gpt2
 from backpass_ledger.claims.evidence import Evidence
-from backpass_ledger.claims.gpt2_post.overview import ROWS
+from backpass_ledger.claims.gpt2_post.matrices import query_at_key
+from backpass_ledger.claims.gpt2_post.overview import (
+    BIASES,
+    ROWS,
+    SHAPES,
+    flash_stores_less,
+)
 from backpass_ledger.claims.tools import numbers, same, vjp
 
 CLAIMS = """
@@ -30,33 +38,28 @@ G69  left-out      5  FLOPs         operations/linear_cost        table
 G70  caveat        3  attention     attention/scaled_dot_product  table
 """
 
-
 # Different odd lengths, so that no two shapes agree by accident.
 b, s, n_h, d, V = 2, 5, 3, 4, 11
 h = n_h * d
-AT = {"b": b, "s": s, "n_h": n_h, "d": d, "V": V, "h": h}
-
-
-def shape(left: tuple[int, ...], right: tuple[int, ...]) -> tuple[int, ...]:
-    """Return the shape of a product of arrays with these shapes."""
-    return np.broadcast_to(0.0, left).__matmul__(np.broadcast_to(0.0, right)).shape
+SIZES = {"b": b, "s": s, "n_h": n_h, "d": d, "V": V, "h": h}
+Q, K, VALUE, DO = (numbers(b, n_h, s, d, seed=i) for i in range(4))
+A, DS = (numbers(b, n_h, s, s, seed=i) for i in range(2))
+QT, KT, VT, AT, DST = (array.swapaxes(2, 3) for array in (Q, K, VALUE, A, DS))
 
 
 def ran(times: int, m: int, n: int, p: int) -> int:
     """Return the multiplications that run in ``times`` products, twice."""
-    counted = cost.count("matmul", (m, n), (n, p)).forward.by_kind["multiply"]
-    return 2 * times * counted
+    return 2 * times * cost.count("matmul", (m, n), (n, p)).forward.by_kind["multiply"]
 
 
 def judged(it: Evidence, name: str, given: int, inner: int, to: int) -> None:
     """Compare a row of the table for a layer from ``inner`` columns to ``to`` with its
-    two products, and their shapes with those of the gradients."""
+    two products, and their values with the gradients."""
     x, w, dy = numbers(b, s, inner), numbers(inner, to), numbers(b, s, to)
-    dx, dw = vjp(lambda x, w: x @ w, (x, w), dy)
-    first, second = dy @ w.T, x.reshape(-1, inner).T @ dy.reshape(-1, to)
-    it.as_printed(same(first, dx) and same(second, dw))
-    products = ran(b, s, to, inner) + ran(1, inner, b * s, to)
-    it.as_printed(ROWS[name].at(**AT) == products == given)
+    products = dy @ w.T, x.reshape(-1, inner).T @ dy.reshape(-1, to)
+    it.as_printed(all(map(same, products, vjp(matmul, (x, w), dy))))
+    counted = ran(b, s, to, inner) + ran(1, inner, b * s, to)
+    it.as_printed(ROWS[name].at(**SIZES) == counted == given)
 
 
 def G54(it: Evidence) -> None:
@@ -70,23 +73,20 @@ def G54(it: Evidence) -> None:
 def G55(it: Evidence) -> None:
     r"""A product of $(m, n)$ and $(n, p)$ costs about $2mnp$ FLOPs.
 
-    It costs exactly $mp(2n - 1)$: 0.8 % fewer at $n = 64$, and less than 0.1 % at 768.
-    """
-    off = {}
-    for n in (7, 64, 768):
+    It costs exactly $mp(2n - 1)$: 0.8 % fewer at $n = 64$, 0.07 % fewer at 768."""
+    for n, percent, digits in ((64, 0.8, 1), (768, 0.07, 2)):
         exact = cost.count("matmul", (5, n), (n, 3)).forward.total
         it.right(exact == 5 * 3 * (2 * n - 1))
-        off[n] = 100 * (1 - exact / (2 * 5 * n * 3))
-    it.as_printed(max(off[64], off[768]) < 1)
-    it.right(round(off[64], 1) == 0.8 and off[768] < 0.1)
+        off = 100 * (1 - exact / (2 * 5 * n * 3))
+        it.as_printed(off < 1)
+        it.right(round(off, digits) == percent)
 
 
 def G56(it: Evidence) -> None:
-    r"""The weight's gradient is one larger product of reshaped arrays, in place of $b$
-    products and their sum.
+    r"""The weight's gradient is one product of reshaped arrays, not a sum of $b$
+    products.
 
-    Both ways give the same value with exactly the same number of operations.
-    """
+    Both ways give the same value with exactly the same number of operations."""
     x, dy = numbers(b, s, h), numbers(b, s, V)
     one = x.reshape(-1, h).T @ dy.reshape(-1, V)
     it.as_printed(same(one, sum(x[i].T @ dy[i] for i in range(b))))
@@ -99,23 +99,15 @@ def G57(it: Evidence) -> None:
 
     Its two gradients together do. Each gradient alone needs only the other factor, so a
     frozen weight's input need not be stored. The attention weights need not be stored
-    either: flash attention recomputes them.
-    """
+    either: flash attention recomputes them."""
     x, w, dy = numbers(s, h), numbers(h, V), numbers(s, V)
-
-    def gradients(x: np.ndarray, w: np.ndarray) -> list[np.ndarray]:
-        return vjp(lambda x, w: x @ w, (x, w), dy)
-
-    dx, dw = gradients(x, w)
-    it.as_printed(not same(gradients(x, 2 * w)[0], dx))
-    it.as_printed(not same(gradients(2 * x, w)[1], dw))
-    it.elsewhere(not same(gradients(2 * x, w)[0], dx))  # the input's, of the input
-    it.elsewhere(not same(gradients(x, 2 * w)[1], dw))  # the weight's, of the weight
-    stored = [
-        cost.activations(cost.configuration("gpt2"), 1, 64, flash=flash).bytes or 0
-        for flash in (True, False)
-    ]
-    it.elsewhere(stored[0] >= stored[1])
+    (dx, dw), of_other_x, of_other_w = (
+        vjp(matmul, factors, dy) for factors in ((x, w), (2 * x, w), (x, 2 * w))
+    )
+    it.as_printed(not same(of_other_w[0], dx) and not same(of_other_x[1], dw))
+    it.elsewhere(not same(of_other_x[0], dx))
+    it.elsewhere(not same(of_other_w[1], dw))
+    it.elsewhere(not flash_stores_less())
 
 
 def G58(it: Evidence) -> None:
@@ -153,33 +145,17 @@ def G62(it: Evidence) -> None:
 
 def G63(it: Evidence) -> None:
     r"""$b\,n_h$ products of $(s, d)$ and $(d, s)$, and the same number of $(s, s)$ and
-    $(s, d)$, cost $4bn_hs^2d$ FLOPs.
-
-    They are $\bar{O}V^\top$ and $A^\top\bar{O}$.
-    """
-    a, v, do = (
-        numbers(b, n_h, s, s),
-        numbers(b, n_h, s, d),
-        numbers(b, n_h, s, d, seed=1),
-    )
-    da, dv = vjp(lambda a, v: a @ v, (a, v), do)
-    it.as_printed(same(do @ v.swapaxes(2, 3), da) and same(a.swapaxes(2, 3) @ do, dv))
+    $(s, d)$, cost $4bn_hs^2d$ FLOPs: $\bar{O}V^\top$ and $A^\top\bar{O}$."""
+    it.as_printed(all(map(same, (DO @ VT, AT @ DO), vjp(matmul, (A, VALUE), DO))))
     products = ran(b * n_h, s, d, s) + ran(b * n_h, s, s, d)
-    it.as_printed(ROWS["attn@value"].at(**AT) == products)
+    it.as_printed(ROWS["attn@value"].at(**SIZES) == products == 4 * b * n_h * s**2 * d)
 
 
 def G64(it: Evidence) -> None:
-    r"""$b\,n_h$ products of $(s, s)$ and $(s, d)$ give the query's gradient.
-
-    It is $\bar{S}K$.
-    """
-    q, k, ds = (
-        numbers(b, n_h, s, d),
-        numbers(b, n_h, s, d, seed=1),
-        numbers(b, n_h, s, s),
-    )
-    dq = vjp(lambda q, k: q @ k.mT, (q, k), ds)[0]
-    it.as_printed(shape((s, s), (s, d)) == dq.shape[2:] and same(ds @ k, dq))
+    r"""The query's gradient, $\bar{S}K$, is $b\,n_h$ products of $(s, s)$ and $(s,
+    d)$."""
+    it.as_printed(DS.shape[2:] == (s, s) and K.shape == (b, n_h, s, d))
+    it.as_printed(same(DS @ K, vjp(query_at_key, (Q, K), DS)[0]))
 
 
 def G65(it: Evidence) -> None:
@@ -188,83 +164,59 @@ def G65(it: Evidence) -> None:
 
     A gradient has its tensor's shape, as the text says. $Q^\top\bar{S}$ is $(d, s)$,
     the gradient of the second operand, $K^\top$; the table does not name which it
-    means. The key's gradient is $\bar{S}^\top Q$, a product of $(s, s)$ and $(s, d)$
-    with the same FLOPs.
-    """
-    q, k, ds = (
-        numbers(b, n_h, s, d),
-        numbers(b, n_h, s, d, seed=1),
-        numbers(b, n_h, s, s),
-    )
-    printed = q.swapaxes(2, 3) @ ds
-    dk = vjp(lambda q, k: q @ k.mT, (q, k), ds)[1]
-    it.clashes(shape((d, s), (s, s)) != (s, d))
-    dkt = vjp(lambda q, kt: q @ kt, (q, k.swapaxes(2, 3)), ds)[1]
-    it.right(same(printed, dkt))
-    it.right(same(ds.swapaxes(2, 3) @ q, dk))
+    means. The key's gradient is $\bar{S}^\top Q$, with the same FLOPs."""
+    printed, dk = QT @ DS, vjp(query_at_key, (Q, K), DS)[1]
+    it.clashes(printed.shape != K.shape)
+    it.right(same(printed, vjp(matmul, (Q, KT), DS)[1]) and same(DST @ Q, dk))
     it.right(ran(1, d, s, s) == ran(1, s, s, d))
 
 
 def G66(it: Evidence) -> None:
     r"""Both products of query@key's backward cost $4bn_hs^2d$."""
     products = ran(b * n_h, s, s, d) + ran(b * n_h, d, s, s)
-    it.as_printed(ROWS["query@key"].at(**AT) == products)
+    it.as_printed(ROWS["query@key"].at(**SIZES) == products == 4 * b * n_h * s**2 * d)
 
 
 def G67(it: Evidence) -> None:
     """In the backward, $b$ products of $(s, 3h)$ and $(3h, h)$, and one of $(h, bs)$
-    and $(bs, 3h)$ cost $12bsh^2$ FLOPs.
-
-    With one matrix for all three, the product itself adds the three gradients of the
-    input. Three matrices need two more additions for each element.
-    """
+    and $(bs, 3h)$ cost $12bsh^2$ FLOPs."""
     judged(it, "qkv_proj", 12 * b * s * h * h, inner=h, to=3 * h)
-    together = cost.count("matmul", (s, 3 * h), (3 * h, h)).forward.total
-    apart = 3 * cost.count("matmul", (s, h), (h, h)).forward.total
-    it.right(together - apart == 2 * s * h)
 
 
 def G68(it: Evidence) -> None:
     """A head is $h/n_h$ wide.
 
-    This holds for GPT-2. In Qwen3, for example, the width of a head is set separately.
-    """
-    config = cost.configuration("gpt2")
+    This holds for GPT-2. In Qwen3, for example, a head's width is set separately."""
+    config, qwen = cost.configuration("gpt2"), cost.configuration("qwen3-0.6b")
     it.as_printed(config.width == 64 * config.heads)
-    qwen = cost.configuration("qwen3-0.6b")
     it.right(qwen.width != qwen.heads * qwen.head_width)
 
 
 def G69(it: Evidence) -> None:
     """The table has the whole backward of the layers that multiply by a weight.
 
-    It lacks the gradients of their biases, which are sums over the rows: about $9bsh$ a
-    layer, 84,851,712 FLOPs in the smallest GPT-2 at 1,024 tokens. A whole LayerNorm
-    takes $11bsh$.
-    """
+    It lacks the gradients of their biases, sums over the rows: about $9bsh$ a layer,
+    84,851,712 FLOPs in the smallest GPT-2 at 1,024 tokens. A LayerNorm takes
+    $11bsh$."""
     step = cost.tally("gpt2", 1, 1024)
-    biases = step.only(
-        lambda row: (
-            row.term.stem == "linear"
-            and row.term.what == "elements"
-            and row.term.way == "backward"
-        )
+    sums = step.only(
+        lambda row: row.term.stem == "linear" and row.term.what == "elements"
     )
-    it.left_out(biases.total())
-    it.right(biases.total() == 84_851_712 == 12 * 9 * 768 * (1024 - 1))
+    biases = sums.flops()["backward"]
+    it.left_out(biases)
+    wide = sum(SHAPES[name][0] for name in BIASES)
+    it.right(biases == 84_851_712 == 12 * wide * (1024 - 1) and wide == 9 * 768)
 
 
 def G70(it: Evidence) -> None:
     """The backward of attention's two products costs $8bn_hs^2d$ FLOPs.
 
     This holds if all $s^2$ pairs of a query and a key are computed. GPT-2's mask leaves
-    $s(s + 1)/2$ of them, and kernels that skip the others need about half.
-    """
-    whole = ROWS["attn@value"].at(**AT) + ROWS["query@key"].at(**AT)
-    visible = sum(key <= query for query in range(s) for key in range(s))
-    pair = 4 * 2 * b * n_h * d
-    it.as_printed(whole == pair * s * s)
-    it.elsewhere(whole == pair * visible)
+    $s(s + 1)/2$ of them, and kernels that skip the others need about half."""
+    whole = ROWS["attn@value"].at(**SIZES) + ROWS["query@key"].at(**SIZES)
+    visible = np.tri(s).sum()
+    it.as_printed(whole == 8 * b * n_h * d * s * s)
+    it.elsewhere(whole == 8 * b * n_h * d * visible)
     it.right(2 * visible == s * (s + 1))
     step = cost.tally("gpt2", 2, 100).only(lambda row: row.term.call == "attention")
     needed = step.flops("products-triangle")["backward"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from backpass_ledger.claims.evidence import Evidence
-from backpass_ledger.claims.tools import derives, jacobian, numbers, same, torch
+from backpass_ledger.claims.tools import jacobian, numbers, same, torch
 
 CLAIMS = """
 G21  true  0  matmul      operations/linear       row times matrix
@@ -23,7 +23,6 @@ G32  true  0  matmul      operations/linear       gradient of the matrix
 G33  true  0  matmul      operations/linear       gradient of the matrix
 """
 
-
 N, P = 7, 3
 X, W = numbers(1, N), numbers(N, P)
 ROW = r"""
@@ -35,19 +34,12 @@ ROW = r"""
 
 
 def G21(it: Evidence) -> None:
-    r"""In $z = xW$, $x$ is $1 \times N$, $W$ is $N \times P$ with rows
-    $(w_{r1}, \dots, w_{rP})$, and $z$ is $1 \times P$."""
-    printed = r"""
-        \begin{bmatrix} z_1 & z_2 & \cdots & z_P \end{bmatrix}
-        = \begin{bmatrix} x_1 & x_2 & \cdots & x_N \end{bmatrix}
-        \begin{bmatrix}
-        w_{11} & w_{12} & \cdots & w_{1P} \\
-        w_{21} & w_{22} & \cdots & w_{2P} \\
-        \vdots & \vdots & \ddots & \vdots \\
-        w_{N1} & w_{N2} & \cdots & w_{NP}
-        \end{bmatrix}
-    """
-    it.as_printed(derives(printed, ROW))
+    r"""A row of $N$ elements times an $N \times P$ matrix is $\begin{bmatrix} z_1 & z_2
+    & \cdots & z_P \end{bmatrix} = \begin{bmatrix} x_1 & x_2 & \cdots & x_N
+    \end{bmatrix} \begin{bmatrix} w_{11} & w_{12} & \cdots & w_{1P} \\ w_{21} & w_{22} &
+    \cdots & w_{2P} \\ \vdots & \vdots & \ddots & \vdots \\ w_{N1} & w_{N2} & \cdots &
+    w_{NP} \end{bmatrix}$."""
+    it.derives(ROW)
 
 
 def G22(it: Evidence) -> None:
@@ -64,18 +56,11 @@ def G23(it: Evidence) -> None:
 
 def G24(it: Evidence) -> None:
     """All paths from $x_1$ through $z$ to $L$ have to be summed, because $x_1$ enters
-    every element of $z$.
-
-    The rule at the beginning of the text has no sum.
-    """
-
-    def loss(x: torch.Tensor) -> torch.Tensor:
-        return torch.sin(x @ torch.tensor(W)).prod()
-
-    slopes = np.cos(X @ W) * np.prod(np.sin(X @ W)) / np.sin(X @ W)
-    paths = slopes[0] * W[0]
-    it.as_printed(same(paths.sum(), jacobian(loss, X)[0, 0]))
-    it.right(not any(same(path, jacobian(loss, X)[0, 0]) for path in paths))
+    every element of $z$."""
+    slope = jacobian(lambda x: torch.sin(x @ torch.tensor(W)).prod(), X)[0, 0]
+    z = X[0] @ W
+    paths = np.cos(z) * np.prod(np.sin(z)) / np.sin(z) * W[0]
+    it.as_printed(same(paths.sum(), slope) and not any(same(p, slope) for p in paths))
 
 
 def G25(it: Evidence) -> None:
@@ -88,36 +73,21 @@ def G25(it: Evidence) -> None:
 
 
 def G26(it: Evidence) -> None:
-    r"""$\frac{\partial L}{\partial x_i}$ is the row $\partial L/\partial z$ times the
-    column $(w_{i1}, \dots, w_{iP})$."""
-    printed = r"""
-        \frac{\partial L}{\partial x_i} = \begin{bmatrix}
-        \frac{\partial L}{\partial z_1} & \frac{\partial L}{\partial z_2} & \cdots
-        & \frac{\partial L}{\partial z_P}
-        \end{bmatrix}
-        \begin{bmatrix} w_{i1} \\ w_{i2} \\ \vdots \\ w_{iP} \end{bmatrix}
-    """
-    it.as_printed(derives(printed, ROW))
+    r"""$\frac{\partial L}{\partial x_i} = \begin{bmatrix} \frac{\partial L}{\partial
+    z_1} & \frac{\partial L}{\partial z_2} & \cdots & \frac{\partial L}{\partial z_P}
+    \end{bmatrix} \begin{bmatrix} w_{i1} \\ w_{i2} \\ \vdots \\ w_{iP}
+    \end{bmatrix}$."""
+    it.derives(ROW)
 
 
 def G27(it: Evidence) -> None:
-    r"""Stacked, the gradients are $\partial L/\partial z$ times a matrix with the rows
-    $(w_{11}, w_{21}, \dots, w_{N1})$ to $(w_{1P}, \dots, w_{NP})$."""
-    printed = r"""
-        \begin{bmatrix}
-        \frac{\partial L}{\partial x_1} & \frac{\partial L}{\partial x_2} & \cdots
-        & \frac{\partial L}{\partial x_N}
-        \end{bmatrix} = \begin{bmatrix}
-        \frac{\partial L}{\partial z_1} & \frac{\partial L}{\partial z_2} & \cdots
-        & \frac{\partial L}{\partial z_P}
-        \end{bmatrix} \begin{bmatrix}
-        w_{11} & w_{21} & \cdots & w_{N1} \\
-        w_{12} & w_{22} & \cdots & w_{N2} \\
-        \vdots & \vdots & \ddots & \vdots \\
-        w_{1P} & w_{2P} & \cdots & w_{NP}
-        \end{bmatrix}
-    """
-    it.as_printed(derives(printed, ROW))
+    r"""Stacked, $\begin{bmatrix} \frac{\partial L}{\partial x_1} & \frac{\partial
+    L}{\partial x_2} & \cdots & \frac{\partial L}{\partial x_N} \end{bmatrix} =
+    \begin{bmatrix} \frac{\partial L}{\partial z_1} & \frac{\partial L}{\partial z_2} &
+    \cdots & \frac{\partial L}{\partial z_P} \end{bmatrix} \begin{bmatrix} w_{11} &
+    w_{21} & \cdots & w_{N1} \\ w_{12} & w_{22} & \cdots & w_{N2} \\ \vdots & \vdots &
+    \ddots & \vdots \\ w_{1P} & w_{2P} & \cdots & w_{NP} \end{bmatrix}$."""
+    it.derives(ROW)
 
 
 def G28(it: Evidence) -> None:
@@ -138,43 +108,24 @@ def G30(it: Evidence) -> None:
 
 
 def G31(it: Evidence) -> None:
-    r"""The first column of $\partial L/\partial W$ is the column of inputs times the
-    number $\partial L/\partial z_1$, and likewise for every column."""
-    printed = r"""
-        \begin{bmatrix}
-        \frac{\partial L}{\partial w_{11}} \\ \frac{\partial L}{\partial w_{21}} \\
-        \vdots \\ \frac{\partial L}{\partial w_{N1}}
-        \end{bmatrix}
-        = \begin{bmatrix} x_1 \\ x_2 \\ \vdots \\ x_N \end{bmatrix}
-        \frac{\partial L}{\partial z_1}
-    """
-    it.as_printed(derives(printed, ROW))
-    of_column = (
-        r"\frac{\partial L}{\partial w_{ji}} = x_j \frac{\partial L}{\partial z_i}"
-    )
-    it.as_printed(derives(of_column, ROW))
+    r"""For the first column of $W$, $\begin{bmatrix} \frac{\partial L}{\partial w_{11}}
+    \\ \frac{\partial L}{\partial w_{21}} \\ \vdots \\ \frac{\partial L}{\partial
+    w_{N1}} \end{bmatrix} = \begin{bmatrix} x_1 \\ x_2 \\ \vdots \\ x_N \end{bmatrix}
+    \frac{\partial L}{\partial z_1}$, and likewise for column $i$: $\frac{\partial
+    L}{\partial w_{ji}} = x_j \frac{\partial L}{\partial z_i}$."""
+    it.derives(ROW)
 
 
 def G32(it: Evidence) -> None:
-    r"""The columns together are the outer product of $x$ and $\partial L/\partial z$,
-    with $x_j\,\partial L/\partial z_k$ in row $j$ and column $k$."""
-    printed = r"""
-        \begin{bmatrix}
-        \frac{\partial L}{\partial w_{11}} & \frac{\partial L}{\partial w_{12}}
-        & \cdots & \frac{\partial L}{\partial w_{1P}} \\
-        \frac{\partial L}{\partial w_{21}} & \frac{\partial L}{\partial w_{22}}
-        & \cdots & \frac{\partial L}{\partial w_{2P}} \\
-        \vdots & \vdots & \ddots & \vdots \\
-        \frac{\partial L}{\partial w_{N1}} & \frac{\partial L}{\partial w_{N2}}
-        & \cdots & \frac{\partial L}{\partial w_{NP}}
-        \end{bmatrix}
-        = \begin{bmatrix} x_1 \\ x_2 \\ \vdots \\ x_N \end{bmatrix}
-        \begin{bmatrix}
-        \frac{\partial L}{\partial z_1} & \frac{\partial L}{\partial z_2} & \cdots
-        & \frac{\partial L}{\partial z_P}
-        \end{bmatrix}
-    """
-    it.as_printed(derives(printed, ROW))
+    r"""Together, $\begin{bmatrix} \frac{\partial L}{\partial w_{11}} & \frac{\partial
+    L}{\partial w_{12}} & \cdots & \frac{\partial L}{\partial w_{1P}} \\ \frac{\partial
+    L}{\partial w_{21}} & \frac{\partial L}{\partial w_{22}} & \cdots & \frac{\partial
+    L}{\partial w_{2P}} \\ \vdots & \vdots & \ddots & \vdots \\ \frac{\partial
+    L}{\partial w_{N1}} & \frac{\partial L}{\partial w_{N2}} & \cdots & \frac{\partial
+    L}{\partial w_{NP}} \end{bmatrix} = \begin{bmatrix} x_1 \\ x_2 \\ \vdots \\ x_N
+    \end{bmatrix} \begin{bmatrix} \frac{\partial L}{\partial z_1} & \frac{\partial
+    L}{\partial z_2} & \cdots & \frac{\partial L}{\partial z_P} \end{bmatrix}$."""
+    it.derives(ROW)
 
 
 def G33(it: Evidence) -> None:

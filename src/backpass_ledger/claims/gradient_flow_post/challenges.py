@@ -36,10 +36,9 @@ F434  caveat        1  recomputation  numerics/recomputation    challenge 5
 F435  false         3  FLOPs          cost/ratio                challenge 6
 F436  inconsistent  3  FLOPs          cost/ratio                challenge 6, table's ratio
 F437  false         1  norms          numerics/gradient_flow    challenge 7
-F438  caveat        3  precision      numerics/precision        challenge 8, difference
+F438  false         3  precision      numerics/precision        challenge 8, difference
 F439  true          0  precision      numerics/precision        challenge 8, unit in the last place
 """
-
 
 SWIGLU = (1.33, 106)  # GB of a layer and of 80, as printed in challenge 4
 
@@ -85,8 +84,8 @@ def F431(it: Evidence) -> None:
 
 
 def F432(it: Evidence) -> None:
-    r"""Softmax's $a_i (\bar a_i - \sum_j a_j \bar a_j)$ follows from
-    $\partial a_i / \partial p_j = a_i (\delta_{ij} - a_j)$."""
+    r"""Softmax's $a_i (\bar a_i - \sum_j a_j \bar a_j)$ follows from $\partial a_i /
+    \partial p_j = a_i (\delta_{ij} - a_j)$."""
     p, da = numbers(5), numbers(5, seed=1)
     a = np.exp(p) / np.exp(p).sum()
     of_scores = a[:, None] * (np.eye(5) - a)
@@ -97,8 +96,7 @@ def F432(it: Evidence) -> None:
 def F433(it: Evidence) -> None:
     """SwiGLU's three arrays take 1.33 GB a layer, and 106 GB in 80 layers.
 
-    1.41 GB or 1.3125 GiB a layer, 112.7 GB or 105 GiB in all.
-    """
+    1.41 GB or 1.3125 GiB a layer, 112.7 GB or 105 GiB in all."""
     one = 3 * torch.empty(8192, 28672, dtype=torch.float16, device="meta").nbytes
     units = (10**9, 2**30, 1000 * 2**20)
     it.as_printed(SWIGLU[0] in [round(one / unit, 2) for unit in units])
@@ -112,8 +110,7 @@ def F434(it: Evidence) -> None:
     """80 checkpoints of 128 MB are 10.0 GB, and with a layer's 2,016 MB, 12.0 GB.
 
     In GiB it is 11.97, which rounds to 12.0; 11.9 would be cut off. One input is
-    counted twice: 11.84 without. In GB it is 12.85.
-    """
+    counted twice: 11.84 without. In GB it is 12.85."""
     mib, once = 80 * INPUT + FLASH, most(1, twice=False)
     it.as_printed(INPUT == 128 and FLASH == 2016)
     it.as_printed(gib(80 * INPUT) == 10.0 and gib(mib, 1) == 12.0)
@@ -126,8 +123,7 @@ def F435(it: Evidence) -> None:
     """The backward has exactly twice the FLOPs of the forward.
 
     With the scores that flash attention recomputes it has 2.068 times as many; without
-    them exactly twice. (`§6.1` says approximately.)
-    """
+    them exactly twice. (`§6.1` says approximately.)"""
     forward, backward = layer()
     it.as_printed(backward == 2 * forward)
     it.right(round(backward / forward, 3) == 2.068)
@@ -137,8 +133,8 @@ def F435(it: Evidence) -> None:
 def F436(it: Evidence) -> None:
     """The ratio follows from the table.
 
-    Its totals give 2.11 and its rows 2.068, since one total is not the sum of its rows.
-    """
+    Its totals give 2.11 and its rows 2.068, since one total is not the sum of its
+    rows."""
     it.clashes(round(TOTALS[1] / TOTALS[0], 2) == 2.11)
     it.clashes(round((ROWS[1] + AGAIN) / ROWS[0], 3) == 2.068)
     it.right(ROWS[0] == TOTALS[0] and ROWS[1] + AGAIN != TOTALS[1])
@@ -147,8 +143,7 @@ def F436(it: Evidence) -> None:
 def F437(it: Evidence) -> None:
     r"""$0.97^{80} \approx 0.088$.
 
-    0.08745, which rounds to 0.087.
-    """
+    0.08745, which rounds to 0.087."""
     power = 0.97**80
     it.as_printed(round(power, 3) == 0.088)
     it.right(round(power, 3) == 0.087 and round(power, 5) == 0.08745)
@@ -158,13 +153,13 @@ def F437(it: Evidence) -> None:
 def F438(it: Evidence) -> None:
     r"""FP16's smallest difference from 1.0 is $2^{-10} \approx 0.000977$.
 
-    Above 1. The number before 1 is half as far away, $2^{-11} \approx 0.000488$.
-    """
+    That is the gap above 1. The number before 1 is half as far away, $2^{-11} \approx
+    0.000488$."""
     values = all_numbers("float16")
     above = float(values[values > 1.0].min() - 1)
     below = float(1 - values[values < 1.0].max())
-    it.as_printed(above == 2**-10 and round(above, 6) == 0.000977)
-    it.elsewhere(min(above, below) == 2**-10)
+    it.as_printed(min(above, below) == 2**-10)
+    it.right(above == 2**-10 and round(above, 6) == 0.000977)
     it.right(below == 2**-11 and round(below, 6) == 0.000488)
 
 

@@ -25,7 +25,6 @@ F272  caveat  1  recomputation  numerics/recomputation  §4.2, PyTorch, automati
 F273  true    0  recomputation  numerics/recomputation  §4.2, PyTorch, what is saved
 """
 
-
 DEPTH, WIDTH = 6, 5
 
 
@@ -146,8 +145,7 @@ def F262(it: Evidence) -> None:
 def F263(it: Evidence) -> None:
     """A layer is recomputed from the nearest checkpoint.
 
-    From the nearest one at or before it: the forward only runs upwards.
-    """
+    From the nearest one at or before it: the forward only runs upwards."""
     inputs = {0, 10, 20}
     nearest = {i: min(inputs, key=lambda c: abs(c - i)) for i in range(20)}
     it.as_printed(all(nearest[i] <= i for i in range(5)))
@@ -159,8 +157,7 @@ def F264(it: Evidence) -> None:
     """The forward with checkpoints keeps nothing but these.
 
     It runs the layers under autograd, so its output holds a graph with every array that
-    a plain forward saves; the checkpoints come on top. It needs `torch.no_grad()`.
-    """
+    a plain forward saves; the checkpoints come on top. It needs `torch.no_grad()`."""
     stack, (x, _) = Stack(), tensors()
     plain = kept(lambda: stack.whole(x))
     listed = kept(lambda: keep_inputs(stack, x, 3))
@@ -171,8 +168,8 @@ def F264(it: Evidence) -> None:
 
 
 def F265(it: Evidence) -> None:
-    """The checkpoint of layer i is a copy of its input, for every i that k divides:
-    8 of them for 80 layers and k = 10."""
+    """The checkpoint of layer i is a copy of its input, for every i that k divides: 8
+    of them for 80 layers and k = 10."""
     stack, (x, _) = Stack(depth=80), tensors()
     copies = keep_inputs(stack, x, 10)
     it.as_printed(list(copies) == list(range(0, 80, 10)) and len(copies) == 8)
@@ -206,8 +203,7 @@ def F268(it: Evidence) -> None:
 
     For k = 1 only. For other k, the first pass gives the gradient of a segment's input,
     and the loop passes it to layer i − 1 of the same segment as that of its output,
-    without an error. The loop has to step from segment to segment.
-    """
+    without an error. The loop has to step from segment to segment."""
     it.as_printed(all(right(by_listing(k)[0]) for k in (2, 3, 6)))
     it.right([k for k in (1, 2, 3, 6) if right(by_listing(k)[0])] == [1])
     it.right(all(right(by_listing(k, mended=True)[0]) for k in (1, 2, 3, 6)))
@@ -216,8 +212,8 @@ def F268(it: Evidence) -> None:
 def F269(it: Evidence) -> None:
     """The checkpoint's `.grad` is the gradient from the last call of `backward`.
 
-    It is the sum over all calls since the checkpoint was saved: k of them in a segment.
-    """
+    It is the sum over all calls since the checkpoint was saved: k of them in a
+    segment."""
     (printed, *_), stack = by_listing(2, stack=Stack(depth=2))  # one segment
     x, dy = tensors()
     x.requires_grad_()
@@ -232,8 +228,7 @@ def F270(it: Evidence) -> None:
     """The backward runs each layer once more.
 
     It starts from the checkpoint for every layer: k(k + 1)/2 runs in a segment of k.
-    With k = 10 that is 440 runs for 80 layers, where 80 are enough.
-    """
+    With k = 10 that is 440 runs for 80 layers, where 80 are enough."""
     runs = {k: len(by_listing(k)[1].runs) for k in (1, 2, 3, 6)}
     it.as_printed(set(runs.values()) == {DEPTH})
     it.right(all(2 * count == DEPTH * (k + 1) for k, count in runs.items()))
@@ -244,8 +239,7 @@ def F270(it: Evidence) -> None:
 def F271(it: Evidence) -> None:
     """The recomputed activations are those of the forward.
 
-    With dropout they differ: the listing does not keep the generator's state.
-    """
+    With dropout they differ: the listing does not keep the generator's state."""
 
     def recomputed(p: float) -> bool:
         stack = Stack(p)
@@ -264,8 +258,7 @@ def F272(it: Evidence) -> None:
     """PyTorch's `checkpoint` does this automatically.
 
     Given one layer at a time, as in the listing, it keeps every layer's input. A
-    segment of k layers has to be given as one function.
-    """
+    segment of k layers has to be given as one function."""
     stack = Stack()
     it.as_printed(right(stack.after(lambda x: by_pytorch(stack, x))))
     it.as_printed(len(stack.runs) == 2 * DEPTH)

@@ -37,7 +37,6 @@ F288  true      0  recomputation  numerics/recomputation  §4.3, chart, every la
 F289  false     7  recomputation  numerics/recomputation  §4.3, chart, order
 """
 
-
 LAYERS = 80
 INPUT = 2 * 8192 * 8192 // MIB  # MiB
 PLAIN = LAYERS * FLASH  # without checkpoints
@@ -79,8 +78,7 @@ def F274(it: Evidence) -> None:
     """Without checkpoints the activations take 157.5 GB; with one every layer 12.0,
     with one every ten 20.7.
 
-    In GiB. In GB they are 169.1, 12.9, and 22.2.
-    """
+    In GiB. In GB they are 169.1, 12.9, and 22.2."""
     peaks = [PLAIN, most(1), most(10)]
     it.as_printed([gib(x, 1) for x in peaks] == [157.5, 12.0, 20.7])
     it.elsewhere([gb(x) for x in peaks] == [157.5, 12.0, 20.7])
@@ -101,8 +99,7 @@ def F277(it: Evidence) -> None:
     """The peak is one whole layer and 80 checkpoints: 2,016 + 80 · 128 = 12,256 MiB.
 
     The layer's 2,016 contain its input, which is one of the 80 checkpoints: 12,128 MiB,
-    11.84 GiB. With the norm's output that the table forgot, it is 12,256 again.
-    """
+    11.84 GiB. With the norm's output that the table forgot, it is 12,256 again."""
     it.as_printed(most(1) == 12_256 == 2016 + 80 * 128)
     it.elsewhere(most(1, twice=False) == 12_256)
     it.right(most(1, twice=False) == 12_128 and gib(12_128) == 11.84)
@@ -114,8 +111,7 @@ def F278(it: Evidence) -> None:
 
     The probabilities of the output head take 3.91 GiB in FP32, unless they are computed
     in chunks. A layer's backward holds gradients beside what it saved: in the text's
-    listing four arrays of [S, d_ff], 1.75 GiB.
-    """
+    listing four arrays of [S, d_ff], 1.75 GiB."""
     head = saved(part="lm_head")["loss.p"]
     of_rows = (SIZES["B"], SIZES["S"], SIZES["d_ff"])
     wide = [array.shape for array in backward().values()].count(of_rows)
@@ -141,8 +137,7 @@ def F280(it: Evidence) -> None:
 def F281(it: Evidence) -> None:
     """The peak is ten layers and 8 checkpoints: 10 · 2,016 + 1,024 = 21,184 MiB.
 
-    One input is counted twice again: 21,056 MiB.
-    """
+    One input is counted twice again: 21,056 MiB."""
     it.as_printed(most(10) == 21_184 == 10 * 2016 + 1024)
     it.elsewhere(most(10, twice=False) == 21_184)
     it.right(most(10, twice=False) == 21_056)
@@ -157,8 +152,7 @@ def F283(it: Evidence) -> None:
     """A checkpoint every ten layers costs less recomputation than one every layer.
 
     Every layer runs again once in both cases. If the last segment is kept, as PyTorch's
-    `checkpoint_sequential` does, 70 layers run again in place of 79.
-    """
+    `checkpoint_sequential` does, 70 layers run again in place of 79."""
     steps = [cost.tally("llama-3-70b", 1, 8192, recompute=k) for k in (1, 10)]
     every, tenth = (step.flops("products")["recomputation"] for step in steps)
     it.as_printed(tenth < every)
@@ -175,8 +169,7 @@ def F284(it: Evidence) -> None:
 def F285(it: Evidence) -> None:
     """With a checkpoint every 20 layers: 42 GB.
 
-    Its own sum gives 40,832 MiB, 39.88 GiB or 42.8 GB, cut off; other bars are GiB.
-    """
+    Its own sum gives 40,832 MiB, 39.88 GiB or 42.8 GB, cut off; other bars are GiB."""
     it.as_printed(42 in (gib(most(20), 0), gb(most(20), 0)))
     it.right(most(20) == 40_832 and gib(most(20)) == 39.88 and gb(most(20)) == 42.8)
     it.right([gib(most(k), 0) for k in (10, 1)] == [21, 12])
@@ -190,8 +183,7 @@ def F286(it: Evidence) -> None:
 def F287(it: Evidence) -> None:
     """With a checkpoint every 5 layers: 14 GB.
 
-    The text's own sum gives 11.84 GiB: less than every layer's 11.97.
-    """
+    The text's own sum gives 11.84 GiB: less than every layer's 11.97."""
     it.as_printed(14 in (gib(most(5), 0), gb(most(5), 0)))
     it.right(gib(most(5)) == 11.84 and gib(most(1)) == 11.97)
 
@@ -206,8 +198,7 @@ def F289(it: Evidence) -> None:
 
     Checkpoints take memory too. The least is at one every 2 layers, 8.94 GiB; every 3,
     4, and 5 layers need less than every layer, too. As a real number, $k = \\sqrt{80
-    \\cdot 128 / 2016} \\approx 2.25$.
-    """
+    \\cdot 128 / 2016} \\approx 2.25$."""
     it.as_printed(all(most(k) < most(k + 1) for k in range(1, LAYERS)))
     it.right(min(range(1, LAYERS + 1), key=most) == 2 and gib(most(2)) == 8.94)
     it.right(max(map(most, (2, 3, 4, 5))) < most(1))

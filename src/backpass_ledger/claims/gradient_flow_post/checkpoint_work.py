@@ -48,7 +48,6 @@ F311  false         5  time           numerics/recomputation  §4.4, table, note
 F312  true          0  flash          numerics/recomputation  §4.4, table, note on FLOPs
 """
 
-
 # Every so many layers: the memory, the saving, and the overhead of the table's rows.
 PRINTED = {20: (42, 73, 5), 10: (21, 87, 10), 5: (14, 91, 20), 1: (12, 92, 33)}
 OVERHEADS = [percent for *_, percent in PRINTED.values()]
@@ -108,8 +107,7 @@ def F290(it: Evidence) -> None:
     """The cost of recomputation depends on how often a checkpoint is saved.
 
     The memory does. The work is one forward of the layers for every k (less the last
-    segment, if its activations are kept).
-    """
+    segment, if its activations are kept)."""
     shares = {again(k) for k in (1, 2, 5, 10, 20, 80)}
     it.as_printed(len(shares) > 1)
     it.right(shares == {1})
@@ -145,8 +143,7 @@ def F294(it: Evidence) -> None:
     """A checkpoint every layer is the most aggressive choice.
 
     It is the most frequent one. But k = 2 saves more memory, and the work is the same
-    for all k, unless the last segment is kept.
-    """
+    for all k, unless the last segment is kept."""
     every = range(1, LAYERS + 1)
     it.as_printed(max(every, key=lambda k: len(range(0, LAYERS, k))) == 1)
     it.elsewhere(most(1) == min(map(most, every)))
@@ -157,8 +154,7 @@ def F294(it: Evidence) -> None:
 def F295(it: Evidence) -> None:
     """With a checkpoint every k layers, each layer's forward is recomputed once.
 
-    PyTorch's `checkpoint_sequential` keeps the last segment, whose layers run once.
-    """
+    PyTorch's `checkpoint_sequential` keeps the last segment, whose layers run once."""
     it.as_printed(all(again(k) == 1 for k in (5, 10)))
     for k in (2, 3):
         it.as_printed(len(by_listing(k, mended=True)[1].runs) == DEPTH)
@@ -170,8 +166,7 @@ def F296(it: Evidence) -> None:
     """The recomputation of a segment overlaps with the backward of later segments.
 
     Autograd runs all of a segment again, then its backward, then the next segment.
-    Overlap would need the memory of two segments, and would not remove FLOPs.
-    """
+    Overlap would need the memory of two segments, and would not remove FLOPs."""
     it.as_printed(overlaps(2))
     it.right(not overlaps(2))
 
@@ -180,8 +175,7 @@ def F297(it: Evidence) -> None:
     r"""The overhead is $\frac{L}{k L} = \frac{1}{k}$ of a forward.
 
     It is one forward for every k: each layer runs again once, as the same sentence
-    says. If the last segment is kept, it is 1 − k/L of a forward.
-    """
+    says. If the last segment is kept, it is 1 − k/L of a forward."""
     it.as_printed(all(abs(again(k) - 1 / k) < 0.5 / k for k in (1, 5, 10, 80)))
     it.right(all(again(k) == 1 for k in (1, 5, 10, 80)))
     it.right(all(sum(order_of_work(k)[0]) == 2 * DEPTH - k for k in (1, 2, 3)))
@@ -190,8 +184,8 @@ def F297(it: Evidence) -> None:
 def F298(it: Evidence) -> None:
     """With k = 10 the overhead is 10 % of a forward, 3.3 % of a step.
 
-    It is one forward, 33 % of a step, or 29 % if the last segment does not run again.
-    """
+    It is one forward, 33 % of a step, or 29 % if the last segment does not run
+    again."""
     it.as_printed(round(of_step(10), 1) == 3.3)
     it.right(round(10 / 3, 1) == 3.3)  # a third of 1/10
     it.right(round(of_step(10)) == 33 and round(of_step(10, kept=10)) == 29)
@@ -200,8 +194,7 @@ def F298(it: Evidence) -> None:
 def F299(it: Evidence) -> None:
     """With k = 5 the overhead is 6.7 % of a step.
 
-    It is 33 % of a step, or 31 % if the last segment does not run again.
-    """
+    It is 33 % of a step, or 31 % if the last segment does not run again."""
     it.as_printed(round(of_step(5), 1) == 6.7)
     it.right(round(20 / 3, 1) == 6.7)  # a third of 1/5
     it.right(round(of_step(5)) == 33 and round(of_step(5, kept=5)) == 31)
@@ -212,8 +205,7 @@ def F300(it: Evidence) -> None:
     checkpoint every 20, 10, 5, and 1 layers.
 
     The first three are 1/k of a forward, the last is a share of a step. By one measure
-    it would be 100 %, or the first three 1.7, 3.3, and 6.7 %.
-    """
+    it would be 100 %, or the first three 1.7, 3.3, and 6.7 %."""
     of_forward, shares = ([round(100 / k / n, 1) for k in PRINTED] for n in (1, 3))
     it.right(of_forward == [5, 10, 20, 100] and shares[:3] == [1.7, 3.3, 6.7])
     it.clashes(OVERHEADS == [5, 10, 20, 33] and 33 == round(shares[3]) != of_forward[3])
@@ -224,8 +216,7 @@ def F301(it: Evidence) -> None:
     """The time grows with the overhead: 5, 3 to 4, 7, and 11 % with a checkpoint every
     20, 10, 5, and 1 layers.
 
-    The column falls from the first to the second row, where the overhead doubles.
-    """
+    The column falls from the first to the second row, where the overhead doubles."""
     it.clashes(sorted(TIMES) != TIMES and sorted(OVERHEADS) == OVERHEADS)
     it.right(OVERHEADS[1] == 2 * OVERHEADS[0] and TIMES[1] < TIMES[0])
 
@@ -239,8 +230,7 @@ def F303(it: Evidence) -> None:
     """With a checkpoint every 20 layers 42 GB, 73 % less.
 
     The text's own sum gives 40,832 MiB, which is 39.9 GiB or 42.8 GB: 42 is GB with its
-    decimals cut off, in a column of GiB. The saving is 74.7 %.
-    """
+    decimals cut off, in a column of GiB. The saving is 74.7 %."""
     memory(it, 20)
     it.right(most(20) == 40_832 and gib(most(20), 1) == 39.9 and gb(most(20)) == 42.8)
     it.right(round(saving(20), 1) == 74.7)
@@ -249,8 +239,7 @@ def F303(it: Evidence) -> None:
 def F304(it: Evidence) -> None:
     """With a checkpoint every 20 layers about 5 % more compute, 5 % more time.
 
-    It adds a third of a step's compute. 5 % of a forward would be 1.7 % of a step.
-    """
+    It adds a third of a step's compute. 5 % of a forward would be 1.7 % of a step."""
     compute(it, 20)
     it.right(round(5 / 3, 1) == 1.7)
 
@@ -263,16 +252,14 @@ def F305(it: Evidence) -> None:
 def F306(it: Evidence) -> None:
     """With a checkpoint every ten layers about 10 % more compute, 3 to 4 % more time.
 
-    It adds a third of a step's compute.
-    """
+    It adds a third of a step's compute."""
     compute(it, 10)
 
 
 def F307(it: Evidence) -> None:
     """With a checkpoint every 5 layers 14 GB, 91 % less.
 
-    The text's own sum gives 11.8 GiB, 92.5 % less: better than every layer's.
-    """
+    The text's own sum gives 11.8 GiB, 92.5 % less: better than every layer's."""
     memory(it, 5)
     it.right(gib(most(5), 1) == 11.8 and round(saving(5), 1) == 92.5)
     it.right(most(5) < most(1) and saving(5) > saving(1))
@@ -281,8 +268,7 @@ def F307(it: Evidence) -> None:
 def F308(it: Evidence) -> None:
     """With a checkpoint every 5 layers about 20 % more compute, 7 % more time.
 
-    It adds a third of a step's compute.
-    """
+    It adds a third of a step's compute."""
     compute(it, 5)
 
 
@@ -296,8 +282,7 @@ def F310(it: Evidence) -> None:
     """With a checkpoint every layer, a step takes 11 % longer.
 
     Products set the time of such a step, and there are 33 % more of them: by an H100's
-    published peaks a step takes 29 % longer. 11 is a third of 33.
-    """
+    published peaks a step takes 29 % longer. 11 is a third of 33."""
     step = partial(cost.duration, "llama-3-70b", 1, 8192, "h100", dtype="bfloat16")
     longer = 100 * (step(recompute=1).seconds / step().seconds - 1)
     it.as_printed(abs(longer - 11) < 2)
@@ -309,8 +294,7 @@ def F311(it: Evidence) -> None:
     backward.
 
     It does not overlap: a segment runs again between the backward of the one above and
-    its own. The text's row of every 20 layers has 5 % for both compute and time.
-    """
+    its own. The text's row of every 20 layers has 5 % for both compute and time."""
     it.as_printed(overlaps(3))
     it.right(not overlaps(3) and PRINTED[20][2] == TIMES[0] == 5)
 

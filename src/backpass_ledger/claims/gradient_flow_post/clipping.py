@@ -39,7 +39,6 @@ F346  uncheckable   0  clipping   numerics/clipping         §5.3, late
 F347  uncheckable   0  clipping   numerics/clipping         §5.3, diagnosis
 """
 
-
 SPIKES = (100, 1000)  # the norms of loss spikes, as printed in §5.3
 
 
@@ -90,8 +89,7 @@ def F322(it: Evidence) -> None:
     """Gradient norms can spike even with mixed precision.
 
     They can, but it does not protect from them: FP16 adds a risk. A gradient of 70,000
-    is above its largest number, 65,504, and the norm becomes infinite.
-    """
+    is above its largest number, 65,504, and the norm becomes infinite."""
 
     def length(dtype: Any) -> float:
         p = torch.nn.Parameter(torch.ones(3, dtype=dtype))
@@ -109,8 +107,7 @@ def F323(it: Evidence) -> None:
     """Batches with unusually long sequences or rare tokens make the norm jump.
 
     An observation without a run to compare with. Where sequences are packed to one
-    length, the first does not occur.
-    """
+    length, the first does not occur."""
 
 
 def F324(it: Evidence) -> None:
@@ -118,8 +115,7 @@ def F324(it: Evidence) -> None:
     gradients of high variance.
 
     The gradients of single examples vary more at random weights than at fitted ones,
-    warm-up or not. Warm-up is the remedy and not the cause.
-    """
+    warm-up or not. Warm-up is the remedy and not the cause."""
     x = numbers(400, 5)
     y = x @ numbers(5, seed=1) + 0.1 * numbers(400, seed=2)
 
@@ -137,8 +133,7 @@ def F325(it: Evidence) -> None:
     """When the weights of attention become nearly one-hot, softmax's Jacobian produces
     large gradients.
 
-    It tends to 0 there. Its norm is at most 1/2, which two equal weights have.
-    """
+    It tends to 0 there. Its norm is at most 1/2, which two equal weights have."""
 
     def size(scores: Any) -> float:
         a = torch.softmax(torch.tensor(scores), 0)
@@ -156,8 +151,7 @@ def F326(it: Evidence) -> None:
     large gradient.
 
     The loss has no bound. Its gradient by the scores is at most $\sqrt 2$ a token; a
-    larger one comes from the Jacobians of the layers below.
-    """
+    larger one comes from the Jacobians of the layers below."""
 
     def of(size: float, w: Any) -> tuple[float, float]:  # with the worst label
         x = size * torch.ones(1, len(w)).double()
@@ -178,10 +172,9 @@ def F326(it: Evidence) -> None:
 def F327(it: Evidence) -> None:
     r"""One large gradient can move the weights so far that the model does not recover.
 
-    Under SGD. Adam bounds the step of a weight: after zeros, by
-    $(1 - \beta_1)/\sqrt{1 - \beta_2}$ learning rates, 3.2 with its defaults and 0.45
-    with $\beta_2 = 0.95$, however large the gradient is.
-    """
+    Under SGD. Adam bounds the step of a weight: after zeros, by $(1 - \beta_1)/\sqrt{1
+    - \beta_2}$ learning rates, 3.2 with its defaults and 0.45 with $\beta_2 = 0.95$,
+    however large the gradient is."""
     spike = [0.0] * 5000 + [1e6]
     it.as_printed(last_step(spike[-2:], "SGD") > 100)
     default = last_step(spike)
@@ -212,8 +205,7 @@ def F329(it: Evidence) -> None:
 def F330(it: Evidence) -> None:
     """The sum of the gradients' squares, in FP32, is the square of the norm.
 
-    The squares overflow above 1.8e19, where gradients are finite: then all become 0.
-    """
+    The squares overflow above 1.8e19, where gradients are finite: then all become 0."""
     it.as_printed(abs(printed(parameters()) / norm(parameters()) - 1) < 1e-6)
     large = parameters(2e19)
     it.elsewhere(bool(np.isfinite(printed(large))))
@@ -225,8 +217,7 @@ def F331(it: Evidence) -> None:
     """The function clips the norm of all parameters.
 
     It clips that of the parameters that it receives. If each device holds a share, as
-    70B parameters require, the squares have to be added over all devices first.
-    """
+    70B parameters require, the squares have to be added over all devices first."""
     given = parameters()
     printed(given)
     it.as_printed(abs(norm(given) - 1) < 1e-6)
@@ -250,8 +241,7 @@ def F333(it: Evidence) -> None:
     """After the call, the norm is at most max_norm.
 
     Not with a gradient that is not finite: a NaN passes everything on as it is; an
-    infinite one becomes NaN and the others 0.
-    """
+    infinite one becomes NaN and the others 0."""
     usual = parameters()
     printed(usual)
     it.as_printed(norm(usual) <= 1)
@@ -267,8 +257,7 @@ def F334(it: Evidence) -> None:
     """The listing clips the gradients of the parameters that it is given.
 
     In a list. `model.parameters()` is a generator, which the first loop exhausts, so
-    nothing is clipped, without an error. PyTorch's function handles a generator.
-    """
+    nothing is clipped, without an error. PyTorch's function handles a generator."""
     as_list, generator, pytorch = (parameters() for _ in range(3))
     printed(as_list)
     it.as_printed(norm(as_list) <= 1)
@@ -288,23 +277,21 @@ def F336(it: Evidence) -> None:
     """GPT-3 and Llama clipped at 1.0.
 
     Their papers say so: Brown et al. (2020), appendix B; Touvron et al. (2023), section
-    2. Nothing can be computed here.
-    """
+    2. Nothing can be computed here."""
 
 
 def F337(it: Evidence) -> None:
     """Chinchilla clipped at 1.0.
 
     Its paper gives no value. It refers to Gopher's, which was 1 for most sizes and a
-    quarter for the two largest.
-    """
+    quarter for the two largest."""
 
 
 def F338(it: Evidence) -> None:
     """A norm above 1 is scaled down to exactly 1.
 
-    By the formula. The listing divides by the norm plus `1e-6`, so it is a little less.
-    """
+    By the formula. The listing divides by the norm plus `1e-6`, so it is a little
+    less."""
     given, whole = parameters(), norm(parameters())
     found = printed(given)
     it.as_printed(norm(given) == 1)
@@ -317,8 +304,7 @@ def F339(it: Evidence) -> None:
     quadratic loss surface.
 
     Adam's updates do not depend on it: gradients of a hundredth or a thousandfold of
-    the norm give the same ones, as long as the elements are large beside ε.
-    """
+    the norm give the same ones, as long as the elements are large beside ε."""
     shape = np.array([0.3, -0.2, 0.5, 0.4])
     sizes = [last_step(list(by * shape), eps=1e-12) for by in (1 / 100, 1, 1000)]
     it.as_printed(sizes[2] > 10 * sizes[0])
@@ -329,8 +315,7 @@ def F340(it: Evidence) -> None:
     """Norms above 1 risk steps to where the loss's linear approximation fails.
 
     Longer steps leave it more. But it fails long before the quadratic one: on a
-    quadratic loss, the step to the minimum falls by half of what it predicts.
-    """
+    quadratic loss, the step to the minimum falls by half of what it predicts."""
     # The fall of w² from 1.5, over the fall that the slope there predicts.
     falls = [(1.5**2 - (1.5 - s) ** 2) / (2 * 1.5 * s) for s in (0.01, 0.1, 1.0, 1.5)]
     it.as_printed(falls == sorted(falls, reverse=True) and falls[0] > 0.99)
@@ -342,22 +327,19 @@ def F341(it: Evidence) -> None:
     """1.0 is the standard, an empirical value that works from 1B to over 500B
     parameters; some use 0.5 or 2.0.
 
-    Other people's runs, and none is named. Gopher's 280B model used a quarter.
-    """
+    Other people's runs, and none is named. Gopher's 280B model used a quarter."""
 
 
 def F342(it: Evidence) -> None:
     """In a 70B model's first thousand steps, the norm is 5 to 50; most are clipped.
 
-    No run is named.
-    """
+    No run is named."""
 
 
 def F343(it: Evidence) -> None:
     """Then the norm is 0.3 to 1.5, and 10 to 30 % of the steps are clipped.
 
-    No run is named.
-    """
+    No run is named."""
 
 
 def F344(it: Evidence) -> None:
@@ -373,19 +355,16 @@ def F344(it: Evidence) -> None:
 def F345(it: Evidence) -> None:
     """During loss spikes the norm can briefly reach 100 to 1000.
 
-    No run is named.
-    """
+    No run is named."""
 
 
 def F346(it: Evidence) -> None:
     """Late in training the norm is 0.1 to 0.5, and clipping at 1.0 is rare.
 
-    The text names no run. With norms of 0.1 to 0.5, clipping at 1.0 never happens.
-    """
+    The text names no run. With norms of 0.1 to 0.5, clipping at 1.0 never happens."""
 
 
 def F347(it: Evidence) -> None:
     """A norm that keeps rising while the loss does not announces instability.
 
-    A rule of experience, without a run to compare with.
-    """
+    A rule of experience, without a run to compare with."""

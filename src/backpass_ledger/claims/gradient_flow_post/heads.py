@@ -100,8 +100,7 @@ def F43(it: Evidence) -> None:
     r"""$Q = x W_Q$, $K = x W_K$, $V = x W_V$.
 
     Here x is the norm's output, $x_\text{norm}$ further down, and not the layer's
-    input, which the formulas of the layer call x.
-    """
+    input, which the formulas of the layer call x."""
     gamma, w_q, dq = *weights()[:2], numbers(2, 5, 16, seed=1)
     expected = vjp(lambda w: norm(*tensors(X, gamma)) @ w, w_q, dq)
     x_norm = norm(*tensors(X, gamma)).numpy()
@@ -114,8 +113,7 @@ def F44(it: Evidence) -> None:
 
     Llama rotates queries and keys by their positions, and its backward rotates their
     gradients back. Without that the gradients of $W_Q$, $W_K$, and the input are wrong,
-    and every shape fits.
-    """
+    and every shape fits."""
     w = numbers(7, 12)
 
     def split(w: Any) -> Any:
@@ -149,8 +147,7 @@ def F46(it: Evidence) -> None:
     and V of [B, 8, S, 128].
 
     They are if the keys and values are repeated, 8 times each, which no formula shows.
-    Without that both products raise an error.
-    """
+    Without that both products raise an error."""
     q, k, a = tensors(*(numbers(1, h, 3, d) for h, d in ((64, 128), (8, 128), (64, 3))))
     for left, right in ((q, k.mT), (a, k)):
         it.left_out(left.shape[1] // right.shape[1] - 1)
@@ -199,8 +196,7 @@ def F54(it: Evidence) -> None:
     d]$.
 
     The gradient of O further down has the shape $[B, S, n_h d_k]$. An exchange of axes
-    and a reshape lie between the two. A reshape alone fits too, and is wrong.
-    """
+    and a reshape lie between the two. A reshape alone fits too, and is wrong."""
     o, w_o = tensors(V, W_O)
     by_head = sum(o[:, h] @ w_o[4 * h : 4 * h + 4] for h in range(3)).numpy()
     it.clashes(raises(RuntimeError, lambda: o @ w_o))
@@ -211,8 +207,7 @@ def F54(it: Evidence) -> None:
 def F55(it: Evidence) -> None:
     """A takes 8 GB in a layer and 640 GB in 80.
 
-    These are GiB. In powers of ten they are 8.6 GB and 687 GB.
-    """
+    These are GiB. In powers of ten they are 8.6 GB and 687 GB."""
     a = at_full_size()["A"].nbytes
     it.as_printed(a == 8 * GIB and 80 * a == 640 * GIB)
     it.elsewhere(80 * a == 640 * 10**9)
@@ -223,8 +218,7 @@ def F56(it: Evidence) -> None:
     r"""At S = 8192, A takes $B \times 64 \times 8192 \times 8192 \times 2 = B \times 8$
     GiB in FP16.
 
-    The causal mask makes nearly half of them 0; they are stored all the same.
-    """
+    The causal mask makes nearly half of them 0; they are stored all the same."""
     it.as_printed(at_full_size()["A"].nbytes == 64 * 8192 * 8192 * 2 == 8 * GIB)
     it.right(np.tri(8192, dtype=bool).mean() < 0.501)
 
@@ -238,8 +232,7 @@ def F58(it: Evidence) -> None:
     """A is stored in FP16, two bytes an element.
 
     If softmax runs in FP16. The text's own list of precisions has it in FP32. Autograd
-    then saves its result, and the 16-bit copy for the values: 16 + 8 GiB a layer.
-    """
+    then saves its result, and the 16-bit copy for the values: 16 + 8 GiB a layer."""
     half, full = saved_weights("float16"), saved_weights("float32")
     it.as_printed(WHOLE * sum(half) == 8 * GIB)
     it.elsewhere(WHOLE * sum(full) == 8 * GIB)
@@ -250,8 +243,7 @@ def F59(it: Evidence) -> None:
     """FlashAttention never stores A.
 
     The largest array that autograd saves of PyTorch's fused kernel doubles with S,
-    where A would grow fourfold.
-    """
+    where A would grow fourfold."""
     attend = partial(torch.nn.functional.scaled_dot_product_attention, is_causal=True)
     with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.FLASH_ATTENTION):
         given = [np.float32(numbers(1, 2, s, 4)) for s in (300, 600)]
@@ -264,8 +256,7 @@ def F60(it: Evidence) -> None:
     """The memory of A is why FlashAttention exists.
 
     A motive. The paper {cite:p}`dao2022flashattention` names traffic between memories,
-    and so time, first.
-    """
+    and so time, first."""
 
 
 def F61(it: Evidence) -> None:
@@ -279,8 +270,7 @@ def F62(it: Evidence) -> None:
     \in \mathbb{R}^{(n_h d_k) \times d}$.
 
     For factors flattened to B·S rows. With the axis of the batch, the product has that
-    axis too and has to be summed over it.
-    """
+    axis too and has to be summed over it."""
     _, expected = product(MERGED, W_O, DOUT)
     batched = np.swapaxes(MERGED, 1, 2) @ DOUT
     it.as_printed(same(MERGED.reshape(10, 12).T @ DOUT.reshape(10, 7), expected))
@@ -293,8 +283,7 @@ def F63(it: Evidence) -> None:
     S \times d_k$.
 
     A reshape to $[B, S, n_h, d_k]$. One straight to the shape listed for O, $[B, n_h,
-    S, d_k]$, mixes heads and positions.
-    """
+    S, d_k]$, mixes heads and positions."""
     by_head = vjp(lambda o: o.transpose(1, 2).reshape(2, 5, 12), V, MERGED)
     split = MERGED.reshape(2, 5, 3, 4)
     it.as_printed(all(same(split[:, :, h], by_head[:, h]) for h in range(3)))
@@ -319,8 +308,7 @@ def F66(it: Evidence) -> None:
     r"""The Jacobian $\partial O/\partial A$ of a head is $(B S d_k) \times (B S S)$ and
     is never formed.
 
-    Most of it is 0: an element of O depends on one row of A.
-    """
+    Most of it is 0: an element of O depends on one row of A."""
     a, v, do = A[:, 0], V[:, 0], G[:, 0]
     J = jacobian(lambda a: a @ tensors(v)[0], a).reshape(2 * 5 * 4, 2 * 5 * 5)
     it.as_printed(same(do.ravel() @ J, (do @ np.swapaxes(v, 1, 2)).ravel()))

@@ -45,7 +45,6 @@ F384  true          0  residual   operations/residual_stream  §6, phase 2, sum
 F385  true          0  notation   networks/llama              §6, result, shapes
 """
 
-
 BUT_QKV = ("y", "dy")
 
 
@@ -82,18 +81,16 @@ def F369(it: Evidence) -> None:
     """A reshape of attention's output to [B, S, n_h · d_k] concatenates the heads.
 
     The array is [B, n_h, S, d_k], so the rows mix tokens, and the gradient of $W_O$ is
-    wrong without an error. `.transpose(1, 2)` has to come first.
-    """
+    wrong without an error. `.transpose(1, 2)` has to come first."""
     it.as_printed("w_o" in all_right())
     it.right("w_o" in all_right(("y",)) and "w_o" not in all_right(RESHAPES[1:]))
 
 
 def F370(it: Evidence) -> None:
-    """The gradient of $W_O$ is the flattened output of attention, transposed, times
-    the gradient of the block.
+    """The gradient of $W_O$ is the flattened output of attention, transposed, times the
+    gradient of the block.
 
-    The product is right; as printed its first factor is not.
-    """
+    The product is right; as printed its first factor is not."""
     it.as_printed(right("w_o", mended=("y",)))
     it.elsewhere(right("w_o"))
 
@@ -107,8 +104,7 @@ def F372(it: Evidence) -> None:
     """A reshape to [B, n_h, S, d_k] divides it among the heads.
 
     It has to be a reshape to [B, S, n_h, d_k] and `.transpose(1, 2)`. Without it the
-    gradients of $W_Q$, $W_K$, $W_V$, the norm's weight, and x are wrong.
-    """
+    gradients of $W_Q$, $W_K$, $W_V$, the norm's weight, and x are wrong."""
     it.as_printed(right("y"))
     it.right(right("y", mended=("dy",)))
     lost = set(RETURNED) - all_right(("y", "dq", "dk", "dv"))
@@ -120,8 +116,7 @@ def F373(it: Evidence) -> None:
     logarithms of sums; in `§4.5` it saves its output as well.
 
     The output gives each row's sum of gradient times output, which softmax's gradient
-    subtracts. Otherwise that number takes another pass over all weights.
-    """
+    subtracts. Otherwise that number takes another pass over all weights."""
     t, passed = given(), []
 
     def noted(*arrays: Any) -> tuple[Any, ...]:
@@ -143,8 +138,7 @@ def F374(it: Evidence) -> None:
     """The backward of flash attention is called with all that it needs.
 
     The call passes neither the causal mask nor the scale of the scores. With another
-    choice of either, every gradient of attention changes.
-    """
+    choice of either, every gradient of attention changes."""
     for options in ({"causal": False}, {"scale": 6**0.5}):
         found = all_right(RESHAPES, attention=partial(flash, **options))
         it.left_out(len(set(RETURNED) - found))
@@ -177,24 +171,21 @@ def F376(it: Evidence) -> None:
 def F377(it: Evidence) -> None:
     """A reshape of the queries' gradient to [B, S, n_h · d_k] is the projection's.
 
-    The exchange of heads and tokens is missing, and the gradient of $W_Q$ is wrong.
-    """
+    The exchange of heads and tokens is missing, and the gradient of $W_Q$ is wrong."""
     projected(it, "q")
 
 
 def F378(it: Evidence) -> None:
     """A reshape of the keys' gradient to [B, S, n_kv · d_k] is the projection's.
 
-    The exchange of heads and tokens is missing, and the gradient of $W_K$ is wrong.
-    """
+    The exchange of heads and tokens is missing, and the gradient of $W_K$ is wrong."""
     projected(it, "k")
 
 
 def F379(it: Evidence) -> None:
     """A reshape of the values' gradient to [B, S, n_kv · d_k] is the projection's.
 
-    The exchange of heads and tokens is missing, and the gradient of $W_V$ is wrong.
-    """
+    The exchange of heads and tokens is missing, and the gradient of $W_V$ is wrong."""
     projected(it, "v")
 
 
@@ -202,8 +193,7 @@ def F380(it: Evidence) -> None:
     """The gradients of the three weights are the norm's output, transposed, times the
     flattened gradients.
 
-    The products are right; as printed their second factors are not.
-    """
+    The products are right; as printed their second factors are not."""
     it.as_printed(right("w_q", "w_k", "w_v", mended=RESHAPES))
     it.elsewhere(bool({"w_q", "w_k", "w_v"} & all_right()))
 
@@ -212,8 +202,7 @@ def F381(it: Evidence) -> None:
     """The gradient of the norm's output is the sum of three products, with the
     transposes of $W_Q$, $W_K$, and $W_V$.
 
-    The sum is right; as printed its terms are not.
-    """
+    The sum is right; as printed its terms are not."""
     it.as_printed(right("n1", mended=RESHAPES))
     it.elsewhere(right("n1"))
 

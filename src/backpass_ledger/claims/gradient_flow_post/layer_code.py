@@ -19,7 +19,6 @@ F353  true          0  attention  attention/heads             §6, arguments, sh
 F354  true          0  residual   operations/residual_stream  §6, arguments, the stream
 """
 
-
 # The reshapes of the second phase that need an exchange of axes as well: of attention's
 # output, of its gradient, and of the gradients of queries, keys, and values.
 RESHAPES = ("y", "dy", "dq", "dk", "dv")
@@ -169,8 +168,7 @@ def F348(it: Evidence) -> None:
 
     With its seven sizes defined it runs, and six of its ten gradients are wrong: those
     of x, $W_Q$, $W_K$, $W_V$, $W_O$, and the first norm's weight. Five reshapes lack an
-    exchange of axes. All shapes are right, so no error shows it.
-    """
+    exchange of axes. All shapes are right, so no error shows it."""
     it.as_printed(all_right() == set(RETURNED))
     it.right(all_right() == set(FEED_FORWARD))
     it.right(len(RETURNED) == 10 and len(FEED_FORWARD) == 4 and len(SIZES) == 7)
@@ -183,8 +181,8 @@ def F349(it: Evidence) -> None:
     """The listing is the backward of a layer of Llama 3.
 
     Llama rotates queries and keys, so their gradients have to be rotated back, or those
-    of $W_Q$, $W_K$, x, and the first norm's weight are wrong with all reshapes mended.
-    """
+    of $W_Q$, $W_K$, x, and the first norm's weight are wrong with all reshapes
+    mended."""
 
     def turned_back(*arrays: Any) -> tuple[Any, ...]:
         *dqk, dv = flash(*arrays)
@@ -201,8 +199,7 @@ def F350(it: Evidence) -> None:
     """The function's arguments are all that it needs.
 
     `B`, `S`, `d`, `d_ff`, `n_h`, `n_kv`, and `d_k` are used and nowhere defined. The
-    text calls the listing pseudocode.
-    """
+    text calls the listing pseudocode."""
     shapes = "(B, n_h, S, d_k), (-1, d, d_ff), n_kv * d_k"  # of its reshapes
     missing = set(compile(shapes, "", "eval").co_names) - set(given())
     it.left_out(len(missing))
@@ -215,8 +212,7 @@ def F351(it: Evidence) -> None:
     """The saved arguments are those of the table in `§4.1`.
 
     Besides them the function takes the second norm's output, the logarithms of the
-    rows' sums, and the norms' two statistics.
-    """
+    rows' sums, and the norms' two statistics."""
     more = set(SAVED) - {"x", "n1", *"qkvy", "mid", "gate", "up", "act"}
     it.right(more == {"n2", "lse", "r1", "r2"})
     it.clashes(all(map(needed, more)))
@@ -226,8 +222,7 @@ def F352(it: Evidence) -> None:
     """The norms' outputs are saved beside their inputs and statistics.
 
     The listing takes them so. They need not be saved: each is its input over the
-    statistic, times the norm's weight.
-    """
+    statistic, times the norm's weight."""
     t, _ = layer()
     it.as_printed(needed("n1") and needed("n2"))
     for i, name in enumerate(("x", "mid"), start=1):
@@ -236,9 +231,8 @@ def F352(it: Evidence) -> None:
 
 
 def F353(it: Evidence) -> None:
-    """Queries and attention's output are [B, n_h, S, d_k], keys and values
-    [B, n_kv, S, d_k], the logarithms of sums [B, n_h, S], and the norms' statistics
-    [B, S, 1]."""
+    """Queries and attention's output are [B, n_h, S, d_k], keys and values [B, n_kv, S,
+    d_k], the logarithms of sums [B, n_h, S], and the norms' statistics [B, S, 1]."""
     shapes = {name: tuple(array.shape) for name, array in given().items()}
     it.as_printed(shapes["q"] == shapes["y"] == (2, 4, 5, 6))
     it.as_printed(shapes["k"] == shapes["v"] == (2, 2, 5, 6))

@@ -46,8 +46,8 @@ def F357(it: Evidence) -> None:
 
 
 def F358(it: Evidence) -> None:
-    """The gradient of $W_2$ is its input, transposed, times the output's gradient,
-    both with a row for each token."""
+    """The gradient of $W_2$ is its input, transposed, times the output's gradient, both
+    with a row for each token."""
     it.as_printed(right("w_down"))
 
 

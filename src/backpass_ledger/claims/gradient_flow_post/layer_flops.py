@@ -42,7 +42,6 @@ F410  caveat        3  time          cost/time             §6.1, time
 F411  inconsistent  6  parallel      cost/memory           §6.1, setting, against §3.1
 """
 
-
 # How many products [M, K] @ [K, N] a row is, M, K, and N, at full size; and the row as
 # printed, recomputed scores apart.
 TABLE = {
@@ -119,8 +118,8 @@ def F386(it: Evidence) -> None:
 
 
 def F387(it: Evidence) -> None:
-    r"""Each product $Y = X W$ has two in the backward, $\bar Y W^\top$ and
-    $X^\top \bar Y$, each as large as the first."""
+    r"""Each product $Y = X W$ has two in the backward, $\bar Y W^\top$ and $X^\top \bar
+    Y$, each as large as the first."""
     it.as_printed(all(counted(name)[1] == 2 * counted(name)[0] for name in TABLE))
 
 
@@ -132,8 +131,7 @@ def F388(it: Evidence) -> None:
 def F389(it: Evidence) -> None:
     """The projection to K: 138 and 275 GFLOPs.
 
-    137.4 and 274.9: the first rounds to 137.
-    """
+    137.4 and 274.9: the first rounds to 137."""
     row(it, "K", 138, 275, right=(137.4, 274.9))
     it.right(round(137.4) == 137)
 
@@ -141,8 +139,7 @@ def F389(it: Evidence) -> None:
 def F390(it: Evidence) -> None:
     """The projection to V: 138 and 275 GFLOPs.
 
-    As for K: 137.4 and 274.9.
-    """
+    As for K: 137.4 and 274.9."""
     row(it, "V", 138, 275, right=(137.4, 274.9))
 
 
@@ -150,8 +147,7 @@ def F391(it: Evidence) -> None:
     """The scores: 1,100 GFLOPs, and 2,200 in the backward with 1,100 more for
     recomputing them, 2 to 3 times as many.
 
-    With all pairs of tokens. Under the text's causal mask half, 550 and 1,649.
-    """
+    With all pairs of tokens. Under the text's causal mask half, 550 and 1,649."""
     row(it, "scores", 1100, 2200)
     one, two = counted("scores")
     it.as_printed(two / one == 2 and (two + one) / one == 3)
@@ -162,8 +158,7 @@ def F391(it: Evidence) -> None:
 def F392(it: Evidence) -> None:
     """Weights times values: 1,100 and 2,200 GFLOPs.
 
-    With all pairs of tokens; half with the causal mask.
-    """
+    With all pairs of tokens; half with the causal mask."""
     row(it, "A·V", 1100, 2200)
     it.elsewhere(round(MASK * counted("A·V")[0], -2) == 1100)
 
@@ -176,8 +171,7 @@ def F393(it: Evidence) -> None:
 def F394(it: Evidence) -> None:
     """$W_1$: 3,858 and 7,717 GFLOPs, twice as many.
 
-    3,848.3 and 7,696.6. Twice the printed 3,858 would be 7,716.
-    """
+    3,848.3 and 7,696.6. Twice the printed 3,858 would be 7,716."""
     row(it, "W1", 3858, 7717, right=(3848.3, 7696.6))
     it.right(2 * 3858 == 7716)
 
@@ -185,24 +179,21 @@ def F394(it: Evidence) -> None:
 def F395(it: Evidence) -> None:
     """$W_3$: 3,858 and 7,717 GFLOPs.
 
-    3,848.3 and 7,696.6.
-    """
+    3,848.3 and 7,696.6."""
     row(it, "W3", 3858, 7717, right=(3848.3, 7696.6))
 
 
 def F396(it: Evidence) -> None:
     """$W_2$: 3,858 and 7,717 GFLOPs.
 
-    3,848.3 and 7,696.6.
-    """
+    3,848.3 and 7,696.6."""
     row(it, "W2", 3858, 7717, right=(3848.3, 7696.6))
 
 
 def F397(it: Evidence) -> None:
     """A layer's forward has 16,250 GFLOPs.
 
-    Its products have 16,218. The printed rows sum to the printed total.
-    """
+    Its products have 16,218. The printed rows sum to the printed total."""
     it.as_printed(round(layer()[0]) == 16_250)
     it.right(ROWS[0] == TOTALS[0] == 16_250 and round(layer()[0]) == 16_218)
 
@@ -210,9 +201,8 @@ def F397(it: Evidence) -> None:
 def F398(it: Evidence) -> None:
     """A layer's backward has 34,301 GFLOPs.
 
-    The printed rows sum to 33,601 with the recomputed scores and to 32,501 without.
-    The products have 33,535.
-    """
+    The printed rows sum to 33,601 with the recomputed scores and to 32,501 without. The
+    products have 33,535."""
     it.as_printed(TOTALS[1] in (ROWS[1], ROWS[1] + AGAIN, round(layer()[1])))
     it.right(TOTALS[1] == 34_301 and round(layer()[1]) == 33_535)
     it.right(ROWS[1] == 32_501 and ROWS[1] + AGAIN == 33_601)
@@ -221,8 +211,7 @@ def F398(it: Evidence) -> None:
 def F399(it: Evidence) -> None:
     """Backward over forward is 2.1.
 
-    2.068 from the products, 2.11 from the printed totals, 2.04 with the causal mask.
-    """
+    2.068 from the products, 2.11 from the printed totals, 2.04 with the causal mask."""
     (forward, backward), one = layer(), counted("scores")[0]
     # Of the products of attention, two in the forward and five in the backward.
     masked = (backward - 5 * one * (1 - MASK)) / (forward - 2 * one * (1 - MASK))
@@ -237,8 +226,7 @@ def F399(it: Evidence) -> None:
 def F400(it: Evidence) -> None:
     """The table's rows are a layer's FLOPs.
 
-    Norms, rotations, the softmax, SwiGLU, and the sums are left out: less than 1 %.
-    """
+    Norms, rotations, the softmax, SwiGLU, and the sums are left out: less than 1 %."""
     step = cost.tally("llama-3-70b", 1, 8192).only(lambda row: row.part == "layer")
     whole, products = (sum(step.flops(c).values()) for c in ("counted", "products"))
     it.left_out((whole - products) / 80 / GIGA)
@@ -264,8 +252,7 @@ def F402(it: Evidence) -> None:
 def F403(it: Evidence) -> None:
     """80 layers have 1,300 TFLOPs in the forward.
 
-    80 times the printed layer, and right to three digits; the products have 1,297.
-    """
+    80 times the printed layer, and right to three digits; the products have 1,297."""
     it.as_printed(tera(TOTALS[0]) == STEP[0] == 1300)
     it.elsewhere(tera(layer()[0]) == 1300)
     it.right(tera(layer()[0]) == 1297 and round(1297, -1) == 1300)
@@ -274,8 +261,7 @@ def F403(it: Evidence) -> None:
 def F404(it: Evidence) -> None:
     """80 layers have 2,744 TFLOPs in the backward.
 
-    80 times the wrong total. By the table's rows it is 2,688, by the products 2,683.
-    """
+    80 times the wrong total. By the table's rows it is 2,688, by the products 2,683."""
     it.as_printed(2744 in (tera(layer()[1]), tera(ROWS[1] + AGAIN)))
     it.right(tera(TOTALS[1]) == STEP[1] == 2744)
     it.right(tera(ROWS[1] + AGAIN) == 2688 and tera(layer()[1]) == 2683)
@@ -284,8 +270,7 @@ def F404(it: Evidence) -> None:
 def F405(it: Evidence) -> None:
     """A step has 4,044 TFLOPs.
 
-    The layers' products have 3,980.
-    """
+    The layers' products have 3,980."""
     it.as_printed(tera(sum(layer())) == 4044)
     it.right(tera(sum(layer())) == 3980 and STEP[0] + STEP[1] == STEP[2] == 4044)
 
@@ -294,8 +279,7 @@ def F406(it: Evidence) -> None:
     """A full training step is the forward and the backward of 80 layers.
 
     The output head has 51.6 TFLOPs more. And with the text's own checkpoints the
-    layers' forward runs twice: 1,297 more.
-    """
+    layers' forward runs twice: 1,297 more."""
     again = cost.tally("llama-3-70b", 1, 8192, recompute=1).flops("products")
     it.left_out(head())
     it.left_out(again["recomputation"])
@@ -310,8 +294,7 @@ def F407(it: Evidence) -> None:
 def F408(it: Evidence) -> None:
     """3,956 TFLOP/s is the peak throughput.
 
-    It is what eight devices reach at a utilisation of a half. Their peak is 7,912.
-    """
+    It is what eight devices reach at a utilisation of a half. Their peak is 7,912."""
     it.as_printed(8 * PEAK * 0.5 == 3956)
     it.elsewhere(8 * PEAK == 3956)
     it.right(8 * PEAK == 7912)
@@ -321,8 +304,7 @@ def F409(it: Evidence) -> None:
     """The FLOPs that count at 50 % MFU are 4,044 TFLOPs.
 
     They leave out recomputation by definition: three times the forward, 3,892 TFLOPs
-    for the layers and 3,944 with the head.
-    """
+    for the layers and 3,944 with the head."""
     model = 80 * 3 * layer()[0] / 1000
     it.as_printed(STEP[2] in (round(model), round(model + head())))
     it.right(STEP[2] == 4044 and round(model) == 3892 and round(model + head()) == 3944)
@@ -332,8 +314,7 @@ def F410(it: Evidence) -> None:
     """At a utilisation of a half, a step takes 1.02 s.
 
     4,044 over 3,956 is 1.02. With the model's FLOPs, head included, it is 0.997 s; with
-    all products of the layers 1.006 s.
-    """
+    all products of the layers 1.006 s."""
     it.as_printed(STEP[2] == 4044 and round(4044 / 3956, 2) == 1.02)
     seconds = (80 * 3 * layer()[0] / 1000 + head()) / 3956
     it.elsewhere(round(seconds, 2) == 1.02)
@@ -344,8 +325,7 @@ def F410(it: Evidence) -> None:
 def F411(it: Evidence) -> None:
     """The step runs on 8 H100.
 
-    Their 640 GB do not hold the 1,120 GB of states that `§3.1` counts.
-    """
+    Their 640 GB do not hold the 1,120 GB of states that `§3.1` counts."""
     states = 16 * cost.tally("llama-3-70b", 1, 8192).parameters / GIGA
     it.clashes(states > STATES > 8 * 80)
     it.right(8 * 80 == 640 and STATES == 1120)

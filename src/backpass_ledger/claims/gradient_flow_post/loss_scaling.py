@@ -105,8 +105,7 @@ def F218(it: Evidence) -> None:
     """FP16 gradients below these limits underflow to zero.
 
     Below half the smallest subnormal number. Between it and the smallest normal one
-    they lose bits.
-    """
+    they lose bits."""
     it.as_printed(float(np.float16(0.4 * all_numbers("float16")[0])) == 0)
     it.elsewhere(float(np.float16(1e-5)) == 0)
     it.right(1e-3 < abs(float(np.float16(1.01e-6)) / 1.01e-6 - 1) < 0.1)
@@ -115,16 +114,14 @@ def F218(it: Evidence) -> None:
 def F219(it: Evidence) -> None:
     """In deep layers, many gradients are below that.
 
-    It depends on the network, the loss, and the batch.
-    """
+    It depends on the network, the loss, and the batch."""
 
 
 def F220(it: Evidence) -> None:
     """Multiplying the loss by 1024 or 4096 before the backward, and dividing the
     gradients by it after, leaves the gradients as they are.
 
-    To the last bit, because both factors are powers of two.
-    """
+    To the last bit, because both factors are powers of two."""
     for scale in (1024, 4096):
         found = gradient(scale, "float64", 0.7) / scale
         it.as_printed((found == gradient(1, "float64", 0.7)).all())
@@ -133,8 +130,7 @@ def F220(it: Evidence) -> None:
 def F221(it: Evidence) -> None:
     """A fixed factor of 1024 solves the underflow.
 
-    Gradients below `2.9e-11` still vanish, and those above 64 overflow.
-    """
+    Gradients below `2.9e-11` still vanish, and those above 64 overflow."""
 
     def through(gradient: float) -> float:
         with np.errstate(over="ignore"):
@@ -149,8 +145,7 @@ def F221(it: Evidence) -> None:
 def F222(it: Evidence) -> None:
     """FP16 autocast is `torch.cuda.amp.autocast(dtype=torch.float16)`.
 
-    It works and is deprecated: `torch.autocast("cuda", dtype=torch.float16)`.
-    """
+    It works and is deprecated: `torch.autocast("cuda", dtype=torch.float16)`."""
     with warnings.catch_warnings(record=True) as found:
         warnings.simplefilter("always")
         context = torch.cuda.amp.autocast(dtype=torch.float16)
@@ -172,8 +167,7 @@ def F224(it: Evidence) -> None:
     """`cross_entropy(logits, labels)` takes the model's output and the labels.
 
     Scores [B, S, V] with labels [B, S] raise an error: PyTorch's wants both flattened,
-    as the listing of the last section has them.
-    """
+    as the listing of the last section has them."""
     scores, labels = tensors(numbers(2, 3, 7), [[1, 0, 6], [2, 2, 5]])
     loss = torch.nn.functional.cross_entropy
     it.as_printed(loss(scores[0], labels[0]).ndim == 0)
@@ -193,8 +187,7 @@ def F226(it: Evidence) -> None:
     """Division by the loss scale, in place, gives the gradients back.
 
     If they are FP32, as under autocast. FP16 gradients, as in the text's list of bytes,
-    underflow in this division after all.
-    """
+    underflow in this division after all."""
     for note, dtype in ((it.as_printed, "float32"), (it.elsewhere, "float16")):
         found = unscaled([1024 * 2e-8, -1024 * 1e-8], dtype).w.grad
         note(same(found.double().numpy(), [2e-8, -1e-8], 1e-3))
@@ -213,8 +206,7 @@ def F228(it: Evidence) -> None:
     """The listing unscales, checks for overflow, and steps.
 
     The check is a comment: a gradient that overflowed goes to the optimiser, and the
-    weight is lost.
-    """
+    weight is lost."""
     printed, other = (unscaled([np.inf, 1024.0, 2048.0], scale=s) for s in (1024, 1))
     torch.optim.Adam(printed.parameters(), lr=0.1).step()
     it.left_out(int((~printed.w.isfinite()).sum()))
@@ -242,8 +234,7 @@ def F230(it: Evidence) -> None:
 def F231(it: Evidence) -> None:
     """BF16 has 8 bits of mantissa; in the table below it has 7.
 
-    7 are stored. With the leading one there are 8, and then FP16 has 11 and FP32 24.
-    """
+    7 are stored. With the leading one there are 8, and then FP16 has 11 and FP32 24."""
     it.clashes(bits("bfloat16")[1] == 7 != 8)
     it.right(bits("float16")[1] + 1 == 11 and np.finfo(np.float32).nmant + 1 == 24)
 
@@ -251,8 +242,7 @@ def F231(it: Evidence) -> None:
 def F232(it: Evidence) -> None:
     """BF16 is preferred where the hardware has it: A100, H100, and TPUs.
 
-    Their data sheets list BF16; what is preferred is a matter of usage.
-    """
+    Their data sheets list BF16; what is preferred is a matter of usage."""
 
 
 def F233(it: Evidence) -> None:
@@ -289,8 +279,7 @@ def F237(it: Evidence) -> None:
     number of the other formats.
 
     `1.95e-3` is its smallest subnormal number. The smallest normal one is `1.56e-2`,
-    eight times as large.
-    """
+    eight times as large."""
     smallest, normal = all_numbers("float8_e4m3fn")[0], smallest_normal("float8_e4m3fn")
     it.right(f"{smallest:.2e} {normal:.2e}" == "1.95e-03 1.56e-02")
     it.clashes(normal == 8 * smallest)
@@ -300,8 +289,8 @@ def F237(it: Evidence) -> None:
 def F238(it: Evidence) -> None:
     """E4M3's precision at 1 is `6.25e-2`.
 
-    The other rows give the gap above 1, which is 0.125 here. 0.0625 is the gap below.
-    """
+    The other rows give the gap above 1, which is 0.125 here. 0.0625 is the gap
+    below."""
     values = all_numbers("float8_e4m3fn")
     below, above = 1 - values[values < 1].max(), values[values > 1].min() - 1
     it.as_printed(above == 6.25e-2)
@@ -312,8 +301,7 @@ def F239(it: Evidence) -> None:
     """FP8 needs loss scaling.
 
     One factor for the loss is not enough: gradients that FP16 holds can span more than
-    E4M3's whole range. FP8 training scales each tensor or block.
-    """
+    E4M3's whole range. FP8 training scales each tensor or block."""
     values = all_numbers("float8_e4m3fn")
     least, most = values[0] / 2, values[-1]
     gradients = np.array([2.0**-24, 1.0])
@@ -327,5 +315,4 @@ def F239(it: Evidence) -> None:
 def F240(it: Evidence) -> None:
     """BF16 is the default for training language models, because of FP32's range.
 
-    A statement on usage.
-    """
+    A statement on usage."""

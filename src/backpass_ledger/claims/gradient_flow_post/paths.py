@@ -130,8 +130,7 @@ def F141(it: Evidence) -> None:
 
     One term of the sum does. The sum can be 0, and in random pre-norm stacks, with and
     without attention, it grows about as the square root of their number of blocks, to
-    more than 5 times at 80.
-    """
+    more than 5 times at 80."""
     halves = []
     for slope in (-1.0, 1.0):
         dx = vjp(lambda x, slope=slope: x + slope * x, X, G)
@@ -145,12 +144,11 @@ def F141(it: Evidence) -> None:
 
 
 def F142(it: Evidence) -> None:
-    """Over L layers, the gradient that reaches the input always contains a part
-    that is the product of L identities, which is the identity.
+    """Over L layers, the gradient that reaches the input always contains a part that is
+    the product of L identities, which is the identity.
 
     It is one of 2ᴸ terms. The Jacobian of the norm before the output head, which the
-    text never names, multiplies it too.
-    """
+    text never names, multiplies it too."""
     J = [numbers(5, 5, seed=i) for i in range(3)]
     terms = [np.eye(5)]
     for j in J:
@@ -163,8 +161,8 @@ def F142(it: Evidence) -> None:
 
 def F143(it: Evidence) -> None:
     r"""$\frac{\partial h_\text{out}}{\partial x} = \frac{\partial \text{Norm}}{\partial
-    (\cdot)} \cdot \left( I + \frac{\partial \text{Sublayer}(x)}{\partial x} \right)$.
-    """
+    (\cdot)} \cdot \left( I + \frac{\partial \text{Sublayer}(x)}{\partial x}
+    \right)$."""
     at = X + block(tensors(X)[0]).numpy()
     expected = jacobian(of_layer_norm, at) @ (np.eye(7) + jacobian(block, X))
     it.as_printed(same(jacobian(lambda x: of_layer_norm(x + block(x)), X), expected))
@@ -183,8 +181,7 @@ def F145(it: Evidence) -> None:
 
     RMSNorm, which the text derives, does not project out the mean but the row. Neither
     shortens a gradient much: all other singular values are 1/σ, below 1 for a long row
-    and above 1 for a short one.
-    """
+    and above 1 for a short one."""
     J = jacobian(of_layer_norm, X)
     it.as_printed(np.abs(J @ np.ones(7)).max() < 1e-12)
     it.as_printed((np.linalg.eigvalsh(J) < 1).any())
@@ -203,7 +200,6 @@ def F146(it: Evidence) -> None:
 
     The norms alone can. Their sublayers lengthen what they shorten: in 80 random
     post-norm blocks, the norms alone would shorten the gradient by more than 10⁹, and
-    it arrives with at least a tenth of its length.
-    """
+    it arrives with at least a tenth of its length."""
     it.as_printed(max(norms_alone(80)) < 1e-9)
     it.elsewhere(min(at_bottom("post", 80)) < 0.1)

@@ -94,8 +94,7 @@ def F183(it: Evidence) -> None:
     """Attention's scores go to FP32 for the softmax, which avoids overflow.
 
     FP32 moves the overflow from scores of 12 to scores of 89. Subtracting each row's
-    maximum avoids it, in FP16 too. FP32 buys the precision of the sum.
-    """
+    maximum avoids it, in FP16 too. FP32 buys the precision of the sum."""
 
     def finite(score: float, dtype: Any, shift: bool = False) -> bool:
         x = np.array([score, 0], dtype)
@@ -113,8 +112,7 @@ def F184(it: Evidence) -> None:
     """The softmax intermediate takes 4 bytes an element; elsewhere the weights of
     attention count 2 bytes, 8 GiB a layer.
 
-    If softmax's FP32 result is cast, autograd saves both: 16 + 8 GiB a layer.
-    """
+    If softmax's FP32 result is cast, autograd saves both: 16 + 8 GiB a layer."""
     it.clashes(4 * WHOLE != printed("1.4", "weights of attention") * GIB == 8 * GIB)
     it.right([b * WHOLE for b in saved_weights("float32")] == [16 * GIB, 8 * GIB])
 
@@ -123,8 +121,7 @@ def F185(it: Evidence) -> None:
     """Cross-entropy is computed in FP32, because it is sensitive to rounding.
 
     The loss of a probable token is small: its probability rounds to 1 in BF16, and the
-    whole loss is lost. The mean of squares loses less than a hundredth.
-    """
+    whole loss is lost. The mean of squares loses less than a hundredth."""
 
     scores = torch.tensor([9.0, 0.3, -0.7, 0.1], dtype=torch.float64)
 
@@ -147,8 +144,7 @@ def F187(it: Evidence) -> None:
     """Gradients are accumulated in FP32, because they are small and need precision.
 
     A term is lost if it is small beside the sum: a running sum of BF16 numbers stops at
-    the same share of the truth if all are 2⁴⁰ times smaller.
-    """
+    the same share of the truth if all are 2⁴⁰ times smaller."""
     large, small = (added(1e-3 * 2.0**power, "bfloat16") for power in (0, -40))
     it.as_printed(abs(added(1e-3, "float32") - 1) < 1e-3 and large < 0.1)
     it.elsewhere(small < large)
@@ -175,8 +171,7 @@ def F190(it: Evidence) -> None:
     """Gradients are accumulated in FP32, 4 bytes; the list of bytes has gradients of 2
     bytes only, 140 GB.
 
-    FP32 gradients of 70B parameters take 280 GB.
-    """
+    FP32 gradients of 70B parameters take 280 GB."""
     it.clashes(gigabytes(N, "float32") != printed("3.1", "gradients") == 140)
     it.right(gigabytes(N, "float32") == 280)
 
@@ -205,8 +200,7 @@ def F194(it: Evidence) -> None:
 def F195(it: Evidence) -> None:
     """Without activations, training a 70B model takes 1,120 GB: 16 bytes a parameter.
 
-    For exactly 70 · 10⁹. Llama 3 70B has 70.55 · 10⁹, and needs 1,129 GB.
-    """
+    For exactly 70 · 10⁹. Llama 3 70B has 70.55 · 10⁹, and needs 1,129 GB."""
     parameters = cost.tally("llama-3-70b", 1, 8192).parameters
     it.as_printed(states() == 16 * N / GB == 1120 == printed("3.1", "states"))
     it.elsewhere(round(states(parameters)) == 1120)
@@ -217,8 +211,7 @@ def F196(it: Evidence) -> None:
     """The 1,120 GB hold everything of the list above but activations.
 
     They lack the FP32 gradients in which the list accumulates: 1,260 GB if these
-    replace the FP16 ones, 1,400 GB if both are alive at once.
-    """
+    replace the FP16 ones, 1,400 GB if both are alive at once."""
     both = 1120 + gigabytes(N, "float32")
     it.left_out(both - states())
     it.right(both == 1400 and both - gigabytes(N, "float16") == 1260)
@@ -227,9 +220,8 @@ def F196(it: Evidence) -> None:
 def F197(it: Evidence) -> None:
     """GB has one meaning in the text.
 
-    It is 10⁹ bytes for the states here, 1,000 MiB for activations in `§4.1`, which
-    adds the two, and 2³⁰ bytes in `§4.3`.
-    """
+    It is 10⁹ bytes for the states here, 1,000 MiB for activations in `§4.1`, which adds
+    the two, and 2³⁰ bytes in `§4.3`."""
     shown = [round(80 * 2016 * MIB / unit, 1) for unit in (GB, 1_000 * MIB, GIB)]
     it.clashes(shown == [169.1, 161.3, 157.5])
     it.right(printed("4.1", "80 layers with flash attention") == round(shown[1]))
@@ -243,12 +235,11 @@ def F198(it: Evidence) -> None:
 
 
 def F199(it: Evidence) -> None:
-    """With ZeRO-3 or FSDP over 8 devices of 80 GB, 640 GB together, the training
-    states of a 70B model fit.
+    """With ZeRO-3 or FSDP over 8 devices of 80 GB, 640 GB together, the training states
+    of a 70B model fit.
 
     Sharding divides the bytes and does not remove any: 1,120 GB on 8 devices are 140 GB
-    each. Before any activation it takes 14 devices, or memory of the host.
-    """
+    each. Before any activation it takes 14 devices, or memory of the host."""
     it.as_printed(states() <= 8 * 80 == 640)
     it.right(8 * 80 == 640 and states() / 8 == 140 and states() == 1120)
     it.right(min(n for n in range(1, 99) if states() / n <= 80) == 14)
@@ -259,8 +250,7 @@ def F200(it: Evidence) -> None:
     optimiser's states.
 
     Each device's optimiser has states for its own weights only, so a divided model
-    divides them. Among copies of a model, ZeRO-1 does.
-    """
+    divides them. Among copies of a model, ZeRO-1 does."""
     whole, half = of_adam(6, 14), of_adam(6, 7)  # a matrix, and half of its columns
     it.as_printed(half == whole)
     it.right(2 * sum(half) == sum(whole))

@@ -100,8 +100,7 @@ def F85(it: Evidence) -> None:
     \times S \times d_k}$.
 
     For as many heads of keys as of queries. With the text's 64 and 8, K has to be
-    repeated first.
-    """
+    repeated first."""
     expected = vjp(lambda q: scores(q, tensors(K)[0], mask=False), Q, DP)
     it.as_printed(same(DP @ K / 4**0.5, expected))
     dp, k = tensors(numbers(1, 64, 3, 3), numbers(1, 8, 3, 128))
@@ -114,8 +113,7 @@ def F86(it: Evidence) -> None:
     P}^\top Q \in \mathbb{R}^{B \times n_{kv} \times S \times d_k}$.
 
     For as many heads of keys as of queries. The product has $n_h$ heads; only the sum
-    over each group, which the next sentence adds, has $n_{kv}$.
-    """
+    over each group, which the next sentence adds, has $n_{kv}$."""
     product = np.swapaxes(DP, 2, 3) @ Q / 4**0.5
     it.as_printed(same(product, of_keys(K)))
     it.elsewhere(product.shape == of_keys(GROUPED).shape)
@@ -146,8 +144,7 @@ def F89(it: Evidence) -> None:
     axis 2, are the gradient of K, of the shape [B, 8, S, $d_k$].
 
     Where the heads of a group stand side by side, as in Llama. Where query head h reads
-    head h mod $n_{kv}$, it adds the wrong heads.
-    """
+    head h mod $n_{kv}$, it adds the wrong heads."""
     k, g = numbers(2, 3, 5, 4), numbers(2, 6, 5, 4, seed=1)
     found = g.reshape(2, 3, 2, 5, 4).sum(2)
     it.as_printed(same(found, vjp(lambda k: torch.repeat_interleave(k, 2, 1), k, g)))
@@ -160,8 +157,7 @@ def F90(it: Evidence) -> None:
     r"""The gradient of K needs a sum over the heads of its group; for V none is named,
     in the formula $A^\top \frac{\partial L}{\partial O}$, in the code, or in the table.
 
-    V is shared as K is, and its gradient is the same sum.
-    """
+    V is shared as K is, and its gradient is the same sum."""
     found = vjp(lambda v: tensors(A)[0] @ v, GROUPED, G)
     product = np.swapaxes(A, 2, 3) @ G
     it.left_out(product.shape[1] - found.shape[1])
@@ -172,8 +168,7 @@ def F91(it: Evidence) -> None:
     r"""$\frac{\partial L}{\partial W_Q} = x_\text{norm}^\top \frac{\partial L}{\partial
     Q_\text{flat}} \in \mathbb{R}^{d \times (n_h d_k)}$.
 
-    For queries without rotations, as in the text. Llama's are rotated back first.
-    """
+    For queries without rotations, as in the text. Llama's are rotated back first."""
     it.derives(projected("Q", "n_h"))
 
 
@@ -181,8 +176,7 @@ def F92(it: Evidence) -> None:
     r"""$\frac{\partial L}{\partial W_K} = x_\text{norm}^\top \frac{\partial L}{\partial
     K_\text{flat}} \in \mathbb{R}^{d \times (n_{kv} d_k)}$.
 
-    For keys without rotations, as in the text.
-    """
+    For keys without rotations, as in the text."""
     it.derives(projected("K", "n_{kv}"))
 
 
@@ -197,8 +191,7 @@ def F94(it: Evidence) -> None:
 
     Its rows are positions, with the heads side by side. The shape that the text lists,
     $[B, n_h, S, d_k]$, needs an exchange of the second and third axes first; a reshape
-    alone fits and gives a wrong gradient.
-    """
+    alone fits and gives a wrong gradient."""
     _, (dq, _, _), (_, dw_q, *_) = projections()
     it.as_printed(same(ROWS.T @ dq.reshape(10, 16), dw_q))
     by_head = dq.reshape(2, 5, 4, 4).transpose(0, 2, 1, 3)  # [B, n_h, S, d_k]
@@ -216,9 +209,8 @@ def F95(it: Evidence) -> None:
 def F96(it: Evidence) -> None:
     r"""The derivation of attention ends with the gradients of the weights.
 
-    The gradient of the block's input is missing: $\bar{Q} W_Q^\top + \bar{K} W_K^\top
-    + \bar{V} W_V^\top$. It is in the listing of the last part.
-    """
+    The gradient of the block's input is missing: $\bar{Q} W_Q^\top + \bar{K} W_K^\top +
+    \bar{V} W_V^\top$. It is in the listing of the last part."""
     w, flat, (dx, *_) = projections()
     it.left_out(np.abs(dx).max())
     it.right(same(sum(g @ of.T for g, of in zip(flat, w[:3], strict=True)), dx))
@@ -228,8 +220,7 @@ def F97(it: Evidence) -> None:
     """The shapes of the table are those of gradients of attention.
 
     The table's title says Jacobians too, and it has none: that of O with respect to Q
-    has 67,108,864 rows and as many columns.
-    """
+    has 67,108,864 rows and as many columns."""
     sizes = {64 * 8192**2, 64 * 8192 * 128, 8 * 8192 * 128, 8192**2, 8192 * 1024}
     it.as_printed(sizes == {array.numel() for array in gradients().values()})
     it.right(all(at_full_size()[name].numel() == 67_108_864 for name in "OQ"))
@@ -238,8 +229,7 @@ def F97(it: Evidence) -> None:
 def F98(it: Evidence) -> None:
     """The table's sizes are 8 GB, 128 MB, and 16 MB.
 
-    All are GiB and MiB. In powers of ten they are 8.6 GB, 134 MB, and 17 MB.
-    """
+    All are GiB and MiB. In powers of ten they are 8.6 GB, 134 MB, and 17 MB."""
     sizes = sorted({array.nbytes for array in gradients().values()})
     it.as_printed(sizes == [16 * MIB, 128 * MIB, 8 * GIB])
     it.elsewhere(sizes == [16 * 10**6, 128 * 10**6, 8 * 10**9])
@@ -256,8 +246,7 @@ def F100(it: Evidence) -> None:
     """FlashAttention eliminates dL/dA.
 
     The check notes the most memory that a backward allocates. For twice the length,
-    FlashAttention's doubles, and that of attention with the whole A grows fourfold.
-    """
+    FlashAttention's doubles, and that of attention with the whole A grows fourfold."""
 
     def most(op: Any, s: int, **options: int) -> int:
         q, k, v, dy = (numbers(1, 1, s, 8, seed=i) for i in range(4))
@@ -289,8 +278,7 @@ def F103(it: Evidence) -> None:
     r"""dL/dV has the shape [1, 8, 8192, 128], takes 16 MiB, and comes from $A^\top
     \frac{\partial L}{\partial O}$.
 
-    That product has 64 heads and takes 128 MiB; its sum over the groups has 8.
-    """
+    That product has 64 heads and takes 128 MiB; its sum over the groups has 8."""
     listed(it, "dL/dV", 16, 1, 8, 8192, 128)
     product = gradients()["dL/dA"].mT @ gradients()["dL/dO"]
     it.elsewhere(product.shape == gradients()["dL/dV"].shape)
@@ -321,8 +309,7 @@ def F108(it: Evidence) -> None:
     """The weights' gradients are accumulated across the batch, in FP16 sizes.
 
     A running sum in FP16 loses the small terms. In FP32, which the text's own list of
-    precisions asks of accumulation, each takes twice the bytes.
-    """
+    precisions asks of accumulation, each takes twice the bytes."""
     g, pairs = numbers(2, 5, 11, seed=1), [(b, i) for b in range(2) for i in range(5)]
     found = vjp(lambda w: tensors(X)[0] @ w, numbers(7, 11), g)
     it.as_printed(same(sum(np.outer(X[at], g[at]) for at in pairs), found))
@@ -337,8 +324,7 @@ def F109(it: Evidence) -> None:
 
     Without FlashAttention, the gradient of the scores takes a further 8 GiB. Those of O
     and of the normalised input, and those of K and V before their sums, take 128 MiB
-    each.
-    """
+    each."""
     arrays = at_full_size()
     scores, o, x_norm = arrays["A"].nbytes, arrays["O"].nbytes, 8192 * LLAMA.width * 2
     expanded = [arrays[name].repeat_interleave(8, 1).nbytes for name in "KV"]

@@ -56,8 +56,8 @@ def F147(it: Evidence) -> None:
 
     $(1 + c/L)^L$ tends to $e^c$, and the O leaves c open. In random stacks, with and
     without attention, the factor is that by which the stream grows, $\sqrt{1 + v L}$
-    for blocks that add a variance v: bounded for all depths only if v is of order 1/L.
-    """
+    for blocks that add a variance v: bounded for all depths only if v is of order
+    1/L."""
     it.right(all(abs((1 + c / 1e8) ** 1e8 / np.exp(c) - 1) < 1e-6 for c in (0.5, 1, 2)))
     for blocks in (32, 128):
         it.as_printed((abs(at_bottom("pre", blocks) / np.e - 1) < 0.2).all())
@@ -70,8 +70,7 @@ def F148(it: Evidence) -> None:
     """The gradient at layer 0 of a pre-norm network of 80 layers is e times that at the
     last.
 
-    The formula gives 2.72, the chart 0.95, the table 0.0042 over 0.0038, or 1.11.
-    """
+    The formula gives 2.72, the chart 0.95, the table 0.0042 over 0.0038, or 1.11."""
     table = quoted("pre 80", 0.0042, 0.0038)
     it.right(round(np.e, 2) == 2.72 and round(table, 2) == 1.11)
     it.clashes(PRE[80] == 0.95 < 1 < table < np.e / 2)
@@ -82,8 +81,7 @@ def F149(it: Evidence) -> None:
     with $\lambda_l$ the spectral norm of the l-th norm's Jacobian.
 
     It leaves out the factors $I + \partial\,\text{Sublayer}/\partial x$ of the text's
-    own formula. With random sublayers, the product is wrong by orders of magnitude.
-    """
+    own formula. With random sublayers, the product is wrong by orders of magnitude."""
     at = X + block(tensors(X)[0]).numpy()
     norm = jacobian(of_layer_norm, at)
     dx = vjp(lambda x: of_layer_norm(x + block(x)), X, G)
@@ -98,8 +96,7 @@ def F150(it: Evidence) -> None:
     """The spectral norm of a norm's Jacobian is typically 0.95 to 0.99.
 
     It is 1/σ of the row: in this range if the sublayer adds 2 to 11 % of the stream's
-    variance, and 0.71 if it adds as much as the stream has. No source is given.
-    """
+    variance, and 0.71 if it adds as much as the stream has. No source is given."""
     columns = np.column_stack([np.ones(64), numbers(64), numbers(64, seed=1)])
     _, x, y = np.linalg.qr(columns)[0].T * 8  # at right angles, of variance 1
 
@@ -115,8 +112,7 @@ def F150(it: Evidence) -> None:
 def F151(it: Evidence) -> None:
     r"""$0.97^{80} \approx 0.088$.
 
-    It is 0.0874, or 0.087.
-    """
+    It is 0.0874, or 0.087."""
     power = float(Fraction(97, 100) ** 80)
     it.right(round(power, 4) == 0.0874 and round(power, 3) == 0.087)
     it.as_printed(round(power, 3) == 0.088)
@@ -127,8 +123,7 @@ def F152(it: Evidence) -> None:
     """With 80 layers the gradient is attenuated 11 times.
 
     If the factor is 0.97. The text's own range of factors, 0.95 to 0.99, gives 61 to
-    2.2 times, and a layer has two norms.
-    """
+    2.2 times, and a layer has two norms."""
     it.as_printed(round(1 / 0.97**80) == 11)
     it.elsewhere(all(round(1 / factor**80) == 11 for factor in (0.95, 0.99)))
     it.elsewhere(round(1 / 0.97**160) == 11)
@@ -138,8 +133,7 @@ def F152(it: Evidence) -> None:
 def F153(it: Evidence) -> None:
     r"""$0.97^{128} \approx 0.019$.
 
-    It is 0.0203, or 0.020.
-    """
+    It is 0.0203, or 0.020."""
     power = float(Fraction(97, 100) ** 128)
     it.as_printed(round(power, 3) == 0.019)
     it.right(round(power, 4) == 0.0203 and round(power, 3) == 0.020)
@@ -150,8 +144,7 @@ def F154(it: Evidence) -> None:
     """With 128 layers the gradient is attenuated 50 times.
 
     1 over the power is 49.3, for a factor of 0.97. From the printed 0.019 it would be
-    52.6, and the text's own range of factors gives 3.6 to 710 times.
-    """
+    52.6, and the text's own range of factors gives 3.6 to 710 times."""
     it.as_printed(abs(1 / 0.97**128 - 50) < 1)
     it.right(round(1 / 0.97**128, 1) == 49.3 and round(1 / 0.019, 1) == 52.6)
     it.elsewhere(all(abs(1 / factor**128 - 50) < 5 for factor in (0.95, 0.99)))
@@ -162,8 +155,8 @@ def F155(it: Evidence) -> None:
     """The chart shows the gradient's magnitude at layer 0 relative to the last layer.
 
     Its post-norm bars are powers of the assumed 0.97, and its pre-norm bars of another
-    factor. In 128 random post-norm blocks the gradient is more than five times the bar.
-    """
+    factor. In 128 random post-norm blocks the gradient is more than five times the
+    bar."""
     it.right(all(abs(bar - 0.97**deep) < 3e-3 for deep, bar in POST.items()))
     factors = [bar ** (1 / deep) for deep, bar in PRE.items()]
     it.right(max(factors) - min(factors) < 3e-5)
@@ -177,8 +170,7 @@ def F156(it: Evidence) -> None:
     and falls with the number of layers.
 
     In random stacks that keep variances, with and without attention, it is larger and
-    grows: on its way down by as much as the stream grows on its way up.
-    """
+    grows: on its way down by as much as the stream grows on its way up."""
     shallow, deep = at_bottom("pre", 32), at_bottom("pre", 128)
     it.as_printed(max(shallow) < 1 and max(deep) < min(shallow))
     it.right(1 < min(shallow) and max(shallow) < min(deep))
@@ -188,8 +180,7 @@ def F157(it: Evidence) -> None:
     """Pre-norm, 32 layers: 0.98.
 
     The formula above has 2.7 for every depth. Random stacks that keep variances have
-    more than 4.
-    """
+    more than 4."""
     it.clashes(abs(0.98 - np.e) > 1 and round(np.e, 1) == 2.7)
     it.right(PRE[32] == 0.98 and min(at_bottom("pre", 32)) > 4)
 
@@ -197,8 +188,7 @@ def F157(it: Evidence) -> None:
 def F158(it: Evidence) -> None:
     """Pre-norm, 80 layers: 0.95.
 
-    The table of the next section has 0.0042 and 0.0038 for it, so 1.11.
-    """
+    The table of the next section has 0.0042 and 0.0038 for it, so 1.11."""
     table = quoted("pre 80", 0.0042, 0.0038)
     it.clashes(PRE[80] == 0.95 < 1 < table and round(table, 2) == 1.11)
 
@@ -207,8 +197,7 @@ def F159(it: Evidence) -> None:
     """Pre-norm, 128 layers: 0.92.
 
     The table has 0.0040 and 0.0036, so 1.11. Random stacks that keep variances are
-    above 1 too.
-    """
+    above 1 too."""
     table = quoted("pre 128", 0.0040, 0.0036)
     it.clashes(PRE[128] == 0.92 < 1 < table and round(table, 2) == 1.11)
     it.right(min(at_bottom("pre", 128)) > 1)
@@ -217,8 +206,7 @@ def F159(it: Evidence) -> None:
 def F160(it: Evidence) -> None:
     """Post-norm, 32 layers: 0.38.
 
-    That is 0.97 to the power of 32. The table has 0.0011 and 0.0039 for it, so 0.28.
-    """
+    That is 0.97 to the power of 32. The table has 0.0011 and 0.0039 for it, so 0.28."""
     it.right(round(0.97**32, 2) == 0.38 == POST[32])
     it.clashes(round(quoted("post 32", 0.0011, 0.0039), 2) == 0.28 != 0.38)
 
@@ -226,8 +214,7 @@ def F160(it: Evidence) -> None:
 def F161(it: Evidence) -> None:
     """Post-norm, 80 layers: 0.088.
 
-    The table has 0.00003 and 0.0041 for it, so 0.0073, a twelfth.
-    """
+    The table has 0.00003 and 0.0041 for it, so 0.0073, a twelfth."""
     table = quoted("post 80", 0.00003, 0.0041)
     it.clashes(POST[80] == 0.088 > 10 * table)
     it.right(round(table, 4) == 0.0073 and round(0.088 / table) == 12)
@@ -236,7 +223,6 @@ def F161(it: Evidence) -> None:
 def F162(it: Evidence) -> None:
     """Post-norm, 128 layers: 0.019, the 128th power of 0.97.
 
-    The power is 0.020.
-    """
+    The power is 0.020."""
     it.as_printed(round(0.97**128, 3) == 0.019)
     it.right(POST[128] == 0.019 and round(np.exp(128 * np.log(0.97)), 3) == 0.020)

@@ -102,8 +102,8 @@ def F18(it: Evidence) -> None:
 
 
 def F19(it: Evidence) -> None:
-    r"""$\epsilon$ stands below the root: $\text{rms}(x) = \sqrt{\frac{1}{d}
-    \sum_j x_j^2 + \epsilon}$."""
+    r"""$\epsilon$ stands below the root: $\text{rms}(x) = \sqrt{\frac{1}{d} \sum_j
+    x_j^2 + \epsilon}$."""
     rms, squares = X / norm(torch.tensor(X), None).numpy(), (X**2).mean(-1)[..., None]
     it.as_printed(same(rms, np.sqrt(squares + EPS) + 0 * X))
     it.as_printed(not same(rms, np.sqrt(squares) + EPS + 0 * X))
@@ -114,8 +114,7 @@ def F20(it: Evidence) -> None:
     \left(\delta_{ij} - \frac{x_i x_j}{d \cdot \text{rms}^2}\right)$.
 
     It is exact for every $\epsilon$, as is $\frac{\partial \text{rms}}{\partial x_j} =
-    \frac{x_j}{d \cdot \text{rms}}$.
-    """
+    \frac{x_j}{d \cdot \text{rms}}$."""
     it.derives(FORMULA)
     it.derives_right(FORMULA)
 
@@ -124,16 +123,14 @@ def F21(it: Evidence) -> None:
     r"""$\frac{\partial \hat{x}}{\partial x} = \frac{1}{\text{rms}} \text{diag}(\gamma)
     \left(I - \frac{x x^\top}{d \cdot \text{rms}^2}\right)$.
 
-    A gradient is multiplied by the scale before the projection.
-    """
+    A gradient is multiplied by the scale before the projection."""
     it.derives(FORMULA)
 
 
 def F22(it: Evidence) -> None:
     r"""For a vector of Llama 3 70B the Jacobian is $8192 \times 8192$.
 
-    There is one for each position; between positions all entries are 0.
-    """
+    There is one for each position; between positions all entries are 0."""
     J = jacobian(lambda x: norm(x, None), X)
     it.as_printed(
         J[0, 0, :, 0, 0].shape == (7, 7) and cost.presets()["llama-3-70b"].width == 8192
@@ -151,8 +148,8 @@ def F23(it: Evidence) -> None:
 def F24(it: Evidence) -> None:
     """The listing runs.
 
-    `d` is neither an argument nor defined: `NameError`. With `d = x.shape[-1]` it runs.
-    """
+    `d` is neither an argument nor defined: `NameError`. With `d = x.shape[-1]` it
+    runs."""
     given, mean = inputs(), "found = (dy * x).sum(-1) / d"
     it.as_printed(not raises(NameError, lambda: run(mean, **given)))
     found = run(mean, **given, d=given["x"].shape[-1])["found"]
@@ -169,9 +166,8 @@ def F25(it: Evidence) -> None:
 def F26(it: Evidence) -> None:
     r"""$\hat{x}$ of the formula and of the listing are one thing.
 
-    The formula's contains $\gamma$ and the listing's does not. With the formula's,
-    the scale's gradient has the factor $\gamma$ twice.
-    """
+    The formula's contains $\gamma$ and the listing's does not. With the formula's, the
+    scale's gradient has the factor $\gamma$ twice."""
     y = scaled(torch.tensor(X)).numpy()
     it.clashes(not same(ran()["unit"], y))
     it.right(same((G * y).sum((0, 1)), GAMMA * dscale()))
@@ -198,8 +194,7 @@ def F30(it: Evidence) -> None:
     """`d_rms`, minus the sum of the quotient times its gradient over a row, is the
     gradient with respect to rms, as its name says.
 
-    It is rms times that gradient. The next line has the missing division.
-    """
+    It is rms times that gradient. The next line has the missing division."""
     rms = inputs()["rms"].numpy()
     expected = vjp(lambda r: torch.tensor(X) / r * torch.tensor(GAMMA), rms, G)
     it.as_printed(same(ran()["drms"], expected))
@@ -216,8 +211,7 @@ def F32(it: Evidence) -> None:
     """That line is simplified; the fused line after it gives what kernels compute.
 
     Nothing is simplified: both lines are the same exact gradient, and the second
-    assignment overwrites the first.
-    """
+    assignment overwrites the first."""
     it.as_printed(not same(ran()["dx"], ran()["fused"]))
     it.right(same(ran()["dx"], ran()["fused"], 1e-14))
 
@@ -236,8 +230,7 @@ def F33(it: Evidence) -> None:
 def F34(it: Evidence) -> None:
     """The backward needs the input x, saved from the forward.
 
-    It needs x̂ and rms. If no scale is 0, the output serves in place of x.
-    """
+    It needs x̂ and rms. If no scale is 0, the output serves in place of x."""
     expected, names = vjp(scaled, X, G), inputs()
     it.as_printed(same(ran()["fused"], expected))
     unit = scaled(names["x"]) / names["gamma"]
@@ -248,8 +241,7 @@ def F34(it: Evidence) -> None:
 def F35(it: Evidence) -> None:
     """An input takes 128 MB, those of all layers 20,480 MB or 20 GB.
 
-    In MiB and GiB. In powers of ten they are 134 MB, and 21.5 GB in place of 20.
-    """
+    In MiB and GiB. In powers of ten they are 134 MB, and 21.5 GB in place of 20."""
     one = 8192 * 8192 * 2
     it.as_printed(one == 128 * MIB and 160 * one == 20_480 * MIB == 20 * GIB)
     it.elsewhere(one == 128 * 10**6)
@@ -272,8 +264,7 @@ def F38(it: Evidence) -> None:
     """These 20 GB are what the RMSNorms of Llama 3 70B save.
 
     They lack the norm before the output head, a 161st input of 128 MiB, and the root
-    mean squares, one for each position and norm.
-    """
+    mean squares, one for each position and norm."""
     rows = cost.activations("llama-3-70b", 1, 8192, dtype="bfloat16").rows
     each = [row.bytes for row in rows if "norm" in row.part + row.array]
     saved = [size for size in each if size == 128 * MIB]
@@ -285,8 +276,7 @@ def F39(it: Evidence) -> None:
     """The 20 GB are a cost of RMSNorm alone.
 
     If every layer saves its arrays. A checkpoint at each layer holds its 80 inputs
-    anyway, 10 GiB, whether the layer has a norm or not.
-    """
+    anyway, 10 GiB, whether the layer has a norm or not."""
     plain, again = (
         [sum(same(a, X) for a in saved_by(of(f), X)) for f in (scaled, lambda x: 2 * x)]
         for of in (lambda f: f, checkpointed)
@@ -300,8 +290,7 @@ def F40(it: Evidence) -> None:
     """RMSNorm's backward is 5 element-wise operations on tensors of x's shape.
 
     The fused line has five, and a sum; the whole listing, without the line that is
-    overwritten, eight and two sums.
-    """
+    overwritten, eight and two sums."""
     unit, dunit = start(**(given := inputs()))
     line = operations(lambda: fused(unit, dunit, given["rms"]))
     rest = operations(lambda: (start(**given), (given["dy"] * unit).sum((0, 1))))
@@ -315,8 +304,7 @@ def F40(it: Evidence) -> None:
 def F41(it: Evidence) -> None:
     """The FLOPs of RMSNorm's backward are negligible compared to the matrix products.
 
-    Their time is less negligible: it is that of moving the arrays.
-    """
+    Their time is less negligible: it is that of moving the arrays."""
     layer = cost.tally("llama-3-70b", 1, 8192).flops()["backward"] / 80
     it.as_printed(2 * 10 * 8192 * 8192 < 1e-4 * layer)
 
@@ -326,8 +314,7 @@ def F42(it: Evidence) -> None:
     layers.
 
     Recomputing a norm starts from its input, and so does not free it. A checkpoint
-    around a whole layer frees the second norm's input, 10 of the 20 GiB.
-    """
+    around a whole layer frees the second norm's input, 10 of the 20 GiB."""
     w = [torch.tensor(numbers(7, 7, seed=i), requires_grad=True) for i in (3, 4)]
 
     def block(x: Any) -> Any:

@@ -37,7 +37,6 @@ F260  left-out      4  memory        cost/memory             §4.1, whole memory
 F261  false         3  parallel      cost/memory             §4.1, one node
 """
 
-
 MIB, GIB, GB = 2**20, 2**30, 10**9
 ROWS = (128, 128, 160, 8192, 128, 128, 896, 448)  # of the table, as printed
 FLASH = 2016  # their sum with flash attention, as printed
@@ -82,8 +81,8 @@ def pinned(function: Callable[[], Any], *known: Any) -> list[tuple[int, ...]]:
 def F241(it: Evidence) -> None:
     """The sizes of the table are in MB.
 
-    They are exact in MiB: 128 of them are 134.2 MB, and the sum of 2,016 is 2,114 MB.
-    """
+    They are exact in MiB: 128 of them are 134.2 MB, and the sum of 2,016 is 2,114
+    MB."""
     cells = [saved()["norm_1.x_hat"], saved()["fed.activated.g"]]
     it.as_printed([size / MIB for size in cells] == [128, 448])
     it.elsewhere([size / 10**6 for size in cells] == [128, 448])
@@ -138,8 +137,7 @@ def F250(it: Evidence) -> None:
     """SiLU's output must be saved for the backward.
 
     Autograd saves it. It need not be saved: it follows from $g_1$ element by element,
-    and all gradients of SwiGLU can be computed from $g_1$ and $g_3$.
-    """
+    and all gradients of SwiGLU can be computed from $g_1$ and $g_3$."""
     g, u, dh = (numbers(3, 7, seed=seed) for seed in range(3))
     silu = torch.nn.functional.silu
     leaves = [torch.tensor(a, requires_grad=True) for a in (g, u)]
@@ -155,8 +153,7 @@ def F251(it: Evidence) -> None:
 
     It lacks the second norm's output, 128 MiB, which the code of `§6` takes; two
     numbers a token for the norms; and, with flash attention, one for each head and
-    token: 2 MiB. A layer saves 2,146.06 MiB, not 2,016.
-    """
+    token: 2 MiB. A layer saves 2,146.06 MiB, not 2,016."""
     it.left_out(mib("norm_1.rstd", "norm_2.rstd"))
     it.right(mib("fed.up.x") == 128 and mib("attended.attended.lse") == 2)
     it.right(round(sum(saved().values()) / MIB, 2) == 2146.06 and FLASH == 2016)
@@ -166,8 +163,7 @@ def F252(it: Evidence) -> None:
     """The feed-forward block saves three arrays of [S, d_ff]: $g_1$, $g_3$, and SiLU's
     output.
 
-    Plain autograd also saves the product of the last two, for $W_2$: 448 MiB.
-    """
+    Plain autograd also saves the product of the last two, for $W_2$: 448 MiB."""
     shapes = ((5, 6), (6, 11), (6, 11), (11, 6))
     x, *w = (torch.tensor(numbers(*of), requires_grad=True) for of in shapes)
     wide = pinned(lambda: gated(x, *w), *w).count((5, 11))
@@ -183,8 +179,7 @@ def F253(it: Evidence) -> None:
 def F254(it: Evidence) -> None:
     """80 layers without flash attention take 816 GB.
 
-    10,208 MiB a layer are 797.5 GiB or 856.3 GB. 816 is MiB over 1,000, cut off.
-    """
+    10,208 MiB a layer are 797.5 GiB or 856.3 GB. 816 is MiB over 1,000, cut off."""
     whole = 80 * 10_208 * MIB
     it.as_printed(816 in (round(whole / GIB), round(whole / GB)))
     it.right(round(whole / GIB, 1) == 797.5 and round(whole / GB, 1) == 856.3)
@@ -199,8 +194,7 @@ def F255(it: Evidence) -> None:
 def F256(it: Evidence) -> None:
     """80 layers with flash attention take 161 GB; in `§4.3`, 157.5 GB.
 
-    2,016 MiB a layer are 157.5 GiB or 169.1 GB. 161 is neither: MiB over 10³.
-    """
+    2,016 MiB a layer are 157.5 GiB or 169.1 GB. 161 is neither: MiB over 10³."""
     whole = 80 * FLASH * MIB
     it.clashes(round(whole / GIB, 1) == 157.5 != 161)
     it.right(round(whole / GB, 1) == 169.1 and FLASH == 2016)
@@ -211,8 +205,7 @@ def F257(it: Evidence) -> None:
     """80 layers' activations are those of the model.
 
     The output head's probabilities take 3.91 GiB in FP32, the gradient of its scores as
-    much again, if not computed in chunks; the last norm's input and output 256 MiB.
-    """
+    much again, if not computed in chunks; the last norm's input and output 256 MiB."""
     head, norm = saved(part="lm_head"), saved(part="norm")
     it.left_out(head["loss.p"])
     it.right(round(head["loss.p"] / GIB, 2) == 3.91)
@@ -225,8 +218,7 @@ def F257(it: Evidence) -> None:
 def F258(it: Evidence) -> None:
     """The optimiser's states take 840 GB.
 
-    In `§3.1` they are two arrays of 280 GB, 560 GB; with the master weights, 840.
-    """
+    In `§3.1` they are two arrays of 280 GB, 560 GB; with the master weights, 840."""
     array = 4 * 70  # GB of FP32
     it.clashes(2 * array != 840)
     it.right(array == 280 and 2 * array == 560 and 3 * array == 840)
@@ -237,8 +229,7 @@ def F259(it: Evidence) -> None:
     280 GB of master weights, training needs over 1,400 GB.
 
     The master weights are counted twice and the gradients not at all. By the text's own
-    lists it is 1,120 GB and 169.1 GB: 1,289 GB.
-    """
+    lists it is 1,120 GB and 169.1 GB: 1,289 GB."""
     activations = 80 * FLASH * MIB / GB
     it.as_printed(STATES + activations > 1400)
     it.right(161 + 840 + 140 + 280 == WHOLE and WHOLE // 100 * 100 == 1400)
@@ -249,8 +240,7 @@ def F259(it: Evidence) -> None:
 def F260(it: Evidence) -> None:
     """Activations, optimiser states, and weights are all that has to fit.
 
-    The gradients are missing, 140 GB in the text's own list.
-    """
+    The gradients are missing, 140 GB in the text's own list."""
     budget = cost.memory_budget("llama-3-70b", 1, 8192, dtype="bfloat16")
     gradients = next(s.bytes for s in budget.shares if s.what == "gradients")
     it.left_out(gradients)
@@ -261,8 +251,7 @@ def F261(it: Evidence) -> None:
     """No node holds this.
 
     Eight devices of 80 or 141 GB do not. Eight of 192 GB do: their 1,536 GB are more
-    than the 1,421 GB that the printed items sum to.
-    """
+    than the 1,421 GB that the printed items sum to."""
     nodes = [8 * size for size in (80, 141, 192)]
     it.as_printed(all(node < WHOLE for node in nodes))
     it.right(nodes[1] < STATES + 80 * FLASH * MIB / GB < WHOLE == 1421 < nodes[2])

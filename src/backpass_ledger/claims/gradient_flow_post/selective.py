@@ -79,8 +79,7 @@ def checkpointed(function: Any, x: Any) -> Any:
 def F313(it: Evidence) -> None:
     """Checkpoint the activations that are expensive to store and cheap to recompute.
 
-    In `§4.2` a checkpoint is what is saved. These should be dropped and recomputed.
-    """
+    In `§4.2` a checkpoint is what is saved. These should be dropped and recomputed."""
     stack, x = Stack(), tensors()[0].requires_grad_()
     two, inner = torch.nn.Sequential(*stack.layers[:2]), stack.layers[0](x).detach()
 
@@ -96,8 +95,7 @@ def F314(it: Evidence) -> None:
     """RMSNorm's output should always be recomputed: it takes a few element-wise steps.
 
     It is cheap. But recomputing the norm alone frees nothing: the next product saves
-    the norm's output as its input. The product has to be in the same segment.
-    """
+    the norm's output as its input. The product has to be in the same segment."""
     x, w = (torch.tensor(numbers(n, 6), requires_grad=True) for n in (5, 6))
 
     def held(block: Callable[[], Any]) -> int:
@@ -113,8 +111,7 @@ def F314(it: Evidence) -> None:
 def F315(it: Evidence) -> None:
     """Dropout masks cost nothing to recompute: reseed.
 
-    They cost no bytes. Every random number is drawn again. (Llama 3 has no dropout.)
-    """
+    They cost no bytes. Every random number is drawn again. (Llama 3 has no dropout.)"""
     x, dy = torch.tensor(numbers(5, 7)).requires_grad_(), torch.ones(5, 7).double()
 
     def drawn(function: Callable[[], Any]) -> int:
@@ -133,8 +130,7 @@ def F316(it: Evidence) -> None:
     """The inputs of the projections to Q, K, and V should always be saved, because
     recomputing them takes another matrix product.
 
-    Their one input is the norm's output, which takes no product.
-    """
+    Their one input is the norm's output, which takes no product."""
     x = torch.tensor(numbers(5, 6))
     it.as_printed(products(lambda: norm(x)) > 0)
     it.right(products(lambda: norm(x)) == 0 and products(lambda: x @ x.T) == 1)
@@ -143,8 +139,7 @@ def F316(it: Evidence) -> None:
 def F317(it: Evidence) -> None:
     """RMSNorm's outputs are always recomputed, the projections' inputs always saved.
 
-    The norm's output is the projections' input: the same array.
-    """
+    The norm's output is the projections' input: the same array."""
     x, w = torch.tensor(numbers(5, 6)), torch.tensor(numbers(6, 6)).requires_grad_()
     normalised = norm(x)
     at = {array.data_ptr() for array in kept(lambda: normalised @ w)}
@@ -156,8 +151,7 @@ def F318(it: Evidence) -> None:
     """Recomputing Q, K, and V means one more matrix product.
 
     One if their weights lie in one matrix. Three with the text's $W_Q$, $W_K$, and
-    $W_V$: 8.5 % of a layer's forward, to free 160 MiB.
-    """
+    $W_V$: 8.5 % of a layer's forward, to free 160 MiB."""
     x, parts = torch.tensor(numbers(5, 6)), [torch.ones(6, n).double() for n in (6, 2)]
     it.as_printed(products(lambda: x @ torch.cat(parts, 1)) == 1)
     three = products(lambda: [x @ w for w in (*parts, parts[1])])
@@ -171,8 +165,7 @@ def F318(it: Evidence) -> None:
 def F319(it: Evidence) -> None:
     """Recomputing the feed-forward block's gate activations takes one matrix product.
 
-    Those of the table are $g_1$ and $g_3$: two products, 47 % of a layer's forward.
-    """
+    Those of the table are $g_1$ and $g_3$: two products, 47 % of a layer's forward."""
     one, both = flops("gate projection"), flops("gate projection", "up projection")
     it.as_printed(both == one)
     it.right(both == 2 * one and round(100 * both / flops()) == 47)

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from backpass import cost
-from backpass.cost import sources
 from backpass.models import llama
+from backpass_ledger import sources
 
 from ..evidence import Evidence
 from ..tools import jacobian, numbers, same, torch, vjp
@@ -145,8 +145,7 @@ def operations(function: Any) -> list[tuple[str, int]]:
 def F1(it: Evidence) -> None:
     """DeepSeek V3 trained its 671B parameters for the cost of a dense model of 70B.
 
-    The title of another post; it rests on other people's hours and prices.
-    """
+    The title of another post; it rests on other people's hours and prices."""
 
 
 def F2(it: Evidence) -> None:
@@ -163,8 +162,8 @@ def F3(it: Evidence) -> None:
     given hardware.
 
     On sixteen GPUs of 80 GB, a checkpoint at each layer decides. On eight, the text's
-    own 1,120 GB of weights, gradients, and optimiser states are too much by themselves.
-    """
+    own 1,120 GB of weights, gradients, and optimiser states are too much by
+    themselves."""
     states, gpu, full = 16 * 70 * 10**9, 80 * 10**9, sum(of_a_layer().values())
     checkpointed = 80 * 8192 * 8192 * 2 + full
     it.as_printed(states + checkpointed < 16 * gpu < states + 80 * full)
@@ -176,8 +175,7 @@ def F4(it: Evidence) -> None:
     """Every gradient's shape is explicit.
 
     The layer's nine parameters have their shapes. The token table, the last norm's
-    scale, and the output head have none.
-    """
+    scale, and the output head have none."""
     outside = {name for name in SHAPES if not name.startswith("layers.")}
     it.as_printed(not outside)
     it.right(outside == {"embed_tokens.weight", "norm.weight", "lm_head.weight"})
@@ -189,8 +187,7 @@ def F5(it: Evidence) -> None:
 
     The text never counts the logits (1.96 GiB in two bytes at 8,192 tokens), the
     normalised input of the feed-forward block (128 MiB a layer), or the numbers that
-    norms and FlashAttention save for each row (2 MiB a layer).
-    """
+    norms and FlashAttention save for each row (2 MiB a layer)."""
     saved, logits = of_a_layer(), 8_192 * LLAMA.vocabulary * 2
     rows = saved["norm_1.rstd"] + saved["norm_2.rstd"] + saved["attended.attended.lse"]
     uncounted = sum(saved.values()) - 2_016 * MIB  # the sum of the table of §4.1
@@ -202,8 +199,7 @@ def F5(it: Evidence) -> None:
 def F6(it: Evidence) -> None:
     """The text does not wave its hands.
 
-    Whether an argument is hand-waving is a judgement, which no computation settles.
-    """
+    Whether an argument is hand-waving is a judgement, which no computation settles."""
 
 
 def F7(it: Evidence) -> None:
@@ -211,8 +207,7 @@ def F7(it: Evidence) -> None:
     $h_\text{out} = h_\text{mid} + \text{FFN}(\text{RMSNorm}(h_\text{mid}))$.
 
     Checked against the package's Llama on sequences of one token, which no rotation
-    changes.
-    """
+    changes."""
     config = llama.Config(11, 7, 1, 4, 2, 4, 11, eps=EPS)
     w, table, head = weights(), numbers(11, 7), numbers(11, 7, seed=1)
     named = dict(zip(llama.parameter_shapes(config), [table, *w], strict=False))
@@ -241,8 +236,7 @@ def F9(it: Evidence) -> None:
     """Llama 3 70B was trained on sequences of up to 8192 tokens.
 
     The published report {cite:p}`grattafiori2024llama` says so of the first stage,
-    before the context was extended.
-    """
+    before the context was extended."""
 
 
 def F10(it: Evidence) -> None:
@@ -272,8 +266,7 @@ def F13(it: Evidence) -> None:
     $\text{FFN}(\text{RMSNorm}(h_\text{mid}))$.
 
     The gradient is laid out as a row, with the output's index of $J$ first. For a
-    column it is $I + J^\top$.
-    """
+    column it is $I + J^\top$."""
     dx = vjp(lambda x: x + block(x), X, G).ravel()
     J = jacobian(block, X).reshape(42, 42)
     it.as_printed(same(G.ravel() @ (np.eye(42) + J), dx))
@@ -292,8 +285,8 @@ def F15(it: Evidence) -> None:
     preserves the gradient's magnitude whatever the Jacobian of the block is.
 
     One term of the sum keeps its length; the sum can have any length. With a block's
-    Jacobian of −I it is 0, and with −0.9 I it falls by a factor of 10⁸⁰ in 80 blocks.
-    """
+    Jacobian of −I it is 0, and with −0.9 I it falls by a factor of 10⁸⁰ in 80
+    blocks."""
 
     def through(slope: float, blocks: int) -> float:
         g = G
@@ -310,8 +303,7 @@ def F16(it: Evidence) -> None:
     """Autograd frameworks do not form the whole Jacobian; they compute vector-Jacobian
     products.
 
-    Shown for PyTorch: no result of its backward has more elements than the input.
-    """
+    Shown for PyTorch: no result of its backward has more elements than the input."""
     x = torch.tensor(numbers(900), requires_grad=True)
     y, dy = torch.softmax(torch.sin(x), 0), torch.tensor(numbers(900, seed=1))
     sizes = [size for _, size in operations(lambda: torch.autograd.grad(y, x, dy))]
@@ -322,8 +314,8 @@ def F17(it: Evidence) -> None:
     """The residual's backward copies the incoming gradient, passes it through block and
     norm, and adds the result to the copy.
 
-    The copy is needed: without it the addition would also change the incoming gradient.
-    """
+    The copy is needed: without it the addition would also change the incoming
+    gradient."""
     expected = vjp(lambda x: x + block(x), X, G)
     for copied in (True, False):
         given = G.copy()

@@ -69,16 +69,15 @@ def F201(it: Evidence) -> None:
     """The example of the lost update shows why gradients have to be FP32.
 
     It shows why the weights have to: with FP32 weights, the update survives an FP16
-    gradient; with FP16 weights, an FP32 gradient does not help.
-    """
+    gradient; with FP16 weights, an FP32 gradient does not help."""
     half = float(np.float16(GRADIENT))
     it.as_printed(stepped("float16", RATE * GRADIENT) != 1)
     it.right(stepped("float32", RATE * half) != 1 and abs(half / GRADIENT - 1) < 1e-3)
 
 
 def F202(it: Evidence) -> None:
-    r"""$W = 1$, $g = 10^{-4}$, and $\eta = 3 \cdot 10^{-4}$ give the update
-    $\eta g = 0.00000003$ and $W = 0.99999997$."""
+    r"""$W = 1$, $g = 10^{-4}$, and $\eta = 3 \cdot 10^{-4}$ give the update $\eta g =
+    0.00000003$ and $W = 0.99999997$."""
     update = Fraction(3, 10**4) * Fraction(1, 10**4)
     it.as_printed(update == Fraction("0.00000003") and float(update) == 0.00000003)
     it.as_printed(float(1 - update) == 0.99999997)
@@ -88,8 +87,7 @@ def F203(it: Evidence) -> None:
     r"""The update of this weight is $\eta g$.
 
     With SGD. The text trains with Adam, whose first step is $\eta$ whatever the
-    gradient: 10,000 times as large here, and large enough for an FP16 weight.
-    """
+    gradient: 10,000 times as large here, and large enough for an FP16 weight."""
     it.as_printed(abs(change("SGD") / UPDATE - 1) < 1e-6)
     it.elsewhere(abs(change("Adam") / UPDATE - 1) < 0.5)
     it.right(abs(change("Adam") / (10_000 * UPDATE) - 1) < 1e-3)
@@ -100,8 +98,7 @@ def F204(it: Evidence) -> None:
     r"""FP16 has a smallest difference from 1.0 of $2^{-10} \approx 0.000977$.
 
     That is the gap above 1. The gap below 1, where this update goes, is half of it,
-    $2^{-11}$.
-    """
+    $2^{-11}$."""
     _, above = smallest(it, "float16", -10)
     it.right(round(above, 6) == 0.000977 and float(np.float16(1.0)) == 1.0)
 
@@ -110,8 +107,7 @@ def F205(it: Evidence) -> None:
     """The update is 32,000 times smaller than FP16's precision at 1.
 
     The gap above is 32,552 times the update. What decides is half the gap below, 8,138
-    times the update, since sums are rounded to the nearest number.
-    """
+    times the update, since sums are rounded to the nearest number."""
     below, above = gaps("float16")
     it.as_printed(above / UPDATE // 1000 * 1000 == 32_000)
     it.elsewhere(below / 2 / UPDATE // 1000 * 1000 == 32_000)
@@ -122,8 +118,7 @@ def F206(it: Evidence) -> None:
     """In FP16 the update is rounded to zero, and the weight never changes.
 
     The difference is rounded to 1. The update itself is not rounded to zero: in FP16 it
-    is the smallest subnormal number.
-    """
+    is the smallest subnormal number."""
     it.as_printed(stepped("float16", steps=10_000) == 1)
     it.elsewhere(float(np.float16(UPDATE)) == 0)
     it.right(float(np.float16(UPDATE)) == 2.0**-24)
@@ -132,8 +127,7 @@ def F206(it: Evidence) -> None:
 def F207(it: Evidence) -> None:
     r"""BF16 has a smallest difference from 1 of $2^{-7} \approx 0.0078$.
 
-    That is the gap above 1; below it is $2^{-8} \approx 0.0039$.
-    """
+    That is the gap above 1; below it is $2^{-8} \approx 0.0039$."""
     below, above = smallest(it, "bfloat16", -7)
     it.right(round(above, 4) == 0.0078 and round(below, 4) == 0.0039)
 
@@ -142,8 +136,7 @@ def F208(it: Evidence) -> None:
     """BF16's gap is 260,000 times the update, which is lost.
 
     The gap above 1 is 260,417 times the update. What decides is half the gap below,
-    65,104 times the update.
-    """
+    65,104 times the update."""
     below, above = gaps("bfloat16")
     it.as_printed(round(above / UPDATE, -4) == 260_000)
     it.as_printed(stepped("bfloat16", steps=1000) == 1)
@@ -154,8 +147,7 @@ def F208(it: Evidence) -> None:
 def F209(it: Evidence) -> None:
     r"""FP32 has a smallest difference from 1 of $2^{-23}$, `1.19e-7`.
 
-    That is the gap above 1; below it is $2^{-24}$, `5.96e-8`.
-    """
+    That is the gap above 1; below it is $2^{-24}$, `5.96e-8`."""
     below, above = smallest(it, "float32", -23)
     it.right(f"{above:.2e} {below:.2e}" == "1.19e-07 5.96e-08")
 
@@ -165,8 +157,7 @@ def F210(it: Evidence) -> None:
 
     FP32 doubles the step: the update exceeds $2^{-25}$, half the gap below 1, so the
     weight becomes $1 - 2^{-24} \approx 0.99999994$. After 10,000 such steps it is
-    0.9994, where 0.9997 is right. Upwards from 1 the same update would be lost.
-    """
+    0.9994, where 0.9997 is right. Upwards from 1 the same update would be lost."""
     it.as_printed(stepped("float32") == 1)
     it.right(stepped("float32") == 1 - 2**-24 and UPDATE > 2**-25)
     it.right(round(stepped("float32"), 8) == 0.99999994)
@@ -179,8 +170,7 @@ def F211(it: Evidence) -> None:
     """An update below the gap of a format at the weight is lost.
 
     It is lost if it is below half the gap on the side to which it goes (at half
-    exactly, the even neighbour wins).
-    """
+    exactly, the even neighbour wins)."""
     for share in (0.3, 0.4, 0.5, 0.6, 0.9):
         for sign, gap in zip((1, -1), gaps("float16"), strict=True):
             lost = float(np.float16(1 - sign * share * gap)) == 1
@@ -192,8 +182,7 @@ def F212(it: Evidence) -> None:
     """Adam's momentum accumulates gradients over many steps.
 
     It averages about the last ten: their share of it is 65 %. Under a constant gradient
-    it tends to that gradient, and does not grow with the number of steps.
-    """
+    it tends to that gradient, and does not grow with the number of steps."""
 
     def momentum(steps: int) -> float:
         p = torch.nn.Parameter(torch.ones(1, dtype=torch.float64))
@@ -214,8 +203,7 @@ def F213(it: Evidence) -> None:
 
     No state of Adam holds it. With BF16 weights and FP32 moments, a thousand steps of a
     thousandth of the gap leave the weight where it is. A finer copy of the weight, or a
-    compensated sum, keeps the rest.
-    """
+    compensated sum, keeps the rest."""
     p = torch.nn.Parameter(torch.ones(1))
     p.grad = torch.full_like(p, GRADIENT)
     adam, coarse = torch.optim.Adam([p], lr=4e-6), torch.ones(1).bfloat16()
@@ -231,8 +219,7 @@ def F214(it: Evidence) -> None:
     """Weights that are updated must be FP32.
 
     Their sum with the updates must not lose anything. BF16 weights do that too with
-    stochastic rounding, on average, or with a second BF16 number for what was lost.
-    """
+    stochastic rounding, on average, or with a second BF16 number for what was lost."""
     weights, update, rng = np.ones(4000), 2.0**-11, np.random.default_rng(7)
     kept, rest = np.ones(1), np.zeros(1)
     for _ in range(64):
@@ -252,8 +239,7 @@ def F215(it: Evidence) -> None:
     The argument is about the weights' sum. With moments rounded to BF16 and $\beta_2 =
     0.95$, a least-squares fit with FP32 weights ends within 1 % of the same decrease of
     the loss. With 0.999, a second moment that is rounded to the nearest BF16 number
-    cannot fall. DeepSeek-V3 was trained with BF16 moments.
-    """
+    cannot fall. DeepSeek-V3 was trained with BF16 moments."""
     x, y = numbers(40, 6), numbers(40, seed=1)
 
     def losses(bf16: bool) -> list[float]:
@@ -280,8 +266,7 @@ def F216(it: Evidence) -> None:
     """Updates that are too small for 16 bits accumulate, in FP32, to a meaningful
     change over thousands of steps.
 
-    They do, but in this example FP32 itself makes the change twice too large.
-    """
+    They do, but in this example FP32 itself makes the change twice too large."""
     moved = 1 - stepped("float32", steps=10_000)
     it.as_printed(moved > 1e-4 and stepped("float16", steps=10_000) == 1)
     it.elsewhere(abs(moved / (10_000 * UPDATE) - 1) < 0.1)

@@ -65,16 +65,14 @@ def forward() -> tuple[Any, Any, Any]:
 def F68(it: Evidence) -> None:
     """Softmax is the most mathematically involved step.
 
-    An opinion. Its Jacobian has the form of RMSNorm's.
-    """
+    An opinion. Its Jacobian has the form of RMSNorm's."""
 
 
 def F69(it: Evidence) -> None:
     r"""Softmax is applied to the rows of $P = Q K^\top / \sqrt{d_k}$.
 
     The formula for A has the mask inside, $P + M$; without it tokens see later ones.
-    The gradients below hold for both.
-    """
+    The gradients below hold for both."""
     q, k = tensors(Q, K)
     masked, plain = (softmax(scores(q, k, mask=mask)).numpy() for mask in (True, False))
     it.clashes(not same(masked, plain))
@@ -87,8 +85,7 @@ def F70(it: Evidence) -> None:
     r"""$A_{ij} = \frac{\exp(P_{ij})}{\sum_k \exp(P_{ik})}$.
 
     Evaluated as written, without the row's maximum subtracted, it overflows in float64
-    at scores of 710.
-    """
+    at scores of 710."""
     e = np.exp(G)
     it.as_printed(same(softmax(tensors(G)[0]).numpy(), e / e.sum(-1, keepdims=True)))
     with np.errstate(over="ignore"):
@@ -131,8 +128,7 @@ def F76(it: Evidence) -> None:
     """The gradient less that sum, times the weights, is the gradient of the scores, of
     shape [B, $n_h$, S, S].
 
-    It is 0 at masked entries, and right for rows of which one weight is 1.
-    """
+    It is 0 at masked entries, and right for rows of which one weight is 1."""
     p, _, a = forward()
     it.right((np.triu(backward(G, a)[1], 1) == 0).all())
     for q in (p, 1e4 * p):
@@ -143,8 +139,7 @@ def F76(it: Evidence) -> None:
 def F77(it: Evidence) -> None:
     """This requires saving A from the forward.
 
-    The logarithm of each row's sum of exponentials is enough to compute A again.
-    """
+    The logarithm of each row's sum of exponentials is enough to compute A again."""
     p, lse, a = forward()
     expected = vjp(softmax, p, G)
     it.as_printed(same(backward(G, a)[1], expected))
@@ -155,8 +150,7 @@ def F78(it: Evidence) -> None:
     """No activation of the network is larger than A.
 
     At 8,192 tokens none is: A takes 8 GiB, the logits 1.96 GiB. Below 2,004 tokens the
-    logits are larger. With FlashAttention, A is not stored.
-    """
+    logits are larger. With FlashAttention, A is not stored."""
 
     a = {s: 2 * LLAMA.heads * s * s for s in (2_003, 2_004, 8_192)}
     logits = {s: 2 * s * LLAMA.vocabulary for s in a}
@@ -170,8 +164,7 @@ def F79(it: Evidence) -> None:
     """FlashAttention computes A again from Q and K in the backward, block by block.
 
     From Q, K, and the logarithm of each row's sum over all keys, which it saves. The
-    box does not name this number; the listing of the last part takes it.
-    """
+    box does not name this number; the listing of the last part takes it."""
     p, lse, a = forward()
     block = np.exp(p[..., 2:, :2])  # queries 2 to 4, keys 0 and 1
     it.as_printed(same(block / np.exp(lse[..., 2:, :]), a[..., 2:, :2]))
@@ -191,8 +184,7 @@ def F81(it: Evidence) -> None:
     r"""The backward computes the local softmax of each tile again.
 
     A softmax over a tile is not the tile of the softmax, which is $\exp(P -
-    \text{lse})$, normalised over the whole row.
-    """
+    \text{lse})$, normalised over the whole row."""
     p, lse, a = (of[..., 3:, :] for of in forward())
     tile, expected = p[..., 1:3], a[..., 1:3]
     it.as_printed(same(softmax(tensors(tile)[0]).numpy(), expected))
@@ -202,8 +194,7 @@ def F81(it: Evidence) -> None:
 def F82(it: Evidence) -> None:
     r"""The price is one more matrix product, $Q K^\top$.
 
-    The backward has five products in place of four.
-    """
+    The backward has five products in place of four."""
     n = 10**6  # so large that only the products count
     sizes = {"m": 1, "g": 1, "n_kv": 1, "s_q": n, "s_k": n, "d": n, "d_v": n}
     for op, products in ((flash_attention, 5), (attention, 4)):
@@ -223,8 +214,8 @@ def F83(it: Evidence) -> None:
 def F84(it: Evidence) -> None:
     """For S = 8192 this saves 8 GB in a layer.
 
-    A takes 8 GiB. The logarithms of the rows' sums, 2 MiB in FP32, are stored instead.
-    """
+    A takes 8 GiB. The logarithms of the rows' sums, 2 MiB in FP32, are stored
+    instead."""
     plain, flash = of_a_layer(flash=False), of_a_layer()
     less = sum(plain.values()) - sum(flash.values())
     it.as_printed(plain["attended.attended.a"] == 8 * GIB == 64 * 8192**2 * 2)

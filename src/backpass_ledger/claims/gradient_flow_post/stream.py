@@ -64,16 +64,14 @@ def written(h: Any, number: int) -> Any:
 def F163(it: Evidence) -> None:
     """Anthropic researchers call this the residual stream.
 
-    The name is in “A Mathematical Framework for Transformer Circuits” (2021).
-    """
+    The name is in “A Mathematical Framework for Transformer Circuits” (2021)."""
 
 
 def F164(it: Evidence) -> None:
     r"""$h_L = h_0 + \sum_{l=1}^{L} f_l(\text{Norm}(h_{l-1}))$.
 
     If l counts sublayers, 160 for 80 layers. In the rest of the text L counts layers,
-    and the second sublayer of a layer does not read $h_{l-1}$.
-    """
+    and the second sublayer of a layer does not read $h_{l-1}$."""
     h = tensors(H_0)[0]
     by_layer = [sublayer(after(h, i - i % 2), i) for i in range(4)]
     each = [written(h, i) for i in range(4)]
@@ -87,8 +85,7 @@ def F165(it: Evidence) -> None:
     \frac{\partial L}{\partial h_L} \cdot \frac{\partial
     f_l(\text{Norm}(h_{l-1}))}{\partial h_0}$.
 
-    Each derivative goes through all the sublayers before the l-th.
-    """
+    Each derivative goes through all the sublayers before the l-th."""
     whole = vjp(lambda h: after(h, 4), H_0, G)
     terms = [G @ jacobian(partial(written, number=i), H_0) for i in range(4)]
     it.as_printed(same(G + sum(terms), whole))
@@ -101,8 +98,7 @@ def F166(it: Evidence) -> None:
     """The first term goes from the output of the stream to its input without
     attenuation or transformation.
 
-    It starts below the last norm and the output head, which transform the gradient.
-    """
+    It starts below the last norm and the output head, which transform the gradient."""
     whole = vjp(lambda h: after(h, 4), H_0, G)
     rest = jacobian(lambda h: sum(written(h, i) for i in range(4)), H_0)
     it.as_printed(same(whole - G @ rest, G))
@@ -113,8 +109,7 @@ def F167(it: Evidence) -> None:
     """The sum holds the useful information of each layer's transformation.
 
     “Useful” is not defined. The first term is information too: if all sublayers return
-    0, it is the whole gradient of the token table.
-    """
+    0, it is the whole gradient of the token table."""
 
 
 def F168(it: Evidence) -> None:
@@ -122,8 +117,7 @@ def F168(it: Evidence) -> None:
     layers' gradients are like.
 
     One sublayer whose Jacobian is −I makes every gradient before it 0. And a sublayer's
-    weights get their gradient through its own Jacobian, which is 0 for a dead ReLU.
-    """
+    weights get their gradient through its own Jacobian, which is 0 for a dead ReLU."""
     start = numbers(7, seed=10)
     cancelled = vjp(lambda h: after(h + (tensors(start)[0] - h), 4), H_0, G)
     dh, dw = vjp(lambda h, w: h + (h @ w - 100).relu() @ w, [H_0, BLOCKS[0]], G)
@@ -137,16 +131,14 @@ def F169(it: Evidence) -> None:
 
     A check of this length cannot train. In the chapter, pre-norm learns at more rates,
     and post-norm gets stuck rather than diverges. A report of it, with warm-up as a
-    remedy: {cite:t}`xiong2020layer`.
-    """
+    remedy: {cite:t}`xiong2020layer`."""
 
 
 def F170(it: Evidence) -> None:
     """The direct path is the reason for that.
 
     {cite:t}`xiong2020layer` give another: at the start, gradients near the output are
-    large in post-norm. Only training can show which of the two is the cause.
-    """
+    large in post-norm. Only training can show which of the two is the cause."""
 
 
 def F171(it: Evidence) -> None:
@@ -154,16 +146,14 @@ def F171(it: Evidence) -> None:
 
     The sentence is about networks in practice, and names none. Random stacks do not
     decide it: before the first step, post-norm's gradient varies less at 32 blocks and
-    can vary more at 256.
-    """
+    can vary more at 256."""
 
 
 def F172(it: Evidence) -> None:
     """The column has the ratio of the gradient's norms at the first and at the last
     layer.
 
-    In the rows of pre-norm it is first over last, in those of post-norm the inverse.
-    """
+    In the rows of pre-norm it is first over last, in those of post-norm the inverse."""
     over = [abs(a / b / ratio - 1) < 0.02 for a, b, ratio in TABLE.values()]
     under = [abs(b / a / ratio - 1) < 0.02 for a, b, ratio in TABLE.values()]
     it.clashes(not all(over) and not all(under))
@@ -174,16 +164,14 @@ def F172(it: Evidence) -> None:
 def F173(it: Evidence) -> None:
     """0.0042 over 0.0038 is 1.1.
 
-    As a division. The two norms cannot be checked.
-    """
+    As a division. The two norms cannot be checked."""
     it.as_printed(round(quoted("pre 80", 0.0042, 0.0038), 1) == 1.1)
 
 
 def F174(it: Evidence) -> None:
     """0.0041 over 0.00003 is 137.
 
-    As a division. A norm of one digit supports anything from 117 to 164.
-    """
+    As a division. A norm of one digit supports anything from 117 to 164."""
     it.as_printed(round(1 / quoted("post 80", 0.00003, 0.0041)) == 137)
     ends = [round(0.0041 / first) for first in (0.000035, 0.000025)]
     it.elsewhere(ends == [137, 137])
@@ -195,8 +183,7 @@ def F175(it: Evidence) -> None:
     137 times smaller at the first layer than at the last.
 
     No variance, mask, loss, or seed is given. Random post-norm stacks without attention
-    stay below 20; with attention some draws exceed 100 and most do not.
-    """
+    stay below 20; with attention some draws exceed 100 and most do not."""
 
 
 def F176(it: Evidence) -> None:
@@ -207,8 +194,8 @@ def F176(it: Evidence) -> None:
 def F177(it: Evidence) -> None:
     """0.0040 over 0.0036 is 1.1.
 
-    As a division. The factor should grow with depth; both rows of the table have 1.1.
-    """
+    As a division. The factor should grow with depth; both rows of the table have
+    1.1."""
     it.as_printed(round(quoted("pre 128", 0.0040, 0.0036), 1) == 1.1)
     it.right(TABLE["pre 80"][2] == TABLE["pre 128"][2] == 1.1)
     it.right(min(at_bottom("pre", 128)) > max(at_bottom("pre", 32)))
@@ -218,8 +205,7 @@ def F178(it: Evidence) -> None:
     """Chart and table are about the same attenuation of post-norm.
 
     The chart has 11 times at 80 layers and 2.6 at 32; the table has 137 and 3.5. One
-    factor a layer would be 0.97 in the chart, and 0.940 and 0.961 in the table.
-    """
+    factor a layer would be 0.97 in the chart, and 0.940 and 0.961 in the table."""
     table = {deep: np.divide(*TABLE[f"post {deep}"][:2]) for deep in (80, 32)}
     it.right(round(1 / POST[80]) == 11 and round(1 / POST[32], 1) == 2.6)
     it.right(round(1 / table[80]) == 137 and round(1 / table[32], 1) == 3.5)
@@ -234,8 +220,7 @@ def F179(it: Evidence) -> None:
     and train stably.
 
     No run, rate, or data is named. A measurement at initialisation, as the note calls
-    it, has no such column.
-    """
+    it, has no such column."""
 
 
 def F180(it: Evidence) -> None:
@@ -243,16 +228,14 @@ def F180(it: Evidence) -> None:
     and 2048 tokens.
 
     Neither the weights' variance nor the loss or the code is given, nor whether the
-    gradients are of activations or of parameters.
-    """
+    gradients are of activations or of parameters."""
 
 
 def F181(it: Evidence) -> None:
     """“Random Gaussian weights at initialisation” says enough to know the ratios.
 
     Their variance decides. In 128 random pre-norm blocks the gradient grows more than 8
-    times with one variance, and less than 1.5 times with another.
-    """
+    times with one variance, and less than 1.5 times with another."""
     large, small = at_bottom("pre", 128), at_bottom("pre", 128, 128**-0.5)
     it.as_printed(abs(max(large) / min(small) - 1) < 0.5)
     it.right(min(large) > 8 and 1 < min(small) and max(small) < 1.5)

@@ -173,8 +173,7 @@ def F119(it: Evidence) -> None:
     L}{\partial \text{out}}$.
 
     For factors flattened to B·S rows, as in the listing. With the axis of the batch
-    that the text gives them, the products have it too.
-    """
+    that the text gives them, the products have it too."""
     it.derives(BLOCK)
     it.elsewhere(same(np.swapaxes(X, 1, 2) @ expected()["g1"], expected()["W1"]))
 
@@ -184,8 +183,7 @@ def F120(it: Evidence) -> None:
 
     The gradient of its input, $\frac{\partial L}{\partial x} = \frac{\partial
     L}{\partial g_1} W_1^\top + \frac{\partial L}{\partial g_3} W_3^\top$, is in the
-    listing only.
-    """
+    listing only."""
     it.left_out(np.abs(expected()["x"]).max())
     it.derives_right(BLOCK)
 
@@ -193,8 +191,7 @@ def F120(it: Evidence) -> None:
 def F121(it: Evidence) -> None:
     """The listing runs.
 
-    `d` and `d_ff` are not defined: `NameError`. With `d, d_ff = W1.shape` it runs.
-    """
+    `d` and `d_ff` are not defined: `NameError`. With `d, d_ff = W1.shape` it runs."""
 
     def weight(**sizes: int) -> Any:
         rows = "found = x.reshape(-1, d).T @ dg1.reshape(-1, d_ff)"
@@ -219,8 +216,7 @@ def F123(it: Evidence) -> None:
 def F124(it: Evidence) -> None:
     """Lines 4 and 5 are SiLU's derivative, σ (1 + g1 (1 − σ)).
 
-    It is finite for the largest and the smallest inputs too.
-    """
+    It is finite for the largest and the smallest inputs too."""
     for x in (X @ W1, np.array([-1e4, -800.0, 800.0, 1e4])):
         slope = vjp(silu, x, np.ones(x.shape))
         it.as_printed(same(slope_by_line(torch.tensor(x)).numpy(), slope))
@@ -235,8 +231,7 @@ def F126(it: Evidence) -> None:
     """The rows of s times g3, transposed, times those of the output's gradient, are the
     gradient of W2, [$d_{ff}$, d].
 
-    It computes h a second time in place of saving it.
-    """
+    It computes h a second time in place of saving it."""
     computes(it, "W2")
 
 
@@ -256,8 +251,7 @@ def F129(it: Evidence) -> None:
     """The backward has six matrix products: one for h, three for weights, two for the
     input.
 
-    The forward has three, so the rule of two for one holds here.
-    """
+    The forward has three, so the rule of two for one holds here."""
     calls = (lambda: steps(**inputs()), lambda: gated(*tensors(X, W1, W3, W2)))
     names = [[name for name, _ in operations(call)] for call in calls]
     backward, forward = (of.count("mm") + of.count("bmm") for of in names)
@@ -269,8 +263,7 @@ def F130(it: Evidence) -> None:
     r"""SwiGLU's backward requires g1, g3, and SiLU(g1), saved from the forward.
 
     The listing takes all three. The third can be computed from the first, and then a
-    third less is saved.
-    """
+    third less is saved."""
     names = inputs()
     del names["s"]
     it.as_printed(raises(TypeError, lambda: steps(**names)))
@@ -282,8 +275,7 @@ def F131(it: Evidence) -> None:
     """These three are what the block saves.
 
     The listing's own comment adds the normalised input, 128 MiB a layer and 10 GiB in
-    80. Autograd also saves h, 448 MiB a layer.
-    """
+    80. Autograd also saves h, 448 MiB a layer."""
     kept = [a for a in saved_by(gated, X, W1, W3, W2) if a.size in (X.size, 10 * 11)]
     three = [inputs()[name].numpy() for name in ("g1", "g3", "s")]
 
@@ -310,8 +302,7 @@ def F132(it: Evidence) -> None:
 def F133(it: Evidence) -> None:
     r"""$3 \times 8192 \times 28672 \times 2$ bytes are 1.33 GB, for each layer.
 
-    They are 1.41 GB, or 1.3125 GiB.
-    """
+    They are 1.41 GB, or 1.3125 GiB."""
     it.right(SIZE == 3 * 8192 * 28672 * 2 == 3 * of_a_layer()["fed.activated.g"])
     it.as_printed(1.33 in (round(SIZE / 1e9, 2), round(SIZE / GIB, 2)))
     it.right(round(SIZE / 1e9, 2) == 1.41 and SIZE / GIB == 1.3125)
@@ -320,8 +311,7 @@ def F133(it: Evidence) -> None:
 def F134(it: Evidence) -> None:
     """Across 80 layers they are 106 GB.
 
-    They are 113 GB, or 105 GiB.
-    """
+    They are 113 GB, or 105 GiB."""
     it.as_printed(106 in (round(80 * SIZE / 1e9), round(80 * SIZE / GIB)))
     it.right(round(80 * SIZE / 1e9) == 113 and 80 * SIZE == 105 * GIB)
 
@@ -329,8 +319,7 @@ def F134(it: Evidence) -> None:
 def F135(it: Evidence) -> None:
     """The three arrays take 1.33 GB here, and 896 + 448 MB in the table of activations.
 
-    The table's 1,344 is right in MiB. 1.33 GB is neither 1,344 MiB nor 1,344 MB.
-    """
+    The table's 1,344 is right in MiB. 1.33 GB is neither 1,344 MiB nor 1,344 MB."""
     table = 896 + 448
     it.clashes(round(table / 1000, 2) != 1.33 != round(table * MIB / GIB, 2))
     it.right(table == 1_344 and SIZE == table * MIB)
@@ -340,8 +329,7 @@ def F136(it: Evidence) -> None:
     """These arrays are often the dominant memory of activations.
 
     With FlashAttention they are two thirds of the text's table, 1,344 of 2,016 MiB.
-    Without it A alone is four fifths, 8,192 of 10,208.
-    """
+    Without it A alone is four fifths, 8,192 of 10,208."""
     plain, flash = (sum(of_a_layer(flash=flash).values()) for flash in (False, True))
     it.as_printed(SIZE > flash / 2)
     it.elsewhere(SIZE > plain / 2)
@@ -353,8 +341,7 @@ def F137(it: Evidence) -> None:
     """With FlashAttention, they are larger than the attention matrix too.
 
     FlashAttention does not store the matrix. Without it, the matrix is six times as
-    large at 8,192 tokens; the three arrays exceed it below 1,344 tokens.
-    """
+    large at 8,192 tokens; the three arrays exceed it below 1,344 tokens."""
     stored, a = (of_a_layer(of).get("attended.attended.a", 0) for of in (True, False))
     it.as_printed(0 < stored < SIZE or a < SIZE)
     it.right(stored == 0 and round(a / SIZE) == 6)

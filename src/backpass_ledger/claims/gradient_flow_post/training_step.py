@@ -34,7 +34,6 @@ F426  caveat        1  debugging   networks/training         §7, debugging, equ
 F427  caveat        1  debugging   networks/training         §7, debugging, explosion
 """
 
-
 V = 7
 
 
@@ -83,8 +82,7 @@ def F413(it: Evidence) -> None:
     """The cross-entropy of all scores with all labels is the loss of the next token.
 
     If the labels are shifted by one already. With labels equal to the tokens, as some
-    libraries take them, the network learns to copy its input.
-    """
+    libraries take them, the network learns to copy its input."""
     tokens = torch.tensor([[1, 4, 2, 3], [6, 0, 5, 4]])
     now, following = tokens[:, :-1], tokens[:, 1:]
 
@@ -100,8 +98,8 @@ def F414(it: Evidence) -> None:
     """Gradients are computed in BF16 and accumulated in FP32.
 
     This holds if the parameters are FP32: each `.grad` is FP32 then. With the 16-bit
-    working copy that `§3` counts, `.grad` is 16-bit too, and so is what adds up in it.
-    """
+    working copy that `§3` counts, `.grad` is 16-bit too, and so is what adds up in
+    it."""
     it.as_printed(run_step()["gradients"].dtype == torch.float32)
     it.elsewhere(run_step("bfloat16")["gradients"].dtype == torch.float32)
     it.right(run_step("bfloat16")["gradients"].dtype == torch.bfloat16)
@@ -111,8 +109,7 @@ def F415(it: Evidence) -> None:
     """`loss.backward()` starts from softmax(logits) − one_hot(labels).
 
     The loss is a mean, so the difference is divided by the number of labels (of those
-    that are not ignored): by 8,192 in the text's example.
-    """
+    that are not ignored): by 8,192 in the text's example."""
     scores, labels = numbers(8192, V), np.arange(8192) % V
     e = np.exp(scores)
     for count in (8192, 5000):
@@ -133,8 +130,7 @@ def F416(it: Evidence) -> None:
 def F417(it: Evidence) -> None:
     """Output head, layers 79 to 0, and token table are all parts of the network.
 
-    Between the head and layer 79 there is a norm, with a weight of its own.
-    """
+    Between the head and layer 79 there is a norm, with a weight of its own."""
     names = llama.part_names(cost.configuration("llama-3-70b"))
     named = {"embed_tokens", "lm_head", *(f"layers.{i}" for i in range(80))}
     it.left_out(len(set(names) - named))
@@ -154,8 +150,8 @@ def F419(it: Evidence) -> None:
     """The optimiser updates FP32 weights with FP32 gradients; the list of bytes has
     gradients of 2 bytes.
 
-    Four FP32 arrays are again 16 bytes a parameter. The gradients take 280 GB, not 140.
-    """
+    Four FP32 arrays are again 16 bytes a parameter. The gradients take 280 GB, not
+    140."""
     found = run_step()
     arrays = [*found["parameters"], *found["states"]]
     it.right({array.dtype for array in arrays} == {torch.float32})
@@ -179,8 +175,7 @@ def F420(it: Evidence) -> None:
 def F421(it: Evidence) -> None:
     """Gradients pass through billions of multiply-adds.
 
-    In all, 2 · 10¹⁵ a step: millions of billions.
-    """
+    In all, 2 · 10¹⁵ a step: millions of billions."""
     adds = 80 * sum(layer()) * GIGA / 2
     it.as_printed(adds > 1e9)
     it.elsewhere(adds < 1e12)
@@ -190,8 +185,7 @@ def F421(it: Evidence) -> None:
 def F422(it: Evidence) -> None:
     """Each parameter's gradient gives the optimiser the direction in which to move it.
 
-    SGD's does. Adam moves it against an average, which can have the other sign.
-    """
+    SGD's does. Adam moves it against an average, which can have the other sign."""
     gradients = [1.0, 1.0, 1.0, -0.5]
     it.as_printed(last_step(gradients, "SGD") > 0)
     it.elsewhere(last_step(gradients, "Adam") > 0)
@@ -201,8 +195,8 @@ def F423(it: Evidence) -> None:
     """Training repeats this step millions of times.
 
     With the text's own step of one sequence of 8,192 tokens, LLaMA's 1.4 · 10¹² tokens
-    would take 171 million. But LLaMA took 4 million tokens a step, and 350,000 steps.
-    """
+    would take 171 million. But LLaMA took 4 million tokens a step, and 350,000
+    steps."""
     tokens, of_step = 1.4e12, 4e6
     it.as_printed(tokens / 8192 > 1e6)
     it.elsewhere(tokens / of_step > 1e6)
@@ -214,8 +208,7 @@ def F424(it: Evidence) -> None:
     """If all gradients are zero, look for `requires_grad=False` or `.detach()`.
 
     With PyTorch's defaults these give no gradient: `.grad` is None, or the backward
-    raises an error. Zeros come from dead units, saturation, masks, or underflow.
-    """
+    raises an error. Zeros come from dead units, saturation, masks, or underflow."""
 
     def gradient(between: Any, frozen: bool = False) -> Any:
         a, b = (torch.nn.Linear(4, 4) for _ in range(2))
@@ -235,8 +228,7 @@ def F425(it: Evidence) -> None:
     """If gradients are NaN, look for a norm's division by zero or log 0 in the loss.
 
     Both can be the cause. The logarithm's own value is infinite; the NaN arises in the
-    backward. A softmax over a row whose keys are all masked is a third source.
-    """
+    backward. A softmax over a row whose keys are all masked is a third source."""
 
     def nan(function: Any, *x: float) -> bool:
         leaf = torch.tensor(x, requires_grad=True)
@@ -254,8 +246,7 @@ def F426(it: Evidence) -> None:
     weight sharing or broadcasting.
 
     Two names of one shared weight have one gradient, whose elements differ as ever. If
-    the rows of a gradient are equal, look for equal weights at the start.
-    """
+    the rows of a gradient are equal, look for equal weights at the start."""
     x, constant = torch.tensor(numbers(5, 4)), torch.full((4, 4), 0.3).double()
     one, other = (torch.tensor(numbers(4, 4, seed=seed)) for seed in (1, 2))
 
@@ -276,8 +267,7 @@ def F427(it: Evidence) -> None:
     """If the norm explodes, look at the learning rate, the loss scale, and the data.
 
     A loss scale that was not divided out multiplies the norm, and so do large inputs.
-    The learning rate acts on later steps only.
-    """
+    The learning rate acts on later steps only."""
     x, y = numbers(40, 5), numbers(40, seed=1)
 
     def norms(rate: float = 0.1, scale: float = 1.0, size: float = 1.0) -> list[float]:

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from backpass import cost
 from backpass_ledger.claims import encoder_block as its
-from backpass_ledger.claims.encoder_block import printed
+from backpass_ledger.claims.encoder_block import row
 from backpass_ledger.claims.evidence import Evidence
 from backpass_ledger.claims.thesis.discussion import growth, share
+from backpass_ledger.claims.thesis.opening import gpt2_flops
 
 CLAIMS = """
 T233  inconsistent  4  FLOPs      cost/tally              §5, what was derived
 T234  caveat        3  FLOPs      cost/tally              §5, what is expensive in what
 T235  left-out      3  FLOPs      cost/tally              §5, where and why
 T236  caveat        5  FLOPs      cost/tally              §5, most restrictive factor
-T237  inconsistent  3  FLOPs      cost/tally              §2.3.3, §4.2, and §5, limiting factors
+T237  caveat        3  FLOPs      cost/tally              §2.3.3, §4.2, and §5, limiting factors
 T238  uncheckable   0  attention  attention/linear_time   §5, future
 T239  false         4  FLOPs      cost/tally              §5, precision
 T240  uncheckable   0  notation   reference/bibliography  References [1], [2], [4], [5], [7], and [9]
@@ -27,60 +27,48 @@ def T233(it: Evidence) -> None:
     """A closed form was derived for the backward through a Transformer network.
 
     It was derived for one block, as the recap of the results says. GPT-2's twelve
-    blocks take 73 % of the products of its backward at 1,024 tokens; the output head
-    takes the rest.
-    """
-    rows = cost.tally("gpt2", 1, 1_024).rows
-    products = [
-        r for r in rows if r.term.way == "backward" and r.term.product is not None
-    ]
-    one_block = sum(r.term.flops for r in products if r.repeats == 12)
-    network = sum(r.flops for r in products)
-    it.clashes(one_block != network)
-    it.right(round(100 * 12 * one_block / network) == 73)
+    blocks take 73 % of the products of its backward at 1,024 tokens."""
+
+    def products(repeats: tuple[int, ...]) -> int:
+        ours = lambda r: r.term.way == "backward" and r.repeats in repeats  # noqa: E731
+        return gpt2_flops(1_024, lambda r: ours(r) and r.term.product is not None)
+
+    blocks, network = products((12,)), products((1, 12))
+    it.clashes(blocks / 12 != network)
+    it.right(round(100 * blocks / network) == 73)
 
 
 def T234(it: Evidence) -> None:
     r"""The feed-forward layer scales as $nd^2$, and attention as $n^2d$.
 
-    Attention also has a third of the term in $nd^2$, through its projections: doubling
-    the width of a short sequence's block makes attention almost four times as
-    expensive.
-    """
-
-    def attention(n: int, d: int) -> float:
-        return float(printed("attention", s=n, h=d))
-
-    it.as_printed(attention(2 * 10**6, 64) > 3.9 * attention(10**6, 64))
-    it.elsewhere(attention(64, 8_192) < 2.1 * attention(64, 4_096))
-    it.right(attention(64, 8_192) > 3.9 * attention(64, 4_096))
+    Attention also has a third of the term in $nd^2$, through its projections: in a
+    short sequence, twice the width makes attention almost four times as expensive."""
+    it.as_printed(growth(10**6, 64, "attention")[0] > 3.9)
+    it.as_printed(growth(64, 4_096, "feed_forward") == (2, 4))
+    it.elsewhere(growth(64, 4_096, "attention")[1] < 2.1)
+    it.right(growth(64, 4_096, "attention")[1] > 3.9)
 
 
 def T235(it: Evidence) -> None:
     r"""The analysis shows where efforts are most effective.
 
     It never says at which $n$ the two costs are equal. By its own total, attention
-    costs as much as the feed-forward layer at about $n = 2d$, and the term in $n^2d$ as
-    much as all the rest at about $n = 6d$.
-    """
-    d = 512
-    lengths = range(64, 8 * d, 64)
-    dearer = [printed("attention", s=n, h=d) > 32 * n * d**2 for n in lengths]
-    it.left_out(dearer.count(True))  # lengths at which attention costs more
-    it.left_out(dearer.count(False))  # and the feed-forward layer
-    it.right(abs(lengths[dearer.index(True)] - 2 * d) <= 64)
-    half = [share(n, d) > 1 / 2 for n in lengths]
-    it.right(abs(lengths[half.index(True)] - 6 * d) <= 64)
+    costs as much as the feed-forward layer at about $n = 2d$, and $8n^2d$ as much as
+    all the rest at about $n = 6d$."""
+    d, lengths = 512, range(64, 8 * 512, 64)
+    equal = next(n for n in lengths if row("attention")(n, d) > 32 * n * d**2)
+    half = next(n for n in lengths if share(n, d) > 1 / 2)
+    it.left_out(equal)
+    it.left_out(half)
+    it.right(abs(equal - 2 * d) <= 64 and abs(half - 6 * d) <= 64)
 
 
 def T236(it: Evidence) -> None:
-    r"""Attention's quadratic dependence on the length remains the most restrictive
-    factor.
+    r"""Attention's quadratic dependence on the length remains what restricts most.
 
     For very long sequences it is: 73 % of the text's total for 8,192 tokens at $d =
-    512$. For every $n$ below $6d$, $8n^2d$ is less than half of it: 18 % for 1,024
-    tokens at GPT-2's width of 768.
-    """
+    512$. For every $n$ below $6d$ it is less than half: 18 % for 1,024 tokens at $d =
+    768$."""
     it.as_printed(share(8_192, 512) > 1 / 2)
     by_length, by_width = growth(8_192, 512)
     it.as_printed(by_length > by_width)
@@ -96,77 +84,61 @@ def T237(it: Evidence) -> None:
 
     Each can be the largest, but not all at once, and the text names the condition only
     for the length. By its own total the feed-forward layer is larger than the $n^2d$
-    term for $n < 4d$. The text counts no memory.
-    """
+    term for $n < 4d$. The text counts no memory."""
 
-    def largest(n: int, d: int) -> str:
-        parts = {"feed-forward": printed("feed_forward", s=n, h=d, f=4 * d)}
-        parts["n²d"] = 8 * n**2 * d
-        return max(parts, key=lambda name: parts[name])
+    def fed_is_larger(n: int, d: int) -> bool:
+        return bool(row("feed_forward")(n, d) > 8 * n**2 * d)
 
-    it.clashes(largest(1_024, 768) != largest(8_192, 768))
-    for n in range(1, 60):
-        it.right(n == 4 * 5 or (largest(n, 5) == "feed-forward") == (n < 4 * 5))
+    it.as_printed(fed_is_larger(1_024, 768) and not fed_is_larger(8_192, 768))
+    it.elsewhere(fed_is_larger(8_192, 768))
+    it.right(all(fed_is_larger(n, 5) == (n < 4 * 5) for n in range(1, 60)))
 
 
 def T238(it: Evidence) -> None:
     """Future Transformers will likely improve on attention's quadratic cost with sparse
     approximations, better formulations, and hardware.
 
-    This is a forecast.
-    """
+    This is a forecast."""
 
 
 def T239(it: Evidence) -> None:
     r"""The costs are determined precisely.
 
-    The leading terms are precise. The coefficient of $nd$ is 22 as printed and 24 with
-    the norms' cost of the discussion or of the section's text. It is 33 with all that
-    the text's own rule would count, with the norm's means counted as the text counts
-    them. In the steps that run it is 21, and they also have $-12d^2$.
-    """
-    n, d = 6, 5
-    squares = 48 * n * d**2 + 8 * n**2 * d + 4 * n**2
-    ran = its.block_steps(n, d, 4 * d, by_rule=False)
-    by_rule = its.block_steps(n, d, 4 * d, by_rule=True)
-    block = printed("block", s=n, h=d)
-    it.as_printed(ran == block)
-    it.as_printed(by_rule == block)
-    it.right(block - squares == 22 * n * d and by_rule - squares == 33 * n * d)
-    discussed = (
-        block - 2 * printed("norm", s=n, h=d) + printed("norms_discussed", s=n, h=d)
-    )
-    it.right(discussed - squares == 24 * n * d)
-    it.right(ran == squares - n**2 + 21 * n * d - 12 * d**2 - 9 * d - n)
+    The leading terms are precise. The coefficient of $nd$ is 22 as printed, 24 with the
+    norms' cost of the discussion, and 33 with all that the text's own rule would count,
+    the norm's means as in the text. In the steps that run it is 21, beside $-12d^2$."""
+    block, norms = row("block"), row("norms_discussed")
+    it.as_printed(its.takes(its.of_block, block, its.EXACT))
+    it.as_printed(its.takes(its.of_block, block))
+    for n, d in its.SIZES:
+        squares = 48 * n * d**2 + 8 * n**2 * d + 4 * n**2
+        discussed = block(n, d) - 2 * row("norm")(n, d) + norms(n, d)
+        counted = (block(n, d), discussed, its.of_block(n, d))
+        it.right(counted == tuple(squares + c * n * d for c in (22, 24, 33)))
+        ran = its.of_block(n, d, its.EXACT)
+        it.right(ran == squares - n**2 + 21 * n * d - 12 * d**2 - 9 * d - n)
 
 
 def T240(it: Evidence) -> None:
     """Authors, titles, and arXiv numbers of six works.
 
-    They agree with the listings. What the text takes from the first, the fifth, and the
-    seventh is judged where it cites them.
-    """
+    They agree with the listings. Citations of [1], [5], and [7] are judged above."""
 
 
 def T241(it: Evidence) -> None:
     """SwitchHead is by Csordás, Irie, and Schmidhuber.
 
-    The listing has four authors; the text leaves out the second, Piotr Piękos. No
-    computation shows it.
-    """
+    The listing has a fourth author, Piotr Piękos, whom the text leaves out."""
 
 
 def T242(it: Evidence) -> None:
     """Adam appeared at ICLR 2017.
 
-    It appeared at ICLR 2015; the preprint's last version is from 2017. No computation
-    shows it.
-    """
+    It appeared at ICLR 2015; the preprint's last version is from 2017."""
 
 
 def T243(it: Evidence) -> None:
     """The AI Index of 2025 is arXiv:2504.07139, and it has the two costs of training.
 
-    The report exists. Which figures it prints could not be looked up. The 2024 edition
-    gives a different figure for the first Transformer.
-    """
+    The report exists. Its figures could not be looked up. The 2024 edition gives a
+    different figure for the first Transformer."""

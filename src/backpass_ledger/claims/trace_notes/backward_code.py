@@ -74,8 +74,7 @@ def N35(it: Evidence) -> None:
     r"""A dot product mapped by `vmap` over the rows of Y and of its gradient holds one
     number per query, $d_i = Y_i \cdot \nabla_{Y_i} l$.
 
-    It is equal to $\sum_j A_{ij} (\nabla_A l)_{ij}$.
-    """
+    It is equal to $\sum_j A_{ij} (\nabla_A l)_{ij}$."""
     for member in MEMBERS:
         found = program(member)
         pair = torch.tensor(found["y"]), torch.tensor(DY)
@@ -90,8 +89,7 @@ def N36(it: Evidence) -> None:
 
     Before that line `d` is the width of Q, K and V, and the last two reshapes need the
     width again. There the multilinear members raise a TypeError. The text's formulas
-    use d in both meanings too.
-    """
+    use d in both meanings too."""
     row_products, width = (half(MEMBERS[0], *name)["d"] for name in (["d"], []))
     it.clashes(np.shape(row_products) != np.shape(width))
     it.right(outcomes("d") == {("Multilinear", w): "TypeError" for w in WEIGHTS})
@@ -101,8 +99,7 @@ def N37(it: Evidence) -> None:
     """The five conditions of the backward are comparisons.
 
     `=` has to be `==` here as well. This mistake occurs in eight of the program's ten
-    conditions.
-    """
+    conditions."""
     of_backward = [row for row in CONDITIONS if row[0] == "backward"]
     it.as_printed(all(compiles(*row) for row in of_backward))
     it.right(len(of_backward) == 5 and not any(compiles(*row) for row in of_backward))
@@ -135,8 +132,7 @@ def N39(it: Evidence) -> None:
     """The divisor `s[:, None]` divides each row by its sum.
 
     `s` already has that axis, from `keepdims=True`. With one more axis, `B_grad` has
-    three. `/ s` is right.
-    """
+    three. `/ s` is right."""
     with_one_more_axis(it, "Simplex")
 
 
@@ -144,8 +140,7 @@ def N40(it: Evidence) -> None:
     """The simplex's backward matches its forward.
 
     The forward divides columns by their sums. The gradient of that division needs one
-    number per key, but the backward has one per query.
-    """
+    number per key, but the backward has one per query."""
     b, v = GIVEN["Q"] @ GIVEN["K"].T, torch.tensor(GIVEN["V"])
     of_columns = vjp(lambda x: (x / x.sum(0)) @ v, b, DY)
     a, da = b / b.sum(0), DY @ GIVEN["V"].T
@@ -159,8 +154,7 @@ def N41(it: Evidence) -> None:
 
     The factor A is missing: row i is $(\nabla_{A_i} l - d_i A_i)/s_i$. The shape is
     right, and no error is raised. The true gradient of a row is orthogonal to the row,
-    since the row's length does not matter; the printed one is not.
-    """
+    since the row's length does not matter; the printed one is not."""
     for scores in SCORES:
         printed, right = (program((scores, "Sphere"), *w) for w in (["weight"], []))
         expected = score_gradient((scores, "Sphere"))
@@ -174,8 +168,7 @@ def N42(it: Evidence) -> None:
     r"""The sphere's line of the program is the one that the text derives.
 
     The text derives $D_{\beta(B)}(\nabla_A l - D_d A)$, and the program has $d\,u^\top$
-    for $D_d A$.
-    """
+    for $D_d A$."""
     found = program(("Linear", "Sphere"), "weight")
     beta = np.diag(1 / np.linalg.norm(found["b"], axis=1))
     derived = beta @ (found["da"] - np.diag(found["along"]) @ found["a"])
@@ -186,8 +179,7 @@ def N42(it: Evidence) -> None:
 def N43(it: Evidence) -> None:
     """On the sphere the divisor `s[:, None]` divides each row by its length.
 
-    As on the simplex, the result has three axes. `/ s` is right.
-    """
+    As on the simplex, the result has three axes. `/ s` is right."""
     with_one_more_axis(it, "Sphere")
 
 
@@ -217,8 +209,7 @@ def N47(it: Evidence) -> None:
 
     Its condition compares with `Multiinear`, which is not the name of any member. For
     multilinear members `Q_grad` and `K_grad` are therefore never assigned. The program
-    itself raises no error.
-    """
+    itself raises no error."""
     found = outcomes("branch")
     it.as_printed(found == {})
     it.right(found == {("Multilinear", w): "missing" for w in WEIGHTS})
@@ -228,8 +219,7 @@ def N47(it: Evidence) -> None:
 def N48(it: Evidence) -> None:
     """`_U` is divided by `_KQT`.
 
-    No line assigns `_KQT`; the forward calls the array `_QKT`.
-    """
+    No line assigns `_KQT`; the forward calls the array `_QKT`."""
     found = outcomes("_QKT")
     it.as_printed(found == {})
     it.right(found == {("Multilinear", w): "NameError" for w in WEIGHTS})
@@ -243,8 +233,7 @@ def N49(it: Evidence) -> None:
     Where a factor is 0, because its blocks of a query and a key are orthogonal, the
     quotient is 0/0, and the gradients of that query and that key become NaN. The
     product of the other factors is finite. Small factors underflow too: in float16 the
-    product of four factors of 0.01 is 0.
-    """
+    product of four factors of 0.01 is 0."""
     member = ("Multilinear", "Sphere")
     found = program(member)
     others = found["factors"][[1, 0, 0]] * found["factors"][[2, 2, 1]]
@@ -266,8 +255,7 @@ def N50(it: Evidence) -> None:
     """The product of `_U` with `K` holds the gradients of the blocks of Q.
 
     K has to be `_K`, the blocks. With the whole K the product has p times as many
-    numbers as Q, so it cannot be reshaped.
-    """
+    numbers as Q, so it cannot be reshaped."""
     it.as_printed(outcomes("_K") == {})
     it.right(outcomes("_K") == {("Multilinear", w): "ValueError" for w in WEIGHTS})
     found = program(("Multilinear", "Softmax"))
@@ -280,8 +268,7 @@ def N51(it: Evidence) -> None:
 
     `.T` reverses all three axes, where only the last two have to be exchanged, and Q
     has to be `_Q`. As printed the product is not defined unless p equals t, and then
-    the reshape on the last line fails.
-    """
+    the reshape on the last line fails."""
     it.as_printed(outcomes("_Q") == {})
     it.right(outcomes("_Q") == {("Multilinear", w): "ValueError" for w in WEIGHTS})
     member = ("Multilinear", "Softmax")
@@ -300,8 +287,7 @@ def N52(it: Evidence) -> None:
 
     The forward exchanged the first two axes, so they have to be exchanged back first.
     As printed the shape is right and no error is raised, but positions and blocks are
-    mixed, unless p or t is 1.
-    """
+    mixed, unless p or t is 1."""
     it.as_printed(outcomes("Q order") == {})
     it.right(outcomes("Q order") == {("Multilinear", w): "wrong" for w in WEIGHTS})
     member = ("Multilinear", "Sphere")
@@ -315,8 +301,7 @@ def N53(it: Evidence) -> None:
     """A `reshape` to `[t, d]` puts the gradients of K's blocks back into their columns.
 
     The axes have to be exchanged first, as for Q. As printed the gradient has the right
-    shape, but its numbers are in the wrong places, unless p or t is 1.
-    """
+    shape, but its numbers are in the wrong places, unless p or t is 1."""
     it.as_printed(outcomes("K order") == {})
     it.right(outcomes("K order") == {("Multilinear", w): "wrong" for w in WEIGHTS})
     member = ("Multilinear", "Softmax")
@@ -332,8 +317,7 @@ def N54(it: Evidence) -> None:
     The derivation gives a different line for the sphere and normalises rows, not
     columns. With the program's lines the simplex and the sphere are wrong; with the
     derived lines they are right. The derivation of A's gradient is skipped on purpose;
-    the text derives only its rows, $V \nabla_{Y_i} l$.
-    """
+    the text derives only its rows, $V \nabla_{Y_i} l$."""
     found = outcomes("weight", "rows")
     it.as_printed(found == {})
     it.right({kind for _, kind in found} == {"Simplex", "Sphere"} and len(found) == 4)

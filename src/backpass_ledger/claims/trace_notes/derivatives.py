@@ -49,7 +49,6 @@ N77  true    0  chain rule  foundations/chain_rule  Notation, note on gradients
 N78  false   4  chain rule  foundations/chain_rule  Notation, note on the chain rule
 """
 
-
 # The macros that the text defines, and what its sections on notation say.
 NOTATION = r"""
     \newcommand{\R}{\mathbb{R}}
@@ -109,8 +108,7 @@ def N55(it: Evidence) -> None:
     the linear map that approximates the change of f near it.
 
     It has one if it is differentiable; the text adds this condition only later. The
-    absolute value, ReLU, and the length of a vector are not differentiable at 0.
-    """
+    absolute value, ReLU, and the length of a vector are not differentiable at 0."""
     x, v = numbers(7), numbers(7, seed=1)
     for h in (1e-5, 1e-6):
         change = np.tanh(x + h * v) - np.tanh(x)
@@ -123,8 +121,7 @@ def N56(it: Evidence) -> None:
     r"""$f(x + v) \simeq f(x) + \partial f(x)(v)$.
 
     As v becomes small, the error falls faster than the length of v. For softmax it
-    falls with the square of the length.
-    """
+    falls with the square of the length."""
     x, v = numbers(6), numbers(6, seed=1)
     a = np.exp(x) / np.exp(x).sum()
     errors = []
@@ -147,8 +144,7 @@ def N58(it: Evidence) -> None:
     r"""A change $\dot x$ has the shape of x. From $\partial f(x)(\dot x)$ for any $\dot
     x$ the Jacobian is easily read off.
 
-    The change $e_i$ gives its column i.
-    """
+    The change $e_i$ gives its column i."""
     x = numbers(5)
     columns = [push(lambda z: z.softmax(0), x, e) for e in np.eye(5)]
     it.as_printed(same(np.stack(columns, axis=1), jacobian(lambda z: z.softmax(0), x)))
@@ -161,8 +157,7 @@ def N59(it: Evidence) -> None:
 
     The formula holds where f is differentiable. The existence of the partial
     derivatives is not enough: $x^2 y/(x^2 + y^2)$ has both partial derivatives 0 at 0,
-    but its derivative along $(1, 1)$ is ½.
-    """
+    but its derivative along $(1, 1)$ is ½."""
     given = r"given x \in \R^n, W \in \R^{m \times n}; let f(z) = \text{softmax}(W z)"
     it.derives(NOTATION + given)
     h = 1e-6
@@ -178,8 +173,7 @@ def N60(it: Evidence) -> None:
 
     The values have to be scalars, but the inputs need not be vectors: the definition
     that follows takes any space with an inner product, such as that of matrices. In the
-    check, PyTorch's error for a vector stands for the definition.
-    """
+    check, PyTorch's error for a vector stands for the definition."""
     v, w, a = numbers(3), numbers(4), numbers(3, 4)
     it.right(raises(RuntimeError, lambda: gradient_of(lambda z: z.sin(), v)))
     found = gradient_of(lambda z: constant(v) @ z @ constant(w), a)
@@ -192,8 +186,7 @@ def N61(it: Evidence) -> None:
 
     The equation has to hold for all $\dot x$, which the text adds further on; one $\dot
     x$ does not determine the gradient. The gradient depends on the inner product: with
-    $v^\top W w$ it is $W^{-1} \partial f(x)^\top$.
-    """
+    $v^\top W w$ it is $W^{-1} \partial f(x)^\top$."""
     x, changes = numbers(5), numbers(5, 5, seed=1)  # five independent ones
     root = numbers(5, 5, seed=2)
     w, row = root @ root.T + np.eye(5), np.cos(x)
@@ -214,8 +207,7 @@ def N62(it: Evidence) -> None:
     $\int_0^1 p q$ are not complete: no polynomial represents the bounded map $p \mapsto
     \int_0^{1/2} p$. Among those up to degree n one does. Its squared length rises with
     $n = 1, 3, 5, 7$ and stays below ½. If a polynomial represented the map on the whole
-    space, the length would stop rising at its degree.
-    """
+    space, the length would stop rising at its degree."""
     half = Fraction(1, 2)
     squares = []
     for n in (1, 3, 5, 7):
@@ -241,8 +233,7 @@ def N64(it: Evidence) -> None:
     """Deep learning changes the input along the direction of the gradient.
 
     Gradient descent moves against the gradient. Most optimisers do not follow its
-    direction either: Adam's first step divides each component by its own size.
-    """
+    direction either: Adam's first step divides each component by its own size."""
     x = numbers(6)
     gradient = gradient_of(lambda z: (z**4).sum(), x)
     step = 1e-3 * gradient
@@ -265,8 +256,7 @@ def N66(it: Evidence) -> None:
     r"""For $f: \mathbb{R}^n \to \mathbb{R}$ the derivative is a $1 \times n$ matrix,
     and $\partial f(x)(v) = \partial f(x)\,v$.
 
-    The text prints `partial f` there, without the backslash.
-    """
+    The text prints `partial f` there, without the backslash."""
     x, v = numbers(5), numbers(5, seed=1)
     row = jacobian(lambda z: z.exp().sum(0, keepdim=True), x)
     it.as_printed(row.shape == (1, 5))
@@ -278,8 +268,7 @@ def N67(it: Evidence) -> None:
 
     Counted by parameter arrays, yes: 8 of the 12 arrays of a Transformer layer with
     biases are vectors. Without biases 2 of 6 are. Counted by elements, nearly all
-    belong to matrices.
-    """
+    belong to matrices."""
     for bias, report in ((True, it.as_printed), (False, it.elsewhere)):
         layer = torch.nn.TransformerEncoderLayer(64, 4, 256, bias=bias, device="meta")
         arrays = list(layer.parameters())
@@ -295,8 +284,7 @@ def N68(it: Evidence) -> None:
 
     The last expression lacks its $\partial$: it has to be $\partial f(x)\,v$. $f(x)\,v$
     is a number times a vector, but the other expressions are numbers. For $n = 1$ all
-    are numbers, and the last one has another value.
-    """
+    are numbers, and the last one has another value."""
     printed = r"<\nabla f(x), v> = \nabla f(x)^T v = \partial f(x) (v) = f(x) v"
     x, v = numbers(5), numbers(5, seed=1)
     it.as_printed(np.shape((x @ x) * v) == np.shape(x @ v))
@@ -318,8 +306,7 @@ def N70(it: Evidence) -> None:
     r"""$\langle A, B \rangle = \mathrm{Tr}(A^\top B)$ is an inner product of $n \times
     m$ matrices, and it is $\sum_{ij} A_{ij} B_{ij}$.
 
-    The two expressions are equal, not only equivalent.
-    """
+    The two expressions are equal, not only equivalent."""
     it.derives(MATRICES)
     a, b, c = (numbers(3, 5, seed=seed) for seed in range(3))
     inner = np.trace(a.T @ b)
@@ -334,8 +321,7 @@ def N71(it: Evidence) -> None:
     cyclic, $\mathrm{Tr}(ABC) = \mathrm{Tr}(CAB)$.
 
     The text uses this in its example and in the gradients of Q and K. Exchanging two of
-    three factors is not allowed.
-    """
+    three factors is not allowed."""
     a, b, c = numbers(3, 4), numbers(4, 5), numbers(5, 3)
     it.as_printed(np.isclose(np.trace(a @ b @ c), np.trace(c @ a @ b)))
     db, dq, k = numbers(5, 7), numbers(5, 3), numbers(7, 3)
@@ -350,11 +336,10 @@ def N72(it: Evidence) -> None:
     r"""For matrices, $\partial f(A)$ is only a linear function, so there is no clear
     sense in which the gradient is its transpose.
 
-    It is the adjoint: $\nabla f(A) = \partial f(A)^*(1)$ for the adjoint
-    $\partial f(A)^*: \mathbb{R} \to \mathbb{R}^{n \times m}$; with A flattened it is
-    the transpose of a row. (“The derivative of $\partial f(A)$” in the text means
-    $\partial f(A)$.)
-    """
+    It is the adjoint: $\nabla f(A) = \partial f(A)^*(1)$ for the adjoint $\partial
+    f(A)^*: \mathbb{R} \to \mathbb{R}^{n \times m}$; with A flattened it is the
+    transpose of a row. (“The derivative of $\partial f(A)$” in the text means $\partial
+    f(A)$.)"""
     a = numbers(3, 4)
     gradient = gradient_of(lambda z: (z @ z.T).logdet(), a)
     row = jacobian(lambda z: (z.view(3, 4) @ z.view(3, 4).T).logdet(), a.ravel())[None]
@@ -365,8 +350,8 @@ def N72(it: Evidence) -> None:
 
 
 def N73(it: Evidence) -> None:
-    r"""The gradient is the one matrix with $\langle \nabla f(A), B \rangle =
-    \partial f(A)(B)$ for all B."""
+    r"""The gradient is the one matrix with $\langle \nabla f(A), B \rangle = \partial
+    f(A)(B)$ for all B."""
     a = numbers(3, 4)
     gradient = gradient_of(lambda z: (z @ z.T).logdet(), a)
     for b in (*np.eye(12).reshape(12, 3, 4), numbers(3, 4, seed=1)):
@@ -390,8 +375,7 @@ def N76(it: Evidence) -> None:
     r"""In practice gradients are all that is computed.
 
     The results of the program are gradients, but its $d_i = \nabla_{Y_i} l^\top Y_i$ is
-    not one: it is the derivative of the loss along $Y_i$.
-    """
+    not one: it is the derivative of the loss along $Y_i$."""
     member = ("Linear", "Softmax")
     found = program(member)
     it.right(all(map(same, (found["dq"], found["dk"], found["dv"]), gradients(member))))
@@ -406,8 +390,7 @@ def N76(it: Evidence) -> None:
 def N77(it: Evidence) -> None:
     """A derivative needs neither an inner product nor scalar values.
 
-    The gradient changes with the inner product; the derivative does not.
-    """
+    The gradient changes with the inner product; the derivative does not."""
     x, v, w = numbers(4), numbers(4, seed=1), np.diag([1.0, 2, 3, 4])
     row = np.exp(x)
     gradients = [np.linalg.solve(inner, row) for inner in (np.eye(4), w)]
@@ -424,8 +407,7 @@ def N78(it: Evidence) -> None:
 
     An inner function whose values are vectors has no gradient, but the composition has,
     with a clear rule: $\nabla (l \circ g)(x) = \partial g(x)^* \, \nabla l(g(x))$. This
-    is backpropagation, which the text uses from here on.
-    """
+    is backpropagation, which the text uses from here on."""
     x, dy = numbers(5), numbers(5, seed=1)
     outer = vjp(lambda y: y.sin(), softmax(x), dy)
     both = vjp(lambda z: z.softmax(0).sin(), x, dy)

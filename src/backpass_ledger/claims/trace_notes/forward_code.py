@@ -53,8 +53,8 @@ N32  left-out      3  debugging  attention/multilinear         code, end of the 
 
 
 def N15(it: Evidence) -> None:
-    r"""$B = QK^\top$ has one row per query and one column per key: $B_{ij} = Q_i
-    \cdot K_j$."""
+    r"""$B = QK^\top$ has one row per query and one column per key: $B_{ij} = Q_i \cdot
+    K_j$."""
     products = [[q @ k for k in GIVEN["K"]] for q in GIVEN["Q"]]
     it.as_printed(same(forward(("Linear", "Softmax"))["b"], products))
 
@@ -63,8 +63,7 @@ def N16(it: Evidence) -> None:
     r"""The scores of a normal transformer are $QK^\top$.
 
     They are $QK^\top/\sqrt{d}$. The gradients of Q and K therefore have the factor
-    $1/\sqrt{d}$ too.
-    """
+    $1/\sqrt{d}$ too."""
     root, (q, k, v) = np.sqrt(6), GIVEN.values()
     dq, dk, _ = vjp(
         lambda q, k, v: attention(("Linear", "Softmax"), q / root, k, v), [q, k, v], DY
@@ -80,8 +79,7 @@ def N17(it: Evidence) -> None:
     so of reading from left to right, leaves the causal mask out.
 
     The mask sets the scores of later keys, to $-\\infty$ for softmax and to 0 for the
-    simplex and the sphere. Their weights are then 0.
-    """
+    simplex and the sphere. Their weights are then 0."""
     tri = np.tri(5)
     for kind in WEIGHTS:
         found = forward(("Linear", kind))
@@ -97,8 +95,7 @@ def N18(it: Evidence) -> None:
     `[p, t, d/p]`.
 
     They do so only if p divides d, since `d//p` rounds down, and not for PyTorch, whose
-    `transpose` takes two axes.
-    """
+    `transpose` takes two axes."""
     q = GIVEN["Q"]
     blocks = q.reshape([5, 3, 2]).transpose(1, 0, 2)
     it.as_printed(all(same(blocks[k], q[:, 2 * k : 2 * k + 2]) for k in range(3)))
@@ -118,8 +115,8 @@ def N20(it: Evidence) -> None:
     r"""`_B` is the sum of `_QKT` along axis 0, with broadcasting.
 
     The line assigns `_QKT` itself, a second name for the same array, and the next line
-    takes the product along axis 0. A sum would give $QK^\top$ again, the linear scores.
-    """
+    takes the product along axis 0. A sum would give $QK^\top$ again, the linear
+    scores."""
     found = forward(("Multilinear", "Softmax"))
     factors = found["factors"]
     it.as_printed(same(found["b"], factors.sum(0).prod(0)))
@@ -141,8 +138,7 @@ def N22(it: Evidence) -> None:
     """The three conditions on the kind of the weights are comparisons.
 
     A single `=` in a condition is a SyntaxError; `==` compares. As printed, therefore,
-    no line of the program runs.
-    """
+    no line of the program runs."""
     of_weights = [row for row in CONDITIONS if row[:2] == ("forward", 1)]
     it.as_printed(all(compiles(*row) for row in of_weights))
     it.right([row[2] for row in of_weights] == ["="] * 3)
@@ -153,8 +149,7 @@ def N23(it: Evidence) -> None:
     """All three norms start from A.
 
     A does not exist yet, and the scores B are not used. `A = B` before the norms
-    corrects all three.
-    """
+    corrects all three."""
     compiled = outcomes(*(MISTAKES.keys() - {"=="}))
     it.as_printed(compiled == {})
     it.right(compiled == outcomes("A") == dict.fromkeys(MEMBERS, "NameError"))
@@ -178,8 +173,7 @@ def N24(it: Evidence) -> None:
     """The simplex divides by the sum along `axis=0`, so each query's weights sum to 1.
 
     A sum along that axis runs over the queries, so the weights of each key sum to 1. A
-    row of B belongs to a query, so the axis has to be 1. No error is raised.
-    """
+    row of B belongs to a query, so the axis has to be 1. No error is raised."""
     over_queries(it, "Simplex", 1)
 
 
@@ -189,8 +183,7 @@ def N25(it: Evidence) -> None:
     It does so only if the scores of a row have one sign and are not all 0, which the
     program does not ensure. About half of all rows of random scores, drawn with either
     sign, have a negative sum. A sum near 0 makes the weights large: $(1, 2, -2.99)$
-    gives $(100, 200, -299)$.
-    """
+    gives $(100, 200, -299)$."""
     sums = (numbers(4000, 6) * numbers(4000, 6, seed=1)).sum(1)
     it.left_out(np.count_nonzero(sums < 0))
     it.right(abs(np.mean(sums < 0) - 0.5) < 0.05)
@@ -202,8 +195,7 @@ def N26(it: Evidence) -> None:
     """With `keepdims=True`, A is divided by s along the axis that was summed.
 
     Without it, the sums of the rows of a square A would divide its columns, and no
-    error would be raised.
-    """
+    error would be raised."""
     a = abs(GIVEN["Q"] @ GIVEN["K"].T)
     for axis in (0, 1):
         it.as_printed(same((a / a.sum(axis, keepdims=True)).sum(axis), np.ones(5)))
@@ -215,8 +207,7 @@ def N27(it: Evidence) -> None:
     query's weights have length 1.
 
     The columns have length 1. For rows of length 1 the axis has to be 1. No error is
-    raised.
-    """
+    raised."""
     over_queries(it, "Sphere", 2)
 
 
@@ -224,8 +215,7 @@ def N28(it: Evidence) -> None:
     """NumPy or PyTorch runs both the method `pow` and `transpose(1, 0, 2)`.
 
     NumPy's arrays do not have the method `pow`, and PyTorch's `transpose` takes two
-    axes. `A**2` runs in both.
-    """
+    axes. `A**2` runs in both."""
     it.as_printed(outcome(("Multilinear", "Sphere"), "pow") == "right")
     it.right(outcomes("pow") == {(s, "Sphere"): "AttributeError" for s in SCORES})
     tensor: Any = torch.tensor(numbers(5, 3, 2))
@@ -237,8 +227,7 @@ def N29(it: Evidence) -> None:
     """Dividing a row by its length puts it on the sphere.
 
     A row of zeros, such as that of a query that is orthogonal to all keys, cannot be
-    put there: the division gives NaN.
-    """
+    put there: the division gives NaN."""
     member = ("Linear", "Sphere")
     it.as_printed(same(np.linalg.norm(forward(member)["a"], axis=1), np.ones(5)))
     with np.errstate(invalid="ignore"):
@@ -252,8 +241,7 @@ def N30(it: Evidence) -> None:
     It does if the axis defaults to the last one, as in JAX. SciPy's default is the
     whole matrix, and no error is raised. Without `dim`, PyTorch's `functional.softmax`
     warns and takes axis 1 of a matrix, and the method `Tensor.softmax` raises an error.
-    `softmax(A, axis=-1)` is safe.
-    """
+    `softmax(A, axis=-1)` is safe."""
 
     def over(axis: int | None) -> set[str]:
         normed = partial(softmax, axis=axis)
@@ -273,8 +261,7 @@ def N31(it: Evidence) -> None:
     """The three norms normalise along the same axis.
 
     The simplex and the sphere sum along `axis=0`, over the queries. Softmax's own
-    backward line is the gradient of a softmax over the keys, not over the queries.
-    """
+    backward line is the gradient of a softmax over the keys, not over the queries."""
     b, v = GIVEN["Q"] @ GIVEN["K"].T, constant(GIVEN["V"])
     for kind, power in (("Simplex", 1), ("Sphere", 2)):
         a = forward(("Linear", kind), "rows")["a"]
@@ -289,8 +276,8 @@ def N31(it: Evidence) -> None:
 def N32(it: Evidence) -> None:
     """The forward pass ends with A. The text leaves out the line for the output.
 
-    The output is $Y = AV$. The program does not compute it, but its backward uses it.
-    """
+    The output is $Y = AV$. The program does not compute it, but its backward uses
+    it."""
     for scores, kind in MEMBERS:
         stored = forward((scores, kind), "Y").keys()
         needed = {"a", "b", "y"} | ({"s"} if kind != "Softmax" else set())

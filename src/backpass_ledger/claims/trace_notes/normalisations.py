@@ -44,7 +44,6 @@ N119  false         6  softmax     attention/multilinear   Softmax, line 3
 N120  true          0  softmax     operations/softmax      Softmax, line 4
 """
 
-
 X = numbers(7, low=0.5, high=2.0)
 DX = numbers(7, seed=1)
 FACTORS = (
@@ -78,8 +77,7 @@ def N97(it: Evidence) -> None:
     They are projected along the ray through 0. On the sphere this gives the nearest
     point. On the simplex it does not: the weights of $(2, 1)$ are $(\frac{2}{3},
     \frac{1}{3})$, but $(1, 0)$ is nearer. A row with numbers of both signs does not
-    reach the simplex at all.
-    """
+    reach the simplex at all."""
     x = np.array([2.0, 1.0])
     turned = [np.array([np.cos(at), np.sin(at)]) for at in np.linspace(0, 7, 400)]
     on_sphere = np.linalg.norm(x - beta(x) * x)
@@ -106,8 +104,7 @@ def N99(it: Evidence) -> None:
     r"""“$\gamma, \beta: \mathbb{R}^t \to \mathbb{R}$ is a normalization function.”
 
     The sentence introduces $\gamma$ and $\beta$. The two factors are called $\alpha$
-    and $\beta$ in the rest of the text, and $\gamma$ stands for either of them.
-    """
+    and $\beta$ in the rest of the text, and $\gamma$ stands for either of them."""
     introduced = r"\gamma, \beta: \R^t \to \R"
     used = r"""\alpha(x) = \left(\sum_i x_i \right)^{-1}
         \beta(x) = \left(\sum_i x_i^2 \right)^{-\frac{1}{2}}"""
@@ -124,8 +121,7 @@ def N100(it: Evidence) -> None:
     r"""$\alpha(x) = (\sum_i x_i)^{-1}$ and $\beta(x) = (\sum_i x_i^2)^{-\frac{1}{2}}$
     are functions on $\mathbb{R}^t$.
 
-    $\alpha$ is not defined where the sum is 0, and $\beta$ is not defined at 0.
-    """
+    $\alpha$ is not defined where the sum is 0, and $\beta$ is not defined at 0."""
     it.as_printed(np.isfinite([alpha(DX), beta(DX)]).all())
     with np.errstate(divide="ignore"):
         it.elsewhere(bool(np.isfinite(alpha(np.array([3.0, 1, -4])))))
@@ -138,8 +134,8 @@ def N101(it: Evidence) -> None:
 
 
 def N102(it: Evidence) -> None:
-    r"""$f_\gamma(x) = \gamma(x)\,x$ has the derivative $\partial f_\gamma(x)(\dot x)
-    = \partial \gamma(x)(\dot x)\,x + \gamma(x)\,\dot x$."""
+    r"""$f_\gamma(x) = \gamma(x)\,x$ has the derivative $\partial f_\gamma(x)(\dot x) =
+    \partial \gamma(x)(\dot x)\,x + \gamma(x)\,\dot x$."""
     # The line has γ's value and derivative at x. Those of a + cᵀx may be any.
     any_factor = r"""
         given x, c \in \R^t, a \in \R
@@ -154,8 +150,7 @@ def N103(it: Evidence) -> None:
     dimension $t - 1$.
 
     The row of zeros is excluded. For $t > 2$ the word is “orthant”. The program does
-    not ensure that the scores are positive.
-    """
+    not ensure that the scores are positive."""
     rows = numbers(50, 7, low=0.0)
     found = rows / rows.sum(1)[:, None]
     it.as_printed((found >= 0).all() and np.allclose(found.sum(1), 1))
@@ -171,8 +166,7 @@ def N104(it: Evidence) -> None:
 def N105(it: Evidence) -> None:
     r"""$\partial f_\alpha (x)(\dot x) = - \alpha(x)^2 u^T \dot x x + \alpha(x) \dot x$.
 
-    The first term means $(u^\top \dot x)\,x$.
-    """
+    The first term means $(u^\top \dot x)\,x$."""
     it.derives(FACTORS)
 
 
@@ -190,8 +184,7 @@ def N107(it: Evidence) -> None:
 def N108(it: Evidence) -> None:
     r"""$\partial f_\alpha(x) = \alpha(x)\,(I - f_\alpha(x)\,u^\top)$.
 
-    The formula holds wherever the sum is not 0, for negative numbers too.
-    """
+    The formula holds wherever the sum is not 0, for negative numbers too."""
     it.derives(FACTORS)
 
 
@@ -227,8 +220,7 @@ def N114(it: Evidence) -> None:
     r"""$\partial f_\beta(x) = \beta(x)\,(I - f_\beta(x)\,f_\beta(x)^\top)$.
 
     The formula holds wherever x is not 0. This Jacobian is symmetric; the simplex's is
-    not.
-    """
+    not."""
     it.derives(FACTORS)
     it.right(derives(r"\partial f_\beta(x)^T = \partial f_\beta(x)", FACTORS))
     it.right(not derives(r"\partial f_\alpha(x)^T = \partial f_\alpha(x)", FACTORS))
@@ -238,9 +230,8 @@ def N115(it: Evidence) -> None:
     """The simplex and softmax have gradients.
 
     By the section on notation only functions with scalar values have gradients, and the
-    values of these are vectors. The text computes their Jacobians. In the check,
-    That PyTorch raises an error for a vector stands for the definition.
-    """
+    values of these are vectors. The text computes their Jacobians. In the check, That
+    PyTorch raises an error for a vector stands for the definition."""
     x = numbers(5)
     it.clashes(raises(RuntimeError, lambda: gradient_of(lambda z: z.softmax(0), x)))
     it.clashes(raises(RuntimeError, lambda: gradient_of(lambda z: z / z.sum(), x)))
@@ -252,8 +243,7 @@ def N116(it: Evidence) -> None:
 
     Computed in this order it gives NaN for a score of 88.8 in float32 and of 709.8 in
     float64, because the exponential overflows. Subtracting the row's maximum first
-    avoids this and does not change the result.
-    """
+    avoids this and does not change the result."""
     it.derives(FACTORS)
     with np.errstate(over="ignore", invalid="ignore"):
         for largest, dtype in ((88.8, np.float32), (709.8, np.float64)):
@@ -279,8 +269,8 @@ def N119(it: Evidence) -> None:
     \mathrm{sf}(x)\,u^\top D_{\exp(x)}$.
 
     The second term lacks its factor $\alpha(\exp(x))$, so it is $\sum_k e^{x_k}$ times
-    the right one: 30.2 times for $x = (1, 2, 3)$. The next line has the factor again.
-    """
+    the right one: 30.2 times for $x = (1, 2, 3)$. The next line has the factor
+    again."""
     right = r"""
         \der \sf(x)
         &= \alpha(\exp(x)) D_{\exp(x)} - \alpha(\exp(x)) \sf(x) u^T D_{\exp(x)}
@@ -294,6 +284,5 @@ def N120(it: Evidence) -> None:
     r"""$\partial\,\mathrm{sf}(x) = D_{\mathrm{sf}(x)} -
     \mathrm{sf}(x)\,\mathrm{sf}(x)^\top$.
 
-    The line is right, although it does not follow from the previous line as printed.
-    """
+    The line is right, although it does not follow from the previous line as printed."""
     it.derives(FACTORS)

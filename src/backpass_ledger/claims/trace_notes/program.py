@@ -28,7 +28,6 @@ N13  true          0  notation   foundations/notation          comment on the ar
 N14  left-out      1  debugging  attention/multilinear         code, first lines
 """
 
-
 # The conditions: in which pass, on which component, and as printed.
 CONDITIONS = [
     *(("forward", 0, "==", scores) for scores in ("Linear", "Multilinear")),
@@ -212,8 +211,7 @@ def N1(it: Evidence) -> None:
     It gives only the core of one head, from Q, K and V to Y. It has no gradient for any
     of the 12 parameter arrays of a Transformer layer, which belong to the projections,
     the norms and the feed-forward block. Embeddings, residual connections and the loss
-    are missing too.
-    """
+    are missing too."""
     layer = dict(
         torch.nn.TransformerEncoderLayer(6, 2, device="meta").named_parameters()
     )
@@ -236,8 +234,7 @@ def N3(it: Evidence) -> None:
 
     It is linear in each block while the other blocks are fixed; that is the meaning of
     the word. In all queries together it has degree p: doubling them multiplies the
-    preattention by $2^p$.
-    """
+    preattention by $2^p$."""
     b = forward(("Multilinear", "Sphere"))["b"]
     for block in range(3):
         twice = np.where(np.arange(6) // 2 == block, 2, 1) * GIVEN["Q"]
@@ -251,8 +248,7 @@ def N4(it: Evidence) -> None:
     r"""The standard transformer is the member LinearSoftmax.
 
     LinearSoftmax is the attention of one head, without a mask and without the factor
-    $1/\sqrt{d}$ that a standard transformer has.
-    """
+    $1/\sqrt{d}$ that a standard transformer has."""
     it.as_printed(same_as_torch(scale=1.0))
     it.elsewhere(same_as_torch())
     it.elsewhere(same_as_torch(scale=1.0, is_causal=True))
@@ -263,8 +259,7 @@ def N5(it: Evidence) -> None:
 
     As printed it runs for no member. With `==` in its conditions, every member raises a
     NameError at A. Run with NumPy, fourteen mistakes have to be corrected; then all six
-    members are right.
-    """
+    members are right."""
     as_printed = outcomes(*MISTAKES)
     it.as_printed(as_printed == {})
     it.right(as_printed == dict.fromkeys(MEMBERS, "SyntaxError"))
@@ -279,16 +274,14 @@ def N6(it: Evidence) -> None:
     MultilinearSphere is to be used in the long run, and MultilinearSoftmax is probably
     wanted as a baseline.
 
-    These are the authors' plans. The text does not name a release.
-    """
+    These are the authors' plans. The text does not name a release."""
 
 
 def N7(it: Evidence) -> None:
     """LinearSphere allows rotary embeddings.
 
     Softmax allows them too. On the simplex it is unsafe: a rotation can make the sum of
-    a row of positive scores negative.
-    """
+    a row of positive scores negative."""
     q = (1 + 1j) * np.exp(1j * np.arange(11))  # (1, 1), one radian a position
     b = (q[:, None] * q.conj()).real
     a, later = (x / np.linalg.norm(x, axis=1)[:, None] for x in (b[:8, :8], b[3:, 3:]))
@@ -303,8 +296,7 @@ def N8(it: Evidence) -> None:
     LinearSimplex, which is in the first release, has a smaller state. Both need the
     $d\,d_v$ numbers of $K^\top V$. The simplex also needs the sum of the keys, d
     numbers, and the sphere $K^\top K$, which has $d^2$ elements; it is symmetric, so
-    $d(d + 1)/2$ are enough.
-    """
+    $d(d + 1)/2$ are enough."""
     q, k, v = (abs(x) for x in (GIVEN["Q"], numbers(50, 6), numbers(50, 4)))
     kv, sums, squares = k.T @ v, k.sum(0), k.T @ k
     lengths = np.sqrt(np.einsum("id,de,ie->i", q, squares, q))
@@ -321,8 +313,8 @@ def N8(it: Evidence) -> None:
 def N9(it: Evidence) -> None:
     """MultilinearSphere behaves very nicely with gating.
 
-    The text shows no experiment and does not define “nicely”; its program has no gate.
-    """
+    The text shows no experiment and does not define “nicely”; its program has no
+    gate."""
 
 
 def N10(it: Evidence) -> None:
@@ -330,8 +322,7 @@ def N10(it: Evidence) -> None:
 
     If each block has width 2 and is rotated by its own angle per position, each factor
     of $B_{ij}$ depends on the positions only through $i - j$. So do the product and the
-    weights.
-    """
+    weights."""
     q, k = (numbers(3, 8, seed=at) + 1j * numbers(3, 8, seed=at + 2) for at in range(2))
 
     def rotated(first: int) -> Any:
@@ -350,8 +341,7 @@ def N11(it: Evidence) -> None:
 
     No finite number of features of q and k has $e^{q \cdot k}$ as its inner product for
     all q and k. For a given sequence of t tokens, however, a finite state is enough:
-    the keys and values of its tokens.
-    """
+    the keys and values of its tokens."""
     x = np.linspace(-2, 2, 9)
     products = np.outer(x, x)
     ranks = [np.linalg.matrix_rank(np.exp(products[:n, :n])) for n in range(1, 10)]
@@ -370,8 +360,7 @@ def N12(it: Evidence) -> None:
     r"""The multilinear trick enlarges a finite state.
 
     For each column of the values, the state has $(d/p)^p$ numbers instead of d. That is
-    not more for $d = 4$ and $p = 2$, and it is 1 number for $p = d$.
-    """
+    not more for $d = 4$ and $p = 2$, and it is 1 number for $p = d$."""
 
     def state(d: int, p: int) -> int:  # numbers of each key that the scores need
         q, k = numbers(60, d), numbers(60, d, seed=1)
@@ -389,8 +378,7 @@ def N13(it: Evidence) -> None:
     """Q, K and V are assumed to be `[t, d]` arrays.
 
     The program runs with these shapes. The linear members also run with another number
-    of keys and another width of the values; the multilinear ones need t keys.
-    """
+    of keys and another width of the values; the multilinear ones need t keys."""
     it.as_printed({x.shape for x in GIVEN.values()} == {(5, 6)})
     it.as_printed(outcomes() == {})
     q, k, v, dy = GIVEN["Q"], numbers(7, 6), numbers(7, 4), numbers(5, 4)
@@ -408,8 +396,7 @@ def N14(it: Evidence) -> None:
     """The program needs no more than Q, K and V, and `Y_grad` for the backward.
 
     It does not set `t`, `p` and `d`, and p cannot be read off the arrays. It does not
-    import `sqrt`, `dot`, `vmap` and `softmax`.
-    """
+    import `sqrt`, `dot`, `vmap` and `softmax`."""
     pieces = ["q.reshape(t, 3, 2)", "q.reshape(5, p, 2)", "q.reshape(5, d)"]
     pieces += ["sqrt(q)", "dot(q, q)", "vmap(len)(q)", "softmax(q)"]
     missing = []

@@ -26,7 +26,6 @@ N129  true    0  softmax  attention/multilinear  Properties, second note
 N130  true    0  softmax  attention/multilinear  Properties, second note
 """
 
-
 X = numbers(7, low=0.5, high=2.0) * np.where(np.arange(7) == 2, -1, 1)
 MULTIPLES = FACTORS + r"given r \in \R"
 SIMPLEX, SPHERE = (partial(weights, kind=kind) for kind in ("Simplex", "Sphere"))
@@ -41,8 +40,8 @@ def input_gradients(kind: str, r: float, q: Any, k: Any) -> Any:
 def N121(it: Evidence) -> None:
     r"""$\alpha(rx) = r^{-1} \alpha(x)$ for $r \in \mathbb{R}$.
 
-    It holds for either sign of r, but not for $r = 0$, where $\alpha$ is not defined.
-    """
+    It holds for either sign of r, but not for $r = 0$, where $\alpha$ is not
+    defined."""
     it.derives(MULTIPLES)
     with np.errstate(divide="ignore"):
         it.elsewhere(bool(np.isfinite(alpha(0 * X))))
@@ -51,8 +50,7 @@ def N121(it: Evidence) -> None:
 def N122(it: Evidence) -> None:
     r"""$\beta(rx) = r^{-1} \beta(x)$ for $r \in \mathbb{R}$.
 
-    $\beta(rx) = |r|^{-1} \beta(x)$, since a length has no sign, and r must not be 0.
-    """
+    $\beta(rx) = |r|^{-1} \beta(x)$, since a length has no sign, and r must not be 0."""
     it.derives(MULTIPLES)
     for r in (3, 0.2, -2):
         it.right(np.isclose(beta(r * X), beta(X) / abs(r)))
@@ -62,8 +60,8 @@ def N123(it: Evidence) -> None:
     r"""$f_\alpha(rx) = \alpha(rx)\,rx = \alpha(x)\,x = f_\alpha(x)$: a multiple of a
     row has the same weights on the simplex.
 
-    It holds for either sign of r, but not for $r = 0$: a row of zeros has no weights.
-    """
+    It holds for either sign of r, but not for $r = 0$: a row of zeros has no
+    weights."""
     it.derives(MULTIPLES)
     with np.errstate(divide="ignore", invalid="ignore"):
         it.elsewhere(bool(np.isfinite(alpha(0 * X) * 0 * X).all()))
@@ -73,8 +71,7 @@ def N124(it: Evidence) -> None:
     r"""On the sphere, a multiple of a row has the same weights too.
 
     A negative multiple has weights of the opposite sign, so the output changes its
-    sign: $f_\beta(rx) = \mathrm{sign}(r)\,f_\beta(x)$.
-    """
+    sign: $f_\beta(rx) = \mathrm{sign}(r)\,f_\beta(x)$."""
     it.as_printed(derives(r"f_\beta(rx) = f_\beta(x)", MULTIPLES))
     for r in (3, 0.2, -2):
         it.right(same(beta(r * X) * r * X, np.sign(r) * beta(X) * X))
@@ -85,8 +82,7 @@ def N125(it: Evidence) -> None:
     x and is the same for multiples of x.
 
     C is the same for negative multiples too, since the sign drops out of $f_\beta
-    f_\beta^\top$, but it is not defined for the multiple 0.
-    """
+    f_\beta^\top$, but it is not defined for the multiple 0."""
     for norm, gamma in ((SIMPLEX, alpha), (SPHERE, beta)):
         c = jacobian(norm, X) / gamma(X)
         for r in (3, 0.2, -2):
@@ -101,8 +97,7 @@ def N126(it: Evidence) -> None:
     r"""Both Jacobians are scaled inversely if x is scaled.
 
     $\partial f_\gamma(rx) = r^{-1} \partial f_\gamma(x)$ for $r > 0$. For negative r
-    this holds on the simplex; the sphere's Jacobian is divided by $|r|$.
-    """
+    this holds on the simplex; the sphere's Jacobian is divided by $|r|$."""
     for norm in (SIMPLEX, SPHERE):
         it.as_printed(same(jacobian(norm, 10 * X), jacobian(norm, X) / 10))
     it.elsewhere(same(jacobian(SPHERE, -2 * X), jacobian(SPHERE, X) / -2))
@@ -116,8 +111,7 @@ def N127(it: Evidence) -> None:
     It controls only $\nabla_B l$. A positive factor in $B = r\,QK^\top$ does not change
     the outputs or the gradients of Q and K: the Jacobian is divided by r, and the chain
     rule multiplies by r. If the queries are multiplied by r, their gradients are
-    divided by r, and the gradients of the keys stay the same.
-    """
+    divided by r, and the gradients of the keys stay the same."""
     q, k, v = GIVEN["Q"], GIVEN["K"], constant(GIVEN["V"])
     for kind in ("Simplex", "Sphere"):
         db = [
@@ -141,8 +135,7 @@ def N128(it: Evidence) -> None:
     With t queries and t keys on the sphere, values of mean 0, and t from 64 to 256, the
     outputs and the gradients of Q, K and V keep their size with the sum. With the mean
     all four double when t becomes 4 times as large; only the gradient of B keeps its
-    size.
-    """
+    size."""
 
     def sizes(t: int, factor: float) -> Any:
         q, k, v, dy = (numbers(t, 64, seed=seed) for seed in range(4))
@@ -166,8 +159,7 @@ def N129(it: Evidence) -> None:
     """Softmax behaves differently on its fibres, the sets of rows with equal weights.
 
     On such a set softmax's Jacobian is the same. The Jacobians of the simplex and the
-    sphere are divided by the factor between the rows.
-    """
+    sphere are divided by the factor between the rows."""
     shifted = jacobian(lambda x: x.softmax(0), X + 10)
     it.as_printed(same(shifted, jacobian(lambda x: x.softmax(0), X)))
     for norm in (SIMPLEX, SPHERE):
@@ -179,8 +171,7 @@ def N130(it: Evidence) -> None:
     \partial\,\mathrm{sf}(x')$.
 
     The text leaves the proof for another time. Its own formula for the Jacobian proves
-    it, because x occurs there only in $\mathrm{sf}(x)$.
-    """
+    it, because x occurs there only in $\mathrm{sf}(x)$."""
     for shift in (10, -3.5):
         it.as_printed(same(softmax(X), softmax(X + shift)))
         found, there = (jacobian(lambda x: x.softmax(0), x) for x in (X, X + shift))

@@ -57,7 +57,6 @@ N176  true          0  attention   attention/multilinear         Multilinear, K,
 N177  left-out      1  memory      attention/multilinear         whole text
 """
 
-
 LINEAR = (
     NOTATION
     + r"""
@@ -102,8 +101,7 @@ def of_query(m: int) -> Callable[[Any], Any]:
 def N152(it: Evidence) -> None:
     """The gradient of B is all that is needed for those of Q and K.
 
-    V, A and the norm are not needed again.
-    """
+    V, A and the norm are not needed again."""
     v = constant(GIVEN["V"])
     for member in MEMBERS:
         norm = partial(weights, kind=member[1])
@@ -117,16 +115,16 @@ def N152(it: Evidence) -> None:
 
 def N153(it: Evidence) -> None:
     r"""$\frac{\partial l}{\partial Q}(\dot Q) = \mathrm{Tr}(\nabla_B l^\top
-    \frac{\partial B}{\partial Q}(\dot Q)) = \mathrm{Tr}(\nabla_B l^\top \dot Q
-    K^\top) = \mathrm{Tr}(K^\top \nabla_B l^\top \dot Q)$."""
+    \frac{\partial B}{\partial Q}(\dot Q)) = \mathrm{Tr}(\nabla_B l^\top \dot Q K^\top)
+    = \mathrm{Tr}(K^\top \nabla_B l^\top \dot Q)$."""
     it.derives(LINEAR)
 
 
 def N154(it: Evidence) -> None:
     r"""$\nabla_Q l = \nabla_B l\,K$.
 
-    This holds for $B = QK^\top$. With the standard scale, it is divided by $\sqrt{d}$.
-    """
+    This holds for $B = QK^\top$. With the standard scale, it is divided by
+    $\sqrt{d}$."""
     it.derives(LINEAR)
     scaled = LINEAR.replace("= Q", r"= \frac{1}{\sqrt{d}} Q")
     it.right(derives(r"\nabla_Q l = \frac{1}{\sqrt{d}} \nabla_B l K", scaled))
@@ -136,8 +134,7 @@ def N155(it: Evidence) -> None:
     r"""$\frac{\partial l}{\partial K}(\dot K) = \mathrm{Tr}(\nabla_B l^\top Q \dot
     K^\top) = \mathrm{Tr}(Q^\top \nabla_B l\,\dot K)$.
 
-    The second step combines a transpose with a cyclic shift.
-    """
+    The second step combines a transpose with a cyclic shift."""
     it.derives(LINEAR)
 
 
@@ -150,8 +147,7 @@ def N157(it: Evidence) -> None:
     r"""There are p key and p query matrices, each in $\mathbb{R}^{t \times d}$.
 
     In the program d is the width of all factors together, and each has $d/p$ columns.
-    The formulas hold for either width; `reshape([t, p, d//p])` works only for $d/p$.
-    """
+    The formulas hold for either width; `reshape([t, p, d//p])` works only for $d/p$."""
     found = forward(("Multilinear", "Softmax"))
     it.clashes(found["q_blocks"].shape[1:] != GIVEN["Q"].shape)
     stacked = numbers(5, 3 * 6)  # three of width 6
@@ -162,8 +158,7 @@ def N157(it: Evidence) -> None:
 def N158(it: Evidence) -> None:
     """In a program, all p keys definitely belong in one array of rank 3.
 
-    This is a preference. The text's program makes such an array from one of rank 2.
-    """
+    This is a preference. The text's program makes such an array from one of rank 2."""
 
 
 def N159(it: Evidence) -> None:
@@ -173,8 +168,7 @@ def N159(it: Evidence) -> None:
     The trace of such an array is not a number, so the text's argument does not apply to
     it directly. Whether an argument is elegant is a matter of taste, but more algebra
     is not needed: with indices the gradient is one line, $(\nabla_Q l)_{kia} = \sum_j
-    (\nabla_B l)_{ij} P_{kij} K_{kja}$, and the trace argument holds slice by slice.
-    """
+    (\nabla_B l)_{ij} P_{kij} K_{kja}$, and the trace argument holds slice by slice."""
     expected = vjp(lambda q: (q @ constant(K).transpose(1, 2)).prod(0), Q, DB)
     it.as_printed(np.ndim(np.trace(expected)) == 1)
     with_indices = r"(\nabla_Q l)_{kia} = \sum_j (\nabla_B l)_{ij} P_{kij} K_{kja}"
@@ -188,8 +182,7 @@ def N160(it: Evidence) -> None:
 
     The same B is called preattention everywhere else. A preactivation is the input of
     an activation function, which acts element by element; softmax and the norms act on
-    whole rows.
-    """
+    whole rows."""
     pairs = zip(*(np.split(GIVEN[name], 3, axis=1) for name in "QK"), strict=True)
     activations = np.prod([q @ k.T for q, k in pairs], axis=0)
     it.clashes(same(activations, forward(("Multilinear", "Softmax"))["b"]))
@@ -206,8 +199,7 @@ def N160(it: Evidence) -> None:
 def N161(it: Evidence) -> None:
     r"""$B = \bigodot_{k=1}^p \stQ k \stK k^T$.
 
-    $B_{ij}$ is the product of the factors' scores.
-    """
+    $B_{ij}$ is the product of the factors' scores."""
     it.derives(MULTILINEAR)
 
 
@@ -216,8 +208,7 @@ def N162(it: Evidence) -> None:
     \odot ((Q_m + \dot Q_m) K_m^\top) - B$.
 
     This holds for changes of any size, because B is linear in $Q_m$ while the other
-    factors are fixed. The text does not say so.
-    """
+    factors are fixed. The text does not say so."""
     it.derives(MULTILINEAR)
 
 
@@ -225,8 +216,7 @@ def N163(it: Evidence) -> None:
     r"""$\frac{\partial B}{\partial Q_m}(\dot Q_m) = (\bigodot_{k \ne m} Q_k K_k^\top)
     \odot (\dot Q_m K_m^\top)$.
 
-    This form also holds where factors are 0, so use it in code.
-    """
+    This form also holds where factors are 0, so use it in code."""
     it.derives(MULTILINEAR)
     zero = push(of_query(0), 0 * Q[0], DQ)
     it.right(same(P[0] * (DQ @ K[0].T), zero))
@@ -238,8 +228,7 @@ def N164(it: Evidence) -> None:
 
     A $\odot$ is missing before the last parenthesis. Everywhere else, two matrices side
     by side are a matrix product. Here that product has another value, and it is not
-    defined if there are more keys than queries.
-    """
+    defined if there are more keys than queries."""
     it.derives(MULTILINEAR)
     right = r"""
         \frac{\der B}{\der \stQ m}\left (\dot{\stQ m}\right)
@@ -254,8 +243,7 @@ def N165(it: Evidence) -> None:
     r"""$\bigodot_{k \ne m} Q_k K_k^\top = B \odot (Q_m K_m^\top)^{\odot -1}$.
 
     This holds if no element of $Q_m K_m^\top$ is 0, a condition that the text does not
-    state. The left side and the derivative are defined without it.
-    """
+    state. The left side and the derivative are defined without it."""
     it.derives(MULTILINEAR)
     factors = FACTORS.copy()
     factors[0, 2, 3] = 0
@@ -270,8 +258,7 @@ def N166(it: Evidence) -> None:
     where $P_m = B \odot (Q_m K_m^\top)^{\odot -1}$.
 
     As on the previous line, no element of $Q_m K_m^\top$ may be 0. With the product of
-    the other factors as $P_m$, the line holds without this condition.
-    """
+    the other factors as $P_m$, the line holds without this condition."""
     it.derives(MULTILINEAR)
     zero = Q[0] * (np.arange(5) != 2)[:, None]  # a query of zeros
     factor, change = zero @ K[0].T, DQ @ K[0].T
@@ -286,8 +273,8 @@ def N167(it: Evidence) -> None:
     of the other factors.
 
     In short floating-point types the product underflows before the quotient: in float16
-    four factors of 0.01 give $P_m = 0$, and the product of three of them is $10^{-6}$.
-    """
+    four factors of 0.01 give $P_m = 0$, and the product of three of them is
+    $10^{-6}$."""
     it.derives(MULTILINEAR)
     small = np.full(4, 0.01, np.float16)
     it.elsewhere(np.isclose(small.prod() / small[0], 1e-6, rtol=0.1, atol=0))
@@ -297,8 +284,7 @@ def N167(it: Evidence) -> None:
 def N168(it: Evidence) -> None:
     r"""$\mathrm{Tr}(M^\top N) = u^\top (M \odot N)\,u$.
 
-    If M is not square, the two vectors of ones have different lengths.
-    """
+    If M is not square, the two vectors of ones have different lengths."""
     square = r"given M, N \in \R^{t \times t}; let u = \mathbf{1}_t"
     it.derives(NOTATION + square)
     other = r"\trace(M^T N) = \mathbf{1}_t^T ( M \odot N ) \mathbf{1}_s"
@@ -313,8 +299,8 @@ def N169(it: Evidence) -> None:
 
 def N170(it: Evidence) -> None:
     r"""$\frac{\partial l}{\partial Q_m}(\dot Q_m) = \mathrm{Tr}(\nabla_B l^\top
-    \frac{\partial B}{\partial Q_m}(\dot Q_m)) = \mathrm{Tr}(\nabla_B l^\top (P_m
-    \odot (\dot Q_m K_m^\top)))$."""
+    \frac{\partial B}{\partial Q_m}(\dot Q_m)) = \mathrm{Tr}(\nabla_B l^\top (P_m \odot
+    (\dot Q_m K_m^\top)))$."""
     it.derives(MULTILINEAR)
 
 
@@ -333,8 +319,7 @@ def N172(it: Evidence) -> None:
 def N173(it: Evidence) -> None:
     r"""$\nabla_{\stQ m} l = \left ( \nabla_B l \odot \stP m \right)\stK m$.
 
-    The program uses the whole K in place of $K_m$.
-    """
+    The program uses the whole K in place of $K_m$."""
     it.derives(MULTILINEAR)
 
 
@@ -352,8 +337,7 @@ def N175(it: Evidence) -> None:
 def N176(it: Evidence) -> None:
     r"""$\nabla_{\stK m} l = \left ( \nabla_B l \odot \stP m \right)^T \stQ m$.
 
-    The program uses the whole Q in place of $Q_m$, and it reverses all axes.
-    """
+    The program uses the whole Q in place of $Q_m$, and it reverses all axes."""
     it.derives(MULTILINEAR)
 
 
@@ -362,8 +346,7 @@ def N177(it: Evidence) -> None:
 
     The text does not count what a member costs. A linear member's program stores four
     arrays of $t^2$ numbers. A multilinear member's program also stores the scores of p
-    factors, and as many numbers again in the backward.
-    """
+    factors, and as many numbers again in the backward."""
     stored = {}
     for kind in ("Linear", "Multilinear"):
         found = program((kind, "Softmax"))

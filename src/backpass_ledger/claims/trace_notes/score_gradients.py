@@ -42,7 +42,6 @@ N150  true          0  softmax    operations/softmax     Softmax, result
 N151  left-out      4  attention  attention/multilinear  The three results
 """
 
-
 B, V, DY = numbers(5, 7), numbers(7, 6), numbers(5, 6)
 DA = DY @ V.T
 ALPHA = 1 / B.sum(1)
@@ -56,8 +55,8 @@ def gradient(kind: str) -> Any:
 
 def N131(it: Evidence) -> None:
     r"""On the simplex, $\frac{\partial l}{\partial B_i} = \frac{\partial l}{\partial
-    A_i} \frac{\partial A_i}{\partial B_i} = \nabla_{A_i} l^\top \alpha(B_i)\,(I -
-    A_i u^\top)$."""
+    A_i} \frac{\partial A_i}{\partial B_i} = \nabla_{A_i} l^\top \alpha(B_i)\,(I - A_i
+    u^\top)$."""
     it.derives(SIMPLEX)
 
 
@@ -89,8 +88,7 @@ def N136(it: Evidence) -> None:
     r"""$\nabla_B l = D_{\alpha(B)}\,(\nabla_A l - d u^\top)$.
 
     The gradient of a row is orthogonal to the row, since multiples have the same
-    weights.
-    """
+    weights."""
     it.derives(SIMPLEX)
     it.right(derives(r"\nabla_{B_i} l^T B_i = 0", SIMPLEX))
 
@@ -99,8 +97,7 @@ def N137(it: Evidence) -> None:
     r"""$d \in \mathbb{R}^T$.
 
     It has t numbers, one per query. Everywhere else T stands for a transpose, as in the
-    result of the same section.
-    """
+    result of the same section."""
     result = r"\nabla_B l = D_{\alpha(B)}\left( \nabla_A l - d u^T \right)"
     it.clashes(derives(result, SIMPLEX))
     without = result.replace("u^T", "u")
@@ -113,8 +110,7 @@ def N138(it: Evidence) -> None:
 
     $D_{\exp(x)}$ occurs in the Jacobian of softmax, but D is defined only here.
     $\gamma$ and $\odot$ are used one section before their definitions. $\alpha(x)$ was
-    defined as one number, but $\alpha(B)$ is a vector.
-    """
+    defined as one number, but $\alpha(B)$ is a vector."""
     uses = {  # the sections of the first use and of the definition
         r"\gamma": (HEADINGS[2], HEADINGS[3]),
         "D": (HEADINGS[3], HEADINGS[5]),
@@ -127,8 +123,8 @@ def N138(it: Evidence) -> None:
 
 
 def N139(it: Evidence) -> None:
-    r"""$D_x$, the diagonal matrix of x, scales rows from the left, and $d u^\top$
-    has a copy of d in each column."""
+    r"""$D_x$, the diagonal matrix of x, scales rows from the left, and $d u^\top$ has a
+    copy of d in each column."""
     given = r"given d \in \R^t, M \in \R^{t \times s}; let u = \mathbf{1}_s"
     it.as_printed(derives(r"(D_d M)_{ij} = d_i M_{ij}", f"{NOTATION}; {given}"))
     it.as_printed(derives(r"(d u^T)_{ij} = d_i", f"{NOTATION}; {given}"))
@@ -138,8 +134,7 @@ def N140(it: Evidence) -> None:
     r"""The result broadcasts in two different ways.
 
     The diagonal matrix scales each row, and $d u^\top$ subtracts one number from each
-    row. In code both are columns: `(dA - d[:, None]) * alpha[:, None]`.
-    """
+    row. In code both are columns: `(dA - d[:, None]) * alpha[:, None]`."""
     left = DA - np.outer(D, np.ones(7))
     scaled = np.diag(ALPHA) @ left
     it.as_printed(same(left - left[:, :1], DA - DA[:, :1]))  # differences in a row stay
@@ -162,16 +157,15 @@ def N142(it: Evidence) -> None:
 
 def N143(it: Evidence) -> None:
     r"""On the sphere, $\frac{\partial l}{\partial B_i} = \beta(B_i)\,(\nabla_{A_i}
-    l^\top - \nabla_{Y_i} l^\top Y_i A_i^\top) = \beta(B_i)\,(\nabla_{A_i} l^\top -
-    d_i A_i^\top)$."""
+    l^\top - \nabla_{Y_i} l^\top Y_i A_i^\top) = \beta(B_i)\,(\nabla_{A_i} l^\top - d_i
+    A_i^\top)$."""
     it.derives(SPHERE)
 
 
 def N144(it: Evidence) -> None:
     r"""$\nabla_B l = D_{\beta(B)}\,(\nabla_A l - D_d A)$.
 
-    The program's line is different: it lacks A.
-    """
+    The program's line is different: it lacks A."""
     it.derives(SPHERE)
     of_program = r"\nabla_B l = D_{\beta(B)}\left( \nabla_A l - d u^T \right)"
     it.right(not derives(of_program, SPHERE))
@@ -181,8 +175,7 @@ def N145(it: Evidence) -> None:
     """Now the gradients of K and Q are computed, for linear and multilinear scores.
 
     Softmax's gradient of B comes next. The gradients of K and Q follow in the next
-    section.
-    """
+    section."""
     next_line = r"""
         \frac{\der l}{\der B_i} &= \frac{\der l}{\der A_i} \der \sf(B_i)
     """
@@ -192,8 +185,8 @@ def N145(it: Evidence) -> None:
 
 
 def N146(it: Evidence) -> None:
-    r"""For softmax, $\frac{\partial l}{\partial B_i} = \nabla_{A_i} l^\top (D_{A_i}
-    - A_i A_i^\top)$."""
+    r"""For softmax, $\frac{\partial l}{\partial B_i} = \nabla_{A_i} l^\top (D_{A_i} -
+    A_i A_i^\top)$."""
     it.derives(SOFTMAX)
 
 
@@ -204,9 +197,9 @@ def N147(it: Evidence) -> None:
 
 
 def N148(it: Evidence) -> None:
-    r"""For softmax, $\frac{\partial l}{\partial B_i} = (\nabla_{A_i} l \odot
-    A_i)^\top - \nabla_{Y_i} l^\top Y_i A_i^\top = (\nabla_{A_i} l \odot A_i)^\top -
-    d_i A_i^\top$."""
+    r"""For softmax, $\frac{\partial l}{\partial B_i} = (\nabla_{A_i} l \odot A_i)^\top
+    - \nabla_{Y_i} l^\top Y_i A_i^\top = (\nabla_{A_i} l \odot A_i)^\top - d_i
+    A_i^\top$."""
     it.derives(SOFTMAX)
 
 
@@ -219,8 +212,7 @@ def N149(it: Evidence) -> None:
 def N150(it: Evidence) -> None:
     r"""$\nabla_B l = (\nabla_A l - d u^\top) \odot A$.
 
-    Its rows sum to 0, since a shift of a row changes nothing.
-    """
+    Its rows sum to 0, since a shift of a row changes nothing."""
     it.derives(SOFTMAX)
     it.right(derives(r"\nabla_{B_i} l^T u = 0", SOFTMAX))
 
@@ -231,8 +223,7 @@ def N151(it: Evidence) -> None:
 
     With a mask, softmax's formula gives 0 at hidden scores, since their weights are 0.
     On the simplex and the sphere, the formulas give a gradient for a score that the
-    mask has set to 0, so the mask has to be applied to the gradient too.
-    """
+    mask has set to 0, so the mask has to be applied to the gradient too."""
     tri = np.tri(5, 7, 2)
     for b, gamma in ((tri * abs(B), "Simplex"), (tri * B, "Sphere")):
         s = b.sum(1) if gamma == "Simplex" else np.linalg.norm(b, axis=1)

@@ -46,7 +46,6 @@ N95  true          0  attention   attention/multilinear     Gradients wrt V and 
 N96  true          0  matmul      operations/linear         Gradients wrt V and A, A
 """
 
-
 HEADINGS = (  # of the text, in its order
     "Transformer Forward and Backward Passes",
     "Notation",
@@ -112,8 +111,7 @@ def N79(it: Evidence) -> None:
     r"""V is a vector space of matrices, A a point of it, and B any change of A.
 
     From this section on V are the values, A the weights, and B the scores, and B
-    determines A.
-    """
+    determines A."""
     v, w, a, b = numbers(5), numbers(5, seed=1), numbers(5, 5), numbers(5, 5, seed=1)
     gradient = gradient_of(lambda z: constant(v) @ z @ constant(w), a)
     it.right(np.isclose(np.trace(gradient.T @ b), v @ b @ w))  # for any A and B
@@ -126,8 +124,7 @@ def N80(it: Evidence) -> None:
 
     They are the input of the output projection. The projection, the residual
     connections, the norms and the feed-forward block lie between Y and the layer's
-    output, so their backward has to run first.
-    """
+    output, so their backward has to run first."""
     layer = torch.nn.TransformerEncoderLayer(6, 1, 12, batch_first=True).double().eval()
     core, x = layer.self_attn, constant(numbers(1, 5, 6))
     with torch.no_grad():
@@ -142,8 +139,7 @@ def N81(it: Evidence) -> None:
 
     One part does: $d_i = Y_i \cdot \nabla_{Y_i} l$ replaces a sum over a row of
     weights. The remaining formulas are not tiled, and the program stores four arrays of
-    $t^2$ numbers, which FlashAttention avoids: B, A and their gradients.
-    """
+    $t^2$ numbers, which FlashAttention avoids: B, A and their gradients."""
     found = program(("Linear", "Softmax"))
     row = (found["a"] * found["da"]).sum(1)
     it.as_printed(same((found["y"] * DY).sum(1), row))
@@ -170,8 +166,7 @@ def N84(it: Evidence) -> None:
     r"""$Y = AV$ is linear in A and in V, so $\frac{\partial Y}{\partial V}(\dot V) = A
     \dot V$.
 
-    It is linear in each while the other is fixed. Doubling both multiplies Y by 4.
-    """
+    It is linear in each while the other is fixed. Doubling both multiplies Y by 4."""
     a, v, dot = numbers(5, 7), numbers(7, 6), numbers(7, 6, seed=1)
     it.derives(VALUES)
     it.as_printed(same(a @ (v + 3 * dot), a @ v + 3 * (a @ dot)))
@@ -189,8 +184,7 @@ def N85(it: Evidence) -> None:
 def N86(it: Evidence) -> None:
     r"""$\nabla_V l = A^T \nabla_Y l$.
 
-    This also holds if the numbers of keys and queries differ.
-    """
+    This also holds if the numbers of keys and queries differ."""
     it.derives(VALUES)
 
 
@@ -201,8 +195,7 @@ def N87(it: Evidence) -> None:
     It works, but it is not needed. The changes of whole matrices take one line each:
     $\dot A = D_\alpha (\dot B - D_{\dot B u} A)$ on the simplex, $\dot A = D_\beta
     (\dot B - D_{(A \odot \dot B) u} A)$ on the sphere, and $\dot A = A \odot \dot B -
-    D_{(A \odot \dot B) u} A$ for softmax.
-    """
+    D_{(A \odot \dot B) u} A$ for softmax."""
     b, da = numbers(5, 7), numbers(5, 7, seed=1)
     for kind in ("Simplex", "Sphere", "Softmax"):
         norm = partial(weights, kind=kind)
@@ -219,8 +212,7 @@ def N87(it: Evidence) -> None:
 def N88(it: Evidence) -> None:
     r"""The derivative of A with respect to B is sparse: $B_i$ affects $A_i$ only.
 
-    At most $t^3$ of its $t^4$ elements differ from 0.
-    """
+    At most $t^3$ of its $t^4$ elements differ from 0."""
     for kind in ("Simplex", "Sphere", "Softmax"):
         found = jacobian(partial(weights, kind=kind), numbers(5, 5))
         other = ~np.eye(5, dtype=bool)
@@ -232,8 +224,7 @@ def N89(it: Evidence) -> None:
     """A query's scores affect no other query's weights.
 
     This holds in the derivations, which normalise rows. In the program, which
-    normalises columns, each score affects the weights of all queries for that key.
-    """
+    normalises columns, each score affects the weights of all queries for that key."""
     by_columns = jacobian(lambda b: weights(b.T, "Simplex").T, numbers(5, 5))
     it.clashes(by_columns[0, :, 1].any())
     it.clashes(same(forward(("Linear", "Simplex"), "rows")["a"].sum(0), np.ones(5)))
@@ -247,8 +238,7 @@ def N90(it: Evidence) -> None:
 
     This is so for linear scores, where it is row i of $QK^\top$, written as a column.
     For multilinear scores, half of the members, it is $\bigodot_k K_k Q_{k,i}$. The
-    following derivation holds for both.
-    """
+    following derivation holds for both."""
     q, k = GIVEN["Q"], GIVEN["K"]
     linear, multilinear = (
         forward((s, "Sphere"))["b"] for s in ("Linear", "Multilinear")
@@ -266,8 +256,7 @@ def N91(it: Evidence) -> None:
     preattention vector, for the simplex, the sphere and softmax.
 
     It is so for the first two. Softmax's attention vector is
-    $\alpha(e^{B_i})\,e^{B_i}$, which is not a multiple of $B_i$.
-    """
+    $\alpha(e^{B_i})\,e^{B_i}$, which is not a multiple of $B_i$."""
     for kind in WEIGHTS:
         found = forward(("Linear", kind))
         ratio = found["a"] / found["b"]
@@ -283,8 +272,7 @@ def N92(it: Evidence) -> None:
     “Sphere vs Simplex”.
 
     No section has that name. The derivatives are in the next section, on the simplex,
-    the sphere and softmax.
-    """
+    the sphere and softmax."""
     it.clashes(not any(heading.startswith("Sphere vs") for heading in HEADINGS))
     here, there = (
         at
@@ -298,24 +286,22 @@ def N93(it: Evidence) -> None:
     r"""$\frac{\partial l}{\partial B_i} = \frac{\partial l}{\partial A_i}
     \frac{\partial A_i}{\partial B_i}$.
 
-    It is a row times a matrix. No sum over other rows is needed.
-    """
+    It is a row times a matrix. No sum over other rows is needed."""
     for definitions in (SIMPLEX, SPHERE, SOFTMAX):
         it.derives(definitions)
 
 
 def N94(it: Evidence) -> None:
     r"""$\frac{\partial l}{\partial A_i} = \sum_j \frac{\partial l}{\partial Y_j}
-    \frac{\partial Y_j}{\partial A_i} = \frac{\partial l}{\partial Y_i}
-    \frac{\partial Y_i}{\partial A_i} = \nabla_{Y_i} l^\top V^\top$."""
+    \frac{\partial Y_j}{\partial A_i} = \frac{\partial l}{\partial Y_i} \frac{\partial
+    Y_i}{\partial A_i} = \nabla_{Y_i} l^\top V^\top$."""
     it.derives(VALUES)
 
 
 def N95(it: Evidence) -> None:
     r"""The norm affects $\nabla_Q l$ and $\nabla_K l$, but only through $\nabla_B l$.
 
-    It affects $\nabla_V l$ too, through A.
-    """
+    It affects $\nabla_V l$ too, through A."""
     for member in MEMBERS[:3]:
         k, v = GIVEN["K"], constant(GIVEN["V"])
         db = vjp(lambda z, m=member[1], v=v: weights(z, m) @ v, GIVEN["Q"] @ k.T, DY)
@@ -329,8 +315,7 @@ def N96(it: Evidence) -> None:
     r"""$\nabla_A l = \nabla_Y l\,V^\top$.
 
     The text leaves the derivation out: $\mathrm{Tr}(\nabla_Y l^\top \dot A V) =
-    \mathrm{Tr}(V \nabla_Y l^\top \dot A)$.
-    """
+    \mathrm{Tr}(V \nabla_Y l^\top \dot A)$."""
     it.derives(VALUES)
     cyclic = r"\trace(\nabla_Y l^T \dot A V) = \trace(V \nabla_Y l^T \dot A)"
     it.right(derives(cyclic, VALUES))

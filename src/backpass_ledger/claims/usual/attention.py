@@ -57,9 +57,8 @@ def U7(it: Evidence) -> None:
     r"""Causal attention executes $12\,b\,s^2\,n_h\,d\,L$ FLOPs a step.
 
     The factor 12 counts all pairs, by a stated convention. A causal mask leaves $s(s +
-    1)/2$, so a kernel that skips the others executes $6\,b\,s(s + 1)\,n_h\,d\,L$ FLOPs.
-    A utilisation computed with 12 can exceed 1.
-    """
+    1)/2$: a kernel that skips the others executes $6\,b\,s(s + 1)\,n_h\,d\,L$. A
+    utilisation computed with 12 can exceed 1."""
     judged(it, "causal-whole", step(pairs(7)))
 
 
@@ -68,8 +67,7 @@ def U8(it: Evidence) -> None:
 
     The diagonal stays whole, so the share is (s + 1)/(2s): half in the limit, 4/7 at 7
     tokens. Tiled kernels also compute the hidden half of each tile on the diagonal. The
-    thread says “approximately half”.
-    """
+    thread says “approximately half”."""
     it.as_printed(abs(pairs(500) / 500**2 - 1 / 2) < 1e-2)
     it.elsewhere(2 * pairs(7) == 7**2)
     it.right(7 * pairs(7) == 4 * 7**2 and both("causal-half").right == step(pairs(7)))
@@ -78,60 +76,49 @@ def U8(it: Evidence) -> None:
 def U9(it: Evidence) -> None:
     r"""Attention over a sliding window costs what causal attention costs.
 
-    A query has at most w keys: w(w + 1)/2 + (s − w)w pairs.
-    """
+    A query has at most w keys: w(w + 1)/2 + (s − w)w pairs."""
     judged(it, "window-ignored", step(pairs(7, 3)))
 
 
 def U10(it: Evidence) -> None:
-    r"""A causal window of w keys costs w/2 keys a query, as a causal mask over s keys
-    costs s/2.
+    r"""A causal window of w keys costs w/2 keys a query, as causal attention costs s/2.
 
-    Every query after the first w − 1 has all w keys.
-    """
+    Every query after the first w − 1 has all w keys."""
     judged(it, "window-half", step(pairs(7, 3)), w=3)
 
 
 def U11(it: Evidence) -> None:
-    r"""Attention without a mask costs 6 FLOPs for each query, key, and element of a
-    head.
+    r"""Attention without a mask costs 6 FLOPs per query, key, and element of a head.
 
-    There are two products, the scores and the output, of 6 FLOPs each.
-    """
+    There are two products, the scores and the output, of 6 FLOPs each."""
     judged(it, "one-of-two-products", step(7 * 7))
 
 
 def U12(it: Evidence) -> None:
     r"""The products of grouped attention run once per key-value head.
 
-    Every query head has its own products. Sharing saves memory, and makes two
-    projections narrower.
-    """
+    Every query head has its own. Sharing saves memory and narrows two projections."""
     judged(it, "grouped-scores", step(7 * 7, products=2))
 
 
 def U13(it: Evidence) -> None:
     """The four projections of grouped attention have the same size.
 
-    Those of keys and values have the width of the key-value heads.
-    """
-    at = LENGTHS
-    widths = [
-        at["n_h"] * at["d"],
-        at["n_kv"] * at["d"],
-        at["n_kv"] * at["d"],
-        at["n_h"] * at["d"],
-    ]
-    ran = sum(6 * at["b"] * at["s"] * at["h"] * width for width in widths) * at["L"]
-    judged(it, "grouped-projections", ran)
+    Those of keys and values have the width of the key-value heads."""
+    b, s, h, n_h, n_kv, d, L = (
+        LENGTHS[k] for k in ("b", "s", "h", "n_h", "n_kv", "d", "L")
+    )
+    widths = [n_h * d, n_kv * d, n_kv * d, n_h * d]
+    judged(
+        it, "grouped-projections", L * sum(6 * b * s * h * width for width in widths)
+    )
 
 
 def U14(it: Evidence) -> None:
     r"""The heads together are as wide as the model, so attention costs 12bs²hL.
 
     The width of a head is a setting of its own. Where n_h·d differs from h, as in Qwen3
-    and Gemma, the formula is wrong by the factor n_h·d/h.
-    """
+    and Gemma, the formula is wrong by the factor n_h·d/h."""
     it.as_printed(both("head-width", h=24).usual == step(7 * 7))
     it.elsewhere(both("head-width").usual == step(7 * 7))
     it.right(both("head-width").right == step(7 * 7))
@@ -141,8 +128,7 @@ def U15(it: Evidence) -> None:
     r"""FlashAttention's backward costs 2.5 times its forward.
 
     This is right for matrix products: five against two. With the softmax counted, the
-    ratio is 2.4866 at d = 64 and 1,024 tokens.
-    """
+    ratio is 2.4866 at d = 64 and 1,024 tokens."""
     products = {
         "forward": ["q kᵀ", "a v"],
         "backward": ["q kᵀ", "dy vᵀ", "aᵀ dy", "dp k", "dpᵀ q"],
@@ -155,11 +141,9 @@ def U15(it: Evidence) -> None:
 
 
 def U16(it: Evidence) -> None:
-    r"""The backward of flash attention costs twice its forward, as the profiler assumes
-    of any operation.
+    r"""The backward of flash attention costs twice its forward, as of any operation.
 
-    It recomputes the scores: five products, against two in the forward.
-    """
+    It recomputes the scores: five products, against two in the forward."""
     judged(it, "flash-backward", step(7 * 7, products=5))
 
 
@@ -167,7 +151,6 @@ def U17(it: Evidence) -> None:
     r"""On a CPU, the forward of `scaled_dot_product_attention` has the FLOPs that
     PyTorch's `FlopCounterMode` reports: 0.
 
-    Both products run inside one operator, for which the counter has no formula on a
-    CPU.
-    """
+    Both products run inside one operator, for which the counter has no formula
+    there."""
     judged(it, "fused-attention-unseen", step(7 * 7, products=2))

@@ -35,8 +35,7 @@ cost/test_published.py::test_the_right_number_is_what_ran_and_the_usual_one_is_n
 def U18(it: Evidence) -> None:
     r"""Every feed-forward block has two matrices: 12bshf FLOPs per layer and step.
 
-    A gated block has three: 18bshf.
-    """
+    A gated block has three: 18bshf."""
     matrices = [(h, 11), (h, 11), (11, h)]
     ran = L * sum(6 * b * s * rows * columns for rows, columns in matrices)
     judged(it, "gated-two-matrices", ran, f=11)
@@ -45,8 +44,7 @@ def U18(it: Evidence) -> None:
 def U19(it: Evidence) -> None:
     r"""A mixture of experts costs 6 FLOPs for each parameter, active or not, and token.
 
-    A token uses n_a of its n_e experts, so only their parameters count.
-    """
+    A token uses n_a of its n_e experts, so only their parameters count."""
     tokens = [
         expert for _ in range(b * s) for expert in range(3)
     ]  # 3 of 8 experts each
@@ -59,8 +57,7 @@ def U20(it: Evidence) -> None:
     step with recomputed layers.
 
     The terms in brackets were divided by 24, so the new factor also multiplies
-    attention and the head by 4/3. Their cost does not change.
-    """
+    attention and the head by 4/3. Their cost does not change."""
     gated = 4 * L * 2 * b * s * 4 * h * h  # the third matrix, in four passes
     ran = layers(h, passes=4) + gated + 6 * b * s * h * 30
     judged(it, "gated-coefficient", ran, V=30)
@@ -71,9 +68,8 @@ def U21(it: Evidence) -> None:
     r"""Without recomputation, the $96 = 24 \cdot 4$ in the formula of Narayanan et al.
     becomes $72 = 24 \cdot 3$.
 
-    The head's term did not include recomputation, so it stays 6bshV; the factor 3
-    leaves 4.5bshV.
-    """
+    The head's term had no recomputation: it stays 6bshV; the factor 3 leaves
+    4.5bshV."""
     judged(
         it, "head-without-recomputation", layers(h, passes=3) + 6 * b * s * h * 30, V=30
     )
@@ -81,11 +77,9 @@ def U21(it: Evidence) -> None:
 
 
 def U22(it: Evidence) -> None:
-    r"""Recomputing attention's products takes attention's term from 12bs²h to 24bs²h a
-    layer.
+    r"""Recomputing attention's products takes its term from 12bs²h to 24bs²h a layer.
 
-    It adds one forward, 4bs²h, so the term becomes 16bs²h.
-    """
+    It adds one forward, 4bs²h, so the term becomes 16bs²h."""
     ran = layers(h, passes=3, s_passes=4) + 6 * b * s * h * 30
     judged(it, "selective-recomputation", ran, V=30)
 
@@ -94,8 +88,7 @@ def U23(it: Evidence) -> None:
     r"""With frozen matrices a step costs two thirds of a full one.
 
     Only products with weights lose one of their two backward products. Attention's two
-    products have no weights and keep both.
-    """
+    products have no weights and keep both."""
     widths = [n_h * d, n_kv * d, n_kv * d, n_h * d]
     frozen = sum(4 * b * s * h * width for width in widths)
     judged(it, "frozen-matrices", L * (frozen + 12 * b * s * s * n_h * d))

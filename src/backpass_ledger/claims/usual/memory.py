@@ -12,11 +12,8 @@ def layer(b: int, s: int, h: int, n_h: int, wide: int, *, statistics: int = 0) -
     bytes an element, masks 1, and ``statistics`` bytes for each row of a norm."""
     x, scores = b * s * h, b * n_h * s * s
     norms = 2 * (wide * x + statistics * b * s)
-    attention = (
-        wide * (x + 3 * x + x) + wide * scores + scores + wide * scores
-    )  # softmax, mask, dropped
-    feed_forward = wide * (x + 4 * x + 4 * x)
-    return norms + attention + feed_forward + 2 * x
+    attention = wide * (5 * x) + (wide + 1 + wide) * scores  # softmax, mask, dropped
+    return norms + attention + wide * (9 * x) + 2 * x
 
 
 CLAIMS = """
@@ -39,8 +36,7 @@ def U24(it: Evidence) -> None:
 
     This is right for two-byte elements, dropout after the softmax and both blocks, and
     stored scores. It omits the norms' statistics, as the paper says. Flash attention,
-    another activation, or float32 need another formula.
-    """
+    another activation, or float32 need another formula."""
     b, s, h, n_h = 2, 7, 24, 6
     formula = s * b * h * 34 + 5 * b * n_h * s * s
     it.as_printed(layer(b, s, h, n_h, wide=2) == formula)
@@ -51,37 +47,24 @@ def U24(it: Evidence) -> None:
 def U25(it: Evidence) -> None:
     r"""In float32, a layer saves 4(34sbh + 5bs²n_h) bytes.
 
-    The formula already counts bytes, two per element. Masks still take one byte: 66sbh
-    + 9bs²n_h.
-    """
+    It counts two bytes an element already, and masks take one: 66sbh + 9bs²n_h."""
     judged(it, "bytes-counted-twice", layer(2, 7, 24, 6, wide=4), h=24)
 
 
 def U26(it: Evidence) -> None:
     r"""With flash attention, the block of attention saves 11sbh bytes.
 
-    It also saves the log-sum-exp of each row in float32: 4bsn_h bytes. The thread ends
-    with that term.
-    """
+    It also saves each row's log-sum-exp in float32: 4bsn_h bytes."""
     b, s, n_h, d = 2, 7, 6, 4
-    x = b * s * n_h * d
-    arrays = [
-        2 * x,
-        3 * 2 * x,
-        2 * x,
-        x,
-        4 * b * s * n_h,
-    ]  # input; q, k, v; output; mask; lse
-    judged(it, "flash-without-statistics", sum(arrays), h=24)
+    arrays = {"input": 2, "q, k, v": 3 * 2, "output": 2, "mask": 1}  # bytes an element
+    saved = sum(arrays.values()) * b * s * n_h * d + 4 * b * s * n_h
+    judged(it, "flash-without-statistics", saved, h=24)
 
 
 def U27(it: Evidence) -> None:
-    r"""With flash attention, recomputing attention still reduces memory by 5bs²n_h
-    bytes per layer.
+    r"""With flash attention, recomputing attention still saves 5bs²n_h bytes per layer.
 
-    Flash attention does not store the scores, so recomputation removes only the rows'
-    statistics: 4bsn_h bytes.
-    """
+    Flash attention stores no scores: each row's statistics are saved, 4bsn_h bytes."""
     judged(it, "selective-with-flash", 4 * 2 * 7 * 6)
 
 
@@ -89,8 +72,7 @@ def U28(it: Evidence) -> None:
     r"""Mixed-precision training with Adam holds 16 bytes a parameter.
 
     The 16 bytes are two-byte weights and gradients, float32 weights, and two float32
-    moments. With float32 gradients there are 18.
-    """
+    moments. With float32 gradients there are 18."""
     budget = cost.memory_budget("gpt2", 1, 1024, dtype="bfloat16")
     parameters = cost.tally("gpt2", 1, 1024).parameters
     states = sum(share.bytes for share in budget.shares if share.elements == parameters)
@@ -103,13 +85,10 @@ def U29(it: Evidence) -> None:
     r"""Saving the input of every $\sqrt L$-th layer minimises memory.
 
     It is right if a layer saves as much as its input. If a layer saves 34 bytes for
-    each 2 of its input, the best segments are shorter: two layers, for 80 layers.
-    """
+    each 2 of its input, the best segments are shorter: two layers, for 80 layers."""
 
-    def best(layers: int, of_input: float, of_layer: float) -> int:
-        held = {
-            k: -(-layers // k) * of_input + k * of_layer for k in range(1, layers + 1)
-        }
+    def best(layers: int, of_input: int, of_layer: int) -> int:
+        held = {k: -(-layers // k) * of_input + k * of_layer for k in range(1, 99)}
         return min(held, key=lambda k: held[k])
 
     it.as_printed(best(81, 1, 1) == 9 and best(64, 1, 1) == 8)

@@ -8,18 +8,7 @@ import numpy as np
 import pytest
 import sympy
 
-from backpass.cost import sources
 from backpass.cost.published import symbolic
-from backpass.cost.sources import (
-    COMPLETED,
-    GPT2_POST,
-    GRADIENT_FLOW,
-    NUMBERS,
-    ROWS,
-    STATEMENTS,
-    THESIS,
-    TOTALS,
-)
 from backpass.models.layers import encoder_layer, gpt2_layer, llama_layer
 from backpass.ops import (
     cross_entropy,
@@ -30,6 +19,17 @@ from backpass.ops import (
     rms_norm,
     silu,
     softmax,
+)
+from backpass_ledger import sources
+from backpass_ledger.sources import (
+    COMPLETED,
+    GPT2_POST,
+    GRADIENT_FLOW,
+    NUMBERS,
+    ROWS,
+    STATEMENTS,
+    THESIS,
+    TOTALS,
 )
 
 b, s, h, n_h, n_kv, d, f, V, L, k = (
