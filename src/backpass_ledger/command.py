@@ -11,9 +11,10 @@ from backpass.commands.output import folded, say
 
 EPILOG = """\
 Put SENTENCE in quotation marks. The claims that share most words with it are shown,
-each with its number, verdict, and text, and with what is right. Its number is linked
-on the book's page of claims. Exits with 1 if no claim shares a word with the sentence,
-and with 2 if the command is invalid.
+each with its number, verdict, and text, with what is right, the chapter that derives
+it, and the function that checks it. On the book's page about the text, the number is a
+link. Exits with 1 if no claim shares a word with the sentence, and with 2 if the
+command is invalid.
 """
 
 
@@ -36,6 +37,7 @@ def run(arguments: argparse.Namespace) -> int:
                 "says": claim.says,
                 "right": claim.truth,
                 "page": f"chapters/{claim.page}.md",
+                "check": f"{claim.check.__module__}.{claim.name}",
             }
             for _, claim in found
         ]
@@ -55,6 +57,8 @@ def run(arguments: argparse.Namespace) -> int:
             f"{verdict}. {claim.truth}" if claim.truth else verdict,
             f"Derivation: chapters/{claim.page}.md",
         ]
+        if claim.code:
+            lines.append(f"Check: {claim.check.__module__}.{claim.name}")
         say(f"{claim.name}, {text_of(claim).name}, {claim.where}:")
         for line in lines:
             say(*(textwrap.indent(each, "    ") for each in folded(line)))

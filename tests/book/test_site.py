@@ -33,7 +33,7 @@ RAW_MATHEMATICS = r"""() => {
   const found = [];
   while (walker.nextNode()) {
     const node = walker.currentNode;
-    if (node.parentElement.closest('pre, code, script, style, mjx-container')) continue;
+    if (node.parentElement.closest('pre, code, script, style, mjx-container, .claims-section:not([open])')) continue;
     if (/\$|\\\(|\\\[|\\begin|\\frac|\\bar/.test(node.data)) found.push(node.data.trim().slice(0, 80));
   }
   return found;
@@ -43,8 +43,9 @@ BROKEN_MATHEMATICS = """() => [
   ...document.querySelectorAll('mjx-merror, [data-mjx-error]')
 ].map(e => e.textContent.slice(0, 80))"""
 
+# A folded section of claims is typeset when it is opened (test_ledger).
 UNTYPESET = """() => [...document.querySelectorAll('.math')].filter(
-  e => !e.querySelector('mjx-container') && e.textContent.trim()
+  e => !e.querySelector('mjx-container') && e.textContent.trim() && !e.closest('.claims-section:not([open])')
 ).map(e => e.textContent.slice(0, 80))"""
 
 # Wider than a box that neither scrolls nor lets it be seen.

@@ -25,6 +25,8 @@ TYPICAL = [
     "chapters/operations/softmax",
     "chapters/attention/scaled_dot_product",
     "chapters/networks/gpt2",
+    "chapters/claims/gradient_flow_post",
+    "chapters/claims/ledger",
 ]
 
 # A style sheet imports the first, and MathJax loads the second for lines that can be pointed at.

@@ -57,10 +57,12 @@ def test_the_tests_that_show_a_claim_exist(name):
 
 
 @pytest.mark.parametrize("text", TEXTS, ids=lambda text: text.stem)
-def test_every_part_is_on_the_page(text):
+def test_every_part_is_on_the_page_below_its_title(text):
     page = (ROOT / "chapters" / "claims" / f"{text.stem}.md").read_text()
     at = [page.index(f'pages.part("{text.stem}", "{part}")') for part in text.parts]
     assert at == sorted(at)
+    headings = [re.findall(r"^## (.+)$", page[:place], re.MULTILINE)[-1] for place in at]
+    assert headings == list(text.titles.values())
     modules = {file.stem for file in (ROOT / "src/backpass_ledger/claims" / text.stem).glob("*.py")}
     assert modules - {"__init__"} == set(text.parts)
 

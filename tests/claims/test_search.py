@@ -20,6 +20,9 @@ SENTENCES = {
     "looking up token embeddings costs a matrix multiplication with one-hot vectors": "U5",
     "the optimizer's additional state makes the update negligible compared with computing the gradient": "T79",
     "with Adam in mixed precision you need 16 bytes for each parameter": "U28",
+    "skip connections keep gradients from vanishing": "F15",
+    "softmax gradients are especially costly to compute": "W41",
+    "storing a checkpoint every ten layers needs less recomputation than at every layer": "F283",
 }
 
 
@@ -42,6 +45,7 @@ class TestCommand:
         assert lines[2] == "F435, the gradient-flow post, challenge 6:"
         assert lines[3] == "    “The backward has exactly twice the FLOPs of the forward.”"
         assert lines[4].startswith("    ✗ false. ") and "    Derivation: chapters/cost/ratio.md" in lines
+        assert "    Check: backpass_ledger.claims.gradient_flow_post.challenges.F435" in lines
 
     def test_shows_the_check(self, capsys):
         main(["claims", "a backward has exactly twice the FLOPs of its forward", "--number", "1", "--check"])
@@ -50,7 +54,7 @@ class TestCommand:
     def test_as_json(self, capsys):
         assert main(["claims", "loss scaling in bfloat16", "--json", "--number", "2"]) == 0
         first, _ = json.loads(capsys.readouterr().out)
-        assert first.keys() == {"claim", "text", "where", "verdict", "says", "right", "page"}
+        assert first.keys() == {"claim", "text", "where", "verdict", "says", "right", "page", "check"}
 
     def test_says_that_nothing_is_near(self, capsys):
         assert main(["claims", "zyzzyva"]) == 1

@@ -21,9 +21,15 @@ class Text:
     citation: str  # the key in references.bib, "" for several texts
 
     @property
+    def titles(self) -> dict[str, str]:
+        """The title of each part by its name, in the text's order. The titles are ours,
+        and the headings of the page."""
+        return import_module(f"backpass_ledger.claims.{self.stem}").PARTS
+
+    @property
     def parts(self) -> tuple[str, ...]:
         """The names of its parts, in the text's order."""
-        return tuple(import_module(f"backpass_ledger.claims.{self.stem}").PARTS)
+        return tuple(self.titles)
 
     def part(self, name: str) -> list[Claim]:
         """Return the claims of one part. Raises ValueError for an unknown part."""

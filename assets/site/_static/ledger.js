@@ -1,0 +1,180 @@
+// The index of all claims: choose by text, place, verdict, topic, harm and words, or find what is nearest to a sentence.
+// It ranks as `backpass claims` does (backpass_ledger/claims/search.py). What it shows is in claims/index.js.
+(function () {
+  const place = document.getElementById("ledger-index");
+  if (!place) return;
+  const { rank, texts, parts, verdicts, topics, chapters, cited, costly } = LEDGER;
+  const claims = LEDGER.claims.map(([name, part, verdict, topic, chapter, harm, where, says, truth]) => ({
+    name, part, verdict, topic, chapter, harm, where, says, truth, text: parts[part][0],
+    words: `${name} ${where} ${says} ${truth}`.toLowerCase(),
+  }));
+  const STEP = 20; // claims at a time
+
+  // Ranking
+
+  const common = new Set(rank.common);
+  function terms(text) {
+    const plain = text.toLowerCase().replace(/\\(?:[a-zA-Z]+|.)/g, " ");
+    const found = plain.match(/[a-zα-ω]+\d*|\d+x\b|\d+(?:[.,]\d+)*/g) || [];
+    const words = found.flatMap((word) => (Object.hasOwn(rank.same, word) ? rank.same[word].split(" ") : [word]));
+    const kept = words.filter((word) => !common.has(word));
+    return [...kept, ...kept.filter((word) => /^[a-zα-ω]+$/.test(word)).map((word) => `${word.slice(0, rank.stem)}*`)];
+  }
+
+  let indexed; // the weight of each term, and each claim with the saturated counts of its terms
+  function index() {
+    if (indexed) return indexed;
+    const counted = claims.map((claim) => {
+      const counts = new Map();
+      const count = (text, weight) => terms(text).forEach((term) => counts.set(term, (counts.get(term) || 0) + weight));
+      count(claim.says, 1);
+      count(claim.truth, rank.truthWeight);
+      count(`${parts[claim.part][1]} ${claim.where} ${topics[claim.topic]}`, rank.placeWeight);
+      return { claim, counts, length: [...counts.values()].reduce((a, b) => a + b, 0) };
+    });
+    const mean = counted.reduce((sum, { length }) => sum + length, 0) / counted.length;
+    const weights = new Map();
+    for (const { counts } of counted) for (const term of counts.keys()) weights.set(term, (weights.get(term) || 0) + 1);
+    for (const [term, n] of weights) {
+      const rare = Math.log(1 + (counted.length - n + 0.5) / (n + 0.5));
+      weights.set(term, rare * (term.endsWith("*") ? rank.stemWeight : 1));
+    }
+    for (const { counts, length } of counted) {
+      const share = rank.k * (1 - rank.b + (rank.b * length) / mean);
+      for (const [term, n] of counts) counts.set(term, (n * (rank.k + 1)) / (n + share));
+    }
+    return (indexed = { weights, counted });
+  }
+
+  // The claims that share a word with the sentence, the nearest first.
+  function nearest(sentence) {
+    const { weights, counted } = index();
+    const wanted = [...new Set(terms(sentence))];
+    const whole = wanted.reduce((sum, term) => sum + (weights.get(term) || 0), 0);
+    const scored = [];
+    for (const { claim, counts } of counted) {
+      const shared = wanted.filter((term) => counts.has(term));
+      if (!shared.length) continue;
+      const part = shared.reduce((sum, term) => sum + weights.get(term), 0) / whole;
+      const score = shared.reduce((sum, term) => sum + weights.get(term) * counts.get(term), 0);
+      scored.push([Number((part * score).toFixed(rank.digits)), claim]);
+    }
+    scored.sort(([a, one], [b, other]) => b - a || (one.name < other.name ? -1 : 1));
+    return scored.map(([, claim]) => claim);
+  }
+
+  // The form
+
+  function element(name, attributes = {}, ...inside) {
+    const made = document.createElement(name);
+    Object.assign(made, attributes);
+    made.append(...inside);
+    return made;
+  }
+
+  const sentence = element("textarea", { rows: 2, id: "ledger-sentence" });
+  const form = element("form", { className: "claims-filter ledger-form" });
+  form.append(
+    element("label", { htmlFor: "ledger-sentence", className: "ledger-sentence" }, "A sentence that you have read"), sentence,
+  );
+  const chosen = {};
+  function choice(key, name, values) {
+    const options = values.map(([value, words]) => new Option(words, value));
+    chosen[key] = element("select", { id: `ledger-${key}` }, new Option("all", ""), ...options);
+    form.append(element("span", {}, element("label", { htmlFor: `ledger-${key}` }, name), " ", chosen[key]));
+  }
+  choice("text", "text", texts.map(([name], at) => [at, name]));
+  choice("part", "section", []);
+  choice("verdict", "verdict", verdicts.map(([sign, words], at) => [at, `${sign} ${words}`]));
+  choice("topic", "topic", topics.map((name, at) => [at, name]));
+  choice("harm", "harm", [
+    [costly, "what I must change"],
+    [2 * costly, "what costs most"],
+  ]);
+  const words = element("input", { type: "search", id: "ledger-words" });
+  form.append(element("span", {}, element("label", { htmlFor: "ledger-words" }, "words"), " ", words));
+  const says = element("output");
+  form.append(says);
+
+  // The sections of the chosen text alone.
+  function offerParts() {
+    const { text, part } = chosen;
+    const found = parts.map(([of, title], at) => [of, title, at]).filter(([of]) => String(of) === text.value);
+    part.replaceChildren(new Option("all", ""), ...found.map(([, title, at]) => new Option(title, at)));
+    part.parentElement.hidden = !found.length;
+  }
+
+  // The results
+
+  const escaped = (text) => text.replace(/[&<>]/g, (sign) => ({ "&": "&amp;", "<": "&lt;", ">": "&gt;" })[sign]);
+  // Code, mathematics and citations of Markdown; the claims have no other markup.
+  function html(text) {
+    return text
+      .split(/(\{cite:\w\}`\w+`|`[^`]+`|\$[^$]+\$)/)
+      .map((piece) => {
+        const citation = piece.match(/^\{cite:\w\}`(\w+)`$/);
+        if (citation) return escaped(cited[citation[1]]);
+        if (/^`.+`$/s.test(piece)) return `<code class="docutils literal notranslate">${escaped(piece.slice(1, -1))}</code>`;
+        if (/^\$.+\$$/s.test(piece))
+          return `<span class="math notranslate nohighlight">\\(${escaped(piece.slice(1, -1))}\\)</span>`;
+        return escaped(piece).replaceAll("'", "’").replace(/"([^"]*)"/g, "“$1”");
+      })
+      .join("");
+  }
+
+  function result({ name, part, verdict, chapter, where, says, truth, text }) {
+    const [sign, inWords] = verdicts[verdict], [address, title] = chapters[chapter];
+    const shown = element("div", { className: "claim" });
+    shown.innerHTML =
+      `<p><strong><a href="${texts[text][1]}.html#${name.toLowerCase()}">${name}</a></strong> · ${escaped(texts[text][0])}, ` +
+      `${html(where)} · <span class="verdict${"✗≠−".includes(sign) ? " wrong" : ""}">${sign} ${inWords}</span> · <a href="${address}">${escaped(title)}</a></p>` +
+      `<p>${html(says)}</p>` + (truth ? `<p><strong>Right:</strong> ${html(truth)}</p>` : "");
+    return shown;
+  }
+
+  const list = element("div", { className: "ledger-results" });
+  const more = element("button", { type: "button", className: "ledger-more" });
+  let found = [], typeset = Promise.resolve();
+
+  function show(number) {
+    const start = list.childElementCount;
+    const added = found.slice(start, start + number).map(result);
+    list.append(...added);
+    more.hidden = list.childElementCount >= found.length;
+    const next = Math.min(STEP, found.length - list.childElementCount);
+    more.textContent = list.childElementCount ? `Show ${next} more` : `Show the first ${next}`;
+    const { MathJax } = window;
+    if (added.length && MathJax?.startup?.promise) {
+      typeset = typeset.then(() => MathJax.startup.promise).then(() => MathJax.typesetPromise(added));
+    }
+  }
+
+  function update() {
+    const wanted = words.value.toLowerCase().split(/\s+/);
+    const asked = sentence.value.trim();
+    const fits = (claim) =>
+      Object.entries(chosen).every(
+        ([key, { value }]) => !value || (key === "harm" ? claim.harm >= Number(value) : claim[key] === Number(value)),
+      ) && wanted.every((word) => claim.words.includes(word));
+    found = (asked ? nearest(asked) : claims).filter(fits);
+    window.MathJax?.typesetClear?.([list]);
+    list.replaceChildren();
+    says.textContent = asked
+      ? `${found.length} of ${claims.length} share a word with the sentence; the nearest first`
+      : `${found.length} of ${claims.length}`;
+    // All at once would say little: a reader asks first.
+    show(asked || words.value.trim() || Object.values(chosen).some(({ value }) => value) ? STEP : 0);
+  }
+
+  chosen.text.addEventListener("input", offerParts);
+  let waiting;
+  form.addEventListener("input", () => {
+    clearTimeout(waiting);
+    waiting = setTimeout(update, 150);
+  });
+  form.addEventListener("submit", (event) => event.preventDefault());
+  more.addEventListener("click", () => show(STEP));
+  offerParts();
+  place.replaceChildren(form, list, more);
+  update();
+})();

@@ -1,0 +1,204 @@
+"""The pages of claims in Chromium: light, folded, searchable from disk, and readable without a script."""
+
+from __future__ import annotations
+
+import gzip
+
+import pytest
+from build import chapters
+
+from backpass_ledger.claims.ledger import TEXTS, every, text_of
+from backpass_ledger.claims.pages import COSTLY
+from backpass_ledger.claims.search import nearest
+
+from .conftest import BOOK
+from .test_site import BROKEN_MATHEMATICS, CLIPPED, found_by_axe, opened, turn
+
+MOST = 60_000  # bytes of a page, compressed
+MOST_CODE = 60_000  # of the code of a text's checks, which is loaded when a check is opened
+PAGES = [name for name in chapters(BOOK) if name.startswith("chapters/claims/")]
+INDEX = "chapters/claims/ledger"
+
+# In other words than the claims'.
+SENTENCES = [
+    "Backprop costs exactly double what a forward costs",
+    "With bf16 you don't need to scale the loss, since its range equals that of fp32",
+    "Storing a checkpoint every ten layers needs less recomputation than at every layer",
+    "Skip connections keep gradients from vanishing",
+    "Layer normalization is negligible for the total cost of training",
+    "Softmax gradients are especially costly to compute",
+    "Adam needs 16 bytes per parameter in mixed precision",
+    "the gradient of a matrix product is the incoming gradient times the transposed weight",
+    "flash attention never stores the attention matrix and recomputes it in the backward",
+    "A larger batch makes clipping more frequent",
+]
+
+UNTYPESET = """() => [...document.querySelectorAll('.claims-section[open] .math, .ledger-results .math')].filter(
+  e => !e.querySelector('mjx-container')
+).map(e => e.outerHTML.slice(0, 80))"""
+SHOWN = """() => [...document.querySelectorAll('.ledger-results .claim strong a')].map(e => e.textContent)"""
+
+
+def shown(page) -> list[str]:
+    """The claims that the index shows, once it has answered."""
+    page.wait_for_timeout(200)  # it waits for the end of typing
+    return page.evaluate(SHOWN)
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_a_page_of_claims_is_light(site, name):
+    assert len(gzip.compress((site / f"{name}.html").read_bytes(), 9)) <= MOST
+
+
+@pytest.mark.parametrize("text", TEXTS, ids=lambda text: text.stem)
+def test_the_code_of_a_texts_checks_is_light(site, text):
+    assert len(gzip.compress((site / f"_static/claims/{text.stem}.js").read_bytes(), 9)) <= MOST_CODE
+
+
+def test_sections_are_folded_and_a_link_opens_one_with_its_check(visit, site):
+    visit.open(f"file://{site}/chapters/claims/twice_note.html")
+    page = visit.page
+    assert page.locator(".claims-section[open]").count() == 0 < page.locator(".claims-section").count()
+    page.evaluate("location.hash = '#w24'")
+    page.wait_for_selector("#w24 ~ .claim-check[open] pre")
+    assert page.locator(".claims-section[open]").count() == 1
+    code = next(claim for claim in every() if claim.name == "W24").code
+    assert page.locator("#w24 ~ .claim-check pre").inner_text().strip() == code
+    page.wait_for_function("() => document.getElementById('w24').getBoundingClientRect().top < innerHeight")
+    assert visit.complaints == []
+
+
+def test_a_page_that_is_opened_at_a_claim_shows_it(browser, site):
+    page = browser.new_page()
+    page.goto(f"file://{site}/chapters/claims/twice_note.html#w24")
+    page.wait_for_selector("#w24 ~ .claim-check[open] pre")
+    top = page.evaluate("document.getElementById('w24').getBoundingClientRect().top")
+    assert 0 <= top < page.viewport_size["height"]
+    page.close()
+
+
+def test_open_sections_are_typeset_and_accessible(visit, address):
+    page = opened(visit, address, "chapters/claims/twice_note")
+    page.evaluate("document.querySelectorAll('.claims-section').forEach(section => { section.open = true; })")
+    page.wait_for_function(f"() => ({UNTYPESET})().length === 0")
+    assert page.evaluate(BROKEN_MATHEMATICS) == []
+    page.locator(".claim-check summary").first.click()
+    page.wait_for_selector(".claim-check pre")
+    turn(page, "dark")
+    assert found_by_axe(page, context=".claims-section") == []
+    page.set_viewport_size({"width": 360, "height": 800})
+    page.wait_for_timeout(300)  # wide formulas get a box that scrolls
+    assert page.evaluate("document.documentElement.scrollWidth") <= 360
+    assert page.evaluate(CLIPPED) == []
+
+
+def test_paper_shows_every_claim_typeset(visit, site):
+    visit.open(f"file://{site}/chapters/claims/twice_note.html")
+    page = visit.page
+    page.evaluate("window.dispatchEvent(new Event('beforeprint'))")
+    page.emulate_media(media="print")
+    claims = page.locator(".claim")
+    assert claims.count() == len(TEXTS[4].claims())
+    assert all(claim.is_visible() for claim in claims.all())
+    assert page.locator(".claims-section .math:not(:has(mjx-container))").count() == 0
+
+
+def test_without_a_script_every_claim_can_be_read(browser, site):
+    page = browser.new_context(java_script_enabled=False).new_page()
+    page.goto(f"file://{site}/chapters/claims/twice_note.html")
+    page.locator(".claims-section summary").first.click()
+    assert page.locator(".claim").first.is_visible()
+    page.goto(f"file://{site}/{INDEX}.html")
+    assert "The index needs JavaScript" in page.locator("#ledger-index").inner_text()
+    assert page.locator("#ledger-index a").count() == len(TEXTS)
+    page.context.close()
+
+
+def test_the_filter_of_a_text_opens_the_sections_with_what_it_shows(visit, site):
+    visit.open(f"file://{site}/chapters/claims/twice_note.html")
+    page = visit.page
+    page.locator(".claims-filter select").first.select_option("false")
+    expected = sum(claim.verdict.key == "false" for claim in TEXTS[4].claims())
+    assert page.locator(".claim:visible").count() == expected
+    page.locator(".claims-filter select").first.select_option("")
+    assert page.locator(".claim:visible").count() == 0
+
+
+class TestIndex:
+    @pytest.fixture
+    def page(self, visit, site):
+        visit.open(f"file://{site}/{INDEX}.html")
+        yield visit.page
+        assert visit.complaints == []
+
+    @pytest.mark.parametrize("sentence", SENTENCES)
+    def test_finds_what_the_command_finds(self, page, sentence):
+        page.locator("#ledger-sentence").fill(sentence)
+        assert shown(page)[:3] == [claim.name for _, claim in nearest(sentence, 3)]
+
+    def test_shows_verdict_right_statement_and_chapter(self, page):
+        page.locator("#ledger-sentence").fill(SENTENCES[0])
+        _, claim = nearest(SENTENCES[0], 1)[0]
+        assert shown(page)[0] == claim.name
+        first = page.locator(".ledger-results .claim").first
+        words = " ".join(first.inner_text().split())
+        assert claim.verdict.words in words and text_of(claim).name in words and claim.where in words
+        assert "Right:" in words
+        links = [link.get_attribute("href") for link in first.locator("a").all()]
+        assert links == [f"{text_of(claim).stem}.html#{claim.name.lower()}", f"../{claim.page}.html"]
+
+    def filtered(self, page, keep):
+        """The number that the index says, after as many as `keep` accepts were expected."""
+        expected = sum(map(keep, every()))
+        shown(page)
+        assert page.locator(".ledger-form output").inner_text().startswith(f"{expected} of ")
+        assert 0 < expected
+
+    def test_filters_by_text_and_section(self, page):
+        text = TEXTS[3]
+        part = text.parts[1]
+        page.get_by_label("text", exact=True).select_option(text.name)
+        self.filtered(page, lambda claim: text_of(claim) is text)
+        page.get_by_label("section").select_option(text.titles[part])
+        names = {claim.name for claim in text.part(part)}
+        self.filtered(page, lambda claim: claim.name in names)
+
+    def test_filters_by_verdict_and_topic(self, page):
+        page.get_by_label("verdict").select_option("✗ false")
+        page.get_by_label("topic").select_option("memory")
+        self.filtered(page, lambda claim: (claim.verdict.key, claim.topic) == ("false", "memory"))
+
+    def test_filters_by_harm(self, page):
+        page.get_by_label("harm").select_option("what I must change")
+        self.filtered(page, lambda claim: claim.harm >= COSTLY)
+
+    def test_filters_by_words(self, page):
+        page.get_by_label("words").fill("checkpoint Layer")
+
+        def keep(claim):
+            words = f"{claim.name} {claim.where} {claim.says} {claim.truth}".lower()
+            return "checkpoint" in words and "layer" in words
+
+        self.filtered(page, keep)
+
+    def test_says_when_nothing_is_near(self, page):
+        page.locator("#ledger-sentence").fill("zyzzyva")
+        assert shown(page) == []
+        assert page.locator(".ledger-more").is_hidden()
+
+    def test_shows_more_on_request(self, page):
+        assert shown(page) == []
+        page.locator(".ledger-more").click()
+        first = shown(page)
+        page.locator(".ledger-more").click()
+        assert first and shown(page)[: len(first)] == first and len(shown(page)) == 2 * len(first)
+        page.wait_for_function(f"() => ({UNTYPESET})().length === 0")
+
+
+def test_the_index_is_accessible_in_dark_colours(visit, address):
+    """Served, because axe reads the style sheets."""
+    page = opened(visit, address, INDEX)
+    page.locator("#ledger-sentence").fill(SENTENCES[0])
+    assert shown(page)
+    turn(page, "dark")
+    assert found_by_axe(page, context="#ledger-index") == []
