@@ -10,7 +10,17 @@ from backpass import cost
 
 from ..evidence import Evidence
 from ..tools import jacobian, numbers, raises, run, same, torch, vjp
-from .setting import EPS, GIB, MIB, norm, of_a_layer, operations, saved_by, tensors
+from .setting import (
+    EPS,
+    GIB,
+    MIB,
+    activations,
+    norm,
+    of_a_layer,
+    operations,
+    saved_by,
+    tensors,
+)
 
 CLAIMS = """
 F18  true          0  norms          operations/rms_norm     §1.3, definition
@@ -265,7 +275,7 @@ def F38(it: Evidence) -> None:
 
     They lack the norm before the output head, a 161st input of 128 MiB, and the root
     mean squares, one for each position and norm."""
-    rows = cost.activations("llama-3-70b", 1, 8192, dtype="bfloat16").rows
+    rows = activations()
     each = [row.bytes for row in rows if "norm" in row.part + row.array]
     saved = [size for size in each if size == 128 * MIB]
     it.left_out(sum(each) - 20 * GIB)

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache
 from typing import Any
 
 import numpy as np
 
 from backpass import cost
 from backpass_ledger.claims.evidence import Evidence
-from backpass_ledger.claims.gradient_flow_post.setting import gated
+from backpass_ledger.claims.gradient_flow_post.setting import activations, gated
 from backpass_ledger.claims.tools import numbers, same, torch, vjp
 
 CLAIMS = """
@@ -44,13 +43,10 @@ WHOLE = 161 + 840 + 140 + 280  # the four items of the whole memory, as printed
 STATES = 3 * 280 + 140 + 140  # the list of §3.1
 
 
-@cache
 def saved(flash: bool = True, part: str = "layers.1") -> dict[str, int]:
     """Return the bytes of the arrays that a part of this project's Llama 3 70B saves,
     one sequence of 8,192 tokens, two bytes an element."""
-    options: dict[str, Any] = {"dtype": "bfloat16", "flash": flash, "chunked": False}
-    rows = cost.activations("llama-3-70b", 1, 8192, **options).rows
-    return {row.array: row.bytes for row in rows if row.part == part}
+    return {row.array: row.bytes for row in activations(flash) if row.part == part}
 
 
 def mib(*arrays: str, flash: bool = True) -> float:
