@@ -238,7 +238,8 @@ def G12(it: Evidence) -> None:
 def G13(it: Evidence) -> None:
     """The gradient of any tensor of the network has the tensor's shape.
 
-    Tokens and targets are integers and have no gradient."""
+    Tokens and targets are integers: the loss has no derivative with respect to them, of
+    which the sentence speaks."""
     layer = torch.nn.TransformerEncoderLayer(6, 2, 8, 0.0)
     given = [torch.randn(4, 3, 6, requires_grad=True), *layer.parameters()]
     gradients = torch.autograd.grad(layer(given[0]).sum(), given)

@@ -11,7 +11,7 @@ from backpass_ledger.claims.evidence import Evidence
 from backpass_ledger.claims.tools import numbers, same, torch
 
 CLAIMS = """
-F322  caveat        2  precision  numerics/precision        §5.1, mixed precision
+F322  true          0  precision  numerics/precision        §5.1, mixed precision
 F323  uncheckable   0  clipping   numerics/clipping         §5.1, data
 F324  caveat        2  clipping   numerics/clipping         §5.1, warm-up
 F325  false         8  softmax    operations/softmax        §5.1, sharp attention
@@ -97,7 +97,6 @@ def F322(it: Evidence) -> None:
         return printed([p])
 
     it.as_printed(length(torch.bfloat16) > 10**5 and length(torch.float16) > 10**5)
-    it.elsewhere(length(torch.float16) <= length(torch.float32))
     it.right(torch.finfo(torch.float16).max == 65_504)
     it.right(length(torch.float16) == np.inf)
     it.right(abs(length(torch.float32) / (70_000 * 3**0.5) - 1) < 1e-6)

@@ -292,7 +292,7 @@ def F407(it: Evidence) -> None:
 
 
 def F408(it: Evidence) -> None:
-    """3,956 TFLOP/s is the peak throughput.
+    """At 50 % MFU, the peak throughput of 8 devices is 3,956 TFLOP/s.
 
     It is what eight devices reach at a utilisation of a half. Their peak is 7,912."""
     it.as_printed(8 * PEAK * 0.5 == 3956)

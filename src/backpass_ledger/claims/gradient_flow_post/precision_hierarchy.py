@@ -235,11 +235,11 @@ def F198(it: Evidence) -> None:
 
 
 def F199(it: Evidence) -> None:
-    """With ZeRO-3 or FSDP over 8 devices of 80 GB, 640 GB together, the training states
-    of a 70B model fit.
+    """What a 70B model needs on 8 devices of 80 GB, 640 GB together, is ZeRO-3 or FSDP.
 
-    Sharding divides the bytes and does not remove any: 1,120 GB on 8 devices are 140 GB
-    each. Before any activation it takes 14 devices, or memory of the host."""
+    It is not enough: sharding divides the bytes and does not remove any. 1,120 GB on 8
+    devices are 140 GB each. Before any activation it takes 14 devices, or memory of the
+    host."""
     it.as_printed(states() <= 8 * 80 == 640)
     it.right(8 * 80 == 640 and states() / 8 == 140 and states() == 1120)
     it.right(min(n for n in range(1, 99) if states() / n <= 80) == 14)

@@ -144,9 +144,9 @@ def F170(it: Evidence) -> None:
 def F171(it: Evidence) -> None:
     """The gradient varies much less from layer to layer in pre-norm than in post-norm.
 
-    The sentence is about networks in practice, and names none. Random stacks do not
-    decide it: before the first step, post-norm's gradient varies less at 32 blocks and
-    can vary more at 256."""
+    The sentence gives no measurement but the table that follows it. Random stacks
+    before the first step do not decide it: which order varies more depends on the depth
+    and on the draw."""
 
 
 def F172(it: Evidence) -> None:
