@@ -187,7 +187,7 @@ def G9(it: Evidence) -> None:
 
 
 def G10(it: Evidence) -> None:
-    """Any intermediate value has a gradient, for the functions are differentiable.
+    """Any intermediate value has a gradient, because the functions are differentiable.
 
     This holds for softmax, LayerNorm with a positive ε, and GELU. ReLU, which GPT-2
     does not use, has no derivative at 0."""

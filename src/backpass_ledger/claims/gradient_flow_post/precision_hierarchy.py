@@ -143,8 +143,9 @@ def F186(it: Evidence) -> None:
 def F187(it: Evidence) -> None:
     """Gradients are accumulated in FP32, because they are small and need precision.
 
-    A term is lost if it is small beside the sum: a running sum of BF16 numbers stops at
-    the same share of the truth if all are 2⁴⁰ times smaller."""
+    A term is lost because it is small beside the sum, not because it is small. With all
+    terms 2⁴⁰ times smaller, a running sum in BF16 stops at the same share of the true
+    sum."""
     large, small = (added(1e-3 * 2.0**power, "bfloat16") for power in (0, -40))
     it.as_printed(abs(added(1e-3, "float32") - 1) < 1e-3 and large < 0.1)
     it.elsewhere(small < large)
@@ -200,7 +201,8 @@ def F194(it: Evidence) -> None:
 def F195(it: Evidence) -> None:
     """Without activations, training a 70B model takes 1,120 GB: 16 bytes a parameter.
 
-    For exactly 70 · 10⁹. Llama 3 70B has 70.55 · 10⁹, and needs 1,129 GB."""
+    This holds for exactly 70 · 10⁹ parameters. Llama 3 70B has 70.55 · 10⁹, and needs
+    1,129 GB."""
     parameters = cost.tally("llama-3-70b", 1, 8192).parameters
     it.as_printed(states() == 16 * N / GB == 1120 == printed("3.1", "states"))
     it.elsewhere(round(states(parameters)) == 1120)

@@ -150,8 +150,8 @@ def F317(it: Evidence) -> None:
 def F318(it: Evidence) -> None:
     """Recomputing Q, K, and V means one more matrix product.
 
-    One if their weights lie in one matrix. Three with the text's $W_Q$, $W_K$, and
-    $W_V$: 8.5 % of a layer's forward, to free 160 MiB."""
+    It is one product if their weights are in one matrix, and three with the text's
+    $W_Q$, $W_K$, and $W_V$: 8.5 % of a layer's forward, to free 160 MiB."""
     x, parts = torch.tensor(numbers(5, 6)), [torch.ones(6, n).double() for n in (6, 2)]
     it.as_printed(products(lambda: x @ torch.cat(parts, 1)) == 1)
     three = products(lambda: [x @ w for w in (*parts, parts[1])])

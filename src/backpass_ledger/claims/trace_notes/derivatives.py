@@ -173,7 +173,7 @@ def N60(it: Evidence) -> None:
 
     The values have to be scalars, but the inputs need not be vectors: the definition
     that follows takes any space with an inner product, such as that of matrices. In the
-    check, PyTorch's error for a vector stands for the definition."""
+    check, the error that PyTorch raises for a vector stands in for the definition."""
     v, w, a = numbers(3), numbers(4), numbers(3, 4)
     it.right(raises(RuntimeError, lambda: gradient_of(lambda z: z.sin(), v)))
     found = gradient_of(lambda z: constant(v) @ z @ constant(w), a)

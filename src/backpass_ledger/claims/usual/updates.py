@@ -42,7 +42,8 @@ def U38(it: Evidence) -> None:
 
 
 def U39(it: Evidence) -> None:
-    """Under Adam, clipping each step to a tenth of the norm makes it a tenth as long.
+    """Under Adam, clipping every gradient to a tenth of its norm makes the step a tenth
+    as long.
 
     Adam divides by the gradient's size, so the same factor in every step cancels.
     Clipping acts through what changes from step to step."""
