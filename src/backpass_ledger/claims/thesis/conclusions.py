@@ -121,7 +121,7 @@ def T239(it: Evidence) -> None:
 
 
 def T240(it: Evidence) -> None:
-    """Authors, titles, and arXiv numbers of six works.
+    """The references give the authors, titles, and arXiv numbers of six works.
 
     They agree with the listings. Citations of [1], [5], and [7] are judged above."""
 
