@@ -86,8 +86,9 @@ def F202(it: Evidence) -> None:
 def F203(it: Evidence) -> None:
     r"""The update of this weight is $\eta g$.
 
-    With SGD. The text trains with Adam, whose first step is $\eta$ whatever the
-    gradient: 10,000 times as large here, and large enough for an FP16 weight."""
+    This holds for SGD. The text trains with Adam, whose first step is $\eta$ whatever
+    the gradient: here 10,000 times as large as $\eta g$, and large enough to change an
+    FP16 weight."""
     it.as_printed(abs(change("SGD") / UPDATE - 1) < 1e-6)
     it.elsewhere(abs(change("Adam") / UPDATE - 1) < 0.5)
     it.right(abs(change("Adam") / (10_000 * UPDATE) - 1) < 1e-3)
@@ -218,8 +219,9 @@ def F213(it: Evidence) -> None:
 def F214(it: Evidence) -> None:
     """Weights that are updated must be FP32.
 
-    Their sum with the updates must not lose anything. BF16 weights do that too with
-    stochastic rounding, on average, or with a second BF16 number for what was lost."""
+    It is enough that adding the updates loses nothing. BF16 weights achieve this too:
+    on average with stochastic rounding, or with a second BF16 number that stores what
+    rounding took."""
     weights, update, rng = np.ones(4000), 2.0**-11, np.random.default_rng(7)
     kept, rest = np.ones(1), np.zeros(1)
     for _ in range(64):
