@@ -154,8 +154,8 @@ def F437(it: Evidence) -> None:
 def F438(it: Evidence) -> None:
     r"""FP16's smallest difference from 1.0 is $2^{-10} \approx 0.000977$.
 
-    That is the gap above 1. The number before 1 is half as far away, $2^{-11} \approx
-    0.000488$."""
+    The number is the gap above 1. The number before 1 is half as far away, $2^{-11}
+    \approx 0.000488$."""
     values = all_numbers("float16")
     above = float(values[values > 1.0].min() - 1)
     below = float(1 - values[values < 1.0].max())

@@ -222,7 +222,8 @@ def F301(it: Evidence) -> None:
 
 
 def F302(it: Evidence) -> None:
-    """Without checkpoints, the activations take 157.5 GiB, and there is no overhead."""
+    """Without checkpoints, the activations take 157.5 GiB, and nothing is computed
+    again."""
     it.as_printed(gib(PLAIN, 1) == 157.5 and layers()["recomputation"] == 0)
 
 

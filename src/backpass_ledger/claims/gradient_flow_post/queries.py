@@ -279,7 +279,7 @@ def F103(it: Evidence) -> None:
     r"""dL/dV has the shape [1, 8, 8192, 128], takes 16 MiB, and comes from $A^\top
     \frac{\partial L}{\partial O}$.
 
-    That product has 64 heads and takes 128 MiB; its sum over the groups has 8."""
+    The product has 64 heads and takes 128 MiB; its sum over the groups has 8."""
     listed(it, "dL/dV", 16, 1, 8, 8192, 128)
     product = gradients()["dL/dA"].mT @ gradients()["dL/dO"]
     it.elsewhere(product.shape == gradients()["dL/dV"].shape)

@@ -333,8 +333,8 @@ def N71(it: Evidence) -> None:
 
 
 def N72(it: Evidence) -> None:
-    r"""For matrices, $\partial f(A)$ is only a linear function, so there is no clear
-    sense in which the gradient is its transpose.
+    r"""For matrices, $\partial f(A)$ is only a linear function, so the gradient is not
+    its transpose in any clear sense.
 
     It is the adjoint: $\nabla f(A) = \partial f(A)^*(1)$ for the adjoint $\partial
     f(A)^*: \mathbb{R} \to \mathbb{R}^{n \times m}$; with A flattened it is the
@@ -403,7 +403,7 @@ def N77(it: Evidence) -> None:
 
 
 def N78(it: Evidence) -> None:
-    r"""There is no clear chain rule for gradients.
+    r"""Gradients do not have a clear chain rule.
 
     An inner function whose values are vectors has no gradient, but the composition has,
     with a clear rule: $\nabla (l \circ g)(x) = \partial g(x)^* \, \nabla l(g(x))$. This
