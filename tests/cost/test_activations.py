@@ -12,7 +12,7 @@ import torch
 
 from backpass import cost
 from backpass.cost import networks
-from backpass.cost.kept import _arrays, _storage
+from backpass.cost.kept import _arrays, storage_of
 from backpass.cost.letters import LAYERS, Probes, in_latex, in_text, symbol
 from backpass.cost.measured import autograd_memory, measured_activations
 from backpass.cost.networks import network_memory
@@ -106,9 +106,9 @@ def test_each_storage_that_forward_keeps(family, every_gradient):
             for x in found
         ), (config, batch, sequence, dtype, library, options)
         # The same by cost.memory's rule for what an operation saves.
-        every = dict(_storage(x) for _, x in _arrays(saved, "") if not isinstance(x, np.generic))
+        every = dict(storage_of(x) for _, x in _arrays(saved, "") if not isinstance(x, np.generic))
         for x in parameters.values():
-            every.pop(_storage(x)[0], None)
+            every.pop(storage_of(x)[0], None)
         loss = saved.loss.nbytes if library == "numpy" and hasattr(saved, "loss") else 0
         assert sum(every.values()) + loss == predicted.bytes + predicted.constants
         if every_gradient:

@@ -391,7 +391,10 @@ def test_what_cannot_be_divided():
 
 def test_wrong_configurations_names_and_batches():
     llama_config = NETWORKS["llama"][1]
-    with pytest.raises(RankError, match=r"config: expected a backpass\.models\.gpt2\.Config; got Config"):
+    with pytest.raises(
+        RankError,
+        match=r"config: expected a backpass\.models\.gpt2\.Config; got backpass\.models\.llama\.Config",
+    ):
         on_threads(lambda group: Network(group, gpt2, llama_config), 1)
 
     def scheme(group, what):

@@ -76,13 +76,13 @@ class Evidence:
         self.missing.append(amount)
 
     def derives(self, definitions: str = "") -> None:
-        """Note whether ``backpass derive`` finds the equations in what the text says
-        right. ``definitions`` declares their names, in the syntax of the command's
+        """Note whether ``backpass derive`` accepts the equations of the claim.
+        ``definitions`` declares their names, in the syntax of the command's
         comments."""
         self.as_printed(derives(_display(self.says), definitions))
 
     def derives_right(self, definitions: str = "") -> None:
-        """Note the same of the equations in what is right."""
+        """Do the same for the equations of the right statement."""
         self.right(derives(_display(self.truth), definitions))
 
     @property

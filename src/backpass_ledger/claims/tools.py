@@ -11,8 +11,8 @@ import numpy as np
 
 
 class _Torch:
-    """PyTorch, which is imported at the first use: to look up a claim, nobody waits for
-    it."""
+    """PyTorch, imported at first use, so that looking up a claim does not wait for the
+    import."""
 
     def __getattr__(self, name: str) -> Any:
         return getattr(import_module("torch"), name)

@@ -129,7 +129,8 @@ def G100(it: Evidence) -> None:
     """In log-softmax's backward a row takes $V$ FLOPs for the sum, $V$ exponentials,
     $V$ products, and $V$ differences.
 
-    The sum has $V - 1$ additions. That an exponential counts as one is not stated."""
+    The sum has $V - 1$ additions. The text does not state that an exponential counts as
+    one."""
     kinds = cost.count("log_softmax", (1, 7)).backward.by_kind
     it.as_printed(kinds["exp"] == kinds["multiply"] == kinds["subtract"] == 7)
     it.right(kinds["add"] == 7 - 1)

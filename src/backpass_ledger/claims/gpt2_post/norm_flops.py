@@ -136,7 +136,7 @@ def G136(it: Evidence) -> None:
 def G137(it: Evidence) -> None:
     """The gradient of LayerNorm's input takes $8bsh$ FLOPs.
 
-    The parts sum to it, if x̂ and the root are given."""
+    The parts add up to $8bsh$ if x̂ and the root are given."""
 
     def parts(dy: Any, w: Any, x_hat: Any, root: Any) -> Any:
         v = dy * w
@@ -166,9 +166,9 @@ def G139(it: Evidence) -> None:
 def G140(it: Evidence) -> None:
     """LayerNorm's backward costs $11bsh$ FLOPs.
 
-    The rows sum to it. It is the cost if the forward stores x̂, with the two sums over
-    rows rounded up. From the tensors that the text lists, x̂ has to be computed, and
-    the backward costs $13bsh$."""
+    The rows add up to $11bsh$. This is the cost if the forward stores x̂, with the two
+    sums over rows rounded up. From the tensors that the text lists, x̂ has to be
+    computed, and the backward costs $13bsh$."""
     it.right(TOTAL == sum(ROWS[name].at(**AT) for name in ("input", "scale", "shift")))
     saved = cost.count("layer_norm", (R, H), (H,), (H,)).backward.total
     it.right(saved == TOTAL - 2 * H == 11 * R * H - 2 * H)

@@ -187,7 +187,7 @@ def G9(it: Evidence) -> None:
 
 
 def G10(it: Evidence) -> None:
-    """Any intermediate value has a gradient, for the functions are differentiable.
+    """Any intermediate value has a gradient, because the functions are differentiable.
 
     This holds for softmax, LayerNorm with a positive ε, and GELU. ReLU, which GPT-2
     does not use, has no derivative at 0."""
@@ -238,7 +238,8 @@ def G12(it: Evidence) -> None:
 def G13(it: Evidence) -> None:
     """The gradient of any tensor of the network has the tensor's shape.
 
-    Tokens and targets are integers and have no gradient."""
+    Tokens and targets are integers: the loss has no derivative with respect to them, of
+    which the sentence speaks."""
     layer = torch.nn.TransformerEncoderLayer(6, 2, 8, 0.0)
     given = [torch.randn(4, 3, 6, requires_grad=True), *layer.parameters()]
     gradients = torch.autograd.grad(layer(given[0]).sum(), given)

@@ -96,7 +96,7 @@ def F432(it: Evidence) -> None:
 def F433(it: Evidence) -> None:
     """SwiGLU's three arrays take 1.33 GB a layer, and 106 GB in 80 layers.
 
-    1.41 GB or 1.3125 GiB a layer, 112.7 GB or 105 GiB in all."""
+    They take 1.41 GB or 1.3125 GiB a layer, and 112.7 GB or 105 GiB in all."""
     one = 3 * torch.empty(8192, 28672, dtype=torch.float16, device="meta").nbytes
     units = (10**9, 2**30, 1000 * 2**20)
     it.as_printed(SWIGLU[0] in [round(one / unit, 2) for unit in units])
@@ -109,8 +109,9 @@ def F433(it: Evidence) -> None:
 def F434(it: Evidence) -> None:
     """80 checkpoints of 128 MB are 10.0 GB, and with a layer's 2,016 MB, 12.0 GB.
 
-    In GiB it is 11.97, which rounds to 12.0; 11.9 would be cut off. One input is
-    counted twice: 11.84 without. In GB it is 12.85."""
+    The units are GiB: the sum is 11.97 GiB, which is 12.0 if rounded and 11.9 if
+    truncated, or 12.85 GB. One input is counted twice; counted once, the sum is 11.84
+    GiB."""
     mib, once = 80 * INPUT + FLASH, most(1, twice=False)
     it.as_printed(INPUT == 128 and FLASH == 2016)
     it.as_printed(gib(80 * INPUT) == 10.0 and gib(mib, 1) == 12.0)
@@ -143,7 +144,7 @@ def F436(it: Evidence) -> None:
 def F437(it: Evidence) -> None:
     r"""$0.97^{80} \approx 0.088$.
 
-    0.08745, which rounds to 0.087."""
+    The power is 0.08745, which rounds to 0.087."""
     power = 0.97**80
     it.as_printed(round(power, 3) == 0.088)
     it.right(round(power, 3) == 0.087 and round(power, 5) == 0.08745)
@@ -153,8 +154,8 @@ def F437(it: Evidence) -> None:
 def F438(it: Evidence) -> None:
     r"""FP16's smallest difference from 1.0 is $2^{-10} \approx 0.000977$.
 
-    That is the gap above 1. The number before 1 is half as far away, $2^{-11} \approx
-    0.000488$."""
+    The number is the gap above 1. The number before 1 is half as far away, $2^{-11}
+    \approx 0.000488$."""
     values = all_numbers("float16")
     above = float(values[values > 1.0].min() - 1)
     below = float(1 - values[values < 1.0].max())

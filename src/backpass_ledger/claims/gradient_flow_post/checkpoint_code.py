@@ -145,7 +145,8 @@ def F262(it: Evidence) -> None:
 def F263(it: Evidence) -> None:
     """A layer is recomputed from the nearest checkpoint.
 
-    From the nearest one at or before it: the forward only runs upwards."""
+    It is the nearest checkpoint at or before the layer, because the forward only runs
+    upwards."""
     inputs = {0, 10, 20}
     nearest = {i: min(inputs, key=lambda c: abs(c - i)) for i in range(20)}
     it.as_printed(all(nearest[i] <= i for i in range(5)))
@@ -199,11 +200,12 @@ def F267(it: Evidence) -> None:
 
 def F268(it: Evidence) -> None:
     """The backward with checkpoints returns the gradient of the input, and leaves the
-    parameters' gradients in them, for any k.
+    parameters' gradients in their `.grad`, for any k.
 
-    For k = 1 only. For other k, the first pass gives the gradient of a segment's input,
-    and the loop passes it to layer i − 1 of the same segment as that of its output,
-    without an error. The loop has to step from segment to segment."""
+    This holds for k = 1 only. For any other k, the first pass computes the gradient of
+    the segment's input. The loop then uses it, without an error, as the gradient of the
+    output of layer i − 1 of the same segment. The loop has to step from segment to
+    segment."""
     it.as_printed(all(right(by_listing(k)[0]) for k in (2, 3, 6)))
     it.right([k for k in (1, 2, 3, 6) if right(by_listing(k)[0])] == [1])
     it.right(all(right(by_listing(k, mended=True)[0]) for k in (1, 2, 3, 6)))

@@ -78,7 +78,7 @@ def F274(it: Evidence) -> None:
     """Without checkpoints the activations take 157.5 GB; with one every layer 12.0,
     with one every ten 20.7.
 
-    In GiB. In GB they are 169.1, 12.9, and 22.2."""
+    The numbers are right in GiB. In GB they are 169.1, 12.9, and 22.2."""
     peaks = [PLAIN, most(1), most(10)]
     it.as_printed([gib(x, 1) for x in peaks] == [157.5, 12.0, 20.7])
     it.elsewhere([gb(x) for x in peaks] == [157.5, 12.0, 20.7])
@@ -128,7 +128,7 @@ def F279(it: Evidence) -> None:
 
 
 def F280(it: Evidence) -> None:
-    """A checkpoint every ten layers are 8, together 1,024 MiB."""
+    """With a checkpoint every ten layers there are 8, which take 1,024 MiB."""
     size = checkpoints(every=2)  # one segment
     it.as_printed(len(range(0, LAYERS, 10)) == 8 and size == [128 * MIB])
     it.as_printed(8 * size[0] == 1024 * MIB)
@@ -162,34 +162,37 @@ def F283(it: Evidence) -> None:
 
 
 def F284(it: Evidence) -> None:
-    """Without checkpoints: 157 GiB, cut off."""
+    """Without checkpoints, the activations take 157 GiB, truncated."""
     it.as_printed(PLAIN // 1024 == 157)
 
 
 def F285(it: Evidence) -> None:
-    """With a checkpoint every 20 layers: 42 GB.
+    """With a checkpoint every 20 layers, the activations take 42 GB.
 
-    Its own sum gives 40,832 MiB, 39.88 GiB or 42.8 GB, cut off; other bars are GiB."""
+    The text's own sum gives 40,832 MiB, which is 39.88 GiB or 42.8 GB. The chart
+    truncates the GB, while its bars for a checkpoint every ten layers and every layer
+    are GiB."""
     it.as_printed(42 in (gib(most(20), 0), gb(most(20), 0)))
     it.right(most(20) == 40_832 and gib(most(20)) == 39.88 and gb(most(20)) == 42.8)
     it.right([gib(most(k), 0) for k in (10, 1)] == [21, 12])
 
 
 def F286(it: Evidence) -> None:
-    """With a checkpoint every ten layers: 21 GiB."""
+    """With a checkpoint every ten layers, the activations take 21 GiB."""
     it.as_printed(gib(most(10), 0) == 21)
 
 
 def F287(it: Evidence) -> None:
-    """With a checkpoint every 5 layers: 14 GB.
+    """With a checkpoint every 5 layers, the activations take 14 GB.
 
-    The text's own sum gives 11.84 GiB: less than every layer's 11.97."""
+    The text's own sum gives 11.84 GiB, which is less than the 11.97 GiB of a checkpoint
+    every layer."""
     it.as_printed(14 in (gib(most(5), 0), gb(most(5), 0)))
     it.right(gib(most(5)) == 11.84 and gib(most(1)) == 11.97)
 
 
 def F288(it: Evidence) -> None:
-    """With a checkpoint every layer: 12 GiB."""
+    """With a checkpoint every layer, the activations take 12 GiB."""
     it.as_printed(gib(most(1), 0) == 12)
 
 

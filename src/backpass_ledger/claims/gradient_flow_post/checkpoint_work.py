@@ -222,22 +222,23 @@ def F301(it: Evidence) -> None:
 
 
 def F302(it: Evidence) -> None:
-    """Without checkpoints 157.5 GiB, and no overhead."""
+    """Without checkpoints, the activations take 157.5 GiB, and nothing is computed
+    again."""
     it.as_printed(gib(PLAIN, 1) == 157.5 and layers()["recomputation"] == 0)
 
 
 def F303(it: Evidence) -> None:
-    """With a checkpoint every 20 layers 42 GB, 73 % less.
+    """A checkpoint every 20 layers needs 42 GB, which is 73 % less.
 
-    The text's own sum gives 40,832 MiB, which is 39.9 GiB or 42.8 GB: 42 is GB with its
-    decimals cut off, in a column of GiB. The saving is 74.7 %."""
+    The text's own sum gives 40,832 MiB, which is 39.9 GiB or 42.8 GB. The 42 is the
+    number of GB, truncated, in a column of GiB. The saving is 74.7 %."""
     memory(it, 20)
     it.right(most(20) == 40_832 and gib(most(20), 1) == 39.9 and gb(most(20)) == 42.8)
     it.right(round(saving(20), 1) == 74.7)
 
 
 def F304(it: Evidence) -> None:
-    """With a checkpoint every 20 layers about 5 % more compute, 5 % more time.
+    """A checkpoint every 20 layers costs about 5 % more compute and 5 % more time.
 
     It adds a third of a step's compute. 5 % of a forward would be 1.7 % of a step."""
     compute(it, 20)
@@ -245,35 +246,38 @@ def F304(it: Evidence) -> None:
 
 
 def F305(it: Evidence) -> None:
-    """With a checkpoint every ten layers 21 GiB, 87 % less."""
+    """A checkpoint every ten layers needs 21 GiB, which is 87 % less."""
     memory(it, 10)
 
 
 def F306(it: Evidence) -> None:
-    """With a checkpoint every ten layers about 10 % more compute, 3 to 4 % more time.
+    """A checkpoint every ten layers costs about 10 % more compute and 3 to 4 % more
+    time.
 
     It adds a third of a step's compute."""
     compute(it, 10)
 
 
 def F307(it: Evidence) -> None:
-    """With a checkpoint every 5 layers 14 GB, 91 % less.
+    """A checkpoint every 5 layers needs 14 GB, which is 91 % less.
 
-    The text's own sum gives 11.8 GiB, 92.5 % less: better than every layer's."""
+    The text's own sum gives 11.8 GiB, 92.5 % less, which saves more than a checkpoint
+    every layer."""
     memory(it, 5)
     it.right(gib(most(5), 1) == 11.8 and round(saving(5), 1) == 92.5)
     it.right(most(5) < most(1) and saving(5) > saving(1))
 
 
 def F308(it: Evidence) -> None:
-    """With a checkpoint every 5 layers about 20 % more compute, 7 % more time.
+    """A checkpoint every 5 layers costs about 20 % more compute and 7 % more time.
 
     It adds a third of a step's compute."""
     compute(it, 5)
 
 
 def F309(it: Evidence) -> None:
-    """With a checkpoint every layer 12 GiB, 92 % less, and 33 % more compute."""
+    """A checkpoint every layer needs 12 GiB, which is 92 % less, and costs 33 % more
+    compute."""
     memory(it, 1)
     compute(it, 1)
 

@@ -231,8 +231,9 @@ def F57(it: Evidence) -> None:
 def F58(it: Evidence) -> None:
     """A is stored in FP16, two bytes an element.
 
-    If softmax runs in FP16. The text's own list of precisions has it in FP32. Autograd
-    then saves its result, and the 16-bit copy for the values: 16 + 8 GiB a layer."""
+    This holds if softmax runs in FP16. In the text's own list of precisions it runs in
+    FP32; autograd then saves the FP32 result and a 16-bit copy for the product with V:
+    16 + 8 GiB a layer."""
     half, full = saved_weights("float16"), saved_weights("float32")
     it.as_printed(WHOLE * sum(half) == 8 * GIB)
     it.elsewhere(WHOLE * sum(full) == 8 * GIB)
@@ -255,8 +256,8 @@ def F59(it: Evidence) -> None:
 def F60(it: Evidence) -> None:
     """The memory of A is why FlashAttention exists.
 
-    A motive. The paper {cite:p}`dao2022flashattention` names traffic between memories,
-    and so time, first."""
+    This is a statement about a motive. The paper {cite:p}`dao2022flashattention` names
+    traffic between memories, and so time, first."""
 
 
 def F61(it: Evidence) -> None:
@@ -269,8 +270,8 @@ def F62(it: Evidence) -> None:
     r"""$\frac{\partial L}{\partial W_O} = O^\top \frac{\partial L}{\partial \text{out}}
     \in \mathbb{R}^{(n_h d_k) \times d}$.
 
-    For factors flattened to B·S rows. With the axis of the batch, the product has that
-    axis too and has to be summed over it."""
+    This holds if both factors are flattened to B·S rows. If they have a batch axis, so
+    does the product, which then has to be summed over it."""
     _, expected = product(MERGED, W_O, DOUT)
     batched = np.swapaxes(MERGED, 1, 2) @ DOUT
     it.as_printed(same(MERGED.reshape(10, 12).T @ DOUT.reshape(10, 7), expected))
@@ -282,8 +283,8 @@ def F63(it: Evidence) -> None:
     r"""A reshape of $\partial L/\partial O$ gives the gradient of each head, $B \times
     S \times d_k$.
 
-    A reshape to $[B, S, n_h, d_k]$. One straight to the shape listed for O, $[B, n_h,
-    S, d_k]$, mixes heads and positions."""
+    A reshape to $[B, S, n_h, d_k]$ does. A reshape straight to the shape listed for O,
+    $[B, n_h, S, d_k]$, mixes heads and positions."""
     by_head = vjp(lambda o: o.transpose(1, 2).reshape(2, 5, 12), V, MERGED)
     split = MERGED.reshape(2, 5, 3, 4)
     it.as_printed(all(same(split[:, :, h], by_head[:, h]) for h in range(3)))

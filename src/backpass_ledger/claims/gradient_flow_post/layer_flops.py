@@ -124,30 +124,32 @@ def F387(it: Evidence) -> None:
 
 
 def F388(it: Evidence) -> None:
-    """The projection to Q: 1,100 and 2,200 GFLOPs, rounded to hundreds."""
+    """The projection to Q takes 1,100 GFLOPs in the forward and 2,200 in the backward,
+    rounded to hundreds."""
     row(it, "Q", 1100, 2200)
 
 
 def F389(it: Evidence) -> None:
-    """The projection to K: 138 and 275 GFLOPs.
+    """The projection to K takes 138 GFLOPs in the forward and 275 in the backward.
 
-    137.4 and 274.9: the first rounds to 137."""
+    It takes 137.4 and 274.9. The first rounds to 137."""
     row(it, "K", 138, 275, right=(137.4, 274.9))
     it.right(round(137.4) == 137)
 
 
 def F390(it: Evidence) -> None:
-    """The projection to V: 138 and 275 GFLOPs.
+    """The projection to V takes 138 GFLOPs in the forward and 275 in the backward.
 
-    As for K: 137.4 and 274.9."""
+    It takes 137.4 and 274.9, as the projection to K does."""
     row(it, "V", 138, 275, right=(137.4, 274.9))
 
 
 def F391(it: Evidence) -> None:
-    """The scores: 1,100 GFLOPs, and 2,200 in the backward with 1,100 more for
-    recomputing them, 2 to 3 times as many.
+    """The scores take 1,100 GFLOPs in the forward and 2,200 in the backward, with 1,100
+    more for recomputing them: 2 to 3 times as many.
 
-    With all pairs of tokens. Under the text's causal mask half, 550 and 1,649."""
+    This holds if all pairs of tokens are computed. With the text's causal mask, half
+    are enough: 550 and 1,649 GFLOPs."""
     row(it, "scores", 1100, 2200)
     one, two = counted("scores")
     it.as_printed(two / one == 2 and (two + one) / one == 3)
@@ -156,37 +158,43 @@ def F391(it: Evidence) -> None:
 
 
 def F392(it: Evidence) -> None:
-    """Weights times values: 1,100 and 2,200 GFLOPs.
+    """The weights times the values take 1,100 GFLOPs in the forward and 2,200 in the
+    backward.
 
-    With all pairs of tokens; half with the causal mask."""
+    This holds if all pairs of tokens are computed. With the text's causal mask, half
+    are enough."""
     row(it, "A·V", 1100, 2200)
     it.elsewhere(round(MASK * counted("A·V")[0], -2) == 1100)
 
 
 def F393(it: Evidence) -> None:
-    """The output projection: 1,100 and 2,200 GFLOPs, rounded to hundreds."""
+    """The output projection takes 1,100 GFLOPs in the forward and 2,200 in the
+    backward, rounded to hundreds."""
     row(it, "O", 1100, 2200)
 
 
 def F394(it: Evidence) -> None:
-    """$W_1$: 3,858 and 7,717 GFLOPs, twice as many.
+    """The product with $W_1$ takes 3,858 GFLOPs in the forward and 7,717 in the
+    backward, twice as many.
 
-    3,848.3 and 7,696.6. Twice the printed 3,858 would be 7,716."""
+    It takes 3,848.3 and 7,696.6. Twice the printed 3,858 would be 7,716."""
     row(it, "W1", 3858, 7717, right=(3848.3, 7696.6))
     it.right(2 * 3858 == 7716)
 
 
 def F395(it: Evidence) -> None:
-    """$W_3$: 3,858 and 7,717 GFLOPs.
+    """The product with $W_3$ takes 3,858 GFLOPs in the forward and 7,717 in the
+    backward.
 
-    3,848.3 and 7,696.6."""
+    It takes 3,848.3 and 7,696.6."""
     row(it, "W3", 3858, 7717, right=(3848.3, 7696.6))
 
 
 def F396(it: Evidence) -> None:
-    """$W_2$: 3,858 and 7,717 GFLOPs.
+    """The product with $W_2$ takes 3,858 GFLOPs in the forward and 7,717 in the
+    backward.
 
-    3,848.3 and 7,696.6."""
+    It takes 3,848.3 and 7,696.6."""
     row(it, "W2", 3858, 7717, right=(3848.3, 7696.6))
 
 
@@ -211,7 +219,8 @@ def F398(it: Evidence) -> None:
 def F399(it: Evidence) -> None:
     """Backward over forward is 2.1.
 
-    2.068 from the products, 2.11 from the printed totals, 2.04 with the causal mask."""
+    It is 2.068 by the products, 2.11 by the printed totals, and 2.04 with the causal
+    mask."""
     (forward, backward), one = layer(), counted("scores")[0]
     # Of the products of attention, two in the forward and five in the backward.
     masked = (backward - 5 * one * (1 - MASK)) / (forward - 2 * one * (1 - MASK))
@@ -252,7 +261,8 @@ def F402(it: Evidence) -> None:
 def F403(it: Evidence) -> None:
     """80 layers have 1,300 TFLOPs in the forward.
 
-    80 times the printed layer, and right to three digits; the products have 1,297."""
+    It is 80 times the printed layer, and right to three digits; the products have
+    1,297."""
     it.as_printed(tera(TOTALS[0]) == STEP[0] == 1300)
     it.elsewhere(tera(layer()[0]) == 1300)
     it.right(tera(layer()[0]) == 1297 and round(1297, -1) == 1300)
@@ -261,7 +271,8 @@ def F403(it: Evidence) -> None:
 def F404(it: Evidence) -> None:
     """80 layers have 2,744 TFLOPs in the backward.
 
-    80 times the wrong total. By the table's rows it is 2,688, by the products 2,683."""
+    It is 80 times the wrong total. By the table's rows the number is 2,688, and by the
+    products 2,683."""
     it.as_printed(2744 in (tera(layer()[1]), tera(ROWS[1] + AGAIN)))
     it.right(tera(TOTALS[1]) == STEP[1] == 2744)
     it.right(tera(ROWS[1] + AGAIN) == 2688 and tera(layer()[1]) == 2683)
@@ -292,7 +303,7 @@ def F407(it: Evidence) -> None:
 
 
 def F408(it: Evidence) -> None:
-    """3,956 TFLOP/s is the peak throughput.
+    """At 50 % MFU, the peak throughput of 8 devices is 3,956 TFLOP/s.
 
     It is what eight devices reach at a utilisation of a half. Their peak is 7,912."""
     it.as_printed(8 * PEAK * 0.5 == 3956)

@@ -104,10 +104,14 @@ def F217(it: Evidence) -> None:
 def F218(it: Evidence) -> None:
     """FP16 gradients below these limits underflow to zero.
 
-    Below half the smallest subnormal number. Between it and the smallest normal one
-    they lose bits."""
-    it.as_printed(float(np.float16(0.4 * all_numbers("float16")[0])) == 0)
+    Only gradients of at most half the smallest subnormal number become 0. Larger ones,
+    up to the smallest normal number, lose bits."""
+    smallest = all_numbers("float16")[0]
+    it.as_printed(float(np.float16(0.4 * smallest)) == 0)
     it.elsewhere(float(np.float16(1e-5)) == 0)
+    it.right(
+        [float(np.float16(x * smallest)) > 0 for x in (0.5, 0.51)] == [False, True]
+    )
     it.right(1e-3 < abs(float(np.float16(1.01e-6)) / 1.01e-6 - 1) < 0.1)
 
 
@@ -121,7 +125,7 @@ def F220(it: Evidence) -> None:
     """Multiplying the loss by 1024 or 4096 before the backward, and dividing the
     gradients by it after, leaves the gradients as they are.
 
-    To the last bit, because both factors are powers of two."""
+    This holds to the last bit, because both factors are powers of two."""
     for scale in (1024, 4096):
         found = gradient(scale, "float64", 0.7) / scale
         it.as_printed((found == gradient(1, "float64", 0.7)).all())
@@ -186,8 +190,8 @@ def F225(it: Evidence) -> None:
 def F226(it: Evidence) -> None:
     """Division by the loss scale, in place, gives the gradients back.
 
-    If they are FP32, as under autocast. FP16 gradients, as in the text's list of bytes,
-    underflow in this division after all."""
+    This holds if the gradients are FP32, as under autocast. FP16 gradients, as in the
+    text's list of bytes, underflow in this division after all."""
     for note, dtype in ((it.as_printed, "float32"), (it.elsewhere, "float16")):
         found = unscaled([1024 * 2e-8, -1024 * 1e-8], dtype).w.grad
         note(same(found.double().numpy(), [2e-8, -1e-8], 1e-3))
@@ -242,12 +246,12 @@ def F231(it: Evidence) -> None:
 def F232(it: Evidence) -> None:
     """BF16 is preferred where the hardware has it: A100, H100, and TPUs.
 
-    Their data sheets list BF16; what is preferred is a matter of usage."""
+    This is a statement about usage. The data sheets of the three list BF16."""
 
 
 def F233(it: Evidence) -> None:
-    """FP32: 8 and 23 bits, from `1e-38` to `3.4e38`, a gap of `1.19e-7` at 1, and no
-    loss scaling."""
+    """FP32 has 8 exponent bits and 23 mantissa bits, reaches from `1e-38` to `3.4e38`,
+    has a gap of `1.19e-7` at 1, and needs no loss scaling."""
     info = np.finfo(np.float32)
     it.as_printed((32 - 1 - info.nmant, info.nmant) == (8, 23))
     it.as_printed(f"{info.tiny:.0e} {info.max:.1e}" == "1e-38 3.4e+38")
@@ -255,15 +259,15 @@ def F233(it: Evidence) -> None:
 
 
 def F234(it: Evidence) -> None:
-    """BF16: 8 and 7 bits, from `1e-38` to `3.4e38`, a gap of `7.8e-3` at 1, and usually
-    no loss scaling."""
+    """BF16 has 8 exponent bits and 7 mantissa bits, reaches from `1e-38` to `3.4e38`,
+    has a gap of `7.8e-3` at 1, and usually needs no loss scaling."""
     it.as_printed(bits("bfloat16") == (8, 7))
     it.as_printed(row("bfloat16") == "1.2e-38 3.4e+38 7.8e-03")
 
 
 def F235(it: Evidence) -> None:
-    """FP16: 5 and 10 bits, from `6.1e-5` to 65504, a gap of `9.8e-4` at 1, and loss
-    scaling."""
+    """FP16 has 5 exponent bits and 10 mantissa bits, reaches from `6.1e-5` to 65504,
+    has a gap of `9.8e-4` at 1, and needs loss scaling."""
     it.as_printed(bits("float16") == (5, 10) and all_numbers("float16")[-1] == 65504)
     it.as_printed(row("float16") == "6.1e-05 6.6e+04 9.8e-04")
 
@@ -315,4 +319,4 @@ def F239(it: Evidence) -> None:
 def F240(it: Evidence) -> None:
     """BF16 is the default for training language models, because of FP32's range.
 
-    A statement on usage."""
+    This is a statement about usage."""

@@ -179,9 +179,9 @@ def F145(it: Evidence) -> None:
     """The norm's Jacobian has eigenvalues below 1, because it projects out the part
     along the mean.
 
-    RMSNorm, which the text derives, does not project out the mean but the row. Neither
-    shortens a gradient much: all other singular values are 1/σ, below 1 for a long row
-    and above 1 for a short one."""
+    RMSNorm, which the text derives, does not project out the mean but the row. How a
+    gradient's length changes depends on the row: all other singular values are 1/σ,
+    below 1 for a long row and above 1 for a short one."""
     J = jacobian(of_layer_norm, X)
     it.as_printed(np.abs(J @ np.ones(7)).max() < 1e-12)
     it.as_printed((np.linalg.eigvalsh(J) < 1).any())

@@ -143,8 +143,9 @@ def F186(it: Evidence) -> None:
 def F187(it: Evidence) -> None:
     """Gradients are accumulated in FP32, because they are small and need precision.
 
-    A term is lost if it is small beside the sum: a running sum of BF16 numbers stops at
-    the same share of the truth if all are 2⁴⁰ times smaller."""
+    A term is lost because it is small beside the sum, not because it is small. With all
+    terms 2⁴⁰ times smaller, a running sum in BF16 stops at the same share of the true
+    sum."""
     large, small = (added(1e-3 * 2.0**power, "bfloat16") for power in (0, -40))
     it.as_printed(abs(added(1e-3, "float32") - 1) < 1e-3 and large < 0.1)
     it.elsewhere(small < large)
@@ -200,7 +201,8 @@ def F194(it: Evidence) -> None:
 def F195(it: Evidence) -> None:
     """Without activations, training a 70B model takes 1,120 GB: 16 bytes a parameter.
 
-    For exactly 70 · 10⁹. Llama 3 70B has 70.55 · 10⁹, and needs 1,129 GB."""
+    This holds for exactly 70 · 10⁹ parameters. Llama 3 70B has 70.55 · 10⁹, and needs
+    1,129 GB."""
     parameters = cost.tally("llama-3-70b", 1, 8192).parameters
     it.as_printed(states() == 16 * N / GB == 1120 == printed("3.1", "states"))
     it.elsewhere(round(states(parameters)) == 1120)
@@ -235,11 +237,11 @@ def F198(it: Evidence) -> None:
 
 
 def F199(it: Evidence) -> None:
-    """With ZeRO-3 or FSDP over 8 devices of 80 GB, 640 GB together, the training states
-    of a 70B model fit.
+    """What a 70B model needs on 8 devices of 80 GB, 640 GB together, is ZeRO-3 or FSDP.
 
-    Sharding divides the bytes and does not remove any: 1,120 GB on 8 devices are 140 GB
-    each. Before any activation it takes 14 devices, or memory of the host."""
+    It is not enough: sharding divides the bytes and does not remove any. 1,120 GB on 8
+    devices are 140 GB each. Before any activation it takes 14 devices, or memory of the
+    host."""
     it.as_printed(states() <= 8 * 80 == 640)
     it.right(8 * 80 == 640 and states() / 8 == 140 and states() == 1120)
     it.right(min(n for n in range(1, 99) if states() / n <= 80) == 14)

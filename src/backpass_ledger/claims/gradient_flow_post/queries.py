@@ -99,8 +99,8 @@ def F85(it: Evidence) -> None:
     \frac{1}{\sqrt{d_k}} \frac{\partial L}{\partial P} K \in \mathbb{R}^{B \times n_h
     \times S \times d_k}$.
 
-    For as many heads of keys as of queries. With the text's 64 and 8, K has to be
-    repeated first."""
+    This holds if there are as many key heads as query heads. With the text's 64 and 8,
+    K has to be repeated first."""
     expected = vjp(lambda q: scores(q, tensors(K)[0], mask=False), Q, DP)
     it.as_printed(same(DP @ K / 4**0.5, expected))
     dp, k = tensors(numbers(1, 64, 3, 3), numbers(1, 8, 3, 128))
@@ -112,8 +112,8 @@ def F86(it: Evidence) -> None:
     r"""$\frac{\partial L}{\partial K} = \frac{1}{\sqrt{d_k}} \frac{\partial L}{\partial
     P}^\top Q \in \mathbb{R}^{B \times n_{kv} \times S \times d_k}$.
 
-    For as many heads of keys as of queries. The product has $n_h$ heads; only the sum
-    over each group, which the next sentence adds, has $n_{kv}$."""
+    This holds if there are as many key heads as query heads. The product has $n_h$
+    heads; only the sum over each group, which the next sentence adds, has $n_{kv}$."""
     product = np.swapaxes(DP, 2, 3) @ Q / 4**0.5
     it.as_printed(same(product, of_keys(K)))
     it.elsewhere(product.shape == of_keys(GROUPED).shape)
@@ -143,8 +143,8 @@ def F89(it: Evidence) -> None:
     """The gradients of all 64 heads, reshaped to [B, 8, 8, S, $d_k$] and summed over
     axis 2, are the gradient of K, of the shape [B, 8, S, $d_k$].
 
-    Where the heads of a group stand side by side, as in Llama. Where query head h reads
-    head h mod $n_{kv}$, it adds the wrong heads."""
+    This holds if the query heads of a group stand side by side, as in Llama. If query
+    head h reads key head h mod $n_{kv}$, the code adds the wrong heads."""
     k, g = numbers(2, 3, 5, 4), numbers(2, 6, 5, 4, seed=1)
     found = g.reshape(2, 3, 2, 5, 4).sum(2)
     it.as_printed(same(found, vjp(lambda k: torch.repeat_interleave(k, 2, 1), k, g)))
@@ -168,7 +168,8 @@ def F91(it: Evidence) -> None:
     r"""$\frac{\partial L}{\partial W_Q} = x_\text{norm}^\top \frac{\partial L}{\partial
     Q_\text{flat}} \in \mathbb{R}^{d \times (n_h d_k)}$.
 
-    For queries without rotations, as in the text. Llama's are rotated back first."""
+    This holds for queries without rotations, as in the text. In Llama, the gradient of
+    the queries is rotated back first."""
     it.derives(projected("Q", "n_h"))
 
 
@@ -176,7 +177,7 @@ def F92(it: Evidence) -> None:
     r"""$\frac{\partial L}{\partial W_K} = x_\text{norm}^\top \frac{\partial L}{\partial
     K_\text{flat}} \in \mathbb{R}^{d \times (n_{kv} d_k)}$.
 
-    For keys without rotations, as in the text."""
+    This holds for keys without rotations, as in the text."""
     it.derives(projected("K", "n_{kv}"))
 
 
@@ -278,7 +279,7 @@ def F103(it: Evidence) -> None:
     r"""dL/dV has the shape [1, 8, 8192, 128], takes 16 MiB, and comes from $A^\top
     \frac{\partial L}{\partial O}$.
 
-    That product has 64 heads and takes 128 MiB; its sum over the groups has 8."""
+    The product has 64 heads and takes 128 MiB; its sum over the groups has 8."""
     listed(it, "dL/dV", 16, 1, 8, 8192, 128)
     product = gradients()["dL/dA"].mT @ gradients()["dL/dO"]
     it.elsewhere(product.shape == gradients()["dL/dV"].shape)

@@ -251,7 +251,8 @@ def F34(it: Evidence) -> None:
 def F35(it: Evidence) -> None:
     """An input takes 128 MB, those of all layers 20,480 MB or 20 GB.
 
-    In MiB and GiB. In powers of ten they are 134 MB, and 21.5 GB in place of 20."""
+    The numbers are right in MiB and GiB. In powers of ten they are 134 MB and 21.5
+    GB."""
     one = 8192 * 8192 * 2
     it.as_printed(one == 128 * MIB and 160 * one == 20_480 * MIB == 20 * GIB)
     it.elsewhere(one == 128 * 10**6)
@@ -285,8 +286,8 @@ def F38(it: Evidence) -> None:
 def F39(it: Evidence) -> None:
     """The 20 GB are a cost of RMSNorm alone.
 
-    If every layer saves its arrays. A checkpoint at each layer holds its 80 inputs
-    anyway, 10 GiB, whether the layer has a norm or not."""
+    This holds if every layer saves its arrays. A checkpoint at each layer holds its 80
+    inputs anyway, 10 GiB, whether the layer has a norm or not."""
     plain, again = (
         [sum(same(a, X) for a in saved_by(of(f), X)) for f in (scaled, lambda x: 2 * x)]
         for of in (lambda f: f, checkpointed)

@@ -97,7 +97,8 @@ def F243(it: Evidence) -> None:
 
 
 def F244(it: Evidence) -> None:
-    """Queries, keys, and values of 8192, 1024, and 1024 numbers a token: 160 MiB."""
+    """Queries, keys, and values of 8192, 1024, and 1024 numbers a token take 160
+    MiB."""
     found = [saved()[f"attended.attended.{each}"] for each in "qkv"]
     it.as_printed([size / 8192 / 2 for size in found] == [8192, 1024, 1024])
     it.as_printed(sum(found) / MIB == ROWS[2] == 160)
@@ -175,7 +176,8 @@ def F253(it: Evidence) -> None:
 def F254(it: Evidence) -> None:
     """80 layers without flash attention take 816 GB.
 
-    10,208 MiB a layer are 797.5 GiB or 856.3 GB. 816 is MiB over 1,000, cut off."""
+    80 layers of 10,208 MiB take 797.5 GiB or 856.3 GB. 816 is the number of MiB divided
+    by 1,000 and truncated."""
     whole = 80 * 10_208 * MIB
     it.as_printed(816 in (round(whole / GIB), round(whole / GB)))
     it.right(round(whole / GIB, 1) == 797.5 and round(whole / GB, 1) == 856.3)
@@ -190,18 +192,20 @@ def F255(it: Evidence) -> None:
 def F256(it: Evidence) -> None:
     """80 layers with flash attention take 161 GB; in `§4.3`, 157.5 GB.
 
-    2,016 MiB a layer are 157.5 GiB or 169.1 GB. 161 is neither: MiB over 10³."""
+    80 layers of 2,016 MiB take 157.5 GiB or 169.1 GB. 161 is neither: it is the number
+    of MiB divided by 1,000."""
     whole = 80 * FLASH * MIB
     it.clashes(round(whole / GIB, 1) == 157.5 != 161)
     it.right(round(whole / GB, 1) == 169.1 and FLASH == 2016)
-    it.right(whole // MIB // 10**3 == 161)
+    it.right(whole // MIB // 1000 == 161)
 
 
 def F257(it: Evidence) -> None:
-    """80 layers' activations are those of the model.
+    """The activations of the 80 layers are all activations of the model.
 
-    The output head's probabilities take 3.91 GiB in FP32, the gradient of its scores as
-    much again, if not computed in chunks; the last norm's input and output 256 MiB."""
+    Unless the output head is computed in chunks, its probabilities take 3.91 GiB in
+    FP32, and the gradient of its scores takes as much again. The last norm's input and
+    output take 256 MiB."""
     head, norm = saved(part="lm_head"), saved(part="norm")
     it.left_out(head["loss.p"])
     it.right(round(head["loss.p"] / GIB, 2) == 3.91)

@@ -152,7 +152,8 @@ def operations(function: Any) -> list[tuple[str, int]]:
 def F1(it: Evidence) -> None:
     """DeepSeek V3 trained its 671B parameters for the cost of a dense model of 70B.
 
-    The title of another post; it rests on other people's hours and prices."""
+    This is the title of another post, which rests on other people's hours and
+    prices."""
 
 
 def F2(it: Evidence) -> None:
@@ -213,8 +214,8 @@ def F7(it: Evidence) -> None:
     r"""A pre-norm layer is $h_\text{mid} = x + \text{Attn}(\text{RMSNorm}(x))$, then
     $h_\text{out} = h_\text{mid} + \text{FFN}(\text{RMSNorm}(h_\text{mid}))$.
 
-    Checked against the package's Llama on sequences of one token, which no rotation
-    changes."""
+    This is checked against the package's Llama on sequences of one token, which no
+    rotation changes."""
     config = llama.Config(11, 7, 1, 4, 2, 4, 11, eps=EPS)
     w, table, head = weights(), numbers(11, 7), numbers(11, 7, seed=1)
     named = dict(zip(llama.parameter_shapes(config), [table, *w], strict=False))
@@ -310,7 +311,8 @@ def F16(it: Evidence) -> None:
     """Autograd frameworks do not form the whole Jacobian; they compute vector-Jacobian
     products.
 
-    Shown for PyTorch: no result of its backward has more elements than the input."""
+    This is shown for PyTorch: no result of its backward has more elements than the
+    input."""
     x = torch.tensor(numbers(900), requires_grad=True)
     y, dy = torch.softmax(torch.sin(x), 0), torch.tensor(numbers(900, seed=1))
     sizes = [size for _, size in operations(lambda: torch.autograd.grad(y, x, dy))]

@@ -86,8 +86,9 @@ def F202(it: Evidence) -> None:
 def F203(it: Evidence) -> None:
     r"""The update of this weight is $\eta g$.
 
-    With SGD. The text trains with Adam, whose first step is $\eta$ whatever the
-    gradient: 10,000 times as large here, and large enough for an FP16 weight."""
+    This holds for SGD. The text trains with Adam, whose first step is $\eta$ whatever
+    the gradient: here 10,000 times as large as $\eta g$, and large enough to change an
+    FP16 weight."""
     it.as_printed(abs(change("SGD") / UPDATE - 1) < 1e-6)
     it.elsewhere(abs(change("Adam") / UPDATE - 1) < 0.5)
     it.right(abs(change("Adam") / (10_000 * UPDATE) - 1) < 1e-3)
@@ -97,8 +98,8 @@ def F203(it: Evidence) -> None:
 def F204(it: Evidence) -> None:
     r"""FP16 has a smallest difference from 1.0 of $2^{-10} \approx 0.000977$.
 
-    That is the gap above 1. The gap below 1, where this update goes, is half of it,
-    $2^{-11}$."""
+    The number is the gap above 1. The gap below 1, where this update goes, is half of
+    it, $2^{-11}$."""
     _, above = smallest(it, "float16", -10)
     it.right(round(above, 6) == 0.000977 and float(np.float16(1.0)) == 1.0)
 
@@ -106,8 +107,8 @@ def F204(it: Evidence) -> None:
 def F205(it: Evidence) -> None:
     """The update is 32,000 times smaller than FP16's precision at 1.
 
-    The gap above is 32,552 times the update. What decides is half the gap below, 8,138
-    times the update, since sums are rounded to the nearest number."""
+    The gap above is 32,552 times the update. Half the gap below decides: 8,138 times
+    the update, since sums are rounded to the nearest number."""
     below, above = gaps("float16")
     it.as_printed(above / UPDATE // 1000 * 1000 == 32_000)
     it.elsewhere(below / 2 / UPDATE // 1000 * 1000 == 32_000)
@@ -127,7 +128,7 @@ def F206(it: Evidence) -> None:
 def F207(it: Evidence) -> None:
     r"""BF16 has a smallest difference from 1 of $2^{-7} \approx 0.0078$.
 
-    That is the gap above 1; below it is $2^{-8} \approx 0.0039$."""
+    The number is the gap above 1; below it is $2^{-8} \approx 0.0039$."""
     below, above = smallest(it, "bfloat16", -7)
     it.right(round(above, 4) == 0.0078 and round(below, 4) == 0.0039)
 
@@ -135,8 +136,8 @@ def F207(it: Evidence) -> None:
 def F208(it: Evidence) -> None:
     """BF16's gap is 260,000 times the update, which is lost.
 
-    The gap above 1 is 260,417 times the update. What decides is half the gap below,
-    65,104 times the update."""
+    The gap above 1 is 260,417 times the update. Half the gap below decides: 65,104
+    times the update."""
     below, above = gaps("bfloat16")
     it.as_printed(round(above / UPDATE, -4) == 260_000)
     it.as_printed(stepped("bfloat16", steps=1000) == 1)
@@ -147,7 +148,7 @@ def F208(it: Evidence) -> None:
 def F209(it: Evidence) -> None:
     r"""FP32 has a smallest difference from 1 of $2^{-23}$, `1.19e-7`.
 
-    That is the gap above 1; below it is $2^{-24}$, `5.96e-8`."""
+    The number is the gap above 1; below it is $2^{-24}$, `5.96e-8`."""
     below, above = smallest(it, "float32", -23)
     it.right(f"{above:.2e} {below:.2e}" == "1.19e-07 5.96e-08")
 
@@ -218,8 +219,9 @@ def F213(it: Evidence) -> None:
 def F214(it: Evidence) -> None:
     """Weights that are updated must be FP32.
 
-    Their sum with the updates must not lose anything. BF16 weights do that too with
-    stochastic rounding, on average, or with a second BF16 number for what was lost."""
+    It is enough that adding the updates loses nothing. BF16 weights achieve this too:
+    on average with stochastic rounding, or with a second BF16 number that stores what
+    rounding took."""
     weights, update, rng = np.ones(4000), 2.0**-11, np.random.default_rng(7)
     kept, rest = np.ones(1), np.zeros(1)
     for _ in range(64):

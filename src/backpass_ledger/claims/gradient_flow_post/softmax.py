@@ -65,7 +65,7 @@ def forward() -> tuple[Any, Any, Any]:
 def F68(it: Evidence) -> None:
     """Softmax is the most mathematically involved step.
 
-    An opinion. Its Jacobian has the form of RMSNorm's."""
+    This is an opinion. Softmax's Jacobian has the form of RMSNorm's."""
 
 
 def F69(it: Evidence) -> None:
@@ -163,8 +163,8 @@ def F78(it: Evidence) -> None:
 def F79(it: Evidence) -> None:
     """FlashAttention computes A again from Q and K in the backward, block by block.
 
-    From Q, K, and the logarithm of each row's sum over all keys, which it saves. The
-    box does not name this number; the listing of the last part takes it."""
+    It computes A from Q, K, and the logarithm of each row's sum over all keys, which it
+    saves. The box does not name this number; the listing of the last part takes it."""
     p, lse, a = forward()
     block = np.exp(p[..., 2:, :2])  # queries 2 to 4, keys 0 and 1
     it.as_printed(same(block / np.exp(lse[..., 2:, :]), a[..., 2:, :2]))

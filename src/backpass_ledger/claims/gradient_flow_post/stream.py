@@ -70,8 +70,8 @@ def F163(it: Evidence) -> None:
 def F164(it: Evidence) -> None:
     r"""$h_L = h_0 + \sum_{l=1}^{L} f_l(\text{Norm}(h_{l-1}))$.
 
-    If l counts sublayers, 160 for 80 layers. In the rest of the text L counts layers,
-    and the second sublayer of a layer does not read $h_{l-1}$."""
+    This holds if l counts sublayers, of which 80 layers have 160. In the rest of the
+    text L counts layers, and the second sublayer of a layer does not read $h_{l-1}$."""
     h = tensors(H_0)[0]
     by_layer = [sublayer(after(h, i - i % 2), i) for i in range(4)]
     each = [written(h, i) for i in range(4)]
@@ -144,9 +144,9 @@ def F170(it: Evidence) -> None:
 def F171(it: Evidence) -> None:
     """The gradient varies much less from layer to layer in pre-norm than in post-norm.
 
-    The sentence is about networks in practice, and names none. Random stacks do not
-    decide it: before the first step, post-norm's gradient varies less at 32 blocks and
-    can vary more at 256."""
+    The sentence gives no measurement but the table that follows it. Random stacks
+    before the first step do not decide it: which order varies more depends on the depth
+    and on the draw."""
 
 
 def F172(it: Evidence) -> None:
@@ -164,14 +164,15 @@ def F172(it: Evidence) -> None:
 def F173(it: Evidence) -> None:
     """0.0042 over 0.0038 is 1.1.
 
-    As a division. The two norms cannot be checked."""
+    The division is right; the two norms cannot be checked."""
     it.as_printed(round(quoted("pre 80", 0.0042, 0.0038), 1) == 1.1)
 
 
 def F174(it: Evidence) -> None:
     """0.0041 over 0.00003 is 137.
 
-    As a division. A norm of one digit supports anything from 117 to 164."""
+    The division is right, but a norm with one digit supports any ratio from 117 to
+    164."""
     it.as_printed(round(1 / quoted("post 80", 0.00003, 0.0041)) == 137)
     ends = [round(0.0041 / first) for first in (0.000035, 0.000025)]
     it.elsewhere(ends == [137, 137])
@@ -194,8 +195,8 @@ def F176(it: Evidence) -> None:
 def F177(it: Evidence) -> None:
     """0.0040 over 0.0036 is 1.1.
 
-    As a division. The factor should grow with depth; both rows of the table have
-    1.1."""
+    The division is right. The factor should grow with depth, but both pre-norm rows
+    have 1.1."""
     it.as_printed(round(quoted("pre 128", 0.0040, 0.0036), 1) == 1.1)
     it.right(TABLE["pre 80"][2] == TABLE["pre 128"][2] == 1.1)
     it.right(min(at_bottom("pre", 128)) > max(at_bottom("pre", 32)))

@@ -172,8 +172,8 @@ def F119(it: Evidence) -> None:
     L}{\partial g_3}$, $\frac{\partial L}{\partial W_2} = h^\top \frac{\partial
     L}{\partial \text{out}}$.
 
-    For factors flattened to B·S rows, as in the listing. With the axis of the batch
-    that the text gives them, the products have it too."""
+    This holds if both factors are flattened to B·S rows, as in the listing. If they
+    have the batch axis that the text gives them, so do the products."""
     it.derives(BLOCK)
     it.elsewhere(same(np.swapaxes(X, 1, 2) @ expected()["g1"], expected()["W1"]))
 

@@ -81,8 +81,8 @@ def F412(it: Evidence) -> None:
 def F413(it: Evidence) -> None:
     """The cross-entropy of all scores with all labels is the loss of the next token.
 
-    If the labels are shifted by one already. With labels equal to the tokens, as some
-    libraries take them, the network learns to copy its input."""
+    This holds if the labels are already shifted by one. With labels equal to the
+    tokens, as some libraries take them, the network learns to copy its input."""
     tokens = torch.tensor([[1, 4, 2, 3], [6, 0, 5, 4]])
     now, following = tokens[:, :-1], tokens[:, 1:]
 
@@ -175,7 +175,7 @@ def F420(it: Evidence) -> None:
 def F421(it: Evidence) -> None:
     """Gradients pass through billions of multiply-adds.
 
-    In all, 2 · 10¹⁵ a step: millions of billions."""
+    In all, a step has 2 · 10¹⁵: millions of billions."""
     adds = 80 * sum(layer()) * GIGA / 2
     it.as_printed(adds > 1e9)
     it.elsewhere(adds < 1e12)

@@ -96,14 +96,15 @@ def T113(it: Evidence) -> None:
 
 
 def T114(it: Evidence) -> None:
-    r"""Separating the term of index $j$ simplifies the sum: $\sum_{k=1}^n
-    \overline{A}_{i,k} A_{i,k} (\delta_{kj} - A_{i,j}) = \overline{A}_{i,j} A_{i,j} (1 -
-    A_{i,j}) - A_{i,j} \sum_{k \neq j} \overline{A}_{i,k} A_{i,k}$.
+    r"""Separating the term of $k = j$ simplifies the sum.
 
-    The next line has put a part of the separated term back: $\overline{A}_{i,j} A_{i,j}
-    A_{i,j} + A_{i,j} \sum_{k \neq j} \overline{A}_{i,k} A_{i,k} = A_{i,j} \sum_{k=1}^n
-    \overline{A}_{i,k} A_{i,k}$. So its sum has all indices."""
-    it.derives(ATTENTION)
+    It gives $\sum_{k=1}^n \overline{A}_{i,k} A_{i,k} (\delta_{kj} - A_{i,j}) =
+    \overline{A}_{i,j} A_{i,j} (1 - A_{i,j}) - A_{i,j} \sum_{k \neq j}
+    \overline{A}_{i,k} A_{i,k}$. The text's next line has put a part of the separated
+    term back: $\overline{A}_{i,j} A_{i,j} A_{i,j} + A_{i,j} \sum_{k \neq j}
+    \overline{A}_{i,k} A_{i,k} = A_{i,j} \sum_{k=1}^n \overline{A}_{i,k} A_{i,k}$. So
+    its sum has all indices."""
+    it.as_printed(derives(equations_of(it.truth)[0], ATTENTION))
     it.derives_right(ATTENTION)
 
 

@@ -128,9 +128,11 @@ def T22(it: Evidence) -> None:
 
     Both derivatives have to exist, which the text does not say. $\frac{df}{dg}$ is
     meant at $g(x)$: for $\sin(x^2)$, $\frac{dy}{dx} = \cos(x^2) \cdot 2x$."""
-    given = r"given x \in \mathbb{R}; let g = x^2; let f = \sin(g); let y = f"
-    it.as_printed(derives(equations_of(it.says)[1], given))
-    it.derives_right(given)
+    rule, given = equations_of(it.says)[1], r"given x \in \mathbb{R}; "
+    for inner, outer in (("e^x", "g^3"), ("x^3", "e^g"), ("x^2", r"\sin(g)")):
+        functions = f"{given}let g = {inner}; let f = {outer}; let y = f"
+        it.as_printed(derives(rule, functions))
+    it.derives_right(functions)
 
 
 def T23(it: Evidence) -> None:

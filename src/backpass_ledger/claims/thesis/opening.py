@@ -155,7 +155,8 @@ def T8(it: Evidence) -> None:
 
 
 def T9(it: Evidence) -> None:
-    """Training cost 670 dollars in 2017, 78 million for GPT-4: 2 to 3 times a year.
+    """From 670 dollars in 2017 to 78 million for GPT-4, training became 2 to 3 times as
+    expensive each year.
 
     The costs grew at least that fast: by a factor of 116,418 from 2017 to 2023, the
     year of GPT-4, which is 6.99 a year. The first transformer was not among the largest

@@ -82,7 +82,7 @@ def T35(it: Evidence) -> None:
 def T36(it: Evidence) -> None:
     """Data sets have from millions to billions of tokens.
 
-    This is low for the models that the text names: GPT-3 had 300 billion."""
+    GPT-3, which the text names, had 300 billion."""
 
 
 def T37(it: Evidence) -> None:

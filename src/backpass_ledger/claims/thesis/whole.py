@@ -142,11 +142,12 @@ def exact(n: int, d: int) -> int:
 
 
 def T193(it: Evidence) -> None:
-    r"""The closed form is the number of operations that a block's backward requires.
+    """The closed form is the number of operations that a block's backward requires.
 
     With nothing left out, the backward runs in $48nd^2 - 12d^2 + 8n^2d + 3n^2 + 21nd -
-    9d - n$ steps. The rule $2mnp$ makes the total too high, and the parts left out too
-    low: at $n = d = 512$ it is 0.05 % too high, for one token of that width 33 %."""
+    9d - n$ steps. The rule $2mnp$ makes the total too high, and the omitted parts make
+    it too low. In sum it is 0.05 % too high at $n = d = 512$, and 33 % too high for one
+    token of that width."""
     it.as_printed(takes(its.of_block, row("block"), its.EXACT))
     it.as_printed(takes(its.of_block, row("block")))
     it.right(takes(its.of_block, exact, its.EXACT))

@@ -173,7 +173,7 @@ def N60(it: Evidence) -> None:
 
     The values have to be scalars, but the inputs need not be vectors: the definition
     that follows takes any space with an inner product, such as that of matrices. In the
-    check, PyTorch's error for a vector stands for the definition."""
+    check, the error that PyTorch raises for a vector stands in for the definition."""
     v, w, a = numbers(3), numbers(4), numbers(3, 4)
     it.right(raises(RuntimeError, lambda: gradient_of(lambda z: z.sin(), v)))
     found = gradient_of(lambda z: constant(v) @ z @ constant(w), a)
@@ -266,9 +266,9 @@ def N66(it: Evidence) -> None:
 def N67(it: Evidence) -> None:
     """Gradients with respect to vectors are probably the most common in deep learning.
 
-    Counted by parameter arrays, yes: 8 of the 12 arrays of a Transformer layer with
-    biases are vectors. Without biases 2 of 6 are. Counted by elements, nearly all
-    belong to matrices."""
+    They are if parameter arrays are counted: 8 of the 12 arrays of a Transformer layer
+    with biases are vectors. Without biases 2 of 6 are. If elements are counted, nearly
+    all belong to matrices."""
     for bias, report in ((True, it.as_printed), (False, it.elsewhere)):
         layer = torch.nn.TransformerEncoderLayer(64, 4, 256, bias=bias, device="meta")
         arrays = list(layer.parameters())
@@ -333,8 +333,8 @@ def N71(it: Evidence) -> None:
 
 
 def N72(it: Evidence) -> None:
-    r"""For matrices, $\partial f(A)$ is only a linear function, so there is no clear
-    sense in which the gradient is its transpose.
+    r"""For matrices, $\partial f(A)$ is only a linear function, so the gradient is not
+    its transpose in any clear sense.
 
     It is the adjoint: $\nabla f(A) = \partial f(A)^*(1)$ for the adjoint $\partial
     f(A)^*: \mathbb{R} \to \mathbb{R}^{n \times m}$; with A flattened it is the
@@ -403,7 +403,7 @@ def N77(it: Evidence) -> None:
 
 
 def N78(it: Evidence) -> None:
-    r"""There is no clear chain rule for gradients.
+    r"""Gradients do not have a clear chain rule.
 
     An inner function whose values are vectors has no gradient, but the composition has,
     with a clear rule: $\nabla (l \circ g)(x) = \partial g(x)^* \, \nabla l(g(x))$. This

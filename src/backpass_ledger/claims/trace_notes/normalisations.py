@@ -101,10 +101,11 @@ def N98(it: Evidence) -> None:
 
 
 def N99(it: Evidence) -> None:
-    r"""“$\gamma, \beta: \mathbb{R}^t \to \mathbb{R}$ is a normalization function.”
+    r"""$\gamma$ and $\beta$ are introduced as normalisation functions $\mathbb{R}^t \to
+    \mathbb{R}$.
 
-    The sentence introduces $\gamma$ and $\beta$. The two factors are called $\alpha$
-    and $\beta$ in the rest of the text, and $\gamma$ stands for either of them."""
+    The two factors are called $\alpha$ and $\beta$ in the rest of the text, and
+    $\gamma$ stands for either of them."""
     introduced = r"\gamma, \beta: \R^t \to \R"
     used = r"""\alpha(x) = \left(\sum_i x_i \right)^{-1}
         \beta(x) = \left(\sum_i x_i^2 \right)^{-\frac{1}{2}}"""
@@ -230,8 +231,8 @@ def N115(it: Evidence) -> None:
     """The simplex and softmax have gradients.
 
     By the section on notation only functions with scalar values have gradients, and the
-    values of these are vectors. The text computes their Jacobians. In the check, That
-    PyTorch raises an error for a vector stands for the definition."""
+    values of these are vectors. The text computes their Jacobians. In the check, the
+    error that PyTorch raises for a vector stands in for the definition."""
     x = numbers(5)
     it.clashes(raises(RuntimeError, lambda: gradient_of(lambda z: z.softmax(0), x)))
     it.clashes(raises(RuntimeError, lambda: gradient_of(lambda z: z / z.sum(), x)))

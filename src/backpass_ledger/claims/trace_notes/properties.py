@@ -132,27 +132,33 @@ def N128(it: Evidence) -> None:
     r"""Perhaps $\alpha$ and $\beta$ would be more stable as t grows with the mean in
     place of the sum.
 
-    With t queries and t keys on the sphere, values of mean 0, and t from 64 to 256, the
-    outputs and the gradients of Q, K and V keep their size with the sum. With the mean
-    all four double when t becomes 4 times as large; only the gradient of B keeps its
-    size."""
+    Take t queries and t keys, values of mean 0, and t from 64 to 256. On the sphere,
+    the outputs and the gradients of Q, K and V keep their size with the sum, and all
+    four double with the mean. On the simplex, they fall to 0.4 to 0.7 of it with the
+    sum, and become 1.8 to 2.8 times as large with the mean. On
+    neither is the mean more stable."""
 
-    def sizes(t: int, factor: float) -> Any:
-        q, k, v, dy = (numbers(t, 64, seed=seed) for seed in range(4))
+    def growth(kind: str, power: float) -> Any:
+        return sizes(256, kind, 256**power) / sizes(64, kind, 64**power)
 
-        def out(b: Any, v: Any) -> Any:
-            return factor * weights(b, "Sphere") @ v
+    def sizes(t: int, kind: str, factor: float) -> Any:
+        low = 0.5 if kind == "Simplex" else None
+        q, k = (numbers(t, 64, seed=seed, low=low, high=1.5) for seed in (0, 1))
+        v, dy = numbers(t, 64, seed=2), numbers(t, 64, seed=3)
 
-        b, value = constant(q @ k.T), constant(v)
-        db = vjp(lambda b: out(b, value), b, dy)
-        found = vjp(lambda q, k, v: out(q @ k.T, v), [q, k, v], dy)
-        return np.array([np.sqrt((x**2).mean()) for x in (out(b, value), *found, db)])
+        def out(q: Any, k: Any, v: Any) -> Any:
+            return factor * weights(q @ k.T, kind) @ v
 
-    *summed, of_b = sizes(256, 1) / sizes(64, 1)
-    *mean, mean_of_b = sizes(256, 256**0.5) / sizes(64, 64**0.5)
-    it.as_printed(all(0.8 < growth < 1.25 for growth in mean))
-    it.right(all(0.8 < growth < 1.25 for growth in (*summed, mean_of_b)))
-    it.right(all(1.8 < growth < 2.2 for growth in mean) and of_b < 0.6)
+        given = [constant(array) for array in (q, k, v)]
+        found = [out(*given).numpy(), *vjp(out, [q, k, v], dy)]
+        return np.array([np.sqrt((array**2).mean()) for array in found])
+
+    ranges = {"Sphere": (0.9, 1.1, 1.8, 2.2), "Simplex": (0.4, 0.7, 1.8, 2.8)}
+    for kind, (low, high, least, most) in ranges.items():
+        of_sum, of_mean = growth(kind, 0), growth(kind, 1 if kind == "Simplex" else 0.5)
+        it.as_printed(np.abs(np.log(of_mean)).max() < np.abs(np.log(of_sum)).min())
+        it.right(bool((low < of_sum).all() and (of_sum < high).all()))
+        it.right(bool((least < of_mean).all() and (of_mean < most).all()))
 
 
 def N129(it: Evidence) -> None:

@@ -34,11 +34,11 @@ N83  true          0  chain rule  foundations/chain_rule    Gradients wrt V and 
 N84  true          0  matmul      operations/linear         Gradients wrt V and A, V
 N85  true          0  matmul      operations/linear         Gradients wrt V and A, V
 N86  true          0  matmul      operations/linear         Gradients wrt V and A, V
-N87  caveat        1  notation    attention/multilinear     Gradients wrt V and A, A and B
+N87  false         1  notation    attention/multilinear     Gradients wrt V and A, A and B
 N88  true          0  softmax     operations/softmax        Gradients wrt V and A, A and B
 N89  inconsistent  6  attention   attention/multilinear     Gradients wrt V and A, A and B
 N90  false         2  notation    attention/multilinear     Gradients wrt V and A, A and B
-N91  false         3  softmax     attention/multilinear     Gradients wrt V and A, A and B
+N91  caveat        3  softmax     attention/multilinear     Gradients wrt V and A, A and B
 N92  inconsistent  1  notation    attention/multilinear     Gradients wrt V and A, A and B
 N93  true          0  chain rule  foundations/chain_rule    Gradients wrt V and A, A and B
 N94  true          0  matmul      operations/linear         Gradients wrt V and A, A
@@ -200,13 +200,14 @@ def N87(it: Evidence) -> None:
     for kind in ("Simplex", "Sphere", "Softmax"):
         norm = partial(weights, kind=kind)
         rows = [vjp(norm, x, g) for x, g in zip(b, da, strict=True)]
-        it.as_printed(same(rows, vjp(norm, b, da)))
+        it.right(same(rows, vjp(norm, b, da)))
     for definitions, whole in (
         (SIMPLEX, r"\dot A = D_{\alpha(B)} (\dot B - D_{\dot B u} A)"),
         (SPHERE, r"\dot A = D_{\beta(B)} (\dot B - D_{(A \odot \dot B) u} A)"),
         (SOFTMAX, r"\dot A = A \odot \dot B - D_{(A \odot \dot B) u} A"),
     ):
-        it.elsewhere(not derives(whole, definitions))
+        it.as_printed(not derives(whole, definitions))
+        it.right(derives(whole, definitions))
 
 
 def N88(it: Evidence) -> None:
@@ -253,16 +254,15 @@ def N90(it: Evidence) -> None:
 
 def N91(it: Evidence) -> None:
     r"""The attention vector is $A_i = \gamma(B_i)\,B_i$, a number times the
-    preattention vector, for the simplex, the sphere and softmax.
+    preattention vector.
 
-    It is so for the first two. Softmax's attention vector is
+    This holds for the simplex and the sphere. Softmax's attention vector is
     $\alpha(e^{B_i})\,e^{B_i}$, which is not a multiple of $B_i$."""
     for kind in WEIGHTS:
         found = forward(("Linear", kind))
         ratio = found["a"] / found["b"]
-        multiple = same(ratio, np.repeat(ratio[:, :1], 5, axis=1))
-        it.as_printed(multiple)
-        it.right(multiple == (kind != "Softmax"))
+        report = it.elsewhere if kind == "Softmax" else it.as_printed
+        report(same(ratio, np.repeat(ratio[:, :1], 5, axis=1)))
     exp = np.exp(found["b"])
     it.right(same(found["a"], exp / exp.sum(1, keepdims=True)))
 

@@ -78,7 +78,8 @@ def W48(it: Evidence) -> None:
 
 
 def W49(it: Evidence) -> None:
-    """The layout of arrays in memory can make the ratio of the FLOPs differ from 2.
+    """The layout of arrays in memory is a reason why the backward does not take exactly
+    twice the FLOPs.
 
     A product of strided arrays has as many FLOPs as one of contiguous arrays, so the
     ratio stays. The layout changes the time: strided elements take more cache lines."""

@@ -104,7 +104,8 @@ def U12(it: Evidence) -> None:
 def U13(it: Evidence) -> None:
     """The four projections of grouped attention have the same size.
 
-    Those of keys and values have the width of the key-value heads."""
+    The projections of keys and values are only as wide as the key-value heads
+    together."""
     b, s, h, n_h, n_kv, d, L = (
         LENGTHS[k] for k in ("b", "s", "h", "n_h", "n_kv", "d", "L")
     )
@@ -141,7 +142,8 @@ def U15(it: Evidence) -> None:
 
 
 def U16(it: Evidence) -> None:
-    r"""The backward of flash attention costs twice its forward, as of any operation.
+    """The backward of flash attention costs twice its forward, like that of any
+    operation.
 
     It recomputes the scores: five products, against two in the forward."""
     judged(it, "flash-backward", step(7 * 7, products=5))

@@ -45,9 +45,10 @@ def U24(it: Evidence) -> None:
 
 
 def U25(it: Evidence) -> None:
-    r"""In float32, a layer saves 4(34sbh + 5bs²n_h) bytes.
+    """In float32, a layer saves 4(34sbh + 5bs²n_h) bytes.
 
-    It counts two bytes an element already, and masks take one: 66sbh + 9bs²n_h."""
+    The formula in brackets already counts two bytes an element, and a mask takes one
+    byte in any dtype. The right count is 66sbh + 9bs²n_h bytes."""
     judged(it, "bytes-counted-twice", layer(2, 7, 24, 6, wide=4), h=24)
 
 

@@ -15,6 +15,8 @@ U40  false   1  clipping   numerics/clipping   a common reading of `clip_grad_no
 U41  caveat  6  training   numerics/averaging  training loops with gradient accumulation
 U42  false   3  optimiser  numerics/optimiser  optimisers called Adam that implement decay as an L2 term
 U43  true    0  precision  numerics/precision  guides to mixed precision
+U44  false   3  precision  numerics/precision  a common explanation of loss scaling
+U45  false   2  clipping   numerics/clipping   a common explanation of clipping
 """
 
 
@@ -40,7 +42,8 @@ def U38(it: Evidence) -> None:
 
 
 def U39(it: Evidence) -> None:
-    """Under Adam, clipping each step to a tenth of the norm makes it a tenth as long.
+    """Under Adam, clipping every gradient to a tenth of its norm makes the step a tenth
+    as long.
 
     Adam divides by the gradient's size, so the same factor in every step cancels.
     Clipping acts through what changes from step to step."""
@@ -116,3 +119,39 @@ def U43(it: Evidence) -> None:
     for update in (0.99 / 512 * weights, -0.99 / 512 * weights):
         lost = (weights + update).to(torch.bfloat16) == weights.to(torch.bfloat16)
         it.right(bool(lost.all()))
+
+
+def U44(it: Evidence) -> None:
+    """FP16 needs loss scaling because gradients overflow.
+
+    It needs it because small gradients underflow: below half of the smallest subnormal
+    number, 2⁻²⁴, they become 0. A larger loss brings them back. Gradients that overflow
+    become infinite sooner with it, and the scale then has to be lowered."""
+
+    def gradient(true: float, scale: float) -> float:
+        w = torch.ones(1, dtype=torch.float16, requires_grad=True)
+        (w * true).backward(torch.tensor([scale], dtype=torch.float16))
+        return float(w.grad) / scale
+
+    small, large = 2.0**-26, 100.0
+    it.as_printed(gradient(large, 1) == np.inf > gradient(large, 1024))
+    it.right(gradient(small, 1) == 0 and gradient(small, 1024) == small)
+    it.right(gradient(large, 1) == large and gradient(large, 1024) == np.inf)
+
+
+def U45(it: Evidence) -> None:
+    """Clipping by the global norm changes the direction of the gradient.
+
+    It multiplies all gradients by one number, so the direction stays. Clipping each
+    element, or each array by its own norm, changes it."""
+    given = {"a": numbers(5), "b": 30 * numbers(3, seed=1)}
+
+    def cosine(clipped: dict[str, np.ndarray]) -> float:
+        one, other = (np.concatenate([*g.values()]) for g in (given, clipped))
+        return float(one @ other / np.linalg.norm(one) / np.linalg.norm(other))
+
+    together, _ = clipping.clip(given, 1.0)
+    alone = {name: g / np.linalg.norm(g) for name, g in given.items()}
+    it.as_printed(cosine(together) < 1 - 1e-12)
+    it.right(cosine(together) > 1 - 1e-12 and cosine(alone) < 0.9)
+    it.right(cosine({name: g.clip(-1, 1) for name, g in given.items()}) < 0.9)
