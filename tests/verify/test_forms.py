@@ -333,7 +333,7 @@ def test_an_operator_without_a_backward_is_explained():
     def doubled(x: torch.Tensor) -> torch.Tensor:
         return 2 * x
 
-    with pytest.raises(TypeError, match="doubled has none: call its register_autograd before"):
+    with pytest.raises(TypeError, match="doubled has none: call its register_autograd first"):
         check(doubled, torch.tensor(X))
 
 

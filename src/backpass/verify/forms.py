@@ -1,10 +1,10 @@
-"""Bring the forms in which people write a backward into one.
+"""Convert the forms in which people write a backward into one: an object whose
+``forward(*inputs)`` returns ``(y, saved)`` and whose ``backward(dy, saved)`` returns
+the gradients.
 
-That one is an object whose ``forward(*inputs)`` returns ``(y, saved)`` and whose
-``backward(dy, saved)`` returns the gradients. Others are a layer that keeps its state,
-with ``backward(dy)`` and the parameters' gradients in attributes; several outputs or
-several saved objects side by side, ``(y1, y2, saved)`` or ``(y, x, w)``; and the saved
-object first, as JAX has it.
+The other forms are a layer that keeps its state, with ``backward(dy)`` and the
+parameters' gradients in attributes; several outputs or several saved objects side by
+side, ``(y1, y2, saved)`` or ``(y, x, w)``; and the saved object first, as JAX has it.
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ class Form(NamedTuple):
 
 
 def usual(op: Any, inputs: Sequence[Any], options: Mapping[str, Any]) -> Form:
-    """Return the object in the usual form; as it is, if it has that form or none that
-    is known. A layer runs once, on copies of the inputs, to find its gradients; what it
-    raises is left to the check itself."""
+    """Return the object in the usual form, or the object itself if it has that form
+    already or an unknown one. A layer runs once, on copies of the inputs, to find its
+    gradients; what it raises is left to the check itself."""
     if "torch" in sys.modules:
         from backpass.verify import torch_forms
 
@@ -95,7 +95,7 @@ def _like(op: Any, forward: Callable, backward: Callable) -> Any:
 
 def _cotangents(names: Sequence[str]) -> int:
     """Return how many of the first parameters of a backward are cotangents, by their
-    names; the last parameter is none."""
+    names; the last parameter is never one."""
     like = [re.match(r"d|g(?![a-fh-z])|grad|ct|bar", name.strip("_")) for name in names]
     return next((at for at, found in enumerate(like[:-1]) if not found), len(names) - 1)
 
@@ -216,8 +216,8 @@ def _output(returned: Any) -> Array:
     if is_array(returned) or isinstance(returned, float | np.floating):
         return returned if is_array(returned) else np.asarray(returned, np.float64)
     raise Malformed(
-        "forward: expected y, because backward has one argument, as that of a layer "
-        f"which keeps its state does; got {type(returned).__name__}"
+        "forward: expected only y, because a backward with one argument is taken for "
+        f"that of a layer with state; got {type(returned).__name__}"
     )
 
 

@@ -30,7 +30,7 @@ def function_of(op: Any) -> type[torch.autograd.Function]:
     if op._backward_fn is None:
         raise TypeError(
             f"op: expected an operator with a backward; {op._name} has none: call its "
-            "register_autograd before"
+            "register_autograd first"
         )
 
     def setup_context(ctx: Any, inputs: Any, output: Any) -> None:

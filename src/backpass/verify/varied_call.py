@@ -1,8 +1,7 @@
 """Repeat the check with another call: other options, an optional input left out, an
 output that nobody uses, one array given twice, a cotangent of a scaled loss.
 
-Of the gradient bugs of public projects that show at no other inputs, most hide behind
-one of these.
+Some gradient bugs show at any inputs, but only in such a call.
 """
 
 from __future__ import annotations
