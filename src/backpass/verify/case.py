@@ -426,5 +426,8 @@ def _back(value: Array) -> np.ndarray:
 
 def _one_array(y: object) -> Array:
     if not is_array(y) and not isinstance(y, np.generic):
-        raise Malformed(f"forward: expected y to be one array; got {type(y).__name__}")
+        several = "; return several as a tuple" if isinstance(y, Mapping) else ""
+        raise Malformed(
+            f"forward: expected y to be one array; got {type(y).__name__}{several}"
+        )
     return y

@@ -21,7 +21,8 @@ from backpass.verify.arguments import (
 from backpass.verify.case import Case, NotRun, describe, first_line
 from backpass.verify.directional import SLOPES_DIFFER
 from backpass.verify.drawing import INPUTS, draw, generator, options_for
-from backpass.verify.forms import WHERE, usual
+from backpass.verify.forms import usual
+from backpass.verify.layers import WHERE
 from backpass.verify.methods import (
     Method,
     autograd,
@@ -134,7 +135,9 @@ def check(
         )
     check_precision(precision)
     options = {**check_options(options), **named_options}
-    op, inputs, without = usual(load(op), inputs, options)
+    form = usual(load(op), inputs, options)
+    op, inputs, without = form.op, form.inputs, form.without
+    options = options if form.options is None else {**form.options}
     drawn = not inputs
     if drawn:
         inputs = draw(op, generator(seed, INPUTS))

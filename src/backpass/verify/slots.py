@@ -101,6 +101,6 @@ class Slots:
     def _may_have_gradient(self, at: int) -> bool:
         if self.inputs[at] is not None:
             return at in self.differentiable
-        shapes = self.subject.shapes
-        floating = shapes is None or shapes.inputs[at].floating
+        specs = self.subject.shapes.inputs if self.subject.shapes else ()
+        floating = at >= len(specs) or specs[at].floating
         return floating and self.subject.input_names[at] not in self.subject.constants

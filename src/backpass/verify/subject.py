@@ -79,6 +79,11 @@ class Subject:
             if is_floating(value) and self.input_names[at] not in self.constants
         ]
 
+    def outputs(self, y: Array, saved: Any) -> tuple[Any, ...]:
+        """Return forward's outputs, given its results, y and saved."""
+        several = saved[-1] if self.torch_only else saved
+        return several.outputs if isinstance(several, Several) else (y,)
+
     def quantity(self, at: int) -> str:
         """Return ``dx`` for the gradient with respect to the input x."""
         return f"d{self.input_names[at]}"
@@ -200,7 +205,7 @@ def subject(
                 got = f"a tuple of {len(returned)}; give several outputs as ((y1, y2), saved)"
             raise Malformed(f"forward: expected it to return (y, saved); got {got}")
         y, several = join(returned[0])
-        if isinstance(y, float | np.floating):  # a loss as a Python number
+        if type(y) is float:  # a loss as a Python number
             return np.asarray(y, np.float64), returned[1]
         return (y, several._replace(saved=returned[1])) if several else returned
 
@@ -328,16 +333,23 @@ def _from_autograd_function(
     options: dict[str, Any],
     zero_gradients: Sequence[str],
     constants: Sequence[str],
+    more: Sequence[object] = (),
 ) -> Subject:
+    """Return a Function as a Subject; ``more`` are values that follow the inputs, in
+    place of defaults of its forward."""
     if options:
         raise TypeError(
             f"options: {op.__name__}.apply takes no named options; "
             f"got {', '.join(options)}: give their values as inputs, in order"
         )
+    shapes = Operation(op).shapes
     takes_context = _takes_context(op)
     own = partial(op.forward, None) if takes_context else op.forward
     _check_call(op.__name__, own, count, {})
     names = input_names(op.forward, count + takes_context)[takes_context:]
+    if shapes:
+        declared_names = [spec.name for spec in shapes.inputs][:count]
+        names = (*declared_names, *names[len(declared_names) :])
     declared = _declared(Operation(op), names, zero_gradients, constants)
     marks_dirty: list[bool] = []  # one element, as soon as it is known
 
@@ -350,7 +362,7 @@ def _from_autograd_function(
             # A tensor that is given twice is one leaf.
             twice = [of for of, other in enumerate(inputs[:at]) if other is inputs[at]]
             leaves.append(leaves[twice[0]] if twice and is_torch(value) else value)
-        returned = _applied(op, leaves, marks_dirty)
+        returned = _applied(op, [*leaves, *more], marks_dirty)
         outputs = returned if isinstance(returned, tuple) else (returned,)
         y, several = join(
             returned, but=[id(part) for part in outputs if not _requires_grad(part)]
@@ -377,8 +389,18 @@ def _from_autograd_function(
         )
 
     def plain_forward(*inputs):
-        returned, without_gradient = on_its_own(op, *inputs)
+        returned, without_gradient = on_its_own(op, *inputs, *more)
         return join(returned, but=without_gradient)[0]
+
+    defaults, optional = _defaults(own, count)
+
+    def called_with(others: dict[str, Any]) -> Subject:
+        # By position, up to the last of them: apply takes no keywords.
+        values = {**defaults, **others}
+        last = max(map(list(values).index, others))
+        return _from_autograd_function(
+            op, count, {}, zero_gradients, constants, [*values.values()][: last + 1]
+        )
 
     return Subject(
         name=op.__name__,
@@ -386,11 +408,14 @@ def _from_autograd_function(
         backward=backward,
         plain_forward=plain_forward,
         input_names=names,
-        optional=_defaults(own, count)[1],
+        shapes=shapes,
+        optional=optional,
         torch_only=True,
         frozen=lambda name: _from_autograd_function(
-            op, count, {}, zero_gradients, (*constants, name)
+            op, count, {}, zero_gradients, (*constants, name), more
         ),
+        all_options=defaults,
+        called_with=called_with,
         **declared,
     )
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 
 import contextlib
 import inspect
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any
 
 import torch
 
+from backpass.verify.layers import the_same_numbers
+from backpass.verify.outputs import join
 from backpass.verify.subject import input_names, on_its_own
 
 
@@ -24,25 +26,42 @@ def is_module(op: object) -> bool:
     return isinstance(op, torch.nn.Module)
 
 
-def function_of(op: Any) -> type[torch.autograd.Function]:
-    """Return an operator as a Function: its own forward, with the registered backward.
-    Raises TypeError if none is registered."""
+def function_of(
+    op: Any, count: int, options: Mapping[str, Any]
+) -> type[torch.autograd.Function]:
+    """Return an operator with ``count`` inputs as a Function: its own forward, with the
+    registered backward and these options. Raises TypeError if none is registered."""
     if op._backward_fn is None:
         raise TypeError(
             f"op: expected an operator with a backward; {op._name} has none: call its "
             "register_autograd first"
         )
 
-    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
-        if op._setup_context_fn is not None:
-            op._setup_context_fn(ctx=ctx, inputs=inputs, output=output)
+    own = inspect.signature(op._init_fn)
+    bound = own.bind(*[None] * count, **options)
+    bound.apply_defaults()
+    further, named = bound.args[count:], bound.kwargs
 
-    parts = {
-        "forward": staticmethod(op._init_fn),
-        "setup_context": staticmethod(setup_context),
-        "backward": staticmethod(op._backward_fn),
-    }
-    return type(op._name, (torch.autograd.Function,), parts)
+    def forward(*inputs: Any) -> Any:
+        return op._init_fn(*inputs, *further, **named)
+
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+        if op._setup_context_fn is None:
+            return
+        keywords = {"keyword_only_inputs": named} if named else {}
+        given = (*inputs, *further)
+        op._setup_context_fn(ctx=ctx, inputs=given, output=output, **keywords)
+
+    def backward(ctx: Any, *dys: Any) -> Any:
+        returned = op._backward_fn(ctx, *dys)
+        returned = returned if isinstance(returned, tuple) else (returned,)
+        return returned[:count]  # the options have no gradient
+
+    taken = list(own.parameters.values())[:count]
+    forward.__signature__ = inspect.Signature(taken)  # type: ignore[attr-defined]
+    parts = {"forward": forward, "setup_context": setup_context, "backward": backward}
+    static = {name: staticmethod(part) for name, part in parts.items()}
+    return type(op._name, (torch.autograd.Function,), static)
 
 
 def of_module(module: torch.nn.Module, inputs: Sequence[Any]) -> Any:
@@ -54,11 +73,12 @@ def of_module(module: torch.nn.Module, inputs: Sequence[Any]) -> Any:
     def called(values: Sequence[Any]) -> Any:
         given, own = values[: len(inputs)], values[len(inputs) :]
         weights = dict(zip(names, own, strict=True))
-        return torch.func.functional_call(module, weights, tuple(given))
+        with the_same_numbers():
+            return torch.func.functional_call(module, weights, tuple(given))
 
     def forward(*values: Any) -> tuple[Any, Any]:
         leaves = [_leaf(value) for value in values]
-        y = called(leaves)
+        y, _ = join(called(leaves))  # one vector of several outputs
         return y.detach(), (y, leaves)
 
     def backward(dy: Any, saved: Any) -> tuple[Any, ...]:
@@ -71,7 +91,7 @@ def of_module(module: torch.nn.Module, inputs: Sequence[Any]) -> Any:
 
     def plain_forward(*values: Any) -> Any:
         with _without_backwards(applied):
-            return called(values)
+            return join(called(values))[0]
 
     with torch.no_grad(), contextlib.suppress(Exception):  # the check says what raises
         plain_forward(*inputs, *module.parameters())

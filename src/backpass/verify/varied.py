@@ -8,7 +8,7 @@ happened" counts them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -34,6 +34,7 @@ LONGER = 37  # added to a length: odd, so that the sum is not a multiple of a bl
 ROWS, ROW = 256 + LONGER, 1024 + LONGER
 TIMES = 20
 DEEPER = "one more leading axis"
+DECLARE = 'if they are to be checked, declare them: SHAPES = "x[*, n] -> y[*, n]"'
 MOST = 1 << 20  # elements of an input at most
 SEARCH = 2.0  # seconds for a diagnosis
 # Methods that compare element by element. Differences run only if none of them gave a
@@ -106,14 +107,13 @@ def _summary(what: str, found: list[Row], case: Case) -> Iterator[Row]:
             wrong.setdefault(row.quantity, row)
     if "y" in wrong:  # forward and the operator differ, so their gradients may too
         wrong = {"y": wrong["y"]}
-    raised = [row.reason for row in wrong.values() if row.verdict == COULD_NOT_RUN]
     passed = [
         row
         for row in found
         if row.verdict == PASSED and row.quantity in case.quantities
     ]
-    if what == DEEPER and len(raised) == len(wrong) > 0:  # nothing wrong is returned
-        reason = f"{what}: forward accepts it, backward does not ({raised[0]})"
+    if wrong and case.subject.shapes is None and (misfit := _misfit(what, wrong, case)):
+        reason = f"{what}: forward accepts it, {misfit}; {DECLARE}"
         yield Row(NAME, "", NOT_RUN, reason=reason)
     elif wrong:
         for quantity, row in wrong.items():
@@ -129,6 +129,22 @@ def _summary(what: str, found: list[Row], case: Case) -> Iterator[Row]:
         reasons = dict.fromkeys(row.reason for row in found if row.reason)
         reason = f"{what}: {'; '.join(reasons) or 'no method applies'}"
         yield Row(NAME, "", NOT_RUN, reason=reason)
+
+
+def _misfit(what: str, wrong: Mapping[str, Row], case: Case) -> str:
+    """Say how backward shows that it is not made for inputs that forward accepts: it
+    raises or, for another axis, returns gradients of other shapes. "" if it does not.
+    """
+    raised = [row.reason for row in wrong.values() if row.verdict == COULD_NOT_RUN]
+    if len(raised) == len(wrong):
+        return f"backward does not ({raised[0]})"
+    if what == DEEPER:
+        for at, gradient in case.gradients.items():
+            shape = case.float64[at].shape
+            if gradient is not None and gradient.shape != shape:
+                name = case.subject.quantity(at)
+                return f"{name} is {list(gradient.shape)}, not {list(shape)}"
+    return ""
 
 
 def _variations(case: Case) -> Iterator[_Variation]:
@@ -160,6 +176,7 @@ def _every_variation(case: Case) -> Iterator[_Variation]:
     first = case.differentiable[0]
     x, name = case.float64[first], draw.name(first)
     arrays = [at for at, value in enumerate(case.inputs) if is_array(value)]
+    declared = case.subject.shapes is not None
 
     most = max(case.float64[at].ndim for at in arrays)
     deepest = [at for at in arrays if case.float64[at].ndim == most]
@@ -174,18 +191,21 @@ def _every_variation(case: Case) -> Iterator[_Variation]:
         for alone in inputs if len(inputs) > 1 else ():
             changed = [place for place in places if place[0] == alone]
             tries = tuple(draw.resized(changed, n) for n in (length + 3, length - 1))
-            if _takes(case, tries[0]):  # most lengths have to be equal
+            # Most have to be equal. Without a declaration, both must be accepted.
+            if (all if not declared else any)(_takes(case, at) for at in tries):
                 of = draw.name(alone)
                 what = f"{of}'s length changed from {length}, the others' kept"
                 yield _Variation(what, tries)
+        # Length 1 may be broadcast where no other length fits.
+        if declared or any(_takes(case, at) for at in draw.tries(places, length + 3)):
+            # Not element by element: in a row of one, normalised parts cancel.
+            what, methods = f"length 1 in place of {length}", ("contract", *DIFFERENCES)
+            yield _Variation(what, (draw.resized(places, 1),), methods)
         last = any(axis == case.float64[at].ndim - 1 for at, axis in places)
-        # Not element by element: in a row of one, normalised parts cancel.
-        what = f"length 1 in place of {length}"
-        yield _Variation(what, (draw.resized(places, 1),), ("contract", *DIFFERENCES))
         longer = ROW if last else ROWS
         if length < longer and draw.most_elements(places, longer) <= MOST:
             what = f"length {longer} in place of {length}"
-            yield _Variation(what, (draw.resized(places, longer),))
+            yield _Variation(what, draw.tries(places, longer))
 
     yield _Variation(f"{name} × {TIMES}", (draw.replaced(first, x * TIMES),))
     if x.ndim and x.shape[0] > 1:
@@ -243,7 +263,7 @@ class _Draw:
         """Return the letter of an axis in the declaration; its length without one. A
         group of leading axes is counted from its end."""
         shape, shapes = self.case.inputs[at].shape, self.case.subject.shapes
-        if shapes is None:
+        if shapes is None or at >= len(shapes.inputs):
             return shape[axis]
         axes = shapes.inputs[at].axes
         from_end = len(shape) - axis
@@ -267,10 +287,17 @@ class _Draw:
     def most_elements(self, places: Sequence[tuple[int, int]], length: int) -> int:
         return max(int(np.prod(self._shape(at, places, length))) for at, _ in places)
 
-    def resized(self, places: Sequence[tuple[int, int]], length: int) -> Inputs:
+    def tries(self, places: Sequence[tuple[int, int]], length: int) -> tuple:
+        """Return the inputs with a different length, and again with integers that occur
+        more than once, if those given are a permutation."""
+        return self.resized(places, length), self.resized(places, length, twice=True)
+
+    def resized(
+        self, places: Sequence[tuple[int, int]], length: int, twice: bool = False
+    ) -> Inputs:
         """Return the inputs with a different length at these places."""
         changed = {
-            at: self._like(at, self._shape(at, places, length))
+            at: self._like(at, self._shape(at, places, length), twice)
             for at in dict.fromkeys(at for at, _ in places)
         }
         return tuple(
@@ -296,7 +323,7 @@ class _Draw:
             length if (at, axis) in places else old for axis, old in enumerate(shape)
         )
 
-    def _like(self, at: int, shape: tuple[int, ...]) -> object:
+    def _like(self, at: int, shape: tuple[int, ...], twice: bool = False) -> object:
         given = self.case.inputs[at]
         own = to_numpy(given).ravel()
         count = int(np.prod(shape))
@@ -306,7 +333,7 @@ class _Draw:
         if is_floating(given):
             near = self.rng.choice(own, shape) * self.rng.uniform(0.9, 1.1, shape)
             return to_kind_of(given, near)
-        if np.array_equal(np.sort(own), np.arange(own.size)):
+        if not twice and np.array_equal(np.sort(own), np.arange(own.size)):
             # A permutation again: every place once.
             values = self.rng.permutation(count).reshape(shape)
         elif own.size > 2 and (np.diff(own.astype(float)) >= 0).all():

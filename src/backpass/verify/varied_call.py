@@ -35,13 +35,20 @@ def varied_call(case: Case, rows_of: RowsOf) -> list[Row]:
     ``rows_of(case, methods)`` runs methods.
     """
     rows = [*_scaled(case), *_given_twice(case)]
-    for what, other in (
-        *_unused_outputs(case),
-        *_other_options(case),
-        *_left_out(case),
-    ):
+    for what, other in (*_unused_outputs(case), *_left_out(case)):
         rows += _rows(what, other, rows_of)
+    for what, other in _other_options(case):
+        rows += _not_refused(what, list(_rows(what, other, rows_of)))
     return rows
+
+
+def _not_refused(what: str, rows: list[Row]) -> list[Row]:
+    """Return the rows; if backward only raises with another option, which forward takes
+    too, say that this was not run."""
+    if not rows or any(row.verdict != COULD_NOT_RUN for row in rows):
+        return rows
+    reason = f"{what}: forward accepts it, backward does not ({rows[0].reason})"
+    return [Row(NAME, "", NOT_RUN, reason=reason)]
 
 
 def _rows(what: str, case: Case, rows_of: RowsOf) -> Iterator[Row]:
