@@ -376,3 +376,35 @@ def test_a_module_without_one_has_no_backward_to_check():
     torch = pytest.importorskip("torch")
     with pytest.raises(TypeError, match=r"unless its forward applies an autograd\.Function"):
         check(torch.nn.Linear(3, 2), torch.tensor(X))
+
+
+@pytest.fixture(scope="module")
+def leaky():
+    torch = pytest.importorskip("torch")
+
+    @torch.library.custom_op("backpass_tests::leaky", mutates_args=())
+    def leaky(x: torch.Tensor, slope: float = 0.1, *, scale: float = 2.0) -> torch.Tensor:
+        return scale * torch.where(x > 0, x, slope * x)
+
+    return leaky
+
+
+@pytest.mark.parametrize("wrong", ["", "slope", "scale"])
+def test_options_of_an_operator_are_varied(leaky, wrong):
+    torch = pytest.importorskip("torch")
+
+    def setup_context(ctx, inputs, keyword_only_inputs, output):
+        ctx.save_for_backward(inputs[0])
+        ctx.slope = 0.1 if wrong == "slope" else inputs[1]
+        ctx.scale = 2.0 if wrong == "scale" else keyword_only_inputs["scale"]
+
+    def backward(ctx, dy):
+        (x,) = ctx.saved_tensors
+        return ctx.scale * torch.where(x > 0, dy, ctx.slope * dy), None
+
+    leaky.register_autograd(backward, setup_context=setup_context)
+    assert check(leaky, torch.tensor(X)).passed
+    assert check(leaky, torch.tensor(X), vary=True, raises=False).passed is not bool(wrong)
+    assert check(leaky, torch.tensor(X), scale=3.0, raises=False).passed is (wrong != "scale")
+    with pytest.raises(TypeError, match="slop"):
+        check(leaky, torch.tensor(X), slop=0.2)

@@ -42,8 +42,8 @@ def usual(op: Any, inputs: Sequence[Any], options: Mapping[str, Any]) -> Form:
         from backpass.verify import torch_forms
 
         if torch_forms.is_custom_op(op):
-            made = torch_forms.function_of(op, len(inputs), options)
-            return Form(made, tuple(inputs), options={})
+            more = torch_forms.with_options(op, len(inputs), options)
+            return Form(torch_forms.function_of(op), (*inputs, *more), options={})
         if torch_forms.is_module(op) and (found := torch_forms.of_module(op, inputs)):
             return Form(found, (*inputs, *op.parameters()))
     forward: Any = getattr(op, "forward", None)

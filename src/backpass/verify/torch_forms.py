@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from backpass.verify.arguments import reject_unknown
 from backpass.verify.layers import the_same_numbers
 from backpass.verify.outputs import join
 from backpass.verify.subject import input_names, on_its_own
@@ -26,42 +27,57 @@ def is_module(op: object) -> bool:
     return isinstance(op, torch.nn.Module)
 
 
-def function_of(
-    op: Any, count: int, options: Mapping[str, Any]
-) -> type[torch.autograd.Function]:
-    """Return an operator with ``count`` inputs as a Function: its own forward, with the
-    registered backward and these options. Raises TypeError if none is registered."""
+def function_of(op: Any) -> type[torch.autograd.Function]:
+    """Return an operator as a Function: its own forward, with the registered backward.
+    Its options are further inputs, those that are keywords last. Raises TypeError if no
+    backward is registered."""
     if op._backward_fn is None:
         raise TypeError(
             f"op: expected an operator with a backward; {op._name} has none: call its "
             "register_autograd first"
         )
+    taken = list(inspect.signature(op._init_fn).parameters.values())
+    keywords = [p.name for p in taken if p.kind is p.KEYWORD_ONLY]
+    places = len(taken) - len(keywords)
 
-    own = inspect.signature(op._init_fn)
-    bound = own.bind(*[None] * count, **options)
-    bound.apply_defaults()
-    further, named = bound.args[count:], bound.kwargs
+    def parts_of(values: Sequence[Any]) -> tuple[list[Any], dict[str, Any]]:
+        every = [*values, *(p.default for p in taken[len(values) :])]
+        return every[:places], dict(zip(keywords, every[places:], strict=True))
 
-    def forward(*inputs: Any) -> Any:
-        return op._init_fn(*inputs, *further, **named)
+    def forward(*values: Any) -> Any:
+        inputs, options = parts_of(values)
+        return op._init_fn(*inputs, **options)
 
     def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+        ctx.inputs_of_apply = len(inputs)
         if op._setup_context_fn is None:
             return
-        keywords = {"keyword_only_inputs": named} if named else {}
-        given = (*inputs, *further)
-        op._setup_context_fn(ctx=ctx, inputs=given, output=output, **keywords)
+        given, options = parts_of(inputs)
+        more = {"keyword_only_inputs": options} if options else {}
+        op._setup_context_fn(ctx=ctx, inputs=tuple(given), output=output, **more)
 
     def backward(ctx: Any, *dys: Any) -> Any:
         returned = op._backward_fn(ctx, *dys)
         returned = returned if isinstance(returned, tuple) else (returned,)
-        return returned[:count]  # the options have no gradient
+        # An option that was left out, or is a keyword, has no place for a gradient.
+        return (*returned, *[None] * len(taken))[: ctx.inputs_of_apply]
 
-    taken = list(own.parameters.values())[:count]
-    forward.__signature__ = inspect.Signature(taken)  # type: ignore[attr-defined]
+    forward.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
+        [p.replace(kind=inspect.Parameter.POSITIONAL_OR_KEYWORD) for p in taken]
+    )
     parts = {"forward": forward, "setup_context": setup_context, "backward": backward}
     static = {name: staticmethod(part) for name, part in parts.items()}
     return type(op._name, (torch.autograd.Function,), static)
+
+
+def with_options(op: Any, count: int, options: Mapping[str, Any]) -> tuple[Any, ...]:
+    """Return the values of an operator's options that follow ``count`` inputs, up to
+    the last that is given. Raises TypeError for an unknown one."""
+    own = inspect.signature(op._init_fn).parameters
+    further = [*own][count:]
+    reject_unknown(f"options of {op._name}", options, further, TypeError)
+    last = max(map(further.index, options), default=-1)
+    return tuple(options.get(name, own[name].default) for name in further[: last + 1])
 
 
 def of_module(module: torch.nn.Module, inputs: Sequence[Any]) -> Any:

@@ -8,12 +8,15 @@ happened" counts them.
 
 from __future__ import annotations
 
+import itertools
+import math
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
-from backpass.contract.arrays import is_array
+from backpass.contract.arrays import Array, is_array
 from backpass.contract.shapes import Shapes
 from backpass.verify.case import Case, Inputs, first_line
 from backpass.verify.convert import (
@@ -33,9 +36,12 @@ LONGER = 37  # added to a length: odd, so that the sum is not a multiple of a bl
 # Longer than the blocks into which kernels cut the rows, and the elements of one row.
 ROWS, ROW = 256 + LONGER, 1024 + LONGER
 TIMES = 20
-DEEPER = "one more leading axis"
+DEEPER, EMPTY = "one more leading axis", "no rows"
 DECLARE = 'if they are to be checked, declare them: SHAPES = "x[*, n] -> y[*, n]"'
 MOST = 1 << 20  # elements of an input at most
+MANY = 1 << 17  # elements of many rows: more than 65,536
+# Options that name an integer without a gradient.
+IGNORED = {"ignore_index", "ignore", "ignored", "padding_idx", "pad_id", "pad"}
 SEARCH = 2.0  # seconds for a diagnosis
 # Methods that compare element by element. Differences run only if none of them gave a
 # verdict.
@@ -107,11 +113,8 @@ def _summary(what: str, found: list[Row], case: Case) -> Iterator[Row]:
             wrong.setdefault(row.quantity, row)
     if "y" in wrong:  # forward and the operator differ, so their gradients may too
         wrong = {"y": wrong["y"]}
-    passed = [
-        row
-        for row in found
-        if row.verdict == PASSED and row.quantity in case.quantities
-    ]
+    known = {*case.quantities, *({"all"} if what == EMPTY else ())}
+    passed = [row for row in found if row.verdict == PASSED and row.quantity in known]
     if wrong and case.subject.shapes is None and (misfit := _misfit(what, wrong, case)):
         reason = f"{what}: forward accepts it, {misfit}; {DECLARE}"
         yield Row(NAME, "", NOT_RUN, reason=reason)
@@ -219,9 +222,98 @@ def _every_variation(case: Case) -> Iterator[_Variation]:
     # In the short dtype that was given. Nobody trains layers of NumPy in one.
     short = {"float16", "bfloat16"} & {case.dtype}
     low = short.pop() if short else "bfloat16" if is_torch(case.inputs[first]) else ""
+    if rows:
+        yield from _of_rows(draw, rows, declared)
+    yield from _of_integers(case, draw)
     if low and x.ndim > 1 and rows and draw.most_elements(rows, ROWS) <= MOST:
         many = tuple(in_dtype(value, low) for value in draw.resized(rows, ROWS))
         yield _Variation(f"{ROWS} rows of {low}", (many,), ("precision",), ())
+
+
+def _of_rows(
+    draw: _Draw, rows: Sequence[tuple[int, int]], declared: bool
+) -> Iterator[_Variation]:
+    """Yield an empty batch, and so many rows that kernels count them in another way."""
+    case = draw.case
+    length = case.inputs[rows[0][0]].shape[0]
+    if declared or any(_takes(case, at) for at in draw.tries(rows, length + 3)):
+        yield _Variation(EMPTY, draw.tries(rows, 0), ("contract",), ())
+    elements = sum(math.prod(case.inputs[at].shape) for at, _ in rows)
+    many = MANY * length // elements + LONGER
+    if many > ROWS and draw.most_elements(rows, many) <= MOST:
+        tries = draw.tries(rows, many)
+        if _cost_by_row(draw, rows):
+            what = f"{many:,} rows in place of {length}"
+            yield _Variation(what, tries, ("autograd", "pytorch"))
+
+
+def _cost_by_row(draw: _Draw, rows: Sequence[tuple[int, int]]) -> bool:
+    """Whether many rows take as long as one row many times, or less: each row of y
+    depends on its own row of the inputs alone, and no loop of Python runs over them."""
+    case = draw.case
+    whole = {at for at, axis in rows if [a for p, a in rows if p == at] == [0]}
+
+    def ran(part: slice) -> tuple[np.ndarray, int]:
+        inputs = (x[part] if at in whole else x for at, x in enumerate(case.given()))
+        y, lines = _lines(case.subject.forward, tuple(inputs))
+        return to_numpy(y), lines
+
+    try:
+        y, lines = ran(slice(None))
+        for part in (slice(1, None), slice(None, -1)):  # a causal row needs only others
+            fewer, lines_of_fewer = ran(part)
+            same = fewer.shape == y[part].shape and np.allclose(fewer, y[part])
+            if not same or lines != lines_of_fewer:
+                return False
+    except Exception:
+        return False
+    return True
+
+
+def _lines(forward: Callable, inputs: Inputs) -> tuple[Array, int]:
+    """Return y, and how many lines of Python ran."""
+    count, before = itertools.count(), sys.gettrace()
+
+    def trace(frame: object, event: str, argument: object) -> Callable:
+        next(count)
+        return trace
+
+    sys.settrace(trace)
+    try:
+        y = forward(*inputs)[0]
+    finally:
+        sys.settrace(before)
+    return y, next(count)
+
+
+def _of_integers(case: Case, draw: _Draw) -> Iterator[_Variation]:
+    """Yield a mask with a row that hides everything or nothing, and integers among
+    which is the one that an option says to ignore."""
+    options = dict(case.subject.all_options)
+    names = case.subject.input_names
+    options |= {
+        name: value
+        for name, value in zip(names, case.inputs, strict=False)
+        if not is_array(value)
+    }
+    for at, value in enumerate(case.inputs):
+        if not is_array(value) or not value.shape or is_floating(value):
+            continue
+        values = to_numpy(value)
+        if values.dtype == bool:
+            for filled in (False, True):
+                other = values.copy()
+                other[0] = filled
+                tries = (draw.replaced(at, other),)
+                yield _Variation(f"a row of {filled} in {names[at]}", tries)
+            continue
+        for option in IGNORED & {*options}:
+            ignored = options[option]
+            if type(ignored) is int and values.size > 1:
+                other = values.copy()
+                other.reshape(-1)[-1] = ignored
+                tries = (draw.replaced(at, other),)
+                yield _Variation(f"{option} = {ignored} in {names[at]}", tries)
 
 
 def _takes(case: Case, inputs: Inputs) -> bool:

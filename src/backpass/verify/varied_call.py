@@ -207,7 +207,7 @@ def _others(value: object) -> tuple[object, ...]:
     if isinstance(value, int):
         return value + 1, value - 1
     if isinstance(value, float):
-        return (0.75 * value,) if value else (0.25,)
+        return (float(f"{0.75 * value:.3g}"),) if value else (0.25,)
     return ()
 
 
