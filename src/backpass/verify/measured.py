@@ -51,19 +51,21 @@ def computed_precision(
     parabola, they move in jumps, for example because one factor of y was computed in
     float32.
     """
-    values = {at: x for at, x in enumerate(inputs) if is_floating(x)}
+    items = [(at, x) for at, x in enumerate(inputs) if is_floating(x)]
     with np.errstate(all="ignore"):
         for _ in range(DRAWS):
             # All elements move away from 0, so that sums and means move as far as their
             # terms.
             directions = {
                 at: rng.random(x.shape) * _size(x) * np.where(x < 0, -1, 1)
-                for at, x in values.items()
+                for at, x in items
             }
 
-            def along(step: float, directions=directions) -> list[np.ndarray]:
+            def along(
+                step: float, start: float = 0.0, directions=directions
+            ) -> list[np.ndarray]:
                 moved = (
-                    {at: x + step * t * directions[at] for at, x in values.items()}
+                    {at: x + (start + step * t) * directions[at] for at, x in items}
                     for t in POINTS[1:]
                 )
                 return [
@@ -80,7 +82,9 @@ def computed_precision(
             rough = _roughness(y, ys)
             if rough <= ROUGH or _roughness(y, along(SHORTER)) < rough / 16:
                 return "float64"
-            if _roughness(y, along(TINIER)) > rough / 8:
+            # Not from the inputs themselves: sums of short numbers may lie between two
+            # float32 numbers, so that any step reaches one of them.
+            if _roughness(ys[-1], along(TINIER, start=STEP)) > rough / 8:
                 return "float64"
     return "float32"
 
