@@ -268,6 +268,20 @@ class TestBackwardPrecision:
         wrong = check(rms_norm("all", missing=0.9), x, w, methods=["finite_difference"], raises=False)
         assert wrong.failed
 
+    @pytest.mark.parametrize("to", [torch.bfloat16, torch.float16])
+    def test_a_backward_in_half_precision_is_judged_there(self, to):
+        def tanh(factor):
+            def backward(dy, y):
+                return factor * (dy.to(to) * (1 - y.to(to) ** 2)).to(dy.dtype)
+
+            return own(lambda x: (torch.tanh(x), torch.tanh(x)), backward)
+
+        x = torch.tensor(self.X)
+        report = check(tanh(1.0), x)
+        assert "too coarse for differences" in report.of("finite differences")[0].reason
+        assert verdicts(report, "low precision") == ["passed", "passed"]
+        assert check(tanh(1.1), x, raises=False, explain=False).failed
+
     def test_a_declared_precision_is_not_measured(self):
         report = check(Tanh, torch.tensor(self.X), precision="float64", raises=False, explain=False)
         assert verdicts(report, "torch autograd") == ["FAILED"]

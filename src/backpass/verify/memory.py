@@ -31,6 +31,7 @@ from backpass.verify.magnitude import largest, within
 REPEATS = 4
 MOVES = 2  # how often inputs are moved to measure the effect of rounding
 TIMES = 4  # how many times that effect is allowed
+NEAR = 0.01  # of the largest element: a larger difference is not rounding
 UNITS = 32  # in the last place; a different layout may change the order of a sum
 
 
@@ -59,13 +60,13 @@ class Run:
         """The machine epsilon of the coarsest of the arrays' dtypes."""
         return epsilon(self.y, *(value for value in self.inputs if is_floating(value)))
 
-    def coarsest(self, key: int | str) -> float:
-        """Return the machine epsilon of the precision in which forward computes y, or
-        in which forward or backward computes a gradient, if it is larger than ``unit``;
-        otherwise ``unit``."""
+    def coarsest(self, key: int | str, *, near: bool) -> float:
+        """Return the machine epsilon of the precision in which forward computes or,
+        for a gradient that is ``near`` enough for its rounding to matter, backward; or
+        ``unit`` if that is larger."""
         case = self.case
         units = [self.unit, EPSILON[case.computes_in]]
-        if not isinstance(key, str):
+        if near and not isinstance(key, str):
             units.append(EPSILON[case.backward_computes_in(key)])
         return max(units)
 
@@ -284,6 +285,6 @@ def _equal(
 
     if agree(UNITS * done.unit * size):
         return True
-    coarsest = done.coarsest(key)
+    coarsest = done.coarsest(key, near=agree(NEAR * size))
     noise = TIMES * math.sqrt(done.longest) * done.noise(coarsest).get(key, 0.0)
     return agree(UNITS * coarsest * size + noise)

@@ -65,13 +65,16 @@ def _unless_coarse(row: Row, case: Case, at: int, steps: Steps) -> Row:
     """Return the row or, if it failed and backward computes the gradient in low
     precision, the row at that precision's tolerance.
 
-    It is "not run" if backward's rounding is as large as the error, as where large
-    parts of the gradient cancel.
+    It is "not run" if that precision is too coarse, or if backward's rounding is as
+    large as the error, as where large parts of the gradient cancel.
     """
     note = case.coarse_backward(at) if row.verdict == FAILED else ""
     if not note:
         return row
     precision = case.backward_computes_in(at)
+    if _low_tolerance(precision) > COARSEST:
+        reason = f"{note}, which is too coarse for differences"
+        return Row(NAME, row.quantity, NOT_RUN, reason=reason)
     again = _rows(case, steps, *_low(precision), note)[case.derived.index(at)]
     if again.verdict != FAILED or again.error is None:
         return again

@@ -93,7 +93,7 @@ def run(case: Case) -> list[Row]:
     if dtype not in LOW:
         return []
     rows = _rows(_at(case, dtype), NAME, dtype)
-    unjudged = backward or not case.takes_float64
+    unjudged = {*backward} == {"float32"} or not case.takes_float64
     if dtype != "float32" and unjudged and (wider := _in_float32(case)):
         rows += _rows(wider, WIDER, "float32")
     return rows
