@@ -9,7 +9,7 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -34,7 +34,7 @@ from backpass.verify.drawing import (
 )
 from backpass.verify.findings import Findings
 from backpass.verify.magnitude import largest
-from backpass.verify.measured import computed_precision
+from backpass.verify.measured import computed_precision, noise
 from backpass.verify.outputs import Malformed
 from backpass.verify.slots import Slots
 from backpass.verify.subject import Subject
@@ -171,6 +171,49 @@ class Case:
         rng = generator(self.seed, MEASURING)
         return computed_precision(self.forward, self.float64, self.y, rng)
 
+    def backward_computes_in(self, at: int) -> str:
+        """Return the precision in which backward computes the gradient of one input
+        when it is given float64, as declared or measured.
+
+        Forward and backward run several times, so a method asks only about a gradient
+        that differs from its reference.
+        """
+        if self.declared or not self.takes_float64:
+            return self.computes_in
+        known = self.found.precisions
+        if at not in known:
+            rng = generator(self.seed, MEASURING)
+            values = *self.float64, self.dy
+            gradient = partial(self._gradient, at)
+            known[at] = computed_precision(gradient, values, gradient(values), rng)
+        return known[at]
+
+    def _gradient(self, at: int, values: Inputs) -> np.ndarray:
+        """Return the gradient of one input, for NumPy inputs and the cotangent."""
+        y, saved = self.subject.forward(*self.native(values[:-1]))
+        returned = self.subject.backward(to_kind_of(y, values[-1]), saved)
+        gradient = self.slots.by_input(returned)[at]
+        return np.zeros(()) if gradient is None else gradient
+
+    def noise_of_backward(self, at: int) -> float:
+        """Return the largest change of one gradient that the precision in which
+        backward computes it explains, over the gradient's largest element."""
+        values, rng = (*self.float64, self.dy), generator(self.seed, MEASURING)
+        precision = self.backward_computes_in(at)
+        return noise(partial(self._gradient, at), values, precision, rng)
+
+    def coarse_backward(self, at: int) -> str:
+        """Return the reason why a float64 reference cannot judge the gradient of one
+        input: backward computes it in low precision. It is empty if it does not."""
+        precision = self.backward_computes_in(at)
+        if precision == "float64":
+            return ""
+        name = self.subject.quantity(at)
+        return (
+            f"backward returns {name} in float64 but computes it in {precision}, "
+            "as measured"
+        )
+
     @cached_property
     def takes_float64(self) -> bool:
         """Whether forward accepts float64 and returns it."""
@@ -246,13 +289,16 @@ class Case:
         return tuple(map(_copy, self.inputs))
 
     def elsewhere(self, inputs: Inputs, **changes: Any) -> Case:
-        """Return the case at other inputs, with a new cotangent and no findings."""
+        """Return the case at other inputs, with a new cotangent and no findings but the
+        low precision of its backward."""
+        known = self.found.precisions.items()
+        coarse = {at: precision for at, precision in known if precision != "float64"}
         return replace(
             self,
             inputs=inputs,
             given_dy=None,
             drawn=False,
-            found=Findings(),
+            found=Findings(precisions=coarse),
             **changes,
         )
 

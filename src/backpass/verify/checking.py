@@ -58,6 +58,8 @@ ASKED_FOR = "compiled"  # the method that runs only if it is asked for
 USUAL = tuple(name for name in METHODS if name != ASKED_FOR)
 # These methods compare with forward's own derivative, even where a convention applies.
 DERIVING: tuple[Method, ...] = (finite_difference, complex_step, symbolic)
+# These compare with a gradient that is exact in float64, up to rounding.
+EXACT: tuple[Method, ...] = (complex_step, autograd, pytorch)
 OPTIONAL = {"torch": "PyTorch", "triton": "Triton", "sympy": "SymPy"}  # by import name
 SEARCH = 5.0  # seconds for all diagnoses of one check
 NO_GRADIENT = f"no attribute holds its gradient; looked for one such as {WHERE}"
@@ -104,8 +106,8 @@ def check(
     - ``conventions`` maps each input whose gradient is intentionally not forward's
       derivative (padding, ``detach``, a straight-through estimator) to the reason; only
       autograd and the operator then judge that gradient;
-    - ``precision`` is the dtype in which forward computes, if it is narrower than the
-      output's; by default it is measured;
+    - ``precision`` is the dtype in which forward and backward compute, if it is
+      narrower than the output's; by default it is measured;
     - ``tolerances`` maps a method to a pair: a tolerance that replaces its own, and the
       reason, which the table then shows;
     - ``vary`` repeats the check at inputs of other shapes and values, drawn from the
@@ -217,6 +219,8 @@ def _run(name: str, case: Case, progress: Progress) -> list[Row]:
         rows = [
             _with_its_reason(row, case.tolerances.get(name)) for row in method.run(case)
         ]
+        if method in EXACT:
+            rows = [_unless_coarse(row, case) for row in rows]
     except NotRun as error:
         return [Row(method.NAME, "", NOT_RUN, reason=str(error))]
     except Malformed as error:
@@ -228,6 +232,16 @@ def _run(name: str, case: Case, progress: Progress) -> list[Row]:
         reason = first_line(error)
         return [Row(method.NAME, "", COULD_NOT_RUN, reason=reason, exception=error)]
     return _but_conventions(rows, method, case)
+
+
+def _unless_coarse(row: Row, case: Case) -> Row:
+    """Return the row, marked "not run" if the gradient differs from the reference, and
+    backward computes it in low precision."""
+    if row.verdict != FAILED or row.quantity not in case.quantities:
+        return row
+    at = case.differentiable[case.quantities.index(row.quantity)]
+    reason = case.coarse_backward(at)
+    return Row(row.method, row.quantity, NOT_RUN, reason=reason) if reason else row
 
 
 def _but_conventions(rows: list[Row], method: Method, case: Case) -> list[Row]:

@@ -83,15 +83,18 @@ class Bound:
 def run(case: Case) -> list[Row]:
     """Return a row for y and one for each gradient; none in float64.
 
-    A subject that accepts half precision but not float64 is also judged in float32 if
-    it accepts that: in half precision, errors of small elements beside large ones
-    cannot be told from rounding. Raises NotRun if there is no float64 reference.
+    A subject in half precision that float64 cannot judge, because it does not accept
+    float64 or because its backward computes in float32, is also judged in float32 if it
+    accepts that: in half precision, errors of small elements beside large ones cannot
+    be told from rounding. Raises NotRun if there is no float64 reference.
     """
-    dtype = max(case.dtype, case.computes_in, key=EPSILON.__getitem__)
+    backward = [p for p in case.found.precisions.values() if p != "float64"]
+    dtype = max(case.dtype, case.computes_in, *backward, key=EPSILON.__getitem__)
     if dtype not in LOW:
         return []
     rows = _rows(_at(case, dtype), NAME, dtype)
-    if dtype != "float32" and not case.takes_float64 and (wider := _in_float32(case)):
+    unjudged = {*backward} == {"float32"} or not case.takes_float64
+    if dtype != "float32" and unjudged and (wider := _in_float32(case)):
         rows += _rows(wider, WIDER, "float32")
     return rows
 
