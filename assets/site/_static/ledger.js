@@ -133,6 +133,27 @@
     part.parentElement.hidden = !found.length;
   }
 
+  // The address holds what was asked, in words, so that a way back or a link finds it again. In its fragment, because a
+  // page that is opened from disk has no other part that a script may change.
+  const fields = { sentence, ...chosen, words };
+  const inWords = (field) => (field.options ? field.value && field.selectedOptions[0].text : field.value.trim());
+  const isState = () => location.hash.includes("="); // rather than a heading's
+  function toAddress() {
+    const asked = Object.entries(fields).map(([key, field]) => [key, inWords(field)]);
+    const state = String(new URLSearchParams(asked.filter(([, value]) => value)));
+    const hash = state ? `#${state}` : isState() ? "" : location.hash;
+    if (hash !== location.hash) history.replaceState(null, "", `${location.pathname}${location.search}${hash}`);
+  }
+  function fromAddress() {
+    const state = new URLSearchParams(isState() ? location.hash.slice(1) : "");
+    for (const [key, field] of Object.entries(fields)) {
+      const wanted = state.get(key) || "";
+      const option = [...(field.options || [])].find(({ text, value }) => value && text === wanted);
+      field.value = field.options ? option?.value || "" : wanted;
+      if (key === "text") offerParts();
+    }
+  }
+
   // The results
 
   const escaped = (text) => text.replace(/[&<>]/g, (sign) => ({ "&": "&amp;", "<": "&lt;", ">": "&gt;" })[sign]);
@@ -192,6 +213,7 @@
     if (!near.length) says.textContent = whyNone(asked);
     else if (asked && !numbered(asked)) says.textContent = `${found.length} of ${claims.length} share a word with the sentence; the nearest first`;
     else says.textContent = `${found.length} of ${claims.length}`;
+    toAddress();
     // All at once would say little: a reader asks first.
     show(asked || words.value.trim() || Object.values(chosen).some(({ value }) => value) ? STEP : 0);
   }
@@ -204,7 +226,12 @@
   });
   form.addEventListener("submit", (event) => event.preventDefault());
   more.addEventListener("click", () => show(STEP));
-  offerParts();
+  window.addEventListener("hashchange", () => {
+    if (!isState()) return;
+    fromAddress();
+    update();
+  });
+  fromAddress();
   place.replaceChildren(form, list, more);
   update();
 })();
