@@ -28,7 +28,14 @@ def test_its_sentence_counts_the_records(stem):
     found = [int(number) for number in re.findall(r"\d+", first)]
     costly = sum(claim.harm >= COSTLY for claim in claims)
     true = sum(claim.verdict is TRUE for claim in claims)
-    assert found == [min(MOST, costly), *([costly] if costly > MOST else []), len(claims), true]
+    assert found == [len(claims), true, costly, COSTLY, 0, 10, *[MOST] * (costly > MOST)]
+    assert "have a harm of 3 or more" in first
+
+
+@pytest.mark.parametrize("stem", STEMS)
+def test_it_says_what_needs_javascript_to_those_without(stem):
+    (said,) = re.findall(r"^<p><noscript>(.*)</noscript></p>$", pages.costly(stem), re.MULTILINE)
+    assert "JavaScript" in said and f"backpass_ledger/claims/{stem}" in said
 
 
 @pytest.mark.parametrize("stem", STEMS)

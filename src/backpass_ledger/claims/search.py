@@ -114,7 +114,7 @@ def nearest(sentence: str, number: int = 5) -> list[tuple[float, Claim]]:
 
 
 def why_none(sentence: str) -> str:
-    """Return what to tell a reader for whose sentence `nearest` finds no claim."""
+    """Return the reason why `nearest` finds no claim, in a sentence."""
     if asked := numbered(sentence):
         text, name = asked
         last = len(text.claims())
