@@ -66,6 +66,18 @@ def test_the_summary_begins_with_the_sections_of_the_text(stem, part, start):
     assert pages.summary(text(stem).part(part)).startswith(start)
 
 
+def test_the_claims_of_a_part_are_read_once_for_each_table(monkeypatch):
+    from backpass_ledger.claims.twice_note import example
+
+    first, again = text("twice_note").part("example"), text("twice_note").part("example")
+    assert first is not again and all(one is other for one, other in zip(first, again, strict=True))
+    row, *rows = example.CLAIMS.strip().splitlines()
+    monkeypatch.setattr(example, "CLAIMS", "\n".join([row.replace("caveat", "false "), *rows]))
+    monkeypatch.setattr(getattr(example, first[0].name), "__doc__", "What it says.\n\nWhat is right.")
+    changed, *others = text("twice_note").part("example")
+    assert first[0].verdict is CAVEAT and changed.verdict is FALSE and others == first[1:]
+
+
 def test_a_part_is_folded_and_names_the_file_of_its_checks():
     part = pages.part("twice_note", "example")
     assert part.startswith('<details class="claims-section" data-checks="twice_note"><summary>')
