@@ -248,6 +248,22 @@ class TestIndex:
         page.wait_for_function(f"() => ({UNTYPESET})().length === 0")
 
 
+def test_wide_tables_are_readable_on_a_phone(visit, site):
+    page = visit.page
+    page.set_viewport_size({"width": 360, "height": 800})
+    visit.open(f"file://{site}/{INDEX}.html")
+    assert page.locator("table").first.evaluate("table => table.offsetWidth") < 520
+    visit.open(f"file://{site}/chapters/claims/gradient_flow_post.html")
+    captions = page.locator("caption").all()
+    assert captions
+    for caption in captions:
+        shown = caption.evaluate(
+            "caption => { const r = document.createRange(); r.selectNodeContents(caption);"
+            " return r.getBoundingClientRect().right; }"
+        )
+        assert shown <= 360
+
+
 def test_the_index_is_accessible_in_dark_colours(visit, address):
     """Served, because axe reads the style sheets."""
     page = opened(visit, address, INDEX)
