@@ -74,7 +74,7 @@ def index(titles: dict[str, str], bibliography: Path) -> dict:
     return {
         "rank": constants(),
         "costly": COSTLY,
-        "texts": [[text.name, text.stem] for text in TEXTS],
+        "texts": [[text.name, text.stem, text.letter] for text in TEXTS],
         "parts": [[TEXTS.index(text), text.titles[part]] for text, part in parts],
         "verdicts": [[verdict.sign, verdict.words] for verdict in VERDICTS],
         "topics": topics,

@@ -81,3 +81,11 @@ def test_targets_of_make_exist():
 
 def test_what_is_read_is_what_there_is():
     assert len(PYTHON) == 4 and len([each for each in COMMANDS if each.startswith("backpass ")]) >= 10
+
+
+@pytest.mark.parametrize("page", ["README.md", "intro.md"])
+def test_somebody_who_asks_whether_a_sentence_is_true_finds_the_ledger(page):
+    text = (ROOT / page).read_text()
+    where = {"README.md": "`chapters/claims/ledger.html`", "intro.md": "(#claims-index)"}
+    assert "backpass claims" in text and where[page] in text
+    assert "(claims-index)=" in (ROOT / "chapters/claims/ledger.md").read_text()

@@ -166,3 +166,14 @@ def test_the_list(tmp_path, monkeypatch, capsys):
     assert status(f'"{key}" = "a reason"') == (1, f'list.toml: no such sentence; delete the line: "{key}"\n')
     path.write_text(page("| a | 35 |\n| b | 36 |"))
     assert status('"a.md: | …" = "a table that a test holds"') == (0, "")
+
+
+def test_pages_of_claims_are_read_too(tmp_path, monkeypatch, capsys):
+    path, reasons = tmp_path / "chapters" / "claims" / "a.md", tmp_path / "list.toml"
+    path.parent.mkdir(parents=True)
+    path.write_text(page("The forward is always right."))
+    reasons.write_text("")
+    monkeypatch.setattr(sentences, "ROOT", tmp_path)
+    monkeypatch.setattr(sentences, "LIST", reasons)
+    assert sentences.main() == 1
+    assert capsys.readouterr().out.startswith("chapters/claims/a.md:7: no cell asserts this")

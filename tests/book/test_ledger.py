@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import gzip
+from urllib.parse import quote
 
 import pytest
 from build import chapters
 
 from backpass_ledger.claims.ledger import TEXTS, every, text_of
 from backpass_ledger.claims.pages import COSTLY
-from backpass_ledger.claims.search import nearest
+from backpass_ledger.claims.search import nearest, why_none
 
 from .conftest import BOOK
 from .test_site import BROKEN_MATHEMATICS, CLIPPED, found_by_axe, opened, turn
@@ -31,6 +32,14 @@ SENTENCES = [
     "the gradient of a matrix product is the incoming gradient times the transposed weight",
     "flash attention never stores the attention matrix and recomputes it in the backward",
     "A larger batch makes clipping more frequent",
+]
+
+# On subjects outside the ledger; the last is the nearest of those in tests/claims/test_search.py.
+OTHERS = [
+    "zyzzyva",
+    "Simmer the onions in butter until they are golden, then add the stock",
+    "Diffusion models learn to denoise images step by step",
+    "Scaling laws predict the loss from the number of parameters and tokens",
 ]
 
 UNTYPESET = """() => [...document.querySelectorAll('.claims-section[open] .math, .ledger-results .math')].filter(
@@ -108,6 +117,10 @@ def test_without_a_script_every_claim_can_be_read(browser, site):
     page.goto(f"file://{site}/chapters/claims/twice_note.html")
     page.locator(".claims-section summary").first.click()
     assert page.locator(".claim").first.is_visible()
+    said = page.locator(".bd-article noscript")
+    assert said.is_visible() and "The filters and the code of the checks need JavaScript" in said.inner_text()
+    page.goto(f"file://{site}/chapters/claims/bugs.html")
+    assert said.is_visible() and "The filter needs JavaScript" in said.inner_text()
     page.goto(f"file://{site}/{INDEX}.html")
     assert "The index needs JavaScript" in page.locator("#ledger-index").inner_text()
     assert page.locator("#ledger-index a").count() == len(TEXTS)
@@ -181,10 +194,51 @@ class TestIndex:
 
         self.filtered(page, keep)
 
-    def test_says_when_nothing_is_near(self, page):
-        page.locator("#ledger-sentence").fill("zyzzyva")
+    @pytest.mark.parametrize("sentence", [*OTHERS, "f999", "t0"])
+    def test_says_when_nothing_is_near(self, page, sentence):
+        page.locator("#ledger-sentence").fill(sentence)
         assert shown(page) == []
         assert page.locator(".ledger-more").is_hidden()
+        assert page.locator(".ledger-form output").inner_text() == why_none(sentence)
+
+    @pytest.mark.parametrize("number", ["f435", " #F0435 "])
+    def test_finds_a_claim_by_its_number(self, page, number):
+        page.locator("#ledger-sentence").fill(number)
+        assert shown(page) == ["F435"]
+
+    def test_the_way_back_finds_what_was_asked(self, page, site):
+        page.locator("#ledger-sentence").fill(SENTENCES[0])
+        page.get_by_label("text", exact=True).select_option(TEXTS[3].name)
+        page.get_by_label("section").select_option(label=TEXTS[3].titles["challenges"])
+        page.get_by_label("verdict").select_option("✗ false")
+        page.get_by_label("words").fill("FLOPs")
+        asked = shown(page)
+        assert 0 < len(asked) < len(TEXTS[3].part("challenges"))
+        page.locator(".ledger-results .claim strong a").first.click()
+        page.wait_for_url(f"**/{TEXTS[3].stem}.html#*")
+        page.go_back()
+        page.wait_for_selector(".ledger-results .claim")
+        assert shown(page) == asked
+        assert page.locator("#ledger-sentence").input_value() == SENTENCES[0]
+        assert page.get_by_label("words").input_value() == "FLOPs"
+        # The address alone has it too, and an empty form leaves it.
+        address = page.url
+        page.goto("about:blank")
+        page.goto(address)
+        assert shown(page) == asked
+        page.goto(f"{address.partition('#')[0]}#text=none&verdict={quote('✗ false')}")
+        self.filtered(page, lambda claim: claim.verdict.key == "false")
+        page.get_by_label("verdict").select_option("all")
+        shown(page)
+        assert "#" not in page.url
+
+    def test_the_address_of_a_heading_asks_nothing(self, page, site):
+        page.goto(f"file://{site}/{INDEX}.html#claims-index")
+        assert shown(page) == [] and page.url.endswith("#claims-index")
+        page.locator("#ledger-sentence").fill(SENTENCES[0])
+        asked = shown(page)
+        page.evaluate("location.hash = '#claims-index'")
+        assert asked and shown(page) == asked
 
     def test_shows_more_on_request(self, page):
         assert shown(page) == []
@@ -193,6 +247,22 @@ class TestIndex:
         page.locator(".ledger-more").click()
         assert first and shown(page)[: len(first)] == first and len(shown(page)) == 2 * len(first)
         page.wait_for_function(f"() => ({UNTYPESET})().length === 0")
+
+
+def test_wide_tables_are_readable_on_a_phone(visit, site):
+    page = visit.page
+    page.set_viewport_size({"width": 360, "height": 800})
+    visit.open(f"file://{site}/{INDEX}.html")
+    assert page.locator("table").first.evaluate("table => table.offsetWidth") < 520
+    visit.open(f"file://{site}/chapters/claims/gradient_flow_post.html")
+    captions = page.locator("caption").all()
+    assert captions
+    for caption in captions:
+        shown = caption.evaluate(
+            "caption => { const r = document.createRange(); r.selectNodeContents(caption);"
+            " return r.getBoundingClientRect().right; }"
+        )
+        assert shown <= 360
 
 
 def test_the_index_is_accessible_in_dark_colours(visit, address):

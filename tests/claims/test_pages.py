@@ -21,6 +21,12 @@ def test_the_first_records_are_those_with_the_most_harm(stem):
     assert [harms[name] for name in shown] == sorted(harms.values(), reverse=True)[: len(shown)]
 
 
+def test_the_long_headings_of_the_table_of_verdicts_may_break():
+    heading = pages.counts().splitlines()[0]
+    words = re.split(r"[\s|]+|&shy;", heading)
+    assert max(map(len, words)) <= len("uncheck") and heading.replace("&shy;", "").count("uncheckable") == 1
+
+
 @pytest.mark.parametrize("stem", STEMS)
 def test_its_sentence_counts_the_records(stem):
     claims = text(stem).claims()
@@ -28,7 +34,14 @@ def test_its_sentence_counts_the_records(stem):
     found = [int(number) for number in re.findall(r"\d+", first)]
     costly = sum(claim.harm >= COSTLY for claim in claims)
     true = sum(claim.verdict is TRUE for claim in claims)
-    assert found == [min(MOST, costly), *([costly] if costly > MOST else []), len(claims), true]
+    assert found == [len(claims), true, costly, COSTLY, 0, 10, *[MOST] * (costly > MOST)]
+    assert "have a harm of 3 or more" in first
+
+
+@pytest.mark.parametrize("stem", STEMS)
+def test_it_says_what_needs_javascript_to_those_without(stem):
+    (said,) = re.findall(r"^<p><noscript>(.*)</noscript></p>$", pages.costly(stem), re.MULTILINE)
+    assert "JavaScript" in said and f"backpass_ledger/claims/{stem}" in said
 
 
 @pytest.mark.parametrize("stem", STEMS)
@@ -57,6 +70,18 @@ def test_the_summary_of_a_section_counts_its_verdicts():
 )  # fmt: skip
 def test_the_summary_begins_with_the_sections_of_the_text(stem, part, start):
     assert pages.summary(text(stem).part(part)).startswith(start)
+
+
+def test_the_claims_of_a_part_are_read_once_for_each_table(monkeypatch):
+    from backpass_ledger.claims.twice_note import example
+
+    first, again = text("twice_note").part("example"), text("twice_note").part("example")
+    assert first is not again and all(one is other for one, other in zip(first, again, strict=True))
+    row, *rows = example.CLAIMS.strip().splitlines()
+    monkeypatch.setattr(example, "CLAIMS", "\n".join([row.replace("caveat", "false "), *rows]))
+    monkeypatch.setattr(getattr(example, first[0].name), "__doc__", "What it says.\n\nWhat is right.")
+    changed, *others = text("twice_note").part("example")
+    assert first[0].verdict is CAVEAT and changed.verdict is FALSE and others == first[1:]
 
 
 def test_a_part_is_folded_and_names_the_file_of_its_checks():

@@ -1,5 +1,8 @@
 """A claim's record, the verdicts that findings support, and the figures that a check holds."""
 
+import re
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -187,3 +190,16 @@ def test_a_record_without_an_equation_cannot_be_judged():
         ValueError, match=r"expected an equation between dollar signs; got 'The sum over \$j\$"
     ):
         Evidence(says=r"The sum over $j$ and $\sum_{j=1}^n x_j$.").derives()
+
+
+def test_the_example_for_contributors_is_a_claim_whose_check_supports_its_verdict(tmp_path):
+    guide = (Path(__file__).parents[2] / "CONTRIBUTING.md").read_text()
+    (example,) = re.findall(r"^```python\n(.*?CLAIMS.*?)^```$", guide, re.MULTILINE | re.DOTALL)
+    path = tmp_path / "heads.py"
+    path.write_text(example)
+    spec = spec_from_file_location("heads", path)
+    module = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    (claim,) = claims_of(module)
+    assert claim.run().verdict is FALSE and claim.unchecked_figures() == [] and claim.harm == 3
+    assert claim.says.startswith("Twice as many heads") and claim.truth.endswith("FLOPs each.")

@@ -59,7 +59,11 @@ def every_bug() -> Markdown:
     """
     if wrong := [fault for bug in every() for fault in faults(bug, recorded(bug))]:
         raise RuntimeError("\n".join(wrong))
-    lines = []
+    lines = [
+        "<p><noscript>The filter needs JavaScript. Without it, every bug can be read."
+        "</noscript></p>",
+        "",
+    ]
     for kind, bugs in by_kind():
         group = [f"({_label('bugs', kind)})=", "```{rubric} " + kind.capitalize()]
         group += [":heading-level: 3", "```", ""]

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
+from types import ModuleType
 
 from backpass_ledger.claims.record import Claim, claims_of
 
@@ -37,11 +38,19 @@ class Text:
             raise ValueError(
                 f"part: expected one of {', '.join(self.parts)}; got {name!r}"
             )
-        return claims_of(import_module(f"backpass_ledger.claims.{self.stem}.{name}"))
+        module = import_module(f"backpass_ledger.claims.{self.stem}.{name}")
+        return list(_claims(module, module.CLAIMS))
 
     def claims(self) -> list[Claim]:
         """Return all claims of the text, in its order."""
         return [claim for name in self.parts for claim in self.part(name)]
+
+
+@cache
+def _claims(module: ModuleType, table: str) -> tuple[Claim, ...]:
+    """Return the claims of a module with this table. Reading them takes longer than
+    many of their checks."""
+    return tuple(claims_of(module))
 
 
 TEXTS = (

@@ -89,7 +89,7 @@ def shown(claim: Claim) -> list[str]:
 
 def counts() -> Markdown:
     """Return a table with the number of claims by text and verdict."""
-    rows = [["text", *(verdict.key.replace("-", " ") for verdict in VERDICTS), "all"]]
+    rows = [["text", *map(_heading, VERDICTS), "all"]]
     total: Counter[Verdict] = Counter()
     for found in TEXTS:
         count = Counter(claim.verdict for claim in found.claims())
@@ -99,20 +99,34 @@ def counts() -> Markdown:
     return table(rows, aligned=":--" + "|--:" * (len(VERDICTS) + 1))
 
 
+def _heading(verdict: Verdict) -> str:
+    """Return the heading of a verdict's column, which may break: a phone is narrow."""
+    words = verdict.key.replace("-", " ")
+    return re.sub(r"(?<=^incon)(?=sistent)|(?<=check)(?=able)", "&shy;", words)
+
+
 def costly(stem: str) -> Markdown:
     """Return the claims of a text that cost a reader most, each with what is right,
-    after a sentence that says how many they are of how many."""
+    after sentences that say how many claims there are, and which of them it shows."""
     every = text(stem).claims()
     found = sorted((claim for claim in every if claim.harm >= COSTLY), key=_harm)
     first = found[:MOST]
-    if len(found) > len(first):
-        which = f"The {len(first)} of {len(found)} records that cost a reader most"
-    else:
-        which = f"The {len(first)} records that cost a reader most"
     true = sum(claim.verdict is TRUE for claim in every)
+    which = (
+        f"The {len(first)} with the greatest harm come first; of equal ones, those that "
+        "are earlier in the text. All"
+        if found[MOST:]
+        else "They come first. All"
+    )
     lines = [
-        f"{which}, by our own estimate of the harm, come first. Of all {len(every)} "
-        f"records, {true} are true without a caveat.",
+        f"Of the {len(every)} records, {true} are true without a caveat. "
+        f"{len(found)} have a harm of {COSTLY} or more, by our own estimate on a scale "
+        "from 0 to 10: a reader who relies on such a claim or list has to change "
+        f"something. {which} records follow below, by section.",
+        "",
+        "<p><noscript>The filters and the code of the checks need JavaScript. Without "
+        "it, every record can be read, and the checks are in "
+        f"<code>backpass_ledger/claims/{stem}</code>.</noscript></p>",
         "",
     ]
     return Markdown("\n".join([*lines, *map(_costly, first)]))

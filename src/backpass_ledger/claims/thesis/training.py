@@ -129,6 +129,14 @@ def T76(it: Evidence) -> None:
     y = torch.utils.checkpoint.checkpoint(layer, x, use_reentrant=False)
     it.right(same(plain, torch.autograd.grad(y, x, dy)[0]))
     it.elsewhere(len(forwards) == 2)
+    weight = x.detach().clone().requires_grad_()
+    optimiser = torch.optim.SGD([weight], lr=1.0)
+    forwards.clear()
+    for part in (dy / 4, 3 * dy / 4):
+        layer(weight).backward(part)
+    optimiser.step()
+    it.right(len(forwards) == 2)
+    it.right(same(weight.detach(), x.detach() - plain))
 
 
 def T77(it: Evidence) -> None:
