@@ -263,7 +263,12 @@ def _place_of_gradient(
             return last in CONTAINERS
         if holder == outer:
             return _names_gradient(last, name)
-        if not holder or _plain(holder[-1]) not in CONTAINERS:
+        if not holder:
+            return False
+        if outer and holder[:-1] == outer[:-1] and last == name:  # ws[0] and dws[0]
+            if _names_gradient(holder[-1], outer[-1]):
+                return True
+        if _plain(holder[-1]) not in CONTAINERS:
             return False
         same = _plain(last) == _plain(name) or _names_gradient(last, name)
         return same and holder[:-1] in (outer, outer[:-1])

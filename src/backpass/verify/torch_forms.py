@@ -128,7 +128,7 @@ def of_module(module: torch.nn.Module, inputs: Sequence[Any]) -> Any:
 
 def _leaf(value: Any) -> Any:
     floating = isinstance(value, torch.Tensor) and value.is_floating_point()
-    return value.detach().clone().requires_grad_() if floating else value
+    return value.detach().requires_grad_() if floating else value  # its strides too
 
 
 def _needs(value: Any) -> bool:

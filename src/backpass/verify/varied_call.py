@@ -22,6 +22,8 @@ from backpass.verify.report import COULD_NOT_RUN, FAILED, NOT_RUN, PASSED, Row
 NAME = "varied call"
 SCALE = 65536.0  # of a loss, as half precision needs it
 LINEAR = 1e-12  # a power of two scales float64 exactly; sums may be reordered
+# Values of an option, of which the others are tried.
+WORDS = (("mean", "sum", "none"), ("none", "tanh"))
 METHODS = ("contract", "autograd", "pytorch")
 OTHERWISE = ("finite_difference",)
 
@@ -64,9 +66,12 @@ def _rows(what: str, case: Case, rows_of: RowsOf) -> Iterator[Row]:
     ):
         found += rows_of(case, OTHERWISE)
     wrong: dict[str, Row] = {}
+    # The operator that would judge a convention computes the call that was given.
+    unjudged = {f"d{name}" for name in case.conventions} if not case.operator else set()
     for row in found:
         rejected = row.verdict == COULD_NOT_RUN and row.method not in ("contract",)
-        if row.verdict in (FAILED, COULD_NOT_RUN) and not rejected:
+        wanted = row.quantity not in unjudged or row.method == "contract"
+        if row.verdict in (FAILED, COULD_NOT_RUN) and wanted and not rejected:
             wrong.setdefault(row.quantity, row)
     for row in wrong.values():
         reason = ": ".join(filter(None, (what, row.method, row.reason)))
@@ -184,7 +189,8 @@ def _unused_outputs(case: Case) -> Iterator[tuple[str, Case]]:
 
 def _other_options(case: Case) -> Iterator[tuple[str, Case]]:
     """Yield the case with one option changed, or one input that is not an array: a
-    boolean flipped, a number made smaller, an integer one more and one less."""
+    boolean flipped, a number made smaller, an integer one more and one less, another
+    word of a list that it is known to be in."""
     subject, here = case.subject, case.elsewhere(case.inputs)
     if subject.called_with is not None:
         for name, value in subject.all_options.items():
@@ -206,6 +212,9 @@ def _others(value: object) -> tuple[object, ...]:
         return (not value,)
     if isinstance(value, int):
         return value + 1, value - 1
+    if isinstance(value, str):
+        several = next((words for words in WORDS if value in words), ())
+        return tuple(word for word in several if word != value)
     if isinstance(value, float):
         return (float(f"{0.75 * value:.3g}"),) if value else (0.25,)
     return ()
