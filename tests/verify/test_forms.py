@@ -109,7 +109,46 @@ class Returning(Dense):
         return dout @ self.W.T, self.wrong * self.x.T @ dout, dout.sum(0)
 
 
-LAYERS = [Dense, Accumulating, Lists, Aliased, Dictionaries, Parameters, Returning]
+class TwoLists(Lists):
+    """Two lists of their own, of weights and of biases, each beside that of its gradients."""
+
+    def __init__(self):
+        self.weights, self.biases, self.dweights, self.dbiases = [W.copy()], [B.copy()], [None], [None]
+
+    def forward(self, x):
+        self.x = x
+        return x @ self.weights[0] + self.biases[0]
+
+    def backward(self, dout):
+        self.dweights[0], self.dbiases[0] = self.wrong * self.x.T @ dout, dout.sum(0)
+        return dout @ self.weights[0].T
+
+
+class Nabla(Dense):
+    def backward(self, dout):
+        self.nabla_W, self.delta_b = self.wrong * self.x.T @ dout, dout.sum(0)
+        return dout @ self.W.T
+
+
+class Slots:
+    """Attributes without a dictionary; backward has an option."""
+
+    __slots__ = ("W", "b", "dW", "db", "x")
+    wrong = None
+
+    def __init__(self):
+        self.W, self.b, self.x = W.copy(), B.copy(), None
+
+    def forward(self, x):
+        self.x = x
+        return x @ self.W + self.b
+
+    def backward(self, dout, scale=1.0):
+        self.dW, self.db = (Slots.wrong or 1.0) * self.x.T @ dout, dout.sum(0)
+        return scale * dout @ self.W.T
+
+
+LAYERS = [Dense, Accumulating, Lists, Aliased, Dictionaries, Parameters, Returning, TwoLists, Nabla]
 
 
 @pytest.mark.parametrize("layer", LAYERS)
@@ -126,8 +165,188 @@ def test_a_wrong_gradient_of_a_parameter_is_found(layer):
     with pytest.raises(VerificationError) as caught:
         check(wrong, X)
     failed = {row.quantity for row in caught.value.report.rows if row.verdict == "FAILED"}
-    assert failed and failed <= {"dW", "dparams_0"}
+    assert failed and failed <= {"dW", "dparams_0", "dweights_0"}
     assert "½ × reference" in " ".join(str(caught.value).split())
+
+
+@pytest.mark.parametrize("layer", [*LAYERS, Slots])
+def test_the_lengths_of_a_layer_s_parameters_are_varied_with_its_input(layer):
+    """Buffers of gradients get the new length."""
+    report = check(layer(), X, vary=True)
+    assert {"length 293 in place of 4", "length 1061 in place of 3"} <= {row.note for row in report.rows}
+
+
+class Network:
+    """Layers in a list, in an attribute, and a loss that takes no cotangent."""
+
+    def __init__(self, wrong=1.0):
+        class Square(Dense):
+            def __init__(self, seed, factor):
+                rng = np.random.default_rng(seed)
+                self.W, self.b, self.wrong = rng.normal(size=(3, 3)), rng.normal(size=3), factor
+
+        self.layers, self.last = [Square(1, 1.0), Square(2, wrong)], Square(3, 1.0)
+
+    def forward(self, x):
+        for layer in self.layers:
+            x = np.tanh(layer.forward(x))
+            layer.y = x
+        self.y = self.last.forward(x)
+        return (self.y**2).mean()
+
+    def backward(self):
+        d = self.last.backward(2 * self.y / self.y.size)
+        for layer in reversed(self.layers):
+            d = layer.backward(d * (1 - layer.y**2))
+        return d
+
+
+def test_parameters_of_sub_layers():
+    report = check(Network(), X, vary=True)
+    names = [f"d{at}_{name}" for at in ("layers_0", "layers_1", "last") for name in "Wb"]
+    assert {"dx", *names} == {row.quantity for row in report.rows if row.method == "finite differences"}
+    wrong = check(Network(wrong=7.0), X, raises=False)
+    assert {row.quantity for row in wrong.failed} == {"dlayers_1_W"}
+
+
+@pytest.mark.parametrize("factor", [1.0, 2.0])
+def test_a_loss_whose_cotangent_has_a_default(factor):
+    class Loss:
+        def forward(self, x, at):
+            e = np.exp(x - x.max(1, keepdims=True))
+            self.p, self.at = e / e.sum(1, keepdims=True), at
+            return -np.log(self.p[np.arange(len(at)), at]).mean()
+
+        def backward(self, dout=1):
+            d = self.p.copy()
+            d[np.arange(len(self.at)), self.at] -= 1
+            return factor * dout * d / len(self.at)
+
+    assert check(Loss(), X, np.array([0, 2, 2, 1]), vary=True, raises=False).passed is (factor == 1)
+
+
+def test_two_outputs_of_a_layer():
+    class Cell:
+        wrong = 0.0
+
+        def __init__(self):
+            self.W, self.dW = W.copy(), None
+
+        def forward(self, x, c):
+            self.x, self.h = x, np.tanh(x @ self.W)
+            self.c = c
+            return self.h * c, c + self.h
+
+        def backward(self, dh, dc):
+            d = (dh * self.c + dc) * (1 - self.h**2)
+            self.dW = self.x.T @ d
+            return d @ self.W.T, dh * self.h + (1 - self.wrong) * dc
+
+    c = RNG.normal(size=(4, 5))
+    assert check(Cell(), X, c, vary=True).passed
+    wrong = Cell()
+    wrong.wrong = 0.01
+    assert {row.quantity for row in check(wrong, X, c, raises=False).failed} == {"dc"}
+
+
+def test_a_layer_s_random_numbers_are_the_same_each_time():
+    class Dropout:
+        keep = 1.0
+
+        def forward(self, x):
+            self.mask = np.random.rand(*x.shape) > 0.3
+            return x * self.mask
+
+        def backward(self, dout):
+            return self.keep * dout * self.mask
+
+    before = np.random.get_state()[1].copy()
+    report = check(Dropout(), X)
+    assert {row.method for row in report.rows if row.verdict == "passed"} > {"finite differences"}
+    assert (np.random.get_state()[1] == before).all()
+    wrong = Dropout()
+    wrong.keep = 0.7
+    assert not check(wrong, X, raises=False).passed
+
+
+def test_a_tensor_with_its_own_gradient():
+    torch = pytest.importorskip("torch")
+
+    class Own:
+        wrong = 1.0
+
+        def __init__(self):
+            self.W = torch.nn.Parameter(torch.tensor(W))
+            self.W.grad = torch.zeros_like(self.W)
+
+        @torch.no_grad()
+        def forward(self, x):
+            self.x = x
+            return x @ self.W
+
+        @torch.no_grad()
+        def backward(self, g):
+            self.W.grad += self.wrong * self.x.T @ g
+            return g @ self.W.T
+
+    assert check(Own(), torch.tensor(X), vary=True).passed
+    wrong = Own()
+    wrong.wrong = 0.5
+    assert {row.quantity for row in check(wrong, torch.tensor(X), raises=False, explain=False).failed} == {
+        "dW"
+    }
+
+
+class Normalised:
+    """A declaration of forward's own inputs; the parameters have the lengths of its letters."""
+
+    SHAPES = "x[n, d] -> y[n, d]"
+
+    def __init__(self, width=3):
+        self.gamma, self.beta = RNG.normal(size=width) + 1, RNG.normal(size=width)
+
+    def forward(self, x):
+        centred = x - x.mean(0)
+        self.rstd = 1 / np.sqrt((centred**2).mean(0) + 1e-5)
+        self.h = centred * self.rstd
+        return self.gamma * self.h + self.beta
+
+    def backward(self, dy):
+        self.dgamma, self.dbeta = (dy * self.h).sum(0), dy.sum(0)
+        g = dy * self.gamma
+        return self.rstd * (g - g.mean(0) - self.h * (g * self.h).mean(0))
+
+
+def test_a_layer_declares_its_own_inputs():
+    report = check(Normalised(), X, vary=True)
+    assert "one more leading axis" not in " ".join(str(row) for row in report.rows)
+    with pytest.raises(ValueError, match=r"SHAPES: expected the parameters of Normalised too.* n or d"):
+        check(Normalised(4), RNG.normal(size=(4, 4)))
+
+
+def test_a_layer_needs_its_inputs():
+    with pytest.raises(TypeError, match="expected the inputs of Dense's forward"):
+        check(Dense())
+
+
+def test_a_declaration_of_several_outputs():
+    op = SimpleNamespace(
+        forward=lambda x: ((np.tanh(x), x.sum(-1)), x),
+        backward=lambda dys, x: dys[0] * (1 - np.tanh(x) ** 2) + dys[1][..., None],
+        SHAPES="x[*, n] -> y[*, n], total[*]",
+    )
+    assert check(op, X, vary=True).passed
+    op.SHAPES = "x[*, n] -> y[*, n], total[*, n]"
+    with pytest.raises(VerificationError, match="total"):
+        check(op, X)
+    op.SHAPES = ("x", "n")
+    with pytest.raises(TypeError, match="SHAPES: expected a text"):
+        check(op, X)
+
+
+def test_the_inputs_again_in_the_place_of_saved_objects():
+    op = SimpleNamespace(forward=lambda x, w: x @ w, backward=lambda dy, x, w: (dy @ w.T, x.T @ dy))
+    assert check(op, X, W).passed
 
 
 def test_a_layer_on_tensors_without_parameters():
@@ -370,6 +589,37 @@ def test_a_module_with_a_function_inside(factor):
     failed = {row.quantity for row in report.rows if row.verdict == "FAILED"}
     assert failed == (set() if factor == 1 else {"dx", "dup_weight", "dup_bias"})
     assert torch.autograd.Function.apply.__func__.__module__ == "torch.autograd.function"
+
+
+@pytest.mark.parametrize("wrong", ["", "strides", "values"])
+def test_a_module_with_two_outputs_and_dropout(wrong):
+    torch = pytest.importorskip("torch")
+
+    class Square(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            ctx.save_for_backward(x)
+            return x * x
+
+        @staticmethod
+        def backward(ctx, dy):
+            (x,) = ctx.saved_tensors
+            if wrong == "strides" and not x.is_contiguous():
+                return dy * x
+            return (1.9 if wrong == "values" else 2.0) * dy * x
+
+    class Block(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.drop = torch.nn.Dropout(0.4)
+
+        def forward(self, x):
+            y = Square.apply(x)
+            return self.drop(y), y.sum(-1)
+
+    report = check(Block(), torch.tensor(X), raises=False)
+    assert report.passed is (not wrong)
+    assert wrong != "strides" or {row.method for row in report.failed} == {"contract"}
 
 
 def test_a_module_without_one_has_no_backward_to_check():

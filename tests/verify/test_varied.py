@@ -91,3 +91,157 @@ def test_a_declaration_on_code_for_tensors():
     report = check(softmax, torch.tensor(BATCH), vary=True)
     assert "one more leading axis" in tried(report)
     assert "an empty batch too" in report.rows[0].how
+
+
+def ran(report, what):
+    """The verdicts of the variation that is described like this."""
+    return {
+        row.verdict
+        for row in report.rows
+        if row.method == "varied inputs" and what in (row.note + row.how + row.reason)
+    }
+
+
+def pairwise(slope):
+    return SimpleNamespace(forward=lambda x: (np.tanh(x), np.tanh(x)), backward=slope)
+
+
+def test_so_many_rows_that_their_number_overflows():
+    """A grid of at most 65,535 blocks, of two rows each, forgets the rows beyond."""
+
+    def wrong(dy, y):
+        dx = dy * (1 - y**2)
+        dx.reshape(-1, dx.shape[-1])[30_000:] = 0
+        return dx
+
+    assert check(pairwise(wrong), BATCH).passed
+    report = check(pairwise(wrong), BATCH, vary=True, raises=False)
+    assert {row.how for row in report.failed} == {"32,805 rows in place of 6"}
+    assert ran(check(pairwise(lambda dy, y: dy * (1 - y**2)), BATCH, vary=True), "32,805 rows") == {"passed"}
+
+
+def test_many_rows_only_where_they_cost_as_much_as_one_many_times():
+    def recurrence(x):
+        h, every = np.zeros(x.shape[1]), []
+        for row in x:
+            h = np.tanh(h + row)
+            every.append(h)
+        return np.stack(every), np.stack(every)
+
+    def back(dy, h):
+        d, dx = np.zeros(dy.shape[1]), np.zeros_like(dy)
+        for t in reversed(range(len(dy))):
+            d = dx[t] = (dy[t] + d) * (1 - h[t] ** 2)
+        return dx
+
+    op = SimpleNamespace(forward=recurrence, backward=back)
+    assert not ran(check(op, BATCH, vary=True), "rows in place of")
+    causal = SimpleNamespace(
+        forward=lambda x: (np.cumsum(x, 0), None), backward=lambda dy, _: np.cumsum(dy[::-1], 0)[::-1]
+    )
+    assert not ran(check(causal, BATCH, vary=True), "rows in place of")
+
+
+@pytest.mark.parametrize("wrong", [False, True])
+def test_no_rows(wrong):
+    def back(dy, y):
+        dx = dy * (1 - y**2)
+        return dx if dx.size or not wrong else np.zeros((1, *dx.shape[1:]))
+
+    assert ran(check(pairwise(back), BATCH, vary=True, raises=False), "no rows") == {
+        "FAILED" if wrong else "passed"
+    }
+
+
+@pytest.mark.parametrize("wrong", [False, True])
+def test_a_row_of_a_mask_that_hides_everything(wrong):
+    mask = np.array([[True, False, True, True]] * 6)
+
+    def forward(x, mask):
+        e = np.where(mask, np.exp(x), 0.0)
+        total = e.sum(-1, keepdims=True)
+        p = np.where(total > 0, e / np.where(total > 0, total, 1.0), 0.25)  # of nothing: the same to all
+        return p, (p, mask)
+
+    def back(dy, saved):
+        p, mask = saved
+        dx = p * (dy - (dy * p).sum(-1, keepdims=True))
+        return np.where(mask.any(-1, keepdims=True) | wrong, dx, 0.0), None
+
+    report = check(SimpleNamespace(forward=forward, backward=back), BATCH, mask, vary=True, raises=False)
+    assert ran(report, "a row of False in mask") == ({"FAILED"} if wrong else {"passed"})
+    assert ran(report, "a row of True in mask") == {"passed"}
+
+
+@pytest.mark.parametrize("wrong", [False, True])
+def test_the_integer_that_is_ignored(wrong):
+    def forward(x, at, ignore_index=-100):
+        kept = at != ignore_index
+        p = np.exp(x - x.max(-1, keepdims=True))
+        p = p / p.sum(-1, keepdims=True)
+        losses = -np.log(p[np.arange(len(at)), np.where(kept, at, 0)])
+        return (losses * kept).sum() / kept.sum(), (p, at, kept)
+
+    def back(dy, saved):
+        p, at, kept = saved
+        d = p.copy()
+        d[np.arange(len(at)), np.where(kept, at, 0)] -= 1
+        return dy * d * kept[:, None] / (len(at) if wrong else kept.sum()), None
+
+    op = SimpleNamespace(forward=forward, backward=back)
+    at = np.array([3, 1, 1, 0, 2, 2])
+    assert check(op, BATCH, at).passed
+    report = check(op, BATCH, at, vary=True, raises=False)
+    assert ran(report, "ignore_index = -100 in at") == ({"FAILED"} if wrong else {"passed"})
+
+
+def test_a_permutation_becomes_integers_that_occur_twice():
+    """Embedding of the tokens 0 … 5: written rather than added, a gradient is wrong as soon as one occurs twice."""
+
+    def back(dy, saved):
+        shape, at = saved
+        dw = np.zeros(shape)
+        dw[at] = dy
+        return dw, None
+
+    op = SimpleNamespace(forward=lambda w, at: (w[at], (w.shape, at)), backward=back)
+    table = RNG.normal(size=(8, 4))
+    assert check(op, table, np.arange(6)).passed
+    report = check(op, table, np.arange(6), vary=True, raises=False)
+    assert "length 1061 in place of 6" in {row.how for row in report.failed}
+
+
+def test_a_length_of_one_is_not_broadcast():
+    """A gate of 5 with 4 × 5 sums can be cut to 1, which NumPy broadcasts, but not lengthened."""
+    sums, state = RNG.normal(size=(6, 20)), RNG.normal(size=(6, 5))
+
+    def forward(z, c):
+        i, f, g, o = np.split(z, 4, -1)
+        return i * g + f * c + o, (i, f, g, c)
+
+    def back(dy, saved):
+        i, f, g, c = saved
+        return np.concatenate([dy * g, dy * c, dy * i, dy], -1), dy * f
+
+    assert check(SimpleNamespace(forward=forward, backward=back), sums, state, vary=True).passed
+
+
+def test_a_backward_that_raises_or_misfits_elsewhere_is_not_accused_without_a_declaration():
+    def affine(x, w):
+        return x @ w, (x, w)
+
+    def back(dy, saved):
+        x, w = saved
+        return dy @ w.T, x.T @ dy
+
+    w = RNG.normal(size=(4, 3))
+    op = SimpleNamespace(forward=affine, backward=back)
+    for dense in (op, normed()):
+        inputs = (BATCH, w) if dense is op else (BATCH, GAMMA, BETA)
+        report = check(dense, *inputs, vary=True)
+        (row,) = (row for row in report.rows if "one more leading axis" in row.reason)
+        assert row.verdict == "not run" and "declare them: SHAPES" in row.reason
+    op.SHAPES = "x[*, n], w[n, p] -> y[*, p]"
+    assert not check(op, BATCH, w, vary=True, raises=False).passed
+    op.SHAPES = "x[b, n], w[n, p] -> y[b, p]"
+    assert check(op, BATCH, w, vary=True).passed

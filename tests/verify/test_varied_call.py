@@ -130,3 +130,87 @@ def test_a_length_of_one():
 
     report = judged(SimpleNamespace(forward=affine, backward=wrong), X, W, B)
     assert {row.how for row in report.failed if row.method == "varied inputs"} >= {"length 1 in place of 4"}
+
+
+def test_a_backward_that_raises_with_another_option_is_not_accused():
+    class Dropout:
+        def __init__(self):
+            self.mask = None
+
+        def forward(self, x, train=True):
+            if not train:
+                return 0.7 * x
+            self.mask = np.random.rand(*x.shape) > 0.3
+            return x * self.mask
+
+        def backward(self, dout):
+            return dout * self.mask
+
+    report = check(Dropout(), X, vary=True)
+    (row,) = (row for row in report.rows if "train=False" in row.reason)
+    assert row.verdict == "not run" and "backward does not" in row.reason
+
+
+@pytest.mark.parametrize("wrong", [False, True])
+def test_a_word_of_an_option(wrong):
+    def forward(x, t, reduction="mean"):
+        each = (x - t) ** 2
+        reduced = {"mean": each.mean, "sum": each.sum, "none": each.copy}[reduction]()
+        return np.asarray(reduced), (x, t, reduction)
+
+    def back(dy, saved):
+        x, t, reduction = saved
+        count = x.size if reduction == "mean" or (wrong and reduction == "sum") else 1
+        return dy * 2 * (x - t) / count, -dy * 2 * (x - t) / count
+
+    op = SimpleNamespace(forward=forward, backward=back)
+    report = check(op, X, X + 1 + X**2, vary=True, raises=False)
+    assert found(report) == ({"reduction='sum'"} if wrong else set()), str(report)
+
+
+def test_defaults_of_a_function_are_varied():
+    torch = pytest.importorskip("torch")
+
+    class Scaled(torch.autograd.Function):
+        wrong = False
+
+        @staticmethod
+        def forward(ctx, x, factor=2.0, negate=False):
+            ctx.factor = 2.0 if Scaled.wrong else factor
+            ctx.sign = -1 if negate else 1
+            return ctx.sign * factor * x
+
+        @staticmethod
+        def backward(ctx, dy):
+            return ctx.sign * ctx.factor * dy, None, None
+
+    assert check(Scaled, torch.tensor(X), vary=True).passed
+    Scaled.wrong = True
+    assert found(judged(Scaled, torch.tensor(X))) == {"factor=1.5"}
+
+
+def test_a_convention_is_not_judged_by_the_operator_of_another_call():
+    """A padding row gets no gradient; with another padding index neither autograd nor the operator says so."""
+    torch = pytest.importorskip("torch")
+
+    class Embedding(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, w, at, padding_idx=0):
+            ctx.save_for_backward(at)
+            ctx.shape, ctx.padding = w.shape, padding_idx
+            return w[at]
+
+        @staticmethod
+        def backward(ctx, dy):
+            (at,) = ctx.saved_tensors
+            dw = dy.new_zeros(ctx.shape).index_add(0, at, dy)
+            dw[ctx.padding] = 0
+            return dw, None, None
+
+    w, at = torch.tensor(RNG.normal(size=(5, 3))), torch.tensor([0, 2, 2, 1])
+
+    def operator(w, at, *options):
+        return torch.nn.functional.embedding(at, w, padding_idx=0)
+
+    why = {"w": "row 0 is padding"}
+    assert check(Embedding, w, at, operator=operator, conventions=why, vary=True).passed

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import math
 import time
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+
+import numpy as np
 
 from backpass.contract.arrays import Array, is_array
 from backpass.verify.allocation import memory_kept
@@ -185,7 +188,11 @@ def check(
 
 
 def _varied(case: Case, rows_of: RowsOf, vary: bool) -> list[Row]:
-    return varied(case, rows_of) + varied_call(case, rows_of) if vary else []
+    if not vary:
+        return []
+    with np.errstate(all="ignore"), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of a mean of no rows, and the like
+        return varied(case, rows_of) + varied_call(case, rows_of)
 
 
 def _explained(rows: list[Row], case: Case, progress: Progress) -> list[Row]:
