@@ -226,22 +226,38 @@ def test_a_length_of_one_is_not_broadcast():
     assert check(SimpleNamespace(forward=forward, backward=back), sums, state, vary=True).passed
 
 
-def test_a_backward_that_raises_or_misfits_elsewhere_is_not_accused_without_a_declaration():
-    def affine(x, w):
-        return x @ w, (x, w)
+def affine(x, w):
+    return x @ w, (x, w)
 
-    def back(dy, saved):
-        x, w = saved
-        return dy @ w.T, x.T @ dy
 
-    w = RNG.normal(size=(4, 3))
-    op = SimpleNamespace(forward=affine, backward=back)
-    for dense in (op, normed()):
-        inputs = (BATCH, w) if dense is op else (BATCH, GAMMA, BETA)
-        report = check(dense, *inputs, vary=True)
-        (row,) = (row for row in report.rows if "one more leading axis" in row.reason)
-        assert row.verdict == "not run" and "declare them: SHAPES" in row.reason
-    op.SHAPES = "x[*, n], w[n, p] -> y[*, p]"
-    assert not check(op, BATCH, w, vary=True, raises=False).passed
-    op.SHAPES = "x[b, n], w[n, p] -> y[b, p]"
-    assert check(op, BATCH, w, vary=True).passed
+def affine_back(dy, saved):
+    x, w = saved
+    return dy @ w.T, x.T @ dy
+
+
+@pytest.mark.parametrize(
+    ("op", "inputs", "why"),
+    [
+        (normed(), (BATCH, GAMMA, BETA), "but dgamma is [6, 4], not [4]"),  # normalises along the new axis
+        (SimpleNamespace(forward=affine, backward=affine_back), (BATCH, BATCH.T.copy()), "backward does not"),
+    ],
+)
+def test_another_axis_for_which_neither_part_is_made_is_not_run(op, inputs, why):
+    report = check(op, *inputs, vary=True)
+    (row,) = (row for row in report.rows if "one more leading axis" in row.reason)
+    assert row.verdict == "not run" and why in row.reason
+
+
+def test_another_axis_for_which_only_forward_is_made():
+    """Each row is multiplied by w; backward adds over the first axis only, right for a matrix."""
+    op = SimpleNamespace(
+        forward=lambda x, w: (x * w, (x, w)),
+        backward=lambda dy, saved: (dy * saved[1], (dy * saved[0]).sum(0)),
+    )
+    report = check(op, BATCH, GAMMA, vary=True, raises=False)
+    assert {row.how for row in report.failed} == {"one more leading axis"}
+    assert all('declare it: SHAPES = "x[b, n] -> y[b, n]"' in row.reason for row in report.failed)
+    op.SHAPES = "x[b, n], w[n] -> y[b, n]"
+    assert check(op, BATCH, GAMMA, vary=True).passed
+    op.SHAPES = "x[*, n], w[n] -> y[*, n]"
+    assert not check(op, BATCH, GAMMA, vary=True, raises=False).passed

@@ -37,7 +37,7 @@ LONGER = 37  # added to a length: odd, so that the sum is not a multiple of a bl
 ROWS, ROW = 256 + LONGER, 1024 + LONGER
 TIMES = 20
 DEEPER, EMPTY = "one more leading axis", "no rows"
-DECLARE = 'if they are to be checked, declare them: SHAPES = "x[*, n] -> y[*, n]"'
+DECLARE = 'if x may only be a matrix, declare it: SHAPES = "x[b, n] -> y[b, n]"'
 MOST = 1 << 20  # elements of an input at most
 MANY = 1 << 17  # elements of many rows: more than 65,536
 # Options that name an integer without a gradient.
@@ -99,12 +99,12 @@ def _rows(case: Case, variation: _Variation, rows_of: RowsOf) -> Iterator[Row]:
         row.quantity in other.quantities and row.verdict != NOT_RUN for row in found
     ):
         found += rows_of(other, variation.otherwise)
-    yield from _summary(variation.what, found, other)
+    yield from _summary(variation.what, found, other, case)
 
 
-def _summary(what: str, found: list[Row], case: Case) -> Iterator[Row]:
+def _summary(what: str, found: list[Row], case: Case, given: Case) -> Iterator[Row]:
     """Yield one row if nothing is wrong; otherwise one for each wrong quantity, from
-    the first method that found it."""
+    the first method that found it. ``given`` is the case that was varied."""
     wrong: dict[str, Row] = {}
     for row in found:
         # The operator need not accept these inputs.
@@ -115,14 +115,18 @@ def _summary(what: str, found: list[Row], case: Case) -> Iterator[Row]:
         wrong = {"y": wrong["y"]}
     known = {*case.quantities, *({"all"} if what == EMPTY else ())}
     passed = [row for row in found if row.verdict == PASSED and row.quantity in known]
-    if wrong and case.subject.shapes is None and (misfit := _misfit(what, wrong, case)):
-        reason = f"{what}: forward accepts it, {misfit}; {DECLARE}"
+    declared = case.subject.shapes is not None
+    misfit = _misfit(what, wrong, case, given) if wrong and not declared else ""
+    if misfit:
+        reason = f"{what}: forward accepts it, {misfit}"
         yield Row(NAME, "", NOT_RUN, reason=reason)
     elif wrong:
         for quantity, row in wrong.items():
             suspect = case.found.suspects.get((row.method, quantity))
             reason = suspect.diagnose(SEARCH) if suspect else row.reason
             reason = ": ".join(filter(None, (what, row.method, reason)))
+            if what == DEEPER and not declared:
+                reason += f"; {DECLARE}"
             yield replace(row, method=NAME, reason=reason, how=what)
     elif passed:
         worst = max(passed, key=lambda row: (row.error or 0.0) / (row.tolerance or 1.0))
@@ -134,20 +138,43 @@ def _summary(what: str, found: list[Row], case: Case) -> Iterator[Row]:
         yield Row(NAME, "", NOT_RUN, reason=reason)
 
 
-def _misfit(what: str, wrong: Mapping[str, Row], case: Case) -> str:
+def _misfit(what: str, wrong: Mapping[str, Row], case: Case, given: Case) -> str:
     """Say how backward shows that it is not made for inputs that forward accepts: it
-    raises or, for another axis, returns gradients of other shapes. "" if it does not.
-    """
+    raises. For another axis, it may return gradients of other shapes, and forward does
+    not do to each slice what it does to a smaller array. "" if it is made for them."""
     raised = [row.reason for row in wrong.values() if row.verdict == COULD_NOT_RUN]
     if len(raised) == len(wrong):
         return f"backward does not ({raised[0]})"
-    if what == DEEPER:
-        for at, gradient in case.gradients.items():
-            shape = case.float64[at].shape
-            if gradient is not None and gradient.shape != shape:
-                name = case.subject.quantity(at)
-                return f"{name} is {list(gradient.shape)}, not {list(shape)}"
+    if what != DEEPER or _is_done_to_each_slice(case, given):
+        return ""
+    for at, gradient in case.gradients.items():
+        shape = case.float64[at].shape
+        if gradient is not None and gradient.shape != shape:
+            name = case.subject.quantity(at)
+            return f"but {name} is {list(gradient.shape)}, not {list(shape)}"
     return ""
+
+
+def _is_done_to_each_slice(deeper: Case, given: Case) -> bool:
+    """Whether forward does to each slice of the leading axis, which the given inputs
+    lack, what it does to an array without that axis."""
+    more = [
+        at
+        for at, value in enumerate(deeper.inputs)
+        if is_array(value) and value.ndim > given.inputs[at].ndim
+    ]
+    y = deeper.y_as_given
+    try:
+        for index, there in enumerate(y):
+            inputs = (
+                x[index] if at in more else x for at, x in enumerate(deeper.given())
+            )
+            here = to_numpy(given.subject.forward(*inputs)[0])
+            if here.shape != there.shape or not np.allclose(here, there):
+                return False
+    except Exception:
+        return False
+    return bool(y.ndim)
 
 
 def _variations(case: Case) -> Iterator[_Variation]:
@@ -251,7 +278,9 @@ def _cost_by_row(draw: _Draw, rows: Sequence[tuple[int, int]]) -> bool:
     """Whether many rows take as long as one row many times, or less: each row of y
     depends on its own row of the inputs alone, and no loop of Python runs over them."""
     case = draw.case
-    whole = {at for at, axis in rows if [a for p, a in rows if p == at] == [0]}
+    whole = {at for at, _ in rows}
+    if any(axis for _, axis in rows):  # y may have both axes, and many times the rows
+        return False
 
     def ran(part: slice) -> tuple[np.ndarray, int]:
         inputs = (x[part] if at in whole else x for at, x in enumerate(case.given()))
