@@ -62,7 +62,9 @@ class Operation:
     def shapes_with(self, options: Mapping[str, object]) -> Shapes | None:
         """The declaration that holds with these options, or None."""
         text = getattr(self.op, "SHAPES", "")
-        if isinstance(text, str) and any(options.get(name) == value for name, value in self.unreduced.items()):
+        if isinstance(text, str) and any(
+            options.get(name) == value for name, value in self.unreduced.items()
+        ):
             text = text.removesuffix("[]") + "[*]"
         if not isinstance(text, str):
             raise TypeError(
