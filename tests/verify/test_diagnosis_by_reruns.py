@@ -8,9 +8,9 @@ import torch
 
 from backpass.verify import check, diagnose
 from backpass.verify.case import Case
+from backpass.verify.diagnosis import missing
 from backpass.verify.reruns import MOST_OPERATIONS, reruns
 from backpass.verify.subject import subject
-from backpass.verify.variants import variants
 
 RNG = np.random.default_rng(38)
 X = RNG.standard_normal((4, 7))
@@ -131,7 +131,9 @@ class TestOfTheCall:
         def backward(dy, saved, times):
             x, bias = saved
             z = x + times * np.exp(bias)
-            return 2 * dy * np.sin(z) * np.cos(z), 2 * dy * np.sin(x + np.exp(bias)) * np.cos(x + np.exp(bias))
+            return 2 * dy * np.sin(z) * np.cos(z), 2 * dy * np.sin(x + np.exp(bias)) * np.cos(
+                x + np.exp(bias)
+            )
 
         wrong, near, right = (
             reasons(forward, lambda dy, saved, times=times: backward(dy, saved, times)[:1] * 2, X, OTHER)
@@ -201,3 +203,16 @@ class TestOfChance:
     def test_a_forward_that_cannot_be_followed_yields_nothing(self):
         op = SimpleNamespace(forward=lambda x: (np.abs(x) * float(x[0, 0]), x), backward=lambda dy, x: dy)
         assert list(reruns(Case(subject(op, 1, {}), (X,), 0), 0)) == []
+
+
+def test_time_remains_for_reruns_after_a_long_search(monkeypatch):
+    """Pairs of terms are searched for in a part of the time only."""
+
+    def endless(pair, count):
+        both = tuple(pair.dictionary.made(entry) for entry in pair.dictionary.simplest[0][:2])
+        while True:
+            yield both, (0.0, 0.0)
+
+    monkeypatch.setattr(missing, "_pair_fits", endless)
+    found = diagnose(X * OTHER, X + 1, {"x": X, "dy": OTHER}, reruns=[("this change", X, X)], seconds=0.3)
+    assert str(found) == "got is this change"

@@ -397,7 +397,7 @@ def _from_autograd_function(
     defaults, optional = _defaults(own, count)
 
     def called_with(others: dict[str, Any]) -> Subject:
-        # By position, up to the last of them: apply takes no keywords.
+        # By position, up to the last of them: apply accepts no keywords.
         values = {**defaults, **others}
         last = max(map(list(values).index, others))
         return _from_autograd_function(

@@ -61,7 +61,7 @@ def _change(case: Case, at: int, direction: np.ndarray) -> np.ndarray:
     if not np.iscomplexobj(y):
         raise NotRun(
             "forward turns complex numbers into real ones (an absolute value, a real part, "
-            "a conversion)"
+            "np.var or np.std, a conversion)"
         )
     return np.where(np.isfinite(y), y.imag / STEP, 0.0)
 
