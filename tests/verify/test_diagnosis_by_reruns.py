@@ -46,7 +46,10 @@ class TestOfOperations:
 
     def test_a_value_whose_second_use_is_forgotten(self, xp):
         found = reasons(value_used_twice(xp), lambda dy, h: dy * 2 * (1 - h * h), self.x(xp))
-        says = "got is forward's gradient if the result of exp (the 3rd operation) is constant"
+        says = (
+            "got is forward's gradient if the result of exp (the 3rd operation) is constant; "
+            "its line: return 2 * h + xp.exp(h), h"
+        )
         assert found == {"dx": says}
 
     def test_a_second_use_that_is_off_by_a_thousandth_is_not(self, xp):
@@ -67,7 +70,7 @@ class TestOfOperations:
             return dh @ v.T, x.T @ dh + h.T @ dy
 
         inputs = self.x(xp), xp.asarray(V)
-        says = "got is forward's gradient if the derivative of tanh (the 2nd operation) is 1"
+        says = "got is forward's gradient if the derivative of tanh (the 2nd operation) is 1; its line: h = xp.tanh(x @ v)"
         assert reasons(forward, backward, *inputs) == {"dx": says, "dv": says}
         near = reasons(forward, lambda dy, saved: backward(dy, saved, lambda h: 1 - h), *inputs)
         assert len(near) == 2
@@ -85,7 +88,10 @@ class TestOfOperations:
 
         found = reasons(forward, without_its_first_use, self.x(xp))
         name = "multiply" if xp is np else "mul"
-        says = f"got is forward's gradient if the 1st operand of {name} (the 2nd operation) is constant"
+        says = (
+            f"got is forward's gradient if the 1st operand of {name} (the 2nd operation) is constant; "
+            "its line: return x * xp.cos(x) + xp.exp(x), x"
+        )
         assert found == {"dx": says}
 
 
@@ -198,7 +204,16 @@ class TestOfChance:
         case = Case(subject(SimpleNamespace(forward=forward, backward=lambda dy, x: dy), 1, {}), (X,), 0)
         found = [rerun.says for rerun in reruns(case, 0)]
         assert sum("the result of" in says for says in found) == MOST_OPERATIONS
-        assert f"the derivative of sin (the {MOST_OPERATIONS}th operation) is 1" in found[-1]
+        assert (
+            f"the derivative of sin (the {MOST_OPERATIONS}th operation) is 1; its line: x = np.sin(x)"
+            in found[-1]
+        )
+
+    def test_a_line_without_its_source_is_left_out(self):
+        names = {"np": np}
+        exec("def forward(x):\n    return np.sin(np.tanh(x)), x", names)
+        found = reasons(names["forward"], lambda dy, x: dy * np.cos(np.tanh(x)), X)
+        assert found == {"dx": "got is forward's gradient if the derivative of tanh (the 1st operation) is 1"}
 
     def test_a_forward_that_cannot_be_followed_yields_nothing(self):
         op = SimpleNamespace(forward=lambda x: (np.abs(x) * float(x[0, 0]), x), backward=lambda dy, x: dy)

@@ -101,17 +101,19 @@ def _of_operations(operations: list[Operation]) -> Iterator[tuple[str, Change]]:
         f"{operation.name} (the {_ordinal(n)} operation)"
         for n, operation in enumerate(operations, start=1)
     ]
-    for n, name in enumerate(called):
-        yield f"the result of {name} is constant", Change(n)
-    for n, (name, operation) in enumerate(zip(called, operations, strict=True)):
+    lines = [f"; its line: {of.line}" if of.line else "" for of in operations]
+    for n, (name, line) in enumerate(zip(called, lines, strict=True)):
+        yield f"the result of {name} is constant{line}", Change(n)
+    for n, operation in enumerate(operations):
+        name, line = called[n], lines[n]
         for at in operation.operands:
             which = f"the {_ordinal(at + 1)} operand of {name}"
             if len(operation.operands) > 1:
-                yield f"{which} is constant", Change(n, at)
+                yield f"{which} is constant{line}", Change(n, at)
             if at in operation.alike:
                 to = f" with respect to its {_ordinal(at + 1)} operand"
                 to = to if operation.arguments > 1 else ""
-                says = f"the derivative of {name}{to} is 1"
+                says = f"the derivative of {name}{to} is 1{line}"
                 yield says, Change(n, at, identity=True)
 
 

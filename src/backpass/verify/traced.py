@@ -9,6 +9,9 @@ complex steps.
 
 from __future__ import annotations
 
+import linecache
+import sys
+import textwrap
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -22,6 +25,8 @@ from backpass.verify.convert import in_dtype, is_torch, to_numpy, to_torch
 from backpass.verify.magnitude import farthest, largest, within
 from backpass.verify.outputs import join
 
+LIBRARIES = ("numpy", "torch", "array_api_compat")  # whose lines are not forward's
+LONGEST_LINE = 72
 STEP = 1e-30  # of a complex step
 MOST_ELEMENTS = 512  # of an input, for which forward runs once each
 AGREEMENT = 1e-4  # of forward's complex step and its finite difference, along a line
@@ -46,10 +51,12 @@ class Change(NamedTuple):
 
 
 class Operation(NamedTuple):
-    """An operation's name, the number of its arguments that are arrays, the positions
-    of those that depend on an input, and of those that also have the result's shape."""
+    """An operation's name, the line of code that calls it, the number of its arguments
+    that are arrays, the positions of those that depend on an input, and of those that
+    also have the result's shape."""
 
     name: str
+    line: str
     arguments: int
     operands: tuple[int, ...]
     alike: tuple[int, ...]
@@ -72,7 +79,8 @@ class Trace:
         operands = tuple(i for i, arg in enumerate(args) if self.depends(arg))
         alike = tuple(i for i in operands if args[i].shape == result.shape)
         arrays = sum(is_array(arg) for arg in args)
-        self.operations.append(Operation(name, arrays, operands, alike))
+        line = _calling_line() if self.change is None else ""
+        self.operations.append(Operation(name, line, arrays, operands, alike))
         if self.change is None or self.change.operation != len(self.operations) - 1:
             return result
         if (at := self.change.operand) is None:
@@ -80,6 +88,21 @@ class Trace:
         still = self.constant(args[at])
         result = function(*args[:at], still, *args[at + 1 :])
         return result + (args[at] - still) if self.change.identity else result
+
+
+def _calling_line() -> str:
+    """Return the line of code that calls the current operation, or "" if its source is
+    not available."""
+    frame = sys._getframe(1)
+    while frame.f_back is not None and _is_of_library(frame.f_globals):
+        frame = frame.f_back
+    line = linecache.getline(frame.f_code.co_filename, frame.f_lineno).strip()
+    return textwrap.shorten(line, LONGEST_LINE, placeholder=" …")
+
+
+def _is_of_library(names: dict[str, Any]) -> bool:
+    module = names.get("__name__", "")
+    return module == __name__ or module.partition(".")[0] in LIBRARIES
 
 
 def _shares(result: Any, arg: Any) -> bool:
