@@ -212,14 +212,14 @@ class ByComplexSteps(Follower):
         size = float(np.abs(self.got * direction).sum())
         if abs(slope - float(np.sum(self.got * direction))) > AGREEMENT * size:
             return None
-        if x.size > MOST_ELEMENTS:
-            raise Unfollowed
         units = np.eye(x.size).reshape(-1, *x.shape)
         slopes = [self._slope(case, unit, change) for unit in units]
         return np.array(slopes).reshape(x.shape)
 
     def operations(self, case: Case) -> list[Operation]:
         x, direction = case.float64[self.at], case.directions.first(self.at)
+        if x.size > MOST_ELEMENTS:
+            raise Unfollowed
         exact, trace = self._change(case, direction, None)
         ahead, behind = (
             case.forward(self._replaced(case, x + step * direction))
