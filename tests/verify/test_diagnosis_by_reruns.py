@@ -129,6 +129,27 @@ class TestOfTheCall:
         found = reasons(forward, without_turning, torch.asarray(X))
         assert found == {"dx": "got is forward's gradient with turned=False in place of True"}
 
+    @pytest.mark.parametrize("as_input", [False, True])
+    def test_a_number_without_a_default_that_backward_takes_as_1(self, as_input):
+        """It is an option, or an input that is not an array."""
+
+        def forward(x, factor):
+            return np.tanh(factor * x) * np.exp(x), (x, factor)
+
+        def backward(factor_of, dy, saved):
+            x, factor = saved[0], factor_of(saved[1])
+            h = np.tanh(factor * x)
+            dx = dy * np.exp(x) * (factor * (1 - h * h) + h)
+            return (dx, None) if as_input else dx
+
+        def found(factor_of):
+            inputs, options = ((X, 0.7), {}) if as_input else ((X,), {"factor": 0.7})
+            return reasons(forward, lambda dy, saved: backward(factor_of, dy, saved), *inputs, **options)
+
+        assert found(lambda factor: 1) == {"dx": "got is forward's gradient with factor=1.0 in place of 0.7"}
+        assert not named(found(lambda factor: 0.9)["dx"])
+        assert not found(lambda factor: factor)
+
     def test_an_optional_input_that_backward_forgot(self):
         def forward(x, bias=None):
             z = np.sin(x) if bias is None else np.sin(x + np.exp(bias))

@@ -1,10 +1,10 @@
 """Say in a sentence how a wrong gradient is wrong.
 
 Hypotheses are tried in turn, the simplest first: a constant ratio, a sign, a transpose,
-a missing sum, a missing factor, a missing term. One is reported only if it reproduces
-the numbers to the accuracy they are known to, and only if that is hardly chance: every
-wrong element it gets right to 1e-9 is 30 bits of evidence, and the more hypotheses were
-tried, the more bits are required.
+a missing sum, a missing factor, a missing term, and last a change of forward. One is
+reported only if it reproduces the numbers to the accuracy they are known to, and only
+if that is hardly chance: every wrong element it gets right to 1e-9 is 30 bits of
+evidence, and the more hypotheses were tried, the more bits are required.
 """
 
 from __future__ import annotations
