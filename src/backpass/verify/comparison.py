@@ -18,6 +18,7 @@ from backpass.verify.diagnosis import diagnose
 from backpass.verify.magnitude import farthest, largest
 from backpass.verify.outputs import named_arrays
 from backpass.verify.report import FAILED, PASSED, VACUOUS, Row
+from backpass.verify.reruns import reruns
 from backpass.verify.variants import variants
 
 DECLARED_ZERO = "the gradient is declared zero"
@@ -198,6 +199,7 @@ class Judge:
                     if method == self.method and quantity != self.quantity
                 },
                 variants=variants(case, at) if accuracy <= CLOSE else (),
+                reruns=reruns(case, at) if accuracy <= CLOSE else (),
             )
             if diagnosis.kind == "equal":  # off by less than a diagnosis can see
                 off = largest_error(got, reference)

@@ -40,9 +40,9 @@ class Subject:
     operation that this is, which has a PyTorch reference and perhaps a kernel;
     otherwise None. ``conventions`` maps each input whose gradient the object
     declares to be a convention with these options to the reason. ``all_options`` has
-    the defaults of forward's other options too, ``optional`` the positions of the
-    inputs whose default is None, and ``called_with(others)`` is the same subject with
-    other options.
+    the defaults of forward's other options too, ``defaults`` those of all options,
+    ``optional`` the positions of the inputs whose default is None, and
+    ``called_with(others)`` is the same subject with other options.
     """
 
     name: str
@@ -65,6 +65,7 @@ class Subject:
     backward_flops: Callable[..., Any] | None = None
     stem: str | None = None
     all_options: Mapping[str, Any] = field(default_factory=dict)
+    defaults: Mapping[str, Any] = field(default_factory=dict)
     optional: tuple[int, ...] = ()
     called_with: Callable[[dict[str, Any]], Subject] | None = None
 
@@ -240,6 +241,7 @@ def subject(
         backward_flops=getattr(op, "backward_flops", None),
         stem=_stem(name, getattr(op, "SHAPES", None)),
         all_options={**defaults, **options},
+        defaults=defaults,
         optional=optional,
         called_with=lambda others: subject(
             op, count, {**options, **others}, zero_gradients, constants
@@ -395,7 +397,7 @@ def _from_autograd_function(
     defaults, optional = _defaults(own, count)
 
     def called_with(others: dict[str, Any]) -> Subject:
-        # By position, up to the last of them: apply takes no keywords.
+        # By position, up to the last of them: apply accepts no keywords.
         values = {**defaults, **others}
         last = max(map(list(values).index, others))
         return _from_autograd_function(
@@ -415,6 +417,7 @@ def _from_autograd_function(
             op, count, {}, zero_gradients, (*constants, name), more
         ),
         all_options=defaults,
+        defaults=defaults,
         called_with=called_with,
         **declared,
     )

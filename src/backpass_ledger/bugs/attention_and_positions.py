@@ -377,6 +377,7 @@ def rotation_by_unequal_halves():
     kind="positions",
     inputs=normal((3, 4)),
     keywords={"options": {"start": 2}},
+    says="with start=0",
 )
 def start_position_forgotten():
     def angles(x, start):

@@ -38,6 +38,7 @@ def second_backward():
     "the gradient of a value is the sum over its uses",
     kind="accumulation and optimisers",
     inputs=normal((4, 6)),
+    says="exp (the 3rd operation)",
 )
 def value_used_twice():
     def forward(x):
