@@ -71,6 +71,8 @@ def usual(op: Any, inputs: Sequence[Any], options: Mapping[str, Any]) -> Form:
 def _of_layer(
     op: Any, inputs: Sequence[Any], options: Mapping[str, Any], cotangents: int
 ) -> Form:
+    if not inputs and not _keeps_state(op.backward):
+        return Form(op, ())
     if not inputs:
         raise TypeError(
             f"inputs: expected the inputs of {called(op)}'s forward, because the shapes "
@@ -98,7 +100,8 @@ def _positional(function: Any) -> tuple[list[str], list[str] | None]:
 
 def _keeps_state(backward: Any) -> bool:
     """Whether a backward is the method of an object with attributes of its own."""
-    return bool(getattr(getattr(backward, "__self__", None), "__dict__", {}))
+    owner = getattr(backward, "__self__", None)
+    return not isinstance(owner, ModuleType) and bool(getattr(owner, "__dict__", {}))
 
 
 def _like(op: Any, forward: Callable, backward: Callable, **others: Any) -> Any:
