@@ -39,6 +39,10 @@ from backpass.verify.outputs import Malformed
 from backpass.verify.slots import Slots
 from backpass.verify.subject import Subject
 
+FUNCTIONS_OF_XP = (
+    ": call functions of xp, from array_api_compat.array_namespace(x), not NumPy's"
+)
+
 # Forward's inputs: arrays, None for those left out, and other values.
 Inputs = tuple[Any, ...]
 
@@ -459,10 +463,7 @@ def advised(error: Exception) -> str:
     said = first_line(error)
     if "numpy" not in said.lower() and "ufunc" not in said:
         return f" ({said})"
-    return (
-        f": call functions of xp, from array_api_compat.array_namespace(x), not NumPy's "
-        f"({said})"
-    )
+    return f"{FUNCTIONS_OF_XP} ({said})"
 
 
 def _copy(value: Any) -> Any:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import numpy as np
 
 from backpass.contract.arrays import Array
-from backpass.verify.case import Case, NotRun, advised, first_line
+from backpass.verify.case import FUNCTIONS_OF_XP, Case, NotRun, advised, first_line
 from backpass.verify.comparison import Judge
 from backpass.verify.convert import (
     EPSILON,
@@ -20,6 +20,7 @@ from backpass.verify.convert import (
 )
 from backpass.verify.magnitude import largest, within
 from backpass.verify.methods.finite_difference import first_difference
+from backpass.verify.numpy_only import function_of_numpy
 from backpass.verify.outputs import join
 from backpass.verify.report import FAILED, NOT_RUN, Row
 
@@ -31,6 +32,7 @@ CONTRADICTED = (
     "autograd does not follow all of forward (a detach, .data, a different library): "
     "a difference contradicts it"
 )
+NOT_FOLLOWED = "forward does not run on tensors that autograd follows"
 CUT = 1e-5  # of a slope: a difference that is closer agrees with it
 
 
@@ -108,6 +110,11 @@ def differentiate(
 def _differentiate(
     case: Case, function: Callable[..., Array], dtype
 ) -> tuple[np.ndarray, dict[int, np.ndarray]]:
+    of_user = function is case.subject.plain_forward and case.subject.stem is None
+    if of_user and not case.uses_torch:
+        of_numpy = function_of_numpy(function, case.float64, case.differentiable)
+        if of_numpy:
+            raise NotRun(f"{NOT_FOLLOWED}{FUNCTIONS_OF_XP} ({of_numpy})")
     import torch
 
     leaves = [to_torch(value, case.device, dtype) for value in case.inputs]
@@ -124,7 +131,7 @@ def _differentiate(
         reason = (
             f"operator= does not accept {dtype or 'float64'} ({first_line(error)})"
             if of_operator
-            else f"forward does not run on tensors that autograd follows{advised(error)}"
+            else f"{NOT_FOLLOWED}{advised(error)}"
         )
         raise NotRun(reason) from None
     if not is_torch(y) or not y.requires_grad:
