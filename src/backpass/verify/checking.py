@@ -36,6 +36,7 @@ from backpass.verify.methods import (
     kernel,
     precision,
     pytorch,
+    second_derivative,
     symbolic,
 )
 from backpass.verify.methods.compiled import launching
@@ -56,9 +57,10 @@ METHODS: dict[str, Method] = {
     "precision": precision,
     "kernel": kernel,
     "compiled": compiled,
+    "second_derivative": second_derivative,
 }
-ASKED_FOR = "compiled"  # the method that runs only if it is asked for
-USUAL = tuple(name for name in METHODS if name != ASKED_FOR)
+ASKED_FOR = ("compiled", "second_derivative")  # what runs only if it is asked for
+USUAL = tuple(name for name in METHODS if name not in ASKED_FOR)
 # These methods compare with forward's own derivative, even where a convention applies.
 DERIVING: tuple[Method, ...] = (finite_difference, complex_step, symbolic)
 # These compare with a gradient that is exact in float64, up to rounding.
@@ -98,7 +100,8 @@ def check(
     ``options``.
 
     - ``seed`` seeds the cotangent, the directions, and the inputs if they are drawn;
-    - ``methods`` names the methods to run (default: all of METHODS but "compiled");
+    - ``methods`` names the methods to run (default: all of METHODS but "compiled" and
+      "second_derivative");
     - ``dy`` replaces the random cotangent; for several outputs it is a single vector of
       all their elements;
     - ``operator`` is a PyTorch function that computes the same y, for an object that
@@ -126,7 +129,7 @@ def check(
     inputs cannot be checked.
     """
     chosen = chosen_methods(USUAL if methods is None else methods, tuple(METHODS))
-    chosen += [ASKED_FOR] if compiled and ASKED_FOR not in chosen else []
+    chosen += ["compiled"] if compiled and "compiled" not in chosen else []
     check_seed(seed)
     check_tolerances(
         tolerances,
@@ -165,7 +168,7 @@ def check(
         case = replace(case, operator=pytorch.bound_operator(case))
     elements = sum(math.prod(value.shape) for value in case.arrays)
     with (
-        launching(case, ASKED_FOR in chosen),
+        launching(case, "compiled" in chosen),
         memory_kept(elements),
         Progress(under_test.name) as progress,
     ):
