@@ -69,16 +69,15 @@ def _differentiated(
 
     _, (y, leaves, _) = case.run
     wanted = [leaves[at] for at in case.differentiable]
-    dy = to_torch(case.dy, case.device, y.dtype)
+    # With a gradient, so that once_differentiable raises.
+    dy = to_torch(case.dy, case.device, y.dtype).requires_grad_()
     try:
         gradients = torch.autograd.grad(
             y, wanted, dy, create_graph=True, allow_unused=True
         )
         total = _weighted(gradients, [weights[at] for at in case.differentiable])
         if not total.requires_grad:
-            raise NotRun(
-                "backward's gradients do not depend on the inputs for autograd"
-            )
+            raise NotRun("autograd does not follow backward: dy has no effect on it")
         second = torch.autograd.grad(total, wanted, allow_unused=True)
     except RuntimeError as error:
         raise NotRun(
