@@ -69,7 +69,6 @@ def _differentiated(
 
     _, (y, leaves, _) = case.run
     wanted = [leaves[at] for at in case.differentiable]
-    # With a gradient, so that once_differentiable raises.
     dy = to_torch(case.dy, case.device, y.dtype).requires_grad_()
     try:
         gradients = torch.autograd.grad(
@@ -78,7 +77,10 @@ def _differentiated(
         total = _weighted(gradients, [weights[at] for at in case.differentiable])
         if not total.requires_grad:
             raise NotRun("autograd does not follow backward: dy has no effect on it")
-        second = torch.autograd.grad(total, wanted, allow_unused=True)
+        second = torch.autograd.grad(
+            total, wanted, allow_unused=True, retain_graph=True
+        )
+        total.backward()  # through every path: once_differentiable raises on its own
     except RuntimeError as error:
         raise NotRun(
             f"autograd does not follow backward ({first_line(error)})"
