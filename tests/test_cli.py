@@ -308,6 +308,24 @@ class TestCheck:
         status, report, _ = checked("own_backward:rows", "--input", "5x2", "--input", "7:int64<5")
         assert status == 0 and report["inputs"].startswith("table[5, 2], rows[7], float64, int64")
 
+    def test_an_integer_that_is_ignored(self, own, checked):
+        """The last label is −100; a backward that scatters it anyway is wrong only with it."""
+        program = """
+import numpy as np
+
+class Kept:
+    @staticmethod
+    def forward(x, at):
+        return x * (at != -100)[:, None], at
+
+    @staticmethod
+    def backward(dy, at):
+        return dy, None
+"""
+        (own / "ignoring.py").write_text(program)
+        assert checked("ignoring:Kept", "--input", "5x2", "--input", "5:int64<5")[0] == 0
+        assert checked("ignoring:Kept", "--input", "5x2", "--input", "5:int64<5,-100")[0] == 1
+
     def test_declared_shapes_need_no_inputs(self, checked):
         assert checked("own_backward:cube")[1]["inputs"] == "x[3, 5], float64, NumPy"
         assert checked("own_backward:cube", "--torch")[1]["inputs"] == "x[3, 5], float64, PyTorch on cpu"
