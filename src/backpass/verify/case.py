@@ -34,7 +34,7 @@ from backpass.verify.drawing import (
 )
 from backpass.verify.findings import Findings
 from backpass.verify.magnitude import largest
-from backpass.verify.measured import computed_precision, noise
+from backpass.verify.measured import computed_precision, noise, spread
 from backpass.verify.outputs import Malformed
 from backpass.verify.slots import Slots
 from backpass.verify.subject import Subject
@@ -43,6 +43,8 @@ FUNCTIONS_OF_XP = (
     ": call functions of xp, from array_api_compat.array_namespace(x), not NumPy's"
 )
 
+ROUNDINGS = 8  # times the change of an element when inputs move by two units
+EXACT = 1e-12  # of the largest element: rounding of float64
 # Forward's inputs: arrays, None for those left out, and other values.
 Inputs = tuple[Any, ...]
 
@@ -205,6 +207,19 @@ class Case:
         values, rng = (*self.float64, self.dy), generator(self.seed, MEASURING)
         precision = self.backward_computes_in(at)
         return noise(partial(self._gradient, at), values, precision, rng)
+
+    def explained_by_rounding(self, at: int, reference: np.ndarray) -> bool:
+        """Whether each element of the gradient is as close to the reference as rounding
+        in the precision in which backward computes it may bring it: within a few times
+        the change of that element when the inputs move by two units in the last place.
+        """
+        got, unit = self.gradients[at], 2 * EPSILON[self.backward_computes_in(at)]
+        if got is None or got.shape != reference.shape:
+            return False
+        values, rng = (*self.float64, self.dy), generator(self.seed, MEASURING)
+        changes = spread(partial(self._gradient, at), values, unit, rng)
+        allowed = ROUNDINGS * changes + EXACT * largest(reference)
+        return bool((np.abs(got - reference) <= allowed).all())
 
     def coarse_backward(self, at: int) -> str:
         """Return the reason why a float64 reference cannot judge the gradient of one

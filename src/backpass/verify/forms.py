@@ -44,6 +44,9 @@ def usual(op: Any, inputs: Sequence[Any], options: Mapping[str, Any]) -> Form:
         if torch_forms.is_custom_op(op):
             more = torch_forms.with_options(op, len(inputs), options)
             return Form(torch_forms.function_of(op), (*inputs, *more), options={})
+        if torch_forms.is_function(op) and options:
+            more = torch_forms.with_options(op, len(inputs), options)
+            return Form(op, (*inputs, *more), options={})
         if torch_forms.is_module(op) and (found := torch_forms.of_module(op, inputs)):
             return Form(found, (*inputs, *op.parameters()))
     forward: Any = getattr(op, "forward", None)
@@ -127,8 +130,13 @@ def _is_cotangent(name: str) -> bool:
 def _cotangents(names: Sequence[str]) -> int:
     """Return how many of the first parameters of a backward are cotangents, by their
     names; the last parameter is never one."""
-    like = [re.match(r"d|g(?![a-fh-z])|grad|ct|bar", name.strip("_")) for name in names]
-    return next((at for at, found in enumerate(like[:-1]) if not found), len(names) - 1)
+    like = [
+        re.match(r"d.|g(?![a-fh-z])|grad|ct|bar", name.strip("_")) for name in names
+    ]
+    return next(
+        (at for at, found in enumerate(like[:-1]) if not (found or at == 0)),
+        len(names) - 1,
+    )
 
 
 def _apart(

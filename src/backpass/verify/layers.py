@@ -7,11 +7,13 @@ their lists and dictionaries, whose gradient is there too after a backward.
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import copy
 import inspect
 import re
 import sys
+import textwrap
 from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
 from types import ModuleType
 from typing import Any, NamedTuple
@@ -20,7 +22,7 @@ import numpy as np
 
 from backpass.contract.arrays import Array, is_array, namespace, size
 from backpass.contract.shapes import parse
-from backpass.verify.convert import is_floating, is_torch
+from backpass.verify.convert import is_floating, is_torch, to_numpy
 from backpass.verify.outputs import Malformed
 from backpass.verify.subject import called, input_names
 
@@ -58,12 +60,14 @@ def functions_of(
     names = input_names(layer.forward, len(inputs))
     parameters, silent, y = [], [], None
     with contextlib.suppress(_Raised):  # the check runs into it too, and says where
-        after, y, returned = _once(layer, inputs, options, cotangents)
-        own = _parameters(start, dict(_leaves(after)), names)
+        tried = _once(layer, inputs, options, cotangents)
+        y, returned = tried.y, tried.returned
+        own = _parameters(start, tried, names)
         parameters = [parameter for parameter in own if parameter.gradient]
         silent = [parameter for parameter in own if not parameter.gradient]
         rest = len(returned) - len(inputs) if isinstance(returned, tuple | list) else 0
-        if 0 < rest <= len(silent):  # (dx, dw, db), in the order of the attributes
+        if 0 < rest <= len(silent):  # (dx, dw, db)
+            silent = _in_the_order_of(layer.backward, silent, rest)
             parameters, silent = silent[:rest] + parameters, silent[rest:]
     listed = _names([*parameters, *silent], names)
     parts = _functions(start, names, parameters, listed, cotangents)
@@ -80,22 +84,52 @@ class _Raised(Exception):
     """The layer's own code raised."""
 
 
+class _Tried(NamedTuple):
+    """What a forward and a backward returned; the arrays that forward left as they
+    were; and all arrays after the backward, with those that it wrote."""
+
+    y: Any
+    returned: Any
+    kept: set[Path]
+    after: dict[Path, Array]
+    written: set[Path]
+
+
 def _once(
     layer: Any, inputs: Sequence[Any], options: Mapping[str, Any], cotangents: int
-) -> tuple[Any, Any, Any]:
-    """Return the layer after a forward and a backward, with what the two returned."""
-    after = _copied(layer)
+) -> _Tried:
+    own = _copied(layer)
+    before = dict(_leaves(own))
+    values = {path: to_numpy(x) for path, x in before.items()}
     try:
         with the_same_numbers():
-            y = after.forward(*map(copy.deepcopy, inputs), **options)
+            y = own.forward(*map(copy.deepcopy, inputs), **options)
         y = _output(y, cotangents)
+        between = dict(_leaves(own))
+        kept = {
+            path
+            for path, x in before.items()
+            if between.get(path) is x and _same(to_numpy(x), values[path])
+        }
+        values = {path: to_numpy(x) for path, x in between.items()}
         parts = y if isinstance(y, tuple) else (y,)
-        ones = [namespace(part).ones_like(part) for part in parts]
-        return after, y, after.backward(*ones[:cotangents])
+        dys = [namespace(part).ones_like(part) for part in parts]
+        returned = own.backward(*dys[:cotangents])
+        after = dict(_leaves(own))
+        written = {
+            path
+            for path, x in after.items()
+            if between.get(path) is not x or not _same(to_numpy(x), values[path])
+        }
+        return _Tried(y, returned, kept, after, written)
     except Malformed:
         raise
     except Exception as error:
         raise _Raised from error
+
+
+def _same(x: np.ndarray, other: np.ndarray) -> bool:
+    return x.shape == other.shape and np.array_equal(x, other, equal_nan=True)
 
 
 def _output(y: Any, cotangents: int) -> Any:
@@ -221,11 +255,9 @@ def _names(parameters: Sequence[_Parameter], taken: Sequence[str]) -> list[str]:
     ]
 
 
-def _parameters(
-    start: Any, after: Mapping[Path, Array], inputs: Sequence[str]
-) -> list[_Parameter]:
-    """Return the parameters of a layer, given its arrays after a backward. An attribute
-    with the name of an input is what an earlier forward kept."""
+def _parameters(start: Any, tried: _Tried, inputs: Sequence[str]) -> list[_Parameter]:
+    """Return the parameters of a layer: arrays that its forward does not write. An
+    attribute with the name of an input is what an earlier forward kept."""
     places: dict[int, list[Path]] = {}
     before = dict(_leaves(start))
     for path, value in before.items():
@@ -233,7 +265,7 @@ def _parameters(
     found = []
     for paths in places.values():
         value = before[paths[0]]
-        gradients = (_place_of_gradient(path, value, after) for path in paths)
+        gradients = (_place_of_gradient(path, value, tried) for path in paths)
         found.append(_Parameter(paths, value, next(filter(None, gradients), None)))
     taken = {
         path for parameter in found for path in _aliases(before, parameter.gradient)
@@ -241,8 +273,32 @@ def _parameters(
     return [
         parameter
         for parameter in found
-        if not taken & {*parameter.paths} and parameter.path[-1] not in inputs
+        if not taken & {*parameter.paths}
+        and parameter.path[-1] not in inputs
+        and tried.kept.issuperset(parameter.paths)
     ]
+
+
+def _in_the_order_of(
+    backward: Any, parameters: list[_Parameter], count: int
+) -> list[_Parameter]:
+    """Return the parameters in the order in which backward's last line returns their
+    gradients, ``return dx, dgamma, dbeta``; as they are if it does not show."""
+    try:
+        tree = ast.parse(textwrap.dedent(inspect.getsource(backward)))
+    except (OSError, TypeError, SyntaxError):
+        return parameters
+    returns = [node.value for node in ast.walk(tree) if isinstance(node, ast.Return)]
+    listed = returns[-1].elts[-count:] if isinstance(returns[-1], ast.Tuple) else []
+    names = [getattr(element, "id", getattr(element, "attr", "")) for element in listed]
+    first = [
+        next((p for p in parameters if _names_gradient(name, p.path[-1])), None)
+        for name in names
+    ]
+    if not first or any(p is None for p in first):
+        return parameters
+    rest = [p for p in parameters if all(p is not other for other in first)]
+    return [p for p in first if p is not None] + rest
 
 
 def _aliases(leaves: Mapping[Path, Array], of: Path | None) -> list[Path]:
@@ -251,10 +307,10 @@ def _aliases(leaves: Mapping[Path, Array], of: Path | None) -> list[Path]:
     return [path for path, value in leaves.items() if value is array is not None]
 
 
-def _place_of_gradient(
-    path: Path, x: Array, found: Mapping[Path, Array]
-) -> Path | None:
-    """Return where the gradient of the parameter at ``path`` is, or None."""
+def _place_of_gradient(path: Path, x: Array, tried: _Tried) -> Path | None:
+    """Return where the gradient of the parameter at ``path`` is, or None: an array of
+    its name that backward wrote, if possible of its shape; otherwise one of its shape
+    that holds zeros, which backward should have written."""
     *outer, name = path
 
     def fits(place: Path) -> bool:
@@ -273,11 +329,12 @@ def _place_of_gradient(
         same = _plain(last) == _plain(name) or _names_gradient(last, name)
         return same and holder[:-1] in (outer, outer[:-1])
 
-    alike = [at for at, value in found.items() if tuple(value.shape) == tuple(x.shape)]
     own = (*path, "grad")  # of a tensor
-    if own in alike:
-        return own
-    return next((place for place in alike if place != path and fits(place)), None)
+    fitting = [at for at in tried.after if at == own or (at != path and fits(at))]
+    alike = [at for at in fitting if tuple(tried.after[at].shape) == tuple(x.shape)]
+    written = [at for at in (*alike, *fitting) if at in tried.written]
+    empty = [at for at in alike if not to_numpy(tried.after[at]).any()]
+    return next(iter([*written, *empty]), None)
 
 
 def _names_gradient(of: Any, name: Any) -> bool:
@@ -286,7 +343,9 @@ def _names_gradient(of: Any, name: Any) -> bool:
 
 
 def _plain(name: Any) -> str:
-    return re.sub(r"[^a-z0-9]", "", str(name).lower())
+    """Return a name without case, underscores, and the class of a private one."""
+    public = re.sub(r"^_\w+?__(?=\w)", "", str(name))
+    return re.sub(r"[^a-z0-9]", "", public.lower())
 
 
 # The attributes of a layer
@@ -294,7 +353,14 @@ def _plain(name: Any) -> str:
 
 def _copied(layer: Any) -> Any:
     """Return a deep copy, in which a tensor keeps its gradient."""
-    made = copy.deepcopy(layer)
+    try:
+        made = copy.deepcopy(layer)
+    except Exception as error:
+        raise TypeError(
+            f"op: expected a layer that can be copied, because each forward runs on a "
+            f"copy; {called(layer)} cannot ({error}): give its two functions, as an "
+            "object whose forward returns (y, saved)"
+        ) from error
     of_tensors = [path for path, _ in _leaves(layer) if path[-1:] == ("grad",)]
     for path in of_tensors:
         if is_torch(_get(layer, path[:-1])):
@@ -327,7 +393,13 @@ def _entries(holder: Any) -> list[tuple[Any, Any]]:
     slots = (getattr(of, "__slots__", ()) for of in type(holder).__mro__)
     names = [name for of in slots for name in ([of] if isinstance(of, str) else of)]
     own = {name: getattr(holder, name) for name in names if hasattr(holder, name)}
-    return list({**own, **getattr(holder, "__dict__", {})}.items())
+    of_class = {
+        name: value
+        for of in reversed(type(holder).__mro__)
+        for name, value in vars(of).items()
+        if is_floating(value)
+    }
+    return list({**of_class, **own, **getattr(holder, "__dict__", {})}.items())
 
 
 def _get(layer: Any, path: Path) -> Any:

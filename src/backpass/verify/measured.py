@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from backpass.verify.convert import EPSILON, is_floating
-from backpass.verify.magnitude import farthest, largest
+from backpass.verify.magnitude import largest
 
 # Relative steps of the inputs. Float32 resolves 2^-24 of a number. Over the longest
 # step, a float64 function of condition number 1 is a parabola to within 2^-58. Over the
@@ -97,16 +97,28 @@ def noise(
 ) -> float:
     """Return the largest change of ``function`` when all inputs move by up to ε of the
     precision, over its largest element."""
-    here, most = function(tuple(inputs)), 0.0
+    here = function(tuple(inputs))
+    changes = spread(function, inputs, EPSILON[precision], rng)
+    return largest(changes) / (largest(here) or 1.0)
+
+
+def spread(
+    function: Callable[[tuple[Any, ...]], np.ndarray],
+    inputs: Sequence[Any],
+    unit: float,
+    rng: np.random.Generator,
+) -> np.ndarray:
+    """Return the largest change of each element of ``function`` when all inputs move by
+    up to ``unit``, relative to their size."""
+    here = function(tuple(inputs))
+    most = np.zeros(here.shape)
     for _ in range(MOVES):
         moved = (
-            x * (1 + EPSILON[precision] * rng.uniform(-1, 1, x.shape))
-            if is_floating(x)
-            else x
+            x * (1 + unit * rng.uniform(-1, 1, x.shape)) if is_floating(x) else x
             for x in inputs
         )
-        most = max(most, farthest(function(tuple(moved)), here))
-    return most / (largest(here) or 1.0)
+        most = np.maximum(most, np.abs(function(tuple(moved)) - here))
+    return most
 
 
 def _size(x: np.ndarray) -> np.ndarray:

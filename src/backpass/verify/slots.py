@@ -95,6 +95,11 @@ class Slots:
             raise Malformed(
                 f"backward: expected gradients named {listed}; got {unknown[0]!r}"
             )
+        if len({keys[key] for key in returned}) < len(returned):
+            raise Malformed(
+                "backward: expected one gradient of each input; got the keys "
+                f"{', '.join(map(repr, returned))}"
+            )
         found = {keys[key]: gradient for key, gradient in returned.items()}
         return [found.get(name) for name in names]
 

@@ -164,7 +164,7 @@ def subject(
     """
     op = load(op)
     if _is_autograd_function(op):
-        return _from_autograd_function(op, count, options, zero_gradients, constants)
+        return _from_autograd_function(op, count, zero_gradients, constants)
     for part in ("forward", "backward"):
         if not callable(getattr(op, part, None)):
             raise TypeError(
@@ -332,23 +332,17 @@ def _is_autograd_function(op: object) -> TypeGuard[type]:
 def _from_autograd_function(
     op,
     count: int,
-    options: dict[str, Any],
     zero_gradients: Sequence[str],
     constants: Sequence[str],
     more: Sequence[object] = (),
 ) -> Subject:
     """Return a Function as a Subject; ``more`` are values that follow the inputs, in
     place of defaults of its forward."""
-    if options:
-        raise TypeError(
-            f"options: {op.__name__}.apply takes no named options; "
-            f"got {', '.join(options)}: give their values as inputs, in order"
-        )
     shapes = Operation(op).shapes
-    takes_context = _takes_context(op)
-    own = partial(op.forward, None) if takes_context else op.forward
+    with_context = takes_context(op)
+    own = partial(op.forward, None) if with_context else op.forward
     _check_call(op.__name__, own, count, {})
-    names = input_names(op.forward, count + takes_context)[takes_context:]
+    names = input_names(op.forward, count + with_context)[with_context:]
     if shapes:
         declared_names = [spec.name for spec in shapes.inputs][:count]
         names = (*declared_names, *names[len(declared_names) :])
@@ -401,7 +395,7 @@ def _from_autograd_function(
         values = {**defaults, **others}
         last = max(map(list(values).index, others))
         return _from_autograd_function(
-            op, count, {}, zero_gradients, constants, [*values.values()][: last + 1]
+            op, count, zero_gradients, constants, [*values.values()][: last + 1]
         )
 
     return Subject(
@@ -414,7 +408,7 @@ def _from_autograd_function(
         optional=optional,
         torch_only=True,
         frozen=lambda name: _from_autograd_function(
-            op, count, {}, zero_gradients, (*constants, name), more
+            op, count, zero_gradients, (*constants, name), more
         ),
         all_options=defaults,
         defaults=defaults,
@@ -423,8 +417,8 @@ def _from_autograd_function(
     )
 
 
-def _takes_context(op: Any) -> bool:
-    """Whether a Function's forward gets the context, so that it saves there itself."""
+def takes_context(op: Any) -> bool:
+    """Return whether a Function's forward gets the context, and itself saves there."""
     return op.setup_context is _base_function().setup_context
 
 
@@ -432,7 +426,7 @@ def on_its_own(op: Any, *inputs: Any, **options: Any) -> tuple[Any, set[int]]:
     """Run a Function's forward without its backward, so that autograd follows its
     operations. Return its outputs, and the ids of those without a gradient."""
     context = _Context()
-    if _takes_context(op):
+    if takes_context(op):
         returned = op.forward(context, *inputs, **options)
     else:
         returned = op.forward(*inputs, **options)

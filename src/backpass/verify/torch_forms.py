@@ -7,14 +7,14 @@ import contextlib
 import inspect
 from collections.abc import Iterator, Mapping, Sequence
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, TypeGuard
 
 import torch
 
 from backpass.verify.arguments import reject_unknown
 from backpass.verify.layers import the_same_numbers
 from backpass.verify.outputs import join
-from backpass.verify.subject import input_names, on_its_own
+from backpass.verify.subject import called, input_names, on_its_own, takes_context
 
 
 def is_custom_op(op: object) -> bool:
@@ -70,14 +70,31 @@ def function_of(op: Any) -> type[torch.autograd.Function]:
     return type(op._name, (torch.autograd.Function,), static)
 
 
+def is_function(op: object) -> TypeGuard[type[torch.autograd.Function]]:
+    """Whether ``op`` is a subclass of ``torch.autograd.Function``."""
+    return isinstance(op, type) and issubclass(op, torch.autograd.Function)
+
+
 def with_options(op: Any, count: int, options: Mapping[str, Any]) -> tuple[Any, ...]:
-    """Return the values of an operator's options that follow ``count`` inputs, up to
-    the last that is given. Raises TypeError for an unknown one."""
-    own = inspect.signature(op._init_fn).parameters
-    further = [*own][count:]
-    reject_unknown(f"options of {op._name}", options, further, TypeError)
-    last = max(map(further.index, options), default=-1)
-    return tuple(options.get(name, own[name].default) for name in further[: last + 1])
+    """Return the values of the options that follow ``count`` inputs of an operator or a
+    Function, up to the last that is given: both take them by position. Raises TypeError
+    for an unknown one, or if one before it has no value."""
+    own = op._init_fn if is_custom_op(op) else op.forward
+    taken = list(inspect.signature(own).parameters.values())
+    if not is_custom_op(op) and takes_context(op):
+        taken = taken[1:]
+    name = called(op, "op") if is_function(op) else op._name
+    further = {p.name: p.default for p in taken[count:]}
+    reject_unknown(f"options of {name}", options, list(further), TypeError)
+    last = max(map(list(further).index, options), default=-1)
+    values = {**further, **options}
+    needed = [*values][: last + 1]
+    if missing := [p for p in needed if values[p] is inspect.Parameter.empty]:
+        raise TypeError(
+            f"options of {name}: expected {', '.join(missing)} too, because apply takes "
+            f"values by position; got {', '.join(options)}"
+        )
+    return tuple(values[p] for p in needed)
 
 
 def of_module(module: torch.nn.Module, inputs: Sequence[Any]) -> Any:
@@ -88,9 +105,15 @@ def of_module(module: torch.nn.Module, inputs: Sequence[Any]) -> Any:
 
     def called(values: Sequence[Any]) -> Any:
         given, own = values[: len(inputs)], values[len(inputs) :]
-        weights = dict(zip(names, own, strict=True))
+        # Contiguous, as a module's parameters are; PyTorch's own operators rely on it.
+        weights = {
+            name: value.contiguous() for name, value in zip(names, own, strict=True)
+        }
+        buffers = {name: value.clone() for name, value in module.named_buffers()}
         with the_same_numbers():
-            return torch.func.functional_call(module, weights, tuple(given))
+            return torch.func.functional_call(
+                module, {**buffers, **weights}, tuple(given)
+            )
 
     def forward(*values: Any) -> tuple[Any, Any]:
         leaves = [_leaf(value) for value in values]
@@ -103,7 +126,11 @@ def of_module(module: torch.nn.Module, inputs: Sequence[Any]) -> Any:
         found = iter(
             torch.autograd.grad(y, wanted, dy, retain_graph=True, allow_unused=True)
         )
-        return tuple(next(found) if _needs(leaf) else None for leaf in leaves)
+        every = (next(found) if _needs(leaf) else None for leaf in leaves)
+        return tuple(  # None for a parameter that this call does not use
+            torch.zeros_like(leaf) if g is None and _needs(leaf) else g
+            for g, leaf in zip(every, leaves, strict=True)
+        )
 
     def plain_forward(*values: Any) -> Any:
         with _without_backwards(applied):

@@ -11,7 +11,7 @@ from __future__ import annotations
 import itertools
 import math
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -116,8 +116,10 @@ def _summary(what: str, found: list[Row], case: Case, given: Case) -> Iterator[R
     known = {*case.quantities, *({"all"} if what == EMPTY else ())}
     passed = [row for row in found if row.verdict == PASSED and row.quantity in known]
     declared = case.subject.shapes is not None
-    misfit = _misfit(what, wrong, case, given) if wrong and not declared else ""
-    if misfit:
+    misfit = ""
+    if wrong and not declared:
+        misfit, wrong = _misfit(what, wrong, case, given)
+    if misfit and not wrong:
         reason = f"{what}: forward accepts it, {misfit}"
         yield Row(NAME, "", NOT_RUN, reason=reason)
     elif wrong:
@@ -138,21 +140,28 @@ def _summary(what: str, found: list[Row], case: Case, given: Case) -> Iterator[R
         yield Row(NAME, "", NOT_RUN, reason=reason)
 
 
-def _misfit(what: str, wrong: Mapping[str, Row], case: Case, given: Case) -> str:
+def _misfit(
+    what: str, wrong: dict[str, Row], case: Case, given: Case
+) -> tuple[str, dict[str, Row]]:
     """Say how backward shows that it is not made for inputs that forward accepts: it
     raises. For another axis, it may return gradients of other shapes, and forward does
-    not do to each slice what it does to a smaller array. "" if it is made for them."""
+    not do to each slice what it does to a smaller array. Return this, and the rows of
+    what is wrong nevertheless."""
     raised = [row.reason for row in wrong.values() if row.verdict == COULD_NOT_RUN]
     if len(raised) == len(wrong):
-        return f"backward does not ({raised[0]})"
-    if what != DEEPER or _is_done_to_each_slice(case, given):
-        return ""
-    for at, gradient in case.gradients.items():
-        shape = case.float64[at].shape
-        if gradient is not None and gradient.shape != shape:
-            name = case.subject.quantity(at)
-            return f"but {name} is {list(gradient.shape)}, not {list(shape)}"
-    return ""
+        return f"backward does not ({raised[0]})", {}
+    if what != DEEPER or not case.dy.ndim or _is_done_to_each_slice(case, given):
+        return "", wrong
+    other = {
+        case.subject.quantity(at): (gradient.shape, case.float64[at].shape)
+        for at, gradient in case.gradients.items()
+        if gradient is not None and gradient.shape != case.float64[at].shape
+    }
+    if not other:
+        return "", wrong
+    name, (got, shape) = next(iter(other.items()))
+    rest = {of: row for of, row in wrong.items() if of not in (*other, "all")}
+    return f"but {name} is {list(got)}, not {list(shape)}", rest
 
 
 def _is_done_to_each_slice(deeper: Case, given: Case) -> bool:
