@@ -741,7 +741,7 @@ class TestAutogradFunction:
 
     def test_float32_and_options(self):
         assert check(self.Square, self.X.float()).of("low precision")
-        with pytest.raises(TypeError, match="options of Square: .*power"):
+        with pytest.raises(TypeError, match=r"options of Square: .*power"):
             check(self.Square, self.X, power=2)
 
 

@@ -191,6 +191,56 @@ class TestBackwardPrecision:
             report = check(wrong, given(self.X), given(self.W), raises=False, explain=False)
             assert "dx" in {row.quantity for row in report.failed}
 
+    @pytest.mark.parametrize("factor", [1.0, -1.0, 2.0])
+    def test_a_wrong_row_of_small_gradients_fails(self, factor):
+        """Its error is 1e-6 of the largest element, which float32 would explain there, but not in that row."""
+
+        class Softmax(torch.autograd.Function):
+            @staticmethod
+            def forward(ctx, x, scale):
+                y = torch.softmax(x, -1)
+                ctx.save_for_backward(y, scale)
+                return y * scale
+
+            @staticmethod
+            def backward(ctx, dy):
+                y, scale = (a.float() for a in ctx.saved_tensors)
+                g = dy.float() * scale
+                dx = y * (g - (g * y).sum(-1, keepdim=True))
+                dx[0] *= factor
+                return dx.to(dy.dtype), None
+
+        x, scale = torch.tensor(self.X), torch.ones(7, 1, dtype=torch.float64)
+        scale[0] = 1e-6
+        report = check(Softmax, x, scale, constants=["scale"], raises=False, explain=False)
+        assert report.passed is (factor == 1)
+
+    @pytest.mark.parametrize("places", [4, 5, 6])
+    def test_rounding_to_decimal_places_is_not_float32(self, places):
+        op = own(
+            lambda x: (torch.tanh(x), torch.tanh(x)),
+            lambda dy, y: torch.round(dy * (1 - y**2), decimals=places),
+        )
+        assert not check(op, torch.tensor(self.X), raises=False, explain=False).passed
+
+    @pytest.mark.parametrize("dtype", DTYPES)
+    @pytest.mark.parametrize("factor", [1.0, 2.0, 1.02])
+    def test_what_autograd_cannot_follow_is_judged_by_backward_in_float64(self, dtype, factor):
+        class Partly(torch.autograd.Function):
+            @staticmethod
+            def forward(ctx, x):
+                ctx.save_for_backward(x)
+                return torch.tanh(x) + 1e-3 * x.detach()
+
+            @staticmethod
+            def backward(ctx, dy):
+                (x,) = ctx.saved_tensors
+                dx = dy * (1 - torch.tanh(x) ** 2 + 1e-3)
+                return dx if dy.dtype == torch.float64 else factor * dx
+
+        report = check(Partly, torch.tensor(self.X).to(dtype), raises=False, explain=False)
+        assert report.passed is (factor == 1), str(report)
+
     @GIVEN
     def test_what_is_wrong_in_float64_fails_beside_a_gradient_in_float32(self, given):
         report = check(

@@ -324,6 +324,162 @@ def test_a_layer_declares_its_own_inputs():
         check(Normalised(4), RNG.normal(size=(4, 4)))
 
 
+@pytest.mark.parametrize("slip", ["sum", "transpose", "scalar"])
+def test_a_gradient_of_another_shape_is_found_by_its_name(slip):
+    class Slip(Dense):
+        def backward(self, dout):
+            dx = super().backward(dout)
+            if slip == "sum":
+                self.db = dout
+            elif slip == "transpose":
+                self.dW = self.dW.T
+            else:
+                self.db = np.asarray(dout.sum())
+            return dx
+
+    report = check(Slip(), X, raises=False, explain=False)
+    assert ("dW" if slip == "transpose" else "db") in {row.quantity for row in report.failed}
+
+
+def test_what_a_forward_keeps_is_not_a_parameter():
+    """Of a layer that has run before: its output and dz are not gradients of a parameter."""
+
+    class Tanh(Dense):
+        def forward(self, x):
+            self.z = super().forward(x)
+            self.out = np.tanh(self.z)
+            return self.out
+
+        def backward(self, dout):
+            self.dz, self.dout = dout * (1 - self.out**2), dout
+            return super().backward(self.dz)
+
+    layer = Tanh()
+    layer.forward(X)
+    layer.backward(DY)
+    assert {row.quantity for row in check(layer, X).of("finite differences")} == {"dx", "dW", "db"}
+
+
+def test_parameters_whose_names_look_like_gradients():
+    class Gate(Dense):
+        def __init__(self):
+            super().__init__()
+            self.gW = W + 1
+
+        def forward(self, x):
+            self.gate = 1 / (1 + np.exp(-x @ self.gW))
+            self.plain = super().forward(x)
+            return self.plain * self.gate
+
+        def backward(self, dout):
+            dgate = dout * self.plain * self.gate * (1 - self.gate)
+            self.grad_gW = self.x.T @ dgate
+            return super().backward(dout * self.gate) + dgate @ self.gW.T
+
+    names = {row.quantity for row in check(Gate(), X).of("finite differences")}
+    assert names == {"dx", "dW", "db", "dgW"}
+
+
+def test_returned_gradients_have_the_order_of_the_names_in_the_last_line():
+    class Scale:
+        def __init__(self):
+            self.beta, self.gamma = RNG.normal(size=3), RNG.normal(size=3)
+
+        def forward(self, x):
+            self.x = x
+            return self.gamma * x + self.beta
+
+        def backward(self, dy):
+            dgamma, dbeta = (dy * self.x).sum(0), dy.sum(0)
+            return dy * self.gamma, dgamma, dbeta
+
+    assert check(Scale(), X).passed
+
+
+def test_a_private_parameter_and_one_of_the_class():
+    class Hidden:
+        w = W[:, 0].copy()
+
+        def __init__(self):
+            self.__b, self.__db = B[:3].copy(), None
+
+        def forward(self, x):
+            self.x = x
+            return self.w * x + self.__b
+
+        def backward(self, dy):
+            self.dw, self.__db = (dy * self.x).sum(0), dy.mean(0)
+            return dy * self.w
+
+    report = check(Hidden(), X, raises=False, explain=False)
+    assert {row.quantity for row in report.failed} == {"d_Hidden__b"}
+    assert "dw" in {row.quantity for row in report.rows}
+
+
+def test_what_cannot_be_copied_gets_the_next_step():
+    class Locked(Dense):
+        def __init__(self):
+            super().__init__()
+            self.numbers = (n for n in range(3))
+
+    with pytest.raises(TypeError, match=r"a layer that can be copied.* give its two functions"):
+        check(Locked(), X)
+
+
+def test_two_keys_of_one_gradient():
+    op = SimpleNamespace(
+        forward=lambda x: (2 * x, None), backward=lambda dy, saved: {"dx": 3 * dy, "x": 2 * dy}
+    )
+    with pytest.raises(VerificationError, match="expected one gradient of each input"):
+        check(op, X)
+
+
+def test_options_of_a_function_by_name():
+    torch = pytest.importorskip("torch")
+
+    class Power(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x, scale=1.0, power=2):
+            ctx.save_for_backward(x)
+            ctx.options = scale, power
+            return scale * x**power
+
+        @staticmethod
+        def backward(ctx, dy):
+            (x,), (scale, power) = ctx.saved_tensors, ctx.options
+            return dy * scale * power * x ** (power - 1), None, None
+
+    assert "power=3" in check(Power, torch.tensor(X), power=3).inputs
+    with pytest.raises(TypeError, match="options of Power"):
+        check(Power, torch.tensor(X), pwer=3)
+
+
+def test_a_module_keeps_its_statistics_and_may_leave_a_parameter_unused():
+    torch = pytest.importorskip("torch")
+
+    class Double(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            return 2 * x
+
+        @staticmethod
+        def backward(ctx, dy):
+            return 2 * dy
+
+    class Block(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.norm = torch.nn.BatchNorm1d(3, dtype=torch.float64)
+            self.unused = torch.nn.Parameter(torch.ones(2, dtype=torch.float64))
+
+        def forward(self, x):
+            return self.norm(Double.apply(x)) ** 2
+
+    block = Block()
+    assert check(block, torch.tensor(X), zero_gradients=["unused"]).passed
+    assert (block.norm.running_mean == 0).all() and block.norm.num_batches_tracked == 0
+
+
 def test_a_layer_needs_its_inputs():
     with pytest.raises(TypeError, match="expected the inputs of Dense's forward"):
         check(Dense())

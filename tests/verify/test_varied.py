@@ -261,3 +261,30 @@ def test_another_axis_for_which_only_forward_is_made():
     assert check(op, BATCH, GAMMA, vary=True).passed
     op.SHAPES = "x[*, n], w[n] -> y[*, n]"
     assert not check(op, BATCH, GAMMA, vary=True, raises=False).passed
+
+
+def test_a_misfit_of_one_gradient_hides_no_other():
+    """Along a third axis dγ has another shape, for which batch norm is not made; and dx is wrong there."""
+
+    def wrong(dy, saved):
+        dx, dgamma, dbeta = batch_norm_back(dy, saved)
+        return dx * (3 if dx.ndim > 2 else 1), dgamma, dbeta
+
+    report = check(normed(wrong), BATCH, GAMMA, BETA, vary=True, raises=False)
+    assert {(row.quantity, row.how) for row in report.failed} == {("dx", "one more leading axis")}
+
+
+def test_kinks_near_many_elements_are_not_a_fault():
+    w = RNG.normal(size=(4, 5))
+
+    def forward(x, w):
+        h = x @ w
+        return np.maximum(h, 0).sum(-1), (x, w, h)
+
+    def back(dy, saved):
+        x, w, h = saved
+        d = dy[:, None] * (h > 0)
+        return d @ w.T, x.T @ d
+
+    for seed in range(4):
+        assert check(SimpleNamespace(forward=forward, backward=back), BATCH, w, vary=True, seed=seed).passed

@@ -44,7 +44,6 @@ FUNCTIONS_OF_XP = (
 )
 
 ROUNDINGS = 8  # times the change of an element when inputs move by two units
-EXACT = 1e-12  # of the largest element: rounding of float64
 # Forward's inputs: arrays, None for those left out, and other values.
 Inputs = tuple[Any, ...]
 
@@ -209,16 +208,17 @@ class Case:
         return noise(partial(self._gradient, at), values, precision, rng)
 
     def explained_by_rounding(self, at: int, reference: np.ndarray) -> bool:
-        """Whether each element of the gradient is as close to the reference as rounding
-        in the precision in which backward computes it may bring it: within a few times
-        the change of that element when the inputs move by two units in the last place.
+        """Whether rounding explains how far each element is from the reference, in the
+        precision in which backward computes it: by at most four units in the last place
+        of the largest element, as where 1 − y² is left of 1, and a few times the change
+        of that element when the inputs move by two units.
         """
-        got, unit = self.gradients[at], 2 * EPSILON[self.backward_computes_in(at)]
+        got, unit = self.gradients[at], EPSILON[self.backward_computes_in(at)]
         if got is None or got.shape != reference.shape:
             return False
         values, rng = (*self.float64, self.dy), generator(self.seed, MEASURING)
-        changes = spread(partial(self._gradient, at), values, unit, rng)
-        allowed = ROUNDINGS * changes + EXACT * largest(reference)
+        changes = spread(partial(self._gradient, at), values, 2 * unit, rng)
+        allowed = ROUNDINGS * changes + 4 * unit * largest(reference)
         return bool((np.abs(got - reference) <= allowed).all())
 
     def coarse_backward(self, at: int) -> str:

@@ -78,7 +78,7 @@ class Judge:
     def row(self, got: np.ndarray | None, reference: np.ndarray) -> Row:
         """Return the row of the quantity. A gradient of None counts as zeros."""
         got = np.zeros_like(reference) if got is None else got
-        if self.key != "y" and self.explain and self.case.explain:
+        if self.key != "y" and self.explain:
             self.case.found.references[self.method, self.quantity] = reference
         judge = self._zero_row if self.declared_zero else self._row
         return judge(got, reference)
