@@ -308,6 +308,24 @@ class TestCheck:
         status, report, _ = checked("own_backward:rows", "--input", "5x2", "--input", "7:int64<5")
         assert status == 0 and report["inputs"].startswith("table[5, 2], rows[7], float64, int64")
 
+    def test_an_integer_that_is_ignored(self, own, checked):
+        """The last label is −100; a backward that scatters it anyway is wrong only with it."""
+        program = """
+import numpy as np
+
+class Kept:
+    @staticmethod
+    def forward(x, at):
+        return x * (at != -100)[:, None], at
+
+    @staticmethod
+    def backward(dy, at):
+        return dy, None
+"""
+        (own / "ignoring.py").write_text(program)
+        assert checked("ignoring:Kept", "--input", "5x2", "--input", "5:int64<5")[0] == 0
+        assert checked("ignoring:Kept", "--input", "5x2", "--input", "5:int64<5,-100")[0] == 1
+
     def test_declared_shapes_need_no_inputs(self, checked):
         assert checked("own_backward:cube")[1]["inputs"] == "x[3, 5], float64, NumPy"
         assert checked("own_backward:cube", "--torch")[1]["inputs"] == "x[3, 5], float64, PyTorch on cpu"
@@ -515,6 +533,26 @@ class TestHelp:
         assert " survived\nA change that survives has no effect at these inputs" in said
         assert cli.main(["mutate", target, "--input", "4"]) == 0
         assert "A change that survives" not in capsys.readouterr().out
+
+    def test_a_change_may_show_only_at_varied_inputs(self, capsys, tmp_path, monkeypatch):
+        lines = [
+            "import numpy as np",
+            "class Rotated:",
+            "    def forward(self, x):",
+            "        a, b = np.split(x, 2, -1)",
+            "        return np.concatenate([b, -a], -1), None",
+            "    def backward(self, dy, saved):",
+            "        b, a = np.split(dy, 2, -1)",
+            "        return np.concatenate([-a, b], -1)",
+        ]
+        (tmp_path / "own_rotated.py").write_text("\n".join(lines))
+        monkeypatch.setattr(sys, "path", list(sys.path))
+        target = f"{tmp_path}/own_rotated.py:Rotated"
+        survived = []
+        for vary in ([], ["--vary"]):
+            cli.main(["mutate", target, "--input", "5x6", "--json", *vary])
+            survived.append(len(json.loads(capsys.readouterr().out)["survivors"]))
+        assert survived == [2, 1]  # a backward that raises for three axes is not held against it
 
     def test_a_mistyped_command_suggests_the_nearest(self, capsys):
         assert "no command is called 'verfy'; did you mean 'verify'?" in refused(capsys, "verfy", "softmax")

@@ -259,3 +259,15 @@ def test_every_listed_mutant_is_proved():
         assert entry["function"] in names
         assert entry["function"].partition(".")[0] == where
         assert len(entry["proof"].split()) >= 5
+
+
+def test_an_array_of_zeros_is_not_scaled():
+    def backward(dy, saved):
+        shape, at = saved
+        dw = np.zeros(shape)
+        np.add.at(dw, at, dy)
+        return dw
+
+    lines = {mutant.change for mutant in mutants(backward)}
+    assert any("-dw" in change for change in lines)
+    assert not any("-np.zeros" in change or "2 * np.zeros" in change for change in lines)

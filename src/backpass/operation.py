@@ -62,8 +62,14 @@ class Operation:
     def shapes_with(self, options: Mapping[str, object]) -> Shapes | None:
         """The declaration that holds with these options, or None."""
         text = getattr(self.op, "SHAPES", "")
-        if any(options.get(name) == value for name, value in self.unreduced.items()):
+        if isinstance(text, str) and any(
+            options.get(name) == value for name, value in self.unreduced.items()
+        ):
             text = text.removesuffix("[]") + "[*]"
+        if not isinstance(text, str):
+            raise TypeError(
+                f'SHAPES: expected a text such as "x[*, n] -> y[*, n]"; got {text!r}'
+            )
         return parse(text) if text else None
 
     @property

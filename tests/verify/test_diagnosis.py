@@ -183,6 +183,22 @@ class TestShapes:
         assert diagnose(rows, heads[:, ::-1].reshape(rows.shape)).kind == "unknown"
 
 
+@pytest.mark.parametrize(
+    ("rows", "where"),
+    [
+        (range(256, 300), "axis 0, positions 256–299"),
+        ((0, 5, 6, 7), "axis 0, positions 0, 5–7"),
+        ((3, 4, 9), "axis 0, position 3, 4, 9"),
+        (range(0, 90, 2), "axis 0, position 0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, … (45 positions)"),
+    ],
+)
+def test_rows_that_follow_one_another_are_a_range(rows, where):
+    reference = RNG.standard_normal((301, 3))
+    got = reference.copy()
+    got[list(rows)] *= 3
+    assert str(diagnose(reference, got)).startswith(f"wrong only at {where}; there: got = 3 × reference")
+
+
 def test_a_factor_transposed():
     x, w, dy = RNG.standard_normal((3, 4, 4))
     found = diagnose(dy @ w.T, dy @ w, {"x": x, "w": w, "dy": dy})
@@ -333,6 +349,62 @@ class TestOfRealBugs:
             lambda x: ((x * x).mean(), x), lambda dy, x: 2 * x / x.size, ROWS[0], dy=np.array(1.24)
         )
         assert found == {"dx": "got does not depend on dy"}
+
+    def test_a_factor_of_a_loss_whose_backward_ignores_dy_is_named_for_a_dy_of_1(self):
+        loss = lambda x: ((x * x).mean(), x)  # noqa: E731
+        found = reasons(loss, lambda dy, x: x / x.size, ROWS[0], dy=np.array(1.24))
+        assert found == {"dx": "got does not depend on dy; for dy = 1, got = ½ × reference"}
+        near = reasons(loss, lambda dy, x: x / x.size * (1 + 1e-4 * x), ROWS[0], dy=np.array(1.24))
+        assert near == {"dx": "got does not depend on dy"}
+
+    @pytest.mark.parametrize("shape", [(), (4, 6)])
+    def test_a_multiple_of_a_gradient_that_does_not_depend_on_dy_by_convention(self, shape):
+        """An auxiliary loss adds its own gradient to x's, whatever dy is."""
+        x, dy = RNG.standard_normal((4, 6)), np.array(RNG.standard_normal(shape))
+        of_convention = np.tanh(x)
+
+        def diagnosed(got):
+            terms = {"x": x, "y": np.ones(shape), "dy": dy}
+            return str(diagnose(of_convention, got, terms, backward=lambda dy: got))
+
+        assert diagnosed(500 * of_convention) == "got = 500 × reference, and got does not depend on dy"
+        assert diagnosed(500 * of_convention + 1e-3 * x) == "got does not depend on dy"
+
+    def test_a_term_with_the_wrong_sign_is_named_rather_than_what_was_saved(self):
+        """Backward is odd in h in that term alone, so that it also fits with h negated."""
+
+        def forward(x, h):
+            return x * x + x * h, (x, h)
+
+        def backward(dy, saved):
+            x, h = saved
+            return dy * (2 * x - h), dy * x
+
+        assert reasons(forward, backward, *ROWS) == {"dx": "reference − got = 2·h·dy"}
+
+    def test_a_saved_array_with_the_wrong_sign_is_named_where_no_term_is(self):
+        def forward(x, h):
+            return x * np.exp(h), (x, h)
+
+        def backward(dy, saved):
+            x, h = saved
+            return dy * np.exp(-h), dy * x * np.exp(h)
+
+        says = "reference = backward with saved[1] negated: its sign is wrong"
+        assert reasons(forward, backward, *ROWS) == {"dx": says}
+
+    @pytest.mark.parametrize("which", ["right", "near"])
+    def test_a_saved_array_in_place_of_another(self, which):
+        def forward(x):
+            y = np.tanh(x) + x
+            return y, y
+
+        def backward(dy, y):
+            return dy * (2 - np.tanh(y if which == "right" else 1.01 * y) ** 2)
+
+        (reason,) = reasons(forward, backward, ROWS[0]).values()
+        named = reason == "reference = backward with x in place of saved"
+        assert named == (which == "right")
 
     def test_one_row_of_dy_for_all_rows(self):
         found = reasons(lambda x: (x**3, x), lambda dy, x: 3 * x * x * dy[0], ROWS[0])

@@ -13,6 +13,7 @@ from backpass.verify.subject import subject
 
 X = np.random.default_rng(11).standard_normal((4, 6))
 F = torch.nn.functional
+DTYPES = [torch.float32, torch.bfloat16, torch.float16]
 
 
 def own(forward, backward):
@@ -83,6 +84,18 @@ class TestPrecision:
         a, b = torch.tensor(X), torch.tensor(X[::-1].copy())
         assert self.computes_in(lambda a, b: (F.silu(a.float()).to(a.dtype) * b, None), a, b) == "float32"
 
+    def test_sums_of_short_numbers_may_lie_between_two_numbers_of_float32(self):
+        """Any step from there, however small, reaches the next float32 number."""
+
+        def forward(q, k, v):
+            weights = torch.softmax((q @ k.mT).float(), -1)
+            return weights.to(v.dtype) @ v, None
+
+        for seed in range(10):
+            rng = np.random.default_rng(seed)
+            given = [torch.tensor(rng.standard_normal((2, 7, 8))).half() for _ in range(3)]
+            assert self.computes_in(forward, *given) == "float32"
+
     @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
     def test_a_right_kernel_passes_and_a_wrong_one_fails(self, dtype):
         x = torch.tensor(X).to(dtype)
@@ -97,6 +110,244 @@ class TestPrecision:
         assert "float32" in report.of("finite differences")[0].how
         with pytest.raises(ValueError, match=r"precision: expected float64, .* got 'half'"):
             check(tanh_inside(torch.float32), torch.tensor(X), precision="half")
+
+
+def single(array):
+    return array.float() if isinstance(array, torch.Tensor) else array.astype(np.float32)
+
+
+def in_dtype_of(array, like):
+    return array.to(like.dtype) if isinstance(like, torch.Tensor) else array.astype(like.dtype)
+
+
+def rms_norm(part=None, factor=1.0, missing=1.0):
+    """RMS norm in the dtype it is given, except for a part of its backward in float32."""
+
+    def forward(x, w):
+        rstd = ((x * x).mean(-1)[..., None] + 1e-5) ** -0.5
+        return x * rstd * w, (x, w, rstd)
+
+    def backward(dy, saved):
+        g, (x, w, rstd) = dy, saved
+        if part == "all":
+            g, x, w, rstd = map(single, (dy, *saved))
+        elif part == "rstd":
+            rstd = in_dtype_of(single(rstd), dy)
+        unit, q = x * rstd, g * w
+        dx = rstd * (q - missing * unit * (q * unit).mean(-1)[..., None])
+        terms = (g * unit).reshape(-1, unit.shape[-1])
+        dw = (single(terms) if part == "dw" else terms).sum(0)
+        return factor * in_dtype_of(dx, dy), factor * in_dtype_of(dw, dy)
+
+    return own(forward, backward)
+
+
+def smooth_error(dy, x):
+    return 1e-9 * np.sin(3 * x) * dy
+
+
+class Tanh(torch.autograd.Function):
+    factor = 1.0
+
+    @staticmethod
+    def forward(ctx, x):
+        y = torch.tanh(x)
+        ctx.save_for_backward(y)
+        return y
+
+    @classmethod
+    def backward(cls, ctx, dy):
+        (y,) = ctx.saved_tensors
+        return cls.factor * (dy.float() * (1 - y.float() ** 2)).to(dy.dtype)
+
+
+class TestBackwardPrecision:
+    """A backward that computes in float32, of a forward that does not, is judged at float32."""
+
+    X, W = np.random.default_rng(5).standard_normal((7, 9)), np.random.default_rng(6).standard_normal(9)
+    GIVEN = pytest.mark.parametrize(
+        "given",
+        [np.array, torch.tensor, *(lambda a, to=to: torch.tensor(a).to(to) for to in DTYPES)],
+        ids=["NumPy", "float64", "float32", "bfloat16", "float16"],
+    )
+
+    @staticmethod
+    def coarse(report):
+        rows = report.of("torch autograd")
+        return {row.quantity for row in rows if "computes it in float32, as measured" in row.reason}
+
+    @GIVEN
+    @pytest.mark.parametrize("part", ["all", "rstd", "dw"])
+    def test_a_right_one_passes(self, given, part):
+        report = check(rms_norm(part), given(self.X), given(self.W))
+        assert self.coarse(report) == ({"dw"} if part == "dw" else {"dx", "dw"})
+        shown = {row.quantity for row in report.of("low precision") if row.verdict == "passed"}
+        assert shown == {"y", "dx", "dw"}
+
+    @GIVEN
+    @pytest.mark.parametrize("part", ["all", "rstd", "dw"])
+    def test_a_wrong_one_fails(self, given, part):
+        for wrong in (rms_norm(part, factor=1 + 1e-5), rms_norm(part, missing=0.999)):
+            report = check(wrong, given(self.X), given(self.W), raises=False, explain=False)
+            assert "dx" in {row.quantity for row in report.failed}
+
+    @pytest.mark.parametrize("factor", [1.0, -1.0, 2.0])
+    def test_a_wrong_row_of_small_gradients_fails(self, factor):
+        """Its error is 1e-6 of the largest element, which float32 would explain there, but not in that row."""
+
+        class Softmax(torch.autograd.Function):
+            @staticmethod
+            def forward(ctx, x, scale):
+                y = torch.softmax(x, -1)
+                ctx.save_for_backward(y, scale)
+                return y * scale
+
+            @staticmethod
+            def backward(ctx, dy):
+                y, scale = (a.float() for a in ctx.saved_tensors)
+                g = dy.float() * scale
+                dx = y * (g - (g * y).sum(-1, keepdim=True))
+                dx[0] *= factor
+                return dx.to(dy.dtype), None
+
+        x, scale = torch.tensor(self.X), torch.ones(7, 1, dtype=torch.float64)
+        scale[0] = 1e-6
+        report = check(Softmax, x, scale, constants=["scale"], raises=False, explain=False)
+        assert report.passed is (factor == 1)
+
+    @pytest.mark.parametrize("places", [4, 5, 6])
+    def test_rounding_to_decimal_places_is_not_float32(self, places):
+        op = own(
+            lambda x: (torch.tanh(x), torch.tanh(x)),
+            lambda dy, y: torch.round(dy * (1 - y**2), decimals=places),
+        )
+        assert not check(op, torch.tensor(self.X), raises=False, explain=False).passed
+
+    @pytest.mark.parametrize("dtype", DTYPES)
+    @pytest.mark.parametrize("factor", [1.0, 2.0, 1.02])
+    def test_what_autograd_cannot_follow_is_judged_by_backward_in_float64(self, dtype, factor):
+        class Partly(torch.autograd.Function):
+            @staticmethod
+            def forward(ctx, x):
+                ctx.save_for_backward(x)
+                return torch.tanh(x) + 1e-3 * x.detach()
+
+            @staticmethod
+            def backward(ctx, dy):
+                (x,) = ctx.saved_tensors
+                dx = dy * (1 - torch.tanh(x) ** 2 + 1e-3)
+                return dx if dy.dtype == torch.float64 else factor * dx
+
+        report = check(Partly, torch.tensor(self.X).to(dtype), raises=False, explain=False)
+        assert report.passed is (factor == 1), str(report)
+
+    @GIVEN
+    def test_what_is_wrong_in_float64_fails_beside_a_gradient_in_float32(self, given):
+        report = check(
+            rms_norm("dw", factor=1 + 1e-9), given(self.X), given(self.W), raises=False, explain=False
+        )
+        assert self.coarse(report) == {"dw"}
+        assert ("torch autograd", "dx") in {(row.method, row.quantity) for row in report.failed}
+
+    @GIVEN
+    @pytest.mark.parametrize("factor", [1 + 1e-6, 1 + 1e-9])
+    def test_a_small_error_in_float64_fails(self, given, factor):
+        report = check(rms_norm(None, factor), given(self.X), given(self.W), raises=False, explain=False)
+        failed = {row.quantity for row in report.failed if row.method == "torch autograd"}
+        assert failed == {"dx", "dw"} and not self.coarse(report)
+
+    @pytest.mark.parametrize("seed", range(5))
+    def test_an_error_that_varies_smoothly_is_not_rounding(self, seed):
+        x = np.random.default_rng(seed).standard_normal((4, 6))
+
+        def backward(dy, x):
+            return dy * np.cos(x) + smooth_error(dy, x)
+
+        report = check(own(lambda x: (np.sin(x), x), backward), x, raises=False, explain=False)
+        assert {row.method for row in report.failed} == {"complex step"}
+
+    @pytest.mark.parametrize("dtype", [torch.float64, *DTYPES])
+    def test_a_function_passes_at_other_inputs_too(self, dtype, monkeypatch):
+        x = torch.tensor(self.X).to(dtype)
+        report = check(Tanh, x, vary=True)
+        assert self.coarse(report) == {"dx"}
+        monkeypatch.setattr(Tanh, "factor", 1 + 1e-5)
+        assert not check(Tanh, x, raises=False, explain=False).passed
+
+    def test_a_sum_of_many_bfloat16_rows(self):
+        """Few bfloat16 numbers add up exactly in float32: only more rows show that it is float32."""
+
+        class AddBias(torch.autograd.Function):
+            @staticmethod
+            def forward(ctx, x, b):
+                return x + b
+
+            @staticmethod
+            def backward(ctx, dy):
+                return dy, dy.float().sum(0).to(dy.dtype)
+
+        x, b = (torch.tensor(a).bfloat16() for a in (self.X, self.W))
+        report = check(AddBias, x, b, vary=True)
+        assert not self.coarse(report)
+
+    def test_an_operator_and_differences_say_so_too(self):
+        report = check(Tanh, torch.tensor(self.X), operator=torch.tanh)
+        (row,) = [row for row in report.of("PyTorch's operator") if row.quantity == "dx"]
+        assert row.verdict == "not run" and "computes it in float32" in row.reason
+        assert verdicts(report, "low precision") == ["passed", "passed"]
+
+        def backward(dy, y):
+            return np.float64(np.float32(dy) * np.float32(1 - y * y))
+
+        def exact_only(factor):
+            op = own(lambda x: (np.tanh(x), np.tanh(x)), lambda dy, y: factor * backward(dy, y))
+            return check(op, 1e-3 * self.X, raises=False, explain=False).of("finite differences")[0]
+
+        assert exact_only(1.0).verdict == "passed"
+        row = exact_only(1 + 1e-6)
+        assert row.verdict == "passed" and "computes it in float32" in row.note and row.error > 9e-7
+        assert exact_only(1 + 1e-4).verdict == "FAILED"
+
+    @pytest.mark.parametrize("seed", range(8))
+    def test_differences_allow_for_rounding_where_parts_cancel(self, seed):
+        """Of a row of one, RMS norm's dx is almost 0, and float32 rounds the parts that cancel."""
+        rng = np.random.default_rng(seed)
+        x, w = torch.tensor(rng.standard_normal((7, 1))), torch.tensor(rng.standard_normal(1))
+        report = check(rms_norm("all"), x, w, methods=["finite_difference"], raises=False)
+        assert not report.failed
+        wrong = check(rms_norm("all", missing=0.9), x, w, methods=["finite_difference"], raises=False)
+        assert wrong.failed
+
+    @pytest.mark.parametrize("to", [torch.bfloat16, torch.float16])
+    def test_a_backward_in_half_precision_is_judged_there(self, to):
+        def tanh(factor):
+            def backward(dy, y):
+                return factor * (dy.to(to) * (1 - y.to(to) ** 2)).to(dy.dtype)
+
+            return own(lambda x: (torch.tanh(x), torch.tanh(x)), backward)
+
+        x = torch.tensor(self.X)
+        report = check(tanh(1.0), x)
+        assert "too coarse for differences" in report.of("finite differences")[0].reason
+        assert verdicts(report, "low precision") == ["passed", "passed"]
+        assert check(tanh(1.1), x, raises=False, explain=False).failed
+
+    def test_a_declared_precision_is_not_measured(self):
+        report = check(Tanh, torch.tensor(self.X), precision="float64", raises=False, explain=False)
+        assert verdicts(report, "torch autograd") == ["FAILED"]
+
+    def test_right_float64_is_not_measured(self, monkeypatch):
+        called = []
+
+        def measured(function, inputs, y, rng):
+            called.append(len(inputs))
+            return "float64"
+
+        monkeypatch.setattr("backpass.verify.case.computed_precision", measured)
+        check(rms_norm(), self.X, self.W)
+        assert called == [2]  # forward, of x and w
+        check(rms_norm("dw", factor=1 + 1e-6), self.X, self.W, raises=False, explain=False)
+        assert called == [2, 2, 3, 3]  # and once each gradient, of x, w, and dy
 
 
 class TestNoise:

@@ -321,3 +321,28 @@ def test_the_row_says_where_the_bound_comes_from():
     assert 0 < row.error < row.tolerance < 0.02
     row = judged(own(softmax), normal(3, 7), **SOFTMAX[own]).rows[1]
     assert "twice PyTorch's operator's error, the largest of 9 inputs nearby" in row.how
+
+
+@pytest.mark.parametrize("at_the_limit", ["kept", "clamped", "wrong"])
+def test_a_limit_that_half_precision_rounds(at_the_limit):
+    """0.7 lies between two numbers of bfloat16, so which of them is clamped is a matter of rounding."""
+    torch = pytest.importorskip("torch")
+
+    class Clamp(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            ctx.save_for_backward(x)
+            return torch.clamp(x, max=0.7) * x
+
+        @staticmethod
+        def backward(ctx, dy):
+            (x,) = ctx.saved_tensors
+            if x.dtype != torch.bfloat16 or at_the_limit == "kept":
+                kept = x.double() < 0.7
+            else:
+                kept = x < 0.7 if at_the_limit == "clamped" else x < 0.65
+            return dy * torch.where(kept, 2 * x, 0.7)
+
+    x = torch.tensor(np.random.default_rng(4).normal(size=(40, 50))).bfloat16()
+    assert (x == 0.69921875).any() and (x == 0.65234375).any()
+    assert check(Clamp, x, raises=False, explain=False).passed is (at_the_limit != "wrong")

@@ -27,6 +27,9 @@ _ARGUMENTS = {  # the names that keywords of ``check`` have here
     "conventions": "--convention",
     "inputs": "--input",
 }
+VARY = switch(
+    "--vary", help="check at other shapes, values and options too, drawn from these"
+)
 EPILOG = """\
 examples:
   backpass check own.py:RMSNorm --input 4x6 --input 6 --option eps=1e-3
@@ -34,7 +37,8 @@ examples:
   backpass check own:Softmax --input 8x64:bfloat16 --operator own:reference --json
 
 An input is SHAPE or SHAPE:DTYPE (float64 by default; standard normal),
-"SHAPE:int64<N" (integers from 0 to N - 1), SHAPE:bool, scalar, or none for an
+"SHAPE:int64<N" (integers from 0 to N - 1), "SHAPE:int64<N,-100" (the last is -100),
+SHAPE:bool, scalar, or none for an
 optional input that is left out. Exits with 0 when the check passed, 1 when it
 did not, 2 when the command is not valid or the module cannot be imported.
 """
@@ -113,10 +117,7 @@ COMMAND = Command(
     options=(
         TARGET,
         *OPTIONS,
-        switch(
-            "--vary",
-            help="check at other shapes and values too, drawn from these inputs",
-        ),
+        VARY,
         COMPILED.but(help="also execute its Triton kernels as compiled, without a GPU"),
         switch("--no-explain", help="do not search for the cause of a wrong gradient"),
         JSON.but(help="print the report as JSON, and nothing else, on standard output"),

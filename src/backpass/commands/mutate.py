@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from backpass import ops
-from backpass.commands.check import judged
+from backpass.commands.check import VARY, judged
 from backpass.commands.command import JSON, Command, InvalidCommand, value
 from backpass.commands.subject import OPTIONS, TARGET, requested
 
@@ -48,6 +48,7 @@ def survey(arguments: argparse.Namespace):
         op, inputs, keywords = requested(arguments)
         drawn = [(inputs, keywords.pop("options"))]
     methods = keywords.pop("methods", METHODS_BY_SPEED)
+    keywords |= {"vary": True} if arguments.vary else {}
     try:
         return mutate(op, by_check(drawn, methods, **keywords), equivalent=equivalent)
     except VerificationError as error:
@@ -89,6 +90,7 @@ COMMAND = Command(
             "in it"
         ),
         *OPTIONS,
+        VARY,
         value("--equivalent", "FILE", "a TOML file of changes that compute the same"),
         JSON.but(help="print the survey as JSON, and nothing else, on standard output"),
     ),

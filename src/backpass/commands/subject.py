@@ -14,7 +14,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 
 from backpass import ops
 from backpass.commands.command import SEED, InvalidCommand, Option, switch, value
@@ -22,7 +22,8 @@ from backpass.commands.devices import DTYPES
 
 INTEGERS = ("int64", "int32")
 _INPUT = re.compile(
-    r"(?P<shape>scalar|\d+(?:x\d+)*)(?::(?P<dtype>\w+))?(?:<(?P<below>\d+))?"
+    r"(?P<shape>scalar|\d+(?:x\d+)*)(?::(?P<dtype>\w+))?"
+    r"(?:<(?P<below>\d+)(?:,(?P<sentinel>-?\d+))?)?"
 )
 TARGET = value("target", "module:object", "a module or a file.py, and the object in it")
 
@@ -210,7 +211,7 @@ def _inputs(
     torch = (
         arguments.torch
         or _is_autograd_function(op)
-        or any(spec[1] == "bfloat16" for spec in specs)
+        or any(spec.dtype == "bfloat16" for spec in specs)
     )
     if torch and importlib.util.find_spec("torch") is None:
         raise InvalidCommand(
@@ -218,7 +219,7 @@ def _inputs(
         )
     rng = generator(arguments.seed, INPUTS)
     if specs:
-        return tuple(_drawn(*spec, rng, torch) for spec in specs), {}
+        return tuple(_drawn(spec, rng, torch) for spec in specs), {}
     if getattr(op, "SHAPES", None) is None:
         raise InvalidCommand(
             "--input: expected the shape of each input, because "
@@ -234,10 +235,19 @@ def _is_autograd_function(op: object) -> bool:
     )
 
 
-def _spec(text: str) -> tuple[tuple[int, ...] | None, str, int | None]:
-    """Return an ``--input``'s shape (None for ``none``), dtype and bound."""
+class _Spec(NamedTuple):
+    """What ``--input`` says: a shape, or None for ``none``; a dtype; and of integers
+    the bound, and one that the last element is to have, such as a label to ignore."""
+
+    shape: tuple[int, ...] | None
+    dtype: str = "float64"
+    below: int | None = None
+    sentinel: int | None = None
+
+
+def _spec(text: str) -> _Spec:
     if text == "none":
-        return None, "float64", None
+        return _Spec(None)
     match = _INPUT.fullmatch(text)
     if not match:
         raise InvalidCommand(
@@ -260,21 +270,23 @@ def _spec(text: str) -> tuple[tuple[int, ...] | None, str, int | None]:
         raise InvalidCommand(
             f"--input {text}: expected a bound for integers only; got one for {dtype}"
         )
-    return tuple(map(int, lengths)), dtype, int(below) if below else None
+    given = (None if x is None else int(x) for x in (below, match["sentinel"]))
+    return _Spec(tuple(map(int, lengths)), dtype, *given)
 
 
-def _drawn(
-    shape: tuple[int, ...] | None, dtype: str, below: int | None, rng, torch: bool
-) -> object:
+def _drawn(spec: _Spec, rng, torch: bool) -> object:
     import numpy as np
 
+    shape, dtype = spec.shape, spec.dtype
     if shape is None:
         return None
     if dtype in DTYPES:
         values = np.asarray(rng.standard_normal(shape))
         values = values if dtype in ("float64", "bfloat16") else values.astype(dtype)
     else:
-        values = np.asarray(rng.integers(below or 2, size=shape), dtype=dtype)
+        values = np.asarray(rng.integers(spec.below or 2, size=shape), dtype=dtype)
+        if spec.sentinel is not None and values.size:
+            values.reshape(-1)[-1] = spec.sentinel
     if not torch:
         return values
     import torch as library

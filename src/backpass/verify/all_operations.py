@@ -15,7 +15,7 @@ from backpass.text import table as tables
 from backpass.text import terminal
 from backpass.text.table import Cell
 from backpass.verify.case import Case
-from backpass.verify.checking import ASKED_FOR, METHODS, USUAL, check
+from backpass.verify.checking import METHODS, USUAL, check
 from backpass.verify.comparison import DECLARED_ZERO
 from backpass.verify.drawing import cases
 from backpass.verify.methods import symbolic
@@ -175,7 +175,7 @@ def check_each(
         case = Case(subject(ops.load(stem), len(inputs), options), tuple(inputs), seed)
         structure = symbolic.structure(case)
         if repeats or (structure, case.dtype) not in dtypes:
-            methods = [*USUAL, *[ASKED_FOR] * compiled]
+            methods = [*USUAL, *["compiled"] * compiled]
             if structure in structures:
                 methods.remove("symbolic")
             report = check(

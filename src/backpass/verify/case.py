@@ -9,7 +9,7 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -34,11 +34,16 @@ from backpass.verify.drawing import (
 )
 from backpass.verify.findings import Findings
 from backpass.verify.magnitude import largest
-from backpass.verify.measured import computed_precision
+from backpass.verify.measured import computed_precision, noise, spread
 from backpass.verify.outputs import Malformed
 from backpass.verify.slots import Slots
 from backpass.verify.subject import Subject
 
+FUNCTIONS_OF_XP = (
+    ": call functions of xp, from array_api_compat.array_namespace(x), not NumPy's"
+)
+
+ROUNDINGS = 8  # times the change of an element when inputs move by two units
 # Forward's inputs: arrays, None for those left out, and other values.
 Inputs = tuple[Any, ...]
 
@@ -171,6 +176,63 @@ class Case:
         rng = generator(self.seed, MEASURING)
         return computed_precision(self.forward, self.float64, self.y, rng)
 
+    def backward_computes_in(self, at: int) -> str:
+        """Return the precision in which backward computes the gradient of one input
+        when it is given float64, as declared or measured.
+
+        Forward and backward run several times, so a method asks only about a gradient
+        that differs from its reference.
+        """
+        if self.declared or not self.takes_float64:
+            return self.computes_in
+        known = self.found.precisions
+        if at not in known:
+            rng = generator(self.seed, MEASURING)
+            values = *self.float64, self.dy
+            gradient = partial(self._gradient, at)
+            known[at] = computed_precision(gradient, values, gradient(values), rng)
+        return known[at]
+
+    def _gradient(self, at: int, values: Inputs) -> np.ndarray:
+        """Return the gradient of one input, for NumPy inputs and the cotangent."""
+        y, saved = self.subject.forward(*self.native(values[:-1]))
+        returned = self.subject.backward(to_kind_of(y, values[-1]), saved)
+        gradient = self.slots.by_input(returned)[at]
+        return np.zeros(()) if gradient is None else gradient
+
+    def noise_of_backward(self, at: int) -> float:
+        """Return the largest change of one gradient that the precision in which
+        backward computes it explains, over the gradient's largest element."""
+        values, rng = (*self.float64, self.dy), generator(self.seed, MEASURING)
+        precision = self.backward_computes_in(at)
+        return noise(partial(self._gradient, at), values, precision, rng)
+
+    def explained_by_rounding(self, at: int, reference: np.ndarray) -> bool:
+        """Whether rounding explains how far each element is from the reference, in the
+        precision in which backward computes it: by at most four units in the last place
+        of the largest element, as where 1 − y² is left of 1, and a few times the change
+        of that element when the inputs move by two units.
+        """
+        got, unit = self.gradients[at], EPSILON[self.backward_computes_in(at)]
+        if got is None or got.shape != reference.shape:
+            return False
+        values, rng = (*self.float64, self.dy), generator(self.seed, MEASURING)
+        changes = spread(partial(self._gradient, at), values, 2 * unit, rng)
+        allowed = ROUNDINGS * changes + 4 * unit * largest(reference)
+        return bool((np.abs(got - reference) <= allowed).all())
+
+    def coarse_backward(self, at: int) -> str:
+        """Return the reason why a float64 reference cannot judge the gradient of one
+        input: backward computes it in low precision. It is empty if it does not."""
+        precision = self.backward_computes_in(at)
+        if precision == "float64":
+            return ""
+        name = self.subject.quantity(at)
+        return (
+            f"backward returns {name} in float64 but computes it in {precision}, "
+            "as measured"
+        )
+
     @cached_property
     def takes_float64(self) -> bool:
         """Whether forward accepts float64 and returns it."""
@@ -184,10 +246,11 @@ class Case:
     def uses_torch(self) -> bool:
         """Whether forward gets PyTorch tensors.
 
-        It does if it requires them, or if it declares no SHAPES and tensors were given.
+        It does if it requires them, or if tensors were given and it is not one of this
+        package's operations, which accept either.
         """
         return self.subject.torch_only or (
-            self.subject.shapes is None and any(is_torch(a) for a in self.arrays)
+            self.subject.stem is None and any(is_torch(a) for a in self.arrays)
         )
 
     @cached_property
@@ -245,13 +308,16 @@ class Case:
         return tuple(map(_copy, self.inputs))
 
     def elsewhere(self, inputs: Inputs, **changes: Any) -> Case:
-        """Return the case at other inputs, with a new cotangent and no findings."""
+        """Return the case at other inputs, with a new cotangent and no findings but the
+        low precision of its backward."""
+        known = self.found.precisions.items()
+        coarse = {at: precision for at, precision in known if precision != "float64"}
         return replace(
             self,
             inputs=inputs,
             given_dy=None,
             drawn=False,
-            found=Findings(),
+            found=Findings(precisions=coarse),
             **changes,
         )
 
@@ -328,13 +394,19 @@ class Case:
         An object without SHAPES is called with the library of its inputs, because it
         need not support a different one.
         """
-        if self.subject.shapes is None:
+        if self.subject.shapes is None or self.uses_torch:
             return self.y, self.gradients
-        y, saved = self.subject.forward(
-            *(to_torch(value, self.device) for value in self.inputs)
-        )
-        returned = self.subject.backward(to_torch(self.dy, self.device, y.dtype), saved)
-        return to_numpy(y), self.slots.by_input(returned)
+        try:
+            y, saved = self.subject.forward(
+                *(to_torch(value, self.device) for value in self.inputs)
+            )
+            dy = to_torch(self.dy, self.device, y.dtype)
+            found = self.slots.by_input(self.subject.backward(dy, saved))
+        except Exception:
+            if self.subject.stem is not None:
+                raise
+            return self.y, self.gradients  # a user's object, written for NumPy
+        return to_numpy(y), found
 
     def require_float64(self) -> None:
         """Raise NotRun if forward computes only in low precision, as kernels do."""
@@ -406,10 +478,7 @@ def advised(error: Exception) -> str:
     said = first_line(error)
     if "numpy" not in said.lower() and "ufunc" not in said:
         return f" ({said})"
-    return (
-        f": call functions of xp, from array_api_compat.array_namespace(x), not NumPy's "
-        f"({said})"
-    )
+    return f"{FUNCTIONS_OF_XP} ({said})"
 
 
 def _copy(value: Any) -> Any:
@@ -425,5 +494,8 @@ def _back(value: Array) -> np.ndarray:
 
 def _one_array(y: object) -> Array:
     if not is_array(y) and not isinstance(y, np.generic):
-        raise Malformed(f"forward: expected y to be one array; got {type(y).__name__}")
+        several = "; return several as a tuple" if isinstance(y, Mapping) else ""
+        raise Malformed(
+            f"forward: expected y to be one array; got {type(y).__name__}{several}"
+        )
     return y

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import math
 import time
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+
+import numpy as np
 
 from backpass.contract.arrays import Array, is_array
 from backpass.verify.allocation import memory_kept
@@ -21,6 +24,8 @@ from backpass.verify.arguments import (
 from backpass.verify.case import Case, NotRun, describe, first_line
 from backpass.verify.directional import SLOPES_DIFFER
 from backpass.verify.drawing import INPUTS, draw, generator, options_for
+from backpass.verify.forms import usual
+from backpass.verify.layers import WHERE
 from backpass.verify.methods import (
     Method,
     autograd,
@@ -31,6 +36,7 @@ from backpass.verify.methods import (
     kernel,
     precision,
     pytorch,
+    second_derivative,
     symbolic,
 )
 from backpass.verify.methods.compiled import launching
@@ -38,7 +44,8 @@ from backpass.verify.outputs import Malformed
 from backpass.verify.progress import Progress
 from backpass.verify.report import COULD_NOT_RUN, FAILED, NOT_RUN, Report, Row
 from backpass.verify.subject import load, subject
-from backpass.verify.varied import varied
+from backpass.verify.varied import RowsOf, varied
+from backpass.verify.varied_call import varied_call
 
 METHODS: dict[str, Method] = {
     "contract": contract,
@@ -50,13 +57,17 @@ METHODS: dict[str, Method] = {
     "precision": precision,
     "kernel": kernel,
     "compiled": compiled,
+    "second_derivative": second_derivative,
 }
-ASKED_FOR = "compiled"  # the method that runs only if it is asked for
-USUAL = tuple(name for name in METHODS if name != ASKED_FOR)
+ASKED_FOR = ("compiled", "second_derivative")  # what runs only if it is asked for
+USUAL = tuple(name for name in METHODS if name not in ASKED_FOR)
 # These methods compare with forward's own derivative, even where a convention applies.
 DERIVING: tuple[Method, ...] = (finite_difference, complex_step, symbolic)
+# These compare with a gradient that is exact in float64, up to rounding.
+EXACT: tuple[Method, ...] = (complex_step, autograd, pytorch)
 OPTIONAL = {"torch": "PyTorch", "triton": "Triton", "sympy": "SymPy"}  # by import name
 SEARCH = 5.0  # seconds for all diagnoses of one check
+NO_GRADIENT = f"no attribute holds its gradient; looked for one such as {WHERE}"
 
 
 def check(
@@ -89,7 +100,8 @@ def check(
     ``options``.
 
     - ``seed`` seeds the cotangent, the directions, and the inputs if they are drawn;
-    - ``methods`` names the methods to run (default: all of METHODS but "compiled");
+    - ``methods`` names the methods to run (default: all of METHODS but "compiled" and
+      "second_derivative");
     - ``dy`` replaces the random cotangent; for several outputs it is a single vector of
       all their elements;
     - ``operator`` is a PyTorch function that computes the same y, for an object that
@@ -100,8 +112,8 @@ def check(
     - ``conventions`` maps each input whose gradient is intentionally not forward's
       derivative (padding, ``detach``, a straight-through estimator) to the reason; only
       autograd and the operator then judge that gradient;
-    - ``precision`` is the dtype in which forward computes, if it is narrower than the
-      output's; by default it is measured;
+    - ``precision`` is the dtype in which forward and backward compute, if it is
+      narrower than the output's; by default it is measured;
     - ``tolerances`` maps a method to a pair: a tolerance that replaces its own, and the
       reason, which the table then shows;
     - ``vary`` repeats the check at inputs of other shapes and values, drawn from the
@@ -117,7 +129,7 @@ def check(
     inputs cannot be checked.
     """
     chosen = chosen_methods(USUAL if methods is None else methods, tuple(METHODS))
-    chosen += [ASKED_FOR] if compiled and ASKED_FOR not in chosen else []
+    chosen += ["compiled"] if compiled and "compiled" not in chosen else []
     check_seed(seed)
     check_tolerances(
         tolerances,
@@ -131,7 +143,9 @@ def check(
         )
     check_precision(precision)
     options = {**check_options(options), **named_options}
-    op = load(op)
+    form = usual(load(op), inputs, options)
+    op, inputs, without = form.op, form.inputs, form.without
+    options = options if form.options is None else {**form.options}
     drawn = not inputs
     if drawn:
         inputs = draw(op, generator(seed, INPUTS))
@@ -154,7 +168,7 @@ def check(
         case = replace(case, operator=pytorch.bound_operator(case))
     elements = sum(math.prod(value.shape) for value in case.arrays)
     with (
-        launching(case, ASKED_FOR in chosen),
+        launching(case, "compiled" in chosen),
         memory_kept(elements),
         Progress(under_test.name) as progress,
     ):
@@ -166,11 +180,22 @@ def check(
             runs = (_run(name, case, progress) for name in names if name in chosen)
             return [row for rows in runs for row in rows]
 
-        rows = rows_of(case, chosen) + (varied(case, rows_of) if vary else [])
+        rows = [
+            Row("form", f"d{name}", NOT_RUN, reason=NO_GRADIENT) for name in without
+        ]
+        rows += rows_of(case, chosen) + _varied(case, rows_of, vary)
         rows = _explained(rows, case, progress)
     inputs_shown = describe(under_test, case.inputs)
     report = Report(under_test.name, inputs_shown, tuple(rows), case.quantities, seed)
     return report.raise_unless_passed() if raises else report
+
+
+def _varied(case: Case, rows_of: RowsOf, vary: bool) -> list[Row]:
+    if not vary:
+        return []
+    with np.errstate(all="ignore"), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of a mean of no rows, and the like
+        return varied(case, rows_of) + varied_call(case, rows_of)
 
 
 def _explained(rows: list[Row], case: Case, progress: Progress) -> list[Row]:
@@ -204,6 +229,8 @@ def _run(name: str, case: Case, progress: Progress) -> list[Row]:
         rows = [
             _with_its_reason(row, case.tolerances.get(name)) for row in method.run(case)
         ]
+        if method in EXACT:
+            rows = [_unless_coarse(row, case) for row in rows]
     except NotRun as error:
         return [Row(method.NAME, "", NOT_RUN, reason=str(error))]
     except Malformed as error:
@@ -215,6 +242,21 @@ def _run(name: str, case: Case, progress: Progress) -> list[Row]:
         reason = first_line(error)
         return [Row(method.NAME, "", COULD_NOT_RUN, reason=reason, exception=error)]
     return _but_conventions(rows, method, case)
+
+
+def _unless_coarse(row: Row, case: Case) -> Row:
+    """Return the row, marked "not run" if backward computes the gradient in low
+    precision, and each element differs from the reference by no more than rounding."""
+    if row.verdict != FAILED or row.quantity not in case.quantities:
+        return row
+    at = case.differentiable[case.quantities.index(row.quantity)]
+    reason = case.coarse_backward(at)
+    reference = case.found.references.get((row.method, row.quantity))
+    if not reason:
+        return row
+    if reference is not None and not case.explained_by_rounding(at, reference):
+        return row
+    return Row(row.method, row.quantity, NOT_RUN, reason=reason)
 
 
 def _but_conventions(rows: list[Row], method: Method, case: Case) -> list[Row]:

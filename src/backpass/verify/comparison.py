@@ -18,6 +18,7 @@ from backpass.verify.diagnosis import diagnose
 from backpass.verify.magnitude import farthest, largest
 from backpass.verify.outputs import named_arrays
 from backpass.verify.report import FAILED, PASSED, VACUOUS, Row
+from backpass.verify.reruns import reruns
 from backpass.verify.variants import variants
 
 DECLARED_ZERO = "the gradient is declared zero"
@@ -77,7 +78,7 @@ class Judge:
     def row(self, got: np.ndarray | None, reference: np.ndarray) -> Row:
         """Return the row of the quantity. A gradient of None counts as zeros."""
         got = np.zeros_like(reference) if got is None else got
-        if self.key != "y" and self.explain and self.case.explain:
+        if self.key != "y" and self.explain:
             self.case.found.references[self.method, self.quantity] = reference
         judge = self._zero_row if self.declared_zero else self._row
         return judge(got, reference)
@@ -169,6 +170,8 @@ class Judge:
             else f"at most {most:.1g}, too small for this method to see"
         )
         what = "output" if self.key == "y" else "gradient"
+        if what == "gradient" and most:
+            size += "; if it is 0 for every input, name the input in zero_gradients"
         return f"the {what} is {size}: any error would pass"
 
     def _explained(self, got: np.ndarray, reference: np.ndarray) -> str:
@@ -198,6 +201,7 @@ class Judge:
                     if method == self.method and quantity != self.quantity
                 },
                 variants=variants(case, at) if accuracy <= CLOSE else (),
+                reruns=reruns(case, at) if accuracy <= CLOSE else (),
             )
             if diagnosis.kind == "equal":  # off by less than a diagnosis can see
                 off = largest_error(got, reference)

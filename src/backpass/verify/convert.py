@@ -42,6 +42,9 @@ def to_numpy(value: Array) -> np.ndarray:
     """
     if is_torch(value):
         there = value.detach()
+        there = (
+            there if there.layout == sys.modules["torch"].strided else there.to_dense()
+        )
         wide = there.double() if there.is_floating_point() else there
         here = wide.cpu()
         return np.array(here.numpy(), copy=here is there)

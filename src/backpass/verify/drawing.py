@@ -29,7 +29,8 @@ WIDE = 4  # the first input of one case is larger, to show what happens far from
 
 Drawn = tuple[np.ndarray | None, ...]  # None for an optional input that is left out
 
-INPUTS, COTANGENT, DIRECTIONS, MEASURING, VARYING = range(5)  # streams of one seed
+# Streams of one seed.
+INPUTS, COTANGENT, DIRECTIONS, MEASURING, VARYING, RERUNNING = range(6)
 
 
 def generator(seed: int, stream: int) -> np.random.Generator:

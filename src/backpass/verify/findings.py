@@ -22,10 +22,13 @@ class Suspect:
 
 @dataclass(frozen=True)
 class Findings:
-    """The suspects and the references, each by method and quantity."""
+    """The suspects and the references, each by method and quantity; and the precision
+    in which backward computes, by the position of the gradient's input, where it was
+    measured."""
 
     suspects: dict[tuple[str, str], Suspect] = field(default_factory=dict)
     references: dict[tuple[str, str], np.ndarray] = field(default_factory=dict)
+    precisions: dict[int, str] = field(default_factory=dict)
 
     def suspect(
         self,

@@ -12,14 +12,16 @@ from typing import Any
 import numpy as np
 
 from backpass.verify.convert import EPSILON, is_floating
+from backpass.verify.magnitude import largest
 
 # Relative steps of the inputs. Float32 resolves 2^-24 of a number. Over the longest
 # step, a float64 function of condition number 1 is a parabola to within 2^-58. Over the
 # shorter one the remainder is 64 times smaller, while float32 rounds as before.
 STEP = 2.0**-17
 SHORTER = STEP / 4
-# A step that seldom reaches the next float32 number, but passes many float64 numbers.
-TINIER = 2.0**-32
+# A step that hardly ever reaches the next float32 number, even in one of thousands of
+# terms of a sum, but passes many float64 numbers.
+TINIER = 2.0**-42
 # The points of a step at which y is computed. At equal distances, float32 could round
 # by the same amount each time.
 POINTS = np.array([0, 0.13, 0.31, 0.56, 0.79, 1])
@@ -32,15 +34,16 @@ DRAWS = 2  # directions in each of which y has to be rough
 ENOUGH = 1000  # elements of y that are examined digit by digit
 FEW = 8  # with fewer elements, none is ignored
 MANY = 1 << 16  # elements whose roughness is examined, at most
+MOVES = 8  # how often inputs are moved to measure the effect of rounding
 
 
 def computed_precision(
-    forward: Callable[[tuple[Any, ...]], np.ndarray],
+    function: Callable[[tuple[Any, ...]], np.ndarray],
     inputs: Sequence[Any],
     y: np.ndarray,
     rng: np.random.Generator,
 ) -> str:
-    """Return the dtype in which ``forward`` computes when it is given float64.
+    """Return the dtype in which ``function`` computes when it is given float64.
 
     ``y`` is what it returns for the ``inputs``. There are two signs of a coarser dtype
     than float64. The outputs have no more digits than that dtype, although the inputs
@@ -48,23 +51,25 @@ def computed_precision(
     parabola, they move in jumps, for example because one factor of y was computed in
     float32.
     """
-    values = {at: x for at, x in enumerate(inputs) if is_floating(x)}
+    items = [(at, x) for at, x in enumerate(inputs) if is_floating(x)]
     with np.errstate(all="ignore"):
         for _ in range(DRAWS):
             # All elements move away from 0, so that sums and means move as far as their
             # terms.
             directions = {
                 at: rng.random(x.shape) * _size(x) * np.where(x < 0, -1, 1)
-                for at, x in values.items()
+                for at, x in items
             }
 
-            def along(step: float, directions=directions) -> list[np.ndarray]:
+            def along(
+                step: float, start: float = 0.0, directions=directions
+            ) -> list[np.ndarray]:
                 moved = (
-                    {at: x + step * t * directions[at] for at, x in values.items()}
+                    {at: x + (start + step * t) * directions[at] for at, x in items}
                     for t in POINTS[1:]
                 )
                 return [
-                    forward(tuple(there.get(at, x) for at, x in enumerate(inputs)))
+                    function(tuple(there.get(at, x) for at, x in enumerate(inputs)))
                     for there in moved
                 ]
 
@@ -73,14 +78,47 @@ def computed_precision(
                 if _holds_no_more_than(ys[-1], precision):
                     return precision
             # A curve is straighter over shorter steps. An ill-conditioned float64
-            # function, or a forward that is not deterministic, is as rough over any
-            # step.
+            # function, or one that is not deterministic, is as rough over any step.
             rough = _roughness(y, ys)
             if rough <= ROUGH or _roughness(y, along(SHORTER)) < rough / 16:
                 return "float64"
-            if _roughness(y, along(TINIER)) > rough / 8:
+            # Not from the inputs themselves: sums of short numbers may lie between two
+            # float32 numbers, so that any step reaches one of them.
+            if _roughness(ys[-1], along(TINIER, start=STEP)) > rough / 8:
                 return "float64"
     return "float32"
+
+
+def noise(
+    function: Callable[[tuple[Any, ...]], np.ndarray],
+    inputs: Sequence[Any],
+    precision: str,
+    rng: np.random.Generator,
+) -> float:
+    """Return the largest change of ``function`` when all inputs move by up to ε of the
+    precision, over its largest element."""
+    here = function(tuple(inputs))
+    changes = spread(function, inputs, EPSILON[precision], rng)
+    return largest(changes) / (largest(here) or 1.0)
+
+
+def spread(
+    function: Callable[[tuple[Any, ...]], np.ndarray],
+    inputs: Sequence[Any],
+    unit: float,
+    rng: np.random.Generator,
+) -> np.ndarray:
+    """Return the largest change of each element of ``function`` when all inputs move by
+    up to ``unit``, relative to their size."""
+    here = function(tuple(inputs))
+    most = np.zeros(here.shape)
+    for _ in range(MOVES):
+        moved = (
+            x * (1 + unit * rng.uniform(-1, 1, x.shape)) if is_floating(x) else x
+            for x in inputs
+        )
+        most = np.maximum(most, np.abs(function(tuple(moved)) - here))
+    return most
 
 
 def _size(x: np.ndarray) -> np.ndarray:

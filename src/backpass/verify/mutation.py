@@ -31,6 +31,7 @@ PLUMBING = (
 )
 # Only the first argument of these calls is changed.
 CASTS = ("widened", "as_type_of", "zeros", "is_half", "name_of")
+ZEROS = ("zeros", "zeros_like", "new_zeros")
 OPPOSITE: dict[type[ast.AST], tuple[type[Any], ...]] = {
     ast.Add: (ast.Sub,),
     ast.Sub: (ast.Add,),
@@ -249,6 +250,12 @@ def _is_call_of(node: ast.AST, names: tuple[str, ...]) -> TypeGuard[ast.Call]:
     )
 
 
+def _called(call: ast.Call) -> str:
+    """Return the last name of the function: ``zeros`` of ``np.zeros(…)``."""
+    function = call.func
+    return getattr(function, "attr", getattr(function, "id", ""))
+
+
 def _parents(tree: ast.Module) -> dict[int, ast.AST]:
     """Map the id of each node to its parent."""
     return {
@@ -391,6 +398,8 @@ def _other_results(value: ast.expr) -> Iterator[ast.expr]:
 
 
 def _scaled(value: ast.expr) -> Iterator[ast.expr]:
+    if isinstance(value, ast.Call) and _called(value) in ZEROS:
+        return  # a new array of zeros stays one
     yield ast.UnaryOp(ast.USub(), value)
     yield ast.BinOp(ast.Constant(2), ast.Mult(), value)
 

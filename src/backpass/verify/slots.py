@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 
-from backpass.contract.arrays import Array, is_array
+from backpass.contract.arrays import Array, is_array, namespace
 from backpass.verify.convert import dtype_name, is_floating, to_numpy
 from backpass.verify.outputs import Malformed
 from backpass.verify.subject import Subject
@@ -53,6 +54,8 @@ class Slots:
         They are those of the differentiable inputs, or with ``every`` all of them.
         Raises Malformed if the number of gradients is wrong.
         """
+        if isinstance(returned, Mapping):
+            returned = self._by_name(returned)
         gradients = (
             list(returned) if isinstance(returned, (tuple, list)) else [returned]
         )
@@ -64,6 +67,11 @@ class Slots:
         for positions in (self.differentiable, with_optional, every_input):
             if len(gradients) == len(positions):
                 found = dict(zip(positions, gradients, strict=True))
+                found |= {
+                    at: namespace(self.inputs[at]).zeros_like(self.inputs[at])
+                    for at in self.differentiable
+                    if found.get(at) is None and self._is_zero(at)
+                }
                 return found if every else {at: found[at] for at in self.differentiable}
         names = ", ".join(self.subject.quantity(at) for at in self.differentiable)
         raise Malformed(
@@ -71,9 +79,33 @@ class Slots:
             f"got {len(gradients)}"
         )
 
+    def _is_zero(self, at: int) -> bool:
+        """Whether the gradient is declared identically zero: it may then be None, as
+        PyTorch has it, unless None says that it was not wanted."""
+        name = self.subject.input_names[at]
+        return name in self.subject.zero_gradients and self.subject.told is None
+
+    def _by_name(self, returned: Mapping[str, Any]) -> list[Any]:
+        """Return the gradients of a dictionary by position. Its keys are the names of
+        inputs, or of their gradients: ``w`` or ``dw``."""
+        names = self.subject.input_names[: len(self.inputs)]
+        keys = {key: name for name in names for key in (f"d{name}", name)}
+        if unknown := [key for key in returned if key not in keys]:
+            listed = ", ".join(map(self.subject.quantity, self.differentiable))
+            raise Malformed(
+                f"backward: expected gradients named {listed}; got {unknown[0]!r}"
+            )
+        if len({keys[key] for key in returned}) < len(returned):
+            raise Malformed(
+                "backward: expected one gradient of each input; got the keys "
+                f"{', '.join(map(repr, returned))}"
+            )
+        found = {keys[key]: gradient for key, gradient in returned.items()}
+        return [found.get(name) for name in names]
+
     def _may_have_gradient(self, at: int) -> bool:
         if self.inputs[at] is not None:
             return at in self.differentiable
-        shapes = self.subject.shapes
-        floating = shapes is None or shapes.inputs[at].floating
+        specs = self.subject.shapes.inputs if self.subject.shapes else ()
+        floating = at >= len(specs) or specs[at].floating
         return floating and self.subject.input_names[at] not in self.subject.constants

@@ -13,12 +13,16 @@ from functools import partial
 from types import ModuleType, SimpleNamespace
 from typing import Any, TypeGuard
 
+import numpy as np
+
 from backpass.contract.arrays import Array, is_array
 from backpass.contract.shapes import Shapes
 from backpass.operation import Operation
 from backpass.verify.arguments import check_names, reject_unknown, required_options
 from backpass.verify.convert import EPSILON, dtype_name, is_floating, is_torch
 from backpass.verify.outputs import Malformed, Several, join
+
+_EMPTY = inspect.Parameter.empty
 
 
 @dataclass(frozen=True)
@@ -35,7 +39,10 @@ class Subject:
     no call can leave state behind for the next. ``stem`` is the name of the package's
     operation that this is, which has a PyTorch reference and perhaps a kernel;
     otherwise None. ``conventions`` maps each input whose gradient the object
-    declares to be a convention with these options to the reason.
+    declares to be a convention with these options to the reason. ``all_options`` has
+    the defaults of forward's other options too, ``defaults`` those of all options,
+    ``optional`` the positions of the inputs whose default is None, and
+    ``called_with(others)`` is the same subject with other options.
     """
 
     name: str
@@ -57,6 +64,10 @@ class Subject:
     told: Callable[..., Subject] | None = None
     backward_flops: Callable[..., Any] | None = None
     stem: str | None = None
+    all_options: Mapping[str, Any] = field(default_factory=dict)
+    defaults: Mapping[str, Any] = field(default_factory=dict)
+    optional: tuple[int, ...] = ()
+    called_with: Callable[[dict[str, Any]], Subject] | None = None
 
     def differentiable(self, inputs: Sequence[object]) -> list[int]:
         """Return the positions of the inputs that get a gradient.
@@ -68,6 +79,11 @@ class Subject:
             for at, value in enumerate(inputs)
             if is_floating(value) and self.input_names[at] not in self.constants
         ]
+
+    def outputs(self, y: Array, saved: Any) -> tuple[Any, ...]:
+        """Return forward's outputs, given its results, y and saved."""
+        several = saved[-1] if self.torch_only else saved
+        return several.outputs if isinstance(several, Several) else (y,)
 
     def quantity(self, at: int) -> str:
         """Return ``dx`` for the gradient with respect to the input x."""
@@ -102,9 +118,10 @@ def _reject_unsuitable(inputs: Sequence[object], differentiable: Sequence[int]) 
         given = ", ".join(
             dtype_name(v) if is_array(v) else type(v).__name__ for v in inputs
         )
+        complex_too = "; give torch.view_as_real(z)" if "complex" in given else ""
         raise TypeError(
             "inputs: expected at least one array of real floating-point numbers; "
-            f"got {given}"
+            f"got {given}{complex_too}"
         )
     for name in (dtype_name(inputs[at]) for at in differentiable):
         if name not in EPSILON:
@@ -147,7 +164,7 @@ def subject(
     """
     op = load(op)
     if _is_autograd_function(op):
-        return _from_autograd_function(op, count, options, zero_gradients, constants)
+        return _from_autograd_function(op, count, zero_gradients, constants)
     for part in ("forward", "backward"):
         if not callable(getattr(op, part, None)):
             raise TypeError(
@@ -177,18 +194,20 @@ def subject(
     names = (
         tuple(spec.name for spec in shapes.inputs)
         if shapes
-        else _names(op.forward, count)
+        else input_names(op.forward, count)
     )
     declared = _declared(operation, names, zero_gradients, constants)
 
     def forward(*inputs, **wanted):
         returned = op.forward(*inputs, **options, **wanted)
         if not isinstance(returned, tuple) or len(returned) != 2:
-            raise Malformed(
-                "forward: expected it to return (y, saved); "
-                f"got {type(returned).__name__}"
-            )
+            got = type(returned).__name__
+            if isinstance(returned, tuple):
+                got = f"a tuple of {len(returned)}; give several outputs as ((y1, y2), saved)"
+            raise Malformed(f"forward: expected it to return (y, saved); got {got}")
         y, several = join(returned[0])
+        if type(y) is float:  # a loss as a Python number
+            return np.asarray(y, np.float64), returned[1]
         return (y, several._replace(saved=returned[1])) if several else returned
 
     def backward(dy, saved, **wanted):
@@ -203,11 +222,12 @@ def subject(
             **{part: partial(parts[part], wanted=wanted[part]) for part in wanted},
         )
 
+    defaults, optional = _defaults(op.forward, len(names))
     found = Subject(
         name=name,
         forward=forward,
         backward=backward,
-        plain_forward=lambda *inputs: forward(*inputs)[0],
+        plain_forward=getattr(op, "plain_forward", lambda *inputs: forward(*inputs)[0]),
         input_names=names,
         options=options,
         shapes=shapes,
@@ -220,9 +240,29 @@ def subject(
         told=told if operation.takes_wanted else None,
         backward_flops=getattr(op, "backward_flops", None),
         stem=_stem(name, getattr(op, "SHAPES", None)),
+        all_options={**defaults, **options},
+        defaults=defaults,
+        optional=optional,
+        called_with=lambda others: subject(
+            op, count, {**options, **others}, zero_gradients, constants
+        ),
         **declared,
     )
     return found
+
+
+def _defaults(forward: Callable, count: int) -> tuple[dict[str, Any], tuple[int, ...]]:
+    """Return forward's options with their defaults, and the positions of the inputs
+    whose default is None."""
+    try:
+        parameters = list(inspect.signature(forward).parameters.values())
+    except (TypeError, ValueError):
+        return {}, ()
+    options = {p.name: p.default for p in parameters[count:]}
+    known = {key: value for key, value in options.items() if value is not _EMPTY}
+    return known, tuple(
+        at for at, p in enumerate(parameters[:count]) if p.default is None
+    )
 
 
 def _declared(
@@ -292,30 +332,33 @@ def _is_autograd_function(op: object) -> TypeGuard[type]:
 def _from_autograd_function(
     op,
     count: int,
-    options: dict[str, Any],
     zero_gradients: Sequence[str],
     constants: Sequence[str],
+    more: Sequence[object] = (),
 ) -> Subject:
-    if options:
-        raise TypeError(
-            f"options: {op.__name__}.apply takes no named options; "
-            f"got {', '.join(options)}: give their values as inputs, in order"
-        )
-    takes_context = op.setup_context is _base_function().setup_context
-    own = partial(op.forward, None) if takes_context else op.forward
+    """Return a Function as a Subject; ``more`` are values that follow the inputs, in
+    place of defaults of its forward."""
+    shapes = Operation(op).shapes
+    with_context = takes_context(op)
+    own = partial(op.forward, None) if with_context else op.forward
     _check_call(op.__name__, own, count, {})
-    names = _names(op.forward, count + takes_context)[takes_context:]
+    names = input_names(op.forward, count + with_context)[with_context:]
+    if shapes:
+        declared_names = [spec.name for spec in shapes.inputs][:count]
+        names = (*declared_names, *names[len(declared_names) :])
     declared = _declared(Operation(op), names, zero_gradients, constants)
     marks_dirty: list[bool] = []  # one element, as soon as it is known
 
     def forward(*inputs):
-        leaves = [
-            value.detach().requires_grad_(name not in declared["constants"])
-            if is_torch(value) and is_floating(value)
-            else value
-            for name, value in zip(names, inputs, strict=True)
-        ]
-        returned = _applied(op, leaves, marks_dirty)
+        leaves: list[Any] = []
+        for at, (name, value) in enumerate(zip(names, inputs, strict=True)):
+            if is_torch(value) and is_floating(value):
+                wanted = name not in declared["constants"]
+                value = value.detach().requires_grad_(wanted)
+            # A tensor that is given twice is one leaf.
+            twice = [of for of, other in enumerate(inputs[:at]) if other is inputs[at]]
+            leaves.append(leaves[twice[0]] if twice and is_torch(value) else value)
+        returned = _applied(op, [*leaves, *more], marks_dirty)
         outputs = returned if isinstance(returned, tuple) else (returned,)
         y, several = join(
             returned, but=[id(part) for part in outputs if not _requires_grad(part)]
@@ -330,7 +373,9 @@ def _from_autograd_function(
         # Not through the vector: its backward would copy the cotangent of each output.
         if several:
             pairs = zip(several.outputs, several.split(dy), strict=True)
-            kept = [(output, one) for output, one in pairs if one is not None]
+            given = [(output, one) for output, one in pairs if one is not None]
+            # An output with a cotangent of 0 is one that nobody uses.
+            kept = [pair for pair in given if (pair[1] != 0).any()] or given[:1]
             y, dy = (list(column) for column in zip(*kept, strict=True))
         gradients = iter(
             torch.autograd.grad(y, wanted, dy, retain_graph=True, allow_unused=True)
@@ -340,13 +385,18 @@ def _from_autograd_function(
         )
 
     def plain_forward(*inputs):
-        context = _Context()
-        if takes_context:
-            returned = op.forward(context, *inputs)
-        else:
-            returned = op.forward(*inputs)
-            op.setup_context(context, inputs, returned)
-        return join(returned, but=context.without_gradient)[0]
+        returned, without_gradient = on_its_own(op, *inputs, *more)
+        return join(returned, but=without_gradient)[0]
+
+    defaults, optional = _defaults(own, count)
+
+    def called_with(others: dict[str, Any]) -> Subject:
+        # By position, up to the last of them: apply accepts no keywords.
+        values = {**defaults, **others}
+        last = max(map(list(values).index, others))
+        return _from_autograd_function(
+            op, count, zero_gradients, constants, [*values.values()][: last + 1]
+        )
 
     return Subject(
         name=op.__name__,
@@ -354,12 +404,34 @@ def _from_autograd_function(
         backward=backward,
         plain_forward=plain_forward,
         input_names=names,
+        shapes=shapes,
+        optional=optional,
         torch_only=True,
         frozen=lambda name: _from_autograd_function(
-            op, count, {}, zero_gradients, (*constants, name)
+            op, count, zero_gradients, (*constants, name), more
         ),
+        all_options=defaults,
+        defaults=defaults,
+        called_with=called_with,
         **declared,
     )
+
+
+def takes_context(op: Any) -> bool:
+    """Return whether a Function's forward gets the context, and itself saves there."""
+    return op.setup_context is _base_function().setup_context
+
+
+def on_its_own(op: Any, *inputs: Any, **options: Any) -> tuple[Any, set[int]]:
+    """Run a Function's forward without its backward, so that autograd follows its
+    operations. Return its outputs, and the ids of those without a gradient."""
+    context = _Context()
+    if takes_context(op):
+        returned = op.forward(context, *inputs, **options)
+    else:
+        returned = op.forward(*inputs, **options)
+        op.setup_context(context, inputs, returned)
+    return returned, context.without_gradient
 
 
 def _applied(op: Any, leaves: list, marks_dirty: list[bool]) -> Any:
@@ -419,7 +491,7 @@ class _Context:
     def set_materialize_grads(self, value: bool) -> None: ...
 
 
-def _names(function: Callable, count: int) -> tuple[str, ...]:
+def input_names(function: Callable, count: int) -> tuple[str, ...]:
     """Return the names of the first ``count`` positional parameters, or x1, x2, … where
     the signature has none."""
     try:
@@ -440,7 +512,10 @@ def _instead(op: object) -> str:
     if _is_autograd_function(owner):
         return f"; give the class itself, {owner.__name__}, not its apply"
     if any(base.__module__.startswith("torch.nn.modules") for base in type(op).__mro__):
-        return ": a module's backward is derived by PyTorch, so there is none to check"
+        return (
+            ": a module's backward is derived by PyTorch, so there is none to check, "
+            "unless its forward applies an autograd.Function"
+        )
     return ""
 
 

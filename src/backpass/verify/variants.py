@@ -1,8 +1,8 @@
 """Run backward with an argument changed; the reference may equal one of the results.
 
-A saved array is negated, two are exchanged, ``1 + w`` or ``w − 1`` replaces ``w``, or
-``dy`` and ``saved`` are exchanged. Each is a common mistake and has a description in
-words. A variant for which backward raises is left out.
+A saved array is negated, two are exchanged, ``1 + w`` or ``w − 1`` replaces ``w``, an
+array of its shape replaces it, or ``dy`` and ``saved`` are exchanged. Each is a common
+mistake and has a description in words. A variant for which backward raises is left out.
 """
 
 from __future__ import annotations
@@ -33,14 +33,21 @@ def variants(case: Case, at: int) -> Iterator[tuple[str, np.ndarray]]:
     except Exception:
         return
     backward = case.subject.backward
-    for says, changed in _changed(saved, names):
+    named = zip(case.subject.input_names, case.native(case.float64), strict=False)
+    others = {name: value for name, value in named if is_floating(value)} | {"y": y}
+    for says, changed in _changed(saved, names, others):
         yield from _called(case, at, says, partial(backward, dy, changed))
     says = "backward(saved, dy): its arguments are exchanged"
     yield from _called(case, at, says, partial(backward, saved, dy))
 
 
-def _changed(saved: Any, names: dict[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Yield a description, and ``saved`` with one or two of its arrays changed."""
+def _changed(
+    saved: Any, names: dict[str, Any], others: dict[str, Any]
+) -> Iterator[tuple[str, Any]]:
+    """Yield a description, and ``saved`` with one or two of its arrays changed.
+
+    ``others`` are arrays that may replace one of them.
+    """
     for name, value in names.items():
         says = f"backward with {name} negated: its sign is wrong"
         yield says, _with(saved, {name: -value})
@@ -52,6 +59,11 @@ def _changed(saved: Any, names: dict[str, Any]) -> Iterator[tuple[str, Any]]:
         for meant, new in ((f"1 + {name}", 1 + value), (f"{name} − 1", value - 1)):
             says = f"backward with {meant}: got uses {name} where {meant} is meant"
             yield says, _with(saved, {name: new})
+    for name, value in names.items():
+        for meant, new in {**names, **others}.items():
+            if name != meant and tuple(value.shape) == tuple(new.shape):
+                says = f"backward with {meant} in place of {name}"
+                yield says, _with(saved, {name: new})
 
 
 def _with(saved: Any, new: dict[str, Any]) -> Any:

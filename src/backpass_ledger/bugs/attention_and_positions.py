@@ -347,7 +347,7 @@ def rotated_by_halves(x, cos, sin):
     telling=normal((3, 4), (3, 4), (3, 4)),
     telling_inputs="tables whose halves differ",
     keywords={"constants": ("cos", "sin")},
-    seen="varied",
+    seen="telling",
     gradcheck="telling",
 )
 def rotation_by_unequal_halves():
@@ -377,6 +377,7 @@ def rotation_by_unequal_halves():
     kind="positions",
     inputs=normal((3, 4)),
     keywords={"options": {"start": 2}},
+    says="with start=0",
 )
 def start_position_forgotten():
     def angles(x, start):

@@ -62,6 +62,7 @@ def gelu_of_another_formula():
         *normal((3, 4), (4, 5), (4, 2), (2, 5))(rng),
         rng.random((3, 4)) > 0.5,
     ),
+    says="the derivative of multiply",
 )
 def lora_dropout():
     scale = 0.5

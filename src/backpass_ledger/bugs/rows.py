@@ -249,10 +249,11 @@ def group_norm_in_float16():
             along = dx_hat.mean(dim=-1, keepdim=True) + rows * (dx_hat * rows).mean(
                 dim=-1, keepdim=True
             )
-            dw = torch.zeros_like(w)
+            dw = torch.zeros_like(x_hat[0, :, 0])
             for part in (wide * x_hat).sum(dim=-1):
-                dw = dw + part.to(kept(dy.dtype)).to(dw.dtype)
-            return (rstd * (dx_hat - along)).reshape(dy.shape).to(dy.dtype), dw
+                dw = dw + part.to(kept(dy.dtype))
+            dx = (rstd * (dx_hat - along)).reshape(dy.shape).to(dy.dtype)
+            return dx, dw.to(w.dtype)
 
         return twins(forward, backward, backward)[0]
 

@@ -1,10 +1,10 @@
 """Say in a sentence how a wrong gradient is wrong.
 
 Hypotheses are tried in turn, the simplest first: a constant ratio, a sign, a transpose,
-a missing sum, a missing factor, a missing term. One is reported only if it reproduces
-the numbers to the accuracy they are known to, and only if that is hardly chance: every
-wrong element it gets right to 1e-9 is 30 bits of evidence, and the more hypotheses were
-tried, the more bits are required.
+a missing sum, a missing factor, a missing term, and last a change of forward. One is
+reported only if it reproduces the numbers to the accuracy they are known to, and only
+if that is hardly chance: every wrong element it gets right to 1e-9 is 30 bits of
+evidence, and the more hypotheses were tried, the more bits are required.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from backpass.contract.arrays import Array
 from backpass.verify.convert import to_numpy
 from backpass.verify.diagnosis import relations
 from backpass.verify.diagnosis.evidence import Clock, Diagnosis, Pair
-from backpass.verify.diagnosis.missing import missing_term
+from backpass.verify.diagnosis.missing import missing_term, missing_terms
 from backpass.verify.diagnosis.places import largest_errors, place
 
 _OF_OTHER_SHAPE = (
@@ -41,6 +41,8 @@ _OF_SAME_SHAPE = (
     relations.dropped_before,
     relations.of_a_variant,
     missing_term,
+    missing_terms,
+    relations.of_a_rerun,
     relations.some_zero,
     relations.one_slice,
 )
@@ -55,6 +57,7 @@ def diagnose(
     accuracy: float = 1e-9,
     others: Mapping[str, Array] | None = None,
     variants: Iterable[tuple[str, np.ndarray]] | None = None,
+    reruns: Iterable[tuple[str, np.ndarray, np.ndarray | None]] | None = None,
     seconds: float = 5.0,
 ) -> Diagnosis:
     """Say how ``got`` differs from ``reference``.
@@ -65,8 +68,10 @@ def diagnose(
     reference, relative to its largest element. ``others`` are the references of other
     inputs' gradients, by name (``du``); ``got`` may be one of them. ``variants`` are
     backward's results with an argument changed, each with a description; the reference
-    may equal one of them. They are consumed lazily; see `verify.variants`. The search
-    takes at most about ``seconds`` of CPU time. If it stops early, the diagnosis says
+    may equal one of them. They are consumed lazily; see `verify.variants`. ``reruns``
+    are changes of forward in words, each with backward's gradient and forward's under
+    the change, for a different cotangent; see `verify.reruns`. The search takes at most
+    about ``seconds`` of CPU time. If it stops early, the diagnosis says
     so.
     """
     terms = {
@@ -82,6 +87,7 @@ def diagnose(
         accuracy,
         others,
         variants or (),
+        reruns or (),
         clock,
     )
     if pair.reference.shape != pair.got.shape:

@@ -64,10 +64,10 @@ class Clock:
         self.stopped = self.stopped or over
         return over
 
-    def within(self, items: Iterable[Item]) -> Iterator[Item]:
-        """Yield the items until the time is spent."""
+    def within(self, items: Iterable[Item], share: float = 1.0) -> Iterator[Item]:
+        """Yield the items until that share of the time is spent."""
         for item in items:
-            if self.over():
+            if self.over(share):
                 return
             yield item
 
@@ -84,6 +84,7 @@ class Pair:
     accuracy: float
     others: Mapping[str, np.ndarray] = field(default_factory=dict)
     variants: Iterable[tuple[str, np.ndarray]] = ()
+    reruns: Iterable[tuple[str, np.ndarray, np.ndarray | None]] = ()
     clock: Clock = field(default_factory=lambda: Clock(math.inf))
 
     @cached_property

@@ -1,4 +1,4 @@
-"""The hypothesis that a gradient lacks terms: one, two, or one times powers of an array
+"""The hypotheses that a gradient lacks terms: one, two, or one times powers of an array
 with one number a row."""
 
 from __future__ import annotations
@@ -18,12 +18,13 @@ from backpass.verify.diagnosis.terms import Term
 # So many of the simplest terms are tried in pairs first. Trying all of them next
 # requires more evidence.
 PAIRS = 240
+SHARE = 0.7  # of the time, in which two terms are searched for
 CHUNK = 256  # terms that are compared with all others at once
 POWERS = (1, 2, 3, -1, -2, -3)  # of a number that belongs to a row, such as 1/r
 
 
 def missing_term(pair: Pair) -> Iterator[Guess]:
-    """reference − got is a multiple of one term, or a combination of two."""
+    """reference − got is a multiple of one term."""
     terms = pair.dictionary.near(pair.difference, 2 * pair.allowed)
     for term in pair.clock.within(terms):
         value = term.value
@@ -34,8 +35,13 @@ def missing_term(pair: Pair) -> Iterator[Guess]:
         prediction = (named.value if named else weight) * value
         tried = len(pair.dictionary)
         yield _lacks(pair, [weight], [term], prediction, tried, free=not named)
+
+
+def missing_terms(pair: Pair) -> Iterator[Guess]:
+    """reference − got is a combination of two terms, or one times powers of an array
+    with one number a row."""
     for count in (PAIRS, SIMPLEST):
-        for both, weights in pair.clock.within(_pair_fits(pair, count)):
+        for both, weights in pair.clock.within(_pair_fits(pair, count), SHARE):
             one, other = (w * term.value for w, term in zip(weights, both, strict=True))
             yield _lacks(pair, weights, both, one + other, count**2, free=2)
     yield from _times_powers(pair)
@@ -68,7 +74,8 @@ def _times_powers(pair: Pair) -> Iterator[Guess]:
     }
     terms = pair.dictionary.near(d, 2 * pair.allowed, by_row=True) if rows else []
     tried = len(pair.dictionary) * len(POWERS) ** 2 if rows else 0
-    for (name, row), term in pair.clock.within(itertools.product(rows.items(), terms)):
+    each = itertools.product(rows.items(), terms)
+    for (name, row), term in pair.clock.within(each, SHARE):
         ratio = _weight_of_rows(term.value, d, 2 * pair.allowed)
         if ratio is None:
             continue
@@ -117,7 +124,7 @@ def _pair_fits(
     d = np.ravel(pair.difference[pair.dictionary.index])
     along, whole = columns @ d, d @ d
     for start in range(0, len(terms), CHUNK):
-        if pair.clock.over():
+        if pair.clock.over(SHARE):
             return
         cosines = columns[start : start + CHUNK] @ columns.T
         sines = 1 - cosines**2

@@ -9,6 +9,7 @@ import numpy as np
 from backpass.verify.diagnosis.evidence import EVIDENCE, Pair
 
 LARGEST_TRIANGLE = 4096  # rows and columns
+LISTED = 12  # positions and ranges
 
 
 def place(mask: np.ndarray, pair: Pair) -> str:
@@ -32,12 +33,25 @@ def structured(mask: np.ndarray) -> str | None:
         along = mask.any(axis=others)
         slices = np.broadcast_to(np.expand_dims(along, others), mask.shape)
         if mask.ndim > 1 and not along.all() and (slices == mask).all():
-            return f"axis {axis}, position {', '.join(map(str, np.nonzero(along)[0]))}"
+            return f"axis {axis}, {_positions(np.nonzero(along)[0])}"
     if mask.ndim >= 2 and min(mask.shape[-2:]) > 1:
         for name, part in _triangles(*mask.shape[-2:]):
             if (mask == part).all():
                 return name
     return None
+
+
+def _positions(places: np.ndarray) -> str:
+    """Return ``position 1, 3`` or ``positions 0, 256–299``: three or more in a row are
+    a range, and only the first few runs are listed."""
+    runs = np.split(places, np.nonzero(np.diff(places) > 1)[0] + 1)
+    listed: list[str] = []
+    for run in runs:
+        few = [str(at) for at in run]
+        listed += [f"{run[0]}–{run[-1]}"] if len(run) > 2 else few
+    more = f", … ({len(places)} positions)" if len(listed) > LISTED else ""
+    word = "positions" if any("–" in one for one in listed) else "position"
+    return f"{word} {', '.join(listed[:LISTED])}{more}"
 
 
 def _triangles(rows: int, columns: int) -> Iterator[tuple[str, np.ndarray]]:

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 import numpy as np
 
 from backpass.verify.diagnosis.evidence import Diagnosis, Guess, Pair
+from backpass.verify.diagnosis.missing import missing_term
 from backpass.verify.diagnosis.named import name_number
 from backpass.verify.diagnosis.places import (
     index_text,
@@ -96,8 +97,7 @@ def zero(pair: Pair) -> Guesses:
 
 def constant_ratio(pair: Pair) -> Guesses:
     """Got is a multiple of the reference."""
-    x = pair.reference
-    ratio = float(np.vdot(x, pair.got) / np.vdot(x, x))
+    x, ratio = pair.reference, _ratio(pair)
     if named := name_number(ratio, pair.lengths):
         kind, says = "constant ratio", f"got = {named.text} × reference{named.note}"
         if named.value == -1:
@@ -243,11 +243,43 @@ def missing_factor(pair: Pair) -> Guesses:
 
 
 def without_dy(pair: Pair) -> Guesses:
-    """Got is backward's result for a cotangent of zeros."""
-    if (dy := pair.terms.get("dy")) is not None:
-        if (of_zeros := pair.result_for(np.zeros_like(dy))) is not None:
-            says = "got does not depend on dy"
-            yield Guess("without dy", says, pair.got, of_zeros)
+    """Got is backward's result for a cotangent of zeros.
+
+    It may be a multiple of the reference all the same, for the dy that was given.
+    """
+    dy = pair.terms.get("dy")
+    of_zeros = None if dy is None else pair.result_for(np.zeros_like(dy))
+    if dy is None or of_zeros is None:
+        return
+    says = "got does not depend on dy"
+    if pair.explained(pair.got, of_zeros):
+        says = _with_its_ratio(pair, dy, says)
+    yield Guess("without dy", says, pair.got, of_zeros)
+
+
+def _with_its_ratio(pair: Pair, dy: np.ndarray, says: str) -> str:
+    """Return the sentence on a gradient that does not depend on dy. If it is a multiple
+    of the reference, the sentence says so.
+
+    A loss has a dy of one number, which is then a part of the multiple: without dy, got
+    is the reference for dy = 1.
+    """
+    ratio = first((constant_ratio,), pair)
+    if ratio is None:
+        return says
+    if dy.size == 1:
+        if np.abs(pair.got - pair.reference / dy.item()).max() <= pair.allowed:
+            return says
+        of_one = name_number(_ratio(pair) * dy.item(), pair.lengths)
+        if of_one and not name_number(_ratio(pair), pair.lengths):
+            return f"{says}; for dy = 1, got = {of_one.text} × reference{of_one.note}"
+    return f"{ratio}, and {says}"
+
+
+def _ratio(pair: Pair) -> float:
+    """Return the multiple of the reference that is nearest to got."""
+    x = pair.reference
+    return float(np.vdot(x, pair.got) / np.vdot(x, x))
 
 
 def dropped_before(pair: Pair) -> Guesses:
@@ -333,7 +365,19 @@ def of_another_input(pair: Pair) -> Guesses:
 def of_a_variant(pair: Pair) -> Guesses:
     """The reference is what backward returns with one of its arguments changed."""
     for tried, (says, value) in enumerate(pair.clock.within(pair.variants), 1):
-        yield Guess("variant", f"reference = {says}", pair.reference, value, 2 * tried)
+        guess = Guess(
+            "variant", f"reference = {says}", pair.reference, value, 2 * tried
+        )
+        if "negated" in says and pair.explained(*guess[2:4], tried=guess.tried):
+            yield from missing_term(pair)  # it names the term with the wrong sign
+        yield guess
+
+
+def of_a_rerun(pair: Pair) -> Guesses:
+    """Got is forward's gradient under a change, for another cotangent."""
+    for tried, (says, got, value) in enumerate(pair.clock.within(pair.reruns), 1):
+        if value is not None:
+            yield Guess("rerun", f"got is {says}", got, value, 2 * tried)
 
 
 def _axes(axes: tuple[int, ...]) -> str:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import numpy as np
 
 from backpass.contract.arrays import Array
-from backpass.verify.case import Case, NotRun, advised, first_line
+from backpass.verify.case import FUNCTIONS_OF_XP, Case, NotRun, advised, first_line
 from backpass.verify.comparison import Judge
 from backpass.verify.convert import (
     EPSILON,
@@ -20,6 +20,7 @@ from backpass.verify.convert import (
 )
 from backpass.verify.magnitude import largest, within
 from backpass.verify.methods.finite_difference import first_difference
+from backpass.verify.numpy_only import function_of_numpy
 from backpass.verify.outputs import join
 from backpass.verify.report import FAILED, NOT_RUN, Row
 
@@ -27,6 +28,11 @@ NAME = "torch autograd"
 TOLERANCE = 1e-12
 WHY = "every element; rounding in a different order"
 ANOTHER = "forward computes a different y on tensors than on the arrays that were given"
+CONTRADICTED = (
+    "autograd does not follow all of forward (a detach, .data, a different library): "
+    "a difference contradicts it"
+)
+NOT_FOLLOWED = "forward does not run on tensors that autograd follows"
 CUT = 1e-5  # of a slope: a difference that is closer agrees with it
 
 
@@ -44,34 +50,29 @@ def run(case: Case) -> list[Row]:
     for at in case.differentiable:
         if names[at] not in declared:
             row = Judge(case, NAME, at, *tolerance).row(got[at], reference[at])
-            if row.verdict == FAILED:
-                row = _unless_cut(row, case, at, got[at], reference[at])
+            if row.verdict == FAILED and contradicted(case, at, got[at], reference[at]):
+                row = Row(NAME, row.quantity, NOT_RUN, reason=CONTRADICTED)
             rows.append(row)
     return rows
 
 
-def _unless_cut(
-    row: Row, case: Case, at: int, got: np.ndarray | None, reference: np.ndarray
-) -> Row:
-    """Return the failed row, or "not run" if autograd cannot see all of forward.
+def contradicted(
+    case: Case, at: int, got: np.ndarray | None, reference: np.ndarray
+) -> bool:
+    """Whether autograd cannot see all of forward, or takes a convention at a kink of
+    its parts.
 
     A difference of forward then agrees with backward and not with autograd. An intended
     detach should be declared a convention.
     """
     if at not in case.derived or got is None or got.shape != reference.shape:
-        return row
+        return False
     change, moved = first_difference(case, at)
     slope = float(np.sum(case.dy * change))
     of_autograd, of_backward = (
         abs(float(np.sum(gradient * moved)) - slope) for gradient in (reference, got)
     )
-    if not of_backward <= CUT * abs(slope) < of_autograd:
-        return row
-    reason = (
-        "autograd does not follow all of forward (a detach, .data, a different library): "
-        "a difference contradicts it"
-    )
-    return Row(NAME, row.quantity, NOT_RUN, reason=reason)
+    return of_backward <= CUT * abs(slope) < of_autograd
 
 
 def differentiate_forward(
@@ -109,6 +110,11 @@ def differentiate(
 def _differentiate(
     case: Case, function: Callable[..., Array], dtype
 ) -> tuple[np.ndarray, dict[int, np.ndarray]]:
+    of_user = function is case.subject.plain_forward and case.subject.stem is None
+    if of_user and not case.uses_torch:
+        of_numpy = function_of_numpy(function, case.float64, case.differentiable)
+        if of_numpy:
+            raise NotRun(f"{NOT_FOLLOWED}{FUNCTIONS_OF_XP} ({of_numpy})")
     import torch
 
     leaves = [to_torch(value, case.device, dtype) for value in case.inputs]
@@ -116,8 +122,7 @@ def _differentiate(
         leaves[at].requires_grad_()
     try:
         with warnings.catch_warnings():
-            # NumPy's functions warn about tensors.
-            warnings.simplefilter("ignore", DeprecationWarning)
+            warnings.simplefilter("ignore")  # NumPy's functions warn about tensors
             y, _ = join(function(*leaves))
     except Exception as error:
         of_operator = function is case.operator
@@ -126,7 +131,7 @@ def _differentiate(
         reason = (
             f"operator= does not accept {dtype or 'float64'} ({first_line(error)})"
             if of_operator
-            else f"forward does not run on tensors that autograd follows{advised(error)}"
+            else f"{NOT_FOLLOWED}{advised(error)}"
         )
         raise NotRun(reason) from None
     if not is_torch(y) or not y.requires_grad:
@@ -137,9 +142,13 @@ def _differentiate(
     if function is case.subject.plain_forward and tuple(y.shape) != case.dy.shape:
         raise NotRun(ANOTHER)
     wanted = [leaves[at] for at in case.differentiable]
-    found = torch.autograd.grad(
-        y, wanted, to_torch(case.dy, case.device, y.dtype), allow_unused=True
-    )
+    dy = to_torch(case.dy, case.device, y.dtype)
+    try:
+        found = torch.autograd.grad(y, wanted, dy, allow_unused=True)
+    except RuntimeError as error:
+        if case.subject.stem is not None or function is case.operator:
+            raise
+        raise NotRun(f"autograd cannot follow forward ({first_line(error)})") from None
     gradients = {
         at: np.zeros(tuple(leaves[at].shape))
         if gradient is None

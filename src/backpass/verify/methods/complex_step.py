@@ -61,7 +61,7 @@ def _change(case: Case, at: int, direction: np.ndarray) -> np.ndarray:
     if not np.iscomplexobj(y):
         raise NotRun(
             "forward turns complex numbers into real ones (an absolute value, a real part, "
-            "a conversion)"
+            "np.var or np.std, a conversion)"
         )
     return np.where(np.isfinite(y), y.imag / STEP, 0.0)
 
@@ -76,7 +76,8 @@ def _first_change(case: Case, at: int) -> np.ndarray:
     size, noise = max(largest(near), largest(exact)), NOISE * largest(case.y)
     if farthest(near, exact) > AGREEMENT * size + noise:
         raise NotRun(
-            "forward is not analytic: its complex step differs from its finite difference "
-            "(|x|, a conjugate?)"
+            "forward is not analytic as written: its complex step differs from its finite "
+            "difference (|x|, a conjugate, or np.var and np.std, which take |x|² of "
+            "complex numbers?)"
         )
     return exact

@@ -66,18 +66,19 @@ def run(case: Case) -> list[Row]:
 def _emptied(case: Case) -> Case:
     assert case.subject.shapes is not None
     drawn = draw_like(case.subject.shapes, case.rng, case.inputs, leading=EMPTY)
-    inputs = tuple(
+    inputs = [
         None if value is None else to_kind_of(given, value)
-        for value, given in zip(drawn, case.inputs, strict=True)
-    )
-    return replace(case, inputs=inputs, given_dy=None)
+        for value, given in zip(drawn, case.inputs, strict=False)
+    ]
+    rest = case.inputs[len(inputs) :]  # such as a Function's options
+    return replace(case, inputs=(*inputs, *rest), given_dy=None)
 
 
 def _faults(done: Run) -> Iterator[str]:
     """Yield faults of the output, of the gradients' form, and modified arrays."""
     case = done.case
     if case.subject.shapes:
-        yield from _output_faults(case, case.subject.shapes, done.y)
+        yield from _output_faults(case, case.subject.shapes, done)
     undefined = np.isnan(case.y_as_given)
     # An operation that declares SHAPES may return NaN by design: the mean of no rows.
     if undefined.any() and case.finite and not case.subject.shapes:
@@ -105,14 +106,18 @@ def _faults(done: Run) -> Iterator[str]:
             yield f"{name} was modified in place"
 
 
-def _output_faults(case: Case, shapes: Shapes, y: Array) -> Iterator[str]:
+def _output_faults(case: Case, shapes: Shapes, done: Run) -> Iterator[str]:
     given = dict(zip(case.subject.input_names, case.inputs, strict=False))
+    outputs = case.subject.outputs(done.y, done.saved)
+    names = [spec.name for spec in shapes.outputs]
+    if len(outputs) != len(names):
+        yield f"SHAPES declares {', '.join(names)}; forward returned {len(outputs)}"
     try:
-        shapes.bind({**given, shapes.outputs[0].name: y})
+        shapes.bind({**given, **dict(zip(names, outputs, strict=False))})
     except ValueError as error:
         yield str(error)
-    if dtype_name(y) != case.dtype:
-        yield f"forward returned {dtype_name(y)} for {case.dtype}"
+    if dtype_name(done.y) != case.dtype:
+        yield f"forward returned {dtype_name(done.y)} for {case.dtype}"
 
 
 def _declared(names: list[str]) -> str:

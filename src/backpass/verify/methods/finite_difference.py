@@ -4,7 +4,8 @@ They are taken along random directions and, for a small input, along every coord
 The method uses only the forward and needs no formula for its derivative. Its error is
 rounding over the step plus the step squared: about ε^⅔ ≈ 4e-11 at best, and much more
 if the forward is ill-conditioned. A forward that does not accept or return float64 is
-evaluated at its own precision, with that precision's ε.
+evaluated at its own precision, with that precision's ε. A gradient that backward
+computes in low precision gets the tolerance of that precision.
 """
 
 from __future__ import annotations
@@ -49,9 +50,46 @@ def run(case: Case) -> list[Row]:
         case.require_float64()
     except NotRun as reason:
         case = _at_own_precision(case, reason)
-        usual, note = _low_tolerance(case.precision), str(reason)
-        why = f"{WHY}, {LOW_TOLERANCE}·ε^⅔ of {case.precision}"
+        (usual, why), note = _low(case.precision), str(reason)
     steps = {at: best_step(case, at) for at in case.derived}
+    judged = _rows(case, steps, usual, why, note)
+    if note:
+        return judged
+    return [
+        _unless_coarse(row, case, at, steps)
+        for at, row in zip(case.derived, judged, strict=True)
+    ]
+
+
+def _unless_coarse(row: Row, case: Case, at: int, steps: Steps) -> Row:
+    """Return the row or, if it failed and backward computes the gradient in low
+    precision, the row at that precision's tolerance.
+
+    It is "not run" if that precision is too coarse, or if backward's rounding is as
+    large as the error, as where large parts of the gradient cancel.
+    """
+    note = case.coarse_backward(at) if row.verdict == FAILED else ""
+    if not note:
+        return row
+    precision = case.backward_computes_in(at)
+    if _low_tolerance(precision) > COARSEST:
+        reason = f"{note}, which is too coarse for differences"
+        return Row(NAME, row.quantity, NOT_RUN, reason=reason)
+    again = _rows(case, steps, *_low(precision), note)[case.derived.index(at)]
+    if again.verdict != FAILED or again.error is None:
+        return again
+    noise = case.noise_of_backward(at)
+    if not again.error <= DOUBT * noise:
+        return again
+    reason = (
+        f"{note}; its rounding changes {row.quantity} by {noise:.1e}, and the error is "
+        f"{again.error:.1e}"
+    )
+    return Row(NAME, row.quantity, NOT_RUN, reason=reason)
+
+
+def _rows(case: Case, steps: Steps, usual: float, why: str, note: str) -> list[Row]:
+    """Return one row for each gradient. The note says why precision is low, if so."""
     # For the book's operations, other methods compare every element.
     in_all = COORDINATES if case.subject.stem else math.inf
     tolerance = case.tolerance("finite_difference", usual, why)
@@ -182,6 +220,11 @@ def _at_own_precision(case: Case, reason: NotRun) -> Case:
         raise NotRun(f"{reason}, and {precision} is too coarse for differences")
     fed = "float64" if case.takes_float64 else case.dtype
     return replace(case, precision=precision, fed=fed)
+
+
+def _low(precision: str) -> tuple[float, str]:
+    """Return the tolerance at low precision, and why it is that."""
+    return _low_tolerance(precision), f"{WHY}, {LOW_TOLERANCE}·ε^⅔ of {precision}"
 
 
 def _low_tolerance(precision: str) -> float:

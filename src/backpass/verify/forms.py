@@ -1,0 +1,172 @@
+"""Convert the forms in which people write a backward into one: an object whose
+``forward(*inputs)`` returns ``(y, saved)`` and whose ``backward(dy, saved)`` returns
+the gradients.
+
+The other forms are a layer that keeps its state, with ``backward(dy)`` and the
+parameters' gradients in attributes; several outputs or several saved objects side by
+side, ``(y1, y2, saved)`` or ``(y, x, w)``; and the saved object first, as JAX has it.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from types import ModuleType, SimpleNamespace
+from typing import Any, NamedTuple
+
+from backpass.contract.arrays import is_array
+from backpass.verify.layers import functions_of
+from backpass.verify.outputs import Malformed
+from backpass.verify.subject import called
+
+SAVED = ("res", "residual", "residuals", "saved", "cache", "ctx", "context")
+
+
+class Form(NamedTuple):
+    """An object to check, its inputs, the attributes that hold parameters whose
+    gradient was not found, and its options if they are not those that were given."""
+
+    op: Any
+    inputs: tuple[Any, ...]
+    without: tuple[str, ...] = ()
+    options: Mapping[str, Any] | None = None
+
+
+def usual(op: Any, inputs: Sequence[Any], options: Mapping[str, Any]) -> Form:
+    """Return the object in the usual form, or the object itself if it has that form
+    already or an unknown one. A layer runs once, on copies of the inputs, to find its
+    gradients; what it raises is left to the check itself."""
+    if "torch" in sys.modules:
+        from backpass.verify import torch_forms
+
+        if torch_forms.is_custom_op(op):
+            more = torch_forms.with_options(op, len(inputs), options)
+            return Form(torch_forms.function_of(op), (*inputs, *more), options={})
+        if torch_forms.is_function(op) and options:
+            more = torch_forms.with_options(op, len(inputs), options)
+            return Form(op, (*inputs, *more), options={})
+        if torch_forms.is_module(op) and (found := torch_forms.of_module(op, inputs)):
+            return Form(found, (*inputs, *op.parameters()))
+    forward: Any = getattr(op, "forward", None)
+    backward: Any = getattr(op, "backward", None)
+    if isinstance(op, ModuleType | type) or not (
+        callable(forward) and callable(backward)
+    ):
+        return Form(op, tuple(inputs))
+    taken, others = _positional(backward)
+    if len(taken) == 1 and not any(map(_is_saved, others or [])):
+        return _of_layer(op, inputs, options, 1)
+    if not taken and others is not None and len(others) < 2:
+        return _of_layer(op, inputs, options, len(others))  # a loss
+    if len(taken) == 2 and _keeps_state(backward) and all(map(_is_cotangent, taken)):
+        return _of_layer(op, inputs, options, 2)
+    if len(taken) == 2 and _is_saved(taken[0]):
+        exchanged = _like(op, forward, lambda dy, saved: backward(saved, dy))
+        return Form(exchanged, tuple(inputs))
+    if len(taken) > 2:
+        apart = _apart(forward, backward, max(1, _cotangents(taken)), len(taken))
+        return Form(_like(op, *apart), tuple(inputs))
+    return Form(op, tuple(inputs))
+
+
+def _of_layer(
+    op: Any, inputs: Sequence[Any], options: Mapping[str, Any], cotangents: int
+) -> Form:
+    if not inputs and not _keeps_state(op.backward):
+        return Form(op, ())
+    if not inputs:
+        raise TypeError(
+            f"inputs: expected the inputs of {called(op)}'s forward, because the shapes "
+            "of its parameters are known only to the layer; got none"
+        )
+    layer = functions_of(op, inputs, options, cotangents)
+    found = _like(op, layer.forward, layer.backward, SHAPES=layer.shapes)
+    return Form(found, (*inputs, *layer.parameters), layer.without)
+
+
+def _positional(function: Any) -> tuple[list[str], list[str] | None]:
+    """Return the names of the positional parameters that have no default, and of those
+    that have one; None for ``*args`` or without a signature."""
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):
+        return [], None
+    kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    if any(p.kind is p.VAR_POSITIONAL for p in parameters):
+        return [], None
+    positional = [p for p in parameters if p.kind in kinds]
+    needed = [p.name for p in positional if p.default is p.empty]
+    return needed, [p.name for p in positional if p.default is not p.empty]
+
+
+def _keeps_state(backward: Any) -> bool:
+    """Whether a backward is the method of an object with attributes of its own."""
+    owner = getattr(backward, "__self__", None)
+    return not isinstance(owner, ModuleType) and bool(getattr(owner, "__dict__", {}))
+
+
+def _like(op: Any, forward: Callable, backward: Callable, **others: Any) -> Any:
+    """Return an object with the same name and facts, and other functions."""
+    names = (name for name in dir(op) if name.isupper() and len(name) > 1)
+    facts = {name: getattr(op, name) for name in names}
+    name = getattr(op, "__name__", type(op).__name__)
+    if isinstance(op, SimpleNamespace):
+        name = "forward and backward"
+    facts |= {fact: value for fact, value in others.items() if value}
+    return SimpleNamespace(forward=forward, backward=backward, __name__=name, **facts)
+
+
+def _is_saved(name: str) -> bool:
+    return name.strip("_").lower() in SAVED
+
+
+def _is_cotangent(name: str) -> bool:
+    """Whether a parameter has the name of one cotangent of several: dh, dc, grad_h."""
+    return bool(re.fullmatch(r"d_?\w\d?|d?grad\w*|g_?\w\d?", name.strip("_")))
+
+
+def _cotangents(names: Sequence[str]) -> int:
+    """Return how many of the first parameters of a backward are cotangents, by their
+    names; the last parameter is never one."""
+    like = [
+        re.match(r"d.|g(?![a-fh-z])|grad|ct|bar", name.strip("_")) for name in names
+    ]
+    return next(
+        (at for at, found in enumerate(like[:-1]) if not (found or at == 0)),
+        len(names) - 1,
+    )
+
+
+def _apart(
+    forward: Callable, backward: Callable, outputs: int, count: int
+) -> tuple[Callable, Callable]:
+    """Return a forward with all outputs in one tuple and all saved objects in another,
+    and the backward that takes the two. The given backward takes ``count`` arguments:
+    first the cotangents of the outputs, then the saved objects."""
+    saves = count - outputs
+
+    def together(*inputs: Any, **options: Any) -> tuple[Any, Any]:
+        returned = forward(*inputs, **options)
+        if is_array(returned) and outputs == 1 and saves == len(inputs):
+            returned = (returned, *inputs)  # backward is given the inputs again
+        parts = len(returned) if isinstance(returned, tuple) else 0
+        if parts == 2 and outputs == 1 and isinstance(returned[1], tuple):
+            returned = (returned[0], *returned[1])
+        if not isinstance(returned, tuple) or len(returned) != count:
+            objects = "the saved object" if saves == 1 else f"{saves} saved objects"
+            of = "1 output" if outputs == 1 else f"{outputs} outputs"
+            kind = type(returned).__name__
+            raise Malformed(
+                f"forward: expected {of} and {objects}, because backward takes {count} "
+                f"arguments; got {f'{kind} of {parts}' if parts else kind}"
+            )
+        y = returned[0] if outputs == 1 else returned[:outputs]
+        return y, returned[outputs:]
+
+    def apart(dy: Any, saved: Any) -> Any:
+        return backward(*(dy if outputs > 1 else [dy]), *saved)
+
+    together.__signature__ = inspect.signature(forward)  # type: ignore[attr-defined]
+    return together, apart

@@ -1,0 +1,172 @@
+"""Differentiate forward under a change, which may reproduce a wrong gradient.
+
+A backward that forgot an option, an input or a factor often returns the right gradient
+of a different forward. The changes are: forward as it is, an option at its default or
+at a neutral value, an optional input left out, and one operation of forward of which
+the result or an operand is constant, or whose derivative is 1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import NamedTuple
+
+import numpy as np
+
+from backpass.contract.arrays import is_array
+from backpass.verify.case import Case
+from backpass.verify.drawing import RERUNNING, generator
+from backpass.verify.magnitude import largest
+from backpass.verify.traced import (
+    ByAutograd,
+    ByComplexSteps,
+    Change,
+    Follower,
+    Operation,
+)
+
+MOST_OPERATIONS = 64  # of forward, that are changed one at a time
+_ENDINGS = {1: "st", 2: "nd", 3: "rd"}
+
+
+class Rerun(NamedTuple):
+    """A change in words, with backward's gradient and forward's under the change.
+
+    Both are for one random cotangent. Forward's gradient is None if it is known not to
+    be backward's, or if forward rejects the change.
+    """
+
+    says: str
+    got: np.ndarray
+    gradient: np.ndarray | None
+
+
+def reruns(case: Case, at: int) -> Iterator[Rerun]:
+    """Yield each change with its gradients for input ``at``.
+
+    This is for ``diagnose(reruns=…)``. Forward runs only when the next change is
+    requested. Nothing is yielded if its gradient can be computed neither by autograd
+    nor by complex steps.
+    """
+    try:
+        dy = _another_dy(case)
+        got = case.gradients_for(dy)[at]
+    except Exception:
+        return
+    if got is None or got.shape != case.float64[at].shape:
+        return
+    for kind in (ByAutograd,) if case.uses_torch else (ByComplexSteps, ByAutograd):
+        follower = kind(at, dy, got)
+        try:
+            operations = follower.operations(case)
+        except Exception:
+            continue
+        for says, rerun in _changes(case, follower, operations):
+            try:
+                gradient = rerun()
+            except Exception:
+                gradient = None
+            yield Rerun(says, got, gradient)
+        return
+
+
+def _another_dy(case: Case) -> np.ndarray:
+    """Return a random cotangent as large as the case's, which may have been given."""
+    drawn = generator(case.seed, RERUNNING).standard_normal(case.dy.shape)
+    return np.where(np.isfinite(case.y), drawn * largest(case.dy), 0.0)
+
+
+def _changes(
+    case: Case, follower: Follower, operations: list[Operation]
+) -> Iterator[tuple[str, Callable[[], np.ndarray | None]]]:
+    """Yield each change in words, and a function that computes forward's gradient."""
+    says = "forward's own gradient, and the reference is not"
+    yield says, lambda: follower.gradient(case)
+    for what, other in (*_other_options(case), *_left_out(case)):
+        yield (
+            f"forward's gradient {what}",
+            lambda other=other: follower.gradient(other),  # type: ignore[misc]
+        )
+    for what, change in _of_operations(operations[:MOST_OPERATIONS]):
+        yield (
+            f"forward's gradient if {what}",
+            lambda change=change: follower.gradient(case, change),  # type: ignore[misc]
+        )
+
+
+def _of_operations(operations: list[Operation]) -> Iterator[tuple[str, Change]]:
+    """Yield the changes of operations, those of whole results first."""
+    called = [
+        f"{operation.name} (the {_ordinal(n)} operation)"
+        for n, operation in enumerate(operations, start=1)
+    ]
+    lines = [f"; its line: {of.line}" if of.line else "" for of in operations]
+    for n, (name, line) in enumerate(zip(called, lines, strict=True)):
+        yield f"the result of {name} is constant{line}", Change(n)
+    for n, operation in enumerate(operations):
+        name, line = called[n], lines[n]
+        for at in operation.operands:
+            which = f"the {_ordinal(at + 1)} operand of {name}"
+            if len(operation.operands) > 1:
+                yield f"{which} is constant{line}", Change(n, at)
+            if at in operation.alike:
+                to = f" with respect to its {_ordinal(at + 1)} operand"
+                to = to if operation.arguments > 1 else ""
+                says = f"the derivative of {name}{to} is 1{line}"
+                yield says, Change(n, at, identity=True)
+
+
+def _other_options(case: Case) -> Iterator[tuple[str, Case]]:
+    """Yield the case with an option at its default, flipped, None, 0 or 1; also an
+    input that is neither an array nor None."""
+    subject = case.subject
+    if subject.called_with is not None:
+        for name, value in subject.all_options.items():
+            for other in _others(value, subject.defaults.get(name)):
+                try:
+                    changed = subject.called_with({name: other})
+                except Exception:
+                    continue
+                yield (
+                    f"with {name}={other!r} in place of {value!r}",
+                    replace(case, subject=changed),
+                )
+    for at, value in enumerate(case.inputs):
+        for other in () if is_array(value) or value is None else _others(value, None):
+            inputs = (*case.inputs[:at], other, *case.inputs[at + 1 :])
+            name = subject.input_names[at]
+            yield (
+                f"with {name}={other!r} in place of {value!r}",
+                case.elsewhere(inputs),
+            )
+
+
+def _others(value: object, default: object) -> Iterator[object]:
+    """Yield simple values that an option may have had instead."""
+    if not isinstance(value, bool | int | float | str | None):
+        return
+    others: list[object] = [default, None]
+    if isinstance(value, bool):
+        others = [not value]
+    elif isinstance(value, int | float):
+        others += [type(value)(0), type(value)(1)]
+    tried: list[object] = [value]
+    for other in others:
+        if not any(other is known or other == known for known in tried):
+            tried.append(other)
+            yield other
+
+
+def _left_out(case: Case) -> Iterator[tuple[str, Case]]:
+    """Yield the case without each input whose default is None."""
+    for at in case.subject.optional:
+        if at < len(case.inputs) and is_array(case.inputs[at]):
+            inputs = (*case.inputs[:at], None, *case.inputs[at + 1 :])
+            yield f"without {case.subject.input_names[at]}", case.elsewhere(inputs)
+
+
+def _ordinal(n: int) -> str:
+    """Return ``1st``, ``2nd``, ``11th``."""
+    last = 0 if n % 100 in (11, 12, 13) else n % 10
+    return f"{n}{_ENDINGS.get(last, 'th')}"

@@ -1,0 +1,234 @@
+"""Repeat the check with another call: other options, an optional input left out, an
+output that nobody uses, one array given twice, a cotangent of a scaled loss.
+
+Some gradient bugs show at any inputs, but only in such a call.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from backpass.contract.arrays import is_array
+from backpass.verify.case import Case, first_line
+from backpass.verify.convert import EPSILON, to_kind_of, to_numpy
+from backpass.verify.magnitude import farthest, largest
+from backpass.verify.outputs import Several
+from backpass.verify.report import COULD_NOT_RUN, FAILED, NOT_RUN, PASSED, Row
+
+NAME = "varied call"
+SCALE = 65536.0  # of a loss, as half precision needs it
+LINEAR = 1e-12  # a power of two scales float64 exactly; sums may be reordered
+# Values of an option, of which the others are tried.
+WORDS = (("mean", "sum", "none"), ("none", "tanh"))
+METHODS = ("contract", "autograd", "pytorch")
+OTHERWISE = ("finite_difference",)
+
+RowsOf = Callable[[Case, Sequence[str]], list[Row]]
+Summary = Callable[[str, list[Row], Case], Iterator[Row]]
+
+
+def varied_call(case: Case, rows_of: RowsOf) -> list[Row]:
+    """Return one row for each variation, or one for each quantity that is wrong in it.
+
+    ``rows_of(case, methods)`` runs methods.
+    """
+    rows = [*_scaled(case), *_given_twice(case)]
+    for what, other in (*_unused_outputs(case), *_left_out(case)):
+        rows += _rows(what, other, rows_of)
+    for what, other in _other_options(case):
+        rows += _not_refused(what, list(_rows(what, other, rows_of)))
+    return rows
+
+
+def _not_refused(what: str, rows: list[Row]) -> list[Row]:
+    """Return the rows; if backward only raises with another option, which forward takes
+    too, say that this was not run."""
+    if not rows or any(row.verdict != COULD_NOT_RUN for row in rows):
+        return rows
+    reason = f"{what}: forward accepts it, backward does not ({rows[0].reason})"
+    return [Row(NAME, "", NOT_RUN, reason=reason)]
+
+
+def _rows(what: str, case: Case, rows_of: RowsOf) -> Iterator[Row]:
+    """Yield the rows of one variation; none if forward rejects the call."""
+    try:
+        if not np.isfinite(case.y_as_given).all() and case.finite:
+            return
+    except Exception:
+        return
+    found = rows_of(case, METHODS)
+    if not any(
+        row.quantity in case.quantities and row.verdict != NOT_RUN for row in found
+    ):
+        found += rows_of(case, OTHERWISE)
+    wrong: dict[str, Row] = {}
+    # The operator that would judge a convention computes the call that was given.
+    unjudged = {f"d{name}" for name in case.conventions} if not case.operator else set()
+    for row in found:
+        rejected = row.verdict == COULD_NOT_RUN and row.method not in ("contract",)
+        wanted = row.quantity not in unjudged or row.method == "contract"
+        if row.verdict in (FAILED, COULD_NOT_RUN) and wanted and not rejected:
+            wrong.setdefault(row.quantity, row)
+    for row in wrong.values():
+        reason = ": ".join(filter(None, (what, row.method, row.reason)))
+        yield replace(row, method=NAME, reason=reason, how=what)
+    passed = [row for row in found if row.verdict == PASSED]
+    if passed and not wrong:
+        worst = max(passed, key=lambda row: (row.error or 0.0) / (row.tolerance or 1.0))
+        yield Row(NAME, "all", PASSED, worst.error, worst.tolerance, note=what)
+
+
+def _scaled(case: Case) -> Iterator[Row]:
+    """Yield a row that says whether the gradients of a scaled cotangent are scaled."""
+    try:
+        first, there = case.gradients, case.gradients_for(SCALE * case.dy)
+    except Exception:  # the contract says what raises
+        return
+    worst = 0.0
+    for at in case.derived:
+        got, expected = there[at], first[at]
+        if got is None or expected is None:
+            continue
+        if not (np.isfinite(expected).all() and np.isfinite(got).all()):
+            continue  # float16 overflows, of which a loss scale takes care
+        size = SCALE * max(largest(expected), case.scales[at])
+        error = farthest(got, SCALE * expected) / size if size else 0.0
+        worst = max(worst, error)
+        if error > LINEAR:
+            reason = (
+                f"dy × {SCALE:,.0f}: the gradient is not {SCALE:,.0f} times as large"
+            )
+            quantity = case.subject.quantity(at)
+            yield Row(NAME, quantity, FAILED, error, LINEAR, reason=reason)
+    if worst <= LINEAR:
+        yield Row(NAME, "all", PASSED, worst, LINEAR, note=f"dy × {SCALE:,.0f}")
+
+
+def _given_twice(case: Case) -> Iterator[Row]:
+    """Yield a row for the first two inputs of one shape, given as the same array: the
+    sum of their two gradients must be that for two arrays with the same numbers."""
+    pairs = itertools.combinations(case.differentiable, 2)
+    alike = (
+        (a, b)
+        for a, b in pairs
+        if case.inputs[a].shape == case.inputs[b].shape
+        and case.inputs[a].dtype == case.inputs[b].dtype
+    )
+    for a, b in itertools.islice(alike, 1):
+        names = [case.subject.input_names[at] for at in (a, b)]
+        what = f"{names[0]} and {names[1]} are one array"
+        try:
+            apart, together = (_sums(case, a, b, twice) for twice in (False, True))
+        except _Rejected:
+            return
+        except Exception as raised:
+            reason = f"{what}: backward raises {first_line(raised)}"
+            yield Row(NAME, "all", FAILED, reason=reason)
+            return
+        size = max(largest(apart), case.scales[a])
+        error = farthest(together, apart) / size if size else 0.0
+        # Autograd adds the two in their dtype.
+        usual = LINEAR if case.takes_float64 else 4 * EPSILON[case.dtype]
+        if error > usual:
+            reason = (
+                f"{what}: the sum of their gradients differs from that for two copies"
+            )
+            yield Row(
+                NAME, case.subject.quantity(a), FAILED, error, usual, reason=reason
+            )
+        else:
+            yield Row(NAME, "all", PASSED, error, usual, note=what)
+
+
+class _Rejected(Exception):
+    """Forward does not take the call."""
+
+
+def _sums(case: Case, a: int, b: int, twice: bool) -> np.ndarray:
+    """Return the sum of the gradients of two inputs with the same numbers."""
+    inputs = list(case.native(case.float64) if case.takes_float64 else case.given())
+    inputs[b] = inputs[a] if twice else to_kind_of(inputs[a], to_numpy(inputs[a]))
+    try:
+        y, saved = case.subject.forward(*inputs)
+    except Exception as error:
+        raise _Rejected from error
+    if tuple(y.shape) != case.dy.shape:
+        raise _Rejected
+    found = case.slots.by_input(case.subject.backward(to_kind_of(y, case.dy), saved))
+    first, second = found[a], found[b]
+    assert first is not None and second is not None
+    # To autograd one tensor is one leaf, which has the sum.
+    return first if twice and case.subject.torch_only else first + second
+
+
+def _unused_outputs(case: Case) -> Iterator[tuple[str, Case]]:
+    """Yield the case with a cotangent of 0 for each output, if there are several; a
+    Function's backward then gets None or zeros, as autograd decides."""
+    try:
+        _, saved = case.subject.forward(*case.given())
+    except Exception:
+        return
+    saved = saved[-1] if case.subject.torch_only else saved
+    if not isinstance(saved, Several) or sum(saved.joined) < 2:
+        return
+    start = 0
+    for number, (output, joined) in enumerate(
+        zip(saved.outputs, saved.joined, strict=True), start=1
+    ):
+        if not joined:
+            continue
+        stop = start + int(np.prod(tuple(output.shape)))
+        dy = case.dy.copy()
+        dy[start:stop] = 0.0
+        start = stop
+        yield (
+            f"output {number} is not used",
+            replace(case.elsewhere(case.inputs), given_dy=dy),
+        )
+
+
+def _other_options(case: Case) -> Iterator[tuple[str, Case]]:
+    """Yield the case with one option changed, or one input that is not an array: a
+    boolean flipped, a number made smaller, an integer one more and one less, another
+    word of a list that it is known to be in."""
+    subject, here = case.subject, case.elsewhere(case.inputs)
+    if subject.called_with is not None:
+        for name, value in subject.all_options.items():
+            for other in _others(value):
+                try:
+                    changed = subject.called_with({name: other})
+                except Exception:
+                    continue
+                yield f"{name}={other!r}", replace(here, subject=changed, operator=None)
+    for at, value in enumerate(case.inputs):
+        for other in _others(value):
+            inputs = (*case.inputs[:at], other, *case.inputs[at + 1 :])
+            there = replace(case.elsewhere(inputs), operator=None)
+            yield f"{subject.input_names[at]}={other!r}", there
+
+
+def _others(value: object) -> tuple[object, ...]:
+    if isinstance(value, bool):
+        return (not value,)
+    if isinstance(value, int):
+        return value + 1, value - 1
+    if isinstance(value, str):
+        several = next((words for words in WORDS if value in words), ())
+        return tuple(word for word in several if word != value)
+    if isinstance(value, float):
+        return (float(f"{0.75 * value:.3g}"),) if value else (0.25,)
+    return ()
+
+
+def _left_out(case: Case) -> Iterator[tuple[str, Case]]:
+    """Yield the case without each input whose default is None."""
+    for at in case.subject.optional:
+        if at < len(case.inputs) and is_array(case.inputs[at]):
+            inputs = (*case.inputs[:at], None, *case.inputs[at + 1 :])
+            if case.subject.differentiable(inputs):
+                what = f"without {case.subject.input_names[at]}"
+                yield what, replace(case.elsewhere(inputs), operator=None)

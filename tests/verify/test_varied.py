@@ -1,0 +1,290 @@
+"""Inputs are varied only as far as the object is made for them: its declaration, its tables, the dtypes of its library."""
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from backpass.verify import check
+
+RNG = np.random.default_rng(3)
+BATCH, GAMMA, BETA = RNG.normal(size=(6, 4)), RNG.normal(size=4), RNG.normal(size=4)
+
+
+def tried(report):
+    """What the rows of varied inputs tried."""
+    return {row.note or row.how or row.reason for row in report.rows if row.method == "varied inputs"}
+
+
+def batch_norm(x, gamma, beta):
+    centred = x - x.mean(0)
+    rstd = 1 / np.sqrt((centred**2).mean(0) + 1e-5)
+    return centred * rstd * gamma + beta, (centred * rstd, rstd, gamma)
+
+
+def batch_norm_back(dy, saved):
+    x_hat, rstd, gamma = saved
+    d = dy * gamma
+    return rstd * (d - d.mean(0) - x_hat * (d * x_hat).mean(0)), (dy * x_hat).sum(0), dy.sum(0)
+
+
+def normed(backward=batch_norm_back, **facts):
+    return SimpleNamespace(forward=batch_norm, backward=backward, **facts)
+
+
+def test_a_function_of_matrices_is_given_no_third_axis_that_it_does_not_declare():
+    declared = normed(SHAPES="x[b, n], gamma[n], beta[n] -> y[b, n]")
+    report = check(declared, BATCH, GAMMA, BETA, vary=True)
+    assert {"length 293 in place of 6", "length 1061 in place of 4"} < tried(report)
+    assert "one more leading axis" not in tried(report)
+
+
+def test_letters_of_equal_length_vary_apart():
+    square = RNG.normal(size=(4, 4))
+
+    def wrong(dy, saved):  # a mean over the columns in the place of one over the rows
+        dx, dgamma, dbeta = batch_norm_back(dy, saved)
+        return dx * saved[0].shape[0] / saved[0].shape[1], dgamma, dbeta
+
+    declared = normed(wrong, SHAPES="x[b, n], gamma[n], beta[n] -> y[b, n]")
+    assert check(declared, square, GAMMA, BETA).passed
+    report = check(declared, square, GAMMA, BETA, vary=True, raises=False)
+    lengths = {row.how for row in report.failed}
+    assert lengths == {f"length {n} in place of 4" for n in (1, 293, 1061)}
+
+
+def test_numpy_code_is_judged_in_float16_only_if_it_was_given_it():
+    assert not any(
+        "float16" in what for what in tried(check(normed(), BATCH, GAMMA, BETA, vary=True, raises=False))
+    )
+    tanh = SimpleNamespace(forward=lambda x: (np.tanh(x), np.tanh(x)), backward=lambda dy, y: dy * (1 - y**2))
+    assert any("rows of float16" in what for what in tried(check(tanh, BATCH.astype(np.float16), vary=True)))
+
+
+def test_a_table_keeps_what_its_columns_have_in_common():
+    torch = pytest.importorskip("torch")
+    angles = torch.outer(
+        torch.arange(5.0, dtype=torch.float64), torch.tensor([1.0, 0.3], dtype=torch.float64)
+    )
+    table = torch.cat([angles, angles], -1)
+
+    def rotated(x):
+        a, b = x.chunk(2, -1)
+        return torch.cat([-b, a], -1)
+
+    rope = SimpleNamespace(
+        forward=lambda q, cos, sin: (q * cos + rotated(q) * sin, (cos, sin)),
+        backward=lambda dy, saved: dy * saved[0] - rotated(dy * saved[1]),
+    )
+    q = torch.tensor(RNG.normal(size=(5, 4)))
+    report = check(rope, q, table.cos(), table.sin(), constants=["cos", "sin"], vary=True)
+    assert "length 293 in place of 5" in tried(report)
+
+
+def test_a_declaration_on_code_for_tensors():
+    torch = pytest.importorskip("torch")
+    softmax = SimpleNamespace(
+        forward=lambda x: (torch.softmax(x, -1),) * 2,
+        backward=lambda dy, y: y * (dy - (dy * y).sum(-1, keepdim=True)),
+        SHAPES="x[*, n>0] -> y[*, n]",
+    )
+    report = check(softmax, torch.tensor(BATCH), vary=True)
+    assert "one more leading axis" in tried(report)
+    assert "an empty batch too" in report.rows[0].how
+
+
+def ran(report, what):
+    """The verdicts of the variation that is described like this."""
+    return {
+        row.verdict
+        for row in report.rows
+        if row.method == "varied inputs" and what in (row.note + row.how + row.reason)
+    }
+
+
+def pairwise(slope):
+    return SimpleNamespace(forward=lambda x: (np.tanh(x), np.tanh(x)), backward=slope)
+
+
+def test_so_many_rows_that_their_number_overflows():
+    """A grid of at most 65,535 blocks, of two rows each, forgets the rows beyond."""
+
+    def wrong(dy, y):
+        dx = dy * (1 - y**2)
+        dx.reshape(-1, dx.shape[-1])[30_000:] = 0
+        return dx
+
+    assert check(pairwise(wrong), BATCH).passed
+    report = check(pairwise(wrong), BATCH, vary=True, raises=False)
+    assert {row.how for row in report.failed} == {"32,805 rows in place of 6"}
+    assert ran(check(pairwise(lambda dy, y: dy * (1 - y**2)), BATCH, vary=True), "32,805 rows") == {"passed"}
+
+
+def test_many_rows_only_where_they_cost_as_much_as_one_many_times():
+    def recurrence(x):
+        h, every = np.zeros(x.shape[1]), []
+        for row in x:
+            h = np.tanh(h + row)
+            every.append(h)
+        return np.stack(every), np.stack(every)
+
+    def back(dy, h):
+        d, dx = np.zeros(dy.shape[1]), np.zeros_like(dy)
+        for t in reversed(range(len(dy))):
+            d = dx[t] = (dy[t] + d) * (1 - h[t] ** 2)
+        return dx
+
+    op = SimpleNamespace(forward=recurrence, backward=back)
+    assert not ran(check(op, BATCH, vary=True), "rows in place of")
+    causal = SimpleNamespace(
+        forward=lambda x: (np.cumsum(x, 0), None), backward=lambda dy, _: np.cumsum(dy[::-1], 0)[::-1]
+    )
+    assert not ran(check(causal, BATCH, vary=True), "rows in place of")
+
+
+@pytest.mark.parametrize("wrong", [False, True])
+def test_no_rows(wrong):
+    def back(dy, y):
+        dx = dy * (1 - y**2)
+        return dx if dx.size or not wrong else np.zeros((1, *dx.shape[1:]))
+
+    assert ran(check(pairwise(back), BATCH, vary=True, raises=False), "no rows") == {
+        "FAILED" if wrong else "passed"
+    }
+
+
+@pytest.mark.parametrize("wrong", [False, True])
+def test_a_row_of_a_mask_that_hides_everything(wrong):
+    mask = np.array([[True, False, True, True]] * 6)
+
+    def forward(x, mask):
+        e = np.where(mask, np.exp(x), 0.0)
+        total = e.sum(-1, keepdims=True)
+        p = np.where(total > 0, e / np.where(total > 0, total, 1.0), 0.25)  # of nothing: the same to all
+        return p, (p, mask)
+
+    def back(dy, saved):
+        p, mask = saved
+        dx = p * (dy - (dy * p).sum(-1, keepdims=True))
+        return np.where(mask.any(-1, keepdims=True) | wrong, dx, 0.0), None
+
+    report = check(SimpleNamespace(forward=forward, backward=back), BATCH, mask, vary=True, raises=False)
+    assert ran(report, "a row of False in mask") == ({"FAILED"} if wrong else {"passed"})
+    assert ran(report, "a row of True in mask") == {"passed"}
+
+
+@pytest.mark.parametrize("wrong", [False, True])
+def test_the_integer_that_is_ignored(wrong):
+    def forward(x, at, ignore_index=-100):
+        kept = at != ignore_index
+        p = np.exp(x - x.max(-1, keepdims=True))
+        p = p / p.sum(-1, keepdims=True)
+        losses = -np.log(p[np.arange(len(at)), np.where(kept, at, 0)])
+        return (losses * kept).sum() / kept.sum(), (p, at, kept)
+
+    def back(dy, saved):
+        p, at, kept = saved
+        d = p.copy()
+        d[np.arange(len(at)), np.where(kept, at, 0)] -= 1
+        return dy * d * kept[:, None] / (len(at) if wrong else kept.sum()), None
+
+    op = SimpleNamespace(forward=forward, backward=back)
+    at = np.array([3, 1, 1, 0, 2, 2])
+    assert check(op, BATCH, at).passed
+    report = check(op, BATCH, at, vary=True, raises=False)
+    assert ran(report, "ignore_index = -100 in at") == ({"FAILED"} if wrong else {"passed"})
+
+
+def test_a_permutation_becomes_integers_that_occur_twice():
+    """Embedding of the tokens 0 … 5: written rather than added, a gradient is wrong as soon as one occurs twice."""
+
+    def back(dy, saved):
+        shape, at = saved
+        dw = np.zeros(shape)
+        dw[at] = dy
+        return dw, None
+
+    op = SimpleNamespace(forward=lambda w, at: (w[at], (w.shape, at)), backward=back)
+    table = RNG.normal(size=(8, 4))
+    assert check(op, table, np.arange(6)).passed
+    report = check(op, table, np.arange(6), vary=True, raises=False)
+    assert "length 1061 in place of 6" in {row.how for row in report.failed}
+
+
+def test_a_length_of_one_is_not_broadcast():
+    """A gate of 5 with 4 × 5 sums can be cut to 1, which NumPy broadcasts, but not lengthened."""
+    sums, state = RNG.normal(size=(6, 20)), RNG.normal(size=(6, 5))
+
+    def forward(z, c):
+        i, f, g, o = np.split(z, 4, -1)
+        return i * g + f * c + o, (i, f, g, c)
+
+    def back(dy, saved):
+        i, f, g, c = saved
+        return np.concatenate([dy * g, dy * c, dy * i, dy], -1), dy * f
+
+    assert check(SimpleNamespace(forward=forward, backward=back), sums, state, vary=True).passed
+
+
+def affine(x, w):
+    return x @ w, (x, w)
+
+
+def affine_back(dy, saved):
+    x, w = saved
+    return dy @ w.T, x.T @ dy
+
+
+@pytest.mark.parametrize(
+    ("op", "inputs", "why"),
+    [
+        (normed(), (BATCH, GAMMA, BETA), "but dgamma is [6, 4], not [4]"),  # normalises along the new axis
+        (SimpleNamespace(forward=affine, backward=affine_back), (BATCH, BATCH.T.copy()), "backward does not"),
+    ],
+)
+def test_another_axis_for_which_neither_part_is_made_is_not_run(op, inputs, why):
+    report = check(op, *inputs, vary=True)
+    (row,) = (row for row in report.rows if "one more leading axis" in row.reason)
+    assert row.verdict == "not run" and why in row.reason
+
+
+def test_another_axis_for_which_only_forward_is_made():
+    """Each row is multiplied by w; backward adds over the first axis only, right for a matrix."""
+    op = SimpleNamespace(
+        forward=lambda x, w: (x * w, (x, w)),
+        backward=lambda dy, saved: (dy * saved[1], (dy * saved[0]).sum(0)),
+    )
+    report = check(op, BATCH, GAMMA, vary=True, raises=False)
+    assert {row.how for row in report.failed} == {"one more leading axis"}
+    assert all('declare it: SHAPES = "x[b, n] -> y[b, n]"' in row.reason for row in report.failed)
+    op.SHAPES = "x[b, n], w[n] -> y[b, n]"
+    assert check(op, BATCH, GAMMA, vary=True).passed
+    op.SHAPES = "x[*, n], w[n] -> y[*, n]"
+    assert not check(op, BATCH, GAMMA, vary=True, raises=False).passed
+
+
+def test_a_misfit_of_one_gradient_hides_no_other():
+    """Along a third axis dγ has another shape, for which batch norm is not made; and dx is wrong there."""
+
+    def wrong(dy, saved):
+        dx, dgamma, dbeta = batch_norm_back(dy, saved)
+        return dx * (3 if dx.ndim > 2 else 1), dgamma, dbeta
+
+    report = check(normed(wrong), BATCH, GAMMA, BETA, vary=True, raises=False)
+    assert {(row.quantity, row.how) for row in report.failed} == {("dx", "one more leading axis")}
+
+
+def test_kinks_near_many_elements_are_not_a_fault():
+    w = RNG.normal(size=(4, 5))
+
+    def forward(x, w):
+        h = x @ w
+        return np.maximum(h, 0).sum(-1), (x, w, h)
+
+    def back(dy, saved):
+        x, w, h = saved
+        d = dy[:, None] * (h > 0)
+        return d @ w.T, x.T @ d
+
+    for seed in range(4):
+        assert check(SimpleNamespace(forward=forward, backward=back), BATCH, w, vary=True, seed=seed).passed

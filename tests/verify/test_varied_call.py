@@ -1,0 +1,216 @@
+"""With `vary`, the call is varied too: each variation finds a backward that is wrong only there, and passes its twin."""
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from backpass.verify import check
+
+RNG = np.random.default_rng(5)
+X, W, B = RNG.normal(size=(4, 3)), RNG.normal(size=(3, 5)), RNG.normal(size=5)
+
+
+def judged(op, *inputs, **keywords):
+    """Check without and with `vary`; return what the varied call says of a backward that passes without it."""
+    assert check(op, *inputs, **keywords).passed
+    return check(op, *inputs, vary=True, raises=False, **keywords)
+
+
+def found(report):
+    return {row.how or row.reason.split(":")[0] for row in report.failed if row.method == "varied call"}
+
+
+def pair(forward, right, wrong):
+    return [SimpleNamespace(forward=forward, backward=backward) for backward in (right, wrong)]
+
+
+def affine(x, w, b=None, *, scaled=True, factor=0.5):
+    y = (factor if scaled else 1.0) * (x @ w) + (0 if b is None else b)
+    return y, (x, w, factor if scaled else 1.0, b)
+
+
+def affine_back(dy, saved):
+    x, w, factor, b = saved
+    return factor * dy @ w.T, factor * x.T @ dy, None if b is None else dy.sum(0)
+
+
+def test_options_are_flipped():
+    def wrong(dy, saved):
+        dx, dw, db = affine_back(dy, (*saved[:2], 0.5, saved[3]))  # always scaled
+        return dx, dw, db
+
+    right, other = pair(affine, affine_back, wrong)
+    assert judged(right, X, W, B).passed
+    assert found(judged(other, X, W, B)) == {"scaled=False", "factor=0.375"}
+
+
+def test_optional_inputs_are_left_out():
+    def wrong(dy, saved):
+        x, w, factor, b = saved
+        return (
+            factor * dy @ w.T * (2 if b is None else 1),
+            factor * x.T @ dy,
+            None if b is None else dy.sum(0),
+        )
+
+    _, other = pair(affine, affine_back, wrong)
+    assert found(judged(other, X, W, B)) == {"without b"}
+
+
+def test_an_output_that_nobody_uses():
+    def forward(x):
+        return (np.tanh(x), x**2), x
+
+    def right(dys, x):
+        return dys[0] * (1 - np.tanh(x) ** 2) + dys[1] * 2 * x
+
+    def wrong(dys, x):
+        return right(dys, x) if np.any(dys[1]) else 0 * x  # returns early
+
+    one, other = pair(forward, right, wrong)
+    assert judged(one, X).passed
+    assert found(judged(other, X)) == {"output 2 is not used"}
+
+
+@pytest.mark.parametrize("handled", [True, False])
+def test_a_function_whose_second_output_is_not_used(handled):
+    torch = pytest.importorskip("torch")
+
+    class Two(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            ctx.set_materialize_grads(False)
+            ctx.save_for_backward(x)
+            return 3 * x, x * x
+
+        @staticmethod
+        def backward(ctx, first, second):
+            (x,) = ctx.saved_tensors
+            if handled and second is None:
+                return 3 * first
+            return 2 * x * second if handled and first is None else 3 * first + 2 * x * second
+
+    assert judged(Two, torch.tensor(X)).passed is handled
+
+
+@pytest.mark.parametrize("right", [True, False])
+def test_one_tensor_given_twice(right):
+    torch = pytest.importorskip("torch")
+
+    class Product(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, a, b):
+            ctx.same = a is b
+            ctx.save_for_backward(a, b)
+            return a * b
+
+        @staticmethod
+        def backward(ctx, dy):
+            a, b = ctx.saved_tensors
+            return dy * b, None if ctx.same and not right else dy * a
+
+    assert judged(Product, torch.tensor(X), torch.tensor(X + 1)).passed is right
+
+
+def test_a_cotangent_of_a_scaled_loss():
+    right, wrong = pair(
+        lambda x: (np.tanh(x), np.tanh(x)),
+        lambda dy, y: dy * (1 - y**2),
+        lambda dy, y: np.clip(dy, -1e3, 1e3) * (1 - y**2),
+    )
+    assert judged(right, X).passed
+    assert {row.reason.split(":")[0] for row in judged(wrong, X).failed} == {"dy × 65,536"}
+
+
+def test_a_length_of_one():
+    def wrong(dy, saved):
+        x, w, factor, _ = saved
+        return np.squeeze(factor * dy @ w.T), factor * x.T @ dy, dy.sum(0)
+
+    report = judged(SimpleNamespace(forward=affine, backward=wrong), X, W, B)
+    assert {row.how for row in report.failed if row.method == "varied inputs"} >= {"length 1 in place of 4"}
+
+
+def test_a_backward_that_raises_with_another_option_is_not_accused():
+    class Dropout:
+        def __init__(self):
+            self.mask = None
+
+        def forward(self, x, train=True):
+            if not train:
+                return 0.7 * x
+            self.mask = np.random.rand(*x.shape) > 0.3
+            return x * self.mask
+
+        def backward(self, dout):
+            return dout * self.mask
+
+    report = check(Dropout(), X, vary=True)
+    (row,) = (row for row in report.rows if "train=False" in row.reason)
+    assert row.verdict == "not run" and "backward does not" in row.reason
+
+
+@pytest.mark.parametrize("wrong", [False, True])
+def test_a_word_of_an_option(wrong):
+    def forward(x, t, reduction="mean"):
+        each = (x - t) ** 2
+        reduced = {"mean": each.mean, "sum": each.sum, "none": each.copy}[reduction]()
+        return np.asarray(reduced), (x, t, reduction)
+
+    def back(dy, saved):
+        x, t, reduction = saved
+        count = x.size if reduction == "mean" or (wrong and reduction == "sum") else 1
+        return dy * 2 * (x - t) / count, -dy * 2 * (x - t) / count
+
+    op = SimpleNamespace(forward=forward, backward=back)
+    report = check(op, X, X + 1 + X**2, vary=True, raises=False)
+    assert found(report) == ({"reduction='sum'"} if wrong else set()), str(report)
+
+
+def test_defaults_of_a_function_are_varied():
+    torch = pytest.importorskip("torch")
+
+    class Scaled(torch.autograd.Function):
+        wrong = False
+
+        @staticmethod
+        def forward(ctx, x, factor=2.0, negate=False):
+            ctx.factor = 2.0 if Scaled.wrong else factor
+            ctx.sign = -1 if negate else 1
+            return ctx.sign * factor * x
+
+        @staticmethod
+        def backward(ctx, dy):
+            return ctx.sign * ctx.factor * dy, None, None
+
+    assert check(Scaled, torch.tensor(X), vary=True).passed
+    Scaled.wrong = True
+    assert found(judged(Scaled, torch.tensor(X))) == {"factor=1.5"}
+
+
+def test_a_convention_is_not_judged_by_the_operator_of_another_call():
+    """A padding row gets no gradient; with another padding index neither autograd nor the operator says so."""
+    torch = pytest.importorskip("torch")
+
+    class Embedding(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, w, at, padding_idx=0):
+            ctx.save_for_backward(at)
+            ctx.shape, ctx.padding = w.shape, padding_idx
+            return w[at]
+
+        @staticmethod
+        def backward(ctx, dy):
+            (at,) = ctx.saved_tensors
+            dw = dy.new_zeros(ctx.shape).index_add(0, at, dy)
+            dw[ctx.padding] = 0
+            return dw, None, None
+
+    w, at = torch.tensor(RNG.normal(size=(5, 3))), torch.tensor([0, 2, 2, 1])
+
+    def operator(w, at, *options):
+        return torch.nn.functional.embedding(at, w, padding_idx=0)
+
+    why = {"w": "row 0 is padding"}
+    assert check(Embedding, w, at, operator=operator, conventions=why, vary=True).passed
