@@ -103,9 +103,10 @@ def check(
 
     ``inputs`` are NumPy or PyTorch arrays; without any, they are drawn if the object
     declares SHAPES and is not a layer. The parameters of a layer or a module follow
-    them as further inputs. A forward may return several outputs as a tuple; backward's ``dy`` is then a
-    tuple too. Other keywords are options of ``forward``. An option that has the name of
-    a parameter of ``check``, such as dropout's ``seed``, goes in ``options``.
+    them as further inputs. A forward may return several outputs as a tuple; backward's
+    ``dy`` is then a tuple too. Other keywords are options of ``forward``. An option
+    that has the name of a parameter of ``check``, such as dropout's ``seed``, goes in
+    ``options``.
 
     - ``seed`` seeds the cotangent, the directions, and the inputs if they are drawn;
     - ``methods`` names the methods to run (default: all of METHODS but "compiled" and
