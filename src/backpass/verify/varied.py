@@ -2,8 +2,8 @@
 
 Some gradient bugs of public projects show only at such inputs: with one more axis, with
 different lengths where two were equal, beyond a kernel's block, in a row of zeros, far
-from 0, at ties, with no rows or very many, or in many rows of half precision. The page
-"Gradient bugs that happened" counts them.
+from 0, at ties, or in many rows of half precision. The page "Gradient bugs that
+happened" counts them.
 """
 
 from __future__ import annotations
@@ -283,7 +283,7 @@ def _every_variation(case: Case) -> Iterator[_Variation]:
 def _of_rows(
     draw: _Draw, rows: Sequence[tuple[int, int]], declared: bool
 ) -> Iterator[_Variation]:
-    """Yield an empty batch, and more rows than some kernels can count in 16 bits."""
+    """Yield an empty batch, and so many rows that their elements exceed 65,536."""
     case = draw.case
     length = case.inputs[rows[0][0]].shape[0]
     if declared or any(_takes(case, at) for at in draw.tries(rows, length + 3)):
