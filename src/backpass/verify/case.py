@@ -180,8 +180,8 @@ class Case:
         """Return the precision in which backward computes the gradient of one input
         when it is given float64, as declared or measured.
 
-        Forward and backward run several times, so a method asks only about a gradient
-        that differs from its reference.
+        Forward and backward run several times, so a method calls this only for a
+        gradient that differs from its reference.
         """
         if self.declared or not self.takes_float64:
             return self.computes_in
@@ -201,17 +201,18 @@ class Case:
         return np.zeros(()) if gradient is None else gradient
 
     def noise_of_backward(self, at: int) -> float:
-        """Return the largest change of one gradient that the precision in which
-        backward computes it explains, over the gradient's largest element."""
+        """Return the largest change of one gradient that rounding causes in the
+        precision of backward, relative to the gradient's largest element."""
         values, rng = (*self.float64, self.dy), generator(self.seed, MEASURING)
         precision = self.backward_computes_in(at)
         return noise(partial(self._gradient, at), values, precision, rng)
 
     def explained_by_rounding(self, at: int, reference: np.ndarray) -> bool:
-        """Whether rounding explains how far each element is from the reference, in the
-        precision in which backward computes it: by at most four units in the last place
-        of the largest element, as where 1 − y² is left of 1, and a few times the change
-        of that element when the inputs move by two units.
+        """Whether rounding in backward's precision explains each element's error.
+
+        It explains four units in the last place of the largest element, as where 1 − y²
+        cancels, plus ROUNDINGS times the change of that element when the inputs and the
+        cotangent move by two units.
         """
         got, unit = self.gradients[at], EPSILON[self.backward_computes_in(at)]
         if got is None or got.shape != reference.shape:
@@ -223,7 +224,7 @@ class Case:
 
     def coarse_backward(self, at: int) -> str:
         """Return the reason why a float64 reference cannot judge the gradient of one
-        input: backward computes it in low precision. It is empty if it does not."""
+        input: backward computes it in low precision. Return "" if it does not."""
         precision = self.backward_computes_in(at)
         if precision == "float64":
             return ""
@@ -308,8 +309,8 @@ class Case:
         return tuple(map(_copy, self.inputs))
 
     def elsewhere(self, inputs: Inputs, **changes: Any) -> Case:
-        """Return the case at other inputs, with a new cotangent and no findings but the
-        low precision of its backward."""
+        """Return the case at other inputs, with a new cotangent and without findings,
+        except the low precision of its backward."""
         known = self.found.precisions.items()
         coarse = {at: precision for at, precision in known if precision != "float64"}
         return replace(
@@ -405,7 +406,7 @@ class Case:
         except Exception:
             if self.subject.stem is not None:
                 raise
-            return self.y, self.gradients  # a user's object, written for NumPy
+            return self.y, self.gradients  # a user's object that is written for NumPy
         return to_numpy(y), found
 
     def require_float64(self) -> None:

@@ -59,7 +59,7 @@ METHODS: dict[str, Method] = {
     "compiled": compiled,
     "second_derivative": second_derivative,
 }
-ASKED_FOR = ("compiled", "second_derivative")  # what runs only if it is asked for
+ASKED_FOR = ("compiled", "second_derivative")  # methods that run only if named
 USUAL = tuple(name for name in METHODS if name not in ASKED_FOR)
 # These methods compare with forward's own derivative, even where a convention applies.
 DERIVING: tuple[Method, ...] = (finite_difference, complex_step, symbolic)
@@ -91,12 +91,21 @@ def check(
 ) -> Report:
     """Check ``op``'s backward by every method that applies; the report is a table.
 
-    ``op`` is the name or module of an operation, any object with ``forward(*inputs) ->
-    (y, saved)`` and ``backward(dy, saved)``, or a ``torch.autograd.Function``.
+    ``op`` is one of these:
+
+    - the name or module of an operation;
+    - an object with ``forward(*inputs) -> (y, saved)`` and ``backward(dy, saved)``, or
+      with two functions in another form that the page "Check your own backward" lists;
+    - a layer that keeps its state: an instance whose ``backward(dy)`` stores the
+      gradients of its parameters in attributes;
+    - a ``torch.autograd.Function``, a ``torch.nn.Module`` whose forward applies one, or
+      an operator of ``torch.library.custom_op`` with a registered backward.
+
     ``inputs`` are NumPy or PyTorch arrays; without any, they are drawn if the object
-    declares SHAPES. A forward may return several outputs as a tuple; backward's ``dy``
-    is then a tuple too. Other keywords are options of ``forward``. An option that has
-    the name of a parameter of ``check``, such as dropout's ``seed``, goes in
+    declares SHAPES and is not a layer. The parameters of a layer or a module follow
+    them as further inputs. A forward may return several outputs as a tuple; backward's
+    ``dy`` is then a tuple too. Other keywords are options of ``forward``. An option
+    that has the name of a parameter of ``check``, such as dropout's ``seed``, goes in
     ``options``.
 
     - ``seed`` seeds the cotangent, the directions, and the inputs if they are drawn;
@@ -104,8 +113,8 @@ def check(
       "second_derivative");
     - ``dy`` replaces the random cotangent; for several outputs it is a single vector of
       all their elements;
-    - ``operator`` is a PyTorch function that computes the same y, for an object that
-      has no SHAPES;
+    - ``operator`` is a PyTorch function of all inputs that computes the same y; for a
+      layer or a module, its inputs come first and then its parameters;
     - ``zero_gradients`` names inputs whose gradient is identically zero, which is
       otherwise reported as vacuous;
     - ``constants`` names floating-point inputs that have no gradient;
@@ -117,7 +126,8 @@ def check(
     - ``tolerances`` maps a method to a pair: a tolerance that replaces its own, and the
       reason, which the table then shows;
     - ``vary`` repeats the check at inputs of other shapes and values, drawn from the
-      elements given;
+      elements given, and with other calls, such as one with an option changed, an
+      optional input left out, or an output unused;
     - ``compiled`` also executes the Triton kernels that are launched as they are
       compiled, in bfloat16, float16 and float32, without a GPU; it takes seconds;
     - ``explain=False`` skips the diagnosis of wrong gradients, which takes up to five
@@ -194,7 +204,7 @@ def _varied(case: Case, rows_of: RowsOf, vary: bool) -> list[Row]:
     if not vary:
         return []
     with np.errstate(all="ignore"), warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of a mean of no rows, and the like
+        warnings.simplefilter("ignore")  # such as that of a mean of no rows
         return varied(case, rows_of) + varied_call(case, rows_of)
 
 

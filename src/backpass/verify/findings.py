@@ -22,9 +22,9 @@ class Suspect:
 
 @dataclass(frozen=True)
 class Findings:
-    """The suspects and the references, each by method and quantity; and the precision
-    in which backward computes, by the position of the gradient's input, where it was
-    measured."""
+    """The suspects and the references, each by method and quantity; and, where it was
+    measured, the precision in which backward computes a gradient, by the position of
+    its input."""
 
     suspects: dict[tuple[str, str], Suspect] = field(default_factory=dict)
     references: dict[tuple[str, str], np.ndarray] = field(default_factory=dict)

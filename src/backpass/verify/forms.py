@@ -2,9 +2,14 @@
 ``forward(*inputs)`` returns ``(y, saved)`` and whose ``backward(dy, saved)`` returns
 the gradients.
 
-The other forms are a layer that keeps its state, with ``backward(dy)`` and the
-parameters' gradients in attributes; several outputs or several saved objects side by
-side, ``(y1, y2, saved)`` or ``(y, x, w)``; and the saved object first, as JAX has it.
+The other forms are:
+
+- a layer that keeps its state, with ``backward(dy)`` and the gradients of its
+  parameters in attributes;
+- several outputs or several saved objects side by side, ``(y1, y2, saved)`` or
+  ``(y, x, w)``;
+- a backward that takes the saved object first, as in JAX;
+- an operator of ``torch.library.custom_op``, and a module that applies a Function.
 """
 
 from __future__ import annotations
@@ -25,8 +30,8 @@ SAVED = ("res", "residual", "residuals", "saved", "cache", "ctx", "context")
 
 
 class Form(NamedTuple):
-    """An object to check, its inputs, the attributes that hold parameters whose
-    gradient was not found, and its options if they are not those that were given."""
+    """An object to check, its inputs, the names of arrays whose gradient was not found,
+    and its options if they differ from those that were given."""
 
     op: Any
     inputs: tuple[Any, ...]
@@ -35,9 +40,12 @@ class Form(NamedTuple):
 
 
 def usual(op: Any, inputs: Sequence[Any], options: Mapping[str, Any]) -> Form:
-    """Return the object in the usual form, or the object itself if it has that form
-    already or an unknown one. A layer runs once, on copies of the inputs, to find its
-    gradients; what it raises is left to the check itself."""
+    """Return the object in the usual form, or the object itself if it already has that
+    form or has an unknown one.
+
+    A copy of a layer runs once, on copies of the inputs, to find its gradients. An
+    error that it raises is left to the check itself.
+    """
     if "torch" in sys.modules:
         from backpass.verify import torch_forms
 
@@ -87,8 +95,8 @@ def _of_layer(
 
 
 def _positional(function: Any) -> tuple[list[str], list[str] | None]:
-    """Return the names of the positional parameters that have no default, and of those
-    that have one; None for ``*args`` or without a signature."""
+    """Return the names of the positional parameters without a default, and of those
+    with one. The second is None for ``*args`` or without a signature."""
     try:
         parameters = inspect.signature(function).parameters.values()
     except (TypeError, ValueError):
@@ -108,7 +116,8 @@ def _keeps_state(backward: Any) -> bool:
 
 
 def _like(op: Any, forward: Callable, backward: Callable, **others: Any) -> Any:
-    """Return an object with the same name and facts, and other functions."""
+    """Return an object with the name and the declarations of ``op``, and with these
+    functions."""
     names = (name for name in dir(op) if name.isupper() and len(name) > 1)
     facts = {name: getattr(op, name) for name in names}
     name = getattr(op, "__name__", type(op).__name__)
@@ -129,7 +138,7 @@ def _is_cotangent(name: str) -> bool:
 
 def _cotangents(names: Sequence[str]) -> int:
     """Return how many of the first parameters of a backward are cotangents, by their
-    names; the last parameter is never one."""
+    names. The last parameter does not count as one."""
     like = [
         re.match(r"d.|g(?![a-fh-z])|grad|ct|bar", name.strip("_")) for name in names
     ]
@@ -142,15 +151,18 @@ def _cotangents(names: Sequence[str]) -> int:
 def _apart(
     forward: Callable, backward: Callable, outputs: int, count: int
 ) -> tuple[Callable, Callable]:
-    """Return a forward with all outputs in one tuple and all saved objects in another,
-    and the backward that takes the two. The given backward takes ``count`` arguments:
-    first the cotangents of the outputs, then the saved objects."""
+    """Return a forward that returns all outputs together and all saved objects in a
+    tuple, and the backward that takes the two.
+
+    The given backward takes ``count`` arguments: first the cotangents of the outputs,
+    then the saved objects.
+    """
     saves = count - outputs
 
     def together(*inputs: Any, **options: Any) -> tuple[Any, Any]:
         returned = forward(*inputs, **options)
         if is_array(returned) and outputs == 1 and saves == len(inputs):
-            returned = (returned, *inputs)  # backward is given the inputs again
+            returned = (returned, *inputs)  # backward takes the inputs again
         parts = len(returned) if isinstance(returned, tuple) else 0
         if parts == 2 and outputs == 1 and isinstance(returned[1], tuple):
             returned = (returned[0], *returned[1])

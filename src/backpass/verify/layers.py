@@ -1,8 +1,9 @@
 """Convert a layer that keeps its state into a forward and a backward of its inputs and
 its parameters.
 
-A parameter is an array among the attributes of the layer, of its sub-layers, or in
-their lists and dictionaries, whose gradient is there too after a backward.
+A parameter is an array that the layer or a sub-layer holds, in an attribute or in its
+lists, tuples, and dictionaries. Forward leaves it as it was, and after a backward its
+gradient is held there too, or is returned.
 """
 
 from __future__ import annotations
@@ -26,8 +27,8 @@ from backpass.verify.convert import is_floating, is_torch, to_numpy
 from backpass.verify.outputs import Malformed
 from backpass.verify.subject import called, input_names
 
-# The names that a gradient of w has, apart from case and underscores, and those of a
-# container with the gradients of several.
+# The names that the gradient of w may have, apart from case and underscores, and those
+# of a container of several gradients.
 OF = ("d{}", "grad{}", "g{}", "nabla{}", "delta{}", "dld{}", "{}grad", "{}gradient")
 CONTAINERS = ("grad", "grads", "gradient", "gradients", "dparams", "dparameters")
 DATA = ("data", "value")
@@ -39,7 +40,7 @@ Path = tuple[Any, ...]
 
 class Layer(NamedTuple):
     """The two functions of a layer, its parameters, the declaration of all shapes, and
-    the attributes that look like parameters and have no gradient."""
+    the names of arrays like parameters whose gradient was not found."""
 
     forward: Callable[..., tuple[Any, Any]]
     backward: Callable[[Any, Any], Any]
@@ -53,13 +54,13 @@ def functions_of(
 ) -> Layer:
     """Return the functions of a layer whose backward takes that many cotangents.
 
-    The layer is not changed: each forward runs on a copy of it. Raises Malformed if
-    forward does not return as many outputs.
+    The layer does not change, because each forward runs on a copy of it. Raises
+    Malformed if forward does not return as many outputs.
     """
     start = _copied(layer)
     names = input_names(layer.forward, len(inputs))
     parameters, silent, y = [], [], None
-    with contextlib.suppress(_Raised):  # the check runs into it too, and says where
+    with contextlib.suppress(_Raised):  # the check raises it again, and reports it
         tried = _once(layer, inputs, options, cotangents)
         y, returned = tried.y, tried.returned
         own = _parameters(start, tried, names)
@@ -85,8 +86,8 @@ class _Raised(Exception):
 
 
 class _Tried(NamedTuple):
-    """What a forward and a backward returned; the arrays that forward left as they
-    were; and all arrays after the backward, with those that it wrote."""
+    """The results of a forward and a backward, the paths of arrays that forward left as
+    they were, all arrays after the backward, and the paths of those that it wrote."""
 
     y: Any
     returned: Any
@@ -133,8 +134,8 @@ def _same(x: np.ndarray, other: np.ndarray) -> bool:
 
 
 def _output(y: Any, cotangents: int) -> Any:
-    """Return y, a loss as an array; raise Malformed if there are other outputs than
-    cotangents."""
+    """Return y, with a loss as an array. Raise Malformed if the outputs do not match
+    the cotangents."""
     if cotangents > 1:
         if isinstance(y, tuple) and len(y) == cotangents:
             return y
@@ -161,8 +162,8 @@ def _functions(
     names: Sequence[str],
     cotangents: int,
 ) -> tuple[Callable, Callable]:
-    """Return a forward and a backward whose inputs are those of the layer's forward,
-    and then its parameters. ``start`` is the layer before its first forward."""
+    """Return a forward and a backward whose inputs are those of the layer's forward and
+    then its parameters. ``start`` is the layer before its first forward."""
     count = len(inputs)
     names = [*inputs, *names[: len(parameters)]]
     leaves = dict(_leaves(start))
@@ -176,7 +177,7 @@ def _functions(
                 value = value.detach()  # the same numbers, with a gradient of its own
             for path in parameter.paths:
                 _set(layer, path, value)
-            # A backward may add to the gradient that is there.
+            # A backward may add to a gradient that is already there.
             zero = namespace(value).zeros_like(value)
             for path in buffer:
                 _set(layer, path, zero)
@@ -211,8 +212,8 @@ def _functions(
 
 @contextlib.contextmanager
 def the_same_numbers() -> Iterator[None]:
-    """Seed the global generators, so that a layer's dropout draws the same each time;
-    restore them afterwards."""
+    """Seed the global generators of NumPy and of PyTorch on the CPU, so that a layer's
+    dropout draws the same numbers each time. Restore their state afterwards."""
     state = np.random.get_state()
     np.random.seed(0)
     torch = sys.modules.get("torch")
@@ -229,8 +230,8 @@ def the_same_numbers() -> Iterator[None]:
 
 
 class _Parameter(NamedTuple):
-    """A parameter's places among the attributes, which are one array; its value; and
-    the place of its gradient, or None if backward returns it."""
+    """The paths at which a layer holds one array, the array, and the path of its
+    gradient; None if no attribute holds it."""
 
     paths: list[Path]
     value: Array
@@ -238,14 +239,14 @@ class _Parameter(NamedTuple):
 
     @property
     def path(self) -> Path:
-        """The shortest of its places, without ``data``."""
+        """The shortest of its paths, without ``data``."""
         shortest = min(self.paths, key=len)
         return shortest[:-1] if shortest[-1] in DATA else shortest
 
 
 def _names(parameters: Sequence[_Parameter], taken: Sequence[str]) -> list[str]:
     """Return a name for each parameter: that of its attribute or, if this is a number
-    or another's too, its whole path."""
+    or belongs to another parameter or an input too, its whole path."""
     last = [str(parameter.path[-1]) for parameter in parameters]
     return [
         name
@@ -257,7 +258,7 @@ def _names(parameters: Sequence[_Parameter], taken: Sequence[str]) -> list[str]:
 
 def _parameters(start: Any, tried: _Tried, inputs: Sequence[str]) -> list[_Parameter]:
     """Return the parameters of a layer: arrays that its forward does not write. An
-    attribute with the name of an input is what an earlier forward kept."""
+    attribute with the name of an input counts as one that an earlier forward saved."""
     places: dict[int, list[Path]] = {}
     before = dict(_leaves(start))
     for path, value in before.items():
@@ -282,8 +283,8 @@ def _parameters(start: Any, tried: _Tried, inputs: Sequence[str]) -> list[_Param
 def _in_the_order_of(
     backward: Any, parameters: list[_Parameter], count: int
 ) -> list[_Parameter]:
-    """Return the parameters in the order in which backward's last line returns their
-    gradients, ``return dx, dgamma, dbeta``; as they are if it does not show."""
+    """Return the parameters in the order in which backward returns their gradients, as
+    in ``return dx, dgamma, dbeta``; unchanged if the source does not show it."""
     try:
         tree = ast.parse(textwrap.dedent(inspect.getsource(backward)))
     except (OSError, TypeError, SyntaxError):
@@ -308,9 +309,12 @@ def _aliases(leaves: Mapping[Path, Array], of: Path | None) -> list[Path]:
 
 
 def _place_of_gradient(path: Path, x: Array, tried: _Tried) -> Path | None:
-    """Return where the gradient of the parameter at ``path`` is, or None: an array of
-    its name that backward wrote, if possible of its shape; otherwise one of its shape
-    that holds zeros, which backward should have written."""
+    """Return the path of the gradient of the parameter at ``path``, or None.
+
+    It is an array named as its gradient that backward wrote, if possible one of its
+    shape. Otherwise it is one of its shape that holds zeros, which backward should have
+    written.
+    """
     *outer, name = path
 
     def fits(place: Path) -> bool:
@@ -371,8 +375,8 @@ def _copied(layer: Any) -> Any:
 def _leaves(
     holder: Any, path: Path = (), within: tuple[int, ...] = ()
 ) -> Iterator[tuple[Path, Array]]:
-    """Yield the floating-point arrays of a layer and of all that it holds, each with
-    its path."""
+    """Yield the floating-point arrays of a layer and of the objects that it holds, each
+    with its path."""
     for key, value in _entries(holder):
         place = (*path, key)
         if is_floating(value):
@@ -437,10 +441,10 @@ def _declaration(
     parameters: Mapping[str, Array],
     y: Any,
 ) -> str:
-    """Return a declaration that has the parameters too. An axis of a parameter is the
-    letter of its length; if no letter has it, it is a letter of its own.
+    """Return a declaration that includes the parameters. An axis of a parameter gets
+    the letter of its length, or a new letter if no letter has that length.
 
-    Raises ValueError if two letters have that length.
+    Raises ValueError if two letters have its length.
     """
     shapes = parse(text)
     declared = [spec.name for spec in shapes.inputs]

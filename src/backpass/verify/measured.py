@@ -19,8 +19,8 @@ from backpass.verify.magnitude import largest
 # shorter one the remainder is 64 times smaller, while float32 rounds as before.
 STEP = 2.0**-17
 SHORTER = STEP / 4
-# A step that hardly ever reaches the next float32 number, even in one of thousands of
-# terms of a sum, but passes many float64 numbers.
+# A step that seldom reaches the next float32 number, even in one of thousands of terms
+# of a sum, but passes many float64 numbers.
 TINIER = 2.0**-42
 # The points of a step at which y is computed. At equal distances, float32 could round
 # by the same amount each time.
@@ -82,8 +82,8 @@ def computed_precision(
             rough = _roughness(y, ys)
             if rough <= ROUGH or _roughness(y, along(SHORTER)) < rough / 16:
                 return "float64"
-            # Not from the inputs themselves: sums of short numbers may lie between two
-            # float32 numbers, so that any step reaches one of them.
+            # Do not start at the inputs: sums of numbers with few digits may lie
+            # halfway between two float32 numbers, where any step changes the result.
             if _roughness(ys[-1], along(TINIER, start=STEP)) > rough / 8:
                 return "float64"
     return "float32"
@@ -96,7 +96,7 @@ def noise(
     rng: np.random.Generator,
 ) -> float:
     """Return the largest change of ``function`` when all inputs move by up to ε of the
-    precision, over its largest element."""
+    precision, relative to its largest element."""
     here = function(tuple(inputs))
     changes = spread(function, inputs, EPSILON[precision], rng)
     return largest(changes) / (largest(here) or 1.0)

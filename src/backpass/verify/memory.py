@@ -61,9 +61,9 @@ class Run:
         return epsilon(self.y, *(value for value in self.inputs if is_floating(value)))
 
     def coarsest(self, key: int | str, *, near: bool) -> float:
-        """Return the machine epsilon of the precision in which forward computes or,
-        for a gradient that is ``near`` enough for its rounding to matter, backward; or
-        ``unit`` if that is larger."""
+        """Return the machine epsilon of the precision in which forward computes, or
+        ``unit`` if that is larger. For a gradient that is ``near`` enough for rounding
+        to matter, backward's precision counts too."""
         case = self.case
         units = [self.unit, EPSILON[case.computes_in]]
         if near and not isinstance(key, str):

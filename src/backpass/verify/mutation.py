@@ -399,7 +399,7 @@ def _other_results(value: ast.expr) -> Iterator[ast.expr]:
 
 def _scaled(value: ast.expr) -> Iterator[ast.expr]:
     if isinstance(value, ast.Call) and _called(value) in ZEROS:
-        return  # a new array of zeros stays one
+        return  # a multiple of zeros is zeros
     yield ast.UnaryOp(ast.USub(), value)
     yield ast.BinOp(ast.Constant(2), ast.Mult(), value)
 

@@ -1,5 +1,5 @@
-"""Find out whether a forward calls functions of NumPy, which autograd cannot follow,
-without importing PyTorch."""
+"""Find out, without importing PyTorch, whether a forward calls functions of NumPy,
+which autograd cannot follow."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-# The functions that an array's operators call; those of a tensor do too.
+# The functions that an array's operators call. A tensor has these operators too.
 OPERATORS = {
     *("add", "subtract", "multiply", "divide", "power", "matmul", "negative", "abs"),
     *("absolute", "floor_divide", "remainder", "positive", "square", "equal"),
@@ -20,9 +20,12 @@ OPERATORS = {
 def function_of_numpy(
     forward: Callable[..., Any], inputs: Sequence[Any], positions: Collection[int]
 ) -> str:
-    """Return the first function of NumPy that forward calls on numbers that it computes
-    from the inputs at these positions: "np.exp"; "" if there is none, if forward asks
-    for the namespace of its arrays, or if it raises for a different reason."""
+    """Return the first function of NumPy, such as "np.exp", that forward calls on the
+    inputs at these positions or on arrays computed from them.
+
+    Return "" if it calls none, if it requests the namespace of its arrays, or if it
+    raises an error of its own.
+    """
     given = (
         _Watched(np.array(value)) if at in positions else value
         for at, value in enumerate(inputs)
@@ -38,15 +41,15 @@ def function_of_numpy(
 
 
 class _Called(BaseException):
-    """Passes through an ``except Exception`` of forward."""
+    """Signals a call of NumPy; not caught by an ``except Exception`` of forward."""
 
 
 class _Generic(BaseException):
-    """Forward asks for the namespace, so it calls that of its arrays."""
+    """Signals that forward requests the namespace of its arrays and calls that."""
 
 
 class _Watched(np.lib.mixins.NDArrayOperatorsMixin):
-    """Numbers that know which function of NumPy they are given to."""
+    """An array that raises _Called with the function of NumPy that is called on it."""
 
     def __init__(self, values: Any) -> None:
         self._values = values

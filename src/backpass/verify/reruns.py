@@ -1,9 +1,9 @@
 """Differentiate forward under a change, which may reproduce a wrong gradient.
 
-A backward that forgot an option, an input or a factor often returns the right gradient
-of a different forward. The changes are: forward as it is, an option at its default or
-at a neutral value, an optional input left out, and one operation of forward of which
-the result or an operand is constant, or whose derivative is 1.
+A backward that omits an option, an input, or a factor may return the right gradient of
+a different forward. Forward is tried as it is, and with these changes: an option at its
+default or at a neutral value, an optional input left out, and one operation whose
+result or operand is constant, or whose derivative is 1.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from backpass.verify.traced import (
     Operation,
 )
 
-MOST_OPERATIONS = 64  # of forward, that are changed one at a time
+MOST_OPERATIONS = 64  # of forward: the first ones, changed one at a time
 _ENDINGS = {1: "st", 2: "nd", 3: "rd"}
 
 
@@ -45,9 +45,9 @@ class Rerun(NamedTuple):
 def reruns(case: Case, at: int) -> Iterator[Rerun]:
     """Yield each change with its gradients for input ``at``.
 
-    This is for ``diagnose(reruns=…)``. Forward runs only when the next change is
-    requested. Nothing is yielded if its gradient can be computed neither by autograd
-    nor by complex steps.
+    This is for ``diagnose(reruns=…)``. Forward runs under a change only when that
+    change is requested. Nothing is yielded if neither autograd nor complex steps can
+    follow forward.
     """
     try:
         dy = _another_dy(case)
@@ -72,7 +72,8 @@ def reruns(case: Case, at: int) -> Iterator[Rerun]:
 
 
 def _another_dy(case: Case) -> np.ndarray:
-    """Return a random cotangent as large as the case's, which may have been given."""
+    """Return a random cotangent of the scale of the case's, which the user may have
+    given."""
     drawn = generator(case.seed, RERUNNING).standard_normal(case.dy.shape)
     return np.where(np.isfinite(case.y), drawn * largest(case.dy), 0.0)
 
@@ -118,8 +119,8 @@ def _of_operations(operations: list[Operation]) -> Iterator[tuple[str, Change]]:
 
 
 def _other_options(case: Case) -> Iterator[tuple[str, Case]]:
-    """Yield the case with an option at its default, flipped, None, 0 or 1; also an
-    input that is neither an array nor None."""
+    """Yield the case with an option at its default, flipped, None, 0, or 1. An input
+    that is neither an array nor None counts as an option."""
     subject = case.subject
     if subject.called_with is not None:
         for name, value in subject.all_options.items():
@@ -143,7 +144,7 @@ def _other_options(case: Case) -> Iterator[tuple[str, Case]]:
 
 
 def _others(value: object, default: object) -> Iterator[object]:
-    """Yield simple values that an option may have had instead."""
+    """Yield simple values that may replace that of an option."""
     if not isinstance(value, bool | int | float | str | None):
         return
     others: list[object] = [default, None]

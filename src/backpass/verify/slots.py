@@ -80,8 +80,8 @@ class Slots:
         )
 
     def _is_zero(self, at: int) -> bool:
-        """Whether the gradient is declared identically zero: it may then be None, as
-        PyTorch has it, unless None says that it was not wanted."""
+        """Whether the gradient is declared identically zero and None may stand for it,
+        as in PyTorch. For a backward with ``wanted``, None means not wanted."""
         name = self.subject.input_names[at]
         return name in self.subject.zero_gradients and self.subject.told is None
 

@@ -336,8 +336,8 @@ def _from_autograd_function(
     constants: Sequence[str],
     more: Sequence[object] = (),
 ) -> Subject:
-    """Return a Function as a Subject; ``more`` are values that follow the inputs, in
-    place of defaults of its forward."""
+    """Return a Function as a Subject. ``more`` are values that follow the inputs and
+    replace defaults of its forward."""
     shapes = Operation(op).shapes
     with_context = takes_context(op)
     own = partial(op.forward, None) if with_context else op.forward
@@ -374,7 +374,7 @@ def _from_autograd_function(
         if several:
             pairs = zip(several.outputs, several.split(dy), strict=True)
             given = [(output, one) for output, one in pairs if one is not None]
-            # An output with a cotangent of 0 is one that nobody uses.
+            # An output with a cotangent of 0 counts as unused.
             kept = [pair for pair in given if (pair[1] != 0).any()] or given[:1]
             y, dy = (list(column) for column in zip(*kept, strict=True))
         gradients = iter(
@@ -391,7 +391,7 @@ def _from_autograd_function(
     defaults, optional = _defaults(own, count)
 
     def called_with(others: dict[str, Any]) -> Subject:
-        # By position, up to the last of them: apply accepts no keywords.
+        # By position, up to the last one, because apply does not accept keywords.
         values = {**defaults, **others}
         last = max(map(list(values).index, others))
         return _from_autograd_function(
@@ -418,7 +418,7 @@ def _from_autograd_function(
 
 
 def takes_context(op: Any) -> bool:
-    """Return whether a Function's forward gets the context, and itself saves there."""
+    """Return whether a Function's forward takes the context and saves arrays there."""
     return op.setup_context is _base_function().setup_context
 
 

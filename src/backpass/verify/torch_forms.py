@@ -28,9 +28,11 @@ def is_module(op: object) -> bool:
 
 
 def function_of(op: Any) -> type[torch.autograd.Function]:
-    """Return an operator as a Function: its own forward, with the registered backward.
-    Its options are further inputs, those that are keywords last. Raises TypeError if no
-    backward is registered."""
+    """Return an operator as a Function, with its own forward and the registered
+    backward. Its options are further inputs, those that are keywords last.
+
+    Raises TypeError if no backward is registered.
+    """
     if op._backward_fn is None:
         raise TypeError(
             f"op: expected an operator with a backward; {op._name} has none: call its "
@@ -77,8 +79,10 @@ def is_function(op: object) -> TypeGuard[type[torch.autograd.Function]]:
 
 def with_options(op: Any, count: int, options: Mapping[str, Any]) -> tuple[Any, ...]:
     """Return the values of the options that follow ``count`` inputs of an operator or a
-    Function, up to the last that is given: both take them by position. Raises TypeError
-    for an unknown one, or if one before it has no value."""
+    Function, up to the last that is given, because both take them by position.
+
+    Raises TypeError for an unknown option, or if an earlier one has no value.
+    """
     own = op._init_fn if is_custom_op(op) else op.forward
     taken = list(inspect.signature(own).parameters.values())
     if not is_custom_op(op) and takes_context(op):
@@ -98,8 +102,9 @@ def with_options(op: Any, count: int, options: Mapping[str, Any]) -> tuple[Any, 
 
 
 def of_module(module: torch.nn.Module, inputs: Sequence[Any]) -> Any:
-    """Return a module as an object whose inputs are its own and then its parameters, or
-    None if it applies no Function to these inputs: its backward is then PyTorch's."""
+    """Return a module as an object whose inputs are its own and then its parameters.
+    Return None if it applies no Function at these inputs: its backward is then
+    PyTorch's."""
     names = [*dict(module.named_parameters())]
     applied: list[type] = []
 
@@ -136,7 +141,7 @@ def of_module(module: torch.nn.Module, inputs: Sequence[Any]) -> Any:
         with _without_backwards(applied):
             return join(called(values))[0]
 
-    with torch.no_grad(), contextlib.suppress(Exception):  # the check says what raises
+    with torch.no_grad(), contextlib.suppress(Exception):  # the check reports errors
         plain_forward(*inputs, *module.parameters())
     if not applied:
         return None
@@ -164,8 +169,8 @@ def _needs(value: Any) -> bool:
 
 @contextlib.contextmanager
 def _without_backwards(applied: list[type]) -> Iterator[None]:
-    """Let every Function run its forward alone, so that autograd follows the operations
-    in it. Note in ``applied`` which ones ran."""
+    """Make ``apply`` of each Function run only its forward, so that autograd follows
+    the operations in it. Append the Functions that ran to ``applied``."""
     own = vars(torch.autograd.Function)["apply"]
 
     def apply(cls: type, *inputs: Any, **options: Any) -> Any:

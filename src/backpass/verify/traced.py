@@ -1,10 +1,10 @@
 """Differentiate forward with one of its operations differentiated wrongly.
 
-Forward runs as it is. Its operations are counted as they are called: functions and
-operators whose result is a new array that depends on an input with a gradient. In one
-of them, the result, or one operand, is held constant, or the derivative with respect to
-an operand is taken as 1. PyTorch's functions are differentiated by autograd, NumPy's by
-complex steps.
+Forward runs as it is. Its operations are counted in the order of their calls: functions
+and operators whose result is a new array that depends on an input with a gradient. In
+one of them, the result or one operand is held constant, or the derivative with respect
+to an operand is taken as 1. Autograd differentiates PyTorch's functions; complex steps
+differentiate NumPy's.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from backpass.verify.convert import in_dtype, is_torch, to_numpy, to_torch
 from backpass.verify.magnitude import farthest, largest, within
 from backpass.verify.outputs import join
 
-LIBRARIES = ("numpy", "torch", "array_api_compat")  # whose lines are not forward's
+LIBRARIES = ("numpy", "torch", "array_api_compat")  # their lines are not forward's
 LONGEST_LINE = 72
 STEP = 1e-30  # of a complex step
-MOST_ELEMENTS = 512  # of an input, for which forward runs once each
-AGREEMENT = 1e-4  # of forward's complex step and its finite difference, along a line
+MOST_ELEMENTS = 512  # of an input: forward runs once for each element
+AGREEMENT = 1e-4  # between forward's complex step and its difference, along a line
 FINITE = 2.0**-17  # the step of that difference
-NEAR = 2.0**-26  # forward's y on tensors, and on the arrays that were given
+NEAR = 2.0**-26  # between forward's y on tensors and on the arrays given
 
 
 class Unfollowed(Exception):
@@ -39,10 +39,10 @@ class Unfollowed(Exception):
 
 
 class Change(NamedTuple):
-    """The operation that is differentiated wrongly, by its position.
+    """The position of the operation that is differentiated wrongly, and how.
 
-    Its result is constant or, if ``operand`` is the position of an argument, that
-    argument. With ``identity`` the derivative with respect to it is 1.
+    Its result is held constant or, if ``operand`` is the position of an argument, that
+    argument is. With ``identity``, the derivative with respect to it is 1.
     """
 
     operation: int
@@ -51,9 +51,9 @@ class Change(NamedTuple):
 
 
 class Operation(NamedTuple):
-    """An operation's name, the line of code that calls it, the number of its arguments
-    that are arrays, the positions of those that depend on an input, and of those that
-    also have the result's shape."""
+    """An operation's name, the line of code that calls it, the number of its array
+    arguments, the positions of those that depend on an input, and the positions of
+    those that also have the result's shape."""
 
     name: str
     line: str
@@ -64,7 +64,7 @@ class Operation(NamedTuple):
 
 @dataclass
 class Trace:
-    """The operations of one run, of which ``change`` changes one."""
+    """The operations of one run. ``change``, if given, changes one of them."""
 
     constant: Callable[[Any], Any]
     depends: Callable[[Any], bool]
@@ -118,8 +118,8 @@ def _shares(result: Any, arg: Any) -> bool:
 class Follower:
     """Forward's gradient for one input and one cotangent, under a change.
 
-    ``got`` is backward's gradient for the same cotangent: what differs from it is not
-    computed in full.
+    ``got`` is backward's gradient for the same cotangent. A gradient that is known to
+    differ from it need not be computed in full.
     """
 
     at: int
@@ -127,7 +127,8 @@ class Follower:
     got: np.ndarray
 
     def gradient(self, case: Case, change: Change | None = None) -> np.ndarray | None:
-        """Return the gradient; None if it is not ``got``. Raises Unfollowed."""
+        """Return the gradient; None if it is known to differ from ``got``. Raises
+        Unfollowed."""
         raise NotImplementedError
 
     def operations(self, case: Case) -> list[Operation]:
@@ -258,7 +259,7 @@ class ByComplexSteps(Follower):
 
 
 def _counted(trace: Trace) -> type[np.ndarray]:
-    """Return a type of arrays whose operations are counted."""
+    """Return an array type whose operations are counted."""
 
     class Counted(np.ndarray):
         def __array_ufunc__(self, ufunc, method, *inputs, out=None, **options):
@@ -304,7 +305,7 @@ _REDUCED = {
 
 
 def _plain(value: Any) -> Any:
-    """Return arrays of NumPy's own type, also those in lists and tuples."""
+    """Return arrays as NumPy's own type, including those in lists and tuples."""
     if isinstance(value, np.ndarray):
         return value.view(np.ndarray)
     if type(value) in (tuple, list):

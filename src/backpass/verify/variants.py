@@ -1,8 +1,9 @@
 """Run backward with an argument changed; the reference may equal one of the results.
 
 A saved array is negated, two are exchanged, ``1 + w`` or ``w − 1`` replaces ``w``, an
-array of its shape replaces it, or ``dy`` and ``saved`` are exchanged. Each is a common
-mistake and has a description in words. A variant for which backward raises is left out.
+array of the same shape replaces a saved one, or ``dy`` and ``saved`` are exchanged.
+Each is a plausible mistake and has a description in words. A variant for which backward
+raises is left out.
 """
 
 from __future__ import annotations

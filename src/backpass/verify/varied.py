@@ -39,8 +39,8 @@ ROWS, ROW = 256 + LONGER, 1024 + LONGER
 TIMES = 20
 DEEPER, EMPTY = "one more leading axis", "no rows"
 DECLARE = 'if x may only be a matrix, declare it: SHAPES = "x[b, n] -> y[b, n]"'
-MOST = 1 << 20  # elements of an input at most
-KINKS = 0.03  # of a slope: an error that kinks near many elements may cause
+MOST = 1 << 20  # elements of a varied input, at most
+KINKS = 0.03  # of a slope: a larger error is not excused as one of kinks
 MANY = 1 << 17  # elements of many rows: more than 65,536
 # Options that name an integer without a gradient.
 IGNORED = {"ignore_index", "ignore", "ignored", "padding_idx", "pad_id", "pad"}
@@ -57,7 +57,7 @@ RowsOf = Callable[[Case, Sequence[str]], list[Row]]
 
 @dataclass(frozen=True)
 class _Variation:
-    """What is varied, in words; inputs to try; the methods to run.
+    """A variation: its description, inputs to try, and the methods to run.
 
     The first inputs that forward accepts are used. The methods of ``otherwise`` run if
     those of ``methods`` gave no verdict on a gradient.
@@ -145,8 +145,8 @@ def _summary(what: str, found: list[Row], case: Case, given: Case) -> Iterator[R
 
 
 def _is_small(row: Row, case: Case) -> bool:
-    """Whether slopes differ by what kinks between two of them may cause, in inputs of
-    too many elements for differences of each."""
+    """Whether an error of slopes is so small that kinks may cause it, at inputs with
+    too many elements for a difference of each."""
     many = case.float64[case.differentiable[0]].size > COORDINATES
     return many and row.error is not None and row.error < KINKS
 
@@ -154,10 +154,12 @@ def _is_small(row: Row, case: Case) -> bool:
 def _misfit(
     what: str, wrong: dict[str, Row], case: Case, given: Case
 ) -> tuple[str, dict[str, Row]]:
-    """Say how backward shows that it is not made for inputs that forward accepts: it
-    raises. For another axis, it may return gradients of other shapes, and forward does
-    not do to each slice what it does to a smaller array. Return this, and the rows of
-    what is wrong nevertheless."""
+    """Return the sign that backward does not support inputs that forward accepts, or
+    "", and the rows that are wrong nevertheless.
+
+    The sign is that backward raises. For one more axis, it is also that gradients have
+    wrong shapes and forward does not treat each slice as it treats a smaller array.
+    """
     raised = [row.reason for row in wrong.values() if row.verdict == COULD_NOT_RUN]
     if len(raised) == len(wrong):
         return f"backward does not ({raised[0]})", {}
@@ -176,8 +178,8 @@ def _misfit(
 
 
 def _is_done_to_each_slice(deeper: Case, given: Case) -> bool:
-    """Whether forward does to each slice of the leading axis, which the given inputs
-    lack, what it does to an array without that axis."""
+    """Whether forward treats each slice of the new leading axis as it treats an array
+    without that axis."""
     more = [
         at
         for at, value in enumerate(deeper.inputs)
@@ -241,7 +243,8 @@ def _every_variation(case: Case) -> Iterator[_Variation]:
         for alone in inputs if len(inputs) > 1 else ():
             changed = [place for place in places if place[0] == alone]
             tries = tuple(draw.resized(changed, n) for n in (length + 3, length - 1))
-            # Most have to be equal. Without a declaration, both must be accepted.
+            # In most functions they have to be equal. Without a declaration, forward
+            # must accept both.
             if (all if not declared else any)(_takes(case, at) for at in tries):
                 of = draw.name(alone)
                 what = f"{of}'s length changed from {length}, the others' kept"
@@ -266,7 +269,7 @@ def _every_variation(case: Case) -> Iterator[_Variation]:
     tries = (draw.replaced(first, tied),)
     yield _Variation(f"ties in {name}", tries, DIFFERENCES, ())
     rows = next((places for _, places in draw.lengths() if (first, 0) in places), None)
-    # In the short dtype that was given. Nobody trains layers of NumPy in one.
+    # In the half precision that was given; otherwise in bfloat16, only for tensors.
     short = {"float16", "bfloat16"} & {case.dtype}
     low = short.pop() if short else "bfloat16" if is_torch(case.inputs[first]) else ""
     if rows:
@@ -280,7 +283,7 @@ def _every_variation(case: Case) -> Iterator[_Variation]:
 def _of_rows(
     draw: _Draw, rows: Sequence[tuple[int, int]], declared: bool
 ) -> Iterator[_Variation]:
-    """Yield an empty batch, and so many rows that kernels count them in another way."""
+    """Yield an empty batch, and so many rows that their elements exceed 65,536."""
     case = draw.case
     length = case.inputs[rows[0][0]].shape[0]
     if declared or any(_takes(case, at) for at in draw.tries(rows, length + 3)):
@@ -295,11 +298,11 @@ def _of_rows(
 
 
 def _cost_by_row(draw: _Draw, rows: Sequence[tuple[int, int]]) -> bool:
-    """Whether many rows take as long as one row many times, or less: each row of y
-    depends on its own row of the inputs alone, and no loop of Python runs over them."""
+    """Whether the time of many rows grows at most as their number: each row of y
+    depends on its own row of the inputs alone, and no Python loop runs over them."""
     case = draw.case
     whole = {at for at, _ in rows}
-    if any(axis for _, axis in rows):  # y may have both axes, and many times the rows
+    if any(axis for _, axis in rows):  # y may have both axes, and rows² elements
         return False
 
     def ran(part: slice) -> tuple[np.ndarray, int]:
@@ -309,7 +312,7 @@ def _cost_by_row(draw: _Draw, rows: Sequence[tuple[int, int]]) -> bool:
 
     try:
         y, lines = ran(slice(None))
-        for part in (slice(1, None), slice(None, -1)):  # a causal row needs only others
+        for part in (slice(1, None), slice(None, -1)):  # a causal row uses earlier rows
             fewer, lines_of_fewer = ran(part)
             same = fewer.shape == y[part].shape and np.allclose(fewer, y[part])
             if not same or lines != lines_of_fewer:
@@ -336,8 +339,8 @@ def _lines(forward: Callable, inputs: Inputs) -> tuple[Array, int]:
 
 
 def _of_integers(case: Case, draw: _Draw) -> Iterator[_Variation]:
-    """Yield a mask with a row that hides everything or nothing, and integers among
-    which is the one that an option says to ignore."""
+    """Yield a mask with a row of only False or only True, and integers that include the
+    one that an option says to ignore."""
     options = dict(case.subject.all_options)
     names = case.subject.input_names
     options |= {
@@ -429,8 +432,8 @@ class _Draw:
         return max(int(np.prod(self._shape(at, places, length))) for at, _ in places)
 
     def tries(self, places: Sequence[tuple[int, int]], length: int) -> tuple:
-        """Return the inputs with a different length, and again with integers that occur
-        more than once, if those given are a permutation."""
+        """Return two tries of inputs with a different length. The second has integers
+        that may occur more than once, even if those given are a permutation."""
         return self.resized(places, length), self.resized(places, length, twice=True)
 
     def resized(
@@ -468,7 +471,7 @@ class _Draw:
         given = self.case.inputs[at]
         own = to_numpy(given).ravel()
         count = int(np.prod(shape))
-        if at in self.constants:  # a table: its rows again, each a little longer
+        if at in self.constants:  # a table: its rows again, each scaled by about 1
             rows = self.rng.uniform(0.9, 1.1, (*shape[:-1], 1)[: len(shape)])
             return to_kind_of(given, rows * _repeated(to_numpy(given), shape))
         if is_floating(given):

@@ -1,7 +1,7 @@
-"""Repeat the check with another call: other options, an optional input left out, an
-output that nobody uses, one array given twice, a cotangent of a scaled loss.
+"""Repeat the check with a different call: options changed, an optional input left out,
+an output unused, one array given twice, or the cotangent of a scaled loss.
 
-Some gradient bugs show at any inputs, but only in such a call.
+Some gradient bugs show at ordinary inputs, but only in such a call.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from backpass.verify.outputs import Several
 from backpass.verify.report import COULD_NOT_RUN, FAILED, NOT_RUN, PASSED, Row
 
 NAME = "varied call"
-SCALE = 65536.0  # of a loss, as half precision needs it
+SCALE = 65536.0  # of a loss, a usual factor of loss scaling
 LINEAR = 1e-12  # a power of two scales float64 exactly; sums may be reordered
-# Values of an option, of which the others are tried.
+# Values of an option. If it has one of them, the others in its list are tried.
 WORDS = (("mean", "sum", "none"), ("none", "tanh"))
 METHODS = ("contract", "autograd", "pytorch")
 OTHERWISE = ("finite_difference",)
@@ -45,8 +45,8 @@ def varied_call(case: Case, rows_of: RowsOf) -> list[Row]:
 
 
 def _not_refused(what: str, rows: list[Row]) -> list[Row]:
-    """Return the rows; if backward only raises with another option, which forward takes
-    too, say that this was not run."""
+    """Return the rows, or one row marked "not run" if backward only raises with an
+    option that forward accepts."""
     if not rows or any(row.verdict != COULD_NOT_RUN for row in rows):
         return rows
     reason = f"{what}: forward accepts it, backward does not ({rows[0].reason})"
@@ -66,7 +66,7 @@ def _rows(what: str, case: Case, rows_of: RowsOf) -> Iterator[Row]:
     ):
         found += rows_of(case, OTHERWISE)
     wrong: dict[str, Row] = {}
-    # The operator that would judge a convention computes the call that was given.
+    # The operator that would judge a convention is that of the call that was given.
     unjudged = {f"d{name}" for name in case.conventions} if not case.operator else set()
     for row in found:
         rejected = row.verdict == COULD_NOT_RUN and row.method not in ("contract",)
@@ -83,7 +83,7 @@ def _rows(what: str, case: Case, rows_of: RowsOf) -> Iterator[Row]:
 
 
 def _scaled(case: Case) -> Iterator[Row]:
-    """Yield a row that says whether the gradients of a scaled cotangent are scaled."""
+    """Yield a row that says whether scaling the cotangent scales the gradients."""
     try:
         first, there = case.gradients, case.gradients_for(SCALE * case.dy)
     except Exception:  # the contract says what raises
@@ -94,7 +94,7 @@ def _scaled(case: Case) -> Iterator[Row]:
         if got is None or expected is None:
             continue
         if not (np.isfinite(expected).all() and np.isfinite(got).all()):
-            continue  # float16 overflows, of which a loss scale takes care
+            continue  # float16 overflows, which loss scaling handles
         size = SCALE * max(largest(expected), case.scales[at])
         error = farthest(got, SCALE * expected) / size if size else 0.0
         worst = max(worst, error)
@@ -109,8 +109,9 @@ def _scaled(case: Case) -> Iterator[Row]:
 
 
 def _given_twice(case: Case) -> Iterator[Row]:
-    """Yield a row for the first two inputs of one shape, given as the same array: the
-    sum of their two gradients must be that for two arrays with the same numbers."""
+    """Yield a row for the first two inputs with equal shapes and dtypes, given as one
+    array: the sum of their gradients must be that for two arrays with equal elements.
+    """
     pairs = itertools.combinations(case.differentiable, 2)
     alike = (
         (a, b)
@@ -145,11 +146,11 @@ def _given_twice(case: Case) -> Iterator[Row]:
 
 
 class _Rejected(Exception):
-    """Forward does not take the call."""
+    """Forward rejects the call."""
 
 
 def _sums(case: Case, a: int, b: int, twice: bool) -> np.ndarray:
-    """Return the sum of the gradients of two inputs with the same numbers."""
+    """Return the sum of the gradients of two inputs with equal elements."""
     inputs = list(case.native(case.float64) if case.takes_float64 else case.given())
     inputs[b] = inputs[a] if twice else to_kind_of(inputs[a], to_numpy(inputs[a]))
     try:
@@ -161,13 +162,13 @@ def _sums(case: Case, a: int, b: int, twice: bool) -> np.ndarray:
     found = case.slots.by_input(case.subject.backward(to_kind_of(y, case.dy), saved))
     first, second = found[a], found[b]
     assert first is not None and second is not None
-    # To autograd one tensor is one leaf, which has the sum.
+    # Autograd sees one tensor as one leaf, whose gradient is the sum.
     return first if twice and case.subject.torch_only else first + second
 
 
 def _unused_outputs(case: Case) -> Iterator[tuple[str, Case]]:
-    """Yield the case with a cotangent of 0 for each output, if there are several; a
-    Function's backward then gets None or zeros, as autograd decides."""
+    """Yield the case with a cotangent of 0 for each output in turn, if there are
+    several. Autograd then passes None or zeros to a Function's backward."""
     try:
         _, saved = case.subject.forward(*case.given())
     except Exception:
@@ -192,9 +193,11 @@ def _unused_outputs(case: Case) -> Iterator[tuple[str, Case]]:
 
 
 def _other_options(case: Case) -> Iterator[tuple[str, Case]]:
-    """Yield the case with one option changed, or one input that is not an array: a
-    boolean flipped, a number made smaller, an integer one more and one less, another
-    word of a list that it is known to be in."""
+    """Yield the case with one option changed, or one input that is not an array.
+
+    A boolean is flipped, a float made smaller (0 becomes 0.25), an integer increased
+    and decreased by one, and a word replaced by the others of its list in WORDS.
+    """
     subject, here = case.subject, case.elsewhere(case.inputs)
     if subject.called_with is not None:
         for name, value in subject.all_options.items():

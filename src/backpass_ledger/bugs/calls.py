@@ -311,7 +311,7 @@ def unused_output():
     "what depends on x is computed from the saved x",
     kind="interface of autograd",
     inputs=tensors((4, 6)),
-    missed="it compares first derivatives, which are right, unless second_derivative is named",
+    missed="by default it compares first derivatives only, which are right",
     gradcheck="never",
 )
 def second_derivative():

@@ -48,8 +48,8 @@ class Text:
 
 @cache
 def _claims(module: ModuleType, table: str) -> tuple[Claim, ...]:
-    """Return the claims of a module with this table. Reading them takes longer than
-    many of their checks."""
+    """Return the claims of a module with this table. They are cached, because reading
+    them takes longer than many of their checks."""
     return tuple(claims_of(module))
 
 

@@ -100,7 +100,7 @@ def counts() -> Markdown:
 
 
 def _heading(verdict: Verdict) -> str:
-    """Return the heading of a verdict's column, which may break: a phone is narrow."""
+    """Return the heading of a verdict's column, with breaks for narrow phones."""
     words = verdict.key.replace("-", " ")
     return re.sub(r"(?<=^incon)(?=sistent)|(?<=check)(?=able)", "&shy;", words)
 

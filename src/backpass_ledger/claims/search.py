@@ -28,9 +28,9 @@ STEM = 5  # letters
 STEM_WEIGHT = 0.5  # relative to a whole word
 TRUTH_WEIGHT = 0.4  # relative to what the claim says
 PLACE_WEIGHT = 0.3  # of its section, its place, and its topic
-# A sentence has to share this part of its words, weighted by how rare they are, with a
-# claim. Of the sentences in `tests/claims/test_search.py`, those that repeat a claim in
-# other words share more, those on subjects outside the ledger less.
+# A sentence has to share this part of its words, weighted by their rarity, with a
+# claim. In `tests/claims/test_search.py`, sentences that repeat a claim in other words
+# share more, and sentences on subjects outside the ledger share less.
 CLOSE = 0.285
 LONG = 56.0  # the largest weight that all words of a sentence have: it may digress
 STEM_SHARE = 0.75  # of a word, if only the stem is shared
@@ -86,7 +86,7 @@ DIGITS = 9  # of a score: two ways to add the same numbers give one order
 def nearest(sentence: str, number: int = 5) -> list[tuple[float, Claim]]:
     """Return the ``number`` claims nearest to a sentence, each with its score, the best
     first; none if no claim is close to it. Claims that share no word with the sentence
-    are left out. If the sentence is the number of a claim, such as F43, return this
+    are left out. If the sentence is the number of a claim, such as F43, return that
     claim."""
     if asked := numbered(sentence):
         return [(1.0, claim) for claim in asked[0].claims() if claim.name == asked[1]]
@@ -133,8 +133,8 @@ def terms(text: str) -> list[str]:
 
 
 def _words(text: str) -> list[tuple[str, str]]:
-    """Return the words of a text except stop words, each with its stem. What has digits
-    is its own stem."""
+    """Return the words of a text except stop words, each with its stem. A word with
+    digits is its own stem."""
     plain = _COMMAND.sub(" ", text.lower())
     words = [same for word in _WORD.findall(plain) for same in _same(word)]
     return [
@@ -148,7 +148,7 @@ def _shared(
     words: Mapping[tuple[str, str], float], document: Mapping[str, float]
 ) -> float:
     """Return the weight of the words that a claim shares. A word counts for less if the
-    claim has only its stem, or has it only in what is right or in its place."""
+    claim has only its stem, or has it only in its correction or in its place."""
     return sum(
         weight
         * max(min(1, document.get(word, 0)), STEM_SHARE * min(1, document.get(stem, 0)))
@@ -187,7 +187,7 @@ def _same(word: str) -> Iterable[str]:
 
 
 def _rarity(found_in: int, claims: int) -> float:
-    """Return how rare a term is that this many of the claims have."""
+    """Return the rarity of a term that occurs in this many of the claims."""
     return math.log(1 + (claims - found_in + 0.5) / (found_in + 0.5))
 
 

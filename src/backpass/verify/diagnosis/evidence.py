@@ -65,7 +65,7 @@ class Clock:
         return over
 
     def within(self, items: Iterable[Item], share: float = 1.0) -> Iterator[Item]:
-        """Yield the items until that share of the time is spent."""
+        """Yield the items until this share of the time is spent."""
         for item in items:
             if self.over(share):
                 return

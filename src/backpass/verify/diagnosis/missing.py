@@ -18,7 +18,7 @@ from backpass.verify.diagnosis.terms import Term
 # So many of the simplest terms are tried in pairs first. Trying all of them next
 # requires more evidence.
 PAIRS = 240
-SHARE = 0.7  # of the time, in which two terms are searched for
+SHARE = 0.7  # of the time: the search for two terms ends when it is spent
 CHUNK = 256  # terms that are compared with all others at once
 POWERS = (1, 2, 3, -1, -2, -3)  # of a number that belongs to a row, such as 1/r
 

@@ -9,7 +9,7 @@ import numpy as np
 from backpass.verify.diagnosis.evidence import EVIDENCE, Pair
 
 LARGEST_TRIANGLE = 4096  # rows and columns
-LISTED = 12  # positions and ranges
+LISTED = 12  # positions and ranges at most
 
 
 def place(mask: np.ndarray, pair: Pair) -> str:
@@ -42,8 +42,8 @@ def structured(mask: np.ndarray) -> str | None:
 
 
 def _positions(places: np.ndarray) -> str:
-    """Return ``position 1, 3`` or ``positions 0, 256–299``: three or more in a row are
-    a range, and only the first few runs are listed."""
+    """Return ``position 1, 3`` or ``positions 0, 256–299``: three or more consecutive
+    positions form a range. At most LISTED positions and ranges are listed."""
     runs = np.split(places, np.nonzero(np.diff(places) > 1)[0] + 1)
     listed: list[str] = []
     for run in runs:

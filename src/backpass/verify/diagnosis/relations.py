@@ -258,11 +258,11 @@ def without_dy(pair: Pair) -> Guesses:
 
 
 def _with_its_ratio(pair: Pair, dy: np.ndarray, says: str) -> str:
-    """Return the sentence on a gradient that does not depend on dy. If it is a multiple
-    of the reference, the sentence says so.
+    """Return the sentence for a gradient that does not depend on dy. If the gradient is
+    a multiple of the reference, the sentence says so.
 
-    A loss has a dy of one number, which is then a part of the multiple: without dy, got
-    is the reference for dy = 1.
+    The dy of a loss is one number, which is then a factor of the multiple: without dy,
+    a gradient that is otherwise right is the reference for dy = 1.
     """
     ratio = first((constant_ratio,), pair)
     if ratio is None:
@@ -369,12 +369,12 @@ def of_a_variant(pair: Pair) -> Guesses:
             "variant", f"reference = {says}", pair.reference, value, 2 * tried
         )
         if "negated" in says and pair.explained(*guess[2:4], tried=guess.tried):
-            yield from missing_term(pair)  # it names the term with the wrong sign
+            yield from missing_term(pair)  # names the term with the wrong sign
         yield guess
 
 
 def of_a_rerun(pair: Pair) -> Guesses:
-    """Got is forward's gradient under a change, for another cotangent."""
+    """Got is forward's gradient under a change, for a different cotangent."""
     for tried, (says, got, value) in enumerate(pair.clock.within(pair.reruns), 1):
         if value is not None:
             yield Guess("rerun", f"got is {says}", got, value, 2 * tried)

@@ -59,11 +59,10 @@ def run(case: Case) -> list[Row]:
 def contradicted(
     case: Case, at: int, got: np.ndarray | None, reference: np.ndarray
 ) -> bool:
-    """Whether autograd cannot see all of forward, or takes a convention at a kink of
-    its parts.
+    """Whether a difference of forward agrees with backward and not with autograd.
 
-    A difference of forward then agrees with backward and not with autograd. An intended
-    detach should be declared a convention.
+    Autograd then does not follow all of forward, or follows a convention at a kink of
+    one of its operations. An intended detach should be declared a convention.
     """
     if at not in case.derived or got is None or got.shape != reference.shape:
         return False

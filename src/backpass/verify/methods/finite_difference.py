@@ -65,7 +65,7 @@ def _unless_coarse(row: Row, case: Case, at: int, steps: Steps) -> Row:
     """Return the row or, if it failed and backward computes the gradient in low
     precision, the row at that precision's tolerance.
 
-    It is "not run" if that precision is too coarse, or if backward's rounding is as
+    It is "not run" if that precision is too coarse, or if backward's rounding may be as
     large as the error, as where large parts of the gradient cancel.
     """
     note = case.coarse_backward(at) if row.verdict == FAILED else ""
@@ -89,7 +89,7 @@ def _unless_coarse(row: Row, case: Case, at: int, steps: Steps) -> Row:
 
 
 def _rows(case: Case, steps: Steps, usual: float, why: str, note: str) -> list[Row]:
-    """Return one row for each gradient. The note says why precision is low, if so."""
+    """Return one row for each gradient. The note, if any, says why precision is low."""
     # For the book's operations, other methods compare every element.
     in_all = COORDINATES if case.subject.stem else math.inf
     tolerance = case.tolerance("finite_difference", usual, why)

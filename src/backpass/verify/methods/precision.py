@@ -58,8 +58,8 @@ LOW = ("float32", "float16", "bfloat16")
 # Times the expected root mean square: the largest of random errors in half precision.
 RANDOM = 1.5
 EACH = 6  # times an element's expected error: the largest of random errors in float32
-JUMP = 0.25  # of an element: what no rounding of smooth functions changes
-RARE = 0.05  # the share of elements that may be at kinks
+JUMP = 0.25  # of an element: a larger change counts as a jump at a kink
+RARE = 0.05  # of all elements, that may be at kinks; or one
 NEIGHBOURS, FEW = 8, 1  # neighbours of inputs of up to MANY elements, and of more
 MANY = 1 << 16
 # Of the largest element: the most that cancellation may leave of dy's own rounding.
@@ -195,8 +195,8 @@ def _beyond_kinks(
     """Return the gradient with the reference's elements at kinks, if they are few.
 
     An element is at a kink if the reference jumps when the inputs move by one unit in
-    the last place; it may have the value beyond the jump. In half precision a bound,
-    such as a clamp's 0.7, is itself rounded, so ``x < 0.7`` is decided there.
+    the last place; the gradient may have the value on the far side of the jump. Half
+    precision rounds the bound too, such as a clamp's 0.7, which decides ``x < 0.7``.
     """
     if got is None or got.shape != right.shape:
         return got
@@ -363,8 +363,8 @@ def _measured(
         if by_element:
             each = _most_by_size(own, np.abs(of))
             if dtype != "float32" and operator is None:
-                # Autograd through a fused kernel rounds once, a backward of several
-                # operations several times.
+                # Autograd through a fused kernel rounds once; a backward of several
+                # operations rounds several times.
                 each = np.maximum(each, EPSILON[dtype] * largest(of))
         else:
             errors = [times * largest(got - wanted) for got, wanted, times in own]

@@ -1,9 +1,9 @@
-"""Differentiate the backward of an autograd.Function once more, and compare with the
+"""Differentiate the backward of an autograd.Function once more, and compare with
 finite differences of its gradients.
 
-A Function that saves an intermediate of its forward passes every check of its gradients
-and has a wrong second derivative, of which nothing warns. Only a method that is asked
-for by name, because most Functions promise none.
+A Function that saves an intermediate of its forward can have right gradients and a
+wrong second derivative, without any error. The method runs only if it is named, because
+a Function need not support second derivatives.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ REMEDY = (
 def run(case: Case) -> list[Row]:
     """Return one row for each input: how the gradients change with it.
 
-    Raises NotRun for anything but a Function whose backward autograd can follow.
+    Raises NotRun unless the subject is a Function whose backward autograd can follow.
     """
     if not case.subject.torch_only:
         raise NotRun("only a torch.autograd.Function can be differentiated twice")
@@ -80,7 +80,7 @@ def _differentiated(
         second = torch.autograd.grad(
             total, wanted, allow_unused=True, retain_graph=True
         )
-        total.backward()  # through every path: once_differentiable raises on its own
+        total.backward()  # through all paths, so that once_differentiable raises
     except RuntimeError as error:
         raise NotRun(
             f"autograd does not follow backward ({first_line(error)})"
@@ -99,8 +99,8 @@ def _weighted(gradients: Sequence[Any], weights: Sequence[np.ndarray]) -> Any:
 def _difference(
     case: Case, at: int, direction: np.ndarray, weights: dict[int, np.ndarray]
 ) -> tuple[float, float]:
-    """Return the slope of the weighted sum of all gradients along a direction, and what
-    a change of it by rounding would be."""
+    """Return the slope of the weighted sum of all gradients along a direction, and the
+    change of this slope that rounding may cause."""
     step = STEP * (float(np.abs(case.float64[at]).max(initial=0.0)) or 1.0)
 
     def total(times: float) -> float:
