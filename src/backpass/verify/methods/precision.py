@@ -92,7 +92,7 @@ def run(case: Case) -> list[Row]:
     A subject in half precision that float64 cannot judge, because it does not accept
     float64 or because its backward computes in float32, is also judged in float32 if it
     accepts that: in half precision, errors of small elements beside large ones cannot
-    be told from rounding. Raises NotRun if there is no float64 reference.
+    be told from rounding. Raises NotRun without a float64 reference.
     """
     backward = [p for p in case.found.precisions.values() if p != "float64"]
     dtype = max(case.dtype, case.computes_in, *backward, key=EPSILON.__getitem__)
