@@ -135,8 +135,10 @@ def _instance(op: Any) -> Any:
 
     The class is called without arguments.
     """
+    from backpass.verify.subject import is_function
+
     forward = getattr(op, "forward", None)
-    if not isinstance(op, type) or not callable(forward) or _is_autograd_function(op):
+    if not isinstance(op, type) or not callable(forward) or is_function(op):
         return op
     if next(iter(inspect.signature(forward).parameters), "") != "self":
         return op
@@ -196,6 +198,7 @@ def _inputs(
     """Return the inputs and, if they were drawn for SHAPES, the options for them."""
     from backpass.verify.convert import to_torch
     from backpass.verify.drawing import INPUTS, draw, generator, options_for
+    from backpass.verify.subject import is_function
 
     if arguments.seed < 0:
         raise InvalidCommand(f"--seed: expected 0 or more; got {arguments.seed}")
@@ -210,7 +213,7 @@ def _inputs(
     specs = [_spec(text) for text in arguments.input]
     torch = (
         arguments.torch
-        or _is_autograd_function(op)
+        or is_function(op)
         or any(spec.dtype == "bfloat16" for spec in specs)
     )
     if torch and importlib.util.find_spec("torch") is None:
@@ -227,12 +230,6 @@ def _inputs(
         )
     drawn = draw(op, rng)
     return tuple(map(to_torch, drawn)) if torch else drawn, options_for(op)
-
-
-def _is_autograd_function(op: object) -> bool:
-    return isinstance(op, type) and any(
-        base.__module__ == "torch.autograd.function" for base in op.__mro__
-    )
 
 
 class _Spec(NamedTuple):

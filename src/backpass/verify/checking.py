@@ -44,8 +44,8 @@ from backpass.verify.outputs import Malformed
 from backpass.verify.progress import Progress
 from backpass.verify.report import COULD_NOT_RUN, FAILED, NOT_RUN, Report, Row
 from backpass.verify.subject import load, subject
-from backpass.verify.varied import RowsOf, varied
-from backpass.verify.varied_call import varied_call
+from backpass.verify.vary.call import varied_call
+from backpass.verify.vary.judging import RowsOf, varied
 
 METHODS: dict[str, Method] = {
     "contract": contract,

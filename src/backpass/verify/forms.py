@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 from backpass.contract.arrays import is_array
 from backpass.verify.layers import functions_of
 from backpass.verify.outputs import Malformed
-from backpass.verify.subject import called
+from backpass.verify.subject import called, is_function
 
 SAVED = ("res", "residual", "residuals", "saved", "cache", "ctx", "context")
 
@@ -52,7 +52,7 @@ def usual(op: Any, inputs: Sequence[Any], options: Mapping[str, Any]) -> Form:
         if torch_forms.is_custom_op(op):
             more = torch_forms.with_options(op, len(inputs), options)
             return Form(torch_forms.function_of(op), (*inputs, *more), options={})
-        if torch_forms.is_function(op) and options:
+        if is_function(op) and options:
             more = torch_forms.with_options(op, len(inputs), options)
             return Form(op, (*inputs, *more), options={})
         if torch_forms.is_module(op) and (found := torch_forms.of_module(op, inputs)):

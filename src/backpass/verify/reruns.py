@@ -9,12 +9,10 @@ result or operand is constant, or whose derivative is 1.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
 
-from backpass.contract.arrays import is_array
 from backpass.verify.case import Case
 from backpass.verify.drawing import RERUNNING, generator
 from backpass.verify.magnitude import largest
@@ -25,6 +23,7 @@ from backpass.verify.traced import (
     Follower,
     Operation,
 )
+from backpass.verify.vary.options import left_out, neutral_values, with_other_options
 
 MOST_OPERATIONS = 64  # of forward: the first ones, changed one at a time
 _ENDINGS = {1: "st", 2: "nd", 3: "rd"}
@@ -84,7 +83,7 @@ def _changes(
     """Yield each change in words, and a function that computes forward's gradient."""
     says = "forward's own gradient, and the reference is not"
     yield says, lambda: follower.gradient(case)
-    for what, other in (*_other_options(case), *_left_out(case)):
+    for what, other in _of_the_call(case):
         yield (
             f"forward's gradient {what}",
             lambda other=other: follower.gradient(other),  # type: ignore[misc]
@@ -94,6 +93,14 @@ def _changes(
             f"forward's gradient if {what}",
             lambda change=change: follower.gradient(case, change),  # type: ignore[misc]
         )
+
+
+def _of_the_call(case: Case) -> Iterator[tuple[str, Case]]:
+    """Yield the case with an option at a value that may have no effect, and without an
+    optional input."""
+    for name, value, other, there in with_other_options(case, neutral_values):
+        yield f"with {name}={other!r} in place of {value!r}", there
+    yield from left_out(case)
 
 
 def _of_operations(operations: list[Operation]) -> Iterator[tuple[str, Change]]:
@@ -116,55 +123,6 @@ def _of_operations(operations: list[Operation]) -> Iterator[tuple[str, Change]]:
                 to = to if operation.arguments > 1 else ""
                 says = f"the derivative of {name}{to} is 1{line}"
                 yield says, Change(n, at, identity=True)
-
-
-def _other_options(case: Case) -> Iterator[tuple[str, Case]]:
-    """Yield the case with an option at its default, flipped, None, 0, or 1. An input
-    that is neither an array nor None counts as an option."""
-    subject = case.subject
-    if subject.called_with is not None:
-        for name, value in subject.all_options.items():
-            for other in _others(value, subject.defaults.get(name)):
-                try:
-                    changed = subject.called_with({name: other})
-                except Exception:
-                    continue
-                yield (
-                    f"with {name}={other!r} in place of {value!r}",
-                    replace(case, subject=changed),
-                )
-    for at, value in enumerate(case.inputs):
-        for other in () if is_array(value) or value is None else _others(value, None):
-            inputs = (*case.inputs[:at], other, *case.inputs[at + 1 :])
-            name = subject.input_names[at]
-            yield (
-                f"with {name}={other!r} in place of {value!r}",
-                case.elsewhere(inputs),
-            )
-
-
-def _others(value: object, default: object) -> Iterator[object]:
-    """Yield simple values that may replace that of an option."""
-    if not isinstance(value, bool | int | float | str | None):
-        return
-    others: list[object] = [default, None]
-    if isinstance(value, bool):
-        others = [not value]
-    elif isinstance(value, int | float):
-        others += [type(value)(0), type(value)(1)]
-    tried: list[object] = [value]
-    for other in others:
-        if not any(other is known or other == known for known in tried):
-            tried.append(other)
-            yield other
-
-
-def _left_out(case: Case) -> Iterator[tuple[str, Case]]:
-    """Yield the case without each input whose default is None."""
-    for at in case.subject.optional:
-        if at < len(case.inputs) and is_array(case.inputs[at]):
-            inputs = (*case.inputs[:at], None, *case.inputs[at + 1 :])
-            yield f"without {case.subject.input_names[at]}", case.elsewhere(inputs)
 
 
 def _ordinal(n: int) -> str:

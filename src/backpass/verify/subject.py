@@ -39,9 +39,8 @@ class Subject:
     no call can leave state behind for the next. ``stem`` is the name of the package's
     operation that this is, which has a PyTorch reference and perhaps a kernel;
     otherwise None. ``conventions`` maps each input whose gradient the object
-    declares to be a convention with these options to the reason. ``all_options`` has
-    the defaults of forward's other options too, ``defaults`` those of all options,
-    ``optional`` the positions of the inputs whose default is None, and
+    declares to be a convention with these options to the reason. ``defaults`` has the
+    default of each input and option of forward that has one, and
     ``called_with(others)`` is the same subject with other options.
     """
 
@@ -64,10 +63,27 @@ class Subject:
     told: Callable[..., Subject] | None = None
     backward_flops: Callable[..., Any] | None = None
     stem: str | None = None
-    all_options: Mapping[str, Any] = field(default_factory=dict)
     defaults: Mapping[str, Any] = field(default_factory=dict)
-    optional: tuple[int, ...] = ()
     called_with: Callable[[dict[str, Any]], Subject] | None = None
+
+    @property
+    def all_options(self) -> dict[str, Any]:
+        """The value of each option of forward, given or its default."""
+        defaults = {
+            name: value
+            for name, value in self.defaults.items()
+            if name not in self.input_names
+        }
+        return {**defaults, **self.options}
+
+    @property
+    def optional(self) -> tuple[int, ...]:
+        """The positions of the inputs whose default is None."""
+        return tuple(
+            at
+            for at, name in enumerate(self.input_names)
+            if self.defaults.get(name, _EMPTY) is None
+        )
 
     def differentiable(self, inputs: Sequence[object]) -> list[int]:
         """Return the positions of the inputs that get a gradient.
@@ -163,7 +179,7 @@ def subject(
     a name in ``zero_gradients`` or ``constants`` that no input has.
     """
     op = load(op)
-    if _is_autograd_function(op):
+    if is_function(op):
         return _from_autograd_function(op, count, zero_gradients, constants)
     for part in ("forward", "backward"):
         if not callable(getattr(op, part, None)):
@@ -222,7 +238,6 @@ def subject(
             **{part: partial(parts[part], wanted=wanted[part]) for part in wanted},
         )
 
-    defaults, optional = _defaults(op.forward, len(names))
     found = Subject(
         name=name,
         forward=forward,
@@ -240,9 +255,7 @@ def subject(
         told=told if operation.takes_wanted else None,
         backward_flops=getattr(op, "backward_flops", None),
         stem=_stem(name, getattr(op, "SHAPES", None)),
-        all_options={**defaults, **options},
-        defaults=defaults,
-        optional=optional,
+        defaults=_defaults(op.forward, names),
         called_with=lambda others: subject(
             op, count, {**options, **others}, zero_gradients, constants
         ),
@@ -251,18 +264,19 @@ def subject(
     return found
 
 
-def _defaults(forward: Callable, count: int) -> tuple[dict[str, Any], tuple[int, ...]]:
-    """Return forward's options with their defaults, and the positions of the inputs
-    whose default is None."""
+def _defaults(forward: Callable, names: Sequence[str]) -> dict[str, Any]:
+    """Return the default of each parameter of forward that has one. The first
+    parameters are the inputs, which have these names."""
     try:
         parameters = list(inspect.signature(forward).parameters.values())
     except (TypeError, ValueError):
-        return {}, ()
-    options = {p.name: p.default for p in parameters[count:]}
-    known = {key: value for key, value in options.items() if value is not _EMPTY}
-    return known, tuple(
-        at for at, p in enumerate(parameters[:count]) if p.default is None
-    )
+        return {}
+    named = [*names, *(p.name for p in parameters[len(names) :])]
+    return {
+        name: p.default
+        for name, p in zip(named, parameters, strict=False)
+        if p.default is not _EMPTY
+    }
 
 
 def _declared(
@@ -323,7 +337,9 @@ def _stem(name: str, declaration: str | None) -> str | None:
     return name if name in ops.STEMS and ops.load(name).SHAPES == declaration else None
 
 
-def _is_autograd_function(op: object) -> TypeGuard[type]:
+def is_function(op: object) -> TypeGuard[type]:
+    """Whether ``op`` is a subclass of ``torch.autograd.Function``; PyTorch is not
+    imported for it."""
     return isinstance(op, type) and any(
         base.__module__ == "torch.autograd.function" for base in op.__mro__
     )
@@ -361,7 +377,7 @@ def _from_autograd_function(
         returned = _applied(op, [*leaves, *more], marks_dirty)
         outputs = returned if isinstance(returned, tuple) else (returned,)
         y, several = join(
-            returned, but=[id(part) for part in outputs if not _requires_grad(part)]
+            returned, but=[id(part) for part in outputs if not requires_grad(part)]
         )
         return y.detach(), (y, leaves, several)
 
@@ -369,7 +385,7 @@ def _from_autograd_function(
         import torch
 
         y, leaves, several = saved
-        wanted = [leaf for leaf in leaves if _requires_grad(leaf)]
+        wanted = [leaf for leaf in leaves if requires_grad(leaf)]
         # Not through the vector: its backward would copy the cotangent of each output.
         if several:
             pairs = zip(several.outputs, several.split(dy), strict=True)
@@ -381,40 +397,39 @@ def _from_autograd_function(
             torch.autograd.grad(y, wanted, dy, retain_graph=True, allow_unused=True)
         )
         return tuple(
-            next(gradients) if _requires_grad(leaf) else None for leaf in leaves
+            next(gradients) if requires_grad(leaf) else None for leaf in leaves
         )
 
     def plain_forward(*inputs):
         returned, without_gradient = on_its_own(op, *inputs, *more)
         return join(returned, but=without_gradient)[0]
 
-    defaults, optional = _defaults(own, count)
+    defaults = _defaults(own, names)
 
     def called_with(others: dict[str, Any]) -> Subject:
         # By position, up to the last one, because apply does not accept keywords.
-        values = {**defaults, **others}
+        values = {**found.all_options, **others}
         last = max(map(list(values).index, others))
         return _from_autograd_function(
             op, count, zero_gradients, constants, [*values.values()][: last + 1]
         )
 
-    return Subject(
+    found = Subject(
         name=op.__name__,
         forward=forward,
         backward=backward,
         plain_forward=plain_forward,
         input_names=names,
         shapes=shapes,
-        optional=optional,
         torch_only=True,
         frozen=lambda name: _from_autograd_function(
             op, count, zero_gradients, (*constants, name), more
         ),
-        all_options=defaults,
         defaults=defaults,
         called_with=called_with,
         **declared,
     )
+    return found
 
 
 def takes_context(op: Any) -> bool:
@@ -444,7 +459,7 @@ def _applied(op: Any, leaves: list, marks_dirty: list[bool]) -> Any:
 
     if not marks_dirty:
         before = [
-            (leaf, leaf.detach().clone()) for leaf in leaves if _requires_grad(leaf)
+            (leaf, leaf.detach().clone()) for leaf in leaves if requires_grad(leaf)
         ]
         try:
             returned = op.apply(*leaves)
@@ -459,11 +474,12 @@ def _applied(op: Any, leaves: list, marks_dirty: list[bool]) -> Any:
             marks_dirty.append(False)
             return returned
     if marks_dirty[0]:
-        leaves = [leaf.clone() if _requires_grad(leaf) else leaf for leaf in leaves]
+        leaves = [leaf.clone() if requires_grad(leaf) else leaf for leaf in leaves]
     return op.apply(*leaves)
 
 
-def _requires_grad(value: object) -> bool:
+def requires_grad(value: object) -> bool:
+    """Whether a value is a tensor that requires a gradient."""
     return is_torch(value) and value.requires_grad
 
 
@@ -509,7 +525,7 @@ def input_names(function: Callable, count: int) -> tuple[str, ...]:
 def _instead(op: object) -> str:
     """Return a hint on what to give instead of an object that cannot be checked."""
     owner = getattr(op, "__self__", None)
-    if _is_autograd_function(owner):
+    if is_function(owner):
         return f"; give the class itself, {owner.__name__}, not its apply"
     if any(base.__module__.startswith("torch.nn.modules") for base in type(op).__mro__):
         return (

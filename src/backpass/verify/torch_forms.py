@@ -7,14 +7,21 @@ import contextlib
 import inspect
 from collections.abc import Iterator, Mapping, Sequence
 from types import SimpleNamespace
-from typing import Any, TypeGuard
+from typing import Any
 
 import torch
 
 from backpass.verify.arguments import reject_unknown
 from backpass.verify.layers import the_same_numbers
 from backpass.verify.outputs import join
-from backpass.verify.subject import called, input_names, on_its_own, takes_context
+from backpass.verify.subject import (
+    called,
+    input_names,
+    is_function,
+    on_its_own,
+    requires_grad,
+    takes_context,
+)
 
 
 def is_custom_op(op: object) -> bool:
@@ -72,11 +79,6 @@ def function_of(op: Any) -> type[torch.autograd.Function]:
     return type(op._name, (torch.autograd.Function,), static)
 
 
-def is_function(op: object) -> TypeGuard[type[torch.autograd.Function]]:
-    """Whether ``op`` is a subclass of ``torch.autograd.Function``."""
-    return isinstance(op, type) and issubclass(op, torch.autograd.Function)
-
-
 def with_options(op: Any, count: int, options: Mapping[str, Any]) -> tuple[Any, ...]:
     """Return the values of the options that follow ``count`` inputs of an operator or a
     Function, up to the last that is given, because both take them by position.
@@ -127,13 +129,13 @@ def of_module(module: torch.nn.Module, inputs: Sequence[Any]) -> Any:
 
     def backward(dy: Any, saved: Any) -> tuple[Any, ...]:
         y, leaves = saved
-        wanted = [leaf for leaf in leaves if _needs(leaf)]
+        wanted = [leaf for leaf in leaves if requires_grad(leaf)]
         found = iter(
             torch.autograd.grad(y, wanted, dy, retain_graph=True, allow_unused=True)
         )
-        every = (next(found) if _needs(leaf) else None for leaf in leaves)
+        every = (next(found) if requires_grad(leaf) else None for leaf in leaves)
         return tuple(  # None for a parameter that this call does not use
-            torch.zeros_like(leaf) if g is None and _needs(leaf) else g
+            torch.zeros_like(leaf) if g is None and requires_grad(leaf) else g
             for g, leaf in zip(every, leaves, strict=True)
         )
 
@@ -161,10 +163,6 @@ def of_module(module: torch.nn.Module, inputs: Sequence[Any]) -> Any:
 def _leaf(value: Any) -> Any:
     floating = isinstance(value, torch.Tensor) and value.is_floating_point()
     return value.detach().requires_grad_() if floating else value  # its strides too
-
-
-def _needs(value: Any) -> bool:
-    return isinstance(value, torch.Tensor) and value.requires_grad
 
 
 @contextlib.contextmanager

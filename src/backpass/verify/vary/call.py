@@ -12,18 +12,16 @@ from dataclasses import replace
 
 import numpy as np
 
-from backpass.contract.arrays import is_array
 from backpass.verify.case import Case, first_line
 from backpass.verify.convert import EPSILON, to_kind_of, to_numpy
 from backpass.verify.magnitude import farthest, largest
 from backpass.verify.outputs import Several
 from backpass.verify.report import COULD_NOT_RUN, FAILED, NOT_RUN, PASSED, Row
+from backpass.verify.vary.options import left_out, other_values, with_other_options
 
 NAME = "varied call"
 SCALE = 65536.0  # of a loss, a usual factor of loss scaling
 LINEAR = 1e-12  # a power of two scales float64 exactly; sums may be reordered
-# Values of an option. If it has one of them, the others in its list are tried.
-WORDS = (("mean", "sum", "none"), ("none", "tanh"))
 METHODS = ("contract", "autograd", "pytorch")
 OTHERWISE = ("finite_difference",)
 
@@ -188,50 +186,24 @@ def _unused_outputs(case: Case) -> Iterator[tuple[str, Case]]:
         start = stop
         yield (
             f"output {number} is not used",
-            replace(case.elsewhere(case.inputs), given_dy=dy),
+            replace(_again(case), given_dy=dy),
         )
 
 
 def _other_options(case: Case) -> Iterator[tuple[str, Case]]:
-    """Yield the case with one option changed, or one input that is not an array.
-
-    A boolean is flipped, a float made smaller (0 becomes 0.25), an integer increased
-    and decreased by one, and a word replaced by the others of its list in WORDS.
-    """
-    subject, here = case.subject, case.elsewhere(case.inputs)
-    if subject.called_with is not None:
-        for name, value in subject.all_options.items():
-            for other in _others(value):
-                try:
-                    changed = subject.called_with({name: other})
-                except Exception:
-                    continue
-                yield f"{name}={other!r}", replace(here, subject=changed, operator=None)
-    for at, value in enumerate(case.inputs):
-        for other in _others(value):
-            inputs = (*case.inputs[:at], other, *case.inputs[at + 1 :])
-            there = replace(case.elsewhere(inputs), operator=None)
-            yield f"{subject.input_names[at]}={other!r}", there
-
-
-def _others(value: object) -> tuple[object, ...]:
-    if isinstance(value, bool):
-        return (not value,)
-    if isinstance(value, int):
-        return value + 1, value - 1
-    if isinstance(value, str):
-        several = next((words for words in WORDS if value in words), ())
-        return tuple(word for word in several if word != value)
-    if isinstance(value, float):
-        return (float(f"{0.75 * value:.3g}"),) if value else (0.25,)
-    return ()
+    """Yield the case with one option changed, or one input that is not an array."""
+    for name, _, other, there in with_other_options(_again(case), other_values):
+        yield f"{name}={other!r}", replace(there, operator=None)
 
 
 def _left_out(case: Case) -> Iterator[tuple[str, Case]]:
-    """Yield the case without each input whose default is None."""
-    for at in case.subject.optional:
-        if at < len(case.inputs) and is_array(case.inputs[at]):
-            inputs = (*case.inputs[:at], None, *case.inputs[at + 1 :])
-            if case.subject.differentiable(inputs):
-                what = f"without {case.subject.input_names[at]}"
-                yield what, replace(case.elsewhere(inputs), operator=None)
+    """Yield the case without each input whose default is None, if one of the others has
+    a gradient."""
+    for what, there in left_out(case):
+        if case.subject.differentiable(there.inputs):
+            yield what, replace(there, operator=None)
+
+
+def _again(case: Case) -> Case:
+    """Return the case with nothing computed yet."""
+    return case.elsewhere(case.inputs)

@@ -1,0 +1,1 @@
+"""Repeat a check at other inputs and with other calls."""

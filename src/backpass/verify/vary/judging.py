@@ -1,0 +1,152 @@
+"""Repeat the check at other inputs, and say which quantities are wrong there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from backpass.contract.arrays import is_array
+from backpass.verify.case import Case, first_line
+from backpass.verify.convert import to_numpy
+from backpass.verify.directional import COORDINATES
+from backpass.verify.methods import finite_difference, precision, pytorch
+from backpass.verify.report import COULD_NOT_RUN, FAILED, NOT_RUN, PASSED, Row
+from backpass.verify.vary.inputs import DEEPER, EMPTY, Variation, variations
+
+NAME = "varied inputs"
+DECLARE = 'if x may only be a matrix, declare it: SHAPES = "x[b, n] -> y[b, n]"'
+KINKS = 0.03  # of a slope: a larger error is not excused as one of kinks
+SEARCH = 2.0  # seconds for a diagnosis
+OPERATORS = (pytorch.NAME, precision.NAME)  # the methods that call the operator
+
+RowsOf = Callable[[Case, Sequence[str]], list[Row]]
+
+
+def varied(case: Case, rows_of: RowsOf) -> list[Row]:
+    """Return the rows of every variation: one, or one for each wrong quantity.
+
+    ``rows_of(case, methods)`` runs methods.
+    """
+    return [
+        row for variation in variations(case) for row in _rows(case, variation, rows_of)
+    ]
+
+
+def _rows(case: Case, variation: Variation, rows_of: RowsOf) -> Iterator[Row]:
+    problem = ""
+    for inputs in variation.tries:
+        other = case.elsewhere(inputs)
+        try:
+            y = other.y_as_given
+        except Exception as error:
+            problem = f"forward rejects them ({first_line(error)})"
+            continue
+        if np.isfinite(y).all() or not case.finite:
+            break
+        problem = "y is not finite there"
+    else:
+        yield Row(NAME, "", NOT_RUN, reason=f"{variation.what}: {problem}")
+        return
+    found = rows_of(other, variation.methods)
+    if not any(
+        row.quantity in other.quantities and row.verdict != NOT_RUN for row in found
+    ):
+        found += rows_of(other, variation.otherwise)
+    yield from _summary(variation.what, found, other, case)
+
+
+def _summary(what: str, found: list[Row], case: Case, given: Case) -> Iterator[Row]:
+    """Yield one row if nothing is wrong; otherwise one for each wrong quantity, from
+    the first method that found it. ``given`` is the case that was varied."""
+    wrong: dict[str, Row] = {}
+    for row in found:
+        # The operator need not accept these inputs.
+        rejected = row.verdict == COULD_NOT_RUN and row.method in OPERATORS
+        # Among so many elements, some are at a kink, such as ReLU's.
+        kinks = row.method == finite_difference.NAME and _is_small(row, case)
+        if row.verdict in (FAILED, COULD_NOT_RUN) and not (rejected or kinks):
+            wrong.setdefault(row.quantity, row)
+    if "y" in wrong:  # forward and the operator differ, so their gradients may too
+        wrong = {"y": wrong["y"]}
+    known = {*case.quantities, *({"all"} if what == EMPTY else ())}
+    passed = [row for row in found if row.verdict == PASSED and row.quantity in known]
+    declared = case.subject.shapes is not None
+    misfit = ""
+    if wrong and not declared:
+        misfit, wrong = _misfit(what, wrong, case, given)
+    if misfit and not wrong:
+        reason = f"{what}: forward accepts it, {misfit}"
+        yield Row(NAME, "", NOT_RUN, reason=reason)
+    elif wrong:
+        for quantity, row in wrong.items():
+            suspect = case.found.suspects.get((row.method, quantity))
+            reason = suspect.diagnose(SEARCH) if suspect else row.reason
+            reason = ": ".join(filter(None, (what, row.method, reason)))
+            if what == DEEPER and not declared:
+                reason += f"; {DECLARE}"
+            yield replace(row, method=NAME, reason=reason, how=what)
+    elif passed:
+        worst = max(passed, key=lambda row: (row.error or 0.0) / (row.tolerance or 1.0))
+        methods = ", ".join(dict.fromkeys(row.method for row in passed))
+        yield Row(NAME, "all", PASSED, worst.error, worst.tolerance, methods, note=what)
+    else:
+        reasons = dict.fromkeys(row.reason for row in found if row.reason)
+        reason = f"{what}: {'; '.join(reasons) or 'no method applies'}"
+        yield Row(NAME, "", NOT_RUN, reason=reason)
+
+
+def _is_small(row: Row, case: Case) -> bool:
+    """Whether an error of slopes is so small that kinks may cause it, at inputs with
+    too many elements for a difference of each."""
+    many = case.float64[case.differentiable[0]].size > COORDINATES
+    return many and row.error is not None and row.error < KINKS
+
+
+def _misfit(
+    what: str, wrong: dict[str, Row], case: Case, given: Case
+) -> tuple[str, dict[str, Row]]:
+    """Return the sign that backward does not support inputs that forward accepts, or
+    "", and the rows that are wrong nevertheless.
+
+    The sign is that backward raises. For one more axis, it is also that gradients have
+    wrong shapes and forward does not treat each slice as it treats a smaller array.
+    """
+    raised = [row.reason for row in wrong.values() if row.verdict == COULD_NOT_RUN]
+    if len(raised) == len(wrong):
+        return f"backward does not ({raised[0]})", {}
+    if what != DEEPER or not case.dy.ndim or _is_done_to_each_slice(case, given):
+        return "", wrong
+    other = {
+        case.subject.quantity(at): (gradient.shape, case.float64[at].shape)
+        for at, gradient in case.gradients.items()
+        if gradient is not None and gradient.shape != case.float64[at].shape
+    }
+    if not other:
+        return "", wrong
+    name, (got, shape) = next(iter(other.items()))
+    rest = {of: row for of, row in wrong.items() if of not in (*other, "all")}
+    return f"but {name} is {list(got)}, not {list(shape)}", rest
+
+
+def _is_done_to_each_slice(deeper: Case, given: Case) -> bool:
+    """Whether forward treats each slice of the new leading axis as it treats an array
+    without that axis."""
+    more = [
+        at
+        for at, value in enumerate(deeper.inputs)
+        if is_array(value) and value.ndim > given.inputs[at].ndim
+    ]
+    y = deeper.y_as_given
+    try:
+        for index, there in enumerate(y):
+            inputs = (
+                x[index] if at in more else x for at, x in enumerate(deeper.given())
+            )
+            here = to_numpy(given.subject.forward(*inputs)[0])
+            if here.shape != there.shape or not np.allclose(here, there):
+                return False
+    except Exception:
+        return False
+    return bool(y.ndim)

@@ -1,0 +1,83 @@
+"""Name calls of the same object with other options, or without an optional input."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+from backpass.contract.arrays import is_array
+from backpass.verify.case import Case
+
+# Values of an option. If it has one of them, the others in its list are tried.
+WORDS = (("mean", "sum", "none"), ("none", "tanh"))
+
+OtherValues = Callable[[object, object], Iterator[object]]
+
+
+def with_other_options(
+    case: Case, others: OtherValues
+) -> Iterator[tuple[str, object, object, Case]]:
+    """Yield the case with one option changed: its name, its value, the other value, and
+    the case. An input that is neither an array nor None counts as an option.
+
+    ``others(value, default)`` yields the values to try in place of ``value``.
+    """
+    subject = case.subject
+    if subject.called_with is not None:
+        for name, value in subject.all_options.items():
+            for other in _once(value, others(value, subject.defaults.get(name))):
+                try:
+                    changed = subject.called_with({name: other})
+                except Exception:
+                    continue
+                yield name, value, other, replace(case, subject=changed)
+    for at, value in enumerate(case.inputs):
+        if is_array(value) or value is None:
+            continue
+        for other in _once(value, others(value, None)):
+            inputs = (*case.inputs[:at], other, *case.inputs[at + 1 :])
+            yield subject.input_names[at], value, other, case.elsewhere(inputs)
+
+
+def left_out(case: Case) -> Iterator[tuple[str, Case]]:
+    """Yield the case without each input whose default is None."""
+    for at in case.subject.optional:
+        if at < len(case.inputs) and is_array(case.inputs[at]):
+            inputs = (*case.inputs[:at], None, *case.inputs[at + 1 :])
+            yield f"without {case.subject.input_names[at]}", case.elsewhere(inputs)
+
+
+def other_values(value: object, default: object = None) -> Iterator[object]:
+    """Yield values in the domain of an option, as far as one value shows it.
+
+    A boolean is flipped, a float made smaller (0 becomes 0.25), an integer increased
+    and decreased by one, and a word replaced by the others of its list in WORDS.
+    """
+    if isinstance(value, bool):
+        yield not value
+    elif isinstance(value, int):
+        yield from (value + 1, value - 1)
+    elif isinstance(value, str):
+        yield from next((words for words in WORDS if value in words), ())
+    elif isinstance(value, float):
+        yield float(f"{0.75 * value:.3g}") if value else 0.25
+
+
+def neutral_values(value: object, default: object) -> Iterator[object]:
+    """Yield values with which an option may have no effect: flipped, its default, None,
+    0 and 1. A backward that forgets the option acts as if it had one of them."""
+    if isinstance(value, bool):
+        yield not value
+    elif isinstance(value, int | float | str | None):
+        yield from (default, None)
+        if isinstance(value, int | float):
+            yield from (type(value)(0), type(value)(1))
+
+
+def _once(value: object, others: Iterator[object]) -> Iterator[object]:
+    """Yield the values that are neither equal to ``value`` nor to an earlier one."""
+    tried = [value]
+    for other in others:
+        if not any(other is known or other == known for known in tried):
+            tried.append(other)
+            yield other
