@@ -89,7 +89,8 @@ def shown(claim: Claim) -> list[str]:
 
 def counts() -> Markdown:
     """Return a table with the number of claims by text and verdict."""
-    rows = [["text", *map(_heading, VERDICTS), "all"]]
+    headings = [verdict.key.replace("-", " ") for verdict in VERDICTS]
+    rows = [["text", *headings, "all"]]
     total: Counter[Verdict] = Counter()
     for found in TEXTS:
         count = Counter(claim.verdict for claim in found.claims())
@@ -97,12 +98,6 @@ def counts() -> Markdown:
         rows.append([f"[{found.name}](../claims/{found.stem}.md)", *_numbers(count)])
     rows.append(["all", *_numbers(total)])
     return table(rows, aligned=":--" + "|--:" * (len(VERDICTS) + 1))
-
-
-def _heading(verdict: Verdict) -> str:
-    """Return the heading of a verdict's column, with breaks for narrow phones."""
-    words = verdict.key.replace("-", " ")
-    return re.sub(r"(?<=^incon)(?=sistent)|(?<=check)(?=able)", "&shy;", words)
 
 
 def costly(stem: str) -> Markdown:
