@@ -64,6 +64,14 @@ def test_the_code_of_a_texts_checks_is_light(site, text):
     assert len(gzip.compress((site / f"_static/claims/{text.stem}.js").read_bytes(), 9)) <= MOST_CODE
 
 
+def test_the_table_of_counts_fits_a_phone(visit, site):
+    page = visit.page
+    page.set_viewport_size({"width": 360, "height": 800})
+    visit.open(f"file://{site}/{INDEX}.html")
+    box = page.locator(".pst-scrollable-table-container").first
+    assert box.evaluate("e => e.scrollWidth <= e.clientWidth") and box.locator("th").count() == 8
+
+
 def test_sections_are_folded_and_a_link_opens_one_with_its_check(visit, site):
     visit.open(f"file://{site}/chapters/claims/twice_note.html")
     page = visit.page
