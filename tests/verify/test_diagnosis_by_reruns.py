@@ -22,7 +22,7 @@ def reasons(forward, backward, *inputs, **keywords):
     """The diagnosis of each wrong gradient."""
     op = SimpleNamespace(forward=forward, backward=backward)
     report = check(op, *inputs, raises=False, **keywords)
-    return {row.quantity: row.reason for row in report.failed}
+    return {row.quantity: row.reason for row in report.failed if row.quantity != "all"}
 
 
 def named(reason):
@@ -72,7 +72,7 @@ class TestOfOperations:
         inputs = self.x(xp), xp.asarray(V)
         says = "got is forward's gradient if the derivative of tanh (the 2nd operation) is 1; its line: h = xp.tanh(x @ v)"
         assert reasons(forward, backward, *inputs) == {"dx": says, "dv": says}
-        near = reasons(forward, lambda dy, saved: backward(dy, saved, lambda h: 1 - h), *inputs)
+        near = reasons(forward, lambda dy, saved: backward(dy, saved, lambda h: 1 - h**3), *inputs)
         assert len(near) == 2
         assert not any(map(named, near.values()))
         assert not reasons(forward, lambda dy, saved: backward(dy, saved, lambda h: 1 - h * h), *inputs)
@@ -225,10 +225,8 @@ class TestOfChance:
         case = Case(subject(SimpleNamespace(forward=forward, backward=lambda dy, x: dy), 1, {}), (X,), 0)
         found = [rerun.says for rerun in reruns(case, 0)]
         assert sum("the result of" in says for says in found) == MOST_OPERATIONS
-        assert (
-            f"the derivative of sin (the {MOST_OPERATIONS}th operation) is 1; its line: x = np.sin(x)"
-            in found[-1]
-        )
+        assert sum("is 1; its line" in says for says in found) == MOST_OPERATIONS
+        assert len(found) < 7 * MOST_OPERATIONS
 
     def test_a_line_without_its_source_is_left_out(self):
         names = {"np": np}
@@ -252,3 +250,222 @@ def test_time_remains_for_reruns_after_a_long_search(monkeypatch):
     monkeypatch.setattr(missing, "_pair_fits", endless)
     found = diagnose(X * OTHER, X + 1, {"x": X, "dy": OTHER}, reruns=[("this change", X, X)], seconds=0.3)
     assert str(found) == "got is this change"
+
+
+def sigmoid(x):
+    return 1 / (1 + np.exp(-x))
+
+
+def gates(x, v):
+    z = x @ v
+    a = sigmoid(z)
+    b = sigmoid(2 * z)
+    return a * b, (x, v, a, b)
+
+
+def of_gates(slope):
+    def backward(dy, saved):
+        x, v, a, b = saved
+        dz = dy * b * slope(a) + 2 * dy * a * b * (1 - b)
+        return dz @ v.T, x.T @ dz
+
+    return backward
+
+
+SLOPES = {
+    "1": lambda y: 1.0,
+    "y, its result": lambda y: y,
+    "1 − y, where y is its result": lambda y: 1 - y,
+    "1 − y², where y is its result": lambda y: 1 - y * y,
+}
+
+
+class TestOfHelpers:
+    @pytest.mark.parametrize("slope", SLOPES)
+    def test_a_helper_with_another_derivative(self, slope):
+        found = reasons(gates, of_gates(SLOPES[slope]), X, V)
+        says = f"got is forward's gradient if the derivative of sigmoid (operations 2 to 5) is {slope}; its call: a = sigmoid(z)"
+        assert found == {"dx": says, "dv": says}
+
+    def test_any_other_derivative_is_not_named(self):
+        found = reasons(gates, of_gates(lambda y: y * (1 - y) * 1.001), X, V)
+        assert len(found) == 2
+        assert not any(map(named, found.values()))
+        assert not reasons(gates, of_gates(lambda y: y * (1 - y)), X, V)
+
+    def test_a_line_of_several_operations(self):
+        def forward(x, v):
+            a = 1 / (1 + np.exp(-(x @ v)))
+            return np.tanh(a) * a, (x, v, a)
+
+        def backward(dy, saved):
+            x, v, a = saved
+            dz = dy * (np.tanh(a) + a * (1 - np.tanh(a) ** 2)) * a  # a for a·(1 − a)
+            return dz @ v.T, x.T @ dz
+
+        found = reasons(forward, backward, X, V)
+        says = (
+            "got is forward's gradient if the derivative of negative to divide (operations 2 to 5) is y, its result; "
+            "its line: a = 1 / (1 + np.exp(-(x @ v)))"
+        )
+        assert found == {"dx": says, "dv": says}
+
+    @pytest.mark.parametrize("xp", [np, torch], ids=lambda xp: xp.__name__)
+    def test_the_derivative_of_another_function(self, xp):
+        def forward(x, v):
+            h = xp.tanh(x @ v)
+            return xp.sin(h) * h, (x, v, h)
+
+        def backward(dy, saved):
+            x, v, h = saved
+            dz = dy * (xp.sin(h) + h * xp.cos(h)) * h  # that of exp
+            return dz @ v.T, x.T @ dz
+
+        found = reasons(forward, backward, xp.asarray(X), xp.asarray(V))
+        says = (
+            "got is forward's gradient if the derivative of tanh (the 2nd operation) is y, its result; "
+            "its line: h = xp.tanh(x @ v)"
+        )
+        assert found == {"dx": says, "dv": says}
+
+
+def recurrence(x, h):
+    """All states of a recurrence, and the last one."""
+    states = []
+    for row in x:
+        h = np.tanh(row + h)
+        states.append(h)
+    return (np.stack(states), h * h), np.stack(states)
+
+
+def of_recurrence(change):
+    def backward(dy, states):
+        dstates, dlast = change(*dy)
+        dx, d = np.zeros_like(states), 2 * dlast * states[-1]
+        for t in reversed(range(len(states))):
+            dx[t] = d = (d + dstates[t]) * (1 - states[t] ** 2)
+        return dx, d
+
+    return backward
+
+
+def product_and_quotient(x, w):
+    return (x * w, x / w), (x, w)
+
+
+def of_product_and_quotient(change):
+    def backward(dy, saved):
+        (x, w), (done, dtwo) = saved, change(*dy)
+        return done * w + dtwo / w, done * x - dtwo * x / w**2
+
+    return backward
+
+
+class TestOfOutputs:
+    H = RNG.standard_normal(7)
+
+    @pytest.mark.parametrize(
+        ("change", "says"),
+        [
+            (lambda a, b: (a, 0 * b), "the cotangent of output 2 is not used"),
+            (lambda a, b: (0 * a, b), "the cotangent of output 1 is not used"),
+            (lambda a, b: (a, b / 2), "only half of the cotangent of output 2 is used"),
+            (lambda a, b: (a, 2 * b), "the cotangent of output 2 is added twice"),
+            (lambda a, b: (a, -b), "the cotangent of output 2 has the wrong sign"),
+        ],
+    )
+    def test_a_cotangent_that_is_lost_or_counted_twice(self, change, says):
+        found = reasons(recurrence, of_recurrence(change), X, self.H)
+        assert found == {"dx": says, "dh": says}
+
+    @pytest.mark.parametrize(
+        ("change", "says"),
+        [
+            (lambda a, b: (b, a), "the cotangents of outputs 1 and 2 are exchanged"),
+            (lambda a, b: (a, a), "the cotangent of output 1 is used in place of that of output 2"),
+            (lambda a, b: (b, b), "the cotangent of output 2 is used in place of that of output 1"),
+        ],
+    )
+    def test_two_cotangents(self, change, says):
+        found = reasons(product_and_quotient, of_product_and_quotient(change), X, OTHER)
+        assert found == {"dx": says, "dw": says}
+
+    def test_no_other_change_of_a_cotangent_is_named(self):
+        found = reasons(recurrence, of_recurrence(lambda a, b: (a, 0.999 * b)), X, self.H)
+        assert found
+        assert not any("cotangent of output" in says for says in found.values())
+        assert not reasons(recurrence, of_recurrence(lambda a, b: (a, b)), X, self.H)
+
+    def test_a_function(self):
+        class Both(torch.autograd.Function):
+            @staticmethod
+            def forward(ctx, x):
+                y = torch.tanh(x)
+                ctx.save_for_backward(y)
+                return y, y.exp()
+
+            @staticmethod
+            def backward(ctx, dy, de):
+                (y,) = ctx.saved_tensors
+                return dy * (1 - y * y)
+
+        report = check(Both, torch.tensor(X), raises=False)
+        assert {row.reason for row in report.failed} == {"the cotangent of output 2 is not used"}
+
+    def test_a_term_of_one_output_and_its_cotangent(self):
+        def forward(x, w):
+            return (x * w, (x * x).sum(0)), (x, w)
+
+        def backward(dy, saved):
+            (x, w), (dproduct, dsquares) = saved, dy
+            return dproduct * w + dsquares * x, dproduct * x  # 2·x
+
+        found = reasons(forward, backward, X, OTHER)
+        assert found == {"dx": "only half of the cotangent of output 2 is used"}
+        lost = reasons(
+            forward, lambda dy, saved: (dy[0] * saved[1] + dy[1] * saved[0] ** 2, dy[0] * saved[0]), X, OTHER
+        )
+        assert lost == {"dx": "reference − got = 2·x·dy2 − x²·dy2"}
+
+
+class TestOfPartsOfDy:
+    def test_rows_that_a_sum_leaves_out(self):
+        def forward(x, b):
+            return x * x + b, x
+
+        def backward(dy, x):
+            return dy * 2 * x, dy[:6].sum(0)
+
+        x = RNG.standard_normal((9, 4))
+        found = reasons(forward, backward, x, RNG.standard_normal(4))
+        assert found == {"db": "got is forward's gradient without dy at positions 6–8 of axis 0"}
+
+
+def test_a_gradient_that_is_a_copy():
+    def softmax(x):
+        e = np.exp(x - x.max(-1, keepdims=True))
+        y = e / e.sum(-1, keepdims=True)
+        return y, y
+
+    assert reasons(softmax, lambda dy, y: dy, X) == {
+        "dx": "got is dy, and the reference is not a multiple of that"
+    }
+    assert reasons(softmax, lambda dy, y: dy * y, X) == {"dx": "reference − got = −y·Σ(y·dy) (Σ over axis 1)"}
+
+
+def test_a_wrong_part_of_a_gradient_is_explained():
+    def forward(x, v):
+        h = x @ v
+        return np.concatenate([sigmoid(h[:, :3]), h[:, 3:]], 1), (x, v, h)
+
+    def backward(dy, saved):
+        x, v, h = saved
+        dh = dy.copy()
+        dh[:, :3] *= sigmoid(h[:, :3])
+        return dh @ v.T, x.T @ dh
+
+    found = reasons(forward, backward, X, V)
+    assert set(found) == {"dx", "dv"}
+    assert all(
+        "the derivative of sigmoid (operations 2 to 5) is y, its result" in says for says in found.values()
+    )

@@ -13,12 +13,12 @@ from typing import Literal
 import numpy as np
 
 from backpass.verify.case import Case, NotRun
-from backpass.verify.convert import is_floating, to_numpy
+from backpass.verify.convert import is_floating, to_kind_of, to_numpy
 from backpass.verify.diagnosis import diagnose
 from backpass.verify.magnitude import farthest, largest
 from backpass.verify.outputs import named_arrays
 from backpass.verify.report import FAILED, PASSED, VACUOUS, Row
-from backpass.verify.reruns import reruns
+from backpass.verify.reruns import of_outputs, reruns, several_outputs
 from backpass.verify.variants import variants
 
 DECLARED_ZERO = "the gradient is declared zero"
@@ -202,6 +202,7 @@ class Judge:
                 },
                 variants=variants(case, at) if accuracy <= CLOSE else (),
                 reruns=reruns(case, at) if accuracy <= CLOSE else (),
+                outputs=of_outputs(case, at) if accuracy <= CLOSE else (),
             )
             if diagnosis.kind == "equal":  # off by less than a diagnosis can see
                 off = largest_error(got, reference)
@@ -218,7 +219,8 @@ class Judge:
 def _terms(case: Case) -> dict[str, np.ndarray]:
     """Return the arrays from which a gradient may be computed, by name.
 
-    These are the floating-point inputs, y, dy, and the other saved arrays.
+    These are the floating-point inputs, y, dy, and the other saved arrays. Of several
+    outputs, y1 and dy1 are the first and its cotangent.
     """
     named = zip(case.subject.input_names, case.float64, strict=False)
     terms = {name: value for name, value in named if is_floating(value)}
@@ -227,6 +229,13 @@ def _terms(case: Case) -> dict[str, np.ndarray]:
         saved = case.run[1]
     except NotRun:
         return terms
+    if several := several_outputs(case):
+        dys = several.split(to_kind_of(case.run[0], case.dy))
+        pairs = zip(several.outputs, dys, strict=True)
+        for number, (output, cotangent) in enumerate(pairs, start=1):
+            if cotangent is not None:
+                terms.setdefault(f"y{number}", to_numpy(output))
+                terms.setdefault(f"dy{number}", to_numpy(cotangent))
     for name, value in named_arrays(saved):
         value = to_numpy(value)
         if not any(

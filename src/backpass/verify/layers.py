@@ -1,9 +1,9 @@
 """Convert a layer that keeps its state into a forward and a backward of its inputs and
 its parameters.
 
-A parameter is an array that the layer or a sub-layer holds, in an attribute or in its
-lists, tuples, and dictionaries. Forward leaves it as it was, and after a backward its
-gradient is held there too, or is returned.
+A parameter is an array or a Python float that the layer or a sub-layer holds, in an
+attribute or in its lists, tuples, and dictionaries. Forward leaves it as it was, and
+after a backward its gradient is held there too, or is returned.
 """
 
 from __future__ import annotations
@@ -15,15 +15,24 @@ import inspect
 import re
 import sys
 import textwrap
-from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
-from types import ModuleType
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from backpass.contract.arrays import Array, is_array, namespace, size
 from backpass.contract.shapes import parse
-from backpass.verify.convert import is_floating, is_torch, to_numpy
+from backpass.verify.attributes import (
+    Path,
+    Shared,
+    copied,
+    held,
+    numbers,
+    numbers_in,
+    put,
+    shared,
+)
+from backpass.verify.convert import is_floating, is_torch, to_kind_of
 from backpass.verify.outputs import Malformed
 from backpass.verify.subject import called, input_names
 
@@ -32,10 +41,9 @@ from backpass.verify.subject import called, input_names
 OF = ("d{}", "grad{}", "g{}", "nabla{}", "delta{}", "dld{}", "{}grad", "{}gradient")
 CONTAINERS = ("grad", "grads", "gradient", "gradients", "dparams", "dparameters")
 DATA = ("data", "value")
+ALL = ("params", "parameters")  # one array of all parameters
 WHERE = "dw, grad_w, w_grad, grads['w'], or grads[i] beside params[i]"
 VARIADIC = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
-
-Path = tuple[Any, ...]
 
 
 class Layer(NamedTuple):
@@ -57,7 +65,7 @@ def functions_of(
     The layer does not change, because each forward runs on a copy of it. Raises
     Malformed if forward does not return as many outputs.
     """
-    start = _copied(layer)
+    start = copied(layer)
     names = input_names(layer.forward, len(inputs))
     parameters, silent, y = [], [], None
     with contextlib.suppress(_Raised):  # the check raises it again, and reports it
@@ -65,14 +73,22 @@ def functions_of(
         y, returned = tried.y, tried.returned
         own = _parameters(start, tried, names)
         parameters = [parameter for parameter in own if parameter.gradient]
-        silent = [parameter for parameter in own if not parameter.gradient]
+        silent = [
+            parameter
+            for parameter in own
+            if not parameter.gradient and is_array(parameter.value)
+        ]
         rest = len(returned) - len(inputs) if isinstance(returned, tuple | list) else 0
         if 0 < rest <= len(silent):  # (dx, dw, db)
             silent = _in_the_order_of(layer.backward, silent, rest)
             parameters, silent = silent[:rest] + parameters, silent[rest:]
     listed = _names([*parameters, *silent], names)
     parts = _functions(start, names, parameters, listed, cotangents)
-    found = {name: p.value for name, p in zip(listed, parameters, strict=False)}
+    like = next(filter(is_floating, inputs), np.zeros(()))
+    found = {
+        name: p.value if is_array(p.value) else to_kind_of(like, np.array(p.value))
+        for name, p in zip(listed, parameters, strict=False)
+    }
     shapes = getattr(layer, "SHAPES", "")
     if shapes and y is not None:
         given = dict(zip(names, inputs, strict=True))
@@ -86,47 +102,79 @@ class _Raised(Exception):
 
 
 class _Tried(NamedTuple):
-    """The results of a forward and a backward, the paths of arrays that forward left as
-    they were, all arrays after the backward, and the paths of those that it wrote."""
+    """The results of a forward and a backward, the paths of numbers that forward left
+    as they were, and of those that it replaced by equal ones, all numbers after the
+    backward, and the paths of those that it wrote."""
 
     y: Any
     returned: Any
     kept: set[Path]
-    after: dict[Path, Array]
+    equal: set[Path]
+    after: dict[Path, Array | float]
     written: set[Path]
 
 
 def _once(
     layer: Any, inputs: Sequence[Any], options: Mapping[str, Any], cotangents: int
 ) -> _Tried:
-    own = _copied(layer)
-    before = dict(_leaves(own))
-    values = {path: to_numpy(x) for path, x in before.items()}
+    own = copied(layer)
+    before = dict(numbers_in(own))
+    values = {path: numbers(x) for path, x in before.items()}
     try:
-        with the_same_numbers():
-            y = own.forward(*map(copy.deepcopy, inputs), **options)
-        y = _output(y, cotangents)
-        between = dict(_leaves(own))
-        kept = {
+        y = _output(_run(own, inputs, options), cotangents)
+        between = dict(numbers_in(own))
+        same = {
             path
-            for path, x in before.items()
-            if between.get(path) is x and _same(to_numpy(x), values[path])
+            for path in before
+            if path in between and _same(numbers(between[path]), values[path])
         }
-        values = {path: to_numpy(x) for path, x in between.items()}
+        kept = {path for path in same if between[path] is before[path]}
+        equal = {
+            path
+            for path in same - kept
+            if _matters(layer, path, inputs, options, numbers(_first(y)))
+        }
+        values = {path: numbers(x) for path, x in between.items()}
         parts = y if isinstance(y, tuple) else (y,)
         dys = [namespace(part).ones_like(part) for part in parts]
         returned = own.backward(*dys[:cotangents])
-        after = dict(_leaves(own))
+        after = dict(numbers_in(own))
         written = {
             path
             for path, x in after.items()
-            if between.get(path) is not x or not _same(to_numpy(x), values[path])
+            if between.get(path) is not x or not _same(numbers(x), values[path])
         }
-        return _Tried(y, returned, kept, after, written)
+        return _Tried(y, returned, kept, equal, after, written)
     except Malformed:
         raise
     except Exception as error:
         raise _Raised from error
+
+
+def _run(layer: Any, inputs: Sequence[Any], options: Mapping[str, Any]) -> Any:
+    with the_same_numbers():
+        return layer.forward(*map(copy.deepcopy, inputs), **options)
+
+
+def _first(y: Any) -> Any:
+    return y[0] if isinstance(y, tuple) else y
+
+
+def _matters(
+    layer: Any,
+    path: Path,
+    inputs: Sequence[Any],
+    options: Mapping[str, Any],
+    y: np.ndarray,
+) -> bool:
+    """Whether forward reads the array that a path holds before the forward."""
+    other = copied(layer)
+    put(other, path, 1.5 * held(other, path) + 0.5)
+    try:
+        changed = numbers(_first(_run(other, inputs, options)))
+    except Exception:
+        return False
+    return not _same(changed, y)
 
 
 def _same(x: np.ndarray, other: np.ndarray) -> bool:
@@ -166,33 +214,43 @@ def _functions(
     then its parameters. ``start`` is the layer before its first forward."""
     count = len(inputs)
     names = [*inputs, *names[: len(parameters)]]
-    leaves = dict(_leaves(start))
+    leaves = dict(numbers_in(start))
     buffers = [_aliases(leaves, parameter.gradient) for parameter in parameters]
+    groups = shared(leaves)
 
     def forward(*values: Any, **options: Any) -> tuple[Any, Any]:
-        layer = _copied(start)
+        layer = copied(start)
+        new: dict[Path, Any] = {}
         own = zip(parameters, buffers, values[count:], strict=True)
         for parameter, buffer, value in own:
             if parameter.gradient == (*parameter.paths[0], "grad"):
                 value = value.detach()  # the same numbers, with a gradient of its own
-            for path in parameter.paths:
-                _set(layer, path, value)
             # A backward may add to a gradient that is already there.
             zero = namespace(value).zeros_like(value)
-            for path in buffer:
-                _set(layer, path, zero)
+            if not is_array(parameter.value) and not is_torch(value):
+                value, zero = value.item(), 0.0
+            new |= {path: value for path in parameter.paths}
+            new |= {path: zero for path in buffer}
+        for group in groups:
+            new |= group.replaced(new)
+        for path, value in new.items():
+            put(layer, path, value)
         with the_same_numbers():
             return _output(layer.forward(*values[:count], **options), cotangents), layer
 
     def backward(dy: Any, saved: Any) -> Any:
-        layer = _copied(saved)
+        layer = copied(saved)
         given = [*dy] if cotangents > 1 else [dy][:cotangents]
         returned = layer.backward(*given)
         places = {
             name: parameter.gradient
             for name, parameter in zip(names[count:], parameters, strict=True)
         }
-        own = {name: _get(layer, place) for name, place in places.items() if place}
+        own = {name: held(layer, place) for name, place in places.items() if place}
+        own = {
+            name: to_kind_of(dy, np.array(g)) if type(g) is float else g
+            for name, g in own.items()
+        }
         if isinstance(returned, Mapping):
             return {**returned, **own}
         first = returned if isinstance(returned, tuple | list) else [returned]
@@ -230,11 +288,11 @@ def the_same_numbers() -> Iterator[None]:
 
 
 class _Parameter(NamedTuple):
-    """The paths at which a layer holds one array, the array, and the path of its
-    gradient; None if no attribute holds it."""
+    """The paths at which a layer holds one array or Python float, its value, and the
+    path of its gradient; None if no attribute holds it."""
 
     paths: list[Path]
-    value: Array
+    value: Array | float
     gradient: Path | None
 
     @property
@@ -257,12 +315,14 @@ def _names(parameters: Sequence[_Parameter], taken: Sequence[str]) -> list[str]:
 
 
 def _parameters(start: Any, tried: _Tried, inputs: Sequence[str]) -> list[_Parameter]:
-    """Return the parameters of a layer: arrays that its forward does not write. An
-    attribute with the name of an input counts as one that an earlier forward saved."""
-    places: dict[int, list[Path]] = {}
-    before = dict(_leaves(start))
+    """Return the parameters of a layer: arrays and floats that its forward does not
+    write. An attribute with the name of an input counts as one that an earlier forward
+    saved. Of an array and its parts, only one kind is a parameter."""
+    places: dict[Any, list[Path]] = {}
+    before = dict(numbers_in(start))
+    groups = shared(before)
     for path, value in before.items():
-        places.setdefault(id(value), []).append(path)
+        places.setdefault(id(value) if is_array(value) else path, []).append(path)
     found = []
     for paths in places.values():
         value = before[paths[0]]
@@ -271,13 +331,45 @@ def _parameters(start: Any, tried: _Tried, inputs: Sequence[str]) -> list[_Param
     taken = {
         path for parameter in found for path in _aliases(before, parameter.gradient)
     }
-    return [
+    taken |= {other for path in taken for other in _overlapping(groups, path)}
+    kept = [
         parameter
         for parameter in found
         if not taken & {*parameter.paths}
         and parameter.path[-1] not in inputs
-        and tried.kept.issuperset(parameter.paths)
+        and (tried.kept | tried.equal).issuperset(parameter.paths)
+        and (parameter.gradient or tried.kept.issuperset(parameter.paths))
     ]
+    return _without_overlaps(kept, groups, tried.written)
+
+
+def _overlapping(groups: Sequence[Shared], path: Path) -> set[Path]:
+    """Return the paths of the other arrays that share memory with one."""
+    return {other for group in groups for other in group.overlapping(path)}
+
+
+def _without_overlaps(
+    found: list[_Parameter], groups: Sequence[Shared], written: set[Path]
+) -> list[_Parameter]:
+    """Return the parameters without those that are parts of others, or consist of them.
+
+    An array of all parameters is one parameter only if its parts do not cover it or
+    lack a gradient that backward wrote.
+    """
+    for whole in sorted(found, key=lambda p: -np.size(numbers(p.value))):
+        if not any(whole is p for p in found):
+            continue
+        near = {path for own in whole.paths for path in _overlapping(groups, own)}
+        parts = [p for p in found if p is not whole and near & {*p.paths}]
+        if not parts:
+            continue
+        covered = sum(np.size(numbers(p.value)) for p in parts)
+        complete = covered >= np.size(numbers(whole.value)) and all(
+            part.gradient in written for part in parts
+        )
+        out = parts if whole.gradient in written and not complete else [whole]
+        found = [p for p in found if all(p is not other for other in out)]
+    return found
 
 
 def _in_the_order_of(
@@ -302,13 +394,15 @@ def _in_the_order_of(
     return [p for p in first if p is not None] + rest
 
 
-def _aliases(leaves: Mapping[Path, Array], of: Path | None) -> list[Path]:
-    """Return all paths to the array at a path."""
+def _aliases(leaves: Mapping[Path, Array | float], of: Path | None) -> list[Path]:
+    """Return all paths to the array at a path, or the path of a float."""
     array = leaves.get(of) if of else None
-    return [path for path, value in leaves.items() if value is array is not None]
+    if array is None or not is_array(array):
+        return [] if array is None or of is None else [of]
+    return [path for path, value in leaves.items() if value is array]
 
 
-def _place_of_gradient(path: Path, x: Array, tried: _Tried) -> Path | None:
+def _place_of_gradient(path: Path, x: Array | float, tried: _Tried) -> Path | None:
     """Return the path of the gradient of the parameter at ``path``, or None.
 
     It is an array named as its gradient that backward wrote, if possible one of its
@@ -321,6 +415,8 @@ def _place_of_gradient(path: Path, x: Array, tried: _Tried) -> Path | None:
         *holder, last = place
         if holder == outer and name in DATA:  # w.data and w.grad
             return last in CONTAINERS
+        if holder == outer and _plain(name) in ALL and _plain(last) in CONTAINERS:
+            return isinstance(last, str)
         if holder == outer:
             return _names_gradient(last, name)
         if not holder:
@@ -335,9 +431,12 @@ def _place_of_gradient(path: Path, x: Array, tried: _Tried) -> Path | None:
 
     own = (*path, "grad")  # of a tensor
     fitting = [at for at in tried.after if at == own or (at != path and fits(at))]
-    alike = [at for at in fitting if tuple(tried.after[at].shape) == tuple(x.shape)]
+    shapes = {at: numbers(tried.after[at]).shape for at in fitting}
+    alike = [at for at in fitting if shapes[at] == numbers(x).shape]
+    if not is_array(x):  # most floats are not trained
+        fitting = alike
     written = [at for at in (*alike, *fitting) if at in tried.written]
-    empty = [at for at in alike if not to_numpy(tried.after[at]).any()]
+    empty = [at for at in alike if not numbers(tried.after[at]).any()]
     return next(iter([*written, *empty]), None)
 
 
@@ -350,85 +449,6 @@ def _plain(name: Any) -> str:
     """Return a name without case, underscores, and the class of a private one."""
     public = re.sub(r"^_\w+?__(?=\w)", "", str(name))
     return re.sub(r"[^a-z0-9]", "", public.lower())
-
-
-# The attributes of a layer
-
-
-def _copied(layer: Any) -> Any:
-    """Return a deep copy, in which a tensor keeps its gradient."""
-    try:
-        made = copy.deepcopy(layer)
-    except Exception as error:
-        raise TypeError(
-            f"op: expected a layer that can be copied, because each forward runs on a "
-            f"copy; {called(layer)} cannot ({error}): give its two functions, as an "
-            "object whose forward returns (y, saved)"
-        ) from error
-    of_tensors = [path for path, _ in _leaves(layer) if path[-1:] == ("grad",)]
-    for path in of_tensors:
-        if is_torch(_get(layer, path[:-1])):
-            _set(made, path, _get(layer, path).clone())
-    return made
-
-
-def _leaves(
-    holder: Any, path: Path = (), within: tuple[int, ...] = ()
-) -> Iterator[tuple[Path, Array]]:
-    """Yield the floating-point arrays of a layer and of the objects that it holds, each
-    with its path."""
-    for key, value in _entries(holder):
-        place = (*path, key)
-        if is_floating(value):
-            yield place, value
-            if is_torch(value) and value.is_leaf and value.grad is not None:
-                yield (*place, "grad"), value.grad
-        elif not is_array(value) and id(value) not in within:
-            yield from _leaves(value, place, (*within, id(value)))
-
-
-def _entries(holder: Any) -> list[tuple[Any, Any]]:
-    if isinstance(holder, Mapping):
-        return list(holder.items())
-    if isinstance(holder, list | tuple):
-        return list(enumerate(holder))
-    if isinstance(holder, ModuleType | type) or inspect.isroutine(holder):
-        return []
-    slots = (getattr(of, "__slots__", ()) for of in type(holder).__mro__)
-    names = [name for of in slots for name in ([of] if isinstance(of, str) else of)]
-    own = {name: getattr(holder, name) for name in names if hasattr(holder, name)}
-    of_class = {
-        name: value
-        for of in reversed(type(holder).__mro__)
-        for name, value in vars(of).items()
-        if is_floating(value)
-    }
-    return list({**of_class, **own, **getattr(holder, "__dict__", {})}.items())
-
-
-def _get(layer: Any, path: Path) -> Any:
-    for key in path:
-        if isinstance(layer, Mapping | list | tuple):
-            known = key in layer if isinstance(layer, Mapping) else key < len(layer)
-            layer = layer[key] if known else None
-        else:
-            layer = getattr(layer, key, None)
-    return layer
-
-
-def _set(holder: Any, path: Path, value: Any) -> Any:
-    """Put a value in its place; return the holder, which is a new one for a tuple."""
-    key, *rest = path
-    if rest:
-        value = _set(_get(holder, (key,)), tuple(rest), value)
-    if isinstance(holder, tuple):
-        parts = [*holder[:key], value, *holder[key + 1 :]]
-        return type(holder)(*parts) if hasattr(holder, "_fields") else tuple(parts)
-    if isinstance(holder, MutableMapping | list):
-        holder[key] = value
-    else:
-        setattr(holder, key, value)
-    return holder
 
 
 # The declaration of its shapes

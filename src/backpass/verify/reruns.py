@@ -3,20 +3,29 @@
 A backward that omits an option, an input, or a factor may return the right gradient of
 a different forward. Forward is tried as it is, and with these changes: an option at its
 default or at a neutral value, an optional input left out, and one operation whose
-result or operand is constant, or whose derivative is 1.
+result or operand is constant, or whose derivative is 1. Of a forward with several
+outputs, their cotangents are changed: one is 0, half, doubled, or negated, two are
+exchanged, or one replaces the other.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import contextlib
+import itertools
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
 
+from backpass.contract.arrays import size
 from backpass.verify.case import Case
+from backpass.verify.diagnosis.places import positions
 from backpass.verify.drawing import RERUNNING, generator
 from backpass.verify.magnitude import largest
+from backpass.verify.outputs import Several
 from backpass.verify.traced import (
+    SLOPES,
     ByAutograd,
     ByComplexSteps,
     Change,
@@ -26,6 +35,12 @@ from backpass.verify.traced import (
 from backpass.verify.vary.options import left_out, neutral_values, with_other_options
 
 MOST_OPERATIONS = 64  # of forward: the first ones, changed one at a time
+ARITHMETIC = frozenset(
+    "add subtract sub negative neg multiply mul divide true_divide truediv div square "
+    "power pow".split()
+)
+MOST_PARTS = 64  # of dy along one axis, for each of which backward runs
+MOST_OUTPUTS = 8  # the first ones, whose cotangents are changed one at a time
 _ENDINGS = {1: "st", 2: "nd", 3: "rd"}
 
 
@@ -48,26 +63,111 @@ def reruns(case: Case, at: int) -> Iterator[Rerun]:
     change is requested. Nothing is yielded if neither autograd nor complex steps can
     follow forward.
     """
+    if (found := _follower(case, at)) is None:
+        return
+    follower, operations = found
+    yield from _rerun(follower, _changes(case, follower, operations))
+
+
+def of_outputs(case: Case, at: int) -> Iterator[Rerun]:
+    """Yield each change of the outputs' cotangents, such as one that is not used, with
+    its gradients for input ``at``.
+
+    This is for ``diagnose(outputs=…)``. Forward's gradient is that of the changed
+    cotangents.
+    """
+    several = several_outputs(case)
+    if several is None or (found := _follower(case, at)) is None:
+        return
+    follower, _ = found
+    yield from _rerun(
+        follower,
+        (
+            (says, lambda dy=dy: replace(follower, dy=dy).gradient(case))  # type: ignore[misc]
+            for says, dy in _changed_cotangents(several, follower.dy)
+        ),
+    )
+
+
+def several_outputs(case: Case) -> Several | None:
+    """Return the outputs if a cotangent belongs to each of at least two."""
+    try:
+        saved = case.run[1]
+    except Exception:
+        return None
+    several = saved[-1] if case.subject.torch_only else saved
+    enough = isinstance(several, Several) and sum(several.joined) > 1
+    return several if enough else None
+
+
+def _follower(case: Case, at: int) -> tuple[Follower, list[Operation]] | None:
+    """Return what differentiates forward for a random cotangent, and its operations;
+    None if nothing can, or backward returns no gradient of the input's shape."""
     try:
         dy = _another_dy(case)
         got = case.gradients_for(dy)[at]
     except Exception:
-        return
+        return None
     if got is None or got.shape != case.float64[at].shape:
-        return
+        return None
     for kind in (ByAutograd,) if case.uses_torch else (ByComplexSteps, ByAutograd):
         follower = kind(at, dy, got)
+        with contextlib.suppress(Exception):
+            return follower, follower.operations(case)
+    return None
+
+
+def _rerun(
+    follower: Follower,
+    changes: Iterable[tuple[str, Callable[[], np.ndarray | None]]],
+) -> Iterator[Rerun]:
+    for says, run in changes:
         try:
-            operations = follower.operations(case)
+            gradient = run()
         except Exception:
+            gradient = None
+        yield Rerun(says, follower.got, gradient)
+
+
+def _changed_cotangents(
+    several: Several, dy: np.ndarray
+) -> Iterator[tuple[str, np.ndarray]]:
+    """Yield each change of one output's cotangent, or of two, in words, with the
+    vector of all cotangents."""
+    parts, start = [], 0
+    for number, (output, joined) in enumerate(
+        zip(several.outputs, several.joined, strict=True), start=1
+    ):
+        if joined:
+            stop = start + size(output.shape)
+            parts.append((number, tuple(output.shape), slice(start, stop)))
+            start = stop
+    parts = parts[:MOST_OUTPUTS]
+    for number, _, own in parts:
+        of = f"the cotangent of output {number}"
+        for factor, says in (
+            (0.0, f"{of} is not used"),
+            (0.5, f"only half of {of} is used"),
+            (2.0, f"{of} is added twice"),
+            (-1.0, f"{of} has the wrong sign"),
+        ):
+            changed = dy.copy()
+            changed[own] *= factor
+            yield says, changed
+    for (one, shape, first), (other, same, second) in itertools.combinations(parts, 2):
+        if shape != same:
             continue
-        for says, rerun in _changes(case, follower, operations):
-            try:
-                gradient = rerun()
-            except Exception:
-                gradient = None
-            yield Rerun(says, got, gradient)
-        return
+        both = dy.copy()
+        both[first], both[second] = dy[second], dy[first]
+        yield f"the cotangents of outputs {one} and {other} are exchanged", both
+        for used, place, value, lost in (
+            (one, second, first, other),
+            (other, first, second, one),
+        ):
+            changed = dy.copy()
+            changed[place] = dy[value]
+            says = f"the cotangent of output {used} is used in place of that of output"
+            yield f"{says} {lost}", changed
 
 
 def _another_dy(case: Case) -> np.ndarray:
@@ -88,11 +188,41 @@ def _changes(
             f"forward's gradient {what}",
             lambda other=other: follower.gradient(other),  # type: ignore[misc]
         )
+    for what, dy in _without_parts(case, follower):
+        yield what, lambda dy=dy: replace(follower, dy=dy).gradient(case)  # type: ignore[misc]
     for what, change in _of_operations(operations[:MOST_OPERATIONS]):
         yield (
             f"forward's gradient if {what}",
             lambda change=change: follower.gradient(case, change),  # type: ignore[misc]
         )
+
+
+def _without_parts(case: Case, follower: Follower) -> Iterator[tuple[str, np.ndarray]]:
+    """Yield the cotangent without the positions of one axis at which backward does not
+    use it, in words. Several outputs are left out."""
+    dy = follower.dy
+    if several_outputs(case) is not None:
+        return
+    for axis, length in enumerate(dy.shape):
+        along = np.arange(length).reshape(
+            [-1 if a == axis else 1 for a in range(dy.ndim)]
+        )
+        left, unused, runs = [(0, length)], np.zeros(length, dtype=bool), 0
+        while left and runs < MOST_PARTS:
+            start, stop = left.pop()
+            runs += 1
+            part = case.gradients_for(
+                np.where((start <= along) & (along < stop), dy, 0.0)
+            )[follower.at]
+            if part is None or not part.any():
+                unused[start:stop] = True
+            elif stop - start > 1:
+                middle = (start + stop) // 2
+                left += [(start, middle), (middle, stop)]
+        if unused.any() and not unused.all():
+            where = positions(np.nonzero(unused)[0])
+            says = f"forward's gradient without dy at {where} of axis {axis}"
+            yield says, np.where(unused[along], 0.0, dy)
 
 
 def _of_the_call(case: Case) -> Iterator[tuple[str, Case]]:
@@ -123,6 +253,57 @@ def _of_operations(operations: list[Operation]) -> Iterator[tuple[str, Change]]:
                 to = to if operation.arguments > 1 else ""
                 says = f"the derivative of {name}{to} is 1{line}"
                 yield says, Change(n, at, identity=True)
+    yield from _of_functions(operations)
+
+
+def _of_functions(operations: list[Operation]) -> Iterator[tuple[str, Change]]:
+    """Yield the changes of helpers and of lines, taken as one function each, and of
+    operations with one argument."""
+    spans = [*_spans(operations)][:MOST_OPERATIONS]
+    for slope in SLOPES:
+        for name, line, last, start, at in spans:
+            says = f"the derivative of {name} is {slope}{line}"
+            yield says, Change(last, at, slope=slope, start=start)
+        for n, operation in enumerate(operations):
+            unary = operation.arguments == 1 and operation.name not in ARITHMETIC
+            if unary and operation.alike and slope != "1":
+                name = f"{operation.name} (the {_ordinal(n + 1)} operation)"
+                line = f"; its line: {operation.line}" if operation.line else ""
+                says = f"the derivative of {name} is {slope}{line}"
+                yield says, Change(n, operation.alike[0], slope=slope, start=n)
+
+
+def _spans(operations: list[Operation]) -> Iterator[tuple[str, str, int, int, int]]:
+    """Yield operations that follow each other and count as one function: its name and
+    line, its last operation and its first, and the operand of that.
+
+    These are all operations of a helper, and the last ones of a line of several.
+    """
+    calls = itertools.groupby(enumerate(operations), key=lambda pair: pair[1].call[1:])
+    for (outer, _, _), run in calls:
+        own = [n for n, _ in run]
+        first, last = own[0], own[-1]
+        if outer and 1 < len(own) < len(operations):
+            for at, shape in _operands(operations[first]):
+                if shape == operations[last].shape:
+                    name = operations[last].call.function
+                    says = f"{name} (operations {first + 1} to {last + 1})"
+                    yield says, f"; its call: {outer}", last, first, at
+        for line, each in itertools.groupby(own, key=lambda n: operations[n].line):
+            of_line = [*each]
+            names = [operations[n].name for n in of_line]
+            once = line and len({*names}) == len(names)  # not a line in a loop
+            for start in of_line[:-1] if once else []:
+                end = of_line[-1]
+                for at, shape in _operands(operations[start]):
+                    if shape == operations[end].shape and (start, end) != (first, last):
+                        ends = f"{operations[start].name} to {operations[end].name}"
+                        says = f"{ends} (operations {start + 1} to {end + 1})"
+                        yield says, f"; its line: {line}", end, start, at
+
+
+def _operands(operation: Operation) -> Iterator[tuple[int, tuple[int, ...]]]:
+    return zip(operation.operands, operation.shapes, strict=True)
 
 
 def _ordinal(n: int) -> str:

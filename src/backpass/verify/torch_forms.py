@@ -5,13 +5,15 @@ from __future__ import annotations
 
 import contextlib
 import inspect
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any
 
 import torch
+from torch.utils import checkpoint
 
 from backpass.verify.arguments import reject_unknown
+from backpass.verify.case import NotRun
 from backpass.verify.layers import the_same_numbers
 from backpass.verify.outputs import join
 from backpass.verify.subject import (
@@ -108,31 +110,31 @@ def of_module(module: torch.nn.Module, inputs: Sequence[Any]) -> Any:
     Return None if it applies no Function at these inputs: its backward is then
     PyTorch's."""
     names = [*dict(module.named_parameters())]
+    within = _Within(module)
     applied: list[type] = []
 
-    def called(values: Sequence[Any]) -> Any:
+    def called(values: Sequence[Any], call: Callable[..., Any] = module) -> Any:
+        """Call the module, or a function of its inputs, with these parameters."""
         given, own = values[: len(inputs)], values[len(inputs) :]
         # Contiguous, as a module's parameters are; PyTorch's own operators rely on it.
         weights = {
             name: value.contiguous() for name, value in zip(names, own, strict=True)
         }
         buffers = {name: value.clone() for name, value in module.named_buffers()}
-        with the_same_numbers():
-            return torch.func.functional_call(
-                module, {**buffers, **weights}, tuple(given)
-            )
+        held = {f"module.{name}": of for name, of in {**buffers, **weights}.items()}
+        return torch.func.functional_call(within, held, (call, *given))
 
     def forward(*values: Any) -> tuple[Any, Any]:
         leaves = [_leaf(value) for value in values]
-        y, _ = join(called(leaves))  # one vector of several outputs
+        with the_same_numbers():
+            y, _ = join(called(leaves))  # one vector of several outputs
         return y.detach(), (y, leaves)
 
     def backward(dy: Any, saved: Any) -> tuple[Any, ...]:
         y, leaves = saved
         wanted = [leaf for leaf in leaves if requires_grad(leaf)]
-        found = iter(
-            torch.autograd.grad(y, wanted, dy, retain_graph=True, allow_unused=True)
-        )
+        # Within the module, because a checkpoint runs a part of it again.
+        found = iter(called(leaves, lambda *_: _gradients(y, wanted, dy)))
         every = (next(found) if requires_grad(leaf) else None for leaf in leaves)
         return tuple(  # None for a parameter that this call does not use
             torch.zeros_like(leaf) if g is None and requires_grad(leaf) else g
@@ -140,11 +142,19 @@ def of_module(module: torch.nn.Module, inputs: Sequence[Any]) -> Any:
         )
 
     def plain_forward(*values: Any) -> Any:
-        with _without_backwards(applied):
-            return join(called(values))[0]
+        with _without_backwards(applied), the_same_numbers():
+            y, _ = join(called(values))
+        if kept := _functions_in_the_graph(y):
+            applied.extend(kept)
+            names = ", ".join(dict.fromkeys(of.__name__ for of in kept))
+            raise NotRun(
+                f"autograd would call the backward of {names} itself: call "
+                f"{kept[0].__name__}.apply in the module's forward"
+            )
+        return y
 
-    with torch.no_grad(), contextlib.suppress(Exception):  # the check reports errors
-        plain_forward(*inputs, *module.parameters())
+    with torch.enable_grad(), contextlib.suppress(Exception):  # the check reports them
+        plain_forward(*map(_leaf, inputs), *map(_leaf, module.parameters()))
     if not applied:
         return None
     listed = [*input_names(module.forward, len(inputs))]
@@ -161,22 +171,74 @@ def of_module(module: torch.nn.Module, inputs: Sequence[Any]) -> Any:
 
 
 def _leaf(value: Any) -> Any:
-    floating = isinstance(value, torch.Tensor) and value.is_floating_point()
-    return value.detach().requires_grad_() if floating else value  # its strides too
+    if not isinstance(value, torch.Tensor):
+        return value
+    leaf = value.is_floating_point() or value.is_complex()
+    return value.detach().requires_grad_() if leaf else value  # its strides too
+
+
+class _Within(torch.nn.Module):
+    """Calls a function while a module has other parameters."""
+
+    def __init__(self, module: torch.nn.Module) -> None:
+        super().__init__()
+        self.module = module
+
+    def forward(self, call: Callable[..., Any], *inputs: Any) -> Any:
+        return call(*inputs)
+
+
+def _gradients(y: Any, leaves: Sequence[Any], dy: Any) -> Sequence[Any]:
+    """Return the gradient of each leaf, None for one that is not used."""
+    try:
+        return torch.autograd.grad(y, leaves, dy, retain_graph=True, allow_unused=True)
+    except RuntimeError as error:
+        if "use_reentrant" not in str(error):
+            raise
+    for leaf in leaves:  # a reentrant checkpoint adds to the leaves
+        leaf.grad = None
+    torch.autograd.backward(y, dy, retain_graph=True)
+    return [leaf.grad for leaf in leaves]
 
 
 @contextlib.contextmanager
 def _without_backwards(applied: list[type]) -> Iterator[None]:
     """Make ``apply`` of each Function run only its forward, so that autograd follows
-    the operations in it. Append the Functions that ran to ``applied``."""
-    own = vars(torch.autograd.Function)["apply"]
+    the operations in it, and a checkpoint run what it is given. Append the Functions
+    that ran to ``applied``."""
+    # Function.apply calls the apply of its base; a name may hold Function.apply itself.
+    base = torch.autograd.Function.__mro__[1]
+    name = "_checkpoint_without_reentrant_generator"
+    own = getattr(checkpoint, name)
 
     def apply(cls: type, *inputs: Any, **options: Any) -> Any:
+        if cls is checkpoint.CheckpointFunction:
+            function, _, *given = inputs
+            return function(*given)
         applied.append(cls)
         return on_its_own(cls, *inputs, **options)[0]
 
-    torch.autograd.Function.apply = classmethod(apply)  # type: ignore[method-assign,assignment]
+    def nothing_around(*_: Any, **__: Any) -> Iterator[None]:
+        yield
+
+    base.apply = classmethod(apply)  # type: ignore[attr-defined]
+    setattr(checkpoint, name, nothing_around)
     try:
         yield
     finally:
-        torch.autograd.Function.apply = own  # type: ignore[method-assign]
+        del base.apply  # type: ignore[attr-defined]
+        setattr(checkpoint, name, own)
+
+
+def _functions_in_the_graph(y: Any) -> list[type]:
+    """Return the Functions whose own backward autograd would call."""
+    found, seen, left = [], set(), [getattr(y, "grad_fn", None)]
+    while left:
+        node = left.pop()
+        if node is None or node in seen:
+            continue
+        seen.add(node)
+        if isinstance(node, torch.autograd.function.BackwardCFunction):
+            found.append(node._forward_cls)  # type: ignore[attr-defined]
+        left += [before for before, _ in node.next_functions]
+    return found

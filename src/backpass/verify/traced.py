@@ -3,8 +3,9 @@
 Forward runs as it is. Its operations are counted in the order of their calls: functions
 and operators whose result is a new array that depends on an input with a gradient. In
 one of them, the result or one operand is held constant, or the derivative with respect
-to an operand is taken as 1. Autograd differentiates PyTorch's functions; complex steps
-differentiate NumPy's.
+to an operand is taken as 1. Or several that follow each other count as one function,
+such as a helper, whose derivative is replaced. Autograd differentiates PyTorch's
+functions; complex steps differentiate NumPy's.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import textwrap
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from types import FrameType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -38,28 +40,58 @@ class Unfollowed(Exception):
     """Forward cannot be differentiated like this."""
 
 
+SLOPES: dict[str, Callable[[Any], Any]] = {
+    "1": lambda y: y * 0 + 1,
+    "y, its result": lambda y: y,
+    "1 − y, where y is its result": lambda y: 1 - y,
+    "y·(1 − y), where y is its result": lambda y: y * (1 - y),
+    "1 − y², where y is its result": lambda y: 1 - y * y,
+}
+
+
 class Change(NamedTuple):
     """The position of the operation that is differentiated wrongly, and how.
 
     Its result is held constant or, if ``operand`` is the position of an argument, that
-    argument is. With ``identity``, the derivative with respect to it is 1.
+    argument is. With ``identity``, the derivative with respect to it is 1. With
+    ``slope``, a key of SLOPES, the operations from ``start`` to this one count as one
+    function of that argument of the first, with this derivative.
     """
 
     operation: int
     operand: int | None = None
     identity: bool = False
+    slope: str = ""
+    start: int = 0
+
+
+class Call(NamedTuple):
+    """The line of code that calls an operation, the line that calls its function, the
+    name of this function, and the number of its call. A line is "" if its source is not
+    available."""
+
+    line: str
+    outer: str
+    function: str
+    number: int
 
 
 class Operation(NamedTuple):
-    """An operation's name, the line of code that calls it, the number of its array
-    arguments, the positions of those that depend on an input, and the positions of
-    those that also have the result's shape."""
+    """An operation's name and call, the number of its array arguments, the positions of
+    those that depend on an input, and the positions of those that also have the
+    result's shape; the shapes of the former, and the result's."""
 
     name: str
-    line: str
+    call: Call
     arguments: int
     operands: tuple[int, ...]
     alike: tuple[int, ...]
+    shapes: tuple[tuple[int, ...], ...]
+    shape: tuple[int, ...]
+
+    @property
+    def line(self) -> str:
+        return self.call.line
 
 
 @dataclass
@@ -70,6 +102,8 @@ class Trace:
     depends: Callable[[Any], bool]
     change: Change | None = None
     operations: list[Operation] = field(default_factory=list)
+    _frames: list[FrameType] = field(default_factory=list)  # the calls, kept apart
+    _argument: Any = None
 
     def call(self, name: str, function: Callable[..., Any], args: Sequence[Any]) -> Any:
         """Return what the function returns, and count it if that is an operation."""
@@ -79,23 +113,43 @@ class Trace:
         operands = tuple(i for i, arg in enumerate(args) if self.depends(arg))
         alike = tuple(i for i in operands if args[i].shape == result.shape)
         arrays = sum(is_array(arg) for arg in args)
-        line = _calling_line() if self.change is None else ""
-        self.operations.append(Operation(name, line, arrays, operands, alike))
-        if self.change is None or self.change.operation != len(self.operations) - 1:
+        shapes = tuple(tuple(args[i].shape) for i in operands)
+        call = Call("", "", "", 0) if self.change else self._call()
+        self.operations.append(
+            Operation(name, call, arrays, operands, alike, shapes, tuple(result.shape))
+        )
+        number = len(self.operations) - 1
+        if self.change and self.change.slope and number == self.change.start:
+            assert self.change.operand is not None
+            self._argument = args[self.change.operand]
+        if self.change is None or self.change.operation != number:
             return result
+        if self.change.slope:
+            still = self.constant(result)
+            moves = self._argument - self.constant(self._argument)
+            return still + SLOPES[self.change.slope](still) * moves
         if (at := self.change.operand) is None:
             return self.constant(result)
         still = self.constant(args[at])
         result = function(*args[:at], still, *args[at + 1 :])
         return result + (args[at] - still) if self.change.identity else result
 
+    def _call(self) -> Call:
+        """Return the call of the current operation."""
+        frame = sys._getframe(1)
+        while frame.f_back is not None and _is_of_library(frame.f_globals):
+            frame = frame.f_back
+        known = (n for n, other in enumerate(self._frames) if other is frame)
+        number = next(known, len(self._frames))
+        if number == len(self._frames):
+            self._frames.append(frame)
+        return Call(_line(frame), _line(frame.f_back), frame.f_code.co_name, number)
 
-def _calling_line() -> str:
-    """Return the line of code that calls the current operation, or "" if its source is
-    not available."""
-    frame = sys._getframe(1)
-    while frame.f_back is not None and _is_of_library(frame.f_globals):
-        frame = frame.f_back
+
+def _line(frame: FrameType | None) -> str:
+    """Return the line of code that a frame runs, or "" for one of a library."""
+    if frame is None or _is_of_library(frame.f_globals):
+        return ""
     line = linecache.getline(frame.f_code.co_filename, frame.f_lineno).strip()
     return textwrap.shorten(line, LONGEST_LINE, placeholder=" …")
 

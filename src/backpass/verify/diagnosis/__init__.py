@@ -31,6 +31,7 @@ _OF_SAME_SHAPE = (
     relations.without_dy,
     relations.constant_ratio,
     relations.of_another_input,
+    relations.of_outputs,
     relations.some_signs,
     relations.arranged,
     relations.reshaped,
@@ -42,9 +43,11 @@ _OF_SAME_SHAPE = (
     relations.of_a_variant,
     missing_term,
     missing_terms,
-    relations.of_a_rerun,
-    relations.some_zero,
     relations.one_slice,
+    relations.of_a_rerun,
+    relations.one_place_alone,
+    relations.of_a_term,
+    relations.some_zero,
 )
 
 
@@ -58,6 +61,7 @@ def diagnose(
     others: Mapping[str, Array] | None = None,
     variants: Iterable[tuple[str, np.ndarray]] | None = None,
     reruns: Iterable[tuple[str, np.ndarray, np.ndarray | None]] | None = None,
+    outputs: Iterable[tuple[str, np.ndarray, np.ndarray | None]] | None = None,
     seconds: float = 5.0,
 ) -> Diagnosis:
     """Say how ``got`` differs from ``reference``.
@@ -70,7 +74,8 @@ def diagnose(
     backward's results with an argument changed, each with a description; the reference
     may equal one of them. They are consumed lazily; see `verify.variants`. ``reruns``
     are changes of forward in words, each with backward's gradient and forward's under
-    the change, for a different cotangent; see `verify.reruns`. The search takes at most
+    the change, for a different cotangent; ``outputs`` are changes of the cotangents of
+    several outputs, in the same form; see `verify.reruns`. The search takes at most
     about ``seconds`` of CPU time. If it stops early, the diagnosis says
     so.
     """
@@ -88,6 +93,7 @@ def diagnose(
         others,
         variants or (),
         reruns or (),
+        outputs or (),
         clock,
     )
     if pair.reference.shape != pair.got.shape:

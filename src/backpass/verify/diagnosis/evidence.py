@@ -85,6 +85,7 @@ class Pair:
     others: Mapping[str, np.ndarray] = field(default_factory=dict)
     variants: Iterable[tuple[str, np.ndarray]] = ()
     reruns: Iterable[tuple[str, np.ndarray, np.ndarray | None]] = ()
+    outputs: Iterable[tuple[str, np.ndarray, np.ndarray | None]] = ()
     clock: Clock = field(default_factory=lambda: Clock(math.inf))
 
     @cached_property

@@ -33,7 +33,7 @@ def structured(mask: np.ndarray) -> str | None:
         along = mask.any(axis=others)
         slices = np.broadcast_to(np.expand_dims(along, others), mask.shape)
         if mask.ndim > 1 and not along.all() and (slices == mask).all():
-            return f"axis {axis}, {_positions(np.nonzero(along)[0])}"
+            return f"axis {axis}, {positions(np.nonzero(along)[0])}"
     if mask.ndim >= 2 and min(mask.shape[-2:]) > 1:
         for name, part in _triangles(*mask.shape[-2:]):
             if (mask == part).all():
@@ -41,7 +41,7 @@ def structured(mask: np.ndarray) -> str | None:
     return None
 
 
-def _positions(places: np.ndarray) -> str:
+def positions(places: np.ndarray) -> str:
     """Return ``position 1, 3`` or ``positions 0, 256–299``: three or more consecutive
     positions form a range. At most LISTED positions and ranges are listed."""
     runs = np.split(places, np.nonzero(np.diff(places) > 1)[0] + 1)

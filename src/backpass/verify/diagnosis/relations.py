@@ -168,24 +168,40 @@ def summed(pair: Pair) -> Guesses:
 
 
 def one_place(pair: Pair) -> Guesses:
-    """Got is wrong only at one element, in a few slices or in a triangle.
+    """Got is wrong only at one element, in a few slices or in a triangle, and is 0 or a
+    multiple of the reference there, or the reference is 0."""
+    where = _one_place(pair)
+    if where is None:
+        return
+    wrong = pair.wrong
+    reference, got = pair.reference[wrong], pair.got[wrong]
+    there = Pair(reference, got, pair.terms, None, pair.accuracy)
+    if relation := first((zero, constant_ratio), there):
+        how = str(relation)
+        if not reference.any():
+            how = f"the reference is 0, but got is not: {_at_first(pair)}"
+        yield Diagnosis("one place", f"wrong only at {where}; there: {how}")
 
-    The sentence says how it is wrong there.
-    """
+
+def one_place_alone(pair: Pair) -> Guesses:
+    """Got is wrong only at one element, in a few slices or in a triangle."""
+    if where := _one_place(pair):
+        yield Diagnosis("one place", f"wrong only at {where}; there: {_at_first(pair)}")
+
+
+def _one_place(pair: Pair) -> str | None:
     wrong = pair.wrong
     where = structured(wrong) if wrong.size >= 4 else None
     if where is None or (wrong.mean() > 0.5 and not where.startswith("the entries")):
-        return
-    there = Pair(
-        pair.reference[wrong], pair.got[wrong], pair.terms, None, pair.accuracy
-    )
-    if relation := first((zero, constant_ratio), there):
-        how = str(relation)
-    else:
-        index = tuple(np.argwhere(wrong)[0])
-        got, expected = number_text(pair.got[index]), number_text(pair.reference[index])
-        how = f"got {got} at {index_text(index)}, expected {expected}"
-    yield Diagnosis("one place", f"wrong only at {where}; there: {how}")
+        return None
+    return where
+
+
+def _at_first(pair: Pair) -> str:
+    """Return both numbers at the first wrong element."""
+    index = tuple(np.argwhere(pair.wrong)[0])
+    got, expected = number_text(pair.got[index]), number_text(pair.reference[index])
+    return f"got {got} at {index_text(index)}, expected {expected}"
 
 
 def some_zero(pair: Pair) -> Guesses:
@@ -371,6 +387,29 @@ def of_a_variant(pair: Pair) -> Guesses:
         if "negated" in says and pair.explained(*guess[2:4], tried=guess.tried):
             yield from missing_term(pair)  # names the term with the wrong sign
         yield guess
+
+
+def of_outputs(pair: Pair) -> Guesses:
+    """Got is forward's gradient for other cotangents of several outputs."""
+    for tried, (says, got, value) in enumerate(pair.clock.within(pair.outputs), 1):
+        if value is not None:
+            yield Guess("cotangent", says, got, value, 2 * tried)
+
+
+def of_a_term(pair: Pair) -> Guesses:
+    """Got is a multiple of one term, and the reference is not."""
+    for term in pair.clock.within(pair.dictionary.near(pair.got, 2 * pair.allowed)):
+        value = term.value
+        if not value.any():
+            continue
+        weight = float(np.vdot(value, pair.got) / np.vdot(value, value))
+        named = name_number(weight, pair.lengths)
+        if named is None:
+            continue
+        times = {"1": "", "−1": "−"}.get(named.text, f"{named.text}·")
+        says = f"got is {times}{term}, and the reference is not a multiple of that"
+        tried = len(pair.dictionary)
+        yield Guess("a term", says, pair.got, named.value * value, tried)
 
 
 def of_a_rerun(pair: Pair) -> Guesses:

@@ -123,6 +123,8 @@ def _differentiate(
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # NumPy's functions warn about tensors
             y, _ = join(function(*leaves))
+    except NotRun:
+        raise
     except Exception as error:
         of_operator = function is case.operator
         if case.subject.stem is not None or (of_operator and _is_broken(case)):

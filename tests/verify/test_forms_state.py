@@ -1,0 +1,269 @@
+"""A layer whose parameters are Python floats or views of one array, or that holds what cannot be copied."""
+
+import threading
+
+import numpy as np
+import pytest
+
+from backpass.verify import check
+
+RNG = np.random.default_rng(7)
+X, W, B = RNG.normal(size=(4, 3)), RNG.normal(size=(3, 5)), RNG.normal(size=5)
+
+
+class Floats:
+    """One weight and one bias, as in a scalar engine; the rate is not trained."""
+
+    factor = 1.0
+
+    def __init__(self):
+        self.w, self.b, self.dw, self.db, self.rate = 0.5, 0.5, 0.0, 0.0, 0.01
+
+    def forward(self, x):
+        self.x = x
+        return self.w * x + self.b
+
+    def backward(self, dy):
+        self.dw = float(self.factor * (dy * self.x).sum())
+        self.db = float(dy.sum())
+        return dy * self.w
+
+
+class Adding(Floats):
+    def __init__(self):
+        super().__init__()
+        self.dw, self.db = 3.0, 3.0  # of an earlier call
+
+    def backward(self, dy):
+        self.dw += float(self.factor * (dy * self.x).sum())
+        self.db += float(dy.sum())
+        return dy * self.w
+
+
+class Scalars(Floats):
+    def __init__(self):
+        self.w, self.b = np.array(0.5), np.float64(0.5)
+
+    def backward(self, dy):
+        self.dw, self.db = self.factor * (dy * self.x).sum(), np.array(dy.sum())
+        return dy * self.w
+
+
+class Flat:
+    """Parameters and gradients are views of one array each."""
+
+    factor = 1.0
+
+    def __init__(self):
+        self.params, self.grads = np.concatenate([W.ravel(), B]), np.ones(20)
+        self.w, self.b = self.params[:15].reshape(3, 5), self.params[15:]
+        self.dw, self.db = self.grads[:15].reshape(3, 5), self.grads[15:]
+
+    def forward(self, x):
+        self.x = x
+        return x @ self.w + self.b
+
+    def backward(self, dy):
+        self.dw[...] = self.factor * self.x.T @ dy
+        self.db[...] = dy.sum(0)
+        return dy @ self.w.T
+
+
+class Slices(Flat):
+    """No attribute holds a view."""
+
+    def __init__(self):
+        self.params, self.grads = np.concatenate([W.ravel(), B]), np.ones(20)
+
+    def forward(self, x):
+        self.x = x
+        return x @ self.params[:15].reshape(3, 5) + self.params[15:]
+
+    def backward(self, dy):
+        self.grads[:15] = (self.factor * self.x.T @ dy).ravel()
+        self.grads[15:] = dy.sum(0)
+        return dy @ self.params[:15].reshape(3, 5).T
+
+
+class Mixed(Flat):
+    """Forward reads the whole, backward a view."""
+
+    forward = Slices.forward
+
+
+class Rebinding(Flat):
+    def backward(self, dy):
+        self.dw, self.db = self.factor * self.x.T @ dy, dy.sum(0)
+        return dy @ self.w.T
+
+
+class Whole(Flat):
+    """The views have no gradients of their own."""
+
+    def __init__(self):
+        super().__init__()
+        del self.dw, self.db
+
+    backward = Slices.backward
+
+
+class Renamed(Flat):
+    def __init__(self):
+        super().__init__()
+        self.theta, self.dtheta = self.params, self.grads
+        del self.params, self.grads
+
+
+class Columns(Flat):
+    """Interleaved views: a weight and a bias in one matrix."""
+
+    def __init__(self):
+        self.wb, self.dwb = np.vstack([W, B]), np.zeros((4, 5))
+        self.w, self.b, self.dw, self.db = self.wb[:3], self.wb[3], self.dwb[:3], self.dwb[3]
+
+
+class Replacing(Flat):
+    """Forward replaces its parameters by equal arrays; backward takes a step."""
+
+    def __init__(self):
+        self.w, self.b = W, B
+
+    def forward(self, x):
+        self.w, self.b = np.array(self.w), np.array(self.b)
+        return super().forward(x)
+
+    def backward(self, dy):
+        self.dw, self.db = self.factor * self.x.T @ dy, dy.sum(0)
+        dx = dy @ self.w.T
+        self.w = self.w - 0.1 * self.dw
+        return dx
+
+
+class Holding(Replacing):
+    """A module, a lock, and a callback."""
+
+    def __init__(self):
+        super().__init__()
+        self.xp, self.more = np, {"lock": [threading.Lock()]}
+        self.hook = lambda dy: dy
+
+    def backward(self, dy):
+        return super().backward(self.hook(dy))
+
+
+LAYERS: dict[type, set[str]] = {
+    of: {"dx", "dw", "db"}
+    for of in (Floats, Adding, Scalars, Flat, Mixed, Rebinding, Renamed, Columns, Replacing, Holding)
+}
+LAYERS |= {of: {"dx", "dparams"} for of in (Slices, Whole)}
+
+
+@pytest.mark.parametrize("layer", LAYERS, ids=lambda layer: layer.__name__)
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+def test_parameters_are_found_and_judged(layer, dtype):
+    of = layer()
+    before = {
+        name: np.array(value) for name, value in vars(of).items() if isinstance(value, np.ndarray | float)
+    }
+    report = check(of, X.astype(dtype))
+    assert {row.quantity for row in report.rows if row.error is not None} - {"y"} == LAYERS[layer]
+    assert not report.of("form")
+    assert all(np.array_equal(value, getattr(of, name)) for name, value in before.items())
+
+
+@pytest.mark.parametrize("layer", LAYERS, ids=lambda layer: layer.__name__)
+def test_a_wrong_gradient_of_one_is_found(layer, monkeypatch):
+    monkeypatch.setattr(layer, "factor", 1.01)
+    report = check(layer(), X, raises=False, explain=False)
+    assert {row.quantity for row in report.failed} == ({"dw", "dparams"} & LAYERS[layer])
+
+
+def test_views_of_one_tensor():
+    torch = pytest.importorskip("torch")
+
+    class Tensors(Flat):
+        def __init__(self):
+            self.params, self.grads = (
+                torch.cat([torch.tensor(W).ravel(), torch.tensor(B)]),
+                torch.zeros(20).double(),
+            )
+            self.w, self.b = self.params[:15].view(3, 5), self.params[15:]
+            self.dw, self.db = self.grads[:15].view(3, 5), self.grads[15:]
+
+        forward = Slices.forward
+
+    report = check(Tensors(), torch.tensor(X))
+    judged = {row.quantity for row in report.of("torch autograd") if row.verdict == "passed"}
+    assert judged == {"dx", "dw", "db"}
+    Tensors.factor = 2.0
+    assert {row.quantity for row in check(Tensors(), torch.tensor(X), raises=False).failed} == {"dw"}
+
+
+def test_floats_beside_tensors():
+    torch = pytest.importorskip("torch")
+    report = check(Floats(), torch.tensor(X))
+    judged = {row.quantity for row in report.of("torch autograd") if row.verdict == "passed"}
+    assert judged == {"dx", "dw", "db"}
+
+
+def test_a_tensor_that_an_earlier_forward_kept():
+    torch = pytest.importorskip("torch")
+
+    class Kept(Replacing):
+        def __init__(self):
+            self.w, self.b = (torch.tensor(of).requires_grad_() for of in (W, B))
+            self.y = self.w * 2  # not a leaf
+
+        forward = Flat.forward
+
+        def backward(self, dy):
+            with torch.no_grad():
+                self.dw, self.db = self.x.T @ dy, dy.sum(0)
+                return dy @ self.w.T
+
+    assert check(Kept(), torch.tensor(X)).passed
+
+
+def test_what_an_earlier_forward_kept_is_not_a_parameter():
+    class Kept(Replacing):
+        forward = Flat.forward
+
+        def backward(self, dy):
+            self.dy = dy
+            return super().backward(dy)
+
+    class Activated(Kept):
+        def forward(self, x):
+            self.x = x
+            self.h = x @ self.w + self.b
+            return np.tanh(self.h)
+
+        def backward(self, dy):
+            self.dh = dy * (1 - np.tanh(self.h) ** 2)
+            return super().backward(self.dh)
+
+    layer = Activated()
+    layer.forward(X)
+    report = check(layer, X)
+    assert {row.quantity for row in report.rows if row.error is not None} == {"dx", "dw", "db"}
+
+
+def test_an_iterator_is_named():
+    layer = Replacing()
+    layer.more = {"numbers": iter([1, 2])}.values()
+    layer.rows = (n for n in range(3))
+    with pytest.raises(
+        TypeError, match=r"rows of Replacing cannot .*: keep its values in a list, or give its two"
+    ):
+        check(layer, X)
+
+
+def test_an_object_that_refuses_to_be_copied():
+    class Refusing(Replacing):
+        def __deepcopy__(self, memo):
+            raise ValueError("no")
+
+    with pytest.raises(
+        TypeError, match=r"Refusing cannot \(no\): define its __deepcopy__, or give its two functions"
+    ):
+        check(Refusing(), X)

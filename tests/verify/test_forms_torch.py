@@ -1,0 +1,162 @@
+"""A module whose Function is applied through a name, inside a checkpoint, or under a transform of torch.func."""
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+from torch.utils.checkpoint import checkpoint  # noqa: E402
+
+from backpass.verify import check  # noqa: E402
+
+RNG = np.random.default_rng(7)
+X = torch.tensor(RNG.normal(size=(4, 3)))
+FACTOR = [1.0]  # of a term in Swish's backward; the gradient is right if it is 1
+
+
+@pytest.fixture(params=[1.0, 0.5], ids=["right", "wrong"])
+def factor(request):
+    FACTOR[0] = request.param
+    yield request.param
+    FACTOR[0] = 1.0
+
+
+class Swish(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x * torch.sigmoid(x)
+
+    @staticmethod
+    def backward(ctx, dy):
+        (x,) = ctx.saved_tensors
+        s = torch.sigmoid(x)
+        return dy * (s + FACTOR[0] * x * s * (1 - s))
+
+
+class Cube(torch.autograd.Function):
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(x):
+        return x**3
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        ctx.save_for_backward(*inputs)
+
+    @staticmethod
+    def backward(ctx, dy):
+        (x,) = ctx.saved_tensors
+        return dy * (2 + FACTOR[0]) * x**2
+
+
+class Unseen(Swish):
+    """A Function whose apply is that of PyTorch's own base class."""
+
+    @classmethod
+    def apply(cls, *inputs):
+        return vars(torch._C._FunctionBase)["apply"].__get__(None, cls)(*inputs)
+
+
+swish = Swish.apply
+
+
+class Block(torch.nn.Module):
+    dtype = torch.float64
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(1)
+        self.up, self.down = torch.nn.Linear(3, 5, dtype=self.dtype), torch.nn.Linear(5, 2, dtype=self.dtype)
+        self.own = Swish.apply
+
+    def inside(self, x):
+        return swish(self.up(x))
+
+    def forward(self, x):
+        return self.down(self.inside(x))
+
+
+class Attribute(Block):
+    def inside(self, x):
+        return self.own(self.up(x))
+
+
+class Checkpointed(Block):
+    def forward(self, x):
+        return self.down(checkpoint(self.inside, x, use_reentrant=False))
+
+
+class Reentrant(Block):
+    def forward(self, x):
+        return self.down(checkpoint(self.inside, x, use_reentrant=True))
+
+
+class CheckpointedDropout(Block):
+    def inside(self, x):
+        return torch.nn.functional.dropout(swish(self.up(x)), 0.4)
+
+    def forward(self, x):
+        return self.down(checkpoint(self.inside, x, use_reentrant=False))
+
+
+class CheckpointedFunction(Block):
+    def forward(self, x):
+        return self.down(checkpoint(swish, self.up(x), use_reentrant=False))
+
+
+class ReentrantFunction(Block):
+    def forward(self, x):
+        return self.down(checkpoint(swish, self.up(x), use_reentrant=True))
+
+
+class Mapped(Block):
+    def inside(self, x):
+        return torch.vmap(Cube.apply)(self.up(x))
+
+
+BLOCKS = [
+    Block,
+    Attribute,
+    Checkpointed,
+    Reentrant,
+    CheckpointedDropout,
+    CheckpointedFunction,
+    ReentrantFunction,
+    Mapped,
+]
+
+
+@pytest.mark.parametrize("block", BLOCKS)
+def test_autograd_is_a_reference_that_never_calls_the_backward_under_test(block, factor):
+    report = check(block(), X, raises=False)
+    assert report.passed is (factor == 1)
+    by_autograd = {row.quantity: row.verdict for row in report.of("torch autograd")}
+    upstream = {"dx", "dup_weight", "dup_bias"}
+    assert {of for of, verdict in by_autograd.items() if verdict == "passed"} == (
+        {*upstream, "ddown_weight", "ddown_bias"} if factor == 1 else {"ddown_weight", "ddown_bias"}
+    )
+    assert {of for of, verdict in by_autograd.items() if verdict == "FAILED"} == (
+        set() if factor == 1 else upstream
+    )
+
+
+@pytest.mark.parametrize("block", [Checkpointed, Reentrant])
+def test_a_checkpoint_of_a_module_in_float32(block, factor, monkeypatch):
+    monkeypatch.setattr(block, "dtype", torch.float32)
+    module = block()
+    report = check(module, X.float(), raises=False)
+    assert report.passed is (factor == 1)
+    assert all(parameter.grad is None for parameter in module.parameters())
+
+
+def test_a_function_that_cannot_be_intercepted_is_no_reference_of_itself(factor):
+    class Hidden(Block):
+        def inside(self, x):
+            return Unseen.apply(self.up(x))
+
+    report = check(Hidden(), X, raises=False)
+    assert report.passed is (factor == 1)
+    (row,) = report.of("torch autograd")
+    says = "autograd would call the backward of Unseen itself: call Unseen.apply in the module's forward"
+    assert (row.verdict, row.reason) == ("not run", says)
