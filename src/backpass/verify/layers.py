@@ -76,7 +76,7 @@ def functions_of(
     shapes = getattr(layer, "SHAPES", "")
     if shapes and y is not None:
         given = dict(zip(names, inputs, strict=True))
-        shapes = _declaration(called(layer), shapes, given, found, y)
+        shapes = declaration(called(layer), shapes, given, found, y)
     without = tuple(listed[len(parameters) :])
     return Layer(*parts, tuple(found.values()), shapes, without)
 
@@ -434,7 +434,7 @@ def _set(holder: Any, path: Path, value: Any) -> Any:
 # The declaration of its shapes
 
 
-def _declaration(
+def declaration(
     name: str,
     text: str,
     inputs: Mapping[str, Array],
