@@ -77,18 +77,20 @@ class Draw:
 
     def rows(self) -> Places | None:
         """Return the places of the length of the first axis of the first input that has
-        a gradient; None if that is 1 or there is no axis."""
+        a gradient; None if there is no axis, or its length is 1 and not declared."""
         return next(
             (places for places in self.lengths() if (self.first, 0) in places), None
         )
 
     def lengths(self) -> list[Places]:
-        """Return the places of each length above 1. With a declaration these are the
-        places of a letter; without one, equal lengths count as one."""
+        """Return the places of each length above 0. With a declaration these are the
+        places of a letter; without one, equal lengths above 1 count as one."""
         places: dict[object, list[tuple[int, int]]] = {}
         for at, value in enumerate(self.case.inputs):
             for axis, length in enumerate(value.shape if is_array(value) else ()):
-                if length > 1:
+                spec = self.spec(at)
+                fixed = spec is None or spec.broadcast or spec.shared
+                if length > (1 if fixed else 0):
                     for letter in self._letters(at, axis):
                         places.setdefault(letter, []).append((at, axis))
         inputs = self.case.inputs
@@ -97,7 +99,7 @@ class Draw:
             letter = of if isinstance(of, str) else None
             at, axis = same[0]
             length = self.bound[letter] if letter else inputs[at].shape[axis]
-            if length > 1:
+            if length > (0 if letter else 1):
                 found.append(Places.of(same, length, letter))
         return found
 
