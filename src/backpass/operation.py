@@ -31,7 +31,6 @@ class Operation:
     def __init__(self, op: object) -> None:
         self.op: Any = ops.load(op) if isinstance(op, str) else op
 
-    constants = _fact("CONSTANTS", ())
     conventions = _fact("CONVENTIONS", {})
     examples = _fact("EXAMPLES", ({},))
     fan_in = _fact("FAN_IN", ())
@@ -47,6 +46,14 @@ class Operation:
     unreduced = _fact("UNREDUCED", {})
     zero_gradients = _fact("ZERO_GRADIENTS", ())
     zero_products = _fact("ZERO_PRODUCTS", None)
+
+    @property
+    def constants(self) -> tuple[str, ...]:
+        """The floating-point inputs without a gradient: those of ``CONSTANTS``, and the
+        tables and masks of the declaration."""
+        named = tuple(getattr(self.op, "CONSTANTS", ()))
+        tables = self.shapes.tables if self.shapes else ()
+        return (*named, *(name for name in tables if name not in named))
 
     @property
     def name(self) -> str:
@@ -65,7 +72,8 @@ class Operation:
         if isinstance(text, str) and any(
             options.get(name) == value for name, value in self.unreduced.items()
         ):
-            text = text.removesuffix("[]") + "[*]"
+            shapes, semicolon, clauses = text.partition(";")
+            text = shapes.rstrip().removesuffix("[]") + f"[*]{semicolon}{clauses}"
         if not isinstance(text, str):
             raise TypeError(
                 f'SHAPES: expected a text such as "x[*, n] -> y[*, n]"; got {text!r}'

@@ -33,6 +33,51 @@ def test_parse():
     assert parse(LINEAR) is parse(LINEAR)
 
 
+def test_values_are_parsed():
+    shapes = parse(
+        "x[b, n], t[b]:int<V,-100, -1, w[V, n]?, cu[g+1]:offsets<b, m[b, 2]:mask=0|-inf, c[b, n]:halves:shared"
+        " -> y[b]; options reduction=mean|'sum', causal=True|False, eps=1e-5; dtypes float32; kinks x=0|-0.7"
+    )
+    x, t, w, cu, m, c = shapes.inputs
+    assert (t.integer, t.below, t.sentinels, t.offsets) == (True, "V", (-100, -1), False)
+    assert (cu.integer, cu.below, cu.offsets, cu.axes) == (True, "b", True, ("g+1",))
+    assert (m.structure, m.choices, m.axes) == ("mask", (0.0, -np.inf), ("b", "2"))
+    assert (c.structure, c.shared, c.floating) == ("halves", True, True)
+    assert not (x.structure or x.below or w.below) and w.optional
+    assert dict(shapes.options) == {"reduction": ("mean", "sum"), "causal": (True, False), "eps": (1e-5,)}
+    assert (shapes.dtypes, dict(shapes.kinks)) == (("float32",), {"x": (0.0, -0.7)})
+    assert (shapes.tables, shapes.multiples) == (("m", "c"), {"n": 2})
+    assert shapes.letters == ("b", "n", "V", "g")
+    plain = parse("x[b, n], t[b]:int -> y[b]")
+    assert not (plain.options or plain.dtypes or plain.kinks or plain.tables or plain.multiples)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("t[b]:int<Q -> y[b]", r"a number or the letter of an axis after t\[b\]'s <; got Q"),
+        ("t[b]:integer -> y[b]", r"cannot read :integer after t\[b\]; expected :int, :int<V"),
+        ("t[b]:offsets -> y[b]", r"cannot read :offsets after t\[b\]"),
+        ("t[b]:offsets<b,-1 -> y[b]", r"cannot read :offsets<b,-1 after t\[b\]"),
+        ("t[b, n]:offsets<b -> y[b]", r"expected one axis of offsets; got t\[b, n\]"),
+        ("m[b]:mask=a -> y[b]", r"cannot read :mask=a after m\[b\]"),
+        ("c[]:halves -> y[]", r"expected an axis in a table of halves; got c\[\]"),
+        ("t[b]:int:table -> y[b]", r"expected one kind of values for t\[b\]; got :int:table"),
+        ("x[b] -> y[b]:table", r"expected values of inputs only; got those of the output y\[b\]"),
+        ("x[b] -> y[b]; option a=1", "cannot read the clause 'option a=1'; expected one each of 'options"),
+        ("x[b] -> y[b]; kinks x=0; kinks x=1", "cannot read the clause 'kinks x=1'; expected one each"),
+        ("x[b] -> y[b]; options", "cannot read the clause 'options'"),
+        ("x[b] -> y[b]; options a", "cannot read 'a' in the clause 'options a'; expected reduction=mean"),
+        ("x[b] -> y[b]; options a=1|b c", r"cannot read 'a=1\|b c' in the clause"),
+        ("x[b] -> y[b]; kinks x=a", "cannot read 'x=a' in the clause 'kinks x=a'; expected numbers, as in"),
+        ("x[b] -> y[b]; dtypes half", "expected some of float64, .* in the clause 'dtypes half'; got 'half'"),
+    ],
+)
+def test_values_that_cannot_be_read_are_named(text, message):
+    with pytest.raises(ValueError, match=f"^SHAPES: .*{message}"):
+        parse(text)
+
+
 @pytest.mark.parametrize(
     "text", ["x[n]", "x -> y[n]", "x[n] -> ", "-> y[n]", "x[n] + w[n] -> y[n]", "x[n -> y[n]"]
 )
@@ -60,6 +105,7 @@ def test_what_is_not_a_declaration_is_rejected(text):
             {"*": (7,), "g": 2, "n": 3, "s": 4, "t": 5},
         ),
         (HEADS, {"q": (0, 4), "k": (3, 5)}, {"*": (), "g": 0, "n": 3, "s": 4, "t": 5}),
+        ("x[n, 3], c[g+1] -> y[g]", {"x": (4, 3), "c": (3,), "y": (2,)}, {"n": 4, "g": 2}),
         (SHARED, {"x": (3, 2, 5, 4), "c": (5, 4)}, {"*": (3, 2), "s": 5, "n": 4}),
         (SHARED, {"x": (3, 2, 5, 4), "c": (3, 1, 5, 4)}, {"*": (3, 2), "s": 5, "n": 4}),
     ],
@@ -76,6 +122,13 @@ def test_bind(text, shapes, expected):
             {"x": (), "w": (5, 4)},
             r"x: expected x\[\*, n\], which has at least 1 axis; got shape \[\]",
         ),
+        ("x[n, 3] -> y[n]", {"x": (4, 2)}, r"x: expected x\[n, 3\]; got shape \[4, 2\]"),
+        (
+            "c[g+1] -> y[g]",
+            {"c": (0,)},
+            r"c: expected c\[g\+1\] with g\+1 of at least 1; got shape \[0\]",
+        ),
+        ("c[g+1], y[g] -> z[]", {"c": (3,), "y": (3,)}, r"y: expected y\[g\] with g = 2, as in c"),
         (LINEAR, {"x": (5,), "w": (5,)}, r"w: expected w\[n, p\], which has exactly 2 axes; got shape \[5\]"),
         (LINEAR, {"x": (5,), "w": (6, 4)}, r"w: expected w\[n, p\] with n = 5, as in x; got shape \[6, 4\]"),
         (
@@ -189,6 +242,7 @@ def test_an_axis_may_be_as_long_as_another_and_more():
     assert shapes.letters == ("s", "r")
     assert [shapes.dimensions(zeros(x=(2, 5), w=(n,)))["r"] for n in (5, 7)] == [0, 2]
     assert axis_length("s+r", {"s": 5, "r": 2}) == 7
+    assert [axis_length(axis, {"s": 5}) for axis in ("s+1", "2s", "3", "22")] == [6, 10, 3, 22]
 
 
 @pytest.mark.parametrize(

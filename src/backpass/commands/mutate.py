@@ -18,8 +18,8 @@ examples:
   backpass mutate swiglu --equivalent tests/equivalent_mutants/swiglu.toml
 
 The target is an operation of the book, at the inputs that backpass verify
-draws, or your own object, at inputs given as for backpass check. A change that
-survives either has no effect at these inputs or computes the same result.
+draws, or your own object, at inputs given as for backpass check, with each value
+that it declares for an option. A change that survives either has no effect at these inputs or computes the same result.
 Changes that compute the same may be listed in a TOML file, each under
 [[mutant]] with its function, line and change as --json prints them. Exits with
 0 when every other change was noticed, 1 when one survived or the unchanged
@@ -39,6 +39,7 @@ def survey(arguments: argparse.Namespace):
     pass.
     """
     from backpass.verify import VerificationError, mutate
+    from backpass.verify.drawing import calls
     from backpass.verify.survivors import METHODS_BY_SPEED, by_check
 
     equivalent = _listed(arguments.equivalent) if arguments.equivalent else []
@@ -46,7 +47,7 @@ def survey(arguments: argparse.Namespace):
         op, drawn, keywords = _of_the_book(arguments)
     else:
         op, inputs, keywords = requested(arguments)
-        drawn = [(inputs, keywords.pop("options"))]
+        drawn = calls(op, inputs, keywords.pop("options"))
     methods = keywords.pop("methods", METHODS_BY_SPEED)
     keywords |= {"vary": True} if arguments.vary else {}
     try:

@@ -196,8 +196,7 @@ def _inputs(
     op: object, arguments: argparse.Namespace
 ) -> tuple[tuple[object, ...], dict[str, Any]]:
     """Return the inputs and, if they were drawn for SHAPES, the options for them."""
-    from backpass.verify.convert import to_torch
-    from backpass.verify.drawing import INPUTS, draw, generator, options_for
+    from backpass.verify.drawing import INPUTS, drawn_inputs, generator, options_for
     from backpass.verify.subject import is_function
 
     if arguments.seed < 0:
@@ -228,8 +227,7 @@ def _inputs(
             "--input: expected the shape of each input, because "
             f"{arguments.target} declares no SHAPES; got none"
         )
-    drawn = draw(op, rng)
-    return tuple(map(to_torch, drawn)) if torch else drawn, options_for(op)
+    return drawn_inputs(op, rng, tensors=torch), options_for(op)
 
 
 class _Spec(NamedTuple):

@@ -1,4 +1,4 @@
-"""Declare an operation's shapes in one line, and check arrays against it.
+"""Declare an operation's shapes and values in one line, and check shapes against it.
 
 ``"x[*, n], w[n, p], b[p]? -> y[*, p]"`` reads: ``x`` has any leading axes and ``n``
 columns, ``w`` is ``n`` by ``p``, ``b`` is optional, and ``y`` has the leading axes of
@@ -9,12 +9,26 @@ columns, ``w`` is ``n`` by ``p``, ``b`` is optional, and ``y`` has the leading a
   ``n``, which another array gives.
 - ``*`` stands for any number of leading axes, the same wherever it occurs.
 - ``*a`` and ``*b`` are leading axes that broadcast together, to ``*``.
-- ``n>0`` says that an axis may not be empty.
+- ``n>0`` says that an axis may not be empty. A number is a fixed length, and ``g+1`` is
+  one more than ``g``.
 - ``?`` marks an input that may be None, ``:int`` one of integers, such as tokens, and
   ``:bool`` one of booleans, such as a mask.
 - ``:broadcast`` marks an input that is broadcast to the declared shape: it may have
   length 1 in place of any other length, and may lack leading axes.
 - ``:shared`` marks an input of which only the axes of ``*`` are broadcast.
+
+The values that an input may have are declared too, for checks:
+
+- ``t[b]:int<V,-100`` holds integers from 0 to V − 1, and −100, which has a meaning of
+  its own; the bound is a letter or a number.
+- ``cu[g+1]:offsets<n`` holds integers in ascending order: the first is 0, the last n.
+- ``:table`` marks floating-point numbers without a gradient; ``:halves`` a table whose
+  last axis has two equal halves, ``:pairs`` one with equal neighbours.
+- ``:mask`` marks a floating-point mask, ``:mask=0|-inf`` one with these values.
+
+Clauses may follow the outputs, each after a semicolon: ``options reduction=mean|sum``
+has values of options, ``dtypes float32, bfloat16`` those of inputs with a gradient, and
+``kinks x=0|0.7`` the elements at which forward has no derivative.
 """
 
 from __future__ import annotations
@@ -22,13 +36,14 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from itertools import zip_longest
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
+from backpass.contract import domain
 from backpass.contract.arrays import (
     Array,
     is_array,
@@ -43,9 +58,10 @@ Record = TypeVar("Record", bound=tuple)
 _TWICE = "2"  # before a letter: an axis of pairs
 _MORE = "+"  # after a letter: an axis at least as long
 _TIMES = "*"  # after a letter: an axis that is a multiple
+PAIRED = ("halves", "pairs")  # tables whose last axis is even
 _ARRAY = re.compile(
-    r"(?P<name>\w+)\[(?P<axes>[^\]]*)\](?P<integer>:int)?(?P<boolean>:bool)?"
-    r"(?P<broadcast>:broadcast)?(?P<shared>:shared)?(?P<optional>\?)?"
+    r"(?P<name>\w+)\[(?P<axes>[^\]]*)\]"
+    r"(?P<marks>(?::[^,;?:\[\]]*(?:,\s*-?\d+\b)*)*)(?P<optional>\?)?"
 )
 
 
@@ -53,7 +69,10 @@ _ARRAY = re.compile(
 class Spec:
     """One array of a declaration.
 
-    Its axes are letters, and at most one group of any number of axes ("*" or "*a").
+    Its axes are letters or numbers, and at most one group of any number of axes ("*" or
+    "*a"). ``below`` bounds its integers, a letter or a number, and ``sentinels`` are
+    others. ``structure`` is "table", "halves", "pairs", "mask", or "" for an array that
+    has a gradient, and ``choices`` are the values of a mask.
     """
 
     name: str
@@ -64,6 +83,11 @@ class Spec:
     boolean: bool = False
     broadcast: bool = False
     shared: bool = False
+    below: str = ""
+    sentinels: tuple[int, ...] = ()
+    offsets: bool = False
+    structure: str = ""
+    choices: tuple[float, ...] = ()
 
     def __str__(self) -> str:
         return f"{self.name}[{', '.join(self.axes)}]"
@@ -88,11 +112,18 @@ class Spec:
 
 @dataclass(frozen=True)
 class Shapes:
-    """A parsed declaration. ``bind`` checks arrays against it."""
+    """A parsed declaration. ``bind`` checks arrays against it.
+
+    ``options`` has the values of each option in its clause, and ``kinks`` those of each
+    input; ``dtypes`` are the names in its clause. Without a clause they are empty.
+    """
 
     text: str
     inputs: tuple[Spec, ...]
     outputs: tuple[Spec, ...]
+    options: tuple[tuple[str, tuple[Any, ...]], ...] = ()
+    dtypes: tuple[str, ...] = ()
+    kinks: tuple[tuple[str, tuple[float, ...]], ...] = ()
 
     @property
     def letters(self) -> tuple[str, ...]:
@@ -114,6 +145,22 @@ class Shapes:
         return frozenset(
             letter for axis in axes if is_product(axis) for letter in letters_of(axis)
         )
+
+    @property
+    def tables(self) -> tuple[str, ...]:
+        """The floating-point inputs that have no gradient."""
+        return tuple(spec.name for spec in self.inputs if spec.structure)
+
+    @property
+    def multiples(self) -> dict[str, int]:
+        """The letters whose length is even, because a table has halves or pairs."""
+        return {
+            letter: 2
+            for spec in self.inputs
+            if spec.structure in PAIRED and spec.axes
+            for letter in letters_of(spec.axes[-1])
+            if letter == spec.axes[-1]
+        }
 
     def bind(self, arrays: Mapping[str, Any]) -> dict[str, Any]:
         """Return the lengths of letters and leading groups, given arrays by name.
@@ -182,20 +229,26 @@ class Shapes:
 def axis_length(axis: str, lengths: Mapping[str, int]) -> int:
     """Return the length of an axis, given the lengths of the letters.
 
-    The axis is a letter, twice a letter, or the sum or the product of two letters.
+    The axis is a number, a letter, twice a letter, or the sum or the product of two
+    letters. The second part of a sum may be a number.
     """
+    if axis.isdigit():
+        return int(axis)
     parts = [lengths[letter] for letter in letters_of(axis)]
+    added = axis.partition(_MORE)[2]
+    parts += [int(added)] if added.isdigit() else []
     length = math.prod(parts) if is_product(axis) else sum(parts)
     return 2 * length if axis.startswith(_TWICE) else length
 
 
 def letters_of(axis: str) -> list[str]:
-    """Return the letters in the name of an axis."""
-    return (
+    """Return the letters in the name of an axis; a number has none."""
+    parts = (
         axis.split(_TIMES)
         if is_product(axis)
         else axis.removeprefix(_TWICE).split(_MORE)
     )
+    return [part for part in parts if part and not part.isdigit()]
 
 
 def is_product(axis: str) -> bool:
@@ -211,37 +264,67 @@ def parse(text: str) -> Shapes:
         raise ValueError(
             f"a declaration of shapes: expected inputs, '->' and outputs; got {text!r}"
         )
-    return Shapes(text, _specs(left, text), _specs(right, text))
+    right, *others = right.split(";")
+    shapes = Shapes(text, _specs(left, text), _specs(right, text))
+    if others:
+        shapes = replace(shapes, **domain.clauses(others))
+    return shapes if _is_plain(shapes) else _checked(shapes)
 
 
 def _specs(part: str, text: str) -> tuple[Spec, ...]:
     specs = []
     # findall rather than finditer: torch.compile can trace findall, but not finditer.
-    for name, listed, integer, boolean, broadcast, shared, optional in _ARRAY.findall(
-        part
-    ):
+    for name, listed, marks, optional in _ARRAY.findall(part):
         axes = [axis.strip() for axis in listed.split(",") if axis.strip()]
         nonempty = frozenset(
             axis.removesuffix(">0") for axis in axes if axis.endswith(">0")
         )
         axes = [axis.removesuffix(">0") for axis in axes]
-        specs.append(
-            Spec(
-                name,
-                tuple(axes),
-                nonempty,
-                bool(optional),
-                bool(integer),
-                bool(boolean),
-                bool(broadcast),
-                bool(shared),
-            )
-        )
+        facts = domain.marks(f"{name}[{listed}]", marks) if marks else {}
+        specs.append(Spec(name, tuple(axes), nonempty, bool(optional), **facts))
     if _ARRAY.sub("", part).replace(",", "").strip() or not specs:
         raise ValueError(
             f"cannot read {part.strip()!r} in the declaration of shapes {text!r}"
         )
     return tuple(specs)
+
+
+def _is_plain(shapes: Shapes) -> bool:
+    """Whether a declaration states no values."""
+    specs = (*shapes.inputs, *shapes.outputs)
+    return not any([spec.below or spec.structure for spec in specs])
+
+
+def _checked(shapes: Shapes) -> Shapes:
+    """Return the declaration. Raises ValueError if its values do not fit its axes."""
+    letters = [letter for spec in shapes.inputs for letter in _all_letters(spec)]
+    for spec in shapes.outputs:
+        if spec.below or spec.structure:
+            raise ValueError(
+                f"SHAPES: expected values of inputs only; got those of the output {spec}"
+            )
+    for spec in shapes.inputs:
+        if spec.below and not spec.below.isdigit() and spec.below not in letters:
+            raise ValueError(
+                f"SHAPES: expected a number or the letter of an axis after {spec}'s <; "
+                f"got {spec.below}, which is no axis of an input"
+            )
+        if spec.offsets and len(spec.axes) != 1:
+            raise ValueError(f"SHAPES: expected one axis of offsets; got {spec}")
+        if spec.structure in PAIRED and not spec.axes:
+            raise ValueError(
+                f"SHAPES: expected an axis in a table of {spec.structure}; got {spec}"
+            )
+    return shapes
+
+
+def _all_letters(spec: Spec) -> list[str]:
+    return [
+        letter
+        for axis in spec.axes
+        if not axis.startswith("*")
+        for letter in letters_of(axis)
+    ]
 
 
 def _bind_one(
@@ -253,6 +336,12 @@ def _bind_one(
         if is_product(axis):
             products.append((axis, length))
             continue
+        if axis.isdigit():
+            if length != int(axis):
+                raise ValueError(
+                    f"{spec.name}: expected {spec}; got shape {list(shape)}"
+                )
+            continue
         if axis.startswith(_TWICE):
             axis = axis.removeprefix(_TWICE)
             if length % 2:
@@ -263,13 +352,22 @@ def _bind_one(
             length //= 2
         if _MORE in axis:
             least, axis = axis.split(_MORE)
-            if length < lengths[least]:
+            if axis.isdigit():
+                least, axis, more = axis, least, int(axis)
+                if length < more:
+                    raise ValueError(
+                        f"{spec.name}: expected {spec} with {axis}+{more} of at least "
+                        f"{more}; got shape {list(shape)}"
+                    )
+                length -= more
+            elif length < lengths[least]:
                 raise ValueError(
                     f"{spec.name}: expected {spec} with {least}+{axis} of at least "
                     f"{least} = {lengths[least]}, as in {found_in[least]}; "
                     f"got shape {list(shape)}"
                 )
-            length -= lengths[least]
+            else:
+                length -= lengths[least]
         if axis in spec.nonempty and length == 0:
             raise ValueError(
                 f"{spec.name}: expected {spec} with {axis} of at least 1; "

@@ -23,7 +23,7 @@ from backpass.verify.arguments import (
 )
 from backpass.verify.case import Case, NotRun, describe, first_line
 from backpass.verify.directional import SLOPES_DIFFER
-from backpass.verify.drawing import INPUTS, draw, generator, options_for
+from backpass.verify.drawing import INPUTS, drawn_inputs, generator, options_for
 from backpass.verify.forms import usual
 from backpass.verify.layers import WHERE
 from backpass.verify.methods import (
@@ -158,7 +158,7 @@ def check(
     options = options if form.options is None else {**form.options}
     drawn = not inputs
     if drawn:
-        inputs = draw(op, generator(seed, INPUTS))
+        inputs = drawn_inputs(op, generator(seed, INPUTS))
         options = {**options_for(op), **options}
     under_test = subject(op, len(inputs), options, zero_gradients, constants)
     conventions = check_conventions(conventions, under_test.input_names)

@@ -17,8 +17,10 @@ import numpy as np
 
 from backpass.contract.shapes import Shapes, Spec, axis_length, parse
 from backpass.operation import Operation
+from backpass.verify import domain
 from backpass.verify.arguments import check_drawn, required_options
-from backpass.verify.convert import in_dtype, is_floating
+from backpass.verify.convert import in_dtype, is_floating, to_torch
+from backpass.verify.subject import is_function
 
 LENGTHS = (5, 7, 3, 9, 11, 13)  # for a declaration's letters, in order of appearance
 FACTORS = (2, 3)  # for letters in a product such as g*n: of heads, a few are enough
@@ -80,7 +82,7 @@ def draw(
     classes or more always the last. Three booleans of four are True. Inputs in
     ``op.POSITIVE`` are replaced by their
     absolute values. Weights in ``op.FAN_IN`` are divided by the root of their number of
-    rows.
+    rows. The values that the declaration states are obeyed.
 
     ``lengths`` and ``leading`` replace the drawn length of a letter and the shape of a
     group of leading axes. Raises ValueError if ``op`` declares no SHAPES, or for a name
@@ -97,10 +99,30 @@ def draw(
     check_drawn(shapes, rng, lengths, leading, [*LEADING], without)
     lengths = fitting(op, {**_lengths(shapes), **lengths})
     drawn = draw_shapes(shapes, rng, lengths, {**LEADING, **leading}, without)
-    return tuple(
-        values if values is None else operation.suited(spec.name, values)
+    dtype = domain.drawn_dtype(shapes)
+    suited = (
+        values
+        if values is None
+        else domain.away(shapes, spec.name, operation.suited(spec.name, values))
         for spec, values in zip(shapes.inputs, drawn, strict=True)
     )
+    # NumPy has no bfloat16.
+    return tuple(
+        suited if dtype == "bfloat16" else (in_dtype(x, dtype) for x in suited)
+    )
+
+
+def drawn_inputs(
+    op: object, rng: np.random.Generator, *, tensors: bool = False
+) -> tuple[Any, ...]:
+    """Draw inputs as ``draw`` does: tensors for an autograd.Function, with ``tensors``,
+    and in a declared dtype that NumPy does not have."""
+    drawn, operation = draw(op, rng), Operation(op)
+    assert operation.shapes is not None
+    dtype = domain.drawn_dtype(operation.shapes)
+    if not (tensors or is_function(op) or dtype == "bfloat16"):
+        return drawn
+    return tuple(in_dtype(to_torch(value), dtype) for value in drawn)
 
 
 def draw_shapes(
@@ -111,11 +133,15 @@ def draw_shapes(
     without: Sequence[str] = (),
 ) -> Drawn:
     """Do what ``draw`` does for a parsed declaration, with every length given."""
-    return tuple(
+    drawn = (
         None
         if spec.name in without
         else _draw_one(spec, _shape(spec, lengths, leading), lengths, rng)
         for spec in shapes.inputs
+    )
+    return tuple(
+        domain.away(shapes, spec.name, values) if is_floating(values) else values
+        for spec, values in zip(shapes.inputs, drawn, strict=True)
     )
 
 
@@ -145,8 +171,32 @@ def draw_like(
 
 
 def options_for(op: object) -> dict[str, Any]:
-    """Return the options for a check without options: the first example."""
-    return dict(Operation(op).examples[0])
+    """Return the options for a check without options: the first example, and the first
+    declared value of each other option that forward requires."""
+    operation = Operation(op)
+    declared = dict(operation.shapes.options) if operation.shapes else {}
+    parameters = inspect.signature(operation.op.forward).parameters.values()
+    needed = required_options(parameters) if declared else []
+    first = {name: declared[name][0] for name in needed if name in declared}
+    return {**first, **operation.examples[0]}
+
+
+def calls(
+    op: object, inputs: Sequence[object], options: Mapping[str, object]
+) -> list[tuple[Sequence[object], dict[str, object]]]:
+    """Return the inputs with these options, and with each other value that is declared
+    for an option, one at a time."""
+    operation = Operation(op)
+    try:
+        parameters = inspect.signature(operation.op.forward).parameters.values()
+    except (TypeError, ValueError):
+        parameters = ()
+    usual = {p.name: p.default for p in parameters} | dict(options)
+    found = [(inputs, dict(options))]
+    for name, values in operation.shapes.options if operation.shapes else ():
+        others = [value for value in values if value != usual.get(name)]
+        found += [(inputs, {**options, name: value}) for value in others]
+    return found
 
 
 def missing_options(op: object) -> str | None:
@@ -166,8 +216,11 @@ def missing_options(op: object) -> str | None:
 
 
 def fitting(op: object, lengths: Mapping[str, int]) -> dict[str, int]:
-    """Round the lengths up to the operation's ``MULTIPLES``."""
-    return rounded_up(lengths, Operation(op).multiples)
+    """Round the lengths up to the operation's ``MULTIPLES``, and to even ones for the
+    halves or pairs of a table."""
+    operation = Operation(op)
+    even = operation.shapes.multiples if operation.shapes else {}
+    return rounded_up(lengths, {**even, **operation.multiples})
 
 
 def rounded_up(
@@ -302,13 +355,20 @@ def _draw_one(
     lengths: Mapping[str, int],
     rng: np.random.Generator,
 ) -> np.ndarray:
+    if spec.structure == "mask":
+        return domain.drawn_mask(spec, shape, rng)
     if spec.floating:
-        return rng.standard_normal(shape)
-    count, classes = math.prod(shape), lengths.get("V", 2)
+        return domain.structured(spec, rng.standard_normal(shape))
+    below = domain.bound(spec, lengths)
+    if spec.offsets:
+        return domain.drawn_integers(spec, shape, below or 0, rng)
+    count = math.prod(shape)
+    classes = lengths.get("V", 2) if below is None else max(1, below)
     if spec.boolean:
         return rng.permutation(4 * np.arange(count) < 3 * count).reshape(shape)
     drawn = min(classes, max(1, math.ceil(math.sqrt(count))))
     order = list(
         dict.fromkeys((*range(min(2, classes)), classes - 1, *range(classes)))
     )[:drawn]
-    return rng.permutation(np.resize(order, count)).reshape(shape).astype(np.int64)
+    values = rng.permutation(np.resize(order, count)).reshape(shape).astype(np.int64)
+    return domain.with_sentinels(spec, values, rng)

@@ -92,7 +92,7 @@ def functions_of(
     shapes = getattr(layer, "SHAPES", "")
     if shapes and y is not None:
         given = dict(zip(names, inputs, strict=True))
-        shapes = _declaration(called(layer), shapes, given, found, y)
+        shapes = declaration(called(layer), shapes, given, found, y)
     without = tuple(listed[len(parameters) :])
     return Layer(*parts, tuple(found.values()), shapes, without)
 
@@ -454,7 +454,7 @@ def _plain(name: Any) -> str:
 # The declaration of its shapes
 
 
-def _declaration(
+def declaration(
     name: str,
     text: str,
     inputs: Mapping[str, Array],

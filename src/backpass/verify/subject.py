@@ -18,6 +18,7 @@ import numpy as np
 from backpass.contract.arrays import Array, is_array
 from backpass.contract.shapes import Shapes
 from backpass.operation import Operation
+from backpass.verify import domain
 from backpass.verify.arguments import check_names, reject_unknown, required_options
 from backpass.verify.convert import EPSILON, dtype_name, is_floating, is_torch
 from backpass.verify.outputs import Malformed, Several, join
@@ -112,10 +113,21 @@ class Subject:
         """
         if self.shapes:
             _check_declared(self.shapes, inputs)
+            domain.check_options(
+                self.shapes,
+                self.all_options | dict(zip(self.input_names, inputs, strict=False)),
+            )
         inputs = (*inputs, *[None] * (len(self.input_names) - len(inputs)))
-        _reject_unsuitable(inputs, self.differentiable(inputs))
+        positions = self.differentiable(inputs)
+        _reject_unsuitable(inputs, positions)
         if self.torch_only:
             _reject_other_arrays(self.name, inputs)
+        if self.shapes and self.shapes.dtypes:
+            judged = {self.input_names[at]: inputs[at] for at in positions}
+            wide = judged.keys() & self.wide
+            domain.check_dtypes(
+                self.shapes, {name: judged[name] for name in judged.keys() - wide}
+            )
         return inputs
 
 
@@ -127,6 +139,7 @@ def _check_declared(shapes: Shapes, inputs: Sequence[object]) -> None:
             came = type(given[spec.name]).__name__ if spec.name in given else "nothing"
             raise TypeError(f"{spec.name}: expected an array {spec}; got {came}")
     shapes.bind(given)
+    domain.check_values(shapes, given)
 
 
 def _reject_unsuitable(inputs: Sequence[object], differentiable: Sequence[int]) -> None:
@@ -213,6 +226,9 @@ def subject(
         else input_names(op.forward, count)
     )
     declared = _declared(operation, names, zero_gradients, constants)
+    if shapes:
+        taken = _option_names(op.forward, len(names), {"wanted"})
+        domain.check_names(name, shapes, names, taken)
 
     def forward(*inputs, **wanted):
         returned = op.forward(*inputs, **options, **wanted)
@@ -249,7 +265,9 @@ def subject(
         conventions=operation.conventions_with(options),
         positive=frozenset(operation.positive),
         wide=frozenset(operation.wide),
-        multiples=operation.multiples,
+        multiples={**shapes.multiples, **operation.multiples}
+        if shapes
+        else operation.multiples,
         stateless=isinstance(op, ModuleType)
         and op.__name__.startswith("backpass.ops."),
         told=told if operation.takes_wanted else None,
@@ -329,6 +347,18 @@ def _check_call(
         ) from None
 
 
+def _option_names(forward: Callable, count: int, others: set[str]) -> list[str] | None:
+    """Return the names of the options of a forward with ``count`` inputs, without
+    ``others``; None if it takes any or has no signature."""
+    try:
+        parameters = list(inspect.signature(forward).parameters.values())
+    except (TypeError, ValueError):
+        return None
+    if any(p.kind in (p.VAR_KEYWORD, p.VAR_POSITIONAL) for p in parameters):
+        return None
+    return [p.name for p in parameters[count:] if p.name not in others]
+
+
 def _stem(name: str, declaration: str | None) -> str | None:
     """Return the name if it is that of an operation of this package with the same
     declaration. A user's object may share only the name."""
@@ -363,6 +393,9 @@ def _from_autograd_function(
         declared_names = [spec.name for spec in shapes.inputs][:count]
         names = (*declared_names, *names[len(declared_names) :])
     declared = _declared(Operation(op), names, zero_gradients, constants)
+    if shapes:
+        taken = _option_names(own, len(shapes.inputs), set())
+        domain.check_names(op.__name__, shapes, names, taken)
     marks_dirty: list[bool] = []  # one element, as soon as it is known
 
     def forward(*inputs):
@@ -421,6 +454,7 @@ def _from_autograd_function(
         plain_forward=plain_forward,
         input_names=names,
         shapes=shapes,
+        multiples=shapes.multiples if shapes else {},
         torch_only=True,
         frozen=lambda name: _from_autograd_function(
             op, count, zero_gradients, (*constants, name), more

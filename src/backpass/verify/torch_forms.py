@@ -14,7 +14,7 @@ from torch.utils import checkpoint
 
 from backpass.verify.arguments import reject_unknown
 from backpass.verify.case import NotRun
-from backpass.verify.layers import the_same_numbers
+from backpass.verify.layers import declaration, the_same_numbers
 from backpass.verify.outputs import join
 from backpass.verify.subject import (
     called,
@@ -78,7 +78,8 @@ def function_of(op: Any) -> type[torch.autograd.Function]:
     )
     parts = {"forward": forward, "setup_context": setup_context, "backward": backward}
     static = {name: staticmethod(part) for name, part in parts.items()}
-    return type(op._name, (torch.autograd.Function,), static)
+    facts = {name: value for name, value in vars(op).items() if name.isupper()}
+    return type(op._name, (torch.autograd.Function,), {**facts, **static})
 
 
 def with_options(op: Any, count: int, options: Mapping[str, Any]) -> tuple[Any, ...]:
@@ -112,6 +113,7 @@ def of_module(module: torch.nn.Module, inputs: Sequence[Any]) -> Any:
     names = [*dict(module.named_parameters())]
     within = _Within(module)
     applied: list[type] = []
+    ys: list[Any] = []  # of the first call
 
     def called(values: Sequence[Any], call: Callable[..., Any] = module) -> Any:
         """Call the module, or a function of its inputs, with these parameters."""
@@ -122,7 +124,9 @@ def of_module(module: torch.nn.Module, inputs: Sequence[Any]) -> Any:
         }
         buffers = {name: value.clone() for name, value in module.named_buffers()}
         held = {f"module.{name}": of for name, of in {**buffers, **weights}.items()}
-        return torch.func.functional_call(within, held, (call, *given))
+        y = torch.func.functional_call(within, held, (call, *given))
+        ys[:] = ys or [y]
+        return y
 
     def forward(*values: Any) -> tuple[Any, Any]:
         leaves = [_leaf(value) for value in values]
@@ -162,11 +166,18 @@ def of_module(module: torch.nn.Module, inputs: Sequence[Any]) -> Any:
     forward.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
         [inspect.Parameter(name, inspect.Parameter.POSITIONAL_ONLY) for name in listed]
     )
+    name, text = type(module).__name__, getattr(module, "SHAPES", "")
+    if text and ys:
+        own = [input_names(module.forward, len(inputs)), listed[len(inputs) :]]
+        of = [dict(zip(own[0], inputs, strict=True))]
+        of += [dict(zip(own[1], module.parameters(), strict=True))]
+        text = declaration(name, text, *of, ys[0])
     return SimpleNamespace(
         forward=forward,
         backward=backward,
         plain_forward=plain_forward,
-        __name__=type(module).__name__,
+        __name__=name,
+        **({"SHAPES": text} if text else {}),
     )
 
 

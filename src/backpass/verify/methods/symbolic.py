@@ -20,7 +20,8 @@ from typing import Any
 import numpy as np
 
 from backpass.contract.arrays import Array, is_array
-from backpass.contract.shapes import Shapes
+from backpass.contract.shapes import PAIRED, Shapes
+from backpass.verify import domain
 from backpass.verify.case import Case, NotRun, advised, first_line
 from backpass.verify.convert import is_floating
 from backpass.verify.diagnosis import diagnose
@@ -203,13 +204,23 @@ class _Point(dict):
 
 
 def _symbols(case: Case, values: Drawn) -> tuple[Any, ...]:
-    """Return symbols that replace the inputs."""
+    """Return symbols that replace the inputs. A mask keeps its numbers, and a table its
+    structure."""
     from backpass.interpreters import symbolic
 
+    shapes = case.subject.shapes
+    specs = {spec.name: spec for spec in (shapes.inputs if shapes else ())}
+
     def symbols(name: str, value: Any) -> Any:
-        if not is_floating(value):
+        spec = specs.get(name)
+        if not is_floating(value) or (spec and spec.structure == "mask"):
             return symbolic.xp.asarray(value) if is_array(value) else value
-        return symbolic.array(name, value.shape, positive=name in case.subject.positive)
+        found = symbolic.array(
+            name, value.shape, positive=name in case.subject.positive
+        )
+        if spec is None or spec.structure not in PAIRED:
+            return found
+        return symbolic.xp.asarray(domain.structured(spec, found.to_numpy()))
 
     return tuple(map(symbols, case.subject.input_names, values))
 

@@ -192,15 +192,21 @@ def _unused_outputs(case: Case) -> Iterator[tuple[str, Case]]:
 
 def _other_options(case: Case) -> Iterator[tuple[str, Case]]:
     """Yield the case with one option changed, or one input that is not an array."""
-    for name, _, other, there in with_other_options(_again(case), other_values):
+    shapes = case.subject.shapes
+    declared = dict(shapes.options) if shapes and shapes.options else None
+    changed = with_other_options(_again(case), other_values, declared)
+    for name, _, other, there in changed:
         yield f"{name}={other!r}", replace(there, operator=None)
 
 
 def _left_out(case: Case) -> Iterator[tuple[str, Case]]:
     """Yield the case without each input whose default is None, if one of the others has
-    a gradient."""
+    a gradient, and the declaration, if there is one, says that it may be None."""
+    specs = case.subject.shapes.inputs if case.subject.shapes else ()
     for what, there in left_out(case):
-        if case.subject.differentiable(there.inputs):
+        given = zip(specs, there.inputs, strict=False)
+        allowed = all(spec.optional or x is not None for spec, x in given)
+        if allowed and case.subject.differentiable(there.inputs):
             yield what, replace(there, operator=None)
 
 

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property
+from typing import Any
 
 import numpy as np
 
 from backpass.contract.arrays import is_array
+from backpass.contract.shapes import Spec, axis_length, letters_of
+from backpass.verify import domain
 from backpass.verify.case import Case, Inputs
 from backpass.verify.convert import (
     is_floating,
@@ -17,7 +21,27 @@ from backpass.verify.convert import (
 )
 from backpass.verify.drawing import VARYING, generator
 
-Places = Sequence[tuple[int, int]]  # of a length: input and axis
+
+class Places(tuple[tuple[int, int], ...]):
+    """The places of a length: input and axis. ``letter`` is its letter in the
+    declaration; without one, it is None."""
+
+    length: int
+    letter: str | None
+
+    @classmethod
+    def of(
+        cls, places: Iterable[tuple[int, int]], length: int, letter: str | None
+    ) -> Places:
+        """Return the places of this length."""
+        found = cls(places)
+        found.length, found.letter = length, letter
+        return found
+
+    def of_input(self, at: int) -> Places:
+        """Return those of one input."""
+        own = (place for place in self if place[0] == at)
+        return Places.of(own, self.length, self.letter)
 
 
 class Draw:
@@ -39,43 +63,77 @@ class Draw:
         """Whether the object declares its shapes."""
         return self.case.subject.shapes is not None
 
+    def spec(self, at: int) -> Spec | None:
+        """Return an input's part of the declaration."""
+        shapes = self.case.subject.shapes
+        return shapes.inputs[at] if shapes and at < len(shapes.inputs) else None
+
+    @cached_property
+    def bound(self) -> dict[str, Any]:
+        """The lengths of the letters of the declaration."""
+        shapes, names = self.case.subject.shapes, self.case.subject.input_names
+        given = zip(names, self.case.inputs, strict=False)
+        return shapes.bind({k: x for k, x in given if is_array(x)}) if shapes else {}
+
     def rows(self) -> Places | None:
         """Return the places of the length of the first axis of the first input that has
-        a gradient; None if that is 1 or there is no axis."""
+        a gradient; None if there is no axis, or its length is 1 and not declared."""
         return next(
-            (places for _, places in self.lengths() if (self.first, 0) in places), None
+            (places for places in self.lengths() if (self.first, 0) in places), None
         )
 
-    def lengths(self) -> list[tuple[int, Places]]:
-        """Return each length above 1, with its places: input and axis. With a
-        declaration these are the places of a letter; without one, equal lengths count
-        as one."""
+    def lengths(self) -> list[Places]:
+        """Return the places of each length above 0. With a declaration these are the
+        places of a letter; without one, equal lengths above 1 count as one."""
         places: dict[object, list[tuple[int, int]]] = {}
         for at, value in enumerate(self.case.inputs):
             for axis, length in enumerate(value.shape if is_array(value) else ()):
-                if length > 1:
-                    places.setdefault(self._letter(at, axis), []).append((at, axis))
+                spec = self.spec(at)
+                fixed = spec is None or spec.broadcast or spec.shared
+                if length > (1 if fixed else 0):
+                    for letter in self._letters(at, axis):
+                        places.setdefault(letter, []).append((at, axis))
         inputs = self.case.inputs
-        return [
-            (inputs[same[0][0]].shape[same[0][1]], same) for same in places.values()
-        ]
+        found = []
+        for of, same in places.items():
+            letter = of if isinstance(of, str) else None
+            at, axis = same[0]
+            length = self.bound[letter] if letter else inputs[at].shape[axis]
+            if length > (0 if letter else 1):
+                found.append(Places.of(same, length, letter))
+        return found
 
-    def _letter(self, at: int, axis: int) -> object:
-        """Return the letter of an axis in the declaration; its length without one. A
+    def _letters(self, at: int, axis: int) -> list[Any]:
+        """Return the letters of an axis in the declaration; its length without one. A
         group of leading axes is counted from its end."""
-        shape, shapes = self.case.inputs[at].shape, self.case.subject.shapes
-        if shapes is None or at >= len(shapes.inputs):
+        name = self._axis(at, axis)
+        if not isinstance(name, str):
+            return [name]
+        return letters_of(name)
+
+    def _axis(self, at: int, axis: int) -> object:
+        """Return the name of an axis in the declaration; its length without one. A
+        group of leading axes is counted from its end."""
+        shape, spec = self.case.inputs[at].shape, self.spec(at)
+        if spec is None:
             return shape[axis]
-        axes = shapes.inputs[at].axes
         from_end = len(shape) - axis
-        own = len(axes) if shapes.inputs[at].group is None else len(axes) - 1
-        return axes[-from_end] if from_end <= own else ("*", from_end - own)
+        own = len(spec.axes) if spec.group is None else len(spec.axes) - 1
+        return spec.axes[-from_end] if from_end <= own else ("*", from_end - own)
+
+    def fit(self, places: Places, length: int) -> int:
+        """Return a length that the declaration allows: an even one, for the halves of a
+        table, or a multiple."""
+        factor = self.case.subject.multiples.get(places.letter or "", 1)
+        return -(-length // factor) * factor
 
     def is_width_of_table(self, places: Places) -> bool:
         """Whether a length is that of the last axis of a constant input: a table, such
-        as RoPE's, whose columns may belong together."""
+        as RoPE's, whose columns may belong together. A declared table says so."""
         return any(
-            at in self.constants and axis == self.case.inputs[at].ndim - 1
+            at in self.constants
+            and axis == self.case.inputs[at].ndim - 1
+            and not ((spec := self.spec(at)) and spec.structure)
             for at, axis in places
         )
 
@@ -94,10 +152,19 @@ class Draw:
         return self.resized(places, length), self.resized(places, length, twice=True)
 
     def resized(self, places: Places, length: int, twice: bool = False) -> Inputs:
-        """Return the inputs with a different length at these places."""
+        """Return the inputs with a different length at these places. Integers whose
+        declared range has that length are drawn again."""
+        lengths = {**self.bound, **({places.letter: length} if places.letter else {})}
+        of_range = [
+            at
+            for at, value in enumerate(self.case.inputs)
+            if is_array(value)
+            and (spec := self.spec(at))
+            and spec.below == places.letter is not None
+        ]
         changed = {
-            at: self._like(at, self._shape(at, places, length), twice)
-            for at in dict.fromkeys(at for at, _ in places)
+            at: self._like(at, self._shape(at, places, length), twice, lengths)
+            for at in dict.fromkeys([*(at for at, _ in places), *of_range])
         }
         return tuple(
             changed.get(at, value) for at, value in enumerate(self.case.inputs)
@@ -117,22 +184,44 @@ class Draw:
     def _shape(self, at: int, places: Places, length: int) -> tuple[int, ...]:
         shape = self.case.inputs[at].shape
         return tuple(
-            length if (at, axis) in places else old for axis, old in enumerate(shape)
+            self._length(at, axis, places, length) if (at, axis) in places else old
+            for axis, old in enumerate(shape)
         )
 
-    def _like(self, at: int, shape: tuple[int, ...], twice: bool = False) -> object:
-        given = self.case.inputs[at]
+    def _length(self, at: int, axis: int, places: Places, length: int) -> int:
+        """Return the new length of an axis, which may be a sum or a product."""
+        name = self._axis(at, axis)
+        if places.letter is None or not isinstance(name, str):
+            return length
+        return axis_length(name, {**self.bound, places.letter: length})
+
+    def _like(
+        self,
+        at: int,
+        shape: tuple[int, ...],
+        twice: bool = False,
+        lengths: Mapping[str, Any] | None = None,
+    ) -> object:
+        given, spec = self.case.inputs[at], self.spec(at)
         own = to_numpy(given).ravel()
         count = int(np.prod(shape))
+        if spec and spec.structure == "mask":
+            mask = self.rng.choice(own, shape)
+            return to_kind_of(given, domain.not_hidden(mask, own.max(initial=0.0)))
         if at in self.constants:  # a table: its rows again, each scaled by about 1
             rows = self.rng.uniform(0.9, 1.1, (*shape[:-1], 1)[: len(shape)])
-            return to_kind_of(given, rows * _repeated(to_numpy(given), shape))
+            table = domain.repeated_table(spec, to_numpy(given), shape)
+            return to_kind_of(given, rows * table)
         if is_floating(given):
             near = self.rng.choice(own, shape) * self.rng.uniform(0.9, 1.1, shape)
             return to_kind_of(given, near)
         if not twice and np.array_equal(np.sort(own), np.arange(own.size)):
             # A permutation again: every place once.
             values = self.rng.permutation(count).reshape(shape)
+            if spec and not self._in_range(spec, values, lengths):
+                values = self._integers(spec, own, shape, lengths)
+        elif spec and spec.below:
+            values = self._integers(spec, own, shape, lengths)
         elif own.size > 2 and (np.diff(own.astype(float)) >= 0).all():
             # Such as offsets.
             values = np.sort(self.rng.choice(own, count)).reshape(shape)
@@ -140,10 +229,25 @@ class Draw:
             values = self.rng.choice(own, shape)
         return to_torch(values) if is_torch(given) else values.astype(given.dtype)
 
+    def _in_range(
+        self, spec: Spec, values: np.ndarray, lengths: Mapping[str, Any] | None
+    ) -> bool:
+        below = domain.bound(spec, lengths or self.bound)
+        return below is None or not values.size or values.max() < below
 
-def _repeated(values: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
-    """Return the values with each axis repeated, or cut, to the length in ``shape``,
-    which may have more leading axes."""
-    own = shape[len(shape) - values.ndim :]
-    at = np.ix_(*(np.arange(n) % old for n, old in zip(own, values.shape, strict=True)))
-    return np.broadcast_to(values[at], shape).copy()
+    def _integers(
+        self,
+        spec: Spec,
+        own: np.ndarray,
+        shape: tuple[int, ...],
+        lengths: Mapping[str, Any] | None,
+    ) -> np.ndarray:
+        """Draw integers of the declared range. As many are a sentinel as were."""
+        below = domain.bound(spec, lengths or self.bound)
+        if below is None:
+            return self.rng.choice(own, shape)
+        drawn = domain.drawn_integers(spec, shape, below, self.rng)
+        if not spec.sentinels:
+            return drawn
+        picked = self.rng.choice(own, shape)
+        return np.where(np.isin(picked, spec.sentinels), picked, drawn)

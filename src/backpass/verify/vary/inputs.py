@@ -17,9 +17,15 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from backpass.contract.arrays import Array, is_array
-from backpass.contract.shapes import Shapes
+from backpass.verify import domain
 from backpass.verify.case import Case, Inputs
-from backpass.verify.convert import in_dtype, is_floating, is_torch, to_numpy
+from backpass.verify.convert import (
+    in_dtype,
+    is_floating,
+    is_torch,
+    to_kind_of,
+    to_numpy,
+)
 from backpass.verify.vary.draws import Draw, Places
 
 LONGER = 37  # added to a length: odd, so that the sum is not a multiple of a block
@@ -59,28 +65,32 @@ def variations(case: Case) -> Iterator[Variation]:
             yield variation
             continue
         tries = tuple(
-            inputs
+            _away(case, inputs)
             for inputs in variation.tries
-            if _fits(shapes, dict(zip(names, inputs, strict=False)))
+            if domain.fits(shapes, dict(zip(names, inputs, strict=False)))
         )
         if tries:
             yield replace(variation, tries=tries)
 
 
-def _fits(shapes: Shapes, given: dict[str, object]) -> bool:
-    try:
-        shapes.bind(given)
-    except ValueError:
-        return False
-    return True
+def _away(case: Case, inputs: Inputs) -> Inputs:
+    """Return the inputs with their values moved away from declared kinks."""
+    shapes = case.subject.shapes
+    kinks = dict(shapes.kinks) if shapes else {}
+    return tuple(
+        to_kind_of(value, domain.away(shapes, name, to_numpy(value)))
+        if name in kinks and is_floating(value)
+        else value
+        for name, value in zip(case.subject.input_names, inputs, strict=True)
+    )
 
 
 def _every_variation(case: Case) -> Iterator[Variation]:
     draw = Draw(case)
     yield _deeper(draw)
-    for length, places in draw.lengths():
+    for places in draw.lengths():
         if not draw.is_width_of_table(places):
-            yield from _of_length(draw, length, places)
+            yield from _of_length(draw, places)
     yield from _of_values(draw)
     if rows := draw.rows():
         yield from _of_rows(draw, rows)
@@ -100,12 +110,12 @@ def _deeper(draw: Draw) -> Variation:
     return Variation(DEEPER, tuple(draw.deeper(positions) for positions in some))
 
 
-def _of_length(draw: Draw, length: int, places: Places) -> Iterator[Variation]:
+def _of_length(draw: Draw, places: Places) -> Iterator[Variation]:
     """Yield one input's length changed alone, length 1, and a long axis."""
-    case, declared = draw.case, draw.declared
+    case, declared, length = draw.case, draw.declared, places.length
     inputs = dict.fromkeys(at for at, _ in places)
     for alone in inputs if len(inputs) > 1 else ():
-        changed = [place for place in places if place[0] == alone]
+        changed = places.of_input(alone)
         tries = tuple(draw.resized(changed, n) for n in (length + 3, length - 1))
         # In most functions they have to be equal. Without a declaration, forward must
         # accept both.
@@ -116,10 +126,12 @@ def _of_length(draw: Draw, length: int, places: Places) -> Iterator[Variation]:
     # Length 1 may be broadcast where no other length fits.
     if declared or any(_takes(case, at) for at in draw.tries(places, length + 3)):
         # Not element by element: in a row of one, normalised parts cancel.
-        what, methods = f"length 1 in place of {length}", ("contract", *DIFFERENCES)
-        yield Variation(what, (draw.resized(places, 1),), methods)
+        one = draw.fit(places, 1)
+        what, methods = f"length {one} in place of {length}", ("contract", *DIFFERENCES)
+        if one != length:
+            yield Variation(what, (draw.resized(places, one),), methods)
     last = any(axis == case.inputs[at].ndim - 1 for at, axis in places)
-    longer = ROW if last else ROWS
+    longer = draw.fit(places, ROW if last else ROWS)
     if length < longer and draw.most_elements(places, longer) <= MOST:
         what = f"length {longer} in place of {length}"
         yield Variation(what, draw.tries(places, longer))
@@ -128,8 +140,9 @@ def _of_length(draw: Draw, length: int, places: Places) -> Iterator[Variation]:
 def _of_values(draw: Draw) -> Iterator[Variation]:
     """Yield the first input far from 0, with a row of zeros, and with ties."""
     first, x, name = draw.first, draw.case.float64[draw.first], draw.name(draw.first)
+    shapes = draw.case.subject.shapes
     yield Variation(f"{name} × {TIMES}", (draw.replaced(first, x * TIMES),))
-    if x.ndim and x.shape[0] > 1:
+    if x.ndim and x.shape[0] > 1 and not domain.has_kink(shapes, name, 0.0):
         zero = x.copy()
         zero.reshape(-1, x.shape[-1])[0] = 0.0
         yield Variation(f"a row of zeros in {name}", (draw.replaced(first, zero),))
@@ -139,20 +152,23 @@ def _of_values(draw: Draw) -> Iterator[Variation]:
 
 
 def _in_half_precision(draw: Draw, rows: Places) -> Iterator[Variation]:
-    """Yield many rows in the half precision that was given; otherwise in bfloat16, and
-    only for tensors."""
+    """Yield many rows in each half precision that is declared. Without a clause, it is
+    the one that was given; otherwise bfloat16, and only for tensors."""
     case, x = draw.case, draw.case.inputs[draw.first]
     short = {"float16", "bfloat16"} & {case.dtype}
-    low = short.pop() if short else "bfloat16" if is_torch(x) else ""
-    if low and x.ndim > 1 and draw.most_elements(rows, ROWS) <= MOST:
-        many = tuple(in_dtype(value, low) for value in draw.resized(rows, ROWS))
-        yield Variation(f"{ROWS} rows of {low}", (many,), ("precision",), ())
+    low = [*short] or ["bfloat16"] * is_torch(x)
+    if case.subject.shapes and (declared := case.subject.shapes.dtypes):
+        # NumPy has no bfloat16.
+        halves = ("float16", "bfloat16") if is_torch(x) else ("float16",)
+        low = [dtype for dtype in declared if dtype in halves]
+    for dtype in low if x.ndim > 1 and draw.most_elements(rows, ROWS) <= MOST else ():
+        many = tuple(in_dtype(x, dtype) for x in draw.resized(rows, ROWS))
+        yield Variation(f"{ROWS} rows of {dtype}", (many,), ("precision",), ())
 
 
 def _of_rows(draw: Draw, rows: Places) -> Iterator[Variation]:
     """Yield an empty batch, and so many rows that their elements exceed 65,536."""
-    case = draw.case
-    length = case.inputs[rows[0][0]].shape[0]
+    case, length = draw.case, rows.length
     if draw.declared or any(_takes(case, at) for at in draw.tries(rows, length + 3)):
         yield Variation(EMPTY, draw.tries(rows, 0), ("contract",), ())
     elements = sum(math.prod(case.inputs[at].shape) for at, _ in rows)
@@ -206,8 +222,9 @@ def _lines(forward: Callable, inputs: Inputs) -> tuple[Array, int]:
 
 
 def _of_integers(draw: Draw) -> Iterator[Variation]:
-    """Yield a mask with a row of only False or only True, and integers that include the
-    one that an option says to ignore."""
+    """Yield a mask with a row of only False or only True, or of one declared value, and
+    integers that include a declared sentinel or the one that an option says to
+    ignore."""
     case = draw.case
     options = dict(case.subject.all_options)
     names = case.subject.input_names
@@ -217,9 +234,20 @@ def _of_integers(draw: Draw) -> Iterator[Variation]:
         if not is_array(value)
     }
     for at, value in enumerate(case.inputs):
-        if not is_array(value) or not value.shape or is_floating(value):
+        spec = draw.spec(at)
+        if not is_array(value) or not value.shape:
             continue
         values = to_numpy(value)
+        if spec and spec.structure == "mask":
+            for filled in dict.fromkeys((*spec.choices, *np.unique(values))):
+                other = values.copy()
+                other[0] = filled
+                what = f"a row of {filled:g} in {names[at]}"
+                yield Variation(what, (draw.replaced(at, other),))
+        if is_floating(value):
+            continue
+        for what, other in domain.with_sentinel(spec, values) if spec else ():
+            yield Variation(what, (draw.replaced(at, other),))
         if values.dtype == bool:
             for filled in (False, True):
                 other = values.copy()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 
 from backpass.contract.arrays import is_array
@@ -15,17 +15,26 @@ OtherValues = Callable[[object, object], Iterator[object]]
 
 
 def with_other_options(
-    case: Case, others: OtherValues
+    case: Case,
+    others: OtherValues,
+    declared: Mapping[str, tuple[object, ...]] | None = None,
 ) -> Iterator[tuple[str, object, object, Case]]:
     """Yield the case with one option changed: its name, its value, the other value, and
     the case. An input that is neither an array nor None counts as an option.
 
-    ``others(value, default)`` yields the values to try in place of ``value``.
+    ``others(value, default)`` yields the values to try in place of ``value``, unless
+    ``declared`` has the values of each option.
     """
     subject = case.subject
+
+    def of(name: str, value: object, default: object) -> Iterator[object]:
+        if declared is not None:
+            return iter(declared.get(name, ()))
+        return others(value, default)
+
     if subject.called_with is not None:
         for name, value in subject.all_options.items():
-            for other in _once(value, others(value, subject.defaults.get(name))):
+            for other in _once(value, of(name, value, subject.defaults.get(name))):
                 try:
                     changed = subject.called_with({name: other})
                 except Exception:
@@ -34,9 +43,10 @@ def with_other_options(
     for at, value in enumerate(case.inputs):
         if is_array(value) or value is None:
             continue
-        for other in _once(value, others(value, None)):
+        name = subject.input_names[at]
+        for other in _once(value, of(name, value, None)):
             inputs = (*case.inputs[:at], other, *case.inputs[at + 1 :])
-            yield subject.input_names[at], value, other, case.elsewhere(inputs)
+            yield name, value, other, case.elsewhere(inputs)
 
 
 def left_out(case: Case) -> Iterator[tuple[str, Case]]:
