@@ -128,8 +128,9 @@ class Draw:
             rows = self.rng.uniform(0.9, 1.1, (*shape[:-1], 1)[: len(shape)])
             return to_kind_of(given, rows * _repeated(to_numpy(given), shape))
         if is_floating(given):
-            near = self.rng.choice(own, shape) * self.rng.uniform(0.9, 1.1, shape)
-            return to_kind_of(given, near)
+            picked = self.rng.choice(own, shape)
+            factor = self.rng.uniform(0.9, 1.1, shape)
+            return to_kind_of(given, _within(own, picked, factor))
         if not twice and np.array_equal(np.sort(own), np.arange(own.size)):
             # A permutation again: every place once.
             values = self.rng.permutation(count).reshape(shape)
@@ -139,6 +140,18 @@ class Draw:
         else:
             values = self.rng.choice(own, shape)
         return to_torch(values) if is_torch(given) else values.astype(given.dtype)
+
+
+def _within(own: np.ndarray, picked: np.ndarray, factor: np.ndarray) -> np.ndarray:
+    """Return some of an input's elements times factors near 1, which stay between its
+    least and its largest element: an input of probabilities has none above 1."""
+    near = picked * factor
+    if not own.size:
+        return near
+    for inside in (picked * (2 - factor), picked):
+        beyond = (near < own.min()) | (near > own.max())
+        near = np.where(beyond, inside, near)
+    return near
 
 
 def _repeated(values: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
