@@ -12,7 +12,14 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from backpass.commands.command import COMPILED, JSON, Command, InvalidCommand, switch
+from backpass.commands.command import (
+    COMPILED,
+    JSON,
+    Command,
+    InvalidCommand,
+    Option,
+    switch,
+)
 from backpass.commands.output import coloured, say
 from backpass.commands.subject import OPTIONS, TARGET, Raised, requested
 
@@ -27,8 +34,11 @@ _ARGUMENTS = {  # the names that keywords of ``check`` have here
     "conventions": "--convention",
     "inputs": "--input",
 }
-VARY = switch(
-    "--vary", help="check at other shapes, values and options too, drawn from these"
+VARY = Option(
+    "--vary",
+    action=argparse.BooleanOptionalAction,
+    help="check at other shapes, values and options too, drawn from these (default: "
+    "only variations that suit every function, if they are quick)",
 )
 EPILOG = """\
 examples:
@@ -78,7 +88,7 @@ def _report(arguments: argparse.Namespace):
     from backpass.verify import check
 
     op, inputs, keywords = requested(arguments)
-    keywords |= {"vary": True} if arguments.vary else {}
+    keywords |= {} if arguments.vary is None else {"vary": arguments.vary}
     keywords |= {"compiled": True} if arguments.compiled else {}
     keywords |= {"explain": False} if arguments.no_explain else {}
     return check(op, *inputs, raises=False, **keywords)

@@ -49,7 +49,7 @@ def survey(arguments: argparse.Namespace):
         op, inputs, keywords = requested(arguments)
         drawn = calls(op, inputs, keywords.pop("options"))
     methods = keywords.pop("methods", METHODS_BY_SPEED)
-    keywords |= {"vary": True} if arguments.vary else {}
+    keywords |= {"vary": bool(arguments.vary)}
     try:
         return mutate(op, by_check(drawn, methods, **keywords), equivalent=equivalent)
     except VerificationError as error:
@@ -91,7 +91,10 @@ COMMAND = Command(
             "in it"
         ),
         *OPTIONS,
-        VARY,
+        VARY.but(
+            help="check at other shapes, values and options too, drawn from these "
+            "(default: --no-vary)"
+        ),
         value("--equivalent", "FILE", "a TOML file of changes that compute the same"),
         JSON.but(help="print the survey as JSON, and nothing else, on standard output"),
     ),

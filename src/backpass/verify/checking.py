@@ -42,8 +42,17 @@ from backpass.verify.methods import (
 from backpass.verify.methods.compiled import launching
 from backpass.verify.outputs import Malformed
 from backpass.verify.progress import Progress
-from backpass.verify.report import COULD_NOT_RUN, FAILED, NOT_RUN, Report, Row
+from backpass.verify.report import (
+    COULD_NOT_RUN,
+    FAILED,
+    NOT_RUN,
+    VACUOUS,
+    VARIATIONS,
+    Report,
+    Row,
+)
 from backpass.verify.subject import load, subject
+from backpass.verify.vary import work
 from backpass.verify.vary.call import varied_call
 from backpass.verify.vary.judging import RowsOf, varied
 
@@ -82,7 +91,7 @@ def check(
     conventions: Mapping[str, str] | None = None,
     precision: str | None = None,
     tolerances: dict[str, tuple[float, str]] | None = None,
-    vary: bool = False,
+    vary: bool | None = None,
     compiled: bool = False,
     explain: bool = True,
     raises: bool = True,
@@ -127,7 +136,10 @@ def check(
       reason, which the table then shows;
     - ``vary`` repeats the check at inputs of other shapes and values, drawn from the
       elements given, and with other calls, such as one with an option changed, an
-      optional input left out, or an output unused;
+      optional input left out, or an output unused. By default, a check that passed at
+      the inputs given is repeated with variations that suit every function or that
+      SHAPES allows, if their counted work is small and neither ``methods`` nor ``dy``
+      is given; True tries all variations, and False none;
     - ``compiled`` also executes the Triton kernels that are launched as they are
       compiled, in bfloat16, float16 and float32, without a GPU; it takes seconds;
     - ``explain=False`` skips the diagnosis of wrong gradients, which takes up to five
@@ -193,19 +205,35 @@ def check(
         rows = [
             Row("form", f"d{name}", NOT_RUN, reason=NO_GRADIENT) for name in without
         ]
-        rows += rows_of(case, chosen) + _varied(case, rows_of, vary)
+        rows += rows_of(case, chosen)
+        # By default, only an object of the user's that passed is varied: for operations
+        # of the package, verify draws inputs of many shapes.
+        usual_call = methods is None and dy is None and not under_test.stateless
+        if vary or (vary is None and usual_call and not any(map(_is_wrong, rows))):
+            rows += _varied(case, rows_of, vary)
         rows = _explained(rows, case, progress)
     inputs_shown = describe(under_test, case.inputs)
     report = Report(under_test.name, inputs_shown, tuple(rows), case.quantities, seed)
     return report.raise_unless_passed() if raises else report
 
 
-def _varied(case: Case, rows_of: RowsOf, vary: bool) -> list[Row]:
-    if not vary:
-        return []
+def _is_wrong(row: Row) -> bool:
+    return row.verdict in (FAILED, COULD_NOT_RUN, VACUOUS)
+
+
+def _varied(case: Case, rows_of: RowsOf, vary: bool | None) -> list[Row]:
+    """Return the rows of the variations; without being asked for them, of those that
+    are in the domain of the object, if they are few enough to be quick."""
     with np.errstate(all="ignore"), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # such as that of a mean of no rows
-        return varied(case, rows_of) + varied_call(case, rows_of)
+        if not vary and (reason := work.too_large(case)):
+            reason = f"not run by default, because {reason}; vary=True runs them"
+            return [Row(VARIATIONS, "", NOT_RUN, reason=reason)]
+        left = work.Work(work.ASKED_FOR if vary else work.BY_DEFAULT)
+        return [
+            *varied(case, rows_of, vary, left),
+            *varied_call(case, rows_of, vary, left),
+        ]
 
 
 def _explained(rows: list[Row], case: Case, progress: Progress) -> list[Row]:

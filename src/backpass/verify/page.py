@@ -54,7 +54,7 @@ def summary(report: Report) -> str:
 
 
 def _table(report: Report) -> str:
-    named = (row.quantity for row in report.rows if row.quantity not in WHOLE)
+    named = (row.quantity for row in report.shown if row.quantity not in WHOLE)
     quantities = list(dict.fromkeys(named))
     return table.page(
         [_text("error, and tolerance"), *map(_text, quantities)],
@@ -71,7 +71,7 @@ def _lines(report: Report) -> Iterator[tuple[str, dict[str, Row]]]:
     judged a second time.
     """
     lines: list[tuple[str, dict[str, Row]]] = []
-    for row in report.rows:
+    for row in report.shown:
         taken = (*WHOLE, row.quantity)
         fits = (
             cells
@@ -113,7 +113,7 @@ def _cell(row: Row, span: str = "") -> table.Cell:
 def _notes(report: Report) -> str:
     """Return how the rows were measured, or why not, each sentence once."""
     notes: dict[str, dict[str, list[str]]] = {}
-    for row in report.rows:
+    for row in report.shown:
         if said := row.cells()[-1]:
             names = notes.setdefault(said, {}).setdefault(row.method, [])
             names += [] if row.quantity in WHOLE else [row.quantity]

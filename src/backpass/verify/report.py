@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import sys
 import traceback
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,7 @@ COULD_NOT_RUN = "could not run"
 VACUOUS = "vacuous"
 NOT_RUN = "not run"
 _MARKS = {PASSED: "✓", FAILED: "✗", COULD_NOT_RUN: "!", VACUOUS: "○", NOT_RUN: "–"}
+VARIATIONS = "variations"  # the method of rows that sum up several
 _HEADINGS = ("method", "quantity", "verdict", "error", "tolerance", "how")
 
 _WOULD_HELP = (
@@ -40,8 +42,9 @@ class Row:
     ``error`` is the largest absolute error divided by the largest absolute element of
     the reference. ``how`` says how it was measured and why the tolerance is what it is;
     ``reason`` says why the verdict is not "passed". ``note`` is what a reader must know
-    even about a row that passed, such as a tolerance of their own. ``exception`` is the
-    exception that the code under test raised, if the verdict is "could not run".
+    even about a row that passed, such as a tolerance of their own. ``variation`` says
+    at which other inputs, or with which other call, it was measured. ``exception`` is
+    the exception that the code under test raised, if the verdict is "could not run".
     """
 
     method: str
@@ -52,6 +55,7 @@ class Row:
     how: str = ""
     reason: str = ""
     note: str = ""
+    variation: str = ""
     exception: BaseException | None = field(default=None, compare=False, repr=False)
 
     @property
@@ -76,10 +80,9 @@ class Row:
 
     def to_dict(self) -> dict[str, str | float | None]:
         """Return the row as plain data; see ``Report.to_dict``."""
-        names = ("method", "quantity", "verdict", "error", "tolerance", "how", "reason")
-        return {
-            name: _plain(getattr(self, name)) for name in (*names, "note", "raised_at")
-        }
+        names: tuple[str, ...] = (*_HEADINGS, "reason")
+        names += ("note", "variation", "raised_at")
+        return {name: _plain(getattr(self, name)) for name in names}
 
     def cells(self) -> tuple[str, ...]:
         """Return the row as text, in the order of the table's headings."""
@@ -105,13 +108,29 @@ class VerificationError(AssertionError):
 
 @dataclass(frozen=True)
 class Report:
-    """Every row of a check, and the gradients that it had to show: ``("dx",)``."""
+    """Every row of a check, and the gradients that it had to show: ``("dx",)``.
+
+    ``rows`` has a row for each variation, and ``shown`` sums up those that passed and
+    those that were not run.
+    """
 
     name: str
     inputs: str
     rows: tuple[Row, ...]
     gradients: tuple[str, ...]
     seed: int | None = None
+
+    @property
+    def shown(self) -> tuple[Row, ...]:
+        """The rows of the table: the variations that passed are one row, and those that
+        were not run are one row."""
+        rows = [row for row in self.rows if not _is_summed_up(row)]
+        summed = [row for row in self.rows if _is_summed_up(row)]
+        passed = [row for row in summed if row.verdict == PASSED]
+        others = [row for row in summed if row.verdict == NOT_RUN]
+        rows += [_passed(passed)] if passed else []
+        rows += [_not_run(others)] if others else []
+        return tuple(rows)
 
     @property
     def failed(self) -> tuple[Row, ...]:
@@ -161,9 +180,9 @@ class Report:
 
     @property
     def summary(self) -> str:
-        """How many rows have each verdict."""
-        counts = ((len(self.having(verdict)), verdict) for verdict in _MARKS)
-        return ", ".join(f"{count} {verdict}" for count, verdict in counts if count)
+        """How many rows of the table have each verdict."""
+        counts = Counter(row.verdict for row in self.shown)
+        return ", ".join(f"{counts[of]} {of}" for of in _MARKS if counts[of])
 
     def findings(self) -> Iterator[tuple[str, str]]:
         """Yield each fault once: where it is, and the sentence that describes it.
@@ -229,7 +248,7 @@ class Report:
         it.
         """
         width = width or terminal.width()
-        counts = Counter(row.remark for row in self.rows if row.remark)
+        counts = Counter(row.remark for row in self.shown if row.remark)
         marks = {
             remark: f"[{at}]"
             for at, remark in enumerate((r for r in counts if counts[r] > 1), 1)
@@ -247,7 +266,7 @@ class Report:
         one row has is printed below that row."""
         table = [
             (*_HEADINGS[:-1], ""),
-            *((*row.cells()[:-1], marks.get(row.remark, "")) for row in self.rows),
+            *((*row.cells()[:-1], marks.get(row.remark, "")) for row in self.shown),
         ]
         widths = tables.widths(table)
         fits = sum(widths) + 2 * len(widths) <= width
@@ -259,11 +278,49 @@ class Report:
         )
         rule = "─" * min(width, sum(widths[:-1], 2 * (len(widths) - 2)))
         yield from (headings, rule)
-        for row, line in zip(self.rows, lines, strict=True):
+        for row, line in zip(self.shown, lines, strict=True):
             yield line
             if row.remark and row.remark not in marks:
                 yield f"    {row.remark}"
         yield rule
+
+
+def _is_summed_up(row: Row) -> bool:
+    return bool(row.variation) and row.verdict in (PASSED, NOT_RUN)
+
+
+def _passed(rows: Sequence[Row]) -> Row:
+    """Sum up the variations that passed, with the worst error and its variation."""
+    worst = max(rows, key=lambda row: (row.error or 0.0) / (row.tolerance or 1.0))
+    note = f"{_count(rows)} passed: {_listed(rows)}"
+    note += f"; the error is that of {worst.variation}" if worst.error else ""
+    return Row(VARIATIONS, "all", PASSED, worst.error, worst.tolerance, note=note)
+
+
+def _not_run(rows: Sequence[Row]) -> Row:
+    """Sum up the variations that were not run, by reason. An exception is named without
+    its message."""
+    by_reason: dict[str, list[Row]] = {}
+    for row in rows:
+        said = row.reason.removeprefix(f"{row.variation}: ")
+        said = re.sub(r"\((\w+): .*\)$", r"(\1)", said, flags=re.DOTALL)
+        by_reason.setdefault(said, []).append(row)
+    reason = "; ".join(f"{_listed(of)}: {said}" for said, of in by_reason.items())
+    return Row(VARIATIONS, "", NOT_RUN, reason=f"{_count(rows)}: {reason}")
+
+
+def _count(rows: Sequence[Row]) -> str:
+    return f"{len(rows)} variation{'s' if len(rows) > 1 else ''}"
+
+
+def _listed(rows: Sequence[Row]) -> str:
+    """Return the variations as a list. Those that differ only in the length that is
+    replaced are named together: ``length 1 in place of 4 and 6``."""
+    starts: dict[str, list[str]] = {}
+    for row in rows:
+        start, between, length = row.variation.partition(" in place of ")
+        starts.setdefault(start + between, []).append(length)
+    return ", ".join(start + " and ".join(of) for start, of in starts.items())
 
 
 def _place(exception: BaseException) -> str:

@@ -7,7 +7,7 @@ Some gradient bugs show at ordinary inputs, but only in such a call.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -17,7 +17,18 @@ from backpass.verify.convert import EPSILON, to_kind_of, to_numpy
 from backpass.verify.magnitude import farthest, largest
 from backpass.verify.outputs import Several
 from backpass.verify.report import COULD_NOT_RUN, FAILED, NOT_RUN, PASSED, Row
+from backpass.verify.vary.judging import TOO_LONG, bounded_rows
+from backpass.verify.vary.kinds import (
+    LEFT_OUT,
+    OPTION,
+    SCALED,
+    SWITCH,
+    TWICE,
+    UNUSED,
+    chosen,
+)
 from backpass.verify.vary.options import left_out, other_values, with_other_options
+from backpass.verify.vary.work import TooMuch, Work
 
 NAME = "varied call"
 SCALE = 65536.0  # of a loss, a usual factor of loss scaling
@@ -29,17 +40,33 @@ RowsOf = Callable[[Case, Sequence[str]], list[Row]]
 Summary = Callable[[str, list[Row], Case], Iterator[Row]]
 
 
-def varied_call(case: Case, rows_of: RowsOf) -> list[Row]:
-    """Return one row for each variation, or one for each quantity that is wrong in it.
+def varied_call(
+    case: Case, rows_of: RowsOf, vary: bool | None, work: Work
+) -> Iterator[Row]:
+    """Yield one row for each variation that ``vary`` allows, or one for each quantity
+    that is wrong in it.
 
     ``rows_of(case, methods)`` runs methods.
     """
-    rows = [*_scaled(case), *_given_twice(case)]
-    for what, other in (*_unused_outputs(case), *_left_out(case)):
-        rows += _rows(what, other, rows_of)
-    for what, other in _other_options(case):
-        rows += _not_refused(what, list(_rows(what, other, rows_of)))
-    return rows
+    kinds = chosen(case, vary)
+    if SCALED in kinds:
+        yield from _named(f"dy × {SCALE:,.0f}", _scaled(case))
+    if TWICE in kinds:
+        yield from _given_twice(case)
+    for kind, cases in ((UNUSED, _unused_outputs), (LEFT_OUT, _left_out)):
+        for what, other in cases(case) if kind in kinds else ():
+            yield from _named(what, _rows(what, work.counted(other), rows_of))
+    declared = bool(case.subject.shapes and case.subject.shapes.options)
+    for what, value, other in _other_options(case):
+        switch = isinstance(value, bool) and not declared
+        if (SWITCH if switch else OPTION) in kinds:
+            rows = list(_rows(what, work.counted(other), rows_of))
+            yield from _named(what, _not_refused(what, rows))
+
+
+def _named(what: str, rows: Iterable[Row]) -> Iterator[Row]:
+    """Yield the rows with the name of their variation."""
+    return (replace(row, variation=what) for row in rows)
 
 
 def _not_refused(what: str, rows: list[Row]) -> list[Row]:
@@ -56,13 +83,12 @@ def _rows(what: str, case: Case, rows_of: RowsOf) -> Iterator[Row]:
     try:
         if not np.isfinite(case.y_as_given).all() and case.finite:
             return
+    except TooMuch:
+        yield Row(NAME, "", NOT_RUN, reason=f"{what}: {TOO_LONG}")
+        return
     except Exception:
         return
-    found = rows_of(case, METHODS)
-    if not any(
-        row.quantity in case.quantities and row.verdict != NOT_RUN for row in found
-    ):
-        found += rows_of(case, OTHERWISE)
+    found, all_ran = bounded_rows(case, rows_of, METHODS, OTHERWISE)
     wrong: dict[str, Row] = {}
     # The operator that would judge a convention is that of the call that was given.
     unjudged = {f"d{name}" for name in case.conventions} if not case.operator else set()
@@ -74,6 +100,9 @@ def _rows(what: str, case: Case, rows_of: RowsOf) -> Iterator[Row]:
     for row in wrong.values():
         reason = ": ".join(filter(None, (what, row.method, row.reason)))
         yield replace(row, method=NAME, reason=reason, how=what)
+    if not all_ran and not wrong:
+        yield Row(NAME, "", NOT_RUN, reason=f"{what}: {TOO_LONG}")
+        return
     passed = [row for row in found if row.verdict == PASSED]
     if passed and not wrong:
         worst = max(passed, key=lambda row: (row.error or 0.0) / (row.tolerance or 1.0))
@@ -126,7 +155,7 @@ def _given_twice(case: Case) -> Iterator[Row]:
             return
         except Exception as raised:
             reason = f"{what}: backward raises {first_line(raised)}"
-            yield Row(NAME, "all", FAILED, reason=reason)
+            yield Row(NAME, "all", FAILED, reason=reason, variation=what)
             return
         size = max(largest(apart), case.scales[a])
         error = farthest(together, apart) / size if size else 0.0
@@ -136,11 +165,11 @@ def _given_twice(case: Case) -> Iterator[Row]:
             reason = (
                 f"{what}: the sum of their gradients differs from that for two copies"
             )
-            yield Row(
-                NAME, case.subject.quantity(a), FAILED, error, usual, reason=reason
-            )
+            quantity = case.subject.quantity(a)
+            row = Row(NAME, quantity, FAILED, error, usual, reason=reason)
         else:
-            yield Row(NAME, "all", PASSED, error, usual, note=what)
+            row = Row(NAME, "all", PASSED, error, usual, note=what)
+        yield replace(row, variation=what)
 
 
 class _Rejected(Exception):
@@ -190,13 +219,14 @@ def _unused_outputs(case: Case) -> Iterator[tuple[str, Case]]:
         )
 
 
-def _other_options(case: Case) -> Iterator[tuple[str, Case]]:
-    """Yield the case with one option changed, or one input that is not an array."""
+def _other_options(case: Case) -> Iterator[tuple[str, object, Case]]:
+    """Yield the case with one option changed, or one input that is not an array, and
+    the other value."""
     shapes = case.subject.shapes
     declared = dict(shapes.options) if shapes and shapes.options else None
     changed = with_other_options(_again(case), other_values, declared)
     for name, _, other, there in changed:
-        yield f"{name}={other!r}", replace(there, operator=None)
+        yield f"{name}={other!r}", other, replace(there, operator=None)
 
 
 def _left_out(case: Case) -> Iterator[tuple[str, Case]]:

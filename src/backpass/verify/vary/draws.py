@@ -213,8 +213,9 @@ class Draw:
             table = domain.repeated_table(spec, to_numpy(given), shape)
             return to_kind_of(given, rows * table)
         if is_floating(given):
-            near = self.rng.choice(own, shape) * self.rng.uniform(0.9, 1.1, shape)
-            return to_kind_of(given, near)
+            picked = self.rng.choice(own, shape)
+            factor = self.rng.uniform(0.9, 1.1, shape)
+            return to_kind_of(given, _within(own, picked, factor))
         if not twice and np.array_equal(np.sort(own), np.arange(own.size)):
             # A permutation again: every place once.
             values = self.rng.permutation(count).reshape(shape)
@@ -251,3 +252,15 @@ class Draw:
             return drawn
         picked = self.rng.choice(own, shape)
         return np.where(np.isin(picked, spec.sentinels), picked, drawn)
+
+
+def _within(own: np.ndarray, picked: np.ndarray, factor: np.ndarray) -> np.ndarray:
+    """Return some of an input's elements times factors near 1, which stay between its
+    least and its largest element: an input of probabilities has none above 1."""
+    near = picked * factor
+    if not own.size:
+        return near
+    for inside in (picked * (2 - factor), picked):
+        beyond = (near < own.min()) | (near > own.max())
+        near = np.where(beyond, inside, near)
+    return near

@@ -8,25 +8,19 @@ happened" counts them.
 
 from __future__ import annotations
 
-import itertools
 import math
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
 
-from backpass.contract.arrays import Array, is_array
+from backpass.contract.arrays import is_array
 from backpass.verify import domain
 from backpass.verify.case import Case, Inputs
-from backpass.verify.convert import (
-    in_dtype,
-    is_floating,
-    is_torch,
-    to_kind_of,
-    to_numpy,
-)
+from backpass.verify.convert import in_dtype, is_floating, is_torch, to_numpy
+from backpass.verify.vary import kinds
 from backpass.verify.vary.draws import Draw, Places
+from backpass.verify.vary.work import lines
 
 LONGER = 37  # added to a length: odd, so that the sum is not a multiple of a block
 # Longer than the blocks into which kernels cut the rows, and the elements of one row.
@@ -48,13 +42,15 @@ class Variation:
     """A variation: its description, inputs to try, and the methods to run.
 
     The first inputs that forward accepts are used. The methods of ``otherwise`` run if
-    those of ``methods`` gave no verdict on a gradient.
+    those of ``methods`` gave no verdict on a gradient. ``kind`` decides whether it runs
+    by default.
     """
 
     what: str
     tries: tuple[Inputs, ...]
     methods: tuple[str, ...] = COMPARING
     otherwise: tuple[str, ...] = DIFFERENCES
+    kind: str = kinds.OTHER
 
 
 def variations(case: Case) -> Iterator[Variation]:
@@ -107,7 +103,8 @@ def _deeper(draw: Draw) -> Variation:
     most = max(inputs[at].ndim for at in arrays)
     deepest = [at for at in arrays if inputs[at].ndim == most]
     some = (deepest, [draw.first], arrays)
-    return Variation(DEEPER, tuple(draw.deeper(positions) for positions in some))
+    tries = tuple(draw.deeper(positions) for positions in some)
+    return Variation(DEEPER, tries, kind=kinds.AXIS)
 
 
 def _of_length(draw: Draw, places: Places) -> Iterator[Variation]:
@@ -122,33 +119,55 @@ def _of_length(draw: Draw, places: Places) -> Iterator[Variation]:
         if (all if not declared else any)(_takes(case, at) for at in tries):
             of = draw.name(alone)
             what = f"{of}'s length changed from {length}, the others' kept"
-            yield Variation(what, tries)
+            yield Variation(what, tries, kind=kinds.APART)
     # Length 1 may be broadcast where no other length fits.
     if declared or any(_takes(case, at) for at in draw.tries(places, length + 3)):
         # Not element by element: in a row of one, normalised parts cancel.
         one = draw.fit(places, 1)
         what, methods = f"length {one} in place of {length}", ("contract", *DIFFERENCES)
         if one != length:
-            yield Variation(what, (draw.resized(places, one),), methods)
+            tries = (draw.resized(places, one),)
+            yield Variation(what, tries, methods, kind=kinds.ONE)
     last = any(axis == case.inputs[at].ndim - 1 for at, axis in places)
-    longer = draw.fit(places, ROW if last else ROWS)
-    if length < longer and draw.most_elements(places, longer) <= MOST:
-        what = f"length {longer} in place of {length}"
-        yield Variation(what, draw.tries(places, longer))
+    longer = ROW if last else ROWS
+    for long, kind in (
+        (draw.fit(places, longer), kinds.LONGER),
+        (_multiple(length, longer), kinds.MULTIPLE),
+    ):
+        if length < long and draw.most_elements(places, long) <= MOST:
+            what = f"length {long} in place of {length}"
+            yield Variation(what, draw.tries(places, long), kind=kind)
+
+
+def _multiple(length: int, least: int) -> int:
+    """Return the first odd multiple of a length that is not below ``least``. A function
+    that needs pairs or groups within the length finds them in it too."""
+    times = -(-least // length)
+    return length * (times + 1 - times % 2)
 
 
 def _of_values(draw: Draw) -> Iterator[Variation]:
     """Yield the first input far from 0, with a row of zeros, and with ties."""
-    first, x, name = draw.first, draw.case.float64[draw.first], draw.name(draw.first)
-    shapes = draw.case.subject.shapes
-    yield Variation(f"{name} × {TIMES}", (draw.replaced(first, x * TIMES),))
-    if x.ndim and x.shape[0] > 1 and not domain.has_kink(shapes, name, 0.0):
+    case, first, name = draw.case, draw.first, draw.name(draw.first)
+    x = case.float64[first]
+    exact = case.dtype in ("float64", "float32")  # half precision rounds more there
+    around_zero = exact and x.size > 0 and x.min() < 0 < x.max()
+    # Probabilities, cosines and the like end at 1.
+    far = around_zero and np.abs(x).max() > 1
+    tries = (draw.replaced(first, x * TIMES),)
+    kind = kinds.FAR if far else kinds.OTHER
+    yield Variation(f"{name} × {TIMES}", tries, kind=kind)
+    kink = domain.has_kink(case.subject.shapes, name, 0.0)
+    if x.ndim and x.shape[0] > 1 and not kink:
         zero = x.copy()
         zero.reshape(-1, x.shape[-1])[0] = 0.0
-        yield Variation(f"a row of zeros in {name}", (draw.replaced(first, zero),))
+        tries = (draw.replaced(first, zero),)
+        kind = kinds.ZEROS if around_zero else kinds.OTHER
+        yield Variation(f"a row of zeros in {name}", tries, kind=kind)
     tied = np.where(np.isfinite(x), np.round(2 * x) / 2, x)
+    tied = np.clip(tied, x.min(), x.max()) if x.size else tied
     tries = (draw.replaced(first, tied),)
-    yield Variation(f"ties in {name}", tries, DIFFERENCES, ())
+    yield Variation(f"ties in {name}", tries, DIFFERENCES, (), kinds.TIES)
 
 
 def _in_half_precision(draw: Draw, rows: Places) -> Iterator[Variation]:
@@ -163,21 +182,22 @@ def _in_half_precision(draw: Draw, rows: Places) -> Iterator[Variation]:
         low = [dtype for dtype in declared if dtype in halves]
     for dtype in low if x.ndim > 1 and draw.most_elements(rows, ROWS) <= MOST else ():
         many = tuple(in_dtype(x, dtype) for x in draw.resized(rows, ROWS))
-        yield Variation(f"{ROWS} rows of {dtype}", (many,), ("precision",), ())
+        what = f"{ROWS} rows of {dtype}"
+        yield Variation(what, (many,), ("precision",), (), kinds.HALF)
 
 
 def _of_rows(draw: Draw, rows: Places) -> Iterator[Variation]:
     """Yield an empty batch, and so many rows that their elements exceed 65,536."""
     case, length = draw.case, rows.length
     if draw.declared or any(_takes(case, at) for at in draw.tries(rows, length + 3)):
-        yield Variation(EMPTY, draw.tries(rows, 0), ("contract",), ())
+        yield Variation(EMPTY, draw.tries(rows, 0), ("contract",), (), kinds.EMPTY)
     elements = sum(math.prod(case.inputs[at].shape) for at, _ in rows)
     many = MANY * length // elements + LONGER
     if many > ROWS and draw.most_elements(rows, many) <= MOST:
         tries = draw.tries(rows, many)
         if _cost_by_row(draw, rows):
             what = f"{many:,} rows in place of {length}"
-            yield Variation(what, tries, ("autograd", "pytorch"))
+            yield Variation(what, tries, ("autograd", "pytorch"), kind=kinds.MANY)
 
 
 def _cost_by_row(draw: Draw, rows: Places) -> bool:
@@ -188,37 +208,21 @@ def _cost_by_row(draw: Draw, rows: Places) -> bool:
     if any(axis for _, axis in rows):  # y may have both axes, and rows² elements
         return False
 
-    def ran(part: slice) -> tuple[np.ndarray, int]:
+    def rows_of(part: slice) -> tuple[np.ndarray, int]:
         inputs = (x[part] if at in whole else x for at, x in enumerate(case.given()))
-        y, lines = _lines(case.subject.forward, tuple(inputs))
-        return to_numpy(y), lines
+        (y, _), ran = lines(case.subject.forward, *inputs)
+        return to_numpy(y), ran
 
     try:
-        y, lines = ran(slice(None))
+        y, ran = rows_of(slice(None))
         for part in (slice(1, None), slice(None, -1)):  # a causal row uses earlier rows
-            fewer, lines_of_fewer = ran(part)
+            fewer, ran_of_fewer = rows_of(part)
             same = fewer.shape == y[part].shape and np.allclose(fewer, y[part])
-            if not same or lines != lines_of_fewer:
+            if not same or ran != ran_of_fewer:
                 return False
     except Exception:
         return False
     return True
-
-
-def _lines(forward: Callable, inputs: Inputs) -> tuple[Array, int]:
-    """Return y, and how many lines of Python ran."""
-    count, before = itertools.count(), sys.gettrace()
-
-    def trace(frame: object, event: str, argument: object) -> Callable:
-        next(count)
-        return trace
-
-    sys.settrace(trace)
-    try:
-        y = forward(*inputs)[0]
-    finally:
-        sys.settrace(before)
-    return y, next(count)
 
 
 def _of_integers(draw: Draw) -> Iterator[Variation]:
@@ -243,17 +247,20 @@ def _of_integers(draw: Draw) -> Iterator[Variation]:
                 other = values.copy()
                 other[0] = filled
                 what = f"a row of {filled:g} in {names[at]}"
-                yield Variation(what, (draw.replaced(at, other),))
+                tries = (draw.replaced(at, other),)
+                yield Variation(what, tries, kind=kinds.MASK)
         if is_floating(value):
             continue
         for what, other in domain.with_sentinel(spec, values) if spec else ():
-            yield Variation(what, (draw.replaced(at, other),))
+            tries = (draw.replaced(at, other),)
+            yield Variation(what, tries, kind=kinds.IGNORED)
         if values.dtype == bool:
             for filled in (False, True):
                 other = values.copy()
                 other[0] = filled
                 tries = (draw.replaced(at, other),)
-                yield Variation(f"a row of {filled} in {names[at]}", tries)
+                what = f"a row of {filled} in {names[at]}"
+                yield Variation(what, tries, kind=kinds.MASK)
             continue
         for option in IGNORED & {*options}:
             ignored = options[option]
@@ -261,7 +268,8 @@ def _of_integers(draw: Draw) -> Iterator[Variation]:
                 other = values.copy()
                 other.reshape(-1)[-1] = ignored
                 tries = (draw.replaced(at, other),)
-                yield Variation(f"{option} = {ignored} in {names[at]}", tries)
+                what = f"{option} = {ignored} in {names[at]}"
+                yield Variation(what, tries, kind=kinds.IGNORED)
 
 
 def _takes(case: Case, inputs: Inputs) -> bool:

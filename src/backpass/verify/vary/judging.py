@@ -14,32 +14,47 @@ from backpass.verify.directional import COORDINATES
 from backpass.verify.methods import finite_difference, precision, pytorch
 from backpass.verify.report import COULD_NOT_RUN, FAILED, NOT_RUN, PASSED, Row
 from backpass.verify.vary.inputs import DEEPER, EMPTY, Variation, variations
+from backpass.verify.vary.kinds import chosen
+from backpass.verify.vary.structure import is_kept
+from backpass.verify.vary.work import TooMuch, Work
 
 NAME = "varied inputs"
 DECLARE = 'if x may only be a matrix, declare it: SHAPES = "x[b, n] -> y[b, n]"'
 KINKS = 0.03  # of a slope: a larger error is not excused as one of kinks
+TOO_LONG = "it would exceed the bound of work"
 SEARCH = 2.0  # seconds for a diagnosis
 OPERATORS = (pytorch.NAME, precision.NAME)  # the methods that call the operator
 
 RowsOf = Callable[[Case, Sequence[str]], list[Row]]
 
 
-def varied(case: Case, rows_of: RowsOf) -> list[Row]:
-    """Return the rows of every variation: one, or one for each wrong quantity.
+def varied(case: Case, rows_of: RowsOf, vary: bool | None, work: Work) -> Iterator[Row]:
+    """Yield the rows of every variation that ``vary`` allows: one, or one for each
+    wrong quantity.
 
     ``rows_of(case, methods)`` runs methods.
     """
-    return [
-        row for variation in variations(case) for row in _rows(case, variation, rows_of)
-    ]
+    kinds = chosen(case, vary)
+    presumed = not vary and case.subject.shapes is None
+    for variation in variations(case):
+        if presumed and not all(is_kept(case, inputs) for inputs in variation.tries):
+            continue
+        if variation.kind in kinds:
+            rows = _rows(case, variation, rows_of, work, bool(vary))
+            yield from (replace(row, variation=variation.what) for row in rows)
 
 
-def _rows(case: Case, variation: Variation, rows_of: RowsOf) -> Iterator[Row]:
+def _rows(
+    case: Case, variation: Variation, rows_of: RowsOf, work: Work, asked: bool
+) -> Iterator[Row]:
     problem = ""
     for inputs in variation.tries:
-        other = case.elsewhere(inputs)
+        other = work.counted(case.elsewhere(inputs))
         try:
             y = other.y_as_given
+        except TooMuch:
+            yield Row(NAME, "", NOT_RUN, reason=f"{variation.what}: {TOO_LONG}")
+            return
         except Exception as error:
             problem = f"forward rejects them ({first_line(error)})"
             continue
@@ -49,12 +64,45 @@ def _rows(case: Case, variation: Variation, rows_of: RowsOf) -> Iterator[Row]:
     else:
         yield Row(NAME, "", NOT_RUN, reason=f"{variation.what}: {problem}")
         return
-    found = rows_of(other, variation.methods)
+    found, all_ran = bounded_rows(
+        other, rows_of, variation.methods, variation.otherwise
+    )
+    if not asked:
+        found = _without_operator(found)
+    rows = list(_summary(variation.what, found, other, case))
+    if not all_ran and all(row.verdict in (PASSED, NOT_RUN) for row in rows):
+        rows = [Row(NAME, "", NOT_RUN, reason=f"{variation.what}: {TOO_LONG}")]
+    yield from rows
+
+
+def _without_operator(rows: list[Row]) -> list[Row]:
+    """Return the rows, without those of an operator whose y differs from forward's: it
+    may be made for the given inputs alone."""
     if not any(
-        row.quantity in other.quantities and row.verdict != NOT_RUN for row in found
+        row.method in OPERATORS and row.quantity == "y" and row.verdict == FAILED
+        for row in rows
     ):
-        found += rows_of(other, variation.otherwise)
-    yield from _summary(variation.what, found, other, case)
+        return rows
+    return [row for row in rows if row.method not in OPERATORS]
+
+
+def bounded_rows(
+    case: Case, rows_of: RowsOf, methods: Sequence[str], otherwise: Sequence[str]
+) -> tuple[list[Row], bool]:
+    """Return the rows of the methods, and whether all ran within the bound of work.
+    Those of ``otherwise`` run if the others gave no verdict on a gradient."""
+    found: list[Row] = []
+    for names in (methods, otherwise):
+        for name in names:
+            try:
+                found += rows_of(case, [name])
+            except TooMuch:
+                return found, False
+        if any(
+            row.quantity in case.quantities and row.verdict != NOT_RUN for row in found
+        ):
+            break
+    return found, True
 
 
 def _summary(what: str, found: list[Row], case: Case, given: Case) -> Iterator[Row]:

@@ -1,0 +1,148 @@
+"""Bound the work of variations by counting it, so that no clock decides what runs.
+
+A unit is about the work of one line of Python that calls nothing.
+"""
+
+from __future__ import annotations
+
+import itertools
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from backpass.contract.arrays import size
+from backpass.verify.case import Case
+from backpass.verify.convert import to_kind_of
+from backpass.verify.outputs import named_arrays
+
+ELEMENTS = 20  # of arrays, for one unit in a call of forward or of backward
+CALLS = 200  # of forward and of backward, for the variations of a small object
+FEWEST = 8  # calls of each, for one variation
+
+
+class TooMuch(BaseException):
+    """Raised where a variation would exceed its bound.
+
+    It is not an Exception, because methods would count one against the code under test.
+    """
+
+
+@dataclass(frozen=True)
+class Bound:
+    """The most work of one variation, and of all variations of a check."""
+
+    one: int
+    every: int
+
+
+BY_DEFAULT = Bound(one=2_000_000, every=8_000_000)
+ASKED_FOR = Bound(one=20_000_000, every=60_000_000)
+
+
+class Work:
+    """The work that is left for the variations of one check."""
+
+    def __init__(self, bound: Bound):
+        self.bound, self.left = bound, bound.every
+
+    def counted(self, case: Case) -> Case:
+        """Return the case with functions that raise TooMuch where its variation exceeds
+        its bound.
+
+        Lines and arrays are counted in the first call of each function. Later calls
+        count as much.
+        """
+        left = [min(self.bound.one, self.left)]
+        least = elements(case.arrays) // ELEMENTS
+        costs: dict[str, int] = {}
+
+        def spend(cost: int) -> None:
+            left[0] -= cost
+            self.left -= cost
+            if left[0] < 0:
+                raise TooMuch
+
+        def bounded(name: str, function: Callable) -> Callable:
+            def call(*arguments: Any, **wanted: Any) -> Any:
+                if name in costs:
+                    spend(costs[name])
+                    return function(*arguments, **wanted)
+                most = max(left[0] // FEWEST - least, 0)
+                returned, ran = lines(function, *arguments, most=most, **wanted)
+                arrays = _arrays(returned) if name == "forward" else ()
+                costs[name] = ran + least + elements(arrays) // ELEMENTS
+                spend(costs[name])
+                return returned
+
+            return call
+
+        subject = case.subject
+        return replace(
+            case,
+            subject=replace(
+                subject,
+                forward=bounded("forward", subject.forward),
+                backward=bounded("backward", subject.backward),
+                plain_forward=bounded("plain_forward", subject.plain_forward),
+            ),
+        )
+
+
+def too_large(case: Case) -> str:
+    """Return why the variations of a case do not run by default; "" if they do.
+
+    Forward and backward run once.
+    """
+    most = BY_DEFAULT.every // CALLS
+    given = elements(case.arrays)
+    if given > most * ELEMENTS:
+        return f"the inputs have more than {most * ELEMENTS:,} elements"
+    try:
+        lines(_once, case, most=most - given // ELEMENTS)
+    except TooMuch:
+        return f"forward and backward run more than {most:,} lines of Python"
+    except Exception:
+        pass  # the methods say what raises
+    return ""
+
+
+def _once(case: Case) -> None:
+    y, saved = case.subject.forward(*case.given())
+    case.subject.backward(to_kind_of(y, case.dy), saved)
+
+
+def elements(arrays: Sequence[Any]) -> int:
+    """Return the number of elements of several arrays."""
+    return sum(size(tuple(array.shape)) for array in arrays)
+
+
+def lines(
+    function: Callable, *arguments: Any, most: int = sys.maxsize, **keywords: Any
+) -> tuple[Any, int]:
+    """Return what a function returns, and how many lines of Python it ran.
+
+    Raises TooMuch after ``most`` lines.
+    """
+    count, before = itertools.count(), sys.gettrace()
+
+    def trace(frame: object, event: str, argument: object) -> Callable:
+        if next(count) >= most:
+            raise TooMuch
+        return trace
+
+    sys.settrace(trace)
+    try:
+        returned = function(*arguments, **keywords)
+    finally:
+        sys.settrace(before)
+    return returned, next(count)
+
+
+def _arrays(returned: Any) -> list[Any]:
+    """Return what a forward returns and saves, as far as it is known by name."""
+    try:
+        y, saved = returned
+        return [y, *(array for _, array in named_arrays(saved))]
+    except Exception:
+        return []  # the contract says what form it has to have
