@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -54,7 +54,41 @@ def _rows(case: Case, variation: Variation, rows_of: RowsOf) -> Iterator[Row]:
         row.quantity in other.quantities and row.verdict != NOT_RUN for row in found
     ):
         found += rows_of(other, variation.otherwise)
+    found = [_unless_excused(row, variation, other) for row in found]
     yield from _summary(variation.what, found, other, case)
+
+
+def _unless_excused(row: Row, variation: Variation, case: Case) -> Row:
+    """Return the row, marked "not run" if it failed by an error that a variation leaves
+    to rounding, or by a shape that need not be that of the input."""
+    if row.verdict != FAILED:
+        return row
+    if row.error is not None and row.error <= variation.least:
+        reason = f"off by {row.error:.1e}, which may be rounding there"
+        return Row(row.method, row.quantity, NOT_RUN, reason=reason)
+    if not variation.shapes_as_given:
+        return row
+    misfits = _misfits(case, case.gradients)
+    if case.subject.shapes is not None:
+        # NumPy and PyTorch differ: over no axes, PyTorch's sum is one over all.
+        misfits = {} if misfits else _misfits(case, case.on_tensors[1])
+    if not misfits or row.quantity not in (*misfits, "all"):
+        return row
+    name, (got, _) = next(iter(misfits.items()))
+    reason = f"backward is not made for it: {name} is {list(got)}"
+    return Row(row.method, row.quantity, NOT_RUN, reason=reason)
+
+
+def _misfits(
+    case: Case, gradients: Mapping[int, np.ndarray | None]
+) -> dict[str, tuple[tuple[int, ...], tuple[int, ...]]]:
+    """Return the gradients of wrong shapes, each with its shape and that of its
+    input."""
+    return {
+        case.subject.quantity(at): (gradient.shape, case.float64[at].shape)
+        for at, gradient in gradients.items()
+        if gradient is not None and gradient.shape != case.float64[at].shape
+    }
 
 
 def _summary(what: str, found: list[Row], case: Case, given: Case) -> Iterator[Row]:
@@ -118,11 +152,7 @@ def _misfit(
         return f"backward does not ({raised[0]})", {}
     if what != DEEPER or not case.dy.ndim or _is_done_to_each_slice(case, given):
         return "", wrong
-    other = {
-        case.subject.quantity(at): (gradient.shape, case.float64[at].shape)
-        for at, gradient in case.gradients.items()
-        if gradient is not None and gradient.shape != case.float64[at].shape
-    }
+    other = _misfits(case, case.gradients)
     if not other:
         return "", wrong
     name, (got, shape) = next(iter(other.items()))
