@@ -11,29 +11,43 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 
 from backpass.contract.arrays import is_array
 from backpass.verify import domain
 from backpass.verify.case import Case, Inputs
-from backpass.verify.convert import in_dtype, is_floating, is_torch, to_numpy
-from backpass.verify.vary import kinds
+from backpass.verify.convert import (
+    in_dtype,
+    is_floating,
+    is_torch,
+    to_kind_of,
+    to_numpy,
+)
+from backpass.verify.vary import axes, kinds, values
 from backpass.verify.vary.draws import Draw, Places
 from backpass.verify.vary.work import lines
 
 LONGER = 37  # added to a length: odd, so that the sum is not a multiple of a block
 # Longer than the blocks into which kernels cut the rows, and the elements of one row.
 ROWS, ROW = 256 + LONGER, 1024 + LONGER
+# Even lengths, and whole numbers of the usual blocks of kernels and of NumPy code.
+BLOCK, BLOCK_OF_ARRAYS = 256, 64
+FEW = 1 << 17  # elements of an input with such a length, at most
 TIMES = 20
-DEEPER, EMPTY = "one more leading axis", "no rows"
+DEEPER, FEWER, EMPTY = "one more leading axis", "one axis fewer", "no rows"
 MOST = 1 << 20  # elements of a varied input, at most
 MANY = 1 << 17  # elements of many rows: more than 65,536
 # Options that name an integer without a gradient.
 IGNORED = {"ignore_index", "ignore", "ignored", "padding_idx", "pad_id", "pad"}
+# Close to 0, and in long sums, rounding is large beside what is left of two terms. An
+# error has to be larger to count.
+CANCELLED, ROUNDED = 0.03, 1e-6
 # Methods that compare element by element. Differences run only if none of them gave a
 # verdict.
 COMPARING = ("contract", "autograd", "pytorch", "precision")
+EXACT = ("contract", "autograd", "pytorch")
 DIFFERENCES = ("finite_difference",)
 
 
@@ -43,7 +57,8 @@ class Variation:
 
     The first inputs that forward accepts are used. The methods of ``otherwise`` run if
     those of ``methods`` gave no verdict on a gradient. ``kind`` decides whether it runs
-    by default.
+    by default. Errors up to ``least`` do not count. With ``shapes_as_given``, an object
+    without a declaration need not return gradients of the right shape.
     """
 
     what: str
@@ -51,6 +66,8 @@ class Variation:
     methods: tuple[str, ...] = COMPARING
     otherwise: tuple[str, ...] = DIFFERENCES
     kind: str = kinds.OTHER
+    least: float = 0.0
+    shapes_as_given: bool = False
 
 
 def variations(case: Case) -> Iterator[Variation]:
@@ -93,6 +110,7 @@ def _every_variation(case: Case) -> Iterator[Variation]:
     yield from _of_integers(draw)
     if rows:
         yield from _in_half_precision(draw, rows)
+    yield from _further(draw)
 
 
 def _deeper(draw: Draw) -> Variation:
@@ -168,6 +186,43 @@ def _of_values(draw: Draw) -> Iterator[Variation]:
     tied = np.clip(tied, x.min(), x.max()) if x.size else tied
     tries = (draw.replaced(first, tied),)
     yield Variation(f"ties in {name}", tries, DIFFERENCES, (), kinds.TIES)
+
+
+def _further(draw: Draw) -> Iterator[Variation]:
+    """Yield an axis fewer, axes that are longer than 1, lengths of a whole block, a
+    long row, other signs, numbers close to 0, and other integers."""
+    changed = partial(Variation, methods=EXACT, kind=kinds.AXIS, shapes_as_given=True)
+    if fewer := tuple(axes.an_axis_fewer(draw)):
+        yield changed(FEWER, fewer)
+    for what, tries in axes.lengthened(draw):
+        yield changed(what, tries)
+    for places in draw.lengths():
+        if not draw.is_width_of_table(places):
+            yield _of_block(draw, places)
+    for what, tries in axes.long_row(draw, MOST):
+        yield Variation(
+            what, tries, ("autograd", "pytorch"), kind=kinds.MANY, least=ROUNDED
+        )
+    for what, tries in values.other_signs(draw):
+        yield Variation(what, tries, EXACT)
+    for what, tries in values.tiny(draw):
+        methods = ("autograd", "pytorch", "complex_step")
+        yield Variation(what, tries, methods, (), least=CANCELLED)
+    for what, tries in values.other_integers(draw):
+        yield Variation(what, tries, EXACT)
+
+
+def _of_block(draw: Draw, places: Places) -> Variation:
+    """Return a length of whole blocks, which is even, or else one more than the given
+    length: of those that are tried otherwise, most are odd and end within a block."""
+    tensors, length = is_torch(draw.case.inputs[draw.first]), places.length
+    block = draw.fit(places, BLOCK if tensors else BLOCK_OF_ARRAYS)
+    tries = draw.tries(places, length + 1)
+    what = f"length {length + 1} in place of {length}"
+    if length != block and draw.most_elements(places, block) <= FEW:
+        tries = (*draw.tries(places, block), *tries)
+        what = f"length {block} or {length + 1} in place of {length}"
+    return Variation(what, tries, EXACT, kind=kinds.LONGER)
 
 
 def _in_half_precision(draw: Draw, rows: Places) -> Iterator[Variation]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -67,6 +67,7 @@ def _rows(
     found, all_ran = bounded_rows(
         other, rows_of, variation.methods, variation.otherwise
     )
+    found = [_unless_excused(row, variation, other) for row in found]
     if not asked:
         found = _without_operator(found)
     rows = list(_summary(variation.what, found, other, case))
@@ -103,6 +104,39 @@ def bounded_rows(
         ):
             break
     return found, True
+
+
+def _unless_excused(row: Row, variation: Variation, case: Case) -> Row:
+    """Return the row, marked "not run" if it failed by an error that a variation leaves
+    to rounding, or by a shape that need not be that of the input."""
+    if row.verdict != FAILED:
+        return row
+    if row.error is not None and row.error <= variation.least:
+        reason = f"off by {row.error:.1e}, which may be rounding there"
+        return Row(row.method, row.quantity, NOT_RUN, reason=reason)
+    if not variation.shapes_as_given:
+        return row
+    misfits = _misfits(case, case.gradients)
+    if case.subject.shapes is not None:
+        # NumPy and PyTorch differ: over no axes, PyTorch's sum is one over all.
+        misfits = {} if misfits else _misfits(case, case.on_tensors[1])
+    if not misfits or row.quantity not in (*misfits, "all"):
+        return row
+    name, (got, _) = next(iter(misfits.items()))
+    reason = f"backward is not made for it: {name} is {list(got)}"
+    return Row(row.method, row.quantity, NOT_RUN, reason=reason)
+
+
+def _misfits(
+    case: Case, gradients: Mapping[int, np.ndarray | None]
+) -> dict[str, tuple[tuple[int, ...], tuple[int, ...]]]:
+    """Return the gradients of wrong shapes, each with its shape and that of its
+    input."""
+    return {
+        case.subject.quantity(at): (gradient.shape, case.float64[at].shape)
+        for at, gradient in gradients.items()
+        if gradient is not None and gradient.shape != case.float64[at].shape
+    }
 
 
 def _summary(what: str, found: list[Row], case: Case, given: Case) -> Iterator[Row]:
@@ -169,11 +203,7 @@ def _misfit(
         return f"backward does not ({raised[0]})", {}
     if what != DEEPER or not case.dy.ndim or _is_done_to_each_slice(case, given):
         return "", wrong
-    other = {
-        case.subject.quantity(at): (gradient.shape, case.float64[at].shape)
-        for at, gradient in case.gradients.items()
-        if gradient is not None and gradient.shape != case.float64[at].shape
-    }
+    other = _misfits(case, case.gradients)
     if not other:
         return "", wrong
     name, (got, shape) = next(iter(other.items()))

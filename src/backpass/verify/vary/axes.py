@@ -1,0 +1,201 @@
+"""Change the axes of inputs: one fewer, a longer one in place of length 1, a long row.
+
+Without a declaration, forward shows whether such inputs are meant: it has to do to each
+slice what it does to an array without the axis.
+"""
+
+from __future__ import annotations
+
+import math
+import tracemalloc
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from backpass.contract.arrays import is_array
+from backpass.verify.case import Case, Inputs
+from backpass.verify.convert import is_torch, to_kind_of, to_numpy
+from backpass.verify.vary.draws import Draw, Places
+from backpass.verify.vary.work import lines
+
+Tries = tuple[Inputs, ...]
+LENGTHENED = 3
+ROWS = 2  # that are given with a long row
+LONG = (1 << 17) + 37  # elements of one row: more than 65,536, and odd
+# From a length to its double, what is stored may grow by this factor.
+SHORT, GROWTH = 1024, 2.2
+MOST_STORED = 1 << 25  # bytes that NumPy stores at once at the full length
+MOST_RETURNED = 1 << 24  # elements of all results of PyTorch there
+
+
+def an_axis_fewer(draw: Draw) -> Iterator[Inputs]:
+    """Yield the first slice along the first axis: of the inputs with the most axes, of
+    the first with a gradient, and of all."""
+    case, inputs = draw.case, draw.case.inputs
+    arrays = [at for at, value in enumerate(inputs) if is_array(value)]
+    most = max(inputs[at].ndim for at in arrays)
+    deepest = [at for at in arrays if inputs[at].ndim == most]
+    if inputs[draw.first].ndim < 2:
+        return
+    for some in dict.fromkeys(map(tuple, (deepest, [draw.first], arrays))):
+        if any(inputs[at].ndim == 0 for at in some):
+            continue
+        fewer = tuple(
+            value[0] if at in some else value for at, value in enumerate(inputs)
+        )
+        if draw.declared or _is_in_slices(case, case.inputs, some, 0):
+            yield fewer
+
+
+def lengthened(draw: Draw) -> Iterator[tuple[str, Tries]]:
+    """Yield three in place of each length 1 of the first input: of it alone, and of all
+    inputs with as many axes."""
+    case = draw.case
+    x = case.inputs[draw.first]
+    for axis in range(x.ndim):
+        if x.shape[axis] != 1:
+            continue
+        what = f"length {LENGTHENED} in place of 1 along axis {axis}"
+        alike = [
+            at
+            for at, value in enumerate(case.inputs)
+            if is_array(value) and value.ndim == x.ndim and value.shape[axis] == 1
+        ]
+        tries = []
+        for some in dict.fromkeys(map(tuple, ([draw.first], alike))):
+            places = Places.of(((at, axis) for at in some), 1, None)
+            inputs = draw.resized(places, LENGTHENED)
+            if draw.declared or _is_in_slices(case, inputs, some, axis):
+                tries.append(inputs)
+        if tries:
+            yield what, tuple(tries)
+
+
+def _is_in_slices(case: Case, inputs: Inputs, some: Sequence[int], axis: int) -> bool:
+    """Whether forward does to each slice of some inputs, with or without the axis, what
+    it does to all slices together."""
+    length = inputs[some[0]].shape[axis]
+    if any(inputs[at].shape[axis] != length for at in some):
+        return False
+    one_axis = case.inputs[some[0]].shape[axis] == 1
+
+    def slice_of(value: Any, index: int) -> Any:
+        here = to_numpy(value).take([index], axis)
+        return to_kind_of(value, here if one_axis else here.squeeze(axis))
+
+    try:
+        y = case.elsewhere(inputs).y_as_given
+        if y.ndim <= axis or y.shape[axis] != length:
+            return False
+        for index in range(length):
+            there = case.elsewhere(
+                tuple(
+                    slice_of(value, index) if at in some else value
+                    for at, value in enumerate(inputs)
+                )
+            ).y_as_given
+            here = y.take([index], axis)
+            here = here if one_axis else here.squeeze(axis)
+            if here.shape != there.shape or not np.allclose(here, there):
+                return False
+    except Exception:
+        return False
+    return True
+
+
+def long_row(draw: Draw, most: int) -> Iterator[tuple[str, Tries]]:
+    """Yield inputs with a last axis of more than 65,536 elements, and few rows, if
+    memory and lines of Python do not grow faster than its length."""
+    x = draw.case.inputs[draw.first]
+    last = (draw.first, x.ndim - 1)
+    places = next((same for same in draw.lengths() if last in same), None)
+    if places is None or draw.is_width_of_table(places):
+        return
+    short = [x for x in _with_row(draw, places, SHORT) if is_array(x)]
+    elements = max(math.prod(x.shape) for x in short)
+    if elements // SHORT * LONG <= most and _grows_as_length(draw, places):
+        what = f"a row of {LONG:,} in place of {x.shape[-1]}"
+        yield what, (_with_row(draw, places, LONG),)
+
+
+def _with_row(draw: Draw, places: Places, length: int) -> Inputs:
+    """Return the inputs with a last axis of this length, and at most ROWS rows."""
+    rows, case = draw.rows(), draw.case
+    if rows and rows != places and case.inputs[draw.first].shape[0] > ROWS:
+        draw = Draw(case.elsewhere(draw.resized(rows, ROWS)))
+    return draw.resized(places, length)
+
+
+def _grows_as_length(draw: Draw, places: Places) -> bool:
+    """Whether forward and backward run the same lines of Python, and store at most
+    twice as much, when the length is doubled; and not too much at the full length."""
+    case = draw.case
+    once, twice = (
+        case.elsewhere(_with_row(draw, places, n)) for n in (SHORT, 2 * SHORT)
+    )
+    try:
+        if _lines(once) != _lines(twice):
+            return False
+        count, most = (
+            (_elements_stored, MOST_RETURNED)
+            if case.uses_torch
+            else (_bytes_stored, MOST_STORED)
+        )
+        stored, more = (count(_both(there)) for there in (once, twice))
+    except Exception:
+        return False
+    return more <= GROWTH * stored and more // (2 * SHORT) * LONG <= most
+
+
+def _both(case: Case) -> Callable[[], None]:
+    """Return a call of forward and backward."""
+    dy, given = case.dy, case.given()
+
+    def run() -> None:
+        y, saved = case.subject.forward(*given)
+        case.subject.backward(to_kind_of(y, dy), saved)
+
+    return run
+
+
+def _lines(case: Case) -> int:
+    """Return how many lines of Python run in forward and backward, not for the first
+    time."""
+    run = _both(case)
+    run()
+    return lines(run)[1]
+
+
+def _bytes_stored(run: Callable[[], None]) -> int:
+    """Return the most bytes that NumPy stores at once during a call."""
+    if traced := tracemalloc.is_tracing():
+        tracemalloc.reset_peak()
+    else:
+        tracemalloc.start()
+    try:
+        first, _ = tracemalloc.get_traced_memory()
+        run()
+        return tracemalloc.get_traced_memory()[1] - first
+    finally:
+        if not traced:
+            tracemalloc.stop()
+
+
+def _elements_stored(run: Callable[[], None]) -> int:
+    """Return the number of elements of all tensors that PyTorch returns in a call."""
+    from backpass.torch_internals import TorchDispatchMode
+
+    stored = 0
+
+    class Counted(TorchDispatchMode):
+        def __torch_dispatch__(self, op, types, args=(), kwargs=None):  # type: ignore
+            nonlocal stored
+            found = op(*args, **(kwargs or {}))
+            results = found if isinstance(found, tuple | list) else (found,)
+            stored += sum(x.numel() for x in results if is_torch(x))
+            return found
+
+    with Counted():
+        run()
+    return stored
