@@ -188,9 +188,9 @@ def calls(
     for an option, one at a time."""
     operation = Operation(op)
     try:
-        parameters = inspect.signature(operation.op.forward).parameters.values()
+        parameters = [*inspect.signature(operation.op.forward).parameters.values()]
     except (TypeError, ValueError):
-        parameters = ()
+        parameters = []
     usual = {p.name: p.default for p in parameters} | dict(options)
     found = [(inputs, dict(options))]
     for name, values in operation.shapes.options if operation.shapes else ():

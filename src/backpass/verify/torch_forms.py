@@ -168,10 +168,9 @@ def of_module(module: torch.nn.Module, inputs: Sequence[Any]) -> Any:
     )
     name, text = type(module).__name__, getattr(module, "SHAPES", "")
     if text and ys:
-        own = [input_names(module.forward, len(inputs)), listed[len(inputs) :]]
-        of = [dict(zip(own[0], inputs, strict=True))]
-        of += [dict(zip(own[1], module.parameters(), strict=True))]
-        text = declaration(name, text, *of, ys[0])
+        own = dict(zip(listed, inputs, strict=False))
+        parameters = dict(zip(listed[len(inputs) :], module.parameters(), strict=True))
+        text = declaration(name, text, own, parameters, ys[0])
     return SimpleNamespace(
         forward=forward,
         backward=backward,
