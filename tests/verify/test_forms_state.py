@@ -1,6 +1,7 @@
 """A layer whose parameters are Python floats or views of one array, or that holds what cannot be copied."""
 
 import threading
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -258,12 +259,60 @@ def test_an_iterator_is_named():
         check(layer, X)
 
 
-def test_an_object_that_refuses_to_be_copied():
-    class Refusing(Replacing):
+def test_an_object_that_cannot_be_copied():
+    class Sealed(Replacing):
         def __deepcopy__(self, memo):
             raise ValueError("no")
 
     with pytest.raises(
-        TypeError, match=r"Refusing cannot \(no\): define its __deepcopy__, or give its two functions"
+        TypeError, match=r"Sealed cannot \(no\): define its __deepcopy__, or give its two functions"
     ):
-        check(Refusing(), X)
+        check(Sealed(), X)
+
+
+def test_a_dictionary_after_dx_gets_the_next_step():
+    class Returning(Replacing):
+        def backward(self, dy):
+            return dy @ self.w.T, {"w": self.x.T @ dy, "b": dy.sum(0)}
+
+    with pytest.raises(TypeError, match=r"as in return dx, dw, db; got a dictionary of w, b after dx"):
+        check(Returning(), X)
+
+
+def linear(x, params):
+    return x @ params["w"] + params["b"], (x, params)
+
+
+def linear_back(dy, saved):
+    x, params = saved
+    return dy @ params["w"].T, {"w": x.T @ dy, "b": dy.sum(0)}
+
+
+def test_a_dictionary_of_inputs_gets_the_next_step():
+    op = SimpleNamespace(forward=linear, backward=linear_back)
+    with pytest.raises(TypeError, match=r"got params, a dict of arrays: .* lambda x, w, b: forward\(x, "):
+        check(op, X, {"w": W, "b": B})
+
+    def forward(x, w, b):
+        return linear(x, {"w": w, "b": b})
+
+    def backward(dy, saved):
+        dx, rest = linear_back(dy, saved)
+        return {"x": dx, **rest}
+
+    assert check(SimpleNamespace(forward=forward, backward=backward), X, W, B).passed
+
+
+def test_numbers_that_are_not_arrays_get_the_next_step():
+    op = SimpleNamespace(forward=lambda x: (x * x, x), backward=lambda dy, x: 2 * dy * x)
+    with pytest.raises(TypeError, match=r"got float; give numpy\.array\(x\) for each"):
+        check(op, 0.5)
+    assert check(op, np.array(0.5)).passed
+
+
+def test_a_function_that_returns_its_pullback():
+    def tanh(x):
+        y = np.tanh(x)
+        return y, lambda dy: dy * (1 - y * y)
+
+    assert check(SimpleNamespace(forward=tanh, backward=lambda dy, pullback: pullback(dy)), X).passed

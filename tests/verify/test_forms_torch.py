@@ -150,7 +150,7 @@ def test_a_checkpoint_of_a_module_in_float32(block, factor, monkeypatch):
     assert all(parameter.grad is None for parameter in module.parameters())
 
 
-def test_a_function_that_cannot_be_intercepted_is_no_reference_of_itself(factor):
+def test_a_function_that_cannot_be_intercepted_is_not_its_own_reference(factor):
     class Hidden(Block):
         def inside(self, x):
             return Unseen.apply(self.up(x))

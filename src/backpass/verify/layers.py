@@ -71,6 +71,7 @@ def functions_of(
     with contextlib.suppress(_Raised):  # the check raises it again, and reports it
         tried = _once(layer, inputs, options, cotangents)
         y, returned = tried.y, tried.returned
+        _reject_dictionary(returned)
         own = _parameters(start, tried, names)
         parameters = [parameter for parameter in own if parameter.gradient]
         silent = [
@@ -95,6 +96,18 @@ def functions_of(
         shapes = declaration(called(layer), shapes, given, found, y)
     without = tuple(listed[len(parameters) :])
     return Layer(*parts, tuple(found.values()), shapes, without)
+
+
+def _reject_dictionary(returned: Any) -> None:
+    """Raise TypeError for the gradients of parameters in a dictionary beside dx."""
+    several = isinstance(returned, tuple | list) and len(returned) > 1
+    if several and isinstance(returned[-1], Mapping):
+        keys = ", ".join(map(str, returned[-1]))
+        raise TypeError(
+            "backward: expected the parameters' gradients in attributes, such as "
+            "self.grads, or one by one, as in return dx, dw, db; got a dictionary of "
+            f"{keys} after dx"
+        )
 
 
 class _Raised(Exception):

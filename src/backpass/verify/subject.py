@@ -118,6 +118,9 @@ class Subject:
                 self.all_options | dict(zip(self.input_names, inputs, strict=False)),
             )
         inputs = (*inputs, *[None] * (len(self.input_names) - len(inputs)))
+        for name, value in zip(self.input_names, inputs, strict=False):
+            if name not in self.constants:
+                _reject_container(name, value)
         positions = self.differentiable(inputs)
         _reject_unsuitable(inputs, positions)
         if self.torch_only:
@@ -142,15 +145,32 @@ def _check_declared(shapes: Shapes, inputs: Sequence[object]) -> None:
     domain.check_values(shapes, given)
 
 
+def _reject_container(name: str, value: object) -> None:
+    """Raise TypeError for a dictionary or a list of arrays, of which no gradient could
+    be compared."""
+    if not isinstance(value, Mapping | list | tuple):
+        return
+    of = value.values() if isinstance(value, Mapping) else value
+    if any(map(is_floating, of)):
+        raise TypeError(
+            f"inputs: expected each array as an input of its own; got {name}, a "
+            f"{type(value).__name__} of arrays: give a forward and a backward of the "
+            "arrays, such as lambda x, w, b: forward(x, {'w': w, 'b': b}), or name "
+            f"{name} in constants"
+        )
+
+
 def _reject_unsuitable(inputs: Sequence[object], differentiable: Sequence[int]) -> None:
     if not differentiable:
         given = ", ".join(
             dtype_name(v) if is_array(v) else type(v).__name__ for v in inputs
         )
-        complex_too = "; give torch.view_as_real(z)" if "complex" in given else ""
+        instead = "; give torch.view_as_real(z)" if "complex" in given else ""
+        if any(type(v) in (float, list) for v in inputs):
+            instead = "; give numpy.array(x) for each"
         raise TypeError(
             "inputs: expected at least one array of real floating-point numbers; "
-            f"got {given}{complex_too}"
+            f"got {given}{instead}"
         )
     for name in (dtype_name(inputs[at]) for at in differentiable):
         if name not in EPSILON:
