@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import inspect
+import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any
@@ -156,10 +157,9 @@ def of_module(module: torch.nn.Module, inputs: Sequence[Any]) -> Any:
     )
     name, text = type(module).__name__, getattr(module, "SHAPES", "")
     if text and ys:
-        own = [input_names(module.forward, len(inputs)), listed[len(inputs) :]]
-        of = [dict(zip(own[0], inputs, strict=True))]
-        of += [dict(zip(own[1], module.parameters(), strict=True))]
-        text = declaration(name, text, *of, ys[0])
+        values = zip(listed, (*inputs, *module.parameters()), strict=True)
+        given = dict(itertools.islice(values, len(inputs)))
+        text = declaration(name, text, given, dict(values), ys[0])
     return SimpleNamespace(
         forward=forward,
         backward=backward,
