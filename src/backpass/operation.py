@@ -31,6 +31,7 @@ class Operation:
     def __init__(self, op: object) -> None:
         self.op: Any = ops.load(op) if isinstance(op, str) else op
 
+    named_constants = _fact("CONSTANTS", ())
     conventions = _fact("CONVENTIONS", {})
     examples = _fact("EXAMPLES", ({},))
     fan_in = _fact("FAN_IN", ())
@@ -51,7 +52,7 @@ class Operation:
     def constants(self) -> tuple[str, ...]:
         """The floating-point inputs without a gradient: those of ``CONSTANTS``, and the
         tables and masks of the declaration."""
-        named = tuple(getattr(self.op, "CONSTANTS", ()))
+        named = tuple(self.named_constants)
         tables = self.shapes.tables if self.shapes else ()
         return (*named, *(name for name in tables if name not in named))
 

@@ -295,6 +295,37 @@ def test_a_drawn_mask_hides_no_row():
     assert {*np.unique(plain)} == {0.0, 1.0}
 
 
+def test_no_row_of_a_mask_hides_everything_if_it_is_declared():
+    """The forward replaces hidden scores by a large negative number, and the backward forgets that: the gradients
+    differ where a row hides everything, for which neither is made."""
+
+    def forward(x, mask):
+        z = np.where(mask, x, -1e9)
+        e = np.exp(z - z.max(-1, keepdims=True))
+        p = e / e.sum(-1, keepdims=True)
+        return p, p
+
+    def backward(dy, p):
+        return p * (dy - (dy * p).sum(-1, keepdims=True)), None
+
+    mask = RNG.random(X.shape) < 0.5
+    mask[:, 0] = True
+    op = SimpleNamespace(forward=forward, backward=backward, SHAPES="x[b, n], mask[b, n]:bool -> y[b, n]")
+    assert "a row of False in mask" in failed(check(op, X, mask, vary=True, raises=False))
+    op.SHAPES = op.SHAPES.replace(":bool", ":bool:some")
+    report = check(op, X, mask, vary=True)
+    assert "a row of True in mask" in tried(report) and "a row of False in mask" not in tried(report)
+    assert all(one.any(-1).all() for _, one in every_try(op, (X, mask)))
+    assert draw(op, np.random.default_rng(0), lengths={"b": 500, "n": 2})[1].any(-1).all()
+    mask[2] = False
+    with pytest.raises(
+        ValueError, match=r"mask: expected a True in each row, as SHAPES declares; got none in row \[2\]"
+    ):
+        check(op, X, mask)
+    floats = SimpleNamespace(SHAPES="m[b, n]:mask:some -> y[b, n]")
+    assert draw(floats, np.random.default_rng(0), lengths={"b": 500, "n": 2})[0].any(-1).all()
+
+
 # Clauses
 
 
@@ -548,6 +579,28 @@ class TestTensors:
         tanh.SHAPES += "; dtypes float64, float16"
         report = check(tanh, x, vary=True)
         assert {what for what in tried(report) if "rows of" in what} == {"293 rows of float16"}
+
+    @pytest.mark.parametrize(("factor", "right"), [(1, True), (1.001, False), (1.05, False)])
+    def test_an_object_that_is_not_made_for_float64(self, factor, right):
+        """Its backward computes in float32, where 1 − y cancels at large inputs."""
+        torch = self.torch
+
+        class Softmax(torch.autograd.Function):
+            SHAPES = "x[*, n] -> y[*, n]; dtypes float32, bfloat16"
+
+            @staticmethod
+            def forward(ctx, x):
+                y = torch.softmax(x, -1)
+                ctx.save_for_backward(y)
+                return y
+
+            @staticmethod
+            def backward(ctx, dy):
+                y, dy32 = ctx.saved_tensors[0].float(), dy.float()
+                return (factor * y * (dy32 - (dy32 * y).sum(-1, keepdim=True))).to(dy.dtype)
+
+        x = torch.tensor(np.random.default_rng(3).normal(size=(2, 6, 8))).bfloat16()
+        assert check(Softmax, x, vary=True, raises=False, explain=False).passed == right
 
     def test_a_kink_in_half_precision_is_excused_only_without_a_clause(self):
         """At the bound, bfloat16 rounds 0.7 itself. A clause lists every kink, and 0.7 is missing in it."""

@@ -49,7 +49,8 @@ examples:
 An input is SHAPE or SHAPE:DTYPE (float64 by default; standard normal),
 "SHAPE:int64<N" (integers from 0 to N - 1), "SHAPE:int64<N,-100" (the last is -100),
 SHAPE:bool, scalar, or none for an
-optional input that is left out. Exits with 0 when the check passed, 1 when it
+optional input that is left out. Without --input, inputs are drawn as SHAPES
+declares them, such as "x[b, n], t[b]:int<5,-100 -> y[b]". Exits with 0 when the check passed, 1 when it
 did not, 2 when the command is not valid or the module cannot be imported.
 """
 

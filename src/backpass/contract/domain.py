@@ -14,7 +14,7 @@ from typing import Any
 
 DTYPES = ("float64", "float32", "float16", "bfloat16")
 FLAGS = {"int": "integer", "bool": "boolean", "broadcast": "broadcast"}
-FLAGS |= {"shared": "shared"}
+FLAGS |= {"shared": "shared", "some": "some"}
 TABLES = ("table", "halves", "pairs", "mask")
 CLAUSES = ("options", "dtypes", "kinks")
 _RANGE = re.compile(r"(int|offsets)\s*<\s*(\w+)((?:\s*,\s*-?\d+)*)")
@@ -34,6 +34,10 @@ def marks(array: str, text: str) -> dict[str, Any]:
             facts[FLAGS[mark]] = True
         else:
             facts.update(_values(array, mark))
+    if "some" in facts and not ("boolean" in facts or facts.get("structure") == "mask"):
+        raise ValueError(
+            f"SHAPES: expected :some after :bool or :mask of {array}; got {text.strip()}"
+        )
     kinds = [name for name in ("integer", "boolean", "structure") if name in facts]
     if len(kinds) > 1:
         raise ValueError(
@@ -60,7 +64,7 @@ def _values(array: str, mark: str) -> dict[str, Any]:
     raise ValueError(
         f"SHAPES: cannot read :{mark} after {array}; expected :int, :int<V, "
         ":int<V,-100, :offsets<n, :bool, :table, :halves, :pairs, :mask, :mask=0|-inf, "
-        ":broadcast or :shared"
+        ":some, :broadcast or :shared"
     )
 
 

@@ -25,6 +25,8 @@ The values that an input may have are declared too, for checks:
 - ``:table`` marks floating-point numbers without a gradient; ``:halves`` a table whose
   last axis has two equal halves, ``:pairs`` one with equal neighbours.
 - ``:mask`` marks a floating-point mask, ``:mask=0|-inf`` one with these values.
+  ``:some`` after a mask or ``:bool`` says that each row has a True, or the largest
+  value.
 
 Clauses may follow the outputs, each after a semicolon: ``options reduction=mean|sum``
 has values of options, ``dtypes float32, bfloat16`` those of inputs with a gradient, and
@@ -72,7 +74,8 @@ class Spec:
     Its axes are letters or numbers, and at most one group of any number of axes ("*" or
     "*a"). ``below`` bounds its integers, a letter or a number, and ``sentinels`` are
     others. ``structure`` is "table", "halves", "pairs", "mask", or "" for an array that
-    has a gradient, and ``choices`` are the values of a mask.
+    has a gradient, and ``choices`` are the values of a mask. ``some`` says that no row
+    of a mask hides everything.
     """
 
     name: str
@@ -88,6 +91,7 @@ class Spec:
     offsets: bool = False
     structure: str = ""
     choices: tuple[float, ...] = ()
+    some: bool = False
 
     def __str__(self) -> str:
         return f"{self.name}[{', '.join(self.axes)}]"
@@ -292,14 +296,14 @@ def _specs(part: str, text: str) -> tuple[Spec, ...]:
 def _is_plain(shapes: Shapes) -> bool:
     """Whether a declaration states no values."""
     specs = (*shapes.inputs, *shapes.outputs)
-    return not any([spec.below or spec.structure for spec in specs])
+    return not any([spec.below or spec.structure or spec.some for spec in specs])
 
 
 def _checked(shapes: Shapes) -> Shapes:
     """Return the declaration. Raises ValueError if its values do not fit its axes."""
     letters = [letter for spec in shapes.inputs for letter in _all_letters(spec)]
     for spec in shapes.outputs:
-        if spec.below or spec.structure:
+        if spec.below or spec.structure or spec.some:
             raise ValueError(
                 f"SHAPES: expected values of inputs only; got those of the output {spec}"
             )
@@ -311,9 +315,10 @@ def _checked(shapes: Shapes) -> Shapes:
             )
         if spec.offsets and len(spec.axes) != 1:
             raise ValueError(f"SHAPES: expected one axis of offsets; got {spec}")
-        if spec.structure in PAIRED and not spec.axes:
+        if (spec.some or spec.structure in PAIRED) and not spec.axes:
+            kind = "rows" if spec.some else spec.structure
             raise ValueError(
-                f"SHAPES: expected an axis in a table of {spec.structure}; got {spec}"
+                f"SHAPES: expected an axis in an array of {kind}; got {spec}"
             )
     return shapes
 

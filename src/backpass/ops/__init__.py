@@ -26,7 +26,8 @@ refine the declaration:
 
 - ``PARAMETERS``: the inputs that are parameters of a network; saved bytes leave them
   out;
-- ``CONSTANTS``: the floating-point inputs that have no gradient;
+- ``CONSTANTS``: the floating-point inputs that have no gradient, beside those that
+  SHAPES marks as tables;
 - ``WIDE``: the inputs that may be float32 where the first input has half precision.
   The output has the first input's dtype, and each gradient that of its input;
 - ``POSITIVE``: the inputs that must be positive;

@@ -63,7 +63,7 @@ def check_values(shapes: Shapes, given: Mapping[str, Any]) -> None:
     lengths: Mapping[str, Any] | None = None
     for spec in shapes.inputs:
         value = given.get(spec.name)
-        if value is None or not (spec.below or spec.structure):
+        if value is None or not (spec.below or spec.structure or spec.some):
             continue
         lengths = shapes.bind(given) if lengths is None else lengths
         integers = namespace(value).isdtype(value.dtype, "integral")
@@ -113,11 +113,30 @@ def _problem(
         wrong = ~np.isin(values, spec.choices)
         expected = f"only {' and '.join(f'{choice:g}' for choice in spec.choices)}"
     else:
-        return None
+        return _hiding(spec, values)
     if not wrong.any():
-        return None
+        return _hiding(spec, values)
     at = np.argwhere(wrong)[0]
     return expected, f"{values[tuple(at)]:g} at index {at.tolist()}"
+
+
+def _hiding(spec: Spec, values: np.ndarray) -> tuple[str, str] | None:
+    """Return what a mask should hold and what it holds, if a row hides everything."""
+    if not spec.some or not values.size:
+        return None
+    hidden = ~(values == shown(spec, values)).any(-1)
+    if not hidden.any():
+        return None
+    what = f"{shown(spec, values):g} in each row"
+    at = np.argwhere(hidden)[0].tolist()
+    return what if spec.structure else "a True in each row", f"none in row {at}"
+
+
+def shown(spec: Spec, values: np.ndarray) -> float:
+    """Return the value with which a mask hides nothing, the largest."""
+    if spec.boolean:
+        return True
+    return max(spec.choices) if spec.choices else float(values.max(initial=0.0))
 
 
 def fits(shapes: Shapes, given: Mapping[str, Any]) -> bool:
@@ -174,15 +193,16 @@ def drawn_mask(
     choices = np.array(spec.choices or (0.0, 1.0))
     kept = rng.uniform(size=shape) < 0.75
     values = np.where(kept, choices.max(), rng.choice(choices, shape))
-    return not_hidden(values, choices.max())
+    return not_hidden(spec, values)
 
 
-def not_hidden(values: np.ndarray, instead: float) -> np.ndarray:
-    """Return a mask that hides no whole row: the first element of a row of −∞ has
-    another value."""
+def not_hidden(spec: Spec, values: np.ndarray) -> np.ndarray:
+    """Return a mask in which no row has only −∞, and if the declaration says so, no row
+    hides everything. The first element of such a row has another value."""
     if values.ndim and values.shape[-1]:
-        hidden = np.isneginf(values).all(-1)
-        values[..., 0] = np.where(hidden, instead, values[..., 0])
+        instead = shown(spec, values)
+        hidden = values != instead if spec.some else np.isneginf(values)
+        values[..., 0] = np.where(hidden.all(-1), instead, values[..., 0])
     return values
 
 

@@ -7,6 +7,7 @@ requirements of an operation's inputs are in its module, under the names that
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import itertools
 import math
@@ -187,11 +188,10 @@ def calls(
     """Return the inputs with these options, and with each other value that is declared
     for an option, one at a time."""
     operation = Operation(op)
-    try:
-        parameters = [*inspect.signature(operation.op.forward).parameters.values()]
-    except (TypeError, ValueError):
-        parameters = []
-    usual = {p.name: p.default for p in parameters} | dict(options)
+    usual = dict(options)
+    with contextlib.suppress(TypeError, ValueError):  # a builtin has no signature
+        parameters = inspect.signature(operation.op.forward).parameters.values()
+        usual = {**{p.name: p.default for p in parameters}, **options}
     found = [(inputs, dict(options))]
     for name, values in operation.shapes.options if operation.shapes else ():
         others = [value for value in values if value != usual.get(name)]
@@ -365,10 +365,11 @@ def _draw_one(
     count = math.prod(shape)
     classes = lengths.get("V", 2) if below is None else max(1, below)
     if spec.boolean:
-        return rng.permutation(4 * np.arange(count) < 3 * count).reshape(shape)
-    drawn = min(classes, max(1, math.ceil(math.sqrt(count))))
+        drawn = rng.permutation(4 * np.arange(count) < 3 * count).reshape(shape)
+        return domain.not_hidden(spec, drawn) if spec.some else drawn
+    few = min(classes, max(1, math.ceil(math.sqrt(count))))
     order = list(
         dict.fromkeys((*range(min(2, classes)), classes - 1, *range(classes)))
-    )[:drawn]
+    )[:few]
     values = rng.permutation(np.resize(order, count)).reshape(shape).astype(np.int64)
     return domain.with_sentinels(spec, values, rng)

@@ -205,9 +205,9 @@ class Draw:
         given, spec = self.case.inputs[at], self.spec(at)
         own = to_numpy(given).ravel()
         count = int(np.prod(shape))
-        if spec and spec.structure == "mask":
-            mask = self.rng.choice(own, shape)
-            return to_kind_of(given, domain.not_hidden(mask, own.max(initial=0.0)))
+        if spec and (spec.structure == "mask" or spec.some):
+            mask = domain.not_hidden(spec, self.rng.choice(own, shape))
+            return to_kind_of(given, mask)
         if at in self.constants:  # a table: its rows again, each scaled by about 1
             rows = self.rng.uniform(0.9, 1.1, (*shape[:-1], 1)[: len(shape)])
             table = domain.repeated_table(spec, to_numpy(given), shape)
