@@ -192,6 +192,11 @@ RIGHT = {  # object, inputs, keywords; each is wrong outside of its domain
         (X,),
         {"operator": lambda x: x.sum(-1) / 6},
     ),
+    "steps": (
+        own(lambda x: (np.sign(x), x.shape), lambda dy, shape: np.zeros(shape)),
+        (X,),
+        {"zero_gradients": ["x"]},
+    ),
     "a forward that trains": (
         own(lambda x, train=True: (2 * x if train else x, None), lambda dy, saved: 2 * dy),
         (X,),

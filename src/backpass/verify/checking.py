@@ -46,7 +46,6 @@ from backpass.verify.report import (
     COULD_NOT_RUN,
     FAILED,
     NOT_RUN,
-    VACUOUS,
     VARIATIONS,
     Report,
     Row,
@@ -207,10 +206,8 @@ def check(
             Row("form", f"d{name}", NOT_RUN, reason=NO_GRADIENT) for name in without
         ]
         rows += rows_of(case, chosen)
-        # By default, only an object of the user's that passed is varied: for operations
-        # of the package, verify draws inputs of many shapes.
-        usual_call = methods is None and dy is None and not under_test.stateless
-        if vary or (vary is None and usual_call and not any(map(_is_wrong, rows))):
+        unrestricted = methods is None and dy is None
+        if vary or (vary is None and unrestricted and _may_be_varied(case, rows)):
             rows += _varied(case, rows_of, vary)
         rows = _explained(rows, case, progress)
     inputs_shown = describe(under_test, case.inputs)
@@ -218,8 +215,15 @@ def check(
     return report.raise_unless_passed() if raises else report
 
 
-def _is_wrong(row: Row) -> bool:
-    return row.verdict in (FAILED, COULD_NOT_RUN, VACUOUS)
+def _may_be_varied(case: Case, rows: list[Row]) -> bool:
+    """Whether a check is varied by default: that of a user's object which passed at the
+    inputs given, by references that hold elsewhere.
+
+    For operations of the package, ``verify`` draws inputs of many shapes.
+    """
+    passed = Report(case.subject.name, "", tuple(rows), case.quantities).passed
+    follows = all(row.reason != autograd.CONTRADICTED for row in rows)
+    return passed and follows and not case.subject.stateless
 
 
 def _varied(case: Case, rows_of: RowsOf, vary: bool | None) -> list[Row]:

@@ -170,6 +170,8 @@ def _of_values(draw: Draw) -> Iterator[Variation]:
     x = case.float64[first]
     exact = case.dtype in ("float64", "float32")  # half precision rounds more there
     around_zero = exact and x.size > 0 and x.min() < 0 < x.max()
+    # A gradient that is 0 everywhere is that of a step function, which may jump at 0.
+    steps = case.subject.input_names[first] in case.subject.zero_gradients
     # Probabilities, cosines and the like end at 1.
     far = around_zero and np.abs(x).max() > 1
     tries = (draw.replaced(first, x * TIMES),)
@@ -180,12 +182,13 @@ def _of_values(draw: Draw) -> Iterator[Variation]:
         zero = x.copy()
         zero.reshape(-1, x.shape[-1])[0] = 0.0
         tries = (draw.replaced(first, zero),)
-        kind = kinds.ZEROS if around_zero else kinds.OTHER
+        kind = kinds.ZEROS if around_zero and not steps else kinds.OTHER
         yield Variation(f"a row of zeros in {name}", tries, kind=kind)
     tied = np.where(np.isfinite(x), np.round(2 * x) / 2, x)
     tied = np.clip(tied, x.min(), x.max()) if x.size else tied
     tries = (draw.replaced(first, tied),)
-    yield Variation(f"ties in {name}", tries, DIFFERENCES, (), kinds.TIES)
+    kind = kinds.OTHER if steps else kinds.TIES
+    yield Variation(f"ties in {name}", tries, DIFFERENCES, (), kind)
 
 
 def _further(draw: Draw) -> Iterator[Variation]:
