@@ -266,6 +266,9 @@ def _unless_coarse(row: Row, case: Case) -> Row:
         return row
     if reference is not None and not case.explained_by_rounding(at, reference):
         return row
+    slopes = case.found.slopes.get((row.method, row.quantity))
+    if slopes and not case.explained_along(at, slopes):
+        return row
     return Row(row.method, row.quantity, NOT_RUN, reason=reason)
 
 
