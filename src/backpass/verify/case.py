@@ -7,7 +7,7 @@ the backward returns for it.
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from typing import Any
@@ -34,7 +34,7 @@ from backpass.verify.drawing import (
 )
 from backpass.verify.findings import Findings
 from backpass.verify.magnitude import largest
-from backpass.verify.measured import computed_precision, noise, spread
+from backpass.verify.measured import computed_precision, jumps, noise, spread
 from backpass.verify.outputs import Malformed
 from backpass.verify.slots import Slots
 from backpass.verify.subject import Subject
@@ -44,6 +44,8 @@ FUNCTIONS_OF_XP = (
 )
 
 ROUNDINGS = 8  # times the change of an element when inputs move by two units
+JUMPS = 8  # times an element's largest jump along a short step
+COARSER = 64  # times a unit of the largest element: a jump of a coarser precision
 # Forward's inputs: arrays, None for those left out, and other values.
 Inputs = tuple[Any, ...]
 
@@ -214,13 +216,41 @@ class Case:
         cancels, plus ROUNDINGS times the change of that element when the inputs and the
         cotangent move by two units.
         """
-        got, unit = self.gradients[at], EPSILON[self.backward_computes_in(at)]
+        got = self.gradients[at]
         if got is None or got.shape != reference.shape:
             return False
+        allowed = self._rounding(at, largest(reference))
+        return bool((np.abs(got - reference) <= allowed).all())
+
+    def explained_along(self, at: int, slopes: Sequence[tuple[float, Array]]) -> bool:
+        """Whether rounding in backward's precision explains the errors of slopes, given
+        with their directions.
+
+        A random direction does not depend on the elements' errors, so the error of a
+        slope has the root of the sum of their squares as its standard deviation. Where
+        the gradient jumps by much more than its precision, as if a factor were in half
+        precision, rounding explains any error.
+        """
+        got = self.gradients[at]
+        if got is None:
+            return False
+        values, rng = (*self.float64, self.dy), generator(self.seed, MEASURING)
+        seen, size = jumps(partial(self._gradient, at), values, rng), largest(got)
+        if largest(seen) > COARSER * EPSILON[self.backward_computes_in(at)] * size:
+            return True
+        allowed = self._rounding(at, size) / 2 + JUMPS * seen
+        return all(
+            abs(error) <= np.linalg.norm(allowed * direction)
+            for error, direction in slopes
+        )
+
+    def _rounding(self, at: int, size: float) -> np.ndarray:
+        """Return the error of each element of a gradient that rounding in backward's
+        precision explains, if its largest element is ``size``."""
+        unit = EPSILON[self.backward_computes_in(at)]
         values, rng = (*self.float64, self.dy), generator(self.seed, MEASURING)
         changes = spread(partial(self._gradient, at), values, 2 * unit, rng)
-        allowed = ROUNDINGS * changes + 4 * unit * largest(reference)
-        return bool((np.abs(got - reference) <= allowed).all())
+        return ROUNDINGS * changes + 4 * unit * size
 
     def coarse_backward(self, at: int) -> str:
         """Return the reason why a float64 reference cannot judge the gradient of one

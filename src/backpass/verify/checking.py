@@ -305,6 +305,9 @@ def _unless_coarse(row: Row, case: Case) -> Row:
     if reference is not None and not case.explained_by_rounding(at, reference):
         if not slight:
             return row
+    slopes = case.found.slopes.get((row.method, row.quantity))
+    if slopes and not slight and not case.explained_along(at, slopes):
+        return row
     return Row(row.method, row.quantity, NOT_RUN, reason=reason)
 
 

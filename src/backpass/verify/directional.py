@@ -120,6 +120,10 @@ def _row(judge: Judge, at: int, derivative: Derivative, each: bool) -> Row:
     expected = np.array([slope for slope, _ in along])
     of_directions = replace(judge, explain=False).row(slopes, expected)
     if of_directions.verdict == FAILED:
+        case.found.slopes[judge.method, judge.quantity] = [
+            (error, moved)
+            for error, (_, moved) in zip(slopes - expected, along, strict=True)
+        ]
         return replace(of_directions, reason=SLOPES_DIFFER)
     return (
         replace(row, error=max(row.error or 0.0, of_directions.error or 0.0))

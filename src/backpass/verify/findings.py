@@ -22,12 +22,15 @@ class Suspect:
 
 @dataclass(frozen=True)
 class Findings:
-    """The suspects and the references, each by method and quantity; and, where it was
-    measured, the precision in which backward computes a gradient, by the position of
-    its input."""
+    """The suspects, the references, and the errors of slopes with their directions,
+    each by method and quantity; and, where it was measured, the precision in which
+    backward computes a gradient, by the position of its input."""
 
     suspects: dict[tuple[str, str], Suspect] = field(default_factory=dict)
     references: dict[tuple[str, str], np.ndarray] = field(default_factory=dict)
+    slopes: dict[tuple[str, str], list[tuple[float, np.ndarray]]] = field(
+        default_factory=dict
+    )
     precisions: dict[int, str] = field(default_factory=dict)
 
     def suspect(

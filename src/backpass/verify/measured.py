@@ -19,6 +19,7 @@ from backpass.verify.magnitude import largest
 # shorter one the remainder is 64 times smaller, while float32 rounds as before.
 STEP = 2.0**-17
 SHORTER = STEP / 4
+LONGER = 2.0**-10
 # A step that seldom reaches the next float32 number, even in one of thousands of terms
 # of a sum, but passes many float64 numbers.
 TINIER = 2.0**-42
@@ -51,28 +52,9 @@ def computed_precision(
     parabola, they move in jumps, for example because one factor of y was computed in
     float32.
     """
-    items = [(at, x) for at, x in enumerate(inputs) if is_floating(x)]
     with np.errstate(all="ignore"):
         for _ in range(DRAWS):
-            # All elements move away from 0, so that sums and means move as far as their
-            # terms.
-            directions = {
-                at: rng.random(x.shape) * _size(x) * np.where(x < 0, -1, 1)
-                for at, x in items
-            }
-
-            def along(
-                step: float, start: float = 0.0, directions=directions
-            ) -> list[np.ndarray]:
-                moved = (
-                    {at: x + (start + step * t) * directions[at] for at, x in items}
-                    for t in POINTS[1:]
-                )
-                return [
-                    function(tuple(there.get(at, x) for at, x in enumerate(inputs)))
-                    for there in moved
-                ]
-
+            along = _along(function, inputs, rng)
             ys = along(STEP)
             for precision in ("bfloat16", "float16", "float32"):
                 if _holds_no_more_than(ys[-1], precision):
@@ -87,6 +69,54 @@ def computed_precision(
             if _roughness(ys[-1], along(TINIER, start=STEP)) > rough / 8:
                 return "float64"
     return "float32"
+
+
+def jumps(
+    function: Callable[[tuple[Any, ...]], np.ndarray],
+    inputs: Sequence[Any],
+    rng: np.random.Generator,
+) -> np.ndarray:
+    """Return how far each element of ``function`` is from a parabola over a step that
+    passes a number of float16.
+
+    It shows what the coarsest operation rounds, which the result's digits need not.
+    """
+    first = function(tuple(inputs))
+    most = np.zeros(first.shape)
+    with np.errstate(all="ignore"):
+        for _ in range(DRAWS):
+            ys = np.stack([first, *_along(function, inputs, rng)(LONGER)])
+            ys = (ys - first).reshape(len(POINTS), -1)
+            off = np.abs(ys - PARABOLAS @ (PARABOLAS.T @ ys)).max(axis=0)
+            most = np.maximum(most, np.nan_to_num(off.reshape(first.shape)))
+    return most
+
+
+def _along(
+    function: Callable[[tuple[Any, ...]], np.ndarray],
+    inputs: Sequence[Any],
+    rng: np.random.Generator,
+) -> Callable[..., list[np.ndarray]]:
+    """Return what computes ``function`` at points of a step in a random direction.
+
+    All elements move away from 0, so that sums and means move as far as their terms.
+    """
+    items = [(at, x) for at, x in enumerate(inputs) if is_floating(x)]
+    directions = {
+        at: rng.random(x.shape) * _size(x) * np.where(x < 0, -1, 1) for at, x in items
+    }
+
+    def along(step: float, start: float = 0.0) -> list[np.ndarray]:
+        moved = (
+            {at: x + (start + step * t) * directions[at] for at, x in items}
+            for t in POINTS[1:]
+        )
+        return [
+            function(tuple(there.get(at, x) for at, x in enumerate(inputs)))
+            for there in moved
+        ]
+
+    return along
 
 
 def noise(

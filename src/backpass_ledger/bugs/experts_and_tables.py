@@ -74,7 +74,7 @@ def softmax_twice():
     inputs=lambda rng: (*normal((6, 3), (3, 3, 2))(rng), np.array([2, 3, 1])),
     telling=lambda rng: (*normal((6, 3), (3, 3, 2))(rng), np.array([4, 0, 2])),
     telling_inputs="an expert without tokens",
-    seen="telling",
+    seen="varied",
     gradcheck="telling",
 )
 def expert_without_tokens():

@@ -32,6 +32,7 @@ LOW_TOLERANCE = 64
 KINK = 0.1
 SHARP = 0.4
 KINK_DIRECTIONS = 4
+BRIEFER, BENT_DIRECTIONS = 256, 5  # a step that crosses few kinks, and its directions
 COARSEST = 0.1  # the largest tolerance at which a comparison is still useful
 # Other steps show a difference's own error: truncation grows with the step's square,
 # and rounding with its inverse.
@@ -207,6 +208,30 @@ def _change_and_bend(
     with np.errstate(invalid="ignore"):
         change, bend = np.abs(ahead - behind), np.abs(ahead - 2 * here + behind)
     return np.nan_to_num(change, posinf=0.0), np.nan_to_num(bend, posinf=0.0)
+
+
+def errs_over_any_step(case: Case, at: int) -> bool:
+    """Whether a gradient's slopes are as wrong over a step so short that kinks cannot
+    be the cause.
+
+    A kink that a step crosses bends y by twice the error that it causes, and a shorter
+    step crosses fewer. The medians over random directions are compared.
+    """
+    got = case.gradients[at]
+    if case.computes_in != "float64" or got is None:
+        return False
+    step = best_step(case, at)
+    errors, shorter, bends = [], [], []
+    for direction in case.directions.of(at, BENT_DIRECTIONS):
+        for found, h in ((errors, step), (shorter, step / BRIEFER)):
+            change, moved = difference(case, at, direction, h)
+            found.append(abs(np.sum(case.dy * change) - np.sum(got * moved)))
+        taken = step / BRIEFER * direction
+        _, bend = _change_and_bend(case, at, taken)
+        unit = largest(taken) / (largest(direction) or 1.0) or 1.0
+        bends.append(np.sum(np.abs(case.dy) * bend) / unit)
+    wrong = np.median(shorter)
+    return bool(wrong > DOUBT * np.median(bends) and wrong > np.median(errors) / 2)
 
 
 def _at_own_precision(case: Case, reason: NotRun) -> Case:

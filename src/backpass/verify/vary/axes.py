@@ -22,7 +22,9 @@ from backpass.verify.vary.work import lines
 Tries = tuple[Inputs, ...]
 LENGTHENED = 3
 ROWS = 2  # that are given with a long row
-LONG = (1 << 17) + 37  # elements of one row: more than 65,536, and odd
+# Elements of one row: more than 65,536, and as even or odd as the length given, of
+# which forward may take the half.
+LONG = (1 << 17) + 36
 # From a length to its double, what is stored may grow by this factor.
 SHORT, GROWTH = 1024, 2.2
 MOST_STORED = 1 << 25  # bytes that NumPy stores at once at the full length
@@ -115,8 +117,9 @@ def long_row(draw: Draw, most: int) -> Iterator[tuple[str, Tries]]:
     short = [x for x in _with_row(draw, places, SHORT) if is_array(x)]
     elements = max(math.prod(x.shape) for x in short)
     if elements // SHORT * LONG <= most and _grows_as_length(draw, places):
-        what = f"a row of {LONG:,} in place of {x.shape[-1]}"
-        yield what, (_with_row(draw, places, LONG),)
+        length = LONG + x.shape[-1] % 2
+        what = f"a row of {length:,} in place of {x.shape[-1]}"
+        yield what, (_with_row(draw, places, length),)
 
 
 def _with_row(draw: Draw, places: Places, length: int) -> Inputs:

@@ -181,12 +181,17 @@ def _summary(what: str, found: list[Row], case: Case, given: Case) -> Iterator[R
 
 def _is_small(row: Row, case: Case) -> bool:
     """Whether an error of slopes is so small that kinks may cause it, at inputs with
-    too many elements for a difference of each."""
+    too many elements for a difference of each, and a shorter step is not as wrong."""
     shapes = case.subject.shapes
-    many = case.float64[case.differentiable[0]].size > COORDINATES
     if shapes and shapes.kinks:  # the inputs are away from them
         return False
-    return many and row.error is not None and row.error < KINKS
+    many = case.float64[case.differentiable[0]].size > COORDINATES
+    if not many or row.error is None or not row.error < KINKS:
+        return False
+    if row.quantity not in case.quantities:
+        return True
+    at = case.differentiable[case.quantities.index(row.quantity)]
+    return not finite_difference.errs_over_any_step(case, at)
 
 
 def _misfit(
