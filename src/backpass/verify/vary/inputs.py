@@ -9,7 +9,7 @@ happened" counts them.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -70,10 +70,13 @@ class Variation:
     shapes_as_given: bool = False
 
 
-def variations(case: Case) -> Iterator[Variation]:
-    """Yield the variations that the declaration allows, if there is one."""
+def variations(case: Case, chosen: Collection[str]) -> Iterator[Variation]:
+    """Yield the variations of the chosen kinds that the declaration allows, if there is
+    one."""
     shapes, names = case.subject.shapes, case.subject.input_names
-    for variation in _every_variation(case):
+    for variation in _every_variation(case, chosen):
+        if variation.kind not in chosen:
+            continue
         if shapes is None:
             yield variation
             continue
@@ -98,7 +101,8 @@ def _away(case: Case, inputs: Inputs) -> Inputs:
     )
 
 
-def _every_variation(case: Case) -> Iterator[Variation]:
+def _every_variation(case: Case, chosen: Collection[str]) -> Iterator[Variation]:
+    """Yield the variations; groups that take forward's time only if they are chosen."""
     draw = Draw(case)
     yield _deeper(draw)
     for places in draw.lengths():
@@ -106,11 +110,18 @@ def _every_variation(case: Case) -> Iterator[Variation]:
             yield from _of_length(draw, places)
     yield from _of_values(draw)
     if rows := draw.rows():
-        yield from _of_rows(draw, rows)
+        yield from _of_rows(draw, rows, many=kinds.MANY in chosen)
     yield from _of_integers(draw)
     if rows:
         yield from _in_half_precision(draw, rows)
-    yield from _further(draw)
+    if kinds.AXIS in chosen:
+        yield from _of_axes(draw)
+    if kinds.MANY in chosen:
+        for what, tries in axes.long_row(draw, MOST):
+            methods = ("autograd", "pytorch")
+            yield Variation(what, tries, methods, kind=kinds.MANY, least=ROUNDED)
+    if kinds.OTHER in chosen:
+        yield from _of_other_values(draw)
 
 
 def _deeper(draw: Draw) -> Variation:
@@ -191,9 +202,8 @@ def _of_values(draw: Draw) -> Iterator[Variation]:
     yield Variation(f"ties in {name}", tries, DIFFERENCES, (), kind)
 
 
-def _further(draw: Draw) -> Iterator[Variation]:
-    """Yield an axis fewer, axes that are longer than 1, lengths of a whole block, a
-    long row, other signs, numbers close to 0, and other integers."""
+def _of_axes(draw: Draw) -> Iterator[Variation]:
+    """Yield an axis fewer, a longer one in place of length 1, and whole blocks."""
     changed = partial(Variation, methods=EXACT, kind=kinds.AXIS, shapes_as_given=True)
     if fewer := tuple(axes.an_axis_fewer(draw)):
         yield changed(FEWER, fewer)
@@ -202,10 +212,10 @@ def _further(draw: Draw) -> Iterator[Variation]:
     for places in draw.lengths():
         if not draw.is_width_of_table(places):
             yield _of_block(draw, places)
-    for what, tries in axes.long_row(draw, MOST):
-        yield Variation(
-            what, tries, ("autograd", "pytorch"), kind=kinds.MANY, least=ROUNDED
-        )
+
+
+def _of_other_values(draw: Draw) -> Iterator[Variation]:
+    """Yield other signs, numbers close to 0, and other integers."""
     for what, tries in values.other_signs(draw):
         yield Variation(what, tries, EXACT)
     for what, tries in values.tiny(draw):
@@ -244,17 +254,18 @@ def _in_half_precision(draw: Draw, rows: Places) -> Iterator[Variation]:
         yield Variation(what, (many,), ("precision",), (), kinds.HALF)
 
 
-def _of_rows(draw: Draw, rows: Places) -> Iterator[Variation]:
-    """Yield an empty batch, and so many rows that their elements exceed 65,536."""
+def _of_rows(draw: Draw, rows: Places, many: bool) -> Iterator[Variation]:
+    """Yield an empty batch and, if wanted, so many rows that their elements exceed
+    65,536."""
     case, length = draw.case, rows.length
     if draw.declared or any(_takes(case, at) for at in draw.tries(rows, length + 3)):
         yield Variation(EMPTY, draw.tries(rows, 0), ("contract",), (), kinds.EMPTY)
     elements = sum(math.prod(case.inputs[at].shape) for at, _ in rows)
-    many = MANY * length // elements + LONGER
-    if many > ROWS and draw.most_elements(rows, many) <= MOST:
-        tries = draw.tries(rows, many)
+    count = MANY * length // elements + LONGER
+    if many and count > ROWS and draw.most_elements(rows, count) <= MOST:
+        tries = draw.tries(rows, count)
         if _cost_by_row(draw, rows):
-            what = f"{many:,} rows in place of {length}"
+            what = f"{count:,} rows in place of {length}"
             yield Variation(what, tries, ("autograd", "pytorch"), kind=kinds.MANY)
 
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from backpass.contract.arrays import is_array
-from backpass.verify.case import Case, first_line
+from backpass.verify.case import Case, NotRun, first_line
 from backpass.verify.convert import to_numpy
 from backpass.verify.directional import COORDINATES
 from backpass.verify.methods import finite_difference, precision, pytorch
@@ -36,12 +36,11 @@ def varied(case: Case, rows_of: RowsOf, vary: bool | None, work: Work) -> Iterat
     """
     kinds = chosen(case, vary)
     presumed = not vary and case.subject.shapes is None
-    for variation in variations(case):
+    for variation in variations(case, kinds):
         if presumed and not all(is_kept(case, inputs) for inputs in variation.tries):
             continue
-        if variation.kind in kinds:
-            rows = _rows(case, variation, rows_of, work, bool(vary))
-            yield from (replace(row, variation=variation.what) for row in rows)
+        rows = _rows(case, variation, rows_of, work, bool(vary))
+        yield from (replace(row, variation=variation.what) for row in rows)
 
 
 def _rows(
@@ -67,10 +66,13 @@ def _rows(
     found, all_ran = bounded_rows(
         other, rows_of, variation.methods, variation.otherwise
     )
-    found = [_unless_excused(row, variation, other) for row in found]
-    if not asked:
-        found = _without_operator(found)
-    rows = list(_summary(variation.what, found, other, case))
+    try:
+        found = [_unless_excused(row, variation, other) for row in found]
+        if not asked:
+            found = _without_operator(found)
+        rows = list(_summary(variation.what, found, other, case))
+    except TooMuch:
+        rows, all_ran = [], False
     if not all_ran and all(row.verdict in (PASSED, NOT_RUN) for row in rows):
         rows = [Row(NAME, "", NOT_RUN, reason=f"{variation.what}: {TOO_LONG}")]
     yield from rows
@@ -162,9 +164,8 @@ def _summary(what: str, found: list[Row], case: Case, given: Case) -> Iterator[R
         reason = f"{what}: forward accepts it, {misfit}"
         yield Row(NAME, "", NOT_RUN, reason=reason)
     elif wrong:
-        for quantity, row in wrong.items():
-            suspect = case.found.suspects.get((row.method, quantity))
-            reason = suspect.diagnose(SEARCH) if suspect else row.reason
+        for row in wrong.values():
+            reason = _diagnosis(row, case)
             reason = ": ".join(filter(None, (what, row.method, reason)))
             if what == DEEPER and not declared:
                 reason += f"; {DECLARE}"
@@ -179,6 +180,16 @@ def _summary(what: str, found: list[Row], case: Case, given: Case) -> Iterator[R
         yield Row(NAME, "", NOT_RUN, reason=reason)
 
 
+def _diagnosis(row: Row, case: Case) -> str:
+    """Return what is wrong with a gradient; the row's reason if no search is possible,
+    or if it would exceed the bound of work."""
+    suspect = case.found.suspects.get((row.method, row.quantity))
+    try:
+        return suspect.diagnose(SEARCH) if suspect else row.reason
+    except TooMuch:
+        return row.reason
+
+
 def _is_small(row: Row, case: Case) -> bool:
     """Whether an error of slopes is so small that kinks may cause it, at inputs with
     too many elements for a difference of each, and a shorter step is not as wrong."""
@@ -191,7 +202,10 @@ def _is_small(row: Row, case: Case) -> bool:
     if row.quantity not in case.quantities:
         return True
     at = case.differentiable[case.quantities.index(row.quantity)]
-    return not finite_difference.errs_over_any_step(case, at)
+    try:
+        return not finite_difference.errs_over_any_step(case, at)
+    except (NotRun, TooMuch):
+        return True
 
 
 def _misfit(
