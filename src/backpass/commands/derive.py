@@ -62,7 +62,7 @@ Macros are expanded: \newcommand, \renewcommand, \providecommand, \def, \let,
 \DeclareMathOperator, and \newenvironment in the text, in a derive comment, or
 in the file of definitions.
 
-The exit status is 0 if no line is refused, 1 if a line is refused, and 2 if the
+The exit status is 0 if no line is refused or ill-formed, 1 if one is, and 2 if the
 command or a definition is not valid. With --strict, it is also 1 if a line is
 not readable. With several files, it is the highest of their statuses.
 """
@@ -71,6 +71,7 @@ _FORMS = {"markdown": "Markdown", "latex": "LaTeX", "notebook": "a notebook"}
 MARKS = {
     "equal": "✓",
     "refused": "✗",
+    "ill-formed": "✗",
     "follows": "–",
     "definition": "=",
     "not readable": "○",
@@ -145,7 +146,8 @@ def _status(verdicts: list[Verdict], strict: bool) -> int:
     if any(verdict.display < 0 for verdict in verdicts):
         return 2
     kinds = {verdict.kind for verdict in verdicts}
-    return int("refused" in kinds or (strict and "not readable" in kinds))
+    wrong = {"refused", "ill-formed"} | ({"not readable"} if strict else set())
+    return int(bool(kinds & wrong))
 
 
 def _seconds(text: str) -> float:
@@ -216,7 +218,7 @@ def table(document: Document, verdicts: list[Verdict]) -> list[str]:
         rows.append((place, MARKS[verdict.kind], verdict.kind, verdict.latex))
     lines = [_cut(line, width) for line in aligned(rows)]
     for verdict in verdicts:
-        if verdict.kind in ("refused", "follows", "not readable"):
+        if verdict.kind in ("refused", "ill-formed", "follows", "not readable"):
             lines.append("")
             for line in _explanation(document, verdict):
                 pointer = line.startswith("    ")
@@ -251,7 +253,7 @@ def _explanation(document: Document, verdict: Verdict) -> list[str]:
     if (example := verdict.counterexample) is None:
         first, *rest = verdict.message.splitlines()
         lines = [f"{head}: {first}", *rest]
-        if verdict.kind == "refused" and verdict.basis:
+        if verdict.kind == "ill-formed" and verdict.basis:
             lines.append(f"  with {_names(document, verdict.basis)}")
         return lines
     lines = [f"{head}: it does not equal {_other_side(document, verdict)}"]
@@ -337,8 +339,8 @@ def _fact(document: Document, verdict: Verdict) -> dict[str, Any]:
             "how": "around random points"
             if basis.points
             else "exact"
-            if basis.sizes or verdict.kind != "refused"
-            else "shapes",
+            if verdict.kind != "ill-formed"
+            else "form",
         },
     }
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 
 from lark import Tree
 
-from backpass.derivation.language.names import Expression, Scope
+from backpass.derivation.language.names import Scope
 from backpass.derivation.language.parse import Part, Unreadable, parse
 from backpass.derivation.text.passages import Text
 
@@ -50,14 +50,6 @@ def parsed(part: Part) -> Tree:
             if re.match(start, at):
                 raise Unreadable(help_, part, error.position) from None
         raise
-
-
-def depends_on_layout(expression: Expression) -> bool:
-    """Whether the shape of an expression may depend on the layout of a derivative."""
-    derivatives = {"partial", "jacobian", "nabla", "nabla_of"}
-    return bool(_GRADIENT.search(expression.part.text)) or any(
-        node.data in derivatives for node in expression.tree.iter_subtrees()
-    )
 
 
 def not_an_equation(text: str) -> str:
@@ -133,8 +125,6 @@ _NABLA = re.compile(
     r"\\nabla_\s*(?:\{\s*(\\?[a-zA-Z]+)\s*(_\s*(?:\w|\{[^{}]*\}))?\s*\}|([a-zA-Z]))"
     r"\s*\\mathcal\s*\{L\}"
 )
-# What may be a gradient or a loss, and is a row in some texts and a column in others.
-_GRADIENT = re.compile(r"\\(?:bar|overline|dot|mathcal)(?![a-zA-Z])")
 MEMBERSHIP = re.compile(
     r"\\in\s*\\mathbb\s*(?:\{R\}|R)(?:\s*\^\s*(?:\w|\{(?:[^{}]|\{(?:[^{}]|\{[^{}]*\})*\})*\}))?\s*$"
 )

@@ -9,6 +9,7 @@ from backpass.derivation.language.names import (
     Shape,
     accent_and_name,
     axes_of,
+    differ,
     sliced,
     subscripts_of,
 )
@@ -42,7 +43,7 @@ class Names(Visitor):
         if not is_power:
             return self.reference(tree)
         if self.visit(base):
-            self.reject("only numbers have powers", tree)
+            self.not_a_number("only numbers have powers", tree)
         return ()
 
     def element(self, tree: Tree) -> Shape:
@@ -91,10 +92,12 @@ class Names(Visitor):
             self.reject(f"{name} takes {wanted}; got {len(indices)}", tree)
         for token, side in zip(indices, axes, strict=True):
             if not token.isdigit() and not self.index(token).runs_over(side):
-                other = self.index(token).dimension
-                self.reject(
-                    f"{token} runs over {other} elsewhere, but over {side} here", token
-                )
+                other = self.index(token).dimension or ""
+                message = f"{token} runs over {other} elsewhere, but over {side} here"
+                # A_{ii} may be read as the diagonal of a matrix that is not square.
+                if differ(other, side) and [*indices].count(token) == 1:
+                    self.misfit(message, token)
+                self.reject(message, token)
         return whole
 
     def _reject_rows(self, indices: tuple[Token, ...] | list[Token]) -> None:
