@@ -5,7 +5,11 @@ from __future__ import annotations
 import itertools
 from dataclasses import replace
 
-from backpass.derivation.equality.check import counterexample, first_mistake
+from backpass.derivation.equality.check import (
+    counterexample,
+    first_mistake,
+    holds_if_positive,
+)
 from backpass.derivation.equality.comparing import Refused, Where, sum_to_one
 from backpass.derivation.language.functions import head_of, is_function
 from backpass.derivation.language.parse import Part, Unreadable, parse
@@ -103,6 +107,11 @@ def _hint(refused: Refused) -> str:
         return (
             f"it holds if {equation}; if that is meant, declare constant {name} and say: "
             f"assume {equation}"
+        )
+    if holds_if_positive(refused.mistake, refused.evaluator):
+        return (
+            "no difference was found where its letters are positive; if they are, "
+            r"declare them in \mathbb{R}_{>0}"
         )
     if chain.conditions is not None:
         return ""
