@@ -124,3 +124,14 @@ def test_words_beside_a_line_leave_its_form_open():
 def test_a_function_of_the_definitions_in_a_sum_that_does_not_fit():
     given = r"given W \in \mathbb{R}^{h \times d}, V \in \mathbb{R}^{q \times h}, c \in \mathbb{R}; let \phi(t) = \tanh(t)"
     assert one(r"\phi(c) W = \phi(c) W + V", given).kind == "ill-formed"
+
+
+def test_another_equation_may_begin_in_a_side_that_is_not_readable():
+    given = r"given V \in \mathbb{R}^{m \times n}, U \in \mathbb{R}^{n \times n}, a, b \in \mathbb{R}"
+    for line in (
+        r"V + V = 2 V \; \textrm{and} \; U + U = 2 U",
+        r"z = 2 a, \; \textrm{and} \; b + b = 2 b",
+        r"a + a = \foo(a), b = b",
+    ):
+        assert kinds(f"$$ {line} $$", given) == ["not readable"] * 2
+    assert kinds(r"$$ a + a = \foo(a) = 3 a $$", given) == ["not readable", "refused"]

@@ -106,11 +106,30 @@ def _on_statement(
         for member in rest or (left,):
             yield unread(document, member, why)
         return
-    for verdict in _on_members(known, left, rest, beside, progress, seconds):
+    torn = False
+    for member, verdict in zip(
+        rest, _on_members(known, left, rest, beside, progress, seconds), strict=True
+    ):
+        if torn and verdict.kind in ("refused", "ill-formed", "follows"):
+            verdict = unread(document, member, _TORN, verdict.against)
+        torn = torn or (
+            verdict.kind == "not readable" and len(member.split(_MAY_END)) > 1
+        )
         if verdict.kind in ("refused", "ill-formed", "follows") and doubt:
             line, latex = verdict.line, verdict.latex
             verdict = Verdict("not readable", line, latex, verdict.against, doubt)
         yield verdict
+
+
+# In a side that is not readable, another equation may begin here.
+_MAY_END = (
+    r"\\(?:(?:text[a-z]*|mbox|mathrm|q?quad|hspace|iff|implies|[a-zA-Z]*[rR]ightarrow)"
+    r"(?![a-zA-Z])|[;:])|[,;]"
+)
+_TORN = (
+    "another equation may begin in the side before this one, which is not readable: write "
+    "each equation in a row of its own"
+)
 
 
 def _on_members(
@@ -125,10 +144,15 @@ def _on_members(
     document, head = known.document, known.part(left)
     equation = Equation(head, beside, head, head)
     defining = defines(known, head)
+    torn = False  # whether another equation may have begun
     for member in rest:
         progress(document.line_of(member))
         part, membership = known.without_membership(member)
+        if defining and torn:
+            yield unread(document, member, _TORN)
+            continue
         if defining:
+            torn = len(member.split(_MAY_END)) > 1
             try:
                 yield define(known, member, head, part, beside, membership)
             except Unreadable as error:

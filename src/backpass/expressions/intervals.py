@@ -70,7 +70,10 @@ def enclosed(expr, point: Mapping):
 
 def _enclosed(expr, point: Mapping, of):
     if expr.is_Symbol:
-        expr = point[expr]
+        try:
+            expr = point[expr]
+        except KeyError:
+            raise NotEnclosed from None
     if expr.is_Rational:
         return _iv.mpf(int(expr.p)) / int(expr.q)
     if expr is sympy.pi:

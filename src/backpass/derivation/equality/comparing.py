@@ -20,6 +20,7 @@ from backpass.derivation.equality.check import (
 )
 from backpass.derivation.equality.regions import (
     beside_boundaries,
+    between_boundaries,
     both_sides,
     other_regions,
 )
@@ -194,6 +195,7 @@ def elsewhere(
 
     tried = {*paths} & {path for one in new for path in one.differences}
     yield from evaluators_at([*beside_boundaries(first, paths - tried)])
+    yield from evaluators_at(between_boundaries([*first, *new], paths, REGIONS))
     count = len(new)
     for _ in range(ROUNDS):
         points = other_regions([*first, *new], paths, count + REGIONS - len(new))
