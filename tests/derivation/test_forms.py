@@ -55,6 +55,8 @@ GRADIENT = r"\frac{\partial L}{\partial x_i} = "
             "without its transpose",
         ),
         (r"\operatorname{tr}(A) = 1", RANGES, "a square matrix"),
+        (r"\sum_i A_{ii} = 1", RANGES, "runs over H elsewhere, but over B here"),
+        (r"z_i + z_i = 2 \sum_j A_{ij} \delta_{ij} x_j", RANGES, "j runs over H elsewhere"),
         (
             r"\frac{\partial z_i}{\partial x_j} = A_{ji}",
             RANGES,
@@ -97,7 +99,8 @@ def test_what_no_reading_makes_right(line, given, said):
         ),
         # With vectors as rows.
         (r"h + h = x W^T + h", VECTORS),
-        (r"\sum_i A_{ii} = 1", RANGES),  # as far as the diagonal goes
+        (r"\sum_i A_{ii} = \sum_j A_{jj}", RANGES),  # as far as the diagonal goes
+        (r"\sum_i \sum_j A_{ij} x_i = \sum_k \sum_i A_{ik} x_i", RANGES),  # if H and B are the same
         (GRADIENT + r"y_i (g_i - \sum_i g_i y_i)", SOFTMAX),  # the inner i is another one
         (GRADIENT + r"y_i (g_i - g_j y_j)", SOFTMAX),  # the sum is understood
         (r"0 = \frac{\partial}{\partial x_i} \sum_j y_j", SOFTMAX),  # for every i

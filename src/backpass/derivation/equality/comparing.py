@@ -103,15 +103,16 @@ def members_chain(
     part: Part,
     condition: Part | None,
     loose: bool = False,
+    kind: type[Analysis] = Analysis,
 ) -> Chain:
     """Return two members as a chain, with the free indices of the member `first`, or if
-    `loose` with those of all members.
+    `loose` with those of all members. `kind` is the analysis.
 
     Raises `Unreadable` for members without a meaning, and `Misfit` or `Loose` where
     another reading may have one.
     """
     parts = [first, part] if first == anchor else [first, anchor, part]
-    analysis = Analysis(scope)
+    analysis = kind(scope)
     expressions = analysis.run(parts, condition)
     conditions = expressions.pop(0) if condition else None
     head, *others = expressions

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
 from functools import cache
 
-from lark import Tree
+from lark import Token, Tree
 
 from backpass.derivation.language.analysis import Analysis
 from backpass.derivation.language.names import (
@@ -131,6 +131,16 @@ class _Read(Analysis):
                 return matrix if fits else ()
         pairs = zip(one, other, strict=True)
         return one if not any(differ(*pair) for pair in pairs) else ()
+
+
+class Square(Analysis):
+    """Analyses expressions as if all dimensions had the same length."""
+
+    def unlike_ranges(self, token: Token, side: str, diagonal: bool) -> None:
+        pass
+
+    def unlike_together(self, message: str, where: Token) -> None:
+        pass
 
 
 @cache

@@ -69,10 +69,23 @@ class Misfit(Unreadable):
     """Raised for shapes or ranges that do not fit as declared, although another reading
     of the declarations may make them fit.
 
-    `other` is the other side, if two sides of an equation do not fit.
+    `other` is the other side, if two sides of an equation do not fit. `ranges` says
+    whether two ranges of an index do not fit, and `diagonal` whether only their common
+    part may be meant.
     """
 
     other: Part | None = None
+
+    def __init__(
+        self,
+        message: str,
+        part: Part | None = None,
+        position: int = 0,
+        ranges: bool = False,
+        diagonal: bool = False,
+    ) -> None:
+        super().__init__(message, part, position)
+        self.ranges, self.diagonal = ranges, diagonal
 
 
 class NotANumber(Unreadable):

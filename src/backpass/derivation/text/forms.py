@@ -12,14 +12,17 @@ from collections.abc import Iterator
 import numpy as np
 from lark import Tree
 
-from backpass.derivation.equality.check import Chain, evaluators_in
+from backpass.derivation.equality.check import Chain, evaluators_in, first_mistake
 from backpass.derivation.equality.comparing import (
+    HOLDING,
     Refused,
     compare,
     evaluators_of,
     members_chain,
+    of_loss,
 )
-from backpass.derivation.equality.conventions import fit
+from backpass.derivation.equality.conventions import Square, fit
+from backpass.derivation.language.evaluate import Evaluator
 from backpass.derivation.language.functions import is_function
 from backpass.derivation.language.names import subscripts_of
 from backpass.derivation.language.parse import (
@@ -39,6 +42,7 @@ from backpass.derivation.text.readings import other_reading
 from backpass.expressions import exact
 
 MENDS = 24  # at most so many changes of one sign are tried
+DEPTH = 3  # at most so many errors are set aside, one after the other
 _DECLARED = re.compile(
     r"Einstein|summation convention|(?:implicit|implied) sum|repeated ind(?:ex|ices)",
     re.I,
@@ -47,10 +51,19 @@ Edit = tuple[int, int, str]  # start, end, and what is written there
 
 
 def ill_formed(
-    known: Knowledge, equation: Equation | None, part: Part, error: Unreadable
+    known: Knowledge,
+    equation: Equation | None,
+    part: Part,
+    error: Unreadable,
+    depth: int = 0,
 ) -> Unreadable | None:
     """Return what is wrong with the form of a member, with what would mend it; None if
-    a reading may make it right. A definition has no equation."""
+    a reading may make it right. A definition has no equation.
+
+    `depth` is the number of readings within which this one is tried.
+    """
+    if depth > DEPTH:
+        return None
     if isinstance(error, Misfit):
         return _of_misfit(known, equation, part, error)
     if equation is None or error.part != part:
@@ -59,11 +72,11 @@ def ill_formed(
         return None
     fault: Unreadable | None = None
     if isinstance(error, Loose):
-        fault = _of_loose(known, equation, part, error)
+        fault = _of_loose(known, equation, part, error, depth)
     elif isinstance(error, Unbound):
-        fault = _of_unbound(known, equation, part, error)
-    if fault is None:
-        return None
+        fault = _of_unbound(known, equation, part, error, depth)
+    if fault is None or depth:
+        return fault
     assert isinstance(error, Loose | Unbound)
     return _with_mend(fault, _mended(known, equation, part, error.letter))
 
@@ -72,6 +85,12 @@ def _of_misfit(
     known: Knowledge, equation: Equation | None, part: Part, error: Misfit
 ) -> Unreadable | None:
     """Return the error for shapes that do not fit; None if they fit in a convention."""
+    if error.ranges and equation is not None:
+        if not _differs_if_square(known, equation, part, error.diagonal):
+            return None
+        return _with_mend(error, _mended(known, equation, part))
+    if equation is None and error.diagonal:
+        return None
     if equation is None:
         return None if fit(known.scope, [part], None, False) else error
     parts = [*dict.fromkeys((equation.first, equation.anchor, part))]
@@ -105,7 +124,7 @@ def _may_be_new(known: Knowledge, side: Part) -> bool:
     )
 
 
-def _differs(known: Knowledge, equation: Equation, part: Part) -> bool:
+def _differs(known: Knowledge, equation: Equation, part: Part, depth: int) -> bool:
     """Whether a member differs from the last right one in every reading."""
     first, anchor = equation.first, equation.anchor
     try:
@@ -113,8 +132,35 @@ def _differs(known: Knowledge, equation: Equation, part: Part) -> bool:
     except Refused as refused:
         return not other_reading(known, equation, part, refused.chain)
     except Unreadable as error:
-        return ill_formed(known, equation, part, error) is not None
+        return ill_formed(known, equation, part, error, depth + 1) is not None
     return False
+
+
+def _differs_if_square(
+    known: Knowledge, equation: Equation, part: Part, unheld: bool
+) -> bool:
+    """Whether a member differs from the last right one even where all dimensions have
+    the same length.
+
+    If `unheld`, nothing is said where a derivative may hold other names constant.
+    """
+    first, anchor, beside = equation.first, equation.anchor, equation.beside
+    scope = known.scope
+    try:
+        chain = members_chain(scope, first, anchor, part, beside.condition, kind=Square)
+        if unheld and any(
+            tree.data in HOLDING and not of_loss(one, tree)
+            for expression in chain.expressions
+            for one in expression.parts
+            for tree in one.tree.iter_subtrees()
+        ):
+            return False
+        signs = evaluators_of(evaluators_in(known.now.lines), chain)[0].draw is not None
+        sizes = dict.fromkeys(scope.dimensions, 3)
+        evaluator = Evaluator(scope, sizes, 0 if signs else None)
+        return first_mistake(chain, evaluator) is not None
+    except (Unreadable, LookupError, ArithmeticError, ValueError):
+        return False
 
 
 def _written(part: Part, *edits: Edit) -> Part:
@@ -129,7 +175,7 @@ def _written(part: Part, *edits: Edit) -> Part:
 
 
 def _of_loose(
-    known: Knowledge, equation: Equation, part: Part, error: Loose
+    known: Knowledge, equation: Equation, part: Part, error: Loose, depth: int
 ) -> Unreadable | None:
     """Return the error for an index on one side only; None if the member may hold for
     all its values, or for one, or with a sum that is not written."""
@@ -145,7 +191,7 @@ def _of_loose(
                 for a, b in sums
             ),
         )
-        if not _differs(known, equation, summed):
+        if not _differs(known, equation, summed, depth):
             if not _writes_sums(known):
                 return None
             message += rf": is \sum_{letter} missing?"
@@ -249,7 +295,7 @@ def _has(tree: Tree, letter: str) -> bool:
 
 
 def _of_unbound(
-    known: Knowledge, equation: Equation, part: Part, error: Unbound
+    known: Knowledge, equation: Equation, part: Part, error: Unbound, depth: int
 ) -> Unreadable | None:
     """Return the error for a sum over a letter that is also used outside it, or does
     not occur in it; None if the member may be right."""
@@ -261,12 +307,11 @@ def _of_unbound(
             for one in "jklabcpqrstuvwmn"
             if not _is_used(known, equation, part, one)
         )
-        inside = re.compile(rf"(?<![a-zA-Z\\]){letter}(?![a-zA-Z])")
         readings = [
             _written(part, *(
-                (m.start(), m.end(), fresh)
-                for span in (error.limits, error.body)
-                for m in inside.finditer(part.text, *span)
+                (*span_of(token), fresh)
+                for token in parse(part).scan_values(lambda one: one == letter)
+                if error.limits[0] <= span_of(token)[0] < error.body[1]
             ))
         ]  # fmt: skip
         message = f"the index {letter} is also used outside this sum"
@@ -278,7 +323,7 @@ def _of_unbound(
             for side in known.scope.dimensions
         ]
         message = f"the sum over {letter} has no {letter} in it"
-    if not all(_differs(known, equation, one) for one in readings):
+    if not all(_differs(known, equation, one, depth) for one in readings):
         return None
     return Unreadable(message, error.part, error.position)
 

@@ -13,7 +13,7 @@ from backpass.derivation.language.names import (
     sliced,
     subscripts_of,
 )
-from backpass.derivation.language.parse import tokens_of
+from backpass.derivation.language.parse import Misfit, span_of, tokens_of
 from backpass.derivation.language.shapes.visitor import Visitor
 
 
@@ -92,13 +92,17 @@ class Names(Visitor):
             self.reject(f"{name} takes {wanted}; got {len(indices)}", tree)
         for token, side in zip(indices, axes, strict=True):
             if not token.isdigit() and not self.index(token).runs_over(side):
-                other = self.index(token).dimension or ""
-                message = f"{token} runs over {other} elsewhere, but over {side} here"
-                # A_{ii} may be read as the diagonal of a matrix that is not square.
-                if differ(other, side) and [*indices].count(token) == 1:
-                    self.misfit(message, token)
-                self.reject(message, token)
+                self.unlike_ranges(token, side, [*indices].count(token) > 1)
         return whole
+
+    def unlike_ranges(self, token: Token, side: str, diagonal: bool) -> None:
+        """Reject an index that runs over one dimension here, and another elsewhere."""
+        other = self.index(token).dimension or ""
+        message = f"{token} runs over {other} elsewhere, but over {side} here"
+        if not differ(other, side):
+            self.reject(message, token)
+        # A_{ii} may be read as the diagonal of a matrix that is not square.
+        raise Misfit(message, self.part, span_of(token)[0], True, diagonal)
 
     def _reject_rows(self, indices: tuple[Token, ...] | list[Token]) -> None:
         for token in indices:

@@ -17,6 +17,7 @@ from backpass.derivation.language.names import (
     Function,
     Scope,
     Shape,
+    differ,
     in_words,
 )
 from backpass.derivation.language.parse import (
@@ -163,7 +164,14 @@ class Visitor(Interpreter):
             self.index(token) for token in (first, second) if not token.isdigit()
         ]
         if len(letters) == 2 and not letters[0].runs_with(letters[1]):
-            self.reject(f"{first} and {second} run over different dimensions", first)
+            message = f"{first} and {second} run over different dimensions"
+            if not differ(*(letter.dimension or "1" for letter in letters)):
+                self.reject(message, first)
+            self.unlike_together(message, first)
+
+    def unlike_together(self, message: str, where: Token) -> None:
+        """Reject two indices that are compared, and run over different dimensions."""
+        raise Misfit(message, self.part, span_of(where)[0], True, diagonal=True)
 
     @contextmanager
     def letters(self, *letters: tuple[str, str]) -> Iterator[None]:
