@@ -56,7 +56,7 @@ GRADIENT = r"\frac{\partial L}{\partial x_i} = "
         ),
         (r"\operatorname{tr}(A) = 1", RANGES, "a square matrix"),
         (r"\sum_i A_{ii} = 1", RANGES, "runs over H elsewhere, but over B here"),
-        (r"z_i + z_i = 2 \sum_j A_{ij} \delta_{ij} x_j", RANGES, "j runs over H elsewhere"),
+        (r"z_i + z_i = 2 \sum_j A_{ij} \delta_{ij} x_j", RANGES, "i and j run over different dimensions"),
         (
             r"\frac{\partial z_i}{\partial x_j} = A_{ji}",
             RANGES,

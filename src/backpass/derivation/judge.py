@@ -28,7 +28,7 @@ from backpass.derivation.text.limit import TooLong, limited
 from backpass.derivation.text.members import Equation, equality
 from backpass.derivation.text.passages import Text
 from backpass.derivation.text.refusal import refusal
-from backpass.derivation.text.rewriting import not_an_equation
+from backpass.derivation.text.rewriting import claims_nothing, not_an_equation
 from backpass.derivation.text.statements import Statement, statements
 from backpass.derivation.text.verdict import Basis, Verdict, unread, verdict_on
 
@@ -62,13 +62,19 @@ def judge(
         else:
             for statement in statements(item):
                 for verdict in _on_statement(known, statement, progress, seconds):
-                    verdicts.append(replace(verdict, display=item.start))
+                    line = verdict.line or document.line(item.start)
+                    verdicts.append(replace(verdict, display=item.start, line=line))
             known.condition = None
     return verdicts
 
 
 def _on_comment(known: Knowledge, comment: Comment) -> Iterator[Verdict]:
     """Follow the directives of a comment; yield verdicts on those without a meaning."""
+    if comment.open:
+        text = comment.directives[0]
+        fault = unread(known.document, text, "this comment has no end: write -->")
+        yield replace(fault, display=-1)
+        return
     for text in comment.directives:
         line = known.document.line_of(text)
         try:
@@ -93,6 +99,9 @@ def _on_statement(
         if not rest:
             if not why and (verdict := declared(known, left)):
                 yield verdict
+                return
+            if not why and claims_nothing(left.characters):
+                yield verdict_on(document, "nothing claimed", left)
                 return
             why = why or not_an_equation(left.characters)
         beside = beside_of(known, statement)

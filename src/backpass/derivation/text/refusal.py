@@ -32,7 +32,7 @@ def refusal(
     document, anchor, blamed = known.document, equation.anchor, equation.blamed
     if blamed and agree(known, equation.first, blamed, part, equation.beside):
         line = document.line(blamed.start)
-        message = f"it follows from line {document.place(line)}, which is refused"
+        message = f"it follows from {document.where(line)}, which is refused"
         if line == document.line_of(member):
             message = "it equals an earlier side of this line, which is refused"
         return verdict_on(document, "follows", member, line, message)
@@ -88,10 +88,10 @@ def _defined_differently(known: Knowledge, name: str, definition: Part) -> str:
             line.left is not None and head_of(line.left).name == name
         )  # fmt: skip
         if same or line.right == definition:
-            number = known.document.place(known.number_of(line))
+            where = known.document.where(known.number_of(line))
             known.forget(line)
             return (
-                f"line {number} defined {name} differently. For a new "
+                f"{where} defined {name} differently. For a new "
                 f"{name}, write restart before it. If it is a claim, define "
                 f"{name} in a comment: let"
             )

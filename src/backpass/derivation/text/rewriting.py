@@ -52,6 +52,13 @@ def parsed(part: Part) -> Tree:
         raise
 
 
+def claims_nothing(text: str) -> bool:
+    """Whether a formula without = at its top level has neither a relation nor words."""
+    for _ in range(3):
+        text = _SCRIPT.sub(" ", text)
+    return not _CLAIM.search(text)
+
+
 def not_an_equation(text: str) -> str:
     for sign in _RELATIONS:
         if re.search(rf"{sign}(?![a-zA-Z])", text):
@@ -61,6 +68,15 @@ def not_an_equation(text: str) -> str:
     return "there is no = in it, so there is nothing to judge"
 
 
+_SCRIPT = re.compile(r"[_^]\s*\{[^{}]*\}")
+# A sign that relates two sides, also one in braces, or words, which may do so.
+_CLAIM = re.compile(
+    r"[=<>:]|\\(?:approx|asymp|cong|doteq|equiv|gg|geq?|geqslant|gets|iff|implies|in|leq?"
+    r"|leqslant|ll|mapsto|models|neq?|ni|notin|not|perp|propto|sim|simeq|subset|subseteq"
+    r"|supset|supseteq|to|triangleq|vdash|coloneqq?|[a-zA-Z]*[aA]rrow|because|therefore"
+    r"|forall|exists|mid|parallel)(?![a-zA-Z])"
+    r"|\\(?:text[a-z]*|mbox|mathrm|intertext)\s*\{[^{}]*(?:\s|\\)[^{}]*\}|\s[a-zA-Z]{4,}\s"
+)
 _RELATIONS = (
     r"\\approx", r"\\simeq", r"\\equiv", r"\\propto", r"\\le", r"\\leq", r"\\ge", r"\\geq",
     r"\\to", r"\\rightarrow", r"\\implies", r"\\Rightarrow", r"\\sim",
