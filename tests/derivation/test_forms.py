@@ -138,3 +138,9 @@ def test_another_equation_may_begin_in_a_side_that_is_not_readable():
     ):
         assert kinds(f"$$ {line} $$", given) == ["not readable"] * 2
     assert kinds(r"$$ a + a = \foo(a) = 3 a $$", given) == ["not readable", "refused"]
+
+
+def test_a_shape_from_a_display_may_be_that_of_another_name():
+    wrong = r"$$ b + b = 2 \sum_j \sum_i X_{ij} b_j $$"
+    given = r"given b \in \mathbb{R}^n"
+    assert kinds(rf"$$ X \in \mathbb{{R}}^{{m \times k}} $$ {wrong}", given)[-1] == "not readable"

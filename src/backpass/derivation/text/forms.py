@@ -24,7 +24,7 @@ from backpass.derivation.equality.comparing import (
 from backpass.derivation.equality.conventions import Square, fit
 from backpass.derivation.language.evaluate import Evaluator
 from backpass.derivation.language.functions import is_function
-from backpass.derivation.language.names import subscripts_of
+from backpass.derivation.language.names import canonical, subscripts_of
 from backpass.derivation.language.parse import (
     Loose,
     Misfit,
@@ -62,7 +62,8 @@ def ill_formed(
 
     `depth` is the number of readings within which this one is tried.
     """
-    if depth > DEPTH:
+    sides = (part, equation.first, equation.anchor) if equation else (part,)
+    if depth > DEPTH or _has_shape_of_text(known, sides):
         return None
     if isinstance(error, Misfit):
         return _of_misfit(known, equation, part, error)
@@ -79,6 +80,34 @@ def ill_formed(
         return fault
     assert isinstance(error, Loose | Unbound)
     return _with_mend(fault, _mended(known, equation, part, error.letter))
+
+
+def _has_shape_of_text(known: Knowledge, sides: tuple[Part, ...]) -> bool:
+    """Whether a name in some sides has its shape from a display: the text may mean
+    another one by that name here, without saying so in a display."""
+    declared = {
+        canonical(name)
+        for line in known.now.implied
+        if line.kind == "given" and line.right is not None
+        for declaration in parse(line.right, "declarations").children
+        for name in declaration.children[:-2]
+    }
+    if not declared:
+        return False
+    scope = known.scope
+    found = set()
+    for side in sides:
+        try:
+            nodes = parse(side).iter_subtrees()
+        except Unreadable:
+            continue
+        for node in nodes:
+            if node.data in ("reference", "power_of_name", "power", "scalar"):
+                reference = scope.resolve(node)
+                if reference is not None and reference.kind == "variable":
+                    found.add(reference.name)
+    used = scope.upstream([scope.variables[name] for name in found])
+    return not declared.isdisjoint(used)
 
 
 def _of_misfit(
