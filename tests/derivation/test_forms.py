@@ -101,7 +101,7 @@ def test_what_no_reading_makes_right(line, given, said):
         (r"h + h = x W^T + h", VECTORS),
         (r"\sum_i A_{ii} = \sum_j A_{jj}", RANGES),  # as far as the diagonal goes
         (r"\sum_i \sum_j A_{ij} x_i = \sum_k \sum_i A_{ik} x_i", RANGES),  # if H and B are the same
-        (GRADIENT + r"y_i (g_i - \sum_i g_i y_i)", SOFTMAX),  # the inner i is another one
+        (GRADIENT + r"y_i (g_i - \sum_i g_i y_i)", SOFTMAX),  # the inner i differs from the outer one
         (GRADIENT + r"y_i (g_i - g_j y_j)", SOFTMAX),  # the sum is understood
         (r"0 = \frac{\partial}{\partial x_i} \sum_j y_j", SOFTMAX),  # for every i
         (r"-\sum_i t_i \log y_i = -\log y_k", SOFTMAX),  # with a 1 at the label k

@@ -113,7 +113,7 @@ def test_a_comment_without_an_end(rest, tmp_path, capsys):
     assert "this comment has no end: write -->" in capsys.readouterr().out
 
 
-def test_a_file_that_is_no_text(tmp_path, capsys):
+def test_a_binary_file(tmp_path, capsys):
     path = tmp_path / "text.md"
     path.write_bytes(b"\0\0 $$ 1 = 1 $$")
     with pytest.raises(SystemExit) as stopped:
