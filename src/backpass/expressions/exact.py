@@ -95,12 +95,12 @@ MEMORY = 10_000  # values that a point remembers before it forgets all of them
 
 class NotRepresentable(ValueError):
     """Raised for an expression that has no image in the field. ``part`` is the part
-    without one."""
+    without one, and ``reason`` says why."""
 
     def __init__(self, part, reason: str) -> None:
         text = str(part)
         super().__init__(f"{text if len(text) <= 200 else text[:200] + ' …'}: {reason}")
-        self.part = part
+        self.part, self.reason = part, reason
 
 
 class _NoValueHere(Exception):

@@ -20,6 +20,7 @@ from backpass.derivation.equality.check import (
 )
 from backpass.derivation.equality.regions import (
     beside_boundaries,
+    between_boundaries,
     both_sides,
     other_regions,
 )
@@ -31,9 +32,8 @@ from backpass.derivation.language.names import (
     Expression,
     Path,
     Scope,
-    never_equal,
 )
-from backpass.derivation.language.parse import Misfit, Part, Unreadable
+from backpass.derivation.language.parse import Loose, Misfit, Part, Unreadable
 from backpass.derivation.language.values.points import DRAWS, Place, Point
 from backpass.expressions import exact
 
@@ -97,32 +97,48 @@ class Where(Chain):
 
 
 def members_chain(
-    scope: Scope, first: Part, anchor: Part, part: Part, condition: Part | None
+    scope: Scope,
+    first: Part,
+    anchor: Part,
+    part: Part,
+    condition: Part | None,
+    loose: bool = False,
+    kind: type[Analysis] = Analysis,
 ) -> Chain:
-    """Return two members as a chain, with the free indices of the member `first`."""
+    """Return two members as a chain, with the free indices of the member `first`, or if
+    `loose` with those of all members. `kind` is the analysis.
+
+    Raises `Unreadable` for members without a meaning, and `Misfit` or `Loose` where
+    another reading may have one.
+    """
     parts = [first, part] if first == anchor else [first, anchor, part]
-    analysis = Analysis(scope)
+    analysis = kind(scope)
     expressions = analysis.run(parts, condition)
     conditions = expressions.pop(0) if condition else None
     head, *others = expressions
     for expression in [*others, *([conditions] if conditions else [])]:
-        if more := sorted(expression.free - head.free):
-            raise Unreadable(
+        more = sorted(expression.free - head.free)
+        if more and (not loose or expression is conditions):
+            error = Loose(
                 f"the index {more[0]} is not on the left side: is it summed over?",
                 expression.part,
             )
+            error.letter = more[0]
+            raise error
     above, here = expressions[-2:]
     if above.shape != here.shape:
         shapes = [
             "a number" if not e.shape else " × ".join(e.shape) for e in (above, here)
         ]
-        message = f"this is {shapes[1]}, but it is set equal to {shapes[0]}"
-        if not never_equal(above.shape, here.shape):
-            raise Unreadable(message, here.part)
-        misfit = Misfit(message, here.part)
+        misfit = Misfit(
+            f"this is {shapes[1]}, but it is set equal to {shapes[0]}", here.part
+        )
         misfit.other = above.part
         raise misfit
-    return Chain((above, here), (0,), conditions, analysis.dimensions_of(head))
+    free = analysis.dimensions_of(head)
+    for expression in others if loose else ():
+        free |= analysis.dimensions_of(expression)
+    return Chain((above, here), (0,), conditions, free)
 
 
 def evaluators_of(known: Evaluators, chain: Chain) -> list[Evaluator]:
@@ -180,6 +196,7 @@ def elsewhere(
 
     tried = {*paths} & {path for one in new for path in one.differences}
     yield from evaluators_at([*beside_boundaries(first, paths - tried)])
+    yield from evaluators_at(between_boundaries([*first, *new], paths, REGIONS))
     count = len(new)
     for _ in range(ROUNDS):
         points = other_regions([*first, *new], paths, count + REGIONS - len(new))

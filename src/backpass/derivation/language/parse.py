@@ -66,12 +66,48 @@ class Unreadable(DerivationError):
 
 
 class Misfit(Unreadable):
-    """Raised for shapes that do not fit in any reading of the declarations.
+    """Raised for shapes or ranges that do not fit as declared, although another reading
+    of the declarations may make them fit.
 
-    `other` is the other side, if two sides of an equation do not fit.
+    `other` is the other side, if two sides of an equation do not fit. `ranges` says
+    whether two ranges of an index do not fit, and `diagonal` whether only their common
+    part may be meant.
     """
 
     other: Part | None = None
+
+    def __init__(
+        self,
+        message: str,
+        part: Part | None = None,
+        position: int = 0,
+        ranges: bool = False,
+        diagonal: bool = False,
+    ) -> None:
+        super().__init__(message, part, position)
+        self.ranges, self.diagonal = ranges, diagonal
+
+
+class NotANumber(Unreadable):
+    """Raised for an array where a number is read."""
+
+
+class Loose(Unreadable):
+    """Raised for an index that stands on one side of an equation only."""
+
+    letter: str = ""
+
+
+class Unbound(Unreadable):
+    """Raised for a sum whose letter is also used outside it, or does not occur in it.
+
+    `limits` is what stands between its sign and `body`, which is summed.
+    """
+
+    letter: str = ""
+    limits: tuple[int, int] = (0, 0)
+    body: tuple[int, int] = (0, 0)
+    reused: bool = False
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ from backpass.derivation.text.passages import Text
 
 ENVIRONMENTS = (
     r"equation|align|gather|multline|eqnarray|flalign|alignat|displaymath|math"
+    r"|IEEEeqnarray|dmath"
 )
 PERCENT = r"(?:(?<!\\)|(?<=(?<!\\)\\\\))%"  # a comment starts at % and \\%, not at \%
 IMPLIES = re.compile(r"\\(?:implies|Rightarrow|Longrightarrow)(?![a-zA-Z])")
@@ -23,6 +24,7 @@ _COMMENT = re.compile(rf"{PERCENT}[^\n]*")
 _NOTHING = re.compile(
     rf"\\(?:label|tag\*?|vphantom)\s*{BRACED}"
     r"|\\definecolor\s*\{[^{}]*\}\s*\{[^{}]*\}\s*\{[^{}]*\}"
+    r"|\\IEEE(?:nonumber|yesnumber|yessubnumber)(?![a-zA-Z])"
     r"|\\(?:nonumber|notag|(?:display|text|script|scriptscript)style|allowbreak|nobreak"
     r"|limits|nolimits|displaylimits|mathstrut|strut)(?![a-zA-Z])|\\!"
 )
@@ -53,6 +55,8 @@ def display_of(body: Text, kind: str, is_latex: bool, start: int, end: int) -> D
     """Return the display with this body; `kind` is its environment, or "" if none."""
     if is_latex:
         body = body.replaced(_COMMENT)
+    if kind.startswith("IEEEeqnarray"):
+        body = body.replaced(re.compile(r"\A\s*(?:\[[^\[\]]*\])?\s*\{[^{}]*\}"))
     if kind.startswith("alignat"):
         body = body.replaced(re.compile(r"\A\s*\{\d\}"))
     joined = kind.startswith("multline") or r"\begin{multlined}" in body.characters
@@ -60,7 +64,7 @@ def display_of(body: Text, kind: str, is_latex: bool, start: int, end: int) -> D
     body = body.blanked(framed(body.characters))
     body = body.blanked(decorations(body.characters)).replaced(_OPENS)
     body = body.replaced(_CLOSES, r"\\\\").replaced(_ASIDE, r"\\\\")
-    if kind.startswith("eqnarray"):
+    if kind.startswith(("eqnarray", "IEEEeqnarray")):
         body = body.replaced(re.compile("&(?=[^&]*=[^&]*&)"))
     rows, starts = [], []
     for row in body.split(_BREAK, *_ENVIRONMENT):

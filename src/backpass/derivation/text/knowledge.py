@@ -84,9 +84,8 @@ class Knowledge:
         """Say where a name was defined, if its section has ended; otherwise ""."""
         for name, line in self._ended.items():
             if re.fullmatch(rf"{re.escape(name.partition('_')[0])}(?:_.*)?", written):
-                place = self.document.place(line)
                 return (
-                    f"; line {place} defined it, but that section has ended. If the "
+                    f"; {self.document.where(line)} defined it, but that section has ended. If the "
                     "definition still holds, say: keep definitions"
                 )
         return ""

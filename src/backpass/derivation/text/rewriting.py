@@ -8,7 +8,7 @@ from collections.abc import Iterable
 
 from lark import Tree
 
-from backpass.derivation.language.names import Expression, Scope
+from backpass.derivation.language.names import Scope
 from backpass.derivation.language.parse import Part, Unreadable, parse
 from backpass.derivation.text.passages import Text
 
@@ -52,12 +52,11 @@ def parsed(part: Part) -> Tree:
         raise
 
 
-def depends_on_layout(expression: Expression) -> bool:
-    """Whether the shape of an expression may depend on the layout of a derivative."""
-    derivatives = {"partial", "jacobian", "nabla", "nabla_of"}
-    return bool(_GRADIENT.search(expression.part.text)) or any(
-        node.data in derivatives for node in expression.tree.iter_subtrees()
-    )
+def claims_nothing(text: str) -> bool:
+    """Whether a formula without = at its top level has neither a relation nor words."""
+    for _ in range(3):
+        text = _SCRIPT.sub(" ", text)
+    return not _CLAIM.search(text)
 
 
 def not_an_equation(text: str) -> str:
@@ -69,6 +68,15 @@ def not_an_equation(text: str) -> str:
     return "there is no = in it, so there is nothing to judge"
 
 
+_SCRIPT = re.compile(r"[_^]\s*\{[^{}]*\}")
+# A sign that relates two sides, also one in braces, or words, which may do so.
+_CLAIM = re.compile(
+    r"[=<>:]|\\(?:approx|asymp|cong|doteq|equiv|gg|geq?|geqslant|gets|iff|implies|in|leq?"
+    r"|leqslant|ll|mapsto|models|neq?|ni|notin|not|perp|propto|sim|simeq|subset|subseteq"
+    r"|supset|supseteq|to|triangleq|vdash|coloneqq?|[a-zA-Z]*[aA]rrow|because|therefore"
+    r"|forall|exists|mid|parallel)(?![a-zA-Z])"
+    r"|\\(?:text[a-z]*|mbox|mathrm|intertext)\s*\{[^{}]*(?:\s|\\)[^{}]*\}|\s[a-zA-Z]{4,}\s"
+)
 _RELATIONS = (
     r"\\approx", r"\\simeq", r"\\equiv", r"\\propto", r"\\le", r"\\leq", r"\\ge", r"\\geq",
     r"\\to", r"\\rightarrow", r"\\implies", r"\\Rightarrow", r"\\sim",
@@ -133,8 +141,6 @@ _NABLA = re.compile(
     r"\\nabla_\s*(?:\{\s*(\\?[a-zA-Z]+)\s*(_\s*(?:\w|\{[^{}]*\}))?\s*\}|([a-zA-Z]))"
     r"\s*\\mathcal\s*\{L\}"
 )
-# What may be a gradient or a loss, and is a row in some texts and a column in others.
-_GRADIENT = re.compile(r"\\(?:bar|overline|dot|mathcal)(?![a-zA-Z])")
 MEMBERSHIP = re.compile(
     r"\\in\s*\\mathbb\s*(?:\{R\}|R)(?:\s*\^\s*(?:\w|\{(?:[^{}]|\{(?:[^{}]|\{[^{}]*\})*\})*\}))?\s*$"
 )

@@ -12,6 +12,7 @@ from backpass.derivation.language.names import (
     Function,
     Shape,
     axes_of,
+    differ,
     in_words,
 )
 from backpass.derivation.language.parse import Unreadable
@@ -60,10 +61,10 @@ class Calls(Visitor):
         name, shape = str(function.children[0]), self.visit(argument)
         if name.endswith("{tr}"):
             if shape and (len(shape) != 2 or shape[0] != shape[1]):
-                self.reject(
-                    f"a trace needs a square matrix; this is {in_words(shape)}",
-                    argument,
-                )
+                message = f"a trace needs a square matrix; this is {in_words(shape)}"
+                if len(shape) == 2 and differ(*shape):
+                    self.misfit(message, argument)
+                self.reject(message, argument)
             return ()
         if name.endswith("{diag}"):
             if len(shape) != 2 or shape[1] != "1":

@@ -4,7 +4,13 @@ from __future__ import annotations
 
 from lark import Tree
 
-from backpass.derivation.language.names import LOSS, Shape, axes_of, in_words
+from backpass.derivation.language.names import (
+    LOSS,
+    Shape,
+    axes_of,
+    in_words,
+    never_equal,
+)
 from backpass.derivation.language.parse import Unreadable
 from backpass.derivation.language.shapes.calls import Calls
 
@@ -114,11 +120,13 @@ class Derivatives(Calls):
 
     def _has_shape(self, direction: Tree, shape: Shape) -> None:
         if (other := self.visit(direction)) != shape:
-            self.reject(
+            message = (
                 f"a derivative with respect to {in_words(shape)} cannot be applied to "
-                f"{in_words(other)}",
-                direction,
+                f"{in_words(other)}"
             )
+            if never_equal(shape, other):
+                self.misfit(message, direction)
+            self.reject(message, direction)
 
     def differentiate(self, tree: Tree) -> Shape:
         operator, argument = tree.children

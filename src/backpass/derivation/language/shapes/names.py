@@ -9,10 +9,11 @@ from backpass.derivation.language.names import (
     Shape,
     accent_and_name,
     axes_of,
+    differ,
     sliced,
     subscripts_of,
 )
-from backpass.derivation.language.parse import tokens_of
+from backpass.derivation.language.parse import Misfit, span_of, tokens_of
 from backpass.derivation.language.shapes.visitor import Visitor
 
 
@@ -42,7 +43,7 @@ class Names(Visitor):
         if not is_power:
             return self.reference(tree)
         if self.visit(base):
-            self.reject("only numbers have powers", tree)
+            self.not_a_number("only numbers have powers", tree)
         return ()
 
     def element(self, tree: Tree) -> Shape:
@@ -91,11 +92,17 @@ class Names(Visitor):
             self.reject(f"{name} takes {wanted}; got {len(indices)}", tree)
         for token, side in zip(indices, axes, strict=True):
             if not token.isdigit() and not self.index(token).runs_over(side):
-                other = self.index(token).dimension
-                self.reject(
-                    f"{token} runs over {other} elsewhere, but over {side} here", token
-                )
+                self.unlike_ranges(token, side, [*indices].count(token) > 1)
         return whole
+
+    def unlike_ranges(self, token: Token, side: str, diagonal: bool) -> None:
+        """Reject an index that runs over one dimension here, and another elsewhere."""
+        other = self.index(token).dimension or ""
+        message = f"{token} runs over {other} elsewhere, but over {side} here"
+        if not differ(other, side):
+            self.reject(message, token)
+        # A_{ii} may be read as the diagonal of a matrix that is not square.
+        raise Misfit(message, self.part, span_of(token)[0], True, diagonal)
 
     def _reject_rows(self, indices: tuple[Token, ...] | list[Token]) -> None:
         for token in indices:

@@ -22,12 +22,14 @@ class Numbers(Names):
         ):
             self.reject_reach(tree)
         if below:
-            self.reject("a matrix cannot stand below a fraction bar", tree.children[1])
+            self.not_a_number(
+                "a matrix cannot stand below a fraction bar", tree.children[1]
+            )
         return above
 
     def root(self, tree: Tree) -> Shape:
         if self.visit(tree.children[0]):
-            self.reject(
+            self.not_a_number(
                 "functions take numbers; write the matrix by its elements", tree
             )
         return ()
@@ -73,7 +75,9 @@ class Numbers(Names):
                 tree,
             )
         if shape or self.visit(exponent):
-            self.reject("only numbers have powers; write a matrix product out", tree)
+            self.not_a_number(
+                "only numbers have powers; write a matrix product out", tree
+            )
         return ()
 
     def _is_of_square(self, tree: Tree) -> bool:

@@ -14,9 +14,7 @@ from backpass.derivation.language.names import (
     Shape,
     axes_of,
     canonical,
-    differ,
     in_words,
-    never_equal,
     subscripts_of,
 )
 from backpass.derivation.language.parse import Unreadable, tokens_of
@@ -102,9 +100,12 @@ class Products(Visitor):
                     if one in self.unsized and one != side:
                         shape = self.sized(one, side, shape)
             if shape != sized:
-                message = f"{in_words(sized)} cannot be {verb} {in_words(shape)}"
-                self.misfit(message, tree, never_equal(sized, shape))
+                sized = self.unlike(sized, shape, tree, verb)
         return sized
+
+    def unlike(self, one: Shape, other: Shape, tree: Tree, verb: str) -> Shape:
+        """Return the shape of a sum of two unlike shapes, where a reading has one."""
+        self.misfit(f"{in_words(one)} cannot be {verb} {in_words(other)}", tree)
 
     def product(self, tree: Tree) -> Shape:
         for before, factor in pairwise(tree.children):
@@ -143,20 +144,17 @@ class Products(Visitor):
                 elif other[0] in self.unsized and shape[-1] != other[0]:
                     other = self.sized(other[0], shape[-1], other)
                 if len(shape) != 2 or len(other) != 2 or shape[1] != other[0]:
-                    self.misfit(
-                        f"{in_words(shape)} cannot be multiplied by {in_words(other)}",
-                        factor,
-                        # Texts also write products of elements like this, and
-                        # products of arrays with more axes.
-                        len(shape) == len(other) == 2
-                        and shape != other
-                        and differ(shape[-1], other[0]),
-                    )
-                shape = (shape[0], other[1])
-                shape = () if shape == ("1", "1") else shape
+                    shape = self.unmultiplied(shape, other, factor)
+                else:
+                    shape = (shape[0], other[1])
+                    shape = () if shape == ("1", "1") else shape
             else:
                 shape = shape or other
         return shape
+
+    def unmultiplied(self, one: Shape, other: Shape, tree: Tree) -> Shape:
+        """Return the shape of a product that does not fit, where a reading has one."""
+        self.misfit(f"{in_words(one)} cannot be multiplied by {in_words(other)}", tree)
 
     def big(self, tree: Tree) -> Shape:
         sign, limits, *upper, body = tree.children
@@ -174,7 +172,8 @@ class Products(Visitor):
             if meaning := self.scope.other_meaning(token):
                 self.reject(f"{token} {meaning}, so it cannot be an index", token)
             if token in self.free or any(token == letter for letter, _ in self.bound):
-                self.reject(f"{token} is also used outside this {sign[1:]}", token)
+                message = f"{token} is also used outside this {sign[1:]}"
+                raise self.unbound(message, tree, token, reused=True)
         letters = [(str(token), Index()) for token in own]
         self.bound += letters
         if relation:

@@ -17,9 +17,18 @@ from backpass.derivation.language.names import (
     Function,
     Scope,
     Shape,
+    differ,
     in_words,
 )
-from backpass.derivation.language.parse import Misfit, Part, Unreadable, parse, span_of
+from backpass.derivation.language.parse import (
+    Misfit,
+    NotANumber,
+    Part,
+    Unbound,
+    Unreadable,
+    parse,
+    span_of,
+)
 
 UNKNOWN = "?"  # begins the name of the unknown size of an I or a 1
 
@@ -68,11 +77,8 @@ class Visitor(Interpreter):
             found: list[tuple[str, str]] = []
             for letter, index in letters:
                 if index.dimension is None:
-                    raise Unreadable(
-                        f"what does {letter} run over?",
-                        expression.part,
-                        tree.meta.start_pos,
-                    )
+                    self.part = expression.part
+                    raise self.unbound(f"what does {letter} run over?", tree, letter)
                 found.append((letter, index.dimension))
             expression.ranges[id(tree)] = tuple(found)
         return expressions
@@ -102,7 +108,7 @@ class Visitor(Interpreter):
     def visit_number(self, tree: Tree, why: str) -> None:
         """Visit what must be a number, for a reason."""
         if shape := self.visit(tree):
-            self.reject(f"{why}; this is {in_words(shape)}", tree)
+            self.not_a_number(f"{why}; this is {in_words(shape)}", tree)
 
     def find(self, tree: Tree) -> Function | None:
         """Return the function that a name means here; None if it does not mean one."""
@@ -112,12 +118,26 @@ class Visitor(Interpreter):
     def reject(self, message: str, where: Tree | Token) -> NoReturn:
         raise Unreadable(message, self.part, span_of(where)[0])
 
-    def misfit(self, message: str, where: Tree, certain: bool) -> NoReturn:
+    def misfit(self, message: str, where: Tree | Token) -> NoReturn:
         for side in self.unsized:
             if side in message:
                 self.reject_unsized(side)
-        error = Misfit if certain else Unreadable
-        raise error(message, self.part, span_of(where)[0])
+        raise Misfit(message, self.part, span_of(where)[0])
+
+    def not_a_number(self, message: str, where: Tree | Token) -> NoReturn:
+        raise NotANumber(message, self.part, span_of(where)[0])
+
+    def unbound(
+        self, message: str, tree: Tree, letter: str, reused: bool = False
+    ) -> Unbound:
+        """Return an error for a sum over a letter."""
+        start = span_of(letter if isinstance(letter, Token) else tree)[0]
+        error = Unbound(message, self.part, start)
+        error.letter, error.reused = str(letter), reused
+        sign, body = tree.children[0], tree.children[-1]
+        error.body = span_of(body)
+        error.limits = span_of(sign)[1], error.body[0]
+        return error
 
     # ---- indices ---------------------------------------------------------------------
 
@@ -144,7 +164,14 @@ class Visitor(Interpreter):
             self.index(token) for token in (first, second) if not token.isdigit()
         ]
         if len(letters) == 2 and not letters[0].runs_with(letters[1]):
-            self.reject(f"{first} and {second} run over different dimensions", first)
+            message = f"{first} and {second} run over different dimensions"
+            if not differ(*(letter.dimension or "1" for letter in letters)):
+                self.reject(message, first)
+            self.unlike_together(message, first)
+
+    def unlike_together(self, message: str, where: Token) -> None:
+        """Reject two indices that are compared, and run over different dimensions."""
+        raise Misfit(message, self.part, span_of(where)[0], True, diagonal=True)
 
     @contextmanager
     def letters(self, *letters: tuple[str, str]) -> Iterator[None]:
