@@ -8,6 +8,7 @@ from backpass.derivation.language.functions import find, head_of, is_function
 from backpass.derivation.language.names import canonical
 from backpass.derivation.language.parse import Line, Part, Unreadable, parse
 from backpass.derivation.text.beside import Beside
+from backpass.derivation.text.braces import GROUPS
 from backpass.derivation.text.certainty import (
     has_stated_shape,
     reject_other_ranges,
@@ -69,6 +70,8 @@ def define(
         raise Unreadable("there is nothing on the right of =", part)
     if beside.condition:
         raise Unreadable("a definition cannot have conditions", beside.condition)
+    if {head, part} & known.grouped.keys():
+        raise Unreadable(GROUPS, part)
     reject_uncertain(known, part)
     number = known.document.line_of(member)
     if is_function(head):

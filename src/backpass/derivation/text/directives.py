@@ -33,7 +33,7 @@ def follow(known: Knowledge, text: Text, source: str, line_number: int) -> None:
         found = notation(text[text.characters.index(rest) :], source)
         known.now = replace(now, notations=(*now.notations, found))
     elif word in DECLARING:
-        text = known.rewritten(text, source)
+        text = known.defining(text, source)
         try:
             (line,) = read(text.characters)
         except Unreadable as error:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from backpass.derivation.equality.check import Sizes, scope_of
 from backpass.derivation.language.names import LOSS, Expression, Scope
 from backpass.derivation.language.parse import Line, Part, Unreadable
+from backpass.derivation.text.braces import GROUPS, with_brackets, without_braces
 from backpass.derivation.text.contents import Document, Heading
 from backpass.derivation.text.notation import Notation
 from backpass.derivation.text.passages import Text
@@ -53,6 +54,8 @@ class Knowledge:
         self._defined_on: dict[Line, int] = {}
         # Names defined in a section that has ended, with the line of each definition.
         self._ended: dict[str, int] = {}
+        # Members with braces that may have been meant to group, each with brackets.
+        self.grouped: dict[Part, Part] = {}
 
     @property
     def source(self) -> str:
@@ -140,13 +143,33 @@ class Knowledge:
 
     def rewritten(self, text: Text, source: str = "") -> Text:
         """Return a text in the notation of derivations. Raises `Unreadable`."""
+        text = without_braces(self._in_own_notation(text, source))
+        return in_notation(text, self.scope, self.now.losses)
+
+    def _in_own_notation(self, text: Text, source: str = "") -> Text:
         for one in self.now.notations:
             text = one.applied(text, source or self.source)
-        return in_notation(text, self.scope, self.now.losses)
+        return text
 
     def part(self, text: Text) -> Part:
         """Return a text in the notation of derivations, as a piece of the source."""
-        return self.rewritten(text).part(self.source)
+        return self._placed(text, self.rewritten(text))
+
+    def _placed(self, text: Text, rewritten: Text) -> Part:
+        """Return a text as a piece of the source, and record it with brackets in place
+        of braces that may have been meant to group."""
+        part = rewritten.part(self.source)
+        if grouped := with_brackets(self._in_own_notation(text)):
+            known = in_notation(grouped, self.scope, self.now.losses)
+            self.grouped[part] = known.part(self.source)
+        return part
+
+    def defining(self, text: Text, source: str) -> Text:
+        """Return a definition in the notation of derivations. Raises `Unreadable` if
+        its braces may have been meant to group."""
+        if with_brackets(self._in_own_notation(text, source)):
+            raise Unreadable(GROUPS, text.part(source))
+        return self.rewritten(text, source)
 
     def without_membership(self, member: Text) -> tuple[Part, Part | None]:
         """Split \\in \\mathbb{R}^n off the end of a member."""
@@ -156,7 +179,7 @@ class Knowledge:
                 text[: match.start()].part(self.source),
                 text[match.start() :].part(self.source),
             )
-        return text.part(self.source), None
+        return self._placed(member, text), None
 
     # ---- what a verdict rests on -----------------------------------------------------
 

@@ -28,6 +28,7 @@ def other_reading(
         _summed_twice(chain)
         or _held(known, chain)
         or _at_a_point(chain)
+        or _grouped(known, equation, part)
         or _other_layout(known, equation, part)
     )
 
@@ -105,6 +106,24 @@ def _at_a_point(chain: Chain) -> str:
                             "is the bracket after the derivative a factor, or the point at "
                             r"which it is taken? Write a factor with \cdot"
                         )
+    return ""
+
+
+def _grouped(known: Knowledge, equation: Equation, part: Part) -> str:
+    """Return what to say if the members are equal with brackets in place of braces;
+    otherwise ""."""
+    first, anchor = equation.first, equation.anchor
+    choices = [
+        {one, known.grouped.get(one, one)} for one in (equation.first, anchor, part)
+    ]
+    if all(len(choice) == 1 for choice in choices):
+        return ""
+    for anchor, part in itertools.product(*choices[1:]):
+        first = anchor if equation.first == equation.anchor else first
+        if agree(known, first, anchor, part, equation.beside):
+            return (
+                "it holds only if braces group, but they print nothing: write brackets"
+            )
     return ""
 
 
