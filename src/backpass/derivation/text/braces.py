@@ -163,8 +163,8 @@ def _group(text: str, opening: int, closing: int) -> Group | None:
 
 
 def _kind(inside: str) -> str:
-    """Return what a group holds: "one" symbol or fraction, a "bracket", a symbol that is
-    "indexed" or has a "power"; otherwise ""."""
+    """Return what a group holds: "one" symbol or fraction, a "bracket", a symbol that
+    is "indexed" or has a "power"; otherwise ""."""
     if not (match := _TOKEN.match(inside)):
         return ""
     word, end = match[1], len(inside)

@@ -31,7 +31,8 @@ class Products(Names):
         base, exponent = tree.children
         if id(tree) in self.current.references:
             value = self.reference(tree)
-            return value.T if exponent.data == "letter_and_top" else value
+            is_transposed = exponent.data in ("letter_and_top", "power")
+            return value.T if is_transposed else value
         if exponent.data == "top":
             value = self.visit(base)
             return value.T if isinstance(value, np.ndarray) else value
