@@ -75,3 +75,74 @@ def test_a_name_with_a_number_is_told_apart_from_an_element():
     )
     assert [verdict.kind for verdict in found] == ["definition", "not readable"]
     assert "cannot be told apart" in found[1].message
+
+
+# ---- reasons ------------------------------------------------------------------------------
+
+OF_SQUARES = r"given x \in \mathbb{R}^n, c \in \mathbb{R}; let q = \sum_i x_i^2"
+
+
+@pytest.mark.parametrize(
+    "reason",
+    [
+        r"&& \text{by the chain rule}",
+        r"& & \text{(linearity)}",
+        r"& \text{by the definition of } q",
+        r"\quad \text{(by linearity of the sum)}.",
+        r"\qquad \text{[chain rule]}",
+        r"\;\; (\text{product rule})",
+        r", \quad \text{Using the product rule and simplifying}",
+        r"\text{ by algebra}",
+        r"&& \mbox{by definition}",
+        r"&& \text{(a)}",
+    ],
+)
+def test_a_reason_that_restricts_nothing_is_dropped(reason):
+    row = r"\begin{{align}} \frac{{\partial q}}{{\partial x_i}} &= 2 x_i {0} \\ &= {1} {0} \\ &= 2 x_i {0} \end{{align}}"
+    assert kinds(f"$$ {row.format(reason, 'x_i + x_i')} $$", OF_SQUARES) == 3 * ["equal"]
+    assert kinds(f"$$ {row.format(reason, '3 x_i')} $$", OF_SQUARES) == ["equal", "refused", "equal"]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        r"\quad \text{at the minimum}",
+        r"\quad \text{by symmetry}",
+        r"\quad \text{by independence}",
+        r"\quad \text{since the sum is 1}",
+        r"\quad \text{by the assumption}",
+        r"\quad \text{(on the boundary)}",
+        r"\quad \text{where } x_i = 0",
+        r"\text{ if } x_i = 0",
+        r"\quad \text{if } x_i = 0",
+        r"\text{ for } c = 0",
+    ],
+)
+def test_words_that_may_restrict_a_line_keep_it_from_being_refused(words):
+    assert one(rf"2 x_i = x_i {words}", OF_SQUARES).kind == "not readable"
+
+
+@pytest.mark.parametrize(
+    "sign",
+    [
+        r"\overset{(a)}{=}", r"\stackrel{(1)}{=}", r"\overset{1}{=}", r"\underset{\text{(b)}}{=}",
+        r"\overset{\text{chain rule}}{=}", r"\stackrel{\text{def}}{=}", r"\stackrel{\triangle}{=}", r"\triangleq",
+    ],
+)  # fmt: skip
+def test_an_equals_sign_below_a_label_is_one(sign):
+    text = r"\begin{{align}} \frac{{\partial q}}{{\partial x_i}} &{0} x_i + x_i \\ &{0} 3 x_i \end{{align}}"
+    assert kinds(f"$$ {text.format(sign)} $$", OF_SQUARES) == ["equal", "refused"]
+    assert one(rf"r {sign} 2 c", OF_SQUARES).kind == "definition"
+
+
+@pytest.mark.parametrize("over", ["!", "d", "?", r"\text{a.s.}", r"\mathcal{D}"])
+def test_another_sign_over_an_equals_sign_is_not_guessed(over):
+    verdict = one(rf"2 c \overset{{{over}}}{{=}} c", OF_SQUARES)
+    assert verdict.kind == "not readable"
+    assert "what does" in verdict.message
+
+
+def test_two_columns_hold_two_equations():
+    text = r"$$ \begin{aligned} y &= 2 c && z = 3 c \\ y + z &= 5 c & y - z &= c \end{aligned} $$"
+    assert kinds(text, OF_SQUARES)[:2] == ["definition", "definition"]
+    assert kinds(r"$$ \begin{alignedat}{2} 2 c &= c && + c \end{alignedat} $$", OF_SQUARES) == ["equal"]

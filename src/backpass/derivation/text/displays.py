@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from backpass.derivation.language.brackets import outside
 from backpass.derivation.text.decorations import BRACED, decorations, framed
 from backpass.derivation.text.passages import Text
+from backpass.derivation.text.reasons import with_plain_equals, without_reason
 
 ENVIRONMENTS = (
     r"equation|align|gather|multline|eqnarray|flalign|alignat|displaymath|math"
@@ -57,6 +58,7 @@ def display_of(body: Text, kind: str, is_latex: bool, start: int, end: int) -> D
         body = body.replaced(re.compile(r"\A\s*\{\d\}"))
     joined = kind.startswith("multline") or r"\begin{multlined}" in body.characters
     body = body.replaced(_NOTHING).replaced(_EMPTY)
+    body = with_plain_equals(body)
     body = body.blanked(framed(body.characters))
     body = body.blanked(decorations(body.characters)).replaced(_OPENS)
     body = body.replaced(_CLOSES, r"\\\\").replaced(_ASIDE, r"\\\\")
@@ -67,8 +69,21 @@ def display_of(body: Text, kind: str, is_latex: bool, start: int, end: int) -> D
         begins = row.characters.lstrip().startswith("&")
         places = outside(row.characters, *_ENVIRONMENT)  # not within a matrix
         signs = [(at, at + 1) for at in places if row.characters.startswith("&", at)]
-        row = row.blanked(signs).replaced(_INDENT).strip()
+        row = _with_columns(row, [at for at, _ in signs])
+        row = without_reason(row.replaced(_INDENT).strip())
         if row.characters.replace("~", "").strip():
             rows.append(row)
             starts.append(begins)
     return Display(tuple(rows), tuple(starts), joined, start, end)
+
+
+def _with_columns(row: Text, signs: list[int]) -> Text:
+    """Return a row without its alignments, and with a space for each that skips one, as
+    && does before a reason or a further equation."""
+    found = row.blanked([(at, at + 1) for at in signs])
+    for first, second in reversed([*zip(signs, signs[1:], strict=False)]):
+        if not row.characters[first + 1 : second].strip():
+            found = found[:first] + Text(r"\quad", (found.origins[first],) * 5) + (
+                found[second + 1 :]
+            )  # fmt: skip
+    return found

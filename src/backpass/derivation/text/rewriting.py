@@ -11,6 +11,7 @@ from lark import Tree
 from backpass.derivation.language.names import Expression, Scope
 from backpass.derivation.language.parse import Part, Unreadable, parse
 from backpass.derivation.text.passages import Text
+from backpass.derivation.text.reasons import OTHER_OVER_EQUAL
 
 
 def rewritten(text: Text, scope: Scope, losses: Iterable[str]) -> Text:
@@ -66,6 +67,8 @@ def not_an_equation(text: str) -> str:
             return (
                 f"only = is judged, and this has {sign.replace(chr(92) * 2, chr(92))}"
             )
+    if match := OTHER_OVER_EQUAL.search(text):
+        return f"what does {match[0]} claim? Only = is judged, also below a label or a reason"
     return "there is no = in it, so there is nothing to judge"
 
 
@@ -153,7 +156,8 @@ _TEXT = r"\\(?:text(?:rm|bf|it|normal)?|mbox)\s*\{"
 _WORDS = r"[^{}$\\]*\}"
 _REASON = r"[ (]*(?:by|since|as|because|using|from) "
 PROSE = re.compile(
-    rf"\s*(?:\((?:\s*{_TEXT}{_WORDS})+\s*\)|{_TEXT}{_REASON}{_WORDS})[\s.,;]*"
+    rf"\s*(?:\((?:\s*{_TEXT}{_WORDS})+\s*\)|{_TEXT}{_REASON}{_WORDS}"
+    rf"|{_TEXT}\s*[(\[]{_WORDS})[\s.,;]*"
 )
 CONDITION_WORDS = re.compile(
     r"\A\s*\(?\s*\\text\s*\{\s*(?:if|for|where|when|with|for all)\s*\}|[.,;]\s*\Z"

@@ -32,6 +32,11 @@ _SPACE = (
     r"\\q?quad(?![a-zA-Z])|\\text\s*\{\s+(?:and|or|where)\s+\}"
     rf"|{IMPLIES.pattern}"
 )
+# Words that begin a clause, which is apart from the formula even without a space.
+_CLAUSE = (
+    r"(?=\\(?:text(?:rm|bf|it|normal)?|mbox)\s*\{\s*\(?\s*(?:if|for|when|whenever|where"
+    r"|with|unless|provided|assuming|given|since|because|as|by|using|from|at)[\s}])"
+)
 _TRAILING = re.compile(r"(?:\\[,;: ]|~|\s|[.,;])+$")
 _DEFINING = re.compile(r":(?==)")
 _COLON_EQUAL = re.compile(r"\\(?:coloneqq|coloneq)(?![a-zA-Z])")
@@ -128,7 +133,7 @@ def _without_end(text: Text) -> Text:
 def _pieces(row: Text) -> list[Text]:
     """Split a row at wide spaces, unless they only surround a sign."""
     pieces: list[Text] = []
-    for piece in row.split(_SPACE):
+    for piece in row.split(rf"{_SPACE}|{_CLAUSE}"):
         piece = piece.strip()
         if not piece.characters:
             continue
