@@ -146,3 +146,183 @@ def test_two_columns_hold_two_equations():
     text = r"$$ \begin{aligned} y &= 2 c && z = 3 c \\ y + z &= 5 c & y - z &= c \end{aligned} $$"
     assert kinds(text, OF_SQUARES)[:2] == ["definition", "definition"]
     assert kinds(r"$$ \begin{alignedat}{2} 2 c &= c && + c \end{alignedat} $$", OF_SQUARES) == ["equal"]
+
+
+# ---- where --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("formula", "expected"),
+    [
+        (r"z = 2 u, \quad \text{where } u = 2 c", ["definition", "definition"]),
+        (r"2 u = 4 c, \quad \text{where } u = 2 c", ["equal", "definition"]),
+        (r"2 u = 5 c, \quad \text{where } u = 2 c", ["refused", "definition"]),
+        (r"2 u = 4 q c^2, \text{ where } u = 2 w c, \quad w = q c", ["equal", "definition", "definition"]),
+        (r"2 u = 5 q c^2, \text{ where } u = 2 w c, \quad w = q c", ["refused", "definition", "definition"]),
+        (r"2 x_i = x_i + x_i, \quad \text{with } q = \sum_i x_i^2", ["equal", "equal"]),
+        # A clause that is neither a definition nor known is a restriction.
+        (r"2 x_i = x_i, \quad \text{where } x_i = 0", ["not readable"]),
+        (r"2 x_i = x_i, \quad \text{where } q = 0", ["not readable"]),
+        (r"q = 2, \quad \text{where } c = 3", ["not readable"]),
+    ],
+)  # fmt: skip
+def test_what_where_introduces_is_defined_first_or_restricts(formula, expected):
+    assert kinds(f"$$ {formula} $$", OF_SQUARES) == expected
+
+
+def test_a_display_behind_where_defines_names_of_the_one_above():
+    text = "$$ 2 u = 4 c $$\n\nwhere\n\n$$ u = 2 c $$"
+    found = verdicts(text, OF_SQUARES)
+    assert [(v.kind, v.line) for v in found] == [("equal", 1), ("definition", 5)]
+    assert kinds(text.replace("4 c", "5 c"), OF_SQUARES) == ["refused", "definition"]
+    assert kinds(text.replace("where", "Later"), OF_SQUARES) == ["not readable", "definition"]
+    restricting = "$$ 2 u = 4 c $$\n\nwhere\n\n$$ q = 0 $$"
+    assert kinds(restricting, OF_SQUARES) == ["not readable", "refused"]
+
+
+# ---- derivatives of products, and of functions at their arguments --------------------------
+
+OF_ARRAYS = r"given x, a, w \in \mathbb{R}^n, A, B \in \mathbb{R}^{n \times n}, y \in \mathbb{R}^m, X \in \mathbb{R}^{m \times n}, b \in \mathbb{R}"
+
+
+@pytest.mark.parametrize(
+    ("left", "right", "wrong"),
+    [
+        (r"\frac{\partial}{\partial x}(a^T x)", "a", "x"),
+        (r"\frac{\partial}{\partial x} \left( x^T A x \right)", "(A + A^T) x", "2 A x"),
+        (r"\frac{\partial}{\partial w} (X w)", "X^T", "2 X^T"),
+        (r"\frac{\partial a^T x}{\partial x}", "a", "2 a"),
+        (r"\frac{\partial X w}{\partial w}", "X^T", "-X^T"),
+        (r"\frac{\partial \, x^T A x}{\partial x_i}", r"(A x)_i + (A^T x)_i", r"2 (A x)_i"),
+        (r"\frac{\partial \operatorname{tr}(A B)}{\partial A}", "B^T", "B"),
+        (r"\frac{\partial e^{a^\top x}}{\partial x_i}", r"a_i e^{a^\top x}", r"x_i e^{a^\top x}"),
+    ],
+)
+def test_a_derivative_of_a_product_by_an_array(left, right, wrong):
+    for layout, top in (("denominator", ""), ("numerator", "^T")):
+        given = f"layout {layout}; {OF_ARRAYS}"
+        top = "" if "_i" in left else top
+        assert one(f"{left} = ({right}){top}", given).kind == "equal"
+        assert one(f"{left} = ({wrong}){top}", given).kind == "refused"
+
+
+def test_a_derivative_by_an_array_needs_a_layout_and_has_its_shape():
+    derivative = r"\frac{\partial}{\partial x} (a^T x)"
+    assert "declare layout numerator or denominator" in one(f"{derivative} = a", OF_ARRAYS).message
+    assert one(f"{derivative} = a^T", f"layout denominator; {OF_ARRAYS}").kind == "not readable"
+    # How far does the derivative reach?
+    for sum_or_product in (
+        r"\frac{\partial a^T x + b}{\partial x} = a",
+        r"\frac{\partial}{\partial x} a^T x = a",
+    ):
+        assert one(sum_or_product, f"layout denominator; {OF_ARRAYS}").kind == "not readable"
+
+
+FUNCTIONS = displays(
+    r"f(x) = x^T A x", r"L(w) = \frac12 \| y - X w \|^2", r"M(w, b) = b w^T w", r"g(t) = t^2"
+)
+
+
+@pytest.mark.parametrize(
+    ("formula", "kind"),
+    [
+        (r"\nabla f = (A + A^T) x", "equal"),
+        (r"\nabla f = 2 A x", "refused"),
+        (r"\frac{\partial f}{\partial x_k} = \sum_j A_{kj} x_j + \sum_i x_i A_{ik}", "equal"),
+        (r"\frac{\partial f}{\partial x_k} = 2 \sum_j A_{kj} x_j", "refused"),
+        (r"\nabla_w L = -X^T (y - X w)", "equal"),
+        (r"\nabla_{w} L = X^T (y - X w)", "refused"),
+        (r"\frac{\partial L}{\partial w} = X^T (X w - y)", "equal"),
+        (r"\frac{\partial L}{\partial w} = X^T (y - X w)", "refused"),
+        (r"\frac{\partial M}{\partial b} = w^T w", "equal"),
+        (r"\frac{\partial M}{\partial w} = 2 b w", "equal"),
+        (r"\frac{\partial M}{\partial w} = b w", "refused"),
+        # Of which of its arguments, and at which point?
+        (r"\nabla M = 2 b w", "not readable"),
+        (r"\frac{\partial g}{\partial b} = 2 b", "not readable"),
+        (r"\frac{\partial f}{\partial w} = 0 w", "not readable"),
+        (r"\nabla_x f \, b = 2 b A x", "not readable"),
+    ],
+)
+def test_a_function_is_differentiated_at_the_arguments_it_was_defined_with(formula, kind):
+    assert kinds(FUNCTIONS + f"\n\n$$ {formula} $$", OF_ARRAYS) == [*4 * ["definition"], kind]
+
+
+def test_a_number_that_is_no_loss_has_a_gradient_by_a_name():
+    given = OF_ARRAYS + "; let s = x^T x"
+    assert one(r"\nabla_x s = 2 x", given).kind == "equal"
+    assert one(r"\nabla_x s = x", given).kind == "refused"
+    for unclear in (r"\nabla s = 2 x", r"\nabla_x x^T x = 2 x", r"\nabla_x s b = 2 b x"):
+        assert one(unclear, given).kind == "not readable"
+
+
+OF_LOSS = r"given \mathbf{w} \in \mathbb{R}^n, y \in \mathbb{R}^m, X \in \mathbb{R}^{m \times n}; let z = X \mathbf{w}"
+LOSS = r"""
+$$ \mathcal{L}(\mathbf{w}) = \frac12 \| z - y \|^2 $$
+$$ \nabla \mathcal{L}(\mathbf{w}) = X^T (z - y) $$
+$$ \nabla \mathcal{L}\left(\mathbf{w}\right) = X^T (z + y) $$
+$$ \nabla_\mathbf{w} \mathcal{L} = X^T (z - y) $$
+$$ \nabla \mathcal{L} = X^T (z + y) $$
+$$ \frac{\partial \mathcal{L}}{\partial z} = z - y $$
+$$ \frac{\partial \mathcal{L}}{\partial z} = z + y $$
+$$ \mathcal{L}(\mathbf{w}) = \frac12 z^T z - z^T y + \frac12 y^T y $$
+$$ \mathcal{L}(y) = 1 $$
+"""
+
+
+def test_a_loss_may_be_written_as_a_function_of_declared_names():
+    after = ["equal", "refused", "equal", "refused", "equal", "refused", "equal", "not readable"]
+    assert kinds(LOSS, OF_LOSS) == ["definition", *after]
+    named = LOSS.replace(r"\mathcal{L}", "J")
+    assert kinds(named, OF_LOSS + "; loss J") == ["definition", *after]
+    defined = OF_LOSS + r"; loss J; let J(\mathbf{w}) = \frac12 \| z - y \|^2"
+    assert kinds(named, defined) == ["equal", *after]
+
+
+def test_the_gradient_of_a_loss_of_several_names_is_by_one_of_them():
+    text = displays(
+        r"L(w, b) = b w^T w", r"\nabla_w L = 2 b w", r"\nabla_w L(w, b) = b w", r"\nabla L = 2 b w"
+    )
+    given = r"loss L; given w \in \mathbb{R}^n, b \in \mathbb{R}"
+    assert kinds(text, given) == ["definition", "equal", "refused", "not readable"]
+
+
+# ---- numbers and vectors added to arrays ---------------------------------------------------
+
+SPREAD = r"given z, y \in \mathbb{R}^n, A \in \mathbb{R}^{n \times n}, X \in \mathbb{R}^{m \times n}, W \in \mathbb{R}^{n \times k}, b \in \mathbb{R}^k, c \in \mathbb{R}; let \sigma(t) = \frac{1}{1 + e^{-t}}"
+
+
+@pytest.mark.parametrize(
+    ("formula", "without", "broadcast"),
+    [
+        (r"\sigma'(z) = \sigma(z) \odot (1 - \sigma(z))", "equal", "equal"),
+        (r"\sigma'(z) = \sigma(z) \odot (1 + \sigma(z))", "refused", "refused"),
+        (r"\sum_i (1 - z)_i = n - \sum_i z_i", "equal", "equal"),
+        (r"\sum_i (1 - z)_i = 1 - \sum_i z_i", "refused", "refused"),
+        (r"(\tfrac12 - X)_{ij} = \frac12 - X_{ij}", "equal", "equal"),
+        (r"(\tfrac12 - X)_{ij} = 1 - X_{ij}", "refused", "refused"),
+        # The 1 may be the identity, and c a number that was forgotten.
+        (r"(1 - A)_{ij} = 1 - A_{ij}", "not readable", "equal"),
+        (r"(1 - A)_{ij} = \delta_{ij} - A_{ij}", "not readable", "refused"),
+        (r"(c + z)_i = c + z_i", "not readable", "equal"),
+        (r"(c + z)_i = z_i", "not readable", "refused"),
+        (r"(X W + b)_{ij} = \sum_a X_{ia} W_{aj} + b_j", "not readable", "equal"),
+        (r"(X W + b)_{ij} = \sum_a X_{ia} W_{aj} + 2 b_j", "not readable", "refused"),
+        (r"(X W - b^\top)_{ij} = \sum_a X_{ia} W_{aj} - b_j", "not readable", "equal"),
+        (r"(A + y)_{ij} = A_{ij} + y_j", "not readable", "equal"),
+        (r"(A + y)_{ij} = A_{ij} + y_i", "not readable", "refused"),
+        (r"(X + b)_{ij} = X_{ij} + b_j", "not readable", "not readable"),
+        (r"\frac{\partial (X W + b)_{ij}}{\partial b_l} = \delta_{jl}", "not readable", "equal"),
+        (r"\text{softmax}(X)_{ij} = \frac{e^{X_{ij}}}{\sum_a e^{X_{ia}}}", "not readable", "equal"),
+        (r"\text{softmax}(X)_{ij} = \frac{e^{X_{ij}}}{\sum_a e^{X_{aj}}}", "not readable", "refused"),
+        (r"\text{softmax}(X W + b)_{ij} = \frac{e^{(X W)_{ij} + b_j}}{\sum_a e^{(X W)_{ia} + b_a}}", "not readable", "equal"),
+    ],
+)  # fmt: skip
+def test_what_is_added_to_each_element_or_row(formula, without, broadcast):
+    assert one(formula, SPREAD).kind == without
+    assert one(formula, SPREAD + "; broadcast").kind == broadcast
+
+
+def test_a_derivation_of_the_book_writes_its_ones():
+    with pytest.raises(ValueError, match="cannot be added to"):
+        derive(SPREAD.replace("; ", "\n") + "\n(1 - z)_i = 1 - z_i", name="ones")

@@ -16,6 +16,7 @@ from backpass.derivation.text.certainty import (
     reject_uncertain_names,
 )
 from backpass.derivation.text.knowledge import Knowledge
+from backpass.derivation.text.losses import arguments_of_loss
 from backpass.derivation.text.passages import Text
 from backpass.derivation.text.verdict import Basis, Verdict, unread, verdict_on
 
@@ -23,6 +24,8 @@ from backpass.derivation.text.verdict import Basis, Verdict, unread, verdict_on
 def defines(known: Knowledge, head: Part) -> bool:
     """Whether the left side of an equation is a name that has no meaning yet, or
     the value of a function that has none."""
+    if arguments_of_loss(head.text, known.scope):
+        return True
     if is_function(head):
         name = parse(head, "head").children[0]
         scope = known.scope
@@ -74,6 +77,7 @@ def define(
         raise Unreadable(GROUPS, part)
     reject_uncertain(known, part)
     number = known.document.line_of(member)
+    head = known.without_arguments(head)
     if is_function(head):
         known.add(Line("function", head, part), number, implied=True)
         name = head.text.partition("(")[0].strip()

@@ -27,6 +27,8 @@ def follow(known: Knowledge, text: Text, source: str, line_number: int) -> None:
         known.now = replace(now, total=True)
     elif (word, rest) == ("partial", "applied"):
         known.add(Line("applied", right=text.part(source)), line_number)
+    elif word == "broadcast" and not rest:
+        known.add(Line("broadcast"), line_number)
     elif word == "when" and rest:
         known.condition = text[text.characters.index(rest) :]
     elif word == "read" and rest:
@@ -38,13 +40,17 @@ def follow(known: Knowledge, text: Text, source: str, line_number: int) -> None:
             (line,) = read(text.characters)
         except Unreadable as error:
             raise relocated(error, text, source) from None
-        known.add(_placed(line, text, source), line_number)
+        line = _placed(line, text, source)
+        if line.kind == "function" and line.left is not None:
+            head = known.without_arguments(line.left)
+            line = line if head == line.left else replace(line, kind="let", left=head)
+        known.add(line, line_number)
         accents = {w for w in ("bar", "dot") if f"\\{w}" in text.characters}
         known.now = replace(known.now, accents=known.now.accents | accents)
     else:
         raise Unreadable(
             "expected given, constant, let, assume, slice, factor, layout, read, loss, when, "
-            "restart, keep definitions, bar gradient, dot differential, partial "
+            "restart, broadcast, keep definitions, bar gradient, dot differential, partial "
             "total or partial applied",
             text.part(source),
         )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from itertools import pairwise
 
 from backpass.derivation.language.brackets import outside
 from backpass.derivation.text.decorations import BRACED, decorations, framed
@@ -81,7 +82,7 @@ def _with_columns(row: Text, signs: list[int]) -> Text:
     """Return a row without its alignments, and with a space for each that skips one, as
     && does before a reason or a further equation."""
     found = row.blanked([(at, at + 1) for at in signs])
-    for first, second in reversed([*zip(signs, signs[1:], strict=False)]):
+    for first, second in reversed([*pairwise(signs)]):
         if not row.characters[first + 1 : second].strip():
             found = found[:first] + Text(r"\quad", (found.origins[first],) * 5) + (
                 found[second + 1 :]

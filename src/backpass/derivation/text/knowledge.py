@@ -12,16 +12,21 @@ from backpass.derivation.language.names import LOSS, Expression, Scope
 from backpass.derivation.language.parse import Line, Part, Unreadable
 from backpass.derivation.text.braces import GROUPS, with_brackets, without_braces
 from backpass.derivation.text.contents import Document, Heading
+from backpass.derivation.text.losses import arguments_of_loss
 from backpass.derivation.text.notation import Notation
 from backpass.derivation.text.passages import Text
 from backpass.derivation.text.rewriting import MEMBERSHIP
 from backpass.derivation.text.rewriting import rewritten as in_notation
 from backpass.derivation.text.verdict import Basis
 
+_NUMBERS = Part("numbers", 0, "numbers")
+
 
 @dataclass(frozen=True)
 class Known:
     """What is declared at a place of the text.
+
+    `loss_of` are the arguments with which the loss was defined, as written.
 
     `implied` are the definitions made by displays. `losses` are the names of the loss,
     and `accents` the accents whose meaning is known. `notations` are the text's own.
@@ -29,13 +34,15 @@ class Known:
     whether definitions hold beyond the end of their section.
     """
 
-    lines: tuple[Line, ...] = ()
+    # In 1 - y, with an array y, the 1 is subtracted from each element.
+    lines: tuple[Line, ...] = (Line("broadcast", right=_NUMBERS),)
     implied: frozenset[Line] = frozenset()
     losses: frozenset[str] = frozenset()
     accents: frozenset[str] = frozenset()
     notations: tuple[Notation, ...] = ()
     total: bool = False
     kept: bool = False
+    loss_of: str = ""
 
     @property
     def scope(self) -> Scope:
@@ -144,7 +151,10 @@ class Knowledge:
     def rewritten(self, text: Text, source: str = "") -> Text:
         """Return a text in the notation of derivations. Raises `Unreadable`."""
         text = without_braces(self._in_own_notation(text, source))
-        return in_notation(text, self.scope, self.now.losses)
+        return self._in_notation(text)
+
+    def _in_notation(self, text: Text) -> Text:
+        return in_notation(text, self.scope, self.now.losses, self.now.loss_of)
 
     def _in_own_notation(self, text: Text, source: str = "") -> Text:
         for one in self.now.notations:
@@ -160,9 +170,16 @@ class Knowledge:
         of braces that may have been meant to group."""
         part = rewritten.part(self.source)
         if grouped := with_brackets(self._in_own_notation(text)):
-            known = in_notation(grouped, self.scope, self.now.losses)
-            self.grouped[part] = known.part(self.source)
+            self.grouped[part] = self._in_notation(grouped).part(self.source)
         return part
+
+    def without_arguments(self, head: Part) -> Part:
+        """Return the left side of a definition, that of \\mathcal{L}(w) as
+        \\mathcal{L}, and record the arguments."""
+        if arguments := arguments_of_loss(head.text, self.scope):
+            self.now = replace(self.now, loss_of=arguments)
+            return replace(head, text=LOSS)
+        return head
 
     def defining(self, text: Text, source: str) -> Text:
         """Return a definition in the notation of derivations. Raises `Unreadable` if

@@ -4,18 +4,23 @@ unambiguous; elsewhere, say what would help."""
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from lark import Tree
 
+from backpass.derivation.language.brackets import outside
 from backpass.derivation.language.names import Expression, Scope
 from backpass.derivation.language.parse import Part, Unreadable, parse
+from backpass.derivation.text.losses import without_arguments
 from backpass.derivation.text.passages import Text
 from backpass.derivation.text.reasons import OTHER_OVER_EQUAL
 
 
-def rewritten(text: Text, scope: Scope, losses: Iterable[str]) -> Text:
-    """Return the text in the notation of derivations, where that is certain."""
+def rewritten(
+    text: Text, scope: Scope, losses: Iterable[str], arguments: str = ""
+) -> Text:
+    """Return the text in the notation of derivations, where that is certain. The loss
+    may be written as a function of its `arguments`."""
     names = {*scope.variables, *scope.dimensions}
     text = text.replaced(LABEL)
     for pattern, by in _CASES:
@@ -30,11 +35,44 @@ def rewritten(text: Text, scope: Scope, losses: Iterable[str]) -> Text:
         end = "" if name.endswith("}") else "(?![a-zA-Z])"
         loss = rf"(?<!\\mathcal\{{)(?<![a-zA-Z\\]){re.escape(name)}{end}"
         text = text.replaced(re.compile(loss), r"\\mathcal{L}")
+    if arguments:
+        text = without_arguments(text, arguments)
     text = text.replaced(_ACCENT, r"\\\1{\2}\3")
     text = text.replaced(_BARS, r"\\lVert \1 \\rVert")
     text = text.replaced(_NABLA_BELOW, r"\\nabla_{\1}")
     text = text.replaced(_BELOW, r"\\frac{\\partial \\mathcal{L}}{\\partial \1}")
-    return text.replaced(_NABLA, r"\\bar{\1\3}\2")
+    text = text.replaced(_NABLA, r"\\bar{\1\3}\2")
+    return _with_brackets(text)
+
+
+def _with_brackets(text: Text) -> Text:
+    """Return a text with brackets round a product of which a derivative is taken:
+    \\frac{\\partial (a^\\top x)}{\\partial x}."""
+    for match in reversed([*_OF_PRODUCT.finditer(text.characters)]):
+        first, last = match.span(1)
+        if _LOOSE.search("".join(_outside(match[1]))) or _is_read(match[0]):
+            continue
+        opening, closing = (
+            Text(one, (text.origins[first],) * len(one))
+            for one in (r"\left(", r"\right)")
+        )
+        text = text[:first] + opening + text[first:last] + closing + text[last:]
+    return text
+
+
+def _outside(text: str) -> Iterator[str]:
+    """Yield the characters outside all brackets, commands as one."""
+    for at in outside(text):
+        found = re.match(r"\\[a-zA-Z]+|.", text[at:], re.S)
+        yield found[0] if found else ""
+
+
+def _is_read(derivative: str) -> bool:
+    try:
+        parse(Part(derivative, 0, derivative))
+    except Unreadable:
+        return False
+    return True
 
 
 def parsed(part: Part) -> Tree:
@@ -112,6 +150,11 @@ _CASES = (
     (re.compile(r"[.,;](?=\s*(?:\\\\|\\end\{cases\}))"), " "),
 )
 # \frac{d y}{d x}, the derivative through all definitions, as \partial is.
+_OF_PRODUCT = re.compile(
+    rf"\\[dt]?frac\s*\{{\s*\\partial(?![a-zA-Z])\s*({_BRACED_OR})\}}\s*"
+    rf"\{{\s*\\partial(?![a-zA-Z])\s*{_BRACED_OR}\}}"
+)
+_LOOSE = re.compile(r"[+\-=/,]|\\(?:partial|pm|mp|nabla)")
 _UPRIGHT_D = re.compile(
     r"(?<=\{)\s*\\(?:mathrm|text|operatorname|rm)\s*(?:\{d\}|d(?![a-zA-Z]))"
 )

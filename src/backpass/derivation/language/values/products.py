@@ -57,7 +57,9 @@ class Products(Names):
             if isinstance(child, Token):
                 sign = -1 if child == "-" else 1
             else:
-                terms.append(sign * self.visit(child))
+                value = self.visit(child)
+                value = value.T if id(child) in self.current.spread else value
+                terms.append(sign * value)
         return added(terms)
 
     def matrix(self, tree: Tree) -> Value:
