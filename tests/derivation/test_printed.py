@@ -326,3 +326,61 @@ def test_what_is_added_to_each_element_or_row(formula, without, broadcast):
 def test_a_derivation_of_the_book_writes_its_ones():
     with pytest.raises(ValueError, match="cannot be added to"):
         derive(SPREAD.replace("; ", "\n") + "\n(1 - z)_i = 1 - z_i", name="ones")
+
+
+# ---- marks --------------------------------------------------------------------------------
+
+MARKS = r"given z, y \in \mathbb{R}^n, A \in \mathbb{R}^{n \times n}, X \in \mathbb{R}^{m \times n}, c, d \in \mathbb{R}"
+
+
+@pytest.mark.parametrize(
+    ("left", "right", "wrong"),
+    [
+        (r"||z||^2", r"z^{\mathrm T} z", r"2 z^{\rm T} z"),
+        (r"\left|\left| z \right|\right|^2", r"z^\mathrm{T} z", "1"),
+        (r"\Vert z \Vert^2", r"z^{\sf T} z", r"z^{\sf T} y"),
+        (r"\| X \|_\textrm{F}^2", r"\sum_{i,j} X_{ij}^2", r"\sum_{i,j} X_{ij}"),
+        (r"\| X \|_{\mathrm{F}}^2", r"\operatorname{tr}(X^T X)", "0"),
+        ("|c|", r"c \, \mathrm{sign}(c)", "c"),
+        (r"\left| c \right|", r"\max(c, -c)", r"\max(c, 0)"),
+        (r"2 |c| |d|", "2 |c d|", "2 c d"),
+        (r"\lvert c - d \rvert", r"\max(c, d) - \min(c, d)", "c - d"),
+        (r"\sum_i |z_i|", r"\sum_i z_i \operatorname{sgn}(z_i)", r"\sum_i z_i"),
+        (r"\frac{\partial |c|}{\partial c}", r"\mathrm{sign}(c)", "1"),
+        (r"\mathbb{1}^T z", r"\sum_i z_i", "n"),
+        (r"\mathbb{1}_n^T z", r"\sum_i z_i", "n"),
+        (r"\mathbb{1}[c > 0] c", r"\max(0, c)", r"\max(1, c)"),
+        (r"\mathbb{1}_{c > 0} \, c", r"\max(0, c)", r"\min(0, c)"),
+        (r"\mathbb{1}\{c > 0\}", r"1 - \mathbb{1}\left( c \le 0 \right)", r"\mathbb{1}(c < 0)"),
+        (r"\mathbb{1}_{i=j} z_i", r"\delta_{ij} z_j", "z_j"),
+        (r"\mathbb{1}\left[i = j\right] z_i", r"\delta_{ij} z_j", "z_i"),
+        (r"z \circ y", r"y \odot z", r"2 y \odot z"),
+        (r"X \circ X", r"X \odot X", "X"),
+    ],
+)  # fmt: skip
+def test_a_mark_of_other_texts_is_read(left, right, wrong):
+    assert one(f"{left} = {right}", MARKS).kind == "equal"
+    assert one(f"{left} = {wrong}", MARKS).kind == "refused"
+
+
+@pytest.mark.parametrize(
+    "formula",
+    [
+        "|z| = 3",  # a norm, or each element?
+        "|A| = 3",  # a determinant?
+        "|c|d|c| = c",
+        "|c + |d| c| = c",
+        "p(c|d) p(d) = p(d|c)",
+        r"A \circ A = A \odot A",  # a composition?
+        r"c \circ d = c d",
+        r"\mathbb{1}\{z_i = c\} = 1",
+    ],
+)
+def test_a_mark_with_several_meanings_is_not_guessed(formula):
+    assert one(formula, MARKS + "; factor c, d").kind == "not readable"
+
+
+def test_a_row_may_begin_with_a_product():
+    text = r"$$ \begin{{aligned}} 2 c d &= 2 c \\ & \hspace{{1em}} \cdot {} \end{{aligned}} $$"
+    assert kinds(text.format("d"), MARKS) == ["equal"]
+    assert kinds(text.format("c"), MARKS) == ["refused"]

@@ -34,6 +34,8 @@ BUILT_IN = {
     "logsumexp": r" = \log \sum_j e^{x_j}",
     "sigmoid": r" = \frac{1}{1 + e^{-x}}",
     "relu": r" = \max(0, x)",
+    "sign": " = [x > 0] - [x < 0]",
+    "sgn": " = [x > 0] - [x < 0]",
     "mean": r" = \frac{\sum_i x_i}{\sum_i x_i^0}",
 }
 

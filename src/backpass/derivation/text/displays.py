@@ -18,7 +18,7 @@ PERCENT = r"(?:(?<!\\)|(?<=(?<!\\)\\\\))%"  # a comment starts at % and \\%, not
 IMPLIES = re.compile(r"\\(?:implies|Rightarrow|Longrightarrow)(?![a-zA-Z])")
 # Spaces, also those as wide as a formula, and an empty group, which prints nothing.
 _INDENT = re.compile(
-    rf"\A(?:\s|~|\\[,;: ]|\\q?quad(?![a-zA-Z])|\\h?phantom\s*{BRACED}|\{{\}})+"
+    rf"\A(?:\\hspace\*?\s*{BRACED}|\s|~|\\[,;: ]|\\q?quad(?![a-zA-Z])|\\h?phantom\s*{BRACED}|\{{\}})+"
 )
 _EMPTY = re.compile(r"(?<=[=+\-&])\s*\{\}")
 _COMMENT = re.compile(rf"{PERCENT}[^\n]*")

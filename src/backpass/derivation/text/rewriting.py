@@ -12,6 +12,7 @@ from backpass.derivation.language.brackets import outside
 from backpass.derivation.language.names import Expression, Scope
 from backpass.derivation.language.parse import Part, Unreadable, parse
 from backpass.derivation.text.losses import without_arguments
+from backpass.derivation.text.marks import usual
 from backpass.derivation.text.passages import Text
 from backpass.derivation.text.reasons import OTHER_OVER_EQUAL
 
@@ -22,7 +23,7 @@ def rewritten(
     """Return the text in the notation of derivations, where that is certain. The loss
     may be written as a function of its `arguments`."""
     names = {*scope.variables, *scope.dimensions}
-    text = text.replaced(LABEL)
+    text = usual(text.replaced(LABEL))
     for pattern, by in _CASES:
         text = text.replaced(pattern, by)
     if "T" not in names:
@@ -117,7 +118,8 @@ _RELATIONS = (
 _BRACED_OR = r"(?:[^{}\\]|\\.|\{(?:[^{}]|\{[^{}]*\})*\})+"
 _NO_INDEX = r"(?!\s*[_^'])\s*"
 _TRANSPOSED = re.compile(
-    r"\^\s*(?:T(?![a-zA-Z])|\{\s*(?:T|\\intercal|\\(?:mathsf|mathrm|text|top)\s*\{T\})\s*\}"
+    r"\^\s*(?:T(?![a-zA-Z])|\{\s*(?:T|\\intercal|\\(?:mathsf|mathrm|mathbf|text|top)\s*\{T\}"
+    r"|\\(?:mathrm|mathsf|mathbf|rm|sf|bf)\s+T)\s*\}"
     r"|\\intercal(?![a-zA-Z])|\\(?:mathsf|mathrm)\s*(?:\{T\}|\s+T(?![a-zA-Z])))"
 )
 # ‖x‖ with the same sign on both sides.

@@ -86,7 +86,16 @@ class Products(Visitor):
         return ()
 
     def hadamard(self, tree: Tree) -> Shape:
-        return self._same_shape(tree.children, r"multiplied (\odot) by")
+        shape = self._same_shape(tree.children, r"multiplied (\odot) by")
+        for before, factor in pairwise(tree.children):
+            if r"\circ" in self.part.between(before, factor) and (
+                not shape or shape[0] == shape[1]
+            ):
+                self.reject(
+                    r"is \circ the product of the elements? Then say: read \circ as \odot",
+                    factor,
+                )
+        return shape
 
     def inner(self, tree: Tree) -> Shape:
         self._same_shape(tree.children, "paired with")
