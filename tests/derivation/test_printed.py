@@ -384,3 +384,49 @@ def test_a_row_may_begin_with_a_product():
     text = r"$$ \begin{{aligned}} 2 c d &= 2 c \\ & \hspace{{1em}} \cdot {} \end{{aligned}} $$"
     assert kinds(text.format("d"), MARKS) == ["equal"]
     assert kinds(text.format("c"), MARKS) == ["refused"]
+
+
+@pytest.mark.parametrize("below", [r"{\substack{j=1 \\ j \ne i}}", r"{j=1 \atop j \neq i}"])
+def test_a_sum_may_have_two_rows_below(below):
+    assert one(rf"\sum_{below}^n z_j = \sum_j z_j - z_i", MARKS).kind == "equal"
+    assert one(rf"\sum_{below}^n z_j = \sum_j z_j", MARKS).kind == "refused"
+
+
+# ---- superscripts and differentials under a declaration -------------------------------------
+
+
+def test_a_superscript_is_an_index_or_a_name_as_it_is_declared():
+    given = r"loss L; given X \in \mathbb{R}^{m \times n}, w \in \mathbb{R}^n, y \in \mathbb{R}^m, c \in \mathbb{R}; slice X_i \in \mathbb{R}^n; let L = w^T w"
+    reads = r"; read x^{(#1)} as X_{#1}; read y^{(#1)} as y_{#1}; read w^{(new)} as w_{\text{new}}"
+    text = displays(
+        r"\sum_i x^{(i)} (x^{(i)})^\top = X^T X", r"\sum_i x^{(i)} y^{(i)} = X^T y", r"\sum_i x^{(i)} y^{(i)} = 2 X^T y",
+        r"w^{(new)} = w - c \nabla_w L", r"w^{(new)} = (1 - 2 c) w",
+    )  # fmt: skip
+    assert kinds(text, given + reads) == ["equal", "equal", "refused", "definition", "equal"]
+    assert set(kinds(text, given)) == {"not readable"}
+
+
+DIFFERENTIALS = r"loss L; given X \in \mathbb{R}^{m \times n}, W \in \mathbb{R}^{n \times p}, \mathbf{x} \in \mathbb{R}^n; let \hat{\mathbf{x}} = 2 \mathbf{x}; let Y = X W; let L = \frac12 \lVert Y \rVert_F^2"
+
+
+@pytest.mark.parametrize(
+    ("left", "right", "wrong"),
+    [
+        ("dY", "dX W + X dW", "X dW"),
+        (r"\mathrm{d} Y", r"\mathrm{d} X \, W + X \, \mathrm{d} W", "2 dX W"),
+        (r"d\hat{\mathbf{x}}", r"2 \, d\mathbf{x}", r"d\mathbf{x}"),
+        ("dL", r"\operatorname{tr}(Y^T dY)", r"\operatorname{tr}(Y^T dX W)"),
+        (r"d Y_{ij}", r"\sum_k dX_{ik} W_{kj} + \sum_k X_{ik} dW_{kj}", r"\sum_k dX_{ik} dW_{kj}"),
+    ],
+)
+def test_a_d_is_a_differential_under_its_word(left, right, wrong):
+    word = DIFFERENTIALS + "; d differential"
+    assert one(f"{left} = {right}", word).kind == "equal"
+    assert one(f"{left} = {wrong}", word).kind == "refused"
+    assert one(f"{left} = {right}", DIFFERENTIALS).kind == "not readable"
+
+
+def test_a_name_d_is_no_differential():
+    (verdict,) = verdicts(r"<!-- derive: given d \in \mathbb{R}; d differential -->")
+    assert "d is a name here" in verdict.message
+    assert one(r"\frac{d (c^2)}{d c} = 2 c", r"given c \in \mathbb{R}; d differential").kind == "equal"

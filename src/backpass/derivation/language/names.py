@@ -379,7 +379,8 @@ class Scope:
             labelled = with_label(candidate, subscripts)
             if labelled in self.variables:
                 return Reference("variable", labelled, kept)
-            if candidate in self.variables:
+            is_label = any(token.type == "WORD" for token in subscripts)
+            if candidate in self.variables and not is_label:
                 return Reference("variable", candidate, kept, tuple(subscripts))
         labelled = with_label(name, subscripts)
         if labelled in self.dimensions and not accent:

@@ -21,6 +21,10 @@ def follow(known: Knowledge, text: Text, source: str, line_number: int) -> None:
         known.now = replace(now, losses=now.losses | {rest})
     elif (word, rest) in (("bar", "gradient"), ("dot", "differential")):
         known.now = replace(now, accents=now.accents | {word})
+    elif (word, rest) == ("d", "differential"):
+        if {"d"} & {*known.scope.variables, *known.scope.dimensions}:
+            raise Unreadable("d is a name here", text.part(source))
+        known.now = replace(now, accents=now.accents | {"dot", "d"})
     elif (word, rest) == ("keep", "definitions"):
         known.now = replace(now, kept=True)
     elif (word, rest) == ("partial", "total"):
@@ -50,8 +54,8 @@ def follow(known: Knowledge, text: Text, source: str, line_number: int) -> None:
     else:
         raise Unreadable(
             "expected given, constant, let, assume, slice, factor, layout, read, loss, when, "
-            "restart, broadcast, keep definitions, bar gradient, dot differential, partial "
-            "total or partial applied",
+            "restart, broadcast, keep definitions, bar gradient, dot differential, d "
+            "differential, partial total or partial applied",
             text.part(source),
         )
 

@@ -34,6 +34,10 @@ _OPENS = re.compile(rf"\\begin\{{{_INNER}\}}(?:\[[tbc]\])?(?:\{{\d\}})?")
 _CLOSES = re.compile(rf"\\end\{{{_INNER}\}}")
 _ASIDE = re.compile(rf"\\(?:short)?intertext\s*{BRACED}")
 _BREAK = r"\\\\\*?(?:\[\s*-?[\d.]+\s*[a-z]+\s*\])?"
+_TWO_ROWS = re.compile(  # \sum_{\substack{j=1 \\ j \ne i}}, and with \atop
+    r"\{\s*\\substack\s*\{([^{}\\]*)\\\\(?!\[)([^{}]*)\}\s*\}"
+    r"|(?<=_)\{([^{}\\]*)\\atop(?![a-zA-Z])([^{}]*)\}"
+)
 _ENVIRONMENT = ((r"\begin",), (r"\end",))
 
 
@@ -59,7 +63,7 @@ def display_of(body: Text, kind: str, is_latex: bool, start: int, end: int) -> D
         body = body.replaced(re.compile(r"\A\s*\{\d\}"))
     joined = kind.startswith("multline") or r"\begin{multlined}" in body.characters
     body = body.replaced(_NOTHING).replaced(_EMPTY)
-    body = with_plain_equals(body)
+    body = with_plain_equals(body.replaced(_TWO_ROWS, r"{\1\3, \2\4}"))
     body = body.blanked(framed(body.characters))
     body = body.blanked(decorations(body.characters)).replaced(_OPENS)
     body = body.replaced(_CLOSES, r"\\\\").replaced(_ASIDE, r"\\\\")

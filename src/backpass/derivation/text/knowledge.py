@@ -12,6 +12,7 @@ from backpass.derivation.language.names import LOSS, Expression, Scope
 from backpass.derivation.language.parse import Line, Part, Unreadable
 from backpass.derivation.text.braces import GROUPS, with_brackets, without_braces
 from backpass.derivation.text.contents import Document, Heading
+from backpass.derivation.text.differentials import with_dots
 from backpass.derivation.text.losses import arguments_of_loss
 from backpass.derivation.text.notation import Notation
 from backpass.derivation.text.passages import Text
@@ -154,7 +155,9 @@ class Knowledge:
         return self._in_notation(text)
 
     def _in_notation(self, text: Text) -> Text:
-        return in_notation(text, self.scope, self.now.losses, self.now.loss_of)
+        now, scope = self.now, self.scope
+        text = in_notation(text, scope, now.losses, now.loss_of)
+        return with_dots(text, scope, now.losses) if "d" in now.accents else text
 
     def _in_own_notation(self, text: Text, source: str = "") -> Text:
         for one in self.now.notations:

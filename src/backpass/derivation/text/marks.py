@@ -51,8 +51,8 @@ def _put(text: Text, first: int, last: int, new: str) -> Text:
 
 
 def _with_indicator(text: Text, match: re.Match[str]) -> Text:
-    """Return a text with [x > 0] for an indicator of x > 0, \\delta_{ij} for one of i = j,
-    and \\mathbf{1} for a sign that has no condition."""
+    """Return a text with [x > 0] for an indicator of x > 0, \\delta_{ij} for one of
+    i = j, and \\mathbf{1} for a sign that has no condition."""
     first, last = match.span()
     condition = _CONDITION.match(text.characters, last)
     inside, end = "", last
