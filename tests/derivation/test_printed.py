@@ -430,3 +430,30 @@ def test_a_name_d_is_no_differential():
     (verdict,) = verdicts(r"<!-- derive: given d \in \mathbb{R}; d differential -->")
     assert "d is a name here" in verdict.message
     assert one(r"\frac{d (c^2)}{d c} = 2 c", r"given c \in \mathbb{R}; d differential").kind == "equal"
+
+
+# ---- names and words -----------------------------------------------------------------------
+
+NAMES = r"given \boldsymbol{\theta}, \vec{x}, u_o, u_k, \mathsf{Z} \in \mathbb{R}^n, A \in \mathbb{R}^{n \times n}, c \in \mathbb{R}; slice A_i \in \mathbb{R}^n; loss L; let L = \boldsymbol{\theta}^T \vec{x}"
+
+
+@pytest.mark.parametrize(
+    ("formula", "expected"),
+    [
+        (r"\boldsymbol\theta^T \vec x = \sum_i \boldsymbol{\theta}_i \vec{x}_i", ["equal"]),
+        (r"\bm{\theta}^T \vec x = \sum_i \vec{x}_i", ["refused"]),
+        (r"\nabla_{\boldsymbol{\theta}} L = \vec{x}", ["equal"]),
+        (r"\nabla_{\vec x} L = 2 \boldsymbol\theta", ["refused"]),
+        (r"u^T_o u_k = u^T_{k} u_o", ["equal"]),
+        (r"u^T_o u_k = u^T_{k} u_k", ["refused"]),
+        (r"A^T_i A_i = A_i^T A_i", ["not readable"]),  # a row of A, or of its transpose?
+        (r"\mathsf{Z}^T u_o = u_o^T \mathsf{Z}", ["equal"]),
+        (r"\therefore c + c = c", ["refused"]),
+        (r"c + c = 2c \; \textrm{and} \; c + c = 3 c", ["equal", "refused"]),
+        # One of two equations may be wrong.
+        (r"c + c = 2 c \text{ or } c = 3", ["not readable", "not readable"]),
+        (r"c = 3 \quad \text{or} \quad c + c = 2 c", ["not readable", "not readable"]),
+    ],
+)
+def test_names_and_words_between_equations(formula, expected):
+    assert kinds(f"$$ {formula} $$", NAMES) == expected

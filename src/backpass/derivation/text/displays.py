@@ -26,7 +26,7 @@ _NOTHING = re.compile(
     rf"\\(?:label|tag\*?|vphantom)\s*{BRACED}"
     r"|\\definecolor\s*\{[^{}]*\}\s*\{[^{}]*\}\s*\{[^{}]*\}"
     r"|\\(?:nonumber|notag|(?:display|text|script|scriptscript)style|allowbreak|nobreak"
-    r"|limits|nolimits|displaylimits|mathstrut|strut)(?![a-zA-Z])|\\!"
+    r"|limits|nolimits|displaylimits|mathstrut|strut|therefore)(?![a-zA-Z])|\\!"
 )
 # Also the environments that LaTeX does not allow within $$, as MathJax does.
 _INNER = rf"(?:aligned|split|gathered|alignedat|multlined|(?:{ENVIRONMENTS})\*?)"

@@ -14,6 +14,7 @@ _PLAIN = (
     (re.compile(r"\\right\s*\|\s*\\right\s*\||\\right\s*\\[lr]?Vert(?![a-zA-Z])"), r"\\right\\|"),
     (re.compile(r"(?<![\\|])\|\|(?!\|)|\\Vert(?![a-zA-Z])"), r"\\|"),
     (re.compile(rf"(\\\||\\rVert)\s*_\s*(?:\{{\s*)?{_WORD}\s*\{{\s*F\s*\}}(?:\s*\}})?"), r"\1_F"),
+    (re.compile(r"(\\(?:boldsymbol|mathbf))\s*(\\[a-zA-Z]+)"), r"\1{\2}"),
     (re.compile(r"\\space(?![a-zA-Z])"), r"\\ "),
 )  # fmt: skip
 _ONES = re.compile(

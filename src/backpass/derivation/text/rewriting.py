@@ -28,6 +28,7 @@ def rewritten(
         text = text.replaced(pattern, by)
     if "T" not in names:
         text = text.replaced(_TRANSPOSED, r"^\\top ")
+    text = _with_indices_first(text, names)
     if "d" not in names and "d" not in scope.factors:
         text = text.replaced(_UPRIGHT_D, "d")
         text = text.replaced(_D_BY_D, r"\\frac{\\partial \1}{\\partial \2}")
@@ -44,6 +45,17 @@ def rewritten(
     text = text.replaced(_BELOW, r"\\frac{\\partial \\mathcal{L}}{\\partial \1}")
     text = text.replaced(_NABLA, r"\\bar{\1\3}\2")
     return _with_brackets(text)
+
+
+def _with_indices_first(text: Text, names: set[str]) -> Text:
+    """Return a text with u_k^\\top for u^\\top_k, if u_k is a name."""
+    for match in reversed([*_TOP_FIRST.finditer(text.characters)]):
+        name, label = match[1], match[2].strip("{} ")
+        if f"{name}_{{{label}}}" in names:
+            new = rf"{name}_{{{label}}}^\top "
+            made = Text(new, (text.origins[match.start()],) * len(new))
+            text = text[: match.start()] + made + text[match.end() :]
+    return text
 
 
 def _with_brackets(text: Text) -> Text:
@@ -152,6 +164,10 @@ _CASES = (
     (re.compile(r"[.,;](?=\s*(?:\\\\|\\end\{cases\}))"), " "),
 )
 # \frac{d y}{d x}, the derivative through all definitions, as \partial is.
+_TOP_FIRST = re.compile(
+    r"((?<![a-zA-Z\\])[a-zA-Z]|\\[a-zA-Z]+(?:\{[a-zA-Z]\})?)\s*\^\s*(?:\\top|\{\s*\\top\s*\})"
+    r"\s*_\s*(\w|\{\s*\w+\s*\})"
+)
 _OF_PRODUCT = re.compile(
     rf"\\[dt]?frac\s*\{{\s*\\partial(?![a-zA-Z])\s*({_BRACED_OR})\}}\s*"
     rf"\{{\s*\\partial(?![a-zA-Z])\s*{_BRACED_OR}\}}"
@@ -168,7 +184,7 @@ _D_BY = re.compile(
 )
 # \dot{Q_m} as \dot{Q}_m.
 _ACCENT = re.compile(
-    r"\\(bar|overline|dot|hat|widehat|tilde|underline)\s*"
+    r"\\(bar|overline|dot|hat|widehat|tilde|vec|underline)\s*"
     r"\{\s*(\\?[a-zA-Z]+|\\[a-z]+\s*\{[^{}]*\})\s*(_\s*(?:\w|\{[^{}]*\}))\s*\}"
 )
 _BELOW = re.compile(  # \partial_{x_i} \mathcal{L}

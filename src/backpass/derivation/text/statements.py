@@ -33,7 +33,8 @@ _CONTINUES = re.compile(rf"\s*{_OPERATOR}")
 _UNFINISHED = re.compile(rf"{_OPERATOR}\s*$")
 # Also words between equations, which have spaces at their ends.
 _SPACE = (
-    r"\\q?quad(?![a-zA-Z])|\\text\s*\{\s+(?:and|or)\s+\}"
+    r"\\q?quad(?![a-zA-Z])|\\text\s*\{\s+and\s+\}"
+    r"|\\(?:text(?:rm|normal)?|mbox|mathrm)\s*\{\s*,?\s*and\s*,?\s*\}"
     rf"|{IMPLIES.pattern}"
 )
 # Words that begin a clause, which is apart from the formula even without a space.
@@ -41,6 +42,7 @@ _CLAUSE = (
     r"(?=\\(?:text(?:rm|bf|it|normal)?|mbox)\s*\{\s*\(?\s*(?:if|for|when|whenever|where"
     r"|with|unless|provided|assuming|given|since|because|as|by|using|from|at)[\s}])"
 )
+_OR = re.compile(r"\\(?:text(?:rm|normal)?|mbox|mathrm)\s*\{\s*,?\s*or\s*,?\s*\}")
 _TRAILING = re.compile(r"(?:\\[,;: ]|~|\s|[.,;])+$")
 _DEFINING = re.compile(r":(?==)")
 _COLON_EQUAL = re.compile(r"\\(?:coloneqq|coloneq)(?![a-zA-Z])")
@@ -74,6 +76,8 @@ def statements(display: Display) -> list[Statement]:
         )
         if not equations:
             found.extend(Statement((piece,), (), fault) for piece in pieces)
+        if _OR.search(row.characters):
+            fault = "two equations with or between them: which one is claimed?"
         introduced = False
         for equation in equations:
             clause = behind.get(equation)
