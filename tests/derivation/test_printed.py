@@ -449,6 +449,8 @@ NAMES = r"given \boldsymbol{\theta}, \vec{x}, u_o, u_k, \mathsf{Z} \in \mathbb{R
         (r"A^T_i A_i = A_i^T A_i", ["not readable"]),  # a row of A, or of its transpose?
         (r"\mathsf{Z}^T u_o = u_o^T \mathsf{Z}", ["equal"]),
         (r"\therefore c + c = c", ["refused"]),
+        (r"u_o^Tu_k = u_k^Tu_o", ["equal"]),
+        (r"u_o^Tu_k = u_k^Tu_k", ["refused"]),
         (r"c + c = 2c \; \textrm{and} \; c + c = 3 c", ["equal", "refused"]),
         # One of two equations may be wrong.
         (r"c + c = 2 c \text{ or } c = 3", ["not readable", "not readable"]),
@@ -457,3 +459,16 @@ NAMES = r"given \boldsymbol{\theta}, \vec{x}, u_o, u_k, \mathsf{Z} \in \mathbb{R
 )
 def test_names_and_words_between_equations(formula, expected):
     assert kinds(f"$$ {formula} $$", NAMES) == expected
+
+
+def test_a_display_may_hold_a_name_still():
+    given = r"loss L; d differential; given x, w \in \mathbb{R}^n; let L = x^T w"
+    text = r"$$ dL = w^T dx \Rightarrow \frac{\partial L}{\partial x} = w $$"
+    assert kinds(text, given) == ["not readable", "equal"]
+    still = rf"<!-- derive: when \dot{{w}} = 0 -->{text}"
+    assert kinds(still, given) == ["equal", "equal"]
+    assert kinds(still.replace("= w^T", "= 2 w^T"), given) == ["not readable", "equal"]
+    assert kinds(still.replace("= w^T", "= 2 w^T").replace(r"\Rightarrow", r"\quad"), given) == [
+        "refused",
+        "equal",
+    ]

@@ -130,7 +130,7 @@ _RELATIONS = (
 _BRACED_OR = r"(?:[^{}\\]|\\.|\{(?:[^{}]|\{[^{}]*\})*\})+"
 _NO_INDEX = r"(?!\s*[_^'])\s*"
 _TRANSPOSED = re.compile(
-    r"\^\s*(?:T(?![a-zA-Z])|\{\s*(?:T|\\intercal|\\(?:mathsf|mathrm|mathbf|text|top)\s*\{T\}"
+    r"\^\s*(?:T|\{\s*(?:T|\\intercal|\\(?:mathsf|mathrm|mathbf|text|top)\s*\{T\}"
     r"|\\(?:mathrm|mathsf|mathbf|rm|sf|bf)\s+T)\s*\}"
     r"|\\intercal(?![a-zA-Z])|\\(?:mathsf|mathrm)\s*(?:\{T\}|\s+T(?![a-zA-Z])))"
 )
