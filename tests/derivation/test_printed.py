@@ -472,3 +472,14 @@ def test_a_display_may_hold_a_name_still():
         "refused",
         "equal",
     ]
+
+
+def test_a_gradient_of_a_loss_that_cannot_be_read_is_not_refused():
+    given = r"loss L; given x \in \mathbb{R}^n; let y = 2 x"
+    text = displays(
+        r"L = \int_0^1 y \, dt",
+        r"\frac{\partial L}{\partial y_i} = 1",
+        r"\frac{\partial L}{\partial x_i} = 2 \frac{\partial L}{\partial y_i}",
+    )
+    assert kinds(text, given) == ["not readable", "not readable", "equal"]
+    assert kinds(text.partition("\n\n")[2], given) == ["refused", "equal"]

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from itertools import zip_longest
@@ -77,7 +78,11 @@ def _judged(
     seconds: float,
     statement: Statement,
 ) -> list[Verdict]:
-    return list(_on_statement(known, statement, progress, seconds))
+    found = list(_on_statement(known, statement, progress, seconds))
+    if found[0].kind == "not readable":
+        with suppress(Unreadable):
+            known.miss_loss(statement.members[0])
+    return found
 
 
 def _on_comment(known: Knowledge, comment: Comment) -> Iterator[Verdict]:

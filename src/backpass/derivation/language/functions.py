@@ -210,8 +210,7 @@ def _at_its_parameters(
     in \\nabla L, and in derivatives by w, if w is a declared name."""
     at = 1 if rule == "nabla_of" else 0
     name, others = children[at], children[:at] + children[at + 1 :]
-    found = find(scope, name) if isinstance(name, Tree) else None
-    if found is None:
+    if not isinstance(name, Tree) or (found := find(scope, name)) is None:
         return children
     parameters = found[0].parameters
     by = [accent_and_name(one)[1] for one in others if isinstance(one, Tree)]

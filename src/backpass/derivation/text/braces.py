@@ -87,8 +87,8 @@ def with_brackets(text: Text) -> Text | None:
     characters = list(text.characters)
     found = groups(text.characters)
     for group in found:
-        pair = "  " if group.is_plain else "()"
-        characters[group.opening], characters[group.closing] = pair
+        characters[group.opening] = " " if group.is_plain else "("
+        characters[group.closing] = " " if group.is_plain else ")"
     if all(group.is_plain for group in found):
         return None
     return Text("".join(characters), text.origins)
@@ -121,9 +121,9 @@ def _after(text: str, match: re.Match[str], end: int, found: list[Group]) -> int
     count = _ARGUMENTS.get(word[1:], 0)
     for _ in range(count):
         at = _argument(text, at, end, found)
-    while not count and (match := _TOKEN.match(text, at, end)) and match[1] == "{":
-        closing = close(text, match.start(1))
-        name = text[match.end() : closing]
+    while not count and (brace := _TOKEN.match(text, at, end)) and brace[1] == "{":
+        closing = close(text, brace.start(1))
+        name = text[brace.end() : closing]
         at = closing + 1 if closing >= 0 else end
         if _WORDS.match(word) and (word != r"\begin" or name != "array"):
             break

@@ -27,7 +27,8 @@ _NUMBERS = Part("numbers", 0, "numbers")
 class Known:
     """What is declared at a place of the text.
 
-    `loss_of` are the arguments with which the loss was defined, as written.
+    `loss_of` are the arguments with which the loss was defined, as written, and
+    `loss_unread` says whether its definition could not be read.
 
     `implied` are the definitions made by displays. `losses` are the names of the loss,
     and `accents` the accents whose meaning is known. `notations` are the text's own.
@@ -44,6 +45,7 @@ class Known:
     total: bool = False
     kept: bool = False
     loss_of: str = ""
+    loss_unread: bool = False
 
     @property
     def scope(self) -> Scope:
@@ -183,6 +185,13 @@ class Knowledge:
             self.now = replace(self.now, loss_of=arguments)
             return replace(head, text=LOSS)
         return head
+
+    def miss_loss(self, head: Text) -> None:
+        """Record that an equation cannot be read, if it would define the loss."""
+        name, _, arguments = self.rewritten(head).characters.partition("(")
+        is_loss = name.strip() == LOSS and arguments.rstrip()[-1:] in ("", ")")
+        if is_loss and LOSS not in self.scope.variables:
+            self.now = replace(self.now, loss_unread=True)
 
     def defining(self, text: Text, source: str) -> Text:
         """Return a definition in the notation of derivations. Raises `Unreadable` if

@@ -14,6 +14,7 @@ from backpass.derivation.equality.comparing import (
     evaluators_of,
     of_loss,
 )
+from backpass.derivation.language.names import LOSS
 from backpass.derivation.language.parse import Line, Part, Unreadable, tokens_of
 from backpass.derivation.text.knowledge import Knowledge
 from backpass.derivation.text.members import Equation, agree
@@ -26,6 +27,7 @@ def other_reading(
     equal it in another reading; otherwise ""."""
     return (
         _summed_twice(chain)
+        or _of_unread_loss(known, chain)
         or _held(known, chain)
         or _at_a_point(chain)
         or _grouped(known, equation, part)
@@ -48,6 +50,20 @@ def _summed_twice(chain: Chain) -> str:
                     f"does the sum run over {second} as well? Write one sum for each letter, or "
                     f"{second} on both sides"
                 )
+    return ""
+
+
+def _of_unread_loss(known: Knowledge, chain: Chain) -> str:
+    """Return why a gradient may have another value, if the definition of the loss could
+    not be read; otherwise ""."""
+    if not known.now.loss_unread or LOSS in known.scope.variables:
+        return ""
+    if any(
+        reference.accent == "bar" or reference.kind == "loss"
+        for expression in chain.expressions
+        for reference in expression.used
+    ):
+        return "it may hold for the loss of this text, whose definition cannot be read"
     return ""
 
 
