@@ -1,4 +1,4 @@
-"""A formula is read as it prints: braces that are no argument are dropped, and never group."""
+"""A formula is read as it prints: braces that are not arguments are dropped, and never group."""
 
 import pytest
 

@@ -248,7 +248,7 @@ def test_a_function_is_differentiated_at_the_arguments_it_was_defined_with(formu
     assert kinds(FUNCTIONS + f"\n\n$$ {formula} $$", OF_ARRAYS) == [*4 * ["definition"], kind]
 
 
-def test_a_number_that_is_no_loss_has_a_gradient_by_a_name():
+def test_a_number_that_is_not_the_loss_has_a_gradient_by_a_name():
     given = OF_ARRAYS + "; let s = x^T x"
     assert one(r"\nabla_x s = 2 x", given).kind == "equal"
     assert one(r"\nabla_x s = x", given).kind == "refused"
@@ -426,7 +426,7 @@ def test_a_d_is_a_differential_under_its_word(left, right, wrong):
     assert one(f"{left} = {right}", DIFFERENTIALS).kind == "not readable"
 
 
-def test_a_name_d_is_no_differential():
+def test_a_name_d_is_not_a_differential():
     (verdict,) = verdicts(r"<!-- derive: given d \in \mathbb{R}; d differential -->")
     assert "d is a name here" in verdict.message
     assert one(r"\frac{d (c^2)}{d c} = 2 c", r"given c \in \mathbb{R}; d differential").kind == "equal"

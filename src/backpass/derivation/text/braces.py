@@ -56,7 +56,7 @@ _LETTER = re.compile(r"[a-zA-Z0-9]|\\[a-zA-Z]+\Z")
 
 
 class Group(NamedTuple):
-    """A pair of braces that is no argument: the places of both.
+    """A pair of braces that is not an argument: the places of both.
 
     `is_plain` says whether the formula is the same with brackets in their place.
     """
@@ -75,7 +75,7 @@ def groups(text: str) -> list[Group]:
 
 
 def without_braces(text: Text) -> Text:
-    """Return a text as it prints, without braces that are no argument."""
+    """Return a text as it prints, without braces that are not arguments."""
     found = groups(text.characters)
     places = [at for group in found for at in (group.opening, group.closing)]
     return text.blanked([(at, at + 1) for at in places])
@@ -95,7 +95,7 @@ def with_brackets(text: Text) -> Text | None:
 
 
 def _walk(text: str, at: int, end: int, found: list[Group]) -> None:
-    """Add the braces between two places that are no argument."""
+    """Add the braces between two places that are not arguments."""
     while at < end and (match := _TOKEN.match(text, at, end)):
         at = _after(text, match, end, found)
 

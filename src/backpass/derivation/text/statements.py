@@ -16,7 +16,7 @@ class Statement:
 
     `fault` says why the display cannot be split with certainty, or is empty.
     `conditional` says whether it is a premise, or a conclusion that may need one, and
-    `introduced` whether it stands in a clause of the statement above, behind "where";
+    `introduced` whether it is in a clause of the statement above, after "where";
     `clause` is that clause.
     """
 
