@@ -61,7 +61,7 @@ UNREADABLE = [
     (r"x_i = \sum_j \delta_{jn} x_j", "n is a dimension, so it cannot be an index", r"n} x_j"),
     (r"x_i = \sum_{j < n} x_j", "n is a dimension, so it cannot be an index", r"n}"),
     ("let z_n = x_n", "n is a dimension, so it cannot be an index", "n"),
-    ("let z_1 = x_1", "its indices must be letters", "z_1"),
+    ("let z_{1i} = x_i", "its indices must be letters", "z_{1i}"),
     (r"x_i e_i = x_i e", "e takes no index", "e_i"),
     (r"\dot{x}_i = \dot{x}_i \quad (\dot{x}_1 = 0)", "for a whole X", r"\dot{x}_1"),
     (r"x_i = x_i \quad (j \ne 1)", "the index j is not on the left side", r"j \ne"),

@@ -48,6 +48,9 @@ A comment may contain:
   loss L                L is the loss
   bar gradient          a bar marks a gradient of the loss
   dot differential      a dot marks a differential
+  d differential        d X is the differential of X
+  broadcast             a number is added to each element of an array, and a vector
+                        to each row of a matrix; softmax(X) is that of each row
   layout numerator, layout denominator
                         the shape of a derivative with respect to an array
   when j \ne i          the condition of the next display

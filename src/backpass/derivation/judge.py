@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
+from itertools import zip_longest
 from typing import TypeVar
 
 from backpass.derivation.document import directives
@@ -19,6 +21,7 @@ from backpass.derivation.equality.comparing import Refused
 from backpass.derivation.language.names import Expression
 from backpass.derivation.language.parse import Part, Unreadable, parse
 from backpass.derivation.text.beside import Beside, beside_of, doubt_of
+from backpass.derivation.text.clauses import with_definitions_below
 from backpass.derivation.text.contents import Comment, Document, Heading
 from backpass.derivation.text.defining import declared, define, defines
 from backpass.derivation.text.directives import follow
@@ -29,7 +32,7 @@ from backpass.derivation.text.members import Equation, equality
 from backpass.derivation.text.passages import Text
 from backpass.derivation.text.refusal import refusal
 from backpass.derivation.text.rewriting import claims_nothing, not_an_equation
-from backpass.derivation.text.statements import Statement, statements
+from backpass.derivation.text.statements import Statement
 from backpass.derivation.text.verdict import Basis, Verdict, unread, verdict_on
 
 T = TypeVar("T")
@@ -54,18 +57,33 @@ def judge(
         follow(known, text, definitions, 0)
     known.at_start = known.now
     verdicts: list[Verdict] = []
-    for item in document.items:
+    judge_one = partial(_judged, known, progress, seconds)
+    below: list[Verdict] = []  # on a display that defines names of the one above it
+    for item, following in zip_longest(document.items, document.items[1:]):
         if isinstance(item, Heading):
             known.enter(item)
         elif isinstance(item, Comment):
             verdicts += _on_comment(known, item)
+        elif below:
+            verdicts, below = verdicts + below, []
         else:
-            for statement in statements(item):
-                for verdict in _on_statement(known, statement, progress, seconds):
-                    line = verdict.line or document.line(item.start)
-                    verdicts.append(replace(verdict, display=item.start, line=line))
+            found, below = with_definitions_below(known, item, following, judge_one)
+            verdicts += found
             known.condition = None
     return verdicts
+
+
+def _judged(
+    known: Knowledge,
+    progress: Callable[[int], None],
+    seconds: float,
+    statement: Statement,
+) -> list[Verdict]:
+    found = list(_on_statement(known, statement, progress, seconds))
+    if found[0].kind == "not readable":
+        with suppress(Unreadable):
+            known.miss_loss(statement.members[0])
+    return found
 
 
 def _on_comment(known: Knowledge, comment: Comment) -> Iterator[Verdict]:

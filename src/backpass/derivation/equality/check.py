@@ -127,6 +127,7 @@ def _evaluators_in(lines: tuple[Line, ...]) -> Evaluators:
 _ADD: dict[str, Callable[[Scope, Line], None]] = {
     "given": Scope.declare, "constant": Scope.declare, "slice": Scope.slice,
     "factor": Scope.multiply, "layout": Scope.lay_out, "applied": Scope.apply,
+    "broadcast": Scope.spread,
     "let": define, "function": define_function, "assume": assume,
 }  # fmt: skip
 

@@ -11,6 +11,7 @@ from backpass.derivation.language.names import (
     gradient_of,
     in_words,
     subscripts_of,
+    with_label,
 )
 from backpass.derivation.language.parse import Line, Unreadable, parse
 
@@ -24,6 +25,8 @@ def define(scope: Scope, line: Line) -> None:
     left = parse(line.left, "moved")
     accent, name = accent_and_name(left)
     tokens = subscripts_of(left)
+    if tokens and all(token.isdigit() or token.type == "WORD" for token in tokens):
+        name, tokens = with_label(name, tokens), []  # f_0 is a name of its own
     letters = [str(token) for token in tokens]
     if accent:
         raise Unreadable(rf"\{accent} is derived, not defined", line.left)
@@ -31,7 +34,9 @@ def define(scope: Scope, line: Line) -> None:
         raise Unreadable("an index occurs twice on the left of a definition", line.left)
     if any(token.isdigit() or token.type in ("WORD", "ALL") for token in tokens):
         raise Unreadable(
-            "a definition is for all elements: its indices must be letters", line.left
+            "a definition is for all elements: its indices must be letters, or only "
+            "numbers, which are part of the name",
+            line.left,
         )
     if line.conditions:
         raise Unreadable("a definition cannot have conditions", line.conditions)

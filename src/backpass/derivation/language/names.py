@@ -75,7 +75,7 @@ class Expression:
 
     `references`, `ranges`, `sums` (with dots), `matrices` and `calls` are keyed by the
     identity of the tree's nodes. `comparisons` are the nodes whose value depends on a
-    sign.
+    sign, and `spread` the columns that are added to each row.
     """
 
     part: Part
@@ -85,6 +85,7 @@ class Expression:
     ranges: dict[int, tuple[tuple[str, str], ...]] = field(default_factory=dict)
     free: set[str] = field(default_factory=set)
     comparisons: list[Tree] = field(default_factory=list)
+    spread: set[int] = field(default_factory=set)
     sums: dict[int, Axis] = field(default_factory=dict)
     matrices: dict[int, Grid] = field(default_factory=dict)
     # The possible meanings of each call; all must have the same value.
@@ -122,7 +123,8 @@ class Call:
 
     `sides` are the dimensions of the function's letters. An `elementwise` call applies
     a function of a number to each element of an array. A function of a row whose value
-    has the row's length is a row.
+    has the row's length is a row. `rows` is the dimension of the rows, if the function
+    is applied to each row of a matrix.
     """
 
     place: tuple[Part, int]
@@ -131,11 +133,12 @@ class Call:
     sides: Shape
     elementwise: bool
     is_row: bool
+    rows: str = ""
 
     @property
     def shape(self) -> Shape:
         if self.is_row:
-            return ("1", *self.sides)
+            return (self.rows or "1", *self.sides)
         sides = (*self.sides, "1") if len(self.sides) == 1 else self.sides
         return sides or self.body.shape
 
@@ -146,6 +149,9 @@ class Scope:
     def __init__(self) -> None:
         self.variables: dict[str, Variable] = {}
         self.functions: dict[str, Function] = {}
+        # What is added to each element of an array: "numbers" as written, such as 1; or
+        # "all" numbers, and vectors to each row of a matrix, as in broadcasting.
+        self.spreads = ""
         self.applied = False  # whether ∂Y/∂X (V) is a derivative applied to V
         self.factors: set[str] = set()  # names that a bracket multiplies
         # The declared shape of each slice, by its name and the pattern of its indices.
@@ -189,6 +195,10 @@ class Scope:
     def apply(self, line: Line) -> None:
         """Read a derivative before a bracket as applied to a direction."""
         self.applied = True
+
+    def spread(self, line: Line) -> None:
+        """Let numbers, or numbers and vectors, be added to arrays."""
+        self.spreads = line.right.text if line.right else "all"
 
     def slice(self, line: Line) -> None:
         """Read A_i or A_{i,:} as row i of A, A_{:,j} as its column j, and X_i as a
@@ -369,7 +379,8 @@ class Scope:
             labelled = with_label(candidate, subscripts)
             if labelled in self.variables:
                 return Reference("variable", labelled, kept)
-            if candidate in self.variables:
+            is_label = any(token.type == "WORD" for token in subscripts)
+            if candidate in self.variables and not is_label:
                 return Reference("variable", candidate, kept, tuple(subscripts))
         labelled = with_label(name, subscripts)
         if labelled in self.dimensions and not accent:

@@ -32,13 +32,16 @@ def beside_of(known: Knowledge, statement: Statement) -> Beside:
     """Return what stands beside a statement. Raises `Unreadable`."""
     ranges: dict[str, str] = {}
     found = [one for one in statement.beside if not _is_known(known, one, ranges)]
-    # A condition for the whole display applies to statements with all its indices.
+    # A condition for the whole display applies to statements with all its indices, and
+    # one of a differential to each.
     if known.condition is not None:
         letters = re.findall(
             r"(?<![a-zA-Z\\])[a-zA-Z](?![a-zA-Z])", known.condition.characters
         )
         left = statement.members[0].characters
-        if all(re.search(rf"(?<![a-zA-Z\\]){a}(?![a-zA-Z])", left) for a in letters):
+        if r"\dot" in known.condition.characters or all(
+            re.search(rf"(?<![a-zA-Z\\]){a}(?![a-zA-Z])", left) for a in letters
+        ):
             found.append(known.condition)
     if not found:
         return Beside(None, ranges)

@@ -15,13 +15,17 @@ class Statement:
     """Members that a display sets equal, with the words and conditions beside them.
 
     `fault` says why the display cannot be split with certainty, or is empty.
-    `conditional` says whether it is a premise, or a conclusion that may need one.
+    `conditional` says whether it is a premise, or a conclusion that may need one, and
+    `introduced` whether it is in a clause of the statement above, after "where";
+    `clause` is that clause.
     """
 
     members: tuple[Text, ...]
     beside: tuple[Text, ...] = ()
     fault: str = ""
     conditional: bool = False
+    introduced: bool = False
+    clause: Text | None = None
 
 
 _OPERATOR = r"(?:[+\-=/]|\\(?:cdot|times|odot)(?![a-zA-Z]))"
@@ -29,9 +33,16 @@ _CONTINUES = re.compile(rf"\s*{_OPERATOR}")
 _UNFINISHED = re.compile(rf"{_OPERATOR}\s*$")
 # Also words between equations, which have spaces at their ends.
 _SPACE = (
-    r"\\q?quad(?![a-zA-Z])|\\text\s*\{\s+(?:and|or|where)\s+\}"
+    r"\\q?quad(?![a-zA-Z])|\\text\s*\{\s+and\s+\}"
+    r"|\\(?:text(?:rm|normal)?|mbox|mathrm)\s*\{\s*,?\s*and\s*,?\s*\}"
     rf"|{IMPLIES.pattern}"
 )
+# Words that begin a clause, which is apart from the formula even without a space.
+_CLAUSE = (
+    r"(?=\\(?:text(?:rm|bf|it|normal)?|mbox)\s*\{\s*\(?\s*(?:if|for|when|whenever|where"
+    r"|with|unless|provided|assuming|given|since|because|as|by|using|from|at)[\s}])"
+)
+_OR = re.compile(r"\\(?:text(?:rm|normal)?|mbox|mathrm)\s*\{\s*,?\s*or\s*,?\s*\}")
 _TRAILING = re.compile(r"(?:\\[,;: ]|~|\s|[.,;])+$")
 _DEFINING = re.compile(r":(?==)")
 _COLON_EQUAL = re.compile(r"\\(?:coloneqq|coloneq)(?![a-zA-Z])")
@@ -50,6 +61,9 @@ def statements(display: Display) -> list[Statement]:
         # y = x alone is an equation, and beside one a range of an index.
         if found and IMPLIES.match(row.characters):
             found[-1] = replace(found[-1], conditional=True)  # a premise
+        clauses = {piece: _behind_where(piece) for piece in pieces}
+        pieces = [clauses[piece] or piece for piece in pieces]
+        behind = {new: old for old, new in clauses.items() if new}
         equations = [piece for piece in pieces if _is_equation(piece)] or [
             piece for piece in pieces[:1] if len(piece.split("=")) > 1
         ]
@@ -62,12 +76,18 @@ def statements(display: Display) -> list[Statement]:
         )
         if not equations:
             found.extend(Statement((piece,), (), fault) for piece in pieces)
+        if _OR.search(row.characters):
+            fault = "two equations with or between them: which one is claimed?"
+        introduced = False
         for equation in equations:
+            clause = behind.get(equation)
+            introduced = introduced or (clause is not None and bool(found))
             members = tuple(side.strip() for side in equation.split("="))
             conditional = IMPLIES.search(row.characters) is not None
             if beside and equation is not equations[-1]:
                 fault = "does what stands beside another equation hold for this one?"
-            found.append(Statement(members, beside, fault, conditional))
+            one = Statement(members, beside, fault, conditional, introduced, clause)
+            found.append(one)
             fault = ""
     return found
 
@@ -128,7 +148,7 @@ def _without_end(text: Text) -> Text:
 def _pieces(row: Text) -> list[Text]:
     """Split a row at wide spaces, unless they only surround a sign."""
     pieces: list[Text] = []
-    for piece in row.split(_SPACE):
+    for piece in row.split(rf"{_SPACE}|{_CLAUSE}"):
         piece = piece.strip()
         if not piece.characters:
             continue
@@ -151,6 +171,18 @@ _INDEX_RANGE = re.compile(
 _WORDS = re.compile(
     r"\s*(?:\\forall|\\(?:text|mbox|mathrm)\s*\{(?:[^{}]*\s|\s*(?:if|for|where|when|with|and|or)\s*)\})"
 )
+
+
+_WHERE = re.compile(
+    r"\A\\(?:text(?:rm|bf|it|normal)?|mbox)\s*\{\s*(?:where|with)\s*\}(?:\s|~|\\[,;: ])*"
+)
+
+
+def _behind_where(piece: Text) -> Text | None:
+    """Return the equation in a clause such as "where r = 2 x"; None if it is none."""
+    match = _WHERE.match(piece.characters)
+    rest = piece[match.end() :] if match else None
+    return rest if rest and _is_equation(rest) else None
 
 
 def _is_equation(piece: Text) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 
 from lark import Tree
 
@@ -84,6 +85,12 @@ class Calls(Visitor):
     ) -> tuple[Call, ...]:
         """Return the possible meanings of a function's value: its definition for the
         whole array, or for each element. Raises `Unreadable`."""
+        if self._is_by_rows(function, shapes):
+            rows, side = shapes[0]
+            call = self._call(function, [("1", side)], tree)
+            if not call.is_row:
+                raise Unreadable("a function of each row must have the row's length")
+            return (replace(call, rows=rows),)
         of_numbers = len(shapes) == 1 and bool(shapes[0]) and not function.letters
         try:
             whole = self._call(function, shapes, tree)
@@ -102,6 +109,14 @@ class Calls(Visitor):
             except Unreadable:
                 pass
         return (whole,)
+
+    def _is_by_rows(self, function: Function, shapes: list[Shape]) -> bool:
+        """Whether a function of a vector is applied to each row of a matrix."""
+        return (
+            self.scope.spreads == "all"
+            and len(function.letters) == len(shapes) == 1
+            and len(axes_of(shapes[0])) == 2
+        )
 
     def of_elements(self, function: Function, shape: Shape, tree: Tree) -> Call:
         """Return a call for each element of an array. Raises `Unreadable`."""

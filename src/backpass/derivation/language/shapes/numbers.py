@@ -38,9 +38,7 @@ class Numbers(Names):
         base, exponent = tree.children
         if self._is_name(tree):
             return self.reference(tree)
-        if exponent.data == "letter_and_top":
-            letter = Tree("scalar", exponent.children[:1], exponent.meta)
-            named = Tree("power", [base, letter], tree.meta)
+        if named := self._transposed_name(tree):
             shape = self.reference(named)
             references = self.expression.references
             references[id(tree)] = references.pop(id(named))
@@ -90,6 +88,17 @@ class Numbers(Names):
                 return False
             axes = self.scope.variables[found.name].axes
         return len(axes) == 2 and axes[0] == axes[1]
+
+    def _transposed_name(self, tree: Tree) -> Tree | None:
+        """Return the name W^Q in W^{Q\\top} or W^{Q^\\top}; None if a power is not the
+        transpose of a name."""
+        base, exponent = tree.children
+        letter = Tree("scalar", exponent.children[:1], exponent.meta)
+        named = Tree("power", [base, letter], tree.meta)
+        if exponent.data == "letter_and_top":
+            return named
+        is_top = exponent.data == "power" and exponent.children[1].data == "top"
+        return named if is_top and self._is_name(named) else None
 
     def _is_name(self, tree: Tree) -> bool:
         """Whether a power is itself a name, such as σ^2 after `let \\sigma^2 = …`, or

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import pairwise
 
 from lark import Token, Tree
@@ -36,7 +36,7 @@ class Products(Visitor):
         terms = [child for child in tree.children if isinstance(child, Tree)]
         if any(term.data == "dots" for term in terms):
             return self._sum_with_dots(tree, terms)
-        return self._same_shape(terms, "added to")
+        return self._same_shape(terms, "added to", self._spread)
 
     def _sum_with_dots(self, tree: Tree, terms: list[Tree]) -> Shape:
         if any(sign != "+" for sign in tokens_of(tree)):
@@ -84,14 +84,49 @@ class Products(Visitor):
         return ()
 
     def hadamard(self, tree: Tree) -> Shape:
-        return self._same_shape(tree.children, r"multiplied (\odot) by")
+        shape = self._same_shape(tree.children, r"multiplied (\odot) by")
+        for before, factor in pairwise(tree.children):
+            if r"\circ" in self.part.between(before, factor) and (
+                not shape or shape[0] == shape[1]
+            ):
+                self.reject(
+                    r"is \circ the product of the elements? Then say: read \circ as \odot",
+                    factor,
+                )
+        return shape
 
     def inner(self, tree: Tree) -> Shape:
         self._same_shape(tree.children, "paired with")
         return ()
 
-    def _same_shape(self, trees: list[Tree], verb: str) -> Shape:
+    def _spread(self, trees: list[Tree], shapes: list[Shape]) -> list[Shape]:
+        """Return the shapes of terms, with that of an array for what is added to each
+        of its elements or rows."""
+        arrays = [shape for shape in shapes if len(axes_of(shape)) == 2]
+        whole = next(iter(arrays or filter(None, shapes)), ())
+        is_all = self.scope.spreads == "all"
+        is_square = len(whole) == 2 and whole[0] == whole[1]
+        if not (whole and self.scope.spreads) or {*whole} & self.unsized.keys():
+            return shapes
+        if is_square and not is_all:
+            return shapes  # 1 may be I
+        found = []
+        for tree, shape in zip(trees, shapes, strict=True):
+            is_row = is_all and arrays and shape in (("1", whole[1]), (whole[1], "1"))
+            if is_row and shape[1] == "1":
+                self.expression.spread.add(id(tree))
+            is_number = not shape and (is_all or _is_written_out(tree))
+            found.append(whole if is_row or is_number else shape)
+        return found
+
+    def _same_shape(
+        self,
+        trees: list[Tree],
+        verb: str,
+        spread: Callable[[list[Tree], list[Shape]], list[Shape]] | None = None,
+    ) -> Shape:
         shapes = [self.visit(tree) for tree in trees]
+        shapes = spread(trees, shapes) if spread else shapes
         known = (shape for shape in shapes if not {*shape} & self.unsized.keys())
         sized = next(known, shapes[0])
         for tree, shape in zip(trees, shapes, strict=True):
@@ -196,6 +231,14 @@ class Products(Visitor):
                 self.reject(f"how far does this {sign} reach? Write brackets", body)
         self.ranges.append((self.expression, tree, letters))
         return shape
+
+
+def _is_written_out(tree: Tree) -> bool:
+    """Whether a tree is a number such as 1 or \\frac12."""
+    return tree.data == "number" or (
+        tree.data in ("fraction", "bracket")
+        and all(map(_is_written_out, tree.children))
+    )
 
 
 def _letters_in(tree: Tree) -> Iterator[Token]:

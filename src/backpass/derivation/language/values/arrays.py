@@ -42,7 +42,7 @@ def units(value: Value) -> list[Value]:
 def added(terms: list[Value]) -> Value:
     """Return the sum of numbers, or of arrays."""
     if any(isinstance(term, np.ndarray) for term in terms):
-        return sum(terms[1:], terms[0])
+        return sum((np.asarray(term, dtype=object) for term in terms[1:]), terms[0])
     return sympy.Add(*terms)
 
 

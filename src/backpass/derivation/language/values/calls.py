@@ -52,6 +52,12 @@ class Calls(Visitor):
     def _result(self, call: Call, values: list[Value]) -> Value:
         if call.elementwise:
             return each_in_turn(values[0], lambda v, k: self.called(call, [v], k))
+        if call.rows:
+            rows = [
+                self.called(call, [row[None, :]], number)
+                for number, row in enumerate(values[0])
+            ]
+            return np.concatenate(rows)
         return self.called(call, values)
 
     def _are_equal(self, first: Value, second: Value) -> bool:
@@ -76,7 +82,9 @@ class Calls(Visitor):
         sizes = [self.calculus.size(side) for side in call.sides]
         array = np.empty(sizes, dtype=object)
         for places in np.ndindex(*sizes):
-            indices = dict(zip(function.letters, places, strict=True))
+            indices = dict(zip(function.letters, places, strict=True)) | (
+                {"": element} if call.rows else {}
+            )
             array[places] = self.value(call.body, indices, still, parameters, path)
         if call.is_row:
             return array[None, :]

@@ -31,7 +31,8 @@ class Products(Names):
         base, exponent = tree.children
         if id(tree) in self.current.references:
             value = self.reference(tree)
-            return value.T if exponent.data == "letter_and_top" else value
+            is_transposed = exponent.data in ("letter_and_top", "power")
+            return value.T if is_transposed else value
         if exponent.data == "top":
             value = self.visit(base)
             return value.T if isinstance(value, np.ndarray) else value
@@ -56,7 +57,9 @@ class Products(Names):
             if isinstance(child, Token):
                 sign = -1 if child == "-" else 1
             else:
-                terms.append(sign * self.visit(child))
+                value = self.visit(child)
+                value = value.T if id(child) in self.current.spread else value
+                terms.append(sign * value)
         return added(terms)
 
     def matrix(self, tree: Tree) -> Value:
