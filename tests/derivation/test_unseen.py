@@ -32,6 +32,8 @@ def test_a_formula_without_a_relation_claims_nothing(formula):
         r"x \to 0",
         r"\text{the sum of } x \text{ is } 1",
         r"p \propto x",
+        r"A \succeq 0",
+        r"x \leftarrow x - 1",
         r"x := 1 +",
     ],
 )

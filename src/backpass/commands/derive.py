@@ -33,6 +33,7 @@ align, gather, and similar environments), reStructuredText (.. math::), a notebo
 
   <!-- derive: given x \in \mathbb{R}^n; let S = \sum_j e^{x_j}; loss L -->
   % derive: given x \in \mathbb{R}^n; let S = \sum_j e^{x_j}; loss L
+  .. derive: given x \in \mathbb{R}^n; let S = \sum_j e^{x_j}; loss L
 
 A comment may contain:
 

@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterator
 
 import numpy as np
+import sympy
 from lark import Tree
 
 from backpass.derivation.equality.check import Chain, evaluators_in, first_mistake
@@ -188,7 +189,7 @@ def _differs_if_square(
         sizes = dict.fromkeys(scope.dimensions, 3)
         evaluator = Evaluator(scope, sizes, 0 if signs else None)
         return first_mistake(chain, evaluator) is not None
-    except (Unreadable, LookupError, ArithmeticError, ValueError):
+    except (Unreadable, LookupError, ArithmeticError, RecursionError, ValueError):
         return False
 
 
@@ -269,7 +270,7 @@ def _holds_at_a_label(chain: Chain, refused: Refused) -> bool:
             if all(
                 _is_zero(calculus.expand(one - other).xreplace(
                     {
-                        calculus.element(variable, at): int(at[0] == indices[letter])
+                        calculus.element(variable, at): sympy.Integer(at[0] == indices[letter])
                         for at in calculus.positions(variable)
                     }
                 ))

@@ -125,10 +125,10 @@ def not_an_equation(text: str) -> str:
 _SCRIPT = re.compile(r"[_^]\s*\{[^{}]*\}")
 # A sign that relates two sides, also one in braces, or words, which may do so.
 _CLAIM = re.compile(
-    r"[=<>:]|\\(?:approx|asymp|cong|doteq|equiv|gg|geq?|geqslant|gets|iff|implies|in|leq?"
-    r"|leqslant|ll|mapsto|models|neq?|ni|notin|not|perp|propto|sim|simeq|subset|subseteq"
-    r"|supset|supseteq|to|triangleq|vdash|coloneqq?|[a-zA-Z]*[aA]rrow|because|therefore"
-    r"|forall|exists|mid|parallel)(?![a-zA-Z])"
+    r"[=<>:]|\\(?:[a-zA-Z]*(?:eq|[aA]rrow)[a-zA-Z]*|n?(?:approx|cong|sim|subset|supset)"
+    r"|asymp|ge|gets|gg|gtrsim|iff|implies|in|le|leadsto|lesssim|ll|mapsto|mathrel|mid"
+    r"|models|ne|ni|not|notin|overset|parallel|perp|prec|propto|stackrel|succ|to|underset"
+    r"|vdash|because|therefore|forall|exists)(?![a-zA-Z])"
     r"|\\(?:text[a-z]*|mbox|mathrm|intertext)\s*\{[^{}]*(?:\s|\\)[^{}]*\}|\s[a-zA-Z]{4,}\s"
 )
 _RELATIONS = (
