@@ -483,3 +483,19 @@ def test_a_gradient_of_a_loss_that_cannot_be_read_is_not_refused():
     )
     assert kinds(text, given) == ["not readable", "not readable", "equal"]
     assert kinds(text.partition("\n\n")[2], given) == ["refused", "equal"]
+
+
+@pytest.mark.parametrize("word", ["since", "because", "by", "using", "from"])
+def test_a_reason_with_mathematics_may_restrict_a_line(word):
+    reason = rf"\quad \text{{{word} }} \frac{{\partial x_j}}{{\partial x_i}} = \delta_{{ij}}"
+    assert one(rf"\frac{{\partial q}}{{\partial x_i}} = 2 x_i {reason}", OF_SQUARES).kind == "equal"
+    assert one(rf"\frac{{\partial q}}{{\partial x_i}} = 3 x_i {reason}", OF_SQUARES).kind == "not readable"
+
+
+def test_words_beside_a_row_hold_for_its_whole_chain():
+    text = r"$$ \begin{{align}} \frac{{\partial q}}{{\partial x_i}} &= 2 x_i && \text{{since }} \frac{{\partial x_i}}{{\partial x_j}} = \delta_{{ij}} \\ &= {} x_i && \text{{since the sum is 1}} \\ &= x_i + x_i \quad (3) \end{{align}} $$"
+    assert kinds(text.format(2), OF_SQUARES) == ["equal", "equal", "equal"]
+    assert kinds(text.format(3), OF_SQUARES) == ["equal", "not readable", "equal"]
+    numbered = r"$$ \begin{{align}} \frac{{\partial q}}{{\partial x_i}} &= 2 x_i \quad (1) \\ &= {} x_i \qquad (2) \end{{align}} $$"
+    assert kinds(numbered.format(2), OF_SQUARES) == ["equal", "equal"]
+    assert kinds(numbered.format(3), OF_SQUARES) == ["equal", "refused"]

@@ -47,7 +47,10 @@ _REASON = (
     rf"|{_TEXT}\{{\s*\(?(?i:{_LEAD}definition of(?: the)?)\s*\}}\s*{_NAME}"
 )
 # At the end of a row.
-_BESIDE = re.compile(rf"[.,;]?{_SPACES}(?:{_REASON})[\s.,;]*\Z")
+_BESIDE = re.compile(
+    rf"[.,;]?{_SPACES}(?:{_REASON})[\s.,;]*\Z"
+    rf"|[.,;]?\\q?quad(?![a-zA-Z]){_SPACES}\([0-9]+(?:\.[0-9]+)*[a-z]?'?\)[\s.,;]*\Z"
+)
 _DEFINES = r"(?i:def(?:inition)?\.?)"
 _ABOVE = (
     rf"(?:{_TEXT}\{{\s*(?:{_WORDS}|{_LABEL}|[0-9]+|{_DEFINES})\s*\}}|{_LABEL}|[0-9]+"

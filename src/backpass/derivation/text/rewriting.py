@@ -224,7 +224,9 @@ _WORDS = r"[^{}$\\]*\}"
 _REASON = r"[ (]*(?:by|since|as|because|using|from) "
 PROSE = re.compile(
     rf"\s*(?:\((?:\s*{_TEXT}{_WORDS})+\s*\)|{_TEXT}{_REASON}{_WORDS}"
-    rf"|{_TEXT}\s*[(\[]{_WORDS})[\s.,;]*"
+    rf"|{_TEXT}\s*[(\[]{_WORDS}"
+    rf"|{_TEXT}[ (]*(?:by|since|as|because|using|from)\s*\}}.*)[\s.,;]*",
+    re.S,
 )
 CONDITION_WORDS = re.compile(
     r"\A\s*\(?\s*\\text\s*\{\s*(?:if|for|where|when|with|for all)\s*\}|[.,;]\s*\Z"

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from backpass.derivation.language.brackets import outside
 from backpass.derivation.text.displays import IMPLIES, Display
 from backpass.derivation.text.passages import Text
+from backpass.derivation.text.rewriting import PROSE
 
 
 @dataclass(frozen=True)
@@ -43,6 +44,8 @@ _CLAUSE = (
     r"|with|unless|provided|assuming|given|since|because|as|by|using|from|at)[\s}])"
 )
 _OR = re.compile(r"\\(?:text(?:rm|normal)?|mbox|mathrm)\s*\{\s*,?\s*or\s*,?\s*\}")
+_WIDE = re.compile(r"(?:\s|[.,;]|~|\\[,;: ]|\\q?quad(?![a-zA-Z]))+")
+_BEFORE_WORDS = re.compile(rf"(?:{_WIDE.pattern})?(?:\(\s*)?\\(?:text|mbox)")
 _TRAILING = re.compile(r"(?:\\[,;: ]|~|\s|[.,;])+$")
 _DEFINING = re.compile(r":(?==)")
 _COLON_EQUAL = re.compile(r"\\(?:coloneqq|coloneq)(?![a-zA-Z])")
@@ -95,17 +98,21 @@ def statements(display: Display) -> list[Statement]:
 def _logical_rows(display: Display) -> list[tuple[Text, str]]:
     """Return the rows, each joined to those that continue it, and their faults."""
     rows: list[tuple[Text, str]] = []
+    reasons: list[Text] = []  # beside each of the rows
     aligned_first = bool(display.starts) and display.starts[0]
     following = [*display.rows, Text("", ())][1:]
     for row, begins, below in zip(display.rows, display.starts, following, strict=True):
         why = ""
+        row, reason = _without_words(row)
         if rows and (display.joined or _goes_on(rows[-1][0], row)):
             above, fault = rows[-1]
             rows[-1] = _without_end(above) + row, fault
+            reasons[-1] += reason
             continue
         if rows and re.match(r"\s*-", row.characters) and (begins or aligned_first):
             if begins and not aligned_first:
                 rows[-1] = rows[-1][0] + row, rows[-1][1]
+                reasons[-1] += reason
                 continue
             why = (
                 "does the row that begins with - continue the row above, or begin anew?"
@@ -115,7 +122,23 @@ def _logical_rows(display: Display) -> list[tuple[Text, str]]:
         if why:
             rows[-1] = rows[-1][0], why
         rows.append((row, why))
-    return rows
+        reasons.append(reason)
+    return [
+        (row + reason, why) for (row, why), reason in zip(rows, reasons, strict=True)
+    ]
+
+
+def _without_words(row: Text) -> tuple[Text, Text]:
+    """Split a row before the words at its end that may give a reason; a wide space
+    begins these."""
+    for at in outside(row.characters):
+        if at and _BEFORE_WORDS.match(row.characters, at):
+            space = Text(r"\quad", 5 * (row.origins[at],))
+            words = _WIDE.match(row.characters, at)
+            reason = row[words.end() if words else at :]
+            if PROSE.fullmatch(reason.characters):
+                return row[:at], space + reason
+    return row, Text("", ())
 
 
 def _stands_alone(row: Text, below: Text) -> bool:
@@ -169,7 +192,9 @@ _INDEX_RANGE = re.compile(
 
 # Words, and not the name of a function or a number: \text{softmax}(x)_i = …
 _WORDS = re.compile(
-    r"\s*(?:\\forall|\\(?:text|mbox|mathrm)\s*\{(?:[^{}]*\s|\s*(?:if|for|where|when|with|and|or)\s*)\})"
+    r"\s*(?:\\forall|\\(?:text|mbox|mathrm)\s*\{(?:[^{}]*\s|\s*"
+    r"(?:if|for|where|when|with|and|or|since|because|as|by|using|from|unless|whenever"
+    r"|provided|given|assuming|at)\s*)\})"
 )
 
 
