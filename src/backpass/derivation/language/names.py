@@ -83,6 +83,8 @@ class Expression:
     shape: Shape = ()
     references: dict[int, Reference] = field(default_factory=dict)
     ranges: dict[int, tuple[tuple[str, str], ...]] = field(default_factory=dict)
+    # The shape of each sum, for one without terms.
+    shapes: dict[int, Shape] = field(default_factory=dict)
     free: set[str] = field(default_factory=set)
     comparisons: list[Tree] = field(default_factory=list)
     sums: dict[int, Axis] = field(default_factory=dict)
@@ -293,7 +295,7 @@ class Scope:
         defined = (v for v in self.variables.values() if v.kind == "defined")
         return [v for v in defined if not v.backward]
 
-    def other_meaning(self, letter: Token) -> str:
+    def other_meaning(self, letter: str) -> str:
         """Return what a letter stands for other than an index; "" if nothing."""
         if letter in self.dimensions:
             return "is a dimension"

@@ -292,6 +292,10 @@ def _tree(text: str, rule: str) -> Tree:
     return _parser().parse(text, start=rule)
 
 
+def _without_spaces(token: Token) -> Token:
+    return token.update(value="".join(token.split()))
+
+
 @cache
 def _parser() -> Lark:
     grammar = Path(__file__).with_name("language.lark").read_text(encoding="utf-8")
@@ -300,4 +304,5 @@ def _parser() -> Lark:
         parser="lalr",
         start=["expression", "declarations", "conditions", "moved", "head"],
         propagate_positions=True,
+        lexer_callbacks={"SHIFTED": _without_spaces},
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from lark import Token, Tree
 
+from backpass.derivation.language.indices import letter_of
 from backpass.derivation.language.names import (
     Reference,
     Shape,
@@ -90,7 +91,11 @@ class Names(Visitor):
             wanted = dict(enumerate(words)).get(len(axes), f"{len(axes)} indices")
             self.reject(f"{name} takes {wanted}; got {len(indices)}", tree)
         for token, side in zip(indices, axes, strict=True):
-            if not token.isdigit() and not self.index(token).runs_over(side):
+            if self.is_last(token):
+                if side != (last := letter_of(token)):
+                    self.reject(f"{last} is a dimension, but not that of this index, "
+                                f"{side}", token)  # fmt: skip
+            elif not token.isdigit() and not self.index(token).runs_over(side):
                 other = self.index(token).dimension
                 self.reject(
                     f"{token} runs over {other} elsewhere, but over {side} here", token

@@ -7,6 +7,7 @@ import sympy
 from lark import Token, Tree
 
 from backpass.derivation.language.calculus import Value
+from backpass.derivation.language.indices import letter_of, shift_of
 from backpass.derivation.language.names import Reference, sliced
 from backpass.derivation.language.parse import tokens_of
 from backpass.derivation.language.values.visitor import Visitor
@@ -79,10 +80,13 @@ class Names(Visitor):
         places = tuple(map(self.at, indices))
         for token, place, side in zip(indices, places, axes, strict=True):
             if not 0 <= place < self.calculus.size(side):
-                message = (
-                    f"{name} has no element {token} for {side} = "
-                    f"{self.calculus.size(side)}; give larger sizes"
-                )
+                size = self.calculus.size(side)
+                message = f"{name} has no element {token} for {side} = {size}"
+                if token.isdigit():
+                    message += "; give larger sizes"
+                else:
+                    where = f"{letter_of(token)} = {place + 1 - shift_of(token)}"
+                    message += f" and {where}; a condition can exclude it"
                 self.reject(message, token)
         return places
 

@@ -11,6 +11,7 @@ import sympy
 from lark import Token, Tree
 
 from backpass.derivation.language.calculus import Value
+from backpass.derivation.language.names import Shape, canonical
 from backpass.derivation.language.parse import tokens_of
 from backpass.derivation.language.values.arrays import added, multiplied
 from backpass.derivation.language.values.cases import RELATIONS
@@ -92,6 +93,12 @@ class Products(Names):
         values = [
             self.where(body, indices) for indices in list(self._ranges(tree, limits))
         ]
+        shape = self.current.shapes[id(tree)]
+        if not values and (sign == r"\max" or not _is_known(shape)):
+            self.reject(f"this {sign[1:]} has no terms here", tree)
+        if shape and not values:
+            of = sympy.Integer(sign != r"\sum")
+            return np.full([self.calculus.size(side) for side in shape], of, object)
         if sign == r"\sum":
             return added(values)
         if sign == r"\prod":
@@ -104,8 +111,24 @@ class Products(Names):
         letters, sides = zip(*self.current.ranges[id(tree)], strict=True)
         tokens = tokens_of(limits)
         relation = next((t for t in tokens if t.type == "RELATION"), None)
-        for values in itertools.product(
-            *(range(self.calculus.size(side)) for side in sides)
-        ):
+        ranges = [self._range(tree, limits, side) for side in sides]
+        for values in itertools.product(*ranges):
             if relation is None or RELATIONS[relation](values[0], self.at(tokens[-1])):
                 yield dict(zip(letters, values, strict=True))
+
+    def _range(self, tree: Tree, limits: Tree, side: str) -> range:
+        """Return the values (zero-based) of an index of a sum over a dimension."""
+        lower, (_, _, *upper, _) = limits.children[-1], tree.children
+        first = self.at(lower.children[0]) if isinstance(lower, Tree) else 0
+        end = self.calculus.size(side)
+        for last in upper:
+            name, *shift = last.children
+            letter = canonical(name)
+            if letter in self.frame.indices:
+                end = self.frame.indices[letter] + 1
+            end += int("".join(shift) or 0)
+        return range(first, end)
+
+
+def _is_known(shape: Shape) -> bool:
+    return not any(side.startswith("?") for side in shape)
