@@ -48,9 +48,12 @@ def test_a_shift_or_a_limit_off_by_one_is_refused(formula):
 @pytest.mark.parametrize(
     ("formula", "message"),
     [
-        (r"\sum_{i=1}^{n} (x_{i+1} - x_i) = x_n - x_1", "x has no element i+1 for n = 2 and i = 2"),
-        (r"\sum_{i=0}^{n-1} x_{i} = \sum_i x_i", "x has no element i for n = 2 and i = 0"),
-        (r"\sum_j x_j x_{t-1} = x_{t-1} \sum_j x_j", "x has no element t-1 for n = 2 and t = 1"),
+        (r"\sum_{i=1}^{n} (x_{i+1} - x_i) = x_n - x_1", "x has no element i+1 for n = 2 and i+1 = 3"),
+        (
+            r"\sum_{i=0}^{n-1} x_{i} = \sum_i x_i",
+            "x has no element i for n = 2 and i = 0: state a condition such as i > 1; no x_{0} is declared",
+        ),
+        (r"\sum_j x_j x_{t-1} = x_{t-1} \sum_j x_j", "x has no element t-1 for n = 2 and t-1 = 0"),
         (r"\sum_{i=1}^k x_i = \sum_{j=1}^k x_j", "k is neither a dimension nor an index"),
         (r"2 x_n = y_m + y_m", "m is a dimension, but not that of this index, n"),
         (r"\sum_{i=i}^{n} x_i = 0", "begins at a number or at another index"),

@@ -14,6 +14,7 @@ from typing import NamedTuple
 import numpy as np
 import sympy
 
+from backpass.derivation.equality.numbers import may_be_equal
 from backpass.derivation.language.analysis import Analysis
 from backpass.derivation.language.calculus import Value
 from backpass.derivation.language.definitions import assume, define
@@ -27,6 +28,11 @@ from backpass.derivation.language.parse import (
     Line,
     Part,
     Unreadable,
+)
+from backpass.derivation.language.sequences import (
+    check_recurrence,
+    declare_range,
+    recurs,
 )
 from backpass.derivation.language.values.points import DRAWS, Place, Point
 from backpass.expressions import exact
@@ -117,16 +123,28 @@ def _evaluators_in(lines: tuple[Line, ...]) -> Evaluators:
     scope = Scope()
     for line in lines:
         _ADD[line.kind](scope, line)
+        if line.kind == "let":
+            check_recurrences(scope, line)
         if line.kind == "assume":
             for sizes in trial_sizes(scope):  # raises if it determines nothing
                 _ = Evaluator(scope, sizes).calculus.assumed
     return Evaluators(scope)
 
 
+def check_recurrences(scope: Scope, line: Line) -> None:
+    """Raise `Unreadable` if a definition makes a name's element depend on itself."""
+    assert line.right is not None
+    variable = scope.defined_as(line.right)
+    if recurs(scope, variable):
+        evaluator = Evaluator(scope, trial_sizes(scope)[0], 0)
+        check_recurrence(scope, variable, evaluator.calculus)
+
+
 _ADD: dict[str, Callable[[Scope, Line], None]] = {
     "given": Scope.declare, "constant": Scope.declare, "slice": Scope.slice,
     "factor": Scope.multiply, "layout": Scope.lay_out, "applied": Scope.apply,
     "let": define, "function": define_function, "assume": assume,
+    "range": declare_range,
 }  # fmt: skip
 
 
@@ -264,7 +282,15 @@ def _difference(
     expression: Expression, above: Value, here: Value, evaluator: Evaluator
 ) -> tuple[int, ...] | None:
     try:
-        return difference(above, here, evaluator.calculus.definitions)
+        place = difference(above, here, evaluator.calculus.definitions)
+        if place is None or not may_be_equal(
+            *((above[place], here[place]) if place else (above, here)), evaluator
+        ):
+            return place
+        raise exact.NotRepresentable(
+            (above - here)[place] if place else above - here,
+            "it is 0 at the points tried",
+        )
     except exact.NotRepresentable as error:
         raise Unreadable(
             f"equality cannot be decided here: {error}", expression.part

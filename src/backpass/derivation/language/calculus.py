@@ -80,12 +80,19 @@ class Calculus:
         """Return a symbol's definition, in terms of the names that it uses; None if the
         symbol is given."""
         variable, indices = self._places.get(symbol, (None, ()))
+        if variable is not None and variable.kind == "promised":
+            raise Unreadable(f"{variable.name} is not defined here")
         if variable is None or variable.definition is None:
             return self.assumed.get(symbol) if self.scope.assumptions else None
         if symbol not in self._definitions:
             if variable.letters:
-                where = dict(zip(variable.letters, indices, strict=True))
-                self._definitions[symbol] = self.value_of(variable.definition, where)
+                first = indices[: len(variable.letters)]
+                where = dict(zip(variable.letters, first, strict=True))
+                value = self.value_of(variable.definition, where)
+                sizes = [self.size(side) for side in variable.axes[len(first) :]]
+                for rest in np.ndindex(*sizes):
+                    one = value.reshape(sizes)[rest] if rest else value
+                    self._definitions[self.element(variable, (*first, *rest))] = one
             else:
                 whole = self.value_of(variable.definition, {})
                 for at in self.positions(variable):
@@ -104,7 +111,9 @@ class Calculus:
             ):
                 where = dict(zip(free, places, strict=True))
                 sides = (self.value_of(side, where) for side in (left, right))
-                for a, b in zip(*map(np.ravel, sides), strict=True):
+                for a, b in zip(
+                    *map(np.ravel, np.broadcast_arrays(*sides)), strict=True
+                ):
                     rest = sympy.expand((a - b).xreplace(found))
                     if rest == 0:
                         continue
@@ -169,7 +178,8 @@ class Calculus:
                     numbers[symbol] = of(definition)
                 else:
                     numbers[symbol] = point[symbol]
-            return value.evalf(30, subs={s: numbers[s] for s in value.free_symbols})
+            here = {s: numbers[s] for s in value.free_symbols}
+            return value.xreplace(here).evalf(30)
 
         return of(value)
 

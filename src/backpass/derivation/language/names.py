@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from lark import Token, Tree
@@ -21,8 +21,9 @@ Shape = tuple[str, ...]
 class Variable:
     """A name that a derivation declares or defines.
 
-    `kind` is "given", "constant" or "defined". A defined name has the letters of its
-    left side, and the definition is its right side.
+    `kind` is "given", "constant", "defined", or "promised" for a name that is defined
+    below its first use. A defined name has the letters of its left side, and the
+    definition is its right side.
     """
 
     name: str
@@ -153,6 +154,9 @@ class Scope:
         # The declared shape of each slice, by its name and the pattern of its indices.
         self.slices: dict[tuple[str, str], Shape] = {}
         self.dimensions: list[str] = []
+        self.times: dict[str, str] = {}  # declared ranges of letters
+        # What is 0 behind the end of a sequence: an accent, a name, and a dimension.
+        self.zeros: set[tuple[str, str, str]] = set()
         # What holds of constants: two sides, and the dimensions of their free indices.
         self.assumptions: list[tuple[Expression, Expression, dict[str, str]]] = []
         self.layout = ""  # of derivatives by arrays: "numerator" or "denominator"
@@ -176,8 +180,16 @@ class Scope:
                 if not side.isdigit() and side not in self.dimensions:
                     self.dimensions.append(side)
             for tree in names:
+                name, whole = canonical(tree), shape
+                tokens = subscripts_of(tree)
+                time = self.times.get(str(tokens[0])) if len(tokens) == 1 else None
+                if time:
+                    name = name.removesuffix(f"_{{{tokens[0]}}}")
+                    whole = (time, *(axes_of(shape) or "1"))
+                    if shape:
+                        self.slices[without_accent(name), "i"] = shape
                 variable = Variable(
-                    canonical(tree), shape, line.kind, positive=reals.endswith(r"_{>0}")
+                    name, whole, line.kind, positive=reals.endswith(r"_{>0}")
                 )
                 self.add(variable, line.right, tree.meta.start_pos)
 
@@ -221,10 +233,7 @@ class Scope:
     def slice_of(self, name: str, tokens: Sequence[Token]) -> Shape:
         """Return the declared shape of a slice, or () if none is declared. A gradient's
         slice has the shape of the name's slice."""
-        accented = re.fullmatch(r"\\(?:bar|dot)\{(.*)\}", name)
-        return self.slices.get(
-            (accented[1] if accented else name, _pattern(tokens)), ()
-        )
+        return self.slices.get((without_accent(name), _pattern(tokens)), ())
 
     def multiply(self, line: Line) -> None:
         """Read the names on a line, before a bracket, as factors. Raises
@@ -252,12 +261,22 @@ class Scope:
     def add(self, variable: Variable, part: Part, position: int = 0) -> None:
         """Add a name. Raises `Unreadable` unless it is distinct from the others."""
         name = variable.name
+        if promised := self._promised(variable):
+            del self.variables[name]
+            if variable.shape != (promised.shape[0] or variable.shape[0],
+                                  *promised.shape[1:]):  # fmt: skip
+                raise Unreadable(
+                    f"this is not what {name} was above its definition", part, position
+                )
         if {name} & {*self.variables, *self.dimensions, *self.functions}:
             raise Unreadable(f"{name} is already declared", part, position)
         for other in self.variables.values():
             if (
-                _is_element(name, other)
-                or _is_element(other.name, variable)
+                (_is_element(name, other) and not self._is_beside(variable, other))
+                or (
+                    _is_element(other.name, variable)
+                    and not self._is_beside(other, variable)
+                )
                 or _base(name) == _base(other.name)
             ):
                 raise Unreadable(
@@ -267,6 +286,26 @@ class Scope:
         if fault := self._floating():
             raise Unreadable(fault, part, position)
 
+    def _promised(self, variable: Variable) -> Variable | None:
+        """Return the use of a name above its definition, if there is one."""
+        found = self.variables.get(variable.name)
+        is_use = found is not None and found.kind == "promised"
+        return found if is_use and variable.kind == "defined" else None
+
+    def _is_beside(self, one: Variable, sequence: Variable) -> bool:
+        """Whether a name is the element before or behind a sequence, such as h_0."""
+        shape = self.slices.get((sequence.name, "i"), ())
+        return axes_of(one.shape) == sequence.axes[1:] and (
+            one.shape == shape and one.name in _beside(sequence.name, sequence.axes[0])
+        )
+
+    def beside(self, name: str) -> Iterator[Variable]:
+        """Yield the declared elements before and behind a sequence."""
+        for side in self.dimensions:
+            for one in _beside(name, side):
+                if one in self.variables:
+                    yield self.variables[one]
+
     def _floating(self) -> str:
         """Return what is wrong if a name that already has a meaning, such as \\bar{x},
         is declared with a different one; "" if nothing is."""
@@ -274,7 +313,7 @@ class Scope:
         if loss and (loss.kind != "defined" or loss.shape or loss.backward):
             return rf"{LOSS} must be a number with a definition, or be left out"
         forward = self._forward
-        users = {name: v.name for v in forward for name in _used(v)}
+        users = {name: v.name for v in forward for name in self._used(v)}
         for name, variable in self.variables.items():
             if name.startswith(r"\dot") or name == gradient_of(LOSS):
                 return f"{name} is derived, not given"
@@ -342,7 +381,7 @@ class Scope:
         declared = [v for v in forward if gradient_of(v.name) in self.variables]
         if declared:
             return declared
-        used = {name for v in forward for name in _used(v)}
+        used = {name for v in forward for name in self._used(v) - {v.name}}
         last = [v for v in forward if v.name not in used]
         if len(last) > 1:
             names = ", ".join(v.name for v in last)
@@ -354,10 +393,24 @@ class Scope:
 
     def upstream(self, variables: list[Variable]) -> set[str]:
         """Return the names of the variables and of all that their definitions use."""
-        names = {v.name for v in variables}
-        for v in variables:
-            names |= self.upstream([self.variables[name] for name in _used(v)])
+        names: set[str] = set()
+        left = [*variables]
+        while left:
+            if (variable := left.pop()).name not in names:
+                names.add(variable.name)
+                left += self.used_by(variable)
         return names
+
+    def used_by(self, variable: Variable) -> list[Variable]:
+        """Return the variables that a definition uses."""
+        return [self.variables[name] for name in self._used(variable)]
+
+    def _used(self, variable: Variable) -> set[str]:
+        """Return the names that a definition uses, with those beside a sequence; none
+        if the variable is given."""
+        references = variable.definition.used if variable.definition else ()
+        names = {one.name for one in references if one.kind == "variable"}
+        return names | {one.name for name in names for one in self.beside(name)}
 
     # ---- references ------------------------------------------------------------------
 
@@ -424,16 +477,21 @@ def is_special(name: str) -> bool:
     return name in _SPECIAL
 
 
+def without_accent(name: str) -> str:
+    """Return the name below a bar or a dot."""
+    accented = re.fullmatch(r"\\(?:bar|dot)\{(.*)\}", name)
+    return accented[1] if accented else name
+
+
+def _beside(name: str, side: str) -> tuple[str, str]:
+    """Return the names of the elements before and behind a sequence."""
+    return f"{name}_{{0}}", f"{name}_{{{side}+1}}"
+
+
 def gradient_of(name: str) -> str:
     """Return the name of the gradient: \\bar{W}_{1} for W_{1}."""
     head, subscript, label = name.partition("_{")
     return rf"\bar{{{head}}}{subscript}{label}"
-
-
-def _used(variable: Variable) -> set[str]:
-    """Return the names that a definition uses; none if the variable is given."""
-    references = variable.definition.used if variable.definition else ()
-    return {reference.name for reference in references if reference.kind == "variable"}
 
 
 def _base(name: str) -> str:

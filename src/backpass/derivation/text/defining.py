@@ -35,6 +35,8 @@ def defines(known: Knowledge, head: Part) -> bool:
     if tree.data == "power_of_name" and known.scope.resolve(tree.children[0]):
         return False  # a power, as in \sigma^2 = …, where \sigma is known
     found = known.scope.resolve(tree)
+    if found is not None and found.kind == "variable":
+        return known.scope.variables[found.name].kind == "promised"
     return found is None or (found.kind == "loss" and not found.accent)
 
 

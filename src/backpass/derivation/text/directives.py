@@ -43,8 +43,8 @@ def follow(known: Knowledge, text: Text, source: str, line_number: int) -> None:
         known.now = replace(known.now, accents=known.now.accents | accents)
     else:
         raise Unreadable(
-            "expected given, constant, let, assume, slice, factor, layout, read, loss, when, "
-            "restart, keep definitions, bar gradient, dot differential, partial "
+            "expected given, constant, let, assume, slice, factor, layout, range, read, "
+            "loss, when, restart, keep definitions, bar gradient, dot differential, partial "
             "total or partial applied",
             text.part(source),
         )

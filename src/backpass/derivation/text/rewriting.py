@@ -76,7 +76,7 @@ _RELATIONS = (
 _BRACED_OR = r"(?:[^{}\\]|\\.|\{(?:[^{}]|\{[^{}]*\})*\})+"
 _NO_INDEX = r"(?!\s*[_^'])\s*"
 _TRANSPOSED = re.compile(
-    r"\^\s*(?:T(?![a-zA-Z])|\{\s*(?:T|\\intercal|\\(?:mathsf|mathrm|text|top)\s*\{T\})\s*\}"
+    r"(?<!\\mathbb\{R\})\^\s*(?:T(?![a-zA-Z])|\{\s*(?:T|\\intercal|\\(?:mathsf|mathrm|text|top)\s*\{T\})\s*\}"
     r"|\\intercal(?![a-zA-Z])|\\(?:mathsf|mathrm)\s*(?:\{T\}|\s+T(?![a-zA-Z])))"
 )
 # ‖x‖ with the same sign on both sides.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from lark import Token, Tree
 
-from backpass.derivation.language.indices import letter_of
+from backpass.derivation.language.indices import Index, letter_of
 from backpass.derivation.language.names import (
     Reference,
     Shape,
@@ -91,6 +91,9 @@ class Names(Visitor):
             wanted = dict(enumerate(words)).get(len(axes), f"{len(axes)} indices")
             self.reject(f"{name} takes {wanted}; got {len(indices)}", tree)
         for token, side in zip(indices, axes, strict=True):
+            if not side:
+                self._run_over_promised(name, token)
+                continue
             if self.is_last(token):
                 if side != (last := letter_of(token)):
                     self.reject(f"{last} is a dimension, but not that of this index, "
@@ -101,6 +104,17 @@ class Names(Visitor):
                     f"{token} runs over {other} elsewhere, but over {side} here", token
                 )
         return whole
+
+    def _run_over_promised(self, name: str, token: Token) -> None:
+        """Let an index run over the dimension, unknown yet, of a name defined below."""
+        index = self.promised.setdefault(name, Index())
+        if self.is_last(token):
+            fits = index.runs_over(letter_of(token))
+        else:
+            fits = token.isdigit() or self.index(token).runs_with(index)
+        if not fits:
+            self.reject(f"{token} runs over {self.index(token).dimension} elsewhere, "
+                        f"but over {index.dimension} here", token)  # fmt: skip
 
     def _reject_rows(self, indices: tuple[Token, ...] | list[Token]) -> None:
         for token in indices:
@@ -118,7 +132,11 @@ class Names(Visitor):
         variable = self.scope.variables[found.name]
         if found.accent and variable.kind == "constant":
             self.reject(f"{found.name} is a constant", tree)
+        if variable.kind == "promised" and not self.is_definition:
+            self.reject(f"{found.name} is not defined yet", tree)
         whole = self.scope.slice_of(found.name, found.indices)
+        if variable.kind == "promised" and found.indices == ():
+            self.reject(f"{found.name} needs its index here", tree)
         return self._element(found.name, variable.shape, found.indices, tree, whole)
 
     def _shape_of_constant(self, found: Reference, tree: Tree) -> Shape:

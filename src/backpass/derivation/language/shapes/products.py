@@ -8,7 +8,6 @@ from itertools import pairwise
 
 from lark import Token, Tree
 
-from backpass.derivation.language.indices import Index
 from backpass.derivation.language.names import (
     Scope,
     Shape,
@@ -175,7 +174,7 @@ class Products(Ranges):
                 self.reject(f"{token} {meaning}, so it cannot be an index", token)
             if token in self.free or any(token == letter for letter, _ in self.bound):
                 self.reject(f"{token} is also used outside this {sign[1:]}", token)
-        letters = [(str(token), Index()) for token in own]
+        letters = [(str(token), self.new_index(token)) for token in own]
         self.run_between(limits, upper, [index for _, index in letters])
         self.bound += letters
         if relation:

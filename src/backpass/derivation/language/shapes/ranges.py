@@ -14,8 +14,8 @@ class Ranges(Visitor):
     def run_between(
         self, limits: Tree, upper: list[Tree], indices: list[Index]
     ) -> None:
-        """Let the indices of a sum run over the dimension at which it ends, and together
-        with the indices at which it begins and ends."""
+        """Let the indices of a sum run over the dimension at which it ends, and
+        together with the indices at which it begins and ends."""
         lower = limits.children[-1]
         if isinstance(lower, Tree):
             (first,) = lower.children

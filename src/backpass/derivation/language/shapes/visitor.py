@@ -41,6 +41,9 @@ class Visitor(Interpreter):
         self.ends: dict[str, tuple[Expression, Tree | Token]] = {}
         # The axes of what (…)_{ij} is an element of.
         self.elements: dict[int, Shape] = {}
+        # Of a definition: the dimension of each name that is defined below.
+        self.is_definition = False
+        self.promised: dict[str, Index] = {}
         # Each I and 1 whose size is not known yet, by a name for the size.
         self.unsized: dict[str, list[Tree]] = {}
 
@@ -144,7 +147,14 @@ class Visitor(Interpreter):
             self.ends[letter] = self.expression, token
         elif not is_end:
             self.ends.pop(letter, None)
-        return self.free.setdefault(letter, Index())
+        return self.free.setdefault(letter, self.new_index(letter))
+
+    def new_index(self, letter: str) -> Index:
+        """Return a new index, over the dimension that a range of the letter names."""
+        index = Index()
+        if side := self.scope.times.get(letter):
+            index.runs_over(side)
+        return index
 
     def is_last(self, token: Token) -> bool:
         """Whether an index is that of the last element, such as n or n-1: a dimension,

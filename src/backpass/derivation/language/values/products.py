@@ -90,6 +90,7 @@ class Products(Names):
 
     def big(self, tree: Tree) -> Value:
         sign, limits, *_, body = tree.children
+        assert isinstance(sign, Token) and isinstance(limits, Tree)
         values = [
             self.where(body, indices) for indices in list(self._ranges(tree, limits))
         ]
@@ -118,15 +119,14 @@ class Products(Names):
 
     def _range(self, tree: Tree, limits: Tree, side: str) -> range:
         """Return the values (zero-based) of an index of a sum over a dimension."""
-        lower, (_, _, *upper, _) = limits.children[-1], tree.children
-        first = self.at(lower.children[0]) if isinstance(lower, Tree) else 0
-        end = self.calculus.size(side)
-        for last in upper:
-            name, *shift = last.children
-            letter = canonical(name)
+        lower, first, end = limits.children[-1], 0, self.calculus.size(side)
+        if isinstance(lower, Tree):
+            first = self.at(*tokens_of(lower))
+        for upper in tree.children[2:-1]:
+            letter = canonical(upper.children[0])
             if letter in self.frame.indices:
                 end = self.frame.indices[letter] + 1
-            end += int("".join(shift) or 0)
+            end += int("".join(tokens_of(upper)) or 0)
         return range(first, end)
 
 
