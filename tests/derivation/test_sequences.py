@@ -202,3 +202,14 @@ def test_a_definition_that_determines_nothing_is_refused(lines, message):
     with pytest.raises(DerivationError) as refused:
         derive(f"{given}\n{lines}\n1 = 1", name="undetermined")
     assert message in str(refused.value)
+
+
+def test_whether_a_state_s_gradient_goes_through_later_states_is_not_guessed():
+    direct, wrong = (rf"$$ \frac{{\partial L}}{{\partial h_t}} = {c} g_t $$" for c in ("", "2"))
+    definitions = RNN[0] + "bar gradient"
+    (asked,) = verdicts(direct, definitions)
+    assert asked.kind == "not readable"
+    assert "say: partial total" in asked.message
+    (bar,) = verdicts(r"$$ \bar{h}_t = g_t $$", definitions)
+    for found in (*verdicts(direct, RNN[0] + "partial total"), *verdicts(wrong, definitions), bar):
+        assert found.kind == "refused"

@@ -32,7 +32,6 @@ from backpass.derivation.language.parse import (
 from backpass.derivation.language.sequences import (
     check_recurrence,
     declare_range,
-    recurs,
 )
 from backpass.derivation.language.values.points import DRAWS, Place, Point
 from backpass.expressions import exact
@@ -135,7 +134,7 @@ def check_recurrences(scope: Scope, line: Line) -> None:
     """Raise `Unreadable` if a definition makes a name's element depend on itself."""
     assert line.right is not None
     variable = scope.defined_as(line.right)
-    if recurs(scope, variable):
+    if scope.states_with(variable):
         evaluator = Evaluator(scope, trial_sizes(scope)[0], 0)
         check_recurrence(scope, variable, evaluator.calculus)
 

@@ -31,6 +31,7 @@ from backpass.derivation.language.names import (
     Expression,
     Path,
     Scope,
+    Variable,
     never_equal,
 )
 from backpass.derivation.language.parse import Misfit, Part, Unreadable
@@ -79,6 +80,11 @@ class Holding(Evaluator):
         definition = self.calculus.definition(value) if value.is_Symbol else None
         held = sympy.diff(value if definition is None else definition, symbol)
         return total if held == 0 else held
+
+
+    def gradient(self, variable: Variable, indices: tuple[int, ...]) -> sympy.Expr:
+        """Return the gradient of the loss; of a state, with other states held."""
+        return self.calculus.gradient(variable, indices, self.holds_others)
 
 
 @dataclass(frozen=True)
@@ -289,3 +295,12 @@ def _one_sided(
 def of_loss(expression: Expression, tree: Tree) -> bool:
     found = expression.references.get(id(tree.children[0]))
     return found is not None and found.name == LOSS
+
+
+def of_loss_by_state(expression: Expression, tree: Tree, scope: Scope) -> bool:
+    """Whether a derivative of the loss is with respect to a state of a recurrence."""
+    found = expression.references.get(id(tree.children[1]))
+    variable = scope.variables.get(found.name) if found else None
+    return of_loss(expression, tree) and (
+        variable is not None and bool(scope.states_with(variable))
+    )

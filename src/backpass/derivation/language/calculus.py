@@ -226,15 +226,23 @@ class Calculus:
                 at_zero[largest] = self.maximum(values_at_zero)
         return self.derivative(value, symbol).xreplace(at_zero)
 
-    def _chain_rule(self, value: sympy.Expr, symbol: sympy.Symbol) -> sympy.Expr:
-        key = value, symbol
+    def _chain_rule(
+        self,
+        value: sympy.Expr,
+        symbol: sympy.Symbol,
+        held: frozenset[sympy.Symbol] = frozenset(),
+    ) -> sympy.Expr:
+        """Differentiate through all definitions but those of symbols that are held."""
+        key = value, symbol, held
         if key not in self._derivatives:
             terms = []
             for used in self._used(value):
                 if used == symbol:
                     terms.append(self._partial(value, used))
+                elif used in held:
+                    continue
                 elif (inner := self.definition(used)) is not None:
-                    if inner_derivative := self._chain_rule(inner, symbol):
+                    if inner_derivative := self._chain_rule(inner, symbol, held):
                         terms.append(self._partial(value, used) * inner_derivative)
                 elif used in self.maxima:
                     slope = sympy.Symbol(f"∂{used}/∂{symbol}", real=True)
@@ -269,25 +277,41 @@ class Calculus:
                 )
         return value.xreplace(dict.fromkeys(slopes, sympy.S.Zero))
 
-    def gradient(self, variable: Variable, indices: Indices) -> sympy.Expr:
-        """Return \\bar{v}, the derivative of the loss with respect to an element."""
+    def gradient(
+        self, variable: Variable, indices: Indices, direct: bool = False
+    ) -> sympy.Expr:
+        """Return \\bar{v}, the derivative of the loss with respect to an element. A
+        `direct` one holds the states at other times, if the element is one of them."""
         if variable in self.outputs:
             return self.cotangent(variable, indices)
         if variable.name not in self.upstream:
             raise Unreadable(
                 f"no output depends on {variable.name}: it has no gradient"
             )
-        key = "bar", variable.name, indices
+        held = self._other_states(variable, indices) if direct else frozenset()
+        key = "bar", variable.name, indices, held
         if key not in self._derivatives:
             symbol = self.element(variable, indices)
             terms = (
                 self.cotangent(output, at)
-                * self._chain_rule(self.element(output, at), symbol)
+                * self._chain_rule(self.element(output, at), symbol, held)
                 for output in self.outputs
                 for at in self.positions(output)
             )
             self._derivatives[key] = self._without_slopes(sympy.Add(*terms))
         return self._derivatives[key]
+
+    def _other_states(
+        self, variable: Variable, indices: Indices
+    ) -> frozenset[sympy.Symbol]:
+        """Return the elements, at other times, of the names that a recurrence defines
+        together with a variable."""
+        return frozenset(
+            self.element(state, at)
+            for state in self.scope.states_with(variable)
+            for at in self.positions(state)
+            if at and at[0] != indices[0]
+        )
 
     def cotangent(self, output: Variable, indices: Indices) -> sympy.Expr:
         """Return the given gradient of an output's element; that of 𝓛 is 1."""

@@ -401,6 +401,17 @@ class Scope:
                 left += self.used_by(variable)
         return names
 
+    def states_with(self, variable: Variable) -> list[Variable]:
+        """Return the variables that are defined by each other and by this one; none if
+        it is not defined by itself."""
+        above = self.upstream(self.used_by(variable))
+        if variable.name not in above:
+            return []
+        together = (self.variables[name] for name in sorted(above))
+        return [
+            v for v in together if variable.name in self.upstream(self.used_by(v))
+        ]
+
     def used_by(self, variable: Variable) -> list[Variable]:
         """Return the variables that a definition uses."""
         return [self.variables[name] for name in self._used(variable)]

@@ -105,11 +105,6 @@ def _name_of(tree: Tree) -> str:
     return accent_and_name(tree)[1]
 
 
-def recurs(scope: Scope, variable: Variable) -> bool:
-    """Whether a name is defined by itself, perhaps through others."""
-    return variable.name in scope.upstream(scope.used_by(variable))
-
-
 def check_recurrence(scope: Scope, variable: Variable, calculus: Calculus) -> None:
     """Raise `Unreadable` if an element of a sequence is defined by itself."""
     known: set[sympy.Symbol] = set()

@@ -38,7 +38,7 @@ class Names(Visitor):
 
         def one(indices: tuple[int, ...]) -> sympy.Expr:
             if found.accent == "bar":
-                return self.calculus.gradient(variable, indices)
+                return self.gradient(variable, indices)
             if found.accent == "dot":
                 return self.calculus.differential(variable, indices, self.frame.still)
             return self.calculus.element(variable, indices)
@@ -58,6 +58,10 @@ class Names(Visitor):
             values[more] = one((*more, *fixed) if first else (*fixed, *more))
         shape = self.scope.slice_of(found.name, found.indices)
         return values.reshape([self.calculus.size(side) for side in shape])
+
+    def gradient(self, variable: Variable, indices: tuple[int, ...]) -> sympy.Expr:
+        """Return the gradient of the loss with respect to an element."""
+        return self.calculus.gradient(variable, indices)
 
     def _beside(self, found: Reference, variable: Variable) -> Value | None:
         """Return what stands before or behind a sequence, if that is declared or
