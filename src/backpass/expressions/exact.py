@@ -90,6 +90,7 @@ ROOT_POINTS = 64  # if a root may have the other sign
 # needed.
 MAX_DRAWS = 2**14
 FEW_DRAWS = 8  # without roots, a point has no value only where a denominator is 0
+LONGEST = 100_000  # nodes of an expression that is expanded
 MEMORY = 10_000  # values that a point remembers before it forgets all of them
 
 
@@ -175,6 +176,7 @@ class Definitions:
         nested = partial(_MainPoint, definition_of=definition_of, nests=True)
         self._nesting_point = cache(nested)
         self._unsure = lru_cache(maxsize=MEMORY)(self._is_unsure)
+        self._length = lru_cache(maxsize=MEMORY)(self._length_of)
 
     def is_zero(self, expr: sympy.Expr) -> bool:
         """Whether an expression is zero wherever it is defined.
@@ -203,7 +205,15 @@ class Definitions:
                     return True
             except NotRepresentable:
                 pass
+        if max(self._length(a), self._length(b)) > LONGEST:
+            raise NotRepresentable(a - b, "it is too long with its definitions")
         return equal(self.expand(a), self.expand(b))
+
+    def _length_of(self, expr: sympy.Expr) -> int:
+        """Return how many nodes an expression has when its definitions are expanded."""
+        if expr.is_Symbol and (definition := self.definition_of(expr)) is not None:
+            return self._length(definition)
+        return 1 + sum(map(self._length, expr.args))
 
     def is_unsure(self, expr: sympy.Expr) -> bool:
         """Whether an expression that was found to differ from another may equal it: it

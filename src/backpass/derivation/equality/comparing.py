@@ -81,7 +81,6 @@ class Holding(Evaluator):
         held = sympy.diff(value if definition is None else definition, symbol)
         return total if held == 0 else held
 
-
     def gradient(self, variable: Variable, indices: tuple[int, ...]) -> sympy.Expr:
         """Return the gradient of the loss; of a state, with other states held."""
         return self.calculus.gradient(variable, indices, self.holds_others)
@@ -198,6 +197,8 @@ def _is_hidden(mistake: Mistake, evaluator: Evaluator) -> bool:
     """Whether two values differ only as functions of their maxima: they agree at two
     random points, with the maxima evaluated there."""
     calculus = evaluator.calculus
+    if not calculus.maxima:
+        return False
     difference = (mistake.above - mistake.here) if not mistake.place else (
         mistake.above[mistake.place] - mistake.here[mistake.place]
     )  # fmt: skip
@@ -214,7 +215,11 @@ def _is_hidden(mistake: Mistake, evaluator: Evaluator) -> bool:
 def sum_to_one(chain: Chain, evaluator: Evaluator) -> str:
     """Return the name of an input whose elements would have to sum to 1 for two members
     to be equal, as those of a label do; "" if no input is one."""
-    calculus = evaluator.calculus
+    calculus, scope = evaluator.calculus, evaluator.scope
+    names = {r.name for e in chain.expressions for r in e.used if r.kind == "variable"}
+    variables = [scope.variables[name] for name in names]
+    if any(scope.states_with(scope.variables[n]) for n in scope.upstream(variables)):
+        return ""  # too long when it is expanded
     differences = []
     for indices in chain.cases(evaluator):
         values = (evaluator.value(e, indices, chain.still) for e in chain.expressions)

@@ -59,8 +59,8 @@ class Function:
 class Reference:
     """What a name in an expression stands for.
 
-    `kind` is "variable", "parameter", "dimension", "delta", "identity", "ones",
-    "euler", "pi" or "loss". `accent` is "bar", "dot" or "". `indices` are its
+    `kind` is "variable", "parameter", "dimension", "index", "delta", "identity",
+    "ones", "euler", "pi" or "loss". `accent` is "bar", "dot" or "". `indices` are its
     subscripts, letters or numbers.
     """
 
@@ -408,9 +408,7 @@ class Scope:
         if variable.name not in above:
             return []
         together = (self.variables[name] for name in sorted(above))
-        return [
-            v for v in together if variable.name in self.upstream(self.used_by(v))
-        ]
+        return [v for v in together if variable.name in self.upstream(self.used_by(v))]
 
     def used_by(self, variable: Variable) -> list[Variable]:
         """Return the variables that a definition uses."""

@@ -21,6 +21,7 @@ def rewritten(text: Text, scope: Scope, losses: Iterable[str]) -> Text:
         text = text.replaced(pattern, by)
     if "T" not in names:
         text = text.replaced(_TRANSPOSED, r"^\\top ")
+        text = text.replaced(_INVERSE_TRANSPOSED, r"^{-\\top}")
     if "d" not in names and "d" not in scope.factors:
         text = text.replaced(_UPRIGHT_D, "d")
         text = text.replaced(_D_BY_D, r"\\frac{\\partial \1}{\\partial \2}")
@@ -78,6 +79,9 @@ _NO_INDEX = r"(?!\s*[_^'])\s*"
 _TRANSPOSED = re.compile(
     r"(?<!\\mathbb\{R\})\^\s*(?:T(?![a-zA-Z])|\{\s*(?:T|\\intercal|\\(?:mathsf|mathrm|text|top)\s*\{T\})\s*\}"
     r"|\\intercal(?![a-zA-Z])|\\(?:mathsf|mathrm)\s*(?:\{T\}|\s+T(?![a-zA-Z])))"
+)
+_INVERSE_TRANSPOSED = re.compile(
+    r"\^\s*\{\s*-\s*(?:T|\\intercal|\\(?:mathsf|mathrm|text|top)\s*\{T\})\s*\}"
 )
 # ‖x‖ with the same sign on both sides.
 _BARS = re.compile(

@@ -21,7 +21,7 @@ class Names(Visitor):
     """Names, with or without indices."""
 
     def reference(self, tree: Tree) -> Shape:
-        found = self.parameter(tree) or self.scope.resolve(tree)
+        found = self.parameter(tree) or self.scope.resolve(tree) or self._number(tree)
         if found is None:
             name = self.part.written(tree)
             if self.find(tree):
@@ -62,6 +62,17 @@ class Names(Visitor):
         if accent or name not in self.parameters:
             return None
         return Reference("parameter", name, "", tuple(subscripts_of(tree)))
+
+    def _number(self, tree: Tree) -> Reference | None:
+        """Return the index of a sum, or one with a declared range, as a number."""
+        tokens = list(tree.scan_values(lambda one: True))
+        if len(tokens) != 1 or tokens[0].type not in ("LETTER", "GREEK"):
+            return None
+        letter = str(tokens[0])
+        if letter not in self.scope.times and letter not in dict(self.bound):
+            return None
+        self.index(tokens[0])
+        return Reference("index", letter)
 
     def _element(
         self,
@@ -145,6 +156,7 @@ class Names(Visitor):
         return ()
 
     _shape_of_dimension = _shape_of_euler = _shape_of_pi = _shape_of_constant
+    _shape_of_index = _shape_of_constant
 
     def _shape_of_loss(self, found: Reference, tree: Tree) -> Shape:
         if not found.accent or found.indices:

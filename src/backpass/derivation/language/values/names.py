@@ -137,6 +137,9 @@ class Names(Visitor):
     def _dimension(self, found: Reference) -> Value:
         return sympy.Integer(self.sizes[found.name])
 
+    def _index(self, found: Reference) -> Value:
+        return sympy.Integer(self.frame.indices[found.name] + 1)
+
     def _euler(self, found: Reference) -> Value:
         return sympy.E
 

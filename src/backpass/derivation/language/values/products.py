@@ -13,7 +13,7 @@ from lark import Token, Tree
 from backpass.derivation.language.calculus import Value
 from backpass.derivation.language.names import Shape, canonical
 from backpass.derivation.language.parse import tokens_of
-from backpass.derivation.language.values.arrays import added, multiplied
+from backpass.derivation.language.values.arrays import added, inverse, multiplied
 from backpass.derivation.language.values.cases import RELATIONS
 from backpass.derivation.language.values.names import Names
 
@@ -38,7 +38,13 @@ class Products(Names):
             return value.T if isinstance(value, np.ndarray) else value
         if exponent.data == "each":  # a power of each element
             return self.visit(base) ** sympy.Rational("".join(tokens_of(exponent)))
-        return self.visit(base) ** self.visit(exponent)
+        value = self.visit(base)
+        if isinstance(value, np.ndarray):
+            found = inverse(value)
+            if found is None:
+                self.reject("this matrix has no inverse", tree)
+            return found.T if exponent.data == "inverse_top" else found
+        return value ** self.visit(exponent)
 
     def root(self, tree: Tree) -> Value:
         return sympy.sqrt(self.visit(tree.children[0]))
