@@ -172,6 +172,8 @@ def test_a_sequence_is_the_rows_of_an_array():
             r"no \bar{x}_{0} is declared",
         ),
         (r"2 h_t = 2 h_{t-2}", "h has no element t-2 for T = 2 and t-2 = -1"),
+        (r"2 x_1 = 2 x_0", "x has no element 0 for T = 2"),
+        (r"W^T h_t = h_t", r"say: read ^T as ^\top"),
     ],
 )
 def test_nothing_outside_a_sequence_is_0_unless_it_is_declared(formula, message):
@@ -202,6 +204,46 @@ def test_a_definition_that_determines_nothing_is_refused(lines, message):
     with pytest.raises(DerivationError) as refused:
         derive(f"{given}\n{lines}\n1 = 1", name="undetermined")
     assert message in str(refused.value)
+
+
+def test_a_recurrence_may_run_backwards_from_the_element_behind_it():
+    definitions = r"""
+    range t = 1, \dots, T
+    given W \in \mathbb{R}^{n \times n}, x_t, g_{T+1} \in \mathbb{R}^n
+    let g_t = W^\top g_{t+1} + x_t
+    """
+    text = r"""
+$$ g_T = W^\top g_{T+1} + x_T $$
+
+$$ g_t - x_t = W^\top g_{t+1} $$
+
+$$ g_t - x_t = W g_{t+1} $$
+"""
+    assert [v.kind for v in verdicts(text, definitions)] == ["equal", "equal", "refused"]
+
+
+def test_a_state_is_differentiated_by_another_and_moves_with_it():
+    definitions = r"""
+    range t = 1, \dots, T
+    given a_t, w, h_0 \in \mathbb{R}
+    let h_t = a_t h_{t-1} + w
+    dot differential
+    """
+    text = r"""
+$$ \frac{\partial h_T}{\partial h_t} = \prod_{k=t+1}^T a_k $$
+
+$$ \frac{\partial h_T}{\partial h_t} = \prod_{k=t}^T a_k $$
+
+$$ \frac{\partial h_t}{\partial w} = 1 + a_t \frac{\partial h_{t-1}}{\partial w} $$
+
+$$ \frac{\partial h_t}{\partial w} = 1 $$
+
+$$ \dot{h}_t = a_t \dot{h}_{t-1} + \dot{a}_t h_{t-1} + \dot{w} $$
+
+$$ \dot{h}_t = a_t \dot{h}_t + \dot{a}_t h_{t-1} + \dot{w} $$
+"""
+    found = [v.kind for v in verdicts(text, definitions)]
+    assert found == ["equal", "refused", "equal", "not readable", "equal", "refused"]
 
 
 def test_whether_a_state_s_gradient_goes_through_later_states_is_not_guessed():

@@ -153,11 +153,20 @@ def compare(chain: Chain, evaluators: list[Evaluator]) -> None:
                         "result does not depend on it",
                         mistake.part,
                     )
+                _read_everywhere(chain, evaluator)
                 raise Refused(mistake, evaluator, chain)
     except (ZeroDivisionError, RecursionError) as error:
         raise Unreadable(
             f"it cannot be evaluated: {error}", chain.expressions[-1].part
         ) from None
+
+
+def _read_everywhere(chain: Chain, evaluator: Evaluator) -> None:
+    """Raise `Unreadable` if a line has no value for some indices: it may be meant only
+    for the others."""
+    for indices in chain.cases(evaluator):
+        for expression in chain.expressions:
+            evaluator.value(expression, indices, chain.still)
 
 
 def elsewhere(

@@ -81,6 +81,12 @@ class Numbers(Names):
                 r"latter as \frac{1}{…}",
                 tree,
             )
+        if shape and exponent == Tree("scalar", ["T"]):
+            self.reject(
+                r"T is a dimension: write the transpose as ^\top, or say: read ^T as "
+                r"^\top",
+                tree,
+            )
         if shape or self.visit(exponent):
             self.reject("only numbers have powers; write a matrix product out", tree)
         return ()

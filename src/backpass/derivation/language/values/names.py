@@ -127,9 +127,9 @@ class Names(Visitor):
             if not 0 <= place < self.calculus.size(side):
                 size = self.calculus.size(side)
                 message = f"{name} has no element {token} for {side} = {size}"
-                if token.isdigit():
+                if token.isdigit() and place >= size:
                     message += "; give larger sizes"
-                else:
+                elif not token.isdigit():
                     message += f" and {token} = {place + 1}: state a condition"
                 self.reject(message, token)
         return places
