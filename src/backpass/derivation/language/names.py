@@ -261,10 +261,11 @@ class Scope:
     def add(self, variable: Variable, part: Part, position: int = 0) -> None:
         """Add a name. Raises `Unreadable` unless it is distinct from the others."""
         name = variable.name
-        if promised := self._promised(variable):
+        above = self.variables.get(name)
+        if above and (above.kind, variable.kind) == ("promised", "defined"):
             del self.variables[name]
-            if variable.shape != (promised.shape[0] or variable.shape[0],
-                                  *promised.shape[1:]):  # fmt: skip
+            wanted = (above.shape[0] or variable.shape[0], *above.shape[1:])
+            if variable.shape != wanted:
                 raise Unreadable(
                     f"this is not what {name} was above its definition", part, position
                 )
@@ -285,12 +286,6 @@ class Scope:
         self.variables[name] = variable
         if fault := self._floating():
             raise Unreadable(fault, part, position)
-
-    def _promised(self, variable: Variable) -> Variable | None:
-        """Return the use of a name above its definition, if there is one."""
-        found = self.variables.get(variable.name)
-        is_use = found is not None and found.kind == "promised"
-        return found if is_use and variable.kind == "defined" else None
 
     def _is_beside(self, one: Variable, sequence: Variable) -> bool:
         """Whether a name is the element before or behind a sequence, such as h_0."""
