@@ -173,6 +173,8 @@ def test_a_sequence_is_the_rows_of_an_array():
         ),
         (r"2 h_t = 2 h_{t-2}", "h has no element t-2 for T = 2 and t-2 = -1"),
         (r"2 x_1 = 2 x_0", "x has no element 0 for T = 2"),
+        (r"\sum_{t=1}^n x_t = x_1", "this runs to T elsewhere"),
+        (r"\sum_{t=1}^n \sum_{k=1}^t g_k = g_1", "this runs to T elsewhere"),
         (r"W^T h_t = h_t", r"say: read ^T as ^\top"),
     ],
 )

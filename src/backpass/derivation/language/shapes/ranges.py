@@ -39,7 +39,8 @@ class Ranges(Visitor):
             letter = _plain(name)
             if found is not None and found.kind == "dimension":
                 for index in indices:
-                    index.runs_over(found.name)
+                    if not index.runs_over(found.name):
+                        self.reject(f"this runs to {index.dimension} elsewhere", end)
             elif found is None and letter and letter not in self.parameters:
                 if str(letter) == limits.children[0]:
                     self.reject("a sum ends at a dimension or at another index", end)
