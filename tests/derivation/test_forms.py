@@ -131,12 +131,13 @@ def test_a_function_of_the_definitions_in_a_sum_that_does_not_fit():
 
 def test_another_equation_may_begin_in_a_side_that_is_not_readable():
     given = r"given V \in \mathbb{R}^{m \times n}, U \in \mathbb{R}^{n \times n}, a, b \in \mathbb{R}"
-    for line in (
-        r"V + V = 2 V \; \textrm{and} \; U + U = 2 U",
-        r"z = 2 a, \; \textrm{and} \; b + b = 2 b",
-        r"a + a = \foo(a), b = b",
+    for line, found in (
+        (r"V + V = 2 V \; \textrm{and} \; U + U = 2 U", ["equal", "equal"]),
+        (r"z = 2 a, \; \textrm{and} \; b + b = 2 b", ["definition", "equal"]),
+        (r"V + V = 2 V, U + U = 2 U", ["not readable", "not readable"]),
+        (r"a + a = \foo(a), b = b", ["not readable", "not readable"]),
     ):
-        assert kinds(f"$$ {line} $$", given) == ["not readable"] * 2
+        assert kinds(f"$$ {line} $$", given) == found
     assert kinds(r"$$ a + a = \foo(a) = 3 a $$", given) == ["not readable", "refused"]
 
 

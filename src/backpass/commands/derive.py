@@ -41,6 +41,7 @@ A comment may contain:
                         let f(x) = 2 x defines a function
   assume \sum_i y_i = 1
                         an equation that constants satisfy: here, they sum to 1
+  range t = 1, \dots, T t is an index of time: given x_t \in \mathbb{R}^n
   slice A_i \in \mathbb{R}^n
                         A_i is row i of the matrix A, here as a column
   factor a, x           a and x before a bracket are factors: x(a + 1) is a product

@@ -153,7 +153,7 @@ _LEVELS = ("part", "chapter", "section", "subsection", "subsubsection", "paragra
 # Names of functions in other type, unless they are a subscript.
 _FUNCTION = re.compile(
     r"(?<![_^])(?<![_^]\{)\\(?:operatorname\*?|text(?:rm|normal)?|mathrm|mathop)"
-    r"\s*\{\s*(?:\\rm\s+)?([tT]r|diag)\s*\}(?!\s*[_}])"
+    r"\s*\{\s*(?:\\rm\s+)?([tT]r|diag|det)\s*\}(?!\s*[_}])"
 )
 _LOWER = re.compile(r"(?<=\\operatorname\{)Tr(?=\})")
 _BOLD = re.compile(r"\\bm(?![a-zA-Z])")

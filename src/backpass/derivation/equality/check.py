@@ -14,6 +14,7 @@ from typing import NamedTuple
 import numpy as np
 import sympy
 
+from backpass.derivation.equality.numbers import may_be_equal
 from backpass.derivation.language.analysis import Analysis
 from backpass.derivation.language.calculus import Value
 from backpass.derivation.language.definitions import assume, define
@@ -27,6 +28,10 @@ from backpass.derivation.language.parse import (
     Line,
     Part,
     Unreadable,
+)
+from backpass.derivation.language.sequences import (
+    check_recurrence,
+    declare_range,
 )
 from backpass.derivation.language.values.points import DRAWS, Place, Point
 from backpass.expressions import exact, intervals
@@ -118,10 +123,21 @@ def _evaluators_in(lines: tuple[Line, ...]) -> Evaluators:
     scope = Scope()
     for line in lines:
         _ADD[line.kind](scope, line)
+        if line.kind == "let":
+            check_recurrences(scope, line)
         if line.kind == "assume":
             for sizes in trial_sizes(scope):  # raises if it determines nothing
                 _ = Evaluator(scope, sizes).calculus.assumed
     return Evaluators(scope)
+
+
+def check_recurrences(scope: Scope, line: Line) -> None:
+    """Raise `Unreadable` if a definition makes a name's element depend on itself."""
+    assert line.right is not None
+    variable = scope.defined_as(line.right)
+    if scope.states_with(variable):
+        evaluator = Evaluator(scope, trial_sizes(scope)[0], 0)
+        check_recurrence(scope, variable, evaluator.calculus)
 
 
 _ADD: dict[str, Callable[[Scope, Line], None]] = {
@@ -129,6 +145,7 @@ _ADD: dict[str, Callable[[Scope, Line], None]] = {
     "factor": Scope.multiply, "layout": Scope.lay_out, "applied": Scope.apply,
     "broadcast": Scope.spread,
     "let": define, "function": define_function, "assume": assume,
+    "range": declare_range,
 }  # fmt: skip
 
 
@@ -267,7 +284,15 @@ def _difference(
 ) -> tuple[int, ...] | None:
     definitions, undecided = evaluator.calculus.definitions, None
     try:
-        return difference(above, here, definitions)
+        place = difference(above, here, definitions)
+        if place is None or not may_be_equal(
+            *((above[place], here[place]) if place else (above, here)), evaluator
+        ):
+            return place
+        raise exact.NotRepresentable(
+            (above - here)[place] if place else above - here,
+            "it is 0 at the points tried",
+        )
     except exact.NotRepresentable as error:
         undecided = error
     pairs = zip(*map(np.ravel, (above, here)), strict=True)

@@ -32,6 +32,7 @@ from backpass.derivation.language.names import (
     Expression,
     Path,
     Scope,
+    Variable,
 )
 from backpass.derivation.language.parse import Loose, Misfit, Part, Unreadable
 from backpass.derivation.language.values.points import DRAWS, Place, Point
@@ -79,6 +80,10 @@ class Holding(Evaluator):
         definition = self.calculus.definition(value) if value.is_Symbol else None
         held = sympy.diff(value if definition is None else definition, symbol)
         return total if held == 0 else held
+
+    def gradient(self, variable: Variable, indices: tuple[int, ...]) -> sympy.Expr:
+        """Return the gradient of the loss; of a state, with other states held."""
+        return self.calculus.gradient(variable, indices, self.holds_others)
 
 
 @dataclass(frozen=True)
@@ -164,11 +169,20 @@ def compare(chain: Chain, evaluators: list[Evaluator]) -> None:
                         "result does not depend on it",
                         mistake.part,
                     )
+                _read_everywhere(chain, evaluator)
                 raise Refused(mistake, evaluator, chain)
     except (ZeroDivisionError, RecursionError) as error:
         raise Unreadable(
             f"it cannot be evaluated: {error}", chain.expressions[-1].part
         ) from None
+
+
+def _read_everywhere(chain: Chain, evaluator: Evaluator) -> None:
+    """Raise `Unreadable` if a line has no value for some indices: it may be meant only
+    for the others."""
+    for indices in chain.cases(evaluator):
+        for expression in chain.expressions:
+            evaluator.value(expression, indices, chain.still)
 
 
 def elsewhere(
@@ -209,6 +223,8 @@ def _is_hidden(mistake: Mistake, evaluator: Evaluator) -> bool:
     """Whether two values differ only as functions of their maxima: they agree at two
     random points, with the maxima evaluated there."""
     calculus = evaluator.calculus
+    if not calculus.maxima:
+        return False
     difference = (mistake.above - mistake.here) if not mistake.place else (
         mistake.above[mistake.place] - mistake.here[mistake.place]
     )  # fmt: skip
@@ -225,7 +241,11 @@ def _is_hidden(mistake: Mistake, evaluator: Evaluator) -> bool:
 def sum_to_one(chain: Chain, evaluator: Evaluator) -> str:
     """Return the name of an input whose elements would have to sum to 1 for two members
     to be equal, as those of a label do; "" if no input is one."""
-    calculus = evaluator.calculus
+    calculus, scope = evaluator.calculus, evaluator.scope
+    names = {r.name for e in chain.expressions for r in e.used if r.kind == "variable"}
+    variables = [scope.variables[name] for name in names]
+    if any(scope.states_with(scope.variables[n]) for n in scope.upstream(variables)):
+        return ""  # too long when it is expanded
     differences = []
     for indices in chain.cases(evaluator):
         values = (evaluator.value(e, indices, chain.still) for e in chain.expressions)
@@ -306,3 +326,12 @@ def _one_sided(
 def of_loss(expression: Expression, tree: Tree) -> bool:
     found = expression.references.get(id(tree.children[0]))
     return found is not None and found.name == LOSS
+
+
+def of_loss_by_state(expression: Expression, tree: Tree, scope: Scope) -> bool:
+    """Whether a derivative of the loss is with respect to a state of a recurrence."""
+    found = expression.references.get(id(tree.children[1]))
+    variable = scope.variables.get(found.name) if found else None
+    return of_loss(expression, tree) and (
+        variable is not None and bool(scope.states_with(variable))
+    )

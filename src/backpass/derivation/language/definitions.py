@@ -7,13 +7,20 @@ from backpass.derivation.language.names import (
     Scope,
     Shape,
     Variable,
-    accent_and_name,
     gradient_of,
     in_words,
+)
+from backpass.derivation.language.parse import Line, Unreadable, parse
+from backpass.derivation.language.sequences import (
+    assume_zero,
+    promise,
+    shape_of_sequence,
+)
+from backpass.derivation.language.written import (
+    accent_and_name,
     subscripts_of,
     with_label,
 )
-from backpass.derivation.language.parse import Line, Unreadable, parse
 
 
 def define(scope: Scope, line: Line) -> None:
@@ -40,7 +47,10 @@ def define(scope: Scope, line: Line) -> None:
         )
     if line.conditions:
         raise Unreadable("a definition cannot have conditions", line.conditions)
+    if letters:
+        promise(scope, line.right)
     analysis = Analysis(scope)
+    analysis.is_definition = True
     analysis.begin(line.left, left)
     gradient = scope.variables.get(gradient_of(name))
     indices = [analysis.index(token) for token in tokens]
@@ -54,17 +64,25 @@ def define(scope: Scope, line: Line) -> None:
     for letter, index in zip(letters, indices, strict=True):
         if index.dimension is None:
             raise Unreadable(
-                f"what does {letter} run over? Declare the shape of {gradient_of(name)}",
+                f"what does {letter} run over? Say range {letter} = 1, …, n, or declare "
+                f"the shape of {gradient_of(name)}",
                 line.left,
             )
         sides += (index.dimension,)
-    if letters and definition.shape:
+    if len(letters) > 1 and definition.shape:
         raise Unreadable(
             "the right side is a matrix, but the left side is an element", line.right
         )
-    shape = (
-        definition.shape if not letters else (*sides, "1") if len(sides) == 1 else sides
-    )
+    shape = shape_of_sequence(sides, definition.shape) if letters else definition.shape
+    if letters and definition.shape:
+        scope.slices[name, "i"] = definition.shape
+    for promised, index in analysis.promised.items():
+        variable = scope.variables[promised]
+        if index.dimension is None:
+            raise Unreadable(
+                f"how long is {promised}? Say range t = 1, …, T", line.right
+            )
+        variable.shape = (index.dimension, *variable.shape[1:])
     if gradient and gradient.shape != shape:
         message = (
             f"this is {in_words(shape)}, but {gradient_of(name)} is declared as "
@@ -86,9 +104,11 @@ def assume(scope: Scope, line: Line) -> None:
     assert line.left is not None and line.right is not None
     if line.conditions:
         raise Unreadable("an assumption cannot have conditions", line.conditions)
+    if assume_zero(scope, line):
+        return
     analysis = Analysis(scope)
     left, right = analysis.run([line.left, line.right])
-    if left.shape != right.shape:
+    if left.shape != right.shape and line.right.text != "0":
         raise Unreadable(
             f"{in_words(left.shape)} is not {in_words(right.shape)}", line.right
         )

@@ -18,13 +18,15 @@ from lark.tree import Meta
 from backpass.derivation.language.names import (
     Function,
     Scope,
+    is_special,
+)
+from backpass.derivation.language.parse import Line, Part, Unreadable, parse, tokens_of
+from backpass.derivation.language.written import (
     accent_and_name,
     canonical,
-    is_special,
     subscripts_of,
     with_label,
 )
-from backpass.derivation.language.parse import Line, Part, Unreadable, parse, tokens_of
 
 # The functions of a column that are the same in all texts, by their names without
 # capitals and underscores.

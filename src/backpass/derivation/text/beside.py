@@ -5,8 +5,13 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 
-from backpass.derivation.language.names import canonical, shape_of
+from backpass.derivation.language.names import (
+    shape_of,
+)
 from backpass.derivation.language.parse import Part, Unreadable, parse
+from backpass.derivation.language.written import (
+    canonical,
+)
 from backpass.derivation.text.knowledge import Knowledge
 from backpass.derivation.text.passages import Text
 from backpass.derivation.text.rewriting import (

@@ -5,8 +5,10 @@ from __future__ import annotations
 import re
 
 from backpass.derivation.language.functions import find, head_of, is_function
-from backpass.derivation.language.names import canonical
 from backpass.derivation.language.parse import Line, Part, Unreadable, parse
+from backpass.derivation.language.written import (
+    canonical,
+)
 from backpass.derivation.text.beside import Beside
 from backpass.derivation.text.braces import GROUPS
 from backpass.derivation.text.certainty import (
@@ -39,6 +41,8 @@ def defines(known: Knowledge, head: Part) -> bool:
     if tree.data == "power_of_name" and known.scope.resolve(tree.children[0]):
         return False  # a power, as in \sigma^2 = …, where \sigma is known
     found = known.scope.resolve(tree)
+    if found is not None and found.kind == "variable":
+        return known.scope.variables[found.name].kind == "promised"
     return found is None or (found.kind == "loss" and not found.accent)
 
 

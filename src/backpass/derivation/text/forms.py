@@ -25,7 +25,6 @@ from backpass.derivation.equality.comparing import (
 from backpass.derivation.equality.conventions import Square, fit
 from backpass.derivation.language.evaluate import Evaluator
 from backpass.derivation.language.functions import is_function
-from backpass.derivation.language.names import canonical, subscripts_of
 from backpass.derivation.language.parse import (
     Loose,
     Misfit,
@@ -35,6 +34,10 @@ from backpass.derivation.language.parse import (
     parse,
     span_of,
     tokens_of,
+)
+from backpass.derivation.language.written import (
+    canonical,
+    subscripts_of,
 )
 from backpass.derivation.text.contents import Display
 from backpass.derivation.text.knowledge import Knowledge

@@ -13,6 +13,7 @@ from backpass.derivation.equality.comparing import (
     compare,
     evaluators_of,
     of_loss,
+    of_loss_by_state,
 )
 from backpass.derivation.language.names import LOSS
 from backpass.derivation.language.parse import Line, Part, Unreadable, tokens_of
@@ -77,7 +78,8 @@ def _held(known: Knowledge, chain: Chain) -> str:
         for expression in chain.expressions
         for one in expression.parts
         for tree in one.tree.iter_subtrees()
-        if tree.data in HOLDING and not of_loss(one, tree)
+        if tree.data in HOLDING
+        and (not of_loss(one, tree) or of_loss_by_state(one, tree, known.scope))
     ]
     choices = itertools.chain.from_iterable(
         itertools.combinations(partials, count) for count in range(1, len(partials) + 1)

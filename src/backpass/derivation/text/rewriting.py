@@ -28,6 +28,7 @@ def rewritten(
         text = text.replaced(pattern, by)
     if "T" not in names:
         text = text.replaced(_TRANSPOSED, r"^\\top ")
+        text = text.replaced(_INVERSE_TRANSPOSED, r"^{-\\top}")
     text = _with_indices_first(text, names)
     if "d" not in names and "d" not in scope.factors:
         text = text.replaced(_UPRIGHT_D, "d")
@@ -137,11 +138,15 @@ _RELATIONS = (
 )  # fmt: skip
 _BRACED_OR = r"(?:[^{}\\]|\\.|\{(?:[^{}]|\{[^{}]*\})*\})+"
 _NO_INDEX = r"(?!\s*[_^'])\s*"
-_TRANSPOSED = re.compile(
-    r"\^\s*(?:T|\{\s*(?:T|\\intercal|\\(?:mathsf|mathrm|mathbf|text|top)\s*\{T\}"
+_T_IN_BRACES = (
+    r"(?:T|\\intercal|\\(?:mathsf|mathrm|mathbf|text|top)\s*\{T\}"
     r"|\\(?:mathrm|mathsf|mathbf|rm|sf|bf)\s+T)\s*\}"
+)
+_TRANSPOSED = re.compile(
+    rf"(?<!\\mathbb\{{R\}})\^\s*(?:T|\{{\s*{_T_IN_BRACES}"
     r"|\\intercal(?![a-zA-Z])|\\(?:mathsf|mathrm)\s*(?:\{T\}|\s+T(?![a-zA-Z])))"
 )
+_INVERSE_TRANSPOSED = re.compile(rf"\^\s*\{{\s*-\s*{_T_IN_BRACES}")
 # ‖x‖ with the same sign on both sides.
 _BARS = re.compile(
     r"(?<!\\left)(?<!\\right)\\\|((?:(?!\\\|).)*?)(?<!\\right)\\\|", re.S

@@ -67,6 +67,13 @@ class Calls(Visitor):
                     self.misfit(message, argument)
                 self.reject(message, argument)
             return ()
+        if name in (r"\det", r"\operatorname{det}"):
+            if shape and (len(shape) != 2 or shape[0] != shape[1]):
+                self.reject(
+                    f"a determinant needs a square matrix; this is {in_words(shape)}",
+                    argument,
+                )
+            return ()
         if name.endswith("{diag}"):
             if len(shape) != 2 or shape[1] != "1":
                 self.reject(f"diag needs a column; this is {in_words(shape)}", argument)

@@ -4,8 +4,14 @@ from __future__ import annotations
 
 from lark import Token, Tree
 
-from backpass.derivation.language.names import Shape, in_words, subscripts_of
+from backpass.derivation.language.names import (
+    Shape,
+    in_words,
+)
 from backpass.derivation.language.shapes.names import Names
+from backpass.derivation.language.written import (
+    subscripts_of,
+)
 
 
 class Cases(Names):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from lark import Tree
 
-from backpass.derivation.language.names import Shape
+from backpass.derivation.language.names import Shape, in_words
 from backpass.derivation.language.shapes.names import Names
 
 
@@ -65,11 +65,26 @@ class Numbers(Names):
                     base,
                 )
             return shape[::-1]
+        if shape and _is_inverse(exponent):
+            if len(shape) != 2 or shape[0] != shape[1]:
+                self.reject(
+                    f"only a square matrix has an inverse; this is {in_words(shape)}",
+                    tree,
+                )
+            return shape
+        if exponent.data == "inverse_top":
+            self.reject("only a matrix has a transpose of its inverse", tree)
         is_negative = exponent.data == "sum" and exponent.children[0] == "-"
         if is_negative and self._is_of_square(base):
             self.reject(
                 "an element of the inverse, or the inverse of the element? Write the "
                 r"latter as \frac{1}{…}",
+                tree,
+            )
+        if shape and exponent == Tree("scalar", ["T"]):
+            self.reject(
+                r"T is a dimension: write the transpose as ^\top, or say: read ^T as "
+                r"^\top",
                 tree,
             )
         if shape or self.visit(exponent):
@@ -112,3 +127,11 @@ class Numbers(Names):
             return False
         found = self.scope.resolve(tree)
         return found is not None and found.kind == "variable"
+
+
+def _is_inverse(exponent: Tree) -> bool:
+    """Whether an exponent is -1, or that of the transpose of an inverse."""
+    if exponent.data == "sum":
+        sign, *rest = exponent.children
+        return sign == "-" and len(rest) == 1 and rest[0] == Tree("number", ["1"])
+    return exponent.data == "inverse_top" and exponent.children[0] == "-"

@@ -8,25 +8,26 @@ from itertools import pairwise
 
 from lark import Token, Tree
 
-from backpass.derivation.language.indices import Index
 from backpass.derivation.language.names import (
     Scope,
     Shape,
     axes_of,
-    canonical,
     in_words,
-    subscripts_of,
 )
 from backpass.derivation.language.parse import Unreadable, tokens_of
 from backpass.derivation.language.patterns import Axis, axis, grid
-from backpass.derivation.language.shapes.visitor import Visitor
+from backpass.derivation.language.shapes.ranges import Ranges
+from backpass.derivation.language.written import (
+    canonical,
+    subscripts_of,
+)
 
 _TIMES = re.compile(r"\\(?:cdot|times)")
 # Signs and spaces that show that a name and a bracket are two factors.
 _APART = re.compile(r"\\(?:cdot|times|q?quad|[,;: ])|~")
 
 
-class Products(Visitor):
+class Products(Ranges):
     """Sums, products, and matrices."""
 
     def bracket(self, tree: Tree) -> Shape:
@@ -209,17 +210,12 @@ class Products(Visitor):
             if token in self.free or any(token == letter for letter, _ in self.bound):
                 message = f"{token} is also used outside this {sign[1:]}"
                 raise self.unbound(message, tree, token, reused=True)
-        letters = [(str(token), Index()) for token in own]
+        letters = [(str(token), self.new_index(token)) for token in own]
+        self.run_between(limits, upper, [index for _, index in letters])
         self.bound += letters
         if relation:
             self.run_together(tokens[0], tokens[-1])
-        for end in upper:
-            found = self.scope.resolve(end.children[0])
-            if found is None or found.kind != "dimension":
-                self.reject("a sum must end at a dimension", end)
-            for _, index in letters:
-                index.runs_over(found.name)
-        shape = self.visit(body)
+        shape = self.expression.shapes[id(tree)] = self.visit(body)
         del self.bound[len(self.bound) - len(letters) :]
         if sign in (r"\prod", r"\max") and shape:
             self.reject(f"a {sign[1:]} takes numbers", body)

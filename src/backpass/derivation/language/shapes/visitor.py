@@ -11,7 +11,7 @@ from lark import Token, Tree
 from lark.visitors import Interpreter
 
 from backpass.derivation.language.functions import called, find
-from backpass.derivation.language.indices import LARGEST, Index
+from backpass.derivation.language.indices import LARGEST, Index, letter_of
 from backpass.derivation.language.names import (
     Expression,
     Function,
@@ -46,8 +46,13 @@ class Visitor(Interpreter):
         self.parameters = parameters or {}
         self.free: dict[str, Index] = {}
         self.bound: list[tuple[str, Index]] = []
+        # Each free letter at which a sum begins or ends, until it is met as an index.
+        self.ends: dict[str, tuple[Expression, Tree | Token]] = {}
         # The axes of what (…)_{ij} is an element of.
         self.elements: dict[int, Shape] = {}
+        # Of a definition: the dimension of each name that is defined below.
+        self.is_definition = False
+        self.promised: dict[str, Index] = {}
         # Each I and 1 whose size is not known yet, by a name for the size.
         self.unsized: dict[str, list[Tree]] = {}
 
@@ -73,6 +78,12 @@ class Visitor(Interpreter):
             for side in self.unsized:
                 self.reject_unsized(side)
         # Every occurrence of every letter has been seen by now.
+        for letter, (expression, where) in self.ends.items():
+            raise Unreadable(
+                f"{letter} is neither a dimension nor an index of a name",
+                expression.part,
+                span_of(where)[0],
+            )
         for expression, tree, letters in self.ranges:
             found: list[tuple[str, str]] = []
             for letter, index in letters:
@@ -141,16 +152,34 @@ class Visitor(Interpreter):
 
     # ---- indices ---------------------------------------------------------------------
 
-    def index(self, token: Token) -> Index:
-        """Return a letter's index here: that of the innermost sum, or a free one."""
-        letter = str(token)
-        if meaning := self.scope.other_meaning(token):
+    def index(self, token: Token, is_end: bool = False) -> Index:
+        """Return the index of a letter here, that of the innermost sum or a free one;
+        of t-1, that of t. A letter at the end of a sum (`is_end`) has to occur as an
+        index elsewhere."""
+        letter = letter_of(token)
+        if meaning := self.scope.other_meaning(letter):
             self.reject(f"{letter} {meaning}, so it cannot be an index", token)
         for name, index in reversed(self.bound):
             if name == letter:
                 return index
         self.expression.free.add(letter)
-        return self.free.setdefault(letter, Index())
+        if letter not in self.free and is_end:
+            self.ends[letter] = self.expression, token
+        elif not is_end:
+            self.ends.pop(letter, None)
+        return self.free.setdefault(letter, self.new_index(letter))
+
+    def new_index(self, letter: str) -> Index:
+        """Return a new index, over the dimension that a range of the letter names."""
+        index = Index()
+        if side := self.scope.times.get(letter):
+            index.runs_over(side)
+        return index
+
+    def is_last(self, token: Token) -> bool:
+        """Whether an index is that of the last element, such as n or n-1: a dimension,
+        perhaps with a number."""
+        return letter_of(token) in self.scope.dimensions
 
     def run_together(self, first: Token, second: Token) -> None:
         for token in (first, second):
@@ -161,13 +190,18 @@ class Visitor(Interpreter):
                     token,
                 )
         letters = [
-            self.index(token) for token in (first, second) if not token.isdigit()
+            self.index(token)
+            for token in (first, second)
+            if not (token.isdigit() or self.is_last(token))
         ]
+        ends = [letter_of(token) for token in (first, second) if self.is_last(token)]
+        message = f"{first} and {second} run over different dimensions"
         if len(letters) == 2 and not letters[0].runs_with(letters[1]):
-            message = f"{first} and {second} run over different dimensions"
             if not differ(*(letter.dimension or "1" for letter in letters)):
                 self.reject(message, first)
             self.unlike_together(message, first)
+        if not all(index.runs_over(side) for index in letters for side in ends):
+            self.reject(message, first)
 
     def unlike_together(self, message: str, where: Token) -> None:
         """Reject two indices that are compared, and run over different dimensions."""
