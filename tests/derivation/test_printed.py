@@ -116,6 +116,10 @@ def test_a_reason_that_restricts_nothing_is_dropped(reason):
         r"\text{ if } x_i = 0",
         r"\quad \text{if } x_i = 0",
         r"\text{ for } c = 0",
+        r"\; \textrm{if} \; x_i = 0",
+        r"\; \textit{unless} \; c = 0",
+        r"\quad \text{where we assume} \; x_i = 0",
+        r"\; \text{as soon as} \; x_i = 0",
     ],
 )
 def test_words_that_may_restrict_a_line_keep_it_from_being_refused(words):

@@ -39,10 +39,11 @@ _SPACE = (
     rf"|{IMPLIES.pattern}"
 )
 # Words that begin a clause, which is apart from the formula even without a space.
-_CLAUSE = (
-    r"(?=\\(?:text(?:rm|bf|it|normal)?|mbox)\s*\{\s*\(?\s*(?:if|for|when|whenever|where"
-    r"|with|unless|provided|assuming|given|since|because|as|by|using|from|at)[\s}])"
+_FIRST = (
+    "if|for|when|whenever|where|with|unless|provided|assuming|given|since|because|as|by"
+    "|using|from|at"
 )
+_CLAUSE = rf"(?=\\(?:text(?:rm|bf|it|normal)?|mbox)\s*\{{\s*\(?\s*(?:{_FIRST})[\s}}])"
 _OR = re.compile(r"\\(?:text(?:rm|normal)?|mbox|mathrm)\s*\{\s*,?\s*or\s*,?\s*\}")
 _WIDE = re.compile(r"(?:\s|[.,;]|~|\\[,;: ]|\\q?quad(?![a-zA-Z]))+")
 _BEFORE_WORDS = re.compile(rf"(?:{_WIDE.pattern})?(?:\(\s*)?\\(?:text|mbox)")
@@ -192,9 +193,8 @@ _INDEX_RANGE = re.compile(
 
 # Words, and not the name of a function or a number: \text{softmax}(x)_i = …
 _WORDS = re.compile(
-    r"\s*(?:\\forall|\\(?:text|mbox|mathrm)\s*\{(?:[^{}]*\s|\s*"
-    r"(?:if|for|where|when|with|and|or|since|because|as|by|using|from|unless|whenever"
-    r"|provided|given|assuming|at)\s*)\})"
+    r"\s*(?:\\forall|\\(?:text(?:rm|bf|it|sf|normal)?|mbox|mathrm)\s*\{(?:[^{}]*\s"
+    rf"|\s*(?:and|or)\s*|\s*\(?\s*(?:{_FIRST})(?:\s[^{{}}]*)?)\}})"
 )
 
 
