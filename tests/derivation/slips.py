@@ -53,7 +53,11 @@ class Row:
         except Exception as error:
             return f"raised {type(error).__name__}"
         line = self.before.count("\n") + 1
-        kinds = [verdict.kind for verdict in found if verdict.line == line and verdict.display >= 0]
+        here = [verdict for verdict in found if verdict.line == line and verdict.display >= 0]
+        mine = [
+            verdict for verdict in here if verdict.latex and " ".join(right.split()).startswith(verdict.latex)
+        ]
+        kinds = [verdict.kind for verdict in mine or here]
         return kinds[-1] if kinds else "not readable"
 
 
