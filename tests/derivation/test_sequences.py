@@ -109,7 +109,13 @@ LSTM = (
         r" + u f_{t+1} (1 - f_{t+1}) \frac{\partial L}{\partial f_{t+1}} \quad (t < T)",
         r"\frac{\partial L}{\partial w} = \sum_t h_{t-1} i_t (1 - i_t) x_t \frac{\partial L}{\partial c_t}",
     ],
-    [],
+    [
+        r"\frac{\partial L}{\partial c_t} = \frac{\partial L}{\partial h_t} + f_{t+1} \frac{\partial L}{\partial c_{t+1}} \quad (t < T)",
+        r"\frac{\partial L}{\partial c_t} = (1 - h_t^2) \frac{\partial L}{\partial h_t} + f_t \frac{\partial L}{\partial c_{t+1}} \quad (t < T)",
+        r"\frac{\partial L}{\partial f_t} = c_t \frac{\partial L}{\partial c_t}",
+        r"\frac{\partial L}{\partial h_t} = g_t + w i_{t+1} (1 - i_{t+1}) \frac{\partial L}{\partial i_{t+1}} \quad (t < T)",
+        r"\frac{\partial L}{\partial w} = \sum_t h_t i_t (1 - i_t) x_t \frac{\partial L}{\partial c_t}",
+    ],
 )
 TEXTS = {"RNN": RNN, "scan": SCAN, "delta rule": DELTA_RULE, "LSTM": LSTM}
 

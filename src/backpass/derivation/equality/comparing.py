@@ -238,15 +238,18 @@ def _is_hidden(mistake: Mistake, evaluator: Evaluator) -> bool:
     return True
 
 
+def uses_states(chain: Chain, scope: Scope) -> bool:
+    """Whether the members use states of a recurrence, which are too long for a hint
+    when they are expanded."""
+    names = {r.name for e in chain.expressions for r in e.used if r.kind == "variable"}
+    variables = [scope.variables[name] for name in names]
+    return any(scope.states_with(scope.variables[n]) for n in scope.upstream(variables))
+
+
 def sum_to_one(chain: Chain, evaluator: Evaluator) -> str:
     """Return the name of an input whose elements would have to sum to 1 for two members
     to be equal, as those of a label do; "" if no input is one."""
-    calculus, scope = evaluator.calculus, evaluator.scope
-    names = {r.name for e in chain.expressions for r in e.used if r.kind == "variable"}
-    variables = [scope.variables[name] for name in names]
-    if any(scope.states_with(scope.variables[n]) for n in scope.upstream(variables)):
-        return ""  # too long when it is expanded
-    differences = []
+    calculus, differences = evaluator.calculus, []
     for indices in chain.cases(evaluator):
         values = (evaluator.value(e, indices, chain.still) for e in chain.expressions)
         for one, other in zip(*map(np.ravel, values), strict=True):

@@ -10,7 +10,12 @@ from backpass.derivation.equality.check import (
     first_mistake,
     holds_if_positive,
 )
-from backpass.derivation.equality.comparing import Refused, Where, sum_to_one
+from backpass.derivation.equality.comparing import (
+    Refused,
+    Where,
+    sum_to_one,
+    uses_states,
+)
 from backpass.derivation.language.functions import head_of, is_function
 from backpass.derivation.language.parse import Part, Unreadable, parse
 from backpass.derivation.text.knowledge import Knowledge
@@ -101,14 +106,15 @@ def _defined_differently(known: Knowledge, name: str, definition: Part) -> str:
 def _hint(refused: Refused) -> str:
     """Return which condition on two indices, or which sum, would make the members
     equal; "" if none would."""
-    chain = refused.chain
-    if name := sum_to_one(chain, refused.evaluator):
+    chain, evaluator = refused.chain, refused.evaluator
+    is_short = not uses_states(chain, evaluator.scope)
+    if is_short and (name := sum_to_one(chain, evaluator)):
         equation = rf"\sum_i {name}_i = 1"
         return (
             f"it holds if {equation}; if that is meant, declare constant {name} and say: "
             f"assume {equation}"
         )
-    if holds_if_positive(refused.mistake, refused.evaluator):
+    if is_short and holds_if_positive(refused.mistake, evaluator):
         return (
             "no difference was found where its letters are positive; if they are, "
             r"declare them in \mathbb{R}_{>0}"
@@ -120,7 +126,7 @@ def _hint(refused: Refused) -> str:
             continue
         for relation, holds in ((r"\ne", False), ("=", True)):
             there = Where(**vars(chain), a=a, b=b, equal=holds)
-            if first_mistake(there, refused.evaluator) is None:
+            if first_mistake(there, evaluator) is None:
                 extra = "" if holds else rf"; if that is meant, say: when {a} \ne {b}"
                 return f"it holds where {a} {relation} {b}{extra}"
     return ""
