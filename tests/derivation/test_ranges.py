@@ -79,3 +79,14 @@ def test_what_is_out_of_range_or_ambiguous_is_not_readable(formula, message):
 def test_a_sum_to_an_index_over_another_dimension_is_ill_formed_if_no_reading_makes_it_right():
     found = one(r"\sum_{i=1}^{n} \sum_{j=1}^i x_i a_j = 0", NAMES)
     assert (found.kind, "j runs over n elsewhere, but over m here" in found.message) == ("ill-formed", True)
+
+
+@pytest.mark.parametrize(
+    ("right", "kind"),
+    [
+        (r"x_i \sum_{j=2}^n x_j x_{j-1}", "not readable"),  # the i of the sum is its own
+        (r"2 x_i \sum_{j=2}^n x_j x_{j-1}", "ill-formed"),
+    ],
+)
+def test_a_sum_over_a_letter_in_use_may_also_shift_it(right, kind):
+    assert one(rf"{right} = x_i \sum_{{i=2}}^n x_i x_{{i-1}} \quad (i > 1)", NAMES).kind == kind

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 import numpy as np
 import sympy
-from lark import Tree
+from lark import Token, Tree
 
 from backpass.derivation.equality.check import Chain, evaluators_in, first_mistake
 from backpass.derivation.equality.comparing import (
@@ -25,6 +25,7 @@ from backpass.derivation.equality.comparing import (
 from backpass.derivation.equality.conventions import Square, fit
 from backpass.derivation.language.evaluate import Evaluator
 from backpass.derivation.language.functions import is_function
+from backpass.derivation.language.indices import letter_of
 from backpass.derivation.language.parse import (
     Loose,
     Misfit,
@@ -308,7 +309,7 @@ def _sums_over(tree: Tree, letter: str) -> list[tuple[int, int]]:
         if node.data == "sum":
             return all(map(found_in, mine))
         if node.data in ("reference", "scalar"):
-            if [str(t) for t in subscripts_of(node)].count(letter) < 2:
+            if [*map(letter_of, subscripts_of(node))].count(letter) < 2:
                 return False
             spans.append(span_of(node))
             return True
@@ -321,7 +322,12 @@ def _sums_over(tree: Tree, letter: str) -> list[tuple[int, int]]:
 
 
 def _has(tree: Tree, letter: str) -> bool:
-    return any(token == letter for token in tree.scan_values(lambda one: True))
+    return any(tree.scan_values(lambda one: _is(one, letter)))
+
+
+def _is(token: Token, letter: str) -> bool:
+    """Whether a token is a letter, also with a number, as t in t-1."""
+    return letter in (token, letter_of(token))
 
 
 # ---- a sum whose letter means nothing, or something else -----------------------------
@@ -342,9 +348,9 @@ def _of_unbound(
         )
         readings = [
             _written(part, *(
-                (*span_of(token), fresh)
-                for token in parse(part).scan_values(lambda one: one == letter)
-                if error.limits[0] <= span_of(token)[0] < error.body[1]
+                (at, at + len(letter), fresh)
+                for token in parse(part).scan_values(lambda one: _is(one, letter))
+                if error.limits[0] <= (at := span_of(token)[0]) < error.body[1]
             ))
         ]  # fmt: skip
         message = f"the index {letter} is also used outside this sum"
