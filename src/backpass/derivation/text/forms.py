@@ -325,9 +325,9 @@ def _has(tree: Tree, letter: str) -> bool:
     return any(tree.scan_values(lambda one: _is(one, letter)))
 
 
-def _is(token: Token, letter: str) -> bool:
+def _is(one: Token | Tree, letter: str) -> bool:
     """Whether a token is a letter, also with a number, as t in t-1."""
-    return letter in (token, letter_of(token))
+    return isinstance(one, Token) and letter_of(one) == letter
 
 
 # ---- a sum whose letter means nothing, or something else -----------------------------
