@@ -54,12 +54,12 @@ def test_shapes_that_do_not_fit(capsys, monkeypatch):
     text = "<!-- derive: given X \\in \\mathbb{R}^{m \\times k} -->\n$$ X = X^\\top $$\n"
     status, shown = run(capsys, monkeypatch, text)
     assert status == 1
-    assert "✗ line 2: refused: this is k × m, but it is set equal to m × k" in shown
+    assert "✗ line 2: ill-formed: this is k × m, but it is set equal to m × k" in shown
     assert "  with X (line 1)" in shown
     status, shown = run(capsys, monkeypatch, text, "--json")
     (line,) = json.loads(shown)["lines"]
-    assert (status, line["counterexample"], line["rests on"]["how"]) == (1, None, "shapes")
-    assert "> - ✗ line 2: refused: this is k × m" in run(capsys, monkeypatch, text, "--annotate")[1]
+    assert (status, line["counterexample"], line["rests on"]["how"]) == (1, None, "form")
+    assert "> - ✗ line 2: ill-formed: this is k × m" in run(capsys, monkeypatch, text, "--annotate")[1]
 
 
 def test_annotated(capsys, monkeypatch):

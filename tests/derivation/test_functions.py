@@ -273,7 +273,7 @@ def test_a_row_and_a_column_of_a_matrix():
         (r"\frac{I}{2} x = I I x - \frac{x}{2}", "equal"),
         (r"(I - A) B = B + A B", "refused"),
         (r"\operatorname{tr}(I) = n", "not readable"),
-        (r"B + I = B", "refused"),
+        (r"B + I = B", "ill-formed"),
         (r"c I = 2", "not readable"),
         (r"\text{relu}(I) x = x", "not readable"),
     ],
@@ -340,7 +340,7 @@ def test_a_partial_derivative_applied_where_that_is_said():
         $$ \frac{\partial l}{\partial V} (A) = 1 $$
     """
     assert kinds(text, given) == ["not readable", "refused", "not readable", "not readable"]
-    assert kinds(text, f"{given}; partial applied") == ["equal", "refused", "equal", "not readable"]
+    assert kinds(text, f"{given}; partial applied") == ["equal", "refused", "equal", "ill-formed"]
 
 
 def test_a_name_equal_to_a_name_is_an_equation():
@@ -444,7 +444,7 @@ def test_a_number_by_an_array():
     text = r"$$ \frac{\partial s}{\partial W} = 2 W \operatorname{diag}(x) = W $$"
     assert kinds(text, given) == ["equal", "refused"]
     numerator = text.replace(r"2 W \operatorname{diag}(x)", r"2 \operatorname{diag}(x) W^T")
-    assert kinds(numerator, "layout numerator; " + given) == ["equal", "refused"]
+    assert kinds(numerator, "layout numerator; " + given) == ["equal", "ill-formed"]
     # It holds if s is kept constant, so the verdict is not a rejection.
     held = r"$$ \frac{\partial r}{\partial x} = 2 x + s \mathbf{1}_n $$"
     of_both = r"given x \in \mathbb{R}^n; let s = \sum_j x_j; let r = \sum_j x_j^2 + s \sum_j x_j"

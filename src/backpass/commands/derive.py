@@ -28,11 +28,12 @@ examples:
   backpass derive notes.md --annotate > annotated.md
 
 FILE is Markdown ($$, \[ \], or a fenced block of math), LaTeX (\[ \], equation,
-align, gather, and similar environments), a notebook (its Markdown cells), or - for
-standard input. Names are defined in a comment, which holds until its section ends:
+align, gather, and similar environments), reStructuredText (.. math::), a notebook
+(its Markdown cells), or - for standard input. Names are defined in a comment, which holds until its section ends:
 
   <!-- derive: given x \in \mathbb{R}^n; let S = \sum_j e^{x_j}; loss L -->
   % derive: given x \in \mathbb{R}^n; let S = \sum_j e^{x_j}; loss L
+  .. derive: given x \in \mathbb{R}^n; let S = \sum_j e^{x_j}; loss L
 
 A comment may contain:
 
@@ -40,6 +41,7 @@ A comment may contain:
                         let f(x) = 2 x defines a function
   assume \sum_i y_i = 1
                         an equation that constants satisfy: here, they sum to 1
+  range t = 1, \dots, T t is an index of time: given x_t \in \mathbb{R}^n
   slice A_i \in \mathbb{R}^n
                         A_i is row i of the matrix A, here as a column
   factor a, x           a and x before a bracket are factors: x(a + 1) is a product
@@ -48,6 +50,9 @@ A comment may contain:
   loss L                L is the loss
   bar gradient          a bar marks a gradient of the loss
   dot differential      a dot marks a differential
+  d differential        d X is the differential of X
+  broadcast             a number is added to each element of an array, and a vector
+                        to each row of a matrix; softmax(X) is that of each row
   layout numerator, layout denominator
                         the shape of a derivative with respect to an array
   when j \ne i          the condition of the next display
@@ -62,15 +67,22 @@ Macros are expanded: \newcommand, \renewcommand, \providecommand, \def, \let,
 \DeclareMathOperator, and \newenvironment in the text, in a derive comment, or
 in the file of definitions.
 
-The exit status is 0 if no line is refused, 1 if a line is refused, and 2 if the
+The exit status is 0 if no line is refused or ill-formed, 1 if one is, and 2 if the
 command or a definition is not valid. With --strict, it is also 1 if a line is
-not readable. With several files, it is the highest of their statuses.
+not readable, or if a part of the text is not looked at. With several files, it is the highest of their statuses.
 """
 SECONDS = 20.0  # for one line
-_FORMS = {"markdown": "Markdown", "latex": "LaTeX", "notebook": "a notebook"}
+_FORMS = {
+    "markdown": "Markdown",
+    "latex": "LaTeX",
+    "notebook": "a notebook",
+    "rst": "reStructuredText",
+}
+FORMAT = 1  # of the JSON
 MARKS = {
     "equal": "✓",
     "refused": "✗",
+    "ill-formed": "✗",
     "follows": "–",
     "definition": "=",
     "not readable": "○",
@@ -134,18 +146,22 @@ def run(arguments: argparse.Namespace) -> int:
             print(line, file=sys.stderr)
     else:
         _say(*(summary(found) if len(found) > 1 else report(*found[0][1:])))
-    return max(_status(judged.verdicts, arguments.strict) for judged in found)
+    return max(_status(judged, arguments.strict) for judged in found)
 
 
 def _say(*lines: str) -> None:
     say(*map(coloured, lines))
 
 
-def _status(verdicts: list[Verdict], strict: bool) -> int:
+def _status(judged: Judged, strict: bool) -> int:
+    verdicts = judged.verdicts
+    if strict and judged.document.unseen:
+        return max(1, _status(judged, False))
     if any(verdict.display < 0 for verdict in verdicts):
         return 2
     kinds = {verdict.kind for verdict in verdicts}
-    return int("refused" in kinds or (strict and "not readable" in kinds))
+    wrong = {"refused", "ill-formed"} | ({"not readable"} if strict else set())
+    return int(bool(kinds & wrong))
 
 
 def _seconds(text: str) -> float:
@@ -164,9 +180,12 @@ def _read(name: str) -> str:
     if name == "-":
         return sys.stdin.read()
     try:
-        return Path(name).read_text(encoding="utf-8")
+        text = Path(name).read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
         raise ValueError(f"expected UTF-8; {error}") from error
+    if "\0" in text:
+        raise ValueError("expected a text; it has characters that no text has")
+    return text
 
 
 def _name(name: str) -> str:
@@ -189,7 +208,10 @@ def _counts(verdicts: list[Verdict]) -> str:
         "definition": _numbered(counts["definition"], "definition"),
     }
     each = ", ".join(words.get(k, f"{counts[k]} {k}") for k in MARKS if counts[k])
-    text = _numbered(counts.total(), "line") + (f": {each}" if each else "")
+    total = sum(counts[kind] for kind in MARKS)
+    text = _numbered(total, "line") + (f": {each}" if each else "")
+    if nothing := counts["nothing claimed"]:
+        text += f"; {_numbered(nothing, 'formula')} without a relation"
     if unread := sum(v.display < 0 for v in verdicts):
         text += f"; {_numbered(unread, 'definition')} in comments cannot be read"
     return text
@@ -198,7 +220,7 @@ def _counts(verdicts: list[Verdict]) -> str:
 def report(document: Document, verdicts: list[Verdict]) -> list[str]:
     """Return the lines of the table of verdicts, with an explanation of each line that
     is not right, and of the summary."""
-    if not verdicts:
+    if not verdicts and not document.unseen:
         return table(document, verdicts)
     judged = Judged("", document, verdicts)
     return [*table(document, verdicts), "", *summary([judged])]
@@ -212,11 +234,13 @@ def table(document: Document, verdicts: list[Verdict]) -> list[str]:
     width = max(terminal.width(), 40)
     rows = [("line", "", "verdict", "formula")]
     for verdict in verdicts:
+        if verdict.kind not in MARKS:
+            continue
         place = document.place(verdict.line)
         rows.append((place, MARKS[verdict.kind], verdict.kind, verdict.latex))
     lines = [_cut(line, width) for line in aligned(rows)]
     for verdict in verdicts:
-        if verdict.kind in ("refused", "follows", "not readable"):
+        if verdict.kind in ("refused", "ill-formed", "follows", "not readable"):
             lines.append("")
             for line in _explanation(document, verdict):
                 pointer = line.startswith("    ")
@@ -234,7 +258,23 @@ def summary(found: list[Judged]) -> list[str]:
     bases = [verdict.basis for verdict in equal if verdict.basis]
     if bases:
         lines += terminal.folded(_rests(bases), width)
+    for judged in found:
+        lines += [
+            each
+            for line in _not_looked_at(judged, len(found) > 1)
+            for each in terminal.folded(line, width)
+        ]
     return lines
+
+
+def _not_looked_at(judged: Judged, named: bool) -> Iterator[str]:
+    """Yield a line that says what of a text was not looked at, if anything."""
+    if unseen := judged.document.unseen:
+        each = ", ".join(
+            f"{what} ({judged.document.where(line)})" for line, what in unseen
+        )
+        name = f" in {_name(judged.name)}" if named else ""
+        yield f"not looked at{name}: {each}"
 
 
 def _cut(line: str, width: int) -> str:
@@ -242,8 +282,8 @@ def _cut(line: str, width: int) -> str:
 
 
 def _head(document: Document, verdict: Verdict) -> str:
-    place = document.place(verdict.line)
-    return f"{MARKS[verdict.kind]} line {place}: {verdict.kind}"
+    where = document.where(verdict.line)
+    return f"{MARKS[verdict.kind]} {where}: {verdict.kind}"
 
 
 def _explanation(document: Document, verdict: Verdict) -> list[str]:
@@ -251,7 +291,7 @@ def _explanation(document: Document, verdict: Verdict) -> list[str]:
     if (example := verdict.counterexample) is None:
         first, *rest = verdict.message.splitlines()
         lines = [f"{head}: {first}", *rest]
-        if verdict.kind == "refused" and verdict.basis:
+        if verdict.kind == "ill-formed" and verdict.basis:
             lines.append(f"  with {_names(document, verdict.basis)}")
         return lines
     lines = [f"{head}: it does not equal {_other_side(document, verdict)}"]
@@ -273,7 +313,7 @@ def _other_side(document: Document, verdict: Verdict) -> str:
             return "the left-hand side"
         return f"{verdict.compared}, earlier in this line"
     side = "left" if verdict.to_left else "right"
-    return f"the {side}-hand side in line {document.place(verdict.against)}"
+    return f"the {side}-hand side in {document.where(verdict.against)}"
 
 
 def _of_comments(document: Document, verdicts: list[Verdict]) -> Iterator[str]:
@@ -285,7 +325,7 @@ def _of_comments(document: Document, verdicts: list[Verdict]) -> Iterator[str]:
 
 def _names(document: Document, basis: Basis) -> str:
     return ", ".join(
-        f"{name} (line {document.place(line)})" if line else f"{name} (definitions)"
+        f"{name} ({document.where(line)})" if line else f"{name} (definitions)"
         for name, line in basis.definitions
     )
 
@@ -304,9 +344,14 @@ def _rests(bases: list[Basis]) -> str:
 def _facts(name: str, document: Document, verdicts: list[Verdict]) -> dict[str, Any]:
     counts = _of_each_kind(verdicts)
     return {
+        "version": FORMAT,
         "file": name,
         "counts": {kind: counts[kind] for kind in MARKS},
         "lines": [_fact(document, verdict) for verdict in verdicts],
+        "not looked at": [
+            {"line": line, "place": document.place(line), "what": what}
+            for line, what in document.unseen
+        ],
     }
 
 
@@ -337,8 +382,8 @@ def _fact(document: Document, verdict: Verdict) -> dict[str, Any]:
             "how": "around random points"
             if basis.points
             else "exact"
-            if basis.sizes or verdict.kind != "refused"
-            else "shapes",
+            if verdict.kind != "ill-formed"
+            else "form",
         },
     }
 
@@ -347,7 +392,7 @@ def _annotated(document: Document, verdicts: list[Verdict]) -> str:
     """Return the Markdown with the verdicts on each display quoted below it."""
     source, found, at = document.source, "", 0
     for item in document.items:
-        mine = [v for v in verdicts if v.display == item.start]
+        mine = [v for v in verdicts if v.display == item.start and v.kind in MARKS]
         end = getattr(item, "end", 0)
         if not mine or not end:
             continue
@@ -384,8 +429,7 @@ COMMAND = Command(
         ),
         switch(
             "--strict",
-            help="exit with status 1 if a line is not readable as well as if one is "
-            "refused",
+            help="exit with status 1 also if a line is not readable, or not looked at",
         ),
         value(
             "--seconds",

@@ -21,6 +21,7 @@ from backpass.derivation.text.displays import (
 )
 from backpass.derivation.text.macros import Expander
 from backpass.derivation.text.passages import Text
+from backpass.derivation.text.unseen import unseen
 
 __all__ = ["Document", "directives", "form_of", "read_document"]
 
@@ -33,6 +34,7 @@ def form_of(name: str, source: str) -> str:
         (".tex", "latex"),
         (".latex", "latex"),
         (".ipynb", "notebook"),
+        (".rst", "rst"),
     ):
         if name.lower().endswith(ending):
             return form
@@ -53,14 +55,16 @@ def read_document(source: str, form: str, preamble: str = "") -> Document:
     cells: tuple[tuple[int, int], ...] = ()
     if form == "notebook":
         source, cells = _of_notebook(source)
-    scanner = _LATEX if form == "latex" else _MARKDOWN
+    scanner = _SCANNERS.get(form, _MARKDOWN)
     expander = Expander()
     expander.expand(preamble)
     expander.grouped = form == "latex"
     expander.faults.clear()
-    text = _usual(Text(*expander.expand(_without_code(source, scanner))))
+    plain = _without_code(source, scanner)
+    text = _usual(Text(*expander.expand(plain)))
     items = tuple(_continued(_items(text, len(source), scanner), source))
-    return Document(source, items, cells, text, expander.faults)
+    found = tuple(unseen(source, plain, form))
+    return Document(source, items, cells, text, expander.faults, found)
 
 
 def directives(source: str) -> tuple[Text, ...]:
@@ -109,9 +113,10 @@ _DISPLAYS = rf"""
 _FLAGS = re.S | re.M | re.X
 _MARKDOWN = re.compile(
     rf"""
-    ^(?P<fence>[ \t]*(?P<ticks>`{{3,}}|~{{3,}}))[ \t]*(?P<info>[^\n]*)\n(?P<fenced>.*?)
+    ^(?P<fence>[ \t]*(?P<ticks>`{{3,}}|~{{3,}}|:{{3,}}(?=[ \t]*\{{math\}})))
+        [ \t]*(?P<info>[^\n]*)\n(?P<fenced>.*?)
         (?:^[ \t]*(?P=ticks)[ \t]*$|\Z)
-  | <!--[ \t]*derive:(?P<comment>.*?)-->
+  | <!--[ \t]*derive:(?P<comment>.*?)(?:-->|(?P<open>\Z|(?=<!--)))
   | <!--.*?-->
   | (?P<code>`+)(?!`).+?(?<!`)(?P=code)(?!`)
   | ^(?P<heading>\#{{1,6}})[ \t]
@@ -129,6 +134,18 @@ _LATEX = re.compile(
     """,
     _FLAGS,
 )
+_RST = re.compile(
+    rf"""
+    ^(?P<margin>[ \t]*)\.\.[ \t]+(?P<info>math)::(?P<fenced>[^\n]*(?:\n|\Z)
+        (?:(?P=margin)[ \t]+[^\n]*(?:\n|\Z)|[ \t]*\n)*)
+  | ^[ \t]*\.\.[ \t]+derive:(?P<comment>[^\n]*(?:\n[ \t]+[^\n]*)*)
+  | ``.+?``
+  | (?P<heading>(?!))
+  | {_DISPLAYS}
+    """,
+    _FLAGS,
+)
+_SCANNERS = {"latex": _LATEX, "rst": _RST}
 _MATHEMATICS = ("math", "{math}")  # the fences of displays
 _LEVELS = ("part", "chapter", "section", "subsection", "subsubsection", "paragraph")
 
@@ -136,7 +153,7 @@ _LEVELS = ("part", "chapter", "section", "subsection", "subsubsection", "paragra
 # Names of functions in other type, unless they are a subscript.
 _FUNCTION = re.compile(
     r"(?<![_^])(?<![_^]\{)\\(?:operatorname\*?|text(?:rm|normal)?|mathrm|mathop)"
-    r"\s*\{\s*(?:\\rm\s+)?([tT]r|diag)\s*\}(?!\s*[_}])"
+    r"\s*\{\s*(?:\\rm\s+)?([tT]r|diag|det)\s*\}(?!\s*[_}])"
 )
 _LOWER = re.compile(r"(?<=\\operatorname\{)Tr(?=\})")
 _BOLD = re.compile(r"\\bm(?![a-zA-Z])")
@@ -163,6 +180,7 @@ def _without_code(source: str, scanner: re.Pattern[str]) -> str:
     return found + source[at:]
 
 
+_BETWEEN_ROWS = re.compile(r"(?<=\S)[ \t]*\n(?:[ \t]*\n)+(?=[ \t]*\S)")
 _BLANK = re.compile(r"[\s>.,;]*")  # also the marks of a quotation
 
 
@@ -193,15 +211,21 @@ def _items(text: Text, end_of_source: int, scanner: re.Pattern[str]) -> Iterator
         group = match.groupdict()
         start, end = text.origins[match.start()], ends[match.end()]
         if group["comment"] is not None:
-            yield Comment(_directives(text[slice(*match.span("comment"))]), start)
+            comment = text[slice(*match.span("comment"))]
+            if group.get("open") is not None:
+                yield Comment((comment.strip(),), start, True)
+            else:
+                yield Comment(_directives(comment), start)
         elif group["heading"]:
             level = len(group["heading"])
             if is_latex:
                 level = _LEVELS.index(group["heading"])
             yield Heading(level, start)
         elif group.get("fenced") is not None:
-            inner = re.compile(r"^:\w+:[^\n]*$", re.M)
+            inner = re.compile(r"^[ \t]*:\w+:[^\n]*$", re.M)
             body = text[slice(*match.span("fenced"))].replaced(inner)
+            if scanner is _RST:  # rows are also separated by blank lines
+                body = body.replaced(_BETWEEN_ROWS, r"\\\\")
             yield display_of(body, "", is_latex, start, end)
         else:
             for name in ("dollars", "escaped", "brackets", "body"):

@@ -9,26 +9,30 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
+from itertools import zip_longest
 from typing import TypeVar
 
 from backpass.derivation.document import directives
 from backpass.derivation.equality.check import evaluators_in
 from backpass.derivation.equality.comparing import Refused
 from backpass.derivation.language.names import Expression
-from backpass.derivation.language.parse import Misfit, Part, Unreadable, parse
+from backpass.derivation.language.parse import Part, Unreadable, parse
 from backpass.derivation.text.beside import Beside, beside_of, doubt_of
+from backpass.derivation.text.clauses import with_definitions_below
 from backpass.derivation.text.contents import Comment, Document, Heading
 from backpass.derivation.text.defining import declared, define, defines
 from backpass.derivation.text.directives import follow
+from backpass.derivation.text.forms import ill_formed
 from backpass.derivation.text.knowledge import Knowledge
 from backpass.derivation.text.limit import TooLong, limited
 from backpass.derivation.text.members import Equation, equality
 from backpass.derivation.text.passages import Text
 from backpass.derivation.text.refusal import refusal
-from backpass.derivation.text.rewriting import depends_on_layout, not_an_equation
-from backpass.derivation.text.statements import Statement, statements
+from backpass.derivation.text.rewriting import claims_nothing, not_an_equation
+from backpass.derivation.text.statements import Statement
 from backpass.derivation.text.verdict import Basis, Verdict, unread, verdict_on
 
 T = TypeVar("T")
@@ -53,21 +57,42 @@ def judge(
         follow(known, text, definitions, 0)
     known.at_start = known.now
     verdicts: list[Verdict] = []
-    for item in document.items:
+    judge_one = partial(_judged, known, progress, seconds)
+    below: list[Verdict] = []  # on a display that defines names of the one above it
+    for item, following in zip_longest(document.items, document.items[1:]):
         if isinstance(item, Heading):
             known.enter(item)
         elif isinstance(item, Comment):
             verdicts += _on_comment(known, item)
+        elif below:
+            verdicts, below = verdicts + below, []
         else:
-            for statement in statements(item):
-                for verdict in _on_statement(known, statement, progress, seconds):
-                    verdicts.append(replace(verdict, display=item.start))
+            found, below = with_definitions_below(known, item, following, judge_one)
+            verdicts += found
             known.condition = None
     return verdicts
 
 
+def _judged(
+    known: Knowledge,
+    progress: Callable[[int], None],
+    seconds: float,
+    statement: Statement,
+) -> list[Verdict]:
+    found = list(_on_statement(known, statement, progress, seconds))
+    if found[0].kind == "not readable":
+        with suppress(Unreadable):
+            known.miss_loss(statement.members[0])
+    return found
+
+
 def _on_comment(known: Knowledge, comment: Comment) -> Iterator[Verdict]:
     """Follow the directives of a comment; yield verdicts on those without a meaning."""
+    if comment.open:
+        text = comment.directives[0]
+        fault = unread(known.document, text, "this comment has no end: write -->")
+        yield replace(fault, display=-1)
+        return
     for text in comment.directives:
         line = known.document.line_of(text)
         try:
@@ -93,6 +118,9 @@ def _on_statement(
             if not why and (verdict := declared(known, left)):
                 yield verdict
                 return
+            if not why and claims_nothing(left.characters):
+                yield verdict_on(document, "nothing claimed", left)
+                return
             why = why or not_an_equation(left.characters)
         beside = beside_of(known, statement)
     except Unreadable as error:
@@ -105,11 +133,30 @@ def _on_statement(
         for member in rest or (left,):
             yield unread(document, member, why)
         return
-    for verdict in _on_members(known, left, rest, beside, progress, seconds):
-        if verdict.kind in ("refused", "follows") and doubt:
+    torn = False
+    for member, verdict in zip(
+        rest, _on_members(known, left, rest, beside, progress, seconds), strict=True
+    ):
+        if torn and verdict.kind in ("refused", "ill-formed", "follows"):
+            verdict = unread(document, member, _TORN, verdict.against)
+        torn = torn or (
+            verdict.kind == "not readable" and len(member.split(_MAY_END)) > 1
+        )
+        if verdict.kind in ("refused", "ill-formed", "follows") and doubt:
             line, latex = verdict.line, verdict.latex
             verdict = Verdict("not readable", line, latex, verdict.against, doubt)
         yield verdict
+
+
+# In a side that is not readable, another equation may begin here.
+_MAY_END = (
+    r"\\(?:(?:text[a-z]*|mbox|mathrm|q?quad|hspace|iff|implies|[a-zA-Z]*[rR]ightarrow)"
+    r"(?![a-zA-Z])|[;:])|[,;]"
+)
+_TORN = (
+    "another equation may begin in the side before this one, which is not readable: write "
+    "each equation in a row of its own"
+)
 
 
 def _on_members(
@@ -124,14 +171,19 @@ def _on_members(
     document, head = known.document, known.part(left)
     equation = Equation(head, beside, head, head)
     defining = defines(known, head)
+    torn = False  # whether another equation may have begun
     for member in rest:
         progress(document.line_of(member))
         part, membership = known.without_membership(member)
+        if defining and torn:
+            yield unread(document, member, _TORN)
+            continue
         if defining:
+            torn = len(member.split(_MAY_END)) > 1
             try:
                 yield define(known, member, head, part, beside, membership)
             except Unreadable as error:
-                yield _without_meaning(known, member, 0, error)
+                yield _without_meaning(known, None, member, part, error, seconds)
             else:
                 defining, equation.anchor = False, part
             continue
@@ -149,7 +201,7 @@ def _on_members(
                 yield verdict
                 continue
         except Unreadable as error:
-            yield _without_meaning(known, member, line, error)
+            yield _without_meaning(known, equation, member, part, error, seconds)
             if error.part == anchor:
                 equation.first = equation.anchor = part
         else:
@@ -169,35 +221,45 @@ def _in_time(known: Knowledge, part: Part, seconds: float, judge: Callable[[], T
 
 
 def _without_meaning(
-    known: Knowledge, member: Text, line: int, error: Unreadable
+    known: Knowledge,
+    equation: Equation | None,
+    member: Text,
+    part: Part,
+    error: Unreadable,
+    seconds: float,
 ) -> Verdict:
-    """Return the verdict on a member without a meaning: "refused" if only its declared
-    shapes do not fit."""
-    basis = _misfit(known, error) if isinstance(error, Misfit) else None
+    """Return the verdict on a member without a meaning: "ill-formed" if no reading
+    makes it right."""
+    document, line = known.document, 0
+    if equation is not None:
+        line = document.line(equation.anchor.start)
+    try:
+        judge_form = partial(ill_formed, known, equation, part, error)
+        fault = _in_time(known, part, seconds, judge_form)
+    except Unreadable:
+        fault = None
+    if fault is not None:
+        parts = (fault.part, getattr(error, "other", None))
+        basis = _named(known, [one for one in parts if one is not None])
+        return verdict_on(document, "ill-formed", member, line, fault, basis)
     if match := re.match(r"(.+) is not declared or defined above$", error.message):
         more = known.where_ended(match[1])
         error = Unreadable(error.message + more, error.part, error.position)
-    kind = "refused" if basis else "not readable"
-    return verdict_on(known.document, kind, member, line, error, basis)
+    return unread(document, member, error, line)
 
 
-def _misfit(known: Knowledge, error: Misfit) -> Basis | None:
-    """Return the definitions by which shapes do not fit; None if the shapes depend on
-    the layout of a derivative."""
+def _named(known: Knowledge, parts: list[Part]) -> Basis:
+    """Return the definitions of the names in parts, whether or not they have a
+    meaning."""
     scope = known.scope
     expressions = []
-    for part in (error.part, error.other):
-        if part is not None:
-            tree = parse(part)
-            found = {
-                id(node): reference
-                for node in tree.iter_subtrees()
-                if node.data in ("reference", "power_of_name", "scalar")
-                and (reference := scope.resolve(node)) is not None
-            }
-            expressions.append(Expression(part, tree, references=found))
-    basis = known.basis(expressions, (), 0)
-    for name, _ in basis.definitions:
-        if definition := scope.variables[name].definition:
-            expressions.append(definition)
-    return None if any(map(depends_on_layout, expressions)) else basis
+    for part in parts:
+        tree = parse(part)
+        found = {
+            id(node): reference
+            for node in tree.iter_subtrees()
+            if node.data in ("reference", "power_of_name", "scalar")
+            and (reference := scope.resolve(node)) is not None
+        }
+        expressions.append(Expression(part, tree, references=found))
+    return known.basis(expressions, (), 0)

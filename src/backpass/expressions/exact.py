@@ -90,17 +90,18 @@ ROOT_POINTS = 64  # if a root may have the other sign
 # needed.
 MAX_DRAWS = 2**14
 FEW_DRAWS = 8  # without roots, a point has no value only where a denominator is 0
+LONGEST = 100_000  # nodes of an expression that is expanded
 MEMORY = 10_000  # values that a point remembers before it forgets all of them
 
 
 class NotRepresentable(ValueError):
     """Raised for an expression that has no image in the field. ``part`` is the part
-    without one."""
+    without one, and ``reason`` says why."""
 
     def __init__(self, part, reason: str) -> None:
         text = str(part)
         super().__init__(f"{text if len(text) <= 200 else text[:200] + ' …'}: {reason}")
-        self.part = part
+        self.part, self.reason = part, reason
 
 
 class _NoValueHere(Exception):
@@ -172,6 +173,10 @@ class Definitions:
         self.definition_of, self.expand = definition_of, expand
         self._goes_by_form = lru_cache(maxsize=MEMORY)(self._has_root_or_log)
         self._point = cache(partial(_MainPoint, definition_of=definition_of))
+        nested = partial(_MainPoint, definition_of=definition_of, nests=True)
+        self._nesting_point = cache(nested)
+        self._unsure = lru_cache(maxsize=MEMORY)(self._is_unsure)
+        self._length = lru_cache(maxsize=MEMORY)(self._length_of)
 
     def is_zero(self, expr: sympy.Expr) -> bool:
         """Whether an expression is zero wherever it is defined.
@@ -183,16 +188,48 @@ class Definitions:
     def equal(self, a: sympy.Expr, b: sympy.Expr) -> bool:
         """Whether two expressions are equal wherever both are defined.
 
-        Raises `NotRepresentable`.
+        An exponential inside an exponent is an unknown function of its own exponent.
+        Expressions that are equal for every such function are equal; of others nothing
+        is known. Raises `NotRepresentable`.
         """
         if a == b:
             return equal(a, b)
-        if not (self._goes_by_form(a) or self._goes_by_form(b)):
+        by_form = self._goes_by_form(a) or self._goes_by_form(b)
+        if not by_form:
             try:
                 return _agree(a, b, self._point, POINTS, FEW_DRAWS)
             except NotRepresentable:
                 pass  # what has no image may cancel in the expansion
+            try:
+                if _agree(a, b, self._nesting_point, POINTS, FEW_DRAWS):
+                    return True
+            except NotRepresentable:
+                pass
+        if max(self._length(a), self._length(b)) > LONGEST:
+            raise NotRepresentable(a - b, "it is too long with its definitions")
         return equal(self.expand(a), self.expand(b))
+
+    def _length_of(self, expr: sympy.Expr) -> int:
+        """Return how many nodes an expression has when its definitions are expanded."""
+        if expr.is_Symbol and (definition := self.definition_of(expr)) is not None:
+            return self._length(definition)
+        return 1 + sum(map(self._length, expr.args))
+
+    def is_unsure(self, expr: sympy.Expr) -> bool:
+        """Whether an expression that was found to differ from another may equal it: it
+        has a log, or a tanh inside an exponent or another tanh."""
+        return self._unsure(expr, False)
+
+    def _is_unsure(self, expr: sympy.Expr, in_exponent: bool) -> bool:
+        if expr.is_Symbol and (definition := self.definition_of(expr)) is not None:
+            return self._unsure(definition, in_exponent)
+        if isinstance(expr, sympy.log):
+            return True
+        if isinstance(expr, sympy.exp | HyperbolicFunction):
+            if in_exponent:
+                return True
+            in_exponent = True
+        return any(self._unsure(argument, in_exponent) for argument in expr.args)
 
     def _has_root_or_log(self, expr: sympy.Expr) -> bool:
         if expr.is_Symbol and (definition := self.definition_of(expr)) is not None:
@@ -393,9 +430,9 @@ class _MainPoint(_Point):
     """A point modulo P, with points modulo Q for the exponents and modulo R for the
     angles."""
 
-    def __init__(self, draw: int, definition_of=_none) -> None:
+    def __init__(self, draw: int, definition_of=_none, nests: bool = False) -> None:
         super().__init__(P, f"main {draw}", definition_of)
-        self.draw = draw
+        self.draw, self.nests = draw, nests
 
     @cached_property
     def exponent_points(self) -> list[_ExponentPoint]:
@@ -407,7 +444,10 @@ class _MainPoint(_Point):
 
     def _points(self, prime: int, what: str) -> list[_ExponentPoint]:
         seeds = (f"{what} {self.draw} {t}" for t in range(EXPONENT_POINTS))
-        return [_ExponentPoint(prime, seed, self.definition_of) for seed in seeds]
+        return [
+            _ExponentPoint(prime, seed, self.definition_of, self.nests)
+            for seed in seeds
+        ]
 
     def exp(self, expr) -> int:
         exponent = expr.args[0] if expr.args else sympy.S.One
@@ -452,10 +492,12 @@ class _ExponentPoint(_Point):
     """A point for exponents or angles, with its weight.
 
     It has no transcendental functions, and only roots of numbers and positive symbols.
+    If it `nests`, an exponential is drawn from the value of its exponent.
     """
 
-    def __init__(self, prime: int, seed: str, definition_of) -> None:
+    def __init__(self, prime: int, seed: str, definition_of, nests: bool) -> None:
         super().__init__(prime, seed, definition_of)
+        self.nests = nests
         self.weight = self.random("weight")
 
     def root(self, expr, value: int, exponent) -> int:
@@ -477,7 +519,12 @@ class _ExponentPoint(_Point):
         return self.odd(expr) if expr.func is sympy.tanh else super().hyperbolic(expr)
 
     def exp(self, expr) -> int:
-        raise NotRepresentable(expr, "an exponential inside an exponent or angle")
+        if not self.nests:
+            raise NotRepresentable(expr, "an exponential inside an exponent or angle")
+        exponent = self.value(expr.args[0]) if expr.args else 1
+        if exponent <= self.squares:
+            return self.random(f"exp {exponent}") if exponent else 1
+        return self.inverse(self.random(f"exp {self.prime - exponent}"))
 
     def cos_and_sin(self, angle) -> tuple[int, int]:
         raise NotRepresentable(

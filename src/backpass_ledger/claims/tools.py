@@ -97,6 +97,8 @@ def derives(display: str, definitions: str = "") -> bool:
     for verdict in judge(document, definitions):
         if verdict.kind == "not readable":
             raise ValueError(f"not readable: {verdict.latex}: {verdict.message}")
+        if verdict.kind == "nothing claimed":
+            raise ValueError(f"it claims nothing: {verdict.latex}")
         kinds.add(verdict.kind)
     if kinds <= {"definition"}:
         raise ValueError(

@@ -14,6 +14,7 @@ from typing import NamedTuple
 import numpy as np
 import sympy
 
+from backpass.derivation.equality.numbers import may_be_equal
 from backpass.derivation.language.analysis import Analysis
 from backpass.derivation.language.calculus import Value
 from backpass.derivation.language.definitions import assume, define
@@ -28,10 +29,15 @@ from backpass.derivation.language.parse import (
     Part,
     Unreadable,
 )
+from backpass.derivation.language.sequences import (
+    check_recurrence,
+    declare_range,
+)
 from backpass.derivation.language.values.points import DRAWS, Place, Point
-from backpass.expressions import exact
+from backpass.expressions import exact, intervals
 
 TRIALS = 3
+INTERVAL_DRAWS = 12  # points at which a difference is looked for by intervals
 Sizes = dict[str, int]
 
 
@@ -117,16 +123,29 @@ def _evaluators_in(lines: tuple[Line, ...]) -> Evaluators:
     scope = Scope()
     for line in lines:
         _ADD[line.kind](scope, line)
+        if line.kind == "let":
+            check_recurrences(scope, line)
         if line.kind == "assume":
             for sizes in trial_sizes(scope):  # raises if it determines nothing
                 _ = Evaluator(scope, sizes).calculus.assumed
     return Evaluators(scope)
 
 
+def check_recurrences(scope: Scope, line: Line) -> None:
+    """Raise `Unreadable` if a definition makes a name's element depend on itself."""
+    assert line.right is not None
+    variable = scope.defined_as(line.right)
+    if scope.states_with(variable):
+        evaluator = Evaluator(scope, trial_sizes(scope)[0], 0)
+        check_recurrence(scope, variable, evaluator.calculus)
+
+
 _ADD: dict[str, Callable[[Scope, Line], None]] = {
     "given": Scope.declare, "constant": Scope.declare, "slice": Scope.slice,
     "factor": Scope.multiply, "layout": Scope.lay_out, "applied": Scope.apply,
+    "broadcast": Scope.spread,
     "let": define, "function": define_function, "assume": assume,
+    "range": declare_range,
 }  # fmt: skip
 
 
@@ -263,12 +282,76 @@ def mistakes(chain: Chain, evaluator: Evaluator) -> Iterator[Mistake]:
 def _difference(
     expression: Expression, above: Value, here: Value, evaluator: Evaluator
 ) -> tuple[int, ...] | None:
+    definitions, undecided = evaluator.calculus.definitions, None
     try:
-        return difference(above, here, evaluator.calculus.definitions)
+        place = difference(above, here, definitions)
+        if place is None or not may_be_equal(
+            *((above[place], here[place]) if place else (above, here)), evaluator
+        ):
+            return place
+        raise exact.NotRepresentable(
+            (above - here)[place] if place else above - here,
+            "it is 0 at the points tried",
+        )
     except exact.NotRepresentable as error:
-        raise Unreadable(
-            f"equality cannot be decided here: {error}", expression.part
-        ) from error
+        undecided = error
+    pairs = zip(*map(np.ravel, (above, here)), strict=True)
+    for number, (one, other) in enumerate(pairs):
+        if one != other and difference_point(one, other, evaluator) is not None:
+            return tuple(map(int, np.unravel_index(number, np.shape(above))))
+    raise Unreadable(
+        "no difference was found, but equality cannot be decided here: "
+        f"{_in_words(undecided)}",
+        expression.part,
+    ) from undecided
+
+
+def _in_words(error: exact.NotRepresentable) -> str:
+    """Return for authors why an expression cannot be compared exactly."""
+    part = error.part
+    if isinstance(part, sympy.Abs | sympy.sign):
+        return f"it has the absolute value or the sign of {part.args[0]}"
+    if part.is_Pow and not part.exp.is_Rational:
+        return f"{part} has an exponent that is not a rational number"
+    return str(error)
+
+
+def difference_point(
+    above: sympy.Expr, here: sympy.Expr, evaluator: Evaluator
+) -> Point | None:
+    """Return a point at which two numbers certainly differ; None if none is found.
+
+    Around a point, only that point is tried, because signs may change elsewhere.
+    """
+    calculus = evaluator.calculus
+    above, here = calculus.expand(above), calculus.expand(here)
+    if (above.free_symbols | here.free_symbols) & calculus.maxima:
+        return None
+    points = [Point(draw, evaluator.sizes) for draw in range(INTERVAL_DRAWS)]
+    if evaluator.point is not None:
+        points = [evaluator.point]
+    found = intervals.point_of_difference(above, here, points)
+    return found if isinstance(found, Point) else None
+
+
+def holds_if_positive(mistake: Mistake, evaluator: Evaluator) -> bool:
+    """Whether no difference is found between the values of a mistake where all inputs
+    are positive."""
+    if evaluator.point is not None:
+        return False
+    calculus = evaluator.calculus
+    pair = (mistake.above, mistake.here)
+    if mistake.place:
+        pair = tuple(value[mistake.place] for value in pair)
+    above, here = map(calculus.expand, pair)
+    symbols = above.free_symbols | here.free_symbols
+    if symbols & calculus.maxima or all(symbol.is_positive for symbol in symbols):
+        return False
+    draws = (Point(draw, evaluator.sizes) for draw in range(0, INTERVAL_DRAWS, 2))
+    points = [{s: abs(point[s]) for s in symbols} for point in draws]
+    if not all(intervals.is_enclosed(one, points) for one in (above, here)):
+        return False
+    return intervals.point_of_difference(above, here, points) is None
 
 
 def difference(
@@ -276,12 +359,21 @@ def difference(
 ) -> tuple[int, ...] | None:
     """Return the position (zero-based) of the first element in which two values differ.
 
-    It is () for two numbers, and None if the values are equal.
+    It is () for two numbers, and None if the values are equal. Raises
+    `exact.NotRepresentable` if no element differs and one cannot be compared.
     """
     if not isinstance(a, np.ndarray):
         return None if definitions.equal(a, b) else ()
-    places = np.ndindex(a.shape)
-    return next((at for at in places if not definitions.equal(a[at], b[at])), None)
+    undecided = None
+    for at in np.ndindex(a.shape):
+        try:
+            if not definitions.equal(a[at], b[at]):
+                return at
+        except exact.NotRepresentable as error:
+            undecided = error
+    if undecided is not None:
+        raise undecided
+    return None
 
 
 def report(mistake: Mistake, evaluator: Evaluator) -> str:
@@ -307,12 +399,20 @@ def counterexample(
     if place:
         where.append(f"element ({', '.join(str(k + 1) for k in place)})")
         above, here = above[place], here[place]
-    inputs = evaluator.calculus.inputs
+    calculus = evaluator.calculus
+    inputs = calculus.inputs
     symbols = sorted(inputs(above) | inputs(here), key=str)
     point = {
         symbol: sympy.Rational(3 + 2 * k, 7 + k) for k, symbol in enumerate(symbols)
     }
-    if evaluator.point is not None:
+    if evaluator.point is None:
+        pair = calculus.expand(above), calculus.expand(here)
+        if intervals.point_of_difference(*pair, [point]) is None:
+            there = difference_point(above, here, evaluator)
+            if there is not None and len(symbols) <= 4:
+                point = {symbol: there[symbol] for symbol in symbols}
+                where += [f"{s} = {float(value):.2g}" for s, value in point.items()]
+    else:
         compared = sorted(evaluator.point.items(), key=str)
         numbers = [f"{symbol} = {float(value):.2g}" for symbol, value in compared]
         where.append(f"around {', '.join(numbers)}")

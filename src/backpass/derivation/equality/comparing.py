@@ -20,6 +20,7 @@ from backpass.derivation.equality.check import (
 )
 from backpass.derivation.equality.regions import (
     beside_boundaries,
+    between_boundaries,
     both_sides,
     other_regions,
 )
@@ -31,9 +32,9 @@ from backpass.derivation.language.names import (
     Expression,
     Path,
     Scope,
-    never_equal,
+    Variable,
 )
-from backpass.derivation.language.parse import Misfit, Part, Unreadable
+from backpass.derivation.language.parse import Loose, Misfit, Part, Unreadable
 from backpass.derivation.language.values.points import DRAWS, Place, Point
 from backpass.expressions import exact
 
@@ -80,6 +81,10 @@ class Holding(Evaluator):
         held = sympy.diff(value if definition is None else definition, symbol)
         return total if held == 0 else held
 
+    def gradient(self, variable: Variable, indices: tuple[int, ...]) -> sympy.Expr:
+        """Return the gradient of the loss; of a state, with other states held."""
+        return self.calculus.gradient(variable, indices, self.holds_others)
+
 
 @dataclass(frozen=True)
 class Where(Chain):
@@ -97,32 +102,48 @@ class Where(Chain):
 
 
 def members_chain(
-    scope: Scope, first: Part, anchor: Part, part: Part, condition: Part | None
+    scope: Scope,
+    first: Part,
+    anchor: Part,
+    part: Part,
+    condition: Part | None,
+    loose: bool = False,
+    kind: type[Analysis] = Analysis,
 ) -> Chain:
-    """Return two members as a chain, with the free indices of the member `first`."""
+    """Return two members as a chain, with the free indices of the member `first`, or if
+    `loose` with those of all members. `kind` is the analysis.
+
+    Raises `Unreadable` for members without a meaning, and `Misfit` or `Loose` where
+    another reading may have one.
+    """
     parts = [first, part] if first == anchor else [first, anchor, part]
-    analysis = Analysis(scope)
+    analysis = kind(scope)
     expressions = analysis.run(parts, condition)
     conditions = expressions.pop(0) if condition else None
     head, *others = expressions
     for expression in [*others, *([conditions] if conditions else [])]:
-        if more := sorted(expression.free - head.free):
-            raise Unreadable(
+        more = sorted(expression.free - head.free)
+        if more and (not loose or expression is conditions):
+            error = Loose(
                 f"the index {more[0]} is not on the left side: is it summed over?",
                 expression.part,
             )
+            error.letter = more[0]
+            raise error
     above, here = expressions[-2:]
     if above.shape != here.shape:
         shapes = [
             "a number" if not e.shape else " × ".join(e.shape) for e in (above, here)
         ]
-        message = f"this is {shapes[1]}, but it is set equal to {shapes[0]}"
-        if not never_equal(above.shape, here.shape):
-            raise Unreadable(message, here.part)
-        misfit = Misfit(message, here.part)
+        misfit = Misfit(
+            f"this is {shapes[1]}, but it is set equal to {shapes[0]}", here.part
+        )
         misfit.other = above.part
         raise misfit
-    return Chain((above, here), (0,), conditions, analysis.dimensions_of(head))
+    free = analysis.dimensions_of(head)
+    for expression in others if loose else ():
+        free |= analysis.dimensions_of(expression)
+    return Chain((above, here), (0,), conditions, free)
 
 
 def evaluators_of(known: Evaluators, chain: Chain) -> list[Evaluator]:
@@ -148,11 +169,20 @@ def compare(chain: Chain, evaluators: list[Evaluator]) -> None:
                         "result does not depend on it",
                         mistake.part,
                     )
+                _read_everywhere(chain, evaluator)
                 raise Refused(mistake, evaluator, chain)
     except (ZeroDivisionError, RecursionError) as error:
         raise Unreadable(
             f"it cannot be evaluated: {error}", chain.expressions[-1].part
         ) from None
+
+
+def _read_everywhere(chain: Chain, evaluator: Evaluator) -> None:
+    """Raise `Unreadable` if a line has no value for some indices: it may be meant only
+    for the others."""
+    for indices in chain.cases(evaluator):
+        for expression in chain.expressions:
+            evaluator.value(expression, indices, chain.still)
 
 
 def elsewhere(
@@ -180,6 +210,7 @@ def elsewhere(
 
     tried = {*paths} & {path for one in new for path in one.differences}
     yield from evaluators_at([*beside_boundaries(first, paths - tried)])
+    yield from evaluators_at(between_boundaries([*first, *new], paths, REGIONS))
     count = len(new)
     for _ in range(ROUNDS):
         points = other_regions([*first, *new], paths, count + REGIONS - len(new))
@@ -192,6 +223,8 @@ def _is_hidden(mistake: Mistake, evaluator: Evaluator) -> bool:
     """Whether two values differ only as functions of their maxima: they agree at two
     random points, with the maxima evaluated there."""
     calculus = evaluator.calculus
+    if not calculus.maxima:
+        return False
     difference = (mistake.above - mistake.here) if not mistake.place else (
         mistake.above[mistake.place] - mistake.here[mistake.place]
     )  # fmt: skip
@@ -205,11 +238,18 @@ def _is_hidden(mistake: Mistake, evaluator: Evaluator) -> bool:
     return True
 
 
+def uses_states(chain: Chain, scope: Scope) -> bool:
+    """Whether the members use states of a recurrence, which are too long for a hint
+    when they are expanded."""
+    names = {r.name for e in chain.expressions for r in e.used if r.kind == "variable"}
+    variables = [scope.variables[name] for name in names]
+    return any(scope.states_with(scope.variables[n]) for n in scope.upstream(variables))
+
+
 def sum_to_one(chain: Chain, evaluator: Evaluator) -> str:
     """Return the name of an input whose elements would have to sum to 1 for two members
     to be equal, as those of a label do; "" if no input is one."""
-    calculus = evaluator.calculus
-    differences = []
+    calculus, differences = evaluator.calculus, []
     for indices in chain.cases(evaluator):
         values = (evaluator.value(e, indices, chain.still) for e in chain.expressions)
         for one, other in zip(*map(np.ravel, values), strict=True):
@@ -289,3 +329,12 @@ def _one_sided(
 def of_loss(expression: Expression, tree: Tree) -> bool:
     found = expression.references.get(id(tree.children[0]))
     return found is not None and found.name == LOSS
+
+
+def of_loss_by_state(expression: Expression, tree: Tree, scope: Scope) -> bool:
+    """Whether a derivative of the loss is with respect to a state of a recurrence."""
+    found = expression.references.get(id(tree.children[1]))
+    variable = scope.variables.get(found.name) if found else None
+    return of_loss(expression, tree) and (
+        variable is not None and bool(scope.states_with(variable))
+    )

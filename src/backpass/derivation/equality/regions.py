@@ -21,6 +21,8 @@ from backpass.derivation.language.values.points import SCALES, STEPS, Place
 SAMPLES = 4096
 NEAR = sympy.Rational(1, 2**16)  # the distance of a point from a boundary
 DIFFERENCES, ROOTS = 2, 4  # at most so many of a comparison, and boundaries of each
+MOST = 24  # differences whose boundaries on a line are compared with each other
+DEGREE, CLOSE = 6, sympy.Rational(1, 2**80)  # of polynomials, and of their boundaries
 SPAN, GRID = 10, 137  # boundaries are looked for up to SPAN, at GRID steps
 _MATH = [{"erf": math.erf}, "math"]
 _NUMPY = [{"erf": np.vectorize(math.erf)}, "numpy"]
@@ -93,6 +95,53 @@ def beside_boundaries(
         differences = {d for one in evaluators for d in _differences(one, path)}
         for difference in sorted(differences, key=str)[:DIFFERENCES]:
             yield from both_sides(difference, next(iter(evaluators)))
+
+
+def between_boundaries(
+    evaluators: Collection[Evaluator], paths: Collection[Path], limit: int
+) -> list[Place]:
+    """Return at most `limit` points between neighbouring boundaries of comparisons on
+    a line, where these are so close that the points beside one are beyond the other.
+
+    On the line one number changes. Its boundaries are exact: rational, or enclosed.
+    """
+    differences = list(
+        dict.fromkeys(
+            d for one in evaluators for p in paths for d in _differences(one, p)
+        )
+    )
+    anywhere = next(iter(evaluators)).point
+    if len(differences) > MOST or anywhere is None:
+        return []
+    found: list[Place] = []
+    symbols = sorted(set().union(*(d.free_symbols for d in differences)), key=str)
+    for symbol in symbols:
+        others = {s: anywhere[s] for s in symbols if s != symbol}
+        ends = set()
+        for difference in differences:
+            if symbol in difference.free_symbols:
+                ends |= _exact_roots(difference.xreplace(others), symbol)
+        for low, high in itertools.pairwise(sorted(ends)):
+            middle = (low + high) / 2
+            if high - low < 2 * NEAR and not (symbol.is_positive and middle <= 0):
+                found.append({**others, symbol: middle})
+    return found[:limit]
+
+
+def _exact_roots(alone: sympy.Expr, symbol: sympy.Symbol) -> set[sympy.Rational]:
+    """Return where a polynomial of one symbol is 0, each place within `CLOSE`."""
+    if not alone.is_polynomial(symbol):
+        return set()
+    polynomial = sympy.Poly(alone, symbol)
+    if not all(one.is_Rational for one in polynomial.all_coeffs()):
+        return set()
+    if polynomial.degree() == 1:
+        first, last = polynomial.all_coeffs()
+        return {-last / first}
+    if not 1 < polynomial.degree() <= DEGREE:
+        return set()
+    found = polynomial.intervals(eps=CLOSE)
+    return {(low + high) / 2 for (low, high), _ in found}
 
 
 def both_sides(difference: sympy.Expr, evaluator: Evaluator) -> Iterator[Place]:

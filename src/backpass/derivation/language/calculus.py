@@ -80,12 +80,19 @@ class Calculus:
         """Return a symbol's definition, in terms of the names that it uses; None if the
         symbol is given."""
         variable, indices = self._places.get(symbol, (None, ()))
+        if variable is not None and variable.kind == "promised":
+            raise Unreadable(f"{variable.name} is not defined here")
         if variable is None or variable.definition is None:
             return self.assumed.get(symbol) if self.scope.assumptions else None
         if symbol not in self._definitions:
             if variable.letters:
-                where = dict(zip(variable.letters, indices, strict=True))
-                self._definitions[symbol] = self.value_of(variable.definition, where)
+                first = indices[: len(variable.letters)]
+                where = dict(zip(variable.letters, first, strict=True))
+                value = self.value_of(variable.definition, where)
+                sizes = [self.size(side) for side in variable.axes[len(first) :]]
+                for rest in np.ndindex(*sizes):
+                    one = value.reshape(sizes)[rest] if rest else value
+                    self._definitions[self.element(variable, (*first, *rest))] = one
             else:
                 whole = self.value_of(variable.definition, {})
                 for at in self.positions(variable):
@@ -104,7 +111,9 @@ class Calculus:
             ):
                 where = dict(zip(free, places, strict=True))
                 sides = (self.value_of(side, where) for side in (left, right))
-                for a, b in zip(*map(np.ravel, sides), strict=True):
+                for a, b in zip(
+                    *map(np.ravel, np.broadcast_arrays(*sides)), strict=True
+                ):
                     rest = sympy.expand((a - b).xreplace(found))
                     if rest == 0:
                         continue
@@ -169,7 +178,8 @@ class Calculus:
                     numbers[symbol] = of(definition)
                 else:
                     numbers[symbol] = point[symbol]
-            return value.evalf(30, subs={s: numbers[s] for s in value.free_symbols})
+            here = {s: numbers[s] for s in value.free_symbols}
+            return value.xreplace(here).evalf(30)
 
         return of(value)
 
@@ -216,15 +226,23 @@ class Calculus:
                 at_zero[largest] = self.maximum(values_at_zero)
         return self.derivative(value, symbol).xreplace(at_zero)
 
-    def _chain_rule(self, value: sympy.Expr, symbol: sympy.Symbol) -> sympy.Expr:
-        key = value, symbol
+    def _chain_rule(
+        self,
+        value: sympy.Expr,
+        symbol: sympy.Symbol,
+        held: frozenset[sympy.Symbol] = frozenset(),
+    ) -> sympy.Expr:
+        """Differentiate through all definitions but those of symbols that are held."""
+        key = value, symbol, held
         if key not in self._derivatives:
             terms = []
             for used in self._used(value):
                 if used == symbol:
                     terms.append(self._partial(value, used))
+                elif used in held:
+                    continue
                 elif (inner := self.definition(used)) is not None:
-                    if inner_derivative := self._chain_rule(inner, symbol):
+                    if inner_derivative := self._chain_rule(inner, symbol, held):
                         terms.append(self._partial(value, used) * inner_derivative)
                 elif used in self.maxima:
                     slope = sympy.Symbol(f"∂{used}/∂{symbol}", real=True)
@@ -259,25 +277,41 @@ class Calculus:
                 )
         return value.xreplace(dict.fromkeys(slopes, sympy.S.Zero))
 
-    def gradient(self, variable: Variable, indices: Indices) -> sympy.Expr:
-        """Return \\bar{v}, the derivative of the loss with respect to an element."""
+    def gradient(
+        self, variable: Variable, indices: Indices, direct: bool = False
+    ) -> sympy.Expr:
+        """Return \\bar{v}, the derivative of the loss with respect to an element. A
+        `direct` one holds the states at other times, if the element is one of them."""
         if variable in self.outputs:
             return self.cotangent(variable, indices)
         if variable.name not in self.upstream:
             raise Unreadable(
                 f"no output depends on {variable.name}: it has no gradient"
             )
-        key = "bar", variable.name, indices
+        held = self._other_states(variable, indices) if direct else frozenset()
+        key = "bar", variable.name, indices, held
         if key not in self._derivatives:
             symbol = self.element(variable, indices)
             terms = (
                 self.cotangent(output, at)
-                * self._chain_rule(self.element(output, at), symbol)
+                * self._chain_rule(self.element(output, at), symbol, held)
                 for output in self.outputs
                 for at in self.positions(output)
             )
             self._derivatives[key] = self._without_slopes(sympy.Add(*terms))
         return self._derivatives[key]
+
+    def _other_states(
+        self, variable: Variable, indices: Indices
+    ) -> frozenset[sympy.Symbol]:
+        """Return the elements, at other times, of the names that a recurrence defines
+        together with a variable."""
+        return frozenset(
+            self.element(state, at)
+            for state in self.scope.states_with(variable)
+            for at in self.positions(state)
+            if at and at[0] != indices[0]
+        )
 
     def cotangent(self, output: Variable, indices: Indices) -> sympy.Expr:
         """Return the given gradient of an output's element; that of 𝓛 is 1."""

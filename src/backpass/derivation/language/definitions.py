@@ -7,12 +7,20 @@ from backpass.derivation.language.names import (
     Scope,
     Shape,
     Variable,
-    accent_and_name,
     gradient_of,
     in_words,
-    subscripts_of,
 )
 from backpass.derivation.language.parse import Line, Unreadable, parse
+from backpass.derivation.language.sequences import (
+    assume_zero,
+    promise,
+    shape_of_sequence,
+)
+from backpass.derivation.language.written import (
+    accent_and_name,
+    subscripts_of,
+    with_label,
+)
 
 
 def define(scope: Scope, line: Line) -> None:
@@ -24,6 +32,8 @@ def define(scope: Scope, line: Line) -> None:
     left = parse(line.left, "moved")
     accent, name = accent_and_name(left)
     tokens = subscripts_of(left)
+    if tokens and all(token.isdigit() or token.type == "WORD" for token in tokens):
+        name, tokens = with_label(name, tokens), []  # f_0 is a name of its own
     letters = [str(token) for token in tokens]
     if accent:
         raise Unreadable(rf"\{accent} is derived, not defined", line.left)
@@ -31,11 +41,16 @@ def define(scope: Scope, line: Line) -> None:
         raise Unreadable("an index occurs twice on the left of a definition", line.left)
     if any(token.isdigit() or token.type in ("WORD", "ALL") for token in tokens):
         raise Unreadable(
-            "a definition is for all elements: its indices must be letters", line.left
+            "a definition is for all elements: its indices must be letters, or only "
+            "numbers, which are part of the name",
+            line.left,
         )
     if line.conditions:
         raise Unreadable("a definition cannot have conditions", line.conditions)
+    if letters:
+        promise(scope, line.right)
     analysis = Analysis(scope)
+    analysis.is_definition = True
     analysis.begin(line.left, left)
     gradient = scope.variables.get(gradient_of(name))
     indices = [analysis.index(token) for token in tokens]
@@ -49,17 +64,25 @@ def define(scope: Scope, line: Line) -> None:
     for letter, index in zip(letters, indices, strict=True):
         if index.dimension is None:
             raise Unreadable(
-                f"what does {letter} run over? Declare the shape of {gradient_of(name)}",
+                f"what does {letter} run over? Say range {letter} = 1, …, n, or declare "
+                f"the shape of {gradient_of(name)}",
                 line.left,
             )
         sides += (index.dimension,)
-    if letters and definition.shape:
+    if len(letters) > 1 and definition.shape:
         raise Unreadable(
             "the right side is a matrix, but the left side is an element", line.right
         )
-    shape = (
-        definition.shape if not letters else (*sides, "1") if len(sides) == 1 else sides
-    )
+    shape = shape_of_sequence(sides, definition.shape) if letters else definition.shape
+    if letters and definition.shape:
+        scope.slices[name, "i"] = definition.shape
+    for promised, index in analysis.promised.items():
+        variable = scope.variables[promised]
+        if index.dimension is None:
+            raise Unreadable(
+                f"how long is {promised}? Say range t = 1, …, T", line.right
+            )
+        variable.shape = (index.dimension, *variable.shape[1:])
     if gradient and gradient.shape != shape:
         message = (
             f"this is {in_words(shape)}, but {gradient_of(name)} is declared as "
@@ -81,9 +104,11 @@ def assume(scope: Scope, line: Line) -> None:
     assert line.left is not None and line.right is not None
     if line.conditions:
         raise Unreadable("an assumption cannot have conditions", line.conditions)
+    if assume_zero(scope, line):
+        return
     analysis = Analysis(scope)
     left, right = analysis.run([line.left, line.right])
-    if left.shape != right.shape:
+    if left.shape != right.shape and line.right.text != "0":
         raise Unreadable(
             f"{in_words(left.shape)} is not {in_words(right.shape)}", line.right
         )

@@ -18,13 +18,15 @@ from lark.tree import Meta
 from backpass.derivation.language.names import (
     Function,
     Scope,
+    is_special,
+)
+from backpass.derivation.language.parse import Line, Part, Unreadable, parse, tokens_of
+from backpass.derivation.language.written import (
     accent_and_name,
     canonical,
-    is_special,
     subscripts_of,
     with_label,
 )
-from backpass.derivation.language.parse import Line, Part, Unreadable, parse, tokens_of
 
 # The functions of a column that are the same in all texts, by their names without
 # capitals and underscores.
@@ -34,6 +36,8 @@ BUILT_IN = {
     "logsumexp": r" = \log \sum_j e^{x_j}",
     "sigmoid": r" = \frac{1}{1 + e^{-x}}",
     "relu": r" = \max(0, x)",
+    "sign": " = [x > 0] - [x < 0]",
+    "sgn": " = [x > 0] - [x < 0]",
     "mean": r" = \frac{\sum_i x_i}{\sum_i x_i^0}",
 }
 
@@ -174,6 +178,8 @@ def _called(tree: Tree, text: str, scope: Scope, parameters: Collection[str]) ->
         _called(child, text, scope, parameters) if isinstance(child, Tree) else child
         for child in tree.children
     ]
+    if tree.data in ("partial", "nabla", "nabla_of"):
+        children = _at_its_parameters(tree.data, children, scope)
     if tree.data == "applied" and find(scope, children[0], parameters):
         return _call(children[0], children[1], scope)
     if tree.data == "product":
@@ -197,6 +203,37 @@ def _called(tree: Tree, text: str, scope: Scope, parameters: Collection[str]) ->
         if len(children) == 1 and isinstance(children[0], Tree):
             return children[0]
     return Tree(tree.data, children, tree.meta)
+
+
+def _at_its_parameters(
+    rule: str, children: list[Tree | Token], scope: Scope
+) -> list[Tree | Token]:
+    """Return a derivative's parts, with L(w) for a function L that was defined as L(w):
+    in \\nabla L, and in derivatives by w, if w is a declared name."""
+    at = 1 if rule == "nabla_of" else 0
+    name, others = children[at], children[:at] + children[at + 1 :]
+    if not isinstance(name, Tree) or (found := find(scope, name)) is None:
+        return children
+    parameters = found[0].parameters
+    by = [accent_and_name(one)[1] for one in others if isinstance(one, Tree)]
+    if not {*parameters} <= {*scope.variables} or not {*by} <= {*parameters}:
+        return children
+    if not by and len(parameters) > 1:
+        return children
+    arguments: list[Tree | Token] = [
+        _placed(parse(Part(one, 0, one), "moved"), name.meta) for one in parameters
+    ]
+    call = _call(name, Tree("arguments", arguments, name.meta), scope)
+    return [*children[:at], call, *children[at + 1 :]]
+
+
+def _placed(tree: Tree, meta: Meta) -> Tree:
+    """Return a tree that stands for what is at another place."""
+    children = [
+        _placed(child, meta) if isinstance(child, Tree) else child
+        for child in tree.children
+    ]
+    return Tree(tree.data, children, meta)
 
 
 def _call_or_none(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 
 class Index:
     """An index letter in one place, with the dimension it runs over.
@@ -44,3 +46,13 @@ class Index:
 
 
 LARGEST = 4  # the largest size that is tried
+
+
+def letter_of(token: str) -> str:
+    """Return the letter or the number of an index: t of t-1."""
+    return re.split(r"[+-]", token, maxsplit=1)[0]
+
+
+def shift_of(token: str) -> int:
+    """Return what an index adds to its letter: −1 for t-1."""
+    return int(token[len(letter_of(token)) :] or 0)

@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from lark import Token, Tree
 
-from backpass.derivation.language.parse import Line, Part, Unreadable, parse, tokens_of
+from backpass.derivation.language.parse import Line, Part, Unreadable, parse
 from backpass.derivation.language.patterns import Axis, Grid
+from backpass.derivation.language.written import (
+    accent_and_name,
+    canonical,
+    subscripts_of,
+    with_label,
+)
 
 # The places of nested calls, outermost first, and a place in the innermost body.
 Path = tuple[tuple[Part, int], ...]
@@ -21,8 +27,9 @@ Shape = tuple[str, ...]
 class Variable:
     """A name that a derivation declares or defines.
 
-    `kind` is "given", "constant" or "defined". A defined name has the letters of its
-    left side, and the definition is its right side.
+    `kind` is "given", "constant", "defined", or "promised" for a name that is defined
+    below its first use. A defined name has the letters of its left side, and the
+    definition is its right side.
     """
 
     name: str
@@ -58,8 +65,8 @@ class Function:
 class Reference:
     """What a name in an expression stands for.
 
-    `kind` is "variable", "parameter", "dimension", "delta", "identity", "ones",
-    "euler", "pi" or "loss". `accent` is "bar", "dot" or "". `indices` are its
+    `kind` is "variable", "parameter", "dimension", "index", "delta", "identity",
+    "ones", "euler", "pi" or "loss". `accent` is "bar", "dot" or "". `indices` are its
     subscripts, letters or numbers.
     """
 
@@ -75,7 +82,7 @@ class Expression:
 
     `references`, `ranges`, `sums` (with dots), `matrices` and `calls` are keyed by the
     identity of the tree's nodes. `comparisons` are the nodes whose value depends on a
-    sign.
+    sign, and `spread` the columns that are added to each row.
     """
 
     part: Part
@@ -83,8 +90,11 @@ class Expression:
     shape: Shape = ()
     references: dict[int, Reference] = field(default_factory=dict)
     ranges: dict[int, tuple[tuple[str, str], ...]] = field(default_factory=dict)
+    # The shape of each sum, for one without terms.
+    shapes: dict[int, Shape] = field(default_factory=dict)
     free: set[str] = field(default_factory=set)
     comparisons: list[Tree] = field(default_factory=list)
+    spread: set[int] = field(default_factory=set)
     sums: dict[int, Axis] = field(default_factory=dict)
     matrices: dict[int, Grid] = field(default_factory=dict)
     # The possible meanings of each call; all must have the same value.
@@ -122,7 +132,8 @@ class Call:
 
     `sides` are the dimensions of the function's letters. An `elementwise` call applies
     a function of a number to each element of an array. A function of a row whose value
-    has the row's length is a row.
+    has the row's length is a row. `rows` is the dimension of the rows, if the function
+    is applied to each row of a matrix.
     """
 
     place: tuple[Part, int]
@@ -131,11 +142,12 @@ class Call:
     sides: Shape
     elementwise: bool
     is_row: bool
+    rows: str = ""
 
     @property
     def shape(self) -> Shape:
         if self.is_row:
-            return ("1", *self.sides)
+            return (self.rows or "1", *self.sides)
         sides = (*self.sides, "1") if len(self.sides) == 1 else self.sides
         return sides or self.body.shape
 
@@ -146,11 +158,17 @@ class Scope:
     def __init__(self) -> None:
         self.variables: dict[str, Variable] = {}
         self.functions: dict[str, Function] = {}
+        # What is added to each element of an array: "numbers" as written, such as 1; or
+        # "all" numbers, and vectors to each row of a matrix, as in broadcasting.
+        self.spreads = ""
         self.applied = False  # whether ∂Y/∂X (V) is a derivative applied to V
         self.factors: set[str] = set()  # names that a bracket multiplies
         # The declared shape of each slice, by its name and the pattern of its indices.
         self.slices: dict[tuple[str, str], Shape] = {}
         self.dimensions: list[str] = []
+        self.times: dict[str, str] = {}  # declared ranges of letters
+        # What is 0 behind the end of a sequence: an accent, a name, and a dimension.
+        self.zeros: set[tuple[str, str, str]] = set()
         # What holds of constants: two sides, and the dimensions of their free indices.
         self.assumptions: list[tuple[Expression, Expression, dict[str, str]]] = []
         self.layout = ""  # of derivatives by arrays: "numerator" or "denominator"
@@ -174,8 +192,16 @@ class Scope:
                 if not side.isdigit() and side not in self.dimensions:
                     self.dimensions.append(side)
             for tree in names:
+                name, whole = canonical(tree), shape
+                tokens = subscripts_of(tree)
+                time = self.times.get(str(tokens[0])) if len(tokens) == 1 else None
+                if time:
+                    name = name.removesuffix(f"_{{{tokens[0]}}}")
+                    whole = (time, *(axes_of(shape) or "1"))
+                    if shape:
+                        self.slices[without_accent(name), "i"] = shape
                 variable = Variable(
-                    canonical(tree), shape, line.kind, positive=reals.endswith(r"_{>0}")
+                    name, whole, line.kind, positive=reals.endswith(r"_{>0}")
                 )
                 self.add(variable, line.right, tree.meta.start_pos)
 
@@ -189,6 +215,10 @@ class Scope:
     def apply(self, line: Line) -> None:
         """Read a derivative before a bracket as applied to a direction."""
         self.applied = True
+
+    def spread(self, line: Line) -> None:
+        """Let numbers, or numbers and vectors, be added to arrays."""
+        self.spreads = line.right.text if line.right else "all"
 
     def slice(self, line: Line) -> None:
         """Read A_i or A_{i,:} as row i of A, A_{:,j} as its column j, and X_i as a
@@ -219,10 +249,7 @@ class Scope:
     def slice_of(self, name: str, tokens: Sequence[Token]) -> Shape:
         """Return the declared shape of a slice, or () if none is declared. A gradient's
         slice has the shape of the name's slice."""
-        accented = re.fullmatch(r"\\(?:bar|dot)\{(.*)\}", name)
-        return self.slices.get(
-            (accented[1] if accented else name, _pattern(tokens)), ()
-        )
+        return self.slices.get((without_accent(name), _pattern(tokens)), ())
 
     def multiply(self, line: Line) -> None:
         """Read the names on a line, before a bracket, as factors. Raises
@@ -250,12 +277,23 @@ class Scope:
     def add(self, variable: Variable, part: Part, position: int = 0) -> None:
         """Add a name. Raises `Unreadable` unless it is distinct from the others."""
         name = variable.name
+        above = self.variables.get(name)
+        if above and (above.kind, variable.kind) == ("promised", "defined"):
+            del self.variables[name]
+            wanted = (above.shape[0] or variable.shape[0], *above.shape[1:])
+            if variable.shape != wanted:
+                raise Unreadable(
+                    f"this is not what {name} was above its definition", part, position
+                )
         if {name} & {*self.variables, *self.dimensions, *self.functions}:
             raise Unreadable(f"{name} is already declared", part, position)
         for other in self.variables.values():
             if (
-                _is_element(name, other)
-                or _is_element(other.name, variable)
+                (_is_element(name, other) and not self._is_beside(variable, other))
+                or (
+                    _is_element(other.name, variable)
+                    and not self._is_beside(other, variable)
+                )
                 or _base(name) == _base(other.name)
             ):
                 raise Unreadable(
@@ -265,6 +303,20 @@ class Scope:
         if fault := self._floating():
             raise Unreadable(fault, part, position)
 
+    def _is_beside(self, one: Variable, sequence: Variable) -> bool:
+        """Whether a name is the element before or behind a sequence, such as h_0."""
+        shape = self.slices.get((sequence.name, "i"), ())
+        return axes_of(one.shape) == sequence.axes[1:] and (
+            one.shape == shape and one.name in _beside(sequence.name, sequence.axes[0])
+        )
+
+    def beside(self, name: str) -> Iterator[Variable]:
+        """Yield the declared elements before and behind a sequence."""
+        for side in self.dimensions:
+            for one in _beside(name, side):
+                if one in self.variables:
+                    yield self.variables[one]
+
     def _floating(self) -> str:
         """Return what is wrong if a name that already has a meaning, such as \\bar{x},
         is declared with a different one; "" if nothing is."""
@@ -272,7 +324,7 @@ class Scope:
         if loss and (loss.kind != "defined" or loss.shape or loss.backward):
             return rf"{LOSS} must be a number with a definition, or be left out"
         forward = self._forward
-        users = {name: v.name for v in forward for name in _used(v)}
+        users = {name: v.name for v in forward for name in self._used(v)}
         for name, variable in self.variables.items():
             if name.startswith(r"\dot") or name == gradient_of(LOSS):
                 return f"{name} is derived, not given"
@@ -293,7 +345,7 @@ class Scope:
         defined = (v for v in self.variables.values() if v.kind == "defined")
         return [v for v in defined if not v.backward]
 
-    def other_meaning(self, letter: Token) -> str:
+    def other_meaning(self, letter: str) -> str:
         """Return what a letter stands for other than an index; "" if nothing."""
         if letter in self.dimensions:
             return "is a dimension"
@@ -340,7 +392,7 @@ class Scope:
         declared = [v for v in forward if gradient_of(v.name) in self.variables]
         if declared:
             return declared
-        used = {name for v in forward for name in _used(v)}
+        used = {name for v in forward for name in self._used(v) - {v.name}}
         last = [v for v in forward if v.name not in used]
         if len(last) > 1:
             names = ", ".join(v.name for v in last)
@@ -352,10 +404,33 @@ class Scope:
 
     def upstream(self, variables: list[Variable]) -> set[str]:
         """Return the names of the variables and of all that their definitions use."""
-        names = {v.name for v in variables}
-        for v in variables:
-            names |= self.upstream([self.variables[name] for name in _used(v)])
+        names: set[str] = set()
+        left = [*variables]
+        while left:
+            if (variable := left.pop()).name not in names:
+                names.add(variable.name)
+                left += self.used_by(variable)
         return names
+
+    def states_with(self, variable: Variable) -> list[Variable]:
+        """Return the variables that are defined by each other and by this one; none if
+        it is not defined by itself."""
+        above = self.upstream(self.used_by(variable))
+        if variable.name not in above:
+            return []
+        together = (self.variables[name] for name in sorted(above))
+        return [v for v in together if variable.name in self.upstream(self.used_by(v))]
+
+    def used_by(self, variable: Variable) -> list[Variable]:
+        """Return the variables that a definition uses."""
+        return [self.variables[name] for name in self._used(variable)]
+
+    def _used(self, variable: Variable) -> set[str]:
+        """Return the names that a definition uses, with those beside a sequence; none
+        if the variable is given."""
+        references = variable.definition.used if variable.definition else ()
+        names = {one.name for one in references if one.kind == "variable"}
+        return names | {one.name for name in names for one in self.beside(name)}
 
     # ---- references ------------------------------------------------------------------
 
@@ -369,7 +444,8 @@ class Scope:
             labelled = with_label(candidate, subscripts)
             if labelled in self.variables:
                 return Reference("variable", labelled, kept)
-            if candidate in self.variables:
+            is_label = any(token.type == "WORD" for token in subscripts)
+            if candidate in self.variables and not is_label:
                 return Reference("variable", candidate, kept, tuple(subscripts))
         labelled = with_label(name, subscripts)
         if labelled in self.dimensions and not accent:
@@ -422,16 +498,21 @@ def is_special(name: str) -> bool:
     return name in _SPECIAL
 
 
+def without_accent(name: str) -> str:
+    """Return the name below a bar or a dot."""
+    accented = re.fullmatch(r"\\(?:bar|dot)\{(.*)\}", name)
+    return accented[1] if accented else name
+
+
+def _beside(name: str, side: str) -> tuple[str, str]:
+    """Return the names of the elements before and behind a sequence."""
+    return f"{name}_{{0}}", f"{name}_{{{side}+1}}"
+
+
 def gradient_of(name: str) -> str:
     """Return the name of the gradient: \\bar{W}_{1} for W_{1}."""
     head, subscript, label = name.partition("_{")
     return rf"\bar{{{head}}}{subscript}{label}"
-
-
-def _used(variable: Variable) -> set[str]:
-    """Return the names that a definition uses; none if the variable is given."""
-    references = variable.definition.used if variable.definition else ()
-    return {reference.name for reference in references if reference.kind == "variable"}
 
 
 def _base(name: str) -> str:
@@ -448,70 +529,6 @@ def _label(name: str) -> str:
 def _is_element(name: str, array: Variable) -> bool:
     """Whether a name with a label prints like an element of an array."""
     return bool(array.axes and _label(name)) and name.startswith(f"{array.name}_{{")
-
-
-# ---- names as written ----------------------------------------------------------------
-
-
-def canonical(node: Tree | Token) -> str:
-    """Return a name as this package writes it: \\bar{x} for \\bar x, \\mathbf{1} for
-    \\mathbf 1, n_{h} for n_h."""
-    if isinstance(node, Token):
-        text = str(node)
-        if node.type == "UPRIGHT":
-            words = re.match(r"\\(?:text|operatorname|mathrm)", text)
-            text = re.sub(r"\s+", " " if words else "", text)
-            text = re.sub(r"^\\(?:operatorname|mathrm)", r"\\text", text)
-            return text if text.endswith("}") else f"{text[:-1]}{{{text[-1]}}}"
-        return text
-    if node.data == "accented":
-        accent = str(node.children[0])
-        accent = {r"\overline": r"\bar", r"\widehat": r"\hat"}.get(accent, accent)
-        return f"{accent}{{{canonical(node.children[1])}}}"
-    if node.data in ("power_of_letter", "power_of_name", "power"):
-        return f"{canonical(node.children[0])}^{canonical(node.children[1])}"
-    if node.data == "layer":
-        return f"{{({node.children[0]})}}"
-    if node.data == "subscript":
-        return f"_{{{''.join(tokens_of(node))}}}"
-    return "".join(canonical(child) for child in node.children)
-
-
-def accent_and_name(tree: Tree) -> tuple[str, str]:
-    """Return a reference's accent ("bar", "dot" or "") and the name below it.
-
-    A power is part of the name. If the name has a bar or a dot, a letter above is so
-    too, and a number is not: the gradient of W^Q is written \\bar{W}^Q or \\bar{W^Q},
-    that of \\sigma^2 only \\bar{\\sigma^2}.
-    """
-    reference, power = _without_power(tree)
-    head = reference.children[0]
-    if isinstance(head, Tree) and head.data == "accented":
-        accent = canonical(head).partition("{")[0]
-        if accent in (r"\bar", r"\dot") and not power[1:].isdigit():
-            return accent[1:], canonical(head.children[1]) + power
-    return "", canonical(head) + power
-
-
-def with_label(name: str, subscripts: Sequence[Token]) -> str:
-    """Return a name with its subscripts as a label."""
-    return f"{name}_{{{''.join(subscripts)}}}" if subscripts else name
-
-
-def subscripts_of(tree: Tree) -> list[Token]:
-    """Return the tokens of a reference's subscript, which are indices or a label."""
-    last = _without_power(tree)[0].children[-1]
-    return (
-        tokens_of(last) if isinstance(last, Tree) and last.data == "subscript" else []
-    )
-
-
-def _without_power(tree: Tree) -> tuple[Tree, str]:
-    """Return the `reference` in a node that may have a power, and the power: "^2" in
-    σ_i^2."""
-    if tree.data in ("power_of_name", "power"):
-        return tree.children[0], f"^{canonical(tree.children[1])}"
-    return tree, ""
 
 
 def in_words(shape: Shape) -> str:

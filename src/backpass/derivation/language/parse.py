@@ -7,6 +7,7 @@ A derivation is plain text. The first word of a line says what the line is:
                                                   not move
     slice     A_i \\in \\mathbb{R}^n               a row of a matrix, as a column
     factor    a, x                                a(x + 1) is a product
+    range     t = 1, \\dots, T                     t is an index of time
     layout    numerator                           the shape of derivatives by arrays
     assume    \\sum_i t_i = 1                     what holds of constants
     let       S = \\sum_j e^{x_j}                 a definition
@@ -33,12 +34,12 @@ from lark.exceptions import UnexpectedEOF, UnexpectedInput
 from backpass.derivation.language.brackets import outside
 
 KEYWORDS = (
-    "given", "constant", "let", "assume", "slice", "factor", "layout", "note",
+    "given", "constant", "let", "assume", "slice", "factor", "layout", "note", "range",
 )  # fmt: skip
 # The kinds of lines that a scope is built from.
 DECLARING = (
     "given", "constant", "let", "function", "assume", "layout", "factor", "slice",
-    "applied",
+    "applied", "broadcast", "range",
 )  # fmt: skip
 _CONDITION = re.compile(r"\\q?quad\s*\((?P<conditions>[^()]*)\)\s*$")
 
@@ -66,12 +67,48 @@ class Unreadable(DerivationError):
 
 
 class Misfit(Unreadable):
-    """Raised for shapes that do not fit in any reading of the declarations.
+    """Raised for shapes or ranges that do not fit as declared, although another reading
+    of the declarations may make them fit.
 
-    `other` is the other side, if two sides of an equation do not fit.
+    `other` is the other side, if two sides of an equation do not fit. `ranges` says
+    whether two ranges of an index do not fit, and `diagonal` whether only their common
+    part may be meant.
     """
 
     other: Part | None = None
+
+    def __init__(
+        self,
+        message: str,
+        part: Part | None = None,
+        position: int = 0,
+        ranges: bool = False,
+        diagonal: bool = False,
+    ) -> None:
+        super().__init__(message, part, position)
+        self.ranges, self.diagonal = ranges, diagonal
+
+
+class NotANumber(Unreadable):
+    """Raised for an array where a number is read."""
+
+
+class Loose(Unreadable):
+    """Raised for an index that stands on one side of an equation only."""
+
+    letter: str = ""
+
+
+class Unbound(Unreadable):
+    """Raised for a sum whose letter is also used outside it, or does not occur in it.
+
+    `limits` is what stands between its sign and `body`, which is summed.
+    """
+
+    letter: str = ""
+    limits: tuple[int, int] = (0, 0)
+    body: tuple[int, int] = (0, 0)
+    reused: bool = False
 
 
 @dataclass(frozen=True)
@@ -116,9 +153,9 @@ class Line:
     """One line of a derivation.
 
     `kind` is "given", "constant", "let", "function", "assume", "slice", "factor",
-    "layout", "note", "statement" or "step". A `let` with a bracket on its left is a
-    "function". A step has no left side. A declaration has its list in `right`, and a
-    layout its name. A note has only words, in `reason`.
+    "layout", "range", "note", "statement" or "step". A `let` with a bracket on its left
+    is a "function". A step has no left side. A declaration has its list in `right`, and
+    a layout its name. A note has only words, in `reason`.
     """
 
     kind: str
@@ -195,7 +232,7 @@ def _read_line(source: str, start: int, end: int) -> Line:
         start, text = start + skip, text[skip:]
     if keyword == "note":
         return Line("note", reason=" ".join(f"{text} {bar} {reason}".split()))
-    if keyword in ("given", "constant", "slice", "factor", "layout"):
+    if keyword in ("given", "constant", "slice", "factor", "layout", "range"):
         return Line(keyword, right=_part(source, start, text), reason=reason)
 
     equals = _equals_sign(text)
@@ -292,6 +329,10 @@ def _tree(text: str, rule: str) -> Tree:
     return _parser().parse(text, start=rule)
 
 
+def _without_spaces(token: Token) -> Token:
+    return token.update(value="".join(token.split()))
+
+
 @cache
 def _parser() -> Lark:
     grammar = Path(__file__).with_name("language.lark").read_text(encoding="utf-8")
@@ -300,4 +341,5 @@ def _parser() -> Lark:
         parser="lalr",
         start=["expression", "declarations", "conditions", "moved", "head"],
         propagate_positions=True,
+        lexer_callbacks={"SHIFTED": _without_spaces},
     )

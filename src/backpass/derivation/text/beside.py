@@ -5,8 +5,13 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 
-from backpass.derivation.language.names import canonical, shape_of
+from backpass.derivation.language.names import (
+    shape_of,
+)
 from backpass.derivation.language.parse import Part, Unreadable, parse
+from backpass.derivation.language.written import (
+    canonical,
+)
 from backpass.derivation.text.knowledge import Knowledge
 from backpass.derivation.text.passages import Text
 from backpass.derivation.text.rewriting import (
@@ -32,13 +37,16 @@ def beside_of(known: Knowledge, statement: Statement) -> Beside:
     """Return what stands beside a statement. Raises `Unreadable`."""
     ranges: dict[str, str] = {}
     found = [one for one in statement.beside if not _is_known(known, one, ranges)]
-    # A condition for the whole display applies to statements with all its indices.
+    # A condition for the whole display applies to statements with all its indices, and
+    # one of a differential to each.
     if known.condition is not None:
         letters = re.findall(
             r"(?<![a-zA-Z\\])[a-zA-Z](?![a-zA-Z])", known.condition.characters
         )
         left = statement.members[0].characters
-        if all(re.search(rf"(?<![a-zA-Z\\]){a}(?![a-zA-Z])", left) for a in letters):
+        if r"\dot" in known.condition.characters or all(
+            re.search(rf"(?<![a-zA-Z\\]){a}(?![a-zA-Z])", left) for a in letters
+        ):
             found.append(known.condition)
     if not found:
         return Beside(None, ranges)

@@ -12,11 +12,13 @@ from backpass.derivation.language.functions import called
 from backpass.derivation.language.names import (
     LOSS,
     Expression,
-    canonical,
     shape_of,
-    subscripts_of,
 )
 from backpass.derivation.language.parse import Part, Unreadable, parse, span_of
+from backpass.derivation.language.written import (
+    canonical,
+    subscripts_of,
+)
 from backpass.derivation.text.knowledge import Knowledge
 from backpass.derivation.text.rewriting import parsed
 

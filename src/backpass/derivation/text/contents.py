@@ -12,10 +12,12 @@ from backpass.derivation.text.passages import Passage, Text
 
 @dataclass(frozen=True)
 class Comment:
-    """The definitions in a comment, each as one text."""
+    """The definitions in a comment, each as one text. `open` says whether it has no
+    end."""
 
     directives: tuple[Text, ...]
     start: int
+    open: bool = False
 
 
 @dataclass(frozen=True)
@@ -35,7 +37,8 @@ class Document:
 
     `cells` are the lines on which a notebook's cells begin, each with the cell's
     number. `expanded` is the text with its macros expanded. `faults` are the reasons
-    why a macro was not, by the place of its use.
+    why a macro was not, by the place of its use. `unseen` is what may have mathematics
+    and is not looked at: the line, and what it is.
     """
 
     source: str
@@ -43,6 +46,7 @@ class Document:
     cells: tuple[tuple[int, int], ...]
     expanded: Text
     faults: dict[int, str] = field(default_factory=dict)
+    unseen: tuple[tuple[int, str], ...] = ()
 
     def line(self, start: int) -> int:
         """Return the number of the line in which a place is."""
@@ -69,9 +73,13 @@ class Document:
                 return str(Unreadable(self.faults[at], Part(self.source, at, "")))
         return str(error)
 
+    def where(self, line: int) -> str:
+        """Return where a line is, in words, for a sentence."""
+        return self.place(line) if self.cells else f"line {self.place(line)}"
+
     def place(self, line: int) -> str:
-        """Return where a line is, in words: its number, or in a notebook the numbers of
-        its cell and of the line in the cell."""
+        """Return where a line is: its number, or in a notebook the numbers of its cell
+        and of the line in the cell."""
         for first, number in reversed(self.cells):
             if first <= line:
                 return f"cell {number}, line {line - first + 1}"

@@ -40,6 +40,10 @@ _REACHES = re.compile(
     r"|nabla|math[a-z]+|text|in|ne|le|ge|leq|geq|approx|frac\s*\{\s*\\partial\s*\})(?![a-z])"
     r"|\\frac\s*\{\s*\\partial\s*\}"
 )
+# Signs that bind less than the factors of a product do.
+_LOOSE = re.compile(
+    r"[+\-/=,<>|]|\\(?:odot|circ|pm|mp|in|ne|le|ge|leq|geq|approx)(?![a-z])"
+)
 _ATOM = re.compile(r"\s*(?:[a-zA-Z0-9]|\\[a-zA-Z]+)\s*")
 
 
@@ -75,7 +79,7 @@ def _first(text: str) -> list[Span]:
         if match["name"] != "boxed" and (words := _WORDS.match(text, after)):
             after = words.end()
         inside = text[match.end() + 1 : end]
-        if _is_same(text[: match.start()], inside, text[after:]):
+        if is_same(text[: match.start()], inside, text[after:]):
             return [(match.start(), match.end() + 1), (end, after)]
     for match in _COLOUR.finditer(text):
         if new := _colour(text, match):
@@ -83,7 +87,7 @@ def _first(text: str) -> list[Span]:
     return []
 
 
-def _is_same(before: str, inside: str, after: str) -> bool:
+def is_same(before: str, inside: str, after: str) -> bool:
     """Whether a formula has the same meaning without the box around a part of it."""
     outer = _top_level(inside)
     edges = _EDGE_BEFORE.search(before), _EDGE_AFTER.match(after)
@@ -102,6 +106,13 @@ def _is_same(before: str, inside: str, after: str) -> bool:
         or _BOUND_BEFORE.search(before)
         or _BOUND_AFTER.match(after)
     )
+
+
+def ends_term(before: str, inside: str, after: str) -> bool:
+    """Whether a box or a brace contains the last factors of a term."""
+    return not (
+        _LOOSE.search(_top_level(inside)) or _BOUND_BEFORE.search(before)
+    ) and bool(_EDGE_AFTER.match(after) or _TERM_AFTER.match(after))
 
 
 def _colour(text: str, match: re.Match[str]) -> list[Span]:

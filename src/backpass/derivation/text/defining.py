@@ -5,9 +5,12 @@ from __future__ import annotations
 import re
 
 from backpass.derivation.language.functions import find, head_of, is_function
-from backpass.derivation.language.names import canonical
 from backpass.derivation.language.parse import Line, Part, Unreadable, parse
+from backpass.derivation.language.written import (
+    canonical,
+)
 from backpass.derivation.text.beside import Beside
+from backpass.derivation.text.braces import GROUPS
 from backpass.derivation.text.certainty import (
     has_stated_shape,
     reject_other_ranges,
@@ -15,6 +18,7 @@ from backpass.derivation.text.certainty import (
     reject_uncertain_names,
 )
 from backpass.derivation.text.knowledge import Knowledge
+from backpass.derivation.text.losses import arguments_of_loss
 from backpass.derivation.text.passages import Text
 from backpass.derivation.text.verdict import Basis, Verdict, unread, verdict_on
 
@@ -22,6 +26,8 @@ from backpass.derivation.text.verdict import Basis, Verdict, unread, verdict_on
 def defines(known: Knowledge, head: Part) -> bool:
     """Whether the left side of an equation is a name that has no meaning yet, or
     the value of a function that has none."""
+    if arguments_of_loss(head.text, known.scope):
+        return True
     if is_function(head):
         name = parse(head, "head").children[0]
         scope = known.scope
@@ -35,6 +41,8 @@ def defines(known: Knowledge, head: Part) -> bool:
     if tree.data == "power_of_name" and known.scope.resolve(tree.children[0]):
         return False  # a power, as in \sigma^2 = …, where \sigma is known
     found = known.scope.resolve(tree)
+    if found is not None and found.kind == "variable":
+        return known.scope.variables[found.name].kind == "promised"
     return found is None or (found.kind == "loss" and not found.accent)
 
 
@@ -69,8 +77,11 @@ def define(
         raise Unreadable("there is nothing on the right of =", part)
     if beside.condition:
         raise Unreadable("a definition cannot have conditions", beside.condition)
+    if {head, part} & known.grouped.keys():
+        raise Unreadable(GROUPS, part)
     reject_uncertain(known, part)
     number = known.document.line_of(member)
+    head = known.without_arguments(head)
     if is_function(head):
         known.add(Line("function", head, part), number, implied=True)
         name = head.text.partition("(")[0].strip()

@@ -21,31 +21,41 @@ def follow(known: Knowledge, text: Text, source: str, line_number: int) -> None:
         known.now = replace(now, losses=now.losses | {rest})
     elif (word, rest) in (("bar", "gradient"), ("dot", "differential")):
         known.now = replace(now, accents=now.accents | {word})
+    elif (word, rest) == ("d", "differential"):
+        if {"d"} & {*known.scope.variables, *known.scope.dimensions}:
+            raise Unreadable("d is a name here", text.part(source))
+        known.now = replace(now, accents=now.accents | {"dot", "d"})
     elif (word, rest) == ("keep", "definitions"):
         known.now = replace(now, kept=True)
     elif (word, rest) == ("partial", "total"):
         known.now = replace(now, total=True)
     elif (word, rest) == ("partial", "applied"):
         known.add(Line("applied", right=text.part(source)), line_number)
+    elif word == "broadcast" and not rest:
+        known.add(Line("broadcast"), line_number)
     elif word == "when" and rest:
         known.condition = text[text.characters.index(rest) :]
     elif word == "read" and rest:
         found = notation(text[text.characters.index(rest) :], source)
         known.now = replace(now, notations=(*now.notations, found))
     elif word in DECLARING:
-        text = known.rewritten(text, source)
+        text = known.defining(text, source)
         try:
             (line,) = read(text.characters)
         except Unreadable as error:
             raise relocated(error, text, source) from None
-        known.add(_placed(line, text, source), line_number)
+        line = _placed(line, text, source)
+        if line.kind == "function" and line.left is not None:
+            head = known.without_arguments(line.left)
+            line = line if head == line.left else replace(line, kind="let", left=head)
+        known.add(line, line_number)
         accents = {w for w in ("bar", "dot") if f"\\{w}" in text.characters}
         known.now = replace(known.now, accents=known.now.accents | accents)
     else:
         raise Unreadable(
-            "expected given, constant, let, assume, slice, factor, layout, read, loss, when, "
-            "restart, keep definitions, bar gradient, dot differential, partial "
-            "total or partial applied",
+            "expected given, constant, let, assume, slice, factor, layout, range, read, "
+            "loss, when, restart, broadcast, keep definitions, bar gradient, dot "
+            "differential, d differential, partial total or partial applied",
             text.part(source),
         )
 

@@ -4,27 +4,31 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from itertools import pairwise
 
 from backpass.derivation.language.brackets import outside
 from backpass.derivation.text.decorations import BRACED, decorations, framed
 from backpass.derivation.text.passages import Text
+from backpass.derivation.text.reasons import with_plain_equals, without_reason
 
 ENVIRONMENTS = (
     r"equation|align|gather|multline|eqnarray|flalign|alignat|displaymath|math"
+    r"|IEEEeqnarray|dmath"
 )
 PERCENT = r"(?:(?<!\\)|(?<=(?<!\\)\\\\))%"  # a comment starts at % and \\%, not at \%
 IMPLIES = re.compile(r"\\(?:implies|Rightarrow|Longrightarrow)(?![a-zA-Z])")
 # Spaces, also those as wide as a formula, and an empty group, which prints nothing.
 _INDENT = re.compile(
-    rf"\A(?:\s|~|\\[,;: ]|\\q?quad(?![a-zA-Z])|\\h?phantom\s*{BRACED}|\{{\}})+"
+    rf"\A(?:\\hspace\*?\s*{BRACED}|\s|~|\\[,;: ]|\\q?quad(?![a-zA-Z])|\\h?phantom\s*{BRACED}|\{{\}})+"
 )
 _EMPTY = re.compile(r"(?<=[=+\-&])\s*\{\}")
 _COMMENT = re.compile(rf"{PERCENT}[^\n]*")
 _NOTHING = re.compile(
     rf"\\(?:label|tag\*?|vphantom)\s*{BRACED}"
     r"|\\definecolor\s*\{[^{}]*\}\s*\{[^{}]*\}\s*\{[^{}]*\}"
+    r"|\\IEEE(?:nonumber|yesnumber|yessubnumber)(?![a-zA-Z])"
     r"|\\(?:nonumber|notag|(?:display|text|script|scriptscript)style|allowbreak|nobreak"
-    r"|limits|nolimits|displaylimits|mathstrut|strut)(?![a-zA-Z])|\\!"
+    r"|limits|nolimits|displaylimits|mathstrut|strut|therefore)(?![a-zA-Z])|\\!"
 )
 # Also the environments that LaTeX does not allow within $$, as MathJax does.
 _INNER = rf"(?:aligned|split|gathered|alignedat|multlined|(?:{ENVIRONMENTS})\*?)"
@@ -32,6 +36,10 @@ _OPENS = re.compile(rf"\\begin\{{{_INNER}\}}(?:\[[tbc]\])?(?:\{{\d\}})?")
 _CLOSES = re.compile(rf"\\end\{{{_INNER}\}}")
 _ASIDE = re.compile(rf"\\(?:short)?intertext\s*{BRACED}")
 _BREAK = r"\\\\\*?(?:\[\s*-?[\d.]+\s*[a-z]+\s*\])?"
+_TWO_ROWS = re.compile(  # \sum_{\substack{j=1 \\ j \ne i}}, and with \atop
+    r"\{\s*\\substack\s*\{([^{}\\]*)\\\\(?!\[)([^{}]*)\}\s*\}"
+    r"|(?<=_)\{([^{}\\]*)\\atop(?![a-zA-Z])([^{}]*)\}"
+)
 _ENVIRONMENT = ((r"\begin",), (r"\end",))
 
 
@@ -53,22 +61,38 @@ def display_of(body: Text, kind: str, is_latex: bool, start: int, end: int) -> D
     """Return the display with this body; `kind` is its environment, or "" if none."""
     if is_latex:
         body = body.replaced(_COMMENT)
+    if kind.startswith("IEEEeqnarray"):
+        body = body.replaced(re.compile(r"\A\s*(?:\[[^\[\]]*\])?\s*\{[^{}]*\}"))
     if kind.startswith("alignat"):
         body = body.replaced(re.compile(r"\A\s*\{\d\}"))
     joined = kind.startswith("multline") or r"\begin{multlined}" in body.characters
     body = body.replaced(_NOTHING).replaced(_EMPTY)
+    body = with_plain_equals(body.replaced(_TWO_ROWS, r"{\1\3, \2\4}"))
     body = body.blanked(framed(body.characters))
     body = body.blanked(decorations(body.characters)).replaced(_OPENS)
     body = body.replaced(_CLOSES, r"\\\\").replaced(_ASIDE, r"\\\\")
-    if kind.startswith("eqnarray"):
+    if kind.startswith(("eqnarray", "IEEEeqnarray")):
         body = body.replaced(re.compile("&(?=[^&]*=[^&]*&)"))
     rows, starts = [], []
     for row in body.split(_BREAK, *_ENVIRONMENT):
         begins = row.characters.lstrip().startswith("&")
         places = outside(row.characters, *_ENVIRONMENT)  # not within a matrix
         signs = [(at, at + 1) for at in places if row.characters.startswith("&", at)]
-        row = row.blanked(signs).replaced(_INDENT).strip()
+        row = _with_columns(row, [at for at, _ in signs])
+        row = without_reason(row.replaced(_INDENT).strip())
         if row.characters.replace("~", "").strip():
             rows.append(row)
             starts.append(begins)
     return Display(tuple(rows), tuple(starts), joined, start, end)
+
+
+def _with_columns(row: Text, signs: list[int]) -> Text:
+    """Return a row without its alignments, and with a space for each that skips one, as
+    && does before a reason or a further equation."""
+    found = row.blanked([(at, at + 1) for at in signs])
+    for first, second in reversed([*pairwise(signs)]):
+        if not row.characters[first + 1 : second].strip():
+            found = found[:first] + Text(r"\quad", (found.origins[first],) * 5) + (
+                found[second + 1 :]
+            )  # fmt: skip
+    return found

@@ -10,17 +10,25 @@ from dataclasses import dataclass, replace
 from backpass.derivation.equality.check import Sizes, scope_of
 from backpass.derivation.language.names import LOSS, Expression, Scope
 from backpass.derivation.language.parse import Line, Part, Unreadable
+from backpass.derivation.text.braces import GROUPS, with_brackets, without_braces
 from backpass.derivation.text.contents import Document, Heading
+from backpass.derivation.text.differentials import with_dots
+from backpass.derivation.text.losses import arguments_of_loss
 from backpass.derivation.text.notation import Notation
 from backpass.derivation.text.passages import Text
 from backpass.derivation.text.rewriting import MEMBERSHIP
 from backpass.derivation.text.rewriting import rewritten as in_notation
 from backpass.derivation.text.verdict import Basis
 
+_NUMBERS = Part("numbers", 0, "numbers")
+
 
 @dataclass(frozen=True)
 class Known:
     """What is declared at a place of the text.
+
+    `loss_of` are the arguments with which the loss was defined, as written, and
+    `loss_unread` says whether its definition could not be read.
 
     `implied` are the definitions made by displays. `losses` are the names of the loss,
     and `accents` the accents whose meaning is known. `notations` are the text's own.
@@ -28,13 +36,16 @@ class Known:
     whether definitions hold beyond the end of their section.
     """
 
-    lines: tuple[Line, ...] = ()
+    # In 1 - y, with an array y, the 1 is subtracted from each element.
+    lines: tuple[Line, ...] = (Line("broadcast", right=_NUMBERS),)
     implied: frozenset[Line] = frozenset()
     losses: frozenset[str] = frozenset()
     accents: frozenset[str] = frozenset()
     notations: tuple[Notation, ...] = ()
     total: bool = False
     kept: bool = False
+    loss_of: str = ""
+    loss_unread: bool = False
 
     @property
     def scope(self) -> Scope:
@@ -53,6 +64,8 @@ class Knowledge:
         self._defined_on: dict[Line, int] = {}
         # Names defined in a section that has ended, with the line of each definition.
         self._ended: dict[str, int] = {}
+        # Members with braces that may have been meant to group, each with brackets.
+        self.grouped: dict[Part, Part] = {}
 
     @property
     def source(self) -> str:
@@ -84,9 +97,8 @@ class Knowledge:
         """Say where a name was defined, if its section has ended; otherwise ""."""
         for name, line in self._ended.items():
             if re.fullmatch(rf"{re.escape(name.partition('_')[0])}(?:_.*)?", written):
-                place = self.document.place(line)
                 return (
-                    f"; line {place} defined it, but that section has ended. If the "
+                    f"; {self.document.where(line)} defined it, but that section has ended. If the "
                     "definition still holds, say: keep definitions"
                 )
         return ""
@@ -140,13 +152,52 @@ class Knowledge:
 
     def rewritten(self, text: Text, source: str = "") -> Text:
         """Return a text in the notation of derivations. Raises `Unreadable`."""
+        text = without_braces(self._in_own_notation(text, source))
+        return self._in_notation(text)
+
+    def _in_notation(self, text: Text) -> Text:
+        now, scope = self.now, self.scope
+        text = in_notation(text, scope, now.losses, now.loss_of)
+        return with_dots(text, scope, now.losses) if "d" in now.accents else text
+
+    def _in_own_notation(self, text: Text, source: str = "") -> Text:
         for one in self.now.notations:
             text = one.applied(text, source or self.source)
-        return in_notation(text, self.scope, self.now.losses)
+        return text
 
     def part(self, text: Text) -> Part:
         """Return a text in the notation of derivations, as a piece of the source."""
-        return self.rewritten(text).part(self.source)
+        return self._placed(text, self.rewritten(text))
+
+    def _placed(self, text: Text, rewritten: Text) -> Part:
+        """Return a text as a piece of the source, and record it with brackets in place
+        of braces that may have been meant to group."""
+        part = rewritten.part(self.source)
+        if grouped := with_brackets(self._in_own_notation(text)):
+            self.grouped[part] = self._in_notation(grouped).part(self.source)
+        return part
+
+    def without_arguments(self, head: Part) -> Part:
+        """Return the left side of a definition, that of \\mathcal{L}(w) as
+        \\mathcal{L}, and record the arguments."""
+        if arguments := arguments_of_loss(head.text, self.scope):
+            self.now = replace(self.now, loss_of=arguments)
+            return replace(head, text=LOSS)
+        return head
+
+    def miss_loss(self, head: Text) -> None:
+        """Record that an equation cannot be read, if it would define the loss."""
+        name, _, arguments = self.rewritten(head).characters.partition("(")
+        is_loss = name.strip() == LOSS and arguments.rstrip()[-1:] in ("", ")")
+        if is_loss and LOSS not in self.scope.variables:
+            self.now = replace(self.now, loss_unread=True)
+
+    def defining(self, text: Text, source: str) -> Text:
+        """Return a definition in the notation of derivations. Raises `Unreadable` if
+        its braces may have been meant to group."""
+        if with_brackets(self._in_own_notation(text, source)):
+            raise Unreadable(GROUPS, text.part(source))
+        return self.rewritten(text, source)
 
     def without_membership(self, member: Text) -> tuple[Part, Part | None]:
         """Split \\in \\mathbb{R}^n off the end of a member."""
@@ -156,7 +207,7 @@ class Knowledge:
                 text[: match.start()].part(self.source),
                 text[match.start() :].part(self.source),
             )
-        return text.part(self.source), None
+        return self._placed(member, text), None
 
     # ---- what a verdict rests on -----------------------------------------------------
 

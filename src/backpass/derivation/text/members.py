@@ -13,6 +13,7 @@ from backpass.derivation.equality.comparing import (
     members_chain,
     of_both_results,
 )
+from backpass.derivation.equality.larger import OneCase, larger_sizes
 from backpass.derivation.language.parse import Part, Unreadable
 from backpass.derivation.language.values.points import DRAWS
 from backpass.derivation.text.beside import Beside
@@ -72,6 +73,10 @@ def equality(
     for evaluator in of_both_results(created, expressions, evaluators):
         compare(chain, [evaluator])
     sizes = tuple({tuple(e.sizes.items()): e.sizes for e in evaluators}.values())
+    if larger := larger_sizes(created.scope, expressions):
+        sizes += (larger,)
+        draws = (None,) if evaluators[0].draw is None else range(4)
+        compare(OneCase(**vars(chain)), [created.at(larger, draw) for draw in draws])
     points = 0
     if evaluators[0].draw is not None:
         points = DRAWS

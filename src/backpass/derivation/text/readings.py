@@ -13,7 +13,9 @@ from backpass.derivation.equality.comparing import (
     compare,
     evaluators_of,
     of_loss,
+    of_loss_by_state,
 )
+from backpass.derivation.language.names import LOSS
 from backpass.derivation.language.parse import Line, Part, Unreadable, tokens_of
 from backpass.derivation.text.knowledge import Knowledge
 from backpass.derivation.text.members import Equation, agree
@@ -26,8 +28,10 @@ def other_reading(
     equal it in another reading; otherwise ""."""
     return (
         _summed_twice(chain)
+        or _of_unread_loss(known, chain)
         or _held(known, chain)
         or _at_a_point(chain)
+        or _grouped(known, equation, part)
         or _other_layout(known, equation, part)
     )
 
@@ -50,6 +54,20 @@ def _summed_twice(chain: Chain) -> str:
     return ""
 
 
+def _of_unread_loss(known: Knowledge, chain: Chain) -> str:
+    """Return why a gradient may have another value, if the definition of the loss could
+    not be read; otherwise ""."""
+    if not known.now.loss_unread or LOSS in known.scope.variables:
+        return ""
+    if any(
+        reference.accent == "bar" or reference.kind == "loss"
+        for expression in chain.expressions
+        for reference in expression.used
+    ):
+        return "it may hold for the loss of this text, whose definition cannot be read"
+    return ""
+
+
 def _held(known: Knowledge, chain: Chain) -> str:
     """Return why a partial derivative is ambiguous, if the members are equal when
     it holds other definitions constant; otherwise ""."""
@@ -60,7 +78,8 @@ def _held(known: Knowledge, chain: Chain) -> str:
         for expression in chain.expressions
         for one in expression.parts
         for tree in one.tree.iter_subtrees()
-        if tree.data in HOLDING and not of_loss(one, tree)
+        if tree.data in HOLDING
+        and (not of_loss(one, tree) or of_loss_by_state(one, tree, known.scope))
     ]
     choices = itertools.chain.from_iterable(
         itertools.combinations(partials, count) for count in range(1, len(partials) + 1)
@@ -105,6 +124,24 @@ def _at_a_point(chain: Chain) -> str:
                             "is the bracket after the derivative a factor, or the point at "
                             r"which it is taken? Write a factor with \cdot"
                         )
+    return ""
+
+
+def _grouped(known: Knowledge, equation: Equation, part: Part) -> str:
+    """Return what to say if the members are equal with brackets in place of braces;
+    otherwise ""."""
+    first, anchor = equation.first, equation.anchor
+    choices = [
+        {one, known.grouped.get(one, one)} for one in (equation.first, anchor, part)
+    ]
+    if all(len(choice) == 1 for choice in choices):
+        return ""
+    for anchor, part in itertools.product(*choices[1:]):
+        first = anchor if equation.first == equation.anchor else first
+        if agree(known, first, anchor, part, equation.beside):
+            return (
+                "it holds only if braces group, but they print nothing: write brackets"
+            )
     return ""
 
 

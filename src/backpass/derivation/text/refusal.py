@@ -5,8 +5,17 @@ from __future__ import annotations
 import itertools
 from dataclasses import replace
 
-from backpass.derivation.equality.check import counterexample, first_mistake
-from backpass.derivation.equality.comparing import Refused, Where, sum_to_one
+from backpass.derivation.equality.check import (
+    counterexample,
+    first_mistake,
+    holds_if_positive,
+)
+from backpass.derivation.equality.comparing import (
+    Refused,
+    Where,
+    sum_to_one,
+    uses_states,
+)
 from backpass.derivation.language.functions import head_of, is_function
 from backpass.derivation.language.parse import Part, Unreadable, parse
 from backpass.derivation.text.knowledge import Knowledge
@@ -28,7 +37,7 @@ def refusal(
     document, anchor, blamed = known.document, equation.anchor, equation.blamed
     if blamed and agree(known, equation.first, blamed, part, equation.beside):
         line = document.line(blamed.start)
-        message = f"it follows from line {document.place(line)}, which is refused"
+        message = f"it follows from {document.where(line)}, which is refused"
         if line == document.line_of(member):
             message = "it equals an earlier side of this line, which is refused"
         return verdict_on(document, "follows", member, line, message)
@@ -84,10 +93,10 @@ def _defined_differently(known: Knowledge, name: str, definition: Part) -> str:
             line.left is not None and head_of(line.left).name == name
         )  # fmt: skip
         if same or line.right == definition:
-            number = known.document.place(known.number_of(line))
+            where = known.document.where(known.number_of(line))
             known.forget(line)
             return (
-                f"line {number} defined {name} differently. For a new "
+                f"{where} defined {name} differently. For a new "
                 f"{name}, write restart before it. If it is a claim, define "
                 f"{name} in a comment: let"
             )
@@ -97,12 +106,18 @@ def _defined_differently(known: Knowledge, name: str, definition: Part) -> str:
 def _hint(refused: Refused) -> str:
     """Return which condition on two indices, or which sum, would make the members
     equal; "" if none would."""
-    chain = refused.chain
-    if name := sum_to_one(chain, refused.evaluator):
+    chain, evaluator = refused.chain, refused.evaluator
+    is_short = not uses_states(chain, evaluator.scope)
+    if is_short and (name := sum_to_one(chain, evaluator)):
         equation = rf"\sum_i {name}_i = 1"
         return (
             f"it holds if {equation}; if that is meant, declare constant {name} and say: "
             f"assume {equation}"
+        )
+    if is_short and holds_if_positive(refused.mistake, evaluator):
+        return (
+            "no difference was found where its letters are positive; if they are, "
+            r"declare them in \mathbb{R}_{>0}"
         )
     if chain.conditions is not None:
         return ""
@@ -111,7 +126,7 @@ def _hint(refused: Refused) -> str:
             continue
         for relation, holds in ((r"\ne", False), ("=", True)):
             there = Where(**vars(chain), a=a, b=b, equal=holds)
-            if first_mistake(there, refused.evaluator) is None:
+            if first_mistake(there, evaluator) is None:
                 extra = "" if holds else rf"; if that is meant, say: when {a} \ne {b}"
                 return f"it holds where {a} {relation} {b}{extra}"
     return ""

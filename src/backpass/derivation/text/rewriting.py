@@ -4,23 +4,32 @@ unambiguous; elsewhere, say what would help."""
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from lark import Tree
 
-from backpass.derivation.language.names import Expression, Scope
+from backpass.derivation.language.brackets import outside
+from backpass.derivation.language.names import Scope
 from backpass.derivation.language.parse import Part, Unreadable, parse
+from backpass.derivation.text.losses import without_arguments
+from backpass.derivation.text.marks import usual
 from backpass.derivation.text.passages import Text
+from backpass.derivation.text.reasons import OTHER_OVER_EQUAL
 
 
-def rewritten(text: Text, scope: Scope, losses: Iterable[str]) -> Text:
-    """Return the text in the notation of derivations, where that is certain."""
+def rewritten(
+    text: Text, scope: Scope, losses: Iterable[str], arguments: str = ""
+) -> Text:
+    """Return the text in the notation of derivations, where that is certain. The loss
+    may be written as a function of its `arguments`."""
     names = {*scope.variables, *scope.dimensions}
-    text = text.replaced(LABEL)
+    text = usual(text.replaced(LABEL))
     for pattern, by in _CASES:
         text = text.replaced(pattern, by)
     if "T" not in names:
         text = text.replaced(_TRANSPOSED, r"^\\top ")
+        text = text.replaced(_INVERSE_TRANSPOSED, r"^{-\\top}")
+    text = _with_indices_first(text, names)
     if "d" not in names and "d" not in scope.factors:
         text = text.replaced(_UPRIGHT_D, "d")
         text = text.replaced(_D_BY_D, r"\\frac{\\partial \1}{\\partial \2}")
@@ -29,11 +38,55 @@ def rewritten(text: Text, scope: Scope, losses: Iterable[str]) -> Text:
         end = "" if name.endswith("}") else "(?![a-zA-Z])"
         loss = rf"(?<!\\mathcal\{{)(?<![a-zA-Z\\]){re.escape(name)}{end}"
         text = text.replaced(re.compile(loss), r"\\mathcal{L}")
+    if arguments:
+        text = without_arguments(text, arguments)
     text = text.replaced(_ACCENT, r"\\\1{\2}\3")
     text = text.replaced(_BARS, r"\\lVert \1 \\rVert")
     text = text.replaced(_NABLA_BELOW, r"\\nabla_{\1}")
     text = text.replaced(_BELOW, r"\\frac{\\partial \\mathcal{L}}{\\partial \1}")
-    return text.replaced(_NABLA, r"\\bar{\1\3}\2")
+    text = text.replaced(_NABLA, r"\\bar{\1\3}\2")
+    return _with_brackets(text)
+
+
+def _with_indices_first(text: Text, names: set[str]) -> Text:
+    """Return a text with u_k^\\top for u^\\top_k, if u_k is a name."""
+    for match in reversed([*_TOP_FIRST.finditer(text.characters)]):
+        name, label = match[1], match[2].strip("{} ")
+        if f"{name}_{{{label}}}" in names:
+            new = rf"{name}_{{{label}}}^\top "
+            made = Text(new, (text.origins[match.start()],) * len(new))
+            text = text[: match.start()] + made + text[match.end() :]
+    return text
+
+
+def _with_brackets(text: Text) -> Text:
+    """Return a text with brackets round a product of which a derivative is taken:
+    \\frac{\\partial (a^\\top x)}{\\partial x}."""
+    for match in reversed([*_OF_PRODUCT.finditer(text.characters)]):
+        first, last = match.span(1)
+        if _LOOSE.search("".join(_outside(match[1]))) or _is_read(match[0]):
+            continue
+        opening, closing = (
+            Text(one, (text.origins[first],) * len(one))
+            for one in (r"\left(", r"\right)")
+        )
+        text = text[:first] + opening + text[first:last] + closing + text[last:]
+    return text
+
+
+def _outside(text: str) -> Iterator[str]:
+    """Yield the characters outside all brackets, commands as one."""
+    for at in outside(text):
+        found = re.match(r"\\[a-zA-Z]+|.", text[at:], re.S)
+        yield found[0] if found else ""
+
+
+def _is_read(derivative: str) -> bool:
+    try:
+        parse(Part(derivative, 0, derivative))
+    except Unreadable:
+        return False
+    return True
 
 
 def parsed(part: Part) -> Tree:
@@ -52,12 +105,11 @@ def parsed(part: Part) -> Tree:
         raise
 
 
-def depends_on_layout(expression: Expression) -> bool:
-    """Whether the shape of an expression may depend on the layout of a derivative."""
-    derivatives = {"partial", "jacobian", "nabla", "nabla_of"}
-    return bool(_GRADIENT.search(expression.part.text)) or any(
-        node.data in derivatives for node in expression.tree.iter_subtrees()
-    )
+def claims_nothing(text: str) -> bool:
+    """Whether a formula without = at its top level has neither a relation nor words."""
+    for _ in range(3):
+        text = _SCRIPT.sub(" ", text)
+    return not _CLAIM.search(text)
 
 
 def not_an_equation(text: str) -> str:
@@ -66,19 +118,35 @@ def not_an_equation(text: str) -> str:
             return (
                 f"only = is judged, and this has {sign.replace(chr(92) * 2, chr(92))}"
             )
+    if match := OTHER_OVER_EQUAL.search(text):
+        return f"what does {match[0]} claim? Only = is judged, also below a label or a reason"
     return "there is no = in it, so there is nothing to judge"
 
 
+_SCRIPT = re.compile(r"[_^]\s*\{[^{}]*\}")
+# A sign that relates two sides, also one in braces, or words, which may do so.
+_CLAIM = re.compile(
+    r"[=<>:]|\\(?:[a-zA-Z]*(?:eq|[aA]rrow)[a-zA-Z]*|n?(?:approx|cong|sim|subset|supset)"
+    r"|asymp|ge|gets|gg|gtrsim|iff|implies|in|le|leadsto|lesssim|ll|mapsto|mathrel|mid"
+    r"|models|ne|ni|not|notin|overset|parallel|perp|prec|propto|stackrel|succ|to|underset"
+    r"|vdash|because|therefore|forall|exists)(?![a-zA-Z])"
+    r"|\\(?:text[a-z]*|mbox|mathrm|intertext)\s*\{[^{}]*(?:\s|\\)[^{}]*\}|\s[a-zA-Z]{4,}\s"
+)
 _RELATIONS = (
     r"\\approx", r"\\simeq", r"\\equiv", r"\\propto", r"\\le", r"\\leq", r"\\ge", r"\\geq",
     r"\\to", r"\\rightarrow", r"\\implies", r"\\Rightarrow", r"\\sim",
 )  # fmt: skip
 _BRACED_OR = r"(?:[^{}\\]|\\.|\{(?:[^{}]|\{[^{}]*\})*\})+"
 _NO_INDEX = r"(?!\s*[_^'])\s*"
+_T_IN_BRACES = (
+    r"(?:T|\\intercal|\\(?:mathsf|mathrm|mathbf|text|top)\s*\{T\}"
+    r"|\\(?:mathrm|mathsf|mathbf|rm|sf|bf)\s+T)\s*\}"
+)
 _TRANSPOSED = re.compile(
-    r"\^\s*(?:T(?![a-zA-Z])|\{\s*(?:T|\\intercal|\\(?:mathsf|mathrm|text|top)\s*\{T\})\s*\}"
+    rf"(?<!\\mathbb\{{R\}})\^\s*(?:T|\{{\s*{_T_IN_BRACES}"
     r"|\\intercal(?![a-zA-Z])|\\(?:mathsf|mathrm)\s*(?:\{T\}|\s+T(?![a-zA-Z])))"
 )
+_INVERSE_TRANSPOSED = re.compile(rf"\^\s*\{{\s*-\s*{_T_IN_BRACES}")
 # ‖x‖ with the same sign on both sides.
 _BARS = re.compile(
     r"(?<!\\left)(?<!\\right)\\\|((?:(?!\\\|).)*?)(?<!\\right)\\\|", re.S
@@ -109,6 +177,15 @@ _CASES = (
     (re.compile(r"[.,;](?=\s*(?:\\\\|\\end\{cases\}))"), " "),
 )
 # \frac{d y}{d x}, the derivative through all definitions, as \partial is.
+_TOP_FIRST = re.compile(
+    r"((?<![a-zA-Z\\])[a-zA-Z]|\\[a-zA-Z]+(?:\{[a-zA-Z]\})?)\s*\^\s*(?:\\top|\{\s*\\top\s*\})"
+    r"\s*_\s*(\w|\{\s*\w+\s*\})"
+)
+_OF_PRODUCT = re.compile(
+    rf"\\[dt]?frac\s*\{{\s*\\partial(?![a-zA-Z])\s*({_BRACED_OR})\}}\s*"
+    rf"\{{\s*\\partial(?![a-zA-Z])\s*{_BRACED_OR}\}}"
+)
+_LOOSE = re.compile(r"[+\-=/,]|\\(?:partial|pm|mp|nabla)")
 _UPRIGHT_D = re.compile(
     r"(?<=\{)\s*\\(?:mathrm|text|operatorname|rm)\s*(?:\{d\}|d(?![a-zA-Z]))"
 )
@@ -120,7 +197,7 @@ _D_BY = re.compile(
 )
 # \dot{Q_m} as \dot{Q}_m.
 _ACCENT = re.compile(
-    r"\\(bar|overline|dot|hat|widehat|tilde|underline)\s*"
+    r"\\(bar|overline|dot|hat|widehat|tilde|vec|underline)\s*"
     r"\{\s*(\\?[a-zA-Z]+|\\[a-z]+\s*\{[^{}]*\})\s*(_\s*(?:\w|\{[^{}]*\}))\s*\}"
 )
 _BELOW = re.compile(  # \partial_{x_i} \mathcal{L}
@@ -133,8 +210,6 @@ _NABLA = re.compile(
     r"\\nabla_\s*(?:\{\s*(\\?[a-zA-Z]+)\s*(_\s*(?:\w|\{[^{}]*\}))?\s*\}|([a-zA-Z]))"
     r"\s*\\mathcal\s*\{L\}"
 )
-# What may be a gradient or a loss, and is a row in some texts and a column in others.
-_GRADIENT = re.compile(r"\\(?:bar|overline|dot|mathcal)(?![a-zA-Z])")
 MEMBERSHIP = re.compile(
     r"\\in\s*\\mathbb\s*(?:\{R\}|R)(?:\s*\^\s*(?:\w|\{(?:[^{}]|\{(?:[^{}]|\{[^{}]*\})*\})*\}))?\s*$"
 )
@@ -153,7 +228,10 @@ _TEXT = r"\\(?:text(?:rm|bf|it|normal)?|mbox)\s*\{"
 _WORDS = r"[^{}$\\]*\}"
 _REASON = r"[ (]*(?:by|since|as|because|using|from) "
 PROSE = re.compile(
-    rf"\s*(?:\((?:\s*{_TEXT}{_WORDS})+\s*\)|{_TEXT}{_REASON}{_WORDS})[\s.,;]*"
+    rf"\s*(?:\((?:\s*{_TEXT}{_WORDS})+\s*\)|{_TEXT}{_REASON}{_WORDS}"
+    rf"|{_TEXT}\s*[(\[]{_WORDS}"
+    rf"|{_TEXT}[ (]*(?:by|since|as|because|using|from)\s*\}}.*)[\s.,;]*",
+    re.S,
 )
 CONDITION_WORDS = re.compile(
     r"\A\s*\(?\s*\\text\s*\{\s*(?:if|for|where|when|with|for all)\s*\}|[.,;]\s*\Z"

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from backpass.derivation.language.brackets import outside
 from backpass.derivation.text.displays import IMPLIES, Display
 from backpass.derivation.text.passages import Text
+from backpass.derivation.text.rewriting import PROSE
 
 
 @dataclass(frozen=True)
@@ -15,13 +16,17 @@ class Statement:
     """Members that a display sets equal, with the words and conditions beside them.
 
     `fault` says why the display cannot be split with certainty, or is empty.
-    `conditional` says whether it is a premise, or a conclusion that may need one.
+    `conditional` says whether it is a premise, or a conclusion that may need one, and
+    `introduced` whether it is in a clause of the statement above, after "where";
+    `clause` is that clause.
     """
 
     members: tuple[Text, ...]
     beside: tuple[Text, ...] = ()
     fault: str = ""
     conditional: bool = False
+    introduced: bool = False
+    clause: Text | None = None
 
 
 _OPERATOR = r"(?:[+\-=/]|\\(?:cdot|times|odot)(?![a-zA-Z]))"
@@ -29,9 +34,19 @@ _CONTINUES = re.compile(rf"\s*{_OPERATOR}")
 _UNFINISHED = re.compile(rf"{_OPERATOR}\s*$")
 # Also words between equations, which have spaces at their ends.
 _SPACE = (
-    r"\\q?quad(?![a-zA-Z])|\\text\s*\{\s+(?:and|or|where)\s+\}"
+    r"\\q?quad(?![a-zA-Z])|\\text\s*\{\s+and\s+\}"
+    r"|\\(?:text(?:rm|normal)?|mbox|mathrm)\s*\{\s*,?\s*and\s*,?\s*\}"
     rf"|{IMPLIES.pattern}"
 )
+# Words that begin a clause, which is apart from the formula even without a space.
+_FIRST = (
+    "if|for|when|whenever|where|with|unless|provided|assuming|given|since|because|as|by"
+    "|using|from|at"
+)
+_CLAUSE = rf"(?=\\(?:text(?:rm|bf|it|normal)?|mbox)\s*\{{\s*\(?\s*(?:{_FIRST})[\s}}])"
+_OR = re.compile(r"\\(?:text(?:rm|normal)?|mbox|mathrm)\s*\{\s*,?\s*or\s*,?\s*\}")
+_WIDE = re.compile(r"(?:\s|[.,;]|~|\\[,;: ]|\\q?quad(?![a-zA-Z]))+")
+_BEFORE_WORDS = re.compile(rf"(?:{_WIDE.pattern})?(?:\(\s*)?\\(?:text|mbox)")
 _TRAILING = re.compile(r"(?:\\[,;: ]|~|\s|[.,;])+$")
 _DEFINING = re.compile(r":(?==)")
 _COLON_EQUAL = re.compile(r"\\(?:coloneqq|coloneq)(?![a-zA-Z])")
@@ -50,6 +65,9 @@ def statements(display: Display) -> list[Statement]:
         # y = x alone is an equation, and beside one a range of an index.
         if found and IMPLIES.match(row.characters):
             found[-1] = replace(found[-1], conditional=True)  # a premise
+        clauses = {piece: _behind_where(piece) for piece in pieces}
+        pieces = [clauses[piece] or piece for piece in pieces]
+        behind = {new: old for old, new in clauses.items() if new}
         equations = [piece for piece in pieces if _is_equation(piece)] or [
             piece for piece in pieces[:1] if len(piece.split("=")) > 1
         ]
@@ -62,12 +80,18 @@ def statements(display: Display) -> list[Statement]:
         )
         if not equations:
             found.extend(Statement((piece,), (), fault) for piece in pieces)
+        if _OR.search(row.characters):
+            fault = "two equations with or between them: which one is claimed?"
+        introduced = False
         for equation in equations:
+            clause = behind.get(equation)
+            introduced = introduced or (clause is not None and bool(found))
             members = tuple(side.strip() for side in equation.split("="))
             conditional = IMPLIES.search(row.characters) is not None
             if beside and equation is not equations[-1]:
                 fault = "does what stands beside another equation hold for this one?"
-            found.append(Statement(members, beside, fault, conditional))
+            one = Statement(members, beside, fault, conditional, introduced, clause)
+            found.append(one)
             fault = ""
     return found
 
@@ -75,17 +99,21 @@ def statements(display: Display) -> list[Statement]:
 def _logical_rows(display: Display) -> list[tuple[Text, str]]:
     """Return the rows, each joined to those that continue it, and their faults."""
     rows: list[tuple[Text, str]] = []
+    reasons: list[Text] = []  # beside each of the rows
     aligned_first = bool(display.starts) and display.starts[0]
     following = [*display.rows, Text("", ())][1:]
     for row, begins, below in zip(display.rows, display.starts, following, strict=True):
         why = ""
+        row, reason = _without_words(row)
         if rows and (display.joined or _goes_on(rows[-1][0], row)):
             above, fault = rows[-1]
             rows[-1] = _without_end(above) + row, fault
+            reasons[-1] += reason
             continue
         if rows and re.match(r"\s*-", row.characters) and (begins or aligned_first):
             if begins and not aligned_first:
                 rows[-1] = rows[-1][0] + row, rows[-1][1]
+                reasons[-1] += reason
                 continue
             why = (
                 "does the row that begins with - continue the row above, or begin anew?"
@@ -95,7 +123,23 @@ def _logical_rows(display: Display) -> list[tuple[Text, str]]:
         if why:
             rows[-1] = rows[-1][0], why
         rows.append((row, why))
-    return rows
+        reasons.append(reason)
+    return [
+        (row + reason, why) for (row, why), reason in zip(rows, reasons, strict=True)
+    ]
+
+
+def _without_words(row: Text) -> tuple[Text, Text]:
+    """Split a row before the words at its end that may give a reason; a wide space
+    begins these."""
+    for at in outside(row.characters):
+        if at and _BEFORE_WORDS.match(row.characters, at):
+            space = Text(r"\quad", 5 * (row.origins[at],))
+            words = _WIDE.match(row.characters, at)
+            reason = row[words.end() if words else at :]
+            if PROSE.fullmatch(reason.characters):
+                return row[:at], space + reason
+    return row, Text("", ())
 
 
 def _stands_alone(row: Text, below: Text) -> bool:
@@ -128,7 +172,7 @@ def _without_end(text: Text) -> Text:
 def _pieces(row: Text) -> list[Text]:
     """Split a row at wide spaces, unless they only surround a sign."""
     pieces: list[Text] = []
-    for piece in row.split(_SPACE):
+    for piece in row.split(rf"{_SPACE}|{_CLAUSE}"):
         piece = piece.strip()
         if not piece.characters:
             continue
@@ -149,8 +193,21 @@ _INDEX_RANGE = re.compile(
 
 # Words, and not the name of a function or a number: \text{softmax}(x)_i = …
 _WORDS = re.compile(
-    r"\s*(?:\\forall|\\(?:text|mbox|mathrm)\s*\{(?:[^{}]*\s|\s*(?:if|for|where|when|with|and|or)\s*)\})"
+    r"\s*(?:\\forall|\\(?:text(?:rm|bf|it|sf|normal)?|mbox|mathrm)\s*\{(?:[^{}]*\s"
+    rf"|\s*(?:and|or)\s*|\s*\(?\s*(?:{_FIRST})(?:\s[^{{}}]*)?)\}})"
 )
+
+
+_WHERE = re.compile(
+    r"\A\\(?:text(?:rm|bf|it|normal)?|mbox)\s*\{\s*(?:where|with)\s*\}(?:\s|~|\\[,;: ])*"
+)
+
+
+def _behind_where(piece: Text) -> Text | None:
+    """Return the equation in a clause such as "where r = 2 x"; None if it is none."""
+    match = _WHERE.match(piece.characters)
+    rest = piece[match.end() :] if match else None
+    return rest if rest and _is_equation(rest) else None
 
 
 def _is_equation(piece: Text) -> bool:

@@ -9,7 +9,10 @@ from backpass.derivation.language.parse import Unreadable
 from backpass.derivation.text.contents import Document
 from backpass.derivation.text.passages import Text
 
-KINDS = ("equal", "refused", "follows", "definition", "not readable")
+KINDS = (
+    "equal", "refused", "ill-formed", "follows", "definition", "not readable",
+    "nothing claimed",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -40,9 +43,10 @@ class Verdict:
     """The verdict on one line.
 
     `kind` is one of `KINDS`: a line that `follows` equals a refused line, and is not
-    blamed. `message` says what is wrong, or what would help. A refused line has a
-    counterexample, unless declared shapes do not fit. `against` is the line with which
-    it was compared, and `compared` the side there, which is the left one if `to_left`.
+    blamed; a formula without a relation has `nothing claimed`. `message` says what is
+    wrong, or what would help. A refused line has a counterexample; an `ill-formed` one
+    has no value. `against` is the line with which it was compared, and `compared` the
+    side there, which is the left one if `to_left`.
     """
 
     kind: str

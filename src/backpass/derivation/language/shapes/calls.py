@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 
 from lark import Tree
 
@@ -12,6 +13,7 @@ from backpass.derivation.language.names import (
     Function,
     Shape,
     axes_of,
+    differ,
     in_words,
 )
 from backpass.derivation.language.parse import Unreadable
@@ -60,8 +62,15 @@ class Calls(Visitor):
         name, shape = str(function.children[0]), self.visit(argument)
         if name.endswith("{tr}"):
             if shape and (len(shape) != 2 or shape[0] != shape[1]):
+                message = f"a trace needs a square matrix; this is {in_words(shape)}"
+                if len(shape) == 2 and differ(*shape):
+                    self.misfit(message, argument)
+                self.reject(message, argument)
+            return ()
+        if name in (r"\det", r"\operatorname{det}"):
+            if shape and (len(shape) != 2 or shape[0] != shape[1]):
                 self.reject(
-                    f"a trace needs a square matrix; this is {in_words(shape)}",
+                    f"a determinant needs a square matrix; this is {in_words(shape)}",
                     argument,
                 )
             return ()
@@ -83,6 +92,12 @@ class Calls(Visitor):
     ) -> tuple[Call, ...]:
         """Return the possible meanings of a function's value: its definition for the
         whole array, or for each element. Raises `Unreadable`."""
+        if self._is_by_rows(function, shapes):
+            rows, side = shapes[0]
+            call = self._call(function, [("1", side)], tree)
+            if not call.is_row:
+                raise Unreadable("a function of each row must have the row's length")
+            return (replace(call, rows=rows),)
         of_numbers = len(shapes) == 1 and bool(shapes[0]) and not function.letters
         try:
             whole = self._call(function, shapes, tree)
@@ -101,6 +116,14 @@ class Calls(Visitor):
             except Unreadable:
                 pass
         return (whole,)
+
+    def _is_by_rows(self, function: Function, shapes: list[Shape]) -> bool:
+        """Whether a function of a vector is applied to each row of a matrix."""
+        return (
+            self.scope.spreads == "all"
+            and len(function.letters) == len(shapes) == 1
+            and len(axes_of(shapes[0])) == 2
+        )
 
     def of_elements(self, function: Function, shape: Shape, tree: Tree) -> Call:
         """Return a call for each element of an array. Raises `Unreadable`."""

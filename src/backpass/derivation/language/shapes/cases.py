@@ -4,8 +4,14 @@ from __future__ import annotations
 
 from lark import Token, Tree
 
-from backpass.derivation.language.names import Shape, in_words, subscripts_of
+from backpass.derivation.language.names import (
+    Shape,
+    in_words,
+)
 from backpass.derivation.language.shapes.names import Names
+from backpass.derivation.language.written import (
+    subscripts_of,
+)
 
 
 class Cases(Names):
@@ -13,6 +19,16 @@ class Cases(Names):
 
     def extreme(self, tree: Tree) -> Shape:
         return self._compared(tree, *tree.children[1:])
+
+    def absolute(self, tree: Tree) -> Shape:
+        """Return the shape of |x|, which must be a number."""
+        self.visit_number(
+            tree.children[0],
+            "bars are the absolute value of a number; write a norm as \\lVert x \\rVert, and "
+            "a determinant otherwise",
+        )
+        self.expression.comparisons.append(tree)
+        return ()
 
     def indicator(self, tree: Tree) -> Shape:
         first, relation, second = tree.children

@@ -4,7 +4,13 @@ from __future__ import annotations
 
 from lark import Tree
 
-from backpass.derivation.language.names import LOSS, Shape, axes_of, in_words
+from backpass.derivation.language.names import (
+    LOSS,
+    Shape,
+    axes_of,
+    in_words,
+    never_equal,
+)
 from backpass.derivation.language.parse import Unreadable
 from backpass.derivation.language.shapes.calls import Calls
 
@@ -25,8 +31,7 @@ class Derivatives(Calls):
         by = self._with_respect_to(below)
         if not of:  # of a number: the shape of its variable
             return by[::-1] if is_numerator else by
-        laid_out = self.scope.laid_out(of, by) if above.data != "bracket" else None
-        return laid_out or self.reject(_NOT_PARTIAL, tree)
+        return self.scope.laid_out(of, by) or self.reject(_NOT_PARTIAL, tree)
 
     def _is_loss(self, tree: Tree) -> bool:
         """Whether a tree is 𝓛, which may occur alone only in a derivative."""
@@ -72,7 +77,7 @@ class Derivatives(Calls):
     def _function_at(self, tree: Tree, written: str) -> tuple[Shape, Shape]:
         """Return the shapes of a function's value and of its argument."""
         (call,) = tree.children
-        if call.data == "applied" or len(call.children) != 2:
+        if call.data != "apply" and (call.data != "call" or len(call.children) != 2):
             self.reject(f"{written} needs f to be a function of one argument", tree)
         return self.visit(call), self.visit(call.children[1])
 
@@ -114,17 +119,22 @@ class Derivatives(Calls):
 
     def _has_shape(self, direction: Tree, shape: Shape) -> None:
         if (other := self.visit(direction)) != shape:
-            self.reject(
+            message = (
                 f"a derivative with respect to {in_words(shape)} cannot be applied to "
-                f"{in_words(other)}",
-                direction,
+                f"{in_words(other)}"
             )
+            if never_equal(shape, other):
+                self.misfit(message, direction)
+            self.reject(message, direction)
 
     def differentiate(self, tree: Tree) -> Shape:
         operator, argument = tree.children
-        if self._with_respect_to(operator.children[0]) or self.visit(argument):
+        by, of = self._with_respect_to(operator.children[0]), self.visit(argument)
+        if (by or of) and not self.scope.layout:
             self.reject(_NOT_PARTIAL, tree)
-        return ()
+        if not of:
+            return by[::-1] if self.scope.layout == "numerator" else by
+        return self.scope.laid_out(of, by) or self.reject(_NOT_PARTIAL, tree)
 
     def _with_respect_to(self, tree: Tree) -> Shape:
         shape = self.visit(tree)

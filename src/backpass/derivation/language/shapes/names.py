@@ -4,23 +4,27 @@ from __future__ import annotations
 
 from lark import Token, Tree
 
+from backpass.derivation.language.indices import Index, letter_of
 from backpass.derivation.language.names import (
     Reference,
     Shape,
-    accent_and_name,
     axes_of,
+    differ,
     sliced,
+)
+from backpass.derivation.language.parse import Misfit, span_of, tokens_of
+from backpass.derivation.language.shapes.visitor import Visitor
+from backpass.derivation.language.written import (
+    accent_and_name,
     subscripts_of,
 )
-from backpass.derivation.language.parse import tokens_of
-from backpass.derivation.language.shapes.visitor import Visitor
 
 
 class Names(Visitor):
     """Names, with or without indices."""
 
     def reference(self, tree: Tree) -> Shape:
-        found = self.parameter(tree) or self.scope.resolve(tree)
+        found = self.parameter(tree) or self.scope.resolve(tree) or self._number(tree)
         if found is None:
             name = self.part.written(tree)
             if self.find(tree):
@@ -42,7 +46,7 @@ class Names(Visitor):
         if not is_power:
             return self.reference(tree)
         if self.visit(base):
-            self.reject("only numbers have powers", tree)
+            self.not_a_number("only numbers have powers", tree)
         return ()
 
     def element(self, tree: Tree) -> Shape:
@@ -61,6 +65,17 @@ class Names(Visitor):
         if accent or name not in self.parameters:
             return None
         return Reference("parameter", name, "", tuple(subscripts_of(tree)))
+
+    def _number(self, tree: Tree) -> Reference | None:
+        """Return the index of a sum, or one with a declared range, as a number."""
+        tokens = list(tree.scan_values(lambda one: True))
+        if len(tokens) != 1 or tokens[0].type not in ("LETTER", "GREEK"):
+            return None
+        letter = str(tokens[0])
+        if letter not in self.scope.times and letter not in dict(self.bound):
+            return None
+        self.index(tokens[0])
+        return Reference("index", letter)
 
     def _element(
         self,
@@ -90,12 +105,36 @@ class Names(Visitor):
             wanted = dict(enumerate(words)).get(len(axes), f"{len(axes)} indices")
             self.reject(f"{name} takes {wanted}; got {len(indices)}", tree)
         for token, side in zip(indices, axes, strict=True):
-            if not token.isdigit() and not self.index(token).runs_over(side):
-                other = self.index(token).dimension
-                self.reject(
-                    f"{token} runs over {other} elsewhere, but over {side} here", token
-                )
+            if not side:
+                self._run_over_promised(name, token)
+                continue
+            if self.is_last(token):
+                if side != (last := letter_of(token)):
+                    self.reject(f"{last} is a dimension, but not that of this index, "
+                                f"{side}", token)  # fmt: skip
+            elif not token.isdigit() and not self.index(token).runs_over(side):
+                self.unlike_ranges(token, side, [*indices].count(token) > 1)
         return whole
+
+    def unlike_ranges(self, token: Token, side: str, diagonal: bool) -> None:
+        """Reject an index that runs over one dimension here, and another elsewhere."""
+        other = self.index(token).dimension or ""
+        message = f"{token} runs over {other} elsewhere, but over {side} here"
+        if not differ(other, side):
+            self.reject(message, token)
+        # A_{ii} may be read as the diagonal of a matrix that is not square.
+        raise Misfit(message, self.part, span_of(token)[0], True, diagonal)
+
+    def _run_over_promised(self, name: str, token: Token) -> None:
+        """Let an index run over the dimension, unknown yet, of a name defined below."""
+        index = self.promised.setdefault(name, Index())
+        if self.is_last(token):
+            fits = index.runs_over(letter_of(token))
+        else:
+            fits = token.isdigit() or self.index(token).runs_with(index)
+        if not fits:
+            self.reject(f"{token} runs over {self.index(token).dimension} elsewhere, "
+                        f"but over {index.dimension} here", token)  # fmt: skip
 
     def _reject_rows(self, indices: tuple[Token, ...] | list[Token]) -> None:
         for token in indices:
@@ -113,7 +152,11 @@ class Names(Visitor):
         variable = self.scope.variables[found.name]
         if found.accent and variable.kind == "constant":
             self.reject(f"{found.name} is a constant", tree)
+        if variable.kind == "promised" and not self.is_definition:
+            self.reject(f"{found.name} is not defined yet", tree)
         whole = self.scope.slice_of(found.name, found.indices)
+        if variable.kind == "promised" and found.indices == ():
+            self.reject(f"{found.name} needs its index here", tree)
         return self._element(found.name, variable.shape, found.indices, tree, whole)
 
     def _shape_of_constant(self, found: Reference, tree: Tree) -> Shape:
@@ -122,6 +165,7 @@ class Names(Visitor):
         return ()
 
     _shape_of_dimension = _shape_of_euler = _shape_of_pi = _shape_of_constant
+    _shape_of_index = _shape_of_constant
 
     def _shape_of_loss(self, found: Reference, tree: Tree) -> Shape:
         if not found.accent or found.indices:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from lark import Tree
 
-from backpass.derivation.language.names import Shape
+from backpass.derivation.language.names import Shape, in_words
 from backpass.derivation.language.shapes.names import Names
 
 
@@ -22,12 +22,14 @@ class Numbers(Names):
         ):
             self.reject_reach(tree)
         if below:
-            self.reject("a matrix cannot stand below a fraction bar", tree.children[1])
+            self.not_a_number(
+                "a matrix cannot stand below a fraction bar", tree.children[1]
+            )
         return above
 
     def root(self, tree: Tree) -> Shape:
         if self.visit(tree.children[0]):
-            self.reject(
+            self.not_a_number(
                 "functions take numbers; write the matrix by its elements", tree
             )
         return ()
@@ -36,9 +38,7 @@ class Numbers(Names):
         base, exponent = tree.children
         if self._is_name(tree):
             return self.reference(tree)
-        if exponent.data == "letter_and_top":
-            letter = Tree("scalar", exponent.children[:1], exponent.meta)
-            named = Tree("power", [base, letter], tree.meta)
+        if named := self._transposed_name(tree):
             shape = self.reference(named)
             references = self.expression.references
             references[id(tree)] = references.pop(id(named))
@@ -65,6 +65,15 @@ class Numbers(Names):
                     base,
                 )
             return shape[::-1]
+        if shape and _is_inverse(exponent):
+            if len(shape) != 2 or shape[0] != shape[1]:
+                self.reject(
+                    f"only a square matrix has an inverse; this is {in_words(shape)}",
+                    tree,
+                )
+            return shape
+        if exponent.data == "inverse_top":
+            self.reject("only a matrix has a transpose of its inverse", tree)
         is_negative = exponent.data == "sum" and exponent.children[0] == "-"
         if is_negative and self._is_of_square(base):
             self.reject(
@@ -72,8 +81,16 @@ class Numbers(Names):
                 r"latter as \frac{1}{…}",
                 tree,
             )
+        if shape and exponent == Tree("scalar", ["T"]):
+            self.reject(
+                r"T is a dimension: write the transpose as ^\top, or say: read ^T as "
+                r"^\top",
+                tree,
+            )
         if shape or self.visit(exponent):
-            self.reject("only numbers have powers; write a matrix product out", tree)
+            self.not_a_number(
+                "only numbers have powers; write a matrix product out", tree
+            )
         return ()
 
     def _is_of_square(self, tree: Tree) -> bool:
@@ -87,6 +104,17 @@ class Numbers(Names):
             axes = self.scope.variables[found.name].axes
         return len(axes) == 2 and axes[0] == axes[1]
 
+    def _transposed_name(self, tree: Tree) -> Tree | None:
+        """Return the name W^Q in W^{Q\\top} or W^{Q^\\top}; None if a power is not the
+        transpose of a name."""
+        base, exponent = tree.children
+        letter = Tree("scalar", exponent.children[:1], exponent.meta)
+        named = Tree("power", [base, letter], tree.meta)
+        if exponent.data == "letter_and_top":
+            return named
+        is_top = exponent.data == "power" and exponent.children[1].data == "top"
+        return named if is_top and self._is_name(named) else None
+
     def _is_name(self, tree: Tree) -> bool:
         """Whether a power is itself a name, such as σ^2 after `let \\sigma^2 = …`, or
         W^Q."""
@@ -99,3 +127,11 @@ class Numbers(Names):
             return False
         found = self.scope.resolve(tree)
         return found is not None and found.kind == "variable"
+
+
+def _is_inverse(exponent: Tree) -> bool:
+    """Whether an exponent is -1, or that of the transpose of an inverse."""
+    if exponent.data == "sum":
+        sign, *rest = exponent.children
+        return sign == "-" and len(rest) == 1 and rest[0] == Tree("number", ["1"])
+    return exponent.data == "inverse_top" and exponent.children[0] == "-"

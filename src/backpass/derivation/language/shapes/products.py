@@ -3,32 +3,31 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import pairwise
 
 from lark import Token, Tree
 
-from backpass.derivation.language.indices import Index
 from backpass.derivation.language.names import (
     Scope,
     Shape,
     axes_of,
-    canonical,
-    differ,
     in_words,
-    never_equal,
-    subscripts_of,
 )
 from backpass.derivation.language.parse import Unreadable, tokens_of
 from backpass.derivation.language.patterns import Axis, axis, grid
-from backpass.derivation.language.shapes.visitor import Visitor
+from backpass.derivation.language.shapes.ranges import Ranges
+from backpass.derivation.language.written import (
+    canonical,
+    subscripts_of,
+)
 
 _TIMES = re.compile(r"\\(?:cdot|times)")
 # Signs and spaces that show that a name and a bracket are two factors.
 _APART = re.compile(r"\\(?:cdot|times|q?quad|[,;: ])|~")
 
 
-class Products(Visitor):
+class Products(Ranges):
     """Sums, products, and matrices."""
 
     def bracket(self, tree: Tree) -> Shape:
@@ -38,7 +37,7 @@ class Products(Visitor):
         terms = [child for child in tree.children if isinstance(child, Tree)]
         if any(term.data == "dots" for term in terms):
             return self._sum_with_dots(tree, terms)
-        return self._same_shape(terms, "added to")
+        return self._same_shape(terms, "added to", self._spread)
 
     def _sum_with_dots(self, tree: Tree, terms: list[Tree]) -> Shape:
         if any(sign != "+" for sign in tokens_of(tree)):
@@ -86,14 +85,49 @@ class Products(Visitor):
         return ()
 
     def hadamard(self, tree: Tree) -> Shape:
-        return self._same_shape(tree.children, r"multiplied (\odot) by")
+        shape = self._same_shape(tree.children, r"multiplied (\odot) by")
+        for before, factor in pairwise(tree.children):
+            if r"\circ" in self.part.between(before, factor) and (
+                not shape or shape[0] == shape[1]
+            ):
+                self.reject(
+                    r"is \circ the product of the elements? Then say: read \circ as \odot",
+                    factor,
+                )
+        return shape
 
     def inner(self, tree: Tree) -> Shape:
         self._same_shape(tree.children, "paired with")
         return ()
 
-    def _same_shape(self, trees: list[Tree], verb: str) -> Shape:
+    def _spread(self, trees: list[Tree], shapes: list[Shape]) -> list[Shape]:
+        """Return the shapes of terms, with that of an array for what is added to each
+        of its elements or rows."""
+        arrays = [shape for shape in shapes if len(axes_of(shape)) == 2]
+        whole = next(iter(arrays or filter(None, shapes)), ())
+        is_all = self.scope.spreads == "all"
+        is_square = len(whole) == 2 and whole[0] == whole[1]
+        if not (whole and self.scope.spreads) or {*whole} & self.unsized.keys():
+            return shapes
+        if is_square and not is_all:
+            return shapes  # 1 may be I
+        found = []
+        for tree, shape in zip(trees, shapes, strict=True):
+            is_row = is_all and arrays and shape in (("1", whole[1]), (whole[1], "1"))
+            if is_row and shape[1] == "1":
+                self.expression.spread.add(id(tree))
+            is_number = not shape and (is_all or _is_written_out(tree))
+            found.append(whole if is_row or is_number else shape)
+        return found
+
+    def _same_shape(
+        self,
+        trees: list[Tree],
+        verb: str,
+        spread: Callable[[list[Tree], list[Shape]], list[Shape]] | None = None,
+    ) -> Shape:
         shapes = [self.visit(tree) for tree in trees]
+        shapes = spread(trees, shapes) if spread else shapes
         known = (shape for shape in shapes if not {*shape} & self.unsized.keys())
         sized = next(known, shapes[0])
         for tree, shape in zip(trees, shapes, strict=True):
@@ -102,9 +136,12 @@ class Products(Visitor):
                     if one in self.unsized and one != side:
                         shape = self.sized(one, side, shape)
             if shape != sized:
-                message = f"{in_words(sized)} cannot be {verb} {in_words(shape)}"
-                self.misfit(message, tree, never_equal(sized, shape))
+                sized = self.unlike(sized, shape, tree, verb)
         return sized
+
+    def unlike(self, one: Shape, other: Shape, tree: Tree, verb: str) -> Shape:
+        """Return the shape of a sum of two unlike shapes, where a reading has one."""
+        self.misfit(f"{in_words(one)} cannot be {verb} {in_words(other)}", tree)
 
     def product(self, tree: Tree) -> Shape:
         for before, factor in pairwise(tree.children):
@@ -143,20 +180,17 @@ class Products(Visitor):
                 elif other[0] in self.unsized and shape[-1] != other[0]:
                     other = self.sized(other[0], shape[-1], other)
                 if len(shape) != 2 or len(other) != 2 or shape[1] != other[0]:
-                    self.misfit(
-                        f"{in_words(shape)} cannot be multiplied by {in_words(other)}",
-                        factor,
-                        # Texts also write products of elements like this, and
-                        # products of arrays with more axes.
-                        len(shape) == len(other) == 2
-                        and shape != other
-                        and differ(shape[-1], other[0]),
-                    )
-                shape = (shape[0], other[1])
-                shape = () if shape == ("1", "1") else shape
+                    shape = self.unmultiplied(shape, other, factor)
+                else:
+                    shape = (shape[0], other[1])
+                    shape = () if shape == ("1", "1") else shape
             else:
                 shape = shape or other
         return shape
+
+    def unmultiplied(self, one: Shape, other: Shape, tree: Tree) -> Shape:
+        """Return the shape of a product that does not fit, where a reading has one."""
+        self.misfit(f"{in_words(one)} cannot be multiplied by {in_words(other)}", tree)
 
     def big(self, tree: Tree) -> Shape:
         sign, limits, *upper, body = tree.children
@@ -174,18 +208,14 @@ class Products(Visitor):
             if meaning := self.scope.other_meaning(token):
                 self.reject(f"{token} {meaning}, so it cannot be an index", token)
             if token in self.free or any(token == letter for letter, _ in self.bound):
-                self.reject(f"{token} is also used outside this {sign[1:]}", token)
-        letters = [(str(token), Index()) for token in own]
+                message = f"{token} is also used outside this {sign[1:]}"
+                raise self.unbound(message, tree, token, reused=True)
+        letters = [(str(token), self.new_index(token)) for token in own]
+        self.run_between(limits, upper, [index for _, index in letters])
         self.bound += letters
         if relation:
             self.run_together(tokens[0], tokens[-1])
-        for end in upper:
-            found = self.scope.resolve(end.children[0])
-            if found is None or found.kind != "dimension":
-                self.reject("a sum must end at a dimension", end)
-            for _, index in letters:
-                index.runs_over(found.name)
-        shape = self.visit(body)
+        shape = self.expression.shapes[id(tree)] = self.visit(body)
         del self.bound[len(self.bound) - len(letters) :]
         if sign in (r"\prod", r"\max") and shape:
             self.reject(f"a {sign[1:]} takes numbers", body)
@@ -197,6 +227,14 @@ class Products(Visitor):
                 self.reject(f"how far does this {sign} reach? Write brackets", body)
         self.ranges.append((self.expression, tree, letters))
         return shape
+
+
+def _is_written_out(tree: Tree) -> bool:
+    """Whether a tree is a number such as 1 or \\frac12."""
+    return tree.data == "number" or (
+        tree.data in ("fraction", "bracket")
+        and all(map(_is_written_out, tree.children))
+    )
 
 
 def _letters_in(tree: Tree) -> Iterator[Token]:

@@ -11,15 +11,24 @@ from lark import Token, Tree
 from lark.visitors import Interpreter
 
 from backpass.derivation.language.functions import called, find
-from backpass.derivation.language.indices import LARGEST, Index
+from backpass.derivation.language.indices import LARGEST, Index, letter_of
 from backpass.derivation.language.names import (
     Expression,
     Function,
     Scope,
     Shape,
+    differ,
     in_words,
 )
-from backpass.derivation.language.parse import Misfit, Part, Unreadable, parse, span_of
+from backpass.derivation.language.parse import (
+    Misfit,
+    NotANumber,
+    Part,
+    Unbound,
+    Unreadable,
+    parse,
+    span_of,
+)
 
 UNKNOWN = "?"  # begins the name of the unknown size of an I or a 1
 
@@ -37,8 +46,13 @@ class Visitor(Interpreter):
         self.parameters = parameters or {}
         self.free: dict[str, Index] = {}
         self.bound: list[tuple[str, Index]] = []
+        # Each free letter at which a sum begins or ends, until it is met as an index.
+        self.ends: dict[str, tuple[Expression, Tree | Token]] = {}
         # The axes of what (…)_{ij} is an element of.
         self.elements: dict[int, Shape] = {}
+        # Of a definition: the dimension of each name that is defined below.
+        self.is_definition = False
+        self.promised: dict[str, Index] = {}
         # Each I and 1 whose size is not known yet, by a name for the size.
         self.unsized: dict[str, list[Tree]] = {}
 
@@ -64,15 +78,18 @@ class Visitor(Interpreter):
             for side in self.unsized:
                 self.reject_unsized(side)
         # Every occurrence of every letter has been seen by now.
+        for letter, (expression, where) in self.ends.items():
+            raise Unreadable(
+                f"{letter} is neither a dimension nor an index of a name",
+                expression.part,
+                span_of(where)[0],
+            )
         for expression, tree, letters in self.ranges:
             found: list[tuple[str, str]] = []
             for letter, index in letters:
                 if index.dimension is None:
-                    raise Unreadable(
-                        f"what does {letter} run over?",
-                        expression.part,
-                        tree.meta.start_pos,
-                    )
+                    self.part = expression.part
+                    raise self.unbound(f"what does {letter} run over?", tree, letter)
                 found.append((letter, index.dimension))
             expression.ranges[id(tree)] = tuple(found)
         return expressions
@@ -102,7 +119,7 @@ class Visitor(Interpreter):
     def visit_number(self, tree: Tree, why: str) -> None:
         """Visit what must be a number, for a reason."""
         if shape := self.visit(tree):
-            self.reject(f"{why}; this is {in_words(shape)}", tree)
+            self.not_a_number(f"{why}; this is {in_words(shape)}", tree)
 
     def find(self, tree: Tree) -> Function | None:
         """Return the function that a name means here; None if it does not mean one."""
@@ -112,25 +129,57 @@ class Visitor(Interpreter):
     def reject(self, message: str, where: Tree | Token) -> NoReturn:
         raise Unreadable(message, self.part, span_of(where)[0])
 
-    def misfit(self, message: str, where: Tree, certain: bool) -> NoReturn:
+    def misfit(self, message: str, where: Tree | Token) -> NoReturn:
         for side in self.unsized:
             if side in message:
                 self.reject_unsized(side)
-        error = Misfit if certain else Unreadable
-        raise error(message, self.part, span_of(where)[0])
+        raise Misfit(message, self.part, span_of(where)[0])
+
+    def not_a_number(self, message: str, where: Tree | Token) -> NoReturn:
+        raise NotANumber(message, self.part, span_of(where)[0])
+
+    def unbound(
+        self, message: str, tree: Tree, letter: str, reused: bool = False
+    ) -> Unbound:
+        """Return an error for a sum over a letter."""
+        start = span_of(letter if isinstance(letter, Token) else tree)[0]
+        error = Unbound(message, self.part, start)
+        error.letter, error.reused = str(letter), reused
+        sign, body = tree.children[0], tree.children[-1]
+        error.body = span_of(body)
+        error.limits = span_of(sign)[1], error.body[0]
+        return error
 
     # ---- indices ---------------------------------------------------------------------
 
-    def index(self, token: Token) -> Index:
-        """Return a letter's index here: that of the innermost sum, or a free one."""
-        letter = str(token)
-        if meaning := self.scope.other_meaning(token):
+    def index(self, token: Token, is_end: bool = False) -> Index:
+        """Return the index of a letter here, that of the innermost sum or a free one;
+        of t-1, that of t. A letter at the end of a sum (`is_end`) has to occur as an
+        index elsewhere."""
+        letter = letter_of(token)
+        if meaning := self.scope.other_meaning(letter):
             self.reject(f"{letter} {meaning}, so it cannot be an index", token)
         for name, index in reversed(self.bound):
             if name == letter:
                 return index
         self.expression.free.add(letter)
-        return self.free.setdefault(letter, Index())
+        if letter not in self.free and is_end:
+            self.ends[letter] = self.expression, token
+        elif not is_end:
+            self.ends.pop(letter, None)
+        return self.free.setdefault(letter, self.new_index(letter))
+
+    def new_index(self, letter: str) -> Index:
+        """Return a new index, over the dimension that a range of the letter names."""
+        index = Index()
+        if side := self.scope.times.get(letter):
+            index.runs_over(side)
+        return index
+
+    def is_last(self, token: Token) -> bool:
+        """Whether an index is that of the last element, such as n or n-1: a dimension,
+        perhaps with a number."""
+        return letter_of(token) in self.scope.dimensions
 
     def run_together(self, first: Token, second: Token) -> None:
         for token in (first, second):
@@ -141,10 +190,22 @@ class Visitor(Interpreter):
                     token,
                 )
         letters = [
-            self.index(token) for token in (first, second) if not token.isdigit()
+            self.index(token)
+            for token in (first, second)
+            if not (token.isdigit() or self.is_last(token))
         ]
+        ends = [letter_of(token) for token in (first, second) if self.is_last(token)]
+        message = f"{first} and {second} run over different dimensions"
         if len(letters) == 2 and not letters[0].runs_with(letters[1]):
-            self.reject(f"{first} and {second} run over different dimensions", first)
+            if not differ(*(letter.dimension or "1" for letter in letters)):
+                self.reject(message, first)
+            self.unlike_together(message, first)
+        if not all(index.runs_over(side) for index in letters for side in ends):
+            self.reject(message, first)
+
+    def unlike_together(self, message: str, where: Token) -> None:
+        """Reject two indices that are compared, and run over different dimensions."""
+        raise Misfit(message, self.part, span_of(where)[0], True, diagonal=True)
 
     @contextmanager
     def letters(self, *letters: tuple[str, str]) -> Iterator[None]:

@@ -42,7 +42,7 @@ def units(value: Value) -> list[Value]:
 def added(terms: list[Value]) -> Value:
     """Return the sum of numbers, or of arrays."""
     if any(isinstance(term, np.ndarray) for term in terms):
-        return sum(terms[1:], terms[0])
+        return sum((np.asarray(term, dtype=object) for term in terms[1:]), terms[0])
     return sympy.Add(*terms)
 
 
@@ -52,3 +52,49 @@ def multiplied(first: Value, second: Value) -> Value:
         return first * second
     product = first @ second
     return product[0, 0] if product.shape == (1, 1) else product
+
+
+def determinant(value: Value) -> sympy.Expr:
+    """Return the determinant of a square array, or a number itself."""
+    if not isinstance(value, np.ndarray):
+        return value
+    return _minor(value, tuple(range(len(value))), {})
+
+
+def inverse(matrix: np.ndarray) -> np.ndarray | None:
+    """Return the inverse of a square array by its cofactors; None if its determinant is
+    written as 0."""
+    size, minors = len(matrix), {}
+    if (whole := _minor(matrix, tuple(range(size)), minors)) == 0:
+        return None
+    found = np.empty_like(matrix)
+    for row in range(size):
+        others = np.delete(matrix, row, axis=0)
+        below: dict[tuple[int, ...], sympy.Expr] = {}
+        for column in range(size):
+            rest = tuple(k for k in range(size) if k != column)
+            found[column, row] = (-1) ** (row + column) * (
+                _minor(others, rest, below) / whole
+            )
+    return found
+
+
+def _minor(
+    matrix: np.ndarray,
+    columns: tuple[int, ...],
+    known: dict[tuple[int, ...], sympy.Expr],
+) -> sympy.Expr:
+    """Return the determinant of the last rows of an array at some of its columns."""
+    if not columns:
+        return sympy.S.One
+    if columns not in known:
+        row = len(matrix) - len(columns)
+        known[columns] = sympy.Add(
+            *(
+                (-1) ** k
+                * matrix[row, column]
+                * _minor(matrix, columns[:k] + columns[k + 1 :], known)
+                for k, column in enumerate(columns)
+            )
+        )
+    return known[columns]

@@ -9,7 +9,11 @@ from lark import Tree
 from backpass.derivation.language.calculus import Value
 from backpass.derivation.language.names import Call
 from backpass.derivation.language.parse import Unreadable, tokens_of
-from backpass.derivation.language.values.arrays import each, each_in_turn
+from backpass.derivation.language.values.arrays import (
+    determinant,
+    each,
+    each_in_turn,
+)
 from backpass.derivation.language.values.visitor import Visitor
 from backpass.expressions import exact
 
@@ -23,6 +27,7 @@ _FUNCTIONS = {
     rf"\{word}{{sech}}": lambda v: 2 / (sympy.exp(v) + sympy.exp(-v))
     for word in ("operatorname", "text", "mathrm")
 }  # fmt: skip
+_DETERMINANTS = (r"\det", r"\operatorname{det}")
 
 
 class Calls(Visitor):
@@ -33,7 +38,36 @@ class Calls(Visitor):
         return self.value_of(tree, values)
 
     def apply(self, tree: Tree) -> Value:
-        return self.applied_to(tree.children[0], self.visit(tree.children[1]))
+        function, argument = tree.children
+        if str(function.children[0]) in _DETERMINANTS:
+            return self._determinant(argument)
+        return self.applied_to(function, self.visit(argument))
+
+    def _determinant(self, tree: Tree) -> Value:
+        """Return a determinant; that of a product of square matrices is the product of
+        theirs, so that its logarithm is a sum."""
+        if tree.data == "bracket":
+            return self._determinant(tree.children[0])
+        if tree.data == "power":
+            base, exponent = tree.children
+            if exponent.data == "top":
+                return self._determinant(base)
+            value = self.visit(tree)
+            is_array = isinstance(value, np.ndarray)
+            # The only other power of an array, apart from those of its elements.
+            is_inverse = exponent.data in ("sum", "inverse_top")
+            return 1 / self._determinant(base) if is_array and is_inverse else (
+                determinant(value)
+            )  # fmt: skip
+        if tree.data == "product":
+            values = [self.visit(factor) for factor in tree.children]
+            sizes = {np.shape(value) for value in values if np.ndim(value)}
+            if len(sizes) == 1 and len({*next(iter(sizes))}) == 1:
+                ((size, _),) = sizes
+                return sympy.Mul(
+                    *(determinant(v) if np.ndim(v) else v**size for v in values)
+                )
+        return determinant(self.visit(tree))
 
     def value_of(self, tree: Tree, values: list[Value]) -> Value:
         """Return the value of a call, given its arguments."""
@@ -52,6 +86,12 @@ class Calls(Visitor):
     def _result(self, call: Call, values: list[Value]) -> Value:
         if call.elementwise:
             return each_in_turn(values[0], lambda v, k: self.called(call, [v], k))
+        if call.rows:
+            rows = [
+                self.called(call, [row[None, :]], number)
+                for number, row in enumerate(values[0])
+            ]
+            return np.concatenate(rows)
         return self.called(call, values)
 
     def _are_equal(self, first: Value, second: Value) -> bool:
@@ -76,7 +116,9 @@ class Calls(Visitor):
         sizes = [self.calculus.size(side) for side in call.sides]
         array = np.empty(sizes, dtype=object)
         for places in np.ndindex(*sizes):
-            indices = dict(zip(function.letters, places, strict=True))
+            indices = dict(zip(function.letters, places, strict=True)) | (
+                {"": element} if call.rows else {}
+            )
             array[places] = self.value(call.body, indices, still, parameters, path)
         if call.is_row:
             return array[None, :]
@@ -86,6 +128,8 @@ class Calls(Visitor):
         name = str(function.children[0])
         if name.endswith("{tr}"):
             result = sympy.Add(*np.diagonal(np.atleast_2d(value)))
+        elif name in _DETERMINANTS:
+            result = determinant(value)
         elif name.endswith("{diag}"):
             result = np.full((len(value), len(value)), sympy.S.Zero, dtype=object)
             np.fill_diagonal(result, value[:, 0])

@@ -32,6 +32,10 @@ class Cases(Visitor):
         is_first = self._signs(tree, first - second, lambda sign: sign == wanted)
         return is_first * first + (1 - is_first) * second
 
+    def absolute(self, tree: Tree) -> Value:
+        value = self.visit(tree.children[0])
+        return value * self._sign(tree, value)
+
     def indicator(self, tree: Tree) -> Value:
         first, relation, second = tree.children
         assert isinstance(relation, Token)

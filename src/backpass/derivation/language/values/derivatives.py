@@ -26,7 +26,10 @@ class Derivatives(Names, Calls):
             variable = self.current.references[id(below)]
             gradient = self._variable(replace(variable, accent="bar"))
             return self._laid_out(gradient)
-        values, symbols = self.visit(above), self.visit(below)
+        return self._by(self.visit(above), self.visit(below))
+
+    def _by(self, values: Value, symbols: Value) -> Value:
+        """Return the derivatives of a value by a name, in the declared layout."""
         if isinstance(values, np.ndarray):
             return self._jacobian(np.ravel(values), np.ravel(symbols))
         slopes = each(symbols, lambda symbol: self.derivative(values, symbol))
@@ -49,7 +52,7 @@ class Derivatives(Names, Calls):
 
     def differentiate(self, tree: Tree) -> Value:
         operator, argument = tree.children
-        return self.derivative(self.visit(argument), self.visit(operator.children[0]))
+        return self._by(self.visit(argument), self.visit(operator.children[0]))
 
     def differential(self, tree: Tree) -> Value:
         """Return d/dε f(x + ε v) at ε = 0."""

@@ -7,7 +7,8 @@ import sympy
 from lark import Token, Tree
 
 from backpass.derivation.language.calculus import Value
-from backpass.derivation.language.names import Reference, sliced
+from backpass.derivation.language.indices import letter_of
+from backpass.derivation.language.names import Reference, Variable, sliced
 from backpass.derivation.language.parse import tokens_of
 from backpass.derivation.language.values.visitor import Visitor
 
@@ -37,13 +38,15 @@ class Names(Visitor):
 
         def one(indices: tuple[int, ...]) -> sympy.Expr:
             if found.accent == "bar":
-                return self.calculus.gradient(variable, indices)
+                return self.gradient(variable, indices)
             if found.accent == "dot":
                 return self.calculus.differential(variable, indices, self.frame.still)
             return self.calculus.element(variable, indices)
 
         if not found.indices:
             return self.calculus.array(variable, one)
+        if (beside := self._beside(found, variable)) is not None:
+            return beside
         axes, rest = sliced(variable.axes, found.indices)
         tokens = [token for token in found.indices if token.type != "ALL"]
         fixed = self._inside(found.name, tokens, axes)
@@ -55,6 +58,49 @@ class Names(Visitor):
             values[more] = one((*more, *fixed) if first else (*fixed, *more))
         shape = self.scope.slice_of(found.name, found.indices)
         return values.reshape([self.calculus.size(side) for side in shape])
+
+    def gradient(self, variable: Variable, indices: tuple[int, ...]) -> sympy.Expr:
+        """Return the gradient of the loss with respect to an element."""
+        return self.calculus.gradient(variable, indices)
+
+    def _beside(self, found: Reference, variable: Variable) -> Value | None:
+        """Return what stands before or behind a sequence, if that is declared or
+        assumed to be 0; None inside the sequence."""
+        first, *rest = found.indices
+        if first.type == "ALL" or not variable.axes:
+            return None
+        side = variable.axes[0]
+        place, size = self.at(first), self.calculus.size(side)
+        if 0 <= place < size or place not in (-1, size):
+            return None
+        label = "0" if place < 0 else f"{side}+1"
+        name = f"{variable.name}_{{{label}}}"
+        if other := self.scope.variables.get(name):
+            if found.accent and other.kind == "constant":
+                self.reject(f"{name} is a constant", first)
+            return self._variable(
+                Reference("variable", name, found.accent, tuple(rest))
+            )
+        if place == size and (found.accent, variable.name, side) in self.scope.zeros:
+            if len(found.indices) == len(variable.axes):
+                return sympy.S.Zero
+            shape = self.scope.slice_of(variable.name, found.indices)
+            sizes = [self.calculus.size(one) for one in shape]
+            return np.full(sizes, sympy.S.Zero, dtype=object)
+        written = (
+            rf"\{found.accent}{{{variable.name}}}" if found.accent else variable.name
+        )
+        if not first.isdigit():
+            then = f"no {written}_{{{label}}} is declared"
+            if place == size:
+                then = f"if it is 0, say: assume {written}_{{{label}}} = 0"
+            self.reject(
+                f"{written} has no element {first} for {side} = {size} and {first} = "
+                f"{place + 1}: state a condition such as {letter_of(first)} "
+                f"{'> 1' if place < 0 else f'< {side}'}; {then}",
+                first,
+            )
+        return None
 
     def _parameter(self, found: Reference) -> Value:
         value = self.frame.parameters[found.name]
@@ -79,15 +125,20 @@ class Names(Visitor):
         places = tuple(map(self.at, indices))
         for token, place, side in zip(indices, places, axes, strict=True):
             if not 0 <= place < self.calculus.size(side):
-                message = (
-                    f"{name} has no element {token} for {side} = "
-                    f"{self.calculus.size(side)}; give larger sizes"
-                )
+                size = self.calculus.size(side)
+                message = f"{name} has no element {token} for {side} = {size}"
+                if token.isdigit() and place >= size:
+                    message += "; give larger sizes"
+                elif not token.isdigit():
+                    message += f" and {token} = {place + 1}: state a condition"
                 self.reject(message, token)
         return places
 
     def _dimension(self, found: Reference) -> Value:
         return sympy.Integer(self.sizes[found.name])
+
+    def _index(self, found: Reference) -> Value:
+        return sympy.Integer(self.frame.indices[found.name] + 1)
 
     def _euler(self, found: Reference) -> Value:
         return sympy.E

@@ -11,10 +11,16 @@ import sympy
 from lark import Token, Tree
 
 from backpass.derivation.language.calculus import Value
+from backpass.derivation.language.names import (
+    Shape,
+)
 from backpass.derivation.language.parse import tokens_of
-from backpass.derivation.language.values.arrays import added, multiplied
+from backpass.derivation.language.values.arrays import added, inverse, multiplied
 from backpass.derivation.language.values.cases import RELATIONS
 from backpass.derivation.language.values.names import Names
+from backpass.derivation.language.written import (
+    canonical,
+)
 
 
 class Products(Names):
@@ -31,13 +37,20 @@ class Products(Names):
         base, exponent = tree.children
         if id(tree) in self.current.references:
             value = self.reference(tree)
-            return value.T if exponent.data == "letter_and_top" else value
+            is_transposed = exponent.data in ("letter_and_top", "power")
+            return value.T if is_transposed else value
         if exponent.data == "top":
             value = self.visit(base)
             return value.T if isinstance(value, np.ndarray) else value
         if exponent.data == "each":  # a power of each element
             return self.visit(base) ** sympy.Rational("".join(tokens_of(exponent)))
-        return self.visit(base) ** self.visit(exponent)
+        value = self.visit(base)
+        if isinstance(value, np.ndarray):
+            found = inverse(value)
+            if found is None:
+                self.reject("this matrix has no inverse", tree)
+            return found.T if exponent.data == "inverse_top" else found
+        return value ** self.visit(exponent)
 
     def root(self, tree: Tree) -> Value:
         return sympy.sqrt(self.visit(tree.children[0]))
@@ -56,7 +69,9 @@ class Products(Names):
             if isinstance(child, Token):
                 sign = -1 if child == "-" else 1
             else:
-                terms.append(sign * self.visit(child))
+                value = self.visit(child)
+                value = value.T if id(child) in self.current.spread else value
+                terms.append(sign * value)
         return added(terms)
 
     def matrix(self, tree: Tree) -> Value:
@@ -89,9 +104,16 @@ class Products(Names):
 
     def big(self, tree: Tree) -> Value:
         sign, limits, *_, body = tree.children
+        assert isinstance(sign, Token) and isinstance(limits, Tree)
         values = [
             self.where(body, indices) for indices in list(self._ranges(tree, limits))
         ]
+        shape = self.current.shapes[id(tree)]
+        if not values and (sign == r"\max" or not _is_known(shape)):
+            self.reject(f"this {sign[1:]} has no terms here", tree)
+        if shape and not values:
+            of = sympy.Integer(sign != r"\sum")
+            return np.full([self.calculus.size(side) for side in shape], of, object)
         if sign == r"\sum":
             return added(values)
         if sign == r"\prod":
@@ -104,8 +126,23 @@ class Products(Names):
         letters, sides = zip(*self.current.ranges[id(tree)], strict=True)
         tokens = tokens_of(limits)
         relation = next((t for t in tokens if t.type == "RELATION"), None)
-        for values in itertools.product(
-            *(range(self.calculus.size(side)) for side in sides)
-        ):
+        ranges = [self._range(tree, limits, side) for side in sides]
+        for values in itertools.product(*ranges):
             if relation is None or RELATIONS[relation](values[0], self.at(tokens[-1])):
                 yield dict(zip(letters, values, strict=True))
+
+    def _range(self, tree: Tree, limits: Tree, side: str) -> range:
+        """Return the values (zero-based) of an index of a sum over a dimension."""
+        lower, first, end = limits.children[-1], 0, self.calculus.size(side)
+        if isinstance(lower, Tree):
+            first = self.at(*tokens_of(lower))
+        for upper in tree.children[2:-1]:
+            letter = canonical(upper.children[0])
+            if letter in self.frame.indices:
+                end = self.frame.indices[letter] + 1
+            end += int("".join(tokens_of(upper)) or 0)
+        return range(first, end)
+
+
+def _is_known(shape: Shape) -> bool:
+    return not any(side.startswith("?") for side in shape)

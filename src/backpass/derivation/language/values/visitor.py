@@ -12,6 +12,7 @@ from lark import Token, Tree
 from lark.visitors import Interpreter
 
 from backpass.derivation.language.calculus import Calculus, Value
+from backpass.derivation.language.indices import letter_of, shift_of
 from backpass.derivation.language.names import Expression, Path, Scope
 from backpass.derivation.language.parse import Unreadable, span_of
 from backpass.derivation.language.values.points import Point
@@ -115,6 +116,14 @@ class Visitor(Interpreter):
         frame = self.frame
         return self.within(replace(frame, indices={**frame.indices, **indices}))
 
-    def at(self, token: Token) -> int:
-        """Return the zero-based index that a letter or a number stands for."""
-        return int(token) - 1 if token.isdigit() else self.frame.indices[str(token)]
+    def at(self, token: str) -> int:
+        """Return the zero-based index that t, t-1, a number, or a dimension stands
+        for."""
+        letter = letter_of(token)
+        if letter.isdigit():
+            place = int(letter) - 1
+        elif letter in self.frame.indices:
+            place = self.frame.indices[letter]
+        else:  # a dimension: its last index
+            place = self.sizes[letter] - 1
+        return place + shift_of(token)

@@ -1,0 +1,116 @@
+"""Judge statements with clauses: in z = 2 u, where u = 3 x, the clause is read first.
+
+A clause that defines a name, or states what is known, restricts nothing. Any other
+clause is a restriction, which stands beside its statement.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+from backpass.derivation.text.contents import Item
+from backpass.derivation.text.displays import Display
+from backpass.derivation.text.knowledge import Knowledge
+from backpass.derivation.text.statements import Statement
+from backpass.derivation.text.statements import statements as statements_of
+from backpass.derivation.text.verdict import Verdict
+
+_WHERE = re.compile(r"[\s.,;]*(?:[Ww]here|[Ww]ith|[Hh]ere)[\s,:]*")
+Judge = Callable[[Statement], list[Verdict]]
+
+
+def with_definitions_below(
+    known: Knowledge, display: Display, following: Item | None, judge: Judge
+) -> tuple[list[Verdict], list[Verdict]]:
+    """Return the verdicts on a display, and those on the following one if "where"
+    stands between them and it defines names that the display needs; otherwise none."""
+    before = known.now
+    found = on_display(known, display, judge)
+    if not isinstance(following, Display) or not _WHERE.fullmatch(
+        known.document.source, display.end, following.start
+    ):
+        return found, []
+    if all(verdict.kind != "not readable" for verdict in found):
+        return found, []
+    after, known.now = known.now, before
+    below = on_display(known, following, judge)
+    again = on_display(known, display, judge)
+    if (
+        any(verdict.kind != "definition" for verdict in below)
+        or not below
+        or all(verdict.kind == "not readable" for verdict in again)
+    ):
+        known.now = after
+        return found, []
+    return again, below
+
+
+def on_display(known: Knowledge, display: Display, judge: Judge) -> list[Verdict]:
+    """Judge the statements of a display, each after what its clauses define."""
+    first = known.document.line(display.start)
+    return [
+        replace(verdict, display=display.start, line=verdict.line or first)
+        for verdict in _judged(known, statements_of(display), judge)
+    ]
+
+
+def _judged(
+    known: Knowledge, statements: list[Statement], judge: Judge
+) -> Iterator[Verdict]:
+    at = 0
+    while at < len(statements):
+        first, at = at, at + 1
+        while at < len(statements) and statements[at].introduced:
+            at += 1
+        if at - first == 1:
+            yield from judge(statements[first])
+        else:
+            yield from _with_clauses(known, statements[first:at], judge)
+
+
+def _with_clauses(
+    known: Knowledge, statements: list[Statement], judge: Judge
+) -> Iterator[Verdict]:
+    found: dict[int, list[Verdict]] = {}
+    _judge_clauses(known, statements, judge, found)
+    before, main = known.now, statements[0]
+    found[0] = judge(main)
+    _judge_clauses(known, statements, judge, found)
+    rest = [one for number, one in enumerate(statements) if number not in found]
+    beside = tuple(one.clause for one in rest if one.clause is not None)
+    if beside:
+        known.now = before
+        found[0] = judge(replace(main, beside=(*main.beside, *beside)))
+    for number, statement in enumerate(statements):
+        if number in found:
+            yield from found[number]
+        elif statement.clause is None:
+            yield from judge(statement)
+
+
+def _judge_clauses(
+    known: Knowledge,
+    statements: list[Statement],
+    judge: Judge,
+    found: dict[int, list[Verdict]],
+) -> None:
+    """Add the verdicts on the clauses that define a name or state what is known."""
+    waiting = [number for number in range(1, len(statements)) if number not in found]
+    count = len(waiting) + 1
+    while len(waiting) < count:
+        count = len(waiting)
+        for number in waiting:
+            before = known.now
+            verdicts = judge(statements[number])
+            kinds = [verdict.kind for verdict in verdicts]
+            # A derivative is a claim, and not a restriction.
+            claims = r"\partial" in statements[number].members[0].characters
+            if kinds[0] in ("definition", "equal") and (
+                claims or not {"refused", "ill-formed"} & {*kinds}
+            ):
+                found[number] = verdicts
+            else:
+                known.now = before
+        waiting = [number for number in waiting if number not in found]

@@ -1,0 +1,111 @@
+"""Write the marks that texts have for norms, absolute values, indicators and signs in
+the notation of derivations."""
+
+from __future__ import annotations
+
+import re
+
+from backpass.derivation.language.brackets import outside
+from backpass.derivation.text.passages import Text
+
+_WORD = r"\\(?:text(?:rm|bf|it|normal)?|math(?:rm|bf|sf)|operatorname)"
+_PLAIN = (
+    (re.compile(r"\\left\s*\|\s*\\left\s*\||\\left\s*\\[lr]?Vert(?![a-zA-Z])"), r"\\left\\|"),
+    (re.compile(r"\\right\s*\|\s*\\right\s*\||\\right\s*\\[lr]?Vert(?![a-zA-Z])"), r"\\right\\|"),
+    (re.compile(r"(?<![\\|])\|\|(?!\|)|\\Vert(?![a-zA-Z])"), r"\\|"),
+    (re.compile(rf"(\\\||\\rVert)\s*_\s*(?:\{{\s*)?{_WORD}\s*\{{\s*F\s*\}}(?:\s*\}})?"), r"\1_F"),
+    (re.compile(r"(\\(?:boldsymbol|mathbf))\s*(\\[a-zA-Z]+)"), r"\1{\2}"),
+    (re.compile(r"\\space(?![a-zA-Z])"), r"\\ "),
+)  # fmt: skip
+_ONES = re.compile(
+    r"\\mathbb\s*(?:\{\s*1\s*\}|1)|\\mathbbm\s*\{\s*1\s*\}|\\mathds\s*\{\s*1\s*\}"
+)
+_COMPARES = re.compile(r"<|>|\\(?:leq?|geq?|lt|gt)(?![a-zA-Z])")
+_EQUAL = re.compile(r"\s*([a-zA-Z])\s*=\s*([a-zA-Z])\s*")
+_CONDITION = re.compile(
+    r"\s*(?:_\s*\{(?P<below>[^{}]*)\}|\\left\s*(?P<left>[(\[]|\\\{)|(?P<plain>[(\[]|\\\{))"
+)
+_CLOSING = {"(": ")", "[": "]", r"\{": r"\}"}
+_BARS = re.compile(
+    r"\\left\s*(?:\||\\lvert(?![a-zA-Z]))|\\right\s*(?:\||\\rvert(?![a-zA-Z]))"
+    r"|\\[lr]vert(?![a-zA-Z])|(?<!\\)\|"
+)
+# What stands before an opening bar, and before none that closes.
+_BEGINS = re.compile(r"(?:\A|[=+\-/(\[{,]|\\(?:cdot|times|odot|log|exp|left))\s*\Z")
+_UNFINISHED = re.compile(r"(?:[=+\-/(\[{,]|\\(?:cdot|times|odot|log|exp))\s*\Z")
+
+
+def usual(text: Text) -> Text:
+    """Return a text with its marks in the notation of derivations, where they have one
+    meaning."""
+    for pattern, by in _PLAIN:
+        text = text.replaced(pattern, by)
+    for match in reversed([*_ONES.finditer(text.characters)]):
+        text = _with_indicator(text, match)
+    return _with_absolute_values(text)
+
+
+def _put(text: Text, first: int, last: int, new: str) -> Text:
+    """Return a text with other characters in a place."""
+    origin = text.origins[first]
+    return text[:first] + Text(new, (origin,) * len(new)) + text[last:]
+
+
+def _with_indicator(text: Text, match: re.Match[str]) -> Text:
+    """Return a text with [x > 0] for an indicator of x > 0, \\delta_{ij} for one of
+    i = j, and \\mathbf{1} for a sign that has no condition."""
+    first, last = match.span()
+    condition = _CONDITION.match(text.characters, last)
+    inside, end = "", last
+    if condition and condition["below"] is not None:
+        inside, end = condition["below"], condition.end()
+    elif condition:
+        opening = condition["left"] or condition["plain"]
+        begins = condition.end()
+        for at in outside(text.characters[begins:]):
+            end = begins + at
+            if text.characters.startswith(_CLOSING[opening], end):
+                break
+        else:
+            return text
+        inside = text.characters[begins:end]
+        if condition["left"]:
+            inside = re.sub(r"\\right\s*\Z", "", inside)
+        end += len(_CLOSING[opening])
+    if _COMPARES.search(inside):
+        new = inside.replace(r"\lt", "<").replace(r"\gt", ">")
+        return _put(text, first, end, f"[{new}]")
+    if equal := _EQUAL.fullmatch(inside):
+        return _put(text, first, end, rf"\delta_{{{equal[1]}{equal[2]}}}")
+    return _put(text, first, last, r"\mathbf{1}")
+
+
+def _with_absolute_values(text: Text) -> Text:
+    """Return a text with \\abs(x) for |x|, unless its bars may pair in several ways."""
+    bars = [*_BARS.finditer(text.characters)]
+    if len(bars) % 2 or not bars:
+        return text
+    pairs = [*zip(bars[::2], bars[1::2], strict=True)]
+    for number, (first, last) in enumerate(pairs):
+        before = text.characters[: first.start()]
+        if number and not (
+            _BEGINS.search(before)
+            or before.rstrip() == before[: bars[2 * number - 1].end()]
+        ):
+            return text
+        inside = text.characters[first.end() : last.start()]
+        if not _is_balanced(inside) or _UNFINISHED.search(inside):
+            return text
+    for first, last in reversed(pairs):
+        text = _put(text, *last.span(), ")")
+        text = _put(text, *first.span(), r"\abs(")
+    return text
+
+
+def _is_balanced(text: str) -> bool:
+    depth = 0
+    for sign in re.findall(r"\\[a-zA-Z]+|\\.|[{}()\[\]]", text):
+        depth += (sign in "{([") - (sign in "})]")
+        if depth < 0:
+            return False
+    return depth == 0

@@ -1,0 +1,147 @@
+"""A line that is wrong in form is ill-formed where no reading of it is right, and not readable where one may be."""
+
+import re
+
+import pytest
+
+from .judging import kinds, one
+
+MATRICES = r"given X \in \mathbb{R}^{m \times k}, W \in \mathbb{R}^{k \times p}; let Y = X W; loss L"
+VECTORS = r"given x \in \mathbb{R}^n, W \in \mathbb{R}^{m \times n}, U \in \mathbb{R}^{p \times m}; let h = W x; let y = U h; loss L"
+SOFTMAX = (
+    r"given x, g \in \mathbb{R}^n; let S = \sum_j e^{x_j}; let y_i = \frac{e^{x_i}}{S}; loss L; let L = \sum_i g_i y_i; "
+    r"constant t \in \mathbb{R}^n"
+)
+RANGES = r"given A \in \mathbb{R}^{H \times B}, x \in \mathbb{R}^B; let z_i = \sum_j A_{ij} x_j"
+GRADIENT = r"\frac{\partial L}{\partial x_i} = "
+
+
+@pytest.mark.parametrize(
+    "line, given, said",
+    [
+        (
+            r"\frac{\partial L}{\partial X} = \frac{\partial L}{\partial Y} W",
+            MATRICES,
+            r"m × p cannot be multiplied by .*W^\top",
+        ),
+        (
+            r"\frac{\partial L}{\partial W} = X \frac{\partial L}{\partial Y}",
+            MATRICES,
+            r"it holds with X^\top",
+        ),
+        (
+            r"\frac{\partial L}{\partial X} = W^T \frac{\partial L}{\partial Y}",
+            MATRICES,
+            "cannot be multiplied",
+        ),
+        (
+            r"\frac{\partial L}{\partial x} = W \frac{\partial L}{\partial h}",
+            VECTORS,
+            r"it holds with W^\top",
+        ),
+        (
+            r"\frac{\partial L}{\partial W} = \frac{\partial L}{\partial h} x",
+            VECTORS,
+            r"it holds with x^\top",
+        ),
+        (
+            r"\frac{\partial L}{\partial x} = \frac{\partial L}{\partial h} W",
+            VECTORS + "; layout denominator",
+            "cannot be multiplied",
+        ),
+        (
+            r"\frac{\partial L}{\partial W} = (\frac{\partial L}{\partial h})^T x^T",
+            VECTORS + "; layout denominator",
+            "without its transpose",
+        ),
+        (r"\operatorname{tr}(A) = 1", RANGES, "a square matrix"),
+        (r"\sum_i A_{ii} = 1", RANGES, "runs over H elsewhere, but over B here"),
+        (r"z_i + z_i = 2 \sum_j A_{ij} \delta_{ij} x_j", RANGES, "i and j run over different dimensions"),
+        (
+            r"\frac{\partial z_i}{\partial x_j} = A_{ji}",
+            RANGES,
+            "j runs over B elsewhere.*A_{ij} in place of A_{ji}",
+        ),
+        (r"z_i = \sum_j A_{ij} x_k", RANGES, "the index k is on this side only"),
+        (r"z_i + z_i = 2 \sum_j A_{ji} x_j", RANGES, "A_{ij} in place of A_{ji}"),
+        (
+            GRADIENT + r"y_j (g_i - \sum_k g_k y_k)",
+            SOFTMAX,
+            "the index j is on this side only; .* y_i in place of y_j",
+        ),
+        (GRADIENT + r"y_i (g_i - \sum_i y_i)", SOFTMAX, "i is also used outside this sum"),
+        (GRADIENT + r"y_i (g_i - \sum_k g_i y_i)", SOFTMAX, "the sum over k has no k"),
+        (r"-\sum_i t_i \log y_i = -\log x_k", SOFTMAX, "the index k is on this side only"),
+        (r"1 = \frac{\partial}{\partial x_i} \sum_j y_j", SOFTMAX, "the index i is on this side only"),
+    ],
+)
+def test_what_no_reading_makes_right(line, given, said):
+    verdict = one(line, given)
+    assert verdict.kind == "ill-formed"
+    assert re.search(re.escape(said).replace(r"\.\*", ".*"), verdict.message), verdict.message
+    assert verdict.counterexample is None and verdict.basis.definitions
+
+
+@pytest.mark.parametrize(
+    "line, given",
+    [
+        # In numerator layout.
+        (r"\frac{\partial L}{\partial W} = \frac{\partial L}{\partial Y} X", MATRICES),
+        (r"\frac{\partial L}{\partial x} = \frac{\partial L}{\partial h} W", VECTORS),
+        # With gradients as columns, beside Jacobians in numerator layout.
+        (
+            r"\frac{\partial L}{\partial x} = (\frac{\partial y}{\partial x})^T \frac{\partial L}{\partial y}",
+            VECTORS + "; layout numerator",
+        ),
+        (
+            r"\frac{\partial L}{\partial x} = (\frac{\partial y}{\partial x})^T \frac{\partial L}{\partial y}",
+            VECTORS + "; layout denominator",
+        ),
+        # With vectors as rows.
+        (r"h + h = x W^T + h", VECTORS),
+        (r"\sum_i A_{ii} = \sum_j A_{jj}", RANGES),  # as far as the diagonal goes
+        (r"\sum_i \sum_j A_{ij} x_i = \sum_k \sum_i A_{ik} x_i", RANGES),  # if H and B are the same
+        (GRADIENT + r"y_i (g_i - \sum_i g_i y_i)", SOFTMAX),  # the inner i differs from the outer one
+        (GRADIENT + r"y_i (g_i - g_j y_j)", SOFTMAX),  # the sum is understood
+        (r"0 = \frac{\partial}{\partial x_i} \sum_j y_j", SOFTMAX),  # for every i
+        (r"-\sum_i t_i \log y_i = -\log y_k", SOFTMAX),  # with a 1 at the label k
+        (r"\sum_j y_j = \sum_k \frac{1}{n}", SOFTMAX),  # if k runs over n
+        (r"u_i = A_{ij} x_j", RANGES),  # a definition
+        (r"x_i = A_{ji}", RANGES),  # x may be meant to be another one
+    ],
+)
+def test_what_a_reading_makes_right_is_not_readable(line, given):
+    assert one(line, given).kind == "not readable"
+
+
+def test_a_sum_is_missing_where_the_text_writes_sums():
+    line = rf"$$ {GRADIENT} y_i (g_i - g_j y_j) = y_i (g_i - \sum_j g_j y_j) $$"
+    assert kinds(line, SOFTMAX) == ["ill-formed", "equal"]
+    assert kinds("Repeated indices are summed over.\n\n" + line, SOFTMAX) == ["not readable", "equal"]
+
+
+def test_words_beside_a_line_leave_its_form_open():
+    assert one(r"x_j = x_i \quad (\text{by symmetry})", SOFTMAX).kind == "not readable"
+
+
+def test_a_function_of_the_definitions_in_a_sum_that_does_not_fit():
+    given = r"given W \in \mathbb{R}^{h \times d}, V \in \mathbb{R}^{q \times h}, c \in \mathbb{R}; let \phi(t) = \tanh(t)"
+    assert one(r"\phi(c) W = \phi(c) W + V", given).kind == "ill-formed"
+
+
+def test_another_equation_may_begin_in_a_side_that_is_not_readable():
+    given = r"given V \in \mathbb{R}^{m \times n}, U \in \mathbb{R}^{n \times n}, a, b \in \mathbb{R}"
+    for line, found in (
+        (r"V + V = 2 V \; \textrm{and} \; U + U = 2 U", ["equal", "equal"]),
+        (r"z = 2 a, \; \textrm{and} \; b + b = 2 b", ["definition", "equal"]),
+        (r"V + V = 2 V, U + U = 2 U", ["not readable", "not readable"]),
+        (r"a + a = \foo(a), b = b", ["not readable", "not readable"]),
+    ):
+        assert kinds(f"$$ {line} $$", given) == found
+    assert kinds(r"$$ a + a = \foo(a) = 3 a $$", given) == ["not readable", "refused"]
+
+
+def test_a_shape_from_a_display_may_be_that_of_another_name():
+    wrong = r"$$ b + b = 2 \sum_j \sum_i X_{ij} b_j $$"
+    given = r"given b \in \mathbb{R}^n"
+    assert kinds(rf"$$ X \in \mathbb{{R}}^{{m \times k}} $$ {wrong}", given)[-1] == "not readable"
