@@ -430,6 +430,12 @@ def test_a_d_is_a_differential_under_its_word(left, right, wrong):
     assert one(f"{left} = {right}", DIFFERENTIALS).kind == "not readable"
 
 
+@pytest.mark.parametrize("right", [r"2 c \, dc", r"(dc) (dc)", r"dc^\top dc"])
+def test_whether_a_d_comes_before_a_power_is_not_guessed(right):
+    (verdict,) = verdicts(rf"$$ d c^2 = {right} $$", r"given c \in \mathbb{R}; d differential")
+    assert verdict.kind == "not readable"
+
+
 def test_a_name_d_is_not_a_differential():
     (verdict,) = verdicts(r"<!-- derive: given d \in \mathbb{R}; d differential -->")
     assert "d is a name here" in verdict.message

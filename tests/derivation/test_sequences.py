@@ -263,3 +263,19 @@ def test_whether_a_state_s_gradient_goes_through_later_states_is_not_guessed():
     (bar,) = verdicts(r"$$ \bar{h}_t = g_t $$", definitions)
     for found in (*verdicts(direct, RNN[0] + "partial total"), *verdicts(wrong, definitions), bar):
         assert found.kind == "refused"
+
+
+def test_a_shape_that_does_not_fit_beside_a_sequence():
+    definitions = r"""
+    loss L; range t = 1, \dots, N
+    given x_t \in \mathbb{R}^m, g_t, h_0 \in \mathbb{R}^n
+    given W \in \mathbb{R}^{n \times n}, U \in \mathbb{R}^{n \times m}
+    let h_t = W h_{t-1} + U x_t; let L = \sum_t g_t^\top h_t; partial total
+    """
+    right, wrong = (
+        rf"$$ \frac{{\partial L}}{{\partial x_t}} = {u} \frac{{\partial L}}{{\partial h_t}} $$"
+        for u in (r"U^\top", "U")
+    )
+    (found,), (other,) = verdicts(right, definitions), verdicts(wrong, definitions)
+    assert (found.kind, other.kind) == ("equal", "ill-formed")
+    assert r"U^\top" in other.message

@@ -265,7 +265,7 @@ def test_an_object_that_cannot_be_copied():
             raise ValueError("no")
 
     with pytest.raises(
-        TypeError, match=r"Sealed cannot \(no\): define its __deepcopy__, or give its two functions"
+        TypeError, match=r"Sealed cannot be copied \(no\): define its __deepcopy__, or give its two functions"
     ):
         check(Sealed(), X)
 

@@ -383,3 +383,58 @@ def test_mutate_varies_only_if_it_is_asked(tmp_path, monkeypatch, capsys):
         assert {*given} == {bool(flags)}
         given.clear()
     assert checking.check is check
+
+
+def test_by_default_low_precision_is_judged_at_the_given_inputs_alone():
+    """Attention in float32 loses digits of dq where the softmax is close to one-hot, in any order of its operations."""
+
+    def forward(q, k):
+        p = torch.softmax(q @ k.mT, -1)
+        return p, (q, k, p)
+
+    def backward(dy, saved):
+        q, k, p = saved
+        ds = p * (dy - (dy * p).sum(-1, keepdim=True))
+        return ds @ k, ds.mT @ q
+
+    q, k = (torch.tensor(RNG.normal(size=(5, 4)), dtype=torch.float32) for _ in range(2))
+    rows = check(own(forward, backward), q, k).rows
+    assert any(row.method == "low precision" for row in rows if not row.variation)
+    assert not any("low precision" in row.reason + row.how for row in rows if row.variation)
+
+
+def test_a_declaration_that_does_not_fit_the_outputs_elsewhere_accuses_nobody():
+    """Two is the number of values for this k alone, and SHAPES does not say so."""
+
+    def forward(x, k=2):
+        at = np.argsort(-x, axis=-1)[..., :k]
+        return np.take_along_axis(x, at, -1), (x.shape, at)
+
+    def backward(dy, saved):
+        shape, at = saved
+        dx = np.zeros(shape)
+        np.put_along_axis(dx, at, dy, -1)
+        return dx
+
+    report = check(own(forward, backward, SHAPES="x[b, n] -> y[b, 2]"), X)
+    (reason,) = {row.reason for row in report.rows if row.variation == "k=3"}
+    assert reason == "k=3: forward's outputs have other shapes than SHAPES declares"
+
+
+@pytest.mark.parametrize("clause", ["", "; options twice=False|True"])
+def test_a_declared_option_with_which_backward_raises_is_a_fault(clause):
+    def forward(x, twice=False):
+        return (2 * x if twice else x), twice
+
+    def backward(dy, twice):
+        if twice:
+            raise NotImplementedError("twice")
+        return dy
+
+    op = own(forward, backward, SHAPES=f"x[*] -> y[*]{clause}")
+    assert check(op, X, raises=False).passed is (not clause)
+
+
+def test_a_constant_without_axes():
+    op = own(lambda x, scale: (x * scale, scale), lambda dy, scale: (dy * scale, None), CONSTANTS=("scale",))
+    assert "no rows" in tried(check(op, X, np.array(0.5)))

@@ -38,7 +38,7 @@ VARY = Option(
     "--vary",
     action=argparse.BooleanOptionalAction,
     help="check at other shapes, values and options too, drawn from these (default: "
-    "only variations that suit every function, if they are quick)",
+    "those that suit every function or that SHAPES allows, if they are few)",
 )
 EPILOG = """\
 examples:

@@ -184,7 +184,7 @@ def _read(name: str) -> str:
     except UnicodeDecodeError as error:
         raise ValueError(f"expected UTF-8; {error}") from error
     if "\0" in text:
-        raise ValueError("expected a text; it has characters that no text has")
+        raise ValueError("expected text; got NUL characters")
     return text
 
 

@@ -124,7 +124,7 @@ def copied(layer: Any) -> Any:
                 where = ".".join(map(str, place)) or "the layer"
                 raise TypeError(
                     f"op: expected a layer that can be copied, because each forward runs "
-                    f"on a copy; {where} of {called(layer)} cannot ({error}): keep its "
+                    f"on a copy; {where} of {called(layer)} cannot be copied ({error}): keep its "
                     f"values in a list, {TWO_FUNCTIONS}"
                 ) from error
             known[id(value)] = value
@@ -133,7 +133,7 @@ def copied(layer: Any) -> Any:
         except Exception as error:
             raise TypeError(
                 f"op: expected a layer that can be copied, because each forward runs on a "
-                f"copy; {called(layer)} cannot ({error}): define its __deepcopy__, "
+                f"copy; {called(layer)} cannot be copied ({error}): define its __deepcopy__, "
                 f"{TWO_FUNCTIONS}"
             ) from error
     for path in leaves:

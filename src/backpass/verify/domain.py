@@ -225,7 +225,7 @@ def repeated_table(
     may have more leading axes. Equal halves or pairs of columns remain equal, in a
     table without a declared structure too."""
     kinds = (spec.structure,) if spec and spec.structure in PAIRED else PAIRED
-    for kind in kinds if shape and shape[-1] != values.shape[-1] else ():
+    for kind in kinds if values.ndim and shape[-1] != values.shape[-1] else ():
         paired = Spec("", (), structure=kind)
         if values.shape[-1] % 2 or not np.array_equal(values, _paired(paired, values)):
             continue

@@ -196,8 +196,9 @@ def _conventions(scope: Scope, parts: Sequence[Part]) -> Iterator[Convention]:
             yield convention
 
 
-def _kinds(scope: Scope, tree: Tree) -> set[str]:
-    """Return the fields of a convention that matter for an expression."""
+def _kinds(scope: Scope, tree: Tree, within: tuple[str, ...] = ()) -> set[str]:
+    """Return the fields of a convention that matter for an expression in the
+    definitions of the names ``within``."""
     found: set[str] = set()
     for node in tree.iter_subtrees():
         found |= _OF_NODES.get(node.data, set())
@@ -210,7 +211,7 @@ def _kinds(scope: Scope, tree: Tree) -> set[str]:
             found.add("bars")
         if "1" in scope.variables[reference.name].shape:
             found.add("vectors")
-        if _is_result(scope, reference):
+        if reference.name not in within and _is_result(scope, reference, within):
             found.add("results")
     return found
 
@@ -227,13 +228,16 @@ def _has_bar(reference: Reference) -> bool:
     return reference.accent == "bar" or reference.name.startswith(r"\bar")
 
 
-def _is_result(scope: Scope, reference: Reference) -> bool:
+def _is_result(
+    scope: Scope, reference: Reference, within: tuple[str, ...] = ()
+) -> bool:
     """Whether the definition of a name has derivatives whose shapes are a
     convention."""
     definition = scope.variables[reference.name].definition
     if definition is None or not definition.shape:
         return False
-    return bool(_kinds(scope, definition.tree) - {"vectors"})
+    within = (*within, reference.name)
+    return bool(_kinds(scope, definition.tree, within) - {"vectors"})
 
 
 def _may_equal(one: Shape, other: Shape) -> bool:

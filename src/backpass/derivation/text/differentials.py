@@ -19,13 +19,20 @@ _DIFFERENTIAL = re.compile(
 )
 
 
+# d c^2 may be the square of d c or the differential of c^2, but a transpose is both.
+_POWER = re.compile(
+    r"\s*\^\s*(?!\{?\s*(?:\\(?:top|intercal|mathrm|mathsf|text)|T(?![a-zA-Z])|\())"
+)
+
+
 def with_dots(text: Text, scope: Scope, losses: Iterable[str]) -> Text:
     """Return a text with \\dot{X} for d X, where X is a known name."""
     for match in reversed([*_DIFFERENTIAL.finditer(text.characters)]):
         name, script = match[1], (match[2] or "").strip()
         if name in losses:
             name = LOSS
-        if not _is_known(name + script, scope):
+        power = _POWER.match(text.characters, match.end())
+        if power or not _is_known(name + script, scope):
             continue
         new = rf"\dot{{{name}}}{script}"
         if script.startswith("^"):

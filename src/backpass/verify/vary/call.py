@@ -17,7 +17,12 @@ from backpass.verify.convert import EPSILON, to_kind_of, to_numpy
 from backpass.verify.magnitude import farthest, largest
 from backpass.verify.outputs import Several
 from backpass.verify.report import COULD_NOT_RUN, FAILED, NOT_RUN, PASSED, Row
-from backpass.verify.vary.judging import TOO_LONG, bounded_rows
+from backpass.verify.vary.judging import (
+    OTHER_OUTPUTS,
+    TOO_LONG,
+    bounded_rows,
+    outputs_fit,
+)
 from backpass.verify.vary.kinds import (
     LEFT_OUT,
     OPTION,
@@ -61,7 +66,8 @@ def varied_call(
         switch = isinstance(value, bool) and not declared
         if (SWITCH if switch else OPTION) in kinds:
             rows = list(_rows(what, work.counted(other), rows_of))
-            yield from _named(what, _not_refused(what, rows))
+            rows = rows if declared else _not_refused(what, rows)
+            yield from _named(what, rows)
 
 
 def _named(what: str, rows: Iterable[Row]) -> Iterator[Row]:
@@ -82,6 +88,9 @@ def _rows(what: str, case: Case, rows_of: RowsOf) -> Iterator[Row]:
     """Yield the rows of one variation; none if forward rejects the call."""
     try:
         if not np.isfinite(case.y_as_given).all() and case.finite:
+            return
+        if not outputs_fit(case):
+            yield Row(NAME, "", NOT_RUN, reason=f"{what}: {OTHER_OUTPUTS}")
             return
     except TooMuch:
         yield Row(NAME, "", NOT_RUN, reason=f"{what}: {TOO_LONG}")
