@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from backpass_ledger.claims.evidence import Evidence
-from backpass_ledger.claims.tools import derives, numbers, raises, same, vjp
+from backpass_ledger.claims.tools import derives, numbers, same, vjp
 from backpass_ledger.claims.trace_notes.derivatives import NOTATION, constant
 from backpass_ledger.claims.trace_notes.normalisations import alpha
 from backpass_ledger.claims.trace_notes.program import softmax, weights
@@ -101,7 +101,7 @@ def N137(it: Evidence) -> None:
     result = r"\nabla_B l = D_{\alpha(B)}\left( \nabla_A l - d u^T \right)"
     it.clashes(derives(result, SIMPLEX))
     without = result.replace("u^T", "u")
-    it.clashes(raises(ValueError, lambda: derives(without, SIMPLEX)))
+    it.clashes(not derives(without, SIMPLEX))
     it.right(D.shape == (len(B),))
 
 
