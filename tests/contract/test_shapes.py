@@ -327,3 +327,10 @@ def test_check_cotangent():
     ]:
         with pytest.raises(error, match=message):
             check_cotangent(dy, (2, 3), like=y)
+
+
+def test_a_factor_other_than_2_is_an_error():
+    with pytest.raises(
+        ValueError, match=r"w\[n, 4p\]: expected no factor but 2 before a letter; got 4p: write g\*p"
+    ):
+        parse("x[b, n], w[n, 4p] -> y[b, p]")

@@ -438,3 +438,9 @@ def test_a_declared_option_with_which_backward_raises_is_a_fault(clause):
 def test_a_constant_without_axes():
     op = own(lambda x, scale: (x * scale, scale), lambda dy, scale: (dy * scale, None), CONSTANTS=("scale",))
     assert "no rows" in tried(check(op, X, np.array(0.5)))
+
+
+def test_variations_of_the_call_come_before_those_of_shapes():
+    """Those of shapes may use up the work that is allowed."""
+    first, *_ = (row.variation for row in check(TANH, X).rows if row.variation)
+    assert first == "dy × 65,536"

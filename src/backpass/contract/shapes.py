@@ -284,6 +284,12 @@ def _specs(part: str, text: str) -> tuple[Spec, ...]:
             axis.removesuffix(">0") for axis in axes if axis.endswith(">0")
         )
         axes = [axis.removesuffix(">0") for axis in axes]
+        for axis in axes:
+            if axis[0].isdigit() and not axis.isdigit() and not axis.startswith(_TWICE):
+                raise ValueError(
+                    f"{name}[{listed}]: expected no factor but 2 before a letter; got "
+                    f"{axis}: write g*{axis[1:]}, with a letter g"
+                )
         facts = domain.marks(f"{name}[{listed}]", marks) if marks else {}
         specs.append(Spec(name, tuple(axes), nonempty, bool(optional), **facts))
     if _ARRAY.sub("", part).replace(",", "").strip() or not specs:

@@ -235,9 +235,9 @@ def _varied(case: Case, rows_of: RowsOf, vary: bool | None) -> list[Row]:
             reason = f"not run by default, because {reason}; vary=True runs them"
             return [Row(VARIATIONS, "", NOT_RUN, reason=reason)]
         left = work.Work(work.ASKED_FOR if vary else work.BY_DEFAULT)
-        return [
-            *varied(case, rows_of, vary, left),
+        return [  # the calls first: they take less work, and are few
             *varied_call(case, rows_of, vary, left),
+            *varied(case, rows_of, vary, left),
         ]
 
 
