@@ -50,3 +50,19 @@ def test_the_counterexample_is_where_the_sides_differ():
     assert any(where.startswith("x = -") for where in verdict.counterexample.where)
     assert verdict.message.startswith("no difference was found where its letters are positive")
     assert one(r"\sqrt{x^2} = 2 x", GIVEN).message == ""
+
+
+@pytest.mark.parametrize(
+    ("left", "right", "wrong"),
+    [
+        (r"\|c v\|", r"|c| \|v\|", r"c \|v\|"),
+        (r"\sqrt{p^2 + 2 p q + q^2}", "p + q", "p - q"),
+        (r"\sqrt{x^2 + 2 x y + y^2}", "|x + y|", "x + y"),
+        (r"\|v v^\top\|_F", r"\|v\|^2", r"\|v\|"),
+    ],
+)
+def test_the_root_of_a_square_is_refused_only_where_it_differs(left, right, wrong):
+    given = r"given x, y, c \in \mathbb{R}, p, q \in \mathbb{R}_{>0}, v \in \mathbb{R}^n"
+    found, other = (one(f"{left} = {side}", given) for side in (right, wrong))
+    assert found.kind in ("equal", "not readable")
+    assert other.kind == "refused"

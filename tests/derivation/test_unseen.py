@@ -121,7 +121,7 @@ def test_a_binary_file(tmp_path, capsys):
     with pytest.raises(SystemExit) as stopped:
         main(["derive", str(path)])
     assert stopped.value.code == 2
-    assert "expected a text" in capsys.readouterr().err
+    assert "expected text; got NUL" in capsys.readouterr().err
 
 
 def test_places():

@@ -217,12 +217,15 @@ class Definitions:
 
     def is_unsure(self, expr: sympy.Expr) -> bool:
         """Whether an expression that was found to differ from another may equal it: it
-        has a log, or a tanh inside an exponent or another tanh."""
+        has a log, a root of a sum, or a tanh inside an exponent or another tanh."""
         return self._unsure(expr, False)
 
     def _is_unsure(self, expr: sympy.Expr, in_exponent: bool) -> bool:
         if expr.is_Symbol and (definition := self.definition_of(expr)) is not None:
             return self._unsure(definition, in_exponent)
+        root = expr.is_Pow and not expr.exp.is_Integer
+        if root and not _is_square_everywhere(expr.base):
+            return True
         if isinstance(expr, sympy.log):
             return True
         if isinstance(expr, sympy.exp | HyperbolicFunction):

@@ -1,6 +1,7 @@
 """Numbers that keep a line from being refused where inequality is not certain.
 
-The field knows no identities of a logarithm of a sum, nor of a tanh inside another. Two
+The field knows no identities of a logarithm of a sum, nor of a tanh inside another, and
+takes the root of a square with either sign. Two
 values that differ in the field, and contain one of these, are compared as numbers.
 """
 
