@@ -121,7 +121,7 @@ def test_an_even_length():
 
 
 def test_whole_blocks():
-    """The rest after whole blocks of 8 is cut off as [:-rest], which is empty if there is no rest."""
+    """The rest after whole blocks of 8 is cut off as [:-rest], which leaves nothing where all blocks are whole."""
 
     def wrong(dy, y):
         dx = tanh_back(dy, y)

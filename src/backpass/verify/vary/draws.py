@@ -77,7 +77,7 @@ class Draw:
 
     def rows(self) -> Places | None:
         """Return the places of the length of the first axis of the first input that has
-        a gradient; None if there is no axis, or its length is 1 and not declared."""
+        a gradient; None if it has no axes, or if that length is 1 and not declared."""
         return next(
             (places for places in self.lengths() if (self.first, 0) in places), None
         )
