@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from backpass.contract.shapes import axis_length, check_cotangent, check_inputs, parse
+from backpass.contract.shapes import check_cotangent, check_inputs, parse
+from backpass.contract.spec import axis_length
 from backpass.contract.values import check_natural
 
 LINEAR = "x[*, n], w[n, p], b[p]? -> y[*, p]"

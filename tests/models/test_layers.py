@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from backpass.contract.shapes import axis_length, parse
+from backpass.contract.shapes import parse
+from backpass.contract.spec import axis_length
 from backpass.models.layers import gpt2_attention, gpt2_layer, llama_attention, llama_layer, output_head
 from backpass.ops import rope
 from backpass.verify import check

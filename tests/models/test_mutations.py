@@ -11,7 +11,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from backpass.contract.shapes import axis_length, parse
+from backpass.contract.shapes import parse
+from backpass.contract.spec import axis_length
 from backpass.models import gpt2, language_model, llama
 from backpass.models.layers import (
     blocks,

@@ -10,7 +10,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from backpass.contract.shapes import axis_length, parse
+from backpass.contract.shapes import parse
+from backpass.contract.spec import axis_length
 from backpass.models import encoder, seq2seq, stacks
 from backpass.models.layers import blocks, decoder_layer, encoder_layer, gpt2_layer, transformer_attention
 

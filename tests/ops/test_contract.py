@@ -10,7 +10,8 @@ import torch
 
 from backpass import kernels, ops
 from backpass.contract.arrays import is_array
-from backpass.contract.shapes import axis_length, parse
+from backpass.contract.shapes import parse
+from backpass.contract.spec import axis_length
 from backpass.interpreters import counting
 from backpass.interpreters.closed_world import Array
 from backpass.verify import references

@@ -16,7 +16,8 @@ import numpy as np
 
 from backpass import cost, ops
 from backpass.book.network_map import page_of
-from backpass.contract.shapes import is_product, letters_of, parse
+from backpass.contract.shapes import parse
+from backpass.contract.spec import is_product, letters_of
 from backpass.cost.formulas import Flops, dimensions
 from backpass.cost.shorter import shorter, to_latex
 from backpass.derivation.book.docstring import formulas

@@ -19,7 +19,8 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from backpass.contract.shapes import axis_length, parse
+from backpass.contract.shapes import parse
+from backpass.contract.spec import axis_length
 from backpass.contract.stems import entry
 from backpass.contract.values import check_one_of
 from backpass.cost.calls import calls_of, symbolic_calls

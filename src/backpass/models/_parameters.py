@@ -8,7 +8,8 @@ from types import ModuleType
 from typing import Any, TypeVar
 
 from backpass.contract.arrays import Array, is_array, namespace
-from backpass.contract.shapes import Kind, axis_length, kind, parse
+from backpass.contract.shapes import Kind, kind, parse
+from backpass.contract.spec import axis_length
 from backpass.contract.stems import nearest, no_such
 from backpass.contract.wanted import Wanted
 

@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 
 from backpass.contract.arrays import is_array, namespace
-from backpass.contract.shapes import PAIRED, Shapes, Spec
+from backpass.contract.shapes import Shapes, Spec
+from backpass.contract.spec import PAIRED
 from backpass.verify.arguments import reject_unknown
 from backpass.verify.convert import dtype_name, is_floating, to_numpy
 

@@ -16,7 +16,8 @@ from typing import Any
 
 import numpy as np
 
-from backpass.contract.shapes import Shapes, Spec, axis_length, parse
+from backpass.contract.shapes import Shapes, Spec, parse
+from backpass.contract.spec import axis_length
 from backpass.operation import Operation
 from backpass.verify import domain
 from backpass.verify.arguments import check_drawn, required_options

@@ -11,7 +11,8 @@ import numpy as np
 import sympy
 
 from backpass import operation as operations
-from backpass.contract.shapes import is_product, letters_of, parse
+from backpass.contract.shapes import parse
+from backpass.contract.spec import is_product, letters_of
 from backpass.derivation.equality.check import Chain, difference
 from backpass.derivation.language.calculus import Indices, Value
 from backpass.derivation.language.evaluate import Evaluator

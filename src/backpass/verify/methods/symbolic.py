@@ -20,7 +20,8 @@ from typing import Any
 import numpy as np
 
 from backpass.contract.arrays import Array, is_array
-from backpass.contract.shapes import PAIRED, Shapes
+from backpass.contract.shapes import Shapes
+from backpass.contract.spec import PAIRED
 from backpass.verify import domain
 from backpass.verify.case import Case, NotRun, advised, first_line
 from backpass.verify.convert import is_floating

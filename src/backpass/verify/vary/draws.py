@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 
 from backpass.contract.arrays import is_array
-from backpass.contract.shapes import Spec, axis_length, letters_of
+from backpass.contract.shapes import Spec
+from backpass.contract.spec import axis_length, letters_of
 from backpass.verify import domain
 from backpass.verify.case import Case, Inputs
 from backpass.verify.convert import (
