@@ -18,6 +18,11 @@ GIVEN = (
         r"(m - n) (m - n - 1) (m - n + 1) (m - n - 2) (m - n + 2) = 0",
         r"[a > 0] (n - 2) (n - 3) (n - 4) = 0",
         r"x_i + (n - 2) (n - 3) (n - 4) \delta_{ij} = x_i",
+        # an index as a number, and lengths that are not written as n
+        r"\sum_i (i - 1) (i - 2) (i - 3) (i - 4) x_i = 0",
+        r"\mathrm{tr}(I_n)^3 + 26 \mathrm{tr}(I_n) = 9 \mathrm{tr}(I_n)^2 + 24",
+        r"(\mathbf{1}_n^\top \mathbf{1}_n - 2) (\mathbf{1}_n^\top \mathbf{1}_n - 3) (\operatorname{tr}(I_n) - 4) = 0",
+        r"(\sum_{i=1}^n 1)^3 + 26 n = 9 (\sum_{i=1}^n 1)^2 + 24",
     ],
 )
 def test_a_larger_size_is_tried_where_a_length_is_a_number(line):

@@ -127,7 +127,8 @@ def equal(a, b) -> bool:
             raise NotRepresentable(a, "it divides by 0 everywhere")
         return True
     is_unsure = _has_unsure_root(a) or _has_unsure_root(b)
-    return _agree(a, b, _point, ROOT_POINTS if is_unsure else POINTS)
+    draws = MAX_DRAWS if _has_root(a) or _has_root(b) else FEW_DRAWS
+    return _agree(a, b, _point, ROOT_POINTS if is_unsure else POINTS, draws)
 
 
 def _agree(
@@ -549,6 +550,13 @@ def _has_unsure_root(expr) -> bool:
     if isinstance(expr, sympy.exp) and expr.has(sympy.log):  # exp(log(u) / 2) is a root
         return True
     return any(map(_has_unsure_root, expr.args))
+
+
+def _has_root(expr) -> bool:
+    """Whether an expression may have no value at many points because of a root."""
+    return expr.has(sympy.log) or any(
+        not one.exp.is_Integer for one in expr.atoms(sympy.Pow)
+    )
 
 
 def _is_square_everywhere(radicand) -> bool:

@@ -10,13 +10,19 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from random import Random
 
+from lark import Tree
+
 from backpass.derivation.equality.check import Chain, Sizes
 from backpass.derivation.language.evaluate import Evaluator
-from backpass.derivation.language.names import Expression, Scope
+from backpass.derivation.language.indices import letter_of
+from backpass.derivation.language.names import Expression, Reference, Scope
 
 LARGER = range(5, 10)
 # Two lengths differ by at least 3, because their difference may be a factor too.
 _PAIRS = ((5, 8), (5, 9), (6, 9))
+LOW, HIGH = 2, 9  # a polynomial of degree 2 that is 0 at 2, 3, and 4 is 0
+# The names whose values depend on a length, or on an index as a number.
+_COUNTING = ("index", "identity", "ones", "delta")
 
 
 @dataclass(frozen=True)
@@ -29,10 +35,16 @@ class OneCase(Chain):
             yield Random(str(evaluator.sizes)).choice(cases)
 
 
-def larger_sizes(scope: Scope, expressions: Iterable[Expression]) -> Sizes:
+def larger_sizes(
+    scope: Scope, chain: Chain, definitions: Iterable[Expression]
+) -> Sizes:
     """Return a size from 5 to 9 for each dimension that occurs as a number, and 2 for
-    the others; {} if none does."""
+    the others; {} if none does, or only in a polynomial of so low a degree that three
+    sizes determine it."""
+    expressions = (*chain.expressions, *definitions)
     used = {r.name for e in expressions for r in e.used if r.kind == "dimension"}
+    if any(degree_of(one, scope) > LOW for one in chain.expressions):
+        used |= _counted(scope, chain, expressions)
     as_numbers = [side for side in scope.dimensions if side in used]
     if not as_numbers:
         return {}
@@ -47,3 +59,99 @@ def larger_sizes(scope: Scope, expressions: Iterable[Expression]) -> Sizes:
         for k, side in enumerate(as_numbers)
     }
     return {side: found.get(side, 2) for side in scope.dimensions}
+
+
+def _counted(scope: Scope, chain: Chain, expressions: Iterable[Expression]) -> set[str]:
+    """Return the dimensions on which a number may depend: those of indices that occur
+    as numbers, of identities, and of ones."""
+    found: set[str] = set()
+    for one in (part for whole in expressions for part in whole.parts):
+        sides = {**scope.times, **chain.free}
+        sides |= {
+            letter: side for pairs in one.ranges.values() for letter, side in pairs
+        }
+        counting = [r for r in one.references.values() if r.kind in _COUNTING]
+        for reference in counting:
+            names = [reference.name, *map(letter_of, reference.indices)]
+            found |= {sides.get(name, name) for name in names}
+        if not counting or any(r.kind == "delta" for r in counting):
+            found |= {*sides.values()}
+    return found
+
+
+def degree_of(
+    expression: Expression, scope: Scope, known: dict[int, int] | None = None
+) -> int:
+    """Return a bound of the degree of an expression as a polynomial in the lengths and
+    indices that it depends on, at most `HIGH`; `HIGH` if it may be no polynomial.
+
+    An element of an array counts as a number that does not depend on its length.
+    """
+    return min(_Degrees(expression, scope, {} if known is None else known).of(), HIGH)
+
+
+class _Degrees:
+    def __init__(
+        self, expression: Expression, scope: Scope, known: dict[int, int]
+    ) -> None:
+        self.expression, self.scope, self.known = expression, scope, known
+
+    def of(self) -> int:
+        key = id(self.expression)
+        if key not in self.known:
+            self.known[key] = 0  # in a recurrence
+            self.known[key] = self.visit(self.expression.tree)
+        return self.known[key]
+
+    def visit(self, tree: Tree) -> int:
+        found = self.expression.references.get(id(tree))
+        if found is not None:
+            return self._of_name(found)
+        degrees = [self.visit(one) for one in tree.children if isinstance(one, Tree)]
+        first, last = (degrees[0], degrees[-1]) if degrees else (0, 0)
+        if tree.data == "sum" and id(tree) not in self.expression.sums:
+            return max(degrees)
+        if tree.data == "power":
+            return self._of_power(tree, first, last)
+        if tree.data == "big":
+            return self._of_big(tree, last)
+        if tree.data == "call" or id(tree) in self.expression.calls:
+            return (
+                HIGH
+                if sum(degrees)
+                else max(
+                    degree_of(call.body, self.scope, self.known)
+                    for call in self.expression.calls[id(tree)]
+                )
+            )
+        if tree.data == "apply" and last:
+            name = str(tree.children[0].children[0])
+            return last if name.endswith(("{tr}", "{diag}")) else HIGH
+        if tree.data == "norm":
+            return HIGH if first else 0
+        return min(sum(degrees), HIGH)
+
+    def _of_name(self, found: Reference) -> int:
+        if found.kind in _COUNTING:
+            return 1
+        variable = self.scope.variables.get(found.name)
+        if found.kind != "variable" or variable is None or not variable.definition:
+            return 0
+        return degree_of(variable.definition, self.scope, self.known)
+
+    def _of_power(self, tree: Tree, base: int, exponent: int) -> int:
+        written = tree.children[1]
+        if exponent:
+            return HIGH
+        if written.data == "number":
+            return base * int(float(written.children[0]))
+        is_array = written.data in ("top", "letter_and_top")
+        return base if is_array else HIGH * bool(base)
+
+    def _of_big(self, tree: Tree, body: int) -> int:
+        letters = [letter for letter, _ in self.expression.ranges[id(tree)]]
+        tokens = {*map(letter_of, tree.children[-1].scan_values(lambda one: True))}
+        constant = not all(letter in tokens for letter in letters)
+        if tree.children[0] == r"\sum":
+            return body + len(letters) * (bool(body) or constant)
+        return HIGH * (bool(body) or constant)

@@ -93,6 +93,11 @@ class NotANumber(Unreadable):
     """Raised for an array where a number is read."""
 
 
+class Undefined(Unreadable):
+    """Raised for what has no value at the sizes tried: the inverse of a matrix that is
+    singular there, or a division by 0."""
+
+
 class Loose(Unreadable):
     """Raised for an index that stands on one side of an equation only."""
 

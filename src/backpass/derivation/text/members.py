@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 
 from backpass.derivation.equality.check import evaluators_in
@@ -14,7 +15,8 @@ from backpass.derivation.equality.comparing import (
     of_both_results,
 )
 from backpass.derivation.equality.larger import OneCase, larger_sizes
-from backpass.derivation.language.parse import Part, Unreadable
+from backpass.derivation.equality.sizes import defined_at
+from backpass.derivation.language.parse import Part, Undefined, Unreadable
 from backpass.derivation.language.values.points import DRAWS
 from backpass.derivation.text.beside import Beside
 from backpass.derivation.text.certainty import (
@@ -67,16 +69,22 @@ def equality(
     if membership and not has_stated_shape(membership, chain.expressions[1]):
         raise Unreadable("the stated shape is not the expression's", membership)
     evaluators = evaluators_of(created, chain)
-    compare(chain, evaluators)
+    try:
+        compare(chain, evaluators)
+    except Undefined:
+        evaluators = defined_at(created, chain, evaluators)
+        compare(chain, evaluators)
     definitions = known.definitions(known.used(chain.expressions))
     expressions = (*chain.expressions, *definitions)
     for evaluator in of_both_results(created, expressions, evaluators):
         compare(chain, [evaluator])
     sizes = tuple({tuple(e.sizes.items()): e.sizes for e in evaluators}.values())
-    if larger := larger_sizes(created.scope, expressions):
-        sizes += (larger,)
+    if larger := larger_sizes(created.scope, chain, definitions):
         draws = (None,) if evaluators[0].draw is None else range(4)
-        compare(OneCase(**vars(chain)), [created.at(larger, draw) for draw in draws])
+        there = [created.at(larger, draw) for draw in draws]
+        with suppress(Undefined):
+            compare(OneCase(**vars(chain)), there)
+            sizes += (larger,)
     points = 0
     if evaluators[0].draw is not None:
         points = DRAWS

@@ -75,7 +75,9 @@ class Visitor(Interpreter):
             tree = called(parse(part), part.text, self.scope, self.parameters)
             expressions.append(self.begin(part, tree))
             self.expression.shape = self.visit(self.expression.tree)
-            for side in self.unsized:
+            if self.unsized and len(expressions) > 1 + bool(conditions):
+                self._size_as(expressions[-2].shape)
+            for side in [*self.unsized]:
                 self.reject_unsized(side)
         # Every occurrence of every letter has been seen by now.
         for letter, (expression, where) in self.ends.items():
@@ -240,6 +242,17 @@ class Visitor(Interpreter):
             indices = (Token("WORD", side),)
             references[id(tree)] = replace(references[id(tree)], indices=indices)
         return tuple(side if one == unknown else one for one in shape)
+
+    def _size_as(self, shape: Shape) -> None:
+        """Give an I that is a whole side the size of the side before it."""
+        mine, tree = self.expression.shape, self.expression.tree
+        found = self.expression.references.get(id(tree))
+        if found is None or found.kind != "identity" or len(shape) != 2:
+            return
+        for one, side in zip(mine, shape, strict=True):
+            if one in self.unsized:
+                mine = self.sized(one, side, mine)
+        self.expression.shape = mine
 
     def reject_unsized(self, side: str) -> NoReturn:
         tree = self.unsized[side][0]

@@ -61,11 +61,13 @@ def determinant(value: Value) -> sympy.Expr:
     return _minor(value, tuple(range(len(value))), {})
 
 
-def inverse(matrix: np.ndarray) -> np.ndarray | None:
+def inverse(
+    matrix: np.ndarray, is_zero: Callable[[sympy.Expr], bool]
+) -> np.ndarray | None:
     """Return the inverse of a square array by its cofactors; None if its determinant is
-    written as 0."""
+    0."""
     size, minors = len(matrix), {}
-    if (whole := _minor(matrix, tuple(range(size)), minors)) == 0:
+    if is_zero(whole := _minor(matrix, tuple(range(size)), minors)):
         return None
     found = np.empty_like(matrix)
     for row in range(size):

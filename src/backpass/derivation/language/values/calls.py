@@ -8,7 +8,7 @@ from lark import Tree
 
 from backpass.derivation.language.calculus import Value
 from backpass.derivation.language.names import Call
-from backpass.derivation.language.parse import Unreadable, tokens_of
+from backpass.derivation.language.parse import Undefined, Unreadable, tokens_of
 from backpass.derivation.language.values.arrays import (
     determinant,
     each,
@@ -27,6 +27,7 @@ _FUNCTIONS = {
     rf"\{word}{{sech}}": lambda v: 2 / (sympy.exp(v) + sympy.exp(-v))
     for word in ("operatorname", "text", "mathrm")
 }  # fmt: skip
+_LOGARITHMS = (r"\log", r"\ln")
 _DETERMINANTS = (r"\det", r"\operatorname{det}")
 
 
@@ -40,8 +41,12 @@ class Calls(Visitor):
     def apply(self, tree: Tree) -> Value:
         function, argument = tree.children
         if str(function.children[0]) in _DETERMINANTS:
-            return self._determinant(argument)
-        return self.applied_to(function, self.visit(argument))
+            found = self._determinant(argument)
+            return sympy.S.Zero if self.is_zero(found) else found
+        value = self.visit(argument)
+        if str(function.children[0]) in _LOGARITHMS and np.any(value == 0):
+            self.undefined("this is the logarithm of 0", argument)
+        return self.applied_to(function, value)
 
     def _determinant(self, tree: Tree) -> Value:
         """Return a determinant; that of a product of square matrices is the product of
@@ -105,7 +110,8 @@ class Calls(Visitor):
         try:
             return self._value_at(call, values, element)
         except Unreadable as error:
-            raise Unreadable(error.message, *call.place) from None
+            kind = Undefined if isinstance(error, Undefined) else Unreadable
+            raise kind(error.message, *call.place) from None
 
     def _value_at(self, call: Call, values: list[Value], element: int) -> Value:
         function, still = call.function, self.frame.still

@@ -31,6 +31,8 @@ class Products(Names):
 
     def fraction(self, tree: Tree) -> Value:
         above, below = map(self.visit, tree.children)
+        if below == 0:
+            self.undefined("this divides by 0", tree)
         return above / below
 
     def power(self, tree: Tree) -> Value:
@@ -46,11 +48,11 @@ class Products(Names):
             return self.visit(base) ** sympy.Rational("".join(tokens_of(exponent)))
         value = self.visit(base)
         if isinstance(value, np.ndarray):
-            found = inverse(value)
+            found = inverse(value, self.is_zero)
             if found is None:
-                self.reject("this matrix has no inverse", tree)
+                self.undefined("this matrix has no inverse", tree)
             return found.T if exponent.data == "inverse_top" else found
-        return value ** self.visit(exponent)
+        return self.defined(value ** self.visit(exponent), tree)
 
     def root(self, tree: Tree) -> Value:
         return sympy.sqrt(self.visit(tree.children[0]))

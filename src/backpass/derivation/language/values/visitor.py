@@ -14,8 +14,9 @@ from lark.visitors import Interpreter
 from backpass.derivation.language.calculus import Calculus, Value
 from backpass.derivation.language.indices import letter_of, shift_of
 from backpass.derivation.language.names import Expression, Path, Scope
-from backpass.derivation.language.parse import Unreadable, span_of
+from backpass.derivation.language.parse import Undefined, Unreadable, span_of
 from backpass.derivation.language.values.points import Point
+from backpass.expressions import exact
 
 
 @dataclass(frozen=True)
@@ -73,6 +74,22 @@ class Visitor(Interpreter):
 
     def reject(self, message: str, where: Tree | Token) -> NoReturn:
         raise Unreadable(message, self.current.part, span_of(where)[0])
+
+    def undefined(self, message: str, where: Tree | Token) -> NoReturn:
+        raise Undefined(message, self.current.part, span_of(where)[0])
+
+    def defined(self, value: Value, tree: Tree) -> Value:
+        """Return a number, unless it divides by 0."""
+        if value is sympy.zoo:
+            self.undefined("this divides by 0", tree)
+        return value
+
+    def is_zero(self, value: sympy.Expr) -> bool:
+        """Whether a number is 0, as far as that can be decided."""
+        try:
+            return value == 0 or self.calculus.definitions.is_zero(value)
+        except exact.NotRepresentable:
+            return False
 
     def value(
         self,
