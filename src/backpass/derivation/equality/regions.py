@@ -10,10 +10,12 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Collection, Iterator
+from random import Random
 
 import numpy as np
 import sympy
 
+from backpass.derivation.equality.corners import beside_corners, linear_in
 from backpass.derivation.language.evaluate import Evaluator
 from backpass.derivation.language.names import Path
 from backpass.derivation.language.values.points import SCALES, STEPS, Place
@@ -63,24 +65,64 @@ def other_regions(
     for column, symbol in enumerate(symbols):
         if symbol.is_positive:
             steps[:, column] = np.abs(steps[:, column])
-    drawn = patterns(steps / STEPS * scales[:, None].astype(float))
     tried = np.array(
         [[float(one.point[s]) for s in symbols] for one in evaluators if one.point]
     ).reshape(-1, len(symbols))
     met = {row.tobytes() for row in patterns(tried)}
-    found: list[Place] = []
-    for row in np.flatnonzero((drawn != 0).all(axis=1)):
-        if (pattern := drawn[row].tobytes()) not in met:
-            met.add(pattern)
-            found.append(
-                {
-                    symbol: scales[row] * sympy.Rational(int(step), STEPS)
-                    for symbol, step in zip(symbols, steps[row], strict=True)
-                }
-            )
-            if len(found) == limit:
+
+    def new(points: np.ndarray, most: int) -> list[int]:
+        """Return the numbers of points whose signs were not met before."""
+        drawn, found = patterns(points), []
+        for row in np.flatnonzero((drawn != 0).all(axis=1)):
+            if len(found) == most:
                 break
+            if (pattern := drawn[row].tobytes()) not in met:
+                met.add(pattern)
+                found.append(row)
+        return found
+
+    corners = _beside_corners(differences, symbols, tried[0])
+    found: list[Place] = [
+        {s: _rational(value) for s, value in zip(symbols, corners[row], strict=True)}
+        for row in new(corners, (limit + 1) // 2)
+    ]
+    drawn = steps / STEPS * scales[:, None].astype(float)
+    found += [
+        {
+            symbol: scales[row] * sympy.Rational(int(step), STEPS)
+            for symbol, step in zip(symbols, steps[row], strict=True)
+        }
+        for row in new(drawn, limit - len(found))
+    ]
     return found
+
+
+def _rational(value: float) -> sympy.Rational:
+    return sympy.Rational(*float(value).as_integer_ratio())
+
+
+def _beside_corners(
+    differences: list[sympy.Expr], symbols: list[sympy.Symbol], start: np.ndarray
+) -> np.ndarray:
+    """Return points near where boundaries of comparisons meet. A polynomial of one
+    symbol has a boundary at each of its roots."""
+    if len(differences) > MOST:
+        return np.empty((0, len(symbols)))
+    boundaries = []
+    for difference in differences:
+        if (found := linear_in(difference, symbols)) is not None:
+            boundaries.append(found)
+        elif len(difference.free_symbols) == 1:
+            (symbol,) = difference.free_symbols
+            along = np.array([float(one == symbol) for one in symbols])
+            roots = sorted(_exact_roots(difference, symbol))
+            boundaries += [(along, -float(root)) for root in roots]
+    if boundaries:  # a positive symbol stays on its side
+        ends = np.eye(len(symbols))
+        boundaries += [(e, 0.0) for e, s in zip(ends, symbols, strict=True) if s.is_positive]
+    points = beside_corners(boundaries, start)
+    positive = np.array([bool(s.is_positive) for s in symbols])
+    return points[(points[:, positive] > 0).all(axis=1)]
 
 
 def beside_boundaries(
@@ -152,7 +194,9 @@ def both_sides(difference: sympy.Expr, evaluator: Evaluator) -> Iterator[Place]:
     for symbol in sorted(there, key=str):
         others = {s: value for s, value in there.items() if s != symbol}
         if found := _roots(difference.xreplace(others), symbol):
-            for root, step in itertools.product(found, (-NEAR, NEAR)):
+            # Differs for each symbol, so that no other boundary is met.
+            near = NEAR * sympy.Rational(Random(str(symbol)).randint(500, 1000), 1000)
+            for root, step in itertools.product(found, (-near, near)):
                 yield {**there, symbol: root + step}
             return
 
@@ -166,7 +210,7 @@ def _roots(alone: sympy.Expr, symbol: sympy.Symbol) -> list[sympy.Rational]:
     """Return where an expression of one symbol changes its sign."""
     slope = sympy.diff(alone, symbol)
     if slope.free_symbols:
-        found = _bisected(alone, symbol)
+        found = sorted(_exact_roots(alone, symbol))[:ROOTS] or _bisected(alone, symbol)
     else:
         root = sympy.expand(symbol - alone / slope) if slope != 0 else sympy.nan
         found = [root] if root.is_Rational else []
