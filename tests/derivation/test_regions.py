@@ -4,9 +4,7 @@ import pytest
 
 from .judging import one
 
-GIVEN = (
-    r"given a, b, c \in \mathbb{R}, x, y \in \mathbb{R}^n, p, q \in \mathbb{R}_{>0}"
-)
+GIVEN = r"given a, b, c \in \mathbb{R}, x, y \in \mathbb{R}^n, p, q \in \mathbb{R}_{>0}"
 
 
 @pytest.mark.parametrize(

@@ -19,6 +19,12 @@ from backpass.derivation.language.analysis import Analysis
 from backpass.derivation.language.calculus import Value
 from backpass.derivation.language.definitions import assume, define
 from backpass.derivation.language.evaluate import Evaluator
+from backpass.derivation.language.expectations import (
+    declare_identical,
+    declare_independent,
+    declare_moment,
+    declare_random,
+)
 from backpass.derivation.language.functions import define_function
 from backpass.derivation.language.indices import LARGEST
 from backpass.derivation.language.names import Expression, Scope, in_words
@@ -146,6 +152,8 @@ _ADD: dict[str, Callable[[Scope, Line], None]] = {
     "broadcast": Scope.spread,
     "let": define, "function": define_function, "assume": assume,
     "range": declare_range,
+    "random": declare_random, "independent": declare_independent,
+    "identical": declare_identical, "mean": declare_moment, "variance": declare_moment,
 }  # fmt: skip
 
 

@@ -74,7 +74,9 @@ def linear_in(
     if not difference.is_polynomial(*used):
         return None
     slopes = [difference.coeff(symbol) for symbol in symbols]
-    rest = sympy.expand(difference - sum(a * s for a, s in zip(slopes, symbols, strict=True)))
+    rest = sympy.expand(
+        difference - sum(a * s for a, s in zip(slopes, symbols, strict=True))
+    )
     if not rest.is_Rational or not all(one.is_Rational for one in slopes):
         return None
     return np.array(slopes, dtype=float), float(rest)

@@ -119,7 +119,9 @@ def _beside_corners(
             boundaries += [(along, -float(root)) for root in roots]
     if boundaries:  # a positive symbol stays on its side
         ends = np.eye(len(symbols))
-        boundaries += [(e, 0.0) for e, s in zip(ends, symbols, strict=True) if s.is_positive]
+        boundaries += [
+            (e, 0.0) for e, s in zip(ends, symbols, strict=True) if s.is_positive
+        ]
     points = beside_corners(boundaries, start)
     positive = np.array([bool(s.is_positive) for s in symbols])
     return points[(points[:, positive] > 0).all(axis=1)]

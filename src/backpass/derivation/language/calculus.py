@@ -76,6 +76,11 @@ class Calculus:
         self._places[symbol] = variable, indices
         return symbol
 
+    def place_of(self, symbol: sympy.Symbol) -> tuple[Variable | None, Indices]:
+        """Return the variable of which a symbol is an element, and its indices; None if
+        it is not an element."""
+        return self._places.get(symbol, (None, ()))
+
     def definition(self, symbol: sympy.Symbol) -> sympy.Expr | None:
         """Return a symbol's definition, in terms of the names that it uses; None if the
         symbol is given."""

@@ -42,6 +42,10 @@ BUILT_IN = {
 }
 
 
+NAMES_OF_MOMENTS = {r"\text{var}": "variance", r"\text{cov}": "covariance"}
+MOMENTS = {"variance": 1, "covariance": 2}  # with the number of their arguments
+
+
 def define_function(scope: Scope, line: Line) -> None:
     """Add the function that a line defines to the scope. Raises `Unreadable`."""
     assert line.left is not None and line.right is not None
@@ -161,14 +165,27 @@ def find(
     return Function(base, ("x",), letter, Part(body, 0, body)), indices
 
 
+def moment(scope: Scope, tree: Tree) -> str:
+    """Return "variance" or "covariance" if a name means one: names are random, and it
+    is not defined; otherwise ""."""
+    if tree.data != "reference" or not scope.chances.random or scope.resolve(tree):
+        return ""
+    accent, name = accent_and_name(tree)
+    if accent or subscripts_of(tree) or name in scope.functions:
+        return ""
+    return NAMES_OF_MOMENTS.get(name.lower(), "")
+
+
 def called(
     tree: Tree, text: str, scope: Scope, parameters: Collection[str] = ()
 ) -> Tree:
     """Return the tree with each function's name and the bracket after it joined into a
     call. If `scope.applied`, a derivative and the bracket after it become a directional
     derivative."""
-    nodes = list(tree.iter_subtrees())
-    if not scope.applied and not any(find(scope, node, parameters) for node in nodes):
+    if not scope.applied and not any(
+        find(scope, node, parameters) or moment(scope, node)
+        for node in tree.iter_subtrees()
+    ):
         return tree
     return _called(tree, text, scope, parameters)
 
@@ -239,12 +256,18 @@ def _placed(tree: Tree, meta: Meta) -> Tree:
 def _call_or_none(
     before: Tree, factor: Tree, scope: Scope, parameters: Collection[str]
 ) -> Tree | None:
-    if before.data != "reference" or not find(scope, before, parameters):
+    rule = moment(scope, before)
+    if before.data != "reference" or not (rule or find(scope, before, parameters)):
         return None
     base, *exponent = factor.children if factor.data == "power" else [factor]
     if base.data not in ("bracket", "arguments", "element"):
         return None
-    call = _call(before, base, scope)
+    if rule:
+        if len(base.children) != MOMENTS[rule] or base.data == "element":
+            return None
+        call = _tree(rule, [*base.children], before, base)
+    else:
+        call = _call(before, base, scope)
     return _tree("power", [call, *exponent], before, factor) if exponent else call
 
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from lark import Token, Tree
 
+from backpass.derivation.language.chances import Chances
 from backpass.derivation.language.parse import Line, Part, Unreadable, parse
 from backpass.derivation.language.patterns import Axis, Grid
 from backpass.derivation.language.written import (
@@ -97,6 +98,8 @@ class Expression:
     spread: set[int] = field(default_factory=set)
     sums: dict[int, Axis] = field(default_factory=dict)
     matrices: dict[int, Grid] = field(default_factory=dict)
+    # The names over which each expectation is taken; () for all random names.
+    averages: dict[int, tuple[str, ...]] = field(default_factory=dict)
     # The possible meanings of each call; all must have the same value.
     calls: dict[int, tuple[Call, ...]] = field(default_factory=dict)
 
@@ -171,6 +174,7 @@ class Scope:
         self.zeros: set[tuple[str, str, str]] = set()
         # What holds of constants: two sides, and the dimensions of their free indices.
         self.assumptions: list[tuple[Expression, Expression, dict[str, str]]] = []
+        self.chances = Chances()
         self.layout = ""  # of derivatives by arrays: "numerator" or "denominator"
 
     # ---- declarations ----------------------------------------------------------------
@@ -401,6 +405,13 @@ class Scope:
                 f"given \\bar{{{last[-1].name}}} …"
             )
         return last
+
+    def are_random(self, names: Iterable[str]) -> bool:
+        """Whether a variable among some names is random, or depends on one that is."""
+        if not self.chances.random:
+            return False
+        found = [self.variables[name] for name in names if name in self.variables]
+        return not self.chances.random.isdisjoint(self.upstream(found))
 
     def upstream(self, variables: list[Variable]) -> set[str]:
         """Return the names of the variables and of all that their definitions use."""

@@ -10,6 +10,11 @@ A derivation is plain text. The first word of a line says what the line is:
     range     t = 1, \\dots, T                     t is an index of time
     layout    numerator                           the shape of derivatives by arrays
     assume    \\sum_i t_i = 1                     what holds of constants
+    random    z \\in \\mathbb{R}^n                a random name
+    independent z_i                             its elements are independent,
+    identical   z_i                             and have one distribution
+    mean      z_i = 0                           its mean, and
+    variance  z_i = \\sigma^2                    its variance
     let       S = \\sum_j e^{x_j}                 a definition
     let       f(x) = 2 x                          a definition for every x
     note      The other outputs, $j \\ne i$.      prose
@@ -35,11 +40,13 @@ from backpass.derivation.language.brackets import outside
 
 KEYWORDS = (
     "given", "constant", "let", "assume", "slice", "factor", "layout", "note", "range",
+    "random", "independent", "identical", "mean", "variance",
 )  # fmt: skip
 # The kinds of lines that a scope is built from.
 DECLARING = (
     "given", "constant", "let", "function", "assume", "layout", "factor", "slice",
-    "applied", "broadcast", "range",
+    "applied", "broadcast", "range", "random", "independent", "identical", "mean",
+    "variance",
 )  # fmt: skip
 _CONDITION = re.compile(r"\\q?quad\s*\((?P<conditions>[^()]*)\)\s*$")
 
@@ -237,7 +244,7 @@ def _read_line(source: str, start: int, end: int) -> Line:
         start, text = start + skip, text[skip:]
     if keyword == "note":
         return Line("note", reason=" ".join(f"{text} {bar} {reason}".split()))
-    if keyword in ("given", "constant", "slice", "factor", "layout", "range"):
+    if keyword in KEYWORDS and keyword not in ("let", "assume", "mean", "variance"):
         return Line(keyword, right=_part(source, start, text), reason=reason)
 
     equals = _equals_sign(text)
@@ -259,7 +266,7 @@ def _read_line(source: str, start: int, end: int) -> Line:
         raise Unreadable("there is nothing on the right of '='", right)
     if keyword == "let":
         kind = "function" if "(" in left.text else "let"
-    elif keyword == "assume":
+    elif keyword in ("assume", "mean", "variance"):
         kind = keyword
     elif left.text:
         kind = "statement"

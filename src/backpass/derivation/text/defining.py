@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from backpass.derivation.language.functions import find, head_of, is_function
+from backpass.derivation.language.functions import find, head_of, is_function, moment
 from backpass.derivation.language.parse import Line, Part, Unreadable, parse
 from backpass.derivation.language.written import (
     canonical,
@@ -31,7 +31,8 @@ def defines(known: Knowledge, head: Part) -> bool:
     if is_function(head):
         name = parse(head, "head").children[0]
         scope = known.scope
-        return scope.resolve(name) is None and find(scope, name) is None
+        known_name = scope.resolve(name) or find(scope, name) or moment(scope, name)
+        return not known_name
     try:
         tree = parse(head, "moved")
     except Unreadable:

@@ -53,8 +53,8 @@ def follow(known: Knowledge, text: Text, source: str, line_number: int) -> None:
         known.now = replace(known.now, accents=known.now.accents | accents)
     else:
         raise Unreadable(
-            "expected given, constant, let, assume, slice, factor, layout, range, read, "
-            "loss, when, restart, broadcast, keep definitions, bar gradient, dot "
+            "expected given, constant, let, assume, slice, factor, layout, range, random, "
+            "independent, identical, mean, variance, read, loss, when, restart, broadcast, keep definitions, bar gradient, dot "
             "differential, d differential, partial total or partial applied",
             text.part(source),
         )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from functools import partial
 
-from backpass.derivation.equality.check import Chain, Evaluators
+from backpass.derivation.equality.check import Chain, Evaluators, evaluators_in
 from backpass.derivation.equality.comparing import (
     HOLDING,
     Holding,
@@ -15,6 +15,7 @@ from backpass.derivation.equality.comparing import (
     of_loss,
     of_loss_by_state,
 )
+from backpass.derivation.equality.moments import undeclared_fact
 from backpass.derivation.language.names import LOSS
 from backpass.derivation.language.parse import Line, Part, Unreadable, tokens_of
 from backpass.derivation.text.knowledge import Knowledge
@@ -28,6 +29,7 @@ def other_reading(
     equal it in another reading; otherwise ""."""
     return (
         _summed_twice(chain)
+        or undeclared_fact(evaluators_in(known.now.lines), chain)
         or _of_unread_loss(known, chain)
         or _held(known, chain)
         or _at_a_point(chain)

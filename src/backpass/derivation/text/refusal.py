@@ -16,7 +16,7 @@ from backpass.derivation.equality.comparing import (
     sum_to_one,
     uses_states,
 )
-from backpass.derivation.language.functions import head_of, is_function
+from backpass.derivation.language.functions import head_of, is_function, moment
 from backpass.derivation.language.parse import Part, Unreadable, parse
 from backpass.derivation.text.knowledge import Knowledge
 from backpass.derivation.text.members import Equation, agree
@@ -57,6 +57,8 @@ def refusal(
 def _not_a_claim(known: Knowledge, head: Part) -> str:
     """Return why a false equation may not be a claim, or "" if it is one."""
     if is_function(head):
+        if moment(known.scope, parse(head, "head").children[0]):
+            return ""
         name, parameters, _ = head_of(head)
         scope = known.scope
         function = scope.functions.get(name)

@@ -29,6 +29,10 @@ def rewritten(
     if "T" not in names:
         text = text.replaced(_TRANSPOSED, r"^\\top ")
         text = text.replaced(_INVERSE_TRANSPOSED, r"^{-\\top}")
+    text = text.replaced(_WORD_E, r"\\mathbb{E}")
+    if "E" not in names:
+        text = text.replaced(_LETTER_E, r"\\mathbb{E}")
+    text = text.replaced(_OVER, r"\\mathbb{E}_{\1}")
     text = _with_indices_first(text, names)
     if "d" not in names and "d" not in scope.factors:
         text = text.replaced(_UPRIGHT_D, "d")
@@ -123,6 +127,15 @@ def not_an_equation(text: str) -> str:
     return "there is no = in it, so there is nothing to judge"
 
 
+_LAW = r"(?:_\s*(?:\{(?:[^{}]|\{[^{}]*\})*\}|\\?[a-zA-Z]+)\s*)?"
+_LETTER_E = re.compile(  # E[…]
+    rf"(?<![a-zA-Z\\{{_^])E(?=\s*{_LAW}(?:\\(?:left|[bB]igg?l?)\s*)?\[)"
+)
+_WORD_E = re.compile(
+    r"\\(?:operatorname|mathrm|text|mathbf|mathsf)\s*\{E\}"
+    rf"(?=\s*{_LAW}(?:\\(?:left|[bB]igg?l?)\s*)?[\[(])"
+)
+_OVER = re.compile(r"\\mathbb\s*\{E\}\s*_\s*([a-zA-Z]|\\[a-zA-Z]+)")
 _SCRIPT = re.compile(r"[_^]\s*\{[^{}]*\}")
 # A sign that relates two sides, also one in braces, or words, which may do so.
 _CLAIM = re.compile(

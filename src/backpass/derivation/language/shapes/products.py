@@ -8,6 +8,7 @@ from itertools import pairwise
 
 from lark import Token, Tree
 
+from backpass.derivation.language.functions import NAMES_OF_MOMENTS
 from backpass.derivation.language.names import (
     Scope,
     Shape,
@@ -158,6 +159,8 @@ class Products(Ranges):
                 before, factor, self.scope
             ):
                 name = self.part.written(before)
+                if canonical(before).lower() in NAMES_OF_MOMENTS:
+                    self.reject("which names are random? Say: random x", before)
                 if before.data == "power" and self.find(before.children[0]):
                     self.reject(
                         "write its value, with the power after the bracket", before

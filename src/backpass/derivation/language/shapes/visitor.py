@@ -55,6 +55,7 @@ class Visitor(Interpreter):
         self.promised: dict[str, Index] = {}
         # Each I and 1 whose size is not known yet, by a name for the size.
         self.unsized: dict[str, list[Tree]] = {}
+        self.laws: dict[str, str] = {}  # the distributions that are written
 
     def begin(self, part: Part, tree: Tree) -> Expression:
         """Begin an expression, to which the following visits belong, and return it."""

@@ -1,0 +1,105 @@
+"""Declare random names: `random`, `independent`, `identical`, `mean`, and `variance`.
+
+Nothing else is known of a random name. A name that is not declared to be random is a
+constant to an expectation.
+"""
+
+from __future__ import annotations
+
+import re
+
+from backpass.derivation.language.analysis import Analysis
+from backpass.derivation.language.names import Scope
+from backpass.derivation.language.parse import Line, Part, Unreadable, parse
+from backpass.derivation.language.written import accent_and_name, subscripts_of
+
+
+def declare_random(scope: Scope, line: Line) -> None:
+    """Declare random names with their shapes, or names above as random. Raises
+    `Unreadable`."""
+    assert line.right is not None
+    if r"\in" in re.sub(r"\\(?:inf|int)", "", line.right.text):
+        before = {*scope.variables}
+        scope.declare(line)
+        scope.chances.random |= {*scope.variables} - before
+        return
+    for name, _ in _names_in(scope, line, known=False):
+        if scope.variables[name].kind == "defined":
+            raise Unreadable(
+                f"{name} is defined above: it is random if a name that it depends on is",
+                line.right,
+            )
+        scope.chances.random.add(name)
+
+
+def declare_independent(scope: Scope, line: Line) -> None:
+    """Declare names, or the elements of one, independent of each other."""
+    found = _names_in(scope, line)
+    for name, has_index in found:
+        if has_index:
+            scope.chances.apart.add(name)
+    names = frozenset(name for name, _ in found)
+    if len(names) == 1 and not any(has_index for _, has_index in found):
+        raise Unreadable(
+            "of what? Write two names, or the elements of one, such as x_i", line.right
+        )
+    scope.chances.independent.append(names)
+
+
+def declare_identical(scope: Scope, line: Line) -> None:
+    """Declare that the elements of a name have the same distribution."""
+    for name, has_index in _names_in(scope, line):
+        if not has_index:
+            raise Unreadable("write the elements of a name, such as x_i", line.right)
+        scope.chances.identical.add(name)
+
+
+def declare_moment(scope: Scope, line: Line) -> None:
+    """Declare a mean or a variance: `mean x = \\mu`, `variance x_i = \\sigma^2`."""
+    assert line.left is not None and line.right is not None
+    if line.conditions:
+        raise Unreadable(f"a {line.kind} cannot have conditions", line.conditions)
+    analysis = Analysis(scope)
+    left, right = analysis.run([line.left, line.right])
+    found = left.references.get(id(left.tree))
+    if found is None or found.accent or found.name not in scope.chances.random:
+        raise Unreadable(f"a {line.kind} is that of a random name", line.left)
+    if scope.variables[found.name].positive:
+        raise Unreadable(
+            f"{found.name} is positive: its {line.kind} cannot be declared", line.left
+        )
+    if line.kind == "variance" and left.shape:
+        raise Unreadable("write the variance of an element, such as x_i", line.left)
+    if right.shape and right.shape != left.shape:
+        raise Unreadable("the two sides have different shapes", line.right)
+    names = [r.name for r in right.used if r.kind == "variable"]
+    if scope.are_random(names) or right.free - left.free:
+        raise Unreadable(f"a {line.kind} must not be random", line.right)
+    facts = scope.chances.means if line.kind == "mean" else scope.chances.variances
+    facts.append((left, right, analysis.dimensions_of(left)))
+
+
+def _names_in(scope: Scope, line: Line, known: bool = True) -> list[tuple[str, bool]]:
+    """Return the names on a line, and whether each has an index."""
+    assert line.right is not None
+    found = []
+    for text in re.split(r"\s*,\s*(?![^{]*\})", line.right.text):
+        tree = parse(Part(text, 0, text), "moved")
+        reference = scope.resolve(tree)
+        if (
+            reference is None
+            or reference.kind != "variable"
+            or accent_and_name(tree)[0]
+        ):
+            raise Unreadable(
+                f"{text} is not declared above: say random {text} \\in \\mathbb{{R}}",
+                line.right,
+            )
+        if known and reference.name not in scope.chances.random:
+            raise Unreadable(f"{text} is not random: say random {text}", line.right)
+        tokens = subscripts_of(tree)
+        has_index = bool(reference.indices)
+        if has_index and not all(token.isalpha() for token in tokens):
+            raise Unreadable(f"write a letter as the index of {text}", line.right)
+        found.append((reference.name, has_index))
+    return found
