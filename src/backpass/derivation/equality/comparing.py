@@ -51,7 +51,10 @@ class Refused(Exception):
 
 
 # The derivatives that may hold other names constant.
-HOLDING = ("partial", "differentiate", "directional", "nabla_of")
+HOLDING = (
+    "partial", "differentiate", "directional", "nabla_of", "second", "second_of",
+    "nabla_second",
+)  # fmt: skip
 
 
 class Holding(Evaluator):

@@ -97,6 +97,10 @@ class _Read(Analysis):
         shape = super().nabla_of(tree)
         return shape[::-1] if self.convention.nablas else shape
 
+    def nabla_second(self, tree: Tree) -> Shape:
+        """Reject \\nabla^2, which may be the Laplacian."""
+        self.reject("a matrix, or its trace?", tree)
+
     def apply(self, tree: Tree) -> Shape:
         function, argument = tree.children
         if str(function.children[0]).endswith("{diag}"):

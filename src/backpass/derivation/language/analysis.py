@@ -11,12 +11,12 @@ from lark import Token, Tree
 
 from backpass.derivation.language.parse import tokens_of
 from backpass.derivation.language.shapes.cases import Cases
-from backpass.derivation.language.shapes.expectations import Expectations
+from backpass.derivation.language.shapes.hessians import Hessians
 from backpass.derivation.language.shapes.numbers import Numbers
 from backpass.derivation.language.shapes.products import Products
 
 
-class Analysis(Numbers, Products, Cases, Expectations):
+class Analysis(Numbers, Products, Cases, Hessians):
     """Analyses expressions that share free indices, and conditions on these."""
 
     def conditions(self, tree: Tree) -> None:

@@ -7,12 +7,12 @@ from lark import Token
 from backpass.derivation.language.names import Expression
 from backpass.derivation.language.parse import tokens_of
 from backpass.derivation.language.values.cases import RELATIONS, Cases
-from backpass.derivation.language.values.expectations import Expectations
+from backpass.derivation.language.values.hessians import Hessians
 from backpass.derivation.language.values.products import Products
 from backpass.derivation.language.values.visitor import Frame
 
 
-class Evaluator(Products, Cases, Expectations):
+class Evaluator(Products, Cases, Hessians):
     """Evaluates the expressions of a scope, and conditions on indices."""
 
     def holds(self, conditions: Expression, indices: dict[str, int]) -> bool:

@@ -42,6 +42,7 @@ BUILT_IN = {
 }
 
 
+_POWERS = ("power_of_name", "transposed")  # x in \\partial x^2 and \\partial x^\\top
 NAMES_OF_MOMENTS = {r"\text{var}": "variance", r"\text{cov}": "covariance"}
 MOMENTS = {"variance": 1, "covariance": 2}  # with the number of their arguments
 
@@ -195,7 +196,7 @@ def _called(tree: Tree, text: str, scope: Scope, parameters: Collection[str]) ->
         _called(child, text, scope, parameters) if isinstance(child, Tree) else child
         for child in tree.children
     ]
-    if tree.data in ("partial", "nabla", "nabla_of"):
+    if tree.data in ("partial", "nabla", "nabla_of", "nabla_second", "second"):
         children = _at_its_parameters(tree.data, children, scope)
     if tree.data == "applied" and find(scope, children[0], parameters):
         return _call(children[0], children[1], scope)
@@ -227,12 +228,16 @@ def _at_its_parameters(
 ) -> list[Tree | Token]:
     """Return a derivative's parts, with L(w) for a function L that was defined as L(w):
     in \\nabla L, and in derivatives by w, if w is a declared name."""
-    at = 1 if rule == "nabla_of" else 0
+    at = len(children) - 1 if rule in ("nabla_of", "nabla_second") else 0
     name, others = children[at], children[:at] + children[at + 1 :]
     if not isinstance(name, Tree) or (found := find(scope, name)) is None:
         return children
     parameters = found[0].parameters
-    by = [accent_and_name(one)[1] for one in others if isinstance(one, Tree)]
+    by = [
+        accent_and_name(one.children[0] if one.data in _POWERS else one)[1]
+        for one in others
+        if isinstance(one, Tree)
+    ]
     if not {*parameters} <= {*scope.variables} or not {*by} <= {*parameters}:
         return children
     if not by and len(parameters) > 1:

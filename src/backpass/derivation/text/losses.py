@@ -40,6 +40,9 @@ def without_arguments(text: Text, arguments: str) -> Text:
         gradient = rf"\\nabla\s*(?:{value}|{re.escape(LOSS)}(?!\s*[(^_]))"
         by = arguments.replace("\\", "\\\\")
         text = text.replaced(re.compile(gradient), rf"\\nabla_{{{by}}} {_LOSS}")
+        square = r"\s*\^\s*(?:2|\{\s*2\s*\})"
+        hessian = gradient.replace(r"\nabla", rf"\nabla{square}", 1)
+        text = text.replaced(re.compile(hessian), rf"\\nabla^2_{{{by}}} {_LOSS}")
     return text.replaced(re.compile(value), _LOSS)
 
 

@@ -36,6 +36,7 @@ def rewritten(
     text = _with_indices_first(text, names)
     if "d" not in names and "d" not in scope.factors:
         text = text.replaced(_UPRIGHT_D, "d")
+        text = text.replaced(_D2_BY, r"\\frac{\\partial^2\1}{\\partial \2}")
         text = text.replaced(_D_BY_D, r"\\frac{\\partial \1}{\\partial \2}")
         text = text.replaced(_D_BY, r"\\frac{\\partial}{\\partial \1}")
     for name in losses:
@@ -46,6 +47,7 @@ def rewritten(
         text = without_arguments(text, arguments)
     text = text.replaced(_ACCENT, r"\\\1{\2}\3")
     text = text.replaced(_BARS, r"\\lVert \1 \\rVert")
+    text = text.replaced(_NABLA_SQUARED, r"\\nabla^2_{\1\2}")
     text = text.replaced(_NABLA_BELOW, r"\\nabla_{\1}")
     text = text.replaced(_BELOW, r"\\frac{\\partial \\mathcal{L}}{\\partial \1}")
     text = text.replaced(_NABLA, r"\\bar{\1\3}\2")
@@ -195,7 +197,7 @@ _TOP_FIRST = re.compile(
     r"\s*_\s*(\w|\{\s*\w+\s*\})"
 )
 _OF_PRODUCT = re.compile(
-    rf"\\[dt]?frac\s*\{{\s*\\partial(?![a-zA-Z])\s*({_BRACED_OR})\}}\s*"
+    rf"\\[dt]?frac\s*\{{\s*\\partial(?![a-zA-Z])(?!\s*\^)\s*({_BRACED_OR})\}}\s*"
     rf"\{{\s*\\partial(?![a-zA-Z])\s*{_BRACED_OR}\}}"
 )
 _LOOSE = re.compile(r"[+\-=/,]|\\(?:partial|pm|mp|nabla)")
@@ -204,6 +206,10 @@ _UPRIGHT_D = re.compile(
 )
 _D_BY_D = re.compile(
     rf"\\[dt]?frac\s*\{{\s*d{_NO_INDEX}({_BRACED_OR})\}}\s*\{{\s*d{_NO_INDEX}({_BRACED_OR})\}}"
+)
+_D2_BY = re.compile(
+    rf"\\[dt]?frac\s*\{{\s*d\s*\^\s*(?:2|\{{\s*2\s*\}})((?:{_BRACED_OR})?)\}}"
+    rf"\s*\{{\s*d{_NO_INDEX}({_BRACED_OR})\}}"
 )
 _D_BY = re.compile(
     rf"\\[dt]?frac\s*(?:\{{\s*d\s*\}}|d)\s*\{{\s*d{_NO_INDEX}({_BRACED_OR})\}}"
@@ -215,6 +221,11 @@ _ACCENT = re.compile(
 )
 _BELOW = re.compile(  # \partial_{x_i} \mathcal{L}
     r"\\partial_\s*\{((?:[^{}]|\{[^{}]*\})*)\}\s*\\mathcal\s*\{L\}"
+)
+_SQUARE = r"\^\s*(?:2|\{\s*2\s*\})"
+_NABLA_SQUARED = re.compile(  # \nabla_x^2 and \nabla^2_x, as \nabla^2_{x}
+    rf"\\nabla\s*(?:{_SQUARE}\s*_|_(?=\s*(?:\{{[^{{}}]*\}}|\\?[a-zA-Z]+)\s*{_SQUARE}))\s*"
+    rf"(?:\{{([^{{}}]*)\}}|(\\[a-zA-Z]+|[a-zA-Z]))\s*(?:{_SQUARE})?"
 )
 _NABLA_BELOW = re.compile(  # \nabla_x and \nabla_\theta, as \nabla_{x}
     r"\\nabla\s*_\s*(?=[a-zA-Z\\])(\\(?:mathbf|boldsymbol|underline)\s*\{[^{}]*\}|\\[a-zA-Z]+|[a-zA-Z])\s*"
