@@ -19,7 +19,13 @@ from backpass.derivation.document import directives
 from backpass.derivation.equality.check import evaluators_in
 from backpass.derivation.equality.comparing import Refused
 from backpass.derivation.language.names import Expression
-from backpass.derivation.language.parse import Part, Unreadable, parse
+from backpass.derivation.language.parse import (
+    Loose,
+    Part,
+    Unbound,
+    Unreadable,
+    parse,
+)
 from backpass.derivation.text.beside import Beside, beside_of, doubt_of
 from backpass.derivation.text.clauses import with_definitions_below
 from backpass.derivation.text.contents import Comment, Document, Heading
@@ -33,6 +39,7 @@ from backpass.derivation.text.passages import Text
 from backpass.derivation.text.refusal import refusal
 from backpass.derivation.text.rewriting import claims_nothing, not_an_equation
 from backpass.derivation.text.statements import Statement
+from backpass.derivation.text.sums import reaching_further
 from backpass.derivation.text.verdict import Basis, Verdict, unread, verdict_on
 
 T = TypeVar("T")
@@ -236,6 +243,10 @@ def _without_meaning(
     try:
         judge_form = partial(ill_formed, known, equation, part, error)
         fault = _in_time(known, part, seconds, judge_form)
+        if equation is not None and isinstance(error, Loose | Unbound):
+            find = partial(reaching_further, known, equation, part)
+            if meant := _in_time(known, part, seconds, find):
+                fault, error = None, Unreadable(meant, error.part, error.position)
     except Unreadable:
         fault = None
     if fault is not None:

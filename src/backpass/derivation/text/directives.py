@@ -18,6 +18,11 @@ def follow(known: Knowledge, text: Text, source: str, line_number: int) -> None:
     if word == "restart" and not rest:
         known.now = known.at_start
     elif word == "loss" and rest:
+        if rest in known.scope.variables:
+            raise Unreadable(
+                f"{rest} is defined above: say loss {rest} before its definition",
+                text.part(source),
+            )
         known.now = replace(now, losses=now.losses | {rest})
     elif (word, rest) in (("bar", "gradient"), ("dot", "differential")):
         known.now = replace(now, accents=now.accents | {word})

@@ -20,6 +20,7 @@ from backpass.derivation.language.names import LOSS
 from backpass.derivation.language.parse import Line, Part, Unreadable, tokens_of
 from backpass.derivation.text.knowledge import Knowledge
 from backpass.derivation.text.members import Equation, agree
+from backpass.derivation.text.sums import reaching_further
 
 
 def other_reading(
@@ -35,6 +36,7 @@ def other_reading(
         or _at_a_point(chain)
         or _grouped(known, equation, part)
         or _other_layout(known, equation, part)
+        or reaching_further(known, equation, part)
     )
 
 

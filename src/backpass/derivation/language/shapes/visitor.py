@@ -245,10 +245,12 @@ class Visitor(Interpreter):
         return tuple(side if one == unknown else one for one in shape)
 
     def _size_as(self, shape: Shape) -> None:
-        """Give an I that is a whole side the size of the side before it."""
+        """Give an I or a 1 that is a whole side the size of the side before it."""
         mine, tree = self.expression.shape, self.expression.tree
         found = self.expression.references.get(id(tree))
-        if found is None or found.kind != "identity" or len(shape) != 2:
+        if found is None or found.kind not in ("identity", "ones") or len(shape) != 2:
+            return
+        if found.kind == "ones" and shape[1] != "1":
             return
         for one, side in zip(mine, shape, strict=True):
             if one in self.unsized:

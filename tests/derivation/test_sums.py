@@ -1,0 +1,58 @@
+"""A sum that is followed by a term with its letter."""
+
+import pytest
+
+from .judging import kinds, one
+
+GIVEN = r"given v, w, x \in \mathbb{R}^n, A \in \mathbb{R}^{n \times n}, \mu \in \mathbb{R}"
+
+
+@pytest.mark.parametrize(
+    ("line", "brackets"),
+    [
+        (r"\sum_i v_i - w_i = \sum_i v_i - \sum_i w_i", r"\sum_i ( v_i - w_i )"),
+        (r"\sum_i v_i + \sum_i w_i = \sum_i v_i + w_i", r"\sum_i ( v_i + w_i )"),
+        (
+            r"\sum_{i=1}^n x_i^2 - 2 x_i \mu + \mu^2 = \sum_i x_i^2 - 2 \mu \sum_i x_i + n \mu^2",
+            r"\sum_{i=1}^n ( x_i^2 - 2 x_i \mu + \mu^2 )",
+        ),
+        (
+            r"\frac1n \sum_i x_i^2 - x_i + \mu^2 = \mu^2 + \frac1n \sum_i (x_i - 1) x_i",
+            r"\frac1n \sum_i ( x_i^2 - x_i ) + \mu^2",
+        ),
+        (
+            r"\sum_i \sum_j A_{ij} x_j - v_i = \sum_i \left( \sum_j A_{ij} x_j - v_i \right)",
+            r"\sum_i ( \sum_j A_{ij} x_j - v_i )",
+        ),
+    ],
+)
+def test_the_message_says_which_brackets_make_it_right(line, brackets):
+    verdict = one(line, GIVEN)
+    assert verdict.kind == "not readable"
+    assert f"write the brackets: {brackets}" in verdict.message
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        r"\sum_i v_i - \sum_i w_i = \sum_i v_i + w_i",
+        r"\sum_i v_i - w_i = \sum_i v_i + \sum_i w_i",
+        r"\sum_i x_i + \sum_i v_i = \sum_i x_i + 2 v_i",
+    ],
+)
+def test_what_is_wrong_with_brackets_too_is_ill_formed(line):
+    assert one(line, GIVEN).kind == "ill-formed"
+
+
+def test_a_whole_side_of_ones_has_the_size_of_the_side_before_it():
+    declared = r"given S \in \mathbb{R}^{s \times d}; let P_{ij} = \frac{e^{S_{ij}}}{\sum_k e^{S_{ik}}}"
+    assert one(r"P \mathbf{1} = \mathbf{1}", declared).kind == "equal"
+    assert one(r"P^\top \mathbf{1} = \mathbf{1}", declared).kind == "refused"
+
+
+def test_a_loss_is_named_before_its_definition():
+    text = r"""<!-- derive: given x \in \mathbb{R}; let L = x^2; loss L -->
+
+$$ \frac{\partial L}{\partial x} = 2 x $$
+"""
+    assert kinds(text) == ["not readable", "equal"]
