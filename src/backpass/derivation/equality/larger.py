@@ -144,7 +144,7 @@ class _Degrees:
         if exponent:
             return HIGH
         if written.data == "number":
-            return base * int(float(written.children[0]))
+            return base * int(float(str(written.children[0])))
         is_array = written.data in ("top", "letter_and_top")
         return base if is_array else HIGH * bool(base)
 

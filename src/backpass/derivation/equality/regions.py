@@ -78,7 +78,7 @@ def other_regions(
                 break
             if (pattern := drawn[row].tobytes()) not in met:
                 met.add(pattern)
-                found.append(row)
+                found.append(int(row))
         return found
 
     corners = _beside_corners(differences, symbols, tried[0])

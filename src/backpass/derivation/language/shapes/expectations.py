@@ -8,9 +8,10 @@ from lark import Token, Tree
 
 from backpass.derivation.language.names import LOSS, Reference, Shape, in_words
 from backpass.derivation.language.shapes.derivatives import Derivatives
+from backpass.derivation.language.shapes.names import Names
 
 
-class Expectations(Derivatives):
+class Expectations(Derivatives, Names):
     """Averages over random names."""
 
     def expectation(self, tree: Tree) -> Shape:
