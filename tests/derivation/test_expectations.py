@@ -113,6 +113,12 @@ def test_what_follows_from_what_is_declared_is_equal(right, wrong, declared):
         (r"\mathbb{E}[(x - y)^2] = 2 \mathrm{Var}(x)", "same distribution", "independent x, y"),
         (r"\mathbb{E}[\sum_i u_i] = n \mathbb{E}[u_1]", "same distribution", ""),
         (r"\frac{\partial}{\partial x} (\mathbb{E}[x^2]) = 0", "is not held", ""),
+        # of a Poisson distribution, this is right
+        (
+            r"\frac{\partial}{\partial \mu} (\mathbb{E}[x^2]) = 2 \mu + 1",
+            r"how does the distribution of x depend on \mu?",
+            r"mean x = \mu",
+        ),
         (r"\mathbb{E}_{x \sim p}[x] = \mathbb{E}_{x \sim q}[x]", "two distributions", ""),
         (r"\mathbb{E}_{x \sim p_a}[x] = 2 \mathbb{E}_{x \sim p_a}[x]", "depend on a", ""),
         (r"\mathbb{E}[\max(0, x)] = \mathbb{E}[x]", "a comparison inside", ""),

@@ -140,19 +140,32 @@ class Expectations(Derivatives, Names):
         return shape
 
     def _not_by_random(self, tree: Tree, above: Tree, below: Tree) -> None:
+        """Reject the derivative of an expectation by what it averages over, or by what
+        sets a distribution, because nothing says how."""
         by = self.expression.references.get(id(below))
-        if by is None or not self.scope.are_random([by.name]):
+        if by is None or not (why := self._is_moved(by.name)):
             return
-        references = [
-            self.expression.references[id(node)]
-            for node in above.iter_subtrees()
-            if id(node) in self.expression.references
-        ]
-        averaged = any(
-            id(node) in self.expression.averages for node in above.iter_subtrees()
-        )
+        nodes = [*above.iter_subtrees()]
+        found = self.expression.references
+        references = [found[id(node)] for node in nodes if id(node) in found]
+        averaged = any(id(node) in self.expression.averages for node in nodes)
         if averaged or self._is_average(references):
-            self.reject("a random name is not held in its expectation", tree)
+            self.reject(why, tree)
+
+    def _is_moved(self, name: str) -> str:
+        """Return why an expectation has no derivative by a name; "" if it may."""
+        scope = self.scope
+        if scope.are_random([name]):
+            return f"{name} is random, so it is not held in an expectation"
+        for left, right, _ in (*scope.chances.means, *scope.chances.variances):
+            used = [scope.variables[r.name] for r in right.used if r.kind == "variable"]
+            if name in scope.upstream(used):
+                moved = next(r.name for r in left.used if r.kind == "variable")
+                return (
+                    f"how does the distribution of {moved} depend on {name}? Write {moved} "
+                    "by a random name that does not depend on it"
+                )
+        return ""
 
     def _is_average(self, references: list[Reference]) -> bool:
         """Whether names are defined by an expectation."""
@@ -170,7 +183,10 @@ class Expectations(Derivatives, Names):
         )
 
     def _shape_of_variable(self, found: Reference, tree: Tree) -> Shape:
-        if found.accent and self.scope.are_random([found.name]):
-            if found.accent == "dot" or self._is_average([Reference("loss", LOSS)]):
-                self.reject(f"{found.name} is random", tree)
+        if found.accent and self.scope.chances.random:
+            why = self._is_moved(found.name)
+            if why and (
+                found.accent == "dot" or self._is_average([Reference("loss", LOSS)])
+            ):
+                self.reject(why, tree)
         return super()._shape_of_variable(found, tree)
