@@ -68,3 +68,14 @@ def test_a_function_by_cases_is_differentiated_in_each():
         """,
         name="hard-tanh",
     )
+
+
+@pytest.mark.parametrize("joined", [r"\text{ and }", ",", r"\land"])
+def test_a_case_may_have_several_comparisons(joined):
+    cases = (
+        rf"\begin{{cases}} 1 & \text{{if }} i = j {joined} x_i > 0 \\ 0 & \text{{otherwise}} \end{{cases}}"
+    )
+    given = r"given x \in \mathbb{R}^n; let r_i = \max(0, x_i)"
+    assert one(rf"\frac{{\partial r_i}}{{\partial x_j}} = {cases}", given).kind == "equal"
+    wrong = cases.replace("x_i > 0", "x_i < 0")
+    assert one(rf"\frac{{\partial r_i}}{{\partial x_j}} = {wrong}", given).kind == "refused"

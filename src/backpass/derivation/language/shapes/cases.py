@@ -39,15 +39,16 @@ class Cases(Names):
 
     def cases(self, tree: Tree) -> Shape:
         for case in tree.children:
-            value, comparison = case.children
+            value, *comparisons = case.children
             self.visit_number(value, "a case must be a number")
-            if isinstance(comparison.children[0], Token):
-                if case is not tree.children[-1]:
-                    self.reject("this case must be the last one", comparison)
-            elif letters := self._indices_compared(comparison):
-                self.run_together(*letters)
-            else:
-                self._compare_numbers(comparison)
+            for comparison in comparisons:
+                if isinstance(comparison.children[0], Token):
+                    if case is not tree.children[-1] or len(comparisons) > 1:
+                        self.reject("this case must be the last one", comparison)
+                elif letters := self._indices_compared(comparison):
+                    self.run_together(*letters)
+                else:
+                    self._compare_numbers(comparison)
         return ()
 
     def _indices_compared(self, comparison: Tree) -> list[Token]:

@@ -58,7 +58,11 @@ class Cases(Visitor):
         return each_in_turn(difference, of_one)
 
     def cases(self, tree: Tree) -> Value:
-        found = [case for case in tree.children if self._applies(case.children[1])]
+        found = [
+            case
+            for case in tree.children
+            if all([self._applies(one) for one in case.children[1:]])  # each is met
+        ]
         if len(found) > 1 and isinstance(found[-1].children[1].children[0], Token):
             found.pop()  # otherwise
         if len(found) != 1:
