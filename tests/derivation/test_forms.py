@@ -145,3 +145,21 @@ def test_a_shape_from_a_display_may_be_that_of_another_name():
     wrong = r"$$ b + b = 2 \sum_j \sum_i X_{ij} b_j $$"
     given = r"given b \in \mathbb{R}^n"
     assert kinds(rf"$$ X \in \mathbb{{R}}^{{m \times k}} $$ {wrong}", given)[-1] == "not readable"
+
+
+@pytest.mark.parametrize(
+    ("right", "wrong"),
+    [
+        (r"\delta_{ia} W_{bj}", r"\delta_{ia} W_{jj}"),
+        (r"\delta_{ia} W_{bj}", r"\delta_{ja} W_{bj}"),
+        (r"\sum_k \delta_{ia} \delta_{kb} W_{kj}", r"\sum_k \delta_{ia} \delta_{kj} W_{kj}"),
+    ],
+)
+def test_an_index_over_two_lengths_in_a_derivative_that_holds_nothing(right, wrong):
+    given = (
+        r"given X \in \mathbb{R}^{m \times n}, W \in \mathbb{R}^{n \times p}; "
+        r"let Y_{ij} = \sum_k X_{ik} W_{kj}"
+    )
+    left = r"\frac{\partial Y_{ij}}{\partial X_{ab}} ="
+    assert one(f"{left} {right}", given).kind == "equal"
+    assert one(f"{left} {wrong}", given).kind == "ill-formed"

@@ -26,6 +26,7 @@ from backpass.derivation.equality.conventions import Square, fit
 from backpass.derivation.language.evaluate import Evaluator
 from backpass.derivation.language.functions import is_function
 from backpass.derivation.language.indices import letter_of
+from backpass.derivation.language.names import Expression, Scope
 from backpass.derivation.language.parse import (
     Loose,
     Misfit,
@@ -183,7 +184,9 @@ def _differs_if_square(
     try:
         chain = members_chain(scope, first, anchor, part, beside.condition, kind=Square)
         if unheld and any(
-            tree.data in HOLDING and not of_loss(one, tree)
+            tree.data in HOLDING
+            and not of_loss(one, tree)
+            and not _holds_nothing(one, tree, scope)
             for expression in chain.expressions
             for one in expression.parts
             for tree in one.tree.iter_subtrees()
@@ -195,6 +198,18 @@ def _differs_if_square(
         return first_mistake(chain, evaluator) is not None
     except (Unreadable, LookupError, ArithmeticError, RecursionError, ValueError):
         return False
+
+
+def _holds_nothing(expression: Expression, tree: Tree, scope: Scope) -> bool:
+    """Whether a derivative is of one name that is defined by inputs alone, so that it
+    has no other definition to hold constant."""
+    found = expression.references.get(id(tree.children[0]))
+    if found is None or found.kind != "variable" or found.accent:
+        return False
+    variable = scope.variables[found.name]
+    return variable.definition is not None and all(
+        one.definition is None for one in scope.used_by(variable)
+    )
 
 
 def _written(part: Part, *edits: Edit) -> Part:
