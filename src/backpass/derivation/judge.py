@@ -31,7 +31,12 @@ from backpass.derivation.text.limit import TooLong, limited
 from backpass.derivation.text.members import Equation, equality
 from backpass.derivation.text.passages import Text
 from backpass.derivation.text.refusal import refusal
-from backpass.derivation.text.rewriting import claims_nothing, not_an_equation
+from backpass.derivation.text.relations import assigns
+from backpass.derivation.text.rewriting import (
+    claims_nothing,
+    not_an_equation,
+    only_equality,
+)
 from backpass.derivation.text.statements import Statement
 from backpass.derivation.text.verdict import Basis, Verdict, unread, verdict_on
 
@@ -115,10 +120,15 @@ def _on_statement(
         for member in statement.members:
             known.rewritten(member)
         if not rest:
+            if statement.relation:
+                yield _on_relation(known, statement)
+                return
             if not why and (verdict := declared(known, left)):
                 yield verdict
                 return
-            if not why and claims_nothing(left.characters):
+            if not why and (
+                claims_nothing(left.characters) or assigns(left.characters)
+            ):
                 yield verdict_on(document, "nothing claimed", left)
                 return
             why = why or not_an_equation(left.characters)
@@ -146,6 +156,14 @@ def _on_statement(
             line, latex = verdict.line, verdict.latex
             verdict = Verdict("not readable", line, latex, verdict.against, doubt)
         yield verdict
+
+
+def _on_relation(known: Knowledge, statement: Statement) -> Verdict:
+    """Return the verdict on a relation between two equations of a chain."""
+    (whole,), sign = statement.members, statement.relation
+    if assigns(sign):
+        return verdict_on(known.document, "nothing claimed", whole)
+    return unread(known.document, whole, only_equality(sign))
 
 
 # In a side that is not readable, another equation may begin here.

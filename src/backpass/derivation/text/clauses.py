@@ -52,7 +52,7 @@ def on_display(known: Knowledge, display: Display, judge: Judge) -> list[Verdict
     first = known.document.line(display.start)
     return [
         replace(verdict, display=display.start, line=verdict.line or first)
-        for verdict in _judged(known, statements_of(display), judge)
+        for verdict in _judged(known, statements_of(display, known.brackets), judge)
     ]
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 
+from lark import Token
+
 from backpass.derivation.language.functions import find, head_of, is_function
 from backpass.derivation.language.parse import Line, Part, Unreadable, parse
 from backpass.derivation.language.written import (
@@ -52,8 +54,10 @@ def declared(known: Knowledge, text: Text) -> Verdict | None:
         return None
     part = known.part(text)
     try:
-        tokens = parse(part, "declarations").scan_values(lambda one: True)
-        is_slice = any(token.type == "ALL" for token in tokens)
+        tokens = parse(part, "declarations").scan_values(
+            lambda one: isinstance(one, Token) and one.type == "ALL"
+        )
+        is_slice = any(True for _ in tokens)
         kind = "slice" if is_slice else "given"
         known.add(Line(kind, right=part), known.document.line_of(text), True)
     except Unreadable as error:

@@ -150,6 +150,11 @@ class Knowledge:
 
     # ---- notation --------------------------------------------------------------------
 
+    @property
+    def brackets(self) -> frozenset[str]:
+        """The signs in the text's own notations, which are not relations there."""
+        return frozenset(sign for one in self.now.notations for sign in one.pattern)
+
     def rewritten(self, text: Text, source: str = "") -> Text:
         """Return a text in the notation of derivations. Raises `Unreadable`."""
         text = without_braces(self._in_own_notation(text, source))

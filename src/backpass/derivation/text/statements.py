@@ -8,6 +8,13 @@ from dataclasses import dataclass, replace
 from backpass.derivation.language.brackets import outside
 from backpass.derivation.text.displays import IMPLIES, Display
 from backpass.derivation.text.passages import Text
+from backpass.derivation.text.relations import (
+    Link,
+    begins_with_relation,
+    chain,
+    ends_with_relation,
+    has_relation,
+)
 from backpass.derivation.text.rewriting import PROSE
 
 
@@ -18,7 +25,8 @@ class Statement:
     `fault` says why the display cannot be split with certainty, or is empty.
     `conditional` says whether it is a premise, or a conclusion that may need one, and
     `introduced` whether it is in a clause of the statement above, after "where";
-    `clause` is that clause.
+    `clause` is that clause. `relation` is a sign other than =, whose two sides are not
+    compared.
     """
 
     members: tuple[Text, ...]
@@ -27,6 +35,7 @@ class Statement:
     conditional: bool = False
     introduced: bool = False
     clause: Text | None = None
+    relation: str = ""
 
 
 _OPERATOR = r"(?:[+\-=/]|\\(?:cdot|times|odot)(?![a-zA-Z]))"
@@ -56,15 +65,20 @@ _LINKS = re.compile(
 _NUMBER = re.compile(r"\s*(?:\\text\s*\{)?\s*\(\d+(?:\.\d+)*[a-z]?'?\)\s*\}?\s*\Z")
 
 
-def statements(display: Display) -> list[Statement]:
-    """Split a display into statements."""
-    found = []
+def statements(
+    display: Display, brackets: frozenset[str] = frozenset()
+) -> list[Statement]:
+    """Split a display into statements; `brackets` are signs that the text reads as
+    brackets, and not as relations."""
+    found: list[Statement] = []
+    above = 0  # where the statements of the row above begin, which may be premises
     for row, fault in _logical_rows(display):
         row = row.replaced(_COLON_EQUAL, "=").replaced(_DEFINING)
         pieces = _pieces(row)
         # y = x alone is an equation, and beside one a range of an index.
-        if found and IMPLIES.match(row.characters):
-            found[-1] = replace(found[-1], conditional=True)  # a premise
+        if IMPLIES.match(row.characters):
+            found[above:] = [replace(one, conditional=True) for one in found[above:]]
+        above = len(found)
         clauses = {piece: _behind_where(piece) for piece in pieces}
         pieces = [clauses[piece] or piece for piece in pieces]
         behind = {new: old for old, new in clauses.items() if new}
@@ -86,13 +100,33 @@ def statements(display: Display) -> list[Statement]:
         for equation in equations:
             clause = behind.get(equation)
             introduced = introduced or (clause is not None and bool(found))
-            members = tuple(side.strip() for side in equation.split("="))
             conditional = IMPLIES.search(row.characters) is not None
             if beside and equation is not equations[-1]:
                 fault = "does what stands beside another equation hold for this one?"
-            one = Statement(members, beside, fault, conditional, introduced, clause)
-            found.append(one)
+            one = Statement((), beside, fault, conditional, introduced, clause)
+            found += _of_chain(one, chain(equation, brackets))
             fault = ""
+    return found
+
+
+def _of_chain(one: Statement, links: list[Link]) -> list[Statement]:
+    """Return the equations of a chain, and its other relations between them."""
+    runs: list[list[Link]] = []
+    for link in links:
+        if link.sign in ("", "="):
+            runs[-1:] = [[*(runs[-1] if runs else ()), link]]
+        else:
+            runs.append([link])
+    found: list[Statement] = []
+    for number, run in enumerate(runs):
+        if sign := run[0].sign:
+            above = runs[number - 1]
+            alone = number == 1 and len(above) == 1 and above[0].term.characters
+            whole = above[0].term + run[0].whole if alone else run[0].whole
+            found.append(replace(one, members=(whole,), relation=sign, fault=""))
+        if len(run) > 1:
+            members = tuple(link.term for link in run)
+            found.append(replace(one, members=members))
     return found
 
 
@@ -145,7 +179,9 @@ def _without_words(row: Text) -> tuple[Text, Text]:
 def _stands_alone(row: Text, below: Text) -> bool:
     """Whether a row is an equation, a declaration, or the left side of the next row."""
     text = row.characters
-    return len(row.split("=")) > 1 or r"\in" in text or below.characters.startswith("=")
+    return (
+        has_relation(text) or r"\in" in text or begins_with_relation(below.characters)
+    )
 
 
 def _goes_on(above: Text, row: Text) -> bool:
@@ -157,6 +193,8 @@ def _goes_on(above: Text, row: Text) -> bool:
     return (
         _CONTINUES.match(start) is not None
         or _UNFINISHED.search(above.characters) is not None
+        or begins_with_relation(start)
+        or ends_with_relation(above.characters)
         or len(above.characters) not in outside(above.characters)
     )
 
