@@ -18,9 +18,10 @@ from typing import TypeVar
 from backpass.derivation.document import directives
 from backpass.derivation.equality.check import evaluators_in
 from backpass.derivation.equality.comparing import Refused
+from backpass.derivation.language.functions import is_function
 from backpass.derivation.language.names import Expression
 from backpass.derivation.language.parse import Part, Unreadable, parse
-from backpass.derivation.text.beside import Beside, beside_of, doubt_of
+from backpass.derivation.text.beside import Beside, besides_of, doubt_of
 from backpass.derivation.text.clauses import with_definitions_below
 from backpass.derivation.text.contents import Comment, Document, Heading
 from backpass.derivation.text.defining import declared, define, defines
@@ -132,7 +133,7 @@ def _on_statement(
                 yield verdict_on(document, "nothing claimed", left)
                 return
             why = why or not_an_equation(left.characters)
-        beside = beside_of(known, statement)
+        besides = besides_of(known, statement)
     except Unreadable as error:
         why = why or document.explained(error)
     if not why and not left.characters:
@@ -143,9 +144,9 @@ def _on_statement(
         for member in rest or (left,):
             yield unread(document, member, why)
         return
-    torn = False
+    torn = _is_torn(known, left)
     for member, verdict in zip(
-        rest, _on_members(known, left, rest, beside, progress, seconds), strict=True
+        rest, _on_members(known, left, rest, besides, progress, seconds), strict=True
     ):
         if torn and verdict.kind in ("refused", "ill-formed", "follows"):
             verdict = unread(document, member, _TORN, verdict.against)
@@ -177,21 +178,33 @@ _TORN = (
 )
 
 
+def _is_torn(known: Knowledge, left: Text) -> bool:
+    """Whether the left side is not readable, and words may end an equation in it."""
+    if not re.search(r"\\(?:text|mbox|mathrm)", left.characters):
+        return False
+    try:
+        parse(known.part(left))
+    except Unreadable:
+        return not is_function(known.part(left))
+    return False
+
+
 def _on_members(
     known: Knowledge,
     left: Text,
     rest: list[Text],
-    beside: Beside,
+    besides: list[Beside],
     progress: Callable[[int], None],
     seconds: float,
 ) -> Iterator[Verdict]:
-    """Judge the members after the left one."""
+    """Judge the members after the left one, each with what stands beside it."""
     document, head = known.document, known.part(left)
-    equation = Equation(head, beside, head, head)
+    equation = Equation(head, besides[0], head, head)
     defining = defines(known, head)
     torn = False  # whether another equation may have begun
-    for member in rest:
+    for member, beside in zip(rest, besides[1:], strict=True):
         progress(document.line_of(member))
+        equation.enter(beside)
         part, membership = known.without_membership(member)
         if defining and torn:
             yield unread(document, member, _TORN)
@@ -212,7 +225,9 @@ def _on_members(
             try:
                 basis = _in_time(known, part, seconds, compare)
             except Refused as refused:
-                explain = partial(refusal, known, equation, member, part, refused)
+                explain = partial(
+                    refusal, known, equation, member, part, refused, besides[-1]
+                )
                 verdict = _in_time(known, part, seconds, explain)
                 if verdict.kind in ("refused", "follows"):
                     equation.blamed = part

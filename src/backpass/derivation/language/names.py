@@ -220,6 +220,11 @@ class Scope:
         """Let numbers, or numbers and vectors, be added to arrays."""
         self.spreads = line.right.text if line.right else "all"
 
+    def suppose_positive(self, line: Line) -> None:
+        """Let a declared name be positive."""
+        assert line.right is not None
+        self.variables[line.right.text].positive = True
+
     def slice(self, line: Line) -> None:
         """Read A_i or A_{i,:} as row i of A, A_{:,j} as its column j, and X_i as a
         matrix of a three-dimensional X, in the declared shape. Raises `Unreadable`."""

@@ -81,6 +81,13 @@ def define(
         raise Unreadable("there is nothing on the right of =", part)
     if beside.condition:
         raise Unreadable("a definition cannot have conditions", beside.condition)
+    if beside.positive:
+        name = beside.positive[0]
+        raise Unreadable(
+            f"a definition cannot have conditions: declare {name} "
+            r"\in \mathbb{R}_{>0}, and write the definition alone",
+            part,
+        )
     if {head, part} & known.grouped.keys():
         raise Unreadable(GROUPS, part)
     reject_uncertain(known, part)

@@ -30,6 +30,11 @@ _NOTHING = re.compile(
     r"|\\(?:nonumber|notag|(?:display|text|script|scriptscript)style|allowbreak|nobreak"
     r"|limits|nolimits|displaylimits|mathstrut|strut|therefore)(?![a-zA-Z])|\\!"
 )
+# A condition in place of a number: \tag{$i \ne j$}.
+_TAGGED = re.compile(
+    r"\\tag\*?\s*\{\s*(?:for |if |when )?\$([^${}]*(?:[<>]|\\(?:neq?|leq?|geq?)(?![a-zA-Z]))"
+    r"[^${}]*)\$\s*\}"
+)
 # Also the environments that LaTeX does not allow within $$, as MathJax does.
 _INNER = rf"(?:aligned|split|gathered|alignedat|multlined|(?:{ENVIRONMENTS})\*?)"
 _OPENS = re.compile(rf"\\begin\{{{_INNER}\}}(?:\[[tbc]\])?(?:\{{\d\}})?")
@@ -66,7 +71,7 @@ def display_of(body: Text, kind: str, is_latex: bool, start: int, end: int) -> D
     if kind.startswith("alignat"):
         body = body.replaced(re.compile(r"\A\s*\{\d\}"))
     joined = kind.startswith("multline") or r"\begin{multlined}" in body.characters
-    body = body.replaced(_NOTHING).replaced(_EMPTY)
+    body = body.replaced(_TAGGED, r"\\quad (\1)").replaced(_NOTHING).replaced(_EMPTY)
     body = with_plain_equals(body.replaced(_TWO_ROWS, r"{\1\3, \2\4}"))
     body = body.blanked(framed(body.characters))
     body = body.blanked(decorations(body.characters)).replaced(_OPENS)

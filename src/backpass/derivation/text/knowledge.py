@@ -148,6 +148,17 @@ class Knowledge:
         finally:
             self.now = before
 
+    @contextmanager
+    def where_positive(self, names: Iterable[str]) -> Iterator[None]:
+        """Let declared names be positive within a block."""
+        lines = [Line("positive", right=Part(name, 0, name)) for name in names]
+        self.now = replace(self.now, lines=(*self.now.lines, *lines))
+        try:
+            yield
+        finally:
+            kept = tuple(line for line in self.now.lines if line not in lines)
+            self.now = replace(self.now, lines=kept)
+
     # ---- notation --------------------------------------------------------------------
 
     @property

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from backpass.derivation.equality.check import evaluators_in
 from backpass.derivation.equality.comparing import (
@@ -42,6 +42,14 @@ class Equation:
     anchor: Part
     blamed: Part | None = None
 
+    def enter(self, beside: Beside) -> None:
+        """Go on with what stands beside the next member. A further case of conditions
+        is compared with the left side."""
+        if beside is not self.beside and self.beside.words:
+            self.first = self.anchor = self.head
+            self.blamed = None
+        self.beside = beside
+
 
 def equality(
     known: Knowledge,
@@ -56,6 +64,19 @@ def equality(
     `Unreadable` if that cannot be decided."""
     if not part.text:
         raise Unreadable("there is nothing on the right of =", part)
+    with known.where_positive(beside.positive):
+        basis = _equality(known, first, anchor, part, beside, membership)
+    return replace(basis, condition=beside.words)
+
+
+def _equality(
+    known: Knowledge,
+    first: Part,
+    anchor: Part,
+    part: Part,
+    beside: Beside,
+    membership: Part | None,
+) -> Basis:
     created = evaluators_in(known.now.lines)
     for one in dict.fromkeys((first, anchor, part)):
         reject_uncertain(known, one)

@@ -18,6 +18,7 @@ from backpass.derivation.equality.comparing import (
 )
 from backpass.derivation.language.functions import head_of, is_function
 from backpass.derivation.language.parse import Part, Unreadable, parse
+from backpass.derivation.text.beside import Beside
 from backpass.derivation.text.knowledge import Knowledge
 from backpass.derivation.text.members import Equation, agree
 from backpass.derivation.text.passages import Text
@@ -26,13 +27,19 @@ from backpass.derivation.text.verdict import Counterexample, Verdict, unread, ve
 
 
 def refusal(
-    known: Knowledge, equation: Equation, member: Text, part: Part, refused: Refused
+    known: Knowledge,
+    equation: Equation,
+    member: Text,
+    part: Part,
+    refused: Refused,
+    below: Beside,
 ) -> Verdict:
     """Return the verdict on a member that differs from the last right one: "follows" if
     it equals the refused member before it, "not readable" if it would be right in
     another reading, otherwise "refused".
 
-    A definition that may not have been meant is forgotten.
+    A definition that may not have been meant is forgotten. `below` stands beside the
+    last row of the chain.
     """
     document, anchor, blamed = known.document, equation.anchor, equation.blamed
     if blamed and agree(known, equation.first, blamed, part, equation.beside):
@@ -44,14 +51,31 @@ def refusal(
     line, to_left = document.line(anchor.start), anchor == equation.head
     message = _not_a_claim(known, anchor) if to_left else ""
     message = message or other_reading(known, equation, part, refused.chain)
+    message = message or _restricted_below(known, equation, part, below)
     if message:
         return unread(document, member, message, line)
     where, expected, found = counterexample(refused.mistake, refused.evaluator)
     basis = known.basis(refused.chain.expressions, (refused.evaluator.sizes,), 0)
+    basis = replace(basis, condition=equation.beside.words)
     example = Counterexample(tuple(where), expected, found)
     hint = _hint(refused)
     verdict = verdict_on(document, "refused", member, line, hint, basis, example)
     return replace(verdict, compared=" ".join(anchor.text.split()), to_left=to_left)
+
+
+def _restricted_below(
+    known: Knowledge, equation: Equation, part: Part, below: Beside
+) -> str:
+    """Return what to ask if the members are equal under a condition that stands on a
+    row below; otherwise ""."""
+    if equation.beside.words or not below.words:
+        return ""
+    if not agree(known, equation.first, equation.anchor, part, below):
+        return ""
+    return (
+        f"it holds where {below.words}, which stands on a row below: if it holds for this row "
+        "too, write it on the first row"
+    )
 
 
 def _not_a_claim(known: Knowledge, head: Part) -> str:

@@ -27,6 +27,7 @@ class Basis:
     definitions: tuple[tuple[str, int], ...]
     sizes: tuple[Sizes, ...]
     points: int
+    condition: str = ""
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,149 @@
+"""Conditions beside a row are read in the forms that authors write, and hold for the rows that they are written for."""
+
+import pytest
+
+from .judging import kinds, one, verdicts
+from .test_relations import rows
+
+GIVEN = r"""
+given x \in \mathbb{R}^n, a, b \in \mathbb{R}
+let q = \sum_i x_i^2; let S = \sum_j e^{x_j}; let y_i = \frac{e^{x_i}}{S}
+"""
+LEFT = r"\frac{\partial y_i}{\partial x_j}"
+FIRST, SECOND, WRONG = r"&= -\frac{e^{x_i} e^{x_j}}{S^2}", "&= -y_i y_j", "&= y_i y_j"
+OTHER = "not readable"
+
+
+AFTER = [
+    r"&& (i \ne j)",
+    r"&& \text{for } i \ne j",
+    r"\quad \text{if } i \neq j",
+    r"\qquad i \not= j",
+    r", \; i \ne j.",
+    r", i \ne j",
+    r"\text{ if } i \ne j",
+    r"\quad \text{($i \ne j$)}",
+    r"\quad \text{for all } i \ne j",
+    r"\quad \forall\, i \ne j",
+    r"\quad (\text{for } i \ne j)",
+    r"\quad [i \ne j]",
+    r"\quad \text{whenever $i \ne j$}",
+    r"~~(i \ne j)",
+    r"\; (i \ne j)",
+    r"\,,\quad i \ne j",
+    r"\hspace{1cm} (i \ne j)",
+    r", \quad i, j = 1, \dots, n, \; i \ne j",
+    r"\quad \forall i, j : i \ne j",
+    r"\quad \text{(chain rule)} \quad (i \ne j)",
+    r"\quad (i \ne j) \quad \text{(chain rule)}",
+    r"\tag{$i \ne j$}",
+    r", \quad i < j \le n",
+]
+
+
+@pytest.mark.parametrize("condition", AFTER)
+def test_a_condition_on_the_first_or_the_last_row_holds_for_the_chain(condition):
+    first = f"{LEFT} {FIRST}"
+    assert kinds(rows(f"{first} {condition}", SECOND), GIVEN) == ["equal", "equal"]
+    assert kinds(rows(first, f"{SECOND} {condition}"), GIVEN) == ["equal", "equal"]
+    assert kinds(rows(f"{first} {condition}", WRONG), GIVEN) == ["equal", "refused"]
+    assert kinds(rows(first, f"{WRONG} {condition}"), GIVEN) == ["equal", "refused"]
+
+
+@pytest.mark.parametrize(
+    "condition",
+    [
+        r"i \ne j: \;",
+        r"\text{For } i \ne j: \quad",
+        r"\text{For $i \ne j$: }",
+        r"\text{for } i \ne j, \quad",
+        r"\forall i \ne j: \;",
+        r"(i \ne j) \quad",
+        r"\text{If $i \ne j$, then } ",
+    ],
+)
+def test_a_condition_may_stand_before_the_equation(condition):
+    assert kinds(rows(f"{condition} {LEFT} {FIRST}", SECOND), GIVEN) == ["equal", "equal"]
+    assert kinds(rows(f"{condition} {LEFT} {FIRST}", WRONG), GIVEN) == ["equal", "refused"]
+
+
+def test_a_condition_excuses_only_what_violates_it():
+    assert kinds(rows(f"{LEFT} {FIRST}", SECOND), GIVEN) == ["refused", "follows"]
+    assert kinds(rows(rf"{LEFT} {FIRST} \quad (i = j)", SECOND), GIVEN) == ["refused", "follows"]
+
+
+def test_the_verdict_says_under_which_condition_a_line_was_compared():
+    found = verdicts(rows(rf"{LEFT} {FIRST} \quad \text{{for }} i \neq j", WRONG), GIVEN)
+    assert [verdict.basis.condition for verdict in found] == [r"i \ne j", r"i \ne j"]
+    assert found[1].counterexample.where == ("n = 2", "i = 1", "j = 2")
+
+
+def test_a_condition_in_the_middle_holds_from_there_on():
+    start, end = rf"{LEFT} &= y_i (\delta_{{ij}} - y_j)", r"&= -y_j y_i"
+    middle = rf"{SECOND} \quad (i \ne j)"
+    assert kinds(rows(start, middle, end), GIVEN) == ["equal", "equal", "equal"]
+    assert kinds(rows(start, middle, "&= y_j y_i"), GIVEN) == ["equal", "equal", "refused"]
+    found = verdicts(rows(f"{LEFT} {FIRST}", middle, end), GIVEN)
+    assert [verdict.kind for verdict in found] == [OTHER, "equal", "equal"]
+    assert r"it holds where i \ne j, which stands on a row below" in found[0].message
+
+
+def test_conditions_that_exclude_each_other_are_cases_of_the_left_side():
+    def cases(first, second, same="i = j", other=r"i \ne j"):
+        return kinds(rows(f"{LEFT} &= {first} && {same}", f"&= {second} && {other}"), GIVEN)
+
+    assert cases("y_i (1 - y_i)", "-y_i y_j") == ["equal", "equal"]
+    assert cases("y_i (1 + y_i)", "-y_i y_j") == ["refused", "equal"]
+    assert cases("y_i (1 - y_i)", "y_i y_j") == ["equal", "refused"]
+    assert cases("-y_i y_j", "-y_j y_i", "i < j", "i > j") == ["equal", "equal"]
+    # These may hold alone or together.
+    assert cases("-y_i y_j", "-y_j y_i", "i < j", r"i \ne j") == [OTHER, OTHER]
+
+
+@pytest.mark.parametrize(
+    "formula, expected",
+    [
+        (r"\frac{\partial q}{\partial x_i} = 2 x_i, \; i = 1, \dots, n", "equal"),
+        (r"\frac{\partial q}{\partial x_i} = 3 x_i, \; i = 1, \dots, n", "refused"),
+        (r"\frac{\partial q}{\partial x_i} = 2 x_i \quad \forall i \in \{1, \dots, n\}", "equal"),
+        (r"\forall i: \frac{\partial q}{\partial x_i} = 3 x_i", "refused"),
+        (r"\delta_{i1} = 0, \quad i = 2, \dots, n", "equal"),
+        (r"\delta_{i1} = 0, \quad i = 1, 2, \dots, n", "refused"),
+        (r"x_{i+1} - x_i = -x_i + x_{i+1}, \quad i = 1, \dots, n-1", "equal"),
+        (r"x_{i+1} - x_i = x_i - x_{i+1}, \quad i = 1, \dots, n-1", "refused"),
+        (r"x_{i+1} - x_i = -x_i + x_{i+1}, \quad i = 1, \dots, n", OTHER),
+        (r"\sqrt{a^2} = a \quad (a > 0)", "equal"),
+        (r"\sqrt{a^2} = a, \; 0 \le a", "equal"),
+        (r"\sqrt{a^2} = -a, \; a \ge 0", "refused"),
+        (r"\sqrt{a^2} = a \quad (b > 0)", "refused"),
+        (r"a > 0: \; \sqrt{a^2 b^2} = a b", "refused"),
+        (r"a > 0, b > 0: \; \sqrt{a^2 b^2} = a b", "equal"),
+        (r"\sqrt{x_i^2} = x_i \quad (x_i > 0)", "equal"),
+        (r"\sqrt{x_i^2 x_j^2} = x_i x_j \quad (x_i > 0)", OTHER),
+        (r"\sum_j \sqrt{x_j^2} = \sum_j x_j \quad (x > 0)", "equal"),
+        (r"\frac{a^2}{a} = a \quad (a \ne 0)", "equal"),
+        (r"\frac{a^2}{a} = 2 a \quad (a \ne 0)", "refused"),
+        (r"2 a = 3 a \quad (a < 0)", OTHER),
+        (r"2 a = a + a \quad (i \ne j \text{ only})", OTHER),
+        (r"x_i (i < 2) = x_i", OTHER),
+        (r"2 a = 3 a (i < 2)", OTHER),
+        (r"[a > 0] = 1 - \mathbb{1}(a < 0)", "equal"),
+    ],
+)
+def test_ranges_and_signs(formula, expected):
+    assert one(formula, GIVEN).kind == expected
+
+
+def test_a_sign_holds_for_its_own_line_only():
+    text = r"$$ \sqrt{a^2} = a \quad (a > 0) $$" + "\n\n" + r"$$ \sqrt{a^2} = a $$"
+    assert kinds(text, GIVEN) == ["equal", "refused"]
+
+
+def test_words_that_are_no_condition_do_not_join_the_row_below():
+    found = kinds(rows(rf"{LEFT} {FIRST} \quad \text{{in most cases}}", SECOND), GIVEN)
+    assert found == [OTHER, OTHER]
+
+
+def test_a_clause_that_defines_a_name_is_no_condition():
+    text = r"$$ 2 u = 4 a \quad \text{where } u = 2 a $$"
+    assert kinds(text, r"given a \in \mathbb{R}") == ["equal", "definition"]
