@@ -27,12 +27,13 @@ from backpass.derivation.text.contents import Comment, Document, Heading
 from backpass.derivation.text.defining import declared, define, defines
 from backpass.derivation.text.directives import follow
 from backpass.derivation.text.forms import ill_formed
+from backpass.derivation.text.imposed import ASKS, FOLLOWS, ZERO
 from backpass.derivation.text.knowledge import Knowledge
 from backpass.derivation.text.limit import TooLong, limited
 from backpass.derivation.text.members import Equation, equality
 from backpass.derivation.text.passages import Text
 from backpass.derivation.text.refusal import refusal
-from backpass.derivation.text.relations import assigns
+from backpass.derivation.text.relations import assigns, imposes
 from backpass.derivation.text.rewriting import (
     claims_nothing,
     not_an_equation,
@@ -156,13 +157,30 @@ def _on_statement(
         if verdict.kind in ("refused", "ill-formed", "follows") and doubt:
             line, latex = verdict.line, verdict.latex
             verdict = Verdict("not readable", line, latex, verdict.against, doubt)
-        yield verdict
+        yield _unless_imposed(known, member, verdict)
+
+
+def _unless_imposed(known: Knowledge, member: Text, verdict: Verdict) -> Verdict:
+    """Return the verdict on a member, but none that it is wrong where it is imposed or
+    may follow from what is."""
+    if verdict.kind not in ("refused", "ill-formed", "follows"):
+        return verdict
+    imposed = known.imposed
+    if imposed.by_sentence and ZERO.fullmatch(member.characters):
+        imposed.here = True
+        return verdict_on(known.document, "nothing claimed", member)
+    if imposed.perhaps and ZERO.fullmatch(member.characters):
+        return unread(known.document, member, ASKS, verdict.against)
+    if imposed.follows:
+        return unread(known.document, member, FOLLOWS, verdict.against)
+    return verdict
 
 
 def _on_relation(known: Knowledge, statement: Statement) -> Verdict:
     """Return the verdict on a relation between two equations of a chain."""
     (whole,), sign = statement.members, statement.relation
     if assigns(sign):
+        known.imposed.here |= imposes(sign)
         return verdict_on(known.document, "nothing claimed", whole)
     return unread(known.document, whole, only_equality(sign))
 

@@ -13,6 +13,8 @@ from backpass.derivation.language.parse import Line, Part, Unreadable
 from backpass.derivation.text.braces import GROUPS, with_brackets, without_braces
 from backpass.derivation.text.contents import Document, Heading
 from backpass.derivation.text.differentials import with_dots
+from backpass.derivation.text.displays import Display
+from backpass.derivation.text.imposed import ZERO, Imposed
 from backpass.derivation.text.losses import arguments_of_loss
 from backpass.derivation.text.notation import Notation
 from backpass.derivation.text.passages import Text
@@ -60,6 +62,9 @@ class Knowledge:
         self.now = self.at_start = Known()
         self.condition: Text | None = None  # of the next display
         # The headings around a place, each with what was known before it.
+        # What the sentence before the display imposes; also of the displays above.
+        self.imposed = Imposed()
+        self._imposed: dict[int, Imposed] = {}
         self._outer: list[tuple[int, Known]] = []
         self._defined_on: dict[Line, int] = {}
         # Names defined in a section that has ended, with the line of each definition.
@@ -107,6 +112,25 @@ class Knowledge:
     def has_lost_its_loss(self) -> bool:
         """Whether the loss was defined in a section that has ended."""
         return LOSS in self._ended and LOSS not in self.scope.variables
+
+    # ---- displays --------------------------------------------------------------------
+
+    def begin(self, display: Display) -> None:
+        """Begin a display, with what the sentence before it imposes."""
+        above = [one for one in self.document.items if one.start < display.start]
+        last = above[-1] if above else None
+        imposed = Imposed()
+        end = 0
+        if isinstance(last, Display):
+            imposed, end = replace(self._imposed[last.start]), last.end
+        prose = self.source[max(end, display.start - 400) : display.start]
+        has_zero = any(
+            ZERO.fullmatch(side.characters.strip(" .,;&"))
+            for row in display.rows
+            for side in row.split("=")
+        )
+        imposed.enter(re.split(r"\n[ \t>]*\n(?=\s*\S)|-->|\n#", prose)[-1], has_zero)
+        self.imposed = self._imposed[display.start] = imposed
 
     # ---- definitions -----------------------------------------------------------------
 

@@ -14,6 +14,7 @@ from backpass.derivation.equality.comparing import (
     of_both_results,
 )
 from backpass.derivation.equality.larger import OneCase, larger_sizes
+from backpass.derivation.language.analysis import Analysis
 from backpass.derivation.language.parse import Part, Unreadable
 from backpass.derivation.language.values.points import DRAWS
 from backpass.derivation.text.beside import Beside
@@ -24,6 +25,7 @@ from backpass.derivation.text.certainty import (
     reject_uncertain,
     reject_uncertain_names,
 )
+from backpass.derivation.text.imposed import ZERO
 from backpass.derivation.text.knowledge import Knowledge
 from backpass.derivation.text.verdict import Basis
 
@@ -65,8 +67,38 @@ def equality(
     if not part.text:
         raise Unreadable("there is nothing on the right of =", part)
     with known.where_positive(beside.positive):
-        basis = _equality(known, first, anchor, part, beside, membership)
+        try:
+            basis = _equality(known, first, anchor, part, beside, membership)
+        except Unreadable:
+            zeros = _with_zeros(known, first, anchor, part)
+            if zeros is None:
+                raise
+            basis = _equality(known, *zeros, beside, membership)
     return replace(basis, condition=beside.words)
+
+
+def _with_zeros(
+    known: Knowledge, first: Part, anchor: Part, part: Part
+) -> tuple[Part, Part, Part] | None:
+    """Return members with an array of zeros in place of a 0 that is set equal to an
+    array; None if there is none."""
+    is_zero = [ZERO.fullmatch(one.text) is not None for one in (anchor, part)]
+    if is_zero[0] == is_zero[1]:
+        return None
+    other = part if is_zero[0] else anchor
+    analysis = Analysis(known.scope)
+    try:
+        (expression,) = analysis.run([other])
+    except Unreadable:
+        return None
+    if not expression.shape:
+        return None
+    zero = replace(
+        anchor if is_zero[0] else part, text=rf"0 \cdot \left( {other.text} \right)"
+    )
+    if is_zero[0]:
+        return (zero if first == anchor else first), zero, part
+    return first, anchor, zero
 
 
 def _equality(

@@ -19,6 +19,7 @@ from backpass.derivation.equality.comparing import (
 from backpass.derivation.language.functions import head_of, is_function
 from backpass.derivation.language.parse import Part, Unreadable, parse
 from backpass.derivation.text.beside import Beside
+from backpass.derivation.text.imposed import HINT, ZERO
 from backpass.derivation.text.knowledge import Knowledge
 from backpass.derivation.text.members import Equation, agree
 from backpass.derivation.text.passages import Text
@@ -59,6 +60,8 @@ def refusal(
     basis = replace(basis, condition=equation.beside.words)
     example = Counterexample(tuple(where), expected, found)
     hint = _hint(refused)
+    if not hint and ZERO.fullmatch(part.text):
+        hint = HINT
     verdict = verdict_on(document, "refused", member, line, hint, basis, example)
     return replace(verdict, compared=" ".join(anchor.text.split()), to_left=to_left)
 

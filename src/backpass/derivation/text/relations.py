@@ -10,6 +10,7 @@ import re
 from typing import NamedTuple
 
 from backpass.derivation.language.brackets import outside
+from backpass.derivation.text.imposed import IMPOSED
 from backpass.derivation.text.passages import Text
 
 _SIGNS = (
@@ -19,9 +20,11 @@ _SIGNS = (
     r"|longmapsto|leftarrow|longleftarrow|gets|leadsto|rightsquigarrow|perp|parallel"
     r"|x(?:right|left)arrow\s*\{[^{}]*\})(?![a-zA-Z])"
 )
-RELATION = re.compile(rf"(?:\\not\s*)?(?:{_SIGNS})|\\not\s*=")
-# An assignment, or the rule of a function: it claims nothing.
-_ASSIGNS = re.compile(r"\\(?:leftarrow|longleftarrow|gets|mapsto|longmapsto)\Z")
+RELATION = re.compile(rf"(?:\\not\s*)?(?:{_SIGNS})|\\not\s*=|{IMPOSED}")
+# An assignment, the rule of a function, or what is imposed: it claims nothing.
+_ASSIGNS = re.compile(
+    rf"\\(?:leftarrow|longleftarrow|gets|mapsto|longmapsto)\Z|{IMPOSED}"
+)
 _SIZED = re.compile(r"\\(?:left|right|middle|[bB]igg?[lrm]?)\s*\Z")
 # In <x, y>, the signs are brackets.
 _ANGLES = re.compile(r"<[^<>=]*,[^<>=]*>")
@@ -88,6 +91,11 @@ def ends_with_relation(text: str) -> bool:
     """Whether the right side of a relation is in the row below."""
     places = _places(text)
     return bool(places) and not text[places[-1][1] :].strip()
+
+
+def imposes(sign: str) -> bool:
+    """Whether a sign marks an equation that is imposed."""
+    return re.match(IMPOSED, sign) is not None
 
 
 def assigns(text: str) -> bool:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from backpass.derivation.language.brackets import outside
 from backpass.derivation.text.conditions import Condition, in_force, with_condition
 from backpass.derivation.text.displays import IMPLIES, Display
+from backpass.derivation.text.imposed import with_marks
 from backpass.derivation.text.passages import Text
 from backpass.derivation.text.reasons import without_reason
 from backpass.derivation.text.relations import (
@@ -79,7 +80,7 @@ def statements(
     above = 0  # where the statements of the row above begin, which may be premises
     for joined in _logical_rows(display):
         row = joined.text + joined.reason
-        row = row.replaced(_COLON_EQUAL, "=").replaced(_DEFINING)
+        row = with_marks(row).replaced(_COLON_EQUAL, "=").replaced(_DEFINING)
         if IMPLIES.match(row.characters):
             found[above:] = [replace(one, conditional=True) for one in found[above:]]
         above = len(found)
