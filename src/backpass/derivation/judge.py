@@ -24,8 +24,8 @@ from backpass.derivation.language.parse import Part, Unreadable, parse
 from backpass.derivation.text.beside import Beside, besides_of, doubt_of
 from backpass.derivation.text.clauses import with_definitions_below
 from backpass.derivation.text.contents import Comment, Document, Heading
-from backpass.derivation.text.defining import declared, define, defines
-from backpass.derivation.text.directives import follow
+from backpass.derivation.text.defining import declared, define, defines, replaces
+from backpass.derivation.text.directives import follow_all
 from backpass.derivation.text.forms import ill_formed
 from backpass.derivation.text.imposed import ASKS, FOLLOWS, ZERO
 from backpass.derivation.text.knowledge import Knowledge
@@ -60,8 +60,9 @@ def judge(
     Raises `Unreadable` for `definitions` that cannot be read.
     """
     known = Knowledge(document)
-    for text in directives(definitions):
-        follow(known, text, definitions, 0)
+    given = directives(definitions)
+    for _, error in follow_all(known, given, definitions, lambda text: 0):
+        raise error
     known.at_start = known.now
     verdicts: list[Verdict] = []
     judge_one = partial(_judged, known, progress, seconds)
@@ -100,12 +101,9 @@ def _on_comment(known: Knowledge, comment: Comment) -> Iterator[Verdict]:
         fault = unread(known.document, text, "this comment has no end: write -->")
         yield replace(fault, display=-1)
         return
-    for text in comment.directives:
-        line = known.document.line_of(text)
-        try:
-            follow(known, text, known.source, line)
-        except Unreadable as error:
-            yield replace(unread(known.document, text, error), display=-1)
+    line_of = known.document.line_of
+    for text, error in follow_all(known, comment.directives, known.source, line_of):
+        yield replace(unread(known.document, text, error), display=-1)
 
 
 def _on_statement(
@@ -218,7 +216,8 @@ def _on_members(
     """Judge the members after the left one, each with what stands beside it."""
     document, head = known.document, known.part(left)
     equation = Equation(head, besides[0], head, head)
-    defining = defines(known, head)
+    replaced = replaces(known, head, known.without_membership(rest[0])[0])
+    defining = bool(replaced) or defines(known, head)
     torn = False  # whether another equation may have begun
     for member, beside in zip(rest, besides[1:], strict=True):
         progress(document.line_of(member))
@@ -230,7 +229,7 @@ def _on_members(
         if defining:
             torn = len(member.split(_MAY_END)) > 1
             try:
-                yield define(known, member, head, part, beside, membership)
+                yield define(known, member, head, part, beside, membership, replaced)
             except Unreadable as error:
                 yield _without_meaning(known, None, member, part, error, seconds)
             else:
@@ -294,7 +293,7 @@ def _without_meaning(
         basis = _named(known, [one for one in parts if one is not None])
         return verdict_on(document, "ill-formed", member, line, fault, basis)
     if match := re.match(r"(.+) is not declared or defined above$", error.message):
-        more = known.where_ended(match[1])
+        more = known.where_ended(match[1]) or known.where_below(match[1], member)
         error = Unreadable(error.message + more, error.part, error.position)
     return unread(document, member, error, line)
 

@@ -6,11 +6,11 @@ import re
 
 from lark import Token
 
+from backpass.derivation.language.analysis import Analysis
 from backpass.derivation.language.functions import find, head_of, is_function
+from backpass.derivation.language.names import BUILT_IN
 from backpass.derivation.language.parse import Line, Part, Unreadable, parse
-from backpass.derivation.language.written import (
-    canonical,
-)
+from backpass.derivation.language.written import canonical
 from backpass.derivation.text.beside import Beside
 from backpass.derivation.text.braces import GROUPS
 from backpass.derivation.text.certainty import (
@@ -21,6 +21,7 @@ from backpass.derivation.text.certainty import (
 )
 from backpass.derivation.text.knowledge import Knowledge
 from backpass.derivation.text.losses import arguments_of_loss
+from backpass.derivation.text.members import agree
 from backpass.derivation.text.passages import Text
 from backpass.derivation.text.verdict import Basis, Verdict, unread, verdict_on
 
@@ -46,6 +47,53 @@ def defines(known: Knowledge, head: Part) -> bool:
     if found is not None and found.kind == "variable":
         return known.scope.variables[found.name].kind == "promised"
     return found is None or (found.kind == "loss" and not found.accent)
+
+
+def replaces(known: Knowledge, head: Part, part: Part) -> str:
+    """Return which built-in meaning of e, I, \\pi, or \\delta an equation replaces by a
+    definition; "" if it does not.
+
+    It does not if it holds for the built-in meaning, or if that may be meant: the right
+    side is a number or a matrix like the built-in one, or uses it.
+    """
+    scope = known.scope
+    try:
+        tree, right = parse(head, "moved"), parse(part)
+    except Unreadable:
+        return ""
+    found = scope.resolve(tree)
+    if found is None or found.accent or found.kind not in BUILT_IN:
+        return ""
+    tokens = [str(token) for token in found.indices]
+    if found.kind == "delta" and len(tokens) > 1:
+        return ""
+    if found.kind == "identity" and ({*tokens} & {*scope.dimensions} or "1" in tokens):
+        return ""
+    used = [
+        reference
+        for node in right.iter_subtrees()
+        if node.data in ("reference", "scalar", "power_of_name")
+        and (reference := scope.resolve(node))
+    ]
+    exponential = found.kind == "euler" and r"e^" in "".join(part.text.split())
+    if not any(one.kind == "variable" for one in used) or (
+        any(one.name == found.name for one in used) and not exponential
+    ):
+        return ""
+    if not tokens and (found.kind == "identity") and _is_square(known, part):
+        return ""
+    if agree(known, head, head, part, Beside()):
+        return ""
+    return BUILT_IN[found.kind]
+
+
+def _is_square(known: Knowledge, part: Part) -> bool:
+    try:
+        (expression,) = Analysis(known.scope).run([part])
+    except Unreadable:
+        return True
+    shape = expression.shape
+    return len(shape) == 2 and "1" not in shape
 
 
 def declared(known: Knowledge, text: Text) -> Verdict | None:
@@ -74,9 +122,10 @@ def define(
     part: Part,
     beside: Beside,
     membership: Part | None,
+    replaced: str = "",
 ) -> Verdict:
-    """Take an equation as the definition of a name that has none. Raises
-    `Unreadable`."""
+    """Take an equation as the definition of a name that has none, or in place of the
+    built-in meaning that is `replaced`. Raises `Unreadable`."""
     if not part.text:
         raise Unreadable("there is nothing on the right of =", part)
     if beside.condition:
@@ -111,6 +160,8 @@ def define(
             raise Unreadable("the stated shape is not the expression's", membership)
         basis = known.basis([variable.definition], (), 0)
     message = f"{name} is taken as defined here"
+    if replaced:
+        message += f", in place of {replaced}"
     return verdict_on(
         known.document, "definition", member, message=message, basis=basis
     )

@@ -108,6 +108,22 @@ class Knowledge:
                 )
         return ""
 
+    def where_below(self, written: str, use: Text) -> str:
+        """Say which display below a use defines a name; "" if none does."""
+        at = use.origins[0] if use.origins else 0
+        head = re.compile(
+            rf"{re.escape(written.partition('_')[0])}(?:_(?:\w|\{{[^{{}}]*\}}))?\s*:?="
+        )
+        for item in self.document.items:
+            for row in item.rows if isinstance(item, Display) else ():
+                if row.origins[0] > at and head.match(row.characters):
+                    where = self.document.where(self.document.line_of(row))
+                    return (
+                        f"; {where} defines it, below: move that display up, or define it "
+                        "in a comment, with let"
+                    )
+        return ""
+
     @property
     def has_lost_its_loss(self) -> bool:
         """Whether the loss was defined in a section that has ended."""
