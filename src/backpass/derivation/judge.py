@@ -26,6 +26,7 @@ from backpass.derivation.text.clauses import with_definitions_below
 from backpass.derivation.text.contents import Comment, Document, Heading
 from backpass.derivation.text.defining import declared, define, defines, replaces
 from backpass.derivation.text.directives import follow_all
+from backpass.derivation.text.einstein import is_declared, with_sums
 from backpass.derivation.text.forms import ill_formed
 from backpass.derivation.text.imposed import ASKS, FOLLOWS, ZERO
 from backpass.derivation.text.knowledge import Knowledge
@@ -228,6 +229,8 @@ def _on_members(
             continue
         if defining:
             torn = len(member.split(_MAY_END)) > 1
+            if is_declared(known.source):
+                _, part = with_sums(head, part)
             try:
                 yield define(known, member, head, part, beside, membership, replaced)
             except Unreadable as error:
@@ -237,7 +240,7 @@ def _on_members(
             continue
         first, anchor = equation.first, equation.anchor
         line = document.line(anchor.start)
-        compare = partial(equality, known, first, anchor, part, beside, membership)
+        compare = partial(_compared, known, first, anchor, part, beside, membership)
         try:
             try:
                 basis = _in_time(known, part, seconds, compare)
@@ -257,6 +260,39 @@ def _on_members(
         else:
             yield verdict_on(document, "equal", member, line, basis=basis)
             equation.anchor, equation.blamed = part, None
+
+
+def _compared(
+    known: Knowledge,
+    first: Part,
+    anchor: Part,
+    part: Part,
+    beside: Beside,
+    membership: Part | None,
+) -> Basis:
+    """Return what the equality of two members rests on, perhaps with the sums that a
+    summation convention leaves out. Raises `Refused` and `Unreadable`."""
+    sides = [first, anchor, part]
+    summed = with_sums(*sides) if is_declared(known.source) else sides
+    if summed == sides:
+        return equality(known, *sides, beside, membership)
+    try:
+        basis = equality(known, *sides, beside, membership)
+    except (Refused, Unreadable) as error:
+        try:
+            return equality(known, *summed, beside, membership)
+        except Refused:
+            raise error from None
+        except Unreadable as unreadable:
+            raise (unreadable if isinstance(error, Refused) else error) from None
+    try:
+        equality(known, *summed, beside, membership)
+    except (Refused, Unreadable):
+        message = (
+            "it does not hold with the sums of the summation convention: write them"
+        )
+        raise Unreadable(message, part) from None
+    return basis
 
 
 def _in_time(known: Knowledge, part: Part, seconds: float, judge: Callable[[], T]) -> T:
