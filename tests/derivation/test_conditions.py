@@ -139,11 +139,11 @@ def test_a_sign_holds_for_its_own_line_only():
     assert kinds(text, GIVEN) == ["equal", "refused"]
 
 
-def test_words_that_are_no_condition_do_not_join_the_row_below():
+def test_other_words_do_not_join_the_row_below():
     found = kinds(rows(rf"{LEFT} {FIRST} \quad \text{{in most cases}}", SECOND), GIVEN)
     assert found == [OTHER, OTHER]
 
 
-def test_a_clause_that_defines_a_name_is_no_condition():
+def test_a_clause_that_defines_a_name_is_not_a_condition():
     text = r"$$ 2 u = 4 a \quad \text{where } u = 2 a $$"
     assert kinds(text, r"given a \in \mathbb{R}") == ["equal", "definition"]

@@ -1,4 +1,4 @@
-"""A relation other than = ends an equality: what stands before it is not compared with what stands after it."""
+"""A relation other than = ends an equality: what comes before it is not compared with what comes after it."""
 
 import pytest
 
@@ -71,11 +71,11 @@ def test_angles_are_brackets(notation):
     assert kinds(r"$$ x^\top y = <x, y> = \sum_i x_i $$", GIVEN + notation) == expected
 
 
-def test_comparisons_within_brackets_and_sums_are_no_relations():
+def test_comparisons_within_brackets_and_sums_are_not_relations():
     assert one(r"\sum_{i < j} x_i [x_i > 0] = \sum_{i < j} x_i [0 < x_i]", GIVEN).kind == "equal"
 
 
-def test_a_membership_of_a_known_name_is_no_error():
+def test_a_membership_of_a_known_name_raises_nothing():
     assert one(r"q \in \mathbb{R}", GIVEN).kind == OTHER
 
 

@@ -230,7 +230,7 @@ def _on_members(
         if defining:
             torn = len(member.split(_MAY_END)) > 1
             if is_declared(known.source):
-                _, part = with_sums(head, part)
+                _, _, part = with_sums(head, head, part)
             try:
                 yield define(known, member, head, part, beside, membership, replaced)
             except Unreadable as error:
@@ -272,7 +272,7 @@ def _compared(
 ) -> Basis:
     """Return what the equality of two members rests on, perhaps with the sums that a
     summation convention leaves out. Raises `Refused` and `Unreadable`."""
-    sides = [first, anchor, part]
+    sides = first, anchor, part
     summed = with_sums(*sides) if is_declared(known.source) else sides
     if summed == sides:
         return equality(known, *sides, beside, membership)

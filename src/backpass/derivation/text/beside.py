@@ -77,7 +77,7 @@ def _beside(
         beside.positive += positive
     texts = [text for text in texts if text.characters.strip()]
     if texts:
-        part = texts[0].part(known.source)
+        part: Part = texts[0].part(known.source)
         if len(texts) > 1:
             part = Part(part.source, part.start, ", ".join(t.characters for t in texts))
         beside.condition = part

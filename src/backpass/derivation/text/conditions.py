@@ -1,6 +1,6 @@
 """Conditions and ranges of indices that stand beside a formula, in the usual forms.
 
-They follow a wide space, a comma, or a word, or stand in brackets: `, \\quad i \\ne j`,
+They follow a wide space, a comma, or a word, or are in brackets: `, \\quad i \\ne j`,
 `(i < j)`, `\\text{for $i \\ne j$}`, `\\forall i`, `i = 1, \\dots, n`. Before the
 formula they end with a colon or a comma. Only text that is a condition as a whole is
 taken for one.
@@ -274,7 +274,7 @@ def _own(conditions: tuple[Condition, ...], member: Text) -> Condition | None:
 
 
 def _key(one: Condition | None) -> frozenset[str] | None:
-    return one and frozenset((*one.comparisons, *one.ranges))
+    return frozenset((*one.comparisons, *one.ranges)) if one else None
 
 
 def _row_of_last(own: list[Condition | None]) -> list[int]:

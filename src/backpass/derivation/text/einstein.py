@@ -41,12 +41,15 @@ def is_declared(source: str) -> bool:
     )
 
 
-def with_sums(first: Part, *parts: Part) -> list[Part]:
-    """Return the first side of an equation, and others, with the sums that the
+def with_sums(first: Part, anchor: Part, part: Part) -> tuple[Part, Part, Part]:
+    """Return the first side of an equation, and two others, with the sums that the
     convention leaves out."""
     new = _summed(first, frozenset())
     free = _free(new)
-    return [new, *(new if one == first else _summed(one, free) for one in parts)]
+    above, here = (
+        new if one == first else _summed(one, free) for one in (anchor, part)
+    )
+    return new, above, here
 
 
 def _free(part: Part) -> frozenset[str]:

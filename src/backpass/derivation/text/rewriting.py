@@ -120,7 +120,7 @@ def only_equality(sign: str) -> str:
 
 
 def not_an_equation(text: str) -> str:
-    """Say why a formula that is no equation is not judged."""
+    """Say why a formula without = is not judged."""
     if signs := [link.sign for link in chain(Text(text, (0,) * len(text)))[1:]]:
         return only_equality(signs[0])
     if match := IMPLIES.search(text):

@@ -218,8 +218,8 @@ def _row(written: Text, above: list[_Row]) -> _Row:
 
 
 def _without_last_piece(row: Text) -> tuple[Text, Text]:
-    """Split off a row what stands after a wide space and is no equation, so that it is
-    not joined to the row below."""
+    """Split off a row what follows a wide space without being an equation, so that the
+    row below does not continue it."""
     for at in outside(row.characters):
         if not at or not _APART.match(row.characters, at):
             continue
