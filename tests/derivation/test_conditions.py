@@ -123,6 +123,8 @@ def test_conditions_that_exclude_each_other_are_cases_of_the_left_side():
         (r"\sum_j \sqrt{x_j^2} = \sum_j x_j \quad (x > 0)", "equal"),
         (r"\frac{a^2}{a} = a \quad (a \ne 0)", "equal"),
         (r"\frac{a^2}{a} = 2 a \quad (a \ne 0)", "refused"),
+        (r"\frac{a - b}{a - b} = 1, \quad a \ne b", "equal"),
+        (r"\frac{a - b}{a - b} = 2, \quad a \ne b", "refused"),
         (r"2 a = 3 a \quad (a < 0)", OTHER),
         (r"2 a = a + a \quad (i \ne j \text{ only})", OTHER),
         (r"x_i (i < 2) = x_i", OTHER),
