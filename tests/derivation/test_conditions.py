@@ -136,6 +136,14 @@ def test_ranges_and_signs(formula, expected):
     assert one(formula, GIVEN).kind == expected
 
 
+def test_messages_say_what_to_do():
+    (verdict,) = verdicts(rf"$$ {LEFT} = -y_i y_j $$", GIVEN)
+    assert r"write \quad (i \ne j) beside it" in verdict.message
+    assert "A second equation needs a display" in one(r"2 q = q + q, \quad a = b", GIVEN).message
+    assert r"\begin{cases}" in one(r"u_i = x_i \quad (i \ne 1)", GIVEN).message
+    assert r"declare a \in \mathbb{R}_{>0}" in one(r"u = a^2, \quad a > 0", GIVEN).message
+
+
 def test_a_sign_holds_for_its_own_line_only():
     text = r"$$ \sqrt{a^2} = a \quad (a > 0) $$" + "\n\n" + r"$$ \sqrt{a^2} = a $$"
     assert kinds(text, GIVEN) == ["equal", "refused"]

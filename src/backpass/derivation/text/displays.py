@@ -16,7 +16,9 @@ ENVIRONMENTS = (
     r"|IEEEeqnarray|dmath"
 )
 PERCENT = r"(?:(?<!\\)|(?<=(?<!\\)\\\\))%"  # a comment starts at % and \\%, not at \%
-IMPLIES = re.compile(r"\\(?:implies|Rightarrow|Longrightarrow)(?![a-zA-Z])")
+IMPLIES = re.compile(
+    r"\\(?:implies|Rightarrow|Longrightarrow|iff|(?:L|Longl)eftrightarrow)(?![a-zA-Z])"
+)
 # Spaces, also those as wide as a formula, and an empty group, which prints nothing.
 _INDENT = re.compile(
     rf"\A(?:\\hspace\*?\s*{BRACED}|\s|~|\\[,;: ]|\\q?quad(?![a-zA-Z])|\\h?phantom\s*{BRACED}|\{{\}})+"

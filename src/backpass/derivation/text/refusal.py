@@ -17,6 +17,7 @@ from backpass.derivation.equality.comparing import (
     uses_states,
 )
 from backpass.derivation.language.functions import head_of, is_function
+from backpass.derivation.language.names import BUILT_IN
 from backpass.derivation.language.parse import Part, Unreadable, parse
 from backpass.derivation.text.beside import Beside
 from backpass.derivation.text.imposed import HINT, ZERO
@@ -62,6 +63,8 @@ def refusal(
     hint = _hint(refused)
     if not hint and ZERO.fullmatch(part.text):
         hint = HINT
+    if not hint and to_left:
+        hint = _usual_meaning(known, anchor)
     verdict = verdict_on(document, "refused", member, line, hint, basis, example)
     return replace(verdict, compared=" ".join(anchor.text.split()), to_left=to_left)
 
@@ -130,6 +133,21 @@ def _defined_differently(known: Knowledge, name: str, definition: Part) -> str:
     return ""
 
 
+def _usual_meaning(known: Knowledge, head: Part) -> str:
+    """Return how to define the letter on the left side, if it has its usual meaning;
+    otherwise ""."""
+    try:
+        found = known.scope.resolve(parse(head, "moved"))
+    except Unreadable:
+        return ""
+    if found is None or found.kind not in BUILT_IN:
+        return ""
+    return (
+        f"{found.name} is {BUILT_IN[found.kind]} here; if this defines it, write the "
+        f"definition in a comment: let {head.text} = …"
+    )
+
+
 def _hint(refused: Refused) -> str:
     """Return which condition on two indices, or which sum, would make the members
     equal; "" if none would."""
@@ -154,6 +172,10 @@ def _hint(refused: Refused) -> str:
         for relation, holds in ((r"\ne", False), ("=", True)):
             there = Where(**vars(chain), a=a, b=b, equal=holds)
             if first_mistake(there, evaluator) is None:
-                extra = "" if holds else rf"; if that is meant, say: when {a} \ne {b}"
+                extra = (
+                    ""
+                    if holds
+                    else (rf"; if that is meant, write \quad ({a} \ne {b}) beside it")
+                )
                 return f"it holds where {a} {relation} {b}{extra}"
     return ""
