@@ -136,6 +136,33 @@ def test_ranges_and_signs(formula, expected):
     assert one(formula, GIVEN).kind == expected
 
 
+def test_columns_of_equations_are_apart():
+    two = rows(r"2 a &= a + a & 2 b &= b + b", r"3 a &= 2 a + a & 3 b &= 2 b + b")
+    assert kinds(two, GIVEN) == 4 * ["equal"]
+    two = rows(r"2 a &= a + a & 2 b &= b + a", r"3 a &= 2 a + b & 3 b &= 2 b + b")
+    assert kinds(two, GIVEN) == ["equal", "refused", "refused", "equal"]
+    one_column = rows(r"2 a &= a & + a", r"&= (a & + a)")
+    assert kinds(one_column, GIVEN) == ["equal", "equal"]
+    condition = rows(rf"{LEFT} {FIRST} & i \ne j", SECOND)
+    assert kinds(condition, GIVEN) == ["equal", "equal"]
+
+
+@pytest.mark.parametrize(
+    "formula, expected",
+    [
+        (r"x_i y_i = x_1 y_1, \quad i = 1", ["equal"]),
+        (r"x_i y_i = x_2 y_1, \; i = 1", ["refused"]),
+        (r"\text{(i)} \quad 2 a = a + a", ["equal"]),
+        (r"(a) \quad 2 a = a + b", ["refused"]),
+        (r"f: \mathbb{R}^n \to \mathbb{R}, \quad f(x) = x^\top x", ["definition"]),
+        (r"\sum_{i < j} x_i x_j = \frac12 \sum_{i \ne j} x_i x_j", [OTHER]),
+        (r"\sum_{i < j} x_i x_j = \sum_{i \ne j} x_i x_j", ["refused"]),
+    ],
+)
+def test_what_is_beside_an_equation_is_not_one(formula, expected):
+    assert kinds(f"$$ {formula} $$", GIVEN) == expected
+
+
 def test_messages_say_what_to_do():
     (verdict,) = verdicts(rf"$$ {LEFT} = -y_i y_j $$", GIVEN)
     assert r"write \quad (i \ne j) beside it" in verdict.message

@@ -9,6 +9,7 @@ taken for one.
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from backpass.derivation.language.brackets import outside
@@ -76,6 +77,7 @@ _ENDS = re.compile(rf"(?:{_SPACE}|[.,;:])*")
 _OUTER = re.compile(r"\s*(?:\\left\s*)?\((.*)(?:\\right\s*)?\)\s*\Z", re.S)
 _SQUARE = re.compile(r"\s*(?:\\left\s*)?\[(.*?)(?:\\right\s*)?\]\s*\Z", re.S)
 _WIDE = re.compile(rf"(?:\\q?quad(?![a-zA-Z])|\\hspace\*?\s*\{{|{_SPACE}{_SPACE})")
+_SUBSCRIPT = re.compile(r"_\s*(?:\{([^{}]*)\}|(\w))")
 _PRINTED = re.compile(r"\\[;: ]|~|\\hspace")  # not in 1(c < 0)
 _BY_WORDS = re.compile(r"\\(?:text|mbox|mathrm|forall)(?![a-zA-Z])")
 
@@ -106,7 +108,10 @@ def _without_last(row: Text, place: tuple[int, int]) -> tuple[Text, Condition | 
         is_apart = is_wide or text[at] in ",;"
         if not (is_apart or _PRINTED.match(text, at) or _BY_WORDS.match(text, at)):
             continue
-        found = _read(text[at:], is_apart, _WIDE.search(text, at) is not None, is_wide)
+        indices = {*"".join(map("".join, _SUBSCRIPT.findall(text[:at])))}
+        found = _read(
+            text[at:], is_apart, _WIDE.search(text, at) is not None, is_wide, indices
+        )
         if found:
             return row[:at], Condition(*found, place, row.origins[at])
     return row, None
@@ -139,11 +144,16 @@ def _ends_head(head: str, rest: str) -> bool:
 
 
 def _read(
-    text: str, is_apart: bool, is_wide: bool, is_spaced: bool = False
+    text: str,
+    is_apart: bool,
+    is_wide: bool,
+    is_spaced: bool = False,
+    indices: Collection[str] = (),
 ) -> tuple[tuple[str, ...], tuple[str, ...]] | None:
     """Return the comparisons and the ranges of a condition; None if a text is none.
 
-    Without a word or brackets it has to be apart from the formula; so it has in square
+    `indices` are the letters in subscripts of the formula. Without a word or brackets
+    the text has to be apart from the formula; so it has in square
     brackets, which are a factor elsewhere.
     """
     text = _BLOCK.sub(_with_marks, text)
@@ -175,7 +185,11 @@ def _read(
         elif match := _COMPARISON.match(text, at):
             new = _compared(match[1])
             if any(" = " in one for one in new) and (
-                defines or not (is_led or bracketed or (is_wide and _is_pair(new)))
+                defines
+                or (
+                    not (is_led or bracketed or (is_wide and _is_pair(new)))
+                    and not _is_of(new, indices)
+                )
             ):
                 return None
             comparisons += new
@@ -192,6 +206,12 @@ def _is_pair(comparisons: list[str]) -> bool:
     """Whether two indices are compared."""
     a, _, b = comparisons[0].split(" ")
     return len(comparisons) == 1 and all(re.fullmatch(_INDEX, one) for one in (a, b))
+
+
+def _is_of(comparisons: list[str], indices: Collection[str]) -> bool:
+    """Whether an index is compared with another one, or with a number."""
+    a, _, b = comparisons[0].split(" ")
+    return len(comparisons) == 1 and a in indices and (b in indices or b.isdigit())
 
 
 def _end_of(pattern: re.Pattern[str], text: str, at: int) -> int:

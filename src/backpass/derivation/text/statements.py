@@ -70,7 +70,13 @@ _NAMED_AT_END = re.compile(r"\A=\s*:\s*(.+)\Z", re.S)
 _LINKS = re.compile(
     r"^\s*\\text\s*\{\s*(?:,\s*)?(?:and|so|thus|hence|therefore)\s*,?\s*\}\s*$"
 )
-_NUMBER = re.compile(r"\s*(?:\\text\s*\{)?\s*\(\d+(?:\.\d+)*[a-z]?'?\)\s*\}?\s*\Z")
+_NUMBER = re.compile(
+    r"\s*(?:\\text\s*\{)?\s*\((?:\d+(?:\.\d+)*[a-z]?'?|[a-z]|[ivx]+)\)\s*\}?\s*\Z"
+)
+_SIGNATURE = re.compile(  # f: \mathbb{R}^n \to \mathbb{R}
+    r"\s*\\?[a-zA-Z]+\s*(?::|\\colon)\s*\\mathbb[^=]*\\(?:to|rightarrow)(?![a-zA-Z])"
+    r"\s*\\mathbb[^=]*\Z"
+)
 
 
 def statements(
@@ -113,6 +119,7 @@ def _of_row(
         if piece not in equations
         and not _LINKS.match(piece.characters)
         and not _NUMBER.match(piece.characters)
+        and not _SIGNATURE.match(piece.characters)
     )
     conditions = joined.conditions
     if len(equations) > 1:
