@@ -38,7 +38,14 @@ def test_repeated_indices_are_summed_where_the_text_says_so(formula, expected):
 
 
 @pytest.mark.parametrize(
-    "sentence", ["", "Repeated indices are not summed.", "No summation convention is used."]
+    "sentence",
+    [
+        "",
+        "Repeated indices are not summed.",
+        "No summation convention is used.",
+        "This goes back to Einstein.",
+        "We avoid the Einstein convention.",
+    ],
 )
 def test_without_a_convention_they_are_not(sentence):
     assert kinds(f"{sentence}\n\n$$ x_i x_i = q $$", GIVEN) == ["refused"]

@@ -24,6 +24,12 @@ DECLARED = re.compile(
     r"Einstein|summation convention|(?:implicit|implied) sum|repeated ind(?:ex|ices)",
     re.I,
 )
+# The same, without doubt.
+_STATED = re.compile(
+    r"Einstein\W+(?:\w+\W+){0,2}(?:convention|notation|summation)|summation convention"
+    r"|(?:implicit|implied) sum|sum\w*\s+over\s+repeated|repeated\s+ind(?:ex|ices)[^.]{0,40}\bsum",
+    re.I,
+)
 _DENIED = re.compile(
     r"\b(?:no|not|never|without|instead of|avoid\w*|drop\w*|suspend\w*)\b", re.I
 )
@@ -31,7 +37,7 @@ _DENIED = re.compile(
 
 def is_declared(source: str) -> bool:
     """Whether a text states the summation convention, and no sentence denies it."""
-    found = [*DECLARED.finditer(source)]
+    found = [*_STATED.finditer(source)]
     return bool(found) and not any(
         _DENIED.search(
             re.split(r"[.!?]\s", source[match.start() - 120 : match.end() + 120])[0]

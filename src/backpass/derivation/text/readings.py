@@ -66,9 +66,10 @@ def _summed_twice(chain: Chain) -> str:
 def _double_sums(known: Knowledge, equation: Equation, part: Part) -> str:
     """Return what to ask if the members are equal where each sum over i < j runs over j
     as well; otherwise ""."""
-    sides = [equation.first, equation.anchor, part]
-    new = [_with_double_sums(one) for one in sides]
-    if new != sides and agree(known, *new, equation.beside):
+    sides = equation.first, equation.anchor, part
+    first, anchor, here = map(_with_double_sums, sides)
+    is_new = (first, anchor, here) != sides
+    if is_new and agree(known, first, anchor, here, equation.beside):
         return "it holds if each sum over two letters runs over both: write one sum for each"
     return ""
 
