@@ -64,7 +64,9 @@ _RANGE = re.compile(
     rf"|\\in\s*\\\{{\s*([0-9])\s*,\s*(?:[0-9]\s*,\s*)?{_DOTS}\s*,?\s*{_END}\s*\\\}}"
     rf"|\\in\s*\[\s*{_END}\s*\])\s*"
 )
-_ALL = re.compile(rf"\s*{_LETTERS}\s*\Z")
+_SHAPE = re.compile(  # x, y \\in \\mathbb{R}^n
+    rf"\s*{_LETTERS}\s*\\in\s*\\mathbb\s*(?:\{{R\}}|R)(?:_\{{>0\}})?(?:\^(?:\w|\{{[^{{}}]*\}}))?"
+)
 _JOINT = re.compile(
     rf"(?:{_SPACE}|[,;:]|«[\s,]*(?:and|then|we have|then we have)[\s:,]*»"
     r"|\\(?:land|wedge)(?![a-zA-Z]))+"
@@ -174,7 +176,11 @@ def _read(
             at = end
         elif lead := re.compile(_LEAD).match(text, at):
             for_all = (
-                for_all or "all" in lead[0] or "ever" in lead[0] or "each" in lead[0]
+                for_all
+                or "all" in lead[0]
+                or "ever" in lead[0]
+                or "each" in lead[0]
+                or "any" in lead[0]
             )
             at = lead.end()
         elif text[at] in "()":
@@ -193,6 +199,9 @@ def _read(
             ):
                 return None
             comparisons += new
+            at = match.end()
+        elif match := _SHAPE.match(text, at):
+            ranges.append(match[0].strip())
             at = match.end()
         elif for_all and (match := re.compile(_LETTERS).match(text, at)):
             ranges.append(rf"\forall {match[1]}")

@@ -72,6 +72,7 @@ _LINKS = re.compile(
 )
 _NUMBER = re.compile(
     r"\s*(?:\\text\s*\{)?\s*\((?:\d+(?:\.\d+)*[a-z]?'?|[a-z]|[ivx]+)\)\s*\}?\s*\Z"
+    r"|\s*\\(?:blacksquare|square|Box|qed|qedhere|qedsymbol)(?![a-zA-Z])\s*\Z"
 )
 _SIGNATURE = re.compile(  # f: \mathbb{R}^n \to \mathbb{R}
     r"\s*\\?[a-zA-Z]+\s*(?::|\\colon)\s*\\mathbb[^=]*\\(?:to|rightarrow)(?![a-zA-Z])"
