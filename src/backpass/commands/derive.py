@@ -211,7 +211,7 @@ def _counts(verdicts: list[Verdict]) -> str:
     total = sum(counts[kind] for kind in MARKS)
     text = _numbered(total, "line") + (f": {each}" if each else "")
     if nothing := counts["nothing claimed"]:
-        text += f"; {_numbered(nothing, 'formula')} without a relation"
+        text += f"; {_numbered(nothing, 'formula')} without a claim"
     if unread := sum(v.display < 0 for v in verdicts):
         text += f"; {_numbered(unread, 'definition')} in comments cannot be read"
     return text
@@ -237,7 +237,7 @@ def table(document: Document, verdicts: list[Verdict]) -> list[str]:
         if verdict.kind not in MARKS:
             continue
         place = document.place(verdict.line)
-        rows.append((place, MARKS[verdict.kind], verdict.kind, verdict.latex))
+        rows.append((place, MARKS[verdict.kind], verdict.kind, _formula(verdict)))
     lines = [_cut(line, width) for line in aligned(rows)]
     for verdict in verdicts:
         if verdict.kind in ("refused", "ill-formed", "follows", "not readable"):
@@ -277,6 +277,13 @@ def _not_looked_at(judged: Judged, named: bool) -> Iterator[str]:
         yield f"not looked at{name}: {each}"
 
 
+def _formula(verdict: Verdict) -> str:
+    """Return a side as written, and where it was compared if not everywhere."""
+    basis = verdict.basis
+    where = f"  (where {basis.condition})" if basis and basis.condition else ""
+    return f"{verdict.latex}{where}"
+
+
 def _cut(line: str, width: int) -> str:
     return line if len(line) <= width else f"{line[: width - 1]}…"
 
@@ -295,7 +302,7 @@ def _explanation(document: Document, verdict: Verdict) -> list[str]:
             lines.append(f"  with {_names(document, verdict.basis)}")
         return lines
     lines = [f"{head}: it does not equal {_other_side(document, verdict)}"]
-    lines.append(f"    {verdict.latex}")
+    lines.append(f"    {_formula(verdict)}")
     if example.where:
         lines.append(f"  at {', '.join(example.where)}:")
     lines += [f"    expected: {example.expected}", f"    found:    {example.found}"]
@@ -377,6 +384,7 @@ def _fact(document: Document, verdict: Verdict) -> dict[str, Any]:
             "definitions": [
                 {"name": name, "line": line or None} for name, line in basis.definitions
             ],
+            "condition": basis.condition or None,
             "sizes": list(basis.sizes),
             "points": basis.points,
             "how": "around random points"

@@ -18,6 +18,7 @@ from typing import TypeVar
 from backpass.derivation.document import directives
 from backpass.derivation.equality.check import evaluators_in
 from backpass.derivation.equality.comparing import Refused
+from backpass.derivation.language.functions import is_function
 from backpass.derivation.language.names import Expression
 from backpass.derivation.language.parse import (
     Loose,
@@ -26,18 +27,25 @@ from backpass.derivation.language.parse import (
     Unreadable,
     parse,
 )
-from backpass.derivation.text.beside import Beside, beside_of, doubt_of
+from backpass.derivation.text.beside import Beside, besides_of, doubt_of
 from backpass.derivation.text.clauses import with_definitions_below
 from backpass.derivation.text.contents import Comment, Document, Heading
-from backpass.derivation.text.defining import declared, define, defines
-from backpass.derivation.text.directives import follow
+from backpass.derivation.text.defining import declared, define, defines, replaces
+from backpass.derivation.text.directives import follow_all
+from backpass.derivation.text.einstein import is_declared, with_sums
 from backpass.derivation.text.forms import ill_formed
+from backpass.derivation.text.imposed import ASKS, FOLLOWS, ZERO
 from backpass.derivation.text.knowledge import Knowledge
 from backpass.derivation.text.limit import TooLong, limited
 from backpass.derivation.text.members import Equation, equality
 from backpass.derivation.text.passages import Text
 from backpass.derivation.text.refusal import refusal
-from backpass.derivation.text.rewriting import claims_nothing, not_an_equation
+from backpass.derivation.text.relations import assigns, imposes
+from backpass.derivation.text.rewriting import (
+    claims_nothing,
+    not_an_equation,
+    only_equality,
+)
 from backpass.derivation.text.statements import Statement
 from backpass.derivation.text.sums import reaching_further
 from backpass.derivation.text.verdict import Basis, Verdict, unread, verdict_on
@@ -60,8 +68,9 @@ def judge(
     Raises `Unreadable` for `definitions` that cannot be read.
     """
     known = Knowledge(document)
-    for text in directives(definitions):
-        follow(known, text, definitions, 0)
+    given = directives(definitions)
+    for _, error in follow_all(known, given, definitions, lambda text: 0):
+        raise error
     known.at_start = known.now
     verdicts: list[Verdict] = []
     judge_one = partial(_judged, known, progress, seconds)
@@ -100,12 +109,9 @@ def _on_comment(known: Knowledge, comment: Comment) -> Iterator[Verdict]:
         fault = unread(known.document, text, "this comment has no end: write -->")
         yield replace(fault, display=-1)
         return
-    for text in comment.directives:
-        line = known.document.line_of(text)
-        try:
-            follow(known, text, known.source, line)
-        except Unreadable as error:
-            yield replace(unread(known.document, text, error), display=-1)
+    line_of = known.document.line_of
+    for text, error in follow_all(known, comment.directives, known.source, line_of):
+        yield replace(unread(known.document, text, error), display=-1)
 
 
 def _on_statement(
@@ -122,14 +128,19 @@ def _on_statement(
         for member in statement.members:
             known.rewritten(member)
         if not rest:
+            if statement.relation:
+                yield _on_relation(known, statement)
+                return
             if not why and (verdict := declared(known, left)):
                 yield verdict
                 return
-            if not why and claims_nothing(left.characters):
+            if not why and (
+                claims_nothing(left.characters) or assigns(left.characters)
+            ):
                 yield verdict_on(document, "nothing claimed", left)
                 return
             why = why or not_an_equation(left.characters)
-        beside = beside_of(known, statement)
+        besides = besides_of(known, statement)
     except Unreadable as error:
         why = why or document.explained(error)
     if not why and not left.characters:
@@ -140,9 +151,9 @@ def _on_statement(
         for member in rest or (left,):
             yield unread(document, member, why)
         return
-    torn = False
+    torn = _is_torn(known, left)
     for member, verdict in zip(
-        rest, _on_members(known, left, rest, beside, progress, seconds), strict=True
+        rest, _on_members(known, left, rest, besides, progress, seconds), strict=True
     ):
         if torn and verdict.kind in ("refused", "ill-formed", "follows"):
             verdict = unread(document, member, _TORN, verdict.against)
@@ -152,7 +163,32 @@ def _on_statement(
         if verdict.kind in ("refused", "ill-formed", "follows") and doubt:
             line, latex = verdict.line, verdict.latex
             verdict = Verdict("not readable", line, latex, verdict.against, doubt)
-        yield verdict
+        yield _unless_imposed(known, member, verdict)
+
+
+def _unless_imposed(known: Knowledge, member: Text, verdict: Verdict) -> Verdict:
+    """Return the verdict on a member, but none that it is wrong where it is imposed or
+    may follow from what is."""
+    if verdict.kind not in ("refused", "ill-formed", "follows"):
+        return verdict
+    imposed = known.imposed
+    if imposed.by_sentence and ZERO.fullmatch(member.characters):
+        imposed.here = True
+        return verdict_on(known.document, "nothing claimed", member)
+    if imposed.perhaps and ZERO.fullmatch(member.characters):
+        return unread(known.document, member, ASKS, verdict.against)
+    if imposed.follows:
+        return unread(known.document, member, FOLLOWS, verdict.against)
+    return verdict
+
+
+def _on_relation(known: Knowledge, statement: Statement) -> Verdict:
+    """Return the verdict on a relation between two equations of a chain."""
+    (whole,), sign = statement.members, statement.relation
+    if assigns(sign):
+        known.imposed.here |= imposes(sign)
+        return verdict_on(known.document, "nothing claimed", whole)
+    return unread(known.document, whole, only_equality(sign))
 
 
 # In a side that is not readable, another equation may begin here.
@@ -166,29 +202,44 @@ _TORN = (
 )
 
 
+def _is_torn(known: Knowledge, left: Text) -> bool:
+    """Whether the left side is not readable, and words may end an equation in it."""
+    if not re.search(r"\\(?:text|mbox|mathrm)", left.characters):
+        return False
+    try:
+        parse(known.part(left))
+    except Unreadable:
+        return not is_function(known.part(left))
+    return False
+
+
 def _on_members(
     known: Knowledge,
     left: Text,
     rest: list[Text],
-    beside: Beside,
+    besides: list[Beside],
     progress: Callable[[int], None],
     seconds: float,
 ) -> Iterator[Verdict]:
-    """Judge the members after the left one."""
+    """Judge the members after the left one, each with what stands beside it."""
     document, head = known.document, known.part(left)
-    equation = Equation(head, beside, head, head)
-    defining = defines(known, head)
+    equation = Equation(head, besides[0], head, head)
+    replaced = replaces(known, head, known.without_membership(rest[0])[0])
+    defining = bool(replaced) or defines(known, head)
     torn = False  # whether another equation may have begun
-    for member in rest:
+    for member, beside in zip(rest, besides[1:], strict=True):
         progress(document.line_of(member))
+        equation.enter(beside)
         part, membership = known.without_membership(member)
         if defining and torn:
             yield unread(document, member, _TORN)
             continue
         if defining:
             torn = len(member.split(_MAY_END)) > 1
+            if is_declared(known.source):
+                _, _, part = with_sums(head, head, part)
             try:
-                yield define(known, member, head, part, beside, membership)
+                yield define(known, member, head, part, beside, membership, replaced)
             except Unreadable as error:
                 yield _without_meaning(known, None, member, part, error, seconds)
             else:
@@ -196,12 +247,14 @@ def _on_members(
             continue
         first, anchor = equation.first, equation.anchor
         line = document.line(anchor.start)
-        compare = partial(equality, known, first, anchor, part, beside, membership)
+        compare = partial(_compared, known, first, anchor, part, beside, membership)
         try:
             try:
                 basis = _in_time(known, part, seconds, compare)
             except Refused as refused:
-                explain = partial(refusal, known, equation, member, part, refused)
+                explain = partial(
+                    refusal, known, equation, member, part, refused, besides[-1]
+                )
                 verdict = _in_time(known, part, seconds, explain)
                 if verdict.kind in ("refused", "follows"):
                     equation.blamed = part
@@ -214,6 +267,39 @@ def _on_members(
         else:
             yield verdict_on(document, "equal", member, line, basis=basis)
             equation.anchor, equation.blamed = part, None
+
+
+def _compared(
+    known: Knowledge,
+    first: Part,
+    anchor: Part,
+    part: Part,
+    beside: Beside,
+    membership: Part | None,
+) -> Basis:
+    """Return what the equality of two members rests on, perhaps with the sums that a
+    summation convention leaves out. Raises `Refused` and `Unreadable`."""
+    sides = first, anchor, part
+    summed = with_sums(*sides) if is_declared(known.source) else sides
+    if summed == sides:
+        return equality(known, *sides, beside, membership)
+    try:
+        basis = equality(known, *sides, beside, membership)
+    except (Refused, Unreadable) as error:
+        try:
+            return equality(known, *summed, beside, membership)
+        except Refused:
+            raise error from None
+        except Unreadable as unreadable:
+            raise (unreadable if isinstance(error, Refused) else error) from None
+    try:
+        equality(known, *summed, beside, membership)
+    except (Refused, Unreadable):
+        message = (
+            "it does not hold with the sums of the summation convention: write them"
+        )
+        raise Unreadable(message, part) from None
+    return basis
 
 
 def _in_time(known: Knowledge, part: Part, seconds: float, judge: Callable[[], T]) -> T:
@@ -254,7 +340,7 @@ def _without_meaning(
         basis = _named(known, [one for one in parts if one is not None])
         return verdict_on(document, "ill-formed", member, line, fault, basis)
     if match := re.match(r"(.+) is not declared or defined above$", error.message):
-        more = known.where_ended(match[1])
+        more = known.where_ended(match[1]) or known.where_below(match[1], member)
         error = Unreadable(error.message + more, error.part, error.position)
     return unread(document, member, error, line)
 

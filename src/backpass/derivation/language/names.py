@@ -224,6 +224,11 @@ class Scope:
         """Let numbers, or numbers and vectors, be added to arrays."""
         self.spreads = line.right.text if line.right else "all"
 
+    def suppose_positive(self, line: Line) -> None:
+        """Let a declared name be positive."""
+        assert line.right is not None
+        self.variables[line.right.text].positive = True
+
     def slice(self, line: Line) -> None:
         """Read A_i or A_{i,:} as row i of A, A_{:,j} as its column j, and X_i as a
         matrix of a three-dimensional X, in the declared shape. Raises `Unreadable`."""
@@ -456,7 +461,11 @@ class Scope:
             if labelled in self.variables:
                 return Reference("variable", labelled, kept)
             is_label = any(token.type == "WORD" for token in subscripts)
-            if candidate in self.variables and not is_label:
+            if (
+                candidate in self.variables
+                and not is_label
+                and not self._is_built_in(candidate, subscripts)
+            ):
                 return Reference("variable", candidate, kept, tuple(subscripts))
         labelled = with_label(name, subscripts)
         if labelled in self.dimensions and not accent:
@@ -466,9 +475,24 @@ class Scope:
             return Reference(special, name, accent, tuple(subscripts))
         return None
 
+    def _is_built_in(self, name: str, subscripts: Sequence[Token]) -> bool:
+        """Whether \\delta_{ij} or I_n has its usual meaning although \\delta or I is a
+        name, which does not take these indices."""
+        axes = len(self.variables[name].axes)
+        if name == r"\delta":
+            return len(subscripts) == 2 and axes < 2
+        sizes = {*self.dimensions}
+        return name == "I" and [str(one) in sizes for one in subscripts] == [True]
+
 
 LAYOUTS = ("numerator", "denominator")
 LOSS = r"\mathcal{L}"
+BUILT_IN = {
+    "euler": "Euler's number",
+    "pi": "the number π",
+    "delta": "Kronecker's delta",
+    "identity": "the identity matrix",
+}
 _SPECIAL = {
     "e": "euler",
     r"\pi": "pi",

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from dataclasses import dataclass, field
 
 from backpass.derivation.language.names import (
     shape_of,
 )
-from backpass.derivation.language.parse import Part, Unreadable, parse
+from backpass.derivation.language.parse import Part, Unreadable, parse, tokens_of
 from backpass.derivation.language.written import (
     canonical,
 )
+from backpass.derivation.text.conditions import Condition
 from backpass.derivation.text.knowledge import Knowledge
 from backpass.derivation.text.passages import Text
 from backpass.derivation.text.rewriting import (
@@ -22,21 +24,42 @@ from backpass.derivation.text.rewriting import (
     PROSE,
     ROUND,
 )
+from backpass.derivation.text.signs import without_signs
 from backpass.derivation.text.statements import Statement
 
 
 @dataclass
 class Beside:
-    """A condition on the indices of an equation, and the ranges of these indices."""
+    """A condition on the indices of an equation, the ranges of these indices, and the
+    names that are positive."""
 
     condition: Part | None = None
     ranges: dict[str, str] = field(default_factory=dict)
+    positive: tuple[str, ...] = ()
+
+    @property
+    def words(self) -> str:
+        """Where the equation is claimed; "" if everywhere."""
+        signs = [f"{name} > 0" for name in self.positive]
+        return ", ".join([*signs, *([self.condition.text] if self.condition else [])])
 
 
-def beside_of(known: Knowledge, statement: Statement) -> Beside:
-    """Return what stands beside a statement. Raises `Unreadable`."""
-    ranges: dict[str, str] = {}
-    found = [one for one in statement.beside if not _is_known(known, one, ranges)]
+def besides_of(known: Knowledge, statement: Statement) -> list[Beside]:
+    """Return what stands beside each member of a statement. Raises `Unreadable`."""
+    found: dict[Condition | None, Beside] = {}
+    conditions = statement.conditions or (None,) * len(statement.members)
+    for one in conditions:
+        if one not in found:
+            found[one] = _beside(known, statement, one)
+    return [found[one] for one in conditions]
+
+
+def _beside(
+    known: Knowledge, statement: Statement, condition: Condition | None
+) -> Beside:
+    beside = Beside()
+    pieces = (*statement.beside, *(condition.pieces if condition else ()))
+    found = [one for one in pieces if not _is_known(known, one, beside.ranges)]
     # A condition for the whole display applies to statements with all its indices, and
     # one of a differential to each.
     if known.condition is not None:
@@ -48,22 +71,42 @@ def beside_of(known: Knowledge, statement: Statement) -> Beside:
             re.search(rf"(?<![a-zA-Z\\]){a}(?![a-zA-Z])", left) for a in letters
         ):
             found.append(known.condition)
-    if not found:
-        return Beside(None, ranges)
-    if len(found) > 1:
-        raise Unreadable(
-            "several conditions: join them by commas", found[1].part(known.source)
-        )
-    part = found[0].replaced(CONDITION_WORDS).part(known.source)
-    if part.text.startswith("(") and part.text.endswith(")"):
-        part = found[0].replaced(CONDITION_WORDS).replaced(ROUND).part(known.source)
-    try:
-        parse(part, "conditions")
-    except Unreadable:
-        raise Unreadable(
-            r"what stands beside the equation is not a condition such as j \ne i", part
-        ) from None
-    return Beside(part, ranges)
+    texts = [_in_brackets(one) for one in found]
+    for number, text in enumerate(texts):
+        texts[number], positive = without_signs(known, text, statement.members)
+        beside.positive += positive
+    texts = [text for text in texts if text.characters.strip()]
+    if texts:
+        part: Part = texts[0].part(known.source)
+        if len(texts) > 1:
+            part = Part(part.source, part.start, ", ".join(t.characters for t in texts))
+        beside.condition = part
+        try:
+            tree = parse(part, "conditions")
+        except Unreadable:
+            raise Unreadable(
+                r"what stands beside the equation is not a condition such as j \ne i: write "
+                "it in symbols, or in the prose",
+                part,
+            ) from None
+        compared = itertools.chain(*map(tokens_of, tree.find_data("condition")))
+        for token in sorted({*compared} & {*known.scope.variables}):
+            message = (
+                f"a condition on a name is read in the form {token} > 0; others are on "
+                r"indices, such as j \ne i"
+            )
+            if "=" in part.text:
+                message += ". A second equation needs a display of its own"
+            raise Unreadable(message, part)
+    return beside
+
+
+def _in_brackets(piece: Text) -> Text:
+    """Return a condition without its words and the brackets round it."""
+    text = piece.replaced(CONDITION_WORDS).strip()
+    if text.characters.startswith("(") and text.characters.endswith(")"):
+        text = text.replaced(ROUND)
+    return text.strip()
 
 
 def doubt_of(statement: Statement) -> str:
@@ -91,6 +134,12 @@ def _is_known(known: Knowledge, piece: Text, ranges: dict[str, str]) -> bool:
         return match[2].strip() in scope.dimensions
     if FOR_ALL.fullmatch(part.text):
         return True
+    return is_declared(known, part)
+
+
+def is_declared(known: Knowledge, part: Part) -> bool:
+    """Whether a text states shapes that are already declared."""
+    scope = known.scope
     try:
         declarations = parse(part, "declarations").children
     except Unreadable:

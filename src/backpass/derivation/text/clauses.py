@@ -50,9 +50,10 @@ def with_definitions_below(
 def on_display(known: Knowledge, display: Display, judge: Judge) -> list[Verdict]:
     """Judge the statements of a display, each after what its clauses define."""
     first = known.document.line(display.start)
+    known.begin(display)
     return [
         replace(verdict, display=display.start, line=verdict.line or first)
-        for verdict in _judged(known, statements_of(display), judge)
+        for verdict in _judged(known, statements_of(display, known.brackets), judge)
     ]
 
 

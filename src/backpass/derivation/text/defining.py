@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import re
 
+from lark import Token
+
+from backpass.derivation.language.analysis import Analysis
 from backpass.derivation.language.functions import find, head_of, is_function, moment
+from backpass.derivation.language.names import BUILT_IN
 from backpass.derivation.language.parse import Line, Part, Unreadable, parse
-from backpass.derivation.language.written import (
-    canonical,
-)
-from backpass.derivation.text.beside import Beside
+from backpass.derivation.language.written import canonical
+from backpass.derivation.text.beside import Beside, is_declared
 from backpass.derivation.text.braces import GROUPS
 from backpass.derivation.text.certainty import (
     has_stated_shape,
@@ -19,6 +21,7 @@ from backpass.derivation.text.certainty import (
 )
 from backpass.derivation.text.knowledge import Knowledge
 from backpass.derivation.text.losses import arguments_of_loss
+from backpass.derivation.text.members import agree
 from backpass.derivation.text.passages import Text
 from backpass.derivation.text.verdict import Basis, Verdict, unread, verdict_on
 
@@ -47,17 +50,68 @@ def defines(known: Knowledge, head: Part) -> bool:
     return found is None or (found.kind == "loss" and not found.accent)
 
 
+def replaces(known: Knowledge, head: Part, part: Part) -> str:
+    """Return which built-in meaning of e, I, \\pi, or \\delta an equation replaces by a
+    definition; "" if it does not.
+
+    It does not if it holds for the built-in meaning, or if that may be meant: the right
+    side is a number or a matrix like the built-in one, or uses it.
+    """
+    scope = known.scope
+    try:
+        tree, right = parse(head, "moved"), parse(part)
+    except Unreadable:
+        return ""
+    found = scope.resolve(tree)
+    if found is None or found.accent or found.kind not in BUILT_IN:
+        return ""
+    tokens = [str(token) for token in found.indices]
+    if found.kind == "delta" and len(tokens) > 1:
+        return ""
+    if found.kind == "identity" and ({*tokens} & {*scope.dimensions} or "1" in tokens):
+        return ""
+    used = [
+        reference
+        for node in right.iter_subtrees()
+        if node.data in ("reference", "scalar", "power_of_name")
+        and (reference := scope.resolve(node))
+    ]
+    exponential = found.kind == "euler" and r"e^" in "".join(part.text.split())
+    if not any(one.kind == "variable" for one in used) or (
+        any(one.name == found.name for one in used) and not exponential
+    ):
+        return ""
+    if not tokens and (found.kind == "identity") and _is_square(known, part):
+        return ""
+    if agree(known, head, head, part, Beside()):
+        return ""
+    return BUILT_IN[found.kind]
+
+
+def _is_square(known: Knowledge, part: Part) -> bool:
+    try:
+        (expression,) = Analysis(known.scope).run([part])
+    except Unreadable:
+        return True
+    shape = expression.shape
+    return len(shape) == 2 and "1" not in shape
+
+
 def declared(known: Knowledge, text: Text) -> Verdict | None:
     """Take x \\in \\mathbb{R}^n as a declaration; None if it is not one."""
     if r"\in" not in text.characters:
         return None
     part = known.part(text)
     try:
-        tokens = parse(part, "declarations").scan_values(lambda one: True)
-        is_slice = any(token.type == "ALL" for token in tokens)
+        tokens = parse(part, "declarations").scan_values(
+            lambda one: isinstance(one, Token) and one.type == "ALL"
+        )
+        is_slice = any(True for _ in tokens)
         kind = "slice" if is_slice else "given"
         known.add(Line(kind, right=part), known.document.line_of(text), True)
     except Unreadable as error:
+        if is_declared(known, part):
+            return verdict_on(known.document, "nothing claimed", text)
         return unread(known.document, text, error)
     return verdict_on(
         known.document, "definition", text, message="its shape is taken from here"
@@ -71,13 +125,25 @@ def define(
     part: Part,
     beside: Beside,
     membership: Part | None,
+    replaced: str = "",
 ) -> Verdict:
-    """Take an equation as the definition of a name that has none. Raises
-    `Unreadable`."""
+    """Take an equation as the definition of a name that has none, or in place of the
+    built-in meaning that is `replaced`. Raises `Unreadable`."""
     if not part.text:
         raise Unreadable("there is nothing on the right of =", part)
     if beside.condition:
-        raise Unreadable("a definition cannot have conditions", beside.condition)
+        raise Unreadable(
+            "a definition cannot have conditions: write it for all indices, perhaps with "
+            r"\begin{cases}",
+            beside.condition,
+        )
+    if beside.positive:
+        name = beside.positive[0]
+        raise Unreadable(
+            f"a definition cannot have conditions: declare {name} "
+            r"\in \mathbb{R}_{>0}, and write the definition alone",
+            part,
+        )
     if {head, part} & known.grouped.keys():
         raise Unreadable(GROUPS, part)
     reject_uncertain(known, part)
@@ -101,6 +167,8 @@ def define(
             raise Unreadable("the stated shape is not the expression's", membership)
         basis = known.basis([variable.definition], (), 0)
     message = f"{name} is taken as defined here"
+    if replaced:
+        message += f", in place of {replaced}"
     return verdict_on(
         known.document, "definition", member, message=message, basis=basis
     )

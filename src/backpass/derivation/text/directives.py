@@ -2,9 +2,19 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 
-from backpass.derivation.language.parse import DECLARING, Line, Part, Unreadable, read
+from backpass.derivation.language.names import LOSS, is_special
+from backpass.derivation.language.parse import (
+    DECLARING,
+    Line,
+    Part,
+    Unreadable,
+    parse,
+    read,
+)
 from backpass.derivation.text.knowledge import Knowledge
 from backpass.derivation.text.notation import notation
 from backpass.derivation.text.passages import Text, relocated
@@ -18,12 +28,7 @@ def follow(known: Knowledge, text: Text, source: str, line_number: int) -> None:
     if word == "restart" and not rest:
         known.now = known.at_start
     elif word == "loss" and rest:
-        if rest in known.scope.variables:
-            raise Unreadable(
-                f"{rest} is defined above: say loss {rest} before its definition",
-                text.part(source),
-            )
-        known.now = replace(now, losses=now.losses | {rest})
+        _call_loss(known, rest, text.part(source), line_number)
     elif (word, rest) in (("bar", "gradient"), ("dot", "differential")):
         known.now = replace(now, accents=now.accents | {word})
     elif (word, rest) == ("d", "differential"):
@@ -63,6 +68,69 @@ def follow(known: Knowledge, text: Text, source: str, line_number: int) -> None:
             "differential, d differential, partial total or partial applied",
             text.part(source),
         )
+
+
+def _call_loss(known: Knowledge, name: str, directive: Part, line_number: int) -> None:
+    """Let a name be that of the loss. If it is defined above, that is the loss."""
+    part = replace(directive, text=name)
+    losses = known.now.losses
+    try:
+        found = known.scope.resolve(parse(part, "moved"))
+    except Unreadable:
+        found = None
+    if found is not None and found.kind == "variable" and not found.indices:
+        variable = known.scope.variables[found.name]
+        if variable.kind != "defined" or variable.shape:
+            what = "declared" if variable.kind != "defined" else "an array"
+            raise Unreadable(
+                f"the loss is a number with a definition, but {name} is {what}", part
+            )
+        if LOSS not in known.scope.variables:
+            known.add(Line("let", replace(part, text=LOSS), part), line_number)
+    known.now = replace(known.now, losses=losses | {name})
+
+
+def follow_all(
+    known: Knowledge, texts: Iterable[Text], source: str, line_of: Callable[[Text], int]
+) -> list[tuple[Text, Unreadable]]:
+    """Follow directives, in any order of declarations and definitions that use each
+    other; return those that cannot be followed."""
+    waiting = list(texts)
+    faults: list[tuple[Text, Unreadable]] = []
+    while waiting:
+        left: list[tuple[Text, Unreadable]] = []
+        later: set[str] = set()  # names whose definition waits
+        for number, text in enumerate(waiting):
+            below = {n for one in waiting[number + 1 :] for n in _defined_in(one)}
+            names = {*_NAMES.findall(text.characters)}
+            names &= later | {name for name in below if is_special(name)}
+            try:
+                if names:
+                    message = f"{min(names)} is not declared or defined above"
+                    raise Unreadable(message, text.part(source))
+                follow(known, text, source, line_of(text))
+            except Unreadable as error:
+                left.append((text, error))
+                later |= {*_defined_in(text)}
+        missing = [one for one in left if _NOT_ABOVE.search(one[1].message)]
+        faults += [one for one in left if one not in missing]
+        if len(missing) == len(waiting):
+            return faults + missing
+        waiting = [text for text, _ in missing]
+    return faults
+
+
+def _defined_in(text: Text) -> list[str]:
+    """Return the name that a directive defines, without its indices."""
+    return _LET.findall(text.characters)
+
+
+_NAMES = re.compile(r"\\[a-zA-Z]+|(?<![a-zA-Z])[a-zA-Z](?![a-zA-Z])")
+_LET = re.compile(r"^let\s+(?:\\[a-zA-Z]+\s*\{)?(\\[a-zA-Z]+|[a-zA-Z])")
+_NOT_ABOVE = re.compile(
+    r"is not declared or defined above$|is neither a dimension nor an index of a name$"
+    r"|^what does \w+ run over\?"
+)
 
 
 def _placed(line: Line, text: Text, source: str) -> Line:

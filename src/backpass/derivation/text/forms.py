@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 import numpy as np
 import sympy
-from lark import Token, Tree
+from lark import Tree
 
 from backpass.derivation.equality.check import Chain, evaluators_in, first_mistake
 from backpass.derivation.equality.comparing import (
@@ -25,7 +25,6 @@ from backpass.derivation.equality.comparing import (
 from backpass.derivation.equality.conventions import Square, fit
 from backpass.derivation.language.evaluate import Evaluator
 from backpass.derivation.language.functions import is_function
-from backpass.derivation.language.indices import letter_of
 from backpass.derivation.language.names import Expression, Scope
 from backpass.derivation.language.parse import (
     Loose,
@@ -42,6 +41,7 @@ from backpass.derivation.language.written import (
     subscripts_of,
 )
 from backpass.derivation.text.contents import Display
+from backpass.derivation.text.einstein import DECLARED, is_letter, sums_over
 from backpass.derivation.text.knowledge import Knowledge
 from backpass.derivation.text.members import Equation, agree, equality
 from backpass.derivation.text.readings import other_reading
@@ -49,10 +49,6 @@ from backpass.expressions import exact
 
 MENDS = 24  # at most so many changes of one sign are tried
 DEPTH = 3  # at most so many errors are set aside, one after the other
-_DECLARED = re.compile(
-    r"Einstein|summation convention|(?:implicit|implied) sum|repeated ind(?:ex|ices)",
-    re.I,
-)
 Edit = tuple[int, int, str]  # start, end, and what is written there
 
 
@@ -229,10 +225,10 @@ def _of_loose(
     """Return the error for an index on one side only; None if the member may hold for
     all its values, or for one, or with a sum that is not written."""
     letter = error.letter
-    if _DECLARED.search(known.source) or not _holds_nowhere(known, equation, part):
+    if DECLARED.search(known.source) or not _holds_nowhere(known, equation, part):
         return None
     message = f"the index {letter} is on this side only"
-    if sums := _sums_over(parse(part), letter):
+    if sums := sums_over(parse(part), letter):
         summed = _written(
             part,
             *(
@@ -313,38 +309,6 @@ def _is_zero(value) -> bool:
         return True
 
 
-def _sums_over(tree: Tree, letter: str) -> list[tuple[int, int]]:
-    """Return where the products are in which a letter occurs twice, and over which it
-    would be summed if a sum were understood; [] if it also occurs alone."""
-    spans: list[tuple[int, int]] = []
-
-    def found_in(node: Tree) -> bool:
-        inner = [one for one in node.children if isinstance(one, Tree)]
-        mine = [one for one in inner if _has(one, letter)]
-        if node.data == "sum":
-            return all(map(found_in, mine))
-        if node.data in ("reference", "scalar"):
-            if [*map(letter_of, subscripts_of(node))].count(letter) < 2:
-                return False
-            spans.append(span_of(node))
-            return True
-        if len(mine) == 1:
-            return found_in(mine[0])
-        spans.append(span_of(node))
-        return bool(mine)
-
-    return spans if found_in(tree) else []
-
-
-def _has(tree: Tree, letter: str) -> bool:
-    return any(tree.scan_values(lambda one: _is(one, letter)))
-
-
-def _is(one: Token | Tree, letter: str) -> bool:
-    """Whether a token is a letter, also with a number, as t in t-1."""
-    return isinstance(one, Token) and letter_of(one) == letter
-
-
 # ---- a sum whose letter means nothing, or something else -----------------------------
 
 
@@ -364,7 +328,7 @@ def _of_unbound(
         readings = [
             _written(part, *(
                 (at, at + len(letter), fresh)
-                for token in parse(part).scan_values(lambda one: _is(one, letter))
+                for token in parse(part).scan_values(lambda one: is_letter(one, letter))
                 if error.limits[0] <= (at := span_of(token)[0]) < error.body[1]
             ))
         ]  # fmt: skip

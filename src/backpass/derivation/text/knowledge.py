@@ -13,6 +13,8 @@ from backpass.derivation.language.parse import Line, Part, Unreadable
 from backpass.derivation.text.braces import GROUPS, with_brackets, without_braces
 from backpass.derivation.text.contents import Document, Heading
 from backpass.derivation.text.differentials import with_dots
+from backpass.derivation.text.displays import Display
+from backpass.derivation.text.imposed import ZERO, Imposed
 from backpass.derivation.text.losses import arguments_of_loss
 from backpass.derivation.text.notation import Notation
 from backpass.derivation.text.passages import Text
@@ -60,6 +62,9 @@ class Knowledge:
         self.now = self.at_start = Known()
         self.condition: Text | None = None  # of the next display
         # The headings around a place, each with what was known before it.
+        # What the sentence before the display imposes; also of the displays above.
+        self.imposed = Imposed()
+        self._imposed: dict[int, Imposed] = {}
         self._outer: list[tuple[int, Known]] = []
         self._defined_on: dict[Line, int] = {}
         # Names defined in a section that has ended, with the line of each definition.
@@ -103,10 +108,45 @@ class Knowledge:
                 )
         return ""
 
+    def where_below(self, written: str, use: Text) -> str:
+        """Say which display below a use defines a name; "" if none does."""
+        at = use.origins[0] if use.origins else 0
+        head = re.compile(
+            rf"{re.escape(written.partition('_')[0])}(?:_(?:\w|\{{[^{{}}]*\}}))?\s*:?="
+        )
+        for item in self.document.items:
+            for row in item.rows if isinstance(item, Display) else ():
+                if row.origins[0] > at and head.match(row.characters):
+                    where = self.document.where(self.document.line_of(row))
+                    return (
+                        f"; {where} defines it, below: move that display up, or define it "
+                        "in a comment, with let"
+                    )
+        return ""
+
     @property
     def has_lost_its_loss(self) -> bool:
         """Whether the loss was defined in a section that has ended."""
         return LOSS in self._ended and LOSS not in self.scope.variables
+
+    # ---- displays --------------------------------------------------------------------
+
+    def begin(self, display: Display) -> None:
+        """Begin a display, with what the sentence before it imposes."""
+        above = [one for one in self.document.items if one.start < display.start]
+        last = above[-1] if above else None
+        imposed = Imposed()
+        end = 0
+        if isinstance(last, Display):
+            imposed, end = replace(self._imposed[last.start]), last.end
+        prose = self.source[max(end, display.start - 400) : display.start]
+        has_zero = any(
+            ZERO.fullmatch(side.characters.strip(" .,;&"))
+            for row in display.rows
+            for side in row.split("=")
+        )
+        imposed.enter(re.split(r"\n[ \t>]*\n(?=\s*\S)|-->|\n#", prose)[-1], has_zero)
+        self.imposed = self._imposed[display.start] = imposed
 
     # ---- definitions -----------------------------------------------------------------
 
@@ -148,7 +188,23 @@ class Knowledge:
         finally:
             self.now = before
 
+    @contextmanager
+    def where_positive(self, names: Iterable[str]) -> Iterator[None]:
+        """Let declared names be positive within a block."""
+        lines = [Line("positive", right=Part(name, 0, name)) for name in names]
+        self.now = replace(self.now, lines=(*self.now.lines, *lines))
+        try:
+            yield
+        finally:
+            kept = tuple(line for line in self.now.lines if line not in lines)
+            self.now = replace(self.now, lines=kept)
+
     # ---- notation --------------------------------------------------------------------
+
+    @property
+    def brackets(self) -> frozenset[str]:
+        """The signs in the text's own notations, which are not relations there."""
+        return frozenset(sign for one in self.now.notations for sign in one.pattern)
 
     def rewritten(self, text: Text, source: str = "") -> Text:
         """Return a text in the notation of derivations. Raises `Unreadable`."""

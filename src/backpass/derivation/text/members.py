@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from backpass.derivation.equality.check import evaluators_in
 from backpass.derivation.equality.comparing import (
@@ -16,6 +16,7 @@ from backpass.derivation.equality.comparing import (
 )
 from backpass.derivation.equality.larger import OneCase, larger_sizes
 from backpass.derivation.equality.sizes import defined_at
+from backpass.derivation.language.analysis import Analysis
 from backpass.derivation.language.parse import Part, Undefined, Unreadable
 from backpass.derivation.language.values.points import DRAWS
 from backpass.derivation.text.beside import Beside
@@ -26,6 +27,7 @@ from backpass.derivation.text.certainty import (
     reject_uncertain,
     reject_uncertain_names,
 )
+from backpass.derivation.text.imposed import ZERO
 from backpass.derivation.text.knowledge import Knowledge
 from backpass.derivation.text.verdict import Basis
 
@@ -44,6 +46,14 @@ class Equation:
     anchor: Part
     blamed: Part | None = None
 
+    def enter(self, beside: Beside) -> None:
+        """Go on with what stands beside the next member. A further case of conditions
+        is compared with the left side."""
+        if beside is not self.beside and self.beside.words:
+            self.first = self.anchor = self.head
+            self.blamed = None
+        self.beside = beside
+
 
 def equality(
     known: Knowledge,
@@ -58,6 +68,49 @@ def equality(
     `Unreadable` if that cannot be decided."""
     if not part.text:
         raise Unreadable("there is nothing on the right of =", part)
+    with known.where_positive(beside.positive):
+        try:
+            basis = _equality(known, first, anchor, part, beside, membership)
+        except Unreadable:
+            zeros = _with_zeros(known, first, anchor, part)
+            if zeros is None:
+                raise
+            basis = _equality(known, *zeros, beside, membership)
+    return replace(basis, condition=beside.words)
+
+
+def _with_zeros(
+    known: Knowledge, first: Part, anchor: Part, part: Part
+) -> tuple[Part, Part, Part] | None:
+    """Return members with an array of zeros in place of a 0 that is set equal to an
+    array; None if there is none."""
+    is_zero = [ZERO.fullmatch(one.text) is not None for one in (anchor, part)]
+    if is_zero[0] == is_zero[1]:
+        return None
+    other = part if is_zero[0] else anchor
+    analysis = Analysis(known.scope)
+    try:
+        (expression,) = analysis.run([other])
+    except Unreadable:
+        return None
+    if not expression.shape:
+        return None
+    zero = replace(
+        anchor if is_zero[0] else part, text=rf"0 \cdot \left( {other.text} \right)"
+    )
+    if is_zero[0]:
+        return (zero if first == anchor else first), zero, part
+    return first, anchor, zero
+
+
+def _equality(
+    known: Knowledge,
+    first: Part,
+    anchor: Part,
+    part: Part,
+    beside: Beside,
+    membership: Part | None,
+) -> Basis:
     created = evaluators_in(known.now.lines)
     for one in dict.fromkeys((first, anchor, part)):
         reject_uncertain(known, one)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 from functools import partial
 
 from backpass.derivation.equality.check import Chain, Evaluators, evaluators_in
@@ -17,7 +18,14 @@ from backpass.derivation.equality.comparing import (
 )
 from backpass.derivation.equality.moments import undeclared_fact
 from backpass.derivation.language.names import LOSS
-from backpass.derivation.language.parse import Line, Part, Unreadable, tokens_of
+from backpass.derivation.language.parse import (
+    Line,
+    Part,
+    Unreadable,
+    parse,
+    span_of,
+    tokens_of,
+)
 from backpass.derivation.text.knowledge import Knowledge
 from backpass.derivation.text.members import Equation, agree
 from backpass.derivation.text.sums import reaching_further
@@ -31,6 +39,7 @@ def other_reading(
     return (
         _summed_twice(chain)
         or undeclared_fact(evaluators_in(known.now.lines), chain)
+        or _double_sums(known, equation, part)
         or _of_unread_loss(known, chain)
         or _held(known, chain)
         or _at_a_point(chain)
@@ -56,6 +65,36 @@ def _summed_twice(chain: Chain) -> str:
                     f"{second} on both sides"
                 )
     return ""
+
+
+def _double_sums(known: Knowledge, equation: Equation, part: Part) -> str:
+    """Return what to ask if the members are equal where each sum over i < j runs over j
+    as well; otherwise ""."""
+    sides = equation.first, equation.anchor, part
+    first, anchor, here = map(_with_double_sums, sides)
+    is_new = (first, anchor, here) != sides
+    if is_new and agree(known, first, anchor, here, equation.beside):
+        return "it holds if each sum over two letters runs over both: write one sum for each"
+    return ""
+
+
+def _with_double_sums(part: Part) -> Part:
+    """Return a side with a sum over j before each sum over i < j."""
+    try:
+        nodes = [*parse(part).iter_subtrees()]
+    except Unreadable:
+        return part
+    found: list[tuple[int, str]] = []
+    for node in nodes:
+        if node.data != "big":
+            continue
+        tokens = tokens_of(node.children[1])
+        if len(tokens) == 3 and tokens[1].type == "RELATION":
+            found.append((span_of(node)[0], rf"\sum_{{{tokens[2]}}} "))
+    text = part.text
+    for at, sign in sorted(found, reverse=True):
+        text = text[:at] + sign + text[at:]
+    return replace(part, text=text) if found else part
 
 
 def _of_unread_loss(known: Knowledge, chain: Chain) -> str:

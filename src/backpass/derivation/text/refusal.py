@@ -17,7 +17,10 @@ from backpass.derivation.equality.comparing import (
     uses_states,
 )
 from backpass.derivation.language.functions import head_of, is_function, moment
+from backpass.derivation.language.names import BUILT_IN
 from backpass.derivation.language.parse import Part, Unreadable, parse
+from backpass.derivation.text.beside import Beside
+from backpass.derivation.text.imposed import HINT, ZERO
 from backpass.derivation.text.knowledge import Knowledge
 from backpass.derivation.text.members import Equation, agree
 from backpass.derivation.text.passages import Text
@@ -26,13 +29,19 @@ from backpass.derivation.text.verdict import Counterexample, Verdict, unread, ve
 
 
 def refusal(
-    known: Knowledge, equation: Equation, member: Text, part: Part, refused: Refused
+    known: Knowledge,
+    equation: Equation,
+    member: Text,
+    part: Part,
+    refused: Refused,
+    below: Beside,
 ) -> Verdict:
     """Return the verdict on a member that differs from the last right one: "follows" if
     it equals the refused member before it, "not readable" if it would be right in
     another reading, otherwise "refused".
 
-    A definition that may not have been meant is forgotten.
+    A definition that may not have been meant is forgotten. `below` stands beside the
+    last row of the chain.
     """
     document, anchor, blamed = known.document, equation.anchor, equation.blamed
     if blamed and agree(known, equation.first, blamed, part, equation.beside):
@@ -44,14 +53,35 @@ def refusal(
     line, to_left = document.line(anchor.start), anchor == equation.head
     message = _not_a_claim(known, anchor) if to_left else ""
     message = message or other_reading(known, equation, part, refused.chain)
+    message = message or _restricted_below(known, equation, part, below)
     if message:
         return unread(document, member, message, line)
     where, expected, found = counterexample(refused.mistake, refused.evaluator)
     basis = known.basis(refused.chain.expressions, (refused.evaluator.sizes,), 0)
+    basis = replace(basis, condition=equation.beside.words)
     example = Counterexample(tuple(where), expected, found)
     hint = _hint(refused)
+    if not hint and ZERO.fullmatch(part.text):
+        hint = HINT
+    if not hint and to_left:
+        hint = _usual_meaning(known, anchor)
     verdict = verdict_on(document, "refused", member, line, hint, basis, example)
     return replace(verdict, compared=" ".join(anchor.text.split()), to_left=to_left)
+
+
+def _restricted_below(
+    known: Knowledge, equation: Equation, part: Part, below: Beside
+) -> str:
+    """Return what to ask if the members are equal under a condition that stands on a
+    row below; otherwise ""."""
+    if equation.beside.words or not below.words:
+        return ""
+    if not agree(known, equation.first, equation.anchor, part, below):
+        return ""
+    return (
+        f"it holds where {below.words}, which stands on a row below: if it holds for this row "
+        "too, write it on the first row"
+    )
 
 
 def _not_a_claim(known: Knowledge, head: Part) -> str:
@@ -105,6 +135,21 @@ def _defined_differently(known: Knowledge, name: str, definition: Part) -> str:
     return ""
 
 
+def _usual_meaning(known: Knowledge, head: Part) -> str:
+    """Return how to define the letter on the left side, if it has its usual meaning;
+    otherwise ""."""
+    try:
+        found = known.scope.resolve(parse(head, "moved"))
+    except Unreadable:
+        return ""
+    if found is None or found.kind not in BUILT_IN:
+        return ""
+    return (
+        f"{found.name} is {BUILT_IN[found.kind]} here; if this defines it, write the "
+        f"definition in a comment: let {head.text} = …"
+    )
+
+
 def _hint(refused: Refused) -> str:
     """Return which condition on two indices, or which sum, would make the members
     equal; "" if none would."""
@@ -129,6 +174,10 @@ def _hint(refused: Refused) -> str:
         for relation, holds in ((r"\ne", False), ("=", True)):
             there = Where(**vars(chain), a=a, b=b, equal=holds)
             if first_mistake(there, evaluator) is None:
-                extra = "" if holds else rf"; if that is meant, say: when {a} \ne {b}"
+                extra = (
+                    ""
+                    if holds
+                    else (rf"; if that is meant, write \quad ({a} \ne {b}) beside it")
+                )
                 return f"it holds where {a} {relation} {b}{extra}"
     return ""

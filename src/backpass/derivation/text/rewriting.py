@@ -11,10 +11,12 @@ from lark import Tree
 from backpass.derivation.language.brackets import outside
 from backpass.derivation.language.names import Scope
 from backpass.derivation.language.parse import Part, Unreadable, parse
+from backpass.derivation.text.displays import IMPLIES
 from backpass.derivation.text.losses import without_arguments
 from backpass.derivation.text.marks import usual
 from backpass.derivation.text.passages import Text
 from backpass.derivation.text.reasons import OTHER_OVER_EQUAL
+from backpass.derivation.text.relations import chain
 
 
 def rewritten(
@@ -118,14 +120,21 @@ def claims_nothing(text: str) -> bool:
     return not _CLAIM.search(text)
 
 
+def only_equality(sign: str) -> str:
+    """Say that a relation is not judged."""
+    if OTHER_OVER_EQUAL.fullmatch(sign):
+        return (
+            f"what does {sign} claim? Only = is judged, also below a label or a reason"
+        )
+    return f"only = is judged, so the two sides of {sign} are not compared"
+
+
 def not_an_equation(text: str) -> str:
-    for sign in _RELATIONS:
-        if re.search(rf"{sign}(?![a-zA-Z])", text):
-            return (
-                f"only = is judged, and this has {sign.replace(chr(92) * 2, chr(92))}"
-            )
-    if match := OTHER_OVER_EQUAL.search(text):
-        return f"what does {match[0]} claim? Only = is judged, also below a label or a reason"
+    """Say why a formula without = is not judged."""
+    if signs := [link.sign for link in chain(Text(text, (0,) * len(text)))[1:]]:
+        return only_equality(signs[0])
+    if match := IMPLIES.search(text):
+        return f"only = is judged, and this has {match[0]}"
     return "there is no = in it, so there is nothing to judge"
 
 
@@ -147,10 +156,6 @@ _CLAIM = re.compile(
     r"|vdash|because|therefore|forall|exists)(?![a-zA-Z])"
     r"|\\(?:text[a-z]*|mbox|mathrm|intertext)\s*\{[^{}]*(?:\s|\\)[^{}]*\}|\s[a-zA-Z]{4,}\s"
 )
-_RELATIONS = (
-    r"\\approx", r"\\simeq", r"\\equiv", r"\\propto", r"\\le", r"\\leq", r"\\ge", r"\\geq",
-    r"\\to", r"\\rightarrow", r"\\implies", r"\\Rightarrow", r"\\sim",
-)  # fmt: skip
 _BRACED_OR = r"(?:[^{}\\]|\\.|\{(?:[^{}]|\{[^{}]*\})*\})+"
 _NO_INDEX = r"(?!\s*[_^'])\s*"
 _T_IN_BRACES = (

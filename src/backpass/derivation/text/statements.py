@@ -3,11 +3,22 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from backpass.derivation.language.brackets import outside
+from backpass.derivation.text.conditions import Condition, in_force, with_condition
 from backpass.derivation.text.displays import IMPLIES, Display
+from backpass.derivation.text.imposed import with_marks
 from backpass.derivation.text.passages import Text
+from backpass.derivation.text.reasons import without_reason
+from backpass.derivation.text.relations import (
+    Link,
+    begins_with_relation,
+    chain,
+    ends_with_relation,
+    has_relation,
+)
 from backpass.derivation.text.rewriting import PROSE
 
 
@@ -18,7 +29,8 @@ class Statement:
     `fault` says why the display cannot be split with certainty, or is empty.
     `conditional` says whether it is a premise, or a conclusion that may need one, and
     `introduced` whether it is in a clause of the statement above, after "where";
-    `clause` is that clause.
+    `clause` is that clause. `relation` is a sign other than =, whose two sides are not
+    compared. `conditions` are those under which each member is equal to the first.
     """
 
     members: tuple[Text, ...]
@@ -27,6 +39,8 @@ class Statement:
     conditional: bool = False
     introduced: bool = False
     clause: Text | None = None
+    relation: str = ""
+    conditions: tuple[Condition | None, ...] = ()
 
 
 _OPERATOR = r"(?:[+\-=/]|\\(?:cdot|times|odot)(?![a-zA-Z]))"
@@ -44,89 +58,209 @@ _FIRST = (
     "|using|from|at"
 )
 _CLAUSE = rf"(?=\\(?:text(?:rm|bf|it|normal)?|mbox)\s*\{{\s*\(?\s*(?:{_FIRST})[\s}}])"
+_APART = re.compile(rf"{_SPACE}|{_CLAUSE}")
 _OR = re.compile(r"\\(?:text(?:rm|normal)?|mbox|mathrm)\s*\{\s*,?\s*or\s*,?\s*\}")
 _WIDE = re.compile(r"(?:\s|[.,;]|~|\\[,;: ]|\\q?quad(?![a-zA-Z]))+")
 _BEFORE_WORDS = re.compile(rf"(?:{_WIDE.pattern})?(?:\(\s*)?\\(?:text|mbox)")
 _TRAILING = re.compile(r"(?:\\[,;: ]|~|\s|[.,;])+$")
 _DEFINING = re.compile(r":(?==)")
+_EQUAL_COLON = re.compile(r"\\(?:eqqcolon|eqcolon)(?![a-zA-Z])")
 _COLON_EQUAL = re.compile(r"\\(?:coloneqq|coloneq)(?![a-zA-Z])")
+_NAMED_AT_END = re.compile(r"\A=\s*:\s*(.+)\Z", re.S)
 _LINKS = re.compile(
     r"^\s*\\text\s*\{\s*(?:,\s*)?(?:and|so|thus|hence|therefore)\s*,?\s*\}\s*$"
 )
-_NUMBER = re.compile(r"\s*(?:\\text\s*\{)?\s*\(\d+(?:\.\d+)*[a-z]?'?\)\s*\}?\s*\Z")
+_NUMBER = re.compile(
+    r"\s*(?:\\text\s*\{)?\s*\((?:\d+(?:\.\d+)*[a-z]?'?|[a-z]|[ivx]+)\)\s*\}?\s*\Z"
+    r"|\s*\\(?:blacksquare|square|Box|qed|qedhere|qedsymbol)(?![a-zA-Z])\s*\Z"
+)
+_SIGNATURE = re.compile(  # f: \mathbb{R}^n \to \mathbb{R}
+    r"\s*\\?[a-zA-Z]+\s*(?::|\\colon)\s*\\mathbb[^=]*\\(?:to|rightarrow)(?![a-zA-Z])"
+    r"\s*\\mathbb[^=]*\Z"
+)
 
 
-def statements(display: Display) -> list[Statement]:
-    """Split a display into statements."""
-    found = []
-    for row, fault in _logical_rows(display):
-        row = row.replaced(_COLON_EQUAL, "=").replaced(_DEFINING)
-        pieces = _pieces(row)
-        # y = x alone is an equation, and beside one a range of an index.
-        if found and IMPLIES.match(row.characters):
-            found[-1] = replace(found[-1], conditional=True)  # a premise
-        clauses = {piece: _behind_where(piece) for piece in pieces}
-        pieces = [clauses[piece] or piece for piece in pieces]
-        behind = {new: old for old, new in clauses.items() if new}
-        equations = [piece for piece in pieces if _is_equation(piece)] or [
-            piece for piece in pieces[:1] if len(piece.split("=")) > 1
-        ]
-        beside = tuple(
-            piece
-            for piece in pieces
-            if piece not in equations
-            and not _LINKS.match(piece.characters)
-            and not _NUMBER.match(piece.characters)
+def statements(
+    display: Display, brackets: frozenset[str] = frozenset()
+) -> list[Statement]:
+    """Split a display into statements; `brackets` are signs that the text reads as
+    brackets, and not as relations."""
+    found: list[Statement] = []
+    above = 0  # where the statements of the row above begin, which may be premises
+    for joined in _logical_rows(display):
+        row = joined.text + joined.reason
+        row = (
+            with_marks(row)
+            .replaced(_COLON_EQUAL, "=")
+            .replaced(_EQUAL_COLON, "=:")
+            .replaced(_DEFINING)
         )
-        if not equations:
-            found.extend(Statement((piece,), (), fault) for piece in pieces)
-        if _OR.search(row.characters):
-            fault = "two equations with or between them: which one is claimed?"
-        introduced = False
-        for equation in equations:
-            clause = behind.get(equation)
-            introduced = introduced or (clause is not None and bool(found))
-            members = tuple(side.strip() for side in equation.split("="))
-            conditional = IMPLIES.search(row.characters) is not None
-            if beside and equation is not equations[-1]:
-                fault = "does what stands beside another equation hold for this one?"
-            one = Statement(members, beside, fault, conditional, introduced, clause)
-            found.append(one)
-            fault = ""
+        if IMPLIES.match(row.characters):
+            found[above:] = [replace(one, conditional=True) for one in found[above:]]
+        above = len(found)
+        found += _of_row(row, joined, bool(found), brackets)
     return found
 
 
-def _logical_rows(display: Display) -> list[tuple[Text, str]]:
-    """Return the rows, each joined to those that continue it, and their faults."""
-    rows: list[tuple[Text, str]] = []
-    reasons: list[Text] = []  # beside each of the rows
+def _of_row(
+    row: Text, joined: _Row, follows: bool, brackets: frozenset[str]
+) -> Iterator[Statement]:
+    """Yield the statements of a row; `follows` says whether others are above it."""
+    fault, pieces = joined.fault, _pieces(row)
+    # y = x alone is an equation, and beside one a range of an index.
+    clauses = {piece: _behind_where(piece) for piece in pieces}
+    pieces = [clauses[piece] or piece for piece in pieces]
+    behind = {new: old for old, new in clauses.items() if new}
+    equations = [piece for piece in pieces if _is_equation(piece)] or [
+        piece for piece in pieces[:1] if len(piece.split("=")) > 1
+    ]
+    beside = tuple(
+        piece
+        for piece in pieces
+        if piece not in equations
+        and not _LINKS.match(piece.characters)
+        and not _NUMBER.match(piece.characters)
+        and not _SIGNATURE.match(piece.characters)
+    )
+    conditions = joined.conditions
+    if len(equations) > 1:
+        beside += tuple(piece for one in conditions for piece in one.pieces)
+        conditions = ()
+    if not equations:
+        yield from (Statement((piece,), (), fault) for piece in pieces)
+    if _OR.search(row.characters):
+        fault = "two equations with or between them: which one is claimed?"
+    introduced = False
+    for equation in equations:
+        clause = behind.get(equation)
+        introduced = introduced or (clause is not None and follows)
+        conditional = IMPLIES.search(row.characters) is not None
+        if beside and equation is not equations[-1]:
+            fault = "does what stands beside another equation hold for this one?"
+        one = Statement((), beside, fault, conditional, introduced, clause)
+        links = chain(equation, brackets)
+        if name := _NAMED_AT_END.search(links[-1].whole.characters):
+            # a = b =: c defines c as b.
+            place = slice(name.start(1), name.end(1))
+            named = (links[-1].whole[place], links[-2].term)
+            links = links[:-1]
+            yield from _of_chain(one, links, conditions) if len(links) > 1 else ()
+            yield replace(one, members=named)
+        else:
+            yield from _of_chain(one, links, conditions)
+        fault, follows = "", True
+
+
+def _of_chain(
+    one: Statement, links: list[Link], conditions: tuple[Condition, ...]
+) -> Iterator[Statement]:
+    """Yield the equations of a chain, and its other relations between them."""
+    hold, fault = in_force(conditions, [link.term for link in links])
+    one = replace(one, fault=one.fault or fault)
+    runs: list[list[int]] = []
+    for number, link in enumerate(links):
+        if link.sign in ("", "="):
+            runs[-1:] = [[*(runs[-1] if runs else ()), number]]
+        else:
+            runs.append([number])
+    for at, run in enumerate(runs):
+        first = links[run[0]]
+        if first.sign:
+            above = runs[at - 1]
+            whole = first.whole
+            if at == 1 and len(above) == 1 and links[above[0]].term.characters:
+                whole = links[above[0]].term + whole
+            yield replace(one, members=(whole,), relation=first.sign, fault="")
+        if len(run) > 1:
+            yield replace(
+                one,
+                members=tuple(links[number].term for number in run),
+                conditions=tuple(hold[number] for number in run),
+            )
+            one = replace(one, fault="")
+
+
+@dataclass
+class _Row:
+    """A row joined to those that continue it, without the words and the conditions at
+    their ends, and why it cannot be split with certainty."""
+
+    text: Text
+    reason: Text
+    conditions: tuple[Condition, ...] = ()
+    fault: str = ""
+
+    def go_on(self, row: _Row, text: Text) -> None:
+        """Join a row that continues this one, whose end is `text`."""
+        self.text = text + row.text
+        self.reason += row.reason
+        self.conditions += row.conditions
+
+
+def _logical_rows(display: Display) -> list[_Row]:
+    """Return the rows, each joined to those that continue it."""
+    rows: list[_Row] = []
     aligned_first = bool(display.starts) and display.starts[0]
     following = [*display.rows, Text("", ())][1:]
-    for row, begins, below in zip(display.rows, display.starts, following, strict=True):
-        why = ""
-        row, reason = _without_words(row)
-        if rows and (display.joined or _goes_on(rows[-1][0], row)):
-            above, fault = rows[-1]
-            rows[-1] = _without_end(above) + row, fault
-            reasons[-1] += reason
+    for written, begins, below in zip(
+        display.rows, display.starts, following, strict=True
+    ):
+        row = _row(written, rows)
+        text = row.text
+        if rows and (display.joined or _goes_on(rows[-1].text, text)):
+            rows[-1].go_on(row, _without_end(rows[-1].text))
             continue
-        if rows and re.match(r"\s*-", row.characters) and (begins or aligned_first):
+        if rows and re.match(r"\s*-", text.characters) and (begins or aligned_first):
             if begins and not aligned_first:
-                rows[-1] = rows[-1][0] + row, rows[-1][1]
-                reasons[-1] += reason
+                rows[-1].go_on(row, rows[-1].text)
                 continue
-            why = (
+            row.fault = (
                 "does the row that begins with - continue the row above, or begin anew?"
             )
-        elif rows and not _stands_alone(row, below):
-            why = "does the row without = continue the row above?"
-        if why:
-            rows[-1] = rows[-1][0], why
-        rows.append((row, why))
-        reasons.append(reason)
-    return [
-        (row + reason, why) for (row, why), reason in zip(rows, reasons, strict=True)
-    ]
+        elif rows and not _stands_alone(text, below):
+            row.fault = "does the row without = continue the row above?"
+        if row.fault:
+            rows[-1].fault = row.fault
+        rows.append(row)
+    return rows
+
+
+def _row(written: Text, above: list[_Row]) -> _Row:
+    """Split the words and the conditions off a row that has or continues an
+    equation."""
+    row, reason = _without_words(written)
+    rest, condition = with_condition(row)
+    if condition is not None:
+        rest, more = _without_words(without_reason(rest))
+        reason = more + reason
+    if not (
+        has_relation(rest.characters) or (above and _goes_on(above[-1].text, rest))
+    ):
+        return _Row(*_without_words(written))
+    rest, apart = _without_last_piece(rest)
+    return _Row(rest, apart + reason, (condition,) if condition else ())
+
+
+def _without_last_piece(row: Text) -> tuple[Text, Text]:
+    """Split off a row what follows a wide space without being an equation, so that the
+    row below does not continue it."""
+    for at in outside(row.characters):
+        if not at or not _APART.match(row.characters, at):
+            continue
+        pieces = [piece.characters for piece in _pieces(row[at:])]
+        if (
+            pieces
+            and not any(map(_may_go_on, pieces))
+            and not _UNFINISHED.search(row.characters[:at])
+        ):
+            return row[:at], Text(r"\quad", 5 * (row.origins[at],)) + row[at:]
+    return row, Text("", ())
+
+
+def _may_go_on(piece: str) -> bool:
+    """Whether a piece may be a part of an equation."""
+    is_related = has_relation(piece) and not piece.startswith("(")
+    return is_related or _CONTINUES.match(piece) is not None
 
 
 def _without_words(row: Text) -> tuple[Text, Text]:
@@ -145,7 +279,9 @@ def _without_words(row: Text) -> tuple[Text, Text]:
 def _stands_alone(row: Text, below: Text) -> bool:
     """Whether a row is an equation, a declaration, or the left side of the next row."""
     text = row.characters
-    return len(row.split("=")) > 1 or r"\in" in text or below.characters.startswith("=")
+    return (
+        has_relation(text) or r"\in" in text or begins_with_relation(below.characters)
+    )
 
 
 def _goes_on(above: Text, row: Text) -> bool:
@@ -157,6 +293,8 @@ def _goes_on(above: Text, row: Text) -> bool:
     return (
         _CONTINUES.match(start) is not None
         or _UNFINISHED.search(above.characters) is not None
+        or begins_with_relation(start)
+        or ends_with_relation(above.characters)
         or len(above.characters) not in outside(above.characters)
     )
 
@@ -172,7 +310,7 @@ def _without_end(text: Text) -> Text:
 def _pieces(row: Text) -> list[Text]:
     """Split a row at wide spaces, unless they only surround a sign."""
     pieces: list[Text] = []
-    for piece in row.split(rf"{_SPACE}|{_CLAUSE}"):
+    for piece in row.split(_APART.pattern):
         piece = piece.strip()
         if not piece.characters:
             continue

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from lark import Tree
 
-from backpass.derivation.language.names import Shape, in_words
+from backpass.derivation.language.names import Reference, Shape, in_words
 from backpass.derivation.language.shapes.names import Names
+from backpass.derivation.language.written import canonical
 
 
 class Numbers(Names):
@@ -34,6 +35,20 @@ class Numbers(Names):
             )
         return ()
 
+    def _is_exponential(self, base: Tree, exponent: Tree) -> bool:
+        """Whether e is Euler's number in e^x, beside a name e; if so, record it."""
+        is_e = base.data in ("scalar", "reference") and canonical(base) == "e"
+        if not is_e or "e" not in self.scope.variables:
+            return False
+        for node in exponent.iter_subtrees():
+            if node.data in ("reference", "scalar"):
+                found = self.parameter(node) or self.scope.resolve(node)
+                if found and found.kind in ("variable", "parameter"):
+                    euler = Reference("euler", "e")
+                    self.expression.references[id(base)] = euler
+                    return True
+        return False
+
     def power(self, tree: Tree) -> Shape:
         base, exponent = tree.children
         if self._is_name(tree):
@@ -46,7 +61,7 @@ class Numbers(Names):
         if exponent.data == "layer":
             name = self.part.written(tree)
             self.reject(f"{name} is not declared or defined above", tree)
-        shape = self.visit(base)
+        shape = () if self._is_exponential(base, exponent) else self.visit(base)
         if exponent.data != "top" and self.may_reach(base):
             self.reject_reach(base)
         if exponent.data == "each":

@@ -1,0 +1,143 @@
+"""Sums that a text leaves out because it states the summation convention.
+
+An index that occurs twice in a product is then summed over, unless it is free on the
+left side or has a sum of its own.
+"""
+
+from __future__ import annotations
+
+import re
+
+from lark import Token, Tree
+
+from backpass.derivation.language.indices import letter_of
+from backpass.derivation.language.parse import (
+    Part,
+    Unreadable,
+    parse,
+    span_of,
+    tokens_of,
+)
+from backpass.derivation.language.written import subscripts_of
+
+DECLARED = re.compile(
+    r"Einstein|summation convention|(?:implicit|implied) sum|repeated ind(?:ex|ices)",
+    re.I,
+)
+# The same, without doubt.
+_STATED = re.compile(
+    r"Einstein\W+(?:\w+\W+){0,2}(?:convention|notation|summation)|summation convention"
+    r"|(?:implicit|implied) sum|sum\w*\s+over\s+repeated|repeated\s+ind(?:ex|ices)[^.]{0,40}\bsum",
+    re.I,
+)
+_DENIED = re.compile(
+    r"\b(?:no|not|never|without|instead of|avoid\w*|drop\w*|suspend\w*)\b", re.I
+)
+
+
+def is_declared(source: str) -> bool:
+    """Whether a text states the summation convention, and no sentence denies it."""
+    found = [*_STATED.finditer(source)]
+    return bool(found) and not any(
+        _DENIED.search(
+            re.split(r"[.!?]\s", source[match.start() - 120 : match.end() + 120])[0]
+        )
+        or _DENIED.search(source[max(0, match.start() - 40) : match.end() + 40])
+        for match in found
+    )
+
+
+def with_sums(first: Part, anchor: Part, part: Part) -> tuple[Part, Part, Part]:
+    """Return the first side of an equation, and two others, with the sums that the
+    convention leaves out."""
+    new = _summed(first, frozenset())
+    free = _free(new)
+    above, here = (
+        new if one == first else _summed(one, free) for one in (anchor, part)
+    )
+    return new, above, here
+
+
+def _free(part: Part) -> frozenset[str]:
+    """Return the letters of a side but those of its sums."""
+    letters = frozenset(letters_in(part))
+    return letters - _bound(parse(part)) if letters else letters
+
+
+def letters_in(part: Part) -> set[str]:
+    """Return the letters of a side that may be indices."""
+    try:
+        tree = parse(part)
+    except Unreadable:
+        return set()
+    return {letter_of(one) for one in tree.scan_values(_is_index)}
+
+
+def _summed(part: Part, free: frozenset[str]) -> Part:
+    for letter in sorted(letters_in(part) - free):
+        tree = parse(part)
+        if letter in _bound(tree):
+            continue
+        for start, end in sorted({*sums_over(tree, letter)}, reverse=True):
+            inside = rf"\left( \sum_{{{letter}}} {part.text[start:end]} \right)"
+            text = part.text[:start] + inside + part.text[end:]
+            part = Part(part.source, part.start, text)
+    return part
+
+
+def _bound(tree: Tree) -> frozenset[str]:
+    return frozenset(
+        letter_of(token)
+        for node in tree.find_data("limits")
+        for token in tokens_of(node)
+        if token.type in ("INDEX", "SHIFTED")
+    )
+
+
+def _is_index(one: object) -> bool:
+    return (
+        isinstance(one, Token)
+        and one.type in ("INDEX", "SHIFTED")
+        and not letter_of(one).isdigit()
+    )
+
+
+def sums_over(tree: Tree, letter: str) -> list[tuple[int, int]]:
+    """Return where the products are in which a letter occurs twice, and over which it
+    would be summed if a sum were understood; [] if it also occurs alone."""
+    spans: list[tuple[int, int]] = []
+
+    def found_in(node: Tree) -> bool:
+        inner = [one for one in node.children if isinstance(one, Tree)]
+        mine = [one for one in inner if _has(one, letter)]
+        if node.data == "sum":
+            return all(map(found_in, mine))
+        if node.data in ("reference", "scalar"):
+            if [*map(letter_of, subscripts_of(node))].count(letter) < 2:
+                return False
+            spans.append(span_of(node))
+            return True
+        if node.data in ("power", "power_of_name") and _is_square(node):
+            spans.append(span_of(node))
+            return True
+        if len(mine) == 1:
+            return found_in(mine[0])
+        spans.append(span_of(node))
+        return bool(mine)
+
+    return spans if found_in(tree) else []
+
+
+def _is_square(power: Tree) -> bool:
+    base, exponent = power.children
+    written = exponent if isinstance(exponent, Token) else "".join(tokens_of(exponent))
+    return base.data == "reference" and written == "2"
+
+
+def _has(tree: Tree, letter: str) -> bool:
+    return any(tree.scan_values(lambda one: is_letter(one, letter)))
+
+
+def is_letter(one: Token | Tree, letter: str) -> bool:
+    """Whether a token is a letter, also with a number, as t in t-1."""
+    return isinstance(one, Token) and letter_of(one) == letter

@@ -1,0 +1,99 @@
+"""Equations that a text imposes and does not claim: the gradient is set to 0.
+
+They are marked by a sign over =, or by the sentence before the display. An equation
+that follows from an imposed one need not hold everywhere either.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from backpass.derivation.text.passages import Text
+
+_SET = r"(?:[sS]et(?:s|ting)?|[eE]quat(?:e|es|ing)|[pP]ut(?:s|ting)?|[rR]equir(?:e|es|ing))"
+_POINT = (
+    r"(?:optim(?:um|a)|minim(?:um|a|i[sz]ers?)|maxim(?:um|a|i[sz]ers?)|extrem(?:um|a)"
+    r"|solution|(?:stationary|critical|saddle|fixed|optimal) points?)"
+)
+_IMPOSES = re.compile(
+    rf"\b{_SET}\b[^.]*\b(?:zero|vanish\w*|equal)\b|\b{_SET}\b[^.]*(?<![\w.])0(?![\w.])"
+    rf"|\b[aA]t (?:the|a|an|any|each|every|this|its) (?:\w+ )?{_POINT}\b"
+    r"|\b(?:must|should|has to|have to) (?:vanish|be (?:zero|equal|0))"
+    r"|\b(?:first[- ]order|optimality|stationarity) conditions?\b|\bvanish(?:es|ing)?\b"
+    r"|\bnormal equations?\b"
+)
+# Words near which a side that is 0 is often imposed.
+_MAY_IMPOSE = re.compile(
+    r"\b(?:optim|minimi|maximi|stationar|critical|satisf|fulfil|solv|root|constrain|subject to"
+    r"|requir|equilibri|necessary|sufficient|condition)",
+    re.I,
+)
+_CONCLUDES = re.compile(
+    r"\b(?:[hH]ence|[sS]o|[tT]hus|[tT]herefore|[tT]hen|[gG]iv(?:es|ing)|[yY]ields?|[sS]olv(?:e|es|ing)"
+    r"|[iI]mpl(?:y|ies|ying)|[oO]btain(?:s|ed|ing)?|[rR]earrang\w+|[fF]ollows?|[gG]et|[mM]eans"
+    r"|[lL]eads?|[fF]ind|[sS]olution|[oO]r|i\.e\.)\b"
+)
+_SENTENCE = re.compile(r"(?<=[.!?:])\s+(?=[A-Z])")
+ZERO = re.compile(
+    r"\s*(?:0|\\(?:mathbf|boldsymbol|vec|mathbb|underline)\s*(?:\{\s*0\s*\}|0)"
+    r"(?:_(?:\w|\{[^{}]*\}))?)\s*"
+)
+# \frac{\partial q}{\partial x} := 0, with a formula on the left.
+_ASSIGNED = re.compile(
+    r"(?:\\coloneqq?(?![a-zA-Z])|:=)(?=\s*(?:0|\\(?:mathbf|boldsymbol|vec)\s*\{0\})[\s.,;]*\Z)"
+)
+IMPOSED = (
+    r"\\(?:overset|stackrel|underset)\s*(?:\{\s*(?:!|\\text[a-z]*\s*\{\s*(?:!|set|require"
+    r"|want)\s*\}|\\mathrm\s*\{\s*(?:set|require|want)\s*\})\s*\}|!)\s*(?:\{\s*=\s*\}|=)"
+)
+ASKS = "it does not hold everywhere: is it imposed? If it is, write \\overset{!}{=} in place of ="
+HINT = (
+    r"if this equation is imposed and not claimed, write \overset{!}{=} in place of ="
+)
+
+
+@dataclass
+class Imposed:
+    """Whether the sentence before a display imposes an equation, or may do so, whether
+    the display does, and whether its equations may follow from one that is imposed
+    `above`."""
+
+    by_sentence: bool = False
+    perhaps: bool = False
+    above: bool = False
+    here: bool = False
+
+    def enter(self, prose: str, has_zero: bool) -> None:
+        """Begin a display after some prose; `has_zero` says whether it has a side
+        that is 0."""
+        sentence = _SENTENCE.split(prose.strip())[-1]
+        follows = self.by_sentence or self.here or self.above
+        self.above = follows and (
+            not prose.strip(" .,;\n") or _CONCLUDES.search(sentence) is not None
+        )
+        self.by_sentence = _IMPOSES.search(sentence) is not None
+        self.perhaps = _MAY_IMPOSE.search(sentence) is not None
+        self.here = self.by_sentence and not has_zero
+
+    @property
+    def follows(self) -> bool:
+        """Whether an equation may follow from an imposed one."""
+        return self.above or self.here
+
+
+FOLLOWS = (
+    "it may follow from an equation that is imposed, and not claimed, here or in the "
+    "sentence before: it does not hold everywhere"
+)
+
+
+def with_marks(row: Text) -> Text:
+    """Return a row with the mark of an imposed equation in place of := before 0, if the
+    left side is a formula and not a name."""
+    match = _ASSIGNED.search(row.characters)
+    if match and re.search(
+        r"\\(?:partial|nabla)|[+\-]|\\frac", row.characters[: match.start()]
+    ):
+        return row.replaced(_ASSIGNED, r"\\overset{!}{=}")
+    return row
