@@ -2,7 +2,7 @@
 
 import pytest
 
-from .judging import kinds, one
+from .judging import one
 
 GIVEN = r"given v, w, x \in \mathbb{R}^n, A \in \mathbb{R}^{n \times n}, \mu \in \mathbb{R}"
 
@@ -48,11 +48,3 @@ def test_a_whole_side_of_ones_has_the_size_of_the_side_before_it():
     declared = r"given S \in \mathbb{R}^{s \times d}; let P_{ij} = \frac{e^{S_{ij}}}{\sum_k e^{S_{ik}}}"
     assert one(r"P \mathbf{1} = \mathbf{1}", declared).kind == "equal"
     assert one(r"P^\top \mathbf{1} = \mathbf{1}", declared).kind == "refused"
-
-
-def test_a_loss_is_named_before_its_definition():
-    text = r"""<!-- derive: given x \in \mathbb{R}; let L = x^2; loss L -->
-
-$$ \frac{\partial L}{\partial x} = 2 x $$
-"""
-    assert kinds(text) == ["not readable", "equal"]
