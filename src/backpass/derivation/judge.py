@@ -32,6 +32,7 @@ from backpass.derivation.text.members import Equation, equality
 from backpass.derivation.text.passages import Text
 from backpass.derivation.text.refusal import refusal
 from backpass.derivation.text.rewriting import claims_nothing, not_an_equation
+from backpass.derivation.text.sight.first import Sight
 from backpass.derivation.text.statements import Statement
 from backpass.derivation.text.verdict import Basis, Verdict, unread, verdict_on
 
@@ -43,12 +44,15 @@ def judge(
     definitions: str = "",
     progress: Callable[[int], None] = lambda line: None,
     seconds: float = 0,
+    infer: bool = False,
 ) -> list[Verdict]:
     """Return the verdicts on the displayed lines of a document, in order.
 
     - `definitions`: declarations and definitions that hold for the whole text.
     - `progress`: called with the number of each line before it is judged.
     - `seconds`: a line that takes more CPU time is not readable; 0 sets no limit.
+    - `infer`: whether names without a declaration have the shapes that the text
+      implies; the verdicts then say what was inferred.
 
     Raises `Unreadable` for `definitions` that cannot be read.
     """
@@ -57,7 +61,10 @@ def judge(
         follow(known, text, definitions, 0)
     known.at_start = known.now
     verdicts: list[Verdict] = []
+    judge_one: Callable[[Statement], list[Verdict]]
     judge_one = partial(_judged, known, progress, seconds)
+    if infer:
+        judge_one = Sight(known, judge_one).judged
     below: list[Verdict] = []  # on a display that defines names of the one above it
     for item, following in zip_longest(document.items, document.items[1:]):
         if isinstance(item, Heading):

@@ -46,7 +46,9 @@ class Verdict:
     blamed; a formula without a relation has `nothing claimed`. `message` says what is
     wrong, or what would help. A refused line has a counterexample; an `ill-formed` one
     has no value. `against` is the line with which it was compared, and `compared` the
-    side there, which is the left one if `to_left`.
+    side there, which is the left one if `to_left`. `inferred` says in words what it
+    takes from the text without a declaration, and `waits` are the names that an unread
+    line needs.
     """
 
     kind: str
@@ -59,6 +61,8 @@ class Verdict:
     compared: str = ""
     to_left: bool = False
     display: int = 0  # where its display begins in the source; −1 for a comment
+    inferred: tuple[str, ...] = ()
+    waits: tuple[str, ...] = ()
 
 
 def verdict_on(

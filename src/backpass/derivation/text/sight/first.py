@@ -1,0 +1,450 @@
+"""Judge lines at first sight: where a text declares nothing, by what it implies.
+
+What is inferred is said in the verdict. A line that is equal under an inferred reading
+is equal; one that is not equal is refused only if the text itself states what the
+reading rests on, and otherwise waits for a declaration.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+
+from backpass.derivation.language.functions import find
+from backpass.derivation.language.names import without_accent
+from backpass.derivation.language.parse import Line, Part, Unreadable, read
+from backpass.derivation.text.directives import follow
+from backpass.derivation.text.knowledge import Knowledge, Known
+from backpass.derivation.text.passages import Text
+from backpass.derivation.text.sight.elements import Reading, readings
+from backpass.derivation.text.sight.inference import (
+    Inference,
+    Read,
+    all_statements,
+)
+from backpass.derivation.text.statements import Statement
+from backpass.derivation.text.verdict import Verdict
+
+Judge = Callable[[Statement], list[Verdict]]
+_UNDECLARED = re.compile(
+    r"(.+?) is (?:not declared or defined above|neither a parameter of)"
+)
+_FACTOR = re.compile(r"(.+?)\(…\) prints like a function of")
+_JUDGED = ("equal", "definition")
+_RIGHT = ("equal", "definition", "nothing claimed")
+
+
+@dataclass
+class Reasons:
+    """What is inferred for one statement: names, and anything else, in words."""
+
+    names: dict[str, str] = field(default_factory=dict)
+    others: list[str] = field(default_factory=list)
+    loss: str = ""
+
+
+class Sight:
+    """Judges statements, also by what is inferred of their names."""
+
+    def __init__(self, known: Knowledge, judge: Judge) -> None:
+        self.known, self._judge = known, judge
+        self._inference: Inference | None = None
+        self._readings: tuple[Reading, ...] | None = None
+        self._lines: dict[Line, str] = {}  # the declarations that are inferred
+        self._layout = ""
+        self._ahead: dict[Statement, list[Verdict]] = {}
+        self._busy: set[Statement] = set()
+        self._failed: set[Statement] = set()  # that define nothing
+        self._identities: dict[Statement, bool] = {}
+        self._of: dict[Statement, Read] = {}
+
+    # ---- one statement ---------------------------------------------------------------
+
+    def judged(self, statement: Statement) -> list[Verdict]:
+        """Return the verdicts on a statement."""
+        known = self.known
+        ahead = self._ahead.pop(statement, None)
+        if ahead is not None and self._is_known(self._of[statement].head):
+            return ahead
+        self._release(statement)
+        before = known.now
+        found = self._judge(statement)
+        if all(verdict.kind != "not readable" for verdict in found):
+            return self._ruled(statement, found, Reasons())
+        after, known.now = known.now, before
+        self._busy.add(statement)
+        best, reasons, then = self._read(statement, found)
+        self._busy.discard(statement)
+        if best is found:
+            known.now = after
+            return self._ruled(statement, found, Reasons())
+        defines = any(verdict.kind == "definition" for verdict in best)
+        known.now = then if defines else self._kept(before)
+        ruled = self._ruled(statement, best, reasons)
+        if defines:
+            return ruled
+        return ruled
+
+    def _kept(self, before: Known) -> Known:
+        return before
+
+    def _is_known(self, name: str) -> bool:
+        scope = self.known.scope
+        return any(
+            one == name or one.startswith(f"{name}^")
+            for one in (*scope.variables, *scope.functions)
+        )
+
+    def _release(self, statement: Statement) -> None:
+        """Forget what was inferred of a name that a statement defines."""
+        if not self._lines:
+            return
+        read = self._of.get(statement)
+        if read is None or not read.head:
+            return
+        for line in self.known.now.lines:
+            if self._lines.get(line) == read.head:
+                self.known.forget(line)
+
+    # ---- reading ---------------------------------------------------------------------
+
+    def _read(
+        self, statement: Statement, found: list[Verdict]
+    ) -> tuple[list[Verdict], Reasons, Known]:
+        """Judge a statement by what is inferred; return the best verdicts, what they
+        rest on, and what is then known."""
+        known, reasons = self.known, Reasons()
+        best, then = found, known.now
+        best_reasons = reasons
+        self._start()
+        self._add_readings(statement, reasons)
+        self._add_names(statement, reasons)
+        tried: set[str] = set()
+        verdicts = found
+        for _ in range(8):
+            start = known.now
+            verdicts = self._judge(statement)
+            import os
+            if os.environ.get('DBG'): print('   TRY', [(v.kind, v.message.split(chr(10))[0][:90]) for v in verdicts], reasons.others)
+            if _score(verdicts) > _score(best):
+                best, then = verdicts, known.now
+                best_reasons = replace(
+                    reasons, names=dict(reasons.names), others=[*reasons.others]
+                )
+            known.now = start
+            if not any(verdict.kind == "not readable" for verdict in verdicts):
+                break
+            if not self._met(statement, verdicts, reasons, tried):
+                break
+        best, then, best_reasons = self._in_layouts(
+            statement, best, then, best_reasons, verdicts, reasons
+        )
+        return best, best_reasons, then
+
+    def _start(self) -> None:
+        """Infer what the text says, once."""
+        if self._inference is not None:
+            return
+        known = self.known
+        formulas = "\n".join(
+            member.characters
+            for _, statement in all_statements(known.document)
+            for member in statement.members
+        )
+        names = {*known.scope.variables}
+        mine = {one.pattern for one in known.now.notations}
+        self._readings = tuple(
+            one
+            for one in readings(formulas, names)
+            if not any(pattern[:1] == (one.directive.split()[1][:1],) for pattern in mine)
+        )
+        self._with_readings(self._readings)
+        self._inference = Inference(known)
+        self._of = {one.statement: one for one in self._inference.reads}
+
+    def _with_readings(self, wanted: tuple[Reading, ...]) -> None:
+        for one in wanted:
+            text = Text(one.directive, (0,) * len(one.directive))
+            follow(self.known, text, one.directive, 0)
+
+    def _add_readings(self, statement: Statement, reasons: Reasons) -> None:
+        text = " ".join(member.characters for member in statement.members)
+        wanted = tuple(o for o in self._readings or () if o.pattern.search(text))
+        known = self.known.now.notations
+        self._with_readings(wanted)
+        self.known.now = replace(
+            self.known.now, notations=(*known, *(
+                n for n in self.known.now.notations if n not in known
+            ))
+        )  # fmt: skip
+        reasons.others += [one.reason for one in wanted]
+
+    def _add_names(self, statement: Statement, reasons: Reasons) -> None:
+        """Declare the names of a statement that have no meaning, as inferred."""
+        assert self._inference is not None
+        if (own := self._of.get(statement)) is None:
+            return
+        inference, known = self._inference, self.known
+        self._add_loss(statement, own, reasons)
+        for name in sorted(own.names, key=lambda one: (own.statement, one)[1]):
+            if not self._is_missing(name, inference):
+                continue
+            if name == own.head and len(statement.members) > 1:
+                continue
+            if name != own.head and self._define_ahead(name, own):
+                continue
+            self._declare(name, reasons)
+        del known
+
+    def _is_missing(self, name: str, inference: Inference) -> bool:
+        scope = self.known.scope
+        if name in scope.variables or name in scope.dimensions:
+            return False
+        if name in scope.functions:
+            return False
+        return name not in inference.lengths and name not in self.known.now.losses
+
+    def _add_loss(self, statement: Statement, own: Read, reasons: Reasons) -> None:
+        assert self._inference is not None
+        known = self.known
+        for name in sorted(own.names & self._inference.losses):
+            if name in known.scope.variables or name in known.scope.functions:
+                continue
+            if any(one.head == name for one in self._inference.reads):
+                self._define_ahead(name, own)
+                continue
+            if not known.now.losses and name != r"\mathcal{L}":
+                known.now = replace(known.now, losses=known.now.losses | {name})
+            reasons.loss = name
+            reasons.others.append(f"{name} is the loss")
+
+    def _define_ahead(self, name: str, own: Read) -> bool:
+        """Whether another statement of the section defines a name, which then has this
+        meaning."""
+        assert self._inference is not None
+        others = [
+            one
+            for one in self._inference.reads
+            if one.head == name
+            and one.section == own.section
+            and one.statement not in self._busy
+            and one.statement != own.statement
+            and one.statement not in self._failed
+        ]
+        others.sort(key=lambda one: (one.line < own.line, abs(one.line - own.line)))
+        for one in others:
+            before = self.known.now
+            verdicts = self.judged(one.statement)
+            if verdicts and verdicts[0].kind == "definition":
+                if one.line >= own.line:
+                    self._ahead[one.statement] = verdicts
+                return True
+            self._failed.add(one.statement)
+            self.known.now = before
+        return False
+
+    def _declare(self, name: str, reasons: Reasons) -> bool:
+        assert self._inference is not None
+        before = self.known.now
+        found = self._inference.found.get(name)
+        lines = self._inference.declarations(name)
+        try:
+            for directive in lines:
+                (line,) = read(directive)
+                self.known.add(line, found.line if found else 0, True)
+                self._lines[line] = name
+        except Unreadable:
+            self.known.now = before
+            return False
+        return bool(lines)
+
+    # ---- what a statement still needs ------------------------------------------------
+
+    def _met(
+        self,
+        statement: Statement,
+        verdicts: list[Verdict],
+        reasons: Reasons,
+        tried: set[str],
+    ) -> bool:
+        """Whether something that a message asks for is now inferred."""
+        for verdict in verdicts:
+            if verdict.kind != "not readable":
+                continue
+            directive, reason = self._wanted(verdict.message)
+            if directive and directive not in tried:
+                tried.add(directive)
+                text = Text(directive, (0,) * len(directive))
+                try:
+                    follow(self.known, text, directive, 0)
+                except Unreadable:
+                    continue
+                reasons.others.append(reason)
+                return True
+        return False
+
+    def _wanted(self, message: str) -> tuple[str, str]:
+        assert self._inference is not None
+        first = message.partition("\n")[0]
+        if first.startswith("a differential or derivative, or a product with d?"):
+            return "d differential", "d marks a differential"
+        if match := _FACTOR.match(first):
+            name = match[1]
+            if name not in self._inference.functions and name.isalpha() is False or (
+                len(name) == 1 and name not in "fghFGpq"
+                and name not in self._inference.functions
+            ):
+                return f"factor {name}", f"{name} is a factor before a bracket"
+        return "", ""
+
+    def _in_layouts(
+        self,
+        statement: Statement,
+        best: list[Verdict],
+        then: Known,
+        best_reasons: Reasons,
+        verdicts: list[Verdict],
+        reasons: Reasons,
+    ) -> tuple[list[Verdict], Known, Reasons]:
+        """Judge a statement in the layouts in which it may be meant."""
+        known = self.known
+        if known.scope.layout or not any(
+            "layout numerator" in verdict.message for verdict in verdicts
+        ):
+            return best, then, best_reasons
+        start = known.now
+        for layout in (self._layout,) if self._layout else ("denominator", "numerator"):
+            line = Line("layout", right=Part(layout, 0, layout))
+            known.now = start
+            known.add(line, 0, True)
+            found = self._judge(statement)
+            if _score(found) > _score(best):
+                best, then = found, known.now
+                best_reasons = replace(
+                    reasons, others=[*reasons.others, f"derivatives are in {layout} layout"]
+                )
+                if all(verdict.kind in _RIGHT for verdict in found):
+                    self._layout = layout
+                    break
+        known.now = start
+        return best, then, best_reasons
+
+    # ---- what a verdict rests on, and whether it may be given ------------------------
+
+    def _ruled(
+        self, statement: Statement, found: list[Verdict], reasons: Reasons
+    ) -> list[Verdict]:
+        if self._inference is None:
+            return found
+        return [self._rule(statement, verdict, reasons) for verdict in found]
+
+    def _rule(
+        self, statement: Statement, verdict: Verdict, reasons: Reasons
+    ) -> Verdict:
+        assert self._inference is not None
+        inference = self._inference
+        if verdict.kind == "not readable":
+            return replace(verdict, waits=tuple(self._waits(statement)))
+        declared = set(self._lines.values())
+        used = [
+            name
+            for name, _ in (verdict.basis.definitions if verdict.basis else ())
+            if name in declared
+        ]
+        words = (*(inference.reason(name) for name in used), *reasons.others)
+        if not words:
+            return verdict
+        if verdict.kind == "definition":
+            return replace(verdict, inferred=words)
+        own = self._of.get(statement)
+        derives = own is not None and own.derives
+        heads = {read.head for read in inference.reads if read is not own}
+        heads = (heads | inference.prose.dependent) - {""}
+        bound = [name for name in used if without_accent(name) in heads]
+        bound += [name for name in used if self._is_restricted(name, own)]
+        if reasons.loss in heads:
+            bound.append(reasons.loss)
+        if verdict.kind == "equal":
+            if derives and bound:
+                why = f"{bound[0]} seems to depend on other names, so define it in a comment"
+                return _waiting(verdict, why, tuple(bound))
+            return replace(verdict, inferred=words)
+        if verdict.kind == "refused" and not reasons.others and not bound:
+            if self._may_be_refused(own, used, verdict):
+                return replace(verdict, inferred=words)
+        why = "it is not equal if " + "; ".join(words)
+        return _waiting(verdict, why, tuple(used))
+
+    def _is_restricted(self, name: str, own: Read | None) -> bool:
+        """Whether another equation, which is no identity, has a name on its left."""
+        assert self._inference is not None
+        return any(
+            name in read.left and not self._is_identity(read)
+            for read in self._inference.reads
+            if read is not own and not read.head and not read.derives
+        )
+
+    def _is_identity(self, read: Read) -> bool:
+        if read.statement not in self._identities:
+            self._identities[read.statement] = False
+            before = self.known.now
+            found = self.judged(read.statement)
+            self.known.now = before
+            self._identities[read.statement] = found[0].kind in _RIGHT
+        return self._identities[read.statement]
+
+    def _may_be_refused(
+        self, own: Read | None, used: list[str], verdict: Verdict
+    ) -> bool:
+        """Whether a line is wrong however the text may be meant: its shapes are stated
+        or shown by indices, and nothing else seems to restrict its names."""
+        assert self._inference is not None
+        inference = self._inference
+        return (
+            own is not None
+            and not verdict.message
+            and (own.derives or not verdict.to_left)
+            and all(inference.found[name].strength in ("stated", "index") for name in used)
+            and not inference.prose.restricting
+            and not any(
+                not read.head and not read.derives and read.names & {*used}
+                for read in inference.reads
+                if read is not own
+            )
+        )
+
+    def _waits(self, statement: Statement) -> Iterator[str]:
+        """Yield the names of a statement that have no meaning."""
+        own = self._of.get(statement)
+        if own is None or self._inference is None:
+            return
+        scope = self.known.scope
+        for name in sorted(own.names):
+            if name in scope.variables or name in scope.dimensions:
+                continue
+            if name in scope.functions or name in self._inference.lengths:
+                continue
+            if name == own.head:
+                continue
+            yield name
+
+
+def _waiting(verdict: Verdict, why: str, names: tuple[str, ...]) -> Verdict:
+    return replace(
+        verdict,
+        kind="not readable",
+        message=f"it waits for a declaration: {why}",
+        basis=None,
+        counterexample=None,
+        compared="",
+        to_left=False,
+        waits=names,
+    )
+
+
+def _score(verdicts: list[Verdict]) -> int:
+    return sum(verdict.kind in _JUDGED for verdict in verdicts)
+
+
+_ = find
