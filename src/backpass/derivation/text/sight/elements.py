@@ -27,6 +27,7 @@ _WORD = re.compile(
 )
 
 
+_IDENTITY = re.compile(r"\\(?:mathbf|boldsymbol|mathbb|mathrm)\{I\}(?!\s*(?:_\s*\{?[ij]|\(|=))")
 _CAPITALS = re.compile(
     r"(?<![a-zA-Z\\{])(?P<word>[A-Z][a-zA-Z]+)(?=\s*(?:\\left\s*)?\()"
 )
@@ -46,19 +47,34 @@ def readings(formulas: str, names: set[str]) -> Iterator[Reading]:
         use = re.compile(rf"(?<![a-zA-Z\\{{]){word}")
         reading = rf"read {word} as \text{{{word}}}"
         yield Reading(reading, rf"{word} is the function \text{{{word}}}", use)
+    for bold in sorted({m[0] for m in _IDENTITY.finditer(formulas)} - names):
+        use = re.compile(re.escape(bold))
+        yield Reading(f"read {bold} as I", f"{bold} is the identity matrix", use)
     for word in sorted(_words(formulas)):
         use = re.compile(rf"(?<![a-zA-Z\\{{]){word}(?![a-zA-Z])")
         reading = rf"read {word} as \text{{{word}}}"
         yield Reading(reading, rf"{word} is one name, \text{{{word}}}", use)
     bare: dict[tuple[str, str], str] = {}
+    indexed: set[tuple[str, str]] = set()
     for match in _BOLD.finditer(formulas):
         key = match["accent"] or "", match["letter"]
         whole = rf"\{match['face']}{{{match['letter']}}}"
         if match["accent"]:
             whole = rf"\{match['accent']}{{{whole}}}"
-        if not match["index"]:
+        if match["index"]:
+            indexed.add(key)
+        else:
             bare.setdefault(key, whole)
     plain = _plain(_WORDS.sub(" ", _BOLD.sub(" ", formulas)))
+    for accent, letter in sorted(indexed - {*bare}):
+        matrix = bare.get(("", letter.upper())) or (
+            letter.upper() if plain.get(("", letter.upper())) == {0} else ""
+        )
+        if not accent and matrix and letter.isalpha() and letter.islower():
+            row = rf"\mathbf{{{letter}}}"
+            reading = f"read {row}_{{#1}} as {matrix}_{{#1}}"
+            use = re.compile(re.escape(row) + r"\s*_")
+            yield Reading(reading, rf"{row}_i is row i of {matrix}, as a column", use)
     for (accent, letter), whole in bare.items():
         count = 2 if letter.isupper() else 1
         for small in {letter, letter.lower()} if count == 2 else {letter}:

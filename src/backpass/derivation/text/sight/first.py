@@ -11,9 +11,11 @@ import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 
-from backpass.derivation.language.functions import find
+from lark import Tree
+
 from backpass.derivation.language.names import without_accent
 from backpass.derivation.language.parse import Line, Part, Unreadable, read
+from backpass.derivation.text.contents import Heading
 from backpass.derivation.text.directives import follow
 from backpass.derivation.text.knowledge import Knowledge, Known
 from backpass.derivation.text.passages import Text
@@ -23,6 +25,8 @@ from backpass.derivation.text.sight.inference import (
     Read,
     all_statements,
 )
+from backpass.derivation.text.sight.names import name_of, names_in
+from backpass.derivation.text.sight.prose import prose_of
 from backpass.derivation.text.statements import Statement
 from backpass.derivation.text.verdict import Verdict
 
@@ -30,7 +34,19 @@ Judge = Callable[[Statement], list[Verdict]]
 _UNDECLARED = re.compile(
     r"(.+?) is (?:not declared or defined above|neither a parameter of)"
 )
+_SUM = re.compile(r"it holds if (\\sum_i (.+)_i = 1);")
+_LABELS = re.compile(
+    r"\b(?:one-?hot|labels?|targets?|distributions?|probabilit(?:y|ies)|sums? to (?:1|one))\b",
+    re.I,
+)
 _FACTOR = re.compile(r"(.+?)\(…\) prints like a function of")
+WAITS = "it waits for a declaration"
+# What is differentiated, and by what.
+DERIVATIVES: dict[str, Callable[[Tree], tuple[Tree, Tree]]] = {
+    "partial": lambda node: (node.children[0], node.children[1]),
+    "nabla_of": lambda node: (node.children[1], node.children[0]),
+    "differentiate": lambda node: (node.children[1], node.children[0].children[0]),
+}
 _JUDGED = ("equal", "definition")
 _RIGHT = ("equal", "definition", "nothing claimed")
 
@@ -50,6 +66,8 @@ class Sight:
     def __init__(self, known: Knowledge, judge: Judge) -> None:
         self.known, self._judge = known, judge
         self._inference: Inference | None = None
+        self._whole: Inference | None = None
+        self._sections: dict[int, Inference] = {}
         self._readings: tuple[Reading, ...] | None = None
         self._lines: dict[Line, str] = {}  # the declarations that are inferred
         self._layout = ""
@@ -70,24 +88,53 @@ class Sight:
         self._release(statement)
         before = known.now
         found = self._judge(statement)
-        if all(verdict.kind != "not readable" for verdict in found):
+        if not any(_may_be_read(verdict) for verdict in found):
+            self._lay_out(statement)
             return self._ruled(statement, found, Reasons())
         after, known.now = known.now, before
+        self._start()
         self._busy.add(statement)
-        best, reasons, then = self._read(statement, found)
+        best, reasons, then = found, Reasons(), after
+        for inference in self._inferences(statement):
+            self._inference, known.now = inference, before
+            best, reasons, then = self._read(statement, best, reasons, then)
+            if all(verdict.kind in _RIGHT for verdict in best):
+                break
         self._busy.discard(statement)
-        if best is found:
-            known.now = after
-            return self._ruled(statement, found, Reasons())
         defines = any(verdict.kind == "definition" for verdict in best)
-        known.now = then if defines else self._kept(before)
+        known.now = then
         ruled = self._ruled(statement, best, reasons)
-        if defines:
-            return ruled
+        self._lay_out(statement)
+        self._inference = self._whole
+        known.now = then if defines or best is found else before
         return ruled
 
-    def _kept(self, before: Known) -> Known:
-        return before
+    def _lay_out(self, statement: Statement) -> None:
+        """Note the layout of gradients by whole arrays, which have the array's shape
+        without a layout."""
+        own = self._of.get(statement)
+        scope = self.known.scope
+        if self._layout or scope.layout or own is None:
+            return
+        for node in (n for tree in own.trees for n in tree.iter_subtrees()):
+            if node.data in ("partial", "nabla_of"):
+                named = name_of(DERIVATIVES[node.data](node)[1])
+                variable = scope.variables.get(named[0]) if named and not named[1] else None
+                if variable is not None and variable.axes:
+                    self._layout = "denominator"
+
+    def _inferences(self, statement: Statement) -> Iterator[Inference]:
+        """Yield what is inferred from the whole text, and then from the section."""
+        assert self._whole is not None
+        yield self._whole
+        own = self._of.get(statement)
+        if own is None or len({one.section for one in self._whole.reads}) == 1:
+            return
+        if own.section not in self._sections:
+            whole = self._whole
+            made = Inference(self.known, whole.prose, own.section)
+            self._sections[own.section] = made
+        yield self._sections[own.section]
 
     def _is_known(self, name: str) -> bool:
         scope = self.known.scope
@@ -110,30 +157,29 @@ class Sight:
     # ---- reading ---------------------------------------------------------------------
 
     def _read(
-        self, statement: Statement, found: list[Verdict]
+        self,
+        statement: Statement,
+        best: list[Verdict],
+        best_reasons: Reasons,
+        then: Known,
     ) -> tuple[list[Verdict], Reasons, Known]:
         """Judge a statement by what is inferred; return the best verdicts, what they
         rest on, and what is then known."""
         known, reasons = self.known, Reasons()
-        best, then = found, known.now
-        best_reasons = reasons
-        self._start()
         self._add_readings(statement, reasons)
         self._add_names(statement, reasons)
         tried: set[str] = set()
-        verdicts = found
+        verdicts = best
         for _ in range(8):
             start = known.now
             verdicts = self._judge(statement)
-            import os
-            if os.environ.get('DBG'): print('   TRY', [(v.kind, v.message.split(chr(10))[0][:90]) for v in verdicts], reasons.others)
             if _score(verdicts) > _score(best):
                 best, then = verdicts, known.now
                 best_reasons = replace(
                     reasons, names=dict(reasons.names), others=[*reasons.others]
                 )
             known.now = start
-            if not any(verdict.kind == "not readable" for verdict in verdicts):
+            if all(verdict.kind in _RIGHT for verdict in verdicts):
                 break
             if not self._met(statement, verdicts, reasons, tried):
                 break
@@ -160,7 +206,8 @@ class Sight:
             if not any(pattern[:1] == (one.directive.split()[1][:1],) for pattern in mine)
         )
         self._with_readings(self._readings)
-        self._inference = Inference(known)
+        prose = prose_of(known.document)
+        self._inference = self._whole = Inference(known, prose)
         self._of = {one.statement: one for one in self._inference.reads}
 
     def _with_readings(self, wanted: tuple[Reading, ...]) -> None:
@@ -201,7 +248,7 @@ class Sight:
         scope = self.known.scope
         if name in scope.variables or name in scope.dimensions:
             return False
-        if name in scope.functions:
+        if name in scope.functions or name == "d" or name in inference.losses:
             return False
         return name not in inference.lengths and name not in self.known.now.losses
 
@@ -212,7 +259,8 @@ class Sight:
             if name in known.scope.variables or name in known.scope.functions:
                 continue
             if any(one.head == name for one in self._inference.reads):
-                self._define_ahead(name, own)
+                if name != own.head:
+                    self._define_ahead(name, own)
                 continue
             if not known.now.losses and name != r"\mathcal{L}":
                 known.now = replace(known.now, losses=known.now.losses | {name})
@@ -232,7 +280,7 @@ class Sight:
             and one.statement != own.statement
             and one.statement not in self._failed
         ]
-        others.sort(key=lambda one: (one.line < own.line, abs(one.line - own.line)))
+        others.sort(key=lambda one: (one.line > own.line, abs(one.line - own.line)))
         for one in others:
             before = self.known.now
             verdicts = self.judged(one.statement)
@@ -252,7 +300,8 @@ class Sight:
         try:
             for directive in lines:
                 (line,) = read(directive)
-                self.known.add(line, found.line if found else 0, True)
+                stated = found is not None and found.strength == "stated"
+                self.known.add(line, found.line if found else 0, not stated)
                 self._lines[line] = name
         except Unreadable:
             self.known.now = before
@@ -270,6 +319,8 @@ class Sight:
     ) -> bool:
         """Whether something that a message asks for is now inferred."""
         for verdict in verdicts:
+            if verdict.kind == "refused" and self._sums_to_one(verdict, reasons):
+                return True
             if verdict.kind != "not readable":
                 continue
             directive, reason = self._wanted(verdict.message)
@@ -283,6 +334,31 @@ class Sight:
                 reasons.others.append(reason)
                 return True
         return False
+
+    def _sums_to_one(self, verdict: Verdict, reasons: Reasons) -> bool:
+        """Whether the elements of an inferred name sum to 1, as a word of the text
+        says, and a line needs it."""
+        assert self._inference is not None
+        match = _SUM.match(verdict.message)
+        if match is None or not _LABELS.search(self._inference.prose.words):
+            return False
+        name, known = match[2], self.known
+        mine = [line for line in known.now.lines if self._lines.get(line) == name]
+        if len(mine) != 1:
+            return False
+        constant = replace(mine[0], kind="constant")
+        lines = (constant if line == mine[0] else line for line in known.now.lines)
+        (assumed,) = read(f"assume {match[1]}")
+        before = known.now
+        known.now = replace(before, lines=(*lines,))
+        self._lines[constant] = name
+        try:
+            known.add(assumed, 0, True)
+        except Unreadable:
+            known.now = before
+            return False
+        reasons.others.append(f"{match[1]}, as for labels")
+        return True
 
     def _wanted(self, message: str) -> tuple[str, str]:
         assert self._inference is not None
@@ -347,17 +423,16 @@ class Sight:
         if verdict.kind == "not readable":
             return replace(verdict, waits=tuple(self._waits(statement)))
         declared = set(self._lines.values())
-        used = [
-            name
-            for name, _ in (verdict.basis.definitions if verdict.basis else ())
-            if name in declared
-        ]
+        own = self._of.get(statement)
+        if verdict.basis:
+            used = [name for name, _ in verdict.basis.definitions if name in declared]
+        else:
+            used = sorted(declared & (own.names if own else frozenset()))
         words = (*(inference.reason(name) for name in used), *reasons.others)
         if not words:
             return verdict
         if verdict.kind == "definition":
             return replace(verdict, inferred=words)
-        own = self._of.get(statement)
         derives = own is not None and own.derives
         heads = {read.head for read in inference.reads if read is not own}
         heads = (heads | inference.prose.dependent) - {""}
@@ -366,15 +441,49 @@ class Sight:
         if reasons.loss in heads:
             bound.append(reasons.loss)
         if verdict.kind == "equal":
+            if (free := self._held_apart(own, declared)) is not None:
+                why = f"{free} has no definition, so its derivative would be 0"
+                return _waiting(verdict, why, (free,))
             if derives and bound:
                 why = f"{bound[0]} seems to depend on other names, so define it in a comment"
                 return _waiting(verdict, why, tuple(bound))
             return replace(verdict, inferred=words)
+        if verdict.kind == "ill-formed" and own is not None:
+            others = [one for one in reasons.others if one != f"{reasons.loss} is the loss"]
+            if not others and reasons.loss not in heads and all(
+                self._is_stated_beside(name, own) for name in used
+            ):
+                return replace(verdict, inferred=words)
         if verdict.kind == "refused" and not reasons.others and not bound:
             if self._may_be_refused(own, used, verdict):
                 return replace(verdict, inferred=words)
-        why = "it is not equal if " + "; ".join(words)
+        why = verdict.message or "it is not equal if " + "; ".join(words)
         return _waiting(verdict, why, tuple(used))
+
+    def _held_apart(self, own: Read | None, declared: set[str]) -> str | None:
+        """Return an inferred name whose derivative is only 0 because nothing defines
+        it; None if there is none."""
+        scope = self.known.scope
+        for node in (n for tree in (own.trees if own else ()) for n in tree.iter_subtrees()):
+            if node.data not in DERIVATIVES:
+                continue
+            of, by = DERIVATIVES[node.data](node)
+            names = [name for name, _, _ in names_in(of)]
+            variables = [scope.variables[name] for name in names if name in scope.variables]
+            inferred = [name for name in names if name in declared]
+            wanted = {name for name, _, _ in names_in(by)}
+            if inferred and not wanted & scope.upstream(variables):
+                return inferred[0]
+        return None
+
+    def _is_stated_beside(self, name: str, own: Read) -> bool:
+        """Whether the text states a name's shape in the section of a line."""
+        assert self._inference is not None
+        found = self._inference.found[name]
+        headings = (i for i in self.known.document.items if isinstance(i, Heading))
+        line = self.known.document.line
+        section = sum(line(heading.start) <= found.line for heading in headings)
+        return found.strength == "stated" and section == own.section
 
     def _is_restricted(self, name: str, own: Read | None) -> bool:
         """Whether another equation, which is no identity, has a name on its left."""
@@ -389,9 +498,14 @@ class Sight:
         if read.statement not in self._identities:
             self._identities[read.statement] = False
             before = self.known.now
-            found = self.judged(read.statement)
+            found = self.judged(read.statement)[0]
             self.known.now = before
-            self._identities[read.statement] = found[0].kind in _RIGHT
+            self._identities[read.statement] = found.kind in _RIGHT or (
+                found.kind == "not readable"
+                and not found.message.startswith(WAITS)
+                and bool(read.right)
+                and read.left <= read.right
+            )
         return self._identities[read.statement]
 
     def _may_be_refused(
@@ -434,7 +548,7 @@ def _waiting(verdict: Verdict, why: str, names: tuple[str, ...]) -> Verdict:
     return replace(
         verdict,
         kind="not readable",
-        message=f"it waits for a declaration: {why}",
+        message=f"{WAITS}: {why}",
         basis=None,
         counterexample=None,
         compared="",
@@ -443,8 +557,16 @@ def _waiting(verdict: Verdict, why: str, names: tuple[str, ...]) -> Verdict:
     )
 
 
-def _score(verdicts: list[Verdict]) -> int:
-    return sum(verdict.kind in _JUDGED for verdict in verdicts)
+def _may_be_read(verdict: Verdict) -> bool:
+    """Whether an inference may give a line another verdict."""
+    return verdict.kind == "not readable" or (
+        verdict.kind == "refused" and _SUM.match(verdict.message) is not None
+    )
 
 
-_ = find
+def _score(verdicts: list[Verdict]) -> tuple[int, int]:
+    """Return how many lines are right, and how many are not judged, as a negative."""
+    return (
+        sum(verdict.kind in _JUDGED for verdict in verdicts),
+        -sum(verdict.kind == "not readable" for verdict in verdicts),
+    )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from bisect import bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
@@ -29,7 +30,6 @@ _NAMES = re.compile(r"\\[a-zA-Z]+\{\\?[a-zA-Z]+\}|\\[a-zA-Z]+|[a-zA-Z]")
 ANY = r"\frac{3}{7} + \frac{5}{3} #1 - \frac{11}{5} #1^2 + \frac{7}{13} #1^3"
 _ACTIVATIONS = (r"\sigma", r"\phi", r"\varphi", r"\psi", r"\rho")
 _LOGISTIC = r"\frac{1}{1 + e^{-#1}}"
-_OF_NUMBER = re.compile(r"(?:[b-zA-Z]|\\[a-zA-Z]+)")
 
 
 @dataclass
@@ -56,24 +56,34 @@ class Read:
     derives: bool = False
     names: frozenset[str] = frozenset()
     left: frozenset[str] = frozenset()  # the names of its left side
+    right: frozenset[str] = frozenset()
 
 
-def all_statements(document: Document) -> Iterator[tuple[int, Statement]]:
-    """Yield the statements of a document, each with the number of its section."""
+def all_statements(
+    document: Document, prose: Prose | None = None
+) -> Iterator[tuple[int, Statement]]:
+    """Yield the statements of a document, also those of its prose, each with the number
+    of its section."""
     section = 0
+    starts = [item.start for item in document.items if isinstance(item, Heading)]
     for item in document.items:
         section += isinstance(item, Heading)
         if isinstance(item, Display):
             for statement in statements(item):
                 yield section, statement
+    for text in prose.equations if prose else ():
+        members = tuple(side.strip() for side in text.split("="))
+        if len(members) > 1 and all(member.characters for member in members):
+            yield bisect_right(starts, text.origins[0]), Statement(members)
 
 
 class Inference:
-    """What is inferred of the names of a document."""
+    """What is inferred of the names of a document, or of one of its sections."""
 
-    def __init__(self, known: Knowledge) -> None:
-        self.document = known.document
-        self.prose: Prose = prose_of(known.document)
+    def __init__(
+        self, known: Knowledge, prose: Prose, section: int | None = None
+    ) -> None:
+        self.document, self.prose, self.section = known.document, prose, section
         self.functions: set[str] = set()
         self.arguments: dict[str, set[str]] = {}  # those of functions, as written
         self.uses: dict[str, Use] = {}
@@ -105,7 +115,7 @@ class Inference:
 
     def _read(self) -> None:
         document, known = self.document, self._known
-        for section, statement in all_statements(document):
+        for section, statement in all_statements(document, self.prose):
             line = document.line_of(statement.members[0])
             trees, head, left = [], "", frozenset()
             for number, member in enumerate(statement.members):
@@ -131,8 +141,11 @@ class Inference:
             derives = re.search(r"\\(?:partial|nabla|dot)(?![a-zA-Z])|\\frac\s*\{\s*\\?d", text)
             read = Read(statement, section, line, trees, head, bool(derives))
             read.left = left
+            read.right = frozenset(
+                name for tree in trees[1:] for name, _, _ in names_in(tree)
+            )
             self.reads.append(read)
-        for read in self.reads:
+        for read in self._here:
             for tree in read.trees:
                 self._note_uses(tree, read.line)
         for name, use in self.uses.items():
@@ -200,6 +213,9 @@ class Inference:
         for name, use in self.uses.items():
             if name in self.functions or _is_function_word(name):
                 continue
+            if name in self.losses:
+                self.found[name] = Found(name, 0)
+                continue
             found = Found(name, line=use.line)
             variable = scope.variables.get(name)
             if variable is not None:
@@ -246,8 +262,13 @@ class Inference:
         name = found.name
         if use.counts:
             count = max(use.counts)
-            capital = is_capital(name) and is_bold(name)
-            if len(use.counts) > 1 or (count == 1 and capital):
+            rows = count == 1 and is_capital(name) and use.bare and name not in LOSSES
+            if rows or use.counts == {1, 2}:
+                found.be(2, f"its rows {use.written}", use.line)
+                found.sliced = True
+            elif len(use.counts) > 1 or (
+                count == 1 and is_capital(name) and is_bold(name)
+            ):
                 found.rank = -1
             elif count == 1 and is_bold(name) and not use.bare:
                 found.be(2, f"its vectors {use.written}", use.line)
@@ -262,8 +283,6 @@ class Inference:
                 found.be(2, f"its {bold}capital letter", use.line)
         elif is_bold(name):
             found.be(1, "its bold letter", use.line)
-        elif not _OF_NUMBER.match(name) and name != "a":
-            found.rank = -1
 
     # ---- sides -----------------------------------------------------------------------
 
@@ -277,8 +296,13 @@ class Inference:
                 found.be(0, "its lower-case letter", found.line)
         self._visit_all()
 
+    @property
+    def _here(self) -> list[Read]:
+        """The equations of the section."""
+        return [one for one in self.reads if self.section in (None, one.section)]
+
     def _visit_all(self) -> None:
-        for read in self.reads:
+        for read in self._here:
             if read.trees:
                 self._shapes.equation(read.trees, read.line)
 
@@ -324,7 +348,7 @@ class Inference:
         product = r" \times ".join(whole)
         space = rf" \in {reals}" + (f"^{{{product}}}" if whole else "")
         lines = [f"given {name}{space}"]
-        if found.listed:
+        if found.listed or found.sliced:
             lines.append(rf"slice {name}_{{i}} \in \mathbb{{R}}^{{{sides[1]}}}")
         return lines
 

@@ -11,6 +11,7 @@ from backpass.derivation.language.parse import Part, Unreadable, parse
 from backpass.derivation.language.written import canonical, subscripts_of
 from backpass.derivation.text.contents import Document
 from backpass.derivation.text.displays import Display
+from backpass.derivation.text.passages import Text
 
 _INLINE = re.compile(
     r"(?<![\\$])\$(?!\$)(?P<dollar>[^$]{1,300}?)(?<!\\)\$(?!\$)"
@@ -33,6 +34,11 @@ _BEFORE = re.compile(rf"\b{_KINDS_OF}s?\s+(?P<names>{_NAMES})", re.I)
 _AFTER = re.compile(
     rf"(?P<names>{_NAMES})\s+(?:is|are|be|denotes?|being)\s+(?:an?|the|some)?"
     rf"(?:\s+[\w-]+|\s*\$[^$]{{1,40}}\$){{0,3}}?[\s-]+(?P<kind>scalar|vector|matri(?:x|ce)|real number)",
+    re.I,
+)
+# Words before an equation that holds in one case only.
+_SUPPOSED = re.compile(
+    r"\b(?:if|when|whenever|for|at|case|unless|assum\w+|suppose|setting|until|while|iff)\s*\Z",
     re.I,
 )
 # Words for what depends on other names.
@@ -71,10 +77,11 @@ class Stated:
 
 @dataclass(frozen=True)
 class Prose:
-    """What prose says: shapes, names that depend on others, and whether some words may
-    restrict values."""
+    """What prose says: shapes, equations, names that depend on others, and whether some
+    words may restrict values."""
 
     stated: tuple[Stated, ...]
+    equations: tuple[Text, ...]
     dependent: frozenset[str]
     restricting: bool
     words: str
@@ -87,11 +94,14 @@ def prose_of(document: Document) -> Prose:
     dependent: set[str] = set()
     origins = document.expanded.origins
     formulas = [*_INLINE.finditer(text)]
+    equations: list[Text] = []
     for match in formulas:
         inside = match[match.lastgroup or 0]
         line = document.line(origins[match.start()])
         stated += memberships(inside, line)
         dependent.update(_heads(inside))
+        if "=" in inside and not _SUPPOSED.search(text, max(match.start() - 40, 0), match.start()):
+            equations.append(document.expanded[slice(*match.span(match.lastgroup or 0))])
     for pattern in (_BEFORE, _AFTER):
         for match in pattern.finditer(text):
             kind = match["kind"].lower().replace("matrice", "matrix")
@@ -104,7 +114,7 @@ def prose_of(document: Document) -> Prose:
         for match in pattern.finditer(text):
             dependent |= {name for name, _ in _named(match["names"])}
     words = _INLINE.sub(" ", text)
-    return Prose(tuple(stated), frozenset(dependent), bool(_RESTRICTING.search(words)), words)
+    return Prose(tuple(stated), tuple(equations), frozenset(dependent), bool(_RESTRICTING.search(words)), words)
 
 
 def memberships(formula: str, line: int) -> Iterator[Stated]:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 from lark import Token, Tree
 
+from backpass.derivation.language.functions import BUILT_IN
 from backpass.derivation.language.indices import letter_of
 from backpass.derivation.language.parse import tokens_of
 from backpass.derivation.language.written import canonical
@@ -19,8 +20,12 @@ from backpass.derivation.text.sight.sides import (
     one,
 )
 
-_SAME = ("bracket", "absolute", "call")
-_LOWER = re.compile(r"[a-z](?:_\{.*\})?|\\(?:hat|tilde|vec)\{\\?[a-z]+\}|\\text\{[a-z]+\}")
+_SAME = ("bracket", "absolute")
+_VECTOR = re.compile(
+    r"[a-z](?:_\{.*\})?|\\(?:hat|tilde|vec)\{\\?[a-z]+\}"
+    r"|\\(?:beta|theta|omega)|(?:[a-z]|\\[a-z]+)\^\{\(.\)\}"
+)
+_OF_VECTOR = ("softmax", "logsoftmax", "logsumexp", "mean")
 
 
 class Shapes:
@@ -81,7 +86,7 @@ class Shapes:
         if found is None:
             return None
         if found.rank is None:
-            if self.fresh and not indices and want and not is_number(want):
+            if self.fresh and not indices and want:
                 self._take(found, want)
             return found.shape()
         for token, axis in zip(indices, found.axes, strict=False):
@@ -89,13 +94,15 @@ class Shapes:
                 self._letter(str(token)).equals(axis)
         if indices and len(indices) == len(found.axes):
             return number()
-        if found.listed and len(indices) == 1:
+        if (found.listed or found.sliced) and len(indices) == 1:
             return found.axes[1], one()
         return found.shape() if not indices else None
 
     def _take(self, found: Found, want: Shape) -> None:
         """Let a name have the shape that its place needs."""
-        if not _LOWER.fullmatch(found.name) or want[0].is_one == want[1].is_one:
+        if is_number(want):
+            found.be(0, "its place among numbers", self.line)
+        if not _VECTOR.fullmatch(found.name) or want[0].is_one == want[1].is_one:
             return
         found.be(1, "its place in a sum or a product", self.line)
         found.row = want[0].is_one
@@ -154,6 +161,19 @@ class Shapes:
                 current = current[0], found[1]
         return current
 
+    def of_call(self, tree: Tree, want: Shape | None) -> Shape | None:
+        name, *arguments = tree.children
+        word = canonical(name).removeprefix(r"\text{").rstrip("}").lower()
+        if word not in _OF_VECTOR:
+            found = [self.visit(one, want) for one in arguments]
+            return found[0] if len(found) == 1 and word in BUILT_IN else None
+        named = self.name_of(arguments[0])
+        known = self.find(named[0]) if named and not named[1] else None
+        if known and known.rank is None and _VECTOR.fullmatch(known.name):
+            known.be(1, f"its {word}", self.line)
+        found = self.visit(arguments[0])
+        return found if "softmax" in word else number()
+
     def of_fraction(self, tree: Tree, want: Shape | None) -> Shape | None:
         above, below = tree.children
         self.visit(below)
@@ -167,7 +187,7 @@ class Shapes:
             found = self.visit(base, turned)
             if found is None and (named := self.name_of(base)) and not named[1]:
                 name = self.find(named[0])
-                if name and name.rank is None and _LOWER.fullmatch(name.name):
+                if name and name.rank is None and _VECTOR.fullmatch(name.name):
                     name.be(1, rf"{name.name}^\top", self.line)
                     found = name.shape()
             return (found[1], found[0]) if found else None
@@ -216,7 +236,7 @@ class Shapes:
         inside = tree.children[0]
         named = self.name_of(inside)
         found = self.find(named[0]) if named and not named[1] else None
-        if found and found.rank is None and _LOWER.fullmatch(found.name):
+        if found and found.rank is None and _VECTOR.fullmatch(found.name):
             found.be(1, "its norm", self.line)
         self.visit(inside)
         return number()

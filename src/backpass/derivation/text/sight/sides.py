@@ -67,7 +67,8 @@ class Found:
     """What is found of a name: its rank, or None, the sides of its axes, and why.
 
     `strength` is "stated" if the text states its shape, "index" if its indices show it,
-    and "guess" otherwise. `listed` says whether it is a list of vectors.
+    and "guess" otherwise. `listed` says whether it is a list of vectors,
+    and `sliced` whether its rows have names: A_i is row i of A, as a column.
     """
 
     name: str
@@ -77,6 +78,7 @@ class Found:
     line: int = 0
     strength: str = "guess"
     listed: bool = False
+    sliced: bool = False
     positive: bool = False
     row: bool = False
 
