@@ -33,6 +33,7 @@ from backpass.derivation.text.passages import Text
 from backpass.derivation.text.refusal import refusal
 from backpass.derivation.text.rewriting import claims_nothing, not_an_equation
 from backpass.derivation.text.sight.first import Sight
+from backpass.derivation.text.sight.suggestion import Suggestion, suggestion_of
 from backpass.derivation.text.statements import Statement
 from backpass.derivation.text.verdict import Basis, Verdict, unread, verdict_on
 
@@ -56,6 +57,32 @@ def judge(
 
     Raises `Unreadable` for `definitions` that cannot be read.
     """
+    return _judge(document, definitions, progress, seconds, infer)[0]
+
+
+def suggest(
+    document: Document,
+    definitions: str = "",
+    progress: Callable[[int], None] = lambda line: None,
+    seconds: float = 0,
+) -> tuple[list[Verdict], Suggestion]:
+    """Return the verdicts, and what a comment would declare."""
+    verdicts, sight = _judge(document, definitions, progress, seconds, True)
+
+    def again(more: str) -> list[Verdict]:
+        whole = f"{definitions}\n{more}"
+        return _judge(document, whole, progress, seconds, True)[0]
+
+    return verdicts, suggestion_of(sight, document, verdicts, again)
+
+
+def _judge(
+    document: Document,
+    definitions: str,
+    progress: Callable[[int], None],
+    seconds: float,
+    infer: bool,
+) -> tuple[list[Verdict], Sight]:
     known = Knowledge(document)
     for text in directives(definitions):
         follow(known, text, definitions, 0)
@@ -63,8 +90,9 @@ def judge(
     verdicts: list[Verdict] = []
     judge_one: Callable[[Statement], list[Verdict]]
     judge_one = partial(_judged, known, progress, seconds)
+    sight = Sight(known, judge_one)
     if infer:
-        judge_one = Sight(known, judge_one).judged
+        judge_one = sight.judged
     below: list[Verdict] = []  # on a display that defines names of the one above it
     for item, following in zip_longest(document.items, document.items[1:]):
         if isinstance(item, Heading):
@@ -77,7 +105,7 @@ def judge(
             found, below = with_definitions_below(known, item, following, judge_one)
             verdicts += found
             known.condition = None
-    return verdicts
+    return verdicts, sight
 
 
 def _judged(

@@ -70,6 +70,9 @@ class Sight:
         self._sections: dict[int, Inference] = {}
         self._readings: tuple[Reading, ...] | None = None
         self._lines: dict[Line, str] = {}  # the declarations that are inferred
+        # What a comment would have to declare for the lines that were read or tried.
+        self.suggested: dict[str, None] = {}
+        self.missing: dict[str, None] = {}  # names of which nothing is inferred
         self._layout = ""
         self._ahead: dict[Statement, list[Verdict]] = {}
         self._busy: set[Statement] = set()
@@ -215,6 +218,10 @@ class Sight:
             text = Text(one.directive, (0,) * len(one.directive))
             follow(self.known, text, one.directive, 0)
 
+    def _suggest(self, *directives: str) -> None:
+        if self._inference is self._whole:
+            self.suggested.update(dict.fromkeys(directives))
+
     def _add_readings(self, statement: Statement, reasons: Reasons) -> None:
         text = " ".join(member.characters for member in statement.members)
         wanted = tuple(o for o in self._readings or () if o.pattern.search(text))
@@ -226,23 +233,24 @@ class Sight:
             ))
         )  # fmt: skip
         reasons.others += [one.reason for one in wanted]
+        self._suggest(*(one.directive for one in wanted))
 
     def _add_names(self, statement: Statement, reasons: Reasons) -> None:
         """Declare the names of a statement that have no meaning, as inferred."""
         assert self._inference is not None
         if (own := self._of.get(statement)) is None:
             return
-        inference, known = self._inference, self.known
-        self._add_loss(statement, own, reasons)
-        for name in sorted(own.names, key=lambda one: (own.statement, one)[1]):
+        inference = self._inference
+        self._add_loss(own, reasons)
+        for name in sorted(own.names):
             if not self._is_missing(name, inference):
                 continue
             if name == own.head and len(statement.members) > 1:
                 continue
             if name != own.head and self._define_ahead(name, own):
                 continue
-            self._declare(name, reasons)
-        del known
+            if not self._declare(name) and name != own.head:
+                self.missing[name] = None
 
     def _is_missing(self, name: str, inference: Inference) -> bool:
         scope = self.known.scope
@@ -252,7 +260,7 @@ class Sight:
             return False
         return name not in inference.lengths and name not in self.known.now.losses
 
-    def _add_loss(self, statement: Statement, own: Read, reasons: Reasons) -> None:
+    def _add_loss(self, own: Read, reasons: Reasons) -> None:
         assert self._inference is not None
         known = self.known
         for name in sorted(own.names & self._inference.losses):
@@ -265,6 +273,7 @@ class Sight:
             if not known.now.losses and name != r"\mathcal{L}":
                 known.now = replace(known.now, losses=known.now.losses | {name})
             reasons.loss = name
+            self._suggest(f"loss {name}")
             reasons.others.append(f"{name} is the loss")
 
     def _define_ahead(self, name: str, own: Read) -> bool:
@@ -292,7 +301,8 @@ class Sight:
             self.known.now = before
         return False
 
-    def _declare(self, name: str, reasons: Reasons) -> bool:
+    def _declare(self, name: str) -> bool:
+        """Whether a name is now declared as inferred."""
         assert self._inference is not None
         before = self.known.now
         found = self._inference.found.get(name)
@@ -306,6 +316,8 @@ class Sight:
         except Unreadable:
             self.known.now = before
             return False
+        if lines and not any(one.head == name for one in self._inference.reads):
+            self._suggest(*self._inference.suggestions(name))
         return bool(lines)
 
     # ---- what a statement still needs ------------------------------------------------
@@ -332,6 +344,7 @@ class Sight:
                 except Unreadable:
                     continue
                 reasons.others.append(reason)
+                self._suggest(directive)
                 return True
         return False
 
@@ -358,6 +371,11 @@ class Sight:
             known.now = before
             return False
         reasons.others.append(f"{match[1]}, as for labels")
+        self.suggested = {
+            f"constant{one[5:]}" if one.startswith(f"given {name} ") else one: None
+            for one in self.suggested
+        }
+        self._suggest(f"assume {match[1]}")
         return True
 
     def _wanted(self, message: str) -> tuple[str, str]:
@@ -402,6 +420,7 @@ class Sight:
                 )
                 if all(verdict.kind in _RIGHT for verdict in found):
                     self._layout = layout
+                    self._suggest(f"layout {layout}")
                     break
         known.now = start
         return best, then, best_reasons
@@ -469,7 +488,11 @@ class Sight:
                 continue
             of, by = DERIVATIVES[node.data](node)
             names = [name for name, _, _ in names_in(of)]
-            variables = [scope.variables[name] for name in names if name in scope.variables]
+            variables = [
+                variable
+                for key, variable in scope.variables.items()
+                if any(key == n or key.startswith((f"{n}^", f"{n}_{{")) for n in names)
+            ]
             inferred = [name for name in names if name in declared]
             wanted = {name for name, _, _ in names_in(by)}
             if inferred and not wanted & scope.upstream(variables):

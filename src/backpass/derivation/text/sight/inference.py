@@ -352,6 +352,12 @@ class Inference:
             lines.append(rf"slice {name}_{{i}} \in \mathbb{{R}}^{{{sides[1]}}}")
         return lines
 
+    def suggestions(self, name: str) -> list[str]:
+        """Return the directives that an author would write for a name."""
+        if name in self.functions and name != r"\sigma":
+            return []
+        return [one.replace(r"\zeta", "t") for one in self.declarations(name)]
+
     def _function(self, name: str) -> list[str]:
         """Return the directive that defines a function of a number, if nothing in the
         text does."""
