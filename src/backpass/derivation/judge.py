@@ -118,7 +118,8 @@ def _judged(
     if found[0].kind == "not readable":
         with suppress(Unreadable):
             known.miss_loss(statement.members[0])
-    return found
+    left = " ".join(statement.members[0].characters.split())
+    return [replace(verdict, left=left) for verdict in found]
 
 
 def _on_comment(known: Knowledge, comment: Comment) -> Iterator[Verdict]:

@@ -61,6 +61,7 @@ class Verdict:
     compared: str = ""
     to_left: bool = False
     display: int = 0  # where its display begins in the source; −1 for a comment
+    left: str = ""  # the left side of its equation
     inferred: tuple[str, ...] = ()
     waits: tuple[str, ...] = ()
 
