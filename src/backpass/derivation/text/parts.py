@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -26,24 +25,22 @@ class Piece(NamedTuple):
     line: int
 
 
-def joined(
-    source: str, path: Path, read: Callable[[Path], str] | None = None
-) -> tuple[str, tuple[Piece, ...]]:
+def joined(source: str, path: Path) -> tuple[str, tuple[Piece, ...]]:
     """Return a text with the files that it includes, and which lines are whose. A text
     without includes has no pieces.
 
     Names of files are relative to the folder of the main file, `path`. Raises
     `ValueError`, which names the line, for a file that is missing or includes itself.
     """
-    tree = _Tree(path, read or _read)
+    tree = _Tree(path)
     tree.add(source, path, 1, (path.resolve(),))
     pieces = tuple(tree.pieces)
     return ("".join(tree.texts), pieces) if len(pieces) > 1 else (source, ())
 
 
 class _Tree:
-    def __init__(self, main: Path, read: Callable[[Path], str]) -> None:
-        self.main, self.read = main, read
+    def __init__(self, main: Path) -> None:
+        self.main = main
         self.texts: list[str] = []
         self.pieces: list[Piece] = []
         self._line = 1
@@ -76,7 +73,9 @@ class _Tree:
     ) -> None:
         folder = self.main.parent / (match["folder"] or "")
         name = (match["file"] or match["braced"] or match["bare"] or "").strip()
-        where = f"{path}, line {line}: {' '.join(match[0].split())}"
+        where = f"line {line}: {' '.join(match[0].split())}"
+        if path != self.main:
+            where = f"{path}, {where}"
         choices = [folder / f"{name}.tex", folder / name]
         if match["imports"] or match["command"] == "subfile":
             choices += [path.parent / (match["folder"] or "") / one.name for one in choices]
@@ -85,7 +84,7 @@ class _Tree:
             raise ValueError(f"{where}: expected a file; there is no {choices[0]}")
         if found.resolve() in above:
             raise ValueError(f"{where}: this file includes itself")
-        text, first = self.read(found), 1
+        text, first = _read(found), 1
         if body := _BODY.search(text):
             first = 1 + text.count("\n", 0, body.start(1))
             text = body[1]
@@ -100,4 +99,7 @@ class _Tree:
 
 
 def _read(path: Path) -> str:
-    return path.read_text(encoding="utf-8")
+    try:
+        return path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path}: expected UTF-8; {error}") from error

@@ -53,9 +53,8 @@ _RIGHT = ("equal", "definition", "nothing claimed")
 
 @dataclass
 class Reasons:
-    """What is inferred for one statement: names, and anything else, in words."""
+    """What is inferred for one statement besides names, in words."""
 
-    names: dict[str, str] = field(default_factory=dict)
     others: list[str] = field(default_factory=list)
     loss: str = ""
 
@@ -76,6 +75,7 @@ class Sight:
         self._layout = ""
         self._ahead: dict[Statement, list[Verdict]] = {}
         self._busy: set[Statement] = set()
+        self._last: list[Verdict] = []  # those of the last attempt
         self._failed: set[Statement] = set()  # that define nothing
         self._identities: dict[Statement, bool] = {}
         self._of: dict[Statement, Read] = {}
@@ -101,9 +101,17 @@ class Sight:
         for inference in self._inferences(statement):
             self._inference, known.now = inference, before
             best, reasons, then = self._read(statement, best, reasons, then)
+            known.now = before
             if all(verdict.kind in _RIGHT for verdict in best):
                 break
         self._busy.discard(statement)
+        if best is found and len(self._last) == len(found):
+            # What is wrong although names have a meaning says more.
+            pairs = zip(found, self._last, strict=True)
+            best = found = [
+                new if new.kind == old.kind == "not readable" else old
+                for old, new in pairs
+            ]
         defines = any(verdict.kind == "definition" for verdict in best)
         known.now = then
         ruled = self._ruled(statement, best, reasons)
@@ -175,12 +183,10 @@ class Sight:
         verdicts = best
         for _ in range(8):
             start = known.now
-            verdicts = self._judge(statement)
+            verdicts = self._last = self._judge(statement)
             if _score(verdicts) > _score(best):
                 best, then = verdicts, known.now
-                best_reasons = replace(
-                    reasons, names=dict(reasons.names), others=[*reasons.others]
-                )
+                best_reasons = replace(reasons, others=[*reasons.others])
             known.now = start
             if all(verdict.kind in _RIGHT for verdict in verdicts):
                 break
@@ -440,14 +446,26 @@ class Sight:
         assert self._inference is not None
         inference = self._inference
         if verdict.kind == "not readable":
-            return replace(verdict, waits=tuple(self._waits(statement)))
+            undeclared = _UNDECLARED.match(verdict.message)
+            return replace(verdict, waits=(undeclared[1],) if undeclared else ())
         declared = set(self._lines.values())
         own = self._of.get(statement)
         if verdict.basis:
             used = [name for name, _ in verdict.basis.definitions if name in declared]
         else:
-            used = sorted(declared & (own.names if own else frozenset()))
-        words = (*(inference.reason(name) for name in used), *reasons.others)
+            used = []
+        if not verdict.basis or verdict.kind == "definition":
+            used = sorted({*used, *(declared & (own.names if own else frozenset()))})
+        below = [
+            (name, line)
+            for name, line in (verdict.basis.definitions if verdict.basis else ())
+            if own is not None and line > verdict.line > 0 and name not in used
+        ]
+        words = (
+            *(inference.reason(name) for name in used),
+            *(f"{n} is defined below, in {self.known.document.where(k)}" for n, k in below),
+            *reasons.others,
+        )
         if not words:
             return verdict
         if verdict.kind == "definition":
@@ -468,12 +486,12 @@ class Sight:
                 return _waiting(verdict, why, tuple(bound))
             return replace(verdict, inferred=words)
         if verdict.kind == "ill-formed" and own is not None:
-            others = [one for one in reasons.others if one != f"{reasons.loss} is the loss"]
+            others = below + [one for one in reasons.others if one != f"{reasons.loss} is the loss"]
             if not others and reasons.loss not in heads and all(
                 self._is_stated_beside(name, own) for name in used
             ):
                 return replace(verdict, inferred=words)
-        if verdict.kind == "refused" and not reasons.others and not bound:
+        if verdict.kind == "refused" and not (reasons.others or bound or below):
             if self._may_be_refused(own, used, verdict):
                 return replace(verdict, inferred=words)
         why = verdict.message or "it is not equal if " + "; ".join(words)
@@ -550,21 +568,6 @@ class Sight:
                 if read is not own
             )
         )
-
-    def _waits(self, statement: Statement) -> Iterator[str]:
-        """Yield the names of a statement that have no meaning."""
-        own = self._of.get(statement)
-        if own is None or self._inference is None:
-            return
-        scope = self.known.scope
-        for name in sorted(own.names):
-            if name in scope.variables or name in scope.dimensions:
-                continue
-            if name in scope.functions or name in self._inference.lengths:
-                continue
-            if name == own.head:
-                continue
-            yield name
 
 
 def _waiting(verdict: Verdict, why: str, names: tuple[str, ...]) -> Verdict:

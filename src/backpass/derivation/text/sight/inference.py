@@ -189,7 +189,8 @@ class Inference:
             if tokens:
                 use.counts.add(len(tokens))
                 use.lettered |= any(not t.isdigit() for t in tokens)
-                use.written = use.written or with_label(name, tokens)
+                if not use.written:
+                    use.written, use.line = with_label(name, tokens), line
             else:
                 use.bare = True
         for node in tree.iter_subtrees():
