@@ -40,7 +40,9 @@ def test_what_was_wrong_or_unread_passes_and_what_is_new_fails(derive):
 def test_a_line_that_is_not_judged_any_more(derive):
     right = "$$ \\sum_i x_i a = a \\sum_j x_j $$\n\n"
     derive(GIVEN + right, "--update-baseline")
-    status, said = derive(GIVEN.replace("x", "y").replace("given y", "given x, z") + right.replace("$$ ", "$$ \\!"))
+    status, said = derive(
+        GIVEN.replace("x", "y").replace("given y", "given x, z") + right.replace("$$ ", "$$ \\!")
+    )
     assert status == 0, said
     status, said = derive("<!-- derive: given x \\in \\mathbb{R}, a \\in \\mathbb{R} -->\n\n" + right)
     assert status == 1 and "line 3: not judged any more: a \\sum_j x_j" in said

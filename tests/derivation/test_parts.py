@@ -58,9 +58,17 @@ def test_the_command_names_the_file_and_the_line(tree, capsys):
     ("name", "text", "said"),
     [
         ("main.tex", "\n\\input{absent}", "main.tex: line 2: \\input{absent}: expected a file; there is no"),
-        ("parts/one.tex", "\n\n\\input{parts/one}", "one.tex, line 3: \\input{parts/one}: this file includes itself"),
+        (
+            "parts/one.tex",
+            "\n\n\\input{parts/one}",
+            "one.tex, line 3: \\input{parts/one}: this file includes itself",
+        ),
         ("parts/two.tex", "\\input{main}", "two.tex, line 1: \\input{main}: this file includes itself"),
-        ("parts/one.tex", "\\subimport{parts/}{three}", "one.tex, line 1: \\subimport{parts/}{three}: expected a file"),
+        (
+            "parts/one.tex",
+            "\\subimport{parts/}{three}",
+            "one.tex, line 1: \\subimport{parts/}{three}: expected a file",
+        ),
     ],
 )
 def test_a_file_that_is_missing_or_includes_itself(tree, capsys, name, text, said):

@@ -164,7 +164,7 @@ def run(arguments: argparse.Namespace) -> int:
     elif suggestion is not None:
         form = form_of(names[0], found[0].document.source)
         _say(*suggested(suggestion, form))
-        for line in remaining(suggestion, found[0].verdicts):
+        for line in remaining(found[0].document, suggestion, found[0].verdicts):
             print(line, file=sys.stderr)
     elif arguments.annotate:
         _say(_annotated(*found[0][1:]).rstrip("\n"))
@@ -234,9 +234,15 @@ class Baseline:
             before = self._before.get(self._name(judged.name), {})
             for change in baseline.changes(judged.name, judged.verdicts, before):
                 where = judged.document.where(change.verdict.line)
-                words = "wrong, and was not" if change.way == "wrong" else "not judged any more"
+                words = (
+                    "wrong, and was not"
+                    if change.way == "wrong"
+                    else "not judged any more"
+                )
                 latex = change.verdict.latex
-                print(f"{_name(judged.name)}, {where}: {words}: {latex}", file=sys.stderr)
+                print(
+                    f"{_name(judged.name)}, {where}: {words}: {latex}", file=sys.stderr
+                )
                 worse = 1
         if strict:
             unread = any(v.kind == "not readable" for j in found for v in j.verdicts)

@@ -55,9 +55,18 @@ def suggested(suggestion: Suggestion, form: str) -> list[str]:
     return suggestion.lines(form)
 
 
-def remaining(suggestion: Suggestion, verdicts: list[Verdict]) -> Iterator[str]:
+def remaining(
+    document: Document, suggestion: Suggestion, verdicts: list[Verdict]
+) -> Iterator[str]:
     """Yield what the comment leaves to the author."""
     yield from waiting(verdicts)
+    if suggestion.wrong:
+        places = dict.fromkeys(document.place(one.line) for one in suggestion.wrong)
+        noun = "line" if len(places) == 1 else "lines"
+        yield (
+            f"with this comment, {noun} {', '.join(places)} would be wrong: look at the "
+            "declarations before you paste it"
+        )
     if suggestion.missing:
         yield f"declare or define these yourself: {', '.join(suggestion.missing)}"
     elif not suggestion.directives:

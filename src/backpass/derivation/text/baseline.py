@@ -82,6 +82,8 @@ def changes(
         unread = [one for one in found if one.kind == "not readable"]
         for one in wrong[was["wrong"] :]:
             yield Change(name, "wrong", one)
-        lost = min(was["judged"] + was["wrong"], len(found)) - (len(found) - len(unread))
+        lost = min(was["judged"] + was["wrong"], len(found)) - (
+            len(found) - len(unread)
+        )
         for one in unread[: max(lost, 0)]:
             yield Change(name, "not judged", one)

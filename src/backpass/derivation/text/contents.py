@@ -100,8 +100,9 @@ class Document:
         return self.place(line) if self.cells else f"line {self.place(line)}"
 
     def place(self, line: int) -> str:
-        """Return where a line is: its number, with the file's name if the text includes
-        the file, or in a notebook the numbers of its cell and of the line in the cell."""
+        """Return where a line is: its number, with the name of a file that the text
+        includes, or in a notebook the numbers of its cell and of the line in the cell.
+        """
         if self.pieces:
             name, number = self.file_and_line(line)
             return f"{name}:{number}" if name else str(number)

@@ -45,9 +45,7 @@ class _Tree:
         self.pieces: list[Piece] = []
         self._line = 1
 
-    def add(
-        self, source: str, path: Path, first: int, above: tuple[Path, ...]
-    ) -> None:
+    def add(self, source: str, path: Path, first: int, above: tuple[Path, ...]) -> None:
         """Add a file, with those that it includes; `above` are those that include it.
 
         `first` is the line of the file on which the source begins.
@@ -78,7 +76,9 @@ class _Tree:
             where = f"{path}, {where}"
         choices = [folder / f"{name}.tex", folder / name]
         if match["imports"] or match["command"] == "subfile":
-            choices += [path.parent / (match["folder"] or "") / one.name for one in choices]
+            choices += [
+                path.parent / (match["folder"] or "") / one.name for one in choices
+            ]
         found = next((one for one in choices if name and one.is_file()), None)
         if found is None:
             raise ValueError(f"{where}: expected a file; there is no {choices[0]}")

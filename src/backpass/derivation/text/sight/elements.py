@@ -20,14 +20,18 @@ _PLAIN = re.compile(
     r"(?:\\(?P<accent>hat|tilde|bar)\s*(?:\{\s*(?P<below>[a-zA-Z]|\\[a-z]+)\s*\}))"
     r"|(?P<letter>[a-zA-Z](?![a-zA-Z]*\{)|\\[a-zA-Z]+)"
 )
-_INDEX = re.compile(r"\s*_\s*(?:\{\s*([a-zA-Z0-9](?:\s*,?\s*[a-zA-Z0-9])?)\s*\}|([a-zA-Z0-9]))")
+_INDEX = re.compile(
+    r"\s*_\s*(?:\{\s*([a-zA-Z0-9](?:\s*,?\s*[a-zA-Z0-9])?)\s*\}|([a-zA-Z0-9]))"
+)
 _WORD = re.compile(
     rf"(?<![a-zA-Z\\{{])(?P<word>(?i:{'|'.join(sorted(BUILT_IN, key=len, reverse=True))}))"
     r"(?=\s*(?:\\left\s*)?\()"
 )
 
 
-_IDENTITY = re.compile(r"\\(?:mathbf|boldsymbol|mathbb|mathrm)\{I\}(?!\s*(?:_\s*\{?[ij]|\(|=))")
+_IDENTITY = re.compile(
+    r"\\(?:mathbf|boldsymbol|mathbb|mathrm)\{I\}(?!\s*(?:_\s*\{?[ij]|\(|=))"
+)
 _CAPITALS = re.compile(
     r"(?<![a-zA-Z\\{])(?P<word>[A-Z][a-zA-Z]+)(?=\s*(?:\\left\s*)?\()"
 )

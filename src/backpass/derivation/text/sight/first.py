@@ -130,7 +130,9 @@ class Sight:
         for node in (n for tree in own.trees for n in tree.iter_subtrees()):
             if node.data in ("partial", "nabla_of"):
                 named = name_of(DERIVATIVES[node.data](node)[1])
-                variable = scope.variables.get(named[0]) if named and not named[1] else None
+                variable = (
+                    scope.variables.get(named[0]) if named and not named[1] else None
+                )
                 if variable is not None and variable.axes:
                     self._layout = "denominator"
 
@@ -212,7 +214,9 @@ class Sight:
         self._readings = tuple(
             one
             for one in readings(formulas, names)
-            if not any(pattern[:1] == (one.directive.split()[1][:1],) for pattern in mine)
+            if not any(
+                pattern[:1] == (one.directive.split()[1][:1],) for pattern in mine
+            )
         )
         self._with_readings(self._readings)
         prose = prose_of(known.document)
@@ -391,8 +395,9 @@ class Sight:
             return "d differential", "d marks a differential"
         if match := _FACTOR.match(first):
             name = match[1]
-            if name not in self._inference.functions and name.isalpha() is False or (
-                len(name) == 1 and name not in "fghFGpq"
+            if (name not in self._inference.functions and name.isalpha() is False) or (
+                len(name) == 1
+                and name not in "fghFGpq"
                 and name not in self._inference.functions
             ):
                 return f"factor {name}", f"{name} is a factor before a bracket"
@@ -422,7 +427,8 @@ class Sight:
             if _score(found) > _score(best):
                 best, then = found, known.now
                 best_reasons = replace(
-                    reasons, others=[*reasons.others, f"derivatives are in {layout} layout"]
+                    reasons,
+                    others=[*reasons.others, f"derivatives are in {layout} layout"],
                 )
                 if all(verdict.kind in _RIGHT for verdict in found):
                     self._layout = layout
@@ -463,7 +469,10 @@ class Sight:
         ]
         words = (
             *(inference.reason(name) for name in used),
-            *(f"{n} is defined below, in {self.known.document.where(k)}" for n, k in below),
+            *(
+                f"{n} is defined below, in {self.known.document.where(k)}"
+                for n, k in below
+            ),
             *reasons.others,
         )
         if not words:
@@ -486,9 +495,13 @@ class Sight:
                 return _waiting(verdict, why, tuple(bound))
             return replace(verdict, inferred=words)
         if verdict.kind == "ill-formed" and own is not None:
-            others = below + [one for one in reasons.others if one != f"{reasons.loss} is the loss"]
-            if not others and reasons.loss not in heads and all(
-                self._is_stated_beside(name, own) for name in used
+            others = below + [
+                one for one in reasons.others if one != f"{reasons.loss} is the loss"
+            ]
+            if (
+                not others
+                and reasons.loss not in heads
+                and all(self._is_stated_beside(name, own) for name in used)
             ):
                 return replace(verdict, inferred=words)
         if verdict.kind == "refused" and not (reasons.others or bound or below):
@@ -501,7 +514,9 @@ class Sight:
         """Return an inferred name whose derivative is only 0 because nothing defines
         it; None if there is none."""
         scope = self.known.scope
-        for node in (n for tree in (own.trees if own else ()) for n in tree.iter_subtrees()):
+        for node in (
+            n for tree in (own.trees if own else ()) for n in tree.iter_subtrees()
+        ):
             if node.data not in DERIVATIVES:
                 continue
             of, by = DERIVATIVES[node.data](node)
@@ -560,7 +575,9 @@ class Sight:
             own is not None
             and not verdict.message
             and (own.derives or not verdict.to_left)
-            and all(inference.found[name].strength in ("stated", "index") for name in used)
+            and all(
+                inference.found[name].strength in ("stated", "index") for name in used
+            )
             and not inference.prose.restricting
             and not any(
                 not read.head and not read.derives and read.names & {*used}

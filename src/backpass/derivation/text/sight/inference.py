@@ -9,7 +9,12 @@ from dataclasses import dataclass, field
 
 from lark import Token, Tree
 
-from backpass.derivation.language.functions import BUILT_IN, called, find, head_of, is_function
+from backpass.derivation.language.functions import (
+    BUILT_IN,
+    called,
+    head_of,
+    is_function,
+)
 from backpass.derivation.language.names import axes_of
 from backpass.derivation.language.parse import Part, Unreadable
 from backpass.derivation.language.written import with_label
@@ -17,13 +22,23 @@ from backpass.derivation.text.contents import Document, Heading
 from backpass.derivation.text.displays import Display
 from backpass.derivation.text.knowledge import Knowledge
 from backpass.derivation.text.rewriting import parsed
-from backpass.derivation.text.sight.names import is_bold, is_capital, names_in, name_of
-from backpass.derivation.text.sight.prose import Prose, Stated, memberships, prose_of
+from backpass.derivation.text.sight.names import is_bold, is_capital, name_of, names_in
+from backpass.derivation.text.sight.prose import Prose, Stated, memberships
 from backpass.derivation.text.sight.shapes import Shapes
 from backpass.derivation.text.sight.sides import Found, Side
 from backpass.derivation.text.statements import Statement, statements
 
-LOSSES = ("L", "J", "E", "C", r"\ell", r"\mathcal{L}", r"\mathcal{J}", r"\mathcal{E}", r"\mathcal{C}")
+LOSSES = (
+    "L",
+    "J",
+    "E",
+    "C",
+    r"\ell",
+    r"\mathcal{L}",
+    r"\mathcal{J}",
+    r"\mathcal{E}",
+    r"\mathcal{C}",
+)
 _LETTERS = "nmpqdrshkuvwabcgtzlNMPQDKBSHRU"
 _NAMES = re.compile(r"\\[a-zA-Z]+\{\\?[a-zA-Z]+\}|\\[a-zA-Z]+|[a-zA-Z]")
 # A function of which nothing is known is tried as this one.
@@ -138,7 +153,9 @@ class Inference:
             for piece in statement.beside:
                 self._stated += memberships(piece.characters, line)
             text = " ".join(member.characters for member in statement.members)
-            derives = re.search(r"\\(?:partial|nabla|dot)(?![a-zA-Z])|\\frac\s*\{\s*\\?d", text)
+            derives = re.search(
+                r"\\(?:partial|nabla|dot)(?![a-zA-Z])|\\frac\s*\{\s*\\?d", text
+            )
             read = Read(statement, section, line, trees, head, bool(derives))
             read.left = left
             read.right = frozenset(
@@ -157,7 +174,11 @@ class Inference:
             names = set()
             for tree in read.trees:
                 for name, tokens, _ in names_in(tree):
-                    if name in self._labelled and tokens and all(t.isdigit() for t in tokens):
+                    if (
+                        name in self._labelled
+                        and tokens
+                        and all(t.isdigit() for t in tokens)
+                    ):
                         name = with_label(name, tokens)
                         self.uses.setdefault(name, Use(read.line, name, bare=True))
                     names.add(name)
@@ -169,13 +190,19 @@ class Inference:
                 if named := name_of(node.children[0]):
                     self._note_function(named[0], node.children[-1], part)
             if node.data == "product":
-                for before, factor in zip(node.children, node.children[1:], strict=False):
-                    if not isinstance(factor, Tree) or part.between(before, factor).strip():
+                for before, factor in zip(
+                    node.children, node.children[1:], strict=False
+                ):
+                    if (
+                        not isinstance(factor, Tree)
+                        or part.between(before, factor).strip()
+                    ):
                         continue
                     inside = factor.children[0] if factor.data == "bracket" else None
-                    if (factor.data == "arguments" or (inside is not None and name_of(inside))) and (
-                        named := name_of(before)
-                    ):
+                    if (
+                        factor.data == "arguments"
+                        or (inside is not None and name_of(inside))
+                    ) and (named := name_of(before)):
                         self._note_function(named[0], factor, part)
 
     def _note_function(self, name: str, argument: Tree, part: Part) -> None:
@@ -332,7 +359,7 @@ class Inference:
         }
 
     def declarations(self, name: str) -> list[str]:
-        """Return the directives that declare a name; [] if its shape is not inferred."""
+        """Return the directives that declare a name; [] if none is inferred."""
         if name in self.functions:
             return self._function(name)
         found = self.found.get(name)
@@ -396,7 +423,9 @@ class Inference:
             what = f"a matrix of shape {sides[0]} × {sides[1]}"
         else:
             what = f"an array of shape {' × '.join(sides)}"
-        return f"{name} is {what}, from {found.why} in {self.document.where(found.line)}"
+        return (
+            f"{name} is {what}, from {found.why} in {self.document.where(found.line)}"
+        )
 
 
 def _label(side: str) -> str:

@@ -58,4 +58,9 @@ def is_capital(name: str) -> bool:
 
 def is_bold(name: str) -> bool:
     """Whether a name is a bold letter, or one with an arrow."""
-    return re.match(r"(?:\\(?:hat|tilde|bar)\{)?\\(?:mathbf|boldsymbol|vec|underline)\{", name) is not None
+    return (
+        re.match(
+            r"(?:\\(?:hat|tilde|bar)\{)?\\(?:mathbf|boldsymbol|vec|underline)\{", name
+        )
+        is not None
+    )

@@ -47,7 +47,9 @@ _DERIVED = (
     r"|errors?|logits?|probabilit(?:y|ies)|estimates?|functions?|solution|minimi[sz]er|sum"
     r"|normali[sz]ed|rms|scores?|states?|gradients?|pre-activations?)"
 )
-_DERIVED_BEFORE = re.compile(rf"\b{_DERIVED}\s+(?:vectors?\s+|matrix\s+)?(?P<names>{_NAMES})", re.I)
+_DERIVED_BEFORE = re.compile(
+    rf"\b{_DERIVED}\s+(?:vectors?\s+|matrix\s+)?(?P<names>{_NAMES})", re.I
+)
 _DERIVED_AFTER = re.compile(
     rf"(?P<names>{_NAMES})\s+(?:is|are|be|denotes?|being)\b[^.$]{{0,60}}?\b{_DERIVED}\b",
     re.I,
@@ -100,8 +102,12 @@ def prose_of(document: Document) -> Prose:
         line = document.line(origins[match.start()])
         stated += memberships(inside, line)
         dependent.update(_heads(inside))
-        if "=" in inside and not _SUPPOSED.search(text, max(match.start() - 40, 0), match.start()):
-            equations.append(document.expanded[slice(*match.span(match.lastgroup or 0))])
+        if "=" in inside and not _SUPPOSED.search(
+            text, max(match.start() - 40, 0), match.start()
+        ):
+            equations.append(
+                document.expanded[slice(*match.span(match.lastgroup or 0))]
+            )
     for pattern in (_BEFORE, _AFTER):
         for match in pattern.finditer(text):
             kind = match["kind"].lower().replace("matrice", "matrix")
@@ -114,7 +120,13 @@ def prose_of(document: Document) -> Prose:
         for match in pattern.finditer(text):
             dependent |= {name for name, _ in _named(match["names"])}
     words = _INLINE.sub(" ", text)
-    return Prose(tuple(stated), tuple(equations), frozenset(dependent), bool(_RESTRICTING.search(words)), words)
+    return Prose(
+        tuple(stated),
+        tuple(equations),
+        frozenset(dependent),
+        bool(_RESTRICTING.search(words)),
+        words,
+    )
 
 
 def memberships(formula: str, line: int) -> Iterator[Stated]:
@@ -126,7 +138,9 @@ def memberships(formula: str, line: int) -> Iterator[Stated]:
         power = (match["power"] or "").strip()
         if power.startswith("{"):
             power = power[1:-1]
-        sides = tuple("".join(side.split()) for side in _BY.split(power)) if power else ()
+        sides = (
+            tuple("".join(side.split()) for side in _BY.split(power)) if power else ()
+        )
         sign = (match["sign"] or match["late"] or "").replace(" ", "")
         for written in re.split(r",|\\text\s*\{[^{}]*\}|\\quad|\\;|\\qquad", before):
             for name, indexed in _name(written):
@@ -168,10 +182,11 @@ def _name(written: str) -> Iterator[tuple[str, bool]]:
 
 def _heads(formula: str) -> Iterator[str]:
     """Yield the names that a formula gives a value, or a set of values."""
-    sides = re.split(r"=|\\(?:equiv|triangleq|sim|coloneqq|mapsto|to|leftarrow)(?![a-zA-Z])|:", formula)
+    sides = re.split(
+        r"=|\\(?:equiv|triangleq|sim|coloneqq|mapsto|to|leftarrow)(?![a-zA-Z])|:",
+        formula,
+    )
     names = [name for side in sides[:-1] for name, _ in _name(side.partition("(")[0])]
     if r"\in" in formula and not MEMBER.search(formula):
         names += [name for name, _ in _name(formula.partition(r"\in")[0])]
     yield from names
-
-

@@ -285,4 +285,3 @@ class Shapes:
         below, above = tree.children
         self.visit(above)
         return self.visit(below, want)
-
