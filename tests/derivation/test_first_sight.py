@@ -56,6 +56,7 @@ RIDGE = displays(
         displays(r"\operatorname{tr}(\mathbf{A} \mathbf{B}) = \sum_{i,j} a_{ij} b_{ji}"),
         displays(r"\mathbf{z} = \mathbf{W}^{(1)} \mathbf{x}", r"\mathbf{h} = \phi(\mathbf{z})"),
         displays(r"y = softmax(x)", r"y_i = \frac{e^{x_i}}{\sum_j e^{x_j}}"),
+        displays(r"c(a + b) = c a + c b"),
         displays(r"\|u - v\|^2 = \|u\|^2 - 2 u^T v + \|v\|^2"),
         displays(r"RMS(x) = \sqrt{\frac{1}{n} \sum_{i=1}^n x_i^2}", r"n \, RMS(x)^2 = \sum_{i=1}^n x_i^2"),
         displays(r"\ell(w) = \sum_{i=1}^m \log \sigma(w^T x_i)"),
@@ -137,6 +138,8 @@ def test_a_line_that_the_text_may_restrict_is_not_refused(before):
         "Let $\\mu$ be the mean of $x$.\n\n" + displays(r"\frac{\partial}{\partial x_i} (x_i - \mu) = 1"),
         # Names without a definition do not depend on each other by chance.
         displays(r"\frac{\partial \mathbf{z}}{\partial \mathbf{x}} = \frac{\partial \mathbf{z}}{\partial \mathbf{y}} \frac{\partial \mathbf{y}}{\partial \mathbf{y}}"),
+        # A bracket after a letter that stands nowhere else may be an argument.
+        displays(r"k(a + b) = k(a) + k(b)"),
         displays(r"\frac{\partial u}{\partial x} = 2 \frac{\partial u}{\partial x}"),
         # The loss has a term that cannot be read.
         displays(r"y = W x", r"J = \ell(y) + \Omega[W]", r"\frac{\partial J}{\partial W} = \frac{\partial J}{\partial y} x^T"),

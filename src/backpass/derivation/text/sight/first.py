@@ -395,11 +395,7 @@ class Sight:
             return "d differential", "d marks a differential"
         if match := _FACTOR.match(first):
             name = match[1]
-            if (name not in self._inference.functions and name.isalpha() is False) or (
-                len(name) == 1
-                and name not in "fghFGpq"
-                and name not in self._inference.functions
-            ):
+            if name in self._inference.factors - self._inference.functions:
                 return f"factor {name}", f"{name} is a factor before a bracket"
         return "", ""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_right
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
@@ -44,6 +45,7 @@ _NAMES = re.compile(r"\\[a-zA-Z]+\{\\?[a-zA-Z]+\}|\\[a-zA-Z]+|[a-zA-Z]")
 # A function of which nothing is known is tried as this one.
 ANY = r"\frac{3}{7} + \frac{5}{3} #1 - \frac{11}{5} #1^2 + \frac{7}{13} #1^3"
 _ACTIVATIONS = (r"\sigma", r"\phi", r"\varphi", r"\psi", r"\rho")
+_FUNCTIONS = (*_ACTIVATIONS, *"fghFGpqlu", *LOSSES)
 _LOGISTIC = r"\frac{1}{1 + e^{-#1}}"
 
 
@@ -101,6 +103,8 @@ class Inference:
         self.document, self.prose, self.section = known.document, prose, section
         self.functions: set[str] = set()
         self.arguments: dict[str, set[str]] = {}  # those of functions, as written
+        self.factors: set[str] = set()  # names that also stand without a bracket
+        self._before: list[tuple[str, Tree, Part]] = []  # names before brackets
         self.uses: dict[str, Use] = {}
         self.reads: list[Read] = []
         self.losses: set[str] = set()
@@ -162,6 +166,7 @@ class Inference:
                 name for tree in trees[1:] for name, _, _ in names_in(tree)
             )
             self.reads.append(read)
+        self._note_calls()
         for read in self._here:
             for tree in read.trees:
                 self._note_uses(tree, read.line)
@@ -198,12 +203,30 @@ class Inference:
                         or part.between(before, factor).strip()
                     ):
                         continue
+                    if (named := name_of(before)) is None:
+                        continue
                     inside = factor.children[0] if factor.data == "bracket" else None
-                    if (
-                        factor.data == "arguments"
-                        or (inside is not None and name_of(inside))
-                    ) and (named := name_of(before)):
+                    named_inside = inside is not None and name_of(inside)
+                    if factor.data == "arguments" or named_inside:
                         self._note_function(named[0], factor, part)
+                    elif inside is not None and not named[1]:
+                        self._before.append((named[0], factor, part))
+
+    def _note_calls(self) -> None:
+        """Take letters that are usual for functions, and stand only before brackets, as
+        functions."""
+        brackets = Counter(name for name, _, _ in self._before)
+        bare = Counter(
+            name
+            for read in self.reads
+            for tree in read.trees
+            for name, tokens, _ in names_in(tree)
+            if not tokens
+        )
+        self.factors = {name for name in bare if bare[name] > brackets[name]}
+        for name, factor, part in self._before:
+            if name in _FUNCTIONS and name not in self.factors:
+                self._note_function(name, factor, part)
 
     def _note_function(self, name: str, argument: Tree, part: Part) -> None:
         self.functions.add(name)
