@@ -138,7 +138,7 @@ def test_a_line_that_the_text_may_restrict_is_not_refused(before):
         "Let $\\mu$ be the mean of $x$.\n\n" + displays(r"\frac{\partial}{\partial x_i} (x_i - \mu) = 1"),
         # Names without a definition do not depend on each other by chance.
         displays(r"\frac{\partial \mathbf{z}}{\partial \mathbf{x}} = \frac{\partial \mathbf{z}}{\partial \mathbf{y}} \frac{\partial \mathbf{y}}{\partial \mathbf{y}}"),
-        # A bracket after a letter that stands nowhere else may be an argument.
+        # A bracket after a letter that occurs nowhere else may be an argument.
         displays(r"k(a + b) = k(a) + k(b)"),
         displays(r"\frac{\partial u}{\partial x} = 2 \frac{\partial u}{\partial x}"),
         # The loss has a term that cannot be read.

@@ -96,6 +96,9 @@ class Sight:
             return self._ruled(statement, found, Reasons())
         after, known.now = known.now, before
         self._start()
+        if not self._may_help(statement, found):
+            known.now = after
+            return self._ruled(statement, found, Reasons())
         self._busy.add(statement)
         best, reasons, then = found, Reasons(), after
         for inference in self._inferences(statement):
@@ -119,6 +122,15 @@ class Sight:
         self._inference = self._whole
         known.now = then if defines or best is found else before
         return ruled
+
+    def _may_help(self, statement: Statement, found: list[Verdict]) -> bool:
+        """Whether an inference may help: a text that cannot be parsed needs at least
+        another notation."""
+        text = " ".join(member.characters for member in statement.members)
+        return any(one.pattern.search(text) for one in self._readings or ()) or any(
+            _may_be_read(one) and not one.message.startswith("cannot read this")
+            for one in found
+        )
 
     def _lay_out(self, statement: Statement) -> None:
         """Note the layout of gradients by whole arrays, which have the array's shape

@@ -103,7 +103,7 @@ class Inference:
         self.document, self.prose, self.section = known.document, prose, section
         self.functions: set[str] = set()
         self.arguments: dict[str, set[str]] = {}  # those of functions, as written
-        self.factors: set[str] = set()  # names that also stand without a bracket
+        self.factors: set[str] = set()  # names that also occur without a bracket
         self._before: list[tuple[str, Tree, Part]] = []  # names before brackets
         self.uses: dict[str, Use] = {}
         self.reads: list[Read] = []
@@ -119,7 +119,7 @@ class Inference:
         self._letters = self._free_letters()
 
     def find(self, name: str) -> Found | None:
-        """Return what is found of a name; None if it is not one that has a shape."""
+        """Return the shape of a name; None if it is not one that has a shape."""
         return self.found.get(name)
 
     def name_of(self, tree: Tree | Token) -> tuple[str, list[Token]] | None:
@@ -362,7 +362,8 @@ class Inference:
         taken |= {side.label for found in self.found.values() for side in found.axes}
         for read in self.reads:
             for tree in read.trees:
-                taken.update(tree.scan_values(lambda token: len(token) == 1))
+                tokens = tree.scan_values(lambda one: isinstance(one, Token))
+                taken.update(str(token) for token in tokens if len(token) == 1)
                 for subscript in tree.find_data("subscript"):
                     taken.update(map(str, subscript.children))
         scope = self._known.scope

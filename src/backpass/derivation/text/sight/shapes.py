@@ -31,7 +31,7 @@ _OF_VECTOR = ("softmax", "logsoftmax", "logsumexp", "mean")
 class Shapes:
     """Visits the trees of a text, and records which sides are equal.
 
-    `find` returns what is found of a name, `name_of` the name that a node is with its
+    `find` returns the shape of a name, `name_of` the name that a node is with its
     indices. `fresh` says whether names of unknown rank
     may be vectors where a product or a sum needs one.
     """
@@ -128,10 +128,10 @@ class Shapes:
                     shape = found
                 elif again:
                     self._equal(shape, found)
-        found = [self.visit(term) for term in terms]
-        if all(is_number(each) for each in found):
+        shapes = [self.visit(term) for term in terms]
+        if all(map(is_number, shapes)):
             return number()
-        return next((f for f in found if f and not is_number(f)), None)
+        return next((one for one in shapes if one and not is_number(one)), None)
 
     def of_hadamard(self, tree: Tree, want: Shape | None) -> Shape | None:
         return self.of_sum(tree, want)
@@ -165,8 +165,8 @@ class Shapes:
         name, *arguments = tree.children
         word = canonical(name).removeprefix(r"\text{").rstrip("}").lower()
         if word not in _OF_VECTOR:
-            found = [self.visit(one, want) for one in arguments]
-            return found[0] if len(found) == 1 and word in BUILT_IN else None
+            shapes = [self.visit(one, want) for one in arguments]
+            return shapes[0] if len(shapes) == 1 and word in BUILT_IN else None
         named = self.name_of(arguments[0])
         known = self.find(named[0]) if named and not named[1] else None
         if known and known.rank is None and _VECTOR.fullmatch(known.name):
@@ -210,9 +210,9 @@ class Shapes:
         if isinstance(upper, Tree) and letters and len(upper.children) == 1:
             label = canonical(upper)
             self.labels.add(label)
-            side = self._letter(letter_of(str(letters[0])))
-            if not side.label:
-                side.label = label
+            limit = self._letter(letter_of(str(letters[0])))
+            if not limit.label:
+                limit.label = label
         found = self.visit(body, want)
         for letter, side in outer.items():
             self.letters.pop(letter, None)

@@ -64,7 +64,7 @@ def is_number(shape: Shape | None) -> bool:
 
 @dataclass
 class Found:
-    """What is found of a name: its rank, or None, the sides of its axes, and why.
+    """The shape of a name: its rank, or None, the sides of its axes, and why.
 
     `strength` is "stated" if the text states its shape, "index" if its indices show it,
     and "guess" otherwise. `listed` says whether it is a list of vectors,
