@@ -100,6 +100,11 @@ def test_a_wrong_line_is_refused_by_its_indices(text, right, wrong):
     assert "refused" not in kinds("If $x$ and $y$ are constrained:\n\n" + text.replace(right, wrong))
 
 
+def test_a_word_for_what_depends_on_others_keeps_indices_from_refusing():
+    right = displays(r"s = \sum_{i,j} (x_{ij} - m_j)^2 = \sum_{i,j} x_{ij}^2 - \sum_{i,j} m_j^2")
+    assert kinds("Take out the column means:\n\n" + right) == ["definition", "not readable"]
+
+
 def test_a_wrong_line_that_a_condition_would_mend_waits():
     (_, fault, *_) = sight(SOFTMAX.replace(r"p_i (\delta_{ij} - p_j)", r"p_i (\delta_{ij} - p_i)"))
     assert (fault.kind, fault.message) == ("not readable", "it waits for a declaration: it holds where i = j")

@@ -587,6 +587,10 @@ class Sight:
                 inference.found[name].strength in ("stated", "index") for name in used
             )
             and not inference.prose.restricting
+            and not (
+                inference.prose.deriving
+                and any(inference.found[name].strength != "stated" for name in used)
+            )
             and not any(
                 not read.head and not read.derives and read.names & {*used}
                 for read in inference.reads

@@ -80,12 +80,13 @@ class Stated:
 @dataclass(frozen=True)
 class Prose:
     """What prose says: shapes, equations, names that depend on others, and whether some
-    words may restrict values."""
+    words may restrict values, or say that some name depends on others."""
 
     stated: tuple[Stated, ...]
     equations: tuple[Text, ...]
     dependent: frozenset[str]
     restricting: bool
+    deriving: bool
     words: str
 
 
@@ -125,6 +126,7 @@ def prose_of(document: Document) -> Prose:
         tuple(equations),
         frozenset(dependent),
         bool(_RESTRICTING.search(words)),
+        re.search(rf"\b{_DERIVED}s?\b", words, re.I) is not None,
         words,
     )
 
