@@ -52,7 +52,8 @@ def test_what_claims_nothing_does_not_count(tmp_path, capsys):
     assert main(["derive", str(text), "--json"]) == 0
     facts = json.loads(capsys.readouterr().out)
     assert facts["version"] == 1
-    assert sum(facts["counts"].values()) == 1
+    assert sum(facts["counts"].values()) == facts["statements"] == 1
+    assert facts["without a relation"] == 1
     assert [line["verdict"] for line in facts["lines"]] == ["nothing claimed", "equal"]
     main(["derive", str(text), "--annotate"])
     assert capsys.readouterr().out.count("> - ") == 1
