@@ -100,7 +100,7 @@ def test_a_wrong_line_is_refused_by_its_indices(text, right, wrong):
     assert "refused" not in kinds("If $x$ and $y$ are constrained:\n\n" + text.replace(right, wrong))
 
 
-def test_a_word_for_what_depends_on_others_keeps_indices_from_refusing():
+def test_no_line_is_refused_by_indices_if_a_word_says_that_names_depend_on_others():
     right = displays(r"s = \sum_{i,j} (x_{ij} - m_j)^2 = \sum_{i,j} x_{ij}^2 - \sum_{i,j} m_j^2")
     assert kinds("Take out the column means:\n\n" + right) == ["definition", "not readable"]
 

@@ -436,7 +436,7 @@ def _facts(name: str, document: Document, verdicts: list[Verdict]) -> dict[str, 
         "version": FORMAT,
         "file": name,
         "counts": {kind: counts[kind] for kind in MARKS},
-        # Only statements count for --strict: a formula without a relation claims nothing.
+        # Only statements count for --strict.
         "statements": sum(counts[kind] for kind in MARKS),
         "without a relation": counts["nothing claimed"],
         "lines": [_fact(document, verdict) for verdict in verdicts],

@@ -11,8 +11,6 @@ import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 
-from lark import Tree
-
 from backpass.derivation.language.names import without_accent
 from backpass.derivation.language.parse import Line, Part, Unreadable, read
 from backpass.derivation.text.contents import Heading
@@ -25,8 +23,14 @@ from backpass.derivation.text.sight.inference import (
     Read,
     all_statements,
 )
-from backpass.derivation.text.sight.names import name_of, names_in
+from backpass.derivation.text.sight.names import name_of
 from backpass.derivation.text.sight.prose import prose_of
+from backpass.derivation.text.sight.ruling import (
+    DERIVATIVES,
+    WAITS,
+    held_apart,
+    waiting,
+)
 from backpass.derivation.text.statements import Statement
 from backpass.derivation.text.verdict import Verdict
 
@@ -40,13 +44,6 @@ _LABELS = re.compile(
     re.I,
 )
 _FACTOR = re.compile(r"(.+?)\(…\) prints like a function of")
-WAITS = "it waits for a declaration"
-# What is differentiated, and by what.
-DERIVATIVES: dict[str, Callable[[Tree], tuple[Tree, Tree]]] = {
-    "partial": lambda node: (node.children[0], node.children[1]),
-    "nabla_of": lambda node: (node.children[1], node.children[0]),
-    "differentiate": lambda node: (node.children[1], node.children[0].children[0]),
-}
 _JUDGED = ("equal", "definition")
 _RIGHT = ("equal", "definition", "nothing claimed")
 
@@ -495,12 +492,12 @@ class Sight:
         if reasons.loss in heads:
             bound.append(reasons.loss)
         if verdict.kind == "equal":
-            if (free := self._held_apart(own, declared)) is not None:
+            if (free := held_apart(self.known.scope, own, declared)) is not None:
                 why = f"{free} has no definition, so its derivative would be 0"
-                return _waiting(verdict, why, (free,))
+                return waiting(verdict, why, (free,))
             if derives and bound:
                 why = f"{bound[0]} seems to depend on other names, so define it in a comment"
-                return _waiting(verdict, why, tuple(bound))
+                return waiting(verdict, why, tuple(bound))
             return replace(verdict, inferred=words)
         if verdict.kind == "ill-formed" and own is not None:
             others = below + [
@@ -516,29 +513,7 @@ class Sight:
             if self._may_be_refused(own, used, verdict):
                 return replace(verdict, inferred=words)
         why = verdict.message or "it is not equal if " + "; ".join(words)
-        return _waiting(verdict, why, tuple(used))
-
-    def _held_apart(self, own: Read | None, declared: set[str]) -> str | None:
-        """Return an inferred name whose derivative is only 0 because nothing defines
-        it; None if there is none."""
-        scope = self.known.scope
-        for node in (
-            n for tree in (own.trees if own else ()) for n in tree.iter_subtrees()
-        ):
-            if node.data not in DERIVATIVES:
-                continue
-            of, by = DERIVATIVES[node.data](node)
-            names = [name for name, _, _ in names_in(of)]
-            variables = [
-                variable
-                for key, variable in scope.variables.items()
-                if any(key == n or key.startswith((f"{n}^", f"{n}_{{")) for n in names)
-            ]
-            inferred = [name for name in names if name in declared]
-            wanted = {name for name, _, _ in names_in(by)}
-            if inferred and not wanted & scope.upstream(variables):
-                return inferred[0]
-        return None
+        return waiting(verdict, why, tuple(used))
 
     def _is_stated_beside(self, name: str, own: Read) -> bool:
         """Whether the text states a name's shape in the section of a line."""
@@ -597,19 +572,6 @@ class Sight:
                 if read is not own
             )
         )
-
-
-def _waiting(verdict: Verdict, why: str, names: tuple[str, ...]) -> Verdict:
-    return replace(
-        verdict,
-        kind="not readable",
-        message=f"{WAITS}: {why}",
-        basis=None,
-        counterexample=None,
-        compared="",
-        to_left=False,
-        waits=names,
-    )
 
 
 def _may_be_read(verdict: Verdict) -> bool:
