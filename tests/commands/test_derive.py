@@ -214,3 +214,47 @@ def test_the_hook_runs_the_command_on_texts_that_it_reads():
     assert command in COMMANDS
     forms = [form_of(ENDINGS[kind], "") for kind in hook["types_or"]]
     assert forms == ["markdown", "latex", "notebook"]
+
+
+SIGHT = "Let $W \\in \\mathbb{R}^{m \\times n}$.\n\n$$ y = W x $$\n\n$$ r = z_{ij} + z_{ijk} $$\n"
+
+
+def test_what_is_inferred_is_said(capsys, monkeypatch):
+    status, shown = run(capsys, monkeypatch, SIGHT)
+    words = " ".join(shown.split())
+    assert status == 0 and "3 = definition* W x" in words
+    assert "* not declared, but inferred from the text: W is a matrix of shape m × n, from “W" in words
+    assert "1 of 1 unread lines waits for 1 name: --suggest prints a comment to start from" in words
+    facts = json.loads(run(capsys, monkeypatch, SIGHT, "--json")[1])
+    assert facts["lines"][0]["inferred"][1].startswith("x is a vector of length n")
+    assert facts["lines"][1]["waits for"]
+    assert "(W is a matrix" in run(capsys, monkeypatch, SIGHT, "--annotate")[1]
+
+
+def test_only_what_is_declared(capsys, monkeypatch):
+    shown = run(capsys, monkeypatch, SIGHT, "--declared")[1]
+    assert "2 lines: 2 not readable" in shown and "*" not in shown
+
+
+def test_the_suggestion_can_be_pasted(capsys, monkeypatch):
+    monkeypatch.setattr(sys, "stdin", io.StringIO(SIGHT))
+    assert main(["derive", "-", "--suggest"]) == 0
+    shown = capsys.readouterr()
+    assert shown.out.startswith("<!-- derive:\ngiven ") and shown.out.endswith("-->\n")
+    assert "declare or define these yourself: z" in shown.err
+    _, again = run(capsys, monkeypatch, shown.out + SIGHT)
+    assert "2 lines: 1 definition, 1 not readable" in again and "definition*" not in again
+
+
+@pytest.mark.parametrize("options", [["--declared"], ["--json"], ["--annotate"], ["-"]])
+def test_a_suggestion_is_for_one_text(options, monkeypatch):
+    monkeypatch.setattr(sys, "stdin", io.StringIO(SIGHT))
+    with pytest.raises(SystemExit) as stopped:
+        main(["derive", "-", "--suggest", *options])
+    assert stopped.value.code == 2
+
+
+def test_the_width_of_80_columns_is_kept(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    shown = run(capsys, monkeypatch, SIGHT)[1]
+    assert max(map(len, shown.splitlines())) <= 80

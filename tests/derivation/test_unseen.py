@@ -1,6 +1,8 @@
 """What claims nothing is not counted; what is not looked at is said; and more forms of a text are read."""
 
+import io
 import json
+import sys
 
 import pytest
 
@@ -56,7 +58,8 @@ def test_what_claims_nothing_does_not_count(tmp_path, capsys):
     assert main(["derive", str(text), "--json"]) == 0
     facts = json.loads(capsys.readouterr().out)
     assert facts["version"] == 1
-    assert sum(facts["counts"].values()) == 1
+    assert sum(facts["counts"].values()) == facts["statements"] == 1
+    assert facts["without a relation"] == 1
     assert [line["verdict"] for line in facts["lines"]] == ["nothing claimed", "equal"]
     main(["derive", str(text), "--annotate"])
     assert capsys.readouterr().out.count("> - ") == 1
@@ -66,8 +69,6 @@ def test_what_claims_nothing_does_not_count(tmp_path, capsys):
     ("name", "text", "what"),
     [
         ("text.tex", "1\n\\begin{empheq}{align}1 = 2\\end{empheq}", (2, "empheq")),
-        ("text.tex", "1\n\n\\input{sections/one}", (3, r"\input")),
-        ("text.tex", "\\include{one}", (1, r"\include")),
         ("text.md", "1\n\n```latex\n\\[ 1 = 2 \\]\n```", (3, "a fence of latex")),
     ],
 )
@@ -81,6 +82,17 @@ def test_what_is_not_looked_at_is_said(name, text, what, tmp_path, capsys):
     capsys.readouterr()
     assert main(["derive", str(path), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["not looked at"][0]["what"] == what[1]
+
+
+@pytest.mark.parametrize(
+    ("text", "what"),
+    [("1\n\n\\input{sections/one}", (3, r"\input")), ("\\include{one}", (1, r"\include"))],
+)
+def test_files_are_not_looked_at_from_standard_input(text, what, monkeypatch, capsys):
+    assert read_document(text, "latex").unseen == (what,)
+    monkeypatch.setattr(sys, "stdin", io.StringIO(f"% derive: keep definitions\n{text}"))
+    assert main(["derive", "-"]) == 0
+    assert f"not looked at: {what[1]} (line {what[0] + 1})" in capsys.readouterr().out
 
 
 def test_what_is_read_or_commented_out_is_not_said():

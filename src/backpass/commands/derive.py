@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import os
 import sys
 from collections import Counter
 from collections.abc import Iterator
@@ -12,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from backpass.commands.command import JSON, Command, switch, value
+from backpass.commands.first_sight import inferred, remaining, suggested, waiting
 from backpass.commands.output import coloured, say
 from backpass.text import terminal
 from backpass.text.table import aligned
@@ -67,9 +69,17 @@ Macros are expanded: \newcommand, \renewcommand, \providecommand, \def, \let,
 \DeclareMathOperator, and \newenvironment in the text, in a derive comment, or
 in the file of definitions.
 
+Where nothing is declared, names have the shapes that the text states or implies: by
+x \in \mathbb{R}^n in its prose, by indices, products, and letters. Such lines are marked
+with *, and what was inferred is listed below the table. --suggest prints a comment that
+declares it; --declared infers nothing.
+
+A LaTeX text is read with the files that it includes.
+
 The exit status is 0 if no line is refused or ill-formed, 1 if one is, and 2 if the
 command or a definition is not valid. With --strict, it is also 1 if a line is
-not readable, or if a part of the text is not looked at. With several files, it is the highest of their statuses.
+not readable, or if a part of the text is not looked at. With --baseline, it is 1 if a
+line is wrong and was not, or was judged and is not readable now. With several files, it is the highest of their statuses.
 """
 SECONDS = 20.0  # for one line
 _FORMS = {
@@ -100,13 +110,18 @@ class Judged(NamedTuple):
 def run(arguments: argparse.Namespace) -> int:
     """Print the verdicts; return the exit status."""
     from backpass.derivation.document import form_of, read_document
-    from backpass.derivation.judge import judge
+    from backpass.derivation.judge import judge, suggest
     from backpass.derivation.language.parse import Unreadable
     from backpass.verify.progress import Progress
 
     names, error = arguments.files, arguments.parser.error
-    if arguments.annotate and len(names) > 1:
-        error(f"--annotate: expected one file; got {len(names)}")
+    for option in ("annotate", "suggest"):
+        if getattr(arguments, option) and len(names) > 1:
+            error(f"--{option}: expected one file; got {len(names)}")
+    if arguments.suggest and arguments.declared:
+        error("--suggest: expected inferences; got --declared")
+    if arguments.update_baseline and not arguments.baseline:
+        error("--update-baseline: expected --baseline FILE as well")
     if [*names, arguments.definitions].count("-") > 1:
         error("standard input (-) can be read only once")
     documents, definitions, name = [], "", arguments.definitions
@@ -118,12 +133,14 @@ def run(arguments: argparse.Namespace) -> int:
             form = form_of(name, source)
             if arguments.annotate and form != "markdown":
                 error(f"--annotate: expected Markdown; got {_FORMS[form]}")
-            documents.append(read_document(source, form, definitions))
+            path = None if name == "-" else Path(name)
+            documents.append(read_document(source, form, definitions, path))
     except OSError as fault:
         error(f"{fault.filename}: {fault.strerror}")
     except ValueError as fault:
         error(f"{name}: {fault}")
-    found = []
+    found, suggestion = [], None
+    baseline = Baseline(arguments)
     for name, document in zip(names, documents, strict=True):
         with Progress(name) as progress:
 
@@ -131,37 +148,106 @@ def run(arguments: argparse.Namespace) -> int:
                 shown.now(f"line {line}")
 
             try:
-                verdicts = judge(document, definitions, show, arguments.seconds)
+                given = document, definitions, show, arguments.seconds
+                if arguments.suggest:
+                    verdicts, suggestion = suggest(*given)
+                else:
+                    verdicts = judge(*given, infer=not arguments.declared)
             except Unreadable as fault:
                 error(f"--definitions: {fault}")
         found.append(Judged(name, document, verdicts))
-        if len(names) > 1 and not (arguments.json or arguments.annotate):
+        if len(names) > 1 and not arguments.json:
             _say(_name(name), *table(document, verdicts), "")
     if arguments.json:
         facts = [_facts(*judged) for judged in found]
         _say(json.dumps(facts if len(facts) > 1 else facts[0], indent=2))
+    elif suggestion is not None:
+        form = form_of(names[0], found[0].document.source)
+        _say(*suggested(suggestion, form))
+        for line in remaining(found[0].document, suggestion, found[0].verdicts):
+            print(line, file=sys.stderr)
     elif arguments.annotate:
         _say(_annotated(*found[0][1:]).rstrip("\n"))
         for line in _of_comments(*found[0][1:]):
             print(line, file=sys.stderr)
     else:
         _say(*(summary(found) if len(found) > 1 else report(*found[0][1:])))
-    return max(_status(judged, arguments.strict) for judged in found)
+    if arguments.baseline:
+        return baseline.status(found, arguments.strict)
+    return max(status_of(judged, arguments.strict) for judged in found)
 
 
 def _say(*lines: str) -> None:
     say(*map(coloured, lines))
 
 
-def _status(judged: Judged, strict: bool) -> int:
+def status_of(judged: Judged, strict: bool) -> int:
+    """Return the exit status for the verdicts on a text."""
     verdicts = judged.verdicts
     if strict and judged.document.unseen:
-        return max(1, _status(judged, False))
+        return max(1, status_of(judged, False))
     if any(verdict.display < 0 for verdict in verdicts):
         return 2
     kinds = {verdict.kind for verdict in verdicts}
     wrong = {"refused", "ill-formed"} | ({"not readable"} if strict else set())
     return int(bool(kinds & wrong))
+
+
+class Baseline:
+    """The record of earlier verdicts that an option names, if any."""
+
+    def __init__(self, arguments: argparse.Namespace) -> None:
+        from backpass.derivation.text import baseline
+
+        self._file, self._update = arguments.baseline, arguments.update_baseline
+        self._before: baseline.Record = {}
+        if not self._file or (self._update and not Path(self._file).exists()):
+            return
+        try:
+            self._before = baseline.read(_read(self._file))
+        except OSError as fault:
+            arguments.parser.error(
+                f"--baseline: {self._file}: {fault.strerror}; --update-baseline writes it"
+            )
+        except ValueError as fault:
+            arguments.parser.error(f"--baseline: {self._file}: {fault}")
+
+    def _name(self, name: str) -> str:
+        """Return a text's name, relative to the folder of the record."""
+        if name == "-":
+            return name
+        return Path(os.path.relpath(name, Path(self._file).parent)).as_posix()
+
+    def status(self, found: list[Judged], strict: bool) -> int:
+        """Print what is worse than recorded, or write the record; return the exit
+        status."""
+        from backpass.derivation.text import baseline
+
+        invalid = any(v.display < 0 for judged in found for v in judged.verdicts)
+        if self._update:
+            now = {self._name(j.name): baseline.recorded(j.verdicts) for j in found}
+            text = baseline.written(dict(sorted({**self._before, **now}.items())))
+            Path(self._file).write_text(text, encoding="utf-8")
+            return 2 if invalid else 0
+        worse = 0
+        for judged in found:
+            before = self._before.get(self._name(judged.name), {})
+            for change in baseline.changes(judged.name, judged.verdicts, before):
+                where = judged.document.where(change.verdict.line)
+                words = (
+                    "wrong, and was not"
+                    if change.way == "wrong"
+                    else "not judged any more"
+                )
+                latex = change.verdict.latex
+                print(
+                    f"{_name(judged.name)}, {where}: {words}: {latex}", file=sys.stderr
+                )
+                worse = 1
+        if strict:
+            unread = any(v.kind == "not readable" for j in found for v in j.verdicts)
+            worse = max(worse, int(unread), *(bool(j.document.unseen) for j in found))
+        return 2 if invalid else worse
 
 
 def _seconds(text: str) -> float:
@@ -237,8 +323,10 @@ def table(document: Document, verdicts: list[Verdict]) -> list[str]:
         if verdict.kind not in MARKS:
             continue
         place = document.place(verdict.line)
-        rows.append((place, MARKS[verdict.kind], verdict.kind, _formula(verdict)))
+        kind = f"{verdict.kind}*" if verdict.inferred else verdict.kind
+        rows.append((place, MARKS[verdict.kind], kind, _formula(verdict)))
     lines = [_cut(line, width) for line in aligned(rows)]
+    lines += inferred(document, verdicts, width)
     for verdict in verdicts:
         if verdict.kind in ("refused", "ill-formed", "follows", "not readable"):
             lines.append("")
@@ -254,6 +342,7 @@ def summary(found: list[Judged]) -> list[str]:
     verdicts = [verdict for judged in found for verdict in judged.verdicts]
     files = f"{_numbered(len(found), 'file')}, " if len(found) > 1 else ""
     lines = terminal.folded(f"{files}{_counts(verdicts)}", width)
+    lines += [e for line in waiting(verdicts) for e in terminal.folded(line, width)]
     equal = [verdict for verdict in verdicts if verdict.kind == "equal"]
     bases = [verdict.basis for verdict in equal if verdict.basis]
     if bases:
@@ -354,6 +443,9 @@ def _facts(name: str, document: Document, verdicts: list[Verdict]) -> dict[str, 
         "version": FORMAT,
         "file": name,
         "counts": {kind: counts[kind] for kind in MARKS},
+        # Only statements count for --strict.
+        "statements": sum(counts[kind] for kind in MARKS),
+        "without a relation": counts["nothing claimed"],
         "lines": [_fact(document, verdict) for verdict in verdicts],
         "not looked at": [
             {"line": line, "place": document.place(line), "what": what}
@@ -364,8 +456,10 @@ def _facts(name: str, document: Document, verdicts: list[Verdict]) -> dict[str, 
 
 def _fact(document: Document, verdict: Verdict) -> dict[str, Any]:
     basis, example = verdict.basis, verdict.counterexample
+    name, line = document.file_and_line(verdict.line)
     return {
-        "line": verdict.line,
+        "line": line,
+        **({"file": name} if name else {}),
         "place": document.place(verdict.line),
         "verdict": verdict.kind,
         "in": "definitions" if verdict.display < 0 else "display",
@@ -373,6 +467,8 @@ def _fact(document: Document, verdict: Verdict) -> dict[str, Any]:
         "against": verdict.against or None,
         "compared with": verdict.compared or None,
         "message": verdict.message,
+        "inferred": list(verdict.inferred),
+        "waits for": list(verdict.waits),
         "counterexample": example
         and {
             "where": list(example.where),
@@ -420,6 +516,8 @@ def _note(document: Document, verdict: Verdict) -> list[str]:
         note += f":{where} `{example.found}` instead of `{example.expected}`"
     elif verdict.message:
         note += f": {verdict.message.splitlines()[0]}"
+    if verdict.inferred:
+        note += f" ({'; '.join(verdict.inferred)})"
     return [note]
 
 
@@ -446,6 +544,16 @@ COMMAND = Command(
             f"readable (default: {SECONDS:g}; 0: no limit). Windows does not support it",
             type=_seconds,
         ).but(default=SECONDS),
+        switch(
+            "--declared",
+            help="infer nothing of names that are not declared",
+        ),
+        value(
+            "--baseline",
+            "FILE",
+            "a record of earlier verdicts: exit with status 1 only if a line is worse",
+        ),
+        switch("--update-baseline", help="write the verdicts to the --baseline FILE"),
         (
             JSON.but(
                 help="print JSON: an object, or a list of objects for several files"
@@ -453,6 +561,10 @@ COMMAND = Command(
             switch(
                 "--annotate",
                 help="print a Markdown file with the verdicts below each display",
+            ),
+            switch(
+                "--suggest",
+                help="print a comment that declares what was inferred, to paste into the text",
             ),
         ),
     ),

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Iterator
+from pathlib import Path
 
 from backpass.derivation.text.contents import Comment, Document, Heading, Item
 from backpass.derivation.text.displays import (
@@ -20,6 +21,7 @@ from backpass.derivation.text.displays import (
     display_of,
 )
 from backpass.derivation.text.macros import Expander
+from backpass.derivation.text.parts import Piece, joined
 from backpass.derivation.text.passages import Text
 from backpass.derivation.text.relations import begins_with_relation
 from backpass.derivation.text.unseen import unseen
@@ -47,12 +49,18 @@ def form_of(name: str, source: str) -> str:
     return "latex" if is_latex else "markdown"
 
 
-def read_document(source: str, form: str, preamble: str = "") -> Document:
+def read_document(
+    source: str, form: str, preamble: str = "", path: Path | None = None
+) -> Document:
     """Find the displays, headings and definitions of a text.
 
-    `preamble` is a text whose macros also apply here. Raises `ValueError` for
-    a notebook that cannot be read.
+    `preamble` is a text whose macros also apply here. With the `path` of a LaTeX text,
+    the files that it includes are read too. Raises `ValueError` for a notebook that
+    cannot be read, and for a file that is included and missing.
     """
+    pieces: tuple[Piece, ...] = ()
+    if form == "latex" and path is not None:
+        source, pieces = joined(source, path)
     cells: tuple[tuple[int, int], ...] = ()
     if form == "notebook":
         source, cells = _of_notebook(source)
@@ -65,7 +73,7 @@ def read_document(source: str, form: str, preamble: str = "") -> Document:
     text = _usual(Text(*expander.expand(plain)))
     items = tuple(_continued(_items(text, len(source), scanner), source))
     found = tuple(unseen(source, plain, form))
-    return Document(source, items, cells, text, expander.faults, found)
+    return Document(source, items, cells, text, expander.faults, found, pieces)
 
 
 def directives(source: str) -> tuple[Text, ...]:

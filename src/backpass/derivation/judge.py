@@ -46,6 +46,8 @@ from backpass.derivation.text.rewriting import (
     not_an_equation,
     only_equality,
 )
+from backpass.derivation.text.sight.first import Sight
+from backpass.derivation.text.sight.suggestion import Suggestion, suggestion_of
 from backpass.derivation.text.statements import Statement
 from backpass.derivation.text.sums import reaching_further
 from backpass.derivation.text.verdict import Basis, Verdict, unread, verdict_on
@@ -58,22 +60,55 @@ def judge(
     definitions: str = "",
     progress: Callable[[int], None] = lambda line: None,
     seconds: float = 0,
+    infer: bool = False,
 ) -> list[Verdict]:
     """Return the verdicts on the displayed lines of a document, in order.
 
     - `definitions`: declarations and definitions that hold for the whole text.
     - `progress`: called with the number of each line before it is judged.
     - `seconds`: a line that takes more CPU time is not readable; 0 sets no limit.
+    - `infer`: whether names without a declaration have the shapes that the text
+      implies; the verdicts then say what was inferred.
 
     Raises `Unreadable` for `definitions` that cannot be read.
     """
+    return _judge(document, definitions, progress, seconds, infer)[0]
+
+
+def suggest(
+    document: Document,
+    definitions: str = "",
+    progress: Callable[[int], None] = lambda line: None,
+    seconds: float = 0,
+) -> tuple[list[Verdict], Suggestion]:
+    """Return the verdicts, and what a comment would declare."""
+    verdicts, sight = _judge(document, definitions, progress, seconds, True)
+
+    def again(more: str) -> list[Verdict]:
+        whole = f"{definitions}\n{more}"
+        return _judge(document, whole, progress, seconds, True)[0]
+
+    return verdicts, suggestion_of(sight, document, verdicts, again)
+
+
+def _judge(
+    document: Document,
+    definitions: str,
+    progress: Callable[[int], None],
+    seconds: float,
+    infer: bool,
+) -> tuple[list[Verdict], Sight]:
     known = Knowledge(document)
     given = directives(definitions)
     for _, error in follow_all(known, given, definitions, lambda text: 0):
         raise error
     known.at_start = known.now
     verdicts: list[Verdict] = []
+    judge_one: Callable[[Statement], list[Verdict]]
     judge_one = partial(_judged, known, progress, seconds)
+    sight = Sight(known, judge_one)
+    if infer:
+        judge_one = sight.judged
     below: list[Verdict] = []  # on a display that defines names of the one above it
     for item, following in zip_longest(document.items, document.items[1:]):
         if isinstance(item, Heading):
@@ -86,7 +121,7 @@ def judge(
             found, below = with_definitions_below(known, item, following, judge_one)
             verdicts += found
             known.condition = None
-    return verdicts
+    return verdicts, sight
 
 
 def _judged(
@@ -99,7 +134,8 @@ def _judged(
     if found[0].kind == "not readable":
         with suppress(Unreadable):
             known.miss_loss(statement.members[0])
-    return found
+    left = " ".join(statement.members[0].characters.split())
+    return [replace(verdict, left=left) for verdict in found]
 
 
 def _on_comment(known: Knowledge, comment: Comment) -> Iterator[Verdict]:

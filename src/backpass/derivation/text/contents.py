@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from bisect import bisect_left
 from dataclasses import dataclass, field
 
 from backpass.derivation.language.parse import Part, Unreadable
 from backpass.derivation.text.displays import Display
+from backpass.derivation.text.parts import Piece
 from backpass.derivation.text.passages import Passage, Text
+
+_POINTER = re.compile(r"^    (\d+): ", re.M)
 
 
 @dataclass(frozen=True)
@@ -38,7 +42,8 @@ class Document:
     `cells` are the lines on which a notebook's cells begin, each with the cell's
     number. `expanded` is the text with its macros expanded. `faults` are the reasons
     why a macro was not, by the place of its use. `unseen` is what may have mathematics
-    and is not looked at: the line, and what it is.
+    and is not looked at: the line, and what it is. `pieces` say which lines are those
+    of files that the text includes.
     """
 
     source: str
@@ -47,6 +52,7 @@ class Document:
     expanded: Text
     faults: dict[int, str] = field(default_factory=dict)
     unseen: tuple[tuple[int, str], ...] = ()
+    pieces: tuple[Piece, ...] = ()
 
     def line(self, start: int) -> int:
         """Return the number of the line in which a place is."""
@@ -70,16 +76,36 @@ class Document:
             if isinstance(part, Passage) and part.origins:
                 at = part.origins[min(error.position, len(part.origins) - 1)]
             if at in self.faults:
-                return str(Unreadable(self.faults[at], Part(self.source, at, "")))
-        return str(error)
+                error = Unreadable(self.faults[at], Part(self.source, at, ""))
+        return _POINTER.sub(self._numbered, str(error)) if self.pieces else str(error)
+
+    def _numbered(self, pointer: re.Match[str]) -> str:
+        """Return a line that is shown, with its number in its file."""
+        _, line = self.file_and_line(int(pointer[1]))
+        return f"    {line:>{len(pointer[1])}}: "
+
+    def file_and_line(self, line: int) -> tuple[str, int]:
+        """Return the file of a line, or "" for the main one, and its number there."""
+        for piece in reversed(self.pieces):
+            if piece.first <= line:
+                name = "" if piece.name == self.pieces[0].name else piece.name
+                return name, line - piece.first + piece.line
+        return "", line
 
     def where(self, line: int) -> str:
         """Return where a line is, in words, for a sentence."""
+        if self.pieces:
+            name, number = self.file_and_line(line)
+            return f"{name}, line {number}" if name else f"line {number}"
         return self.place(line) if self.cells else f"line {self.place(line)}"
 
     def place(self, line: int) -> str:
-        """Return where a line is: its number, or in a notebook the numbers of its cell
-        and of the line in the cell."""
+        """Return where a line is: its number, with the name of a file that the text
+        includes, or in a notebook the numbers of its cell and of the line in the cell.
+        """
+        if self.pieces:
+            name, number = self.file_and_line(line)
+            return f"{name}:{number}" if name else str(number)
         for first, number in reversed(self.cells):
             if first <= line:
                 return f"cell {number}, line {line - first + 1}"

@@ -23,6 +23,11 @@ IMPLIES = re.compile(
 _INDENT = re.compile(
     rf"\A(?:\\hspace\*?\s*{BRACED}|\s|~|\\[,;: ]|\\q?quad(?![a-zA-Z])|\\h?phantom\s*{BRACED}|\{{\}})+"
 )
+# A label in words: (Mean) \\space \\mu = …
+_LABELLED = re.compile(
+    r"\A\((?:[A-Z][a-z]{2,}|[A-Z]{2,})(?:\s+[a-z]+)*\)\s*"
+    r"(?:(?:\\(?:space|quad|qquad|enspace)(?![a-zA-Z])|\\[,;: ]|~)\s*)+"
+)
 _EMPTY = re.compile(r"(?<=[=+\-&])\s*\{\}")
 _COMMENT = re.compile(rf"{PERCENT}[^\n]*")
 _NOTHING = re.compile(
@@ -94,6 +99,7 @@ def display_of(body: Text, kind: str, is_latex: bool, start: int, end: int) -> D
         signs = [(at, at + 1) for at in places if row.characters.startswith("&", at)]
         row = _with_columns(row, [at for at, _ in signs])
         row = without_reason(row.replaced(_INDENT).strip())
+        row = row.replaced(_LABELLED).strip()
         if row.characters.replace("~", "").strip():
             rows.append(row)
             starts.append(begins)

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 from backpass.derivation.equality.check import Sizes, scope_of
 from backpass.derivation.language.names import LOSS, Expression, Scope
@@ -49,8 +50,9 @@ class Known:
     loss_of: str = ""
     loss_unread: bool = False
 
-    @property
+    @cached_property
     def scope(self) -> Scope:
+        """The names that are declared."""
         return scope_of(self.lines)
 
 
@@ -71,6 +73,8 @@ class Knowledge:
         self._ended: dict[str, int] = {}
         # Members with braces that may have been meant to group, each with brackets.
         self.grouped: dict[Part, Part] = {}
+        # Texts in the notation of derivations, as long as nothing more is known.
+        self._rewritten: tuple[Known, dict[tuple[Text, str], Text]] = (self.now, {})
 
     @property
     def source(self) -> str:
@@ -208,8 +212,13 @@ class Knowledge:
 
     def rewritten(self, text: Text, source: str = "") -> Text:
         """Return a text in the notation of derivations. Raises `Unreadable`."""
-        text = without_braces(self._in_own_notation(text, source))
-        return self._in_notation(text)
+        now, known = self._rewritten
+        if now is not self.now:
+            self._rewritten = self.now, (known := {})
+        if (text, source) not in known:
+            plain = without_braces(self._in_own_notation(text, source))
+            known[text, source] = self._in_notation(plain)
+        return known[text, source]
 
     def _in_notation(self, text: Text) -> Text:
         now, scope = self.now, self.scope

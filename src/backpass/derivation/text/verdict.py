@@ -48,7 +48,9 @@ class Verdict:
     that is imposed has `nothing claimed`. `message` says what is
     wrong, or what would help. A refused line has a counterexample; an `ill-formed` one
     has no value. `against` is the line with which it was compared, and `compared` the
-    side there, which is the left one if `to_left`.
+    side there, which is the left one if `to_left`. `inferred` says in words what it
+    takes from the text without a declaration, and `waits` are the names that an unread
+    line needs.
     """
 
     kind: str
@@ -61,6 +63,9 @@ class Verdict:
     compared: str = ""
     to_left: bool = False
     display: int = 0  # where its display begins in the source; −1 for a comment
+    left: str = ""  # the left side of its equation
+    inferred: tuple[str, ...] = ()
+    waits: tuple[str, ...] = ()
 
 
 def verdict_on(

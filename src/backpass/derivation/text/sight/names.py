@@ -1,0 +1,66 @@
+"""Which nodes of a tree are names, and with which indices."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from lark import Token, Tree
+
+from backpass.derivation.language.names import is_special
+from backpass.derivation.language.written import (
+    accent_and_name,
+    subscripts_of,
+    with_label,
+)
+
+_CAPITAL = re.compile(r"[A-Z]|\\mathbf\{[A-Z]\}|\\boldsymbol\{[A-Z]\}")
+
+
+def name_of(tree: Tree | Token) -> tuple[str, list[Token]] | None:
+    """Return the name that a node is, and its indices; None if it is not a name.
+
+    Words and capital letters below a name are part of it.
+    """
+    if not isinstance(tree, Tree):
+        return None
+    if tree.data in ("power", "power_of_name"):
+        base, exponent = tree.children
+        layered = isinstance(exponent, Tree) and exponent.data == "layer"
+        if not layered or not isinstance(base, Tree) or base.data != "reference":
+            return None
+    elif tree.data not in ("reference", "scalar"):
+        return None
+    _, name = accent_and_name(tree)
+    tokens = subscripts_of(tree)
+    if is_special(name):
+        return None
+    if any(one.type not in ("INDEX", "SHIFTED") for one in tokens):
+        return with_label(name, tokens), []
+    return name, tokens
+
+
+def names_in(tree: Tree) -> Iterator[tuple[str, list[Token], Tree]]:
+    """Yield the names in a tree, with their indices and nodes."""
+    found = name_of(tree)
+    if found is not None:
+        yield *found, tree
+        return
+    for child in tree.children:
+        if isinstance(child, Tree):
+            yield from names_in(child)
+
+
+def is_capital(name: str) -> bool:
+    """Whether a name is a capital letter, which may stand for a matrix."""
+    return _CAPITAL.fullmatch(name.partition("^")[0].partition("_")[0]) is not None
+
+
+def is_bold(name: str) -> bool:
+    """Whether a name is a bold letter, or one with an arrow."""
+    return (
+        re.match(
+            r"(?:\\(?:hat|tilde|bar)\{)?\\(?:mathbf|boldsymbol|vec|underline)\{", name
+        )
+        is not None
+    )

@@ -1,0 +1,56 @@
+"""Why a line waits for a declaration although it can be read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from lark import Tree
+
+from backpass.derivation.language.names import Scope
+from backpass.derivation.text.sight.inference import Read
+from backpass.derivation.text.sight.names import names_in
+from backpass.derivation.text.verdict import Verdict
+
+WAITS = "it waits for a declaration"
+# What is differentiated, and by what.
+DERIVATIVES: dict[str, Callable[[Tree], tuple[Tree, Tree]]] = {
+    "partial": lambda node: (node.children[0], node.children[1]),
+    "nabla_of": lambda node: (node.children[1], node.children[0]),
+    "differentiate": lambda node: (node.children[1], node.children[0].children[0]),
+}
+
+
+def held_apart(scope: Scope, own: Read | None, declared: set[str]) -> str | None:
+    """Return an inferred name whose derivative is only 0 because nothing defines it;
+    None if there is none."""
+    for tree in own.trees if own else ():
+        for node in tree.iter_subtrees():
+            if node.data not in DERIVATIVES:
+                continue
+            of, by = DERIVATIVES[node.data](node)
+            names = [name for name, _, _ in names_in(of)]
+            variables = [
+                variable
+                for key, variable in scope.variables.items()
+                if any(key == n or key.startswith((f"{n}^", f"{n}_{{")) for n in names)
+            ]
+            inferred = [name for name in names if name in declared]
+            wanted = {name for name, _, _ in names_in(by)}
+            if inferred and not wanted & scope.upstream(variables):
+                return inferred[0]
+    return None
+
+
+def waiting(verdict: Verdict, why: str, names: tuple[str, ...]) -> Verdict:
+    """Return the verdict on a line that waits for names to be declared."""
+    return replace(
+        verdict,
+        kind="not readable",
+        message=f"{WAITS}: {why}",
+        basis=None,
+        counterexample=None,
+        compared="",
+        to_left=False,
+        waits=names,
+    )
