@@ -23,7 +23,11 @@ X = RNG.normal(size=(4, 6))
 
 def tried(report):
     """What the rows of varied inputs and calls tried."""
-    return {row.note or row.how or row.reason for row in report.rows if row.method.startswith("varied")}
+    return {
+        row.note or row.how or row.reason
+        for row in report.rows
+        if row.method.startswith("varied") and "SHAPES does not" not in row.reason
+    }
 
 
 def failed(report):

@@ -53,7 +53,8 @@ from backpass.verify.report import (
 from backpass.verify.subject import load, subject
 from backpass.verify.vary import work
 from backpass.verify.vary.call import varied_call
-from backpass.verify.vary.judging import RowsOf, varied
+from backpass.verify.vary.judging import varied
+from backpass.verify.vary.rows import RowsOf
 
 METHODS: dict[str, Method] = {
     "contract": contract,

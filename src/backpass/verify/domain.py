@@ -186,15 +186,30 @@ def with_sentinels(
     return values
 
 
+def mask_values(spec: Spec, given: np.ndarray) -> tuple[float, ...]:
+    """Return the values of a mask: those that are declared, or the least and the
+    largest that were given. A mask of only 0 may also have −∞, and one of only 1 also
+    0."""
+    if spec.boolean:
+        return (False, True)
+    if spec.choices or not given.size:
+        return spec.choices or (0.0, 1.0)
+    found = tuple(dict.fromkeys((float(given.min()), float(given.max()))))
+    return {(0.0,): (-np.inf, 0.0), (1.0,): (0.0, 1.0)}.get(found, found)
+
+
 def drawn_mask(
-    spec: Spec, shape: tuple[int, ...], rng: np.random.Generator
+    spec: Spec,
+    shape: tuple[int, ...],
+    rng: np.random.Generator,
+    values: Sequence[float] = (0.0, 1.0),
 ) -> np.ndarray:
-    """Draw a mask of the declared values, or of 0 and 1. Three elements of four have
-    the largest."""
-    choices = np.array(spec.choices or (0.0, 1.0))
+    """Draw a mask of the declared values, or of others. Three elements of four have the
+    largest."""
+    choices = np.array(spec.choices or values)
     kept = rng.uniform(size=shape) < 0.75
-    values = np.where(kept, choices.max(), rng.choice(choices, shape))
-    return not_hidden(spec, values)
+    drawn = np.where(kept, choices.max(), rng.choice(choices, shape))
+    return not_hidden(spec, drawn)
 
 
 def not_hidden(spec: Spec, values: np.ndarray) -> np.ndarray:
