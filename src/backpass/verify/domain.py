@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -22,12 +23,29 @@ APART = 1 / 16  # times 1 or the kink, the larger: the least distance from a kin
 def check_names(
     name: str, shapes: Shapes, inputs: Sequence[str], options: Sequence[str] | None
 ) -> None:
-    """Raise ValueError for an option or an input in a clause that the object does not
-    have. ``options`` is None if its forward takes any."""
+    """Raise ValueError for an option or an input that is declared but that the object
+    does not have. ``options`` is None if its forward takes any."""
     if options is not None:
         named = [of for of, _ in shapes.options]
         reject_unknown(f"SHAPES: options of {name}", named, options)
+        named = [of for spec in shapes.inputs for of in spec.named]
+        reject_unknown(f"SHAPES: integers of {name}", named, options)
     reject_unknown(f"SHAPES: kinks of {name}", [of for of, _ in shapes.kinks], inputs)
+
+
+def with_options(shapes: Shapes, options: Mapping[str, object]) -> Shapes:
+    """Return the declaration with the values of the options that it names for
+    integers. One that is None names no integer."""
+    if not any(spec.named for spec in shapes.inputs):
+        return shapes
+
+    def valued(spec: Spec) -> Spec:
+        values = (options.get(name) for name in spec.named)
+        known = [value for value in values if type(value) is int]
+        new = [value for value in known if value not in spec.sentinels]
+        return replace(spec, sentinels=(*spec.sentinels, *new), named=())
+
+    return replace(shapes, inputs=tuple(map(valued, shapes.inputs)))
 
 
 def check_options(shapes: Shapes, options: Mapping[str, object]) -> None:

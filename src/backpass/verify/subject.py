@@ -97,6 +97,16 @@ class Subject:
             if is_floating(value) and self.input_names[at] not in self.constants
         ]
 
+    def shapes_for(self, inputs: Sequence[object]) -> Shapes | None:
+        """Return the declaration, with the values of the options that it names; for a
+        Function these are further inputs."""
+        if self.shapes is None:
+            return None
+        given = dict(zip(self.input_names, inputs, strict=False))
+        values = {k: value for k, value in given.items() if not is_array(value)}
+        options = {**self.defaults, **self.options, **values}
+        return domain.with_options(self.shapes, options)
+
     def outputs(self, y: Array, saved: Any) -> tuple[Any, ...]:
         """Return forward's outputs, given its results, y and saved."""
         several = saved[-1] if self.torch_only else saved
@@ -112,7 +122,7 @@ class Subject:
         Raises TypeError or ValueError if they cannot be checked.
         """
         if self.shapes:
-            _check_declared(self.shapes, inputs)
+            _check_declared(self.shapes_for(inputs), inputs)
             domain.check_options(
                 self.shapes,
                 self.all_options | dict(zip(self.input_names, inputs, strict=False)),
@@ -463,9 +473,10 @@ def _from_autograd_function(
         # By position, up to the last one, because apply does not accept keywords.
         values = {**found.all_options, **others}
         last = max(map(list(values).index, others))
-        return _from_autograd_function(
+        changed = _from_autograd_function(
             op, count, zero_gradients, constants, [*values.values()][: last + 1]
         )
+        return replace(changed, options={**found.options, **others})
 
     found = Subject(
         name=op.__name__,

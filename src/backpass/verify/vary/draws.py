@@ -55,6 +55,7 @@ class Draw:
         self.case = case
         self.first = case.differentiable[0]
         self.rng = generator(case.seed, VARYING)
+        self.shapes = case.subject.shapes_for(case.inputs)
 
     def name(self, at: int) -> str:
         return self.case.subject.input_names[at]
@@ -62,17 +63,17 @@ class Draw:
     @property
     def declared(self) -> bool:
         """Whether the object declares its shapes."""
-        return self.case.subject.shapes is not None
+        return self.shapes is not None
 
     def spec(self, at: int) -> Spec | None:
         """Return an input's part of the declaration."""
-        shapes = self.case.subject.shapes
+        shapes = self.shapes
         return shapes.inputs[at] if shapes and at < len(shapes.inputs) else None
 
     @cached_property
     def bound(self) -> dict[str, Any]:
         """The lengths of the letters of the declaration."""
-        shapes, names = self.case.subject.shapes, self.case.subject.input_names
+        shapes, names = self.shapes, self.case.subject.input_names
         given = zip(names, self.case.inputs, strict=False)
         return shapes.bind({k: x for k, x in given if is_array(x)}) if shapes else {}
 

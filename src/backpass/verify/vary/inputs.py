@@ -77,7 +77,8 @@ class Variation:
 def variations(case: Case, chosen: Collection[str]) -> Iterator[Variation]:
     """Yield the variations of the chosen kinds. One that the declaration excludes has
     no inputs to try."""
-    shapes, names = case.subject.shapes, case.subject.input_names
+    names = case.subject.input_names
+    shapes = case.subject.shapes_for(case.inputs)
     for variation in _every_variation(case, chosen):
         if variation.kind not in chosen:
             continue
@@ -325,7 +326,8 @@ def _of_integers(draw: Draw) -> Iterator[Variation]:
             yield Variation(what, tries, kind=kinds.IGNORED)
         for option in IGNORED & {*options} if values.dtype != bool else ():
             ignored = options[option]
-            if type(ignored) is int and values.size > 1:
+            declared = spec is not None and ignored in spec.sentinels
+            if type(ignored) is int and values.size > 1 and not declared:
                 other = values.copy()
                 other.reshape(-1)[-1] = ignored
                 tries = (draw.replaced(at, other),)
