@@ -208,7 +208,7 @@ class TestSquares:
     [
         (lambda x, w: (x @ w, 0), (X, X[0][:, None] * np.ones(3)), "x[b, n], w[n, k] -> y[b, k]"),
         (lambda x, t: (x[np.arange(4), t].sum(), 0), (X, np.arange(4)), "x[b, n], t[b]:int -> y[]"),
-        (lambda a, b: (a @ b, 0), (SQUARE, SQUARE), "a[n, k], b[n, k] -> y[n, k]"),
+        (lambda a, b: (a @ b, 0), (SQUARE, SQUARE), "a[m, n], b[m, n] -> y[m, n]"),
         (lambda x: ((x.mean(-1, keepdims=True), x.T), 0), (X,), "x[b, n] -> y1[b, 1], y2[n, b]"),
         (lambda x, n: (x[:, 2:], 0), (X, np.ones(3)), "x[b, k], n[m] -> y[b, p]"),
         (lambda x, keep: (x * keep, 0), (X, MASK), "x[b, n], keep[b, n]:bool -> y[b, n]"),

@@ -50,6 +50,7 @@ class _Letters:
         self.square = square
         self.known: list[tuple[int, str]] = []
         usual = "n" if square else USUAL.get(most, "")
+        usual = usual.replace("b", "m") if "b" in taken else usual  # a bias
         listed = dict.fromkeys(usual + FURTHER + ascii_letters)
         self.free = (letter for letter in listed if letter not in taken)
 
