@@ -35,6 +35,7 @@ from backpass.verify.vary.rows import (
     RowsOf,
     backward_raises,
     bounded_rows,
+    diagnosis,
     not_run,
     outputs_fit,
     summed_up,
@@ -113,7 +114,9 @@ def _rows(what: str, case: Case, rows_of: RowsOf) -> Iterator[Row]:
     if not all_ran and not wrong:
         yield not_run(NAME, what, TOO_LONG)
         return
-    yield from summed_up(NAME, what, found, wrong, case.quantities, lambda r: r.reason)
+    yield from summed_up(
+        NAME, what, found, wrong, case.quantities, lambda row: diagnosis(row, case)
+    )
 
 
 def _scaled(case: Case) -> Iterator[Row]:

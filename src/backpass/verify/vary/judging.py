@@ -22,6 +22,7 @@ from backpass.verify.vary.rows import (
     RowsOf,
     backward_raises,
     bounded_rows,
+    diagnosis,
     not_run,
     outputs_fit,
     summed_up,
@@ -33,7 +34,6 @@ from backpass.verify.vary.work import TooMuch, Work
 NAME = "varied inputs"
 DECLARE = "if the axes are always those that you gave, declare them: SHAPES = "
 KINKS = 0.03  # of a slope: a larger error is not excused as one of kinks
-SEARCH = 2.0  # seconds for a diagnosis
 OPERATORS = (pytorch.NAME, precision.NAME)  # the methods that call the operator
 
 
@@ -178,18 +178,8 @@ def _summary(
         return
     hint = f"; {hint}" if hint else ""
     yield from summed_up(
-        NAME, what, found, wrong, known, lambda row: _diagnosis(row, case) + hint
+        NAME, what, found, wrong, known, lambda row: diagnosis(row, case) + hint
     )
-
-
-def _diagnosis(row: Row, case: Case) -> str:
-    """Return what is wrong with a gradient; the row's reason if no search is possible,
-    or if it would exceed the limit of work."""
-    suspect = case.found.suspects.get((row.method, row.quantity))
-    try:
-        return suspect.diagnose(SEARCH) if suspect else row.reason
-    except TooMuch:
-        return row.reason
 
 
 def _is_small(row: Row, case: Case) -> bool:

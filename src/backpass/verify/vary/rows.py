@@ -13,6 +13,8 @@ TOO_LONG = "it would exceed the work limit of this check"
 EXCLUDED = "SHAPES does not allow it"
 OTHER_OUTPUTS = "forward's outputs have other shapes than SHAPES declares"
 
+SEARCH = 2.0  # seconds for a diagnosis
+
 RowsOf = Callable[[Case, Sequence[str]], list[Row]]
 
 
@@ -86,3 +88,13 @@ def summed_up(
         of_gradients = [row for row in said if row.quantity]
         reasons = dict.fromkeys(row.reason for row in of_gradients or said)
         yield not_run(name, what, "; ".join(reasons) or "no method applies")
+
+
+def diagnosis(row: Row, case: Case) -> str:
+    """Return what is wrong with a gradient; the row's reason if no search is possible,
+    or if it would exceed the limit of work."""
+    suspect = case.found.suspects.get((row.method, row.quantity))
+    try:
+        return suspect.diagnose(SEARCH) if suspect else row.reason
+    except TooMuch:
+        return row.reason

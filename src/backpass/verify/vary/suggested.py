@@ -49,6 +49,7 @@ class _Letters:
     def __init__(self, most: int, taken: Collection[str], square: bool) -> None:
         self.square = square
         self.known: list[tuple[int, str]] = []
+        self.first: list[str] = []  # those of the first array
         usual = "n" if square else USUAL.get(most, "")
         usual = usual.replace("b", "m") if "b" in taken else usual  # a bias
         listed = dict.fromkeys(usual + FURTHER + ascii_letters)
@@ -66,9 +67,11 @@ class _Letters:
             if not same:
                 same = [next(self.free)]
                 self.known.append((length, same[0]))
-            # Of two equal lengths, the one at the same place.
-            first = [x for _, x in self.known[: len(shape)]][at : at + 1]
-            axes.append(first[0] if first and first[0] in same else same[0])
+            # Of two equal lengths, the one at the same place from the end: a weight
+            # of a square input belongs to its last axis.
+            there = self.first[at - len(shape)] if len(shape) <= len(self.first) else ""
+            axes.append(there if there in same else same[0])
+        self.first = self.first or axes
         return ", ".join(axes)
 
 
