@@ -122,6 +122,10 @@ class TestExcluded:
         op = own(lambda x: (np.sin(x), x), lambda dy, x: dy * np.cos(x), SHAPES="x[b, 6] -> y[b, 6]")
         assert {"one more leading axis", "a length other than 6 along axis 1 of x"} <= excluded(check(op, X))
 
+    def test_zeros_at_a_declared_kink(self):
+        op = own(lambda x: (np.abs(x), x), lambda dy, x: dy * np.sign(x), SHAPES="x[*] -> y[*]; kinks x=0")
+        assert "a row of zeros in x" in excluded(check(op, X))
+
     def test_an_option(self):
         def forward(x, scale=0.5, reduction="sum"):
             y = scale * np.sin(x)
@@ -206,6 +210,7 @@ class TestSquares:
 @pytest.mark.parametrize(
     ("forward", "inputs", "text"),
     [
+        (lambda x, g: (x * g, 0), (SQUARE, SQUARE[0]), "x[b, n], g[n] -> y[b, n]"),
         (lambda x, w: (x @ w, 0), (X, X[0][:, None] * np.ones(3)), "x[b, n], w[n, k] -> y[b, k]"),
         (lambda x, t: (x[np.arange(4), t].sum(), 0), (X, np.arange(4)), "x[b, n], t[b]:int -> y[]"),
         (lambda a, b: (a @ b, 0), (SQUARE, SQUARE), "a[m, n], b[m, n] -> y[m, n]"),

@@ -212,8 +212,10 @@ def mask_values(spec: Spec, given: np.ndarray) -> tuple[float, ...]:
         return (False, True)
     if spec.choices or not given.size:
         return spec.choices or (0.0, 1.0)
-    found = tuple(dict.fromkeys((float(given.min()), float(given.max()))))
-    return {(0.0,): (-np.inf, 0.0), (1.0,): (0.0, 1.0)}.get(found, found)
+    least, largest = float(given.min()), float(given.max())
+    if least != largest:
+        return (least, largest)
+    return {0.0: (-np.inf, 0.0), 1.0: (0.0, 1.0)}.get(least, (least,))
 
 
 def drawn_mask(

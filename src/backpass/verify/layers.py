@@ -207,13 +207,13 @@ def _output(y: Any, cotangents: int) -> Any:
     elif isinstance(y, float | np.floating):
         return np.asarray(y, np.float64)
     else:
-        wanted = "only y" if cotangents else "a loss of one element"
-    takes = "no dy" if not cotangents else f"{cotangents} argument"
-    takes += "s" if cotangents > 1 else ""
+        wanted = "y alone" if cotangents else "a loss of one element"
+    takes = f"{cotangents} cotangents" if cotangents > 1 else "only dy"
+    takes = takes if cotangents else "no dy"
     got = f"an array of shape {list(y.shape)}" if is_array(y) else type(y).__name__
     raise Malformed(
-        f"forward: expected {wanted}, because a backward that takes {takes} is that of "
-        f"a layer that keeps its state; got {got}"
+        f"forward: expected {wanted}, because backward takes {takes}, as in a layer "
+        f"that keeps its state; got {got}"
     )
 
 
@@ -397,8 +397,8 @@ def _returned(backward: Any, count: int) -> list[str]:
     except (OSError, TypeError, SyntaxError):
         return []
     returns = [node.value for node in ast.walk(tree) if isinstance(node, ast.Return)]
-    shown = count > 0 and returns and isinstance(returns[-1], ast.Tuple)
-    listed = returns[-1].elts[-count:] if shown else []
+    last = returns[-1] if returns else None
+    listed = last.elts[-count:] if isinstance(last, ast.Tuple) and count > 0 else []
     return [getattr(element, "id", getattr(element, "attr", "")) for element in listed]
 
 
@@ -540,10 +540,11 @@ def declaration(
             if length not in letters:
                 letters[length] = [next(free)]
             if len(letters[length]) > 1:
-                either = " or ".join(letters[length])
+                several = " and ".join(letters[length])
                 raise ValueError(
                     f"SHAPES: expected the parameters of {name} too, because an axis "
-                    f"of {parameter} has the length of {either}; got {text!r}"
+                    f"of {parameter} has length {length}, and so have {several}; got "
+                    f"{text!r}"
                 )
             axes += letters[length]
         specs.append(f"{parameter}[{', '.join(axes)}]")

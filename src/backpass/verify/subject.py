@@ -100,12 +100,13 @@ class Subject:
     def shapes_for(self, inputs: Sequence[object]) -> Shapes | None:
         """Return the declaration, with the values of the options that it names; for a
         Function these are further inputs."""
-        if self.shapes is None:
-            return None
+        return self.shapes and self._valued(self.shapes, inputs)
+
+    def _valued(self, shapes: Shapes, inputs: Sequence[object]) -> Shapes:
         given = dict(zip(self.input_names, inputs, strict=False))
         values = {k: value for k, value in given.items() if not is_array(value)}
         options = {**self.defaults, **self.options, **values}
-        return domain.with_options(self.shapes, options)
+        return domain.with_options(shapes, options)
 
     def outputs(self, y: Array, saved: Any) -> tuple[Any, ...]:
         """Return forward's outputs, given its results, y and saved."""
@@ -122,7 +123,7 @@ class Subject:
         Raises TypeError or ValueError if they cannot be checked.
         """
         if self.shapes:
-            _check_declared(self.shapes_for(inputs), inputs)
+            _check_declared(self._valued(self.shapes, inputs), inputs)
             domain.check_options(
                 self.shapes,
                 self.all_options | dict(zip(self.input_names, inputs, strict=False)),

@@ -159,7 +159,7 @@ def _of_length(draw: Draw, places: Places) -> Iterator[Variation]:
         # accept both.
         if (all if not declared else any)(_takes(case, at) for at in tries):
             of = draw.name(alone)
-            what = f"{of}'s length changed from {length}, the others' kept"
+            what = f"a length other than {length} in {of} alone"
             yield Variation(what, tries, kind=kinds.APART)
     # Length 1 may be broadcast where no other length fits.
     if declared or any(_takes(case, at) for at in draw.tries(places, length + 3)):
@@ -201,12 +201,12 @@ def _of_values(draw: Draw) -> Iterator[Variation]:
     kind = kinds.FAR if far else kinds.OTHER
     yield Variation(f"{name} × {TIMES}", tries, kind=kind)
     kink = domain.has_kink(case.subject.shapes, name, 0.0)
-    if x.ndim and x.shape[0] > 1 and not kink:
+    if x.ndim and x.shape[0] > 1:
         zero = x.copy()
         zero.reshape(-1, x.shape[-1])[0] = 0.0
-        tries = (draw.replaced(first, zero),)
+        of_zeros: tuple[Inputs, ...] = () if kink else (draw.replaced(first, zero),)
         kind = kinds.ZEROS if around_zero and not steps else kinds.OTHER
-        yield Variation(f"a row of zeros in {name}", tries, kind=kind)
+        yield Variation(f"a row of zeros in {name}", of_zeros, kind=kind)
     tied = np.where(np.isfinite(x), np.round(2 * x) / 2, x)
     tied = np.clip(tied, x.min(), x.max()) if x.size else tied
     tries = (draw.replaced(first, tied),)

@@ -26,7 +26,8 @@ def not_run(name: str, what: str, reason: str) -> Row:
 def backward_raises(row: Row) -> str:
     """Return the reason that leaves out inputs or options that only forward supports,
     given the row of a backward that raised."""
-    error = first_line(row.exception) if row.exception else row.reason
+    raised = row.exception
+    error = first_line(raised) if isinstance(raised, Exception) else row.reason
     return f"forward accepts it, but backward raises an error ({error})"
 
 
