@@ -51,7 +51,7 @@ def test_letters_of_equal_length_vary_apart():
     report = check(declared, square, GAMMA, BETA, vary=True, raises=False)
     lengths = {row.how for row in report.failed}
     longer = "length 64 or 5 in place of 4", "a row of 131,108 in place of 4"
-    assert lengths == {*longer, *(f"length {n} in place of 4" for n in (1, 293, 300, 1061, 1068))}
+    assert lengths == {*longer, *(f"length {n} in place of 4" for n in (1, 293, 1061))}
 
 
 def test_numpy_code_is_judged_in_float16_only_if_it_was_given_it():

@@ -14,7 +14,7 @@ from backpass.verify.directional import COORDINATES
 from backpass.verify.methods import finite_difference, precision, pytorch
 from backpass.verify.report import COULD_NOT_RUN, FAILED, NOT_RUN, PASSED, Row
 from backpass.verify.vary.inputs import DEEPER, EMPTY, Variation, variations
-from backpass.verify.vary.kinds import AXIS, SQUARE, chosen
+from backpass.verify.vary.kinds import AXIS, LONGER, MULTIPLE, SQUARE, chosen
 from backpass.verify.vary.rows import (
     EXCLUDED,
     OTHER_OUTPUTS,
@@ -45,11 +45,21 @@ def varied(case: Case, rows_of: RowsOf, vary: bool | None, work: Work) -> Iterat
     """
     kinds = chosen(case, vary)
     presumed = not vary and case.subject.shapes is None
+    rows: list[Row] = []
+    after_longer = False
     for variation in variations(case, kinds):
+        # The long length before it has already shown what is wrong.
+        if variation.kind == MULTIPLE and after_longer and _has_failed(rows):
+            continue
+        after_longer = variation.kind == LONGER
         if presumed and not all(is_kept(case, inputs) for inputs in variation.tries):
             continue
-        rows = _rows(case, variation, rows_of, work, bool(vary))
+        rows = list(_rows(case, variation, rows_of, work, bool(vary)))
         yield from (replace(row, variation=variation.what) for row in rows)
+
+
+def _has_failed(rows: Sequence[Row]) -> bool:
+    return any(row.verdict == FAILED for row in rows)
 
 
 def _rows(
