@@ -153,7 +153,7 @@ class TestShapes:
                 DB,
                 2 * DY,
                 "shape",
-                "expected shape [5]; got [3, 5]: a sum would fit the shape, but not the values",
+                "expected shape [5]; got [3, 5], of which no sum is the reference",
             ),
             (DB, DB[:4], "shape", "expected shape [5]; got [4]"),
         ],

@@ -23,7 +23,11 @@ X = RNG.normal(size=(4, 6))
 
 def tried(report):
     """What the rows of varied inputs and calls tried."""
-    return {row.note or row.how or row.reason for row in report.rows if row.method.startswith("varied")}
+    return {
+        row.note or row.how or row.reason
+        for row in report.rows
+        if row.method.startswith("varied") and "SHAPES does not" not in row.reason
+    }
 
 
 def failed(report):
@@ -658,3 +662,86 @@ def test_the_command_draws_declared_inputs(tmp_path, capsys):
     )
     assert cli.main(["check", str(file), "--vary"]) == 0
     assert "float32, int64" in capsys.readouterr().out
+
+
+class TestTheIntegerOfAnOption:
+    """The integer that is ignored is the value of an option."""
+
+    SHAPES = "x[b, V>0], t[b]:int<V,ignore_index -> y[]"
+    T = np.array([0, 2, -100, 5])
+
+    def op(self, right=True, shapes=SHAPES):
+        def forward(x, t, ignore_index=-100):
+            kept = t != ignore_index
+            at = np.arange(len(t)), np.where(kept, t, 0)
+            p = np.exp(x) / np.exp(x).sum(-1, keepdims=True)
+            return -(np.log(p[at]) * kept).sum(), (p, at, kept if right else t != -100)
+
+        def backward(dy, saved):
+            p, at, kept = saved
+            dx = p.copy()
+            dx[at] -= 1
+            return dy * dx * kept[:, None], None
+
+        return SimpleNamespace(forward=forward, backward=backward, SHAPES=shapes)
+
+    def test_it_is_checked(self):
+        assert check(self.op(), X, self.T).passed
+        with pytest.raises(
+            ValueError, match=r"from 0 to V − 1 = 5 or -7, as SHAPES declares; got -100 at index"
+        ):
+            check(self.op(), X, self.T, ignore_index=-7)
+
+    @pytest.mark.parametrize("ignored", [-7, 2])
+    def test_it_is_drawn(self, ignored):
+        seen = set()
+        op = self.op()
+        op.forward = lambda x, t, ignore_index=-100: (
+            seen.update(map(int, t)) or self.op().forward(x, t, ignore_index)
+        )
+        assert check(op, ignore_index=ignored, vary=False).passed
+        assert ignored in seen
+
+    def test_it_is_varied_with_the_option(self):
+        names = tried(check(self.op(), X, self.T))
+        assert {"-100 in t", "ignore_index=-99", "ignore_index=-101"} <= names
+        assert not any("ignore_index = " in name for name in names)  # that of the declaration, once
+        assert check(self.op(right=False), X, self.T, vary=False).passed
+        report = check(self.op(right=False), X, self.T, raises=False)
+        assert failed(report) == {"ignore_index=-99", "ignore_index=-101"}
+
+    def test_it_may_be_none(self):
+        op = self.op()
+        op.forward = lambda x, t, ignore_index=None: self.op().forward(x, t, ignore_index)
+        with pytest.raises(ValueError, match="from 0 to V − 1 = 5, as"):
+            check(op, X, self.T)
+        assert check(op, X, np.abs(self.T) % 6).passed
+
+    def test_an_option_that_forward_does_not_have_is_named(self):
+        with pytest.raises(
+            ValueError, match="SHAPES: integers of forward and backward: expected some of ignore_index"
+        ):
+            check(self.op(shapes=self.SHAPES.replace("ignore_index", "ignored")), X, self.T)
+
+    def test_a_function_for_tensors(self):
+        torch = pytest.importorskip("torch")
+
+        class Loss(torch.autograd.Function):
+            SHAPES = TestTheIntegerOfAnOption.SHAPES
+
+            @staticmethod
+            def forward(ctx, x, t, ignore_index=-100):
+                ctx.kept = t != ignore_index
+                ctx.at = torch.arange(len(t)), torch.where(ctx.kept, t, 0)
+                ctx.save_for_backward(torch.softmax(x, -1))
+                return -(torch.log_softmax(x, -1)[ctx.at] * ctx.kept).sum()
+
+            @staticmethod
+            def backward(ctx, dy):
+                dx = ctx.saved_tensors[0].clone()
+                dx[ctx.at] -= 1
+                return dy * dx * ctx.kept[:, None], None, None
+
+        t = torch.tensor(self.T)
+        assert "ignore_index=-99" in tried(check(Loss, torch.tensor(X), t))
+        assert check(Loss, torch.tensor(X), torch.where(t < 0, 2, t), ignore_index=2).passed

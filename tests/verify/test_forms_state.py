@@ -316,3 +316,42 @@ def test_a_function_that_returns_its_pullback():
         return y, lambda dy: dy * (1 - y * y)
 
     assert check(SimpleNamespace(forward=tanh, backward=lambda dy, pullback: pullback(dy)), X).passed
+
+
+class Returning:
+    """The gradients of a float and of an array are returned after that of x."""
+
+    def __init__(self, factor=1):
+        self.w, self.b, self.factor = 0.5, np.linspace(0, 1, 3), factor
+
+    def forward(self, x):
+        self.x = x
+        return self.w * x**2 + self.b
+
+    def gradients(self, dy):
+        dw = float(self.factor * (dy * self.x**2).sum())
+        return 2 * dy * self.w * self.x, dw, dy.sum(0)
+
+    def backward(self, dy):
+        dx, dw, db = self.gradients(dy)
+        return dx, db, dw
+
+
+class Unnamed(Returning):
+    def backward(self, dy):
+        found = self.gradients(dy)
+        return found[0], found[2], np.float64(found[1])
+
+
+@pytest.mark.parametrize("layer", [Returning, Unnamed])
+def test_the_gradient_of_a_float_is_returned(layer):
+    report = check(layer(), X)
+    assert {*report.gradients} == {"dx", "dw", "db"} and not report.unshown
+    assert {row.quantity for row in check(layer(2), X, raises=False).failed} == {"dw"}
+
+
+def test_a_number_that_may_be_the_gradient_of_several_floats():
+    either = Unnamed()
+    either.eps = 1e-5
+    with pytest.raises(TypeError, match="single number may be that of w, eps"):
+        check(either, X)

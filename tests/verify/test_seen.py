@@ -278,7 +278,7 @@ class TestVaried:
 
         report = check(own(lambda x, w: (x @ w, (x, w)), backward), X, X.T.copy(), vary=True)
         (deeper,) = [row for row in report.of("varied inputs") if "one more leading axis" in row.reason]
-        assert deeper.verdict == "not run" and "backward does not" in deeper.reason
+        assert deeper.verdict == "not run" and "backward raises an error" in deeper.reason
 
     def test_a_permutation_stays_one(self):
         def forward(x, p):
@@ -299,7 +299,7 @@ class TestVaried:
 
         q, k = (torch.tensor(np.random.default_rng(seed).standard_normal((5, 3))) for seed in (1, 2))
         found = self.varied(own(forward, backward), q, k)
-        assert any(reason.startswith("q's length changed from 5, the others' kept") for reason in found)
+        assert any(reason.startswith("a length other than 5 in q alone") for reason in found)
 
     def test_many_rows_in_sixteen_bits(self):
         def forward(x, w):

@@ -17,7 +17,7 @@ FLAGS = {"int": "integer", "bool": "boolean", "broadcast": "broadcast"}
 FLAGS |= {"shared": "shared", "some": "some"}
 TABLES = ("table", "halves", "pairs", "mask")
 CLAUSES = ("options", "dtypes", "kinks")
-_RANGE = re.compile(r"(int|offsets)\s*<\s*(\w+)((?:\s*,\s*-?\d+)*)")
+_RANGE = re.compile(r"(int|offsets)\s*<\s*(\w+)((?:\s*,\s*(?:-?\d+|[a-zA-Z_]\w*))*)")
 _MASK = re.compile(r"mask\s*=(.*)")
 
 
@@ -52,10 +52,13 @@ def _values(array: str, mark: str) -> dict[str, Any]:
         return {"structure": mark}
     if found := _RANGE.fullmatch(mark):
         kind, below, listed = found.groups()
-        sentinels = tuple([int(one) for one in listed.split(",")[1:]])
+        others = [one.strip() for one in listed.split(",")[1:]]
+        named = tuple([one for one in others if one.isidentifier()])
+        sentinels = tuple([int(one) for one in others if one not in named])
         if kind == "int":
-            return {"integer": True, "below": below, "sentinels": sentinels}
-        if not sentinels:
+            facts = {"sentinels": sentinels, "named": named}
+            return {"integer": True, "below": below, **facts}
+        if not others:
             return {"integer": True, "below": below, "offsets": True}
     elif found := _MASK.fullmatch(mark):
         with contextlib.suppress(ValueError):
@@ -63,7 +66,7 @@ def _values(array: str, mark: str) -> dict[str, Any]:
             return {"structure": "mask", "choices": tuple(choices)}
     raise ValueError(
         f"SHAPES: cannot read :{mark} after {array}; expected :int, :int<V, "
-        ":int<V,-100, :offsets<n, :bool, :table, :halves, :pairs, :mask, :mask=0|-inf, "
+        ":int<V,-100, :int<V,ignore_index, :offsets<n, :bool, :table, :halves, :pairs, :mask, :mask=0|-inf, "
         ":some, :broadcast or :shared"
     )
 

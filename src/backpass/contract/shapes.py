@@ -20,7 +20,8 @@ columns, ``w`` is ``n`` by ``p``, ``b`` is optional, and ``y`` has the leading a
 The values that an input may have are declared too, for checks:
 
 - ``t[b]:int<V,-100`` holds integers from 0 to V − 1, and −100, which has a meaning of
-  its own; the bound is a letter or a number.
+  its own; the bound is a letter or a number. In ``:int<V,ignore_index`` that integer is
+  the value of an option of forward.
 - ``cu[g+1]:offsets<n`` holds integers in ascending order: the first is 0, the last n.
 - ``:table`` marks floating-point numbers without a gradient; ``:halves`` a table whose
   last axis has two equal halves, ``:pairs`` one with equal neighbours.
@@ -68,7 +69,8 @@ from backpass.contract.spec import (
 Record = TypeVar("Record", bound=tuple)
 _ARRAY = re.compile(
     r"(?P<name>\w+)\[(?P<axes>[^\]]*)\]"
-    r"(?P<marks>(?::[^,;?:\[\]]*(?:,\s*-?\d+\b)*)*)(?P<optional>\?)?"
+    r"(?P<marks>(?::[^,;?:\[\]]*(?:,\s*(?:-?\d+\b|[a-zA-Z_]\w*\b(?!\[)))*)*)"
+    r"(?P<optional>\?)?"
 )
 
 

@@ -23,9 +23,9 @@ class Spec:
 
     Its axes are letters or numbers, and at most one group of any number of axes ("*" or
     "*a"). ``below`` bounds its integers, a letter or a number, and ``sentinels`` are
-    others. ``structure`` is "table", "halves", "pairs", "mask", or "" for an array that
-    has a gradient, and ``choices`` are the values of a mask. ``some`` says that no row
-    of a mask hides everything.
+    others; ``named`` are options of forward whose values are. ``structure`` is "table",
+    "halves", "pairs", "mask", or "" for an array that has a gradient, and ``choices``
+    are the values of a mask. ``some`` says that no row of a mask hides everything.
     """
 
     name: str
@@ -38,6 +38,7 @@ class Spec:
     shared: bool = False
     below: str = ""
     sentinels: tuple[int, ...] = ()
+    named: tuple[str, ...] = ()
     offsets: bool = False
     structure: str = ""
     choices: tuple[float, ...] = ()

@@ -53,7 +53,8 @@ from backpass.verify.report import (
 from backpass.verify.subject import load, subject
 from backpass.verify.vary import work
 from backpass.verify.vary.call import varied_call
-from backpass.verify.vary.judging import RowsOf, varied
+from backpass.verify.vary.judging import varied
+from backpass.verify.vary.rows import RowsOf
 
 METHODS: dict[str, Method] = {
     "contract": contract,
@@ -119,7 +120,7 @@ def check(
 
     - ``seed`` seeds the cotangent, the directions, and the inputs if they are drawn;
     - ``methods`` names the methods to run (default: all of METHODS but "compiled" and
-      "second_derivative");
+      "second_derivative"; a row reports a wrong second derivative, but does not fail);
     - ``dy`` replaces the random cotangent; for several outputs it is a single vector of
       all their elements;
     - ``operator`` is a PyTorch function of all inputs that computes the same y; for a
@@ -170,7 +171,7 @@ def check(
     options = options if form.options is None else {**form.options}
     drawn = not inputs
     if drawn:
-        inputs = drawn_inputs(op, generator(seed, INPUTS))
+        inputs = drawn_inputs(op, generator(seed, INPUTS), options=options)
         options = {**options_for(op), **options}
     under_test = subject(op, len(inputs), options, zero_gradients, constants)
     conventions = check_conventions(conventions, under_test.input_names)
@@ -207,6 +208,8 @@ def check(
         ]
         rows += rows_of(case, chosen)
         unrestricted = methods is None and dy is None
+        if unrestricted and _passed(case, rows):
+            rows += second_derivative.noticed(case)
         if vary or (vary is None and unrestricted and _may_be_varied(case, rows)):
             rows += _varied(case, rows_of, vary)
         rows = _explained(rows, case, progress)
@@ -221,9 +224,12 @@ def _may_be_varied(case: Case, rows: list[Row]) -> bool:
 
     For operations of the package, ``verify`` draws inputs of many shapes.
     """
-    passed = Report(case.subject.name, "", tuple(rows), case.quantities).passed
     follows = all(row.reason != autograd.CONTRADICTED for row in rows)
-    return passed and follows and not case.subject.stateless
+    return _passed(case, rows) and follows and not case.subject.stateless
+
+
+def _passed(case: Case, rows: list[Row]) -> bool:
+    return Report(case.subject.name, "", tuple(rows), case.quantities).passed
 
 
 def _varied(case: Case, rows_of: RowsOf, vary: bool | None) -> list[Row]:

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -22,12 +23,29 @@ APART = 1 / 16  # times 1 or the kink, the larger: the least distance from a kin
 def check_names(
     name: str, shapes: Shapes, inputs: Sequence[str], options: Sequence[str] | None
 ) -> None:
-    """Raise ValueError for an option or an input in a clause that the object does not
-    have. ``options`` is None if its forward takes any."""
+    """Raise ValueError for an option or an input that is declared but that the object
+    does not have. ``options`` is None if its forward takes any."""
     if options is not None:
         named = [of for of, _ in shapes.options]
         reject_unknown(f"SHAPES: options of {name}", named, options)
+        named = [of for spec in shapes.inputs for of in spec.named]
+        reject_unknown(f"SHAPES: integers of {name}", named, options)
     reject_unknown(f"SHAPES: kinks of {name}", [of for of, _ in shapes.kinks], inputs)
+
+
+def with_options(shapes: Shapes, options: Mapping[str, object]) -> Shapes:
+    """Return the declaration with the values of the options that it names for
+    integers. One that is None names no integer."""
+    if not any(spec.named for spec in shapes.inputs):
+        return shapes
+
+    def valued(spec: Spec) -> Spec:
+        values = (options.get(name) for name in spec.named)
+        known = [value for value in values if type(value) is int]
+        new = [value for value in known if value not in spec.sentinels]
+        return replace(spec, sentinels=(*spec.sentinels, *new), named=())
+
+    return replace(shapes, inputs=tuple(map(valued, shapes.inputs)))
 
 
 def check_options(shapes: Shapes, options: Mapping[str, object]) -> None:
@@ -186,15 +204,32 @@ def with_sentinels(
     return values
 
 
+def mask_values(spec: Spec, given: np.ndarray) -> tuple[float, ...]:
+    """Return the values of a mask: those that are declared, or the least and the
+    largest that were given. A mask of only 0 may also have −∞, and one of only 1 also
+    0."""
+    if spec.boolean:
+        return (False, True)
+    if spec.choices or not given.size:
+        return spec.choices or (0.0, 1.0)
+    least, largest = float(given.min()), float(given.max())
+    if least != largest:
+        return (least, largest)
+    return {0.0: (-np.inf, 0.0), 1.0: (0.0, 1.0)}.get(least, (least,))
+
+
 def drawn_mask(
-    spec: Spec, shape: tuple[int, ...], rng: np.random.Generator
+    spec: Spec,
+    shape: tuple[int, ...],
+    rng: np.random.Generator,
+    values: Sequence[float] = (0.0, 1.0),
 ) -> np.ndarray:
-    """Draw a mask of the declared values, or of 0 and 1. Three elements of four have
-    the largest."""
-    choices = np.array(spec.choices or (0.0, 1.0))
+    """Draw a mask of the declared values, or of others. Three elements of four have the
+    largest."""
+    choices = np.array(spec.choices or values)
     kept = rng.uniform(size=shape) < 0.75
-    values = np.where(kept, choices.max(), rng.choice(choices, shape))
-    return not_hidden(spec, values)
+    drawn = np.where(kept, choices.max(), rng.choice(choices, shape))
+    return not_hidden(spec, drawn)
 
 
 def not_hidden(spec: Spec, values: np.ndarray) -> np.ndarray:

@@ -76,6 +76,7 @@ def draw(
     lengths: Mapping[str, int] | None = None,
     leading: Mapping[str, tuple[int, ...]] | None = None,
     without: Sequence[str] = (),
+    options: Mapping[str, object] | None = None,
 ) -> Drawn:
     """Draw standard normal float64 arrays for the inputs of ``op.SHAPES``.
 
@@ -87,7 +88,8 @@ def draw(
     rows. The values that the declaration states are obeyed.
 
     ``lengths`` and ``leading`` replace the drawn length of a letter and the shape of a
-    group of leading axes. Raises ValueError if ``op`` declares no SHAPES, or for a name
+    group of leading axes. ``options`` are those of the call, of which SHAPES may name
+    one for an integer. Raises ValueError if ``op`` declares no SHAPES, or for a name
     that they do not have; TypeError if ``rng`` is not a generator.
     """
     operation = Operation(op)
@@ -97,6 +99,7 @@ def draw(
             "inputs: they cannot be drawn for an object that declares no SHAPES; "
             "give them in order"
         )
+    shapes = domain.with_options(shapes, {**_defaults(op), **(options or {})})
     lengths, leading = lengths or {}, leading or {}
     check_drawn(shapes, rng, lengths, leading, [*LEADING], without)
     lengths = fitting(op, {**_lengths(shapes), **lengths})
@@ -115,11 +118,15 @@ def draw(
 
 
 def drawn_inputs(
-    op: object, rng: np.random.Generator, *, tensors: bool = False
+    op: object,
+    rng: np.random.Generator,
+    *,
+    tensors: bool = False,
+    options: Mapping[str, object] | None = None,
 ) -> tuple[Any, ...]:
     """Draw inputs as ``draw`` does: tensors for an autograd.Function, with ``tensors``,
     and in a declared dtype that NumPy does not have."""
-    drawn, operation = draw(op, rng), Operation(op)
+    drawn, operation = draw(op, rng, options=options), Operation(op)
     assert operation.shapes is not None
     dtype = domain.drawn_dtype(operation.shapes)
     if not (tensors or is_function(op) or dtype == "bfloat16"):
@@ -189,15 +196,20 @@ def calls(
     """Return the inputs with these options, and with each other value that is declared
     for an option, one at a time."""
     operation = Operation(op)
-    usual = dict(options)
-    with contextlib.suppress(TypeError, ValueError):  # a builtin has no signature
-        parameters = inspect.signature(operation.op.forward).parameters.values()
-        usual = {**{p.name: p.default for p in parameters}, **options}
+    usual = {**_defaults(op), **options}
     found = [(inputs, dict(options))]
     for name, values in operation.shapes.options if operation.shapes else ():
         others = [value for value in values if value != usual.get(name)]
         found += [(inputs, {**options, name: value}) for value in others]
     return found
+
+
+def _defaults(op: object) -> dict[str, Any]:
+    """Return the default of each parameter of forward."""
+    with contextlib.suppress(TypeError, ValueError):  # a builtin has no signature
+        parameters = inspect.signature(Operation(op).op.forward).parameters.values()
+        return {p.name: p.default for p in parameters}
+    return {}
 
 
 def missing_options(op: object) -> str | None:

@@ -74,14 +74,15 @@ def functions_of(
         _reject_dictionary(returned)
         own = _parameters(start, tried, names)
         parameters = [parameter for parameter in own if parameter.gradient]
-        silent = [
-            parameter
-            for parameter in own
-            if not parameter.gradient and is_array(parameter.value)
-        ]
         rest = len(returned) - len(inputs) if isinstance(returned, tuple | list) else 0
-        if 0 < rest <= len(silent):  # (dx, dw, db)
-            silent = _in_the_order_of(layer.backward, silent, rest)
+        returns = _returned(layer.backward, rest)
+        others = [p for p in own if not p.gradient]
+        silent = [p for p in others if is_array(p.value) or _is_among(p, returns)]
+        if rest > 0:  # (dx, dw, db)
+            floats = [p for p in others if all(p is not other for other in silent)]
+            silent = _in_the_order_of(returns, silent)
+            silent = _with_a_number(silent, floats, returned[-rest:])
+        if 0 < rest <= len(silent):
             parameters, silent = silent[:rest] + parameters, silent[rest:]
     listed = _names([*parameters, *silent], names)
     parts = _functions(start, names, parameters, listed, cotangents)
@@ -206,13 +207,13 @@ def _output(y: Any, cotangents: int) -> Any:
     elif isinstance(y, float | np.floating):
         return np.asarray(y, np.float64)
     else:
-        wanted = "only y" if cotangents else "a loss of one element"
-    takes = "no dy" if not cotangents else f"{cotangents} argument"
-    takes += "s" if cotangents > 1 else ""
+        wanted = "y alone" if cotangents else "a loss of one element"
+    takes = f"{cotangents} cotangents" if cotangents > 1 else "only dy"
+    takes = takes if cotangents else "no dy"
     got = f"an array of shape {list(y.shape)}" if is_array(y) else type(y).__name__
     raise Malformed(
-        f"forward: expected {wanted}, because a backward that takes {takes} is that of "
-        f"a layer that keeps its state; got {got}"
+        f"forward: expected {wanted}, because backward takes {takes}, as in a layer "
+        f"that keeps its state; got {got}"
     )
 
 
@@ -267,6 +268,9 @@ def _functions(
         if isinstance(returned, Mapping):
             return {**returned, **own}
         first = returned if isinstance(returned, tuple | list) else [returned]
+        first = [
+            to_kind_of(dy, np.array(g)) if isinstance(g, float) else g for g in first
+        ]
         gradients = (*first, *own.values())
         if cotangents:
             return gradients
@@ -385,18 +389,29 @@ def _without_overlaps(
     return found
 
 
-def _in_the_order_of(
-    backward: Any, parameters: list[_Parameter], count: int
-) -> list[_Parameter]:
-    """Return the parameters in the order in which backward returns their gradients, as
-    in ``return dx, dgamma, dbeta``; unchanged if the source does not show it."""
+def _returned(backward: Any, count: int) -> list[str]:
+    """Return the names of the last ``count`` gradients that backward returns, as in
+    ``return dx, dgamma, dbeta``; none if the source does not show them."""
     try:
         tree = ast.parse(textwrap.dedent(inspect.getsource(backward)))
     except (OSError, TypeError, SyntaxError):
-        return parameters
+        return []
     returns = [node.value for node in ast.walk(tree) if isinstance(node, ast.Return)]
-    listed = returns[-1].elts[-count:] if isinstance(returns[-1], ast.Tuple) else []
-    names = [getattr(element, "id", getattr(element, "attr", "")) for element in listed]
+    last = returns[-1] if returns else None
+    listed = last.elts[-count:] if isinstance(last, ast.Tuple) and count > 0 else []
+    return [getattr(element, "id", getattr(element, "attr", "")) for element in listed]
+
+
+def _is_among(parameter: _Parameter, gradients: Sequence[str]) -> bool:
+    """Whether one of these names is that of the gradient of a parameter."""
+    return any(_names_gradient(name, parameter.path[-1]) for name in gradients)
+
+
+def _in_the_order_of(
+    names: Sequence[str], parameters: list[_Parameter]
+) -> list[_Parameter]:
+    """Return the parameters in the order of the names of their gradients; unchanged if
+    a name is not that of a gradient."""
     first = [
         next((p for p in parameters if _names_gradient(name, p.path[-1])), None)
         for name in names
@@ -405,6 +420,32 @@ def _in_the_order_of(
         return parameters
     rest = [p for p in parameters if all(p is not other for other in first)]
     return [p for p in first if p is not None] + rest
+
+
+def _with_a_number(
+    parameters: list[_Parameter], floats: list[_Parameter], gradients: Sequence[Any]
+) -> list[_Parameter]:
+    """Return the parameters in the order of gradients that are returned without names;
+    a float takes the place of the gradient that is a single number.
+
+    Raises TypeError if several floats may have it.
+    """
+    for at, gradient in enumerate(gradients):
+        known = parameters[at].value if at < len(parameters) else np.zeros(1)
+        single = isinstance(gradient, float) or (
+            is_floating(gradient) and gradient.ndim == 0
+        )
+        if not single or not floats or not is_array(known) or not known.ndim:
+            continue
+        if len(floats) > 1:
+            listed = ", ".join(str(p.path[-1]) for p in floats)
+            raise TypeError(
+                "backward: expected names that show whose gradients it returns, as in "
+                "return dx, dw, db, because the gradient that is a single number may "
+                f"be that of {listed}; got values without such names"
+            )
+        return [*parameters[:at], *floats, *parameters[at:]]
+    return parameters
 
 
 def _aliases(leaves: Mapping[Path, Array | float], of: Path | None) -> list[Path]:
@@ -499,10 +540,11 @@ def declaration(
             if length not in letters:
                 letters[length] = [next(free)]
             if len(letters[length]) > 1:
-                either = " or ".join(letters[length])
+                several = " and ".join(letters[length])
                 raise ValueError(
                     f"SHAPES: expected the parameters of {name} too, because an axis "
-                    f"of {parameter} has the length of {either}; got {text!r}"
+                    f"of {parameter} has length {length}, and so have {several}; got "
+                    f"{text!r}"
                 )
             axes += letters[length]
         specs.append(f"{parameter}[{', '.join(axes)}]")

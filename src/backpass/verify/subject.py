@@ -70,12 +70,8 @@ class Subject:
     @property
     def all_options(self) -> dict[str, Any]:
         """The value of each option of forward, given or its default."""
-        defaults = {
-            name: value
-            for name, value in self.defaults.items()
-            if name not in self.input_names
-        }
-        return {**defaults, **self.options}
+        own = [name for name in self.defaults if name not in self.input_names]
+        return {name: self.defaults[name] for name in own} | self.options
 
     @property
     def optional(self) -> tuple[int, ...]:
@@ -97,6 +93,14 @@ class Subject:
             if is_floating(value) and self.input_names[at] not in self.constants
         ]
 
+    def shapes_for(self, inputs: Sequence[object]) -> Shapes | None:
+        """Return the declaration, with the values of the options that it names; for a
+        Function these are further inputs."""
+        given = zip(self.input_names, inputs, strict=False)
+        values = {name: value for name, value in given if not is_array(value)}
+        options = {**self.defaults, **self.options, **values}
+        return self.shapes and domain.with_options(self.shapes, options)
+
     def outputs(self, y: Array, saved: Any) -> tuple[Any, ...]:
         """Return forward's outputs, given its results, y and saved."""
         several = saved[-1] if self.torch_only else saved
@@ -111,12 +115,10 @@ class Subject:
 
         Raises TypeError or ValueError if they cannot be checked.
         """
-        if self.shapes:
-            _check_declared(self.shapes, inputs)
-            domain.check_options(
-                self.shapes,
-                self.all_options | dict(zip(self.input_names, inputs, strict=False)),
-            )
+        if shapes := self.shapes_for(inputs):
+            _check_declared(shapes, inputs)
+            given = dict(zip(self.input_names, inputs, strict=False))
+            domain.check_options(shapes, self.all_options | given)
         inputs = (*inputs, *[None] * (len(self.input_names) - len(inputs)))
         for name, value in zip(self.input_names, inputs, strict=False):
             if name not in self.constants:
@@ -462,10 +464,9 @@ def _from_autograd_function(
     def called_with(others: dict[str, Any]) -> Subject:
         # By position, up to the last one, because apply does not accept keywords.
         values = {**found.all_options, **others}
-        last = max(map(list(values).index, others))
-        return _from_autograd_function(
-            op, count, zero_gradients, constants, [*values.values()][: last + 1]
-        )
+        more = [*values.values()][: 1 + max(map(list(values).index, others))]
+        changed = _from_autograd_function(op, count, zero_gradients, constants, more)
+        return replace(changed, options={**found.options, **others})
 
     found = Subject(
         name=op.__name__,

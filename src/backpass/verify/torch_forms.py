@@ -152,8 +152,8 @@ def of_module(module: torch.nn.Module, inputs: Sequence[Any]) -> Any:
             applied.extend(kept)
             names = ", ".join(dict.fromkeys(of.__name__ for of in kept))
             raise NotRun(
-                f"autograd would call the backward of {names} itself: call "
-                f"{kept[0].__name__}.apply in the module's forward"
+                f"autograd through the module would call the backward of {names}, which "
+                f"is to be checked: call {kept[0].__name__}.apply in the module's forward"
             )
         return y
 

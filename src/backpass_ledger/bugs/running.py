@@ -19,7 +19,7 @@ import torch
 from backpass.recorded import findings
 from backpass.verify import Report, check, checking
 from backpass.verify.subject import subject
-from backpass.verify.vary import judging
+from backpass.verify.vary import rows
 from backpass_ledger.bugs import Bug
 
 LEVELS = ("usual", "varied", "telling")  # of check
@@ -110,7 +110,7 @@ def explained(bug: Bug) -> Report | None:
     if not (level := seen(bug)):
         return None
     # A slow machine has to come as far as a fast one.
-    with patch.object(checking, "SEARCH", 9.0), patch.object(judging, "SEARCH", 6.0):
+    with patch.object(checking, "SEARCH", 9.0), patch.object(rows, "SEARCH", 6.0):
         return checked(bug, bug.twins()[1], level, explain=True)
 
 

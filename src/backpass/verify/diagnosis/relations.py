@@ -55,7 +55,7 @@ def missing_sum(pair: Pair) -> Guesses:
         summed = of.reshape(pair.reference.shape)
         yield Guess("missing sum", says, pair.reference, summed)
     if fitting:
-        says = f"{pair.shapes}: a sum would fit the shape, but not the values"
+        says = f"{pair.shapes}, of which no sum is the reference"
         yield Diagnosis("shape", says)
 
 

@@ -106,6 +106,68 @@ def _is_in_slices(case: Case, inputs: Inputs, some: Sequence[int], axis: int) ->
     return True
 
 
+def of_square(draw: Draw) -> Iterator[tuple[str, Tries]]:
+    """Yield inputs in which one of two equal lengths of an array is changed.
+
+    It is the length of an axis whose slices forward treats each by itself, such as the
+    rows of softmax or the columns of batch norm, which therefore need not be as many as
+    the elements of a slice. A matrix whose inverse is computed has no such axis.
+    """
+    case = draw.case
+    for at in case.differentiable:
+        shape = tuple(case.inputs[at].shape)
+        for axis, length in enumerate(shape):
+            if length < 2 or shape.count(length) < 2:
+                continue
+            for some in _with_same_length(case, at, axis):
+                places = Places.of(some, length, None)
+                if _is_slice_by_slice(draw, places):
+                    new = list(shape)
+                    new[axis] = length + LENGTHENED
+                    what = f"shape {new} of {draw.name(at)} in place of {list(shape)}"
+                    yield what, draw.tries(places, new[axis])
+                    break
+
+
+def _with_same_length(case: Case, at: int, axis: int) -> list[list[tuple[int, int]]]:
+    """Return an axis by itself, and with all axes of that length of vectors, and with
+    those of all other inputs."""
+    length = case.inputs[at].shape[axis]
+    others = [
+        (other, other_axis)
+        for other, value in enumerate(case.inputs)
+        if is_array(value) and other != at
+        for other_axis in range(value.ndim)
+        if value.shape[other_axis] == length
+    ]
+    vectors = [place for place in others if case.inputs[place[0]].ndim == 1]
+    found = [[(at, axis), *more] for more in ([], vectors, others)]
+    return [some for n, some in enumerate(found) if some not in found[:n]]
+
+
+def _is_slice_by_slice(draw: Draw, places: Places) -> bool:
+    """Whether forward, given the inputs without the first or the last slice along an
+    axis, returns what it returns for all without that slice."""
+    case = draw.case
+    try:
+        y = to_numpy(case.subject.forward(*case.given())[0])
+        for kept in (slice(1, None), slice(None, -1)):
+            inputs = list(case.given())
+            for at, axis in places:
+                inputs[at] = inputs[at][(slice(None),) * axis + (kept,)]
+            there = to_numpy(case.subject.forward(*inputs)[0])
+            if not any(
+                there.shape == part.shape and np.allclose(there, part)
+                for axis, length in enumerate(y.shape)
+                if length == places.length
+                for part in [y[(slice(None),) * axis + (kept,)]]
+            ):
+                return False
+    except Exception:
+        return False
+    return True
+
+
 def long_row(draw: Draw, most: int) -> Iterator[tuple[str, Tries]]:
     """Yield inputs with a last axis of more than 65,536 elements, and few rows, if
     memory and lines of Python do not grow faster than its length."""

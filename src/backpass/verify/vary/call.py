@@ -7,22 +7,17 @@ Some gradient bugs show at ordinary inputs, but only in such a call.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 import numpy as np
 
-from backpass.verify.case import Case, first_line
+from backpass.contract.arrays import is_array
+from backpass.verify.case import Case, Inputs, first_line
 from backpass.verify.convert import EPSILON, to_kind_of, to_numpy
 from backpass.verify.magnitude import farthest, largest
 from backpass.verify.outputs import Several
-from backpass.verify.report import COULD_NOT_RUN, FAILED, NOT_RUN, PASSED, Row
-from backpass.verify.vary.judging import (
-    OTHER_OUTPUTS,
-    TOO_LONG,
-    bounded_rows,
-    outputs_fit,
-)
+from backpass.verify.report import COULD_NOT_RUN, FAILED, PASSED, Row
 from backpass.verify.vary.kinds import (
     LEFT_OUT,
     OPTION,
@@ -33,6 +28,18 @@ from backpass.verify.vary.kinds import (
     chosen,
 )
 from backpass.verify.vary.options import left_out, other_values, with_other_options
+from backpass.verify.vary.rows import (
+    EXCLUDED,
+    OTHER_OUTPUTS,
+    TOO_LONG,
+    RowsOf,
+    backward_raises,
+    bounded_rows,
+    diagnosis,
+    not_run,
+    outputs_fit,
+    summed_up,
+)
 from backpass.verify.vary.work import TooMuch, Work
 
 NAME = "varied call"
@@ -40,9 +47,6 @@ SCALE = 65536.0  # of a loss, a usual factor of loss scaling
 LINEAR = 1e-12  # a power of two scales float64 exactly; sums may be reordered
 METHODS = ("contract", "autograd", "pytorch")
 OTHERWISE = ("finite_difference",)
-
-RowsOf = Callable[[Case, Sequence[str]], list[Row]]
-Summary = Callable[[str, list[Row], Case], Iterator[Row]]
 
 
 def varied_call(
@@ -68,6 +72,8 @@ def varied_call(
             rows = list(_rows(what, work.counted(other), rows_of))
             rows = rows if declared else _not_refused(what, rows)
             yield from _named(what, rows)
+    for what in _undeclared_options(case) if declared else ():
+        yield from _named(what, [not_run(NAME, what, EXCLUDED)])
 
 
 def _named(what: str, rows: Iterable[Row]) -> Iterator[Row]:
@@ -80,8 +86,7 @@ def _not_refused(what: str, rows: list[Row]) -> list[Row]:
     option that forward accepts."""
     if not rows or any(row.verdict != COULD_NOT_RUN for row in rows):
         return rows
-    reason = f"{what}: forward accepts it, backward does not ({rows[0].reason})"
-    return [Row(NAME, "", NOT_RUN, reason=reason)]
+    return [not_run(NAME, what, backward_raises(rows[0]))]
 
 
 def _rows(what: str, case: Case, rows_of: RowsOf) -> Iterator[Row]:
@@ -90,10 +95,10 @@ def _rows(what: str, case: Case, rows_of: RowsOf) -> Iterator[Row]:
         if not np.isfinite(case.y_as_given).all() and case.finite:
             return
         if not outputs_fit(case):
-            yield Row(NAME, "", NOT_RUN, reason=f"{what}: {OTHER_OUTPUTS}")
+            yield not_run(NAME, what, OTHER_OUTPUTS)
             return
     except TooMuch:
-        yield Row(NAME, "", NOT_RUN, reason=f"{what}: {TOO_LONG}")
+        yield not_run(NAME, what, TOO_LONG)
         return
     except Exception:
         return
@@ -106,16 +111,12 @@ def _rows(what: str, case: Case, rows_of: RowsOf) -> Iterator[Row]:
         wanted = row.quantity not in unjudged or row.method == "contract"
         if row.verdict in (FAILED, COULD_NOT_RUN) and wanted and not rejected:
             wrong.setdefault(row.quantity, row)
-    for row in wrong.values():
-        reason = ": ".join(filter(None, (what, row.method, row.reason)))
-        yield replace(row, method=NAME, reason=reason, how=what)
     if not all_ran and not wrong:
-        yield Row(NAME, "", NOT_RUN, reason=f"{what}: {TOO_LONG}")
+        yield not_run(NAME, what, TOO_LONG)
         return
-    passed = [row for row in found if row.verdict == PASSED]
-    if passed and not wrong:
-        worst = max(passed, key=lambda row: (row.error or 0.0) / (row.tolerance or 1.0))
-        yield Row(NAME, "all", PASSED, worst.error, worst.tolerance, note=what)
+    yield from summed_up(
+        NAME, what, found, wrong, case.quantities, lambda row: diagnosis(row, case)
+    )
 
 
 def _scaled(case: Case) -> Iterator[Row]:
@@ -235,7 +236,38 @@ def _other_options(case: Case) -> Iterator[tuple[str, object, Case]]:
     declared = dict(shapes.options) if shapes and shapes.options else None
     changed = with_other_options(_again(case), other_values, declared)
     for name, _, other, there in changed:
-        yield f"{name}={other!r}", other, replace(there, operator=None)
+        there = replace(there, operator=None, inputs=_with_its_sentinels(there, case))
+        yield f"{name}={other!r}", other, there
+
+
+def _with_its_sentinels(there: Case, case: Case) -> Inputs:
+    """Return the inputs with the integer that an option names, such as ignore_index,
+    replaced by that of its other value, if SHAPES declares it."""
+    old, new = (of.subject.shapes_for(of.inputs) for of in (case, there))
+    if old is None or new is None or old == new:
+        return there.inputs
+    inputs = list(there.inputs)
+    for at, (before, after) in enumerate(zip(old.inputs, new.inputs, strict=True)):
+        if len(before.sentinels) != len(after.sentinels) or not is_array(inputs[at]):
+            continue
+        values = to_numpy(inputs[at])
+        places = [(values == one) for one in before.sentinels]
+        for place, one in zip(places, after.sentinels, strict=True):
+            values = np.where(place, one, values)
+        inputs[at] = to_kind_of(inputs[at], values)
+    return tuple(inputs)
+
+
+def _undeclared_options(case: Case) -> Iterator[str]:
+    """Yield a value of each option that would be tried if the clause of options did not
+    exclude it. An option that has several declared values is varied."""
+    assert case.subject.shapes
+    declared = dict(case.subject.shapes.options)
+    named = with_other_options(_again(case), other_values)
+    first = {name: other for name, _, other, _ in reversed([*named])}
+    for name, other in reversed(first.items()):
+        if len(declared.get(name, ())) < 2:
+            yield f"{name}={other!r}"
 
 
 def _left_out(case: Case) -> Iterator[tuple[str, Case]]:

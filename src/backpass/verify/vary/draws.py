@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -55,6 +55,7 @@ class Draw:
         self.case = case
         self.first = case.differentiable[0]
         self.rng = generator(case.seed, VARYING)
+        self.shapes = case.subject.shapes_for(case.inputs)
 
     def name(self, at: int) -> str:
         return self.case.subject.input_names[at]
@@ -62,17 +63,17 @@ class Draw:
     @property
     def declared(self) -> bool:
         """Whether the object declares its shapes."""
-        return self.case.subject.shapes is not None
+        return self.shapes is not None
 
     def spec(self, at: int) -> Spec | None:
         """Return an input's part of the declaration."""
-        shapes = self.case.subject.shapes
+        shapes = self.shapes
         return shapes.inputs[at] if shapes and at < len(shapes.inputs) else None
 
     @cached_property
     def bound(self) -> dict[str, Any]:
         """The lengths of the letters of the declaration."""
-        shapes, names = self.case.subject.shapes, self.case.subject.input_names
+        shapes, names = self.shapes, self.case.subject.input_names
         given = zip(names, self.case.inputs, strict=False)
         return shapes.bind({k: x for k, x in given if is_array(x)}) if shapes else {}
 
@@ -103,6 +104,15 @@ class Draw:
             if length > (0 if letter else 1):
                 found.append(Places.of(same, length, letter))
         return found
+
+    def fixed(self) -> Iterator[tuple[str, int, int]]:
+        """Yield the name of an input, an axis, and its length, for each length above 1
+        that the declaration gives as a number."""
+        for at, value in enumerate(self.case.inputs):
+            for axis, length in enumerate(value.shape if is_array(value) else ()):
+                name = self._axis(at, axis) if self.spec(at) else None
+                if isinstance(name, str) and name.isdigit() and length > 1:
+                    yield self.name(at), axis, length
 
     def _letters(self, at: int, axis: int) -> list[Any]:
         """Return the letters of an axis in the declaration; its length without one. A
@@ -149,7 +159,8 @@ class Draw:
 
     def tries(self, places: Places, length: int) -> tuple:
         """Return two tries of inputs with a different length. The second has integers
-        that may occur more than once, even if those given are a permutation."""
+        that may occur more than once, even if those given are a permutation, and masks
+        of only the values given."""
         return self.resized(places, length), self.resized(places, length, twice=True)
 
     def resized(self, places: Places, length: int, twice: bool = False) -> Inputs:
@@ -206,9 +217,8 @@ class Draw:
         given, spec = self.case.inputs[at], self.spec(at)
         own = to_numpy(given).ravel()
         count = int(np.prod(shape))
-        if spec and (spec.structure == "mask" or spec.some):
-            mask = domain.not_hidden(spec, self.rng.choice(own, shape))
-            return to_kind_of(given, mask)
+        if spec and is_mask(spec):
+            return to_kind_of(given, self._mask(spec, own, shape, twice))
         if at in self.constants:  # a table: its rows again, each scaled by about 1
             rows = self.rng.uniform(0.9, 1.1, (*shape[:-1], 1)[: len(shape)])
             table = domain.repeated_table(spec, to_numpy(given), shape)
@@ -230,6 +240,16 @@ class Draw:
         else:
             values = self.rng.choice(own, shape)
         return to_torch(values) if is_torch(given) else values.astype(given.dtype)
+
+    def _mask(
+        self, spec: Spec, own: np.ndarray, shape: tuple[int, ...], as_given: bool
+    ) -> np.ndarray:
+        """Draw a mask of the elements given. If these are all equal, it also has the
+        other values of such a mask, unless it is to be ``as_given``."""
+        if own.size and not as_given and (own == own[0]).all():
+            values = domain.mask_values(spec, own)
+            return domain.drawn_mask(spec, shape, self.rng, values)
+        return domain.not_hidden(spec, self.rng.choice(own, shape))
 
     def _in_range(
         self, spec: Spec, values: np.ndarray, lengths: Mapping[str, Any] | None
@@ -253,6 +273,11 @@ class Draw:
             return drawn
         picked = self.rng.choice(own, shape)
         return np.where(np.isin(picked, spec.sentinels), picked, drawn)
+
+
+def is_mask(spec: Spec) -> bool:
+    """Whether an input is declared a mask."""
+    return spec.boolean or spec.structure == "mask"
 
 
 def _within(own: np.ndarray, picked: np.ndarray, factor: np.ndarray) -> np.ndarray:

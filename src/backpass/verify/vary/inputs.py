@@ -27,6 +27,7 @@ from backpass.verify.convert import (
 )
 from backpass.verify.vary import axes, kinds, values
 from backpass.verify.vary.draws import Draw, Places
+from backpass.verify.vary.masks import other_masks
 from backpass.verify.vary.work import lines
 
 LONGER = 37  # added to a length: odd, so that the sum is not a multiple of a block
@@ -55,10 +56,12 @@ DIFFERENCES = ("finite_difference",)
 class Variation:
     """A variation: its description, inputs to try, and the methods to run.
 
-    The first inputs that forward accepts are used. The methods of ``otherwise`` run if
+    The first inputs that forward accepts are used; there are none if the declaration
+    excludes the variation. The methods of ``otherwise`` run if
     those of ``methods`` gave no verdict on a gradient. ``kind`` decides whether it runs
     by default. Errors up to ``least`` do not count. With ``shapes_as_given``, an object
-    without a declaration need not return gradients of the right shape.
+    without a declaration need not return gradients of the right shape. ``hint`` says
+    what excludes the variation.
     """
 
     what: str
@@ -68,12 +71,14 @@ class Variation:
     kind: str = kinds.OTHER
     least: float = 0.0
     shapes_as_given: bool = False
+    hint: str = ""
 
 
 def variations(case: Case, chosen: Collection[str]) -> Iterator[Variation]:
-    """Yield the variations of the chosen kinds that the declaration allows, if there is
-    one."""
-    shapes, names = case.subject.shapes, case.subject.input_names
+    """Yield the variations of the chosen kinds. One that the declaration excludes has
+    no inputs to try."""
+    names = case.subject.input_names
+    shapes = case.subject.shapes_for(case.inputs)
     for variation in _every_variation(case, chosen):
         if variation.kind not in chosen:
             continue
@@ -85,8 +90,7 @@ def variations(case: Case, chosen: Collection[str]) -> Iterator[Variation]:
             for inputs in variation.tries
             if domain.fits(shapes, dict(zip(names, inputs, strict=False)))
         )
-        if tries:
-            yield replace(variation, tries=tries)
+        yield replace(variation, tries=tries)
 
 
 def _away(case: Case, inputs: Inputs) -> Inputs:
@@ -108,9 +112,14 @@ def _every_variation(case: Case, chosen: Collection[str]) -> Iterator[Variation]
     for places in draw.lengths():
         if not draw.is_width_of_table(places):
             yield from _of_length(draw, places)
+    if kinds.SQUARE in chosen and not draw.declared:
+        for what, tries in axes.of_square(draw):
+            yield Variation(what, tries, EXACT, kind=kinds.SQUARE, shapes_as_given=True)
     yield from _of_values(draw)
     if rows := draw.rows():
         yield from _of_rows(draw, rows, many=kinds.MANY in chosen)
+    for what, tries, kind, hint in other_masks(draw):
+        yield Variation(what, tries, kind=kind, hint=hint)
     yield from _of_integers(draw)
     if rows:
         yield from _in_half_precision(draw, rows)
@@ -122,6 +131,9 @@ def _every_variation(case: Case, chosen: Collection[str]) -> Iterator[Variation]
             yield Variation(what, tries, methods, kind=kinds.MANY, least=ROUNDED)
     if kinds.OTHER in chosen:
         yield from _of_other_values(draw)
+    for name, axis, length in draw.fixed():
+        what = f"a length other than {length} along axis {axis} of {name}"
+        yield Variation(what, (), kind=kinds.LONGER)
 
 
 def _deeper(draw: Draw) -> Variation:
@@ -147,7 +159,7 @@ def _of_length(draw: Draw, places: Places) -> Iterator[Variation]:
         # accept both.
         if (all if not declared else any)(_takes(case, at) for at in tries):
             of = draw.name(alone)
-            what = f"{of}'s length changed from {length}, the others' kept"
+            what = f"a length other than {length} in {of} alone"
             yield Variation(what, tries, kind=kinds.APART)
     # Length 1 may be broadcast where no other length fits.
     if declared or any(_takes(case, at) for at in draw.tries(places, length + 3)):
@@ -189,12 +201,12 @@ def _of_values(draw: Draw) -> Iterator[Variation]:
     kind = kinds.FAR if far else kinds.OTHER
     yield Variation(f"{name} × {TIMES}", tries, kind=kind)
     kink = domain.has_kink(case.subject.shapes, name, 0.0)
-    if x.ndim and x.shape[0] > 1 and not kink:
+    if x.ndim and x.shape[0] > 1:
         zero = x.copy()
         zero.reshape(-1, x.shape[-1])[0] = 0.0
-        tries = (draw.replaced(first, zero),)
+        of_zeros: tuple[Inputs, ...] = () if kink else (draw.replaced(first, zero),)
         kind = kinds.ZEROS if around_zero and not steps else kinds.OTHER
-        yield Variation(f"a row of zeros in {name}", tries, kind=kind)
+        yield Variation(f"a row of zeros in {name}", of_zeros, kind=kind)
     tied = np.where(np.isfinite(x), np.round(2 * x) / 2, x)
     tied = np.clip(tied, x.min(), x.max()) if x.size else tied
     tries = (draw.replaced(first, tied),)
@@ -295,9 +307,8 @@ def _cost_by_row(draw: Draw, rows: Places) -> bool:
 
 
 def _of_integers(draw: Draw) -> Iterator[Variation]:
-    """Yield a mask with a row of only False or only True, or of one declared value, and
-    integers that include a declared sentinel or the one that an option says to
-    ignore."""
+    """Yield integers that include a declared sentinel, or the one that an option says
+    to ignore."""
     case = draw.case
     options = dict(case.subject.all_options)
     names = case.subject.input_names
@@ -307,33 +318,16 @@ def _of_integers(draw: Draw) -> Iterator[Variation]:
         if not is_array(value)
     }
     for at, value in enumerate(case.inputs):
-        spec = draw.spec(at)
-        if not is_array(value) or not value.shape:
+        if not is_array(value) or not value.shape or is_floating(value):
             continue
-        values = to_numpy(value)
-        if spec and spec.structure == "mask":
-            for filled in dict.fromkeys((*spec.choices, *np.unique(values))):
-                other = values.copy()
-                other[0] = filled
-                what = f"a row of {filled:g} in {names[at]}"
-                tries = (draw.replaced(at, other),)
-                yield Variation(what, tries, kind=kinds.MASK)
-        if is_floating(value):
-            continue
+        values, spec = to_numpy(value), draw.spec(at)
         for what, other in domain.with_sentinel(spec, values) if spec else ():
             tries = (draw.replaced(at, other),)
             yield Variation(what, tries, kind=kinds.IGNORED)
-        if values.dtype == bool:
-            for filled in (False, True):
-                other = values.copy()
-                other[0] = filled
-                tries = (draw.replaced(at, other),)
-                what = f"a row of {filled} in {names[at]}"
-                yield Variation(what, tries, kind=kinds.MASK)
-            continue
-        for option in IGNORED & {*options}:
+        for option in IGNORED & {*options} if values.dtype != bool else ():
             ignored = options[option]
-            if type(ignored) is int and values.size > 1:
+            declared = spec is not None and ignored in spec.sentinels
+            if type(ignored) is int and values.size > 1 and not declared:
                 other = values.copy()
                 other.reshape(-1)[-1] = ignored
                 tries = (draw.replaced(at, other),)

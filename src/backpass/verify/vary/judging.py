@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -14,19 +14,27 @@ from backpass.verify.directional import COORDINATES
 from backpass.verify.methods import finite_difference, precision, pytorch
 from backpass.verify.report import COULD_NOT_RUN, FAILED, NOT_RUN, PASSED, Row
 from backpass.verify.vary.inputs import DEEPER, EMPTY, Variation, variations
-from backpass.verify.vary.kinds import chosen
+from backpass.verify.vary.kinds import AXIS, LONGER, MULTIPLE, SQUARE, chosen
+from backpass.verify.vary.rows import (
+    EXCLUDED,
+    OTHER_OUTPUTS,
+    TOO_LONG,
+    RowsOf,
+    backward_raises,
+    bounded_rows,
+    diagnosis,
+    not_run,
+    outputs_fit,
+    summed_up,
+)
 from backpass.verify.vary.structure import is_kept
+from backpass.verify.vary.suggested import declaration
 from backpass.verify.vary.work import TooMuch, Work
 
 NAME = "varied inputs"
-DECLARE = 'if x may only be a matrix, declare it: SHAPES = "x[b, n] -> y[b, n]"'
+DECLARE = "if the axes are always those that you gave, declare them: SHAPES = "
 KINKS = 0.03  # of a slope: a larger error is not excused as one of kinks
-TOO_LONG = "it would exceed the bound of work"
-OTHER_OUTPUTS = "forward's outputs have other shapes than SHAPES declares"
-SEARCH = 2.0  # seconds for a diagnosis
 OPERATORS = (pytorch.NAME, precision.NAME)  # the methods that call the operator
-
-RowsOf = Callable[[Case, Sequence[str]], list[Row]]
 
 
 def varied(case: Case, rows_of: RowsOf, vary: bool | None, work: Work) -> Iterator[Row]:
@@ -37,32 +45,42 @@ def varied(case: Case, rows_of: RowsOf, vary: bool | None, work: Work) -> Iterat
     """
     kinds = chosen(case, vary)
     presumed = not vary and case.subject.shapes is None
+    rows: list[Row] = []
+    after_longer = False
     for variation in variations(case, kinds):
+        # The long length before it has already shown what is wrong.
+        if variation.kind == MULTIPLE and after_longer and _has_failed(rows):
+            continue
+        after_longer = variation.kind == LONGER
         if presumed and not all(is_kept(case, inputs) for inputs in variation.tries):
             continue
-        rows = _rows(case, variation, rows_of, work, bool(vary))
+        rows = list(_rows(case, variation, rows_of, work, bool(vary)))
         yield from (replace(row, variation=variation.what) for row in rows)
+
+
+def _has_failed(rows: Sequence[Row]) -> bool:
+    return any(row.verdict == FAILED for row in rows)
 
 
 def _rows(
     case: Case, variation: Variation, rows_of: RowsOf, work: Work, asked: bool
 ) -> Iterator[Row]:
-    problem = ""
+    problem = EXCLUDED
     for inputs in variation.tries:
         other = work.counted(case.elsewhere(inputs))
         try:
             y = other.y_as_given
         except TooMuch:
-            yield Row(NAME, "", NOT_RUN, reason=f"{variation.what}: {TOO_LONG}")
+            yield not_run(NAME, variation.what, TOO_LONG)
             return
         except Exception as error:
-            problem = f"forward rejects them ({first_line(error)})"
+            problem = f"forward raises an error ({first_line(error)})"
             continue
         if np.isfinite(y).all() or not (case.finite or np.isnan(y).any()):
             break
-        problem = "y is not finite there"
+        problem = "y is not finite"
     else:
-        yield Row(NAME, "", NOT_RUN, reason=f"{variation.what}: {problem}")
+        yield not_run(NAME, variation.what, problem)
         return
     methods = [
         name
@@ -75,34 +93,19 @@ def _rows(
     except TooMuch:
         fits = True  # the first method that runs says so
     if not fits:
-        yield Row(NAME, "", NOT_RUN, reason=f"{variation.what}: {OTHER_OUTPUTS}")
+        yield not_run(NAME, variation.what, OTHER_OUTPUTS)
         return
     found, all_ran = bounded_rows(other, rows_of, methods, variation.otherwise)
     try:
         found = [_unless_excused(row, variation, other) for row in found]
         if not asked:
             found = _without_operator(found)
-        rows = list(_summary(variation.what, found, other, case))
+        rows = list(_summary(variation, found, other, case))
     except TooMuch:
         rows, all_ran = [], False
     if not all_ran and all(row.verdict in (PASSED, NOT_RUN) for row in rows):
-        rows = [Row(NAME, "", NOT_RUN, reason=f"{variation.what}: {TOO_LONG}")]
+        rows = [not_run(NAME, variation.what, TOO_LONG)]
     yield from rows
-
-
-def outputs_fit(case: Case) -> bool:
-    """Whether forward's outputs have the shapes that are declared, if any are."""
-    shapes = case.subject.shapes
-    if shapes is None:
-        return True
-    given = dict(zip(case.subject.input_names, case.inputs, strict=False))
-    names = [spec.name for spec in shapes.outputs]
-    outputs = case.subject.outputs(*case.subject.forward(*case.given()))
-    try:
-        shapes.bind({**given, **dict(zip(names, outputs, strict=False))})
-    except ValueError:
-        return False
-    return True
 
 
 def _without_operator(rows: list[Row]) -> list[Row]:
@@ -116,32 +119,13 @@ def _without_operator(rows: list[Row]) -> list[Row]:
     return [row for row in rows if row.method not in OPERATORS]
 
 
-def bounded_rows(
-    case: Case, rows_of: RowsOf, methods: Sequence[str], otherwise: Sequence[str]
-) -> tuple[list[Row], bool]:
-    """Return the rows of the methods, and whether all ran within the bound of work.
-    Those of ``otherwise`` run if the others gave no verdict on a gradient."""
-    found: list[Row] = []
-    for names in (methods, otherwise):
-        for name in names:
-            try:
-                found += rows_of(case, [name])
-            except TooMuch:
-                return found, False
-        if any(
-            row.quantity in case.quantities and row.verdict != NOT_RUN for row in found
-        ):
-            break
-    return found, True
-
-
 def _unless_excused(row: Row, variation: Variation, case: Case) -> Row:
     """Return the row, marked "not run" if it failed by an error that a variation leaves
     to rounding, or by a shape that need not be that of the input."""
     if row.verdict != FAILED:
         return row
     if row.error is not None and row.error <= variation.least:
-        reason = f"off by {row.error:.1e}, which may be rounding there"
+        reason = f"rounding may cause the error of {row.error:.1e} at these inputs"
         return Row(row.method, row.quantity, NOT_RUN, reason=reason)
     if not variation.shapes_as_given:
         return row
@@ -151,9 +135,17 @@ def _unless_excused(row: Row, variation: Variation, case: Case) -> Row:
         misfits = {} if misfits else _misfits(case, case.on_tensors[1])
     if not misfits or row.quantity not in (*misfits, "all"):
         return row
-    name, (got, _) = next(iter(misfits.items()))
-    reason = f"backward is not made for it: {name} is {list(got)}"
-    return Row(row.method, row.quantity, NOT_RUN, reason=reason)
+    name, shapes = next(iter(misfits.items()))
+    return Row(row.method, row.quantity, NOT_RUN, reason=_supports_less(name, *shapes))
+
+
+def _supports_less(name: str, got: Sequence[int], shape: Sequence[int]) -> str:
+    """Return the reason that leaves out inputs for which a gradient has a wrong
+    shape."""
+    return (
+        f"forward accepts it, but backward returns {name} of shape {list(got)} for an "
+        f"input of shape {list(shape)}"
+    )
 
 
 def _misfits(
@@ -168,9 +160,12 @@ def _misfits(
     }
 
 
-def _summary(what: str, found: list[Row], case: Case, given: Case) -> Iterator[Row]:
+def _summary(
+    variation: Variation, found: list[Row], case: Case, given: Case
+) -> Iterator[Row]:
     """Yield one row if nothing is wrong; otherwise one for each wrong quantity, from
     the first method that found it. ``given`` is the case that was varied."""
+    what = variation.what
     wrong: dict[str, Row] = {}
     for row in found:
         # The operator need not accept these inputs.
@@ -182,39 +177,19 @@ def _summary(what: str, found: list[Row], case: Case, given: Case) -> Iterator[R
     if "y" in wrong:  # forward and the operator differ, so their gradients may too
         wrong = {"y": wrong["y"]}
     known = {*case.quantities, *({"all"} if what == EMPTY else ())}
-    passed = [row for row in found if row.verdict == PASSED and row.quantity in known]
-    declared = case.subject.shapes is not None
-    misfit = ""
-    if wrong and not declared:
+    hint, misfit = variation.hint, ""
+    if wrong and case.subject.shapes is None:
+        if variation.kind in (AXIS, SQUARE):
+            text = declaration(given, square=variation.kind == SQUARE)
+            hint = f'{DECLARE}"{text}"'
         misfit, wrong = _misfit(what, wrong, case, given)
     if misfit and not wrong:
-        reason = f"{what}: forward accepts it, {misfit}"
-        yield Row(NAME, "", NOT_RUN, reason=reason)
-    elif wrong:
-        for row in wrong.values():
-            reason = _diagnosis(row, case)
-            reason = ": ".join(filter(None, (what, row.method, reason)))
-            if what == DEEPER and not declared:
-                reason += f"; {DECLARE}"
-            yield replace(row, method=NAME, reason=reason, how=what)
-    elif passed:
-        worst = max(passed, key=lambda row: (row.error or 0.0) / (row.tolerance or 1.0))
-        methods = ", ".join(dict.fromkeys(row.method for row in passed))
-        yield Row(NAME, "all", PASSED, worst.error, worst.tolerance, methods, note=what)
-    else:
-        reasons = dict.fromkeys(row.reason for row in found if row.reason)
-        reason = f"{what}: {'; '.join(reasons) or 'no method applies'}"
-        yield Row(NAME, "", NOT_RUN, reason=reason)
-
-
-def _diagnosis(row: Row, case: Case) -> str:
-    """Return what is wrong with a gradient; the row's reason if no search is possible,
-    or if it would exceed the bound of work."""
-    suspect = case.found.suspects.get((row.method, row.quantity))
-    try:
-        return suspect.diagnose(SEARCH) if suspect else row.reason
-    except TooMuch:
-        return row.reason
+        yield not_run(NAME, what, misfit)
+        return
+    hint = f"; {hint}" if hint else ""
+    yield from summed_up(
+        NAME, what, found, wrong, known, lambda row: diagnosis(row, case) + hint
+    )
 
 
 def _is_small(row: Row, case: Case) -> bool:
@@ -238,15 +213,15 @@ def _is_small(row: Row, case: Case) -> bool:
 def _misfit(
     what: str, wrong: dict[str, Row], case: Case, given: Case
 ) -> tuple[str, dict[str, Row]]:
-    """Return the sign that backward does not support inputs that forward accepts, or
+    """Return the reason why backward does not support inputs that forward accepts, or
     "", and the rows that are wrong nevertheless.
 
-    The sign is that backward raises. For one more axis, it is also that gradients have
-    wrong shapes and forward does not treat each slice as it treats a smaller array.
+    The reason is that backward raises. For one more axis, it may also be that gradients
+    have wrong shapes and forward does not treat each slice as an array without it.
     """
-    raised = [row.reason for row in wrong.values() if row.verdict == COULD_NOT_RUN]
+    raised = [row for row in wrong.values() if row.verdict == COULD_NOT_RUN]
     if len(raised) == len(wrong):
-        return f"backward does not ({raised[0]})", {}
+        return backward_raises(raised[0]), {}
     if what != DEEPER or not case.dy.ndim or _is_done_to_each_slice(case, given):
         return "", wrong
     other = _misfits(case, case.gradients)
@@ -254,7 +229,7 @@ def _misfit(
         return "", wrong
     name, (got, shape) = next(iter(other.items()))
     rest = {of: row for of, row in wrong.items() if of not in (*other, "all")}
-    return f"but {name} is {list(got)}, not {list(shape)}", rest
+    return _supports_less(name, got, shape), rest
 
 
 def _is_done_to_each_slice(deeper: Case, given: Case) -> bool:

@@ -14,6 +14,7 @@ from backpass.verify.case import Case
 
 AXIS = "one more axis"
 APART = "one input's length alone"
+SQUARE = "one of two equal lengths of an input"
 ONE = "length 1"
 MULTIPLE = "a long multiple of the length"
 LONGER = "another long length"
@@ -22,7 +23,7 @@ ZEROS = "a row of zeros"
 TIES = "ties"
 EMPTY = "no rows"
 MANY = "many rows"
-MASK = "a row of a mask"
+MASK = "a row of a declared mask"
 IGNORED = "the ignored integer"
 HALF = "many rows of half precision"
 SCALED = "a scaled cotangent"
@@ -35,12 +36,12 @@ OTHER = "other"
 
 # By default without a declaration.
 SAFE = frozenset(
-    {APART, MULTIPLE, FAR, ZEROS, TIES, EMPTY, IGNORED}
+    {APART, SQUARE, MULTIPLE, FAR, ZEROS, TIES, EMPTY, IGNORED}
     | {SCALED, TWICE, UNUSED, LEFT_OUT, OPTION}
 )
 # By default if the object declares its shapes.
-DECLARED = SAFE - {MULTIPLE} | {AXIS, ONE, LONGER, MANY}
-ASKED_FOR = DECLARED | {MASK, HALF, SWITCH, OTHER}
+DECLARED = SAFE - {MULTIPLE} | {AXIS, ONE, LONGER, MANY, MASK}
+ASKED_FOR = SAFE | DECLARED | {HALF, SWITCH, OTHER}
 
 
 def chosen(case: Case, vary: bool | None) -> Collection[str]:
