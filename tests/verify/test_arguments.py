@@ -63,7 +63,7 @@ class Doubled(torch.autograd.Function):
             [X],
             {"tolerances": {"contract": (1.0, "")}},
             ValueError,
-            "tolerances: expected some of finite_difference, complex_step, autograd, pytorch, second_derivative; got contract",
+            "tolerances: expected some of finite_difference, complex_step, autograd, pytorch, precision, second_derivative; got contract",
         ),
         (
             "softmax",

@@ -3,7 +3,8 @@
 It returns a real gradient of the right shape for each input given, None for each input
 left out, and 0 where an input is infinite. It modifies nothing. It returns the same
 gradients on a second call, from arrays of other strides, after a forward with other
-inputs, and when an input is frozen. If it takes ``wanted``, it does not compute the
+inputs, and when an input is frozen. In low precision, they are finite where y is and
+where they are in float64. If it takes ``wanted``, it does not compute the
 other gradients. The shapes must be right for an empty batch too.
 """
 
@@ -35,6 +36,8 @@ HOW = (
     "second call and for other strides"
 )
 HOW_WITH_STATE = f"{HOW}, and after other inputs"
+# A gradient beyond it is infinite in that dtype.
+LARGEST = {"float32": 3.4e38, "bfloat16": 3.4e38, "float16": 65504.0}
 # Leading axes of an empty batch; a factor's axis is broadcast to it.
 EMPTY = {"*": (0,), "*a": (1,), "*b": (0,)}
 
@@ -46,6 +49,7 @@ def run(case: Case) -> list[Row]:
     faults = faults or list(another_call(done))
     faults = faults or [*other_strides(done), *_where_infinite(done)]
     how = HOW
+    faults = faults or list(_overflows(done))
     if not faults and not case.subject.stateless:
         faults = list(state_faults(done))
         how = HOW_WITH_STATE
@@ -143,6 +147,33 @@ def _gradient_faults(
         expected, got = f"the input's dtype {dtype_name(x)}", dtype_name(gradient)
     if expected:
         yield f"{case.subject.quantity(at)}: expected {expected}; got {got}"
+
+
+def _overflows(done: Run) -> Iterator[str]:
+    """Yield a fault if a gradient is not finite although y is, and the gradient in
+    float64 is finite and not too large for the dtype."""
+    case = done.case
+    largest = LARGEST.get(case.dtype)
+    if largest is None or not (case.finite and np.isfinite(case.y_as_given).all()):
+        return
+    for at in case.differentiable:
+        gradient = done.gradients[at]
+        if gradient is None or np.isfinite(got := to_numpy(gradient)).all():
+            continue
+        try:
+            exact = case.gradients[at]
+        except Exception:  # it need not accept float64
+            return
+        if exact is None or exact.shape != got.shape:
+            continue
+        lost = ~np.isfinite(got) & (np.abs(exact) < largest)  # not where exact is NaN
+        if lost.any():
+            index = tuple(np.argwhere(lost)[0])
+            yield (
+                f"{case.subject.quantity(at)} is {got[index]} at {index_text(index)} in "
+                f"{case.dtype}, where y is finite; in float64 it is {exact[index]:.3g}. "
+                "An intermediate result overflows or underflows"
+            )
 
 
 def _where_infinite(done: Run) -> Iterator[str]:

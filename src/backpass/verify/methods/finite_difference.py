@@ -32,6 +32,7 @@ LOW_TOLERANCE = 64
 KINK = 0.1
 SHARP = 0.4
 KINK_DIRECTIONS = 4
+TIED = 1e-3  # of a slope: where ties are kept, a smaller error is not called wrong
 BRIEFER, BENT_DIRECTIONS = 256, 5  # a step that crosses few kinks, and its directions
 COARSEST = 0.1  # the largest tolerance at which a comparison is still useful
 # Other steps show a difference's own error: truncation grows with the step's square,
@@ -41,6 +42,10 @@ DOUBT = 4  # times their spread: a smaller error may be that of the differences
 LEAST = 1e-5  # of the gradient: smaller errors cannot be seen in float32
 Step = float | np.ndarray  # for all coordinates, or one for each
 Steps = dict[int, Step]  # by position of the input
+KINKED = (
+    "y has a kink there: its slopes on the two sides of these inputs differ, so no "
+    "difference is its derivative"
+)
 OFF = "off by far more than the differences vary with the step"
 
 
@@ -105,6 +110,9 @@ def _rows(case: Case, steps: Steps, usual: float, why: str, note: str) -> list[R
 def _reconsidered(row: Row, case: Case, at: int, steps: Steps, *, low: bool) -> Row:
     if row.verdict == FAILED:
         reason = _why_not_judged(row, case, at, steps)
+        if reason == KINKED and (wrong := _wrong_at_ties(case, at, steps[at])):
+            case.found.suspects.pop((NAME, row.quantity), None)
+            return replace(row, reason=wrong)
         return Row(NAME, row.quantity, NOT_RUN, reason=reason) if reason else row
     # In float32 the tolerance allows for noise that may not be there.
     if (
@@ -156,11 +164,8 @@ def first_difference(
 def _why_not_judged(row: Row, case: Case, at: int, steps: Steps) -> str:
     """Return why differences cannot judge a gradient that they find wrong: a kink, an
     infinity, or their own error; otherwise an empty string."""
-    if any(_kinked(case, at, steps[at], along) for along in _breaking_ties(case, at)):
-        return (
-            "y has a kink there: its slopes on the two sides of these inputs differ, so "
-            "no difference is its derivative"
-        )
+    if has_kink(case, at, steps[at]):
+        return KINKED
     got = case.gradients[at]
     if got is not None and np.isinf(got).any() and not np.isnan(got).any():
         return (
@@ -178,6 +183,11 @@ def _why_not_judged(row: Row, case: Case, at: int, steps: Steps) -> str:
     )
 
 
+def has_kink(case: Case, at: int, step: Step) -> bool:
+    """Whether y's slopes on the two sides of these inputs differ."""
+    return any(_kinked(case, at, step, along) for along in _breaking_ties(case, at))
+
+
 def _breaking_ties(case: Case, at: int) -> Iterator[np.ndarray]:
     """Yield directions in which every coordinate moves and no two move alike, so that
     each direction leaves zeros and ties."""
@@ -186,6 +196,42 @@ def _breaking_ties(case: Case, at: int) -> Iterator[np.ndarray]:
     for _ in range(KINK_DIRECTIONS):
         sizes = rng.uniform(0.5, 1.5, x.shape) * rng.choice([-1.0, 1.0], x.shape)
         yield np.where(np.isfinite(x), sizes, 0.0)
+
+
+def _wrong_at_ties(case: Case, at: int, step: Step) -> str:
+    """Return how a gradient is wrong whichever way it is shared among equal elements of
+    the input; "" if it is not, or if that is not known.
+
+    If equal elements move together, and those that are 0 do not move, ties do not
+    break. If y is smooth along such a direction, a derivative of each branch of y has
+    the slope of the difference.
+    """
+    x, got = case.float64[at], case.gradients[at]
+    values, group = np.unique(x, return_inverse=True)
+    if got is None or values.size == x.size or not np.isfinite(x).all():
+        return ""
+    group, unit, rng = group.reshape(x.shape), float(np.min(step)), case.rng
+    wrong = []
+    for _ in range(KINK_DIRECTIONS):
+        sizes = rng.uniform(0.5, 1.5, values.size) * rng.choice(
+            [-1.0, 1.0], values.size
+        )
+        direction = np.where(values == 0, 0.0, sizes)[group]
+        change, moved = difference(case, at, direction, unit)
+        slope, of_backward = np.sum(case.dy * change), np.sum(got * moved)
+        _, bend = _change_and_bend(case, at, unit * direction)
+        bent = DOUBT * np.sum(np.abs(case.dy) * bend) / unit
+        size = max(np.sum(np.abs(case.dy * change)), np.sum(np.abs(got * moved)))
+        if abs(of_backward - slope) > bent + TIED * size:
+            wrong.append((of_backward, slope))
+    if len(wrong) < 2:
+        return ""
+    of_backward, slope = wrong[0]
+    return (
+        f"where equal elements of {case.subject.input_names[at]} move together, y has no "
+        f"kink, and the slope is {slope:.4g}; backward's is {of_backward:.4g}. Equal "
+        "elements may share a gradient, but their shares sum to 1"
+    )
 
 
 def _kinked(case: Case, at: int, step: Step, direction: np.ndarray) -> bool:
