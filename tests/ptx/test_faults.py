@@ -136,6 +136,37 @@ def test_one_place_written_by_all():
     assert "another thread writes a different value" in str(report.unsettled[0])
 
 
+def test_copies_of_a_sum_that_differ_in_their_last_bits():
+    either = (
+        "and.b32 %r5, %tid.x, 1; add.s32 %r5, %r5, {}; mov.b32 %r6, 0; st.shared.b32 [%r6], %r5; bar.sync 0;"
+    )
+    said = {}
+    for name, bits in {"the next float32": 0x3F800000, "an integer": 5, "not a number": 0x7FC00000}.items():
+        _, report = run(either.format(bits) + LOAD + STORE)
+        said[name] = str(report.unsettled[0])
+    assert "in the last bits of a float32 alone" in said["the next float32"]
+    assert "enable_fp_fusion=False" in said["the next float32"]
+    assert "float32" not in said["an integer"] + said["not a number"]
+
+
+@pytest.mark.parametrize(
+    "inlined",
+    [
+        ".loc 2 263 15 // standard.py:263:15 @[ standard.py:293:36 @[ kernel.py:7:29 ] ]",
+        ".loc 2 293 12, function_name $L__info_string0, inlined_at 1 7 29 // standard.py:293:12\n"
+        ".loc 2 263 12, function_name $L__info_string0, inlined_at 2 293 12 // standard.py:263:12",
+    ],
+    ids=["Triton 3.7", "Triton 3.8"],
+)
+def test_a_fault_in_an_inlined_function_names_the_line_of_its_caller(inlined):
+    files = '.file 2 "/site/triton/language/standard.py"\n'
+    program = ptx.parse(HEAD.format(threads=64) + f"{inlined}\n{STORE}.loc 2 293 12\n{STORE}" + TAIL + files)
+    places = [
+        each.place and (each.place.file, each.place.line) for each in program.code if "st" in each.parts
+    ]
+    assert places == [("kernel.py", 7), ("standard.py", 293)]
+
+
 def test_values_that_nobody_wrote():
     with pytest.raises(ptx.Undefined, match="thread 0 stores an uninitialised value"):
         run("ld.shared.b32 %r5, [%r4];" + STORE)

@@ -107,7 +107,8 @@ def backward_launches(dy, x, mean, rstd, w, dx, dw, db) -> list[Launch]:
     partials = next((each for each in (dw, db) if each is not None), None)
     if fits(dx, ROW_BYTES):
         programs = None if partials is None else len(partials)
-        return [on_rows(_backward_rows, {**of_rows, **sums}, dx, programs)]
+        arguments = {**of_rows, **sums}
+        return [on_rows(_backward_rows, arguments, dx, programs, fused=False)]
     launches = [on_tiles(_backward_tiles, of_rows, dx, TILE_BYTES)]
     if partials is not None:
         of_columns = {**given, **sums}

@@ -25,6 +25,13 @@ from backpass.ptx.faults import (
 )
 from backpass.ptx.races import Who
 
+# The usual cause of such a difference, and the remedy.
+LAST_BITS = (
+    ", in the last bits of a float32 alone. Threads that compute the same sum differ so "
+    "if the compiler fuses a product and a sum: each adds the other's rounded product "
+    "to its own unrounded one. Launch the kernel with enable_fp_fusion=False"
+)
+
 
 class Memory:
     """Bytes called ``name``, at the addresses from ``start`` on. The mask ``known``
@@ -84,6 +91,8 @@ class Memory:
         if differs.any():
             shown = self._shown(at, differs)
             what = f"writes to {shown}, where another thread writes a different value"
+            if last_bits_differ(self.bytes[at][differs], data[differs]):
+                what += LAST_BITS
             self.unsettled.append(who.fault(Race, what, differs))
         self.writes.record(at, who, at_once)
         self.sums.terms[at] = 0
@@ -209,6 +218,18 @@ class Shared(Memory):
             )
             raise who.fault(OutOfBounds, what, outside)
         return addresses[:, None] + np.arange(count)
+
+
+def last_bits_differ(kept: np.ndarray, data: np.ndarray) -> bool:
+    """Return whether two arrays of bytes ``[n, k]`` hold normal float32 numbers that
+    differ by at most 4 units in the last place."""
+    if kept.shape[1] % 4:
+        return False
+    a, b = (np.ascontiguousarray(x).view(np.float32) for x in (kept, data))
+    with np.errstate(invalid="ignore", over="ignore"):
+        close = np.abs(a - b) <= 4 * np.spacing(np.maximum(np.abs(a), np.abs(b)))
+    normal = np.minimum(np.abs(a), np.abs(b)) >= np.finfo(np.float32).tiny
+    return bool(np.all((a == b) | (close & normal)))
 
 
 def check_aligned(addresses: np.ndarray, count: int, who: Who, name: str) -> None:

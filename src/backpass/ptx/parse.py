@@ -50,6 +50,7 @@ class Label(NamedTuple):
 
 
 Operand = Register | Number | Vector | Address | Label
+Line = tuple[str, str, str]  # the number of a file, a line, and a column
 
 
 class Instruction(NamedTuple):
@@ -136,9 +137,10 @@ def parse(text: str) -> Program:
     widths = {"CC.CF": 1}  # the carry of an addition
     scopes: list[dict[str, str]] = [{}]  # the registers' names in each pair of braces
     declared, place = _variables(text), None
+    callers: dict[Line, Line] = {}
     for statement in _statements(body):
         if re.match(r"\.loc\s", statement):
-            place = _place(statement, files) or place
+            place = _place(statement, files, callers) or place
         elif statement == "{":
             scopes.append({**scopes[-1]})
         elif statement == "}":
@@ -261,20 +263,30 @@ def _registers(names: str) -> Iterator[str]:
         yield from (f"{name}{i}" for i in range(int(count))) if count else (name,)
 
 
-def _place(statement: str, files: dict[str, str]) -> Place | None:
+def _place(
+    statement: str, files: dict[str, str], callers: dict[Line, Line]
+) -> Place | None:
     """Return the line of a .loc, or None for line 0, which marks instructions that the
     compiler added.
 
-    For an inlined function, a comment lists the chain of its callers. The place is the
-    innermost line of the chain that is not in Triton's own files.
+    For an inlined function, Triton 3.7 lists the chain of its callers in a comment, and
+    3.8 gives the next caller, whose own is that of the last .loc with its position;
+    ``callers`` collects these. The place is the innermost line of the chain that is not
+    in Triton's own files.
     """
-    found = re.match(r"\.loc\s+(\d+)\s+(\d+)", statement)
+    found = re.match(r"\.loc\s+(\d+)\s+(\d+)\s+(\d+)", statement)
     if found is None or found[2] == "0":
         return None
+    chain: list[Line] = [(found[1], found[2], found[3])]
+    callers.pop(chain[0], None)
+    if caller := re.search(r"inlined_at\s+(\d+)\s+(\d+)\s+(\d+)", statement):
+        callers[chain[0]] = (caller[1], caller[2], caller[3])
+    while (above := callers.get(chain[-1])) and above not in chain:
+        chain.append(above)
+    lines = [(files.get(file, f"file {file}"), line) for file, line, _ in chain]
     paths = {PurePath(path).name: path for path in files.values()}
-    path = files.get(found[1], f"file {found[1]}")
     calls = re.findall(r"@\[ ([^:]+):(\d+)", statement)
-    lines = [(path, found[2]), *((paths.get(name, name), line) for name, line in calls)]
+    lines += [(paths.get(name, name), line) for name, line in calls]
     own = [(path, line) for path, line in lines if "triton" not in PurePath(path).parts]
     path, line = (own or lines)[0]
     parts = PurePath(path).parts
