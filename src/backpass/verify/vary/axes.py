@@ -170,11 +170,14 @@ def _is_slice_by_slice(draw: Draw, places: Places) -> bool:
 
 def long_row(draw: Draw, most: int) -> Iterator[tuple[str, Tries]]:
     """Yield inputs with a last axis of more than 65,536 elements, and few rows, if
-    memory and lines of Python do not grow faster than its length."""
+    memory and lines of Python do not grow faster than its length. Two axes of one
+    input that change together would be too large."""
     x = draw.case.inputs[draw.first]
     last = (draw.first, x.ndim - 1)
     places = next((same for same in draw.lengths() if last in same), None)
     if places is None or draw.is_width_of_table(places):
+        return
+    if len({at for at, _ in places}) < len(places):
         return
     short = [x for x in _with_row(draw, places, SHORT) if is_array(x)]
     elements = max(math.prod(x.shape) for x in short)
