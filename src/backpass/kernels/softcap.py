@@ -1,8 +1,8 @@
 """Softcap in Triton: the functions of ``backpass.ops.softcap``, where the formulas are.
 
-Derived on the page ``operations/activations``. Triton has no tanh. Near 0,
-where 1 − 2/(e^2|u| + 1) would be the difference of two equal numbers, the kernel computes
-it as a quotient of polynomials, which is right to the last digits of float64 there.
+Derived on the page ``operations/activations``. Triton has no tanh. Near 0, where
+1 − 2/(e^2|u| + 1) would be the difference of two equal numbers, the kernel computes it
+as a quotient of polynomials, which is right to the last digits of float64 there.
 """
 
 import math

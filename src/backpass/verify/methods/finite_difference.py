@@ -208,7 +208,9 @@ def _wrong_at_ties(case: Case, at: int, step: Step) -> str:
     """
     x, got = case.float64[at], case.gradients[at]
     values, group = np.unique(x, return_inverse=True)
-    if got is None or values.size == x.size or not np.isfinite(x).all():
+    if got is None or values.size == x.size:
+        return ""
+    if not (np.isfinite(x).all() and np.isfinite(got).all()):
         return ""
     group, unit, rng = group.reshape(x.shape), float(np.min(step)), case.rng
     wrong = []
