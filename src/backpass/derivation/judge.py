@@ -20,7 +20,7 @@ from backpass.derivation.equality.check import evaluators_in
 from backpass.derivation.equality.comparing import Refused
 from backpass.derivation.language.functions import is_function
 from backpass.derivation.language.names import Expression
-from backpass.derivation.language.parse import Part, Unreadable, parse
+from backpass.derivation.language.parse import Loose, Part, Unreadable, parse
 from backpass.derivation.text.beside import Beside, besides_of, doubt_of
 from backpass.derivation.text.clauses import with_definitions_below
 from backpass.derivation.text.contents import Comment, Document, Heading
@@ -33,6 +33,7 @@ from backpass.derivation.text.knowledge import Knowledge
 from backpass.derivation.text.limit import TooLong, limited
 from backpass.derivation.text.members import Equation, equality
 from backpass.derivation.text.passages import Text
+from backpass.derivation.text.readings import implied_sum
 from backpass.derivation.text.refusal import refusal
 from backpass.derivation.text.relations import assigns, imposes
 from backpass.derivation.text.rewriting import (
@@ -216,6 +217,8 @@ def _on_members(
 ) -> Iterator[Verdict]:
     """Judge the members after the left one, each with what stands beside it."""
     document, head = known.document, known.part(left)
+    if known.now.summed:
+        (head,) = with_sums(head)
     equation = Equation(head, besides[0], head, head)
     replaced = replaces(known, head, known.without_membership(rest[0])[0])
     defining = bool(replaced) or defines(known, head)
@@ -224,12 +227,14 @@ def _on_members(
         progress(document.line_of(member))
         equation.enter(beside)
         part, membership = known.without_membership(member)
+        if known.now.summed:
+            _, part = with_sums(head, part)
         if defining and torn:
             yield unread(document, member, _TORN)
             continue
         if defining:
             torn = len(member.split(_MAY_END)) > 1
-            if is_declared(known.source):
+            if is_declared(known.source) and not known.now.summed:
                 _, part = with_sums(head, part)
             try:
                 yield define(known, member, head, part, beside, membership, replaced)
@@ -273,7 +278,8 @@ def _compared(
     """Return what the equality of two members rests on, perhaps with the sums that a
     summation convention leaves out. Raises `Refused` and `Unreadable`."""
     sides = [first, anchor, part]
-    summed = with_sums(*sides) if is_declared(known.source) else sides
+    stated = is_declared(known.source) and not known.now.summed
+    summed = with_sums(*sides) if stated else sides
     if summed == sides:
         return equality(known, *sides, beside, membership)
     try:
@@ -331,6 +337,9 @@ def _without_meaning(
     if match := re.match(r"(.+) is not declared or defined above$", error.message):
         more = known.where_ended(match[1]) or known.where_below(match[1], member)
         error = Unreadable(error.message + more, error.part, error.position)
+    elif isinstance(error, Loose) and equation is not None:
+        if asked := implied_sum(known, equation, part):
+            error = Unreadable(asked, error.part, error.position)
     return unread(document, member, error, line)
 
 

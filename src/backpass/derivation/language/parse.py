@@ -39,7 +39,7 @@ KEYWORDS = (
 # The kinds of lines that a scope is built from.
 DECLARING = (
     "given", "constant", "let", "function", "assume", "layout", "factor", "slice",
-    "applied", "broadcast", "range", "positive",
+    "applied", "broadcast", "direct", "range", "positive",
 )  # fmt: skip
 _CONDITION = re.compile(r"\\q?quad\s*\((?P<conditions>[^()]*)\)\s*$")
 

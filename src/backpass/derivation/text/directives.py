@@ -15,6 +15,7 @@ from backpass.derivation.language.parse import (
     parse,
     read,
 )
+from backpass.derivation.text.einstein import with_sums
 from backpass.derivation.text.knowledge import Knowledge
 from backpass.derivation.text.notation import notation
 from backpass.derivation.text.passages import Text, relocated
@@ -37,8 +38,13 @@ def follow(known: Knowledge, text: Text, source: str, line_number: int) -> None:
         known.now = replace(now, accents=now.accents | {"dot", "d"})
     elif (word, rest) == ("keep", "definitions"):
         known.now = replace(now, kept=True)
+    elif (word, rest) == ("sums", "implied"):
+        known.now = replace(now, summed=True)
     elif (word, rest) == ("partial", "total"):
-        known.now = replace(now, total=True)
+        known.through_definitions()
+    elif (word, rest) == ("partial", "direct"):
+        known.now = replace(now, total=False)
+        known.add(Line("direct", right=text.part(source)), line_number)
     elif (word, rest) == ("partial", "applied"):
         known.add(Line("applied", right=text.part(source)), line_number)
     elif word == "broadcast" and not rest:
@@ -58,6 +64,9 @@ def follow(known: Knowledge, text: Text, source: str, line_number: int) -> None:
         if line.kind == "function" and line.left is not None:
             head = known.without_arguments(line.left)
             line = line if head == line.left else replace(line, kind="let", left=head)
+        if known.now.summed and line.kind == "let":
+            assert line.left is not None and line.right is not None
+            line = replace(line, right=with_sums(line.left, line.right)[1])
         known.add(line, line_number)
         accents = {w for w in ("bar", "dot") if f"\\{w}" in text.characters}
         known.now = replace(known.now, accents=known.now.accents | accents)
@@ -65,7 +74,8 @@ def follow(known: Knowledge, text: Text, source: str, line_number: int) -> None:
         raise Unreadable(
             "expected given, constant, let, assume, slice, factor, layout, range, read, "
             "loss, when, restart, broadcast, keep definitions, bar gradient, dot "
-            "differential, d differential, partial total or partial applied",
+            "differential, d differential, sums implied, partial total, partial direct "
+            "or partial applied",
             text.part(source),
         )
 

@@ -21,7 +21,10 @@ from backpass.derivation.language.parse import (
 from backpass.derivation.language.written import subscripts_of
 
 DECLARED = re.compile(
-    r"Einstein|summation convention|(?:implicit|implied) sum|repeated ind(?:ex|ices)",
+    r"Einstein|summation convention|(?:implicit|implied) sum"
+    r"|repeated (?:ind(?:ex|ices)|subscripts?|letters?)"
+    r"|\bsum(?:s|mation)?\b[^.\n]{0,60}\b(?:is|are) (?:implied|implicit|understood|suppressed"
+    r"|omitted)",
     re.I,
 )
 _DENIED = re.compile(

@@ -34,8 +34,9 @@ class Known:
 
     `implied` are the definitions made by displays. `losses` are the names of the loss,
     and `accents` the accents whose meaning is known. `notations` are the text's own.
-    `total` says whether partial derivatives go through all definitions, and `kept`
-    whether definitions hold beyond the end of their section.
+    `total` says whether partial derivatives go through all definitions, `kept` whether
+    definitions hold beyond the end of their section, and `summed` whether repeated
+    indices are summed over.
     """
 
     # In 1 - y, with an array y, the 1 is subtracted from each element.
@@ -46,6 +47,7 @@ class Known:
     notations: tuple[Notation, ...] = ()
     total: bool = False
     kept: bool = False
+    summed: bool = False
     loss_of: str = ""
     loss_unread: bool = False
 
@@ -173,6 +175,11 @@ class Knowledge:
                 continue
             kept.append(one)
         self.now = replace(self.now, lines=tuple(kept))
+
+    def through_definitions(self) -> None:
+        """Let partial derivatives go through all definitions."""
+        lines = tuple(line for line in self.now.lines if line.kind != "direct")
+        self.now = replace(self.now, lines=lines, total=True)
 
     def number_of(self, line: Line) -> int:
         """Return the number of the text's line that declares or defines something."""
