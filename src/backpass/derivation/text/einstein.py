@@ -44,6 +44,11 @@ def is_declared(source: str) -> bool:
     )
 
 
+def is_denied(source: str) -> bool:
+    """Whether a text says that repeated indices are not summed over."""
+    return DECLARED.search(source) is not None and not is_declared(source)
+
+
 def with_sums(first: Part, *parts: Part) -> list[Part]:
     """Return the first side of an equation, and others, with the sums that the
     convention leaves out."""

@@ -22,7 +22,7 @@ from backpass.derivation.equality.comparing import (
     of_loss,
     of_loss_by_state,
 )
-from backpass.derivation.language.names import LOSS
+from backpass.derivation.language.names import LOSS, Scope
 from backpass.derivation.language.parse import Unreadable
 from backpass.derivation.text.knowledge import Knowledge
 
@@ -48,14 +48,25 @@ def other_partials(known: Knowledge, chain: Chain) -> str:
         if scope.direct:
             return (
                 "it holds only if a partial derivative goes through the definitions of "
-                "other names: say partial total before this display"
+                "other names; if that is meant, say: partial total"
             )
         return (
             "it holds if a partial derivative holds other definitions constant"
             f"{_listed(names)}, and not if it goes through them. Use one name for what is "
-            "differentiated, or say: partial direct, or for the other reading: partial total"
+            f"differentiated, or say: partial total{_or_direct(chain, scope)}"
         )
     return ""
+
+
+def _or_direct(chain: Chain, scope: Scope) -> str:
+    """Return the word for the other reading, unless the loss is differentiated by a state."""
+    by_state = any(
+        tree.data in HOLDING and of_loss_by_state(one, tree, scope)
+        for expression in chain.expressions
+        for one in expression.parts
+        for tree in one.tree.iter_subtrees()
+    )
+    return "" if by_state else "; if it holds them constant, partial direct"
 
 
 def _listed(names: frozenset[str]) -> str:

@@ -131,6 +131,17 @@ class Knowledge:
         """Whether the loss was defined in a section that has ended."""
         return LOSS in self._ended and LOSS not in self.scope.variables
 
+    def prose_above(self, start: int) -> str:
+        """Return the prose of a section above a place, with its heading."""
+        items = [one for one in self.document.items if one.start < start]
+        begin = max((i.start for i in items if isinstance(i, Heading)), default=0)
+        pieces, at = [], begin
+        for item in items:
+            if item.start >= begin and isinstance(item, Display):
+                pieces.append(self.source[at : item.start])
+                at = item.end
+        return " ".join([*pieces, self.source[at:start]])
+
     # ---- displays --------------------------------------------------------------------
 
     def begin(self, display: Display) -> None:

@@ -9,7 +9,7 @@ from backpass.derivation.equality.check import Chain
 from backpass.derivation.equality.comparing import Refused, of_loss
 from backpass.derivation.language.names import LOSS
 from backpass.derivation.language.parse import Line, Part, Unreadable, tokens_of
-from backpass.derivation.text.einstein import with_sums
+from backpass.derivation.text.einstein import is_denied, with_sums
 from backpass.derivation.text.held import other_partials
 from backpass.derivation.text.knowledge import Knowledge
 from backpass.derivation.text.members import Equation, agree, equality
@@ -68,7 +68,7 @@ def implied_sum(known: Knowledge, equation: Equation, part: Part) -> str:
     constant, when repeated indices are summed over; otherwise ""."""
     sides = [equation.first, equation.anchor, part]
     summed = with_sums(*sides)
-    if known.now.summed or summed == sides:
+    if known.now.summed or summed == sides or is_denied(known.source):
         return ""
     try:
         equality(known, *summed, equation.beside)
