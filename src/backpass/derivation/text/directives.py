@@ -105,7 +105,8 @@ def follow_all(
 ) -> list[tuple[Text, Unreadable]]:
     """Follow directives, in any order of declarations and definitions that use each
     other; return those that cannot be followed."""
-    waiting = list(texts)
+    # The convention holds for the definitions in its comment, too.
+    waiting = sorted(texts, key=lambda text: text.characters.split() != _IMPLIED)
     faults: list[tuple[Text, Unreadable]] = []
     while waiting:
         left: list[tuple[Text, Unreadable]] = []
@@ -135,6 +136,7 @@ def _defined_in(text: Text) -> list[str]:
     return _LET.findall(text.characters)
 
 
+_IMPLIED = ["sums", "implied"]
 _NAMES = re.compile(r"\\[a-zA-Z]+|(?<![a-zA-Z])[a-zA-Z](?![a-zA-Z])")
 _LET = re.compile(r"^let\s+(?:\\[a-zA-Z]+\s*\{)?(\\[a-zA-Z]+|[a-zA-Z])")
 _NOT_ABOVE = re.compile(

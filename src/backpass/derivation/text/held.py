@@ -59,7 +59,7 @@ def other_partials(known: Knowledge, chain: Chain) -> str:
 
 
 def _or_direct(chain: Chain, scope: Scope) -> str:
-    """Return the word for the other reading, unless the loss is differentiated by a state."""
+    """Return the word for the other reading, unless it is of a loss by a state."""
     by_state = any(
         tree.data in HOLDING and of_loss_by_state(one, tree, scope)
         for expression in chain.expressions
