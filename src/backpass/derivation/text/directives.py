@@ -107,6 +107,7 @@ def follow_all(
     other; return those that cannot be followed."""
     # The convention holds for the definitions in its comment, too.
     waiting = sorted(texts, key=lambda text: text.characters.split() != _IMPLIED)
+    waiting = [piece for text in waiting for piece in _declarations(text)]
     faults: list[tuple[Text, Unreadable]] = []
     while waiting:
         left: list[tuple[Text, Unreadable]] = []
@@ -131,11 +132,30 @@ def follow_all(
     return faults
 
 
+def _declarations(text: Text) -> list[Text]:
+    """Return the declarations of a directive as directives, so that one that cannot be
+    read does not drop the others."""
+    word = _DECLARES.match(text.characters)
+    if word is None:
+        return [text]
+    pieces: list[Text] = []
+    start = word.end()
+    for comma in _AFTER_SPACE.finditer(text.characters, start):
+        pieces.append(text[: word.end()] + text[start : comma.end(1)])
+        start = comma.end()
+    return [*pieces, text[: word.end()] + text[start:]]
+
+
 def _defined_in(text: Text) -> list[str]:
     """Return the name that a directive defines, without its indices."""
     return _LET.findall(text.characters)
 
 
+_DECLARES = re.compile(r"(?:given|constant)\s+")
+_AFTER_SPACE = re.compile(
+    r"(\\mathbb\s*(?:\{R\}|R)(?:_\{>0\})?"
+    r"(?:\s*\^\s*(?:\w|\{(?:[^{}]|\{[^{}]*\})*\}))?)\s*,\s*"
+)
 _IMPLIED = ["sums", "implied"]
 _NAMES = re.compile(r"\\[a-zA-Z]+|(?<![a-zA-Z])[a-zA-Z](?![a-zA-Z])")
 _LET = re.compile(r"^let\s+(?:\\[a-zA-Z]+\s*\{)?(\\[a-zA-Z]+|[a-zA-Z])")

@@ -226,7 +226,7 @@ class Knowledge:
 
     def rewritten(self, text: Text, source: str = "") -> Text:
         """Return a text in the notation of derivations. Raises `Unreadable`."""
-        text = without_braces(self._in_own_notation(text, source))
+        text = without_braces(self.in_own_notation(text, source))
         return self._in_notation(text)
 
     def _in_notation(self, text: Text) -> Text:
@@ -234,7 +234,8 @@ class Knowledge:
         text = in_notation(text, scope, now.losses, now.loss_of)
         return with_dots(text, scope, now.losses) if "d" in now.accents else text
 
-    def _in_own_notation(self, text: Text, source: str = "") -> Text:
+    def in_own_notation(self, text: Text, source: str = "") -> Text:
+        """Return a text with what the text's own notations are read as."""
         for one in self.now.notations:
             text = one.applied(text, source or self.source)
         return text
@@ -247,7 +248,7 @@ class Knowledge:
         """Return a text as a piece of the source, and record it with brackets in place
         of braces that may have been meant to group."""
         part = rewritten.part(self.source)
-        if grouped := with_brackets(self._in_own_notation(text)):
+        if grouped := with_brackets(self.in_own_notation(text)):
             self.grouped[part] = self._in_notation(grouped).part(self.source)
         return part
 
@@ -269,7 +270,7 @@ class Knowledge:
     def defining(self, text: Text, source: str) -> Text:
         """Return a definition in the notation of derivations. Raises `Unreadable` if
         its braces may have been meant to group."""
-        if with_brackets(self._in_own_notation(text, source)):
+        if with_brackets(self.in_own_notation(text, source)):
             raise Unreadable(GROUPS, text.part(source))
         return self.rewritten(text, source)
 
