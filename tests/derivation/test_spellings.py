@@ -27,9 +27,15 @@ def test_another_spelling_is_read(left, right, wrong):
     assert one(f"{left} = {wrong}", GIVEN).kind == "refused"
 
 
-@pytest.mark.parametrize("label", [r"_\mathrm{sig}", r"_{\mathrm{sig}}", r"_{\text{sig}}", r"_{ \textrm{sig} }"])
+@pytest.mark.parametrize(
+    "label", [r"_\mathrm{sig}", r"_{\mathrm{sig}}", r"_{\text{sig}}", r"_{ \textrm{sig} }"]
+)
 def test_a_word_is_a_label_in_each_font(label):
-    text = rf"$$ f{label}(t) = \frac{{1}}{{1 + e^{{-t}}}} $$" + "\n\n" + rf"$$ f_{{\text{{sig}}}}(z) + f{label}(-z) = 1 $$"
+    text = (
+        rf"$$ f{label}(t) = \frac{{1}}{{1 + e^{{-t}}}} $$"
+        + "\n\n"
+        + rf"$$ f_{{\text{{sig}}}}(z) + f{label}(-z) = 1 $$"
+    )
     assert kinds(text, GIVEN) == ["definition", "equal"]
     assert kinds(text.replace("= 1 $$", "= 2 $$"), GIVEN) == ["definition", "refused"]
 
@@ -51,7 +57,9 @@ def test_equations_in_an_array_or_a_box_are_judged(end):
     assert one(rf"\bbox[yellow, 5px]{{ z + z = {end} }}", GIVEN).kind == kind
 
 
-@pytest.mark.parametrize("words", [(r"\text{if $i = j$}", r"\text{if $i \ne j$}"), (r"\text{i $=$ j}", r"\text{i $\ne$ j}")])
+@pytest.mark.parametrize(
+    "words", [(r"\text{if $i = j$}", r"\text{if $i \ne j$}"), (r"\text{i $=$ j}", r"\text{i $\ne$ j}")]
+)
 def test_a_condition_within_words_is_read_in_cases(words):
     given = GIVEN + r"; let a_i = \frac{e^{s_i}}{\sum_k e^{s_k}}"
     cases = r"\begin{cases} a_i (1 - a_i) & %s \\ -a_i a_j & %s \end{cases}" % words
@@ -80,7 +88,15 @@ def test_an_argument_between_bars_or_brackets_of_any_size_is_bounded():
 
 
 def test_a_declaration_that_cannot_be_read_does_not_drop_the_others():
-    comment = r"<!-- derive: given u \in \mathbb{R}, \sigma_{\epsilon} \in \mathbb{R}, v \in \mathbb{R}_{>0} -->"
+    comment = (
+        r"<!-- derive: given u \in \mathbb{R}, \sigma_{\epsilon} \in \mathbb{R}, v \in \mathbb{R}_{>0} -->"
+    )
     fault, line = verdicts(f"{comment}\n\n$$ u + v = v + u $$")
     assert (fault.kind, fault.display, line.kind) == ("not readable", -1, "equal")
     assert "u" not in fault.latex
+
+
+def test_a_message_calls_the_loss_what_the_text_calls_it():
+    text = "<!-- derive: loss M; let M = z^2; given M \\in \\mathbb{R} -->\n\n$$ M = z $$"
+    for found in verdicts(text, GIVEN):
+        assert r"\mathcal{L}" not in f"{found.message} {found.compared}"

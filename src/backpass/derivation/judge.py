@@ -93,7 +93,14 @@ def _judged(
     if found[0].kind == "not readable":
         with suppress(Unreadable):
             known.miss_loss(statement.members[0])
-    return found
+    return [
+        replace(
+            one,
+            message=known.in_its_words(one.message),
+            compared=known.in_its_words(one.compared),
+        )
+        for one in found
+    ]
 
 
 def _on_comment(known: Knowledge, comment: Comment) -> Iterator[Verdict]:
@@ -105,7 +112,8 @@ def _on_comment(known: Knowledge, comment: Comment) -> Iterator[Verdict]:
         return
     line_of = known.document.line_of
     for text, error in follow_all(known, comment.directives, known.source, line_of):
-        yield replace(unread(known.document, text, error), display=-1)
+        fault = unread(known.document, text, error)
+        yield replace(fault, message=known.in_its_words(fault.message), display=-1)
 
 
 def _on_statement(

@@ -13,7 +13,9 @@ from backpass.derivation.language.brackets import close
 Span = tuple[int, int]
 
 BRACED = r"\{(?:[^{}\\]|\\.|\{(?:[^{}\\]|\\.|\{(?:[^{}\\]|\\.)*\})*\})*\}"
-_BOX = re.compile(r"\\(?P<name>boxed|underbrace|overbrace|bbox(?:\s*\[[^\[\]]*\])?)\s*(?=\{)")
+_BOX = re.compile(
+    r"\\(?P<name>boxed|underbrace|overbrace|bbox(?:\s*\[[^\[\]]*\])?)\s*(?=\{)"
+)
 _WORDS = re.compile(
     # Letters stand only beside words: \text{from } Q.
     r"\s*[_^]\s*\{(?=[^a-zA-Z]*\\|[^a-zA-Z]*\})(?:[\sa-zA-Z().,:;!?0-9~]|\\[,;:! ]"

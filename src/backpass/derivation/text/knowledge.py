@@ -252,6 +252,13 @@ class Knowledge:
             self.grouped[part] = self._in_notation(grouped).part(self.source)
         return part
 
+    def in_its_words(self, message: str) -> str:
+        """Return a message with the text's own name of the loss."""
+        if len(self.now.losses) != 1 or LOSS in self.source:
+            return message
+        (name,) = self.now.losses
+        return message.replace(LOSS, name)
+
     def without_arguments(self, head: Part) -> Part:
         """Return the left side of a definition, that of \\mathcal{L}(w) as
         \\mathcal{L}, and record the arguments."""
