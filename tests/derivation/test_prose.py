@@ -25,3 +25,23 @@ def test_so_is_one_that_holds_for_equal_indices():
 @pytest.mark.parametrize("prose", ["", "### Case 1: $i = j$", "### Case: $i \\ne j$\n\n### All"])
 def test_another_condition_or_one_of_another_section_excuses_nothing(prose):
     assert kinds(f"{prose}\n\n{OTHERS}", GIVEN)[0] == "refused"
+
+
+LOSS = r"given z, t \in \mathbb{R}^n; let p_i = \frac{e^{z_i}}{\sum_k e^{z_k}}; let C = -\sum_i t_i \log p_i"
+ENTROPY = r"$$ \frac{\partial C}{\partial z_i} = p_i - t_i $$"
+
+
+@pytest.mark.parametrize("prose", ["Here $t$ is one-hot.", "The targets sum to one:"])
+def test_so_is_one_that_holds_for_labels_that_the_prose_describes(prose):
+    (found,) = verdicts(f"{prose}\n\n{ENTROPY}", LOSS)
+    assert found.kind == "not readable" and r"assume \sum_i t_i = 1" in found.message
+    assert kinds(f"{prose}\n\n{ENTROPY.replace('-', '+')}", LOSS) == ["refused"]
+    assert kinds(ENTROPY, LOSS) == ["refused"]
+
+
+def test_so_is_one_that_holds_for_positive_letters():
+    text = r"$$ \sqrt{z^2} = z $$"
+    given = r"given z \in \mathbb{R}"
+    assert kinds(f"Let $z > 0$.\n\n{text}", given) == ["not readable"]
+    assert kinds(text, given) == ["refused"]
+    assert kinds(f"Let $z > 0$.\n\n{text.replace('= z', '= 2 z')}", given) == ["refused"]

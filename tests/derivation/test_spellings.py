@@ -62,7 +62,8 @@ def test_equations_in_an_array_or_a_box_are_judged(end):
 )
 def test_a_condition_within_words_is_read_in_cases(words):
     given = GIVEN + r"; let a_i = \frac{e^{s_i}}{\sum_k e^{s_k}}"
-    cases = r"\begin{cases} a_i (1 - a_i) & %s \\ -a_i a_j & %s \end{cases}" % words
+    same, others = words
+    cases = rf"\begin{{cases}} a_i (1 - a_i) & {same} \\ -a_i a_j & {others} \end{{cases}}"
     left = r"\frac{\partial a_i}{\partial s_j}"
     assert one(f"{left} = {cases}", given).kind == "equal"
     assert one(f"{left} = {cases.replace('-a_i', 'a_i')}", given).kind == "refused"

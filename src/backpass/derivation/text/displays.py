@@ -31,7 +31,7 @@ _NOTHING = re.compile(
     r"|limits|nolimits|displaylimits|mathstrut|strut|therefore)(?![a-zA-Z])|\\!"
 )
 # Equations in three columns, with each = in one of its own.
-_ROW = rf"(?:(?!\\\\|\\(?:begin|end)\{{)[^&])*"
+_ROW = r"(?:(?!\\\\|\\(?:begin|end)\{)[^&])*"
 _ARRAY = re.compile(
     rf"\s*\\begin\s*\{{array\}}\s*\{{\s*[rlc]\s*[rlc]\s*[rlc]\s*\}}"
     rf"({_ROW}&\s*=\s*&{_ROW}(?:\\\\{_ROW}&\s*=\s*&{_ROW})*(?:\\\\\s*)?)"

@@ -22,6 +22,7 @@ from backpass.derivation.text.rewriting import MEMBERSHIP
 from backpass.derivation.text.rewriting import rewritten as in_notation
 from backpass.derivation.text.verdict import Basis
 
+_DERIVE = re.compile(r"<!--.*?-->|^\s*(?:%|\.\.) derive:[^\n]*", re.S | re.M)
 _NUMBERS = Part("numbers", 0, "numbers")
 
 
@@ -131,16 +132,27 @@ class Knowledge:
         """Whether the loss was defined in a section that has ended."""
         return LOSS in self._ended and LOSS not in self.scope.variables
 
+    @property
+    def prose(self) -> str:
+        """The prose of the text, without displays and comments."""
+        return self._prose_between(0, len(self.source))
+
     def prose_above(self, start: int) -> str:
         """Return the prose of a section above a place, with its heading."""
-        items = [one for one in self.document.items if one.start < start]
-        begin = max((i.start for i in items if isinstance(i, Heading)), default=0)
-        pieces, at = [], begin
-        for item in items:
-            if item.start >= begin and isinstance(item, Display):
+        headings = [
+            one.start
+            for one in self.document.items
+            if isinstance(one, Heading) and one.start < start
+        ]
+        return self._prose_between(max(headings, default=0), start)
+
+    def _prose_between(self, at: int, end: int) -> str:
+        pieces = []
+        for item in self.document.items:
+            if at <= item.start < end and isinstance(item, Display):
                 pieces.append(self.source[at : item.start])
                 at = item.end
-        return " ".join([*pieces, self.source[at:start]])
+        return _DERIVE.sub(" ", " ".join([*pieces, self.source[at:end]]))
 
     # ---- displays --------------------------------------------------------------------
 

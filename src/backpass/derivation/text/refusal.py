@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import re
 from dataclasses import replace
 
 from backpass.derivation.equality.check import (
@@ -25,6 +24,7 @@ from backpass.derivation.text.knowledge import Knowledge
 from backpass.derivation.text.members import Equation, agree
 from backpass.derivation.text.passages import Text
 from backpass.derivation.text.readings import other_reading
+from backpass.derivation.text.stated import Hint, asked, of_indices, of_signs, of_sum
 from backpass.derivation.text.verdict import Counterexample, Verdict, unread, verdict_on
 
 
@@ -56,20 +56,17 @@ def refusal(
     message = message or _restricted_below(known, equation, part, below)
     if message:
         return unread(document, member, message, line)
-    hint, condition = _hint(refused)
-    if condition and (stated := _stated(known, condition, part)):
-        message = (
-            f"it holds where {condition}: does “{stated}” above restrict it? If it does, "
-            f"say: when {condition}"
-        )
+    hint = _hint(refused)
+    if message := asked(known, hint, part):
         return unread(document, member, message, line)
     where, expected, found = counterexample(refused.mistake, refused.evaluator)
     basis = known.basis(refused.chain.expressions, (refused.evaluator.sizes,), 0)
     basis = replace(basis, condition=equation.beside.words)
     example = Counterexample(tuple(where), expected, found)
-    if not hint and ZERO.fullmatch(part.text):
-        hint = HINT
-    verdict = verdict_on(document, "refused", member, line, hint, basis, example)
+    words = hint.words
+    if not words and ZERO.fullmatch(part.text):
+        words = HINT
+    verdict = verdict_on(document, "refused", member, line, words, basis, example)
     return replace(verdict, compared=" ".join(anchor.text.split()), to_left=to_left)
 
 
@@ -137,46 +134,22 @@ def _defined_differently(known: Knowledge, name: str, definition: Part) -> str:
     return ""
 
 
-_RELATION = r"(?:\\neq?|≠|\\not\s*=|!=|=|\\eq)"
-_PAIR = re.compile(
-    rf"(?<![a-zA-Z\\])([a-zA-Z])\s*({_RELATION})\s*([a-zA-Z])(?![a-zA-Z])"
-)
-
-
-def _stated(known: Knowledge, condition: str, part: Part) -> str:
-    """Return where the prose of the section above a member states a condition on two
-    indices, as it is written; "" if nowhere."""
-    holds = " = " in condition
-    for match in _PAIR.finditer(known.prose_above(part.start)):
-        if (match[2] in ("=", r"\eq")) is holds:
-            return " ".join(match[0].split())
-    return ""
-
-
-def _hint(refused: Refused) -> tuple[str, str]:
-    """Return which condition on two indices, or which sum, would make the members
-    equal, and the condition alone; "" if none would."""
+def _hint(refused: Refused) -> Hint:
+    """Return which condition on two indices, which sum, or which signs would make the
+    members equal; an empty hint if none would."""
     chain, evaluator = refused.chain, refused.evaluator
     is_short = not uses_states(chain, evaluator.scope)
     if is_short and (name := sum_to_one(chain, evaluator)):
-        equation = rf"\sum_i {name}_i = 1"
-        words = f"declare constant {name} and say: assume {equation}"
-        return f"it holds if {equation}; if that is meant, {words}", ""
+        return of_sum(name)
     if is_short and holds_if_positive(refused.mistake, evaluator):
-        return (
-            "no difference was found where its letters are positive; if they are, "
-            r"declare them in \mathbb{R}_{>0}",
-            "",
-        )
+        return of_signs()
     if chain.conditions is not None:
-        return "", ""
+        return Hint()
     for a, b in itertools.combinations(chain.free, 2):
         if chain.free[a] != chain.free[b]:
             continue
-        for relation, holds in ((r"\ne", False), ("=", True)):
-            there = Where(**vars(chain), a=a, b=b, equal=holds)
+        for equal in (False, True):
+            there = Where(**vars(chain), a=a, b=b, equal=equal)
             if first_mistake(there, evaluator) is None:
-                condition = f"{a} {relation} {b}"
-                extra = "" if holds else f"; if that is meant, say: when {condition}"
-                return f"it holds where {condition}{extra}", condition
-    return "", ""
+                return of_indices(a, b, equal)
+    return Hint()
