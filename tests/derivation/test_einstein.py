@@ -75,10 +75,19 @@ def test_a_sum_that_may_be_implied_is_asked_about_and_read_where_a_comment_says_
         (r"A_{ij} x_j y_i = y^T A x", "equal"),
         (r"A_{ij} x_j y_i = y^T A^T x", "refused"),
         (r"0 = x_i y_i - x^T y", "equal"),
+        (r"\frac{\partial x_i^3}{\partial x_i} = 3 x_i^2", "equal"),
+        (r"\frac{\partial}{\partial x_i} \sum_j x_j^2 y_j = 2 x_i y_i", "equal"),
+        (r"\frac{\partial u_i}{\partial x_i} = 2 x_i", "equal"),
+        (r"\frac{\partial u_i}{\partial x_i} = 3 x_i", "refused"),
     ],
 )
 def test_implied_sums_are_judged(formula, kind):
-    assert one(formula, GIVEN + "; sums implied").kind == kind
+    assert one(formula, GIVEN + "; let u_i = x_i^2; sums implied").kind == kind
+
+
+def test_an_index_that_is_alone_on_one_side_is_free_on_all():
+    text = r"$$ \frac{\partial u_i}{\partial x_i} = 2 x_i + u_i - u_i = x_i (2 + 1) - x_i = x_i (1 + 2) $$"
+    assert kinds(text, GIVEN + "; let u_i = x_i^2; sums implied") == ["equal", "equal", "refused"]
 
 
 def test_a_definition_in_a_comment_has_its_sums():

@@ -26,7 +26,7 @@ from backpass.derivation.text.clauses import with_definitions_below
 from backpass.derivation.text.contents import Comment, Document, Heading
 from backpass.derivation.text.defining import declared, define, defines, replaces
 from backpass.derivation.text.directives import follow_all
-from backpass.derivation.text.einstein import is_declared, with_sums
+from backpass.derivation.text.einstein import is_declared, with_sums, with_sums_beside
 from backpass.derivation.text.forms import ill_formed
 from backpass.derivation.text.imposed import ASKS, FOLLOWS, ZERO
 from backpass.derivation.text.knowledge import Knowledge
@@ -226,7 +226,7 @@ def _on_members(
     """Judge the members after the left one, each with what stands beside it."""
     document, head = known.document, known.part(left)
     if known.now.summed:
-        (head,) = with_sums(head)
+        head, _ = with_sums(head, known.without_membership(rest[0])[0])
     equation = Equation(head, besides[0], head, head)
     replaced = replaces(known, head, known.without_membership(rest[0])[0])
     defining = bool(replaced) or defines(known, head)
@@ -236,7 +236,7 @@ def _on_members(
         equation.enter(beside)
         part, membership = known.without_membership(member)
         if known.now.summed:
-            _, part = with_sums(head, part)
+            part = with_sums_beside(head, part)
         if defining and torn:
             yield unread(document, member, _TORN)
             continue

@@ -51,10 +51,36 @@ def is_denied(source: str) -> bool:
 
 def with_sums(first: Part, *parts: Part) -> list[Part]:
     """Return the first side of an equation, and others, with the sums that the
-    convention leaves out."""
-    new = _summed(first, frozenset())
+    convention leaves out.
+
+    An index of the first side that is alone on another one is free.
+    """
+    new = _summed(first, _alone(parts))
     free = _free(new)
     return [new, *(new if one == first else _summed(one, free) for one in parts)]
+
+
+def with_sums_beside(first: Part, part: Part) -> Part:
+    """Return a side with the sums that the convention leaves out, beside a first side
+    that has its own."""
+    return _summed(part, _free(first))
+
+
+def _alone(parts: tuple[Part, ...]) -> frozenset[str]:
+    """Return the letters that occur alone in one of several sides."""
+    return frozenset(
+        letter
+        for part in parts
+        for letter in letters_in(part) - _bound_in(part)
+        if not sums_over(parse(part), letter)
+    )
+
+
+def _bound_in(part: Part) -> frozenset[str]:
+    try:
+        return _bound(parse(part))
+    except Unreadable:
+        return frozenset()
 
 
 def _free(part: Part) -> frozenset[str]:
