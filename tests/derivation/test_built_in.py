@@ -85,3 +85,8 @@ def test_kronecker_s_delta_and_an_identity_of_a_size_stay_beside_the_names():
 )
 def test_what_may_be_the_usual_meaning_is_not_redefined(formula, expected):
     assert one(formula, GIVEN).kind == expected
+
+
+def test_a_refused_definition_says_how_to_define_the_letter():
+    assert r"in a comment: let \pi = …" in one(r"\pi = 3.14", GIVEN).message
+    assert r"in a comment: let \delta_{ij} = …" in one(r"\delta_{ij} = x_i y_j", GIVEN).message

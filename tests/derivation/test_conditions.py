@@ -123,6 +123,8 @@ def test_conditions_that_exclude_each_other_are_cases_of_the_left_side():
         (r"\sum_j \sqrt{x_j^2} = \sum_j x_j \quad (x > 0)", "equal"),
         (r"\frac{a^2}{a} = a \quad (a \ne 0)", "equal"),
         (r"\frac{a^2}{a} = 2 a \quad (a \ne 0)", "refused"),
+        (r"\frac{a - b}{a - b} = 1, \quad a \ne b", "equal"),
+        (r"\frac{a - b}{a - b} = 2, \quad a \ne b", "refused"),
         (r"2 a = 3 a \quad (a < 0)", OTHER),
         (r"2 a = a + a \quad (i \ne j \text{ only})", OTHER),
         (r"x_i (i < 2) = x_i", OTHER),
@@ -134,16 +136,57 @@ def test_ranges_and_signs(formula, expected):
     assert one(formula, GIVEN).kind == expected
 
 
+def test_columns_of_equations_are_apart():
+    two = rows(r"2 a &= a + a & 2 b &= b + b", r"3 a &= 2 a + a & 3 b &= 2 b + b")
+    assert kinds(two, GIVEN) == 4 * ["equal"]
+    two = rows(r"2 a &= a + a & 2 b &= b + a", r"3 a &= 2 a + b & 3 b &= 2 b + b")
+    assert kinds(two, GIVEN) == ["equal", "refused", "refused", "equal"]
+    one_column = rows(r"2 a &= a & + a", r"&= (a & + a)")
+    assert kinds(one_column, GIVEN) == ["equal", "equal"]
+    condition = rows(rf"{LEFT} {FIRST} & i \ne j", SECOND)
+    assert kinds(condition, GIVEN) == ["equal", "equal"]
+
+
+@pytest.mark.parametrize(
+    "formula, expected",
+    [
+        (r"x_i y_i = x_1 y_1, \quad i = 1", ["equal"]),
+        (r"x_i y_i = x_2 y_1, \; i = 1", ["refused"]),
+        (r"\text{(i)} \quad 2 a = a + a", ["equal"]),
+        (r"(a) \quad 2 a = a + b", ["refused"]),
+        (r"2 a = a + a \qquad \blacksquare", ["equal"]),
+        (r"\forall x \in \mathbb{R}^n: \; q = x^\top x", ["equal"]),
+        (r"\forall x \in \mathbb{R}^n: \; q = 2 x^\top x", ["refused"]),
+        (r"\forall x \in \mathbb{R}^m: \; 2 q = 2 x^\top x", [OTHER]),
+        (r"\text{for any } a, b: \; (a + b)^2 = a^2 + b^2 + 2 a b", ["equal"]),
+        (r"\text{for any } a, b: \; (a + b)^2 = a^2 + b^2", ["refused"]),
+        (r"f: \mathbb{R}^n \to \mathbb{R}, \quad f(x) = x^\top x", ["definition"]),
+        (r"\sum_{i < j} x_i x_j = \frac12 \sum_{i \ne j} x_i x_j", [OTHER]),
+        (r"\sum_{i < j} x_i x_j = \sum_{i \ne j} x_i x_j", ["refused"]),
+    ],
+)
+def test_what_is_beside_an_equation_is_not_one(formula, expected):
+    assert kinds(f"$$ {formula} $$", GIVEN) == expected
+
+
+def test_messages_say_what_to_do():
+    (verdict,) = verdicts(rf"$$ {LEFT} = -y_i y_j $$", GIVEN)
+    assert r"write \quad (i \ne j) beside it" in verdict.message
+    assert "A second equation needs a display" in one(r"2 q = q + q, \quad a = b", GIVEN).message
+    assert r"\begin{cases}" in one(r"u_i = x_i \quad (i \ne 1)", GIVEN).message
+    assert r"declare a \in \mathbb{R}_{>0}" in one(r"u = a^2, \quad a > 0", GIVEN).message
+
+
 def test_a_sign_holds_for_its_own_line_only():
     text = r"$$ \sqrt{a^2} = a \quad (a > 0) $$" + "\n\n" + r"$$ \sqrt{a^2} = a $$"
     assert kinds(text, GIVEN) == ["equal", "refused"]
 
 
-def test_words_that_are_no_condition_do_not_join_the_row_below():
+def test_other_words_do_not_join_the_row_below():
     found = kinds(rows(rf"{LEFT} {FIRST} \quad \text{{in most cases}}", SECOND), GIVEN)
     assert found == [OTHER, OTHER]
 
 
-def test_a_clause_that_defines_a_name_is_no_condition():
+def test_a_clause_that_defines_a_name_is_not_a_condition():
     text = r"$$ 2 u = 4 a \quad \text{where } u = 2 a $$"
     assert kinds(text, r"given a \in \mathbb{R}") == ["equal", "definition"]

@@ -37,7 +37,14 @@ def test_repeated_indices_are_summed_where_the_text_says_so(formula, expected):
     assert kinds(f"{STATED}$$ {formula} $$", GIVEN) == expected
 
 
-@pytest.mark.parametrize("sentence", ["Repeated indices are not summed.", "No summation convention is used."])
+@pytest.mark.parametrize(
+    "sentence",
+    [
+        "Repeated indices are not summed.",
+        "No summation convention is used.",
+        "We avoid the Einstein convention.",
+    ],
+)
 def test_where_the_text_denies_it_they_are_not(sentence):
     assert kinds(f"{sentence}\n\n$$ x_i x_i = q $$", GIVEN) == ["refused"]
 

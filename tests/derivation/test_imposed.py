@@ -57,7 +57,7 @@ def test_a_sentence_may_leave_it_open():
 
 
 @pytest.mark.parametrize("sentence", ["", "The second set of gradients follows.", "We subtract zero."])
-def test_an_unmarked_equation_is_refused_and_told_how_to_mark_it(sentence):
+def test_an_unmarked_equation_is_refused_with_how_to_mark_it(sentence):
     (verdict,) = verdicts(f"{sentence}\n\n$$ {LEFT} = 0 $$", GIVEN)
     assert verdict.kind == "refused"
     assert r"write \overset{!}{=}" in verdict.message

@@ -1,4 +1,4 @@
-"""The directives of a comment may stand in any order."""
+"""The directives of a comment may come in any order."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""A relation other than = ends an equality: what stands before it is not compared with what stands after it."""
+"""A relation other than = ends an equality: what comes before it is not compared with what comes after it."""
 
 import pytest
 
@@ -71,12 +71,49 @@ def test_angles_are_brackets(notation):
     assert kinds(r"$$ x^\top y = <x, y> = \sum_i x_i $$", GIVEN + notation) == expected
 
 
-def test_comparisons_within_brackets_and_sums_are_no_relations():
+@pytest.mark.parametrize(
+    "formula, expected",
+    [
+        (r"q = x^\top x \overset{\text{Jensen}}{\le} 2 q = 3 q", ["equal", OTHER, "refused"]),
+        (r"q = x^\top x \overset{(a)}{\le} 2 q = q + q", ["equal", OTHER, "equal"]),
+        (r"q = x^\top x \mathrel{\le} 2 q = q + q", ["equal", OTHER, "equal"]),
+        (r"q = x^\top x \xrightarrow{n} 2 q = q + q", ["equal", OTHER, "equal"]),
+        (r"q = x^\top x \overset{d}{=} 2 q = q + q", ["equal", OTHER, "equal"]),
+        (r"q = x^\top x \stackrel{?}{=} 2 q = 3 q", ["equal", OTHER, "refused"]),
+        (r"q = x^\top x \overset{(a)}{=} 2 q", ["equal", "refused"]),
+        (r"\sum_i x_i = 1 \iff q = 2 q", [OTHER, OTHER]),
+    ],
+)
+def test_words_over_a_sign(formula, expected):
+    assert kinds(f"$$ {formula} $$", GIVEN) == expected
+
+
+def test_a_display_that_begins_with_a_relation_continues_the_one_above():
+    assert kinds("$$ q = x^\\top x $$\n\n$$ \\le 2 q = q + q $$", GIVEN) == ["equal", OTHER, "equal"]
+    assert kinds("$$ q = x^\\top x $$\n\n$$ \\le 2 q = 3 q $$", GIVEN) == ["equal", OTHER, "refused"]
+
+
+@pytest.mark.parametrize(
+    "formula, expected",
+    [
+        (r"q = x^\top x =: r", ["equal", "definition"]),
+        (r"x^\top x =: r", ["definition"]),
+        (r"q = x^\top x \eqqcolon r", ["equal", "definition"]),
+        (r"2 q = q + q =: q", ["equal", "refused"]),
+    ],
+)
+def test_a_name_may_be_defined_at_the_end(formula, expected):
+    assert kinds(f"$$ {formula} $$", GIVEN) == expected
+
+
+def test_comparisons_within_brackets_and_sums_are_not_relations():
     assert one(r"\sum_{i < j} x_i [x_i > 0] = \sum_{i < j} x_i [0 < x_i]", GIVEN).kind == "equal"
 
 
-def test_a_membership_of_a_known_name_is_no_error():
-    assert one(r"q \in \mathbb{R}", GIVEN).kind == OTHER
+def test_a_membership_of_a_known_name_raises_nothing():
+    assert one(r"q \in \mathbb{R}", GIVEN).kind == "nothing claimed"
+    assert one(r"x \in \mathbb{R}^n", GIVEN).kind == "nothing claimed"
+    assert one(r"x \in \mathbb{R}^m", GIVEN).kind == OTHER
 
 
 def test_all_equalities_of_a_premise_may_be_restricted():

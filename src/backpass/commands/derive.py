@@ -214,7 +214,7 @@ def _counts(verdicts: list[Verdict]) -> str:
     total = sum(counts[kind] for kind in MARKS)
     text = _numbered(total, "line") + (f": {each}" if each else "")
     if nothing := counts["nothing claimed"]:
-        text += f"; {_numbered(nothing, 'formula')} without a relation"
+        text += f"; {_numbered(nothing, 'formula')} without a claim"
     if unread := sum(v.display < 0 for v in verdicts):
         text += f"; {_numbered(unread, 'definition')} in comments cannot be read"
     return text

@@ -21,6 +21,7 @@ from backpass.derivation.text.displays import (
 )
 from backpass.derivation.text.macros import Expander
 from backpass.derivation.text.passages import Text
+from backpass.derivation.text.relations import begins_with_relation
 from backpass.derivation.text.unseen import unseen
 
 __all__ = ["Document", "directives", "form_of", "read_document"]
@@ -185,7 +186,7 @@ _BLANK = re.compile(r"[\s>.,;]*")  # also the marks of a quotation
 
 
 def _continued(items: Iterable[Item], source: str) -> list[Item]:
-    """Join a display that begins with = or an arrow to the display just above it."""
+    """Join a display that begins with a relation or an arrow to the one just above."""
     found: list[Item] = []
     for item in items:
         above = found[-1] if found else None
@@ -193,7 +194,7 @@ def _continued(items: Iterable[Item], source: str) -> list[Item]:
             isinstance(item, Display)
             and isinstance(above, Display)
             and item.rows
-            and re.match(rf"=|{IMPLIES.pattern}", item.rows[0].characters)
+            and _goes_on(item.rows[0].characters)
             and _BLANK.fullmatch(source, above.end, item.start)
         ):
             rows, starts = above.rows + item.rows, above.starts + item.starts
@@ -202,6 +203,10 @@ def _continued(items: Iterable[Item], source: str) -> list[Item]:
         else:
             found.append(item)
     return found
+
+
+def _goes_on(row: str) -> bool:
+    return begins_with_relation(row) or IMPLIES.match(row) is not None
 
 
 def _items(text: Text, end_of_source: int, scanner: re.Pattern[str]) -> Iterator[Item]:

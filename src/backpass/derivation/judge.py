@@ -226,7 +226,7 @@ def _on_members(
     """Judge the members after the left one, each with what stands beside it."""
     document, head = known.document, known.part(left)
     if known.now.summed:
-        head, _ = with_sums(head, known.without_membership(rest[0])[0])
+        head, *_ = with_sums(head, head, known.without_membership(rest[0])[0])
     equation = Equation(head, besides[0], head, head)
     replaced = replaces(known, head, known.without_membership(rest[0])[0])
     defining = bool(replaced) or defines(known, head)
@@ -243,7 +243,7 @@ def _on_members(
         if defining:
             torn = len(member.split(_MAY_END)) > 1
             if is_declared(known.source) and not known.now.summed:
-                _, part = with_sums(head, part)
+                _, _, part = with_sums(head, head, part)
             try:
                 yield define(known, member, head, part, beside, membership, replaced)
             except Unreadable as error:
@@ -285,7 +285,7 @@ def _compared(
 ) -> Basis:
     """Return what the equality of two members rests on, perhaps with the sums that a
     summation convention leaves out. Raises `Refused` and `Unreadable`."""
-    sides = [first, anchor, part]
+    sides = first, anchor, part
     stated = is_declared(known.source) and not known.now.summed
     summed = with_sums(*sides) if stated else sides
     if summed == sides:

@@ -77,7 +77,7 @@ def _beside(
         beside.positive += positive
     texts = [text for text in texts if text.characters.strip()]
     if texts:
-        part = texts[0].part(known.source)
+        part: Part = texts[0].part(known.source)
         if len(texts) > 1:
             part = Part(part.source, part.start, ", ".join(t.characters for t in texts))
         beside.condition = part
@@ -85,16 +85,19 @@ def _beside(
             tree = parse(part, "conditions")
         except Unreadable:
             raise Unreadable(
-                r"what stands beside the equation is not a condition such as j \ne i",
+                r"what stands beside the equation is not a condition such as j \ne i: write "
+                "it in symbols, or in the prose",
                 part,
             ) from None
         compared = itertools.chain(*map(tokens_of, tree.find_data("condition")))
         for token in sorted({*compared} & {*known.scope.variables}):
-            raise Unreadable(
+            message = (
                 f"a condition on a name is read in the form {token} > 0; others are on "
-                r"indices, such as j \ne i",
-                part,
+                r"indices, such as j \ne i"
             )
+            if "=" in part.text:
+                message += ". A second equation needs a display of its own"
+            raise Unreadable(message, part)
     return beside
 
 
@@ -131,6 +134,12 @@ def _is_known(known: Knowledge, piece: Text, ranges: dict[str, str]) -> bool:
         return match[2].strip() in scope.dimensions
     if FOR_ALL.fullmatch(part.text):
         return True
+    return is_declared(known, part)
+
+
+def is_declared(known: Knowledge, part: Part) -> bool:
+    """Whether a text states shapes that are already declared."""
+    scope = known.scope
     try:
         declarations = parse(part, "declarations").children
     except Unreadable:

@@ -1,6 +1,6 @@
 """Conditions and ranges of indices that stand beside a formula, in the usual forms.
 
-They follow a wide space, a comma, or a word, or stand in brackets: `, \\quad i \\ne j`,
+They follow a wide space, a comma, or a word, or are in brackets: `, \\quad i \\ne j`,
 `(i < j)`, `\\text{for $i \\ne j$}`, `\\forall i`, `i = 1, \\dots, n`. Before the
 formula they end with a colon or a comma. Only text that is a condition as a whole is
 taken for one.
@@ -9,6 +9,7 @@ taken for one.
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from backpass.derivation.language.brackets import outside
@@ -63,7 +64,9 @@ _RANGE = re.compile(
     rf"|\\in\s*\\\{{\s*([0-9])\s*,\s*(?:[0-9]\s*,\s*)?{_DOTS}\s*,?\s*{_END}\s*\\\}}"
     rf"|\\in\s*\[\s*{_END}\s*\])\s*"
 )
-_ALL = re.compile(rf"\s*{_LETTERS}\s*\Z")
+_SHAPE = re.compile(  # x, y \\in \\mathbb{R}^n
+    rf"\s*{_LETTERS}\s*\\in\s*\\mathbb\s*(?:\{{R\}}|R)(?:_\{{>0\}})?(?:\^(?:\w|\{{[^{{}}]*\}}))?"
+)
 _JOINT = re.compile(
     rf"(?:{_SPACE}|[,;:]|«[\s,]*(?:and|then|we have|then we have)[\s:,]*»"
     r"|\\(?:land|wedge)(?![a-zA-Z]))+"
@@ -76,6 +79,7 @@ _ENDS = re.compile(rf"(?:{_SPACE}|[.,;:])*")
 _OUTER = re.compile(r"\s*(?:\\left\s*)?\((.*)(?:\\right\s*)?\)\s*\Z", re.S)
 _SQUARE = re.compile(r"\s*(?:\\left\s*)?\[(.*?)(?:\\right\s*)?\]\s*\Z", re.S)
 _WIDE = re.compile(rf"(?:\\q?quad(?![a-zA-Z])|\\hspace\*?\s*\{{|{_SPACE}{_SPACE})")
+_SUBSCRIPT = re.compile(r"_\s*(?:\{([^{}]*)\}|(\w))")
 _PRINTED = re.compile(r"\\[;: ]|~|\\hspace")  # not in 1(c < 0)
 _BY_WORDS = re.compile(r"\\(?:text|mbox|mathrm|forall)(?![a-zA-Z])")
 
@@ -106,7 +110,10 @@ def _without_last(row: Text, place: tuple[int, int]) -> tuple[Text, Condition | 
         is_apart = is_wide or text[at] in ",;"
         if not (is_apart or _PRINTED.match(text, at) or _BY_WORDS.match(text, at)):
             continue
-        found = _read(text[at:], is_apart, _WIDE.search(text, at) is not None, is_wide)
+        indices = {*"".join(map("".join, _SUBSCRIPT.findall(text[:at])))}
+        found = _read(
+            text[at:], is_apart, _WIDE.search(text, at) is not None, is_wide, indices
+        )
         if found:
             return row[:at], Condition(*found, place, row.origins[at])
     return row, None
@@ -139,11 +146,16 @@ def _ends_head(head: str, rest: str) -> bool:
 
 
 def _read(
-    text: str, is_apart: bool, is_wide: bool, is_spaced: bool = False
+    text: str,
+    is_apart: bool,
+    is_wide: bool,
+    is_spaced: bool = False,
+    indices: Collection[str] = (),
 ) -> tuple[tuple[str, ...], tuple[str, ...]] | None:
     """Return the comparisons and the ranges of a condition; None if a text is none.
 
-    Without a word or brackets it has to be apart from the formula; so it has in square
+    `indices` are the letters in subscripts of the formula. Without a word or brackets
+    the text has to be apart from the formula; so it has in square
     brackets, which are a factor elsewhere.
     """
     text = _BLOCK.sub(_with_marks, text)
@@ -164,7 +176,11 @@ def _read(
             at = end
         elif lead := re.compile(_LEAD).match(text, at):
             for_all = (
-                for_all or "all" in lead[0] or "ever" in lead[0] or "each" in lead[0]
+                for_all
+                or "all" in lead[0]
+                or "ever" in lead[0]
+                or "each" in lead[0]
+                or "any" in lead[0]
             )
             at = lead.end()
         elif text[at] in "()":
@@ -175,10 +191,17 @@ def _read(
         elif match := _COMPARISON.match(text, at):
             new = _compared(match[1])
             if any(" = " in one for one in new) and (
-                defines or not (is_led or bracketed or (is_wide and _is_pair(new)))
+                defines
+                or (
+                    not (is_led or bracketed or (is_wide and _is_pair(new)))
+                    and not _is_of(new, indices)
+                )
             ):
                 return None
             comparisons += new
+            at = match.end()
+        elif match := _SHAPE.match(text, at):
+            ranges.append(match[0].strip())
             at = match.end()
         elif for_all and (match := re.compile(_LETTERS).match(text, at)):
             ranges.append(rf"\forall {match[1]}")
@@ -192,6 +215,12 @@ def _is_pair(comparisons: list[str]) -> bool:
     """Whether two indices are compared."""
     a, _, b = comparisons[0].split(" ")
     return len(comparisons) == 1 and all(re.fullmatch(_INDEX, one) for one in (a, b))
+
+
+def _is_of(comparisons: list[str], indices: Collection[str]) -> bool:
+    """Whether an index is compared with another one, or with a number."""
+    a, _, b = comparisons[0].split(" ")
+    return len(comparisons) == 1 and a in indices and (b in indices or b.isdigit())
 
 
 def _end_of(pattern: re.Pattern[str], text: str, at: int) -> int:
@@ -274,7 +303,7 @@ def _own(conditions: tuple[Condition, ...], member: Text) -> Condition | None:
 
 
 def _key(one: Condition | None) -> frozenset[str] | None:
-    return one and frozenset((*one.comparisons, *one.ranges))
+    return frozenset((*one.comparisons, *one.ranges)) if one else None
 
 
 def _row_of_last(own: list[Condition | None]) -> list[int]:

@@ -11,7 +11,7 @@ from backpass.derivation.language.functions import find, head_of, is_function
 from backpass.derivation.language.names import BUILT_IN
 from backpass.derivation.language.parse import Line, Part, Unreadable, parse
 from backpass.derivation.language.written import canonical
-from backpass.derivation.text.beside import Beside
+from backpass.derivation.text.beside import Beside, is_declared
 from backpass.derivation.text.braces import GROUPS
 from backpass.derivation.text.certainty import (
     has_stated_shape,
@@ -109,6 +109,8 @@ def declared(known: Knowledge, text: Text) -> Verdict | None:
         kind = "slice" if is_slice else "given"
         known.add(Line(kind, right=part), known.document.line_of(text), True)
     except Unreadable as error:
+        if is_declared(known, part):
+            return verdict_on(known.document, "nothing claimed", text)
         return unread(known.document, text, error)
     return verdict_on(
         known.document, "definition", text, message="its shape is taken from here"
@@ -129,7 +131,11 @@ def define(
     if not part.text:
         raise Unreadable("there is nothing on the right of =", part)
     if beside.condition:
-        raise Unreadable("a definition cannot have conditions", beside.condition)
+        raise Unreadable(
+            "a definition cannot have conditions: write it for all indices, perhaps with "
+            r"\begin{cases}",
+            beside.condition,
+        )
     if beside.positive:
         name = beside.positive[0]
         raise Unreadable(

@@ -66,7 +66,7 @@ def follow(known: Knowledge, text: Text, source: str, line_number: int) -> None:
             line = line if head == line.left else replace(line, kind="let", left=head)
         if known.now.summed and line.kind == "let":
             assert line.left is not None and line.right is not None
-            line = replace(line, right=with_sums(line.left, line.right)[1])
+            line = replace(line, right=with_sums(line.left, line.left, line.right)[2])
         known.add(line, line_number)
         accents = {w for w in ("bar", "dot") if f"\\{w}" in text.characters}
         known.now = replace(known.now, accents=known.now.accents | accents)

@@ -16,7 +16,9 @@ ENVIRONMENTS = (
     r"|IEEEeqnarray|dmath"
 )
 PERCENT = r"(?:(?<!\\)|(?<=(?<!\\)\\\\))%"  # a comment starts at % and \\%, not at \%
-IMPLIES = re.compile(r"\\(?:implies|Rightarrow|Longrightarrow)(?![a-zA-Z])")
+IMPLIES = re.compile(
+    r"\\(?:implies|Rightarrow|Longrightarrow|iff|(?:L|Longl)eftrightarrow)(?![a-zA-Z])"
+)
 # Spaces, also those as wide as a formula, and an empty group, which prints nothing.
 _INDENT = re.compile(
     rf"\A(?:\\hspace\*?\s*{BRACED}|\s|~|\\[,;: ]|\\q?quad(?![a-zA-Z])|\\h?phantom\s*{BRACED}|\{{\}})+"
@@ -54,6 +56,13 @@ _TWO_ROWS = re.compile(  # \sum_{\substack{j=1 \\ j \ne i}}, and with \atop
     r"\{\s*\\substack\s*\{([^{}\\]*)\\\\(?!\[)([^{}]*)\}\s*\}"
     r"|(?<=_)\{([^{}\\]*)\\atop(?![a-zA-Z])([^{}]*)\}"
 )
+# What joins a column to the one before it.
+_SIGN = (
+    r"(?:[+\-=/<>]|\\(?:cdot|times|odot|leq?|geq?|neq?|approx|to|in|propto|sim|equiv|pm|mp)"
+    r"(?![a-zA-Z])|\\(?:overset|stackrel|underset|mathrel)(?![a-zA-Z]))"
+)
+_JOINS = re.compile(rf"(?:\s|&|\{{\}}|~|\\[,;:! ]|\\q?quad(?![a-zA-Z]))*{_SIGN}")
+_JOINED = re.compile(rf"(?:{_SIGN}|\(|\[|,)(?:\s|&|\{{\}}|~|\\[,;:! ])*\Z")
 _ENVIRONMENT = ((r"\begin",), (r"\end",))
 
 
@@ -104,12 +113,22 @@ def display_of(body: Text, kind: str, is_latex: bool, start: int, end: int) -> D
 
 
 def _with_columns(row: Text, signs: list[int]) -> Text:
-    """Return a row without its alignments, and with a space for each that skips one, as
-    && does before a reason or a further equation."""
+    """Return a row without its alignments, and with a space for each that begins a
+    further equation, or skips to a reason, as && does."""
+    text = row.characters
     found = row.blanked([(at, at + 1) for at in signs])
-    for first, second in reversed([*pairwise(signs)]):
-        if not row.characters[first + 1 : second].strip():
-            found = found[:first] + Text(r"\quad", (found.origins[first],) * 5) + (
-                found[second + 1 :]
-            )  # fmt: skip
+    spaces = {
+        first: second + 1
+        for first, second in pairwise(signs)
+        if not text[first + 1 : second].strip()
+    }
+    apart = {*outside(text)}
+    ends = (*signs[1:], len(text))[: len(signs)]
+    for at, end in [*zip(signs, ends, strict=True)][1::2]:
+        is_joined = _JOINS.match(text, at + 1) or _JOINED.search(text[:at])
+        if at in apart - {*spaces} and text[at + 1 : end].strip() and not is_joined:
+            spaces[at] = at + 1
+    for first, end in sorted(spaces.items(), reverse=True):
+        space = Text(r"\quad", (found.origins[first],) * 5)
+        found = found[:first] + space + found[end:]
     return found

@@ -27,6 +27,12 @@ DECLARED = re.compile(
     r"|omitted)",
     re.I,
 )
+# The same, without doubt.
+_STATED = re.compile(
+    r"Einstein\W+(?:\w+\W+){0,2}(?:convention|notation|summation)|summation convention"
+    r"|(?:implicit|implied) sum|sum\w*\s+over\s+repeated|repeated\s+ind(?:ex|ices)[^.]{0,40}\bsum",
+    re.I,
+)
 _DENIED = re.compile(
     r"\b(?:no|not|never|without|instead of|avoid\w*|drop\w*|suspend\w*)\b", re.I
 )
@@ -34,30 +40,33 @@ _DENIED = re.compile(
 
 def is_declared(source: str) -> bool:
     """Whether a text states the summation convention, and no sentence denies it."""
-    found = [*DECLARED.finditer(source)]
-    return bool(found) and not any(
-        _DENIED.search(
-            re.split(r"[.!?]\s", source[match.start() - 120 : match.end() + 120])[0]
-        )
-        or _DENIED.search(source[max(0, match.start() - 40) : match.end() + 40])
-        for match in found
-    )
+    found = [*_STATED.finditer(source)]
+    return bool(found) and not any(_is_denied(source, match) for match in found)
 
 
 def is_denied(source: str) -> bool:
     """Whether a text says that repeated indices are not summed over."""
-    return DECLARED.search(source) is not None and not is_declared(source)
+    return any(_is_denied(source, match) for match in DECLARED.finditer(source))
 
 
-def with_sums(first: Part, *parts: Part) -> list[Part]:
-    """Return the first side of an equation, and others, with the sums that the
+def _is_denied(source: str, match: re.Match[str]) -> bool:
+    sentence = re.split(r"[.!?]\s", source[match.start() - 120 : match.end() + 120])[0]
+    near = source[max(0, match.start() - 40) : match.end() + 40]
+    return _DENIED.search(sentence) is not None or _DENIED.search(near) is not None
+
+
+def with_sums(first: Part, anchor: Part, part: Part) -> tuple[Part, Part, Part]:
+    """Return the first side of an equation, and two others, with the sums that the
     convention leaves out.
 
     An index of the first side that is alone on another one is free.
     """
-    new = _summed(first, _alone(parts))
+    new = _summed(first, _alone((anchor, part)))
     free = _free(new)
-    return [new, *(new if one == first else _summed(one, free) for one in parts)]
+    above, here = (
+        new if one == first else _summed(one, free) for one in (anchor, part)
+    )
+    return new, above, here
 
 
 def with_sums_beside(first: Part, part: Part) -> Part:

@@ -39,7 +39,7 @@ ZERO = re.compile(
     r"\s*(?:0|\\(?:mathbf|boldsymbol|vec|mathbb|underline)\s*(?:\{\s*0\s*\}|0)"
     r"(?:_(?:\w|\{[^{}]*\}))?)\s*"
 )
-# \frac{\partial q}{\partial x} := 0, where the left side is no name.
+# \frac{\partial q}{\partial x} := 0, with a formula on the left.
 _ASSIGNED = re.compile(
     r"(?:\\coloneqq?(?![a-zA-Z])|:=)(?=\s*(?:0|\\(?:mathbf|boldsymbol|vec)\s*\{0\})[\s.,;]*\Z)"
 )

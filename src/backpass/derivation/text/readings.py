@@ -4,11 +4,19 @@ from __future__ import annotations
 
 import itertools
 import re
+from dataclasses import replace
 
 from backpass.derivation.equality.check import Chain
 from backpass.derivation.equality.comparing import Refused, of_loss
 from backpass.derivation.language.names import LOSS
-from backpass.derivation.language.parse import Line, Part, Unreadable, tokens_of
+from backpass.derivation.language.parse import (
+    Line,
+    Part,
+    Unreadable,
+    parse,
+    span_of,
+    tokens_of,
+)
 from backpass.derivation.text.einstein import is_denied, with_sums
 from backpass.derivation.text.held import other_partials
 from backpass.derivation.text.knowledge import Knowledge
@@ -22,6 +30,7 @@ def other_reading(
     equal it in another reading; otherwise ""."""
     return (
         _summed_twice(chain)
+        or _double_sums(known, equation, part)
         or _of_unread_loss(known, chain)
         or other_partials(known, chain)
         or implied_sum(known, equation, part)
@@ -49,6 +58,36 @@ def _summed_twice(chain: Chain) -> str:
     return ""
 
 
+def _double_sums(known: Knowledge, equation: Equation, part: Part) -> str:
+    """Return what to ask if the members are equal where each sum over i < j runs over j
+    as well; otherwise ""."""
+    sides = equation.first, equation.anchor, part
+    first, anchor, here = map(_with_double_sums, sides)
+    is_new = (first, anchor, here) != sides
+    if is_new and agree(known, first, anchor, here, equation.beside):
+        return "it holds if each sum over two letters runs over both: write one sum for each"
+    return ""
+
+
+def _with_double_sums(part: Part) -> Part:
+    """Return a side with a sum over j before each sum over i < j."""
+    try:
+        nodes = [*parse(part).iter_subtrees()]
+    except Unreadable:
+        return part
+    found: list[tuple[int, str]] = []
+    for node in nodes:
+        if node.data != "big":
+            continue
+        tokens = tokens_of(node.children[1])
+        if len(tokens) == 3 and tokens[1].type == "RELATION":
+            found.append((span_of(node)[0], rf"\sum_{{{tokens[2]}}} "))
+    text = part.text
+    for at, sign in sorted(found, reverse=True):
+        text = text[:at] + sign + text[at:]
+    return replace(part, text=text) if found else part
+
+
 def _of_unread_loss(known: Knowledge, chain: Chain) -> str:
     """Return why a gradient may have another value, if the definition of the loss could
     not be read; otherwise ""."""
@@ -66,7 +105,7 @@ def _of_unread_loss(known: Knowledge, chain: Chain) -> str:
 def implied_sum(known: Knowledge, equation: Equation, part: Part) -> str:
     """Return what to ask if the members are equal, perhaps with other names held
     constant, when repeated indices are summed over; otherwise ""."""
-    sides = [equation.first, equation.anchor, part]
+    sides = equation.first, equation.anchor, part
     summed = with_sums(*sides)
     if known.now.summed or summed == sides or is_denied(known.source):
         return ""

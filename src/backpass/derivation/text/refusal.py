@@ -17,6 +17,7 @@ from backpass.derivation.equality.comparing import (
     uses_states,
 )
 from backpass.derivation.language.functions import head_of, is_function
+from backpass.derivation.language.names import BUILT_IN
 from backpass.derivation.language.parse import Part, Unreadable, parse
 from backpass.derivation.text.beside import Beside
 from backpass.derivation.text.imposed import HINT, ZERO
@@ -66,6 +67,8 @@ def refusal(
     words = hint.words
     if not words and ZERO.fullmatch(part.text):
         words = HINT
+    if not words and to_left:
+        words = _usual_meaning(known, anchor)
     verdict = verdict_on(document, "refused", member, line, words, basis, example)
     return replace(verdict, compared=" ".join(anchor.text.split()), to_left=to_left)
 
@@ -132,6 +135,21 @@ def _defined_differently(known: Knowledge, name: str, definition: Part) -> str:
                 f"{name} in a comment: let"
             )
     return ""
+
+
+def _usual_meaning(known: Knowledge, head: Part) -> str:
+    """Return how to define the letter on the left side, if it has its usual meaning;
+    otherwise ""."""
+    try:
+        found = known.scope.resolve(parse(head, "moved"))
+    except Unreadable:
+        return ""
+    if found is None or found.kind not in BUILT_IN:
+        return ""
+    return (
+        f"{found.name} is {BUILT_IN[found.kind]} here; if this defines it, write the "
+        f"definition in a comment: let {head.text} = …"
+    )
 
 
 def _hint(refused: Refused) -> Hint:

@@ -20,7 +20,15 @@ _SIGNS = (
     r"|longmapsto|leftarrow|longleftarrow|gets|leadsto|rightsquigarrow|perp|parallel"
     r"|x(?:right|left)arrow\s*\{[^{}]*\})(?![a-zA-Z])"
 )
-RELATION = re.compile(rf"(?:\\not\s*)?(?:{_SIGNS})|\\not\s*=|{IMPOSED}")
+# Also below words, and = below words that are neither a label nor a reason.
+_BELOW_WORDS = (
+    r"\\(?:overset|stackrel|underset)\s*\{(?:[^{}]|\{[^{}]*\})*\}\s*"
+    rf"(?:\{{\s*(?:{_SIGNS}|=)\s*\}}|{_SIGNS}|=)"
+)
+RELATION = re.compile(
+    rf"(?:\\not\s*)?(?:{_SIGNS})|\\not\s*=|{IMPOSED}|{_BELOW_WORDS}"
+    rf"|\\math(?:rel|bin)\s*\{{\s*(?:{_SIGNS})\s*\}}"
+)
 # An assignment, the rule of a function, or what is imposed: it claims nothing.
 _ASSIGNS = re.compile(
     rf"\\(?:leftarrow|longleftarrow|gets|mapsto|longmapsto)\Z|{IMPOSED}"

@@ -126,17 +126,19 @@ def claims_nothing(text: str) -> bool:
 
 def only_equality(sign: str) -> str:
     """Say that a relation is not judged."""
+    if OTHER_OVER_EQUAL.fullmatch(sign):
+        return (
+            f"what does {sign} claim? Only = is judged, also below a label or a reason"
+        )
     return f"only = is judged, so the two sides of {sign} are not compared"
 
 
 def not_an_equation(text: str) -> str:
-    """Say why a formula that is no equation is not judged."""
+    """Say why a formula without = is not judged."""
     if signs := [link.sign for link in chain(Text(text, (0,) * len(text)))[1:]]:
         return only_equality(signs[0])
     if match := IMPLIES.search(text):
         return f"only = is judged, and this has {match[0]}"
-    if match := OTHER_OVER_EQUAL.search(text):
-        return f"what does {match[0]} claim? Only = is judged, also below a label or a reason"
     return "there is no = in it, so there is nothing to judge"
 
 

@@ -14,7 +14,7 @@ _SIGN = re.compile(
     r"\s*(?:(?P<name>[^<>=,]+?)\s*(?:>|\\geq?(?![a-zA-Z]))\s*0"
     r"|0\s*(?:<|\\leq?(?![a-zA-Z]))\s*(?P<last>[^<>=,]+?))\s*"
 )
-_NOT_ZERO = re.compile(r"\s*([^<>=,]+?)\s*\\neq?(?![a-zA-Z])\s*0\s*")
+_UNLIKE = re.compile(r"\s*([^<>=,]+?)\s*\\neq?(?![a-zA-Z])\s*([^<>=,]+?)\s*")
 
 
 def without_signs(
@@ -23,9 +23,8 @@ def without_signs(
     """Return a condition without the comparisons of declared names with 0, and the
     names that it makes positive.
 
-    Sides that are equal where a name is positive are compared only there; those that
-    are equal wherever it is not 0 are so without this condition, because single points
-    are not compared.
+    Sides are compared only where these names are positive. A name that differs from 0,
+    or from another one, needs no condition, because single points are not compared.
     """
     left: list[Text] = []
     positive: list[str] = []
@@ -35,8 +34,11 @@ def without_signs(
             if name:
                 positive.append(name)
                 continue
-        elif match := _NOT_ZERO.fullmatch(piece.characters):
-            if _declared(known, match[1], ()):
+        elif match := _UNLIKE.fullmatch(piece.characters):
+            one, other = match.groups()
+            if _declared(known, one, ()) and (
+                other == "0" or _declared(known, other, ())
+            ):
                 continue
         left.append(piece)
     if len(left) == len(condition.split(",")):

@@ -57,7 +57,7 @@ def of_indices(a: str, b: str, equal: bool) -> Hint:
     """Return the hint that two indices are equal, or differ."""
     sign = "=" if equal else r"\ne"
     condition = f"{a} {sign} {b}"
-    declared = f"say: when {condition}"
+    declared = rf"write \quad ({condition}) beside it, or say: when {condition}"
     extra = "" if equal else f"; if that is meant, {declared}"
     return Hint(f"it holds where {condition}{extra}", condition, declared)
 

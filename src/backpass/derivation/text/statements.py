@@ -64,11 +64,20 @@ _WIDE = re.compile(r"(?:\s|[.,;]|~|\\[,;: ]|\\q?quad(?![a-zA-Z]))+")
 _BEFORE_WORDS = re.compile(rf"(?:{_WIDE.pattern})?(?:\(\s*)?\\(?:text|mbox)")
 _TRAILING = re.compile(r"(?:\\[,;: ]|~|\s|[.,;])+$")
 _DEFINING = re.compile(r":(?==)")
+_EQUAL_COLON = re.compile(r"\\(?:eqqcolon|eqcolon)(?![a-zA-Z])")
 _COLON_EQUAL = re.compile(r"\\(?:coloneqq|coloneq)(?![a-zA-Z])")
+_NAMED_AT_END = re.compile(r"\A=\s*:\s*(.+)\Z", re.S)
 _LINKS = re.compile(
     r"^\s*\\text\s*\{\s*(?:,\s*)?(?:and|so|thus|hence|therefore)\s*,?\s*\}\s*$"
 )
-_NUMBER = re.compile(r"\s*(?:\\text\s*\{)?\s*\(\d+(?:\.\d+)*[a-z]?'?\)\s*\}?\s*\Z")
+_NUMBER = re.compile(
+    r"\s*(?:\\text\s*\{)?\s*\((?:\d+(?:\.\d+)*[a-z]?'?|[a-z]|[ivx]+)\)\s*\}?\s*\Z"
+    r"|\s*\\(?:blacksquare|square|Box|qed|qedhere|qedsymbol)(?![a-zA-Z])\s*\Z"
+)
+_SIGNATURE = re.compile(  # f: \mathbb{R}^n \to \mathbb{R}
+    r"\s*\\?[a-zA-Z]+\s*(?::|\\colon)\s*\\mathbb[^=]*\\(?:to|rightarrow)(?![a-zA-Z])"
+    r"\s*\\mathbb[^=]*\Z"
+)
 
 
 def statements(
@@ -80,7 +89,12 @@ def statements(
     above = 0  # where the statements of the row above begin, which may be premises
     for joined in _logical_rows(display):
         row = joined.text + joined.reason
-        row = with_marks(row).replaced(_COLON_EQUAL, "=").replaced(_DEFINING)
+        row = (
+            with_marks(row)
+            .replaced(_COLON_EQUAL, "=")
+            .replaced(_EQUAL_COLON, "=:")
+            .replaced(_DEFINING)
+        )
         if IMPLIES.match(row.characters):
             found[above:] = [replace(one, conditional=True) for one in found[above:]]
         above = len(found)
@@ -106,6 +120,7 @@ def _of_row(
         if piece not in equations
         and not _LINKS.match(piece.characters)
         and not _NUMBER.match(piece.characters)
+        and not _SIGNATURE.match(piece.characters)
     )
     conditions = joined.conditions
     if len(equations) > 1:
@@ -123,7 +138,16 @@ def _of_row(
         if beside and equation is not equations[-1]:
             fault = "does what stands beside another equation hold for this one?"
         one = Statement((), beside, fault, conditional, introduced, clause)
-        yield from _of_chain(one, chain(equation, brackets), conditions)
+        links = chain(equation, brackets)
+        if name := _NAMED_AT_END.search(links[-1].whole.characters):
+            # a = b =: c defines c as b.
+            place = slice(name.start(1), name.end(1))
+            named = (links[-1].whole[place], links[-2].term)
+            links = links[:-1]
+            yield from _of_chain(one, links, conditions) if len(links) > 1 else ()
+            yield replace(one, members=named)
+        else:
+            yield from _of_chain(one, links, conditions)
         fault, follows = "", True
 
 
@@ -218,8 +242,8 @@ def _row(written: Text, above: list[_Row]) -> _Row:
 
 
 def _without_last_piece(row: Text) -> tuple[Text, Text]:
-    """Split off a row what stands after a wide space and is no equation, so that it is
-    not joined to the row below."""
+    """Split off a row what follows a wide space without being an equation, so that the
+    row below does not continue it."""
     for at in outside(row.characters):
         if not at or not _APART.match(row.characters, at):
             continue

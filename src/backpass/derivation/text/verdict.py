@@ -44,7 +44,8 @@ class Verdict:
     """The verdict on one line.
 
     `kind` is one of `KINDS`: a line that `follows` equals a refused line, and is not
-    blamed; a formula without a relation has `nothing claimed`. `message` says what is
+    blamed; a formula without a relation, an assignment, or an equation
+    that is imposed has `nothing claimed`. `message` says what is
     wrong, or what would help. A refused line has a counterexample; an `ill-formed` one
     has no value. `against` is the line with which it was compared, and `compared` the
     side there, which is the left one if `to_left`.
