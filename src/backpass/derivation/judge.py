@@ -178,6 +178,7 @@ def _unless_imposed(known: Knowledge, member: Text, verdict: Verdict) -> Verdict
         imposed.here = True
         return verdict_on(known.document, "nothing claimed", member)
     if imposed.perhaps and ZERO.fullmatch(member.characters):
+        imposed.here = True  # the rows below may follow from it
         return unread(known.document, member, ASKS, verdict.against)
     if imposed.follows:
         return unread(known.document, member, FOLLOWS, verdict.against)

@@ -7,6 +7,7 @@ derivative of the definition of y itself, the second the total derivative.
 from __future__ import annotations
 
 import itertools
+import re
 from collections.abc import Iterator
 from functools import partial
 
@@ -28,6 +29,9 @@ from backpass.derivation.text.knowledge import Knowledge
 
 CHOICES = 32  # at most so many choices of derivatives are tried
 NAMES = 4  # of at most so many names
+
+# Also as an array: 0 \cdot X.
+_ZERO = re.compile(r"\s*0\s*(?:\\cdot|\Z)")
 
 Choice = tuple[tuple[Tree, ...], frozenset[str]]
 
@@ -92,7 +96,8 @@ def _choices(known: Knowledge, chain: Chain, direct: bool) -> Iterator[Choice]:
     )
     for held in itertools.islice(some, CHOICES):
         yield held, frozenset()
-    if direct:
+    # The derivative of what is held is 0.
+    if direct or any(_ZERO.match(one.part.text) for one in chain.expressions):
         return
     variables = known.scope.variables
     names = sorted(
