@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from .judging import kinds, one
+from .judging import kinds, one, verdicts
 
 MATRICES = r"given X \in \mathbb{R}^{m \times k}, W \in \mathbb{R}^{k \times p}; let Y = X W; loss L"
 VECTORS = r"given x \in \mathbb{R}^n, W \in \mathbb{R}^{m \times n}, U \in \mathbb{R}^{p \times m}; let h = W x; let y = U h; loss L"
@@ -114,9 +114,10 @@ def test_what_a_reading_makes_right_is_not_readable(line, given):
     assert one(line, given).kind == "not readable"
 
 
-def test_a_sum_is_missing_where_the_text_writes_sums():
+def test_a_sum_that_may_be_understood_is_asked_about():
     line = rf"$$ {GRADIENT} y_i (g_i - g_j y_j) = y_i (g_i - \sum_j g_j y_j) $$"
-    assert kinds(line, SOFTMAX) == ["ill-formed", "equal"]
+    assert kinds(line, SOFTMAX) == ["not readable", "equal"]
+    assert "say: sums implied" in verdicts(line, SOFTMAX)[0].message
     assert kinds("Repeated indices are summed over.\n\n" + line, SOFTMAX) == ["equal", "equal"]
 
 

@@ -92,3 +92,9 @@ def test_what_may_follow_from_an_imposed_equation_is_not_refused():
 )
 def test_0_is_an_array_of_zeros_where_it_is_set_equal_to_an_array(formula, expected):
     assert kinds(f"$$ {formula} $$", GIVEN) == expected
+
+
+def test_what_may_follow_from_an_equation_that_may_be_imposed_is_not_refused():
+    text = "We minimise the squared error:\n\n" + rows(r"2 A^\top (A x - c) &= 0", r"A^\top A x &= A^\top c")
+    assert kinds(text, GIVEN) == [OTHER, OTHER]
+    assert kinds(rows(r"2 A^\top (A x - c) &= 0", r"A^\top A x &= A^\top c"), GIVEN) == ["refused", "refused"]

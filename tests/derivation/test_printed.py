@@ -49,7 +49,7 @@ def test_a_name_with_a_number_is_defined():
     )  # fmt: skip
     assert kinds(text, GIVEN) == [
         "definition", "definition", "equal", "refused", "equal",
-        "definition", "definition", "not readable", "not readable",
+        "definition", "definition", "equal", "not readable",
         "definition", "equal", "definition", "equal",
     ]  # fmt: skip
     derive(
@@ -356,7 +356,7 @@ MARKS = r"given z, y \in \mathbb{R}^n, A \in \mathbb{R}^{n \times n}, X \in \mat
         (r"\mathbb{1}[c > 0] c", r"\max(0, c)", r"\max(1, c)"),
         (r"\mathbb{1}_{c > 0} \, c", r"\max(0, c)", r"\min(0, c)"),
         (r"\mathbb{1}\{c > 0\}", r"1 - \mathbb{1}\left( c \le 0 \right)", r"\mathbb{1}(c < 0)"),
-        (r"\mathbb{1}_{i=j} z_i", r"\delta_{ij} z_j", "z_j"),
+        (r"\mathbb{1}_{i=j} z_i", r"\delta_{ij} z_j", "2 z_j"),
         (r"\mathbb{1}\left[i = j\right] z_i", r"\delta_{ij} z_j", "z_i"),
         (r"z \circ y", r"y \odot z", r"2 y \odot z"),
         (r"X \circ X", r"X \odot X", "X"),

@@ -60,8 +60,11 @@ A comment may contain:
   when j \ne i          the condition of the next display
   partial applied       a bracket after a partial derivative is a direction
   partial total         partial derivatives go through all definitions
+  partial direct        a partial derivative of y holds the other names in the
+                        definition of y constant
+  sums implied          an index that occurs twice in a product is summed over
   keep definitions      definitions hold beyond the end of their section
-  restart               forget what the text has defined
+  restart               forget what the text and its comments have declared
 
 A displayed equation whose left side is a new name defines that name.
 

@@ -32,13 +32,14 @@ from backpass.derivation.text.clauses import with_definitions_below
 from backpass.derivation.text.contents import Comment, Document, Heading
 from backpass.derivation.text.defining import declared, define, defines, replaces
 from backpass.derivation.text.directives import follow_all
-from backpass.derivation.text.einstein import is_declared, with_sums
+from backpass.derivation.text.einstein import is_declared, with_sums, with_sums_beside
 from backpass.derivation.text.forms import ill_formed
 from backpass.derivation.text.imposed import ASKS, FOLLOWS, ZERO
 from backpass.derivation.text.knowledge import Knowledge
 from backpass.derivation.text.limit import TooLong, limited
 from backpass.derivation.text.members import Equation, equality
 from backpass.derivation.text.passages import Text
+from backpass.derivation.text.readings import implied_sum
 from backpass.derivation.text.refusal import refusal
 from backpass.derivation.text.relations import assigns, imposes
 from backpass.derivation.text.rewriting import (
@@ -135,7 +136,15 @@ def _judged(
         with suppress(Unreadable):
             known.miss_loss(statement.members[0])
     left = " ".join(statement.members[0].characters.split())
-    return [replace(verdict, left=left) for verdict in found]
+    return [
+        replace(
+            one,
+            left=left,
+            message=known.in_its_words(one.message),
+            compared=known.in_its_words(one.compared),
+        )
+        for one in found
+    ]
 
 
 def _on_comment(known: Knowledge, comment: Comment) -> Iterator[Verdict]:
@@ -147,7 +156,8 @@ def _on_comment(known: Knowledge, comment: Comment) -> Iterator[Verdict]:
         return
     line_of = known.document.line_of
     for text, error in follow_all(known, comment.directives, known.source, line_of):
-        yield replace(unread(known.document, text, error), display=-1)
+        fault = unread(known.document, text, error)
+        yield replace(fault, message=known.in_its_words(fault.message), display=-1)
 
 
 def _on_statement(
@@ -212,6 +222,7 @@ def _unless_imposed(known: Knowledge, member: Text, verdict: Verdict) -> Verdict
         imposed.here = True
         return verdict_on(known.document, "nothing claimed", member)
     if imposed.perhaps and ZERO.fullmatch(member.characters):
+        imposed.here = True  # the rows below may follow from it
         return unread(known.document, member, ASKS, verdict.against)
     if imposed.follows:
         return unread(known.document, member, FOLLOWS, verdict.against)
@@ -259,6 +270,8 @@ def _on_members(
 ) -> Iterator[Verdict]:
     """Judge the members after the left one, each with what stands beside it."""
     document, head = known.document, known.part(left)
+    if known.now.summed:
+        head, *_ = with_sums(head, head, known.without_membership(rest[0])[0])
     equation = Equation(head, besides[0], head, head)
     replaced = replaces(known, head, known.without_membership(rest[0])[0])
     defining = bool(replaced) or defines(known, head)
@@ -267,12 +280,14 @@ def _on_members(
         progress(document.line_of(member))
         equation.enter(beside)
         part, membership = known.without_membership(member)
+        if known.now.summed:
+            part = with_sums_beside(head, part)
         if defining and torn:
             yield unread(document, member, _TORN)
             continue
         if defining:
             torn = len(member.split(_MAY_END)) > 1
-            if is_declared(known.source):
+            if is_declared(known.source) and not known.now.summed:
                 _, _, part = with_sums(head, head, part)
             try:
                 yield define(known, member, head, part, beside, membership, replaced)
@@ -316,7 +331,8 @@ def _compared(
     """Return what the equality of two members rests on, perhaps with the sums that a
     summation convention leaves out. Raises `Refused` and `Unreadable`."""
     sides = first, anchor, part
-    summed = with_sums(*sides) if is_declared(known.source) else sides
+    stated = is_declared(known.source) and not known.now.summed
+    summed = with_sums(*sides) if stated else sides
     if summed == sides:
         return equality(known, *sides, beside, membership)
     try:
@@ -378,6 +394,9 @@ def _without_meaning(
     if match := re.match(r"(.+) is not declared or defined above$", error.message):
         more = known.where_ended(match[1]) or known.where_below(match[1], member)
         error = Unreadable(error.message + more, error.part, error.position)
+    elif isinstance(error, Loose) and equation is not None:
+        if asked := implied_sum(known, equation, part):
+            error = Unreadable(asked, error.part, error.position)
     return unread(document, member, error, line)
 
 

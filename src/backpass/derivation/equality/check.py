@@ -149,6 +149,7 @@ def check_recurrences(scope: Scope, line: Line) -> None:
 _ADD: dict[str, Callable[[Scope, Line], None]] = {
     "given": Scope.declare, "constant": Scope.declare, "slice": Scope.slice,
     "factor": Scope.multiply, "layout": Scope.lay_out, "applied": Scope.apply,
+    "direct": Scope.hold,
     "broadcast": Scope.spread, "positive": Scope.suppose_positive,
     "let": define, "function": define_function, "assume": assume,
     "range": declare_range,

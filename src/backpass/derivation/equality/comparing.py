@@ -58,13 +58,19 @@ HOLDING = (
 
 
 class Holding(Evaluator):
-    """An evaluator in which some partial derivatives hold other names constant."""
+    """An evaluator in which some partial derivatives hold other names constant: the
+    `names`, or without any the names in the definition that is differentiated."""
 
     def __init__(
-        self, scope: Scope, sizes: Sizes, draw: int | None, holding: frozenset[int]
+        self,
+        scope: Scope,
+        sizes: Sizes,
+        draw: int | None,
+        holding: frozenset[int],
+        names: frozenset[str] = frozenset(),
     ) -> None:
         super().__init__(scope, sizes, draw)
-        self.holding, self.holds_others = holding, False
+        self.holding, self.names, self.holds_others = holding, names, False
 
     def visit(self, tree: Tree) -> Value:
         if tree.data not in HOLDING:
@@ -75,14 +81,12 @@ class Holding(Evaluator):
         return value
 
     def derivative(self, value: sympy.Expr, symbol: sympy.Symbol) -> sympy.Expr:
-        """Return the derivative of the definition itself, or the total derivative if
-        the definition does not contain the symbol."""
-        total = super().derivative(value, symbol)
+        """Return the derivative with other names constant, or the total one."""
         if not self.holds_others:
-            return total
-        definition = self.calculus.definition(value) if value.is_Symbol else None
-        held = sympy.diff(value if definition is None else definition, symbol)
-        return total if held == 0 else held
+            return self.calculus.derivative(value, symbol)
+        if self.names:
+            return self.calculus.holding(value, symbol, self.names)
+        return self.calculus.direct(value, symbol)
 
     def gradient(self, variable: Variable, indices: tuple[int, ...]) -> sympy.Expr:
         """Return the gradient of the loss; of a state, with other states held."""

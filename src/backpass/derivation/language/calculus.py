@@ -221,6 +221,33 @@ class Calculus:
         between them."""
         return self._without_slopes(self._chain_rule(value, symbol))
 
+    def direct(self, value: sympy.Expr, symbol: sympy.Symbol) -> sympy.Expr:
+        """Differentiate the definition of a number itself, with the other names in it
+        constant. If it does not contain the symbol's name, go through all definitions.
+        """
+        definition = self.definition(value) if value.is_Symbol else None
+        own = value if definition is None else definition
+        slope, (name, _) = sympy.diff(own, symbol), self._places[symbol]
+        of = self._places.get(value, (None,))[0]
+        places = (self._places.get(one, (None,))[0] for one in own.free_symbols)
+        if slope == 0 and (name == of or name not in places):
+            return self.derivative(value, symbol)
+        return slope
+
+    def holding(
+        self, value: sympy.Expr, symbol: sympy.Symbol, names: frozenset[str]
+    ) -> sympy.Expr:
+        """Differentiate a number through all definitions but those of some names, which
+        are constant."""
+        definition = self.definition(value) if value.is_Symbol else None
+        own = value if definition is None or value == symbol else definition
+        held = frozenset(
+            self.element(self.scope.variables[name], at)
+            for name in names
+            for at in self.positions(self.scope.variables[name])
+        )
+        return self._without_slopes(self._chain_rule(own, symbol, held))
+
     def derivative_at_zero(self, value: sympy.Expr, symbol: sympy.Symbol) -> sympy.Expr:
         """Return the derivative of a number with respect to a symbol that is not an
         element, at 0."""

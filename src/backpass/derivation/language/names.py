@@ -164,6 +164,7 @@ class Scope:
         # What is added to each element of an array: "numbers" as written, such as 1; or
         # "all" numbers, and vectors to each row of a matrix, as in broadcasting.
         self.spreads = ""
+        self.direct = False  # whether ∂y/∂x holds the other names in y constant
         self.applied = False  # whether ∂Y/∂X (V) is a derivative applied to V
         self.factors: set[str] = set()  # names that a bracket multiplies
         # The declared shape of each slice, by its name and the pattern of its indices.
@@ -215,6 +216,10 @@ class Scope:
         if line.right.text not in LAYOUTS:
             raise Unreadable(f"expected {' or '.join(LAYOUTS)}", line.right)
         self.layout = line.right.text
+
+    def hold(self, line: Line) -> None:
+        """Let a partial derivative hold the other names of a definition constant."""
+        self.direct = True
 
     def apply(self, line: Line) -> None:
         """Read a derivative before a bracket as applied to a direction."""

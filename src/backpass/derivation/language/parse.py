@@ -45,8 +45,8 @@ KEYWORDS = (
 # The kinds of lines that a scope is built from.
 DECLARING = (
     "given", "constant", "let", "function", "assume", "layout", "factor", "slice",
-    "applied", "broadcast", "range", "positive", "random", "independent", "identical",
-    "mean", "variance",
+    "applied", "broadcast", "direct", "range", "positive", "random", "independent",
+    "identical", "mean", "variance",
 )  # fmt: skip
 _CONDITION = re.compile(r"\\q?quad\s*\((?P<conditions>[^()]*)\)\s*$")
 

@@ -20,6 +20,7 @@ from backpass.derivation.language.written import (
     subscripts_of,
 )
 from backpass.derivation.text.knowledge import Knowledge
+from backpass.derivation.text.passages import Text
 from backpass.derivation.text.rewriting import parsed
 
 
@@ -40,6 +41,9 @@ def reject_uncertain(known: Knowledge, part: Part) -> None:
                     span_of(direction)[0],
                 )
     written = known.document.written(part.start, part.place(len(part.text)))
+    written = known.in_own_notation(
+        Text(written, (part.start,) * len(written))
+    ).characters
     for word, meaning in (("bar", "gradient"), ("dot", "differential")):
         command = r"(?:bar|overline)" if word == "bar" else "dot"
         if word not in known.now.accents and (

@@ -13,7 +13,9 @@ from backpass.derivation.language.brackets import close
 Span = tuple[int, int]
 
 BRACED = r"\{(?:[^{}\\]|\\.|\{(?:[^{}\\]|\\.|\{(?:[^{}\\]|\\.)*\})*\})*\}"
-_BOX = re.compile(r"\\(?P<name>boxed|underbrace|overbrace)\s*(?=\{)")
+_BOX = re.compile(
+    r"\\(?P<name>boxed|underbrace|overbrace|bbox(?:\s*\[[^\[\]]*\])?)\s*(?=\{)"
+)
 _WORDS = re.compile(
     # Letters stand only beside words: \text{from } Q.
     r"\s*[_^]\s*\{(?=[^a-zA-Z]*\\|[^a-zA-Z]*\})(?:[\sa-zA-Z().,:;!?0-9~]|\\[,;:! ]"
@@ -76,7 +78,7 @@ def _first(text: str) -> list[Span]:
         if (end := close(text, match.end())) < 0:
             continue
         after = end + 1
-        if match["name"] != "boxed" and (words := _WORDS.match(text, after)):
+        if match["name"].endswith("brace") and (words := _WORDS.match(text, after)):
             after = words.end()
         inside = text[match.end() + 1 : end]
         if is_same(text[: match.start()], inside, text[after:]):

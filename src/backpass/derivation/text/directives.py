@@ -15,6 +15,7 @@ from backpass.derivation.language.parse import (
     parse,
     read,
 )
+from backpass.derivation.text.einstein import with_sums
 from backpass.derivation.text.knowledge import Knowledge
 from backpass.derivation.text.notation import notation
 from backpass.derivation.text.passages import Text, relocated
@@ -37,8 +38,13 @@ def follow(known: Knowledge, text: Text, source: str, line_number: int) -> None:
         known.now = replace(now, accents=now.accents | {"dot", "d"})
     elif (word, rest) == ("keep", "definitions"):
         known.now = replace(now, kept=True)
+    elif (word, rest) == ("sums", "implied"):
+        known.now = replace(now, summed=True)
     elif (word, rest) == ("partial", "total"):
-        known.now = replace(now, total=True)
+        known.through_definitions()
+    elif (word, rest) == ("partial", "direct"):
+        known.now = replace(now, total=False)
+        known.add(Line("direct", right=text.part(source)), line_number)
     elif (word, rest) == ("partial", "applied"):
         known.add(Line("applied", right=text.part(source)), line_number)
     elif word == "broadcast" and not rest:
@@ -58,14 +64,19 @@ def follow(known: Knowledge, text: Text, source: str, line_number: int) -> None:
         if line.kind == "function" and line.left is not None:
             head = known.without_arguments(line.left)
             line = line if head == line.left else replace(line, kind="let", left=head)
+        if known.now.summed and line.kind == "let":
+            assert line.left is not None and line.right is not None
+            line = replace(line, right=with_sums(line.left, line.left, line.right)[2])
         known.add(line, line_number)
         accents = {w for w in ("bar", "dot") if f"\\{w}" in text.characters}
         known.now = replace(known.now, accents=known.now.accents | accents)
     else:
         raise Unreadable(
             "expected given, constant, let, assume, slice, factor, layout, range, random, "
-            "independent, identical, mean, variance, read, loss, when, restart, broadcast, keep definitions, bar gradient, dot "
-            "differential, d differential, partial total or partial applied",
+            "independent, identical, mean, variance, read, loss, when, restart, "
+            "broadcast, keep definitions, bar gradient, dot differential, d "
+            "differential, sums implied, partial total, partial direct or partial "
+            "applied",
             text.part(source),
         )
 
@@ -95,7 +106,9 @@ def follow_all(
 ) -> list[tuple[Text, Unreadable]]:
     """Follow directives, in any order of declarations and definitions that use each
     other; return those that cannot be followed."""
-    waiting = list(texts)
+    # The convention holds for the definitions in its comment, too.
+    waiting = sorted(texts, key=lambda text: text.characters.split() != _IMPLIED)
+    waiting = [piece for text in waiting for piece in _declarations(text)]
     faults: list[tuple[Text, Unreadable]] = []
     while waiting:
         left: list[tuple[Text, Unreadable]] = []
@@ -120,11 +133,31 @@ def follow_all(
     return faults
 
 
+def _declarations(text: Text) -> list[Text]:
+    """Return the declarations of a directive as directives, so that one that cannot be
+    read does not drop the others."""
+    word = _DECLARES.match(text.characters)
+    if word is None:
+        return [text]
+    pieces: list[Text] = []
+    start = word.end()
+    for comma in _AFTER_SPACE.finditer(text.characters, start):
+        pieces.append(text[: word.end()] + text[start : comma.end(1)])
+        start = comma.end()
+    return [*pieces, text[: word.end()] + text[start:]]
+
+
 def _defined_in(text: Text) -> list[str]:
     """Return the name that a directive defines, without its indices."""
     return _LET.findall(text.characters)
 
 
+_DECLARES = re.compile(r"(?:given|constant)\s+")
+_AFTER_SPACE = re.compile(
+    r"(\\mathbb\s*(?:\{R\}|R)(?:_\{>0\})?"
+    r"(?:\s*\^\s*(?:\w|\{(?:[^{}]|\{[^{}]*\})*\}))?)\s*,\s*"
+)
+_IMPLIED = ["sums", "implied"]
 _NAMES = re.compile(r"\\[a-zA-Z]+|(?<![a-zA-Z])[a-zA-Z](?![a-zA-Z])")
 _LET = re.compile(r"^let\s+(?:\\[a-zA-Z]+\s*\{)?(\\[a-zA-Z]+|[a-zA-Z])")
 _NOT_ABOVE = re.compile(

@@ -37,6 +37,15 @@ _NOTHING = re.compile(
     r"|\\(?:nonumber|notag|(?:display|text|script|scriptscript)style|allowbreak|nobreak"
     r"|limits|nolimits|displaylimits|mathstrut|strut|therefore)(?![a-zA-Z])|\\!"
 )
+# Equations in three columns, with each = in one of its own.
+_ROW = r"(?:(?!\\\\|\\(?:begin|end)\{)[^&])*"
+_ARRAY = re.compile(
+    rf"\s*\\begin\s*\{{array\}}\s*\{{\s*[rlc]\s*[rlc]\s*[rlc]\s*\}}"
+    rf"({_ROW}&\s*=\s*&{_ROW}(?:\\\\{_ROW}&\s*=\s*&{_ROW})*(?:\\\\\s*)?)"
+    r"\\end\s*\{array\}[\s.,;]*"
+)
+_PUNCTUATION = re.compile(r"\\(?:text(?:rm|normal)?|mbox|mathrm)\s*\{\s*([.,;])\s*\}")
+_SPACE_IN_WORDS = re.compile(r"\\space(?![a-zA-Z])")
 # A condition in place of a number: \tag{$i \ne j$}.
 _TAGGED = re.compile(
     r"\\tag\*?\s*\{\s*(?:for |if |when )?\$([^${}]*(?:[<>]|\\(?:neq?|leq?|geq?)(?![a-zA-Z]))"
@@ -84,7 +93,10 @@ def display_of(body: Text, kind: str, is_latex: bool, start: int, end: int) -> D
         body = body.replaced(re.compile(r"\A\s*(?:\[[^\[\]]*\])?\s*\{[^{}]*\}"))
     if kind.startswith("alignat"):
         body = body.replaced(re.compile(r"\A\s*\{\d\}"))
+    if array := _ARRAY.fullmatch(body.characters):
+        body, kind = body[slice(*array.span(1))], "eqnarray"
     joined = kind.startswith("multline") or r"\begin{multlined}" in body.characters
+    body = body.replaced(_PUNCTUATION, r"\1").replaced(_SPACE_IN_WORDS, r"\\ ")
     body = body.replaced(_TAGGED, r"\\quad (\1)").replaced(_NOTHING).replaced(_EMPTY)
     body = with_plain_equals(body.replaced(_TWO_ROWS, r"{\1\3, \2\4}"))
     body = body.blanked(framed(body.characters))

@@ -21,7 +21,10 @@ from backpass.derivation.language.parse import (
 from backpass.derivation.language.written import subscripts_of
 
 DECLARED = re.compile(
-    r"Einstein|summation convention|(?:implicit|implied) sum|repeated ind(?:ex|ices)",
+    r"Einstein|summation convention|(?:implicit|implied) sum"
+    r"|repeated (?:ind(?:ex|ices)|subscripts?|letters?)"
+    r"|\bsum(?:s|mation)?\b[^.\n]{0,60}\b(?:is|are) (?:implied|implicit|understood|suppressed"
+    r"|omitted)",
     re.I,
 )
 # The same, without doubt.
@@ -38,24 +41,55 @@ _DENIED = re.compile(
 def is_declared(source: str) -> bool:
     """Whether a text states the summation convention, and no sentence denies it."""
     found = [*_STATED.finditer(source)]
-    return bool(found) and not any(
-        _DENIED.search(
-            re.split(r"[.!?]\s", source[match.start() - 120 : match.end() + 120])[0]
-        )
-        or _DENIED.search(source[max(0, match.start() - 40) : match.end() + 40])
-        for match in found
-    )
+    return bool(found) and not any(_is_denied(source, match) for match in found)
+
+
+def is_denied(source: str) -> bool:
+    """Whether a text says that repeated indices are not summed over."""
+    return any(_is_denied(source, match) for match in DECLARED.finditer(source))
+
+
+def _is_denied(source: str, match: re.Match[str]) -> bool:
+    sentence = re.split(r"[.!?]\s", source[match.start() - 120 : match.end() + 120])[0]
+    near = source[max(0, match.start() - 40) : match.end() + 40]
+    return _DENIED.search(sentence) is not None or _DENIED.search(near) is not None
 
 
 def with_sums(first: Part, anchor: Part, part: Part) -> tuple[Part, Part, Part]:
     """Return the first side of an equation, and two others, with the sums that the
-    convention leaves out."""
-    new = _summed(first, frozenset())
+    convention leaves out.
+
+    An index of the first side that is alone on another one is free.
+    """
+    new = _summed(first, _alone((anchor, part)))
     free = _free(new)
     above, here = (
         new if one == first else _summed(one, free) for one in (anchor, part)
     )
     return new, above, here
+
+
+def with_sums_beside(first: Part, part: Part) -> Part:
+    """Return a side with the sums that the convention leaves out, beside a first side
+    that has its own."""
+    return _summed(part, _free(first))
+
+
+def _alone(parts: tuple[Part, ...]) -> frozenset[str]:
+    """Return the letters that occur alone in one of several sides."""
+    return frozenset(
+        letter
+        for part in parts
+        for letter in letters_in(part) - _bound_in(part)
+        if not sums_over(parse(part), letter)
+    )
+
+
+def _bound_in(part: Part) -> frozenset[str]:
+    try:
+        return _bound(parse(part))
+    except Unreadable:
+        return frozenset()
 
 
 def _free(part: Part) -> frozenset[str]:

@@ -40,7 +40,6 @@ from backpass.derivation.language.written import (
     canonical,
     subscripts_of,
 )
-from backpass.derivation.text.contents import Display
 from backpass.derivation.text.einstein import DECLARED, is_letter, sums_over
 from backpass.derivation.text.knowledge import Knowledge
 from backpass.derivation.text.members import Equation, agree, equality
@@ -225,7 +224,9 @@ def _of_loose(
     """Return the error for an index on one side only; None if the member may hold for
     all its values, or for one, or with a sum that is not written."""
     letter = error.letter
-    if DECLARED.search(known.source) or not _holds_nowhere(known, equation, part):
+    if not known.now.summed and DECLARED.search(known.source):
+        return None
+    if not _holds_nowhere(known, equation, part):
         return None
     message = f"the index {letter} is on this side only"
     if sums := sums_over(parse(part), letter):
@@ -237,17 +238,8 @@ def _of_loose(
             ),
         )
         if not _differs(known, equation, summed, depth):
-            if not _writes_sums(known):
-                return None
-            message += rf": is \sum_{letter} missing?"
+            return None
     return Unreadable(message, error.part, error.position)
-
-
-def _writes_sums(known: Knowledge) -> bool:
-    """Whether a display of the text has a sum, so that sums are not left to be
-    understood."""
-    displays = (item for item in known.document.items if isinstance(item, Display))
-    return any(r"\sum" in row.characters for one in displays for row in one.rows)
 
 
 def _holds_nowhere(known: Knowledge, equation: Equation, part: Part) -> bool:

@@ -23,6 +23,7 @@ from backpass.derivation.text.rewriting import MEMBERSHIP
 from backpass.derivation.text.rewriting import rewritten as in_notation
 from backpass.derivation.text.verdict import Basis
 
+_DERIVE = re.compile(r"<!--.*?-->|^\s*(?:%|\.\.) derive:[^\n]*", re.S | re.M)
 _NUMBERS = Part("numbers", 0, "numbers")
 
 
@@ -35,8 +36,9 @@ class Known:
 
     `implied` are the definitions made by displays. `losses` are the names of the loss,
     and `accents` the accents whose meaning is known. `notations` are the text's own.
-    `total` says whether partial derivatives go through all definitions, and `kept`
-    whether definitions hold beyond the end of their section.
+    `total` says whether partial derivatives go through all definitions, `kept` whether
+    definitions hold beyond the end of their section, and `summed` whether repeated
+    indices are summed over.
     """
 
     # In 1 - y, with an array y, the 1 is subtracted from each element.
@@ -47,6 +49,7 @@ class Known:
     notations: tuple[Notation, ...] = ()
     total: bool = False
     kept: bool = False
+    summed: bool = False
     loss_of: str = ""
     loss_unread: bool = False
 
@@ -133,6 +136,28 @@ class Knowledge:
         """Whether the loss was defined in a section that has ended."""
         return LOSS in self._ended and LOSS not in self.scope.variables
 
+    @property
+    def prose(self) -> str:
+        """The prose of the text, without displays and comments."""
+        return self._prose_between(0, len(self.source))
+
+    def prose_above(self, start: int) -> str:
+        """Return the prose of a section above a place, with its heading."""
+        headings = [
+            one.start
+            for one in self.document.items
+            if isinstance(one, Heading) and one.start < start
+        ]
+        return self._prose_between(max(headings, default=0), start)
+
+    def _prose_between(self, at: int, end: int) -> str:
+        pieces = []
+        for item in self.document.items:
+            if at <= item.start < end and isinstance(item, Display):
+                pieces.append(self.source[at : item.start])
+                at = item.end
+        return _DERIVE.sub(" ", " ".join([*pieces, self.source[at:end]]))
+
     # ---- displays --------------------------------------------------------------------
 
     def begin(self, display: Display) -> None:
@@ -178,6 +203,11 @@ class Knowledge:
             kept.append(one)
         self.now = replace(self.now, lines=tuple(kept))
 
+    def through_definitions(self) -> None:
+        """Let partial derivatives go through all definitions."""
+        lines = tuple(line for line in self.now.lines if line.kind != "direct")
+        self.now = replace(self.now, lines=lines, total=True)
+
     def number_of(self, line: Line) -> int:
         """Return the number of the text's line that declares or defines something."""
         return self._defined_on.get(line, 0)
@@ -216,7 +246,7 @@ class Knowledge:
         if now is not self.now:
             self._rewritten = self.now, (known := {})
         if (text, source) not in known:
-            plain = without_braces(self._in_own_notation(text, source))
+            plain = without_braces(self.in_own_notation(text, source))
             known[text, source] = self._in_notation(plain)
         return known[text, source]
 
@@ -225,7 +255,8 @@ class Knowledge:
         text = in_notation(text, scope, now.losses, now.loss_of)
         return with_dots(text, scope, now.losses) if "d" in now.accents else text
 
-    def _in_own_notation(self, text: Text, source: str = "") -> Text:
+    def in_own_notation(self, text: Text, source: str = "") -> Text:
+        """Return a text with what the text's own notations are read as."""
         for one in self.now.notations:
             text = one.applied(text, source or self.source)
         return text
@@ -238,9 +269,16 @@ class Knowledge:
         """Return a text as a piece of the source, and record it with brackets in place
         of braces that may have been meant to group."""
         part = rewritten.part(self.source)
-        if grouped := with_brackets(self._in_own_notation(text)):
+        if grouped := with_brackets(self.in_own_notation(text)):
             self.grouped[part] = self._in_notation(grouped).part(self.source)
         return part
+
+    def in_its_words(self, message: str) -> str:
+        """Return a message with the text's own name of the loss."""
+        if len(self.now.losses) != 1 or LOSS in self.source:
+            return message
+        (name,) = self.now.losses
+        return message.replace(LOSS, name)
 
     def without_arguments(self, head: Part) -> Part:
         """Return the left side of a definition, that of \\mathcal{L}(w) as
@@ -260,7 +298,7 @@ class Knowledge:
     def defining(self, text: Text, source: str) -> Text:
         """Return a definition in the notation of derivations. Raises `Unreadable` if
         its braces may have been meant to group."""
-        if with_brackets(self._in_own_notation(text, source)):
+        if with_brackets(self.in_own_notation(text, source)):
             raise Unreadable(GROUPS, text.part(source))
         return self.rewritten(text, source)
 

@@ -9,6 +9,7 @@ from backpass.derivation.language.brackets import outside
 from backpass.derivation.text.passages import Text
 
 _WORD = r"\\(?:text(?:rm|bf|it|normal)?|math(?:rm|bf|sf)|operatorname)"
+_ONE = r"(?:\{[^{}]*\}|[a-zA-Z0-9]|\\[a-zA-Z]+)"
 _PLAIN = (
     (re.compile(r"\\left\s*\|\s*\\left\s*\||\\left\s*\\[lr]?Vert(?![a-zA-Z])"), r"\\left\\|"),
     (re.compile(r"\\right\s*\|\s*\\right\s*\||\\right\s*\\[lr]?Vert(?![a-zA-Z])"), r"\\right\\|"),
@@ -16,6 +17,13 @@ _PLAIN = (
     (re.compile(rf"(\\\||\\rVert)\s*_\s*(?:\{{\s*)?{_WORD}\s*\{{\s*F\s*\}}(?:\s*\}})?"), r"\1_F"),
     (re.compile(r"(\\(?:boldsymbol|mathbf))\s*(\\[a-zA-Z]+)"), r"\1{\2}"),
     (re.compile(r"\\space(?![a-zA-Z])"), r"\\ "),
+    # A word as a label: \sigma_\mathrm{sig}.
+    (re.compile(rf"_\s*{_WORD}\s*\{{\s*([a-zA-Z]{{2,}})\s*\}}"), r"_{\\text{\1}}"),
+    (re.compile(rf"_\s*\{{\s*{_WORD}\s*\{{\s*([a-zA-Z]{{2,}})\s*\}}\s*\}}"), r"_{\\text{\1}}"),
+    # What prints the same in the other order: \sum^n_{k=1}, and \|x\|^2_2.
+    (re.compile(rf"(\\(?:sum|prod|bigodot))\s*\^\s*({_ONE})\s*_\s*({_ONE})"), r"\1_\3^\2"),
+    (re.compile(r"(\\\||\\rVert)\s*\^\s*2\s*_\s*([2F]|\{\s*[2F]\s*\})"), r"\1_\2^2"),
+    (re.compile(r"(\\partial)\s*\{\s*\}"), r"\1"),
 )  # fmt: skip
 _ONES = re.compile(
     r"\\mathbb\s*(?:\{\s*1\s*\}|1)|\\mathbbm\s*\{\s*1\s*\}|\\mathds\s*\{\s*1\s*\}"

@@ -26,8 +26,10 @@ _TOKEN = re.compile(
 _OPENING, _CLOSING = "{([", "})]"
 _PLACE = re.compile(r"#([1-9])")
 # What bounds an argument in a template on its left and on its right.
-_BOUND_BEFORE = re.compile(r"(?:\A|[{(\[,]|\\langle|\\lVert)\s*\Z")
-_BOUND_AFTER = re.compile(r"\s*(?:\Z|[})\],]|\\rangle|\\rVert)")
+_BOUND_BEFORE = re.compile(r"(?:\A|[{(\[,]|\\langle|\\lVert|\\\|)\s*\Z")
+_BOUND_AFTER = re.compile(
+    r"\s*(?:\Z|[})\],]|\\rangle|\\rVert|\\\||\\right(?![a-zA-Z]))"
+)
 _ONE = re.compile(r"\\[a-zA-Z]+|[a-zA-Z0-9]")
 _GROUP = r"\{(?:[^{}]|\{(?:[^{}]|\{[^{}]*\})*\})*\}"
 _BRACKETS = r"(?:\\left\s*)?[(\[][^()\[\]]*(?:\\right\s*)?[)\]]"

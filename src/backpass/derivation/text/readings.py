@@ -3,19 +3,11 @@
 from __future__ import annotations
 
 import itertools
+import re
 from dataclasses import replace
-from functools import partial
 
-from backpass.derivation.equality.check import Chain, Evaluators, evaluators_in
-from backpass.derivation.equality.comparing import (
-    HOLDING,
-    Holding,
-    Refused,
-    compare,
-    evaluators_of,
-    of_loss,
-    of_loss_by_state,
-)
+from backpass.derivation.equality.check import Chain, evaluators_in
+from backpass.derivation.equality.comparing import Refused, of_loss
 from backpass.derivation.equality.moments import undeclared_fact
 from backpass.derivation.language.names import LOSS
 from backpass.derivation.language.parse import (
@@ -26,8 +18,10 @@ from backpass.derivation.language.parse import (
     span_of,
     tokens_of,
 )
+from backpass.derivation.text.einstein import is_denied, with_sums
+from backpass.derivation.text.held import other_partials
 from backpass.derivation.text.knowledge import Knowledge
-from backpass.derivation.text.members import Equation, agree
+from backpass.derivation.text.members import Equation, agree, equality
 from backpass.derivation.text.sums import reaching_further
 
 
@@ -41,7 +35,8 @@ def other_reading(
         or undeclared_fact(evaluators_in(known.now.lines), chain)
         or _double_sums(known, equation, part)
         or _of_unread_loss(known, chain)
-        or _held(known, chain)
+        or other_partials(known, chain)
+        or implied_sum(known, equation, part)
         or _at_a_point(chain)
         or _grouped(known, equation, part)
         or _other_layout(known, equation, part)
@@ -111,34 +106,34 @@ def _of_unread_loss(known: Knowledge, chain: Chain) -> str:
     return ""
 
 
-def _held(known: Knowledge, chain: Chain) -> str:
-    """Return why a partial derivative is ambiguous, if the members are equal when
-    it holds other definitions constant; otherwise ""."""
-    if known.now.total:
+def implied_sum(known: Knowledge, equation: Equation, part: Part) -> str:
+    """Return what to ask if the members are equal, perhaps with other names held
+    constant, when repeated indices are summed over; otherwise ""."""
+    sides = equation.first, equation.anchor, part
+    summed = with_sums(*sides)
+    if known.now.summed or summed == sides or is_denied(known.source):
         return ""
-    partials = [
-        tree
-        for expression in chain.expressions
-        for one in expression.parts
-        for tree in one.tree.iter_subtrees()
-        if tree.data in HOLDING
-        and (not of_loss(one, tree) or of_loss_by_state(one, tree, known.scope))
-    ]
-    choices = itertools.chain.from_iterable(
-        itertools.combinations(partials, count) for count in range(1, len(partials) + 1)
+    try:
+        equality(known, *summed, equation.beside)
+    except Unreadable:
+        return ""
+    except Refused as refused:
+        more = other_partials(known, refused.chain)
+        if not more:
+            return ""
+        more = f". With these sums, {more}"
+    else:
+        more = ""
+    letters = sorted({*_SUM.findall(summed[1].text + summed[2].text)})
+    written = {*_SUM.findall(sides[1].text + sides[2].text)}
+    left_out = " and ".join(one for one in letters if one not in written)
+    return (
+        f"does it have a sum over {left_out}? Write \\sum, or if the text sums over "
+        f"repeated indices, say: sums implied{more}"
     )
-    for held in itertools.islice(choices, 32):
-        hold = partial(Holding, holding=frozenset(map(id, held)))
-        try:
-            compare(chain, evaluators_of(Evaluators(known.scope, hold), chain))
-        except (Refused, Unreadable):
-            continue
-        return (
-            "it holds if a partial derivative holds other definitions constant, and "
-            "not if it goes through them. Use one name for what is differentiated, "
-            "or say: partial total"
-        )
-    return ""
+
+
+_SUM = re.compile(r"\\sum_\{(\w)\}")
 
 
 def _at_a_point(chain: Chain) -> str:

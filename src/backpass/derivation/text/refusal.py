@@ -25,6 +25,7 @@ from backpass.derivation.text.knowledge import Knowledge
 from backpass.derivation.text.members import Equation, agree
 from backpass.derivation.text.passages import Text
 from backpass.derivation.text.readings import other_reading
+from backpass.derivation.text.stated import Hint, asked, of_indices, of_signs, of_sum
 from backpass.derivation.text.verdict import Counterexample, Verdict, unread, verdict_on
 
 
@@ -56,16 +57,19 @@ def refusal(
     message = message or _restricted_below(known, equation, part, below)
     if message:
         return unread(document, member, message, line)
+    hint = _hint(refused)
+    if message := asked(known, hint, part):
+        return unread(document, member, message, line)
     where, expected, found = counterexample(refused.mistake, refused.evaluator)
     basis = known.basis(refused.chain.expressions, (refused.evaluator.sizes,), 0)
     basis = replace(basis, condition=equation.beside.words)
     example = Counterexample(tuple(where), expected, found)
-    hint = _hint(refused)
-    if not hint and ZERO.fullmatch(part.text):
-        hint = HINT
-    if not hint and to_left:
-        hint = _usual_meaning(known, anchor)
-    verdict = verdict_on(document, "refused", member, line, hint, basis, example)
+    words = hint.words
+    if not words and ZERO.fullmatch(part.text):
+        words = HINT
+    if not words and to_left:
+        words = _usual_meaning(known, anchor)
+    verdict = verdict_on(document, "refused", member, line, words, basis, example)
     return replace(verdict, compared=" ".join(anchor.text.split()), to_left=to_left)
 
 
@@ -150,34 +154,22 @@ def _usual_meaning(known: Knowledge, head: Part) -> str:
     )
 
 
-def _hint(refused: Refused) -> str:
-    """Return which condition on two indices, or which sum, would make the members
-    equal; "" if none would."""
+def _hint(refused: Refused) -> Hint:
+    """Return which condition on two indices, which sum, or which signs would make the
+    members equal; an empty hint if none would."""
     chain, evaluator = refused.chain, refused.evaluator
     is_short = not uses_states(chain, evaluator.scope)
     if is_short and (name := sum_to_one(chain, evaluator)):
-        equation = rf"\sum_i {name}_i = 1"
-        return (
-            f"it holds if {equation}; if that is meant, declare constant {name} and say: "
-            f"assume {equation}"
-        )
+        return of_sum(name)
     if is_short and holds_if_positive(refused.mistake, evaluator):
-        return (
-            "no difference was found where its letters are positive; if they are, "
-            r"declare them in \mathbb{R}_{>0}"
-        )
+        return of_signs()
     if chain.conditions is not None:
-        return ""
+        return Hint()
     for a, b in itertools.combinations(chain.free, 2):
         if chain.free[a] != chain.free[b]:
             continue
-        for relation, holds in ((r"\ne", False), ("=", True)):
-            there = Where(**vars(chain), a=a, b=b, equal=holds)
+        for equal in (False, True):
+            there = Where(**vars(chain), a=a, b=b, equal=equal)
             if first_mistake(there, evaluator) is None:
-                extra = (
-                    ""
-                    if holds
-                    else (rf"; if that is meant, write \quad ({a} \ne {b}) beside it")
-                )
-                return f"it holds where {a} {relation} {b}{extra}"
-    return ""
+                return of_indices(a, b, equal)
+    return Hint()

@@ -35,6 +35,8 @@ def rewritten(
     if "E" not in names:
         text = text.replaced(_LETTER_E, r"\\mathbb{E}")
     text = text.replaced(_OVER, r"\\mathbb{E}_{\1}")
+    if "e" not in names:
+        text = text.replaced(_UPRIGHT_E, "e")
     text = _with_indices_first(text, names)
     if "d" not in names and "d" not in scope.factors:
         text = text.replaced(_UPRIGHT_D, "d")
@@ -64,6 +66,12 @@ def _with_indices_first(text: Text, names: set[str]) -> Text:
             new = rf"{name}_{{{label}}}^\top "
             made = Text(new, (text.origins[match.start()],) * len(new))
             text = text[: match.start()] + made + text[match.end() :]
+    for match in reversed([*_LAYER_FIRST.finditer(text.characters)]):
+        name, layer, label = match.groups()
+        if f"{name}^{layer}" in names:  # W_{jk}^L for W^L_{jk}
+            new = rf"{name}_{label}^{layer} "
+            made = Text(new, (text.origins[match.start()],) * len(new))
+            text = text[: match.start()] + made + text[match.end() :]
     return text
 
 
@@ -72,6 +80,8 @@ def _with_brackets(text: Text) -> Text:
     \\frac{\\partial (a^\\top x)}{\\partial x}."""
     for match in reversed([*_OF_PRODUCT.finditer(text.characters)]):
         first, last = match.span(1)
+        if not match[1].strip(" {}"):
+            continue  # \frac{\partial }{\partial x}
         if _LOOSE.search("".join(_outside(match[1]))) or _is_read(match[0]):
             continue
         opening, closing = (
@@ -174,7 +184,19 @@ _BARS = re.compile(
 LABEL = re.compile(  # \text{In words: }
     r"\A\s*\\(?:text(?:rm|bf|it|normal)?|mbox)\s*\{[^{}]*:\s*\}"
 )
+_IF = r"(?:if|for|when|where)?"
 _CASES = (
+    (  # \text{if $i = j$} and \text{i $\ne$ j}
+        re.compile(rf"(?<=&)(\s*)\\text\s*\{{\s*{_IF}\s*\$([^$]*)\$\s*[.,;]?\s*\}}"),
+        r"\1 \2",
+    ),
+    (
+        re.compile(
+            rf"(?<=&)(\s*)\\text\s*\{{\s*{_IF}\s*\b([a-zA-Z])\s*"
+            r"\$\s*(=|<|>|\\[a-z]+)\s*\$\s*([a-zA-Z])\s*[.,;]?\s*\}"
+        ),
+        r"\1 \2 \3 \4",
+    ),
     (
         re.compile(r"\\(?:left)?\s*\\\{\s*\\begin\s*\{array\}\s*\{[^{}]*\}"),
         r"\\begin{cases}",
@@ -201,6 +223,11 @@ _TOP_FIRST = re.compile(
     r"((?<![a-zA-Z\\])[a-zA-Z]|\\[a-zA-Z]+(?:\{[a-zA-Z]\})?)\s*\^\s*(?:\\top|\{\s*\\top\s*\})"
     r"\s*_\s*(\w|\{\s*\w+\s*\})"
 )
+_LAYER_FIRST = re.compile(
+    r"((?<![a-zA-Z\\])[a-zA-Z]|\\[a-zA-Z]+(?:\{[a-zA-Z]\})?)\s*\^\s*([a-zA-Z]|\{\(\w\)\})"
+    r"\s*_\s*(\w|\{[^{}]*\})"
+)
+_UPRIGHT_E = re.compile(r"\\mathrm\s*(?:\{\s*e\s*\}|\s+e)(?=\s*\^)")
 _OF_PRODUCT = re.compile(
     rf"\\[dt]?frac\s*\{{\s*\\partial(?![a-zA-Z])(?!\s*\^)\s*({_BRACED_OR})\}}\s*"
     rf"\{{\s*\\partial(?![a-zA-Z])\s*{_BRACED_OR}\}}"

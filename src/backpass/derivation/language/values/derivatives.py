@@ -42,6 +42,8 @@ class Derivatives(Names, Calls):
 
     def derivative(self, value: sympy.Expr, symbol: sympy.Symbol) -> sympy.Expr:
         """Differentiate a number with respect to an element."""
+        if self.scope.direct:
+            return self.calculus.direct(value, symbol)
         return self.calculus.derivative(value, symbol)
 
     def _jacobian(self, values: np.ndarray, symbols: np.ndarray) -> Value:

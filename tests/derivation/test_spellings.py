@@ -1,0 +1,103 @@
+"""What prints the same, or is spelled in another way, is read as the same."""
+
+import pytest
+
+from .judging import kinds, one, verdicts
+
+GIVEN = r"given x, s \in \mathbb{R}^n, z \in \mathbb{R}, W^L \in \mathbb{R}^{n \times n}"
+
+
+@pytest.mark.parametrize(
+    "left, right, wrong",
+    [
+        (r"\sum^n_{k=1} x_k", r"\sum_{k=1}^n x_k", r"2 \sum^n_{k=1} x_k"),
+        (r"\prod^{n}_{k=1} x_k", r"\prod_{k=1}^n x_k", r"\prod^{n}_{k=1} s_k"),
+        (r"\mathrm{e}^{z}", "e^z", r"\mathrm{e}^{2 z}"),
+        (r"||x||^2_2", "x^T x", "2 x^T x"),
+        (r"\lVert x \rVert^2_2", "x^T x", "s^T x"),
+        (r"\frac{\partial {}}{\partial {z}} (z^2)", "2 z", "z"),
+        (r"\frac{\partial }{\partial z} (z^2)", "2 z", "z"),
+        (r"(W^L x)_j", r"\sum_k W^L_{jk} x_k", r"\sum_k W^L_{kj} x_k"),
+        (r"z + z", r"2 z \text{,}", r"3 z \text{.}"),
+        (r"z + z", r"2 z \space.", r"3 z \space."),
+    ],
+)
+def test_another_spelling_is_read(left, right, wrong):
+    assert one(f"{left} = {right}", GIVEN).kind == "equal"
+    assert one(f"{left} = {wrong}", GIVEN).kind == "refused"
+
+
+@pytest.mark.parametrize(
+    "label", [r"_\mathrm{sig}", r"_{\mathrm{sig}}", r"_{\text{sig}}", r"_{ \textrm{sig} }"]
+)
+def test_a_word_is_a_label_in_each_font(label):
+    text = (
+        rf"$$ f{label}(t) = \frac{{1}}{{1 + e^{{-t}}}} $$"
+        + "\n\n"
+        + rf"$$ f_{{\text{{sig}}}}(z) + f{label}(-z) = 1 $$"
+    )
+    assert kinds(text, GIVEN) == ["definition", "equal"]
+    assert kinds(text.replace("= 1 $$", "= 2 $$"), GIVEN) == ["definition", "refused"]
+
+
+@pytest.mark.parametrize("formula", [r"A^{-1}_{ij} = A_{ij}^{-1}", "A^2_{ij} = (A_{ij})^2"])
+def test_a_power_before_an_index_is_not_moved(formula):
+    assert one(formula, r"given A \in \mathbb{R}^{n \times n}").kind == "not readable"
+
+
+def test_an_upright_e_beside_a_name_e_is_not_guessed():
+    assert one(r"\mathrm{e}^z = e^z", r"given z, e \in \mathbb{R}").kind == "not readable"
+
+
+@pytest.mark.parametrize("end", ["2 z", "3 z"])
+def test_equations_in_an_array_or_a_box_are_judged(end):
+    kind = "equal" if end == "2 z" else "refused"
+    array = rf"\begin{{array}}{{rcl}} z + z &=& 2 z \\ &=& {end} \end{{array}}"
+    assert kinds(f"$$ {array} $$", GIVEN) == ["equal", kind]
+    assert one(rf"\bbox[yellow, 5px]{{ z + z = {end} }}", GIVEN).kind == kind
+
+
+@pytest.mark.parametrize(
+    "words", [(r"\text{if $i = j$}", r"\text{if $i \ne j$}"), (r"\text{i $=$ j}", r"\text{i $\ne$ j}")]
+)
+def test_a_condition_within_words_is_read_in_cases(words):
+    given = GIVEN + r"; let a_i = \frac{e^{s_i}}{\sum_k e^{s_k}}"
+    same, others = words
+    cases = rf"\begin{{cases}} a_i (1 - a_i) & {same} \\ -a_i a_j & {others} \end{{cases}}"
+    left = r"\frac{\partial a_i}{\partial s_j}"
+    assert one(f"{left} = {cases}", given).kind == "equal"
+    assert one(f"{left} = {cases.replace('-a_i', 'a_i')}", given).kind == "refused"
+
+
+def test_a_variation_may_be_read_as_a_partial_derivative():
+    given = GIVEN + r"; read \delta as \partial"
+    assert one(r"\frac{\delta z^2}{\delta z} = 2 z", given).kind == "equal"
+    assert one(r"\frac{\delta z^2}{\delta z} = z", given).kind == "refused"
+
+
+def test_a_notation_for_a_bar_is_read_within_a_term():
+    given = GIVEN + r"; let q_i = 2 x_i; read \bar y_i as q_i"
+    assert one(r"\sum_i \bar y_i = 2 \sum_i x_i", given).kind == "equal"
+    assert one(r"\sum_i \bar y_i = 3 \sum_i x_i", given).kind == "refused"
+    assert "gradient" in one(r"\sum_i \bar y_i = 2 \sum_i x_i", GIVEN).message
+
+
+def test_an_argument_between_bars_or_brackets_of_any_size_is_bounded():
+    given = GIVEN + r"; read N(#1) as \| #1 \|^2; read M(#1) as \left( #1 \right)^T \left( #1 \right)"
+    assert one("N(x - s) = M(x - s)", given).kind == "equal"
+    assert one("N(x - s) = M(x + s)", given).kind == "refused"
+
+
+def test_a_declaration_that_cannot_be_read_does_not_drop_the_others():
+    comment = (
+        r"<!-- derive: given u \in \mathbb{R}, \sigma_{\epsilon} \in \mathbb{R}, v \in \mathbb{R}_{>0} -->"
+    )
+    fault, line = verdicts(f"{comment}\n\n$$ u + v = v + u $$")
+    assert (fault.kind, fault.display, line.kind) == ("not readable", -1, "equal")
+    assert "u" not in fault.latex
+
+
+def test_a_message_calls_the_loss_what_the_text_calls_it():
+    text = "<!-- derive: loss M; let M = z^2; given M \\in \\mathbb{R} -->\n\n$$ M = z $$"
+    for found in verdicts(text, GIVEN):
+        assert r"\mathcal{L}" not in f"{found.message} {found.compared}"
