@@ -38,7 +38,7 @@ Judge = Callable[[Statement], list[Verdict]]
 _UNDECLARED = re.compile(
     r"(.+?) is (?:not declared or defined above|neither a parameter of)"
 )
-_SUM = re.compile(r"it holds if (\\sum_i (.+)_i = 1);")
+_SUM = re.compile(r"it holds if (\\sum_i (.+)_i = 1)[;:]")
 _LABELS = re.compile(
     r"\b(?:one-?hot|labels?|targets?|distributions?|probabilit(?:y|ies)|sums? to (?:1|one))\b",
     re.I,
