@@ -206,7 +206,8 @@ def calls(
 
 def _defaults(op: object) -> dict[str, Any]:
     """Return the default of each parameter of forward."""
-    with contextlib.suppress(TypeError, ValueError):  # a builtin has no signature
+    # A builtin has no signature, and a declaration alone no forward.
+    with contextlib.suppress(AttributeError, TypeError, ValueError):
         parameters = inspect.signature(Operation(op).op.forward).parameters.values()
         return {p.name: p.default for p in parameters}
     return {}
