@@ -14,12 +14,12 @@ import numpy as np
 
 from backpass.contract.arrays import size
 from backpass.verify.case import Case, NotRun, first_line
+from backpass.verify.differences import best_step, difference
 from backpass.verify.directional import LARGE
 from backpass.verify.drawing import VARYING, generator
 from backpass.verify.magnitude import farthest, largest
 from backpass.verify.memory import Run, unequal
 from backpass.verify.methods.autograd import differentiate_forward
-from backpass.verify.methods.finite_difference import best_step, difference
 
 SEEN = 1e-7  # of a gradient's natural size: the least that a difference can tell from 0
 WRONG = 1e-3  # of the largest element: a larger error at other inputs is a fault

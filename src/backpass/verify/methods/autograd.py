@@ -18,12 +18,9 @@ from backpass.verify.convert import (
     to_numpy,
     to_torch,
 )
+from backpass.verify.differences import best_step, first_difference
 from backpass.verify.magnitude import largest, within
-from backpass.verify.methods.finite_difference import (
-    best_step,
-    first_difference,
-    has_kink,
-)
+from backpass.verify.methods.finite_difference import has_kink
 from backpass.verify.numpy_only import function_of_numpy
 from backpass.verify.outputs import join
 from backpass.verify.report import FAILED, NOT_RUN, Row
