@@ -22,6 +22,7 @@ from backpass.verify.arguments import (
     chosen_methods,
 )
 from backpass.verify.case import Case, NotRun, describe, first_line
+from backpass.verify.conditioned import unless_rounding
 from backpass.verify.directional import SLOPES_DIFFER
 from backpass.verify.drawing import INPUTS, drawn_inputs, generator, options_for
 from backpass.verify.forms import usual
@@ -292,16 +293,22 @@ def _run(name: str, case: Case, progress: Progress) -> list[Row]:
 
 
 def _unless_coarse(row: Row, case: Case) -> Row:
-    """Return the row, marked "not run" if backward computes the gradient in low
-    precision, and each element differs from the reference by no more than rounding, or
-    slightly if the declared dtypes do not include float64."""
+    """Return the row, unless its error may be rounding.
+
+    It is passed if rounding in float64 explains the error. It is marked "not run" if
+    backward computes the gradient in low precision, and each element differs from the
+    reference by no more than rounding, or slightly if the declared dtypes do not
+    include float64.
+    """
+    if row.verdict == FAILED and row.quantity == "y":
+        return unless_rounding(row, case)
     if row.verdict != FAILED or row.quantity not in case.quantities:
         return row
     at = case.differentiable[case.quantities.index(row.quantity)]
     reason = case.coarse_backward(at)
     reference = case.found.references.get((row.method, row.quantity))
     if not reason:
-        return row
+        return unless_rounding(row, case)
     shapes = case.subject.shapes
     # Such an object computes nothing in float64; low precision judges it.
     other = shapes and shapes.dtypes and "float64" not in shapes.dtypes

@@ -58,7 +58,7 @@ def _by_direction(row: Row, case: Case, at: int, step: Step) -> Row:
     known, most = True, 0.0
     for start in range(0, len(failing), TWO):
         batch = failing[start : start + TWO]
-        found = _measured(case, at, _gradient(case, at), batch, step)
+        found = measured(case, at, _gradient(case, at), batch, step)
         errors = np.abs(found.errors)
         if (errors > np.maximum(DOUBT * found.doubts, allowed)).any():
             return row
@@ -82,7 +82,7 @@ def _by_element(row: Row, case: Case, at: int, step: Step) -> Row:
     for start in range(0, len(order), BATCH):
         batch = order[start : start + BATCH]
         units = [_unit(got.shape, i) for i in batch]
-        found = _measured(case, at, got, units, step)
+        found = measured(case, at, got, units, step)
         errors.flat[batch], doubts.flat[batch] = found.errors, found.doubts
         seen.flat[batch] = True
         least = np.maximum(allowed, (row.tolerance or 0.0) * np.abs(got - errors))
@@ -154,7 +154,7 @@ def _unit(shape: tuple[int, ...], at: int) -> np.ndarray:
     return unit
 
 
-def _measured(
+def measured(
     case: Case, at: int, got: np.ndarray, directions: Sequence[np.ndarray], step: Step
 ) -> Measured:
     """Measure backward's errors along directions by differences that have converged.
