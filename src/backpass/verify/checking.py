@@ -279,6 +279,8 @@ def _run(name: str, case: Case, progress: Progress) -> list[Row]:
         ]
         if method in EXACT:
             rows = [_unless_coarse(row, case) for row in rows]
+        if method in EXACT and name not in case.tolerances:
+            rows = [unless_rounding(row, case) for row in rows]
     except NotRun as error:
         return [Row(method.NAME, "", NOT_RUN, reason=str(error))]
     except Malformed as error:
@@ -293,22 +295,16 @@ def _run(name: str, case: Case, progress: Progress) -> list[Row]:
 
 
 def _unless_coarse(row: Row, case: Case) -> Row:
-    """Return the row, unless its error may be rounding.
-
-    It is passed if rounding in float64 explains the error. It is marked "not run" if
-    backward computes the gradient in low precision, and each element differs from the
-    reference by no more than rounding, or slightly if the declared dtypes do not
-    include float64.
-    """
-    if row.verdict == FAILED and row.quantity == "y":
-        return unless_rounding(row, case)
+    """Return the row, marked "not run" if backward computes the gradient in low
+    precision, and each element differs from the reference by no more than rounding, or
+    slightly if the declared dtypes do not include float64."""
     if row.verdict != FAILED or row.quantity not in case.quantities:
         return row
     at = case.differentiable[case.quantities.index(row.quantity)]
     reason = case.coarse_backward(at)
     reference = case.found.references.get((row.method, row.quantity))
     if not reason:
-        return unless_rounding(row, case)
+        return row
     shapes = case.subject.shapes
     # Such an object computes nothing in float64; low precision judges it.
     other = shapes and shapes.dtypes and "float64" not in shapes.dtypes

@@ -218,4 +218,6 @@ def _error(
 
 
 def _norm(values: np.ndarray) -> float:
-    return float(np.sqrt(np.sum(np.where(np.isfinite(values), values, 0.0) ** 2)))
+    size = largest(values) or 1.0
+    shares = np.where(np.isfinite(values), values, 0.0) / size
+    return size * float(np.sqrt(np.sum(shares**2)))
