@@ -211,6 +211,8 @@ def test_no_right_gradient_is_accused(name):
     report = check(op, *inputs, raises=False, explain=False, **keywords)
     assert report.passed, report
     assert tried(report)
+    if name == "steps":  # between two steps, no difference over them converges
+        return
     asked = check(op, *inputs, raises=False, explain=False, vary=True, **keywords)
     assert not asked.passed  # the default leaves out what would accuse it
 

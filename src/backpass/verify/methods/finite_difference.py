@@ -16,8 +16,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from backpass.verify import converged
+from backpass.verify import converged, sides
 from backpass.verify.case import Case, NotRun
+from backpass.verify.comparison import Judge
 from backpass.verify.convert import EPSILON
 from backpass.verify.differences import (
     FACTOR,
@@ -27,8 +28,14 @@ from backpass.verify.differences import (
     first_difference,
     replaced,
 )
-from backpass.verify.directional import COORDINATES, Derivative, rows, spread
-from backpass.verify.magnitude import farthest, largest
+from backpass.verify.directional import (
+    COORDINATES,
+    SLOPES_DIFFER,
+    Derivative,
+    rows,
+    spread,
+)
+from backpass.verify.magnitude import largest
 from backpass.verify.report import FAILED, NOT_RUN, PASSED, Row
 
 NAME = "finite differences"
@@ -44,8 +51,6 @@ KINK_DIRECTIONS = 4
 BENT_LEVELS = (3, 6)  # of shorter steps, over which a kink bends y as much
 TIED = 1e-3  # of a slope: where ties are kept, a smaller error is not called wrong
 BRIEFER, BENT_DIRECTIONS = 256, 5  # a step that crosses few kinks, and its directions
-UNDEFINED, SHORTER = 4, 3  # elements that are tried, and steps to each side
-STEADY = 0.05  # of a slope: a logarithm changes more over such steps
 COARSEST = 0.1  # the largest tolerance at which a comparison is still useful
 # Other steps show a difference's own error: truncation grows with the step's square,
 # and rounding with its inverse.
@@ -120,12 +125,20 @@ def _rows(case: Case, steps: Steps, usual: float, why: str, note: str) -> list[R
 
 def _reconsidered(row: Row, case: Case, at: int, steps: Steps, *, low: bool) -> Row:
     if row.verdict == FAILED:
-        if not low and (reason := _infinite_beside_finite(case, at, steps[at])):
+        if not low and (reason := sides.infinite_beside_finite(case, at, steps[at])):
             return replace(row, reason=reason)
         reason = _why_not_judged(row, case, at, steps, low)
-        if reason == KINKED and (wrong := _wrong_at_ties(case, at, steps[at])):
+        if reason == KINKED and (wrong := wrong_at_ties(case, at, steps[at])):
             case.found.suspects.pop((NAME, row.quantity), None)
             return replace(row, reason=wrong)
+        if reason == KINKED and row.reason != SLOPES_DIFFER:
+            reference = case.found.references[NAME, row.quantity]
+            got, judge = (
+                case.gradients[at],
+                Judge(case, NAME, at, row.tolerance, row.how),
+            )
+            if found := sides.excused(judge, got, reference, steps[at]):
+                return found
         if reason:
             return Row(NAME, row.quantity, NOT_RUN, reason=reason)
         got = case.gradients[at]
@@ -188,42 +201,6 @@ def _why_not_judged(row: Row, case: Case, at: int, steps: Steps, low: bool) -> s
     )
 
 
-def _infinite_beside_finite(case: Case, at: int, step: Step) -> str:
-    """Return where a gradient is NaN or infinite although y is finite, as are its
-    slopes on both sides; "" if that is nowhere, or not known.
-
-    Not even at a kink is such a number a derivative of one of the sides.
-    """
-    x, got = case.float64[at], case.gradients[at]
-    if got is None or got.shape != x.shape or not np.isfinite(case.y).all():
-        return ""
-    for index in np.argwhere(~np.isfinite(got) & np.isfinite(x))[:UNDEFINED]:
-        unit = np.zeros(x.shape)
-        unit[tuple(index)] = 1.0
-        if all(_has_slope(case, at, side * step * unit) for side in (1, -1)):
-            found = got[tuple(index)]
-            where = f" at index {[int(i) for i in index]}" if index.size else ""
-            return (
-                f"{'NaN' if np.isnan(found) else 'infinite'}{where}, where y is finite "
-                "and its slopes on both sides are finite"
-            )
-    return ""
-
-
-def _has_slope(case: Case, at: int, moved: np.ndarray) -> bool:
-    """Whether the slope of y to one side is finite: shorter steps do not change it."""
-    x, slopes = case.float64[at], []
-    for level in range(SHORTER):
-        taken = moved / FACTOR**level
-        there = case.forward(replaced(case, at, x + taken))
-        slopes.append((there - case.y) / largest(taken))
-    size = largest(slopes[0])
-    return all(
-        bool(np.isfinite(slope).all()) and farthest(slope, slopes[0]) <= STEADY * size
-        for slope in slopes
-    )
-
-
 def has_kink(case: Case, at: int, step: Step) -> bool:
     """Whether y's slopes on the two sides of these inputs differ, over every step."""
     for along in _breaking_ties(case, at):
@@ -251,7 +228,7 @@ def _breaking_ties(case: Case, at: int) -> Iterator[np.ndarray]:
         yield np.where(np.isfinite(x), sizes, 0.0)
 
 
-def _wrong_at_ties(case: Case, at: int, step: Step) -> str:
+def wrong_at_ties(case: Case, at: int, step: Step) -> str:
     """Return how a gradient is wrong whichever way it is shared among equal elements of
     the input; "" if it is not, or if that is not known.
 
