@@ -19,7 +19,8 @@ from backpass.verify.magnitude import largest
 from backpass.verify.measured import spread
 from backpass.verify.report import FAILED, PASSED, Row
 
-UNITS = 2  # in the last place, by which inputs and the cotangent move
+UNITS = 2  # in the last place, which rounding may move inputs and the cotangent
+FURTHER = 32  # times as far they are moved, so that few moves round to none
 # Of the largest element: no rounding in float64. A gradient jumps by more at a kink.
 MOST = 1e-4
 HOW = (
@@ -68,8 +69,10 @@ def _moves(case: Case, key: str | int) -> np.ndarray:
     """Return how far each element moves with the last digits of inputs and cotangent,
     with a margin."""
     rng = generator(case.seed, MEASURING)
-    unit = UNITS * EPSILON["float64"]
+    unit = FURTHER * UNITS * EPSILON["float64"]
     if key == "y":
-        return ROUNDINGS * spread(case.forward, case.float64, unit, rng)
-    gradient, values = partial(case.gradient_at, key), (*case.float64, case.dy)
-    return ROUNDINGS * spread(gradient, values, unit, rng)
+        moves = spread(case.forward, case.float64, unit, rng)
+    else:
+        gradient, values = partial(case.gradient_at, key), (*case.float64, case.dy)
+        moves = spread(gradient, values, unit, rng)
+    return ROUNDINGS / FURTHER * moves

@@ -43,9 +43,11 @@ TOLERANCE = 1e-7
 WHY = "step² and rounding / step"
 # Times ε^⅔: the constants of both errors, and the rounding of a long sum.
 LOW_TOLERANCE = 64
-# At a kink, the bend exceeds KINK times the largest change, and with half the step more
-# than SHARP of the bend remains: about a half, where a smooth function keeps a quarter.
+# At a kink, the bend exceeds KINK times the element's change, and with half the step
+# more than SHARP of the bend remains: about a half, where a smooth function keeps a
+# quarter.
 KINK = 0.1
+HIDDEN = 0.01  # of the largest change: smaller ones may be noise
 SHARP = 0.4
 KINK_DIRECTIONS = 4
 BENT_LEVELS = (3, 6)  # of shorter steps, over which a kink bends y as much
@@ -128,17 +130,14 @@ def _reconsidered(row: Row, case: Case, at: int, steps: Steps, *, low: bool) -> 
         if not low and (reason := sides.infinite_beside_finite(case, at, steps[at])):
             return replace(row, reason=reason)
         reason = _why_not_judged(row, case, at, steps, low)
-        if reason == KINKED and (wrong := wrong_at_ties(case, at, steps[at])):
+        found = None if low else _at_kinks(row, case, at, steps[at])
+        if (found or reason == KINKED) and (
+            wrong := wrong_at_ties(case, at, steps[at])
+        ):
             case.found.suspects.pop((NAME, row.quantity), None)
             return replace(row, reason=wrong)
-        if reason == KINKED and row.reason != SLOPES_DIFFER:
-            reference = case.found.references[NAME, row.quantity]
-            got, judge = (
-                case.gradients[at],
-                Judge(case, NAME, at, row.tolerance, row.how),
-            )
-            if found := sides.excused(judge, got, reference, steps[at]):
-                return found
+        if found:
+            return found
         if reason:
             return Row(NAME, row.quantity, NOT_RUN, reason=reason)
         got = case.gradients[at]
@@ -156,6 +155,16 @@ def _reconsidered(row: Row, case: Case, at: int, steps: Steps, *, low: bool) -> 
         case.found.suspect(NAME, row.quantity, row.error / 2, lambda seconds: OFF)
         return replace(row, verdict=FAILED, reason=OFF)
     return row
+
+
+def _at_kinks(row: Row, case: Case, at: int, step: Step) -> Row | None:
+    """Return a passed row if a gradient whose row failed is wrong only at kinks, where
+    it is between the slopes on the two sides; otherwise None."""
+    reference = case.found.references.get((NAME, row.quantity))
+    if row.reason == SLOPES_DIFFER or reference is None or row.tolerance is None:
+        return None
+    judge = Judge(case, NAME, at, row.tolerance, row.how)
+    return sides.excused(judge, case.gradients[at], reference, step)
 
 
 def _own_error(case: Case, at: int, steps: Steps) -> float:
@@ -215,7 +224,13 @@ def _bends(case: Case, at: int, moved: np.ndarray) -> bool:
     """Whether y bends over a step. Over a short one, a smooth y bends only by
     rounding."""
     change, bend = _change_and_bend(case, at, moved)
-    return bool((bend > KINK * change.max(initial=0.0)).any())
+    return bool((bend > KINK * _of_each(change)).any())
+
+
+def _of_each(change: np.ndarray) -> np.ndarray:
+    """Return the change of each element of y, or a part of the largest one: elements
+    that move further do not hide a kink."""
+    return np.maximum(change, HIDDEN * change.max(initial=0.0))
 
 
 def _breaking_ties(case: Case, at: int) -> Iterator[np.ndarray]:
@@ -232,21 +247,34 @@ def wrong_at_ties(case: Case, at: int, step: Step) -> str:
     """Return how a gradient is wrong whichever way it is shared among equal elements of
     the input; "" if it is not, or if that is not known.
 
-    If equal elements move together, and those that are 0 do not move, ties do not
-    break. If y is smooth along such a direction, a derivative of each branch of y has
-    the slope of the difference.
+    If equal elements move together, ties do not break. If y is smooth along such a
+    direction, a derivative of each branch of y has the slope of the difference. Those
+    that are 0 first keep their place, because many functions have a kink there.
     """
     x, got = case.float64[at], case.gradients[at]
     values, group = np.unique(x, return_inverse=True)
     if got is None or values.size == x.size or not np.isfinite(x).all():
         return ""
-    group, unit, rng = group.reshape(x.shape), float(np.min(step)), case.rng
+    for moving in (values != 0, np.ones(values.shape, bool)):
+        if found := _wrong_together(case, at, step, moving, group.reshape(x.shape)):
+            return found
+        if moving.all():
+            break
+    return ""
+
+
+def _wrong_together(
+    case: Case, at: int, step: Step, moving: np.ndarray, group: np.ndarray
+) -> str:
+    """Return how a gradient is wrong if the groups of equal elements that are
+    ``moving`` move; otherwise ""."""
+    got, unit, rng = case.gradients[at], float(np.min(step)), case.rng
+    assert got is not None
     wrong = []
     for _ in range(KINK_DIRECTIONS):
-        sizes = rng.uniform(0.5, 1.5, values.size) * rng.choice(
-            [-1.0, 1.0], values.size
-        )
-        direction = np.where(values == 0, 0.0, sizes)[group]
+        sizes = rng.uniform(0.5, 1.5, moving.size)
+        sizes *= rng.choice([-1.0, 1.0], moving.size)
+        direction = np.where(moving, sizes, 0.0)[group]
         change, moved = difference(case, at, direction, unit)
         slope, of_backward = np.sum(case.dy * change), np.sum(got * moved)
         _, bend = _change_and_bend(case, at, unit * direction)
@@ -270,7 +298,7 @@ def wrong_at_ties(case: Case, at: int, step: Step) -> str:
 def _kinked(case: Case, at: int, step: Step, direction: np.ndarray) -> bool:
     change, bend = _change_and_bend(case, at, step * direction)
     _, bend_of_half = _change_and_bend(case, at, step / 2 * direction)
-    bent = bend > KINK * change.max(initial=0.0)
+    bent = bend > KINK * _of_each(change)
     return bool((bent & (bend_of_half > SHARP * bend)).any())
 
 
