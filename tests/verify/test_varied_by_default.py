@@ -158,7 +158,9 @@ def std(x):
 
 
 def std_back(dy, x):
-    return (dy / x.std(-1))[..., None] * (x - x.mean(-1, keepdims=True)) / x.shape[-1]
+    s = x.std(-1)  # a row of equal numbers is a kink
+    slope = np.where(s > 0, dy / np.where(s > 0, s, 1), 0)
+    return slope[..., None] * (x - x.mean(-1, keepdims=True)) / x.shape[-1]
 
 
 def sums(x, offsets):
@@ -166,7 +168,7 @@ def sums(x, offsets):
 
 
 PROBABILITIES = RNG.uniform(0.01, 0.99, size=(4, 6))
-RIGHT = {  # object, inputs, keywords; each is wrong outside of its domain
+RIGHT = {  # object, inputs, keywords; most are wrong outside of their domain
     "an even length": (own(halves, halves_back), (X,), {}),
     "targets that sum to 1": (
         own(cross_entropy, lambda dy, saved: (dy * (saved[0] - saved[1]), None)),
@@ -203,6 +205,7 @@ RIGHT = {  # object, inputs, keywords; each is wrong outside of its domain
         {},
     ),
 }
+RIGHT_EVERYWHERE = {"rows of several elements", "steps"}
 
 
 @pytest.mark.parametrize("name", RIGHT)
@@ -211,6 +214,8 @@ def test_no_right_gradient_is_accused(name):
     report = check(op, *inputs, raises=False, explain=False, **keywords)
     assert report.passed, report
     assert tried(report)
+    if name in RIGHT_EVERYWHERE:
+        return
     asked = check(op, *inputs, raises=False, explain=False, vary=True, **keywords)
     assert not asked.passed  # the default leaves out what would accuse it
 

@@ -191,11 +191,11 @@ class Case:
         if at not in known:
             rng = generator(self.seed, MEASURING)
             values = *self.float64, self.dy
-            gradient = partial(self._gradient, at)
+            gradient = partial(self.gradient_at, at)
             known[at] = computed_precision(gradient, values, gradient(values), rng)
         return known[at]
 
-    def _gradient(self, at: int, values: Inputs) -> np.ndarray:
+    def gradient_at(self, at: int, values: Inputs) -> np.ndarray:
         """Return the gradient of one input, for NumPy inputs and the cotangent."""
         y, saved = self.subject.forward(*self.native(values[:-1]))
         returned = self.subject.backward(to_kind_of(y, values[-1]), saved)
@@ -207,7 +207,7 @@ class Case:
         precision of backward, relative to the gradient's largest element."""
         values, rng = (*self.float64, self.dy), generator(self.seed, MEASURING)
         precision = self.backward_computes_in(at)
-        return noise(partial(self._gradient, at), values, precision, rng)
+        return noise(partial(self.gradient_at, at), values, precision, rng)
 
     def explained_by_rounding(self, at: int, reference: np.ndarray) -> bool:
         """Whether rounding in backward's precision explains each element's error.
@@ -235,7 +235,7 @@ class Case:
         if got is None:
             return False
         values, rng = (*self.float64, self.dy), generator(self.seed, MEASURING)
-        seen, size = jumps(partial(self._gradient, at), values, rng), largest(got)
+        seen, size = jumps(partial(self.gradient_at, at), values, rng), largest(got)
         if largest(seen) > COARSER * EPSILON[self.backward_computes_in(at)] * size:
             return True
         allowed = self._rounding(at, size) / 2 + JUMPS * seen
@@ -249,7 +249,7 @@ class Case:
         precision explains, if its largest element is ``size``."""
         unit = EPSILON[self.backward_computes_in(at)]
         values, rng = (*self.float64, self.dy), generator(self.seed, MEASURING)
-        changes = spread(partial(self._gradient, at), values, 2 * unit, rng)
+        changes = spread(partial(self.gradient_at, at), values, 2 * unit, rng)
         return ROUNDINGS * changes + 4 * unit * size
 
     def coarse_backward(self, at: int) -> str:

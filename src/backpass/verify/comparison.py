@@ -207,8 +207,8 @@ class Judge:
             if diagnosis.kind == "equal":  # off by less than a diagnosis can see
                 off = largest_error(got, reference)
                 return (
-                    f"off by {off:.1e} of the largest element; "
-                    "the reference is not accurate enough to say more"
+                    f"off by {off:.1e} of the largest element: more than the "
+                    "tolerance, but too little for a diagnosis"
                 )
             return str(diagnosis)
 

@@ -56,7 +56,7 @@ def spread(case: Case, at: int, derivatives: Sequence[Derivative]) -> float:
     This is the largest difference along one direction, divided by the largest slope.
     """
     x = case.float64[at]
-    sets = [_directions(case, at)]
+    sets = [directions_of(case, at)]
     if x.size <= COORDINATES:
         sets.append(_units(np.isfinite(x)))
     found = 0.0
@@ -75,7 +75,7 @@ def _slope(derivative: Derivative, at: int, direction: np.ndarray) -> float:
     return slope / taken if taken else 0.0
 
 
-def _directions(case: Case, at: int) -> list[np.ndarray]:
+def directions_of(case: Case, at: int) -> list[np.ndarray]:
     """Return random directions.
 
     Large arrays get fewer, because each takes longer and is as likely to show a
@@ -99,7 +99,7 @@ def _row(judge: Judge, at: int, derivative: Derivative, each: bool) -> Row:
     got = np.zeros(x.shape) if got is None else got
     movable = np.isfinite(x)  # elsewhere x + h·v does not move: −∞ stays −∞
     coordinates = f" and all {int(movable.sum())} coordinates" if each else ""
-    directions = _directions(case, at)
+    directions = directions_of(case, at)
     how = f"{len(directions)} random directions{coordinates}; {judge.how}"
     judge = replace(judge, how=how)
 

@@ -66,7 +66,8 @@ def computed_precision(
                 return "float64"
             # Do not start at the inputs: sums of numbers with few digits may lie
             # halfway between two float32 numbers, where any step changes the result.
-            if _roughness(ys[-1], along(TINIER, start=STEP)) > rough / 8:
+            there = along(TINIER, start=STEP)
+            if _roughness(ys[-1], there, size=largest(y)) > rough / 8:
                 return "float64"
     return "float32"
 
@@ -185,12 +186,15 @@ def _digits_fit(y: np.ndarray, bits: int) -> np.ndarray:
     return mantissa == np.round(mantissa)
 
 
-def _roughness(y: np.ndarray, following: list[np.ndarray]) -> float:
+def _roughness(
+    y: np.ndarray, following: list[np.ndarray], size: float | None = None
+) -> float:
     """Return how far y and the values that follow it along a step are from a parabola.
 
-    This is the root mean square of the distances over y's largest element; 0 if
-    rounding is not their cause. All steps go to one side, so that a kink at the inputs
-    does not count. A kink on the way shows at few elements, and the roughest are
+    This is the root mean square of the distances over ``size``, by default y's largest
+    element; 0 if rounding is not their cause. All steps go to one side, so that a kink
+    at the inputs does not count. A kink on the way shows at few elements, and the
+    roughest are
     ignored.
     """
     if any(value.shape != y.shape for value in following):
@@ -202,7 +206,7 @@ def _roughness(y: np.ndarray, following: list[np.ndarray]) -> float:
     ys -= first
     off = ys - PARABOLAS @ (PARABOLAS.T @ ys)
     known = np.isfinite(off).all(axis=0)
-    size = np.abs(first[known]).max(initial=0.0)
+    size = np.abs(first[known]).max(initial=0.0) if size is None else size
     off = np.sort(np.abs(off[:, known]).max(axis=0))
     if size == 0 or off[-1] > EPSILON["bfloat16"] * size:  # a jump, such as round's
         return 0.0

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
-from dataclasses import replace
 
 import numpy as np
 
@@ -19,16 +18,13 @@ from backpass.verify.convert import (
     to_numpy,
     to_torch,
 )
+from backpass.verify.differences import best_step, first_difference
 from backpass.verify.magnitude import largest, within
-from backpass.verify.methods.finite_difference import (
-    best_step,
-    first_difference,
-    has_kink,
-)
+from backpass.verify.methods.finite_difference import wrong_at_ties
 from backpass.verify.numpy_only import function_of_numpy
 from backpass.verify.outputs import join
-from backpass.verify.report import FAILED, NOT_RUN, PASSED, Row
-from backpass.verify.subgradient import is_subgradient
+from backpass.verify.report import FAILED, NOT_RUN, Row
+from backpass.verify.sides import excused
 
 NAME = "torch autograd"
 TOLERANCE = 1e-12
@@ -37,14 +33,6 @@ ANOTHER = "forward computes a different y on tensors than on the arrays that wer
 CONTRADICTED = (
     "autograd does not follow all of forward (a detach, .data, a different library), "
     "or returns NaN: a difference contradicts it"
-)
-SHARED = (
-    "equal elements of the input share a gradient: backward and autograd share it "
-    "differently, and either is a convention"
-)
-ANOTHER_CHOICE = (
-    "y has a kink there: backward returns another subgradient than autograd, between "
-    "the slopes on the two sides"
 )
 NOT_FOLLOWED = "forward does not run on tensors that autograd follows"
 CUT = 1e-5  # of a slope: a difference that is closer agrees with it
@@ -66,32 +54,8 @@ def run(case: Case) -> list[Row]:
             row = Judge(case, NAME, at, *tolerance).row(got[at], reference[at])
             if row.verdict == FAILED and contradicted(case, at, got[at], reference[at]):
                 row = Row(NAME, row.quantity, NOT_RUN, reason=CONTRADICTED)
-            if row.verdict == FAILED:
-                off = tolerance[0] * largest(reference[at])
-                row = _beside_kinks(case, row, at, got[at], reference[at], off)
-            rows.append(row)
+            rows.append(_unless_at_kinks(case, row, at, got[at], reference[at]))
     return rows
-
-
-def _beside_kinks(
-    case: Case,
-    row: Row,
-    at: int,
-    got: np.ndarray | None,
-    reference: np.ndarray,
-    off: float,
-) -> Row:
-    """Return the row, without the elements at kinks if backward returns another
-    subgradient there."""
-    if not is_subgradient(case, at, got, reference, off):
-        return row
-    same = np.abs(got - reference) <= off
-    case.found.suspects.pop((NAME, row.quantity), None)
-    if not reference[same].any():
-        return Row(NAME, row.quantity, NOT_RUN, reason=ANOTHER_CHOICE)
-    error = largest((got - reference)[same]) / (largest(reference) or 1.0)
-    note = f"{ANOTHER_CHOICE}, at {(~same).sum()} of {same.size} elements"
-    return replace(row, verdict=PASSED, error=error, reason="", note=note)
 
 
 def contradicted(
@@ -113,24 +77,16 @@ def contradicted(
     return of_backward <= agreed and not of_autograd <= agreed  # which may be NaN
 
 
-def unless_shared(
+def _unless_at_kinks(
     case: Case, row: Row, at: int, got: np.ndarray | None, reference: np.ndarray
 ) -> Row:
-    """Return the row, marked "not run" if it failed because backward and autograd share
-    a gradient differently among equal elements of the input, where y has a kink."""
-    x = case.float64[at]
-    if row.verdict != FAILED or got is None or got.shape != reference.shape:
+    """Return the row, passed if backward and autograd differ only at kinks, where both
+    follow a convention."""
+    if row.verdict != FAILED or at not in case.derived or row.tolerance is None:
         return row
-    off, near = got - reference, TOLERANCE**0.5 * largest(reference)
-    _, group, counts = np.unique(x, return_inverse=True, return_counts=True)
-    group = group.reshape(x.shape)
-    tied = counts[group] > 1
-    if not np.isfinite(off).all() or largest(off[~tied]) > near:
-        return row
-    sums = np.bincount(group.ravel(), off.ravel())
-    if largest(sums) > near or not has_kink(case, at, best_step(case, at)):
-        return row
-    return Row(row.method, row.quantity, NOT_RUN, reason=SHARED)
+    judge, step = Judge(case, NAME, at, row.tolerance, row.how), best_step(case, at)
+    found = excused(judge, got, reference, step)
+    return row if found is None or wrong_at_ties(case, at, step) else found
 
 
 def differentiate_forward(

@@ -16,10 +16,26 @@ from dataclasses import replace
 
 import numpy as np
 
-from backpass.verify.case import Case, Inputs, NotRun
+from backpass.verify import converged, sides
+from backpass.verify.case import Case, NotRun
+from backpass.verify.comparison import Judge
 from backpass.verify.convert import EPSILON
-from backpass.verify.directional import COORDINATES, Derivative, rows, spread
-from backpass.verify.magnitude import farthest, largest
+from backpass.verify.differences import (
+    FACTOR,
+    Step,
+    best_step,
+    difference,
+    first_difference,
+    replaced,
+)
+from backpass.verify.directional import (
+    COORDINATES,
+    SLOPES_DIFFER,
+    Derivative,
+    rows,
+    spread,
+)
+from backpass.verify.magnitude import largest
 from backpass.verify.report import FAILED, NOT_RUN, PASSED, Row
 
 NAME = "finite differences"
@@ -27,11 +43,14 @@ TOLERANCE = 1e-7
 WHY = "step² and rounding / step"
 # Times ε^⅔: the constants of both errors, and the rounding of a long sum.
 LOW_TOLERANCE = 64
-# At a kink, the bend exceeds KINK times the largest change, and with half the step more
-# than SHARP of the bend remains: about a half, where a smooth function keeps a quarter.
+# At a kink, the bend exceeds KINK times the element's change, and with half the step
+# more than SHARP of the bend remains: about a half, where a smooth function keeps a
+# quarter.
 KINK = 0.1
+HIDDEN = 0.01  # of the largest change: smaller ones may be noise
 SHARP = 0.4
 KINK_DIRECTIONS = 4
+BENT_LEVELS = (3, 6)  # of shorter steps, over which a kink bends y as much
 TIED = 1e-3  # of a slope: where ties are kept, a smaller error is not called wrong
 BRIEFER, BENT_DIRECTIONS = 256, 5  # a step that crosses few kinks, and its directions
 COARSEST = 0.1  # the largest tolerance at which a comparison is still useful
@@ -40,7 +59,6 @@ COARSEST = 0.1  # the largest tolerance at which a comparison is still useful
 OTHER_STEPS = (0.5, 0.7, 1.4)
 DOUBT = 4  # times their spread: a smaller error may be that of the differences
 LEAST = 1e-5  # of the gradient: smaller errors cannot be seen in float32
-Step = float | np.ndarray  # for all coordinates, or one for each
 Steps = dict[int, Step]  # by position of the input
 KINKED = (
     "y has a kink there: its slopes on the two sides of these inputs differ, so no "
@@ -109,11 +127,24 @@ def _rows(case: Case, steps: Steps, usual: float, why: str, note: str) -> list[R
 
 def _reconsidered(row: Row, case: Case, at: int, steps: Steps, *, low: bool) -> Row:
     if row.verdict == FAILED:
-        reason = _why_not_judged(row, case, at, steps)
-        if reason == KINKED and (wrong := _wrong_at_ties(case, at, steps[at])):
+        if not low and (reason := sides.infinite_beside_finite(case, at, steps[at])):
+            return replace(row, reason=reason)
+        reason = _why_not_judged(row, case, at, steps, low)
+        found = None if low else _at_kinks(row, case, at, steps[at])
+        if (found or reason == KINKED) and (
+            wrong := wrong_at_ties(case, at, steps[at])
+        ):
             case.found.suspects.pop((NAME, row.quantity), None)
             return replace(row, reason=wrong)
-        return Row(NAME, row.quantity, NOT_RUN, reason=reason) if reason else row
+        if found:
+            return found
+        if reason:
+            return Row(NAME, row.quantity, NOT_RUN, reason=reason)
+        got = case.gradients[at]
+        misfit = got is not None and got.shape != case.float64[at].shape
+        if low or misfit or (got is not None and not np.isfinite(got).all()):
+            return row
+        return converged.judged(row, case, at, steps[at])
     # In float32 the tolerance allows for noise that may not be there.
     if (
         row.verdict == PASSED
@@ -124,6 +155,16 @@ def _reconsidered(row: Row, case: Case, at: int, steps: Steps, *, low: bool) -> 
         case.found.suspect(NAME, row.quantity, row.error / 2, lambda seconds: OFF)
         return replace(row, verdict=FAILED, reason=OFF)
     return row
+
+
+def _at_kinks(row: Row, case: Case, at: int, step: Step) -> Row | None:
+    """Return a passed row if a gradient whose row failed is wrong only at kinks, where
+    it is between the slopes on the two sides; otherwise None."""
+    reference = case.found.references.get((NAME, row.quantity))
+    if row.reason == SLOPES_DIFFER or reference is None or row.tolerance is None:
+        return None
+    judge = Judge(case, NAME, at, row.tolerance, row.how)
+    return sides.excused(judge, case.gradients[at], reference, step)
 
 
 def _own_error(case: Case, at: int, steps: Steps) -> float:
@@ -147,21 +188,7 @@ def _derivative(case: Case, steps: Steps, times: float = 1.0) -> Derivative:
     return derivative
 
 
-def first_difference(
-    case: Case, at: int, step: Step | None = None
-) -> tuple[np.ndarray, np.ndarray]:
-    """Return ``difference`` along the first direction, by default the best step's.
-
-    The result is cached, because other methods are compared with it.
-    """
-    key = (first_difference, at)
-    if key not in case.shared:
-        step = best_step(case, at) if step is None else step
-        case.shared[key] = difference(case, at, case.directions.first(at), step)
-    return case.shared[key]
-
-
-def _why_not_judged(row: Row, case: Case, at: int, steps: Steps) -> str:
+def _why_not_judged(row: Row, case: Case, at: int, steps: Steps, low: bool) -> str:
     """Return why differences cannot judge a gradient that they find wrong: a kink, an
     infinity, or their own error; otherwise an empty string."""
     if has_kink(case, at, steps[at]):
@@ -172,7 +199,7 @@ def _why_not_judged(row: Row, case: Case, at: int, steps: Steps) -> str:
             "backward returns an infinity, which a difference can neither confirm nor "
             "refute"
         )
-    if row.error is None or not np.isfinite(row.error):
+    if not low or row.error is None or not np.isfinite(row.error):
         return ""
     own = _own_error(case, at, steps)
     if row.error > DOUBT * own:
@@ -184,8 +211,26 @@ def _why_not_judged(row: Row, case: Case, at: int, steps: Steps) -> str:
 
 
 def has_kink(case: Case, at: int, step: Step) -> bool:
-    """Whether y's slopes on the two sides of these inputs differ."""
-    return any(_kinked(case, at, step, along) for along in _breaking_ties(case, at))
+    """Whether y's slopes on the two sides of these inputs differ, over every step."""
+    for along in _breaking_ties(case, at):
+        if _kinked(case, at, step, along) and all(
+            _bends(case, at, step / FACTOR**level * along) for level in BENT_LEVELS
+        ):
+            return True
+    return False
+
+
+def _bends(case: Case, at: int, moved: np.ndarray) -> bool:
+    """Whether y bends over a step. Over a short one, a smooth y bends only by
+    rounding."""
+    change, bend = _change_and_bend(case, at, moved)
+    return bool((bend > KINK * _of_each(change)).any())
+
+
+def _of_each(change: np.ndarray) -> np.ndarray:
+    """Return the change of each element of y, or a part of the largest one: elements
+    that move further do not hide a kink."""
+    return np.maximum(change, HIDDEN * change.max(initial=0.0))
 
 
 def _breaking_ties(case: Case, at: int) -> Iterator[np.ndarray]:
@@ -198,13 +243,13 @@ def _breaking_ties(case: Case, at: int) -> Iterator[np.ndarray]:
         yield np.where(np.isfinite(x), sizes, 0.0)
 
 
-def _wrong_at_ties(case: Case, at: int, step: Step) -> str:
+def wrong_at_ties(case: Case, at: int, step: Step) -> str:
     """Return how a gradient is wrong whichever way it is shared among equal elements of
     the input; "" if it is not, or if that is not known.
 
-    If equal elements move together, and those that are 0 do not move, ties do not
-    break. If y is smooth along such a direction, a derivative of each branch of y has
-    the slope of the difference.
+    If equal elements move together, ties do not break. If y is smooth along such a
+    direction, a derivative of each branch of y has the slope of the difference. Those
+    that are 0 first keep their place, because many functions have a kink there.
     """
     x, got = case.float64[at], case.gradients[at]
     values, group = np.unique(x, return_inverse=True)
@@ -212,23 +257,39 @@ def _wrong_at_ties(case: Case, at: int, step: Step) -> str:
         return ""
     if not (np.isfinite(x).all() and np.isfinite(got).all()):
         return ""
-    group, unit, rng = group.reshape(x.shape), float(np.min(step)), case.rng
+    for moving in (values != 0, np.ones(values.shape, bool)):
+        if found := _wrong_together(case, at, step, moving, group.reshape(x.shape)):
+            return found
+        if moving.all():
+            break
+    return ""
+
+
+def _wrong_together(
+    case: Case, at: int, step: Step, moving: np.ndarray, group: np.ndarray
+) -> str:
+    """Return how a gradient is wrong if the groups of equal elements that are
+    ``moving`` move; otherwise ""."""
+    got, unit, rng = case.gradients[at], float(np.min(step)), case.rng
+    assert got is not None
     wrong = []
     for _ in range(KINK_DIRECTIONS):
-        sizes = rng.uniform(0.5, 1.5, values.size) * rng.choice(
-            [-1.0, 1.0], values.size
-        )
-        direction = np.where(values == 0, 0.0, sizes)[group]
+        sizes = rng.uniform(0.5, 1.5, moving.size)
+        sizes *= rng.choice([-1.0, 1.0], moving.size)
+        direction = np.where(moving, sizes, 0.0)[group]
         change, moved = difference(case, at, direction, unit)
         slope, of_backward = np.sum(case.dy * change), np.sum(got * moved)
         _, bend = _change_and_bend(case, at, unit * direction)
         bent = DOUBT * np.sum(np.abs(case.dy) * bend) / unit
         size = max(np.sum(np.abs(case.dy * change)), np.sum(np.abs(got * moved)))
         if abs(of_backward - slope) > bent + TIED * size:
-            wrong.append((of_backward, slope))
+            wrong.append((of_backward, slope, direction, TIED * size))
     if len(wrong) < 2:
         return ""
-    of_backward, slope = wrong[0]
+    of_backward, slope, direction, least = wrong[0]
+    found = converged.measured(case, at, got, [direction], unit)
+    if not abs(found.errors[0]) > max(converged.DOUBT * found.doubts[0], least):
+        return ""
     return (
         f"where equal elements of {case.subject.input_names[at]} move together, y has no "
         f"kink, and the slope is {slope:.4g}; backward's is {of_backward:.4g}. Equal "
@@ -239,7 +300,7 @@ def _wrong_at_ties(case: Case, at: int, step: Step) -> str:
 def _kinked(case: Case, at: int, step: Step, direction: np.ndarray) -> bool:
     change, bend = _change_and_bend(case, at, step * direction)
     _, bend_of_half = _change_and_bend(case, at, step / 2 * direction)
-    bent = bend > KINK * change.max(initial=0.0)
+    bent = bend > KINK * _of_each(change)
     return bool((bent & (bend_of_half > SHARP * bend)).any())
 
 
@@ -250,7 +311,7 @@ def _change_and_bend(
     its distance from their mean."""
     x = case.float64[at]
     ahead, here, behind = (
-        case.forward(_replaced(case, at, case.rounded(there)))
+        case.forward(replaced(case, at, case.rounded(there)))
         for there in (x + moved, x, x - moved)
     )
     with np.errstate(invalid="ignore"):
@@ -302,60 +363,3 @@ def _low(precision: str) -> tuple[float, str]:
 
 def _low_tolerance(precision: str) -> float:
     return LOW_TOLERANCE * EPSILON[precision] ** (2 / 3)
-
-
-def difference(
-    case: Case, at: int, direction: np.ndarray, step: Step
-) -> tuple[np.ndarray, np.ndarray]:
-    """Return the change of y per unit of the step, and the direction actually taken,
-    which differs because x + h·v rounds.
-
-    A step for each coordinate scales that coordinate of the direction. The unit is then
-    the largest step taken.
-    """
-    x = case.float64[at]
-    taken = step * direction
-    unit = largest(taken) / (largest(direction) or 1.0) or 1.0
-    ahead, behind = case.rounded(x + taken), case.rounded(x - taken)
-    with np.errstate(invalid="ignore"):
-        moved = np.where(np.isfinite(x), (ahead - behind) / (2 * unit), 0.0)
-        y_ahead, y_behind = (
-            case.forward(_replaced(case, at, there)) for there in (ahead, behind)
-        )
-        change = y_ahead - y_behind
-    return np.where(np.isfinite(change), change / (2 * unit), 0.0), moved
-
-
-def best_step(case: Case, at: int) -> Step:
-    """Return the step whose result agrees best with that of half the step.
-
-    The candidates are the step for numbers about 1, the step for numbers of the input's
-    size, and a step for each coordinate. A step with which a coordinate does not move,
-    because x + h rounds to x, is avoided.
-    """
-    x = case.float64[at]
-    step = EPSILON[case.precision] ** (1 / 3)
-    movable = np.isfinite(x)
-    size = np.where(movable, np.abs(x), 0.0)
-    most = size.max(initial=0.0) or 1.0
-    typical = (
-        most * np.sqrt(np.mean((size[movable] / most) ** 2)) if movable.any() else 1.0
-    )
-    if 0.1 <= typical <= 10:
-        return step
-    direction = case.directions.first(at)
-
-    def disagreement(step: Step) -> float:
-        whole, moved = difference(case, at, direction, step)
-        half, half_moved = difference(case, at, direction, step / 2)
-        if ((moved == 0) | (half_moved == 0))[direction != 0].any():
-            return np.inf
-        return farthest(whole, half) / (largest(whole) or 1.0)
-
-    return min(
-        (step, step * (typical or 1.0), step * np.maximum(size, 1.0)), key=disagreement
-    )
-
-
-def _replaced(case: Case, at: int, value: np.ndarray) -> Inputs:
-    return (*case.float64[:at], value, *case.float64[at + 1 :])

@@ -47,6 +47,7 @@ from backpass.verify.convert import (
     to_kind_of,
     to_numpy,
 )
+from backpass.verify.differences import best_step
 from backpass.verify.drawing import generator
 from backpass.verify.magnitude import largest
 from backpass.verify.methods.autograd import (
@@ -56,7 +57,7 @@ from backpass.verify.methods.autograd import (
 )
 from backpass.verify.methods.pytorch import bound_operator
 from backpass.verify.report import FAILED, PASSED, Row
-from backpass.verify.subgradient import is_subgradient
+from backpass.verify.sides import differing, is_subgradient
 
 NAME = "low precision"
 WIDER = "and in float32"  # the next rows, for a subject that does not accept float64
@@ -272,12 +273,11 @@ def _unlike_autograd(
     if not case.takes_float64:
         return None
     own = case.gradients[key]
-    off = RESOLUTION * largest(reference)
-    if contradicted(case, key, own, reference) or is_subgradient(
-        case, key, own, reference, off
-    ):
+    if own is None or contradicted(case, key, own, reference):
         return own
-    return None
+    apart = differing(own, reference, RESOLUTION * largest(reference))
+    step = best_step(case, key)
+    return own if is_subgradient(case, key, own, apart, step) else None
 
 
 def _at(case: Case, dtype: str) -> Case:

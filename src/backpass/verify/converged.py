@@ -1,0 +1,223 @@
+"""Judge a gradient that differences find wrong by differences that have converged.
+
+A difference accuses only where all shorter steps agree with it. Where none has
+converged, it shows nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from backpass.verify.case import Case
+from backpass.verify.comparison import Judge
+from backpass.verify.convert import EPSILON
+from backpass.verify.differences import FACTOR, LEVELS, Step, raw_difference
+from backpass.verify.directional import LARGE, SLOPES_DIFFER, directions_of
+from backpass.verify.magnitude import largest
+from backpass.verify.report import FAILED, NOT_RUN, PASSED, Row
+
+TIMES = (1.0, 0.5, 0.7, 1.4)  # the steps of one level
+SPREADS = 2  # times the spread over a level's steps: a difference's own error
+UNITS = 2  # in the last place of y: its rounding
+LEVELS_IF_LARGE = 3
+DOUBT = 4  # times a difference's own error: a smaller error may be the difference's
+SURE = 1e-4  # of the largest element: differences less accurate confirm nothing
+BATCH, TWO = 16, 2  # elements and directions that are measured together
+
+
+@dataclass(frozen=True)
+class Measured:
+    """The errors of backward along some directions, by differences of several levels.
+
+    ``doubts`` say how far each error may be off; infinite if no differences converge.
+    """
+
+    errors: np.ndarray
+    doubts: np.ndarray
+
+
+def judged(row: Row, case: Case, at: int, step: Step) -> Row:
+    """Return the verdict of converged differences on a gradient whose row failed.
+
+    The gradient is finite and has the shape of its input.
+    """
+    if row.reason == SLOPES_DIFFER:
+        return _by_direction(row, case, at, step)
+    return _by_element(row, case, at, step)
+
+
+def _by_direction(row: Row, case: Case, at: int, step: Step) -> Row:
+    off = [abs(error) for error, _ in case.found.slopes[row.method, row.quantity]]
+    size = max(off) / row.error if row.error and np.isfinite(row.error) else 0.0
+    allowed = (row.tolerance or 0.0) * (size or case.scales[at])
+    order = np.argsort(off)[::-1]
+    failing = [directions_of(case, at)[i] for i in order if not off[i] <= allowed]
+    known, most = True, 0.0
+    for start in range(0, len(failing), TWO):
+        batch = failing[start : start + TWO]
+        found = measured(case, at, _gradient(case, at), batch, step)
+        errors = np.abs(found.errors)
+        if (errors > np.maximum(DOUBT * found.doubts, allowed)).any():
+            return row
+        most = max(most, errors.max())
+        known &= bool((errors <= allowed).all())
+        known &= bool((found.doubts <= SURE * max(size, case.scales[at])).all())
+    error = most / (size or 1.0)
+    return _passed(row, error) if known and size else _too_coarse(row)
+
+
+def _by_element(row: Row, case: Case, at: int, step: Step) -> Row:
+    got, reference = (
+        _gradient(case, at),
+        case.found.references[row.method, row.quantity],
+    )
+    off = np.abs(got - reference)
+    allowed = (row.tolerance or 0.0) * (largest(reference) or case.scales[at])
+    errors, doubts = np.zeros(got.shape), np.zeros(got.shape)
+    seen, wrong = np.zeros(got.shape, bool), np.zeros(got.shape, bool)
+    order = _worst_first(off, reference, allowed)
+    for start in range(0, len(order), BATCH):
+        batch = order[start : start + BATCH]
+        units = [_unit(got.shape, i) for i in batch]
+        found = measured(case, at, got, units, step)
+        errors.flat[batch], doubts.flat[batch] = found.errors, found.doubts
+        seen.flat[batch] = True
+        least = np.maximum(allowed, (row.tolerance or 0.0) * np.abs(got - errors))
+        wrong = seen & (np.abs(errors) > np.maximum(DOUBT * doubts, least))
+        if wrong.any() and (wrong == seen).all():
+            break  # such as a wrong factor: nothing else needs shorter steps
+    better = seen & np.isfinite(doubts) & (doubts <= SURE * np.abs(got - errors))
+    refined = np.where(better | wrong, got - errors, np.where(seen, got, reference))
+    if wrong.any():
+        return _failed(row, case, at, refined, wrong)
+    size = largest(np.where(seen & ~better, 0.0, refined))
+    known = (np.abs(errors) <= (row.tolerance or 0.0) * size) & (doubts <= SURE * size)
+    if known.all() and size:
+        return _passed(row, largest(errors) / size)
+    return _too_coarse(row, int((~known).sum()), got.size)
+
+
+def _failed(
+    row: Row, case: Case, at: int, reference: np.ndarray, wrong: np.ndarray
+) -> Row:
+    """Return the row of a gradient that is wrong at some elements."""
+    got = _gradient(case, at)
+    given = case.found.references[row.method, row.quantity]
+    if (wrong | (reference == given)).all() and np.allclose(
+        reference[wrong], given[wrong], rtol=SURE, atol=SURE * largest(given)
+    ):
+        return row  # the usual step was as good
+    again = Judge(case, row.method, at, row.tolerance or 0.0, row.how).row(
+        got, reference
+    )
+    if again.verdict == FAILED:
+        return again
+    case.found.suspects.pop((row.method, row.quantity), None)
+    index = tuple(int(i) for i in np.argwhere(wrong)[0])
+    said = f"got {got[index]:.4g}, expected {reference[index]:.4g}"
+    return replace(row, reason=f"wrong at index {list(index)}: {said}")
+
+
+def _passed(row: Row, error: float) -> Row:
+    how = f"{row.how}; shorter steps where the usual one is too long"
+    return replace(row, verdict=PASSED, error=error, reason="", how=how)
+
+
+def _too_coarse(row: Row, unknown: int = 0, of: int = 0) -> Row:
+    where = f" at {unknown} of {of} elements" if of > 1 else ""
+    reason = f"differences are too coarse here: they vary with the step{where}"
+    return Row(row.method, row.quantity, NOT_RUN, reason=reason)
+
+
+def _gradient(case: Case, at: int) -> np.ndarray:
+    got = case.gradients[at]
+    return np.zeros(case.float64[at].shape) if got is None else got
+
+
+def _worst_first(off: np.ndarray, reference: np.ndarray, allowed: float) -> list[int]:
+    """Return the places of the failing elements; those that are worst absolutely and
+    those that are worst relatively come first, in turn."""
+    off = np.where(np.isfinite(off), off, 0.0).ravel()
+    with np.errstate(divide="ignore", invalid="ignore"):
+        share = np.nan_to_num(off / np.abs(reference.ravel()), posinf=0.0)
+    pairs = zip(np.argsort(-off), np.argsort(-share), strict=True)
+    order = dict.fromkeys(int(i) for pair in pairs for i in pair)
+    return [i for i in order if off[i] > allowed]
+
+
+def _unit(shape: tuple[int, ...], at: int) -> np.ndarray:
+    unit = np.zeros(shape)
+    unit.flat[at] = 1.0
+    return unit
+
+
+def measured(
+    case: Case, at: int, got: np.ndarray, directions: Sequence[np.ndarray], step: Step
+) -> Measured:
+    """Measure backward's errors along directions by differences that have converged.
+
+    The steps start at ``step`` and become shorter. A level counts only if all levels of
+    shorter steps agree with it, within their own errors. The most accurate of these
+    levels gives the result.
+    """
+    levels = LEVELS_IF_LARGE if case.float64[at].size > LARGE else LEVELS
+    shape = (len(directions), levels, len(TIMES))
+    found, noise = np.full(shape, np.nan), np.zeros(shape[:2])
+    rounding = UNITS * EPSILON[case.precision] * _norm(case.dy * case.y)
+    for which, direction in enumerate(directions):
+        for level in range(levels):
+            shorter = step / FACTOR**level
+            found[which, level] = [
+                _error(case, at, got, direction, times * shorter) for times in TIMES
+            ]
+            noise[which, level] = rounding / largest(shorter * direction)
+    spreads = SPREADS * np.ptp(found, axis=2)
+    # Some spreads are small by chance.
+    spreads = np.maximum(spreads, [_median(of) for of in spreads.T])
+    doubts = np.maximum(spreads, noise)
+    best = [_most_accurate(*of) for of in zip(found[:, :, 0], doubts, strict=True)]
+    errors, doubts = np.array(best).reshape(-1, 2).T
+    return Measured(errors, doubts)
+
+
+def _median(values: np.ndarray) -> float:
+    known = values[~np.isnan(values)]
+    return float(np.median(known)) if known.size else 0.0
+
+
+def _most_accurate(errors: np.ndarray, doubts: np.ndarray) -> tuple[float, float]:
+    """Return the error and the doubt of the most accurate level that agrees with all
+    shorter steps."""
+    error, doubt = 0.0, np.inf
+    for one, its in zip(errors[::-1], doubts[::-1], strict=True):
+        if np.isnan(its):  # y is not defined so far away, or x + h rounds to x
+            if np.isfinite(doubt):
+                break
+            continue
+        if np.isfinite(doubt) and abs(one - error) > doubt + its:
+            break
+        if its < doubt:
+            error, doubt = float(one), float(its)
+    return error, doubt
+
+
+def _error(
+    case: Case, at: int, got: np.ndarray, direction: np.ndarray, step: Step
+) -> float:
+    """Return backward's error along a direction, per unit of it."""
+    change, moved = raw_difference(case, at, direction, step)
+    taken = np.vdot(direction, moved) / (np.vdot(direction, direction) or 1.0)
+    with np.errstate(invalid="ignore"):
+        slope = np.sum(np.where(case.dy == 0, 0.0, case.dy * change))
+    if not (taken and np.isfinite(slope)):
+        return np.nan
+    return float((np.sum(got * moved) - slope) / taken)
+
+
+def _norm(values: np.ndarray) -> float:
+    size = largest(values) or 1.0
+    shares = np.where(np.isfinite(values), values, 0.0) / size
+    return size * float(np.sqrt(np.sum(shares**2)))
