@@ -12,6 +12,7 @@ from functools import partial
 import numpy as np
 
 from backpass.verify.case import ROUNDINGS, Case
+from backpass.verify.comparison import Key
 from backpass.verify.convert import EPSILON
 from backpass.verify.directional import SLOPES_DIFFER
 from backpass.verify.drawing import MEASURING, generator
@@ -34,13 +35,12 @@ def unless_rounding(row: Row, case: Case) -> Row:
     moving the inputs and the cotangent by units in the last place changes."""
     if row.verdict != FAILED or not row.error or not row.error < MOST:
         return row
-    if row.quantity == "y":
-        key, got = "y", case.y
-    elif row.quantity in case.quantities:
+    key: Key = "y"
+    if row.quantity in case.quantities:
         key = case.differentiable[case.quantities.index(row.quantity)]
-        got = case.gradients[key]
-    else:
+    elif row.quantity != "y":
         return row
+    got = case.y if key == "y" else case.gradients[key]
     if got is None or not np.isfinite(got).all():
         return row
     size = largest(got)
@@ -65,7 +65,7 @@ def unless_rounding(row: Row, case: Case) -> Row:
     return replace(row, verdict=PASSED, tolerance=tolerance, reason="", how=HOW)
 
 
-def _moves(case: Case, key: str | int) -> np.ndarray:
+def _moves(case: Case, key: Key) -> np.ndarray:
     """Return how far each element moves with the last digits of inputs and cotangent,
     with a margin."""
     rng = generator(case.seed, MEASURING)
