@@ -762,10 +762,13 @@ class TestKinks:
         return row
 
     @pytest.mark.parametrize("zeros", [1, 7])
-    def test_at_a_kink_no_difference_is_compared(self, zeros):
+    def test_at_a_kink_any_slope_between_those_of_the_sides_passes(self, zeros):
         x = X.copy()
         x.reshape(-1)[:zeros] = 0
-        row = self.check(x, lambda x: np.where(x < 0, -1.0, 1.0))
+        for at_0 in (-1.0, 0.3, 1.0):
+            row = self.check(x, lambda x: np.where(x == 0, at_0, np.sign(x)))  # noqa: B023
+            assert row.verdict == "passed" and "at a kink" in row.note.replace("kinks", "a kink")
+        row = self.check(x, lambda x: np.where(x == 0, 1.1, np.sign(x)))
         assert row.verdict == "not run" and "y has a kink there" in row.reason
 
     @pytest.mark.parametrize("scale", [1e-3, 1.0, 1e5])

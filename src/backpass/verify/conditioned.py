@@ -35,15 +35,12 @@ def unless_rounding(row: Row, case: Case) -> Row:
     moving the inputs and the cotangent by units in the last place changes."""
     if row.verdict != FAILED or not row.error or not row.error < MOST:
         return row
-    key: Key
-    got: np.ndarray | None
-    if row.quantity == "y":
-        key, got = "y", case.y
-    elif row.quantity in case.quantities:
+    key: Key = "y"
+    if row.quantity in case.quantities:
         key = case.differentiable[case.quantities.index(row.quantity)]
-        got = case.gradients[key]
-    else:
+    elif row.quantity != "y":
         return row
+    got = case.y if key == "y" else case.gradients[key]
     if got is None or not np.isfinite(got).all():
         return row
     size = largest(got)
