@@ -32,6 +32,37 @@ def test_a_larger_size_is_tried_where_a_length_is_a_number(line):
     assert 5 <= max(sizes) <= 9
 
 
+@pytest.mark.parametrize(
+    ("line", "size"),
+    [
+        (r"\sum_i \sum_{j>i} \sum_{k>j} \sum_{l>k} \sum_{m>l} x_i x_j x_k x_l x_m = 0", 6),
+        (r"\sum_{i=1}^n \sum_{j=i+1}^n \sum_{k=j+1}^n \sum_{l=k+1}^n \sum_{p=l+1}^n x_p = 0", 6),
+        (r"\sum_{i=1}^n \sum_{j=1}^{i-1} \sum_{k=1}^{j-1} \sum_{l=1}^{k-1} \sum_{s=1}^{l-1} x_s = 0", 6),
+        (r"\sum_i [x_i > 0] \sum_{j>i} \sum_{k>j} \sum_{l>k} \sum_{m>l} x_m = 0", 6),
+        (r"\sum_{i=1}^{n-4} x_i = 0", 6),
+        (r"\prod_{i=1}^{n-5} x_i = 1", 7),
+    ],
+)
+def test_a_sum_without_terms_at_the_usual_sizes_is_tried_where_it_has_some(line, size):
+    verdict = one(line, r"given x \in \mathbb{R}^n")
+    assert verdict.kind == "refused" and f"n = {size}" in verdict.counterexample.where
+
+
+def test_a_sum_that_has_terms_at_the_usual_sizes_needs_no_larger_one():
+    causal = one(
+        r"\sum_i \sum_{j \le i} \sum_{k \le j} y_i x_j x_k = \sum_k x_k \sum_{j \ge k} x_j \sum_{i \ge j} y_i",
+        r"given x, y \in \mathbb{R}^n",
+    )
+    assert causal.kind == "equal" and max(causal.basis.sizes[-1].values()) <= 4
+    cut = one(r"\sum_{i=1}^{n-1} (x_{i+1} - x_i) = x_n - x_1", r"given x \in \mathbb{R}^n")
+    assert cut.kind == "equal" and max(cut.basis.sizes[-1].values()) <= 4
+
+
+def test_an_unknown_size_has_no_name_of_its_own_in_a_message():
+    verdict = one(r"\det(\mathbf{1} \mathbf{1}^\top) = 0", GIVEN)
+    assert verdict.kind == "not readable" and "shape ? × ?" in verdict.message
+
+
 def test_the_larger_size_is_among_those_that_a_verdict_rests_on():
     with_number, without = (
         one(r"\sum_i (x_i + 1) = \sum_i x_i + n", GIVEN),

@@ -1,7 +1,9 @@
-"""Compare at a larger size where a length occurs as a number.
+"""Compare at a larger size where the usual sizes may say little.
 
 An equation in which n is a number may hold at the sizes 2, 3, and 4 alone, as
-n^3 + 26 n = 9 n^2 + 24 does. A fourth size, drawn from 5 to 9, refutes it.
+n^3 + 26 n = 9 n^2 + 24 does. A fourth size, drawn from 5 to 9, refutes it. A sum over
+five indices in increasing order, or up to n-4, has no term at the usual sizes. There,
+the fourth size is one at which it has several.
 """
 
 from __future__ import annotations
@@ -10,7 +12,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from random import Random
 
-from lark import Tree
+from lark import Token, Tree
 
 from backpass.derivation.equality.check import Chain, Sizes
 from backpass.derivation.language.evaluate import Evaluator
@@ -21,6 +23,7 @@ LARGER = range(5, 10)
 # Two lengths differ by at least 3, because their difference may be a factor too.
 _PAIRS = ((5, 8), (5, 9), (6, 9))
 LOW, HIGH = 2, 9  # a polynomial of degree 2 that is 0 at 2, 3, and 4 is 0
+_FEW = 3  # with 3 indices above another one, or up to n-3, a sum has one term at size 4
 # The names whose values depend on a length, or on an index as a number.
 _COUNTING = ("index", "identity", "ones", "delta")
 
@@ -46,7 +49,8 @@ def larger_sizes(
     if any(degree_of(one, scope) > LOW for one in chain.expressions):
         used |= _counted(scope, chain, expressions)
     as_numbers = [side for side in scope.dimensions if side in used]
-    if not as_numbers:
+    least = _least_sizes(scope, expressions)
+    if not (as_numbers or least):
         return {}
     random = Random(" ".join(scope.dimensions))
     pair = list(random.choice(_PAIRS))
@@ -58,7 +62,56 @@ def larger_sizes(
         side: drawn[k] if k < len(drawn) else LARGER[k % len(LARGER)]
         for k, side in enumerate(as_numbers)
     }
-    return {side: found.get(side, 2) for side in scope.dimensions}
+    return {
+        side: max(found.get(side, LOW), least.get(side, LOW))
+        for side in scope.dimensions
+    }
+
+
+def _least_sizes(scope: Scope, expressions: Iterable[Expression]) -> dict[str, int]:
+    """Return the sizes at which each sum or product has several terms, for the
+    dimensions of those that may have none, or one, at the usual sizes."""
+    found: dict[str, int] = {}
+
+    def visit(one: Expression, tree: Tree, depth: int) -> None:
+        if tree.data == "big" and id(tree) in one.ranges:
+            pairs = one.ranges[id(tree)]
+            depth += _is_bounded(tree, {letter for letter, _ in pairs}, scope)
+            left_out = max(depth, _cut_off(tree))
+            for _, side in pairs:
+                if left_out >= _FEW and side in scope.dimensions:
+                    found[side] = max(found.get(side, 0), left_out + 2)
+        for child in tree.children:
+            if isinstance(child, Tree):
+                visit(one, child, depth)
+
+    for one in (part for whole in expressions for part in whole.parts):
+        visit(one, one.tree, 0)
+    return found
+
+
+def _is_bounded(tree: Tree, own: set[str], scope: Scope) -> bool:
+    """Whether the range of a sum depends on an index outside it."""
+    tokens = [
+        token
+        for limits in tree.children[1:-1]
+        for token in limits.scan_values(lambda one: isinstance(one, Token))
+        if token.type in ("INDEX", "SHIFTED", "LETTER")
+    ]
+    letters = {letter_of(token).strip() for token in tokens}
+    return any(
+        not one.isdigit() and one not in own and one not in scope.dimensions
+        for one in letters
+    )
+
+
+def _cut_off(tree: Tree) -> int:
+    """Return by how much a sum ends before its last index: 2 for n-2."""
+    (*_, upper, _) = tree.children
+    if not (isinstance(upper, Tree) and upper.data == "upper"):
+        return 0
+    sign, number = ([None, None, *upper.children])[-2:]
+    return int(str(number)) if sign == "-" else 0
 
 
 def _counted(scope: Scope, chain: Chain, expressions: Iterable[Expression]) -> set[str]:

@@ -572,8 +572,9 @@ def _is_element(name: str, array: Variable) -> bool:
 
 
 def in_words(shape: Shape) -> str:
-    """Describe a shape for a message."""
-    return f"a matrix of shape {' × '.join(shape)}" if shape else "a number"
+    """Describe a shape for a message; the unknown size of a 1 or an I is a `?`."""
+    sides = ["?" if side.startswith("?") else side for side in shape]
+    return f"a matrix of shape {' × '.join(sides)}" if shape else "a number"
 
 
 def never_equal(one: Shape, other: Shape) -> bool:
