@@ -35,12 +35,12 @@ TOLERANCE = 1e-12
 WHY = "every element; rounding in a different order"
 ANOTHER = "forward computes a different y on tensors than on the arrays that were given"
 CONTRADICTED = (
-    "autograd does not follow all of forward (a detach, .data, a different library): "
-    "a difference contradicts it"
+    "autograd and finite differences of forward disagree, so autograd does not follow "
+    "all of it: look for a detach, .data, or a different library"
 )
 SHARED = (
-    "equal elements of the input share a gradient: backward and autograd share it "
-    "differently, and either is a convention"
+    "equal elements of the input share a gradient: backward and autograd divide it "
+    "differently, and both ways are conventions"
 )
 ANOTHER_CHOICE = (
     "y has a kink there: backward and autograd return different subgradients, each "
