@@ -53,7 +53,7 @@ def test_the_sizes_of_a_verdict_are_those_at_which_the_matrix_is_regular():
         (r"\frac{c}{n - n} = c", "this divides by 0 at the sizes tried"),
         (r"\log \det(x x^\top) = c", "this is the logarithm of 0 at the sizes tried"),
         # the two pseudo-inverses
-        (r"X^\top (X X^\top)^{-1} = (X^\top X)^{-1} X^\top", "have values together only where m = n"),
+        (r"X^\top (X X^\top)^{-1} = (X^\top X)^{-1} X^\top", "both sides are defined only where m = n"),
     ],
 )
 def test_what_has_no_value_is_not_readable(line, why):

@@ -228,7 +228,7 @@ class TestNotFinite:
             root.backward = lambda dy, x: factor * dy * right(x)
             return check(root, x, methods=["autograd"], raises=False).rows[0]
 
-        assert "or returns NaN: a difference contradicts it" in row(1).reason
+        assert "autograd returns NaN" in row(1).reason
         assert row(1.01).reason.startswith("the reference is NaN at index [0, 1]")
 
 

@@ -65,7 +65,7 @@ class TestRowsOfMasks:
         assert "a row of False in m" in found(report)
         (reason,) = {row.reason for row in report.failed if row.variation == "a row of False in m"}
         assert reason.endswith(
-            "if each row of m has True in it, declare so with :some after m's axes in SHAPES"
+            "if each row of m has True in it, declare this by :some after m's axes in SHAPES"
         )
 
     def test_not_if_each_row_shows_something(self):

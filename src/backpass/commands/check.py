@@ -37,8 +37,9 @@ _ARGUMENTS = {  # the names that keywords of ``check`` have here
 VARY = Option(
     "--vary",
     action=argparse.BooleanOptionalAction,
-    help="check at other shapes, values and options too, drawn from these (default: "
-    "those that suit every function or that SHAPES allows, if they are few)",
+    help="check at other shapes, values and options too, drawn from the given inputs "
+    "(default: the variations that suit every function or that SHAPES allows, if "
+    "they are few)",
 )
 EPILOG = """\
 examples:
@@ -46,12 +47,24 @@ examples:
   backpass check own:Gather --input 4x6 --input "3:int64<4"
   backpass check own:Softmax --input 8x64:bfloat16 --operator own:reference --json
 
-An input is SHAPE or SHAPE:DTYPE (float64 by default; standard normal),
-"SHAPE:int64<N" (integers from 0 to N - 1), "SHAPE:int64<N,-100" (the last is -100),
-SHAPE:bool, scalar, or none for an
-optional input that is left out. Without --input, inputs are drawn as SHAPES
-declares them, such as "x[b, n], t[b]:int<5,-100 -> y[b]". Exits with 0 when the check passed, 1 when it
-did not, 2 when the command is not valid or the module cannot be imported.
+An input is one of these:
+  4x6                an array of shape 4 × 6, standard normal, float64
+  4x6:float32        the same, of another dtype
+  "3:int64<4"        integers from 0 to 3
+  "3:int64<4,-100"   the same, but the last is -100
+  4x6:bool           booleans
+  scalar             a number
+  none               an optional input that is left out
+
+Without --input, inputs are drawn as the object's SHAPES declares them, such as
+SHAPES = "x[b, n], t[b]:int<5,-100 -> y[b]".
+
+Verdicts: ✓ passed; ✗ FAILED; ! could not run (your code raised an exception);
+○ vacuous (the inputs or the cotangent give nothing to compare); – not run (the row says
+why).
+
+The exit status is 0 if the check passed, 1 if it did not, and 2 if the command is not
+valid or the module cannot be imported.
 """
 
 

@@ -31,7 +31,18 @@ examples:
 
 FILE is Markdown ($$, \[ \], or a fenced block of math), LaTeX (\[ \], equation,
 align, gather, and similar environments), reStructuredText (.. math::), a notebook
-(its Markdown cells), or - for standard input. Names are defined in a comment, which holds until its section ends:
+(its Markdown cells), or - for standard input. A LaTeX text is read with the files that
+it includes.
+
+Verdicts: ✓ equal; ✗ refused (wrong) or ill-formed (its shapes or indices cannot fit);
+– follows (it repeats an earlier mistake); = definition; ○ not readable, with the reason.
+
+A text needs no declarations to begin with: names have the shapes that the text states or
+implies, by x \in \mathbb{R}^n in its prose, by indices, products, and letters. A line that
+depends on such a shape is marked with *, and a list below the table says what was
+inferred. --suggest prints it as a comment; --declared infers nothing.
+
+A comment declares names, and holds until its section ends:
 
   <!-- derive: given x \in \mathbb{R}^n; let S = \sum_j e^{x_j}; loss L -->
   % derive: given x \in \mathbb{R}^n; let S = \sum_j e^{x_j}; loss L
@@ -44,6 +55,9 @@ A comment may contain:
   assume \sum_i y_i = 1
                         an equation that constants satisfy: here, they sum to 1
   range t = 1, \dots, T t is an index of time: given x_t \in \mathbb{R}^n
+  random z \in \mathbb{R}^n
+                        a random name; independent, identical, mean, and variance
+                        say what is known of its distribution
   slice A_i \in \mathbb{R}^n
                         A_i is row i of the matrix A, here as a column
   factor a, x           a and x before a bracket are factors: x(a + 1) is a product
@@ -72,17 +86,11 @@ Macros are expanded: \newcommand, \renewcommand, \providecommand, \def, \let,
 \DeclareMathOperator, and \newenvironment in the text, in a derive comment, or
 in the file of definitions.
 
-Where nothing is declared, names have the shapes that the text states or implies: by
-x \in \mathbb{R}^n in its prose, by indices, products, and letters. Such lines are marked
-with *, and what was inferred is listed below the table. --suggest prints a comment that
-declares it; --declared infers nothing.
-
-A LaTeX text is read with the files that it includes.
-
 The exit status is 0 if no line is refused or ill-formed, 1 if one is, and 2 if the
-command or a definition is not valid. With --strict, it is also 1 if a line is
-not readable, or if a part of the text is not looked at. With --baseline, it is 1 if a
-line is wrong and was not, or was judged and is not readable now. With several files, it is the highest of their statuses.
+command or a definition is not valid. With --strict, it is also 1 if a line is not
+readable, or if a part of the text is not looked at. With --baseline, it is 1 only if a
+line is wrong that was not wrong before, or if a line that was judged before is now not
+readable. With several files, it is the highest of their statuses.
 """
 SECONDS = 20.0  # for one line
 _FORMS = {
@@ -549,7 +557,7 @@ COMMAND = Command(
         ).but(default=SECONDS),
         switch(
             "--declared",
-            help="infer nothing of names that are not declared",
+            help="infer no shapes of names that are not declared",
         ),
         value(
             "--baseline",

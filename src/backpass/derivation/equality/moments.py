@@ -23,9 +23,9 @@ from backpass.expressions import exact
 
 _WORDS = {
     "independent": "the random names and their elements are independent",
-    "identical": "they have the same distribution",
-    "centred": "they have the mean 0",
-    "binary": "they are 0 or 1",
+    "identical": "the random names have the same distribution",
+    "centred": "the random names have the mean 0",
+    "binary": "the random names are 0 or 1",
 }
 _SAY = "if that is meant, declare it by independent, identical, mean, or variance"
 
@@ -55,7 +55,7 @@ def undeclared_fact(created: Evaluators, chain: Chain) -> str:
     if not _depends(difference, outcomes, evaluator):
         return ""
     if not all(_depends(side, outcomes, evaluator) for side in sides):
-        return f"this is a value of a moment, which is not declared; {_SAY}"
+        return f"it states the value of a moment that is not declared; {_SAY}"
     for supposed in _suppositions(scope, chain):
         suppose = partial(Supposing, supposed=supposed)
         try:

@@ -55,7 +55,7 @@ def defined_at(
         raise Undefined(message, undefined.part, undefined.position)
     if equal := _always_equal(found):
         a, b = equal[0]
-        message = f"the two sides have values together only where {a} = {b}"
+        message = f"both sides are defined only where {a} = {b}"
         raise Undefined(message, chain.expressions[-1].part)
     return [known.at(sizes, draw) for sizes in found for draw in draws]
 

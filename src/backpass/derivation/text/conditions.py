@@ -292,7 +292,7 @@ def in_force(
 
 _SEVERAL = (
     "the rows of this chain have different conditions: does each hold alone, or with those "
-    "above it? Write a display for each"
+    "above it? Write one display for each condition"
 )
 
 

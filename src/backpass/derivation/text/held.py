@@ -55,9 +55,10 @@ def other_partials(known: Knowledge, chain: Chain) -> str:
                 "other names; if that is meant, say: partial total"
             )
         return (
-            "it holds if a partial derivative holds other definitions constant"
-            f"{_listed(names)}, and not if it goes through them. Use one name for what is "
-            f"differentiated, or say: partial total{_or_direct(chain, scope)}"
+            "it is right if a partial derivative holds other definitions constant"
+            f"{_listed(names)}, but wrong if it goes through them. Use one name for what "
+            "is differentiated, or say: partial total, if it goes through them"
+            f"{_or_direct(chain, scope)}"
         )
     return ""
 
@@ -70,7 +71,7 @@ def _or_direct(chain: Chain, scope: Scope) -> str:
         for one in expression.parts
         for tree in one.tree.iter_subtrees()
     )
-    return "" if by_state else "; if it holds them constant, partial direct"
+    return "" if by_state else "; partial direct, if it holds them constant"
 
 
 def _listed(names: frozenset[str]) -> str:

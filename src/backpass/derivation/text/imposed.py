@@ -48,9 +48,7 @@ IMPOSED = (
     r"|want)\s*\}|\\mathrm\s*\{\s*(?:set|require|want)\s*\})\s*\}|!)\s*(?:\{\s*=\s*\}|=)"
 )
 ASKS = "it does not hold everywhere: is it imposed? If it is, write \\overset{!}{=} in place of ="
-HINT = (
-    r"if this equation is imposed and not claimed, write \overset{!}{=} in place of ="
-)
+HINT = r"if this equation is imposed rather than claimed, write \overset{!}{=} in place of ="
 
 
 @dataclass
@@ -83,8 +81,8 @@ class Imposed:
 
 
 FOLLOWS = (
-    "it may follow from an equation that is imposed, and not claimed, here or in the "
-    "sentence before: it does not hold everywhere"
+    "it does not hold everywhere, but it may follow from an imposed equation, in this "
+    "display or above it"
 )
 
 

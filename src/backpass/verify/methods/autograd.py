@@ -31,8 +31,8 @@ TOLERANCE = 1e-12
 WHY = "every element; rounding in a different order"
 ANOTHER = "forward computes a different y on tensors than on the arrays that were given"
 CONTRADICTED = (
-    "autograd does not follow all of forward (a detach, .data, a different library), "
-    "or returns NaN: a difference contradicts it"
+    "autograd and finite differences of forward disagree: autograd returns NaN, or "
+    "does not follow all of forward (look for a detach, .data, or another library)"
 )
 NOT_FOLLOWED = "forward does not run on tensors that autograd follows"
 CUT = 1e-5  # of a slope: a difference that is closer agrees with it

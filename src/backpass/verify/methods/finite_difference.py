@@ -64,7 +64,7 @@ KINKED = (
     "y has a kink there: its slopes on the two sides of these inputs differ, so no "
     "difference is its derivative"
 )
-OFF = "off by far more than the differences vary with the step"
+OFF = "the error is far larger than the change of the differences with the step"
 
 
 def run(case: Case) -> list[Row]:

@@ -28,9 +28,9 @@ INSTEAD = (
     "save only inputs and outputs on ctx, or mark backward with "
     "torch.autograd.function.once_differentiable"
 )
-REMEDY = f"autograd takes other arrays that forward saved for constants: {INSTEAD}"
+REMEDY = f"autograd treats other arrays that forward saved as constants: {INSTEAD}"
 UNASKED = (
-    "a Function need not have one, so it is judged only if the method is named. But "
+    "a Function need not support it, so it is judged only if the method is named. But "
     "autograd differentiates this backward again without an error, and the result is "
     "wrong with respect to {}: " + INSTEAD
 )

@@ -173,7 +173,7 @@ def _given_twice(case: Case) -> Iterator[Row]:
         usual = LINEAR if case.takes_float64 else 4 * EPSILON[case.dtype]
         if error > usual:
             reason = (
-                f"{what}: the sum of their gradients differs from that for two copies"
+                f"{what}: the sum of their gradients differs from that of two copies"
             )
             quantity = case.subject.quantity(a)
             row = Row(NAME, quantity, FAILED, error, usual, reason=reason)

@@ -34,7 +34,7 @@ def other_masks(draw: Draw) -> Iterator[tuple[str, tuple[Inputs, ...], str, str]
         mark = ":some" if declared else ":bool:some"
         shown = max(domain.mask_values(mask, values))
         hint = (
-            f"if each row of {mask.name} has {_shown(shown)} in it, declare so with "
+            f"if each row of {mask.name} has {_shown(shown)} in it, declare this by "
             f"{mark} after {mask.name}'s axes in SHAPES"
         )
         for what, other, hides in _others(draw, mask, values):
