@@ -232,3 +232,22 @@ def test_the_suggestion_makes_no_line_wrong():
 def test_a_function_of_which_nothing_is_known_is_left_to_the_author():
     _, suggestion = suggest(read_document(displays(r"h = \phi(z)"), "markdown"))
     assert suggestion.directives == (r"given z \in \mathbb{R}",)
+
+
+def test_a_name_is_explained_by_the_section_that_it_is_inferred_from():
+    first = displays(r"\sigma_b = \sqrt{v_b + \xi}")
+    slope = r"\frac{\partial \sigma_b}{\partial v_p} = \frac{\delta_{bp}}{2 \sigma_b} = \frac{\delta_{bp}}{2 s_{b,}}"
+    text = first + "\n\n# Second\n\n" + displays(slope)
+    last = [verdict for verdict in sight(text) if verdict.display >= 0][1]
+    assert last.kind == "equal" and any(words.startswith(r"\xi is a number") for words in last.inferred)
+
+
+def test_a_formula_without_a_relation_claims_nothing():
+    text = displays(r"a(b + k) = ab + ak") + "\n\nThe number $$k$$ is small."
+    assert kinds(text) == ["equal", "nothing claimed"]
+
+
+def test_a_function_of_a_vector_is_differentiated_by_its_elements():
+    row = r"\begin{bmatrix} \frac{\partial f(\mathbf{x})}{\partial x_1} & \frac{\partial f(\mathbf{x})}{\partial x_2} \end{bmatrix}"
+    text = displays(r"f(\mathbf{x}) = \mathbf{x}^T \mathbf{x}", rf"\frac{{\partial f(\mathbf{{x}})}}{{\partial \mathbf{{x}}}} = {row}")
+    assert "refused" not in kinds(text)

@@ -38,7 +38,7 @@ Judge = Callable[[Statement], list[Verdict]]
 _UNDECLARED = re.compile(
     r"(.+?) is (?:not declared or defined above|neither a parameter of)"
 )
-_SUM = re.compile(r"it holds if (\\sum_i (.+)_i = 1)[;:]")
+_SUM = re.compile(r"it holds if (\\sum_i (.+?)_i = 1)[;:]")
 _LABELS = re.compile(
     r"\b(?:one-?hot|labels?|targets?|distributions?|probabilit(?:y|ies)|sums? to (?:1|one))\b",
     re.I,
@@ -66,6 +66,7 @@ class Sight:
         self._sections: dict[int, Inference] = {}
         self._readings: tuple[Reading, ...] | None = None
         self._lines: dict[Line, str] = {}  # the declarations that are inferred
+        self._sources: dict[Line, Inference] = {}  # what each of them is inferred from
         # What a comment would have to declare for the lines that were read or tried.
         self.suggested: dict[str, None] = {}
         self.missing: dict[str, None] = {}  # names of which nothing is inferred
@@ -332,6 +333,7 @@ class Sight:
                 stated = found is not None and found.strength == "stated"
                 self.known.add(line, found.line if found else 0, not stated)
                 self._lines[line] = name
+                self._sources[line] = self._inference
         except Unreadable:
             self.known.now = before
             return False
@@ -350,7 +352,7 @@ class Sight:
     ) -> bool:
         """Whether something that a message asks for is now inferred."""
         for verdict in verdicts:
-            if verdict.kind == "refused" and self._sums_to_one(verdict, reasons):
+            if self._sums_to_one(verdict, reasons):
                 return True
             if verdict.kind != "not readable":
                 continue
@@ -384,6 +386,7 @@ class Sight:
         before = known.now
         known.now = replace(before, lines=(*lines,))
         self._lines[constant] = name
+        self._sources[constant] = self._sources[mine[0]]
         try:
             known.add(assumed, 0, True)
         except Unreadable:
@@ -456,6 +459,8 @@ class Sight:
     ) -> Verdict:
         assert self._inference is not None
         inference = self._inference
+        if verdict.kind == "nothing claimed":
+            return verdict
         if verdict.kind == "not readable":
             undeclared = _UNDECLARED.match(verdict.message)
             return replace(verdict, waits=(undeclared[1],) if undeclared else ())
@@ -473,7 +478,7 @@ class Sight:
             if own is not None and line > verdict.line > 0 and name not in used
         ]
         words = (
-            *(inference.reason(name) for name in used),
+            *(self._source(name).reason(name) for name in used),
             *(
                 f"{n} is defined below, in {self.known.document.where(k)}"
                 for n, k in below
@@ -515,10 +520,17 @@ class Sight:
         why = verdict.message or "it is not equal if " + "; ".join(words)
         return waiting(verdict, why, tuple(used))
 
+    def _source(self, name: str) -> Inference:
+        """Return the inference that a name's declaration comes from: the text's or a
+        section's."""
+        lines = [line for line, declared in self._lines.items() if declared == name]
+        now = [line for line in lines if line in self.known.now.lines]
+        return self._sources[(now or lines)[-1]]
+
     def _is_stated_beside(self, name: str, own: Read) -> bool:
         """Whether the text states a name's shape in the section of a line."""
         assert self._inference is not None
-        found = self._inference.found[name]
+        found = self._source(name).found[name]
         headings = (i for i in self.known.document.items if isinstance(i, Heading))
         line = self.known.document.line
         section = sum(line(heading.start) <= found.line for heading in headings)
@@ -559,12 +571,16 @@ class Sight:
             and not verdict.message
             and (own.derives or not verdict.to_left)
             and all(
-                inference.found[name].strength in ("stated", "index") for name in used
+                self._source(name).found[name].strength in ("stated", "index")
+                for name in used
             )
             and not inference.prose.restricting
             and not (
                 inference.prose.deriving
-                and any(inference.found[name].strength != "stated" for name in used)
+                and any(
+                    self._source(name).found[name].strength != "stated"
+                    for name in used
+                )
             )
             and not any(
                 not read.head and not read.derives and read.names & {*used}
