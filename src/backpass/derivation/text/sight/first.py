@@ -28,6 +28,7 @@ from backpass.derivation.text.sight.prose import prose_of
 from backpass.derivation.text.sight.ruling import (
     DERIVATIVES,
     WAITS,
+    differentiates_by,
     held_apart,
     waiting,
 )
@@ -500,7 +501,7 @@ class Sight:
             if (free := held_apart(self.known.scope, own, declared)) is not None:
                 why = f"{free} has no definition, so its derivative would be 0"
                 return waiting(verdict, why, (free,))
-            if derives and bound:
+            if derives and bound and not self._is_free(own, bound, used):
                 why = f"{bound[0]} seems to depend on other names, so define it in a comment"
                 return waiting(verdict, why, tuple(bound))
             return replace(verdict, inferred=words)
@@ -535,6 +536,24 @@ class Sight:
         line = self.known.document.line
         section = sum(line(heading.start) <= found.line for heading in headings)
         return found.strength == "stated" and section == own.section
+
+    def _is_free(self, own: Read | None, bound: list[str], used: list[str]) -> bool:
+        """Whether a name that depends on others is all that a line differentiates by,
+        so that no other name's derivative may pass through it."""
+        assert self._inference is not None
+        name = bound[0]
+        recurs = any(
+            name in read.left and name in read.right
+            for read in self._inference.reads
+            if read is not own and read.head == name
+        )
+        return (
+            set(bound) == {name}
+            and not recurs
+            and (used == [name] or not self._is_restricted(name, own))
+            and own is not None
+            and differentiates_by(own, name)
+        )
 
     def _is_restricted(self, name: str, own: Read | None) -> bool:
         """Whether another equation, which is no identity, has a name on its left."""
@@ -578,8 +597,7 @@ class Sight:
             and not (
                 inference.prose.deriving
                 and any(
-                    self._source(name).found[name].strength != "stated"
-                    for name in used
+                    self._source(name).found[name].strength != "stated" for name in used
                 )
             )
             and not any(

@@ -42,6 +42,16 @@ def held_apart(scope: Scope, own: Read | None, declared: set[str]) -> str | None
     return None
 
 
+def differentiates_by(own: Read, name: str) -> bool:
+    """Whether each derivative of a line is with respect to this name."""
+    nodes = [node for tree in own.trees for node in tree.iter_subtrees()]
+    derivatives = [node for node in nodes if node.data in DERIVATIVES]
+    variables = [DERIVATIVES[node.data](node)[1] for node in derivatives]
+    return bool(variables) and all(
+        {one for one, _, _ in names_in(variable)} == {name} for variable in variables
+    )
+
+
 def waiting(verdict: Verdict, why: str, names: tuple[str, ...]) -> Verdict:
     """Return the verdict on a line that waits for names to be declared."""
     return replace(
