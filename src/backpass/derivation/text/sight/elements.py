@@ -109,7 +109,8 @@ def readings(formulas: str, names: set[str]) -> Iterator[Reading]:
 def _ones(formulas: str) -> Iterator[Reading]:
     """Yield the readings of \\mathbf{1}_i as an element of a vector of ones.
 
-    Each bold 1 of the text then has an index that names have beside a second one."""
+    Each bold 1 of the text then has an index that names have beside a second one.
+    """
     ones = [*_ONES.finditer(formulas)]
     indices = {letter for pair in _PAIR.findall(formulas) for letter in pair}
     letters = {match["inside"] or match["bare"] for match in ones}

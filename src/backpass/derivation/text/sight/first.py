@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 from backpass.derivation.language.names import without_accent
 from backpass.derivation.language.parse import Line, Part, Unreadable, read
@@ -27,9 +27,14 @@ from backpass.derivation.text.sight.names import name_of
 from backpass.derivation.text.sight.prose import prose_of
 from backpass.derivation.text.sight.ruling import (
     DERIVATIVES,
+    SUM,
     WAITS,
+    Reasons,
     differentiates_by,
     held_apart,
+    may_be_read,
+    recurs,
+    score,
     waiting,
 )
 from backpass.derivation.text.statements import Statement
@@ -39,22 +44,12 @@ Judge = Callable[[Statement], list[Verdict]]
 _UNDECLARED = re.compile(
     r"(.+?) is (?:not declared or defined above|neither a parameter of)"
 )
-_SUM = re.compile(r"it holds if (\\sum_i (.+?)_i = 1)[;:]")
 _LABELS = re.compile(
     r"\b(?:one-?hot|labels?|targets?|distributions?|probabilit(?:y|ies)|sums? to (?:1|one))\b",
     re.I,
 )
 _FACTOR = re.compile(r"(.+?)\(…\) prints like a function of")
-_JUDGED = ("equal", "definition")
 _RIGHT = ("equal", "definition", "nothing claimed")
-
-
-@dataclass
-class Reasons:
-    """What is inferred for one statement besides names, in words."""
-
-    others: list[str] = field(default_factory=list)
-    loss: str = ""
 
 
 class Sight:
@@ -90,7 +85,7 @@ class Sight:
         self._release(statement)
         before = known.now
         found = self._judge(statement)
-        if not any(_may_be_read(verdict) for verdict in found):
+        if not any(may_be_read(verdict) for verdict in found):
             self._lay_out(statement)
             return self._ruled(statement, found, Reasons())
         after, known.now = known.now, before
@@ -127,7 +122,7 @@ class Sight:
         another notation."""
         text = " ".join(member.characters for member in statement.members)
         return any(one.pattern.search(text) for one in self._readings or ()) or any(
-            _may_be_read(one) and not one.message.startswith("cannot read this")
+            may_be_read(one) and not one.message.startswith("cannot read this")
             for one in found
         )
 
@@ -197,7 +192,7 @@ class Sight:
         for _ in range(8):
             start = known.now
             verdicts = self._last = self._judge(statement)
-            if _score(verdicts) > _score(best):
+            if score(verdicts) > score(best):
                 best, then = verdicts, known.now
                 best_reasons = replace(reasons, others=[*reasons.others])
             known.now = start
@@ -374,7 +369,7 @@ class Sight:
         """Whether the elements of an inferred name sum to 1, as a word of the text
         says, and a line needs it."""
         assert self._inference is not None
-        match = _SUM.match(verdict.message)
+        match = SUM.match(verdict.message)
         if match is None or not _LABELS.search(self._inference.prose.words):
             return False
         name, known = match[2], self.known
@@ -433,7 +428,7 @@ class Sight:
             known.now = start
             known.add(line, 0, True)
             found = self._judge(statement)
-            if _score(found) > _score(best):
+            if score(found) > score(best):
                 best, then = found, known.now
                 best_reasons = replace(
                     reasons,
@@ -542,14 +537,9 @@ class Sight:
         so that no other name's derivative may pass through it."""
         assert self._inference is not None
         name = bound[0]
-        recurs = any(
-            name in read.left and name in read.right
-            for read in self._inference.reads
-            if read is not own and read.head == name
-        )
         return (
             set(bound) == {name}
-            and not recurs
+            and not recurs(self._inference.reads, own, name)
             and (used == [name] or not self._is_restricted(name, own))
             and own is not None
             and differentiates_by(own, name)
@@ -606,18 +596,3 @@ class Sight:
                 if read is not own
             )
         )
-
-
-def _may_be_read(verdict: Verdict) -> bool:
-    """Whether an inference may give a line another verdict."""
-    return verdict.kind == "not readable" or (
-        verdict.kind == "refused" and _SUM.match(verdict.message) is not None
-    )
-
-
-def _score(verdicts: list[Verdict]) -> tuple[int, int]:
-    """Return how many lines are right, and how many are not judged, as a negative."""
-    return (
-        sum(verdict.kind in _JUDGED for verdict in verdicts),
-        -sum(verdict.kind == "not readable" for verdict in verdicts),
-    )
