@@ -232,3 +232,79 @@ def test_the_suggestion_makes_no_line_wrong():
 def test_a_function_of_which_nothing_is_known_is_left_to_the_author():
     _, suggestion = suggest(read_document(displays(r"h = \phi(z)"), "markdown"))
     assert suggestion.directives == (r"given z \in \mathbb{R}",)
+
+
+def test_a_name_is_explained_by_the_section_that_it_is_inferred_from():
+    text = displays(
+        r"m_b = \frac{1}{H} \mathbf{u}_h x_{bh}",
+        r"\mu_{bh} = x_{bh} - \mathbf{1}_{h} m_b",
+        r"v_b = \frac{1}{H} \mathbf{1}_{3} \mu_{bh}^{2}",
+        r"\sigma_b = \sqrt{v_b + \xi}",
+        r"y_{bh} = \frac{\mu_{bh}}{\sigma_b} \gamma_h + \mathbf{1}_{b} \beta_h",
+    )
+    slopes = (
+        r"\begin{aligned} & \frac{\partial y_{bh}}{\partial \gamma_q} = \frac{\mu_{bh}}{\sigma_b} \delta_{hq} \\",
+        r"& \frac{\partial y_{bh}}{\partial \beta_q} = \mathbf{1}_{b} \delta_{hq} \end{aligned}",
+    )
+    found = kinds(text + "\n\n# Second\n\n" + displays(" ".join(slopes)))
+    assert len(found) == 7 and "refused" not in found
+
+
+def test_a_formula_without_a_relation_claims_nothing():
+    text = displays(r"a(b + k) = ab + ak") + "\n\nThe number $$k$$ is small."
+    assert kinds(text) == ["equal", "nothing claimed"]
+
+
+def test_a_function_that_is_only_differentiated_is_not_called():
+    elements = r" \\ ".join(rf"\frac{{\partial f}}{{\partial x_{one}}}" for one in "12")
+    elements += r" \\ \vdots \\ \frac{\partial f}{\partial x_n}"
+    text = displays(
+        rf"\nabla f(\mathbf{{x}}) = \begin{{bmatrix}} {elements} \end{{bmatrix}}",
+        r"f(\mathbf{x}) = \mathbf{x}^T A \mathbf{x} = \sum_{i,j} x_i A_{ij} x_j",
+        r"L(\mathbf{w}) = -\sum_{i=1}^n y_i \log \sigma(\mathbf{w}^T \mathbf{x}_i)",
+    )
+    assert "refused" not in kinds(text)
+
+
+LOGISTIC = "The score $z$ is computed first.\n\n" + displays(r"f(z) = \frac{1}{1 + e^{-z}}")
+
+
+@pytest.mark.parametrize(
+    "line, kind",
+    [
+        (r"\frac{\partial f(z)}{\partial z} = f(z) (1 - f(z))", "equal"),
+        (r"\frac{\partial f(z)}{\partial z} = f(z)", "not readable"),
+        (r"\frac{\partial (z x)}{\partial x} = z", "not readable"),
+    ],
+)
+def test_a_name_that_depends_on_others_is_free_in_its_own_derivative(line, kind):
+    assert kinds(LOGISTIC + "\n\n" + displays(line))[-1] == kind
+
+
+def test_names_that_are_said_to_be_weights_depend_on_nothing():
+    lines = displays(r"y_h = \gamma_h x_h + \beta_h", r"\frac{\partial y_h}{\partial \beta_q} = \delta_{hq}")
+    lines += "\n\n" + displays(r"\frac{\partial y_h}{\partial x_q} = \gamma_h \delta_{hq}")
+    gradients = "Here are the gradients $\\gamma$ and $\\beta$.\n\n"
+    assert kinds(gradients + lines)[-1] == "not readable"
+    assert kinds("$\\gamma$ and $\\beta$ are learnable weights.\n\n" + gradients + lines)[-1] == "equal"
+
+
+@pytest.mark.parametrize("top", ["T", r"\top"])
+def test_a_transposed_capital_with_an_index_is_not_a_number(top):
+    product = displays(r"M_k (P_k + Q_k) = P_k M_k + Q_k M_k")
+    assert kinds(product) == ["equal"]
+    assert "equal" not in kinds(displays(rf"B_k = M_k P_k M_k^{top}") + "\n\n" + product)
+
+
+def test_a_bold_one_with_the_index_of_an_array_is_an_element_of_ones():
+    line = r"x_{bh} - \mathbf{1}_h m_b = \mathbf{1}_h (x_{bh} - m_b)"
+    last = sight(displays(line))[-1]
+    assert last.kind == "equal" and r"\mathbf{1}_h is an element of a vector of ones" in last.inferred
+    assert kinds(displays(line, r"\mathbf{1}^T x = \sum_i x_i"))[0] == "not readable"
+
+
+def test_a_slash_before_a_factor_is_read_from_the_left():
+    right, other = r"a / v \sum_i x_i = \frac{a}{v} \sum_i x_i", r"a / v \sum_i x_i = \frac{a}{v \sum_i x_i}"
+    last = sight(displays(right))[-1]
+    assert last.kind == "equal" and last.inferred[-1].startswith(r"a / v before a factor is the fraction")
+    assert kinds(displays(other)) == ["not readable"]

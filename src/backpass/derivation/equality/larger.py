@@ -169,14 +169,11 @@ class _Degrees:
         if tree.data == "big":
             return self._of_big(tree, last)
         if tree.data == "call" or id(tree) in self.expression.calls:
-            return (
-                HIGH
-                if sum(degrees)
-                else max(
-                    degree_of(call.body, self.scope, self.known)
-                    for call in self.expression.calls[id(tree)]
-                )
-            )
+            # What is differentiated may not have been called itself.
+            calls = self.expression.calls.get(id(tree))
+            if sum(degrees) or not calls:
+                return HIGH
+            return max(degree_of(one.body, self.scope, self.known) for one in calls)
         if tree.data == "apply" and last:
             name = str(tree.children[0].children[0])
             return last if name.endswith(("{tr}", "{diag}")) else HIGH

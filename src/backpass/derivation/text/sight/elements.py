@@ -32,6 +32,17 @@ _WORD = re.compile(
 _IDENTITY = re.compile(
     r"\\(?:mathbf|boldsymbol|mathbb|mathrm)\{I\}(?!\s*(?:_\s*\{?[ij]|\(|=))"
 )
+_ONES = re.compile(
+    r"\\(?:mathbf|mathbb|boldsymbol)\s*(?:\{\s*1\s*\}|1)\s*_\s*"
+    r"(?:\{\s*(?P<inside>[a-z])\s*\}|(?P<bare>[a-z]))(?!\s*\^)"
+)
+_BOLD_ONE = re.compile(r"\\(?:mathbf|mathbb|boldsymbol)\s*(?:\{\s*1\s*\}|1)")
+_PAIR = re.compile(r"_\s*\{\s*([a-z])\s*,?\s*([a-z])\s*\}")
+_LETTER = r"(?:[a-zA-Z]|\\(?:alpha|beta|gamma|lambda|mu|eta|rho|tau|kappa|epsilon))"
+_SLASH = re.compile(
+    rf"(?<![_^{{\\a-zA-Z/])(?P<above>{_LETTER})\s*/\s*(?P<below>{_LETTER})(?![a-zA-Z])"
+    r"(?=\s*(?:\\sum|\\left\s*\(\s*\\sum|\\left\s*\(|[a-zA-Z]|\\mathbf)(?!\s*\())"
+)
 _CAPITALS = re.compile(
     r"(?<![a-zA-Z\\{])(?P<word>[A-Z][a-zA-Z]+)(?=\s*(?:\\left\s*)?\()"
 )
@@ -54,6 +65,8 @@ def readings(formulas: str, names: set[str]) -> Iterator[Reading]:
     for bold in sorted({m[0] for m in _IDENTITY.finditer(formulas)} - names):
         use = re.compile(re.escape(bold))
         yield Reading(f"read {bold} as I", f"{bold} is the identity matrix", use)
+    yield from _ones(formulas)
+    yield from _slashes(formulas)
     for word in sorted(_words(formulas)):
         use = re.compile(rf"(?<![a-zA-Z\\{{]){word}(?![a-zA-Z])")
         reading = rf"read {word} as \text{{{word}}}"
@@ -91,6 +104,35 @@ def readings(formulas: str, names: set[str]) -> Iterator[Reading]:
             small = letter.lower()
             if plain.get(("", small)) == {2} and not {small, letter} & names:
                 yield _elements(small, letter, 2)
+
+
+def _ones(formulas: str) -> Iterator[Reading]:
+    """Yield the readings of \\mathbf{1}_i as an element of a vector of ones.
+
+    Each bold 1 of the text then has an index that names have beside a second one.
+    """
+    ones = [*_ONES.finditer(formulas)]
+    indices = {letter for pair in _PAIR.findall(formulas) for letter in pair}
+    letters = {match["inside"] or match["bare"] for match in ones}
+    if len(ones) < len(_BOLD_ONE.findall(formulas)) or not letters <= indices:
+        return
+    for written in sorted({match[0] for match in ones}):
+        use = re.compile(re.escape(written))
+        reason = f"{written} is an element of a vector of ones"
+        yield Reading(f"read {written} as 1", reason, use)
+
+
+def _slashes(formulas: str) -> Iterator[Reading]:
+    """Yield the readings of a / b before a factor as the fraction times the factor."""
+    found = {(match["above"], match["below"]) for match in _SLASH.finditer(formulas)}
+    for above, below in sorted(found):
+        use = re.compile(rf"{re.escape(above)}\s*/\s*{re.escape(below)}(?![a-zA-Z])")
+        written = f"{above} / {below}"
+        fraction = rf"\frac{{{above}}}{{{below}}}"
+        reason = (
+            f"{written} before a factor is the fraction {fraction} times the factor"
+        )
+        yield Reading(f"read {written} as {fraction}", reason, use)
 
 
 def _words(formulas: str) -> set[str]:

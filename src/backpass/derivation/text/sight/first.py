@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 from backpass.derivation.language.names import without_accent
 from backpass.derivation.language.parse import Line, Part, Unreadable, read
@@ -27,8 +27,14 @@ from backpass.derivation.text.sight.names import name_of
 from backpass.derivation.text.sight.prose import prose_of
 from backpass.derivation.text.sight.ruling import (
     DERIVATIVES,
+    SUM,
     WAITS,
+    Reasons,
+    differentiates_by,
     held_apart,
+    may_be_read,
+    recurs,
+    score,
     waiting,
 )
 from backpass.derivation.text.statements import Statement
@@ -38,22 +44,12 @@ Judge = Callable[[Statement], list[Verdict]]
 _UNDECLARED = re.compile(
     r"(.+?) is (?:not declared or defined above|neither a parameter of)"
 )
-_SUM = re.compile(r"it holds if (\\sum_i (.+)_i = 1)[;:]")
 _LABELS = re.compile(
     r"\b(?:one-?hot|labels?|targets?|distributions?|probabilit(?:y|ies)|sums? to (?:1|one))\b",
     re.I,
 )
 _FACTOR = re.compile(r"(.+?)\(…\) prints like a function of")
-_JUDGED = ("equal", "definition")
 _RIGHT = ("equal", "definition", "nothing claimed")
-
-
-@dataclass
-class Reasons:
-    """What is inferred for one statement besides names, in words."""
-
-    others: list[str] = field(default_factory=list)
-    loss: str = ""
 
 
 class Sight:
@@ -66,6 +62,7 @@ class Sight:
         self._sections: dict[int, Inference] = {}
         self._readings: tuple[Reading, ...] | None = None
         self._lines: dict[Line, str] = {}  # the declarations that are inferred
+        self._sources: dict[Line, Inference] = {}  # what each of them is inferred from
         # What a comment would have to declare for the lines that were read or tried.
         self.suggested: dict[str, None] = {}
         self.missing: dict[str, None] = {}  # names of which nothing is inferred
@@ -88,7 +85,7 @@ class Sight:
         self._release(statement)
         before = known.now
         found = self._judge(statement)
-        if not any(_may_be_read(verdict) for verdict in found):
+        if not any(may_be_read(verdict) for verdict in found):
             self._lay_out(statement)
             return self._ruled(statement, found, Reasons())
         after, known.now = known.now, before
@@ -125,7 +122,7 @@ class Sight:
         another notation."""
         text = " ".join(member.characters for member in statement.members)
         return any(one.pattern.search(text) for one in self._readings or ()) or any(
-            _may_be_read(one) and not one.message.startswith("cannot read this")
+            may_be_read(one) and not one.message.startswith("cannot read this")
             for one in found
         )
 
@@ -195,7 +192,7 @@ class Sight:
         for _ in range(8):
             start = known.now
             verdicts = self._last = self._judge(statement)
-            if _score(verdicts) > _score(best):
+            if score(verdicts) > score(best):
                 best, then = verdicts, known.now
                 best_reasons = replace(reasons, others=[*reasons.others])
             known.now = start
@@ -332,6 +329,7 @@ class Sight:
                 stated = found is not None and found.strength == "stated"
                 self.known.add(line, found.line if found else 0, not stated)
                 self._lines[line] = name
+                self._sources[line] = self._inference
         except Unreadable:
             self.known.now = before
             return False
@@ -350,7 +348,7 @@ class Sight:
     ) -> bool:
         """Whether something that a message asks for is now inferred."""
         for verdict in verdicts:
-            if verdict.kind == "refused" and self._sums_to_one(verdict, reasons):
+            if self._sums_to_one(verdict, reasons):
                 return True
             if verdict.kind != "not readable":
                 continue
@@ -371,7 +369,7 @@ class Sight:
         """Whether the elements of an inferred name sum to 1, as a word of the text
         says, and a line needs it."""
         assert self._inference is not None
-        match = _SUM.match(verdict.message)
+        match = SUM.match(verdict.message)
         if match is None or not _LABELS.search(self._inference.prose.words):
             return False
         name, known = match[2], self.known
@@ -384,6 +382,7 @@ class Sight:
         before = known.now
         known.now = replace(before, lines=(*lines,))
         self._lines[constant] = name
+        self._sources[constant] = self._sources[mine[0]]
         try:
             known.add(assumed, 0, True)
         except Unreadable:
@@ -429,7 +428,7 @@ class Sight:
             known.now = start
             known.add(line, 0, True)
             found = self._judge(statement)
-            if _score(found) > _score(best):
+            if score(found) > score(best):
                 best, then = found, known.now
                 best_reasons = replace(
                     reasons,
@@ -456,6 +455,8 @@ class Sight:
     ) -> Verdict:
         assert self._inference is not None
         inference = self._inference
+        if verdict.kind == "nothing claimed":
+            return verdict
         if verdict.kind == "not readable":
             undeclared = _UNDECLARED.match(verdict.message)
             return replace(verdict, waits=(undeclared[1],) if undeclared else ())
@@ -473,7 +474,7 @@ class Sight:
             if own is not None and line > verdict.line > 0 and name not in used
         ]
         words = (
-            *(inference.reason(name) for name in used),
+            *(self._source(name).reason(name) for name in used),
             *(
                 f"{n} is defined below, in {self.known.document.where(k)}"
                 for n, k in below
@@ -495,7 +496,7 @@ class Sight:
             if (free := held_apart(self.known.scope, own, declared)) is not None:
                 why = f"{free} has no definition, so its derivative would be 0"
                 return waiting(verdict, why, (free,))
-            if derives and bound:
+            if derives and bound and not self._is_free(own, bound, used):
                 why = f"{bound[0]} seems to depend on other names, so define it in a comment"
                 return waiting(verdict, why, tuple(bound))
             return replace(verdict, inferred=words)
@@ -515,14 +516,34 @@ class Sight:
         why = verdict.message or "it is not equal if " + "; ".join(words)
         return waiting(verdict, why, tuple(used))
 
+    def _source(self, name: str) -> Inference:
+        """Return the inference that a name's declaration comes from: the text's or a
+        section's."""
+        lines = [line for line, declared in self._lines.items() if declared == name]
+        now = [line for line in lines if line in self.known.now.lines]
+        return self._sources[(now or lines)[-1]]
+
     def _is_stated_beside(self, name: str, own: Read) -> bool:
         """Whether the text states a name's shape in the section of a line."""
         assert self._inference is not None
-        found = self._inference.found[name]
+        found = self._source(name).found[name]
         headings = (i for i in self.known.document.items if isinstance(i, Heading))
         line = self.known.document.line
         section = sum(line(heading.start) <= found.line for heading in headings)
         return found.strength == "stated" and section == own.section
+
+    def _is_free(self, own: Read | None, bound: list[str], used: list[str]) -> bool:
+        """Whether a name that depends on others is all that a line differentiates by,
+        so that no other name's derivative may pass through it."""
+        assert self._inference is not None
+        name = bound[0]
+        return (
+            set(bound) == {name}
+            and not recurs(self._inference.reads, own, name)
+            and (used == [name] or not self._is_restricted(name, own))
+            and own is not None
+            and differentiates_by(own, name)
+        )
 
     def _is_restricted(self, name: str, own: Read | None) -> bool:
         """Whether another equation, which is no identity, has a name on its left."""
@@ -559,12 +580,15 @@ class Sight:
             and not verdict.message
             and (own.derives or not verdict.to_left)
             and all(
-                inference.found[name].strength in ("stated", "index") for name in used
+                self._source(name).found[name].strength in ("stated", "index")
+                for name in used
             )
             and not inference.prose.restricting
             and not (
                 inference.prose.deriving
-                and any(inference.found[name].strength != "stated" for name in used)
+                and any(
+                    self._source(name).found[name].strength != "stated" for name in used
+                )
             )
             and not any(
                 not read.head and not read.derives and read.names & {*used}
@@ -572,18 +596,3 @@ class Sight:
                 if read is not own
             )
         )
-
-
-def _may_be_read(verdict: Verdict) -> bool:
-    """Whether an inference may give a line another verdict."""
-    return verdict.kind == "not readable" or (
-        verdict.kind == "refused" and _SUM.match(verdict.message) is not None
-    )
-
-
-def _score(verdicts: list[Verdict]) -> tuple[int, int]:
-    """Return how many lines are right, and how many are not judged, as a negative."""
-    return (
-        sum(verdict.kind in _JUDGED for verdict in verdicts),
-        -sum(verdict.kind == "not readable" for verdict in verdicts),
-    )

@@ -110,6 +110,7 @@ class Inference:
         self.losses: set[str] = set()
         self.found: dict[str, Found] = {}
         self._labelled: set[str] = set()
+        self._transposes = False  # whether it transposes a capital with an index
         self._known = known
         self._shapes = Shapes(self.find, self.name_of)
         self._stated: list[Stated] = [*self.prose.stated]
@@ -244,6 +245,11 @@ class Inference:
             else:
                 use.bare = True
         for node in tree.iter_subtrees():
+            if node.data == "power" and name_of(node) is None:
+                named = name_of(node.children[0])
+                if named and len(named[1]) == 1 and is_capital(named[0]):
+                    above = node.children[1]
+                    self._transposes |= isinstance(above, Tree) and "top" in above.data
             if node.data == "fraction":
                 for name, tokens, _ in names_in(node.children[1]):
                     if not tokens:
@@ -318,7 +324,7 @@ class Inference:
                 found.be(2, f"its rows {use.written}", use.line)
                 found.sliced = True
             elif len(use.counts) > 1 or (
-                count == 1 and is_capital(name) and is_bold(name)
+                count == 1 and is_capital(name) and (is_bold(name) or self._transposes)
             ):
                 found.rank = -1
             elif count == 1 and is_bold(name) and not use.bare:

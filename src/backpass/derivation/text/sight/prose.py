@@ -54,6 +54,12 @@ _DERIVED_AFTER = re.compile(
     rf"(?P<names>{_NAMES})\s+(?:is|are|be|denotes?|being)\b[^.$]{{0,60}}?\b{_DERIVED}\b",
     re.I,
 )
+# Words for what depends on nothing.
+_FREE = re.compile(
+    rf"(?P<names>{_NAMES})\s+(?:is|are)\s+(?:(?!of\b|by\b|from\b|in\b|not\b)[\w-]+\s+){{0,4}}?"
+    r"(?:parameters?|weights?|bias(?:es)?|constants?|hyper-?parameters?)\b",
+    re.I,
+)
 # Words that restrict the values of some name.
 _RESTRICTING = re.compile(
     r"\b(?:one-?hot|binary|orthogonal|orthonormal|symmetric|diagonal|unit|stochastic"
@@ -117,14 +123,17 @@ def prose_of(document: Document) -> Prose:
             for name, indexed in _named(match["names"]):
                 words = " ".join(match[0].split())
                 stated.append(Stated(name, rank, None, words, line, indexed))
+    derived: set[str] = set()
     for pattern in (_DERIVED_BEFORE, _DERIVED_AFTER):
         for match in pattern.finditer(text):
-            dependent |= {name for name, _ in _named(match["names"])}
+            derived |= {name for name, _ in _named(match["names"])}
+    for match in _FREE.finditer(text):
+        derived -= {name for name, _ in _named(match["names"])}
     words = _INLINE.sub(" ", text)
     return Prose(
         tuple(stated),
         tuple(equations),
-        frozenset(dependent),
+        frozenset(dependent | derived),
         bool(_RESTRICTING.search(words)),
         re.search(rf"\b{_DERIVED}s?\b", words, re.I) is not None,
         words,

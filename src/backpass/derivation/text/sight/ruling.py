@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 
 from lark import Tree
 
@@ -13,12 +14,22 @@ from backpass.derivation.text.sight.names import names_in
 from backpass.derivation.text.verdict import Verdict
 
 WAITS = "it waits for a declaration"
+SUM = re.compile(r"it holds if (\\sum_i (.+?)_i = 1)[;:]")
+JUDGED = ("equal", "definition")
 # What is differentiated, and by what.
 DERIVATIVES: dict[str, Callable[[Tree], tuple[Tree, Tree]]] = {
     "partial": lambda node: (node.children[0], node.children[1]),
     "nabla_of": lambda node: (node.children[1], node.children[0]),
     "differentiate": lambda node: (node.children[1], node.children[0].children[0]),
 }
+
+
+@dataclass
+class Reasons:
+    """What is inferred for one statement besides names, in words."""
+
+    others: list[str] = field(default_factory=list)
+    loss: str = ""
 
 
 def held_apart(scope: Scope, own: Read | None, declared: set[str]) -> str | None:
@@ -42,6 +53,25 @@ def held_apart(scope: Scope, own: Read | None, declared: set[str]) -> str | None
     return None
 
 
+def differentiates_by(own: Read, name: str) -> bool:
+    """Whether each derivative of a line is with respect to this name."""
+    nodes = [node for tree in own.trees for node in tree.iter_subtrees()]
+    derivatives = [node for node in nodes if node.data in DERIVATIVES]
+    variables = [DERIVATIVES[node.data](node)[1] for node in derivatives]
+    return bool(variables) and all(
+        {one for one, _, _ in names_in(variable)} == {name} for variable in variables
+    )
+
+
+def recurs(reads: list[Read], own: Read | None, name: str) -> bool:
+    """Whether another equation gives a name by itself, as a recurrence does."""
+    return any(
+        read.head == name and name in read.left and name in read.right
+        for read in reads
+        if read is not own
+    )
+
+
 def waiting(verdict: Verdict, why: str, names: tuple[str, ...]) -> Verdict:
     """Return the verdict on a line that waits for names to be declared."""
     return replace(
@@ -53,4 +83,19 @@ def waiting(verdict: Verdict, why: str, names: tuple[str, ...]) -> Verdict:
         compared="",
         to_left=False,
         waits=names,
+    )
+
+
+def may_be_read(verdict: Verdict) -> bool:
+    """Whether an inference may give a line another verdict."""
+    return verdict.kind == "not readable" or (
+        verdict.kind == "refused" and SUM.match(verdict.message) is not None
+    )
+
+
+def score(verdicts: list[Verdict]) -> tuple[int, int]:
+    """Return how many lines are right, and how many are not judged, as a negative."""
+    return (
+        sum(verdict.kind in JUDGED for verdict in verdicts),
+        -sum(verdict.kind == "not readable" for verdict in verdicts),
     )
