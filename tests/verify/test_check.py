@@ -761,6 +761,8 @@ class TestKinks:
         x = X.copy()
         x.reshape(-1)[:zeros] = 0
         row = self.check(x, lambda x: np.where(x < 0, -1.0, 1.0))
+        assert row.verdict == "passed" and "any slope between those of the two sides" in row.note
+        row = self.check(x, lambda x: np.where(x < 0, -1.0, np.where(x > 0, 1.0, 2.0)))
         assert row.verdict == "not run" and "y has a kink there" in row.reason
 
     @pytest.mark.parametrize("scale", [1e-3, 1.0, 1e5])
