@@ -53,7 +53,8 @@ def slope(case: Case, at: int, moved: np.ndarray) -> np.ndarray | None:
     x, slopes = case.float64[at], []
     for level in range(SHORTER):
         taken = moved / FACTOR**level
-        there = case.forward(replaced(case, at, x + taken))
+        with np.errstate(divide="ignore", invalid="ignore"):  # y may be undefined there
+            there = case.forward(replaced(case, at, x + taken))
         slopes.append((there - case.y) / largest(taken))
     size = largest(slopes[0])
     steady = all(

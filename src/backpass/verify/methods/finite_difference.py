@@ -310,11 +310,11 @@ def _change_and_bend(
     """Return the change of each element of y from behind to ahead, and its bend: twice
     its distance from their mean."""
     x = case.float64[at]
-    ahead, here, behind = (
-        case.forward(replaced(case, at, case.rounded(there)))
-        for there in (x + moved, x, x - moved)
-    )
-    with np.errstate(invalid="ignore"):
+    with np.errstate(divide="ignore", invalid="ignore"):  # y may be undefined there
+        ahead, here, behind = (
+            case.forward(replaced(case, at, case.rounded(there)))
+            for there in (x + moved, x, x - moved)
+        )
         change, bend = np.abs(ahead - behind), np.abs(ahead - 2 * here + behind)
     return np.nan_to_num(change, posinf=0.0), np.nan_to_num(bend, posinf=0.0)
 
