@@ -136,7 +136,7 @@ def degree_of(
     expression: Expression, scope: Scope, known: dict[int, int] | None = None
 ) -> int:
     """Return a bound of the degree of an expression as a polynomial in the lengths and
-    indices that it depends on, at most `HIGH`; `HIGH` if it may be no polynomial.
+    indices that it depends on, at most `HIGH`; `HIGH` if it may not be one.
 
     An element of an array counts as a number that does not depend on its length.
     """

@@ -1,6 +1,6 @@
 """Judge lines at first sight: where a text declares nothing, by what it implies.
 
-What is inferred is said in the verdict. A line that is equal under an inferred reading
+The verdict says what was inferred. A line that is equal under an inferred reading
 is equal; one that is not equal is refused only if the text itself states what the
 reading rests on, and otherwise waits for a declaration.
 """
@@ -546,7 +546,7 @@ class Sight:
         )
 
     def _is_restricted(self, name: str, own: Read | None) -> bool:
-        """Whether another equation, which is no identity, has a name on its left."""
+        """Whether another equation that is not an identity has a name on its left."""
         assert self._inference is not None
         return any(
             name in read.left and not self._is_identity(read)
