@@ -1,8 +1,8 @@
 """Softcap in Triton: the functions of ``backpass.ops.softcap``, where the formulas are.
 
-Derived on the page ``operations/activations``. Triton has no tanh. Near 0, where
-1 − 2/(e^2|u| + 1) would be the difference of two equal numbers, the kernel computes it
-as a quotient of polynomials, which is right to the last digits of float64 there.
+Derived on the page ``operations/activations``. Triton has no tanh. Near 0,
+where 1 − 2/(e^2u + 1) would be the difference of two equal numbers, the kernel computes
+it as a quotient of polynomials, which is right to the last digits of float64 there.
 """
 
 import math
@@ -18,13 +18,11 @@ SHAPES = "x[*] -> y[*]"
 
 @triton.jit
 def tanh(u):
-    """tanh(u): Padé's approximant of degree 7 where |u| is below 1/2. Elsewhere it is
-    computed for |u|: for negative u, 2/(e^2u + 1) is up to 2, and so is its error."""
+    """tanh(u): Padé's approximant of degree 7 where |u| is below 1/2."""
     s = u * u
     odd = u * (135135.0 + s * (17325.0 + s * (378.0 + s)))
     even = 135135.0 + s * (62370.0 + s * (3150.0 + s * 28.0))
-    beyond = 1.0 - 2.0 / (tl.exp(2.0 * tl.abs(u)) + 1.0)
-    return tl.where(s < 0.25, odd / even, tl.where(u < 0, -beyond, beyond))
+    return tl.where(s < 0.25, odd / even, 1.0 - 2.0 / (tl.exp(2.0 * u) + 1.0))
 
 
 @triton.jit
