@@ -893,6 +893,7 @@ class TestSymbolic:
             "(ValueError: x: expected an even length; got 3)",
         )
 
+    @pytest.mark.filterwarnings("ignore:__array_wrap__")  # np.sin of a tensor
     @pytest.mark.parametrize("sin", [np.sin, torch.sin], ids=["NumPy", "PyTorch"])
     def test_lengths_are_not_blamed_for_the_library(self, sin):
         own = SimpleNamespace(

@@ -552,11 +552,12 @@ def _has_unsure_root(expr) -> bool:
     return any(map(_has_unsure_root, expr.args))
 
 
+@lru_cache(maxsize=MEMORY)
 def _has_root(expr) -> bool:
     """Whether an expression may have no value at many points because of a root."""
-    return expr.has(sympy.log) or any(
-        not one.exp.is_Integer for one in expr.atoms(sympy.Pow)
-    )
+    if isinstance(expr, sympy.log) or (expr.is_Pow and not expr.exp.is_Integer):
+        return True
+    return any(map(_has_root, expr.args))
 
 
 def _is_square_everywhere(radicand) -> bool:

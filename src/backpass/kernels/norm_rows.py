@@ -202,7 +202,6 @@ def _backward_rows(
     column = tl.arange(0, COLUMNS)[None, :].to(tl.int64)  # [1, COLUMNS]
     if w_ptr is not None:
         w = tl.load(w_ptr + column, mask=column < n, other=0.0).to(WIDE)
-    share = tl.full([], 1.0, WIDE) / n  # of an element in a mean
     dw = tl.zeros([ROWS, COLUMNS], WIDE)
     db = tl.zeros([ROWS, COLUMNS], WIDE)
 
@@ -221,16 +220,16 @@ def _backward_rows(
         rstd = tl.load(rstd_ptr + of_row, mask=of_row < m, other=0.0)[:, None]
 
         x_hat = (x - mean) * rstd
+        dw += dy * x_hat
+        db += dy
         dx_hat = dy * w if w_ptr is not None else dy
         along_ones = 0.0
         if mean_ptr is not None:
-            along_ones = tl.sum(dx_hat, axis=1, keep_dims=True) * share
-        along_x_hat = tl.sum(dx_hat * x_hat, axis=1, keep_dims=True) * share
+            along_ones = tl.sum(dx_hat, axis=1, keep_dims=True) / n
+        along_x_hat = tl.sum(dx_hat * x_hat, axis=1, keep_dims=True) / n
         dx = rstd * (dx_hat - along_ones - x_hat * along_x_hat)
 
         tl.store(dx_ptr + row * n + column, dx, mask=inside)
-        dw += dy * x_hat
-        db += dy
 
     at = program * n + tl.arange(0, COLUMNS)
     if dw_ptr is not None:

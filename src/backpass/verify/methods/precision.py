@@ -179,10 +179,10 @@ def rows_against_float64(
         ]
         if any(right[key].any() for key in vacuous):
             # In an operation composed of many, the worst case may exceed every element.
-            measured = _measured(case, dtype, function, exact, right, any_order)
+            measured = _measured(case, dtype, method, function, exact, right, any_order)
             bounds |= {key: measured[key] for key in vacuous}
     else:
-        bounds = _measured(case, dtype, function, exact, right, any_order)
+        bounds = _measured(case, dtype, method, function, exact, right, any_order)
     judged = case.differentiable if function is case.operator else case.derived
     found: dict[Key, np.ndarray | None] = {"y": y, **{at: got[at] for at in judged}}
     if method == NAME and "precision" in case.tolerances:
@@ -366,6 +366,7 @@ def _computed(
 def _measured(
     case: Case,
     dtype: str,
+    method: str,
     function: Callable,
     exact: bool,
     right: Results,
@@ -408,7 +409,7 @@ def _measured(
     by_element = _is_elementwise(case, function, right)
     words += ", at elements of that size" if by_element else ""
     more = {}
-    if operator or by_element:
+    if method == NAME and (operator or by_element):
         more = composed.allowed(case, dtype, right, others, ROUNDED[dtype] / NEARBY)
     bounds: dict[Key, Bound] = {}
     for key, of in right.items():
