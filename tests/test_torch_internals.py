@@ -165,3 +165,34 @@ def test_an_operator_reads_what_it_needs_the_values_of():
     }
     for func, (args, expected) in read.items():
         assert [id(t) for t in internals.read_by(func, args, {})] == [id(t) for t in expected], func
+
+
+def test_an_operator_that_is_defined_in_python_has_its_function():
+    @torch.library.custom_op("backpass_test::doubled", mutates_args=())
+    def doubled(x: torch.Tensor) -> torch.Tensor:
+        return 2 * x
+
+    own = internals.body(torch.ops.backpass_test.doubled.default)
+    assert torch.equal(own(torch.ones(3)), torch.full((3,), 2.0))
+    assert internals.body(torch.ops.aten.add.Tensor) is None
+
+
+def test_operators_that_call_functions_are_told_from_others():
+    assert internals.is_higher_order(torch.ops.higher_order.cond)
+    assert not internals.is_higher_order(torch.ops.aten.add.Tensor)
+
+
+def test_a_mode_of_torch_functions_can_be_suspended():
+    class Counting(torch.overrides.TorchFunctionMode):
+        seen = 0
+
+        def __torch_function__(self, func, types, args=(), kwargs=None):
+            self.seen += 1
+            return func(*args, **(kwargs or {}))
+
+    with Counting() as mode:
+        with internals.without_torch_functions():
+            torch.ones(3).is_cuda
+        assert mode.seen == 0
+        torch.ones(3).is_cuda
+        assert mode.seen > 0

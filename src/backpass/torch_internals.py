@@ -11,6 +11,8 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 import torch
+from torch._library.custom_ops import OPDEFS
+from torch._ops import HigherOrderOperator
 from torch._subclasses.fake_tensor import (
     FakeTensor,
     FakeTensorMode,
@@ -23,9 +25,11 @@ __all__ = [
     "READ",
     "TorchDispatchMode",
     "Unread",
+    "body",
     "dual_level",
     "is_batched",
     "is_fake",
+    "is_higher_order",
     "is_traceable",
     "is_view",
     "is_watched",
@@ -34,6 +38,7 @@ __all__ = [
     "share_memory",
     "storage_id",
     "transformed",
+    "without_torch_functions",
     "written_by",
 ]
 
@@ -296,6 +301,26 @@ def storage_id(x: torch.Tensor) -> int:
 def is_fake(x: torch.Tensor) -> bool:
     """Whether ``x`` has no values, because torch.compile is inferring shapes."""
     return isinstance(x, FakeTensor)
+
+
+def is_higher_order(func: Any) -> bool:
+    """Whether an operator calls functions that it is given, such as the launch of a
+    kernel by ``torch.library.wrap_triton``. It has no schema."""
+    return isinstance(func, HigherOrderOperator)
+
+
+def without_torch_functions() -> contextlib.AbstractContextManager[None]:
+    """Return a context in which no ``TorchFunctionMode`` sees what is called."""
+    return torch._C.DisableTorchFunction()
+
+
+def body(func: Any) -> Callable[..., Any] | None:
+    """Return the function with which an operator was defined in Python, by
+    ``torch.library.custom_op`` or ``triton_op``: the one for the CPU, for every device,
+    or for CUDA. None for other operators."""
+    definition = OPDEFS.get(func._schema.name)
+    own = {} if definition is None else definition._backend_fns
+    return own.get("cpu") or own.get(None) or own.get("cuda")
 
 
 def read_by(func: Any, args: Any, kwargs: Any) -> Iterator[torch.Tensor]:

@@ -60,14 +60,81 @@ def test_views_are_read_where_they_are(x):
         assert torch.equal(y, 2 * view)
 
 
-def test_every_configuration_of_an_autotuned_kernel_runs(x):
-    configurations = [triton.Config({"BLOCK": 64}), triton.Config({"BLOCK": 256}, num_warps=8)]
-    tuned = triton.autotune(configurations, key=["n"])(scale)
+def tuned(*blocks, **given):
+    """``scale`` with a configuration for each number of elements of a program."""
+    listed = [triton.Config({"BLOCK": block}, num_warps=block // 32) for block in blocks]
+    kernel = triton.autotune(listed, key=["n"], **given)(scale)
+
+    def launch(x):
+        y = torch.empty_like(x)
+        kernel[lambda c: (triton.cdiv(300, c["BLOCK"]),)](x, y, 300, 3.0, False)
+        assert torch.equal(y, 3 * x)
+
+    return launch
+
+
+@pytest.mark.parametrize("given", [{}, {"warmup": 1, "rep": 1}, {"cache_results": True}], ids=str)
+@pytest.mark.filterwarnings("ignore:warmup, rep")
+def test_one_configuration_of_an_autotuned_kernel_runs_by_default(x, given):
+    launch = tuned(64, 256, **given)
+    for _ in range(2):  # what one context chose, the next does not know
+        with compiled.executing() as verdict:
+            launch(x)
+            launch(x)
+        assert [(run.grid, run.threads) for run in verdict.runs] == [((5,), 64)] * 2
+        assert verdict.passed and str(verdict).endswith("; scale: 1 of 2 configurations")
+
+
+@pytest.mark.parametrize(
+    ("wanted", "threads", "left_out"),
+    [
+        (None, [64, 256, 128, 64], []),
+        (2, [64, 256, 64], ["scale: 1 of 3 configurations"]),
+        (9, [64, 256, 128, 64], []),
+        (lambda listed: listed[-1:], [128], ["scale: 2 of 3 configurations"]),
+        (lambda listed: [c for c in listed if c.num_warps > 2], [256, 128, 256], ["scale: 1 of 3 configurations"]),
+    ],
+)
+def test_the_configurations_of_an_autotuned_kernel_can_be_chosen(x, wanted, threads, left_out):
+    with compiled.executing(configurations=wanted) as verdict:
+        tuned(64, 256, 128)(x)
+    assert [run.threads for run in verdict.runs] == threads
+    assert verdict.left_out == left_out
+
+
+def test_a_configuration_that_does_not_fit_is_passed_over():
+    @triton.jit
+    def product(x_ptr, y_ptr, n, BLOCK: tl.constexpr):
+        row, column = tl.arange(0, BLOCK)[:, None], tl.arange(0, BLOCK)[None, :]
+        total = tl.zeros([BLOCK, BLOCK], tl.float32)
+        for start in range(0, n, BLOCK):
+            inside = (row < n) & (start + column < n)
+            left = tl.load(x_ptr + row * n + start + column, mask=inside, other=0.0)
+            right = tl.load(x_ptr + (start + row) * n + column, mask=(start + row < n) & (column < n), other=0.0)
+            total += tl.dot(left, right)  # in TF32
+        tl.store(y_ptr + row * n + column, total, mask=(row < n) & (column < n))
+
+    listed = [triton.Config({"BLOCK": 64}, num_stages=8), triton.Config({"BLOCK": 16})]
+    kernel = triton.autotune(listed, key=["n"])(product)
+    x = torch.randn(10, 10, generator=torch.Generator().manual_seed(0))
     with compiled.executing() as verdict:
         y = torch.empty_like(x)
-        tuned[lambda c: (triton.cdiv(300, c["BLOCK"]),)](x, y, 300, 3.0, False)
-    assert torch.equal(y, 3 * x)
-    assert [(run.grid, run.threads) for run in verdict.runs] == [((5,), 128), ((2,), 256), ((5,), 128)]
+        kernel[(1,)](x, y, 10)
+    assert len(verdict.runs) == 1 and torch.allclose(y, x @ x, atol=0.02)
+
+
+def test_no_configuration_is_an_error(x):
+    for wanted in (0, -1):
+        with (
+            pytest.raises(ValueError, match="configurations: expected a positive number"),
+            compiled.executing(configurations=wanted),
+        ):
+            pass
+    with (
+        compiled.executing(configurations=lambda listed: []),
+        pytest.raises(ValueError, match="expected one or more of the 2 of scale; got none"),
+    ):
+        tuned(64, 256)(x)
 
 
 def test_only_some_programs_can_run(x):
@@ -319,15 +386,78 @@ def test_an_empty_grid_runs_nothing(x):
         assert verdict.runs[0].report.instructions == 0
 
 
-def test_tensor_descriptors_are_rejected_by_name(x):
+@triton.jit
+def doubled_tile(x_desc, y_desc, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
+    row, column = tl.program_id(0) * ROWS, tl.program_id(1) * COLUMNS
+    y_desc.store([row, column], 2 * x_desc.load([row, column]))
+
+
+@triton.jit
+def doubled_by_own(x_ptr, y_ptr, m, n, stride, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
+    x_desc = tl.make_tensor_descriptor(x_ptr, [m, n], [stride, 1], [ROWS, COLUMNS])
+    y_desc = tl.make_tensor_descriptor(y_ptr, [m, n], [n, 1], [ROWS, COLUMNS])
+    row, column = tl.program_id(0) * ROWS, tl.program_id(1) * COLUMNS
+    y_desc.store([row, column], 2 * x_desc.load([row, column]))
+
+
+def test_tensor_descriptors_are_read_and_written_as_lowered_to_pointers():
+    """Elements outside the shape are read as 0 and not written, although memory continues there."""
     from triton.tools.tensor_descriptor import TensorDescriptor
 
-    @triton.jit
-    def described(d, y_ptr):
-        tl.store(y_ptr + tl.arange(0, 16)[:, None] * 16 + tl.arange(0, 16)[None, :], d.load([0, 0]))
+    whole = torch.arange(24.0 * 40).view(24, 40)
+    x = whole[:13, :28]
+    with compiled.executing() as verdict:
+        y = torch.empty(13, 28)
+        given = (TensorDescriptor(x, x.shape, x.stride(), [8, 16]), TensorDescriptor.from_tensor(y, [8, 16]))
+        doubled_tile[(2, 2)](*given, ROWS=8, COLUMNS=16)
+        own = torch.empty(13, 28)
+        doubled_by_own[(2, 2)](x, own, 13, 28, 40, ROWS=8, COLUMNS=16)
+    assert verdict.passed and torch.equal(y, 2 * x) and torch.equal(own, 2 * x)
 
-    with compiled.executing(), pytest.raises(ptx.Unsupported, match="described: d: tensor descriptors"):
-        described[(1,)](TensorDescriptor.from_tensor(x[:256].view(16, 16), [16, 16]), torch.empty(16, 16))
+
+def test_a_descriptor_of_more_than_its_tensor_is_out_of_bounds():
+    from triton.tools.tensor_descriptor import TensorDescriptor
+
+    x, y = torch.zeros(8, 16), torch.zeros(16, 16)
+    given = (TensorDescriptor(x, [16, 16], [16, 1], [8, 16]), TensorDescriptor.from_tensor(y, [8, 16]))
+    with compiled.executing(), pytest.raises(ptx.OutOfBounds, match="x_desc"):
+        doubled_tile[(2, 1)](*given, ROWS=8, COLUMNS=16)
+
+
+def library_operator(define, half):
+    """``3 * x`` by the kernel; with ``half``, its second half is never written."""
+
+    @define(f"backpass_tests::tripled_{define.__name__}_{half}", mutates_args=())
+    def tripled(x: torch.Tensor) -> torch.Tensor:
+        y = torch.empty_like(x)
+        n = x.numel() // 2 if half else x.numel()
+        wrap = torch.library.wrap_triton if define is torch.library.triton_op else lambda kernel: kernel
+        wrap(scale)[(triton.cdiv(n, 128),)](x, y, n, 3.0, False, BLOCK=128)
+        return y
+
+    return tripled
+
+
+@pytest.mark.parametrize("define", [torch.library.triton_op, torch.library.custom_op])
+def test_kernels_in_operators_of_torch_library_are_executed_and_their_memory_is_tracked(x, define):
+    tripled, halved = library_operator(define, False), library_operator(define, True)
+    tripled.register_autograd(lambda ctx, dy: tripled(dy))
+    given = x.clone().requires_grad_()
+    with compiled.executing() as verdict:
+        y = tripled(given)
+        (dx,) = torch.autograd.grad(y, given, torch.ones(300))
+    assert verdict.passed and len(verdict.runs) == 2
+    assert torch.equal(y, 3 * x) and torch.equal(dx, torch.full((300,), 3.0))
+    with compiled.executing() as verdict:
+        halved(x) + 1
+    assert verdict.unwritten == ["scale: y_ptr: 150 of 300 elements never written"]
+
+
+def test_wrap_triton_launches_without_an_operator(x):
+    with compiled.executing() as verdict:
+        y = torch.empty_like(x)
+        torch.library.wrap_triton(scale)[(3,)](x, y, 300, 2.0, False, BLOCK=128)
+    assert verdict.passed and torch.equal(y, 2 * x)
 
 
 def test_without_a_launch_nothing_is_shown():

@@ -3,6 +3,7 @@ bytes have been written since."""
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -10,7 +11,14 @@ import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from backpass.ptx.arrays import zeros
-from backpass.torch_internals import TorchDispatchMode, read_by, written_by
+from backpass.torch_internals import (
+    TorchDispatchMode,
+    body,
+    is_higher_order,
+    read_by,
+    without_torch_functions,
+    written_by,
+)
 
 _EMPTY = {
     torch.ops.aten.empty,
@@ -39,11 +47,17 @@ class Allocated(TorchDispatchMode):
 
     Memory above 64 MiB is not filled, and memory above 1 GiB is not tracked: it counts
     as written. A write counts if a kernel or a PyTorch operator makes it, so a tensor
-    that is filled through ``x.numpy()`` counts as unwritten.
+    that is filled through ``x.numpy()`` counts as unwritten. Inside an operator that is
+    written in Python, memory is tracked as outside.
     """
 
-    def __init__(self) -> None:
+    # With it, ``torch.library.wrap_triton`` may launch a kernel in this mode.
+    supports_higher_order_operators = True
+
+    def __init__(self, functions: AbstractContextManager[Any] | None = None) -> None:
+        """``functions`` is a mode that PyTorch suspends inside such an operator."""
         super().__init__()
+        self._functions = functions or nullcontext()
         self._known: dict[int, tuple[StorageWeakRef, np.ndarray]] = {}
         self._misread: set[StorageWeakRef] = set()  # PyTorch has read undefined bytes
 
@@ -51,6 +65,16 @@ class Allocated(TorchDispatchMode):
         self, func: Any, types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
         kwargs = kwargs or {}
+        if is_higher_order(func):
+            return func(*args, **kwargs)
+        if (own := body(func)) is not None:
+            with self, self._functions:
+                return own(*args, **kwargs)
+        with without_torch_functions():  # with which tensors may hide where they are
+            return self._seen(func, args, kwargs)
+
+    def _seen(self, func: Any, args: Any, kwargs: Any) -> Any:
+        """Return what an operator of PyTorch returns, and note what it writes."""
         for x in read_by(func, args, kwargs):
             part = self.part(x)
             if part is not None and _missing(part):

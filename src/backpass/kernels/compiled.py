@@ -18,7 +18,7 @@ from __future__ import annotations
 import re
 import struct
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path, PurePath
@@ -33,10 +33,19 @@ from triton.runtime.cache import get_cache_manager
 
 from backpass import kernels, ptx
 from backpass.kernels.allocated import Allocated, Part
+from backpass.kernels.as_cuda import DEVICE, PROPERTIES, standing_in
+from backpass.kernels.tuning import Tuning, Wanted
 from backpass.text import table
+from backpass.torch_internals import without_torch_functions
 
 CAPABILITY = 80  # Ampere, the A100
 SHARED_BYTES = 163 * 1024  # the most shared memory of a block of an A100
+PROPERTIES_FOR_TRITON = {
+    "max_shared_mem": SHARED_BYTES,
+    "multiprocessor_count": PROPERTIES["multi_processor_count"],
+    "max_num_regs": PROPERTIES["regs_per_multiprocessor"],
+    "warpSize": PROPERTIES["warp_size"],
+}
 UNSEEN = "timing, the order of accesses within a warp, and features of later GPUs"
 
 
@@ -57,11 +66,15 @@ class Verdict:
     ``unwritten`` has a line for each tensor from ``torch.empty`` that was passed to a
     kernel and has elements that were never written. A tensor that was freed before the
     end of the context was scratch memory, and has a line only if PyTorch has read such
-    elements. Tensors of more than 1 GiB are not tracked and have no line.
+    elements. Tensors of more than 1 GiB are not tracked and have no line. ``left_out``
+    has a line for each autotuned kernel that was not run with all configurations, and
+    ``stood_in`` names what was answered in place of a device.
     """
 
     runs: list[Run] = field(default_factory=list)
     unwritten: list[str] = field(default_factory=list)
+    left_out: list[str] = field(default_factory=list)
+    stood_in: set[str] = field(default_factory=set)
 
     @property
     def unsettled(self) -> list[ptx.Fault]:
@@ -75,6 +88,14 @@ class Verdict:
         """Whether a kernel was launched, its outputs are written completely, and PTX
         allows no other result."""
         return bool(self.runs) and not self.unsettled and not self.unwritten
+
+    @property
+    def notes(self) -> list[str]:
+        """What was not checked, and what was answered in place of a GPU."""
+        found = [f"not checked: {'; '.join([UNSEEN, *self.left_out])}"]
+        if self.stood_in:
+            found += [f"in place of a GPU: {', '.join(sorted(self.stood_in))}"]
+        return found
 
     def __str__(self) -> str:
         if not self.runs:
@@ -94,22 +115,25 @@ class Verdict:
         lines += [f"✗ not deterministic: {fault}" for fault in self.unsettled]
         said = "✓ no access out of bounds, no race, no use of an uninitialised value"
         lines += [said] if self.passed else []
-        return "\n".join([*lines, f"– not checked: {UNSEEN}"])
+        return "\n".join([*lines, *(f"– {note}" for note in self.notes)])
 
     __repr__ = __str__
 
 
 @contextmanager
 def executing(
-    *, only: Sequence[int] | None = None, approximate: int | None = None
+    *,
+    only: Sequence[int] | None = None,
+    approximate: int | None = None,
+    configurations: Wanted = 1,
+    as_cuda: bool = False,
 ) -> Iterator[Verdict]:
     """Let Triton kernels take CPU tensors, and execute the kernels as compiled.
 
     Inside the context, ``torch.empty`` fills tensors of up to 64 MiB with garbage, and
     a kernel must not use an element that was never written. An element that is written
     through ``x.numpy()`` counts as unwritten, and all elements of a tensor of more than
-    1 GiB count as written. An autotuned kernel runs once with each configuration, and
-    then with the first configuration.
+    1 GiB count as written.
 
     Programs run to completion one after another, so a program that waits for a later
     one raises a fault. ``only`` lists the numbers of the programs to run, in this
@@ -117,9 +141,18 @@ def executing(
     ``approximate`` is the seed of errors that are added to the results of approximate
     units, within the limits of the PTX manual; by default the units have no error.
 
+    An autotuned kernel runs with the first of its configurations that fits.
+    ``configurations`` is how many of them run, each once and the first of them once
+    more, or a function that takes the list of them and returns those that run. None
+    stands for all.
+
+    With ``as_cuda``, CPU tensors say that they are on ``cuda:0``, what is asked for on
+    CUDA is made on the CPU, and ``torch.cuda`` answers for an A100, so that host code
+    that looks for a GPU runs unchanged.
+
     Raises a ``ptx.Fault`` for what PTX does not allow, ``ptx.Unsupported`` for an
     instruction that ``backpass.ptx`` does not execute, ValueError if a kernel has no
-    program of a number in ``only``, and RuntimeError if the kernels of this process are
+    program of a number in ``only``, or no configuration is left, and RuntimeError if the kernels of this process are
     interpreted.
     """
     if kernels.interpreted():
@@ -127,9 +160,10 @@ def executing(
             "compiled kernels: expected a process without TRITON_INTERPRET=1; it was set "
             "when triton was imported, so this process cannot compile a kernel"
         )
-    verdict = Verdict()
-    with Allocated() as allocated:
-        own = Driver(verdict, allocated, only, approximate)
+    verdict, tuning = Verdict(), Tuning(configurations)
+    device = standing_in() if as_cuda else nullcontext()
+    with device as mode, Allocated(mode) as allocated, tuning.applied():
+        own = Driver(verdict, allocated, only, approximate, tuning, as_cuda)
         before = getattr(driver, "_active", None)
         driver.set_active(own)
         kernels.executions.append(own)
@@ -139,6 +173,8 @@ def executing(
             kernels.executions.remove(own)
             driver.set_active(before)
     verdict.unwritten += own.unwritten()
+    verdict.left_out += tuning.left_out.values()
+    verdict.stood_in |= mode.asked if mode else set()
 
 
 class Driver(DriverBase):
@@ -150,13 +186,16 @@ class Driver(DriverBase):
         allocated: Allocated,
         only: Sequence[int] | None,
         approximate: int | None,
+        tuning: Tuning,
+        as_cuda: bool,
     ) -> None:
-        self.verdict, self.allocated = verdict, allocated
+        self.verdict, self.allocated, self.tuning = verdict, allocated, tuning
         self.only, self.approximate = only, approximate
+        self._device = DEVICE if as_cuda else torch.device("cpu")
         self._given: list[tuple[str, Part]] = []
         self.utils = SimpleNamespace(
             load_binary=lambda *_: (None, None, 0, 0, 1024),
-            get_device_properties=lambda _: {"max_shared_mem": SHARED_BYTES},
+            get_device_properties=lambda _: PROPERTIES_FOR_TRITON,
         )
 
     @classmethod
@@ -177,22 +216,17 @@ class Driver(DriverBase):
         return 0
 
     def get_active_torch_device(self) -> torch.device:
-        """Return the device of the tensors."""
-        return torch.device("cpu")
+        """Return the device of which the tensors say that they are on it."""
+        return self._device
 
     def map_python_to_cpp_type(self, ty: str) -> str:
         """Return the type unchanged; this driver generates no C++."""
         return ty
 
     def get_benchmarker(self) -> Callable[..., list[float]]:
-        """Return a benchmarker for autotuning that runs each configuration once and
-        reports the same time for all."""
-
-        def once(call: Callable[[], object], *, quantiles: list[float], **_: object):
-            call()
-            return [0.0] * len(quantiles)
-
-        return once
+        """Return what Triton expects of a driver. Autotuners do not use it here: see
+        ``kernels.tuning``."""
+        raise NotImplementedError("kernels executed on the CPU are not timed")
 
     @staticmethod
     def launcher_cls(source: Any, metadata: Any) -> Callable[..., None]:
@@ -205,7 +239,9 @@ class Driver(DriverBase):
             # After the grid come the stream, the function, two kinds of metadata, and
             # two hooks. Triton may reuse the launcher under a later driver.
             own = kernels.executions[-1]
-            own.run(text, source.signature, metadata, (x, y, z), rest[6:])
+            if not own.tuning.is_trial:
+                with without_torch_functions():  # tensors say where they really are
+                    own.run(text, source.signature, metadata, (x, y, z), rest[6:])
 
         return launch
 
@@ -272,8 +308,6 @@ class Driver(DriverBase):
             return struct.unpack("<I", struct.pack("<f", value))[0] >> 16
         if isinstance(value, int):
             return int(value)
-        if type.startswith("tensordesc"):
-            raise ptx.Unsupported(f"{where}: tensor descriptors are not supported")
         raise TypeError(
             f"{where}: expected a PyTorch tensor or a number; "
             f"got {value.__class__.__name__} for {type}"
@@ -310,8 +344,23 @@ def _flat(
         if isinstance(type, tuple):
             own = [(f"{name}[{i}]", part) for i, part in enumerate(type)]
             yield from _flat(own, value)  # type: ignore[arg-type]
+        elif type.startswith("tensordesc"):
+            yield from _descriptor(name, value)
         elif type != "constexpr":
             yield name, type, value
+
+
+def _descriptor(name: str, value: Any) -> Iterator[tuple[str, str, Any]]:
+    """Yield the arguments for a tensor descriptor, which below compute capability 9.0
+    is lowered to pointers: its base, shape, and strides, flags, and the shape and the
+    strides again."""
+    sizes = [*enumerate((*value.shape, *value.strides))]
+    yield name, "*", value.base
+    yield from ((f"{name} size {at}", "i64", size) for at, size in sizes)
+    yield f"{name} padding", "i1", value.padding == "nan"
+    if hasattr(value, "round_f32_to_tf32"):  # since Triton 3.7
+        yield f"{name} rounding", "i1", value.round_f32_to_tf32
+    yield from ((f"{name} size {at} again", "i64", size) for at, size in sizes)
 
 
 _FLOATS = {"fp16": ("<e", "<H"), "fp32": ("<f", "<I"), "fp64": ("<d", "<Q")}

@@ -81,7 +81,7 @@ def _own(case: Case, dtype: str) -> Iterator[Row]:
 
     (own,) = _in_each(case, case.inputs, [dtype])
     try:
-        with compiled.executing(approximate=case.seed) as verdict:
+        with compiled.executing(approximate=case.seed, as_cuda=True) as verdict:
             y, saved = own.subject.forward(*own.given())
             gradients = own.subject.backward(to_kind_of(y, own.dy), saved)
     except ptx.Fault as fault:
@@ -99,7 +99,8 @@ def _own(case: Case, dtype: str) -> Iterator[Row]:
         own, _name(dtype), to_numpy(y), got, dtype, any_order=True
     )
     unsettled = [*map(str, verdict.unsettled)]
-    yield from _with_verdict(judged, unsettled, verdict.unwritten)
+    rows = _with_verdict(judged, unsettled, verdict.unwritten)
+    yield from (replace(row, note="; ".join(verdict.notes)) for row in rows)
 
 
 def _name(dtype: str) -> str:
@@ -146,4 +147,4 @@ def launching(case: Case, asked: bool) -> AbstractContextManager[object]:
         return nullcontext()
     from backpass.kernels import compiled
 
-    return compiled.executing()
+    return compiled.executing(as_cuda=True)

@@ -1,0 +1,184 @@
+"""Let host code that asks for a CUDA device run on CPU tensors.
+
+A program that launches kernels often asks first whether its tensors are on a GPU, how
+many processors that has, or which stream is current. In the context ``standing_in``,
+tensors on the CPU say that they are on ``cuda:0``, an A100, and what is asked for on
+CUDA is made on the CPU. A program that runs only with these answers runs unchanged.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from types import SimpleNamespace
+from typing import Any
+from unittest import mock
+
+import torch
+from torch.autograd.function import BackwardCFunction
+from torch.overrides import TorchFunctionMode
+
+CAPABILITY = (8, 0)  # Ampere, the A100
+# As CUDA and Triton name them; of an A100 with 80 GB.
+PROPERTIES = {
+    "name": "NVIDIA A100, executed on the CPU by Backpass",
+    "major": CAPABILITY[0],
+    "minor": CAPABILITY[1],
+    "multi_processor_count": 108,
+    "total_memory": 80 * 1000**3,
+    "warp_size": 32,
+    "max_threads_per_multi_processor": 2048,
+    "regs_per_multiprocessor": 65536,
+    "shared_memory_per_block": 48 * 1024,
+    "shared_memory_per_block_optin": 163 * 1024,
+    "shared_memory_per_multiprocessor": 164 * 1024,
+    "L2_cache_size": 40 * 1024**2,
+    "gcnArchName": "",
+}
+DEVICE = torch.device("cuda", 0)
+
+
+class _Stream(nullcontext):
+    """A stream, or the context in which it is current: all work is done at once."""
+
+    cuda_stream = stream_id = device_index = 0
+    device = DEVICE
+
+    def __init__(self, *_: Any, **__: Any) -> None:
+        super().__init__(self)
+
+    def query(self) -> bool:
+        return True
+
+    def record_event(self, event: _Event | None = None) -> _Event:
+        return event or _Event()
+
+    def synchronize(self, *_: Any) -> None:
+        """Return at once, as nothing is left to wait for."""
+
+    wait_stream = wait_event = synchronize
+
+
+class _Event:
+    """An event: it has happened, and no time passes between two of them."""
+
+    def __init__(self, *_: Any, **__: Any) -> None:
+        pass
+
+    def query(self) -> bool:
+        return True
+
+    def elapsed_time(self, other: _Event) -> float:
+        return 0.0
+
+    def synchronize(self, *_: Any) -> None:
+        """Return at once, as nothing is left to wait for."""
+
+    record = wait = synchronize
+
+
+class _Context(nullcontext):
+    """A context for a device, of which there is one."""
+
+    def __init__(self, *_: Any) -> None:
+        super().__init__(None)
+
+
+# What ``torch.cuda`` answers: a class, or the value that a call returns.
+_ANSWERS: dict[str, Any] = {
+    "is_available": True,
+    "is_initialized": True,
+    "init": None,
+    "device_count": 1,
+    "current_device": 0,
+    "set_device": None,
+    "get_device_capability": CAPABILITY,
+    "get_device_name": PROPERTIES["name"],
+    "get_device_properties": SimpleNamespace(**PROPERTIES),
+    "is_bf16_supported": True,
+    "synchronize": None,
+    "empty_cache": None,
+    "reset_peak_memory_stats": None,
+    "memory_allocated": 0,
+    "max_memory_allocated": 0,
+    "is_current_stream_capturing": False,
+    "device": _Context,
+    "device_of": _Context,
+    "Stream": _Stream,
+    "stream": _Stream,
+    "current_stream": _Stream,
+    "default_stream": _Stream,
+    "Event": _Event,
+}
+
+
+@contextmanager
+def standing_in() -> Iterator[OnCuda]:
+    """Yield the mode that is on; its ``asked`` grows."""
+    mode = OnCuda()
+    answers = {name: _answering(name, of, mode.asked) for name, of in _ANSWERS.items()}
+    apply = BackwardCFunction.apply
+
+    def with_mode(ctx: Any, *args: Any) -> Any:
+        with mode:  # PyTorch calls a backward with no mode on
+            return apply(ctx, *args)
+
+    with (
+        mock.patch.multiple(torch.cuda, **answers),
+        mock.patch.object(BackwardCFunction, "apply", with_mode),
+        mode,
+    ):
+        yield mode
+
+
+def _answering(name: str, answer: Any, asked: set[str]) -> Callable[..., Any]:
+    """Return what replaces a function or a class of ``torch.cuda``, and notes it."""
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        asked.add(f"torch.cuda.{name}")
+        return answer(*args, **kwargs) if isinstance(answer, type) else answer
+
+    return call
+
+
+class OnCuda(TorchFunctionMode):
+    """A mode in which tensors on the CPU say that they are on CUDA, and what is asked
+    for on CUDA is on the CPU. ``asked`` names what was asked for, such as
+    ``torch.cuda.device``."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked: set[str] = set()
+        self._says = {
+            torch.Tensor.is_cuda.__get__: ("x.is_cuda", True),
+            torch.Tensor.is_cpu.__get__: ("x.is_cpu", False),
+            torch.Tensor.device.__get__: ("x.device", DEVICE),
+            torch.Tensor.get_device: ("x.get_device()", 0),
+        }
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if func in self._says:
+            x = args[0]
+            if x.device.type != "cpu":
+                return func(*args, **kwargs)
+            name, answer = self._says[func]
+            self.asked.add(name)
+            return answer
+        if func is torch.Tensor.cuda:
+            self.asked.add("x.cuda()")
+            return args[0]
+        return func(
+            *(self._on_cpu(value) for value in args),
+            **{name: self._on_cpu(value) for name, value in kwargs.items()},
+        )
+
+    def _on_cpu(self, value: Any) -> Any:
+        """Return an argument, or the CPU if it is a CUDA device."""
+        named = isinstance(value, str) and value.partition(":")[0] == "cuda"
+        if named or (isinstance(value, torch.device) and value.type == "cuda"):
+            self.asked.add('device="cuda"')
+            return torch.device("cpu")
+        return value

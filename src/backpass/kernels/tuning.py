@@ -1,0 +1,100 @@
+"""Choose the configurations with which an autotuned kernel is executed.
+
+Triton's autotuner times each of its configurations and keeps the fastest. When kernels
+are executed on the CPU, no time means anything, and each trial takes as long as the
+kernel itself.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from triton.runtime.autotuner import Autotuner
+
+# How many are executed, None for all, or a function that returns the ones to execute.
+Wanted = int | None | Callable[[Sequence[Any]], Sequence[Any]]
+
+_run = Autotuner.run
+
+
+class Tuning:
+    """The configurations wanted. ``left_out`` has a line for each kernel that was not
+    executed with all of those that its own pruning leaves."""
+
+    def __init__(self, wanted: Wanted) -> None:
+        if isinstance(wanted, int) and wanted < 1:
+            raise ValueError(
+                "configurations: expected a positive number, None for all, or a "
+                f"function that chooses from a list of them; got {wanted}"
+            )
+        self.wanted = wanted
+        self.left_out: dict[str, str] = {}
+        self.is_trial = False  # then a kernel is compiled, and must fit, but is not run
+        self._chosen: dict[Autotuner, dict[Any, Any]] = {}
+
+    @contextmanager
+    def applied(self) -> Iterator[None]:
+        """Let autotuners try only the configurations wanted, with no timing."""
+        before = Autotuner.run
+        Autotuner.run = lambda tuner, *args, **options: self._tuned(  # type: ignore[method-assign]
+            tuner, args, options
+        )
+        try:
+            yield
+        finally:
+            Autotuner.run = before  # type: ignore[method-assign]
+
+    def _tuned(self, tuner: Autotuner, args: Any, options: Any) -> Any:
+        """Launch a kernel, with choices that neither come from elsewhere nor remain."""
+        name = tuner.base_fn.__name__
+        replaced = {
+            "cache": self._chosen.setdefault(tuner, {}),
+            "cache_results": False,
+            "prune_configs": lambda given: self._first(name, prune(given)),
+            "_do_bench": self._tried,
+        }
+        prune = tuner.prune_configs
+        before = {key: vars(tuner).get(key) for key in replaced}
+        vars(tuner).update(replaced)
+        try:
+            return _run(tuner, *args, **options)
+        finally:
+            vars(tuner).update(before)
+            del tuner.prune_configs  # it hid the method
+
+    def _first(self, name: str, configurations: Sequence[Any]) -> Sequence[Any]:
+        """Return the configurations to try, and note how many are left out."""
+        count = len(configurations)
+        if callable(self.wanted):
+            configurations = [*self.wanted(configurations)]
+            if not configurations:
+                raise ValueError(
+                    f"configurations: expected one or more of the {count} of {name}; "
+                    "got none"
+                )
+            self._left = len(configurations)
+        else:
+            self._left = count if self.wanted is None else self.wanted
+        if self._left < count:
+            self.left_out[name] = (
+                f"{name}: {count - self._left} of {count} configurations"
+            )
+        self._only = self._left == 1
+        return configurations
+
+    def _tried(self, call: Callable[[], object], **_: object) -> list[float]:
+        """Try a configuration, unless enough have been. The autotuner goes on to the
+        next if one does not fit. If one alone is wanted, its run is the launch that
+        follows."""
+        if not self._left:
+            return [math.inf] * 3
+        self.is_trial = self._only
+        try:
+            call()
+        finally:
+            self.is_trial = False
+        self._left -= 1
+        return [0.0] * 3
