@@ -92,12 +92,19 @@ def test_one_configuration_of_an_autotuned_kernel_runs_by_default(x, given):
         (2, [64, 256, 64], ["scale: 1 of 3 configurations"]),
         (9, [64, 256, 128, 64], []),
         (lambda listed: listed[-1:], [128], ["scale: 2 of 3 configurations"]),
-        (lambda listed: [c for c in listed if c.num_warps > 2], [256, 128, 256], ["scale: 1 of 3 configurations"]),
+        (
+            lambda listed: [c for c in listed if c.num_warps > 2],
+            [256, 128, 256],
+            ["scale: 1 of 3 configurations"],
+        ),
     ],
 )
 def test_the_configurations_of_an_autotuned_kernel_can_be_chosen(x, wanted, threads, left_out):
+    launch = tuned(64, 256, 128)
+    with compiled.executing():  # its choices are forgotten
+        launch(x)
     with compiled.executing(configurations=wanted) as verdict:
-        tuned(64, 256, 128)(x)
+        launch(x)
     assert [run.threads for run in verdict.runs] == threads
     assert verdict.left_out == left_out
 
@@ -110,7 +117,9 @@ def test_a_configuration_that_does_not_fit_is_passed_over():
         for start in range(0, n, BLOCK):
             inside = (row < n) & (start + column < n)
             left = tl.load(x_ptr + row * n + start + column, mask=inside, other=0.0)
-            right = tl.load(x_ptr + (start + row) * n + column, mask=(start + row < n) & (column < n), other=0.0)
+            right = tl.load(
+                x_ptr + (start + row) * n + column, mask=(start + row < n) & (column < n), other=0.0
+            )
             total += tl.dot(left, right)  # in TF32
         tl.store(y_ptr + row * n + column, total, mask=(row < n) & (column < n))
 

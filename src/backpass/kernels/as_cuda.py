@@ -116,7 +116,9 @@ _ANSWERS: dict[str, Any] = {
 def standing_in() -> Iterator[OnCuda]:
     """Yield the mode that is on; its ``asked`` grows."""
     mode = OnCuda()
-    answers = {name: _answering(name, of, mode.asked) for name, of in _ANSWERS.items()}
+    answers: dict[str, Any] = {
+        name: _answering(name, of, mode.asked) for name, of in _ANSWERS.items()
+    }
     apply = BackwardCFunction.apply
 
     def with_mode(ctx: Any, *args: Any) -> Any:
@@ -149,11 +151,12 @@ class OnCuda(TorchFunctionMode):
     def __init__(self) -> None:
         super().__init__()
         self.asked: set[str] = set()
+        of: Any = torch.Tensor
         self._says = {
-            torch.Tensor.is_cuda.__get__: ("x.is_cuda", True),
-            torch.Tensor.is_cpu.__get__: ("x.is_cpu", False),
-            torch.Tensor.device.__get__: ("x.device", DEVICE),
-            torch.Tensor.get_device: ("x.get_device()", 0),
+            of.is_cuda.__get__: ("x.is_cuda", True),
+            of.is_cpu.__get__: ("x.is_cpu", False),
+            of.device.__get__: ("x.device", DEVICE),
+            of.get_device: ("x.get_device()", 0),
         }
 
     def __torch_function__(

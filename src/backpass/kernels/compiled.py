@@ -152,8 +152,8 @@ def executing(
 
     Raises a ``ptx.Fault`` for what PTX does not allow, ``ptx.Unsupported`` for an
     instruction that ``backpass.ptx`` does not execute, ValueError if a kernel has no
-    program of a number in ``only``, or no configuration is left, and RuntimeError if the kernels of this process are
-    interpreted.
+    program of a number in ``only``, or if no configuration is wanted, and RuntimeError
+    if the kernels of this process are interpreted.
     """
     if kernels.interpreted():
         raise RuntimeError(

@@ -50,20 +50,21 @@ class Tuning:
     def _tuned(self, tuner: Autotuner, args: Any, options: Any) -> Any:
         """Launch a kernel, with choices that neither come from elsewhere nor remain."""
         name = tuner.base_fn.__name__
+        prune = tuner.prune_configs
         replaced = {
             "cache": self._chosen.setdefault(tuner, {}),
             "cache_results": False,
             "prune_configs": lambda given: self._first(name, prune(given)),
-            "_do_bench": self._tried,
+            "do_bench": self._tried,
         }
-        prune = tuner.prune_configs
-        before = {key: vars(tuner).get(key) for key in replaced}
+        before = {**vars(tuner)}
         vars(tuner).update(replaced)
         try:
             return _run(tuner, *args, **options)
         finally:
-            vars(tuner).update(before)
-            del tuner.prune_configs  # it hid the method
+            for key in replaced:
+                del vars(tuner)[key]
+                vars(tuner).update({key: before[key]} if key in before else {})
 
     def _first(self, name: str, configurations: Sequence[Any]) -> Sequence[Any]:
         """Return the configurations to try, and note how many are left out."""
