@@ -469,6 +469,40 @@ def test_wrap_triton_launches_without_an_operator(x):
     assert verdict.passed and torch.equal(y, 2 * x)
 
 
+@triton.jit
+def watched(x_ptr, y_ptr, n, BLOCK: tl.constexpr):
+    at = tl.arange(0, BLOCK)
+    x = tl.load(x_ptr + at, mask=at < n, other=0.0)
+    tl.device_print("x:", x, at)
+    tl.device_assert(x < 4, "x is too large")
+    tl.store(y_ptr + at, x, mask=at < n)
+
+
+def test_what_a_kernel_prints_is_shown(capsys):
+    x = torch.tensor([0.5, -2.0, 3.25])
+    with compiled.executing() as verdict:
+        watched[(1,)](x, torch.empty(3), 3, BLOCK=4, num_warps=1)
+    lines = capsys.readouterr().out.splitlines()
+    assert verdict.passed and len(lines) == 2 * 32  # a thread each, of which eight hold an element
+    assert lines[1] == "pid (0, 0, 0) idx (1) x: (operand 0) -2.000000"
+    assert lines[32 + 2] == "pid (0, 0, 0) idx (2) x: (operand 1) 2"
+
+
+def test_an_assertion_that_fails_is_a_fault(capsys):
+    x = torch.tensor([0.5, 7.0, 3.25])
+    launch = {"BLOCK": 4, "num_warps": 1}
+    with compiled.executing():
+        watched[(1,)](x, torch.empty(3), 3, **launch)  # compiled only where asked for
+    with (
+        compiled.executing(),
+        pytest.raises(ptx.Assertion, match="thread 1 fails the assertion 'x is too large'"),
+    ):
+        watched[(1,)](x, torch.empty(3), 3, **launch, debug=True)
+    with compiled.executing() as verdict:
+        watched[(1,)](x - 4, torch.empty(3), 3, **launch, debug=True)
+    assert verdict.passed
+
+
 def test_without_a_launch_nothing_is_shown():
     with compiled.executing() as verdict:
         pass

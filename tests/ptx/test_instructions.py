@@ -10,6 +10,7 @@ import pytest
 from backpass.ptx import Unsupported, arithmetic, block
 from backpass.ptx.arithmetic import compute
 from backpass.ptx.formats import bits_of, fused, values_of
+from backpass.ptx.values import Value, known
 
 SPECIAL = [0.0, -0.0, 1.0, -1.5, 3.4e38, -3.4e38, 1e-45, -1.2e-38, np.inf, -np.inf, np.nan, 65504.0, 6e-8]
 
@@ -335,11 +336,46 @@ def test_a_fused_product_and_sum_is_rounded_once():
     assert (found[:250] != 0).any()
 
 
+def test_conversions_that_saturate():
+    x = np.array([-300, -5, 0, 7, 130, 300], np.int32)
+    for to, least, most in (("u8", 0, 255), ("s8", -128, 127), ("u16", 0, 2**16 - 1)):
+        (found,) = compute(f"cvt.sat.{to}.s32", [x.view(np.uint32)])
+        kind = f"{'int' if to[0] == 's' else 'uint'}{to[1:]}"
+        assert list(found.view(kind)) == [max(least, min(most, int(v))) for v in x]
+    y = np.array([-3, -0.0, 0.25, 1 / 3, 1, 7, np.inf, -np.inf, np.nan], np.float32)
+    (found,) = compute("cvt.rn.sat.f16.f32", [y.view(np.uint32)])
+    expected = np.array([0, 0, 0.25, 1 / 3, 1, 1, 1, 0, 0], np.float16)
+    assert np.array_equal(found, expected.view(np.uint16))
+
+
+def test_a_saturated_number_is_as_undefined_as_its_source():
+    x = Value(np.array([5, 5], np.uint32), np.array([0xFFFFFFFF, 0xFF], np.uint32))
+    assert list(known("cvt.sat.u8.s32", [x])) == [True, False]
+    assert list(known("cvt.u8.s32", [x])) == [0xFF, 0xFF]
+
+
+def test_any_function_of_three_bits_is_looked_up():
+    """The table of a function is its value at 0xF0, 0xCC, and 0xAA."""
+    a, b, c = np.random.default_rng(0).integers(0, 2**32, (3, 9), dtype=np.uint32)
+    for function in (
+        lambda a, b, c: a & b | c,
+        lambda a, b, c: a ^ b ^ c,
+        lambda a, b, c: (a & b) | (~a & c),
+        lambda a, b, c: ~(a | b) ^ c,
+    ):
+        table = np.full(9, function(0xF0, 0xCC, 0xAA) & 0xFF, np.uint32)
+        assert np.array_equal(compute("lop3.b32", [a, b, c, table])[0], function(a, b, c))
+
+
 def test_bits_are_counted_and_inverted():
     x = np.array([0, 1, 0x80000000, 0xFFFFFFFF, 0x00F0, 12345], np.uint32)
     assert list(compute("popc.b32", [x])[0]) == [int(v).bit_count() for v in x]
     assert list(compute("clz.b32", [x])[0]) == [32 - int(v).bit_length() for v in x]
     assert list(compute("not.b32", [x])[0]) == [2**32 - 1 - int(v) for v in x]
+    for width in (32, 64):
+        wide = x.astype(f"uint{width}")
+        expected = [int(f"{int(v):0{width}b}"[::-1], 2) for v in x]
+        assert list(compute(f"brev.b{width}", [wide])[0]) == expected
     truth = np.array([True, False])
     assert list(compute("not.pred", [truth])[0]) == [False, True]
 

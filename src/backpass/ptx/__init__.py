@@ -21,16 +21,18 @@ To learn PTX from this package, read its modules in this order:
 - ``values`` and ``registers``: which bits of a register are defined
 - ``threads``: what the threads of a block share
 - ``moves``, ``warps``, and ``copies``: how threads move bits, meet, and copy
+- ``calls``: what ``tl.device_print`` and ``tl.device_assert`` call
 - ``block``: how threads branch and wait
 - ``grid``: how the blocks of a kernel run
 
 The package executes the instructions that Triton 3 emits for compute capability 8.0 and
 that the kernels of its tests contain; any other instruction raises ``Unsupported``. It
-does not execute function calls, accesses at generic addresses, or features of later
-GPUs. It does not check timing or the order of accesses within a warp.
+does not execute calls of other functions, accesses at generic addresses, or features of
+later GPUs. It does not check timing or the order of accesses within a warp.
 """
 
 from backpass.ptx.faults import (
+    Assertion,
     Barrier,
     Fault,
     Misaligned,
@@ -46,6 +48,7 @@ from backpass.ptx.grid import Report, Tensor, run
 from backpass.ptx.parse import Program, parse
 
 __all__ = [
+    "Assertion",
     "Barrier",
     "Fault",
     "Misaligned",

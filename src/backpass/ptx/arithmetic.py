@@ -335,8 +335,10 @@ def _conversion(parts: list[str], operands: list[np.ndarray]) -> tuple[np.ndarra
     if is_float(to):
         x = way(x) if way is not None and is_float(of) else x
         shorter = is_float(of) and width_of(to) < width_of(of)
-        if "sat" in modifiers or ("rz" in modifiers and not shorter):
+        if "rz" in modifiers and not shorter:
             raise _unknown(parts)
+        if "sat" in modifiers:  # between +0 and 1
+            x = (np.where(np.isnan(x), 0, np.clip(x, 0, 1)) + 0.0).astype(x.dtype)
         if not is_float(of) and width_of(of) > 32 and to != "f64":
             x = np.array([_to_odd(int(v)) for v in x], np.float64)
         found = bits_of(x.astype(np.float64) if not is_float(of) else x, to)
@@ -348,14 +350,15 @@ def _conversion(parts: list[str], operands: list[np.ndarray]) -> tuple[np.ndarra
         if "ftz" in modifiers and to == "f32":
             found = bits_of(flushed(values_of(found, to)), to)
         return (found,)
+    width, highest = width_of(to), 2 ** (width_of(to) - 1)
+    least, most = (-highest, highest - 1) if to[0] == "s" else (0, 2 * highest - 1)
     if not is_float(of):
         if "sat" in modifiers:
-            raise _unknown(parts)
+            clipped = [max(least, min(most, int(v))) % 2**width for v in x]
+            return (np.array(clipped, f"uint{width}"),)
         return (bits_of(x, to),)
     if way is None:
         raise _unknown(parts)
-    width, highest = width_of(to), 2 ** (width_of(to) - 1)
-    least, most = (-highest, highest - 1) if to[0] == "s" else (0, 2 * highest - 1)
     # NaN becomes 0, or, if the source is f64 or the target has 64 bits, the integer
     # with only its highest bit set.
     nan = highest if of == "f64" or width == 64 else 0
@@ -427,6 +430,30 @@ def _counts(parts: list[str], operands: list[np.ndarray]) -> tuple[np.ndarray, .
     return (np.array(found, np.uint32),)
 
 
+def _reversed(parts: list[str], operands: list[np.ndarray]) -> tuple[np.ndarray, ...]:
+    """brev: the bits in reverse order."""
+    (x,) = operands
+    as_bytes = x.byteswap().view(np.uint8)
+    found = np.packbits(np.unpackbits(as_bytes).reshape(-1, 8)[:, ::-1], axis=1)
+    return (found.reshape(-1).view(x.dtype),)
+
+
+def _looked_up(parts: list[str], operands: list[np.ndarray]) -> tuple[np.ndarray, ...]:
+    """lop3: any function of three bits. Bit 4a + 2b + c of the last operand is its
+    value."""
+    if parts[1:] != ["b32"]:
+        raise _unknown(parts)
+    *bits, table = operands
+    found = np.zeros_like(bits[0])
+    for case in range(8):
+        chosen = [x if case >> (2 - at) & 1 else ~x for at, x in enumerate(bits)]
+        listed = (table >> table.dtype.type(case) & table.dtype.type(1)).astype(bool)
+        found |= np.where(listed, chosen[0] & chosen[1] & chosen[2], 0).astype(
+            np.uint32
+        )
+    return (found,)
+
+
 _SPECIAL: dict[str, Callable[..., tuple[np.ndarray, ...]]] = {
     **dict.fromkeys(("and", "or", "xor", "not"), _logic),
     **dict.fromkeys(("mul", "mad"), _product),
@@ -436,7 +463,9 @@ _SPECIAL: dict[str, Callable[..., tuple[np.ndarray, ...]]] = {
     "setp": _comparison,
     "selp": _choice,
     "cvt": _conversion,
+    "brev": _reversed,
     "copysign": _copysign,
+    "lop3": _looked_up,
     "shf": _funnel,
     "prmt": _permuted,
 }

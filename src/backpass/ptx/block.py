@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from backpass.ptx import arithmetic, copies, moves, warps
+from backpass.ptx import arithmetic, calls, copies, moves, warps
 from backpass.ptx.faults import Barrier
 from backpass.ptx.parse import (
     Instruction,
@@ -198,6 +198,7 @@ _MEMORY: dict[str, Callable[[Threads, Instruction, np.ndarray], None]] = {
     "mma": warps.multiply,
     "ldmatrix": warps.load_matrices,
     "cp": copies.copy,
+    "call": calls.call,
 }
 
 

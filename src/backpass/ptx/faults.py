@@ -73,5 +73,9 @@ class Order(Fault):
     """The result depends on the order in which blocks run."""
 
 
+class Assertion(Fault):
+    """An assertion in the kernel is false."""
+
+
 class Unsupported(NotImplementedError):
     """An instruction, or a form of one, that this package does not execute."""

@@ -112,6 +112,7 @@ def _ran(memory: Global, create: Callable[..., Threads]) -> Block:
         raise _used(memory, create, block, fault) if block.threads.races.made else fault
     if block.threads.races.more:
         raise next(iter(block.threads.races.found.values()))
+    print("".join(block.threads.printed), end="", flush=True)
     if fault:
         raise fault
     return block

@@ -64,14 +64,12 @@ def store(threads: Threads, instruction: Instruction, chosen: np.ndarray) -> Non
     type, space = instruction.parts[-1], _space(instruction)
     target, source = instruction.operands
     values = [threads.read(x, f"b{width_of(type)}") for x in targets_of(source)]
+    if space == "param":
+        (threads.passed[target.base],) = values  # type: ignore[union-attr]
+        return
     n = int(chosen.sum())
     data = _bytes([v.bits[chosen] for v in values], n)
     defined = _bytes([v.defined[chosen] for v in values], n) == 0xFF
-    if space == "param":
-        raise Unsupported(
-            "ptx: calls of functions are not supported; tl.device_print, "
-            "tl.device_assert, and functions that are not inlined call one"
-        )
     who, addresses = threads.who(chosen), threads.addresses(target, chosen)
     if space == "local":
         at = _in_local(threads, addresses, data.shape[1], who)

@@ -81,7 +81,8 @@ def known(name: str, values: Sequence[Value]) -> np.ndarray:
         return np.where(certain, moved | ~given, 0).astype(moved.dtype)
     if operation == "cvt" and "x2" in modifiers[-1]:
         return _halves(others[0].whole, first.whole)
-    if operation == "cvt" and not is_float(modifiers[-1]) and not is_float(type):
+    integers = not is_float(modifiers[-1] if modifiers else type) and not is_float(type)
+    if operation == "cvt" and integers and "sat" not in modifiers:
         bits, width = extended(first.defined, type), width_of(type)
         new = 0 if type[0] == "s" else all_bits(bits.dtype) ^ (2**width - 1)
         return (bits | bits.dtype.type(new)).astype(f"uint{width_of(modifiers[-1])}")
