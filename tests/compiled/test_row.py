@@ -128,3 +128,9 @@ def test_an_object_that_launches_no_kernel_has_no_such_row():
 def test_an_operation_without_a_kernel_says_so():
     (row,) = check("linear", methods=["compiled"], raises=False).rows
     assert row.verdict == "not run" and row.reason == "this operation has no kernel"
+
+
+def test_without_a_gpu_a_check_says_how_kernels_are_executed():
+    report = check(own.Softmax(), X, raises=False)
+    (reason,) = {row.reason for row in report.having("could not run")}
+    assert "with compiled=True (--compiled), check executes the kernels on the CPU" in reason

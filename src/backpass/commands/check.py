@@ -142,7 +142,9 @@ COMMAND = Command(
         TARGET,
         *OPTIONS,
         VARY,
-        COMPILED.but(help="also execute its Triton kernels as compiled, without a GPU"),
+        COMPILED.but(
+            help="also execute its Triton kernels as compiled, without a GPU; draws tensors"
+        ),
         switch("--no-explain", help="do not search for the cause of a wrong gradient"),
         JSON.but(help="print the report as JSON, and nothing else, on standard output"),
     ),

@@ -212,6 +212,7 @@ def _inputs(
     specs = [_spec(text) for text in arguments.input]
     torch = (
         arguments.torch
+        or getattr(arguments, "compiled", False)  # a kernel takes nothing else
         or is_function(op)
         or any(spec.dtype == "bfloat16" for spec in specs)
     )

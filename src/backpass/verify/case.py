@@ -500,6 +500,11 @@ def first_line(error: Exception) -> str:
     """Describe an exception in one line."""
     lines = str(error).splitlines()
     said = textwrap.shorten(lines[0], 160, placeholder=" …") if lines else ""
+    if "active drivers" in said:  # Triton's words for a machine without a GPU
+        said = (
+            "Triton finds no GPU; with compiled=True (--compiled), check executes the "
+            "kernels on the CPU"
+        )
     return f"{type(error).__name__}: {said}" if said else type(error).__name__
 
 
