@@ -8,11 +8,11 @@ reading rests on, and otherwise waits for a declaration.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 
 from backpass.derivation.language.names import without_accent
-from backpass.derivation.language.parse import Line, Part, Unreadable, read
+from backpass.derivation.language.parse import Unreadable, read
 from backpass.derivation.text.contents import Heading
 from backpass.derivation.text.directives import follow
 from backpass.derivation.text.knowledge import Knowledge, Known
@@ -24,10 +24,11 @@ from backpass.derivation.text.sight.inference import (
     all_statements,
 )
 from backpass.derivation.text.sight.names import name_of
+from backpass.derivation.text.sight.needs import Judge, Needs
 from backpass.derivation.text.sight.prose import prose_of
 from backpass.derivation.text.sight.ruling import (
     DERIVATIVES,
-    SUM,
+    RIGHT,
     WAITS,
     Reasons,
     differentiates_by,
@@ -40,33 +41,19 @@ from backpass.derivation.text.sight.ruling import (
 from backpass.derivation.text.statements import Statement
 from backpass.derivation.text.verdict import Verdict
 
-Judge = Callable[[Statement], list[Verdict]]
 _UNDECLARED = re.compile(
     r"(.+?) is (?:not declared or defined above|neither a parameter of)"
 )
-_LABELS = re.compile(
-    r"\b(?:one-?hot|labels?|targets?|distributions?|probabilit(?:y|ies)|sums? to (?:1|one))\b",
-    re.I,
-)
-_FACTOR = re.compile(r"(.+?)\(…\) prints like a function of")
-_RIGHT = ("equal", "definition", "nothing claimed")
 
 
-class Sight:
+class Sight(Needs):
     """Judges statements, also by what is inferred of their names."""
 
     def __init__(self, known: Knowledge, judge: Judge) -> None:
-        self.known, self._judge = known, judge
-        self._inference: Inference | None = None
-        self._whole: Inference | None = None
+        super().__init__(known, judge)
         self._sections: dict[int, Inference] = {}
         self._readings: tuple[Reading, ...] | None = None
-        self._lines: dict[Line, str] = {}  # the declarations that are inferred
-        self._sources: dict[Line, Inference] = {}  # what each of them is inferred from
-        # What a comment would have to declare for the lines that were read or tried.
-        self.suggested: dict[str, None] = {}
         self.missing: dict[str, None] = {}  # names of which nothing is inferred
-        self._layout = ""
         self._ahead: dict[Statement, list[Verdict]] = {}
         self._busy: set[Statement] = set()
         self._last: list[Verdict] = []  # those of the last attempt
@@ -99,7 +86,7 @@ class Sight:
             self._inference, known.now = inference, before
             best, reasons, then = self._read(statement, best, reasons, then)
             known.now = before
-            if all(verdict.kind in _RIGHT for verdict in best):
+            if all(verdict.kind in RIGHT for verdict in best):
                 break
         self._busy.discard(statement)
         if best is found and len(self._last) == len(found):
@@ -196,7 +183,7 @@ class Sight:
                 best, then = verdicts, known.now
                 best_reasons = replace(reasons, others=[*reasons.others])
             known.now = start
-            if all(verdict.kind in _RIGHT for verdict in verdicts):
+            if all(verdict.kind in RIGHT for verdict in verdicts):
                 break
             if not self._met(statement, verdicts, reasons, tried):
                 break
@@ -233,10 +220,6 @@ class Sight:
         for one in wanted:
             text = Text(one.directive, (0,) * len(one.directive))
             follow(self.known, text, one.directive, 0)
-
-    def _suggest(self, *directives: str) -> None:
-        if self._inference is self._whole:
-            self.suggested.update(dict.fromkeys(directives))
 
     def _add_readings(self, statement: Statement, reasons: Reasons) -> None:
         text = " ".join(member.characters for member in statement.members)
@@ -336,110 +319,6 @@ class Sight:
         if lines and not any(one.head == name for one in self._inference.reads):
             self._suggest(*self._inference.suggestions(name))
         return bool(lines)
-
-    # ---- what a statement still needs ------------------------------------------------
-
-    def _met(
-        self,
-        statement: Statement,
-        verdicts: list[Verdict],
-        reasons: Reasons,
-        tried: set[str],
-    ) -> bool:
-        """Whether something that a message asks for is now inferred."""
-        for verdict in verdicts:
-            if self._sums_to_one(verdict, reasons):
-                return True
-            if verdict.kind != "not readable":
-                continue
-            directive, reason = self._wanted(verdict.message)
-            if directive and directive not in tried:
-                tried.add(directive)
-                text = Text(directive, (0,) * len(directive))
-                try:
-                    follow(self.known, text, directive, 0)
-                except Unreadable:
-                    continue
-                reasons.others.append(reason)
-                self._suggest(directive)
-                return True
-        return False
-
-    def _sums_to_one(self, verdict: Verdict, reasons: Reasons) -> bool:
-        """Whether the elements of an inferred name sum to 1, as a word of the text
-        says, and a line needs it."""
-        assert self._inference is not None
-        match = SUM.match(verdict.message)
-        if match is None or not _LABELS.search(self._inference.prose.words):
-            return False
-        name, known = match[2], self.known
-        mine = [line for line in known.now.lines if self._lines.get(line) == name]
-        if len(mine) != 1:
-            return False
-        constant = replace(mine[0], kind="constant")
-        lines = (constant if line == mine[0] else line for line in known.now.lines)
-        (assumed,) = read(f"assume {match[1]}")
-        before = known.now
-        known.now = replace(before, lines=(*lines,))
-        self._lines[constant] = name
-        self._sources[constant] = self._sources[mine[0]]
-        try:
-            known.add(assumed, 0, True)
-        except Unreadable:
-            known.now = before
-            return False
-        reasons.others.append(f"{match[1]}, as for labels")
-        self.suggested = {
-            f"constant{one[5:]}" if one.startswith(f"given {name} ") else one: None
-            for one in self.suggested
-        }
-        self._suggest(f"assume {match[1]}")
-        return True
-
-    def _wanted(self, message: str) -> tuple[str, str]:
-        assert self._inference is not None
-        first = message.partition("\n")[0]
-        if first.startswith("a differential or derivative, or a product with d?"):
-            return "d differential", "d marks a differential"
-        if match := _FACTOR.match(first):
-            name = match[1]
-            if name in self._inference.factors - self._inference.functions:
-                return f"factor {name}", f"{name} is a factor before a bracket"
-        return "", ""
-
-    def _in_layouts(
-        self,
-        statement: Statement,
-        best: list[Verdict],
-        then: Known,
-        best_reasons: Reasons,
-        verdicts: list[Verdict],
-        reasons: Reasons,
-    ) -> tuple[list[Verdict], Known, Reasons]:
-        """Judge a statement in the layouts in which it may be meant."""
-        known = self.known
-        if known.scope.layout or not any(
-            "layout numerator" in verdict.message for verdict in verdicts
-        ):
-            return best, then, best_reasons
-        start = known.now
-        for layout in (self._layout,) if self._layout else ("denominator", "numerator"):
-            line = Line("layout", right=Part(layout, 0, layout))
-            known.now = start
-            known.add(line, 0, True)
-            found = self._judge(statement)
-            if score(found) > score(best):
-                best, then = found, known.now
-                best_reasons = replace(
-                    reasons,
-                    others=[*reasons.others, f"derivatives are in {layout} layout"],
-                )
-                if all(verdict.kind in _RIGHT for verdict in found):
-                    self._layout = layout
-                    self._suggest(f"layout {layout}")
-                    break
-        known.now = start
-        return best, then, best_reasons
 
     # ---- what a verdict rests on, and whether it may be given ------------------------
 
@@ -560,7 +439,7 @@ class Sight:
             before = self.known.now
             found = self.judged(read.statement)[0]
             self.known.now = before
-            self._identities[read.statement] = found.kind in _RIGHT or (
+            self._identities[read.statement] = found.kind in RIGHT or (
                 found.kind == "not readable"
                 and not found.message.startswith(WAITS)
                 and bool(read.right)

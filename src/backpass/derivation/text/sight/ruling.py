@@ -16,6 +16,7 @@ from backpass.derivation.text.verdict import Verdict
 WAITS = "it waits for a declaration"
 SUM = re.compile(r"it holds if (\\sum_i (.+?)_i = 1)[;:]")
 JUDGED = ("equal", "definition")
+RIGHT = (*JUDGED, "nothing claimed")
 # What is differentiated, and by what.
 DERIVATIVES: dict[str, Callable[[Tree], tuple[Tree, Tree]]] = {
     "partial": lambda node: (node.children[0], node.children[1]),
