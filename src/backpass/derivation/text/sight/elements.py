@@ -36,6 +36,7 @@ _ONES = re.compile(
     r"\\(?:mathbf|mathbb|boldsymbol)\s*(?:\{\s*1\s*\}|1)\s*_\s*"
     r"(?:\{\s*(?P<inside>[a-z])\s*\}|(?P<bare>[a-z]))(?!\s*\^)"
 )
+_OWN_DELTA = re.compile(r"\\delta(?![a-zA-Z])(?!\s*_\s*\{\s*[a-z]\s*,?\s*[a-z]\s*\})")
 _BOLD_ONE = re.compile(r"\\(?:mathbf|mathbb|boldsymbol)\s*(?:\{\s*1\s*\}|1)")
 _PAIR = re.compile(r"_\s*\{\s*([a-z])\s*,?\s*([a-z])\s*\}")
 _LETTER = r"(?:[a-zA-Z]|\\(?:alpha|beta|gamma|lambda|mu|eta|rho|tau|kappa|epsilon))"
@@ -114,12 +115,16 @@ def _ones(formulas: str) -> Iterator[Reading]:
     ones = [*_ONES.finditer(formulas)]
     indices = {letter for pair in _PAIR.findall(formulas) for letter in pair}
     letters = {match["inside"] or match["bare"] for match in ones}
+    # As \delta_{ii} it keeps its index, over which a text may sum without a sign.
+    has_delta = _OWN_DELTA.search(formulas) is not None
     if len(ones) < len(_BOLD_ONE.findall(formulas)) or not letters <= indices:
         return
     for written in sorted({match[0] for match in ones}):
         use = re.compile(re.escape(written))
         reason = f"{written} is an element of a vector of ones"
-        yield Reading(f"read {written} as 1", reason, use)
+        letter = next(match[1] or match[2] for match in [_ONES.fullmatch(written)])
+        new = "1" if has_delta else rf"\delta_{{{letter}{letter}}}"
+        yield Reading(f"read {written} as {new}", reason, use)
 
 
 def _slashes(formulas: str) -> Iterator[Reading]:

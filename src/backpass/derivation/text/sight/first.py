@@ -12,11 +12,12 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from backpass.derivation.language.names import without_accent
-from backpass.derivation.language.parse import Unreadable, read
+from backpass.derivation.language.parse import Line, Unreadable, parse, read
 from backpass.derivation.text.contents import Heading
 from backpass.derivation.text.directives import follow
 from backpass.derivation.text.knowledge import Knowledge, Known
 from backpass.derivation.text.passages import Text
+from backpass.derivation.text.sight.conventions import SUMS
 from backpass.derivation.text.sight.elements import Reading, readings
 from backpass.derivation.text.sight.inference import (
     Inference,
@@ -46,6 +47,16 @@ _UNDECLARED = re.compile(
 )
 
 
+def _is_of(line: Line, name: str) -> bool:
+    """Whether a line defines a name."""
+    assert line.left is not None
+    try:
+        named = name_of(parse(line.left, "moved"))
+    except Unreadable:
+        return False
+    return line.kind == "let" and named is not None and named[0] == name
+
+
 class Sight(Needs):
     """Judges statements, also by what is inferred of their names."""
 
@@ -56,6 +67,8 @@ class Sight(Needs):
         self.missing: dict[str, None] = {}  # names of which nothing is inferred
         self._ahead: dict[Statement, list[Verdict]] = {}
         self._busy: set[Statement] = set()
+        # Names with the line of a section above that defines them.
+        self._carried: set[tuple[str, int]] = set()
         self._last: list[Verdict] = []  # those of the last attempt
         self._failed: set[Statement] = set()  # that define nothing
         self._identities: dict[Statement, bool] = {}
@@ -101,8 +114,44 @@ class Sight(Needs):
         ruled = self._ruled(statement, best, reasons)
         self._lay_out(statement)
         self._inference = self._whole
-        known.now = then if defines or best is found else before
+        known.now = then if best is found else before
+        if defines:  # what is guessed holds for this statement only
+            lines = tuple(line for line in then.lines if line.kind != "direct")
+            known.now = replace(then, lines=lines, summed=before.summed)
+        elif all(verdict.kind == "equal" for verdict in ruled):
+            self._restate(statement, reasons)
         return ruled
+
+    def _restate(self, statement: Statement, reasons: Reasons) -> None:
+        """Let a name have its new definition, in terms of names that the old one does
+        not use: partial derivatives are then by these."""
+        known, own = self.known, self._of.get(statement)
+        scope, before = known.scope, known.now
+        old = scope.variables.get(own.head) if own else None
+        if own is None or old is None or old.kind != "defined":
+            return
+        new = {
+            name
+            for name in own.right
+            if name in scope.variables and scope.variables[name].kind == "defined"
+        }
+        if not new - scope.upstream([old]):
+            return
+        lines = [one for one in before.lines if one.left and _is_of(one, own.head)]
+        if len(lines) != 1:
+            return
+        known.forget(lines[0])
+        moved = [one for one in before.lines if one not in known.now.lines]
+        known.now = replace(known.now, summed=SUMS in reasons.directives)
+        try:
+            if self._judge(statement)[0].kind != "definition":
+                raise Unreadable("it has no definition")
+            for line in moved:
+                if line != lines[0]:
+                    known.add(line, known.number_of(line), line in before.implied)
+        except Unreadable:
+            known.now = before
+        known.now = replace(known.now, summed=before.summed)
 
     def _may_help(self, statement: Statement, found: list[Verdict]) -> bool:
         """Whether an inference may help: a text that cannot be parsed needs at least
@@ -181,7 +230,7 @@ class Sight(Needs):
             verdicts = self._last = self._judge(statement)
             if score(verdicts) > score(best):
                 best, then = verdicts, known.now
-                best_reasons = replace(reasons, others=[*reasons.others])
+                best_reasons = reasons.copy()
             known.now = start
             if all(verdict.kind in RIGHT for verdict in verdicts):
                 break
@@ -283,18 +332,26 @@ class Sight(Needs):
             one
             for one in self._inference.reads
             if one.head == name
-            and one.section == own.section
+            and (one.section == own.section or one.line < own.line)
             and one.statement not in self._busy
             and one.statement != own.statement
             and one.statement not in self._failed
         ]
-        others.sort(key=lambda one: (one.line > own.line, abs(one.line - own.line)))
+        others.sort(
+            key=lambda one: (
+                one.section != own.section,
+                one.line > own.line,
+                abs(one.line - own.line),
+            )
+        )
         for one in others:
             before = self.known.now
             verdicts = self.judged(one.statement)
             if verdicts and verdicts[0].kind == "definition":
                 if one.line >= own.line:
                     self._ahead[one.statement] = verdicts
+                if one.section != own.section:
+                    self._carried.add((name, one.line))
                 return True
             self._failed.add(one.statement)
             self.known.now = before
@@ -352,11 +409,20 @@ class Sight(Needs):
             for name, line in (verdict.basis.definitions if verdict.basis else ())
             if own is not None and line > verdict.line > 0 and name not in used
         ]
+        carried = [
+            (name, line)
+            for name, line in (verdict.basis.definitions if verdict.basis else ())
+            if (name, line) in self._carried and line < verdict.line
+        ]
         words = (
             *(self._source(name).reason(name) for name in used),
             *(
                 f"{n} is defined below, in {self.known.document.where(k)}"
                 for n, k in below
+            ),
+            *(
+                f"{n} is as defined in {self.known.document.where(k)}"
+                for n, k in carried
             ),
             *reasons.others,
         )
@@ -380,16 +446,24 @@ class Sight(Needs):
                 return waiting(verdict, why, tuple(bound))
             return replace(verdict, inferred=words)
         if verdict.kind == "ill-formed" and own is not None:
-            others = below + [
-                one for one in reasons.others if one != f"{reasons.loss} is the loss"
-            ]
+            others = (
+                below
+                + carried
+                + [
+                    one
+                    for one in reasons.others
+                    if one != f"{reasons.loss} is the loss"
+                ]
+            )
             if (
                 not others
                 and reasons.loss not in heads
                 and all(self._is_stated_beside(name, own) for name in used)
             ):
                 return replace(verdict, inferred=words)
-        if verdict.kind == "refused" and not (reasons.others or bound or below):
+        if verdict.kind == "refused" and not (
+            reasons.others or bound or below or carried
+        ):
             if self._may_be_refused(own, used, verdict):
                 return replace(verdict, inferred=words)
         why = verdict.message or "it is not equal if " + "; ".join(words)

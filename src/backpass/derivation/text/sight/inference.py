@@ -49,6 +49,9 @@ _FUNCTIONS = (*_ACTIVATIONS, *"fghFGpqlu", *LOSSES)
 _LOGISTIC = r"\frac{1}{1 + e^{-#1}}"
 
 
+_LOSS = re.compile(r"\b(?:loss|cost|objective|error)\b", re.I)
+
+
 @dataclass
 class Use:
     """How a text uses a name: the numbers of its indices, and where."""
@@ -108,6 +111,8 @@ class Inference:
         self.uses: dict[str, Use] = {}
         self.reads: list[Read] = []
         self.losses: set[str] = set()
+        self._above: Counter[str] = Counter()  # how often a name is differentiated
+        self._counts: Counter[str] = Counter()  # and how often it occurs
         self.found: dict[str, Found] = {}
         self._labelled: set[str] = set()
         self._transposes = False  # whether it transposes a capital with an index
@@ -171,6 +176,13 @@ class Inference:
         for read in self._here:
             for tree in read.trees:
                 self._note_uses(tree, read.line)
+        if not self.losses and _LOSS.search(self.prose.words):
+            heads = {read.head for read in self.reads}
+            self.losses |= {
+                name
+                for name, count in self._above.items()
+                if count == self._counts[name] > 1 and len(name) == 1
+            } - heads
         for name, use in self.uses.items():
             if use.counts and not use.lettered and not use.bare:
                 self._labelled.add(name)
@@ -237,6 +249,7 @@ class Inference:
     def _note_uses(self, tree: Tree, line: int) -> None:
         for name, tokens, _ in names_in(tree):
             use = self.uses.setdefault(name, Use(line))
+            self._counts[name] += 1
             if tokens:
                 use.counts.add(len(tokens))
                 use.lettered |= any(not t.isdigit() for t in tokens)
@@ -257,8 +270,10 @@ class Inference:
             if node.data in ("partial", "nabla_of"):
                 of = node.children[0 if node.data == "partial" else 1]
                 named = name_of(of)
-                if named and not named[1] and named[0] in LOSSES:
-                    self.losses.add(named[0])
+                if named and not named[1]:
+                    if named[0] in LOSSES:
+                        self.losses.add(named[0])
+                    self._above[named[0]] += 1
 
     # ---- ranks -----------------------------------------------------------------------
 

@@ -10,6 +10,7 @@ from backpass.derivation.language.parse import Line, Part, Unreadable, read
 from backpass.derivation.text.directives import follow
 from backpass.derivation.text.knowledge import Knowledge, Known
 from backpass.derivation.text.passages import Text
+from backpass.derivation.text.sight.conventions import TEXTS, wanted
 from backpass.derivation.text.sight.inference import Inference
 from backpass.derivation.text.sight.ruling import RIGHT, SUM, Reasons, score
 from backpass.derivation.text.statements import Statement
@@ -51,9 +52,7 @@ class Needs:
         for verdict in verdicts:
             if self._sums_to_one(verdict, reasons):
                 return True
-            if verdict.kind != "not readable":
-                continue
-            directive, reason = self._wanted(verdict.message)
+            directive, reason = self._wanted(verdict)
             if directive and directive not in tried:
                 tried.add(directive)
                 text = Text(directive, (0,) * len(directive))
@@ -62,6 +61,7 @@ class Needs:
                 except Unreadable:
                     continue
                 reasons.others.append(reason)
+                reasons.directives.add(directive)
                 self._suggest(directive)
                 return True
         return False
@@ -97,9 +97,12 @@ class Needs:
         self._suggest(f"assume {match[1]}")
         return True
 
-    def _wanted(self, message: str) -> tuple[str, str]:
+    def _wanted(self, verdict: Verdict) -> tuple[str, str]:
         assert self._inference is not None
-        first = message.partition("\n")[0]
+        convention = wanted(verdict, self.known, self._inference.prose)
+        if convention or verdict.kind != "not readable":
+            return convention, TEXTS.get(convention, "")
+        first = verdict.message.partition("\n")[0]
         if first.startswith("a differential or derivative, or a product with d?"):
             return "d differential", "d marks a differential"
         if match := _FACTOR.match(first):

@@ -31,6 +31,11 @@ class Reasons:
 
     others: list[str] = field(default_factory=list)
     loss: str = ""
+    directives: set[str] = field(default_factory=set)
+
+    def copy(self) -> Reasons:
+        """Return the same reasons, to which others may be added."""
+        return replace(self, others=[*self.others], directives={*self.directives})
 
 
 def held_apart(scope: Scope, own: Read | None, declared: set[str]) -> str | None:
