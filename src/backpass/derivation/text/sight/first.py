@@ -87,7 +87,10 @@ class Sight(Needs):
         found = self._judge(statement)
         if not any(may_be_read(verdict) for verdict in found):
             self._lay_out(statement)
-            return self._ruled(statement, found, Reasons())
+            ruled = self._ruled(statement, found, Reasons())
+            if self._inference and all(verdict.kind == "equal" for verdict in ruled):
+                self._restate(statement, known.now, Reasons())
+            return ruled
         after, known.now = known.now, before
         self._start()
         if not self._may_help(statement, found):
@@ -119,12 +122,12 @@ class Sight(Needs):
             lines = tuple(line for line in then.lines if line.kind != "direct")
             known.now = replace(then, lines=lines, summed=before.summed)
         elif all(verdict.kind == "equal" for verdict in ruled):
-            self._restate(statement, reasons)
+            self._restate(statement, then, reasons)
         return ruled
 
-    def _restate(self, statement: Statement, reasons: Reasons) -> None:
+    def _restate(self, statement: Statement, then: Known, reasons: Reasons) -> None:
         """Let a name have its new definition, in terms of names that the old one does
-        not use: partial derivatives are then by these."""
+        not use: partial derivatives are then by these. `then` is what it was judged by."""
         known, own = self.known, self._of.get(statement)
         scope, before = known.scope, known.now
         old = scope.variables.get(own.head) if own else None
@@ -137,12 +140,12 @@ class Sight(Needs):
         }
         if not new - scope.upstream([old]):
             return
-        lines = [one for one in before.lines if one.left and _is_of(one, own.head)]
+        lines = [one for one in then.lines if one.left and _is_of(one, own.head)]
         if len(lines) != 1:
             return
+        known.now = replace(then, summed=SUMS in reasons.directives)
         known.forget(lines[0])
-        moved = [one for one in before.lines if one not in known.now.lines]
-        known.now = replace(known.now, summed=SUMS in reasons.directives)
+        moved = [one for one in then.lines if one not in known.now.lines]
         try:
             if self._judge(statement)[0].kind != "definition":
                 raise Unreadable("it has no definition")
