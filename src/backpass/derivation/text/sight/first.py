@@ -293,6 +293,8 @@ class Sight(Needs):
             return
         inference = self._inference
         self._add_loss(own, reasons)
+        counted = inference.counted
+        reasons.others += [counted[name] for name in sorted(own.names & {*counted})]
         for name in sorted(own.names):
             if not self._is_missing(name, inference):
                 continue

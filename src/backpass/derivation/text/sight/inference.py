@@ -114,6 +114,7 @@ class Inference:
         self._above: Counter[str] = Counter()  # how often a name is differentiated
         self._counts: Counter[str] = Counter()  # and how often it occurs
         self.found: dict[str, Found] = {}
+        self.counted: dict[str, str] = {}  # capital letters that are lengths, and why
         self._labelled: set[str] = set()
         self._transposes = False  # whether it transposes a capital with an index
         self._known = known
@@ -367,6 +368,27 @@ class Inference:
             if found.rank is None and found.name not in shapes.labels:
                 found.be(0, "its lower-case letter", found.line)
         self._visit_all()
+        self._count()
+
+    def _count(self) -> None:
+        """Take a capital letter as the length of its small letter, which is an index."""
+        for name, found in [*self.found.items()]:
+            sides = {id(one.root()): one for one in self._shapes.axes.get(name.lower(), ())}
+            number = found.rank == 0 and found.strength == "guess"
+            if not (number and len(sides) == 1 and re.fullmatch("[A-Z]", name)):
+                continue
+            (side,) = sides.values()
+            heads = {read.head for read in self.reads}
+            if side.label or {name, name.lower()} & (heads | {*self.losses, *LOSSES}):
+                continue
+            if name.lower() in self.uses or name in self.functions:
+                continue
+            side.label = name
+            self.counted[name] = f"{name} is the number of values of the index {name.lower()}"
+            del self.found[name]
+            for other in self.found.values():
+                if any(axis.label == name for axis in other.axes):
+                    other.strength = "guess"
 
     @property
     def _here(self) -> list[Read]:
