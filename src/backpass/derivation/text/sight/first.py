@@ -17,7 +17,7 @@ from backpass.derivation.text.contents import Heading
 from backpass.derivation.text.directives import follow
 from backpass.derivation.text.knowledge import Knowledge, Known
 from backpass.derivation.text.passages import Text
-from backpass.derivation.text.sight.conventions import SUMS
+from backpass.derivation.text.sight.conventions import SUMS, TEXTS
 from backpass.derivation.text.sight.elements import Reading, readings
 from backpass.derivation.text.sight.inference import (
     Inference,
@@ -84,13 +84,12 @@ class Sight(Needs):
             return ahead
         self._release(statement)
         before = known.now
-        found = self._judge(statement)
+        reasons = Reasons()
+        found = self._by_convention(statement, reasons) or self._judge(statement)
         if not any(may_be_read(verdict) for verdict in found):
             self._lay_out(statement)
-            ruled = self._ruled(statement, found, Reasons())
-            if self._inference and all(verdict.kind == "equal" for verdict in ruled):
-                self._restate(statement, known.now, Reasons())
-            return ruled
+            ruled = self._ruled(statement, found, reasons)
+            return self._after(statement, ruled, before, known.now, reasons)
         after, known.now = known.now, before
         self._start()
         if not self._may_help(statement, found):
@@ -112,22 +111,48 @@ class Sight(Needs):
                 new if new.kind == old.kind == "not readable" else old
                 for old, new in pairs
             ]
-        defines = any(verdict.kind == "definition" for verdict in best)
         known.now = then
         ruled = self._ruled(statement, best, reasons)
         self._lay_out(statement)
         self._inference = self._whole
-        known.now = then if best is found else before
-        if defines:  # what is guessed holds for this statement only
-            lines = tuple(line for line in then.lines if line.kind != "direct")
+        if best is found:
+            return ruled
+        return self._after(statement, ruled, before, then, reasons)
+
+    def _after(
+        self,
+        statement: Statement,
+        ruled: list[Verdict],
+        before: Known,
+        then: Known,
+        reasons: Reasons,
+    ) -> list[Verdict]:
+        """Keep of what a statement was judged by what holds below it."""
+        known = self.known
+        if self._inference is None:
+            return ruled
+        if reasons.directives & TEXTS.keys() and all(
+            verdict.kind in RIGHT for verdict in ruled
+        ):
+            self._usual.add(frozenset(reasons.directives & TEXTS.keys()))
+        if any(verdict.kind == "definition" for verdict in ruled):
+            # What is guessed holds for this statement only.
+            lines = then.lines
+            if not before.scope.direct:
+                lines = tuple(line for line in lines if line.kind != "direct")
             known.now = replace(then, lines=lines, summed=before.summed)
-        elif all(verdict.kind == "equal" for verdict in ruled):
+        else:
+            known.now = before
+        if all(verdict.kind == "equal" for verdict in ruled):
             self._restate(statement, then, reasons)
         return ruled
 
     def _restate(self, statement: Statement, then: Known, reasons: Reasons) -> None:
         """Let a name have its new definition, in terms of names that the old one does
-        not use: partial derivatives are then by these. `then` is what it was judged by."""
+        not use: partial derivatives are then by these.
+
+        `then` is what the statement was judged by.
+        """
         known, own = self.known, self._of.get(statement)
         scope, before = known.scope, known.now
         old = scope.variables.get(own.head) if own else None
@@ -227,6 +252,8 @@ class Sight(Needs):
         self._add_readings(statement, reasons)
         self._add_names(statement, reasons)
         tried: set[str] = set()
+        if (verdicts := self._by_convention(statement, reasons)) is not None:
+            return verdicts, reasons, known.now
         verdicts = best
         for _ in range(8):
             start = known.now

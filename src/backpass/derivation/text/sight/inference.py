@@ -371,9 +371,11 @@ class Inference:
         self._count()
 
     def _count(self) -> None:
-        """Take a capital letter as the length of its small letter, which is an index."""
+        """Take a capital letter as the length of its small letter, an index."""
         for name, found in [*self.found.items()]:
-            sides = {id(one.root()): one for one in self._shapes.axes.get(name.lower(), ())}
+            sides = {
+                id(one.root()): one for one in self._shapes.axes.get(name.lower(), ())
+            }
             number = found.rank == 0 and found.strength == "guess"
             if not (number and len(sides) == 1 and re.fullmatch("[A-Z]", name)):
                 continue
@@ -384,7 +386,9 @@ class Inference:
             if name.lower() in self.uses or name in self.functions:
                 continue
             side.label = name
-            self.counted[name] = f"{name} is the number of values of the index {name.lower()}"
+            self.counted[name] = (
+                f"{name} is the number of values of the index {name.lower()}"
+            )
             del self.found[name]
             for other in self.found.values():
                 if any(axis.label == name for axis in other.axes):

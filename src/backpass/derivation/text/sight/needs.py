@@ -10,7 +10,12 @@ from backpass.derivation.language.parse import Line, Part, Unreadable, read
 from backpass.derivation.text.directives import follow
 from backpass.derivation.text.knowledge import Knowledge, Known
 from backpass.derivation.text.passages import Text
-from backpass.derivation.text.sight.conventions import TEXTS, wanted
+from backpass.derivation.text.sight.conventions import (
+    SUMS,
+    TEXTS,
+    that_matter,
+    wanted,
+)
 from backpass.derivation.text.sight.inference import Inference
 from backpass.derivation.text.sight.ruling import RIGHT, SUM, Reasons, score
 from backpass.derivation.text.statements import Statement
@@ -36,10 +41,34 @@ class Needs:
         # What a comment would have to declare for the lines that were read or tried.
         self.suggested: dict[str, None] = {}
         self._layout = ""
+        self._usual: set[frozenset[str]] = set()  # conventions of right lines
 
     def _suggest(self, *directives: str) -> None:
         if self._inference is self._whole:
             self.suggested.update(dict.fromkeys(directives))
+
+    def _by_convention(
+        self, statement: Statement, reasons: Reasons
+    ) -> list[Verdict] | None:
+        """Judge a statement as other lines of the text are; None if it is not right."""
+        known, before = self.known, self.known.now
+        if not self._usual:
+            return None
+        for conventions in sorted({frozenset(), *self._usual}, key=len):
+            known.now = before
+            if not that_matter(conventions, known, statement):
+                continue
+            for one in sorted(conventions):
+                follow(known, Text(one, (0,) * len(one)), one, 0)
+            with known.in_short():
+                found = self._judge(statement)
+            if found and all(verdict.kind in RIGHT for verdict in found):
+                reasons.directives |= conventions
+                reasons.others += [TEXTS[one] for one in sorted(conventions)]
+                self._suggest(*sorted(conventions))
+                return found
+        known.now = before
+        return None
 
     def _met(
         self,
@@ -99,7 +128,12 @@ class Needs:
 
     def _wanted(self, verdict: Verdict) -> tuple[str, str]:
         assert self._inference is not None
-        convention = wanted(verdict, self.known, self._inference.prose)
+        convention = wanted(
+            verdict,
+            self.known,
+            self._inference.prose,
+            any(SUMS in one for one in self._usual),
+        )
         if convention or verdict.kind != "not readable":
             return convention, TEXTS.get(convention, "")
         first = verdict.message.partition("\n")[0]
