@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from typing import NamedTuple
 
 from backpass.derivation.language.functions import BUILT_IN
+from backpass.derivation.text.sight.upper import Reading, upper_indices
 
 _BOLD = re.compile(
     r"(?:\\(?P<accent>hat|tilde|bar)\s*\{\s*)?"
@@ -49,14 +49,6 @@ _CAPITALS = re.compile(
 )
 
 
-class Reading(NamedTuple):
-    """A notation that is inferred, as a comment would declare it, and why."""
-
-    directive: str
-    reason: str
-    pattern: re.Pattern[str]  # where it is used
-
-
 def readings(formulas: str, names: set[str]) -> Iterator[Reading]:
     """Yield the notations of formulas; `names` are declared, and so have no other."""
     for word in sorted({match["word"] for match in _WORD.finditer(formulas)}):
@@ -67,6 +59,7 @@ def readings(formulas: str, names: set[str]) -> Iterator[Reading]:
         use = re.compile(re.escape(bold))
         yield Reading(f"read {bold} as I", f"{bold} is the identity matrix", use)
     yield from _ones(formulas)
+    yield from upper_indices(formulas)
     yield from _slashes(formulas)
     for word in sorted(_words(formulas)):
         use = re.compile(rf"(?<![a-zA-Z\\{{]){word}(?![a-zA-Z])")

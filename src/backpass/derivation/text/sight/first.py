@@ -18,7 +18,7 @@ from backpass.derivation.text.directives import follow
 from backpass.derivation.text.knowledge import Knowledge, Known
 from backpass.derivation.text.passages import Text
 from backpass.derivation.text.sight.conventions import SUMS, TEXTS
-from backpass.derivation.text.sight.elements import Reading, readings
+from backpass.derivation.text.sight.elements import readings
 from backpass.derivation.text.sight.inference import (
     Inference,
     Read,
@@ -39,6 +39,7 @@ from backpass.derivation.text.sight.ruling import (
     score,
     waiting,
 )
+from backpass.derivation.text.sight.upper import Reading
 from backpass.derivation.text.statements import Statement
 from backpass.derivation.text.verdict import Verdict
 
