@@ -16,6 +16,7 @@ from backpass.derivation.language.parse import Line, Unreadable, parse, read
 from backpass.derivation.text.contents import Heading
 from backpass.derivation.text.directives import follow
 from backpass.derivation.text.knowledge import Knowledge, Known
+from backpass.derivation.text.notation import Notation
 from backpass.derivation.text.passages import Text
 from backpass.derivation.text.sight.conventions import SUMS, TEXTS
 from backpass.derivation.text.sight.elements import readings
@@ -65,6 +66,7 @@ class Sight(Needs):
         super().__init__(known, judge)
         self._sections: dict[int, Inference] = {}
         self._readings: tuple[Reading, ...] | None = None
+        self._order: dict[Notation, int] = {}  # in which they are applied
         self.missing: dict[str, None] = {}  # names of which nothing is inferred
         self._ahead: dict[Statement, list[Verdict]] = {}
         self._busy: set[Statement] = set()
@@ -215,8 +217,10 @@ class Sight(Needs):
         if own is None or len({one.section for one in self._whole.reads}) == 1:
             return
         if own.section not in self._sections:
-            whole = self._whole
+            whole, before = self._whole, self.known.now
+            self._with_readings(self._readings or ())
             made = Inference(self.known, whole.prose, own.section)
+            self.known.now = before
             self._sections[own.section] = made
         yield self._sections[own.section]
 
@@ -292,6 +296,7 @@ class Sight(Needs):
             )
         )
         self._with_readings(self._readings)
+        self._order = {one: k for k, one in enumerate(known.now.notations)}
         prose = prose_of(known.document)
         self._inference = self._whole = Inference(known, prose)
         self._of = {one.statement: one for one in self._inference.reads}
@@ -304,13 +309,11 @@ class Sight(Needs):
     def _add_readings(self, statement: Statement, reasons: Reasons) -> None:
         text = " ".join(member.characters for member in statement.members)
         wanted = tuple(o for o in self._readings or () if o.pattern.search(text))
-        known = self.known.now.notations
         self._with_readings(wanted)
-        self.known.now = replace(
-            self.known.now, notations=(*known, *(
-                n for n in self.known.now.notations if n not in known
-            ))
-        )  # fmt: skip
+        # One may be for what another leaves.
+        notations = dict.fromkeys(self.known.now.notations)
+        ordered = sorted(notations, key=lambda one: self._order.get(one, -1))
+        self.known.now = replace(self.known.now, notations=(*ordered,))
         reasons.others += [one.reason for one in wanted]
         self._suggest(*(one.directive for one in wanted))
 
