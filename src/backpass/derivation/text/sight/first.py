@@ -102,8 +102,9 @@ class Sight(Needs):
         best, reasons, then = found, Reasons(), after
         for inference in self._inferences(statement):
             self._inference, known.now = inference, before
+            condition = known.condition
             best, reasons, then = self._read(statement, best, reasons, then)
-            known.now = before
+            known.now, known.condition = before, condition
             if all(verdict.kind in RIGHT for verdict in best):
                 break
         self._busy.discard(statement)
@@ -326,7 +327,7 @@ class Sight(Needs):
         self._add_loss(own, reasons)
         counted = inference.counted
         reasons.others += [counted[name] for name in sorted(own.names & {*counted})]
-        for name in sorted(own.names):
+        for name in inference.with_divisors(own.names):
             if not self._is_missing(name, inference):
                 continue
             if name == own.head and len(statement.members) > 1:

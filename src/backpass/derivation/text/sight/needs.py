@@ -27,6 +27,10 @@ _LABELS = re.compile(
     re.I,
 )
 _FACTOR = re.compile(r"(.+?)\(…\) prints like a function of")
+_BAR = re.compile(r"is \\(?:bar|overline)\{.*\} a gradient\? .*say: bar gradient")
+_CONDITION = re.compile(
+    r"it holds if .+?: does “(?P<where>.+?)” in the text say so\?.* say: when (?P<condition>.+)"
+)
 
 
 class Needs:
@@ -139,6 +143,11 @@ class Needs:
         first = verdict.message.partition("\n")[0]
         if first.startswith("a differential or derivative, or a product with d?"):
             return "d differential", "d marks a differential"
+        if _BAR.match(first) and self._inference.losses:
+            return "bar gradient", "a bar marks a gradient of the loss"
+        if match := _CONDITION.match(first):
+            condition, where = match["condition"], match["where"]
+            return f"when {condition}", f"{condition}, from “{where}” in the text"
         if match := _FACTOR.match(first):
             name = match[1]
             if name in self._inference.factors - self._inference.functions:
