@@ -430,6 +430,14 @@ class Sight(Needs):
         inference = self._inference
         if verdict.kind == "nothing claimed":
             return verdict
+        if (
+            verdict.kind == "equal"
+            and SUMS not in reasons.directives
+            and not self.known.now.summed
+            and self._sums(statement)
+        ):
+            why = "it does not hold with sums over repeated indices, as other lines do"
+            return waiting(verdict, why, ())
         if verdict.kind == "not readable":
             undeclared = _UNDECLARED.match(verdict.message)
             return replace(verdict, waits=(undeclared[1],) if undeclared else ())

@@ -58,7 +58,10 @@ class Needs:
         known, before = self.known, self.known.now
         if not self._usual:
             return None
-        for conventions in sorted({frozenset(), *self._usual}, key=len):
+        choices = {frozenset(), *self._usual}
+        if self._sums(statement):
+            choices = {one for one in choices if SUMS in one}
+        for conventions in sorted(choices, key=len):
             known.now = before
             if not that_matter(conventions, known, statement):
                 continue
@@ -73,6 +76,12 @@ class Needs:
                 return found
         known.now = before
         return None
+
+    def _sums(self, statement: Statement) -> bool:
+        """Whether a statement has sums that other lines of the text leave out."""
+        return any(SUMS in one for one in self._usual) and that_matter(
+            frozenset({SUMS}), self.known, statement
+        )
 
     def _met(
         self,
