@@ -29,7 +29,7 @@ from backpass.derivation.text.sight.names import name_of
 from backpass.derivation.text.sight.needs import Judge, Needs
 from backpass.derivation.text.sight.prose import prose_of
 from backpass.derivation.text.sight.ruling import (
-    DERIVATIVES,
+    NOT_SUMMED,
     RIGHT,
     WAITS,
     Reasons,
@@ -75,7 +75,6 @@ class Sight(Needs):
         self._last: list[Verdict] = []  # those of the last attempt
         self._failed: set[Statement] = set()  # that define nothing
         self._identities: dict[Statement, bool] = {}
-        self._of: dict[Statement, Read] = {}
 
     # ---- one statement ---------------------------------------------------------------
 
@@ -89,6 +88,11 @@ class Sight(Needs):
         before = known.now
         reasons = Reasons()
         found = self._by_convention(statement, reasons) or self._judge(statement)
+        if not reasons.directives and self._sums(statement):
+            found = [
+                waiting(one, NOT_SUMMED, ()) if one.kind == "equal" else one
+                for one in found
+            ]
         if not any(may_be_read(verdict) for verdict in found):
             self._lay_out(statement)
             ruled = self._ruled(statement, found, reasons)
@@ -194,22 +198,6 @@ class Sight(Needs):
             for one in found
         )
 
-    def _lay_out(self, statement: Statement) -> None:
-        """Note the layout of gradients by whole arrays, which have the array's shape
-        without a layout."""
-        own = self._of.get(statement)
-        scope = self.known.scope
-        if self._layout or scope.layout or own is None:
-            return
-        for node in (n for tree in own.trees for n in tree.iter_subtrees()):
-            if node.data in ("partial", "nabla_of"):
-                named = name_of(DERIVATIVES[node.data](node)[1])
-                variable = (
-                    scope.variables.get(named[0]) if named and not named[1] else None
-                )
-                if variable is not None and variable.axes:
-                    self._layout = "denominator"
-
     def _inferences(self, statement: Statement) -> Iterator[Inference]:
         """Yield what is inferred from the whole text, and then from the section."""
         assert self._whole is not None
@@ -261,6 +249,8 @@ class Sight(Needs):
         if (verdicts := self._by_convention(statement, reasons)) is not None:
             return verdicts, reasons, known.now
         verdicts = best
+        if self._sums(statement):
+            self._follow(SUMS, TEXTS[SUMS], reasons)
         for _ in range(8):
             start = known.now
             verdicts = self._last = self._judge(statement)
@@ -436,8 +426,7 @@ class Sight(Needs):
             and not self.known.now.summed
             and self._sums(statement)
         ):
-            why = "it does not hold with sums over repeated indices, as other lines do"
-            return waiting(verdict, why, ())
+            return waiting(verdict, NOT_SUMMED, ())
         if verdict.kind == "not readable":
             undeclared = _UNDECLARED.match(verdict.message)
             return replace(verdict, waits=(undeclared[1],) if undeclared else ())

@@ -16,8 +16,15 @@ from backpass.derivation.text.sight.conventions import (
     that_matter,
     wanted,
 )
-from backpass.derivation.text.sight.inference import Inference
-from backpass.derivation.text.sight.ruling import RIGHT, SUM, Reasons, score
+from backpass.derivation.text.sight.inference import Inference, Read
+from backpass.derivation.text.sight.names import name_of
+from backpass.derivation.text.sight.ruling import (
+    DERIVATIVES,
+    RIGHT,
+    SUM,
+    Reasons,
+    score,
+)
 from backpass.derivation.text.statements import Statement
 from backpass.derivation.text.verdict import Verdict
 
@@ -45,6 +52,7 @@ class Needs:
         # What a comment would have to declare for the lines that were read or tried.
         self.suggested: dict[str, None] = {}
         self._layout = ""
+        self._of: dict[Statement, Read] = {}
         self._usual: set[frozenset[str]] = set()  # conventions of right lines
 
     def _suggest(self, *directives: str) -> None:
@@ -97,16 +105,20 @@ class Needs:
             directive, reason = self._wanted(verdict)
             if directive and directive not in tried:
                 tried.add(directive)
-                text = Text(directive, (0,) * len(directive))
                 try:
-                    follow(self.known, text, directive, 0)
+                    self._follow(directive, reason, reasons)
                 except Unreadable:
                     continue
-                reasons.others.append(reason)
-                reasons.directives.add(directive)
-                self._suggest(directive)
                 return True
         return False
+
+    def _follow(self, directive: str, reason: str, reasons: Reasons) -> None:
+        """Follow a directive that is guessed. Raises `Unreadable`."""
+        text = Text(directive, (0,) * len(directive))
+        follow(self.known, text, directive, 0)
+        reasons.others.append(reason)
+        reasons.directives.add(directive)
+        self._suggest(directive)
 
     def _sums_to_one(self, verdict: Verdict, reasons: Reasons) -> bool:
         """Whether the elements of an inferred name sum to 1, as a word of the text
@@ -162,6 +174,22 @@ class Needs:
             if name in self._inference.factors - self._inference.functions:
                 return f"factor {name}", f"{name} is a factor before a bracket"
         return "", ""
+
+    def _lay_out(self, statement: Statement) -> None:
+        """Note the layout of gradients by whole arrays, which have the array's shape
+        without a layout."""
+        own = self._of.get(statement)
+        scope = self.known.scope
+        if self._layout or scope.layout or own is None:
+            return
+        for node in (n for tree in own.trees for n in tree.iter_subtrees()):
+            if node.data in ("partial", "nabla_of"):
+                named = name_of(DERIVATIVES[node.data](node)[1])
+                variable = (
+                    scope.variables.get(named[0]) if named and not named[1] else None
+                )
+                if variable is not None and variable.axes:
+                    self._layout = "denominator"
 
     def _in_layouts(
         self,

@@ -14,6 +14,7 @@ from backpass.derivation.text.sight.names import names_in
 from backpass.derivation.text.verdict import Verdict
 
 WAITS = "it waits for a declaration"
+NOT_SUMMED = "it does not hold with sums over repeated indices, as other lines do"
 SUM = re.compile(r"it holds if (\\sum_i (.+?)_i = 1)[;:]")
 JUDGED = ("equal", "definition")
 RIGHT = (*JUDGED, "nothing claimed")
