@@ -115,7 +115,7 @@ class Inference:
         self._above: Counter[str] = Counter()  # how often a name is differentiated
         self._counts: Counter[str] = Counter()  # and how often it occurs
         self.found: dict[str, Found] = {}
-        # Names that stand in place of a divisor, with it and the names in it.
+        # Names in place of a divisor, with it and the names in it.
         self.divisors: dict[str, tuple[str, set[str]]] = {}
         self.counted: dict[str, str] = {}  # capital letters that are lengths, and why
         self._labelled: set[str] = set()
@@ -539,7 +539,7 @@ def _is_function_word(name: str) -> bool:
 def _divisor(
     first: Tree, before: Part, second: Tree, after: Part
 ) -> tuple[str, tuple[str, set[str]]] | None:
-    """Return the name that stands in a fraction for the divisor of the same fraction
+    """Return the name that is in a fraction in place of the divisor of the same fraction
     before it, with that divisor and the names in it; None if there is none."""
     if not first.data == second.data == "fraction":
         return None
