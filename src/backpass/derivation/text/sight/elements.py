@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator
 
 from backpass.derivation.language.functions import BUILT_IN
+from backpass.derivation.text.sight.steps import steps
 from backpass.derivation.text.sight.upper import Reading, upper_indices
 
 _BOLD = re.compile(
@@ -60,6 +61,7 @@ def readings(formulas: str, names: set[str]) -> Iterator[Reading]:
         yield Reading(f"read {bold} as I", f"{bold} is the identity matrix", use)
     yield from _ones(formulas)
     yield from upper_indices(formulas)
+    yield from steps(formulas)
     yield from _slashes(formulas)
     for word in sorted(_words(formulas)):
         use = re.compile(rf"(?<![a-zA-Z\\{{]){word}(?![a-zA-Z])")
@@ -112,10 +114,11 @@ def _ones(formulas: str) -> Iterator[Reading]:
     has_delta = _OWN_DELTA.search(formulas) is not None
     if len(ones) < len(_BOLD_ONE.findall(formulas)) or not letters <= indices:
         return
-    for written in sorted({match[0] for match in ones}):
+    for written, letter in sorted(
+        {match[0]: match["inside"] or match["bare"] for match in ones}.items()
+    ):
         use = re.compile(re.escape(written))
         reason = f"{written} is an element of a vector of ones"
-        letter = next(match[1] or match[2] for match in [_ONES.fullmatch(written)])
         new = "1" if has_delta else rf"\delta_{{{letter}{letter}}}"
         yield Reading(f"read {written} as {new}", reason, use)
 

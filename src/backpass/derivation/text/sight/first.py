@@ -396,7 +396,7 @@ class Sight(Needs):
                 stated = found is not None and found.strength == "stated"
                 self.known.add(line, found.line if found else 0, not stated)
                 self._lines[line] = name
-                self._sources[line] = self._inference
+                self._sources.setdefault(line, self._inference)
         except Unreadable:
             self.known.now = before
             return False

@@ -18,12 +18,17 @@ from backpass.derivation.language.functions import (
 )
 from backpass.derivation.language.names import axes_of
 from backpass.derivation.language.parse import Part, Unreadable
-from backpass.derivation.language.written import with_label
 from backpass.derivation.text.contents import Document, Heading
 from backpass.derivation.text.displays import Display
 from backpass.derivation.text.knowledge import Knowledge
 from backpass.derivation.text.rewriting import parsed
-from backpass.derivation.text.sight.names import is_bold, is_capital, name_of, names_in
+from backpass.derivation.text.sight.names import (
+    is_bold,
+    is_capital,
+    labelled,
+    name_of,
+    names_in,
+)
 from backpass.derivation.text.sight.prose import Prose, Stated, memberships
 from backpass.derivation.text.sight.shapes import Shapes
 from backpass.derivation.text.sight.sides import Found, Side
@@ -137,7 +142,7 @@ class Inference:
         named = name_of(tree)
         if named and named[0] in self._labelled and named[1]:
             if all(one.isdigit() for one in named[1]):
-                return with_label(*named), []
+                return labelled(*named), []
         return named
 
     # ---- reading ---------------------------------------------------------------------
@@ -204,7 +209,7 @@ class Inference:
                         and tokens
                         and all(t.isdigit() for t in tokens)
                     ):
-                        name = with_label(name, tokens)
+                        name = labelled(name, tokens)
                         self.uses.setdefault(name, Use(read.line, name, bare=True))
                     names.add(name)
             read.names = frozenset(names)
@@ -261,7 +266,7 @@ class Inference:
                 use.counts.add(len(tokens))
                 use.lettered |= any(not t.isdigit() for t in tokens)
                 if not use.written:
-                    use.written, use.line = with_label(name, tokens), line
+                    use.written, use.line = labelled(name, tokens), line
             else:
                 use.bare = True
         for node in tree.iter_subtrees():
@@ -539,8 +544,8 @@ def _is_function_word(name: str) -> bool:
 def _divisor(
     first: Tree, before: Part, second: Tree, after: Part
 ) -> tuple[str, tuple[str, set[str]]] | None:
-    """Return the name that is in a fraction in place of the divisor of the same fraction
-    before it, with that divisor and the names in it; None if there is none."""
+    """Return the name in place of the divisor of the fraction before it, with that
+    divisor and the names in it; None if there is none."""
     if not first.data == second.data == "fraction":
         return None
     numerators = (before.written(first.children[0]), after.written(second.children[0]))

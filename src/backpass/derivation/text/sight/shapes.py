@@ -23,7 +23,8 @@ from backpass.derivation.text.sight.sides import (
 _SAME = ("bracket", "absolute")
 _VECTOR = re.compile(
     r"[a-z](?:_\{.*\})?|\\(?:hat|tilde|vec)\{\\?[a-z]+\}"
-    r"|\\(?:beta|theta|omega)|(?:[a-z]|\\[a-z]+)\^\{\(.\)\}"
+    r"|\\(?:beta|theta|omega)|(?:[a-z]|\\[a-z]+)(?:_\{\\text\{\w+\}\})?(?:\^\{\(.\)\})"
+    r"|\\[a-z]+_\{\\text\{\w+\}\}"
 )
 _OF_VECTOR = ("softmax", "logsoftmax", "logsumexp", "mean")
 
