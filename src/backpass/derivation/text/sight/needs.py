@@ -99,6 +99,7 @@ class Needs:
         tried: set[str],
     ) -> bool:
         """Whether something that a message asks for is now inferred."""
+        met = False
         for verdict in verdicts:
             if self._sums_to_one(verdict, reasons):
                 return True
@@ -109,8 +110,8 @@ class Needs:
                     self._follow(directive, reason, reasons)
                 except Unreadable:
                     continue
-                return True
-        return False
+                met = True
+        return met
 
     def _follow(self, directive: str, reason: str, reasons: Reasons) -> None:
         """Follow a directive that is guessed. Raises `Unreadable`."""
