@@ -2,6 +2,9 @@
 
 import pytest
 
+from backpass.derivation.document import read_document
+from backpass.derivation.judge import suggest
+from backpass.derivation.text.sight.steps import steps
 from backpass.derivation.text.sight.upper import upper_indices
 from tests.derivation.test_first_sight import displays, kinds, sight
 
@@ -159,3 +162,48 @@ def test_a_definition_in_terms_of_new_names_takes_the_place_of_the_old_one():
     )
     assert kinds(before + displays(right))[-1] == "equal"
     assert kinds(before + displays(wrong))[-1] != "equal"
+
+
+STEPS = displays(
+    r"u_{k+1}^{(b)} = M_k u_k^{(a)}",
+    r"u_{k+1}^{(t)} = M_k u_k^{(t)} + \xi_{k+1}^{(p)}",
+    r"P_k = (I - K_k H_k) B_k - (I - K_k H_k) B_k (K_k H_k)^T",
+)
+STEP_ROWS = [
+    r"u_{k+1}^{(t)} - u_{k+1}^{(b)} = M_k (u_k^{(t)} - u_k^{(a)}) + \xi_{k+1}^{(p)}",
+    r"P_k = (I - K_k H_k) B_k - (I - K_k H_k) B_k H_k^T K_k^T",
+]
+
+
+def test_names_at_a_step():
+    found = sight(STEPS + "\n\n" + displays(*STEP_ROWS))
+    assert [verdict.kind for verdict in found] == ["definition"] * 3 + ["equal"] * 2
+    assert "M_k is a name, at the step k" in found[0].inferred
+
+
+@pytest.mark.parametrize(
+    "row, right, wrong",
+    [
+        (0, r"+ \xi", r"- \xi"),
+        (0, "u_k^{(a)}", "u_{k+1}^{(a)}"),
+        (0, "M_k (", "("),
+        (1, "H_k^T K_k^T", "K_k^T H_k^T"),
+        (1, "B_k - ", "B_k + "),
+        (1, "B_k - ", "B_{k-1} - "),
+    ],
+)
+def test_a_slip_in_names_at_a_step_is_not_equal(row, right, wrong):
+    assert right in STEP_ROWS[row]
+    assert kinds(STEPS + "\n\n" + displays(STEP_ROWS[row].replace(right, wrong)))[-1] == "not readable"
+
+
+def test_an_index_is_not_a_step():
+    assert not [*steps(r"x_{k+1} = \sum_k W_k M_k x_k")]
+    assert not [*steps(r"h_{t+1} = f(h_t)")]
+    assert not [*steps(r"A_{k+1} = A_k B_{kj}")]
+
+
+def test_the_comment_that_is_suggested_names_the_conventions():
+    document = read_document(NORMALISED + displays(*ROWS), "markdown")
+    _, suggestion = suggest(document)
+    assert {"sums implied", "loss l"} <= {*suggestion.directives} and not suggestion.wrong

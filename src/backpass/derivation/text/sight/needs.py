@@ -119,7 +119,8 @@ class Needs:
         follow(self.known, text, directive, 0)
         reasons.others.append(reason)
         reasons.directives.add(directive)
-        self._suggest(directive)
+        if not directive.startswith("when "):  # that is for one display
+            self._suggest(directive)
 
     def _sums_to_one(self, verdict: Verdict, reasons: Reasons) -> bool:
         """Whether the elements of an inferred name sum to 1, as a word of the text
