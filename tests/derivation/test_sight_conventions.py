@@ -4,7 +4,7 @@ import pytest
 
 from backpass.derivation.document import read_document
 from backpass.derivation.judge import suggest
-from backpass.derivation.text.sight.steps import steps
+from backpass.derivation.text.sight.steps import labels, steps
 from backpass.derivation.text.sight.upper import upper_indices
 from tests.derivation.test_first_sight import displays, kinds, sight
 
@@ -207,3 +207,23 @@ def test_the_comment_that_is_suggested_names_the_conventions():
     document = read_document(NORMALISED + displays(*ROWS), "markdown")
     _, suggestion = suggest(document)
     assert {"sums implied", "loss l"} <= {*suggestion.directives} and not suggestion.wrong
+
+
+WEIGHTS = displays(r"z = W_h h + W_x x + b_h") + "\n\n"
+
+
+@pytest.mark.parametrize("name, right, wrong", [("W_h", "h^T", "x^T"), ("W_x", "x^T", "h^T")])
+def test_a_name_below_a_name_is_a_label(name, right, wrong):
+    rows = [
+        rf"\frac{{\partial L}}{{\partial {name}}} = \frac{{\partial L}}{{\partial z}} {one}"
+        for one in (right, wrong)
+    ]
+    found = sight(WEIGHTS + displays(*rows))
+    assert [verdict.kind for verdict in found] == ["definition", "equal", "not readable"]
+    assert f"{name[-1]} is a label in {name}" in found[1].inferred
+
+
+def test_an_index_is_not_a_label():
+    assert not [*labels(r"y_i = \sum_k W_k x_k + k")]
+    assert not [*labels(r"y_k = A_k B_{kj} + k")]
+    assert not [*labels(r"y = A_k x")]

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 
 from backpass.derivation.language.functions import BUILT_IN
-from backpass.derivation.text.sight.steps import steps
+from backpass.derivation.text.sight.steps import labels, steps
 from backpass.derivation.text.sight.upper import Reading, upper_indices
 
 _BOLD = re.compile(
@@ -62,6 +62,7 @@ def readings(formulas: str, names: set[str]) -> Iterator[Reading]:
     yield from _ones(formulas)
     yield from upper_indices(formulas)
     yield from steps(formulas)
+    yield from labels(formulas)
     yield from _slashes(formulas)
     for word in sorted(_words(formulas)):
         use = re.compile(rf"(?<![a-zA-Z\\{{]){word}(?![a-zA-Z])")

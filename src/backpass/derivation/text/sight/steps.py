@@ -1,4 +1,5 @@
-"""Infer that the letter below each name is a step, as k in x_{k+1} = M_k x_k."""
+"""Infer that the letter below a name is a label: a step, as k in x_{k+1} = M_k x_k, or
+another name, as h in W_h h."""
 
 from __future__ import annotations
 
@@ -14,6 +15,8 @@ _SUBSCRIPT = re.compile(
 )
 _STEP = re.compile(r"([a-z])\s*(?:([+-])\s*1)?")
 _MATRIX = re.compile(r"[A-Z]|\\math(?:bf|rm)\s*\{\s*[A-Z]\s*\}")
+_BELOW = re.compile(r"_\s*(?:\{[^{}]*\}|\w)")
+_SUMS = (r"\sum", r"\prod", r"\max", r"\min", r"\delta")
 _WORDS = {"+": "next", "-": "previous", None: ""}
 
 
@@ -33,7 +36,7 @@ def steps(formulas: str) -> Iterator[Reading]:
         names = {one["name"] for one, _ in mine}
         if sum(map(bool, map(_MATRIX.fullmatch, names))) < 2:
             continue
-        if names & {r"\sum", r"\prod", r"\delta", r"\max", r"\min"}:
+        if names & {*_SUMS}:
             continue
         others = [one for one, form in forms if not form or form[1] != letter]
         if any(
@@ -51,6 +54,47 @@ def steps(formulas: str) -> Iterator[Reading]:
             written[text] = _reading(text, form[0], one["name"], label)
         # The longer ones first: u_k^{(t)} before u_k.
         yield from (written[one] for one in sorted(written, key=len, reverse=True))
+
+
+def labels(formulas: str) -> Iterator[Reading]:
+    """Yield the readings of W_h, and of b_h beside it, with an h that is a label.
+
+    All letters below W are names elsewhere, and no index.
+    """
+    found = [*_SUBSCRIPT.finditer(formulas)]
+    below: dict[str, set[str]] = {}
+    for one in found:
+        letters = (one["group"] or one["below"]).strip()
+        below.setdefault(one["name"], set()).add(letters)
+    indices = {
+        letter
+        for name, each in below.items()
+        for letters in each
+        if name in _SUMS or len(letters) > 1
+        for letter in re.findall(r"(?<![a-zA-Z\\])[a-z]+(?![a-zA-Z])", letters)
+    }
+    rest = _BELOW.sub(" ", formulas)
+    names = {*re.findall(r"(?<![a-zA-Z\\{])[a-z](?![a-zA-Z])", rest)}
+    names -= set("".join(indices))
+    weights = {
+        name
+        for name, each in below.items()
+        if _MATRIX.fullmatch(name) and each <= names
+    }
+    known = {letter for name in weights for letter in below[name]}
+    biases = {name for name in below if name.islower() and below[name] <= known}
+    for one in sorted(
+        {one[0]: one for one in found if one["name"] in weights | biases}.items()
+    ):
+        written, match = one[0], one[1]
+        if match["above"]:
+            written = written[: -len(match["above"])]
+        label = (match["group"] or match["below"]).strip()
+        reason = f"{label} is a label in {match['name']}_{label}"
+        new = rf"{match['name']}_{{\text{{{label}}}}}"
+        yield Reading(
+            f"read {written} as {new}", reason, re.compile(re.escape(written))
+        )
 
 
 def _reading(written: str, step: str, name: str, label: str) -> Reading:
