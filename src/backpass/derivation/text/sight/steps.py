@@ -83,10 +83,8 @@ def labels(formulas: str) -> Iterator[Reading]:
     }
     known = {letter for name in weights for letter in below[name]}
     biases = {name for name in below if name.islower() and below[name] <= known}
-    for one in sorted(
-        {one[0]: one for one in found if one["name"] in weights | biases}.items()
-    ):
-        written, match = one[0], one[1]
+    mine = {one[0]: one for one in found if one["name"] in weights | biases}
+    for written, match in sorted(mine.items()):
         if match["above"]:
             written = written[: -len(match["above"])]
         label = (match["group"] or match["below"]).strip()
