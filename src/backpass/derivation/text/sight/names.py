@@ -36,8 +36,14 @@ def name_of(tree: Tree | Token) -> tuple[str, list[Token]] | None:
     if is_special(name):
         return None
     if any(one.type not in ("INDEX", "SHIFTED") for one in tokens):
-        return with_label(name, tokens), []
+        return labelled(name, tokens), []
     return name, tokens
+
+
+def labelled(name: str, tokens: list[Token]) -> str:
+    """Return a name with a label below it, before the number of its layer."""
+    base, sign, layer = name.partition("^")
+    return f"{with_label(base, tokens)}{sign}{layer}"
 
 
 def names_in(tree: Tree) -> Iterator[tuple[str, list[Token], Tree]]:
