@@ -67,7 +67,10 @@ def _with_indices_first(text: Text, names: set[str]) -> Text:
             made = Text(new, (text.origins[match.start()],) * len(new))
             text = text[: match.start()] + made + text[match.end() :]
     for match in reversed([*_LAYER_FIRST.finditer(text.characters)]):
-        name, layer, label = match.groups()
+        name, written, label = match.groups()
+        layer = "".join(written.split())
+        if len(layer) == 3:  # {L}
+            layer = layer[1]
         if f"{name}^{layer}" in names:  # W_{jk}^L for W^L_{jk}
             new = rf"{name}_{label}^{layer} "
             made = Text(new, (text.origins[match.start()],) * len(new))
@@ -224,7 +227,8 @@ _TOP_FIRST = re.compile(
     r"\s*_\s*(\w|\{\s*\w+\s*\})"
 )
 _LAYER_FIRST = re.compile(
-    r"((?<![a-zA-Z\\])[a-zA-Z]|\\[a-zA-Z]+(?:\{[a-zA-Z]\})?)\s*\^\s*([a-zA-Z]|\{\(\w\)\})"
+    r"((?<![a-zA-Z\\])[a-zA-Z]|\\[a-zA-Z]+(?:\{[a-zA-Z]\})?)\s*\^\s*([a-zA-Z0-9]"
+    r"|\{\s*\(?\s*\w\s*(?:[+-]\s*\d+\s*)?\)?\s*\})"
     r"\s*_\s*(\w|\{[^{}]*\})"
 )
 _UPRIGHT_E = re.compile(r"\\mathrm\s*(?:\{\s*e\s*\}|\s+e)(?=\s*\^)")
