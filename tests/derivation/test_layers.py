@@ -24,10 +24,20 @@ NUMBERED = (
     [
         (PLAIN, r"z^L_j", r"\sum_k W^L_{jk} a^{L-1}_k + b^L_j", r"\sum_k W^L_{jk} a^{L-1}_k - b^L_j"),
         (PLAIN, r"\frac{\partial C}{\partial W^{L}_{jk}}", r"g_j a^{L - 1}_k", r"2 g_j a^{L - 1}_k"),
-        (PLAIN, r"\frac{\partial C}{\partial a_i^{L-1}}", r"\sum_j W_{ji}^{L} g_j", r"\sum_j W_{ji}^{L} z_j^{L}"),
+        (
+            PLAIN,
+            r"\frac{\partial C}{\partial a_i^{L-1}}",
+            r"\sum_j W_{ji}^{L} g_j",
+            r"\sum_j W_{ji}^{L} z_j^{L}",
+        ),
         (PLAIN, r"\frac{\partial C}{\partial a^{L-1}}", r"{W^{L}}^T g", r"2 (W^L)^T g"),
         (PLAIN, r"\frac{\partial C}{\partial W^L}", r"g {a^{L-1}}^T", r"-g {a^{L-1}}^T"),
-        (IN_BRACKETS, r"z_j^{(l)}", r"\sum_k W^{(l)}_{jk} a^{(l-1)}_k + b^{(l)}_j", r"\sum_k W^{(l)}_{jk} a^{(l-1)}_k"),
+        (
+            IN_BRACKETS,
+            r"z_j^{(l)}",
+            r"\sum_k W^{(l)}_{jk} a^{(l-1)}_k + b^{(l)}_j",
+            r"\sum_k W^{(l)}_{jk} a^{(l-1)}_k",
+        ),
         (
             IN_BRACKETS,
             r"\frac{\partial z^{(l+1)}_i}{\partial a_k^{(l-1)}}",

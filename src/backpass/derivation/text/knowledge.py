@@ -79,6 +79,9 @@ class Knowledge:
         self._ended: dict[str, int] = {}
         # Members with braces that may have been meant to group, each with brackets.
         self.grouped: dict[Part, Part] = {}
+        # The notations in comments, and those that a formula has used.
+        self.notations: dict[Notation, Text] = {}
+        self.matched: set[Notation] = set()
         # Texts in the notation of derivations, as long as nothing more is known.
         self._rewritten: tuple[Known, dict[tuple[Text, str], Text]] = (self.now, {})
 
@@ -298,7 +301,9 @@ class Knowledge:
     def in_own_notation(self, text: Text, source: str = "") -> Text:
         """Return a text with what the text's own notations are read as."""
         for one in self.now.notations:
-            text = one.applied(text, source or self.source)
+            before, text = text, one.applied(text, source or self.source)
+            if text != before:
+                self.matched.add(one)
         return text
 
     def part(self, text: Text) -> Part:
