@@ -22,14 +22,20 @@ _PLAIN = (
     (re.compile(rf"_\s*\{{\s*{_WORD}\s*\{{\s*([a-zA-Z]{{2,}})\s*\}}\s*\}}"), r"_{\\text{\1}}"),
     # What prints the same in the other order: \sum^n_{k=1}, and \|x\|^2_2.
     (re.compile(rf"(\\(?:sum|prod|bigodot))\s*\^\s*({_ONE})\s*_\s*({_ONE})"), r"\1_\3^\2"),
-    (re.compile(r"(\\\||\\rVert)\s*\^\s*2\s*_\s*([2F]|\{\s*[2F]\s*\})"), r"\1_\2^2"),
+    (re.compile(r"(\\\||\\rVert)\s*\^\s*(?:2|\{\s*2\s*\})\s*_\s*([2F]|\{\s*[2F]\s*\})"), r"\1_\2^2"),
+    (re.compile(r"\\mathop\s*\{\s*(\\nabla)\s*\}"), r"\1 "),
     (re.compile(r"(\\partial)\s*\{\s*\}"), r"\1"),
 )  # fmt: skip
+_SIGN = r"(?:=|<|>|\\(?:neq?|leq?|geq?|lt|gt)(?![a-zA-Z]))"
 _ONES = re.compile(
     r"\\mathbb\s*(?:\{\s*1\s*\}|1)|\\mathbbm\s*\{\s*1\s*\}|\\mathds\s*\{\s*1\s*\}"
+    # A number or a letter only with a condition: 1_{i=k}, and I(i = k).
+    rf"|(?:\\mathbf\s*(?:\{{\s*1\s*\}}|1)|(?<![\w^_{{}}.\\])1)(?=\s*_\s*\{{[^{{}}]*{_SIGN})"
+    rf"|(?:\\mathbb\s*\{{\s*I\s*\}}|(?<![\w^_{{}}.\\])I)(?=\s*(?:\\left\s*)?[(\[][^()\[\]]*{_SIGN})"
 )
 _COMPARES = re.compile(r"<|>|\\(?:leq?|geq?|lt|gt)(?![a-zA-Z])")
-_EQUAL = re.compile(r"\s*([a-zA-Z])\s*=\s*([a-zA-Z])\s*")
+_EQUAL = re.compile(r"\s*([a-zA-Z])\s*(=|\\neq?)\s*([a-zA-Z])\s*")
+_ENCLOSED = re.compile(r"\s*[(\[]([^()\[\]]*)[)\]]\s*")
 _CONDITION = re.compile(
     r"\s*(?:_\s*\{(?P<below>[^{}]*)\}|\\left\s*(?P<left>[(\[]|\\\{)|(?P<plain>[(\[]|\\\{))"
 )
@@ -61,12 +67,15 @@ def _put(text: Text, first: int, last: int, new: str) -> Text:
 
 def _with_indicator(text: Text, match: re.Match[str]) -> Text:
     """Return a text with [x > 0] for an indicator of x > 0, \\delta_{ij} for one of
-    i = j, and \\mathbf{1} for a sign that has no condition."""
+    i = j, 1 minus it for one of i \\ne j, and \\mathbf{1} for a sign without a
+    condition."""
     first, last = match.span()
     condition = _CONDITION.match(text.characters, last)
     inside, end = "", last
     if condition and condition["below"] is not None:
         inside, end = condition["below"], condition.end()
+        if enclosed := _ENCLOSED.fullmatch(inside):
+            inside = enclosed[1]
     elif condition:
         opening = condition["left"] or condition["plain"]
         begins = condition.end()
@@ -84,7 +93,10 @@ def _with_indicator(text: Text, match: re.Match[str]) -> Text:
         new = inside.replace(r"\lt", "<").replace(r"\gt", ">")
         return _put(text, first, end, f"[{new}]")
     if equal := _EQUAL.fullmatch(inside):
-        return _put(text, first, end, rf"\delta_{{{equal[1]}{equal[2]}}}")
+        delta = rf"\delta_{{{equal[1]}{equal[3]}}}"
+        if equal[2] != "=":
+            delta = rf"\left(1 - {delta}\right)"
+        return _put(text, first, end, delta)
     return _put(text, first, last, r"\mathbf{1}")
 
 
