@@ -90,7 +90,7 @@ def test_an_argument_between_bars_or_brackets_of_any_size_is_bounded():
 
 def test_a_declaration_that_cannot_be_read_does_not_drop_the_others():
     comment = (
-        r"<!-- derive: given u \in \mathbb{R}, \sigma_{\epsilon} \in \mathbb{R}, v \in \mathbb{R}_{>0} -->"
+        r"<!-- derive: given u \in \mathbb{R}, \sigma_{\infty} \in \mathbb{R}, v \in \mathbb{R}_{>0} -->"
     )
     fault, line = verdicts(f"{comment}\n\n$$ u + v = v + u $$")
     assert (fault.kind, fault.display, line.kind) == ("not readable", -1, "equal")

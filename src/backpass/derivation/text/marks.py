@@ -49,9 +49,23 @@ _BEGINS = re.compile(r"(?:\A|[=+\-/(\[{,]|\\(?:cdot|times|odot|log|exp|left))\s*
 _UNFINISHED = re.compile(r"(?:[=+\-/(\[{,]|\\(?:cdot|times|odot|log|exp))\s*\Z")
 
 
+# A function of several arguments: \pi(a|s), and p_\theta(x|z; \mu).
+_NAME = (
+    r"(?<![a-zA-Z\\])(?:[a-zA-Z]|\\(?!(?:log|ln|exp|max|min|abs|left|right)\b)[a-zA-Z]+"
+    r"(?:\{[a-zA-Z]\})?)(?:\s*_\s*(?:\w|\\[a-zA-Z]+|\{[^{}]*\}))?'*"
+)
+_INNER = r"(?:[^()|;\\]|\\(?!mid(?![a-zA-Z])|[|;])[a-zA-Z]+|\\[,: ]|\([^()|;]*\))+"
+_OF_SEVERAL = re.compile(
+    rf"({_NAME}\s*(?:\\left\s*)?\({_INNER})(?:\||\\mid(?![a-zA-Z])|;)(?!\s*_)"
+    rf"(?={_INNER}(?:;{_INNER})*\))"
+)
+
+
 def usual(text: Text) -> Text:
     """Return a text with its marks in the notation of derivations, where they have one
     meaning."""
+    while (whole := text.replaced(_OF_SEVERAL, r"\1, ")) != text:
+        text = whole
     for pattern, by in _PLAIN:
         text = text.replaced(pattern, by)
     for match in reversed([*_ONES.finditer(text.characters)]):
