@@ -50,22 +50,40 @@ _UNFINISHED = re.compile(r"(?:[=+\-/(\[{,]|\\(?:cdot|times|odot|log|exp))\s*\Z")
 
 
 # A function of several arguments: \pi(a|s), and p_\theta(x|z; \mu).
-_NAME = (
+_CALL = re.compile(
     r"(?<![a-zA-Z\\])(?:[a-zA-Z]|\\(?!(?:log|ln|exp|max|min|abs|left|right)\b)[a-zA-Z]+"
-    r"(?:\{[a-zA-Z]\})?)(?:\s*_\s*(?:\w|\\[a-zA-Z]+|\{[^{}]*\}))?'*"
+    r"(?:\{[a-zA-Z]\})?)(?:\s*_\s*(?:\w|\\[a-zA-Z]+|\{[^{}]*\}))?'*\s*(?:\\left\s*)?\("
 )
-_INNER = r"(?:[^()|;\\]|\\(?!mid(?![a-zA-Z])|[|;])[a-zA-Z]+|\\[,: ]|\([^()|;]*\))+"
-_OF_SEVERAL = re.compile(
-    rf"({_NAME}\s*(?:\\left\s*)?\({_INNER})(?:\||\\mid(?![a-zA-Z])|;)(?!\s*_)"
-    rf"(?={_INNER}(?:;{_INNER})*\))"
-)
+_SEPARATOR = re.compile(r"\|(?!\s*_)|;|\\mid(?![a-zA-Z])")
+
+
+def _with_arguments(text: Text) -> Text:
+    """Return a text with a comma for each bar or semicolon between two arguments. Two
+    bars are an absolute value."""
+    characters = text.characters
+    found: list[tuple[int, int]] = []
+    for call in _CALL.finditer(characters):
+        begins = call.end()
+        places: list[tuple[int, int]] = []
+        for at in outside(characters[begins:]):
+            if characters.startswith(")", begins + at):
+                break
+            if match := _SEPARATOR.match(characters, begins + at):
+                places.append(match.span())
+        else:
+            continue
+        bars = [one for one in places if characters[one[0]] != ";"]
+        if len(bars) < 2 and r"\|" not in characters[begins : begins + at]:
+            found += places
+    for first, last in sorted({*found}, reverse=True):
+        text = _put(text, first, last, ", ")
+    return text
 
 
 def usual(text: Text) -> Text:
     """Return a text with its marks in the notation of derivations, where they have one
     meaning."""
-    while (whole := text.replaced(_OF_SEVERAL, r"\1, ")) != text:
-        text = whole
+    text = _with_arguments(text)
     for pattern, by in _PLAIN:
         text = text.replaced(pattern, by)
     for match in reversed([*_ONES.finditer(text.characters)]):
