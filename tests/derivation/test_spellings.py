@@ -159,3 +159,25 @@ def test_a_sign_that_a_condition_makes_certain_has_one_case():
     assert one(r"[c > 0] = 0 \quad (c > 0)", SQUARE).kind == "refused"
     assert one(r"[c > 1] = 1 \quad (c > 0)", SQUARE).kind == "refused"
     assert one(r"\max(0, c - f) = c - f \quad (c > 0)", SQUARE).kind == "refused"
+
+
+@pytest.mark.parametrize(
+    ("left", "right", "wrong"),
+    [
+        (r"\sum_{i=1}^n i", r"\frac{n(n+1)}{2}", r"\frac{n(n-1)}{2}"),
+        (r"\sum_i x_i \cdot n", r"n \left(\sum_i x_i\right)", r"n^2(\sum_i x_i)"),
+    ],
+)
+def test_a_length_before_a_bracket_is_a_factor(left, right, wrong):
+    assert one(f"{left} = {right}", SQUARE).kind == "equal"
+    assert one(f"{left} = {wrong}", SQUARE).kind == "refused"
+
+
+def test_the_number_of_an_equation_beside_a_line_is_prose():
+    assert one(r"x + x = 2 x \;\; \text{, via Eq. (1)}", SQUARE).kind == "equal"
+    assert one(r"x + x = 3 x \;\; \text{, via Eq. (1)}", SQUARE).kind == "not readable"
+
+
+def test_an_array_of_two_columns_is_a_chain():
+    array = r"$$ \begin{array}{ll} x + x &= 2 x \\ &= 3 x \end{array} $$"
+    assert kinds(array, SQUARE) == ["equal", "refused"]

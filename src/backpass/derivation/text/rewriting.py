@@ -50,6 +50,9 @@ def rewritten(
         end = "" if name.endswith("}") else "(?![a-zA-Z])"
         loss = rf"(?<!\\mathcal\{{)(?<![a-zA-Z\\]){re.escape(name)}{end}"
         text = text.replaced(re.compile(loss), r"\\mathcal{L}")
+    for name in scope.dimensions:
+        length = rf"(?<![a-zA-Z\\_^])({re.escape(name)}(?:\s*\^\s*[0-9])?)(?=\s*{_OPENS})"
+        text = text.replaced(re.compile(length), r"\1\\,")
     if arguments:
         text = without_arguments(text, arguments)
     text = text.replaced(_ACCENT, r"\\\1{\2}\3")
@@ -232,6 +235,8 @@ _CASES = (
     ),
     (re.compile(r"[.,;](?=\s*(?:\\\\|\\end\{cases\}))"), " "),
 )
+# A length before a bracket, as in n (n + 1), is a factor.
+_OPENS = r"(?:\\left\s*|\\[bB]igg?l?\s*)?\("
 # \frac{d y}{d x}, the derivative through all definitions, as \partial is.
 _TOP_FIRST = re.compile(
     r"((?<![a-zA-Z\\])[a-zA-Z]|\\[a-zA-Z]+(?:\{[a-zA-Z]\})?)\s*\^\s*(?:\\top|\{\s*\\top\s*\})"
@@ -317,7 +322,7 @@ FOR_ALL = re.compile(  # \forall i, j
 # A remark in brackets, or a reason.
 _TEXT = r"\\(?:text(?:rm|bf|it|normal)?|mbox)\s*\{"
 _WORDS = r"[^{}$\\]*\}"
-_REASON = r"[ (]*(?:by|since|as|because|using|from) "
+_REASON = r"[ (,]*(?:by|since|as|because|using|from|via) "
 PROSE = re.compile(
     rf"\s*(?:\((?:\s*{_TEXT}{_WORDS})+\s*\)|{_TEXT}{_REASON}{_WORDS}"
     rf"|{_TEXT}\s*[(\[]{_WORDS}"
