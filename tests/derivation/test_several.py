@@ -6,7 +6,7 @@ from .judging import kinds, one
 
 GIVEN = (
     r"given s, h \in \mathbb{R}^n, x, z, b \in \mathbb{R}; constant \sigma_{\epsilon} \in \mathbb{R}_{>0};"
-    r" let \pi(a|s) = a^T s; let p_\theta(x|z) = e^{-(x-z)^2}; let v_\pi(s) = s^T s; let q(x, z, b) = x z + b"
+    r" let \pi(a|s) = a^T s; let p_\theta(x|z) = e^{-(x-z)^2}; let v_\pi(s) = s^T s; let \pi_\theta(a) = a^T a; let q(x, z, b) = x z + b"
 )
 
 
@@ -22,6 +22,7 @@ GIVEN = (
         (r"q(x | z; b)", "x z + b", "x b + z"),
         (r"q(x, z; b)", "x z + b", "x z - b"),
         (r"\sigma_\epsilon^2", r"\sigma_{\epsilon} \sigma_\epsilon", r"2 \sigma_\epsilon"),
+        (r"\pi_\theta(h)", r"\|h\|^2", r"\pi h^T h"),
         (r"\pi + \pi(h|s)", r"\pi + h^T s", r"h^T s"),
     ],
 )

@@ -117,7 +117,7 @@ def follow_all(
         later: set[str] = set()  # names whose definition waits
         for number, text in enumerate(waiting):
             below = {n for one in waiting[number + 1 :] for n in _defined_in(one)}
-            names = {*_NAMES.findall(text.characters)}
+            names = {*_NAMES.findall(text.characters)} - {*_defined_in(text)}
             names &= later | {name for name in below if is_special(name)}
             try:
                 if names:

@@ -51,7 +51,9 @@ def rewritten(
         loss = rf"(?<!\\mathcal\{{)(?<![a-zA-Z\\]){re.escape(name)}{end}"
         text = text.replaced(re.compile(loss), r"\\mathcal{L}")
     for name in scope.dimensions:
-        length = rf"(?<![a-zA-Z\\_^])({re.escape(name)}(?:\s*\^\s*[0-9])?)(?=\s*{_OPENS})"
+        length = (
+            rf"(?<![a-zA-Z\\_^])({re.escape(name)}(?:\s*\^\s*[0-9])?)(?=\s*{_OPENS})"
+        )
         text = text.replaced(re.compile(length), r"\1\\,")
     if arguments:
         text = without_arguments(text, arguments)
