@@ -181,3 +181,9 @@ def test_the_number_of_an_equation_beside_a_line_is_prose():
 def test_an_array_of_two_columns_is_a_chain():
     array = r"$$ \begin{array}{ll} x + x &= 2 x \\ &= 3 x \end{array} $$"
     assert kinds(array, SQUARE) == ["equal", "refused"]
+
+
+def test_a_message_names_no_gradient_that_the_text_does_not_write():
+    found = one("P_k = A B", SQUARE)
+    assert "if k is only a label, say: read P_k as P" in found.message and r"\bar" not in found.message
+    assert one("P_k = A B", f"{SQUARE}; read P_k as P").kind == "definition"

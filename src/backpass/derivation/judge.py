@@ -123,8 +123,8 @@ def _judge(
             verdicts += found
             known.condition = None
     for verdict in _on_idle_notations(known):
-        below = [at for at, one in enumerate(verdicts) if one.line > verdict.line]
-        verdicts.insert(below[0] if below else len(verdicts), verdict)
+        after = [at for at, one in enumerate(verdicts) if one.line > verdict.line]
+        verdicts.insert(after[0] if after else len(verdicts), verdict)
     return verdicts, sight
 
 

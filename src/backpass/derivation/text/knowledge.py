@@ -25,6 +25,10 @@ from backpass.derivation.text.verdict import Basis
 
 _DERIVE = re.compile(r"<!--.*?-->|^\s*(?:%|\.\.) derive:[^\n]*", re.S | re.M)
 _NUMBERS = Part("numbers", 0, "numbers")
+_OF_LABEL = re.compile(
+    r"(what does (\w) run over\? Say range \w = 1, …, n), or declare the shape of "
+    r"\\bar\{([^{}]*)\}(?!\S)"
+)
 _CLASH = re.compile(r"(\S+) (?:is already declared|cannot be told apart from (\S+))")
 
 
@@ -319,7 +323,12 @@ class Knowledge:
         return part
 
     def in_its_words(self, message: str) -> str:
-        """Return a message with the text's own name of the loss."""
+        """Return a message with the text's own names: that of the loss, and no gradient
+        that the text does not write."""
+        if r"\bar" not in self.source:
+            message = _OF_LABEL.sub(
+                r"\1, or if \2 is only a label, say: read \3_\2 as \3", message
+            )
         if len(self.now.losses) != 1 or LOSS in self.source:
             return message
         (name,) = self.now.losses
