@@ -121,3 +121,17 @@ def test_a_sum_is_a_template_without_brackets(template, kind):
     assert judge(read_document(r"$$ S x_k = \sum_j x_j $$", "markdown"), definitions)[0].kind == kind
     wrong = judge(read_document(r"$$ S x_k = 2 \sum_j x_j $$", "markdown"), definitions)[0]
     assert wrong.kind == ("refused" if kind == "equal" else kind)
+
+
+def test_a_variation_is_a_template_without_brackets():
+    given = (
+        r"given A, B \in \mathbb{R}^{n \times n}, x \in \mathbb{R}^n; layout denominator; let f(v) = v^T v;"
+        r" read \partial t as \partial (\operatorname{tr}(A B)); read \partial f as \partial f(x)"
+    )
+    for left, right, wrong in (
+        (r"\frac{\partial t}{\partial A}", "B^T", "B"),
+        (r"\frac{\partial f}{\partial x_k}", "2 x_k", "x_k"),
+    ):
+        for side, kind in ((right, "equal"), (wrong, "refused")):
+            (verdict,) = judge(read_document(f"$$ {left} = {side} $$", "markdown"), given)
+            assert verdict.kind == kind
