@@ -47,6 +47,10 @@ NAMES_OF_MOMENTS = {r"\text{var}": "variance", r"\text{cov}": "covariance"}
 MOMENTS = {"variance": 1, "covariance": 2}  # with the number of their arguments
 
 
+# What a name declares that no function may have; a built-in meaning gives way to one.
+_DECLARED = ("variable", "dimension")
+
+
 def define_function(scope: Scope, line: Line) -> None:
     """Add the function that a line defines to the scope. Raises `Unreadable`."""
     assert line.left is not None and line.right is not None
@@ -147,9 +151,12 @@ def find(
 ) -> tuple[Function, list[Token]] | None:
     """Return the function that a name means, and the indices of its value that stand at
     the name; None if it does not mean a function. A parameter hides a function."""
-    if tree.data != "reference" or scope.resolve(tree) is not None:
+    if tree.data != "reference":
         return None
     name, indices = _function_name(tree), subscripts_of(tree)
+    found = scope.resolve(tree)
+    if found is not None and (found.kind in _DECLARED or name not in scope.functions):
+        return None
     if name in parameters or accent_and_name(tree)[1] in parameters:
         return None
     if name in scope.functions:

@@ -54,6 +54,8 @@ def follow(known: Knowledge, text: Text, source: str, line_number: int) -> None:
     elif word == "read" and rest:
         found = notation(text[text.characters.index(rest) :], source)
         known.now = replace(now, notations=(*now.notations, found))
+        if source == known.source:
+            known.notations[found] = text
     elif word in DECLARING:
         text = known.defining(text, source)
         try:
@@ -115,7 +117,7 @@ def follow_all(
         later: set[str] = set()  # names whose definition waits
         for number, text in enumerate(waiting):
             below = {n for one in waiting[number + 1 :] for n in _defined_in(one)}
-            names = {*_NAMES.findall(text.characters)}
+            names = {*_NAMES.findall(text.characters)} - {*_defined_in(text)}
             names &= later | {name for name in below if is_special(name)}
             try:
                 if names:

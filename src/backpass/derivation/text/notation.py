@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from backpass.derivation.language.brackets import outside
 from backpass.derivation.language.parse import Unreadable
 from backpass.derivation.text.passages import Text
 
@@ -38,10 +39,17 @@ _BRACKETS = r"(?:\\left\s*)?[(\[][^()\[\]]*(?:\\right\s*)?[)\]]"
 _FACTOR = re.compile(
     rf"(?:(?:\\[a-zA-Z]+|[a-zA-Z])(?:\s*{_GROUP})*|#[1-9])"
     rf"(?:\s*_\s*(?:\w|#[1-9]|{_GROUP}))?(?:\s*\^\s*\{{\(\w\)\}})?(?:\s*{_BRACKETS})?"
+    # A sign that takes what follows it: \\sum_{k=1}^K.
+    rf"|\\(?:sum|prod|bigodot)(?:\s*[_^]\s*(?:\w|#[1-9]|{_GROUP})){{1,2}}"
     rf"|[0-9]|{_BRACKETS}|\\langle.*\\rangle|\\lVert.*\\rVert(?:_F)?|[+\-/=]|\^.*",
     re.S,
 )
 
+_IN_BRACKETS = re.compile(r"\\left\( (.*) \\right\)", re.S)
+_VARIATION = re.compile(
+    r"\\partial(?![a-zA-Z])\s*(?:[a-zA-Z]|\\(?!left)[a-zA-Z]+(?:\{[a-zA-Z]\})?)?"
+    r"(?:_(?:\w|\{[^{}]*\}))?\s*(?=\()"
+)
 _NAME = re.compile(r"\\?[a-zA-Z]+(?:_(?:\w|\{[^{}]*\}))?")
 
 
@@ -77,6 +85,9 @@ class Notation:
             first, last = tokens[number].start, tokens[end - 1].end
             written = [self.applied(text[slice(*span)], source) for span in arguments]
             new = self._filled(text[first:last], written, source)
+            inner = _IN_BRACKETS.fullmatch(new.characters)
+            if inner and _is_numerator(tokens, number, end) and _is_variation(inner[1]):
+                new = new[slice(*inner.span(1))]
             before = text[at:first]
             if _is_only_group(tokens, number, end) and _NAME.fullmatch(new.characters):
                 before, last, end = (
@@ -172,6 +183,22 @@ def notation(text: Text, source: str) -> Notation:
                     part,
                 )
     return found
+
+
+def _is_numerator(tokens: Sequence[_Token], start: int, end: int) -> bool:
+    """Whether tokens are all that is above a fraction bar."""
+    before = [token.text for token in tokens[max(start - 2, 0) : start]]
+    after = [token.text for token in tokens[end : end + 1]]
+    return before in ([r"\frac", "{"], [r"\dfrac", "{"]) and after == ["}"]
+
+
+def _is_variation(text: str) -> bool:
+    """Whether a text is \\partial before one bracket or one function's value."""
+    match = _VARIATION.match(text)
+    if match is None:
+        return False
+    bracket = text[match.end() :]
+    return [*outside(bracket)] == [0, len(bracket)]
 
 
 def _is_only_group(tokens: Sequence[_Token], start: int, end: int) -> bool:

@@ -174,8 +174,8 @@ class Sight(Needs):
         if not new - scope.upstream([old]):
             return
         lines = [one for one in then.lines if one.left and _is_of(one, own.head)]
-        if len(lines) != 1:
-            return
+        if len(lines) != 1 or lines[0] not in then.implied | known.inferred.keys():
+            return  # a comment says what it is
         known.now = replace(then, summed=SUMS in reasons.directives)
         known.forget(lines[0])
         moved = [one for one in then.lines if one not in known.now.lines]
@@ -430,7 +430,7 @@ class Sight(Needs):
         if verdict.kind == "not readable":
             undeclared = _UNDECLARED.match(verdict.message)
             return replace(verdict, waits=(undeclared[1],) if undeclared else ())
-        declared = set(self._lines.values())
+        declared = self.known.inferred_names
         own = self._of.get(statement)
         if verdict.basis:
             used = [name for name, _ in verdict.basis.definitions if name in declared]

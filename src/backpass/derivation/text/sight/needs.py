@@ -47,7 +47,7 @@ class Needs:
         self.known, self._judge = known, judge
         self._inference: Inference | None = None
         self._whole: Inference | None = None
-        self._lines: dict[Line, str] = {}  # the declarations that are inferred
+        self._lines = known.inferred  # the declarations that are inferred
         self._sources: dict[Line, Inference] = {}  # what each of them is inferred from
         # What a comment would have to declare for the lines that were read or tried.
         self.suggested: dict[str, None] = {}
