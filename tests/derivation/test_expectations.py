@@ -195,3 +195,16 @@ def test_a_derivation_of_the_book_may_use_random_names():
     derive(text, name="product-of-means")
     with pytest.raises(DerivationError, match="does not equal"):
         derive(text.replace("a^2", "a"), name="wrong")
+
+
+def test_a_second_mean_must_agree_with_the_first():
+    given = r"random u \in \mathbb{R}, x \in \mathbb{R}^n"
+    assert one(r"\mathbb{E}[u] = 0", f"{given}; mean u = 0; mean u = 0").kind == "equal"
+    assert one(r"\mathbb{E}[x_1 + x_2] = 1", f"{given}; mean x_1 = 0; mean x_2 = 1").kind == "equal"
+    for first, second in (
+        ("mean u = 0", "mean u = 1"),
+        ("mean x_i = 0", "mean x_1 = 1"),
+        ("variance u = 1", "variance u = 2"),
+    ):
+        with pytest.raises(ValueError, match=r"already declared: it is [01]"):
+            one("u = u", f"{given}; {first}; {second}")

@@ -308,3 +308,22 @@ def test_a_slash_before_a_factor_is_read_from_the_left():
     last = sight(displays(right))[-1]
     assert last.kind == "equal" and last.inferred[-1].startswith(r"a / v before a factor is the fraction")
     assert kinds(displays(other)) == ["not readable"]
+
+
+def test_a_comment_replaces_what_was_inferred_above_it():
+    comment = (
+        r"<!-- derive: given H \in \mathbb{R}^{m \times n}, u \in \mathbb{R}^n, a \in \mathbb{R}^m;"
+        r" factor H; let w = H u + a; read u_k as u; read w_k as w; read H_k as H; read a_k as a -->"
+    )
+    above = r"$$ w_k = H_k u_k + a_k $$"
+    below = "\n\n".join(rf"$$ {line} $$" for line in (
+        r"w_k - a_k = H_k u_k", r"H_k (u_k + u_k) = 2 w_k - 2 a_k", r"H_k (u_k + u_k) = 2 w_k - a_k",
+    ))  # fmt: skip
+    found = sight(f"{above}\n\n{comment}\n\n{below}")
+    assert [verdict.kind for verdict in found] == ["definition", "equal", "equal", "refused"]
+    assert not any("H" in "".join(verdict.inferred) for verdict in found[1:])
+
+
+def test_a_comment_that_declares_a_name_of_the_text_is_still_rejected():
+    text = "<!-- derive: given x \\in \\mathbb{R}^n -->\n\n$$ y = 2 x $$\n\n<!-- derive: given y \\in \\mathbb{R}^n -->"
+    assert "y is already declared" in sight(text)[-1].message

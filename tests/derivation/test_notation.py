@@ -97,4 +97,27 @@ def test_displays_are_judged_in_the_notation_of_their_text():
     found = judge(read_document(TEXT, "markdown"))
     assert [verdict.kind for verdict in found] == ["equal", "equal", "refused", "refused"]
     without = judge(read_document(TEXT.replace("read D_{#1} as", "read E_{#1} as"), "markdown"))
-    assert [verdict.kind for verdict in without] == ["not readable", "equal", "refused", "not readable"]
+    idle, *rest = without
+    assert idle.display == -1 and "no formula below" in idle.message
+    assert [verdict.kind for verdict in rest] == ["not readable", "equal", "refused", "not readable"]
+
+
+def test_a_notation_that_matches_nothing_is_said():
+    text = "<!-- derive: given x \\in \\mathbb{R}\nread a as x\nread a + a as 2 x -->\n\n$$ a + a = 2 x $$"
+    idle, line = judge(read_document(text, "markdown"))
+    assert (idle.line, idle.kind, line.kind) == (3, "not readable", "equal")
+    assert "the read lines above it apply first" in idle.message
+    turned = text.replace("read a as x\nread a + a as 2 x", "read a + a as 2 x\nread a as x")
+    assert [verdict.kind for verdict in judge(read_document(turned + "\n\n$$ a = x $$", "markdown"))] == 2 * [
+        "equal"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("template", "kind"), [(r"\sum_{k=1}^K", "equal"), (r"2 \sum_{k=1}^K", "not readable")]
+)
+def test_a_sum_is_a_template_without_brackets(template, kind):
+    definitions = rf"given x \in \mathbb{{R}}^K; read S as {template}"
+    assert judge(read_document(r"$$ S x_k = \sum_j x_j $$", "markdown"), definitions)[0].kind == kind
+    wrong = judge(read_document(r"$$ S x_k = 2 \sum_j x_j $$", "markdown"), definitions)[0]
+    assert wrong.kind == ("refused" if kind == "equal" else kind)

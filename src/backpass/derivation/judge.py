@@ -122,6 +122,9 @@ def _judge(
             found, below = with_definitions_below(known, item, following, judge_one)
             verdicts += found
             known.condition = None
+    for verdict in _on_idle_notations(known):
+        below = [at for at, one in enumerate(verdicts) if one.line > verdict.line]
+        verdicts.insert(below[0] if below else len(verdicts), verdict)
     return verdicts, sight
 
 
@@ -158,6 +161,19 @@ def _on_comment(known: Knowledge, comment: Comment) -> Iterator[Verdict]:
     for text, error in follow_all(known, comment.directives, known.source, line_of):
         fault = unread(known.document, text, error)
         yield replace(fault, message=known.in_its_words(fault.message), display=-1)
+
+
+def _on_idle_notations(known: Knowledge) -> Iterator[Verdict]:
+    """Yield a verdict on each notation in a comment that no formula uses."""
+    for one, text in known.notations.items():
+        if one not in known.matched:
+            why = (
+                "no formula below this line contains the symbols before the word as; the "
+                "read lines above it apply first"
+            )
+            error = Unreadable(why, text.part(known.source))
+            fault = unread(known.document, text, error)
+            yield replace(fault, display=-1)
 
 
 def _on_statement(

@@ -328,9 +328,21 @@ def _one_sided(
             seen.update(signs)
             there.append(evaluator)
     for (_, where), (seen, there) in met.items():
-        if seen in ({1}, {-1}):
+        if seen in ({1}, {-1}) and not _is_certain(path, where, there, seen):
             return where, there
     return None
+
+
+def _is_certain(
+    path: Path, where: tuple, evaluators: list[Evaluator], seen: set[int]
+) -> bool:
+    """Whether a comparison of positive names has this result because they are."""
+    differences = [d for one in evaluators for d in one.differences[path][where]]
+    return bool(differences) and all(
+        (one.is_positive if 1 in seen else one.is_negative)
+        and all(symbol.is_positive for symbol in one.free_symbols)
+        for one in differences
+    )
 
 
 def of_loss(expression: Expression, tree: Tree) -> bool:

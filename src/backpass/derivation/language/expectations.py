@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 
 from backpass.derivation.language.analysis import Analysis
-from backpass.derivation.language.names import Scope
+from backpass.derivation.language.names import Reference, Scope
 from backpass.derivation.language.parse import Line, Part, Unreadable, parse
 from backpass.derivation.language.written import accent_and_name, subscripts_of
 
@@ -76,7 +76,29 @@ def declare_moment(scope: Scope, line: Line) -> None:
     if scope.are_random(names) or right.free - left.free:
         raise Unreadable(f"a {line.kind} must not be random", line.right)
     facts = scope.chances.means if line.kind == "mean" else scope.chances.variances
+    for other, value, _ in facts:
+        above = other.references[id(other.tree)]
+        if above.name == found.name and not _are_apart(above, found):
+            if _without_spaces(value.part.text) != _without_spaces(right.part.text):
+                written = other.part.text
+                raise Unreadable(
+                    f"the {line.kind} of {written} is already declared: it is "
+                    f"{value.part.text}",
+                    line.left,
+                )
     facts.append((left, right, analysis.dimensions_of(left)))
+
+
+def _are_apart(one: Reference, other: Reference) -> bool:
+    """Whether two references are to different elements, such as x_1 and x_2."""
+    return any(
+        a.isdigit() and b.isdigit() and a != b
+        for a, b in zip(one.indices, other.indices, strict=False)
+    )
+
+
+def _without_spaces(text: str) -> str:
+    return "".join(text.split())
 
 
 def _names_in(scope: Scope, line: Line, known: bool = True) -> list[tuple[str, bool]]:

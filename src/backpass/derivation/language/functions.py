@@ -147,9 +147,12 @@ def find(
 ) -> tuple[Function, list[Token]] | None:
     """Return the function that a name means, and the indices of its value that stand at
     the name; None if it does not mean a function. A parameter hides a function."""
-    if tree.data != "reference" or scope.resolve(tree) is not None:
+    if tree.data != "reference":
         return None
     name, indices = _function_name(tree), subscripts_of(tree)
+    found = scope.resolve(tree)
+    if found is not None and not (is_special(name) and name in scope.functions):
+        return None
     if name in parameters or accent_and_name(tree)[1] in parameters:
         return None
     if name in scope.functions:

@@ -308,7 +308,7 @@ class Scope:
                     _is_element(other.name, variable)
                     and not self._is_beside(other, variable)
                 )
-                or _base(name) == _base(other.name)
+                or (_base(name) == _base(other.name) and not self._are_numbered(name))
             ):
                 raise Unreadable(
                     f"{name} cannot be told apart from {other.name}", part, position
@@ -316,6 +316,13 @@ class Scope:
         self.variables[name] = variable
         if fault := self._floating():
             raise Unreadable(fault, part, position)
+
+    def _are_numbered(self, name: str) -> bool:
+        """Whether the numbers above names, as in a^0, a^1, and a^2, are labels, since
+        the power 0 or 1 is not written."""
+        names = {name, *self.variables}
+        first = any(f"{_base(name)}^{number}" in names for number in "01")
+        return first and _base(name) not in names
 
     def _is_beside(self, one: Variable, sequence: Variable) -> bool:
         """Whether a name is the element before or behind a sequence, such as h_0."""

@@ -48,6 +48,7 @@ DECLARING = (
     "applied", "broadcast", "direct", "range", "positive", "random", "independent",
     "identical", "mean", "variance",
 )  # fmt: skip
+_LAYER = re.compile(r"\^\s*\{\s*\(\s*\w\s*(?:[+-]\s*\d+\s*)?\)\s*\}")  # W^{(l-1)}
 _CONDITION = re.compile(r"\\q?quad\s*\((?P<conditions>[^()]*)\)\s*$")
 
 
@@ -265,7 +266,7 @@ def _read_line(source: str, start: int, end: int) -> Line:
     if not right.text:
         raise Unreadable("there is nothing on the right of '='", right)
     if keyword == "let":
-        kind = "function" if "(" in left.text else "let"
+        kind = "function" if "(" in _LAYER.sub("", left.text) else "let"
     elif keyword in ("assume", "mean", "variance"):
         kind = keyword
     elif left.text:

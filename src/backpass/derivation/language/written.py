@@ -26,9 +26,14 @@ def canonical(node: Tree | Token) -> str:
         accent = {r"\overline": r"\bar", r"\widehat": r"\hat"}.get(accent, accent)
         return f"{accent}{{{canonical(node.children[1])}}}"
     if node.data in ("power_of_letter", "power_of_name", "power"):
-        return f"{canonical(node.children[0])}^{canonical(node.children[1])}"
+        base, exponent = node.children
+        return canonical(base) + _power(exponent)
     if node.data == "layer":
         return f"{{({node.children[0]})}}"
+    if node.data == "shifted":
+        return f"{{{node.children[0]}}}"
+    if node.data == "bracket":
+        return f"({canonical(node.children[0])})"
     if node.data == "subscript":
         return f"_{{{''.join(tokens_of(node))}}}"
     return "".join(canonical(child) for child in node.children)
@@ -67,5 +72,13 @@ def _without_power(tree: Tree) -> tuple[Tree, str]:
     """Return the `reference` in a node that may have a power, and the power: "^2" in
     σ_i^2."""
     if tree.data in ("power_of_name", "power"):
-        return tree.children[0], f"^{canonical(tree.children[1])}"
+        return tree.children[0], _power(tree.children[1])
     return tree, ""
+
+
+def _power(exponent: Tree | Token) -> str:
+    """Return what stands above a name, with its sign: "^2", or "^{l-1}"."""
+    above = canonical(exponent)
+    if isinstance(exponent, Tree) and exponent.data in ("sum", "bracket"):
+        above = f"{{{above}}}"
+    return f"^{above}"

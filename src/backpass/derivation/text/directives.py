@@ -54,6 +54,8 @@ def follow(known: Knowledge, text: Text, source: str, line_number: int) -> None:
     elif word == "read" and rest:
         found = notation(text[text.characters.index(rest) :], source)
         known.now = replace(now, notations=(*now.notations, found))
+        if source == known.source:
+            known.notations[found] = text
     elif word in DECLARING:
         text = known.defining(text, source)
         try:

@@ -44,6 +44,12 @@ _ARRAY = re.compile(
     rf"({_ROW}&\s*=\s*&{_ROW}(?:\\\\{_ROW}&\s*=\s*&{_ROW})*(?:\\\\\s*)?)"
     r"\\end\s*\{array\}[\s.,;]*"
 )
+# Equations in two columns, each with = at the beginning of the second one.
+_TWO_COLUMNS = re.compile(
+    rf"\s*\\begin\s*\{{array\}}\s*\{{\s*[rlc]\s*[rlc]\s*\}}"
+    rf"({_ROW}&\s*={_ROW}(?:\\\\{_ROW}&\s*={_ROW})*(?:\\\\\s*)?)"
+    r"\\end\s*\{array\}[\s.,;]*"
+)
 _PUNCTUATION = re.compile(r"\\(?:text(?:rm|normal)?|mbox|mathrm)\s*\{\s*([.,;])\s*\}")
 _SPACE_IN_WORDS = re.compile(r"\\space(?![a-zA-Z])")
 # A condition in place of a number: \tag{$i \ne j$}.
@@ -95,6 +101,8 @@ def display_of(body: Text, kind: str, is_latex: bool, start: int, end: int) -> D
         body = body.replaced(re.compile(r"\A\s*\{\d\}"))
     if array := _ARRAY.fullmatch(body.characters):
         body, kind = body[slice(*array.span(1))], "eqnarray"
+    elif array := _TWO_COLUMNS.fullmatch(body.characters):
+        body, kind = body[slice(*array.span(1))], "align"
     joined = kind.startswith("multline") or r"\begin{multlined}" in body.characters
     body = body.replaced(_PUNCTUATION, r"\1").replaced(_SPACE_IN_WORDS, r"\\ ")
     body = body.replaced(_TAGGED, r"\\quad (\1)").replaced(_NOTHING).replaced(_EMPTY)

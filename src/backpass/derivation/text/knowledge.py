@@ -25,6 +25,7 @@ from backpass.derivation.text.verdict import Basis
 
 _DERIVE = re.compile(r"<!--.*?-->|^\s*(?:%|\.\.) derive:[^\n]*", re.S | re.M)
 _NUMBERS = Part("numbers", 0, "numbers")
+_CLASH = re.compile(r"(\S+) (?:is already declared|cannot be told apart from (\S+))")
 
 
 @dataclass(frozen=True)
@@ -72,10 +73,15 @@ class Knowledge:
         self._imposed: dict[int, Imposed] = {}
         self._outer: list[tuple[int, Known]] = []
         self._defined_on: dict[Line, int] = {}
+        # Declarations that were inferred, each with its name.
+        self.inferred: dict[Line, str] = {}
         # Names defined in a section that has ended, with the line of each definition.
         self._ended: dict[str, int] = {}
         # Members with braces that may have been meant to group, each with brackets.
         self.grouped: dict[Part, Part] = {}
+        # The notations in comments, and those that a formula has used.
+        self.notations: dict[Notation, Text] = {}
+        self.matched: set[Notation] = set()
         # Texts in the notation of derivations, as long as nothing more is known.
         self._rewritten: tuple[Known, dict[tuple[Text, str], Text]] = (self.now, {})
 
@@ -180,15 +186,52 @@ class Knowledge:
     # ---- definitions -----------------------------------------------------------------
 
     def add(self, line: Line, number: int, implied: bool = False) -> None:
-        """Add a line. Raises `Unreadable` if it does not fit."""
-        lines = (*self.now.lines, line)
-        scope_of(lines)  # raises if it does not fit
+        """Add a line. Raises `Unreadable` if it does not fit.
+
+        What was inferred of a name is forgotten if the line declares the name.
+        """
+        while True:
+            lines = (*self.now.lines, line)
+            try:
+                scope_of(lines)
+            except Unreadable as error:
+                if implied or not self._give_way(error.message):
+                    raise
+            else:
+                break
         self._defined_on[line] = number
         self.now = replace(
             self.now,
             lines=lines,
             implied=self.now.implied | ({line} if implied else frozenset()),
         )
+
+    @property
+    def inferred_names(self) -> set[str]:
+        """The names that are inferred, unless a comment declares them here."""
+        here = {self.inferred.get(line) for line in self.now.lines}
+        declared = {*self.scope.variables} - here
+        return {*self.inferred.values()} - declared
+
+    def _give_way(self, message: str) -> bool:
+        """Forget what was inferred of the names in a message about a declaration that
+        clashes with another one; return whether there is any."""
+        if not (match := _CLASH.match(message)):
+            return False
+        before, names = self.now, {*match.groups()}
+        for line in before.lines:
+            if line in self.inferred:
+                self.forget(line)
+        lost = [line for line in before.lines if line not in self.now.lines]
+        self.now = before
+        clashing = [
+            line
+            for line in lost
+            if (self.inferred.get(line) or _name_defined(line)) in names
+        ]
+        for line in clashing:
+            self.forget(line)
+        return bool(clashing)
 
     def forget(self, line: Line) -> None:
         """Remove a definition, and the definitions that need it."""
@@ -258,7 +301,9 @@ class Knowledge:
     def in_own_notation(self, text: Text, source: str = "") -> Text:
         """Return a text with what the text's own notations are read as."""
         for one in self.now.notations:
-            text = one.applied(text, source or self.source)
+            before, text = text, one.applied(text, source or self.source)
+            if text != before:
+                self.matched.add(one)
         return text
 
     def part(self, text: Text) -> Part:
@@ -350,3 +395,8 @@ class Knowledge:
         """Return the definitions of names."""
         variables = [self.scope.variables[name] for name in sorted(names)]
         return [v.definition for v in variables if v.definition]
+
+
+def _name_defined(line: Line) -> str:
+    """Return the name that a definition defines, without its indices."""
+    return line.left.text.partition("_")[0].strip() if line.left else ""

@@ -22,14 +22,20 @@ _PLAIN = (
     (re.compile(rf"_\s*\{{\s*{_WORD}\s*\{{\s*([a-zA-Z]{{2,}})\s*\}}\s*\}}"), r"_{\\text{\1}}"),
     # What prints the same in the other order: \sum^n_{k=1}, and \|x\|^2_2.
     (re.compile(rf"(\\(?:sum|prod|bigodot))\s*\^\s*({_ONE})\s*_\s*({_ONE})"), r"\1_\3^\2"),
-    (re.compile(r"(\\\||\\rVert)\s*\^\s*2\s*_\s*([2F]|\{\s*[2F]\s*\})"), r"\1_\2^2"),
+    (re.compile(r"(\\\||\\rVert)\s*\^\s*(?:2|\{\s*2\s*\})\s*_\s*([2F]|\{\s*[2F]\s*\})"), r"\1_\2^2"),
+    (re.compile(r"\\mathop\s*\{\s*(\\nabla)\s*\}"), r"\1 "),
     (re.compile(r"(\\partial)\s*\{\s*\}"), r"\1"),
 )  # fmt: skip
+_SIGN = r"(?:=|<|>|\\(?:neq?|leq?|geq?|lt|gt)(?![a-zA-Z]))"
 _ONES = re.compile(
     r"\\mathbb\s*(?:\{\s*1\s*\}|1)|\\mathbbm\s*\{\s*1\s*\}|\\mathds\s*\{\s*1\s*\}"
+    # A number or a letter only with a condition: 1_{i=k}, and I(i = k).
+    rf"|(?:\\mathbf\s*(?:\{{\s*1\s*\}}|1)|(?<![\w^_{{}}.\\])1)(?=\s*_\s*\{{[^{{}}]*{_SIGN})"
+    rf"|(?:\\mathbb\s*\{{\s*I\s*\}}|(?<![\w^_{{}}.\\])I)(?=\s*(?:\\left\s*)?[(\[][^()\[\]]*{_SIGN})"
 )
 _COMPARES = re.compile(r"<|>|\\(?:leq?|geq?|lt|gt)(?![a-zA-Z])")
-_EQUAL = re.compile(r"\s*([a-zA-Z])\s*=\s*([a-zA-Z])\s*")
+_EQUAL = re.compile(r"\s*([a-zA-Z])\s*(=|\\neq?)\s*([a-zA-Z])\s*")
+_ENCLOSED = re.compile(r"\s*[(\[]([^()\[\]]*)[)\]]\s*")
 _CONDITION = re.compile(
     r"\s*(?:_\s*\{(?P<below>[^{}]*)\}|\\left\s*(?P<left>[(\[]|\\\{)|(?P<plain>[(\[]|\\\{))"
 )
@@ -43,9 +49,41 @@ _BEGINS = re.compile(r"(?:\A|[=+\-/(\[{,]|\\(?:cdot|times|odot|log|exp|left))\s*
 _UNFINISHED = re.compile(r"(?:[=+\-/(\[{,]|\\(?:cdot|times|odot|log|exp))\s*\Z")
 
 
+# A function of several arguments: \pi(a|s), and p_\theta(x|z; \mu).
+_CALL = re.compile(
+    r"(?<![a-zA-Z\\])(?:[a-zA-Z]|\\(?!(?:log|ln|exp|max|min|abs|left|right)\b)[a-zA-Z]+"
+    r"(?:\{[a-zA-Z]\})?)(?:\s*_\s*(?:\w|\\[a-zA-Z]+|\{[^{}]*\}))?'*\s*(?:\\left\s*)?\("
+)
+_SEPARATOR = re.compile(r"\|(?!\s*_)|;|\\mid(?![a-zA-Z])")
+
+
+def _with_arguments(text: Text) -> Text:
+    """Return a text with a comma for each bar or semicolon between two arguments. Two
+    bars are an absolute value."""
+    characters = text.characters
+    found: list[tuple[int, int]] = []
+    for call in _CALL.finditer(characters):
+        begins = call.end()
+        places: list[tuple[int, int]] = []
+        for at in outside(characters[begins:]):
+            if characters.startswith(")", begins + at):
+                break
+            if match := _SEPARATOR.match(characters, begins + at):
+                places.append(match.span())
+        else:
+            continue
+        bars = [one for one in places if characters[one[0]] != ";"]
+        if len(bars) < 2 and r"\|" not in characters[begins : begins + at]:
+            found += places
+    for first, last in sorted({*found}, reverse=True):
+        text = _put(text, first, last, ", ")
+    return text
+
+
 def usual(text: Text) -> Text:
     """Return a text with its marks in the notation of derivations, where they have one
     meaning."""
+    text = _with_arguments(text)
     for pattern, by in _PLAIN:
         text = text.replaced(pattern, by)
     for match in reversed([*_ONES.finditer(text.characters)]):
@@ -61,12 +99,15 @@ def _put(text: Text, first: int, last: int, new: str) -> Text:
 
 def _with_indicator(text: Text, match: re.Match[str]) -> Text:
     """Return a text with [x > 0] for an indicator of x > 0, \\delta_{ij} for one of
-    i = j, and \\mathbf{1} for a sign that has no condition."""
+    i = j, 1 minus it for one of i \\ne j, and \\mathbf{1} for a sign without a
+    condition."""
     first, last = match.span()
     condition = _CONDITION.match(text.characters, last)
     inside, end = "", last
     if condition and condition["below"] is not None:
         inside, end = condition["below"], condition.end()
+        if enclosed := _ENCLOSED.fullmatch(inside):
+            inside = enclosed[1]
     elif condition:
         opening = condition["left"] or condition["plain"]
         begins = condition.end()
@@ -84,7 +125,10 @@ def _with_indicator(text: Text, match: re.Match[str]) -> Text:
         new = inside.replace(r"\lt", "<").replace(r"\gt", ">")
         return _put(text, first, end, f"[{new}]")
     if equal := _EQUAL.fullmatch(inside):
-        return _put(text, first, end, rf"\delta_{{{equal[1]}{equal[2]}}}")
+        delta = rf"\delta_{{{equal[1]}{equal[3]}}}"
+        if equal[2] != "=":
+            delta = rf"\left(1 - {delta}\right)"
+        return _put(text, first, end, delta)
     return _put(text, first, last, r"\mathbf{1}")
 
 

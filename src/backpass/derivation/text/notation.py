@@ -38,6 +38,8 @@ _BRACKETS = r"(?:\\left\s*)?[(\[][^()\[\]]*(?:\\right\s*)?[)\]]"
 _FACTOR = re.compile(
     rf"(?:(?:\\[a-zA-Z]+|[a-zA-Z])(?:\s*{_GROUP})*|#[1-9])"
     rf"(?:\s*_\s*(?:\w|#[1-9]|{_GROUP}))?(?:\s*\^\s*\{{\(\w\)\}})?(?:\s*{_BRACKETS})?"
+    # A sign that takes what follows it: \\sum_{k=1}^K.
+    rf"|\\(?:sum|prod|bigodot)(?:\s*[_^]\s*(?:\w|#[1-9]|{_GROUP})){{1,2}}"
     rf"|[0-9]|{_BRACKETS}|\\langle.*\\rangle|\\lVert.*\\rVert(?:_F)?|[+\-/=]|\^.*",
     re.S,
 )

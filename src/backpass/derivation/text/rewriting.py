@@ -43,16 +43,23 @@ def rewritten(
         text = text.replaced(_D2_BY, r"\\frac{\\partial^2\1}{\\partial \2}")
         text = text.replaced(_D_BY_D, r"\\frac{\\partial \1}{\\partial \2}")
         text = text.replaced(_D_BY, r"\\frac{\\partial}{\\partial \1}")
+    if r"\delta" not in names:
+        text = text.replaced(_VARIATION, r"\\frac{\\partial \1}{\\partial \2}")
+        text = text.replaced(_VARIATION_BY, r"\\frac{\\partial}{\\partial \1}")
     for name in losses:
         end = "" if name.endswith("}") else "(?![a-zA-Z])"
         loss = rf"(?<!\\mathcal\{{)(?<![a-zA-Z\\]){re.escape(name)}{end}"
         text = text.replaced(re.compile(loss), r"\\mathcal{L}")
+    for name in scope.dimensions:
+        length = rf"(?<![a-zA-Z\\_^])({re.escape(name)}(?:\s*\^\s*[0-9])?)(?=\s*{_OPENS})"
+        text = text.replaced(re.compile(length), r"\1\\,")
     if arguments:
         text = without_arguments(text, arguments)
     text = text.replaced(_ACCENT, r"\\\1{\2}\3")
     text = text.replaced(_BARS, r"\\lVert \1 \\rVert")
     text = text.replaced(_NABLA_SQUARED, r"\\nabla^2_{\1\2}")
     text = text.replaced(_NABLA_BELOW, r"\\nabla_{\1}")
+    text = text.replaced(_NABLA_OF_ONE, r"\1 \\left(\2\\right)")
     text = text.replaced(_BELOW, r"\\frac{\\partial \\mathcal{L}}{\\partial \1}")
     text = text.replaced(_NABLA, r"\\bar{\1\3}\2")
     return _with_brackets(text)
@@ -67,7 +74,10 @@ def _with_indices_first(text: Text, names: set[str]) -> Text:
             made = Text(new, (text.origins[match.start()],) * len(new))
             text = text[: match.start()] + made + text[match.end() :]
     for match in reversed([*_LAYER_FIRST.finditer(text.characters)]):
-        name, layer, label = match.groups()
+        name, written, label = match.groups()
+        layer = "".join(written.split())
+        if len(layer) == 3:  # {L}
+            layer = layer[1]
         if f"{name}^{layer}" in names:  # W_{jk}^L for W^L_{jk}
             new = rf"{name}_{label}^{layer} "
             made = Text(new, (text.origins[match.start()],) * len(new))
@@ -197,6 +207,13 @@ _CASES = (
         ),
         r"\1 \2 \3 \4",
     ),
+    (  # \text{if i = j}
+        re.compile(
+            rf"(?<=&)(\s*)\\text\s*\{{\s*{_IF}\s*\b([a-zA-Z])\s*(=|<|>)\s*([a-zA-Z])"
+            r"\s*[.,;]?\s*\}"
+        ),
+        r"\1 \2 \3 \4",
+    ),
     (
         re.compile(r"\\(?:left)?\s*\\\{\s*\\begin\s*\{array\}\s*\{[^{}]*\}"),
         r"\\begin{cases}",
@@ -218,13 +235,16 @@ _CASES = (
     ),
     (re.compile(r"[.,;](?=\s*(?:\\\\|\\end\{cases\}))"), " "),
 )
+# A length before a bracket, as in n (n + 1), is a factor.
+_OPENS = r"(?:\\left\s*|\\[bB]igg?l?\s*)?\("
 # \frac{d y}{d x}, the derivative through all definitions, as \partial is.
 _TOP_FIRST = re.compile(
     r"((?<![a-zA-Z\\])[a-zA-Z]|\\[a-zA-Z]+(?:\{[a-zA-Z]\})?)\s*\^\s*(?:\\top|\{\s*\\top\s*\})"
     r"\s*_\s*(\w|\{\s*\w+\s*\})"
 )
 _LAYER_FIRST = re.compile(
-    r"((?<![a-zA-Z\\])[a-zA-Z]|\\[a-zA-Z]+(?:\{[a-zA-Z]\})?)\s*\^\s*([a-zA-Z]|\{\(\w\)\})"
+    r"((?<![a-zA-Z\\])[a-zA-Z]|\\[a-zA-Z]+(?:\{[a-zA-Z]\})?)\s*\^\s*([a-zA-Z0-9]"
+    r"|\{\s*\(?\s*\w\s*(?:[+-]\s*\d+\s*)?\)?\s*\})"
     r"\s*_\s*(\w|\{[^{}]*\})"
 )
 _UPRIGHT_E = re.compile(r"\\mathrm\s*(?:\{\s*e\s*\}|\s+e)(?=\s*\^)")
@@ -246,6 +266,14 @@ _D2_BY = re.compile(
 _D_BY = re.compile(
     rf"\\[dt]?frac\s*(?:\{{\s*d\s*\}}|d)\s*\{{\s*d{_NO_INDEX}({_BRACED_OR})\}}"
 )
+# \frac{\delta f}{\delta x}, unless \delta has an index and so is Kronecker's.
+_VARIATION = re.compile(
+    rf"\\[dt]?frac\s*\{{\s*\\delta(?![a-zA-Z]){_NO_INDEX}({_BRACED_OR})\}}"
+    rf"\s*\{{\s*\\delta(?![a-zA-Z]){_NO_INDEX}({_BRACED_OR})\}}"
+)
+_VARIATION_BY = re.compile(
+    rf"\\[dt]?frac\s*\{{\s*\\delta\s*\}}\s*\{{\s*\\delta(?![a-zA-Z]){_NO_INDEX}({_BRACED_OR})\}}"
+)
 # \dot{Q_m} as \dot{Q}_m.
 _ACCENT = re.compile(
     r"\\(bar|overline|dot|hat|widehat|tilde|vec|underline)\s*"
@@ -261,6 +289,18 @@ _NABLA_SQUARED = re.compile(  # \nabla_x^2 and \nabla^2_x, as \nabla^2_{x}
 )
 _NABLA_BELOW = re.compile(  # \nabla_x and \nabla_\theta, as \nabla_{x}
     r"\\nabla\s*_\s*(?=[a-zA-Z\\])(\\(?:mathbf|boldsymbol|underline)\s*\{[^{}]*\}|\\[a-zA-Z]+|[a-zA-Z])\s*"
+)
+# A gradient of the whole term, which is a number times a trace or a norm.
+_DEEP = (
+    r"(?:[^{}()]|\{(?:[^{}]|\{[^{}]*\})*\}|\((?:[^()]|\((?:[^()]|\([^()]*\))*\))*\))*?"
+)
+_NABLA_OF_ONE = re.compile(
+    r"(\\nabla\s*_\s*\{[^{}]*\})\s*((?:[0-9]+\s*|\\[dt]?frac\s*(?:[0-9]{2}|\{\s*[0-9]+\s*\}\s*"
+    r"\{\s*[0-9]+\s*\})\s*)?"
+    rf"(?:\\operatorname\{{tr\}}\s*(?:\\left\s*)?\({_DEEP}\)"
+    r"|\\lVert(?:(?!\\[lr]Vert).)*\\rVert(?:_\{?[2F]\}?)?\s*\^\s*(?:2|\{2\})))"
+    r"(?=\s*(?:\Z|[=+\-,.;)\]}&]|\\right))",
+    re.S,
 )
 _NABLA = re.compile(
     r"\\nabla_\s*(?:\{\s*(\\?[a-zA-Z]+)\s*(_\s*(?:\w|\{[^{}]*\}))?\s*\}|([a-zA-Z]))"
@@ -282,7 +322,7 @@ FOR_ALL = re.compile(  # \forall i, j
 # A remark in brackets, or a reason.
 _TEXT = r"\\(?:text(?:rm|bf|it|normal)?|mbox)\s*\{"
 _WORDS = r"[^{}$\\]*\}"
-_REASON = r"[ (]*(?:by|since|as|because|using|from) "
+_REASON = r"[ (,]*(?:by|since|as|because|using|from|via) "
 PROSE = re.compile(
     rf"\s*(?:\((?:\s*{_TEXT}{_WORDS})+\s*\)|{_TEXT}{_REASON}{_WORDS}"
     rf"|{_TEXT}\s*[(\[]{_WORDS}"

@@ -138,6 +138,9 @@ class Numbers(Names):
             "number",
             "scalar",
             "layer",
+            "reference",  # a^{l}
+            "sum",  # a^{l-1}
+            "bracket",  # a^{(l-1)}
         ):
             return False
         found = self.scope.resolve(tree)

@@ -61,7 +61,7 @@ class Sight:
         self._whole: Inference | None = None
         self._sections: dict[int, Inference] = {}
         self._readings: tuple[Reading, ...] | None = None
-        self._lines: dict[Line, str] = {}  # the declarations that are inferred
+        self._lines = known.inferred  # the declarations that are inferred
         self._sources: dict[Line, Inference] = {}  # what each of them is inferred from
         # What a comment would have to declare for the lines that were read or tried.
         self.suggested: dict[str, None] = {}
@@ -460,7 +460,7 @@ class Sight:
         if verdict.kind == "not readable":
             undeclared = _UNDECLARED.match(verdict.message)
             return replace(verdict, waits=(undeclared[1],) if undeclared else ())
-        declared = set(self._lines.values())
+        declared = self.known.inferred_names
         own = self._of.get(statement)
         if verdict.basis:
             used = [name for name, _ in verdict.basis.definitions if name in declared]
