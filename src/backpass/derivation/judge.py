@@ -294,6 +294,9 @@ def _on_members(
     torn = False  # whether another equation may have begun
     for member, beside in zip(rest, besides[1:], strict=True):
         progress(document.line_of(member))
+        if known.short and equation.blamed:
+            yield verdict_on(document, "follows", member)
+            continue
         equation.enter(beside)
         part, membership = known.without_membership(member)
         if known.now.summed:
@@ -319,6 +322,10 @@ def _on_members(
             try:
                 basis = _in_time(known, part, seconds, compare)
             except Refused as refused:
+                if known.short:
+                    equation.blamed = part
+                    yield verdict_on(document, "refused", member, line)
+                    continue
                 explain = partial(
                     refusal, known, equation, member, part, refused, besides[-1]
                 )
@@ -329,6 +336,8 @@ def _on_members(
                 continue
         except Unreadable as error:
             yield _without_meaning(known, equation, member, part, error, seconds)
+            if known.short:
+                equation.blamed = part
             if error.part == anchor:
                 equation.first = equation.anchor = part
         else:
@@ -394,6 +403,8 @@ def _without_meaning(
     document, line = known.document, 0
     if equation is not None:
         line = document.line(equation.anchor.start)
+    if known.short:
+        return unread(document, member, error, line)
     try:
         judge_form = partial(ill_formed, known, equation, part, error)
         fault = _in_time(known, part, seconds, judge_form)

@@ -67,6 +67,7 @@ class Knowledge:
         self.document = document
         self.now = self.at_start = Known()
         self.condition: Text | None = None  # of the next display
+        self.short = False  # whether it is not explained why a line is wrong
         # The headings around a place, each with what was known before it.
         # What the sentence before the display imposes; also of the displays above.
         self.imposed = Imposed()
@@ -264,6 +265,15 @@ class Knowledge:
             yield
         finally:
             self.now = before
+
+    @contextmanager
+    def in_short(self) -> Iterator[None]:
+        """Explain within a block nothing that takes time."""
+        before, self.short = self.short, True
+        try:
+            yield
+        finally:
+            self.short = before
 
     @contextmanager
     def where_positive(self, names: Iterable[str]) -> Iterator[None]:

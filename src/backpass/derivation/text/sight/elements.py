@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from typing import NamedTuple
 
 from backpass.derivation.language.functions import BUILT_IN
+from backpass.derivation.text.sight.upper import Reading, upper_indices
 
 _BOLD = re.compile(
     r"(?:\\(?P<accent>hat|tilde|bar)\s*\{\s*)?"
@@ -36,6 +36,7 @@ _ONES = re.compile(
     r"\\(?:mathbf|mathbb|boldsymbol)\s*(?:\{\s*1\s*\}|1)\s*_\s*"
     r"(?:\{\s*(?P<inside>[a-z])\s*\}|(?P<bare>[a-z]))(?!\s*\^)"
 )
+_OWN_DELTA = re.compile(r"\\delta(?![a-zA-Z])(?!\s*_\s*\{\s*[a-z]\s*,?\s*[a-z]\s*\})")
 _BOLD_ONE = re.compile(r"\\(?:mathbf|mathbb|boldsymbol)\s*(?:\{\s*1\s*\}|1)")
 _PAIR = re.compile(r"_\s*\{\s*([a-z])\s*,?\s*([a-z])\s*\}")
 _LETTER = r"(?:[a-zA-Z]|\\(?:alpha|beta|gamma|lambda|mu|eta|rho|tau|kappa|epsilon))"
@@ -48,14 +49,6 @@ _CAPITALS = re.compile(
 )
 
 
-class Reading(NamedTuple):
-    """A notation that is inferred, as a comment would declare it, and why."""
-
-    directive: str
-    reason: str
-    pattern: re.Pattern[str]  # where it is used
-
-
 def readings(formulas: str, names: set[str]) -> Iterator[Reading]:
     """Yield the notations of formulas; `names` are declared, and so have no other."""
     for word in sorted({match["word"] for match in _WORD.finditer(formulas)}):
@@ -66,6 +59,7 @@ def readings(formulas: str, names: set[str]) -> Iterator[Reading]:
         use = re.compile(re.escape(bold))
         yield Reading(f"read {bold} as I", f"{bold} is the identity matrix", use)
     yield from _ones(formulas)
+    yield from upper_indices(formulas)
     yield from _slashes(formulas)
     for word in sorted(_words(formulas)):
         use = re.compile(rf"(?<![a-zA-Z\\{{]){word}(?![a-zA-Z])")
@@ -114,12 +108,16 @@ def _ones(formulas: str) -> Iterator[Reading]:
     ones = [*_ONES.finditer(formulas)]
     indices = {letter for pair in _PAIR.findall(formulas) for letter in pair}
     letters = {match["inside"] or match["bare"] for match in ones}
+    # As \delta_{ii} it keeps its index, over which a text may sum without a sign.
+    has_delta = _OWN_DELTA.search(formulas) is not None
     if len(ones) < len(_BOLD_ONE.findall(formulas)) or not letters <= indices:
         return
     for written in sorted({match[0] for match in ones}):
         use = re.compile(re.escape(written))
         reason = f"{written} is an element of a vector of ones"
-        yield Reading(f"read {written} as 1", reason, use)
+        letter = next(match[1] or match[2] for match in [_ONES.fullmatch(written)])
+        new = "1" if has_delta else rf"\delta_{{{letter}{letter}}}"
+        yield Reading(f"read {written} as {new}", reason, use)
 
 
 def _slashes(formulas: str) -> Iterator[Reading]:

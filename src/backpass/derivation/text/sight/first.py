@@ -8,26 +8,29 @@ reading rests on, and otherwise waits for a declaration.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 
 from backpass.derivation.language.names import without_accent
-from backpass.derivation.language.parse import Line, Part, Unreadable, read
+from backpass.derivation.language.parse import Line, Unreadable, parse, read
 from backpass.derivation.text.contents import Heading
 from backpass.derivation.text.directives import follow
 from backpass.derivation.text.knowledge import Knowledge, Known
+from backpass.derivation.text.notation import Notation
 from backpass.derivation.text.passages import Text
-from backpass.derivation.text.sight.elements import Reading, readings
+from backpass.derivation.text.sight.conventions import SUMS, TEXTS
+from backpass.derivation.text.sight.elements import readings
 from backpass.derivation.text.sight.inference import (
     Inference,
     Read,
     all_statements,
 )
 from backpass.derivation.text.sight.names import name_of
+from backpass.derivation.text.sight.needs import Judge, Needs
 from backpass.derivation.text.sight.prose import prose_of
 from backpass.derivation.text.sight.ruling import (
-    DERIVATIVES,
-    SUM,
+    NOT_SUMMED,
+    RIGHT,
     WAITS,
     Reasons,
     differentiates_by,
@@ -37,42 +40,41 @@ from backpass.derivation.text.sight.ruling import (
     score,
     waiting,
 )
+from backpass.derivation.text.sight.upper import Reading
 from backpass.derivation.text.statements import Statement
 from backpass.derivation.text.verdict import Verdict
 
-Judge = Callable[[Statement], list[Verdict]]
 _UNDECLARED = re.compile(
     r"(.+?) is (?:not declared or defined above|neither a parameter of)"
 )
-_LABELS = re.compile(
-    r"\b(?:one-?hot|labels?|targets?|distributions?|probabilit(?:y|ies)|sums? to (?:1|one))\b",
-    re.I,
-)
-_FACTOR = re.compile(r"(.+?)\(…\) prints like a function of")
-_RIGHT = ("equal", "definition", "nothing claimed")
 
 
-class Sight:
+def _is_of(line: Line, name: str) -> bool:
+    """Whether a line defines a name."""
+    assert line.left is not None
+    try:
+        named = name_of(parse(line.left, "moved"))
+    except Unreadable:
+        return False
+    return line.kind == "let" and named is not None and named[0] == name
+
+
+class Sight(Needs):
     """Judges statements, also by what is inferred of their names."""
 
     def __init__(self, known: Knowledge, judge: Judge) -> None:
-        self.known, self._judge = known, judge
-        self._inference: Inference | None = None
-        self._whole: Inference | None = None
+        super().__init__(known, judge)
         self._sections: dict[int, Inference] = {}
         self._readings: tuple[Reading, ...] | None = None
-        self._lines = known.inferred  # the declarations that are inferred
-        self._sources: dict[Line, Inference] = {}  # what each of them is inferred from
-        # What a comment would have to declare for the lines that were read or tried.
-        self.suggested: dict[str, None] = {}
+        self._order: dict[Notation, int] = {}  # in which they are applied
         self.missing: dict[str, None] = {}  # names of which nothing is inferred
-        self._layout = ""
         self._ahead: dict[Statement, list[Verdict]] = {}
         self._busy: set[Statement] = set()
+        # Names with the line of a section above that defines them.
+        self._carried: set[tuple[str, int]] = set()
         self._last: list[Verdict] = []  # those of the last attempt
         self._failed: set[Statement] = set()  # that define nothing
         self._identities: dict[Statement, bool] = {}
-        self._of: dict[Statement, Read] = {}
 
     # ---- one statement ---------------------------------------------------------------
 
@@ -84,10 +86,17 @@ class Sight:
             return ahead
         self._release(statement)
         before = known.now
-        found = self._judge(statement)
+        reasons = Reasons()
+        found = self._by_convention(statement, reasons) or self._judge(statement)
+        if not reasons.directives and self._sums(statement):
+            found = [
+                waiting(one, NOT_SUMMED, ()) if one.kind == "equal" else one
+                for one in found
+            ]
         if not any(may_be_read(verdict) for verdict in found):
             self._lay_out(statement)
-            return self._ruled(statement, found, Reasons())
+            ruled = self._ruled(statement, found, reasons)
+            return self._after(statement, ruled, before, known.now, reasons)
         after, known.now = known.now, before
         self._start()
         if not self._may_help(statement, found):
@@ -97,9 +106,10 @@ class Sight:
         best, reasons, then = found, Reasons(), after
         for inference in self._inferences(statement):
             self._inference, known.now = inference, before
+            condition = known.condition
             best, reasons, then = self._read(statement, best, reasons, then)
-            known.now = before
-            if all(verdict.kind in _RIGHT for verdict in best):
+            known.now, known.condition = before, condition
+            if all(verdict.kind in RIGHT for verdict in best):
                 break
         self._busy.discard(statement)
         if best is found and len(self._last) == len(found):
@@ -109,13 +119,75 @@ class Sight:
                 new if new.kind == old.kind == "not readable" else old
                 for old, new in pairs
             ]
-        defines = any(verdict.kind == "definition" for verdict in best)
         known.now = then
         ruled = self._ruled(statement, best, reasons)
         self._lay_out(statement)
         self._inference = self._whole
-        known.now = then if defines or best is found else before
+        if best is found:
+            return ruled
+        return self._after(statement, ruled, before, then, reasons)
+
+    def _after(
+        self,
+        statement: Statement,
+        ruled: list[Verdict],
+        before: Known,
+        then: Known,
+        reasons: Reasons,
+    ) -> list[Verdict]:
+        """Keep of what a statement was judged by what holds below it."""
+        known = self.known
+        if self._inference is None:
+            return ruled
+        if reasons.directives & TEXTS.keys() and all(
+            verdict.kind in RIGHT for verdict in ruled
+        ):
+            self._usual.add(frozenset(reasons.directives & TEXTS.keys()))
+        if any(verdict.kind == "definition" for verdict in ruled):
+            # What is guessed holds for this statement only.
+            lines = then.lines
+            if not before.scope.direct:
+                lines = tuple(line for line in lines if line.kind != "direct")
+            known.now = replace(then, lines=lines, summed=before.summed)
+        else:
+            known.now = before
+        if all(verdict.kind == "equal" for verdict in ruled):
+            self._restate(statement, then, reasons)
         return ruled
+
+    def _restate(self, statement: Statement, then: Known, reasons: Reasons) -> None:
+        """Let a name have its new definition, in terms of names that the old one does
+        not use: partial derivatives are then by these.
+
+        `then` is what the statement was judged by.
+        """
+        known, own = self.known, self._of.get(statement)
+        scope, before = known.scope, known.now
+        old = scope.variables.get(own.head) if own else None
+        if own is None or old is None or old.kind != "defined":
+            return
+        new = {
+            name
+            for name in own.right
+            if name in scope.variables and scope.variables[name].kind == "defined"
+        }
+        if not new - scope.upstream([old]):
+            return
+        lines = [one for one in then.lines if one.left and _is_of(one, own.head)]
+        if len(lines) != 1:
+            return
+        known.now = replace(then, summed=SUMS in reasons.directives)
+        known.forget(lines[0])
+        moved = [one for one in then.lines if one not in known.now.lines]
+        try:
+            if self._judge(statement)[0].kind != "definition":
+                raise Unreadable("it has no definition")
+            for line in moved:
+                if line != lines[0]:
+                    known.add(line, known.number_of(line), line in before.implied)
+        except Unreadable:
+            known.now = before
+        known.now = replace(known.now, summed=before.summed)
 
     def _may_help(self, statement: Statement, found: list[Verdict]) -> bool:
         """Whether an inference may help: a text that cannot be parsed needs at least
@@ -126,22 +198,6 @@ class Sight:
             for one in found
         )
 
-    def _lay_out(self, statement: Statement) -> None:
-        """Note the layout of gradients by whole arrays, which have the array's shape
-        without a layout."""
-        own = self._of.get(statement)
-        scope = self.known.scope
-        if self._layout or scope.layout or own is None:
-            return
-        for node in (n for tree in own.trees for n in tree.iter_subtrees()):
-            if node.data in ("partial", "nabla_of"):
-                named = name_of(DERIVATIVES[node.data](node)[1])
-                variable = (
-                    scope.variables.get(named[0]) if named and not named[1] else None
-                )
-                if variable is not None and variable.axes:
-                    self._layout = "denominator"
-
     def _inferences(self, statement: Statement) -> Iterator[Inference]:
         """Yield what is inferred from the whole text, and then from the section."""
         assert self._whole is not None
@@ -150,8 +206,10 @@ class Sight:
         if own is None or len({one.section for one in self._whole.reads}) == 1:
             return
         if own.section not in self._sections:
-            whole = self._whole
+            whole, before = self._whole, self.known.now
+            self._with_readings(self._readings or ())
             made = Inference(self.known, whole.prose, own.section)
+            self.known.now = before
             self._sections[own.section] = made
         yield self._sections[own.section]
 
@@ -188,15 +246,19 @@ class Sight:
         self._add_readings(statement, reasons)
         self._add_names(statement, reasons)
         tried: set[str] = set()
+        if (verdicts := self._by_convention(statement, reasons)) is not None:
+            return verdicts, reasons, known.now
         verdicts = best
+        if self._sums(statement):
+            self._follow(SUMS, TEXTS[SUMS], reasons)
         for _ in range(8):
             start = known.now
             verdicts = self._last = self._judge(statement)
             if score(verdicts) > score(best):
                 best, then = verdicts, known.now
-                best_reasons = replace(reasons, others=[*reasons.others])
+                best_reasons = reasons.copy()
             known.now = start
-            if all(verdict.kind in _RIGHT for verdict in verdicts):
+            if all(verdict.kind in RIGHT for verdict in verdicts):
                 break
             if not self._met(statement, verdicts, reasons, tried):
                 break
@@ -225,6 +287,7 @@ class Sight:
             )
         )
         self._with_readings(self._readings)
+        self._order = {one: k for k, one in enumerate(known.now.notations)}
         prose = prose_of(known.document)
         self._inference = self._whole = Inference(known, prose)
         self._of = {one.statement: one for one in self._inference.reads}
@@ -234,20 +297,14 @@ class Sight:
             text = Text(one.directive, (0,) * len(one.directive))
             follow(self.known, text, one.directive, 0)
 
-    def _suggest(self, *directives: str) -> None:
-        if self._inference is self._whole:
-            self.suggested.update(dict.fromkeys(directives))
-
     def _add_readings(self, statement: Statement, reasons: Reasons) -> None:
         text = " ".join(member.characters for member in statement.members)
         wanted = tuple(o for o in self._readings or () if o.pattern.search(text))
-        known = self.known.now.notations
         self._with_readings(wanted)
-        self.known.now = replace(
-            self.known.now, notations=(*known, *(
-                n for n in self.known.now.notations if n not in known
-            ))
-        )  # fmt: skip
+        # One may be for what another leaves.
+        notations = dict.fromkeys(self.known.now.notations)
+        ordered = sorted(notations, key=lambda one: self._order.get(one, -1))
+        self.known.now = replace(self.known.now, notations=(*ordered,))
         reasons.others += [one.reason for one in wanted]
         self._suggest(*(one.directive for one in wanted))
 
@@ -258,7 +315,9 @@ class Sight:
             return
         inference = self._inference
         self._add_loss(own, reasons)
-        for name in sorted(own.names):
+        counted = inference.counted
+        reasons.others += [counted[name] for name in sorted(own.names & {*counted})]
+        for name in inference.with_divisors(own.names):
             if not self._is_missing(name, inference):
                 continue
             if name == own.head and len(statement.members) > 1:
@@ -300,18 +359,26 @@ class Sight:
             one
             for one in self._inference.reads
             if one.head == name
-            and one.section == own.section
+            and (one.section == own.section or one.line < own.line)
             and one.statement not in self._busy
             and one.statement != own.statement
             and one.statement not in self._failed
         ]
-        others.sort(key=lambda one: (one.line > own.line, abs(one.line - own.line)))
+        others.sort(
+            key=lambda one: (
+                one.section != own.section,
+                one.line > own.line,
+                abs(one.line - own.line),
+            )
+        )
         for one in others:
             before = self.known.now
             verdicts = self.judged(one.statement)
             if verdicts and verdicts[0].kind == "definition":
                 if one.line >= own.line:
                     self._ahead[one.statement] = verdicts
+                if one.section != own.section:
+                    self._carried.add((name, one.line))
                 return True
             self._failed.add(one.statement)
             self.known.now = before
@@ -337,110 +404,6 @@ class Sight:
             self._suggest(*self._inference.suggestions(name))
         return bool(lines)
 
-    # ---- what a statement still needs ------------------------------------------------
-
-    def _met(
-        self,
-        statement: Statement,
-        verdicts: list[Verdict],
-        reasons: Reasons,
-        tried: set[str],
-    ) -> bool:
-        """Whether something that a message asks for is now inferred."""
-        for verdict in verdicts:
-            if self._sums_to_one(verdict, reasons):
-                return True
-            if verdict.kind != "not readable":
-                continue
-            directive, reason = self._wanted(verdict.message)
-            if directive and directive not in tried:
-                tried.add(directive)
-                text = Text(directive, (0,) * len(directive))
-                try:
-                    follow(self.known, text, directive, 0)
-                except Unreadable:
-                    continue
-                reasons.others.append(reason)
-                self._suggest(directive)
-                return True
-        return False
-
-    def _sums_to_one(self, verdict: Verdict, reasons: Reasons) -> bool:
-        """Whether the elements of an inferred name sum to 1, as a word of the text
-        says, and a line needs it."""
-        assert self._inference is not None
-        match = SUM.match(verdict.message)
-        if match is None or not _LABELS.search(self._inference.prose.words):
-            return False
-        name, known = match[2], self.known
-        mine = [line for line in known.now.lines if self._lines.get(line) == name]
-        if len(mine) != 1:
-            return False
-        constant = replace(mine[0], kind="constant")
-        lines = (constant if line == mine[0] else line for line in known.now.lines)
-        (assumed,) = read(f"assume {match[1]}")
-        before = known.now
-        known.now = replace(before, lines=(*lines,))
-        self._lines[constant] = name
-        self._sources[constant] = self._sources[mine[0]]
-        try:
-            known.add(assumed, 0, True)
-        except Unreadable:
-            known.now = before
-            return False
-        reasons.others.append(f"{match[1]}, as for labels")
-        self.suggested = {
-            f"constant{one[5:]}" if one.startswith(f"given {name} ") else one: None
-            for one in self.suggested
-        }
-        self._suggest(f"assume {match[1]}")
-        return True
-
-    def _wanted(self, message: str) -> tuple[str, str]:
-        assert self._inference is not None
-        first = message.partition("\n")[0]
-        if first.startswith("a differential or derivative, or a product with d?"):
-            return "d differential", "d marks a differential"
-        if match := _FACTOR.match(first):
-            name = match[1]
-            if name in self._inference.factors - self._inference.functions:
-                return f"factor {name}", f"{name} is a factor before a bracket"
-        return "", ""
-
-    def _in_layouts(
-        self,
-        statement: Statement,
-        best: list[Verdict],
-        then: Known,
-        best_reasons: Reasons,
-        verdicts: list[Verdict],
-        reasons: Reasons,
-    ) -> tuple[list[Verdict], Known, Reasons]:
-        """Judge a statement in the layouts in which it may be meant."""
-        known = self.known
-        if known.scope.layout or not any(
-            "layout numerator" in verdict.message for verdict in verdicts
-        ):
-            return best, then, best_reasons
-        start = known.now
-        for layout in (self._layout,) if self._layout else ("denominator", "numerator"):
-            line = Line("layout", right=Part(layout, 0, layout))
-            known.now = start
-            known.add(line, 0, True)
-            found = self._judge(statement)
-            if score(found) > score(best):
-                best, then = found, known.now
-                best_reasons = replace(
-                    reasons,
-                    others=[*reasons.others, f"derivatives are in {layout} layout"],
-                )
-                if all(verdict.kind in _RIGHT for verdict in found):
-                    self._layout = layout
-                    self._suggest(f"layout {layout}")
-                    break
-        known.now = start
-        return best, then, best_reasons
-
     # ---- what a verdict rests on, and whether it may be given ------------------------
 
     def _ruled(
@@ -457,6 +420,13 @@ class Sight:
         inference = self._inference
         if verdict.kind == "nothing claimed":
             return verdict
+        if (
+            verdict.kind == "equal"
+            and SUMS not in reasons.directives
+            and not self.known.now.summed
+            and self._sums(statement)
+        ):
+            return waiting(verdict, NOT_SUMMED, ())
         if verdict.kind == "not readable":
             undeclared = _UNDECLARED.match(verdict.message)
             return replace(verdict, waits=(undeclared[1],) if undeclared else ())
@@ -473,11 +443,20 @@ class Sight:
             for name, line in (verdict.basis.definitions if verdict.basis else ())
             if own is not None and line > verdict.line > 0 and name not in used
         ]
+        carried = [
+            (name, line)
+            for name, line in (verdict.basis.definitions if verdict.basis else ())
+            if (name, line) in self._carried and line < verdict.line
+        ]
         words = (
             *(self._source(name).reason(name) for name in used),
             *(
                 f"{n} is defined below, in {self.known.document.where(k)}"
                 for n, k in below
+            ),
+            *(
+                f"{n} is as defined in {self.known.document.where(k)}"
+                for n, k in carried
             ),
             *reasons.others,
         )
@@ -501,16 +480,24 @@ class Sight:
                 return waiting(verdict, why, tuple(bound))
             return replace(verdict, inferred=words)
         if verdict.kind == "ill-formed" and own is not None:
-            others = below + [
-                one for one in reasons.others if one != f"{reasons.loss} is the loss"
-            ]
+            others = (
+                below
+                + carried
+                + [
+                    one
+                    for one in reasons.others
+                    if one != f"{reasons.loss} is the loss"
+                ]
+            )
             if (
                 not others
                 and reasons.loss not in heads
                 and all(self._is_stated_beside(name, own) for name in used)
             ):
                 return replace(verdict, inferred=words)
-        if verdict.kind == "refused" and not (reasons.others or bound or below):
+        if verdict.kind == "refused" and not (
+            reasons.others or bound or below or carried
+        ):
             if self._may_be_refused(own, used, verdict):
                 return replace(verdict, inferred=words)
         why = verdict.message or "it is not equal if " + "; ".join(words)
@@ -560,7 +547,7 @@ class Sight:
             before = self.known.now
             found = self.judged(read.statement)[0]
             self.known.now = before
-            self._identities[read.statement] = found.kind in _RIGHT or (
+            self._identities[read.statement] = found.kind in RIGHT or (
                 found.kind == "not readable"
                 and not found.message.startswith(WAITS)
                 and bool(read.right)

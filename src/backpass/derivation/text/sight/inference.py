@@ -49,6 +49,9 @@ _FUNCTIONS = (*_ACTIVATIONS, *"fghFGpqlu", *LOSSES)
 _LOGISTIC = r"\frac{1}{1 + e^{-#1}}"
 
 
+_LOSS = re.compile(r"\b(?:loss|cost|objective|error)\b", re.I)
+
+
 @dataclass
 class Use:
     """How a text uses a name: the numbers of its indices, and where."""
@@ -59,6 +62,7 @@ class Use:
     lettered: bool = False
     bare: bool = False
     below: bool = False  # in a denominator
+    root: bool = False  # alone below a root
 
 
 @dataclass
@@ -108,7 +112,12 @@ class Inference:
         self.uses: dict[str, Use] = {}
         self.reads: list[Read] = []
         self.losses: set[str] = set()
+        self._above: Counter[str] = Counter()  # how often a name is differentiated
+        self._counts: Counter[str] = Counter()  # and how often it occurs
         self.found: dict[str, Found] = {}
+        # Names in place of a divisor, with it and the names in it.
+        self.divisors: dict[str, tuple[str, set[str]]] = {}
+        self.counted: dict[str, str] = {}  # capital letters that are lengths, and why
         self._labelled: set[str] = set()
         self._transposes = False  # whether it transposes a capital with an index
         self._known = known
@@ -137,7 +146,7 @@ class Inference:
         document, known = self.document, self._known
         for section, statement in all_statements(document, self.prose):
             line = document.line_of(statement.members[0])
-            trees, head, left = [], "", frozenset()
+            trees, parts, head, left = [], [], "", frozenset()
             for number, member in enumerate(statement.members):
                 self._stated += memberships(member.characters, document.line_of(member))
                 try:
@@ -150,7 +159,10 @@ class Inference:
                     if number == 0:
                         left = frozenset(_NAMES.findall(member.characters))
                     continue
+                if trees and (named := _divisor(trees[-1], parts[-1], tree, part)):
+                    self.divisors.setdefault(*named)
                 trees.append(tree)
+                parts.append(part)
                 self._note_functions(tree, part)
                 if number == 0 and len(statement.members) > 1:
                     head = head or _head(tree)
@@ -171,6 +183,13 @@ class Inference:
         for read in self._here:
             for tree in read.trees:
                 self._note_uses(tree, read.line)
+        if not self.losses and _LOSS.search(self.prose.words):
+            heads = {read.head for read in self.reads}
+            self.losses |= {
+                name
+                for name, count in self._above.items()
+                if count == self._counts[name] > 1 and len(name) == 1
+            } - heads
         for name, use in self.uses.items():
             if use.counts and not use.lettered and not use.bare:
                 self._labelled.add(name)
@@ -237,6 +256,7 @@ class Inference:
     def _note_uses(self, tree: Tree, line: int) -> None:
         for name, tokens, _ in names_in(tree):
             use = self.uses.setdefault(name, Use(line))
+            self._counts[name] += 1
             if tokens:
                 use.counts.add(len(tokens))
                 use.lettered |= any(not t.isdigit() for t in tokens)
@@ -250,6 +270,10 @@ class Inference:
                 if named and len(named[1]) == 1 and is_capital(named[0]):
                     above = node.children[1]
                     self._transposes |= isinstance(above, Tree) and "top" in above.data
+            if node.data == "root":
+                named = name_of(node.children[0])
+                if named and not named[1]:
+                    self.uses[named[0]].root = True
             if node.data == "fraction":
                 for name, tokens, _ in names_in(node.children[1]):
                     if not tokens:
@@ -257,8 +281,10 @@ class Inference:
             if node.data in ("partial", "nabla_of"):
                 of = node.children[0 if node.data == "partial" else 1]
                 named = name_of(of)
-                if named and not named[1] and named[0] in LOSSES:
-                    self.losses.add(named[0])
+                if named and not named[1]:
+                    if named[0] in LOSSES:
+                        self.losses.add(named[0])
+                    self._above[named[0]] += 1
 
     # ---- ranks -----------------------------------------------------------------------
 
@@ -286,6 +312,7 @@ class Inference:
                 self._as_stated(found, said)
             if found.rank is None:
                 self._of_use(found, use)
+                found.positive = use.root
             self.found[name] = found
 
     def _as_stated(self, found: Found, said: list[Stated]) -> None:
@@ -352,6 +379,31 @@ class Inference:
             if found.rank is None and found.name not in shapes.labels:
                 found.be(0, "its lower-case letter", found.line)
         self._visit_all()
+        self._count()
+
+    def _count(self) -> None:
+        """Take a capital letter as the length of its small letter, an index."""
+        for name, found in [*self.found.items()]:
+            sides = {
+                id(one.root()): one for one in self._shapes.axes.get(name.lower(), ())
+            }
+            number = found.rank == 0 and found.strength == "guess"
+            if not (number and len(sides) == 1 and re.fullmatch("[A-Z]", name)):
+                continue
+            (side,) = sides.values()
+            heads = {read.head for read in self.reads}
+            if side.label or {name, name.lower()} & (heads | {*self.losses, *LOSSES}):
+                continue
+            if name.lower() in self.uses or name in self.functions:
+                continue
+            side.label = name
+            self.counted[name] = (
+                f"{name} is the number of values of the index {name.lower()}"
+            )
+            del self.found[name]
+            for other in self.found.values():
+                if any(axis.label == name for axis in other.axes):
+                    other.strength = "guess"
 
     @property
     def _here(self) -> list[Read]:
@@ -392,6 +444,8 @@ class Inference:
         """Return the directives that declare a name; [] if none is inferred."""
         if name in self.functions:
             return self._function(name)
+        if name in self.divisors:
+            return [f"let {name} = {self.divisors[name][0]}"]
         found = self.found.get(name)
         if found is None or found.rank is None or found.rank < 0:
             return []
@@ -409,6 +463,12 @@ class Inference:
         if found.listed or found.sliced:
             lines.append(rf"slice {name}_{{i}} \in \mathbb{{R}}^{{{sides[1]}}}")
         return lines
+
+    def with_divisors(self, names: frozenset[str]) -> list[str]:
+        """Return names, with those in what some of them stand for first."""
+        mine = sorted(names & self.divisors.keys())
+        inside = {one for name in mine for one in self.divisors[name][1]}
+        return [*sorted((names | inside) - {*mine}), *mine]
 
     def suggestions(self, name: str) -> list[str]:
         """Return the directives that an author would write for a name."""
@@ -442,6 +502,9 @@ class Inference:
                 return rf"{name} is the logistic function"
             return f"{name} is some function of a number (tried as a cubic)"
         found = self.found[name]
+        if name in self.divisors:
+            where = self.document.where(found.line)
+            return f"{name} is {self.divisors[name][0]}, from its fraction in {where}"
         sides = [side.label for side in found.axes]
         if found.listed:
             what = f"a list of vectors of length {sides[1]}"
@@ -471,6 +534,27 @@ def _label(side: str) -> str:
 def _is_function_word(name: str) -> bool:
     word = re.fullmatch(r"\\text\{(\w+)\}", name)
     return bool(word and word[1].lower() in BUILT_IN) or name.startswith(r"\text")
+
+
+def _divisor(
+    first: Tree, before: Part, second: Tree, after: Part
+) -> tuple[str, tuple[str, set[str]]] | None:
+    """Return the name that is in a fraction in place of the divisor of the same fraction
+    before it, with that divisor and the names in it; None if there is none."""
+    if not first.data == second.data == "fraction":
+        return None
+    numerators = (before.written(first.children[0]), after.written(second.children[0]))
+    named, below = name_of(second.children[1]), first.children[1]
+    if not named or named[1] or name_of(below) or len({*map(_plain, numerators)}) > 1:
+        return None
+    names = {name for name, _, _ in names_in(below)}
+    if named[0] in names:
+        return None
+    return named[0], (before.written(below), names)
+
+
+def _plain(text: str) -> str:
+    return "".join(text.split())
 
 
 def _head(tree: Tree) -> str:

@@ -14,8 +14,10 @@ from backpass.derivation.text.sight.names import names_in
 from backpass.derivation.text.verdict import Verdict
 
 WAITS = "it waits for a declaration"
+NOT_SUMMED = "it does not hold with sums over repeated indices, as other lines do"
 SUM = re.compile(r"it holds if (\\sum_i (.+?)_i = 1)[;:]")
 JUDGED = ("equal", "definition")
+RIGHT = (*JUDGED, "nothing claimed")
 # What is differentiated, and by what.
 DERIVATIVES: dict[str, Callable[[Tree], tuple[Tree, Tree]]] = {
     "partial": lambda node: (node.children[0], node.children[1]),
@@ -30,6 +32,11 @@ class Reasons:
 
     others: list[str] = field(default_factory=list)
     loss: str = ""
+    directives: set[str] = field(default_factory=set)
+
+    def copy(self) -> Reasons:
+        """Return the same reasons, to which others may be added."""
+        return replace(self, others=[*self.others], directives={*self.directives})
 
 
 def held_apart(scope: Scope, own: Read | None, declared: set[str]) -> str | None:

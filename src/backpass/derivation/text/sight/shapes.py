@@ -46,6 +46,7 @@ class Shapes:
         self.line = 0
         self.letters: dict[str, Side] = {}
         self.labels: set[str] = set()  # of lengths that occur as limits of sums
+        self.axes: dict[str, list[Side]] = {}  # those that each letter has run over
 
     def equation(self, members: list[Tree], line: int) -> None:
         """Record the equality of all members of an equation."""
@@ -92,6 +93,7 @@ class Shapes:
         for token, axis in zip(indices, found.axes, strict=False):
             if not token.isdigit() and token.type == "INDEX":
                 self._letter(str(token)).equals(axis)
+                self.axes.setdefault(str(token), []).append(axis)
         if indices and len(indices) == len(found.axes):
             return number()
         if (found.listed or found.sliced) and len(indices) == 1:

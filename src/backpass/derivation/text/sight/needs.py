@@ -1,0 +1,226 @@
+"""What a statement still needs, as the verdicts on it say, and what is then guessed."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import replace
+
+from backpass.derivation.language.parse import Line, Part, Unreadable, read
+from backpass.derivation.text.directives import follow
+from backpass.derivation.text.knowledge import Knowledge, Known
+from backpass.derivation.text.passages import Text
+from backpass.derivation.text.sight.conventions import (
+    SUMS,
+    TEXTS,
+    that_matter,
+    wanted,
+)
+from backpass.derivation.text.sight.inference import Inference, Read
+from backpass.derivation.text.sight.names import name_of
+from backpass.derivation.text.sight.ruling import (
+    DERIVATIVES,
+    RIGHT,
+    SUM,
+    Reasons,
+    score,
+)
+from backpass.derivation.text.statements import Statement
+from backpass.derivation.text.verdict import Verdict
+
+Judge = Callable[[Statement], list[Verdict]]
+_LABELS = re.compile(
+    r"\b(?:one-?hot|labels?|targets?|distributions?|probabilit(?:y|ies)|sums? to (?:1|one))\b",
+    re.I,
+)
+_FACTOR = re.compile(r"(.+?)\(…\) prints like a function of")
+_BAR = re.compile(r"is \\(?:bar|overline)\{.*\} a gradient\? .*say: bar gradient")
+_CONDITION = re.compile(
+    r"it holds if .+?: does “(?P<where>.+?)” in the text say so\?.* say: when (?P<condition>.+)"
+)
+
+
+class Needs:
+    """Guesses what the verdicts on a statement ask for."""
+
+    def __init__(self, known: Knowledge, judge: Judge) -> None:
+        self.known, self._judge = known, judge
+        self._inference: Inference | None = None
+        self._whole: Inference | None = None
+        self._lines = known.inferred  # the declarations that are inferred
+        self._sources: dict[Line, Inference] = {}  # what each of them is inferred from
+        # What a comment would have to declare for the lines that were read or tried.
+        self.suggested: dict[str, None] = {}
+        self._layout = ""
+        self._of: dict[Statement, Read] = {}
+        self._usual: set[frozenset[str]] = set()  # conventions of right lines
+
+    def _suggest(self, *directives: str) -> None:
+        if self._inference is self._whole:
+            self.suggested.update(dict.fromkeys(directives))
+
+    def _by_convention(
+        self, statement: Statement, reasons: Reasons
+    ) -> list[Verdict] | None:
+        """Judge a statement as other lines of the text are; None if it is not right."""
+        known, before = self.known, self.known.now
+        if not self._usual:
+            return None
+        choices = {frozenset(), *self._usual}
+        if self._sums(statement):
+            choices = {one for one in choices if SUMS in one}
+        for conventions in sorted(choices, key=len):
+            known.now = before
+            if not that_matter(conventions, known, statement):
+                continue
+            for one in sorted(conventions):
+                follow(known, Text(one, (0,) * len(one)), one, 0)
+            with known.in_short():
+                found = self._judge(statement)
+            if found and all(verdict.kind in RIGHT for verdict in found):
+                reasons.directives |= conventions
+                reasons.others += [TEXTS[one] for one in sorted(conventions)]
+                self._suggest(*sorted(conventions))
+                return found
+        known.now = before
+        return None
+
+    def _sums(self, statement: Statement) -> bool:
+        """Whether a statement has sums that other lines of the text leave out."""
+        return any(SUMS in one for one in self._usual) and that_matter(
+            frozenset({SUMS}), self.known, statement
+        )
+
+    def _met(
+        self,
+        statement: Statement,
+        verdicts: list[Verdict],
+        reasons: Reasons,
+        tried: set[str],
+    ) -> bool:
+        """Whether something that a message asks for is now inferred."""
+        for verdict in verdicts:
+            if self._sums_to_one(verdict, reasons):
+                return True
+            directive, reason = self._wanted(verdict)
+            if directive and directive not in tried:
+                tried.add(directive)
+                try:
+                    self._follow(directive, reason, reasons)
+                except Unreadable:
+                    continue
+                return True
+        return False
+
+    def _follow(self, directive: str, reason: str, reasons: Reasons) -> None:
+        """Follow a directive that is guessed. Raises `Unreadable`."""
+        text = Text(directive, (0,) * len(directive))
+        follow(self.known, text, directive, 0)
+        reasons.others.append(reason)
+        reasons.directives.add(directive)
+        self._suggest(directive)
+
+    def _sums_to_one(self, verdict: Verdict, reasons: Reasons) -> bool:
+        """Whether the elements of an inferred name sum to 1, as a word of the text
+        says, and a line needs it."""
+        assert self._inference is not None
+        match = SUM.match(verdict.message)
+        if match is None or not _LABELS.search(self._inference.prose.words):
+            return False
+        name, known = match[2], self.known
+        mine = [line for line in known.now.lines if self._lines.get(line) == name]
+        if len(mine) != 1:
+            return False
+        constant = replace(mine[0], kind="constant")
+        lines = (constant if line == mine[0] else line for line in known.now.lines)
+        (assumed,) = read(f"assume {match[1]}")
+        before = known.now
+        known.now = replace(before, lines=(*lines,))
+        self._lines[constant] = name
+        self._sources[constant] = self._sources[mine[0]]
+        try:
+            known.add(assumed, 0, True)
+        except Unreadable:
+            known.now = before
+            return False
+        reasons.others.append(f"{match[1]}, as for labels")
+        self.suggested = {
+            f"constant{one[5:]}" if one.startswith(f"given {name} ") else one: None
+            for one in self.suggested
+        }
+        self._suggest(f"assume {match[1]}")
+        return True
+
+    def _wanted(self, verdict: Verdict) -> tuple[str, str]:
+        assert self._inference is not None
+        convention = wanted(
+            verdict,
+            self.known,
+            self._inference.prose,
+            any(SUMS in one for one in self._usual),
+        )
+        if convention or verdict.kind != "not readable":
+            return convention, TEXTS.get(convention, "")
+        first = verdict.message.partition("\n")[0]
+        if first.startswith("a differential or derivative, or a product with d?"):
+            return "d differential", "d marks a differential"
+        if _BAR.match(first) and self._inference.losses:
+            return "bar gradient", "a bar marks a gradient of the loss"
+        if match := _CONDITION.match(first):
+            condition, where = match["condition"], match["where"]
+            return f"when {condition}", f"{condition}, from “{where}” in the text"
+        if match := _FACTOR.match(first):
+            name = match[1]
+            if name in self._inference.factors - self._inference.functions:
+                return f"factor {name}", f"{name} is a factor before a bracket"
+        return "", ""
+
+    def _lay_out(self, statement: Statement) -> None:
+        """Note the layout of gradients by whole arrays, which have the array's shape
+        without a layout."""
+        own = self._of.get(statement)
+        scope = self.known.scope
+        if self._layout or scope.layout or own is None:
+            return
+        for node in (n for tree in own.trees for n in tree.iter_subtrees()):
+            if node.data in ("partial", "nabla_of"):
+                named = name_of(DERIVATIVES[node.data](node)[1])
+                variable = (
+                    scope.variables.get(named[0]) if named and not named[1] else None
+                )
+                if variable is not None and variable.axes:
+                    self._layout = "denominator"
+
+    def _in_layouts(
+        self,
+        statement: Statement,
+        best: list[Verdict],
+        then: Known,
+        best_reasons: Reasons,
+        verdicts: list[Verdict],
+        reasons: Reasons,
+    ) -> tuple[list[Verdict], Known, Reasons]:
+        """Judge a statement in the layouts in which it may be meant."""
+        known = self.known
+        if known.scope.layout or not any(
+            "layout numerator" in verdict.message for verdict in verdicts
+        ):
+            return best, then, best_reasons
+        start = known.now
+        for layout in (self._layout,) if self._layout else ("denominator", "numerator"):
+            line = Line("layout", right=Part(layout, 0, layout))
+            known.now = start
+            known.add(line, 0, True)
+            found = self._judge(statement)
+            if score(found) > score(best):
+                best, then = found, known.now
+                best_reasons = replace(
+                    reasons,
+                    others=[*reasons.others, f"derivatives are in {layout} layout"],
+                )
+                if all(verdict.kind in RIGHT for verdict in found):
+                    self._layout = layout
+                    self._suggest(f"layout {layout}")
+                    break
+        known.now = start
+        return best, then, best_reasons

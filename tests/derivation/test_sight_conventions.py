@@ -1,0 +1,161 @@
+"""What a text may leave out by convention is guessed and said; a wrong line is neither equal nor refused by it."""
+
+import pytest
+
+from backpass.derivation.text.sight.upper import upper_indices
+from tests.derivation.test_first_sight import displays, kinds, sight
+
+# Sums over repeated indices, local partial derivatives, a loss called l, and definitions of sections above.
+NORMALISED = (
+    "We use index notation. The loss $l$ is a number.\n\n"
+    + displays(
+        r"m_b = \frac{1}{H} \mathbf{1}_h x_{bh}",
+        r"\mu_{bh} = x_{bh} - \mathbf{1}_h m_b",
+        r"v_b = \frac{1}{H} \mathbf{1}_h \mu_{bh}^2",
+        r"y_{bh} = \frac{\mu_{bh}}{v_b} \gamma_h + \mathbf{1}_b \beta_h",
+    )
+    + "\n\n## Gradients\n\n"
+)
+ROWS = [
+    r"\frac{\partial y_{bh}}{\partial \mu_{pq}} = \frac{\gamma_h}{v_b} \delta_{bp} \delta_{hq}",
+    r"\frac{\partial y_{bh}}{\partial v_p} = -\mu_{bh} v_b^{-2} \gamma_h \delta_{bp}",
+    r"\frac{\partial l}{\partial \gamma_q} = \frac{\partial l}{\partial y_{bq}} \frac{\mu_{bq}}{v_b}",
+    r"\frac{\partial l}{\partial \beta_q} = \frac{\partial l}{\partial y_{bq}} \mathbf{1}_b",
+    r"\frac{\partial l}{\partial v_p} = -\frac{\partial l}{\partial y_{ph}} \mu_{ph} v_p^{-2} \gamma_h",
+    r"\mathbf{1}_h \mu_{ph} = \mathbf{1}_h x_{ph} - H m_p",
+    r"\frac{\partial m_b}{\partial x_{pq}} = \frac{\mathbf{1}_q}{H} \delta_{bp}",
+]
+SLIPS = [
+    (0, r"\delta_{bp} ", ""),
+    (0, "v_b", "v_b^2"),
+    (1, "-\\mu", "\\mu"),
+    (1, r"v_b^{-2}", r"v_b^{-1}"),
+    (1, r" \delta_{bp}", ""),
+    (2, r"\frac{\mu_{bq}}{v_b}", r"\mu_{bq}"),
+    (2, r"\mu_{bq}", r"\mu_{bp}"),
+    (3, r" \mathbf{1}_b", r" \gamma_q"),
+    (4, "= -", "= "),
+    (4, r" \gamma_h", r" \gamma_p"),
+    (4, r"\mu_{ph}", r"x_{ph}"),
+    (5, "- H", "+ H"),
+    (5, "H m_p", "m_p"),
+    (6, "H", "H^2"),
+]
+
+
+def test_repeated_indices_are_summed_and_partial_derivatives_are_local():
+    found = sight(NORMALISED + displays(*ROWS))
+    assert {verdict.kind for verdict in found} <= {"equal", "definition"}
+    said = {word for verdict in found for word in verdict.inferred}
+    assert {
+        "repeated indices are summed over",
+        "a partial derivative holds other names constant",
+        "H is the number of values of the index h",
+        "l is the loss",
+    } <= said
+
+
+@pytest.mark.parametrize("row, right, wrong", SLIPS)
+def test_a_slip_is_not_equal_by_a_convention(row, right, wrong):
+    assert right in ROWS[row]
+    last = sight(NORMALISED + displays(ROWS[row].replace(right, wrong)))[-1]
+    assert last.kind == "not readable"
+
+
+SUMMED = displays(
+    r"y_i = W_{ij} x_j", r"\frac{\partial L}{\partial x_j} = \frac{\partial L}{\partial y_i} W_{ij}"
+)
+
+
+def test_a_text_with_sums_leaves_none_out():
+    assert kinds(SUMMED) == ["definition", "equal"]
+    other = displays(r"\|x\|^2 = \sum_i x_i^2") + "\n\n"
+    assert set(kinds(other + SUMMED)[1:]) == {"not readable"}
+    assert kinds("This is index notation.\n\n" + other + SUMMED)[1:] == ["definition", "equal"]
+    assert set(kinds("Repeated indices are not summed over.\n\n" + SUMMED)) == {"not readable"}
+
+
+@pytest.mark.parametrize("wrong", [r"W_{ji}", r"W_{ij} x_j", r"x_j"])
+def test_an_implied_sum_of_something_else_is_not_equal(wrong):
+    assert kinds(SUMMED.replace(r"{\partial y_i} W_{ij}", rf"{{\partial y_i}} {wrong}"))[-1] == "not readable"
+
+
+UPPER = displays(
+    r"S^{ij} = \frac{1}{\sqrt{d_k}} Q^{ia} K^{ja}",
+    r"A^{ij} = \text{softmax}_j(S^{ij})",
+    r"O^{ib} = A^{ij} V^{jb}",
+)
+UPPER_ROWS = [
+    r"\frac{\partial O^{ib}}{\partial V^{mn}} = A^{ij} \delta^j_m \delta^b_n",
+    r"\frac{\partial L}{\partial V^{mn}} = A^{im} \frac{\partial L}{\partial O^{in}}",
+    r"\frac{\partial A^{ij}}{\partial S^{mn}} = \delta^i_m A^{ij} (\delta^j_n - A^{in})",
+    r"\frac{\partial L}{\partial S^{ij}} = A^{ij} (\bar{A}^{ij} - \sum_{j'} A^{ij'} \bar{A}^{ij'})",
+    r"\frac{\partial S^{ij}}{\partial Q^{kl}} = \frac{1}{\sqrt{d_k}} \delta^i_k K^{jl}",
+]
+
+
+def test_indices_may_stand_above():
+    found = sight("In index notation:\n\n" + UPPER + "\n\n" + displays(*UPPER_ROWS))
+    assert {verdict.kind for verdict in found} <= {"equal", "definition"}
+    said = {word for verdict in found for word in verdict.inferred}
+    assert {"S^{ij} is an element of S", r"\delta^i_j is \delta_{ij}", "k is a label in d_k"} <= said
+    assert "a bar marks a gradient of the loss" in said
+
+
+@pytest.mark.parametrize(
+    "row, right, wrong",
+    [
+        (0, r"\delta^j_m", r"\delta^i_m"),
+        (1, r"A^{im}", r"A^{mi}"),
+        (2, r"\delta^i_m ", ""),
+        (2, r"- A^{in}", r"+ A^{in}"),
+        (3, r"\sum_{j'} A^{ij'}", r"\sum_{j'} A^{j'i}"),
+        (4, r"K^{jl}", r"Q^{jl}"),
+        (4, r"\sqrt{d_k}", "d_k"),
+    ],
+)
+def test_a_slip_in_upper_indices_is_not_equal(row, right, wrong):
+    assert right in UPPER_ROWS[row]
+    text = "In index notation:\n\n" + UPPER + "\n\n" + displays(UPPER_ROWS[row].replace(right, wrong))
+    assert kinds(text)[-1] == "not readable"
+
+
+def test_a_power_is_not_an_upper_index():
+    assert kinds(displays(r"(a + b)^2 = a^2 + 2 a b + b^2")) == ["equal"]
+    assert not [*upper_indices(r"x^{ab} x^{cd} = x^{ab + cd}")]
+    assert not [*upper_indices(r"A^T B^T + A^{-1} B^{-1} = C^2")]
+
+
+QUOTIENT = displays(r"a_i = \frac{e^{s_i}}{\sum_k e^{s_k}} = \frac{e^{s_i}}{Z}") + "\n\n"
+
+
+def test_a_name_for_a_divisor():
+    found = sight(QUOTIENT + displays(r"\sum_i e^{s_i} = Z", r"\sum_i e^{s_i} = 2 Z"))
+    assert [verdict.kind for verdict in found] == ["definition", "equal", "equal", "not readable"]
+    assert any(word.startswith(r"Z is \sum_k e^{s_k}, from its fraction") for word in found[1].inferred)
+
+
+def test_a_condition_that_the_text_states():
+    rows = r"\frac{\partial a_i}{\partial s_j} = -a_i a_j", r"\frac{\partial a_i}{\partial s_j} = a_i a_j"
+    right, wrong = (kinds(f"{QUOTIENT}Now let $i \\neq j$.\n\n" + displays(one))[-1] for one in rows)
+    assert right == "equal" != wrong
+    assert kinds(QUOTIENT + displays(rows[0]))[-1] != "equal"
+
+
+def test_a_definition_of_a_section_above():
+    above = "# One\n\n" + displays(r"p_i = \frac{e^{z_i}}{\sum_k e^{z_k}}") + "\n\n# Two\n\n"
+    right, wrong = (
+        displays(rf"\frac{{\partial p_i}}{{\partial z_j}} = p_i (\delta_{{ij}} {s} p_j)") for s in "-+"
+    )
+    last = sight(above + right)[-1]
+    assert last.kind == "equal" and "p is as defined in line 3" in last.inferred
+    assert kinds(above + wrong)[-1] == "not readable"
+
+
+def test_a_definition_in_terms_of_new_names_takes_the_place_of_the_old_one():
+    before = displays(r"y_i = \frac{x_i - a_i}{s_i}", r"u_i = x_i - a_i", r"y_i = \frac{u_i}{s_i}") + "\n\n"
+    right, wrong = (
+        rf"\frac{{\partial y_i}}{{\partial u_j}} = \frac{{\delta_{{ij}}}}{{s_i{p}}}" for p in ("", "^2")
+    )
+    assert kinds(before + displays(right))[-1] == "equal"
+    assert kinds(before + displays(wrong))[-1] != "equal"
