@@ -344,6 +344,8 @@ def _on_members(
                 equation.first = equation.anchor = part
         else:
             yield verdict_on(document, "equal", member, line, basis=basis)
+            if not beside.words:
+                known.shown += [(one, part) for one in dict.fromkeys((head, anchor))]
             equation.anchor, equation.blamed = part, None
 
 

@@ -85,6 +85,8 @@ class Knowledge:
         # The notations in comments, and those that a formula has used.
         self.notations: dict[Notation, Text] = {}
         self.matched: set[Notation] = set()
+        # Equal members, at the places where they were compared.
+        self.shown: list[tuple[Part, Part]] = []
         # Texts in the notation of derivations, as long as nothing more is known.
         self._rewritten: tuple[Known, dict[tuple[Text, str], Text]] = (self.now, {})
 
