@@ -327,6 +327,23 @@ def test_code_is_not_mathematics():
     assert kinds("```{math}\n1 = 2\n```\n\\\\[ 1 = 1 \\\\]") == ["refused", "equal"]
 
 
+@pytest.mark.parametrize(
+    "text, expected",
+    [
+        (r"The sum is \\[ 1 + 1 = 2 \\] and \\[ 1 + 1 = 3 \\]", ["equal", "refused"]),
+        ("The sum is \\\\[\n1 + 1 = 3\n\\\\]", ["refused"]),
+        ("- so that \\\\[ 1 = 1 \\\\\\\\[2pt] 1 = 2 \\\\]", ["equal", "refused"]),
+        (r"So \\[ \begin{align} 1 &= 1 \\ 2 &= 1 \end{align} \\]", ["equal", "refused"]),
+        (r"a row $\begin{matrix} a \\[2pt] b \end{matrix}$ and \\[ 1 = 2 \\]", ["refused"]),
+        ("a bracket \\\\[ here\n\n1 = 2 \\\\]", []),
+        (r"`\\[ 1 = 2 \\]`", []),
+        (r"$$ 1 = 1 \\[4pt] 1 = 2 $$", ["equal", "refused"]),
+    ],
+)
+def test_brackets_behind_an_escaped_backslash_are_displays(text, expected):
+    assert kinds(text) == expected
+
+
 def test_definitions_that_cannot_be_read():
     with pytest.raises(Unreadable, match="expected given"):
         kinds("", "suppose x")
