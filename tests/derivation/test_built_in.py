@@ -90,3 +90,37 @@ def test_what_may_be_the_usual_meaning_is_not_redefined(formula, expected):
 def test_a_refused_definition_says_how_to_define_the_letter():
     assert r"in a comment: let \pi = …" in one(r"\pi = 3.14", GIVEN).message
     assert r"in a comment: let \delta_{ij} = …" in one(r"\delta_{ij} = x_i y_j", GIVEN).message
+
+
+@pytest.mark.parametrize(
+    "declared",
+    [
+        r"given i, j \in \mathbb{R}",
+        r"given W_i, W_j, b_{ij} \in \mathbb{R}",
+        r"given A \in \mathbb{R}^{i \times j}",
+        r"range i = 1, \dots, T; range j = 1, \dots, T",
+        r"given e \in \mathbb{R}",
+        r"given e \in \mathbb{R}^T",
+    ],
+)
+def test_the_names_of_a_text_do_not_change_a_built_in_function(declared):
+    given = rf"{declared}; given z \in \mathbb{{R}}^K, a \in \mathbb{{R}}; let s = \text{{softmax}}(z)"
+    right = [
+        r"\sum_k \text{softmax}(z)_k = 1",
+        r"\text{softmax}(z)_k = \exp(z_k - \text{logsumexp}(z))",
+        r"\text{logsoftmax}(z)_k = z_k - \text{logsumexp}(z)",
+        r"\frac{\partial s_k}{\partial z_l} = s_k (\delta_{kl} - s_l)",
+        r"K \, \text{mean}(z) = \sum_k z_k",
+        r"\text{sigmoid}(a) = \frac{1}{1 + \exp(-a)}",
+        r"\|z\|^2 = \sum_k z_k^2",
+    ]
+    assert kinds(text(*right), given) == ["equal"] * len(right)
+    wrong = [
+        r"\sum_k \text{softmax}(z)_k = K",
+        r"\text{softmax}(z)_k = \exp(z_k + \text{logsumexp}(z))",
+        r"\text{mean}(z) = \sum_k z_k",
+        r"\frac{\partial s_k}{\partial z_l} = s_k (1 - s_l)",
+    ]
+    found = verdicts(text(*wrong), given)
+    assert {one.kind for one in found} <= {"refused", "not readable"}
+    assert [one.kind for one in found[:3]] == ["refused"] * 3

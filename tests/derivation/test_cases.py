@@ -79,3 +79,11 @@ def test_a_case_may_have_several_comparisons(joined):
     assert one(rf"\frac{{\partial r_i}}{{\partial x_j}} = {cases}", given).kind == "equal"
     wrong = cases.replace("x_i > 0", "x_i < 0")
     assert one(rf"\frac{{\partial r_i}}{{\partial x_j}} = {wrong}", given).kind == "refused"
+
+
+def test_rows_may_end_with_more_backslashes_as_in_hugo():
+    right = r"1, & \text{if } i = j \\\\\\ 0, & \text{if } i \neq j"
+    assert in_cases(r"\delta_{ij}", right).kind == "equal"
+    assert in_cases(r"\delta_{ij}", right.replace("neq", "eq")).kind != "equal"
+    assert in_cases(r"\delta_{ij}", right.replace("1,", "2,")).kind == "refused"
+    assert in_cases(r"\delta_{ij}", right.replace(r"\\\\\\", "\\\\\\\\\n\\\\[2pt]")).kind == "equal"

@@ -2,7 +2,7 @@
 
 import pytest
 
-from .judging import kinds, one
+from .judging import kinds, one, verdicts
 
 GIVEN = r"""given x, g \in \mathbb{R}^n; loss l
 let m = \frac{1}{n} \sum_k x_k; let v = \frac{1}{n} \sum_k x_k^2; let y_i = \frac{x_i}{v}
@@ -65,3 +65,59 @@ def test_both_a_sum_and_a_held_name_may_be_implied():
     assert kinds(text, GIVEN) == ["equal", "not readable"]
     assert kinds(text, GIVEN + "sums implied; partial direct") == ["equal", "equal"]
     assert kinds(text.replace(" + ", " - "), GIVEN + "sums implied; partial direct")[1] == "refused"
+
+
+ROUND = r"""given x \in \mathbb{R}^n
+let v = \sum_i x_i^2; let r_i = 2 x_i; let s = \sum_i r_i; let y = v s; let l = v s
+"""
+SHOWN = r"v = \frac{1}{4} \sum_k r_k^2"
+
+
+def below(shown, formula, given=ROUND):
+    return verdicts(f"$$ {shown} $$\n\n$$ {formula} $$\n", given)[-1]
+
+
+@pytest.mark.parametrize(
+    "given", [ROUND, ROUND + "loss l", ROUND + "partial total", ROUND + "partial direct"]
+)
+@pytest.mark.parametrize(
+    "shown, right, wrong",
+    [
+        (SHOWN, r"v s + \frac{1}{2} r_i s \sum_k r_k", r"v s + r_i s \sum_k r_k"),
+        (r"\frac{1}{4} \sum_k r_k^2 = v", r"v s + \frac{1}{2} r_i s \sum_k r_k", r"v s + \frac{1}{2} r_i s"),
+        (r"2 v = 2 v = v + v", r"v s", r"v s + \frac{1}{2} r_i s \sum_k r_k"),
+    ],
+)
+def test_a_derivative_through_an_equality_above_is_asked_about(given, shown, right, wrong):
+    head = r"s \frac{\partial l}{\partial r_i} ="
+    found = below(shown, f"{head} {right}", given)
+    assert found.kind in ("equal", "not readable")
+    assert found.kind == "equal" or "v is as line 1 writes it" in found.message
+    assert below(shown, f"{head} {wrong}", given).kind == "refused"
+
+
+def test_the_whole_may_have_been_rewritten_above():
+    shown = r"y = \frac{1}{4} \sum_k r_k^2 \sum_i r_i"
+    right = r"\frac{\partial y}{\partial r_i} = v + \frac{1}{2} r_i s"
+    found = below(shown, right)
+    assert found.kind == "not readable" and "y is as line 1 writes it" in found.message
+    assert below(shown, right.replace("2", "3")).kind == "refused"
+
+
+def test_two_equalities_above_may_both_be_used():
+    given = r"""given x \in \mathbb{R}; let u = x^2; let w = x^3; let r = 2 x; let y = u + w"""
+    shown = "$$ u = \\frac{1}{4} r^2 $$\n\n$$ w = \\frac{1}{8} r^3 $$\n\n"
+    right = r"\frac{\partial y}{\partial r} = \frac{1}{2} r + \frac{3}{8} r^2"
+    assert [one.kind for one in verdicts(f"{shown}$$ {right} $$", given)] == [
+        "equal",
+        "equal",
+        "not readable",
+    ]
+    wrong = right.replace("+", "-")
+    assert kinds(f"{shown}$$ {wrong} $$", given) == ["equal", "equal", "refused"]
+
+
+def test_an_equality_that_was_refused_shows_nothing():
+    shown = r"v = \frac{1}{2} \sum_k r_k^2"
+    formula = r"\frac{\partial y}{\partial r_i} = v + r_i s"
+    assert below(shown, formula).kind == "refused"

@@ -175,3 +175,20 @@ def test_the_logarithm_of_a_sum_is_not_refused_where_the_numbers_agree():
     )
     assert (right.kind, wrong.kind) == ("not readable", "refused")
     assert "it is 0 at the points tried" in right.message
+
+
+def test_a_line_that_equals_a_refused_one_follows_it_beside_a_long_inverse():
+    given = r"""given L \in \mathbb{R}^{n \times n}, x \in \mathbb{R}^n, b \in \mathbb{R}_{>0}
+    let \Sigma = L L^\top; let d = x^\top \Sigma^{-1} x
+    let p = \frac{n}{2} \log b - \frac{b + n}{2} \log(1 + \frac{d}{b})
+    """
+    sides = r"""\frac{\partial p}{\partial b} &= \frac{n}{2 b} SIGN \frac{b + n}{2} \left(1 + \frac{d}{b}\right)^{-1}
+    \frac{d}{b^2} - \frac{1}{2} \log \left(1 + \frac{d}{b}\right) \\
+    &= \frac{1}{2} \left( \frac{n}{b} SIGN \frac{(b + n) d}{b^2} \left(1 + \frac{d}{b}\right)^{-1}
+    - \log \left(1 + \frac{d}{b}\right) \right)"""
+
+    def found(text):
+        return kinds(rf"$$ \begin{{aligned}} {text} \end{{aligned}} $$", given)
+
+    assert found(sides.replace("SIGN", "-")) == ["refused", "follows"]
+    assert found(sides.replace("SIGN", "-").replace(r"\frac{n}{b}", r"\frac{2}{b}")) == ["refused", "refused"]

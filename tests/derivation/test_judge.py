@@ -327,6 +327,45 @@ def test_code_is_not_mathematics():
     assert kinds("```{math}\n1 = 2\n```\n\\\\[ 1 = 1 \\\\]") == ["refused", "equal"]
 
 
+@pytest.mark.parametrize(
+    "text, expected",
+    [
+        (r"The sum is \\[ 1 + 1 = 2 \\] and \\[ 1 + 1 = 3 \\]", ["equal", "refused"]),
+        ("The sum is \\\\[\n1 + 1 = 3\n\\\\]", ["refused"]),
+        ("- so that \\\\[ 1 = 1 \\\\\\\\[2pt] 1 = 2 \\\\]", ["equal", "refused"]),
+        (r"So \\[ \begin{align} 1 &= 1 \\ 2 &= 1 \end{align} \\]", ["equal", "refused"]),
+        (r"a row $\begin{matrix} a \\[2pt] b \end{matrix}$ and \\[ 1 = 2 \\]", ["refused"]),
+        ("a bracket \\\\[ here\n\n1 = 2 \\\\]", []),
+        (r"`\\[ 1 = 2 \\]`", []),
+        (r"$$ 1 = 1 \\[4pt] 1 = 2 $$", ["equal", "refused"]),
+    ],
+)
+def test_brackets_behind_an_escaped_backslash_are_displays(text, expected):
+    assert kinds(text) == expected
+
+
+def test_a_bad_name_does_not_drop_the_others_of_its_declaration():
+    comment = r"""<!-- derive: given P \in \mathbb{R}^{n \times m}, c \in \mathbb{R}
+    given x, y, c \in \mathbb{R}^n, z \in \mathbb{R}
+    slice P_i, \bar{P}_i \in \mathbb{R}^m -->
+
+    """
+    right = r"$$ x^\top y + z c = y^\top x + c z $$ $$ P_i^\top P_i = \sum_j P_{ij}^2 $$"
+    found = verdicts(comment + right)
+    assert [one.kind for one in found] == 2 * ["not readable"] + 2 * ["equal"]
+    assert "c is already declared" in found[0].message and "slice is a declared name" in found[1].message
+    assert [one.latex for one in found[:2]] == [
+        r"given c \in \mathbb{R}^n",
+        r"slice \bar{P}_i \in \mathbb{R}^m",
+    ]
+    assert kinds(comment + r"$$ x^\top y = x^\top x $$")[2:] == ["refused"]
+
+
+def test_a_space_that_cannot_be_read_is_reported_once():
+    (verdict,) = verdicts(r"<!-- derive: given x, y \in \mathbb{R}^{n + } -->")
+    assert verdict.kind == "not readable" and "x, y" in verdict.latex
+
+
 def test_definitions_that_cannot_be_read():
     with pytest.raises(Unreadable, match="expected given"):
         kinds("", "suppose x")

@@ -238,3 +238,14 @@ class TestDefinitions:
         with pytest.raises(exact.NotRepresentable):
             self.world(s=2 * self.X, t=2 * self.X).equal(1 / (exp(self.S) - exp(self.T)), self.Y)
         assert time.process_time() - start < 1
+
+    def test_what_is_too_long_with_its_definitions_may_be_equal_without_them(self):
+        chain = {
+            f"s{k}": sympy.Symbol(f"s{k - 1}", real=True) ** 2 + sympy.Symbol(f"s{k - 1}", real=True)
+            for k in range(1, 24)
+        }
+        world, top = self.world(**chain), sympy.Symbol("s23", real=True)
+        root = sympy.log(1 + top)
+        assert world.equal((top + 1) * root, top * root + root)
+        with pytest.raises(exact.NotRepresentable, match="too long"):
+            world.equal((top + 1) * root, top * root)

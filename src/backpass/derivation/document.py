@@ -119,6 +119,11 @@ _DISPLAYS = rf"""
   | (?<!\\)\\\[(?P<brackets>.*?)(?<!\\)\\\]
   | \\begin\{{(?P<environment>(?:{ENVIRONMENTS})\*?)\}}(?P<body>.*?)\\end\{{(?P=environment)\}}
 """
+# \\[ … \\] within a paragraph of Markdown, which prints as \[ … \]. What begins with a
+# length is the space between two rows.
+_OPENS = r"\\\\\[(?!\s*-?[\d.]+\s*[a-z]{2}\s*\])"
+_ESCAPED = rf"{_OPENS}(?P<inline>(?:(?!\n[ \t]*\n|{_OPENS}).)*?)\\\\\]"
+_BODIES = ("dollars", "escaped", "brackets", "body", "inline")
 _FLAGS = re.S | re.M | re.X
 _MARKDOWN = re.compile(
     rf"""
@@ -130,6 +135,7 @@ _MARKDOWN = re.compile(
   | (?P<code>`+)(?!`).+?(?<!`)(?P=code)(?!`)
   | ^(?P<heading>\#{{1,6}})[ \t]
   | {_DISPLAYS}
+  | {_ESCAPED}
     """,
     _FLAGS,
 )
@@ -181,7 +187,8 @@ def _without_code(source: str, scanner: re.Pattern[str]) -> str:
         group = match.groupdict()
         kept = any(
             group[name] is not None
-            for name in ("comment", "heading", "dollars", "escaped", "brackets", "body")
+            for name in ("comment", "heading", *_BODIES)
+            if name in group
         )
         if not kept and (group.get("info") or "").strip() not in _MATHEMATICS:
             blank = re.sub(r"[^\n]", " ", match[0])
@@ -241,8 +248,8 @@ def _items(text: Text, end_of_source: int, scanner: re.Pattern[str]) -> Iterator
                 body = body.replaced(_BETWEEN_ROWS, r"\\\\")
             yield display_of(body, "", is_latex, start, end)
         else:
-            for name in ("dollars", "escaped", "brackets", "body"):
-                if group[name] is not None:
+            for name in _BODIES:
+                if group.get(name) is not None:
                     body = text[slice(*match.span(name))]
                     kind = group["environment"] or ""
                     yield display_of(body, kind, is_latex, start, end)

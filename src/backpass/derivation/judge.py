@@ -51,6 +51,7 @@ from backpass.derivation.text.sight.first import Sight
 from backpass.derivation.text.sight.suggestion import Suggestion, suggestion_of
 from backpass.derivation.text.statements import Statement
 from backpass.derivation.text.sums import reaching_further
+from backpass.derivation.text.variants import Variant
 from backpass.derivation.text.verdict import Basis, Verdict, unread, verdict_on
 
 T = TypeVar("T")
@@ -213,7 +214,7 @@ def _on_statement(
         for member in rest or (left,):
             yield unread(document, member, why)
         return
-    torn = _is_torn(known, left)
+    torn, variant = _is_torn(known, left), Variant(known, known.part(left))
     for member, verdict in zip(
         rest, _on_members(known, left, rest, besides, progress, seconds), strict=True
     ):
@@ -225,7 +226,8 @@ def _on_statement(
         if verdict.kind in ("refused", "ill-formed", "follows") and doubt:
             line, latex = verdict.line, verdict.latex
             verdict = Verdict("not readable", line, latex, verdict.against, doubt)
-        yield _unless_imposed(known, member, verdict)
+        verdict = _unless_imposed(known, member, verdict)
+        yield variant.instead(member, verdict)
 
 
 def _unless_imposed(known: Knowledge, member: Text, verdict: Verdict) -> Verdict:
@@ -342,6 +344,8 @@ def _on_members(
                 equation.first = equation.anchor = part
         else:
             yield verdict_on(document, "equal", member, line, basis=basis)
+            if not beside.words:
+                known.shown += [(one, part) for one in dict.fromkeys((head, anchor))]
             equation.anchor, equation.blamed = part, None
 
 

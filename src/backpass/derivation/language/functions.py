@@ -29,12 +29,13 @@ from backpass.derivation.language.written import (
 )
 
 # The functions of a column that are the same in all texts, by their names without
-# capitals and underscores.
+# capitals and underscores. The text's own names do not change their meaning: i and j
+# stand for letters that it does not use, and e may be one of its names.
 BUILT_IN = {
-    "softmax": r"_i = \frac{e^{x_i}}{\sum_j e^{x_j}}",
-    "logsoftmax": r"_i = x_i - \log \sum_j e^{x_j}",
-    "logsumexp": r" = \log \sum_j e^{x_j}",
-    "sigmoid": r" = \frac{1}{1 + e^{-x}}",
+    "softmax": r"_i = \frac{\exp(x_i)}{\sum_j \exp(x_j)}",
+    "logsoftmax": r"_i = x_i - \log \sum_j \exp(x_j)",
+    "logsumexp": r" = \log \sum_j \exp(x_j)",
+    "sigmoid": r" = \frac{1}{1 + \exp(-x)}",
     "relu": r" = \max(0, x)",
     "sign": " = [x > 0] - [x < 0]",
     "sgn": " = [x > 0] - [x < 0]",
@@ -168,9 +169,27 @@ def find(
     definition = BUILT_IN.get(word[1].lower()) if word and not accent else None
     if definition is None:
         return None
+    i, j = _unused_letters(scope)
+    definition = re.sub(
+        r"(?<=_)[ij]", lambda one: i if one[0] == "i" else j, definition
+    )
     letters, _, body = definition.partition(" = ")
     letter = tuple(letters[1:])
     return Function(base, ("x",), letter, Part(body, 0, body)), indices
+
+
+def _unused_letters(scope: Scope) -> tuple[str, str]:
+    """Return two letters for indices that have no other meaning in a text."""
+    free = [
+        one
+        for one in _INDICES
+        if one not in scope.times and not scope.other_meaning(one)
+    ]
+    first, second, *_ = [*free, *"ij"]
+    return first, second
+
+
+_INDICES = "ijklmnpqrstuvwyzabcdfghABCDFGHJKLMNOPQRSTUVWXYZ"
 
 
 def moment(scope: Scope, tree: Tree) -> str:

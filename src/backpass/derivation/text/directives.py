@@ -103,11 +103,31 @@ def _call_loss(known: Knowledge, name: str, directive: Part, line_number: int) -
     known.now = replace(known.now, losses=losses | {name})
 
 
+Faults = list[tuple[Text, Unreadable]]
+
+
 def follow_all(
     known: Knowledge, texts: Iterable[Text], source: str, line_of: Callable[[Text], int]
-) -> list[tuple[Text, Unreadable]]:
+) -> Faults:
     """Follow directives, in any order of declarations and definitions that use each
-    other; return those that cannot be followed."""
+    other; return those that cannot be followed. A name that cannot be declared does not
+    drop the others of its directive."""
+    faults = _follow_all(known, texts, source, line_of)
+    names = [_by_name(text) for text, _ in faults]
+    if all(len(pieces) == 1 for pieces in names):
+        return faults
+    again = [piece for pieces in names for piece in pieces]
+    left = dict(_follow_all(known, again, source, line_of))
+    found: Faults = []
+    for pieces, (text, error) in zip(names, faults, strict=True):
+        here = [(piece, left[piece]) for piece in pieces if piece in left]
+        found += here if len(here) < len(pieces) else [(text, error)]
+    return found
+
+
+def _follow_all(
+    known: Knowledge, texts: Iterable[Text], source: str, line_of: Callable[[Text], int]
+) -> Faults:
     # The convention holds for the definitions in its comment, too.
     waiting = sorted(texts, key=lambda text: text.characters.split() != _IMPLIED)
     waiting = [piece for text in waiting for piece in _declarations(text)]
@@ -146,7 +166,20 @@ def _declarations(text: Text) -> list[Text]:
     for comma in _AFTER_SPACE.finditer(text.characters, start):
         pieces.append(text[: word.end()] + text[start : comma.end(1)])
         start = comma.end()
-    return [*pieces, text[: word.end()] + text[start:]]
+    return [*pieces, text[: word.end()] + text[start:]] if pieces else [text]
+
+
+def _by_name(text: Text) -> list[Text]:
+    """Return a declaration of several names as a declaration of each."""
+    word = _DECLARES.match(text.characters)
+    space = re.search(r"\\in(?![a-zA-Z])", text.characters)
+    if word is None or space is None:
+        return [text]
+    names = text[word.end() : space.start()].split(",")
+    return [
+        text[: word.end()].strip() + name.strip() + text[space.start() :]
+        for name in names
+    ]
 
 
 def _defined_in(text: Text) -> list[str]:
@@ -154,7 +187,7 @@ def _defined_in(text: Text) -> list[str]:
     return _LET.findall(text.characters)
 
 
-_DECLARES = re.compile(r"(?:given|constant)\s+")
+_DECLARES = re.compile(r"(?:given|constant|slice)\s+")
 _AFTER_SPACE = re.compile(
     r"(\\mathbb\s*(?:\{R\}|R)(?:_\{>0\})?"
     r"(?:\s*\^\s*(?:\w|\{(?:[^{}]|\{[^{}]*\})*\}))?)\s*,\s*"

@@ -43,7 +43,8 @@ class Known:
     and `accents` the accents whose meaning is known. `notations` are the text's own.
     `total` says whether partial derivatives go through all definitions, `kept` whether
     definitions hold beyond the end of their section, and `summed` whether repeated
-    indices are summed over.
+    indices are summed over. `varied` are the names that the text may have defined
+    again, each with the line.
     """
 
     # In 1 - y, with an array y, the 1 is subtracted from each element.
@@ -57,6 +58,7 @@ class Known:
     summed: bool = False
     loss_of: str = ""
     loss_unread: bool = False
+    varied: tuple[tuple[str, int], ...] = ()
 
     @cached_property
     def scope(self) -> Scope:
@@ -87,6 +89,8 @@ class Knowledge:
         # The notations in comments, and those that a formula has used.
         self.notations: dict[Notation, Text] = {}
         self.matched: set[Notation] = set()
+        # Equal members, at the places where they were compared.
+        self.shown: list[tuple[Part, Part]] = []
         # Texts in the notation of derivations, as long as nothing more is known.
         self._rewritten: tuple[Known, dict[tuple[Text, str], Text]] = (self.now, {})
 
@@ -150,7 +154,7 @@ class Knowledge:
     @property
     def prose(self) -> str:
         """The prose of the text, without displays and comments."""
-        return self._prose_between(0, len(self.source))
+        return self.prose_between(0, len(self.source))
 
     def prose_above(self, start: int) -> str:
         """Return the prose of a section above a place, with its heading."""
@@ -159,9 +163,10 @@ class Knowledge:
             for one in self.document.items
             if isinstance(one, Heading) and one.start < start
         ]
-        return self._prose_between(max(headings, default=0), start)
+        return self.prose_between(max(headings, default=0), start)
 
-    def _prose_between(self, at: int, end: int) -> str:
+    def prose_between(self, at: int, end: int) -> str:
+        """Return the prose between two places, without displays and comments."""
         pieces = []
         for item in self.document.items:
             if at <= item.start < end and isinstance(item, Display):

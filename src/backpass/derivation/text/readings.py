@@ -22,6 +22,7 @@ from backpass.derivation.text.einstein import is_denied, with_sums
 from backpass.derivation.text.held import other_partials
 from backpass.derivation.text.knowledge import Knowledge
 from backpass.derivation.text.members import Equation, agree, equality
+from backpass.derivation.text.shown import through_equalities
 from backpass.derivation.text.sums import reaching_further
 
 
@@ -36,6 +37,7 @@ def other_reading(
         or _double_sums(known, equation, part)
         or _of_unread_loss(known, chain)
         or other_partials(known, chain)
+        or through_equalities(known, equation, part, chain)
         or implied_sum(known, equation, part)
         or _at_a_point(chain)
         or _grouped(known, equation, part)
