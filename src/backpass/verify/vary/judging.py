@@ -9,10 +9,10 @@ import numpy as np
 
 from backpass.contract.arrays import is_array
 from backpass.verify.case import Case, NotRun, first_line
-from backpass.verify.convert import to_numpy
 from backpass.verify.directional import COORDINATES
 from backpass.verify.methods import finite_difference, precision, pytorch
 from backpass.verify.report import COULD_NOT_RUN, FAILED, NOT_RUN, PASSED, Row
+from backpass.verify.vary.axes import is_in_slices
 from backpass.verify.vary.inputs import DEEPER, EMPTY, Variation, variations
 from backpass.verify.vary.kinds import AXIS, LONGER, MULTIPLE, SQUARE, chosen
 from backpass.verify.vary.rows import (
@@ -33,6 +33,8 @@ from backpass.verify.vary.work import TooMuch, Work
 
 NAME = "varied inputs"
 DECLARE = "if the axes are always those that you gave, declare them: SHAPES = "
+ANY_AXES = "if any leading axes are meant, declare them as * in SHAPES"
+APART = "forward does not treat each slice of it as an array without it"
 KINKS = 0.03  # of a slope: a larger error is not excused as one of kinks
 OPERATORS = (pytorch.NAME, precision.NAME)  # the methods that call the operator
 
@@ -65,7 +67,7 @@ def _has_failed(rows: Sequence[Row]) -> bool:
 def _rows(
     case: Case, variation: Variation, rows_of: RowsOf, work: Work, asked: bool
 ) -> Iterator[Row]:
-    problem = EXCLUDED
+    problem = apart = ""
     for inputs in variation.tries:
         other = work.counted(case.elsewhere(inputs))
         try:
@@ -76,11 +78,14 @@ def _rows(
         except Exception as error:
             problem = f"forward raises an error ({first_line(error)})"
             continue
+        if not _is_meant(variation, other, case):
+            apart = f"{APART}; {ANY_AXES}"
+            continue
         if np.isfinite(y).all() or not (case.finite or np.isnan(y).any()):
             break
         problem = "y is not finite"
     else:
-        yield not_run(NAME, variation.what, problem)
+        yield not_run(NAME, variation.what, apart or problem or EXCLUDED)
         return
     methods = [
         name
@@ -106,6 +111,24 @@ def _rows(
     if not all_ran and all(row.verdict in (PASSED, NOT_RUN) for row in rows):
         rows = [not_run(NAME, variation.what, TOO_LONG)]
     yield from rows
+
+
+def _is_meant(variation: Variation, other: Case, given: Case) -> bool:
+    """Whether forward may be meant for inputs with one more axis.
+
+    Without a declaration, it is if it does to each slice what it does to all together.
+    """
+    if variation.what != DEEPER or given.subject.shapes is not None:
+        return True
+    some = [
+        at
+        for at, value in enumerate(other.inputs)
+        if is_array(value) and value.ndim > given.inputs[at].ndim
+    ]
+    try:
+        return is_in_slices(other, other.inputs, some, reduced=True)
+    except TooMuch:
+        return True  # the methods that run next say so
 
 
 def _without_operator(rows: list[Row]) -> list[Row]:
@@ -182,7 +205,7 @@ def _summary(
         if variation.kind in (AXIS, SQUARE):
             text = declaration(given, square=variation.kind == SQUARE)
             hint = f'{DECLARE}"{text}"'
-        misfit, wrong = _misfit(what, wrong, case, given)
+        misfit, wrong = _misfit(what, wrong, case)
     if misfit and not wrong:
         yield not_run(NAME, what, misfit)
         return
@@ -211,44 +234,20 @@ def _is_small(row: Row, case: Case) -> bool:
 
 
 def _misfit(
-    what: str, wrong: dict[str, Row], case: Case, given: Case
+    what: str, wrong: dict[str, Row], case: Case
 ) -> tuple[str, dict[str, Row]]:
     """Return the reason why backward does not support inputs that forward accepts, or
     "", and the rows that are wrong nevertheless.
 
     The reason is that backward raises. For one more axis, it may also be that gradients
-    have wrong shapes and forward does not treat each slice as an array without it.
+    have wrong shapes: code for a fixed number of axes sums over those.
     """
     raised = [row for row in wrong.values() if row.verdict == COULD_NOT_RUN]
     if len(raised) == len(wrong):
         return backward_raises(raised[0]), {}
-    if what != DEEPER or not case.dy.ndim or _is_done_to_each_slice(case, given):
-        return "", wrong
-    other = _misfits(case, case.gradients)
+    other = _misfits(case, case.gradients) if what == DEEPER else {}
     if not other:
         return "", wrong
     name, (got, shape) = next(iter(other.items()))
     rest = {of: row for of, row in wrong.items() if of not in (*other, "all")}
-    return _supports_less(name, got, shape), rest
-
-
-def _is_done_to_each_slice(deeper: Case, given: Case) -> bool:
-    """Whether forward treats each slice of the new leading axis as it treats an array
-    without that axis."""
-    more = [
-        at
-        for at, value in enumerate(deeper.inputs)
-        if is_array(value) and value.ndim > given.inputs[at].ndim
-    ]
-    y = deeper.y_as_given
-    try:
-        for index, there in enumerate(y):
-            inputs = (
-                x[index] if at in more else x for at, x in enumerate(deeper.given())
-            )
-            here = to_numpy(given.subject.forward(*inputs)[0])
-            if here.shape != there.shape or not np.allclose(here, there):
-                return False
-    except Exception:
-        return False
-    return bool(y.ndim)
+    return f"{_supports_less(name, got, shape)}; {ANY_AXES}", rest
