@@ -380,7 +380,9 @@ def test_a_loss_and_several_outputs_that_treat_each_slice_alike():
     assert check(wrong, BATCH).passed
     report = check(wrong, BATCH, vary=True, raises=False)
     assert {row.how for row in report.failed} == {"one more leading axis"}
-    assert all(f'SHAPES = "{text}"' in row.reason for row in report.failed for text in ["x[b, n] -> y1[b, n], y2[]"])
+    assert all(
+        f'SHAPES = "{text}"' in row.reason for row in report.failed for text in ["x[b, n] -> y1[b, n], y2[]"]
+    )
 
 
 def test_kinks_near_many_elements_are_not_a_fault():
@@ -420,3 +422,62 @@ def test_a_small_error_among_kinks_is_a_fault(off):
     assert check(op, BATCH, vary=False).passed
     report = check(op, BATCH, vary=True, raises=False, explain=False)
     assert "length 1061 in place of 4" in {row.how for row in report.failed}
+
+
+def angle(a, b):
+    na, nb = np.sqrt((a * a).sum(-1)), np.sqrt((b * b).sum(-1))
+    c = (a * b).sum(-1) / (na * nb)
+    return np.arccos(np.clip(c, -1, 1)), (a, b, na, nb, c)
+
+
+def angle_back(dy, saved):
+    a, b, na, nb, c = saved
+    dc = (-dy / np.sqrt(1 - c * c))[..., None]
+    da = dc * (b / (na * nb)[..., None] - a * (c / na**2)[..., None])
+    db = dc * (a / (na * nb)[..., None] - b * (c / nb**2)[..., None])
+    return da, db
+
+
+def test_a_gradient_of_a_constant_need_not_be_finite():
+    """The angle of two vectors of length 1 is 0 or π, whatever their elements; its formula gives 0/0."""
+    op = SimpleNamespace(forward=angle, backward=angle_back)
+    report = check(op, BATCH, RNG.normal(size=(6, 4)), vary=True)
+    (row,) = (row for row in report.rows if row.variation == "length 1 in place of 4")
+    assert row.verdict == "not run" and "y does not depend on a there, and da is not finite" in row.reason
+
+
+def test_a_gradient_that_is_not_finite_where_y_varies_is_wrong():
+    """The divisor n − 1 is forward's n by mistake."""
+    op = SimpleNamespace(
+        forward=lambda x: ((x * x).mean(-1), x),
+        backward=lambda dy, x: dy[:, None] * 2 * x / (x.shape[-1] if x.shape[-1] > 1 else 0),
+    )
+    report = check(op, BATCH, vary=True, raises=False)
+    assert {row.how for row in report.failed} == {"length 1 in place of 4"}
+
+
+def long_convolution(x, k):
+    n = x.shape[-1]
+    a, b = np.fft.rfft(x, 2 * n), np.fft.rfft(k, 2 * n)
+    return np.fft.irfft(a * b, 2 * n)[..., :n], (x, k)
+
+
+def long_convolution_back(dy, saved):
+    x, k = saved
+    n = x.shape[-1]
+    d, a, b = (np.fft.rfft(of, 2 * n) for of in (dy, x, k))
+    return np.fft.irfft(d * b.conj(), 2 * n)[..., :n], np.fft.irfft(d * a.conj(), 2 * n)[..., :n].sum(0)
+
+
+@pytest.mark.parametrize("wrong", [False, True])
+def test_lengths_that_forward_pads_need_not_differ(wrong):
+    """The kernel is as long as the rows; rfft accepts other lengths, for which dk has the rows' length."""
+
+    def back(dy, saved):
+        dx, dk = long_convolution_back(dy, saved)
+        return dx * (2 if wrong and saved[0].shape[-1] != saved[1].shape[-1] else 1), dk
+
+    op = SimpleNamespace(forward=long_convolution, backward=back)
+    report = check(op, BATCH, GAMMA, raises=False)
+    assert report.passed is not wrong, list(report.findings())
+    assert {row.quantity for row in report.failed} == ({"dx"} if wrong else set())

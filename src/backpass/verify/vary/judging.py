@@ -14,7 +14,7 @@ from backpass.verify.methods import finite_difference, precision, pytorch
 from backpass.verify.report import COULD_NOT_RUN, FAILED, NOT_RUN, PASSED, Row
 from backpass.verify.vary.axes import is_in_slices
 from backpass.verify.vary.inputs import DEEPER, EMPTY, Variation, variations
-from backpass.verify.vary.kinds import AXIS, LONGER, MULTIPLE, SQUARE, chosen
+from backpass.verify.vary.kinds import AXIS, LONGER, MULTIPLE, ONE, SQUARE, chosen
 from backpass.verify.vary.rows import (
     EXCLUDED,
     OTHER_OUTPUTS,
@@ -29,12 +29,14 @@ from backpass.verify.vary.rows import (
 )
 from backpass.verify.vary.structure import is_kept
 from backpass.verify.vary.suggested import declaration
+from backpass.verify.vary.values import depends
 from backpass.verify.vary.work import TooMuch, Work
 
 NAME = "varied inputs"
 DECLARE = "if the axes are always those that you gave, declare them: SHAPES = "
 ANY_AXES = "if any leading axes are meant, declare them as * in SHAPES"
 APART = "forward does not treat each slice of it as an array without it"
+CONSTANT = 1e-6  # of y: where rounding may change it by a root of ε, as arccos near 1
 KINKS = 0.03  # of a slope: a larger error is not excused as one of kinks
 OPERATORS = (pytorch.NAME, precision.NAME)  # the methods that call the operator
 
@@ -144,22 +146,44 @@ def _without_operator(rows: list[Row]) -> list[Row]:
 
 def _unless_excused(row: Row, variation: Variation, case: Case) -> Row:
     """Return the row, marked "not run" if it failed by an error that a variation leaves
-    to rounding, or by a shape that need not be that of the input."""
+    to rounding, by a shape that need not be that of the input, or by a gradient that is
+    not finite where y is constant."""
     if row.verdict != FAILED:
         return row
+    reason = ""
     if row.error is not None and row.error <= variation.least:
         reason = f"rounding may cause the error of {row.error:.1e} at these inputs"
-        return Row(row.method, row.quantity, NOT_RUN, reason=reason)
-    if not variation.shapes_as_given:
-        return row
+    elif variation.shapes_as_given:
+        reason = _misfit_of(row, case)
+    elif variation.kind == ONE and case.subject.shapes is None:
+        reason = _constant(row, case)
+    return Row(row.method, row.quantity, NOT_RUN, reason=reason) if reason else row
+
+
+def _misfit_of(row: Row, case: Case) -> str:
+    """Return the reason that leaves out a gradient of a wrong shape; "" if it has the
+    right one."""
     misfits = _misfits(case, case.gradients)
     if case.subject.shapes is not None:
         # NumPy and PyTorch differ: over no axes, PyTorch's sum is one over all.
         misfits = {} if misfits else _misfits(case, case.on_tensors[1])
     if not misfits or row.quantity not in (*misfits, "all"):
-        return row
+        return ""
     name, shapes = next(iter(misfits.items()))
-    return Row(row.method, row.quantity, NOT_RUN, reason=_supports_less(name, *shapes))
+    return _supports_less(name, *shapes)
+
+
+def _constant(row: Row, case: Case) -> str:
+    """Return the reason that leaves out a gradient that is not finite where y does not
+    depend on its input, as 0/0 where a row of one is divided by its length."""
+    if row.quantity not in case.quantities:
+        return ""
+    at = case.differentiable[case.quantities.index(row.quantity)]
+    got = case.gradients[at]
+    if got is None or np.isfinite(got).all() or depends(case, at, CONSTANT):
+        return ""
+    name = case.subject.input_names[at]
+    return f"y does not depend on {name} there, and {row.quantity} is not finite"
 
 
 def _supports_less(name: str, got: Sequence[int], shape: Sequence[int]) -> str:
@@ -233,9 +257,7 @@ def _is_small(row: Row, case: Case) -> bool:
         return True
 
 
-def _misfit(
-    what: str, wrong: dict[str, Row], case: Case
-) -> tuple[str, dict[str, Row]]:
+def _misfit(what: str, wrong: dict[str, Row], case: Case) -> tuple[str, dict[str, Row]]:
     """Return the reason why backward does not support inputs that forward accepts, or
     "", and the rows that are wrong nevertheless.
 
