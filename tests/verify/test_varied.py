@@ -315,7 +315,7 @@ def attention_back(dy, saved):
 
 def unpacking(x):
     b, t, h, d = x.shape
-    return x.transpose(0, 2, 1, 3)
+    return x.reshape(b, t, h, d).transpose(0, 2, 1, 3)
 
 
 def channel_norm(x, w):
