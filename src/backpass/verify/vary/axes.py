@@ -228,10 +228,12 @@ def long_row(draw: Draw, most: int) -> Iterator[tuple[str, Tries]]:
 
 
 def _with_row(draw: Draw, places: Places, length: int) -> Inputs:
-    """Return the inputs with a last axis of this length, and at most ROWS rows."""
+    """Return the inputs with a last axis of this length, and at most ROWS rows, or as
+    few as the declaration allows."""
     rows, case = draw.rows(), draw.case
-    if rows and rows != places and case.inputs[draw.first].shape[0] > ROWS:
-        draw = Draw(case.elsewhere(draw.resized(rows, ROWS)))
+    few = draw.fit(rows, ROWS) if rows else 0
+    if rows and rows != places and case.inputs[draw.first].shape[0] > few:
+        draw = Draw(case.elsewhere(draw.resized(rows, few)))
     return draw.resized(places, length)
 
 
