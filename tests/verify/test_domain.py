@@ -707,6 +707,40 @@ def test_the_command_draws_declared_inputs(tmp_path, capsys):
     assert "float32, int64" in capsys.readouterr().out
 
 
+FUNCTION = """
+import torch
+
+class Loss(torch.autograd.Function):
+    SHAPES = "x[b, V>1], t[b]:int<V,ignore_index -> y[]"
+
+    @staticmethod
+    def forward(ctx, x, t, ignore_index=-100):
+        if not (t == ignore_index).any():
+            raise ValueError("no target is ignored")
+        kept = t != ignore_index
+        p, at = torch.softmax(x, -1), torch.where(kept, t, 0)
+        ctx.save_for_backward(p, at, kept)
+        return -(p[torch.arange(len(t)), at].log() * kept).sum()
+
+    @staticmethod
+    def backward(ctx, dy):
+        p, at, kept = ctx.saved_tensors
+        d = p.clone()
+        d[torch.arange(len(at)), at] -= 1
+        return dy * d * kept[:, None], None, None
+"""
+
+
+def test_inputs_are_drawn_for_the_option_that_is_given(tmp_path, capsys):
+    pytest.importorskip("torch")
+    (file := tmp_path / "ignoring_loss.py").write_text(FUNCTION)
+    function = load("op", f"{file}:Loss")
+    for ignored in ({}, {"ignore_index": -1}):
+        assert check(function, **ignored, methods=["finite_difference"]).passed
+    command = ["check", f"{file}:Loss", "--option", "ignore_index=-1", "--method", "finite_difference"]
+    assert cli.main(command) == 0, capsys.readouterr().out
+
+
 class TestTheIntegerOfAnOption:
     """The integer that is ignored is the value of an option."""
 

@@ -51,7 +51,7 @@ from backpass.verify.report import (
     Report,
     Row,
 )
-from backpass.verify.subject import load, subject
+from backpass.verify.subject import is_function, load, subject
 from backpass.verify.vary import work
 from backpass.verify.vary.call import varied_call
 from backpass.verify.vary.judging import varied
@@ -168,11 +168,13 @@ def check(
         )
     check_precision(precision)
     options = {**check_options(options), **named_options}
-    form = usual(load(op), inputs, options)
+    op, drawn = load(op), not inputs
+    if drawn and is_function(op):  # its options follow the inputs by position
+        inputs = drawn_inputs(op, generator(seed, INPUTS), options=options)
+    form = usual(op, inputs, options)
     op, inputs, without = form.op, form.inputs, form.without
     options = options if form.options is None else {**form.options}
-    drawn = not inputs
-    if drawn:
+    if not inputs:
         inputs = drawn_inputs(op, generator(seed, INPUTS), options=options)
         options = {**options_for(op), **options}
     under_test = subject(op, len(inputs), options, zero_gradients, constants)
