@@ -37,6 +37,7 @@ DECLARE = "if the axes are always those that you gave, declare them: SHAPES = "
 ANY_AXES = "if any leading axes are meant, declare them as * in SHAPES"
 APART = "forward does not treat each slice of it as an array without it"
 CONSTANT = 1e-6  # of y: where rounding may change it by a root of ε, as arccos near 1
+COLUMNS = 128  # elements of a vector twice, whose columns are tried one by one
 KINKS = 0.03  # of a slope: a larger error is not excused as one of kinks
 OPERATORS = (pytorch.NAME, precision.NAME)  # the methods that call the operator
 
@@ -119,6 +120,7 @@ def _is_meant(variation: Variation, other: Case, given: Case) -> bool:
     """Whether forward may be meant for inputs with one more axis.
 
     Without a declaration, it is if it does to each slice what it does to all together.
+    A function of a vector may do so to each column instead.
     """
     if variation.what != DEEPER or given.subject.shapes is not None:
         return True
@@ -128,7 +130,11 @@ def _is_meant(variation: Variation, other: Case, given: Case) -> bool:
         if is_array(value) and value.ndim > given.inputs[at].ndim
     ]
     try:
-        return is_in_slices(other, other.inputs, some, reduced=True)
+        if is_in_slices(other, other.inputs, some, reduced=True):
+            return True
+        vectors = all(0 < other.inputs[at].size <= COLUMNS for at in some)
+        vectors &= all(other.inputs[at].ndim == 2 for at in some)
+        return vectors and is_in_slices(other, other.inputs, some, axis=1)
     except TooMuch:
         return True  # the methods that run next say so
 

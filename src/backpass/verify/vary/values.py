@@ -41,8 +41,24 @@ def other_signs(draw: Draw) -> Iterator[tuple[str, Tries]]:
             continue
         for what, values in changes:
             inputs = draw.replaced(at, values)
-            if depends(case.elsewhere(inputs), at):
+            if _keeps_order(case, at, values) and depends(case.elsewhere(inputs), at):
                 yield what, (inputs,)
+
+
+def _keeps_order(case: Case, at: int, values: np.ndarray) -> bool:
+    """Whether values of an input that were all below those of another input, or above
+    them, remain so: two inputs may be bounds."""
+    for other, bound in enumerate(case.float64):
+        if other == at or not is_floating(bound) or not bound.size:
+            continue
+        try:
+            for order in (np.less_equal, np.greater_equal):
+                kept = order(case.float64[at], bound).all()
+                if kept and not order(values, bound).all():
+                    return False
+        except ValueError:  # the shapes do not broadcast
+            continue
+    return True
 
 
 def tiny(draw: Draw) -> Iterator[tuple[str, Tries]]:
