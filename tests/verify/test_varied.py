@@ -481,3 +481,20 @@ def test_lengths_that_forward_pads_need_not_differ(wrong):
     report = check(op, BATCH, GAMMA, raises=False)
     assert report.passed is not wrong, list(report.findings())
     assert {row.quantity for row in report.failed} == ({"dx"} if wrong else set())
+
+
+@pytest.mark.parametrize(
+    ("dtype", "reason"),
+    [
+        ("float32", "forward overflows in float32 there: y is finite in float64"),
+        ("float64", "y is not finite"),
+    ],
+)
+def test_a_forward_that_overflows_is_not_run(dtype, reason):
+    steep = 1.0 if dtype == "float32" else 20.0
+    op = SimpleNamespace(
+        forward=lambda x: (np.exp(steep * x), steep * np.exp(steep * x)), backward=lambda dy, y: dy * y
+    )
+    report = check(op, (2.5 * BATCH / np.abs(BATCH).max() * 2).astype(dtype), raises=False)
+    (row,) = (row for row in report.rows if row.variation == "x × 20")
+    assert (row.verdict, row.reason) == ("not run", f"x × 20: {reason}")

@@ -86,7 +86,7 @@ def _rows(
             continue
         if np.isfinite(y).all() or not (case.finite or np.isnan(y).any()):
             break
-        problem = "y is not finite"
+        problem = _not_finite(other)
     else:
         yield not_run(NAME, variation.what, apart or problem or EXCLUDED)
         return
@@ -114,6 +114,17 @@ def _rows(
     if not all_ran and all(row.verdict in (PASSED, NOT_RUN) for row in rows):
         rows = [not_run(NAME, variation.what, TOO_LONG)]
     yield from rows
+
+
+def _not_finite(case: Case) -> str:
+    """Return the reason that leaves out inputs at which y is not finite."""
+    try:
+        overflows = case.dtype != "float64" and np.isfinite(case.y).all()
+    except (Exception, TooMuch):  # it need not accept float64
+        overflows = False
+    if overflows:
+        return f"forward overflows in {case.dtype} there: y is finite in float64"
+    return "y is not finite"
 
 
 def _is_meant(variation: Variation, other: Case, given: Case) -> bool:
