@@ -1,5 +1,5 @@
-
 import numpy as np
+
 
 class RMSNorm:
     def forward(x, w):

@@ -149,10 +149,10 @@ def bind_one(
                 )
             else:
                 length -= lengths[least]
-        for letter, least in spec.least:
-            if letter == axis and length < least:
+        for letter, fewest in spec.least:
+            if letter == axis and length < fewest:
                 raise ValueError(
-                    f"{spec.name}: expected {spec} with {axis} of at least {least}; "
+                    f"{spec.name}: expected {spec} with {axis} of at least {fewest}; "
                     f"got shape {list(shape)}"
                 )
         known = lengths.setdefault(axis, length)

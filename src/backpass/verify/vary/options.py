@@ -74,7 +74,7 @@ def other_values(value: object, default: object = None) -> Iterator[object]:
         yield from next((words for words in WORDS if value in words), ())
     elif isinstance(value, float):
         yield float(f"{0.75 * value:.3g}") if value else 0.25
-    elif type(value) in (tuple, list):
+    elif isinstance(value, tuple | list) and type(value) in (tuple, list):
         yield from _other_sequences(value) if value else ()
 
 
@@ -85,7 +85,7 @@ def _other_sequences(values: Sequence[Any]) -> Iterator[Sequence[Any]]:
 
     Of sequences in a sequence, the last one is changed.
     """
-    of = type(values)
+    of: Any = type(values)
     kinds = {type(value) for value in values}
     if kinds <= {int, tuple, list}:
         yield of(reversed(values))
