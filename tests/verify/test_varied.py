@@ -498,3 +498,15 @@ def test_a_forward_that_overflows_is_not_run(dtype, reason):
     report = check(op, (2.5 * BATCH / np.abs(BATCH).max() * 2).astype(dtype), raises=False)
     (row,) = (row for row in report.rows if row.variation == "x × 20")
     assert (row.verdict, row.reason) == ("not run", f"x × 20: {reason}")
+
+
+def test_tensors_and_a_missing_gradient_raise_no_error_of_the_check():
+    torch = pytest.importorskip("torch")
+    summed = SimpleNamespace(
+        forward=lambda x: (torch.cumsum(x, 0), None), backward=lambda dy, _: dy.flip(0).cumsum(0).flip(0)
+    )
+    assert check(summed, torch.tensor(BATCH[0]), vary=True).passed
+    loss = SimpleNamespace(
+        forward=lambda x, t: (((x - t) ** 2).mean(), x - t), backward=lambda dy, d: dy * 2 * d / d.size
+    )
+    assert check(loss, BATCH, BATCH + 1, vary=True, raises=False).failed

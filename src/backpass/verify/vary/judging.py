@@ -11,6 +11,7 @@ from backpass.contract.arrays import is_array
 from backpass.verify.case import Case, NotRun, first_line
 from backpass.verify.directional import COORDINATES
 from backpass.verify.methods import finite_difference, precision, pytorch
+from backpass.verify.outputs import Malformed
 from backpass.verify.report import COULD_NOT_RUN, FAILED, NOT_RUN, PASSED, Row
 from backpass.verify.vary.axes import is_in_slices
 from backpass.verify.vary.inputs import DEEPER, EMPTY, Variation, variations
@@ -143,7 +144,7 @@ def _is_meant(variation: Variation, other: Case, given: Case) -> bool:
     try:
         if is_in_slices(other, other.inputs, some, reduced=True):
             return True
-        vectors = all(0 < other.inputs[at].size <= COLUMNS for at in some)
+        vectors = all(0 < other.float64[at].size <= COLUMNS for at in some)
         vectors &= all(other.inputs[at].ndim == 2 for at in some)
         return vectors and is_in_slices(other, other.inputs, some, axis=1)
     except TooMuch:
@@ -180,7 +181,10 @@ def _unless_excused(row: Row, variation: Variation, case: Case) -> Row:
 def _misfit_of(row: Row, case: Case) -> str:
     """Return the reason that leaves out a gradient of a wrong shape; "" if it has the
     right one."""
-    misfits = _misfits(case, case.gradients)
+    try:
+        misfits = _misfits(case, case.gradients)
+    except Malformed:
+        return ""
     if case.subject.shapes is not None:
         # NumPy and PyTorch differ: over no axes, PyTorch's sum is one over all.
         misfits = {} if misfits else _misfits(case, case.on_tensors[1])
@@ -284,7 +288,10 @@ def _misfit(what: str, wrong: dict[str, Row], case: Case) -> tuple[str, dict[str
     raised = [row for row in wrong.values() if row.verdict == COULD_NOT_RUN]
     if len(raised) == len(wrong):
         return backward_raises(raised[0]), {}
-    other = _misfits(case, case.gradients) if what == DEEPER else {}
+    try:
+        other = _misfits(case, case.gradients) if what == DEEPER else {}
+    except Malformed:
+        return "", wrong
     if not other:
         return "", wrong
     name, (got, shape) = next(iter(other.items()))
