@@ -22,7 +22,7 @@ def test_parse():
     shapes = parse("tokens[*]:int, table[v>0, h], scale[]? -> y[*, h]")
     tokens, table, scale = shapes.inputs
     assert (tokens.name, tokens.axes, tokens.integer, tokens.group) == ("tokens", ("*",), True, 0)
-    assert (table.axes, table.nonempty, table.group) == (("v", "h"), {"v"}, None)
+    assert (table.axes, table.least, table.group) == (("v", "h"), (("v", 1),), None)
     assert (scale.axes, scale.optional) == ((), True)
     assert [str(spec) for spec in (*shapes.inputs, *shapes.outputs)] == [
         "tokens[*]",
@@ -73,12 +73,32 @@ def test_values_are_parsed():
         ("x[b] -> y[b]; options a", "cannot read 'a' in the clause 'options a'; expected reduction=mean"),
         ("x[b] -> y[b]; options a=1|b c", r"cannot read 'a=1\|b c' in the clause"),
         ("x[b] -> y[b]; kinks x=a", "cannot read 'x=a' in the clause 'kinks x=a'; expected numbers, as in"),
+        ("x[b, n%2] -> y[b]", r"x\[b, n%2\]: expected a letter, a number, \*, .* for each axis, .*; got n%2"),
+        ("x[b, n<5] -> y[b]", r"x\[b, n<5\]: expected a letter, .*; got n<5"),
+        ("x[b, 2*k] -> y[b]", r"x\[b, 2\*k\]: expected a letter, .*; got 2\*k"),
+        ("x[b, n>=2] -> y[b]", r"x\[b, n>=2\]: expected a letter before > .*; got n>=2: write n>1"),
+        ("x[b, n>m] -> y[b]", r"x\[b, n>m\]: expected a letter before > and a number after it, .*; got n>m$"),
+        ("x[b, n+1>2] -> y[b]", r"expected a letter before > .*; got n\+1>2$"),
+        ("x[b, 3>2] -> y[b]", r"expected a letter before > .*; got 3>2$"),
         ("x[b] -> y[b]; dtypes half", "expected some of float64, .* in the clause 'dtypes half'; got 'half'"),
     ],
 )
 def test_values_that_cannot_be_read_are_named(text, message):
     with pytest.raises(ValueError, match=f"^SHAPES: .*{message}"):
         parse(text)
+
+
+def test_a_least_length():
+    shapes = parse("x[b, n>1], w[ n > 2 ], c[b>0]:broadcast -> y[b]")
+    assert [spec.axes for spec in shapes.inputs] == [("b", "n"), ("n",), ("b",)]
+    assert shapes.least == {"n": 3, "b": 1} and parse("x[b, n] -> y[b]").least == {}
+    assert parse("x[n>1] -> y[]").bind(zeros(x=(2,))) == {"n": 2}
+    for length in (0, 1):
+        with pytest.raises(
+            ValueError, match=rf"^x: expected x\[n\] with n of at least 2; got shape \[{length}\]"
+        ):
+            parse("x[n>1] -> y[]").bind(zeros(x=(length,)))
+    assert parse("t[b]:int<V, x[b, V>1] -> y[b]").inputs[0].below == "V"
 
 
 @pytest.mark.parametrize(

@@ -1070,3 +1070,31 @@ def test_inputs_without_a_gradient_learn_how_to_be_declared():
     assert 'declare CONSTANTS = ("cos", "sin")' in report.failed[0].reason
     Rotated.CONSTANTS = ("cos", "sin")
     assert check(Rotated(), X, *tables).passed
+
+
+@pytest.mark.parametrize(
+    ("returned", "quantity", "message"),
+    [
+        (
+            lambda dx: dx,
+            "",
+            r"expected 2 gradients \(dx, dt\); got 1\. If t has no gradient, give constants=\['t'\]",
+        ),
+        (
+            lambda dx: (dx, None),
+            "all",
+            r'dt: expected an array; got None; if .* give constants=\["t"\], or declare',
+        ),
+        (lambda dx: (dx, None), "dt", r'if t has no gradient, return None and give constants=\["t"\]'),
+        (lambda dx: (dx, 0 * dx), "dt", r'if t has no gradient, return None and give constants=\["t"\]'),
+        (lambda dx: (0 * dx, -dx), "dx", r"^got is 0, but the reference is not$"),
+    ],
+)
+def test_a_target_that_is_not_named_leads_to_constants(returned, quantity, message):
+    op = SimpleNamespace(
+        forward=lambda x, t: (((x - t) ** 2).mean(), x - t),
+        backward=lambda dy, d: returned(dy * 2 * d / d.size),
+    )
+    report = check(op, X, np.round(X), raises=False)
+    reasons = [row.reason for row in report.failed if row.quantity == quantity]
+    assert reasons and all(re.search(message, reason) for reason in reasons), reasons

@@ -1,5 +1,6 @@
 """Each planted mistake is named as what it is, and what is not a simple mistake is named as none."""
 
+import re
 from pathlib import Path
 from types import SimpleNamespace
 from typing import NamedTuple
@@ -11,6 +12,7 @@ import proofs
 from backpass.ops import linear, matmul, softmax
 from backpass.verify import check, diagnose, diagnosis
 from backpass.verify.diagnosis.dictionary import Dictionary
+from backpass.verify.diagnosis.places import numbers_apart
 
 WHOLE = proofs.folder(Path(diagnosis.__file__).parent)  # the code that names a mistake
 RNG = np.random.default_rng(11)
@@ -545,3 +547,22 @@ def test_a_missing_term_with_powers_of_a_saved_rsqrt_is_named(how, says):
         assert failed.reason.startswith(says), failed.reason
         assert "saved[2]" in failed.reason
         assert "Σ(y·dy)" in failed.reason
+
+
+@pytest.mark.parametrize(
+    ("pair", "shown"),
+    [
+        ((1.7268, 1.7271), ("1.7268", "1.7271")),
+        ((1.0, -1.0), ("1", "−1")),
+        ((0.1, 0.1 + 1e-15), ("0.1", "0.100000000000001")),
+        ((2.0, 2.0), ("2", "2")),
+    ],
+)
+def test_numbers_are_shown_with_digits_that_differ(pair, shown):
+    assert numbers_apart(*pair) == shown
+
+
+def test_errors_beyond_the_usual_digits_are_shown():
+    text = str(diagnose(DX, DX * (1 + 1e-6 * RNG.standard_normal(DX.shape))))
+    shown = re.findall(r"got (\S+), expected (\S+?)\)", text)
+    assert len(shown) == 3 and all(got != expected for got, expected in shown), text

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from backpass import cli
+from backpass.commands.subject import load
 from backpass.contract.shapes import parse
 from backpass.operation import Operation
 from backpass.verify import check
@@ -486,6 +487,48 @@ def test_the_empty_batch_has_declared_values():
     assert contract.EMPTY["*"] == (0,)
 
 
+DEVIATION = """
+import numpy as np
+
+SHAPES = "x[b>{rows}, n>{least}] -> y[b]"
+
+def forward(x):
+    if x.shape[1] <= {least} or x.shape[0] <= {rows}:
+        raise ValueError(f"too short: {{x.shape}}")
+    centred = x - x.mean(1, keepdims=True)
+    return (centred**2).sum(1) / (x.shape[1] - {least}), (centred, x.shape[1])
+
+def backward(dy, saved):
+    centred, n = saved
+    return 2 * dy[:, None] * centred / (n - {least})
+"""
+
+
+@pytest.mark.parametrize("least", [1, 4, 6, 40])
+def test_a_least_length_is_drawn_varied_and_mutated(least, tmp_path):
+    """The variance of one element is 0/0, so code for at least two is not tried with one."""
+    (file := tmp_path / f"deviation_{least}.py").write_text(DEVIATION.format(least=least, rows=2))
+    op = load("op", str(file))
+    (x,) = draw(op, RNG)
+    assert x.shape[1] > least and x.shape[0] != x.shape[1]
+    report = check(op, raises=False)
+    assert report.passed, list(report.findings())
+    assert (
+        f"length {least + 1} in place of {x.shape[1]}" in {row.note for row in report.rows}
+        or x.shape[1] == least + 1
+    )
+    assert "length 3 in place of 5" in {row.note for row in report.rows}
+    assert not [row for row in report.rows if "too short" in row.reason]
+    (rows,) = (row for row in report.rows if row.variation == "no rows")
+    assert rows.reason.endswith("SHAPES does not allow it")
+    with pytest.raises(ValueError, match=rf"n of at least {least + 1}; got shape \[3, {least}\]"):
+        check(op, np.ones((3, least)))
+    survived = cli.main(["mutate", str(file)])
+    assert not survived or x.shape[1] - least == 1  # a divisor of 1 has no effect
+    given = draw_like(parse(op.SHAPES), RNG, (np.ones((9, 50)),), leading={}, most={"b": 1, "n": 1})
+    assert given[0].shape == (3, least + 1)
+
+
 def test_fixed_lengths():
     op = SimpleNamespace(
         forward=lambda a, b: (a + b, None),
@@ -662,6 +705,40 @@ def test_the_command_draws_declared_inputs(tmp_path, capsys):
     )
     assert cli.main(["check", str(file), "--vary"]) == 0
     assert "float32, int64" in capsys.readouterr().out
+
+
+FUNCTION = """
+import torch
+
+class Loss(torch.autograd.Function):
+    SHAPES = "x[b, V>1], t[b]:int<V,ignore_index -> y[]"
+
+    @staticmethod
+    def forward(ctx, x, t, ignore_index=-100):
+        if not (t == ignore_index).any():
+            raise ValueError("no target is ignored")
+        kept = t != ignore_index
+        p, at = torch.softmax(x, -1), torch.where(kept, t, 0)
+        ctx.save_for_backward(p, at, kept)
+        return -(p[torch.arange(len(t)), at].log() * kept).sum()
+
+    @staticmethod
+    def backward(ctx, dy):
+        p, at, kept = ctx.saved_tensors
+        d = p.clone()
+        d[torch.arange(len(at)), at] -= 1
+        return dy * d * kept[:, None], None, None
+"""
+
+
+def test_inputs_are_drawn_for_the_option_that_is_given(tmp_path, capsys):
+    pytest.importorskip("torch")
+    (file := tmp_path / "ignoring_loss.py").write_text(FUNCTION)
+    function = load("op", f"{file}:Loss")
+    for ignored in ({}, {"ignore_index": -1}):
+        assert check(function, **ignored, methods=["finite_difference"]).passed
+    command = ["check", f"{file}:Loss", "--option", "ignore_index=-1", "--method", "finite_difference"]
+    assert cli.main(command) == 0, capsys.readouterr().out
 
 
 class TestTheIntegerOfAnOption:

@@ -237,14 +237,27 @@ def affine_back(dy, saved):
     return dy @ w.T, x.T @ dy
 
 
+def scaled_columns(x, w):
+    return x * w, (x, w)
+
+
+def scaled_columns_back(dy, saved):
+    return dy * saved[1], (dy * saved[0]).sum(0)
+
+
 @pytest.mark.parametrize(
     ("op", "inputs", "why"),
     [
         (
             normed(),
             (BATCH, GAMMA, BETA),
-            "backward returns dgamma of shape [6, 4] for an input of shape [4]",
+            "forward does not treat each slice of it as an array without it",
         ),  # normalises along the new axis
+        (
+            SimpleNamespace(forward=scaled_columns, backward=scaled_columns_back),
+            (BATCH, GAMMA),
+            "backward returns dw of shape [6, 4] for an input of shape [4]; if any leading axes are meant",
+        ),  # adds over the first axis only
         (
             SimpleNamespace(forward=affine, backward=affine_back),
             (BATCH, BATCH.T.copy()),
@@ -258,17 +271,9 @@ def test_another_axis_for_which_neither_part_is_made_is_not_run(op, inputs, why)
     assert row.verdict == "not run" and why in row.reason
 
 
-def test_another_axis_for_which_only_forward_is_made():
+def test_a_sum_over_the_first_axis_is_wrong_where_any_axes_are_declared():
     """Each row is multiplied by w; backward adds over the first axis only, right for a matrix."""
-    op = SimpleNamespace(
-        forward=lambda x, w: (x * w, (x, w)),
-        backward=lambda dy, saved: (dy * saved[1], (dy * saved[0]).sum(0)),
-    )
-    report = check(op, BATCH, GAMMA, vary=True, raises=False)
-    assert {row.how for row in report.failed} == {"one more leading axis"}
-    assert all(
-        row.reason.endswith('declare them: SHAPES = "x[b, n], w[n] -> y[b, n]"') for row in report.failed
-    )
+    op = SimpleNamespace(forward=scaled_columns, backward=scaled_columns_back)
     op.SHAPES = "x[b, n], w[n] -> y[b, n]"
     assert check(op, BATCH, GAMMA, vary=True).passed
     op.SHAPES = "x[*, n], w[n] -> y[*, n]"
@@ -276,14 +281,108 @@ def test_another_axis_for_which_only_forward_is_made():
 
 
 def test_a_misfit_of_one_gradient_hides_no_other():
-    """Along a third axis dγ has another shape, for which batch norm is not made; and dx is wrong there."""
+    """Along a third axis dw has another shape, for which the code is not made; and dx is wrong there."""
 
     def wrong(dy, saved):
-        dx, dgamma, dbeta = batch_norm_back(dy, saved)
-        return dx * (3 if dx.ndim > 2 else 1), dgamma, dbeta
+        dx, dw = scaled_columns_back(dy, saved)
+        return dx * (3 if dx.ndim > 2 else 1), dw
 
-    report = check(normed(wrong), BATCH, GAMMA, BETA, vary=True, raises=False)
+    op = SimpleNamespace(forward=scaled_columns, backward=wrong)
+    report = check(op, BATCH, GAMMA, vary=True, raises=False)
     assert {(row.quantity, row.how) for row in report.failed} == {("dx", "one more leading axis")}
+
+
+def softmax_of(scores):
+    e = np.exp(scores - scores.max(-1, keepdims=True))
+    return e / e.sum(-1, keepdims=True)
+
+
+def attention(q, k, v, rows=lambda x: x.swapaxes(1, 2)):
+    """Attention on [b, t, h, d]; the second and the third axis are exchanged."""
+    q, k, v = rows(q), rows(k), rows(v)
+    p = softmax_of(q @ k.swapaxes(-1, -2) / np.sqrt(q.shape[-1]))
+    return rows(p @ v), (q, k, v, p, rows)
+
+
+def attention_back(dy, saved):
+    q, k, v, p, rows = saved
+    d = rows(dy)
+    dp = d @ v.swapaxes(-1, -2)
+    ds = p * (dp - (dp * p).sum(-1, keepdims=True)) / np.sqrt(q.shape[-1])
+    dq, dk, dv = ds @ k, ds.swapaxes(-1, -2) @ q, p.swapaxes(-1, -2) @ d
+    return rows(dq), rows(dk), rows(dv)
+
+
+def unpacking(x):
+    b, t, h, d = x.shape
+    return x.reshape(b, t, h, d).transpose(0, 2, 1, 3)
+
+
+def channel_norm(x, w):
+    """Each channel of [b, c, h, w] is divided by its length, over fixed axes."""
+    r = 1 / np.sqrt((x * x).sum((0, 2, 3), keepdims=True) + 1e-5)
+    return w[:, None, None] * x * r, (x, w, r)
+
+
+def channel_norm_back(dy, saved):
+    x, w, r = saved
+    d = dy * w[:, None, None]
+    return r * d - x * r**3 * (d * x).sum((0, 2, 3), keepdims=True), (dy * x * r).sum((0, 2, 3))
+
+
+def log_det(a):
+    return np.linalg.slogdet(a)[1], a
+
+
+IMAGES = RNG.normal(size=(2, 3, 2, 3))
+FOUR = tuple(RNG.normal(size=(2, 4, 3, 5)) for _ in range(3))
+MADE_FOR_FIXED_AXES = {
+    "exchanges two axes": (attention, attention_back, FOUR),
+    "unpacks the shape": (lambda *x: attention(*x, rows=unpacking), attention_back, FOUR),
+    "sums over fixed axes": (channel_norm, channel_norm_back, (IMAGES, RNG.normal(size=3))),
+    "takes the maximum over axis 1": (
+        lambda x: (x.max(1), x),
+        lambda dy, x: dy[:, None] * (np.arange(x.shape[1]) == x.argmax(1)[:, None]),
+        (BATCH,),
+    ),
+    "inverts one matrix": (
+        log_det,
+        lambda dy, a: dy * np.linalg.inv(a).T,
+        (RNG.normal(size=(4, 4)) + 4 * np.eye(4),),
+    ),
+    "is the loss of a matrix": (
+        lambda x: ((x * x).sum(1).mean(), x),
+        lambda dy, x: dy * 2 * x / x.shape[0],
+        (BATCH,),
+    ),
+}
+
+
+@pytest.mark.parametrize("case", MADE_FOR_FIXED_AXES)
+def test_code_for_a_fixed_number_of_axes_is_right(case):
+    forward, backward, inputs = MADE_FOR_FIXED_AXES[case]
+    report = check(SimpleNamespace(forward=forward, backward=backward), *inputs, vary=True, raises=False)
+    assert report.passed, report.findings()
+
+
+def test_a_loss_and_several_outputs_that_treat_each_slice_alike():
+    """The loss of a stack is the mean of those of its slices; a backward that divides by the wrong number is found."""
+
+    def loss(x):
+        return (np.tanh(x), (x * x).mean()), x
+
+    def back(count):
+        return lambda dys, x: dys[0] * (1 - np.tanh(x) ** 2) + dys[1] * 2 * x / count(x)
+
+    right = SimpleNamespace(forward=loss, backward=back(lambda x: x.size))
+    assert ran(check(right, BATCH, vary=True), "one more leading axis") == {"passed"}
+    wrong = SimpleNamespace(forward=loss, backward=back(lambda x: x.shape[0] * x.shape[1]))
+    assert check(wrong, BATCH).passed
+    report = check(wrong, BATCH, vary=True, raises=False)
+    assert {row.how for row in report.failed} == {"one more leading axis"}
+    assert all(
+        f'SHAPES = "{text}"' in row.reason for row in report.failed for text in ["x[b, n] -> y1[b, n], y2[]"]
+    )
 
 
 def test_kinks_near_many_elements_are_not_a_fault():
@@ -323,3 +422,91 @@ def test_a_small_error_among_kinks_is_a_fault(off):
     assert check(op, BATCH, vary=False).passed
     report = check(op, BATCH, vary=True, raises=False, explain=False)
     assert "length 1061 in place of 4" in {row.how for row in report.failed}
+
+
+def angle(a, b):
+    na, nb = np.sqrt((a * a).sum(-1)), np.sqrt((b * b).sum(-1))
+    c = (a * b).sum(-1) / (na * nb)
+    return np.arccos(np.clip(c, -1, 1)), (a, b, na, nb, c)
+
+
+def angle_back(dy, saved):
+    a, b, na, nb, c = saved
+    dc = (-dy / np.sqrt(1 - c * c))[..., None]
+    da = dc * (b / (na * nb)[..., None] - a * (c / na**2)[..., None])
+    db = dc * (a / (na * nb)[..., None] - b * (c / nb**2)[..., None])
+    return da, db
+
+
+def test_a_gradient_of_a_constant_need_not_be_finite():
+    """The angle of two vectors of length 1 is 0 or π, whatever their elements; its formula gives 0/0."""
+    op = SimpleNamespace(forward=angle, backward=angle_back)
+    report = check(op, BATCH, RNG.normal(size=(6, 4)), vary=True)
+    (row,) = (row for row in report.rows if row.variation == "length 1 in place of 4")
+    assert row.verdict == "not run" and "y does not depend on a there, and da is not finite" in row.reason
+
+
+def test_a_gradient_that_is_not_finite_where_y_varies_is_wrong():
+    """The divisor n − 1 is forward's n by mistake."""
+    op = SimpleNamespace(
+        forward=lambda x: ((x * x).mean(-1), x),
+        backward=lambda dy, x: dy[:, None] * 2 * x / (x.shape[-1] if x.shape[-1] > 1 else 0),
+    )
+    report = check(op, BATCH, vary=True, raises=False)
+    assert {row.how for row in report.failed} == {"length 1 in place of 4"}
+
+
+def long_convolution(x, k):
+    n = x.shape[-1]
+    a, b = np.fft.rfft(x, 2 * n), np.fft.rfft(k, 2 * n)
+    return np.fft.irfft(a * b, 2 * n)[..., :n], (x, k)
+
+
+def long_convolution_back(dy, saved):
+    x, k = saved
+    n = x.shape[-1]
+    d, a, b = (np.fft.rfft(of, 2 * n) for of in (dy, x, k))
+    return np.fft.irfft(d * b.conj(), 2 * n)[..., :n], np.fft.irfft(d * a.conj(), 2 * n)[..., :n].sum(0)
+
+
+@pytest.mark.parametrize("wrong", [False, True])
+def test_lengths_that_forward_pads_need_not_differ(wrong):
+    """The kernel is as long as the rows; rfft accepts other lengths, for which dk has the rows' length."""
+
+    def back(dy, saved):
+        dx, dk = long_convolution_back(dy, saved)
+        return dx * (2 if wrong and saved[0].shape[-1] != saved[1].shape[-1] else 1), dk
+
+    op = SimpleNamespace(forward=long_convolution, backward=back)
+    report = check(op, BATCH, GAMMA, raises=False)
+    assert report.passed is not wrong, list(report.findings())
+    assert {row.quantity for row in report.failed} == ({"dx"} if wrong else set())
+
+
+@pytest.mark.parametrize(
+    ("dtype", "reason"),
+    [
+        ("float32", "forward overflows in float32 there: y is finite in float64"),
+        ("float64", "y is not finite"),
+    ],
+)
+def test_a_forward_that_overflows_is_not_run(dtype, reason):
+    steep = 1.0 if dtype == "float32" else 20.0
+    op = SimpleNamespace(
+        forward=lambda x: (np.exp(steep * x), steep * np.exp(steep * x)), backward=lambda dy, y: dy * y
+    )
+    report = check(op, (2.5 * BATCH / np.abs(BATCH).max() * 2).astype(dtype), raises=False)
+    (row,) = (row for row in report.rows if row.variation == "x × 20")
+    assert (row.verdict, row.reason) == ("not run", f"x × 20: {reason}")
+
+
+def test_tensors_and_a_missing_gradient_raise_no_error_of_the_check():
+    torch = pytest.importorskip("torch")
+    summed = SimpleNamespace(
+        forward=lambda x: (torch.cumsum(x, 0), None), backward=lambda dy, _: dy.flip(0).cumsum(0).flip(0)
+    )
+    assert check(summed, torch.tensor(BATCH[0]), vary=True).passed
+    loss = SimpleNamespace(
+        forward=lambda x, t: (((x - t) ** 2).mean(), x - t), backward=lambda dy, d: dy * 2 * d / d.size
+    )
+    assert check(loss, BATCH, BATCH + 1, vary=True, raises=False).failed

@@ -224,3 +224,61 @@ def test_a_fault_of_a_changed_option_is_described():
     op = SimpleNamespace(forward=forward, backward=lambda dy, x: dy * np.cos(x) / x.size)
     (row, *_) = (row for row in check(op, X, raises=False).failed if row.variation == "reduction='sum'")
     assert f"got = 1/{X.size} × reference" in row.reason
+
+
+def pooled(x, size=(2, 3)):
+    """The sum over windows of this size."""
+    (h, w), (rows, columns) = size, x.shape
+    return x.reshape(rows // h, h, columns // w, w).sum((1, 3)), size
+
+
+def padded(x, width=((0, 1), (2, 0))):
+    return np.pad(x, width), (x.shape, width)
+
+
+OPTIONS = {
+    "a window's two lengths are exchanged": (
+        pooled,
+        lambda dy, size: dy.repeat(size[0], 0).repeat(size[1], 1),
+        lambda dy, _: dy.repeat(2, 0).repeat(3, 1),
+        (RNG.normal(size=(6, 6)),),
+        {"size=(3, 2)", "size=(1, 3)"},
+    ),
+    "an order of axes that is no more its own inverse": (
+        lambda x, axes=(0, 2, 1): (x.transpose(axes), axes),
+        lambda dy, axes: dy.transpose(np.argsort(axes)),
+        lambda dy, axes: dy.transpose(axes),
+        (RNG.normal(size=(2, 2, 2)),),
+        {"axes=(1, 2, 0)"},
+    ),
+    "axes of a sum": (
+        lambda x, dims=(0, 1): (x.sum(dims), (x.shape, dims)),
+        lambda dy, saved: np.broadcast_to(np.expand_dims(dy, saved[1]), saved[0]).copy(),
+        lambda dy, saved: np.broadcast_to(dy, saved[0]).copy(),
+        (RNG.normal(size=(3, 3, 3)),),
+        {"dims=(0, 2)", "dims=(-1, 1)"},
+    ),
+    "widths of a border": (
+        padded,
+        lambda dy, saved: dy[tuple(slice(a, a + n) for n, (a, _) in zip(*saved, strict=True))],
+        lambda dy, saved: dy[: saved[0][0], 2 : 2 + saved[0][1]],
+        (X,),
+        {"width=((2, 0), (0, 1))", "width=((0, 1), (0, 2))", "width=((0, 1), (1, 0))"},
+    ),
+    "the lower of two bounds": (
+        lambda x, bounds=(-0.5, 0.5): (np.clip(x, *bounds), (x, bounds)),
+        lambda dy, saved: dy * ((saved[0] > saved[1][0]) & (saved[0] < saved[1][1])),
+        lambda dy, saved: dy * ((saved[0] > -0.5) & (saved[0] < 0.5)),
+        (RNG.normal(size=(9, 9)),),
+        {"bounds=(-0.375, 0.5)"},
+    ),
+}
+
+
+@pytest.mark.parametrize("case", OPTIONS)
+def test_options_of_several_numbers(case):
+    forward, right, wrong, inputs, seen = OPTIONS[case]
+    right, wrong = pair(forward, right, wrong)
+    assert check(right, *inputs, vary=True).passed
+    assert check(wrong, *inputs, vary=False).passed
+    assert found(check(wrong, *inputs, raises=False, explain=False)) == seen

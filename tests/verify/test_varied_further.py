@@ -397,3 +397,46 @@ def test_a_long_multiple_is_tried_beside_a_length_that_is_none():
     one, other = pair(forward, right, wrong)
     assert {"length 1061 in place of 3", "length 1065 in place of 3"} <= tried(one, BATCH)
     assert found(other, BATCH) == {"length 1065 in place of 3"}
+
+
+def every_second(x, start=0, stop=6):
+    return x[start:stop:2], (x.shape, start, stop)
+
+
+def every_second_back(dy, saved):
+    shape, start, stop = saved
+    dx = np.zeros(shape)
+    dx[start:stop:2] = dy
+    return dx
+
+
+def test_a_function_of_a_vector_may_treat_columns_alike():
+    """With two rows, a slice selects one row, and its step is forgotten."""
+
+    def wrong(dy, saved):
+        shape, start, stop = saved
+        dx = np.zeros(shape)
+        dx[start : stop : 1 if len(dy) == 1 else 2] = dy
+        return dx
+
+    right, other = pair(every_second, every_second_back, wrong)
+    x = RNG.normal(size=6)
+    assert "one more leading axis" in tried(right, x)
+    assert "one more leading axis" in found(other, x)
+
+
+@pytest.mark.parametrize("wrong", [False, True])
+def test_bounds_remain_in_order(wrong):
+    """Of a lower and an upper bound, one alone gets no other sign, because they would change places."""
+
+    def back(dy, saved):
+        x, lo, hi = saved
+        dx, d_lo, d_hi = dy * ((x > lo) & (x < hi)), dy * (x < lo), dy * (x > hi)
+        return (dx * np.where((x > 0).all(), 2, 1) if wrong else dx), d_lo, d_hi
+
+    op = SimpleNamespace(
+        forward=lambda x, lo, hi: (np.minimum(np.maximum(x, lo), hi), (x, lo, hi)), backward=back
+    )
+    x, lo, hi = RNG.normal(size=(4, 5)), -0.5 - RNG.uniform(size=(4, 5)), 0.5 + RNG.uniform(size=(4, 5))
+    report = check(op, x, lo, hi, vary=True, raises=False)
+    assert {row.how for row in report.failed} == ({"|x|"} if wrong else set()), list(report.findings())

@@ -11,7 +11,7 @@ import importlib.util
 import inspect
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple
@@ -99,7 +99,7 @@ def requested(
         given["operator"] = load("--operator", arguments.operator)
     given = {name: value for name, value in given.items() if value is not None}
     op = _instance(load("module:object", arguments.target))
-    inputs, defaults = _inputs(op, arguments)
+    inputs, defaults = _inputs(op, arguments, options)
     given |= {"seed": arguments.seed, "options": {**defaults, **options}}
     return op, inputs, given
 
@@ -193,9 +193,10 @@ def _from_file(path: Path) -> ModuleType:
 
 
 def _inputs(
-    op: object, arguments: argparse.Namespace
+    op: object, arguments: argparse.Namespace, options: Mapping[str, object]
 ) -> tuple[tuple[object, ...], dict[str, Any]]:
-    """Return the inputs and, if they were drawn for SHAPES, the options for them."""
+    """Return the inputs and, if they were drawn for SHAPES, the options for them. The
+    declaration may name one of the given options for an integer."""
     from backpass.verify.drawing import INPUTS, drawn_inputs, generator, options_for
     from backpass.verify.subject import is_function
 
@@ -228,7 +229,7 @@ def _inputs(
             "--input: expected the shape of each input, because "
             f"{arguments.target} declares no SHAPES; got none"
         )
-    return drawn_inputs(op, rng, tensors=torch), options_for(op)
+    return drawn_inputs(op, rng, tensors=torch, options=options), options_for(op)
 
 
 class _Spec(NamedTuple):

@@ -9,8 +9,8 @@ columns, ``w`` is ``n`` by ``p``, ``b`` is optional, and ``y`` has the leading a
   ``n``, which another array gives.
 - ``*`` stands for any number of leading axes, the same wherever it occurs.
 - ``*a`` and ``*b`` are leading axes that broadcast together, to ``*``.
-- ``n>0`` says that an axis may not be empty. A number is a fixed length, and ``g+1`` is
-  one more than ``g``.
+- ``n>0`` says that an axis may not be empty, and ``n>1`` that its length is at least 2.
+  A number is a fixed length, and ``g+1`` is one more than ``g``.
 - ``?`` marks an input that may be None, ``:int`` one of integers, such as tokens, and
   ``:bool`` one of booleans, such as a mask.
 - ``:broadcast`` marks an input that is broadcast to the declared shape: it may have
@@ -62,6 +62,7 @@ from backpass.contract.spec import (
     bind_product,
     broadcast_groups,
     check_broadcast,
+    is_axis,
     is_product,
     letters_of,
 )
@@ -109,6 +110,15 @@ class Shapes:
         return frozenset(
             letter for axis in axes if is_product(axis) for letter in letters_of(axis)
         )
+
+    @property
+    def least(self) -> dict[str, int]:
+        """The smallest length of each letter for which one is declared."""
+        found: dict[str, int] = {}
+        for spec in (*self.inputs, *self.outputs):
+            for letter, least in spec.least:
+                found[letter] = max(least, found.get(letter, 0))
+        return found
 
     @property
     def tables(self) -> tuple[str, ...]:
@@ -208,23 +218,42 @@ def _specs(part: str, text: str) -> tuple[Spec, ...]:
     # findall rather than finditer: torch.compile can trace findall, but not finditer.
     for name, listed, marks, optional in _ARRAY.findall(part):
         axes = [axis.strip() for axis in listed.split(",") if axis.strip()]
-        nonempty = frozenset(
-            axis.removesuffix(">0") for axis in axes if axis.endswith(">0")
-        )
-        axes = [axis.removesuffix(">0") for axis in axes]
+        parts = [axis.partition(">") for axis in axes]
+        least = [_least(f"{name}[{listed}]", *part) for part in parts if part[1]]
+        axes = [axis.strip() for axis, _, _ in parts]
         for axis in axes:
             if axis[0].isdigit() and not axis.isdigit() and not axis.startswith(TWICE):
                 raise ValueError(
                     f"{name}[{listed}]: expected no factor but 2 before a letter; got "
                     f"{axis}: write g*{axis[1:]}, with a letter g"
                 )
+            if not is_axis(axis):
+                raise ValueError(
+                    f"SHAPES: {name}[{listed}]: expected a letter, a number, *, 2n, n+1, s+r or "
+                    f"g*n for each axis, and n>k for a letter; got {axis}"
+                )
         facts = domain.marks(f"{name}[{listed}]", marks) if marks else {}
-        specs.append(Spec(name, tuple(axes), nonempty, bool(optional), **facts))
+        specs.append(Spec(name, tuple(axes), tuple(least), bool(optional), **facts))
     if _ARRAY.sub("", part).replace(",", "").strip() or not specs:
         raise ValueError(
             f"cannot read {part.strip()!r} in the declaration of shapes {text!r}"
         )
     return tuple(specs)
+
+
+def _least(array: str, axis: str, sign: str, number: str) -> tuple[str, int]:
+    """Return a letter with the smallest length that ``n>1`` allows it."""
+    letter, more = axis.strip(), number.strip()
+    if not letter.isidentifier() or not more.isdigit():
+        least = more.removeprefix("=").strip()
+        hint = ""
+        if letter.isidentifier() and least.isdigit() and int(least):
+            hint = f": write {letter}>{int(least) - 1}"
+        raise ValueError(
+            f"SHAPES: {array}: expected a letter before > and a number after it, such as n>1 "
+            f"for a length of at least 2; got {axis}{sign}{number}{hint}"
+        )
+    return letter, int(more) + 1
 
 
 def _is_plain(shapes: Shapes) -> bool:

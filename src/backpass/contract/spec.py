@@ -22,15 +22,17 @@ class Spec:
     """One array of a declaration.
 
     Its axes are letters or numbers, and at most one group of any number of axes ("*" or
-    "*a"). ``below`` bounds its integers, a letter or a number, and ``sentinels`` are
-    others; ``named`` are options of forward whose values are. ``structure`` is "table",
-    "halves", "pairs", "mask", or "" for an array that has a gradient, and ``choices``
-    are the values of a mask. ``some`` says that no row of a mask hides everything.
+    "*a"). ``least`` has the smallest length of each letter for which one is declared,
+    such as 2 for ``n>1``. ``below`` bounds its integers, a letter or a number, and
+    ``sentinels`` are others; ``named`` are options of forward whose values are.
+    ``structure`` is "table", "halves", "pairs", "mask", or "" for an array that has a
+    gradient, and ``choices`` are the values of a mask. ``some`` says that no row of a
+    mask hides everything.
     """
 
     name: str
     axes: tuple[str, ...]
-    nonempty: frozenset[str] = frozenset()
+    least: tuple[tuple[str, int], ...] = ()
     optional: bool = False
     integer: bool = False
     boolean: bool = False
@@ -90,6 +92,17 @@ def letters_of(axis: str) -> list[str]:
     return [part for part in parts if part and not part.isdigit()]
 
 
+def is_axis(axis: str) -> bool:
+    """Whether the name of an axis can be read: a letter may be a word."""
+    if axis.startswith("*"):
+        return axis == "*" or axis[1:].isidentifier()
+    if not all([letter.isidentifier() for letter in letters_of(axis)]):
+        return False
+    if is_product(axis):
+        return len(letters_of(axis)) == 1 + axis.count(_TIMES)
+    return bool(letters_of(axis)) or axis.isdigit()
+
+
 def is_product(axis: str) -> bool:
     """Whether an axis is a product of letters. A group only begins with ``*``."""
     return _TIMES in axis[1:]
@@ -136,11 +149,12 @@ def bind_one(
                 )
             else:
                 length -= lengths[least]
-        if axis in spec.nonempty and length == 0:
-            raise ValueError(
-                f"{spec.name}: expected {spec} with {axis} of at least 1; "
-                f"got shape {list(shape)}"
-            )
+        for letter, fewest in spec.least:
+            if letter == axis and length < fewest:
+                raise ValueError(
+                    f"{spec.name}: expected {spec} with {axis} of at least {fewest}; "
+                    f"got shape {list(shape)}"
+                )
         known = lengths.setdefault(axis, length)
         found_in.setdefault(axis, spec.name)
         if known != length:

@@ -51,7 +51,7 @@ from backpass.verify.report import (
     Report,
     Row,
 )
-from backpass.verify.subject import load, subject
+from backpass.verify.subject import is_function, load, subject
 from backpass.verify.vary import work
 from backpass.verify.vary.call import varied_call
 from backpass.verify.vary.judging import varied
@@ -77,6 +77,8 @@ DERIVING: tuple[Method, ...] = (finite_difference, complex_step, symbolic)
 EXACT: tuple[Method, ...] = (complex_step, autograd, pytorch)
 OPTIONAL = {"torch": "PyTorch", "triton": "Triton", "sympy": "SymPy"}  # by import name
 SLIGHT = 1e-3  # of the largest element: an error that rounding may cause by cancelling
+# Usual names of the targets of a loss, which have no gradient.
+TARGETS = ("t", "target", "targets", "label", "labels", "y_true", "mask")
 SEARCH = 5.0  # seconds for all diagnoses of one check
 NO_GRADIENT = f"no attribute holds its gradient; looked for one such as {WHERE}"
 
@@ -168,11 +170,13 @@ def check(
         )
     check_precision(precision)
     options = {**check_options(options), **named_options}
-    form = usual(load(op), inputs, options)
+    op, drawn = load(op), not inputs
+    if drawn and is_function(op):  # its options follow the inputs by position
+        inputs = drawn_inputs(op, generator(seed, INPUTS), options=options)
+    form = usual(op, inputs, options)
     op, inputs, without = form.op, form.inputs, form.without
     options = options if form.options is None else {**form.options}
-    drawn = not inputs
-    if drawn:
+    if not inputs:
         inputs = drawn_inputs(op, generator(seed, INPUTS), options=options)
         options = {**options_for(op), **options}
     under_test = subject(op, len(inputs), options, zero_gradients, constants)
@@ -263,13 +267,36 @@ def _explained(rows: list[Row], case: Case, progress: Progress) -> list[Row]:
             start = time.thread_time()
             sentences[quantity] = suspects[method, quantity].diagnose(max(left, 0.5))
             left -= time.thread_time() - start
-    return [
+    rows = [
         replace(row, reason=sentences[row.quantity])
         if (row.method, row.quantity) in suspects
         or (row.reason == SLOPES_DIFFER and row.quantity in sentences)
         else row
         for row in rows
     ]
+    wrong = {row.quantity for row in rows if row.verdict == FAILED}
+    targets = {of: _if_a_target(case, of) for of in case.quantities if of in wrong}
+    return [
+        replace(row, reason=f"{row.reason}{targets[row.quantity]}")
+        if row.verdict == FAILED and targets.get(row.quantity) and row.reason
+        else row
+        for row in rows
+    ]
+
+
+def _if_a_target(case: Case, quantity: str) -> str:
+    """Return the hint to name an input in ``constants`` if no gradient was returned for
+    it, or zeros for what may be the targets of a loss; otherwise ""."""
+    at = case.differentiable[case.quantities.index(quantity)]
+    name, values = case.subject.input_names[at], case.float64[at]
+    try:
+        got = case.gradients[at]
+    except Exception:
+        return ""
+    whole = np.array_equal(values, np.round(values))
+    if got is None or (not got.any() and (whole or name.lower() in TARGETS)):
+        return f'; if {name} has no gradient, return None and give constants=["{name}"]'
+    return ""
 
 
 def _run(name: str, case: Case, progress: Progress) -> list[Row]:

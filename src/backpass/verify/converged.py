@@ -14,6 +14,7 @@ import numpy as np
 from backpass.verify.case import Case
 from backpass.verify.comparison import Judge
 from backpass.verify.convert import EPSILON
+from backpass.verify.diagnosis.places import index_text, numbers_apart
 from backpass.verify.differences import FACTOR, LEVELS, Step, raw_difference
 from backpass.verify.directional import LARGE, SLOPES_DIFFER, directions_of
 from backpass.verify.magnitude import largest
@@ -117,8 +118,9 @@ def _failed(
         return again
     case.found.suspects.pop((row.method, row.quantity), None)
     index = tuple(int(i) for i in np.argwhere(wrong)[0])
-    said = f"got {got[index]:.4g}, expected {reference[index]:.4g}"
-    return replace(row, reason=f"wrong at index {list(index)}: {said}")
+    shown, expected = numbers_apart(got[index], reference[index])
+    said = f"got {shown}, expected {expected}"
+    return replace(row, reason=f"wrong at {index_text(index)}: {said}")
 
 
 def _passed(row: Row, error: float) -> Row:

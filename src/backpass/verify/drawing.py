@@ -170,8 +170,9 @@ def draw_like(
     names = [spec.name for spec in shapes.inputs]
     given = dict(zip(names, inputs, strict=False))
     bound = shapes.bind(given)
+    least = shapes.least
     drawn = {
-        letter: min(bound[letter], (most or bound)[letter])
+        letter: max(min(bound[letter], (most or bound)[letter]), least.get(letter, 0))
         for letter in shapes.letters
         if letter in bound
     }
@@ -313,12 +314,22 @@ def cases(
 
 
 def _lengths(shapes: Shapes) -> dict[str, int]:
-    lengths = itertools.chain(LENGTHS, itertools.count(LENGTHS[-1] + 2, 2))
-    factors = iter(FACTORS)
-    return {
-        letter: next(factors if letter in shapes.factors else lengths)
-        for letter in shapes.letters
-    }
+    """Return a length of each letter, as long as declared. No two factors have the same
+    length, and no two other letters."""
+    least, taken = shapes.least, set()
+    found = {}
+    for letter in shapes.letters:
+        factor = letter in shapes.factors
+        first, step = (FACTORS, 1) if factor else (LENGTHS, 2)
+        found[letter] = next(
+            length
+            for length in itertools.chain(
+                first, itertools.count(first[-1] + step, step)
+            )
+            if length >= least.get(letter, 0) and (factor, length) not in taken
+        )
+        taken.add((factor, found[letter]))
+    return found
 
 
 def _shape(

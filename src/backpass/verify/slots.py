@@ -76,8 +76,17 @@ class Slots:
         names = ", ".join(self.subject.quantity(at) for at in self.differentiable)
         raise Malformed(
             f"backward: expected {len(self.differentiable)} gradients ({names}); "
-            f"got {len(gradients)}"
+            f"got {len(gradients)}{self._constants(len(gradients))}"
         )
+
+    def _constants(self, returned: int) -> str:
+        """Return the hint to name inputs in ``constants`` if there are fewer gradients
+        than inputs: the last ones, such as the targets of a loss."""
+        if not 0 < returned < len(self.differentiable):
+            return ""
+        names = [self.subject.input_names[at] for at in self.differentiable[returned:]]
+        have = "has" if len(names) == 1 else "have"
+        return f". If {' and '.join(names)} {have} no gradient, give constants={names}"
 
     def _is_zero(self, at: int) -> bool:
         """Whether the gradient is declared identically zero and None may stand for it,

@@ -87,7 +87,7 @@ def largest_errors(pair: Pair) -> str:
     listed = []
     for flat in worst[: min(3, int(pair.wrong.sum()))]:
         index = tuple(map(int, np.unravel_index(flat, pair.reference.shape)))
-        got, expected = number_text(pair.got[index]), number_text(pair.reference[index])
+        got, expected = numbers_apart(pair.got[index], pair.reference[index])
         listed.append(f"{index_text(index)} (got {got}, expected {expected})")
     count = f"{int(pair.wrong.sum())} of {pair.wrong.size} entries differ"
     return f"{count}, most at {', '.join(listed)}"
@@ -96,6 +96,16 @@ def largest_errors(pair: Pair) -> str:
 def number_text(value: float, digits: int = 4) -> str:
     """Format a number for a sentence."""
     return f"{value:.{digits}g}".replace("-", "−")
+
+
+def numbers_apart(one: float, other: float) -> tuple[str, str]:
+    """Format two numbers for a sentence, with as many digits as make them differ."""
+    shown = number_text(one), number_text(other)
+    for digits in range(5, 18):
+        if shown[0] != shown[1]:
+            break
+        shown = number_text(one, digits), number_text(other, digits)
+    return shown
 
 
 def index_text(index) -> str:

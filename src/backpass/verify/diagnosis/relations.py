@@ -19,6 +19,7 @@ from backpass.verify.diagnosis.places import (
     index_text,
     largest_errors,
     number_text,
+    numbers_apart,
     place,
     structured,
 )
@@ -200,7 +201,7 @@ def _one_place(pair: Pair) -> str | None:
 def _at_first(pair: Pair) -> str:
     """Return both numbers at the first wrong element."""
     index = tuple(np.argwhere(pair.wrong)[0])
-    got, expected = number_text(pair.got[index]), number_text(pair.reference[index])
+    got, expected = numbers_apart(pair.got[index], pair.reference[index])
     return f"got {got} at {index_text(index)}, expected {expected}"
 
 

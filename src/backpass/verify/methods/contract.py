@@ -102,7 +102,11 @@ def _faults(done: Run) -> Iterator[str]:
     without = [names[at] for at in case.differentiable if done.gradients[at] is None]
     constants = ""
     if 0 < len(without) < len(case.differentiable):
-        constants = f"; if this is intended, declare {_declared(without)} on the object"
+        listed = ", ".join(f'"{name}"' for name in without)
+        constants = (
+            f"; if this is intended, give constants=[{listed}], or declare "
+            f"{_declared(without)} on the object"
+        )
     for at, gradient in done.gradients.items():
         yield from _gradient_faults(case, at, gradient, constants)
     for name, (now, before) in arrays.items():

@@ -16,6 +16,7 @@ import numpy as np
 
 from backpass.verify.case import Case, NotRun, first_line
 from backpass.verify.convert import to_numpy, to_torch
+from backpass.verify.diagnosis.places import numbers_apart
 from backpass.verify.report import FAILED, NOT_RUN, PASSED, Row
 
 NAME = "second derivative"
@@ -85,7 +86,8 @@ def _row(quantity: str, slope: _Slope, tolerance: float, why: str) -> Row:
     if not slope.sure:
         reason = "the differences of the gradients vary with the step, as at a kink"
         return Row(NAME, quantity, NOT_RUN, reason=reason)
-    reason = f"got a slope of {slope.got:.4g}, expected {slope.expected:.4g}: {REMEDY}"
+    got, expected = numbers_apart(slope.got, slope.expected)
+    reason = f"got a slope of {got}, expected {expected}: {REMEDY}"
     return Row(NAME, quantity, FAILED, slope.error, tolerance, why, reason)
 
 

@@ -15,7 +15,14 @@ import numpy as np
 
 from backpass.contract.arrays import is_array
 from backpass.verify.case import Case, Inputs
-from backpass.verify.convert import is_torch, to_kind_of, to_numpy
+from backpass.verify.convert import (
+    EPSILON,
+    is_floating,
+    is_torch,
+    to_kind_of,
+    to_numpy,
+)
+from backpass.verify.magnitude import largest
 from backpass.verify.vary.draws import Draw, Places
 from backpass.verify.vary.work import lines
 
@@ -46,7 +53,7 @@ def an_axis_fewer(draw: Draw) -> Iterator[Inputs]:
         fewer = tuple(
             value[0] if at in some else value for at, value in enumerate(inputs)
         )
-        if draw.declared or _is_in_slices(case, case.inputs, some, 0):
+        if draw.declared or is_in_slices(case, case.inputs, some):
             yield fewer
 
 
@@ -68,42 +75,75 @@ def lengthened(draw: Draw) -> Iterator[tuple[str, Tries]]:
         for some in dict.fromkeys(map(tuple, ([draw.first], alike))):
             places = Places.of(((at, axis) for at in some), 1, None)
             inputs = draw.resized(places, LENGTHENED)
-            if draw.declared or _is_in_slices(case, inputs, some, axis):
+            if draw.declared or is_in_slices(case, inputs, some, axis, kept=True):
                 tries.append(inputs)
         if tries:
             yield what, tuple(tries)
 
 
-def _is_in_slices(case: Case, inputs: Inputs, some: Sequence[int], axis: int) -> bool:
-    """Whether forward does to each slice of some inputs, with or without the axis, what
-    it does to all slices together."""
+def is_in_slices(
+    case: Case,
+    inputs: Inputs,
+    some: Sequence[int],
+    axis: int = 0,
+    *,
+    kept: bool = False,
+    reduced: bool = False,
+) -> bool:
+    """Whether forward does to each slice of some inputs what it does to all slices
+    together. A slice has no such axis, or with ``kept`` one of length 1.
+
+    With ``reduced``, an output that is a number may also be the sum or the mean of
+    those of the slices, as that of a loss is.
+    """
     length = inputs[some[0]].shape[axis]
     if any(inputs[at].shape[axis] != length for at in some):
         return False
-    one_axis = case.inputs[some[0]].shape[axis] == 1
 
     def slice_of(value: Any, index: int) -> Any:
         here = to_numpy(value).take([index], axis)
-        return to_kind_of(value, here if one_axis else here.squeeze(axis))
+        return to_kind_of(value, here if kept else here.squeeze(axis))
 
     try:
-        y = case.elsewhere(inputs).y_as_given
-        if y.ndim <= axis or y.shape[axis] != length:
-            return False
-        for index in range(length):
-            there = case.elsewhere(
+        whole = _outputs(case, inputs)
+        slices = [
+            _outputs(
+                case,
                 tuple(
                     slice_of(value, index) if at in some else value
                     for at, value in enumerate(inputs)
-                )
-            ).y_as_given
-            here = y.take([index], axis)
-            here = here if one_axis else here.squeeze(axis)
-            if here.shape != there.shape or not np.allclose(here, there):
-                return False
+                ),
+            )
+            for index in range(length)
+        ]
+        join = np.concatenate if kept else np.stack
+        return all(
+            _is_near(case, y, join(parts, axis))
+            or (reduced and not y.ndim and _is_reduced(case, y, parts))
+            for y, parts in zip(whole, zip(*slices, strict=True), strict=True)
+        )
     except Exception:
         return False
-    return True
+
+
+def _outputs(case: Case, inputs: Inputs) -> list[np.ndarray]:
+    """Return forward's floating-point outputs."""
+    subject = case.subject
+    outputs = subject.outputs(*subject.forward(*case.elsewhere(inputs).given()))
+    return [to_numpy(y) for y in outputs if is_floating(y)]
+
+
+def _is_reduced(case: Case, y: np.ndarray, parts: Sequence[np.ndarray]) -> bool:
+    total = np.sum(parts, axis=0)
+    return any(_is_near(case, y, of) for of in (total, total / len(parts)))
+
+
+def _is_near(case: Case, y: np.ndarray, there: np.ndarray) -> bool:
+    """Whether two results of forward differ by no more than rounding."""
+    near = max(1e-5, 16 * EPSILON[case.dtype])
+    return y.shape == there.shape and np.allclose(
+        y, there, rtol=near, atol=near * largest(there)
+    )
 
 
 def of_square(draw: Draw) -> Iterator[tuple[str, Tries]]:
@@ -188,10 +228,12 @@ def long_row(draw: Draw, most: int) -> Iterator[tuple[str, Tries]]:
 
 
 def _with_row(draw: Draw, places: Places, length: int) -> Inputs:
-    """Return the inputs with a last axis of this length, and at most ROWS rows."""
+    """Return the inputs with a last axis of this length, and at most ROWS rows, or as
+    few as the declaration allows."""
     rows, case = draw.rows(), draw.case
-    if rows and rows != places and case.inputs[draw.first].shape[0] > ROWS:
-        draw = Draw(case.elsewhere(draw.resized(rows, ROWS)))
+    few = draw.fit(rows, ROWS) if rows else 0
+    if rows and rows != places and case.inputs[draw.first].shape[0] > few:
+        draw = Draw(case.elsewhere(draw.resized(rows, few)))
     return draw.resized(places, length)
 
 

@@ -160,13 +160,13 @@ def _of_length(draw: Draw, places: Places) -> Iterator[Variation]:
         if (all if not declared else any)(_takes(case, at) for at in tries):
             of = draw.name(alone)
             what = f"a length other than {length} in {of} alone"
-            yield Variation(what, tries, kind=kinds.APART)
+            yield Variation(what, tries, kind=kinds.APART, shapes_as_given=True)
     # Length 1 may be broadcast where no other length fits.
     if declared or any(_takes(case, at) for at in draw.tries(places, length + 3)):
         # Not element by element: in a row of one, normalised parts cancel.
         one = draw.fit(places, 1)
         what, methods = f"length {one} in place of {length}", ("contract", *DIFFERENCES)
-        if one != length:
+        if one < length:
             tries = (draw.resized(places, one),)
             yield Variation(what, tries, methods, kind=kinds.ONE)
     last = any(axis == case.inputs[at].ndim - 1 for at, axis in places)

@@ -9,12 +9,13 @@ import numpy as np
 
 from backpass.contract.arrays import is_array
 from backpass.verify.case import Case, NotRun, first_line
-from backpass.verify.convert import to_numpy
 from backpass.verify.directional import COORDINATES
 from backpass.verify.methods import finite_difference, precision, pytorch
+from backpass.verify.outputs import Malformed
 from backpass.verify.report import COULD_NOT_RUN, FAILED, NOT_RUN, PASSED, Row
+from backpass.verify.vary.axes import is_in_slices
 from backpass.verify.vary.inputs import DEEPER, EMPTY, Variation, variations
-from backpass.verify.vary.kinds import AXIS, LONGER, MULTIPLE, SQUARE, chosen
+from backpass.verify.vary.kinds import AXIS, LONGER, MULTIPLE, ONE, SQUARE, chosen
 from backpass.verify.vary.rows import (
     EXCLUDED,
     OTHER_OUTPUTS,
@@ -29,10 +30,15 @@ from backpass.verify.vary.rows import (
 )
 from backpass.verify.vary.structure import is_kept
 from backpass.verify.vary.suggested import declaration
+from backpass.verify.vary.values import depends
 from backpass.verify.vary.work import TooMuch, Work
 
 NAME = "varied inputs"
 DECLARE = "if the axes are always those that you gave, declare them: SHAPES = "
+ANY_AXES = "if any leading axes are meant, declare them as * in SHAPES"
+APART = "forward does not treat each slice of it as an array without it"
+CONSTANT = 1e-6  # of y: where rounding may change it by a root of ε, as arccos near 1
+COLUMNS = 128  # elements of a vector twice, whose columns are tried one by one
 KINKS = 0.03  # of a slope: a larger error is not excused as one of kinks
 OPERATORS = (pytorch.NAME, precision.NAME)  # the methods that call the operator
 
@@ -65,7 +71,7 @@ def _has_failed(rows: Sequence[Row]) -> bool:
 def _rows(
     case: Case, variation: Variation, rows_of: RowsOf, work: Work, asked: bool
 ) -> Iterator[Row]:
-    problem = EXCLUDED
+    problem = apart = ""
     for inputs in variation.tries:
         other = work.counted(case.elsewhere(inputs))
         try:
@@ -76,11 +82,14 @@ def _rows(
         except Exception as error:
             problem = f"forward raises an error ({first_line(error)})"
             continue
+        if not _is_meant(variation, other, case):
+            apart = f"{APART}; {ANY_AXES}"
+            continue
         if np.isfinite(y).all() or not (case.finite or np.isnan(y).any()):
             break
-        problem = "y is not finite"
+        problem = _not_finite(other)
     else:
-        yield not_run(NAME, variation.what, problem)
+        yield not_run(NAME, variation.what, apart or problem or EXCLUDED)
         return
     methods = [
         name
@@ -108,6 +117,40 @@ def _rows(
     yield from rows
 
 
+def _not_finite(case: Case) -> str:
+    """Return the reason that leaves out inputs at which y is not finite."""
+    try:
+        overflows = case.dtype != "float64" and np.isfinite(case.y).all()
+    except (Exception, TooMuch):  # it need not accept float64
+        overflows = False
+    if overflows:
+        return f"forward overflows in {case.dtype} there: y is finite in float64"
+    return "y is not finite"
+
+
+def _is_meant(variation: Variation, other: Case, given: Case) -> bool:
+    """Whether forward may be meant for inputs with one more axis.
+
+    Without a declaration, it is if it does to each slice what it does to all together.
+    A function of a vector may do so to each column instead.
+    """
+    if variation.what != DEEPER or given.subject.shapes is not None:
+        return True
+    some = [
+        at
+        for at, value in enumerate(other.inputs)
+        if is_array(value) and value.ndim > given.inputs[at].ndim
+    ]
+    try:
+        if is_in_slices(other, other.inputs, some, reduced=True):
+            return True
+        vectors = all(0 < other.float64[at].size <= COLUMNS for at in some)
+        vectors &= all(other.inputs[at].ndim == 2 for at in some)
+        return vectors and is_in_slices(other, other.inputs, some, axis=1)
+    except TooMuch:
+        return True  # the methods that run next say so
+
+
 def _without_operator(rows: list[Row]) -> list[Row]:
     """Return the rows, without those of an operator whose y differs from forward's: it
     may be made for the given inputs alone."""
@@ -121,22 +164,47 @@ def _without_operator(rows: list[Row]) -> list[Row]:
 
 def _unless_excused(row: Row, variation: Variation, case: Case) -> Row:
     """Return the row, marked "not run" if it failed by an error that a variation leaves
-    to rounding, or by a shape that need not be that of the input."""
+    to rounding, by a shape that need not be that of the input, or by a gradient that is
+    not finite where y is constant."""
     if row.verdict != FAILED:
         return row
+    reason = ""
     if row.error is not None and row.error <= variation.least:
         reason = f"rounding may cause the error of {row.error:.1e} at these inputs"
-        return Row(row.method, row.quantity, NOT_RUN, reason=reason)
-    if not variation.shapes_as_given:
-        return row
-    misfits = _misfits(case, case.gradients)
+    elif variation.shapes_as_given:
+        reason = _misfit_of(row, case)
+    elif variation.kind == ONE and case.subject.shapes is None:
+        reason = _constant(row, case)
+    return Row(row.method, row.quantity, NOT_RUN, reason=reason) if reason else row
+
+
+def _misfit_of(row: Row, case: Case) -> str:
+    """Return the reason that leaves out a gradient of a wrong shape; "" if it has the
+    right one."""
+    try:
+        misfits = _misfits(case, case.gradients)
+    except Malformed:
+        return ""
     if case.subject.shapes is not None:
         # NumPy and PyTorch differ: over no axes, PyTorch's sum is one over all.
         misfits = {} if misfits else _misfits(case, case.on_tensors[1])
     if not misfits or row.quantity not in (*misfits, "all"):
-        return row
+        return ""
     name, shapes = next(iter(misfits.items()))
-    return Row(row.method, row.quantity, NOT_RUN, reason=_supports_less(name, *shapes))
+    return _supports_less(name, *shapes)
+
+
+def _constant(row: Row, case: Case) -> str:
+    """Return the reason that leaves out a gradient that is not finite where y does not
+    depend on its input, as 0/0 where a row of one is divided by its length."""
+    if row.quantity not in case.quantities:
+        return ""
+    at = case.differentiable[case.quantities.index(row.quantity)]
+    got = case.gradients[at]
+    if got is None or np.isfinite(got).all() or depends(case, at, CONSTANT):
+        return ""
+    name = case.subject.input_names[at]
+    return f"y does not depend on {name} there, and {row.quantity} is not finite"
 
 
 def _supports_less(name: str, got: Sequence[int], shape: Sequence[int]) -> str:
@@ -182,7 +250,7 @@ def _summary(
         if variation.kind in (AXIS, SQUARE):
             text = declaration(given, square=variation.kind == SQUARE)
             hint = f'{DECLARE}"{text}"'
-        misfit, wrong = _misfit(what, wrong, case, given)
+        misfit, wrong = _misfit(what, wrong, case)
     if misfit and not wrong:
         yield not_run(NAME, what, misfit)
         return
@@ -210,45 +278,22 @@ def _is_small(row: Row, case: Case) -> bool:
         return True
 
 
-def _misfit(
-    what: str, wrong: dict[str, Row], case: Case, given: Case
-) -> tuple[str, dict[str, Row]]:
+def _misfit(what: str, wrong: dict[str, Row], case: Case) -> tuple[str, dict[str, Row]]:
     """Return the reason why backward does not support inputs that forward accepts, or
     "", and the rows that are wrong nevertheless.
 
     The reason is that backward raises. For one more axis, it may also be that gradients
-    have wrong shapes and forward does not treat each slice as an array without it.
+    have wrong shapes: code for a fixed number of axes sums over those.
     """
     raised = [row for row in wrong.values() if row.verdict == COULD_NOT_RUN]
     if len(raised) == len(wrong):
         return backward_raises(raised[0]), {}
-    if what != DEEPER or not case.dy.ndim or _is_done_to_each_slice(case, given):
+    try:
+        other = _misfits(case, case.gradients) if what == DEEPER else {}
+    except Malformed:
         return "", wrong
-    other = _misfits(case, case.gradients)
     if not other:
         return "", wrong
     name, (got, shape) = next(iter(other.items()))
     rest = {of: row for of, row in wrong.items() if of not in (*other, "all")}
-    return _supports_less(name, got, shape), rest
-
-
-def _is_done_to_each_slice(deeper: Case, given: Case) -> bool:
-    """Whether forward treats each slice of the new leading axis as it treats an array
-    without that axis."""
-    more = [
-        at
-        for at, value in enumerate(deeper.inputs)
-        if is_array(value) and value.ndim > given.inputs[at].ndim
-    ]
-    y = deeper.y_as_given
-    try:
-        for index, there in enumerate(y):
-            inputs = (
-                x[index] if at in more else x for at, x in enumerate(deeper.given())
-            )
-            here = to_numpy(given.subject.forward(*inputs)[0])
-            if here.shape != there.shape or not np.allclose(here, there):
-                return False
-    except Exception:
-        return False
-    return bool(y.ndim)
+    return f"{_supports_less(name, got, shape)}; {ANY_AXES}", rest

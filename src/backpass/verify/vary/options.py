@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 from backpass.contract.arrays import is_array
 from backpass.verify.case import Case
@@ -61,7 +62,9 @@ def other_values(value: object, default: object = None) -> Iterator[object]:
     """Yield values in the domain of an option, as far as one value shows it.
 
     A boolean is flipped, a float made smaller (0 becomes 0.25), an integer increased
-    and decreased by one, and a word replaced by the others of its list in WORDS.
+    and decreased by one, and a word replaced by the others of its list in WORDS. The
+    integers of a tuple or a list are put in reverse order, and one of its numbers is
+    changed.
     """
     if isinstance(value, bool):
         yield not value
@@ -71,6 +74,35 @@ def other_values(value: object, default: object = None) -> Iterator[object]:
         yield from next((words for words in WORDS if value in words), ())
     elif isinstance(value, float):
         yield float(f"{0.75 * value:.3g}") if value else 0.25
+    elif isinstance(value, tuple | list) and type(value) in (tuple, list):
+        yield from _other_sequences(value) if value else ()
+
+
+def _other_sequences(values: Sequence[Any]) -> Iterator[Sequence[Any]]:
+    """Yield integers in reverse order, with the last one increased, and with the first
+    one decreased; or numbers with the first one made smaller, unless that changes which
+    is the largest: two may be bounds.
+
+    Of sequences in a sequence, the last one is changed.
+    """
+    of: Any = type(values)
+    kinds = {type(value) for value in values}
+    if kinds <= {int, tuple, list}:
+        yield of(reversed(values))
+    if kinds == {int}:
+        yield of([*values[:-1], values[-1] + 1])
+        yield of([values[0] - 1, *values[1:]])
+    elif kinds <= {int, float} and isinstance(values[0], float):
+        smaller = [next(other_values(values[0])), *values[1:]]
+        if _order(smaller) == _order(values):
+            yield of(smaller)
+    elif kinds <= {tuple, list}:
+        for last in _other_sequences(values[-1]):
+            yield of([*values[:-1], last])
+
+
+def _order(values: Sequence[float]) -> list[int]:
+    return sorted(range(len(values)), key=values.__getitem__)
 
 
 def neutral_values(value: object, default: object) -> Iterator[object]:

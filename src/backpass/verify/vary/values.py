@@ -41,8 +41,24 @@ def other_signs(draw: Draw) -> Iterator[tuple[str, Tries]]:
             continue
         for what, values in changes:
             inputs = draw.replaced(at, values)
-            if _depends(case.elsewhere(inputs), at):
+            if _keeps_order(case, at, values) and depends(case.elsewhere(inputs), at):
                 yield what, (inputs,)
+
+
+def _keeps_order(case: Case, at: int, values: np.ndarray) -> bool:
+    """Whether values of an input that were all below those of another input, or above
+    them, remain so: two inputs may be bounds."""
+    for other, bound in enumerate(case.float64):
+        if other == at or not is_floating(bound) or not bound.size:
+            continue
+        try:
+            for order in (np.less_equal, np.greater_equal):
+                kept = order(case.float64[at], bound).all()
+                if kept and not order(values, bound).all():
+                    return False
+        except ValueError:  # the shapes do not broadcast
+            continue
+    return True
 
 
 def tiny(draw: Draw) -> Iterator[tuple[str, Tries]]:
@@ -50,12 +66,13 @@ def tiny(draw: Draw) -> Iterator[tuple[str, Tries]]:
     case = draw.case
     if case.dtype in ("float32", "float64"):
         inputs = draw.replaced(draw.first, case.float64[draw.first] * TINY)
-        if _depends(case.elsewhere(inputs), draw.first):
+        if depends(case.elsewhere(inputs), draw.first):
             yield f"{draw.name(draw.first)} × 2⁻²⁰", (inputs,)
 
 
-def _depends(case: Case, at: int) -> bool:
-    """Whether y is finite there, and changes when an input moves a little."""
+def depends(case: Case, at: int, least: float = 0.0) -> bool:
+    """Whether y is finite there, and changes by more than ``least`` of its largest
+    element, or of 1, when an input moves a little."""
     x = case.float64[at]
     move = MOVE * _signs(case, x.shape)
     moved = (*case.float64[:at], x * (1 + move), *case.float64[at + 1 :])
@@ -63,7 +80,9 @@ def _depends(case: Case, at: int) -> bool:
         here, there = (case.forward(values) for values in (case.float64, moved))
     except Exception:
         return False
-    return bool(np.isfinite(here).all() and (here != there).any())
+    change = np.abs(here - there).max(initial=0.0)
+    size = max(1.0, np.abs(here).max(initial=0.0))
+    return bool(np.isfinite(here).all() and change > least * size)
 
 
 def _signs(case: Case, shape: tuple[int, ...]) -> np.ndarray:
