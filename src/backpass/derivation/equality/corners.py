@@ -17,7 +17,9 @@ CORNERS = 400  # at most so many corners
 TOGETHER = 3  # at most so many boundaries at a corner
 # The steps from the boundaries of a corner differ, because others may pass through it.
 _STEPS = np.array([[1, 1 / 4, 1 / 16], [1 / 16, 1 / 4, 1]])
-_REACH = 1 / 16  # a step, by the distance of the nearest other boundary
+# A step, by the distance of the nearest other boundary, and the longest step. Neither
+# is a round number, because a boundary not known yet may be a round distance away.
+_REACH, _LONGEST = 0.0617, 0.987
 
 
 def beside_corners(
@@ -59,7 +61,7 @@ def _beside(
     corners = start - (ways @ (meeting @ start + offsets[groups])[..., None])[..., 0]
     apart = np.abs(corners @ normals.T + offsets)
     apart[apart < 1e-9 * (1 + np.abs(offsets))] = np.inf
-    reach = np.minimum(apart.min(axis=1), 1 / _REACH) * _REACH
+    reach = np.minimum(apart.min(axis=1) * _REACH, _LONGEST)
     signs = np.array([*itertools.product((-1, 1), repeat=count)])
     steps = (signs[None] * _STEPS[:, None, :count]).reshape(-1, count)
     moved = (ways @ steps.T).transpose(0, 2, 1) * reach[:, None, None]

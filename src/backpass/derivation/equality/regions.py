@@ -39,14 +39,7 @@ def other_regions(
     of the evaluators, so other regions may have other differences: call this again with
     evaluators at the points that it returned.
     """
-    differences = list(
-        dict.fromkeys(
-            difference
-            for evaluator in evaluators
-            for path in paths
-            for difference in _differences(evaluator, path)
-        )
-    )
+    differences = _all_differences(evaluators, paths)
     if len(differences) < 2 or limit <= 0:
         return []
     symbols = sorted(set().union(*(d.free_symbols for d in differences)), key=str)
@@ -149,11 +142,7 @@ def between_boundaries(
 
     On the line one number changes. Its boundaries are exact: rational, or enclosed.
     """
-    differences = list(
-        dict.fromkeys(
-            d for one in evaluators for p in paths for d in _differences(one, p)
-        )
-    )
+    differences = _all_differences(evaluators, paths)
     anywhere = next(iter(evaluators)).point
     if len(differences) > MOST or anywhere is None:
         return []
@@ -201,6 +190,14 @@ def both_sides(difference: sympy.Expr, evaluator: Evaluator) -> Iterator[Place]:
             for root, step in itertools.product(found, (-near, near)):
                 yield {**there, symbol: root + step}
             return
+
+
+def _all_differences(
+    evaluators: Collection[Evaluator], paths: Collection[Path]
+) -> list[sympy.Expr]:
+    """Return the differences of comparisons, in an order that every run repeats."""
+    found = {d for one in evaluators for path in paths for d in _differences(one, path)}
+    return sorted(found, key=str)
 
 
 def _differences(evaluator: Evaluator, path: Path) -> Iterator[sympy.Expr]:
