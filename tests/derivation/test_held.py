@@ -121,3 +121,32 @@ def test_an_equality_that_was_refused_shows_nothing():
     shown = r"v = \frac{1}{2} \sum_k r_k^2"
     formula = r"\frac{\partial y}{\partial r_i} = v + r_i s"
     assert below(shown, formula).kind == "refused"
+
+
+@pytest.mark.parametrize(
+    "given, shown, right, wrong",
+    [
+        (
+            r"given x, w \in \mathbb{R}^n; let r_i = 2 x_i; let y = \sum_i w_i x_i^2",
+            r"x_i = \frac{1}{2} r_i",
+            r"\frac{\partial y}{\partial r_i} = \frac{1}{2} w_i r_i",
+            r"\frac{\partial y}{\partial r_i} = w_i r_i",
+        ),
+        (
+            r"given s, a \in \mathbb{R}_{>0}, m \in \mathbb{R}; let u = \log s; let l = a \log s + \frac{m^2}{s}",
+            r"s = e^u",
+            r"\frac{\partial l}{\partial u} = a - m^2 e^{-u}",
+            r"\frac{\partial l}{\partial u} = a + m^2 e^{-u}",
+        ),
+        (
+            r"given x \in \mathbb{R}^n, m \in \mathbb{R}, s \in \mathbb{R}; let z_i = \frac{x_i - m}{s}; let y = \sum_i x_i^3",
+            r"m + s z_i = x_i",
+            r"\frac{\partial y}{\partial z_i} = 3 s x_i^2",
+            r"\frac{\partial y}{\partial z_i} = 3 x_i^2",
+        ),
+    ],
+)
+def test_an_input_may_be_written_by_what_it_defines(given, shown, right, wrong):
+    found = below(shown, right, given)
+    assert found.kind == "not readable" and "as line 1 writes it" in found.message
+    assert below(shown, wrong, given).kind == "refused"

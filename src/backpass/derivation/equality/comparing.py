@@ -201,7 +201,7 @@ def elsewhere(
     Compare at each before you take the next: from then on, the differences that are
     compared there are known.
     """
-    paths = {path for expression in expressions for path in expression.compared}
+    paths = [*dict.fromkeys(path for one in expressions for path in one.compared)]
     if not paths:
         return
     sizes = evaluators[0].sizes
@@ -215,8 +215,9 @@ def elsewhere(
             new.append(known.around(sizes, point))
             yield new[-1]
 
-    tried = {*paths} & {path for one in new for path in one.differences}
-    yield from evaluators_at([*beside_boundaries(first, paths - tried)])
+    tried = {path for one in new for path in one.differences}
+    untried = [path for path in paths if path not in tried]
+    yield from evaluators_at([*beside_boundaries(first, untried)])
     yield from evaluators_at(between_boundaries([*first, *new], paths, REGIONS))
     count = len(new)
     for _ in range(ROUNDS):

@@ -16,10 +16,9 @@ MOST = 24  # boundaries
 CORNERS = 400  # at most so many corners
 TOGETHER = 3  # at most so many boundaries at a corner
 # The steps from the boundaries of a corner differ, because others may pass through it.
-_STEPS = np.array([[1, 1 / 4, 1 / 16], [1 / 16, 1 / 4, 1]])
-# A step, by the distance of the nearest other boundary, and the longest step. Neither
-# is a round number, because a boundary not known yet may be a round distance away.
-_REACH, _LONGEST = 0.0617, 0.987
+# They are not round, because boundaries that are not known yet often are.
+_STEPS = np.array([[1, 1 / 4, 1 / 16], [1 / 16, 1 / 4, 1]]) * 0.9631
+_REACH = 1 / 16  # a step, by the distance of the nearest other boundary
 
 
 def beside_corners(
@@ -61,7 +60,7 @@ def _beside(
     corners = start - (ways @ (meeting @ start + offsets[groups])[..., None])[..., 0]
     apart = np.abs(corners @ normals.T + offsets)
     apart[apart < 1e-9 * (1 + np.abs(offsets))] = np.inf
-    reach = np.minimum(apart.min(axis=1) * _REACH, _LONGEST)
+    reach = np.minimum(apart.min(axis=1), 1 / _REACH) * _REACH
     signs = np.array([*itertools.product((-1, 1), repeat=count)])
     steps = (signs[None] * _STEPS[:, None, :count]).reshape(-1, count)
     moved = (ways @ steps.T).transpose(0, 2, 1) * reach[:, None, None]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import replace
 
 from backpass.derivation.equality.check import Chain, scope_of
@@ -15,6 +16,7 @@ from backpass.derivation.equality.comparing import HOLDING, Refused
 from backpass.derivation.language.analysis import Analysis
 from backpass.derivation.language.names import Scope
 from backpass.derivation.language.parse import Line, Part, Unreadable, parse
+from backpass.derivation.language.written import canonical
 from backpass.derivation.text.beside import Beside
 from backpass.derivation.text.held import other_partials
 from backpass.derivation.text.knowledge import Knowledge
@@ -22,6 +24,7 @@ from backpass.derivation.text.members import Equation, agree, equality
 
 TRIES = 12  # at most so many choices of equalities
 _DERIVATIVES = (*HOLDING, "nabla", "jacobian", "slope", "second_slope")
+Lines = tuple[Line, ...]
 _INPUTS = ("given", "constant", "range", "random")
 
 
@@ -32,25 +35,34 @@ def through_equalities(
     equalities that the text has shown; otherwise ""."""
     if not _has_derivative(chain):
         return ""
-    used, before = known.used(chain.expressions), known.now
-    lines = [line for name, line in _shown(known) if name in used]
-    choices = itertools.chain(
-        itertools.combinations(lines, 1), itertools.combinations(lines, 2)
-    )
-    for chosen in itertools.islice(choices, TRIES):
+    before = known.now
+    for lines, chosen in itertools.islice(_readings(known, chain), TRIES):
+        known.now = replace(before, lines=lines)
         try:
-            now = before.lines
-            for line in chosen:
-                now = _with(now, line)
-            known.now = replace(before, lines=now)
-            if _holds(known, equation, part):
-                known.now = before
-                return _asks(known, chosen)
+            holds = _holds(known, equation, part)
         except Unreadable:
             continue
         finally:
             known.now = before
+        if holds and all(_still_holds(known, line) for line in chosen):
+            return _asks(known, chosen)
     return ""
+
+
+def _readings(known: Knowledge, chain: Chain) -> Iterator[tuple[Lines, Lines]]:
+    """Yield declarations with one or two of the equalities as definitions, and these
+    definitions."""
+    now, used = known.now.lines, known.used(chain.expressions)
+    shown = [
+        (name, Line("let", head, part)) for name, head, part in _shown(known, used)
+    ]
+    for count in (1, 2):
+        for chosen in itertools.combinations(shown, count):
+            lines = now
+            with suppress(Unreadable):
+                for name, line in chosen:
+                    lines = _with(lines, name, line)
+                yield lines, tuple(line for _, line in chosen)
 
 
 def _has_derivative(chain: Chain) -> bool:
@@ -71,44 +83,53 @@ def _holds(known: Knowledge, equation: Equation, part: Part) -> bool:
     return True
 
 
-def _shown(known: Knowledge) -> Iterator[tuple[str, Line]]:
-    """Yield the equalities that still hold and have a defined name on one side, as
-    definitions of the name."""
+def _still_holds(known: Knowledge, line: Line) -> bool:
+    """Whether an equality from above holds with the definitions here."""
+    assert line.left is not None and line.right is not None
+    return agree(known, line.left, line.left, line.right, Beside())
+
+
+def _shown(known: Knowledge, used: set[str]) -> Iterator[tuple[str, Part, Part]]:
+    """Yield the equalities above that have a used name on one side: the name, that
+    side, and the other one."""
     for first, second in reversed(known.shown):
         for head, part in ((first, second), (second, first)):
-            name = _defined_name(known.scope, head)
-            if name and agree(known, head, head, part, Beside()):
-                yield name, Line("let", head, part)
+            name = _name(known.scope, head)
+            if name in used:
+                yield name, head, part
 
 
-def _defined_name(scope: Scope, head: Part) -> str:
+def _name(scope: Scope, head: Part) -> str:
+    """Return the variable that a side is; "" if it is none."""
     try:
         found = scope.resolve(parse(head, "moved"))
     except Unreadable:
         return ""
-    if found is None or found.kind != "variable" or found.accent:
-        return ""
-    return found.name if scope.variables[found.name].kind == "defined" else ""
+    is_name = found is not None and found.kind == "variable" and not found.accent
+    return found.name if found is not None and is_name else ""
 
 
-def _with(lines: tuple[Line, ...], new: Line) -> tuple[Line, ...]:
+def _with(lines: Lines, name: str, new: Line) -> Lines:
     """Return lines with a definition in place of that of the same name, below what it
     uses. Raises `Unreadable` if that is not possible."""
-    assert new.left is not None and new.right is not None
+    assert new.right is not None
     scope = scope_of(lines)
-    name = _defined_name(scope, new.left)
-    analysis = Analysis(scope)
-    (expression,) = analysis.run([new.right])
+    (expression,) = Analysis(scope).run([new.right])
     direct = {one.name for one in expression.used if one.kind == "variable"}
+    if scope.variables[name].kind != "defined":
+        return _inverted(lines, scope, name, new, direct)
     above = scope.upstream([scope.variables[one] for one in direct])
     if name in above:
         raise Unreadable(f"{name} would be defined by itself", new.right)
-    at = next(number for number, line in enumerate(lines) if _names(scope, line, name))
+    places = [at for at, line in enumerate(lines) if _defines(scope, line, name)]
+    if not places:
+        raise Unreadable(f"{name} has no definition of its own", new.right)
+    (at, *_) = places
     below = lines[at + 1 :]
     moved = [
         line
         for line in below
-        if line.kind in _INPUTS or any(_names(scope, line, one) for one in above)
+        if line.kind in _INPUTS or any(_defines(scope, line, one) for one in above)
     ]
     rest = [line for line in below if line not in moved]
     found = (*lines[:at], *moved, new, *rest)
@@ -116,20 +137,71 @@ def _with(lines: tuple[Line, ...], new: Line) -> tuple[Line, ...]:
     return found
 
 
-def _names(scope: Scope, line: Line, name: str) -> bool:
+def _inverted(
+    lines: Lines, scope: Scope, name: str, new: Line, direct: set[str]
+) -> Lines:
+    """Return lines in which a declared name is defined by the one that it defines:
+    x = r / 2 where r = 2 x. Raises `Unreadable` if there is not exactly one."""
+    by = [
+        one for one in direct if name in scope.upstream([scope.variables[one]]) - {one}
+    ]
+    if len(by) != 1:
+        raise Unreadable(f"{name} is declared", new.right)
+    inputs: list[Line] = []
+    for line in lines:
+        if line.kind in ("given", "constant"):
+            inputs += _without(line, scope, name)
+        elif line.kind in _INPUTS:
+            inputs.append(line)
+    rest = [
+        line
+        for line in lines
+        if line.kind not in _INPUTS and not _defines(scope, line, by[0])
+    ]
+    found = (*inputs, _declared(scope, "given", by[0]), new, *rest)
+    scope_of(found)
+    return found
+
+
+def _without(line: Line, scope: Scope, name: str) -> list[Line]:
+    """Return a declaration without one of its names."""
+    assert line.right is not None
+    names = [
+        canonical(tree)
+        for declaration in parse(line.right, "declarations").children
+        for tree in declaration.children[:-2]
+    ]
+    if name not in names:
+        return [line]
+    return [_declared(scope, line.kind, one) for one in names if one != name]
+
+
+def _declared(scope: Scope, kind: str, name: str) -> Line:
+    """Return the declaration of a name with its shape in a scope."""
+    if name not in scope.variables:
+        raise Unreadable(f"{name} is a sequence")
+    variable = scope.variables[name]
+    sides = variable.shape[:1] if variable.shape[1:] == ("1",) else variable.shape
+    sign = "_{>0}" if variable.positive else ""
+    power = r" \times ".join(sides)
+    text = rf"{name} \in \mathbb{{R}}{sign}" + (f"^{{{power}}}" if power else "")
+    return Line(kind, right=Part(text, 0, text))
+
+
+def _defines(scope: Scope, line: Line, name: str) -> bool:
     """Whether a line defines a name."""
     return (
         line.kind == "let"
         and line.left is not None
-        and _defined_name(scope, line.left) == name
+        and (_name(scope, line.left) == name)
     )
 
 
-def _asks(known: Knowledge, lines: tuple[Line, ...]) -> str:
+def _asks(known: Knowledge, lines: Lines) -> str:
     pieces = []
     for line in lines:
         assert line.left is not None
-        name = _defined_name(known.scope, line.left)
+        name = _name(known.scope, line.left)
         where = known.document.where(known.document.line(line.left.start))
         pieces.append(f"{name} is as {where} writes it")
     return (

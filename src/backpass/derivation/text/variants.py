@@ -1,7 +1,7 @@
 """Variants: a text may define a name again, differently, after announcing a choice.
 
-In "some variants use 1 - f_t instead, and the update would be", the equation is another
-definition, and not a claim about the first one.
+After "some variants use 1 - f_t instead, and the update would be", an equation defines
+the name again, and is not a claim about the first definition.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ _GOES_ON = 80  # so many characters between displays may continue the sentence
 
 
 class Variant:
-    """An equation whose left side has a definition, and which is another definition
-    where it differs, because the prose above announces a variant."""
+    """An equation whose left side has a definition. If the prose above announces a
+    variant, the equation may define the name again, with a different value."""
 
     def __init__(self, known: Knowledge, head: Part) -> None:
         self.known = known
