@@ -539,22 +539,23 @@ class TestHelp:
     def test_a_change_may_show_only_at_varied_inputs(self, capsys, tmp_path, monkeypatch):
         lines = [
             "import numpy as np",
-            "class Rotated:",
+            "class Capped:",
             "    def forward(self, x):",
-            "        a, b = np.split(x, 2, -1)",
-            "        return np.concatenate([b, -a], -1), None",
-            "    def backward(self, dy, saved):",
-            "        b, a = np.split(dy, 2, -1)",
-            "        return np.concatenate([-a, b], -1)",
+            "        return np.minimum(x, 20), x",
+            "    def backward(self, dy, x):",
+            "        return dy * (x < 20)",
         ]
-        (tmp_path / "own_rotated.py").write_text("\n".join(lines))
+        (tmp_path / "own_capped.py").write_text("\n".join(lines))
         monkeypatch.setattr(sys, "path", list(sys.path))
-        target = f"{tmp_path}/own_rotated.py:Rotated"
-        survived = []
+        target = f"{tmp_path}/own_capped.py:Capped"
+        survivors = []
         for vary in ([], ["--vary"]):
             cli.main(["mutate", target, "--input", "5x6", "--json", *vary])
-            survived.append(len(json.loads(capsys.readouterr().out)["survivors"]))
-        assert survived == [2, 1]  # a backward that raises for three axes is not held against it
+            listed = json.loads(capsys.readouterr().out)["survivors"]
+            survivors.append({one["change"] for one in listed})
+        given, varied = survivors
+        assert "dy * (x < 20) → dy" in given - varied  # found where x × 20 is beyond the bound
+        assert varied == {"x < 20 → x <= 20", "x < 20 → x < 21"}
 
     def test_a_mistyped_command_suggests_the_nearest(self, capsys):
         assert "no command is called 'verfy'; did you mean 'verify'?" in refused(capsys, "verfy", "softmax")
