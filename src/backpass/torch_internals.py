@@ -304,13 +304,13 @@ def is_fake(x: torch.Tensor) -> bool:
 
 
 def is_higher_order(func: Any) -> bool:
-    """Whether an operator calls functions that it is given, such as the launch of a
-    kernel by ``torch.library.wrap_triton``. It has no schema."""
+    """Whether an operator takes functions and calls them, as the launch of a kernel by
+    ``torch.library.wrap_triton`` does. Such an operator has no schema."""
     return isinstance(func, HigherOrderOperator)
 
 
 def without_torch_functions() -> contextlib.AbstractContextManager[None]:
-    """Return a context in which no ``TorchFunctionMode`` sees what is called."""
+    """Return a context in which no ``TorchFunctionMode`` intercepts calls."""
     return torch._C.DisableTorchFunction()
 
 

@@ -196,7 +196,7 @@ def _inputs(
     op: object, arguments: argparse.Namespace, options: Mapping[str, object]
 ) -> tuple[tuple[object, ...], dict[str, Any]]:
     """Return the inputs and, if they were drawn for SHAPES, the options for them. The
-    declaration may name one of the given options for an integer."""
+    declaration may name a given option as the value of an integer."""
     from backpass.verify.drawing import INPUTS, drawn_inputs, generator, options_for
     from backpass.verify.subject import is_function
 
@@ -213,7 +213,7 @@ def _inputs(
     specs = [_spec(text) for text in arguments.input]
     torch = (
         arguments.torch
-        or getattr(arguments, "compiled", False)  # a kernel takes nothing else
+        or getattr(arguments, "compiled", False)  # a kernel takes only tensors
         or is_function(op)
         or any(spec.dtype == "bfloat16" for spec in specs)
     )

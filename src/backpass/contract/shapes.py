@@ -113,7 +113,7 @@ class Shapes:
 
     @property
     def least(self) -> dict[str, int]:
-        """The smallest length of each letter for which one is declared."""
+        """The declared smallest length of each letter that has one."""
         found: dict[str, int] = {}
         for spec in (*self.inputs, *self.outputs):
             for letter, least in spec.least:
@@ -242,7 +242,7 @@ def _specs(part: str, text: str) -> tuple[Spec, ...]:
 
 
 def _least(array: str, axis: str, sign: str, number: str) -> tuple[str, int]:
-    """Return a letter with the smallest length that ``n>1`` allows it."""
+    """Return the letter of an axis such as ``n>1``, and its smallest length."""
     letter, more = axis.strip(), number.strip()
     if not letter.isidentifier() or not more.isdigit():
         least = more.removeprefix("=").strip()

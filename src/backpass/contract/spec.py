@@ -22,9 +22,10 @@ class Spec:
     """One array of a declaration.
 
     Its axes are letters or numbers, and at most one group of any number of axes ("*" or
-    "*a"). ``least`` has the smallest length of each letter for which one is declared,
-    such as 2 for ``n>1``. ``below`` bounds its integers, a letter or a number, and
-    ``sentinels`` are others; ``named`` are options of forward whose values are.
+    "*a"). ``least`` has the declared smallest length of each letter that has one, such
+    as 2 for ``n>1``. ``below``, a letter or a number, bounds its integers.
+    ``sentinels`` are further integers, and ``named`` are options of forward whose
+    values are further integers.
     ``structure`` is "table", "halves", "pairs", "mask", or "" for an array that has a
     gradient, and ``choices`` are the values of a mask. ``some`` says that no row of a
     mask hides everything.
@@ -93,7 +94,7 @@ def letters_of(axis: str) -> list[str]:
 
 
 def is_axis(axis: str) -> bool:
-    """Whether the name of an axis can be read: a letter may be a word."""
+    """Whether the form of an axis is valid. A letter may be a word."""
     if axis.startswith("*"):
         return axis == "*" or axis[1:].isidentifier()
     if not all([letter.isidentifier() for letter in letters_of(axis)]):

@@ -119,8 +119,8 @@ _DISPLAYS = rf"""
   | (?<!\\)\\\[(?P<brackets>.*?)(?<!\\)\\\]
   | \\begin\{{(?P<environment>(?:{ENVIRONMENTS})\*?)\}}(?P<body>.*?)\\end\{{(?P=environment)\}}
 """
-# \\[ … \\] within a paragraph of Markdown, which prints as \[ … \]. What begins with a
-# length is the space between two rows.
+# \\[ … \\] within a paragraph of Markdown, which prints as \[ … \]. A length
+# after \\[ is the space between two rows.
 _OPENS = r"\\\\\[(?!\s*-?[\d.]+\s*[a-z]{2}\s*\])"
 _ESCAPED = rf"{_OPENS}(?P<inline>(?:(?!\n[ \t]*\n|{_OPENS}).)*?)\\\\\]"
 _BODIES = ("dollars", "escaped", "brackets", "body", "inline")

@@ -47,11 +47,11 @@ class Allocated(TorchDispatchMode):
 
     Memory above 64 MiB is not filled, and memory above 1 GiB is not tracked: it counts
     as written. A write counts if a kernel or a PyTorch operator makes it, so a tensor
-    that is filled through ``x.numpy()`` counts as unwritten. Inside an operator that is
-    written in Python, memory is tracked as outside.
+    that is filled through ``x.numpy()`` counts as unwritten. Memory is
+    also tracked inside an operator that is written in Python.
     """
 
-    # With it, ``torch.library.wrap_triton`` may launch a kernel in this mode.
+    # Lets ``torch.library.wrap_triton`` launch a kernel in this mode.
     supports_higher_order_operators = True
 
     def __init__(self, functions: AbstractContextManager[Any] | None = None) -> None:
@@ -70,11 +70,11 @@ class Allocated(TorchDispatchMode):
         if (own := body(func)) is not None:
             with self, self._functions:
                 return own(*args, **kwargs)
-        with without_torch_functions():  # with which tensors may hide where they are
+        with without_torch_functions():  # a mode may hide the real device of a tensor
             return self._seen(func, args, kwargs)
 
     def _seen(self, func: Any, args: Any, kwargs: Any) -> Any:
-        """Return what an operator of PyTorch returns, and note what it writes."""
+        """Call an operator of PyTorch, record its writes, and return its result."""
         for x in read_by(func, args, kwargs):
             part = self.part(x)
             if part is not None and _missing(part):

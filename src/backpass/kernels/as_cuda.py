@@ -1,9 +1,10 @@
-"""Let host code that asks for a CUDA device run on CPU tensors.
+"""Let host code that expects a CUDA device run on CPU tensors.
 
-A program that launches kernels often asks first whether its tensors are on a GPU, how
-many processors that has, or which stream is current. In the context ``standing_in``,
-tensors on the CPU say that they are on ``cuda:0``, an A100, and what is asked for on
-CUDA is made on the CPU. A program that runs only with these answers runs unchanged.
+Host code often queries the GPU before it launches a kernel: whether a tensor is on a
+GPU, how many multiprocessors the GPU has, or which stream is current. In the context
+``standing_in``, CPU tensors report the device ``cuda:0``, an A100, and tensors
+requested on CUDA are allocated on the CPU. A program that needs nothing else of a GPU
+runs unchanged.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from torch.autograd.function import BackwardCFunction
 from torch.overrides import TorchFunctionMode
 
 CAPABILITY = (8, 0)  # Ampere, the A100
-# As CUDA and Triton name them; of an A100 with 80 GB.
+# Of an A100 with 80 GB, under the names that CUDA and Triton use.
 PROPERTIES = {
     "name": "NVIDIA A100, executed on the CPU by Backpass",
     "major": CAPABILITY[0],
@@ -39,7 +40,7 @@ DEVICE = torch.device("cuda", 0)
 
 
 class _Stream(nullcontext):
-    """A stream, or the context in which it is current: all work is done at once."""
+    """A stream, or the context in which it is current. Its work is always complete."""
 
     cuda_stream = stream_id = device_index = 0
     device = DEVICE
@@ -60,7 +61,7 @@ class _Stream(nullcontext):
 
 
 class _Event:
-    """An event: it has happened, and no time passes between two of them."""
+    """An event. It has completed, and the time between two events is 0."""
 
     def __init__(self, *_: Any, **__: Any) -> None:
         pass
@@ -78,13 +79,13 @@ class _Event:
 
 
 class _Context(nullcontext):
-    """A context for a device, of which there is one."""
+    """The context in which a device is current: there is only one device."""
 
     def __init__(self, *_: Any) -> None:
         super().__init__(None)
 
 
-# What ``torch.cuda`` answers: a class, or the value that a call returns.
+# For each name of ``torch.cuda``, a class, or the value that a call returns.
 _ANSWERS: dict[str, Any] = {
     "is_available": True,
     "is_initialized": True,
@@ -114,7 +115,7 @@ _ANSWERS: dict[str, Any] = {
 
 @contextmanager
 def standing_in() -> Iterator[OnCuda]:
-    """Yield the mode that is on; its ``asked`` grows."""
+    """Activate the mode, and yield it."""
     mode = OnCuda()
     answers: dict[str, Any] = {
         name: _answering(name, of, mode.asked) for name, of in _ANSWERS.items()
@@ -122,7 +123,7 @@ def standing_in() -> Iterator[OnCuda]:
     apply = BackwardCFunction.apply
 
     def with_mode(ctx: Any, *args: Any) -> Any:
-        with mode:  # PyTorch calls a backward with no mode on
+        with mode:  # PyTorch calls a backward outside all modes
             return apply(ctx, *args)
 
     with (
@@ -134,7 +135,7 @@ def standing_in() -> Iterator[OnCuda]:
 
 
 def _answering(name: str, answer: Any, asked: set[str]) -> Callable[..., Any]:
-    """Return what replaces a function or a class of ``torch.cuda``, and notes it."""
+    """Return a replacement for a name of ``torch.cuda``, which records each call."""
 
     def call(*args: Any, **kwargs: Any) -> Any:
         asked.add(f"torch.cuda.{name}")
@@ -144,8 +145,8 @@ def _answering(name: str, answer: Any, asked: set[str]) -> Callable[..., Any]:
 
 
 class OnCuda(TorchFunctionMode):
-    """A mode in which tensors on the CPU say that they are on CUDA, and what is asked
-    for on CUDA is on the CPU. ``asked`` names what was asked for, such as
+    """A mode in which CPU tensors report a CUDA device, and an argument that names a
+    CUDA device stands for the CPU. ``asked`` records the queries, such as
     ``torch.cuda.device``."""
 
     def __init__(self) -> None:
@@ -179,7 +180,7 @@ class OnCuda(TorchFunctionMode):
         )
 
     def _on_cpu(self, value: Any) -> Any:
-        """Return an argument, or the CPU if it is a CUDA device."""
+        """Return an argument, or the CPU in place of a CUDA device."""
         named = isinstance(value, str) and value.partition(":")[0] == "cuda"
         if named or (isinstance(value, torch.device) and value.type == "cuda"):
             self.asked.add('device="cuda"')

@@ -68,7 +68,7 @@ class Verdict:
     end of the context was scratch memory, and has a line only if PyTorch has read such
     elements. Tensors of more than 1 GiB are not tracked and have no line. ``left_out``
     has a line for each autotuned kernel that was not run with all configurations, and
-    ``stood_in`` names what was answered in place of a device.
+    ``stood_in`` names the queries that were answered in place of a GPU.
     """
 
     runs: list[Run] = field(default_factory=list)
@@ -91,7 +91,7 @@ class Verdict:
 
     @property
     def notes(self) -> list[str]:
-        """What was not checked, and what was answered in place of a GPU."""
+        """Notes on what was not checked, and on queries answered in place of a GPU."""
         found = [f"not checked: {'; '.join([UNSEEN, *self.left_out])}"]
         if self.stood_in:
             found += [f"in place of a GPU: {', '.join(sorted(self.stood_in))}"]
@@ -141,18 +141,18 @@ def executing(
     ``approximate`` is the seed of errors that are added to the results of approximate
     units, within the limits of the PTX manual; by default the units have no error.
 
-    An autotuned kernel runs with the first of its configurations that fits.
-    ``configurations`` is how many of them run, each once and the first of them once
-    more, or a function that takes the list of them and returns those that run. None
-    stands for all.
+    ``configurations`` is the number of an autotuned kernel's configurations to execute,
+    None for all, or a function that selects some from a list of them. The default is
+    the first configuration that fits. Several are each executed once, and the first of
+    them once more.
 
-    With ``as_cuda``, CPU tensors say that they are on ``cuda:0``, what is asked for on
-    CUDA is made on the CPU, and ``torch.cuda`` answers for an A100, so that host code
-    that looks for a GPU runs unchanged.
+    With ``as_cuda``, CPU tensors report the device ``cuda:0``, tensors requested on
+    CUDA are allocated on the CPU, and ``torch.cuda`` reports an A100, so host code that
+    expects a GPU runs unchanged.
 
     Raises a ``ptx.Fault`` for what PTX does not allow, ``ptx.Unsupported`` for an
     instruction that ``backpass.ptx`` does not execute, ValueError if a kernel has no
-    program of a number in ``only``, or if no configuration is wanted, and RuntimeError
+    program of a number in ``only``, or if no configuration is chosen, and RuntimeError
     if the kernels of this process are interpreted.
     """
     if kernels.interpreted():
@@ -216,7 +216,7 @@ class Driver(DriverBase):
         return 0
 
     def get_active_torch_device(self) -> torch.device:
-        """Return the device of which the tensors say that they are on it."""
+        """Return the device that tensors report."""
         return self._device
 
     def map_python_to_cpp_type(self, ty: str) -> str:
@@ -224,8 +224,8 @@ class Driver(DriverBase):
         return ty
 
     def get_benchmarker(self) -> Callable[..., list[float]]:
-        """Return what Triton expects of a driver. Autotuners do not use it here: see
-        ``kernels.tuning``."""
+        """Raise an error, because kernels are not timed here. Autotuners do not call
+        this function: see ``kernels.tuning``."""
         raise NotImplementedError("kernels executed on the CPU are not timed")
 
     @staticmethod
@@ -240,7 +240,7 @@ class Driver(DriverBase):
             # two hooks. Triton may reuse the launcher under a later driver.
             own = kernels.executions[-1]
             if not own.tuning.is_trial:
-                with without_torch_functions():  # tensors say where they really are
+                with without_torch_functions():  # tensors report their real device
                     own.run(text, source.signature, metadata, (x, y, z), rest[6:])
 
         return launch
@@ -351,8 +351,8 @@ def _flat(
 
 
 def _descriptor(name: str, value: Any) -> Iterator[tuple[str, str, Any]]:
-    """Yield the arguments for a tensor descriptor, which below compute capability 9.0
-    is lowered to pointers: its base, shape, and strides, flags, and the shape and the
+    """Yield the arguments of a tensor descriptor. Below compute capability 9.0, Triton
+    lowers it to a pointer: the base, the shape and strides, flags, and the shape and
     strides again."""
     sizes = [*enumerate((*value.shape, *value.strides))]
     yield name, "*", value.base

@@ -1,8 +1,7 @@
 """Choose the configurations with which an autotuned kernel is executed.
 
-Triton's autotuner times each of its configurations and keeps the fastest. When kernels
-are executed on the CPU, no time means anything, and each trial takes as long as the
-kernel itself.
+Triton's autotuner times each configuration and keeps the fastest. When kernels are
+executed on the CPU, times are meaningless, and each trial takes as long as the kernel.
 """
 
 from __future__ import annotations
@@ -14,15 +13,15 @@ from typing import Any
 
 from triton.runtime.autotuner import Autotuner
 
-# How many are executed, None for all, or a function that returns the ones to execute.
+# The number of configurations to execute, None for all, or a function that selects.
 Wanted = int | None | Callable[[Sequence[Any]], Sequence[Any]]
 
 _run = Autotuner.run
 
 
 class Tuning:
-    """The configurations wanted. ``left_out`` has a line for each kernel that was not
-    executed with all of those that its own pruning leaves."""
+    """A choice of configurations. ``left_out`` has a line for each kernel that was not
+    executed with every configuration that its own pruning leaves."""
 
     def __init__(self, wanted: Wanted) -> None:
         if isinstance(wanted, int) and wanted < 1:
@@ -32,12 +31,12 @@ class Tuning:
             )
         self.wanted = wanted
         self.left_out: dict[str, str] = {}
-        self.is_trial = False  # then a kernel is compiled, and must fit, but is not run
+        self.is_trial = False  # compile a kernel, which must fit, without running it
         self._chosen: dict[Autotuner, dict[Any, Any]] = {}
 
     @contextmanager
     def applied(self) -> Iterator[None]:
-        """Let autotuners try only the configurations wanted, with no timing."""
+        """Let autotuners try only the chosen configurations, untimed."""
         before = Autotuner.run
         Autotuner.run = lambda tuner, *args, **options: self._tuned(  # type: ignore[method-assign]
             tuner, args, options
@@ -48,7 +47,7 @@ class Tuning:
             Autotuner.run = before  # type: ignore[method-assign]
 
     def _tuned(self, tuner: Autotuner, args: Any, options: Any) -> Any:
-        """Launch a kernel, with choices that neither come from elsewhere nor remain."""
+        """Launch a kernel, independently of choices made outside the context."""
         name = tuner.base_fn.__name__
         prune = tuner.prune_configs
         replaced = {
@@ -87,9 +86,9 @@ class Tuning:
         return configurations
 
     def _tried(self, call: Callable[[], object], **_: object) -> list[float]:
-        """Try a configuration, unless enough have been. The autotuner goes on to the
-        next if one does not fit. If one alone is wanted, its run is the launch that
-        follows."""
+        """Try a configuration, unless enough have been tried. If it does not fit, the
+        autotuner goes on to the next. If only one is wanted, the trial does not run the
+        kernel, because the launch that follows does."""
         if not self._left:
             return [math.inf] * 3
         self.is_trial = self._only

@@ -439,8 +439,8 @@ def _reversed(parts: list[str], operands: list[np.ndarray]) -> tuple[np.ndarray,
 
 
 def _looked_up(parts: list[str], operands: list[np.ndarray]) -> tuple[np.ndarray, ...]:
-    """lop3: any function of three bits. Bit 4a + 2b + c of the last operand is its
-    value."""
+    """lop3: any function of three bits a, b, and c. Its value is bit 4a + 2b + c of the
+    last operand."""
     if parts[1:] != ["b32"]:
         raise _unknown(parts)
     *bits, table = operands

@@ -1,5 +1,5 @@
-"""Calls of the functions that Triton's compiler calls: vprintf, for
-``tl.device_print``, and __assertfail, for ``tl.device_assert``.
+"""Calls that Triton's compiler emits: of vprintf for ``tl.device_print``, and of
+__assertfail for ``tl.device_assert``.
 
 CUDA C++ Programming Guide, "Formatted Output" and "Assertion".
 """
@@ -19,7 +19,7 @@ _CONVERSION = re.compile(r"%([-+ #0]*\d*(?:\.\d+)?)(hh|h|ll|l)?([diouxXeEfgGcps%
 
 
 def call(threads: Threads, instruction: Instruction, chosen: np.ndarray) -> None:
-    """Execute call, for the threads chosen. An assertion that fails is a fault."""
+    """Execute ``call`` for the chosen threads. A failed assertion is a fault."""
     names = [x.name.strip("()") for x in instruction.operands if isinstance(x, Label)]
     function = next((name for name in names if name in _FUNCTIONS), None)
     if function is None:
@@ -31,7 +31,7 @@ def call(threads: Threads, instruction: Instruction, chosen: np.ndarray) -> None
 
 
 def _print(threads: Threads, names: list[str], chosen: np.ndarray) -> None:
-    """Note a text for each thread, as CUDA's printf prints it."""
+    """Append the text that CUDA's printf prints for each thread."""
     forms, values = (threads.passed[name].bits for name in names)
     for thread in threads.numbers[chosen]:
         text = _text(threads, int(forms[thread]))
@@ -49,7 +49,7 @@ _FUNCTIONS = {"vprintf": _print, "__assertfail": _fail}
 
 
 def _text(threads: Threads, address: int) -> str:
-    """Return the string at an address of a table of the kernel, up to its end."""
+    """Return the string at an address in one of the kernel's tables."""
     for name, content in threads.program.tables.items():
         offset = address - threads.parameters[name]
         if 0 <= offset < len(content):
@@ -58,8 +58,8 @@ def _text(threads: Threads, address: int) -> str:
 
 
 def _formatted(threads: Threads, text: str, thread: int, at: int) -> Iterator[str]:
-    """Yield the parts of a text with the values that are in the thread's local memory
-    from ``at`` on, each at a multiple of its size."""
+    """Yield the parts of a text, with values in place of conversions. The values are in
+    the thread's local memory from ``at`` on, each at a multiple of its size."""
     end = 0
     for found in _CONVERSION.finditer(text):
         yield text[end : found.start()]

@@ -60,8 +60,8 @@ class Threads:
             np.zeros((n, program.local), np.uint8),
             np.zeros((n, program.local), bool),
         )
-        self.passed: dict[str, Value] = {}  # to the function that is called next
-        self.printed: list[str] = []  # shown when the block ends: it may run again
+        self.passed: dict[str, Value] = {}  # arguments of the next call
+        self.printed: list[str] = []  # shown at the block's end: it may run again
         self.approximate = approximate
         self.numbers = np.arange(n)
         self.registers = Registers(

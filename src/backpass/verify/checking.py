@@ -171,7 +171,7 @@ def check(
     check_precision(precision)
     options = {**check_options(options), **named_options}
     op, drawn = load(op), not inputs
-    if drawn and is_function(op):  # its options follow the inputs by position
+    if drawn and is_function(op):  # its options are positional, after the inputs
         inputs = drawn_inputs(op, generator(seed, INPUTS), options=options)
     form = usual(op, inputs, options)
     op, inputs, without = form.op, form.inputs, form.without
@@ -285,8 +285,8 @@ def _explained(rows: list[Row], case: Case, progress: Progress) -> list[Row]:
 
 
 def _if_a_target(case: Case, quantity: str) -> str:
-    """Return the hint to name an input in ``constants`` if no gradient was returned for
-    it, or zeros for what may be the targets of a loss; otherwise ""."""
+    """Return the hint to name an input in ``constants`` if its gradient is None, or if
+    it is zero and the input may be the targets of a loss; otherwise ""."""
     at = case.differentiable[case.quantities.index(quantity)]
     name, values = case.subject.input_names[at], case.float64[at]
     try:

@@ -314,8 +314,8 @@ def cases(
 
 
 def _lengths(shapes: Shapes) -> dict[str, int]:
-    """Return a length of each letter, as long as declared. No two factors have the same
-    length, and no two other letters."""
+    """Return a length for each letter, at least the declared one. All factors have
+    different lengths, and so do all other letters."""
     least, taken = shapes.least, set()
     found = {}
     for letter in shapes.letters:

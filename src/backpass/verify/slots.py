@@ -80,8 +80,8 @@ class Slots:
         )
 
     def _constants(self, returned: int) -> str:
-        """Return the hint to name inputs in ``constants`` if there are fewer gradients
-        than inputs: the last ones, such as the targets of a loss."""
+        """Return the hint to name the last inputs in ``constants``, such as the targets
+        of a loss, if there are fewer gradients than inputs."""
         if not 0 < returned < len(self.differentiable):
             return ""
         names = [self.subject.input_names[at] for at in self.differentiable[returned:]]

@@ -337,7 +337,7 @@ def _one_sided(
 def _is_certain(
     path: Path, where: tuple, evaluators: list[Evaluator], seen: set[int]
 ) -> bool:
-    """Whether a comparison of positive names has this result because they are."""
+    """Whether a comparison has this result because its names are positive."""
     differences = [d for one in evaluators for d in one.differences[path][where]]
     return bool(differences) and all(
         (one.is_positive if 1 in seen else one.is_negative)

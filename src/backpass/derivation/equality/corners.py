@@ -16,7 +16,7 @@ MOST = 24  # boundaries
 CORNERS = 400  # at most so many corners
 TOGETHER = 3  # at most so many boundaries at a corner
 # The steps from the boundaries of a corner differ, because others may pass through it.
-# They are not round, because boundaries that are not known yet often are.
+# They are not round numbers, because boundaries not yet known often are round.
 _STEPS = np.array([[1, 1 / 4, 1 / 16], [1 / 16, 1 / 4, 1]]) * 0.9631
 _REACH = 1 / 16  # a step, by the distance of the nearest other boundary
 

@@ -195,7 +195,7 @@ def both_sides(difference: sympy.Expr, evaluator: Evaluator) -> Iterator[Place]:
 def _all_differences(
     evaluators: Collection[Evaluator], paths: Collection[Path]
 ) -> list[sympy.Expr]:
-    """Return the differences of comparisons, in an order that every run repeats."""
+    """Return the differences of comparisons, in the same order in every run."""
     found = {d for one in evaluators for path in paths for d in _differences(one, path)}
     return sorted(found, key=str)
 

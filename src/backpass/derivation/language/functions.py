@@ -48,7 +48,7 @@ NAMES_OF_MOMENTS = {r"\text{var}": "variance", r"\text{cov}": "covariance"}
 MOMENTS = {"variance": 1, "covariance": 2}  # with the number of their arguments
 
 
-# What a name declares that no function may have; a built-in meaning gives way to one.
+# A function may not have the name of these; a built-in function gives way to them.
 _DECLARED = ("variable", "dimension")
 
 
@@ -179,7 +179,7 @@ def find(
 
 
 def _unused_letters(scope: Scope) -> tuple[str, str]:
-    """Return two letters for indices that have no other meaning in a text."""
+    """Return two letters for indices that have no other meaning in the text."""
     free = [
         one
         for one in _INDICES

@@ -77,7 +77,7 @@ def _without_power(tree: Tree) -> tuple[Tree, str]:
 
 
 def _power(exponent: Tree | Token) -> str:
-    """Return what stands above a name, with its sign: "^2", or "^{l-1}"."""
+    """Return the superscript of a name with its sign, such as "^2" or "^{l-1}"."""
     above = canonical(exponent)
     if isinstance(exponent, Tree) and exponent.data in ("sum", "bracket"):
         above = f"{{{above}}}"

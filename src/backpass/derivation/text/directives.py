@@ -110,8 +110,8 @@ def follow_all(
     known: Knowledge, texts: Iterable[Text], source: str, line_of: Callable[[Text], int]
 ) -> Faults:
     """Follow directives, in any order of declarations and definitions that use each
-    other; return those that cannot be followed. A name that cannot be declared does not
-    drop the others of its directive."""
+    other; return those that cannot be followed. If a name cannot be
+    declared, the other names of its directive still are."""
     faults = _follow_all(known, texts, source, line_of)
     names = [_by_name(text) for text, _ in faults]
     if all(len(pieces) == 1 for pieces in names):

@@ -44,7 +44,7 @@ _ARRAY = re.compile(
     rf"({_ROW}&\s*=\s*&{_ROW}(?:\\\\{_ROW}&\s*=\s*&{_ROW})*(?:\\\\\s*)?)"
     r"\\end\s*\{array\}[\s.,;]*"
 )
-# Equations in two columns, each with = at the beginning of the second one.
+# Equations in two columns, each with = at the beginning of the second column.
 _TWO_COLUMNS = re.compile(
     rf"\s*\\begin\s*\{{array\}}\s*\{{\s*[rlc]\s*[rlc]\s*\}}"
     rf"({_ROW}&\s*={_ROW}(?:\\\\{_ROW}&\s*={_ROW})*(?:\\\\\s*)?)"

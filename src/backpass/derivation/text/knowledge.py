@@ -43,8 +43,8 @@ class Known:
     and `accents` the accents whose meaning is known. `notations` are the text's own.
     `total` says whether partial derivatives go through all definitions, `kept` whether
     definitions hold beyond the end of their section, and `summed` whether repeated
-    indices are summed over. `varied` are the names that the text may have defined
-    again, each with the line.
+    indices are summed over. `varied` are the names that the text may have
+    redefined, each with its line.
     """
 
     # In 1 - y, with an array y, the 1 is subtracted from each element.
@@ -73,14 +73,14 @@ class Knowledge:
         self.document = document
         self.now = self.at_start = Known()
         self.condition: Text | None = None  # of the next display
-        self.short = False  # whether it is not explained why a line is wrong
+        self.short = False  # whether to leave out why a line is wrong
         # The headings around a place, each with what was known before it.
         # What the sentence before the display imposes; also of the displays above.
         self.imposed = Imposed()
         self._imposed: dict[int, Imposed] = {}
         self._outer: list[tuple[int, Known]] = []
         self._defined_on: dict[Line, int] = {}
-        # Declarations that were inferred, each with its name.
+        # The inferred declarations, each with the name that it declares.
         self.inferred: dict[Line, str] = {}
         # Names defined in a section that has ended, with the line of each definition.
         self._ended: dict[str, int] = {}
@@ -89,7 +89,7 @@ class Knowledge:
         # The notations in comments, and those that a formula has used.
         self.notations: dict[Notation, Text] = {}
         self.matched: set[Notation] = set()
-        # Equal members, at the places where they were compared.
+        # Pairs of members that were found equal, where they stand.
         self.shown: list[tuple[Part, Part]] = []
         # Texts in the notation of derivations, as long as nothing more is known.
         self._rewritten: tuple[Known, dict[tuple[Text, str], Text]] = (self.now, {})
@@ -198,7 +198,7 @@ class Knowledge:
     def add(self, line: Line, number: int, implied: bool = False) -> None:
         """Add a line. Raises `Unreadable` if it does not fit.
 
-        What was inferred of a name is forgotten if the line declares the name.
+        If the line declares a name, inferences about the name are forgotten.
         """
         while True:
             lines = (*self.now.lines, line)
@@ -218,14 +218,14 @@ class Knowledge:
 
     @property
     def inferred_names(self) -> set[str]:
-        """The names that are inferred, unless a comment declares them here."""
+        """The inferred names, without those that a comment declares here."""
         here = {self.inferred.get(line) for line in self.now.lines}
         declared = {*self.scope.variables} - here
         return {*self.inferred.values()} - declared
 
     def _give_way(self, message: str) -> bool:
-        """Forget what was inferred of the names in a message about a declaration that
-        clashes with another one; return whether there is any."""
+        """Forget the inferences about names in a message about clashing declarations;
+        return whether there are any."""
         if not (match := _CLASH.match(message)):
             return False
         before, names = self.now, {*match.groups()}
@@ -277,7 +277,7 @@ class Knowledge:
 
     @contextmanager
     def in_short(self) -> Iterator[None]:
-        """Explain within a block nothing that takes time."""
+        """Leave out slow explanations within a block."""
         before, self.short = self.short, True
         try:
             yield

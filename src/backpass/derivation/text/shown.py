@@ -1,7 +1,8 @@
 """Derivatives through equalities that a text has shown.
 
-With v = \\sum_i x_i^2 and r = 2 x, a text may show v = \\frac{1}{4} \\sum_i r_i^2. The
-derivative by r of what uses v then goes through this equality, or holds v constant.
+With v = \\sum_i x_i^2 and r = 2 x, a text may show v = \\frac{1}{4} \\sum_i r_i^2. A
+derivative by r of an expression with v then goes through this equality, or holds v
+constant.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from backpass.derivation.text.held import other_partials
 from backpass.derivation.text.knowledge import Knowledge
 from backpass.derivation.text.members import Equation, agree, equality
 
-TRIES = 12  # at most so many choices of equalities
+TRIES = 12  # the most choices of equalities that are tried
 _DERIVATIVES = (*HOLDING, "nabla", "jacobian", "slope", "second_slope")
 Lines = tuple[Line, ...]
 _INPUTS = ("given", "constant", "range", "random")
@@ -31,8 +32,8 @@ _INPUTS = ("given", "constant", "range", "random")
 def through_equalities(
     known: Knowledge, equation: Equation, part: Part, chain: Chain
 ) -> str:
-    """Return what to ask if the members are equal where derivatives go through
-    equalities that the text has shown; otherwise ""."""
+    """Return a question if the members are equal when derivatives go through equalities
+    that the text has shown; otherwise ""."""
     if not _has_derivative(chain):
         return ""
     before = known.now
@@ -50,7 +51,7 @@ def through_equalities(
 
 
 def _readings(known: Knowledge, chain: Chain) -> Iterator[tuple[Lines, Lines]]:
-    """Yield declarations with one or two of the equalities as definitions, and these
+    """Yield the lines with one or two of the equalities as definitions, and these
     definitions."""
     now, used = known.now.lines, known.used(chain.expressions)
     shown = [
@@ -90,8 +91,8 @@ def _still_holds(known: Knowledge, line: Line) -> bool:
 
 
 def _shown(known: Knowledge, used: set[str]) -> Iterator[tuple[str, Part, Part]]:
-    """Yield the equalities above that have a used name on one side: the name, that
-    side, and the other one."""
+    """Yield the equalities above that have a used name on one side: the name, this
+    side, and the other side."""
     for first, second in reversed(known.shown):
         for head, part in ((first, second), (second, first)):
             name = _name(known.scope, head)
@@ -100,7 +101,7 @@ def _shown(known: Knowledge, used: set[str]) -> Iterator[tuple[str, Part, Part]]
 
 
 def _name(scope: Scope, head: Part) -> str:
-    """Return the variable that a side is; "" if it is none."""
+    """Return the variable that a side consists of, or ""."""
     try:
         found = scope.resolve(parse(head, "moved"))
     except Unreadable:
@@ -110,7 +111,7 @@ def _name(scope: Scope, head: Part) -> str:
 
 
 def _with(lines: Lines, name: str, new: Line) -> Lines:
-    """Return lines with a definition in place of that of the same name, below what it
+    """Return lines in which a definition replaces that of the same name, below what it
     uses. Raises `Unreadable` if that is not possible."""
     assert new.right is not None
     scope = scope_of(lines)
@@ -140,8 +141,8 @@ def _with(lines: Lines, name: str, new: Line) -> Lines:
 def _inverted(
     lines: Lines, scope: Scope, name: str, new: Line, direct: set[str]
 ) -> Lines:
-    """Return lines in which a declared name is defined by the one that it defines:
-    x = r / 2 where r = 2 x. Raises `Unreadable` if there is not exactly one."""
+    """Return lines in which a declared name is defined by a name that it defined, as in
+    x = r / 2 for r = 2 x. Raises `Unreadable` unless there is one such name."""
     by = [
         one for one in direct if name in scope.upstream([scope.variables[one]]) - {one}
     ]

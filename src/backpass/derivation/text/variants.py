@@ -1,7 +1,7 @@
-"""Variants: a text may define a name again, differently, after announcing a choice.
+"""Variants: a text may redefine a name after it announces a choice.
 
-After "some variants use 1 - f_t instead, and the update would be", an equation defines
-the name again, and is not a claim about the first definition.
+After "some variants use 1 - f_t instead, and the update would be", an equation
+redefines the name, and claims nothing about the first definition.
 """
 
 from __future__ import annotations
@@ -39,25 +39,25 @@ _ANNOUNCES = re.compile(
     r"|used?|swap\w*|defined?)\b",
     re.I,
 )
-_GOES_ON = 80  # so many characters between displays may continue the sentence
+_GOES_ON = 80  # the most characters between displays of one sentence
 
 
 class Variant:
-    """An equation whose left side has a definition. If the prose above announces a
-    variant, the equation may define the name again, with a different value."""
+    """An equation whose left side is already defined. If the prose above announces a
+    variant, the equation may redefine the name."""
 
     def __init__(self, known: Knowledge, head: Part) -> None:
         self.known = known
         self.name = _defined_name(known, head)
         self.words = _announced(known, head.start) if self.name else ""
-        self.asked = False  # whether a member was asked about
+        self.asked = False  # whether a question replaced a verdict on a member
 
     def instead(self, member: Text, verdict: Verdict) -> Verdict:
-        """Return the verdict on a member, with a question in place of an accusation
-        that the variant, or one above, may explain."""
+        """Return the verdict on a member. A question replaces an accusation if this
+        variant, or one above, may explain the difference."""
         known, document = self.known, self.known.document
         if verdict.kind == "equal":
-            self.words = ""  # what follows in the chain is a claim
+            self.words = ""  # the rest of the chain is a claim
         if verdict.kind not in ACCUSING:
             return verdict
         if self.words or (self.asked and verdict.kind == "follows"):
@@ -84,8 +84,8 @@ class Variant:
 
 
 def _defined_name(known: Knowledge, head: Part) -> str:
-    """Return the declared or defined name, or the function, that is a left side; ""
-    if it is neither."""
+    """Return the declared or defined name, or the function, that a left side consists
+    of, or ""."""
     scope = known.scope
     try:
         if is_function(head):
@@ -100,8 +100,8 @@ def _defined_name(known: Knowledge, head: Part) -> str:
 
 
 def _announced(known: Knowledge, place: int) -> str:
-    """Return the words that announce a variant above a place, in the paragraph before
-    its display or in the heading; "" if none do."""
+    """Return the words that announce a variant, in the paragraph before the display at
+    a place or in its heading, or ""."""
     above = [one for one in known.document.items if one.start <= place]
     headings = [one.start for one in above if isinstance(one, Heading)]
     start = max(headings, default=0)

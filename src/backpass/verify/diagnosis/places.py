@@ -99,7 +99,7 @@ def number_text(value: float, digits: int = 4) -> str:
 
 
 def numbers_apart(one: float, other: float) -> tuple[str, str]:
-    """Format two numbers for a sentence, with as many digits as make them differ."""
+    """Format two numbers for a sentence, with enough digits to tell them apart."""
     shown = number_text(one), number_text(other)
     for digits in range(5, 18):
         if shown[0] != shown[1]:

@@ -84,7 +84,7 @@ def _own(case: Case, dtype: str) -> Iterator[Row]:
     try:
         with compiled.executing(approximate=case.seed, as_cuda=True) as verdict:
             y, saved = own.subject.forward(*own.given())
-            with without_torch_functions():  # only the user's code is answered
+            with without_torch_functions():  # only the user's code sees a GPU
                 dy = to_kind_of(y, own.dy)
             gradients = own.subject.backward(dy, saved)
     except ptx.Fault as fault:

@@ -90,11 +90,11 @@ def is_in_slices(
     kept: bool = False,
     reduced: bool = False,
 ) -> bool:
-    """Whether forward does to each slice of some inputs what it does to all slices
-    together. A slice has no such axis, or with ``kept`` one of length 1.
+    """Whether forward computes the same for each slice of some inputs as for all slices
+    together. A slice lacks the axis; with ``kept``, the axis has length 1.
 
-    With ``reduced``, an output that is a number may also be the sum or the mean of
-    those of the slices, as that of a loss is.
+    With ``reduced``, an output that is a number may also be the sum or the mean of the
+    slices' outputs, as for a loss.
     """
     length = inputs[some[0]].shape[axis]
     if any(inputs[at].shape[axis] != length for at in some):
@@ -228,8 +228,8 @@ def long_row(draw: Draw, most: int) -> Iterator[tuple[str, Tries]]:
 
 
 def _with_row(draw: Draw, places: Places, length: int) -> Inputs:
-    """Return the inputs with a last axis of this length, and at most ROWS rows, or as
-    few as the declaration allows."""
+    """Return the inputs with a last axis of this length, and with at most ROWS rows, or
+    the fewest that the declaration allows."""
     rows, case = draw.rows(), draw.case
     few = draw.fit(rows, ROWS) if rows else 0
     if rows and rows != places and case.inputs[draw.first].shape[0] > few:

@@ -133,8 +133,8 @@ class Draw:
         return spec.axes[-from_end] if from_end <= own else ("*", from_end - own)
 
     def fit(self, places: Places, length: int) -> int:
-        """Return a length that the declaration allows: one that is long enough, and an
-        even one, for the halves of a table, or a multiple."""
+        """Return the first length from ``length`` on that the declaration allows. A
+        smallest length may be declared, or a multiple, as for a table's halves."""
         least = self.shapes.least if self.shapes else {}
         length = max(length, least.get(places.letter or "", 0))
         factor = self.case.subject.multiples.get(places.letter or "", 1)

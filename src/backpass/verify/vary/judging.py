@@ -37,8 +37,8 @@ NAME = "varied inputs"
 DECLARE = "if the axes are always those that you gave, declare them: SHAPES = "
 ANY_AXES = "if any leading axes are meant, declare them as * in SHAPES"
 APART = "forward does not treat each slice of it as an array without it"
-CONSTANT = 1e-6  # of y: where rounding may change it by a root of ε, as arccos near 1
-COLUMNS = 128  # elements of a vector twice, whose columns are tried one by one
+CONSTANT = 1e-6  # of y, because rounding may change it by √ε, as near arccos(1)
+COLUMNS = 128  # of a doubled vector: the most that are tried one by one
 KINKS = 0.03  # of a slope: a larger error is not excused as one of kinks
 OPERATORS = (pytorch.NAME, precision.NAME)  # the methods that call the operator
 
@@ -118,7 +118,7 @@ def _rows(
 
 
 def _not_finite(case: Case) -> str:
-    """Return the reason that leaves out inputs at which y is not finite."""
+    """Return the reason for excluding inputs at which y is not finite."""
     try:
         overflows = case.dtype != "float64" and np.isfinite(case.y).all()
     except (Exception, TooMuch):  # it need not accept float64
@@ -131,8 +131,8 @@ def _not_finite(case: Case) -> str:
 def _is_meant(variation: Variation, other: Case, given: Case) -> bool:
     """Whether forward may be meant for inputs with one more axis.
 
-    Without a declaration, it is if it does to each slice what it does to all together.
-    A function of a vector may do so to each column instead.
+    Without a declaration, it is if it computes the same for each slice as for all
+    together. A function of a vector may treat columns as slices instead.
     """
     if variation.what != DEEPER or given.subject.shapes is not None:
         return True
@@ -179,8 +179,8 @@ def _unless_excused(row: Row, variation: Variation, case: Case) -> Row:
 
 
 def _misfit_of(row: Row, case: Case) -> str:
-    """Return the reason that leaves out a gradient of a wrong shape; "" if it has the
-    right one."""
+    """Return the reason for excluding a gradient of a wrong shape, or "" if its shape
+    is right."""
     try:
         misfits = _misfits(case, case.gradients)
     except Malformed:
@@ -195,8 +195,8 @@ def _misfit_of(row: Row, case: Case) -> str:
 
 
 def _constant(row: Row, case: Case) -> str:
-    """Return the reason that leaves out a gradient that is not finite where y does not
-    depend on its input, as 0/0 where a row of one is divided by its length."""
+    """Return the reason for excluding a gradient that is not finite where y does not
+    depend on its input, as 0/0 where a row of one element is divided by its norm."""
     if row.quantity not in case.quantities:
         return ""
     at = case.differentiable[case.quantities.index(row.quantity)]

@@ -80,10 +80,10 @@ def other_values(value: object, default: object = None) -> Iterator[object]:
 
 def _other_sequences(values: Sequence[Any]) -> Iterator[Sequence[Any]]:
     """Yield integers in reverse order, with the last one increased, and with the first
-    one decreased; or numbers with the first one made smaller, unless that changes which
-    is the largest: two may be bounds.
+    one decreased; or numbers with the first one made smaller, if that does not change
+    their order, because two may be bounds.
 
-    Of sequences in a sequence, the last one is changed.
+    In a sequence of sequences, the last one is changed.
     """
     of: Any = type(values)
     kinds = {type(value) for value in values}

@@ -46,8 +46,8 @@ def other_signs(draw: Draw) -> Iterator[tuple[str, Tries]]:
 
 
 def _keeps_order(case: Case, at: int, values: np.ndarray) -> bool:
-    """Whether values of an input that were all below those of another input, or above
-    them, remain so: two inputs may be bounds."""
+    """Whether new values of an input stay below another input's values, or above them,
+    if all old values are. One of the inputs may be a bound of the other."""
     for other, bound in enumerate(case.float64):
         if other == at or not is_floating(bound) or not bound.size:
             continue
@@ -71,8 +71,8 @@ def tiny(draw: Draw) -> Iterator[tuple[str, Tries]]:
 
 
 def depends(case: Case, at: int, least: float = 0.0) -> bool:
-    """Whether y is finite there, and changes by more than ``least`` of its largest
-    element, or of 1, when an input moves a little."""
+    """Whether y is finite, and changes when an input moves a little: by more than
+    ``least`` times the larger of 1 and y's largest element."""
     x = case.float64[at]
     move = MOVE * _signs(case, x.shape)
     moved = (*case.float64[:at], x * (1 + move), *case.float64[at + 1 :])

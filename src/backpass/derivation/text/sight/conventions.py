@@ -1,4 +1,4 @@
-"""Conventions that a text may follow without a word: implied sums, and partial
+"""Conventions that a text may follow without saying so: implied sums, and partial
 derivatives that hold other names constant."""
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ TEXTS = {
     SUMS: "repeated indices are summed over",
     DIRECT: "a partial derivative holds other names constant",
 }
-# A text that sums over repeated indices calls its notation so, or writes no sum at all.
+# A text that sums over repeated indices names such a notation, or contains no sum.
 _INDICES = re.compile(
     r"\b(?:index|indicial|tensor|component)[\s-]+(?:notation|calculus)"
     r"|\bsum\w*\s+over\s+(?:\w+\s+){0,3}ind(?:ex|ices)\b|\btensor\s+(?:product|contraction)s?\b",
@@ -51,7 +51,7 @@ def wanted(verdict: Verdict, known: Knowledge, prose: Prose, usual: bool) -> str
 
 
 def may_imply_sums(known: Knowledge, prose: Prose) -> bool:
-    """Whether a text may sum over repeated indices without a sign."""
+    """Whether a text may sum over repeated indices without a sum sign."""
     if is_denied(known.source):
         return False
     if not _SUM.search(known.source):

@@ -66,11 +66,11 @@ class Sight(Needs):
         super().__init__(known, judge)
         self._sections: dict[int, Inference] = {}
         self._readings: tuple[Reading, ...] | None = None
-        self._order: dict[Notation, int] = {}  # in which they are applied
+        self._order: dict[Notation, int] = {}  # the order of application
         self.missing: dict[str, None] = {}  # names of which nothing is inferred
         self._ahead: dict[Statement, list[Verdict]] = {}
         self._busy: set[Statement] = set()
-        # Names with the line of a section above that defines them.
+        # Names, each with the line in a section above that defines it.
         self._carried: set[tuple[str, int]] = set()
         self._last: list[Verdict] = []  # those of the last attempt
         self._failed: set[Statement] = set()  # that define nothing
@@ -135,7 +135,7 @@ class Sight(Needs):
         then: Known,
         reasons: Reasons,
     ) -> list[Verdict]:
-        """Keep of what a statement was judged by what holds below it."""
+        """Keep those premises of a statement that also hold below it."""
         known = self.known
         if self._inference is None:
             return ruled
@@ -144,7 +144,7 @@ class Sight(Needs):
         ):
             self._usual.add(frozenset(reasons.directives & TEXTS.keys()))
         if any(verdict.kind == "definition" for verdict in ruled):
-            # What is guessed holds for this statement only.
+            # Guesses hold for this statement only.
             lines = then.lines
             if not before.scope.direct:
                 lines = tuple(line for line in lines if line.kind != "direct")
@@ -156,10 +156,10 @@ class Sight(Needs):
         return ruled
 
     def _restate(self, statement: Statement, then: Known, reasons: Reasons) -> None:
-        """Let a name have its new definition, in terms of names that the old one does
-        not use: partial derivatives are then by these.
+        """Give a name its new definition, if this uses names that the old one does not
+        use: partial derivatives are then by these names.
 
-        `then` is what the statement was judged by.
+        `then` is the knowledge with which the statement was judged.
         """
         known, own = self.known, self._of.get(statement)
         scope, before = known.scope, known.now
@@ -175,7 +175,7 @@ class Sight(Needs):
             return
         lines = [one for one in then.lines if one.left and _is_of(one, own.head)]
         if len(lines) != 1 or lines[0] not in then.implied | known.inferred.keys():
-            return  # a comment says what it is
+            return  # a comment declares it
         known.now = replace(then, summed=SUMS in reasons.directives)
         known.forget(lines[0])
         moved = [one for one in then.lines if one not in known.now.lines]
@@ -301,7 +301,7 @@ class Sight(Needs):
         text = " ".join(member.characters for member in statement.members)
         wanted = tuple(o for o in self._readings or () if o.pattern.search(text))
         self._with_readings(wanted)
-        # One may be for what another leaves.
+        # One notation may apply to the result of another.
         notations = dict.fromkeys(self.known.now.notations)
         ordered = sorted(notations, key=lambda one: self._order.get(one, -1))
         self.known.now = replace(self.known.now, notations=(*ordered,))

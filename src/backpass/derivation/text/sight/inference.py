@@ -67,7 +67,7 @@ class Use:
     lettered: bool = False
     bare: bool = False
     below: bool = False  # in a denominator
-    root: bool = False  # alone below a root
+    root: bool = False  # whether it stands alone below a root
 
 
 @dataclass
@@ -120,7 +120,7 @@ class Inference:
         self._above: Counter[str] = Counter()  # how often a name is differentiated
         self._counts: Counter[str] = Counter()  # and how often it occurs
         self.found: dict[str, Found] = {}
-        # Names in place of a divisor, with it and the names in it.
+        # Names in place of a divisor, each with the divisor and the names in it.
         self.divisors: dict[str, tuple[str, set[str]]] = {}
         self.counted: dict[str, str] = {}  # capital letters that are lengths, and why
         self._labelled: set[str] = set()
@@ -387,7 +387,7 @@ class Inference:
         self._count()
 
     def _count(self) -> None:
-        """Take a capital letter as the length of its small letter, an index."""
+        """Read a capital letter as the length of the index with the same letter."""
         for name, found in [*self.found.items()]:
             sides = {
                 id(one.root()): one for one in self._shapes.axes.get(name.lower(), ())
@@ -470,7 +470,7 @@ class Inference:
         return lines
 
     def with_divisors(self, names: frozenset[str]) -> list[str]:
-        """Return names, with those in what some of them stand for first."""
+        """Return names, preceded by those in the divisors that some of them replace."""
         mine = sorted(names & self.divisors.keys())
         inside = {one for name in mine for one in self.divisors[name][1]}
         return [*sorted((names | inside) - {*mine}), *mine]
@@ -544,8 +544,8 @@ def _is_function_word(name: str) -> bool:
 def _divisor(
     first: Tree, before: Part, second: Tree, after: Part
 ) -> tuple[str, tuple[str, set[str]]] | None:
-    """Return the name in place of the divisor of the fraction before it, with that
-    divisor and the names in it; None if there is none."""
+    """Return the name that replaces the divisor of the fraction before it, with this
+    divisor and the names in it, or None."""
     if not first.data == second.data == "fraction":
         return None
     numerators = (before.written(first.children[0]), after.written(second.children[0]))

@@ -41,7 +41,7 @@ def name_of(tree: Tree | Token) -> tuple[str, list[Token]] | None:
 
 
 def labelled(name: str, tokens: list[Token]) -> str:
-    """Return a name with a label below it, before the number of its layer."""
+    """Return a name with a subscript label, before the number of its layer."""
     base, sign, layer = name.partition("^")
     return f"{with_label(base, tokens)}{sign}{layer}"
 

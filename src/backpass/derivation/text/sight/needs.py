@@ -1,4 +1,4 @@
-"""What a statement still needs, as the verdicts on it say, and what is then guessed."""
+"""Guess the declarations that a statement still needs, from the verdicts on it."""
 
 from __future__ import annotations
 
@@ -41,15 +41,15 @@ _CONDITION = re.compile(
 
 
 class Needs:
-    """Guesses what the verdicts on a statement ask for."""
+    """Guesses the declarations that the verdicts on a statement ask for."""
 
     def __init__(self, known: Knowledge, judge: Judge) -> None:
         self.known, self._judge = known, judge
         self._inference: Inference | None = None
         self._whole: Inference | None = None
         self._lines = known.inferred  # the declarations that are inferred
-        self._sources: dict[Line, Inference] = {}  # what each of them is inferred from
-        # What a comment would have to declare for the lines that were read or tried.
+        self._sources: dict[Line, Inference] = {}  # the source of each of them
+        # Directives that a comment would need for the lines that were read or tried.
         self.suggested: dict[str, None] = {}
         self._layout = ""
         self._of: dict[Statement, Read] = {}
@@ -98,7 +98,7 @@ class Needs:
         reasons: Reasons,
         tried: set[str],
     ) -> bool:
-        """Whether something that a message asks for is now inferred."""
+        """Whether a declaration that a message asks for is now inferred."""
         met = False
         for verdict in verdicts:
             if self._sums_to_one(verdict, reasons):
@@ -114,17 +114,17 @@ class Needs:
         return met
 
     def _follow(self, directive: str, reason: str, reasons: Reasons) -> None:
-        """Follow a directive that is guessed. Raises `Unreadable`."""
+        """Follow a guessed directive. Raises `Unreadable`."""
         text = Text(directive, (0,) * len(directive))
         follow(self.known, text, directive, 0)
         reasons.others.append(reason)
         reasons.directives.add(directive)
-        if not directive.startswith("when "):  # that is for one display
+        if not directive.startswith("when "):  # which holds for one display only
             self._suggest(directive)
 
     def _sums_to_one(self, verdict: Verdict, reasons: Reasons) -> bool:
-        """Whether the elements of an inferred name sum to 1, as a word of the text
-        says, and a line needs it."""
+        """Whether a line needs the elements of an inferred name to sum to 1, and a word
+        of the text suggests it."""
         assert self._inference is not None
         match = SUM.match(verdict.message)
         if match is None or not _LABELS.search(self._inference.prose.words):
@@ -178,8 +178,8 @@ class Needs:
         return "", ""
 
     def _lay_out(self, statement: Statement) -> None:
-        """Note the layout of gradients by whole arrays, which have the array's shape
-        without a layout."""
+        """Record the layout of gradients by whole arrays; without a layout, they have
+        the array's shape."""
         own = self._of.get(statement)
         scope = self.known.scope
         if self._layout or scope.layout or own is None:

@@ -47,7 +47,7 @@ class Shapes:
         self.line = 0
         self.letters: dict[str, Side] = {}
         self.labels: set[str] = set()  # of lengths that occur as limits of sums
-        self.axes: dict[str, list[Side]] = {}  # those that each letter has run over
+        self.axes: dict[str, list[Side]] = {}  # the axes that each letter has run over
 
     def equation(self, members: list[Tree], line: int) -> None:
         """Record the equality of all members of an equation."""

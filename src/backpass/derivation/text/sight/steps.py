@@ -1,5 +1,5 @@
-"""Infer that the letter below a name is a label: a step, as k in x_{k+1} = M_k x_k, or
-another name, as h in W_h h."""
+"""Infer that a subscript is a label: a step, as k in x_{k+1} = M_k x_k, or another
+name, as h in W_h h."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _WORDS = {"+": "next", "-": "previous", None: ""}
 def steps(formulas: str) -> Iterator[Reading]:
     """Yield the readings of names at a step k, k+1, or k-1 as names of their own.
 
-    The letter is then below names only, never beside another index, and no sum runs
+    The letter is then only a subscript, never beside another index, and no sum runs
     over it; at least two capital letters have it, and so do names at a shifted step.
     """
     found = [*_SUBSCRIPT.finditer(formulas)]
@@ -52,14 +52,14 @@ def steps(formulas: str) -> Iterator[Reading]:
             text = one[0] if is_layer or not layer else one[0][: -len(one["above"])]
             label = (_WORDS[form[2]] or letter) + (layer if is_layer else "")
             written[text] = _reading(text, form[0], one["name"], label)
-        # The longer ones first: u_k^{(t)} before u_k.
+        # Longer readings first: u_k^{(t)} before u_k.
         yield from (written[one] for one in sorted(written, key=len, reverse=True))
 
 
 def labels(formulas: str) -> Iterator[Reading]:
-    """Yield the readings of W_h, and of b_h beside it, with an h that is a label.
+    """Yield the readings of W_h, and of b_h beside it, in which h is a label.
 
-    All letters below W are names elsewhere, and no index.
+    All subscripts of W are names elsewhere, and none is an index.
     """
     found = [*_SUBSCRIPT.finditer(formulas)]
     below: dict[str, set[str]] = {}

@@ -1,4 +1,4 @@
-"""Infer that indices are written above, as in A^{ij}, and what stands beside them."""
+"""Infer that indices are superscripts, as in A^{ij}, and related notations."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _FREE = "lrstuvwzpqghc"
 
 
 class Reading(NamedTuple):
-    """A notation that is inferred, as a comment would declare it, and why."""
+    """An inferred notation, as a comment would declare it, and the reason."""
 
     directive: str
     reason: str
@@ -32,7 +32,7 @@ class Reading(NamedTuple):
 
 
 def upper_indices(formulas: str) -> Iterator[Reading]:
-    """Yield the readings of a text that writes indices above: at least two names have
+    """Yield the readings of a text with superscript indices: at least two names have
     two letters there, or one has, and \\delta has one above and one below."""
     free = (one for one in _FREE if not _is_index(one, formulas))
     for match in _unique(_PRIMED, formulas, "letter"):
