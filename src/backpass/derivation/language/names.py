@@ -318,8 +318,8 @@ class Scope:
             raise Unreadable(fault, part, position)
 
     def _are_numbered(self, name: str) -> bool:
-        """Whether superscript numbers, as in a^0, a^1, and a^2, are labels: nobody
-        writes the power 0 or 1."""
+        """Whether superscript numbers, as in a^0, a^1, and a^2, are labels, since the
+        powers 0 and 1 are not written."""
         names = {name, *self.variables}
         first = any(f"{_base(name)}^{number}" in names for number in "01")
         return first and _base(name) not in names
