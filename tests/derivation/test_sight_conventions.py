@@ -138,13 +138,6 @@ def test_a_name_for_a_divisor():
     assert any(word.startswith(r"Z is \sum_k e^{s_k}, from its fraction") for word in found[1].inferred)
 
 
-def test_a_condition_that_the_text_states():
-    rows = r"\frac{\partial a_i}{\partial s_j} = -a_i a_j", r"\frac{\partial a_i}{\partial s_j} = a_i a_j"
-    right, wrong = (kinds(f"{QUOTIENT}Now let $i \\neq j$.\n\n" + displays(one))[-1] for one in rows)
-    assert right == "equal" != wrong
-    assert kinds(QUOTIENT + displays(rows[0]))[-1] != "equal"
-
-
 def test_a_definition_of_a_section_above():
     above = "# One\n\n" + displays(r"p_i = \frac{e^{z_i}}{\sum_k e^{z_k}}") + "\n\n# Two\n\n"
     right, wrong = (
@@ -227,3 +220,57 @@ def test_an_index_is_not_a_label():
     assert not [*labels(r"y_i = \sum_k W_k x_k + k")]
     assert not [*labels(r"y_k = A_k B_{kj} + k")]
     assert not [*labels(r"y = A_k x")]
+
+
+@pytest.mark.parametrize("derivative", [r"\frac{dc}{da}", r"\frac{d}{da} (a b)", r"\nabla_a (a b)"])
+def test_a_total_derivative_holds_nothing_constant(derivative):
+    given = r"<!-- derive: given a \in \mathbb{R}; let b = a^2; let c = a b -->"
+    found = sight(f"{given}\n\n$$ {derivative} = b $$\n\n$$ {derivative} = 3 b $$\n")
+    assert found[0].kind != "equal" and found[1].kind == "equal"
+
+
+def test_a_text_does_not_hold_and_go_through_the_same_names():
+    text = r"""
+Let $x \in \mathbb{R}^n$.
+
+$$ S = \sum_k e^{x_k} $$
+
+$$ y_i = \frac{e^{x_i}}{S} $$
+
+$$ \frac{\partial y_i}{\partial x_j} = y_i (\delta_{ij} - y_j) $$
+
+$$ \frac{\partial y_i}{\partial x_j} = \delta_{ij} y_i $$
+"""
+    assert [one.kind for one in sight(text)][-2:] == ["equal", "not readable"]
+
+
+@pytest.mark.parametrize(
+    "prose",
+    [
+        "The labels are stored on disk. Let $x \\in \\mathbb{R}^n$.",
+        "Here $x \\in \\mathbb{R}^n$ need not be labels.",
+    ],
+)
+def test_only_what_the_text_calls_a_label_sums_to_one(prose):
+    (found,) = sight(f"{prose}\n\n$$ \\sum_i x_i = 1 $$\n")
+    assert found.kind == "not readable"
+
+
+def test_a_name_that_is_defined_in_two_ways_has_no_meaning():
+    text = r"""
+Let $x \in \mathbb{R}^n$, $A \in \mathbb{R}^{n \times n}$.
+
+$$ q = x^\top A x $$
+
+$$ q = x^\top A^\top A x $$
+
+$$ \nabla_x q = (A + A^\top) x $$
+
+$$ \nabla_x q = 2 A^\top A x $$
+"""
+    assert [one.kind for one in sight(text)][-2:] == ["not readable"] * 2
+
+
+def test_a_derivative_is_not_zero_because_nothing_defines_what_it_goes_through():
+    found = sight("$$ z = u^2 + v^2 $$\n\n$$ \\frac{dz}{dt} = 0 $$\n")
+    assert found[-1].kind == "not readable"

@@ -449,3 +449,21 @@ def test_variations_of_the_call_come_before_those_of_shapes():
     """Those of shapes may use up the work that is allowed."""
     first, *_ = (row.variation for row in check(TANH, X).rows if row.variation)
     assert first == "dy × 65,536"
+
+
+def polar(p):
+    return p[:, 0] * np.sin(p[:, 1]), p
+
+
+@pytest.mark.parametrize("vary", [None, True])
+def test_columns_of_fixed_meanings_are_not_held_against_code(vary):
+    """forward accepts more columns, which it does not use."""
+
+    def backward(dy, p):
+        return np.stack([dy * np.sin(p[:, 1]), dy * p[:, 0] * np.cos(p[:, 1])], 1)
+
+    points = np.random.default_rng(0).normal(size=(7, 2))
+    report = check(SimpleNamespace(forward=polar, backward=backward), points, vary=vary)
+    assert any("a fixed length can be declared in SHAPES" in row.reason for row in report.rows)
+    wrong = SimpleNamespace(forward=polar, backward=lambda dy, p: backward(dy, p)[:, ::-1])
+    assert not check(wrong, points, vary=vary, raises=False).passed

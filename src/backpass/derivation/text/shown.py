@@ -12,6 +12,8 @@ from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
 
+from lark import Tree
+
 from backpass.derivation.equality.check import Chain, scope_of
 from backpass.derivation.equality.comparing import HOLDING, Refused
 from backpass.derivation.language.analysis import Analysis
@@ -68,11 +70,14 @@ def _readings(known: Knowledge, chain: Chain) -> Iterator[tuple[Lines, Lines]]:
 
 def _has_derivative(chain: Chain) -> bool:
     return any(
-        tree.data in _DERIVATIVES
+        _differentiates(one.tree)
         for expression in chain.expressions
         for one in expression.parts
-        for tree in one.tree.iter_subtrees()
     ) or any(one.accent for expression in chain.expressions for one in expression.used)
+
+
+def _differentiates(tree: Tree) -> bool:
+    return any(one.data in _DERIVATIVES for one in tree.iter_subtrees())
 
 
 def _holds(known: Knowledge, equation: Equation, part: Part) -> bool:
@@ -96,7 +101,7 @@ def _shown(known: Knowledge, used: set[str]) -> Iterator[tuple[str, Part, Part]]
     for first, second in reversed(known.shown):
         for head, part in ((first, second), (second, first)):
             name = _name(known.scope, head)
-            if name in used:
+            if name in used and not _differentiates(parse(part)):
                 yield name, head, part
 
 

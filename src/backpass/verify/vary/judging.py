@@ -15,7 +15,15 @@ from backpass.verify.outputs import Malformed
 from backpass.verify.report import COULD_NOT_RUN, FAILED, NOT_RUN, PASSED, Row
 from backpass.verify.vary.axes import is_in_slices
 from backpass.verify.vary.inputs import DEEPER, EMPTY, Variation, variations
-from backpass.verify.vary.kinds import AXIS, LONGER, MULTIPLE, ONE, SQUARE, chosen
+from backpass.verify.vary.kinds import (
+    AXIS,
+    LONGER,
+    MANY,
+    MULTIPLE,
+    ONE,
+    SQUARE,
+    chosen,
+)
 from backpass.verify.vary.rows import (
     EXCLUDED,
     OTHER_OUTPUTS,
@@ -40,6 +48,9 @@ APART = "forward does not treat each slice of it as an array without it"
 CONSTANT = 1e-6  # of y, because rounding may change it by √ε, as near arccos(1)
 COLUMNS = 128  # of a doubled vector: the most that are tried one by one
 KINKS = 0.03  # of a slope: a larger error is not excused as one of kinks
+# Kinds with other lengths than those given: without a declaration, code may be made for
+# columns of fixed meanings.
+LENGTHENED = (LONGER, MULTIPLE, MANY)
 OPERATORS = (pytorch.NAME, precision.NAME)  # the methods that call the operator
 
 
@@ -171,7 +182,9 @@ def _unless_excused(row: Row, variation: Variation, case: Case) -> Row:
     reason = ""
     if row.error is not None and row.error <= variation.least:
         reason = f"rounding may cause the error of {row.error:.1e} at these inputs"
-    elif variation.shapes_as_given:
+    elif variation.shapes_as_given or (
+        case.subject.shapes is None and variation.kind in LENGTHENED
+    ):
         reason = _misfit_of(row, case)
     elif variation.kind == ONE and case.subject.shapes is None:
         reason = _constant(row, case)
@@ -191,7 +204,8 @@ def _misfit_of(row: Row, case: Case) -> str:
     if not misfits or row.quantity not in (*misfits, "all"):
         return ""
     name, shapes = next(iter(misfits.items()))
-    return _supports_less(name, *shapes)
+    hint = "" if case.subject.shapes else "; a fixed length can be declared in SHAPES"
+    return _supports_less(name, *shapes) + hint
 
 
 def _constant(row: Row, case: Case) -> str:

@@ -30,6 +30,8 @@ _ASKS_FOR_SUMS = re.compile(
     r"|the index \w+ is on this side only"
 )
 _PARTIAL = re.compile(r"\\partial(?![a-zA-Z])")
+# A derivative by d or by a nabla goes through every definition.
+_TOTAL = re.compile(r"\\nabla(?![a-zA-Z])|\{\s*(?:d|\\mathrm\s*\{?\s*d)(?![a-zA-Z])")
 
 
 def wanted(verdict: Verdict, known: Knowledge, prose: Prose, usual: bool) -> str:
@@ -41,13 +43,20 @@ def wanted(verdict: Verdict, known: Knowledge, prose: Prose, usual: bool) -> str
     first = verdict.message.partition("\n")[0]
     if verdict.kind == "not readable" and _ASKS_FOR_SUMS.search(first):
         return SUMS if not now.summed and may_imply_sums(known, prose) else ""
-    if verdict.kind == "not readable" and "partial total" in first:
+    holds = may_hold(verdict.left + verdict.latex)
+    if verdict.kind == "not readable" and holds and "partial total" in first:
         return "" if now.total or known.scope.direct else DIRECT
     if verdict.kind == "refused" and usual and not now.summed:
         return SUMS
-    if verdict.kind == "refused" and _PARTIAL.search(verdict.left + verdict.latex):
+    if verdict.kind == "refused" and holds:
         return "" if now.total or known.scope.direct else DIRECT
     return ""
+
+
+def may_hold(text: str) -> bool:
+    """Whether a formula may hold names constant that depend on what it differentiates
+    by: all of its derivatives are partial."""
+    return bool(_PARTIAL.search(text)) and not _TOTAL.search(text)
 
 
 def may_imply_sums(known: Knowledge, prose: Prose) -> bool:
@@ -63,9 +72,8 @@ def that_matter(
     conventions: frozenset[str], known: Knowledge, statement: Statement
 ) -> bool:
     """Whether each of several conventions may change the meaning of a statement."""
-    if DIRECT in conventions and not any(
-        _PARTIAL.search(member.characters) for member in statement.members
-    ):
+    text = " ".join(member.characters for member in statement.members)
+    if DIRECT in conventions and not may_hold(text):
         return False
     if SUMS not in conventions:
         return True

@@ -18,7 +18,7 @@ from backpass.derivation.text.directives import follow
 from backpass.derivation.text.knowledge import Knowledge, Known
 from backpass.derivation.text.notation import Notation
 from backpass.derivation.text.passages import Text
-from backpass.derivation.text.sight.conventions import SUMS, TEXTS
+from backpass.derivation.text.sight.conventions import DIRECT, SUMS, TEXTS
 from backpass.derivation.text.sight.elements import readings
 from backpass.derivation.text.sight.inference import (
     Inference,
@@ -29,6 +29,7 @@ from backpass.derivation.text.sight.names import name_of
 from backpass.derivation.text.sight.needs import Judge, Needs
 from backpass.derivation.text.sight.prose import prose_of
 from backpass.derivation.text.sight.ruling import (
+    NOT_HELD,
     NOT_SUMMED,
     RIGHT,
     WAITS,
@@ -74,6 +75,7 @@ class Sight(Needs):
         self._carried: set[tuple[str, int]] = set()
         self._last: list[Verdict] = []  # those of the last attempt
         self._failed: set[Statement] = set()  # that define nothing
+        self._contested: set[str] = set()  # names that the text defines in two ways
         self._identities: dict[Statement, bool] = {}
 
     # ---- one statement ---------------------------------------------------------------
@@ -139,9 +141,13 @@ class Sight(Needs):
         known = self.known
         if self._inference is None:
             return ruled
-        if reasons.directives & TEXTS.keys() and all(
-            verdict.kind in RIGHT for verdict in ruled
-        ):
+        right = all(verdict.kind in RIGHT for verdict in ruled)
+        if right and DIRECT not in reasons.directives:
+            self._note_through(statement, then)
+        elif right and self._goes_through():
+            known.now = before
+            return [waiting(verdict, NOT_HELD, ()) for verdict in ruled]
+        if right and reasons.directives & TEXTS.keys():
             self._usual.add(frozenset(reasons.directives & TEXTS.keys()))
         if any(verdict.kind == "definition" for verdict in ruled):
             # Guesses hold for this statement only.
@@ -355,6 +361,8 @@ class Sight(Needs):
         """Whether another statement of the section defines a name, which then has this
         meaning."""
         assert self._inference is not None
+        if name in self._contested:
+            return False
         others = [
             one
             for one in self._inference.reads
@@ -409,6 +417,11 @@ class Sight(Needs):
     def _ruled(
         self, statement: Statement, found: list[Verdict], reasons: Reasons
     ) -> list[Verdict]:
+        own = self._of.get(statement)
+        if own and any(
+            "differently. For a new" in verdict.message for verdict in found
+        ):
+            self._contested.add(own.head)
         if self._inference is None:
             return found
         return [self._rule(statement, verdict, reasons) for verdict in found]

@@ -11,8 +11,10 @@ from backpass.derivation.text.directives import follow
 from backpass.derivation.text.knowledge import Knowledge, Known
 from backpass.derivation.text.passages import Text
 from backpass.derivation.text.sight.conventions import (
+    DIRECT,
     SUMS,
     TEXTS,
+    may_hold,
     that_matter,
     wanted,
 )
@@ -29,15 +31,16 @@ from backpass.derivation.text.statements import Statement
 from backpass.derivation.text.verdict import Verdict
 
 Judge = Callable[[Statement], list[Verdict]]
-_LABELS = re.compile(
-    r"\b(?:one-?hot|labels?|targets?|distributions?|probabilit(?:y|ies)|sums? to (?:1|one))\b",
+_LABELS = (
+    r"\b(?:one-?hot|labels?|targets?|distributions?|probabilit(?:y|ies)"
+    r"|sums? to (?:1|one))\b"
+)
+_ONE_HOT = re.compile(
+    r"\b(?:labels?|targets?) (?:is|are) one-?hot|(?<!not )\bone-?hot (?:labels?|targets?)",
     re.I,
 )
 _FACTOR = re.compile(r"(.+?)\(…\) prints like a function of")
 _BAR = re.compile(r"is \\(?:bar|overline)\{.*\} a gradient\? .*say: bar gradient")
-_CONDITION = re.compile(
-    r"it holds if .+?: does “(?P<where>.+?)” in the text say so\?.* say: when (?P<condition>.+)"
-)
 
 
 class Needs:
@@ -54,6 +57,9 @@ class Needs:
         self._layout = ""
         self._of: dict[Statement, Read] = {}
         self._usual: set[frozenset[str]] = set()  # conventions of right lines
+        # Right lines whose partial derivatives go through other names, with what was
+        # known then.
+        self._through: list[tuple[Statement, Known]] = []
 
     def _suggest(self, *directives: str) -> None:
         if self._inference is self._whole:
@@ -84,6 +90,31 @@ class Needs:
                 return found
         known.now = before
         return None
+
+    def _note_through(self, statement: Statement, then: Known) -> None:
+        text = " ".join(member.characters for member in statement.members)
+        if may_hold(text):
+            self._through.append((statement, then))
+
+    def _goes_through(self) -> bool:
+        """Whether a line above is right, and would be wrong if its partial derivatives
+        held other names constant."""
+        known, before = self.known, self.known.now
+        for statement, then in self._through:
+            known.now = then
+            try:
+                follow(known, Text(DIRECT, (0,) * len(DIRECT)), DIRECT, 0)
+                with known.in_short():
+                    found = self._judge(statement)
+            except Unreadable:
+                continue
+            finally:
+                known.now = before
+            if not all(verdict.kind in RIGHT for verdict in found):
+                self._through = [(statement, then)]
+                return True
+        self._through = []
+        return False
 
     def _sums(self, statement: Statement) -> bool:
         """Whether a statement has sums that other lines of the text leave out."""
@@ -119,15 +150,14 @@ class Needs:
         follow(self.known, text, directive, 0)
         reasons.others.append(reason)
         reasons.directives.add(directive)
-        if not directive.startswith("when "):  # which holds for one display only
-            self._suggest(directive)
+        self._suggest(directive)
 
     def _sums_to_one(self, verdict: Verdict, reasons: Reasons) -> bool:
         """Whether a line needs the elements of an inferred name to sum to 1, and a word
         of the text suggests it."""
         assert self._inference is not None
         match = SUM.match(verdict.message)
-        if match is None or not _LABELS.search(self._inference.prose.words):
+        if match is None or not self._is_label(match[2]):
             return False
         name, known = match[2], self.known
         mine = [line for line in known.now.lines if self._lines.get(line) == name]
@@ -153,6 +183,22 @@ class Needs:
         self._suggest(f"assume {match[1]}")
         return True
 
+    def _is_label(self, name: str) -> bool:
+        """Whether a word such as *label* stands beside a name in the text, in the same
+        clause, which does not deny it; or whether labels are one-hot, and it is a usual
+        name of them."""
+        usual = re.sub(r"\\[a-z]+|[{}]", "", name) in ("y", "t")
+        if usual and _ONE_HOT.search(self.known.source):
+            return True
+        formula = rf"\$[^$]{{0,9}}{re.escape(name)}(?![a-zA-Z])[^$]*\$"
+        near = r"[^.;:$\n]{0,40}"
+        found = re.search(
+            rf"{_LABELS}{near}{formula}|{formula}{near}{_LABELS}",
+            self.known.source,
+            re.I,
+        )
+        return found is not None and not re.search(r"\bno[tr]?\b|n't\b", found[0])
+
     def _wanted(self, verdict: Verdict) -> tuple[str, str]:
         assert self._inference is not None
         convention = wanted(
@@ -168,9 +214,6 @@ class Needs:
             return "d differential", "d marks a differential"
         if _BAR.match(first) and self._inference.losses:
             return "bar gradient", "a bar marks a gradient of the loss"
-        if match := _CONDITION.match(first):
-            condition, where = match["condition"], match["where"]
-            return f"when {condition}", f"{condition}, from “{where}” in the text"
         if match := _FACTOR.match(first):
             name = match[1]
             if name in self._inference.factors - self._inference.functions:

@@ -15,6 +15,7 @@ from backpass.derivation.text.verdict import Verdict
 
 WAITS = "it waits for a declaration"
 NOT_SUMMED = "it does not hold with sums over repeated indices, as other lines do"
+NOT_HELD = "it does not hold if partial derivatives go through other names, as above"
 SUM = re.compile(r"it holds if (\\sum_i (.+?)_i = 1)[;:]")
 JUDGED = ("equal", "definition")
 RIGHT = (*JUDGED, "nothing claimed")
@@ -53,9 +54,12 @@ def held_apart(scope: Scope, own: Read | None, declared: set[str]) -> str | None
                 for key, variable in scope.variables.items()
                 if any(key == n or key.startswith((f"{n}^", f"{n}_{{")) for n in names)
             ]
-            inferred = [name for name in names if name in declared]
+            upstream = scope.upstream(variables)
+            inferred = [
+                name for name in (*names, *sorted(upstream)) if name in declared
+            ]
             wanted = {name for name, _, _ in names_in(by)}
-            if inferred and not wanted & scope.upstream(variables):
+            if inferred and not wanted & upstream:
                 return inferred[0]
     return None
 
