@@ -160,3 +160,47 @@ def test_a_function_that_cannot_be_intercepted_is_not_its_own_reference(factor):
     (row,) = report.of("torch autograd")
     says = "the backward of Unseen, which is to be checked: call Unseen.apply in the module's forward"
     assert row.verdict == "not run" and row.reason.endswith(says)
+
+
+class WithMean(torch.autograd.Function):
+    """tanh, and its mean, of which nobody needs a gradient."""
+
+    @staticmethod
+    def forward(ctx, x):
+        y = x.tanh()
+        mean = y.mean(-1)
+        ctx.mark_non_differentiable(mean)
+        ctx.save_for_backward(y)
+        return y, mean
+
+    @staticmethod
+    def backward(ctx, dy, _):
+        (y,) = ctx.saved_tensors
+        return dy * (1 - y * y)
+
+
+class WithMeanWrong(WithMean):
+    """dx = dy (1 − y)."""
+
+    @staticmethod
+    def backward(ctx, dy, _):
+        (y,) = ctx.saved_tensors
+        return dy * (1 - y)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+@pytest.mark.parametrize(
+    "operator",
+    [
+        torch.tanh,
+        lambda x: (torch.tanh(x),),
+        lambda x: (torch.tanh(x), None),
+        lambda x: (torch.tanh(x), torch.tanh(x).mean(-1)),
+        lambda x: (torch.tanh(x), torch.tanh(x).mean(-1).detach()),
+    ],
+)
+def test_an_operator_may_return_outputs_without_a_gradient_or_leave_them_out(operator, dtype):
+    x = torch.randn(3, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64).to(dtype)
+    report = check(WithMean, x, operator=operator, vary=False)
+    assert {row.verdict for row in report.of("PyTorch's operator")} == {"passed"}
+    assert not check(WithMeanWrong, x, operator=operator, vary=False, raises=False).passed

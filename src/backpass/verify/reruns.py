@@ -95,9 +95,8 @@ def several_outputs(case: Case) -> Several | None:
         saved = case.run[1]
     except Exception:
         return None
-    several = saved[-1] if case.subject.torch_only else saved
-    enough = isinstance(several, Several) and sum(several.joined) > 1
-    return several if enough else None
+    several = case.subject.several(saved)
+    return several if several is not None and sum(several.joined) > 1 else None
 
 
 def _follower(case: Case, at: int) -> tuple[Follower, list[Operation]] | None:

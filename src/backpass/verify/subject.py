@@ -103,8 +103,13 @@ class Subject:
 
     def outputs(self, y: Array, saved: Any) -> tuple[Any, ...]:
         """Return forward's outputs, given its results, y and saved."""
+        several = self.several(saved)
+        return (y,) if several is None else several.outputs
+
+    def several(self, saved: Any) -> Several | None:
+        """Return how forward's outputs are joined; None if there is one."""
         several = saved[-1] if self.torch_only else saved
-        return several.outputs if isinstance(several, Several) else (y,)
+        return several if isinstance(several, Several) else None
 
     def quantity(self, at: int) -> str:
         """Return ``dx`` for the gradient with respect to the input x."""

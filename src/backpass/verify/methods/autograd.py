@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -123,6 +124,24 @@ def differentiate(
     return case.shared[key]
 
 
+def _output(case: Case, function: Callable[..., Any], inputs: Sequence[Any]) -> Array:
+    """Return what a function returns, in the form of forward's y: several outputs are
+    joined to a vector, without those of which forward says that they have no gradient.
+
+    An operator may leave these out, or return them too.
+    """
+    returned, but = function(*inputs), set[int]()
+    if function is case.operator:
+        several = case.subject.several(case.subject.forward(*case.given())[1])
+        if several is not None:
+            if not isinstance(returned, (tuple, list)):
+                returned = (returned,)
+            if len(returned) == len(several.joined):
+                pairs = zip(returned, several.joined, strict=True)
+                but = {id(output) for output, joined in pairs if not joined}
+    return join(returned, but=but)[0]
+
+
 def _differentiate(
     case: Case, function: Callable[..., Array], dtype
 ) -> tuple[np.ndarray, dict[int, np.ndarray]]:
@@ -139,7 +158,7 @@ def _differentiate(
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # NumPy's functions warn about tensors
-            y, _ = join(function(*leaves))
+            y = _output(case, function, leaves)
     except NotRun:
         raise
     except Exception as error:
