@@ -150,3 +150,26 @@ def test_an_input_may_be_written_by_what_it_defines(given, shown, right, wrong):
     found = below(shown, right, given)
     assert found.kind == "not readable" and "as line 1 writes it" in found.message
     assert below(shown, wrong, given).kind == "refused"
+
+
+CHANGED = r"""given x, y \in \mathbb{R}
+let r = x + y; let d = x - y; let u = x^2
+"""
+
+
+def test_a_derivative_in_other_variables_that_the_text_shows_is_asked_about():
+    shown = "$$ x = \\frac{1}{2} (r + d) $$\n\n"
+    right = verdicts(shown + r"$$ \frac{\partial u}{\partial r} = x $$", CHANGED)[-1]
+    assert right.kind == "not readable" and "if these are the variables" in right.message
+    alone = verdicts(r"$$ \frac{\partial u}{\partial r} = x $$", CHANGED)[-1]
+    assert alone.kind == "refused"
+    through = verdicts(shown + r"$$ \frac{\partial u}{\partial x} = 3 x $$", CHANGED)[-1]
+    assert through.kind != "equal"
+
+
+def test_an_equality_of_a_derivative_is_no_definition():
+    given = r"given a, b \in \mathbb{R}; let p = a b"
+    shown = "$$ \\frac{\\partial p}{\\partial a} = b $$\n\n"
+    for wrong in ("2 b", "0"):
+        found = verdicts(shown + f"$$ \\frac{{\\partial p}}{{\\partial a}} = {wrong} $$", given)[-1]
+        assert found.kind == "refused"

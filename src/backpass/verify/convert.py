@@ -29,6 +29,11 @@ def is_torch(value: object) -> TypeGuard[Any]:
     )
 
 
+def requires_grad(value: object) -> bool:
+    """Whether a value is a tensor that requires a gradient."""
+    return is_torch(value) and value.requires_grad
+
+
 def is_floating(value: object) -> TypeGuard[Array]:
     """Whether ``value`` is an array of real floating-point numbers."""
     return is_array(value) and namespace(value).isdtype(value.dtype, "real floating")

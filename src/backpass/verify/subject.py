@@ -20,7 +20,13 @@ from backpass.contract.shapes import Shapes
 from backpass.operation import Operation
 from backpass.verify import domain
 from backpass.verify.arguments import check_names, reject_unknown, required_options
-from backpass.verify.convert import EPSILON, dtype_name, is_floating, is_torch
+from backpass.verify.convert import (
+    EPSILON,
+    dtype_name,
+    is_floating,
+    is_torch,
+    requires_grad,
+)
 from backpass.verify.outputs import Malformed, Several, join
 
 _EMPTY = inspect.Parameter.empty
@@ -103,8 +109,7 @@ class Subject:
 
     def outputs(self, y: Array, saved: Any) -> tuple[Any, ...]:
         """Return forward's outputs, given its results, y and saved."""
-        several = self.several(saved)
-        return (y,) if several is None else several.outputs
+        return several.outputs if (several := self.several(saved)) else (y,)
 
     def several(self, saved: Any) -> Several | None:
         """Return how forward's outputs are joined; None if there is one."""
@@ -494,7 +499,8 @@ def _from_autograd_function(
 
 def takes_context(op: Any) -> bool:
     """Return whether a Function's forward takes the context and saves arrays there."""
-    return op.setup_context is _base_function().setup_context
+    function = importlib.import_module("torch.autograd").Function
+    return op.setup_context is function.setup_context
 
 
 def on_its_own(op: Any, *inputs: Any, **options: Any) -> tuple[Any, set[int]]:
@@ -536,15 +542,6 @@ def _applied(op: Any, leaves: list, marks_dirty: list[bool]) -> Any:
     if marks_dirty[0]:
         leaves = [leaf.clone() if requires_grad(leaf) else leaf for leaf in leaves]
     return op.apply(*leaves)
-
-
-def requires_grad(value: object) -> bool:
-    """Whether a value is a tensor that requires a gradient."""
-    return is_torch(value) and value.requires_grad
-
-
-def _base_function():
-    return importlib.import_module("torch.autograd").Function
 
 
 class _Context:

@@ -14,6 +14,7 @@ from torch.utils import checkpoint
 
 from backpass.verify.arguments import reject_unknown
 from backpass.verify.case import NotRun
+from backpass.verify.convert import requires_grad
 from backpass.verify.layers import declaration, the_same_numbers
 from backpass.verify.outputs import join
 from backpass.verify.subject import (
@@ -21,7 +22,6 @@ from backpass.verify.subject import (
     input_names,
     is_function,
     on_its_own,
-    requires_grad,
     takes_context,
 )
 

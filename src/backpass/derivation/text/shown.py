@@ -25,7 +25,7 @@ from backpass.derivation.text.held import other_partials
 from backpass.derivation.text.knowledge import Knowledge
 from backpass.derivation.text.members import Equation, agree, equality
 
-TRIES = 12  # the most choices of equalities that are tried
+TRIES = 40  # the most choices of equalities that are tried
 _DERIVATIVES = (*HOLDING, "nabla", "jacobian", "slope", "second_slope")
 Lines = tuple[Line, ...]
 _INPUTS = ("given", "constant", "range", "random")
@@ -49,7 +49,34 @@ def through_equalities(
             known.now = before
         if holds and all(_still_holds(known, line) for line in chosen):
             return _asks(known, chosen)
+    return _asks_for_variables(known, chain)
+
+
+def _asks_for_variables(known: Knowledge, chain: Chain) -> str:
+    """Return a question if an equality above writes a declared name by several names
+    that depend on it, as x = (r + d) / 2 for r = x + y and d = x - y; otherwise ""."""
+    scope, used = known.scope, known.used(chain.expressions)
+    for name, head, part in _shown(known, used):
+        if scope.variables[name].kind == "defined":
+            continue
+        with suppress(Unreadable):
+            (expression,) = Analysis(scope).run([part])
+            direct = {one.name for one in expression.used if one.kind == "variable"}
+            if len(_that_use(scope, name, direct)) > 1:
+                where = known.document.where(known.document.line(head.start))
+                return (
+                    f"it is wrong with the definitions above, but {where} writes {name} by "
+                    "names that depend on it: if these are the variables, declare them, and "
+                    f"define {name}"
+                )
     return ""
+
+
+def _that_use(scope: Scope, name: str, direct: set[str]) -> list[str]:
+    """Return the names that depend on a name."""
+    return [
+        one for one in direct if name in scope.upstream([scope.variables[one]]) - {one}
+    ]
 
 
 def _readings(known: Knowledge, chain: Chain) -> Iterator[tuple[Lines, Lines]]:
@@ -148,9 +175,7 @@ def _inverted(
 ) -> Lines:
     """Return lines in which a declared name is defined by a name that it defined, as in
     x = r / 2 for r = 2 x. Raises `Unreadable` unless there is one such name."""
-    by = [
-        one for one in direct if name in scope.upstream([scope.variables[one]]) - {one}
-    ]
+    by = _that_use(scope, name, direct)
     if len(by) != 1:
         raise Unreadable(f"{name} is declared", new.right)
     inputs: list[Line] = []
