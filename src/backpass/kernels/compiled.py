@@ -92,7 +92,8 @@ class Verdict:
     @property
     def notes(self) -> list[str]:
         """Notes on what was not checked, and on queries answered in place of a GPU."""
-        found = [f"not checked: {'; '.join([UNSEEN, *self.left_out])}"]
+        found = [f"not checked: {UNSEEN}"]
+        found += [f"not executed: {line}" for line in self.left_out]
         if self.stood_in:
             found += [f"in place of a GPU: {', '.join(sorted(self.stood_in))}"]
         return found
