@@ -167,7 +167,7 @@ def test_a_derivative_in_other_variables_that_the_text_shows_is_asked_about():
     assert through.kind != "equal"
 
 
-def test_an_equality_of_a_derivative_is_no_definition():
+def test_an_equality_of_a_derivative_defines_nothing():
     given = r"given a, b \in \mathbb{R}; let p = a b"
     shown = "$$ \\frac{\\partial p}{\\partial a} = b $$\n\n"
     for wrong in ("2 b", "0"):
