@@ -40,7 +40,7 @@ def test_a_variant_of_a_definition_is_asked_about(prose):
         "The output is therefore",
         "We write the sum as",
         "Substituting gives",
-        "In some variants, there is no sum.\n\nHere, however,",
+        "In some variants, nothing is added.\n\nHere, however,",
         "# Variants\n\nNothing.\n\n# The layer\n\nIt is",
         "<!-- Alternatively -->\nIt is",
     ],

@@ -244,7 +244,7 @@ OPTIONS = {
         (RNG.normal(size=(6, 6)),),
         {"size=(3, 2)", "size=(1, 3)"},
     ),
-    "an order of axes that is no more its own inverse": (
+    "an order of axes that is not its own inverse": (
         lambda x, axes=(0, 2, 1): (x.transpose(axes), axes),
         lambda dy, axes: dy.transpose(np.argsort(axes)),
         lambda dy, axes: dy.transpose(axes),
