@@ -21,7 +21,7 @@ from torch.overrides import TorchFunctionMode
 
 CAPABILITY = (8, 0)  # Ampere, the A100
 # Of an A100 with 80 GB, under the names that CUDA and Triton use.
-PROPERTIES = {
+PROPERTIES: dict[str, Any] = {
     "name": "NVIDIA A100, executed on the CPU by Backpass",
     "major": CAPABILITY[0],
     "minor": CAPABILITY[1],
@@ -34,7 +34,6 @@ PROPERTIES = {
     "shared_memory_per_block_optin": 163 * 1024,
     "shared_memory_per_multiprocessor": 164 * 1024,
     "L2_cache_size": 40 * 1024**2,
-    "gcnArchName": "",
 }
 DEVICE = torch.device("cuda", 0)
 

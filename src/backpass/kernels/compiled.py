@@ -38,8 +38,8 @@ from backpass.kernels.tuning import Tuning, Wanted
 from backpass.text import table
 from backpass.torch_internals import without_torch_functions
 
-CAPABILITY = 80  # Ampere, the A100
-SHARED_BYTES = 163 * 1024  # the most shared memory of a block of an A100
+CAPABILITY = 10 * PROPERTIES["major"] + PROPERTIES["minor"]  # 80: Ampere, the A100
+SHARED_BYTES = PROPERTIES["shared_memory_per_block_optin"]  # the most of a block
 PROPERTIES_FOR_TRITON = {
     "max_shared_mem": SHARED_BYTES,
     "multiprocessor_count": PROPERTIES["multi_processor_count"],
