@@ -32,11 +32,17 @@ def marks(array: str, text: str) -> dict[str, Any]:
         mark = mark.strip()
         if mark in FLAGS:
             facts[FLAGS[mark]] = True
+        elif mark.replace(" ", "") == "some=False":
+            facts |= {"some": True, "inverted": True}
         else:
             facts.update(_values(array, mark))
     if "some" in facts and not ("boolean" in facts or facts.get("structure") == "mask"):
         raise ValueError(
             f"SHAPES: expected :some after :bool or :mask of {array}; got {text.strip()}"
+        )
+    if "inverted" in facts and "boolean" not in facts:
+        raise ValueError(
+            f"SHAPES: expected :some=False after :bool of {array}; got {text.strip()}"
         )
     kinds = [name for name in ("integer", "boolean", "structure") if name in facts]
     if len(kinds) > 1:
@@ -66,8 +72,8 @@ def _values(array: str, mark: str) -> dict[str, Any]:
             return {"structure": "mask", "choices": tuple(choices)}
     raise ValueError(
         f"SHAPES: cannot read :{mark} after {array}; expected :int, :int<V, "
-        ":int<V,-100, :int<V,ignore_index, :offsets<n, :bool, :table, :halves, :pairs, :mask, :mask=0|-inf, "
-        ":some, :broadcast or :shared"
+        ":int<V,-100, :int<V,ignore_index, :offsets<n, :bool, :table, :halves, :pairs, "
+        ":mask, :mask=0|-inf, :some, :some=False, :broadcast or :shared"
     )
 
 

@@ -27,7 +27,7 @@ The values that an input may have are declared too, for checks:
   last axis has two equal halves, ``:pairs`` one with equal neighbours.
 - ``:mask`` marks a floating-point mask, ``:mask=0|-inf`` one with these values.
   ``:some`` after a mask or ``:bool`` says that each row has a True, or the largest
-  value.
+  value; ``:bool:some=False`` that each has a False, where True hides.
 
 Clauses may follow the outputs, each after a semicolon: ``options reduction=mean|sum``
 has values of options, ``dtypes float32, bfloat16`` those of inputs with a gradient, and

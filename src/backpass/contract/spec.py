@@ -28,7 +28,7 @@ class Spec:
     values are further integers.
     ``structure`` is "table", "halves", "pairs", "mask", or "" for an array that has a
     gradient, and ``choices`` are the values of a mask. ``some`` says that no row of a
-    mask hides everything.
+    mask hides everything, and ``inverted`` that its True hides.
     """
 
     name: str
@@ -46,6 +46,7 @@ class Spec:
     structure: str = ""
     choices: tuple[float, ...] = ()
     some: bool = False
+    inverted: bool = False
 
     def __str__(self) -> str:
         return f"{self.name}[{', '.join(self.axes)}]"

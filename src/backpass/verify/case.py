@@ -520,7 +520,7 @@ def advised(error: Exception) -> str:
 def _copy(value: Any) -> Any:
     if not is_array(value):
         return value
-    return value.detach().clone() if is_torch(value) else np.array(value)
+    return value.detach().clone() if is_torch(value) else np.array(value, subok=True)
 
 
 def _back(value: Array) -> np.ndarray:

@@ -23,8 +23,8 @@ from backpass.verify.arguments import (
 )
 from backpass.verify.case import Case, NotRun, describe, first_line
 from backpass.verify.conditioned import unless_rounding
-from backpass.verify.directional import SLOPES_DIFFER
 from backpass.verify.drawing import INPUTS, drawn_inputs, generator, options_for
+from backpass.verify.findings import SLOPES_DIFFER
 from backpass.verify.forms import usual
 from backpass.verify.layers import WHERE
 from backpass.verify.methods import (
@@ -212,7 +212,7 @@ def check(
         rows = [
             Row("form", f"d{name}", NOT_RUN, reason=NO_GRADIENT) for name in without
         ]
-        rows += rows_of(case, chosen)
+        rows += complex_step.unless_contradicted(rows_of(case, chosen))
         unrestricted = methods is None and dy is None
         if unrestricted and _passed(case, rows):
             rows += second_derivative.noticed(case)

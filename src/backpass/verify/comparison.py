@@ -6,6 +6,7 @@ their own.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from functools import partial
 from typing import Literal
@@ -203,6 +204,11 @@ class Judge:
                 variants=variants(case, at) if accuracy <= CLOSE else (),
                 reruns=reruns(case, at) if accuracy <= CLOSE else (),
                 outputs=of_outputs(case, at) if accuracy <= CLOSE else (),
+                options={
+                    name: value
+                    for name, value in case.subject.all_options.items()
+                    if type(value) in (int, float) and math.isfinite(value)
+                },
             )
             if diagnosis.kind == "equal":  # off by less than a diagnosis can see
                 off = largest_error(got, reference)

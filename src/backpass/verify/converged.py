@@ -13,10 +13,17 @@ import numpy as np
 
 from backpass.verify.case import Case
 from backpass.verify.comparison import Judge
-from backpass.verify.convert import EPSILON
+from backpass.verify.convert import EPSILON, in_dtype
 from backpass.verify.diagnosis.places import index_text, numbers_apart
-from backpass.verify.differences import FACTOR, LEVELS, Step, raw_difference
-from backpass.verify.directional import LARGE, SLOPES_DIFFER, directions_of
+from backpass.verify.differences import (
+    FACTOR,
+    LEVELS,
+    Step,
+    raw_difference,
+    replaced,
+)
+from backpass.verify.directional import LARGE, directions_of
+from backpass.verify.findings import SLOPES_DIFFER
 from backpass.verify.magnitude import largest
 from backpass.verify.report import FAILED, NOT_RUN, PASSED, Row
 
@@ -26,6 +33,7 @@ UNITS = 2  # in the last place of y: its rounding
 LEVELS_IF_LARGE = 3
 DOUBT = 4  # times a difference's own error: a smaller error may be the difference's
 SURE = 1e-4  # of the largest element: differences less accurate confirm nothing
+HALVINGS = 20  # of a step, to find where y jumps
 BATCH, TWO = 16, 2  # elements and directions that are measured together
 
 
@@ -166,6 +174,7 @@ def measured(
     levels gives the result.
     """
     levels = LEVELS_IF_LARGE if case.float64[at].size > LARGE else LEVELS
+    lengths = float(np.max(step)) * FACTOR ** -np.arange(float(levels))
     shape = (len(directions), levels, len(TIMES))
     found, noise = np.full(shape, np.nan), np.zeros(shape[:2])
     rounding = UNITS * EPSILON[case.precision] * _norm(case.dy * case.y)
@@ -176,13 +185,64 @@ def measured(
                 _error(case, at, got, direction, times * shorter) for times in TIMES
             ]
             noise[which, level] = rounding / largest(shorter * direction)
+        noise[which] += _jump(case, at, direction, step) / lengths
     spreads = SPREADS * np.ptp(found, axis=2)
     # Some spreads are small by chance.
     spreads = np.maximum(spreads, [_median(of) for of in spreads.T])
-    doubts = np.maximum(spreads, noise)
+    doubts = np.maximum(_with_noise_of_shorter(spreads), noise)
     best = [_most_accurate(*of) for of in zip(found[:, :, 0], doubts, strict=True)]
     errors, doubts = np.array(best).reshape(-1, 2).T
     return Measured(errors, doubts)
+
+
+def _jump(case: Case, at: int, direction: np.ndarray, step: Step) -> float:
+    """Return by how much Σ dy·y jumps next to the inputs if it does not change over the
+    shortest step, as where forward rounds 1 − σ(x) to a few digits; 0 if it changes
+    there, or if it begins to change without a jump. It is infinite if y changes over
+    no step, and does so in a wider dtype."""
+    here = replaced(case, at, case.float64[at])
+
+    def change(times: float) -> float:
+        there = case.rounded(case.float64[at] + times * step * direction)
+        with np.errstate(invalid="ignore"):
+            moved = case.forward(replaced(case, at, there)) - y
+            return float(np.sum(np.where(case.dy == 0, 0.0, case.dy * moved)))
+
+    y = case.forward(here)
+    lengths = FACTOR ** -np.arange(float(LEVELS))[::-1]
+    if change(lengths[0]) or change(-lengths[0]):
+        return 0.0
+    if not any(change(side * n) for side in (1.0, -1.0) for n in lengths):
+        return np.inf if _changes_if_wider(case, at, step * direction) else 0.0
+    most = 0.0
+    for side in (1.0, -1.0):
+        low, high = 0.0, next((side * n for n in lengths if change(side * n)), 0.0)
+        for _ in range(HALVINGS if high else 0):
+            middle = (low + high) / 2
+            low, high = (low, middle) if change(middle) else (middle, high)
+        most = max(most, abs(change(high)))
+    return most
+
+
+def _changes_if_wider(case: Case, at: int, taken: np.ndarray) -> bool:
+    """Whether y changes over a step in NumPy's widest dtype."""
+    try:
+        wide = [in_dtype(value, "longdouble") for value in case.inputs]
+        y, _ = case.subject.forward(*wide)
+        wide[at] = wide[at] + taken
+        there, _ = case.subject.forward(*wide)
+    except Exception:  # it need not accept this dtype
+        return False
+    return y.dtype == np.longdouble and bool((y != there).any())
+
+
+def _with_noise_of_shorter(spreads: np.ndarray) -> np.ndarray:
+    """Return the spreads of each level, none less than the noise of y that a shorter
+    step shows would make it. Such noise is more than y's rounding where forward
+    cancels, as in 1 − σ(x)."""
+    lengths = FACTOR ** -np.arange(float(spreads.shape[1]))
+    noise = np.fmax.accumulate((spreads * lengths)[:, ::-1], axis=1)[:, ::-1] / lengths
+    return np.where(np.isnan(spreads), np.nan, noise)
 
 
 def _median(values: np.ndarray) -> float:

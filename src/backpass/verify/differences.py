@@ -96,7 +96,10 @@ def best_step(case: Case, at: int) -> Step:
         half, half_moved = difference(case, at, direction, step / 2)
         if ((moved == 0) | (half_moved == 0))[direction != 0].any():
             return np.inf
-        return farthest(whole, half) / (largest(whole) or 1.0)
+        # Over a step that is too short, both may round to the same change.
+        unit = largest(step * direction) / (largest(direction) or 1.0) or 1.0
+        rounding = EPSILON[case.precision] * largest(case.y) / unit
+        return (farthest(whole, half) + rounding) / (largest(whole) or 1.0)
 
     return min(
         (step, step * (typical or 1.0), step * np.maximum(size, 1.0)), key=disagreement

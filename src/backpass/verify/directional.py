@@ -13,15 +13,11 @@ import numpy as np
 
 from backpass.verify.case import Case
 from backpass.verify.comparison import Judge
+from backpass.verify.findings import COORDINATES, SLOPES_DIFFER
 from backpass.verify.report import FAILED, PASSED, Row
 
 RANDOM = 8  # directions for each input
 LARGE, RANDOM_IF_LARGE = 1 << 20, 1  # fewer directions for arrays of more elements
-COORDINATES = 128  # up to this many elements, each coordinate is a direction as well
-SLOPES_DIFFER = (
-    "the slopes along random directions differ; only inputs of at most "
-    f"{COORDINATES} elements are compared by element"
-)
 
 Derivative = Callable[[int, np.ndarray], tuple[float, np.ndarray]]
 

@@ -148,14 +148,19 @@ def _hiding(spec: Spec, values: np.ndarray) -> tuple[str, str] | None:
         return None
     what = f"{shown(spec, values):g} in each row"
     at = np.argwhere(hidden)[0].tolist()
-    return what if spec.structure else "a True in each row", f"none in row {at}"
+    what = f"a {not spec.inverted} in each row" if spec.boolean else what
+    return what, f"none in row {at}"
 
 
 def shown(spec: Spec, values: np.ndarray) -> float:
-    """Return the value with which a mask hides nothing, the largest."""
-    if spec.boolean:
-        return True
-    return max(spec.choices) if spec.choices else float(values.max(initial=0.0))
+    """Return the value with which a mask hides nothing: the largest, but False where
+    True hides. In a mask without declared values it is at least 0."""
+    return of_choices(spec, spec.choices or (float(values.max(initial=0.0)),))
+
+
+def of_choices(spec: Spec, choices: Sequence[float]) -> float:
+    """Return that of a mask's values with which it hides nothing."""
+    return not spec.inverted if spec.boolean else max(choices)
 
 
 def fits(shapes: Shapes, given: Mapping[str, Any]) -> bool:
@@ -224,11 +229,11 @@ def drawn_mask(
     rng: np.random.Generator,
     values: Sequence[float] = (0.0, 1.0),
 ) -> np.ndarray:
-    """Draw a mask of the declared values, or of others. Three elements of four have the
-    largest."""
-    choices = np.array(spec.choices or values)
+    """Draw a mask of the declared values, or of others. More than three elements of
+    four hide nothing."""
+    choices = spec.choices or values
     kept = rng.uniform(size=shape) < 0.75
-    drawn = np.where(kept, choices.max(), rng.choice(choices, shape))
+    drawn = np.where(kept, of_choices(spec, choices), rng.choice(choices, shape))
     return not_hidden(spec, drawn)
 
 

@@ -7,6 +7,12 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+COORDINATES = 128  # up to this many elements, each coordinate is a direction as well
+SLOPES_DIFFER = (
+    "the slopes along random directions differ; only inputs of at most "
+    f"{COORDINATES} elements are compared by element"
+)
+
 
 @dataclass(frozen=True)
 class Suspect:

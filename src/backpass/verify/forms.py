@@ -14,6 +14,7 @@ The other forms are:
 
 from __future__ import annotations
 
+import copy
 import inspect
 import re
 import sys
@@ -21,7 +22,10 @@ from collections.abc import Callable, Mapping, Sequence
 from types import ModuleType, SimpleNamespace
 from typing import Any, NamedTuple
 
-from backpass.contract.arrays import is_array
+import numpy as np
+
+from backpass.contract.arrays import is_array, namespace
+from backpass.verify.convert import is_floating, to_kind_of
 from backpass.verify.layers import functions_of
 from backpass.verify.outputs import Malformed
 from backpass.verify.subject import called, is_function
@@ -76,7 +80,40 @@ def usual(op: Any, inputs: Sequence[Any], options: Mapping[str, Any]) -> Form:
     if len(taken) > 2:
         apart = _apart(forward, backward, max(1, _cotangents(taken)), len(taken))
         return Form(_like(op, *apart), tuple(inputs))
-    return Form(op, tuple(inputs))
+    return _with_numbers(Form(op, tuple(inputs)), options)
+
+
+def _with_numbers(form: Form, options: Mapping[str, Any]) -> Form:
+    """Return the form with an array of no axes in place of each Python float for which
+    backward returns a gradient."""
+    floats = [at for at, value in enumerate(form.inputs) if type(value) is float]
+    like = next(filter(is_floating, form.inputs), None)
+    if not floats or like is None:
+        return form
+    op = form.op
+    try:
+        y, saved = op.forward(*copy.deepcopy(form.inputs), **options)
+        returned = op.backward(namespace(y).ones_like(y), saved)
+    except Exception:  # the check reports it
+        return form
+    if not isinstance(returned, tuple | list) or len(returned) != len(form.inputs):
+        return form
+    floats = [at for at in floats if returned[at] is not None]
+    if not floats:
+        return form
+
+    def backward(dy: Any, saved: Any) -> Any:
+        gradients = [*op.backward(dy, saved)]
+        for at in floats:
+            if type(gradients[at]) is float:
+                gradients[at] = to_kind_of(like, np.array(gradients[at]))
+        return tuple(gradients)
+
+    inputs = (
+        to_kind_of(like, np.array(value)) if at in floats else value
+        for at, value in enumerate(form.inputs)
+    )
+    return Form(_like(op, op.forward, backward), tuple(inputs))
 
 
 def _of_layer(

@@ -20,6 +20,7 @@ from backpass.verify.magnitude import largest
 STEP = 2.0**-17
 SHORTER = STEP / 4
 LONGER = 2.0**-10
+FINE = 2.0**-20  # passes many float64 numbers where most digits of a number cancel
 # A step that seldom reaches the next float32 number, even in one of thousands of terms
 # of a sum, but passes many float64 numbers.
 TINIER = 2.0**-42
@@ -76,9 +77,10 @@ def jumps(
     function: Callable[[tuple[Any, ...]], np.ndarray],
     inputs: Sequence[Any],
     rng: np.random.Generator,
+    step: float = LONGER,
 ) -> np.ndarray:
-    """Return how far each element of ``function`` is from a parabola over a step that
-    passes a number of float16.
+    """Return how far each element of ``function`` is from a parabola over a step, by
+    default one that passes a number of float16.
 
     It shows what the coarsest operation rounds, which the result's digits need not.
     """
@@ -86,7 +88,7 @@ def jumps(
     most = np.zeros(first.shape)
     with np.errstate(all="ignore"):
         for _ in range(DRAWS):
-            ys = np.stack([first, *_along(function, inputs, rng)(LONGER)])
+            ys = np.stack([first, *_along(function, inputs, rng)(step)])
             ys = (ys - first).reshape(len(POINTS), -1)
             off = np.abs(ys - PARABOLAS @ (PARABOLAS.T @ ys)).max(axis=0)
             most = np.maximum(most, np.nan_to_num(off.reshape(first.shape)))

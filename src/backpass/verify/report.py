@@ -12,12 +12,13 @@ import sys
 import traceback
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from backpass.text import table as tables
 from backpass.text import terminal
+from backpass.verify.findings import SLOPES_DIFFER
 
 PASSED = "passed"
 FAILED = "FAILED"
@@ -110,8 +111,7 @@ class VerificationError(AssertionError):
 class Report:
     """Every row of a check, and the gradients that it had to show: ``("dx",)``.
 
-    ``rows`` has a row for each variation, and ``shown`` sums up those that passed and
-    those that were not run.
+    ``rows`` has a row for each variation, and ``shown`` sums them up.
     """
 
     name: str
@@ -122,12 +122,13 @@ class Report:
 
     @property
     def shown(self) -> tuple[Row, ...]:
-        """The rows of the table: the variations that passed are one row, and those that
-        were not run are one row."""
-        rows = [row for row in self.rows if not _is_summed_up(row)]
-        summed = [row for row in self.rows if _is_summed_up(row)]
-        passed = [row for row in summed if row.verdict == PASSED]
-        others = [row for row in summed if row.verdict == NOT_RUN]
+        """The rows of the table: the variations that show one fault are one row, those
+        that passed are one row, and so are those that were not run."""
+        varied = [row for row in self.rows if row.variation]
+        rows = [row for row in self.rows if not row.variation]
+        rows += [_failed(found) for _, found in _faults(varied)]
+        passed = [row for row in varied if row.verdict == PASSED]
+        others = [row for row in varied if row.verdict == NOT_RUN]
         rows += [_passed(passed)] if passed else []
         rows += [_not_run(others)] if others else []
         return tuple(rows)
@@ -187,19 +188,22 @@ class Report:
     def findings(self) -> Iterator[tuple[str, str]]:
         """Yield each fault once: where it is, and the sentence that describes it.
 
-        "Where" is the quantity and the methods that found the fault. Methods that could
-        not run come last, with the line of the user's code that raised.
+        "Where" is the quantity and the methods that found the fault. The sentence names
+        the first variation that shows it, if it does not show at the inputs given, and
+        how many more do. Methods that could not run come last, with the line of the
+        user's code that raised.
         """
         for _, where, what in self._found():
             yield where, what
 
     def _found(self) -> Iterator[tuple[str, str, str]]:
-        seen: dict[tuple[str, str, str], list[str]] = {}
-        for row in (*self.failed, *self.having(COULD_NOT_RUN)):
-            reason = f"{row.reason} ({row.raised_at})" if row.raised_at else row.reason
-            seen.setdefault((row.mark, row.quantity, reason), []).append(row.method)
-        for (mark, quantity, reason), methods in seen.items():
-            yield mark, f"{quantity} ({', '.join(methods)})".lstrip(), reason
+        for (mark, quantity, said), rows in _faults(self.rows):
+            methods = dict.fromkeys(row.method for row in rows)
+            given = [row for row in rows if not row.variation]
+            more = len(rows) - max(1, len(given))
+            said = said if given else rows[0].reason + _raised(rows[0])
+            said += f"; the same at {_counted(more, not given)}" if more else ""
+            yield mark, f"{quantity} ({', '.join(methods)})".lstrip(), said
 
     def remarks(self) -> Iterator[tuple[str, str, str]]:
         """Yield the lines below the table: a mark, a heading, and the sentence."""
@@ -285,8 +289,40 @@ class Report:
         yield rule
 
 
-def _is_summed_up(row: Row) -> bool:
-    return bool(row.variation) and row.verdict in (PASSED, NOT_RUN)
+def _faults(rows: Sequence[Row]) -> list[tuple[tuple[str, str, str], list[Row]]]:
+    """Return the rows that failed, and then those that could not run, by fault: the
+    mark, the quantity and the sentence, without the variation that shows it.
+
+    A variation without a sentence of its own belongs to the last fault of its quantity.
+    """
+    faults: dict[tuple[str, str, str], list[Row]] = {}
+    for verdict in (FAILED, COULD_NOT_RUN):
+        for row in (row for row in rows if row.verdict == verdict):
+            said = _without_variation(row)
+            key = (row.mark, row.quantity, said + _raised(row))
+            if row.variation and said in ("", SLOPES_DIFFER):
+                earlier = [other for other in faults if other[:2] == key[:2]]
+                key = earlier[-1] if earlier else key
+            faults.setdefault(key, []).append(row)
+    return list(faults.items())
+
+
+def _without_variation(row: Row) -> str:
+    """Return the reason of a row without its variation and the method that found it."""
+    start = f"{row.variation}: "
+    if not (row.variation and row.reason.startswith(start)):
+        return row.reason
+    return row.reason.removeprefix(start).partition(": ")[2]
+
+
+def _raised(row: Row) -> str:
+    return f" ({row.raised_at})" if row.raised_at else ""
+
+
+def _failed(rows: Sequence[Row]) -> Row:
+    """Sum up the variations that show one fault, with the largest error."""
+    worst = max(rows, key=lambda row: row.error or 0.0)
+    return replace(worst, how=_listed(rows), reason=rows[0].reason)
 
 
 def _passed(rows: Sequence[Row]) -> Row:
@@ -310,7 +346,12 @@ def _not_run(rows: Sequence[Row]) -> Row:
 
 
 def _count(rows: Sequence[Row]) -> str:
-    return f"{len(rows)} variation{'s' if len(rows) > 1 else ''}"
+    return _counted(len(rows))
+
+
+def _counted(number: int, more: bool = False) -> str:
+    """Return ``2 variations``, or ``2 more variations``."""
+    return f"{number} {'more ' if more else ''}variation{'s' if number > 1 else ''}"
 
 
 def _listed(rows: Sequence[Row]) -> str:

@@ -13,8 +13,8 @@ import torch
 from torch.utils import checkpoint
 
 from backpass.verify.arguments import reject_unknown
-from backpass.verify.case import NotRun
-from backpass.verify.convert import requires_grad
+from backpass.verify.case import NotRun, first_line
+from backpass.verify.convert import dtype_name, requires_grad
 from backpass.verify.layers import declaration, the_same_numbers
 from backpass.verify.outputs import join
 from backpass.verify.subject import (
@@ -157,10 +157,20 @@ def of_module(module: torch.nn.Module, inputs: Sequence[Any]) -> Any:
             )
         return y
 
-    with torch.enable_grad(), contextlib.suppress(Exception):  # the check reports them
-        plain_forward(*map(_leaf, inputs), *map(_leaf, module.parameters()))
+    raised: Exception | None = None
+    try:
+        with torch.enable_grad():
+            plain_forward(*map(_leaf, inputs), *map(_leaf, module.parameters()))
+    except Exception as error:  # after a Function was applied, the check reports it
+        raised = error
     if not applied:
-        return None
+        if raised is None:
+            return None
+        raise TypeError(
+            f"inputs: expected those of {type(module).__name__}'s forward; it raises "
+            f"an error, before it applies an autograd.Function ({first_line(raised)})"
+            f"{_dtypes(inputs, module)}"
+        ) from raised
     listed = [*input_names(module.forward, len(inputs))]
     listed += [name.replace(".", "_") for name in names]
     forward.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
@@ -178,6 +188,18 @@ def of_module(module: torch.nn.Module, inputs: Sequence[Any]) -> Any:
         __name__=name,
         **({"SHAPES": text} if text else {}),
     )
+
+
+def _dtypes(inputs: Sequence[Any], module: torch.nn.Module) -> str:
+    """Return a hint if floating-point inputs have another dtype than the parameters."""
+    given, own = (
+        {dtype_name(of) for of in tensors if of.is_floating_point()}
+        for tensors in (filter(torch.is_tensor, inputs), module.parameters())
+    )
+    if not given or not own or given & own:
+        return ""
+    listed = [" and ".join(sorted(names)) for names in (given, own)]
+    return f"; the inputs are {listed[0]}, and the parameters {listed[1]}"
 
 
 def _leaf(value: Any) -> Any:

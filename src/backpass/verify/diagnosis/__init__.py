@@ -62,6 +62,7 @@ def diagnose(
     variants: Iterable[tuple[str, np.ndarray]] | None = None,
     reruns: Iterable[tuple[str, np.ndarray, np.ndarray | None]] | None = None,
     outputs: Iterable[tuple[str, np.ndarray, np.ndarray | None]] | None = None,
+    options: Mapping[str, float] | None = None,
     seconds: float = 5.0,
 ) -> Diagnosis:
     """Say how ``got`` differs from ``reference``.
@@ -75,9 +76,9 @@ def diagnose(
     may equal one of them. They are consumed lazily; see `verify.variants`. ``reruns``
     are changes of forward in words, each with backward's gradient and forward's under
     the change, for a different cotangent; ``outputs`` are changes of the cotangents of
-    several outputs, in the same form; see `verify.reruns`. The search takes at most
-    about ``seconds`` of CPU time. If it stops early, the diagnosis says
-    so.
+    several outputs, in the same form; see `verify.reruns`. ``options`` are the numbers
+    with which forward is called; got may be off by one of them. The search takes at
+    most about ``seconds`` of CPU time. If it stops early, the diagnosis says so.
     """
     terms = {
         name: np.nan_to_num(to_numpy(value)) for name, value in (terms or {}).items()
@@ -94,6 +95,7 @@ def diagnose(
         variants or (),
         reruns or (),
         outputs or (),
+        options or {},
         clock,
     )
     if pair.reference.shape != pair.got.shape:

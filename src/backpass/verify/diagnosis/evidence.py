@@ -86,6 +86,7 @@ class Pair:
     variants: Iterable[tuple[str, np.ndarray]] = ()
     reruns: Iterable[tuple[str, np.ndarray, np.ndarray | None]] = ()
     outputs: Iterable[tuple[str, np.ndarray, np.ndarray | None]] = ()
+    options: Mapping[str, float] = field(default_factory=dict)
     clock: Clock = field(default_factory=lambda: Clock(math.inf))
 
     @cached_property

@@ -24,14 +24,19 @@ class Number:
 
 
 def name_number(
-    value: float, lengths: Mapping[int, str], accuracy: float = 1e-5
+    value: float,
+    lengths: Mapping[int, str],
+    options: Mapping[str, float] | None = None,
+    accuracy: float = 1e-5,
 ) -> Number | None:
     """Return the simple number near ``value``, or None.
 
-    It is a small integer or fraction, or made of a length n: n, 1/n, √n, 1/√n, 1 − 1/n.
+    It is the value of an option or 1 over it, a small integer or fraction, or made of a
+    length n: n, 1/n, √n, 1/√n, 1 − 1/n.
     """
     size = abs(value)
-    for number, text, note in _candidates(size, lengths):
+    of_options = _of_options(options or {})
+    for number, text, note in (*of_options, *_candidates(size, lengths)):
         if abs(size - number) <= accuracy * number:
             sign = "−" if value < 0 else ""
             return Number(float(np.copysign(number, value)), sign + text, note)
@@ -59,6 +64,15 @@ def _candidates(
         if 1 < above <= _LARGEST_PART and math.gcd(above, below) == 1:
             if says := note(above, below):
                 yield above / below, f"{above}/{below}", says
+
+
+def _of_options(options: Mapping[str, float]) -> Iterator[tuple[float, str, str]]:
+    """Yield the options' values other than 0 and 1, and 1 over each."""
+    for name, value in options.items():
+        if abs(value) not in (0.0, 1.0):
+            note = f" ({name} is {value:g})"
+            yield abs(value), f"{abs(value):g}", note
+            yield 1 / abs(value), f"1/{abs(value):g}", note
 
 
 def _of_length(n: int) -> tuple[tuple[str, float], ...]:

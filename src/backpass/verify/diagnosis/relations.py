@@ -99,11 +99,11 @@ def zero(pair: Pair) -> Guesses:
 def constant_ratio(pair: Pair) -> Guesses:
     """Got is a multiple of the reference."""
     x, ratio = pair.reference, _ratio(pair)
-    if named := name_number(ratio, pair.lengths):
+    if named := name_number(ratio, pair.lengths, pair.options):
         kind, says = "constant ratio", f"got = {named.text} × reference{named.note}"
         if named.value == -1:
             kind, says = "sign", "the sign is wrong: got = −reference"
-        tried = 2 * len(pair.lengths) + 8
+        tried = 2 * (len(pair.lengths) + len(pair.options)) + 8
         yield Guess(kind, says, pair.got, named.value * x, tried)
     says = f"got = {number_text(ratio, 6)} × reference"
     yield Guess("constant ratio", says, pair.got, ratio * x, free=1)

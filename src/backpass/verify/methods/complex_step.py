@@ -7,15 +7,21 @@ forward must be analytic and must accept complex numbers.
 from __future__ import annotations
 
 import warnings
+from collections.abc import Mapping
+from dataclasses import replace
 
 import numpy as np
 
-from backpass.verify.case import Case, NotRun, first_line
-from backpass.verify.convert import in_dtype
+from backpass.verify.analytic import watched
+from backpass.verify.case import ROUNDINGS, Case, Inputs, NotRun, first_line
+from backpass.verify.convert import EPSILON, in_dtype
 from backpass.verify.differences import best_step, first_difference, shorter_changes
 from backpass.verify.directional import rows
+from backpass.verify.drawing import MEASURING, generator
 from backpass.verify.magnitude import farthest, largest
-from backpass.verify.report import Row
+from backpass.verify.measured import FINE, jumps, spread
+from backpass.verify.methods import finite_difference
+from backpass.verify.report import FAILED, NOT_RUN, PASSED, Row
 
 NAME = "complex step"
 TOLERANCE = 1e-12
@@ -25,6 +31,11 @@ STEP = 1e-30
 # agree to AGREEMENT, apart from the finite difference's noise relative to y.
 AGREEMENT = 1e-4
 NOISE = 1e-8
+SEEN = 0.1  # of y's change over a step: more rounding hides it
+HIDDEN = (
+    "rounding hides y's change over the step of a finite difference, so none can confirm "
+    "that forward is analytic as written"
+)
 NOT_ANALYTIC = (
     "forward is not analytic as written: its complex step differs from its finite "
     "difference (|x|, a conjugate, or np.var and np.std, which take |x|² of complex "
@@ -42,20 +53,75 @@ def run(case: Case) -> list[Row]:
     Raises NotRun if forward is not an analytic function of complex numbers.
     """
     case.require_float64()
-    first = {at: _first_change(case, at) for at in case.derived}
+    seen: dict[int, dict[str, None]] = {at: {} for at in case.derived}
+    first = {at: _first_change(case, at, seen[at]) for at in case.derived}
 
     def derivative(at: int, direction: np.ndarray) -> tuple[float, np.ndarray]:
         known = direction is case.directions.first(at)
         change = first[at] if known else _change(case, at, direction)
         return float(np.sum(case.dy * change)), direction
 
-    return rows(case, NAME, *case.tolerance("complex_step", TOLERANCE, WHY), derivative)
+    found = rows(
+        case, NAME, *case.tolerance("complex_step", TOLERANCE, WHY), derivative
+    )
+    return [
+        _unless_dropped(row, seen[at])
+        for at, row in zip(case.derived, found, strict=True)
+    ]
 
 
-def _change(case: Case, at: int, direction: np.ndarray) -> np.ndarray:
-    """Return dy/dx along the direction."""
+def _unless_dropped(row: Row, seen: Mapping[str, None]) -> Row:
+    """Return the row, marked "not run" if it failed and forward has called functions
+    that are not analytic, which drop a part of the complex step."""
+    if row.verdict != FAILED or not seen:
+        return row
+    reason = f"forward is not analytic as written: it calls {' and '.join(seen)}"
+    return Row(NAME, row.quantity, NOT_RUN, reason=reason)
+
+
+def unless_contradicted(rows: list[Row]) -> list[Row]:
+    """Return the rows, those of complex steps marked "not run" that failed where finite
+    differences agree with backward: forward is not analytic as written."""
+    agree = {
+        row.quantity: row.tolerance or 0.0
+        for row in rows
+        if row.method == finite_difference.NAME and row.verdict == PASSED
+    }
+
+    def judged(row: Row) -> Row:
+        least = 2 * agree.get(row.quantity, np.inf)
+        if (
+            row.method != NAME
+            or row.verdict != FAILED
+            or not (row.error or 0.0) > least
+        ):
+            return row
+        return Row(NAME, row.quantity, NOT_RUN, reason=NOT_ANALYTIC)
+
+    return [judged(row) for row in rows]
+
+
+def roughness(case: Case, at: int) -> float:
+    """Return how far dy/dx along a direction jumps by forward's own rounding: much more
+    than its last digits where forward cancels, as in the difference of two sigmoids."""
+    direction = case.directions.first(at)
+
+    def slope(values: Inputs) -> np.ndarray:
+        change = _change(replace(case, inputs=values), at, direction)
+        return np.array(np.sum(case.dy * change))
+
+    return float(jumps(slope, case.float64, generator(case.seed, MEASURING), FINE))
+
+
+def _change(
+    case: Case, at: int, direction: np.ndarray, seen: dict[str, None] | None = None
+) -> np.ndarray:
+    """Return dy/dx along the direction, and collect in ``seen`` the functions that are
+    not analytic."""
     values = [in_dtype(value, "complex128") for value in case.float64]
     values[at] = values[at] + 1j * STEP * direction
+    if seen is not None and not case.uses_torch:
+        values[at] = watched(values[at], seen)
     try:
         with np.errstate(invalid="ignore"), warnings.catch_warnings():
             # Such a cast shows in y.
@@ -75,21 +141,26 @@ def _change(case: Case, at: int, direction: np.ndarray) -> np.ndarray:
     return np.where(np.isfinite(y), y.imag / STEP, 0.0)
 
 
-def _first_change(case: Case, at: int) -> np.ndarray:
+def _first_change(case: Case, at: int, seen: dict[str, None]) -> np.ndarray:
     """Return dy/dx along the first random direction.
 
     Raises NotRun if finite differences disagree, over steps of any size.
     """
     near, _ = first_difference(case, at)
-    direction = case.directions.first(at)
-    exact = _change(case, at, direction)
+    direction, step = case.directions.first(at), best_step(case, at)
+    exact = _change(case, at, direction, seen)
     size, noise = max(largest(near), largest(exact)), NOISE * largest(case.y)
+    if EPSILON["float64"] * largest(case.y) > SEEN * size * largest(step * direction):
+        raise NotRun(HIDDEN)
     if farthest(near, exact) <= AGREEMENT * size + noise:
+        return exact
+    noise = max(noise, _noise(case) / largest(step * direction))
+    if farthest(near, exact) <= AGREEMENT * size + noise < size:
         return exact
     # The usual step may be too long, for example where y is the root of a small x.
     unlike, steady = np.isfinite(case.y), np.zeros(exact.shape, bool)
     before = np.full(exact.shape, np.nan)
-    for change in shorter_changes(case, at, direction, best_step(case, at)):
+    for change in shorter_changes(case, at, direction, step):
         unlike &= ~_agree(change, exact, noise)
         steady |= _agree(change, before, noise)
         before = change
@@ -98,6 +169,13 @@ def _first_change(case: Case, at: int) -> np.ndarray:
     if unlike.any():
         raise NotRun(UNCONFIRMED)
     return exact
+
+
+def _noise(case: Case) -> float:
+    """Return how far y moves with the last digits of the inputs, with a margin: more
+    than its own last digits where large terms cancel."""
+    rng, unit = generator(case.seed, MEASURING), 2 * EPSILON["float64"]
+    return ROUNDINGS * largest(spread(case.forward, case.float64, unit, rng))
 
 
 def _agree(one: np.ndarray, other: np.ndarray, noise: float) -> np.ndarray:

@@ -29,12 +29,11 @@ from backpass.verify.differences import (
     replaced,
 )
 from backpass.verify.directional import (
-    COORDINATES,
-    SLOPES_DIFFER,
     Derivative,
     rows,
     spread,
 )
+from backpass.verify.findings import COORDINATES, SLOPES_DIFFER
 from backpass.verify.magnitude import largest
 from backpass.verify.report import FAILED, NOT_RUN, PASSED, Row
 

@@ -48,13 +48,13 @@ class _Slope(NamedTuple):
 
 
 def run(case: Case) -> list[Row]:
-    """Return one row for each input: how the gradients change with it.
+    """Return one row for each input, and one for dy: how the gradients change with it.
 
     Raises NotRun unless the subject is a Function whose backward autograd can follow.
     """
     tolerance, why = case.tolerance("second_derivative", TOLERANCE, WHY)
     return [
-        _row(case.subject.quantity(at), slope, tolerance, why)
+        _row("ddy" if at is None else case.subject.quantity(at), slope, tolerance, why)
         for at, slope in _slopes(case, tolerance)
     ]
 
@@ -76,7 +76,8 @@ def noticed(case: Case) -> list[Row]:
         return []
     if not wrong:
         return []
-    names = ", ".join(case.subject.input_names[at] for at, _ in wrong)
+    inputs = case.subject.input_names
+    names = ", ".join("dy" if at is None else inputs[at] for at, _ in wrong)
     return [Row(NAME, "", NOT_RUN, reason=UNASKED.format(names))]
 
 
@@ -91,13 +92,15 @@ def _row(quantity: str, slope: _Slope, tolerance: float, why: str) -> Row:
     return Row(NAME, quantity, FAILED, slope.error, tolerance, why, reason)
 
 
-def _slopes(case: Case, tolerance: float) -> Iterator[tuple[int, _Slope]]:
-    """Yield the positions of the inputs, and how the gradients change with each."""
+def _slopes(case: Case, tolerance: float) -> Iterator[tuple[int | None, _Slope]]:
+    """Yield the positions of the inputs, and None for dy, each with how the gradients
+    change with it."""
     if not case.subject.torch_only:
         raise NotRun("only a torch.autograd.Function can be differentiated twice")
     case.require_float64()
     weights = {at: case.directions.of(at, 2)[1] for at in case.differentiable}
-    found = _differentiated(case, weights)
+    found, of_dy = _differentiated(case, weights)
+    yield None, _slope_of_dy(case, weights, of_dy)
     for at in case.differentiable:
         direction = case.directions.first(at)
         got = float(np.sum(found[at] * direction))
@@ -115,10 +118,24 @@ def _slopes(case: Case, tolerance: float) -> Iterator[tuple[int, _Slope]]:
         yield at, _Slope(got, got + off, error, varies <= UNSURE * abs(off))
 
 
+def _slope_of_dy(case: Case, weights: dict[int, np.ndarray], got: np.ndarray) -> _Slope:
+    """Return how the gradients change with dy, along a random direction. They are
+    linear in dy, so no difference is needed."""
+    direction = case.rng.standard_normal(case.dy.shape)
+    gradients = case.gradients_for(direction)
+    known = ((weights[at], of) for at, of in gradients.items() if of is not None)
+    expected = float(sum(np.sum(weight * of) for weight, of in known))
+    slope = float(np.sum(got * direction))
+    least = float(np.linalg.norm(got * direction))
+    size = max(abs(expected), least)
+    return _Slope(slope, expected, abs(slope - expected) / size if size else 0.0, True)
+
+
 def _differentiated(
     case: Case, weights: dict[int, np.ndarray]
-) -> dict[int, np.ndarray]:
-    """Return the gradient of the weighted sum of all gradients, by autograd."""
+) -> tuple[dict[int, np.ndarray], np.ndarray]:
+    """Return the gradient of the weighted sum of all gradients, by autograd: that of
+    each input, and that of dy."""
     import torch
 
     # Not case.run, because the graph is freed.
@@ -132,18 +149,19 @@ def _differentiated(
         total = _weighted(gradients, [weights[at] for at in case.differentiable])
         if not total.requires_grad:
             raise NotRun("autograd does not follow backward: dy has no effect on it")
-        second = torch.autograd.grad(
-            total, wanted, allow_unused=True, retain_graph=True
+        *second, of_dy = torch.autograd.grad(
+            total, [*wanted, dy], allow_unused=True, retain_graph=True
         )
         total.backward()  # through all paths, so that once_differentiable raises
     except RuntimeError as error:
         raise NotRun(
             f"autograd does not follow backward ({first_line(error)})"
         ) from None
-    return {
+    found = {
         at: np.zeros(case.float64[at].shape) if of is None else to_numpy(of)
         for at, of in zip(case.differentiable, second, strict=True)
     }
+    return found, np.zeros(case.dy.shape) if of_dy is None else to_numpy(of_dy)
 
 
 def _weighted(gradients: Sequence[Any], weights: Sequence[np.ndarray]) -> Any:

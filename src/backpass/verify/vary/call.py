@@ -64,12 +64,12 @@ def varied_call(
         yield from _given_twice(case)
     for kind, cases in ((UNUSED, _unused_outputs), (LEFT_OUT, _left_out)):
         for what, other in cases(case) if kind in kinds else ():
-            yield from _named(what, _rows(what, work.counted(other), rows_of))
+            yield from _named(what, _rows(what, other, rows_of, work))
     declared = bool(case.subject.shapes and case.subject.shapes.options)
     for what, value, other in _other_options(case):
         switch = isinstance(value, bool) and not declared
         if (SWITCH if switch else OPTION) in kinds:
-            rows = list(_rows(what, work.counted(other), rows_of))
+            rows = list(_rows(what, other, rows_of, work))
             rows = rows if declared else _not_refused(what, rows)
             yield from _named(what, rows)
     for what in _undeclared_options(case) if declared else ():
@@ -89,8 +89,9 @@ def _not_refused(what: str, rows: list[Row]) -> list[Row]:
     return [not_run(NAME, what, backward_raises(rows[0]))]
 
 
-def _rows(what: str, case: Case, rows_of: RowsOf) -> Iterator[Row]:
+def _rows(what: str, case: Case, rows_of: RowsOf, work: Work) -> Iterator[Row]:
     """Yield the rows of one variation; none if forward rejects the call."""
+    case = work.counted(case)
     try:
         if not np.isfinite(case.y_as_given).all() and case.finite:
             return
@@ -115,7 +116,12 @@ def _rows(what: str, case: Case, rows_of: RowsOf) -> Iterator[Row]:
         yield not_run(NAME, what, TOO_LONG)
         return
     yield from summed_up(
-        NAME, what, found, wrong, case.quantities, lambda row: diagnosis(row, case)
+        NAME,
+        what,
+        found,
+        wrong,
+        case.quantities,
+        lambda row: diagnosis(row, case, work),
     )
 
 

@@ -238,7 +238,9 @@ class Draw:
             values = self._integers(spec, own, shape, lengths)
         elif own.size > 2 and (np.diff(own.astype(float)) >= 0).all():
             # Such as offsets.
-            values = np.sort(self.rng.choice(own, count)).reshape(shape)
+            values = np.sort(self.rng.choice(own, count))
+            values[:1] = own[0]
+            values = values.reshape(shape)
         else:
             values = self.rng.choice(own, shape)
         return to_torch(values) if is_torch(given) else values.astype(given.dtype)

@@ -9,10 +9,13 @@ import numpy as np
 
 from backpass.contract.arrays import is_array
 from backpass.verify.case import Case, NotRun, first_line
-from backpass.verify.directional import COORDINATES
+from backpass.verify.differences import best_step
+from backpass.verify.findings import COORDINATES
 from backpass.verify.methods import finite_difference, precision, pytorch
 from backpass.verify.outputs import Malformed
 from backpass.verify.report import COULD_NOT_RUN, FAILED, NOT_RUN, PASSED, Row
+from backpass.verify.reruns import several_outputs
+from backpass.verify.vary import kinds
 from backpass.verify.vary.axes import is_in_slices
 from backpass.verify.vary.inputs import DEEPER, EMPTY, Variation, variations
 from backpass.verify.vary.kinds import (
@@ -21,7 +24,9 @@ from backpass.verify.vary.kinds import (
     MANY,
     MULTIPLE,
     ONE,
+    OTHER,
     SQUARE,
+    TIES,
     chosen,
 )
 from backpass.verify.vary.rows import (
@@ -50,7 +55,8 @@ COLUMNS = 128  # of a doubled vector: the most that are tried one by one
 KINKS = 0.03  # of a slope: a larger error is not excused as one of kinks
 # Kinds with other lengths than those given: without a declaration, code may be made for
 # columns of fixed meanings.
-LENGTHENED = (LONGER, MULTIPLE, MANY)
+RESIZED = (kinds.EMPTY, ONE, LONGER, MULTIPLE, MANY)
+COINCIDING = (ONE, TIES, OTHER)  # a row is its own mean, and two rows may be equal
 OPERATORS = (pytorch.NAME, precision.NAME)  # the methods that call the operator
 
 
@@ -118,9 +124,8 @@ def _rows(
     found, all_ran = bounded_rows(other, rows_of, methods, variation.otherwise)
     try:
         found = [_unless_excused(row, variation, other) for row in found]
-        if not asked:
-            found = _without_operator(found)
-        rows = list(_summary(variation, found, other, case))
+        found = _without_operator(found, asked, other)
+        rows = list(_summary(variation, found, other, case, work))
     except TooMuch:
         rows, all_ran = [], False
     if not all_ran and all(row.verdict in (PASSED, NOT_RUN) for row in rows):
@@ -162,15 +167,26 @@ def _is_meant(variation: Variation, other: Case, given: Case) -> bool:
         return True  # the methods that run next say so
 
 
-def _without_operator(rows: list[Row]) -> list[Row]:
-    """Return the rows, without those of an operator whose y differs from forward's: it
-    may be made for the given inputs alone."""
-    if not any(
-        row.method in OPERATORS and row.quantity == "y" and row.verdict == FAILED
-        for row in rows
-    ):
-        return rows
-    return [row for row in rows if row.method not in OPERATORS]
+def _without_operator(rows: list[Row], asked: bool, case: Case) -> list[Row]:
+    """Return the rows, without those of an operator that is NaN where forward is not,
+    such as a mean of no labels, and without being asked for variations also of one
+    whose y differs from forward's: it may be made for the given inputs alone."""
+    of_operator = [
+        row for row in rows if row.method in OPERATORS and row.verdict == FAILED
+    ]
+    differs = any(row.quantity == "y" and not asked for row in of_operator)
+    if differs or any(_operator_is_nan(row, case) for row in of_operator):
+        return [row for row in rows if row.method not in OPERATORS]
+    return rows
+
+
+def _operator_is_nan(row: Row, case: Case) -> bool:
+    if row.error is None or not np.isnan(row.error):
+        return False
+    reference = case.found.references.get((row.method, row.quantity))
+    if reference is not None:
+        return bool(np.isnan(reference).any())
+    return row.quantity == "y" and bool(np.isfinite(case.y_as_given).all())
 
 
 def _unless_excused(row: Row, variation: Variation, case: Case) -> Row:
@@ -183,11 +199,11 @@ def _unless_excused(row: Row, variation: Variation, case: Case) -> Row:
     if row.error is not None and row.error <= variation.least:
         reason = f"rounding may cause the error of {row.error:.1e} at these inputs"
     elif variation.shapes_as_given or (
-        case.subject.shapes is None and variation.kind in LENGTHENED
+        case.subject.shapes is None and variation.kind in RESIZED
     ):
         reason = _misfit_of(row, case)
-    elif variation.kind == ONE and case.subject.shapes is None:
-        reason = _constant(row, case)
+    if not reason and case.subject.shapes is None and variation.kind in COINCIDING:
+        reason = _undefined(row, case)
     return Row(row.method, row.quantity, NOT_RUN, reason=reason) if reason else row
 
 
@@ -208,17 +224,24 @@ def _misfit_of(row: Row, case: Case) -> str:
     return _supports_less(name, *shapes) + hint
 
 
-def _constant(row: Row, case: Case) -> str:
-    """Return the reason for excluding a gradient that is not finite where y does not
-    depend on its input, as 0/0 where a row of one element is divided by its norm."""
+def _undefined(row: Row, case: Case) -> str:
+    """Return the reason for excluding a gradient that is not finite where an output
+    does not depend on its input, or has a kink: 0/0 where a row of one element is
+    divided by its norm, or where two points coincide."""
     if row.quantity not in case.quantities:
         return ""
     at = case.differentiable[case.quantities.index(row.quantity)]
     got = case.gradients[at]
-    if got is None or np.isfinite(got).all() or depends(case, at, CONSTANT):
+    if got is None or np.isfinite(got).all():
         return ""
-    name = case.subject.input_names[at]
-    return f"y does not depend on {name} there, and {row.quantity} is not finite"
+    if not depends(case, at, CONSTANT, outputs=True):
+        which, name = several_outputs(case), case.subject.input_names[at]
+        why = f"{'an output' if which else 'y'} does not depend on {name} there"
+    elif finite_difference.has_kink(case, at, best_step(case, at)):
+        why = "y has a kink there"
+    else:
+        return ""
+    return f"{why}, and {row.quantity} is not finite"
 
 
 def _supports_less(name: str, got: Sequence[int], shape: Sequence[int]) -> str:
@@ -243,7 +266,7 @@ def _misfits(
 
 
 def _summary(
-    variation: Variation, found: list[Row], case: Case, given: Case
+    variation: Variation, found: list[Row], case: Case, given: Case, work: Work
 ) -> Iterator[Row]:
     """Yield one row if nothing is wrong; otherwise one for each wrong quantity, from
     the first method that found it. ``given`` is the case that was varied."""
@@ -270,7 +293,7 @@ def _summary(
         return
     hint = f"; {hint}" if hint else ""
     yield from summed_up(
-        NAME, what, found, wrong, known, lambda row: diagnosis(row, case) + hint
+        NAME, what, found, wrong, known, lambda row: diagnosis(row, case, work) + hint
     )
 
 

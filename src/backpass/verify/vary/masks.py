@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 
@@ -31,33 +32,41 @@ def other_masks(draw: Draw) -> Iterator[tuple[str, tuple[Inputs, ...], str, str]
             continue
         mask = spec if spec and declared else Spec(draw.name(at), (), boolean=True)
         kind = kinds.MASK if declared else kinds.OTHER
-        mark = ":some" if declared else ":bool:some"
-        shown = max(domain.mask_values(mask, values))
-        hint = (
-            f"if each row of {mask.name} has {_shown(shown)} in it, declare this by "
-            f"{mark} after {mask.name}'s axes in SHAPES"
-        )
-        for what, other, hides in _others(draw, mask, values):
+        for what, other, hint in _others(draw, mask, values, declared):
             inputs = (
                 to_kind_of(value, other) if other_at == at else given
                 for other_at, given in enumerate(draw.case.inputs)
             )
-            yield what, (tuple(inputs),), kind, hint if hides else ""
+            yield what, (tuple(inputs),), kind, hint
 
 
 def _others(
-    draw: Draw, mask: Spec, values: np.ndarray
-) -> Iterator[tuple[str, np.ndarray, bool]]:
+    draw: Draw, mask: Spec, values: np.ndarray, declared: bool
+) -> Iterator[tuple[str, np.ndarray, str]]:
     known = sorted(domain.mask_values(mask, values))
+    shown = domain.of_choices(mask, known)
     for filled in known:
         row = values.copy()
         row[0] = filled
-        hides = filled != max(known)
-        yield f"a row of {_shown(filled)} in {mask.name}", row, hides
+        hint = _hint(mask, known, filled, declared) if filled != shown else ""
+        if mask.boolean and not declared and filled == shown:
+            hint = _hint(replace(mask, inverted=True), known, filled, declared)
+        yield f"a row of {_shown(filled)} in {mask.name}", row, hint
     if values.size > 1 and (values == values.flat[0]).all() and len(known) > 1:
         drawn = domain.drawn_mask(mask, values.shape, draw.rng, known)
         listed = " and ".join(map(_shown, known))
-        yield f"{listed} in {mask.name}", drawn, False
+        yield f"{listed} in {mask.name}", drawn, ""
+
+
+def _hint(mask: Spec, known: list[float], filled: float, declared: bool) -> str:
+    """Return how to declare that no row has only a value that hides."""
+    shown = domain.of_choices(mask, known)
+    mark = ":some=False" if mask.inverted else ":some"
+    hides = f"{_shown(filled)} hides, and " if mask.inverted else ""
+    return (
+        f"if {hides}each row of {mask.name} has {_shown(shown)} in it, declare this by "
+        f"{mark if declared else f':bool{mark}'} after {mask.name}'s axes in SHAPES"
+    )
 
 
 def _shown(value: float) -> str:

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from backpass.verify.case import Case, first_line
+from backpass.verify.methods import complex_step
 from backpass.verify.report import NOT_RUN, PASSED, Row
-from backpass.verify.vary.work import TooMuch
+from backpass.verify.vary.work import TooMuch, Work
 
 TOO_LONG = "it would exceed the work limit of this check"
 EXCLUDED = "SHAPES does not allow it"
 OTHER_OUTPUTS = "forward's outputs have other shapes than SHAPES declares"
 
-SEARCH = 2.0  # seconds for a diagnosis
+SEARCH = 2.0  # seconds for the diagnosis of one variation
 
 RowsOf = Callable[[Case, Sequence[str]], list[Row]]
 
@@ -62,7 +64,7 @@ def bounded_rows(
             row.quantity in case.quantities and row.verdict != NOT_RUN for row in found
         ):
             break
-    return found, True
+    return complex_step.unless_contradicted(found), True
 
 
 def summed_up(
@@ -91,11 +93,16 @@ def summed_up(
         yield not_run(name, what, "; ".join(reasons) or "no method applies")
 
 
-def diagnosis(row: Row, case: Case) -> str:
+def diagnosis(row: Row, case: Case, work: Work) -> str:
     """Return what is wrong with a gradient; the row's reason if no search is possible,
-    or if it would exceed the limit of work."""
+    or if it would exceed the limit of work or the time left for searches."""
     suspect = case.found.suspects.get((row.method, row.quantity))
+    if suspect is None or work.search <= 0:
+        return row.reason
+    start = time.thread_time()
     try:
-        return suspect.diagnose(SEARCH) if suspect else row.reason
+        return suspect.diagnose(min(SEARCH, work.search))
     except TooMuch:
         return row.reason
+    finally:
+        work.search -= time.thread_time() - start

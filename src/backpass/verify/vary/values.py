@@ -14,6 +14,7 @@ import numpy as np
 from backpass.contract.arrays import is_array
 from backpass.verify.case import Case, Inputs
 from backpass.verify.convert import is_floating, to_numpy
+from backpass.verify.reruns import several_outputs
 from backpass.verify.vary.draws import Draw
 
 Tries = tuple[Inputs, ...]
@@ -70,9 +71,10 @@ def tiny(draw: Draw) -> Iterator[tuple[str, Tries]]:
             yield f"{draw.name(draw.first)} × 2⁻²⁰", (inputs,)
 
 
-def depends(case: Case, at: int, least: float = 0.0) -> bool:
+def depends(case: Case, at: int, least: float = 0.0, outputs: bool = False) -> bool:
     """Whether y is finite, and changes when an input moves a little: by more than
-    ``least`` times the larger of 1 and y's largest element."""
+    ``least`` times the larger of 1 and y's largest element. ``outputs`` asks it of each
+    of several outputs."""
     x = case.float64[at]
     move = MOVE * _signs(case, x.shape)
     moved = (*case.float64[:at], x * (1 + move), *case.float64[at + 1 :])
@@ -80,9 +82,15 @@ def depends(case: Case, at: int, least: float = 0.0) -> bool:
         here, there = (case.forward(values) for values in (case.float64, moved))
     except Exception:
         return False
-    change = np.abs(here - there).max(initial=0.0)
+    several = several_outputs(case) if outputs else None
+    changes = several.split(np.abs(here - there)) if several else [here - there]
     size = max(1.0, np.abs(here).max(initial=0.0))
-    return bool(np.isfinite(here).all() and change > least * size)
+    moved_all = all(
+        np.abs(change).max(initial=0.0) > least * size
+        for change in changes
+        if change is not None
+    )
+    return bool(np.isfinite(here).all()) and moved_all
 
 
 def _signs(case: Case, shape: tuple[int, ...]) -> np.ndarray:

@@ -19,6 +19,7 @@ from backpass.verify.outputs import named_arrays
 ELEMENTS = 20  # of arrays, for one unit in a call of forward or of backward
 CALLS = 200  # of forward and of backward, for the variations of a small object
 FEWEST = 8  # calls of each, for one variation
+SEARCH = 5.0  # seconds for the diagnoses of all variations
 
 
 class TooMuch(BaseException):
@@ -41,10 +42,11 @@ ASKED_FOR = Bound(one=20_000_000, every=60_000_000)
 
 
 class Work:
-    """The work that is left for the variations of one check."""
+    """The work that is left for the variations of one check, and the seconds for their
+    diagnoses."""
 
     def __init__(self, bound: Bound):
-        self.bound, self.left = bound, bound.every
+        self.bound, self.left, self.search = bound, bound.every, SEARCH
 
     def counted(self, case: Case) -> Case:
         """Return the case with functions that raise TooMuch where its variation exceeds
