@@ -62,7 +62,8 @@ class Case:
     precision in which forward computes, if the user declared it. ``conventions`` maps
     each input whose gradient is not a derivative to the reason. Numbers that replace
     the inputs in a call of forward are rounded to ``precision`` and passed in the dtype
-    ``fed``. ``drawn`` says whether the inputs were drawn at random.
+    ``fed``. ``drawn`` says whether the inputs were drawn at random. ``held`` has the
+    lengths of arrays of integers that a layer holds, such as the labels of a batch.
 
     The class is long because methods share nothing else: what two of them need is
     computed here, once.
@@ -80,6 +81,7 @@ class Case:
     precision: str = "float64"
     fed: str = "float64"
     drawn: bool = False
+    held: frozenset[int] = frozenset()
     found: Findings = field(default_factory=Findings, compare=False)
 
     @cached_property

@@ -192,6 +192,7 @@ def check(
         declared=precision,
         conventions=conventions,
         drawn=drawn,
+        held=form.held,
     )
     if under_test.conventions:  # forward alone does not determine such a gradient
         case = replace(case, operator=pytorch.bound_operator(case))

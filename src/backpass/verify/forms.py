@@ -35,12 +35,14 @@ SAVED = ("res", "residual", "residuals", "saved", "cache", "ctx", "context")
 
 class Form(NamedTuple):
     """An object to check, its inputs, the names of arrays whose gradient was not found,
-    and its options if they differ from those that were given."""
+    its options if they differ from those that were given, and the numbers of integers
+    that a layer holds, such as the labels of a batch."""
 
     op: Any
     inputs: tuple[Any, ...]
     without: tuple[str, ...] = ()
     options: Mapping[str, Any] | None = None
+    held: frozenset[int] = frozenset()
 
 
 def usual(op: Any, inputs: Sequence[Any], options: Mapping[str, Any]) -> Form:
@@ -128,7 +130,18 @@ def _of_layer(
         )
     layer = functions_of(op, inputs, options, cotangents)
     found = _like(op, layer.forward, layer.backward, SHAPES=layer.shapes)
-    return Form(found, (*inputs, *layer.parameters), layer.without)
+    inputs = (*inputs, *layer.parameters)
+    return Form(found, inputs, layer.without, held=_held(op))
+
+
+def _held(layer: Any) -> frozenset[int]:
+    """Return how many integers each array of them has that a layer holds."""
+    arrays = filter(is_array, getattr(layer, "__dict__", {}).values())
+    return frozenset(
+        len(value)
+        for value in arrays
+        if value.ndim and namespace(value).isdtype(value.dtype, "integral")
+    )
 
 
 def _positional(function: Any) -> tuple[list[str], list[str] | None]:

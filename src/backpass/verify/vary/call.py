@@ -47,6 +47,10 @@ SCALE = 65536.0  # of a loss, a usual factor of loss scaling
 LINEAR = 1e-12  # a power of two scales float64 exactly; sums may be reordered
 METHODS = ("contract", "autograd", "pytorch")
 OTHERWISE = ("finite_difference",)
+UNKNOWN = (
+    "its other values are not known; SHAPES lists them, as in ; options act=relu|gelu"
+)
+NOT_GIVEN = "it was not given"
 
 
 def varied_call(
@@ -74,6 +78,8 @@ def varied_call(
             yield from _named(what, rows)
     for what in _undeclared_options(case) if declared else ():
         yield from _named(what, [not_run(NAME, what, EXCLUDED)])
+    for what, why in _untried(case) if OPTION in kinds and not declared else ():
+        yield from _named(what, [not_run(NAME, what, why)])
 
 
 def _named(what: str, rows: Iterable[Row]) -> Iterator[Row]:
@@ -274,6 +280,20 @@ def _undeclared_options(case: Case) -> Iterator[str]:
     for name, other in reversed(first.items()):
         if len(declared.get(name, ())) < 2:
             yield f"{name}={other!r}"
+
+
+def _untried(case: Case) -> Iterator[tuple[str, str]]:
+    """Yield what no variation can try, and why: other words than an option's own, and
+    inputs and options that were not given."""
+    for name, value in case.subject.all_options.items():
+        if isinstance(value, str) and not [*other_values(value)]:
+            yield f"{name} other than {value!r}", UNKNOWN
+    given = [at for at, value in enumerate(case.inputs) if value is not None]
+    inputs = case.subject.input_names
+    absent = [inputs[at] for at in case.subject.optional if at not in given]
+    absent += [name for name, of in case.subject.all_options.items() if of is None]
+    for name in dict.fromkeys(absent):
+        yield f"with {name}", NOT_GIVEN
 
 
 def _left_out(case: Case) -> Iterator[tuple[str, Case]]:

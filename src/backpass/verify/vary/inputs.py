@@ -271,7 +271,7 @@ def _of_rows(draw: Draw, rows: Places, many: bool) -> Iterator[Variation]:
     65,536."""
     case, length = draw.case, rows.length
     if draw.declared or any(_takes(case, at) for at in draw.tries(rows, length + 3)):
-        yield Variation(EMPTY, draw.tries(rows, 0), ("contract",), (), kinds.EMPTY)
+        yield Variation(EMPTY, draw.tries(rows, 0), ("contract",), (), kinds.NO_ROWS)
     elements = sum(math.prod(case.inputs[at].shape) for at, _ in rows)
     count = MANY * length // elements + LONGER
     if many and count > ROWS and draw.most_elements(rows, count) <= MOST:

@@ -8,14 +8,13 @@ from dataclasses import replace
 import numpy as np
 
 from backpass.contract.arrays import is_array
-from backpass.verify.case import Case, NotRun, first_line
+from backpass.verify.case import Case, Inputs, NotRun, first_line
 from backpass.verify.differences import best_step
 from backpass.verify.findings import COORDINATES
 from backpass.verify.methods import finite_difference, precision, pytorch
 from backpass.verify.outputs import Malformed
 from backpass.verify.report import COULD_NOT_RUN, FAILED, NOT_RUN, PASSED, Row
 from backpass.verify.reruns import several_outputs
-from backpass.verify.vary import kinds
 from backpass.verify.vary.axes import is_in_slices
 from backpass.verify.vary.inputs import DEEPER, EMPTY, Variation, variations
 from backpass.verify.vary.kinds import (
@@ -23,6 +22,7 @@ from backpass.verify.vary.kinds import (
     LONGER,
     MANY,
     MULTIPLE,
+    NO_ROWS,
     ONE,
     OTHER,
     SQUARE,
@@ -50,12 +50,16 @@ NAME = "varied inputs"
 DECLARE = "if the axes are always those that you gave, declare them: SHAPES = "
 ANY_AXES = "if any leading axes are meant, declare them as * in SHAPES"
 APART = "forward does not treat each slice of it as an array without it"
+HELD = (
+    "the layer holds as many integers, such as the labels of a batch; SHAPES declares "
+    "which lengths forward is made for"
+)
 CONSTANT = 1e-6  # of y, because rounding may change it by √ε, as near arccos(1)
 COLUMNS = 128  # of a doubled vector: the most that are tried one by one
 KINKS = 0.03  # of a slope: a larger error is not excused as one of kinks
 # Kinds with other lengths than those given: without a declaration, code may be made for
 # columns of fixed meanings.
-RESIZED = (kinds.EMPTY, ONE, LONGER, MULTIPLE, MANY)
+RESIZED = (NO_ROWS, ONE, LONGER, MULTIPLE, MANY)
 COINCIDING = (ONE, TIES, OTHER)  # a row is its own mean, and two rows may be equal
 OPERATORS = (pytorch.NAME, precision.NAME)  # the methods that call the operator
 
@@ -75,10 +79,26 @@ def varied(case: Case, rows_of: RowsOf, vary: bool | None, work: Work) -> Iterat
         if variation.kind == MULTIPLE and after_longer and _has_failed(rows):
             continue
         after_longer = variation.kind == LONGER
+        if case.held and any(_unlike_held(case, of) for of in variation.tries):
+            yield replace(not_run(NAME, variation.what, HELD), variation=variation.what)
+            continue
         if presumed and not all(is_kept(case, inputs) for inputs in variation.tries):
             continue
         rows = list(_rows(case, variation, rows_of, work, bool(vary)))
         yield from (replace(row, variation=variation.what) for row in rows)
+
+
+def _unlike_held(case: Case, inputs: Inputs) -> bool:
+    """Whether the length of an axis changes that is that of an array of integers which
+    the layer holds, without a declaration."""
+    if case.subject.shapes is not None:
+        return False
+    return any(
+        old != new and old in case.held
+        for value, other in zip(case.inputs, inputs, strict=True)
+        if is_array(value) and is_array(other) and value.ndim == other.ndim
+        for old, new in zip(value.shape, other.shape, strict=True)
+    )
 
 
 def _has_failed(rows: Sequence[Row]) -> bool:

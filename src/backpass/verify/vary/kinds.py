@@ -21,7 +21,7 @@ LONGER = "another long length"
 FAR = "far from 0"
 ZEROS = "a row of zeros"
 TIES = "ties"
-EMPTY = "no rows"
+NO_ROWS = "no rows"
 MANY = "many rows"
 MASK = "a row of a declared mask"
 IGNORED = "the ignored integer"
@@ -36,7 +36,7 @@ OTHER = "other"
 
 # By default without a declaration.
 SAFE = frozenset(
-    {APART, SQUARE, MULTIPLE, FAR, ZEROS, TIES, EMPTY, IGNORED}
+    {APART, SQUARE, MULTIPLE, FAR, ZEROS, TIES, NO_ROWS, IGNORED}
     | {SCALED, TWICE, UNUSED, LEFT_OUT, OPTION}
 )
 # By default if the object declares its shapes.
