@@ -63,7 +63,8 @@ class Case:
     each input whose gradient is not a derivative to the reason. Numbers that replace
     the inputs in a call of forward are rounded to ``precision`` and passed in the dtype
     ``fed``. ``drawn`` says whether the inputs were drawn at random. ``held`` has the
-    lengths of arrays of integers that a layer holds, such as the labels of a batch.
+    lengths of arrays of integers that a layer holds, such as the labels of a batch, and
+    ``again`` calls forward and backward twice on one layer; see `layers.Layer`.
 
     The class is long because methods share nothing else: what two of them need is
     computed here, once.
@@ -82,6 +83,7 @@ class Case:
     fed: str = "float64"
     drawn: bool = False
     held: frozenset[int] = frozenset()
+    again: Callable[..., tuple[Any, Any, int]] | None = None
     found: Findings = field(default_factory=Findings, compare=False)
 
     @cached_property

@@ -193,6 +193,7 @@ def check(
         conventions=conventions,
         drawn=drawn,
         held=form.held,
+        again=form.again,
     )
     if under_test.conventions:  # forward alone does not determine such a gradient
         case = replace(case, operator=pytorch.bound_operator(case))

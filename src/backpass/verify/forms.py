@@ -35,14 +35,15 @@ SAVED = ("res", "residual", "residuals", "saved", "cache", "ctx", "context")
 
 class Form(NamedTuple):
     """An object to check, its inputs, the names of arrays whose gradient was not found,
-    its options if they differ from those that were given, and the numbers of integers
-    that a layer holds, such as the labels of a batch."""
+    its options if they differ from those that were given, the numbers of integers that
+    a layer holds, such as the labels of a batch, and what calls a layer twice."""
 
     op: Any
     inputs: tuple[Any, ...]
     without: tuple[str, ...] = ()
     options: Mapping[str, Any] | None = None
     held: frozenset[int] = frozenset()
+    again: Callable[..., tuple[Any, Any, int]] | None = None
 
 
 def usual(op: Any, inputs: Sequence[Any], options: Mapping[str, Any]) -> Form:
@@ -130,8 +131,8 @@ def _of_layer(
         )
     layer = functions_of(op, inputs, options, cotangents)
     found = _like(op, layer.forward, layer.backward, SHAPES=layer.shapes)
-    inputs = (*inputs, *layer.parameters)
-    return Form(found, inputs, layer.without, held=_held(op))
+    every = (*inputs, *layer.parameters)
+    return Form(found, every, layer.without, held=_held(op), again=layer.again)
 
 
 def _held(layer: Any) -> frozenset[int]:

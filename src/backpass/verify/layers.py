@@ -48,10 +48,16 @@ VARIADIC = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
 class Layer(NamedTuple):
     """The two functions of a layer, its parameters, the declaration of all shapes, and
-    the names of arrays like parameters whose gradient was not found."""
+    the names of arrays like parameters whose gradient was not found.
+
+    ``again(first, values, dy, **options)`` calls forward and backward on one layer, at
+    the inputs ``first`` and then at ``values``, and returns y, the gradients, and how
+    many of the inputs are not parameters.
+    """
 
     forward: Callable[..., tuple[Any, Any]]
     backward: Callable[[Any, Any], Any]
+    again: Callable[..., tuple[Any, Any, int]]
     parameters: tuple[Array, ...]
     shapes: str
     without: tuple[str, ...]
@@ -223,16 +229,18 @@ def _functions(
     parameters: Sequence[_Parameter],
     names: Sequence[str],
     cotangents: int,
-) -> tuple[Callable, Callable]:
+) -> tuple[Callable, Callable, Callable]:
     """Return a forward and a backward whose inputs are those of the layer's forward and
-    then its parameters. ``start`` is the layer before its first forward."""
+    then its parameters, and ``again``. ``start`` is the layer before its first
+    forward."""
     count = len(inputs)
     names = [*inputs, *names[: len(parameters)]]
     leaves = dict(numbers_in(start))
     buffers = [_aliases(leaves, parameter.gradient) for parameter in parameters]
     groups = shared(leaves)
 
-    def forward(*values: Any, **options: Any) -> tuple[Any, Any]:
+    def holding(values: Sequence[Any]) -> Any:
+        """Return a copy of the layer with these parameters."""
         layer = copied(start)
         new: dict[Path, Any] = {}
         own = zip(parameters, buffers, values[count:], strict=True)
@@ -249,11 +257,28 @@ def _functions(
             new |= group.replaced(new)
         for path, value in new.items():
             put(layer, path, value)
+        return layer
+
+    def run(layer: Any, values: Sequence[Any], options: Mapping[str, Any]) -> Any:
         with the_same_numbers():
-            return _output(layer.forward(*values[:count], **options), cotangents), layer
+            return _output(layer.forward(*values[:count], **options), cotangents)
+
+    def forward(*values: Any, **options: Any) -> tuple[Any, Any]:
+        layer = holding(values)
+        return run(layer, values, options), layer
 
     def backward(dy: Any, saved: Any) -> Any:
-        layer = copied(saved)
+        return gradients_of(copied(saved), dy)
+
+    def again(
+        first: Sequence[Any], values: Sequence[Any], dy: Any, **options: Any
+    ) -> tuple[Any, Any, int]:
+        layer = holding(values)
+        run(layer, first, options)
+        gradients_of(layer, dy)
+        return run(layer, values, options), gradients_of(layer, dy), count
+
+    def gradients_of(layer: Any, dy: Any) -> Any:
         given = [*dy] if cotangents > 1 else [dy][:cotangents]
         returned = layer.backward(*given)
         places = {
@@ -282,7 +307,7 @@ def _functions(
         [inspect.Parameter(name, only) for name in names]
         + [p.replace(kind=keyword) for p in of_layer[count:] if p.kind not in VARIADIC]
     )
-    return forward, backward
+    return forward, backward, again
 
 
 @contextlib.contextmanager

@@ -15,6 +15,7 @@ import numpy as np
 from backpass.contract.arrays import size
 from backpass.verify.case import Case, NotRun, first_line
 from backpass.verify.converged import DOUBT, measured
+from backpass.verify.convert import to_numpy
 from backpass.verify.differences import best_step, difference
 from backpass.verify.directional import LARGE
 from backpass.verify.drawing import VARYING, generator
@@ -31,6 +32,8 @@ def state_faults(done: Run) -> Iterator[str]:
     """Yield each fault, in words."""
     other = _other_inputs(done.case)
     yield from _after_other_inputs(done, other)
+    if done.case.again:
+        yield from _in_a_second_step(done, other)
     # Such a fault shows at a small size too.
     if max(size(array.shape) for array in done.case.arrays) <= LARGE:
         yield from _at_other_inputs(done, other)
@@ -59,6 +62,28 @@ def _after_other_inputs(done: Run, other: Case) -> Iterator[str]:
     for at in unequal(done, after, first):
         name = case.subject.quantity(at)
         yield f"{name} changes when forward is called with other inputs before backward"
+
+
+def _in_a_second_step(done: Run, other: Case) -> Iterator[str]:
+    """Yield a fault if a layer's gradients change because it was called before.
+
+    Gradients of parameters may be added up. Where y changes, as with a running mean or
+    a step of gradient descent, nothing is said.
+    """
+    case, first = done.case, done.numbers()
+    assert case.again is not None
+    inputs, options = case.given(), case.subject.options
+    try:
+        y, returned, count = case.again(other.given(), inputs, done.dy, **options)
+        after = case.slots.by_input(returned)
+    except Exception:  # it may have to be called once, or with these inputs alone
+        return
+    if not np.array_equal(to_numpy(y), to_numpy(done.y), equal_nan=True):
+        return
+    own = {at: of for at, of in first.items() if at < count}
+    for at in unequal(done, after, own):
+        name = case.subject.quantity(at)
+        yield f"{name} changes if the same layer ran forward and backward before"
 
 
 def _other_inputs(case: Case, change: float = 0.2) -> Case:
