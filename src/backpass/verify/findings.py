@@ -30,14 +30,14 @@ class Suspect:
 class Findings:
     """The suspects, the references, and the errors of slopes with their directions,
     each by method and quantity; and, where it was measured, the precision in which
-    backward computes a gradient, by the position of its input."""
+    backward computes a gradient, by the position of its input, and that of y."""
 
     suspects: dict[tuple[str, str], Suspect] = field(default_factory=dict)
     references: dict[tuple[str, str], np.ndarray] = field(default_factory=dict)
     slopes: dict[tuple[str, str], list[tuple[float, np.ndarray]]] = field(
         default_factory=dict
     )
-    precisions: dict[int, str] = field(default_factory=dict)
+    precisions: dict[int | str, str] = field(default_factory=dict)
 
     def suspect(
         self,

@@ -30,6 +30,7 @@ from backpass.verify.magnitude import largest, within
 
 REPEATS = 4
 MOVES = 2  # how often inputs are moved to measure the effect of rounding
+FURTHER = 8  # units in the last place by which they are moved
 TIMES = 4  # how many times that effect is allowed
 NEAR = 0.01  # of the largest element: a larger difference is not rounding
 UNITS = 32  # in the last place; a different layout may change the order of a sum
@@ -72,12 +73,15 @@ class Run:
 
     def _noise(self, coarsest: float) -> dict[int | str, float]:
         """Return the largest changes of y and of the gradients when each input moves by
-        up to ``coarsest``, relative to its size."""
+        up to FURTHER times ``coarsest``, relative to its size.
+
+        A shorter move may be lost where a sum rounds, which another order does not.
+        """
         rng = generator(self.case.seed, VARYING)
         noise: dict[int | str, float] = {}
         for _ in range(MOVES):
             moved = self.case.changed(
-                lambda x: x * (1 + coarsest * rng.uniform(-1, 1, x.shape))
+                lambda x: x * (1 + FURTHER * coarsest * rng.uniform(-1, 1, x.shape))
             )
             there = Run(replace(self.case, inputs=moved))
             pairs: dict[int | str, tuple] = {"y": (there.y, self.y)}

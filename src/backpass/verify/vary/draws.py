@@ -128,8 +128,10 @@ class Draw:
         shape, spec = self.case.inputs[at].shape, self.spec(at)
         if spec is None:
             return shape[axis]
-        from_end = len(shape) - axis
-        own = len(spec.axes) if spec.group is None else len(spec.axes) - 1
+        from_end, group = len(shape) - axis, spec.group
+        if group is not None and axis < group:
+            return spec.axes[axis]
+        own = len(spec.axes) - (0 if group is None else group + 1)
         return spec.axes[-from_end] if from_end <= own else ("*", from_end - own)
 
     def fit(self, places: Places, length: int) -> int:
