@@ -566,3 +566,16 @@ def test_errors_beyond_the_usual_digits_are_shown():
     text = str(diagnose(DX, DX * (1 + 1e-6 * RNG.standard_normal(DX.shape))))
     shown = re.findall(r"got (\S+), expected (\S+?)\)", text)
     assert len(shown) == 3 and all(got != expected for got, expected in shown), text
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [(0.75, "got = 0.75 × reference (tau is 0.75)"), (1 / 0.75, "got = 1/0.75 × reference (tau is 0.75)")],
+)
+def test_an_option_is_named_before_a_length(wrong, said):
+    def forward(x, tau=0.75):
+        return np.sin(x) / tau, (x, tau)
+
+    op = SimpleNamespace(forward=forward, backward=lambda dy, s: wrong * dy * np.cos(s[0]) / s[1])
+    report = check(op, np.linspace(0, 1, 24).reshape(4, 6), raises=False)
+    assert [what for _, what in report.findings()] == [said]

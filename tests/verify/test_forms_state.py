@@ -355,3 +355,45 @@ def test_a_number_that_may_be_the_gradient_of_several_floats():
     either.eps = 1e-5
     with pytest.raises(TypeError, match="single number may be that of w, eps"):
         check(either, X)
+
+
+class Remembers:
+    """A layer whose backward keeps a slope of its first call."""
+
+    def __init__(self):
+        self.w, self.slope = np.arange(1.0, 5.0), None
+
+    def forward(self, x):
+        self.x = x
+        return np.sin(x) * self.w
+
+    def backward(self, dy):
+        if self.slope is None:
+            self.slope = np.cos(self.x)
+        self.dw = (dy * np.sin(self.x)).sum(0)
+        return dy * self.slope * self.w
+
+
+class AddsUp(Remembers):
+    """One that adds to the gradient of its parameter, and one that takes a step are right."""
+
+    def backward(self, dy):
+        self.dw = getattr(self, "dw", 0) + (dy * np.sin(self.x)).sum(0)
+        return dy * np.cos(self.x) * self.w
+
+
+class TakesAStep(AddsUp):
+    def backward(self, dy):
+        dx = dy * np.cos(self.x) * self.w
+        self.dw = (dy * np.sin(self.x)).sum(0)
+        self.w -= 0.1 * self.dw
+        return dx
+
+
+@pytest.mark.parametrize("layer", [Remembers, AddsUp, TakesAStep])
+def test_a_second_step(layer):
+    report = check(layer(), np.linspace(-1, 1, 12).reshape(3, 4), raises=False)
+    said = [what for _, what in report.findings()]
+    assert said == (
+        ["dx changes if the same layer ran forward and backward before"] if layer is Remembers else []
+    )

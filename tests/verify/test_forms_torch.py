@@ -204,3 +204,28 @@ def test_an_operator_may_return_outputs_without_a_gradient_or_leave_them_out(ope
     report = check(WithMean, x, operator=operator, vary=False)
     assert {row.verdict for row in report.of("PyTorch's operator")} == {"passed"}
     assert not check(WithMeanWrong, x, operator=operator, vary=False, raises=False).passed
+
+
+def test_a_module_whose_forward_raises_says_so():
+    class Tanh(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            y = torch.tanh(x)
+            ctx.save_for_backward(y)
+            return y
+
+        @staticmethod
+        def backward(ctx, dy):
+            return dy * (1 - ctx.saved_tensors[0] ** 2)
+
+    class Model(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.linear = torch.nn.Linear(5, 4)
+
+        def forward(self, x):
+            return Tanh.apply(self.linear(x))
+
+    message = r"inputs: expected those of Model's forward; it raises an error.*the inputs are float64, and the parameters float32"
+    with pytest.raises(TypeError, match=message):
+        check(Model(), torch.ones(3, 5, dtype=torch.float64))

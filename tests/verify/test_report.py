@@ -8,6 +8,7 @@ import traceback
 
 import pytest
 
+from backpass.verify.findings import SLOPES_DIFFER
 from backpass.verify.report import (
     COULD_NOT_RUN,
     FAILED,
@@ -189,3 +190,56 @@ class TestData:
     def test_what_could_not_run_says_where(self):
         row = TestCouldNotRun.report.to_dict()["rows"][2]
         assert row["verdict"] == "could not run" and row["raised_at"].endswith("in divide")
+
+
+class TestVariations:
+    first = Row("finite differences", "db", FAILED, 2.0, 1e-7, how=LONG, reason="the sign is wrong")
+    rows = (
+        first,
+        *(
+            Row(
+                "varied inputs",
+                "db",
+                FAILED,
+                2.0,
+                1e-7,
+                what,
+                f"{what}: complex step: the sign is wrong",
+                variation=what,
+            )
+            for what in ("length 1 in place of 3", "length 1 in place of 4", "b × 20")
+        ),
+        Row(
+            "varied inputs",
+            "db",
+            FAILED,
+            3.0,
+            1e-7,
+            "|b|",
+            f"|b|: finite differences: {SLOPES_DIFFER}",
+            variation="|b|",
+        ),
+        Row(
+            "varied inputs",
+            "da",
+            FAILED,
+            1.0,
+            1e-7,
+            "a × 20",
+            "a × 20: complex step: got is 0",
+            variation="a × 20",
+        ),
+        Row("varied inputs", "da", FAILED, 1.0, 1e-7, "|a|", "|a|: complex step: got is 0", variation="|a|"),
+    )
+    report = Report("own", "a[3], b[4]", rows, ("da", "db"))
+
+    def test_those_that_show_one_fault_are_one_row_and_one_sentence(self):
+        lists = [(row.quantity, row.how) for row in self.report.shown if row.method == "varied inputs"]
+        assert lists == [("db", "length 1 in place of 3 and 4, b × 20, |b|"), ("da", "a × 20, |a|")]
+        assert list(self.report.findings()) == [
+            ("db (finite differences, varied inputs)", "the sign is wrong; the same at 4 variations"),
+            ("da (varied inputs)", "a × 20: complex step: got is 0; the same at 1 more variation"),
+        ]
+
+    def test_the_json_has_them_all(self):
+        assert len(self.report.to_dict()["rows"]) == len(self.rows)

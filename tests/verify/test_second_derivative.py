@@ -49,12 +49,14 @@ def rows(op):
 
 
 def test_from_inputs():
-    assert [(row.quantity, row.verdict) for row in rows(FromInputs)] == [("dx", "passed"), ("dw", "passed")]
+    assert [(row.quantity, row.verdict) for row in rows(FromInputs)] == [
+        (quantity, "passed") for quantity in ("ddy", "dx", "dw")
+    ]
 
 
 def test_from_an_intermediate():
     assert check(FromIntermediate, X, W).passed  # its gradients are right
-    dx, dw = rows(FromIntermediate)
+    _, dx, dw = rows(FromIntermediate)
     assert (dx.verdict, dw.verdict) == ("passed", "FAILED")
     assert "once_differentiable" in dw.reason
 
@@ -104,7 +106,7 @@ class Saved(Kinked):
         return dy * ctx.slope
 
 
-@pytest.mark.parametrize(("near", "right"), [(1e-3, ["passed"]), (2e-5, ["not run"])])
+@pytest.mark.parametrize(("near", "right"), [(1e-3, ["passed", "passed"]), (2e-5, ["passed", "not run"])])
 def test_a_kink_within_a_step_is_not_a_fault(near, right):
     x = X.clone()
     x[0, 0] = (
@@ -117,7 +119,7 @@ def test_a_kink_within_a_step_is_not_a_fault(near, right):
 
     assert verdicts(Kinked) == right
     assert not check(Kinked, x, vary=False, raises=False).of("second derivative")
-    assert verdicts(Saved)[0] in ("FAILED", "not run")
+    assert verdicts(Saved)[1] in ("FAILED", "not run")
 
 
 def test_a_graph_of_saved_outputs_is_not_freed():
@@ -135,4 +137,33 @@ def test_a_graph_of_saved_outputs_is_not_freed():
 
     assert check(Tanh, X).passed
     named = ["second_derivative", "contract", "finite_difference"]
-    assert [row.verdict for row in check(Tanh, X, methods=named).of("second derivative")] == ["passed"]
+    assert [row.verdict for row in check(Tanh, X, methods=named).of("second derivative")] == ["passed"] * 2
+
+
+@pytest.mark.parametrize("factor", [1.0, 1 / 3])
+def test_the_derivative_with_respect_to_dy(factor):
+    class Backward(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, dy, x):
+            ctx.save_for_backward(dy, x)
+            return dy * torch.cos(x)
+
+        @staticmethod
+        def backward(ctx, g):
+            dy, x = ctx.saved_tensors
+            return factor * g * torch.cos(x), -g * dy * torch.sin(x)
+
+    class Sine(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            ctx.save_for_backward(x)
+            return torch.sin(x)
+
+        @staticmethod
+        def backward(ctx, dy):
+            return Backward.apply(dy, *ctx.saved_tensors)
+
+    x = torch.linspace(-1, 1, 12, dtype=torch.float64).reshape(3, 4)
+    report = check(Sine, x, methods=["finite_difference", "second_derivative"], raises=False)
+    failed = {row.quantity for row in report.failed}
+    assert failed == (set() if factor == 1 else {"ddy"}), str(report)

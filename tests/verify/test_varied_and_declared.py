@@ -224,3 +224,46 @@ def test_a_declaration_is_suggested_from_the_shapes(forward, inputs, text):
     assert declaration(Case(subject(op, len(inputs), {}), inputs, 0)) == text
     op.SHAPES = text
     assert subject(op, len(inputs), {}).complete(inputs)
+
+
+class TestTrueHides:
+    """A mask as torch's key_padding_mask: its True hides."""
+
+    TEXT = "x[b, n], m[b, n]:bool:some=False -> y[b, n]"
+
+    def forward(x, m):
+        p = probabilities(np.where(m, -1e9, x))
+        return p, (p, m)
+
+    def backward(dy, saved):  # right unless a row hides everything
+        return of_scores(dy, saved[0]), None
+
+    def test_no_row_hides_everything(self):
+        report = check(
+            own(TestTrueHides.forward, TestTrueHides.backward, SHAPES=self.TEXT), X, ~MASK, vary=True
+        )
+        assert "a row of True in m" in excluded(report)
+        assert "a row of False in m" in passed(report)
+
+    def test_the_hint_without_a_declaration_names_it(self):
+        op = own(TestTrueHides.forward, TestTrueHides.backward)
+        report = check(op, X, ~MASK, vary=True, raises=False)
+        (row,) = [row for row in report.failed if row.variation == "a row of True in m"]
+        assert row.reason.endswith(
+            "if True hides, and each row of m has False in it, declare this by :bool:some=False after m's axes in SHAPES"
+        )
+
+    def test_a_mask_that_does_not_fit_is_rejected(self):
+        op = own(TestTrueHides.forward, TestTrueHides.backward, SHAPES=self.TEXT)
+        with pytest.raises(
+            ValueError, match="m: expected a False in each row, as SHAPES declares; got none in row"
+        ):
+            check(op, X, np.ones_like(MASK))
+
+
+def test_a_group_after_a_letter():
+    def backward(dy, shape):
+        return np.broadcast_to(dy, shape).copy()
+
+    report = check(own(lambda x: (x.sum(0), x.shape), backward, SHAPES="x[n, *] -> y[*]"), np.ones((5, 3, 2)))
+    assert {"length 293 in place of 5", "length 293 in place of 3"} <= passed(report)

@@ -282,3 +282,16 @@ def test_options_of_several_numbers(case):
     assert check(right, *inputs, vary=True).passed
     assert check(wrong, *inputs, vary=False).passed
     assert found(check(wrong, *inputs, raises=False, explain=False)) == seen
+
+
+def test_what_cannot_be_tried_is_listed():
+    def forward(x, act="gelu", weight=None, scale=2.0):
+        return scale * np.tanh(x), (x, scale)
+
+    def backward(dy, saved):
+        return dy * saved[1] / np.cosh(saved[0]) ** 2
+
+    report = check(SimpleNamespace(forward=forward, backward=backward), np.ones((2, 3)))
+    reasons = {row.variation: row.reason for row in report.rows if row.verdict == "not run" and row.variation}
+    assert "its other values are not known" in reasons["act other than 'gelu'"]
+    assert reasons["with weight"] == "with weight: it was not given"

@@ -12,7 +12,7 @@ import numpy as np
 
 UFUNCS = (np.absolute, np.conjugate, np.sign)
 FUNCTIONS = (
-    *(np.real, np.imag, np.angle, np.var, np.std, np.cov, np.corrcoef),
+    *(np.real, np.imag, np.angle, np.var, np.std, np.cov, np.corrcoef, np.vdot),
     *(np.linalg.norm, np.linalg.cholesky, np.linalg.eigh, np.linalg.eigvalsh),
     *(np.linalg.svd, np.linalg.pinv, np.linalg.qr, np.linalg.lstsq, np.linalg.cond),
 )

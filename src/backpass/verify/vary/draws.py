@@ -239,13 +239,21 @@ class Draw:
         elif spec and spec.below:
             values = self._integers(spec, own, shape, lengths)
         elif own.size > 2 and (np.diff(own.astype(float)) >= 0).all():
-            # Such as offsets.
-            values = np.sort(self.rng.choice(own, count))
-            values[:1] = own[0]
-            values = values.reshape(shape)
+            values = self._ascending(own, count).reshape(shape)
         else:
             values = self.rng.choice(own, shape)
         return to_torch(values) if is_torch(given) else values.astype(given.dtype)
+
+    def _ascending(self, own: np.ndarray, count: int) -> np.ndarray:
+        """Draw integers in ascending order, such as offsets, from the first one given
+        on. If none was equal to another, none is."""
+        if (np.diff(own) > 0).all():
+            most = max(count, int(own[-1] - own[0]) + 1)
+            drawn = own[0] + np.sort(self.rng.permutation(most)[:count])
+        else:
+            drawn = np.sort(self.rng.choice(own, count))
+        drawn[:1] = own[0]
+        return drawn
 
     def _mask(
         self, spec: Spec, own: np.ndarray, shape: tuple[int, ...], as_given: bool

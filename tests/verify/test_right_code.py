@@ -1,0 +1,323 @@
+"""Right code that rounding, a complex step or an unusual input once made look wrong, each beside a wrong twin."""
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+
+from backpass.verify import check
+from backpass.verify.report import FAILED, NOT_RUN
+
+
+def own(forward, backward, **facts):
+    return SimpleNamespace(forward=forward, backward=backward, **facts)
+
+
+def judged(forward, right, wrong, *inputs, **options):
+    """Assert that the right backward passes, and return the report of the wrong one."""
+    report = check(own(forward, right), *inputs, raises=False, **options)
+    assert report.passed, str(report)
+    report = check(own(forward, wrong), *inputs, raises=False, **options)
+    assert not report.passed
+    return report
+
+
+# Calls that drop the imaginary part, of a size that differences can hardly see
+
+
+def penalised(penalty, slope, wrong=1.0):
+    def forward(x, w):
+        e = x @ w
+        return 0.5 * (e * e).mean() + penalty(w), (x, w, e)
+
+    def backward(dy, saved):
+        x, w, e = saved
+        k = dy * e / len(e)
+        return np.outer(k, w), wrong * (x.T @ k) + dy * slope(w)
+
+    return forward, backward
+
+
+@pytest.mark.parametrize("weight", [1e-4, 1e-6, 1e-9])
+@pytest.mark.parametrize(
+    ("penalty", "slope"),
+    [
+        (lambda w: np.abs(w).sum(), np.sign),
+        (np.linalg.norm, lambda w: w / np.linalg.norm(w)),
+        (lambda w: np.sqrt(np.var(w)), lambda w: (w - w.mean()) / w.size / np.std(w)),
+        (lambda w: np.vdot(w, w), lambda w: 2 * w),
+    ],
+    ids=["abs", "norm", "var", "vdot"],
+)
+def test_a_small_part_that_is_not_analytic(penalty, slope, weight):
+    rng = np.random.default_rng(0)
+    inputs = rng.normal(size=(6, 3)), rng.normal(size=3)
+    parts = (lambda w: weight * penalty(w)), (lambda w: weight * slope(w))
+    forward, right = penalised(*parts)
+    report = judged(forward, right, penalised(*parts, wrong=1 + 1e-5)[1], *inputs, vary=False)
+    assert any(row.method == "finite differences" and row.verdict == FAILED for row in report.rows)
+
+
+def test_the_row_says_which_call_is_not_analytic():
+    forward, right = penalised(lambda w: 1e-6 * np.abs(w).sum(), lambda w: 1e-6 * np.sign(w))
+    rng = np.random.default_rng(0)
+    report = check(own(forward, right), rng.normal(size=(6, 3)), rng.normal(size=3), vary=False)
+    (row,) = [row for row in report.of("complex step") if row.quantity == "dw"]
+    assert row.verdict == NOT_RUN
+    assert row.reason == "forward is not analytic as written: it calls np.absolute"
+
+
+def cholesky(m):
+    low = np.linalg.cholesky(m @ m.T + np.eye(len(m)))
+    return low, (m, low)
+
+
+def cholesky_back(dy, saved, factor=1.0):
+    m, low = saved
+    phi = np.tril(low.T @ dy)
+    phi[np.diag_indices(len(phi))] *= 0.5
+    inverse = np.linalg.inv(low)
+    s = inverse.T @ phi @ inverse
+    return factor * (s + s.T) @ m
+
+
+@pytest.mark.parametrize("scale", [1.0, 2.0**-20])
+def test_a_cholesky_factor(scale):
+    m = scale * np.random.default_rng(0).normal(size=(3, 4))
+    report = check(own(cholesky, cholesky_back), m, raises=False, vary=False)
+    assert not report.failed
+
+
+def gravity(x, m):
+    r = np.linalg.norm(x, axis=1)
+    return -(4e14 * m / r).sum(), (x, m, r)
+
+
+def gravity_back(dy, saved, factor=1.0):
+    x, m, r = saved
+    return factor * dy * (4e14 * m / r**3)[:, None] * x, -dy * 4e14 / r
+
+
+@pytest.mark.parametrize("seed", [0, 2])
+def test_metres(seed):
+    rng = np.random.default_rng(seed)
+    inputs = rng.normal(size=(4, 3)) * 7e6, rng.uniform(500, 2000, 4)
+    judged(gravity, gravity_back, lambda dy, s: gravity_back(dy, s, 1.001), *inputs, vary=False)
+
+
+# Rounding inside forward
+
+
+def sigmoid(x):
+    return 1 / (1 + np.exp(-x))
+
+
+def focal(x, t):
+    p = np.where(t == 1, sigmoid(x), 1 - sigmoid(x))
+    return (-((1 - p) ** 2) * np.log(p)).sum(), (p, t)
+
+
+def focal_back(dy, saved):
+    p, t = saved
+    slope = 2 * (1 - p) * np.log(p) - (1 - p) ** 2 / p
+    return dy * slope * p * (1 - p) * np.where(t == 1, 1, -1), None
+
+
+@pytest.mark.parametrize("seed", [2, 4, 6])
+def test_one_minus_a_sigmoid_far_from_0(seed):
+    rng = np.random.default_rng(seed)
+    x, t = rng.normal(size=(4, 3)), rng.integers(0, 2, (4, 3))
+    judged(focal, focal_back, lambda dy, s: (focal_back(dy, s)[0] * (1 + 1e-3 * (s[0] < 0.01)), None), x, t)
+
+
+def bins(mean, log_scale, x):
+    c, i = x - mean, np.exp(-log_scale)
+    a, b = sigmoid(i * (c + 1 / 255)), sigmoid(i * (c - 1 / 255))
+    return -np.log(a - b).sum(), (c, i, a, b)
+
+
+def bins_back(dy, saved, factor=1.0):
+    c, i, a, b = saved
+    k, da, db = -dy / (a - b), a * (1 - a), b * (1 - b)
+    return factor * -k * i * (da - db), -k * i * (da * (c + 1 / 255) - db * (c - 1 / 255)), None
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_difference_of_sigmoids(seed):
+    rng = np.random.default_rng(seed)
+    inputs = (
+        rng.normal(size=(3, 4)) * 0.3,
+        rng.normal(size=(3, 4)) * 0.3 - 2,
+        rng.integers(0, 256, (3, 4)) / 127.5 - 1,
+    )
+    judged(bins, bins_back, lambda dy, s: bins_back(dy, s, 1.01), *inputs, constants=["x"], vary=False)
+
+
+def divergence(p, q):
+    return (p * np.log(p / q)).sum() - p.sum() + q.sum(), (p, q)
+
+
+def divergence_back(dy, saved, factor=1.0):
+    p, q = saved
+    return factor * dy * np.log(p / q), dy * (1 - p / q)
+
+
+def test_terms_that_cancel_in_y():
+    rng = np.random.default_rng(0)
+    p = rng.random(6) + 0.1
+    q = p * (1 + 1e-5 * rng.normal(size=6))
+    judged(divergence, divergence_back, lambda dy, s: divergence_back(dy, s, 1.001), p, q, vary=False)
+
+
+def test_a_maximum_over_a_long_row_is_not_taken_for_a_forward_in_float32():
+    def forward(c, x):
+        z = x[:, None] * c
+        return z.max(-1), (c, x, z.argmax(-1))
+
+    def backward(dy, saved):
+        c, x, k = saved
+        dc = np.zeros_like(c)
+        np.add.at(dc, k, dy * x)
+        return dc, dy * c[k]
+
+    inputs = np.random.default_rng(0).normal(size=5), np.random.default_rng(1).normal(size=6)
+    report = check(own(forward, backward), *inputs, seed=2, vary=True, raises=False)
+    assert report.passed, list(report.findings())
+
+
+# Inputs at which a backward need not be defined
+
+
+def distances(x):
+    d = x[:-1] - x[1:]
+    r = np.sqrt((d * d).sum(-1))
+    return r, (d, r)
+
+
+def distances_back(dy, saved):
+    d, r = saved
+    g = (dy / r)[:, None] * d
+    return np.pad(g, ((0, 1), (0, 0))) - np.pad(g, ((1, 0), (0, 0)))
+
+
+def test_two_points_that_coincide():
+    x = np.random.default_rng(0).normal(size=(8, 1))  # ties make points of one axis equal
+    judged(distances, distances_back, lambda dy, s: 2 * distances_back(dy, s), x)
+
+
+class Moments:
+    def forward(x):
+        mean, std = x.mean(0), np.sqrt(((x - x.mean(0)) ** 2).mean(0))
+        return (mean, std), (x, mean, std)
+
+    def backward(dy, saved):
+        x, mean, std = saved
+        return np.broadcast_to(dy[0], x.shape) / len(x) + dy[1] * (x - mean) / std / len(x)
+
+
+def test_an_output_that_is_constant_at_length_1():
+    report = check(Moments, np.random.default_rng(0).normal(size=(5, 3)), vary=True, raises=False)
+    assert report.passed, list(report.findings())
+
+
+@pytest.mark.parametrize(
+    ("forward", "backward", "inputs"),
+    [
+        (
+            lambda x: (np.stack([np.convolve(r, [1.0, 2.0, 3.0], "valid") for r in x]), x.shape),
+            lambda dy, shape: np.stack([np.convolve(r, [3.0, 2.0, 1.0]) for r in dy]),
+            [(2, 8)],
+        ),
+        (
+            lambda p: (np.diff(p) ** 2, np.diff(p)),
+            lambda dy, e: np.r_[0, 2 * dy * e] - np.r_[2 * dy * e, 0],
+            [(7,)],
+        ),
+    ],
+    ids=["a filter longer than the signal", "a difference of nothing"],
+)
+def test_a_gradient_of_another_shape_at_length_1_or_0(forward, backward, inputs):
+    drawn = [np.random.default_rng(0).normal(size=shape) for shape in inputs]
+    judged(forward, backward, lambda dy, s: backward(dy, s) * 1.1, *drawn, vary=True)
+
+
+class Labelled:
+    """A loss that holds the labels of its batch."""
+
+    def __init__(self, factor=1.0):
+        self.t, self.factor = np.array([2, 0, 3]), factor
+
+    def forward(self, x):
+        e = np.exp(x - x.max(-1, keepdims=True))
+        self.p = e / e.sum(-1, keepdims=True)
+        q = np.zeros_like(x)
+        q[np.arange(len(self.t)), self.t] += 1
+        self.q = q
+        return -(q * np.log(self.p)).sum() / len(x)
+
+    def backward(self):
+        return self.factor * (self.p - self.q) / len(self.q)
+
+
+def test_a_layer_that_holds_the_labels_of_a_batch():
+    x = np.random.default_rng(0).normal(size=(3, 4))
+    report = check(Labelled(), x)
+    reasons = [row.reason for row in report.rows if row.verdict == NOT_RUN]
+    assert any("the layer holds as many integers" in reason for reason in reasons)
+    assert not check(Labelled(1.01), x, raises=False).passed
+
+
+def test_a_python_float_for_which_backward_returns_a_gradient():
+    def forward(x, p, eps=1e-6):
+        return (x + eps) ** p, (x, p, eps)
+
+    def backward(dy, saved):
+        x, p, eps = saved
+        return dy * p * (x + eps) ** (p - 1), float((dy * (x + eps) ** p * np.log(x + eps)).sum())
+
+    x = np.random.default_rng(0).uniform(0.5, 2, (3, 4))
+    report = judged(forward, backward, lambda dy, s: (backward(dy, s)[0], 2.0), x, 2.5)
+    assert {row.quantity for row in report.failed} >= {"dp"}
+
+
+def test_an_operator_that_is_nan_where_forward_is_not():
+    class Loss(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x, w, t):
+            kept = t != -100
+            n = kept.sum().clamp(min=1)
+            logs = torch.log_softmax(x @ w.T, -1)
+            at = t.clamp(min=0)
+            ctx.save_for_backward(x, w, logs, at, kept, n)
+            return -(logs.gather(-1, at[:, None])[:, 0] * kept).sum() / n
+
+        @staticmethod
+        def backward(ctx, dy):
+            x, w, logs, at, kept, n = ctx.saved_tensors
+            g = logs.exp()
+            g[torch.arange(len(at)), at] -= 1
+            g = dy * g * kept[:, None] / n
+            return g @ w, g.T @ x, None
+
+    generator = torch.Generator().manual_seed(0)
+    x, w = (torch.randn(n, 3, dtype=torch.float64, generator=generator) for n in (5, 6))
+    t = torch.tensor([-100, 1, 4, 0, 2])
+    report = check(
+        Loss, x, w, t, operator=lambda x, w, t: F.cross_entropy(x @ w.T, t), vary=True, raises=False
+    )
+    assert report.passed, list(report.findings())
+
+
+def test_starts_of_segments():
+    def forward(x, starts):
+        return np.add.reduceat(x, starts, axis=0), (x, starts)
+
+    def backward(dy, saved):
+        x, starts = saved
+        return np.repeat(dy, np.diff(np.append(starts, len(x))), axis=0), None
+
+    x = np.random.default_rng(0).normal(size=(7, 2))
+    report = check(own(forward, backward), x, np.array([0, 2, 3]), vary=True, raises=False)
+    assert report.passed, list(report.findings())
