@@ -219,7 +219,9 @@ def _unless_excused(row: Row, variation: Variation, case: Case) -> Row:
     if row.error is not None and row.error <= variation.least:
         reason = f"rounding may cause the error of {row.error:.1e} at these inputs"
     elif variation.shapes_as_given or (
-        case.subject.shapes is None and variation.kind in RESIZED
+        case.subject.shapes is None
+        and variation.kind in RESIZED
+        and not _drops_axes(case)
     ):
         reason = _misfit_of(row, case)
     if not reason and case.subject.shapes is None and variation.kind in COINCIDING:
@@ -242,6 +244,18 @@ def _misfit_of(row: Row, case: Case) -> str:
     name, shapes = next(iter(misfits.items()))
     hint = "" if case.subject.shapes else "; a fixed length can be declared in SHAPES"
     return _supports_less(name, *shapes) + hint
+
+
+def _drops_axes(case: Case) -> bool:
+    """Whether a gradient lacks only axes of length 1, as by ``np.squeeze``."""
+    try:
+        misfits = _misfits(case, case.gradients)
+    except Malformed:
+        return False
+    return any(
+        [n for n in got if n != 1] == [n for n in shape if n != 1]
+        for got, shape in misfits.values()
+    )
 
 
 def _undefined(row: Row, case: Case) -> str:
