@@ -150,7 +150,8 @@ def _first_change(case: Case, at: int, seen: dict[str, None]) -> np.ndarray:
     direction, step = case.directions.first(at), best_step(case, at)
     exact = _change(case, at, direction, seen)
     size, noise = max(largest(near), largest(exact)), NOISE * largest(case.y)
-    if EPSILON["float64"] * largest(case.y) > SEEN * size * largest(step * direction):
+    seen_change = SEEN * size * largest(step * direction)
+    if 0 < seen_change < EPSILON["float64"] * largest(case.y):
         raise NotRun(HIDDEN)
     if farthest(near, exact) <= AGREEMENT * size + noise:
         return exact
