@@ -267,3 +267,25 @@ def test_a_group_after_a_letter():
 
     report = check(own(lambda x: (x.sum(0), x.shape), backward, SHAPES="x[n, *] -> y[*]"), np.ones((5, 3, 2)))
     assert {"length 293 in place of 5", "length 293 in place of 3"} <= passed(report)
+
+
+def test_a_loop_too_long_for_long_lengths_is_tried_a_little_longer():
+    def forward(x):
+        y = np.zeros_like(x)
+        for i in range(len(x)):
+            for j in range(i + 1):
+                y[i] += x[j] * x[j]
+        return y, x
+
+    def backward(dy, x):  # by chunks of four, without the last part of one
+        dx = np.zeros_like(x)
+        for i in range(len(x) // 4 * 4):
+            for j in range(i + 1):
+                dx[j] += 2 * x[j] * dy[i]
+        return dx
+
+    report = check(own(forward, backward, SHAPES="x[n>1] -> y[n]"), np.linspace(-1, 1, 8), raises=False)
+    assert "length 11 in place of 8" in found(report)
+    assert "it would exceed the work limit" in next(
+        r.reason for r in report.rows if r.variation == "length 1061 in place of 8"
+    )

@@ -178,6 +178,10 @@ def _of_length(draw: Draw, places: Places) -> Iterator[Variation]:
         if length < long and draw.most_elements(places, long) <= MOST:
             what = f"length {long} in place of {length}"
             yield Variation(what, draw.tries(places, long), kind=kind)
+    # Without a declaration, code may be made for groups within the length.
+    short = draw.fit(places, length + 3) if declared else 3 * length
+    what = f"length {short} in place of {length}"
+    yield Variation(what, draw.tries(places, short), kind=kinds.SHORT)
 
 
 def _multiple(length: int, least: int) -> int:

@@ -25,6 +25,7 @@ from backpass.verify.vary.kinds import (
     NO_ROWS,
     ONE,
     OTHER,
+    SHORT,
     SQUARE,
     TIES,
     chosen,
@@ -59,7 +60,7 @@ COLUMNS = 128  # of a doubled vector: the most that are tried one by one
 KINKS = 0.03  # of a slope: a larger error is not excused as one of kinks
 # Kinds with other lengths than those given: without a declaration, code may be made for
 # columns of fixed meanings.
-RESIZED = (NO_ROWS, ONE, LONGER, MULTIPLE, MANY)
+RESIZED = (NO_ROWS, ONE, SHORT, LONGER, MULTIPLE, MANY)
 COINCIDING = (ONE, TIES, OTHER)  # a row is its own mean, and two rows may be equal
 OPERATORS = (pytorch.NAME, precision.NAME)  # the methods that call the operator
 
@@ -73,18 +74,22 @@ def varied(case: Case, rows_of: RowsOf, vary: bool | None, work: Work) -> Iterat
     kinds = chosen(case, vary)
     presumed = not vary and case.subject.shapes is None
     rows: list[Row] = []
-    after_longer = False
+    after_longer = too_long = False
     for variation in variations(case, kinds):
         # The long length before it has already shown what is wrong.
         if variation.kind == MULTIPLE and after_longer and _has_failed(rows):
             continue
         after_longer = variation.kind == LONGER
+        if variation.kind == SHORT and not too_long:
+            continue
         if case.held and any(_unlike_held(case, of) for of in variation.tries):
             yield replace(not_run(NAME, variation.what, HELD), variation=variation.what)
             continue
         if presumed and not all(is_kept(case, inputs) for inputs in variation.tries):
             continue
         rows = list(_rows(case, variation, rows_of, work, bool(vary)))
+        if variation.kind in (LONGER, MULTIPLE):
+            too_long = any(row.reason.endswith(TOO_LONG) for row in rows)
         yield from (replace(row, variation=variation.what) for row in rows)
 
 

@@ -18,6 +18,7 @@ SQUARE = "one of two equal lengths of an input"
 ONE = "length 1"
 MULTIPLE = "a long multiple of the length"
 LONGER = "another long length"
+SHORT = "a length somewhat longer"  # if a long one exceeds the limit of work
 FAR = "far from 0"
 ZEROS = "a row of zeros"
 TIES = "ties"
@@ -36,7 +37,7 @@ OTHER = "other"
 
 # By default without a declaration.
 SAFE = frozenset(
-    {APART, SQUARE, MULTIPLE, FAR, ZEROS, TIES, NO_ROWS, IGNORED}
+    {APART, SQUARE, MULTIPLE, SHORT, FAR, ZEROS, TIES, NO_ROWS, IGNORED}
     | {SCALED, TWICE, UNUSED, LEFT_OUT, OPTION}
 )
 # By default if the object declares its shapes.
