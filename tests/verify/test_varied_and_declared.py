@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 from backpass.verify import check
-from backpass.verify.vary import work
 from backpass.verify.case import Case
 from backpass.verify.subject import subject
+from backpass.verify.vary import work
 from backpass.verify.vary.suggested import declaration
 
 RNG = np.random.default_rng(38)
@@ -271,7 +271,7 @@ def test_a_group_after_a_letter():
 
 
 def test_a_loop_too_long_for_long_lengths_is_tried_a_little_longer(monkeypatch):
-    monkeypatch.setattr(work, "BY_DEFAULT", work.Bound(one=50_000, every=500_000))
+    monkeypatch.setattr(work, "BY_DEFAULT", work.Bound(one=200_000, every=800_000))
 
     def forward(x):
         y = np.zeros_like(x)

@@ -24,7 +24,7 @@ from backpass.verify.convert import (
 )
 from backpass.verify.magnitude import largest
 from backpass.verify.vary.draws import Draw, Places
-from backpass.verify.vary.work import lines
+from backpass.verify.vary.work import TooMuch, lines
 
 Tries = tuple[Inputs, ...]
 LENGTHENED = 3
@@ -36,6 +36,7 @@ LONG = (1 << 17) + 36
 SHORT, GROWTH = 1024, 2.2
 MOST_STORED = 1 << 25  # bytes that NumPy stores at once at the full length
 MOST_RETURNED = 1 << 24  # elements of all results of PyTorch there
+MOST_LINES = 200_000  # of Python, more than calls that import a library run
 
 
 def an_axis_fewer(draw: Draw) -> Iterator[Inputs]:
@@ -253,7 +254,7 @@ def _grows_as_length(draw: Draw, places: Places) -> bool:
             else (_bytes_stored, MOST_STORED)
         )
         stored, more = (count(_both(there)) for there in (once, twice))
-    except Exception:
+    except (Exception, TooMuch):
         return False
     return more <= GROWTH * stored and more // (2 * SHORT) * LONG <= most
 
@@ -271,10 +272,10 @@ def _both(case: Case) -> Callable[[], None]:
 
 def _lines(case: Case) -> int:
     """Return how many lines of Python run in forward and backward, not for the first
-    time."""
+    time. Raise TooMuch for so many that a loop runs over the elements."""
     run = _both(case)
-    run()
-    return lines(run)[1]
+    lines(run, most=MOST_LINES)
+    return lines(run, most=MOST_LINES)[1]
 
 
 def _bytes_stored(run: Callable[[], None]) -> int:
