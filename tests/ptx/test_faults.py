@@ -140,13 +140,20 @@ def test_copies_of_a_sum_that_differ_in_their_last_bits():
     either = (
         "and.b32 %r5, %tid.x, 1; add.s32 %r5, %r5, {}; mov.b32 %r6, 0; st.shared.b32 [%r6], %r5; bar.sync 0;"
     )
-    said = {}
+    found = {}
     for name, bits in {"the next float32": 0x3F800000, "an integer": 5, "not a number": 0x7FC00000}.items():
         _, report = run(either.format(bits) + LOAD + STORE)
-        said[name] = str(report.unsettled[0])
-    assert "in the last bits of a float32 alone" in said["the next float32"]
-    assert "enable_fp_fusion=False" in said["the next float32"]
-    assert "float32" not in said["an integer"] + said["not a number"]
+        found[name] = report.unsettled[0]
+    assert {name: type(fault) for name, fault in found.items()} == {
+        "the next float32": ptx.LastBits,
+        "an integer": ptx.Race,
+        "not a number": ptx.Race,
+    }
+    assert "at most 1 unit in the last place of a float32, 1e-07 of its value" in str(
+        found["the next float32"]
+    )
+    assert "enable_fp_fusion=False, or with fewer warps" in str(found["the next float32"])
+    assert "float32" not in str(found["an integer"]) + str(found["not a number"])
 
 
 @pytest.mark.parametrize(

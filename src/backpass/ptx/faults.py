@@ -73,6 +73,15 @@ class Order(Fault):
     """The result depends on the order in which blocks run."""
 
 
+class AtomicSum(Order):
+    """Atomic instructions add floating-point numbers in any order, and the sum rounds
+    differently in each."""
+
+
+class LastBits(Fault):
+    """Threads write the same result to the same bytes, except for its last bits."""
+
+
 class Assertion(Fault):
     """An assertion in the kernel is false."""
 

@@ -62,7 +62,9 @@ class Case:
     precision in which forward computes, if the user declared it. ``conventions`` maps
     each input whose gradient is not a derivative to the reason. Numbers that replace
     the inputs in a call of forward are rounded to ``precision`` and passed in the dtype
-    ``fed``. ``drawn`` says whether the inputs were drawn at random.
+    ``fed``. ``drawn`` says whether the inputs were drawn at random. ``atomic_sums``
+    says that a compiled kernel may add floating-point numbers in any order, and
+    ``slow`` that a forward takes so long that differences follow few directions.
 
     The class is long because methods share nothing else: what two of them need is
     computed here, once.
@@ -80,6 +82,8 @@ class Case:
     precision: str = "float64"
     fed: str = "float64"
     drawn: bool = False
+    atomic_sums: bool = False
+    slow: bool = False
     found: Findings = field(default_factory=Findings, compare=False)
 
     @cached_property
@@ -395,7 +399,10 @@ class Case:
         It is rounded to the inputs' dtype, and 0 where y is not finite. Raises
         ValueError unless the given one has the shape of y.
         """
-        y = self.y_as_given
+        return self.dy_for(self.y_as_given)
+
+    def dy_for(self, y: np.ndarray) -> np.ndarray:
+        """Return the cotangent, given forward's output."""
         if self.given_dy is None:
             dy = generator(self.seed, COTANGENT).standard_normal(y.shape)
         else:

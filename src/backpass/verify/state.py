@@ -29,15 +29,15 @@ WRONG = 1e-3  # of the largest element: a larger error at other inputs is a faul
 
 def state_faults(done: Run) -> Iterator[str]:
     """Yield each fault, in words."""
-    other = _other_inputs(done.case)
-    yield from _after_other_inputs(done, other)
+    other = other_inputs(done.case)
+    yield from _afterother_inputs(done, other)
     # Such a fault shows at a small size too.
     if max(size(array.shape) for array in done.case.arrays) <= LARGE:
-        yield from _at_other_inputs(done, other)
+        yield from _atother_inputs(done, other)
     yield from _frozen(done)
 
 
-def _after_other_inputs(done: Run, other: Case) -> Iterator[str]:
+def _afterother_inputs(done: Run, other: Case) -> Iterator[str]:
     """Yield a fault if a forward with other inputs in between changes the gradients.
 
     It does if backward uses state of the last forward, or if a forward reuses results
@@ -61,7 +61,7 @@ def _after_other_inputs(done: Run, other: Case) -> Iterator[str]:
         yield f"{name} changes when forward is called with other inputs before backward"
 
 
-def _other_inputs(case: Case, change: float = 0.2) -> Case:
+def other_inputs(case: Case, change: float = 0.2) -> Case:
     """Return the case with each differentiable input reversed and its elements scaled
     by random factors within ``change`` of 1."""
     rng = generator(case.seed, VARYING)
@@ -71,7 +71,7 @@ def _other_inputs(case: Case, change: float = 0.2) -> Case:
     return case.elsewhere(inputs, explain=False)
 
 
-def _at_other_inputs(done: Run, other: Case) -> Iterator[str]:
+def _atother_inputs(done: Run, other: Case) -> Iterator[str]:
     """Yield a fault for each gradient that is right at the first inputs but wrong at
     others, because it uses state of the first call."""
     try:
@@ -81,7 +81,7 @@ def _at_other_inputs(done: Run, other: Case) -> Iterator[str]:
         if wrong.keys() - first.keys():
             # The same numbers in reverse keep constraints on the inputs, such as rows
             # that sum to 1.
-            same = _wrong(replace(_other_inputs(done.case, 0.0), declared=declared))
+            same = _wrong(replace(other_inputs(done.case, 0.0), declared=declared))
             wrong = {at: error for at, error in wrong.items() if at in same}
     except Exception:  # other methods report errors and forwards that are too coarse
         return
