@@ -55,7 +55,10 @@ class Undefined(Fault):
 
 class Race(Fault):
     """Two threads access the same bytes with no barrier between the accesses, and at
-    least one of them writes. A read counts if its value is used."""
+    least one of them writes. A read counts if its value is used. ``byte`` is the
+    memory's name and the index of the byte, if it is known."""
+
+    byte: tuple[str, int] | None = None
 
 
 class Barrier(Fault):

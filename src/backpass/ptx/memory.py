@@ -31,7 +31,7 @@ LAST_BITS = (
     "at most {units} in the last place of a float32, {share:.0e} of its value. Threads "
     "that compute the same sum differ so if the compiler contracts a product and a sum "
     "to an FMA: each adds the other's rounded product to its own unrounded one. Launch "
-    "the kernel with enable_fp_fusion=False, or with fewer warps, to avoid this"
+    "the kernel with enable_fp_fusion=False to avoid this"
 )
 CLOSE = 4  # units in the last place
 
@@ -61,6 +61,7 @@ class Memory:
         """Return the bytes ``[n, k]`` at the indices ``at[n, k]``, and whether each is
         defined. Raises TooEarly."""
         self.check_awaited(at, who)
+        who.races.notice(self.name, at, who)
         racing = self.writes.at_once(at, who)
         self._note_race(at, racing, self.writes, who, "reads")
         if not who.swaps:
@@ -83,6 +84,7 @@ class Memory:
         """Write the bytes ``data[n, k]`` to the indices ``at[n, k]``. Raises Race and
         TooEarly."""
         self.check_awaited(at, who)
+        who.races.notice(self.name, at, who)
         at_once = self.check_write(at, data, who)
         same = np.array_equal(self.bytes[at], data)
         self.changes += not (same and np.array_equal(self._defined(at), defined))
@@ -113,6 +115,7 @@ class Memory:
         Race, TooEarly, and Undefined.
         """
         self.check_awaited(at, who)
+        who.races.notice(self.name, at, who)
         self._check_race(at, self.writes.at_once(at, who), self.writes, who, "updates")
         self._check_reads(at, who, "updates")
         known = np.all(self._defined(at), axis=1)
@@ -188,7 +191,9 @@ class Memory:
             f"{verb} {self._shown(at, row)}, which {last.name(at[bad][0])} {last.now}, "
             "without a barrier between the two accesses"
         )
-        return who.fault(Race, what, row)
+        race = who.fault(Race, what, row)
+        race.byte = self.name, int(at[bad][0])
+        return race
 
     def check_awaited(self, at: np.ndarray, who: Who) -> None:
         bad = np.any(self.awaited[at], axis=1)

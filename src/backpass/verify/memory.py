@@ -8,7 +8,7 @@ reuses a buffer have to ensure it themselves.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import cache, cached_property
 from typing import Any
@@ -169,24 +169,37 @@ def _not_deterministic(done: Run) -> list[str]:
 
 def _with_other_strides(done: Run) -> Iterator[str]:
     case, dy = done.case, done.dy
-    try:
-        inputs = (spread(v) if is_array(v) else v for v in case.given())
-        y, saved = case.subject.forward(*inputs)
-    except Exception:
-        pass
-    else:
-        if not _equal(done, "y", to_numpy(y), to_numpy(done.y)):
-            yield "y differs when the inputs are not contiguous"
-        yield from _compared(done, "inputs that are not contiguous", saved=saved)
-    yield from _compared(done, "a dy that is not contiguous", spread(dy))
+    arrays = [at for at, value in enumerate(case.inputs) if is_array(value)]
+    if faults := _of_inputs(done, arrays):
+        alone = [at for at in arrays if _of_inputs(done, [at])]
+        faults = _of_inputs(done, alone) if alone != arrays else faults
+        yield from faults or _of_inputs(done, arrays)
+    yield from _compared(done, "for a dy that is not contiguous", spread(dy))
     if dy.ndim > 1:
-        what = "a dy whose axes have a different order in memory"
+        what = "for a dy whose axes have a different order in memory"
         yield from _compared(done, what, permuted(dy))
     if dy.ndim and dy.shape[0] > 1:
         repeated = expanded(dy)
         whole = to_kind_of(done.y, np.ascontiguousarray(to_numpy(repeated)))
-        what = "a dy that is expanded along axis 0"
+        what = "for a dy that is expanded along axis 0"
         yield from _compared(done, what, repeated, expected=done.backward(whole))
+
+
+def _of_inputs(done: Run, some: Sequence[int]) -> list[str]:
+    """Return the faults for some inputs that are not contiguous."""
+    case, names = done.case, [done.case.subject.input_names[at] for at in some]
+    inputs = (spread(x) if at in some else x for at, x in enumerate(case.given()))
+    try:
+        y, saved = case.subject.forward(*inputs)
+    except Exception:
+        return []
+    verb = "is" if len(names) == 1 else "are"
+    what = f"when {' and '.join(names)} {verb} not contiguous"
+    same = _equal(done, "y", to_numpy(y), to_numpy(done.y))
+    return [
+        *([] if same else [f"y differs {what}"]),
+        *_compared(done, what, saved=saved),
+    ]
 
 
 def spread(value: Array) -> Array:
@@ -242,10 +255,10 @@ def _compared(
     try:
         got = done.backward(dy, saved)
     except Exception as error:
-        yield f"backward fails for {what}: {first_line(error)}"
+        yield f"backward fails {what}: {first_line(error)}"
         return
     for at in unequal(done, got, expected):
-        yield f"{done.case.subject.quantity(at)} differs for {what}"
+        yield f"{done.case.subject.quantity(at)} differs {what}"
 
 
 def unequal(done: Run, got: dict, expected: dict) -> list[int]:

@@ -33,9 +33,10 @@ from backpass.verify.vary.work import elements
 NAME = "varied inputs"
 LEAST = 37  # odd, and more rows than most programs handle
 BEYOND = (131, 1061)  # if one program handled all LEAST rows, or all 131
-MULTIPROCESSORS = 3  # so that each program of as many handles several rows
+MULTIPROCESSORS = 3  # so that each of as many programs handles several rows
+QUERY = "torch.cuda.get_device_properties"
 INSTRUCTIONS = 100_000  # that all variations may execute by default
-IF_ASKED = 1_000_000
+IF_ASKED = 400_000
 TIMES = 20  # the factor of values far from 0
 OTHER_VALUES = "other values"
 STRUCTURED = "drawn inputs would not keep the structure of those given"
@@ -80,13 +81,20 @@ class _Varying:
         self.draw = Draw(case)
 
     def rows(self) -> Iterator[Row]:
-        """Yield the rows of all variations."""
-        yield from self._first([(OTHER_VALUES, other_inputs(self.case).inputs)])
+        """Yield the rows of the variations, up to the first that is wrong."""
+        for rows in self._each():
+            yield from rows
+            if any(row.verdict == FAILED for row in rows):
+                return
+
+    def _each(self) -> Iterator[list[Row]]:
+        """Yield the rows of each variation."""
         for places in self.draw.lengths():
             if self._may_change(places):
                 yield from self._of_length(places)
+        yield self._first([(OTHER_VALUES, other_inputs(self.case).inputs)])
         for trial in self._of_values() if self.asked else ():
-            yield from self._first([trial])
+            yield self._first([trial])
 
     def _may_change(self, places: Places) -> bool:
         """Whether a length is varied. Without a declaration and an operator, nothing
@@ -109,21 +117,19 @@ class _Varying:
             at in deep and axis < self.case.inputs[at].ndim - 1 for at, axis in places
         )
 
-    def _of_length(self, places: Places) -> Iterator[Row]:
+    def _of_length(self, places: Places) -> Iterator[list[Row]]:
         """Yield the rows of a larger length, and of still larger ones while no launch
-        has more programs."""
-        longer = BEYOND if self.asked or self._is_of_rows(places) else ()
-        for least in (LEAST, *longer):
+        has more programs; if asked, of both, and of a single row."""
+        of_rows = self._is_of_rows(places)
+        for least in (LEAST, *(BEYOND if self.asked or of_rows else ())):
             length = max(places.length + 3, least) | 1
-            trials = self._trials(places, length)
-            found = list(self._first(trials))
-            yield from found
-            wrong = any(row.verdict == FAILED for row in found)
-            if wrong or (not self.asked and self.last != self.given.programs):
+            yield self._first(self._trials(places, length))
+            if not self.asked and self.last != self.given.programs:
                 return
         one = self.draw.fit(places, 1)
-        if self.asked and one < places.length:
-            yield from self._first(self._resized(places, one))
+        # In a row of one element, normalised parts cancel, so nothing could be judged.
+        if self.asked and of_rows and one < places.length:
+            yield self._first(self._resized(places, one))
 
     def _trials(self, places: Places, odd: int) -> list[Trial]:
         """Return inputs of an odd length. If they are rejected, inputs follow of a
@@ -137,6 +143,8 @@ class _Varying:
 
     def _resized(self, places: Places, length: int) -> list[Trial]:
         what = f"length {length} in place of {places.length}"
+        if QUERY in self.given.verdict.stood_in:
+            what = f"{MULTIPROCESSORS} multiprocessors, {what}"
         return [(what, inputs) for inputs in self.draw.tries(places, length)]
 
     def _of_values(self) -> Iterator[Trial]:
@@ -153,20 +161,19 @@ class _Varying:
         for what, without in left_out(self.case):
             yield what, without.inputs
 
-    def _first(self, trials: list[Trial]) -> Iterator[Row]:
-        """Yield the rows of the first trial that is not rejected; one row if all
+    def _first(self, trials: list[Trial]) -> list[Row]:
+        """Return the rows of the first trial that is not rejected; one row if all
         are."""
-        self.last = ()
-        reason, what = "", trials[0][0]
+        self.last: list[tuple[str, int]] = []
+        reasons, what = [], trials[0][0]
         for name, inputs in trials:
             try:
                 found = self._judged(name, self._at(inputs))
             except _Rejected as rejected:
-                reason = reason or str(rejected)
+                reasons.append(str(rejected))
                 continue
-            yield from (replace(row, variation=name) for row in found)
-            return
-        yield replace(not_run(NAME, what, reason), variation=what)
+            return [replace(row, variation=name) for row in found]
+        return [replace(not_run(NAME, what, reasons[0]), variation=what)]
 
     def _at(self, inputs: Inputs) -> Case:
         """Return the case at other inputs. Raises _Rejected."""
@@ -187,10 +194,11 @@ class _Varying:
     def _judged(self, what: str, case: Case) -> list[Row]:
         """Return the rows of one variation. Raises _Rejected if the operator or forward
         rejects the inputs, or if backward does."""
-        shape = self._shape_of_operator(case)
+        shape, of_length = self._shape_of_operator(case), "length" in what
+        processors = {"multiprocessors": MULTIPROCESSORS} if of_length else {}
         found: list[Row] = []
         try:
-            done = compiled.execute(case, multiprocessors=MULTIPROCESSORS)
+            done = compiled.execute(case, **processors)
         except (ptx.Assertion, ptx.Unsupported) as error:
             raise _Rejected(first_line(error)) from None
         except ptx.Fault as fault:
@@ -211,8 +219,7 @@ class _Varying:
         for row in found:
             if row.verdict == FAILED:
                 wrong.setdefault(row.quantity, row)
-        declared = self.draw.declared or "length" not in what
-        hint = "" if declared else f"; {TO_EXCLUDE}"
+        hint = f"; {TO_EXCLUDE}" if of_length and not self.draw.declared else ""
         return list(
             summed_up(
                 NAME,
