@@ -3,6 +3,8 @@
 A kernel takes the name of its fault as a constant, so the right twin differs from it in that one place.
 """
 
+from typing import ClassVar
+
 import torch
 import triton
 import triton.language as tl
@@ -92,7 +94,7 @@ class Norm(torch.autograd.Function):
 
     fault = ""
     rows = 4
-    cache: dict = {}
+    cache: ClassVar[dict] = {}
 
     @classmethod
     def of(cls, fault="", **changed):

@@ -88,7 +88,7 @@ class Verdict:
     @property
     def rounded(self) -> list[ptx.Fault]:
         """The lines on which threads wrote one result with different last bits, the
-        first fault on each. They are no errors of the kernel."""
+        first fault on each. They do not fail a check."""
         return [fault for fault in self._open() if isinstance(fault, ptx.LastBits)]
 
     def _open(self) -> list[ptx.Fault]:

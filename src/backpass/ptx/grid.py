@@ -115,8 +115,10 @@ def _ran(memory: Global, create: Callable[..., Threads]) -> Block:
         )
     elif block.threads.races.more:
         found = next(iter(block.threads.races.found.values()))
-    if found or isinstance(fault, Race):
-        raise _with_both_lines(memory, create, block, found or fault)
+    elif isinstance(fault, Race):
+        found = fault
+    if found:
+        raise _with_both_lines(memory, create, block, found)
     print("".join(block.threads.printed), end="", flush=True)
     if fault:
         raise fault

@@ -248,7 +248,7 @@ def _beside(
     """Return the rows of the other methods for an object whose kernels were executed,
     given their rows.
 
-    Executing a kernel is slow, and a value in low precision tells what a difference
+    Executing a kernel is slow, and a value in low precision shows what a difference
     would. So by default only the contract runs, in an executed dtype, and differences
     along few directions if there is no reference.
     """

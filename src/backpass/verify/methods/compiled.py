@@ -113,9 +113,10 @@ class InBackward(Exception):
     """Raised from an exception of the user's backward."""
 
 
-def execute(case: Case, **settings: int) -> Executed:
-    """Run forward and backward once, for CPU tensors. Raises a ``ptx.Fault``, what
-    forward raises, and InBackward from what backward raises."""
+def execute(case: Case, multiprocessors: int | None = None) -> Executed:
+    """Run forward and backward once, for CPU tensors, by default on a GPU with as many
+    multiprocessors as an A100. Raises a ``ptx.Fault``, what forward raises, and
+    InBackward from what backward raises."""
     from backpass.kernels import compiled
     from backpass.torch_internals import without_torch_functions
 
@@ -123,7 +124,7 @@ def execute(case: Case, **settings: int) -> Executed:
         approximate=case.seed,
         as_cuda=True,
         atomic_sums=case.atomic_sums,
-        **settings,
+        multiprocessors=multiprocessors or compiled.MULTIPROCESSORS,
     ) as verdict:
         y, saved = case.subject.forward(*case.given())
         in_forward = bool(verdict.runs)
@@ -162,7 +163,7 @@ def rows_of(case: Case, done: Executed) -> list[Row]:
 
 class _Once(Case):
     """A case whose forward has run once, in a low precision, and which an operator
-    judges. Executing a compiled forward is slow, and would tell nothing new."""
+    judges. Executing a compiled forward again is slow, and would show nothing new."""
 
     takes_float64 = False
 

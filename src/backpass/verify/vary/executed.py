@@ -195,10 +195,10 @@ class _Varying:
         """Return the rows of one variation. Raises _Rejected if the operator or forward
         rejects the inputs, or if backward does."""
         shape, of_length = self._shape_of_operator(case), "length" in what
-        processors = {"multiprocessors": MULTIPROCESSORS} if of_length else {}
+        processors = MULTIPROCESSORS if of_length else None
         found: list[Row] = []
         try:
-            done = compiled.execute(case, **processors)
+            done = compiled.execute(case, processors)
         except (ptx.Assertion, ptx.Unsupported) as error:
             raise _Rejected(first_line(error)) from None
         except ptx.Fault as fault:
