@@ -34,13 +34,11 @@ def norm_forward(
         else:
             inside = row < m
         if inside:
-            x = tl.load(x_ptr + row * stride + column, mask=mask, other=0.0)
-            if FAULT != "squares in half precision":
-                x = x.to(tl.float32)
+            x = tl.load(x_ptr + row * stride + column, mask=mask, other=0.0).to(tl.float32)
             if FAULT == "padding counted":
-                total = tl.sum((x * x).to(tl.float32), axis=0) / BLOCK
+                total = tl.sum(x * x, axis=0) / BLOCK
             else:
-                total = tl.sum(x * x, axis=0).to(tl.float32) / n
+                total = tl.sum(x * x, axis=0) / n
             if FAULT == "eps outside":
                 rstd = 1 / (tl.sqrt(total) + eps)
             else:
@@ -340,7 +338,7 @@ FAMILIES = {
 }
 FAULTS = {
     "norm": (
-        "rows of the last program", "squares in half precision", "padding counted", "eps outside",
+        "rows of the last program", "padding counted", "eps outside",
         "rstd of one program", "rows beyond the last", "one row too few", "no mean", "only the last row",
         "sum in half precision", "stride of x", "stride of w", "stride of dy", "dropped dtype",
         "too few programs", "block of a power below", "stale rstd", "rows left over",

@@ -54,3 +54,10 @@ def test_a_sum_in_half_precision_is_found_with_more_rows(monkeypatch):
             build(fault), *inputs, operator=operator, methods=["compiled"], vary=True, raises=False
         )
         assert {row.quantity for row in report.failed} == ({"dw"} if fault else set())
+
+
+def test_a_sum_in_any_order_is_accepted_if_that_is_declared():
+    (found,) = (what for _, what in checked("norm", "atomic sum", vary=False).findings())
+    assert found.startswith("not deterministic: planted.py") and "tl.atomic_add" in found
+    report = checked("norm", "atomic sum", atomic_sums=True)
+    assert report.passed and "accepted, as declared: planted.py" in report.rows[0].note

@@ -89,7 +89,14 @@ def test_a_users_own_kernels_are_checked_in_all_dtypes_by_values_the_contract_an
     values = {f"compiled kernel, {dtype}" for dtype in DTYPES}
     assert {row.method for row in report.rows} == values | {"contract", "varied inputs"}
     varied = [row.variation for row in report.rows if row.variation]
-    assert varied == ["other values", "length 37 in place of 3", "length 37 in place of 7"]
+    assert varied == ["length 37 in place of 3", "length 37 in place of 7", "other values"]
+
+
+def test_the_command_draws_tensors_for_kernels(capsys):
+    target, operator = (f"tests/compiled/own.py:{name}" for name in ("Softmax", "reference"))
+    command = ["check", target, "--input", "3x7", "--operator", operator, "--compiled", "--atomic-sums"]
+    assert cli.main([*command, "--no-vary"]) == 0
+    assert "PyTorch on cpu" in capsys.readouterr().out
 
 
 def test_without_an_operator_differences_along_few_directions_judge_a_kernel():
