@@ -83,11 +83,28 @@ def of_own(x=X, **changed):
     return check(own.Softmax(**changed), x, operator=own.reference, compiled=True, raises=False)
 
 
-def test_a_users_own_kernels_are_checked_in_all_dtypes_and_by_the_other_methods():
+def test_a_users_own_kernels_are_checked_in_all_dtypes_by_values_the_contract_and_variations():
     report = of_own(X[:3, :7])
     assert report.passed, report
-    assert {f"compiled kernel, {dtype}" for dtype in DTYPES} < {row.method for row in report.rows}
-    assert {"contract", "low precision"} < {row.method for row in report.having("passed")}
+    values = {f"compiled kernel, {dtype}" for dtype in DTYPES}
+    assert {row.method for row in report.rows} == values | {"contract", "varied inputs"}
+    varied = [row.variation for row in report.rows if row.variation]
+    assert varied == ["length 37 in place of 3", "length 37 in place of 7", "other values"]
+
+
+def test_the_command_draws_tensors_for_kernels(capsys):
+    target, operator = (f"tests/compiled/own.py:{name}" for name in ("Softmax", "reference"))
+    command = ["check", target, "--input", "3x7", "--operator", operator, "--compiled", "--atomic-sums"]
+    assert cli.main([*command, "--no-vary"]) == 0
+    assert "PyTorch on cpu" in capsys.readouterr().out
+
+
+def test_without_an_operator_differences_along_few_directions_judge_a_kernel():
+    report = check(own.Softmax(), X[:3, :7], compiled=True, vary=False)
+    reasons = {row.reason for row in report.of("compiled kernel")}
+    assert len(reasons) == 1 and "an operator= would give the reference" in reasons.pop()
+    (row,) = report.of("finite differences")
+    assert row.verdict == "passed" and row.how.startswith("2 random directions")
 
 
 def test_a_sum_in_half_precision_is_found_and_one_in_float32_is_not_accused():

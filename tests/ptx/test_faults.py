@@ -128,6 +128,17 @@ def test_a_barrier_of_a_warp_is_enough_within_it():
         run(LOAD + NEIGHBOUR.format(barrier="bar.warp.sync -1;") + STORE)
 
 
+def test_a_race_names_the_lines_of_both_accesses():
+    stored = ".loc 1 11 0\n st.shared.b32 [%r4], %r5;"
+    loaded = "{} .loc 1 12 0\n xor.b32 %r7, %r4, 252; ld.shared.b32 %r5, [%r7];\n.loc 1 13 0\n" + STORE
+    with pytest.raises(ptx.Race, match=r"^kernel\.py:12: .*; the other access is at kernel\.py:11$"):
+        run(LOAD + stored + loaded.format(""))
+    assert not run(LOAD + stored + loaded.format("bar.sync 0;"))[1].unsettled
+    one = ".loc 1 14 0\n setp.gt.u32 %p2, %r1, 31; @%p2 bra $L; st.shared.b32 [0], %r1; $L: st.shared.b32 [0], %r1;"
+    with pytest.raises(ptx.Race, match="the other access is on the same line"):
+        run(one)
+
+
 def test_one_place_written_by_all():
     same = "mov.b32 %r5, 7; mov.b32 %r6, 0; st.shared.b32 [%r6], %r5; bar.sync 0; ld.shared.b32 %r5, [%r6];"
     y, report = run(same + STORE)
@@ -140,13 +151,20 @@ def test_copies_of_a_sum_that_differ_in_their_last_bits():
     either = (
         "and.b32 %r5, %tid.x, 1; add.s32 %r5, %r5, {}; mov.b32 %r6, 0; st.shared.b32 [%r6], %r5; bar.sync 0;"
     )
-    said = {}
+    found = {}
     for name, bits in {"the next float32": 0x3F800000, "an integer": 5, "not a number": 0x7FC00000}.items():
         _, report = run(either.format(bits) + LOAD + STORE)
-        said[name] = str(report.unsettled[0])
-    assert "in the last bits of a float32 alone" in said["the next float32"]
-    assert "enable_fp_fusion=False" in said["the next float32"]
-    assert "float32" not in said["an integer"] + said["not a number"]
+        found[name] = report.unsettled[0]
+    assert {name: type(fault) for name, fault in found.items()} == {
+        "the next float32": ptx.LastBits,
+        "an integer": ptx.Race,
+        "not a number": ptx.Race,
+    }
+    assert "at most 1 unit in the last place of a float32, 1e-07 of its value" in str(
+        found["the next float32"]
+    )
+    assert "enable_fp_fusion=False" in str(found["the next float32"])
+    assert "float32" not in str(found["an integer"]) + str(found["not a number"])
 
 
 @pytest.mark.parametrize(

@@ -104,6 +104,7 @@ def _report(arguments: argparse.Namespace):
     op, inputs, keywords = requested(arguments)
     keywords |= {} if arguments.vary is None else {"vary": arguments.vary}
     keywords |= {"compiled": True} if arguments.compiled else {}
+    keywords |= {"atomic_sums": True} if arguments.atomic_sums else {}
     keywords |= {"explain": False} if arguments.no_explain else {}
     return check(op, *inputs, raises=False, **keywords)
 
@@ -144,6 +145,10 @@ COMMAND = Command(
         VARY,
         COMPILED.but(
             help="also execute its Triton kernels as compiled, without a GPU; draws tensors"
+        ),
+        switch(
+            "--atomic-sums",
+            help="with --compiled, accept sums by atomic_add in any order of the programs",
         ),
         switch("--no-explain", help="do not search for the cause of a wrong gradient"),
         JSON.but(help="print the report as JSON, and nothing else, on standard output"),

@@ -94,7 +94,6 @@ _ANSWERS: dict[str, Any] = {
     "set_device": None,
     "get_device_capability": CAPABILITY,
     "get_device_name": PROPERTIES["name"],
-    "get_device_properties": SimpleNamespace(**PROPERTIES),
     "is_bf16_supported": True,
     "synchronize": None,
     "empty_cache": None,
@@ -113,11 +112,14 @@ _ANSWERS: dict[str, Any] = {
 
 
 @contextmanager
-def standing_in() -> Iterator[OnCuda]:
-    """Activate the mode, and yield it."""
+def standing_in(multiprocessors: int) -> Iterator[OnCuda]:
+    """Activate the mode, and yield it. The device reports that many
+    multiprocessors."""
     mode = OnCuda()
+    properties = {**PROPERTIES, "multi_processor_count": multiprocessors}
+    said = {**_ANSWERS, "get_device_properties": SimpleNamespace(**properties)}
     answers: dict[str, Any] = {
-        name: _answering(name, of, mode.asked) for name, of in _ANSWERS.items()
+        name: _answering(name, of, mode.asked) for name, of in said.items()
     }
     apply = BackwardCFunction.apply
 

@@ -42,10 +42,10 @@ CAPABILITY = 10 * PROPERTIES["major"] + PROPERTIES["minor"]  # 80: Ampere, the A
 SHARED_BYTES = PROPERTIES["shared_memory_per_block_optin"]  # the most of a block
 PROPERTIES_FOR_TRITON = {
     "max_shared_mem": SHARED_BYTES,
-    "multiprocessor_count": PROPERTIES["multi_processor_count"],
     "max_num_regs": PROPERTIES["regs_per_multiprocessor"],
     "warpSize": PROPERTIES["warp_size"],
 }
+MULTIPROCESSORS = PROPERTIES["multi_processor_count"]
 UNSEEN = "timing, the order of accesses within a warp, and features of later GPUs"
 
 
@@ -68,20 +68,34 @@ class Verdict:
     end of the context was scratch memory, and has a line only if PyTorch has read such
     elements. Tensors of more than 1 GiB are not tracked and have no line. ``left_out``
     has a line for each autotuned kernel that was not run with all configurations, and
-    ``stood_in`` names the queries that were answered in place of a GPU.
+    ``stood_in`` names the queries that were answered in place of a GPU. With
+    ``atomic_sums``, the order of sums by atomic instructions may be any.
     """
 
     runs: list[Run] = field(default_factory=list)
     unwritten: list[str] = field(default_factory=list)
     left_out: list[str] = field(default_factory=list)
     stood_in: set[str] = field(default_factory=set)
+    atomic_sums: bool = False
 
     @property
     def unsettled(self) -> list[ptx.Fault]:
         """The faults that make a result non-deterministic, the first on each line. PTX
         allows several results, and the kernel returned one of them."""
+        tolerated = (ptx.LastBits, *[ptx.AtomicSum] * self.atomic_sums)
+        return [fault for fault in self._open() if not isinstance(fault, tolerated)]
+
+    @property
+    def rounded(self) -> list[ptx.Fault]:
+        """The lines on which threads wrote one result with different last bits, the
+        first fault on each. They do not fail a check."""
+        return [fault for fault in self._open() if isinstance(fault, ptx.LastBits)]
+
+    def _open(self) -> list[ptx.Fault]:
+        """Return the first fault of each kind on each line."""
         found = [fault for run in self.runs for fault in run.report.unsettled]
-        return [*{fault.place: fault for fault in reversed(found)}.values()][::-1]
+        first = {(fault.place, type(fault)): fault for fault in reversed(found)}
+        return [*first.values()][::-1]
 
     @property
     def passed(self) -> bool:
@@ -93,6 +107,10 @@ class Verdict:
     def notes(self) -> list[str]:
         """Notes on what was not checked, and on queries answered in place of a GPU."""
         found = [f"not checked: {UNSEEN}"]
+        found += [f"last bits: {fault}" for fault in self.rounded]
+        if self.atomic_sums:
+            sums = [of for of in self._open() if isinstance(of, ptx.AtomicSum)]
+            found += [f"accepted, as declared: {fault}" for fault in sums]
         found += [f"not executed: {line}" for line in self.left_out]
         if self.stood_in:
             found += [f"in place of a GPU: {', '.join(sorted(self.stood_in))}"]
@@ -128,6 +146,8 @@ def executing(
     approximate: int | None = None,
     configurations: Wanted = 1,
     as_cuda: bool = False,
+    multiprocessors: int = MULTIPROCESSORS,
+    atomic_sums: bool = False,
 ) -> Iterator[Verdict]:
     """Let Triton kernels take CPU tensors, and execute the kernels as compiled.
 
@@ -149,7 +169,10 @@ def executing(
 
     With ``as_cuda``, CPU tensors report the device ``cuda:0``, tensors requested on
     CUDA are allocated on the CPU, and ``torch.cuda`` reports an A100, so host code that
-    expects a GPU runs unchanged.
+    expects a GPU runs unchanged. ``multiprocessors`` is their reported number, from
+    which host code may derive the number of programs. With ``atomic_sums``, the verdict
+    accepts sums by floating-point ``tl.atomic_add``, which depend on the order of their
+    terms; it notes them.
 
     Raises a ``ptx.Fault`` for what PTX does not allow, ``ptx.Unsupported`` for an
     instruction that ``backpass.ptx`` does not execute, ValueError if a kernel has no
@@ -161,10 +184,11 @@ def executing(
             "compiled kernels: expected a process without TRITON_INTERPRET=1; it was set "
             "when triton was imported, so this process cannot compile a kernel"
         )
-    verdict, tuning = Verdict(), Tuning(configurations)
-    device = standing_in() if as_cuda else nullcontext()
+    verdict, tuning = Verdict(atomic_sums=atomic_sums), Tuning(configurations)
+    device = standing_in(multiprocessors) if as_cuda else nullcontext()
     with device as mode, Allocated(mode) as allocated, tuning.applied():
         own = Driver(verdict, allocated, only, approximate, tuning, as_cuda)
+        own.utils = _utils(multiprocessors)
         before = getattr(driver, "_active", None)
         driver.set_active(own)
         kernels.executions.append(own)
@@ -194,10 +218,7 @@ class Driver(DriverBase):
         self.only, self.approximate = only, approximate
         self._device = DEVICE if as_cuda else torch.device("cpu")
         self._given: list[tuple[str, Part]] = []
-        self.utils = SimpleNamespace(
-            load_binary=lambda *_: (None, None, 0, 0, 1024),
-            get_device_properties=lambda _: PROPERTIES_FOR_TRITON,
-        )
+        self.utils = _utils()
 
     @classmethod
     def is_active(cls) -> bool:
@@ -313,6 +334,15 @@ class Driver(DriverBase):
             f"{where}: expected a PyTorch tensor or a number; "
             f"got {value.__class__.__name__} for {type}"
         )
+
+
+def _utils(multiprocessors: int = MULTIPROCESSORS) -> SimpleNamespace:
+    """Return the functions of a driver that Triton calls by name."""
+    properties = {**PROPERTIES_FOR_TRITON, "multiprocessor_count": multiprocessors}
+    return SimpleNamespace(
+        load_binary=lambda *_: (None, None, 0, 0, 1024),
+        get_device_properties=lambda _: properties,
+    )
 
 
 def tensor(x: torch.Tensor, defined: Any = True) -> ptx.Tensor:

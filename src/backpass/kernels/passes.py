@@ -67,7 +67,8 @@ def _passed(stem: str, call: Call) -> Passed | ptx.Fault:
             gradients = kernel.backward(torch.as_tensor(call.dy).to(y.dtype), saved)
     except ptx.Fault as fault:
         return fault
-    return Passed(y, gradients, [*map(str, verdict.unsettled)], verdict.unwritten)
+    unsettled = [*map(str, (*verdict.unsettled, *verdict.rounded))]
+    return Passed(y, gradients, unsettled, verdict.unwritten)
 
 
 def main(path: str) -> None:

@@ -33,8 +33,10 @@ later GPUs. It does not check timing or the order of accesses within a warp.
 
 from backpass.ptx.faults import (
     Assertion,
+    AtomicSum,
     Barrier,
     Fault,
+    LastBits,
     Misaligned,
     Order,
     OutOfBounds,
@@ -49,8 +51,10 @@ from backpass.ptx.parse import Program, parse
 
 __all__ = [
     "Assertion",
+    "AtomicSum",
     "Barrier",
     "Fault",
+    "LastBits",
     "Misaligned",
     "Order",
     "OutOfBounds",

@@ -55,7 +55,10 @@ class Undefined(Fault):
 
 class Race(Fault):
     """Two threads access the same bytes with no barrier between the accesses, and at
-    least one of them writes. A read counts if its value is used."""
+    least one of them writes. A read counts if its value is used. ``byte`` is the
+    memory's name and the index of the byte, if it is known."""
+
+    byte: tuple[str, int] | None = None
 
 
 class Barrier(Fault):
@@ -71,6 +74,15 @@ class TooEarly(Fault):
 
 class Order(Fault):
     """The result depends on the order in which blocks run."""
+
+
+class AtomicSum(Order):
+    """Atomic instructions add floating-point numbers in any order, and the sum rounds
+    differently in each."""
+
+
+class LastBits(Fault):
+    """Threads write the same result to the same bytes, except for its last bits."""
 
 
 class Assertion(Fault):

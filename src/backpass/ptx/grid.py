@@ -12,7 +12,7 @@ import numpy as np
 
 from backpass.ptx import copies
 from backpass.ptx.block import Block
-from backpass.ptx.faults import Fault, Undefined, Unsupported
+from backpass.ptx.faults import Fault, Race, Undefined, Unsupported
 from backpass.ptx.parse import Program
 from backpass.ptx.races import Races
 from backpass.ptx.tensors import Global, address_of
@@ -108,10 +108,17 @@ def _ran(memory: Global, create: Callable[..., Threads]) -> Block:
         if not races.more or isinstance(fault, Undefined):
             break
         _undo(memory, block)
+    found: Fault | None = None
     if isinstance(fault, Undefined):
-        raise _used(memory, create, block, fault) if block.threads.races.made else fault
-    if block.threads.races.more:
-        raise next(iter(block.threads.races.found.values()))
+        found = (
+            _used(memory, create, block, fault) if block.threads.races.made else fault
+        )
+    elif block.threads.races.more:
+        found = next(iter(block.threads.races.found.values()))
+    elif isinstance(fault, Race):
+        found = fault
+    if found:
+        raise _with_both_lines(memory, create, block, found)
     print("".join(block.threads.printed), end="", flush=True)
     if fault:
         raise fault
@@ -151,6 +158,25 @@ def _used(
         if isinstance(found, Undefined):
             return block.threads.races.found[only[0]] if only else found
     return block.threads.races.found[last]
+
+
+def _with_both_lines(
+    memory: Global, create: Callable[..., Threads], block: Block, fault: Fault
+) -> Fault:
+    """Return a race with the line of the earlier access, which another run of the block
+    finds; any other fault unchanged."""
+    if not isinstance(fault, Race) or fault.byte is None:
+        return fault
+    _undo(memory, block)
+    block, _ = _tried(memory, create, watched=fault.byte)
+    other = None
+    for line in block.threads.races.lines:
+        if line == fault.place and other is not None:
+            break
+        other = other if line == fault.place else line
+    where = "on the same line" if other is None else f"at {other}"
+    what = f"{fault.what}; the other access is {where}"
+    return Race(what, fault.place, fault.block, fault.thread)
 
 
 def _placed(tensors: Mapping[str, Tensor], memory: Global) -> dict[str, int]:

@@ -15,9 +15,10 @@ from backpass.ptx.accesses import Last
 from backpass.ptx.arrays import zeros
 from backpass.ptx.atomics import Atomic, Sums
 from backpass.ptx.faults import (
+    AtomicSum,
     Fault,
+    LastBits,
     Misaligned,
-    Order,
     OutOfBounds,
     Race,
     TooEarly,
@@ -25,12 +26,14 @@ from backpass.ptx.faults import (
 )
 from backpass.ptx.races import Who
 
-# The usual cause of such a difference, and the remedy.
+# The usual cause of a difference in the last bits, and the remedy.
 LAST_BITS = (
-    ", in the last bits of a float32 alone. Threads that compute the same sum differ so "
-    "if the compiler fuses a product and a sum: each adds the other's rounded product "
-    "to its own unrounded one. Launch the kernel with enable_fp_fusion=False"
+    "at most {units} in the last place of a float32, {share:.0e} of its value. Threads "
+    "that compute the same sum differ so if the compiler contracts a product and a sum "
+    "to an FMA: each adds the other's rounded product to its own unrounded one. Launch "
+    "the kernel with enable_fp_fusion=False to avoid this"
 )
+CLOSE = 4  # units in the last place
 
 
 class Memory:
@@ -58,6 +61,7 @@ class Memory:
         """Return the bytes ``[n, k]`` at the indices ``at[n, k]``, and whether each is
         defined. Raises TooEarly."""
         self.check_awaited(at, who)
+        who.races.notice(self.name, at, who)
         racing = self.writes.at_once(at, who)
         self._note_race(at, racing, self.writes, who, "reads")
         if not who.swaps:
@@ -80,6 +84,7 @@ class Memory:
         """Write the bytes ``data[n, k]`` to the indices ``at[n, k]``. Raises Race and
         TooEarly."""
         self.check_awaited(at, who)
+        who.races.notice(self.name, at, who)
         at_once = self.check_write(at, data, who)
         same = np.array_equal(self.bytes[at], data)
         self.changes += not (same and np.array_equal(self._defined(at), defined))
@@ -91,9 +96,12 @@ class Memory:
         if differs.any():
             shown = self._shown(at, differs)
             what = f"writes to {shown}, where another thread writes a different value"
-            if last_bits_differ(self.bytes[at][differs], data[differs]):
-                what += LAST_BITS
-            self.unsettled.append(who.fault(Race, what, differs))
+            kind: type[Fault] = Race
+            if units := last_bits(self.bytes[at][differs], data[differs]):
+                count = f"{units} unit{'s' if units > 1 else ''}"
+                bits = LAST_BITS.format(units=count, share=units * 2.0**-23)
+                kind, what = LastBits, f"{what}, by {bits}"
+            self.unsettled.append(who.fault(kind, what, differs))
         self.writes.record(at, who, at_once)
         self.sums.terms[at] = 0
 
@@ -107,6 +115,7 @@ class Memory:
         Race, TooEarly, and Undefined.
         """
         self.check_awaited(at, who)
+        who.races.notice(self.name, at, who)
         self._check_race(at, self.writes.at_once(at, who), self.writes, who, "updates")
         self._check_reads(at, who, "updates")
         known = np.all(self._defined(at), axis=1)
@@ -133,7 +142,7 @@ class Memory:
         if rounded.any():
             shown = self._shown(at, rounded)
             what = f"adds to {shown}: the sum depends on the order of its terms"
-            self.unsettled.append(who.fault(Order, what, rounded))
+            self.unsettled.append(who.fault(AtomicSum, what, rounded))
         self.updates.record(at, who, at_once)
         return found
 
@@ -182,7 +191,9 @@ class Memory:
             f"{verb} {self._shown(at, row)}, which {last.name(at[bad][0])} {last.now}, "
             "without a barrier between the two accesses"
         )
-        return who.fault(Race, what, row)
+        race = who.fault(Race, what, row)
+        race.byte = self.name, int(at[bad][0])
+        return race
 
     def check_awaited(self, at: np.ndarray, who: Who) -> None:
         bad = np.any(self.awaited[at], axis=1)
@@ -220,16 +231,19 @@ class Shared(Memory):
         return addresses[:, None] + np.arange(count)
 
 
-def last_bits_differ(kept: np.ndarray, data: np.ndarray) -> bool:
-    """Return whether two arrays of bytes ``[n, k]`` hold normal float32 numbers that
-    differ by at most 4 units in the last place."""
+def last_bits(kept: np.ndarray, data: np.ndarray) -> int:
+    """Return by how many units in the last place two arrays of bytes ``[n, k]`` differ
+    at most, if they hold normal float32 numbers that differ by at most CLOSE, and by at
+    least 1; otherwise 0."""
     if kept.shape[1] % 4:
-        return False
+        return 0
     a, b = (np.ascontiguousarray(x).view(np.float32) for x in (kept, data))
     with np.errstate(invalid="ignore", over="ignore"):
-        close = np.abs(a - b) <= 4 * np.spacing(np.maximum(np.abs(a), np.abs(b)))
+        units = np.abs(a - b) / np.spacing(np.maximum(np.abs(a), np.abs(b)))
     normal = np.minimum(np.abs(a), np.abs(b)) >= np.finfo(np.float32).tiny
-    return bool(np.all((a == b) | (close & normal)))
+    if not np.all((a == b) | ((units <= CLOSE) & normal)):
+        return 0
+    return int(np.ceil(units[a != b].max(initial=0)))
 
 
 def check_aligned(addresses: np.ndarray, count: int, who: Who, name: str) -> None:

@@ -68,7 +68,8 @@ class Races:
     starts. ``found`` has the first race of each line. ``more`` says whether reads raced
     with later writes with which they did not race in the run before, and ``made``
     whether a value was made undefined. If ``only`` is given, only the races of these
-    lines make values undefined.
+    lines make values undefined. ``lines`` are those that access the byte ``watched``,
+    a memory's name and an index, in order.
     """
 
     def __init__(
@@ -76,12 +77,19 @@ class Races:
         start: int,
         before: Races | None = None,
         only: Collection[Place | None] | None = None,
+        watched: tuple[str, int] | None = None,
     ) -> None:
-        self.start, self.only = start, only
+        self.start, self.only, self.watched = start, only, watched
+        self.lines: list[Place | None] = []
         self.found: dict[Place | None, Race] = before.found if before else {}
         self.writes: dict[tuple[int, int], dict[Place | None, _Writes]]
         self.writes = before.writes if before else {}
         self.more = self.made = False
+
+    def notice(self, name: str, at: np.ndarray, who: Who) -> None:
+        """Note the line of an access if it is one to the watched byte."""
+        if self.watched and self.watched[0] == name and np.any(at == self.watched[1]):
+            self.lines.append(who.place)
 
     def counts(self, place: Place | None) -> bool:
         """Return whether the races of a line make values undefined."""

@@ -36,7 +36,8 @@ class Threads:
     ``blocks`` is the number of blocks along each of three axes; numbers count along the
     first axis first. ``parameters`` holds the bits of the kernel's parameters and the
     addresses of its tables in global memory, by name. ``before`` are the races of a run
-    of the block before this one, of which only those of the lines ``only`` count.
+    of the block before this one, of which only those of the lines ``only`` count, and
+    ``watched`` is a byte whose accesses are noted.
     """
 
     def __init__(
@@ -51,6 +52,7 @@ class Threads:
         approximate: int | None = None,
         before: Races | None = None,
         only: Collection[Place | None] | None = None,
+        watched: tuple[str, int] | None = None,
     ) -> None:
         self.program, self.parameters = program, parameters
         self.memory, self.shared = memory, Shared(program.shared + shared)
@@ -75,7 +77,7 @@ class Threads:
         # No two blocks share a time, nor do two runs of a block. ``since`` is the time
         # of the last barrier.
         self.time = self.since = before.start + RUN if before else number * BLOCK + 1
-        self.races = Races(self.time, before, only)
+        self.races = Races(self.time, before, only, watched)
         self.warp_times = np.zeros(n // 32 + 1, np.int64)
         self.copies: list[list[Copy]] = [[]]  # by group; the last is uncommitted
         self.sees: Seen = {}  # what this block has acquired

@@ -65,6 +65,9 @@ class Case:
     ``fed``. ``drawn`` says whether the inputs were drawn at random. ``held`` has the
     lengths of arrays of integers that a layer holds, such as the labels of a batch, and
     ``again`` calls forward and backward twice on one layer; see `layers.Layer`.
+    ``atomic_sums`` says that a compiled kernel may add floating-point numbers in any
+    order, and ``slow`` that a forward takes so long that differences follow few
+    directions.
 
     The class is long because methods share nothing else: what two of them need is
     computed here, once.
@@ -84,6 +87,8 @@ class Case:
     drawn: bool = False
     held: frozenset[int] = frozenset()
     again: Callable[..., tuple[Any, Any, int]] | None = None
+    atomic_sums: bool = False
+    slow: bool = False
     found: Findings = field(default_factory=Findings, compare=False)
 
     @cached_property
@@ -403,7 +408,10 @@ class Case:
         It is rounded to the inputs' dtype, and 0 where y is not finite. Raises
         ValueError unless the given one has the shape of y.
         """
-        y = self.y_as_given
+        return self.dy_for(self.y_as_given)
+
+    def dy_for(self, y: np.ndarray) -> np.ndarray:
+        """Return the cotangent, given forward's output."""
         if self.given_dy is None:
             dy = generator(self.seed, COTANGENT).standard_normal(y.shape)
         else:

@@ -40,19 +40,20 @@ from backpass.verify.methods import (
     second_derivative,
     symbolic,
 )
-from backpass.verify.methods.compiled import launching
+from backpass.verify.methods.compiled import as_executed, launched, launching
 from backpass.verify.outputs import Malformed
 from backpass.verify.progress import Progress
 from backpass.verify.report import (
     COULD_NOT_RUN,
     FAILED,
     NOT_RUN,
+    VACUOUS,
     VARIATIONS,
     Report,
     Row,
 )
 from backpass.verify.subject import is_function, load, subject
-from backpass.verify.vary import work
+from backpass.verify.vary import executed, work
 from backpass.verify.vary.call import varied_call
 from backpass.verify.vary.judging import varied
 from backpass.verify.vary.rows import RowsOf
@@ -80,6 +81,7 @@ SLIGHT = 1e-3  # of the largest element: an error that rounding may cause by can
 # Usual names of the targets of a loss, which have no gradient.
 TARGETS = ("t", "target", "targets", "label", "labels", "y_true", "mask")
 SEARCH = 5.0  # seconds for all diagnoses of one check
+NOTHING_VARIED = "vary=True: no variation was compared with anything"
 NO_GRADIENT = f"no attribute holds its gradient; looked for one such as {WHERE}"
 
 
@@ -97,6 +99,7 @@ def check(
     tolerances: dict[str, tuple[float, str]] | None = None,
     vary: bool | None = None,
     compiled: bool = False,
+    atomic_sums: bool = False,
     explain: bool = True,
     raises: bool = True,
     options: Mapping[str, object] | None = None,
@@ -146,7 +149,12 @@ def check(
       SHAPES allows, if their counted work is small and neither ``methods`` nor ``dy``
       is given; True tries all variations, and False none;
     - ``compiled`` also executes the Triton kernels that are launched as they are
-      compiled, in bfloat16, float16 and float32, without a GPU; it takes seconds;
+      compiled, in bfloat16, float16 and float32, without a GPU. Of the other methods,
+      only the contract then runs by default, and differences if there is no
+      ``operator`` that gives the derivative; ``vary`` then concerns the kernels;
+    - ``atomic_sums`` accepts floating-point sums by ``tl.atomic_add``, whose rounding
+      depends on the order of the programs, as does ``ATOMIC_SUMS = True`` on the
+      object;
     - ``explain=False`` skips the diagnosis of wrong gradients, which takes up to five
       seconds, and names only the first fault of an operation with ``wanted``.
 
@@ -194,6 +202,7 @@ def check(
         drawn=drawn,
         held=form.held,
         again=form.again,
+        atomic_sums=atomic_sums or bool(getattr(op, "ATOMIC_SUMS", False)),
     )
     if under_test.conventions:  # forward alone does not determine such a gradient
         case = replace(case, operator=pytorch.bound_operator(case))
@@ -214,16 +223,45 @@ def check(
         rows = [
             Row("form", f"d{name}", NOT_RUN, reason=NO_GRADIENT) for name in without
         ]
-        rows += complex_step.unless_contradicted(rows_of(case, chosen))
         unrestricted = methods is None and dy is None
-        if unrestricted and _passed(case, rows):
-            rows += second_derivative.noticed(case)
-        if vary or (vary is None and unrestricted and _may_be_varied(case, rows)):
-            rows += _varied(case, rows_of, vary)
+        own = under_test.stem is None and "compiled" in chosen
+        if own and launched(case, found := rows_of(case, ["compiled"])):
+            rows += [*found, *_beside(case, found, rows_of, methods)]
+            all_of = methods is None or chosen == ["compiled"]
+            if vary or (vary is None and all_of and dy is None and _passed(case, rows)):
+                rows += executed.varied(case, vary)
+        else:
+            rows += complex_step.unless_contradicted(rows_of(case, chosen))
+            if unrestricted and _passed(case, rows):
+                rows += second_derivative.noticed(case)
+            if vary or (vary is None and unrestricted and _may_be_varied(case, rows)):
+                rows += _varied(case, rows_of, vary)
+        if vary and not any(row.variation and row.verdict != NOT_RUN for row in rows):
+            rows.append(Row(VARIATIONS, "", VACUOUS, reason=NOTHING_VARIED))
         rows = _explained(rows, case, progress)
     inputs_shown = describe(under_test, case.inputs)
     report = Report(under_test.name, inputs_shown, tuple(rows), case.quantities, seed)
     return report.raise_unless_passed() if raises else report
+
+
+def _beside(
+    case: Case, found: list[Row], rows_of: RowsOf, methods: Sequence[str] | None
+) -> list[Row]:
+    """Return the rows of the other methods for an object whose kernels were executed,
+    given their rows.
+
+    Executing a kernel is slow, and a value in low precision shows what a difference
+    would. So by default only the contract runs, in an executed dtype, and differences
+    along few directions if there is no reference.
+    """
+    if methods is not None:
+        return rows_of(case, [name for name in methods if name != "compiled"])
+    if any(row.verdict == FAILED and not row.quantity for row in found):
+        return []  # a kernel does not run to its end
+    rows = rows_of(as_executed(case), ["contract"])
+    if all(row.verdict == NOT_RUN for row in found):
+        rows += rows_of(replace(case, slow=True), ["finite_difference"])
+    return rows
 
 
 def _may_be_varied(case: Case, rows: list[Row]) -> bool:

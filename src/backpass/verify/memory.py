@@ -8,7 +8,7 @@ reuses a buffer have to ensure it themselves.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import cache, cached_property
 from typing import Any
@@ -173,35 +173,41 @@ def _not_deterministic(done: Run) -> list[str]:
 
 def _with_other_strides(done: Run) -> Iterator[str]:
     dy = done.dy
-    yield from _with_inputs(done, "inputs that are not contiguous", spread)
-    if any(value.ndim > 1 for value in done.case.arrays):
-        what = "inputs whose axes have a different order in memory"
-        yield from _with_inputs(done, what, permuted)
-    yield from _compared(done, "a dy that is not contiguous", spread(dy))
+    arrays = [at for at, value in enumerate(done.case.inputs) if is_array(value)]
+    for words, laid_out in LAYOUTS:
+        if faults := _of_inputs(done, arrays, words, laid_out):
+            alone = [at for at in arrays if _of_inputs(done, [at], words, laid_out)]
+            named = _of_inputs(done, alone, words, laid_out) if alone else []
+            yield from named or faults
+            break
+    yield from _compared(done, "for a dy that is not contiguous", spread(dy))
     if dy.ndim > 1:
-        what = "a dy whose axes have a different order in memory"
+        what = "for a dy whose axes have a different order in memory"
         yield from _compared(done, what, permuted(dy))
     if dy.ndim and dy.shape[0] > 1:
         repeated = expanded(dy)
         whole = to_kind_of(done.y, np.ascontiguousarray(to_numpy(repeated)))
-        what = "a dy that is expanded along axis 0"
+        what = "for a dy that is expanded along axis 0"
         yield from _compared(done, what, repeated, expected=done.backward(whole))
 
 
-def _with_inputs(
-    done: Run, what: str, laid_out: Callable[[Array], Array]
-) -> Iterator[str]:
-    """Yield a fault if a result changes with the inputs' layout. A forward may reject
-    it."""
-    case = done.case
+def _of_inputs(
+    done: Run, some: Sequence[int], words: str, laid_out: Callable[[Array], Array]
+) -> list[str]:
+    """Return the faults for some inputs in another layout. A forward may reject it."""
+    case, names = done.case, [done.case.subject.input_names[at] for at in some]
+    inputs = (laid_out(x) if at in some else x for at, x in enumerate(case.given()))
     try:
-        inputs = (laid_out(v) if is_array(v) else v for v in case.given())
         y, saved = case.subject.forward(*inputs)
     except Exception:
-        return
-    if not _equal(done, "y", to_numpy(y), to_numpy(done.y)):
-        yield f"y differs for {what}"
-    yield from _compared(done, what, saved=saved)
+        return []
+    verb = "is" if len(names) == 1 else "are"
+    what = f"when {' and '.join(names)} {verb} {words}"
+    same = _equal(done, "y", to_numpy(y), to_numpy(done.y))
+    return [
+        *([] if same else [f"y differs {what}"]),
+        *_compared(done, what, saved=saved),
+    ]
 
 
 def spread(value: Array) -> Array:
@@ -225,6 +231,12 @@ def permuted(value: Array) -> Array:
         return value.movedim(axis, -1).contiguous().movedim(-1, axis)
     inner = np.ascontiguousarray(np.moveaxis(value, axis, -1))
     return np.moveaxis(inner, -1, axis)
+
+
+LAYOUTS = (
+    ("not contiguous", spread),
+    ("laid out with its axes in another order", permuted),
+)
 
 
 def expanded(value: Array) -> Array:
@@ -259,10 +271,10 @@ def _compared(
     try:
         got = done.backward(dy, saved)
     except Exception as error:
-        yield f"backward fails for {what}: {first_line(error)}"
+        yield f"backward fails {what}: {first_line(error)}"
         return
     for at in unequal(done, got, expected):
-        yield f"{done.case.subject.quantity(at)} differs for {what}"
+        yield f"{done.case.subject.quantity(at)} differs {what}"
 
 
 def unequal(done: Run, got: dict, expected: dict) -> list[int]:

@@ -30,7 +30,7 @@ WRONG = 1e-3  # of the largest element: a larger error at other inputs is a faul
 
 def state_faults(done: Run) -> Iterator[str]:
     """Yield each fault, in words."""
-    other = _other_inputs(done.case)
+    other = other_inputs(done.case)
     yield from _after_other_inputs(done, other)
     if done.case.again:
         yield from _in_a_second_step(done, other)
@@ -86,7 +86,7 @@ def _in_a_second_step(done: Run, other: Case) -> Iterator[str]:
         yield f"{name} changes if the same layer ran forward and backward before"
 
 
-def _other_inputs(case: Case, change: float = 0.2) -> Case:
+def other_inputs(case: Case, change: float = 0.2) -> Case:
     """Return the case with each differentiable input reversed and its elements scaled
     by random factors within ``change`` of 1."""
     rng = generator(case.seed, VARYING)
@@ -106,7 +106,7 @@ def _at_other_inputs(done: Run, other: Case) -> Iterator[str]:
         if wrong.keys() - first.keys():
             # The same numbers in reverse keep constraints on the inputs, such as rows
             # that sum to 1.
-            same = _wrong(replace(_other_inputs(done.case, 0.0), declared=declared))
+            same = _wrong(replace(other_inputs(done.case, 0.0), declared=declared))
             wrong = {at: error for at, error in wrong.items() if at in same}
     except Exception:  # other methods report errors and forwards that are too coarse
         return

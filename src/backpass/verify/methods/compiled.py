@@ -7,9 +7,11 @@ backward launch.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import replace
+from dataclasses import fields, replace
+from typing import Any, NamedTuple
 
 from backpass import kernels, ptx
 from backpass.verify.case import Case, Inputs, NotRun, first_line
@@ -19,6 +21,10 @@ from backpass.verify.methods.precision import LOW, rows_against_float64
 from backpass.verify.report import FAILED, NOT_RUN, Row
 
 NAME = "compiled kernel"
+NO_REFERENCE = (
+    "forward launches a kernel, which autograd cannot follow; an operator= would give "
+    "the reference"
+)
 
 
 def run(case: Case) -> list[Row]:
@@ -44,6 +50,11 @@ def run(case: Case) -> list[Row]:
     return rows
 
 
+def in_dtype(case: Case, dtype: str) -> Case:
+    """Return the case with its inputs as CPU tensors of the dtype."""
+    return _in_each(case, case.inputs, [dtype])[0]
+
+
 def _in_each(case: Case, inputs: Inputs, dtypes: Sequence[str]) -> list[Case]:
     """Return the case with these inputs as CPU tensors, once in each dtype."""
     return [
@@ -64,7 +75,7 @@ def _packages(stem: str, cases: Sequence[Case], sizes: str = "") -> list[Row]:
     for case, found in zip(cases, passes(stem, calls), strict=True):
         dtype = case.dtype
         if isinstance(found, ptx.Fault):
-            rows.append(_fault(found, dtype))
+            rows.append(fault_row(found, dtype))
             continue
         rounds = world(dtype, kernel, case.drawn)
         results = to_numpy(found.y), case.slots.by_input(found.gradients), dtype
@@ -75,42 +86,141 @@ def _packages(stem: str, cases: Sequence[Case], sizes: str = "") -> list[Row]:
     return rows
 
 
-def _own(case: Case, dtype: str) -> Iterator[Row]:
-    """Yield the rows of a user's object in one dtype."""
+class Executed(NamedTuple):
+    """What a user's forward and backward returned as compiled, once, and the verdict.
+
+    ``in_forward`` says whether forward launched a kernel.
+    """
+
+    y: Any
+    saved: Any
+    gradients: Any
+    verdict: Any
+    in_forward: bool
+
+    @property
+    def instructions(self) -> int:
+        """How many instructions the kernels' blocks executed."""
+        return sum(run.report.instructions for run in self.verdict.runs)
+
+    @property
+    def programs(self) -> list[tuple[str, int]]:
+        """The kernel and the number of programs of each launch."""
+        return [(run.kernel, math.prod(run.grid)) for run in self.verdict.runs]
+
+
+class InBackward(Exception):
+    """Raised from an exception of the user's backward."""
+
+
+def execute(case: Case, multiprocessors: int | None = None) -> Executed:
+    """Run forward and backward once, for CPU tensors, by default on a GPU with as many
+    multiprocessors as an A100. Raises a ``ptx.Fault``, what forward raises, and
+    InBackward from what backward raises."""
     from backpass.kernels import compiled
     from backpass.torch_internals import without_torch_functions
 
-    (own,) = _in_each(case, case.inputs, [dtype])
-    try:
-        with compiled.executing(approximate=case.seed, as_cuda=True) as verdict:
-            y, saved = own.subject.forward(*own.given())
-            with without_torch_functions():  # only the user's code sees a GPU
-                dy = to_kind_of(y, own.dy)
-            gradients = own.subject.backward(dy, saved)
-    except ptx.Fault as fault:
-        yield _fault(fault, dtype)
-        return
-    except Exception as error:
-        if dtype == case.dtype:
+    with compiled.executing(
+        approximate=case.seed,
+        as_cuda=True,
+        atomic_sums=case.atomic_sums,
+        multiprocessors=multiprocessors or compiled.MULTIPROCESSORS,
+    ) as verdict:
+        y, saved = case.subject.forward(*case.given())
+        in_forward = bool(verdict.runs)
+        with without_torch_functions():  # only the user's code sees a GPU
+            dy = to_kind_of(y, case.dy_for(to_numpy(y)))
+        try:
+            gradients = case.subject.backward(dy, saved)
+        except ptx.Fault:
             raise
+        except Exception as error:
+            raise InBackward from error
+    return Executed(y, saved, gradients, verdict, in_forward)
+
+
+def rows_of(case: Case, done: Executed) -> list[Row]:
+    """Return the rows of a case whose inputs are tensors of one low precision: of its
+    values, if they can be compared with float64, and of what the verdict lists."""
+    dtype = case.dtype
+    name, got = _name(dtype), case.slots.by_input(done.gradients)
+    reference = case
+    if case.operator is not None:
+        reference = _Once.of(case, done.y, done.saved)
+    try:
+        if case.operator is None and done.in_forward:
+            raise NotRun(NO_REFERENCE)
+        rows = rows_against_float64(
+            reference, name, to_numpy(done.y), got, dtype, any_order=True
+        )
+    except NotRun as reason:
+        rows = [Row(name, "", NOT_RUN, reason=str(reason))]
+    verdict = done.verdict
+    unsettled = [*map(str, verdict.unsettled)]
+    rows = _with_verdict(rows, unsettled, verdict.unwritten)
+    return [replace(row, note="; ".join(verdict.notes)) for row in rows]
+
+
+class _Once(Case):
+    """A case whose forward has run once, in a low precision, and which an operator
+    judges. Executing a compiled forward again is slow, and would show nothing new."""
+
+    takes_float64 = False
+
+    @classmethod
+    def of(cls, case: Case, y: Any, saved: Any) -> _Once:
+        """Return the case with this y and this saved object."""
+        own = {field.name: getattr(case, field.name) for field in fields(case)}
+        own["subject"] = replace(case.subject, forward=lambda *_, **__: (y, saved))
+        return cls(**own)
+
+    @property
+    def run(self) -> tuple[Any, Any]:
+        return self.subject.forward()
+
+    @property
+    def computes_in(self) -> str:
+        return self.dtype
+
+
+def launched(case: Case, rows: Sequence[Row]) -> bool:
+    """Whether an object with these rows launches a kernel in some dtype."""
+    done = any((Executed, dtype) in case.shared for dtype in LOW)
+    return done or any(row.verdict != NOT_RUN for row in rows)
+
+
+def as_executed(case: Case) -> Case:
+    """Return the case in the most precise dtype in which its kernels were executed."""
+    done = [dtype for dtype in LOW if (Executed, dtype) in case.shared]
+    return in_dtype(case, done[0]) if done else case
+
+
+def _own(case: Case, dtype: str) -> Iterator[Row]:
+    """Yield the rows of a user's object in one dtype."""
+    own = in_dtype(case, dtype)
+    try:
+        done = execute(own)
+    except ptx.Fault as fault:
+        yield fault_row(fault, dtype)
+        return
+    except Exception as raised:
+        error = raised.__cause__ if isinstance(raised, InBackward) else raised
+        assert isinstance(error, Exception)
+        if dtype == case.dtype:
+            raise error from None
         yield Row(_name(dtype), "", NOT_RUN, reason=first_line(error))
         return
-    if not verdict.runs:
-        return
-    got = own.slots.by_input(gradients)
-    judged = rows_against_float64(
-        own, _name(dtype), to_numpy(y), got, dtype, any_order=True
-    )
-    unsettled = [*map(str, verdict.unsettled)]
-    rows = _with_verdict(judged, unsettled, verdict.unwritten)
-    yield from (replace(row, note="; ".join(verdict.notes)) for row in rows)
+    if done.verdict.runs:
+        case.shared[Executed, dtype] = done
+        yield from rows_of(own, done)
 
 
 def _name(dtype: str) -> str:
     return f"{NAME}, {dtype}"
 
 
-def _fault(fault: ptx.Fault, dtype: str) -> Row:
+def fault_row(fault: ptx.Fault, dtype: str) -> Row:
+    """Return the failed row of a fault that stopped a kernel."""
     from backpass.kernels.compiled import UNSEEN
 
     reason, note = f"{type(fault).__name__}: {fault}", f"not checked: {UNSEEN}"

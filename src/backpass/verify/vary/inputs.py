@@ -120,7 +120,7 @@ def _every_variation(case: Case, chosen: Collection[str]) -> Iterator[Variation]
         yield from _of_rows(draw, rows, many=kinds.MANY in chosen)
     for what, tries, kind, hint in other_masks(draw):
         yield Variation(what, tries, kind=kind, hint=hint)
-    yield from _of_integers(draw)
+    yield from of_integers(draw)
     if rows:
         yield from _in_half_precision(draw, rows)
     if kinds.AXIS in chosen:
@@ -310,7 +310,7 @@ def _cost_by_row(draw: Draw, rows: Places) -> bool:
     return True
 
 
-def _of_integers(draw: Draw) -> Iterator[Variation]:
+def of_integers(draw: Draw) -> Iterator[Variation]:
     """Yield integers that include a declared sentinel, or the one that an option says
     to ignore."""
     case = draw.case

@@ -1,0 +1,253 @@
+"""Repeat the check of executed kernels at other shapes and values.
+
+A kernel fails at shapes: with rows that no program handles, with columns beyond a mask
+or a block. So each length of the inputs is replaced by a larger odd one, which is not a
+multiple of any block. The work is counted in executed instructions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import numpy as np
+
+from backpass import ptx
+from backpass.contract.arrays import is_array
+from backpass.verify import domain
+from backpass.verify.case import Case, Inputs, first_line
+from backpass.verify.convert import is_floating, to_numpy, to_torch
+from backpass.verify.methods import compiled
+from backpass.verify.methods.compiled import Executed, InBackward
+from backpass.verify.methods.precision import LOW
+from backpass.verify.report import FAILED, Row
+from backpass.verify.state import other_inputs
+from backpass.verify.vary.draws import Draw, Places
+from backpass.verify.vary.inputs import of_integers
+from backpass.verify.vary.masks import other_masks
+from backpass.verify.vary.options import left_out
+from backpass.verify.vary.rows import EXCLUDED, diagnosis, not_run, summed_up
+from backpass.verify.vary.structure import is_kept
+from backpass.verify.vary.work import ASKED_FOR, Work, elements
+
+NAME = "varied inputs"
+LEAST = 37  # odd, and more rows than most programs handle
+BEYOND = (131, 1061)  # if one program handled all LEAST rows, or all 131
+MULTIPROCESSORS = 3  # so that each of as many programs handles several rows
+QUERY = "torch.cuda.get_device_properties"
+INSTRUCTIONS = 100_000  # that all variations may execute by default
+IF_ASKED = 400_000
+TIMES = 20  # the factor of values far from 0
+OTHER_VALUES = "other values"
+STRUCTURED = "drawn inputs would not keep the structure of those given"
+TO_EXCLUDE = (
+    "if the kernel is made for certain lengths alone, let forward raise an error for "
+    "others, or declare SHAPES"
+)
+Trial = tuple[str, Inputs]  # what is varied, in words, and the inputs
+
+
+class _Rejected(Exception):
+    """Raised if inputs are not in the domain of the object. The message says why."""
+
+
+def varied(case: Case, vary: bool | None) -> Iterator[Row]:
+    """Yield the rows of the variations of an object whose kernels were executed at the
+    inputs given: one for each variation, or one for each quantity that is wrong in it.
+
+    They run in the most precise dtype; if ``vary`` is true, in each.
+    """
+    done = [dtype for dtype in LOW if (Executed, dtype) in case.shared]
+    left = IF_ASKED if vary else INSTRUCTIONS
+    for dtype in done if vary else done[:1]:
+        here = compiled.in_dtype(case, dtype)
+        varying = _Varying(here, case.shared[Executed, dtype], left, bool(vary))
+        prefix = f"{dtype}, " if vary and len(done) > 1 else ""
+        yield from (
+            replace(row, variation=prefix + row.variation) for row in varying.rows()
+        )
+        left = varying.left
+
+
+class _Varying:
+    """The variations of a case whose inputs are tensors of one low precision.
+
+    ``given`` is the execution at these inputs, and ``left`` the number of instructions
+    that may still be executed.
+    """
+
+    def __init__(self, case: Case, given: Executed, left: int, asked: bool) -> None:
+        self.case, self.given, self.left, self.asked = case, given, left, asked
+        self.draw, self.work = Draw(case), Work(ASKED_FOR)
+
+    def rows(self) -> Iterator[Row]:
+        """Yield the rows of the variations, up to the first that is wrong."""
+        for rows in self._each():
+            yield from rows
+            if any(row.verdict == FAILED for row in rows):
+                return
+
+    def _each(self) -> Iterator[list[Row]]:
+        """Yield the rows of each variation."""
+        for places in self.draw.lengths():
+            if self._may_change(places):
+                yield from self._of_length(places)
+        yield self._first([(OTHER_VALUES, other_inputs(self.case).inputs)])
+        for trial in self._of_values() if self.asked else ():
+            yield self._first([trial])
+
+    def _may_change(self, places: Places) -> bool:
+        """Whether a length is varied. Without a declaration and an operator, nothing
+        says which lengths belong together, so only those of the first and the last axis
+        of the first input are."""
+        if self.draw.is_width_of_table(places):
+            return False
+        if self.draw.declared or self.case.operator is not None:
+            return True
+        last = self.case.inputs[self.draw.first].ndim - 1
+        return bool({(self.draw.first, axis) for axis in (0, last)} & {*places})
+
+    def _is_of_rows(self, places: Places) -> bool:
+        """Whether a length is that of an axis other than the last, or all inputs are
+        vectors."""
+        deep = [
+            at for at, x in enumerate(self.case.inputs) if is_array(x) and x.ndim > 1
+        ]
+        return not deep or any(
+            at in deep and axis < self.case.inputs[at].ndim - 1 for at, axis in places
+        )
+
+    def _of_length(self, places: Places) -> Iterator[list[Row]]:
+        """Yield the rows of a larger length, and of still larger ones while no launch
+        has more programs; if asked, of both, and of a single row."""
+        of_rows = self._is_of_rows(places)
+        for least in (LEAST, *(BEYOND if self.asked or of_rows else ())):
+            length = max(places.length + 3, least) | 1
+            yield self._first(self._trials(places, length))
+            if not self.asked and self.last != self.given.programs:
+                return
+        one = self.draw.fit(places, 1)
+        # In a row of one element, normalised parts cancel, so nothing could be judged.
+        if self.asked and of_rows and one < places.length:
+            yield self._first(self._resized(places, one))
+
+    def _trials(self, places: Places, odd: int) -> list[Trial]:
+        """Return inputs of an odd length. If they are rejected, inputs follow of a
+        length with a half, of a multiple of the length given, and of a smaller one."""
+        length = places.length
+        lengths = odd, 2 * (odd // 2 | 1), 3 * length, (length + 3) | 1
+        fits = [self.draw.fit(places, n) for n in lengths]
+        return [
+            trial for n in dict.fromkeys(fits) for trial in self._resized(places, n)
+        ]
+
+    def _resized(self, places: Places, length: int) -> list[Trial]:
+        what = f"length {length} in place of {places.length}"
+        if QUERY in self.given.verdict.stood_in:
+            what = f"{MULTIPROCESSORS} multiprocessors, {what}"
+        return [(what, inputs) for inputs in self.draw.tries(places, length)]
+
+    def _of_values(self) -> Iterator[Trial]:
+        """Yield other values: far from 0, an ignored integer, masks, and an optional
+        input left out."""
+        draw, at = self.draw, self.draw.first
+        x = self.case.float64[at]
+        # In half precision, a right result may overflow there.
+        exact = self.case.dtype == "float32"
+        if exact and x.size and x.min() < 0 < x.max():
+            yield f"{draw.name(at)} × {TIMES}", draw.replaced(at, TIMES * x)
+        for variation in of_integers(draw):
+            yield variation.what, variation.tries[0]
+        for what, tries, *_ in other_masks(draw):
+            yield what, tries[0]
+        for what, without in left_out(self.case):
+            yield what, without.inputs
+
+    def _first(self, trials: list[Trial]) -> list[Row]:
+        """Return the rows of the first trial that is not rejected; one row if all
+        are."""
+        self.last: list[tuple[str, int]] = []
+        reasons, what = [], trials[0][0]
+        for name, inputs in trials:
+            try:
+                found = self._judged(name, self._at(inputs))
+            except _Rejected as rejected:
+                reasons.append(str(rejected))
+                continue
+            return [replace(row, variation=name) for row in found]
+        return [replace(not_run(NAME, what, reasons[0]), variation=what)]
+
+    def _at(self, inputs: Inputs) -> Case:
+        """Return the case at other inputs. Raises _Rejected."""
+        case, shapes = self.case, self.case.subject.shapes_for(self.case.inputs)
+        named = dict(zip(case.subject.input_names, inputs, strict=False))
+        if shapes is not None and not domain.fits(shapes, named):
+            raise _Rejected(EXCLUDED)
+        if shapes is None and not is_kept(case, inputs):
+            raise _Rejected(STRUCTURED)
+        arrays = [x for x in inputs if is_array(x)]
+        times = max(1.0, elements(arrays) / max(1, elements(case.arrays)))
+        count = int(times * self.given.instructions)
+        if count > self.left:
+            more = "" if self.asked else f"; vary=True executes up to {IF_ASKED:,}"
+            raise _Rejected(f"it would execute about {count:,} instructions{more}")
+        return case.elsewhere(inputs)
+
+    def _judged(self, what: str, case: Case) -> list[Row]:
+        """Return the rows of one variation. Raises _Rejected if the operator or forward
+        rejects the inputs, or if backward does."""
+        shape, of_length = self._shape_of_operator(case), "length" in what
+        processors = MULTIPROCESSORS if of_length else None
+        found: list[Row] = []
+        try:
+            done = compiled.execute(case, processors)
+        except (ptx.Assertion, ptx.Unsupported) as error:
+            raise _Rejected(first_line(error)) from None
+        except ptx.Fault as fault:
+            found = [compiled.fault_row(fault, case.dtype)]
+        except InBackward as error:
+            raised = first_line(error.__cause__)  # type: ignore[arg-type]
+            reason = f"forward accepts it, but backward raises an error ({raised})"
+            raise _Rejected(reason) from None
+        except Exception as error:
+            raise _Rejected(f"forward raises an error ({first_line(error)})") from None
+        else:
+            self.left -= done.instructions
+            self.last = done.programs
+            if shape is not None and tuple(done.y.shape) != shape:
+                raise _Rejected("forward and the operator return different shapes")
+            found = compiled.rows_of(case, done)
+        wrong: dict[str, Row] = {}
+        for row in found:
+            if row.verdict == FAILED:
+                wrong.setdefault(row.quantity, row)
+        hint = f"; {TO_EXCLUDE}" if of_length and not self.draw.declared else ""
+        return list(
+            summed_up(
+                NAME,
+                what,
+                found,
+                wrong,
+                case.quantities,
+                lambda row: diagnosis(row, case, self.work) + hint,
+            )
+        )
+
+    def _shape_of_operator(self, case: Case) -> tuple[int, ...] | None:
+        """Return the shape of the operator's output; None if it has several, or if
+        there is no operator. Raises _Rejected."""
+        if case.operator is None:
+            return None
+        import torch
+
+        try:
+            y = case.operator(*(to_torch(x, "cpu", torch.float64) for x in case.inputs))
+        except Exception as error:
+            raised = first_line(error)
+            raise _Rejected(f"the operator raises an error ({raised})") from None
+        several = y if isinstance(y, (tuple, list)) else (y,)
+        if not all(
+            np.isfinite(to_numpy(of)).all() for of in several if is_floating(of)
+        ):
+            raise _Rejected("the operator's output is not finite")
+        return None if isinstance(y, (tuple, list)) else tuple(y.shape)

@@ -1,0 +1,63 @@
+"""Faults planted in kernels are found at the inputs of an ordinary test, and their right twins are not accused."""
+
+import pytest
+
+from backpass.verify import check
+from backpass.verify.vary import executed
+
+from . import planted
+
+# What the first finding of each fault says.
+FOUND = {
+    ("norm", "rows of the last program"): "length 37 in place of 8: compiled kernel, float32: Undefined",
+    ("norm", "padding counted"): "3 multiprocessors, length 37 in place of 32",
+    ("norm", "rows left over"): "3 multiprocessors, length 37 in place of 8",
+    ("norm", "rows beyond the last"): "OutOfBounds: planted.py",
+    ("norm", "stride of w"): "y differs when w is not contiguous; dx differs when w is not contiguous",
+    ("norm", "stale rstd"): "other values: compiled kernel, float32",
+    ("norm", "atomic sum of garbage"): "updates uninitialised bytes of dw_ptr",
+    ("softmax", "wrong grid axis"): "Undefined: planted.py",
+    ("softmax", "sum not rescaled"): "length 37 in place of 32: compiled kernel, float32",
+    ("softmax", "last block dropped"): "length 37 in place of 32",
+    ("product", "no mask of k"): "OutOfBounds: planted.py",
+    ("product", "strides of contiguous operands"): "",
+    ("shift", "in place"): "Race: planted.py",
+    ("shift", "one program"): "length 131 in place of 60",
+}
+
+
+def checked(family, fault="", **settings):
+    build, inputs, operator = planted.FAMILIES[family]
+    inputs = [x.float() for x in inputs]
+    return check(build(fault), *inputs, operator=operator, compiled=True, raises=False, **settings)
+
+
+@pytest.mark.parametrize("family", planted.FAMILIES)
+def test_a_right_kernel_passes(family):
+    report = checked(family)
+    assert report.passed, report
+    assert all(row.verdict == "passed" for row in report.rows)
+
+
+@pytest.mark.parametrize(("family", "fault"), FOUND)
+def test_a_planted_fault_is_found(family, fault):
+    found = [what for _, what in checked(family, fault, explain=False).findings()]
+    assert found and FOUND[family, fault] in found[0]
+
+
+def test_a_sum_in_half_precision_is_found_with_more_rows(monkeypatch):
+    monkeypatch.setattr(executed, "BEYOND", (131,))
+    build, (x, w), operator = planted.FAMILIES["norm"]
+    inputs = x[:, :5].bfloat16(), w[:5].bfloat16()
+    for fault in ("", "sum in half precision"):
+        report = check(
+            build(fault), *inputs, operator=operator, methods=["compiled"], vary=True, raises=False
+        )
+        assert {row.quantity for row in report.failed} == ({"dw"} if fault else set())
+
+
+def test_a_sum_in_any_order_is_accepted_if_that_is_declared():
+    (found,) = (what for _, what in checked("norm", "atomic sum", vary=False).findings())
+    assert found.startswith("not deterministic: planted.py") and "tl.atomic_add" in found
+    report = checked("norm", "atomic sum", atomic_sums=True)
+    assert report.passed and "accepted, as declared: planted.py" in report.rows[0].note
