@@ -14,21 +14,13 @@ from typing import NamedTuple
 
 import numpy as np
 
-from backpass.ptx import arithmetic, calls, copies, moves, warps
+from backpass.ptx import calls, computed, copies, moves, warps
 from backpass.ptx.faults import Barrier
-from backpass.ptx.parse import (
-    Instruction,
-    Register,
-    label_of,
-    targets_of,
-    unsupported,
-    width_of,
-)
+from backpass.ptx.parse import Instruction, label_of, unsupported
 from backpass.ptx.threads import Threads
-from backpass.ptx.values import Value, extended, halves_known, known
+from backpass.ptx.values import Value
 from backpass.ptx.warps import TOGETHER, check_together, waits_for_all
 
-CARRY = Register("CC.CF")
 LIMIT = 5_000_000  # instructions; a block that executes more is assumed not to end
 
 
@@ -156,31 +148,18 @@ def _execute(threads: Threads, instruction: Instruction, chosen: np.ndarray) -> 
     if special is not None:
         special(threads, instruction, chosen)
         return
-    if operation not in arithmetic.OPERATIONS:
+    if not computed.is_computed(instruction):
         raise unsupported(instruction)
-    target, *sources = instruction.operands
-    types = _operand_types(instruction)
-    if operation in ("addc", "subc", "madc"):
-        sources, types = [*sources, CARRY], [*types, "pred"]
-    values = [threads.read(x, t) for x, t in zip(sources, types, strict=False)]
-    results = arithmetic.compute(
-        instruction.name, [v.bits for v in values], threads.approximate
-    )
-    defined = [known(instruction.name, values)] * 2
-    targets = targets_of(target)
-    if operation == "setp" and "x2" in instruction.parts[-1]:
-        defined = [*halves_known(values)]
-    if operation == "cvt" and instruction.parts[-2][0] == "s":
-        type = instruction.parts[-2]
-        results = (extended(results[0], type),)
-        if defined[0].dtype != bool:
-            defined[0] = extended(defined[0], type)
-    if "cc" in instruction.parts:
-        targets = [*targets, CARRY]
-    if operation == "setp" and len(results) < len(targets):  # and its negation
-        results = (*results, ~results[0])
-    for register, bits, mask in zip(targets, results, defined, strict=False):
-        threads.write(register, bits, mask, chosen)
+    if operation in computed.OF_WARPS:
+        warps.check_warps(threads, chosen, f"{operation}.sync")
+    form = computed.form_of(instruction)
+    values = [threads.read(x, type) for x, type in form.sources]
+    bits = [value.bits for value in values]
+    results = computed.compute(instruction, bits, threads.approximate)
+    defined = computed.known_results(instruction, values)
+    for register, own, mask in zip(form.targets, results, defined, strict=False):
+        if register is not None:
+            threads.write(register, own, mask, chosen)
 
 
 _MEMORY: dict[str, Callable[[Threads, Instruction, np.ndarray], None]] = {
@@ -188,14 +167,8 @@ _MEMORY: dict[str, Callable[[Threads, Instruction, np.ndarray], None]] = {
     "st": moves.store,
     "atom": moves.atomic,
     "red": moves.atomic,
-    "mov": moves.move,
-    "cvta": moves.move,  # a generic address is the same number
     "bar": warps.barrier,
     "barrier": warps.barrier,
-    "shfl": warps.shuffle,
-    "vote": warps.vote,
-    "redux": warps.reduce,
-    "mma": warps.multiply,
     "ldmatrix": warps.load_matrices,
     "cp": copies.copy,
     "call": calls.call,
@@ -207,18 +180,3 @@ def _same(one: Value, other: Value) -> bool:
         np.array_equal(one.bits, other.bits)
         and np.array_equal(one.defined, other.defined)
     )
-
-
-def _operand_types(instruction: Instruction) -> list[str]:
-    """Return the types of the source operands of an arithmetic instruction."""
-    parts, n = instruction.parts, len(instruction.operands) - 1
-    type = parts[-1]
-    if parts[0] == "selp":
-        return [type, type, "pred"]
-    if parts[0] in ("shl", "shr"):
-        return [type, "b32"]
-    if parts[0] == "bfe":
-        return [type, "b32", "b32"]
-    if parts[0] == "mad" and "wide" in parts:
-        return [type, type, f"b{2 * width_of(type)}"]
-    return [type] * n
