@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from backpass.ptx import copies
+from backpass.ptx import copies, lockstep
 from backpass.ptx.block import Block
 from backpass.ptx.faults import Fault, Undefined, Unsupported
 from backpass.ptx.parse import Program
@@ -78,8 +78,20 @@ def run(
     for name, content in program.tables.items():
         table = np.frombuffer(content, np.uint8).copy()
         parameters[name] = memory.add(name, table, True)
+    numbers = [*range(prod(lengths))] if only is None else [*only]
+    together = lockstep.run(
+        program,
+        parameters,
+        memory,
+        numbers,
+        blocks=lengths,
+        shared=shared,
+        approximate=approximate,
+    )
+    if together is not None:
+        return Report(together, ())
     steps, unsettled = 0, []
-    for number in range(prod(lengths)) if only is None else only:
+    for number in numbers:
         create = partial(
             Threads,
             program,

@@ -23,7 +23,7 @@ from backpass.ptx.values import extended
 
 def load(threads: Threads, instruction: Instruction, chosen: np.ndarray) -> None:
     """Execute ld: load from any memory, or read a parameter."""
-    type, space = instruction.parts[-1], _space(instruction)
+    type, space = instruction.parts[-1], space_of(instruction)
     target, source = instruction.operands[:2]
     targets = targets_of(target)
     if space == "param":
@@ -59,7 +59,7 @@ def load(threads: Threads, instruction: Instruction, chosen: np.ndarray) -> None
 
 def store(threads: Threads, instruction: Instruction, chosen: np.ndarray) -> None:
     """Execute st."""
-    type, space = instruction.parts[-1], _space(instruction)
+    type, space = instruction.parts[-1], space_of(instruction)
     target, source = instruction.operands
     values = [threads.read(x, f"b{width_of(type)}") for x in targets_of(source)]
     if space == "param":
@@ -132,7 +132,7 @@ _OF_ACCESSES |= {"weak", "volatile", "nc", "ca", "cg", "cs", "lu", "cv", "wb", "
 _OF_ACCESSES |= {"L1", "L2"}
 
 
-def _space(instruction: Instruction) -> str:
+def space_of(instruction: Instruction) -> str:
     """Return the memory that a load or a store accesses."""
     parts = {part.partition("::")[0] for part in instruction.parts}
     if not parts <= _OF_ACCESSES | {instruction.parts[-1]}:

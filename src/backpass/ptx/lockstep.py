@@ -1,0 +1,499 @@
+"""Execute many blocks at once, as long as nothing happens that needs a judgement.
+
+All threads of the blocks are one vector, and so are equal instructions: see
+``bundles``. Memory checks that no access is a fault, that no two threads race, and that
+no block accesses what another one writes. Then the order of the blocks does not matter,
+and the result is the same as that of one block after another. Otherwise the execution
+stops, memory is restored, and ``block`` executes the blocks and says what is wrong.
+
+A program with atomic instructions, calls, or local memory is left to ``block``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+
+from backpass.ptx import block, computed, tensor_cores
+from backpass.ptx.bundles import Bundle, Plan, Segment, Slot, Source, plan_of
+from backpass.ptx.faults import Unsupported
+from backpass.ptx.formats import UNSIGNED
+from backpass.ptx.parse import Label, Number, Program, Register, width_of
+from backpass.ptx.registers import constant, special_registers
+from backpass.ptx.rows import (
+    Chosen,
+    Unsure,
+    WideRegisters,
+    check_defined,
+    defined_value,
+    is_defined,
+    with_masks,
+)
+from backpass.ptx.tensors import Global
+from backpass.ptx.tracked import (
+    AWAITED,
+    EMPTY,
+    OF_SIZE,
+    By,
+    GlobalOfBlocks,
+    SharedOfBlocks,
+)
+from backpass.ptx.values import Value, extended
+
+THREADS = 1 << 13  # at most so many threads at once, and at least one block
+REGISTERS = 1 << 25  # at most so many registers of all threads at once
+ELEMENTS = 1 << 16  # of a bundle: its instructions times the threads
+FAILURES = 2  # after which a program is left to ``block``
+PLANS = 64  # the plans of so many programs are kept
+
+_plans: dict[int, tuple[Program, Plan | None]] = {}
+
+
+def run(
+    program: Program,
+    parameters: Mapping[str, int],
+    memory: Global,
+    numbers: Sequence[int],
+    *,
+    blocks: tuple[int, int, int],
+    shared: int,
+    approximate: int | None,
+) -> int | None:
+    """Execute the blocks with these numbers. Return how many instructions they have
+    executed, or None, with memory as before, if ``block`` has to execute them."""
+    plan = _plan(program)
+    if plan is None or plan.failures >= FAILURES or len({*numbers}) < len(numbers):
+        return None
+    stored = {parameters[name] for name in plan.stored}
+    everything = GlobalOfBlocks(
+        memory, stored, plan.granules["global"], program.threads
+    )
+    most = min(THREADS, REGISTERS // max(1, sum(plan.rows.values())))
+    each = max(1, most // program.threads)
+    steps = 0
+    try:
+        for first in range(0, len(numbers), each):
+            own = np.array(numbers[first : first + each])
+            wave = Wave(program, plan, parameters, everything, own, blocks, shared)
+            wave.approximate = approximate
+            steps += wave.run()
+    except (Unsure, Unsupported):
+        everything.undo()
+        plan.failures += 1
+        return None
+    return steps
+
+
+def _plan(program: Program) -> Plan | None:
+    if id(program) not in _plans:
+        while len(_plans) >= PLANS:
+            del _plans[next(iter(_plans))]
+        _plans[id(program)] = program, plan_of(program)
+    return _plans[id(program)][1]
+
+
+class Wave:
+    """Blocks that execute together."""
+
+    approximate: int | None = None
+
+    def __init__(
+        self,
+        program: Program,
+        plan: Plan,
+        parameters: Mapping[str, int],
+        memory: GlobalOfBlocks,
+        numbers: np.ndarray,
+        blocks: tuple[int, int, int],
+        shared: int,
+    ) -> None:
+        self.program, self.plan, self.parameters = program, plan, parameters
+        self.n, self.count = program.threads, len(numbers)
+        threads = self.n * self.count
+        self.memory = memory
+        size = program.shared + shared
+        self.shared = SharedOfBlocks(self.count, size, plan.granules["shared"])
+        self.registers = WideRegisters(plan.rows, threads)
+        self.lanes = np.arange(threads)
+        self.own = self.lanes // self.n  # the block of each thread, in this wave
+        # For global memory, blocks and threads are numbered through the grid.
+        self.block = np.repeat(numbers, self.n)
+        self.thread = self.block * self.n + self.lanes % self.n + 1
+        self.times = np.zeros(threads, np.int64)  # how many barriers each has passed
+        self.at = np.zeros(threads, np.int64)
+        self.steps = np.zeros(self.count, np.int64)  # of each block
+        self.copies = _Copies(self)
+        special = special_registers(self.n, numbers, blocks)
+        for slot, (operand, type) in plan.constants.items():
+            self._fill(slot, operand, type, special)
+        self.segments = plan.of_size(max(1, ELEMENTS // threads))
+        self.repeats = _Repeats(self)
+
+    def _fill(
+        self, slot: Slot, operand: object, type: str, special: Mapping[str, np.ndarray]
+    ) -> None:
+        """Set a register that no instruction writes."""
+        kind, at = slot
+        if isinstance(operand, Number):
+            bits = constant(operand.text, type, 1)
+        elif isinstance(operand, Register):
+            bits = special[operand.name]
+        else:
+            assert isinstance(operand, Label)
+            bits = np.array([self._address_of(operand.name)], np.uint64)
+        self.registers.fill(kind, at, bits)
+
+    def _address_of(self, name: str) -> int:
+        known = {**self.program.variables}
+        known |= {table: self.parameters[table] for table in self.program.tables}
+        if name not in known and not name.isdigit():
+            raise Unsure
+        return known[name] if name in known else int(name)
+
+    def run(self) -> int:
+        """Execute the blocks to their ends, and return how many instructions they have
+        executed. Raises Unsure."""
+        end, here = len(self.program.code), 0
+        lanes: np.ndarray | None = None
+        while here < end:
+            segment = self.segments[here]
+            self._count(segment, lanes)
+            for bundle in segment.bundles:
+                chosen = self.registers.chosen_by(bundle, lanes)
+                if chosen is not None:
+                    operation = bundle.instruction.parts[0]
+                    _OPERATIONS.get(operation, Wave.compute)(self, bundle, chosen)
+            self._branch(segment, lanes)
+            here = int(self.at.min())
+            there = self.at == here
+            lanes = None if there.all() else np.flatnonzero(there)
+        return int(self.steps.sum())
+
+    def _count(self, segment: Segment, lanes: np.ndarray | None) -> None:
+        if lanes is None:
+            self.steps += segment.count
+        else:
+            self.steps[np.unique(self.own[lanes])] += segment.count
+        if self.steps.max() > block.LIMIT:
+            raise Unsure
+
+    def _branch(self, segment: Segment, lanes: np.ndarray | None) -> None:
+        """Set where the threads that have executed a segment are next."""
+        target, branch = segment.end, segment.branch
+        own = slice(None) if lanes is None else lanes
+        if branch is not None:
+            target = len(self.program.code)
+            if branch.parts[0] == "bra":
+                target = self.program.labels[branch.operands[0].name]  # type: ignore[union-attr]
+        if branch is None or segment.guard is None:
+            self.at[own] = target
+        else:
+            guard = self.registers.read(Source(segment.guard, bool), Chosen(lanes))
+            check_defined(guard)
+            self.at[own] = np.where(guard.bits ^ branch.negated, target, segment.end)
+        if target < segment.end:
+            self.repeats.check()
+
+    def by(self, bundle: Bundle, chosen: Chosen, *, everywhere: bool) -> By:
+        """Return who makes an access: by the numbers of the grid if it is to global
+        memory, which is ``everywhere``."""
+        threads = self.thread if everywhere else self.lanes + 1
+        blocks = self.block if everywhere else self.own
+        return By(
+            *(chosen.spread(x, bundle.count) for x in (threads, blocks, self.times))
+        )
+
+    def addresses(self, bundle: Bundle, chosen: Chosen, i: int = 0) -> np.ndarray:
+        """Return the addresses of all elements. Raises Unsure if one is not defined."""
+        base = self.registers.read(bundle.sources[i], chosen)
+        check_defined(base)
+        return chosen.shifted(base.bits.astype(np.int64), bundle.offsets[i])
+
+    def whole(self, chosen: Chosen, size: int) -> np.ndarray | None:
+        """Return the numbers of the groups of ``size`` threads that execute an
+        instruction together, or None for all. Raises Unsure if a group is not whole."""
+        if chosen.rows is not None:
+            raise Unsure
+        if chosen.lanes is None:
+            return None
+        if len(chosen.lanes) % size:
+            raise Unsure
+        groups = chosen.lanes.reshape(-1, size)
+        if not np.array_equal(groups, groups[:, :1] // size * size + np.arange(size)):
+            raise Unsure
+        return groups[:, 0] // size
+
+    def compute(self, bundle: Bundle, chosen: Chosen) -> None:
+        """Execute instructions that only compute."""
+        if bundle.instruction.parts[0] in computed.OF_WARPS:
+            self.whole(chosen, 32)
+        values = [self.registers.read(x, chosen) for x in bundle.sources]
+        bits = [x.bits for x in values]
+        results = computed.compute(bundle.instruction, bits, self.approximate)
+        if all(map(is_defined, values)):
+            found = [defined_value(x) for x in results]
+        else:
+            full = [with_masks(x) for x in values]
+            masks = computed.known_results(bundle.instruction, full)
+            found = [_value(*x) for x in zip(results, masks, strict=False)]
+        self._write(bundle, found, chosen)
+
+    def _write(self, bundle: Bundle, found: Sequence[Value], chosen: Chosen) -> None:
+        for rows, value in zip(bundle.targets, found, strict=False):
+            if rows is not None:
+                self.registers.write(rows, value, chosen)
+
+    def load(self, bundle: Bundle, chosen: Chosen) -> None:
+        """Execute ld."""
+        type = bundle.instruction.parts[-1]
+        if not bundle.space:
+            self._parameters(bundle, type, chosen)
+            return
+        each = width_of(type) // 8
+        own: SharedOfBlocks | GlobalOfBlocks = self.memory
+        if bundle.space == "shared":
+            own = self.shared
+        by = self.by(bundle, chosen, everywhere=bundle.space == "global")
+        size = each * len(bundle.targets)
+        data, defined = own.load(self.addresses(bundle, chosen), size, by)
+        parts = _parts(data, each)
+        masks = None if defined is None else _parts(defined, each)
+        for i, rows in enumerate(bundle.targets):
+            found = [parts[:, i]] if masks is None else [parts[:, i], masks[:, i]]
+            if type[0] == "s":  # sign-extend to a wider register
+                found = [extended(np.ascontiguousarray(x), type) for x in found]
+            if rows is not None:
+                value = defined_value(found[0]) if masks is None else Value(*found)
+                self.registers.write(rows, value, chosen)
+
+    def _parameters(self, bundle: Bundle, type: str, chosen: Chosen) -> None:
+        width, found = width_of(type), []
+        for source in bundle.parameters:
+            value = (self.parameters[source.base] >> 8 * source.offset) % 2**width
+            if type[0] == "s" and value >> (width - 1):
+                value += 2**64 - 2**width  # sign-extend to a wider register
+            found.append(value)
+        zeros = chosen.spread(np.zeros(len(self.lanes), np.int64), bundle.count)
+        bits = chosen.shifted(zeros, np.array(found, np.uint64).view(np.int64))
+        self._write(bundle, [defined_value(bits.view(np.uint64))], chosen)
+
+    def store(self, bundle: Bundle, chosen: Chosen) -> None:
+        """Execute st."""
+        values = [self.registers.read(x, chosen) for x in bundle.sources[1:]]
+        data = _joined([x.bits for x in values])
+        by = self.by(bundle, chosen, everywhere=bundle.space == "global")
+        addresses = self.addresses(bundle, chosen)
+        defined = None
+        if not all(map(is_defined, values)):
+            masks = _joined([with_masks(x).defined for x in values]).view(np.uint8)
+            defined = np.where(masks == 0xFF, masks, np.uint8(0)).view(data.dtype)
+        if bundle.space == "shared":
+            self.shared.store(addresses, data, defined, by)
+        elif defined is None:
+            self.memory.store(addresses, data, by)
+        else:
+            raise Unsure
+
+    def load_matrices(self, bundle: Bundle, chosen: Chosen) -> None:
+        """Execute ldmatrix."""
+        self.whole(chosen, 32)
+        n = len(bundle.targets)
+        # Lanes 8i to 8i + 7 hold the addresses of the rows of matrix i.
+        giving = np.flatnonzero(np.arange(32) < 8 * n)
+        addresses = self.addresses(bundle, chosen).reshape(-1, 32)[:, giving]
+        by = self.by(bundle, chosen, everywhere=False)
+        own = By(*(x.reshape(-1, 32)[:, giving].reshape(-1) for x in by))
+        data, defined = self.shared.load(addresses.reshape(-1), 16, own)
+        transposed = "trans" in bundle.instruction.parts
+        rows = data.view(np.uint16).reshape(-1, n, 8, 8)
+        found = tensor_cores.loaded_matrices(rows, transposed)
+        results = [defined_value(found[:, :, i].reshape(-1)) for i in range(n)]
+        if defined is not None:
+            whole = (defined.view(np.uint16) == 0xFFFF).reshape(-1, n, 8, 8)
+            known = tensor_cores.loaded_matrices(whole, transposed) == 0x10001
+            results = [
+                _value(found[:, :, i].reshape(-1), known[:, :, i].reshape(-1))
+                for i in range(n)
+            ]
+        self._write(bundle, results, chosen)
+
+    def barrier(self, bundle: Bundle, chosen: Chosen) -> None:
+        """Execute a barrier of blocks."""
+        blocks = self.blocks(chosen)
+        self.shared.meet(blocks)
+        self.times[slice(None) if chosen.lanes is None else chosen.lanes] += 1
+
+    def blocks(self, chosen: Chosen) -> np.ndarray | None:
+        """Return the blocks whose threads execute an instruction together, or None for
+        all. Raises Unsure if a thread of a block that has not returned is missing."""
+        if chosen.rows is not None:
+            raise Unsure
+        if chosen.lanes is None:
+            return None
+        counts = np.bincount(self.own[chosen.lanes], minlength=self.count)
+        left = np.bincount(
+            self.own[self.at < len(self.program.code)], minlength=self.count
+        )
+        if ((counts > 0) & (counts != left)).any():
+            raise Unsure
+        return np.flatnonzero(counts)
+
+    def copy(self, bundle: Bundle, chosen: Chosen) -> None:
+        """Execute cp.async: start copies, close a group of them, or wait for groups."""
+        how = bundle.instruction.parts[2]
+        if how in ("ca", "cg"):
+            self.copies.start(bundle, chosen)
+            return
+        if (
+            self.whole(chosen, self.n) is not None
+            and (self.at[chosen.lanes] == len(self.program.code)).any()
+        ):
+            raise Unsure
+        blocks = self.blocks(chosen)
+        if how == "commit_group":
+            self.copies.close(blocks)
+        else:
+            left = 0
+            if how == "wait_group":
+                left = int(bundle.instruction.operands[0].text, 0)  # type: ignore[union-attr]
+            self.copies.finish(blocks, left, everything=how == "wait_all")
+
+
+_OPERATIONS: dict[str, Callable[[Wave, Bundle, Chosen], None]] = {
+    "ld": Wave.load,
+    "st": Wave.store,
+    "ldmatrix": Wave.load_matrices,
+    "bar": Wave.barrier,
+    "barrier": Wave.barrier,
+    "cp": Wave.copy,
+}
+
+
+class _Copies:
+    """The copies in flight of a wave. Each block counts its groups of copies."""
+
+    def __init__(self, wave: Wave) -> None:
+        self.wave = wave
+        self.groups = np.zeros(wave.count, np.int64)
+        # Addresses, data, masks, who copies, the threads of the wave, and the groups.
+        self.flying: list[
+            tuple[np.ndarray, np.ndarray, np.ndarray, By, np.ndarray]
+        ] = []
+
+    def start(self, bundle: Bundle, chosen: Chosen) -> None:
+        """Start copies of all elements of a bundle."""
+        wave, shared = self.wave, self.wave.shared
+        size = int(bundle.parameters[0].text, 0)
+        to, of = (wave.addresses(bundle, chosen, i) for i in (0, 1))
+        by = wave.by(bundle, chosen, everywhere=False)
+        everywhere = wave.by(bundle, chosen, everywhere=True)
+        at = shared.places(to, size, by)
+        granules = shared.check_written(at, size, by, None)
+        if int(np.bitwise_or.reduce(of)) & (size - 1):
+            raise Unsure
+        data = np.zeros(len(to), OF_SIZE[size])
+        defined = np.full(data.nbytes, 0xFF, np.uint8).view(data.dtype)
+        rows = np.arange(len(to))
+        if len(bundle.sources) > 2:
+            length = wave.registers.read(bundle.sources[2], chosen)
+            check_defined(length)
+            if not np.isin(length.bits, (0, size)).all():
+                raise Unsure
+            rows = np.flatnonzero(length.bits)
+        data[rows], known = wave.memory.load(of[rows], size, everywhere.only(rows))
+        if known is not None:
+            defined[rows] = known
+        # TODO sources that are written
+        shared.mark(granules, AWAITED)
+        self.flying.append((to, data, defined, by, self.groups[by.blocks]))
+
+    def close(self, blocks: np.ndarray | None) -> None:
+        """Close the groups of blocks, or of all for None."""
+        self.groups[slice(None) if blocks is None else blocks] += 1
+
+    def finish(self, blocks: np.ndarray | None, left: int, *, everything: bool) -> None:
+        """Complete the copies of all closed groups of blocks except the last
+        ``left``."""
+        if everything:
+            self.close(blocks)
+        open_ = np.full(self.wave.count, -1)
+        own = slice(None) if blocks is None else blocks
+        open_[own] = self.groups[own] - left
+        flying = []
+        for copy in self.flying:
+            *parts, by, groups = copy
+            done = groups < open_[by.blocks]
+            if done.any():
+                self._complete(*(x[done] for x in parts), by.only(done))
+            if not done.all():
+                flying.append(
+                    (*(x[~done] for x in parts), by.only(~done), groups[~done])
+                )
+        self.flying = flying
+
+    def _complete(
+        self, to: np.ndarray, data: np.ndarray, defined: np.ndarray, by: By
+    ) -> None:
+        shared = self.wave.shared
+        at = shared.places(to, data.itemsize, by)
+        shared.mark(shared._granules(at, data.itemsize), EMPTY)
+        full = (defined.view(np.uint8) == 0xFF).all()
+        shared.store(to, data, None if full else defined, by)
+
+
+class _Repeats:
+    """Notices that a wave is in the same state at two branches backwards."""
+
+    FIRST = 256  # branches without a check
+
+    def __init__(self, wave: Wave) -> None:
+        self.wave = wave
+        self.branches = 0
+        self.kept: dict[type, np.ndarray] = {}
+        self.different: tuple[type, int] | None = None
+
+    def check(self) -> None:
+        """Raise Unsure if no register has changed since an earlier branch."""
+        self.branches += 1
+        if self.branches < self.FIRST:
+            return
+        now = self.wave.registers.bits
+        if self.kept and not self._differs(now):
+            raise Unsure
+        if self.branches & (self.branches - 1) == 0:
+            self.kept = {kind: bits.copy() for kind, bits in now.items()}
+            self.different = None
+
+    def _differs(self, now: Mapping[type, np.ndarray]) -> bool:
+        if self.different is not None:
+            kind, at = self.different
+            if not np.array_equal(self.kept[kind][at], now[kind][at]):
+                return True
+        for kind, bits in now.items():
+            rows = np.flatnonzero((self.kept[kind] != bits).any(axis=1))
+            if len(rows):
+                self.different = kind, int(rows[0])
+                return True
+        return False
+
+
+def _value(bits: np.ndarray, defined: np.ndarray) -> Value:
+    """Return a value, given its bits and which are defined, or whether all are."""
+    if defined.dtype == bool and bits.dtype != bool:
+        kind = bits.dtype.type
+        defined = np.where(defined, ~kind(0), kind(0))
+    return Value(bits, defined)
+
+
+def _parts(data: np.ndarray, each: int) -> np.ndarray:
+    """Return elements as the values ``[n, k]`` of so many bytes each."""
+    return data.view(UNSIGNED[8 * each]).reshape(len(data), -1)
+
+
+def _joined(values: list[np.ndarray]) -> np.ndarray:
+    """Return the elements ``[n]`` that consist of these values ``[n]``."""
+    if len(values) == 1:
+        return np.ascontiguousarray(values[0])
+    found = np.stack(values, axis=1)
+    return found.view(OF_SIZE[found[0].nbytes])[:, 0]
