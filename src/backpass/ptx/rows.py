@@ -62,7 +62,9 @@ class WideRegisters:
         rows, kind = source
         bits = self._gathered(self.bits[rows.kind], rows, chosen)
         own = rows.range if rows.range is not None else rows.at
-        if self.partly[rows.kind][own].any():
+        partly = self.partly[rows.kind][own]
+        if partly.any():
+            self.defined[rows.kind][rows.at[~partly]] = all_bits(rows.kind)
             defined = self._gathered(self.defined[rows.kind], rows, chosen)
             if not (defined == all_bits(defined.dtype)).all():
                 return Value(bits, defined).resized(kind)
