@@ -12,6 +12,7 @@ A program with atomic instructions, calls, or local memory is left to ``block``.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
@@ -30,7 +31,7 @@ from backpass.ptx.rows import (
     is_defined,
     with_masks,
 )
-from backpass.ptx.tensors import Global
+from backpass.ptx.tensors import SPACE, Global
 from backpass.ptx.tracked import (
     AWAITED,
     EMPTY,
@@ -291,6 +292,7 @@ class Wave:
         if bundle.space == "shared":
             self.shared.store(addresses, data, defined, by)
         elif defined is None:
+            self.copies.check_sources(addresses)
             self.memory.store(addresses, data, by)
         else:
             raise Unsure
@@ -370,6 +372,23 @@ _OPERATIONS: dict[str, Callable[[Wave, Bundle, Chosen], None]] = {
 }
 
 
+class _Copy(NamedTuple):
+    """Copies in flight: addresses in shared memory, data and which bytes of it are
+    defined, who copies, the groups, and the buffers that are copied from."""
+
+    to: np.ndarray
+    data: np.ndarray
+    defined: np.ndarray
+    by: By
+    groups: np.ndarray
+    spaces: set[int]
+
+    def only(self, rows: np.ndarray) -> _Copy:
+        """Return those that a mask selects."""
+        *own, by, groups = self[:5]
+        return _Copy(*(x[rows] for x in own), by.only(rows), groups[rows], self.spaces)
+
+
 class _Copies:
     """The copies in flight of a wave. Each block counts its groups of copies."""
 
@@ -404,9 +423,15 @@ class _Copies:
         data[rows], known = wave.memory.load(of[rows], size, everywhere.only(rows))
         if known is not None:
             defined[rows] = known
-        # TODO sources that are written
         shared.mark(granules, AWAITED)
-        self.flying.append((to, data, defined, by, self.groups[by.blocks]))
+        spaces = {*np.unique(of // SPACE).tolist()}
+        self.flying.append(_Copy(to, data, defined, by, self.groups[by.blocks], spaces))
+
+    def check_sources(self, addresses: np.ndarray) -> None:
+        """Raise Unsure if a store may change what is being copied."""
+        spaces = set().union(*(copy.spaces for copy in self.flying))
+        if spaces and not spaces.isdisjoint(np.unique(addresses // SPACE).tolist()):
+            raise Unsure
 
     def close(self, blocks: np.ndarray | None) -> None:
         """Close the groups of blocks, or of all for None."""
@@ -422,24 +447,19 @@ class _Copies:
         open_[own] = self.groups[own] - left
         flying = []
         for copy in self.flying:
-            *parts, by, groups = copy
-            done = groups < open_[by.blocks]
+            done = copy.groups < open_[copy.by.blocks]
             if done.any():
-                self._complete(*(x[done] for x in parts), by.only(done))
+                self._complete(copy.only(done))
             if not done.all():
-                flying.append(
-                    (*(x[~done] for x in parts), by.only(~done), groups[~done])
-                )
+                flying.append(copy.only(~done))
         self.flying = flying
 
-    def _complete(
-        self, to: np.ndarray, data: np.ndarray, defined: np.ndarray, by: By
-    ) -> None:
-        shared = self.wave.shared
-        at = shared.places(to, data.itemsize, by)
-        shared.mark(shared._granules(at, data.itemsize), EMPTY)
-        full = (defined.view(np.uint8) == 0xFF).all()
-        shared.store(to, data, None if full else defined, by)
+    def _complete(self, copy: _Copy) -> None:
+        shared, size = self.wave.shared, copy.data.itemsize
+        at = shared.places(copy.to, size, copy.by)
+        shared.mark(shared.granules(at, size), EMPTY)
+        full = (copy.defined.view(np.uint8) == 0xFF).all()
+        shared.store(copy.to, copy.data, None if full else copy.defined, copy.by)
 
 
 class _Repeats:

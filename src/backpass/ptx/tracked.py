@@ -119,14 +119,15 @@ class SharedOfBlocks:
             defined = self.known.of(size)[at]
         return data, defined
 
-    def _granules(self, at: np.ndarray, size: int) -> np.ndarray:
+    def granules(self, at: np.ndarray, size: int) -> np.ndarray:
+        """Return the parts ``[n, k]`` of elements at the indices ``at[n]``."""
         each = size // self.granule
         return at[:, None] * each + np.arange(each)
 
     def _inspected(self, at: np.ndarray, size: int, by: By) -> np.ndarray | None:
         """Return which bits of elements are defined. Raises Unsure if another thread
         has written an element since the last barrier, or a copy will."""
-        granules = self._granules(at, size)
+        granules = self.granules(at, size)
         codes = self._codes[granules]
         fresh = codes == FRESH
         if (codes == AWAITED).any() or (
@@ -175,7 +176,7 @@ class SharedOfBlocks:
     ) -> np.ndarray:
         """Raise Unsure if another thread has read elements since the last barrier, or
         written different data. Return the granules of the elements."""
-        granules = self._granules(at, size)
+        granules = self.granules(at, size)
         codes = self._codes[granules]
         if (codes == AWAITED).any():
             raise Unsure
@@ -201,7 +202,7 @@ class SharedOfBlocks:
             if each <= 8:
                 found = bool(self.hits.of(each)[at].any())
             else:
-                found = bool(hits[self._granules(at, size)].any())
+                found = bool(hits[self.granules(at, size)].any())
             if found:
                 break
         hits[granules] = False
@@ -213,7 +214,7 @@ class SharedOfBlocks:
         if (owners[granules] != by.threads[:, None]).any():
             raise Unsure
         for at, size, readers in self.reads:
-            own = owners[self._granules(at, size)]
+            own = owners[self.granules(at, size)]
             if ((own != 0) & (own != readers.threads[:, None])).any():
                 raise Unsure
 
