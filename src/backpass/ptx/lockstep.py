@@ -23,6 +23,7 @@ from backpass.ptx.formats import UNSIGNED
 from backpass.ptx.parse import Label, Number, Program, Register, width_of
 from backpass.ptx.registers import constant, special_registers
 from backpass.ptx.rows import (
+    EVERYONE,
     Chosen,
     Unsure,
     WideRegisters,
@@ -115,7 +116,7 @@ class Wave:
         self.memory = memory
         size = program.shared + shared
         self.shared = SharedOfBlocks(self.count, size, plan.granules["shared"])
-        self.registers = WideRegisters(plan.rows, threads)
+        self.registers = WideRegisters(plan.rows, self.count, self.n)
         self.lanes = np.arange(threads)
         self.own = self.lanes // self.n  # the block of each thread, in this wave
         # For global memory, blocks and threads are numbered through the grid.
@@ -156,33 +157,43 @@ class Wave:
         """Execute the blocks to their ends, and return how many instructions they have
         executed. Raises Unsure."""
         end, here = len(self.program.code), 0
-        lanes: np.ndarray | None = None
+        there = EVERYONE
         while here < end:
             segment = self.segments[here]
-            self._count(segment, lanes)
+            self._count(segment, there)
             for bundle in segment.bundles:
-                chosen = self.registers.chosen_by(bundle, lanes)
+                chosen = self.registers.chosen_by(bundle, there)
                 if chosen is not None:
                     operation = bundle.instruction.parts[0]
                     _OPERATIONS.get(operation, Wave.compute)(self, bundle, chosen)
-            self._branch(segment, lanes)
+            self._branch(segment, there)
             here = int(self.at.min())
-            there = self.at == here
-            lanes = None if there.all() else np.flatnonzero(there)
+            there = self._at(here)
         return int(self.steps.sum())
 
-    def _count(self, segment: Segment, lanes: np.ndarray | None) -> None:
-        if lanes is None:
+    def _at(self, here: int) -> Chosen:
+        """Return the threads that are at an instruction."""
+        there = self.at == here
+        if there.all():
+            return EVERYONE
+        by_block = there.reshape(self.count, self.n)
+        whole = by_block.all(axis=1)
+        lanes = np.flatnonzero(there)
+        same = np.array_equal(whole, by_block.any(axis=1))
+        return Chosen(lanes, np.flatnonzero(whole) if same else None)
+
+    def _count(self, segment: Segment, there: Chosen) -> None:
+        if there.lanes is None:
             self.steps += segment.count
         else:
-            self.steps[np.unique(self.own[lanes])] += segment.count
+            self.steps[np.unique(self.own[there.lanes])] += segment.count
         if self.steps.max() > block.LIMIT:
             raise Unsure
 
-    def _branch(self, segment: Segment, lanes: np.ndarray | None) -> None:
+    def _branch(self, segment: Segment, there: Chosen) -> None:
         """Set where the threads that have executed a segment are next."""
         target, branch = segment.end, segment.branch
-        own = slice(None) if lanes is None else lanes
+        own = slice(None) if there.lanes is None else there.lanes
         if branch is not None:
             target = len(self.program.code)
             if branch.parts[0] == "bra":
@@ -190,7 +201,7 @@ class Wave:
         if branch is None or segment.guard is None:
             self.at[own] = target
         else:
-            guard = self.registers.read(Source(segment.guard, bool), Chosen(lanes))
+            guard = self.registers.read(Source(segment.guard, bool), there)
             check_defined(guard)
             self.at[own] = np.where(guard.bits ^ branch.negated, target, segment.end)
         if target < segment.end:

@@ -18,10 +18,11 @@ class Unsure(Exception):
 
 class Chosen(NamedTuple):
     """Who executes the instructions of a bundle: these threads, or all if ``lanes`` is
-    None. If ``rows`` is given, thread ``lanes[i]`` executes only instruction
-    ``rows[i]``."""
+    None. If they are all threads of some blocks, ``blocks`` are these. If ``rows`` is
+    given, thread ``lanes[i]`` executes only instruction ``rows[i]``."""
 
     lanes: np.ndarray | None
+    blocks: np.ndarray | None = None
     rows: np.ndarray | None = None
 
     def spread(self, own: np.ndarray, count: int) -> np.ndarray:
@@ -40,15 +41,18 @@ class Chosen(NamedTuple):
         return (values.reshape(len(by), -1) + by[:, None]).reshape(-1)
 
 
+EVERYONE = Chosen(None)
+
+
 class WideRegisters:
-    """The registers of n threads, of which ``counts`` have each width.
+    """The registers of all threads of blocks, of which ``counts`` have each width.
 
     The ``defined`` bits of a register are recorded only if its row is ``partly``
     defined: otherwise, all bits are.
     """
 
-    def __init__(self, counts: Mapping[type, int], n: int) -> None:
-        self.n = n
+    def __init__(self, counts: Mapping[type, int], blocks: int, threads: int) -> None:
+        self.blocks, n = blocks, blocks * threads
         self.bits = {kind: np.zeros((m, n), kind) for kind, m in counts.items()}
         self.defined = {kind: np.zeros((m, n), kind) for kind, m in counts.items()}
         self.partly = {kind: np.ones(m, bool) for kind, m in counts.items()}
@@ -73,6 +77,9 @@ class WideRegisters:
     def _gathered(self, table: np.ndarray, rows: Rows, chosen: Chosen) -> np.ndarray:
         if chosen.rows is not None:
             return table[rows.at[chosen.rows], chosen.lanes]
+        if chosen.blocks is not None:
+            by_block = table.reshape(len(table), self.blocks, -1)
+            return by_block[rows.at[:, None], chosen.blocks].reshape(-1)
         if chosen.lanes is not None:
             return table[rows.at[:, None], chosen.lanes].reshape(-1)
         if rows.range is not None:
@@ -103,26 +110,31 @@ class WideRegisters:
     ) -> None:
         if chosen.rows is not None:
             table[rows.at[chosen.rows], chosen.lanes] = values
+        elif chosen.blocks is not None:
+            by_block = table.reshape(len(table), self.blocks, -1)
+            shape = len(rows.at), len(chosen.blocks), -1
+            by_block[rows.at[:, None], chosen.blocks] = values.reshape(shape)
         elif chosen.lanes is not None:
             table[rows.at[:, None], chosen.lanes] = values.reshape(len(rows.at), -1)
         else:
             own = rows.range if rows.range is not None else rows.at
-            table[own] = values.reshape(-1, self.n)
+            table[own] = values.reshape(len(rows.at), -1)
 
-    def chosen_by(self, bundle: Bundle, lanes: np.ndarray | None) -> Chosen | None:
+    def chosen_by(self, bundle: Bundle, there: Chosen) -> Chosen | None:
         """Return who executes a bundle, given the threads that are there; None if
         nobody does. Raises Unsure if a guard is not defined."""
         if bundle.guard is None:
-            return Chosen(lanes)
-        guard = self.read(Source(bundle.guard, bool), Chosen(lanes))
+            return there
+        guard = self.read(Source(bundle.guard, bool), there)
         check_defined(guard)
         yes = guard.bits.reshape(bundle.count, -1) ^ bundle.negated[:, None]
         if yes.all():
-            return Chosen(lanes)
+            return there
         rows, columns = np.nonzero(yes)
         if not len(rows):
             return None
-        return Chosen(columns if lanes is None else lanes[columns], rows)
+        lanes = columns if there.lanes is None else there.lanes[columns]
+        return Chosen(lanes, None, rows)
 
 
 _ALL = np.zeros(0, np.uint8)  # in place of ``defined``, if all bits are
