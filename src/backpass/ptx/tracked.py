@@ -154,14 +154,14 @@ class SharedOfBlocks:
         at = self.places(addresses, size, by)
         granules = self.check_written(at, size, by, data)
         view = self.bytes.of(size)
-        view[at] = data
-        if _differ(view, at, data).any():  # two threads write at one place
-            raise Unsure
+        view[at] = data  # of a thread's stores to one place, the last remains
         self._codes[granules] = FRESH
         own = np.broadcast_to(by.threads[:, None], granules.shape)
         self.writers[granules] = own
         lost = self.writers[granules] != own
         if lost.any():
+            if _differ(view, at, data).any():  # two threads write at one place
+                raise Unsure
             self.writers[granules[lost]] = SEVERAL
         self.fresh = True
         if defined is not None and self.known is None:
@@ -403,10 +403,11 @@ class GlobalOfBlocks:
             if (others & ~same).any() or _differ(view, at, data)[others.any(1)].any():
                 raise Unsure
         self.log.append((view, at, view[at]))
-        view[at] = data
-        if _differ(view, at, data).any():
-            raise Unsure
+        view[at] = data  # of a thread's stores to one place, the last remains
         own.wrote.record(granules, by, self.n)
+        lost = own.wrote.threads[granules] != by.threads[:, None]
+        if lost.any() and _differ(view, at, data).any():
+            raise Unsure
         if own.known is not None:
             known = own.known.of(size)
             self.log.append((known, at, known[at]))
