@@ -128,13 +128,12 @@ class Plan:
         return self.divided[most]
 
 
-def plan_of(program: Program) -> Plan | None:
-    """Return the plan of a program, or None if it has an instruction that only
-    ``block`` executes."""
+def plan_of(program: Program) -> Plan | str:
+    """Return the plan of a program, or why only ``block`` can execute it."""
     try:
         return _Planner(program).plan()
-    except Unsupported:
-        return None
+    except Unsupported as reason:
+        return str(reason).removeprefix("ptx: ")
 
 
 class _Planner:

@@ -47,9 +47,14 @@ THREADS = 1 << 13  # at most so many threads at once, and at least one block
 REGISTERS = 1 << 25  # at most so many registers of all threads at once
 ELEMENTS = 1 << 16  # of a bundle: its instructions times the threads
 FAILURES = 2  # after which a program is left to ``block``
+UNSURE = "an access that may be a fault or a race"
 PLANS = 64  # the plans of so many programs are kept
 
-_plans: dict[int, tuple[Program, Plan | None]] = {}
+_plans: dict[int, tuple[Program, Plan | str]] = {}
+
+
+class Alone(Exception):
+    """Why blocks execute one after another."""
 
 
 def run(
@@ -61,33 +66,42 @@ def run(
     blocks: tuple[int, int, int],
     shared: int,
     approximate: int | None,
-) -> int | None:
+    watch: Callable[[str], None] = lambda _: None,
+) -> int:
     """Execute the blocks with these numbers. Return how many instructions they have
-    executed, or None, with memory as before, if ``block`` has to execute them."""
+    executed. Raises Alone, with memory as before, if ``block`` has to execute them."""
     plan = _plan(program)
-    if plan is None or plan.failures >= FAILURES or len({*numbers}) < len(numbers):
-        return None
+    if isinstance(plan, str):
+        raise Alone(plan)
+    if plan.failures >= FAILURES:
+        raise Alone(UNSURE)
+    if len({*numbers}) < len(numbers):
+        raise Alone("a block is listed twice")
     stored = {parameters[name] for name in plan.stored}
     everything = GlobalOfBlocks(
         memory, stored, plan.granules["global"], program.threads
     )
     most = min(THREADS, REGISTERS // max(1, sum(plan.rows.values())))
-    each = max(1, most // program.threads)
-    steps = 0
+    each, steps = max(1, most // program.threads), 0
     try:
         for first in range(0, len(numbers), each):
             own = np.array(numbers[first : first + each])
             wave = Wave(program, plan, parameters, everything, own, blocks, shared)
             wave.approximate = approximate
-            steps += wave.run()
+            words = f"blocks {first + 1} to {first + len(own)} of {len(numbers)}"
+
+            def report(count: int, words: str = words, before: int = steps) -> None:
+                watch(f"{words}, {before + count:,} instructions")
+
+            steps += wave.run(report)
     except (Unsure, Unsupported):
         everything.undo()
         plan.failures += 1
-        return None
+        raise Alone(UNSURE) from None
     return steps
 
 
-def _plan(program: Program) -> Plan | None:
+def _plan(program: Program) -> Plan | str:
     if id(program) not in _plans:
         while len(_plans) >= PLANS:
             del _plans[next(iter(_plans))]
@@ -153,14 +167,15 @@ class Wave:
             raise Unsure
         return known[name] if name in known else int(name)
 
-    def run(self) -> int:
+    def run(self, report: Callable[[int], None]) -> int:
         """Execute the blocks to their ends, and return how many instructions they have
-        executed. Raises Unsure."""
+        executed, which ``report`` is called with meanwhile. Raises Unsure."""
         end, here = len(self.program.code), 0
         there = EVERYONE
         while here < end:
             segment = self.segments[here]
             self._count(segment, there)
+            report(int(self.steps.sum()))
             for bundle in segment.bundles:
                 chosen = self.registers.chosen_by(bundle, there)
                 if chosen is not None:

@@ -24,10 +24,10 @@ from backpass.ptx.parse import (
     targets_of,
     width_of,
 )
-from backpass.ptx.registers import kind_of
+from backpass.ptx.registers import kind_of, special_registers
 
 BRANCHES = ("bra", "ret", "exit")
-_SPECIAL = ("%tid.", "%ntid.", "%ctaid.", "%nctaid.", "%laneid", "%warpid", "%lanemask")
+_SPECIAL = {*special_registers(32, 0, (1, 1, 1))}
 
 
 class Step(NamedTuple):
@@ -67,14 +67,14 @@ class Operands:
         if key not in self._numbers:
             self._numbers[key] = len(self.kinds)
             self.kinds.append(self._kind(operand, type))
-            if not isinstance(operand, Register) or operand.name.startswith(_SPECIAL):
+            if not isinstance(operand, Register) or operand.name in _SPECIAL:
                 self.constants[self._numbers[key]] = operand, type
         return self._numbers[key]
 
     def _kind(self, operand: Operand, type: str) -> type:
         if not isinstance(operand, Register):
             return kind_of(type)
-        if operand.name.startswith(_SPECIAL):
+        if operand.name in _SPECIAL:
             if width_of(type) != 32:
                 raise Unsupported(f"ptx: {operand.name} as {type}")
             return np.uint32
@@ -117,7 +117,7 @@ def _raw(instruction: Instruction, program: Program) -> _Raw:
     if own is not None:
         return own(instruction, program)
     if not computed.is_computed(instruction):
-        raise Unsupported(f"ptx: {instruction.name} in lockstep")
+        raise Unsupported(f"ptx: the instruction {instruction.name}")
     if instruction.parts[0] in ("shfl", "vote", "redux"):
         mask = instruction.operands[-1]
         if not isinstance(mask, Number) or int(mask.text, 0) % 2**32 != 2**32 - 1:
