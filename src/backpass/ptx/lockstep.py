@@ -139,12 +139,12 @@ class Wave:
         self.times = np.zeros(threads, np.int64)  # how many barriers each has passed
         self.at = np.zeros(threads, np.int64)
         self.steps = np.zeros(self.count, np.int64)  # of each block
-        self.copies = _Copies(self)
+        self.copies = _Copies(self.count)
         special = special_registers(self.n, numbers, blocks)
         for slot, (operand, type) in plan.constants.items():
             self._fill(slot, operand, type, special)
         self.segments = plan.of_size(max(1, ELEMENTS // threads))
-        self.repeats = _Repeats(self)
+        self.repeats = _Repeats()
 
     def _fill(
         self, slot: Slot, operand: object, type: str, special: Mapping[str, np.ndarray]
@@ -220,7 +220,7 @@ class Wave:
             check_defined(guard)
             self.at[own] = np.where(guard.bits ^ branch.negated, target, segment.end)
         if target < segment.end:
-            self.repeats.check()
+            self.repeats.check(self.registers.bits)
 
     def by(self, bundle: Bundle, chosen: Chosen, *, everywhere: bool) -> By:
         """Return who makes an access: by the numbers of the grid if it is to global
@@ -371,7 +371,7 @@ class Wave:
         """Execute cp.async: start copies, close a group of them, or wait for groups."""
         how = bundle.instruction.parts[2]
         if how in ("ca", "cg"):
-            self.copies.start(bundle, chosen)
+            self.copies.start(self, bundle, chosen)
             return
         if (
             self.whole(chosen, self.n) is not None
@@ -385,7 +385,7 @@ class Wave:
             left = 0
             if how == "wait_group":
                 left = int(bundle.instruction.operands[0].text, 0)  # type: ignore[union-attr]
-            self.copies.finish(blocks, left, everything=how == "wait_all")
+            self.copies.finish(self.shared, blocks, left, everything=how == "wait_all")
 
 
 _OPERATIONS: dict[str, Callable[[Wave, Bundle, Chosen], None]] = {
@@ -418,17 +418,16 @@ class _Copy(NamedTuple):
 class _Copies:
     """The copies in flight of a wave. Each block counts its groups of copies."""
 
-    def __init__(self, wave: Wave) -> None:
-        self.wave = wave
-        self.groups = np.zeros(wave.count, np.int64)
+    def __init__(self, blocks: int) -> None:
+        self.groups = np.zeros(blocks, np.int64)
         # Addresses, data, masks, who copies, the threads of the wave, and the groups.
         self.flying: list[
             tuple[np.ndarray, np.ndarray, np.ndarray, By, np.ndarray]
         ] = []
 
-    def start(self, bundle: Bundle, chosen: Chosen) -> None:
+    def start(self, wave: Wave, bundle: Bundle, chosen: Chosen) -> None:
         """Start copies of all elements of a bundle."""
-        wave, shared = self.wave, self.wave.shared
+        shared = wave.shared
         size = int(bundle.parameters[0].text, 0)
         to, of = (wave.addresses(bundle, chosen, i) for i in (0, 1))
         by = wave.by(bundle, chosen, everywhere=False)
@@ -463,29 +462,37 @@ class _Copies:
         """Close the groups of blocks, or of all for None."""
         self.groups[slice(None) if blocks is None else blocks] += 1
 
-    def finish(self, blocks: np.ndarray | None, left: int, *, everything: bool) -> None:
+    def finish(
+        self,
+        shared: SharedOfBlocks,
+        blocks: np.ndarray | None,
+        left: int,
+        *,
+        everything: bool,
+    ) -> None:
         """Complete the copies of all closed groups of blocks except the last
         ``left``."""
         if everything:
             self.close(blocks)
-        open_ = np.full(self.wave.count, -1)
+        open_ = np.full(len(self.groups), -1)
         own = slice(None) if blocks is None else blocks
         open_[own] = self.groups[own] - left
         flying = []
         for copy in self.flying:
             done = copy.groups < open_[copy.by.blocks]
             if done.any():
-                self._complete(copy.only(done))
+                _complete(copy.only(done), shared)
             if not done.all():
                 flying.append(copy.only(~done))
         self.flying = flying
 
-    def _complete(self, copy: _Copy) -> None:
-        shared, size = self.wave.shared, copy.data.itemsize
-        at = shared.places(copy.to, size, copy.by)
-        shared.mark(shared.granules(at, size), EMPTY)
-        full = (copy.defined.view(np.uint8) == 0xFF).all()
-        shared.store(copy.to, copy.data, None if full else copy.defined, copy.by)
+
+def _complete(copy: _Copy, shared: SharedOfBlocks) -> None:
+    size = copy.data.itemsize
+    at = shared.places(copy.to, size, copy.by)
+    shared.mark(shared.granules(at, size), EMPTY)
+    full = (copy.defined.view(np.uint8) == 0xFF).all()
+    shared.store(copy.to, copy.data, None if full else copy.defined, copy.by)
 
 
 class _Repeats:
@@ -493,18 +500,16 @@ class _Repeats:
 
     FIRST = 256  # branches without a check
 
-    def __init__(self, wave: Wave) -> None:
-        self.wave = wave
+    def __init__(self) -> None:
         self.branches = 0
         self.kept: dict[type, np.ndarray] = {}
         self.different: tuple[type, int] | None = None
 
-    def check(self) -> None:
+    def check(self, now: Mapping[type, np.ndarray]) -> None:
         """Raise Unsure if no register has changed since an earlier branch."""
         self.branches += 1
         if self.branches < self.FIRST:
             return
-        now = self.wave.registers.bits
         if self.kept and not self._differs(now):
             raise Unsure
         if self.branches & (self.branches - 1) == 0:
