@@ -34,8 +34,6 @@ from backpass.ptx.rows import (
 )
 from backpass.ptx.tensors import SPACE, Global
 from backpass.ptx.tracked import (
-    AWAITED,
-    EMPTY,
     OF_SIZE,
     By,
     GlobalOfBlocks,
@@ -433,7 +431,7 @@ class _Copies:
         by = wave.by(bundle, chosen, everywhere=False)
         everywhere = wave.by(bundle, chosen, everywhere=True)
         at = shared.places(to, size, by)
-        granules = shared.check_written(at, size, by, None)
+        shared.expect(at, size, by)
         if int(np.bitwise_or.reduce(of)) & (size - 1):
             raise Unsure
         data = np.zeros(len(to), OF_SIZE[size])
@@ -448,7 +446,6 @@ class _Copies:
         data[rows], known = wave.memory.load(of[rows], size, everywhere.only(rows))
         if known is not None:
             defined[rows] = known
-        shared.mark(granules, AWAITED)
         spaces = {*np.unique(of // SPACE).tolist()}
         self.flying.append(_Copy(to, data, defined, by, self.groups[by.blocks], spaces))
 
@@ -490,7 +487,7 @@ class _Copies:
 def _complete(copy: _Copy, shared: SharedOfBlocks) -> None:
     size = copy.data.itemsize
     at = shared.places(copy.to, size, copy.by)
-    shared.mark(shared.granules(at, size), EMPTY)
+    shared.arrive(at, size)
     full = (copy.defined.view(np.uint8) == 0xFF).all()
     shared.store(copy.to, copy.data, None if full else copy.defined, copy.by)
 

@@ -152,11 +152,11 @@ class SharedOfBlocks:
         if not all are."""
         size = data.itemsize
         at = self.places(addresses, size, by)
-        granules = self.check_written(at, size, by, data)
+        granules, others = self.check_written(at, size, by, data)
         view = self.bytes.of(size)
         view[at] = data  # of a thread's stores to one place, the last remains
         self._codes[granules] = FRESH
-        own = np.broadcast_to(by.threads[:, None], granules.shape)
+        own = np.where(others, SEVERAL, by.threads[:, None])
         self.writers[granules] = own
         lost = self.writers[granules] != own
         if lost.any():
@@ -173,23 +173,23 @@ class SharedOfBlocks:
 
     def check_written(
         self, at: np.ndarray, size: int, by: By, data: np.ndarray | None
-    ) -> np.ndarray:
+    ) -> tuple[np.ndarray, np.ndarray]:
         """Raise Unsure if another thread has read elements since the last barrier, or
-        written different data. Return the granules of the elements."""
+        written different data. Return the granules of the elements, and whether another
+        thread has written the same data there."""
         granules = self.granules(at, size)
         codes = self._codes[granules]
         if (codes == AWAITED).any():
             raise Unsure
         self._check_reads(granules, by)
-        if self.fresh:
-            others = codes == FRESH
-            others &= self.writers[granules] != by.threads[:, None]
-            rows = np.any(others, axis=1)
-            if rows.any() and (
-                data is None or _differ(self.bytes.of(size), at, data)[rows].any()
-            ):
-                raise Unsure
-        return granules
+        others = codes == FRESH
+        others &= self.writers[granules] != by.threads[:, None]
+        rows = np.any(others, axis=1)
+        if rows.any() and (
+            data is None or _differ(self.bytes.of(size), at, data)[rows].any()
+        ):
+            raise Unsure
+        return granules, others
 
     def _check_reads(self, granules: np.ndarray, by: By) -> None:
         if not self.reads:
@@ -218,9 +218,19 @@ class SharedOfBlocks:
             if ((own != 0) & (own != readers.threads[:, None])).any():
                 raise Unsure
 
-    def mark(self, granules: np.ndarray, code: int) -> None:
-        """Record what parts of the memory are."""
-        self._codes[granules] = code
+    def expect(self, at: np.ndarray, size: int, by: By) -> None:
+        """Record that elements are the destinations of copies in flight. Raises Unsure
+        if two copies have the same one, or if they race with other accesses."""
+        granules, _ = self.check_written(at, size, by, None)
+        own = np.arange(len(at))[:, None]
+        self.writers[granules] = own
+        if (self.writers[granules] != own).any():
+            raise Unsure
+        self._codes[granules] = AWAITED
+
+    def arrive(self, at: np.ndarray, size: int) -> None:
+        """Record that the copies to elements are no longer in flight."""
+        self._codes[self.granules(at, size)] = EMPTY
 
     def meet(self, blocks: np.ndarray | None) -> None:
         """Let blocks, or all for None, pass a barrier."""
