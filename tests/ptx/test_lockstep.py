@@ -213,9 +213,9 @@ def test_equal_instructions_form_a_bundle():
     for k in range(6):  # products in chains: one of each chain at a time
         body += "".join(f"fma.rn.f32 %r{i}, %r{i}, %r{3 + k}, %r1;" for i in range(10, 18))
     segment = bundles.plan_of(of(body)).segments[0]
-    sizes = [x.count for x in segment.bundles if x.instruction.name == "fma.rn.f32"]
+    sizes = [x.size for x in segment.bundles if x.instruction.name == "fma.rn.f32"]
     assert sizes == [8] * 6
-    assert [x.count for part in segment.bundles for x in part.divided(3) if x.count > 3] == []
+    assert [x.size for part in segment.bundles for x in part.divided(3) if x.size > 3] == []
 
 
 def test_stores_stay_behind_loads_and_barriers():

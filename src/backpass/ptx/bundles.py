@@ -60,16 +60,16 @@ class Bundle(NamedTuple):
     parameters: tuple[Any, ...]  # of loads of parameters, or the size of a copy
 
     @property
-    def count(self) -> int:
+    def size(self) -> int:
         """The number of instructions."""
         return len(self.negated)
 
     def divided(self, most: int) -> Iterator[Bundle]:
         """Yield bundles of at most so many of the instructions."""
-        if self.count <= most:
+        if self.size <= most:
             yield self
             return
-        for first in range(0, self.count, most):
+        for first in range(0, self.size, most):
             own = slice(first, first + most)
 
             def cut(rows: Rows, own: slice = own) -> Rows:
@@ -90,7 +90,7 @@ class Segment(NamedTuple):
     segment if there is one."""
 
     bundles: tuple[Bundle, ...]
-    count: int  # of the instructions, with the branch
+    steps: int  # how many instructions it has, with the branch
     end: int  # the position after it
     branch: Instruction | None
     guard: Rows | None
@@ -197,7 +197,8 @@ class _Planner:
 
     def _alike(self, step: Step) -> tuple[Any, ...]:
         """Return what the instructions of a bundle have in common."""
-        kinds, more = self.kinds, ()
+        kinds = self.kinds
+        more: tuple[Any, ...] = ()
         if step.space == "global":
             more = (self.origins.get(step.sources[0]),)
         elif step.mode == "copy":

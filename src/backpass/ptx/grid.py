@@ -6,7 +6,7 @@ import ctypes
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from math import prod
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -83,7 +83,11 @@ def run(
         table = np.frombuffer(content, np.uint8).copy()
         parameters[name] = memory.add(name, table, True)
     numbers = [*range(prod(lengths))] if only is None else [*only]
-    settings = {"blocks": lengths, "shared": shared, "approximate": approximate}
+    settings: dict[str, Any] = {
+        "blocks": lengths,
+        "shared": shared,
+        "approximate": approximate,
+    }
     try:
         steps = lockstep.run(
             program, parameters, memory, numbers, watch=watch, **settings

@@ -197,9 +197,9 @@ class Wave:
 
     def _count(self, segment: Segment, there: Chosen) -> None:
         if there.lanes is None:
-            self.steps += segment.count
+            self.steps += segment.steps
         else:
-            self.steps[np.unique(self.own[there.lanes])] += segment.count
+            self.steps[np.unique(self.own[there.lanes])] += segment.steps
         if self.steps.max() > block.LIMIT:
             raise Unsure
 
@@ -226,7 +226,7 @@ class Wave:
         threads = self.thread if everywhere else self.lanes + 1
         blocks = self.block if everywhere else self.own
         return By(
-            *(chosen.spread(x, bundle.count) for x in (threads, blocks, self.times))
+            *(chosen.spread(x, bundle.size) for x in (threads, blocks, self.times))
         )
 
     def addresses(self, bundle: Bundle, chosen: Chosen, i: int = 0) -> np.ndarray:
@@ -299,7 +299,7 @@ class Wave:
             if type[0] == "s" and value >> (width - 1):
                 value += 2**64 - 2**width  # sign-extend to a wider register
             found.append(value)
-        zeros = chosen.spread(np.zeros(len(self.lanes), np.int64), bundle.count)
+        zeros = chosen.spread(np.zeros(len(self.lanes), np.int64), bundle.size)
         bits = chosen.shifted(zeros, np.array(found, np.uint64).view(np.int64))
         self._write(bundle, [defined_value(bits.view(np.uint64))], chosen)
 
@@ -409,8 +409,9 @@ class _Copy(NamedTuple):
 
     def only(self, rows: np.ndarray) -> _Copy:
         """Return those that a mask selects."""
-        *own, by, groups = self[:5]
-        return _Copy(*(x[rows] for x in own), by.only(rows), groups[rows], self.spaces)
+        to, data, defined = self.to[rows], self.data[rows], self.defined[rows]
+        by, groups = self.by.only(rows), self.groups[rows]
+        return _Copy(to, data, defined, by, groups, self.spaces)
 
 
 class _Copies:
@@ -418,10 +419,7 @@ class _Copies:
 
     def __init__(self, blocks: int) -> None:
         self.groups = np.zeros(blocks, np.int64)
-        # Addresses, data, masks, who copies, the threads of the wave, and the groups.
-        self.flying: list[
-            tuple[np.ndarray, np.ndarray, np.ndarray, By, np.ndarray]
-        ] = []
+        self.flying: list[_Copy] = []
 
     def start(self, wave: Wave, bundle: Bundle, chosen: Chosen) -> None:
         """Start copies of all elements of a bundle."""

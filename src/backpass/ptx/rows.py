@@ -127,7 +127,7 @@ class WideRegisters:
             return there
         guard = self.read(Source(bundle.guard, bool), there)
         check_defined(guard)
-        yes = guard.bits.reshape(bundle.count, -1) ^ bundle.negated[:, None]
+        yes = guard.bits.reshape(bundle.size, -1) ^ bundle.negated[:, None]
         if yes.all():
             return there
         rows, columns = np.nonzero(yes)
