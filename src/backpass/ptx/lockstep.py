@@ -130,6 +130,7 @@ class Wave:
         self.shared = SharedOfBlocks(self.count, size, plan.granules["shared"])
         self.registers = WideRegisters(plan.rows, self.count, self.n)
         self.lanes = np.arange(threads)
+        self.lane_numbers = self.lanes + 1
         self.own = self.lanes // self.n  # the block of each thread, in this wave
         # For global memory, blocks and threads are numbered through the grid.
         self.block = np.repeat(numbers, self.n)
@@ -223,11 +224,10 @@ class Wave:
     def by(self, bundle: Bundle, chosen: Chosen, *, everywhere: bool) -> By:
         """Return who makes an access: by the numbers of the grid if it is to global
         memory, which is ``everywhere``."""
-        threads = self.thread if everywhere else self.lanes + 1
+        threads = self.thread if everywhere else self.lane_numbers
         blocks = self.block if everywhere else self.own
-        return By(
-            *(chosen.spread(x, bundle.size) for x in (threads, blocks, self.times))
-        )
+        own = threads, blocks, self.times
+        return By(own, lambda x: chosen.spread(x, bundle.size))
 
     def addresses(self, bundle: Bundle, chosen: Chosen, i: int = 0) -> np.ndarray:
         """Return the addresses of all elements. Raises Unsure if one is not defined."""
@@ -237,7 +237,7 @@ class Wave:
 
     def whole(self, chosen: Chosen, size: int) -> np.ndarray | None:
         """Return the numbers of the groups of ``size`` threads that execute an
-        instruction together, or None for all. Raises Unsure if a group is not whole."""
+        instruction, or None for all. Raises Unsure if a group is not whole."""
         if chosen.rows is not None:
             raise Unsure
         if chosen.lanes is None:
@@ -326,11 +326,10 @@ class Wave:
         self.whole(chosen, 32)
         n = len(bundle.targets)
         # Lanes 8i to 8i + 7 hold the addresses of the rows of matrix i.
-        giving = np.flatnonzero(np.arange(32) < 8 * n)
-        addresses = self.addresses(bundle, chosen).reshape(-1, 32)[:, giving]
-        by = self.by(bundle, chosen, everywhere=False)
-        own = By(*(x.reshape(-1, 32)[:, giving].reshape(-1) for x in by))
-        data, defined = self.shared.load(addresses.reshape(-1), 16, own)
+        addresses = self.addresses(bundle, chosen)
+        giving = np.flatnonzero(np.arange(len(addresses)) % 32 < 8 * n)
+        by = self.by(bundle, chosen, everywhere=False).only(giving)
+        data, defined = self.shared.load(addresses[giving], 16, by)
         transposed = "trans" in bundle.instruction.parts
         rows = data.view(np.uint16).reshape(-1, n, 8, 8)
         found = tensor_cores.loaded_matrices(rows, transposed)

@@ -6,7 +6,8 @@ two accesses may race. Then the blocks run again, one after another, with ``memo
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
+from functools import cached_property
 
 import numpy as np
 
@@ -23,22 +24,40 @@ OF_SIZE: dict[int, type] = {
     16: np.complex128,
 }
 # What a part of shared memory is: never written, written before the last barrier or
-# since, or the destination of a copy in flight.
-EMPTY, SETTLED, FRESH, AWAITED = range(4)
+# since, or the destination of a copy in flight. At a barrier, FRESH becomes SETTLED.
+EMPTY, SETTLED, FRESH, AWAITED = 0, 1, 3, 4
+_AT_BARRIER = np.uint8(0xFF ^ FRESH ^ SETTLED)
 SEVERAL = -1  # in place of a thread
 
 
-class By(NamedTuple):
+class By:
     """Who makes an access, for each element: the thread, numbered through all blocks
-    from 1 on, its block, and how many barriers the block has passed."""
+    from 1 on, its block, and how many barriers the block has passed. They are computed
+    when they are needed, by ``spread`` from those of each thread of a wave."""
 
-    threads: np.ndarray
-    blocks: np.ndarray
-    times: np.ndarray
+    def __init__(
+        self, own: Sequence[np.ndarray], spread: Callable[[np.ndarray], np.ndarray]
+    ) -> None:
+        self._own, self._spread = own, spread
+
+    @cached_property
+    def threads(self) -> np.ndarray:
+        """The thread of each element."""
+        return self._spread(self._own[0])
+
+    @cached_property
+    def blocks(self) -> np.ndarray:
+        """The block of each element."""
+        return self._spread(self._own[1])
+
+    @cached_property
+    def times(self) -> np.ndarray:
+        """How many barriers the block of each element has passed."""
+        return self._spread(self._own[2])
 
     def only(self, rows: np.ndarray) -> By:
         """Return those that a mask or indices select."""
-        return By(*(x[rows] for x in self))
+        return By(self._own, lambda own: self._spread(own)[rows])
 
 
 class Views:
@@ -237,7 +256,7 @@ class SharedOfBlocks:
         if blocks is None:
             self.reads.clear()
             if self.fresh:
-                self._codes[self._codes == FRESH] = SETTLED
+                self._codes &= _AT_BARRIER
                 self.fresh = False
             return
         kept = []
@@ -248,8 +267,7 @@ class SharedOfBlocks:
         self.reads = kept
         each = self.each // self.granule
         for block in blocks.tolist() if self.fresh else ():
-            own = self._codes[block * each : block * each + each]
-            own[own == FRESH] = SETTLED
+            self._codes[block * each : block * each + each] &= _AT_BARRIER
 
 
 class _Accessed:
