@@ -21,6 +21,7 @@ from backpass.ptx.threads import Threads
 from backpass.ptx.values import Value
 from backpass.ptx.warps import TOGETHER, check_together, waits_for_all
 
+_BRANCHES = ("bra", "ret", "exit")
 LIMIT = 5_000_000  # instructions; a block that executes more is assumed not to end
 
 
@@ -48,43 +49,69 @@ class Block:
         threads, n = self.threads, len(self.threads.numbers)
         code, end = threads.program.code, len(threads.program.code)
         at, waiting = np.zeros(n, np.int64), np.zeros(n, bool)
-        while (left := at < end).any():
-            threads.left, ready = left, left & ~waiting
-            if not ready.any() and waits_for_all(code[at[left][0]]):
-                # Threads for which the others waited may have returned.
-                ready = left & (at[left] == at[left][0]).all()
-            if not ready.any():
-                missing = int(np.argmax(~left if not left.all() else at != at[0]))
-                what = f"waits for thread {missing}, which does not arrive"
-                raise threads.fault(Barrier, what, waiting)
-            here = int(at[ready].min())
-            instruction, active = code[here], at == here
+        everyone = np.ones(n, bool)
+        here, together = 0, True  # whether all threads are at `here`, and none waits
+        while True:
+            if together:
+                if here >= end:
+                    return
+                threads.left = active = everyone
+            else:
+                if not (left := at < end).any():
+                    return
+                threads.left = left
+                here = self._next(at, waiting)
+                active = at == here
+            instruction = code[here]
             self.steps += 1
             if self.steps > LIMIT:
                 what = f"does not end within {LIMIT:,} instructions"
                 raise threads.fault(Barrier, what, active)
             threads.place = instruction.place
-            if instruction.parts[0] in TOGETHER:
-                check_together(threads, instruction, active)
-                complete = _complete(threads, instruction, active)
-                waiting = (waiting & ~active) | (active & ~complete)
-                active = complete
-                if not active.any():
-                    continue
             operation = instruction.parts[0]
-            chosen = active & _guard(threads, instruction, active)
-            if operation == "bra":
+            if operation in TOGETHER:
+                check_together(threads, instruction, active)
+                if not together:
+                    complete = _complete(threads, instruction, active)
+                    waiting = (waiting & ~active) | (active & ~complete)
+                    active = complete
+                    if not active.any():
+                        continue
+            chosen = active
+            if instruction.guard is not None:
+                chosen = active & _guard(threads, instruction, active)
+            if operation in _BRANCHES:
+                target = end
+                if operation == "bra":
+                    target = threads.program.labels[label_of(instruction)]
                 at[active] = here + 1
-                at[chosen] = target = threads.program.labels[label_of(instruction)]
+                at[chosen] = target
                 if target <= here and chosen.any():
                     self._check_repeats(at, waiting, chosen)
-            elif operation in ("ret", "exit"):
-                at[active] = here + 1
-                at[chosen] = end
+                here = int(at[0])
+                together = bool((at == here).all()) and not waiting.any()
+                continue
+            if chosen is everyone or chosen.any():
+                _execute(threads, instruction, chosen)
+            if together:
+                here += 1
             else:
-                if chosen.any():
-                    _execute(threads, instruction, chosen)
                 at[active] = here + 1
+
+    def _next(self, at: np.ndarray, waiting: np.ndarray) -> int:
+        """Return the instruction to execute next: the first at which threads are that
+        do not wait. Raises Barrier if all wait for threads that do not arrive."""
+        threads = self.threads
+        left, code = threads.left, threads.program.code
+        ready = left & ~waiting
+        if not ready.any() and waits_for_all(code[at[left][0]]):
+            # Threads for which the others waited may have returned.
+            ready = left & (at[left] == at[left][0]).all()
+        if not ready.any():
+            missing = int(np.argmax(~left if not left.all() else at != at[0]))
+            what = f"waits for thread {missing}, which does not arrive"
+            raise threads.fault(Barrier, what, waiting)
+        return int(at[ready].min())
 
     def _check_repeats(
         self, at: np.ndarray, waiting: np.ndarray, chosen: np.ndarray
@@ -133,8 +160,8 @@ def _complete(
 def _guard(
     threads: Threads, instruction: Instruction, active: np.ndarray
 ) -> np.ndarray:
-    if instruction.guard is None:
-        return active
+    """Return for which threads the guard of an instruction is true."""
+    assert instruction.guard is not None
     value = threads.read(instruction.guard, "pred")
     threads.check(
         value, active, f"uses an uninitialised predicate ({instruction.guard.name})"

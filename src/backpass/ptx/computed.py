@@ -8,6 +8,7 @@ are those of whole warps, lane by lane.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -47,6 +48,7 @@ def is_computed(instruction: Instruction) -> bool:
     return operation in (*_MOVES, *OF_WARPS) or operation in arithmetic.OPERATIONS
 
 
+@lru_cache(maxsize=1 << 14)
 def form_of(instruction: Instruction) -> Form:
     """Return what an instruction of this module reads and writes."""
     operation, type = instruction.parts[0], instruction.parts[-1]
