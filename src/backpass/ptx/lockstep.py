@@ -42,7 +42,7 @@ from backpass.ptx.tracked import (
 from backpass.ptx.values import Value, extended
 
 THREADS = 1 << 13  # at most so many threads at once, and at least one block
-REGISTERS = 1 << 25  # at most so many registers of all threads at once
+REGISTERS = 1 << 24  # at most so many registers of all threads at once
 ELEMENTS = 1 << 16  # of a bundle: its instructions times the threads
 FAILURES = 2  # after which a program is left to ``block``
 UNSURE = "an access that may be a fault or a race"
