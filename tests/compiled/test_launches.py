@@ -226,6 +226,36 @@ def test_parts_of_registers_that_inline_assembly_leaves_open_are_not_needed():
 
 
 @triton.jit
+def adding(x_ptr, total_ptr, BLOCK: tl.constexpr):
+    x = tl.load(x_ptr + tl.program_id(0) * BLOCK + tl.arange(0, BLOCK))
+    tl.atomic_add(total_ptr, tl.sum(x, axis=0).to(tl.int32))
+
+
+def test_the_verdict_says_which_kernels_are_slow_and_why(x):
+    total, y = torch.zeros(1, dtype=torch.int32), torch.zeros(300)
+    with compiled.executing() as verdict:
+        adding[(4,)](x, total, BLOCK=64)
+        short[(1,)](x, y, 300, BLOCK=512)
+        short[(1,)](x, y, 300, BLOCK=512)
+    head, *rows = verdict.speed.splitlines()
+    assert head.split() == ["kernel", "launches", "seconds", "instructions", "a", "second"]
+    (slow,) = (row for row in rows if row.startswith("adding"))
+    (quick,) = (row for row in rows if row.startswith("short"))
+    assert "one program after another: the instruction atom.global" in slow
+    assert quick.split()[1] == "2"
+    assert "after another" not in quick
+
+
+def test_a_launch_says_what_it_does_if_it_takes_long(x, monkeypatch):
+    said = []
+    monkeypatch.setattr(compiled.Progress, "now", lambda self, doing: said.append((self.what, doing)))
+    with compiled.executing():
+        short[(1,)](x, torch.zeros(300), 300, BLOCK=512)
+    assert said[0][0] == "executing short"
+    assert said[0][1].startswith("blocks 1 to 1 of 1, ")
+
+
+@triton.jit
 def short(x_ptr, y_ptr, n, BLOCK: tl.constexpr):
     at = tl.arange(0, BLOCK)
     tl.store(y_ptr + at, tl.load(x_ptr + at, mask=at < n), mask=at < n - 1)

@@ -536,7 +536,7 @@ class TestProgress:
             return True
 
     def test_what_takes_long_says_what_it_does_and_wipes_it(self, monkeypatch):
-        from backpass.verify import progress
+        from backpass.text import progress
 
         monkeypatch.setattr(progress, "PATIENCE", 0.01)
         monkeypatch.setattr(sys, "stderr", terminal := self.Terminal())

@@ -123,7 +123,7 @@ def run(arguments: argparse.Namespace) -> int:
     from backpass.derivation.document import form_of, read_document
     from backpass.derivation.judge import judge, suggest
     from backpass.derivation.language.parse import Unreadable
-    from backpass.verify.progress import Progress
+    from backpass.text.progress import Progress
 
     names, error = arguments.files, arguments.parser.error
     for option in ("annotate", "suggest"):
@@ -153,7 +153,7 @@ def run(arguments: argparse.Namespace) -> int:
     found, suggestion = [], None
     baseline = Baseline(arguments)
     for name, document in zip(names, documents, strict=True):
-        with Progress(name) as progress:
+        with Progress(f"checking {name}") as progress:
 
             def show(line: int, shown: Progress = progress) -> None:
                 shown.now(f"line {line}")

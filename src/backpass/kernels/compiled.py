@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import re
 import struct
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
@@ -36,6 +37,7 @@ from backpass.kernels.allocated import Allocated, Part
 from backpass.kernels.as_cuda import DEVICE, PROPERTIES, standing_in
 from backpass.kernels.tuning import Tuning, Wanted
 from backpass.text import table
+from backpass.text.progress import Progress
 from backpass.torch_internals import without_torch_functions
 
 CAPABILITY = 10 * PROPERTIES["major"] + PROPERTIES["minor"]  # 80: Ampere, the A100
@@ -57,6 +59,7 @@ class Run(NamedTuple):
     threads: int  # of a block
     report: ptx.Report
     text: str  # the PTX
+    seconds: float = 0.0  # of this process
 
 
 @dataclass
@@ -69,7 +72,8 @@ class Verdict:
     elements. Tensors of more than 1 GiB are not tracked and have no line. ``left_out``
     has a line for each autotuned kernel that was not run with all configurations, and
     ``stood_in`` names the queries that were answered in place of a GPU. With
-    ``atomic_sums``, the order of sums by atomic instructions may be any.
+    ``atomic_sums``, the order of sums by atomic instructions may be any. ``speed`` says
+    which kernels took how long.
     """
 
     runs: list[Run] = field(default_factory=list)
@@ -115,6 +119,26 @@ class Verdict:
         if self.stood_in:
             found += [f"in place of a GPU: {', '.join(sorted(self.stood_in))}"]
         return found
+
+    @property
+    def speed(self) -> str:
+        """A table of the kernels, the slowest first: how often each was launched, the
+        CPU time of all its launches, its speed, and why its programs were not executed
+        together, which takes longer."""
+        head = ("kernel", "launches", "seconds", "instructions a second", "")
+        by_kernel: dict[str, list[Run]] = {}
+        for run in self.runs:
+            by_kernel.setdefault(run.kernel, []).append(run)
+        rows = []
+        for name, runs in by_kernel.items():
+            seconds = sum(run.seconds for run in runs)
+            count = sum(run.report.instructions for run in runs)
+            why = next((run.report.alone for run in runs if run.report.alone), "")
+            said = f"one program after another: {why}" if why else ""
+            speed = f"{count / max(seconds, 1e-6):,.0f}"
+            rows.append((name, str(len(runs)), f"{seconds:.2f}", speed, said))
+        rows.sort(key=lambda row: -float(row[2]))
+        return "\n".join(table.aligned([head, *rows], right=(1, 2, 3)))
 
     def __str__(self) -> str:
         if not self.runs:
@@ -293,16 +317,20 @@ class Driver(DriverBase):
                     f"from {-count} to {count - 1}; got {list(only)}"
                 )
             only = [number % count for number in only if count]
-        report = ptx.run(
-            program,
-            arguments,
-            blocks=grid,
-            shared=metadata.shared,
-            only=only,
-            approximate=self.approximate,
-        )
+        start = time.process_time()
+        with Progress(f"executing {program.name}") as progress:
+            report = ptx.run(
+                program,
+                arguments,
+                blocks=grid,
+                shared=metadata.shared,
+                only=only,
+                approximate=self.approximate,
+                watch=progress.now,
+            )
+        seconds = time.process_time() - start
         axes = max([axis for axis in (1, 2) if grid[axis] > 1], default=0) + 1
-        run = Run(program.name, grid[:axes], program.threads, report, text)
+        run = Run(program.name, grid[:axes], program.threads, report, text, seconds)
         self.verdict.runs.append(run)
 
     def unwritten(self) -> list[str]:

@@ -5,7 +5,7 @@ executes the PTX. It computes all threads of a block as one vector, in the numbe
 formats of the hardware. Its memory records which threads have accessed each byte. The
 execution shows what a kernel computes in the dtype for which it was compiled. It also
 finds faults that can leave the result correct: accesses out of bounds, races, and uses
-of uninitialised values.
+of uninitialised values. As long as nothing can be a fault, all blocks are one vector.
 
     program = ptx.parse(text)
     ptx.run(program, {"x": ptx.Tensor(x.view(np.uint8)), "n": 300}, blocks=4)
@@ -20,9 +20,13 @@ To learn PTX from this package, read its modules in this order:
 - ``atomics``, ``memory``, and ``tensors``: which accesses are allowed
 - ``values`` and ``registers``: which bits of a register are defined
 - ``threads``: what the threads of a block share
-- ``moves``, ``warps``, and ``copies``: how threads move bits, meet, and copy
+- ``computed``: instructions that only compute, by their operands and results
+- ``moves``, ``warps``, and ``copies``: how threads access memory, meet, and copy
 - ``calls``: what ``tl.device_print`` and ``tl.device_assert`` call
 - ``block``: how threads branch and wait
+- ``steps`` and ``bundles``: which instructions can execute together
+- ``rows`` and ``tracked``: registers and memory of blocks that execute together
+- ``lockstep``: how they execute
 - ``grid``: how the blocks of a kernel run
 
 The package executes the instructions that Triton 3 emits for compute capability 8.0 and

@@ -268,15 +268,29 @@ def _funnel(parts: list[str], operands: list[np.ndarray]) -> tuple[np.ndarray, .
 
 def _field(parts: list[str], operands: list[np.ndarray]) -> tuple[np.ndarray, ...]:
     """bfe: extract a bit field, given its position and length, and extend its sign."""
-    type, found = parts[-1], []
-    numbers = values_of(operands[0], type)
-    of_fields = ((x & 0xFF).tolist() for x in operands[1:])
-    for value, start, count in zip(numbers.tolist(), *of_fields, strict=True):
-        field = (value >> start) % 2**count  # Python's integers have their sign beyond
-        if type[0] == "s" and count:
-            field -= field >> (count - 1) << count
-        found.append(field % 2 ** width_of(type))
-    return (np.array(found, operands[0].dtype),)
+    type = parts[-1]
+    numbers, (start, count) = (
+        values_of(operands[0], type),
+        (x & 0xFF for x in operands[1:]),
+    )
+    if width_of(type) > 32:
+        fields = zip(numbers.tolist(), start.tolist(), count.tolist(), strict=True)
+        found = [_one_field(*each, type) for each in fields]
+        return (np.array(found, operands[0].dtype),)
+    # 62 bits hold every number with its sign.
+    n = np.minimum(count, 62).astype(np.int64)
+    left = numbers.astype(np.int64) >> np.minimum(start, 63).astype(np.int64)
+    field = left & ((1 << n) - 1)
+    if type[0] == "s":
+        field -= np.where(n > 0, field >> np.maximum(n - 1, 0) << n, 0)
+    return (field.astype(operands[0].dtype),)
+
+
+def _one_field(value: int, start: int, count: int, type: str) -> int:
+    field = (value >> start) % 2**count  # Python's integers have their sign beyond
+    if type[0] == "s" and count:
+        field -= field >> (count - 1) << count
+    return field % 2 ** width_of(type)
 
 
 def _comparison(parts: list[str], operands: list[np.ndarray]) -> tuple[np.ndarray, ...]:
@@ -362,12 +376,16 @@ def _conversion(parts: list[str], operands: list[np.ndarray]) -> tuple[np.ndarra
     # NaN becomes 0, or, if the source is f64 or the target has 64 bits, the integer
     # with only its highest bit set.
     nan = highest if of == "f64" or width == 64 else 0
+    whole = way(x)
+    if width < 64:
+        clipped = np.clip(whole.astype(np.float64), least, most)
+        numbers = np.where(np.isnan(whole), nan, clipped).astype(np.int64)
+        return (numbers.astype(f"uint{width}"),)
     exact = [
         nan if np.isnan(v) else max(least, min(most, v if np.isinf(v) else int(v)))
-        for v in way(x)
+        for v in whole
     ]
-    clipped = [int(v) % 2**width for v in exact]
-    return (np.array(clipped, f"uint{width}"),)
+    return (np.array([int(v) % 2**width for v in exact], np.uint64),)
 
 
 def _to_odd(n: int) -> float:
@@ -422,11 +440,9 @@ def _copysign(parts: list[str], operands: list[np.ndarray]) -> tuple[np.ndarray,
 def _counts(parts: list[str], operands: list[np.ndarray]) -> tuple[np.ndarray, ...]:
     """popc and clz: the number of bits that are set, and of leading zeros."""
     width = width_of(parts[-1])
-    numbers = [int(x) for x in operands[0]]
     if parts[0] == "popc":
-        found = [x.bit_count() for x in numbers]
-    else:
-        found = [width - x.bit_length() for x in numbers]
+        return (np.bitwise_count(operands[0]).astype(np.uint32),)
+    found = [width - x.bit_length() for x in operands[0].tolist()]
     return (np.array(found, np.uint32),)
 
 

@@ -14,21 +14,14 @@ from typing import NamedTuple
 
 import numpy as np
 
-from backpass.ptx import arithmetic, calls, copies, moves, warps
+from backpass.ptx import calls, computed, copies, moves, warps
 from backpass.ptx.faults import Barrier
-from backpass.ptx.parse import (
-    Instruction,
-    Register,
-    label_of,
-    targets_of,
-    unsupported,
-    width_of,
-)
+from backpass.ptx.parse import Instruction, label_of, unsupported
 from backpass.ptx.threads import Threads
-from backpass.ptx.values import Value, extended, halves_known, known
+from backpass.ptx.values import Value
 from backpass.ptx.warps import TOGETHER, check_together, waits_for_all
 
-CARRY = Register("CC.CF")
+_BRANCHES = ("bra", "ret", "exit")
 LIMIT = 5_000_000  # instructions; a block that executes more is assumed not to end
 
 
@@ -56,43 +49,69 @@ class Block:
         threads, n = self.threads, len(self.threads.numbers)
         code, end = threads.program.code, len(threads.program.code)
         at, waiting = np.zeros(n, np.int64), np.zeros(n, bool)
-        while (left := at < end).any():
-            threads.left, ready = left, left & ~waiting
-            if not ready.any() and waits_for_all(code[at[left][0]]):
-                # Threads for which the others waited may have returned.
-                ready = left & (at[left] == at[left][0]).all()
-            if not ready.any():
-                missing = int(np.argmax(~left if not left.all() else at != at[0]))
-                what = f"waits for thread {missing}, which does not arrive"
-                raise threads.fault(Barrier, what, waiting)
-            here = int(at[ready].min())
-            instruction, active = code[here], at == here
+        everyone = np.ones(n, bool)
+        here, together = 0, True  # whether all threads are at `here`, and none waits
+        while True:
+            if together:
+                if here >= end:
+                    return
+                threads.left = active = everyone
+            else:
+                if not (left := at < end).any():
+                    return
+                threads.left = left
+                here = self._next(at, waiting)
+                active = at == here
+            instruction = code[here]
             self.steps += 1
             if self.steps > LIMIT:
                 what = f"does not end within {LIMIT:,} instructions"
                 raise threads.fault(Barrier, what, active)
             threads.place = instruction.place
-            if instruction.parts[0] in TOGETHER:
-                check_together(threads, instruction, active)
-                complete = _complete(threads, instruction, active)
-                waiting = (waiting & ~active) | (active & ~complete)
-                active = complete
-                if not active.any():
-                    continue
             operation = instruction.parts[0]
-            chosen = active & _guard(threads, instruction, active)
-            if operation == "bra":
+            if operation in TOGETHER:
+                check_together(threads, instruction, active)
+                if not together:
+                    complete = _complete(threads, instruction, active)
+                    waiting = (waiting & ~active) | (active & ~complete)
+                    active = complete
+                    if not active.any():
+                        continue
+            chosen = active
+            if instruction.guard is not None:
+                chosen = active & _guard(threads, instruction, active)
+            if operation in _BRANCHES:
+                target = end
+                if operation == "bra":
+                    target = threads.program.labels[label_of(instruction)]
                 at[active] = here + 1
-                at[chosen] = target = threads.program.labels[label_of(instruction)]
+                at[chosen] = target
                 if target <= here and chosen.any():
                     self._check_repeats(at, waiting, chosen)
-            elif operation in ("ret", "exit"):
-                at[active] = here + 1
-                at[chosen] = end
+                here = int(at[0])
+                together = bool((at == here).all()) and not waiting.any()
+                continue
+            if chosen is everyone or chosen.any():
+                _execute(threads, instruction, chosen)
+            if together:
+                here += 1
             else:
-                if chosen.any():
-                    _execute(threads, instruction, chosen)
                 at[active] = here + 1
+
+    def _next(self, at: np.ndarray, waiting: np.ndarray) -> int:
+        """Return the instruction to execute next: the first at which threads are that
+        do not wait. Raises Barrier if all wait for threads that do not arrive."""
+        threads = self.threads
+        left, code = threads.left, threads.program.code
+        ready = left & ~waiting
+        if not ready.any() and waits_for_all(code[at[left][0]]):
+            # Threads for which the others waited may have returned.
+            ready = left & (at[left] == at[left][0]).all()
+        if not ready.any():
+            missing = int(np.argmax(~left if not left.all() else at != at[0]))
+            what = f"waits for thread {missing}, which does not arrive"
+            raise threads.fault(Barrier, what, waiting)
+        return int(at[ready].min())
 
     def _check_repeats(
         self, at: np.ndarray, waiting: np.ndarray, chosen: np.ndarray
@@ -141,8 +160,8 @@ def _complete(
 def _guard(
     threads: Threads, instruction: Instruction, active: np.ndarray
 ) -> np.ndarray:
-    if instruction.guard is None:
-        return active
+    """Return for which threads the guard of an instruction is true."""
+    assert instruction.guard is not None
     value = threads.read(instruction.guard, "pred")
     threads.check(
         value, active, f"uses an uninitialised predicate ({instruction.guard.name})"
@@ -156,31 +175,18 @@ def _execute(threads: Threads, instruction: Instruction, chosen: np.ndarray) -> 
     if special is not None:
         special(threads, instruction, chosen)
         return
-    if operation not in arithmetic.OPERATIONS:
+    if not computed.is_computed(instruction):
         raise unsupported(instruction)
-    target, *sources = instruction.operands
-    types = _operand_types(instruction)
-    if operation in ("addc", "subc", "madc"):
-        sources, types = [*sources, CARRY], [*types, "pred"]
-    values = [threads.read(x, t) for x, t in zip(sources, types, strict=False)]
-    results = arithmetic.compute(
-        instruction.name, [v.bits for v in values], threads.approximate
-    )
-    defined = [known(instruction.name, values)] * 2
-    targets = targets_of(target)
-    if operation == "setp" and "x2" in instruction.parts[-1]:
-        defined = [*halves_known(values)]
-    if operation == "cvt" and instruction.parts[-2][0] == "s":
-        type = instruction.parts[-2]
-        results = (extended(results[0], type),)
-        if defined[0].dtype != bool:
-            defined[0] = extended(defined[0], type)
-    if "cc" in instruction.parts:
-        targets = [*targets, CARRY]
-    if operation == "setp" and len(results) < len(targets):  # and its negation
-        results = (*results, ~results[0])
-    for register, bits, mask in zip(targets, results, defined, strict=False):
-        threads.write(register, bits, mask, chosen)
+    if operation in computed.OF_WARPS:
+        warps.check_warps(threads, chosen, f"{operation}.sync")
+    form = computed.form_of(instruction)
+    values = [threads.read(x, type) for x, type in form.sources]
+    bits = [value.bits for value in values]
+    results = computed.compute(instruction, bits, threads.approximate)
+    defined = computed.known_results(instruction, values)
+    for register, own, mask in zip(form.targets, results, defined, strict=False):
+        if register is not None:
+            threads.write(register, own, mask, chosen)
 
 
 _MEMORY: dict[str, Callable[[Threads, Instruction, np.ndarray], None]] = {
@@ -188,14 +194,8 @@ _MEMORY: dict[str, Callable[[Threads, Instruction, np.ndarray], None]] = {
     "st": moves.store,
     "atom": moves.atomic,
     "red": moves.atomic,
-    "mov": moves.move,
-    "cvta": moves.move,  # a generic address is the same number
     "bar": warps.barrier,
     "barrier": warps.barrier,
-    "shfl": warps.shuffle,
-    "vote": warps.vote,
-    "redux": warps.reduce,
-    "mma": warps.multiply,
     "ldmatrix": warps.load_matrices,
     "cp": copies.copy,
     "call": calls.call,
@@ -207,18 +207,3 @@ def _same(one: Value, other: Value) -> bool:
         np.array_equal(one.bits, other.bits)
         and np.array_equal(one.defined, other.defined)
     )
-
-
-def _operand_types(instruction: Instruction) -> list[str]:
-    """Return the types of the source operands of an arithmetic instruction."""
-    parts, n = instruction.parts, len(instruction.operands) - 1
-    type = parts[-1]
-    if parts[0] == "selp":
-        return [type, type, "pred"]
-    if parts[0] in ("shl", "shr"):
-        return [type, "b32"]
-    if parts[0] == "bfe":
-        return [type, "b32", "b32"]
-    if parts[0] == "mad" and "wide" in parts:
-        return [type, type, f"b{2 * width_of(type)}"]
-    return [type] * n

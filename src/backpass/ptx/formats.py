@@ -54,7 +54,9 @@ def bits_of(values: Values, type: str) -> Bits:
         return bfloat16_bits(values)
     if type[0] == "f":
         bits = rounded(values, type).view(UNSIGNED[width])
-        return np.where(np.isnan(values), NAN[type], bits) if type in NAN else bits
+        if type in NAN and (nan := np.isnan(values)).any():
+            return np.where(nan, NAN[type], bits)
+        return bits
     kinds = SIGNED if type[0] == "s" else UNSIGNED
     return np.ascontiguousarray(values.astype(kinds[width])).view(UNSIGNED[width])
 
@@ -64,7 +66,8 @@ def rounded(values: Values, type: str) -> Values:
     if type == "bf16":
         return values_of(bfloat16_bits(values), "bf16")
     with np.errstate(over="ignore", invalid="ignore"):
-        return np.ascontiguousarray(values.astype(FLOATING[width_of(type)]))
+        kind = FLOATING[width_of(type)]
+        return np.ascontiguousarray(values.astype(kind, copy=False))
 
 
 def bfloat16_bits(values: Values) -> Bits:
@@ -114,20 +117,45 @@ def fused(
 ) -> Values:
     """Return a·b + c, rounded once: to the nearest, or in float32 also towards zero."""
     if type == "f64":
-        return np.array(
-            [_fused_float64(*each) for each in zip(a, b, c, strict=True)], np.float64
-        )
+        return _fused_float64(a, b, c)
     with np.errstate(all="ignore"):
         product = a.astype(np.float64) * b.astype(np.float64)  # exact
         c = c.astype(np.float64)
         total = product + c
-        # The rounding error of the sum (Knuth's two-sum).
-        back = total - product
-        error = (product - (total - back)) + (c - back)
-        kept = _odd(total, np.where(np.isfinite(total), error, 0.0))
+    if type == "f32" and not towards_zero:
+        found = rounded(total, "f32")
+        # Only from halfway between two float32 numbers may a second rounding go wrong.
+        rows = np.flatnonzero(_may_be_halfway(total))
+        if len(rows):
+            kept = _sum_to_odd(product[rows], c[rows], total[rows])
+            found[rows] = rounded(kept, "f32")
+        return found
+    kept = _sum_to_odd(product, c, total)
     if type == "f32":
-        return truncated(kept) if towards_zero else rounded(kept, "f32")
+        return truncated(kept)
     return rounded(odd_float32(kept, np.zeros_like(kept)), type)
+
+
+def _may_be_halfway(total: Values) -> np.ndarray:
+    """Return whether float64 numbers are halfway between two float32 numbers. Numbers
+    that are subnormal in float32 count as such."""
+    found = total.view(np.uint64) & np.uint64(0x1FFFFFFF) == np.uint64(0x10000000)
+    if (small := np.abs(total) < 2.0**-126).any():
+        found |= small & (total != 0)
+    return found
+
+
+def _sum_to_odd(a: Values, b: Values, total: Values) -> Values:
+    """Return a + b in float64, rounded to odd, given the sum rounded to the nearest."""
+    with np.errstate(all="ignore"):
+        error = _lost(a, b, total)
+        return _odd(total, np.where(np.isfinite(total), error, 0.0))
+
+
+def _lost(a: Values, b: Values, total: Values) -> Values:
+    """Return the rounding error of a + b (Knuth's two-sum)."""
+    back = total - a
+    return (a - (total - back)) + (b - back)
 
 
 def _odd(total: Values, error: Values) -> Values:
@@ -143,7 +171,45 @@ def _odd(total: Values, error: Values) -> Values:
     return np.where(lost & (total == 0), error, found)
 
 
-def _fused_float64(a: float, b: float, c: float) -> float:
+def _fused_float64(a: Values, b: Values, c: Values) -> Values:
+    """Return a·b + c in float64, rounded once (Boldo and Melquiond, 2008)."""
+    with np.errstate(all="ignore"):
+        product = a * b
+        simple = (a == 0) | (b == 0) | ((c == 0) & (product != 0))
+        simple &= np.isfinite(product) & np.isfinite(c)
+        odd = ~_within(a, b, c, product) & ~simple
+        each = zip(a[odd], b[odd], c[odd], strict=True)
+        exact = [_fused_exactly(*numbers) for numbers in each]
+        below = _product_error(a, b, product)
+        middle = c + below
+        high = product + middle
+        low, rest = _lost(c, below, middle), _lost(product, middle, high)
+        found = high + _sum_to_odd(low, rest, low + rest)
+        found = np.where(simple, product + c, found)
+    found[odd] = exact
+    return found
+
+
+def _within(*numbers: Values) -> np.ndarray:
+    """Return whether all numbers are so far from the least and the largest float64
+    numbers that no error underflows, and no step overflows."""
+    sizes = [np.abs(x) for x in numbers]
+    return np.all([(x > 2.0**-400) & (x < 2.0**400) for x in sizes], axis=0)
+
+
+def _product_error(a: Values, b: Values, product: Values) -> Values:
+    """Return the rounding error of a·b (Dekker's product)."""
+    (x, y), (z, w) = ((h, v - h) for v in (a, b) for h in (_upper_half(v),))
+    return y * w - (((product - x * z) - y * z) - x * w)
+
+
+def _upper_half(x: Values) -> Values:
+    """Return the upper 26 bits of float64 numbers (Veltkamp's splitting)."""
+    by = x * 134217729.0  # 2 ** 27 + 1
+    return by - (by - x)
+
+
+def _fused_exactly(a: float, b: float, c: float) -> float:
     product = float(a) * float(b)
     if np.isfinite([a, b]).all() and np.isinf(c):
         return float(c)  # the exact product is finite, even if `product` is not

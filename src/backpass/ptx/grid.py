@@ -6,11 +6,11 @@ import ctypes
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from math import prod
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from backpass.ptx import copies
+from backpass.ptx import copies, lockstep
 from backpass.ptx.block import Block
 from backpass.ptx.faults import Fault, Race, Undefined, Unsupported
 from backpass.ptx.parse import Program
@@ -23,10 +23,12 @@ RUNS = 4  # of a block whose reads race with later writes
 
 class Report(NamedTuple):
     """What a run did: how many instructions its blocks executed, and the faults that
-    made a result non-deterministic without stopping the kernel."""
+    made a result non-deterministic without stopping the kernel. ``alone`` says why the
+    blocks did not execute together, which takes longer; it is empty if they did."""
 
     instructions: int
     unsettled: tuple[Fault, ...]
+    alone: str = ""
 
 
 class Tensor(NamedTuple):
@@ -50,6 +52,7 @@ def run(
     shared: int = 0,
     only: Iterable[int] | None = None,
     approximate: int | None = None,
+    watch: Callable[[str], None] = lambda _: None,
 ) -> Report:
     """Execute a kernel and return a report.
 
@@ -62,7 +65,8 @@ def run(
 
     ``only`` lists the numbers of the blocks to run, counted along the first axis first;
     the default is all. ``approximate`` is the seed of the errors of approximate units;
-    by default the units have no error. Raises a Fault, or Unsupported.
+    by default the units have no error. ``watch`` is called with what is being done, in
+    words. Raises a Fault, or Unsupported.
     """
     x, y, z = (*((blocks,) if isinstance(blocks, int) else blocks), 1, 1)[:3]
     lengths = x, y, z
@@ -78,24 +82,36 @@ def run(
     for name, content in program.tables.items():
         table = np.frombuffer(content, np.uint8).copy()
         parameters[name] = memory.add(name, table, True)
+    numbers = [*range(prod(lengths))] if only is None else [*only]
+    settings: dict[str, Any] = {
+        "blocks": lengths,
+        "shared": shared,
+        "approximate": approximate,
+    }
+    try:
+        steps = lockstep.run(
+            program, parameters, memory, numbers, watch=watch, **settings
+        )
+        return Report(steps, ())
+    except lockstep.Alone as reason:
+        alone = str(reason)
     steps, unsettled = 0, []
-    for number in range(prod(lengths)) if only is None else only:
+    for i, number in enumerate(numbers):
+        watch(f"block {i + 1} of {len(numbers)}, {steps:,} instructions")
         create = partial(
             Threads,
             program,
             parameters,
             memory,
             number=number,
-            blocks=lengths,
-            shared=shared,
-            approximate=approximate,
+            **settings,
         )
         block = _ran(memory, create)
         steps += block.steps
         unsettled += block.threads.shared.unsettled
     for buffer in memory.buffers:
         unsettled += buffer.unsettled
-    return Report(steps, tuple(unsettled))
+    return Report(steps, tuple(unsettled), alone)
 
 
 def _ran(memory: Global, create: Callable[..., Threads]) -> Block:

@@ -1,4 +1,4 @@
-"""Instructions that move bits between registers and memory: ld, st, atom, red, mov."""
+"""Instructions that move bits between registers and memory: ld, st, atom, and red."""
 
 from __future__ import annotations
 
@@ -12,8 +12,6 @@ from backpass.ptx.formats import UNSIGNED
 from backpass.ptx.memory import check_aligned, check_defined
 from backpass.ptx.parse import (
     Instruction,
-    Label,
-    Vector,
     targets_of,
     unsupported,
     width_of,
@@ -25,7 +23,7 @@ from backpass.ptx.values import extended
 
 def load(threads: Threads, instruction: Instruction, chosen: np.ndarray) -> None:
     """Execute ld: load from any memory, or read a parameter."""
-    type, space = instruction.parts[-1], _space(instruction)
+    type, space = instruction.parts[-1], space_of(instruction)
     target, source = instruction.operands[:2]
     targets = targets_of(target)
     if space == "param":
@@ -61,7 +59,7 @@ def load(threads: Threads, instruction: Instruction, chosen: np.ndarray) -> None
 
 def store(threads: Threads, instruction: Instruction, chosen: np.ndarray) -> None:
     """Execute st."""
-    type, space = instruction.parts[-1], _space(instruction)
+    type, space = instruction.parts[-1], space_of(instruction)
     target, source = instruction.operands
     values = [threads.read(x, f"b{width_of(type)}") for x in targets_of(source)]
     if space == "param":
@@ -128,40 +126,13 @@ def atomic(threads: Threads, instruction: Instruction, chosen: np.ndarray) -> No
         threads.write_chosen(result, old, np.ones(len(old), bool), chosen)
 
 
-def move(threads: Threads, instruction: Instruction, chosen: np.ndarray) -> None:
-    """Execute mov, which may also join the parts of a register or divide it."""
-    target, source = instruction.operands
-    type = instruction.parts[-1]
-    if isinstance(source, Vector):  # join the parts into one value
-        width = width_of(type) // len(source.parts)
-        values = [threads.read(x, f"b{width}") for x in source.parts]
-        kind = UNSIGNED[width_of(type)]
-        shifts = [kind(i * width) for i in range(len(values))]
-        bits, defined = (
-            sum(x.astype(kind) << by for x, by in zip(parts, shifts, strict=True))
-            for parts in zip(*values, strict=True)
-        )
-        threads.write(target, bits, defined, chosen)
-        return
-    value = threads.read(source, type)
-    if isinstance(target, Vector):
-        width = width_of(type) // len(target.parts)
-        for i, register in enumerate(target.parts):
-            if register != Label("_"):
-                by = value.bits.dtype.type(i * width)
-                bits, defined = ((x >> by).astype(UNSIGNED[width]) for x in value)
-                threads.write(register, bits, defined, chosen)
-        return
-    threads.write(target, value.bits, value.defined, chosen)
-
-
 # The modifiers of loads and stores: spaces, sizes, and hints for the caches.
 _OF_ACCESSES = {"ld", "st", "param", "local", "shared", "const", "global", "v2", "v4"}
 _OF_ACCESSES |= {"weak", "volatile", "nc", "ca", "cg", "cs", "lu", "cv", "wb", "wt"}
 _OF_ACCESSES |= {"L1", "L2"}
 
 
-def _space(instruction: Instruction) -> str:
+def space_of(instruction: Instruction) -> str:
     """Return the memory that a load or a store accesses."""
     parts = {part.partition("::")[0] for part in instruction.parts}
     if not parts <= _OF_ACCESSES | {instruction.parts[-1]}:

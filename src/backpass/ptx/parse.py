@@ -66,7 +66,12 @@ class Instruction(NamedTuple):
     @property
     def parts(self) -> list[str]:
         """The name and its modifiers."""
-        return self.name.split(".")
+        return _divided(self.name)
+
+
+@cache
+def _divided(name: str) -> list[str]:
+    return name.split(".")
 
 
 def unsupported(instruction: Instruction) -> Unsupported:

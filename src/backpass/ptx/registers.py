@@ -35,7 +35,7 @@ class Registers:
     def read(self, operand: Operand, type: str) -> Value:
         """Return the bits of an operand, as a type, for all threads."""
         if isinstance(operand, Number):
-            bits = _constant(operand.text, type, self.n)
+            bits = constant(operand.text, type, self.n)
         elif isinstance(operand, Label):
             address = self.address_of(operand.name)
             bits = np.full(self.n, address, UNSIGNED[width_of(type)])
@@ -44,10 +44,10 @@ class Registers:
         elif operand.name in self.special:
             bits = self.special[operand.name]
         elif operand.name in self.values:
-            return self.values[operand.name].resized(_kind_of(type))
+            return self.values[operand.name].resized(kind_of(type))
         else:
             bits = np.zeros(self.n, self.kind(operand.name))
-            return Value(bits, bits).resized(_kind_of(type))
+            return Value(bits, bits).resized(kind_of(type))
         return Value(bits, np.full(self.n, all_bits(bits.dtype)))
 
     def write(
@@ -79,7 +79,7 @@ class Registers:
         width = self.widths.get(name)
         if width is None:
             raise Unsupported(f"ptx: the register {name} is not supported")
-        return _kind_of("pred" if width == 1 else f"b{width}")
+        return kind_of("pred" if width == 1 else f"b{width}")
 
     def address_of(self, name: str) -> int:
         """Return the address of a variable, or the number as an address."""
@@ -91,10 +91,12 @@ class Registers:
 
 
 def special_registers(
-    n: int, number: int, blocks: tuple[int, int, int]
+    n: int, number: int | np.ndarray, blocks: tuple[int, int, int]
 ) -> dict[str, np.ndarray]:
-    """Return what the special registers of the n threads of a block hold, by name."""
-    numbers = np.arange(n)
+    """Return what the special registers of the n threads of a block hold, by name, or
+    those of the threads of several blocks, one block after the other."""
+    numbers = np.tile(np.arange(n), np.size(number))
+    place = np.repeat(number, n)
     found: dict[str, np.ndarray | int] = {"%laneid": numbers % 32}
     found |= {"%warpid": numbers // 32}
     bit = 1 << numbers % 32
@@ -102,23 +104,22 @@ def special_registers(
     found |= {"%lanemask_ge": 2**32 - bit, "%lanemask_gt": 2**32 - 2 * bit}
     found |= {"%tid.x": numbers, "%tid.y": 0, "%tid.z": 0}
     found |= {"%ntid.x": n, "%ntid.y": 1, "%ntid.z": 1}
-    place = number
     for axis, length in zip("xyz", blocks, strict=True):
         found |= {f"%ctaid.{axis}": place % length, f"%nctaid.{axis}": length}
-        place //= length
+        place = place // length
     return {
-        name: np.broadcast_to(np.asarray(x, np.uint32), (n,))
+        name: np.broadcast_to(np.asarray(x, np.uint32), numbers.shape)
         for name, x in found.items()
     }
 
 
-def _kind_of(type: str) -> type:
+def kind_of(type: str) -> type:
     """Return NumPy's type of a register that holds a type."""
     width = width_of(type)
     return bool if width == 1 else UNSIGNED[width]
 
 
-def _constant(text: str, type: str, n: int) -> np.ndarray:
+def constant(text: str, type: str, n: int) -> np.ndarray:
     """Return the bits of a constant for n threads."""
     if type == "pred":
         return np.full(n, int(text, 0) != 0)

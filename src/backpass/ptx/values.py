@@ -10,6 +10,7 @@ any other instruction is undefined if an operand has an undefined bit.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cache, reduce
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -44,6 +45,7 @@ class Value(NamedTuple):
         return Value(self.bits.astype(kind), defined)
 
 
+@cache
 def all_bits(kind: np.dtype | type) -> Any:
     """Return the number, or the truth value, whose bits are all set."""
     return ~np.dtype(kind).type(0)
@@ -51,7 +53,7 @@ def all_bits(kind: np.dtype | type) -> Any:
 
 def known(name: str, values: Sequence[Value]) -> np.ndarray:
     """Return the defined bits ``[threads]`` of a result, or whether all are defined."""
-    whole = np.all([value.whole for value in values], axis=0)
+    whole = reduce(np.logical_and, [value.whole for value in values])
     if whole.all():
         return whole
     operation, *modifiers, type = name.split(".")

@@ -39,7 +39,7 @@ def check_together(
             raise Unsupported(f"ptx: {name} is supported for whole warps only")
 
 
-def _check_warps(
+def check_warps(
     threads: Threads, present: np.ndarray, what: str, chosen: np.ndarray | None = None
 ) -> None:
     """Raise Barrier unless all threads of a warp are present, or none.
@@ -58,7 +58,7 @@ def _check_warps(
 def barrier(threads: Threads, instruction: Instruction, chosen: np.ndarray) -> None:
     """Execute a barrier of the block or of warps."""
     if instruction.name == "bar.warp.sync":
-        _check_warps(threads, chosen | ~threads.left, "bar.warp.sync", chosen)
+        check_warps(threads, chosen | ~threads.left, "bar.warp.sync", chosen)
         for warp in np.unique(threads.numbers[chosen] // 32):
             threads.warp_times[warp] += 1
             own = threads.acquired.threads[32 * warp : 32 * warp + 32]
@@ -75,70 +75,6 @@ def barrier(threads: Threads, instruction: Instruction, chosen: np.ndarray) -> N
     threads.acquired = Acquired(len(threads.numbers))
 
 
-def shuffle(threads: Threads, instruction: Instruction, chosen: np.ndarray) -> None:
-    """Execute shfl.sync: read a register of another thread of the warp."""
-    target, source, by, clamp = instruction.operands[:4]
-    _check_warps(threads, chosen, "shfl.sync")
-    value, lane, bound = (threads.read(x, "b32") for x in (source, by, clamp))
-    how = instruction.parts[2]
-    lanes, inside = tensor_cores.shuffled_from(how, lane.bits, bound.bits)
-    of = threads.numbers // 32 * 32 + lanes
-    targets, known = targets_of(target), lane.whole & bound.whole
-    defined = np.where(known, value.defined[of], 0)
-    threads.write(targets[0], value.bits[of], defined, chosen)
-    if len(targets) > 1:
-        threads.write(targets[1], inside, known, chosen)
-
-
-def vote(threads: Threads, instruction: Instruction, chosen: np.ndarray) -> None:
-    """vote.sync: whether the predicate is true for all threads of a warp, or for
-    any of them, or a bit for each thread."""
-    how, type = instruction.parts[2], instruction.parts[-1]
-    _check_warps(threads, chosen, "vote.sync")
-    target, source = instruction.operands[:2]
-    value = threads.read(source, "pred")
-    warps = value.bits.reshape(-1, 32)
-    if how == "ballot" and type == "b32":
-        found = (warps.astype(np.uint64) << np.arange(32, dtype=np.uint64)).sum(axis=1)
-    elif how in ("all", "any") and type == "pred":
-        found = getattr(warps, how)(axis=1)
-    else:
-        raise unsupported(instruction)
-    defined = value.whole.reshape(-1, 32).all(axis=1)
-    threads.write(target, np.repeat(found, 32), np.repeat(defined, 32), chosen)
-
-
-def reduce(threads: Threads, instruction: Instruction, chosen: np.ndarray) -> None:
-    """Execute redux.sync."""
-    _check_warps(threads, chosen, "redux.sync")
-    target, source = instruction.operands[:2]
-    value = threads.read(source, "b32")
-    found = tensor_cores.redux(instruction.name, value.bits.reshape(-1, 32))
-    defined = np.repeat(value.whole.reshape(-1, 32).all(axis=1), 32)
-    threads.write(target, found.reshape(-1), defined, chosen)
-
-
-def multiply(threads: Threads, instruction: Instruction, chosen: np.ndarray) -> None:
-    """Execute mma.sync: multiply the tiles that a warp holds."""
-    _check_warps(threads, chosen, "mma.sync")
-    target, *sources = (targets_of(x) for x in instruction.operands)
-    if len(sources) != 3:
-        raise unsupported(instruction)
-    type = "b64" if "f64" in instruction.parts else "b32"
-    values = [[threads.read(x, type) for x in own] for own in sources]
-    registers = [_by_lane([v.bits for v in own]) for own in values]
-    flags = [_by_lane([v.whole for v in own]) for own in values]
-    found = tensor_cores.mma(instruction.name, *registers)
-    known = tensor_cores.mma_needs(instruction.name, *flags)
-    for i, register in enumerate(target):
-        own = found[:, :, i].reshape(-1), known[:, :, i].reshape(-1)
-        threads.write(register, *own, chosen)
-
-
-def _by_lane(registers: list[np.ndarray]) -> np.ndarray:
-    return np.stack(registers, axis=-1).reshape(-1, 32, len(registers))
-
-
 def load_matrices(
     threads: Threads, instruction: Instruction, chosen: np.ndarray
 ) -> None:
@@ -146,7 +82,7 @@ def load_matrices(
     parts = instruction.parts
     if parts[3] != "m8n8" or parts[-1] != "b16":
         raise unsupported(instruction)
-    _check_warps(threads, chosen, "ldmatrix")
+    check_warps(threads, chosen, "ldmatrix")
     targets = targets_of(instruction.operands[0])
     n = len(targets)
     # Lanes 8i to 8i + 7 hold the addresses of the rows of matrix i.

@@ -11,6 +11,7 @@ from dataclasses import replace
 import numpy as np
 
 from backpass.contract.arrays import Array, is_array
+from backpass.text.progress import Progress
 from backpass.verify.allocation import memory_kept
 from backpass.verify.arguments import (
     check_conventions,
@@ -42,7 +43,6 @@ from backpass.verify.methods import (
 )
 from backpass.verify.methods.compiled import as_executed, launched, launching
 from backpass.verify.outputs import Malformed
-from backpass.verify.progress import Progress
 from backpass.verify.report import (
     COULD_NOT_RUN,
     FAILED,
@@ -210,7 +210,7 @@ def check(
     with (
         launching(case, "compiled" in chosen),
         memory_kept(elements),
-        Progress(under_test.name) as progress,
+        Progress(f"checking {under_test.name}") as progress,
     ):
         if dy is not None:
             _ = case.dy  # raises ValueError if its shape is not that of y

@@ -22,9 +22,9 @@ from typing import Any
 import numpy as np
 
 from backpass.text import terminal
+from backpass.text.progress import Progress
 from backpass.verify.checking import check
 from backpass.verify.mutation import compiled, mutants, reached
-from backpass.verify.progress import Progress
 from backpass.verify.report import NOT_RUN, PASSED, VerificationError, file_shown
 from backpass.verify.subject import called
 
@@ -127,7 +127,7 @@ def mutate(
     listed = {(of["function"], of["line"], of["change"]) for of in equivalent}
     survivors: list[Change] = []
     made = 0
-    with Progress(name) as progress:
+    with Progress(f"checking {name}") as progress:
         test(_unchanged(op))
         for change, changed in changes(op):
             made += 1

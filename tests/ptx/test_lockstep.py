@@ -1,0 +1,247 @@
+"""Blocks that execute together give what blocks give that execute one after another: bytes, faults, and counts."""
+
+import random
+
+import numpy as np
+import pytest
+
+from backpass import ptx
+from backpass.ptx import bundles, lockstep
+from tests.ptx.test_faults import HEAD, TAIL
+
+BLOCKS, THREADS = 5, 64
+N = BLOCKS * THREADS
+
+
+def aligned():
+    """N zeros at an address that is the same in every run, up to whole pages."""
+    memory = np.zeros(4 * N + 8192, np.uint8)
+    start = -memory.__array_interface__["data"][0] % 4096
+    return memory[start : start + 4 * N].view(np.float32)
+
+
+def executed(program, monkeypatch, *, together, known=True, only=None, approximate=None):
+    """The bytes and the masks of x and y, the fault, and how many instructions were executed."""
+    rng = np.random.default_rng(0)
+    x, y = aligned(), aligned()
+    x[:] = rng.standard_normal(N)
+    masks = [True, np.zeros(4 * N, bool)]
+    if not known:
+        masks[0] = np.repeat(rng.random(N) < 0.7, 4)
+    arguments = {
+        name: ptx.Tensor(array.view(np.uint8), defined=mask)
+        for name, array, mask in zip("xy", (x, y), masks, strict=True)
+    }
+    alone, found = [], None
+    with monkeypatch.context() as patch:
+        run = lockstep.run
+
+        def noted(*args, **settings):
+            try:
+                if together:
+                    return run(*args, **settings)
+            except lockstep.Alone as reason:
+                alone.append(str(reason))
+            raise lockstep.Alone
+
+        patch.setattr(lockstep, "run", noted)
+        try:
+            settings = {"blocks": BLOCKS, "shared": 1024, "only": only, "approximate": approximate}
+            report = ptx.run(program, {**arguments, "n": N - 9}, **settings)
+            found = report.instructions, [str(fault) for fault in report.unsettled]
+        except ptx.Fault as fault:
+            found = type(fault), str(fault)
+    kept = [x.tobytes(), y.tobytes(), *(np.asarray(mask).tobytes() for mask in masks)]
+    return [*kept, found], alone
+
+
+INTEGERS = ["add.s32", "sub.s32", "mul.lo.s32", "xor.b32", "and.b32", "min.s32", "max.u32"]
+FLOATS = ["add.f32", "mul.rn.f32", "max.f32", "sub.ftz.f32", "div.full.f32"]
+REGISTERS = [f"%r{i}" for i in range(10, 18)]  # two of which are uninitialised at first
+
+
+def statements(rng, depth=0):
+    """Draw statements of a program."""
+    any_register = lambda: rng.choice(REGISTERS)  # noqa: E731
+    for _ in range(rng.randint(3, 9)):
+        a, b, c, d = (any_register() for _ in range(4))
+        guard = rng.choice(["", "", "@%p3 ", "@!%p3 "])
+        kind = rng.randrange(18 if depth else 21)
+        if kind < 3:
+            yield f"{guard}{rng.choice(INTEGERS)} {a}, {b}, {c};"
+        elif kind < 5:
+            yield f"{guard}{rng.choice(FLOATS)} {a}, {b}, {c};"
+        elif kind == 5:
+            yield f"{guard}fma.rn.f32 {a}, {b}, {c}, {d};"
+        elif kind == 6:
+            yield f"setp.lt.s32 %p3, {a}, {b};"
+        elif kind == 7:
+            yield f"selp.b32 {a}, {b}, {c}, %p3; bfe.u32 {d}, {a}, 3, 7;"
+        elif kind == 8:
+            yield f"{guard}ld.global.b32 {a}, [%rd4];"
+        elif kind == 9:
+            yield f"{guard}st.global.b32 [%rd5], {a}; {guard}ld.global.b32 {b}, [%rd5];"
+        elif kind == 10:
+            yield f"{guard}st.shared.b32 [%r4], {a};"
+        elif kind == 11:
+            yield f"{guard}ld.shared.b32 {a}, [%r4];"
+        elif kind == 12:
+            yield f"bar.sync 0; st.shared.b32 [%r4], {a}; bar.sync 0; ld.shared.b32 {b}, [%r5]; bar.sync 0;"
+        elif kind == 13:
+            yield f"shfl.sync.bfly.b32 {a}, {b}, {rng.choice([1, 2, 16])}, 31, -1;"
+        elif kind == 14:
+            yield f"ex2.approx.f32 {a}, {b}; cvt.rni.s32.f32 {c}, {a}; mov.b32 {d}, {rng.randint(-3, 99)};"
+        elif kind == 15:  # two threads have one place
+            yield f"mov.b32 %r18, {rng.randrange(3)}; st.shared.b32 [%r19+512], {rng.choice(['%r18', '%r18', a])};"
+        elif kind == 16:
+            yield f"{rng.choice(['', 'bar.sync 0;'])} ld.shared.b32 {a}, [%r19+512]; {rng.choice(['', 'bar.sync 0;'])}"
+        elif kind == 17:  # copies in flight
+            yield f"cp.async.ca.shared.global [%r4+768], [%rd4], 4; {rng.choice(['', 'cp.async.commit_group;'])}"
+            yield f"{rng.choice(['cp.async.wait_all;'] * 3 + ['cp.async.wait_group 1;'])} ld.shared.b32 {a}, [%r4+768];"
+        else:
+            yield from branch(rng, f"{depth}_{rng.randrange(10**9)}")
+
+
+def branch(rng, name):
+    """Draw a loop or a condition: for each block, or for each thread."""
+    inner = " ".join(statements(rng, depth=1))
+    of = rng.choice(["%r2", "%r2", "%r1"])
+    if "sync" in inner:
+        of = "%r2"  # all threads of a block meet at barriers
+    if rng.random() < 0.5:
+        yield f"and.b32 %r6, {of}, 3; setp.lt.u32 %p4, %r6, 2; @%p4 bra $skip{name}; {inner} $skip{name}:"
+    else:
+        yield f"and.b32 %r6, {of}, 3; $loop{name}: {inner}"
+        yield f"sub.s32 %r6, %r6, 1; setp.gt.s32 %p4, %r6, 0; @%p4 bra $loop{name};"
+
+
+def drawn(seed):
+    rng = random.Random(seed)
+    lines = ["mov.b32 %r5, 252; sub.s32 %r5, %r5, %r4; and.b32 %r19, %r4, 504; setp.eq.s32 %p3, %r1, 3;"]
+    lines += [f"mad.lo.s32 {x}, %r3, {i + 3}, {i};" for i, x in enumerate(REGISTERS[2:])]
+    lines += ["ld.global.b32 %r17, [%rd4]; ld.global.b32 %r16, [%rd4];", *statements(rng)]
+    lines += ["@%p1 bra $end; $end:"]
+    stored = rng.choice(REGISTERS[2:])
+    return ptx.parse(
+        HEAD.format(threads=THREADS) + "\n".join(lines) + f"st.global.b32 [%rd5], {stored};" + TAIL
+    )
+
+
+def both(program, monkeypatch, **settings):
+    """What the program does, and why its blocks were not executed together."""
+    first, alone = executed(program, monkeypatch, together=True, **settings)
+    second, _ = executed(program, monkeypatch, together=False, **settings)
+    assert first == second
+    return second[-1], alone
+
+
+def of(body):
+    return ptx.parse(HEAD.format(threads=THREADS) + body + TAIL)
+
+
+def test_random_programs_give_the_same_bytes_faults_and_counts(monkeypatch):
+    right, together = 0, 0
+    for seed in range(150):
+        known = seed % 3 > 0
+        (count, unsettled), alone = both(drawn(seed), monkeypatch, known=known)
+        if isinstance(count, int) and not unsettled and known:
+            right += 1
+            together += not alone  # unless a value that races is not used
+    assert right > 30
+    assert together > 0.9 * right
+
+
+def test_blocks_are_chosen_and_units_are_approximate_as_alone(monkeypatch):
+    program = of("ld.global.b32 %r5, [%rd4]; ex2.approx.f32 %r6, %r5; st.global.b32 [%rd5], %r6;")
+    for settings in ({"only": [3, 1]}, {"approximate": 7}, {"known": False}):
+        _, alone = both(program, monkeypatch, **settings)
+        assert bool(alone) == ("known" in settings)
+    _, (why,) = both(program, monkeypatch, only=[3, 3])
+    assert why == "a block is listed twice"
+
+
+@pytest.mark.parametrize(
+    "fault, body",
+    [
+        # Two threads write one number; one of them reads it before the barrier.
+        (
+            ptx.Race,
+            """and.b32 %r5, %r4, 504; mov.b32 %r6, 2; st.shared.b32 [%r5], %r6; ld.shared.b32 %r6, [%r5];
+            st.global.b32 [%rd5], %r6;""",
+        ),
+        (
+            ptx.TooEarly,
+            """cp.async.ca.shared.global [%r4], [%rd4], 4; cp.async.ca.shared.global [%r4], [%rd4], 4;
+            cp.async.wait_all;""",
+        ),
+        (ptx.Order, "ld.global.b32 %r5, [%rd1+1020]; st.global.b32 [%rd4], %r1;"),
+        (ptx.OutOfBounds, "st.global.b32 [%rd5], %r1; ld.global.b32 %r5, [%rd4+4];"),
+        (ptx.Misaligned, "st.global.b32 [%rd5], %r1; add.s64 %rd4, %rd4, -2; ld.global.b32 %r5, [%rd4];"),
+        (ptx.Undefined, "st.global.b32 [%rd5], %r1; st.global.b32 [%rd5], %r7;"),
+        (ptx.Barrier, "st.global.b32 [%rd5], %r1; setp.eq.s32 %p2, %r1, 3; @!%p2 bar.sync 0;"),
+    ],
+)
+def test_a_fault_after_stores_is_that_of_one_block_after_another(monkeypatch, fault, body):
+    (kind, _), (why,) = both(of(body), monkeypatch)
+    assert kind is fault
+    assert why == lockstep.UNSURE
+
+
+def test_a_store_to_the_same_place_by_the_same_thread_is_not_a_race(monkeypatch):
+    body = "st.shared.b32 [%r4], %r1; st.shared.b32 [%r4], %r3; ld.shared.b32 %r5, [%r4]; st.global.b32 [%rd5], %r1;"
+    _, alone = both(of(body + "st.global.b32 [%rd5], %r5; st.global.b32 [%rd5], %r1;"), monkeypatch)
+    assert not alone
+
+
+def test_atomic_instructions_are_left_to_one_block_after_another(monkeypatch):
+    _, (why,) = both(of("red.global.gpu.relaxed.add.u32 [%rd1], %r1;"), monkeypatch)
+    assert why == "the instruction red.global.gpu.relaxed.add.u32"
+
+
+def test_a_program_that_failed_twice_is_not_tried_again(monkeypatch):
+    program = of("ld.global.b32 %r5, [%rd4+4]; st.global.b32 [%rd5], %r5;")
+    waves = []
+    run = lockstep.Wave.run
+    monkeypatch.setattr(lockstep.Wave, "run", lambda *args: waves.append(1) or run(*args))
+    for _ in range(4):
+        executed(program, monkeypatch, together=True)
+    assert len(waves) == 2
+
+
+def test_equal_instructions_form_a_bundle():
+    body = "".join(f"mov.b32 %r{i}, {i};" for i in range(10, 18))
+    for k in range(6):  # products in chains: one of each chain at a time
+        body += "".join(f"fma.rn.f32 %r{i}, %r{i}, %r{3 + k}, %r1;" for i in range(10, 18))
+    segment = bundles.plan_of(of(body)).segments[0]
+    sizes = [x.size for x in segment.bundles if x.instruction.name == "fma.rn.f32"]
+    assert sizes == [8] * 6
+    assert [x.size for part in segment.bundles for x in part.divided(3) if x.size > 3] == []
+
+
+def test_stores_stay_behind_loads_and_barriers():
+    body = """ld.shared.b32 %r5, [%r4]; st.shared.b32 [%r4], %r1; ld.shared.b32 %r6, [%r4]; bar.sync 0;
+        st.shared.b32 [%r4], %r2; ld.global.b32 %r7, [%rd4]; st.shared.b32 [%r4+4], %r7; bar.sync 0;
+        ld.shared.b32 %r8, [%r4];"""
+    names = [x.instruction.name for x in bundles.plan_of(of(body)).segments[0].bundles]
+    shared = [name for name in names if "shared" in name or "bar" in name]
+    load, store = "ld.shared.b32", "st.shared.b32"
+    assert shared == [load, store, load, "bar.sync", store, "bar.sync", load]
+
+
+def test_many_blocks_execute_in_several_waves(monkeypatch):
+    program = of("ld.global.b32 %r5, [%rd4]; add.s32 %r5, %r5, %r2; st.global.b32 [%rd5], %r5;")
+    monkeypatch.setattr(lockstep, "THREADS", 2 * THREADS)
+    _, alone = both(program, monkeypatch)
+    assert not alone
+    said = []
+    x = ptx.Tensor(np.zeros(8 * N, np.uint8))
+    ptx.run(program, {"x": x, "y": x._replace(offset=4 * N)}, blocks=BLOCKS, watch=said.append)
+    assert said[0].startswith("blocks 1 to 2 of 5, ")
+    assert said[-1].startswith("blocks 5 to 5 of 5, ")
+
+
+def test_a_wave_sees_what_another_wave_has_written(monkeypatch):
+    monkeypatch.setattr(lockstep, "THREADS", THREADS)
+    body = "mov.b32 %r5, 1; ld.global.b32 %r6, [%rd4]; st.global.b32 [%rd1+1276], %r5; st.global.b32 [%rd5], %r6;"
+    (kind, _), _ = both(of(body), monkeypatch)
+    assert kind is ptx.Order
