@@ -2,9 +2,8 @@
 
 Host code often queries the GPU before it launches a kernel: whether a tensor is on a
 GPU, how many multiprocessors the GPU has, or which stream is current. In the context
-``standing_in``, CPU tensors report the device ``cuda:0``, an A100, and tensors
-requested on CUDA are allocated on the CPU. A program that needs nothing else of a GPU
-runs unchanged.
+``standing_in``, CPU tensors report the device ``cuda:0``, and tensors requested on CUDA
+are allocated on the CPU. A program that needs nothing else of a GPU runs unchanged.
 """
 
 from __future__ import annotations
@@ -19,22 +18,39 @@ import torch
 from torch.autograd.function import BackwardCFunction
 from torch.overrides import TorchFunctionMode
 
-CAPABILITY = (8, 0)  # Ampere, the A100
-# Of an A100 with 80 GB, under the names that CUDA and Triton use.
-PROPERTIES: dict[str, Any] = {
-    "name": "NVIDIA A100, executed on the CPU by Backpass",
-    "major": CAPABILITY[0],
-    "minor": CAPABILITY[1],
-    "multi_processor_count": 108,
-    "total_memory": 80 * 1000**3,
-    "warp_size": 32,
-    "max_threads_per_multi_processor": 2048,
-    "regs_per_multiprocessor": 65536,
-    "shared_memory_per_block": 48 * 1024,
-    "shared_memory_per_block_optin": 163 * 1024,
-    "shared_memory_per_multiprocessor": 164 * 1024,
-    "L2_cache_size": 40 * 1024**2,
+from backpass.kernels.addresses import Addresses
+
+# By compute capability, the properties of a GPU under the names that CUDA and Triton use:
+# the A100 with 80 GB, and the L40S, which converts to numbers of eight bits.
+_COMMON = {"warp_size": 32, "regs_per_multiprocessor": 65536}
+_COMMON["shared_memory_per_block"] = 48 * 1024
+GPUS: dict[tuple[int, int], dict[str, Any]] = {
+    (8, 0): _COMMON
+    | {
+        "name": "NVIDIA A100, executed on the CPU by Backpass",
+        "major": 8,
+        "minor": 0,
+        "multi_processor_count": 108,
+        "total_memory": 80 * 1000**3,
+        "max_threads_per_multi_processor": 2048,
+        "shared_memory_per_block_optin": 163 * 1024,
+        "shared_memory_per_multiprocessor": 164 * 1024,
+        "L2_cache_size": 40 * 1024**2,
+    },
+    (8, 9): _COMMON
+    | {
+        "name": "NVIDIA L40S, executed on the CPU by Backpass",
+        "major": 8,
+        "minor": 9,
+        "multi_processor_count": 142,
+        "total_memory": 48 * 1000**3,
+        "max_threads_per_multi_processor": 1536,
+        "shared_memory_per_block_optin": 99 * 1024,
+        "shared_memory_per_multiprocessor": 100 * 1024,
+        "L2_cache_size": 96 * 1024**2,
+    },
 }
+CAPABILITY = (8, 0)  # the default
 DEVICE = torch.device("cuda", 0)
 
 
@@ -92,10 +108,8 @@ _ANSWERS: dict[str, Any] = {
     "device_count": 1,
     "current_device": 0,
     "set_device": None,
-    "get_device_capability": CAPABILITY,
-    "get_device_name": PROPERTIES["name"],
-    "get_device_properties": SimpleNamespace(**PROPERTIES),
     "is_bf16_supported": True,
+    "is_tf32_supported": True,
     "synchronize": None,
     "empty_cache": None,
     "reset_peak_memory_stats": None,
@@ -113,11 +127,17 @@ _ANSWERS: dict[str, Any] = {
 
 
 @contextmanager
-def standing_in() -> Iterator[OnCuda]:
-    """Activate the mode, and yield it."""
-    mode = OnCuda()
+def standing_in(capability: tuple[int, int] = CAPABILITY) -> Iterator[OnCuda]:
+    """Activate the mode for a GPU of a compute capability, and yield it."""
+    mode, properties = OnCuda(), GPUS[capability]
+    of_gpu = {
+        "get_device_capability": capability,
+        "get_device_name": properties["name"],
+        "get_device_properties": SimpleNamespace(**properties),
+    }
     answers: dict[str, Any] = {
-        name: _answering(name, of, mode.asked) for name, of in _ANSWERS.items()
+        name: _answering(name, of, mode.asked)
+        for name, of in (_ANSWERS | of_gpu).items()
     }
     apply = BackwardCFunction.apply
 
@@ -146,11 +166,12 @@ def _answering(name: str, answer: Any, asked: set[str]) -> Callable[..., Any]:
 class OnCuda(TorchFunctionMode):
     """A mode in which CPU tensors report a CUDA device, and an argument that names a
     CUDA device stands for the CPU. ``asked`` records the queries, such as
-    ``torch.cuda.device``."""
+    ``torch.cuda.device``. ``data_ptr`` returns an address for executed kernels."""
 
     def __init__(self) -> None:
         super().__init__()
         self.asked: set[str] = set()
+        self.addresses = Addresses()
         of: Any = torch.Tensor
         self._says = {
             of.is_cuda.__get__: ("x.is_cuda", True),
@@ -170,6 +191,8 @@ class OnCuda(TorchFunctionMode):
             name, answer = self._says[func]
             self.asked.add(name)
             return answer
+        if func is torch.Tensor.data_ptr and args[0].device.type == "cpu":
+            return self.addresses.of(args[0])
         if func is torch.Tensor.cuda:
             self.asked.add("x.cuda()")
             return args[0]

@@ -1,7 +1,7 @@
 """A Triton driver that executes compiled kernels on the CPU with ``backpass.ptx``.
 
-At a launch, Triton compiles the kernel as it would for an A100, and passes it to the
-active driver. This driver executes the PTX on CPU tensors, in the number formats of the
+At a launch, Triton compiles the kernel as it would for a GPU, by default an A100, and
+passes it to the active driver. This driver executes the PTX on CPU tensors, in the number formats of the
 GPU:
 
     with compiled.executing() as verdict:
@@ -20,7 +20,7 @@ import struct
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, partial
 from pathlib import Path, PurePath
 from types import SimpleNamespace
 from typing import Any, NamedTuple
@@ -32,20 +32,15 @@ from triton.runtime import driver
 from triton.runtime.cache import get_cache_manager
 
 from backpass import kernels, ptx
+from backpass.kernels.addresses import Addresses
 from backpass.kernels.allocated import Allocated, Part
-from backpass.kernels.as_cuda import DEVICE, PROPERTIES, standing_in
+from backpass.kernels.as_cuda import CAPABILITY as USUAL
+from backpass.kernels.as_cuda import DEVICE, GPUS, standing_in
 from backpass.kernels.tuning import Tuning, Wanted
 from backpass.text import table
 from backpass.torch_internals import without_torch_functions
 
-CAPABILITY = 10 * PROPERTIES["major"] + PROPERTIES["minor"]  # 80: Ampere, the A100
-SHARED_BYTES = PROPERTIES["shared_memory_per_block_optin"]  # the most of a block
-PROPERTIES_FOR_TRITON = {
-    "max_shared_mem": SHARED_BYTES,
-    "multiprocessor_count": PROPERTIES["multi_processor_count"],
-    "max_num_regs": PROPERTIES["regs_per_multiprocessor"],
-    "warpSize": PROPERTIES["warp_size"],
-}
+CAPABILITY = 10 * USUAL[0] + USUAL[1]  # the default
 UNSEEN = "timing, the order of accesses within a warp, and features of later GPUs"
 
 
@@ -127,6 +122,7 @@ def executing(
     only: Sequence[int] | None = None,
     approximate: int | None = None,
     configurations: Wanted = 1,
+    capability: tuple[int, int] = USUAL,
     as_cuda: bool = False,
 ) -> Iterator[Verdict]:
     """Let Triton kernels take CPU tensors, and execute the kernels as compiled.
@@ -147,24 +143,34 @@ def executing(
     the first configuration that fits. Several are each executed once, and the first of
     them once more.
 
+    ``capability`` is the compute capability for which kernels are compiled: (8, 0), as
+    for an A100, or (8, 9), as for an L40S, on which Triton has more numbers of eight
+    bits.
+
     With ``as_cuda``, CPU tensors report the device ``cuda:0``, tensors requested on
-    CUDA are allocated on the CPU, and ``torch.cuda`` reports an A100, so host code that
-    expects a GPU runs unchanged.
+    CUDA are allocated on the CPU, and ``torch.cuda`` reports such a GPU, so host code
+    that expects one runs unchanged.
 
     Raises a ``ptx.Fault`` for what PTX does not allow, ``ptx.Unsupported`` for an
     instruction that ``backpass.ptx`` does not execute, ValueError if a kernel has no
-    program of a number in ``only``, or if no configuration is chosen, and RuntimeError
-    if the kernels of this process are interpreted.
+    program of a number in ``only``, no configuration is chosen, or the capability is
+    not one of these, and RuntimeError if the kernels of this process are interpreted.
     """
+    if capability not in GPUS:
+        known = " or ".join(map(str, GPUS))
+        raise ValueError(f"capability: expected {known}; got {capability!r}")
     if kernels.interpreted():
         raise RuntimeError(
             "compiled kernels: expected a process without TRITON_INTERPRET=1; it was set "
             "when triton was imported, so this process cannot compile a kernel"
         )
     verdict, tuning = Verdict(), Tuning(configurations)
-    device = standing_in() if as_cuda else nullcontext()
+    device = standing_in(capability) if as_cuda else nullcontext()
     with device as mode, Allocated(mode) as allocated, tuning.applied():
-        own = Driver(verdict, allocated, only, approximate, tuning, as_cuda)
+        addresses = mode.addresses if mode else None
+        own = Driver(
+            verdict, allocated, only, approximate, tuning, capability, addresses
+        )
         before = getattr(driver, "_active", None)
         driver.set_active(own)
         kernels.executions.append(own)
@@ -188,15 +194,20 @@ class Driver(DriverBase):
         only: Sequence[int] | None,
         approximate: int | None,
         tuning: Tuning,
-        as_cuda: bool,
+        capability: tuple[int, int],
+        addresses: Addresses | None,
     ) -> None:
+        """``addresses`` are those of tensors that stand for tensors on a GPU."""
         self.verdict, self.allocated, self.tuning = verdict, allocated, tuning
         self.only, self.approximate = only, approximate
-        self._device = DEVICE if as_cuda else torch.device("cpu")
+        self.capability = 10 * capability[0] + capability[1]
+        self.addresses = addresses
+        self._device = DEVICE if addresses else torch.device("cpu")
+        properties = _for_triton(GPUS[capability])
         self._given: list[tuple[str, Part]] = []
         self.utils = SimpleNamespace(
             load_binary=lambda *_: (None, None, 0, 0, 1024),
-            get_device_properties=lambda _: PROPERTIES_FOR_TRITON,
+            get_device_properties=lambda _: properties,
         )
 
     @classmethod
@@ -206,11 +217,11 @@ class Driver(DriverBase):
 
     def get_current_target(self) -> GPUTarget:
         """Return the target of compilation."""
-        return GPUTarget("cuda", CAPABILITY, 32)
+        return GPUTarget("cuda", self.capability, 32)
 
     def get_current_device(self) -> str:
         """Return the key under which Triton caches kernels."""
-        return f"executed as compiled for {CAPABILITY}"
+        return f"executed as compiled for {self.capability}"
 
     def get_current_stream(self, device: object) -> int:
         """Return the number of the only stream."""
@@ -279,6 +290,7 @@ class Driver(DriverBase):
             shared=metadata.shared,
             only=only,
             approximate=self.approximate,
+            find=partial(self._found, program.name),
         )
         axes = max([axis for axis in (1, 2) if grid[axis] > 1], default=0) + 1
         run = Run(program.name, grid[:axes], program.threads, report, text)
@@ -299,9 +311,7 @@ class Driver(DriverBase):
                 raise TypeError(
                     f"{where}: expected a tensor on the CPU; got device {value.device}"
                 )
-            if (part := self.allocated.part(value)) is not None:
-                self._given.append((where, part))
-            return tensor(value, self.allocated.defined(value))
+            return self._passed(where, value)
         if type in _FLOATS and isinstance(value, (int, float)):
             own, bits = _FLOATS[type]
             return struct.unpack(bits, struct.pack(own, value))[0]
@@ -313,6 +323,28 @@ class Driver(DriverBase):
             f"{where}: expected a PyTorch tensor or a number; "
             f"got {value.__class__.__name__} for {type}"
         )
+
+    def _passed(self, where: str, value: torch.Tensor) -> ptx.Tensor:
+        if (part := self.allocated.part(value)) is not None:
+            self._given.append((where, part))
+        found = tensor(value, self.allocated.defined(value))
+        start = self.addresses.start(value) if self.addresses else None
+        return found._replace(start=start)
+
+    def _found(self, kernel: str, address: int) -> tuple[str, ptx.Tensor] | None:
+        """Return the tensor at an address that a kernel has loaded."""
+        found = self.addresses.find(address) if self.addresses else None
+        return found and (found[0], self._passed(f"{kernel}: {found[0]}", found[1]))
+
+
+def _for_triton(properties: dict[str, Any]) -> dict[str, int]:
+    """Return the properties of a GPU under the names of Triton's driver."""
+    return {
+        "max_shared_mem": properties["shared_memory_per_block_optin"],
+        "multiprocessor_count": properties["multi_processor_count"],
+        "max_num_regs": properties["regs_per_multiprocessor"],
+        "warpSize": properties["warp_size"],
+    }
 
 
 def tensor(x: torch.Tensor, defined: Any = True) -> ptx.Tensor:

@@ -13,7 +13,7 @@ of uninitialised values.
 To learn PTX from this package, read its modules in this order:
 
 - ``parse``: what a line says
-- ``formats``: numbers and rounding
+- ``formats`` and ``eight_bits``: numbers and rounding
 - ``arithmetic`` and ``approximate``: what a thread computes
 - ``tensor_cores``: what a warp computes
 - ``released``, ``races``, and ``accesses``: who accesses bytes, and in which order
@@ -25,8 +25,8 @@ To learn PTX from this package, read its modules in this order:
 - ``block``: how threads branch and wait
 - ``grid``: how the blocks of a kernel run
 
-The package executes the instructions that Triton 3 emits for compute capability 8.0 and
-that the kernels of its tests contain; any other instruction raises ``Unsupported``. It
+The package executes the instructions that Triton 3 emits for compute capability 8.0 or
+8.9 and that the kernels of its tests contain; any other instruction raises ``Unsupported``. It
 does not execute calls of other functions, accesses at generic addresses, or features of
 later GPUs. It does not check timing or the order of accesses within a warp.
 """

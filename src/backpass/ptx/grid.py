@@ -34,12 +34,14 @@ class Tensor(NamedTuple):
     to which the kernel's pointer points.
 
     ``defined`` says which bytes are initialised: all, none, or those of a mask ``[n]``,
-    which the run updates.
+    which the run updates. ``start`` is the address of the first byte, if the kernel may
+    load it from memory.
     """
 
     bytes: np.ndarray
     offset: int = 0
     defined: bool | np.ndarray = True
+    start: int | None = None
 
 
 def run(
@@ -50,6 +52,7 @@ def run(
     shared: int = 0,
     only: Iterable[int] | None = None,
     approximate: int | None = None,
+    find: Callable[[int], tuple[str, Tensor] | None] = lambda address: None,
 ) -> Report:
     """Execute a kernel and return a report.
 
@@ -62,11 +65,12 @@ def run(
 
     ``only`` lists the numbers of the blocks to run, counted along the first axis first;
     the default is all. ``approximate`` is the seed of the errors of approximate units;
-    by default the units have no error. Raises a Fault, or Unsupported.
+    by default the units have no error. ``find`` returns the tensor at an address that
+    is outside all tensors, and its name. Raises a Fault, or Unsupported.
     """
     x, y, z = (*((blocks,) if isinstance(blocks, int) else blocks), 1, 1)[:3]
     lengths = x, y, z
-    memory = Global()
+    memory = Global(find)
     values = list(arguments.items())
     tensors = {name: x for name, x in values if isinstance(x, Tensor)}
     addresses = _placed(tensors, memory)
@@ -171,7 +175,9 @@ def _placed(tensors: Mapping[str, Tensor], memory: Global) -> dict[str, int]:
         start = min(first[name] for name in group)
         n = max(end[name] for name in group) - start
         content, defined = _joined([tensors[name] for name in group], start, n)
-        address = memory.add(group[0], content, defined)
+        given = [(tensors[x].start, first[x] - start) for x in group]
+        at = next((own - offset for own, offset in given if own is not None), None)
+        address = memory.add(group[0], content, defined, at)
         for name in group:
             found[name] = address + first[name] - start + tensors[name].offset
     return found

@@ -136,6 +136,11 @@ _KNOWN: dict[tuple[str, tuple[str, ...]], tuple[Fragment, Fragment, Fragment]] =
         for a in ("s8", "u8")
         for b in ("s8", "u8")
     },
+    **{
+        ("m16n8k32", ("f32", a, b, "f32")): (A_32, B_32, C)
+        for a in ("e4m3", "e5m2")
+        for b in ("e4m3", "e5m2")
+    },
     ("m16n8k8", ("f32", "tf32", "tf32", "f32")): (A_8, B_8, C),
     ("m8n8k4", ("f64", "f64", "f64", "f64")): (A_4, B_4, C_4),
 }

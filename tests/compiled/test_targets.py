@@ -1,0 +1,132 @@
+"""Kernels compiled for another GPU than the A100, and kernels that load addresses of tensors."""
+
+import pytest
+import torch
+import triton
+import triton.language as tl
+
+from backpass import ptx
+from backpass.kernels import compiled
+
+ADA = (8, 9)
+
+
+@triton.jit
+def cast(x_ptr, y_ptr, z_ptr, n, BLOCK: tl.constexpr):
+    at = tl.arange(0, BLOCK)
+    y = tl.load(x_ptr + at, mask=at < n).to(y_ptr.dtype.element_ty)
+    tl.store(y_ptr + at, y, mask=at < n)
+    tl.store(z_ptr + at, y.to(tl.float32), mask=at < n)
+
+
+@triton.jit
+def product(a_ptr, b_ptr, c_ptr, M: tl.constexpr, N: tl.constexpr, K: tl.constexpr):
+    m, n, k = tl.arange(0, M), tl.arange(0, N), tl.arange(0, K)
+    a, b = tl.load(a_ptr + m[:, None] * K + k), tl.load(b_ptr + k[:, None] * N + n)
+    tl.store(c_ptr + m[:, None] * N + n, tl.dot(a, b))
+
+
+def eight_bits(*shape, dtype, seed=0):
+    random = torch.Generator().manual_seed(seed)
+    return torch.randn(shape, generator=random).to(dtype)
+
+
+@pytest.mark.parametrize("dtype", [torch.float8_e4m3fn, torch.float8_e5m2])
+def test_numbers_of_eight_bits_on_ada(dtype):
+    x = eight_bits(37, dtype=torch.bfloat16) * 20
+    y, z = torch.empty(37, dtype=dtype), torch.empty(37)
+    a, b = eight_bits(16, 32, dtype=dtype), eight_bits(32, 16, dtype=dtype, seed=1)
+    c = torch.empty(16, 16)
+    with compiled.executing(capability=ADA) as verdict:
+        cast[(1,)](x, y, z, 37, BLOCK=64)
+        product[(1,)](a, b, c, 16, 16, 32)
+    name = "e4m3" if dtype == torch.float8_e4m3fn else "e5m2"
+    assert verdict.passed and f".{name}.{name}.f32" in verdict.runs[1].text
+    assert torch.equal(y.float(), x.to(dtype).float()) and torch.equal(z, y.float())
+    torch.testing.assert_close(c, a.float() @ b.float(), rtol=1e-6, atol=1e-5)
+
+
+def test_host_code_sees_the_chosen_gpu():
+    with compiled.executing(as_cuda=True, capability=ADA):
+        assert torch.cuda.get_device_capability() == ADA
+        properties = torch.cuda.get_device_properties(0)
+        assert (properties.major, properties.minor) == ADA and "L40S" in properties.name
+        of_triton = triton.runtime.driver.active.utils.get_device_properties(0)
+        assert of_triton["max_shared_mem"] == properties.shared_memory_per_block_optin == 99 * 1024
+        assert triton.runtime.driver.active.get_current_target().arch == 89
+    with compiled.executing(as_cuda=True):
+        assert torch.cuda.get_device_capability() == (8, 0)
+
+
+def test_a_gpu_that_is_not_known_is_rejected():
+    with pytest.raises(ValueError, match=r"capability: expected \(8, 0\) or \(8, 9\); got \(9, 0\)"):
+        compiled.executing(capability=(9, 0)).__enter__()
+
+
+@triton.jit
+def doubled(xs_ptr, ys_ptr, ns_ptr, BLOCK: tl.constexpr):
+    i, at = tl.program_id(0), tl.arange(0, BLOCK)
+    n = tl.load(ns_ptr + i)
+    x, y = (
+        tl.load(xs_ptr + i).to(tl.pointer_type(tl.float32)),
+        tl.load(ys_ptr + i).to(tl.pointer_type(tl.float32)),
+    )
+    tl.store(y + at, 2 * tl.load(x + at, mask=at < n), mask=at < n)
+
+
+def on_each(xs, less=0, freed=False, twice=False):
+    """Launch the kernel on tensors of which it gets the addresses in tensors."""
+    with compiled.executing(as_cuda=True) as verdict:
+        ys = [torch.empty_like(x, device="cuda") for x in xs]
+        at = [torch.tensor([x.data_ptr() for x in group], device="cuda") for group in (xs, ys)]
+        if freed:
+            del ys[-1]
+        lengths = torch.tensor([len(x) - less for x in xs], dtype=torch.int32)
+        doubled[(len(xs),)](*at, lengths, BLOCK=64)
+        if twice:  # one of the tensors is also an argument
+            cast[(1,)](ys[0], xs[0], torch.empty(len(xs[0])), len(xs[0]), BLOCK=64)
+            doubled[(len(xs),)](*at, lengths, BLOCK=64)
+    return ys, verdict
+
+
+def vectors():
+    return [eight_bits(n, dtype=torch.float32, seed=n) for n in (5, 37, 64)]
+
+
+def test_kernels_load_addresses_of_tensors():
+    xs = vectors()
+    ys, verdict = on_each(xs)
+    assert verdict.passed and all(torch.equal(y, 2 * x) for x, y in zip(xs, ys, strict=True))
+    ys, verdict = on_each(xs, twice=True)
+    assert torch.equal(xs[0], 2 * vectors()[0]) and torch.equal(ys[0], 2 * xs[0])
+
+
+def test_unwritten_elements_of_such_tensors_are_listed():
+    _, verdict = on_each(vectors(), less=1)
+    assert verdict.unwritten == [
+        f"doubled: tensor {i} by address: 1 of {n} elements never written"
+        for i, n in ((4, 5), (5, 37), (6, 64))
+    ]
+
+
+def test_accesses_outside_such_tensors_are_faults():
+    with pytest.raises(ptx.OutOfBounds, match=r"reads 4 bytes at tensor 1 by address \+ 20; .* has 20 bytes"):
+        on_each(vectors(), less=-1)
+    with pytest.raises(ptx.OutOfBounds, match="writes 4 bytes at"):
+        on_each(vectors(), freed=True)
+
+
+def test_views_have_addresses_in_one_storage_and_keep_their_alignment():
+    x = torch.arange(64.0)
+    with compiled.executing(as_cuda=True):
+        start = x.data_ptr()
+        assert x[3:].data_ptr() == start + 12 and x.view(8, 8).data_ptr() == start
+        assert torch.empty(0).data_ptr() == 0
+    assert (x.data_ptr() - start) % 4096 == 0 and x.data_ptr() != start
+
+
+def test_without_a_stand_in_for_a_gpu_such_addresses_are_faults():
+    x = vectors()[0]
+    with compiled.executing(), pytest.raises(ptx.OutOfBounds, match=r"only in executing\(as_cuda=True\)"):
+        at = torch.tensor([x.data_ptr()])
+        doubled[(1,)](at, at, torch.tensor([5], dtype=torch.int32), BLOCK=64)
