@@ -53,8 +53,8 @@ class Addresses:
         return None if entry is None or entry.storage.expired() else entry.start
 
     def find(self, address: int) -> tuple[str, torch.Tensor] | None:
-        """Return the tensor at an address, with a name for messages, or None if there is
-        no such tensor or it has been freed."""
+        """Return the tensor at an address, with a name for messages, or None if there
+        is no such tensor or it has been freed."""
         for x in self._asked.values():
             if x.start // SPACE == address // SPACE and not x.storage.expired():
                 own = torch.UntypedStorage._new_with_weak_ptr(x.storage.cdata)

@@ -20,8 +20,8 @@ from torch.overrides import TorchFunctionMode
 
 from backpass.kernels.addresses import Addresses
 
-# By compute capability, the properties of a GPU under the names that CUDA and Triton use:
-# the A100 with 80 GB, and the L40S, which converts to numbers of eight bits.
+# By compute capability, the properties of a GPU under the names that CUDA and Triton
+# use: the A100 with 80 GB, and the L40S, which converts to numbers of eight bits.
 _COMMON = {"warp_size": 32, "regs_per_multiprocessor": 65536}
 _COMMON["shared_memory_per_block"] = 48 * 1024
 GPUS: dict[tuple[int, int], dict[str, Any]] = {

@@ -1,8 +1,8 @@
 """A Triton driver that executes compiled kernels on the CPU with ``backpass.ptx``.
 
 At a launch, Triton compiles the kernel as it would for a GPU, by default an A100, and
-passes it to the active driver. This driver executes the PTX on CPU tensors, in the number formats of the
-GPU:
+passes it to the active driver. This driver executes the PTX on CPU tensors, in the
+number formats of the GPU:
 
     with compiled.executing() as verdict:
         y = softmax(x)  # which launches a kernel

@@ -26,9 +26,10 @@ To learn PTX from this package, read its modules in this order:
 - ``grid``: how the blocks of a kernel run
 
 The package executes the instructions that Triton 3 emits for compute capability 8.0 or
-8.9 and that the kernels of its tests contain; any other instruction raises ``Unsupported``. It
-does not execute calls of other functions, accesses at generic addresses, or features of
-later GPUs. It does not check timing or the order of accesses within a warp.
+8.9 and that the kernels of its tests contain; any other instruction raises
+``Unsupported``. It does not execute calls of other functions, accesses at generic
+addresses, or features of later GPUs. It does not check timing or the order of accesses
+within a warp.
 """
 
 from backpass.ptx.faults import (

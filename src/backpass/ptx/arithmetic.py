@@ -463,8 +463,9 @@ def _counts(parts: list[str], operands: list[np.ndarray]) -> tuple[np.ndarray, .
 
 
 def _highest(parts: list[str], operands: list[np.ndarray]) -> tuple[np.ndarray, ...]:
-    """bfind: the place of the highest bit that is set, or, in a negative number, that is
-    not; all bits if there is none. With .shiftamt, how far to shift it to the top."""
+    """bfind: the place of the highest bit that is set, or, in a negative number, that
+    is not; all bits if there is none. With .shiftamt, how far to shift it to the top.
+    """
     *modifiers, type = parts[1:]
     if modifiers not in ([], ["shiftamt"]):
         raise _unknown(parts)
