@@ -192,6 +192,10 @@ _DEFINITIONS = (ast.Import, ast.ImportFrom, ast.FunctionDef, ast.ClassDef)
 
 
 def _assigns(node: ast.stmt, also: set[str]) -> bool:
+    if isinstance(node, ast.If):  # a choice between values
+        return all(_assigns(own, also) or isinstance(own, ast.If) for own in (*node.body, *node.orelse))
+    if isinstance(node, ast.Try):  # of an import
+        return all(isinstance(own, _DEFINITIONS) or _assigns(own, also) for own in node.body)
     if not isinstance(node, ast.Assign):
         return False
     names = [target.id for target in node.targets if isinstance(target, ast.Name)]

@@ -236,7 +236,7 @@ def int8_product(it: Draw) -> Case:
 
 @TORCHAO.program("prototype.blockwise_fp8_inference.kernels:fp8_blockwise_act_quant", capability=(8, 9))
 def quantise_to_fp8(it: Draw) -> Case:
-    call = TORCHAO.get("prototype.blockwise_fp8_inference.kernels:fp8_blockwise_act_quant", capability=(8, 9))
+    call = TORCHAO.get("prototype.blockwise_fp8_inference.kernels:fp8_blockwise_act_quant")
 
     def called(x):
         y, scale = call(x)
@@ -257,7 +257,8 @@ def fp8_product(it: Draw) -> Case:
     a, b = (it.normal(*shape).value.to(torch.float8_e4m3fn) for shape in ((20, 128), (128, 128)))
 
     def reference(rows, block):
-        return (a.to(rows.dtype) * rows) @ (b.to(rows.dtype) * block).T
+        product = (a.to(rows.dtype) * rows) @ (b.to(rows.dtype) * block).T
+        return product.to(torch.bfloat16)
 
     def called(rows, block):
         return call(a, rows, b, block).float()
@@ -274,16 +275,15 @@ def fp8_product(it: Draw) -> Case:
 def mixed_product(it: Draw) -> Case:
     call = TORCHAO.get("prototype.hqq.mixed_mm:triton_mixed_mm")
     pack = TORCHAO.get("prototype.hqq.mixed_mm:pack_2xint4")
-    w = torch.randint(0, 16, (64, 64), generator=it.random).to(torch.uint8)
+    w = torch.randint(0, 16, (48, 64), generator=it.random).to(torch.uint8)
 
     def reference(x, scales, zeros):
-        wide = (w.to(x.dtype).view(-1, 64) - zeros.view(-1, 1)) * scales.view(-1, 1)
-        return x @ wide.view(64, 64)
+        return x @ ((w.to(x.dtype) - zeros) * scales).T
 
     return it.case(
-        lambda x, scales, zeros: call(x, pack(w.T).T, scales.T, zeros.T, group_size=64, transposed=False),
+        lambda x, scales, zeros: call(x, pack(w.T), scales.T, zeros.T, group_size=64),
         reference,
         it.fixed(16, 64),
-        it.fixed(64, 1),
-        it.fixed(64, 1),
+        it.fixed(48, 1),
+        it.fixed(48, 1),
     )

@@ -106,6 +106,16 @@ def test_operators_of_torch_library_get_the_same_answers():
     assert verdict.passed and torch.equal(dx, 3 * X)
 
 
+def test_a_kernel_reports_registers_from_which_host_code_computes_its_grid():
+    """As Triton's tutorial on softmax does."""
+    with compiled.executing(as_cuda=True):
+        kernel = scale.warmup(X, X, 5, 2.0, BLOCK=128, grid=(1,))
+        kernel._init_handles()
+        properties = triton.runtime.driver.active.utils.get_device_properties(0)
+        assert 1 <= properties["max_num_regs"] // (kernel.n_regs * 32 * kernel.metadata.num_warps) <= 64
+        assert kernel.n_spills == 0
+
+
 def test_contexts_end_where_an_error_leaves_them():
     with pytest.raises(RuntimeError, match="ended"), compiled.executing(as_cuda=True):
         raise RuntimeError("ended")

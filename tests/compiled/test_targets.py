@@ -4,8 +4,9 @@ import pytest
 import torch
 import triton
 import triton.language as tl
+from triton.tools.tensor_descriptor import TensorDescriptor
 
-from backpass import ptx
+from backpass import kernels, ptx
 from backpass.kernels import compiled
 
 ADA = (8, 9)
@@ -59,8 +60,38 @@ def test_host_code_sees_the_chosen_gpu():
 
 
 def test_a_gpu_that_is_not_known_is_rejected():
-    with pytest.raises(ValueError, match=r"capability: expected \(8, 0\) or \(8, 9\); got \(9, 0\)"):
-        compiled.executing(capability=(9, 0)).__enter__()
+    with pytest.raises(
+        ValueError, match=r"capability: expected \(8, 0\), \(8, 9\), or \(9, 0\); got \(10, 0\)"
+    ):
+        compiled.executing(capability=(10, 0)).__enter__()
+
+
+def test_the_kernels_of_the_package_for_hopper():
+    """The same results, also where Triton emits instructions that only Hopper has."""
+    x = eight_bits(300, dtype=torch.bfloat16)
+    results, texts = [], []
+    for capability in ((8, 0), (9, 0)):
+        with compiled.executing(capability=capability) as verdict:
+            y, saved = kernels.load("gelu").forward(x)
+            results += [y, kernels.load("gelu").backward(y, saved)]
+        assert verdict.passed
+        texts += ["".join(run.text for run in verdict.runs)]
+    assert torch.equal(results[0], results[2]) and torch.equal(results[1], results[3])
+    assert "stmatrix" in texts[1] and "stmatrix" not in texts[0]
+
+
+@triton.jit
+def through_a_descriptor(x_desc, y_ptr, BLOCK: tl.constexpr):
+    tl.store(y_ptr + tl.arange(0, BLOCK), x_desc.load([0]))
+
+
+def test_tensor_descriptors_are_not_supported_on_hopper():
+    x, y = torch.arange(64.0), torch.empty(64)
+    with compiled.executing():
+        through_a_descriptor[(1,)](TensorDescriptor(x, [64], [1], [64]), y, BLOCK=64)
+    assert torch.equal(x, y)
+    with compiled.executing(capability=(9, 0)), pytest.raises(ptx.Unsupported, match="execute it for 8.0"):
+        through_a_descriptor[(1,)](TensorDescriptor(x, [64], [1], [64]), y, BLOCK=64)
 
 
 @triton.jit

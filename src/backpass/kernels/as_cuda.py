@@ -21,7 +21,8 @@ from torch.overrides import TorchFunctionMode
 from backpass.kernels.addresses import Addresses
 
 # By compute capability, the properties of a GPU under the names that CUDA and Triton
-# use: the A100 with 80 GB, and the L40S, which converts to numbers of eight bits.
+# use: the A100 with 80 GB; the L40S, which converts to numbers of eight bits; and the
+# H100, whose matrix products in groups of warps and bulk copies are not executed.
 _COMMON = {"warp_size": 32, "regs_per_multiprocessor": 65536}
 _COMMON["shared_memory_per_block"] = 48 * 1024
 GPUS: dict[tuple[int, int], dict[str, Any]] = {
@@ -48,6 +49,18 @@ GPUS: dict[tuple[int, int], dict[str, Any]] = {
         "shared_memory_per_block_optin": 99 * 1024,
         "shared_memory_per_multiprocessor": 100 * 1024,
         "L2_cache_size": 96 * 1024**2,
+    },
+    (9, 0): _COMMON
+    | {
+        "name": "NVIDIA H100, executed on the CPU by Backpass",
+        "major": 9,
+        "minor": 0,
+        "multi_processor_count": 132,
+        "total_memory": 80 * 1000**3,
+        "max_threads_per_multi_processor": 2048,
+        "shared_memory_per_block_optin": 227 * 1024,
+        "shared_memory_per_multiprocessor": 228 * 1024,
+        "L2_cache_size": 50 * 1024**2,
     },
 }
 CAPABILITY = (8, 0)  # the default

@@ -41,6 +41,9 @@ from backpass.text import table
 from backpass.torch_internals import without_torch_functions
 
 CAPABILITY = 10 * USUAL[0] + USUAL[1]  # the default
+# What a compiled kernel reports as the registers of a thread, from which host code may
+# compute how many blocks fit on a multiprocessor. PTX does not say it.
+REGISTERS = 32
 UNSEEN = "timing, the order of accesses within a warp, and features of later GPUs"
 
 
@@ -144,8 +147,9 @@ def executing(
     them once more.
 
     ``capability`` is the compute capability for which kernels are compiled: (8, 0), as
-    for an A100, or (8, 9), as for an L40S, on which Triton has more numbers of eight
-    bits.
+    for an A100; (8, 9), as for an L40S, on which Triton has more numbers of eight bits;
+    or (9, 0), as for an H100, whose instructions wgmma and bulk copies are not
+    executed.
 
     With ``as_cuda``, CPU tensors report the device ``cuda:0``, tensors requested on
     CUDA are allocated on the CPU, and ``torch.cuda`` reports such a GPU, so host code
@@ -157,7 +161,8 @@ def executing(
     not one of these, and RuntimeError if the kernels of this process are interpreted.
     """
     if capability not in GPUS:
-        known = " or ".join(map(str, GPUS))
+        *others, last = map(str, GPUS)
+        known = f"{', '.join(others)}, or {last}"
         raise ValueError(f"capability: expected {known}; got {capability!r}")
     if kernels.interpreted():
         raise RuntimeError(
@@ -206,7 +211,7 @@ class Driver(DriverBase):
         properties = _for_triton(GPUS[capability])
         self._given: list[tuple[str, Part]] = []
         self.utils = SimpleNamespace(
-            load_binary=lambda *_: (None, None, 0, 0, 1024),
+            load_binary=lambda *_: (None, None, REGISTERS, 0, 1024),
             get_device_properties=lambda _: properties,
         )
 
@@ -266,6 +271,11 @@ class Driver(DriverBase):
         values: Sequence[object],
     ) -> None:
         """Execute one launch of the kernel with the given PTX."""
+        if self.capability >= 90 and "tensordesc" in str(signature.values()):
+            raise ptx.Unsupported(
+                f"{metadata.name}: tensor descriptors are not supported for compute "
+                "capability 9.0; execute it for 8.0"
+            )
         program = _parsed(text)
         if metadata.global_scratch_size or metadata.num_ctas > 1:
             raise ptx.Unsupported(

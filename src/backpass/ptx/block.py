@@ -197,6 +197,7 @@ _MEMORY: dict[str, Callable[[Threads, Instruction, np.ndarray], None]] = {
     "redux": warps.reduce,
     "mma": warps.multiply,
     "ldmatrix": warps.load_matrices,
+    "stmatrix": warps.store_matrices,
     "cp": copies.copy,
     "call": calls.call,
 }

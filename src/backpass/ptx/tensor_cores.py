@@ -174,6 +174,16 @@ def loaded_matrices(rows: np.ndarray, transposed: bool) -> np.ndarray:
     return np.moveaxis(lower | upper << np.uint32(16), 1, 2)
 
 
+def stored_matrices(registers: np.ndarray, transposed: bool) -> np.ndarray:
+    """Return the rows ``[warps, n, 8, 8]`` that stmatrix writes, given its registers
+    ``[warps, 32, n]``: the inverse of ``loaded_matrices``."""
+    found = np.zeros((len(registers), registers.shape[2], 8, 8), np.uint16)
+    own = np.moveaxis(registers, 2, 1)
+    for i in (0, 1):
+        found[:, :, GROUP, 2 * PLACE + i] = (own >> np.uint32(16 * i)).astype(np.uint16)
+    return np.swapaxes(found, 2, 3) if transposed else found
+
+
 REDUCTIONS: dict[str, np.ufunc] = {
     "add": np.add,
     "min": np.minimum,
