@@ -72,11 +72,11 @@ def _scanned(x, dt, a, b, c, d):
 def selective_state_update(it: Draw) -> Case:
     call = MAMBA.get("ops.triton.selective_state_update:selective_state_update")
 
-    def called(state, x, dt, a, b, c, d):
-        return call(state, x, dt, a, b, c, d, dt_softplus=True), state
+    def called(state, x, dt, a, b, c, d, bias):
+        return call(state, x, dt, a, b, c, d, dt_bias=bias, dt_softplus=True), state
 
-    def reference(state, x, dt, a, b, c, d):
-        dt = F.softplus(dt)
+    def reference(state, x, dt, a, b, c, d, bias):
+        dt = F.softplus(dt + bias)
         state = state * (dt[..., None] * a).exp() + (dt * x)[..., None] * b[:, None]
         return (state * c[:, None]).sum(-1) + d * x, state
 
@@ -90,6 +90,7 @@ def selective_state_update(it: Draw) -> Case:
         it.of(-it.normal(38, 16).value.exp(), False, wide),
         it.fixed(2, 16),
         it.fixed(2, 16),
+        it.fixed(38),
         it.fixed(38),
     )
 

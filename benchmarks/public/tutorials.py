@@ -10,7 +10,6 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-import torch
 import torch.nn.functional as F
 
 from public import Case, Draw, Project, definitions

@@ -116,6 +116,25 @@ def test_a_kernel_reports_registers_from_which_host_code_computes_its_grid():
         assert kernel.n_spills == 0
 
 
+def test_functions_that_torch_compiles_run_uncompiled():
+    compiled_sum = torch.compile(lambda x, y: 2 * x + y, fullgraph=True)
+
+    class Sum(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            return compiled_sum(scaled(x, 3.0), x)
+
+        @staticmethod
+        def backward(ctx, dy):
+            return compiled_sum(scaled(dy, 3.0), dy)
+
+    x = X.clone().requires_grad_()
+    with compiled.executing(as_cuda=True) as verdict:
+        (dx,) = torch.autograd.grad(Sum.apply(x), x, X)
+    assert verdict.passed
+    torch.testing.assert_close(dx, 7 * X)
+
+
 def test_contexts_end_where_an_error_leaves_them():
     with pytest.raises(RuntimeError, match="ended"), compiled.executing(as_cuda=True):
         raise RuntimeError("ended")

@@ -80,7 +80,7 @@ def test_accesses_out_of_bounds():
         run(LOAD + STORE, 50)
     with pytest.raises(ptx.OutOfBounds, match=r"thread 50 writes 4 bytes at y \+ 200"):
         run("mov.b32 %r5, 1;\n" + STORE, 50)
-    with pytest.raises(ptx.OutOfBounds, match=r"beyond all tensors; data_ptr\(\) is not the address"):
+    with pytest.raises(ptx.OutOfBounds, match=r"beyond all tensors; data_ptr\(\) is the address"):
         run("mov.b64 %rd4, 0x7F0000000000;\n" + LOAD)
     with pytest.raises(ptx.OutOfBounds, match="before all tensors"):
         run("mov.b64 %rd4, 16;\n" + LOAD)
@@ -553,7 +553,7 @@ def test_matrices_are_stored_to_shared_memory(transposed):
 def test_half_a_matrix_that_is_not_defined_is_stored_as_undefined():
     body = """
         and.b32 %r11, %r1, 7; shl.b32 %r11, %r11, 4; setp.ge.s32 %p2, %r1, 32; @%p2 bra $L1;
-        stmatrix.sync.aligned.m8n8.x1.shared.b16 [%r11], {%r9};
+        stmatrix.sync.aligned.m8n8.x1.shared.b16 [%r11], {%r20};
     $L1:
         bar.sync 0; shl.b32 %r7, %r1, 2; and.b32 %r7, %r7, 127; ld.shared.b32 %r12, [%r7];
         st.global.b32 [%rd5], %r12;"""

@@ -3,7 +3,8 @@
 Host code often queries the GPU before it launches a kernel: whether a tensor is on a
 GPU, how many multiprocessors the GPU has, or which stream is current. In the context
 ``standing_in``, CPU tensors report the device ``cuda:0``, and tensors requested on CUDA
-are allocated on the CPU. A program that needs nothing else of a GPU runs unchanged.
+are allocated on the CPU. Functions that ``torch.compile`` returned run uncompiled. A
+program that needs nothing else of a GPU runs unchanged.
 """
 
 from __future__ import annotations
@@ -161,6 +162,7 @@ def standing_in(capability: tuple[int, int] = CAPABILITY) -> Iterator[OnCuda]:
     with (
         mock.patch.multiple(torch.cuda, **answers),
         mock.patch.object(BackwardCFunction, "apply", with_mode),
+        torch.compiler.set_stance("force_eager"),  # there is no GPU to compile for
         mode,
     ):
         yield mode
