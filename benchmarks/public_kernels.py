@@ -44,8 +44,8 @@ COLUMNS = [
     ("cpu_seconds", "CPU time of the execution", "s"),
 ]
 METHOD = (
-    f"One process a program and dtype, of at most {LIMIT} s of CPU time, compilation included. An error is the largest "
-    "absolute error of a tensor's elements over the largest element."
+    f"One process a program, and at most {LIMIT} s of CPU time in each dtype, compilation included. An error is the "
+    "largest absolute error of a tensor's elements over the largest element."
 )
 
 
@@ -53,11 +53,13 @@ def main() -> int:
     found = projects()
     names = [name for project in found.values() for name in (project.package, *project.programs)]
     chosen = settings(QUESTION, names)
-    recording = Recording(chosen, "public_kernels", QUESTION, COLUMNS, method=METHOD)
-    for project in found.values():
-        if not (project.installed or chosen.quick):
-            say(f"{project.package} is not installed")
-            continue
+    missing = [] if chosen.quick else [project.package for project in found.values() if not project.installed]
+    if len(missing) == len(found):
+        say(f"none of these packages is installed: {', '.join(missing)}")
+        return 0
+    notes = [f"Not installed: {', '.join(missing)}." if missing else ""]
+    recording = Recording(chosen, "public_kernels", QUESTION, COLUMNS, notes, METHOD)
+    for project in (project for project in found.values() if project.package not in missing):
         programs = {*project.programs}
         if chosen.names and project.package not in chosen.names:
             programs &= {*chosen.names}

@@ -136,10 +136,7 @@ class Project:
     @property
     def root(self) -> Path | None:
         """The folder of the package, None if it is not installed."""
-        spec = None if self.package in sys.modules else find_spec(self.package)
-        places = sys.modules[self.package].__path__ if spec is None and self.package in sys.modules else None
-        places = places or (spec.submodule_search_locations if spec else None)
-        return Path(next(iter(places))) if places else None
+        return _root(self.package)
 
     @property
     def version(self) -> str:
@@ -153,7 +150,8 @@ class Project:
         """Return a function of the package, such as "ops.rms_norm:LigerRMSNormFunction"."""
         for name in self.bare:
             if name not in sys.modules:
-                path = self.root.joinpath(*name.split(".")[1:])  # type: ignore[union-attr]
+                top, *rest = name.split(".")
+                path = _root(top).joinpath(*rest)  # type: ignore[union-attr]
                 module = ModuleType(name)
                 module.__path__ = [str(path)]
                 module.__version__ = self.version  # type: ignore[attr-defined]
@@ -163,6 +161,15 @@ class Project:
         for part in names.split("."):
             found = getattr(found, part)
         return found
+
+
+def _root(package: str) -> Path | None:
+    if package in sys.modules:
+        places = sys.modules[package].__path__
+    else:
+        spec = find_spec(package)
+        places = (spec and spec.submodule_search_locations) or []
+    return Path(next(iter(places))) if places else None
 
 
 def _version_of(root: Path) -> str:

@@ -135,6 +135,19 @@ def test_functions_that_torch_compiles_run_uncompiled():
     torch.testing.assert_close(dx, 7 * X)
 
 
+def test_classes_of_torch_cuda_are_classes():
+    """Host code has them in annotations, and asks whether something is a stream."""
+    with compiled.executing(as_cuda=True) as verdict:
+
+        def used(stream: torch.cuda.Stream | None) -> torch.cuda.Event | None:
+            return stream and stream.record_event()
+
+        assert isinstance(torch.cuda.current_stream(), torch.cuda.Stream)
+        assert used(torch.cuda.Stream()).query() and torch.cuda.device(0).idx == 0
+        assert torch._C._cuda_getCurrentRawStream(0) == torch.cuda.current_stream().cuda_stream == 0
+    assert {"torch.cuda.Stream", "torch.cuda.current_stream", "torch.cuda.device"} <= verdict.stood_in
+
+
 def test_contexts_end_where_an_error_leaves_them():
     with pytest.raises(RuntimeError, match="ended"), compiled.executing(as_cuda=True):
         raise RuntimeError("ended")

@@ -164,3 +164,36 @@ def test_without_a_stand_in_for_a_gpu_such_addresses_are_faults():
     with compiled.executing(), pytest.raises(ptx.OutOfBounds, match=r"only in executing\(as_cuda=True\)"):
         at = torch.tensor([x.data_ptr()])
         doubled[(1,)](at, at, torch.tensor([5], dtype=torch.int32), BLOCK=64)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_a_thread_may_convert_fewer_numbers_than_an_instruction_does(dtype):
+    """Triton converts four numbers at a time to eight bits on an A100. Here each thread has one, and three undefined."""
+    x = eight_bits(37, dtype=dtype) * 20
+    x = torch.where(x == 2.25, 2.5, x)  # Triton rounds this tie up
+    y, z = torch.empty(37, dtype=torch.float8_e5m2), torch.empty(37)
+    with compiled.executing() as verdict:
+        cast[(1,)](x, y, z, 37, BLOCK=64)
+    assert verdict.passed
+    assert torch.equal(y.float(), x.to(torch.float8_e5m2).float()) and torch.equal(z, y.float())
+
+
+@triton.jit
+def used_in_part(y_ptr, x_ptr, KEPT: tl.constexpr):
+    """Elements that were never written, of which a kernel keeps some bits of a sum."""
+    at = tl.arange(0, 64)
+    x = tl.load(x_ptr + at) & 0x00FFFFFF
+    tl.store(y_ptr + at, (x + 0x10000000) & KEPT)
+
+
+@pytest.mark.parametrize(("kept", "passes"), [(0x70000000, True), (0x00800000, False)])
+def test_a_value_that_depends_on_garbage_is_a_fault(kept, passes):
+    y, x = torch.zeros(64, dtype=torch.int32), None
+    with compiled.executing():
+        x = torch.empty(64, dtype=torch.int32)
+        try:
+            used_in_part[(1,)](y, x, KEPT=kept)
+        except ptx.Undefined:
+            assert not passes
+        else:
+            assert passes and (y == 0x10000000).all()

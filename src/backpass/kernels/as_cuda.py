@@ -20,6 +20,7 @@ from torch.autograd.function import BackwardCFunction
 from torch.overrides import TorchFunctionMode
 
 from backpass.kernels.addresses import Addresses
+from backpass.torch_internals import raw_streams
 
 # By compute capability, the properties of a GPU under the names that CUDA and Triton
 # use: the A100 with 80 GB; the L40S, which converts to numbers of eight bits; and the
@@ -110,11 +111,13 @@ class _Event:
 class _Context(nullcontext):
     """The context in which a device is current: there is only one device."""
 
+    idx = 0
+
     def __init__(self, *_: Any) -> None:
         super().__init__(None)
 
 
-# For each name of ``torch.cuda``, a class, or the value that a call returns.
+# For each function of ``torch.cuda``, the value that a call returns.
 _ANSWERS: dict[str, Any] = {
     "is_available": True,
     "is_initialized": True,
@@ -130,14 +133,14 @@ _ANSWERS: dict[str, Any] = {
     "memory_allocated": 0,
     "max_memory_allocated": 0,
     "is_current_stream_capturing": False,
+}
+_CLASSES: dict[str, type] = {
     "device": _Context,
     "device_of": _Context,
     "Stream": _Stream,
-    "stream": _Stream,
-    "current_stream": _Stream,
-    "default_stream": _Stream,
     "Event": _Event,
 }
+_STREAMS = ("stream", "current_stream", "default_stream")  # what returns a stream
 
 
 @contextmanager
@@ -149,10 +152,7 @@ def standing_in(capability: tuple[int, int] = CAPABILITY) -> Iterator[OnCuda]:
         "get_device_name": properties["name"],
         "get_device_properties": SimpleNamespace(**properties),
     }
-    answers: dict[str, Any] = {
-        name: _answering(name, of, mode.asked)
-        for name, of in (_ANSWERS | of_gpu).items()
-    }
+    answers = _answers(_ANSWERS | of_gpu, mode.asked)
     apply = BackwardCFunction.apply
 
     def with_mode(ctx: Any, *args: Any) -> Any:
@@ -162,15 +162,31 @@ def standing_in(capability: tuple[int, int] = CAPABILITY) -> Iterator[OnCuda]:
     with (
         mock.patch.multiple(torch.cuda, **answers),
         mock.patch.object(BackwardCFunction, "apply", with_mode),
+        raw_streams(_Stream.cuda_stream),
         torch.compiler.set_stance("force_eager"),  # there is no GPU to compile for
         mode,
     ):
         yield mode
 
 
-def _answering(name: str, answer: Any, asked: set[str]) -> Callable[..., Any]:
-    """Return a replacement for a name of ``torch.cuda``, which records each call."""
+def _answers(values: dict[str, Any], asked: set[str]) -> dict[str, Any]:
+    """Return replacements for names of ``torch.cuda``, which record each call. Classes
+    are classes, because annotations may contain them."""
+    found = {name: _recorded(name, own, asked) for name, own in _CLASSES.items()}
+    streams = dict.fromkeys(_STREAMS, found["Stream"])
+    functions = (values | streams).items()
+    return found | {name: _answering(name, of, asked) for name, of in functions}
 
+
+def _recorded(name: str, base: type, asked: set[str]) -> Any:
+    def created(self: Any, *args: Any, **kwargs: Any) -> None:
+        asked.add(f"torch.cuda.{name}")
+        base.__init__(self, *args, **kwargs)  # type: ignore[misc]
+
+    return type(name, (base,), {"__init__": created})
+
+
+def _answering(name: str, answer: Any, asked: set[str]) -> Callable[..., Any]:
     def call(*args: Any, **kwargs: Any) -> Any:
         asked.add(f"torch.cuda.{name}")
         return answer(*args, **kwargs) if isinstance(answer, type) else answer

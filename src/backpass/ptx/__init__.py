@@ -18,7 +18,7 @@ To learn PTX from this package, read its modules in this order:
 - ``tensor_cores``: what a warp computes
 - ``released``, ``races``, and ``accesses``: who accesses bytes, and in which order
 - ``atomics``, ``memory``, and ``tensors``: which accesses are allowed
-- ``values`` and ``registers``: which bits of a register are defined
+- ``values``, ``registers``, and ``garbage``: which bits of a register are defined
 - ``threads``: what the threads of a block share
 - ``moves``, ``warps``, and ``copies``: how threads move bits, meet, and copy
 - ``calls``: what ``tl.device_print`` and ``tl.device_assert`` call

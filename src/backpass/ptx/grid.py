@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from backpass.ptx import copies
+from backpass.ptx import copies, garbage
 from backpass.ptx.block import Block
 from backpass.ptx.faults import Fault, Undefined, Unsupported
 from backpass.ptx.parse import Program
@@ -113,12 +113,29 @@ def _ran(memory: Global, create: Callable[..., Threads]) -> Block:
             break
         _undo(memory, block)
     if isinstance(fault, Undefined):
-        raise _used(memory, create, block, fault) if block.threads.races.made else fault
+        if block.threads.races.made:
+            raise _used(memory, create, block, fault)
+        block, fault = _settled(memory, create, block, fault), None
     if block.threads.races.more:
         raise next(iter(block.threads.races.found.values()))
     print("".join(block.threads.printed), end="", flush=True)
     if fault:
         raise fault
+    return block
+
+
+def _settled(
+    memory: Global, create: Callable[..., Threads], block: Block, fault: Undefined
+) -> Block:
+    """Run a block again with different values of what is undefined. Raises the fault
+    unless the block stores the same values each time."""
+    stored = []
+    for seed in garbage.SEEDS:
+        _undo(memory, block)
+        block, other = _tried(memory, create, seed=seed)
+        stored.append(block.threads.doubtful)
+        if other or stored[-1] != stored[0]:
+            raise fault
     return block
 
 
