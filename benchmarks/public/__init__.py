@@ -14,8 +14,9 @@ import re
 import sys
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from importlib.machinery import ModuleSpec
 from importlib.metadata import PackageNotFoundError, version
-from importlib.util import find_spec
+from importlib.util import find_spec, module_from_spec
 from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple
@@ -102,12 +103,13 @@ class Project:
     """A project: its package, the name of its distribution, and its programs.
 
     ``bare`` are packages whose own module is not executed when one of their modules is imported, because it needs
-    extensions in CUDA or packages that the kernels do not.
+    extensions in CUDA or packages that the kernels do not. ``facts`` are what other modules import from them.
     """
 
     package: str
     distribution: str
     bare: tuple[str, ...] = ()
+    facts: dict[str, Any] = field(default_factory=dict)
     programs: dict[str, Callable[[Draw], Case]] = field(default_factory=dict)
     functions: dict[str, str] = field(default_factory=dict)
     dtypes: dict[str, tuple[str, ...]] = field(default_factory=dict)
@@ -152,8 +154,10 @@ class Project:
             if name not in sys.modules:
                 top, *rest = name.split(".")
                 path = _root(top).joinpath(*rest)  # type: ignore[union-attr]
-                module = ModuleType(name)
+                spec = ModuleSpec(name, None, is_package=True)
+                module = module_from_spec(spec)
                 module.__path__ = [str(path)]
+                vars(module).update(self.facts)
                 module.__version__ = self.version  # type: ignore[attr-defined]
                 sys.modules[name] = module
         module, _, names = function.partition(":")

@@ -271,11 +271,11 @@ def fp8_product(it: Draw) -> Case:
     )
 
 
-@TORCHAO.program("prototype.hqq.mixed_mm:triton_mixed_mm", "float16")
-def mixed_product(it: Draw) -> Case:
+def _mixed_product(it: Draw, n: int) -> Case:
+    """A product with 4-bit weights ``[n, 64]``, in groups of 64."""
     call = TORCHAO.get("prototype.hqq.mixed_mm:triton_mixed_mm")
     pack = TORCHAO.get("prototype.hqq.mixed_mm:pack_2xint4")
-    w = torch.randint(0, 16, (48, 64), generator=it.random).to(torch.uint8)
+    w = torch.randint(0, 16, (n, 64), generator=it.random).to(torch.uint8)
 
     def reference(x, scales, zeros):
         return x @ ((w.to(x.dtype) - zeros) * scales).T
@@ -284,6 +284,16 @@ def mixed_product(it: Draw) -> Case:
         lambda x, scales, zeros: call(x, pack(w.T), scales.T, zeros.T, group_size=64),
         reference,
         it.fixed(16, 64),
-        it.fixed(48, 1),
-        it.fixed(48, 1),
+        it.fixed(n, 1),
+        it.fixed(n, 1),
     )
+
+
+@TORCHAO.program("prototype.hqq.mixed_mm:triton_mixed_mm", "float16")
+def mixed_product(it: Draw) -> Case:
+    return _mixed_product(it, 128)
+
+
+@TORCHAO.program("prototype.hqq.mixed_mm:triton_mixed_mm", "float16")
+def mixed_product_of_48_columns(it: Draw) -> Case:
+    return _mixed_product(it, 48)

@@ -7,7 +7,12 @@ import torch.nn.functional as F
 
 from public import Case, Draw, Project
 
-UNSLOTH = Project("unsloth", "unsloth", bare=("unsloth", "unsloth.kernels", "unsloth_zoo"))
+UNSLOTH = Project(
+    "unsloth",
+    "unsloth",
+    bare=("unsloth", "unsloth.kernels", "unsloth_zoo"),
+    facts={"DEVICE_TYPE": "cuda", "DEVICE_TYPE_TORCH": "cuda", "DEVICE_COUNT": 1},
+)
 
 
 def _function(name: str):
