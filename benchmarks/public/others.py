@@ -8,7 +8,12 @@ import torch.nn.functional as F
 from public import Case, Draw, Project
 
 GEMS = Project("flag_gems", "flag-gems")
-XFORMERS = Project("xformers", "xformers", bare=("xformers", "xformers.ops", "xformers.ops._triton"))
+XFORMERS = Project(
+    "xformers",
+    "xformers",
+    bare=("xformers", "xformers.ops", "xformers.ops._triton"),
+    facts={"_is_triton_available": lambda: True},
+)
 MEGABLOCKS = Project("megablocks", "megablocks", bare=("megablocks", "megablocks.backend"))
 BITSANDBYTES = Project(
     "bitsandbytes",
@@ -207,7 +212,7 @@ def adam(it: Draw) -> Case:
         m, v = 0.9 * m + 0.1 * g, 0.99 * v + 0.01 * g * g
         size = 0.01 * (1 - 0.99**3) ** 0.5 / (1 - 0.9**3)
         step = size * m / (v.sqrt() + 1e-8 * (1 - 0.99**3) ** 0.5)
-        return ((p.to(m.dtype) - step) * (1 - 0.01 * 0.1)).to(p.dtype), m, v
+        return (p.to(m.dtype) * (1 - 0.01 * 0.1) - step).to(p.dtype), m, v
 
     wide = torch.float32
     return it.case(
@@ -291,7 +296,7 @@ def _mixed_product(it: Draw, n: int) -> Case:
 
 @TORCHAO.program("prototype.hqq.mixed_mm:triton_mixed_mm", "float16")
 def mixed_product(it: Draw) -> Case:
-    return _mixed_product(it, 128)
+    return _mixed_product(it, 256)
 
 
 @TORCHAO.program("prototype.hqq.mixed_mm:triton_mixed_mm", "float16")

@@ -46,9 +46,13 @@ def test_every_row_has_a_version_and_an_outcome():
             assert row["error"] is None and not row["findings"]
 
 
+# The page says why these programs are less accurate.
+EXPLAINED = {"linear_cross_entropy_capped", "quantise_to_fp8"}
+
+
 def test_programs_without_products_in_tf32_are_as_accurate_as_pytorch():
     """Up to a factor: both round, in different orders."""
-    for row in ROWS:
+    for row in (row for row in ROWS if row["program"] not in EXPLAINED):
         if (
             row["outcome"] == "ran"
             and row["pytorch_error"] is not None

@@ -143,9 +143,18 @@ def test_classes_of_torch_cuda_are_classes():
             return stream and stream.record_event()
 
         assert isinstance(torch.cuda.current_stream(), torch.cuda.Stream)
+        assert (
+            torch.accelerator.current_accelerator().type == "cuda" and torch.accelerator.device_count() == 1
+        )
         assert used(torch.cuda.Stream()).query() and torch.cuda.device(0).idx == 0
         assert torch._C._cuda_getCurrentRawStream(0) == torch.cuda.current_stream().cuda_stream == 0
-    assert {"torch.cuda.Stream", "torch.cuda.current_stream", "torch.cuda.device"} <= verdict.stood_in
+    asked = {
+        "torch.cuda.Stream",
+        "torch.cuda.current_stream",
+        "torch.cuda.device",
+        "torch.accelerator.device_count",
+    }
+    assert asked <= verdict.stood_in
 
 
 def test_contexts_end_where_an_error_leaves_them():

@@ -134,6 +134,14 @@ _ANSWERS: dict[str, Any] = {
     "max_memory_allocated": 0,
     "is_current_stream_capturing": False,
 }
+_OF_ACCELERATORS: dict[str, Any] = {  # the same for ``torch.accelerator``
+    "is_available": True,
+    "device_count": 1,
+    "current_accelerator": torch.device("cuda"),
+    "current_device_index": 0,
+    "set_device_index": None,
+    "synchronize": None,
+}
 _CLASSES: dict[str, type] = {
     "device": _Context,
     "device_of": _Context,
@@ -153,6 +161,10 @@ def standing_in(capability: tuple[int, int] = CAPABILITY) -> Iterator[OnCuda]:
         "get_device_properties": SimpleNamespace(**properties),
     }
     answers = _answers(_ANSWERS | of_gpu, mode.asked)
+    of_accelerators = {
+        name: _answering(f"torch.accelerator.{name}", of, mode.asked)
+        for name, of in _OF_ACCELERATORS.items()
+    }
     apply = BackwardCFunction.apply
 
     def with_mode(ctx: Any, *args: Any) -> Any:
@@ -161,6 +173,7 @@ def standing_in(capability: tuple[int, int] = CAPABILITY) -> Iterator[OnCuda]:
 
     with (
         mock.patch.multiple(torch.cuda, **answers),
+        mock.patch.multiple(torch.accelerator, **of_accelerators),
         mock.patch.object(BackwardCFunction, "apply", with_mode),
         raw_streams(_Stream.cuda_stream),
         torch.compiler.set_stance("force_eager"),  # there is no GPU to compile for
@@ -175,7 +188,9 @@ def _answers(values: dict[str, Any], asked: set[str]) -> dict[str, Any]:
     found = {name: _recorded(name, own, asked) for name, own in _CLASSES.items()}
     streams = dict.fromkeys(_STREAMS, found["Stream"])
     functions = (values | streams).items()
-    return found | {name: _answering(name, of, asked) for name, of in functions}
+    return found | {
+        name: _answering(f"torch.cuda.{name}", of, asked) for name, of in functions
+    }
 
 
 def _recorded(name: str, base: type, asked: set[str]) -> Any:
@@ -188,7 +203,7 @@ def _recorded(name: str, base: type, asked: set[str]) -> Any:
 
 def _answering(name: str, answer: Any, asked: set[str]) -> Callable[..., Any]:
     def call(*args: Any, **kwargs: Any) -> Any:
-        asked.add(f"torch.cuda.{name}")
+        asked.add(name)
         return answer(*args, **kwargs) if isinstance(answer, type) else answer
 
     return call
