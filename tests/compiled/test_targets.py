@@ -197,3 +197,29 @@ def test_a_value_that_depends_on_garbage_is_a_fault(kept, passes):
             assert not passes
         else:
             assert passes and (y == 0x10000000).all()
+
+
+class Shifted:
+    """Not a tensor: it has the address of one of a tensor's elements, as a class of a project may."""
+
+    def __init__(self, base, by):
+        self.base, self.by, self.dtype = base, by, base.dtype
+
+    def data_ptr(self):
+        return self.base.data_ptr() + self.by * self.base.element_size()
+
+
+def test_arguments_may_be_objects_that_have_an_address():
+    x, y = torch.arange(64.0), torch.empty(64)
+    with compiled.executing(as_cuda=True):
+        cast[(1,)](Shifted(x, 3), y, torch.empty(64), 61, BLOCK=64)
+    assert torch.equal(y[:61], x[3:])
+    with compiled.executing(as_cuda=True), pytest.raises(ptx.OutOfBounds, match="has 256 bytes"):
+        cast[(1,)](Shifted(x, 4), y, torch.empty(64), 61, BLOCK=64)
+
+
+def test_a_tensor_may_be_reinterpreted():
+    x, z = torch.arange(-32, 32, dtype=torch.int8), torch.empty(64)
+    with compiled.executing():
+        cast[(1,)](torch.zeros(64), triton.reinterpret(x, tl.float8e5), z, 64, BLOCK=64)
+    assert (x == 0).all() and (z == 0).all()

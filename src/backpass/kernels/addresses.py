@@ -52,6 +52,17 @@ class Addresses:
         entry = self._asked.get(x.untyped_storage().data_ptr())
         return None if entry is None or entry.storage.expired() else entry.start
 
+    def at(self, real: int) -> torch.Tensor | None:
+        """Return one element of the tensor that holds an address of this process."""
+        for begin, x in self._asked.items():
+            if x.storage.expired():
+                continue
+            own = torch.UntypedStorage._new_with_weak_ptr(x.storage.cdata)
+            if begin <= real < begin + own.nbytes():
+                offset = (real - begin) // x.dtype.itemsize
+                return torch.empty(0, dtype=x.dtype).set_(own, offset, (1,), (1,))
+        return None
+
     def find(self, address: int) -> tuple[str, torch.Tensor] | None:
         """Return the tensor at an address, with a name for messages, or None if there
         is no such tensor or it has been freed."""

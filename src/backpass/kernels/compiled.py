@@ -30,6 +30,7 @@ from triton.backends.compiler import GPUTarget
 from triton.backends.driver import DriverBase
 from triton.runtime import driver
 from triton.runtime.cache import get_cache_manager
+from triton.runtime.jit import TensorWrapper
 
 from backpass import kernels, ptx
 from backpass.kernels.addresses import Addresses
@@ -322,6 +323,8 @@ class Driver(DriverBase):
                     f"{where}: expected a tensor on the CPU; got device {value.device}"
                 )
             return self._passed(where, value)
+        if (wrapped := self._wrapped(value)) is not None:
+            return self._argument(where, type, wrapped)
         if type in _FLOATS and isinstance(value, (int, float)):
             own, bits = _FLOATS[type]
             return struct.unpack(bits, struct.pack(own, value))[0]
@@ -333,6 +336,15 @@ class Driver(DriverBase):
             f"{where}: expected a PyTorch tensor or a number; "
             f"got {value.__class__.__name__} for {type}"
         )
+
+    def _wrapped(self, value: Any) -> torch.Tensor | None:
+        """Return the tensor of an object that has the address of one: what
+        ``triton.reinterpret`` returns, or a class of a project."""
+        if isinstance(value, TensorWrapper):
+            return value.base
+        if not hasattr(value, "data_ptr") or self.addresses is None:
+            return None
+        return self.addresses.at(value.data_ptr())
 
     def _passed(self, where: str, value: torch.Tensor) -> ptx.Tensor:
         if (part := self.allocated.part(value)) is not None:
