@@ -77,7 +77,7 @@ def var_mean(it: Draw) -> Case:
 def topk(it: Draw) -> Case:
     call = GEMS.get("ops.topk:topk")
     return it.case(
-        lambda x: tuple(call(x, 5)), lambda x: tuple(x.topk(5)), it.of(torch.randperm(140).view(2, 70) / 8.0)
+        lambda x: tuple(call(x, 5)), lambda x: tuple(x.topk(5)), it.of(torch.randperm(140).view(2, 70) / 8.0, False)
     )
 
 

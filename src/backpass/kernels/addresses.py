@@ -52,15 +52,17 @@ class Addresses:
         entry = self._asked.get(x.untyped_storage().data_ptr())
         return None if entry is None or entry.storage.expired() else entry.start
 
-    def at(self, real: int) -> torch.Tensor | None:
-        """Return one element of the tensor that holds an address of this process."""
+    def at(self, address: int) -> torch.Tensor | None:
+        """Return the element at an address, of this process or of those that ``of``
+        returns, or None if it is not of a tensor whose address was asked for."""
         for begin, x in self._asked.items():
             if x.storage.expired():
                 continue
             own = torch.UntypedStorage._new_with_weak_ptr(x.storage.cdata)
-            if begin <= real < begin + own.nbytes():
-                offset = (real - begin) // x.dtype.itemsize
-                return torch.empty(0, dtype=x.dtype).set_(own, offset, (1,), (1,))
+            for start in (begin, x.start):
+                if start <= address < start + own.nbytes():
+                    offset = (address - start) // x.dtype.itemsize
+                    return torch.empty(0, dtype=x.dtype).set_(own, offset, (1,), (1,))
         return None
 
     def find(self, address: int) -> tuple[str, torch.Tensor] | None:
