@@ -69,13 +69,13 @@ def mish(it: Draw) -> Case:
 @ATTORCH.program("act_layers:ActFuncAutoGrad")
 def gelu(it: Draw) -> Case:
     apply = _function("act_layers:ActFuncAutoGrad")
-    return it.case(lambda x: apply(x, "gelu", 0.0, True), F.gelu, it.normal(7, 70))
+    return it.case(lambda x: apply(x, "gelu", 0.0, True), lambda x: F.gelu(x), it.normal(7, 70))
 
 
 @ATTORCH.program("glu_layer:GLUAutoGrad")
 def glu(it: Draw) -> Case:
     apply = _function("glu_layer:GLUAutoGrad")
-    return it.case(lambda x: apply(x, -1, "sigmoid"), F.glu, it.normal(7, 140))
+    return it.case(lambda x: apply(x, -1, "sigmoid"), lambda x: F.glu(x), it.normal(7, 140))
 
 
 @ATTORCH.program("cross_entropy_loss_layer:CrossEntropyLossAutoGrad")

@@ -288,7 +288,7 @@ def swiglu(it: Draw) -> Case:
 @FLA.program("modules.activations:logsigmoid")
 def logsigmoid(it: Draw) -> Case:
     call = FLA.get("modules.activations:logsigmoid")
-    return it.case(call, F.logsigmoid, it.normal(7, 70))
+    return it.case(call, lambda x: F.logsigmoid(x), it.normal(7, 70))
 
 
 @FLA.program("modules.fused_cross_entropy:cross_entropy_loss")

@@ -47,7 +47,7 @@ def layer_norm(it: Draw) -> Case:
 
 @GEMS.program("ops.gelu:gelu")
 def gelu(it: Draw) -> Case:
-    return it.case(GEMS.get("ops.gelu:gelu"), F.gelu, it.fixed(7, 70))
+    return it.case(GEMS.get("ops.gelu:gelu"), lambda x: F.gelu(x), it.fixed(7, 70))
 
 
 @GEMS.program("ops.bmm:bmm")
@@ -77,7 +77,9 @@ def var_mean(it: Draw) -> Case:
 def topk(it: Draw) -> Case:
     call = GEMS.get("ops.topk:topk")
     return it.case(
-        lambda x: tuple(call(x, 5)), lambda x: tuple(x.topk(5)), it.of(torch.randperm(140).view(2, 70) / 8.0, False)
+        lambda x: tuple(call(x, 5)),
+        lambda x: tuple(x.topk(5)),
+        it.of(torch.randperm(140).view(2, 70) / 8.0, False),
     )
 
 
