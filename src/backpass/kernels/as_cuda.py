@@ -161,7 +161,7 @@ def standing_in(capability: tuple[int, int] = CAPABILITY) -> Iterator[OnCuda]:
         "get_device_properties": SimpleNamespace(**properties),
     }
     answers = _answers(_ANSWERS | of_gpu, mode.asked)
-    of_accelerators = {
+    of_accelerators: dict[str, Any] = {
         name: _answering(f"torch.accelerator.{name}", of, mode.asked)
         for name, of in _OF_ACCELERATORS.items()
     }
