@@ -9,6 +9,7 @@ import contextlib
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
+from unittest import mock
 
 import torch
 from torch._library.custom_ops import OPDEFS
@@ -312,6 +313,13 @@ def is_higher_order(func: Any) -> bool:
 def without_torch_functions() -> contextlib.AbstractContextManager[None]:
     """Return a context in which no ``TorchFunctionMode`` intercepts calls."""
     return torch._C.DisableTorchFunction()
+
+
+def raw_streams(number: int) -> contextlib.AbstractContextManager[Any]:
+    """Return a context in which this is the number of each device's current stream,
+    also where PyTorch is built without CUDA."""
+    name = "_cuda_getCurrentRawStream"
+    return mock.patch.object(torch._C, name, lambda device: number, create=True)
 
 
 def body(func: Any) -> Callable[..., Any] | None:

@@ -19,7 +19,7 @@ sys.path.insert(0, str(BENCHMARKS))
 import harness  # noqa: E402
 
 SCRIPTS = sorted(path.name for path in BENCHMARKS.glob("*.py") if "__main__" in path.read_text())
-# Scripts that record no times: the experiments of pages, and the CPU time of the two commands.
+# Scripts that record no times: the experiments of pages, public kernels, and the CPU time of the two commands.
 UNTIMED = {name for name in SCRIPTS if "milliseconds" not in (BENCHMARKS / name).read_text()}
 SHARED = sorted(path for path in BENCHMARKS.glob("*.py") if path.name not in SCRIPTS)
 
@@ -90,7 +90,7 @@ def test_a_quick_run_leaves_a_record(script, tmp_path):
     MORE.get(script, lambda record: None)(record)
 
 
-def test_only_experiments_of_pages_and_the_weight_are_not_timed():
+def test_only_experiments_of_pages_public_kernels_and_the_weight_are_not_timed():
     assert UNTIMED == {
         f"{name}.py"
         for name in (
@@ -98,6 +98,7 @@ def test_only_experiments_of_pages_and_the_weight_are_not_timed():
             "gradient_noise",
             "gradient_warmup",
             "precision_runs",
+            "public_kernels",
             "two_models",
             "weight",
         )

@@ -106,6 +106,57 @@ def test_operators_of_torch_library_get_the_same_answers():
     assert verdict.passed and torch.equal(dx, 3 * X)
 
 
+def test_a_kernel_reports_registers_from_which_host_code_computes_its_grid():
+    """As Triton's tutorial on softmax does."""
+    with compiled.executing(as_cuda=True):
+        kernel = scale.warmup(X, X, 5, 2.0, BLOCK=128, grid=(1,))
+        kernel._init_handles()
+        properties = triton.runtime.driver.active.utils.get_device_properties(0)
+        assert 1 <= properties["max_num_regs"] // (kernel.n_regs * 32 * kernel.metadata.num_warps) <= 64
+        assert kernel.n_spills == 0
+
+
+def test_functions_that_torch_compiles_run_uncompiled():
+    compiled_sum = torch.compile(lambda x, y: 2 * x + y, fullgraph=True)
+
+    class Sum(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            return compiled_sum(scaled(x, 3.0), x)
+
+        @staticmethod
+        def backward(ctx, dy):
+            return compiled_sum(scaled(dy, 3.0), dy)
+
+    x = X.clone().requires_grad_()
+    with compiled.executing(as_cuda=True) as verdict:
+        (dx,) = torch.autograd.grad(Sum.apply(x), x, X)
+    assert verdict.passed
+    torch.testing.assert_close(dx, 7 * X)
+
+
+def test_classes_of_torch_cuda_are_classes():
+    """Host code has them in annotations, and asks whether something is a stream."""
+    with compiled.executing(as_cuda=True) as verdict:
+
+        def used(stream: torch.cuda.Stream | None) -> torch.cuda.Event | None:
+            return stream and stream.record_event()
+
+        assert isinstance(torch.cuda.current_stream(), torch.cuda.Stream)
+        assert (
+            torch.accelerator.current_accelerator().type == "cuda" and torch.accelerator.device_count() == 1
+        )
+        assert used(torch.cuda.Stream()).query() and torch.cuda.device(0).idx == 0
+        assert torch._C._cuda_getCurrentRawStream(0) == torch.cuda.current_stream().cuda_stream == 0
+    asked = {
+        "torch.cuda.Stream",
+        "torch.cuda.current_stream",
+        "torch.cuda.device",
+        "torch.accelerator.device_count",
+    }
+    assert asked <= verdict.stood_in
+
+
 def test_contexts_end_where_an_error_leaves_them():
     with pytest.raises(RuntimeError, match="ended"), compiled.executing(as_cuda=True):
         raise RuntimeError("ended")

@@ -80,7 +80,7 @@ def test_accesses_out_of_bounds():
         run(LOAD + STORE, 50)
     with pytest.raises(ptx.OutOfBounds, match=r"thread 50 writes 4 bytes at y \+ 200"):
         run("mov.b32 %r5, 1;\n" + STORE, 50)
-    with pytest.raises(ptx.OutOfBounds, match=r"beyond all tensors; data_ptr\(\) is not the address"):
+    with pytest.raises(ptx.OutOfBounds, match=r"beyond all tensors; data_ptr\(\) is the address"):
         run("mov.b64 %rd4, 0x7F0000000000;\n" + LOAD)
     with pytest.raises(ptx.OutOfBounds, match="before all tensors"):
         run("mov.b64 %rd4, 16;\n" + LOAD)
@@ -546,6 +546,37 @@ def test_a_matrix_is_loaded_from_shared_memory(transposed):
     numbers = np.arange(64).reshape(8, 8)
     numbers = numbers.T if transposed else numbers
     assert np.array_equal(y[:32].view(np.uint16).reshape(8, 8), numbers)
+
+
+@pytest.mark.parametrize("transposed", [False, True])
+def test_matrices_are_stored_to_shared_memory(transposed):
+    """stmatrix: the registers of ldmatrix, written back. Lane l holds elements 2 (l mod 4) and the next of row ⌊l/4⌋."""
+    trans = ".trans" if transposed else ""
+    body = f"""
+        and.b32 %r6, %r1, 31; shl.b32 %r8, %r6, 1; add.s32 %r10, %r8, 1;
+        shl.b32 %r10, %r10, 16; or.b32 %r8, %r8, %r10; add.s32 %r9, %r8, 0x00400040;
+        and.b32 %r11, %r1, 15; shl.b32 %r11, %r11, 4;
+        setp.lt.s32 %p2, %r1, 32; @!%p2 bra $L1;
+        stmatrix.sync.aligned.m8n8.x2{trans}.shared.b16 [%r11], {{%r8, %r9}};
+    $L1:
+        bar.sync 0; shl.b32 %r7, %r1, 2; ld.shared.b32 %r12, [%r7];
+        st.global.b32 [%rd5], %r12;"""
+    y, _ = run(body)
+    first, second = y.view(np.uint16).reshape(2, 8, 8)
+    numbers = np.arange(64).reshape(8, 8)
+    assert np.array_equal(first, numbers.T if transposed else numbers)
+    assert np.array_equal(second, first + 64)
+
+
+def test_half_a_matrix_that_is_not_defined_is_stored_as_undefined():
+    body = """
+        and.b32 %r11, %r1, 7; shl.b32 %r11, %r11, 4; setp.ge.s32 %p2, %r1, 32; @%p2 bra $L1;
+        stmatrix.sync.aligned.m8n8.x1.shared.b16 [%r11], {%r20};
+    $L1:
+        bar.sync 0; shl.b32 %r7, %r1, 2; and.b32 %r7, %r7, 127; ld.shared.b32 %r12, [%r7];
+        st.global.b32 [%rd5], %r12;"""
+    with pytest.raises(ptx.Undefined, match="stores an uninitialised value"):
+        run(body)
 
 
 def run_with_local(body):

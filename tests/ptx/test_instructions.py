@@ -507,3 +507,69 @@ def test_sums_with_a_carry():
     assert np.array_equal(first, low(exact)) and np.array_equal(second, high(exact)) and carry.any()
     with pytest.raises(Unsupported, match=r"add\.cc\.u64"):
         compute("add.cc.u64", [a, b])
+
+
+@pytest.mark.parametrize("name", ["add", "sub", "mul", "fma"])
+@pytest.mark.parametrize("way", ["rm", "rp"])
+def test_directed_rounding_of_sums_and_products(name, way):
+    """The result is the number next to the exact one, on the side of the direction."""
+    operands = [floats(300, seed)[:300] for seed in (21, 22, 23)][: 3 if name == "fma" else 2]
+    operands[1][:100] = operands[0][:100] * np.float32(1 + 2**-20)  # sums that almost cancel
+    found = compute(f"{name}.{way}.f32", [x.view(np.uint32) for x in operands])[0].view(np.float32)
+    exact = {
+        "add": lambda x, y: x + y,
+        "sub": lambda x, y: x - y,
+        "mul": lambda x, y: x * y,
+        "fma": lambda x, y, z: x * y + z,
+    }
+    for got, *given in zip(found, *operands, strict=True):
+        if not np.isfinite([*given, got]).all():
+            continue
+        value = exact[name](*(Fraction(float(x)) for x in given))
+        beyond = np.nextafter(got, np.float32(np.inf if way == "rm" else -np.inf))
+        low, high = (got, beyond) if way == "rm" else (beyond, got)
+        assert Fraction(float(low)) <= value and (not np.isfinite(high) or value <= Fraction(float(high)))
+        assert Fraction(float(got)) == value or float(low) != float(high)
+        assert value not in (Fraction(float(low)), Fraction(float(high)) if np.isfinite(high) else None) or (
+            Fraction(float(got)) == value
+        )
+
+
+def test_a_difference_of_equal_numbers_rounded_down_is_minus_zero():
+    one = np.float32([1.0]).view(np.uint32)
+    assert (
+        compute("sub.rm.f32", [one, one])[0][0] == 0x80000000 and compute("sub.rp.f32", [one, one])[0][0] == 0
+    )
+
+
+def test_saturated_sums_are_between_0_and_1():
+    x = np.float32([-3.0, -0.0, 0.25, 0.75, np.inf, np.nan]).view(np.uint32)
+    y = np.full(6, np.float32(0.5)).view(np.uint32)
+    found = compute("add.sat.f32", [x, y])[0].view(np.float32)
+    assert found.tolist() == [0.0, 0.5, 0.75, 1.0, 1.0, 0.0]
+    assert compute("fma.rn.sat.f32", [x, y, y])[0].view(np.float32).tolist() == [
+        0.0,
+        0.5,
+        0.625,
+        0.875,
+        1.0,
+        0.0,
+    ]
+    with pytest.raises(Unsupported, match=r"add\.sat\.f16"):
+        compute("add.sat.f16", [x.astype(np.uint16)] * 2)
+
+
+@pytest.mark.parametrize("type", ["s32", "u32", "s64", "u64"])
+def test_the_highest_bit_and_absolute_differences(type):
+    x, y = integers(100, type, 31), integers(100, type, 32)
+    width, none = int(type[1:]), 2**32 - 1
+    for bits, place, shift in zip(
+        x, compute(f"bfind.{type}", [x])[0], compute(f"bfind.shiftamt.{type}", [x])[0], strict=True
+    ):
+        value = signed(bits, type)
+        digits = (~value if value < 0 else value).bit_length()
+        assert (int(place), int(shift)) == ((digits - 1, width - digits) if digits else (none, none))
+    if width == 32:
+        (found,) = compute(f"sad.{type}", [x, y, y])
+        for a, b, c, got in zip(x, y, y, found, strict=True):
+            assert int(got) == (abs(signed(a, type) - signed(b, type)) + int(c)) % 2**32

@@ -7,6 +7,7 @@ import pytest
 
 from backpass.ptx import Unsupported
 from backpass.ptx import tensor_cores as cores
+from backpass.ptx.eight_bits import NUMBERS, saturated
 from backpass.ptx.formats import bits_of, values_of
 
 KINDS = {
@@ -16,6 +17,8 @@ KINDS = {
     "mma.sync.aligned.m16n8k16.row.col.f16.f16.f16.f16": ("f16", cores.A_16, cores.B_16, cores.C),
     "mma.sync.aligned.m16n8k32.row.col.satfinite.s32.s8.s8.s32": ("s8", cores.A_32, cores.B_32, cores.C),
     "mma.sync.aligned.m16n8k32.row.col.s32.u8.u8.s32": ("u8", cores.A_32, cores.B_32, cores.C),
+    "mma.sync.aligned.m16n8k32.row.col.f32.e4m3.e4m3.f32": ("e4m3", cores.A_32, cores.B_32, cores.C),
+    "mma.sync.aligned.m16n8k32.row.col.f32.e5m2.e5m2.f32": ("e5m2", cores.A_32, cores.B_32, cores.C),
     "mma.sync.aligned.m8n8k4.row.col.f64.f64.f64.f64": ("f64", cores.A_4, cores.B_4, cores.C_4),
 }
 
@@ -23,6 +26,8 @@ KINDS = {
 def registers(matrix, where, type):
     """The registers ``[warps, 32, n]`` that hold matrices ``[warps, rows, columns]``."""
     own = cores.elements(matrix, where)
+    if type in NUMBERS:
+        return np.ascontiguousarray(saturated(own, type)).view(np.uint32)
     wide = {"f64": np.float64, "s8": np.int64, "u8": np.int64, "s32": np.int64}.get(type, np.float32)
     bits = np.ascontiguousarray(bits_of(own.astype(wide), "f32" if type == "tf32" else type))
     return bits if bits.itemsize >= 4 else bits.view(np.uint32)

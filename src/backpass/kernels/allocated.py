@@ -84,7 +84,8 @@ class Allocated(TorchDispatchMode):
         found = func(*args, **kwargs)
         if resized or func.overloadpacket in _EMPTY:
             self._add(found, kept)
-        for x in () if resized else written_by(func, args, kwargs):
+        moved = resized or func.overloadpacket is torch.ops.aten.set_  # writes nothing
+        for x in () if moved else written_by(func, args, kwargs):
             known = self.defined(x)
             if known is not True:
                 _elements(known, x)[...] = True

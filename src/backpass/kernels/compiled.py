@@ -1,8 +1,8 @@
 """A Triton driver that executes compiled kernels on the CPU with ``backpass.ptx``.
 
-At a launch, Triton compiles the kernel as it would for an A100, and passes it to the
-active driver. This driver executes the PTX on CPU tensors, in the number formats of the
-GPU:
+At a launch, Triton compiles the kernel as it would for a GPU, by default an A100, and
+passes it to the active driver. This driver executes the PTX on CPU tensors, in the
+number formats of the GPU:
 
     with compiled.executing() as verdict:
         y = softmax(x)  # which launches a kernel
@@ -21,7 +21,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, partial
 from pathlib import Path, PurePath
 from types import SimpleNamespace
 from typing import Any, NamedTuple
@@ -31,23 +31,22 @@ from triton.backends.compiler import GPUTarget
 from triton.backends.driver import DriverBase
 from triton.runtime import driver
 from triton.runtime.cache import get_cache_manager
+from triton.runtime.jit import TensorWrapper
 
 from backpass import kernels, ptx
+from backpass.kernels.addresses import Addresses
 from backpass.kernels.allocated import Allocated, Part
-from backpass.kernels.as_cuda import DEVICE, PROPERTIES, standing_in
+from backpass.kernels.as_cuda import CAPABILITY as USUAL
+from backpass.kernels.as_cuda import DEVICE, GPUS, properties_of, standing_in
 from backpass.kernels.tuning import Tuning, Wanted
 from backpass.text import table
 from backpass.text.progress import Progress
 from backpass.torch_internals import without_torch_functions
 
-CAPABILITY = 10 * PROPERTIES["major"] + PROPERTIES["minor"]  # 80: Ampere, the A100
-SHARED_BYTES = PROPERTIES["shared_memory_per_block_optin"]  # the most of a block
-PROPERTIES_FOR_TRITON = {
-    "max_shared_mem": SHARED_BYTES,
-    "max_num_regs": PROPERTIES["regs_per_multiprocessor"],
-    "warpSize": PROPERTIES["warp_size"],
-}
-MULTIPROCESSORS = PROPERTIES["multi_processor_count"]
+CAPABILITY = 10 * USUAL[0] + USUAL[1]  # the default
+# What a compiled kernel reports as the registers of a thread, from which host code may
+# compute how many blocks fit on a multiprocessor. PTX does not say it.
+REGISTERS = 32
 UNSEEN = "timing, the order of accesses within a warp, and features of later GPUs"
 
 
@@ -169,8 +168,9 @@ def executing(
     only: Sequence[int] | None = None,
     approximate: int | None = None,
     configurations: Wanted = 1,
+    capability: tuple[int, int] = USUAL,
     as_cuda: bool = False,
-    multiprocessors: int = MULTIPROCESSORS,
+    multiprocessors: int | None = None,
     atomic_sums: bool = False,
 ) -> Iterator[Verdict]:
     """Let Triton kernels take CPU tensors, and execute the kernels as compiled.
@@ -191,28 +191,40 @@ def executing(
     the first configuration that fits. Several are each executed once, and the first of
     them once more.
 
+    ``capability`` is the compute capability for which kernels are compiled: (8, 0), as
+    for an A100; (8, 9), as for an L40S, on which Triton has more numbers of eight bits;
+    or (9, 0), as for an H100, whose instructions wgmma and bulk copies are not
+    executed.
+
     With ``as_cuda``, CPU tensors report the device ``cuda:0``, tensors requested on
-    CUDA are allocated on the CPU, and ``torch.cuda`` reports an A100, so host code that
-    expects a GPU runs unchanged. ``multiprocessors`` is their reported number, from
+    CUDA are allocated on the CPU, and ``torch.cuda`` reports such a GPU, so host code
+    that expects one runs unchanged. ``multiprocessors`` is its reported number, from
     which host code may derive the number of programs. With ``atomic_sums``, the verdict
     accepts sums by floating-point ``tl.atomic_add``, which depend on the order of their
     terms; it notes them.
 
     Raises a ``ptx.Fault`` for what PTX does not allow, ``ptx.Unsupported`` for an
     instruction that ``backpass.ptx`` does not execute, ValueError if a kernel has no
-    program of a number in ``only``, or if no configuration is chosen, and RuntimeError
-    if the kernels of this process are interpreted.
+    program of a number in ``only``, no configuration is chosen, or the capability is
+    not one of these, and RuntimeError if the kernels of this process are interpreted.
     """
+    if capability not in GPUS:
+        *others, last = map(str, GPUS)
+        known = f"{', '.join(others)}, or {last}"
+        raise ValueError(f"capability: expected {known}; got {capability!r}")
     if kernels.interpreted():
         raise RuntimeError(
             "compiled kernels: expected a process without TRITON_INTERPRET=1; it was set "
             "when triton was imported, so this process cannot compile a kernel"
         )
     verdict, tuning = Verdict(atomic_sums=atomic_sums), Tuning(configurations)
-    device = standing_in(multiprocessors) if as_cuda else nullcontext()
+    properties = properties_of(capability, multiprocessors)
+    device = standing_in(properties) if as_cuda else nullcontext()
     with device as mode, Allocated(mode) as allocated, tuning.applied():
-        own = Driver(verdict, allocated, only, approximate, tuning, as_cuda)
-        own.utils = _utils(multiprocessors)
+        addresses = mode.addresses if mode else None
+        own = Driver(
+            verdict, allocated, only, approximate, tuning, properties, addresses
+        )
         before = getattr(driver, "_active", None)
         driver.set_active(own)
         kernels.executions.append(own)
@@ -236,13 +248,20 @@ class Driver(DriverBase):
         only: Sequence[int] | None,
         approximate: int | None,
         tuning: Tuning,
-        as_cuda: bool,
+        properties: dict[str, Any],
+        addresses: Addresses | None,
     ) -> None:
+        """``addresses`` are those of tensors that stand for tensors on a GPU."""
         self.verdict, self.allocated, self.tuning = verdict, allocated, tuning
         self.only, self.approximate = only, approximate
-        self._device = DEVICE if as_cuda else torch.device("cpu")
+        self.capability = 10 * properties["major"] + properties["minor"]
+        self.addresses = addresses
+        self._device = DEVICE if addresses else torch.device("cpu")
         self._given: list[tuple[str, Part]] = []
-        self.utils = _utils()
+        self.utils = SimpleNamespace(
+            load_binary=lambda *_: (None, None, REGISTERS, 0, 1024),
+            get_device_properties=lambda _: _for_triton(properties),
+        )
 
     @classmethod
     def is_active(cls) -> bool:
@@ -251,11 +270,11 @@ class Driver(DriverBase):
 
     def get_current_target(self) -> GPUTarget:
         """Return the target of compilation."""
-        return GPUTarget("cuda", CAPABILITY, 32)
+        return GPUTarget("cuda", self.capability, 32)
 
     def get_current_device(self) -> str:
         """Return the key under which Triton caches kernels."""
-        return f"executed as compiled for {CAPABILITY}"
+        return f"executed as compiled for {self.capability}"
 
     def get_current_stream(self, device: object) -> int:
         """Return the number of the only stream."""
@@ -300,6 +319,11 @@ class Driver(DriverBase):
         values: Sequence[object],
     ) -> None:
         """Execute one launch of the kernel with the given PTX."""
+        if self.capability >= 90 and "tensordesc" in str(signature.values()):
+            raise ptx.Unsupported(
+                f"{metadata.name}: tensor descriptors are not supported for compute "
+                "capability 9.0; execute it for 8.0"
+            )
         program = _parsed(text)
         if metadata.global_scratch_size or metadata.num_ctas > 1:
             raise ptx.Unsupported(
@@ -326,6 +350,7 @@ class Driver(DriverBase):
                 shared=metadata.shared,
                 only=only,
                 approximate=self.approximate,
+                find=partial(self._found, program.name),
                 watch=progress.now,
             )
         seconds = time.process_time() - start
@@ -348,9 +373,9 @@ class Driver(DriverBase):
                 raise TypeError(
                     f"{where}: expected a tensor on the CPU; got device {value.device}"
                 )
-            if (part := self.allocated.part(value)) is not None:
-                self._given.append((where, part))
-            return tensor(value, self.allocated.defined(value))
+            return self._passed(where, value)
+        if (wrapped := self._wrapped(value)) is not None:
+            return self._argument(where, type, wrapped)
         if type in _FLOATS and isinstance(value, (int, float)):
             own, bits = _FLOATS[type]
             return struct.unpack(bits, struct.pack(own, value))[0]
@@ -363,14 +388,36 @@ class Driver(DriverBase):
             f"got {value.__class__.__name__} for {type}"
         )
 
+    def _wrapped(self, value: Any) -> torch.Tensor | None:
+        """Return the tensor of an object that has the address of one: what
+        ``triton.reinterpret`` returns, or a class of a project."""
+        if isinstance(value, TensorWrapper):
+            return value.base
+        if not hasattr(value, "data_ptr") or self.addresses is None:
+            return None
+        return self.addresses.at(value.data_ptr())
 
-def _utils(multiprocessors: int = MULTIPROCESSORS) -> SimpleNamespace:
-    """Return the functions of a driver that Triton calls by name."""
-    properties = {**PROPERTIES_FOR_TRITON, "multiprocessor_count": multiprocessors}
-    return SimpleNamespace(
-        load_binary=lambda *_: (None, None, 0, 0, 1024),
-        get_device_properties=lambda _: properties,
-    )
+    def _passed(self, where: str, value: torch.Tensor) -> ptx.Tensor:
+        if (part := self.allocated.part(value)) is not None:
+            self._given.append((where, part))
+        found = tensor(value, self.allocated.defined(value))
+        start = self.addresses.start(value) if self.addresses else None
+        return found._replace(start=start)
+
+    def _found(self, kernel: str, address: int) -> tuple[str, ptx.Tensor] | None:
+        """Return the tensor at an address that a kernel has loaded."""
+        found = self.addresses.find(address) if self.addresses else None
+        return found and (found[0], self._passed(f"{kernel}: {found[0]}", found[1]))
+
+
+def _for_triton(properties: dict[str, Any]) -> dict[str, int]:
+    """Return the properties of a GPU under the names of Triton's driver."""
+    return {
+        "max_shared_mem": properties["shared_memory_per_block_optin"],
+        "multiprocessor_count": properties["multi_processor_count"],
+        "max_num_regs": properties["regs_per_multiprocessor"],
+        "warpSize": properties["warp_size"],
+    }
 
 
 def tensor(x: torch.Tensor, defined: Any = True) -> ptx.Tensor:

@@ -68,7 +68,8 @@ COMPILED_FOR = 90
 def capability(like: torch.Tensor) -> int:
     """The compute capability of the GPU that holds ``like``: 90 for Hopper's 9.0."""
     if not like.is_cuda:
-        return CAPABILITY if executed() else COMPILED_FOR
+        own = executions[-1].capability if executions else CAPABILITY
+        return own if executed() else COMPILED_FOR
     major, minor = torch.cuda.get_device_capability(like.device)
     return 10 * major + minor
 

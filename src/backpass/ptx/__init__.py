@@ -13,12 +13,12 @@ of uninitialised values. As long as nothing can be a fault, all blocks are one v
 To learn PTX from this package, read its modules in this order:
 
 - ``parse``: what a line says
-- ``formats``: numbers and rounding
+- ``formats`` and ``eight_bits``: numbers and rounding
 - ``arithmetic`` and ``approximate``: what a thread computes
 - ``tensor_cores``: what a warp computes
 - ``released``, ``races``, and ``accesses``: who accesses bytes, and in which order
 - ``atomics``, ``memory``, and ``tensors``: which accesses are allowed
-- ``values`` and ``registers``: which bits of a register are defined
+- ``values``, ``registers``, and ``garbage``: which bits of a register are defined
 - ``threads``: what the threads of a block share
 - ``computed``: instructions that only compute, by their operands and results
 - ``moves``, ``warps``, and ``copies``: how threads access memory, meet, and copy
@@ -29,10 +29,11 @@ To learn PTX from this package, read its modules in this order:
 - ``lockstep``: how they execute
 - ``grid``: how the blocks of a kernel run
 
-The package executes the instructions that Triton 3 emits for compute capability 8.0 and
-that the kernels of its tests contain; any other instruction raises ``Unsupported``. It
-does not execute calls of other functions, accesses at generic addresses, or features of
-later GPUs. It does not check timing or the order of accesses within a warp.
+The package executes the instructions that Triton 3 emits for compute capability 8.0 or
+8.9 and that the kernels of its tests contain; any other instruction raises
+``Unsupported``. It does not execute calls of other functions, accesses at generic
+addresses, or features of later GPUs. It does not check timing or the order of accesses
+within a warp.
 """
 
 from backpass.ptx.faults import (

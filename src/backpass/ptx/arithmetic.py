@@ -13,6 +13,7 @@ from collections.abc import Callable
 import numpy as np
 
 from backpass.ptx.approximate import moved
+from backpass.ptx.eight_bits import is_eight_bits, modifiers_known, saturated
 from backpass.ptx.faults import Unsupported
 from backpass.ptx.formats import NAN, Values, bits_of, flushed, fused, values_of
 from backpass.ptx.parse import width_of
@@ -67,12 +68,13 @@ def _simple(
     function = table.get(operation)
     if function is None or len(operands) != _OPERANDS.get(operation, 2):
         raise _unknown(parts)
-    known = ROUNDING | {"ftz", "NaN", "rz"} if is_float(type) else {"lo"}
-    to_zero = "rz" in modifiers
+    known = ROUNDING | {"ftz", "NaN", "sat", *_DIRECTED} if is_float(type) else {"lo"}
+    towards = next((x for x in modifiers if x in _DIRECTED), None)
+    special = towards or "sat" in modifiers
     if (
         not {*modifiers} <= known
         or ("NaN" in modifiers and operation not in ("max", "min"))
-        or (to_zero and (operation not in _TERMS or type != "f32"))
+        or (special and (operation not in _TERMS or type != "f32"))
     ):
         raise _unknown(parts)
     if "x2" in type:
@@ -88,15 +90,21 @@ def _simple(
         function = _or_nan(function)
     if operation == "div" and "approx" in modifiers:
         function = _quick_quotient
-    if operation == "fma" or to_zero:
-        found = fused(*_TERMS[operation](*values), type, towards_zero=to_zero)
+    if operation == "fma" or towards:
+        found = fused(*_TERMS[operation](*values), type, towards=towards)
     elif approximate is not None and {"approx", "full"} & {*modifiers}:
         exact = function(*(x.astype(np.float64) for x in values))
         found = moved(operation, type, exact, values, approximate)
     else:
         found = function(*values)
     found = flushed(found.astype(np.float32)) if "ftz" in modifiers else found
+    found = _between_0_and_1(found) if "sat" in modifiers else found
     return bits_of(found, type)
+
+
+def _between_0_and_1(x: Values) -> Values:
+    """Return numbers with .sat: between +0 and 1, and 0 for NaN."""
+    return (np.where(np.isnan(x), 0, np.clip(x, 0, 1)) + 0.0).astype(x.dtype)
 
 
 def _wide(function: Callable[[Values], Values]) -> Callable[[Values], Values]:
@@ -122,6 +130,8 @@ def _quick_quotient(x: Values, y: Values) -> Values:
     return np.where(np.abs(y) > 2.0**126, x * reciprocal, x / y)
 
 
+# Modifiers that round towards zero, down, and up.
+_DIRECTED = ("rz", "rm", "rp")
 # An instruction's result as a · b + c, which is rounded once.
 _TERMS: dict[str, Callable[..., tuple[Values, Values, Values]]] = {
     "add": lambda a, b: (a, np.ones_like(a), b),
@@ -152,7 +162,7 @@ _OF_FLOATS: dict[str, Callable[..., Values]] = {
 
 
 # How many operands an instruction has, if not two.
-_OPERANDS = {"fma": 3, "mad": 3} | dict.fromkeys(
+_OPERANDS = {"fma": 3, "mad": 3, "sad": 3} | dict.fromkeys(
     ("neg", "abs", "not", "ex2", "lg2", "sqrt", "rsqrt", "rcp", "sin", "cos", "tanh"), 1
 )
 
@@ -180,6 +190,7 @@ _OF_INTEGERS: dict[str, Callable[..., Values]] = {
     "min": np.minimum,
     "neg": lambda x: (0 - x.astype(x.dtype)).astype(x.dtype),
     "abs": np.abs,
+    "sad": lambda x, y, z: np.where(x > y, x - y, y - x).astype(z.dtype) + z,
     "and": np.bitwise_and,
     "or": np.bitwise_or,
     "xor": np.bitwise_xor,
@@ -328,6 +339,8 @@ def _choice(parts: list[str], operands: list[np.ndarray]) -> tuple[np.ndarray, .
 def _conversion(parts: list[str], operands: list[np.ndarray]) -> tuple[np.ndarray, ...]:
     """cvt: convert between integers and floating-point numbers of all widths."""
     *modifiers, to, of = parts[1:]
+    if is_eight_bits(to) or is_eight_bits(of):
+        return (_of_eight_bits(modifiers, to, of, operands),)
     if modifiers == ["rna"] and to == "tf32":  # to the nearest, ties away from 0
         finite = operands[0] & np.uint32(0x7F800000) != np.uint32(0x7F800000)
         half = np.where(finite, np.uint32(0x1000), np.uint32(0))
@@ -351,8 +364,7 @@ def _conversion(parts: list[str], operands: list[np.ndarray]) -> tuple[np.ndarra
         shorter = is_float(of) and width_of(to) < width_of(of)
         if "rz" in modifiers and not shorter:
             raise _unknown(parts)
-        if "sat" in modifiers:  # between +0 and 1
-            x = (np.where(np.isnan(x), 0, np.clip(x, 0, 1)) + 0.0).astype(x.dtype)
+        x = _between_0_and_1(x) if "sat" in modifiers else x
         if not is_float(of) and width_of(of) > 32 and to != "f64":
             x = np.array([_to_odd(int(v)) for v in x], np.float64)
         found = bits_of(x.astype(np.float64) if not is_float(of) else x, to)
@@ -386,6 +398,26 @@ def _conversion(parts: list[str], operands: list[np.ndarray]) -> tuple[np.ndarra
         for v in whole
     ]
     return (np.array([int(v) % 2**width for v in exact], np.uint64),)
+
+
+def _of_eight_bits(
+    modifiers: list[str], to: str, of: str, operands: list[np.ndarray]
+) -> np.ndarray:
+    """cvt between a pair of numbers of eight bits, and a pair of longer ones. Two
+    operands are the upper and the lower number."""
+    modifiers_known(modifiers, to)
+    if "x2" in of:
+        half = width_of(of) // 2
+        kind = f"uint{half}"
+        parts = [
+            (operands[0] >> operands[0].dtype.type(by)).astype(kind) for by in (half, 0)
+        ]
+        operands, of = parts, of[:-2]
+    upper, lower = (values_of(x, of) for x in operands)
+    if is_eight_bits(to):
+        pair = [saturated(x, to[:-2]).astype(np.uint16) for x in (upper, lower)]
+        return pair[0] << np.uint16(8) | pair[1]
+    return _pair(bits_of(lower, to[:-2]), bits_of(upper, to[:-2]))
 
 
 def _to_odd(n: int) -> float:
@@ -446,6 +478,23 @@ def _counts(parts: list[str], operands: list[np.ndarray]) -> tuple[np.ndarray, .
     return (np.array(found, np.uint32),)
 
 
+def _highest(parts: list[str], operands: list[np.ndarray]) -> tuple[np.ndarray, ...]:
+    """bfind: the place of the highest bit that is set, or, in a negative number, that
+    is not; all bits if there is none. With .shiftamt, how far to shift it to the top.
+    """
+    *modifiers, type = parts[1:]
+    if modifiers not in ([], ["shiftamt"]):
+        raise _unknown(parts)
+    numbers = (int(x) for x in values_of(operands[0], type))
+    lengths = [(~x if x < 0 else x).bit_length() for x in numbers]
+    width = width_of(type)
+    places = [width - n if modifiers else n - 1 for n in lengths]
+    found = [
+        place if n else 2**32 - 1 for place, n in zip(places, lengths, strict=True)
+    ]
+    return (np.array(found, np.uint32),)
+
+
 def _reversed(parts: list[str], operands: list[np.ndarray]) -> tuple[np.ndarray, ...]:
     """brev: the bits in reverse order."""
     (x,) = operands
@@ -476,6 +525,7 @@ _SPECIAL: dict[str, Callable[..., tuple[np.ndarray, ...]]] = {
     **dict.fromkeys(("shl", "shr"), _shift),
     **dict.fromkeys(("popc", "clz"), _counts),
     "bfe": _field,
+    "bfind": _highest,
     "setp": _comparison,
     "selp": _choice,
     "cvt": _conversion,

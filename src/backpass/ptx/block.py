@@ -197,6 +197,7 @@ _MEMORY: dict[str, Callable[[Threads, Instruction, np.ndarray], None]] = {
     "bar": warps.barrier,
     "barrier": warps.barrier,
     "ldmatrix": warps.load_matrices,
+    "stmatrix": warps.store_matrices,
     "cp": copies.copy,
     "call": calls.call,
 }

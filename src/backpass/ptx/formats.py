@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from backpass.ptx.eight_bits import NUMBERS
 from backpass.ptx.faults import Unsupported
 from backpass.ptx.parse import width_of
 
@@ -32,11 +33,13 @@ NAN: dict[str, Any] = {
 
 def values_of(bits: Bits, type: str) -> Values:
     """Return the numbers, or the truth values, that the bits represent in the type.
-    bfloat16 is returned as float32."""
+    bfloat16 and numbers of eight bits are returned as float32."""
     if type == "pred":
         return bits.astype(bool)
     width = width_of(type)
     own = bits.astype(UNSIGNED[width], copy=False)
+    if type in NUMBERS:
+        return NUMBERS[type][own]
     if type == "bf16":
         return (own.astype(np.uint32) << np.uint32(16)).view(np.float32)
     if type[0] == "f":
@@ -112,17 +115,30 @@ def truncated(values: Values) -> Values:
     return (narrow.view(np.int32) - too_far).astype(np.int32).view(np.float32)
 
 
+def directed(values: Values, towards: str) -> Values:
+    """Return float64 numbers rounded to float32 towards zero ("rz"), down ("rm"), or up
+    ("rp")."""
+    if towards == "rz":
+        return truncated(values)
+    with np.errstate(over="ignore"):
+        near = values.astype(np.float32)
+    wrong = near > values if towards == "rm" else near < values
+    beyond = np.nextafter(near, np.float32(-np.inf if towards == "rm" else np.inf))
+    return np.where(wrong, beyond, near)
+
+
 def fused(
-    a: Values, b: Values, c: Values, type: str, *, towards_zero: bool = False
+    a: Values, b: Values, c: Values, type: str, *, towards: str | None = None
 ) -> Values:
-    """Return a·b + c, rounded once: to the nearest, or in float32 also towards zero."""
+    """Return a·b + c, rounded once: to the nearest, or in float32 also towards zero
+    ("rz"), down ("rm"), or up ("rp")."""
     if type == "f64":
         return _fused_float64(a, b, c)
     with np.errstate(all="ignore"):
         product = a.astype(np.float64) * b.astype(np.float64)  # exact
         c = c.astype(np.float64)
         total = product + c
-    if type == "f32" and not towards_zero:
+    if type == "f32" and towards is None:
         found = rounded(total, "f32")
         # Only from halfway between two float32 numbers may a second rounding go wrong.
         rows = np.flatnonzero(_may_be_halfway(total))
@@ -131,8 +147,11 @@ def fused(
             found[rows] = rounded(kept, "f32")
         return found
     kept = _sum_to_odd(product, c, total)
-    if type == "f32":
-        return truncated(kept)
+    if towards == "rm":  # x − x is −0
+        cancels = (kept == 0) & (np.signbit(product) != np.signbit(c))
+        kept = np.where(cancels, -0.0, kept)
+    if type == "f32" and towards:
+        return directed(kept, towards)
     return rounded(odd_float32(kept, np.zeros_like(kept)), type)
 
 

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from backpass.ptx import copies, lockstep
+from backpass.ptx import copies, garbage, lockstep
 from backpass.ptx.block import Block
 from backpass.ptx.faults import Fault, Race, Undefined, Unsupported
 from backpass.ptx.parse import Program
@@ -36,12 +36,14 @@ class Tensor(NamedTuple):
     to which the kernel's pointer points.
 
     ``defined`` says which bytes are initialised: all, none, or those of a mask ``[n]``,
-    which the run updates.
+    which the run updates. ``start`` is the address of the first byte, if the kernel may
+    load it from memory.
     """
 
     bytes: np.ndarray
     offset: int = 0
     defined: bool | np.ndarray = True
+    start: int | None = None
 
 
 def run(
@@ -53,6 +55,7 @@ def run(
     only: Iterable[int] | None = None,
     approximate: int | None = None,
     watch: Callable[[str], None] = lambda _: None,
+    find: Callable[[int], tuple[str, Tensor] | None] = lambda address: None,
 ) -> Report:
     """Execute a kernel and return a report.
 
@@ -66,11 +69,12 @@ def run(
     ``only`` lists the numbers of the blocks to run, counted along the first axis first;
     the default is all. ``approximate`` is the seed of the errors of approximate units;
     by default the units have no error. ``watch`` is called with what is being done, in
-    words. Raises a Fault, or Unsupported.
+    words. ``find`` returns the tensor at an address that is outside all tensors, and
+    its name. Raises a Fault, or Unsupported.
     """
     x, y, z = (*((blocks,) if isinstance(blocks, int) else blocks), 1, 1)[:3]
     lengths = x, y, z
-    memory = Global()
+    memory = Global(find)
     values = list(arguments.items())
     tensors = {name: x for name, x in values if isinstance(x, Tensor)}
     addresses = _placed(tensors, memory)
@@ -126,18 +130,34 @@ def _ran(memory: Global, create: Callable[..., Threads]) -> Block:
         _undo(memory, block)
     found: Fault | None = None
     if isinstance(fault, Undefined):
-        found = (
-            _used(memory, create, block, fault) if block.threads.races.made else fault
-        )
-    elif block.threads.races.more:
+        if block.threads.races.made:
+            found = _used(memory, create, block, fault)
+        else:
+            block, fault = _settled(memory, create, block, fault), None
+    if found is None and block.threads.races.more:
         found = next(iter(block.threads.races.found.values()))
-    elif isinstance(fault, Race):
+    elif found is None and isinstance(fault, Race):
         found = fault
     if found:
         raise _with_both_lines(memory, create, block, found)
     print("".join(block.threads.printed), end="", flush=True)
     if fault:
         raise fault
+    return block
+
+
+def _settled(
+    memory: Global, create: Callable[..., Threads], block: Block, fault: Undefined
+) -> Block:
+    """Run a block again with different values of what is undefined. Raises the fault
+    unless the block stores the same values each time."""
+    stored = []
+    for seed in garbage.SEEDS:
+        _undo(memory, block)
+        block, other = _tried(memory, create, seed=seed)
+        stored.append(block.threads.doubtful)
+        if other or stored[-1] != stored[0]:
+            raise fault
     return block
 
 
@@ -213,7 +233,9 @@ def _placed(tensors: Mapping[str, Tensor], memory: Global) -> dict[str, int]:
         start = min(first[name] for name in group)
         n = max(end[name] for name in group) - start
         content, defined = _joined([tensors[name] for name in group], start, n)
-        address = memory.add(group[0], content, defined)
+        given = [(tensors[x].start, first[x] - start) for x in group]
+        at = next((own - offset for own, offset in given if own is not None), None)
+        address = memory.add(group[0], content, defined, at)
         for name in group:
             found[name] = address + first[name] - start + tensors[name].offset
     return found

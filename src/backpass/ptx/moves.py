@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from backpass.ptx import atomics
+from backpass.ptx import atomics, garbage
 from backpass.ptx.faults import OutOfBounds, Unsupported
 from backpass.ptx.formats import UNSIGNED
 from backpass.ptx.memory import check_aligned, check_defined
@@ -49,6 +49,8 @@ def load(threads: Threads, instruction: Instruction, chosen: np.ndarray) -> None
         # If another thread updates the word after this load, the swap fails.
         who = who._replace(swaps=source in threads.program.swapped)
         data, defined = threads.memory.load(addresses, each * len(targets), who)
+    if threads.registers.seed:
+        data = garbage.of_memory(addresses, data, defined, threads.registers.seed)
     loaded = (data, defined * np.uint8(0xFF))
     numbers, masks = (np.ascontiguousarray(x).view(UNSIGNED[8 * each]) for x in loaded)
     for register, bits, mask in zip(targets, numbers.T, masks.T, strict=True):
@@ -79,6 +81,9 @@ def store(threads: Threads, instruction: Instruction, chosen: np.ndarray) -> Non
         threads.shared.store(at, data, defined, who)
     else:
         _check_writable(threads, addresses, who)
+        if threads.registers.seed:
+            threads.doubtful.append(data[~np.all(defined, axis=1)].tobytes())
+            defined = np.ones_like(defined)
         check_defined(np.all(defined, axis=1), "stores an uninitialised value", who)
         threads.memory.store(addresses, data, defined, who)
 

@@ -188,10 +188,10 @@ def width_of(type: str) -> int:
     """Return the width in bits of a type such as "f32" or "bf16x2"."""
     if type == "pred":
         return 1
-    found = re.fullmatch(r"(?:bf|[usbf]|tf)(8|16|32|64)(x2)?", type)
+    found = re.fullmatch(r"(?:(?:bf|[usbf]|tf)(8|16|32|64)|e4m3|e5m2)(x2)?", type)
     if found is None:
         raise Unsupported(f"ptx: unknown type {type}")
-    return int(found[1]) * (2 if found[2] else 1)
+    return int(found[1] or 8) * (2 if found[2] else 1)
 
 
 def _body(text: str) -> str:

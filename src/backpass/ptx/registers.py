@@ -7,6 +7,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from backpass.ptx import garbage
 from backpass.ptx.arithmetic import is_float
 from backpass.ptx.faults import Unsupported
 from backpass.ptx.formats import UNSIGNED, bits_of
@@ -30,6 +31,7 @@ class Registers:
     ) -> None:
         self.n, self.widths = n, widths
         self.special, self.variables = special, variables
+        self.seed = 0  # of the bits that are in registers never written; 0 for none
         self.values: dict[str, Value] = {}
 
     def read(self, operand: Operand, type: str) -> Value:
@@ -47,7 +49,7 @@ class Registers:
             return self.values[operand.name].resized(kind_of(type))
         else:
             bits = np.zeros(self.n, self.kind(operand.name))
-            return Value(bits, bits).resized(kind_of(type))
+            return Value(self._garbage(operand.name, bits), bits).resized(kind_of(type))
         return Value(bits, np.full(self.n, all_bits(bits.dtype)))
 
     def write(
@@ -73,6 +75,11 @@ class Registers:
             bits = np.where(chosen, bits, before.bits)
             defined = np.where(chosen, defined, before.defined)
         self.values[register.name] = Value(bits, defined)
+
+    def _garbage(self, name: str, bits: np.ndarray) -> np.ndarray:
+        if not self.seed:
+            return bits
+        return garbage.of_register(name, self.n, self.kind(name), self.seed)
 
     def kind(self, name: str) -> type:
         """Return NumPy's type of a register."""

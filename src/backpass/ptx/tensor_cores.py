@@ -136,6 +136,11 @@ _KNOWN: dict[tuple[str, tuple[str, ...]], tuple[Fragment, Fragment, Fragment]] =
         for a in ("s8", "u8")
         for b in ("s8", "u8")
     },
+    **{
+        ("m16n8k32", ("f32", a, b, "f32")): (A_32, B_32, C)
+        for a in ("e4m3", "e5m2")
+        for b in ("e4m3", "e5m2")
+    },
     ("m16n8k8", ("f32", "tf32", "tf32", "f32")): (A_8, B_8, C),
     ("m8n8k4", ("f64", "f64", "f64", "f64")): (A_4, B_4, C_4),
 }
@@ -167,6 +172,16 @@ def loaded_matrices(rows: np.ndarray, transposed: bool) -> np.ndarray:
     found = np.swapaxes(rows, 2, 3) if transposed else rows
     lower, upper = (found[:, :, GROUP, 2 * PLACE + i].astype(np.uint32) for i in (0, 1))
     return np.moveaxis(lower | upper << np.uint32(16), 1, 2)
+
+
+def stored_matrices(registers: np.ndarray, transposed: bool) -> np.ndarray:
+    """Return the rows ``[warps, n, 8, 8]`` that stmatrix writes, given its registers
+    ``[warps, 32, n]``: the inverse of ``loaded_matrices``."""
+    found = np.zeros((len(registers), registers.shape[2], 8, 8), np.uint16)
+    own = np.moveaxis(registers, 2, 1)
+    for i in (0, 1):
+        found[:, :, GROUP, 2 * PLACE + i] = (own >> np.uint32(16 * i)).astype(np.uint16)
+    return np.swapaxes(found, 2, 3) if transposed else found
 
 
 REDUCTIONS: dict[str, np.ufunc] = {

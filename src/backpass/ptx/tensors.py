@@ -6,6 +6,9 @@ access what another block writes unless something orders the two accesses.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import numpy as np
 
 from backpass.ptx.accesses import BLOCK, Last
@@ -126,22 +129,42 @@ class Global:
     """Global memory: buffers that are 2**40 addresses apart, so that a wrong stride
     does not lead from one buffer into another."""
 
-    def __init__(self) -> None:
+    def __init__(self, find: Callable[[int], Any] = lambda address: None) -> None:
+        """``find`` returns the tensor at an address, and its name, or None."""
+        self.find = find
         self.buffers: list[Buffer] = []
         self.released: dict[int, Seen] = {}  # what is released at each address
         self.log: list[tuple[int, Seen]] = []  # for `undo`
         self.unsettled: list[int] = []  # how many each buffer had
 
-    def add(self, name: str, content: np.ndarray, defined: bool | np.ndarray) -> int:
+    def add(
+        self,
+        name: str,
+        content: np.ndarray,
+        defined: bool | np.ndarray,
+        start: int | None = None,
+    ) -> int:
         """Add a buffer of these bytes ``[n]``, which are updated in place, and return
-        its address. ``defined`` says which bytes are initialised: all, none, or those
-        of a mask, which is updated too."""
+        its address: ``start``, or one after those of the other buffers. ``defined``
+        says which bytes are initialised: all, none, or those of a mask, which is
+        updated too."""
         known = defined if isinstance(defined, np.ndarray) else None
         if defined is False:
             known = zeros(len(content), bool)
-        start = (len(self.buffers) + 1) * SPACE + address_of(content) % PAGE
+        if start is None:
+            start = (len(self.buffers) + 1) * SPACE + address_of(content) % PAGE
         self.buffers.append(Buffer(name, start, content, known))
         return start
+
+    def _added(self, address: int) -> bool:
+        """Add the tensor at an address that a kernel has loaded, if there is one."""
+        found = self.find(address)
+        if found is None or any(x.start == found[1].start for x in self.buffers):
+            return False
+        name, x = found
+        self.add(name, x.bytes, x.defined, x.start)
+        self.unsettled.append(0)
+        return True
 
     @property
     def changes(self) -> int:
@@ -244,6 +267,9 @@ class Global:
                 found.append((buffer, rows))
                 left &= ~rows
         if left.any():
+            if self._added(int(addresses[left][0])):
+                yield from self._divided(addresses, count, who, verb)
+                return
             raise who.fault(
                 OutOfBounds, f"{verb} {self._where(addresses[left][0], count)}", left
             )
@@ -259,7 +285,7 @@ class Global:
         if offset > SPACE:
             return (
                 f"{size_of(count)} at address {int(address)}, beyond all tensors; "
-                "data_ptr() is not the address of a tensor here"
+                "data_ptr() is the address of a tensor only in executing(as_cuda=True)"
             )
         sign = "+" if offset >= 0 else "-"
         return (

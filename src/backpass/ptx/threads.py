@@ -37,7 +37,9 @@ class Threads:
     first axis first. ``parameters`` holds the bits of the kernel's parameters and the
     addresses of its tables in global memory, by name. ``before`` are the races of a run
     of the block before this one, of which only those of the lines ``only`` count, and
-    ``watched`` is a byte whose accesses are noted.
+    ``watched`` is a byte whose accesses are noted. ``seed`` is that of what undefined
+    bits are; then ``doubtful`` collects the values that are stored although they may be
+    undefined.
     """
 
     def __init__(
@@ -53,6 +55,7 @@ class Threads:
         before: Races | None = None,
         only: Collection[Place | None] | None = None,
         watched: tuple[str, int] | None = None,
+        seed: int = 0,
     ) -> None:
         self.program, self.parameters = program, parameters
         self.memory, self.shared = memory, Shared(program.shared + shared)
@@ -72,6 +75,8 @@ class Threads:
             special_registers(n, number, blocks),
             {name: parameters[name] for name in program.tables} | program.variables,
         )
+        self.registers.seed = seed
+        self.doubtful: list[bytes] = []
         self.read, self.write = self.registers.read, self.registers.write
         self.left = np.ones(n, bool)  # the threads that have not returned
         # No two blocks share a time, nor do two runs of a block. ``since`` is the time

@@ -82,7 +82,9 @@ def known(name: str, values: Sequence[Value]) -> np.ndarray:
         certain = np.all([value.whole for value in values[n:]], axis=0)
         return np.where(certain, moved | ~given, 0).astype(moved.dtype)
     if operation == "cvt" and "x2" in modifiers[-1]:
-        return _halves(others[0].whole, first.whole)
+        both = _halves_of(first.defined, type) if "x2" in type else None
+        lower, upper = both or (others[0].whole, first.whole)
+        return _halves(lower, upper, width_of(modifiers[-1]))
     integers = not is_float(modifiers[-1] if modifiers else type) and not is_float(type)
     if operation == "cvt" and integers and "sat" not in modifiers:
         bits, width = extended(first.defined, type), width_of(type)
@@ -97,7 +99,7 @@ def known(name: str, values: Sequence[Value]) -> np.ndarray:
             lowest = ~both & (both + both.dtype.type(1))
             return lowest - both.dtype.type(1)
     if operation != "setp" and "x2" in type:
-        return _halves(*halves_known(values))
+        return _halves(*halves_known(values), 32)
     return whole
 
 
@@ -109,8 +111,16 @@ def halves_known(values: Sequence[Value]) -> tuple[np.ndarray, np.ndarray]:
     return lower, np.all([mask >= 0xFFFF0000 for mask in masks], axis=0)
 
 
-def _halves(lower: np.ndarray, upper: np.ndarray) -> np.ndarray:
-    return lower * np.uint32(0xFFFF) | upper * np.uint32(0xFFFF0000)
+def _halves_of(mask: np.ndarray, type: str) -> tuple[np.ndarray, np.ndarray]:
+    """Return whether the lower and the upper half of a pair are defined."""
+    half = width_of(type) // 2
+    full = mask.dtype.type(2**half - 1)
+    return mask & full == full, mask >> mask.dtype.type(half) & full == full
+
+
+def _halves(lower: np.ndarray, upper: np.ndarray, width: int) -> np.ndarray:
+    kind, full = np.dtype(f"uint{width}").type, 2 ** (width // 2) - 1
+    return lower * kind(full) | upper * kind(full << width // 2)
 
 
 def extended(bits: np.ndarray, type: str) -> np.ndarray:

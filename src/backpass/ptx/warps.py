@@ -11,7 +11,7 @@ from backpass.ptx.released import Acquired, with_later
 from backpass.ptx.threads import Threads
 
 # Instructions that all threads of a block, or of a warp, execute together.
-TOGETHER = ("bar", "barrier", "shfl", "vote", "redux", "mma", "ldmatrix")
+TOGETHER = ("bar", "barrier", "shfl", "vote", "redux", "mma", "ldmatrix", "stmatrix")
 # The barriers at which all threads of a block meet.
 _FOR_ALL = {"bar.sync", "bar.cta.sync", "barrier.sync", "barrier.cta.sync"}
 _FOR_ALL |= {"barrier.sync.aligned", "barrier.cta.sync.aligned"}
@@ -32,7 +32,7 @@ def check_together(
         if name not in _FOR_ALL or operands != [Number("0")]:
             shown = ", ".join(x[0] for x in operands if isinstance(x[0], str))
             raise Unsupported(f"ptx: {name} {shown} is not supported")
-    elif instruction.parts[0] not in ("mma", "ldmatrix"):
+    elif instruction.parts[0] not in ("mma", "ldmatrix", "stmatrix"):
         mask = threads.read(operands[-1], "b32")
         threads.check(mask, active, "uses an uninitialised mask of threads")
         if not np.all(mask.bits[active] == 0xFFFFFFFF):
@@ -99,3 +99,30 @@ def load_matrices(
     for i, register in enumerate(targets):
         own = found[:, :, i].reshape(-1), known[:, :, i].reshape(-1)
         threads.write_chosen(register, *own, chosen)
+
+
+def store_matrices(
+    threads: Threads, instruction: Instruction, chosen: np.ndarray
+) -> None:
+    """Execute stmatrix, which undoes ldmatrix."""
+    parts = instruction.parts
+    if parts[3] != "m8n8" or parts[-1] != "b16" or not {*parts[5:-2]} <= {"trans"}:
+        raise unsupported(instruction)
+    check_warps(threads, chosen, "stmatrix")
+    target, source = instruction.operands
+    values = [threads.read(x, "b32") for x in targets_of(source)]
+    n = len(values)
+    giving = chosen & (threads.numbers % 32 < 8 * n)
+    who, addresses = threads.who(giving), threads.addresses(target, giving)
+    at = threads.shared.indices(addresses, 16, who, "writes")
+    warps = chosen.reshape(-1, 32).all(axis=1)
+    stored = (
+        tensor_cores.stored_matrices(
+            np.stack([x.reshape(-1, 32)[warps] for x in own], axis=-1), "trans" in parts
+        )
+        for own in ([v.bits for v in values], [v.defined for v in values])
+    )
+    data, masks = (
+        np.ascontiguousarray(x).view(np.uint8).reshape(-1, 16) for x in stored
+    )
+    threads.shared.store(at, data, masks == 0xFF, who)

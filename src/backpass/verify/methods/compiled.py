@@ -124,7 +124,7 @@ def execute(case: Case, multiprocessors: int | None = None) -> Executed:
         approximate=case.seed,
         as_cuda=True,
         atomic_sums=case.atomic_sums,
-        multiprocessors=multiprocessors or compiled.MULTIPROCESSORS,
+        multiprocessors=multiprocessors,
     ) as verdict:
         y, saved = case.subject.forward(*case.given())
         in_forward = bool(verdict.runs)
