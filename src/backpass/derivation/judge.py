@@ -215,8 +215,11 @@ def _on_statement(
             yield unread(document, member, why)
         return
     torn, variant = _is_torn(known, left), Variant(known, known.part(left))
-    for member, verdict in zip(
-        rest, _on_members(known, left, rest, besides, progress, seconds), strict=True
+    for member, beside, verdict in zip(
+        rest,
+        besides[1:],
+        _on_members(known, left, rest, besides, progress, seconds),
+        strict=True,
     ):
         if torn and verdict.kind in ("refused", "ill-formed", "follows"):
             verdict = unread(document, member, _TORN, verdict.against)
@@ -227,7 +230,7 @@ def _on_statement(
             line, latex = verdict.line, verdict.latex
             verdict = Verdict("not readable", line, latex, verdict.against, doubt)
         verdict = _unless_imposed(known, member, verdict)
-        yield variant.instead(member, verdict)
+        yield variant.instead(member, beside, verdict)
 
 
 def _unless_imposed(known: Knowledge, member: Text, verdict: Verdict) -> Verdict:
