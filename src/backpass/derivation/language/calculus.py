@@ -374,12 +374,20 @@ class Calculus:
         key = "dot", variable.name, indices, still
         if key not in self._derivatives:
             value = self.definition(self.element(variable, indices))
-            terms = (
+            self._derivatives[key] = self._change(value, still)
+        return self._derivatives[key]
+
+    def _change(self, value: sympy.Expr, still: frozenset[str]) -> sympy.Expr:
+        return sympy.Add(
+            *(
                 self._partial(value, used) * self._moved_symbol(used, still)
                 for used in self._used(value)
             )
-            self._derivatives[key] = sympy.Add(*terms)
-        return self._derivatives[key]
+        )
+
+    def change(self, value: sympy.Expr, still: frozenset[str]) -> sympy.Expr:
+        """Return the differential of a value, as of a definition."""
+        return self._without_slopes(self._change(value, still))
 
     def _moved_symbol(self, symbol: sympy.Symbol, still: frozenset[str]) -> sympy.Expr:
         if symbol in self._places:

@@ -372,10 +372,12 @@ class Scope:
             return "is a dimension"
         if letter in self.variables:
             return "is a name declared above"
-        labelled = next(
-            (name for name in self.variables if letter in _label(name)), None
-        )
-        return f"is the label of {labelled}" if labelled else ""
+        name = self.labelled(letter)
+        return f"is the label of {name}" if name else ""
+
+    def labelled(self, letter: str) -> str:
+        """Return a name of which a letter is the label; "" if there is none."""
+        return next((name for name in self.variables if letter in _label(name)), "")
 
     def is_backward(self, definition: Expression) -> bool:
         """Whether an expression uses gradients or differentials, perhaps by a name."""

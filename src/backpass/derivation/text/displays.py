@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 from itertools import pairwise
 
-from backpass.derivation.language.brackets import outside
+from backpass.derivation.language.brackets import close, outside
 from backpass.derivation.text.decorations import BRACED, decorations, framed
 from backpass.derivation.text.passages import Text
 from backpass.derivation.text.reasons import with_plain_equals, without_reason
@@ -53,6 +53,10 @@ _TWO_COLUMNS = re.compile(
 _PUNCTUATION = re.compile(r"\\(?:text(?:rm|normal)?|mbox|mathrm)\s*\{\s*([.,;])\s*\}")
 _SPACE_IN_WORDS = re.compile(r"\\space(?![a-zA-Z])")
 # A condition in place of a number: \tag{$i \ne j$}.
+_BRACE = re.compile(r"\\(?:under|over)brace\s*(?=\{)")
+_LABEL_OF_BRACE = re.compile(
+    r"\s*[_^]\s*\{\s*(?:\{\s*\}\s*)?=\s*((?:[^{}:=]|\{(?:[^{}]|\{[^{}]*\})*\})+)\}"
+)
 _TAGGED = re.compile(
     r"\\tag\*?\s*\{\s*(?:for |if |when )?\$([^${}]*(?:[<>]|\\(?:neq?|leq?|geq?)(?![a-zA-Z]))"
     r"[^${}]*)\$\s*\}"
@@ -110,6 +114,7 @@ def display_of(body: Text, kind: str, is_latex: bool, start: int, end: int) -> D
     body = body.replaced(_BREAKS, r"\\\\")
     body = with_plain_equals(body.replaced(_TWO_ROWS, r"{\1\3, \2\4}"))
     body = body.blanked(framed(body.characters))
+    body, claims = _with_claims(body)
     body = body.blanked(decorations(body.characters)).replaced(_OPENS)
     body = body.replaced(_CLOSES, r"\\\\").replaced(_ASIDE, r"\\\\")
     if kind.startswith(("eqnarray", "IEEEeqnarray")):
@@ -125,7 +130,34 @@ def display_of(body: Text, kind: str, is_latex: bool, start: int, end: int) -> D
         if row.characters.replace("~", "").strip():
             rows.append(row)
             starts.append(begins)
+    if not joined:
+        rows += claims
+        starts += [True] * len(claims)
     return Display(tuple(rows), tuple(starts), joined, start, end)
+
+
+def _with_claims(body: Text) -> tuple[Text, list[Text]]:
+    """Return a display without the labels of braces that begin with =, and an equation
+    for each: \\underbrace{x - x}_{=0} claims that x - x = 0."""
+    claims = []
+    for match in _BRACE.finditer(body.characters):
+        last = close(body.characters, match.end())
+        label = _LABEL_OF_BRACE.match(body.characters, last + 1) if last > 0 else None
+        if label is None:
+            continue
+        inside = body[match.end() + 1 : last]
+        if re.search(r"\\\\|&|=", inside.characters):
+            continue
+        claims.append(
+            _made(r"\left(", inside) + inside + _made(r"\right) =", inside)
+            + body[slice(*label.span(1))]
+        )  # fmt: skip
+        body = body.blanked([label.span()])
+    return body, claims
+
+
+def _made(characters: str, near: Text) -> Text:
+    return Text(characters, near.origins[:1] * len(characters))
 
 
 def _with_columns(row: Text, signs: list[int]) -> Text:

@@ -97,6 +97,13 @@ class Products(Ranges):
                 )
         return shape
 
+    def outer(self, tree: Tree) -> Shape:
+        """Return the shape of x \\otimes y, which is x y^T."""
+        shapes = [self.visit(factor) for factor in tree.children]
+        if any(len(shape) != 2 or shape[1] != "1" for shape in shapes):
+            self.reject(r"\otimes is read between two columns, as x y^\top", tree)
+        return shapes[0][0], shapes[1][0]
+
     def inner(self, tree: Tree) -> Shape:
         self._same_shape(tree.children, "paired with")
         return ()
