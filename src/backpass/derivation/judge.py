@@ -391,8 +391,8 @@ def _compared(
     sides = first, anchor, part
     if pairs:
         with suppress(Refused, Unreadable):
-            both = (with_pairs(one, pairs) for one in sides)
-            return equality(known, *both, beside, membership)
+            one, above, here = (with_pairs(side, pairs) for side in sides)
+            return equality(known, one, above, here, beside, membership)
     stated = is_declared(known.source) and not known.now.summed
     summed = with_sums(*sides) if stated else sides
     if summed == sides:
@@ -429,19 +429,20 @@ def _with_dots(
     """Return what the equality of two members rests on if \\cdot between columns is an
     inner product. Raises `Refused` if they also differ where it is the product of the
     elements, and otherwise the error."""
-    inner, of_elements = (
-        [with_products(one, known.scope, is_inner) for one in sides]
-        for is_inner in (True, False)
-    )
-    if (*inner,) == sides:
-        raise error
+
+    def equal(is_inner: bool) -> Basis:
+        one, above, here = (with_products(p, known.scope, is_inner) for p in sides)
+        if (one, above, here) == sides:
+            raise error
+        return equality(known, one, above, here, beside, membership)
+
     try:
-        return equality(known, *inner, beside, membership)
+        return equal(True)
     except Unreadable:
         raise error from None
     except Refused as refused:
         try:
-            equality(known, *of_elements, beside, membership)
+            equal(False)
         except (Misfit, Refused):
             raise refused from None
         except Unreadable:

@@ -106,7 +106,8 @@ def _is_label(scope: Scope, token: Token) -> bool:
     one in other names, as k is if H_k is declared as a matrix."""
     if token.isdigit() or token.type == "WORD":
         return True
-    return token.type == "INDEX" and bool(scope.labelled(token))
+    meaning = scope.other_meaning(token) if token.type == "INDEX" else ""
+    return meaning.startswith("is the label")
 
 
 def assume(scope: Scope, line: Line) -> None:

@@ -372,12 +372,8 @@ class Scope:
             return "is a dimension"
         if letter in self.variables:
             return "is a name declared above"
-        name = self.labelled(letter)
-        return f"is the label of {name}" if name else ""
-
-    def labelled(self, letter: str) -> str:
-        """Return a name of which a letter is the label; "" if there is none."""
-        return next((name for name in self.variables if letter in _label(name)), "")
+        names = (name for name in self.variables if letter in _label(name))
+        return next((f"is the label of {name}" for name in names), "")
 
     def is_backward(self, definition: Expression) -> bool:
         """Whether an expression uses gradients or differentials, perhaps by a name."""

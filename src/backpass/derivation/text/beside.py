@@ -76,9 +76,7 @@ def _beside(
             found.append(known.condition)
     texts = [_in_brackets(one) for one in found]
     for number, text in enumerate(texts):
-        texts[number], positive, instead = without_signs(
-            known, text, statement.members
-        )
+        texts[number], positive, instead = without_signs(known, text, statement.members)
         beside.positive += positive
         beside.instead |= instead
     texts = [text for text in texts if text.characters.strip()]

@@ -20,7 +20,7 @@ _DOT = re.compile(r"\\cdot(?![a-zA-Z])")
 
 
 def with_products(part: Part, scope: Scope, is_inner: bool) -> Part:
-    """Return a side with \\langle x, y \\rangle, or with (x \\odot y), for x \\cdot y, if
+    """Return a side with \\langle x, y \\rangle, or with x \\odot y, for x \\cdot y, if
     both are columns."""
     try:
         products = [*parse(part).find_data("product")]

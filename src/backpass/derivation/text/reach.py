@@ -66,7 +66,9 @@ def _term(text: str) -> str:
     for match in _TOKEN.finditer(text):
         sign = match[0]
         opens = sign in ("{", "(", "[", r"\{") or sign.startswith(r"\left")
-        closes = sign in ("}", ")", "]", r"\}") or re.match(r"\\right(?![a-zA-Z])", sign)
+        closes = sign in ("}", ")", "]", r"\}") or re.match(
+            r"\\right(?![a-zA-Z])", sign
+        )
         if depth == 0 and (closes or _ENDS.fullmatch(sign)):
             return text[: match.start()]
         depth += bool(opens) - bool(closes)

@@ -97,10 +97,9 @@ class Derivatives(Calls):
 
     def at_point(self, tree: Tree) -> Shape:
         """Return the shape of what is evaluated where inputs have given values."""
-        above, places = tree.children
+        above, *places = tree.children
         shape = self.visit(above)
-        for place in places.children:
-            name, _, value = place.children
+        for name, value in zip(places[::2], places[1::2], strict=True):
             of, other = self._with_respect_to(name), self.visit(value)
             found = self.scope.variables[self.expression.references[id(name)].name]
             if found.kind == "defined":

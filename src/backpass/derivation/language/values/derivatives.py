@@ -122,18 +122,18 @@ class Derivatives(Names, Calls):
 
     def at_point(self, tree: Tree) -> Value:
         """Return a value where inputs have given values."""
-        above, places = tree.children
+        above, *places = tree.children
         if self.point is not None:
             self.reject("a value at a point is not read beside comparisons", tree)
         calculus = self.calculus
-        value, there = self.visit(above), {}
-        for place in places.children:
-            name, _, given = place.children
+        value = self.visit(above)
+        there: dict[sympy.Symbol, sympy.Expr] = {}
+        for name, given in zip(places[::2], places[1::2], strict=True):
             symbols = np.ravel(self.visit(name))
             values = np.broadcast_to(np.ravel(self.visit(given)), symbols.shape)
             there |= dict(zip(symbols, map(calculus.expand, values), strict=True))
         if any(s.is_positive and not v.is_positive for s, v in there.items()):
-            self.reject("a positive name is positive at each point", places)
+            self.reject("a positive name is positive at each point", tree)
 
         def of_one(one: sympy.Expr) -> sympy.Expr:
             one = calculus.expand(one)
