@@ -26,19 +26,27 @@ _NUMBER = re.compile(
     r"[0-9]+|\\[dt]?frac\s*(?:[0-9]{2}|\{(?P<above>[^{}]*)\}\s*\{(?P<below>[^{}]*)\})"
 )
 _NAME = re.compile(
-    r"(?:\\[a-zA-Z]+(?:\s*\{[^{}]*\})?|[a-zA-Z])(?:\s*_\s*(?:\w|\{[^{}]*\}))?"
+    r"(?:\\[a-zA-Z]+(?:\s*\{[^{}]*\})?|[a-zA-Z])(?:\s*_\s*(?:\w|\\[a-zA-Z]+|\{[^{}]*\}))?"
 )
 _BRACKET = re.compile(r"\\left\s*[(\[]|[(\[]")
+_LOGARITHM = re.compile(rf"\s*\\(?:log|ln)\s*{_NAME.pattern}\s*(?:\\left\s*)?\(")
 _TOP = re.compile(r"\s*\^\s*(?:\\top(?![a-zA-Z])|\{\s*\\top\s*\})\s*")
 
 
 def with_reach(text: Text, scope: Scope) -> Text:
-    """Return a text with brackets round each term that a gradient is certainly of."""
+    """Return a text with brackets round each term that a gradient is certainly of, and
+    round the logarithm of a function's value."""
     for match in reversed([*_GRADIENT.finditer(text.characters)]):
         first = match.end()
         term = _term(text.characters[first:])
+        last = 0
         if _is_whole(term.strip(), scope):
             last = first + len(term.rstrip())
+        elif value := _LOGARITHM.match(term):
+            ends = _end_of_bracket(term, value.end())
+            if term[ends:].strip() and not re.match(r"\s*[_^']", term[ends:]):
+                last = first + ends
+        if last:
             origins = text.origins
             characters = (
                 text.characters[:first],
@@ -84,16 +92,19 @@ def _is_whole(term: str, scope: Scope) -> bool:
             return match["above"] is not None
         return names <= {*scope.dimensions}
     if match := _BRACKET.match(term):
-        ends = [
-            match.end() + at
-            for at in outside(term[match.end() :])
-            if term[match.end() + at : match.end() + at + 1] in (")", "]")
-        ]
-        top = _TOP.match(term, ends[0] + 1) if ends else None
+        top = _TOP.match(term, _end_of_bracket(term, match.end()))
         return top is not None and top.end() < len(term)
     if (match := _NAME.match(term)) and (top := _TOP.match(term, match.end())):
         return top.end() < len(term) and _is_array(match[0], scope)
     return False
+
+
+def _end_of_bracket(text: str, start: int) -> int:
+    """Return where the bracket ends whose inside begins at a place; the end of the text
+    if it has none."""
+    inside = text[start:]
+    places = (at for at in outside(inside) if inside[at : at + 1] in (")", "]"))
+    return start + next(places, len(inside) - 1) + 1
 
 
 def _is_array(name: str, scope: Scope) -> bool:

@@ -183,7 +183,8 @@ class Products(Ranges):
             other = self.visit(factor)
             between = self.part.between(before, factor)
             if not other and not _TIMES.search(between) and self.may_reach(before):
-                self.reject_reach(before)
+                if not self.is_still(factor, before):
+                    self.reject_reach(before)
             if shape and other:
                 if shape[-1] in self.unsized and shape[-1] != other[0]:
                     shape = self.sized(shape[-1], other[0], shape)
