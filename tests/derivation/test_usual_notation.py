@@ -202,8 +202,11 @@ def test_a_brace_with_an_equals_sign_is_an_equation_of_its_own():
     assert kinds(text.format(right), GIVEN) == ["equal", "equal", "equal"]
     wrong = r"\begin{align} b &= a + \underbrace{b - a}_{=0} \\ &= b \end{align}"
     assert kinds(text.format(wrong), GIVEN) == ["equal", "equal", "refused"]
-    named = verdicts(text.format(r"a = \underbrace{a}_{= u}"), GIVEN)
-    assert [verdict.kind for verdict in named] == ["equal", ASKED]
+    named = kinds(text.format(r"2 a = \underbrace{a + a}_{= u}") + "\n\n" + text.format("u = 2 a"), GIVEN)
+    assert named == ["equal", "definition", "equal"]
+    declared = verdicts(text.format(r"2 a = \underbrace{a + a}_{= b}"), GIVEN)
+    assert [verdict.kind for verdict in declared] == ["equal", ASKED]
+    assert "b is declared" in declared[1].message
 
 
 FILTER = r"""given F_k, Q_k, P_{k-1|k-1} \in \mathbb{R}^{n \times n}, K_k \in \mathbb{R}^{n \times m}, H_k \in \mathbb{R}^{m \times n}

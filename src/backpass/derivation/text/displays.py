@@ -52,11 +52,11 @@ _TWO_COLUMNS = re.compile(
 )
 _PUNCTUATION = re.compile(r"\\(?:text(?:rm|normal)?|mbox|mathrm)\s*\{\s*([.,;])\s*\}")
 _SPACE_IN_WORDS = re.compile(r"\\space(?![a-zA-Z])")
-# A condition in place of a number: \tag{$i \ne j$}.
 _BRACE = re.compile(r"\\(?:under|over)brace\s*(?=\{)")
 _LABEL_OF_BRACE = re.compile(
     r"\s*[_^]\s*\{\s*(?:\{\s*\}\s*)?=\s*((?:[^{}:=]|\{(?:[^{}]|\{[^{}]*\})*\})+)\}"
 )
+# A condition in place of a number: \tag{$i \ne j$}.
 _TAGGED = re.compile(
     r"\\tag\*?\s*\{\s*(?:for |if |when )?\$([^${}]*(?:[<>]|\\(?:neq?|leq?|geq?)(?![a-zA-Z]))"
     r"[^${}]*)\$\s*\}"
@@ -148,10 +148,8 @@ def _with_claims(body: Text) -> tuple[Text, list[Text]]:
         inside = body[match.end() + 1 : last]
         if re.search(r"\\\\|&|=", inside.characters):
             continue
-        claims.append(
-            _made(r"\left(", inside) + inside + _made(r"\right) =", inside)
-            + body[slice(*label.span(1))]
-        )  # fmt: skip
+        claim = body[slice(*label.span(1))] + _made(r"= \left(", inside) + inside
+        claims.append(claim + _made(r"\right)", inside))
         body = body.blanked([label.span()])
     return body, claims
 

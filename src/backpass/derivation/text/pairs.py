@@ -66,7 +66,8 @@ def _sums(tree: Tree, bound: Letters = NONE) -> Iterator[tuple[str, Tree]]:
         tokens = tokens_of(tree.children[1])
         if len(tokens) == 3 and tokens[1].type == "RELATION":
             second = str(tokens[2])
-            if tree.children[0] == r"\sum" and second.isalpha() and second not in bound:
+            is_free = second.isalpha() and second not in {*bound, tokens[0]}
+            if tree.children[0] == r"\sum" and is_free:
                 yield second, tree
         bound |= _own(tree)
     for child in tree.children:
