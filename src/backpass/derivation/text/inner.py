@@ -43,7 +43,7 @@ def with_products(part: Part, scope: Scope, is_inner: bool) -> Part:
 def _sides(
     part: Part, node: Tree, scope: Scope
 ) -> tuple[tuple[int, int], tuple[int, int]] | None:
-    """Return where the two columns of a product with one \\cdot stand."""
+    """Return where the two columns of a product with one \\cdot are."""
     dots = [
         (span_of(before)[1], span_of(factor)[0])
         for before, factor in pairwise(node.children)
