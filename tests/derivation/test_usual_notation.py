@@ -204,6 +204,8 @@ def test_a_brace_with_an_equals_sign_is_an_equation_of_its_own():
     assert kinds(text.format(wrong), GIVEN) == ["equal", "equal", "refused"]
     named = kinds(text.format(r"2 a = \underbrace{a + a}_{= u}") + "\n\n" + text.format("u = 2 a"), GIVEN)
     assert named == ["equal", "definition", "equal"]
+    of_index = text.format(r"x_i + x_j = \underbrace{(x_i - x_i + 1)}_{=1} \cdot (x_i + x_j)")
+    assert kinds(of_index, GIVEN) == ["equal", "equal"]
     declared = verdicts(text.format(r"2 a = \underbrace{a + a}_{= b}"), GIVEN)
     assert [verdict.kind for verdict in declared] == ["equal", ASKED]
     assert "b is declared" in declared[1].message

@@ -56,6 +56,7 @@ _BRACE = re.compile(r"\\(?:under|over)brace\s*(?=\{)")
 _LABEL_OF_BRACE = re.compile(
     r"\s*[_^]\s*\{\s*(?:\{\s*\}\s*)?=\s*((?:[^{}:=]|\{(?:[^{}]|\{[^{}]*\})*\})+)\}"
 )
+_A_NAME = re.compile(r"\A[^0-9+\-]*\Z")  # which the brace may define
 # A condition in place of a number: \tag{$i \ne j$}.
 _TAGGED = re.compile(
     r"\\tag\*?\s*\{\s*(?:for |if |when )?\$([^${}]*(?:[<>]|\\(?:neq?|leq?|geq?)(?![a-zA-Z]))"
@@ -148,8 +149,11 @@ def _with_claims(body: Text) -> tuple[Text, list[Text]]:
         inside = body[match.end() + 1 : last]
         if re.search(r"\\\\|&|=", inside.characters):
             continue
-        claim = body[slice(*label.span(1))] + _made(r"= \left(", inside) + inside
-        claims.append(claim + _made(r"\right)", inside))
+        value = body[slice(*label.span(1))]
+        brackets = [_made(sign, inside) for sign in (r"\left(", r"\right)", "=")]
+        inside = brackets[0] + inside + brackets[1]
+        sides = [value, inside] if _A_NAME.search(value.characters) else [inside, value]
+        claims.append(sides[0] + brackets[2] + sides[1])
         body = body.blanked([label.span()])
     return body, claims
 
