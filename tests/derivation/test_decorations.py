@@ -50,7 +50,6 @@ def test_right_lines_stay_right(text):
         r"\underbrace{\sum_i x_i}_{\text{only this}} x_1 = \sum_i x_i x_1",
         r"\boxed{a b}^2 = a b^2",
         r"a / \underbrace{b c}_{\text{below}} = a / b \cdot c",
-        r"\underbrace{a}_{= b} = a",
         r"\underbrace{a}_{c} = a",
         r"{\color{red} a b}^2 = a b^2",
         r"\cancel{a} + b = b",

@@ -4,7 +4,7 @@ import pytest
 
 from backpass.derivation import DerivationError, derive
 
-from .judging import kinds, one
+from .judging import kinds, one, verdicts
 
 GIVEN = (
     r"given a, b, c, \mu \in \mathbb{R}; given \sigma \in \mathbb{R}_{>0}; given w \in \mathbb{R}^n; "
@@ -208,3 +208,21 @@ def test_a_second_mean_must_agree_with_the_first():
     ):
         with pytest.raises(ValueError, match=r"already declared: it is [01]"):
             one("u = u", f"{given}; {first}; {second}")
+
+
+@pytest.mark.parametrize(
+    ("given", "lines"),
+    [
+        (r"random u \in \mathbb{R}; mean u = 0; mean u = 1", (r"\mathbb{E}[u] = 0", r"\mathbb{E}[u] = 1")),
+        (
+            r"random u \in \mathbb{R}; mean u = 0; variance u = 1; variance u = 4",
+            (r"\mathbb{E}[u^2] = 1", r"\mathbb{E}[u^2] = 4"),
+        ),
+    ],
+)
+def test_neither_of_two_contradicting_means_is_used(given, lines):
+    rows = "\n\n".join(f"$$ {line} $$" for line in (*lines, r"\mathbb{E}[3 u] = 3 \mathbb{E}[u]"))
+    declared, *found, linear = verdicts(f"<!-- derive: {given} -->\n\n{rows}\n")
+    assert "is already declared" in declared.message
+    assert [one.kind for one in found] == ["not readable"] * 2 and linear.kind == "equal"
+    assert all("declare it by" in one.message for one in found)

@@ -539,7 +539,7 @@ def test_a_number_by_an_array():
         (
             r"given x \in \mathbb{R}^n",
             r"\sum_{i \ne j} x_i x_j = \left( \sum_i x_i \right)^2 - \sum_i x_i^2",
-            "not readable",
+            "equal",
         ),
         (
             r"given X \in \mathbb{R}^{m \times n}, W \in \mathbb{R}^{n \times k}",

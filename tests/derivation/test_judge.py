@@ -677,7 +677,7 @@ def test_what_a_hostile_reader_found(right, wrong):
         (r"\sum_{i \ne 5} x_i = \sum_i x_i", "a number from 1 to 3"),
         (r"\sum_{k \ne k} x_k = 0", "k is compared with itself"),
         (r"B = \mathbf{1} \mathbf{1}^T A", r"what is the size of \mathbf{1}?"),
-        (r"x \mathbf{1}[c > 0] = x [c > 0]", r"what is the size of \mathbf{1}?"),
+        (r"x \mathbf{1} \, [c > 0] = x [c > 0]", r"what is the size of \mathbf{1}?"),
         (r"[\frac{1}{c - c} > 0] = 1", "this divides by 0"),
         (r"\nabla_x q(x) q(x) = 4 q(x) x", "how far does this derivative reach?"),
         (r"\nabla f(c) f(c) = 4 c^3", "how far does this derivative reach?"),

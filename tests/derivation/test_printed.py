@@ -245,7 +245,8 @@ FUNCTIONS = displays(
         (r"\nabla M = 2 b w", "not readable"),
         (r"\frac{\partial g}{\partial b} = 2 b", "not readable"),
         (r"\frac{\partial f}{\partial w} = 0 w", "not readable"),
-        (r"\nabla_x f \, b = 2 b A x", "not readable"),
+        (r"\nabla_x f \, b = (A + A^T) x \, b", "equal"),
+        (r"\nabla_x f \, b = 2 b A x", "refused"),
     ],
 )
 def test_a_function_is_differentiated_at_the_arguments_it_was_defined_with(formula, kind):
@@ -256,8 +257,9 @@ def test_a_number_that_is_not_the_loss_has_a_gradient_by_a_name():
     given = OF_ARRAYS + "; let s = x^T x"
     assert one(r"\nabla_x s = 2 x", given).kind == "equal"
     assert one(r"\nabla_x s = x", given).kind == "refused"
-    for unclear in (r"\nabla s = 2 x", r"\nabla_x x^T x = 2 x", r"\nabla_x s b = 2 b x"):
-        assert one(unclear, given).kind == "not readable"
+    assert one(r"\nabla s = 2 x", given).kind == "not readable"
+    for whole in (r"\nabla_x x^T x = 2 x", r"\nabla_x s b = 2 b x"):
+        assert one(whole, given).kind == "equal"
 
 
 OF_LOSS = r"given \mathbf{w} \in \mathbb{R}^n, y \in \mathbb{R}^m, X \in \mathbb{R}^{m \times n}; let z = X \mathbf{w}"

@@ -1,10 +1,10 @@
-"""Comparisons whose boundaries are far from 0, where no random point lies."""
+"""Comparisons whose boundaries are far from 0 or enclose little, where no random point lies."""
 
 import pytest
 
 from .judging import one
 
-GIVEN = r"given a, b, c \in \mathbb{R}, x, y \in \mathbb{R}^n, p, q \in \mathbb{R}_{>0}"
+GIVEN = r"given a, b, c, d, e \in \mathbb{R}, x, y \in \mathbb{R}^n, p, q \in \mathbb{R}_{>0}"
 
 
 @pytest.mark.parametrize(
@@ -28,3 +28,54 @@ GIVEN = r"given a, b, c \in \mathbb{R}, x, y \in \mathbb{R}^n, p, q \in \mathbb{
 def test_each_region_of_up_to_three_comparisons_is_tried(right, wrong):
     assert one(right, GIVEN).kind == "equal"
     assert one(wrong, GIVEN).kind == "refused"
+
+
+@pytest.mark.parametrize(
+    ("wrong", "right"),
+    [
+        (r"[a > 100 b] [b > 100 c] [c > 1] = 0", r"[a > 100 b] [b > 100 c] [c > 1] [a < 9999] = 0"),
+        (r"[a > 1000 b] [b > 1000 c] [c > 1] = 0", r"[a > 1000 b] [b > 1000 c] [c > 1] [a < 999999] = 0"),
+        (
+            r"[a > 10 b] [b > 10 c] [c > 10 d] [d > 1] = 0",
+            r"[a > 10 b] [b > 10 c] [c > 10 d] [d > 1] [a < 999] = 0",
+        ),
+        (
+            r"[a > 1] [b > 1] [c > 1] [d > 1] [a + b + c + d < 4.01] = 0",
+            r"[a > 1] [b > 1] [c > 1] [d > 1] [a + b + c + d < 3.99] = 0",
+        ),
+        (
+            r"[a > 1] [b > 1] [c > 1] [d > 1] [e > 1] [a + b + c + d + e < 5.01] = 0",
+            r"[a > 1] [b > 1] [c > 1] [d > 1] [e > 1] [a + b + c + d + e < 4.99] = 0",
+        ),
+        (r"[p > 1] [q > 10 p] [a > 10 q] [b > 10 a] = 0", r"[p > 1] [q > 10 p] [a > 10 q] [a < 99] = 0"),
+    ],
+)
+def test_each_region_between_linear_boundaries_is_tried(wrong, right):
+    assert one(wrong, GIVEN).kind == "refused"
+    assert one(right, GIVEN).kind == "equal"
+
+
+@pytest.mark.parametrize(
+    ("wrong", "right"),
+    [
+        (r"[a > b^2] [b > 30] = 0", r"[a > b^2] [b > 30] [a < 899] = 0"),
+        (r"[a > b^2] [a < 2] [b > 1.4] = 0", r"[a > b^2] [a < 2] [b > 1.42] = 0"),
+        (r"[a^2 < b] [b < 0.0001] = 0", r"[a^2 < b] [b < -0.0001] = 0"),
+        (r"[a^2 < b] [b < 1] [a > 0.99] = 0", r"[a^2 < b] [b < 1] [a > 1.01] = 0"),
+        (r"[a^2 + b^2 < 1] [a + b > 1.41] = 0", r"[a^2 + b^2 < 1] [a + b > 1.42] = 0"),
+        (r"[a^2 + b^2 < 1] [a b > 0.499] = 0", r"[a^2 + b^2 < 1] [a b > 0.501] = 0"),
+        (r"[p q > 1] [p + q < 2.001] = 0", r"[p q > 1] [p + q < 1.999] = 0"),
+        (
+            r"[x_i y_i > 1] [x_i + y_i < 2.001] [x_i > 0] = 0",
+            r"[x_i y_i > 1] [x_i + y_i < 1.999] [x_i > 0] = 0",
+        ),
+        (
+            r"\max(a^2, b) [b > 100] [a > 0] = b [b > 100] [a > 0]",
+            r"\max(a^2, b) [b > 100] [a < 9] [a > 0] = b [b > 100] [a < 9] [a > 0]",
+        ),
+        (r"\max(a^2, b) [b < 10^{-6}] = a^2 [b < 10^{-6}]", r"\max(a^2, b) = a^2 [a^2 > b] + b [b > a^2]"),
+    ],
+)
+def test_regions_between_curved_boundaries_are_tried(wrong, right):
+    assert one(wrong, GIVEN).kind == "refused"
+    assert one(right, GIVEN).kind == "equal"

@@ -9,6 +9,7 @@ let c_t = f_t c_{t-1} + i_t g_t
 let y = a b + q; let r(z) = a z
 """
 OTHER = r"$$ y = a b - q $$"
+OWN = "A sentence of its own, long enough to begin something new, follows the derivatives above it.\n\n"
 
 
 def found(text):
@@ -86,3 +87,24 @@ def test_lines_below_a_variant_are_asked_about_until_its_section_ends():
 def test_a_right_line_stays_right_below_a_variant():
     text = f"Alternatively,\n\n{OTHER}\n\nThen\n\n" + r"$$ \frac{\partial y}{\partial a} = b $$"
     assert [kind for kind, _ in found(text)] == ["not readable", "equal"]
+
+
+@pytest.mark.parametrize("heading", ["", "## Details\n\n", "# Title\n\n"])
+def test_a_line_that_no_variant_above_makes_right_is_refused(heading):
+    below = (
+        r"$$ \frac{\partial y}{\partial q} = -1 $$"
+        + "\n\nand\n\n"
+        + r"$$ \frac{\partial y}{\partial q} = 2 $$"
+    )
+    text = f"Instead of adding $q$, one may subtract it:\n\n{OTHER}\n\n{heading}Then\n\n{below}\n\n{OWN} Thus $$ y = a b + q^2 $$"
+    assert [kind for kind, _ in found(text)] == ["not readable", "not readable", "refused", "refused"]
+
+
+def test_lines_may_need_several_variants():
+    variants = r"let u = a b; let v = b + q"
+    lines = r"$$ u v = a^2 b $$" + "\n\n" + r"$$ u v = a^2 q $$"
+    text = (
+        f"In some variants,\n\n$$ u = a $$\n\nand\n\n$$ v = a b $$\n\nThen it is true of both that\n\n{lines}"
+    )
+    kinds = [one.kind for one in verdicts(text, GIVEN + variants)]
+    assert kinds == ["not readable", "not readable", "not readable", "refused"]

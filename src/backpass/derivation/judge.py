@@ -22,6 +22,7 @@ from backpass.derivation.language.functions import is_function
 from backpass.derivation.language.names import Expression
 from backpass.derivation.language.parse import (
     Loose,
+    Misfit,
     Part,
     Unbound,
     Unreadable,
@@ -35,9 +36,16 @@ from backpass.derivation.text.directives import follow_all
 from backpass.derivation.text.einstein import is_declared, with_sums, with_sums_beside
 from backpass.derivation.text.forms import ill_formed
 from backpass.derivation.text.imposed import ASKS, FOLLOWS, ZERO
+from backpass.derivation.text.inner import with_products
 from backpass.derivation.text.knowledge import Knowledge
 from backpass.derivation.text.limit import TooLong, limited
 from backpass.derivation.text.members import Equation, equality
+from backpass.derivation.text.pairs import (
+    NONE,
+    Letters,
+    letters_of_pairs,
+    with_pairs,
+)
 from backpass.derivation.text.passages import Text
 from backpass.derivation.text.readings import implied_sum
 from backpass.derivation.text.refusal import refusal
@@ -215,8 +223,11 @@ def _on_statement(
             yield unread(document, member, why)
         return
     torn, variant = _is_torn(known, left), Variant(known, known.part(left))
-    for member, verdict in zip(
-        rest, _on_members(known, left, rest, besides, progress, seconds), strict=True
+    for member, beside, verdict in zip(
+        rest,
+        besides[1:],
+        _on_members(known, left, rest, besides, progress, seconds),
+        strict=True,
     ):
         if torn and verdict.kind in ("refused", "ill-formed", "follows"):
             verdict = unread(document, member, _TORN, verdict.against)
@@ -227,7 +238,7 @@ def _on_statement(
             line, latex = verdict.line, verdict.latex
             verdict = Verdict("not readable", line, latex, verdict.against, doubt)
         verdict = _unless_imposed(known, member, verdict)
-        yield variant.instead(member, verdict)
+        yield variant.instead(member, beside, verdict)
 
 
 def _unless_imposed(known: Knowledge, member: Text, verdict: Verdict) -> Verdict:
@@ -290,6 +301,8 @@ def _on_members(
     document, head = known.document, known.part(left)
     if known.now.summed:
         head, *_ = with_sums(head, head, known.without_membership(rest[0])[0])
+    pairs, perhaps = _pairs(known, head, rest, besides)
+    head = with_pairs(head, pairs)
     equation = Equation(head, besides[0], head, head)
     replaced = replaces(known, head, known.without_membership(rest[0])[0])
     defining = bool(replaced) or defines(known, head)
@@ -301,6 +314,7 @@ def _on_members(
             continue
         equation.enter(beside)
         part, membership = known.without_membership(member)
+        part = with_pairs(part, pairs)
         if known.now.summed:
             part = with_sums_beside(head, part)
         if defining and torn:
@@ -319,7 +333,8 @@ def _on_members(
             continue
         first, anchor = equation.first, equation.anchor
         line = document.line(anchor.start)
-        compare = partial(_compared, known, first, anchor, part, beside, membership)
+        sides = first, anchor, part
+        compare = partial(_compared, known, *sides, beside, membership, perhaps)
         try:
             try:
                 basis = _in_time(known, part, seconds, compare)
@@ -349,6 +364,18 @@ def _on_members(
             equation.anchor, equation.blamed = part, None
 
 
+def _pairs(
+    known: Knowledge, head: Part, rest: list[Text], besides: list[Beside]
+) -> tuple[Letters, Letters]:
+    """Return the letters of an equation over which its sums over pairs run, too, and
+    those over which they may."""
+    has_sums = any(r"\sum" in one for one in (head.text, *(t.characters for t in rest)))
+    if not has_sums or known.now.summed or any(one.words for one in besides):
+        return NONE, NONE
+    members = [known.without_membership(member)[0] for member in rest]
+    return letters_of_pairs([head, *members])
+
+
 def _compared(
     known: Knowledge,
     first: Part,
@@ -356,14 +383,23 @@ def _compared(
     part: Part,
     beside: Beside,
     membership: Part | None,
+    pairs: Letters,
 ) -> Basis:
     """Return what the equality of two members rests on, perhaps with the sums that a
-    summation convention leaves out. Raises `Refused` and `Unreadable`."""
+    summation convention leaves out, or with sums over `pairs`. Raises `Refused` and
+    `Unreadable`."""
     sides = first, anchor, part
+    if pairs:
+        with suppress(Refused, Unreadable):
+            one, above, here = (with_pairs(side, pairs) for side in sides)
+            return equality(known, one, above, here, beside, membership)
     stated = is_declared(known.source) and not known.now.summed
     summed = with_sums(*sides) if stated else sides
     if summed == sides:
-        return equality(known, *sides, beside, membership)
+        try:
+            return equality(known, *sides, beside, membership)
+        except Misfit as error:
+            return _with_dots(known, sides, beside, membership, error)
     try:
         basis = equality(known, *sides, beside, membership)
     except (Refused, Unreadable) as error:
@@ -381,6 +417,37 @@ def _compared(
         )
         raise Unreadable(message, part) from None
     return basis
+
+
+def _with_dots(
+    known: Knowledge,
+    sides: tuple[Part, Part, Part],
+    beside: Beside,
+    membership: Part | None,
+    error: Misfit,
+) -> Basis:
+    """Return what the equality of two members rests on if \\cdot between columns is an
+    inner product. Raises `Refused` if they also differ where it is the product of the
+    elements, and otherwise the error."""
+
+    def equal(is_inner: bool) -> Basis:
+        one, above, here = (with_products(p, known.scope, is_inner) for p in sides)
+        if (one, above, here) == sides:
+            raise error
+        return equality(known, one, above, here, beside, membership)
+
+    try:
+        return equal(True)
+    except Unreadable:
+        raise error from None
+    except Refused as refused:
+        try:
+            equal(False)
+        except (Misfit, Refused):
+            raise refused from None
+        except Unreadable:
+            pass
+        raise error from None
 
 
 def _in_time(known: Knowledge, part: Part, seconds: float, judge: Callable[[], T]) -> T:

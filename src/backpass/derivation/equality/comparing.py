@@ -39,7 +39,7 @@ from backpass.derivation.language.values.points import DRAWS, Place, Point
 from backpass.expressions import exact
 
 # At most this many further regions of signs are tried, in at most ROUNDS rounds.
-REGIONS = 24
+REGIONS = 48
 ROUNDS = 3
 
 

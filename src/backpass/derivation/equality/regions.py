@@ -15,7 +15,7 @@ from random import Random
 import numpy as np
 import sympy
 
-from backpass.derivation.equality.corners import beside_corners, linear_in
+from backpass.derivation.equality.cells import points_of_cells
 from backpass.derivation.language.evaluate import Evaluator
 from backpass.derivation.language.names import Path
 from backpass.derivation.language.values.points import SCALES, STEPS, Place
@@ -74,12 +74,13 @@ def other_regions(
                 found.append(int(row))
         return found
 
-    corners = _beside_corners(differences, symbols, tried[0])
-    found: list[Place] = [
-        {s: _rational(value) for s, value in zip(symbols, corners[row], strict=True)}
-        for row in new(corners, (limit + 1) // 2)
-    ]
     drawn = steps / STEPS * scales[:, None].astype(float)
+    starts = np.concatenate([tried, drawn[_first_of_each(patterns(drawn))]])
+    cells = points_of_cells(differences[:MOST], symbols, starts, _NUMPY)
+    found: list[Place] = [
+        {s: _rational(value) for s, value in zip(symbols, cells[-1 - row], strict=True)}
+        for row in new(cells[::-1], (limit + 1) // 2)
+    ]
     found += [
         {
             symbol: scales[row] * sympy.Rational(int(step), STEPS)
@@ -90,34 +91,14 @@ def other_regions(
     return found
 
 
+def _first_of_each(rows: np.ndarray) -> list[int]:
+    """Return the number of the first of any equal rows, without those with a 0."""
+    whole = np.flatnonzero((rows != 0).all(axis=1))
+    return sorted({rows[row].tobytes(): int(row) for row in whole[::-1]}.values())
+
+
 def _rational(value: float) -> sympy.Rational:
     return sympy.Rational(*float(value).as_integer_ratio())
-
-
-def _beside_corners(
-    differences: list[sympy.Expr], symbols: list[sympy.Symbol], start: np.ndarray
-) -> np.ndarray:
-    """Return points near where boundaries of comparisons meet. A polynomial of one
-    symbol has a boundary at each of its roots."""
-    if len(differences) > MOST:
-        return np.empty((0, len(symbols)))
-    boundaries = []
-    for difference in differences:
-        if (found := linear_in(difference, symbols)) is not None:
-            boundaries.append(found)
-        elif len(difference.free_symbols) == 1:
-            (symbol,) = difference.free_symbols
-            along = np.array([float(one == symbol) for one in symbols])
-            roots = sorted(_exact_roots(difference, symbol))
-            boundaries += [(along, -float(root)) for root in roots]
-    if boundaries:  # a positive symbol stays on its side
-        ends = np.eye(len(symbols))
-        boundaries += [
-            (e, 0.0) for e, s in zip(ends, symbols, strict=True) if s.is_positive
-        ]
-    points = beside_corners(boundaries, start)
-    positive = np.array([bool(s.is_positive) for s in symbols])
-    return points[(points[:, positive] > 0).all(axis=1)]
 
 
 def beside_boundaries(

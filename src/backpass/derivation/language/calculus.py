@@ -27,6 +27,7 @@ from backpass.derivation.language.names import (
     gradient_of,
 )
 from backpass.derivation.language.parse import Part, Unreadable
+from backpass.derivation.language.slopes import Slopes
 from backpass.expressions import exact
 
 Value: TypeAlias = sympy.Expr | np.ndarray
@@ -50,7 +51,7 @@ class Calculus:
         self._definitions: dict[sympy.Symbol, sympy.Expr] = {}
         self._expanded: dict[sympy.Symbol, sympy.Expr] = {}
         self._derivatives: dict[tuple, sympy.Expr] = {}
-        self._partials: dict[tuple[sympy.Expr, sympy.Symbol], sympy.Expr] = {}
+        self._partials: dict[sympy.Symbol, Slopes] = {}
         self._symbols: dict[sympy.Expr, list[sympy.Symbol]] = {}
         self._maxima: dict[tuple, sympy.Symbol] = {}
         self._slopes: set[sympy.Symbol] = set()  # the unknown derivatives of maxima
@@ -291,10 +292,9 @@ class Calculus:
 
     def _partial(self, value: sympy.Expr, used: sympy.Symbol) -> sympy.Expr:
         """Differentiate a number with respect to a symbol that it contains, once."""
-        key = value, used
-        if key not in self._partials:
-            self._partials[key] = sympy.diff(value, used)
-        return self._partials[key]
+        if used not in self._partials:
+            self._partials[used] = Slopes(used)
+        return self._partials[used].of(value)
 
     def _without_slopes(self, value: sympy.Expr) -> sympy.Expr:
         """Return a derivative without those of the maxima.
@@ -374,12 +374,20 @@ class Calculus:
         key = "dot", variable.name, indices, still
         if key not in self._derivatives:
             value = self.definition(self.element(variable, indices))
-            terms = (
+            self._derivatives[key] = self._change(value, still)
+        return self._derivatives[key]
+
+    def _change(self, value: sympy.Expr, still: frozenset[str]) -> sympy.Expr:
+        return sympy.Add(
+            *(
                 self._partial(value, used) * self._moved_symbol(used, still)
                 for used in self._used(value)
             )
-            self._derivatives[key] = sympy.Add(*terms)
-        return self._derivatives[key]
+        )
+
+    def change(self, value: sympy.Expr, still: frozenset[str]) -> sympy.Expr:
+        """Return the differential of a value, as of a definition."""
+        return self._without_slopes(self._change(value, still))
 
     def _moved_symbol(self, symbol: sympy.Symbol, still: frozenset[str]) -> sympy.Expr:
         if symbol in self._places:

@@ -10,7 +10,13 @@ import re
 
 from backpass.derivation.language.analysis import Analysis
 from backpass.derivation.language.names import Reference, Scope
-from backpass.derivation.language.parse import Line, Part, Unreadable, parse
+from backpass.derivation.language.parse import (
+    Contradicted,
+    Line,
+    Part,
+    Unreadable,
+    parse,
+)
 from backpass.derivation.language.written import accent_and_name, subscripts_of
 
 
@@ -81,11 +87,13 @@ def declare_moment(scope: Scope, line: Line) -> None:
         if above.name == found.name and not _are_apart(above, found):
             if _without_spaces(value.part.text) != _without_spaces(right.part.text):
                 written = other.part.text
-                raise Unreadable(
+                error = Contradicted(
                     f"the {line.kind} of {written} is already declared: it is "
                     f"{value.part.text}",
                     line.left,
                 )
+                error.value = value.part
+                raise error
     facts.append((left, right, analysis.dimensions_of(left)))
 
 

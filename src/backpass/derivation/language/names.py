@@ -372,10 +372,8 @@ class Scope:
             return "is a dimension"
         if letter in self.variables:
             return "is a name declared above"
-        labelled = next(
-            (name for name in self.variables if letter in _label(name)), None
-        )
-        return f"is the label of {labelled}" if labelled else ""
+        names = (name for name in self.variables if letter in _label(name))
+        return next((f"is the label of {name}" for name in names), "")
 
     def is_backward(self, definition: Expression) -> bool:
         """Whether an expression uses gradients or differentials, perhaps by a name."""

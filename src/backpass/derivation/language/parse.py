@@ -106,6 +106,13 @@ class Undefined(Unreadable):
     singular there, or a division by 0."""
 
 
+class Contradicted(Unreadable):
+    """Raised for a declaration that contradicts one above, of which `value` is the
+    right side."""
+
+    value: Part | None = None
+
+
 class Loose(Unreadable):
     """Raised for an index that stands on one side of an equation only."""
 

@@ -30,17 +30,20 @@ from backpass.derivation.text.statements import Statement
 
 @dataclass
 class Beside:
-    """A condition on the indices of an equation, the ranges of these indices, and the
-    names that are positive."""
+    """A condition on the indices of an equation, the ranges of these indices, the names
+    that are positive, and what is in place of names that are then positive."""
 
     condition: Part | None = None
     ranges: dict[str, str] = field(default_factory=dict)
     positive: tuple[str, ...] = ()
+    instead: dict[str, str] = field(default_factory=dict)
 
     @property
     def words(self) -> str:
         """Where the equation is claimed; "" if everywhere."""
         signs = [f"{name} > 0" for name in self.positive]
+        for name, new in self.instead.items():
+            signs.append(f"{name} > 0 and {new} in place of {name}")
         return ", ".join([*signs, *([self.condition.text] if self.condition else [])])
 
 
@@ -73,8 +76,9 @@ def _beside(
             found.append(known.condition)
     texts = [_in_brackets(one) for one in found]
     for number, text in enumerate(texts):
-        texts[number], positive = without_signs(known, text, statement.members)
+        texts[number], positive, instead = without_signs(known, text, statement.members)
         beside.positive += positive
+        beside.instead |= instead
     texts = [text for text in texts if text.characters.strip()]
     if texts:
         part: Part = texts[0].part(known.source)

@@ -137,8 +137,8 @@ def define(
             r"\begin{cases}",
             beside.condition,
         )
-    if beside.positive:
-        name = beside.positive[0]
+    if limited := (*beside.positive, *beside.instead):
+        name = limited[0]
         raise Unreadable(
             f"a definition cannot have conditions: declare {name} "
             r"\in \mathbb{R}_{>0}, and write the definition alone",

@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 from itertools import pairwise
 
-from backpass.derivation.language.brackets import outside
+from backpass.derivation.language.brackets import close, outside
 from backpass.derivation.text.decorations import BRACED, decorations, framed
 from backpass.derivation.text.passages import Text
 from backpass.derivation.text.reasons import with_plain_equals, without_reason
@@ -52,6 +52,11 @@ _TWO_COLUMNS = re.compile(
 )
 _PUNCTUATION = re.compile(r"\\(?:text(?:rm|normal)?|mbox|mathrm)\s*\{\s*([.,;])\s*\}")
 _SPACE_IN_WORDS = re.compile(r"\\space(?![a-zA-Z])")
+_BRACE = re.compile(r"\\(?:under|over)brace\s*(?=\{)")
+_LABEL_OF_BRACE = re.compile(
+    r"\s*[_^]\s*\{\s*(?:\{\s*\}\s*)?=\s*((?:[^{}:=]|\{(?:[^{}]|\{[^{}]*\})*\})+)\}"
+)
+_A_NAME = re.compile(r"\A[^0-9+\-]*\Z")  # which the brace may define
 # A condition in place of a number: \tag{$i \ne j$}.
 _TAGGED = re.compile(
     r"\\tag\*?\s*\{\s*(?:for |if |when )?\$([^${}]*(?:[<>]|\\(?:neq?|leq?|geq?)(?![a-zA-Z]))"
@@ -110,6 +115,7 @@ def display_of(body: Text, kind: str, is_latex: bool, start: int, end: int) -> D
     body = body.replaced(_BREAKS, r"\\\\")
     body = with_plain_equals(body.replaced(_TWO_ROWS, r"{\1\3, \2\4}"))
     body = body.blanked(framed(body.characters))
+    body, claims = _with_claims(body)
     body = body.blanked(decorations(body.characters)).replaced(_OPENS)
     body = body.replaced(_CLOSES, r"\\\\").replaced(_ASIDE, r"\\\\")
     if kind.startswith(("eqnarray", "IEEEeqnarray")):
@@ -125,7 +131,35 @@ def display_of(body: Text, kind: str, is_latex: bool, start: int, end: int) -> D
         if row.characters.replace("~", "").strip():
             rows.append(row)
             starts.append(begins)
+    if not joined:
+        rows += claims
+        starts += [True] * len(claims)
     return Display(tuple(rows), tuple(starts), joined, start, end)
+
+
+def _with_claims(body: Text) -> tuple[Text, list[Text]]:
+    """Return a display without the labels of braces that begin with =, and an equation
+    for each: \\underbrace{x - x}_{=0} claims that x - x = 0."""
+    claims = []
+    for match in _BRACE.finditer(body.characters):
+        last = close(body.characters, match.end())
+        label = _LABEL_OF_BRACE.match(body.characters, last + 1) if last > 0 else None
+        if label is None:
+            continue
+        inside = body[match.end() + 1 : last]
+        if re.search(r"\\\\|&|=", inside.characters):
+            continue
+        value = body[slice(*label.span(1))]
+        brackets = [_made(sign, inside) for sign in (r"\left(", r"\right)", "=")]
+        inside = brackets[0] + inside + brackets[1]
+        sides = [value, inside] if _A_NAME.search(value.characters) else [inside, value]
+        claims.append(sides[0] + brackets[2] + sides[1])
+        body = body.blanked([label.span()])
+    return body, claims
+
+
+def _made(characters: str, near: Text) -> Text:
+    return Text(characters, near.origins[:1] * len(characters))
 
 
 def _with_columns(row: Text, signs: list[int]) -> Text:

@@ -10,7 +10,7 @@ from functools import cached_property
 
 from backpass.derivation.equality.check import Sizes, scope_of
 from backpass.derivation.language.names import LOSS, Expression, Scope
-from backpass.derivation.language.parse import Line, Part, Unreadable
+from backpass.derivation.language.parse import Contradicted, Line, Part, Unreadable
 from backpass.derivation.text.braces import GROUPS, with_brackets, without_braces
 from backpass.derivation.text.contents import Document, Heading
 from backpass.derivation.text.differentials import with_dots
@@ -44,7 +44,7 @@ class Known:
     `total` says whether partial derivatives go through all definitions, `kept` whether
     definitions hold beyond the end of their section, and `summed` whether repeated
     indices are summed over. `varied` are the names that the text may have
-    redefined, each with its line.
+    redefined, each with its other definition.
     """
 
     # In 1 - y, with an array y, the 1 is subtracted from each element.
@@ -58,7 +58,7 @@ class Known:
     summed: bool = False
     loss_of: str = ""
     loss_unread: bool = False
-    varied: tuple[tuple[str, int], ...] = ()
+    varied: tuple[tuple[str, Line], ...] = ()
 
     @cached_property
     def scope(self) -> Scope:
@@ -204,6 +204,11 @@ class Knowledge:
             lines = (*self.now.lines, line)
             try:
                 scope_of(lines)
+            except Contradicted as error:  # neither of the two is known to be meant
+                for one in self.now.lines:
+                    if one.kind == line.kind and one.right == error.value:
+                        self.forget(one)
+                raise
             except Unreadable as error:
                 if implied or not self._give_way(error.message):
                     raise

@@ -10,6 +10,9 @@ from backpass.derivation.text.passages import Text
 
 _WORD = r"\\(?:text(?:rm|bf|it|normal)?|math(?:rm|bf|sf)|operatorname)"
 _ONE = r"(?:\{[^{}]*\}|[a-zA-Z0-9]|\\[a-zA-Z]+)"
+_UP_TO = r"\\leq?(?![a-zA-Z])"
+_SUCH = r"(?:\\[,;: ])*(?::|,|;|\||\\mid(?![a-zA-Z])|\\colon(?![a-zA-Z]))(?:\\[,;: ])*"
+_STEP = r"[a-z](?:\s*[+-]\s*1)?|0"
 _PLAIN = (
     (re.compile(r"\\left\s*\|\s*\\left\s*\||\\left\s*\\[lr]?Vert(?![a-zA-Z])"), r"\\left\\|"),
     (re.compile(r"\\right\s*\|\s*\\right\s*\||\\right\s*\\[lr]?Vert(?![a-zA-Z])"), r"\\right\\|"),
@@ -20,24 +23,35 @@ _PLAIN = (
     # A word as a label: \sigma_\mathrm{sig}.
     (re.compile(rf"_\s*{_WORD}\s*\{{\s*([a-zA-Z]{{2,}})\s*\}}"), r"_{\\text{\1}}"),
     (re.compile(rf"_\s*\{{\s*{_WORD}\s*\{{\s*([a-zA-Z]{{2,}})\s*\}}\s*\}}"), r"_{\\text{\1}}"),
+    # P_{k|k-1} and P_k^-: before a step, and given what is known until then.
+    (re.compile(rf"_\s*\{{\s*({_STEP})\s*(?:\||\\mid(?![a-zA-Z])|\\vert(?![a-zA-Z]))\s*({_STEP})\s*\}}"), r"_{\\text{\1 given \2}}"),
+    (re.compile(r"_\s*(?:\{\s*([a-z])\s*\}|([a-z]))\s*\^\s*(?:([+-])(?!\s*\w)|\{\s*([+-])\s*\})"), r"_{\\text{\1\2\3\4}}"),
+    # \\sum_{1 \\le i < j \\le n} and \\sum_{i,j: i<j}, over both letters.
+    (re.compile(rf"\\sum\s*_\s*\{{\s*1\s*{_UP_TO}\s*([a-zA-Z])\s*(<|{_UP_TO})\s*([a-zA-Z])\s*{_UP_TO}\s*([a-zA-Z])\s*\}}"), r"\\sum_{\3=1}^{\4} \\sum_{\1 \2 \3}"),
+    (re.compile(rf"\\sum\s*_\s*\{{\s*([a-zA-Z])\s*,\s*([a-zA-Z])\s*{_SUCH}\s*\1\s*(<|>|{_UP_TO}|\\neq?)\s*\2\s*\}}"), r"\\sum_{\2} \\sum_{\1 \3 \2}"),
     # What prints the same in the other order: \sum^n_{k=1}, and \|x\|^2_2.
     (re.compile(rf"(\\(?:sum|prod|bigodot))\s*\^\s*({_ONE})\s*_\s*({_ONE})"), r"\1_\3^\2"),
     (re.compile(r"(\\\||\\rVert)\s*\^\s*(?:2|\{\s*2\s*\})\s*_\s*([2F]|\{\s*[2F]\s*\})"), r"\1_\2^2"),
     (re.compile(r"\\mathop\s*\{\s*(\\nabla)\s*\}"), r"\1 "),
     (re.compile(r"(\\partial)\s*\{\s*\}"), r"\1"),
+    (re.compile(r"(\\m(?:ax|in))\s*(\\left\s*)?\\\{([^{}]*)(?(2)\\right\s*)\\\}"), r"\1(\3)"),
 )  # fmt: skip
 _SIGN = r"(?:=|<|>|\\(?:neq?|leq?|geq?|lt|gt)(?![a-zA-Z]))"
+_HAS_SIGN = (
+    rf"\s*(?:_\s*\{{(?:\\[{{}}]|[^{{}}])*{_SIGN}|(?:\\left\s*)?(?:\[|\()[^()\[\]]*{_SIGN}"
+    rf"|(?:\\left\s*)?\\\{{[^{{}}]*{_SIGN})"
+)
 _ONES = re.compile(
     r"\\mathbb\s*(?:\{\s*1\s*\}|1)|\\mathbbm\s*\{\s*1\s*\}|\\mathds\s*\{\s*1\s*\}"
-    # A number or a letter only with a condition: 1_{i=k}, and I(i = k).
-    rf"|(?:\\mathbf\s*(?:\{{\s*1\s*\}}|1)|(?<![\w^_{{}}.\\])1)(?=\s*_\s*\{{[^{{}}]*{_SIGN})"
+    # A number or a letter only with a condition: 1_{i=k}, 1(i = k), and I(i = k).
+    rf"|(?:\\(?:mathbf|boldsymbol)\s*(?:\{{\s*1\s*\}}|1)|(?<![\w^_{{}}.\\])1)(?={_HAS_SIGN})"
     rf"|(?:\\mathbb\s*\{{\s*I\s*\}}|(?<![\w^_{{}}.\\])I)(?=\s*(?:\\left\s*)?[(\[][^()\[\]]*{_SIGN})"
 )
 _COMPARES = re.compile(r"<|>|\\(?:leq?|geq?|lt|gt)(?![a-zA-Z])")
-_EQUAL = re.compile(r"\s*([a-zA-Z])\s*(=|\\neq?)\s*([a-zA-Z])\s*")
-_ENCLOSED = re.compile(r"\s*[(\[]([^()\[\]]*)[)\]]\s*")
+_EQUAL = re.compile(r"\s*([a-zA-Z])\s*(==?|\\neq?)\s*([a-zA-Z])\s*")
+_ENCLOSED = re.compile(r"\s*(?:[(\[]|\\\{)([^()\[\]{}]*?)(?:[)\]]|\\\})\s*")
 _CONDITION = re.compile(
-    r"\s*(?:_\s*\{(?P<below>[^{}]*)\}|\\left\s*(?P<left>[(\[]|\\\{)|(?P<plain>[(\[]|\\\{))"
+    r"\s*(?:_\s*\{(?P<below>(?:\\[{}]|[^{}\\]|\\[a-zA-Z]+)*)\}|\\left\s*(?P<left>[(\[]|\\\{)|(?P<plain>[(\[]|\\\{))"
 )
 _CLOSING = {"(": ")", "[": "]", r"\{": r"\}"}
 _BARS = re.compile(
@@ -48,6 +62,13 @@ _BARS = re.compile(
 _BEGINS = re.compile(r"(?:\A|[=+\-/(\[{,]|\\(?:cdot|times|odot|log|exp|left))\s*\Z")
 _UNFINISHED = re.compile(r"(?:[=+\-/(\[{,]|\\(?:cdot|times|odot|log|exp))\s*\Z")
 
+
+_BRACED = r"\{(?:[^{}]|\{(?:[^{}]|\{[^{}]*\})*\})*\}"
+# \frac{\partial y}{\partial x} \Big|_{x=0}, with a bar of its own.
+_BAR_BELOW = re.compile(
+    rf"(?<!\\left\.)(?<!\\left\. )\\[dt]?frac\s*{_BRACED}\s*{_BRACED}\s*"
+    r"(?P<bar>(?:\\[bB]igg?[lr]?\s*)?(?:\||\\[rl]?vert(?![a-zA-Z])))(?=\s*_\s*\{[^{}]*=)"
+)
 
 # A function of several arguments: \pi(a|s), and p_\theta(x|z; \mu).
 _CALL = re.compile(
@@ -83,12 +104,22 @@ def _with_arguments(text: Text) -> Text:
 def usual(text: Text) -> Text:
     """Return a text with its marks in the notation of derivations, where they have one
     meaning."""
-    text = _with_arguments(text)
+    text = _with_values_at(_with_arguments(text))
     for pattern, by in _PLAIN:
         text = text.replaced(pattern, by)
     for match in reversed([*_ONES.finditer(text.characters)]):
         text = _with_indicator(text, match)
     return _with_absolute_values(text)
+
+
+def _with_values_at(text: Text) -> Text:
+    """Return a text with \\left. and \\right| round a derivative before a bar with
+    values below it."""
+    for match in reversed([*_BAR_BELOW.finditer(text.characters)]):
+        first, last = match.span("bar")
+        text = _put(text, first, last, r"\right|")
+        text = _put(text, match.start(), match.start(), r"\left. ")
+    return text
 
 
 def _put(text: Text, first: int, last: int, new: str) -> Text:
@@ -126,7 +157,7 @@ def _with_indicator(text: Text, match: re.Match[str]) -> Text:
         return _put(text, first, end, f"[{new}]")
     if equal := _EQUAL.fullmatch(inside):
         delta = rf"\delta_{{{equal[1]}{equal[3]}}}"
-        if equal[2] != "=":
+        if equal[2].startswith("\\"):
             delta = rf"\left(1 - {delta}\right)"
         return _put(text, first, end, delta)
     return _put(text, first, last, r"\mathbf{1}")

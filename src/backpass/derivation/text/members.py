@@ -29,6 +29,7 @@ from backpass.derivation.text.certainty import (
 )
 from backpass.derivation.text.imposed import ZERO
 from backpass.derivation.text.knowledge import Knowledge
+from backpass.derivation.text.signs import with_names
 from backpass.derivation.text.verdict import Basis
 
 
@@ -68,7 +69,11 @@ def equality(
     `Unreadable` if that cannot be decided."""
     if not part.text:
         raise Unreadable("there is nothing on the right of =", part)
-    with known.where_positive(beside.positive):
+    if beside.instead:
+        first, anchor, part = (
+            with_names(known, one, beside.instead) for one in (first, anchor, part)
+        )
+    with known.where_positive((*beside.positive, *beside.instead)):
         try:
             basis = _equality(known, first, anchor, part, beside, membership)
         except Unreadable:

@@ -15,6 +15,7 @@ from backpass.derivation.text.displays import IMPLIES
 from backpass.derivation.text.losses import without_arguments
 from backpass.derivation.text.marks import usual
 from backpass.derivation.text.passages import Text
+from backpass.derivation.text.reach import with_reach
 from backpass.derivation.text.reasons import OTHER_OVER_EQUAL
 from backpass.derivation.text.relations import chain
 
@@ -64,7 +65,7 @@ def rewritten(
     text = text.replaced(_NABLA_OF_ONE, r"\1 \\left(\2\\right)")
     text = text.replaced(_BELOW, r"\\frac{\\partial \\mathcal{L}}{\\partial \1}")
     text = text.replaced(_NABLA, r"\\bar{\1\3}\2")
-    return _with_brackets(text)
+    return _with_brackets(with_reach(text, scope))
 
 
 def _with_indices_first(text: Text, names: set[str]) -> Text:

@@ -91,7 +91,7 @@ def _readings(known: Knowledge, chain: Chain) -> Iterator[tuple[Lines, Lines]]:
             lines = now
             with suppress(Unreadable):
                 for name, line in chosen:
-                    lines = _with(lines, name, line)
+                    lines = redefined(lines, name, line)
                 yield lines, tuple(line for _, line in chosen)
 
 
@@ -142,11 +142,13 @@ def _name(scope: Scope, head: Part) -> str:
     return found.name if found is not None and is_name else ""
 
 
-def _with(lines: Lines, name: str, new: Line) -> Lines:
+def redefined(lines: Lines, name: str, new: Line) -> Lines:
     """Return lines in which a definition replaces that of the same name, below what it
     uses. Raises `Unreadable` if that is not possible."""
     assert new.right is not None
     scope = scope_of(lines)
+    if name not in scope.variables:
+        raise Unreadable(f"{name} is not a variable", new.right)
     (expression,) = Analysis(scope).run([new.right])
     direct = {one.name for one in expression.used if one.kind == "variable"}
     if scope.variables[name].kind != "defined":

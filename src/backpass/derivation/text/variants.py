@@ -6,16 +6,21 @@ redefines the name, and claims nothing about the first definition.
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Iterator
 from dataclasses import replace
 
+from backpass.derivation.equality.comparing import Refused
 from backpass.derivation.language.functions import head_of, is_function
-from backpass.derivation.language.parse import Part, Unreadable, parse
+from backpass.derivation.language.parse import Line, Part, Unreadable, parse
+from backpass.derivation.text.beside import Beside
 from backpass.derivation.text.contents import Heading
 from backpass.derivation.text.displays import Display
 from backpass.derivation.text.knowledge import Knowledge
+from backpass.derivation.text.members import equality
 from backpass.derivation.text.passages import Text
+from backpass.derivation.text.shown import redefined
 from backpass.derivation.text.verdict import Verdict, unread
 
 ACCUSING = ("refused", "ill-formed", "follows")
@@ -42,19 +47,22 @@ _ANNOUNCES = re.compile(
 _GOES_ON = 80  # the most characters between displays of one sentence
 
 
+MOST = 4  # variants of which each combination is tried
+
+
 class Variant:
     """An equation whose left side is already defined. If the prose above announces a
     variant, the equation may redefine the name."""
 
     def __init__(self, known: Knowledge, head: Part) -> None:
-        self.known = known
+        self.known, self.head = known, head
         self.name = _defined_name(known, head)
         self.words = _announced(known, head.start) if self.name else ""
         self.asked = False  # whether a question replaced a verdict on a member
 
-    def instead(self, member: Text, verdict: Verdict) -> Verdict:
+    def instead(self, member: Text, beside: Beside, verdict: Verdict) -> Verdict:
         """Return the verdict on a member. A question replaces an accusation if this
-        variant, or one above, may explain the difference."""
+        variant may explain the difference, or if it does not hold with one above."""
         known, document = self.known, self.known.document
         if verdict.kind == "equal":
             self.words = ""  # the rest of the chain is a claim
@@ -62,8 +70,8 @@ class Variant:
             return verdict
         if self.words or (self.asked and verdict.kind == "follows"):
             self.asked = True
-            line = document.line_of(member)
-            varied = (*known.now.varied, (self.name, line))
+            other = Line("let", self.head, known.without_membership(member)[0])
+            varied = (*known.now.varied, (self.name, other))
             known.now = replace(known.now, varied=varied)
             message = (
                 f"it differs from the definition of {self.name}, and “{self.words}” above "
@@ -72,15 +80,41 @@ class Variant:
             )
             return unread(document, member, message, verdict.against)
         used = {name for name, _ in verdict.basis.definitions} if verdict.basis else {}
-        for name, line in known.now.varied:
-            if name in used or (self.asked and verdict.kind == "follows"):
+        for name, other in known.now.varied:
+            follows = self.asked and verdict.kind == "follows"
+            if follows or (name in used and self._may_hold(member, beside)):
                 self.asked = True
+                assert other.right is not None
+                line = document.line(other.right.start)
                 message = (
                     f"is {name} meant as in {document.where(line)}, which may define a variant? "
                     "If it is, write restart before that line"
                 )
                 return unread(document, member, message, verdict.against)
         return verdict
+
+    def _may_hold(self, member: Text, beside: Beside) -> bool:
+        """Whether a member may equal the left side with some of the variants above."""
+        known = self.known
+        before, part = known.now, known.without_membership(member)[0]
+        if len(before.varied) > MOST:
+            return True
+        for count in range(len(before.varied), 0, -1):
+            for chosen in itertools.combinations(before.varied, count):
+                try:
+                    lines = before.lines
+                    for name, other in chosen:
+                        lines = redefined(lines, name, other)
+                    known.now = replace(before, lines=lines)
+                    equality(known, self.head, self.head, part, beside)
+                except Refused:
+                    continue
+                except Unreadable:
+                    pass
+                finally:
+                    known.now = before
+                return True
+        return False
 
 
 def _defined_name(known: Knowledge, head: Part) -> str:

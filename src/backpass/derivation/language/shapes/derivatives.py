@@ -53,6 +53,14 @@ class Derivatives(Calls):
         self._has_shape(direction, self.visit(call.children[1]))
         return shape
 
+    def change(self, tree: Tree) -> Shape:
+        """Return the shape of d(A B), the differential of an expression: that of the
+        expression."""
+        for node in tree.children[0].iter_subtrees():
+            if node.data == "change" or node.children[:1] == [r"\dot"]:
+                self.reject("a differential of a differential is not read", tree)
+        return self.visit(tree.children[0])
+
     def jacobian(self, tree: Tree) -> Shape:
         """Return the shape of ∂f(x), the Jacobian of f at x."""
         shapes = self._function_at(tree, r"\partial f(x)")
@@ -87,6 +95,21 @@ class Derivatives(Calls):
         self.visit_number(above, "only a number has a gradient")
         return self._with_respect_to(below)
 
+    def at_point(self, tree: Tree) -> Shape:
+        """Return the shape of what is evaluated where inputs have given values."""
+        above, *places = tree.children
+        shape = self.visit(above)
+        for name, value in zip(places[::2], places[1::2], strict=True):
+            of, other = self._with_respect_to(name), self.visit(value)
+            found = self.scope.variables[self.expression.references[id(name)].name]
+            if found.kind == "defined":
+                self.reject("a value at a point is read where an input has it", name)
+            if found.name in self.scope.chances.random:
+                self.reject("a random name has no given value", name)
+            if other and other != of:
+                self.misfit(f"{in_words(of)} cannot be {in_words(other)}", value)
+        return shape
+
     def slope(self, tree: Tree) -> Shape:
         """Return the shape of f'(x), the derivative of f at x or at its elements."""
         name, *_, bracket = tree.children
@@ -103,7 +126,9 @@ class Derivatives(Calls):
     def norm(self, tree: Tree) -> Shape:
         array, *kind = tree.children
         rank = len(axes_of(self.visit(array)))
-        if rank == 0 or (rank > 1 and kind != ["F"]):
+        if kind == ["1"] and rank == 1:
+            self.expression.comparisons.append(tree)
+        elif rank == 0 or (rank > 1 and kind != ["F"]):
             self.reject(
                 r"a norm takes a column or a row; write \lVert A \rVert_F for a matrix",
                 tree,

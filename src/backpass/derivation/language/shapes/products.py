@@ -97,6 +97,13 @@ class Products(Ranges):
                 )
         return shape
 
+    def outer(self, tree: Tree) -> Shape:
+        """Return the shape of x \\otimes y, which is x y^T."""
+        shapes = [self.visit(factor) for factor in tree.children]
+        if any(len(shape) != 2 or shape[1] != "1" for shape in shapes):
+            self.reject(r"\otimes is read between two columns, as x y^\top", tree)
+        return shapes[0][0], shapes[1][0]
+
     def inner(self, tree: Tree) -> Shape:
         self._same_shape(tree.children, "paired with")
         return ()
@@ -176,7 +183,8 @@ class Products(Ranges):
             other = self.visit(factor)
             between = self.part.between(before, factor)
             if not other and not _TIMES.search(between) and self.may_reach(before):
-                self.reject_reach(before)
+                if not self.is_still(factor, before):
+                    self.reject_reach(before)
             if shape and other:
                 if shape[-1] in self.unsized and shape[-1] != other[0]:
                     shape = self.sized(shape[-1], other[0], shape)

@@ -275,6 +275,24 @@ class Visitor(Interpreter):
             return not (call.shape or call.elementwise)
         return tree.data in ("nabla", "nabla_of")
 
+    def is_still(self, factor: Tree, gradient: Tree) -> bool:
+        """Whether a factor behind a gradient by a name does not depend on the name, so
+        that the gradient may be that of the product or not."""
+        references = self.expression.references
+        if gradient.data != "nabla_of":
+            return False
+        by = references[id(gradient.children[0])].name
+        for node in factor.iter_subtrees():
+            found = references.get(id(node))
+            if node.data == "call" or (
+                found and (found.kind == "loss" or found.accent)
+            ):
+                return False
+            if found is not None and found.kind == "variable":
+                if by in self.scope.upstream([self.scope.variables[found.name]]):
+                    return False
+        return True
+
     def reject_reach(self, tree: Tree) -> NoReturn:
         self.reject("how far does this derivative reach? Write brackets round it", tree)
 

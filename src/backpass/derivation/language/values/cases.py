@@ -36,6 +36,19 @@ class Cases(Visitor):
         value = self.visit(tree.children[0])
         return value * self._sign(tree, value)
 
+    def norm(self, tree: Tree) -> Value:
+        """Return a norm: the root of the sum of squares, or the sum of the absolute
+        values."""
+        array, *kind = tree.children
+        values = np.ravel(self.visit(array))
+        if kind != ["1"]:
+            return sympy.sqrt(sympy.Add(*values**2))
+        found = []
+        for number, value in enumerate(values):
+            with self.indexed({" ": number}):
+                found.append(value * self._sign(tree, value))
+        return sympy.Add(*found)
+
     def indicator(self, tree: Tree) -> Value:
         first, relation, second = tree.children
         assert isinstance(relation, Token)

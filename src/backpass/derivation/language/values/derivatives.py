@@ -71,6 +71,10 @@ class Derivatives(Names, Calls):
 
         return self._moved(argument, function, direction)
 
+    def change(self, tree: Tree) -> Value:
+        value, still = self.visit(tree.children[0]), self.frame.still
+        return each(value, lambda one: self.calculus.change(one, still))
+
     def jacobian(self, tree: Tree) -> Value:
         """Return the derivatives of f(x) by x, in the declared layout."""
         argument, slopes = self._slopes(tree)
@@ -116,6 +120,32 @@ class Derivatives(Names, Calls):
             self.moving.pop()
         return each(value, lambda v: self.calculus.derivative_at_zero(v, epsilon))
 
+    def at_point(self, tree: Tree) -> Value:
+        """Return a value where inputs have given values."""
+        above, *places = tree.children
+        if self.point is not None:
+            self.reject("a value at a point is not read beside comparisons", tree)
+        calculus = self.calculus
+        value = self.visit(above)
+        there: dict[sympy.Symbol, sympy.Expr] = {}
+        for name, given in zip(places[::2], places[1::2], strict=True):
+            symbols = np.ravel(self.visit(name))
+            values = np.broadcast_to(np.ravel(self.visit(given)), symbols.shape)
+            there |= dict(zip(symbols, map(calculus.expand, values), strict=True))
+        if any(s.is_positive and not v.is_positive for s, v in there.items()):
+            self.reject("a positive name is positive at each point", tree)
+
+        def of_one(one: sympy.Expr) -> sympy.Expr:
+            one = calculus.expand(one)
+            if one.free_symbols & calculus.maxima:
+                self.reject("a maximum is not read at a point", tree)
+            found = one.xreplace(there)
+            if found.has(sympy.nan, sympy.zoo, sympy.oo, -sympy.oo):
+                self.undefined("this has no value at that point", tree)
+            return found
+
+        return each(value, of_one)
+
     def slope(self, tree: Tree) -> Value:
         """Return d/dε f(x + ε) at ε = 0, of each element."""
         (call,) = self.current.calls[id(tree)]
@@ -124,9 +154,6 @@ class Derivatives(Names, Calls):
             return self._moved(value, lambda moved: self.called(call, [moved], number))
 
         return each_in_turn(self.visit(tree.children[-1]), of_one)
-
-    def norm(self, tree: Tree) -> Value:
-        return sympy.sqrt(sympy.Add(*np.ravel(self.visit(tree.children[0])) ** 2))
 
     def directional(self, tree: Tree) -> Value:
         above, below, direction = tree.children

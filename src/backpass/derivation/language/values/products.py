@@ -100,6 +100,10 @@ class Products(Names):
             first = first * factor
         return first
 
+    def outer(self, tree: Tree) -> Value:
+        first, second = map(self.visit, tree.children)
+        return first @ second.T
+
     def inner(self, tree: Tree) -> Value:
         first, second = map(self.visit, tree.children)
         return sympy.Add(*np.ravel(first * second))
