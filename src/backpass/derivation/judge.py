@@ -33,6 +33,7 @@ from backpass.derivation.text.contents import Comment, Document, Heading
 from backpass.derivation.text.defining import declared, define, defines, replaces
 from backpass.derivation.text.directives import follow_all
 from backpass.derivation.text.einstein import is_declared, with_sums, with_sums_beside
+from backpass.derivation.text.formal.judging import Formal
 from backpass.derivation.text.forms import ill_formed
 from backpass.derivation.text.imposed import ASKS, FOLLOWS, ZERO
 from backpass.derivation.text.knowledge import Knowledge
@@ -110,7 +111,8 @@ def _judge(
     judge_one = partial(_judged, known, progress, seconds)
     sight = Sight(known, judge_one)
     if infer:
-        judge_one = sight.judged
+        formal = Formal(known)
+        judge_one = lambda one: formal.judged(one, sight.judged(one))  # noqa: E731
     below: list[Verdict] = []  # on a display that defines names of the one above it
     for item, following in zip_longest(document.items, document.items[1:]):
         if isinstance(item, Heading):

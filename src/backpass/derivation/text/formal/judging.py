@@ -1,0 +1,214 @@
+"""Judge statements by rules that hold whatever their names are.
+
+A line is equal if it follows from the line above it by these rules alone, or by these
+and the definitions of the text. No line is refused.
+"""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_right
+from dataclasses import replace
+
+from backpass.derivation.text.contents import Heading
+from backpass.derivation.text.displays import Display
+from backpass.derivation.text.formal.algebra import is_ordered
+from backpass.derivation.text.formal.chains import steps
+from backpass.derivation.text.formal.meanings import Meanings, Read
+from backpass.derivation.text.formal.slopes import Calculus
+from backpass.derivation.text.formal.trees import Node, Unclear
+from backpass.derivation.text.knowledge import Knowledge
+from backpass.derivation.text.passages import Text
+from backpass.derivation.text.sight.prose import Prose, prose_of
+from backpass.derivation.text.statements import Statement, statements
+from backpass.derivation.text.verdict import Verdict
+
+_BLAMED = ("refused", "ill-formed", "follows")
+_ONLY_WORDS = re.compile(r"\s*\\(?:text[a-z]*|mbox|mathrm)\s*\{[^{}$=]*\}[\s.,;]*")
+
+
+class Formal:
+    """Judges statements that could not be read, or that wait for a declaration."""
+
+    def __init__(self, known: Knowledge) -> None:
+        self.known = known
+        self._meanings: Meanings | None = None
+        self._of: dict[tuple[Text, ...], Read] = {}
+
+    def judged(self, statement: Statement, found: list[Verdict]) -> list[Verdict]:
+        """Return the verdicts on a statement, some of which may now be given."""
+        members = statement.members
+        if len(found) != len(members) - 1 or statement.fault:
+            return found
+        if all(one.kind != "not readable" for one in found):
+            self._note(statement, found)
+            return found
+        if self._meanings is None:
+            self._start()
+        if (read := self._of.get(members)) is None:
+            return found
+        verdicts = list(found)
+        for number, verdict in enumerate(found):
+            if verdict.kind != "not readable" or "it is not equal" in verdict.message:
+                continue
+            made = self._defined(statement, read, number) or self._compared(
+                read, verdicts, number
+            )
+            if made is not None:
+                verdicts[number] = self._with_words(verdict, *made)
+        self._note(statement, verdicts)
+        return verdicts
+
+    def _with_words(
+        self, verdict: Verdict, kind: str, against: int, words: tuple[str, ...]
+    ) -> Verdict:
+        return replace(
+            verdict, kind=kind, against=against, message="", waits=(), inferred=words
+        )
+
+    # ---- the text --------------------------------------------------------------------
+
+    def _start(self) -> None:
+        known, document = self.known, self.known.document
+        prose = prose_of(document)
+        reads = [*self._displayed(), *self._in_prose(prose)]
+        reads.sort(key=lambda one: one.members[0].origins[:1])
+        self._of = {one.members: one for one in reads if one.shown}
+        for one in reads:
+            one.members = tuple(known.in_own_notation(text) for text in one.members)
+        formulas = [text.characters for one in reads for text in one.members]
+        self._meanings = Meanings(reads, formulas, prose.dependent)
+
+    def _displayed(self) -> list[Read]:
+        found, section = [], 0
+        line_of = self.known.document.line_of
+        for item in self.known.document.items:
+            section += isinstance(item, Heading)
+            if not isinstance(item, Display):
+                continue
+            for one in statements(item, self.known.brackets):
+                certain = not (
+                    one.fault
+                    or one.relation
+                    or one.conditional
+                    or any(one.conditions)
+                    or not all(_ONLY_WORDS.fullmatch(t.characters) for t in one.beside)
+                )
+                line = line_of(one.members[0])
+                found.append(Read(one.members, [], section, line, True, certain))
+        return found
+
+    def _in_prose(self, prose: Prose) -> list[Read]:
+        document = self.known.document
+        starts = [one.start for one in document.items if isinstance(one, Heading)]
+        found = []
+        for text in prose.equations:
+            members = tuple(side.strip() for side in text.split("="))
+            if len(members) > 1 and all(one.characters for one in members):
+                section = bisect_right(starts, text.origins[0])
+                line = document.line_of(text)
+                found.append(Read(members, [], section, line, False))
+        return found
+
+    # ---- verdicts --------------------------------------------------------------------
+
+    def _defined(
+        self, statement: Statement, read: Read, number: int
+    ) -> tuple[str, int, tuple[str, ...]] | None:
+        """Return a definition, if a statement begins with one."""
+        imposed = self.known.imposed
+        if number or read.defines is None or not read.certain:
+            return None
+        if imposed.follows or imposed.by_sentence or imposed.perhaps:
+            return None
+        left = read.trees[0]
+        assert left is not None
+        if read.trees[1] is None or _has_dots(read.trees[1]):
+            return None
+        name = left if left.kind == "name" else left.parts[0]
+        return "definition", 0, (f"{name.value} has no value above",)
+
+    def _compared(
+        self, read: Read, verdicts: list[Verdict], number: int
+    ) -> tuple[str, int, tuple[str, ...]] | None:
+        """Compare a member with those before it, the nearest first."""
+        tree = read.trees[number + 1]
+        if tree is None:
+            return None
+        for at in range(number, -1, -1):
+            other = read.trees[at]
+            if other is None or (at and verdicts[at - 1].kind in _BLAMED):
+                continue
+            if (words := self._agree(other, tree, read)) is not None:
+                line = self.known.document.line_of(read.members[at])
+                return "equal", line, words
+        return None
+
+    def _agree(self, a: Node, b: Node, read: Read) -> tuple[str, ...] | None:
+        """Return what the equality of two members rests on, in words; None if it is
+        not shown."""
+        assert self._meanings is not None
+        if (words := self._by_chain_rule(a, b, read)) is not None:
+            return words
+        for expand, through in ((False, False), (True, False), (True, True)):
+            try:
+                words = self._by_rules(a, b, read, expand, through)
+            except (Unclear, RecursionError, OverflowError, ZeroDivisionError):
+                continue
+            if words is not None:
+                return words
+        return None
+
+    def _by_rules(
+        self, a: Node, b: Node, read: Read, expand: bool, through: bool
+    ) -> tuple[str, ...] | None:
+        assert self._meanings is not None
+        meaning = self._meanings.at(read)
+        trees = [a, b, *(self._meanings.reached((a, b), read) if expand else ())]
+        ordered = is_ordered(trees)
+        calculus = Calculus(meaning, ordered, expand, through and not ordered)
+        first, second = calculus.form(a), calculus.form(b)
+        if not calculus.is_zero(calculus.added(first, second, -1)):
+            return None
+        return self._words(calculus, read)
+
+    def _words(self, calculus: Calculus, read: Read) -> tuple[str, ...]:
+        assert self._meanings is not None
+        words = ["products keep their order" if calculus.ordered else "names are numbers"]
+        for name in calculus.used.values():
+            defined = self._meanings.definition(name, read)
+            if defined is not None:
+                where = self.known.document.where(defined.line)
+                words.append(f"{name.value} is as defined in {where}")
+        words += [f"{name} does not depend on other names" for name in sorted(calculus.inputs)]
+        words += [
+            f"{of} depends on {by} only through {one}"
+            for of, by, one in sorted(calculus.outputs)
+        ]
+        return tuple(words)
+
+    def _by_chain_rule(self, a: Node, b: Node, read: Read) -> tuple[str, ...] | None:
+        assert self._meanings is not None
+        if (paths := steps(a, b)) is None:
+            return None
+        of, by = (one if one.kind == "name" else one.parts[0] for one in a.parts)
+        inner = [one if one.kind == "name" else one.parts[0] for path in paths for one in path]
+        if not self._meanings.only_through(of, by, inner):
+            return None
+        through = " and ".join(dict.fromkeys(one.value for one in inner))
+        return (f"{of.value} depends on {by.value} only through {through}",)
+
+    def _note(self, statement: Statement, verdicts: list[Verdict]) -> None:
+        """Note a derivative that a statement shows."""
+        if self._meanings is None:
+            return
+        read = self._of.get(statement.members)
+        if read is None or read.trees[0] is None or read.trees[0].kind != "slope":
+            return
+        for verdict, tree in zip(verdicts, read.trees[1:], strict=True):
+            if verdict.kind == "equal" and tree is not None:
+                self._meanings.add_fact(read.trees[0], tree)
+
+
+def _has_dots(tree: Node) -> bool:
+    return any(one.kind == "other" and one.value == "dots" for one in tree.walk())

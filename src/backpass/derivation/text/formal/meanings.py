@@ -1,0 +1,389 @@
+"""What a text says of its names: which are functions, and which formulas define them."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter, defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+
+from backpass.derivation.text.formal.chains import steps
+from backpass.derivation.text.formal.reader import Manner, read_formula
+from backpass.derivation.text.formal.slopes import Meaning, base, names
+from backpass.derivation.text.formal.trees import Node, Unclear, renamed
+from backpass.derivation.text.passages import Text
+
+_USUAL = (
+    r"[fgFGpqPQ]|\\(?:sigma|phi|varphi|psi|ell|pi)|\\mathcal\{[LNJ]\}|\\(?:hat|tilde)\{[fgpq]\}"
+    r"|\\mathbf\{[fg]\}|\\mathbb\{[PV]\}|\\boldsymbol\{[fg]\}|\\text\{.*\}"
+)
+_FUNCTION = re.compile(_USUAL)
+_LETTER = re.compile(r"\\[a-zA-Z]+(?:\{\\?[a-zA-Z]+\})?|[a-zA-Z]")
+Key = tuple[str, tuple[str, ...], tuple[str, ...]]
+
+
+@dataclass
+class Read:
+    """An equation, as far as it can be read: the trees of its members, each with its
+    place, and the number of its section. `line` is that on which it begins."""
+
+    members: tuple[Text, ...]
+    trees: list[Node | None]
+    section: int
+    line: int
+    shown: bool = True  # whether it is displayed
+    certain: bool = True  # whether nothing stands beside it
+    defines: Key | None = None
+
+
+def key_of(node: Node) -> Key:
+    """Return what tells a name apart: its letter, its labels, and subscripts that are
+    no indices."""
+    fixed = tuple(
+        " ".join(group)
+        for group in node.subs
+        if any(token.isdigit() or (len(token) > 1 and token.isalpha()) for token in group)
+        and len(group) == 1
+    )
+    return node.value, node.sups, fixed
+
+
+@dataclass
+class _Uses:
+    """How often a name stands alone, and with which arguments it stands."""
+
+    bare: int = 0
+    arguments: list[tuple[Node, ...]] = field(default_factory=list)
+    several: bool = False
+
+
+def manner_of(formulas: Iterable[str]) -> Manner:
+    """Find how a text writes: its functions, and its labels above names."""
+    trees = [tree for one in formulas if (tree := _tree(one, Manner())) is not None]
+    uses: dict[str, _Uses] = defaultdict(_Uses)
+    above: dict[str, set[str]] = defaultdict(set)
+    bare: Counter[str] = Counter()
+    for tree in trees:
+        _note(tree, uses, above, bare)
+    functions = {name for name, use in uses.items() if _is_function(name, use)}
+    plain = {
+        name
+        for name in functions
+        if uses[name].bare and _is_same(uses[name].arguments)
+    }
+    labels = {
+        letter
+        for letter, bases in above.items()
+        if len(bases) > 1
+        and not bare[letter]
+        and any(re.search("[A-Z]|mathbf|boldsymbol", one) for one in bases)
+    }
+    return Manner(functions.__contains__, frozenset(labels), frozenset(plain))
+
+
+def _note(
+    tree: Node,
+    uses: dict[str, _Uses],
+    above: dict[str, set[str]],
+    bare: Counter[str],
+    alone: bool = True,
+) -> None:
+    if tree.kind == "name":
+        bare[tree.value] += 1
+        uses[tree.value].bare += alone
+        return
+    if tree.kind == "apply":
+        name, *arguments = tree.parts
+        use = uses[name.value]
+        use.arguments.append(tuple(arguments))
+        use.several |= bool(tree.value)
+        for one in arguments:
+            _note(one, uses, above, bare)
+        return
+    if tree.kind == "power" and tree.parts[0].kind == "name":
+        letters = [one for one in tree.parts[1].walk() if one.kind == "name"]
+        simple = all(
+            one.kind in ("name", "sum", "minus", "number")
+            for one in tree.parts[1].walk()
+        )
+        if len(letters) == 1 and not letters[0].subs and simple:
+            above[letters[0].value].add(tree.parts[0].value)
+            _note(tree.parts[0], uses, above, bare)
+            return
+    of_slope = tree.kind == "slope"
+    for part in tree.parts:
+        _note(part, uses, above, bare, not of_slope)
+
+
+def _is_function(name: str, use: _Uses) -> bool:
+    if not use.arguments:
+        return False
+    single = [one for one in use.arguments if len(one) == 1 and one[0].kind == "name"]
+    if use.several or (single and _FUNCTION.fullmatch(name)):
+        return True
+    if not use.bare:
+        return True
+    if len(single) == len(use.arguments):
+        return True
+    return bool(_FUNCTION.fullmatch(name)) and len(use.arguments) > use.bare
+
+
+def _is_same(arguments: list[tuple[Node, ...]]) -> bool:
+    first = arguments[0]
+    return all(one == first for one in arguments) and all(
+        one.kind == "name" for one in first
+    )
+
+
+def _tree(text: str, manner: Manner) -> Node | None:
+    try:
+        return read_formula(text, manner)
+    except (Unclear, RecursionError, ValueError, KeyError):
+        return None
+
+
+class Meanings:
+    """The equations of a text, in order, and what they say of its names."""
+
+    def __init__(
+        self, reads: list[Read], formulas: list[str], dependent: frozenset[str]
+    ) -> None:
+        self.manner = manner_of(formulas)
+        self.reads, self.dependent = reads, dependent
+        for read in reads:
+            read.trees = [
+                _tree(member.characters, self.manner) for member in read.members
+            ]
+        self.unread = {
+            letter
+            for read in reads
+            for member, tree in zip(read.members, read.trees, strict=True)
+            if tree is None
+            for letter in _LETTER.findall(member.characters)
+        }
+        self._heads: dict[Key, list[Read]] = defaultdict(list)
+        self.heads: set[str] = set()
+        self.computed: set[str] = set()  # names that are differentiated
+        self.applied: set[str] = set(self.manner.plain)
+        self._define()
+        self._facts: dict[Node, Node] = {}
+
+    def _define(self) -> None:
+        seen: set[Key] = set()
+        for read in self.reads:
+            left, *rest = read.trees
+            head = _head(left)
+            if head is not None:
+                self.heads.add(head.value)
+            for tree in read.trees:
+                for node in tree.walk() if tree else ():
+                    if node.kind == "slope" and node.parts[0].kind == "name":
+                        self.computed.add(node.parts[0].value)
+                    if node.kind == "apply":
+                        self.applied.add(node.parts[0].value)
+            if head is not None and rest:
+                self._heads[key_of(head)].append(read)
+            if head is not None and rest and key_of(head) not in seen:
+                if read.certain and rest[0] is not None and rest[0] != left:
+                    read.defines = key_of(head)
+            for tree in read.trees[1:] if head is not None else read.trees:
+                seen |= {key_of(one) for one in _alone(tree)} if tree else set()
+            if head is not None:
+                seen.add(key_of(head))
+
+    # ---- the meaning at a place ------------------------------------------------------
+
+    def at(self, place: Read | None) -> Meaning:
+        """Return the meaning of names at an equation: no definition below it."""
+        return Meaning(
+            lambda node: self._value(node, place),
+            self._is_input,
+            self._users,
+            self._facts.get,
+        )
+
+    def definition(self, node: Node, place: Read | None) -> Read | None:
+        """Return the equation that defines a name for an equation; None if none does,
+        or if the text gives the name a value in several sections."""
+        name = node if node.kind == "name" else node.parts[0]
+        heads = self._heads.get(key_of(name), [])
+        first = heads[0] if heads else None
+        if first is None or first.defines is None or first is place:
+            return None
+        if any(one.section != first.section for one in heads[1:]):
+            return None
+        return first
+
+    def _value(self, node: Node, place: Read | None) -> Node | None:
+        read = self.definition(node, place)
+        if read is None:
+            return None
+        left, right = read.trees[0], read.trees[1]
+        assert left is not None and right is not None
+        if left.kind != node.kind:
+            return None
+        head = _head(left)
+        if head is None or base(head) in names(right):
+            return None  # a recurrence
+        try:
+            if node.kind == "apply":
+                return _applied(left, right, node)
+            return _with_indices(left, right, node)
+        except Unclear:
+            return None
+
+    def _is_input(self, name: Node) -> bool:
+        """Whether nothing says that a name depends on others."""
+        value = name.value
+        return not (
+            value in self.heads
+            or value in self.computed
+            or value in self.applied
+            or value in self.dependent
+            or re.match(r"\\(?:hat|bar|tilde|widehat|overline|text)\b", value)
+            or value in self.unread & self.dependent
+        )
+
+    def _users(self, name: Node) -> list[Node] | None:
+        """Return the names whose definitions contain a name; None if some equation with
+        it is unread."""
+        if name.value in self.unread:
+            return None
+        found: list[Node] = []
+        for reads in self._heads.values():
+            for read in reads:
+                left, right = read.trees[0], read.trees[1]
+                if left is None or right is None or base(name) not in names(right):
+                    continue
+                if left.kind != "name" or len(reads) > 1:
+                    return None
+                if left.subs != name.subs and left.subs:
+                    return None
+                found.append(left)
+        return found
+
+    def reached(self, trees: Iterable[Node], place: Read) -> list[Node]:
+        """Return the definitions that formulas may be expanded by."""
+        found: dict[Node, None] = {}
+        waiting = [node for tree in trees for node in tree.walk()]
+        while waiting:
+            node = waiting.pop()
+            if node.kind == "slope" and (fact := self._facts.get(node)) is not None:
+                if fact not in found:
+                    found[fact] = None
+                    waiting += fact.walk()
+            if node.kind not in ("name", "apply"):
+                continue
+            value = self._value(node, place)
+            if value is not None and value not in found and len(found) < 60:
+                found[value] = None
+                waiting += value.walk()
+        return [*found]
+
+    def only_through(self, of: Node, by: Node, inner: list[Node]) -> bool:
+        """Whether the text's equations let a name depend on another only through
+        others."""
+        avoided = {one.value for one in inner}
+        uses: dict[str, set[str]] = defaultdict(set)
+        for read in self.reads:
+            head = _head(read.trees[0])
+            if head is None:
+                continue
+            for member, tree in zip(read.members[1:], read.trees[1:], strict=True):
+                if tree is None:
+                    uses[head.value] |= set(_LETTER.findall(member.characters))
+                else:
+                    uses[head.value] |= {one for one, _ in names(tree)}
+        waiting, seen = [of.value], {of.value}
+        while waiting:
+            for one in uses[waiting.pop()]:
+                if one == by.value:
+                    return False
+                if one not in seen | avoided:
+                    seen.add(one)
+                    waiting.append(one)
+        return self._agree_on(of, by, avoided)
+
+    def _agree_on(self, of: Node, by: Node, avoided: set[str]) -> bool:
+        """Whether no other chain rule of the text goes from one name to another through
+        other names only."""
+        for read in self.reads:
+            first = read.trees[0]
+            if first is None or first.kind != "slope":
+                continue
+            for tree in read.trees[1:]:
+                paths = steps(first, tree) if tree is not None else None
+                if not paths or first.parts[0] != of or first.parts[1] != by:
+                    continue
+                through = {one.value for path in paths for one in path}
+                if not through & avoided:
+                    return False
+        return True
+
+    def add_fact(self, slope: Node, value: Node) -> None:
+        """Note a derivative that a line of the text shows."""
+        if slope.kind == "slope" and slope not in set(value.walk()):
+            self._facts[slope] = value
+
+
+def _head(tree: Node | None) -> Node | None:
+    """Return the name that a left side gives a value; None if it gives none."""
+    if tree is None:
+        return None
+    if tree.kind == "name":
+        return tree
+    if tree.kind == "apply":
+        return tree.parts[0]
+    return None
+
+
+def _alone(tree: Node) -> Iterable[Node]:
+    """Yield the names of a tree outside derivatives and arguments."""
+    if tree.kind == "name":
+        yield tree
+    elif tree.kind == "apply":
+        yield tree.parts[0]
+    elif tree.kind != "slope":
+        for part in tree.parts:
+            yield from _alone(part)
+
+
+def _with_indices(left: Node, right: Node, node: Node) -> Node:
+    """Return the definition of a name with the indices of a use."""
+    if len(left.subs) != len(node.subs):
+        raise Unclear("another number of indices")
+    for own, used in zip(left.subs, node.subs, strict=True):
+        if own == used:
+            continue
+        if len(own) > 1 or len(used) > 1 or own[0].isdigit():
+            raise Unclear("indices that are computed")
+        right = renamed(right, own[0], used[0])
+    return right
+
+
+def _applied(left: Node, right: Node, node: Node) -> Node:
+    """Return the value of a function at its arguments."""
+    name, *parameters = left.parts
+    used, *arguments = node.parts
+    if left.value != node.value or len(parameters) != len(arguments):
+        raise Unclear("another number of arguments")
+    right = _with_indices(name, right, used) if name != used else right
+    if any(one.kind != "name" for one in parameters):
+        raise Unclear("a parameter that is not a name")
+    swap = dict(zip(parameters, arguments, strict=True))
+    if len(swap) < len(parameters):
+        raise Unclear("a parameter twice")
+    bound = {t for one in right.walk() if one.kind == "big" for g in one.subs for t in g}
+    if any(bound & one.tokens for one in arguments):
+        raise Unclear("an index has two meanings")
+    wanted = {base(one) for one in parameters}
+    for one in right.walk():
+        if one.kind == "name" and base(one) in wanted and one not in swap:
+            raise Unclear("an element of a parameter")
+    return _swapped(right, swap)
+
+
+def _swapped(node: Node, swap: dict[Node, Node]) -> Node:
+    if node in swap:
+        return swap[node]
+    return replace(node, parts=tuple(_swapped(part, swap) for part in node.parts))

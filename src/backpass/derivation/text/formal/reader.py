@@ -1,0 +1,543 @@
+"""Read a formula as it is printed, without knowing what its names are."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from fractions import Fraction
+
+from backpass.derivation.text.formal.trees import Groups, Node, Unclear, number
+
+_TOKEN = re.compile(
+    r"\\text\{[^{}]*\}|\\[a-zA-Z]+\*?|\\.|\d+(?:\.\d+)?|\S", re.S
+)
+_WORD = re.compile(
+    r"\\(?:text(?:rm|bf|it|sf|tt|normal)?|mathrm|operatorname\*?|mbox|rm)\s*\{\s*([^{}\\$]*?)\s*\}"
+)
+_NOTHING = re.compile(
+    r"\\(?:left|right|middle|[bB]igg?[lrm]?|displaystyle|textstyle|limits|nolimits|quad|qquad"
+    r"|nonumber|mathstrut|mathop|mathrel|mathord|,|;|:|!|\s)(?![a-zA-Z])|[~&]|\\hspace\*?\{[^{}]*\}|\\(?=\s)"
+)
+_END = re.compile(r"(?:[\s.,;]|\\(?:\\|blacksquare|square|qed))+\Z")
+_FACES = {
+    "mathbf", "boldsymbol", "bm", "mathcal", "mathbb", "mathsf", "mathit", "mathfrak",
+    "hat", "bar", "tilde", "vec", "dot", "ddot", "overline", "widehat", "widetilde",
+    "underline", "check", "breve", "mathscr", "pmb", "overrightarrow", "mathring",
+}  # fmt: skip
+_CALLS = {
+    "log", "ln", "exp", "sin", "cos", "tan", "tanh", "sinh", "cosh", "arctan", "erf",
+    "sqrt", "sgn", "sign", "det", "tr", "diag", "dim", "rank", "vec",
+}  # fmt: skip
+_BIGS = {
+    "sum": "sum", "prod": "prod", "int": "int", "iint": "int", "max": "max",
+    "min": "min", "sup": "sup", "inf": "inf", "lim": "lim", "argmax": "argmax",
+    "argmin": "argmin", "arg": "arg", "oint": "int",
+}  # fmt: skip
+_NAMED = {
+    "alpha", "beta", "gamma", "delta", "epsilon", "varepsilon", "zeta", "eta", "theta",
+    "vartheta", "iota", "kappa", "lambda", "mu", "nu", "xi", "pi", "varpi", "rho",
+    "varrho", "sigma", "varsigma", "tau", "upsilon", "phi", "varphi", "chi", "psi",
+    "omega", "Gamma", "Delta", "Theta", "Lambda", "Xi", "Pi", "Sigma", "Upsilon", "Phi",
+    "Psi", "Omega", "ell", "infty", "hbar", "imath", "jmath", "N", "E",
+}  # fmt: skip
+_TOPS = {"T", r"\top", r"\intercal", r"\mathsf{T}", r"\text{T}", r"\mathbf{T}"}
+_DOTS = {r"\dots", r"\ldots", r"\cdots", r"\vdots", r"\ddots", r"\dotsc", r"\dotsb"}
+_TIMES = {r"\cdot", r"\times", "*", r"\ast", r"\cdotp", r"\bullet"}
+_EACH = {r"\odot", r"\circ", r"\otimes", r"\circledast"}
+_BARS = {"|", r"\mid", r"\vert", r"\lvert", r"\rvert", r"\given"}
+_NORMS = {r"\|", r"\lVert", r"\rVert", r"\Vert", r"\parallel"}
+_SEPARATORS = {",", ";", *_BARS, *_NORMS, ":"}
+_CLOSE = {"(": ")", "[": "]", r"\{": r"\}", r"\lbrack": r"\rbrack"}
+_PROSE = re.compile(
+    r"\b(?:if|for|when|where|with|and|or|is|are|since|because|as|by|using|from|at|otherwise"
+    r"|so|hence|thus|then|else|s\.?t|let|we|the|that|which|of|in)\b"
+)
+_LABEL = re.compile(r"([a-zA-Z]|\\ell)(?:[+-]\d+|[+-][a-zA-Z])?")
+
+
+@dataclass(frozen=True)
+class Manner:
+    """How a text writes: which names are functions, which letters above a name are
+    labels, and which names stand for themselves with any argument."""
+
+    is_function: Callable[[str], bool] = lambda name: True
+    labels: frozenset[str] = frozenset()
+    plain: frozenset[str] = frozenset()
+
+
+def read_formula(text: str, manner: Manner) -> Node:
+    """Return the tree of a formula. Raises `Unclear` for what is not understood."""
+    if r"\left." in text or r"\right." in text:
+        raise Unclear("a value at a place")
+    text = _WORD.sub(r"\\text{\1}", text)
+    text = _END.sub("", _NOTHING.sub(" ", text))
+    tokens = _TOKEN.findall(text)
+    if not tokens:
+        raise Unclear("nothing")
+    reader = _Reader(tokens, manner)
+    tree = reader.expression()
+    if reader.at < len(tokens):
+        raise Unclear(f"cannot go on at {tokens[reader.at]}")
+    return tree
+
+
+class _Reader:
+    def __init__(self, tokens: list[str], manner: Manner) -> None:
+        self.tokens, self.manner, self.at = tokens, manner, 0
+
+    # ---- tokens ----------------------------------------------------------------------
+
+    @property
+    def token(self) -> str:
+        return self.tokens[self.at] if self.at < len(self.tokens) else ""
+
+    def take(self, expected: str = "") -> str:
+        token = self.token
+        if not token or (expected and token != expected):
+            raise Unclear(f"expected {expected}")
+        self.at += 1
+        return token
+
+    def argument(self) -> list[str]:
+        """Take a braced group, or one token with its own groups."""
+        if self.token != "{":
+            token = self.take()
+            name = token[1:]
+            if token[0] == "\\" and name in _FACES:
+                return [token, *self.argument_with_braces()]
+            if name in ("frac", "sqrt", "dfrac"):
+                raise Unclear("a bare fraction in a script")
+            return [token]
+        return self.argument_with_braces()[1:-1]
+
+    def argument_with_braces(self) -> list[str]:
+        if self.token != "{":
+            return ["{", *self.argument(), "}"]
+        start, depth = self.at, 0
+        while True:
+            token = self.take()
+            depth += (token == "{") - (token == "}")
+            if not depth:
+                return self.tokens[start : self.at]
+
+    def inner(self, tokens: list[str]) -> Node:
+        """Read tokens apart."""
+        reader = _Reader(tokens, self.manner)
+        tree = reader.expression()
+        if reader.token:
+            raise Unclear(f"cannot go on at {reader.token}")
+        return tree
+
+    # ---- sums and products -----------------------------------------------------------
+
+    def expression(self) -> Node:
+        terms: list[Node] = []
+        sign = "+"
+        if self.token in ("+", "-"):
+            sign = self.take()
+        while True:
+            term = self.term()
+            terms.append(Node("minus", "", (term,)) if sign == "-" else term)
+            if self.token not in ("+", "-"):
+                break
+            sign = self.take()
+        return terms[0] if len(terms) == 1 else Node("sum", "", tuple(terms))
+
+    def term(self) -> Node:
+        found = self.run()
+        while True:
+            token = self.token
+            if token in _TIMES:
+                self.take()
+                if self.token == "-":
+                    raise Unclear("a sign after a product sign")
+                found = Node("product", "", (found, self.run()))
+            elif token in _EACH:
+                self.take()
+                found = Node("hadamard", "", (found, self.run()))
+            elif token in ("/", r"\div"):
+                self.take()
+                divisor = self.factor()
+                if self.begins():
+                    raise Unclear("does the product after / stand below it?")
+                found = Node("quotient", "", (found, divisor))
+            else:
+                return found
+
+    def run(self) -> Node:
+        """Read factors that stand side by side."""
+        factors = [self.factor()]
+        while self.begins():
+            factors.append(self.factor())
+        return factors[0] if len(factors) == 1 else Node("product", "", tuple(factors))
+
+    def begins(self) -> bool:
+        """Whether a factor begins here."""
+        token = self.token
+        if not token or token in _TIMES | _EACH | _DOTS:
+            return token in _DOTS
+        if token in "([{" or token in (r"\{", r"\langle", r"\lbrace"):
+            return True
+        if token[0].isalnum():
+            return True
+        name = token[1:]
+        return token[0] == "\\" and (
+            name in _FACES
+            or name.startswith("text{")
+            or name in _CALLS
+            or name in _BIGS
+            or name in _NAMED
+            or name
+            in ("frac", "dfrac", "tfrac", "cfrac", "nabla", "partial", "begin", "Pr")
+        )
+
+    def factor(self) -> Node:
+        base = self.base()
+        while self.token in ("_", "^", "'", "!"):
+            if self.token == "!":
+                raise Unclear("a factorial")
+            base = self.script(base)
+        return base
+
+    # ---- scripts ---------------------------------------------------------------------
+
+    def script(self, base: Node) -> Node:
+        sign = self.take()
+        if sign == "'":
+            return self.labelled(base, "'")
+        inside = self.argument()
+        if sign == "_":
+            groups = groups_of(inside)
+            if base.kind == "name":
+                return replace(base, subs=base.subs + groups)
+            return Node("other", "element", (base,), groups)
+        return self.above(base, inside)
+
+    def labelled(self, base: Node, label: str) -> Node:
+        if base.kind == "name":
+            return replace(base, sups=(*base.sups, label))
+        raise Unclear(f"{label} above a formula")
+
+    def above(self, base: Node, inside: list[str]) -> Node:
+        text = "".join(inside)
+        if text in _TOPS:
+            return Node("top", "", (base,))
+        if inside and all(one in (r"\prime", "'") for one in inside):
+            for _ in inside:
+                base = self.labelled(base, "'")
+            return base
+        if inside[:1] == ["-"] and "".join(inside[1:]) in _TOPS:
+            below = Node("power", "", (base, number(-1)))
+            return Node("top", "", (below,))
+        if len(inside) > 1 and "".join(inside[-1:]) in _TOPS and inside[0] in ("(", "["):
+            return Node("top", "", (self.above(base, inside[:-1]),))
+        if text in ("*", r"\ast", r"\star", r"\dagger", "+", r"\circ"):
+            return self.labelled(base, text)
+        pair = inside[:1] + inside[-1:]
+        if base.kind == "name" and pair in (["(", ")"], ["[", "]"]):
+            return self.labelled(base, " ".join(inside))
+        plain = _LABEL.fullmatch(text)
+        if base.kind == "name" and plain and plain[1] in self.manner.labels:
+            return self.labelled(base, " ".join(inside))
+        return Node("power", "", (base, self.inner(inside)))
+
+    # ---- what stands alone -----------------------------------------------------------
+
+    def base(self) -> Node:
+        token = self.take()
+        if token[0].isdigit():
+            return number(Fraction(token))
+        if token in _CLOSE:
+            found = self.expression()
+            self.take(_CLOSE[token])
+            return found
+        if token == "{":
+            self.at -= 1
+            return self.inner(self.argument())
+        if token in _BARS | _NORMS:
+            return self.within_bars(token)
+        if token == r"\langle":
+            parts = [self.expression()]
+            while self.token in (",", "|"):
+                self.take()
+                parts.append(self.expression())
+            self.take(r"\rangle")
+            return Node("other", "inner", tuple(parts))
+        if token in _DOTS:
+            return Node("other", "dots")
+        if token.isalpha():
+            return self.after_name(Node("name", token))
+        if token[0] == "\\":
+            return self.command(token[1:])
+        raise Unclear(f"{token} is not understood")
+
+    def within_bars(self, token: str) -> Node:
+        inside = self.expression()
+        self.take()
+        if self.tokens[self.at - 1] not in (_BARS if token in _BARS else _NORMS):
+            raise Unclear("bars that do not close")
+        return Node("other", "absolute" if token in _BARS else "norm", (inside,))
+
+    def command(self, name: str) -> Node:
+        if name in ("frac", "dfrac", "tfrac", "cfrac"):
+            return self.fraction()
+        if name == "sqrt":
+            if self.token == "[":
+                raise Unclear("a root of another degree")
+            half = number(Fraction(1, 2))
+            return Node("power", "", (self.inner(self.argument()), half))
+        if name == "nabla":
+            return self.nabla()
+        if name == "partial":
+            return self.partial()
+        if name.startswith("text{"):
+            return self.word(name[5:-1])
+        if name in _FACES:
+            inside = "".join(self.argument())
+            if name == "mathbb" and inside == "E":
+                return self.expectation()
+            if name == "mathbb" and inside == "1":
+                return self.after_name(Node("name", r"\mathbb{1}"))
+            if not re.fullmatch(r"\\?[a-zA-Z]+|\\[a-z]+\{\\?[a-zA-Z]+\}|[01]", inside):
+                raise Unclear(f"\\{name} of a formula")
+            return self.after_name(Node("name", rf"\{name}{{{inside}}}"))
+        if name in _BIGS:
+            return self.big(_BIGS[name])
+        if name in _CALLS:
+            return self.call(name)
+        if name in _NAMED:
+            return self.after_name(Node("name", rf"\{name}"))
+        if name == "begin":
+            return self.environment()
+        raise Unclear(f"\\{name} is not understood")
+
+    def environment(self) -> Node:
+        """Take a matrix, or cases, as it is written."""
+        start, depth = self.at, 1
+        while depth:
+            token = self.take()
+            depth += (token == r"\begin") - (token == r"\end")
+        self.argument()
+        return Node("other", "array " + "".join(self.tokens[start : self.at]))
+
+    def word(self, word: str) -> Node:
+        joined = "".join(word.split())
+        lower = joined.lower()
+        if lower in _BIGS and lower not in ("sum", "int"):
+            return self.big(_BIGS[lower])
+        if lower in _CALLS:
+            return self.call(lower)
+        if joined == "E" and self.token in ("_", "[", "("):
+            return self.expectation()
+        if _PROSE.search(word.lower()) or not re.fullmatch(r"[\w -]+", word):
+            raise Unclear(f"words: {word}")
+        return self.after_name(Node("name", rf"\text{{{joined}}}"))
+
+    # ---- names and functions ---------------------------------------------------------
+
+    def after_name(self, name: Node) -> Node:
+        """Read what follows a name: its scripts, and its arguments if it is a
+        function."""
+        while self.token in ("_", "^", "'"):
+            before = self.at
+            found = self.script(name)
+            if found.kind != "name":
+                self.at = before
+                break
+            name = found
+        if name.value == "E" and (self.token == "[" or name.subs):
+            return self.expectation(name)
+        is_word = name.value.startswith(r"\text")
+        opens = self.token == "(" or (
+            self.token in ("[", r"\{") and (is_word or r"\mathbb" in name.value)
+        )
+        if not opens or not (is_word or self.manner.is_function(name.value)):
+            return name
+        if name.value in self.manner.plain:
+            self.arguments()
+            return name
+        separators, arguments = self.arguments()
+        return Node("apply", separators, (name, *arguments))
+
+    def arguments(self) -> tuple[str, tuple[Node, ...]]:
+        """Read arguments in brackets, and what separates them."""
+        close = _CLOSE[self.take()]
+        found, separators = [self.expression()], ""
+        while self.token != close:
+            token = self.take()
+            if token not in _SEPARATORS:
+                raise Unclear(f"{token} among arguments")
+            if token in _NORMS or (token == "|" and self.token == "|"):
+                self.at += token == "|"
+                token = "‖"
+            separators += "|" if token in _BARS else token
+            found.append(self.expression())
+        self.take(close)
+        return separators, tuple(found)
+
+    def call(self, name: str) -> Node:
+        sups: tuple[str, ...] = ()
+        exponent: Node | None = None
+        while self.token in ("_", "^"):
+            sign, inside = self.take(), self.argument()
+            if sign == "_":
+                sups = ("".join(inside),)
+            else:
+                exponent = self.inner(inside)
+                if exponent == number(-1):
+                    raise Unclear("an inverse function")
+        name = {"ln": "log", "sgn": "sign"}.get(name, name)
+        bracketed = self.token in ("(", "[", r"\{", "{")
+        inside_node = self.base() if bracketed else self.factor()
+        if bracketed and self.token in ("^", "_"):
+            raise Unclear("a script after a function's argument")
+        if not bracketed and self.begins():
+            raise Unclear(f"where does the argument of {name} end?")
+        found = Node("call", name, (inside_node,), (), sups)
+        if name == "exp":
+            found = Node("power", "", (Node("name", "e"), inside_node))
+        return found if exponent is None else Node("power", "", (found, exponent))
+
+    def expectation(self, name: Node | None = None) -> Node:
+        law = [" ".join(" ".join(group) for group in name.subs)] if name else []
+        while self.token == "_":
+            self.take()
+            law.append(" ".join(self.argument()))
+        if self.token not in ("[", "(", r"\{"):
+            raise Unclear("an expectation without brackets")
+        close = _CLOSE[self.take()]
+        body = self.expression()
+        if self.token in _BARS:
+            raise Unclear("a conditional expectation")
+        self.take(close)
+        return Node("big", "E", (body,), (), tuple(law))
+
+    def big(self, name: str) -> Node:
+        if name == "arg":
+            following = self.take()
+            if following not in (r"\max", r"\min"):
+                raise Unclear("arg of what?")
+            name = "arg" + following[1:]
+        below: list[str] = []
+        above: list[str] = []
+        while self.token in ("_", "^"):
+            if self.take() == "_":
+                below += self.argument()
+            else:
+                above += self.argument()
+        bound = _bound(below) if name in ("sum", "prod") else ()
+        limits = tuple(" ".join(one) for one in (below, above) if one)
+        if name in ("max", "min") and self.token in ("(", r"\{") and not below:
+            separators, arguments = self.arguments()
+            return Node("apply", separators, (Node("name", rf"\{name}"), *arguments))
+        return Node("big", name, (self.term(),), bound, limits)
+
+    # ---- derivatives -----------------------------------------------------------------
+
+    def fraction(self) -> Node:
+        above, below = self.argument(), self.argument()
+        mark = _mark(above)
+        if mark and _mark(below):
+            return self.derivative(above, below)
+        return Node("quotient", "", (self.inner(above), self.inner(below)))
+
+    def derivative(self, above: list[str], below: list[str]) -> Node:
+        rest, order = above[_mark(above) :], 1
+        if rest[:1] == ["^"]:
+            reader = _Reader(rest[1:], self.manner)
+            text = "".join(reader.argument())
+            if text != "2":
+                raise Unclear("a higher derivative")
+            rest, order = rest[1 + reader.at :], 2
+        variables = self.variables(below, order)
+        if rest:
+            of = self.inner(rest)
+        elif self.token in ("(", "["):
+            of = self.base()
+            if self.begins() or self.token in ("^", "_", *_TIMES):
+                raise Unclear("of what is this the derivative?")
+        else:
+            of = self.run()
+            if self.token in _TIMES | _EACH:
+                raise Unclear("of what is this the derivative?")
+        for variable in reversed(variables):
+            of = Node("slope", "", (of, variable))
+        return of
+
+    def variables(self, below: list[str], order: int) -> list[Node]:
+        found: list[Node] = []
+        reader = _Reader(below, self.manner)
+        while reader.token:
+            size = _mark(below[reader.at :])
+            if not size:
+                raise Unclear("by what is this the derivative?")
+            reader.at += size
+            one = reader.factor()
+            if one.kind == "power" and one.parts[1] == number(order) and order > 1:
+                found += [one.parts[0]] * order
+            else:
+                found.append(one)
+        if len(found) != order or any(
+            one.kind not in ("name", "apply", "top", "slope", "other") for one in found
+        ):
+            raise Unclear("by what is this the derivative?")
+        return found
+
+    def nabla(self) -> Node:
+        by = Node("name", r"\nabla")
+        while self.token == "_":
+            self.take()
+            by = self.inner(self.argument())
+        if self.token == "^":
+            raise Unclear("a higher derivative")
+        return Node("slope", "", (self.factor(), by))
+
+    def partial(self) -> Node:
+        if self.token != "_":
+            raise Unclear("a differential")
+        self.take()
+        by = self.inner(self.argument())
+        return Node("slope", "", (self.factor(), by))
+
+
+def _mark(tokens: list[str]) -> int:
+    """Return how many tokens the d of a derivative has; 0 if none stands here."""
+    return int(tokens[:1] in ([r"\partial"], ["d"], [r"\text{d}"]))
+
+
+def _bound(below: list[str]) -> Groups:
+    """Return the letters over which a sum with these limits runs."""
+    letters = [
+        one for one in below if re.fullmatch(r"[a-zA-Z]|\\[a-zA-Z]+", one)
+    ]
+    if not letters:
+        return ()
+    first = below[0]
+    if not re.fullmatch(r"[a-zA-Z]|\\(?:tau|alpha|beta|ell|mu|nu)", first):
+        raise Unclear("over what does the sum run?")
+    found, rest = [first], below[1:]
+    while len(rest) > 1 and rest[0] == "," and re.fullmatch("[a-zA-Z]", rest[1]):
+        found.append(rest[1])
+        rest = rest[2:]
+    return tuple((one,) for one in found)
+
+
+def groups_of(tokens: list[str]) -> Groups:
+    """Return the indices that a subscript has."""
+    if not tokens:
+        raise Unclear("an empty subscript")
+    if "," in tokens:
+        groups, current = [], []
+        for token in [*tokens, ","]:
+            if token == ",":
+                groups.append(tuple(current))
+                current = []
+            else:
+                current.append(token)
+        return tuple(groups)
+    if len(tokens) == 2 and all(re.fullmatch("[a-z]", one) for one in tokens):
+        return tuple((one,) for one in tokens)
+    if all(re.fullmatch("[a-zA-Z]", one) for one in tokens) and len(tokens) > 1:
+        return (("".join(tokens),),)
+    return (tuple(tokens),)
