@@ -15,6 +15,7 @@ from backpass.derivation.text.displays import Display
 from backpass.derivation.text.formal.algebra import is_ordered
 from backpass.derivation.text.formal.chains import steps
 from backpass.derivation.text.formal.meanings import Meanings, Read
+from backpass.derivation.text.formal.reader import read_formula
 from backpass.derivation.text.formal.slopes import Calculus
 from backpass.derivation.text.formal.trees import Node, Unclear
 from backpass.derivation.text.knowledge import Knowledge
@@ -23,8 +24,20 @@ from backpass.derivation.text.sight.prose import Prose, prose_of
 from backpass.derivation.text.statements import Statement, statements
 from backpass.derivation.text.verdict import Verdict
 
+_CLAIMS = re.compile(
+    r"[=<>]|\\(?:[a-zA-Z]*(?:eq|leqslant|geqslant|[aA]rrow)|n?(?:approx|sim|cong)|[lg]e|[lg]g"
+    r"|propto|iff|implies|to|mapsto|notin|subset|supset|prec|succ|equiv)(?![a-zA-Z])"
+)
 _BLAMED = ("refused", "ill-formed", "follows")
 _ONLY_WORDS = re.compile(r"\s*\\(?:text[a-z]*|mbox|mathrm)\s*\{[^{}$=]*\}[\s.,;]*")
+
+
+# A range of indices, with or without words.
+_RANGE = re.compile(
+    r"(?:\\text[a-z]*\s*\{[^{}$=]*\}|\\forall|\\(?:quad|qquad|[,;: ])|[\s(),.~]"
+    r"|(?:\d+\s*\\leq?\s*)?[a-z](?:\s*,\s*[a-z])*\s*(?:=|\\in|\\leq?(?:slant)?|\\geq?|<|>)\s*"
+    r"(?:\\\{)?[\w\s,+-]*(?:\\(?:l|c)?dots[\s,\w+-]*)?(?:\\\})?)*"
+)
 
 
 class Formal:
@@ -38,6 +51,8 @@ class Formal:
     def judged(self, statement: Statement, found: list[Verdict]) -> list[Verdict]:
         """Return the verdicts on a statement, some of which may now be given."""
         members = statement.members
+        if len(members) == len(found) == 1:
+            return [self._without_claim(found[0], members[0])]
         if len(found) != len(members) - 1 or statement.fault:
             return found
         if all(one.kind != "not readable" for one in found):
@@ -58,6 +73,23 @@ class Formal:
                 verdicts[number] = self._with_words(verdict, *made)
         self._note(statement, verdicts)
         return verdicts
+
+    def _without_claim(self, verdict: Verdict, member: Text) -> Verdict:
+        """Return the verdict on a formula without =: none is claimed if it can be read,
+        or says of what kind a name is."""
+        if verdict.kind != "not readable" or _CLAIMS.search(member.characters):
+            return verdict
+        if self._meanings is None:
+            self._start()
+        assert self._meanings is not None
+        pieces = member.characters.split(r"\in ")
+        if len(pieces) > 2:
+            return verdict
+        try:
+            read_formula(pieces[0], self._meanings.manner)
+        except (Unclear, RecursionError):
+            return verdict
+        return replace(verdict, kind="nothing claimed", message="")
 
     def _with_words(
         self, verdict: Verdict, kind: str, against: int, words: tuple[str, ...]
@@ -87,15 +119,15 @@ class Formal:
             if not isinstance(item, Display):
                 continue
             for one in statements(item, self.known.brackets):
-                certain = not (
-                    one.fault
-                    or one.relation
-                    or one.conditional
-                    or any(one.conditions)
-                    or not all(_ONLY_WORDS.fullmatch(t.characters) for t in one.beside)
-                )
+                sure = not (one.fault or one.relation or one.conditional)
+                words = [text.characters for text in one.beside]
+                words += [text.characters for c in one.conditions if c for text in c.pieces]
+                certain = sure and all(map(_RANGE.fullmatch, words))
+                usable = sure and all(map(_ONLY_WORDS.fullmatch, words))
                 line = line_of(one.members[0])
-                found.append(Read(one.members, [], section, line, True, certain))
+                found.append(
+                    Read(one.members, [], section, line, True, certain or usable, usable)
+                )
         return found
 
     def _in_prose(self, prose: Prose) -> list[Read]:
@@ -121,12 +153,9 @@ class Formal:
             return None
         if imposed.follows or imposed.by_sentence or imposed.perhaps:
             return None
-        left = read.trees[0]
-        assert left is not None
-        if read.trees[1] is None or _has_dots(read.trees[1]):
+        if read.trees[1] is None:
             return None
-        name = left if left.kind == "name" else left.parts[0]
-        return "definition", 0, (f"{name.value} has no value above",)
+        return "definition", 0, ("the names on its right may be anything",)
 
     def _compared(
         self, read: Read, verdicts: list[Verdict], number: int
@@ -208,7 +237,3 @@ class Formal:
         for verdict, tree in zip(verdicts, read.trees[1:], strict=True):
             if verdict.kind == "equal" and tree is not None:
                 self._meanings.add_fact(read.trees[0], tree)
-
-
-def _has_dots(tree: Node) -> bool:
-    return any(one.kind == "other" and one.value == "dots" for one in tree.walk())

@@ -32,13 +32,21 @@ class Read:
     section: int
     line: int
     shown: bool = True  # whether it is displayed
-    certain: bool = True  # whether nothing stands beside it
+    certain: bool = True  # whether no condition stands beside it, but a range
+    usable: bool = True  # whether nothing stands beside it
     defines: Key | None = None
 
 
 def key_of(node: Node) -> Key:
     """Return what tells a name apart: its letter, its labels, and subscripts that are
-    no indices."""
+    no indices; for a function's value, also its kind of arguments."""
+    if node.kind == "apply":
+        name, *arguments = node.parts
+        value, sups, fixed = key_of(name)
+        shown = f"({len(arguments)}{node.value})"
+        if "|" in node.value:
+            shown += " ".join(one.value for one in arguments)
+        return value, sups, (*fixed, shown)
     fixed = tuple(
         " ".join(group)
         for group in node.subs
@@ -169,27 +177,34 @@ class Meanings:
         self._facts: dict[Node, Node] = {}
 
     def _define(self) -> None:
-        seen: set[Key] = set()
+        seen: set[tuple[int, Key]] = set()
         for read in self.reads:
             left, *rest = read.trees
             head = _head(left)
-            if head is not None:
+            self._note_names(read)
+            key = (read.section, key_of(left)) if head is not None and left else None
+            if head is not None and key is not None and rest:
                 self.heads.add(head.value)
-            for tree in read.trees:
-                for node in tree.walk() if tree else ():
-                    if node.kind == "slope" and node.parts[0].kind == "name":
-                        self.computed.add(node.parts[0].value)
-                    if node.kind == "apply":
-                        self.applied.add(node.parts[0].value)
-            if head is not None and rest:
-                self._heads[key_of(head)].append(read)
-            if head is not None and rest and key_of(head) not in seen:
-                if read.certain and rest[0] is not None and rest[0] != left:
-                    read.defines = key_of(head)
+                self._heads[key[1]].append(read)
+                if (
+                    key not in seen
+                    and read.certain
+                    and rest[0] is not None
+                    and not _names_itself(head, rest[0])
+                ):
+                    read.defines = key[1]
             for tree in read.trees[1:] if head is not None else read.trees:
-                seen |= {key_of(one) for one in _alone(tree)} if tree else set()
-            if head is not None:
-                seen.add(key_of(head))
+                seen |= {(read.section, key_of(one)) for one in _alone(tree)} if tree else set()
+            if key is not None:
+                seen.add(key)
+
+    def _note_names(self, read: Read) -> None:
+        for tree in read.trees:
+            for node in tree.walk() if tree else ():
+                if node.kind == "slope" and node.parts[0].kind == "name":
+                    self.computed.add(node.parts[0].value)
+                if node.kind == "apply":
+                    self.applied.add(node.parts[0].value)
 
     # ---- the meaning at a place ------------------------------------------------------
 
@@ -203,12 +218,14 @@ class Meanings:
         )
 
     def definition(self, node: Node, place: Read | None) -> Read | None:
-        """Return the equation that defines a name for an equation; None if none does,
-        or if the text gives the name a value in several sections."""
-        name = node if node.kind == "name" else node.parts[0]
-        heads = self._heads.get(key_of(name), [])
+        """Return the equation that defines a name for an equation: that of its section,
+        or the only one of the text. None if there are several, or none."""
+        heads = self._heads.get(key_of(node), [])
+        if place is not None:
+            mine = [one for one in heads if one.section == place.section]
+            heads = mine or heads
         first = heads[0] if heads else None
-        if first is None or first.defines is None or first is place:
+        if first is None or first.defines is None or first is place or not first.usable:
             return None
         if any(one.section != first.section for one in heads[1:]):
             return None
@@ -293,7 +310,7 @@ class Meanings:
                 if tree is None:
                     uses[head.value] |= set(_LETTER.findall(member.characters))
                 else:
-                    uses[head.value] |= {one for one, _ in names(tree)}
+                    uses[head.value] |= {*_names_outside(tree, avoided)}
         waiting, seen = [of.value], {of.value}
         while waiting:
             for one in uses[waiting.pop()]:
@@ -333,19 +350,40 @@ def _head(tree: Node | None) -> Node | None:
     if tree.kind == "name":
         return tree
     if tree.kind == "apply":
-        return tree.parts[0]
+        name, *arguments = tree.parts
+        if len({*arguments}) == len(arguments) and all(
+            one.kind == "name" for one in arguments
+        ):
+            return name
     return None
+
+
+def _names_itself(head: Node, right: Node) -> bool:
+    """Whether a right side only writes the name on the left in another way."""
+    return right.kind in ("name", "apply") and base(head) in {
+        base(one) for one in (right, *right.parts[:1]) if one.kind == "name"
+    }
 
 
 def _alone(tree: Node) -> Iterable[Node]:
     """Yield the names of a tree outside derivatives and arguments."""
     if tree.kind == "name":
         yield tree
-    elif tree.kind == "apply":
-        yield tree.parts[0]
-    elif tree.kind != "slope":
+    elif tree.kind not in ("slope", "apply"):
         for part in tree.parts:
             yield from _alone(part)
+
+
+def _names_outside(tree: Node, functions: set[str]) -> Iterable[str]:
+    """Yield the names of a tree, but not those in arguments of some functions."""
+    if tree.kind == "name":
+        yield tree.value
+        yield from tree.tokens
+    if tree.kind == "apply" and tree.parts[0].value in functions:
+        yield tree.parts[0].value
+        return
+    for part in tree.parts:
+        yield from _names_outside(part, functions)
 
 
 def _with_indices(left: Node, right: Node, node: Node) -> Node:

@@ -19,6 +19,14 @@ _NOTHING = re.compile(
     r"\\(?:left|right|middle|[bB]igg?[lrm]?|displaystyle|textstyle|limits|nolimits|quad|qquad"
     r"|nonumber|mathstrut|mathop|mathrel|mathord|,|;|:|!|\s)(?![a-zA-Z])|[~&]|\\hspace\*?\{[^{}]*\}|\\(?=\s)"
 )
+_BRACED = r"\{((?:[^{}]|\{(?:[^{}]|\{[^{}]*\})*\})*)\}"
+_PLAIN = (
+    (re.compile(rf"\\mathop\s*{_BRACED}"), r"\1"),
+    (re.compile(rf"\\underset\s*{_BRACED}\s*{_BRACED}"), r"\2_{\1}"),
+    (re.compile(rf"\\(?:cancel|bcancel|boxed|mathclose|mathopen)\s*{_BRACED}"), r"{\1}"),
+    (re.compile(r"\\E(?![a-zA-Z])"), r"\\mathbb{E}"),
+    (re.compile(r"\\(?:leftroot|uproot)\s*\{[^{}]*\}"), ""),
+)
 _END = re.compile(r"(?:[\s.,;]|\\(?:\\|blacksquare|square|qed))+\Z")
 _FACES = {
     "mathbf", "boldsymbol", "bm", "mathcal", "mathbb", "mathsf", "mathit", "mathfrak",
@@ -39,7 +47,7 @@ _NAMED = {
     "vartheta", "iota", "kappa", "lambda", "mu", "nu", "xi", "pi", "varpi", "rho",
     "varrho", "sigma", "varsigma", "tau", "upsilon", "phi", "varphi", "chi", "psi",
     "omega", "Gamma", "Delta", "Theta", "Lambda", "Xi", "Pi", "Sigma", "Upsilon", "Phi",
-    "Psi", "Omega", "ell", "infty", "hbar", "imath", "jmath", "N", "E",
+    "Psi", "Omega", "ell", "infty", "hbar", "imath", "jmath", "N", "Pr", "Re", "emptyset",
 }  # fmt: skip
 _TOPS = {"T", r"\top", r"\intercal", r"\mathsf{T}", r"\text{T}", r"\mathbf{T}"}
 _DOTS = {r"\dots", r"\ldots", r"\cdots", r"\vdots", r"\ddots", r"\dotsc", r"\dotsb"}
@@ -70,6 +78,8 @@ def read_formula(text: str, manner: Manner) -> Node:
     """Return the tree of a formula. Raises `Unclear` for what is not understood."""
     if r"\left." in text or r"\right." in text:
         raise Unclear("a value at a place")
+    for pattern, by in _PLAIN:
+        text = pattern.sub(by, text)
     text = _WORD.sub(r"\\text{\1}", text)
     text = _END.sub("", _NOTHING.sub(" ", text))
     tokens = _TOKEN.findall(text)
@@ -249,9 +259,7 @@ class _Reader:
         if token[0].isdigit():
             return number(Fraction(token))
         if token in _CLOSE:
-            found = self.expression()
-            self.take(_CLOSE[token])
-            return found
+            return self.within_brackets(token)
         if token == "{":
             self.at -= 1
             return self.inner(self.argument())
@@ -272,6 +280,21 @@ class _Reader:
             return self.command(token[1:])
         raise Unclear(f"{token} is not understood")
 
+    def within_brackets(self, token: str) -> Node:
+        """Read a bracket, or a list in brackets."""
+        found = [self.expression()]
+        while self.token in (",", ";") or (len(found) > 1 and self.token in _BARS):
+            self.take()
+            found.append(self.expression())
+        self.take(_CLOSE[token])
+        if len(found) > 1:
+            return Node("other", "list", tuple(found))
+        if self.token == "(" and self.tokens[self.at + 2 : self.at + 3] in (
+            [")"], [","],
+        ):  # fmt: skip
+            raise Unclear("a value, or a product?")
+        return found[0]
+
     def within_bars(self, token: str) -> Node:
         inside = self.expression()
         self.take()
@@ -283,10 +306,15 @@ class _Reader:
         if name in ("frac", "dfrac", "tfrac", "cfrac"):
             return self.fraction()
         if name == "sqrt":
+            degree = 2
             if self.token == "[":
-                raise Unclear("a root of another degree")
-            half = number(Fraction(1, 2))
-            return Node("power", "", (self.inner(self.argument()), half))
+                self.take()
+                if not (self.token.isdigit() and int(self.token)):
+                    raise Unclear("a root of another degree")
+                degree = int(self.take())
+                self.take("]")
+            root = number(Fraction(1, degree))
+            return Node("power", "", (self.inner(self.argument()), root))
         if name == "nabla":
             return self.nabla()
         if name == "partial":
@@ -409,7 +437,10 @@ class _Reader:
         close = _CLOSE[self.take()]
         body = self.expression()
         if self.token in _BARS:
-            raise Unclear("a conditional expectation")
+            start = self.at
+            while self.token != close:
+                self.take()
+            law.append(" ".join(self.tokens[start : self.at]))
         self.take(close)
         return Node("big", "E", (body,), (), tuple(law))
 
@@ -489,9 +520,18 @@ class _Reader:
         while self.token == "_":
             self.take()
             by = self.inner(self.argument())
-        if self.token == "^":
-            raise Unclear("a higher derivative")
-        return Node("slope", "", (self.factor(), by))
+        order = 1
+        while self.token in ("^", "_"):
+            if self.take() == "_":
+                by = self.inner(self.argument())
+            elif self.argument() == ["2"] and order == 1:
+                order = 2
+            else:
+                raise Unclear("a higher derivative")
+        found = self.factor()
+        for _ in range(order):
+            found = Node("slope", "", (found, by))
+        return found
 
     def partial(self) -> Node:
         if self.token != "_":
