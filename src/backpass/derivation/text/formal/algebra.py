@@ -35,6 +35,11 @@ _ARRAY = re.compile(
     r"|\\(?:hat|tilde|bar|dot|widehat|overline)\{(?:[A-Z]|\\(?:mathbf|boldsymbol|bm|vec)\{.*\})\}"
     r"|\\(?:Sigma|Lambda|Theta|Phi|Omega|Psi|Gamma|Delta)|\\mathsf\{.*\}|\\text\{.*\}"
 )
+_VECTOR = re.compile(
+    r"[a-z]|\\(?:mathbf|boldsymbol|bm|vec|pmb)\{(?:[a-z]|\\[a-z]+)\}"
+    r"|\\(?:beta|theta|mu|omega|phi|delta|varepsilon|epsilon|xi)"
+    r"|\\(?:hat|tilde|bar)\{(?:[a-z]|\\(?:mathbf|boldsymbol|bm)\{(?:[a-z]|\\[a-z]+)\}|\\[a-z]+)\}"
+)
 _SCALAR = re.compile(
     r"[nmNMKTDB]|\\(?:alpha|lambda|eta|epsilon|varepsilon|kappa|rho|tau|pi)|e|\\delta"
 )
@@ -73,6 +78,10 @@ def is_ordered(nodes: list[Node]) -> bool:
         for node in tree.walk():
             if node.kind in ("top", "hadamard"):
                 return True
+            if node.kind == "power" and _normed(node.parts[0]) is not None:
+                return True
+            if node.kind == "other" and node.value == "inner":
+                return True
             if node.kind == "other" and node.value.startswith("array"):
                 return True
             if node.kind not in ("product", "quotient", "power"):
@@ -95,10 +104,10 @@ def _factors(node: Node) -> list[Node]:
 
 class Algebra:
     """Computes the forms of formulas; `ordered` says whether the order of factors
-    matters."""
+    matters, and `columns` whether lower-case letters are then columns."""
 
-    def __init__(self, ordered: bool) -> None:
-        self.ordered = ordered
+    def __init__(self, ordered: bool, columns: bool = False) -> None:
+        self.ordered, self.columns = ordered, columns
         self._forms: dict[Node, Form] = {}
 
     def form(self, node: Node) -> Form:
@@ -129,9 +138,19 @@ class Algebra:
                 powers = dict(first)
                 for atom, count in second:
                     powers[atom] = powers.get(atom, Fraction(0)) + count
-                key = _term(powers, before + after)
+                key = self._key(powers, before + after)
                 found[key] = found.get(key, Fraction(0)) + m * n
         return {term: count for term, count in found.items() if count}
+
+    def _key(self, powers: dict[Node, Fraction], sequence: tuple[Node, ...]) -> Term:
+        """Return a term; a number such as x^\\top y is also y^\\top x."""
+        if self.columns and sequence and (pieces := scalars(sequence)):
+            chosen = []
+            for piece in pieces:
+                turned = tuple(turned_of(one) for one in reversed(piece))
+                chosen.append(min(piece, turned, key=repr))
+            sequence = tuple(one for piece in sorted(chosen, key=repr) for one in piece)
+        return _term(powers, sequence)
 
     def _atom(self, node: Node, count: Fraction = Fraction(1)) -> Form:
         if self.ordered and not is_scalar(node) and not self._commutes(node):
@@ -211,12 +230,14 @@ class Algebra:
     def _of_top(self, node: Node) -> Form:
         found: Form = {}
         for (powers, sequence), count in self.form(node.parts[0]).items():
-            turned = tuple(_turned(one) for one in reversed(sequence))
-            found[powers, turned] = count
+            turned = tuple(turned_of(one) for one in reversed(sequence))
+            found[self._key(dict(powers), turned)] = count
         return found
 
     def _of_power(self, node: Node) -> Form:
         base, exponent = node.parts
+        if exponent == number(2) and self.ordered and (inside := _normed(base)):
+            return self.form(product(Node("top", "", (inside,)), inside))
         above = self.form(exponent)
         if base == E:
             return self._exponential(above)
@@ -332,6 +353,9 @@ class Algebra:
     def _of_other(self, node: Node) -> Form:
         if node.value == "dots":
             raise Unclear("dots")
+        if node.value == "inner" and len(node.parts) == 2 and self.ordered:
+            first, second = node.parts
+            return self.form(product(Node("top", "", (first,)), second))
         made = tuple(self.canonical(one) for one in node.parts)
         if node.value == "norm" and len(made) == 1:
             opposite = self.node_of(self.added({}, self.form(made[0]), Fraction(-1)))
@@ -370,6 +394,8 @@ class Algebra:
         """Return the one term of a sum that a Kronecker delta leaves; None if the term
         has none."""
         letter = node.subs[0]
+        if not _is_whole(node):
+            return None
         for atom in inside:
             if atom.value == r"\delta" and letter in atom.subs and len(atom.subs) == 2:
                 (other,) = (one for one in atom.subs if one != letter)
@@ -454,12 +480,44 @@ class Algebra:
         return found
 
 
+def scalars(sequence: tuple[Node, ...]) -> tuple[tuple[Node, ...], ...] | None:
+    """Split a sequence into pieces such as x^\\top A y, each of which is a number;
+    None if something is left over."""
+    found: list[tuple[Node, ...]] = []
+    current: list[Node] = []
+    for node in sequence:
+        current.append(node)
+        first = current[0]
+        if first.kind != "top" or not is_vector(first.parts[0]):
+            return None
+        if len(current) > 1 and is_vector(node):
+            found.append(tuple(current))
+            current = []
+    return None if current or not found else tuple(found)
+
+
+def is_vector(node: Node) -> bool:
+    """Whether a name is a lower-case letter, which beside a matrix is a vector."""
+    return node.kind == "name" and _VECTOR.fullmatch(node.value) is not None
+
+
 def _term(powers: dict[Node, Fraction], sequence: tuple[Node, ...]) -> Term:
     kept = [(atom, count) for atom, count in powers.items() if count]
     return tuple(sorted(kept, key=repr)), sequence
 
 
-def _turned(node: Node) -> Node:
+def _normed(node: Node) -> Node | None:
+    """Return the vector whose length a node is; None if it is none."""
+    if node.kind == "other" and node.value == "element" and node.subs == (("2",),):
+        node = node.parts[0]
+    if node.kind != "other" or node.value != "norm":
+        return None
+    (inside,) = node.parts
+    names = [one for one in inside.walk() if one.kind == "name"]
+    return inside if any(map(is_vector, names)) else None
+
+
+def turned_of(node: Node) -> Node:
     return node.parts[0] if node.kind == "top" else Node("top", "", (node,))
 
 
@@ -472,6 +530,15 @@ def _letters(node: Node) -> frozenset[str]:
     any."""
     names = {one.value for one in node.walk() if one.kind == "name"}
     return node.tokens | frozenset(names)
+
+
+def _is_whole(node: Node) -> bool:
+    """Whether a sum runs over all values of its letter, as far as its limits say."""
+    (letter,) = node.subs[0]
+    first = node.sups[0] if node.sups else letter
+    return first in (letter, f"{letter} = 1", f"{letter} = 0") or bool(
+        re.fullmatch(r"\w(?: , \w)*", first)
+    )
 
 
 def _closed(node: Node, body: Node) -> Node:

@@ -195,7 +195,9 @@ class Formal:
         meaning = self._meanings.at(read)
         trees = [a, b, *(self._meanings.reached((a, b), read) if expand else ())]
         ordered = is_ordered(trees)
-        calculus = Calculus(meaning, ordered, expand, through and not ordered)
+        calculus = Calculus(
+            meaning, ordered, expand, through and not ordered, self._meanings.columns
+        )
         first, second = calculus.form(a), calculus.form(b)
         if not calculus.is_zero(calculus.added(first, second, -1)):
             return None
@@ -203,7 +205,11 @@ class Formal:
 
     def _words(self, calculus: Calculus, read: Read) -> tuple[str, ...]:
         assert self._meanings is not None
-        words = ["products keep their order" if calculus.ordered else "names are numbers"]
+        words = ["names are numbers"]
+        if calculus.ordered:
+            words = ["products keep their order"]
+            if calculus.columns:
+                words = ["products keep their order; lower-case letters are columns"]
         for name in calculus.used.values():
             defined = self._meanings.definition(name, read)
             if defined is not None:

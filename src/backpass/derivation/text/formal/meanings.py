@@ -6,7 +6,9 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 
+from backpass.derivation.text.formal.algebra import is_vector
 from backpass.derivation.text.formal.chains import steps
 from backpass.derivation.text.formal.reader import Manner, read_formula
 from backpass.derivation.text.formal.slopes import Meaning, base, names
@@ -19,6 +21,7 @@ _USUAL = (
 )
 _FUNCTION = re.compile(_USUAL)
 _LETTER = re.compile(r"\\[a-zA-Z]+(?:\{\\?[a-zA-Z]+\})?|[a-zA-Z]")
+_GRADIENT = re.compile(r"\\\w+\{(?:d[A-Z]\w*|d[a-z]|grad\w*|d_\w+)\}")  # \mathbf{dZ}
 Key = tuple[str, tuple[str, ...], tuple[str, ...]]
 
 
@@ -170,9 +173,29 @@ class Meanings:
             for letter in _LETTER.findall(member.characters)
         }
         self._heads: dict[Key, list[Read]] = defaultdict(list)
+        self.summed = {
+            token
+            for read in reads
+            for tree in read.trees
+            if tree is not None
+            for node in tree.walk()
+            if node.kind == "big" or node.value == r"\delta"
+            for group in node.subs
+            if len(group) == 1
+            for token in group
+        }
         self.heads: set[str] = set()
         self.computed: set[str] = set()  # names that are differentiated
         self.applied: set[str] = set(self.manner.plain)
+        self.columns = not any(
+            _is_row(first, second)
+            for read in reads
+            for tree in read.trees
+            if tree is not None
+            for node in tree.walk()
+            if node.kind == "product"
+            for first, second in pairwise(node.parts)
+        )
         self._define()
         self._facts: dict[Node, Node] = {}
 
@@ -191,12 +214,20 @@ class Meanings:
                     and read.certain
                     and rest[0] is not None
                     and not _names_itself(head, rest[0])
+                    and not self._has_free_index(left, rest[0])
                 ):
                     read.defines = key[1]
             for tree in read.trees[1:] if head is not None else read.trees:
                 seen |= {(read.section, key_of(one)) for one in _alone(tree)} if tree else set()
             if key is not None:
                 seen.add(key)
+
+    def _has_free_index(self, left: Node | None, right: Node) -> bool:
+        """Whether a right side has an index that the left side does not have, and over
+        which other formulas sum."""
+        assert left is not None
+        free = _free_indices(right, frozenset())
+        return bool(free & self.summed - left.tokens - {v for v, _ in names(left)})
 
     def _note_names(self, read: Read) -> None:
         for tree in read.trees:
@@ -229,6 +260,8 @@ class Meanings:
             return None
         if any(one.section != first.section for one in heads[1:]):
             return None
+        if place is not None and first.section != place.section:
+            return first if first.line <= place.line and len(heads) == 1 else None
         return first
 
     def _value(self, node: Node, place: Read | None) -> Node | None:
@@ -237,7 +270,9 @@ class Meanings:
             return None
         left, right = read.trees[0], read.trees[1]
         assert left is not None and right is not None
-        if left.kind != node.kind:
+        if left.kind != node.kind or right.kind == "number":
+            return None  # a number is the value in one case
+        if right.kind == "name" and not read.shown:
             return None
         head = _head(left)
         if head is None or base(head) in names(right):
@@ -348,7 +383,7 @@ def _head(tree: Node | None) -> Node | None:
     if tree is None:
         return None
     if tree.kind == "name":
-        return tree
+        return None if _GRADIENT.fullmatch(tree.value) else tree
     if tree.kind == "apply":
         name, *arguments = tree.parts
         if len({*arguments}) == len(arguments) and all(
@@ -363,6 +398,29 @@ def _names_itself(head: Node, right: Node) -> bool:
     return right.kind in ("name", "apply") and base(head) in {
         base(one) for one in (right, *right.parts[:1]) if one.kind == "name"
     }
+
+
+def _is_row(first: Node, second: Node) -> bool:
+    """Whether a vector stands before a matrix, as a row does."""
+    return is_vector(first) and not first.subs and second.kind == "name" and bool(
+        re.fullmatch(r"[A-Z]|\\(?:mathbf|boldsymbol)\{[A-Z]\}", second.value)
+        and not re.fullmatch(r"[nmcabdktsh]", first.value)
+    )
+
+
+def _free_indices(tree: Node, bound: frozenset[str]) -> set[str]:
+    """Return the single letters that are indices of names, and not summed over."""
+    if tree.kind == "big":
+        bound |= {token for group in tree.subs for token in group}
+        bound |= {token for limit in tree.sups for token in limit.split()}
+    found = {
+        group[0]
+        for group in tree.subs
+        if tree.kind == "name" and len(group) == 1 and group[0].isalpha() and len(group[0]) == 1
+    }
+    for part in tree.parts:
+        found |= _free_indices(part, bound)
+    return found - bound
 
 
 def _alone(tree: Node) -> Iterable[Node]:

@@ -4,8 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from fractions import Fraction
 
-from backpass.derivation.text.formal.algebra import Algebra, Form, is_array
+from backpass.derivation.text.formal.algebra import (
+    Algebra,
+    Form,
+    Powers,
+    is_array,
+    is_vector,
+    scalars,
+    turned_of,
+)
 from backpass.derivation.text.formal.trees import (
     Node,
     Unclear,
@@ -52,9 +61,14 @@ class Calculus(Algebra):
     """
 
     def __init__(
-        self, meaning: Meaning, ordered: bool, expand: bool, through: bool = False
+        self,
+        meaning: Meaning,
+        ordered: bool,
+        expand: bool,
+        through: bool = False,
+        columns: bool = False,
     ) -> None:
-        super().__init__(ordered)
+        super().__init__(ordered, columns)
         self.meaning, self.expand, self.through = meaning, expand, through
         self.used: dict[str, Node] = {}  # names that were expanded
         self.inputs: set[str] = set()  # names of which a derivative is 0
@@ -116,13 +130,73 @@ class Calculus(Algebra):
         return of
 
     def _linear_slope(self, of: Node, by: Node) -> Form:
-        """Return the form of a derivative of arrays, which is only linear."""
+        """Return the form of a derivative of arrays: of numbers such as x^\\top A y, in
+        the shape of what it is taken by; otherwise, it is only linear."""
         found: Form = {}
         for (powers, sequence), count in self.form(of).items():
-            whole = self.node_of({(powers, sequence): 1})  # type: ignore[dict-item]
-            atom = Node("slope", "", (whole, by))
-            found = self.added(found, self._atom(atom), count)
+            term: Form = {(powers, sequence): Fraction(1)}
+            one = self._of_scalar(powers, sequence, by)
+            if one is None:
+                one = self._atom(Node("slope", "", (self.node_of(term), by)))
+            found = self.added(found, one, count)
         return found
+
+    def _of_scalar(
+        self, powers: Powers, sequence: tuple[Node, ...], by: Node
+    ) -> Form | None:
+        """Return the derivative of a number by a vector or a matrix in it; None if it
+        is not one for which there is a rule."""
+        if not self.columns or by.kind != "name":
+            return None
+        pieces = scalars(sequence) if sequence else ()
+        if pieces is None or not all(
+            self._is_apart(one, by) for one in [atom for atom, _ in powers]
+        ):
+            return None
+        if not (is_vector(by) or is_array(by)):
+            return None
+        found: Form = {}
+        for number_, piece in enumerate(pieces):
+            rest = [one for at, one in enumerate(pieces) if at != number_]
+            others = tuple(node for one in rest for node in one)
+            for at, node in enumerate(piece):
+                inner = node.parts[0] if node.kind == "top" else node
+                if inner != by:
+                    if not self._is_apart(inner, by):
+                        return None
+                    continue
+                before, after = piece[:at], piece[at + 1 :]
+                if rest and not is_vector(by):
+                    return None
+                made = self._gradient(before, after, node.kind == "top")
+                term = self._key(dict(powers), made + others) if others else (
+                    powers, made,
+                )
+                found = self.added(found, {term: Fraction(1)})
+        return found
+
+    def _gradient(
+        self, before: tuple[Node, ...], after: tuple[Node, ...], is_top: bool
+    ) -> tuple[Node, ...]:
+        """Return the derivative of p X q by X, which is p^\\top q^\\top, or that of
+        p X^\\top q, which is q p."""
+        if is_top:
+            return after + before
+        turned = [tuple(turned_of(one) for one in reversed(a)) for a in (before, after)]
+        return turned[0] + turned[1]
+
+    def _is_apart(self, node: Node, by: Node) -> bool:
+        """Whether a node surely does not depend on a name."""
+        for one in node.walk():
+            if one.kind in ("slope", "apply"):
+                return False
+            if one.kind == "name":
+                if base(one) == base(by) or not (
+                    self.meaning.is_input(one) or one.value == "e"
+                ):
+                    return False
+                self.inputs.add(one.value)
+        return True
 
     def slope(self, of: Node, by: Node) -> Node:
         """Return a derivative as a formula. Raises `Unclear`."""
