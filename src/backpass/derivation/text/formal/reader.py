@@ -17,13 +17,20 @@ _WORD = re.compile(
 )
 _NOTHING = re.compile(
     r"\\(?:left|right|middle|[bB]igg?[lrm]?|displaystyle|textstyle|limits|nolimits|quad|qquad"
-    r"|nonumber|mathstrut|mathop|mathrel|mathord|,|;|:|!|\s)(?![a-zA-Z])|[~&]|\\hspace\*?\{[^{}]*\}|\\(?=\s)"
+    r"|nonumber|mathstrut|mathop|mathrel|mathord)(?![a-zA-Z])|\\[,;:!\s]|[~&]"
+    r"|\\hspace\*?\{[^{}]*\}"
 )
 _BRACED = r"\{((?:[^{}]|\{(?:[^{}]|\{[^{}]*\})*\})*)\}"
 _PLAIN = (
     (re.compile(rf"\\mathop\s*{_BRACED}"), r"\1"),
     (re.compile(rf"\\underset\s*{_BRACED}\s*{_BRACED}"), r"\2_{\1}"),
     (re.compile(rf"\\(?:cancel|bcancel|boxed|mathclose|mathopen)\s*{_BRACED}"), r"{\1}"),
+    (re.compile(rf"\\(?:under|over)brace\s*{_BRACED}\s*[_^]\s*{_BRACED}"), r"{\1}"),
+    (re.compile(r"\\(?:left|[bB]igg?l?)\s*(?:\||\\vert(?![a-zA-Z]))"), r"\\lvert "),
+    (re.compile(r"\\(?:right|[bB]igg?r?)\s*(?:\||\\vert(?![a-zA-Z]))"), r"\\rvert "),
+    (re.compile(r"\\(?:left|[bB]igg?l?)\s*\\\|"), r"\\lVert "),
+    (re.compile(r"\\(?:right|[bB]igg?r?)\s*\\\|"), r"\\rVert "),
+    (re.compile(r"\\in\s*\\mathbb\s*\{?\s*R.*\Z", re.S), ""),
     (re.compile(r"\\E(?![a-zA-Z])"), r"\\mathbb{E}"),
     (re.compile(r"\\(?:leftroot|uproot)\s*\{[^{}]*\}"), ""),
 )
@@ -56,10 +63,12 @@ _EACH = {r"\odot", r"\circ", r"\otimes", r"\circledast"}
 _BARS = {"|", r"\mid", r"\vert", r"\lvert", r"\rvert", r"\given"}
 _NORMS = {r"\|", r"\lVert", r"\rVert", r"\Vert", r"\parallel"}
 _SEPARATORS = {",", ";", *_BARS, *_NORMS, ":"}
-_CLOSE = {"(": ")", "[": "]", r"\{": r"\}", r"\lbrack": r"\rbrack"}
+_CLOSE = {
+    "(": ")", "[": "]", r"\{": r"\}", r"\lbrack": r"\rbrack", r"\lbrace": r"\rbrace",
+}  # fmt: skip
 _PROSE = re.compile(
-    r"\b(?:if|for|when|where|with|and|or|is|are|since|because|as|by|using|from|at|otherwise"
-    r"|so|hence|thus|then|else|s\.?t|let|we|the|that|which|of|in)\b"
+    r"\A(?:if|for|when|with|and|or|since|because|as|by|using|from|at|otherwise|so|then|else"
+    r"|s\.?t|let|the|that|which|of|in)\b|\b(?:is|are|we|hence|thus|if|where)\b"
 )
 _LABEL = re.compile(r"([a-zA-Z]|\\ell)(?:[+-]\d+|[+-][a-zA-Z])?")
 
@@ -95,6 +104,7 @@ def read_formula(text: str, manner: Manner) -> Node:
 class _Reader:
     def __init__(self, tokens: list[str], manner: Manner) -> None:
         self.tokens, self.manner, self.at = tokens, manner, 0
+        self.norms = 0  # how many norms are open
 
     # ---- tokens ----------------------------------------------------------------------
 
@@ -187,7 +197,9 @@ class _Reader:
         token = self.token
         if not token or token in _TIMES | _EACH | _DOTS:
             return token in _DOTS
-        if token in "([{" or token in (r"\{", r"\langle", r"\lbrace"):
+        if token in "([{" or token in (r"\{", r"\langle", r"\lbrace", r"\lfloor"):
+            return True
+        if token in (r"\lvert", r"\lVert") or (token == r"\|" and not self.norms):
             return True
         if token[0].isalnum():
             return True
@@ -265,6 +277,10 @@ class _Reader:
             return self.inner(self.argument())
         if token in _BARS | _NORMS:
             return self.within_bars(token)
+        if token == r"\lfloor":
+            inside = self.expression()
+            self.take(r"\rfloor")
+            return Node("other", "floor", (inside,))
         if token == r"\langle":
             parts = [self.expression()]
             while self.token in (",", "|"):
@@ -296,7 +312,9 @@ class _Reader:
         return found[0]
 
     def within_bars(self, token: str) -> Node:
+        self.norms += token in _NORMS
         inside = self.expression()
+        self.norms -= token in _NORMS
         self.take()
         if self.tokens[self.at - 1] not in (_BARS if token in _BARS else _NORMS):
             raise Unclear("bars that do not close")
@@ -322,7 +340,10 @@ class _Reader:
         if name.startswith("text{"):
             return self.word(name[5:-1])
         if name in _FACES:
-            inside = "".join(self.argument())
+            tokens = self.argument()
+            inside = "".join(tokens)
+            if name not in ("mathbb", "mathcal") and set("_^") & {*tokens}:
+                return self.after_name(self.accented(name, tokens))
             if name == "mathbb" and inside == "E":
                 return self.expectation()
             if name == "mathbb" and inside == "1":
@@ -339,6 +360,13 @@ class _Reader:
         if name == "begin":
             return self.environment()
         raise Unclear(f"\\{name} is not understood")
+
+    def accented(self, accent: str, tokens: list[str]) -> Node:
+        """Read \\hat{y_i} as the name \\hat{y}, with its index."""
+        name = self.inner(tokens)
+        if name.kind != "name":
+            raise Unclear(f"\\{accent} of a formula")
+        return replace(name, value=rf"\{accent}{{{name.value}}}")
 
     def environment(self) -> Node:
         """Take a matrix, or cases, as it is written."""
@@ -420,7 +448,7 @@ class _Reader:
         inside_node = self.base() if bracketed else self.factor()
         if bracketed and self.token in ("^", "_"):
             raise Unclear("a script after a function's argument")
-        if not bracketed and self.begins():
+        if not bracketed and inside_node.kind != "apply" and self.begins():
             raise Unclear(f"where does the argument of {name} end?")
         found = Node("call", name, (inside_node,), (), sups)
         if name == "exp":
@@ -485,8 +513,8 @@ class _Reader:
         if rest:
             of = self.inner(rest)
         elif self.token in ("(", "["):
-            of = self.base()
-            if self.begins() or self.token in ("^", "_", *_TIMES):
+            of = self.factor()
+            if self.begins() or self.token in _TIMES:
                 raise Unclear("of what is this the derivative?")
         else:
             of = self.run()
