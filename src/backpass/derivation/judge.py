@@ -111,8 +111,7 @@ def _judge(
     judge_one = partial(_judged, known, progress, seconds)
     sight = Sight(known, judge_one)
     if infer:
-        formal = Formal(known)
-        judge_one = lambda one: formal.judged(one, sight.judged(one))  # noqa: E731
+        judge_one = partial(_inferred, sight, Formal(known))
     below: list[Verdict] = []  # on a display that defines names of the one above it
     for item, following in zip_longest(document.items, document.items[1:]):
         if isinstance(item, Heading):
@@ -129,6 +128,11 @@ def _judge(
         after = [at for at, one in enumerate(verdicts) if one.line > verdict.line]
         verdicts.insert(after[0] if after else len(verdicts), verdict)
     return verdicts, sight
+
+
+def _inferred(sight: Sight, formal: Formal, statement: Statement) -> list[Verdict]:
+    """Judge a statement by what is inferred, and then by rules for any names."""
+    return formal.judged(statement, sight.judged(statement))
 
 
 def _judged(

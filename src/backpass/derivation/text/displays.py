@@ -60,7 +60,9 @@ _WIDE_ARROW = re.compile(
     r"(?:\\q?quad(?![a-zA-Z])|\\hspace\*?\s*\{[^{}]*\})\s*\\(?:long)?rightarrow(?![a-zA-Z])\s*"
     r"(?:\\q?quad(?![a-zA-Z])|\\hspace\*?\s*\{[^{}]*\})"
 )
-_WIDE = re.compile(r"\\hspace\*?\s*\{\s*(?:0?\.[3-9]\d*|[1-9][\d.]*)\s*(?:in|cm|em)\s*\}")
+_WIDE = re.compile(
+    r"\\hspace\*?\s*\{\s*(?:0?\.[3-9]\d*|[1-9][\d.]*)\s*(?:in|cm|em)\s*\}"
+)
 _PERCENT_AT_END = re.compile(r"(?<!\\)%[ \t]*(?=\n)")
 _PUNCTUATION = re.compile(r"\\(?:text(?:rm|normal)?|mbox|mathrm)\s*\{\s*([.,;])\s*\}")
 _SPACE_IN_WORDS = re.compile(r"\\space(?![a-zA-Z])")
@@ -147,7 +149,9 @@ def display_of(body: Text, kind: str, is_latex: bool, start: int, end: int) -> D
 def _all_equations(rows: str) -> bool:
     """Whether each row of an array has an = outside braces, and there are several."""
     found = [row for row in rows.split(r"\\") if row.strip("& \n\t")]
-    return len(found) > 1 and all("=" in re.sub(r"\{[^{}]*\}", "", row) for row in found)
+    return len(found) > 1 and all(
+        "=" in re.sub(r"\{[^{}]*\}", "", row) for row in found
+    )
 
 
 def _with_columns(row: Text, signs: list[int]) -> Text:

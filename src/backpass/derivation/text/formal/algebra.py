@@ -59,7 +59,7 @@ def _is_element(name: Node) -> bool:
 
 
 def is_scalar(node: Node) -> bool:
-    """Whether a node is a number, whatever its names are."""
+    """Whether a node is surely a number."""
     if node.kind == "name":
         if _is_element(node):
             return True
@@ -162,7 +162,7 @@ class Algebra:
         return {(((node, count),), ()): Fraction(1)}
 
     def _commutes(self, node: Node) -> bool:
-        """Whether a node that is no name has a number as its value."""
+        """Whether the value of a formula, which is not a name, is a number."""
         if node.kind == "big":
             return node.value in ("max", "min") or not any(
                 term[1] for term in self.form(node.parts[0])
@@ -214,13 +214,14 @@ class Algebra:
         for (powers, before), m in first.items():
             for (others, after), n in second.items():
                 sides = [
-                    self.node_of({((), side): Fraction(1)})
-                    for side in (before, after)
+                    self.node_of({((), side): Fraction(1)}) for side in (before, after)
                 ]
                 flat = [one for side in sides for one in _elements(side)]
                 flat = sorted((o for o in flat if o != number(1)), key=repr)
-                atom = tuple(flat[:1]) if len(flat) < 2 else (
-                    Node("hadamard", "", tuple(flat)),
+                atom = (
+                    tuple(flat[:1])
+                    if len(flat) < 2
+                    else (Node("hadamard", "", tuple(flat)),)
                 )
                 key = ((), atom)
                 scaled = self.times({(powers, ()): m}, {(others, ()): n})
@@ -291,9 +292,9 @@ class Algebra:
         return {_term({atom: one * count for atom, one in core}, ()): raised}
 
     def _core(self, form: Form) -> tuple[Powers, Fraction]:
-        """Split a form into powers of atoms and a number; several terms are one atom."""
+        """Split a form into powers and a number. Several terms are one atom."""
         if len(form) == 1:
-            ((powers, _), count), = form.items()
+            (((powers, _), count),) = form.items()
             return powers, count
         first = min(form, key=repr)
         count = form[first]
@@ -327,9 +328,9 @@ class Algebra:
             whole = self.node_of(inside)
             return self._atom(replace(node, parts=(whole,)))
         found: Form = {}
-        for prime, times in _primes(count):
+        for prime, exponent in _primes(count):
             log = replace(node, parts=(number(prime),))
-            found = self.added(found, self._atom(log), Fraction(times))
+            found = self.added(found, self._atom(log), Fraction(exponent))
         for atom, times in core:
             found = self.added(found, self._log_of(atom, node), times)
         return found

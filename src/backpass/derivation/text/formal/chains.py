@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from backpass.derivation.text.formal.algebra import is_array
 from backpass.derivation.text.formal.slopes import base
 from backpass.derivation.text.formal.trees import Node
 
@@ -27,6 +28,23 @@ def steps(left: Node, right: Node) -> list[list[Node]] | None:
     if len({*bases}) < len(bases) or ends & {*bases}:
         return None  # a recurrence, or a step taken twice
     return paths
+
+
+def order_of(left: Node, right: Node) -> str:
+    """Return in which order a chain rule with arrays has its factors; "" if it is none,
+    or if its factors are numbers."""
+    if steps(left, right) is None:
+        return ""
+    term = right.parts[0] if right.kind == "sum" else right
+    while term.kind == "big":
+        term = term.parts[0]
+    factors = [*_factors(term)]
+    ends = [_plain(one) for factor in factors for one in factor.parts]
+    if sum(one.kind == "name" and is_array(one) for one in ends) < 2:
+        return ""
+    if factors[0].parts[0] == left.parts[0] and factors[-1].parts[1] == left.parts[1]:
+        return "forward"
+    return "backward"
 
 
 def _of_term(left: Node, term: Node) -> list[Node] | None:

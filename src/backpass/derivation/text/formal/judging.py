@@ -9,12 +9,13 @@ from __future__ import annotations
 import re
 from bisect import bisect_right
 from dataclasses import replace
+from fractions import Fraction
 
 from backpass.derivation.text.contents import Heading
 from backpass.derivation.text.displays import Display
 from backpass.derivation.text.formal.algebra import is_ordered
 from backpass.derivation.text.formal.chains import steps
-from backpass.derivation.text.formal.meanings import Meanings, Read
+from backpass.derivation.text.formal.meanings import LETTER, Meanings, Read
 from backpass.derivation.text.formal.reader import read_formula
 from backpass.derivation.text.formal.slopes import Calculus
 from backpass.derivation.text.formal.trees import Node, Unclear
@@ -28,6 +29,7 @@ _CLAIMS = re.compile(
     r"[=<>]|\\(?:[a-zA-Z]*(?:eq|leqslant|geqslant|[aA]rrow)|n?(?:approx|sim|cong)|[lg]e|[lg]g"
     r"|propto|iff|implies|to|mapsto|notin|subset|supset|prec|succ|equiv)(?![a-zA-Z])"
 )
+_DIFFERS = "it is not equal"
 _BLAMED = ("refused", "ill-formed", "follows")
 _ONLY_WORDS = re.compile(r"\s*\\(?:text[a-z]*|mbox|mathrm)\s*\{[^{}$=]*\}[\s.,;]*")
 
@@ -60,11 +62,11 @@ class Formal:
             return found
         if self._meanings is None:
             self._start()
-        if (read := self._of.get(members)) is None:
+        if (read := self._of.get(members)) is None or self._declares(members):
             return found
         verdicts = list(found)
         for number, verdict in enumerate(found):
-            if verdict.kind != "not readable" or "it is not equal" in verdict.message:
+            if verdict.kind != "not readable" or _DIFFERS in verdict.message:
                 continue
             made = self._defined(statement, read, number) or self._compared(
                 read, verdicts, number
@@ -73,6 +75,21 @@ class Formal:
                 verdicts[number] = self._with_words(verdict, *made)
         self._note(statement, verdicts)
         return verdicts
+
+    def _declares(self, members: tuple[Text, ...]) -> bool:
+        """Whether a comment declares a name of a statement, which then has a meaning of
+        its own."""
+        known = self.known
+        declared = {
+            letter
+            for line in known.now.lines
+            if line not in known.inferred and line not in known.now.implied
+            for part in (line.left, line.right)
+            if part is not None and line.kind != "broadcast"
+            for letter in LETTER.findall(part.text)
+        }
+        text = " ".join(member.characters for member in members)
+        return not declared.isdisjoint(LETTER.findall(text))
 
     def _without_claim(self, verdict: Verdict, member: Text) -> Verdict:
         """Return the verdict on a formula without =: none is claimed if it can be read,
@@ -121,12 +138,16 @@ class Formal:
             for one in statements(item, self.known.brackets):
                 sure = not (one.fault or one.relation or one.conditional)
                 words = [text.characters for text in one.beside]
-                words += [text.characters for c in one.conditions if c for text in c.pieces]
+                words += [
+                    text.characters for c in one.conditions if c for text in c.pieces
+                ]
                 certain = sure and all(map(_RANGE.fullmatch, words))
                 usable = sure and all(map(_ONLY_WORDS.fullmatch, words))
                 line = line_of(one.members[0])
                 found.append(
-                    Read(one.members, [], section, line, True, certain or usable, usable)
+                    Read(
+                        one.members, [], section, line, True, certain or usable, usable
+                    )
                 )
         return found
 
@@ -164,12 +185,17 @@ class Formal:
         tree = read.trees[number + 1]
         if tree is None:
             return None
+        is_right = [one.kind in ("equal", "definition") for one in verdicts[:number]]
         for at in range(number, -1, -1):
             other = read.trees[at]
-            if other is None or (at and verdicts[at - 1].kind in _BLAMED):
+            if other is None or (at and not _may_stand(verdicts[at - 1])):
                 continue
+            if at and not is_right[at - 1] and any(is_right):
+                continue  # it is not shown to equal those before it
             if (words := self._agree(other, tree, read)) is not None:
                 line = self.known.document.line_of(read.members[at])
+                if at and verdicts[at - 1].kind == "not readable":
+                    words += (f"{self.known.document.where(line)} holds",)
                 return "equal", line, words
         return None
 
@@ -199,7 +225,7 @@ class Formal:
             meaning, ordered, expand, through and not ordered, self._meanings.columns
         )
         first, second = calculus.form(a), calculus.form(b)
-        if not calculus.is_zero(calculus.added(first, second, -1)):
+        if not calculus.is_zero(calculus.added(first, second, Fraction(-1))):
             return None
         return self._words(calculus, read)
 
@@ -215,7 +241,9 @@ class Formal:
             if defined is not None:
                 where = self.known.document.where(defined.line)
                 words.append(f"{name.value} is as defined in {where}")
-        words += [f"{name} does not depend on other names" for name in sorted(calculus.inputs)]
+        words += [
+            f"{name} does not depend on other names" for name in sorted(calculus.inputs)
+        ]
         words += [
             f"{of} depends on {by} only through {one}"
             for of, by, one in sorted(calculus.outputs)
@@ -227,7 +255,11 @@ class Formal:
         if (paths := steps(a, b)) is None:
             return None
         of, by = (one if one.kind == "name" else one.parts[0] for one in a.parts)
-        inner = [one if one.kind == "name" else one.parts[0] for path in paths for one in path]
+        inner = [
+            one if one.kind == "name" else one.parts[0]
+            for path in paths
+            for one in path
+        ]
         if not self._meanings.only_through(of, by, inner):
             return None
         through = " and ".join(dict.fromkeys(one.value for one in inner))
@@ -243,3 +275,8 @@ class Formal:
         for verdict, tree in zip(verdicts, read.trees[1:], strict=True):
             if verdict.kind == "equal" and tree is not None:
                 self._meanings.add_fact(read.trees[0], tree)
+
+
+def _may_stand(verdict: Verdict) -> bool:
+    """Whether a line may be right, as far as is known."""
+    return verdict.kind not in _BLAMED and _DIFFERS not in verdict.message

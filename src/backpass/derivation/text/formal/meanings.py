@@ -1,4 +1,4 @@
-"""What a text says of its names: which are functions, and which formulas define them."""
+"""What a text says of its names: the functions among them, and their definitions."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
-from backpass.derivation.text.formal.algebra import is_vector
-from backpass.derivation.text.formal.chains import steps
+from backpass.derivation.text.formal.algebra import is_array, is_vector
+from backpass.derivation.text.formal.chains import order_of, steps
 from backpass.derivation.text.formal.reader import Manner, read_formula
 from backpass.derivation.text.formal.slopes import Meaning, base, names
 from backpass.derivation.text.formal.trees import Node, Unclear, renamed
@@ -20,7 +20,7 @@ _USUAL = (
     r"|\\mathbf\{[fg]\}|\\mathbb\{[PV]\}|\\boldsymbol\{[fg]\}|\\text\{.*\}"
 )
 _FUNCTION = re.compile(_USUAL)
-_LETTER = re.compile(r"\\[a-zA-Z]+(?:\{\\?[a-zA-Z]+\})?|[a-zA-Z]")
+LETTER = re.compile(r"\\[a-zA-Z]+(?:\{\\?[a-zA-Z]+\})?|[a-zA-Z]")
 _GRADIENT = re.compile(r"\\\w+\{(?:d[A-Z]\w*|d[a-z]|grad\w*|d_\w+)\}")  # \mathbf{dZ}
 Key = tuple[str, tuple[str, ...], tuple[str, ...]]
 
@@ -41,8 +41,8 @@ class Read:
 
 
 def key_of(node: Node) -> Key:
-    """Return what tells a name apart: its letter, its labels, and subscripts that are
-    no indices; for a function's value, also its kind of arguments."""
+    """Return what tells a name apart: its letter, its labels, and subscripts other
+    than indices; for a function's value, also its kind of arguments."""
     if node.kind == "apply":
         name, *arguments = node.parts
         value, sups, fixed = key_of(name)
@@ -53,7 +53,9 @@ def key_of(node: Node) -> Key:
     fixed = tuple(
         " ".join(group)
         for group in node.subs
-        if any(token.isdigit() or (len(token) > 1 and token.isalpha()) for token in group)
+        if any(
+            token.isdigit() or (len(token) > 1 and token.isalpha()) for token in group
+        )
         and len(group) == 1
     )
     return node.value, node.sups, fixed
@@ -61,7 +63,7 @@ def key_of(node: Node) -> Key:
 
 @dataclass
 class _Uses:
-    """How often a name stands alone, and with which arguments it stands."""
+    """How often a name is used alone, and the arguments that it has."""
 
     bare: int = 0
     arguments: list[tuple[Node, ...]] = field(default_factory=list)
@@ -78,9 +80,7 @@ def manner_of(formulas: Iterable[str]) -> Manner:
         _note(tree, uses, above, bare)
     functions = {name for name, use in uses.items() if _is_function(name, use)}
     plain = {
-        name
-        for name in functions
-        if uses[name].bare and _is_same(uses[name].arguments)
+        name for name in functions if uses[name].bare and _is_same(uses[name].arguments)
     }
     labels = {
         letter
@@ -170,7 +170,7 @@ class Meanings:
             for read in reads
             for member, tree in zip(read.members, read.trees, strict=True)
             if tree is None
-            for letter in _LETTER.findall(member.characters)
+            for letter in LETTER.findall(member.characters)
         }
         self._heads: dict[Key, list[Read]] = defaultdict(list)
         self.summed = {
@@ -196,6 +196,14 @@ class Meanings:
             if node.kind == "product"
             for first, second in pairwise(node.parts)
         )
+        # The orders in which chain rules with arrays have their factors.
+        self.turns = {
+            turn
+            for read in reads
+            if (first := read.trees[0]) is not None
+            for tree in read.trees[1:]
+            if tree is not None and (turn := order_of(first, tree))
+        }
         self._define()
         self._facts: dict[Node, Node] = {}
 
@@ -218,7 +226,11 @@ class Meanings:
                 ):
                     read.defines = key[1]
             for tree in read.trees[1:] if head is not None else read.trees:
-                seen |= {(read.section, key_of(one)) for one in _alone(tree)} if tree else set()
+                seen |= (
+                    {(read.section, key_of(one)) for one in _alone(tree)}
+                    if tree
+                    else set()
+                )
             if key is not None:
                 seen.add(key)
 
@@ -226,8 +238,17 @@ class Meanings:
         """Whether a right side has an index that the left side does not have, and over
         which other formulas sum."""
         assert left is not None
-        free = _free_indices(right, frozenset())
-        return bool(free & self.summed - left.tokens - {v for v, _ in names(left)})
+        free = _free_indices(right, frozenset()) - left.tokens
+        free -= {value for value, _ in names(left)}
+        repeated = {
+            letter
+            for letter in free
+            if len(
+                {n for n in right.walk() if n.kind == "name" and (letter,) in n.subs}
+            )
+            > 1
+        }
+        return bool(free & self.summed or repeated)
 
     def _note_names(self, read: Read) -> None:
         for tree in read.trees:
@@ -336,6 +357,8 @@ class Meanings:
         """Whether the text's equations let a name depend on another only through
         others."""
         avoided = {one.value for one in inner}
+        if len(self.turns) > 1 and sum(map(is_array, (of, by, *inner))) > 1:
+            return False  # the order of factors is uncertain
         uses: dict[str, set[str]] = defaultdict(set)
         for read in self.reads:
             head = _head(read.trees[0])
@@ -343,7 +366,7 @@ class Meanings:
                 continue
             for member, tree in zip(read.members[1:], read.trees[1:], strict=True):
                 if tree is None:
-                    uses[head.value] |= set(_LETTER.findall(member.characters))
+                    uses[head.value] |= set(LETTER.findall(member.characters))
                 else:
                     uses[head.value] |= {*_names_outside(tree, avoided)}
         waiting, seen = [of.value], {of.value}
@@ -357,8 +380,8 @@ class Meanings:
         return self._agree_on(of, by, avoided)
 
     def _agree_on(self, of: Node, by: Node, avoided: set[str]) -> bool:
-        """Whether no other chain rule of the text goes from one name to another through
-        other names only."""
+        """Whether each chain rule of the text from one name to another goes through one
+        of some names."""
         for read in self.reads:
             first = read.trees[0]
             if first is None or first.kind != "slope":
@@ -402,9 +425,14 @@ def _names_itself(head: Node, right: Node) -> bool:
 
 def _is_row(first: Node, second: Node) -> bool:
     """Whether a vector stands before a matrix, as a row does."""
-    return is_vector(first) and not first.subs and second.kind == "name" and bool(
-        re.fullmatch(r"[A-Z]|\\(?:mathbf|boldsymbol)\{[A-Z]\}", second.value)
-        and not re.fullmatch(r"[nmcabdktsh]", first.value)
+    return (
+        is_vector(first)
+        and not first.subs
+        and second.kind == "name"
+        and bool(
+            re.fullmatch(r"[A-Z]|\\(?:mathbf|boldsymbol)\{[A-Z]\}", second.value)
+            and not re.fullmatch(r"[nmcabdktsh]", first.value)
+        )
     )
 
 
@@ -416,7 +444,10 @@ def _free_indices(tree: Node, bound: frozenset[str]) -> set[str]:
     found = {
         group[0]
         for group in tree.subs
-        if tree.kind == "name" and len(group) == 1 and group[0].isalpha() and len(group[0]) == 1
+        if tree.kind == "name"
+        and len(group) == 1
+        and group[0].isalpha()
+        and len(group[0]) == 1
     }
     for part in tree.parts:
         found |= _free_indices(part, bound)
@@ -469,7 +500,9 @@ def _applied(left: Node, right: Node, node: Node) -> Node:
     swap = dict(zip(parameters, arguments, strict=True))
     if len(swap) < len(parameters):
         raise Unclear("a parameter twice")
-    bound = {t for one in right.walk() if one.kind == "big" for g in one.subs for t in g}
+    bound = {
+        t for one in right.walk() if one.kind == "big" for g in one.subs for t in g
+    }
     if any(bound & one.tokens for one in arguments):
         raise Unclear("an index has two meanings")
     wanted = {base(one) for one in parameters}

@@ -7,70 +7,27 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from fractions import Fraction
 
-from backpass.derivation.text.formal.trees import Groups, Node, Unclear, number
-
-_TOKEN = re.compile(
-    r"\\text\{[^{}]*\}|\\[a-zA-Z]+\*?|\\.|\d+(?:\.\d+)?|\S", re.S
+from backpass.derivation.text.formal.tokens import (
+    BARS,
+    BIGS,
+    CALLS,
+    CLOSE,
+    DOTS,
+    EACH,
+    FACES,
+    LABEL,
+    NAMED,
+    NORMS,
+    PROSE,
+    SEPARATORS,
+    TIMES,
+    TOPS,
+    bound_by,
+    groups_of,
+    mark_of,
+    tokens_of,
 )
-_WORD = re.compile(
-    r"\\(?:text(?:rm|bf|it|sf|tt|normal)?|mathrm|operatorname\*?|mbox|rm)\s*\{\s*([^{}\\$]*?)\s*\}"
-)
-_NOTHING = re.compile(
-    r"\\(?:left|right|middle|[bB]igg?[lrm]?|displaystyle|textstyle|limits|nolimits|quad|qquad"
-    r"|nonumber|mathstrut|mathop|mathrel|mathord)(?![a-zA-Z])|\\[,;:!\s]|[~&]"
-    r"|\\hspace\*?\{[^{}]*\}"
-)
-_BRACED = r"\{((?:[^{}]|\{(?:[^{}]|\{[^{}]*\})*\})*)\}"
-_PLAIN = (
-    (re.compile(rf"\\mathop\s*{_BRACED}"), r"\1"),
-    (re.compile(rf"\\underset\s*{_BRACED}\s*{_BRACED}"), r"\2_{\1}"),
-    (re.compile(rf"\\(?:cancel|bcancel|boxed|mathclose|mathopen)\s*{_BRACED}"), r"{\1}"),
-    (re.compile(rf"\\(?:under|over)brace\s*{_BRACED}\s*[_^]\s*{_BRACED}"), r"{\1}"),
-    (re.compile(r"\\(?:left|[bB]igg?l?)\s*(?:\||\\vert(?![a-zA-Z]))"), r"\\lvert "),
-    (re.compile(r"\\(?:right|[bB]igg?r?)\s*(?:\||\\vert(?![a-zA-Z]))"), r"\\rvert "),
-    (re.compile(r"\\(?:left|[bB]igg?l?)\s*\\\|"), r"\\lVert "),
-    (re.compile(r"\\(?:right|[bB]igg?r?)\s*\\\|"), r"\\rVert "),
-    (re.compile(r"\\in\s*\\mathbb\s*\{?\s*R.*\Z", re.S), ""),
-    (re.compile(r"\\E(?![a-zA-Z])"), r"\\mathbb{E}"),
-    (re.compile(r"\\(?:leftroot|uproot)\s*\{[^{}]*\}"), ""),
-)
-_END = re.compile(r"(?:[\s.,;]|\\(?:\\|blacksquare|square|qed))+\Z")
-_FACES = {
-    "mathbf", "boldsymbol", "bm", "mathcal", "mathbb", "mathsf", "mathit", "mathfrak",
-    "hat", "bar", "tilde", "vec", "dot", "ddot", "overline", "widehat", "widetilde",
-    "underline", "check", "breve", "mathscr", "pmb", "overrightarrow", "mathring",
-}  # fmt: skip
-_CALLS = {
-    "log", "ln", "exp", "sin", "cos", "tan", "tanh", "sinh", "cosh", "arctan", "erf",
-    "sqrt", "sgn", "sign", "det", "tr", "diag", "dim", "rank", "vec",
-}  # fmt: skip
-_BIGS = {
-    "sum": "sum", "prod": "prod", "int": "int", "iint": "int", "max": "max",
-    "min": "min", "sup": "sup", "inf": "inf", "lim": "lim", "argmax": "argmax",
-    "argmin": "argmin", "arg": "arg", "oint": "int",
-}  # fmt: skip
-_NAMED = {
-    "alpha", "beta", "gamma", "delta", "epsilon", "varepsilon", "zeta", "eta", "theta",
-    "vartheta", "iota", "kappa", "lambda", "mu", "nu", "xi", "pi", "varpi", "rho",
-    "varrho", "sigma", "varsigma", "tau", "upsilon", "phi", "varphi", "chi", "psi",
-    "omega", "Gamma", "Delta", "Theta", "Lambda", "Xi", "Pi", "Sigma", "Upsilon", "Phi",
-    "Psi", "Omega", "ell", "infty", "hbar", "imath", "jmath", "N", "Pr", "Re", "emptyset",
-}  # fmt: skip
-_TOPS = {"T", r"\top", r"\intercal", r"\mathsf{T}", r"\text{T}", r"\mathbf{T}"}
-_DOTS = {r"\dots", r"\ldots", r"\cdots", r"\vdots", r"\ddots", r"\dotsc", r"\dotsb"}
-_TIMES = {r"\cdot", r"\times", "*", r"\ast", r"\cdotp", r"\bullet"}
-_EACH = {r"\odot", r"\circ", r"\otimes", r"\circledast"}
-_BARS = {"|", r"\mid", r"\vert", r"\lvert", r"\rvert", r"\given"}
-_NORMS = {r"\|", r"\lVert", r"\rVert", r"\Vert", r"\parallel"}
-_SEPARATORS = {",", ";", *_BARS, *_NORMS, ":"}
-_CLOSE = {
-    "(": ")", "[": "]", r"\{": r"\}", r"\lbrack": r"\rbrack", r"\lbrace": r"\rbrace",
-}  # fmt: skip
-_PROSE = re.compile(
-    r"\A(?:if|for|when|with|and|or|since|because|as|by|using|from|at|otherwise|so|then|else"
-    r"|s\.?t|let|the|that|which|of|in)\b|\b(?:is|are|we|hence|thus|if|where)\b"
-)
-_LABEL = re.compile(r"([a-zA-Z]|\\ell)(?:[+-]\d+|[+-][a-zA-Z])?")
+from backpass.derivation.text.formal.trees import Node, Unclear, number
 
 
 @dataclass(frozen=True)
@@ -85,15 +42,7 @@ class Manner:
 
 def read_formula(text: str, manner: Manner) -> Node:
     """Return the tree of a formula. Raises `Unclear` for what is not understood."""
-    if r"\left." in text or r"\right." in text:
-        raise Unclear("a value at a place")
-    for pattern, by in _PLAIN:
-        text = pattern.sub(by, text)
-    text = _WORD.sub(r"\\text{\1}", text)
-    text = _END.sub("", _NOTHING.sub(" ", text))
-    tokens = _TOKEN.findall(text)
-    if not tokens:
-        raise Unclear("nothing")
+    tokens = tokens_of(text)
     reader = _Reader(tokens, manner)
     tree = reader.expression()
     if reader.at < len(tokens):
@@ -124,7 +73,7 @@ class _Reader:
         if self.token != "{":
             token = self.take()
             name = token[1:]
-            if token[0] == "\\" and name in _FACES:
+            if token[0] == "\\" and name in FACES:
                 return [token, *self.argument_with_braces()]
             if name in ("frac", "sqrt", "dfrac"):
                 raise Unclear("a bare fraction in a script")
@@ -168,12 +117,12 @@ class _Reader:
         found = self.run()
         while True:
             token = self.token
-            if token in _TIMES:
+            if token in TIMES:
                 self.take()
                 if self.token == "-":
                     raise Unclear("a sign after a product sign")
                 found = Node("product", "", (found, self.run()))
-            elif token in _EACH:
+            elif token in EACH:
                 self.take()
                 found = Node("hadamard", "", (found, self.run()))
             elif token in ("/", r"\div"):
@@ -195,8 +144,8 @@ class _Reader:
     def begins(self) -> bool:
         """Whether a factor begins here."""
         token = self.token
-        if not token or token in _TIMES | _EACH | _DOTS:
-            return token in _DOTS
+        if not token or token in TIMES | EACH | DOTS:
+            return token in DOTS
         if token in "([{" or token in (r"\{", r"\langle", r"\lbrace", r"\lfloor"):
             return True
         if token in (r"\lvert", r"\lVert") or (token == r"\|" and not self.norms):
@@ -205,11 +154,11 @@ class _Reader:
             return True
         name = token[1:]
         return token[0] == "\\" and (
-            name in _FACES
+            name in FACES
             or name.startswith("text{")
-            or name in _CALLS
-            or name in _BIGS
-            or name in _NAMED
+            or name in CALLS
+            or name in BIGS
+            or name in NAMED
             or name
             in ("frac", "dfrac", "tfrac", "cfrac", "nabla", "partial", "begin", "Pr")
         )
@@ -243,23 +192,23 @@ class _Reader:
 
     def above(self, base: Node, inside: list[str]) -> Node:
         text = "".join(inside)
-        if text in _TOPS:
+        if text in TOPS:
             return Node("top", "", (base,))
         if inside and all(one in (r"\prime", "'") for one in inside):
             for _ in inside:
                 base = self.labelled(base, "'")
             return base
-        if inside[:1] == ["-"] and "".join(inside[1:]) in _TOPS:
+        if inside[:1] == ["-"] and "".join(inside[1:]) in TOPS:
             below = Node("power", "", (base, number(-1)))
             return Node("top", "", (below,))
-        if len(inside) > 1 and "".join(inside[-1:]) in _TOPS and inside[0] in ("(", "["):
+        if len(inside) > 1 and "".join(inside[-1:]) in TOPS and inside[0] in ("(", "["):
             return Node("top", "", (self.above(base, inside[:-1]),))
         if text in ("*", r"\ast", r"\star", r"\dagger", "+", r"\circ"):
             return self.labelled(base, text)
         pair = inside[:1] + inside[-1:]
         if base.kind == "name" and pair in (["(", ")"], ["[", "]"]):
             return self.labelled(base, " ".join(inside))
-        plain = _LABEL.fullmatch(text)
+        plain = LABEL.fullmatch(text)
         if base.kind == "name" and plain and plain[1] in self.manner.labels:
             return self.labelled(base, " ".join(inside))
         return Node("power", "", (base, self.inner(inside)))
@@ -270,12 +219,12 @@ class _Reader:
         token = self.take()
         if token[0].isdigit():
             return number(Fraction(token))
-        if token in _CLOSE:
+        if token in CLOSE:
             return self.within_brackets(token)
         if token == "{":
             self.at -= 1
             return self.inner(self.argument())
-        if token in _BARS | _NORMS:
+        if token in BARS | NORMS:
             return self.within_bars(token)
         if token == r"\lfloor":
             inside = self.expression()
@@ -288,7 +237,7 @@ class _Reader:
                 parts.append(self.expression())
             self.take(r"\rangle")
             return Node("other", "inner", tuple(parts))
-        if token in _DOTS:
+        if token in DOTS:
             return Node("other", "dots")
         if token.isalpha():
             return self.after_name(Node("name", token))
@@ -299,10 +248,10 @@ class _Reader:
     def within_brackets(self, token: str) -> Node:
         """Read a bracket, or a list in brackets."""
         found = [self.expression()]
-        while self.token in (",", ";") or (len(found) > 1 and self.token in _BARS):
+        while self.token in (",", ";") or (len(found) > 1 and self.token in BARS):
             self.take()
             found.append(self.expression())
-        self.take(_CLOSE[token])
+        self.take(CLOSE[token])
         if len(found) > 1:
             return Node("other", "list", tuple(found))
         if self.token == "(" and self.tokens[self.at + 2 : self.at + 3] in (
@@ -312,13 +261,13 @@ class _Reader:
         return found[0]
 
     def within_bars(self, token: str) -> Node:
-        self.norms += token in _NORMS
+        self.norms += token in NORMS
         inside = self.expression()
-        self.norms -= token in _NORMS
+        self.norms -= token in NORMS
         self.take()
-        if self.tokens[self.at - 1] not in (_BARS if token in _BARS else _NORMS):
+        if self.tokens[self.at - 1] not in (BARS if token in BARS else NORMS):
             raise Unclear("bars that do not close")
-        return Node("other", "absolute" if token in _BARS else "norm", (inside,))
+        return Node("other", "absolute" if token in BARS else "norm", (inside,))
 
     def command(self, name: str) -> Node:
         if name in ("frac", "dfrac", "tfrac", "cfrac"):
@@ -339,7 +288,7 @@ class _Reader:
             return self.partial()
         if name.startswith("text{"):
             return self.word(name[5:-1])
-        if name in _FACES:
+        if name in FACES:
             tokens = self.argument()
             inside = "".join(tokens)
             if name not in ("mathbb", "mathcal") and set("_^") & {*tokens}:
@@ -351,11 +300,11 @@ class _Reader:
             if not re.fullmatch(r"\\?[a-zA-Z]+|\\[a-z]+\{\\?[a-zA-Z]+\}|[01]", inside):
                 raise Unclear(f"\\{name} of a formula")
             return self.after_name(Node("name", rf"\{name}{{{inside}}}"))
-        if name in _BIGS:
-            return self.big(_BIGS[name])
-        if name in _CALLS:
+        if name in BIGS:
+            return self.big(BIGS[name])
+        if name in CALLS:
             return self.call(name)
-        if name in _NAMED:
+        if name in NAMED:
             return self.after_name(Node("name", rf"\{name}"))
         if name == "begin":
             return self.environment()
@@ -380,13 +329,13 @@ class _Reader:
     def word(self, word: str) -> Node:
         joined = "".join(word.split())
         lower = joined.lower()
-        if lower in _BIGS and lower not in ("sum", "int"):
-            return self.big(_BIGS[lower])
-        if lower in _CALLS:
+        if lower in BIGS and lower not in ("sum", "int"):
+            return self.big(BIGS[lower])
+        if lower in CALLS:
             return self.call(lower)
         if joined == "E" and self.token in ("_", "[", "("):
             return self.expectation()
-        if _PROSE.search(word.lower()) or not re.fullmatch(r"[\w -]+", word):
+        if PROSE.search(word.lower()) or not re.fullmatch(r"[\w -]+", word):
             raise Unclear(f"words: {word}")
         return self.after_name(Node("name", rf"\text{{{joined}}}"))
 
@@ -418,16 +367,16 @@ class _Reader:
 
     def arguments(self) -> tuple[str, tuple[Node, ...]]:
         """Read arguments in brackets, and what separates them."""
-        close = _CLOSE[self.take()]
+        close = CLOSE[self.take()]
         found, separators = [self.expression()], ""
         while self.token != close:
             token = self.take()
-            if token not in _SEPARATORS:
+            if token not in SEPARATORS:
                 raise Unclear(f"{token} among arguments")
-            if token in _NORMS or (token == "|" and self.token == "|"):
+            if token in NORMS or (token == "|" and self.token == "|"):
                 self.at += token == "|"
                 token = "‖"
-            separators += "|" if token in _BARS else token
+            separators += "|" if token in BARS else token
             found.append(self.expression())
         self.take(close)
         return separators, tuple(found)
@@ -462,9 +411,9 @@ class _Reader:
             law.append(" ".join(self.argument()))
         if self.token not in ("[", "(", r"\{"):
             raise Unclear("an expectation without brackets")
-        close = _CLOSE[self.take()]
+        close = CLOSE[self.take()]
         body = self.expression()
-        if self.token in _BARS:
+        if self.token in BARS:
             start = self.at
             while self.token != close:
                 self.take()
@@ -485,7 +434,7 @@ class _Reader:
                 below += self.argument()
             else:
                 above += self.argument()
-        bound = _bound(below) if name in ("sum", "prod") else ()
+        bound = bound_by(below) if name in ("sum", "prod") else ()
         limits = tuple(" ".join(one) for one in (below, above) if one)
         if name in ("max", "min") and self.token in ("(", r"\{") and not below:
             separators, arguments = self.arguments()
@@ -496,13 +445,13 @@ class _Reader:
 
     def fraction(self) -> Node:
         above, below = self.argument(), self.argument()
-        mark = _mark(above)
-        if mark and _mark(below):
+        mark = mark_of(above)
+        if mark and mark_of(below):
             return self.derivative(above, below)
         return Node("quotient", "", (self.inner(above), self.inner(below)))
 
     def derivative(self, above: list[str], below: list[str]) -> Node:
-        rest, order = above[_mark(above) :], 1
+        rest, order = above[mark_of(above) :], 1
         if rest[:1] == ["^"]:
             reader = _Reader(rest[1:], self.manner)
             text = "".join(reader.argument())
@@ -514,11 +463,11 @@ class _Reader:
             of = self.inner(rest)
         elif self.token in ("(", "["):
             of = self.factor()
-            if self.begins() or self.token in _TIMES:
+            if self.begins() or self.token in TIMES:
                 raise Unclear("of what is this the derivative?")
         else:
             of = self.run()
-            if self.token in _TIMES | _EACH:
+            if self.token in TIMES | EACH:
                 raise Unclear("of what is this the derivative?")
         for variable in reversed(variables):
             of = Node("slope", "", (of, variable))
@@ -528,7 +477,7 @@ class _Reader:
         found: list[Node] = []
         reader = _Reader(below, self.manner)
         while reader.token:
-            size = _mark(below[reader.at :])
+            size = mark_of(below[reader.at :])
             if not size:
                 raise Unclear("by what is this the derivative?")
             reader.at += size
@@ -567,45 +516,3 @@ class _Reader:
         self.take()
         by = self.inner(self.argument())
         return Node("slope", "", (self.factor(), by))
-
-
-def _mark(tokens: list[str]) -> int:
-    """Return how many tokens the d of a derivative has; 0 if none stands here."""
-    return int(tokens[:1] in ([r"\partial"], ["d"], [r"\text{d}"]))
-
-
-def _bound(below: list[str]) -> Groups:
-    """Return the letters over which a sum with these limits runs."""
-    letters = [
-        one for one in below if re.fullmatch(r"[a-zA-Z]|\\[a-zA-Z]+", one)
-    ]
-    if not letters:
-        return ()
-    first = below[0]
-    if not re.fullmatch(r"[a-zA-Z]|\\(?:tau|alpha|beta|ell|mu|nu)", first):
-        raise Unclear("over what does the sum run?")
-    found, rest = [first], below[1:]
-    while len(rest) > 1 and rest[0] == "," and re.fullmatch("[a-zA-Z]", rest[1]):
-        found.append(rest[1])
-        rest = rest[2:]
-    return tuple((one,) for one in found)
-
-
-def groups_of(tokens: list[str]) -> Groups:
-    """Return the indices that a subscript has."""
-    if not tokens:
-        raise Unclear("an empty subscript")
-    if "," in tokens:
-        groups, current = [], []
-        for token in [*tokens, ","]:
-            if token == ",":
-                groups.append(tuple(current))
-                current = []
-            else:
-                current.append(token)
-        return tuple(groups)
-    if len(tokens) == 2 and all(re.fullmatch("[a-z]", one) for one in tokens):
-        return tuple((one,) for one in tokens)
-    if all(re.fullmatch("[a-zA-Z]", one) for one in tokens) and len(tokens) > 1:
-        return (("".join(tokens),),)
-    return (tuple(tokens),)

@@ -121,6 +121,8 @@ class Calculus(Algebra):
             if of.kind not in ("name", "slope"):
                 found = replace(found, parts=(self._inside(of), by))
             return self._atom(found)
+        if found == ZERO and self.inputs:
+            raise Unclear("nothing says that the one depends on the other")
         return self.form(found)
 
     def _inside(self, of: Node) -> Node:
@@ -139,6 +141,8 @@ class Calculus(Algebra):
             if one is None:
                 one = self._atom(Node("slope", "", (self.node_of(term), by)))
             found = self.added(found, one, count)
+        if not found and self.inputs:
+            raise Unclear("nothing says that the one depends on the other")
         return found
 
     def _of_scalar(
@@ -169,8 +173,13 @@ class Calculus(Algebra):
                 if rest and not is_vector(by):
                     return None
                 made = self._gradient(before, after, node.kind == "top")
-                term = self._key(dict(powers), made + others) if others else (
-                    powers, made,
+                term = (
+                    self._key(dict(powers), made + others)
+                    if others
+                    else (
+                        powers,
+                        made,
+                    )
                 )
                 found = self.added(found, {term: Fraction(1)})
         return found
