@@ -190,3 +190,20 @@ def test_the_order_of_factors_matters_beside_a_matrix():
         assert is_ordered([read_formula(formula, FUNCTIONS)]), formula
     for formula in ("w x", r"\lambda W", "2 x (1 - x)", r"N X_{ij} Y_{jk}"):
         assert not is_ordered([read_formula(formula, FUNCTIONS)]), formula
+
+
+def test_a_rounded_number_is_not_wrong_and_a_wrong_one_is():
+    given = r"h_1 = 0.537"
+    assert kinds(displays(given, r"1 - h_1^2 = 1 - 0.288 = 0.712"))[1:] == ["not readable", "equal"]
+    assert kinds(displays(given, r"1 - h_1^2 = 1 - 0.298 = 0.702"))[1:] == ["refused", "follows"]
+    assert kinds(displays(r"\frac{1}{3} = 0.33", r"\frac{1}{3} = 0.4")) == ["not readable"] * 2
+    assert kinds(displays(r"\frac{1}{3} = 0.35")) == ["refused"]
+
+
+def test_a_divergence_is_defined_and_split():
+    text = displays(
+        r"\text{KL}[p(x \mid \theta) \Vert p(x \mid \phi)] = \mathbb{E}_{p}[\log \frac{p(x \mid \theta)}{p(x \mid \phi)}]"
+        r" = \mathbb{E}_{p}[\log p(x \mid \theta)] - \mathbb{E}_{p}[\log p(x \mid \phi)]"
+    )
+    assert kinds(text) == ["definition", "equal"]
+    assert kinds(text.replace("] - ", "] + "))[1] == "not readable"

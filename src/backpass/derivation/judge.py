@@ -49,6 +49,7 @@ from backpass.derivation.text.rewriting import (
     only_equality,
 )
 from backpass.derivation.text.sight.first import Sight
+from backpass.derivation.text.sight.rounded import with_rounded
 from backpass.derivation.text.sight.suggestion import Suggestion, suggestion_of
 from backpass.derivation.text.statements import Statement
 from backpass.derivation.text.sums import reaching_further
@@ -132,7 +133,7 @@ def _judge(
 
 def _inferred(sight: Sight, formal: Formal, statement: Statement) -> list[Verdict]:
     """Judge a statement by what is inferred, and then by rules for any names."""
-    return formal.judged(statement, sight.judged(statement))
+    return formal.judged(statement, with_rounded(sight.judged(statement)))
 
 
 def _judged(

@@ -47,7 +47,7 @@ def key_of(node: Node) -> Key:
         name, *arguments = node.parts
         value, sups, fixed = key_of(name)
         shown = f"({len(arguments)}{node.value})"
-        if "|" in node.value:
+        if "|" in node.value or "‖" in node.value:
             shown += " ".join(one.value for one in arguments)
         return value, sups, (*fixed, shown)
     fixed = tuple(
@@ -409,6 +409,8 @@ def _head(tree: Node | None) -> Node | None:
         return None if _GRADIENT.fullmatch(tree.value) else tree
     if tree.kind == "apply":
         name, *arguments = tree.parts
+        if "‖" in tree.value and len({*arguments}) == len(arguments):
+            return name  # KL(p ‖ q)
         if len({*arguments}) == len(arguments) and all(
             one.kind == "name" for one in arguments
         ):
@@ -494,6 +496,8 @@ def _applied(left: Node, right: Node, node: Node) -> Node:
     used, *arguments = node.parts
     if left.value != node.value or len(parameters) != len(arguments):
         raise Unclear("another number of arguments")
+    if left == node:
+        return right
     right = _with_indices(name, right, used) if name != used else right
     if any(one.kind != "name" for one in parameters):
         raise Unclear("a parameter that is not a name")
