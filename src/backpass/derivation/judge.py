@@ -34,6 +34,7 @@ from backpass.derivation.text.contents import Comment, Document, Heading
 from backpass.derivation.text.defining import declared, define, defines, replaces
 from backpass.derivation.text.directives import follow_all
 from backpass.derivation.text.einstein import is_declared, with_sums, with_sums_beside
+from backpass.derivation.text.formal.judging import Formal
 from backpass.derivation.text.forms import ill_formed
 from backpass.derivation.text.imposed import ASKS, FOLLOWS, ZERO
 from backpass.derivation.text.inner import with_products
@@ -56,6 +57,7 @@ from backpass.derivation.text.rewriting import (
     only_equality,
 )
 from backpass.derivation.text.sight.first import Sight
+from backpass.derivation.text.sight.rounded import with_rounded
 from backpass.derivation.text.sight.suggestion import Suggestion, suggestion_of
 from backpass.derivation.text.statements import Statement
 from backpass.derivation.text.sums import reaching_further
@@ -118,7 +120,7 @@ def _judge(
     judge_one = partial(_judged, known, progress, seconds)
     sight = Sight(known, judge_one)
     if infer:
-        judge_one = sight.judged
+        judge_one = partial(_inferred, sight, Formal(known))
     below: list[Verdict] = []  # on a display that defines names of the one above it
     for item, following in zip_longest(document.items, document.items[1:]):
         if isinstance(item, Heading):
@@ -135,6 +137,11 @@ def _judge(
         after = [at for at, one in enumerate(verdicts) if one.line > verdict.line]
         verdicts.insert(after[0] if after else len(verdicts), verdict)
     return verdicts, sight
+
+
+def _inferred(sight: Sight, formal: Formal, statement: Statement) -> list[Verdict]:
+    """Judge a statement by what is inferred, and then by rules for any names."""
+    return formal.judged(statement, with_rounded(sight.judged(statement)))
 
 
 def _judged(

@@ -44,12 +44,26 @@ _ARRAY = re.compile(
     rf"({_ROW}&\s*=\s*&{_ROW}(?:\\\\{_ROW}&\s*=\s*&{_ROW})*(?:\\\\\s*)?)"
     r"\\end\s*\{array\}[\s.,;]*"
 )
+_LINE = r"(?:(?!\\\\|\\(?:begin|end)\{).)*"
 # Equations in two columns, each with = at the beginning of the second column.
 _TWO_COLUMNS = re.compile(
     rf"\s*\\begin\s*\{{array\}}\s*\{{\s*[rlc]\s*[rlc]\s*\}}"
     rf"({_ROW}&\s*={_ROW}(?:\\\\{_ROW}&\s*={_ROW})*(?:\\\\\s*)?)"
     r"\\end\s*\{array\}[\s.,;]*"
 )
+# One column of equations.
+_ONE_COLUMN = re.compile(
+    rf"\s*\\begin\s*\{{(?P<kind>array|matrix)\}}(?:\s*\{{[\s|rlc]*\}})?"
+    rf"(?P<rows>{_LINE}(?:\\\\{_LINE})*)\\end\s*\{{(?P=kind)\}}[\s.,;]*"
+)
+_WIDE_ARROW = re.compile(
+    r"(?:\\q?quad(?![a-zA-Z])|\\hspace\*?\s*\{[^{}]*\})\s*\\(?:long)?rightarrow(?![a-zA-Z])\s*"
+    r"(?:\\q?quad(?![a-zA-Z])|\\hspace\*?\s*\{[^{}]*\})"
+)
+_WIDE = re.compile(
+    r"\\hspace\*?\s*\{\s*(?:0?\.[3-9]\d*|[1-9][\d.]*)\s*(?:in|cm|em)\s*\}"
+)
+_PERCENT_AT_END = re.compile(r"(?<!\\)%[ \t]*(?=\n)")
 _PUNCTUATION = re.compile(r"\\(?:text(?:rm|normal)?|mbox|mathrm)\s*\{\s*([.,;])\s*\}")
 _SPACE_IN_WORDS = re.compile(r"\\space(?![a-zA-Z])")
 _BRACE = re.compile(r"\\(?:under|over)brace\s*(?=\{)")
@@ -109,6 +123,10 @@ def display_of(body: Text, kind: str, is_latex: bool, start: int, end: int) -> D
         body, kind = body[slice(*array.span(1))], "eqnarray"
     elif array := _TWO_COLUMNS.fullmatch(body.characters):
         body, kind = body[slice(*array.span(1))], "align"
+    if (one := _ONE_COLUMN.fullmatch(body.characters)) and _all_equations(one["rows"]):
+        body, kind = body[slice(*one.span("rows"))], "align"
+    body = body.replaced(_PERCENT_AT_END).replaced(_WIDE_ARROW, r"\\quad ")
+    body = body.replaced(_WIDE, r"\\quad ")
     joined = kind.startswith("multline") or r"\begin{multlined}" in body.characters
     body = body.replaced(_PUNCTUATION, r"\1").replaced(_SPACE_IN_WORDS, r"\\ ")
     body = body.replaced(_TAGGED, r"\\quad (\1)").replaced(_NOTHING).replaced(_EMPTY)
@@ -160,6 +178,14 @@ def _with_claims(body: Text) -> tuple[Text, list[Text]]:
 
 def _made(characters: str, near: Text) -> Text:
     return Text(characters, near.origins[:1] * len(characters))
+
+
+def _all_equations(rows: str) -> bool:
+    """Whether each row of an array has an = outside braces, and there are several."""
+    found = [row for row in rows.split(r"\\") if row.strip("& \n\t")]
+    return len(found) > 1 and all(
+        "=" in re.sub(r"\{[^{}]*\}", "", row) for row in found
+    )
 
 
 def _with_columns(row: Text, signs: list[int]) -> Text:

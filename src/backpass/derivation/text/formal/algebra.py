@@ -1,0 +1,589 @@
+"""Write formulas in one form, in which equal formulas are equal.
+
+A form is a sum of terms, each a number times powers of atoms, and, where the order of
+factors matters, times a sequence of atoms. An atom is a piece of a formula of which
+nothing more is known. Sums, expectations, and integrals are linear; a logarithm of a
+product is a sum; transposes reverse products.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from fractions import Fraction
+from math import isqrt
+
+from backpass.derivation.text.formal.trees import (
+    Node,
+    Unclear,
+    number,
+    power,
+    product,
+    renamed,
+)
+
+Powers = tuple[tuple[Node, Fraction], ...]
+Term = tuple[Powers, tuple[Node, ...]]
+Form = dict[Term, Fraction]
+
+ONE: Term = ((), ())
+LINEAR = ("sum", "E", "int")
+E = Node("name", "e")
+_MOST = 250  # terms
+_ARRAY = re.compile(
+    r"[A-Z]|\\(?:mathbf|boldsymbol|bm|vec|pmb|underline)\{.*\}"
+    r"|\\(?:hat|tilde|bar|dot|widehat|overline)\{(?:[A-Z]|\\(?:mathbf|boldsymbol|bm|vec)\{.*\})\}"
+    r"|\\(?:Sigma|Lambda|Theta|Phi|Omega|Psi|Gamma|Delta)|\\mathsf\{.*\}|\\text\{.*\}"
+)
+_VECTOR = re.compile(
+    r"[a-z]|\\(?:mathbf|boldsymbol|bm|vec|pmb)\{(?:[a-z]|\\[a-z]+)\}"
+    r"|\\(?:beta|theta|mu|omega|phi|delta|varepsilon|epsilon|xi)"
+    r"|\\(?:hat|tilde|bar)\{(?:[a-z]|\\(?:mathbf|boldsymbol|bm)\{(?:[a-z]|\\[a-z]+)\}|\\[a-z]+)\}"
+)
+_SCALAR = re.compile(
+    r"[nmNMKTDB]|\\(?:alpha|lambda|eta|epsilon|varepsilon|kappa|rho|tau|pi)|e|\\delta"
+)
+_INDICES = frozenset("ijklmn")
+
+
+def is_array(name: Node) -> bool:
+    """Whether a name may be a matrix or a vector by its letter alone."""
+    return _ARRAY.fullmatch(name.value) is not None and not _is_element(name)
+
+
+def _is_element(name: Node) -> bool:
+    """Whether a name has the two indices of a matrix's element."""
+    return len(name.subs) > 1 and all(
+        len(one) == 1 and (one[0] in _INDICES or one[0].isdigit()) for one in name.subs
+    )
+
+
+def is_scalar(node: Node) -> bool:
+    """Whether a node is surely a number."""
+    if node.kind == "name":
+        if _is_element(node):
+            return True
+        return _SCALAR.fullmatch(node.value) is not None and not node.subs
+    if node.kind == "call":
+        return node.value in ("det", "tr", "dim", "rank")
+    return node.kind == "number" or (
+        node.kind == "other" and node.value in ("absolute", "norm", "inner")
+    )
+
+
+def is_ordered(nodes: list[Node]) -> bool:
+    """Whether the order of factors matters in formulas: one is a transpose, or a
+    product has a name that may be a matrix beside one that may be an array."""
+    for tree in nodes:
+        for node in tree.walk():
+            if node.kind in ("top", "hadamard"):
+                return True
+            if node.kind == "power" and _normed(node.parts[0]) is not None:
+                return True
+            if node.kind == "other" and node.value == "inner":
+                return True
+            if node.kind == "other" and node.value.startswith("array"):
+                return True
+            if node.kind not in ("product", "quotient", "power"):
+                continue
+            pieces = [one for part in node.parts for one in _factors(part)]
+            arrays = [one for one in pieces if one.kind == "name" and is_array(one)]
+            open_ = [one for one in pieces if not is_scalar(one)]
+            if arrays and len(open_) > 1:
+                return True
+    return False
+
+
+def _factors(node: Node) -> list[Node]:
+    if node.kind in ("product", "minus", "sum", "quotient", "big"):
+        return [one for part in node.parts for one in _factors(part)]
+    if node.kind == "power":
+        return _factors(node.parts[0])
+    return [node]
+
+
+class Algebra:
+    """Computes the forms of formulas; `ordered` says whether the order of factors
+    matters, and `columns` whether lower-case letters are then columns."""
+
+    def __init__(self, ordered: bool, columns: bool = False) -> None:
+        self.ordered, self.columns = ordered, columns
+        self._forms: dict[Node, Form] = {}
+
+    def form(self, node: Node) -> Form:
+        """Return the form of a formula. Raises `Unclear`."""
+        if node not in self._forms:
+            found = getattr(self, f"_of_{node.kind}", self._atom)(node)
+            if len(found) > _MOST:
+                raise Unclear("too many terms")
+            self._forms[node] = found
+        return self._forms[node]
+
+    # ---- sums and products of forms --------------------------------------------------
+
+    def added(self, a: Form, b: Form, times: Fraction = Fraction(1)) -> Form:
+        found = dict(a)
+        for term, count in b.items():
+            found[term] = found.get(term, Fraction(0)) + times * count
+            if not found[term]:
+                del found[term]
+        return found
+
+    def times(self, a: Form, b: Form) -> Form:
+        if len(a) * len(b) > 4 * _MOST:
+            raise Unclear("too many terms")
+        found: Form = {}
+        for (first, before), m in a.items():
+            for (second, after), n in b.items():
+                powers = dict(first)
+                for atom, count in second:
+                    powers[atom] = powers.get(atom, Fraction(0)) + count
+                key = self._key(powers, before + after)
+                found[key] = found.get(key, Fraction(0)) + m * n
+        return {term: count for term, count in found.items() if count}
+
+    def _key(self, powers: dict[Node, Fraction], sequence: tuple[Node, ...]) -> Term:
+        """Return a term; a number such as x^\\top y is also y^\\top x."""
+        if self.columns and sequence and (pieces := scalars(sequence)):
+            chosen = []
+            for piece in pieces:
+                turned = tuple(turned_of(one) for one in reversed(piece))
+                chosen.append(min(piece, turned, key=repr))
+            sequence = tuple(one for piece in sorted(chosen, key=repr) for one in piece)
+        return _term(powers, sequence)
+
+    def _atom(self, node: Node, count: Fraction = Fraction(1)) -> Form:
+        if self.ordered and not is_scalar(node) and not self._commutes(node):
+            if count.denominator == 1 and 0 < count < 4:
+                return {((), (node,) * int(count)): Fraction(1)}
+            if count != 1:
+                node = power(node, number(count))
+            return {((), (node,)): Fraction(1)}
+        return {(((node, count),), ()): Fraction(1)}
+
+    def _commutes(self, node: Node) -> bool:
+        """Whether the value of a formula, which is not a name, is a number."""
+        if node.kind == "big":
+            return node.value in ("max", "min") or not any(
+                term[1] for term in self.form(node.parts[0])
+            )
+        if node.kind == "sum":
+            return not any(term[1] for term in self.form(node))
+        if node.kind == "power":
+            return all(self._commutes(one) for one in node.parts)
+        return node.kind == "number" or is_scalar(node)
+
+    # ---- nodes -----------------------------------------------------------------------
+
+    def _of_number(self, node: Node) -> Form:
+        value = Fraction(node.value)
+        return {ONE: value} if value else {}
+
+    def _of_name(self, node: Node) -> Form:
+        if node.value == r"\delta" and len(node.subs) == 2:
+            node = replace(node, subs=tuple(sorted(node.subs)))
+            if node.subs[0] == node.subs[1]:
+                return {ONE: Fraction(1)}
+        return self._atom(node)
+
+    def _of_sum(self, node: Node) -> Form:
+        found: Form = {}
+        for part in node.parts:
+            found = self.added(found, self.form(part))
+        return found
+
+    def _of_minus(self, node: Node) -> Form:
+        return self.added({}, self.form(node.parts[0]), Fraction(-1))
+
+    def _of_product(self, node: Node) -> Form:
+        found: Form = {ONE: Fraction(1)}
+        for part in node.parts:
+            found = self.times(found, self.form(part))
+        return found
+
+    def _of_quotient(self, node: Node) -> Form:
+        above, below = node.parts
+        return self.times(self.form(above), self.form(power(below, number(-1))))
+
+    def _of_hadamard(self, node: Node) -> Form:
+        """Return the form of an element-wise product, which commutes and is linear."""
+        if not self.ordered:
+            return self._of_product(node)
+        found: Form = {}
+        first, second = (self.form(part) for part in node.parts)
+        for (powers, before), m in first.items():
+            for (others, after), n in second.items():
+                sides = [
+                    self.node_of({((), side): Fraction(1)}) for side in (before, after)
+                ]
+                flat = [one for side in sides for one in _elements(side)]
+                flat = sorted((o for o in flat if o != number(1)), key=repr)
+                atom = (
+                    tuple(flat[:1])
+                    if len(flat) < 2
+                    else (Node("hadamard", "", tuple(flat)),)
+                )
+                key = ((), atom)
+                scaled = self.times({(powers, ()): m}, {(others, ()): n})
+                found = self.added(found, self.times(scaled, {key: Fraction(1)}))
+        return found
+
+    def _of_top(self, node: Node) -> Form:
+        found: Form = {}
+        for (powers, sequence), count in self.form(node.parts[0]).items():
+            turned = tuple(turned_of(one) for one in reversed(sequence))
+            found[self._key(dict(powers), turned)] = count
+        return found
+
+    def _of_power(self, node: Node) -> Form:
+        base, exponent = node.parts
+        if exponent == number(2) and self.ordered and (inside := _normed(base)):
+            return self.form(product(Node("top", "", (inside,)), inside))
+        above = self.form(exponent)
+        if base == E:
+            return self._exponential(above)
+        below = self.form(base)
+        if set(above) <= {ONE}:
+            return self._raised(below, above.get(ONE, Fraction(0)))
+        if any(term[1] for term in (*below, *above)):
+            return self._atom(power(self.node_of(below), self.node_of(above)))
+        core, count = self._core(below)
+        if count != 1:
+            raise Unclear("a power of a number")
+        found: Form = {ONE: Fraction(1)}
+        for atom, exponent_of in core:
+            for term, times in above.items():
+                shown = power(atom, self.node_of({term: Fraction(1)}))
+                piece = atom if term == ONE else shown
+                found = self.times(
+                    found, {(((piece, exponent_of * times),), ()): Fraction(1)}
+                )
+        return found
+
+    def _exponential(self, above: Form) -> Form:
+        if any(one and one[0].kind != "top" for _, one in above):
+            return self._atom(power(E, self.node_of(above)))
+        powers: dict[Node, Fraction] = {}
+        for term, count in above.items():
+            atom = power(E, self.node_of({term: Fraction(1)})) if term != ONE else E
+            powers[atom] = powers.get(atom, Fraction(0)) + count
+            logs = [one for one in term[0] if one[0].kind == "call"]
+            if len(logs) == 1 and len(term[0]) == 1 and not term[1]:
+                one, times = logs[0]
+                if one.value == "log" and not one.sups and times == 1:
+                    del powers[atom]
+                    rest = {t: c for t, c in above.items() if t != term}
+                    inside = power(one.parts[0], number(count))
+                    return self.times(self.form(inside), self._exponential(rest))
+        return {_term(powers, ()): Fraction(1)}
+
+    def _raised(self, below: Form, count: Fraction) -> Form:
+        if count.denominator == 1 and 0 <= count <= 6:
+            found: Form = {ONE: Fraction(1)}
+            for _ in range(int(count)):
+                found = self.times(found, below)
+            return found
+        if any(term[1] for term in below):
+            return self._atom(power(self.node_of(below), number(count)))
+        if not below:
+            raise Unclear("division by zero")
+        core, factor = self._core(below)
+        raised = _root(factor, count)
+        return {_term({atom: one * count for atom, one in core}, ()): raised}
+
+    def _core(self, form: Form) -> tuple[Powers, Fraction]:
+        """Split a form into powers and a number. Several terms are one atom."""
+        if len(form) == 1:
+            (((powers, _), count),) = form.items()
+            return powers, count
+        first = min(form, key=repr)
+        count = form[first]
+        core = {term: one / count for term, one in form.items()}
+        return ((self.node_of(core), Fraction(1)),), count
+
+    # ---- functions -------------------------------------------------------------------
+
+    def canonical(self, node: Node) -> Node:
+        """Return a node in which equal formulas are written alike."""
+        return self.node_of(self.form(node))
+
+    def _of_apply(self, node: Node) -> Form:
+        name, *arguments = node.parts
+        made = tuple(self.canonical(one) for one in arguments)
+        return self._atom(replace(node, parts=(name, *made)))
+
+    def _of_call(self, node: Node) -> Form:
+        inside = self.form(node.parts[0])
+        if node.value == "log":
+            return self._logarithm(inside, node)
+        if node.value == "sqrt":
+            return self._raised(inside, Fraction(1, 2))
+        return self._atom(replace(node, parts=(self.node_of(inside),)))
+
+    def _logarithm(self, inside: Form, node: Node) -> Form:
+        if any(term[1] for term in inside) or not inside:
+            return self._atom(replace(node, parts=(self.node_of(inside),)))
+        core, count = self._core(inside)
+        if count < 0:
+            whole = self.node_of(inside)
+            return self._atom(replace(node, parts=(whole,)))
+        found: Form = {}
+        for prime, exponent in _primes(count):
+            log = replace(node, parts=(number(prime),))
+            found = self.added(found, self._atom(log), Fraction(exponent))
+        for atom, times in core:
+            found = self.added(found, self._log_of(atom, node), times)
+        return found
+
+    def _log_of(self, atom: Node, node: Node) -> Form:
+        if atom == E and not node.sups:
+            return {ONE: Fraction(1)}
+        if atom.kind == "power" and atom.parts[0] == E and not node.sups:
+            return self.form(atom.parts[1])
+        if atom.kind == "power":
+            inner = self._log_of(atom.parts[0], node)
+            return self.times(self.form(atom.parts[1]), inner)
+        if atom.kind == "big" and atom.value == "prod":
+            log = replace(node, parts=atom.parts)
+            return self.form(replace(atom, value="sum", parts=(log,)))
+        return self._atom(replace(node, parts=(atom,)))
+
+    def _of_slope(self, node: Node) -> Form:
+        return self._atom(node)
+
+    def _of_other(self, node: Node) -> Form:
+        if node.value == "dots":
+            raise Unclear("dots")
+        if node.value == "inner" and len(node.parts) == 2 and self.ordered:
+            first, second = node.parts
+            return self.form(product(Node("top", "", (first,)), second))
+        made = tuple(self.canonical(one) for one in node.parts)
+        if node.value == "norm" and len(made) == 1:
+            opposite = self.node_of(self.added({}, self.form(made[0]), Fraction(-1)))
+            made = (min(made[0], opposite, key=repr),)
+        return self._atom(replace(node, parts=made))
+
+    # ---- operators that run over indices ---------------------------------------------
+
+    def _of_big(self, node: Node) -> Form:
+        if len(node.subs) > 1:
+            inner = replace(node, subs=node.subs[1:])
+            node = replace(node, subs=node.subs[:1], parts=(inner,))
+        if node.value not in LINEAR:
+            made = self.canonical(node.parts[0])
+            return self._atom(_closed(node, made))
+        letters = {group[0] for group in node.subs}
+        bound = node.value != "sum" or not letters  # nothing but numbers is pulled out
+        found: Form = {}
+        for (powers, sequence), count in self.form(node.parts[0]).items():
+            out: dict[Node, Fraction] = {}
+            inside: dict[Node, Fraction] = {}
+            for atom, times in powers:
+                free = not bound and not letters & _letters(atom)
+                (out if free else inside)[atom] = times
+            if letters and (one := self._collapsed(node, inside, sequence)):
+                rest: Form = one
+            else:
+                rest = self._summed(node, inside, sequence)
+            scaled = self.times({_term(out, ()): count}, rest)
+            found = self.added(found, scaled)
+        return found
+
+    def _collapsed(
+        self, node: Node, inside: dict[Node, Fraction], sequence: tuple[Node, ...]
+    ) -> Form | None:
+        """Return the one term of a sum that a Kronecker delta leaves; None if the term
+        has none."""
+        letter = node.subs[0]
+        if not _is_whole(node):
+            return None
+        for atom in inside:
+            if atom.value == r"\delta" and letter in atom.subs and len(atom.subs) == 2:
+                (other,) = (one for one in atom.subs if one != letter)
+                if len(other) != 1 or inside[atom] != 1:
+                    return None
+                rest = {one: count for one, count in inside.items() if one != atom}
+                whole = self.node_of({_term(rest, sequence): Fraction(1)})
+                return self.form(renamed(whole, letter[0], other[0]))
+        return None
+
+    def _summed(
+        self, node: Node, inside: dict[Node, Fraction], sequence: tuple[Node, ...]
+    ) -> Form:
+        if node.value == "sum" and not inside and not sequence:
+            limits = node.sups
+            letter = node.subs[0][0] if node.subs else ""
+            if len(limits) == 2 and limits[0] == f"{letter} = 1":
+                upper = limits[1].split()
+                if len(upper) == 1:
+                    name = upper[0]
+                    if name.isdigit():
+                        return {ONE: Fraction(name)}
+                    return self._atom(Node("name", name))
+        body = self.node_of({_term(inside, sequence): Fraction(1)})
+        whole = _closed(node, body)
+        if sequence and self.ordered:
+            return {((), (whole,)): Fraction(1)}
+        return {(((whole, Fraction(1)),), ()): Fraction(1)}
+
+    # ---- from a form to a formula ----------------------------------------------------
+
+    def node_of(self, form: Form) -> Node:
+        """Return a form as a formula, in a fixed order."""
+        terms = []
+        for (powers, sequence), count in sorted(form.items(), key=repr):
+            factors = [number(count)] if count != 1 else []
+            for atom, times in powers:
+                factors.append(atom if times == 1 else power(atom, number(times)))
+            factors += sequence
+            terms.append(product(*factors) if factors else number(1))
+        if not terms:
+            return number(0)
+        return terms[0] if len(terms) == 1 else Node("sum", "", tuple(terms))
+
+    # ---- comparing -------------------------------------------------------------------
+
+    def is_zero(self, form: Form) -> bool:
+        """Whether a form is 0 after its divisors are multiplied out."""
+        for _ in range(8):
+            if not form:
+                return True
+            cores = sorted(
+                {
+                    atom
+                    for powers, _ in form
+                    for atom, _ in powers
+                    if atom.kind == "sum"
+                },
+                key=repr,
+            )
+            if not cores:
+                return False
+            form = self._without(cores[0], form)
+        return False
+
+    def _without(self, core: Node, form: Form) -> Form:
+        """Multiply a form by a power of a sum, so that only powers to expand remain."""
+        counts = [dict(powers).get(core, Fraction(0)) for powers, _ in form]
+        least = min(counts)
+        if any((one - least).denominator != 1 for one in counts):
+            raise Unclear("roots of a sum")
+        found: Form = {}
+        for ((powers, sequence), count), times in zip(
+            form.items(), counts, strict=True
+        ):
+            rest = {atom: one for atom, one in powers if atom != core}
+            expanded = self._raised(self.form(core), times - least)
+            term = {_term(rest, sequence): count}
+            found = self.added(found, self.times(expanded, term))
+            if len(found) > _MOST:
+                raise Unclear("too many terms")
+        return found
+
+
+def scalars(sequence: tuple[Node, ...]) -> tuple[tuple[Node, ...], ...] | None:
+    """Split a sequence into pieces such as x^\\top A y, each of which is a number;
+    None if something is left over."""
+    found: list[tuple[Node, ...]] = []
+    current: list[Node] = []
+    for node in sequence:
+        current.append(node)
+        first = current[0]
+        if first.kind != "top" or not is_vector(first.parts[0]):
+            return None
+        if len(current) > 1 and is_vector(node):
+            found.append(tuple(current))
+            current = []
+    return None if current or not found else tuple(found)
+
+
+def is_vector(node: Node) -> bool:
+    """Whether a name is a lower-case letter, which beside a matrix is a vector."""
+    return node.kind == "name" and _VECTOR.fullmatch(node.value) is not None
+
+
+def _term(powers: dict[Node, Fraction], sequence: tuple[Node, ...]) -> Term:
+    kept = [(atom, count) for atom, count in powers.items() if count]
+    return tuple(sorted(kept, key=repr)), sequence
+
+
+def _normed(node: Node) -> Node | None:
+    """Return the vector whose length a node is; None if it is none."""
+    if node.kind == "other" and node.value == "element" and node.subs == (("2",),):
+        node = node.parts[0]
+    if node.kind != "other" or node.value != "norm":
+        return None
+    (inside,) = node.parts
+    names = [one for one in inside.walk() if one.kind == "name"]
+    return inside if any(map(is_vector, names)) else None
+
+
+def turned_of(node: Node) -> Node:
+    return node.parts[0] if node.kind == "top" else Node("top", "", (node,))
+
+
+def _elements(node: Node) -> tuple[Node, ...]:
+    return node.parts if node.kind == "hadamard" else (node,)
+
+
+def _letters(node: Node) -> frozenset[str]:
+    """Return the letters on which a node depends: its indices, and names without
+    any."""
+    names = {one.value for one in node.walk() if one.kind == "name"}
+    return node.tokens | frozenset(names)
+
+
+def _is_whole(node: Node) -> bool:
+    """Whether a sum runs over all values of its letter, as far as its limits say."""
+    (letter,) = node.subs[0]
+    first = node.sups[0] if node.sups else letter
+    return first in (letter, f"{letter} = 1", f"{letter} = 0") or bool(
+        re.fullmatch(r"\w(?: , \w)*", first)
+    )
+
+
+def _closed(node: Node, body: Node) -> Node:
+    """Return an operator on a body, with a number in place of the letter over which it
+    runs."""
+    if not node.subs:
+        return replace(node, parts=(body,))
+    (letter,) = node.subs[0]
+    new = f"#{_depth(body)}"
+    sups = tuple(
+        " ".join(new if token == letter else token for token in limit.split())
+        for limit in node.sups
+    )
+    parts = (renamed(body, letter, new),)
+    return replace(node, subs=((new,),), sups=sups, parts=parts)
+
+
+def _depth(node: Node) -> int:
+    """Return how deep operators over indices are nested in a formula."""
+    inner = max((_depth(part) for part in node.parts), default=0)
+    return inner + (node.kind == "big" and bool(node.subs))
+
+
+def _root(factor: Fraction, count: Fraction) -> Fraction:
+    """Return a power of a number that is a fraction. Raises `Unclear`."""
+    if count.denominator == 1:
+        return Fraction(factor ** int(count))
+    if count.denominator == 2 and factor > 0:
+        above, below = isqrt(factor.numerator), isqrt(factor.denominator)
+        if Fraction(above**2, below**2) == factor:
+            return Fraction(above, below) ** count.numerator
+    raise Unclear("a root of a number")
+
+
+def _primes(value: Fraction) -> list[tuple[int, int]]:
+    found = []
+    for whole, sign in ((value.numerator, 1), (value.denominator, -1)):
+        if whole > 10**6:
+            raise Unclear("a large number")
+        prime = 2
+        while whole > 1:
+            if whole % prime == 0:
+                found.append((prime, sign))
+                whole //= prime
+            else:
+                prime += 1
+    return found

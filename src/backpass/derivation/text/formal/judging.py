@@ -1,0 +1,282 @@
+"""Judge statements by rules that hold whatever their names are.
+
+A line is equal if it follows from the line above it by these rules alone, or by these
+and the definitions of the text. No line is refused.
+"""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_right
+from dataclasses import replace
+from fractions import Fraction
+
+from backpass.derivation.text.contents import Heading
+from backpass.derivation.text.displays import Display
+from backpass.derivation.text.formal.algebra import is_ordered
+from backpass.derivation.text.formal.chains import steps
+from backpass.derivation.text.formal.meanings import LETTER, Meanings, Read
+from backpass.derivation.text.formal.reader import read_formula
+from backpass.derivation.text.formal.slopes import Calculus
+from backpass.derivation.text.formal.trees import Node, Unclear
+from backpass.derivation.text.knowledge import Knowledge
+from backpass.derivation.text.passages import Text
+from backpass.derivation.text.sight.prose import Prose, prose_of
+from backpass.derivation.text.statements import Statement, statements
+from backpass.derivation.text.verdict import Verdict
+
+_CLAIMS = re.compile(
+    r"[=<>]|\\(?:[a-zA-Z]*(?:eq|leqslant|geqslant|[aA]rrow)|n?(?:approx|sim|cong)|[lg]e|[lg]g"
+    r"|propto|iff|implies|to|mapsto|notin|subset|supset|prec|succ|equiv)(?![a-zA-Z])"
+)
+_DIFFERS = "it is not equal"
+_BLAMED = ("refused", "ill-formed", "follows")
+_ONLY_WORDS = re.compile(r"\s*\\(?:text[a-z]*|mbox|mathrm)\s*\{[^{}$=]*\}[\s.,;]*")
+
+
+# A range of indices, with or without words.
+_RANGE = re.compile(
+    r"(?:\\text[a-z]*\s*\{[^{}$=]*\}|\\forall|\\(?:quad|qquad|[,;: ])|[\s(),.~]"
+    r"|(?:\d+\s*\\leq?\s*)?[a-z](?:\s*,\s*[a-z])*\s*(?:=|\\in|\\leq?(?:slant)?|\\geq?|<|>)\s*"
+    r"(?:\\\{)?[\w\s,+-]*(?:\\(?:l|c)?dots[\s,\w+-]*)?(?:\\\})?)*"
+)
+
+
+class Formal:
+    """Judges statements that could not be read, or that wait for a declaration."""
+
+    def __init__(self, known: Knowledge) -> None:
+        self.known = known
+        self._meanings: Meanings | None = None
+        self._of: dict[tuple[Text, ...], Read] = {}
+
+    def judged(self, statement: Statement, found: list[Verdict]) -> list[Verdict]:
+        """Return the verdicts on a statement, some of which may now be given."""
+        members = statement.members
+        if len(members) == len(found) == 1:
+            return [self._without_claim(found[0], members[0])]
+        if len(found) != len(members) - 1 or statement.fault:
+            return found
+        if all(one.kind != "not readable" for one in found):
+            self._note(statement, found)
+            return found
+        if self._meanings is None:
+            self._start()
+        if (read := self._of.get(members)) is None or self._declares(members):
+            return found
+        verdicts = list(found)
+        for number, verdict in enumerate(found):
+            if verdict.kind != "not readable" or _DIFFERS in verdict.message:
+                continue
+            made = self._defined(statement, read, number) or self._compared(
+                read, verdicts, number
+            )
+            if made is not None:
+                verdicts[number] = self._with_words(verdict, *made)
+        self._note(statement, verdicts)
+        return verdicts
+
+    def _declares(self, members: tuple[Text, ...]) -> bool:
+        """Whether a comment declares a name of a statement, which then has a meaning of
+        its own."""
+        known = self.known
+        declared = {
+            letter
+            for line in known.now.lines
+            if line not in known.inferred and line not in known.now.implied
+            for part in (line.left, line.right)
+            if part is not None and line.kind != "broadcast"
+            for letter in LETTER.findall(part.text)
+        }
+        text = " ".join(member.characters for member in members)
+        return not declared.isdisjoint(LETTER.findall(text))
+
+    def _without_claim(self, verdict: Verdict, member: Text) -> Verdict:
+        """Return the verdict on a formula without =: none is claimed if it can be read,
+        or says of what kind a name is."""
+        if verdict.kind != "not readable" or _CLAIMS.search(member.characters):
+            return verdict
+        if self._meanings is None:
+            self._start()
+        assert self._meanings is not None
+        pieces = member.characters.split(r"\in ")
+        if len(pieces) > 2:
+            return verdict
+        try:
+            read_formula(pieces[0], self._meanings.manner)
+        except (Unclear, RecursionError):
+            return verdict
+        return replace(verdict, kind="nothing claimed", message="")
+
+    def _with_words(
+        self, verdict: Verdict, kind: str, against: int, words: tuple[str, ...]
+    ) -> Verdict:
+        return replace(
+            verdict, kind=kind, against=against, message="", waits=(), inferred=words
+        )
+
+    # ---- the text --------------------------------------------------------------------
+
+    def _start(self) -> None:
+        known, document = self.known, self.known.document
+        prose = prose_of(document)
+        reads = [*self._displayed(), *self._in_prose(prose)]
+        reads.sort(key=lambda one: one.members[0].origins[:1])
+        self._of = {one.members: one for one in reads if one.shown}
+        for one in reads:
+            one.members = tuple(known.in_own_notation(text) for text in one.members)
+        formulas = [text.characters for one in reads for text in one.members]
+        self._meanings = Meanings(reads, formulas, prose.dependent)
+
+    def _displayed(self) -> list[Read]:
+        found, section = [], 0
+        line_of = self.known.document.line_of
+        for item in self.known.document.items:
+            section += isinstance(item, Heading)
+            if not isinstance(item, Display):
+                continue
+            for one in statements(item, self.known.brackets):
+                sure = not (one.fault or one.relation or one.conditional)
+                words = [text.characters for text in one.beside]
+                words += [
+                    text.characters for c in one.conditions if c for text in c.pieces
+                ]
+                certain = sure and all(map(_RANGE.fullmatch, words))
+                usable = sure and all(map(_ONLY_WORDS.fullmatch, words))
+                line = line_of(one.members[0])
+                found.append(
+                    Read(
+                        one.members, [], section, line, True, certain or usable, usable
+                    )
+                )
+        return found
+
+    def _in_prose(self, prose: Prose) -> list[Read]:
+        document = self.known.document
+        starts = [one.start for one in document.items if isinstance(one, Heading)]
+        found = []
+        for text in prose.equations:
+            members = tuple(side.strip() for side in text.split("="))
+            if len(members) > 1 and all(one.characters for one in members):
+                section = bisect_right(starts, text.origins[0])
+                line = document.line_of(text)
+                found.append(Read(members, [], section, line, False))
+        return found
+
+    # ---- verdicts --------------------------------------------------------------------
+
+    def _defined(
+        self, statement: Statement, read: Read, number: int
+    ) -> tuple[str, int, tuple[str, ...]] | None:
+        """Return a definition, if a statement begins with one."""
+        imposed = self.known.imposed
+        if number or read.defines is None or not read.certain:
+            return None
+        if imposed.follows or imposed.by_sentence or imposed.perhaps:
+            return None
+        if read.trees[1] is None:
+            return None
+        return "definition", 0, ("the names on its right may be anything",)
+
+    def _compared(
+        self, read: Read, verdicts: list[Verdict], number: int
+    ) -> tuple[str, int, tuple[str, ...]] | None:
+        """Compare a member with those before it, the nearest first."""
+        tree = read.trees[number + 1]
+        if tree is None:
+            return None
+        is_right = [one.kind in ("equal", "definition") for one in verdicts[:number]]
+        for at in range(number, -1, -1):
+            other = read.trees[at]
+            if other is None or (at and not _may_stand(verdicts[at - 1])):
+                continue
+            if at and not is_right[at - 1] and any(is_right):
+                continue  # it is not shown to equal those before it
+            if (words := self._agree(other, tree, read)) is not None:
+                line = self.known.document.line_of(read.members[at])
+                if at and verdicts[at - 1].kind == "not readable":
+                    words += (f"{self.known.document.where(line)} holds",)
+                return "equal", line, words
+        return None
+
+    def _agree(self, a: Node, b: Node, read: Read) -> tuple[str, ...] | None:
+        """Return what the equality of two members rests on, in words; None if it is
+        not shown."""
+        assert self._meanings is not None
+        if (words := self._by_chain_rule(a, b, read)) is not None:
+            return words
+        for expand, through in ((False, False), (True, False), (True, True)):
+            try:
+                words = self._by_rules(a, b, read, expand, through)
+            except (Unclear, RecursionError, OverflowError, ZeroDivisionError):
+                continue
+            if words is not None:
+                return words
+        return None
+
+    def _by_rules(
+        self, a: Node, b: Node, read: Read, expand: bool, through: bool
+    ) -> tuple[str, ...] | None:
+        assert self._meanings is not None
+        meaning = self._meanings.at(read)
+        trees = [a, b, *(self._meanings.reached((a, b), read) if expand else ())]
+        ordered = is_ordered(trees)
+        calculus = Calculus(
+            meaning, ordered, expand, through and not ordered, self._meanings.columns
+        )
+        first, second = calculus.form(a), calculus.form(b)
+        if not calculus.is_zero(calculus.added(first, second, Fraction(-1))):
+            return None
+        return self._words(calculus, read)
+
+    def _words(self, calculus: Calculus, read: Read) -> tuple[str, ...]:
+        assert self._meanings is not None
+        words = ["names are numbers"]
+        if calculus.ordered:
+            words = ["products keep their order"]
+            if calculus.columns:
+                words = ["products keep their order; lower-case letters are columns"]
+        for name in calculus.used.values():
+            defined = self._meanings.definition(name, read)
+            if defined is not None:
+                where = self.known.document.where(defined.line)
+                words.append(f"{name.value} is as defined in {where}")
+        words += [
+            f"{name} does not depend on other names" for name in sorted(calculus.inputs)
+        ]
+        words += [
+            f"{of} depends on {by} only through {one}"
+            for of, by, one in sorted(calculus.outputs)
+        ]
+        return tuple(words)
+
+    def _by_chain_rule(self, a: Node, b: Node, read: Read) -> tuple[str, ...] | None:
+        assert self._meanings is not None
+        if (paths := steps(a, b)) is None:
+            return None
+        of, by = (one if one.kind == "name" else one.parts[0] for one in a.parts)
+        inner = [
+            one if one.kind == "name" else one.parts[0]
+            for path in paths
+            for one in path
+        ]
+        if not self._meanings.only_through(of, by, inner):
+            return None
+        through = " and ".join(dict.fromkeys(one.value for one in inner))
+        return (f"{of.value} depends on {by.value} only through {through}",)
+
+    def _note(self, statement: Statement, verdicts: list[Verdict]) -> None:
+        """Note a derivative that a statement shows."""
+        if self._meanings is None:
+            return
+        read = self._of.get(statement.members)
+        if read is None or read.trees[0] is None or read.trees[0].kind != "slope":
+            return
+        for verdict, tree in zip(verdicts, read.trees[1:], strict=True):
+            if verdict.kind == "equal" and tree is not None:
+                self._meanings.add_fact(read.trees[0], tree)
+
+
+def _may_stand(verdict: Verdict) -> bool:
+    """Whether a line may be right, as far as is known."""
+    return verdict.kind not in _BLAMED and _DIFFERS not in verdict.message

@@ -1,0 +1,522 @@
+"""What a text says of its names: the functions among them, and their definitions."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter, defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+
+from backpass.derivation.text.formal.algebra import is_array, is_vector
+from backpass.derivation.text.formal.chains import order_of, steps
+from backpass.derivation.text.formal.reader import Manner, read_formula
+from backpass.derivation.text.formal.slopes import Meaning, base, names
+from backpass.derivation.text.formal.trees import Node, Unclear, renamed
+from backpass.derivation.text.passages import Text
+
+_USUAL = (
+    r"[fgFGpqPQ]|\\(?:sigma|phi|varphi|psi|ell|pi)|\\mathcal\{[LNJ]\}|\\(?:hat|tilde)\{[fgpq]\}"
+    r"|\\mathbf\{[fg]\}|\\mathbb\{[PV]\}|\\boldsymbol\{[fg]\}|\\text\{.*\}"
+)
+_FUNCTION = re.compile(_USUAL)
+LETTER = re.compile(r"\\[a-zA-Z]+(?:\{\\?[a-zA-Z]+\})?|[a-zA-Z]")
+_GRADIENT = re.compile(r"\\\w+\{(?:d[A-Z]\w*|d[a-z]|grad\w*|d_\w+)\}")  # \mathbf{dZ}
+Key = tuple[str, tuple[str, ...], tuple[str, ...]]
+
+
+@dataclass
+class Read:
+    """An equation, as far as it can be read: the trees of its members, each with its
+    place, and the number of its section. `line` is that on which it begins."""
+
+    members: tuple[Text, ...]
+    trees: list[Node | None]
+    section: int
+    line: int
+    shown: bool = True  # whether it is displayed
+    certain: bool = True  # whether no condition stands beside it, but a range
+    usable: bool = True  # whether nothing stands beside it
+    defines: Key | None = None
+
+
+def key_of(node: Node) -> Key:
+    """Return what tells a name apart: its letter, its labels, and subscripts other
+    than indices; for a function's value, also its kind of arguments."""
+    if node.kind == "apply":
+        name, *arguments = node.parts
+        value, sups, fixed = key_of(name)
+        shown = f"({len(arguments)}{node.value})"
+        if "|" in node.value or "‖" in node.value:
+            shown += " ".join(one.value for one in arguments)
+        return value, sups, (*fixed, shown)
+    fixed = tuple(
+        " ".join(group)
+        for group in node.subs
+        if any(
+            token.isdigit() or (len(token) > 1 and token.isalpha()) for token in group
+        )
+        and len(group) == 1
+    )
+    return node.value, node.sups, fixed
+
+
+@dataclass
+class _Uses:
+    """How often a name is used alone, and the arguments that it has."""
+
+    bare: int = 0
+    arguments: list[tuple[Node, ...]] = field(default_factory=list)
+    several: bool = False
+
+
+def manner_of(formulas: Iterable[str]) -> Manner:
+    """Find how a text writes: its functions, and its labels above names."""
+    trees = [tree for one in formulas if (tree := _tree(one, Manner())) is not None]
+    uses: dict[str, _Uses] = defaultdict(_Uses)
+    above: dict[str, set[str]] = defaultdict(set)
+    bare: Counter[str] = Counter()
+    for tree in trees:
+        _note(tree, uses, above, bare)
+    functions = {name for name, use in uses.items() if _is_function(name, use)}
+    plain = {
+        name for name in functions if uses[name].bare and _is_same(uses[name].arguments)
+    }
+    labels = {
+        letter
+        for letter, bases in above.items()
+        if len(bases) > 1
+        and not bare[letter]
+        and any(re.search("[A-Z]|mathbf|boldsymbol", one) for one in bases)
+    }
+    return Manner(functions.__contains__, frozenset(labels), frozenset(plain))
+
+
+def _note(
+    tree: Node,
+    uses: dict[str, _Uses],
+    above: dict[str, set[str]],
+    bare: Counter[str],
+    alone: bool = True,
+) -> None:
+    if tree.kind == "name":
+        bare[tree.value] += 1
+        uses[tree.value].bare += alone
+        return
+    if tree.kind == "apply":
+        name, *arguments = tree.parts
+        use = uses[name.value]
+        use.arguments.append(tuple(arguments))
+        use.several |= bool(tree.value)
+        for one in arguments:
+            _note(one, uses, above, bare)
+        return
+    if tree.kind == "power" and tree.parts[0].kind == "name":
+        letters = [one for one in tree.parts[1].walk() if one.kind == "name"]
+        simple = all(
+            one.kind in ("name", "sum", "minus", "number")
+            for one in tree.parts[1].walk()
+        )
+        if len(letters) == 1 and not letters[0].subs and simple:
+            above[letters[0].value].add(tree.parts[0].value)
+            _note(tree.parts[0], uses, above, bare)
+            return
+    of_slope = tree.kind == "slope"
+    for part in tree.parts:
+        _note(part, uses, above, bare, not of_slope)
+
+
+def _is_function(name: str, use: _Uses) -> bool:
+    if not use.arguments:
+        return False
+    single = [one for one in use.arguments if len(one) == 1 and one[0].kind == "name"]
+    if use.several or (single and _FUNCTION.fullmatch(name)):
+        return True
+    if not use.bare:
+        return True
+    if len(single) == len(use.arguments):
+        return True
+    return bool(_FUNCTION.fullmatch(name)) and len(use.arguments) > use.bare
+
+
+def _is_same(arguments: list[tuple[Node, ...]]) -> bool:
+    first = arguments[0]
+    return all(one == first for one in arguments) and all(
+        one.kind == "name" for one in first
+    )
+
+
+def _tree(text: str, manner: Manner) -> Node | None:
+    try:
+        return read_formula(text, manner)
+    except (Unclear, RecursionError, ValueError, KeyError):
+        return None
+
+
+class Meanings:
+    """The equations of a text, in order, and what they say of its names."""
+
+    def __init__(
+        self, reads: list[Read], formulas: list[str], dependent: frozenset[str]
+    ) -> None:
+        self.manner = manner_of(formulas)
+        self.reads, self.dependent = reads, dependent
+        for read in reads:
+            read.trees = [
+                _tree(member.characters, self.manner) for member in read.members
+            ]
+        self.unread = {
+            letter
+            for read in reads
+            for member, tree in zip(read.members, read.trees, strict=True)
+            if tree is None
+            for letter in LETTER.findall(member.characters)
+        }
+        self._heads: dict[Key, list[Read]] = defaultdict(list)
+        self.summed = {
+            token
+            for read in reads
+            for tree in read.trees
+            if tree is not None
+            for node in tree.walk()
+            if node.kind == "big" or node.value == r"\delta"
+            for group in node.subs
+            if len(group) == 1
+            for token in group
+        }
+        self.heads: set[str] = set()
+        self.computed: set[str] = set()  # names that are differentiated
+        self.applied: set[str] = set(self.manner.plain)
+        self.columns = not any(
+            _is_row(first, second)
+            for read in reads
+            for tree in read.trees
+            if tree is not None
+            for node in tree.walk()
+            if node.kind == "product"
+            for first, second in pairwise(node.parts)
+        )
+        # The orders in which chain rules with arrays have their factors.
+        self.turns = {
+            turn
+            for read in reads
+            if (first := read.trees[0]) is not None
+            for tree in read.trees[1:]
+            if tree is not None and (turn := order_of(first, tree))
+        }
+        self._define()
+        self._facts: dict[Node, Node] = {}
+
+    def _define(self) -> None:
+        seen: set[tuple[int, Key]] = set()
+        for read in self.reads:
+            left, *rest = read.trees
+            head = _head(left)
+            self._note_names(read)
+            key = (read.section, key_of(left)) if head is not None and left else None
+            if head is not None and key is not None and rest:
+                self.heads.add(head.value)
+                self._heads[key[1]].append(read)
+                if (
+                    key not in seen
+                    and read.certain
+                    and rest[0] is not None
+                    and not _names_itself(head, rest[0])
+                    and not self._has_free_index(left, rest[0])
+                ):
+                    read.defines = key[1]
+            for tree in read.trees[1:] if head is not None else read.trees:
+                seen |= (
+                    {(read.section, key_of(one)) for one in _alone(tree)}
+                    if tree
+                    else set()
+                )
+            if key is not None:
+                seen.add(key)
+
+    def _has_free_index(self, left: Node | None, right: Node) -> bool:
+        """Whether a right side has an index that the left side does not have, and over
+        which other formulas sum."""
+        assert left is not None
+        free = _free_indices(right, frozenset()) - left.tokens
+        free -= {value for value, _ in names(left)}
+        repeated = {
+            letter
+            for letter in free
+            if len(
+                {n for n in right.walk() if n.kind == "name" and (letter,) in n.subs}
+            )
+            > 1
+        }
+        return bool(free & self.summed or repeated)
+
+    def _note_names(self, read: Read) -> None:
+        for tree in read.trees:
+            for node in tree.walk() if tree else ():
+                if node.kind == "slope" and node.parts[0].kind == "name":
+                    self.computed.add(node.parts[0].value)
+                if node.kind == "apply":
+                    self.applied.add(node.parts[0].value)
+
+    # ---- the meaning at a place ------------------------------------------------------
+
+    def at(self, place: Read | None) -> Meaning:
+        """Return the meaning of names at an equation: no definition below it."""
+        return Meaning(
+            lambda node: self._value(node, place),
+            self._is_input,
+            self._users,
+            self._facts.get,
+        )
+
+    def definition(self, node: Node, place: Read | None) -> Read | None:
+        """Return the equation that defines a name for an equation: that of its section,
+        or the only one of the text. None if there are several, or none."""
+        heads = self._heads.get(key_of(node), [])
+        if place is not None:
+            mine = [one for one in heads if one.section == place.section]
+            heads = mine or heads
+        first = heads[0] if heads else None
+        if first is None or first.defines is None or first is place or not first.usable:
+            return None
+        if any(one.section != first.section for one in heads[1:]):
+            return None
+        if place is not None and first.section != place.section:
+            return first if first.line <= place.line and len(heads) == 1 else None
+        return first
+
+    def _value(self, node: Node, place: Read | None) -> Node | None:
+        read = self.definition(node, place)
+        if read is None:
+            return None
+        left, right = read.trees[0], read.trees[1]
+        assert left is not None and right is not None
+        if left.kind != node.kind or right.kind == "number":
+            return None  # a number is the value in one case
+        if right.kind == "name" and not read.shown:
+            return None
+        head = _head(left)
+        if head is None or base(head) in names(right):
+            return None  # a recurrence
+        try:
+            if node.kind == "apply":
+                return _applied(left, right, node)
+            return _with_indices(left, right, node)
+        except Unclear:
+            return None
+
+    def _is_input(self, name: Node) -> bool:
+        """Whether nothing says that a name depends on others."""
+        value = name.value
+        return not (
+            value in self.heads
+            or value in self.computed
+            or value in self.applied
+            or value in self.dependent
+            or re.match(r"\\(?:hat|bar|tilde|widehat|overline|text)\b", value)
+            or value in self.unread & self.dependent
+        )
+
+    def _users(self, name: Node) -> list[Node] | None:
+        """Return the names whose definitions contain a name; None if some equation with
+        it is unread."""
+        if name.value in self.unread:
+            return None
+        found: list[Node] = []
+        for reads in self._heads.values():
+            for read in reads:
+                left, right = read.trees[0], read.trees[1]
+                if left is None or right is None or base(name) not in names(right):
+                    continue
+                if left.kind != "name" or len(reads) > 1:
+                    return None
+                if left.subs != name.subs and left.subs:
+                    return None
+                found.append(left)
+        return found
+
+    def reached(self, trees: Iterable[Node], place: Read) -> list[Node]:
+        """Return the definitions that formulas may be expanded by."""
+        found: dict[Node, None] = {}
+        waiting = [node for tree in trees for node in tree.walk()]
+        while waiting:
+            node = waiting.pop()
+            if node.kind == "slope" and (fact := self._facts.get(node)) is not None:
+                if fact not in found:
+                    found[fact] = None
+                    waiting += fact.walk()
+            if node.kind not in ("name", "apply"):
+                continue
+            value = self._value(node, place)
+            if value is not None and value not in found and len(found) < 60:
+                found[value] = None
+                waiting += value.walk()
+        return [*found]
+
+    def only_through(self, of: Node, by: Node, inner: list[Node]) -> bool:
+        """Whether the text's equations let a name depend on another only through
+        others."""
+        avoided = {one.value for one in inner}
+        if len(self.turns) > 1 and sum(map(is_array, (of, by, *inner))) > 1:
+            return False  # the order of factors is uncertain
+        uses: dict[str, set[str]] = defaultdict(set)
+        for read in self.reads:
+            head = _head(read.trees[0])
+            if head is None:
+                continue
+            for member, tree in zip(read.members[1:], read.trees[1:], strict=True):
+                if tree is None:
+                    uses[head.value] |= set(LETTER.findall(member.characters))
+                else:
+                    uses[head.value] |= {*_names_outside(tree, avoided)}
+        waiting, seen = [of.value], {of.value}
+        while waiting:
+            for one in uses[waiting.pop()]:
+                if one == by.value:
+                    return False
+                if one not in seen | avoided:
+                    seen.add(one)
+                    waiting.append(one)
+        return self._agree_on(of, by, avoided)
+
+    def _agree_on(self, of: Node, by: Node, avoided: set[str]) -> bool:
+        """Whether each chain rule of the text from one name to another goes through one
+        of some names."""
+        for read in self.reads:
+            first = read.trees[0]
+            if first is None or first.kind != "slope":
+                continue
+            for tree in read.trees[1:]:
+                paths = steps(first, tree) if tree is not None else None
+                if not paths or first.parts[0] != of or first.parts[1] != by:
+                    continue
+                through = {one.value for path in paths for one in path}
+                if not through & avoided:
+                    return False
+        return True
+
+    def add_fact(self, slope: Node, value: Node) -> None:
+        """Note a derivative that a line of the text shows."""
+        if slope.kind == "slope" and slope not in set(value.walk()):
+            self._facts[slope] = value
+
+
+def _head(tree: Node | None) -> Node | None:
+    """Return the name that a left side gives a value; None if it gives none."""
+    if tree is None:
+        return None
+    if tree.kind == "name":
+        return None if _GRADIENT.fullmatch(tree.value) else tree
+    if tree.kind == "apply":
+        name, *arguments = tree.parts
+        if "‖" in tree.value and len({*arguments}) == len(arguments):
+            return name  # KL(p ‖ q)
+        if len({*arguments}) == len(arguments) and all(
+            one.kind == "name" for one in arguments
+        ):
+            return name
+    return None
+
+
+def _names_itself(head: Node, right: Node) -> bool:
+    """Whether a right side only writes the name on the left in another way."""
+    return right.kind in ("name", "apply") and base(head) in {
+        base(one) for one in (right, *right.parts[:1]) if one.kind == "name"
+    }
+
+
+def _is_row(first: Node, second: Node) -> bool:
+    """Whether a vector stands before a matrix, as a row does."""
+    return (
+        is_vector(first)
+        and not first.subs
+        and second.kind == "name"
+        and bool(
+            re.fullmatch(r"[A-Z]|\\(?:mathbf|boldsymbol)\{[A-Z]\}", second.value)
+            and not re.fullmatch(r"[nmcabdktsh]", first.value)
+        )
+    )
+
+
+def _free_indices(tree: Node, bound: frozenset[str]) -> set[str]:
+    """Return the single letters that are indices of names, and not summed over."""
+    if tree.kind == "big":
+        bound |= {token for group in tree.subs for token in group}
+        bound |= {token for limit in tree.sups for token in limit.split()}
+    found = {
+        group[0]
+        for group in tree.subs
+        if tree.kind == "name"
+        and len(group) == 1
+        and group[0].isalpha()
+        and len(group[0]) == 1
+    }
+    for part in tree.parts:
+        found |= _free_indices(part, bound)
+    return found - bound
+
+
+def _alone(tree: Node) -> Iterable[Node]:
+    """Yield the names of a tree outside derivatives and arguments."""
+    if tree.kind == "name":
+        yield tree
+    elif tree.kind not in ("slope", "apply"):
+        for part in tree.parts:
+            yield from _alone(part)
+
+
+def _names_outside(tree: Node, functions: set[str]) -> Iterable[str]:
+    """Yield the names of a tree, but not those in arguments of some functions."""
+    if tree.kind == "name":
+        yield tree.value
+        yield from tree.tokens
+    if tree.kind == "apply" and tree.parts[0].value in functions:
+        yield tree.parts[0].value
+        return
+    for part in tree.parts:
+        yield from _names_outside(part, functions)
+
+
+def _with_indices(left: Node, right: Node, node: Node) -> Node:
+    """Return the definition of a name with the indices of a use."""
+    if len(left.subs) != len(node.subs):
+        raise Unclear("another number of indices")
+    for own, used in zip(left.subs, node.subs, strict=True):
+        if own == used:
+            continue
+        if len(own) > 1 or len(used) > 1 or own[0].isdigit():
+            raise Unclear("indices that are computed")
+        right = renamed(right, own[0], used[0])
+    return right
+
+
+def _applied(left: Node, right: Node, node: Node) -> Node:
+    """Return the value of a function at its arguments."""
+    name, *parameters = left.parts
+    used, *arguments = node.parts
+    if left.value != node.value or len(parameters) != len(arguments):
+        raise Unclear("another number of arguments")
+    if left == node:
+        return right
+    right = _with_indices(name, right, used) if name != used else right
+    if any(one.kind != "name" for one in parameters):
+        raise Unclear("a parameter that is not a name")
+    swap = dict(zip(parameters, arguments, strict=True))
+    if len(swap) < len(parameters):
+        raise Unclear("a parameter twice")
+    bound = {
+        t for one in right.walk() if one.kind == "big" for g in one.subs for t in g
+    }
+    if any(bound & one.tokens for one in arguments):
+        raise Unclear("an index has two meanings")
+    wanted = {base(one) for one in parameters}
+    for one in right.walk():
+        if one.kind == "name" and base(one) in wanted and one not in swap:
+            raise Unclear("an element of a parameter")
+    return _swapped(right, swap)
+
+
+def _swapped(node: Node, swap: dict[Node, Node]) -> Node:
+    if node in swap:
+        return swap[node]
+    return replace(node, parts=tuple(_swapped(part, swap) for part in node.parts))

@@ -1,0 +1,518 @@
+"""Read a formula as it is printed, without knowing what its names are."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from fractions import Fraction
+
+from backpass.derivation.text.formal.tokens import (
+    BARS,
+    BIGS,
+    CALLS,
+    CLOSE,
+    DOTS,
+    EACH,
+    FACES,
+    LABEL,
+    NAMED,
+    NORMS,
+    PROSE,
+    SEPARATORS,
+    TIMES,
+    TOPS,
+    bound_by,
+    groups_of,
+    mark_of,
+    tokens_of,
+)
+from backpass.derivation.text.formal.trees import Node, Unclear, number
+
+
+@dataclass(frozen=True)
+class Manner:
+    """How a text writes: which names are functions, which letters above a name are
+    labels, and which names stand for themselves with any argument."""
+
+    is_function: Callable[[str], bool] = lambda name: True
+    labels: frozenset[str] = frozenset()
+    plain: frozenset[str] = frozenset()
+
+
+def read_formula(text: str, manner: Manner) -> Node:
+    """Return the tree of a formula. Raises `Unclear` for what is not understood."""
+    tokens = tokens_of(text)
+    reader = _Reader(tokens, manner)
+    tree = reader.expression()
+    if reader.at < len(tokens):
+        raise Unclear(f"cannot go on at {tokens[reader.at]}")
+    return tree
+
+
+class _Reader:
+    def __init__(self, tokens: list[str], manner: Manner) -> None:
+        self.tokens, self.manner, self.at = tokens, manner, 0
+        self.norms = 0  # how many norms are open
+
+    # ---- tokens ----------------------------------------------------------------------
+
+    @property
+    def token(self) -> str:
+        return self.tokens[self.at] if self.at < len(self.tokens) else ""
+
+    def take(self, expected: str = "") -> str:
+        token = self.token
+        if not token or (expected and token != expected):
+            raise Unclear(f"expected {expected}")
+        self.at += 1
+        return token
+
+    def argument(self) -> list[str]:
+        """Take a braced group, or one token with its own groups."""
+        if self.token != "{":
+            token = self.take()
+            name = token[1:]
+            if token[0] == "\\" and name in FACES:
+                return [token, *self.argument_with_braces()]
+            if name in ("frac", "sqrt", "dfrac"):
+                raise Unclear("a bare fraction in a script")
+            return [token]
+        return self.argument_with_braces()[1:-1]
+
+    def argument_with_braces(self) -> list[str]:
+        if self.token != "{":
+            return ["{", *self.argument(), "}"]
+        start, depth = self.at, 0
+        while True:
+            token = self.take()
+            depth += (token == "{") - (token == "}")
+            if not depth:
+                return self.tokens[start : self.at]
+
+    def inner(self, tokens: list[str]) -> Node:
+        """Read tokens apart."""
+        reader = _Reader(tokens, self.manner)
+        tree = reader.expression()
+        if reader.token:
+            raise Unclear(f"cannot go on at {reader.token}")
+        return tree
+
+    # ---- sums and products -----------------------------------------------------------
+
+    def expression(self) -> Node:
+        terms: list[Node] = []
+        sign = "+"
+        if self.token in ("+", "-"):
+            sign = self.take()
+        while True:
+            term = self.term()
+            terms.append(Node("minus", "", (term,)) if sign == "-" else term)
+            if self.token not in ("+", "-"):
+                break
+            sign = self.take()
+        return terms[0] if len(terms) == 1 else Node("sum", "", tuple(terms))
+
+    def term(self) -> Node:
+        found = self.run()
+        while True:
+            token = self.token
+            if token in TIMES:
+                self.take()
+                if self.token == "-":
+                    raise Unclear("a sign after a product sign")
+                found = Node("product", "", (found, self.run()))
+            elif token in EACH:
+                self.take()
+                found = Node("hadamard", "", (found, self.run()))
+            elif token in ("/", r"\div"):
+                self.take()
+                divisor = self.factor()
+                if self.begins():
+                    raise Unclear("does the product after / stand below it?")
+                found = Node("quotient", "", (found, divisor))
+            else:
+                return found
+
+    def run(self) -> Node:
+        """Read factors that stand side by side."""
+        factors = [self.factor()]
+        while self.begins():
+            factors.append(self.factor())
+        return factors[0] if len(factors) == 1 else Node("product", "", tuple(factors))
+
+    def begins(self) -> bool:
+        """Whether a factor begins here."""
+        token = self.token
+        if not token or token in TIMES | EACH | DOTS:
+            return token in DOTS
+        if token in "([{" or token in (r"\{", r"\langle", r"\lbrace", r"\lfloor"):
+            return True
+        if token in (r"\lvert", r"\lVert") or (token == r"\|" and not self.norms):
+            return True
+        if token[0].isalnum():
+            return True
+        name = token[1:]
+        return token[0] == "\\" and (
+            name in FACES
+            or name.startswith("text{")
+            or name in CALLS
+            or name in BIGS
+            or name in NAMED
+            or name
+            in ("frac", "dfrac", "tfrac", "cfrac", "nabla", "partial", "begin", "Pr")
+        )
+
+    def factor(self) -> Node:
+        base = self.base()
+        while self.token in ("_", "^", "'", "!"):
+            if self.token == "!":
+                raise Unclear("a factorial")
+            base = self.script(base)
+        return base
+
+    # ---- scripts ---------------------------------------------------------------------
+
+    def script(self, base: Node) -> Node:
+        sign = self.take()
+        if sign == "'":
+            return self.labelled(base, "'")
+        inside = self.argument()
+        if sign == "_":
+            groups = groups_of(inside)
+            if base.kind == "name":
+                return replace(base, subs=base.subs + groups)
+            return Node("other", "element", (base,), groups)
+        return self.above(base, inside)
+
+    def labelled(self, base: Node, label: str) -> Node:
+        if base.kind == "name":
+            return replace(base, sups=(*base.sups, label))
+        raise Unclear(f"{label} above a formula")
+
+    def above(self, base: Node, inside: list[str]) -> Node:
+        text = "".join(inside)
+        if text in TOPS:
+            return Node("top", "", (base,))
+        if inside and all(one in (r"\prime", "'") for one in inside):
+            for _ in inside:
+                base = self.labelled(base, "'")
+            return base
+        if inside[:1] == ["-"] and "".join(inside[1:]) in TOPS:
+            below = Node("power", "", (base, number(-1)))
+            return Node("top", "", (below,))
+        if len(inside) > 1 and "".join(inside[-1:]) in TOPS and inside[0] in ("(", "["):
+            return Node("top", "", (self.above(base, inside[:-1]),))
+        if text in ("*", r"\ast", r"\star", r"\dagger", "+", r"\circ"):
+            return self.labelled(base, text)
+        pair = inside[:1] + inside[-1:]
+        if base.kind == "name" and pair in (["(", ")"], ["[", "]"]):
+            return self.labelled(base, " ".join(inside))
+        plain = LABEL.fullmatch(text)
+        if base.kind == "name" and plain and plain[1] in self.manner.labels:
+            return self.labelled(base, " ".join(inside))
+        return Node("power", "", (base, self.inner(inside)))
+
+    # ---- what stands alone -----------------------------------------------------------
+
+    def base(self) -> Node:
+        token = self.take()
+        if token[0].isdigit():
+            return number(Fraction(token))
+        if token in CLOSE:
+            return self.within_brackets(token)
+        if token == "{":
+            self.at -= 1
+            return self.inner(self.argument())
+        if token in BARS | NORMS:
+            return self.within_bars(token)
+        if token == r"\lfloor":
+            inside = self.expression()
+            self.take(r"\rfloor")
+            return Node("other", "floor", (inside,))
+        if token == r"\langle":
+            parts = [self.expression()]
+            while self.token in (",", "|"):
+                self.take()
+                parts.append(self.expression())
+            self.take(r"\rangle")
+            return Node("other", "inner", tuple(parts))
+        if token in DOTS:
+            return Node("other", "dots")
+        if token.isalpha():
+            return self.after_name(Node("name", token))
+        if token[0] == "\\":
+            return self.command(token[1:])
+        raise Unclear(f"{token} is not understood")
+
+    def within_brackets(self, token: str) -> Node:
+        """Read a bracket, or a list in brackets."""
+        found = [self.expression()]
+        while self.token in (",", ";") or (len(found) > 1 and self.token in BARS):
+            self.take()
+            found.append(self.expression())
+        self.take(CLOSE[token])
+        if len(found) > 1:
+            return Node("other", "list", tuple(found))
+        if self.token == "(" and self.tokens[self.at + 2 : self.at + 3] in (
+            [")"], [","],
+        ):  # fmt: skip
+            raise Unclear("a value, or a product?")
+        return found[0]
+
+    def within_bars(self, token: str) -> Node:
+        self.norms += token in NORMS
+        inside = self.expression()
+        self.norms -= token in NORMS
+        self.take()
+        if self.tokens[self.at - 1] not in (BARS if token in BARS else NORMS):
+            raise Unclear("bars that do not close")
+        return Node("other", "absolute" if token in BARS else "norm", (inside,))
+
+    def command(self, name: str) -> Node:
+        if name in ("frac", "dfrac", "tfrac", "cfrac"):
+            return self.fraction()
+        if name == "sqrt":
+            degree = 2
+            if self.token == "[":
+                self.take()
+                if not (self.token.isdigit() and int(self.token)):
+                    raise Unclear("a root of another degree")
+                degree = int(self.take())
+                self.take("]")
+            root = number(Fraction(1, degree))
+            return Node("power", "", (self.inner(self.argument()), root))
+        if name == "nabla":
+            return self.nabla()
+        if name == "partial":
+            return self.partial()
+        if name.startswith("text{"):
+            return self.word(name[5:-1])
+        if name in FACES:
+            tokens = self.argument()
+            inside = "".join(tokens)
+            if name not in ("mathbb", "mathcal") and set("_^") & {*tokens}:
+                return self.after_name(self.accented(name, tokens))
+            if name == "mathbb" and inside == "E":
+                return self.expectation()
+            if name == "mathbb" and inside == "1":
+                return self.after_name(Node("name", r"\mathbb{1}"))
+            if not re.fullmatch(r"\\?[a-zA-Z]+|\\[a-z]+\{\\?[a-zA-Z]+\}|[01]", inside):
+                raise Unclear(f"\\{name} of a formula")
+            return self.after_name(Node("name", rf"\{name}{{{inside}}}"))
+        if name in BIGS:
+            return self.big(BIGS[name])
+        if name in CALLS:
+            return self.call(name)
+        if name in NAMED:
+            return self.after_name(Node("name", rf"\{name}"))
+        if name == "begin":
+            return self.environment()
+        raise Unclear(f"\\{name} is not understood")
+
+    def accented(self, accent: str, tokens: list[str]) -> Node:
+        """Read \\hat{y_i} as the name \\hat{y}, with its index."""
+        name = self.inner(tokens)
+        if name.kind != "name":
+            raise Unclear(f"\\{accent} of a formula")
+        return replace(name, value=rf"\{accent}{{{name.value}}}")
+
+    def environment(self) -> Node:
+        """Take a matrix, or cases, as it is written."""
+        start, depth = self.at, 1
+        while depth:
+            token = self.take()
+            depth += (token == r"\begin") - (token == r"\end")
+        self.argument()
+        return Node("other", "array " + "".join(self.tokens[start : self.at]))
+
+    def word(self, word: str) -> Node:
+        joined = "".join(word.split())
+        lower = joined.lower()
+        if lower in BIGS and lower not in ("sum", "int"):
+            return self.big(BIGS[lower])
+        if lower in CALLS:
+            return self.call(lower)
+        if joined == "E" and self.token in ("_", "[", "("):
+            return self.expectation()
+        if PROSE.search(word.lower()) or not re.fullmatch(r"[\w -]+", word):
+            raise Unclear(f"words: {word}")
+        return self.after_name(Node("name", rf"\text{{{joined}}}"))
+
+    # ---- names and functions ---------------------------------------------------------
+
+    def after_name(self, name: Node) -> Node:
+        """Read what follows a name: its scripts, and its arguments if it is a
+        function."""
+        while self.token in ("_", "^", "'"):
+            before = self.at
+            found = self.script(name)
+            if found.kind != "name":
+                self.at = before
+                break
+            name = found
+        if name.value == "E" and (self.token == "[" or name.subs):
+            return self.expectation(name)
+        is_word = name.value.startswith(r"\text")
+        opens = self.token == "(" or (
+            self.token in ("[", r"\{") and (is_word or r"\mathbb" in name.value)
+        )
+        if not opens or not (is_word or self.manner.is_function(name.value)):
+            return name
+        if name.value in self.manner.plain:
+            self.arguments()
+            return name
+        separators, arguments = self.arguments()
+        return Node("apply", separators, (name, *arguments))
+
+    def arguments(self) -> tuple[str, tuple[Node, ...]]:
+        """Read arguments in brackets, and what separates them."""
+        close = CLOSE[self.take()]
+        found, separators = [self.expression()], ""
+        while self.token != close:
+            token = self.take()
+            if token not in SEPARATORS:
+                raise Unclear(f"{token} among arguments")
+            if token in NORMS or (token == "|" and self.token == "|"):
+                self.at += token == "|"
+                token = "‖"
+            separators += "|" if token in BARS else token
+            found.append(self.expression())
+        self.take(close)
+        return separators, tuple(found)
+
+    def call(self, name: str) -> Node:
+        sups: tuple[str, ...] = ()
+        exponent: Node | None = None
+        while self.token in ("_", "^"):
+            sign, inside = self.take(), self.argument()
+            if sign == "_":
+                sups = ("".join(inside),)
+            else:
+                exponent = self.inner(inside)
+                if exponent == number(-1):
+                    raise Unclear("an inverse function")
+        name = {"ln": "log", "sgn": "sign"}.get(name, name)
+        bracketed = self.token in ("(", "[", r"\{", "{")
+        inside_node = self.base() if bracketed else self.factor()
+        if bracketed and self.token in ("^", "_"):
+            raise Unclear("a script after a function's argument")
+        if not bracketed and inside_node.kind != "apply" and self.begins():
+            raise Unclear(f"where does the argument of {name} end?")
+        found = Node("call", name, (inside_node,), (), sups)
+        if name == "exp":
+            found = Node("power", "", (Node("name", "e"), inside_node))
+        return found if exponent is None else Node("power", "", (found, exponent))
+
+    def expectation(self, name: Node | None = None) -> Node:
+        law = [" ".join(" ".join(group) for group in name.subs)] if name else []
+        while self.token == "_":
+            self.take()
+            law.append(" ".join(self.argument()))
+        if self.token not in ("[", "(", r"\{"):
+            raise Unclear("an expectation without brackets")
+        close = CLOSE[self.take()]
+        body = self.expression()
+        if self.token in BARS:
+            start = self.at
+            while self.token != close:
+                self.take()
+            law.append(" ".join(self.tokens[start : self.at]))
+        self.take(close)
+        return Node("big", "E", (body,), (), tuple(law))
+
+    def big(self, name: str) -> Node:
+        if name == "arg":
+            following = self.take()
+            if following not in (r"\max", r"\min"):
+                raise Unclear("arg of what?")
+            name = "arg" + following[1:]
+        below: list[str] = []
+        above: list[str] = []
+        while self.token in ("_", "^"):
+            if self.take() == "_":
+                below += self.argument()
+            else:
+                above += self.argument()
+        bound = bound_by(below) if name in ("sum", "prod") else ()
+        limits = tuple(" ".join(one) for one in (below, above) if one)
+        if name in ("max", "min") and self.token in ("(", r"\{") and not below:
+            separators, arguments = self.arguments()
+            return Node("apply", separators, (Node("name", rf"\{name}"), *arguments))
+        return Node("big", name, (self.term(),), bound, limits)
+
+    # ---- derivatives -----------------------------------------------------------------
+
+    def fraction(self) -> Node:
+        above, below = self.argument(), self.argument()
+        mark = mark_of(above)
+        if mark and mark_of(below):
+            return self.derivative(above, below)
+        return Node("quotient", "", (self.inner(above), self.inner(below)))
+
+    def derivative(self, above: list[str], below: list[str]) -> Node:
+        rest, order = above[mark_of(above) :], 1
+        if rest[:1] == ["^"]:
+            reader = _Reader(rest[1:], self.manner)
+            text = "".join(reader.argument())
+            if text != "2":
+                raise Unclear("a higher derivative")
+            rest, order = rest[1 + reader.at :], 2
+        variables = self.variables(below, order)
+        if rest:
+            of = self.inner(rest)
+        elif self.token in ("(", "["):
+            of = self.factor()
+            if self.begins() or self.token in TIMES:
+                raise Unclear("of what is this the derivative?")
+        else:
+            of = self.run()
+            if self.token in TIMES | EACH:
+                raise Unclear("of what is this the derivative?")
+        for variable in reversed(variables):
+            of = Node("slope", "", (of, variable))
+        return of
+
+    def variables(self, below: list[str], order: int) -> list[Node]:
+        found: list[Node] = []
+        reader = _Reader(below, self.manner)
+        while reader.token:
+            size = mark_of(below[reader.at :])
+            if not size:
+                raise Unclear("by what is this the derivative?")
+            reader.at += size
+            one = reader.factor()
+            if one.kind == "power" and one.parts[1] == number(order) and order > 1:
+                found += [one.parts[0]] * order
+            else:
+                found.append(one)
+        if len(found) != order or any(
+            one.kind not in ("name", "apply", "top", "slope", "other") for one in found
+        ):
+            raise Unclear("by what is this the derivative?")
+        return found
+
+    def nabla(self) -> Node:
+        by = Node("name", r"\nabla")
+        while self.token == "_":
+            self.take()
+            by = self.inner(self.argument())
+        order = 1
+        while self.token in ("^", "_"):
+            if self.take() == "_":
+                by = self.inner(self.argument())
+            elif self.argument() == ["2"] and order == 1:
+                order = 2
+            else:
+                raise Unclear("a higher derivative")
+        found = self.factor()
+        for _ in range(order):
+            found = Node("slope", "", (found, by))
+        return found
+
+    def partial(self) -> Node:
+        if self.token != "_":
+            raise Unclear("a differential")
+        self.take()
+        by = self.inner(self.argument())
+        return Node("slope", "", (self.factor(), by))

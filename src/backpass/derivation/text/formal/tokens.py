@@ -1,0 +1,127 @@
+"""The signs of a formula as it is printed."""
+
+from __future__ import annotations
+
+import re
+
+from backpass.derivation.text.formal.trees import Groups, Unclear
+
+_TOKEN = re.compile(r"\\text\{[^{}]*\}|\\[a-zA-Z]+\*?|\\.|\d+(?:\.\d+)?|\S", re.S)
+_WORD = re.compile(
+    r"\\(?:text(?:rm|bf|it|sf|tt|normal)?|mathrm|operatorname\*?|mbox|rm)\s*\{\s*([^{}\\$]*?)\s*\}"
+)
+_NOTHING = re.compile(
+    r"\\(?:left|right|middle|[bB]igg?[lrm]?|displaystyle|textstyle|limits|nolimits|quad|qquad"
+    r"|nonumber|mathstrut|mathop|mathrel|mathord)(?![a-zA-Z])|\\[,;:!\s]|[~&]"
+    r"|\\hspace\*?\{[^{}]*\}"
+)
+_BRACED = r"\{((?:[^{}]|\{(?:[^{}]|\{[^{}]*\})*\})*)\}"
+_PLAIN = (
+    (re.compile(rf"\\mathop\s*{_BRACED}"), r"\1"),
+    (re.compile(rf"\\underset\s*{_BRACED}\s*{_BRACED}"), r"\2_{\1}"),
+    (
+        re.compile(rf"\\(?:cancel|bcancel|boxed|mathclose|mathopen)\s*{_BRACED}"),
+        r"{\1}",
+    ),
+    (re.compile(rf"\\(?:under|over)brace\s*{_BRACED}\s*[_^]\s*{_BRACED}"), r"{\1}"),
+    (re.compile(r"\\(?:left|[bB]igg?l?)\s*(?:\||\\vert(?![a-zA-Z]))"), r"\\lvert "),
+    (re.compile(r"\\(?:right|[bB]igg?r?)\s*(?:\||\\vert(?![a-zA-Z]))"), r"\\rvert "),
+    (re.compile(r"\\(?:left|[bB]igg?l?)\s*\\\|"), r"\\lVert "),
+    (re.compile(r"\\(?:right|[bB]igg?r?)\s*\\\|"), r"\\rVert "),
+    (re.compile(r"\\in\s*\\mathbb\s*\{?\s*R.*\Z", re.S), ""),
+    (re.compile(r"\\E(?![a-zA-Z])"), r"\\mathbb{E}"),
+    (re.compile(r"\\(?:leftroot|uproot)\s*\{[^{}]*\}"), ""),
+)
+_END = re.compile(r"(?:[\s.,;]|\\(?:\\|blacksquare|square|qed))+\Z")
+FACES = {
+    "mathbf", "boldsymbol", "bm", "mathcal", "mathbb", "mathsf", "mathit", "mathfrak",
+    "hat", "bar", "tilde", "vec", "dot", "ddot", "overline", "widehat", "widetilde",
+    "underline", "check", "breve", "mathscr", "pmb", "overrightarrow", "mathring",
+}  # fmt: skip
+CALLS = {
+    "log", "ln", "exp", "sin", "cos", "tan", "tanh", "sinh", "cosh", "arctan", "erf",
+    "sqrt", "sgn", "sign", "det", "tr", "diag", "dim", "rank", "vec",
+}  # fmt: skip
+BIGS = {
+    "sum": "sum", "prod": "prod", "int": "int", "iint": "int", "max": "max",
+    "min": "min", "sup": "sup", "inf": "inf", "lim": "lim", "argmax": "argmax",
+    "argmin": "argmin", "arg": "arg", "oint": "int",
+}  # fmt: skip
+NAMED = {
+    "alpha", "beta", "gamma", "delta", "epsilon", "varepsilon", "zeta", "eta", "theta",
+    "vartheta", "iota", "kappa", "lambda", "mu", "nu", "xi", "pi", "varpi", "rho",
+    "varrho", "sigma", "varsigma", "tau", "upsilon", "phi", "varphi", "chi", "psi",
+    "omega", "Gamma", "Delta", "Theta", "Lambda", "Xi", "Pi", "Sigma", "Upsilon", "Phi",
+    "Psi", "Omega", "ell", "infty", "hbar", "imath", "jmath", "N", "Pr", "Re", "emptyset",
+}  # fmt: skip
+TOPS = {"T", r"\top", r"\intercal", r"\mathsf{T}", r"\text{T}", r"\mathbf{T}"}
+DOTS = {r"\dots", r"\ldots", r"\cdots", r"\vdots", r"\ddots", r"\dotsc", r"\dotsb"}
+TIMES = {r"\cdot", r"\times", "*", r"\ast", r"\cdotp", r"\bullet"}
+EACH = {r"\odot", r"\circ", r"\otimes", r"\circledast"}
+BARS = {"|", r"\mid", r"\vert", r"\lvert", r"\rvert", r"\given"}
+NORMS = {r"\|", r"\lVert", r"\rVert", r"\Vert", r"\parallel"}
+SEPARATORS = {",", ";", *BARS, *NORMS, ":"}
+CLOSE = {
+    "(": ")", "[": "]", r"\{": r"\}", r"\lbrack": r"\rbrack", r"\lbrace": r"\rbrace",
+}  # fmt: skip
+PROSE = re.compile(
+    r"\A(?:if|for|when|with|and|or|since|because|as|by|using|from|at|otherwise|so|then|else"
+    r"|s\.?t|let|the|that|which|of|in)\b|\b(?:is|are|we|hence|thus|if|where)\b"
+)
+LABEL = re.compile(r"([a-zA-Z]|\\ell)(?:[+-]\d+|[+-][a-zA-Z])?")
+
+
+def tokens_of(text: str) -> list[str]:
+    """Return the signs of a formula, without what prints nothing. Raises `Unclear`."""
+    if r"\left." in text or r"\right." in text:
+        raise Unclear("a value at a place")
+    for pattern, by in _PLAIN:
+        text = pattern.sub(by, text)
+    text = _WORD.sub(r"\\text{\1}", text)
+    text = _END.sub("", _NOTHING.sub(" ", text))
+    found = _TOKEN.findall(text)
+    if not found:
+        raise Unclear("nothing")
+    return found
+
+
+def mark_of(tokens: list[str]) -> int:
+    """Return how many tokens the d of a derivative has; 0 if there is none."""
+    return int(tokens[:1] in ([r"\partial"], ["d"], [r"\text{d}"]))
+
+
+def bound_by(below: list[str]) -> Groups:
+    """Return the letters over which a sum with these limits runs."""
+    letters = [one for one in below if re.fullmatch(r"[a-zA-Z]|\\[a-zA-Z]+", one)]
+    if not letters:
+        return ()
+    first = below[0]
+    if not re.fullmatch(r"[a-zA-Z]|\\(?:tau|alpha|beta|ell|mu|nu)", first):
+        raise Unclear("over what does the sum run?")
+    found, rest = [first], below[1:]
+    while len(rest) > 1 and rest[0] == "," and re.fullmatch("[a-zA-Z]", rest[1]):
+        found.append(rest[1])
+        rest = rest[2:]
+    return tuple((one,) for one in found)
+
+
+def groups_of(tokens: list[str]) -> Groups:
+    """Return the indices that a subscript has."""
+    if not tokens:
+        raise Unclear("an empty subscript")
+    if "," in tokens:
+        groups, current = [], []
+        for token in [*tokens, ","]:
+            if token == ",":
+                groups.append(tuple(current))
+                current = []
+            else:
+                current.append(token)
+        return tuple(groups)
+    if tokens == ["i", "n"]:
+        return (("in",),)  # a word
+    if len(tokens) == 2 and all(re.fullmatch("[a-z]", one) for one in tokens):
+        return tuple((one,) for one in tokens)
+    if all(re.fullmatch("[a-zA-Z]", one) for one in tokens) and len(tokens) > 1:
+        return (("".join(tokens),),)
+    return (tuple(tokens),)
