@@ -21,6 +21,7 @@ from backpass.verify.convert import (
     to_torch,
 )
 from backpass.verify.drawing import VARYING, generator
+from backpass.verify.vary.structure import is_normalised
 
 
 class Places(tuple[tuple[int, int], ...]):
@@ -225,6 +226,8 @@ class Draw:
             return to_kind_of(given, self._mask(spec, own, shape, twice))
         if at in self.constants:  # a table: its rows again, each scaled by about 1
             rows = self.rng.uniform(0.9, 1.1, (*shape[:-1], 1)[: len(shape)])
+            if is_floating(given) and is_normalised(to_numpy(given)):
+                rows = np.ones_like(rows)  # such as a target of probabilities
             table = domain.repeated_table(spec, to_numpy(given), shape)
             return to_kind_of(given, rows * table)
         if is_floating(given):
@@ -240,9 +243,20 @@ class Draw:
             values = self._integers(spec, own, shape, lengths)
         elif own.size > 2 and (np.diff(own.astype(float)) >= 0).all():
             values = self._ascending(own, count).reshape(shape)
+        elif given.ndim == len(shape) > 1:
+            values = self._slices(to_numpy(given), shape)
         else:
             values = self.rng.choice(own, shape)
         return to_torch(values) if is_torch(given) else values.astype(given.dtype)
+
+    def _slices(self, given: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
+        """Return integers with the slices given along each axis, and then some of them
+        again: the two ends of an edge, say, belong together."""
+        places = [
+            np.append(np.arange(old), self.rng.integers(0, old, max(0, new - old)))
+            for old, new in zip(given.shape, shape, strict=True)
+        ]
+        return given[np.ix_(*(at[:n] for at, n in zip(places, shape, strict=True)))]
 
     def _ascending(self, own: np.ndarray, count: int) -> np.ndarray:
         """Draw integers in ascending order, such as offsets, from the first one given

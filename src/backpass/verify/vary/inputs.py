@@ -205,7 +205,9 @@ def _of_values(draw: Draw) -> Iterator[Variation]:
     kind = kinds.FAR if far else kinds.OTHER
     yield Variation(f"{name} × {TIMES}", tries, kind=kind)
     kink = domain.has_kink(case.subject.shapes, name, 0.0)
-    if x.ndim and x.shape[0] > 1:
+    # A function of positive numbers need not be defined at 0.
+    one_sided = x.size > 0 and (x.min() > 0 or x.max() < 0) and not draw.declared
+    if x.ndim and x.shape[0] > 1 and not one_sided:
         zero = x.copy()
         zero.reshape(-1, x.shape[-1])[0] = 0.0
         of_zeros: tuple[Inputs, ...] = () if kink else (draw.replaced(first, zero),)

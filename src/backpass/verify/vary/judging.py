@@ -28,6 +28,7 @@ from backpass.verify.vary.kinds import (
     SHORT,
     SQUARE,
     TIES,
+    ZEROS,
     chosen,
 )
 from backpass.verify.vary.rows import (
@@ -42,7 +43,7 @@ from backpass.verify.vary.rows import (
     outputs_fit,
     summed_up,
 )
-from backpass.verify.vary.structure import is_kept
+from backpass.verify.vary.structure import is_kept, repeats
 from backpass.verify.vary.suggested import declaration
 from backpass.verify.vary.values import depends
 from backpass.verify.vary.work import TooMuch, Work
@@ -61,7 +62,12 @@ KINKS = 0.03  # of a slope: a larger error is not excused as one of kinks
 # Kinds with other lengths than those given: without a declaration, code may be made for
 # columns of fixed meanings.
 RESIZED = (NO_ROWS, ONE, SHORT, LONGER, MULTIPLE, MANY)
-COINCIDING = (ONE, TIES, OTHER)  # a row is its own mean, and two rows may be equal
+# A row is its own mean, has the norm 0, or equals another row.
+COINCIDING = (ONE, ZEROS, TIES, OTHER)
+REPEATS = (
+    "the integers drawn repeat, and those given do not; if they may, declare their range "
+    "in SHAPES, as in t[n]:int<V"
+)
 OPERATORS = (pytorch.NAME, precision.NAME)  # the methods that call the operator
 
 
@@ -149,6 +155,8 @@ def _rows(
     found, all_ran = bounded_rows(other, rows_of, methods, variation.otherwise)
     try:
         found = [_unless_excused(row, variation, other) for row in found]
+        if case.subject.shapes is None and repeats(case.inputs, other.inputs):
+            found = [_not_if_failed(row, REPEATS) for row in found]
         found = _without_operator(found, asked, other)
         rows = list(_summary(variation, found, other, case, work))
     except TooMuch:
@@ -214,6 +222,13 @@ def _operator_is_nan(row: Row, case: Case) -> bool:
     return row.quantity == "y" and bool(np.isfinite(case.y_as_given).all())
 
 
+def _not_if_failed(row: Row, reason: str) -> Row:
+    """Return the row, marked "not run" if it failed."""
+    if row.verdict != FAILED:
+        return row
+    return Row(row.method, row.quantity, NOT_RUN, reason=reason)
+
+
 def _unless_excused(row: Row, variation: Variation, case: Case) -> Row:
     """Return the row, marked "not run" if it failed by an error that a variation leaves
     to rounding, by a shape that need not be that of the input, or by a gradient that is
@@ -231,7 +246,7 @@ def _unless_excused(row: Row, variation: Variation, case: Case) -> Row:
         reason = _misfit_of(row, case)
     if not reason and case.subject.shapes is None and variation.kind in COINCIDING:
         reason = _undefined(row, case)
-    return Row(row.method, row.quantity, NOT_RUN, reason=reason) if reason else row
+    return _not_if_failed(row, reason) if reason else row
 
 
 def _misfit_of(row: Row, case: Case) -> str:

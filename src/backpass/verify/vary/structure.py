@@ -5,6 +5,9 @@ Drawn again, they need not be in the domain of the function any more.
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+from typing import Any
+
 import numpy as np
 
 from backpass.contract.arrays import is_array
@@ -21,20 +24,45 @@ def is_kept(case: Case, inputs: Inputs) -> bool:
     for old, new in zip(case.inputs, inputs, strict=True):
         if new is old or not is_array(old) or not is_array(new):
             continue
-        if is_floating(old) and _is_normalised(to_numpy(old)):
+        if is_floating(old) and is_normalised(to_numpy(old)):
             return False
         if tuple(new.shape) != tuple(old.shape) and _has_offsets(case):
             return False
     return True
 
 
-def _is_normalised(x: np.ndarray) -> bool:
+def is_normalised(x: np.ndarray) -> bool:
     """Whether all rows, or all columns, sum to 1 or have length 1."""
     return x.size > 1 and any(
         x.shape[axis] > 1 and np.allclose(total, 1.0, atol=1e-3)
         for axis in range(x.ndim)
         for total in (x.sum(axis), (x * x).sum(axis))
     )
+
+
+def repeats(given: Sequence[Any], drawn: Sequence[Any]) -> bool:
+    """Whether integers that were drawn repeat where those given do not: all of an
+    array, those of each slice, or whole slices. They may be places to write to, or the
+    two ends of an edge."""
+    return any(
+        before and not after
+        for old, new in zip(given, drawn, strict=True)
+        if is_array(old) and new is not old and not is_floating(old)
+        for before, after in zip(_apart(old), _apart(new), strict=False)
+    )
+
+
+def _apart(array: Any) -> Iterator[bool]:
+    """Yield whether the integers of an array are different: all of them, those of each
+    slice along each axis, and its slices."""
+    x = to_numpy(array)
+    if x.dtype == bool:
+        return
+    yield np.unique(x).size == x.size
+    for axis in range(x.ndim) if x.ndim > 1 else ():
+        along = np.sort(x, axis)
+        yield bool((np.diff(along, axis=axis) != 0).all())
+        yield len(np.unique(x, axis=axis)) == x.shape[axis]
 
 
 def _has_offsets(case: Case) -> bool:
