@@ -291,7 +291,10 @@ def _undefined(row: Row, case: Case) -> str:
     if not depends(case, at, CONSTANT, outputs=True):
         which, name = several_outputs(case), case.subject.input_names[at]
         why = f"{'an output' if which else 'y'} does not depend on {name} there"
-    elif finite_difference.has_kink(case, at, best_step(case, at)):
+    elif any(
+        finite_difference.has_kink(case, of, best_step(case, of))
+        for of in dict.fromkeys((at, case.differentiable[0]))
+    ):
         why = "y has a kink there"
     else:
         return ""
