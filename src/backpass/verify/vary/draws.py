@@ -21,7 +21,6 @@ from backpass.verify.convert import (
     to_torch,
 )
 from backpass.verify.drawing import VARYING, generator
-from backpass.verify.vary.structure import is_normalised
 
 
 class Places(tuple[tuple[int, int], ...]):
@@ -226,8 +225,8 @@ class Draw:
             return to_kind_of(given, self._mask(spec, own, shape, twice))
         if at in self.constants:  # a table: its rows again, each scaled by about 1
             rows = self.rng.uniform(0.9, 1.1, (*shape[:-1], 1)[: len(shape)])
-            if is_floating(given) and is_normalised(to_numpy(given)):
-                rows = np.ones_like(rows)  # such as a target of probabilities
+            if np.isin(own, (0, 1)).all():  # a mask, or a label of each row
+                rows = np.ones_like(rows)
             table = domain.repeated_table(spec, to_numpy(given), shape)
             return to_kind_of(given, rows * table)
         if is_floating(given):

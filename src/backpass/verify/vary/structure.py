@@ -24,14 +24,14 @@ def is_kept(case: Case, inputs: Inputs) -> bool:
     for old, new in zip(case.inputs, inputs, strict=True):
         if new is old or not is_array(old) or not is_array(new):
             continue
-        if is_floating(old) and is_normalised(to_numpy(old)):
+        if is_floating(old) and _is_normalised(to_numpy(old)):
             return False
         if tuple(new.shape) != tuple(old.shape) and _has_offsets(case):
             return False
     return True
 
 
-def is_normalised(x: np.ndarray) -> bool:
+def _is_normalised(x: np.ndarray) -> bool:
     """Whether all rows, or all columns, sum to 1 or have length 1."""
     return x.size > 1 and any(
         x.shape[axis] > 1 and np.allclose(total, 1.0, atol=1e-3)
