@@ -321,3 +321,86 @@ def test_starts_of_segments():
     x = np.random.default_rng(0).normal(size=(7, 2))
     report = check(own(forward, backward), x, np.array([0, 2, 3]), vary=True, raises=False)
     assert report.passed, list(report.findings())
+
+
+def springs(x, ends):
+    i, j = ends.T
+    v = x[i] - x[j]
+    r = np.sqrt((v * v).sum(1))
+    return ((r - 1) ** 2).sum(), (x, i, j, v, r)
+
+
+def springs_back(dy, saved, factor=1.0):
+    x, i, j, v, r = saved
+    force = (factor * dy * 2 * (r - 1) / r)[:, None] * v
+    dx = np.zeros_like(x)
+    np.add.at(dx, i, force)
+    np.subtract.at(dx, j, force)
+    return dx, None
+
+
+@pytest.mark.parametrize("vary", [None, True])
+def test_edges_whose_ends_differ(vary):
+    x = np.random.default_rng(0).normal(size=(5, 3))
+    ends = np.array([[0, 1], [1, 2], [2, 3], [3, 4]])
+    judged(springs, springs_back, lambda dy, s: springs_back(dy, s, 1.1), x, ends, vary=vary)
+
+
+def test_different_places_to_write_to():
+    def forward(x, at):
+        y = np.zeros((9, x.shape[1]))
+        y[at] = np.tanh(x)
+        return y, (x, at)
+
+    def backward(dy, saved):
+        return dy[saved[1]] / np.cosh(saved[0]) ** 2, None
+
+    x = np.random.default_rng(0).normal(size=(4, 2))
+    report = check(own(forward, backward), x, np.array([7, 1, 4, 2]), vary=True, raises=False)
+    assert report.passed, list(report.findings())
+    assert any("the integers drawn repeat" in row.reason for row in report.rows)
+
+
+def test_a_norm_at_a_row_of_zeros():
+    def forward(x, a):
+        y = np.sqrt((x @ a * x).sum(1))
+        return y, (x, a, y)
+
+    def backward(dy, saved):
+        x, a, y = saved
+        return (dy / y / 2)[:, None] * (x @ (a + a.T)), x.T @ ((dy / y / 2)[:, None] * x)
+
+    rng = np.random.default_rng(0)
+    a = rng.normal(size=(3, 3))
+    wrong = lambda dy, s: tuple(1.1 * of for of in backward(dy, s))  # noqa: E731
+    judged(forward, backward, wrong, rng.normal(size=(4, 3)), a @ a.T + np.eye(3))
+
+
+def test_a_mean_of_logarithms_at_a_row_of_zeros():
+    def forward(x):
+        y = np.exp(np.log(x).mean(1))
+        return y, (x, y)
+
+    def backward(dy, saved):
+        x, y = saved
+        return (dy * y)[:, None] / x / x.shape[1]
+
+    x = np.random.default_rng(0).uniform(1, 2, (4, 3))
+    judged(forward, backward, lambda dy, s: 1.1 * backward(dy, s), x, vary=True)
+
+
+def test_a_label_of_each_row_among_the_constants():
+    def forward(x, y):
+        e = np.exp(x - x.max(-1, keepdims=True))
+        p = e / e.sum(-1, keepdims=True)
+        return -(y * np.log(p)).sum() / len(x), (p, y)
+
+    def backward(dy, saved):
+        p, y = saved
+        return dy * (p - y) / len(p), None
+
+    x = np.random.default_rng(0).normal(size=(4, 3))
+    report = check(
+        own(forward, backward), x, np.eye(3)[[0, 2, 1, 1]], constants=["y"], vary=True, raises=False
+    )
+    assert report.passed, list(report.findings())
