@@ -29,8 +29,8 @@ from backpass.ptx.races import Who
 # The usual cause of a difference in the last bits, and the remedy.
 LAST_BITS = (
     "at most {units} in the last place of a float32, {share:.0e} of its value. Threads "
-    "that compute the same sum differ so if the compiler contracts a product and a sum "
-    "to an FMA: each adds the other's rounded product to its own unrounded one. Launch "
+    "that compute the same sum can differ by this much if the compiler contracts a "
+    "product and a sum to a fused multiply-add: each adds the other's rounded product to its own unrounded one. Launch "
     "the kernel with enable_fp_fusion=False to avoid this"
 )
 CLOSE = 4  # units in the last place

@@ -48,7 +48,7 @@ LINEAR = 1e-12  # a power of two scales float64 exactly; sums may be reordered
 METHODS = ("contract", "autograd", "pytorch")
 OTHERWISE = ("finite_difference",)
 UNKNOWN = (
-    "its other values are not known; SHAPES lists them, as in ; options act=relu|gelu"
+    "its other values are not known; list them in SHAPES: '; options act=relu|gelu'"
 )
 NOT_GIVEN = "it was not given"
 

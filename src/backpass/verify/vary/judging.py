@@ -53,8 +53,8 @@ DECLARE = "if the axes are always those that you gave, declare them: SHAPES = "
 ANY_AXES = "if any leading axes are meant, declare them as * in SHAPES"
 APART = "forward does not treat each slice of it as an array without it"
 HELD = (
-    "the layer holds as many integers, such as the labels of a batch; SHAPES declares "
-    "which lengths forward is made for"
+    "the layer holds as many integers as this length, such as the labels of a batch; if "
+    "the length may change, declare SHAPES"
 )
 CONSTANT = 1e-6  # of y, because rounding may change it by √ε, as near arccos(1)
 COLUMNS = 128  # of a doubled vector: the most that are tried one by one

@@ -103,7 +103,10 @@ class Derivatives(Calls):
             of, other = self._with_respect_to(name), self.visit(value)
             found = self.scope.variables[self.expression.references[id(name)].name]
             if found.kind == "defined":
-                self.reject("a value at a point is read where an input has it", name)
+                self.reject(
+                    "only an input can have a value at a point, not a defined name",
+                    name,
+                )
             if found.name in self.scope.chances.random:
                 self.reject("a random name has no given value", name)
             if other and other != of:
