@@ -404,3 +404,19 @@ def test_a_label_of_each_row_among_the_constants():
         own(forward, backward), x, np.eye(3)[[0, 2, 1, 1]], constants=["y"], vary=True, raises=False
     )
     assert report.passed, list(report.findings())
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_gate_that_is_almost_open(seed):
+    def forward(x, w):
+        y = sigmoid(x @ w + 12)
+        return y, (x, w, y)
+
+    def backward(dy, saved, factor=1.0):
+        x, w, y = saved
+        d = factor * dy * y * (1 - y)  # 1 − y has lost digits
+        return d @ w.T, x.T @ d
+
+    rng = np.random.default_rng(seed)
+    inputs = 0.3 * rng.normal(size=(5, 3)), rng.normal(size=(3, 4))
+    judged(forward, backward, lambda dy, s: backward(dy, s, 1.001), *inputs, vary=False)

@@ -23,7 +23,7 @@ from backpass.verify.arguments import (
     chosen_methods,
 )
 from backpass.verify.case import Case, NotRun, describe, first_line
-from backpass.verify.conditioned import unless_rounding
+from backpass.verify.conditioned import unless_rounded, unless_rounding
 from backpass.verify.drawing import INPUTS, drawn_inputs, generator, options_for
 from backpass.verify.findings import SLOPES_DIFFER
 from backpass.verify.forms import usual
@@ -350,10 +350,11 @@ def _run(name: str, case: Case, progress: Progress) -> list[Row]:
             else row
             for row in method.run(case)
         ]
+        own = name in case.tolerances
         if method in EXACT:
+            rows = rows if own else [unless_rounded(row, case) for row in rows]
             rows = [_unless_coarse(row, case) for row in rows]
-        if method in EXACT and name not in case.tolerances:
-            rows = [unless_rounding(row, case) for row in rows]
+            rows = rows if own else [unless_rounding(row, case) for row in rows]
     except NotRun as error:
         return [Row(method.NAME, "", NOT_RUN, reason=str(error))]
     except Malformed as error:
