@@ -82,6 +82,7 @@ _OPENS = re.compile(rf"\\begin\{{{_INNER}\}}(?:\[[tbc]\])?(?:\{{\d\}})?")
 _CLOSES = re.compile(rf"\\end\{{{_INNER}\}}")
 _ASIDE = re.compile(rf"\\(?:short)?intertext\s*{BRACED}")
 _BREAK = r"\\\\\*?(?:\[\s*-?[\d.]+\s*[a-z]+\s*\])?"
+_NEWLINE = re.compile(r"(?<!\\)\\newline(?![a-zA-Z])")
 _BREAKS = re.compile(r"(?:\\\\\s*)+\\\\")  # Hugo's \\\\\\, which prints as one break
 _TWO_ROWS = re.compile(  # \sum_{\substack{j=1 \\ j \ne i}}, and with \atop
     r"\{\s*\\substack\s*\{([^{}\\]*)\\\\(?!\[)([^{}]*)\}\s*\}"
@@ -130,7 +131,7 @@ def display_of(body: Text, kind: str, is_latex: bool, start: int, end: int) -> D
     joined = kind.startswith("multline") or r"\begin{multlined}" in body.characters
     body = body.replaced(_PUNCTUATION, r"\1").replaced(_SPACE_IN_WORDS, r"\\ ")
     body = body.replaced(_TAGGED, r"\\quad (\1)").replaced(_NOTHING).replaced(_EMPTY)
-    body = body.replaced(_BREAKS, r"\\\\")
+    body = body.replaced(_NEWLINE, r"\\\\").replaced(_BREAKS, r"\\\\")
     body = with_plain_equals(body.replaced(_TWO_ROWS, r"{\1\3, \2\4}"))
     body = body.blanked(framed(body.characters))
     body, claims = _with_claims(body)
