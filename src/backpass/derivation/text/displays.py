@@ -28,6 +28,15 @@ _LABELLED = re.compile(
     r"\A\((?:[A-Z][a-z]{2,}|[A-Z]{2,})(?:\s+[a-z]+)*\)\s*"
     r"(?:(?:\\(?:space|quad|qquad|enspace)(?![a-zA-Z])|\\[,;: ]|~)\s*)+"
 )
+# The sign that ends a proof. A square may also be a blank, unless it stands apart.
+_WORD = r"\\(?:text(?:bf|rm|it|sf|normal)?|math(?:rm|bf)|mbox|operatorname)"
+_SPACE = r"(?:\s|~|\\[,;:! ]|\\q?quad(?![a-zA-Z])|\\hfill(?![a-zA-Z])|&)"
+_END_OF_PROOF = re.compile(
+    rf"(?<=[^\s=+\-*/^_({{<>&])[.,;]?(?:{_SPACE}*(?:{_WORD}\s*\{{\s*Q\.?\s*E\.?\s*D\.?\s*\}}"
+    r"|\\(?:blacksquare|qed|qedhere|qedsymbol)(?![a-zA-Z]))"
+    rf"|(?:[.,;]|\\[,;: ]|\\q?quad(?![a-zA-Z])|\\hfill(?![a-zA-Z])|~|&){_SPACE}*"
+    r"\\(?:square|Box)(?![a-zA-Z]))[\s.,;]*\Z"
+)
 _EMPTY = re.compile(r"(?<=[=+\-&])\s*\{\}")
 _COMMENT = re.compile(rf"{PERCENT}[^\n]*")
 _NOTHING = re.compile(
@@ -142,6 +151,7 @@ def display_of(body: Text, kind: str, is_latex: bool, start: int, end: int) -> D
     rows, starts = [], []
     for row in body.split(_BREAK, *_ENVIRONMENT):
         begins = row.characters.lstrip().startswith("&")
+        row = row.replaced(_END_OF_PROOF)
         places = outside(row.characters, *_ENVIRONMENT)  # not within a matrix
         signs = [(at, at + 1) for at in places if row.characters.startswith("&", at)]
         row = _with_columns(row, [at for at, _ in signs])
