@@ -9,13 +9,20 @@ from collections.abc import Callable, Mapping
 from lark import Token, Tree
 
 from backpass.derivation.language.functions import WORD_BEFORE_BRACKET, WORDS, called
+from backpass.derivation.language.indices import letter_of
 from backpass.derivation.language.names import (
     LOSS,
     Expression,
     Variable,
     shape_of,
 )
-from backpass.derivation.language.parse import Part, Unreadable, parse, span_of
+from backpass.derivation.language.parse import (
+    Part,
+    Unreadable,
+    parse,
+    span_of,
+    tokens_of,
+)
 from backpass.derivation.language.written import (
     canonical,
     subscripts_of,
@@ -137,6 +144,46 @@ def reject_uncertain_names(expression: Expression) -> None:
                 expression.part,
                 node.meta.start_pos or 0,
             )
+
+
+def reject_idle_sums(part: Part, letters: tuple[str, ...]) -> None:
+    """Raise `Unreadable` for a sum over k of w_i alone, if nothing binds i; what is
+    defined has these letters."""
+    _reject_idle_sums(part, parse(part), {*letters})
+
+
+def _reject_idle_sums(part: Part, tree: Tree, bound: set[str]) -> None:
+    if tree.data == "big":
+        limits = [letter_of(one) for one in tokens_of(tree.children[1])]
+        over = {*limits}
+        body = tree.children[-1]
+        used = {
+            letter_of(token)
+            for node in body.find_data("subscript")
+            for token in tokens_of(node)
+            if token.type in ("INDEX", "SHIFTED")
+        }
+        inner = {
+            letter_of(token)
+            for node in body.find_data("limits")
+            for token in tokens_of(node)
+        }
+        free = sorted(one for one in used - bound - inner if not one.isdigit())
+        letters = {
+            letter_of(token)
+            for token in body.scan_values(lambda one: isinstance(one, Token))
+        }
+        if free and over.isdisjoint(letters):
+            raise Unreadable(
+                f"the index {free[0]} is only on the right, in a sum over "
+                f"{limits[0]} in which {limits[0]} does not occur",
+                part,
+                span_of(tree)[0],
+            )
+        bound = bound | over
+    for child in tree.children:
+        if isinstance(child, Tree):
+            _reject_idle_sums(part, child, bound)
 
 
 def reject_values_at_points(known: Knowledge, expression: Expression) -> None:
