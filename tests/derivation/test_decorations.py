@@ -86,7 +86,7 @@ def test_a_mistake_in_a_box_is_refused():
         r" && \blacksquare",
     ],
 )
-def test_the_end_of_a_proof_is_no_part_of_the_formula(label):
+def test_the_end_of_a_proof_is_not_read(label):
     rows = rf"\begin{{align}} a + a &= 2 a{label} \\ b + b &= c{label} \end{{align}}"
     assert kinds(rows, GIVEN) == ["equal", "refused"]
 

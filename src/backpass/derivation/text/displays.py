@@ -28,7 +28,7 @@ _LABELLED = re.compile(
     r"\A\((?:[A-Z][a-z]{2,}|[A-Z]{2,})(?:\s+[a-z]+)*\)\s*"
     r"(?:(?:\\(?:space|quad|qquad|enspace)(?![a-zA-Z])|\\[,;: ]|~)\s*)+"
 )
-# The sign that ends a proof. A square may also be a blank, unless it stands apart.
+# The end of a proof. A square may also be a blank, unless there is a space before it.
 _WORD = r"\\(?:text(?:bf|rm|it|sf|normal)?|math(?:rm|bf)|mbox|operatorname)"
 _SPACE = r"(?:\s|~|\\[,;:! ]|\\q?quad(?![a-zA-Z])|\\hfill(?![a-zA-Z])|&)"
 _END_OF_PROOF = re.compile(
