@@ -73,3 +73,24 @@ def test_characters_keep_their_places():
 def test_a_mistake_in_a_box_is_refused():
     assert one(r"\boxed{a + b} = \boxed{a - b}", GIVEN).kind == "refused"
     assert one(r"a + \underbrace{b}_{\text{twice}} = a + 2 b", GIVEN).kind == "refused"
+
+
+@pytest.mark.parametrize(
+    "label",
+    [
+        r" \quad \textbf{Q.E.D.}",
+        r"\, \text{QED}.",
+        r" \blacksquare",
+        r" \qed",
+        r". \quad \square",
+        r" && \blacksquare",
+    ],
+)
+def test_the_end_of_a_proof_is_not_read(label):
+    rows = rf"\begin{{align}} a + a &= 2 a{label} \\ b + b &= c{label} \end{{align}}"
+    assert kinds(rows, GIVEN) == ["equal", "refused"]
+
+
+@pytest.mark.parametrize("blank", [r"\square", r"2 \square", r"a + \quad \square", r"2 \cdot \blacksquare"])
+def test_a_blank_is_not_the_end_of_a_proof(blank):
+    assert kinds(f"$$ a + a = {blank} $$", GIVEN) == ["not readable"]

@@ -327,3 +327,36 @@ def test_a_comment_replaces_what_was_inferred_above_it():
 def test_a_comment_that_declares_a_name_of_the_text_is_still_rejected():
     text = "<!-- derive: given x \\in \\mathbb{R}^n -->\n\n$$ y = 2 x $$\n\n<!-- derive: given y \\in \\mathbb{R}^n -->"
     assert "y is already declared" in sight(text)[-1].message
+
+
+def test_a_plain_word_before_a_bracket_is_a_function():
+    right = displays(r"f = exp(2 x) + sin(x)", r"\frac{\partial f}{\partial x} = 2 exp(2 x) + cos(x)")
+    assert kinds(right) == ["definition", "equal"]
+    assert kinds(
+        displays(r"exp(a + b) = exp(a) exp(b)", r"tr(\mathbf{A} \mathbf{B}) = tr(\mathbf{B} \mathbf{A})")
+    ) == [
+        "equal",
+        "equal",
+    ]
+    (asked,) = sight(displays(r"norm(2 a) = norm(a) + norm(a)"))
+    assert asked.kind == "not readable" and "is norm a function or a product?" in asked.message
+
+
+def test_a_derivative_is_not_judged_by_a_value_at_one_point():
+    text = displays(
+        r"\begin{aligned} \mathbf{u} &= \begin{bmatrix} 3 \\ 8 \\ 4 \end{bmatrix} \\"
+        r" r &= max \left( \begin{bmatrix} 3 \\ 8 \\ 4 \end{bmatrix} \right) \\ &= 8 \end{aligned}",
+        r"\frac{\partial r}{\partial \mathbf{u}} = \begin{bmatrix} 0 \\ 1 \\ 0 \end{bmatrix}",
+    )
+    (*_, asked) = sight(text)
+    assert asked.kind == "not readable" and "r is set equal to numbers above" in asked.message
+    assert (
+        kinds(displays("y = 1", "z = (y - a)^2", r"\frac{\partial z}{\partial a} = 2 (a - y)"))[-1] == "equal"
+    )
+
+
+@pytest.mark.parametrize("end", [r"\newline ", r"\\* ", r"\\[2pt] ", r"\\ "])
+def test_each_command_that_ends_a_line_ends_a_row(end):
+    rows = rf"(u + 2) - 1 &= u + 1{end}(w + 3) - 1 &= w + 2"
+    assert kinds(rf"\begin{{align}} {rows} \end{{align}}") == ["equal", "equal"]
+    assert kinds(rf"\begin{{align}} {rows.replace('w + 2', 'w + 4')} \end{{align}}")[0] == "equal"

@@ -668,3 +668,22 @@ def test_a_jacobian_at_a_function_of_a_name_is_not_refused():
     right = r"\partial f(\exp(x)) \partial \exp(x) = 2 A \operatorname{diag}(\exp(2 x))"
     assert one(right, f"layout numerator; {GIVEN}").kind == "equal"
     assert one(right.replace("2 A", "A"), f"layout numerator; {GIVEN}").kind == "not readable"
+
+
+@pytest.mark.parametrize(
+    ("line", "kind"),
+    [
+        (r"F(w, q) = -\sum_k w_i \log q_i", "not readable"),
+        (r"F(w, q) = -\sum_{k=1}^n w_i \log q_i", "not readable"),
+        (r"F(w, q) = -\sum_k w_k \log q_k", "definition"),
+        (r"F(w, q) = -\sum_i \sum_k w_i q_k", "definition"),
+        (r"F(w, q) = -w_i \log q_i", "definition"),
+        (r"F(w)_i = \sum_{k=1}^n w_i", "definition"),
+        (r"F(w) = \sum_{k=1}^n 3", "definition"),
+        (r"F(w) = \sum_j \sum_{k=1}^n w_j", "definition"),
+    ],
+)
+def test_a_function_is_not_defined_by_a_sum_without_its_letter_over_a_free_index(line, kind):
+    verdict = one(line, r"given w, q \in \mathbb{R}^n")
+    assert verdict.kind == kind
+    assert ("the index i is only on the right" in verdict.message) == (kind == "not readable")

@@ -48,3 +48,18 @@ def test_a_whole_side_of_ones_has_the_size_of_the_side_before_it():
     declared = r"given S \in \mathbb{R}^{s \times d}; let P_{ij} = \frac{e^{S_{ij}}}{\sum_k e^{S_{ik}}}"
     assert one(r"P \mathbf{1} = \mathbf{1}", declared).kind == "equal"
     assert one(r"P^\top \mathbf{1} = \mathbf{1}", declared).kind == "refused"
+
+
+@pytest.mark.parametrize(
+    ("left", "right", "wrong"),
+    [
+        (r"\sum_k - w_k q_k", r"-\sum_k w_k q_k", r"\sum_k w_k q_k"),
+        (r"a \sum_{k=1}^n -2 w_k", r"-2 a \sum_k w_k", r"a - 2 \sum_k w_k"),
+        (r"\sum_j \, -\frac{w_j}{q_j} (a + q_j)", r"-\sum_j \frac{w_j}{q_j} (a + q_j)", r"\sum_j \frac{w_j}{q_j} (a + q_j)"),
+        (r"\sum_k -\log q_k + a", r"a - \sum_k \log q_k", r"a + \sum_k \log q_k"),
+    ],
+)  # fmt: skip
+def test_a_minus_behind_the_limits_of_a_sum_is_that_of_the_summand(left, right, wrong):
+    given = r"given w, q \in \mathbb{R}^n, a \in \mathbb{R}"
+    assert one(f"{left} = {right}", given).kind == "equal"
+    assert one(f"{left} = {wrong}", given).kind == "refused"

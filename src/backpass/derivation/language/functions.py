@@ -42,6 +42,22 @@ BUILT_IN = {
     "mean": r" = \frac{\sum_i x_i}{\sum_i x_i^0}",
 }
 
+# Words that print as functions, also in italics, with the command for each; "" if the
+# language has none.
+WORDS = {
+    **{
+        word: rf"\{word}"
+        for word in "exp log ln tanh sinh cosh sin cos tan det max min".split()
+    },
+    "tr": r"\operatorname{tr}",
+    "diag": r"\operatorname{diag}",
+    **dict.fromkeys("norm rank gelu argmax argmin var cov sqrt abs".split(), ""),
+    **{word: rf"\text{{{word}}}" for word in BUILT_IN},
+}
+WORD_BEFORE_BRACKET = re.compile(
+    rf"(?<![a-zA-Z\\])(?P<word>{'|'.join(sorted(WORDS, key=len, reverse=True))})"
+    r"(?=\s*(?:\\left\s*)?[(\[])"
+)
 
 _POWERS = ("power_of_name", "transposed")  # x in \\partial x^2 and \\partial x^\\top
 NAMES_OF_MOMENTS = {r"\text{var}": "variance", r"\text{cov}": "covariance"}

@@ -4,17 +4,25 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from lark import Token, Tree
 
-from backpass.derivation.language.functions import called
+from backpass.derivation.language.functions import WORD_BEFORE_BRACKET, WORDS, called
+from backpass.derivation.language.indices import letter_of
 from backpass.derivation.language.names import (
     LOSS,
     Expression,
+    Variable,
     shape_of,
 )
-from backpass.derivation.language.parse import Part, Unreadable, parse, span_of
+from backpass.derivation.language.parse import (
+    Part,
+    Unreadable,
+    parse,
+    span_of,
+    tokens_of,
+)
 from backpass.derivation.language.written import (
     canonical,
     subscripts_of,
@@ -23,9 +31,17 @@ from backpass.derivation.text.knowledge import Knowledge
 from backpass.derivation.text.passages import Text
 from backpass.derivation.text.rewriting import parsed
 
+# What is differentiated, and by what.
+DERIVATIVES: dict[str, Callable[[Tree], tuple[Tree, Tree]]] = {
+    "partial": lambda node: (node.children[0], node.children[1]),
+    "nabla_of": lambda node: (node.children[1], node.children[0]),
+    "differentiate": lambda node: (node.children[1], node.children[0].children[0]),
+}
+
 
 def reject_uncertain(known: Knowledge, part: Part) -> None:
     """Raise `Unreadable` for notation whose meaning differs between texts."""
+    _reject_uncertain_words(part)
     tree = called(parsed(part), part.text, known.scope)
     for node in tree.iter_subtrees():
         if node.data == "product":
@@ -55,6 +71,19 @@ def reject_uncertain(known: Knowledge, part: Part) -> None:
                     f"is {name} a {meaning}? Declare one, or say: {word} {meaning}",
                     part,
                 )
+
+
+def _reject_uncertain_words(part: Part) -> None:
+    """Raise `Unreadable` for max(x), which prints like a function's value."""
+    if match := WORD_BEFORE_BRACKET.search(part.text):
+        word = match["word"]
+        written = WORDS[word] or rf"\text{{{word}}}"
+        raise Unreadable(
+            f"is {word} a function or a product? Write {written}, or a product with "
+            r"\cdot before the bracket",
+            part,
+            match.start(),
+        )
 
 
 def _reject_uncertain_product(
@@ -115,6 +144,91 @@ def reject_uncertain_names(expression: Expression) -> None:
                 expression.part,
                 node.meta.start_pos or 0,
             )
+
+
+def reject_idle_sums(part: Part, letters: tuple[str, ...]) -> None:
+    """Raise `Unreadable` for a sum over k of w_i alone, if nothing binds i; what is
+    defined has these letters."""
+    _reject_idle_sums(part, parse(part), {*letters})
+
+
+def _reject_idle_sums(part: Part, tree: Tree, bound: set[str]) -> None:
+    if tree.data == "big":
+        limits = [letter_of(one) for one in tokens_of(tree.children[1])]
+        over = {*limits}
+        body = tree.children[-1]
+        used = {
+            letter_of(token)
+            for node in body.find_data("subscript")
+            for token in tokens_of(node)
+            if token.type in ("INDEX", "SHIFTED")
+        }
+        inner = {
+            letter_of(token)
+            for node in body.find_data("limits")
+            for token in tokens_of(node)
+        }
+        free = sorted(one for one in used - bound - inner if not one.isdigit())
+        letters = {
+            letter_of(token)
+            for token in body.scan_values(lambda one: isinstance(one, Token))
+        }
+        if free and over.isdisjoint(letters):
+            raise Unreadable(
+                f"the index {free[0]} is only on the right, in a sum over "
+                f"{limits[0]} in which {limits[0]} does not occur",
+                part,
+                span_of(tree)[0],
+            )
+        bound = bound | over
+    for child in tree.children:
+        if isinstance(child, Tree):
+            _reject_idle_sums(part, child, bound)
+
+
+def reject_values_at_points(known: Knowledge, expression: Expression) -> None:
+    """Raise `Unreadable` for a derivative of a name that a display sets equal to
+    numbers only: they may be its value at one point."""
+    for body in expression.parts[1:]:
+        reject_values_at_points(known, body)
+    scope = known.scope
+    for node in expression.tree.iter_subtrees():
+        if node.data not in DERIVATIVES:
+            continue
+        of, by = (
+            _variables(known, expression, one) for one in DERIVATIVES[node.data](node)
+        )
+        upstream = scope.upstream(of)
+        if not by or upstream & {one.name for one in by}:
+            continue
+        for name in sorted(upstream):
+            if _is_value(known, name):
+                raise Unreadable(
+                    f"{name} is set equal to numbers above: are they its value at one "
+                    "point? Define it as a function of its inputs",
+                    expression.part,
+                    span_of(node)[0],
+                )
+
+
+def _variables(known: Knowledge, expression: Expression, tree: Tree) -> list[Variable]:
+    found = [expression.references.get(id(one)) for one in tree.iter_subtrees()]
+    variables = known.scope.variables
+    return [variables[one.name] for one in found if one and one.name in variables]
+
+
+def _is_value(known: Knowledge, name: str) -> bool:
+    """Whether a display defines a name without using another name."""
+    variable = known.scope.variables[name]
+    if variable.definition is None or known.scope.used_by(variable):
+        return False
+    return any(
+        line.kind == "let"
+        and line.left
+        and canonical(parse(line.left, "moved")) == name
+        for line in known.now.implied
+        if line in known.now.lines
+    )
 
 
 def reject_ended_loss(known: Knowledge, expression: Expression) -> None:

@@ -15,6 +15,7 @@ from backpass.derivation.text.beside import Beside, is_declared
 from backpass.derivation.text.braces import GROUPS
 from backpass.derivation.text.certainty import (
     has_stated_shape,
+    reject_idle_sums,
     reject_other_ranges,
     reject_uncertain,
     reject_uncertain_names,
@@ -150,6 +151,7 @@ def define(
     number = known.document.line_of(member)
     head = known.without_arguments(head)
     if is_function(head):
+        reject_idle_sums(part, head_of(head).letters)
         known.add(Line("function", head, part), number, implied=True)
         name = head.text.partition("(")[0].strip()
         basis = Basis(((head_of(head).name, number),), (), 0)

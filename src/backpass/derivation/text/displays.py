@@ -28,6 +28,15 @@ _LABELLED = re.compile(
     r"\A\((?:[A-Z][a-z]{2,}|[A-Z]{2,})(?:\s+[a-z]+)*\)\s*"
     r"(?:(?:\\(?:space|quad|qquad|enspace)(?![a-zA-Z])|\\[,;: ]|~)\s*)+"
 )
+# The end of a proof. A square may also be a blank, unless there is a space before it.
+_WORD = r"\\(?:text(?:bf|rm|it|sf|normal)?|math(?:rm|bf)|mbox|operatorname)"
+_SPACE = r"(?:\s|~|\\[,;:! ]|\\q?quad(?![a-zA-Z])|\\hfill(?![a-zA-Z])|&)"
+_END_OF_PROOF = re.compile(
+    rf"(?<=[^\s=+\-*/^_({{<>&])[.,;]?(?:{_SPACE}*(?:{_WORD}\s*\{{\s*Q\.?\s*E\.?\s*D\.?\s*\}}"
+    r"|\\(?:blacksquare|qed|qedhere|qedsymbol)(?![a-zA-Z]))"
+    rf"|(?:[.,;]|\\[,;: ]|\\q?quad(?![a-zA-Z])|\\hfill(?![a-zA-Z])|~|&){_SPACE}*"
+    r"\\(?:square|Box)(?![a-zA-Z]))[\s.,;]*\Z"
+)
 _EMPTY = re.compile(r"(?<=[=+\-&])\s*\{\}")
 _COMMENT = re.compile(rf"{PERCENT}[^\n]*")
 _NOTHING = re.compile(
@@ -82,6 +91,7 @@ _OPENS = re.compile(rf"\\begin\{{{_INNER}\}}(?:\[[tbc]\])?(?:\{{\d\}})?")
 _CLOSES = re.compile(rf"\\end\{{{_INNER}\}}")
 _ASIDE = re.compile(rf"\\(?:short)?intertext\s*{BRACED}")
 _BREAK = r"\\\\\*?(?:\[\s*-?[\d.]+\s*[a-z]+\s*\])?"
+_NEWLINE = re.compile(r"(?<!\\)\\newline(?![a-zA-Z])")
 _BREAKS = re.compile(r"(?:\\\\\s*)+\\\\")  # Hugo's \\\\\\, which prints as one break
 _TWO_ROWS = re.compile(  # \sum_{\substack{j=1 \\ j \ne i}}, and with \atop
     r"\{\s*\\substack\s*\{([^{}\\]*)\\\\(?!\[)([^{}]*)\}\s*\}"
@@ -130,7 +140,7 @@ def display_of(body: Text, kind: str, is_latex: bool, start: int, end: int) -> D
     joined = kind.startswith("multline") or r"\begin{multlined}" in body.characters
     body = body.replaced(_PUNCTUATION, r"\1").replaced(_SPACE_IN_WORDS, r"\\ ")
     body = body.replaced(_TAGGED, r"\\quad (\1)").replaced(_NOTHING).replaced(_EMPTY)
-    body = body.replaced(_BREAKS, r"\\\\")
+    body = body.replaced(_NEWLINE, r"\\\\").replaced(_BREAKS, r"\\\\")
     body = with_plain_equals(body.replaced(_TWO_ROWS, r"{\1\3, \2\4}"))
     body = body.blanked(framed(body.characters))
     body, claims = _with_claims(body)
@@ -141,6 +151,7 @@ def display_of(body: Text, kind: str, is_latex: bool, start: int, end: int) -> D
     rows, starts = [], []
     for row in body.split(_BREAK, *_ENVIRONMENT):
         begins = row.characters.lstrip().startswith("&")
+        row = row.replaced(_END_OF_PROOF)
         places = outside(row.characters, *_ENVIRONMENT)  # not within a matrix
         signs = [(at, at + 1) for at in places if row.characters.startswith("&", at)]
         row = _with_columns(row, [at for at, _ in signs])

@@ -10,6 +10,7 @@ from backpass.derivation.text.passages import Text
 
 _WORD = r"\\(?:text(?:rm|bf|it|normal)?|math(?:rm|bf|sf)|operatorname)"
 _ONE = r"(?:\{[^{}]*\}|[a-zA-Z0-9]|\\[a-zA-Z]+)"
+_BRACED = r"\{(?:[^{}]|\{(?:[^{}]|\{[^{}]*\})*\})*\}"
 _UP_TO = r"\\leq?(?![a-zA-Z])"
 _SUCH = r"(?:\\[,;: ])*(?::|,|;|\||\\mid(?![a-zA-Z])|\\colon(?![a-zA-Z]))(?:\\[,;: ])*"
 _STEP = r"[a-z](?:\s*[+-]\s*1)?|0"
@@ -31,6 +32,8 @@ _PLAIN = (
     (re.compile(rf"\\sum\s*_\s*\{{\s*([a-zA-Z])\s*,\s*([a-zA-Z])\s*{_SUCH}\s*\1\s*(<|>|{_UP_TO}|\\neq?)\s*\2\s*\}}"), r"\\sum_{\2} \\sum_{\1 \3 \2}"),
     # What prints the same in the other order: \sum^n_{k=1}, and \|x\|^2_2.
     (re.compile(rf"(\\(?:sum|prod|bigodot))\s*\^\s*({_ONE})\s*_\s*({_ONE})"), r"\1_\3^\2"),
+    # A minus sign just behind the limits of a sum is that of the summand.
+    (re.compile(rf"(\\sum(?:\s*[_^]\s*(?:{_BRACED}|{_ONE}))+)(?:\s|\\[,;:! ]|~)*-"), r"\1 (-1) "),
     (re.compile(r"(\\\||\\rVert)\s*\^\s*(?:2|\{\s*2\s*\})\s*_\s*([2F]|\{\s*[2F]\s*\})"), r"\1_\2^2"),
     (re.compile(r"\\mathop\s*\{\s*(\\nabla)\s*\}"), r"\1 "),
     (re.compile(r"(\\partial)\s*\{\s*\}"), r"\1"),
@@ -63,7 +66,6 @@ _BEGINS = re.compile(r"(?:\A|[=+\-/(\[{,]|\\(?:cdot|times|odot|log|exp|left))\s*
 _UNFINISHED = re.compile(r"(?:[=+\-/(\[{,]|\\(?:cdot|times|odot|log|exp))\s*\Z")
 
 
-_BRACED = r"\{(?:[^{}]|\{(?:[^{}]|\{[^{}]*\})*\})*\}"
 # \frac{\partial y}{\partial x} \Big|_{x=0}, with a bar of its own.
 _BAR_BELOW = re.compile(
     rf"(?<!\\left\.)(?<!\\left\. )\\[dt]?frac\s*{_BRACED}\s*{_BRACED}\s*"

@@ -26,6 +26,7 @@ from backpass.derivation.text.certainty import (
     reject_other_ranges,
     reject_uncertain,
     reject_uncertain_names,
+    reject_values_at_points,
 )
 from backpass.derivation.text.imposed import ZERO
 from backpass.derivation.text.knowledge import Knowledge
@@ -123,6 +124,7 @@ def _equality(
     for expression in chain.expressions:
         reject_uncertain_names(expression)
         reject_ended_loss(known, expression)
+        reject_values_at_points(known, expression)
     reject_other_ranges(beside.ranges, chain.free, part)
     if membership and not has_stated_shape(membership, chain.expressions[1]):
         raise Unreadable("the stated shape is not the expression's", membership)

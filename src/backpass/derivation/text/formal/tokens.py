@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+from backpass.derivation.language.functions import WORD_BEFORE_BRACKET
 from backpass.derivation.text.formal.trees import Groups, Unclear
 
 _TOKEN = re.compile(r"\\text\{[^{}]*\}|\\[a-zA-Z]+\*?|\\.|\d+(?:\.\d+)?|\S", re.S)
@@ -78,6 +79,7 @@ def tokens_of(text: str) -> list[str]:
     for pattern, by in _PLAIN:
         text = pattern.sub(by, text)
     text = _WORD.sub(r"\\text{\1}", text)
+    text = WORD_BEFORE_BRACKET.sub(r"\\text{\g<word>}", text)
     text = _END.sub("", _NOTHING.sub(" ", text))
     found = _TOKEN.findall(text)
     if not found:

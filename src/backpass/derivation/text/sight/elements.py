@@ -5,7 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from backpass.derivation.language.functions import BUILT_IN
+from backpass.derivation.language.functions import (
+    BUILT_IN,
+    WORD_BEFORE_BRACKET,
+    WORDS,
+)
 from backpass.derivation.text.sight.steps import labels, steps
 from backpass.derivation.text.sight.upper import Reading, upper_indices
 
@@ -56,6 +60,14 @@ def readings(formulas: str, names: set[str]) -> Iterator[Reading]:
         use = re.compile(rf"(?<![a-zA-Z\\{{]){word}")
         reading = rf"read {word} as \text{{{word}}}"
         yield Reading(reading, rf"{word} is the function \text{{{word}}}", use)
+    for word in sorted(
+        {match["word"] for match in WORD_BEFORE_BRACKET.finditer(formulas)}
+    ):
+        if (command := WORDS[word]) and word not in BUILT_IN and not {*word} <= names:
+            use = re.compile(rf"(?<![a-zA-Z\\]){word}(?![a-zA-Z])")
+            yield Reading(
+                f"read {word} as {command}", rf"{word} is the function {command}", use
+            )
     for bold in sorted({m[0] for m in _IDENTITY.finditer(formulas)} - names):
         use = re.compile(re.escape(bold))
         yield Reading(f"read {bold} as I", f"{bold} is the identity matrix", use)

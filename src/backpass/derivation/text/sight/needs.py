@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from backpass.derivation.language.parse import Line, Part, Unreadable, read
+from backpass.derivation.text.certainty import DERIVATIVES
 from backpass.derivation.text.directives import follow
 from backpass.derivation.text.knowledge import Knowledge, Known
 from backpass.derivation.text.passages import Text
@@ -21,7 +22,6 @@ from backpass.derivation.text.sight.conventions import (
 from backpass.derivation.text.sight.inference import Inference, Read
 from backpass.derivation.text.sight.names import name_of
 from backpass.derivation.text.sight.ruling import (
-    DERIVATIVES,
     RIGHT,
     SUM,
     Reasons,

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
-from lark import Tree
-
 from backpass.derivation.language.names import Scope
+from backpass.derivation.text.certainty import DERIVATIVES
 from backpass.derivation.text.sight.inference import Read
 from backpass.derivation.text.sight.names import names_in
 from backpass.derivation.text.verdict import Verdict
@@ -19,12 +17,6 @@ NOT_HELD = "it does not hold if partial derivatives go through other names, as a
 SUM = re.compile(r"it holds if (\\sum_i (.+?)_i = 1)[;:]")
 JUDGED = ("equal", "definition")
 RIGHT = (*JUDGED, "nothing claimed")
-# What is differentiated, and by what.
-DERIVATIVES: dict[str, Callable[[Tree], tuple[Tree, Tree]]] = {
-    "partial": lambda node: (node.children[0], node.children[1]),
-    "nabla_of": lambda node: (node.children[1], node.children[0]),
-    "differentiate": lambda node: (node.children[1], node.children[0].children[0]),
-}
 
 
 @dataclass
