@@ -31,6 +31,7 @@ STEP = 1e-30
 # agree to AGREEMENT, apart from the finite difference's noise relative to y.
 AGREEMENT = 1e-4
 NOISE = 1e-8
+UNITS = 100  # in the last place of y
 SEEN = 0.1  # of y's change over a step: more rounding hides it
 HIDDEN = (
     "rounding hides y's change over the step of a finite difference, so none can confirm "
@@ -150,8 +151,9 @@ def _first_change(case: Case, at: int, seen: dict[str, None]) -> np.ndarray:
     direction, step = case.directions.first(at), best_step(case, at)
     exact = _change(case, at, direction, seen)
     size, noise = max(largest(near), largest(exact)), NOISE * largest(case.y)
-    seen_change = SEEN * size * largest(step * direction)
-    if 0 < seen_change < EPSILON["float64"] * largest(case.y):
+    unit = EPSILON["float64"] * largest(case.y)
+    # A change as small as rounding is that of a gradient that is zero.
+    if size > UNITS * unit and SEEN * size * largest(step * direction) < unit:
         raise NotRun(HIDDEN)
     if farthest(near, exact) <= AGREEMENT * size + noise:
         return exact
