@@ -216,7 +216,7 @@ def test_the_hook_runs_the_command_on_texts_that_it_reads():
     assert forms == ["markdown", "latex", "notebook"]
 
 
-SIGHT = "Let $W \\in \\mathbb{R}^{m \\times n}$.\n\n$$ y = W x $$\n\n$$ r = z_{ij} + z_{ijk} $$\n"
+SIGHT = "Let $W \\in \\mathbb{R}^{m \\times n}$.\n\n$$ y = W x $$\n\n$$ 2 z_{ij} = z_{ij} + z_{ijk} $$\n"
 
 
 def test_what_is_inferred_is_said(capsys, monkeypatch):

@@ -439,4 +439,5 @@ def test_bounds_remain_in_order(wrong):
     )
     x, lo, hi = RNG.normal(size=(4, 5)), -0.5 - RNG.uniform(size=(4, 5)), 0.5 + RNG.uniform(size=(4, 5))
     report = check(op, x, lo, hi, vary=True, raises=False)
-    assert {row.how for row in report.failed} == ({"|x|"} if wrong else set()), list(report.findings())
+    hows = {row.how for row in report.failed}
+    assert "|x|" in hows if wrong else not hows, list(report.findings())

@@ -108,11 +108,30 @@ def is_subgradient(
     places = case.rng.permutation(np.argwhere(apart))[:MOST]
     return all(
         _is_between(case, at, step * _unit(got.shape, index), got, kinked=True)
+        or _is_share(case, at, step, index, got)
         for index in places
     ) and all(
         _is_between(case, at, step * together, got)
         for together in _equal(case.float64[at], apart)
     )
+
+
+def _is_share(
+    case: Case, at: int, step: Step, index: np.ndarray, got: np.ndarray
+) -> bool:
+    """Whether y does not change with one of several equal elements alone, as a median
+    of three does not, and a gradient is a part of the slope of all together."""
+    x, here = case.float64[at], tuple(index)
+    together = (x == x[here]).astype(float)
+    alone = step * _unit(got.shape, index)
+    flat = [slope(case, at, sign * alone) for sign in (1, -1)]
+    both = [slope(case, at, sign * step * together) for sign in (1, -1)]
+    if together.sum() < 3 or any(of is None for of in (*flat, *both)):
+        return False
+    if any(np.any(of != 0) for of in flat):
+        return False
+    ends = [0.0, float((case.dy * both[0]).sum()), -float((case.dy * both[1]).sum())]
+    return min(ends) <= got[here] <= max(ends)
 
 
 def _unit(shape: tuple[int, ...], index: np.ndarray) -> np.ndarray:

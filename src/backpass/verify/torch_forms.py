@@ -169,7 +169,8 @@ def of_module(module: torch.nn.Module, inputs: Sequence[Any]) -> Any:
         raise TypeError(
             f"inputs: expected those of {type(module).__name__}'s forward; it raises "
             f"an error, before it applies an autograd.Function ({first_line(raised)})"
-            f"{_dtypes(inputs, module)}"
+            f"{_dtypes(inputs, module)}; a module's backward is derived by PyTorch, so "
+            "there is none to check, unless its forward applies an autograd.Function"
         ) from raised
     listed = [*input_names(module.forward, len(inputs))]
     listed += [name.replace(".", "_") for name in names]

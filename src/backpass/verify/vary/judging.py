@@ -11,6 +11,7 @@ from backpass.contract.arrays import is_array
 from backpass.verify.case import Case, Inputs, NotRun, first_line
 from backpass.verify.differences import best_step
 from backpass.verify.findings import COORDINATES
+from backpass.verify.magnitude import largest
 from backpass.verify.methods import finite_difference, precision, pytorch
 from backpass.verify.outputs import Malformed
 from backpass.verify.report import COULD_NOT_RUN, FAILED, NOT_RUN, PASSED, Row
@@ -45,7 +46,7 @@ from backpass.verify.vary.rows import (
 )
 from backpass.verify.vary.structure import is_kept, repeats
 from backpass.verify.vary.suggested import declaration
-from backpass.verify.vary.values import depends
+from backpass.verify.vary.values import EMPTY_SEGMENT, depends
 from backpass.verify.vary.work import TooMuch, Work
 
 NAME = "varied inputs"
@@ -58,6 +59,7 @@ HELD = (
 )
 CONSTANT = 1e-6  # of y, because rounding may change it by √ε, as near arccos(1)
 COLUMNS = 128  # of a doubled vector: the most that are tried one by one
+VANISHING = 1e-9  # of a gradient at the inputs given
 KINKS = 0.03  # of a slope: a larger error is not excused as one of kinks
 # Kinds with other lengths than those given: without a declaration, code may be made for
 # columns of fixed meanings.
@@ -155,8 +157,9 @@ def _rows(
     found, all_ran = bounded_rows(other, rows_of, methods, variation.otherwise)
     try:
         found = [_unless_excused(row, variation, other) for row in found]
-        if case.subject.shapes is None and repeats(case.inputs, other.inputs):
-            found = [_not_if_failed(row, REPEATS) for row in found]
+        if reason := _unsuited(variation, other, case):
+            found = [_not_if_failed(row, reason) for row in found]
+        found = [_unless_vanishing(row, other, case) for row in found]
         found = _without_operator(found, asked, other)
         rows = list(_summary(variation, found, other, case, work))
     except TooMuch:
@@ -220,6 +223,32 @@ def _operator_is_nan(row: Row, case: Case) -> bool:
     if reference is not None:
         return bool(np.isnan(reference).any())
     return row.quantity == "y" and bool(np.isfinite(case.y_as_given).all())
+
+
+def _unsuited(variation: Variation, case: Case, given: Case) -> str:
+    """Return why inputs need not suit code without a declaration; "" if they do."""
+    if given.subject.shapes is not None:
+        return ""
+    if variation.kind == NO_ROWS:
+        return "without a declaration, backward need not support an empty array"
+    segments = variation.what.startswith(EMPTY_SEGMENT)
+    return REPEATS if not segments and repeats(given.inputs, case.inputs) else ""
+
+
+def _unless_vanishing(row: Row, case: Case, given: Case) -> Row:
+    """Return the row, marked "not run" if it failed and the gradient almost vanishes
+    compared with that at the inputs given, as that of a loss that is almost 0."""
+    if row.verdict != FAILED or row.quantity not in case.quantities:
+        return row
+    at = case.differentiable[case.quantities.index(row.quantity)]
+    got, before = case.gradients[at], given.gradients[at]
+    reference = case.found.references.get((row.method, row.quantity))
+    if got is None or before is None or reference is None:
+        return row
+    if not max(largest(got), largest(reference)) < VANISHING * largest(before):
+        return row
+    reason = f"{row.quantity} is there so small that rounding may cause the error"
+    return _not_if_failed(row, reason)
 
 
 def _not_if_failed(row: Row, reason: str) -> Row:

@@ -18,6 +18,7 @@ from backpass.verify.reruns import several_outputs
 from backpass.verify.vary.draws import Draw
 
 Tries = tuple[Inputs, ...]
+EMPTY_SEGMENT = "an empty segment in"
 TINY = 2.0**-20
 MOVE = 2.0**-10  # relative: forward shows by it whether it depends on an input
 
@@ -134,7 +135,7 @@ def _with_empty_segment(
 ) -> Iterator[tuple[str, Tries]]:
     inputs = draw.replaced(at, values)
     if _is_empty(draw.case.elsewhere(inputs), draw.first, at, segment):
-        yield f"an empty segment in {draw.name(at)}", (inputs,)
+        yield f"{EMPTY_SEGMENT} {draw.name(at)}", (inputs,)
 
 
 def _repeated(values: np.ndarray) -> Iterator[tuple[str, np.ndarray]]:

@@ -174,7 +174,8 @@ class Formal:
             return None
         if imposed.follows or imposed.by_sentence or imposed.perhaps:
             return None
-        if read.trees[1] is None:
+        left, right = read.trees[:2]
+        if right is None or (left and self._meanings.has_free_index(left, right)):
             return None
         return "definition", 0, ("the names on its right may be anything",)
 

@@ -222,7 +222,7 @@ class Meanings:
                     and read.certain
                     and rest[0] is not None
                     and not _names_itself(head, rest[0])
-                    and not self._has_free_index(left, rest[0])
+                    and not self.has_free_index(left, rest[0])
                 ):
                     read.defines = key[1]
             for tree in read.trees[1:] if head is not None else read.trees:
@@ -234,7 +234,7 @@ class Meanings:
             if key is not None:
                 seen.add(key)
 
-    def _has_free_index(self, left: Node | None, right: Node) -> bool:
+    def has_free_index(self, left: Node | None, right: Node) -> bool:
         """Whether a right side has an index that the left side does not have, and over
         which other formulas sum."""
         assert left is not None
@@ -244,7 +244,11 @@ class Meanings:
             letter
             for letter in free
             if len(
-                {n for n in right.walk() if n.kind == "name" and (letter,) in n.subs}
+                {
+                    n
+                    for n in right.walk()
+                    if n.kind == "name" and any(letter in group for group in n.subs)
+                }
             )
             > 1
         }
@@ -444,12 +448,10 @@ def _free_indices(tree: Node, bound: frozenset[str]) -> set[str]:
         bound |= {token for group in tree.subs for token in group}
         bound |= {token for limit in tree.sups for token in limit.split()}
     found = {
-        group[0]
+        letter
         for group in tree.subs
-        if tree.kind == "name"
-        and len(group) == 1
-        and group[0].isalpha()
-        and len(group[0]) == 1
+        if tree.kind == "name" and all(len(of) == 1 and of.isalpha() for of in group)
+        for letter in group
     }
     for part in tree.parts:
         found |= _free_indices(part, bound)
