@@ -360,3 +360,15 @@ def test_each_command_that_ends_a_line_ends_a_row(end):
     rows = rf"(u + 2) - 1 &= u + 1{end}(w + 3) - 1 &= w + 2"
     assert kinds(rf"\begin{{align}} {rows} \end{{align}}") == ["equal", "equal"]
     assert kinds(rf"\begin{{align}} {rows.replace('w + 2', 'w + 4')} \end{{align}}")[0] == "equal"
+
+
+def test_a_derivative_of_a_declared_name_that_an_equation_may_define_is_asked_about():
+    shapes = r"X \in \mathbb{R}^{N \times p}, W \in \mathbb{R}^{p \times k}, Y \in \mathbb{R}^{N \times k}"
+    text = (
+        rf"$$ {shapes} $$"
+        "\n\n"
+        r"\begin{align} Y_{il} &= \sum_{t=1}^{p} X_{it}W_{tl}\\ \frac{dY_{il}}{dX_{ij}} &= W_{jl}\end{align}"
+    )
+    *_, last = judge(read_document(text, "markdown"), infer=True)
+    assert last.kind == "not readable"
+    assert last.message.startswith("Y is declared, and an equation above may define it.")

@@ -188,7 +188,8 @@ def _reject_idle_sums(part: Part, tree: Tree, bound: set[str]) -> None:
 
 def reject_values_at_points(known: Knowledge, expression: Expression) -> None:
     """Raise `Unreadable` for a derivative of a name that a display sets equal to
-    numbers only: they may be its value at one point."""
+    numbers only: they may be its value at one point; or of one that is declared, and
+    that an equation may define nevertheless."""
     for body in expression.parts[1:]:
         reject_values_at_points(known, body)
     scope = known.scope
@@ -206,6 +207,13 @@ def reject_values_at_points(known: Knowledge, expression: Expression) -> None:
                 raise Unreadable(
                     f"{name} is set equal to numbers above: are they its value at one "
                     "point? Define it as a function of its inputs",
+                    expression.part,
+                    span_of(node)[0],
+                )
+            if name in known.contested:
+                raise Unreadable(
+                    f"{name} is declared, and an equation above may define it. Leave "
+                    f"{name} out of the declarations if it does",
                     expression.part,
                     span_of(node)[0],
                 )

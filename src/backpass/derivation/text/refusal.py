@@ -114,6 +114,7 @@ def _not_a_claim(known: Knowledge, head: Part) -> str:
         return ""
     variable = known.scope.variables[found.name]
     if variable.kind != "defined":
+        known.contested.add(found.name)
         return (
             f"{found.name} is declared, so this neither defines it nor follows from "
             f"anything. Leave {found.name} out of the declarations if this defines it"

@@ -175,7 +175,10 @@ class Formal:
         if imposed.follows or imposed.by_sentence or imposed.perhaps:
             return None
         left, right = read.trees[:2]
-        if right is None or (left and self._meanings.has_free_index(left, right)):
+        meanings = self._meanings
+        if right is None or (
+            left and meanings and meanings.has_free_index(left, right)
+        ):
             return None
         return "definition", 0, ("the names on its right may be anything",)
 
