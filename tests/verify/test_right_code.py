@@ -420,3 +420,26 @@ def test_a_gate_that_is_almost_open(seed):
     rng = np.random.default_rng(seed)
     inputs = 0.3 * rng.normal(size=(5, 3)), rng.normal(size=(3, 4))
     judged(forward, backward, lambda dy, s: backward(dy, s, 1.001), *inputs, vary=False)
+
+
+@pytest.mark.parametrize("z", [36.0, 1.8, 1.83])
+def test_a_logarithm_of_one_minus_a_sigmoid(z):
+    def forward(z):
+        return np.log(1 - sigmoid(z)), z
+
+    report = check(own(forward, lambda dy, z: -dy * sigmoid(z)), np.array([z, 0.3, -0.4]), raises=False)
+    assert not report.failed, list(report.findings())
+    assert not check(
+        own(forward, lambda dy, z: -1.1 * dy * sigmoid(z)), np.array([1.8, 0.3]), raises=False
+    ).passed
+
+
+def test_several_outputs_of_tensors_at_a_kink():
+    def forward(x):
+        return (2 * x, x.norm(dim=-1)), x
+
+    def backward(dy, x):
+        return 2 * dy[0] + (dy[1] / x.norm(dim=-1))[:, None] * x
+
+    x = torch.linspace(-1, 1, 8, dtype=torch.float64).reshape(4, 2)
+    assert check(own(forward, backward), x).passed

@@ -33,6 +33,7 @@ UNITS = 2  # in the last place of y: its rounding
 LEVELS_IF_LARGE = 3
 DOUBT = 4  # times a difference's own error: a smaller error may be the difference's
 SURE = 1e-4  # of the largest element: differences less accurate confirm nothing
+FARTHER = 64  # steps, over which y changes in a wider dtype
 HALVINGS = 20  # of a step, to find where y jumps
 BATCH, TWO = 16, 2  # elements and directions that are measured together
 
@@ -213,7 +214,9 @@ def _jump(case: Case, at: int, direction: np.ndarray, step: Step) -> float:
     if change(lengths[0]) or change(-lengths[0]):
         return 0.0
     if not any(change(side * n) for side in (1.0, -1.0) for n in lengths):
-        return np.inf if _changes_if_wider(case, at, step * direction) else 0.0
+        return (
+            np.inf if _changes_if_wider(case, at, FARTHER * step * direction) else 0.0
+        )
     most = 0.0
     for side in (1.0, -1.0):
         low, high = 0.0, next((side * n for n in lengths if change(side * n)), 0.0)

@@ -8,12 +8,14 @@ where it clips a probability.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 
 from backpass.contract.arrays import is_array
 from backpass.verify.case import Case, Inputs
-from backpass.verify.convert import is_floating, to_numpy
+from backpass.verify.convert import is_floating, to_kind_of, to_numpy
+from backpass.verify.outputs import Several
 from backpass.verify.reruns import several_outputs
 from backpass.verify.vary.draws import Draw
 
@@ -84,14 +86,17 @@ def depends(case: Case, at: int, least: float = 0.0, outputs: bool = False) -> b
     except Exception:
         return False
     several = several_outputs(case) if outputs else None
-    changes = several.split(np.abs(here - there)) if several else [here - there]
+    change = np.abs(here - there)
+    changes = [*map(to_numpy, _parts(several, case, change))] if several else [change]
     size = max(1.0, np.abs(here).max(initial=0.0))
-    moved_all = all(
-        np.abs(change).max(initial=0.0) > least * size
-        for change in changes
-        if change is not None
-    )
+    moved_all = all(of.max(initial=0.0) > least * size for of in changes)
     return bool(np.isfinite(here).all()) and moved_all
+
+
+def _parts(several: Several, case: Case, vector: np.ndarray) -> list[Any]:
+    """Return the part of each output in a vector of all."""
+    parts = several.split(to_kind_of(case.run[0], vector))
+    return [part for part in parts if part is not None]
 
 
 def _signs(case: Case, shape: tuple[int, ...]) -> np.ndarray:
