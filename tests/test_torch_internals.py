@@ -7,6 +7,7 @@ import pytest
 import torch
 import torch._dynamo.testing
 from torch.autograd import forward_ad
+from torch.multiprocessing.reductions import StorageWeakRef
 
 from backpass import torch_internals as internals
 
@@ -196,3 +197,11 @@ def test_a_mode_of_torch_functions_can_be_suspended():
         assert mode.seen == 0
         assert not torch.ones(3).is_cuda
         assert mode.seen > 0
+
+
+def test_a_storage_is_found_by_a_weak_reference():
+    x = torch.arange(6.0)
+    weak = StorageWeakRef(x.untyped_storage())
+    assert internals.storage_id(
+        torch.empty(0).set_(internals.storage_from(weak.cdata), 0, (6,), (1,))
+    ) == internals.storage_id(x)

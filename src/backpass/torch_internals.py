@@ -37,6 +37,7 @@ __all__ = [
     "on_stand_ins",
     "read_by",
     "share_memory",
+    "storage_from",
     "storage_id",
     "transformed",
     "without_torch_functions",
@@ -289,6 +290,11 @@ def share_memory(a: torch.Tensor, b: torch.Tensor) -> bool:
     This also works for tensors without memory.
     """
     return torch._C._is_alias_of(a, b)  # type: ignore[attr-defined]  # not in the stubs
+
+
+def storage_from(pointer: int) -> torch.UntypedStorage:
+    """Return the storage that a weak reference to it names, which has not expired."""
+    return torch.UntypedStorage._new_with_weak_ptr(pointer)
 
 
 def storage_id(x: torch.Tensor) -> int:

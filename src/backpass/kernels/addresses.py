@@ -14,6 +14,7 @@ import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from backpass.ptx.tensors import PAGE, SPACE
+from backpass.torch_internals import storage_from
 
 FIRST = 1 << 10  # the first of these spaces; those before are of a kernel's arguments
 
@@ -58,7 +59,7 @@ class Addresses:
         for begin, x in self._asked.items():
             if x.storage.expired():
                 continue
-            own = torch.UntypedStorage._new_with_weak_ptr(x.storage.cdata)
+            own = storage_from(x.storage.cdata)
             for start in (begin, x.start):
                 if start <= address < start + own.nbytes():
                     offset = (address - start) // x.dtype.itemsize
@@ -70,7 +71,7 @@ class Addresses:
         is no such tensor or it has been freed."""
         for x in self._asked.values():
             if x.start // SPACE == address // SPACE and not x.storage.expired():
-                own = torch.UntypedStorage._new_with_weak_ptr(x.storage.cdata)
+                own = storage_from(x.storage.cdata)
                 shape, strides, offset = x.view
                 found = torch.empty(0, dtype=x.dtype).set_(own, offset, shape, strides)
                 return f"tensor {x.start // SPACE - FIRST + 1} by address", found
