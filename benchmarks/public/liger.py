@@ -284,7 +284,9 @@ def kl_div(it: Draw) -> Case:
 def tvd(it: Draw) -> Case:
     apply = _function("ops.tvd:LigerTVDLossFunction")
     p = it.normal(7, 53).value.softmax(-1)
-    q = p * (1 + 0.25 * it.normal(7, 53).value.sign())  # nowhere equal: there is no gradient where p is q
+    q = p * (
+        1 + 0.25 * it.normal(7, 53).value.sign()
+    )  # p and q differ everywhere, because the gradient does not exist where they are equal
     return it.case(apply, lambda p, q: 0.5 * (p - q).abs().sum() / len(p), it.of(p), it.of(q, False))
 
 

@@ -1,4 +1,4 @@
-"""Notation that texts print without a word about it: each right line is equal, each slip is refused."""
+"""Notation that texts use without an explanation: each right line is equal, each slip is refused."""
 
 import pytest
 

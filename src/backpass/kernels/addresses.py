@@ -67,8 +67,8 @@ class Addresses:
         return None
 
     def find(self, address: int) -> tuple[str, torch.Tensor] | None:
-        """Return the tensor at an address, with a name for messages, or None if there
-        is no such tensor or it has been freed."""
+        """Return the tensor at an address, with a name for messages, or None if a
+        tensor is not known there or has been freed."""
         for x in self._asked.values():
             if x.start // SPACE == address // SPACE and not x.storage.expired():
                 own = storage_from(x.storage.cdata)

@@ -184,7 +184,7 @@ def standing_in(properties: Mapping[str, Any]) -> Iterator[OnCuda]:
         mock.patch.multiple(torch.accelerator, **of_accelerators),
         mock.patch.object(BackwardCFunction, "apply", with_mode),
         raw_streams(_Stream.cuda_stream),
-        torch.compiler.set_stance("force_eager"),  # there is no GPU to compile for
+        torch.compiler.set_stance("force_eager"),  # a GPU to compile for is missing
         mode,
     ):
         yield mode

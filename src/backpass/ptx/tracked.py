@@ -248,7 +248,7 @@ class SharedOfBlocks:
         self._codes[granules] = AWAITED
 
     def arrive(self, at: np.ndarray, size: int) -> None:
-        """Record that the copies to elements are no longer in flight."""
+        """Record that the copies to elements have arrived."""
         self._codes[self.granules(at, size)] = EMPTY
 
     def meet(self, blocks: np.ndarray | None) -> None:

@@ -150,7 +150,7 @@ def check(
       is given; True tries all variations, and False none;
     - ``compiled`` also executes the Triton kernels that are launched as they are
       compiled, in bfloat16, float16 and float32, without a GPU. Of the other methods,
-      only the contract then runs by default, and differences if there is no
+      only the contract then runs by default, and differences without an
       ``operator`` that gives the derivative; ``vary`` then concerns the kernels;
     - ``atomic_sums`` accepts floating-point sums by ``tl.atomic_add``, whose rounding
       depends on the order of the programs, as does ``ATOMIC_SUMS = True`` on the
@@ -252,7 +252,7 @@ def _beside(
 
     Executing a kernel is slow, and a value in low precision shows what a difference
     would. So by default only the contract runs, in an executed dtype, and differences
-    along few directions if there is no reference.
+    along few directions if a reference is missing.
     """
     if methods is not None:
         return rows_of(case, [name for name in methods if name != "compiled"])

@@ -235,7 +235,7 @@ class _Varying:
 
     def _shape_of_operator(self, case: Case) -> tuple[int, ...] | None:
         """Return the shape of the operator's output; None if it has several, or if
-        there is no operator. Raises _Rejected."""
+        an operator is missing. Raises _Rejected."""
         if case.operator is None:
             return None
         import torch

@@ -310,7 +310,7 @@ class Meanings:
             return None
 
     def _is_input(self, name: Node) -> bool:
-        """Whether nothing says that a name depends on others."""
+        """Whether the text does not say that a name depends on others."""
         value = name.value
         return not (
             value in self.heads

@@ -122,7 +122,9 @@ class Calculus(Algebra):
                 found = replace(found, parts=(self._inside(of), by))
             return self._atom(found)
         if found == ZERO and self.inputs:
-            raise Unclear("nothing says that the one depends on the other")
+            raise Unclear(
+                "the text does not say that one of the names depends on the other"
+            )
         return self.form(found)
 
     def _inside(self, of: Node) -> Node:
@@ -142,7 +144,9 @@ class Calculus(Algebra):
                 one = self._atom(Node("slope", "", (self.node_of(term), by)))
             found = self.added(found, one, count)
         if not found and self.inputs:
-            raise Unclear("nothing says that the one depends on the other")
+            raise Unclear(
+                "the text does not say that one of the names depends on the other"
+            )
         return found
 
     def _of_scalar(
