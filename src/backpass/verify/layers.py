@@ -8,14 +8,11 @@ after a backward its gradient is held there too, or is returned.
 
 from __future__ import annotations
 
-import ast
 import contextlib
 import copy
 import inspect
 import re
-import sys
-import textwrap
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -32,9 +29,11 @@ from backpass.verify.attributes import (
     put,
     shared,
 )
-from backpass.verify.convert import is_floating, is_torch, to_kind_of
-from backpass.verify.outputs import Malformed
-from backpass.verify.subject import called, input_names
+from backpass.verify.convert import as_number, is_floating, is_torch, to_kind_of
+from backpass.verify.outputs import Malformed, flat
+from backpass.verify.parameters import input_names, returned_names
+from backpass.verify.seeded import the_same_numbers
+from backpass.verify.subject import called
 
 # The names that the gradient of w may have, apart from case and underscores, and those
 # of a container of several gradients.
@@ -43,6 +42,8 @@ CONTAINERS = ("grad", "grads", "gradient", "gradients", "dparams", "dparameters"
 DATA = ("data", "value")
 ALL = ("params", "parameters")  # one array of all parameters
 WHERE = "dw, grad_w, w_grad, grads['w'], or grads[i] beside params[i]"
+# Methods that drop gradients, or what earlier steps have left.
+FORGETS = r"(zero|flush|clear|reset)(_?grads?|_?gradients|_?states?|_?cache)?"
 VARIADIC = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
 
@@ -77,11 +78,12 @@ def functions_of(
     with contextlib.suppress(_Raised):  # the check raises it again, and reports it
         tried = _once(layer, inputs, options, cotangents)
         y, returned = tried.y, tried.returned
-        _reject_dictionary(returned)
         own = _parameters(start, tried, names)
         parameters = [parameter for parameter in own if parameter.gradient]
-        rest = len(returned) - len(inputs) if isinstance(returned, tuple | list) else 0
-        returns = _returned(layer.backward, rest)
+        several = isinstance(returned, tuple | list)
+        returns, returned = _keys(returned), flat(returned)
+        rest = len(returned) - len(inputs) if several else 0
+        returns = returns or returned_names(layer.backward, rest)
         others = [p for p in own if not p.gradient]
         silent = [p for p in others if is_array(p.value) or _is_among(p, returns)]
         if rest > 0:  # (dx, dw, db)
@@ -105,16 +107,11 @@ def functions_of(
     return Layer(*parts, tuple(found.values()), shapes, without)
 
 
-def _reject_dictionary(returned: Any) -> None:
-    """Raise TypeError for the gradients of parameters in a dictionary beside dx."""
+def _keys(returned: Any) -> list[str]:
+    """Return the names of the gradients in a dictionary, as in ``dx, {"w": dw}``."""
     several = isinstance(returned, tuple | list) and len(returned) > 1
-    if several and isinstance(returned[-1], Mapping):
-        keys = ", ".join(map(str, returned[-1]))
-        raise TypeError(
-            "backward: expected the parameters' gradients in attributes, such as "
-            "self.grads, or one by one, as in return dx, dw, db; got a dictionary of "
-            f"{keys} after dx"
-        )
+    held = several and isinstance(returned[-1], Mapping)
+    return [*map(str, returned[-1])] if held else []
 
 
 class _Raised(Exception):
@@ -276,10 +273,11 @@ def _functions(
         layer = holding(values)
         run(layer, first, options)
         gradients_of(layer, dy)
+        _forget(layer)
         return run(layer, values, options), gradients_of(layer, dy), count
 
     def gradients_of(layer: Any, dy: Any) -> Any:
-        given = [*dy] if cotangents > 1 else [dy][:cotangents]
+        given = [*dy] if cotangents > 1 else [as_number(dy)][:cotangents]
         returned = layer.backward(*given)
         places = {
             name: parameter.gradient
@@ -292,9 +290,9 @@ def _functions(
         }
         if isinstance(returned, Mapping):
             return {**returned, **own}
-        first = returned if isinstance(returned, tuple | list) else [returned]
         first = [
-            to_kind_of(dy, np.array(g)) if isinstance(g, float) else g for g in first
+            to_kind_of(dy, np.array(g)) if isinstance(g, float) else g
+            for g in flat(returned)
         ]
         gradients = (*first, *own.values())
         if cotangents:
@@ -310,20 +308,12 @@ def _functions(
     return forward, backward, again
 
 
-@contextlib.contextmanager
-def the_same_numbers() -> Iterator[None]:
-    """Seed the global generators of NumPy and of PyTorch on the CPU, so that a layer's
-    dropout draws the same numbers each time. Restore their state afterwards."""
-    state = np.random.get_state()
-    np.random.seed(0)
-    torch = sys.modules.get("torch")
-    try:
-        with torch.random.fork_rng(devices=[]) if torch else contextlib.nullcontext():
-            if torch:
-                torch.random.default_generator.manual_seed(0)
-            yield
-    finally:
-        np.random.set_state(state)
+def _forget(layer: Any) -> None:
+    """Call the methods of a layer that a training loop calls between two steps."""
+    for name in dir(layer):
+        if re.fullmatch(FORGETS, name) and callable(method := getattr(layer, name)):
+            with contextlib.suppress(TypeError):  # it takes arguments
+                method()
 
 
 # The parameters
@@ -414,22 +404,15 @@ def _without_overlaps(
     return found
 
 
-def _returned(backward: Any, count: int) -> list[str]:
-    """Return the names of the last ``count`` gradients that backward returns, as in
-    ``return dx, dgamma, dbeta``; none if the source does not show them."""
-    try:
-        tree = ast.parse(textwrap.dedent(inspect.getsource(backward)))
-    except (OSError, TypeError, SyntaxError):
-        return []
-    returns = [node.value for node in ast.walk(tree) if isinstance(node, ast.Return)]
-    last = returns[-1] if returns else None
-    listed = last.elts[-count:] if isinstance(last, ast.Tuple) and count > 0 else []
-    return [getattr(element, "id", getattr(element, "attr", "")) for element in listed]
-
-
 def _is_among(parameter: _Parameter, gradients: Sequence[str]) -> bool:
     """Whether one of these names is that of the gradient of a parameter."""
-    return any(_names_gradient(name, parameter.path[-1]) for name in gradients)
+    return any(_belongs(name, parameter) for name in gradients)
+
+
+def _belongs(name: str, parameter: _Parameter) -> bool:
+    """Whether a name, or a key, is that of a parameter or of its gradient."""
+    own = parameter.path[-1]
+    return names_gradient(name, own) or _plain(name) == _plain(own) != ""
 
 
 def _in_the_order_of(
@@ -437,10 +420,7 @@ def _in_the_order_of(
 ) -> list[_Parameter]:
     """Return the parameters in the order of the names of their gradients; unchanged if
     a name is not that of a gradient."""
-    first = [
-        next((p for p in parameters if _names_gradient(name, p.path[-1])), None)
-        for name in names
-    ]
+    first = [next((p for p in parameters if _belongs(name, p)), None) for name in names]
     if not first or any(p is None for p in first):
         return parameters
     rest = [p for p in parameters if all(p is not other for other in first)]
@@ -497,15 +477,15 @@ def _place_of_gradient(path: Path, x: Array | float, tried: _Tried) -> Path | No
         if holder == outer and _plain(name) in ALL and _plain(last) in CONTAINERS:
             return isinstance(last, str)
         if holder == outer:
-            return _names_gradient(last, name)
+            return names_gradient(last, name)
         if not holder:
             return False
         if outer and holder[:-1] == outer[:-1] and last == name:  # ws[0] and dws[0]
-            if _names_gradient(holder[-1], outer[-1]):
+            if names_gradient(holder[-1], outer[-1]):
                 return True
         if _plain(holder[-1]) not in CONTAINERS:
             return False
-        same = _plain(last) == _plain(name) or _names_gradient(last, name)
+        same = _plain(last) == _plain(name) or names_gradient(last, name)
         return same and holder[:-1] in (outer, outer[:-1])
 
     own = (*path, "grad")  # of a tensor
@@ -519,7 +499,7 @@ def _place_of_gradient(path: Path, x: Array | float, tried: _Tried) -> Path | No
     return next(iter([*written, *empty]), None)
 
 
-def _names_gradient(of: Any, name: Any) -> bool:
+def names_gradient(of: Any, name: Any) -> bool:
     """Whether ``of`` is a name for the gradient of ``name``."""
     return isinstance(of, str) and _plain(of) in [g.format(_plain(name)) for g in OF]
 
