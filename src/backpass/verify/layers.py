@@ -31,7 +31,7 @@ from backpass.verify.attributes import (
 )
 from backpass.verify.convert import as_number, is_floating, is_torch, to_kind_of
 from backpass.verify.outputs import Malformed, flat
-from backpass.verify.parameters import input_names, returned_names
+from backpass.verify.parameters import input_names, parameters_of, returned_names
 from backpass.verify.seeded import the_same_numbers
 from backpass.verify.subject import called
 
@@ -42,6 +42,8 @@ CONTAINERS = ("grad", "grads", "gradient", "gradients", "dparams", "dparameters"
 DATA = ("data", "value")
 ALL = ("params", "parameters")  # one array of all parameters
 WHERE = "dw, grad_w, w_grad, grads['w'], or grads[i] beside params[i]"
+# Where a forward that returns nothing keeps y.
+OUTPUTS = ("output", "outputs", "out", "y")
 # Methods that drop gradients, or what earlier steps have left.
 FORGETS = r"(zero|flush|clear|reset)(_?grads?|_?gradients|_?states?|_?cache)?"
 VARIADIC = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
@@ -154,7 +156,7 @@ def _once(
         values = {path: numbers(x) for path, x in between.items()}
         parts = y if isinstance(y, tuple) else (y,)
         dys = [namespace(part).ones_like(part) for part in parts]
-        returned = own.backward(*dys[:cotangents])
+        returned = _backward(own, dys[:cotangents])
         after = dict(numbers_in(own))
         written = {
             path
@@ -170,7 +172,30 @@ def _once(
 
 def _run(layer: Any, inputs: Sequence[Any], options: Mapping[str, Any]) -> Any:
     with the_same_numbers():
-        return layer.forward(*map(copy.deepcopy, inputs), **options)
+        return _forward(layer, [*map(copy.deepcopy, inputs)], options)
+
+
+def _forward(layer: Any, inputs: Sequence[Any], options: Mapping[str, Any]) -> Any:
+    """Return y, which a forward that returns nothing keeps in an attribute."""
+    y = layer.forward(*inputs, **options)
+    kept = vars(layer) if y is None and hasattr(layer, "__dict__") else {}
+    return next((kept[name] for name in OUTPUTS if name in kept), y)
+
+
+def _backward(layer: Any, dys: Sequence[Any]) -> Any:
+    """Return the gradients of the inputs, which a backward that returns nothing may
+    keep in attributes."""
+    returned = layer.backward(*dys)
+    kept = vars(layer) if returned is None and hasattr(layer, "__dict__") else {}
+    names = [p.name for p in parameters_of(layer.forward) or []]
+    names = names if len(names) > 1 else [*names, "x", "input", "inputs"]
+    found = {
+        key: value
+        for name in names
+        for key, value in kept.items()
+        if names_gradient(key, name) and is_array(value)
+    }
+    return tuple(found.values()) or returned
 
 
 def _first(y: Any) -> Any:
@@ -199,23 +224,23 @@ def _same(x: np.ndarray, other: np.ndarray) -> bool:
 
 
 def _output(y: Any, cotangents: int) -> Any:
-    """Return y, with a loss as an array. Raise Malformed if the outputs do not match
-    the cotangents."""
+    """Return y, with a loss as an array. Of more outputs than cotangents, those without
+    one are left out. Raise Malformed if there are fewer."""
+    if isinstance(y, tuple) and 0 < cotangents <= len(y) and is_array(y[0]):
+        return y[:cotangents] if cotangents > 1 else y[0]
     if cotangents > 1:
-        if isinstance(y, tuple) and len(y) == cotangents:
-            return y
         wanted = f"{cotangents} outputs"
     elif is_array(y) and (cotangents or size(y.shape) == 1):
         return y
     elif isinstance(y, float | np.floating):
         return np.asarray(y, np.float64)
     else:
-        wanted = "y alone" if cotangents else "a loss of one element"
+        wanted = "y, or an attribute output," if cotangents else "a loss of one element"
     takes = f"{cotangents} cotangents" if cotangents > 1 else "only dy"
     takes = takes if cotangents else "no dy"
     got = f"an array of shape {list(y.shape)}" if is_array(y) else type(y).__name__
     raise Malformed(
-        f"forward: expected {wanted}, because backward takes {takes}, as in a layer "
+        f"forward: expected {wanted} because backward takes {takes}, as in a layer "
         f"that keeps its state; got {got}"
     )
 
@@ -258,7 +283,7 @@ def _functions(
 
     def run(layer: Any, values: Sequence[Any], options: Mapping[str, Any]) -> Any:
         with the_same_numbers():
-            return _output(layer.forward(*values[:count], **options), cotangents)
+            return _output(_forward(layer, values[:count], options), cotangents)
 
     def forward(*values: Any, **options: Any) -> tuple[Any, Any]:
         layer = holding(values)
@@ -278,7 +303,7 @@ def _functions(
 
     def gradients_of(layer: Any, dy: Any) -> Any:
         given = [*dy] if cotangents > 1 else [as_number(dy)][:cotangents]
-        returned = layer.backward(*given)
+        returned = _backward(layer, given)
         places = {
             name: parameter.gradient
             for name, parameter in zip(names[count:], parameters, strict=True)
