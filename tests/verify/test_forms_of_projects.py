@@ -46,6 +46,14 @@ class Dictionary(Dense):
         return dx, {"b": db, "w": dw}
 
 
+class Twice(Dense):
+    """Gradients are returned and kept."""
+
+    def backward(self, dy):
+        dx, self.dw, self.db = self.parts(dy)
+        return dx, self.dw, self.db
+
+
 class Keeping(Dense):
     """Neither function returns anything."""
 
@@ -92,7 +100,9 @@ class WithState(Dense):
         return dx
 
 
-@pytest.mark.parametrize("layer", [Nested, NestedElsewhere, Dictionary, Keeping, Accumulating, WithState])
+@pytest.mark.parametrize(
+    "layer", [Nested, NestedElsewhere, Dictionary, Twice, Keeping, Accumulating, WithState]
+)
 def test_a_layer(layer):
     report = check(layer(), X)
     assert {row.quantity for row in report.rows if row.error is not None} >= {"dw", "db"}

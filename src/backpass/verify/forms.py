@@ -26,9 +26,10 @@ import numpy as np
 
 from backpass.contract.arrays import is_array, namespace
 from backpass.verify.convert import is_floating, to_kind_of
-from backpass.verify.layers import functions_of, names_gradient
+from backpass.verify.gradient_names import names_gradient
+from backpass.verify.layers import functions_of
 from backpass.verify.outputs import Malformed
-from backpass.verify.parameters import returned_names
+from backpass.verify.signatures import returned_names
 from backpass.verify.subject import called, is_function
 
 SAVED = ("res", "residual", "residuals", "saved", "cache", "ctx", "context")

@@ -9,7 +9,6 @@ after a backward its gradient is held there too, or is returned.
 from __future__ import annotations
 
 import contextlib
-import copy
 import inspect
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -17,11 +16,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from backpass.contract.arrays import Array, is_array, namespace, size
+from backpass.contract.arrays import Array, is_array, namespace
 from backpass.contract.shapes import parse
 from backpass.verify.attributes import (
     Path,
-    Shared,
     copied,
     held,
     numbers,
@@ -30,20 +28,29 @@ from backpass.verify.attributes import (
     shared,
 )
 from backpass.verify.convert import as_number, is_floating, is_torch, to_kind_of
-from backpass.verify.outputs import Malformed, flat
-from backpass.verify.parameters import input_names, parameters_of, returned_names
+from backpass.verify.layer_parameters import (
+    Parameter,
+    aliases,
+    in_the_order_of,
+    is_among,
+    names_of,
+    parameters_in,
+    with_a_number,
+)
+from backpass.verify.outputs import flat
 from backpass.verify.seeded import the_same_numbers
+from backpass.verify.signatures import input_names, returned_names
 from backpass.verify.subject import called
+from backpass.verify.tried import (
+    Raised,
+    Tried,
+    backward_of,
+    forward_of,
+    once,
+    output_of,
+    same,
+)
 
-# The names that the gradient of w may have, apart from case and underscores, and those
-# of a container of several gradients.
-OF = ("d{}", "grad{}", "g{}", "nabla{}", "delta{}", "dld{}", "{}grad", "{}gradient")
-CONTAINERS = ("grad", "grads", "gradient", "gradients", "dparams", "dparameters")
-DATA = ("data", "value")
-ALL = ("params", "parameters")  # one array of all parameters
-WHERE = "dw, grad_w, w_grad, grads['w'], or grads[i] beside params[i]"
-# Where a forward that returns nothing keeps y.
-OUTPUTS = ("output", "outputs", "out", "y")
 # Methods that drop gradients, or what earlier steps have left.
 FORGETS = r"(zero|flush|clear|reset)(_?grads?|_?gradients|_?states?|_?cache)?"
 VARIADIC = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
@@ -76,26 +83,28 @@ def functions_of(
     """
     start = copied(layer)
     names = input_names(layer.forward, len(inputs))
-    parameters, silent, y = [], [], None
-    with contextlib.suppress(_Raised):  # the check raises it again, and reports it
-        tried = _once(layer, inputs, options, cotangents)
+    parameters, silent, y, kept = [], [], None, 0
+    with contextlib.suppress(Raised):  # the check raises it again, and reports it
+        tried = once(layer, inputs, options, cotangents)
         y, returned = tried.y, tried.returned
-        own = _parameters(start, tried, names)
+        own = parameters_in(start, tried, names)
         parameters = [parameter for parameter in own if parameter.gradient]
         several = isinstance(returned, tuple | list)
         returns, returned = _keys(returned), flat(returned)
         rest = len(returned) - len(inputs) if several else 0
         returns = returns or returned_names(layer.backward, rest)
         others = [p for p in own if not p.gradient]
-        silent = [p for p in others if is_array(p.value) or _is_among(p, returns)]
+        silent = [p for p in others if is_array(p.value) or is_among(p, returns)]
         if rest > 0:  # (dx, dw, db)
             floats = [p for p in others if all(p is not other for other in silent)]
-            silent = _in_the_order_of(returns, silent)
-            silent = _with_a_number(silent, floats, returned[-rest:])
+            silent = in_the_order_of(returns, silent)
+            silent = with_a_number(silent, floats, returned[-rest:])
         if 0 < rest <= len(silent):
             parameters, silent = silent[:rest] + parameters, silent[rest:]
-    listed = _names([*parameters, *silent], names)
-    parts = _functions(start, names, parameters, listed, cotangents)
+        elif rest > 0 and _are_kept(returned[-rest:], parameters, tried):
+            kept = rest
+    listed = names_of([*parameters, *silent], names)
+    parts = _functions(start, names, parameters, listed, cotangents, kept)
     like = next(filter(is_floating, inputs), np.zeros(()))
     found = {
         name: p.value if is_array(p.value) else to_kind_of(like, np.array(p.value))
@@ -109,6 +118,17 @@ def functions_of(
     return Layer(*parts, tuple(found.values()), shapes, without)
 
 
+def _are_kept(
+    returned: Sequence[Any], parameters: Sequence[Parameter], tried: Tried
+) -> bool:
+    """Whether each of the gradients returned is in an attribute too."""
+    own = [numbers(tried.after[p.gradient]) for p in parameters if p.gradient]
+    return all(
+        is_array(one) and any(same(numbers(one), gradient) for gradient in own)
+        for one in returned
+    )
+
+
 def _keys(returned: Any) -> list[str]:
     """Return the names of the gradients in a dictionary, as in ``dx, {"w": dw}``."""
     several = isinstance(returned, tuple | list) and len(returned) > 1
@@ -116,149 +136,21 @@ def _keys(returned: Any) -> list[str]:
     return [*map(str, returned[-1])] if held else []
 
 
-class _Raised(Exception):
-    """The layer's own code raised."""
-
-
-class _Tried(NamedTuple):
-    """The results of a forward and a backward, the paths of numbers that forward left
-    as they were, and of those that it replaced by equal ones, all numbers after the
-    backward, and the paths of those that it wrote."""
-
-    y: Any
-    returned: Any
-    kept: set[Path]
-    equal: set[Path]
-    after: dict[Path, Array | float]
-    written: set[Path]
-
-
-def _once(
-    layer: Any, inputs: Sequence[Any], options: Mapping[str, Any], cotangents: int
-) -> _Tried:
-    own = copied(layer)
-    before = dict(numbers_in(own))
-    values = {path: numbers(x) for path, x in before.items()}
-    try:
-        y = _output(_run(own, inputs, options), cotangents)
-        between = dict(numbers_in(own))
-        same = {
-            path
-            for path in before
-            if path in between and _same(numbers(between[path]), values[path])
-        }
-        kept = {path for path in same if between[path] is before[path]}
-        equal = {
-            path
-            for path in same - kept
-            if _matters(layer, path, inputs, options, numbers(_first(y)))
-        }
-        values = {path: numbers(x) for path, x in between.items()}
-        parts = y if isinstance(y, tuple) else (y,)
-        dys = [namespace(part).ones_like(part) for part in parts]
-        returned = _backward(own, dys[:cotangents])
-        after = dict(numbers_in(own))
-        written = {
-            path
-            for path, x in after.items()
-            if between.get(path) is not x or not _same(numbers(x), values[path])
-        }
-        return _Tried(y, returned, kept, equal, after, written)
-    except Malformed:
-        raise
-    except Exception as error:
-        raise _Raised from error
-
-
-def _run(layer: Any, inputs: Sequence[Any], options: Mapping[str, Any]) -> Any:
-    with the_same_numbers():
-        return _forward(layer, [*map(copy.deepcopy, inputs)], options)
-
-
-def _forward(layer: Any, inputs: Sequence[Any], options: Mapping[str, Any]) -> Any:
-    """Return y, which a forward that returns nothing keeps in an attribute."""
-    y = layer.forward(*inputs, **options)
-    kept = vars(layer) if y is None and hasattr(layer, "__dict__") else {}
-    return next((kept[name] for name in OUTPUTS if name in kept), y)
-
-
-def _backward(layer: Any, dys: Sequence[Any]) -> Any:
-    """Return the gradients of the inputs, which a backward that returns nothing may
-    keep in attributes."""
-    returned = layer.backward(*dys)
-    kept = vars(layer) if returned is None and hasattr(layer, "__dict__") else {}
-    names = [p.name for p in parameters_of(layer.forward) or []]
-    names = names if len(names) > 1 else [*names, "x", "input", "inputs"]
-    found = {
-        key: value
-        for name in names
-        for key, value in kept.items()
-        if names_gradient(key, name) and is_array(value)
-    }
-    return tuple(found.values()) or returned
-
-
-def _first(y: Any) -> Any:
-    return y[0] if isinstance(y, tuple) else y
-
-
-def _matters(
-    layer: Any,
-    path: Path,
-    inputs: Sequence[Any],
-    options: Mapping[str, Any],
-    y: np.ndarray,
-) -> bool:
-    """Whether forward reads the array that a path holds before the forward."""
-    other = copied(layer)
-    put(other, path, 1.5 * held(other, path) + 0.5)
-    try:
-        changed = numbers(_first(_run(other, inputs, options)))
-    except Exception:
-        return False
-    return not _same(changed, y)
-
-
-def _same(x: np.ndarray, other: np.ndarray) -> bool:
-    return x.shape == other.shape and np.array_equal(x, other, equal_nan=True)
-
-
-def _output(y: Any, cotangents: int) -> Any:
-    """Return y, with a loss as an array. Of more outputs than cotangents, those without
-    one are left out. Raise Malformed if there are fewer."""
-    if isinstance(y, tuple) and 0 < cotangents <= len(y) and is_array(y[0]):
-        return y[:cotangents] if cotangents > 1 else y[0]
-    if cotangents > 1:
-        wanted = f"{cotangents} outputs"
-    elif is_array(y) and (cotangents or size(y.shape) == 1):
-        return y
-    elif isinstance(y, float | np.floating):
-        return np.asarray(y, np.float64)
-    else:
-        wanted = "y, or an attribute output," if cotangents else "a loss of one element"
-    takes = f"{cotangents} cotangents" if cotangents > 1 else "only dy"
-    takes = takes if cotangents else "no dy"
-    got = f"an array of shape {list(y.shape)}" if is_array(y) else type(y).__name__
-    raise Malformed(
-        f"forward: expected {wanted} because backward takes {takes}, as in a layer "
-        f"that keeps its state; got {got}"
-    )
-
-
 def _functions(
     start: Any,
     inputs: Sequence[str],
-    parameters: Sequence[_Parameter],
+    parameters: Sequence[Parameter],
     names: Sequence[str],
     cotangents: int,
+    kept: int,
 ) -> tuple[Callable, Callable, Callable]:
     """Return a forward and a backward whose inputs are those of the layer's forward and
-    then its parameters, and ``again``. ``start`` is the layer before its first
-    forward."""
+    then its parameters, and ``again``. ``start`` is the layer before its first forward,
+    and ``kept`` how many of the last gradients that it returns it also keeps."""
     count = len(inputs)
     names = [*inputs, *names[: len(parameters)]]
     leaves = dict(numbers_in(start))
-    buffers = [_aliases(leaves, parameter.gradient) for parameter in parameters]
+    buffers = [aliases(leaves, parameter.gradient) for parameter in parameters]
     groups = shared(leaves)
 
     def holding(values: Sequence[Any]) -> Any:
@@ -283,7 +175,7 @@ def _functions(
 
     def run(layer: Any, values: Sequence[Any], options: Mapping[str, Any]) -> Any:
         with the_same_numbers():
-            return _output(_forward(layer, values[:count], options), cotangents)
+            return output_of(forward_of(layer, values[:count], options), cotangents)
 
     def forward(*values: Any, **options: Any) -> tuple[Any, Any]:
         layer = holding(values)
@@ -303,7 +195,7 @@ def _functions(
 
     def gradients_of(layer: Any, dy: Any) -> Any:
         given = [*dy] if cotangents > 1 else [as_number(dy)][:cotangents]
-        returned = _backward(layer, given)
+        returned = backward_of(layer, given)
         places = {
             name: parameter.gradient
             for name, parameter in zip(names[count:], parameters, strict=True)
@@ -319,6 +211,7 @@ def _functions(
             to_kind_of(dy, np.array(g)) if isinstance(g, float) else g
             for g in flat(returned)
         ]
+        first = first[: len(first) - kept]
         gradients = (*first, *own.values())
         if cotangents:
             return gradients
@@ -339,200 +232,6 @@ def _forget(layer: Any) -> None:
         if re.fullmatch(FORGETS, name) and callable(method := getattr(layer, name)):
             with contextlib.suppress(TypeError):  # it takes arguments
                 method()
-
-
-# The parameters
-
-
-class _Parameter(NamedTuple):
-    """The paths at which a layer holds one array or Python float, its value, and the
-    path of its gradient; None if no attribute holds it."""
-
-    paths: list[Path]
-    value: Array | float
-    gradient: Path | None
-
-    @property
-    def path(self) -> Path:
-        """The shortest of its paths, without ``data``."""
-        shortest = min(self.paths, key=len)
-        return shortest[:-1] if shortest[-1] in DATA else shortest
-
-
-def _names(parameters: Sequence[_Parameter], taken: Sequence[str]) -> list[str]:
-    """Return a name for each parameter: that of its attribute or, if this is a number
-    or belongs to another parameter or an input too, its whole path."""
-    last = [str(parameter.path[-1]) for parameter in parameters]
-    return [
-        name
-        if ([*last, *taken]).count(name) == 1 and not name.isdigit()
-        else "_".join(map(str, parameter.path))
-        for name, parameter in zip(last, parameters, strict=True)
-    ]
-
-
-def _parameters(start: Any, tried: _Tried, inputs: Sequence[str]) -> list[_Parameter]:
-    """Return the parameters of a layer: arrays and floats that its forward does not
-    write. An attribute with the name of an input counts as one that an earlier forward
-    saved. Of an array and its parts, only one kind is a parameter."""
-    places: dict[Any, list[Path]] = {}
-    before = dict(numbers_in(start))
-    groups = shared(before)
-    for path, value in before.items():
-        places.setdefault(id(value) if is_array(value) else path, []).append(path)
-    found = []
-    for paths in places.values():
-        value = before[paths[0]]
-        gradients = (_place_of_gradient(path, value, tried) for path in paths)
-        found.append(_Parameter(paths, value, next(filter(None, gradients), None)))
-    taken = {
-        path for parameter in found for path in _aliases(before, parameter.gradient)
-    }
-    taken |= {other for path in taken for other in _overlapping(groups, path)}
-    kept = [
-        parameter
-        for parameter in found
-        if not taken & {*parameter.paths}
-        and parameter.path[-1] not in inputs
-        and (tried.kept | tried.equal).issuperset(parameter.paths)
-        and (parameter.gradient or tried.kept.issuperset(parameter.paths))
-    ]
-    return _without_overlaps(kept, groups, tried.written)
-
-
-def _overlapping(groups: Sequence[Shared], path: Path) -> set[Path]:
-    """Return the paths of the other arrays that share memory with one."""
-    return {other for group in groups for other in group.overlapping(path)}
-
-
-def _without_overlaps(
-    found: list[_Parameter], groups: Sequence[Shared], written: set[Path]
-) -> list[_Parameter]:
-    """Return the parameters without those that are parts of others, or consist of them.
-
-    An array of all parameters is one parameter only if its parts do not cover it or
-    lack a gradient that backward wrote.
-    """
-    for whole in sorted(found, key=lambda p: -np.size(numbers(p.value))):
-        if not any(whole is p for p in found):
-            continue
-        near = {path for own in whole.paths for path in _overlapping(groups, own)}
-        parts = [p for p in found if p is not whole and near & {*p.paths}]
-        if not parts:
-            continue
-        covered = sum(np.size(numbers(p.value)) for p in parts)
-        complete = covered >= np.size(numbers(whole.value)) and all(
-            part.gradient in written for part in parts
-        )
-        out = parts if whole.gradient in written and not complete else [whole]
-        found = [p for p in found if all(p is not other for other in out)]
-    return found
-
-
-def _is_among(parameter: _Parameter, gradients: Sequence[str]) -> bool:
-    """Whether one of these names is that of the gradient of a parameter."""
-    return any(_belongs(name, parameter) for name in gradients)
-
-
-def _belongs(name: str, parameter: _Parameter) -> bool:
-    """Whether a name, or a key, is that of a parameter or of its gradient."""
-    own = parameter.path[-1]
-    return names_gradient(name, own) or _plain(name) == _plain(own) != ""
-
-
-def _in_the_order_of(
-    names: Sequence[str], parameters: list[_Parameter]
-) -> list[_Parameter]:
-    """Return the parameters in the order of the names of their gradients; unchanged if
-    a name is not that of a gradient."""
-    first = [next((p for p in parameters if _belongs(name, p)), None) for name in names]
-    if not first or any(p is None for p in first):
-        return parameters
-    rest = [p for p in parameters if all(p is not other for other in first)]
-    return [p for p in first if p is not None] + rest
-
-
-def _with_a_number(
-    parameters: list[_Parameter], floats: list[_Parameter], gradients: Sequence[Any]
-) -> list[_Parameter]:
-    """Return the parameters in the order of gradients that are returned without names;
-    a float takes the place of the gradient that is a single number.
-
-    Raises TypeError if several floats may have it.
-    """
-    for at, gradient in enumerate(gradients):
-        known = parameters[at].value if at < len(parameters) else np.zeros(1)
-        single = isinstance(gradient, float) or (
-            is_floating(gradient) and gradient.ndim == 0
-        )
-        if not single or not floats or not is_array(known) or not known.ndim:
-            continue
-        if len(floats) > 1:
-            listed = ", ".join(str(p.path[-1]) for p in floats)
-            raise TypeError(
-                "backward: expected names that show whose gradients it returns, as in "
-                "return dx, dw, db, because the gradient that is a single number may "
-                f"be that of {listed}; got values without such names"
-            )
-        return [*parameters[:at], *floats, *parameters[at:]]
-    return parameters
-
-
-def _aliases(leaves: Mapping[Path, Array | float], of: Path | None) -> list[Path]:
-    """Return all paths to the array at a path, or the path of a float."""
-    array = leaves.get(of) if of else None
-    if array is None or not is_array(array):
-        return [] if array is None or of is None else [of]
-    return [path for path, value in leaves.items() if value is array]
-
-
-def _place_of_gradient(path: Path, x: Array | float, tried: _Tried) -> Path | None:
-    """Return the path of the gradient of the parameter at ``path``, or None.
-
-    It is an array named as its gradient that backward wrote, if possible one of its
-    shape. Otherwise it is one of its shape that holds zeros, which backward should have
-    written.
-    """
-    *outer, name = path
-
-    def fits(place: Path) -> bool:
-        *holder, last = place
-        if holder == outer and name in DATA:  # w.data and w.grad
-            return last in CONTAINERS
-        if holder == outer and _plain(name) in ALL and _plain(last) in CONTAINERS:
-            return isinstance(last, str)
-        if holder == outer:
-            return names_gradient(last, name)
-        if not holder:
-            return False
-        if outer and holder[:-1] == outer[:-1] and last == name:  # ws[0] and dws[0]
-            if names_gradient(holder[-1], outer[-1]):
-                return True
-        if _plain(holder[-1]) not in CONTAINERS:
-            return False
-        same = _plain(last) == _plain(name) or names_gradient(last, name)
-        return same and holder[:-1] in (outer, outer[:-1])
-
-    own = (*path, "grad")  # of a tensor
-    fitting = [at for at in tried.after if at == own or (at != path and fits(at))]
-    shapes = {at: numbers(tried.after[at]).shape for at in fitting}
-    alike = [at for at in fitting if shapes[at] == numbers(x).shape]
-    if not is_array(x):  # most floats are not trained
-        fitting = alike
-    written = [at for at in (*alike, *fitting) if at in tried.written]
-    empty = [at for at in alike if not numbers(tried.after[at]).any()]
-    return next(iter([*written, *empty]), None)
-
-
-def names_gradient(of: Any, name: Any) -> bool:
-    """Whether ``of`` is a name for the gradient of ``name``."""
-    return isinstance(of, str) and _plain(of) in [g.format(_plain(name)) for g in OF]
-
-
-def _plain(name: Any) -> str:
-    """Return a name without case, underscores, and the class of a private one."""
-    public = re.sub(r"^_\w+?__(?=\w)", "", str(name))
-    return re.sub(r"[^a-z0-9]", "", public.lower())
 
 
 # The declaration of its shapes

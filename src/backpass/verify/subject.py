@@ -29,8 +29,8 @@ from backpass.verify.convert import (
     requires_grad,
 )
 from backpass.verify.outputs import Malformed, Several, join
-from backpass.verify.parameters import defaults_of, input_names, option_names
 from backpass.verify.seeded import seeded
+from backpass.verify.signatures import defaults_of, input_names, option_names
 
 _EMPTY = inspect.Parameter.empty
 

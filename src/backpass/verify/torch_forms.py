@@ -17,8 +17,8 @@ from backpass.verify.case import NotRun, first_line
 from backpass.verify.convert import dtype_name, requires_grad
 from backpass.verify.layers import declaration
 from backpass.verify.outputs import join
-from backpass.verify.parameters import input_names
 from backpass.verify.seeded import the_same_numbers
+from backpass.verify.signatures import input_names
 from backpass.verify.subject import (
     called,
     is_function,
