@@ -469,3 +469,72 @@ def test_a_wrong_part_of_a_gradient_is_explained():
     assert all(
         "the derivative of sigmoid (operations 2 to 5) is y, its result" in says for says in found.values()
     )
+
+
+@pytest.mark.parametrize("xp", [np, torch], ids=lambda xp: xp.__name__)
+class TestOfConstants:
+    """A constant that backward leaves out, or has with another value, is named."""
+
+    def reasons(self, xp, backward):
+        def forward(p, t):
+            return -(t * xp.log(p + 1e-7)).sum(-1), (p, t)
+
+        def gradient(dy, saved):
+            p, t = saved
+            return backward(dy[:, None], p, t)
+
+        p, t = xp.asarray(np.abs(X)), xp.asarray(OTHER)
+        return reasons(forward, gradient, p, t, constants=["t"])
+
+    @pytest.mark.parametrize("other", ["0", "1e-09", "1e-05"])
+    def test_a_small_one(self, xp, other):
+        found = self.reasons(xp, lambda dy, p, t: (-dy * t / (p + float(other)), None))
+        says = f"got is forward's gradient with {other} in place of 1e-07; its line: "
+        assert found == {"dp": says + "return -(t * xp.log(p + 1e-7)).sum(-1), (p, t)"}
+
+    def test_the_right_one_and_a_share_of_it(self, xp):
+        assert not self.reasons(xp, lambda dy, p, t: (-dy * t / (p + 1e-7), None))
+        (reason,) = self.reasons(xp, lambda dy, p, t: (-dy * t / (p + 0.3e-7), None)).values()
+        assert not named(reason)
+
+    def test_one_of_several_places(self, xp):
+        def forward(p):
+            q = xp.sqrt(p + 1e-3)
+            return q * xp.log(p + 1e-3), (p, q)
+
+        def backward(dy, saved, first=1e-3, second=1e-3):
+            p, _ = saved
+            q = xp.sqrt(p + first)
+            return dy * (xp.log(p + second) / (2 * q) + q / (p + second))
+
+        p = xp.asarray(np.abs(X))
+        assert not reasons(forward, backward, p)
+        both = reasons(forward, lambda dy, saved: backward(dy, saved, 0.0, 0.0), p)
+        assert both == {"dp": "got is forward's gradient with 0 in place of 0.001"}
+        one = reasons(forward, lambda dy, saved: backward(dy, saved, 0.0), p)
+        assert one == {
+            "dp": "got is forward's gradient with 0 in place of 0.001; its line: q = xp.sqrt(p + 1e-3)"
+        }
+
+    def test_a_factor(self, xp):
+        def forward(x):
+            return xp.tanh(1.702 * x) * x, x
+
+        def forgets(dy, x):
+            y = xp.tanh(x)
+            return dy * (y + x * (1 - y * y))
+
+        found = reasons(forward, forgets, xp.asarray(X))
+        says = (
+            "got is forward's gradient with 1 in place of 1.702; its line: return xp.tanh(1.702 * x) * x, x"
+        )
+        assert found == {"dx": says}
+
+
+def test_a_constant_given_by_name():
+    def forward(x):
+        return torch.nn.functional.softplus(x, beta=1.5), x
+
+    found = reasons(forward, lambda dy, x: dy * torch.sigmoid(x), torch.tensor(X))
+    says = "got is forward's gradient with 1 in place of 1.5; its line: "
+    assert found == {"dx": says + "return torch.nn.functional.softplus(x, beta=1.5), x"}
