@@ -59,9 +59,9 @@ class Change(NamedTuple):
     Its result is held constant or, if ``operand`` is the position of an argument, that
     argument is. With ``identity``, the derivative with respect to it is 1. With
     ``slope``, a key of SLOPES, the operations from ``start`` to this one count as one
-    function of that argument of the first, with this derivative. With ``constant``, that
-    number is replaced by ``value``, in this operation, or in all of them if the position
-    is EVERY.
+    function of that argument of the first, with this derivative. With ``constant``,
+    that number is replaced by ``value``, in this operation, or in all of them if the
+    position is EVERY.
     """
 
     operation: int
