@@ -232,4 +232,5 @@ def _apart(
         return backward(*(dy if outputs > 1 else [dy]), *saved)
 
     together.__signature__ = inspect.signature(forward)  # type: ignore[attr-defined]
+    together.__wrapped__ = forward  # type: ignore[attr-defined]
     return together, apart

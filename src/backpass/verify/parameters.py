@@ -136,7 +136,7 @@ def _by_shape(found: list[Parameter], tried: Tried) -> list[Parameter]:
         parameter.path: [
             path
             for path, shape in written.items()
-            if shape == tuple(parameter.value.shape)
+            if shape == numbers(parameter.value).shape
             and shape not in tried.shapes
             and _may_be_of(path, parameter, silent)
         ]
