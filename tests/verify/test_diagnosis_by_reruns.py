@@ -538,3 +538,40 @@ def test_a_constant_given_by_name():
     found = reasons(forward, lambda dy, x: dy * torch.sigmoid(x), torch.tensor(X))
     says = "got is forward's gradient with 1 in place of 1.5; its line: "
     assert found == {"dx": says + "return torch.nn.functional.softplus(x, beta=1.5), x"}
+
+
+class Unused(torch.autograd.Function):
+    """A backward that is wrong if the second output is not used."""
+
+    @staticmethod
+    def forward(ctx, x):
+        ctx.set_materialize_grads(False)
+        ctx.save_for_backward(x)
+        return torch.tanh(x), x.sigmoid()
+
+    @staticmethod
+    def backward(ctx, dy, ds):
+        (x,) = ctx.saved_tensors
+        s = x.sigmoid()
+        if ds is None:
+            return dy * torch.sqrt(2 + x**4 + s)
+        return (0 if dy is None else dy * (1 - x.tanh() ** 2)) + ds * s * (1 - s)
+
+
+def test_a_gradient_that_is_wrong_for_one_cotangent():
+    report = check(Unused, torch.asarray(X), raises=False)
+    (row,) = report.failed
+    assert row.variation == "output 2 is not used"
+    assert "got is forward's own gradient for a random dy, but not for this one" in row.reason
+
+
+def test_a_gradient_that_differences_do_not_confirm():
+    """Equal indices: autograd's own derivative of scatter sends the cotangent to each source."""
+
+    def forward(x, at):
+        return torch.zeros(4, 7, dtype=x.dtype).scatter(1, at, x), at
+
+    at = torch.tensor([[0, 2, 2], [1, 1, 5], [3, 4, 6], [0, 0, 0]])
+    found = reasons(forward, lambda dy, at: dy.gather(1, at), torch.asarray(X[:, :3]), at)
+    says = "got is forward's own gradient by torch autograd for a random dy, and complex step disagrees for this one: "
+    assert found["dx"].startswith(says)

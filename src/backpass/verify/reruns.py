@@ -47,6 +47,9 @@ SMALL = 0.01  # constants below it are taken for an ε, which backward may have 
 POWERS = tuple(10.0**-n for n in range(3, 13))
 MOST_PARTS = 64  # of dy along one axis, for each of which backward runs
 MOST_OUTPUTS = 8  # the first ones, whose cotangents are changed one at a time
+DERIVED = ("torch autograd", "complex step", "finite differences")  # from forward
+ONLY_THIS_DY = "forward's own gradient for a random dy, but not for this one"
+OF_ANOTHER = "forward's own gradient, and the reference is not"
 _ENDINGS = {1: "st", 2: "nd", 3: "rd"}
 
 
@@ -62,17 +65,18 @@ class Rerun(NamedTuple):
     gradient: np.ndarray | None
 
 
-def reruns(case: Case, at: int) -> Iterator[Rerun]:
+def reruns(case: Case, at: int, method: str = "") -> Iterator[Rerun]:
     """Yield each change with its gradients for input ``at``.
 
-    This is for ``diagnose(reruns=…)``. Forward runs under a change only when that
-    change is requested. Nothing is yielded if neither autograd nor complex steps can
-    follow forward.
+    ``method`` is the name of the method that computed the reference. This is for
+    ``diagnose(reruns=…)``. Forward runs under a change only when that change is
+    requested. Nothing is yielded if neither autograd nor complex steps can follow
+    forward.
     """
     if (found := _follower(case, at)) is None:
         return
     follower, operations = found
-    yield from _rerun(follower, _changes(case, follower, operations))
+    yield from _rerun(follower, _changes(case, follower, operations, method))
 
 
 def of_outputs(case: Case, at: int) -> Iterator[Rerun]:
@@ -183,11 +187,10 @@ def _another_dy(case: Case) -> np.ndarray:
 
 
 def _changes(
-    case: Case, follower: Follower, operations: list[Operation]
+    case: Case, follower: Follower, operations: list[Operation], method: str
 ) -> Iterator[tuple[str, Callable[[], np.ndarray | None]]]:
     """Yield each change in words, and a function that computes forward's gradient."""
-    says = "forward's own gradient, and the reference is not"
-    yield says, lambda: follower.gradient(case)
+    yield _unchanged(follower, method), lambda: follower.gradient(case)
     for what, other in _of_the_call(case):
         yield (
             f"forward's gradient {what}",
@@ -205,6 +208,20 @@ def _changes(
             f"forward's gradient if {what}",
             lambda change=change: follower.gradient(case, change),  # type: ignore[misc]
         )
+
+
+def _unchanged(follower: Follower, method: str) -> str:
+    """Say what a gradient is that forward has for a random cotangent without a change,
+    where this method computed a different one for the case's cotangent."""
+    if method == follower.method:
+        return ONLY_THIS_DY
+    if method not in DERIVED:
+        return OF_ANOTHER
+    return (
+        f"forward's own gradient by {follower.method} for a random dy, and {method} "
+        "disagrees for this one: forward's derivative may be another there, as at a "
+        "kink or where a scatter repeats an index, or only this dy shows the mistake"
+    )
 
 
 def _without_parts(case: Case, follower: Follower) -> Iterator[tuple[str, np.ndarray]]:

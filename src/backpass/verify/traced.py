@@ -18,7 +18,7 @@ import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from types import FrameType
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
@@ -204,9 +204,11 @@ class Follower:
     """Forward's gradient for one input and one cotangent, under a change.
 
     ``got`` is backward's gradient for the same cotangent. A gradient that is known to
-    differ from it need not be computed in full.
+    differ from it need not be computed in full. ``method`` is the name of the check's
+    method that differentiates forward in the same way.
     """
 
+    method: ClassVar[str] = ""
     at: int
     dy: np.ndarray
     got: np.ndarray
@@ -223,6 +225,8 @@ class Follower:
 
 class ByAutograd(Follower):
     """Forward runs on tensors in float64."""
+
+    method = "torch autograd"
 
     def gradient(self, case: Case, change: Change | None = None) -> np.ndarray | None:
         import torch
@@ -288,6 +292,8 @@ def _in_words(name: str) -> str:
 
 class ByComplexSteps(Follower):
     """Forward runs on NumPy's complex numbers."""
+
+    method = "complex step"
 
     def gradient(self, case: Case, change: Change | None = None) -> np.ndarray | None:
         x = case.float64[self.at]
