@@ -34,6 +34,7 @@ from backpass.verify.outputs import Malformed, flat
 from backpass.verify.signatures import returned_names
 from backpass.verify.subject import called, is_function
 
+OTHERS = ("data", "dict", "dim", "dims", "dtype", "device", "depth")  # no cotangent
 SAVED = ("res", "residual", "residuals", "saved", "cache", "ctx", "context")
 
 
@@ -227,8 +228,9 @@ def _is_saved(name: str) -> bool:
 def _are_cotangents(names: Sequence[str], forward: Any) -> bool:
     """Whether the parameters of a backward are the cotangents of several outputs: each
     is named dh, dc_next, or grad_h, or after what forward returns."""
-    usual = r"d_?([a-z]|out|output|outputs)\d?(_\w+)?|d?grad\w*|g_?\w\d?"
-    if all(re.fullmatch(usual, name.strip("_"), re.IGNORECASE) for name in names):
+    usual = r"d_?[a-z]\w*|grad\w*|g_?\w\d?"
+    named = (re.fullmatch(usual, name.strip("_"), re.IGNORECASE) for name in names)
+    if all(named) and not any(name in OTHERS for name in names):
         return True
     outputs = returned_names(forward, len(names))
     return len(outputs) == len(names) and all(map(names_gradient, names, outputs))
@@ -279,4 +281,5 @@ def _apart(
         return backward(*(dy if outputs > 1 else [dy]), *saved)
 
     together.__signature__ = inspect.signature(forward)  # type: ignore[attr-defined]
+    together.__wrapped__ = forward  # type: ignore[attr-defined]
     return together, apart

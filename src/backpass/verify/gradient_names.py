@@ -7,16 +7,27 @@ from typing import Any
 
 # The names that the gradient of w may have, apart from case and underscores, and those
 # of a container of several gradients.
-OF = ("d{}", "grad{}", "g{}", "nabla{}", "delta{}", "dld{}", "{}grad", "{}gradient")
+OF = (
+    *("d{}", "g{}", "grad{}", "grads{}", "gradient{}", "gradients{}", "gradwrt{}"),
+    *("gradof{}", "nabla{}", "delta{}", "{}grad", "{}gradient", "bar{}", "{}bar"),
+    *(f"d{of}d{{}}" for of in ("l", "e", "j", "c", "loss", "error", "cost")),
+)
 CONTAINERS = ("grad", "grads", "gradient", "gradients", "dparams", "dparameters")
 DATA = ("data", "value")
 ALL = ("params", "parameters")  # one array of all parameters
-WHERE = "dw, grad_w, w_grad, grads['w'], or grads[i] beside params[i]"
+WHERE = (
+    "dw, grad_w, w_grad, grads['w'], grads[i] beside params[i], or grad where one "
+    "parameter has its shape"
+)
 
 
 def names_gradient(of: Any, name: Any) -> bool:
     """Whether ``of`` is a name for the gradient of ``name``."""
-    return isinstance(of, str) and plain(of) in [g.format(plain(name)) for g in OF]
+    if not isinstance(of, str):
+        return False
+    of, name = plain(of), plain(name)
+    singular, one = of.removesuffix("s"), name.removesuffix("s")
+    return any(of == g.format(name) or singular == g.format(one) for g in OF)
 
 
 def plain(name: Any) -> str:

@@ -1,7 +1,13 @@
-"""Find the parameters of a layer, and where it keeps or returns their gradients."""
+"""Find the parameters of a layer, and where it keeps or returns their gradients.
+
+A parameter is an array or a Python float that the layer holds and its forward leaves as
+it was. Its gradient has a name such as ``dw``, or is the only array under a name such
+as ``grad`` that has its shape.
+"""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -55,6 +61,7 @@ def parameters_in(start: Any, tried: Tried, inputs: Sequence[str]) -> list[Param
         value = before[paths[0]]
         gradients = (_place_of_gradient(path, value, tried) for path in paths)
         found.append(Parameter(paths, value, next(filter(None, gradients), None)))
+    found = _by_shape(found, tried)
     taken = {
         path for parameter in found for path in aliases(before, parameter.gradient)
     }
@@ -66,8 +73,74 @@ def parameters_in(start: Any, tried: Tried, inputs: Sequence[str]) -> list[Param
         and parameter.path[-1] not in inputs
         and (tried.kept | tried.equal).issuperset(parameter.paths)
         and (parameter.gradient or tried.kept.issuperset(parameter.paths))
+        and (parameter.gradient or not _in_a_container(parameter))
     ]
     return _without_overlaps(kept, groups, tried.written)
+
+
+def _by_shape(found: list[Parameter], tried: Tried) -> list[Parameter]:
+    """Return the parameters, with gradients that backward wrote under a name that is
+    not that of a parameter: ``grad``, ``grads[0]``, or ``dW`` for the weights.
+
+    Each has the shape of one parameter of its holder that has no other gradient, and no
+    other array under such a name has it. An array with the shape of an input or an
+    output may be the gradient of that.
+    """
+    known = {parameter.gradient for parameter in found}
+    silent = [
+        parameter
+        for parameter in found
+        if not parameter.gradient
+        and is_array(parameter.value)
+        and tried.kept.issuperset(parameter.paths)
+        and not _in_a_container(parameter)
+    ]
+    own = {path for parameter in silent for path in parameter.paths}
+    written = {
+        path: numbers(value).shape
+        for path, value in tried.after.items()
+        if path in tried.written - known - own and is_array(value)
+    }
+    choices = {
+        parameter.path: [
+            path
+            for path, shape in written.items()
+            if shape == numbers(parameter.value).shape
+            and shape not in tried.shapes
+            and _may_be_of(path, parameter, silent)
+        ]
+        for parameter in silent
+    }
+    counted = Counter(path for paths in choices.values() for path in paths)
+    return [
+        parameter._replace(gradient=paths[0])
+        if len(paths := choices.get(parameter.path, [])) == 1
+        and not parameter.gradient
+        and counted[paths[0]] == 1
+        else parameter
+        for parameter in found
+    ]
+
+
+def _in_a_container(parameter: Parameter) -> bool:
+    """Whether a container of gradients holds it, which makes it one of them."""
+    return any(plain(key) in CONTAINERS for key in parameter.path)
+
+
+def _may_be_of(path: Path, parameter: Parameter, silent: list[Parameter]) -> bool:
+    """Whether an array may be the gradient of a parameter, by its name: that of any
+    gradient, or that for the first letter of the parameter's name alone."""
+    *holder, last = path
+    *own, name = parameter.path
+    if isinstance(last, int) and holder:  # grads[0]
+        *holder, last = holder
+    if holder != own:
+        return False
+    if plain(last) in CONTAINERS:
+        return True
+    initial = plain(name)[:1]
+    alike = [p for p in silent if plain(p.path[-1])[:1] == initial]
+    return len(alike) == 1 and names_gradient(last, initial)
 
 
 def _overlapping(groups: Sequence[Shared], path: Path) -> set[Path]:

@@ -50,8 +50,8 @@ class Subject:
     operation that this is, which has a PyTorch reference and perhaps a kernel;
     otherwise None. ``conventions`` maps each input whose gradient the object
     declares to be a convention with these options to the reason. ``defaults`` has the
-    default of each input and option of forward that has one, and
-    ``called_with(others)`` is the same subject with other options.
+    default of each input and option of forward that has one, ``source`` is forward as
+    written, and ``called_with(others)`` is the same subject with other options.
     """
 
     name: str
@@ -75,6 +75,7 @@ class Subject:
     stem: str | None = None
     defaults: Mapping[str, Any] = field(default_factory=dict)
     called_with: Callable[[dict[str, Any]], Subject] | None = None
+    source: Callable | None = None
 
     @property
     def all_options(self) -> dict[str, Any]:
@@ -255,11 +256,9 @@ def subject(
             f"different sets of wanted gradients; got {options['wanted']!r}"
         )
     _check_call(name, op.forward, len(shapes.inputs) if shapes else count, options)
-    names = (
-        tuple(spec.name for spec in shapes.inputs)
-        if shapes
-        else input_names(op.forward, count)
-    )
+    names = input_names(op.forward, count)
+    if shapes:
+        names = tuple(spec.name for spec in shapes.inputs)
     declared = _declared(operation, names, zero_gradients, constants)
     if shapes:
         taken = option_names(op.forward, len(names), {"wanted"})
@@ -314,6 +313,7 @@ def subject(
         called_with=lambda others: subject(
             op, count, {**options, **others}, zero_gradients, constants
         ),
+        source=op.forward,
         **declared,
     )
     return found
@@ -351,11 +351,8 @@ def _check_call(
         )
     what, others = f"options of {name}", parameters[count:]
     if not any(p.kind is p.VAR_KEYWORD for p in parameters):
-        named = (
-            inspect.Parameter.POSITIONAL_OR_KEYWORD,
-            inspect.Parameter.KEYWORD_ONLY,
-        )
-        known = [p.name for p in others if p.kind in named]
+        named = ("POSITIONAL_OR_KEYWORD", "KEYWORD_ONLY")
+        known = [p.name for p in others if p.kind.name in named]
         reject_unknown(what, options, known, TypeError)
     needed = required_options(others)
     if missing := [option for option in needed if option not in options]:
@@ -471,6 +468,7 @@ def _from_autograd_function(
         ),
         defaults=defaults,
         called_with=called_with,
+        source=op.forward,
         **declared,
     )
     return found

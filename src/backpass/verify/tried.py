@@ -26,7 +26,7 @@ class Raised(Exception):
 class Tried(NamedTuple):
     """The results of a forward and a backward, the paths of numbers that forward left
     as they were, and of those that it replaced by equal ones, all numbers after the
-    backward, and the paths of those that it wrote."""
+    backward, the paths of those that it wrote, and the shapes of inputs and outputs."""
 
     y: Any
     returned: Any
@@ -34,6 +34,7 @@ class Tried(NamedTuple):
     equal: set[Path]
     after: dict[Path, Array | float]
     written: set[Path]
+    shapes: set[tuple[int, ...]]
 
 
 def once(
@@ -66,7 +67,8 @@ def once(
             for path, x in after.items()
             if between.get(path) is not x or not same(numbers(x), values[path])
         }
-        return Tried(y, returned, kept, equal, after, written)
+        shapes = {tuple(x.shape) for x in (*inputs, *parts) if is_array(x)}
+        return Tried(y, returned, kept, equal, after, written, shapes)
     except Malformed:
         raise
     except Exception as error:

@@ -17,6 +17,7 @@ from backpass.verify.outputs import Malformed
 from backpass.verify.report import COULD_NOT_RUN, FAILED, NOT_RUN, PASSED, Row
 from backpass.verify.reruns import several_outputs
 from backpass.verify.vary.axes import is_in_slices
+from backpass.verify.vary.fewer_axes import made_for_fewer
 from backpass.verify.vary.inputs import DEEPER, EMPTY, Variation, variations
 from backpass.verify.vary.kinds import (
     AXIS,
@@ -32,6 +33,7 @@ from backpass.verify.vary.kinds import (
     ZEROS,
     chosen,
 )
+from backpass.verify.vary.ranks import of_another_rank
 from backpass.verify.vary.rows import (
     EXCLUDED,
     OTHER_OUTPUTS,
@@ -131,6 +133,9 @@ def _rows(
 ) -> Iterator[Row]:
     problem = apart = ""
     for inputs in variation.tries:
+        if turned := of_another_rank(case, inputs):
+            yield not_run(NAME, variation.what, turned)
+            return
         other = work.counted(case.elsewhere(inputs))
         try:
             y = other.y_as_given
@@ -269,8 +274,11 @@ def _unless_vanishing(row: Row, case: Case, given: Case) -> Row:
         return row
     at = case.differentiable[case.quantities.index(row.quantity)]
     got, before = case.gradients[at], given.gradients[at]
-    reference = case.found.references.get((row.method, row.quantity))
-    if got is None or before is None or reference is None:
+    key = row.method, row.quantity
+    reference = case.found.references.get(key)
+    if reference is None:  # differences along directions
+        reference = np.array([error for error, _ in case.found.slopes.get(key, ())])
+    if got is None or before is None or not reference.size:
         return row
     if not max(largest(got), largest(reference)) < VANISHING * largest(before):
         return row
@@ -401,6 +409,8 @@ def _summary(
             text = declaration(given, square=variation.kind == SQUARE)
             hint = f'{DECLARE}"{text}"'
         misfit, wrong = _misfit(what, wrong, case)
+        if what == DEEPER and wrong and (reason := made_for_fewer(wrong, case, given)):
+            misfit, wrong = f"{reason}; {ANY_AXES}", {}
     if misfit and not wrong:
         yield not_run(NAME, what, misfit)
         return
