@@ -277,7 +277,8 @@ def test_a_gradient_may_not_be_given_after_its_definition_was_used():
         r"n (1 + x) = n + n x",
         r"\pi (1 + x) = \pi + \pi x",
         r"y = x + F(x)",
-        r"X (X + I_n) = X X + X",
+        r"X (x) = x X",
+        r"X (x + y) = x X + y X",
     ],
 )
 def test_a_name_directly_before_a_bracket_is_refused(line):
