@@ -47,6 +47,7 @@ from backpass.derivation.text.pairs import (
     Letters,
     letters_of_pairs,
     with_pairs,
+    without_pairs,
 )
 from backpass.derivation.text.passages import Text
 from backpass.derivation.text.readings import implied_sum
@@ -399,6 +400,11 @@ def _compared(
     summation convention leaves out, or with sums over `pairs`. Raises `Refused` and
     `Unreadable`."""
     sides = first, anchor, part
+    letter, plain = without_pairs(sides)
+    if letter:
+        with suppress(Refused, Unreadable):
+            one, above, here = plain
+            return equality(known, one, above, here, beside, membership)
     if pairs:
         with suppress(Refused, Unreadable):
             one, above, here = (with_pairs(side, pairs) for side in sides)

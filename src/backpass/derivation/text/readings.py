@@ -7,7 +7,13 @@ import re
 from dataclasses import replace
 
 from backpass.derivation.equality.check import Chain, evaluators_in
-from backpass.derivation.equality.comparing import Refused, of_loss
+from backpass.derivation.equality.comparing import (
+    Refused,
+    compare,
+    evaluators_of,
+    members_chain,
+    of_loss,
+)
 from backpass.derivation.equality.moments import undeclared_fact
 from backpass.derivation.language.names import LOSS
 from backpass.derivation.language.parse import (
@@ -22,6 +28,7 @@ from backpass.derivation.text.einstein import is_denied, with_sums
 from backpass.derivation.text.held import other_partials
 from backpass.derivation.text.knowledge import Knowledge
 from backpass.derivation.text.members import Equation, agree, equality
+from backpass.derivation.text.pairs import without_pairs
 from backpass.derivation.text.shown import through_equalities
 from backpass.derivation.text.sums import reaching_further
 
@@ -33,6 +40,7 @@ def other_reading(
     equal it in another reading; otherwise ""."""
     return (
         _summed_twice(chain)
+        or _for_each(known, equation, part)
         or undeclared_fact(evaluators_in(known.now.lines), chain)
         or _double_sums(known, equation, part)
         or _of_unread_loss(known, chain)
@@ -62,6 +70,25 @@ def _summed_twice(chain: Chain) -> str:
                     f"{second} on both sides"
                 )
     return ""
+
+
+def _for_each(known: Knowledge, equation: Equation, part: Part) -> str:
+    """Return what to ask if the members are equal for each i where a sum over j < i
+    runs over both letters; otherwise ""."""
+    first, anchor = equation.first, equation.anchor
+    sides = first, anchor, part
+    letter, plain = without_pairs(sides)
+    if not letter:
+        return ""
+    created = evaluators_in(known.now.lines)
+    condition = equation.beside.condition
+    try:
+        one, above, here = plain
+        chain = members_chain(created.scope, one, above, here, condition, loose=True)
+        compare(chain, evaluators_of(created, chain))
+    except (Refused, Unreadable):
+        return ""
+    return f"it holds for each {letter}: if {letter} is not summed over, write it on both sides"
 
 
 def _double_sums(known: Knowledge, equation: Equation, part: Part) -> str:

@@ -197,7 +197,10 @@ class Products(Ranges):
         )
 
     def _is_matrix(self, tree: Tree) -> bool:
-        """Whether a name is a matrix, so that an array after it is a factor."""
+        """Whether a name is a matrix, perhaps with an exponent, so that an array after
+        it is a factor."""
+        if tree.data == "power" and self.scope.resolve(tree) is None:
+            tree = tree.children[0]
         found = self.scope.resolve(tree) if tree.data == "reference" else None
         if found is None or found.kind != "variable" or found.indices:
             return False
