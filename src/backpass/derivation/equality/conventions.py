@@ -254,13 +254,24 @@ def _is_computed(scope: Scope, number: Expression) -> bool:
     )
 
 
+def _may_be_applied(expression: Expression) -> bool:
+    """Whether a derivative stands before a bracket, to which it may be applied."""
+    return any(
+        before.data in ("partial", "jacobian", "nabla") and factor.data == "bracket"
+        for product in expression.tree.find_data("product")
+        for before, factor in itertools.pairwise(product.children)
+    )
+
+
 def _may_equal(scope: Scope, above: Expression, here: Expression) -> bool:
     """Whether two shapes may be the same. Texts also set an array equal to one number,
     as in x = c, and do not always tell a column from a row."""
     one, other = above.shape, here.shape
     if not one or not other:
-        number = here if one else above
-        return not (one or other) or not _is_computed(scope, number)
+        number, array = (here, above) if one else (above, here)
+        if not (one or other) or _may_be_applied(array):
+            return True
+        return not _is_computed(scope, number)
     if len(one) != 2 or len(other) != 2:
         return True
     first, second = axes_of(one), axes_of(other)
