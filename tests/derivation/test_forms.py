@@ -196,6 +196,7 @@ def test_a_matrix_before_an_array_in_brackets_is_a_factor(row, kind):
         (r"\lVert w \rVert^2 = w w", "ill-formed"),
         (r"\sum_i w_i^2 = w w^\top", "not readable"),  # w may be a row
         (r"w = a", "not readable"),  # each element
+        (r"w = \sum_i w_i", "not readable"),  # another w
         (r"w_i = w", "not readable"),  # an element for its array
         (r"A = A_{ij}", "not readable"),
         (r"A w = \sum_j A_{ij} w_j", "not readable"),

@@ -271,6 +271,8 @@ def _may_equal(scope: Scope, above: Expression, here: Expression) -> bool:
         number, array = (here, above) if one else (above, here)
         if not (one or other) or _may_be_applied(array):
             return True
+        if array.tree.data in ("reference", "scalar", "power_of_name"):
+            return True  # another name, written like that of the array
         return not _is_computed(scope, number)
     if len(one) != 2 or len(other) != 2:
         return True
