@@ -12,6 +12,7 @@ from backpass.ptx.threads import Threads
 
 # Instructions that all threads of a block, or of a warp, execute together.
 TOGETHER = ("bar", "barrier", "shfl", "vote", "redux", "mma", "ldmatrix", "stmatrix")
+TOGETHER = (*TOGETHER, "elect", "wgmma")
 # The barriers at which all threads of a block meet.
 _FOR_ALL = {"bar.sync", "bar.cta.sync", "barrier.sync", "barrier.cta.sync"}
 _FOR_ALL |= {"barrier.sync.aligned", "barrier.cta.sync.aligned"}
@@ -32,7 +33,7 @@ def check_together(
         if name not in _FOR_ALL or operands != [Number("0")]:
             shown = ", ".join(x[0] for x in operands if isinstance(x[0], str))
             raise Unsupported(f"ptx: {name} {shown} is not supported")
-    elif instruction.parts[0] not in ("mma", "ldmatrix", "stmatrix"):
+    elif instruction.parts[0] not in ("mma", "ldmatrix", "stmatrix", "wgmma"):
         mask = threads.read(operands[-1], "b32")
         threads.check(mask, active, "uses an uninitialised mask of threads")
         if not np.all(mask.bits[active] == 0xFFFFFFFF):
@@ -73,6 +74,17 @@ def barrier(threads: Threads, instruction: Instruction, chosen: np.ndarray) -> N
     threads.since = threads.time
     threads.sees = with_later(threads.sees, threads.acquired.seen)
     threads.acquired = Acquired(len(threads.numbers))
+    threads.proxy.meet()
+
+
+def elect(threads: Threads, instruction: Instruction, chosen: np.ndarray) -> None:
+    """Execute elect.sync: choose a thread of each warp. PTX does not say which; here it
+    is the first."""
+    check_warps(threads, chosen, "elect.sync")
+    target, leads = targets_of(instruction.operands[0])
+    first, whole = threads.numbers % 32 == 0, np.ones(len(chosen), bool)
+    threads.write(target, np.zeros(len(chosen), np.uint32), whole, chosen)
+    threads.write(leads, first, whole, chosen)
 
 
 def load_matrices(
