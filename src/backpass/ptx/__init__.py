@@ -53,6 +53,7 @@ from backpass.ptx.faults import (
 )
 from backpass.ptx.grid import Report, Tensor, run
 from backpass.ptx.parse import Program, parse
+from backpass.ptx.tensor_maps import Mapped, TensorMap
 
 __all__ = [
     "Assertion",
@@ -60,6 +61,7 @@ __all__ = [
     "Barrier",
     "Fault",
     "LastBits",
+    "Mapped",
     "Misaligned",
     "Order",
     "OutOfBounds",
@@ -68,6 +70,7 @@ __all__ = [
     "Race",
     "Report",
     "Tensor",
+    "TensorMap",
     "TooEarly",
     "Undefined",
     "Unsupported",

@@ -15,6 +15,7 @@ from backpass.ptx.block import Block
 from backpass.ptx.faults import Fault, Race, Undefined, Unsupported
 from backpass.ptx.parse import Program
 from backpass.ptx.races import Races
+from backpass.ptx.tensor_maps import Mapped
 from backpass.ptx.tensors import Global, address_of
 from backpass.ptx.threads import Threads
 
@@ -48,7 +49,7 @@ class Tensor(NamedTuple):
 
 def run(
     program: Program,
-    arguments: Mapping[str, Tensor | int],
+    arguments: Mapping[str, Tensor | Mapped | int],
     *,
     blocks: int | Sequence[int],
     shared: int = 0,
@@ -61,7 +62,7 @@ def run(
 
     ``arguments`` holds the kernel's arguments in the order of its parameters, under the
     names that faults use. An argument is a tensor, whose bytes are updated in place, or
-    an integer, which may hold the bits of a floating-point number. Tensors whose bytes
+    a tensor with a tensor map, or an integer, which may hold the bits of a floating-point number. Tensors whose bytes
     overlap are one buffer. Missing arguments are 0. ``blocks`` is the number of blocks
     along up to three axes. ``shared`` is the size of a block's shared memory in bytes,
     without the variables that the kernel declares there.
@@ -76,12 +77,17 @@ def run(
     lengths = x, y, z
     memory = Global(find)
     values = list(arguments.items())
-    tensors = {name: x for name, x in values if isinstance(x, Tensor)}
+    given = {name: x.tensor if isinstance(x, Mapped) else x for name, x in values}
+    tensors = {name: x for name, x in given.items() if isinstance(x, Tensor)}
     addresses = _placed(tensors, memory)
+    for name, x in values:
+        if isinstance(x, Mapped):
+            content = x.map._replace(address=addresses[name]).encoded()
+            addresses[name] = memory.add(f"the tensor map of {name}", content, True)
     parameters = {}
     for i, parameter in enumerate(program.parameters):
         name, value = values[i] if i < len(values) else (parameter.name, 0)
-        number = addresses[name] if isinstance(value, Tensor) else int(value) % 2**64
+        number = addresses[name] if name in addresses else int(value) % 2**64  # type: ignore[call-overload]
         parameters[parameter.name] = number
     for name, content in program.tables.items():
         table = np.frombuffer(content, np.uint8).copy()

@@ -167,7 +167,7 @@ def parse(text: str) -> Program:
         elif found := re.match(r"([$\w]+):$", statement):
             label = found[1]
             if len(scopes) > 1:  # it may be branched to from here on
-                label = scopes[-1][label] = f"${label}@{inner}"
+                label = scopes[-1][found[1]] = f"${found[1]}@{inner}"
             if label in labels:
                 raise Unsupported(f"ptx: the label {label} is declared twice")
             labels[label] = len(code)

@@ -9,7 +9,7 @@ PTX ISA 8.7, chapters 5.5.8 and 9.7.9.27.
 from __future__ import annotations
 
 import struct
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -77,7 +77,22 @@ class TensorMap(NamedTuple):
             at, form = _FIELDS[name]
             n = int(form[1:-1] or 1)
             struct.pack_into(form, found, at, *given, *(0,) * (n - len(given)))
-        return np.frombuffer(found, np.uint8).copy()
+        return aligned(np.frombuffer(found, np.uint8), SIZE)
+
+
+class Mapped(NamedTuple):
+    """A tensor to which a parameter of a kernel is a map. The map's address is not used."""
+
+    tensor: Any
+    map: TensorMap
+
+
+def aligned(content: np.ndarray, to: int) -> np.ndarray:
+    """Return a copy of bytes at an address that is a multiple of ``to``."""
+    found = np.zeros(len(content) + to, np.uint8)
+    found = found[-found.ctypes.data % to :][: len(content)]
+    found[:] = content
+    return found
 
 
 def read(threads: Threads, address: int, who: Who) -> TensorMap:
