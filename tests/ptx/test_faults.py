@@ -693,7 +693,14 @@ def test_a_register_is_known_within_its_braces():
     with pytest.raises(ptx.Unsupported, match="the name r "):
         run("{ .reg .b16 r; mov.b16 r, 3; } mov.b32 %r5, r;")
     with pytest.raises(ptx.Unsupported, match="label again is declared twice"):
-        run("{ again: } { again: }")
+        run("{ again: again: }")
+    again = "{ .reg .pred p; again: add.u32 %r6, %r6, 1; setp.lt.u32 p, %r6, 3; @p bra again; }"
+    y, _ = run(
+        f"mov.b32 %r6, 0; mov.b32 %r5, 0; {{ {again} again: }}"
+        + 2 * f"{again} add.u32 %r5, %r5, %r6;"
+        + STORE
+    )
+    assert (y.view(np.int32) == 4 + 5).all()
 
 
 def test_registers_that_the_hardware_sets():

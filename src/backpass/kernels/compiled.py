@@ -366,10 +366,8 @@ class Driver(DriverBase):
 
     def _argument(self, where: str, type: str, value: object) -> Any:
         if type == descriptors.MAP:
-            of, told = value  # type: ignore[misc]
-            return ptx.Mapped(
-                self._argument(where, "*", of.base), descriptors.map_of(of, told)
-            )
+            base = self._argument(where, "*", value[0].base)  # type: ignore[index]
+            return ptx.Mapped(base, descriptors.map_of(*value))  # type: ignore[misc]
         if isinstance(value, torch.Tensor):
             if value.device.type != "cpu":
                 raise TypeError(

@@ -81,12 +81,10 @@ def _tile(
             offset = sum(x * by for x, by in zip(place, own.strides, strict=True))
             addresses.append(own.address + offset + (at[0] + first) * own.width)
     row = own.box[0] * own.width
-    places = start + np.arange(own.count).reshape(-1, row)
+    places = start + np.arange(own.size).reshape(-1, row)
     if own.span:
         places = swizzled(places, own.span)
-    found = Tile(
-        np.array(rows, int), np.array(addresses, np.int64), first, end, places
-    )
+    found = Tile(np.array(rows, int), np.array(addresses, np.int64), first, end, places)
     return own, found, who.only(np.zeros(len(places), int))
 
 
@@ -109,7 +107,7 @@ def _load(threads: Threads, instruction: Instruction, one: np.ndarray) -> None:
         sources.append((tile.addresses, size))
     arrival = threads.proxy.arrive(tile.at, data, defined, who)
     arrival.sources += sources
-    mbarriers.complete(threads, barrier, arrival, own.count, one)
+    mbarriers.complete(threads, barrier, arrival, own.size, one)
 
 
 def _outgoing(
@@ -129,7 +127,8 @@ def _outgoing(
     data, known = data[tile.rows, inside], known[tile.rows, inside]
     size = data.shape[1] if len(tile.rows) else 0
     each = own.width
-    while each < 16 and size % (2 * each) == 0 and not np.any(tile.addresses % (2 * each)):
+    ends = [size, *(int(x) for x in tile.addresses)]
+    while each < 16 and not any(x % (2 * each) for x in ends):
         each *= 2
     parts = np.arange(0, size, each)
     addresses = (tile.addresses[:, None] + parts).reshape(-1)
@@ -159,7 +158,7 @@ def _reduce(threads: Threads, instruction: Instruction, one: np.ndarray) -> None
     if not len(addresses):
         return
     who = who.only(np.zeros(len(addresses), int))
-    check_defined(known.reshape(len(addresses), -1).all(axis=1), _PASSES, who)
+    check_defined(np.all(known.reshape(len(addresses), -1), axis=1), _PASSES, who)
     type = own.type if how in ("add", "min", "max") else f"b{8 * own.width}"
     more = ".noftz" if type in ("f16", "bf16") and how == "add" else ""
     atomic = atomics.atomic(f"red.relaxed.gpu.global.{how}{more}.{type}")

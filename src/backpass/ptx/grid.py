@@ -61,10 +61,10 @@ def run(
     """Execute a kernel and return a report.
 
     ``arguments`` holds the kernel's arguments in the order of its parameters, under the
-    names that faults use. An argument is a tensor, whose bytes are updated in place, or
-    a tensor with a tensor map, or an integer, which may hold the bits of a floating-point number. Tensors whose bytes
-    overlap are one buffer. Missing arguments are 0. ``blocks`` is the number of blocks
-    along up to three axes. ``shared`` is the size of a block's shared memory in bytes,
+    names that faults use. An argument is a tensor, whose bytes are updated in place, a
+    tensor with a tensor map, or an integer, which may hold the bits of a floating-point
+    number. Tensors whose bytes overlap are one buffer. Missing arguments are 0.
+    ``blocks`` is the number of blocks along up to three axes. ``shared`` is the size of a block's shared memory in bytes,
     without the variables that the kernel declares there.
 
     ``only`` lists the numbers of the blocks to run, counted along the first axis first;
@@ -80,15 +80,15 @@ def run(
     given = {name: x.tensor if isinstance(x, Mapped) else x for name, x in values}
     tensors = {name: x for name, x in given.items() if isinstance(x, Tensor)}
     addresses = _placed(tensors, memory)
-    for name, x in values:
-        if isinstance(x, Mapped):
-            content = x.map._replace(address=addresses[name]).encoded()
-            addresses[name] = memory.add(f"the tensor map of {name}", content, True)
+    for name, argument in values:
+        if isinstance(argument, Mapped):
+            encoded = argument.map._replace(address=addresses[name]).encoded()
+            addresses[name] = memory.add(f"the tensor map of {name}", encoded, True)
     parameters = {}
     for i, parameter in enumerate(program.parameters):
         name, value = values[i] if i < len(values) else (parameter.name, 0)
-        number = addresses[name] if name in addresses else int(value) % 2**64  # type: ignore[call-overload]
-        parameters[parameter.name] = number
+        own = addresses[name] if name in addresses else int(value)  # type: ignore[arg-type]
+        parameters[parameter.name] = own % 2**64
     for name, content in program.tables.items():
         table = np.frombuffer(content, np.uint8).copy()
         parameters[name] = memory.add(name, table, True)

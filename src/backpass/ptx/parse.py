@@ -147,15 +147,15 @@ def parse(text: str) -> Program:
     code: list[Instruction] = []
     labels: dict[str, int] = {}
     widths = {"CC.CF": 1}  # the carry of an addition
-    scopes: list[dict[str, str]] = [{}]  # the registers' names in each pair of braces
+    scopes: list[dict[str, str]] = [{}]  # the names in each pair of braces
     declared, place, inner = _variables(text), None, 0
     callers: dict[Line, Line] = {}
     for statement in _statements(body):
         if re.match(r"\.loc\s", statement):
             place = _place(statement, files, callers) or place
         elif statement == "{":
-            scopes.append({**scopes[-1]})
             inner += 1
+            scopes.append({**scopes[-1], "{": str(inner)})
         elif statement == "}":
             scopes.pop()
         elif found := re.match(r"\.reg\s+\.(\w+)\s+(.+)$", statement):
@@ -166,10 +166,11 @@ def parse(text: str) -> Program:
                 scopes[-1][register], widths[own] = own, width_of(found[1])
         elif found := re.match(r"([$\w]+):$", statement):
             label = found[1]
-            if len(scopes) > 1:  # it may be branched to from here on
-                label = scopes[-1][found[1]] = f"${found[1]}@{inner}"
+            if len(scopes) > 1:  # instructions within the braces may branch back to it
+                label = f"${label}@{scopes[-1]['{']}"
+                scopes[-1][found[1]] = label
             if label in labels:
-                raise Unsupported(f"ptx: the label {label} is declared twice")
+                raise Unsupported(f"ptx: the label {found[1]} is declared twice")
             labels[label] = len(code)
         elif not statement.startswith((".", "createpolicy")):  # a hint for the cache
             code.append(_instruction(statement, place, scopes[-1]))

@@ -21,8 +21,8 @@ from backpass.ptx.threads import Threads
 
 SIZE = 128
 # The types by their numbers in tensormap.replace.
-TYPES = ("u8", "u16", "u32", "s32", "u64", "s64", "f16", "f32", "f32.ftz", "f64")
-TYPES = (*TYPES, "bf16", "tf32", "tf32.ftz")
+_INTEGERS = ("u8", "u16", "u32", "s32", "u64", "s64")
+TYPES = (*_INTEGERS, "f16", "f32", "f32.ftz", "f64", "bf16", "tf32", "tf32.ftz")
 SPANS = (0, 32, 64, 128)  # by the numbers of the modes of swizzling; 0 is none
 _FIELDS = {  # of the map: the offset, and the format
     "global_address": (0, "<Q"),
@@ -55,7 +55,7 @@ class TensorMap(NamedTuple):
         return width_of(self.type) // 8
 
     @property
-    def count(self) -> int:
+    def size(self) -> int:
         """The size of a tile in bytes."""
         return int(np.prod(self.box)) * self.width
 
@@ -81,7 +81,8 @@ class TensorMap(NamedTuple):
 
 
 class Mapped(NamedTuple):
-    """A tensor to which a parameter of a kernel is a map. The map's address is not used."""
+    """A tensor, and the map through which a kernel accesses it; the map's address is
+    that of the tensor, whatever it says."""
 
     tensor: Any
     map: TensorMap
@@ -103,7 +104,9 @@ def read(threads: Threads, address: int, who: Who) -> TensorMap:
     if not defined[0, :109].all():
         raise first.fault(Undefined, "uses an uninitialised tensor map", ~defined[0])
     content = data[0].tobytes()
-    own = {name: struct.unpack_from(f, content, at) for name, (at, f) in _FIELDS.items()}
+    own = {
+        name: struct.unpack_from(f, content, at) for name, (at, f) in _FIELDS.items()
+    }
     rank = own["rank"][0] + 1
     fine = rank <= 5 and own["elemtype"][0] < len(TYPES) and own["swizzle_mode"][0] < 4
     fine &= set(own["element_stride"][:rank]) == {1}

@@ -55,9 +55,7 @@ def warpgroup(threads: Threads, instruction: Instruction, chosen: np.ndarray) ->
             raise unsupported(instruction)
 
 
-def _warpgroups(
-    threads: Threads, chosen: np.ndarray
-) -> list[tuple[int, np.ndarray]]:
+def _warpgroups(threads: Threads, chosen: np.ndarray) -> list[tuple[int, np.ndarray]]:
     """Return the number of each warpgroup that executes an instruction, and its
     threads."""
     if len(chosen) % SIZE:
@@ -234,7 +232,7 @@ def _operand(
     by = [threads.who(np.full(rows, x)) for x in ends]
     data, defined = threads.proxy.load(at, by, threads.registers.seed, "wgmma")
     used.append(at)
-    return _numbers(data, type), defined.all(axis=1)
+    return _numbers(data, type), np.all(defined, axis=1)
 
 
 def _from_registers(
@@ -250,7 +248,7 @@ def _from_registers(
     found = tensor_cores.matrices(numbers, where)
     each = len(where.rows) // flags.shape[2]
     whole = tensor_cores.matrices(np.repeat(flags, each, axis=2), where)
-    return found.reshape(64, -1), whole.reshape(64, -1).all(axis=1)
+    return found.reshape(64, -1), np.all(whole.reshape(64, -1), axis=1)
 
 
 def _numbers(data: np.ndarray, type: str) -> np.ndarray:

@@ -11,8 +11,8 @@ from backpass.ptx.released import Acquired, with_later
 from backpass.ptx.threads import Threads
 
 # Instructions that all threads of a block, or of a warp, execute together.
-TOGETHER = ("bar", "barrier", "shfl", "vote", "redux", "mma", "ldmatrix", "stmatrix")
-TOGETHER = (*TOGETHER, "elect", "wgmma")
+TOGETHER = ("bar", "barrier", "shfl", "vote", "redux", "elect")
+TOGETHER += ("mma", "wgmma", "ldmatrix", "stmatrix")  # type: ignore[assignment]
 # The barriers at which all threads of a block meet.
 _FOR_ALL = {"bar.sync", "bar.cta.sync", "barrier.sync", "barrier.cta.sync"}
 _FOR_ALL |= {"barrier.sync.aligned", "barrier.cta.sync.aligned"}
