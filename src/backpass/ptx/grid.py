@@ -64,8 +64,9 @@ def run(
     names that faults use. An argument is a tensor, whose bytes are updated in place, a
     tensor with a tensor map, or an integer, which may hold the bits of a floating-point
     number. Tensors whose bytes overlap are one buffer. Missing arguments are 0.
-    ``blocks`` is the number of blocks along up to three axes. ``shared`` is the size of a block's shared memory in bytes,
-    without the variables that the kernel declares there.
+    ``blocks`` is the number of blocks along up to three axes. ``shared`` is the size of
+    a block's shared memory in bytes, without the variables that the kernel declares
+    there.
 
     ``only`` lists the numbers of the blocks to run, counted along the first axis first;
     the default is all. ``approximate`` is the seed of the errors of approximate units;

@@ -101,13 +101,17 @@ def read(threads: Threads, address: int, who: Who) -> TensorMap:
     first = who.only(np.zeros(1, int))
     check_aligned(np.array([address]), 64, first, "a tensor map")
     data, defined = threads.memory.load_bytes(np.array([address]), SIZE, first)
-    if not defined[0, :109].all():
-        raise first.fault(Undefined, "uses an uninitialised tensor map", ~defined[0])
     content = data[0].tobytes()
     own = {
         name: struct.unpack_from(f, content, at) for name, (at, f) in _FIELDS.items()
     }
     rank = own["rank"][0] + 1
+    for name, (at, form) in _FIELDS.items():
+        axes = rank - 1 if name == "global_stride" else rank
+        size = struct.calcsize(form[-1]) * (axes if len(form) > 2 else 1)
+        if not defined[0, at : at + size].all():
+            what = f"uses a tensor map of which {name} is not initialised"
+            raise first.fault(Undefined, what, np.ones(1, bool))
     fine = rank <= 5 and own["elemtype"][0] < len(TYPES) and own["swizzle_mode"][0] < 4
     fine &= set(own["element_stride"][:rank]) == {1}
     if not fine or own["interleave_layout"][0] or own["fill_mode"][0] > 1:
