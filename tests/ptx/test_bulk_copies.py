@@ -200,6 +200,7 @@ WRONG_LOADS = [
     (changed(EXPECT, ""), ptx.Barrier, "lacks 1 arrival and 1024 bytes", 4),
     (changed("mbarrier.init.shared::cta.b64 [global_smem+4088], 1;", "mbarrier.init.shared::cta.b64 [global_smem+4088], 2;"),
      ptx.Barrier, "lacks 1 arrival", 4),
+    (changed("@!complete bra.uni waitLoop;", ""), ptx.TooEarly, "before waiting for the bulk copy", 5),
     (changed(LOAD, ""), ptx.Barrier, "lacks 1024 bytes of copies", 4),
     (changed(INIT, ""), ptx.Fault, "as an mbarrier, which is not initialised", 3),
     (changed(INIT, INIT + INIT), ptx.Fault, "accesses an mbarrier", 2),

@@ -230,7 +230,7 @@ def before_the_wait(what):
 def test_a_right_program_passes():
     found, expected = planted(lambda body: body)
     assert np.array_equal(found, expected)
-    # A write of the same value, a fence between products, and a read of A's registers are no faults.
+    # A second fence between the products, and a fence of the proxy after the barrier, are allowed.
     found, expected = planted(replaced(".loc 1 7 0\n", ".loc 1 7 0\n" + ORDER))
     assert np.array_equal(found, expected)
     found, expected = planted(replaced(FENCE + MEET, MEET + FENCE))

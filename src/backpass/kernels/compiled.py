@@ -194,8 +194,8 @@ def executing(
 
     ``capability`` is the compute capability for which kernels are compiled: (8, 0), as
     for an A100; (8, 9), as for an L40S, on which Triton has more numbers of eight bits;
-    or (9, 0), as for an H100, whose instructions wgmma and bulk copies are not
-    executed.
+    or (9, 0), as for an H100, on which Triton has products of four warps (wgmma), and
+    copies tiles of tensor descriptors as the tensor maps of TMA say.
 
     With ``as_cuda``, CPU tensors report the device ``cuda:0``, tensors requested on
     CUDA are allocated on the CPU, and ``torch.cuda`` reports such a GPU, so host code

@@ -139,15 +139,34 @@ def _wait(threads: Threads, instruction: Instruction, chosen: np.ndarray) -> Non
     barriers = found(threads, at, who)
     done = np.array([x.phase & 1 for x in barriers], np.uint32) != wanted
     threads.proxy.waits_for = ""
-    for own, thread, ready in zip(barriers, who.threads, done, strict=True):
-        if ready:
-            for phase, arrival in own.copies:
-                if phase < own.phase and not arrival.seen[thread]:
-                    arrival.seen[thread] = True
-                    _release(threads, arrival)
-        else:
-            threads.proxy.waits_for = _missing(own, int(at[0, 0]), int(wanted[0]))
+    for address in np.unique(at[:, 0]):
+        own, rows = threads.proxy.mbarriers[int(address)], at[:, 0] == address
+        if not done[rows].all():
+            parity_of_first = int(wanted[rows & ~done][0])
+            threads.proxy.waits_for = _missing(own, int(address), parity_of_first)
+        done[rows] &= _see(threads, own, who.threads[rows], done[rows])
     threads.write_chosen(target, done, np.ones(len(done), bool), chosen)
+
+
+def _see(
+    threads: Threads, own: MBarrier, of: np.ndarray, done: np.ndarray
+) -> np.ndarray:
+    """Let the threads of which the phase is ``done`` see its copies, and return which
+    do. A copy takes time, so a thread that asks for the first time does not."""
+    left, ready = [], done.copy()
+    for phase, arrival in own.copies:
+        if phase < own.phase:
+            first = done & ~arrival.asked[of]
+            arrival.asked[of[first]] = True
+            threads.shared.changes += int(first.any())
+            ready &= ~first
+            for addresses, length in arrival.sources if ready.any() else ():
+                threads.memory.mark_copied(addresses, length, 0)
+            arrival.seen[of[ready]] = True
+        if not arrival.seen.all():
+            left.append((phase, arrival))
+    own.copies = left
+    return ready
 
 
 def _missing(own: MBarrier, address: int, parity: int) -> str:
@@ -161,13 +180,6 @@ def _missing(own: MBarrier, address: int, parity: int) -> str:
         f"waits for the phase of parity {parity} of the mbarrier at shared memory + "
         f"{address}, which lacks {lacks}"
     )
-
-
-def _release(threads: Threads, arrival: Arrival) -> None:
-    """Let blocks write again what a copy has read."""
-    for addresses, length in arrival.sources:
-        threads.memory.mark_copied(addresses, length, 0)
-    arrival.sources.clear()
 
 
 _OPERATIONS = {

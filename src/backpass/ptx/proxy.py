@@ -26,11 +26,13 @@ if TYPE_CHECKING:
 
 @dataclass
 class Arrival:
-    """A bulk copy to shared memory. ``seen`` says which threads have waited for it, and
-    ``sources`` holds the addresses of its rows in global memory and their length."""
+    """A bulk copy to shared memory. ``asked`` says which threads have asked whether its
+    phase is complete, ``seen`` which of them have heard that it is, and ``sources``
+    holds the addresses of its rows in global memory and their length."""
 
     at: np.ndarray  # the indices of its bytes
-    seen: np.ndarray  # [threads]
+    asked: np.ndarray  # [threads]
+    seen: np.ndarray
     sources: list[tuple[np.ndarray, int]] = field(default_factory=list)
 
 
@@ -149,7 +151,7 @@ class Proxy:
         self.unfenced[at] = False
         self.count += 1
         self.arriving[at] = self.count
-        arrival = Arrival(at, np.zeros(self.threads, bool))
+        arrival = Arrival(at, *np.zeros((2, self.threads), bool))
         self.arrivals[self.count] = arrival
         return arrival
 
@@ -160,6 +162,7 @@ class Proxy:
             if arrival.seen.any():
                 own = self.arriving[arrival.at] == number
                 self.arriving[arrival.at[own]] = 0
+                arrival.seen[:] = True
                 del self.arrivals[number]
 
 
