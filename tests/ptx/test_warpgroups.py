@@ -233,6 +233,10 @@ def test_a_right_program_passes():
     # A second fence between the products, and a fence of the proxy after the barrier, are allowed.
     found, expected = planted(replaced(".loc 1 7 0\n", ".loc 1 7 0\n" + ORDER))
     assert np.array_equal(found, expected)
+    # Nothing was written since the fence, or the compiler has moved the write behind the fence.
+    for change in (DONE + ".loc 1 7 0\n", DONE + ORDER + "add.f32 %r22, %r22, 0f00000000;\n"):
+        found, expected = planted(replaced(".loc 1 7 0\n", change))
+        assert np.array_equal(found, expected)
     found, expected = planted(replaced(FENCE + MEET, MEET + FENCE))
     assert np.array_equal(found, expected)
 
@@ -253,7 +257,7 @@ UNWAITED = "before waiting for the product that writes it"
         (replaced(FENCE + MEET, FENCE), ptx.Race, "without a barrier between"),
         (replaced(MEET, MEET + "st.shared.b32 [%r2], %r1;\n" + MEET), ptx.Race, "without fence.proxy.async"),
         (replaced(ORDER, ""), ptx.Fault, "without wgmma.fence since it was last written"),
-        (replaced(ORDER, ORDER + "mov.b32 %r22, %r1;\n"), ptx.Fault, "the register %r22 without wgmma.fence"),
+        (replaced(".loc 1 7 0\n", DONE + ".loc 1 7 0\nmov.b32 %r22, %r1;\n"), ptx.Fault, "the register %r22 without wgmma.fence"),
         (replaced(".loc 1 6 0\n", ".loc 1 6 0\nsetp.lt.u32 %p1, %r1, 96; @%p1 bra $L;\nret;\n$L:\n"),
          ptx.Barrier, "wgmma without all threads of its warpgroup"),
         (replaced(f"mov.b64 %rd7, {descriptor(A, 1, 0, 1024)};", "cvt.u64.u32 %rd7, %r1;"), ptx.Fault,

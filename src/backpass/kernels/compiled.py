@@ -322,7 +322,10 @@ class Driver(DriverBase):
         """Execute one launch of the kernel with the given PTX."""
         program = _parsed(text)
         if metadata.num_ctas > 1:
-            raise ptx.Unsupported(f"{program.name}: clusters are not supported")
+            raise ptx.Unsupported(
+                f"{program.name}: clusters of blocks are not supported; launch the "
+                "kernel with num_ctas=1"
+            )
         maps = iter(getattr(metadata, "tensordesc_meta", None) or ())
         arguments: dict[str, Any] = {
             name: self._argument(f"{program.name}: {name}", type, value)

@@ -217,6 +217,7 @@ _MEMORY: dict[str, Callable[[Threads, Instruction, np.ndarray], None]] = {
     "elect": warps.elect,
     "fence": proxy.fence,
     "mbarrier": mbarriers.mbarrier,
+    "setmaxnreg": warps.specialise,
     "tensormap": tensor_maps.tensormap,
     "wgmma": warpgroups.warpgroup,
     "call": calls.call,

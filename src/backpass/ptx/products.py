@@ -29,13 +29,15 @@ class Flight(NamedTuple):
 
 class Products:
     """The products of a block that are in flight, by warpgroup and by group. The last
-    group is uncommitted. ``fenced`` holds the registers that a warpgroup may use: their
-    values, and the shape of the last product that wrote them."""
+    group is uncommitted. ``fenced`` holds the registers as they were at the last
+    wgmma.fence of a warpgroup: their values, and the shape of the last product that
+    wrote them. ``open`` says whether it has not waited since."""
 
     def __init__(self, n: int) -> None:
         count = -(-n // SIZE)
         self.groups: list[list[list[Flight]]] = [[[]] for _ in range(count)]
         self.fenced: list[dict[str, tuple[Value, str]] | None] = [None] * count
+        self.open = [False] * count
         self.flying: list[Flight] = []
 
     def check(

@@ -2,8 +2,9 @@
 
 The instruction only starts the product. A thread that uses a register of the product
 before it has waited makes a fault. So does a write to shared memory that the product
-still reads, and a product that uses a register which was written since the last
-wgmma.fence. The result is computed at once. PTX ISA 8.7, chapter 9.7.15.
+still reads, and a product that uses a register which was written after an earlier
+product, without wgmma.fence. The result is computed at once. PTX ISA 8.7, chapter
+9.7.15.
 """
 
 from __future__ import annotations
@@ -44,6 +45,7 @@ def warpgroup(threads: Threads, instruction: Instruction, chosen: np.ndarray) ->
         if what == "fence":
             values = threads.registers.values
             own.fenced[number] = {name: (x, "") for name, x in values.items()}
+            own.open[number] = True
         elif what == "mma_async":
             _start(threads, instruction, number, mask)
         elif what == "commit_group":
@@ -51,6 +53,7 @@ def warpgroup(threads: Threads, instruction: Instruction, chosen: np.ndarray) ->
         elif what == "wait_group":
             left = int(instruction.operands[0].text, 0)  # type: ignore[union-attr]
             _await(threads, number, left)
+            own.open[number] = False
         else:
             raise unsupported(instruction)
 
@@ -185,7 +188,12 @@ def _check_fenced(
     shape: str,
 ) -> None:
     """Raise a fault if a register of the product was written since the last
-    wgmma.fence, or belongs to a product of another kind in flight."""
+    wgmma.fence, or belongs to a product of another kind in flight.
+
+    By the manual, a write between the fence and the product is a fault, too. But LLVM
+    moves instructions there from before the fence, and ptxas then lets the product
+    wait for them.
+    """
     fenced = threads.products.fenced[number]
     values = threads.registers.values
     for name in (*form.d, *sorted(read)):
@@ -194,6 +202,7 @@ def _check_fenced(
             before, last = fenced.get(name, (None, ""))
         now = values.get(name)
         changed = now is not before and not _same(now, before, mask)
+        changed &= not threads.products.open[number]
         if fenced is None or changed or last not in ("", shape):
             what = f"multiplies with the register {name} without wgmma.fence since it was last written"
             raise threads.fault(Fault, what, mask)

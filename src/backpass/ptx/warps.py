@@ -87,6 +87,14 @@ def elect(threads: Threads, instruction: Instruction, chosen: np.ndarray) -> Non
     threads.write(leads, first, whole, chosen)
 
 
+def specialise(_: Threads, instruction: Instruction, chosen: np.ndarray) -> None:
+    """Reject setmaxnreg, with which warps of one role give registers to another."""
+    raise Unsupported(
+        f"ptx: {instruction.name}: warps with different roles are not supported; launch "
+        "the kernel without warp_specialize"
+    )
+
+
 def load_matrices(
     threads: Threads, instruction: Instruction, chosen: np.ndarray
 ) -> None:
