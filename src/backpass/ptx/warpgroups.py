@@ -201,8 +201,8 @@ def _check_fenced(
         if fenced is not None:
             before, last = fenced.get(name, (None, ""))
         now = values.get(name)
-        changed = now is not before and not _same(now, before, mask)
-        changed &= not threads.products.open[number]
+        changed = now is not before and not threads.products.open[number]
+        changed = changed and not _same(now, before, mask)
         if fenced is None or changed or last not in ("", shape):
             what = f"multiplies with the register {name} without wgmma.fence since it was last written"
             raise threads.fault(Fault, what, mask)
