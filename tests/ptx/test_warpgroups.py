@@ -237,6 +237,10 @@ def test_a_right_program_passes():
     for change in (DONE + ".loc 1 7 0\n", DONE + ORDER + "add.f32 %r22, %r22, 0f00000000;\n"):
         found, expected = planted(replaced(".loc 1 7 0\n", change))
         assert np.array_equal(found, expected)
+    # The compiler moves a register of the product before the wait, and uses it after the wait.
+    moved = before_the_wait("mov.b32 %r7, %r21;")
+    found, expected = planted(lambda body: moved(body).replace("], %r21;", "], %r7;"))
+    assert np.array_equal(found, expected)
     found, expected = planted(replaced(FENCE + MEET, MEET + FENCE))
     assert np.array_equal(found, expected)
 
@@ -251,6 +255,7 @@ UNWAITED = "before waiting for the product that writes it"
         (replaced("wait_group.sync.aligned 0;", "wait_group.sync.aligned 1;"), ptx.TooEarly, UNWAITED),
         (replaced("wgmma.commit_group.sync.aligned;\n", ""), ptx.TooEarly, UNWAITED),
         (before_the_wait("add.f32 %r7, %r21, %r21;"), ptx.TooEarly, f"uses the register %r21 {UNWAITED}"),
+        (before_the_wait("mov.b32 %r7, %r21; add.f32 %r7, %r7, %r7;"), ptx.TooEarly, f"uses the register %r7 {UNWAITED}"),
         (before_the_wait("mov.b32 %r20, 0;"), ptx.TooEarly, f"uses the register %r20 {UNWAITED}"),
         (before_the_wait("st.shared.b32 [%r2], %r1;"), ptx.TooEarly, "before waiting for the asynchronous operation"),
         (replaced(FENCE, ""), ptx.Race, "without fence.proxy.async between"),

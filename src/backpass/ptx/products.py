@@ -14,16 +14,14 @@ if TYPE_CHECKING:
     from backpass.ptx.threads import Threads
 
 SIZE = 128  # threads of a warpgroup
-_WRITE_NOTHING = ("st", "red", "bar", "barrier", "bra", "cp", "fence", "mbarrier")
 
 
 class Flight(NamedTuple):
-    """A product in flight: the threads that started it, the registers that it writes
-    and reads, and the bytes of shared memory that it reads."""
+    """A product in flight: the threads that started it, the registers that hold its
+    result, and the bytes of shared memory that it reads."""
 
     threads: np.ndarray
-    written: frozenset[str]
-    read: frozenset[str]
+    written: set[str]
     bytes: list[np.ndarray]
 
 
@@ -43,20 +41,33 @@ class Products:
     def check(
         self, threads: Threads, instruction: Instruction, chosen: np.ndarray
     ) -> None:
-        """Raise TooEarly if an instruction uses a register of a product in flight."""
+        """Raise TooEarly if an instruction uses a register of a product in flight.
+
+        The compiler may move such registers, which is no use. It may also write again
+        the registers of A, for which ptxas takes others or waits.
+        """
         if instruction.parts[0] == "wgmma":
             return
-        names = [[*names_of(x)] for x in instruction.operands]
-        targets = set()
-        if names and instruction.parts[0] not in _WRITE_NOTHING:
-            targets = {*names[0]}
-        used = {name for own in names for name in own}
+        names = {name for x in instruction.operands for name in names_of(x)}
         for flight in self.flying:
-            wrong = sorted(used & flight.written | targets & flight.read)
+            wrong = sorted(names & flight.written)
             bad = flight.threads & chosen
-            if wrong and bad.any():
-                what = f"uses the register {wrong[0]} before waiting for the product that {'writes' if wrong[0] in flight.written else 'reads'} it (wgmma.wait_group)"
-                raise threads.fault(TooEarly, what, bad)
+            if not wrong or not bad.any():
+                continue
+            if instruction.parts[0] == "mov" and wrong[0] not in _targets(instruction):
+                flight.written.update(_targets(instruction))
+            else:
+                raise threads.fault(TooEarly, UNWAITED.format(wrong[0]), bad)
+
+
+UNWAITED = (
+    "uses the register {} before waiting for the product that writes it "
+    "(wgmma.wait_group)"
+)
+
+
+def _targets(instruction: Instruction) -> list[str]:
+    return names_of(instruction.operands[0])
 
 
 def names_of(operand: Operand) -> list[str]:

@@ -91,7 +91,10 @@ class Proxy:
             touched = np.any(numbers == number, axis=1)
             bad = touched & ~self.arrivals[int(number)].seen[who.threads]
             if bad.any():
-                what = f"accesses shared memory{_at(at, bad)} before waiting for the bulk copy that writes there"
+                what = (
+                    f"accesses shared memory{_at(at, bad)} before waiting for the bulk "
+                    "copy that writes there"
+                )
                 raise who.fault(TooEarly, what, bad)
 
     def check_write(self, at: np.ndarray, who: Who) -> None:

@@ -29,7 +29,7 @@ from backpass.ptx.parse import (
     unsupported,
     width_of,
 )
-from backpass.ptx.products import SIZE, Flight, names_of
+from backpass.ptx.products import SIZE, UNWAITED, Flight, names_of
 from backpass.ptx.threads import Threads
 from backpass.ptx.values import Value
 
@@ -174,7 +174,7 @@ def _start(
         fenced[name] = threads.registers.values[name], instruction.parts[4]
     for at in used:
         threads.proxy.reading[at] += 1
-    flight = Flight(mask, frozenset(form.d), read, used)
+    flight = Flight(mask, {*form.d}, used)
     threads.products.groups[number][-1].append(flight)
     threads.products.flying.append(flight)
 
@@ -204,13 +204,15 @@ def _check_fenced(
         changed = now is not before and not threads.products.open[number]
         changed = changed and not _same(now, before, mask)
         if fenced is None or changed or last not in ("", shape):
-            what = f"multiplies with the register {name} without wgmma.fence since it was last written"
+            what = (
+                f"multiplies with the register {name} without wgmma.fence since it was "
+                "last written"
+            )
             raise threads.fault(Fault, what, mask)
     for flight in threads.products.flying:
         wrong = sorted(read & flight.written)
         if wrong and (flight.threads & mask).any():
-            what = f"uses the register {wrong[0]} before waiting for the product that writes it (wgmma.wait_group)"
-            raise threads.fault(TooEarly, what, mask)
+            raise threads.fault(TooEarly, UNWAITED.format(wrong[0]), mask)
 
 
 def _same(one: Value | None, other: Value | None, mask: np.ndarray) -> bool:
