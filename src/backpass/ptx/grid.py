@@ -15,6 +15,7 @@ from backpass.ptx.block import Block
 from backpass.ptx.faults import Fault, Race, Undefined, Unsupported
 from backpass.ptx.parse import Program
 from backpass.ptx.races import Races
+from backpass.ptx.tensor_maps import Mapped
 from backpass.ptx.tensors import Global, address_of
 from backpass.ptx.threads import Threads
 
@@ -48,7 +49,7 @@ class Tensor(NamedTuple):
 
 def run(
     program: Program,
-    arguments: Mapping[str, Tensor | int],
+    arguments: Mapping[str, Tensor | Mapped | int],
     *,
     blocks: int | Sequence[int],
     shared: int = 0,
@@ -60,11 +61,12 @@ def run(
     """Execute a kernel and return a report.
 
     ``arguments`` holds the kernel's arguments in the order of its parameters, under the
-    names that faults use. An argument is a tensor, whose bytes are updated in place, or
-    an integer, which may hold the bits of a floating-point number. Tensors whose bytes
-    overlap are one buffer. Missing arguments are 0. ``blocks`` is the number of blocks
-    along up to three axes. ``shared`` is the size of a block's shared memory in bytes,
-    without the variables that the kernel declares there.
+    names that faults use. An argument is a tensor, whose bytes are updated in place, a
+    tensor with a tensor map, or an integer, which may hold the bits of a floating-point
+    number. Tensors whose bytes overlap are one buffer. Missing arguments are 0.
+    ``blocks`` is the number of blocks along up to three axes. ``shared`` is the size of
+    a block's shared memory in bytes, without the variables that the kernel declares
+    there.
 
     ``only`` lists the numbers of the blocks to run, counted along the first axis first;
     the default is all. ``approximate`` is the seed of the errors of approximate units;
@@ -76,13 +78,18 @@ def run(
     lengths = x, y, z
     memory = Global(find)
     values = list(arguments.items())
-    tensors = {name: x for name, x in values if isinstance(x, Tensor)}
+    given = {name: x.tensor if isinstance(x, Mapped) else x for name, x in values}
+    tensors = {name: x for name, x in given.items() if isinstance(x, Tensor)}
     addresses = _placed(tensors, memory)
+    for name, argument in values:
+        if isinstance(argument, Mapped):
+            encoded = argument.map._replace(address=addresses[name]).encoded()
+            addresses[name] = memory.add(f"the tensor map of {name}", encoded, True)
     parameters = {}
     for i, parameter in enumerate(program.parameters):
         name, value = values[i] if i < len(values) else (parameter.name, 0)
-        number = addresses[name] if isinstance(value, Tensor) else int(value) % 2**64
-        parameters[parameter.name] = number
+        own = addresses[name] if name in addresses else int(value)  # type: ignore[arg-type]
+        parameters[parameter.name] = own % 2**64
     for name, content in program.tables.items():
         table = np.frombuffer(content, np.uint8).copy()
         parameters[name] = memory.add(name, table, True)
