@@ -39,6 +39,7 @@ from backpass.kernels.allocated import Allocated, Part
 from backpass.kernels.as_cuda import CAPABILITY as USUAL
 from backpass.kernels.as_cuda import DEVICE, GPUS, properties_of, standing_in
 from backpass.kernels.tuning import Tuning, Wanted
+from backpass.ptx.shadow import Shadow
 from backpass.text import table
 from backpass.text.progress import Progress
 from backpass.torch_internals import without_torch_functions
@@ -258,6 +259,7 @@ class Driver(DriverBase):
         self.addresses = addresses
         self._device = DEVICE if addresses else torch.device("cpu")
         self._given: list[tuple[str, Part]] = []
+        self.shadow: Shadow | None = None  # computes in float64 beside
         self.utils = SimpleNamespace(
             load_binary=lambda *_: (None, None, REGISTERS, 0, 1024),
             get_device_properties=lambda _: _for_triton(properties),
@@ -352,6 +354,7 @@ class Driver(DriverBase):
                 approximate=self.approximate,
                 find=partial(self._found, program.name),
                 watch=progress.now,
+                shadow=self.shadow,
             )
         seconds = time.process_time() - start
         axes = max([axis for axis in (1, 2) if grid[axis] > 1], default=0) + 1

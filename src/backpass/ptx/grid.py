@@ -15,6 +15,7 @@ from backpass.ptx.block import Block
 from backpass.ptx.faults import Fault, Race, Undefined, Unsupported
 from backpass.ptx.parse import Program
 from backpass.ptx.races import Races
+from backpass.ptx.shadow import Shadow
 from backpass.ptx.tensors import Global, address_of
 from backpass.ptx.threads import Threads
 
@@ -56,6 +57,7 @@ def run(
     approximate: int | None = None,
     watch: Callable[[str], None] = lambda _: None,
     find: Callable[[int], tuple[str, Tensor] | None] = lambda address: None,
+    shadow: Shadow | None = None,
 ) -> Report:
     """Execute a kernel and return a report.
 
@@ -70,7 +72,8 @@ def run(
     the default is all. ``approximate`` is the seed of the errors of approximate units;
     by default the units have no error. ``watch`` is called with what is being done, in
     words. ``find`` returns the tensor at an address that is outside all tensors, and
-    its name. Raises a Fault, or Unsupported.
+    its name. ``shadow`` computes in float64 beside, which takes several times as long.
+    Raises a Fault, or Unsupported.
     """
     x, y, z = (*((blocks,) if isinstance(blocks, int) else blocks), 1, 1)[:3]
     lengths = x, y, z
@@ -92,7 +95,12 @@ def run(
         "shared": shared,
         "approximate": approximate,
     }
+    if shadow is not None:
+        settings["shadow"] = shadow
+        shadow.launch(memory)
     try:
+        if shadow is not None:
+            raise lockstep.Alone("float64 beside")
         steps = lockstep.run(
             program, parameters, memory, numbers, watch=watch, **settings
         )
@@ -113,6 +121,8 @@ def run(
         block = _ran(memory, create)
         steps += block.steps
         unsettled += block.threads.shared.unsettled
+    if shadow is not None:
+        shadow.end(memory)
     for buffer in memory.buffers:
         unsettled += buffer.unsettled
     return Report(steps, tuple(unsettled), alone)

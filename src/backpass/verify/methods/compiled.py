@@ -8,12 +8,15 @@ backward launch.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import fields, replace
+from functools import partial
 from typing import Any, NamedTuple
 
 from backpass import kernels, ptx
+from backpass.ptx.shadow import Shadow
+from backpass.verify import departures
 from backpass.verify.case import Case, Inputs, NotRun, first_line
 from backpass.verify.convert import to_kind_of, to_numpy
 from backpass.verify.methods.kernel import length, long_rows, placed, world
@@ -89,7 +92,8 @@ def _packages(stem: str, cases: Sequence[Case], sizes: str = "") -> list[Row]:
 class Executed(NamedTuple):
     """What a user's forward and backward returned as compiled, once, and the verdict.
 
-    ``in_forward`` says whether forward launched a kernel.
+    ``in_forward`` says whether forward launched a kernel. ``again`` runs both once more
+    with a shadow.
     """
 
     y: Any
@@ -97,6 +101,7 @@ class Executed(NamedTuple):
     gradients: Any
     verdict: Any
     in_forward: bool
+    again: Callable[..., Any]
 
     @property
     def instructions(self) -> int:
@@ -113,10 +118,12 @@ class InBackward(Exception):
     """Raised from an exception of the user's backward."""
 
 
-def execute(case: Case, multiprocessors: int | None = None) -> Executed:
+def execute(
+    case: Case, multiprocessors: int | None = None, shadow: Shadow | None = None
+) -> Executed:
     """Run forward and backward once, for CPU tensors, by default on a GPU with as many
-    multiprocessors as an A100. Raises a ``ptx.Fault``, what forward raises, and
-    InBackward from what backward raises."""
+    multiprocessors as an A100. ``shadow`` computes in float64 beside. Raises a
+    ``ptx.Fault``, what forward raises, and InBackward from what backward raises."""
     from backpass.kernels import compiled
     from backpass.torch_internals import without_torch_functions
 
@@ -126,6 +133,7 @@ def execute(case: Case, multiprocessors: int | None = None) -> Executed:
         atomic_sums=case.atomic_sums,
         multiprocessors=multiprocessors,
     ) as verdict:
+        kernels.executions[-1].shadow = shadow
         y, saved = case.subject.forward(*case.given())
         in_forward = bool(verdict.runs)
         with without_torch_functions():  # only the user's code sees a GPU
@@ -136,7 +144,8 @@ def execute(case: Case, multiprocessors: int | None = None) -> Executed:
             raise
         except Exception as error:
             raise InBackward from error
-    return Executed(y, saved, gradients, verdict, in_forward)
+    again = partial(execute, case, multiprocessors)
+    return Executed(y, saved, gradients, verdict, in_forward, again)
 
 
 def rows_of(case: Case, done: Executed) -> list[Row]:
@@ -155,6 +164,7 @@ def rows_of(case: Case, done: Executed) -> list[Row]:
         )
     except NotRun as reason:
         rows = [Row(name, "", NOT_RUN, reason=str(reason))]
+    rows = departures.named(rows, case, lambda shadow: done.again(shadow=shadow))
     verdict = done.verdict
     unsettled = [*map(str, verdict.unsettled)]
     rows = _with_verdict(rows, unsettled, verdict.unwritten)
