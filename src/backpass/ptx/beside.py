@@ -44,7 +44,7 @@ class Slots(NamedTuple):
     @classmethod
     def of(cls, found: Sequence[np.ndarray], type: str) -> Slots:
         """Return the slots of registers that hold numbers ``[n]`` of a type, one after
-        the other. NaN is no number to compare with."""
+        the other. NaN has no number beside it."""
         size = SIZES[type]
         slots = cls.empty(len(found[0]), size * len(found))
         for i, x in enumerate(found):

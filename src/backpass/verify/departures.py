@@ -75,14 +75,18 @@ def _departed(
     that is not known."""
     shadow = Shadow(limit, overflows, SECONDS)
     try:
-        again(shadow)
+        done = again(shadow)
     except TooLong:
         return None
     first = shadow.first
     if first is None:
         return ""
-    if shadow.stored <= limit or (overflows and math.isfinite(shadow.stored)):
-        return None  # what departs does not reach a result
+    reaches = shadow.stored > limit
+    if overflows and math.isfinite(shadow.stored):
+        # An operation on bits may have hidden where it comes from.
+        reaches = not math.isfinite(first.got) and not done.verdict.unwritten
+    if not reaches:
+        return None
     where = f" at {first.place}" if first.place else ""
     return (
         f"the first instruction that departs from float64 is {first.instruction}"
