@@ -91,5 +91,22 @@ def _departed(
     return (
         f"the first instruction that departs from float64 is {first.instruction}"
         f"{where}: {first.got:.7g} instead of {first.exact:.7g} in block {first.block}, "
-        f"thread {first.thread}"
+        f"thread {first.thread}{_cure(first.instruction)}"
     )
+
+
+def _cure(instruction: str) -> str:
+    """Return what to do about an instruction that rounds its operands or result."""
+    operation, *modifiers = instruction.split(".")
+    if "tf32" in modifiers:
+        return (
+            '; tl.dot rounds operands in float32 to TF32 unless input_precision="ieee"'
+        )
+    types = (x.removesuffix("x2") for x in modifiers)
+    short = [_SHORT[x] for x in types if x in _SHORT]
+    if short and operation != "mma":
+        return f"; it rounds to {short[0]}"
+    return ""
+
+
+_SHORT = {"f16": "float16", "bf16": "bfloat16"}

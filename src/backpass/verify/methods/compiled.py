@@ -18,12 +18,16 @@ from backpass import kernels, ptx
 from backpass.ptx.shadow import Shadow
 from backpass.verify import departures
 from backpass.verify.case import Case, Inputs, NotRun, first_line
-from backpass.verify.convert import to_kind_of, to_numpy
+from backpass.verify.convert import to_kind_of, to_numpy, to_torch
 from backpass.verify.methods.kernel import length, long_rows, placed, world
 from backpass.verify.methods.precision import LOW, rows_against_float64
-from backpass.verify.report import FAILED, NOT_RUN, Row
+from backpass.verify.report import FAILED, NOT_RUN, VACUOUS, Row
 
 NAME = "compiled kernel"
+RANDOM = (
+    "operator= returns another result at each call; leave it out, or give a function "
+    "that draws the same numbers as forward"
+)
 NO_REFERENCE = (
     "forward launches a kernel, which autograd cannot follow; an operator= would give "
     "the reference"
@@ -164,11 +168,29 @@ def rows_of(case: Case, done: Executed) -> list[Row]:
         )
     except NotRun as reason:
         rows = [Row(name, "", NOT_RUN, reason=str(reason))]
+    if case.operator is not None and any(row.verdict == VACUOUS for row in rows):
+        rows = _unless_random(rows, case)
     rows = departures.named(rows, case, lambda shadow: done.again(shadow=shadow))
     verdict = done.verdict
     unsettled = [*map(str, verdict.unsettled)]
     rows = _with_verdict(rows, unsettled, verdict.unwritten)
     return [replace(row, note="; ".join(verdict.notes)) for row in rows]
+
+
+def _unless_random(rows: list[Row], case: Case) -> list[Row]:
+    """Return the rows; those of an operator that draws random numbers say so."""
+    import torch
+
+    operator, inputs = case.operator, case.inputs
+    assert operator is not None
+    one, other = (
+        operator(*(to_torch(x, "cpu", torch.float64) for x in inputs)) for _ in "12"
+    )
+    if not isinstance(one, torch.Tensor) or torch.equal(one, other):
+        return rows
+    return [
+        replace(row, reason=RANDOM) if row.verdict == VACUOUS else row for row in rows
+    ]
 
 
 class _Once(Case):
