@@ -10,6 +10,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from types import FunctionType
+from typing import Any
 
 import triton.testing
 
@@ -20,9 +21,9 @@ _noted: list[set[str]] = []  # the records of the contexts that are active
 def untimed(noted: set[str]) -> Iterator[None]:
     """Replace the functions, also under the names by which modules have imported them.
     ``noted`` gets the names of those that are called."""
-    before = {}
+    before: dict[Any, Any] = {}
     for name, own in _STAND_INS.items():
-        function = getattr(triton.testing, name, None)
+        function: Any = getattr(triton.testing, name, None)
         if isinstance(function, FunctionType) and (
             _parameters(function) == _parameters(own)
         ):
