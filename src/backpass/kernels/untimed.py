@@ -38,7 +38,7 @@ def untimed(noted: set[str]) -> Iterator[None]:
             function.__code__ = code
 
 
-def _parameters(function: Callable[..., object]) -> list[str]:
+def _parameters(function: Any) -> list[str]:
     return [*inspect.signature(function).parameters]
 
 
