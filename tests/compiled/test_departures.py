@@ -145,3 +145,23 @@ def test_the_kernels_of_the_package_stay_beside_float64(stem, dtype, limit):
         kernel.backward(drawn(*y.shape).to(y.dtype), saved)
     assert shadow.first is None
     assert 0 < shadow.stored < limit
+
+
+@triton.jit
+def products_kernel(x_ptr, w_ptr, y_ptr, n, ROWS: tl.constexpr, BLOCK: tl.constexpr):
+    row, column = tl.arange(0, ROWS), tl.arange(0, BLOCK)
+    at, mask = row[:, None] * n + column, column < n
+    x, w = tl.load(x_ptr + at, mask=mask, other=0.0), tl.load(w_ptr + at, mask=mask, other=0.0)
+    tl.store(y_ptr + row, tl.sum(x * w, axis=1))
+
+
+def test_sums_that_cancel_and_differ_by_rounding_do_not_fail():
+    """One rounding of a term is many units of the sum in the last place."""
+    x, w = (torch.randn(4, 13, generator=torch.Generator().manual_seed(seed)) for seed in (1, 2))
+    w -= (x * w).sum(1, keepdim=True) / (x * x).sum(1, keepdim=True) * x
+    with compiled.executing() as verdict:
+        products_kernel[(1,)](x, w, torch.empty(4), 13, ROWS=4, BLOCK=16)
+    assert verdict.passed
+    (fault,) = verdict.rounded
+    assert "by rounding alone: computed in float64, the two are equal" in str(fault)
+    assert "tl.store(y_ptr + row" in str(fault) and "enable_fp_fusion=False" in str(fault)

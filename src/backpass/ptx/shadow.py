@@ -44,6 +44,7 @@ class TooLong(Exception):
 
 
 Finish = Callable[[], None]
+EQUAL = 2.0**-16  # of the executed difference: the most between equal float64 numbers
 MAGIC = 2.0**22  # a sum with such a constant rounds a float32 to an integer
 
 
@@ -74,6 +75,8 @@ class Shadow:
         self._until = time.thread_time() + seconds
         self.first: Departure | None = None
         self.stored = 0.0
+        # Whether numbers that a line writes to one place differ by rounding alone.
+        self.rounds: dict[Place | None, bool] = {}
         self._registers: dict[str, Slots] = {}
         self._shared = Space(0, 0)
         self._spaces: dict[tuple[int, int], tuple[Space, np.ndarray]] = {}
@@ -443,7 +446,31 @@ class Shadow:
         if width < 16:
             slots = Slots.empty(int(chosen.sum()), 1)
         addresses = threads.addresses(target, chosen)
+        if width == 32 and len(np.unique(addresses)) < len(addresses):
+            self._note_rounding(threads, instruction, addresses, slots, chosen)
         return lambda: self._put(space, addresses, slots)
+
+    def _note_rounding(
+        self,
+        threads: Threads,
+        instruction: Instruction,
+        addresses: np.ndarray,
+        slots: Slots,
+        chosen: np.ndarray,
+    ) -> None:
+        """Note whether threads that write different float32 numbers to one place would
+        write the same ones in float64."""
+        _, first, of = np.unique(addresses, return_index=True, return_inverse=True)
+        alike = True
+        for i, register in enumerate(targets_of(instruction.operands[1])):
+            bits = threads.read(register, "f32").bits[chosen]
+            got = float64_of(bits, "f32")
+            exact = slots.part(2 * i, 2).numbers("f32", 0, got, bits)
+            apart = bits != bits[first][of]
+            executed, beside = (np.abs(x - x[first][of]) for x in (got, exact))
+            alike &= bool((beside[apart] <= EQUAL * executed[apart]).all())
+        place = instruction.place
+        self.rounds[place] = self.rounds.get(place, True) and alike
 
     def _copied(
         self, threads: Threads, instruction: Instruction, chosen: np.ndarray
