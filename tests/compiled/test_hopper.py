@@ -194,6 +194,27 @@ def test_every_kernel_is_right_on_an_h100(stem, monkeypatch):
     assert check(stem, methods=["compiled"]).passed
 
 
+@triton.jit
+def specialised(a, b, c, K, M: tl.constexpr, N: tl.constexpr, STEP: tl.constexpr):
+    total = tl.zeros((M, N), tl.float32)
+    for k in tl.range(0, K, STEP, warp_specialize=True):
+        total = tl.dot(a.load([0, k]), b.load([0, k]).T, total)
+    c.store([0, 0], total.to(c.dtype))
+
+
+def test_warps_with_different_roles_are_rejected():
+    a, b = draw(64, 128, dtype=torch.float16), draw(64, 128, dtype=torch.float16, seed=1)
+    own = [TensorDescriptor(x, [64, 128], [128, 1], [64, 64]) for x in (a, b)]
+    c = torch.empty(64, 64, dtype=torch.float16)
+    with (
+        compiled.executing(capability=HOPPER),
+        pytest.raises(ptx.Unsupported, match=r"roles are not supported; launch the kernel without warp_spec"),
+    ):
+        specialised[(1,)](
+            *own, TensorDescriptor(c, [64, 64], [64, 1], [64, 64]), 128, 64, 64, 64, num_stages=3
+        )
+
+
 # Lines whose removal is a fault of the pipelined kernel, and those of which Triton emits more than it needs.
 REMOVED = {
     r"wgmma\.wait_group\.sync\.aligned \d;": {"fault"},
