@@ -147,6 +147,13 @@ def test_one_place_written_by_all():
     assert "another thread writes a different value" in str(report.unsettled[0])
 
 
+def test_numbers_that_differ_in_float64_too_are_not_taken_for_rounded_ones():
+    step = "fma.rn.f32 %r5, %r5, 0f358637BD, 0f3F800000;\n"  # 1 + x / 1,000,000
+    _, report = run(LOAD + step + "st.global.b32 [%rd2], %r5;\n")
+    (fault,) = report.unsettled
+    assert type(fault) is ptx.Race and "rounding" not in str(fault)
+
+
 def test_copies_of_a_sum_that_differ_in_their_last_bits():
     either = (
         "and.b32 %r5, %tid.x, 1; add.s32 %r5, %r5, {}; mov.b32 %r6, 0; st.shared.b32 [%r6], %r5; bar.sync 0;"

@@ -40,6 +40,8 @@ from backpass.kernels.allocated import Allocated, Part
 from backpass.kernels.as_cuda import CAPABILITY as USUAL
 from backpass.kernels.as_cuda import DEVICE, GPUS, properties_of, standing_in
 from backpass.kernels.tuning import Tuning, Wanted
+from backpass.kernels.untimed import untimed
+from backpass.ptx.shadow import Shadow
 from backpass.text import table
 from backpass.text.progress import Progress
 from backpass.torch_internals import without_torch_functions
@@ -199,10 +201,11 @@ def executing(
 
     With ``as_cuda``, CPU tensors report the device ``cuda:0``, tensors requested on
     CUDA are allocated on the CPU, and ``torch.cuda`` reports such a GPU, so host code
-    that expects one runs unchanged. ``multiprocessors`` is its reported number, from
-    which host code may derive the number of programs. With ``atomic_sums``, the verdict
-    accepts sums by floating-point ``tl.atomic_add``, which depend on the order of their
-    terms; it notes them.
+    that expects one runs unchanged. ``triton.testing.do_bench`` calls its function once
+    and returns NaN, and so is the time between two events. ``multiprocessors`` is the
+    reported number, from which host code may derive the number of programs. With
+    ``atomic_sums``, the verdict accepts sums by floating-point ``tl.atomic_add``, which
+    depend on the order of their terms; it notes them.
 
     Raises a ``ptx.Fault`` for what PTX does not allow, ``ptx.Unsupported`` for an
     instruction that ``backpass.ptx`` does not execute, ValueError if a kernel has no
@@ -221,7 +224,12 @@ def executing(
     verdict, tuning = Verdict(atomic_sums=atomic_sums), Tuning(configurations)
     properties = properties_of(capability, multiprocessors)
     device = standing_in(properties) if as_cuda else nullcontext()
-    with device as mode, Allocated(mode) as allocated, tuning.applied():
+    with (
+        device as mode,
+        Allocated(mode) as allocated,
+        tuning.applied(),
+        untimed(verdict.stood_in),
+    ):
         addresses = mode.addresses if mode else None
         own = Driver(
             verdict, allocated, only, approximate, tuning, properties, addresses
@@ -259,6 +267,7 @@ class Driver(DriverBase):
         self.addresses = addresses
         self._device = DEVICE if addresses else torch.device("cpu")
         self._given: list[tuple[str, Part]] = []
+        self.shadow: Shadow | None = None  # computes in float64 beside
         self.utils = SimpleNamespace(
             load_binary=lambda *_: (None, None, REGISTERS, 0, 1024),
             get_device_properties=lambda _: _for_triton(properties),
@@ -352,6 +361,7 @@ class Driver(DriverBase):
                 approximate=self.approximate,
                 find=partial(self._found, program.name),
                 watch=progress.now,
+                shadow=self.shadow,
             )
         seconds = time.process_time() - start
         axes = max([axis for axis in (1, 2) if grid[axis] > 1], default=0) + 1

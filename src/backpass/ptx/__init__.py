@@ -28,6 +28,7 @@ To learn PTX from this package, read its modules in this order:
 - ``calls``: what ``tl.device_print`` and ``tl.device_assert`` call
 - ``block``: how threads branch and wait
 - ``steps`` and ``bundles``: which instructions can execute together
+- ``beside`` and ``shadow``: numbers in float64 beside those of the registers
 - ``rows`` and ``tracked``: registers and memory of blocks that execute together
 - ``lockstep``: how they execute
 - ``grid``: how the blocks of a kernel run

@@ -10,6 +10,7 @@ executes together, they wait for the rest of the warp.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -58,6 +59,10 @@ class Block:
         """Execute the kernel until all threads have returned. Raises a Fault."""
         threads, n = self.threads, len(self.threads.numbers)
         code, end = threads.program.code, len(threads.program.code)
+        execute = _execute
+        if (shadow := threads.shadow) is not None:
+            shadow.begin(threads)
+            execute = partial(shadow.execute, run=_execute)
         at, waiting = np.zeros(n, np.int64), np.zeros(n, bool)
         everyone = np.ones(n, bool)
         here, together = 0, True  # whether all threads are at `here`, and none waits
@@ -102,7 +107,7 @@ class Block:
                 together = bool((at == here).all()) and not waiting.any()
                 continue
             if chosen is everyone or chosen.any():
-                _execute(threads, instruction, chosen)
+                execute(threads, instruction, chosen)
             if together:
                 here += 1
             else:

@@ -32,11 +32,15 @@ if TYPE_CHECKING:
     from backpass.ptx.proxy import Proxy
 
 # The usual cause of a difference in the last bits, and the remedy.
+CONTRACTED = (
+    "Threads that compute the same sum can differ by this much if the compiler "
+    "contracts a product and a sum to a fused multiply-add: each adds the other's "
+    "rounded product to its own unrounded one. Launch the kernel with "
+    "enable_fp_fusion=False to avoid this"
+)
 LAST_BITS = (
-    "at most {units} in the last place of a float32, {share:.0e} of its value. Threads "
-    "that compute the same sum can differ by this much if the compiler contracts a "
-    "product and a sum to a fused multiply-add: each adds the other's rounded product to its own unrounded one. Launch "
-    "the kernel with enable_fp_fusion=False to avoid this"
+    "at most {units} in the last place of a float32, {share:.0e} of its value. "
+    + CONTRACTED
 )
 CLOSE = 4  # units in the last place
 
@@ -106,7 +110,9 @@ class Memory:
                 count = f"{units} unit{'s' if units > 1 else ''}"
                 bits = LAST_BITS.format(units=count, share=units * 2.0**-23)
                 kind, what = LastBits, f"{what}, by {bits}"
-            self.unsettled.append(who.fault(kind, what, differs))
+            fault = who.fault(kind, what, differs)
+            fault.apart = kind is Race
+            self.unsettled.append(fault)
         self.writes.record(at, who, at_once)
         self.sums.terms[at] = 0
 

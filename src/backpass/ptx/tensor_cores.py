@@ -85,7 +85,7 @@ def mma(name: str, a: np.ndarray, b: np.ndarray, c: np.ndarray) -> np.ndarray:
     once, so its result may be more accurate than a GPU's. Raises Unsupported for shapes
     and types that it does not know.
     """
-    where, types = _known(name)
+    where, types = known(name)
     left, right, added = (
         matrices(numbers_of(x, type), place).astype(np.float64)
         for x, type, place in zip((a, b, c), types[1:], where, strict=True)
@@ -105,7 +105,7 @@ def mma_needs(name: str, a: np.ndarray, b: np.ndarray, c: np.ndarray) -> np.ndar
 
     An element of the result needs a row of A, a column of B, and an element of C.
     """
-    where, _ = _known(name)
+    where, _ = known(name)
     left, right, added = (
         matrices(np.repeat(x, len(place.rows) // x.shape[2], axis=2), place)
         for x, place in zip((a, b, c), where, strict=True)
@@ -116,7 +116,7 @@ def mma_needs(name: str, a: np.ndarray, b: np.ndarray, c: np.ndarray) -> np.ndar
     return np.all(own.reshape(*own.shape[:2], c.shape[2], -1), axis=3)
 
 
-def _known(name: str) -> tuple[tuple[Fragment, Fragment, Fragment], tuple[str, ...]]:
+def known(name: str) -> tuple[tuple[Fragment, Fragment, Fragment], tuple[str, ...]]:
     """Return where the elements of A, B, and C are, and the types of D, A, B, and C."""
     parts = name.split(".")
     shape, types = parts[3], tuple(parts[-4:])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -18,6 +18,9 @@ from backpass.ptx.registers import Registers, special_registers
 from backpass.ptx.released import Acquired, Seen
 from backpass.ptx.tensors import Global
 from backpass.ptx.values import Value
+
+if TYPE_CHECKING:
+    from backpass.ptx.shadow import Shadow
 
 
 class Copy(NamedTuple):
@@ -41,7 +44,7 @@ class Threads:
     of the block before this one, of which only those of the lines ``only`` count, and
     ``watched`` is a byte whose accesses are noted. ``seed`` is that of what undefined
     bits are; then ``doubtful`` collects the values that are stored although they may be
-    undefined.
+    undefined. ``shadow`` computes in float64 beside.
     """
 
     def __init__(
@@ -58,8 +61,9 @@ class Threads:
         only: Collection[Place | None] | None = None,
         watched: tuple[str, int] | None = None,
         seed: int = 0,
+        shadow: Shadow | None = None,
     ) -> None:
-        self.program, self.parameters = program, parameters
+        self.program, self.parameters, self.shadow = program, parameters, shadow
         self.memory, self.shared = memory, Shared(program.shared + shared)
         self.number, n = number, program.threads
         # Each thread's local memory: the bytes, and whether each is defined.
