@@ -14,6 +14,7 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 
 from backpass import kernels, ptx
 from backpass.kernels import compiled
+from backpass.ptx.shadow import Shadow
 from backpass.verify import check
 from backpass.verify.methods import compiled as method
 from tests.kernels.support import sources, verifying
@@ -192,6 +193,22 @@ def test_every_kernel_is_right_on_an_h100(stem, monkeypatch):
     monkeypatch.setattr(compiled, "executing", lambda **given: own(**given, capability=HOPPER))
     monkeypatch.setattr(method, "LOW", ("bfloat16",))
     assert check(stem, methods=["compiled"]).passed
+
+
+@triton.jit
+def twice_through_one_tile(x, y, z):
+    y.store([0, 0], 2.0 * x.load([0, 0]) + 1.0)
+    z.store([0, 0], 3.0 * x.load([0, 64]))
+
+
+def test_numbers_beside_are_those_of_the_last_copy():
+    """The second tile is copied to where the first result was stored."""
+    x, y, z = draw(64, 128, dtype=torch.float32), torch.empty(64, 64), torch.empty(64, 64)
+    own = [TensorDescriptor(t, [*t.shape], [*t.stride()], [64, 64]) for t in (x, y, z)]
+    with compiled.executing(capability=HOPPER):
+        kernels.executions[-1].shadow = shadow = Shadow(1e-3, overflows=True)
+        twice_through_one_tile[(1,)](*own)
+    assert torch.equal(z, 3 * x[:, 64:]) and shadow.first is None
 
 
 @triton.jit
