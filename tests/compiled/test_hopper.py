@@ -42,6 +42,13 @@ def product(
 
 
 @triton.jit
+def product64(a_ptr, b_ptr, c_ptr, M: tl.constexpr, N: tl.constexpr, K: tl.constexpr):
+    m, n, k = tl.arange(0, M), tl.arange(0, N), tl.arange(0, K)
+    a, b = tl.load(a_ptr + m[:, None] * K + k), tl.load(b_ptr + k[:, None] * N + n)
+    tl.store(c_ptr + m[:, None] * N + n, tl.dot(a, b, out_dtype=tl.float64))
+
+
+@triton.jit
 def on_descriptors(a, b, c, K, M: tl.constexpr, N: tl.constexpr, STEP: tl.constexpr):
     i, j = tl.program_id(0) * M, tl.program_id(1) * N
     total = tl.zeros((M, N), tl.float32)
@@ -107,6 +114,17 @@ def test_products_of_eight_bits_and_of_two_warpgroups(dtype, out):
     found = multiplied(HOPPER, a, b, (False, True), out, warps=8)
     torch.testing.assert_close(found, exact, rtol=1e-6 if out == torch.float32 else 1e-3, atol=1e-4)
     assert out != torch.int32 or torch.equal(found, exact)
+
+
+@pytest.mark.parametrize("k", [16, 32])
+def test_products_in_float64(k):
+    """An H100 multiplies matrices of 16 × 8 elements where an A100 multiplies 8 × 8."""
+    a, b = draw(32, k, dtype=torch.float32).double(), draw(k, 16, dtype=torch.float32, seed=1).double()
+    c = torch.empty(32, 16, dtype=torch.float64)
+    with compiled.executing(capability=HOPPER) as verdict:
+        product64[(1,)](a, b, c, 32, 16, k)
+    assert verdict.passed and "mma.sync.aligned.m16n8k16.row.col.f64" in verdict.runs[0].text
+    torch.testing.assert_close(c, a @ b, rtol=1e-14, atol=1e-14)
 
 
 def by_descriptors(capability, own, steps=3, seed=0):
