@@ -187,6 +187,19 @@ def test_copies_of_tiles(dtype, shape, tile, at, added):
     assert torch.equal(*found) and not torch.equal(found[0], torch.full_like(found[0], 3))
 
 
+@pytest.mark.parametrize("written", [False, True])
+def test_a_descriptor_that_is_larger_than_its_tensor_is_found(written):
+    x, y = draw(20, 160, dtype=torch.float32), torch.zeros(20, 160)
+    shapes = [(20, 160), (21, 160)] if written else [(21, 160), (21, 160)]
+    own = [TensorDescriptor(z, [*n], [160, 1], [8, 16]) for z, n in zip((x, y), shapes, strict=True)]
+    verb, name = ("writes", "y") if written else ("reads", "x")
+    with (
+        compiled.executing(capability=HOPPER),
+        pytest.raises(ptx.OutOfBounds, match=rf"{verb} \d+ bytes at {name} \+ 12800; .* has 12800 bytes"),
+    ):
+        moved[(1,)](*own, 16, 0, False)
+
+
 def attention(capability, d):
     q, k, v, dy = (draw(2, 70, d, dtype=torch.bfloat16, seed=i) for i in range(4))
     kernel = kernels.load("flash_attention")
