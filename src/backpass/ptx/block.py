@@ -15,7 +15,17 @@ from typing import NamedTuple
 
 import numpy as np
 
-from backpass.ptx import calls, computed, copies, moves, warps
+from backpass.ptx import (
+    calls,
+    computed,
+    copies,
+    mbarriers,
+    moves,
+    proxy,
+    tensor_maps,
+    warpgroups,
+    warps,
+)
 from backpass.ptx.faults import Barrier
 from backpass.ptx.parse import Instruction, label_of, unsupported
 from backpass.ptx.threads import Threads
@@ -140,7 +150,7 @@ class Block:
                 and np.array_equal(kept.at, at)
                 and np.array_equal(kept.waiting, waiting)
             ):
-                what = (
+                what = self.threads.proxy.waits_for or (
                     "repeats a loop in which nothing changes: it does not end, or waits "
                     "for another block, but blocks run to completion one after another "
                     "here"
@@ -158,8 +168,11 @@ def _complete(
     threads that have not returned must be active."""
     if waits_for_all(instruction):
         return active & (active == threads.left).all()
-    whole = (active | ~threads.left).reshape(-1, 32).all(axis=1)
-    return active & np.repeat(whole, 32)
+    size = 128 if instruction.parts[0] == "wgmma" else 32
+    if len(active) % size:
+        return active
+    whole = (active | ~threads.left).reshape(-1, size).all(axis=1)
+    return active & np.repeat(whole, size)
 
 
 def _guard(
@@ -176,6 +189,8 @@ def _guard(
 
 def _execute(threads: Threads, instruction: Instruction, chosen: np.ndarray) -> None:
     operation = instruction.parts[0]
+    if threads.products.flying:
+        threads.products.check(threads, instruction, chosen)
     special = _MEMORY.get(operation)
     if special is not None:
         special(threads, instruction, chosen)
@@ -204,6 +219,12 @@ _MEMORY: dict[str, Callable[[Threads, Instruction, np.ndarray], None]] = {
     "ldmatrix": warps.load_matrices,
     "stmatrix": warps.store_matrices,
     "cp": copies.copy,
+    "elect": warps.elect,
+    "fence": proxy.fence,
+    "mbarrier": mbarriers.mbarrier,
+    "setmaxnreg": warps.specialise,
+    "tensormap": tensor_maps.tensormap,
+    "wgmma": warpgroups.warpgroup,
     "call": calls.call,
 }
 

@@ -17,7 +17,8 @@ from backpass.ptx.faults import Fault, LastBits, Race, Undefined, Unsupported
 from backpass.ptx.memory import CONTRACTED
 from backpass.ptx.parse import Program
 from backpass.ptx.races import Races
-from backpass.ptx.shadow import Shadow
+from backpass.ptx.shadow import Shadow, follows
+from backpass.ptx.tensor_maps import Mapped
 from backpass.ptx.tensors import Global, address_of
 from backpass.ptx.threads import Threads
 
@@ -52,7 +53,7 @@ class Tensor(NamedTuple):
 
 def run(
     program: Program,
-    arguments: Mapping[str, Tensor | int],
+    arguments: Mapping[str, Tensor | Mapped | int],
     *,
     blocks: int | Sequence[int],
     shared: int = 0,
@@ -65,11 +66,12 @@ def run(
     """Execute a kernel and return a report.
 
     ``arguments`` holds the kernel's arguments in the order of its parameters, under the
-    names that faults use. An argument is a tensor, whose bytes are updated in place, or
-    an integer, which may hold the bits of a floating-point number. Tensors whose bytes
-    overlap are one buffer. Missing arguments are 0. ``blocks`` is the number of blocks
-    along up to three axes. ``shared`` is the size of a block's shared memory in bytes,
-    without the variables that the kernel declares there.
+    names that faults use. An argument is a tensor, whose bytes are updated in place, a
+    tensor with a tensor map, or an integer, which may hold the bits of a floating-point
+    number. Tensors whose bytes overlap are one buffer. Missing arguments are 0.
+    ``blocks`` is the number of blocks along up to three axes. ``shared`` is the size of
+    a block's shared memory in bytes, without the variables that the kernel declares
+    there.
 
     ``only`` lists the numbers of the blocks to run, counted along the first axis first;
     the default is all. ``approximate`` is the seed of the errors of approximate units;
@@ -82,13 +84,18 @@ def run(
     lengths = x, y, z
     memory = Global(find)
     values = list(arguments.items())
-    tensors = {name: x for name, x in values if isinstance(x, Tensor)}
+    given = {name: x.tensor if isinstance(x, Mapped) else x for name, x in values}
+    tensors = {name: x for name, x in given.items() if isinstance(x, Tensor)}
     addresses = _placed(tensors, memory)
+    for name, argument in values:
+        if isinstance(argument, Mapped):
+            encoded = argument.map._replace(address=addresses[name]).encoded()
+            addresses[name] = memory.add(f"the tensor map of {name}", encoded, True)
     parameters = {}
     for i, parameter in enumerate(program.parameters):
         name, value = values[i] if i < len(values) else (parameter.name, 0)
-        number = addresses[name] if isinstance(value, Tensor) else int(value) % 2**64
-        parameters[parameter.name] = number
+        own = addresses[name] if name in addresses else int(value)  # type: ignore[arg-type]
+        parameters[parameter.name] = own % 2**64
     for name, content in program.tables.items():
         table = np.frombuffer(content, np.uint8).copy()
         parameters[name] = memory.add(name, table, True)
@@ -110,7 +117,7 @@ def run(
         return Report(steps, ())
     except lockstep.Alone as reason:
         alone = str(reason)
-    steps, unsettled = 0, []
+    steps, unsettled, beside = 0, [], shadow is None and follows(program)
     for i, number in enumerate(numbers):
         watch(f"block {i + 1} of {len(numbers)}, {steps:,} instructions")
         create = partial(
@@ -122,7 +129,7 @@ def run(
             **settings,
         )
         block = _ran(memory, create)
-        if shadow is None and any(fault.apart for fault in _found(memory, block)):
+        if beside and any(fault.apart for fault in _found(memory, block)):
             block = _judged(memory, create, block)
         steps += block.steps
         unsettled += block.threads.shared.unsettled

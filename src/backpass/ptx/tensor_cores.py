@@ -87,7 +87,7 @@ def mma(name: str, a: np.ndarray, b: np.ndarray, c: np.ndarray) -> np.ndarray:
     """
     where, types = known(name)
     left, right, added = (
-        matrices(_numbers(x, type), place).astype(np.float64)
+        matrices(numbers_of(x, type), place).astype(np.float64)
         for x, type, place in zip((a, b, c), types[1:], where, strict=True)
     )
     sums = left @ right + added  # exact for integers
@@ -146,7 +146,7 @@ _KNOWN: dict[tuple[str, tuple[str, ...]], tuple[Fragment, Fragment, Fragment]] =
 }
 
 
-def _numbers(registers: np.ndarray, type: str) -> np.ndarray:
+def numbers_of(registers: np.ndarray, type: str) -> np.ndarray:
     """Return the numbers in registers ``[warps, 32, n]``. A register of 32 bits holds
     two 16-bit numbers, or four 8-bit numbers."""
     if type == "tf32":  # a float32 whose last 13 bits are ignored
@@ -156,7 +156,7 @@ def _numbers(registers: np.ndarray, type: str) -> np.ndarray:
 
 
 def _joined(bits: np.ndarray) -> np.ndarray:
-    """Return the registers that hold the numbers: the inverse of ``_numbers``."""
+    """Return the registers that hold the numbers: the inverse of ``numbers_of``."""
     if bits.itemsize >= 4:
         return bits
     return np.ascontiguousarray(bits).view(np.uint32)

@@ -11,6 +11,8 @@ from backpass.ptx.accesses import BLOCK, RUN
 from backpass.ptx.faults import Fault, Place, Undefined, Unsupported
 from backpass.ptx.memory import Shared
 from backpass.ptx.parse import Address, Operand, Program, Register
+from backpass.ptx.products import Products
+from backpass.ptx.proxy import Proxy
 from backpass.ptx.races import Races, Who
 from backpass.ptx.registers import Registers, special_registers
 from backpass.ptx.released import Acquired, Seen
@@ -77,7 +79,7 @@ class Threads:
             n,
             program.widths,
             special_registers(n, number, blocks),
-            {name: parameters[name] for name in program.tables} | program.variables,
+            {name: parameters[name] for name in program.addressed} | program.variables,
         )
         self.registers.seed = seed
         self.doubtful: list[bytes] = []
@@ -89,6 +91,9 @@ class Threads:
         self.races = Races(self.time, before, only, watched)
         self.warp_times = np.zeros(n // 32 + 1, np.int64)
         self.copies: list[list[Copy]] = [[]]  # by group; the last is uncommitted
+        self.proxy, self.products = Proxy(self.shared, n), Products(n)
+        if program.asynchronous:
+            self.shared.proxy = self.proxy
         self.sees: Seen = {}  # what this block has acquired
         self.acquired = Acquired(n)
         self.place: Place | None = None

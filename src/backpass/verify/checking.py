@@ -27,7 +27,7 @@ from backpass.verify.conditioned import unless_rounded, unless_rounding
 from backpass.verify.drawing import INPUTS, drawn_inputs, generator, options_for
 from backpass.verify.findings import SLOPES_DIFFER
 from backpass.verify.forms import usual
-from backpass.verify.layers import WHERE
+from backpass.verify.gradient_names import WHERE
 from backpass.verify.methods import (
     Method,
     autograd,
