@@ -13,7 +13,10 @@ from .test_row import verifying
 
 # What the first finding of each fault says.
 FOUND = {
-    ("norm", "rows of the last program"): "length 37 in place of 8: compiled kernel, float32: Undefined",
+    (
+        "norm",
+        "rows of the last program",
+    ): "3 multiprocessors, length 37 in place of 8: compiled kernel, float32",
     ("norm", "padding counted"): "3 multiprocessors, length 37 in place of 32",
     ("norm", "rows left over"): "3 multiprocessors, length 37 in place of 8",
     ("norm", "rows beyond the last"): "OutOfBounds: planted.py",
