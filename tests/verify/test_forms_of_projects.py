@@ -334,7 +334,7 @@ def its_gradient(dy, saved):
 
 
 @pytest.mark.parametrize("forward", [cross_entropy, lambda z: cross_entropy(z, LABELS.tolist())])
-def test_labels_that_are_no_input(forward):
+def test_labels_that_are_not_an_input(forward):
     assert check(SimpleNamespace(forward=forward, backward=its_gradient), X).passed
     wrong = SimpleNamespace(forward=forward, backward=lambda dy, saved: 2 * its_gradient(dy, saved))
     assert not check(wrong, X, raises=False).passed
