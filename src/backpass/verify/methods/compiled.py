@@ -173,6 +173,14 @@ def rows_of(case: Case, done: Executed) -> list[Row]:
         rows = _unless_random(rows, case)
     rows = departures.named(rows, case, lambda shadow: done.again(shadow=shadow))
     verdict = done.verdict
+    if verdict.unwritten:  # the cause of NaN, as new memory is filled with it
+        cause = "; ".join(verdict.unwritten)
+        rows = [
+            replace(row, reason=f"{row.reason}; {cause}")
+            if row.verdict == FAILED and row.reason.startswith("NaN at")
+            else row
+            for row in rows
+        ]
     unsettled = [*map(str, verdict.unsettled)]
     rows = _with_verdict(rows, unsettled, verdict.unwritten)
     return [replace(row, note="; ".join(verdict.notes)) for row in rows]
