@@ -6,7 +6,7 @@ of a longer format in the first of its slots. A code says which format it is.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -17,6 +17,27 @@ from backpass.ptx.tensor_cores import GROUP, PLACE
 NONE = 0  # the number is the executed one
 CODES = {"f16": 1, "bf16": 2, "f32": 3, "f64": 4}
 SIZES = {"f16": 1, "bf16": 1, "f32": 2, "f64": 4}  # in slots
+
+# Instructions on floating-point numbers, in float64.
+FUNCTIONS: dict[str, Callable[..., np.ndarray]] = {
+    "add": np.add,
+    "sub": np.subtract,
+    "mul": np.multiply,
+    "div": np.divide,
+    "fma": lambda a, b, c: a * b + c,
+    "max": np.fmax,
+    "min": np.fmin,
+    "neg": np.negative,
+    "abs": np.abs,
+    "ex2": np.exp2,
+    "lg2": np.log2,
+    "sqrt": np.sqrt,
+    "rsqrt": lambda x: 1 / np.sqrt(x),
+    "rcp": lambda x: 1 / x,
+    "sin": np.sin,
+    "cos": np.cos,
+    "tanh": np.tanh,
+}
 
 
 def float64_of(bits: np.ndarray, type: str) -> np.ndarray:

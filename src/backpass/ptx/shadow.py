@@ -21,13 +21,14 @@ import numpy as np
 
 from backpass.ptx import computed, tensor_cores
 from backpass.ptx.arithmetic import is_float
-from backpass.ptx.beside import CODES, Slots, Space, float64_of, halves
+from backpass.ptx.beside import CODES, FUNCTIONS, Slots, Space, float64_of, halves
 from backpass.ptx.faults import Place, Unsupported
 from backpass.ptx.moves import space_of
 from backpass.ptx.parse import (
     Instruction,
     Label,
     Operand,
+    Program,
     Register,
     Vector,
     targets_of,
@@ -40,12 +41,18 @@ if TYPE_CHECKING:
 
 
 class TooLong(Exception):
-    """Raised if an execution with a shadow exceeds its time."""
+    """Raised if an execution with a shadow exceeds its time, or cannot be followed."""
 
 
 Finish = Callable[[], None]
 EQUAL = 2.0**-16  # of the executed difference: the most between equal float64 numbers
 MAGIC = 2.0**22  # a sum with such a constant rounds a float32 to an integer
+
+
+def follows(program: Program) -> bool:
+    """Return whether a shadow knows all instructions that move numbers in a program:
+    not the copies and products of compute capability 9.0."""
+    return not any(x.parts[0] in _UNKNOWN for x in program.code)
 
 
 class Departure(NamedTuple):
@@ -111,7 +118,7 @@ class Shadow:
 
     def begin(self, threads: Threads) -> None:
         """Begin a block, or begin it again."""
-        if time.thread_time() > self._until:
+        if time.thread_time() > self._until or not follows(threads.program):
             raise TooLong
         for space in self._own.values():
             space.begin(again=threads.number == self._block)
@@ -239,7 +246,7 @@ class Shadow:
     ) -> Finish | None:
         parts = instruction.parts
         operation, type = parts[0], parts[-1]
-        function = _FUNCTIONS.get(operation)
+        function = FUNCTIONS.get(operation)
         if function is None or not is_float(type) or {"rz", "rm", "rp"} & {*parts}:
             return None
         register, *sources = instruction.operands
@@ -580,29 +587,11 @@ def _bits(type: str) -> str:
     return f"b{width_of(type)}"
 
 
+_UNKNOWN = ("wgmma", "mbarrier", "tensormap")
 _WITHOUT_RESULT = ("bar", "barrier", "st", "red", "call", "fence", "membar", "cp")
-_FUNCTIONS: dict[str, Callable[..., np.ndarray]] = {
-    "add": np.add,
-    "sub": np.subtract,
-    "mul": np.multiply,
-    "div": np.divide,
-    "fma": lambda a, b, c: a * b + c,
-    "max": np.fmax,
-    "min": np.fmin,
-    "neg": np.negative,
-    "abs": np.abs,
-    "ex2": np.exp2,
-    "lg2": np.log2,
-    "sqrt": np.sqrt,
-    "rsqrt": lambda x: 1 / np.sqrt(x),
-    "rcp": lambda x: 1 / x,
-    "sin": np.sin,
-    "cos": np.cos,
-    "tanh": np.tanh,
-}
 _Handler = Callable[[Shadow, Any, Instruction, np.ndarray], Finish | None]
 _HANDLERS: dict[str, _Handler] = {
-    **dict.fromkeys(_FUNCTIONS, Shadow._arithmetic),
+    **dict.fromkeys(FUNCTIONS, Shadow._arithmetic),
     **dict.fromkeys(("and", "xor", "shl", "shr", "prmt"), Shadow._bitwise),
     **dict.fromkeys(("ldmatrix", "stmatrix"), Shadow._matrices),
     **dict.fromkeys(("atom", "red"), Shadow._updated),
