@@ -27,6 +27,7 @@ from backpass.verify.conditioned import unless_rounded, unless_rounding
 from backpass.verify.drawing import INPUTS, drawn_inputs, generator, options_for
 from backpass.verify.findings import SLOPES_DIFFER
 from backpass.verify.forms import usual
+from backpass.verify.gradient_names import WHERE
 from backpass.verify.methods import (
     Method,
     autograd,
@@ -42,7 +43,6 @@ from backpass.verify.methods import (
 )
 from backpass.verify.methods.compiled import as_executed, launched, launching
 from backpass.verify.outputs import Malformed
-from backpass.verify.parameters import WHERE
 from backpass.verify.report import (
     COULD_NOT_RUN,
     FAILED,

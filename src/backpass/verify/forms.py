@@ -26,8 +26,10 @@ import numpy as np
 
 from backpass.contract.arrays import is_array, namespace
 from backpass.verify.convert import is_floating, to_kind_of
+from backpass.verify.gradient_names import names_gradient
 from backpass.verify.layers import functions_of
 from backpass.verify.outputs import Malformed
+from backpass.verify.signatures import returned_names
 from backpass.verify.subject import called, is_function
 
 SAVED = ("res", "residual", "residuals", "saved", "cache", "ctx", "context")
@@ -75,8 +77,8 @@ def usual(op: Any, inputs: Sequence[Any], options: Mapping[str, Any]) -> Form:
         return _of_layer(op, inputs, options, 1)
     if not taken and others is not None and len(others) < 2:
         return _of_layer(op, inputs, options, len(others))  # a loss
-    if len(taken) == 2 and _keeps_state(backward) and all(map(_is_cotangent, taken)):
-        return _of_layer(op, inputs, options, 2)
+    if len(taken) > 1 and _keeps_state(backward) and _are_cotangents(taken, forward):
+        return _of_layer(op, inputs, options, len(taken))
     if len(taken) == 2 and _is_saved(taken[0]):
         exchanged = _like(op, forward, lambda dy, saved: backward(saved, dy))
         return Form(exchanged, tuple(inputs))
@@ -182,9 +184,14 @@ def _is_saved(name: str) -> bool:
     return name.strip("_").lower() in SAVED
 
 
-def _is_cotangent(name: str) -> bool:
-    """Whether a parameter has the name of one cotangent of several: dh, dc, grad_h."""
-    return bool(re.fullmatch(r"d_?\w\d?|d?grad\w*|g_?\w\d?", name.strip("_")))
+def _are_cotangents(names: Sequence[str], forward: Any) -> bool:
+    """Whether the parameters of a backward are the cotangents of several outputs: each
+    is named dh, dc_next, or grad_h, or after what forward returns."""
+    usual = r"d_?[a-z]\d?(_\w+)?|d?grad\w*|g_?\w\d?"
+    if all(re.fullmatch(usual, name.strip("_"), re.IGNORECASE) for name in names):
+        return True
+    outputs = returned_names(forward, len(names))
+    return len(outputs) == len(names) and all(map(names_gradient, names, outputs))
 
 
 def _cotangents(names: Sequence[str]) -> int:

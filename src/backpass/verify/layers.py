@@ -9,15 +9,14 @@ after a backward its gradient is held there too, or is returned.
 from __future__ import annotations
 
 import contextlib
-import copy
 import inspect
-import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import re
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from backpass.contract.arrays import Array, is_array, namespace, size
+from backpass.contract.arrays import Array, is_array, namespace
 from backpass.contract.shapes import parse
 from backpass.verify.attributes import (
     Path,
@@ -28,21 +27,32 @@ from backpass.verify.attributes import (
     put,
     shared,
 )
-from backpass.verify.convert import is_floating, is_torch, to_kind_of
-from backpass.verify.outputs import Malformed
-from backpass.verify.parameters import (
+from backpass.verify.convert import as_number, is_floating, is_torch, to_kind_of
+from backpass.verify.layer_parameters import (
     Parameter,
-    Tried,
     aliases,
     in_the_order_of,
     is_among,
     names_of,
-    parameters_of,
-    returned_by,
+    parameters_in,
     with_a_number,
 )
-from backpass.verify.subject import called, input_names
+from backpass.verify.outputs import flat
+from backpass.verify.seeded import the_same_numbers
+from backpass.verify.signatures import input_names, returned_names
+from backpass.verify.subject import called
+from backpass.verify.tried import (
+    Raised,
+    Tried,
+    backward_of,
+    forward_of,
+    once,
+    output_of,
+    same,
+)
 
+# Methods that drop gradients, or what earlier steps have left.
+FORGETS = r"(zero|flush|clear|reset)(_?grads?|_?gradients|_?states?|_?cache)?"
 VARIADIC = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
 
@@ -73,15 +83,16 @@ def functions_of(
     """
     start = copied(layer)
     names = input_names(layer.forward, len(inputs))
-    parameters, silent, y = [], [], None
-    with contextlib.suppress(_Raised):  # the check raises it again, and reports it
-        tried = _once(layer, inputs, options, cotangents)
+    parameters, silent, y, kept = [], [], None, 0
+    with contextlib.suppress(Raised):  # the check raises it again, and reports it
+        tried = once(layer, inputs, options, cotangents)
         y, returned = tried.y, tried.returned
-        _reject_dictionary(returned)
-        own = parameters_of(start, tried, names)
+        own = parameters_in(start, tried, names)
         parameters = [parameter for parameter in own if parameter.gradient]
-        rest = len(returned) - len(inputs) if isinstance(returned, tuple | list) else 0
-        returns = returned_by(layer.backward, rest)
+        several = isinstance(returned, tuple | list)
+        returns, returned = _keys(returned), flat(returned)
+        rest = len(returned) - len(inputs) if several else 0
+        returns = returns or returned_names(layer.backward, rest)
         others = [p for p in own if not p.gradient]
         silent = [p for p in others if is_array(p.value) or is_among(p, returns)]
         if rest > 0:  # (dx, dw, db)
@@ -90,8 +101,10 @@ def functions_of(
             silent = with_a_number(silent, floats, returned[-rest:])
         if 0 < rest <= len(silent):
             parameters, silent = silent[:rest] + parameters, silent[rest:]
+        elif rest > 0 and _are_kept(returned[-rest:], parameters, tried):
+            kept = rest
     listed = names_of([*parameters, *silent], names)
-    parts = _functions(start, names, parameters, listed, cotangents)
+    parts = _functions(start, names, parameters, listed, cotangents, kept)
     like = next(filter(is_floating, inputs), np.zeros(()))
     found = {
         name: p.value if is_array(p.value) else to_kind_of(like, np.array(p.value))
@@ -105,110 +118,22 @@ def functions_of(
     return Layer(*parts, tuple(found.values()), shapes, without)
 
 
-def _reject_dictionary(returned: Any) -> None:
-    """Raise TypeError for the gradients of parameters in a dictionary beside dx."""
-    several = isinstance(returned, tuple | list) and len(returned) > 1
-    if several and isinstance(returned[-1], Mapping):
-        keys = ", ".join(map(str, returned[-1]))
-        raise TypeError(
-            "backward: expected the parameters' gradients in attributes, such as "
-            "self.grads, or one by one, as in return dx, dw, db; got a dictionary of "
-            f"{keys} after dx"
-        )
-
-
-class _Raised(Exception):
-    """The layer's own code raised."""
-
-
-def _once(
-    layer: Any, inputs: Sequence[Any], options: Mapping[str, Any], cotangents: int
-) -> Tried:
-    own = copied(layer)
-    before = dict(numbers_in(own))
-    values = {path: numbers(x) for path, x in before.items()}
-    try:
-        y = _output(_run(own, inputs, options), cotangents)
-        between = dict(numbers_in(own))
-        same = {
-            path
-            for path in before
-            if path in between and _same(numbers(between[path]), values[path])
-        }
-        kept = {path for path in same if between[path] is before[path]}
-        equal = {
-            path
-            for path in same - kept
-            if _matters(layer, path, inputs, options, numbers(_first(y)))
-        }
-        values = {path: numbers(x) for path, x in between.items()}
-        parts = y if isinstance(y, tuple) else (y,)
-        dys = [namespace(part).ones_like(part) for part in parts]
-        returned = own.backward(*dys[:cotangents])
-        after = dict(numbers_in(own))
-        written = {
-            path
-            for path, x in after.items()
-            if between.get(path) is not x or not _same(numbers(x), values[path])
-        }
-        shapes = {tuple(x.shape) for x in (*inputs, *parts) if is_array(x)}
-        return Tried(y, returned, kept, equal, after, written, shapes)
-    except Malformed:
-        raise
-    except Exception as error:
-        raise _Raised from error
-
-
-def _run(layer: Any, inputs: Sequence[Any], options: Mapping[str, Any]) -> Any:
-    with the_same_numbers():
-        return layer.forward(*map(copy.deepcopy, inputs), **options)
-
-
-def _first(y: Any) -> Any:
-    return y[0] if isinstance(y, tuple) else y
-
-
-def _matters(
-    layer: Any,
-    path: Path,
-    inputs: Sequence[Any],
-    options: Mapping[str, Any],
-    y: np.ndarray,
+def _are_kept(
+    returned: Sequence[Any], parameters: Sequence[Parameter], tried: Tried
 ) -> bool:
-    """Whether forward reads the array that a path holds before the forward."""
-    other = copied(layer)
-    put(other, path, 1.5 * held(other, path) + 0.5)
-    try:
-        changed = numbers(_first(_run(other, inputs, options)))
-    except Exception:
-        return False
-    return not _same(changed, y)
-
-
-def _same(x: np.ndarray, other: np.ndarray) -> bool:
-    return x.shape == other.shape and np.array_equal(x, other, equal_nan=True)
-
-
-def _output(y: Any, cotangents: int) -> Any:
-    """Return y, with a loss as an array. Raise Malformed if the outputs do not match
-    the cotangents."""
-    if cotangents > 1:
-        if isinstance(y, tuple) and len(y) == cotangents:
-            return y
-        wanted = f"{cotangents} outputs"
-    elif is_array(y) and (cotangents or size(y.shape) == 1):
-        return y
-    elif isinstance(y, float | np.floating):
-        return np.asarray(y, np.float64)
-    else:
-        wanted = "y alone" if cotangents else "a loss of one element"
-    takes = f"{cotangents} cotangents" if cotangents > 1 else "only dy"
-    takes = takes if cotangents else "no dy"
-    got = f"an array of shape {list(y.shape)}" if is_array(y) else type(y).__name__
-    raise Malformed(
-        f"forward: expected {wanted}, because backward takes {takes}, as in a layer "
-        f"that keeps its state; got {got}"
+    """Whether each of the gradients returned is in an attribute too."""
+    own = [numbers(tried.after[p.gradient]) for p in parameters if p.gradient]
+    return all(
+        is_array(one) and any(same(numbers(one), gradient) for gradient in own)
+        for one in returned
     )
+
+
+def _keys(returned: Any) -> list[str]:
+    """Return the names of the gradients in a dictionary, as in ``dx, {"w": dw}``."""
+    several = isinstance(returned, tuple | list) and len(returned) > 1
+    held = several and isinstance(returned[-1], Mapping)
+    return [*map(str, returned[-1])] if held else []
 
 
 def _functions(
@@ -217,10 +142,11 @@ def _functions(
     parameters: Sequence[Parameter],
     names: Sequence[str],
     cotangents: int,
+    kept: int,
 ) -> tuple[Callable, Callable, Callable]:
     """Return a forward and a backward whose inputs are those of the layer's forward and
-    then its parameters, and ``again``. ``start`` is the layer before its first
-    forward."""
+    then its parameters, and ``again``. ``start`` is the layer before its first forward,
+    and ``kept`` how many of the last gradients that it returns it also keeps."""
     count = len(inputs)
     names = [*inputs, *names[: len(parameters)]]
     leaves = dict(numbers_in(start))
@@ -249,7 +175,7 @@ def _functions(
 
     def run(layer: Any, values: Sequence[Any], options: Mapping[str, Any]) -> Any:
         with the_same_numbers():
-            return _output(layer.forward(*values[:count], **options), cotangents)
+            return output_of(forward_of(layer, values[:count], options), cotangents)
 
     def forward(*values: Any, **options: Any) -> tuple[Any, Any]:
         layer = holding(values)
@@ -264,11 +190,12 @@ def _functions(
         layer = holding(values)
         run(layer, first, options)
         gradients_of(layer, dy)
+        _forget(layer)
         return run(layer, values, options), gradients_of(layer, dy), count
 
     def gradients_of(layer: Any, dy: Any) -> Any:
-        given = [*dy] if cotangents > 1 else [dy][:cotangents]
-        returned = layer.backward(*given)
+        given = [*dy] if cotangents > 1 else [as_number(dy)][:cotangents]
+        returned = backward_of(layer, given)
         places = {
             name: parameter.gradient
             for name, parameter in zip(names[count:], parameters, strict=True)
@@ -280,10 +207,11 @@ def _functions(
         }
         if isinstance(returned, Mapping):
             return {**returned, **own}
-        first = returned if isinstance(returned, tuple | list) else [returned]
         first = [
-            to_kind_of(dy, np.array(g)) if isinstance(g, float) else g for g in first
+            to_kind_of(dy, np.array(g)) if isinstance(g, float) else g
+            for g in flat(returned)
         ]
+        first = first[: len(first) - kept]
         gradients = (*first, *own.values())
         if cotangents:
             return gradients
@@ -299,20 +227,12 @@ def _functions(
     return forward, backward, again
 
 
-@contextlib.contextmanager
-def the_same_numbers() -> Iterator[None]:
-    """Seed the global generators of NumPy and of PyTorch on the CPU, so that a layer's
-    dropout draws the same numbers each time. Restore their state afterwards."""
-    state = np.random.get_state()
-    np.random.seed(0)
-    torch = sys.modules.get("torch")
-    try:
-        with torch.random.fork_rng(devices=[]) if torch else contextlib.nullcontext():
-            if torch:
-                torch.random.default_generator.manual_seed(0)
-            yield
-    finally:
-        np.random.set_state(state)
+def _forget(layer: Any) -> None:
+    """Call the methods of a layer that a training loop calls between two steps."""
+    for name in dir(layer):
+        if re.fullmatch(FORGETS, name) and callable(method := getattr(layer, name)):
+            with contextlib.suppress(TypeError):  # it takes arguments
+                method()
 
 
 # The declaration of its shapes

@@ -22,12 +22,15 @@ from backpass.verify import domain
 from backpass.verify.arguments import check_names, reject_unknown, required_options
 from backpass.verify.convert import (
     EPSILON,
+    as_number,
     dtype_name,
     is_floating,
     is_torch,
     requires_grad,
 )
 from backpass.verify.outputs import Malformed, Several, join
+from backpass.verify.seeded import seeded
+from backpass.verify.signatures import defaults_of, input_names, option_names
 
 _EMPTY = inspect.Parameter.empty
 
@@ -258,11 +261,14 @@ def subject(
         names = tuple(spec.name for spec in shapes.inputs)
     declared = _declared(operation, names, zero_gradients, constants)
     if shapes:
-        taken = _option_names(op.forward, len(names), {"wanted"})
+        taken = option_names(op.forward, len(names), {"wanted"})
         domain.check_names(name, shapes, names, taken)
 
+    stateless = isinstance(op, ModuleType) and op.__name__.startswith("backpass.ops.")
+    run = op.forward if stateless else seeded(op.forward)
+
     def forward(*inputs, **wanted):
-        returned = op.forward(*inputs, **options, **wanted)
+        returned = run(*inputs, **options, **wanted)
         if not isinstance(returned, tuple) or len(returned) != 2:
             got = type(returned).__name__
             if isinstance(returned, tuple):
@@ -276,7 +282,7 @@ def subject(
     def backward(dy, saved, **wanted):
         if isinstance(saved, Several):
             return op.backward(saved.split(dy), saved.saved, **wanted)
-        return op.backward(dy, saved, **wanted)
+        return op.backward(dy if stateless else as_number(dy), saved, **wanted)
 
     def told(**wanted):
         parts = {"forward": forward, "backward": backward}
@@ -299,12 +305,11 @@ def subject(
         multiples={**shapes.multiples, **operation.multiples}
         if shapes
         else operation.multiples,
-        stateless=isinstance(op, ModuleType)
-        and op.__name__.startswith("backpass.ops."),
+        stateless=stateless,
         told=told if operation.takes_wanted else None,
         backward_flops=getattr(op, "backward_flops", None),
         stem=_stem(name, getattr(op, "SHAPES", None)),
-        defaults=_defaults(op.forward, names),
+        defaults=defaults_of(op.forward, names),
         called_with=lambda others: subject(
             op, count, {**options, **others}, zero_gradients, constants
         ),
@@ -312,21 +317,6 @@ def subject(
         **declared,
     )
     return found
-
-
-def _defaults(forward: Callable, names: Sequence[str]) -> dict[str, Any]:
-    """Return the default of each parameter of forward that has one. The first
-    parameters are the inputs, which have these names."""
-    try:
-        parameters = list(inspect.signature(forward).parameters.values())
-    except (TypeError, ValueError):
-        return {}
-    named = [*names, *(p.name for p in parameters[len(names) :])]
-    return {
-        name: p.default
-        for name, p in zip(named, parameters, strict=False)
-        if p.default is not _EMPTY
-    }
 
 
 def _declared(
@@ -376,18 +366,6 @@ def _check_call(
         ) from None
 
 
-def _option_names(forward: Callable, count: int, others: set[str]) -> list[str] | None:
-    """Return the names of the options of a forward with ``count`` inputs, without
-    ``others``; None if it takes any or has no signature."""
-    try:
-        parameters = list(inspect.signature(forward).parameters.values())
-    except (TypeError, ValueError):
-        return None
-    if any(p.kind in (p.VAR_KEYWORD, p.VAR_POSITIONAL) for p in parameters):
-        return None
-    return [p.name for p in parameters[count:] if p.name not in others]
-
-
 def _stem(name: str, declaration: str | None) -> str | None:
     """Return the name if it is that of an operation of this package with the same
     declaration. A user's object may share only the name."""
@@ -423,9 +401,10 @@ def _from_autograd_function(
         names = (*declared_names, *names[len(declared_names) :])
     declared = _declared(Operation(op), names, zero_gradients, constants)
     if shapes:
-        taken = _option_names(own, len(shapes.inputs), set())
+        taken = option_names(own, len(shapes.inputs), set())
         domain.check_names(op.__name__, shapes, names, taken)
     marks_dirty: list[bool] = []  # one element, as soon as it is known
+    applied, alone = seeded(_applied), seeded(on_its_own)
 
     def forward(*inputs):
         leaves: list[Any] = []
@@ -436,7 +415,7 @@ def _from_autograd_function(
             # A tensor that is given twice is one leaf.
             twice = [of for of, other in enumerate(inputs[:at]) if other is inputs[at]]
             leaves.append(leaves[twice[0]] if twice and is_torch(value) else value)
-        returned = _applied(op, [*leaves, *more], marks_dirty)
+        returned = applied(op, [*leaves, *more], marks_dirty)
         outputs = returned if isinstance(returned, tuple) else (returned,)
         y, several = join(
             returned, but=[id(part) for part in outputs if not requires_grad(part)]
@@ -463,10 +442,10 @@ def _from_autograd_function(
         )
 
     def plain_forward(*inputs):
-        returned, without_gradient = on_its_own(op, *inputs, *more)
+        returned, without_gradient = alone(op, *inputs, *more)
         return join(returned, but=without_gradient)[0]
 
-    defaults = _defaults(own, names)
+    defaults = defaults_of(own, names)
 
     def called_with(others: dict[str, Any]) -> Subject:
         # By position, up to the last one, because apply does not accept keywords.
@@ -560,21 +539,6 @@ class _Context:
         self.without_gradient.update(map(id, tensors))
 
     def set_materialize_grads(self, value: bool) -> None: ...
-
-
-def input_names(function: Callable, count: int) -> tuple[str, ...]:
-    """Return the names of the first ``count`` positional parameters, or x1, x2, … where
-    the signature has none."""
-    try:
-        parameters = list(inspect.signature(function).parameters.values())
-    except (TypeError, ValueError):
-        parameters = []
-    names = [
-        p.name
-        for p in parameters
-        if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)
-    ][:count]
-    return (*names, *(f"x{at + 1}" for at in range(len(names), count)))
 
 
 def _instead(op: object) -> str:

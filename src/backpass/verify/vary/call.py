@@ -52,6 +52,10 @@ UNKNOWN = (
     "its other values are not known; list them in SHAPES: '; options act=relu|gelu'"
 )
 NOT_GIVEN = "it was not given"
+UNDEFINED = (
+    "a gradient is not finite there, and the option need not have this value; list its "
+    "values in SHAPES: '; options alpha=1.5|2'"
+)
 
 
 def varied_call(
@@ -75,7 +79,8 @@ def varied_call(
         switch = isinstance(value, bool) and not declared
         if (SWITCH if switch else OPTION) in kinds:
             rows = list(_rows(what, other, rows_of, work))
-            rows = rows if declared else _not_refused(what, rows)
+            if not declared:
+                rows = _not_refused(what, _unless_undefined(what, value, other, rows))
             yield from _named(what, rows)
     for what in _undeclared_options(case) if declared else ():
         yield from _named(what, [not_run(NAME, what, EXCLUDED)])
@@ -94,6 +99,20 @@ def _not_refused(what: str, rows: list[Row]) -> list[Row]:
     if not rows or any(row.verdict != COULD_NOT_RUN for row in rows):
         return rows
     return [not_run(NAME, what, backward_raises(rows[0]))]
+
+
+def _unless_undefined(
+    what: str, value: object, case: Case, rows: list[Row]
+) -> list[Row]:
+    """Return the rows, or one row marked "not run" if they failed and a gradient is not
+    finite with another number, which need not be one that an option may have."""
+    failed = any(row.verdict == FAILED for row in rows)
+    if not failed or isinstance(value, bool | str):
+        return rows
+    gradients = [got for got in case.gradients.values() if got is not None]
+    if all(np.isfinite(got).all() for got in gradients):
+        return rows
+    return [not_run(NAME, what, UNDEFINED)]
 
 
 def _rows(what: str, case: Case, rows_of: RowsOf, work: Work) -> Iterator[Row]:

@@ -84,8 +84,10 @@ def _mixes(case: Case, at: int, axis: int, forward: bool = False) -> bool:
 
     if forward:
         inputs = (*case.float64[:at], moved(x), *case.float64[at + 1 :])
-        pair = case.y, case.forward(inputs)
+        whole, other = case.y, case.forward(inputs)
     else:
-        pair = case.gradients_for(dy)[at], case.gradients_for(moved(dy))[at]
-    here, there = (value.take(0, axis) for value in pair)
+        whole, other = (
+            np.asarray(case.gradients_for(of)[at]) for of in (dy, moved(dy))
+        )
+    here, there = whole.take(0, axis), other.take(0, axis)
     return bool(largest(here - there) > SAME * largest(here))

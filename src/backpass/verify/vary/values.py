@@ -65,6 +65,18 @@ def _keeps_order(case: Case, at: int, values: np.ndarray) -> bool:
     return True
 
 
+def farther(x: np.ndarray, name: str, times: float) -> tuple[str, np.ndarray]:
+    """Return larger values of an input, and what they are: numbers between 0 and 1,
+    which may be probabilities, get closer to 1, and rows of distributions to one-hot
+    rows."""
+    if _sums_to_one(x) and (x > 0).all():
+        powers = x**4
+        return f"{name} closer to one-hot rows", powers / powers.sum(-1, keepdims=True)
+    if x.size > 1 and 0 < x.min() and x.max() < 1:
+        return f"{name} closer to 1", 1 - (1 - x) / times
+    return f"{name} × {times:g}", x * times
+
+
 def tiny(draw: Draw) -> Iterator[tuple[str, Tries]]:
     """Yield the first input close to 0, if its dtype has such numbers."""
     case = draw.case

@@ -1,16 +1,7 @@
-"""Find the parameters of a layer and their gradients, by a forward and a backward.
-
-A parameter is an array or a Python float that the layer holds and its forward leaves as
-it was. Its gradient has a name such as ``dw``, or is the only array under a name such
-as ``grad`` that has its shape.
-"""
+"""Find the parameters of a layer, and where it keeps or returns their gradients."""
 
 from __future__ import annotations
 
-import ast
-import inspect
-import re
-import textwrap
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
@@ -20,35 +11,8 @@ import numpy as np
 from backpass.contract.arrays import Array, is_array
 from backpass.verify.attributes import Path, Shared, numbers, numbers_in, shared
 from backpass.verify.convert import is_floating
-
-# The names that the gradient of w may have, apart from case and underscores, and those
-# of a container of several gradients.
-OF = (
-    *("d{}", "g{}", "grad{}", "grads{}", "gradient{}", "gradients{}", "gradwrt{}"),
-    *("gradof{}", "nabla{}", "delta{}", "{}grad", "{}gradient", "bar{}", "{}bar"),
-    *(f"d{of}d{{}}" for of in ("l", "e", "j", "c", "loss", "error", "cost")),
-)
-CONTAINERS = ("grad", "grads", "gradient", "gradients", "dparams", "dparameters")
-DATA = ("data", "value")
-ALL = ("params", "parameters")  # one array of all parameters
-WHERE = (
-    "dw, grad_w, w_grad, grads['w'], grads[i] beside params[i], or grad where one "
-    "parameter has its shape"
-)
-
-
-class Tried(NamedTuple):
-    """The results of a forward and a backward, the paths of numbers that forward left
-    as they were, and of those that it replaced by equal ones, all numbers after the
-    backward, the paths of those that it wrote, and the shapes of inputs and outputs."""
-
-    y: Any
-    returned: Any
-    kept: set[Path]
-    equal: set[Path]
-    after: dict[Path, Array | float]
-    written: set[Path]
-    shapes: set[tuple[int, ...]]
+from backpass.verify.gradient_names import ALL, CONTAINERS, DATA, names_gradient, plain
+from backpass.verify.tried import Tried
 
 
 class Parameter(NamedTuple):
@@ -78,7 +42,7 @@ def names_of(parameters: Sequence[Parameter], taken: Sequence[str]) -> list[str]
     ]
 
 
-def parameters_of(start: Any, tried: Tried, inputs: Sequence[str]) -> list[Parameter]:
+def parameters_in(start: Any, tried: Tried, inputs: Sequence[str]) -> list[Parameter]:
     """Return the parameters of a layer: arrays and floats that its forward does not
     write. An attribute with the name of an input counts as one that an earlier forward
     saved. Of an array and its parts, only one kind is a parameter."""
@@ -155,7 +119,7 @@ def _by_shape(found: list[Parameter], tried: Tried) -> list[Parameter]:
 
 def _in_a_container(parameter: Parameter) -> bool:
     """Whether a container of gradients holds it, which makes it one of them."""
-    return any(_plain(key) in CONTAINERS for key in parameter.path)
+    return any(plain(key) in CONTAINERS for key in parameter.path)
 
 
 def _may_be_of(path: Path, parameter: Parameter, silent: list[Parameter]) -> bool:
@@ -167,11 +131,11 @@ def _may_be_of(path: Path, parameter: Parameter, silent: list[Parameter]) -> boo
         *holder, last = holder
     if holder != own:
         return False
-    if _plain(last) in CONTAINERS:
+    if plain(last) in CONTAINERS:
         return True
-    initial = _plain(name)[:1]
-    alike = [p for p in silent if _plain(p.path[-1])[:1] == initial]
-    return len(alike) == 1 and _names_gradient(last, initial)
+    initial = plain(name)[:1]
+    alike = [p for p in silent if plain(p.path[-1])[:1] == initial]
+    return len(alike) == 1 and names_gradient(last, initial)
 
 
 def _overlapping(groups: Sequence[Shared], path: Path) -> set[Path]:
@@ -203,22 +167,15 @@ def _without_overlaps(
     return found
 
 
-def returned_by(backward: Any, count: int) -> list[str]:
-    """Return the names of the last ``count`` gradients that backward returns, as in
-    ``return dx, dgamma, dbeta``; none if the source does not show them."""
-    try:
-        tree = ast.parse(textwrap.dedent(inspect.getsource(backward)))
-    except (OSError, TypeError, SyntaxError):
-        return []
-    returns = [node.value for node in ast.walk(tree) if isinstance(node, ast.Return)]
-    last = returns[-1] if returns else None
-    listed = last.elts[-count:] if isinstance(last, ast.Tuple) and count > 0 else []
-    return [getattr(element, "id", getattr(element, "attr", "")) for element in listed]
-
-
 def is_among(parameter: Parameter, gradients: Sequence[str]) -> bool:
     """Whether one of these names is that of the gradient of a parameter."""
-    return any(_names_gradient(name, parameter.path[-1]) for name in gradients)
+    return any(_belongs(name, parameter) for name in gradients)
+
+
+def _belongs(name: str, parameter: Parameter) -> bool:
+    """Whether a name, or a key, is that of a parameter or of its gradient."""
+    own = parameter.path[-1]
+    return names_gradient(name, own) or plain(name) == plain(own) != ""
 
 
 def in_the_order_of(
@@ -226,10 +183,7 @@ def in_the_order_of(
 ) -> list[Parameter]:
     """Return the parameters in the order of the names of their gradients; unchanged if
     a name is not that of a gradient."""
-    first = [
-        next((p for p in parameters if _names_gradient(name, p.path[-1])), None)
-        for name in names
-    ]
+    first = [next((p for p in parameters if _belongs(name, p)), None) for name in names]
     if not first or any(p is None for p in first):
         return parameters
     rest = [p for p in parameters if all(p is not other for other in first)]
@@ -283,18 +237,18 @@ def _place_of_gradient(path: Path, x: Array | float, tried: Tried) -> Path | Non
         *holder, last = place
         if holder == outer and name in DATA:  # w.data and w.grad
             return last in CONTAINERS
-        if holder == outer and _plain(name) in ALL and _plain(last) in CONTAINERS:
+        if holder == outer and plain(name) in ALL and plain(last) in CONTAINERS:
             return isinstance(last, str)
         if holder == outer:
-            return _names_gradient(last, name)
+            return names_gradient(last, name)
         if not holder:
             return False
         if outer and holder[:-1] == outer[:-1] and last == name:  # ws[0] and dws[0]
-            if _names_gradient(holder[-1], outer[-1]):
+            if names_gradient(holder[-1], outer[-1]):
                 return True
-        if _plain(holder[-1]) not in CONTAINERS:
+        if plain(holder[-1]) not in CONTAINERS:
             return False
-        same = _plain(last) == _plain(name) or _names_gradient(last, name)
+        same = plain(last) == plain(name) or names_gradient(last, name)
         return same and holder[:-1] in (outer, outer[:-1])
 
     own = (*path, "grad")  # of a tensor
@@ -306,18 +260,3 @@ def _place_of_gradient(path: Path, x: Array | float, tried: Tried) -> Path | Non
     written = [at for at in (*alike, *fitting) if at in tried.written]
     empty = [at for at in alike if not numbers(tried.after[at]).any()]
     return next(iter([*written, *empty]), None)
-
-
-def _names_gradient(of: Any, name: Any) -> bool:
-    """Whether ``of`` is a name for the gradient of ``name``."""
-    if not isinstance(of, str):
-        return False
-    of, name = _plain(of), _plain(name)
-    singular, one = of.removesuffix("s"), name.removesuffix("s")
-    return any(of == g.format(name) or singular == g.format(one) for g in OF)
-
-
-def _plain(name: Any) -> str:
-    """Return a name without case, underscores, and the class of a private one."""
-    public = re.sub(r"^_\w+?__(?=\w)", "", str(name))
-    return re.sub(r"[^a-z0-9]", "", public.lower())
