@@ -23,7 +23,7 @@ from backpass.verify.reruns import of_outputs, reruns, several_outputs
 from backpass.verify.variants import variants
 
 DECLARED_ZERO = "the gradient is declared zero"
-FINE = 1e-14  # of two gradients that are equal but for rounding
+FINE = 1e-14  # of two gradients that differ by rounding alone
 # A less accurate reference cannot tell a variant of backward from rounding.
 CLOSE = 1e-6
 
