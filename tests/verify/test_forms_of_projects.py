@@ -134,6 +134,29 @@ class Cell:
         return dx, dx, dc * t
 
 
+class Recurrent:
+    """No attribute before the first forward; its inputs stay in the layer until the next one."""
+
+    def forward(self, x):
+        self.x = x
+        return np.array([np.tanh(row) for row in x]), x.sum()
+
+    def backward(self, dout, dlast):
+        return dout * (1 - np.tanh(self.x) ** 2) + dlast
+
+
+class Named(Recurrent):
+    """The object does not show that its second output is none that is saved."""
+
+    def backward(self, dout, last):
+        return dout * (1 - np.tanh(self.x) ** 2)
+
+
+def test_a_layer_that_keeps_what_was_watched():
+    assert check(Recurrent(), X).passed
+    assert check(Named(), X, raises=False).rows  # and no error
+
+
 def test_a_cell_with_two_outputs():
     inputs = RNG.normal(size=(3, 4, 3))
     assert check(Cell(), *inputs).passed
@@ -267,3 +290,116 @@ def test_a_number_that_an_option_need_not_have():
     assert "the option need not have this value" in row.reason
     wrong = SimpleNamespace(forward=scaled, backward=lambda dy, saved: 2 * dy)
     assert {row.variation for row in check(wrong, X, raises=False).failed} == {"alpha=3", "alpha=1"}
+
+
+def mean_square(p, t):
+    return np.mean((p - t) ** 2)
+
+
+@pytest.mark.parametrize(
+    ("loss", "gradient", "inputs"),
+    [
+        (mean_square, lambda p, t: 2 * (p - t) / p.size, (X, X[::-1] + 1)),
+        (lambda x: np.sum(x**2), lambda x: 2 * x, (X,)),
+    ],
+)
+def test_a_loss_and_its_gradient(loss, gradient, inputs):
+    constants = ["t"] if len(inputs) > 1 else []
+    assert check(SimpleNamespace(forward=loss, backward=gradient), *inputs, constants=constants).passed
+    wrong = SimpleNamespace(forward=loss, backward=lambda p, t: 2 * (p - t) / len(p))
+    if constants:
+        report = check(wrong, *inputs, constants=constants, raises=False)
+        assert {row.quantity for row in report.failed} == {"dp"}
+
+
+def test_a_loss_and_its_gradient_have_one_element():
+    op = SimpleNamespace(forward=lambda x, w: x * w, backward=lambda x, w: (w, x))
+    report = check(op, X, X + 1, raises=False)
+    assert any("expected a loss of one element" in row.reason for row in report.rows)
+
+
+LABELS = np.array([0, 2, 1, 1])
+
+
+def cross_entropy(z, labels=LABELS):
+    p = np.exp(z) / np.exp(z).sum(-1, keepdims=True)
+    return -np.log(p[np.arange(len(labels)), labels]).mean(), (p, labels)
+
+
+def its_gradient(dy, saved):
+    p, labels = saved
+    dz = p.copy()
+    dz[np.arange(len(labels)), labels] -= 1
+    return dy * dz / len(labels)
+
+
+@pytest.mark.parametrize("forward", [cross_entropy, lambda z: cross_entropy(z, LABELS.tolist())])
+def test_labels_that_are_not_an_input(forward):
+    assert check(SimpleNamespace(forward=forward, backward=its_gradient), X).passed
+    wrong = SimpleNamespace(forward=forward, backward=lambda dy, saved: 2 * its_gradient(dy, saved))
+    assert not check(wrong, X, raises=False).passed
+
+
+def test_a_long_step_where_a_short_one_rounds():
+    """Pixels that are 0 among larger ones, in a ratio of moments."""
+
+    def forward(x, y):
+        u, v = x - x.mean(), y - y.mean()
+        a, b = (u * v).mean(), (u * u).mean() + (v * v).mean()
+        return 2 * a / b, (u, v, a, b)
+
+    def backward(dy, saved, factor=1.0):
+        u, v, a, b = saved
+        k = 2 * dy / u.size
+        return factor * k * (v / b - 2 * a * u / b**2), k * (u / b - 2 * a * v / b**2)
+
+    op = SimpleNamespace(forward=forward, backward=backward)
+    wrong = SimpleNamespace(forward=forward, backward=lambda dy, saved: backward(dy, saved, 1.001))
+    for seed in range(6):
+        rng = np.random.default_rng(seed)
+        x = rng.integers(0, 256, (8, 8)).astype(float)
+        y = np.clip(x + 20 * rng.standard_normal((8, 8)), 0, 255)
+        assert check(op, x, y, vary=False).passed
+        assert not check(wrong, x, y, vary=False, raises=False).passed
+
+
+def test_a_mean_over_rows_is_not_judged_on_one_more_axis():
+    def forward(a, b):
+        m = np.maximum(1 - (a - b), 0)
+        return m.mean(), m
+
+    def backward(dy, m):
+        d = dy * (m > 0) / len(m)
+        return -d, d
+
+    a, b = RNG.normal(size=(2, 12))
+    assert check(SimpleNamespace(forward=forward, backward=backward), a, b, vary=True).passed
+
+
+def test_ties_among_few_elements():
+    def forward(x):
+        windows = x.reshape(1, 2, 2, 2, 2, 2)
+        y = windows.max(axis=(3, 5))
+        return y, (windows, y)
+
+    def each(dy, saved):
+        windows, y = saved
+        y, dy = (of[:, :, :, None, :, None] for of in (y, dy))
+        return (dy * (windows == y)).reshape(1, 2, 4, 4)
+
+    report = check(
+        SimpleNamespace(forward=forward, backward=each), RNG.normal(size=(1, 2, 4, 4)), raises=False
+    )
+    assert {row.variation for row in report.failed} == {"ties in x"}
+
+
+def test_probabilities_stay_below_1():
+    def forward(p):
+        return -np.log1p(-np.minimum(p, 1 - 1e-9)), p
+
+    report = check(
+        SimpleNamespace(forward=forward, backward=lambda dy, p: dy / (1 - p)),
+        RNG.uniform(0.05, 0.9, (4, 5)),
+        vary=True,
+    )
+    assert "p closer to 1" in str(report)

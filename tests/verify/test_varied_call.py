@@ -397,7 +397,7 @@ def test_words_of_a_layer():
     assert found(check(Layer(), X, raises=False)) == {"kind='twice'"}
 
 
-def test_strings_of_other_names_do_not_count():
+def test_strings_of_other_names_are_not_words():
     def forward(x, kind="tanh", other="sum"):
         if other == "product" or kind is None:
             raise ValueError("kind: unknown")

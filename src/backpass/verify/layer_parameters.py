@@ -1,4 +1,9 @@
-"""Find the parameters of a layer, and where it keeps or returns their gradients."""
+"""Find the parameters of a layer, and where it keeps or returns their gradients.
+
+A parameter is an array or a Python float that the layer holds and its forward leaves as
+it was. Its gradient has a name such as ``dw``, or is the only array under a name such
+as ``grad`` that has its shape.
+"""
 
 from __future__ import annotations
 

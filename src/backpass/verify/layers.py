@@ -218,8 +218,8 @@ def _functions(
         return tuple(g if g is None else dy * g for g in gradients)  # of the loss
 
     of_layer = list(inspect.signature(start.forward).parameters.values())
-    only, keyword = inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.KEYWORD_ONLY
     forward.__wrapped__ = start.forward  # type: ignore[attr-defined]
+    only, keyword = inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.KEYWORD_ONLY
     forward.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
         [inspect.Parameter(name, only) for name in names]
         + [p.replace(kind=keyword) for p in of_layer[count:] if p.kind not in VARIADIC]

@@ -306,8 +306,10 @@ def _untried(case: Case) -> Iterator[tuple[str, str]]:
     """Yield what no variation can try, and why: other words than an option's own, if
     forward's source shows none, and inputs and options that were not given."""
     for name, value in case.subject.all_options.items():
+        if not isinstance(value, str):
+            continue
         seen = {*words_of(case.subject.source, name)} - {value}
-        if isinstance(value, str) and not seen and not [*other_values(value)]:
+        if not seen and not [*other_values(value)]:
             yield f"{name} other than {value!r}", UNKNOWN
     given = [at for at, value in enumerate(case.inputs) if value is not None]
     inputs = case.subject.input_names

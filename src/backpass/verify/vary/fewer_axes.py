@@ -84,10 +84,9 @@ def _mixes(case: Case, at: int, axis: int, forward: bool = False) -> bool:
 
     if forward:
         inputs = (*case.float64[:at], moved(x), *case.float64[at + 1 :])
-        whole, other = case.y, case.forward(inputs)
+        pair = [case.y, case.forward(inputs)]
     else:
-        whole, other = (
-            np.asarray(case.gradients_for(of)[at]) for of in (dy, moved(dy))
-        )
-    here, there = whole.take(0, axis), other.take(0, axis)
+        found = (case.gradients_for(of)[at] for of in (dy, moved(dy)))
+        pair = [np.zeros(x.shape) if got is None else got for got in found]
+    here, there = (value.take(0, axis) for value in pair)
     return bool(largest(here - there) > SAME * largest(here))

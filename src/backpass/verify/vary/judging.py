@@ -72,6 +72,14 @@ REPEATS = (
     "the integers drawn repeat, and those given do not; if they may, declare their range "
     "in SHAPES, as in t[n]:int<V"
 )
+LOSS = (
+    "without a declaration, a loss of these axes need not be one of more: its mean may "
+    f"be over rows or over all elements; {ANY_AXES}"
+)
+IGNORES = (
+    "forward does not use the elements by which an input is longer; if the length may "
+    "change, declare SHAPES"
+)
 OPERATORS = (pytorch.NAME, precision.NAME)  # the methods that call the operator
 
 
@@ -162,7 +170,8 @@ def _rows(
     found, all_ran = bounded_rows(other, rows_of, methods, variation.otherwise)
     try:
         found = [_unless_excused(row, variation, other) for row in found]
-        if reason := _unsuited(variation, other, case):
+        failed = any(row.verdict == FAILED for row in found)
+        if failed and (reason := _unsuited(variation, other, case)):
             found = [_not_if_failed(row, reason) for row in found]
         found = [_unless_vanishing(row, other, case) for row in found]
         found = _without_operator(found, asked, other)
@@ -236,8 +245,26 @@ def _unsuited(variation: Variation, case: Case, given: Case) -> str:
         return ""
     if variation.kind == NO_ROWS:
         return "without a declaration, backward need not support an empty array"
+    if variation.what == DEEPER and not given.y_as_given.shape:
+        return LOSS
+    if variation.kind in RESIZED and _ignores_the_added(case, given):
+        return IGNORES
     segments = variation.what.startswith(EMPTY_SEGMENT)
     return REPEATS if not segments and repeats(given.inputs, case.inputs) else ""
+
+
+def _ignores_the_added(case: Case, given: Case) -> bool:
+    """Whether y does not depend on the elements by which an input is longer, as where
+    labels of a fixed number of rows choose among its elements."""
+    for at in case.differentiable:
+        old, new = given.inputs[at].shape, case.inputs[at].shape
+        if len(old) != len(new) or all(n <= m for m, n in zip(old, new, strict=True)):
+            continue
+        added = np.ones(new, bool)
+        added[tuple(map(slice, old))] = False
+        if not depends(case, at, where=added):
+            return depends(case, at)
+    return False
 
 
 def _unless_vanishing(row: Row, case: Case, given: Case) -> Row:

@@ -86,12 +86,18 @@ def tiny(draw: Draw) -> Iterator[tuple[str, Tries]]:
             yield f"{draw.name(draw.first)} × 2⁻²⁰", (inputs,)
 
 
-def depends(case: Case, at: int, least: float = 0.0, outputs: bool = False) -> bool:
+def depends(
+    case: Case,
+    at: int,
+    least: float = 0.0,
+    outputs: bool = False,
+    where: np.ndarray | bool = True,
+) -> bool:
     """Whether y is finite, and changes when an input moves a little: by more than
     ``least`` times the larger of 1 and y's largest element. ``outputs`` asks it of each
-    of several outputs."""
+    of several outputs, and only the elements ``where`` move."""
     x = case.float64[at]
-    move = MOVE * _signs(case, x.shape)
+    move = np.where(where, MOVE * _signs(case, x.shape), 0.0)
     moved = (*case.float64[:at], x * (1 + move), *case.float64[at + 1 :])
     try:
         here, there = (case.forward(values) for values in (case.float64, moved))
