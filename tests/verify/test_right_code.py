@@ -592,3 +592,21 @@ def test_a_kernel_of_points_far_apart():
     assert check(own(forward, right), *inputs, vary=True).passed
     report = check(own(forward, wrong), *inputs, vary=True, raises=False, explain=False)
     assert "length 1061 in place of 2" in {row.variation for row in report.failed}
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_batch_norm_of_numbers_far_from_0(seed):
+    def forward(x):
+        c = x - x.mean(0)
+        s = 1 / np.sqrt((c * c).mean(0) + 1e-5)
+        return c * s, (c * s, s)
+
+    def backward(dy, saved, factor=1.0):
+        h, s = saved
+        return s * (dy - dy.mean(0) - factor * h * (dy * h).mean(0))
+
+    def wrong(dy, saved):
+        return backward(dy, saved, 1 + 1e-6)
+
+    x = 1e6 + np.random.default_rng(seed).normal(size=(6, 3))
+    judged(forward, backward, wrong, x, vary=False, explain=False)
