@@ -472,11 +472,11 @@ def gaussian_nll_back(dy, saved, rows=len):
 def test_a_mean_over_the_rows_of_a_matrix():
     def wrong(dy, saved):
         d, *others = gaussian_nll_back(dy, saved)
-        return d * (1 if d.ndim < 3 else saved[0]), *others
+        return d * (1 if len(d) < 64 else saved[0]), *others
 
     inputs = np.random.default_rng(4).normal(size=(3, 4, 3))
     seen = judged_with_vary(gaussian_nll, gaussian_nll_back, wrong, *inputs)
-    assert seen == {"one more leading axis"}
+    assert "length 293 in place of 4" in seen and "one more leading axis" not in seen
 
 
 def test_a_mean_of_a_loss_with_a_bias_of_no_axes():
