@@ -610,3 +610,13 @@ def test_a_batch_norm_of_numbers_far_from_0(seed):
 
     x = 1e6 + np.random.default_rng(seed).normal(size=(6, 3))
     judged(forward, backward, wrong, x, vary=False, explain=False)
+
+
+def test_digits_that_forward_loses_are_not_called_an_absolute_value():
+    def forward(z):
+        return np.log(1 - 1 / (1 + np.exp(-z))), z
+
+    op = own(forward, lambda dy, z: -dy / (1 + np.exp(-z)))
+    report = check(op, np.array([30, 0.3, 1.0]), vary=False, raises=False)
+    assert report.of("complex step")[0].reason.startswith("forward loses digits there, or converts numbers")
+    assert not report.failed
