@@ -39,10 +39,10 @@ def confirmed(case: Case, at: int, compared: Callable[[Case], Row]) -> Row | Non
         return None
     near = list(_around(case, at))
     try:
-        found = [other.gradients[at] for other in near]
+        every = [other.gradients[at] for other in near]
     except Exception:  # forward or backward may reject such inputs
         return None
-    gradients = [of for of in found if of is not None and of.shape == got.shape]
+    gradients = [of for of in every if of is not None and of.shape == got.shape]
     if len(gradients) < len(near):
         return None
     around = np.stack(gradients)
