@@ -43,6 +43,8 @@ _VECTOR = re.compile(
 _SCALAR = re.compile(
     r"[nmNMKTDB]|\\text\{d\}|\\(?:alpha|lambda|eta|epsilon|varepsilon|kappa|rho|tau|pi)|e|\\delta"
 )
+_LOWER = re.compile(r"[a-z]|\\(?:sigma|epsilon|varepsilon|nu|lambda|hat\{v\})")
+IDENTITY = re.compile(r"I|\\(?:mathbf|boldsymbol|bm|mathbb|text)\{I\}")
 _INDICES = frozenset("ijklmn")
 
 
@@ -106,10 +108,13 @@ def _factors(node: Node) -> list[Node]:
 
 class Algebra:
     """Computes the forms of formulas; `ordered` says whether the order of factors
-    matters, and `columns` whether lower-case letters are then columns."""
+    matters, and `columns` whether lower-case letters are then columns, and `identity`
+    whether I is the identity matrix."""
 
-    def __init__(self, ordered: bool, columns: bool = False) -> None:
-        self.ordered, self.columns = ordered, columns
+    def __init__(
+        self, ordered: bool, columns: bool = False, identity: bool = False
+    ) -> None:
+        self.ordered, self.columns, self.identity = ordered, columns, identity
         self._forms: dict[Node, Form] = {}
 
     def form(self, node: Node) -> Form:
@@ -140,9 +145,16 @@ class Algebra:
                 powers = dict(first)
                 for atom, count in second:
                     powers[atom] = powers.get(atom, Fraction(0)) + count
-                key = self._key(powers, before + after)
+                key = self._key(powers, self._without_identity(before + after))
                 found[key] = found.get(key, Fraction(0)) + m * n
         return {term: count for term, count in found.items() if count}
+
+    def _without_identity(self, sequence: tuple[Node, ...]) -> tuple[Node, ...]:
+        """Return a product without identity matrices, unless it is one."""
+        if not self.identity or len(sequence) < 2:
+            return sequence
+        kept = tuple(one for one in sequence if not _is_identity(one))
+        return kept or sequence[:1]
 
     def _key(self, powers: dict[Node, Fraction], sequence: tuple[Node, ...]) -> Term:
         """Return a term; a number such as x^\\top y is also y^\\top x."""
@@ -172,6 +184,8 @@ class Algebra:
         if node.kind == "sum":
             return not any(term[1] for term in self.form(node))
         if node.kind == "power":
+            if node.parts[1].value.endswith("/2") and _is_of_numbers(node.parts[0]):
+                return True
             return all(self._commutes(one) for one in node.parts)
         return node.kind == "number" or is_scalar(node)
 
@@ -286,7 +300,11 @@ class Algebra:
                 found = self.times(found, below)
             return found
         if any(term[1] for term in below):
-            return self._atom(power(self.node_of(below), number(count)))
+            base = self.node_of(below)
+            if base.kind == "power" and base.parts[1].kind == "number":
+                base, inner = base.parts
+                count *= Fraction(inner.value)
+            return self._atom(power(base, number(count)))
         if not below:
             raise Unclear("division by zero")
         core, factor = self._core(below)
@@ -530,8 +548,22 @@ def _normed(node: Node) -> Node | None:
     return inside if any(map(is_vector, names)) else None
 
 
+def _is_identity(node: Node) -> bool:
+    return node.kind == "name" and IDENTITY.fullmatch(node.value) is not None
+
+
 def turned_of(node: Node) -> Node:
+    if _is_identity(node):
+        return node
     return node.parts[0] if node.kind == "top" else Node("top", "", (node,))
+
+
+def _is_of_numbers(node: Node) -> bool:
+    """Whether a formula below a root has only names that are usually numbers."""
+    if any(one.kind in ("top", "slope") for one in node.walk()):
+        return False
+    found = [one for one in node.walk() if one.kind == "name"]
+    return bool(found) and all(_LOWER.fullmatch(one.value) for one in found)
 
 
 def _elements(node: Node) -> tuple[Node, ...]:

@@ -20,6 +20,7 @@ from backpass.derivation.text.formal.reader import read_formula
 from backpass.derivation.text.formal.rewrites import with_integrals, with_whole_sums
 from backpass.derivation.text.formal.slopes import Calculus, names
 from backpass.derivation.text.formal.trees import Node, Unclear
+from backpass.derivation.text.imposed import only_introduces, paragraph_above
 from backpass.derivation.text.knowledge import Knowledge
 from backpass.derivation.text.passages import Text
 from backpass.derivation.text.sight.prose import Prose, prose_of
@@ -145,12 +146,14 @@ class Formal:
         self._meanings = Meanings(reads, formulas, prose.dependent, expects)
 
     def _displayed(self) -> list[Read]:
-        found, section = [], 0
+        found, section, end = [], 0, 0
         line_of = self.known.document.line_of
         for item in self.known.document.items:
             section += isinstance(item, Heading)
             if not isinstance(item, Display):
                 continue
+            above = self.known.source[max(end, item.start - 400) : item.start]
+            introduced, end = only_introduces(paragraph_above(above)), item.end
             for one in statements(item, self.known.brackets):
                 sure = not (one.fault or one.relation or one.conditional)
                 words = [text.characters for text in one.beside]
@@ -160,9 +163,10 @@ class Formal:
                 certain = sure and all(map(_RANGE.fullmatch, words))
                 usable = sure and all(map(_ONLY_WORDS.fullmatch, words))
                 line = line_of(one.members[0])
+                either = certain or usable
                 found.append(
                     Read(
-                        one.members, [], section, line, True, certain or usable, usable
+                        one.members, [], section, line, True, either, usable, introduced
                     )
                 )
         return found
@@ -253,7 +257,12 @@ class Formal:
         trees = [a, b, *(self._meanings.reached((a, b), read) if expand else ())]
         ordered = is_ordered(trees)
         calculus = Calculus(
-            meaning, ordered, expand, through and not ordered, self._meanings.columns
+            meaning,
+            ordered,
+            expand,
+            through and not ordered,
+            self._meanings.columns,
+            self._meanings.identity,
         )
         first, second = calculus.form(a), calculus.form(b)
         if not calculus.is_zero(calculus.added(first, second, Fraction(-1))):

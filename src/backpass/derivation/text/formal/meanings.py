@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
-from backpass.derivation.text.formal.algebra import is_array, is_vector
+from backpass.derivation.text.formal.algebra import IDENTITY, is_array, is_vector
 from backpass.derivation.text.formal.chains import order_of, steps
 from backpass.derivation.text.formal.reader import Manner, read_formula
 from backpass.derivation.text.formal.slopes import Meaning, base, names
@@ -37,6 +37,7 @@ class Read:
     shown: bool = True  # whether it is displayed
     certain: bool = True  # whether no condition stands beside it, but a range
     usable: bool = True  # whether nothing stands beside it
+    introduced: bool = False  # whether the sentence above it draws no conclusion
     defines: Key | None = None
 
 
@@ -229,10 +230,15 @@ class Meanings:
             if tree is not None and (turn := order_of(first, tree))
         }
         self._define()
+        self.identity = not any(
+            IDENTITY.fullmatch(name) for name in self.heads | self.applied
+        )
         self._facts: dict[Node, Node] = {}
 
     def _define(self) -> None:
         seen: set[tuple[int, Key]] = set()
+        used: set[tuple[int, Key]] = set()  # by definitions
+        varied: set[Key] = set()  # by which something is differentiated
         for read in self.reads:
             left, *rest = read.trees
             head = _head(left)
@@ -243,18 +249,23 @@ class Meanings:
                 self._heads[key[1]].append(read)
                 if (
                     key not in seen
+                    and (key not in used or (read.introduced and key[1] not in varied))
                     and read.certain
                     and rest[0] is not None
                     and not _names_itself(head, rest[0])
                     and not self.has_free_index(left, rest[0])
                 ):
                     read.defines = key[1]
+            named = used if read.defines is not None else seen
             for tree in read.trees[1:] if head is not None else read.trees:
-                seen |= (
-                    {(read.section, key_of(one)) for one in _alone(tree)}
-                    if tree
-                    else set()
-                )
+                if tree is None:
+                    continue
+                named |= {(read.section, key_of(one)) for one in _alone(tree)}
+                varied |= {
+                    key_of(node.parts[1])
+                    for node in tree.walk()
+                    if node.kind == "slope" and node.parts[1].kind == "name"
+                }
             if key is not None:
                 seen.add(key)
 

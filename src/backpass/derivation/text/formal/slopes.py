@@ -68,8 +68,9 @@ class Calculus(Algebra):
         expand: bool,
         through: bool = False,
         columns: bool = False,
+        identity: bool = False,
     ) -> None:
-        super().__init__(ordered, columns)
+        super().__init__(ordered, columns, identity)
         self.meaning, self.expand, self.through = meaning, expand, through
         self.used: dict[str, Node] = {}  # names that were expanded
         self.inputs: set[str] = set()  # names of which a derivative is 0
