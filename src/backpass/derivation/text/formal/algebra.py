@@ -13,6 +13,13 @@ from dataclasses import replace
 from fractions import Fraction
 
 from backpass.derivation.text.formal.fractions import primes, root
+from backpass.derivation.text.formal.kinds import (
+    is_array,
+    is_identity,
+    is_of_numbers,
+    is_scalar,
+    is_vector,
+)
 from backpass.derivation.text.formal.trees import (
     Node,
     Unclear,
@@ -30,49 +37,6 @@ ONE: Term = ((), ())
 LINEAR = ("sum", "E", "int")
 E = Node("name", "e")
 _MOST = 250  # terms
-_ARRAY = re.compile(
-    r"[A-Z]|\\(?:mathbf|boldsymbol|bm|vec|pmb|underline)\{.*\}"
-    r"|\\(?:hat|tilde|bar|dot|widehat|overline)\{(?:[A-Z]|\\(?:mathbf|boldsymbol|bm|vec)\{.*\})\}"
-    r"|\\(?:Sigma|Lambda|Theta|Phi|Omega|Psi|Gamma|Delta)|\\mathsf\{.*\}|\\text\{.*\}"
-)
-_VECTOR = re.compile(
-    r"[a-z]|\\(?:mathbf|boldsymbol|bm|vec|pmb)\{(?:[a-z]|\\[a-z]+)\}"
-    r"|\\(?:beta|theta|mu|omega|phi|delta|varepsilon|epsilon|xi)"
-    r"|\\(?:hat|tilde|bar)\{(?:[a-z]|\\(?:mathbf|boldsymbol|bm)\{(?:[a-z]|\\[a-z]+)\}|\\[a-z]+)\}"
-)
-_SCALAR = re.compile(
-    r"[nmNMKTDB]|\\text\{d\}|\\(?:alpha|lambda|eta|epsilon|varepsilon|kappa|rho|tau|pi)|e|\\delta"
-)
-_LOWER = re.compile(r"[a-z]|\\(?:sigma|epsilon|varepsilon|nu|lambda|hat\{v\})")
-IDENTITY = re.compile(r"I|\\(?:mathbf|boldsymbol|bm|mathbb|text)\{I\}")
-_INDICES = frozenset("ijklmn")
-
-
-def is_array(name: Node) -> bool:
-    """Whether a name may be a matrix or a vector by its letter alone."""
-    if name.value == r"\text{d}":  # of an integral
-        return False
-    return _ARRAY.fullmatch(name.value) is not None and not _is_element(name)
-
-
-def _is_element(name: Node) -> bool:
-    """Whether a name has the two indices of a matrix's element."""
-    return len(name.subs) > 1 and all(
-        len(one) == 1 and (one[0] in _INDICES or one[0].isdigit()) for one in name.subs
-    )
-
-
-def is_scalar(node: Node) -> bool:
-    """Whether a node is surely a number."""
-    if node.kind == "name":
-        if _is_element(node):
-            return True
-        return _SCALAR.fullmatch(node.value) is not None and not node.subs
-    if node.kind == "call":
-        return node.value in ("det", "tr", "dim", "rank")
-    return node.kind == "number" or (
-        node.kind == "other" and node.value in ("absolute", "norm", "inner")
-    )
 
 
 def is_ordered(nodes: list[Node]) -> bool:
@@ -115,6 +79,7 @@ class Algebra:
         self, ordered: bool, columns: bool = False, identity: bool = False
     ) -> None:
         self.ordered, self.columns, self.identity = ordered, columns, identity
+        self.dropped = False  # whether an identity matrix was left out
         self._forms: dict[Node, Form] = {}
 
     def form(self, node: Node) -> Form:
@@ -153,7 +118,8 @@ class Algebra:
         """Return a product without identity matrices, unless it is one."""
         if not self.identity or len(sequence) < 2:
             return sequence
-        kept = tuple(one for one in sequence if not _is_identity(one))
+        kept = tuple(one for one in sequence if not is_identity(one))
+        self.dropped |= len(kept) < len(sequence)
         return kept or sequence[:1]
 
     def _key(self, powers: dict[Node, Fraction], sequence: tuple[Node, ...]) -> Term:
@@ -184,7 +150,7 @@ class Algebra:
         if node.kind == "sum":
             return not any(term[1] for term in self.form(node))
         if node.kind == "power":
-            if node.parts[1].value.endswith("/2") and _is_of_numbers(node.parts[0]):
+            if node.parts[1].value.endswith("/2") and is_of_numbers(node.parts[0]):
                 return True
             return all(self._commutes(one) for one in node.parts)
         return node.kind == "number" or is_scalar(node)
@@ -527,11 +493,6 @@ def scalars(sequence: tuple[Node, ...]) -> tuple[tuple[Node, ...], ...] | None:
     return None if current or not found else tuple(found)
 
 
-def is_vector(node: Node) -> bool:
-    """Whether a name is a lower-case letter, which beside a matrix is a vector."""
-    return node.kind == "name" and _VECTOR.fullmatch(node.value) is not None
-
-
 def _term(powers: dict[Node, Fraction], sequence: tuple[Node, ...]) -> Term:
     kept = [(atom, count) for atom, count in powers.items() if count]
     return tuple(sorted(kept, key=repr)), sequence
@@ -548,22 +509,10 @@ def _normed(node: Node) -> Node | None:
     return inside if any(map(is_vector, names)) else None
 
 
-def _is_identity(node: Node) -> bool:
-    return node.kind == "name" and IDENTITY.fullmatch(node.value) is not None
-
-
 def turned_of(node: Node) -> Node:
-    if _is_identity(node):
+    if is_identity(node):
         return node
     return node.parts[0] if node.kind == "top" else Node("top", "", (node,))
-
-
-def _is_of_numbers(node: Node) -> bool:
-    """Whether a formula below a root has only names that are usually numbers."""
-    if any(one.kind in ("top", "slope") for one in node.walk()):
-        return False
-    found = [one for one in node.walk() if one.kind == "name"]
-    return bool(found) and all(_LOWER.fullmatch(one.value) for one in found)
 
 
 def _elements(node: Node) -> tuple[Node, ...]:

@@ -8,8 +8,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
-from backpass.derivation.text.formal.algebra import IDENTITY, is_array, is_vector
 from backpass.derivation.text.formal.chains import order_of, steps
+from backpass.derivation.text.formal.kinds import IDENTITY, is_array, is_vector
 from backpass.derivation.text.formal.reader import Manner, read_formula
 from backpass.derivation.text.formal.slopes import Meaning, base, names
 from backpass.derivation.text.formal.trees import Node, Unclear, renamed
@@ -209,6 +209,14 @@ class Meanings:
             if len(group) == 1
             for token in group
         }
+        # Letters that are names of their own, and so labels in W_y.
+        self._named = {
+            letter
+            for read in reads
+            if read.shown and (head := _head(read.trees[0])) is not None
+            for letter in re.findall(r"[a-zA-Z]\Z", head.value.rstrip("}"))
+            if letter not in self.summed
+        }
         self.heads: set[str] = set()
         self.computed: set[str] = set()  # names that are differentiated
         self.applied: set[str] = set(self.manner.plain)
@@ -274,7 +282,7 @@ class Meanings:
         which other formulas sum."""
         assert left is not None
         free = _free_indices(right, frozenset()) - left.tokens
-        free -= {value for value, _ in names(left)}
+        free -= {value for value, _ in names(left)} | self._named
         repeated = {
             letter
             for letter in free
@@ -388,12 +396,13 @@ class Meanings:
                 left, right = read.trees[0], read.trees[1]
                 if left is None or right is None or base(name) not in names(right):
                     continue
-                if left.kind != "name" or len(reads) > 1:
+                formulas = {(one.trees[0], one.trees[1]) for one in reads}
+                if left.kind != "name" or len(formulas) > 1:
                     return None
                 if left.subs != name.subs and left.subs:
                     return None
                 found.append(left)
-        return found
+        return [*dict.fromkeys(found)]
 
     def reached(self, trees: Iterable[Node], place: Read) -> list[Node]:
         """Return the definitions that formulas may be expanded by."""
