@@ -164,3 +164,44 @@ def test_an_index_over_two_lengths_in_a_derivative_that_holds_nothing(right, wro
     left = r"\frac{\partial Y_{ij}}{\partial X_{ab}} ="
     assert one(f"{left} {right}", given).kind == "equal"
     assert one(f"{left} {wrong}", given).kind == "ill-formed"
+
+
+SQUARES = r"""given X \in \mathbb{R}^{m \times n}, w \in \mathbb{R}^n, t \in \mathbb{R}^m, A, B \in \mathbb{R}^{n \times n}, a, b \in \mathbb{R}
+let L = \frac12 \lVert X w - t \rVert^2"""
+
+
+@pytest.mark.parametrize(
+    "row, kind",
+    [
+        (r"\frac{\partial L}{\partial w} = X^\top (X w - t)", "equal"),
+        (r"\frac{\partial L}{\partial w} = X (X w - t)", "ill-formed"),
+        (r"X(A + B) = X A + X B", "equal"),
+        (r"X (A + B) = X A + B", "ill-formed"),
+        (r"A(B w) = A B w", "equal"),
+        (r"A (A + B) = A A + B A", "refused"),
+        (r"A(w) = A w", "not readable"),  # an argument
+        (r"A(a + b) = a A + b A", "not readable"),
+        (r"w(a + b) = a w + b w", "not readable"),
+    ],
+)
+def test_a_matrix_before_an_array_in_brackets_is_a_factor(row, kind):
+    assert one(row, SQUARES).kind == kind
+
+
+@pytest.mark.parametrize(
+    "row, kind",
+    [
+        (r"\sum_i w_i^2 = w w", "ill-formed"),
+        (r"w^\top A w = w A w", "ill-formed"),
+        (r"\lVert w \rVert^2 = w w", "ill-formed"),
+        (r"\sum_i w_i^2 = w w^\top", "not readable"),  # w may be a row
+        (r"w = a", "not readable"),  # each element
+        (r"w = \sum_i w_i", "not readable"),  # another w
+        (r"w_i = w", "not readable"),  # an element for its array
+        (r"A = A_{ij}", "not readable"),
+        (r"A w = \sum_j A_{ij} w_j", "not readable"),
+        (r"\frac{\partial L}{\partial w_i} = X^\top (X w - t)", "not readable"),
+    ],
+)
+def test_an_array_is_not_a_number_that_arrays_give(row, kind):
+    assert one(row, SQUARES).kind == kind

@@ -61,7 +61,7 @@ def test_an_identity_is_equal_and_its_wrong_twin_is_refused(right, wrong):
         (r"c^{-\top} = c", "only a matrix has a transpose of its inverse"),
         (r"\det X = 1", "a determinant needs a square matrix"),
         (r"A_{ij}^{-1} = 1", "an element of the inverse, or the inverse of the element"),
-        (r"A^{-2} = A^{-1} A^{-1}", "only numbers have powers"),
+        (r"A^{-2} = A^{-1} A^{-1}", "only numbers and square matrices have powers"),
         (r"((x + b) x^\top + (x + b) b^\top)^{-1} = I_n", "this matrix has no inverse at the sizes tried"),
         (r"(x x^\top)^{-1} x x^\top = I_n", "this matrix has no inverse"),
         (r"(A - A)^{-1} = I_n", "this matrix has no inverse"),
@@ -192,3 +192,31 @@ def test_a_line_that_equals_a_refused_one_follows_it_beside_a_long_inverse():
 
     assert found(sides.replace("SIGN", "-")) == ["refused", "follows"]
     assert found(sides.replace("SIGN", "-").replace(r"\frac{n}{b}", r"\frac{2}{b}")) == ["refused", "refused"]
+
+
+POWERS = r"given A, B \in \mathbb{R}^{n \times n}, x \in \mathbb{R}^n, a \in \mathbb{R}, X \in \mathbb{R}^{m \times n}"
+
+
+@pytest.mark.parametrize(
+    "row, kind",
+    [
+        (r"(A + B)(A - B) = A^2 - A B + B A - B^2", "equal"),
+        (r"(A + B)(A - B) = A^2 - B^2", "refused"),
+        (r"(A + B)^2 = A^2 + 2 A B + B^2", "refused"),
+        (r"(A^2)_{ij} = \sum_k A_{ik} A_{kj}", "equal"),
+        (r"(A^2)^{-1} A = A^{-1}", "equal"),
+        (r"A^2(A + B) = A^3 + A^2 B", "equal"),
+        (r"(I - A)(I + A + A^2) = I - A^3", "equal"),
+        (r"\operatorname{tr}(A^2) = \operatorname{tr}(A)^2", "refused"),
+        (r"\det(A^2) = \det(A)^2", "equal"),
+        (r"\nabla_A \operatorname{tr}(A^3) = 3 (A^\top)^2", "equal"),
+        (r"\nabla_A \operatorname{tr}(A^3) = 3 A^2", "refused"),
+        (r"A^2 - \operatorname{tr}(A) A + \det(A) I = A - A", "refused"),  # for 2 × 2
+        (r"(X^\top X)^2 = X^\top X X^\top X", "equal"),
+        (r"A^2 = A \odot A", "not readable"),  # the powers of its elements
+        (r"X^2 = X \odot X", "not readable"),
+        (r"x^2 = x \odot x", "not readable"),
+    ],
+)
+def test_a_power_of_a_square_matrix(row, kind):
+    assert one(row, POWERS).kind == kind

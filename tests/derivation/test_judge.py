@@ -464,7 +464,7 @@ def test_what_texts_write_is_read(right, wrong):
         (r"\sum_{j=1, k \ne j}^n x_j = x_1", "write j first in its condition"),
         (r"\sum_{j=1, k \ne i}^n x_j = x_1", "write j first in its condition"),
         (r"\mathbf{1}^T \mathbf{1} = n", r"what is the size of \mathbf{1}?"),
-        (r"\frac{\partial x^2}{\partial c} = 0", "only numbers have powers"),
+        (r"\frac{\partial x^2}{\partial c} = 0", "only numbers and square matrices have powers"),
         (r"\max(x, A) = A", "cannot be compared"),
         (r"x_i = 2 x_i, \quad i = 1, \dots, q", "not a condition"),
         (r"A x = x, \quad A \in \mathbb{R}^{n \times q}", "not a condition"),

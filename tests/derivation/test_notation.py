@@ -113,14 +113,12 @@ def test_a_notation_that_matches_nothing_is_said():
     ]
 
 
-@pytest.mark.parametrize(
-    ("template", "kind"), [(r"\sum_{k=1}^K", "equal"), (r"2 \sum_{k=1}^K", "not readable")]
-)
-def test_a_sum_is_a_template_without_brackets(template, kind):
-    definitions = rf"given x \in \mathbb{{R}}^K; read S as {template}"
-    assert judge(read_document(r"$$ S x_k = \sum_j x_j $$", "markdown"), definitions)[0].kind == kind
-    wrong = judge(read_document(r"$$ S x_k = 2 \sum_j x_j $$", "markdown"), definitions)[0]
-    assert wrong.kind == ("refused" if kind == "equal" else kind)
+@pytest.mark.parametrize("factor", ["", "2 "])
+def test_a_sum_is_a_template_without_brackets(factor):
+    definitions = rf"given x \in \mathbb{{R}}^K; read S as {factor}\sum_{{k=1}}^K"
+    right = judge(read_document(rf"$$ S x_k = {factor} \sum_j x_j $$", "markdown"), definitions)[0]
+    wrong = judge(read_document(r"$$ S x_k = 3 \sum_j x_j $$", "markdown"), definitions)[0]
+    assert (right.kind, wrong.kind) == ("equal", "refused")
 
 
 def test_a_variation_is_a_template_without_brackets():
@@ -135,3 +133,68 @@ def test_a_variation_is_a_template_without_brackets():
         for side, kind in ((right, "equal"), (wrong, "refused")):
             (verdict,) = judge(read_document(f"$$ {left} = {side} $$", "markdown"), given)
             assert verdict.kind == kind
+
+
+STATED = r"""<!-- derive: given X \in \mathbb{R}^n, m \in \mathbb{R}, s \in \mathbb{R}_{>0}; let Y = \frac{X - m \mathbf{1}}{\sqrt{s}};
+read (\sigma^2 + \epsilon)^{-1/2}(X - \mu) as \frac{X - m \mathbf{1}}{\sqrt{s}} -->
+"""
+ROW = r"$$ Y = (\sigma^2 + \epsilon)^{-1/2}(X - \mu) $$"
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "why"),
+    [
+        (r"\sigma^2 +", r"\sigma^2 -", "- is here in place of +"),
+        (r"- \mu", "", r"- \mu is missing here"),
+        (r"\sigma^2 + \epsilon", r"\sigma + \epsilon", "^ 2 is missing here"),
+        (r"-1/2}", r"-1/2}2", "2 is only here"),
+        (r"(X - \mu)", r"(X - s)", r"s is here in place of \mu"),
+    ],
+)  # fmt: skip
+def test_a_formula_that_differs_from_the_one_in_a_comment_is_wrong(old, new, why):
+    (right,) = judge(read_document(STATED + ROW, "markdown"))
+    assert right.kind == "equal"
+    comment, row = judge(read_document(STATED + ROW.replace(old, new), "markdown"))
+    assert (comment.display, row.kind) == (-1, "ill-formed")
+    assert why in row.message and "the comment in line 2" in row.message
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        ROW.replace("+", "-") + f"\n\n{ROW}",  # the notation is used: it may be another formula
+        ROW.replace("+", "-") + "\n\n" + ROW.replace("+", "-"),  # the comment may be wrong
+        r"$$ Y = (\sigma^2 - \epsilon)^{-1/2}(X - m) $$",  # two places
+        r"$$ Y = (\sigma^2 + \epsilon)^{-1/2} \odot \exp(X) $$",
+    ],
+)
+def test_a_formula_that_may_be_another_one_is_not_accused(rows):
+    found = [one.kind for one in judge(read_document(STATED + rows, "markdown"))]
+    assert "ill-formed" not in found and "refused" not in found
+
+
+def test_the_last_sum_of_a_notation_takes_what_follows():
+    given = r"given p, f, g \in \mathbb{R}^n, a \in \mathbb{R}; read E_s as \sum_s p_s; read M_s as \frac{1}{n} \sum_s; read \mu as \frac1n \sum_i f_i"
+    for row, kind in (
+        (r"E_s f_s = \sum_i p_i f_i", "equal"),
+        (r"a E_s [a f_s + g_s] = a^2 E_s f_s + a E_s g_s", "equal"),
+        (r"E_s [f_s + g_s] = E_s f_s", "refused"),
+        (r"E_s f_s + a = a + \sum_i p_i f_i", "equal"),
+        (r"E_s f_s - E_s g_s = \sum_i p_i (f_i - g_i)", "equal"),
+        (r"M_s f_s = \mu", "equal"),
+        (r"M_s f_s g_s = \mu", "refused"),
+        (r"a \mu g_i = \frac{a}{n} g_i \sum_j f_j", "equal"),  # μ shows no i, so its sum ends
+        (r"a \mu g_i = \frac{a}{n} \sum_j f_j", "refused"),
+    ):
+        (verdict,) = judge(read_document(f"$$ {row} $$", "markdown", given), given)
+        assert verdict.kind == kind, (row, verdict)
+
+
+def test_a_notation_holds_until_its_section_ends():
+    """The same notation in a comment of another section does not count as used here."""
+    first = "# A\n" + STATED + ROW + "\n\n# B\n"
+    wrong = first + STATED + ROW.replace("+", "-")
+    assert [one.kind for one in judge(read_document(wrong, "markdown"))][-1] == "ill-formed"
+    assert {one.kind for one in judge(read_document(first + STATED + ROW, "markdown"))} == {"equal"}
+    within = STATED + ROW + "\n\n# B\n" + STATED.split("\n")[1].join(("<!-- derive: ", "\n")) + ROW
+    assert {one.kind for one in judge(read_document(within, "markdown"))} == {"equal"}

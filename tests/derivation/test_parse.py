@@ -35,7 +35,7 @@ UNREADABLE = [
     (r"W = W \odot x", "cannot be multiplied", "x"),
     (r"W = \exp(W)", "write the matrix by its elements", "(W)"),
     (r"x = 1 / x", "cannot stand below a fraction bar", "x"),
-    (r"x = x^2", "only numbers have powers", "x^2"),
+    (r"x = x^2", "only numbers and square matrices have powers", "x^2"),
     (r"p = \operatorname{tr}(W)", "a trace needs a square matrix", "(W)"),
     (r"W = I_q W", "needs its size as a subscript", "I"),
     (r"x_1 = \operatorname{tr}(I)", "what is the size of I", "I"),
@@ -277,7 +277,8 @@ def test_a_gradient_may_not_be_given_after_its_definition_was_used():
         r"n (1 + x) = n + n x",
         r"\pi (1 + x) = \pi + \pi x",
         r"y = x + F(x)",
-        r"X (X + I_n) = X X + X",
+        r"X (x) = x X",
+        r"X (x + y) = x X + y X",
     ],
 )
 def test_a_name_directly_before_a_bracket_is_refused(line):

@@ -63,3 +63,22 @@ def test_a_minus_behind_the_limits_of_a_sum_is_that_of_the_summand(left, right, 
     given = r"given w, q \in \mathbb{R}^n, a \in \mathbb{R}"
     assert one(f"{left} = {right}", given).kind == "equal"
     assert one(f"{left} = {wrong}", given).kind == "refused"
+
+
+CAUSAL = r"given S \in \mathbb{R}^{n \times n}, x \in \mathbb{R}^n; let P_{ij} = \frac{e^{S_{ij}}}{\sum_{k \le i} e^{S_{ik}}}"
+
+
+@pytest.mark.parametrize(
+    "row, kind",
+    [
+        (r"\sum_{j \le i} P_{ij} = 1", "equal"),  # for each i, as it prints
+        (r"1 = \sum_{j \le i} P_{ij}", "not readable"),
+        (r"\sum_{j \le i} P_{ij} = n", "equal"),  # over both
+        (r"\sum_{j \le i} P_{ij} = 2", "refused"),
+        (r"\sum_{j < i} P_{ij} = 1", "refused"),
+        (r"\sum_{i<j} x_i x_j = \frac12 (\sum_i x_i)^2 - \frac12 \sum_i x_i^2", "equal"),
+        (r"\sum_{i<j} x_i x_j = (\sum_i x_i)^2 - \sum_i x_i^2", "refused"),
+    ],
+)
+def test_a_sum_over_one_letter_of_a_pair_may_hold_for_each_value_of_the_other(row, kind):
+    assert one(row, CAUSAL).kind == kind

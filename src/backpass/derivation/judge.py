@@ -41,11 +41,13 @@ from backpass.derivation.text.inner import with_products
 from backpass.derivation.text.knowledge import Knowledge
 from backpass.derivation.text.limit import TooLong, limited
 from backpass.derivation.text.members import Equation, equality
+from backpass.derivation.text.notation import Notation
 from backpass.derivation.text.pairs import (
     NONE,
     Letters,
     letters_of_pairs,
     with_pairs,
+    without_pairs,
 )
 from backpass.derivation.text.passages import Text
 from backpass.derivation.text.readings import implied_sum
@@ -59,6 +61,7 @@ from backpass.derivation.text.rewriting import (
 from backpass.derivation.text.sight.first import Sight
 from backpass.derivation.text.sight.rounded import with_rounded
 from backpass.derivation.text.sight.suggestion import Suggestion, suggestion_of
+from backpass.derivation.text.stale import with_stale
 from backpass.derivation.text.statements import Statement
 from backpass.derivation.text.sums import reaching_further
 from backpass.derivation.text.variants import Variant
@@ -133,7 +136,8 @@ def _judge(
             found, below = with_definitions_below(known, item, following, judge_one)
             verdicts += found
             known.condition = None
-    for verdict in _on_idle_notations(known):
+    for notation, verdict in _on_idle_notations(known):
+        verdicts = with_stale(verdicts, notation, verdict.line)
         after = [at for at, one in enumerate(verdicts) if one.line > verdict.line]
         verdicts.insert(after[0] if after else len(verdicts), verdict)
     return verdicts, sight
@@ -179,8 +183,8 @@ def _on_comment(known: Knowledge, comment: Comment) -> Iterator[Verdict]:
         yield replace(fault, message=known.in_its_words(fault.message), display=-1)
 
 
-def _on_idle_notations(known: Knowledge) -> Iterator[Verdict]:
-    """Yield a verdict on each notation in a comment that no formula uses."""
+def _on_idle_notations(known: Knowledge) -> Iterator[tuple[Notation, Verdict]]:
+    """Yield each notation in a comment that no formula uses, with a verdict on it."""
     for one, text in known.notations.items():
         if one not in known.matched:
             why = (
@@ -189,7 +193,7 @@ def _on_idle_notations(known: Knowledge) -> Iterator[Verdict]:
             )
             error = Unreadable(why, text.part(known.source))
             fault = unread(known.document, text, error)
-            yield replace(fault, display=-1)
+            yield one, replace(fault, display=-1)
 
 
 def _on_statement(
@@ -396,6 +400,11 @@ def _compared(
     summation convention leaves out, or with sums over `pairs`. Raises `Refused` and
     `Unreadable`."""
     sides = first, anchor, part
+    letter, plain = without_pairs(sides)
+    if letter:
+        with suppress(Refused, Unreadable):
+            one, above, here = plain
+            return equality(known, one, above, here, beside, membership)
     if pairs:
         with suppress(Refused, Unreadable):
             one, above, here = (with_pairs(side, pairs) for side in sides)

@@ -14,6 +14,7 @@ from typing import NamedTuple
 import numpy as np
 import sympy
 
+from backpass.derivation.equality.generic import are_equal
 from backpass.derivation.equality.numbers import may_be_equal
 from backpass.derivation.language.analysis import Analysis
 from backpass.derivation.language.calculus import Value
@@ -308,11 +309,32 @@ def _difference(
     for number, (one, other) in enumerate(pairs):
         if one != other and difference_point(one, other, evaluator) is not None:
             return tuple(map(int, np.unravel_index(number, np.shape(above))))
+    pairs = zip(*map(np.ravel, (above, here)), strict=True)
+    expand, signs = evaluator.calculus.expand, _signs_in(evaluator)
+    if all(
+        one == other or are_equal(one, other, expand, signs) for one, other in pairs
+    ):
+        return None
     raise Unreadable(
         "no difference was found, but equality cannot be decided here: "
         f"{_in_words(undecided)}",
         expression.part,
     ) from undecided
+
+
+def _signs_in(evaluator: Evaluator) -> dict[sympy.Expr, int]:
+    """Return the differences that comparisons have met around a point, each with its
+    sign there; comparisons are tried with both."""
+    if evaluator.point is None:
+        return {}
+    calculus, found = evaluator.calculus, {}
+    for path, places in evaluator.differences.items():
+        for where, differences in places.items():
+            signs = evaluator.signs[path][where]
+            if len(differences) == len(signs) == 1:
+                expanded = sympy.expand(calculus.expand(*differences))
+                found[expanded] = next(iter(signs))
+    return found
 
 
 def _in_words(error: exact.NotRepresentable) -> str:

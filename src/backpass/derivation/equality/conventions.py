@@ -16,6 +16,7 @@ from lark import Token, Tree
 
 from backpass.derivation.language.analysis import Analysis
 from backpass.derivation.language.names import (
+    Expression,
     Reference,
     Scope,
     Shape,
@@ -167,7 +168,7 @@ def fit(
                 return True  # not an error of the convention's own
         except Unreadable:
             return True
-        if not is_equation or _may_equal(*(e.shape for e in expressions[-2:])):
+        if not is_equation or _may_equal(scope, *expressions[-2:]):
             return True
     return False
 
@@ -244,10 +245,36 @@ def _is_result(
     return bool(_kinds(scope, definition.tree, within) - {"vectors"})
 
 
-def _may_equal(one: Shape, other: Shape) -> bool:
+def _is_computed(scope: Scope, number: Expression) -> bool:
+    """Whether a number is computed from arrays where it stands: a sum, a norm, or a
+    product of arrays. Texts also write an element for its array."""
+    return not number.free and any(
+        reference.kind == "variable" and scope.variables[reference.name].shape
+        for reference in number.references.values()
+    )
+
+
+def _may_be_applied(expression: Expression) -> bool:
+    """Whether a derivative stands before a bracket, to which it may be applied."""
+    return any(
+        before.data in ("partial", "jacobian", "nabla") and factor.data == "bracket"
+        for product in expression.tree.find_data("product")
+        for before, factor in itertools.pairwise(product.children)
+    )
+
+
+def _may_equal(scope: Scope, above: Expression, here: Expression) -> bool:
     """Whether two shapes may be the same. Texts also set an array equal to one number,
-    and do not always tell a column from a row."""
-    if not one or not other or len(one) != 2 or len(other) != 2:
+    as in x = c, and do not always tell a column from a row."""
+    one, other = above.shape, here.shape
+    if not one or not other:
+        number, array = (here, above) if one else (above, here)
+        if not (one or other) or _may_be_applied(array):
+            return True
+        if array.tree.data in ("reference", "scalar", "power_of_name"):
+            return True  # another name, written like that of the array
+        return not _is_computed(scope, number)
+    if len(one) != 2 or len(other) != 2:
         return True
     first, second = axes_of(one), axes_of(other)
     if len(first) == len(second) == 1:

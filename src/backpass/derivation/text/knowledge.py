@@ -327,8 +327,9 @@ class Knowledge:
         """Return a text with what the text's own notations are read as."""
         for one in self.now.notations:
             before, text = text, one.applied(text, source or self.source)
-            if text != before:
-                self.matched.add(one)
+            if text != before and text.origins[0] > one.place:
+                again = (n for n in self.now.notations if n.pattern == one.pattern)
+                self.matched.update(again)
         return text
 
     def part(self, text: Text) -> Part:

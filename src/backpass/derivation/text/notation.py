@@ -4,7 +4,9 @@ A notation is LaTeX with #1, #2, … for its arguments, and a template in the no
 derivations that replaces it. It is matched token by token, as TeX matches the arguments
 of a macro: #1 in braces is one letter, one digit, one command, or one group; elsewhere
 it is what stands before the next token of the notation, with all its brackets closed.
-The replacement is one factor: a sum or a product is put in brackets.
+The replacement is one factor: a sum or a product is put in brackets. A product that
+ends in \\sum_s, or in a sum over a letter that the notation shows, takes what follows:
+with `read E_s as \\sum_s p_s`, E_s f_s is \\sum_s p_s f_s.
 """
 
 from __future__ import annotations
@@ -45,6 +47,18 @@ _FACTOR = re.compile(
     re.S,
 )
 
+_SUM = re.compile(  # \\sum_{s=1}^n
+    r"\\sum\s*_\s*(?:\{\s*)?(?P<letter>[a-zA-Z])(?![a-zA-Z])(?:[^{}]*\})?"
+    rf"(?:\s*\^\s*(?:\w|{_GROUP}))?"
+)
+_BRACKETS_ROUND = ((r"\left( ", 0), (r" \right)", -1))
+_OPENS = re.compile(r"[(\[]|\\(?:left|[bB]igg?l?|\{)")
+# A name before a bracket would print like a function; d is a differential.
+_FACTOR_BEFORE = re.compile(
+    r"(?:(?<![a-zA-Z\\])[a-ce-zA-Z]|\\(?:alpha|beta|gamma|delta|epsilon|varepsilon|zeta|eta|theta|kappa"
+    r"|lambda|mu|nu|xi|rho|sigma|tau|phi|varphi|chi|psi|omega))\s*\Z"
+)
+
 _IN_BRACKETS = re.compile(r"\\left\( (.*) \\right\)", re.S)
 _VARIATION = re.compile(
     r"\\partial(?![a-zA-Z])\s*(?:[a-zA-Z]|\\(?!left)[a-zA-Z]+(?:\{[a-zA-Z]\})?)?"
@@ -63,13 +77,21 @@ def _tokens(characters: str) -> list[_Token]:
     return [_Token(m[0], *m.span()) for m in _TOKEN.finditer(characters)]
 
 
+def tokens_in(characters: str) -> tuple[str, ...]:
+    """Return the tokens of a formula, as notations are matched."""
+    return tuple(token.text for token in _tokens(characters))
+
+
 @dataclass(frozen=True)
 class Notation:
     """What is read as something else: tokens with places for arguments, and a
-    template with the same places."""
+    template with the same places. `is_open` says whether its last sum takes what
+    follows, and `place` where its comment has it."""
 
     pattern: tuple[str, ...]
     template: str
+    is_open: bool = False
+    place: int = 0
 
     def applied(self, text: Text, source: str) -> Text:
         """Return a text of the source with this notation replaced. Raises `Unreadable`
@@ -89,6 +111,14 @@ class Notation:
             if inner and _is_numerator(tokens, number, end) and _is_variation(inner[1]):
                 new = new[slice(*inner.span(1))]
             before = text[at:first]
+            behind = tokens[end].text if end < len(tokens) else ""
+            ahead = tokens[number - 1].text if number else ""
+            if self.is_open and (behind in ("^", "_", "'") or ahead in ("/", "^", "_")):
+                new = _bracketed(new)
+            elif self.is_open and _OPENS.fullmatch(behind):
+                new = _joined(new, _at(r" \,", new.origins[-1]))
+            elif inner and _FACTOR_BEFORE.search(_joined(found, before).characters):
+                new = _joined(_at(r"\, ", new.origins[0]), new)
             if _is_only_group(tokens, number, end) and _NAME.fullmatch(new.characters):
                 before, last, end = (
                     text[at : tokens[number - 1].start],
@@ -161,7 +191,7 @@ def notation(text: Text, source: str) -> Notation:
     part = text.part(source)
     if len(halves) != 2 or not all(half.strip() for half in halves):
         raise Unreadable("expected read … as …, such as read D_{#1} as …", part)
-    pattern = tuple(token.text for token in _tokens(halves[0]))
+    pattern = tokens_in(halves[0])
     places = [token for token in pattern if _PLACE.fullmatch(token)]
     if sorted(places) != [f"#{number + 1}" for number in range(len(places))]:
         raise Unreadable("expected each of #1, #2, … exactly once before as", part)
@@ -170,9 +200,10 @@ def notation(text: Text, source: str) -> Notation:
             "the text after as uses an argument that does not stand before as", part
         )
     template = halves[1].strip()
-    if not _FACTOR.fullmatch(template):
+    is_open = not _FACTOR.fullmatch(template) and _takes_more(template, pattern)
+    if not is_open and not _FACTOR.fullmatch(template):
         template = rf"\left( {template} \right)"
-    found = Notation(pattern, template)
+    found = Notation(pattern, template, is_open, part.start)
     for number, token in enumerate(pattern):
         after = pattern[number + 1] if number + 1 < len(pattern) else "#"
         if _PLACE.fullmatch(token) and not found._is_group(number - 1):
@@ -183,6 +214,25 @@ def notation(text: Text, source: str) -> Notation:
                     part,
                 )
     return found
+
+
+def _takes_more(template: str, pattern: tuple[str, ...]) -> bool:
+    """Whether a product with sums takes what follows it: it ends in a sum without a
+    term, or a notation shows the letters of its sums."""
+    top = [*outside(template)]
+    if any(re.match(r"[+\-=]|\\(?:pm|mp)(?![a-zA-Z])", template[at:]) for at in top):
+        return False
+    sums = [match for at in top if (match := _SUM.match(template, at))]
+    if not sums:
+        return False
+    is_last = not template[sums[-1].end() :].strip()
+    letters = {match["letter"] for match in sums}
+    return is_last or letters <= {*pattern}
+
+
+def _bracketed(text: Text) -> Text:
+    opening, closing = (_at(one, text.origins[at]) for one, at in _BRACKETS_ROUND)
+    return _joined(_joined(opening, text), closing)
 
 
 def _is_numerator(tokens: Sequence[_Token], start: int, end: int) -> bool:

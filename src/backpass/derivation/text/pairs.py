@@ -6,7 +6,8 @@ y_j = \\sum_{i<j} x_i. If j occurs in no other place of the equation, it has non
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from lark import Token, Tree
@@ -57,6 +58,18 @@ def with_pairs(side: Part, letters: Letters) -> Part:
     for at, letter in sorted(found, reverse=True):
         text = rf"{text[:at]}\sum_{{{letter}}} {text[at:]}"
     return replace(side, text=text) if found else side
+
+
+# A sum over j before one over i < j, as `with_pairs` writes it.
+_OF_PAIRS = re.compile(r"\\sum_\{(\w)\} (?=\\sum\s*_\s*\{[^{}]*\1\s*\})")
+
+
+def without_pairs(sides: Sequence[Part]) -> tuple[str, list[Part]]:
+    """Return the letter of the sums that `with_pairs` wrote, or "", and the sides
+    without them: there the letter has a value, as it prints."""
+    found = filter(None, (_OF_PAIRS.search(one.text) for one in sides))
+    letter = next((match[1] for match in found), "")
+    return letter, [replace(one, text=_OF_PAIRS.sub("", one.text)) for one in sides]
 
 
 def _sums(tree: Tree, bound: Letters = NONE) -> Iterator[tuple[str, Tree]]:

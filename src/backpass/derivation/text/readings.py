@@ -7,8 +7,15 @@ import re
 from dataclasses import replace
 
 from backpass.derivation.equality.check import Chain, evaluators_in
-from backpass.derivation.equality.comparing import Refused, of_loss
+from backpass.derivation.equality.comparing import (
+    Refused,
+    compare,
+    evaluators_of,
+    members_chain,
+    of_loss,
+)
 from backpass.derivation.equality.moments import undeclared_fact
+from backpass.derivation.language.analysis import Analysis
 from backpass.derivation.language.names import LOSS
 from backpass.derivation.language.parse import (
     Line,
@@ -18,10 +25,12 @@ from backpass.derivation.language.parse import (
     span_of,
     tokens_of,
 )
+from backpass.derivation.language.shapes.names import is_square
 from backpass.derivation.text.einstein import is_denied, with_sums
 from backpass.derivation.text.held import other_partials
 from backpass.derivation.text.knowledge import Knowledge
 from backpass.derivation.text.members import Equation, agree, equality
+from backpass.derivation.text.pairs import without_pairs
 from backpass.derivation.text.shown import through_equalities
 from backpass.derivation.text.sums import reaching_further
 
@@ -33,6 +42,8 @@ def other_reading(
     equal it in another reading; otherwise ""."""
     return (
         _summed_twice(chain)
+        or _for_each(known, equation, part)
+        or _of_elements(known, equation, part)
         or undeclared_fact(evaluators_in(known.now.lines), chain)
         or _double_sums(known, equation, part)
         or _of_unread_loss(known, chain)
@@ -62,6 +73,65 @@ def _summed_twice(chain: Chain) -> str:
                     f"{second} on both sides"
                 )
     return ""
+
+
+def _for_each(known: Knowledge, equation: Equation, part: Part) -> str:
+    """Return what to ask if the members are equal for each i where a sum over j < i
+    runs over both letters; otherwise ""."""
+    first, anchor = equation.first, equation.anchor
+    sides = first, anchor, part
+    letter, plain = without_pairs(sides)
+    if not letter:
+        return ""
+    created = evaluators_in(known.now.lines)
+    condition = equation.beside.condition
+    try:
+        one, above, here = plain
+        chain = members_chain(created.scope, one, above, here, condition, loose=True)
+        compare(chain, evaluators_of(created, chain))
+    except (Refused, Unreadable):
+        return ""
+    return f"it holds for each {letter}: if {letter} is not summed over, write it on both sides"
+
+
+def _of_elements(known: Knowledge, equation: Equation, part: Part) -> str:
+    """Return what to say if the members are equal where a power of a square matrix is
+    that of its elements; otherwise ""."""
+    sides = equation.first, equation.anchor, part
+    first, anchor, here = (_with_elements(known, side) for side in sides)
+    is_new = (first, anchor, here) != sides
+    if is_new and agree(known, first, anchor, here, equation.beside):
+        return r"it holds if a power is that of each element: write it as A^{\odot 2}"
+    return ""
+
+
+def _with_elements(known: Knowledge, part: Part) -> Part:
+    """Return a side with powers of the elements in place of those of matrices."""
+    try:
+        (expression,) = Analysis(known.scope).run([part])
+    except Unreadable:
+        return part
+    text, variables = part.text, known.scope.variables
+    shapes = [
+        variables[one.name].shape for one in expression.used if one.name in variables
+    ]
+    if not any(map(is_square, shapes)):
+        return part
+    nodes = [
+        node
+        for node in expression.tree.iter_subtrees()
+        if node.data in ("power", "power_of_name")
+        and id(node) not in expression.references
+        and _COUNT.search(text[slice(*span_of(node))])
+    ]
+    for node in sorted(nodes, key=lambda one: -span_of(one)[1]):
+        start, end = span_of(node)
+        each = _COUNT.sub(r"^{\\odot \1}", text[start:end])
+        text = text[:start] + each + text[end:]
+    return replace(part, text=text)
+
+
+_COUNT = re.compile(r"\^\s*\{?\s*([2-9])\s*\}?\Z")
 
 
 def _double_sums(known: Knowledge, equation: Equation, part: Part) -> str:

@@ -11,12 +11,13 @@ computes in low precision gets the tolerance of that precision.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 
-from backpass.verify import converged, sides
+from backpass.verify import beside, converged, sides
 from backpass.verify.case import Case, NotRun
 from backpass.verify.comparison import Judge
 from backpass.verify.convert import EPSILON
@@ -56,6 +57,7 @@ COARSEST = 0.1  # the largest tolerance at which a comparison is still useful
 # Other steps show a difference's own error: truncation grows with the step's square,
 # and rounding with its inverse.
 OTHER_STEPS = (0.5, 0.7, 1.4)
+BRIEF = 1 / 16  # crosses few of the kinks that the usual step in float32 crosses
 DOUBT = 4  # times their spread: a smaller error may be that of the differences
 LEAST = 1e-5  # of the gradient: smaller errors cannot be seen in float32
 Steps = dict[int, Step]  # by position of the input
@@ -63,6 +65,7 @@ KINKED = (
     "y has a kink there: its slopes on the two sides of these inputs differ, so no "
     "difference is its derivative"
 )
+COARSE = "differences are too coarse here"
 OFF = "the error is far larger than the change of the differences with the step"
 
 
@@ -116,12 +119,41 @@ def _rows(case: Case, steps: Steps, usual: float, why: str, note: str) -> list[R
     # For the book's operations, other methods compare every element.
     in_all = COORDINATES if case.subject.stem else math.inf
     tolerance = case.tolerance("finite_difference", usual, why)
-    found = rows(case, NAME, *tolerance, _derivative(case, steps), in_all)
+
+    def found(times: float = 1.0) -> list[Row]:
+        return rows(case, NAME, *tolerance, _derivative(case, steps, times), in_all)
+
     judged = [
         _reconsidered(row, case, at, steps, low=bool(note))
-        for at, row in zip(case.derived, found, strict=True)
+        for at, row in zip(case.derived, found(), strict=True)
     ]
+    for times in (BRIEF, BRIEF / 4) if note else ():
+        if any(map(_is_unclear, judged)):
+            shorter = zip(case.derived, judged, found(times), strict=True)
+            judged = [
+                _clearer(row, again, case, at, steps, times)
+                for at, row, again in shorter
+            ]
     return [replace(row, note=note or row.note) for row in judged]
+
+
+def _is_unclear(row: Row) -> bool:
+    return row.reason == KINKED or row.reason.startswith(COARSE)
+
+
+def _clearer(
+    row: Row, again: Row, case: Case, at: int, steps: Steps, times: float
+) -> Row:
+    """Return the row or, if differences could not judge it, that of a shorter step,
+    unless this one varies as much with the step."""
+    if not _is_unclear(row):
+        return row
+    if again.verdict == PASSED:
+        return again
+    if row.reason == KINKED or has_kink(case, at, times * steps[at]):
+        return row
+    own = _own_error(case, at, steps, (times, times / 2))
+    return again if (again.error or 0.0) > DOUBT * own else row
 
 
 def _reconsidered(row: Row, case: Case, at: int, steps: Steps, *, low: bool) -> Row:
@@ -130,6 +162,8 @@ def _reconsidered(row: Row, case: Case, at: int, steps: Steps, *, low: bool) -> 
             return replace(row, reason=reason)
         reason = _why_not_judged(row, case, at, steps, low)
         found = None if low else _at_kinks(row, case, at, steps[at])
+        if not (found or low) and (reason == KINKED or _has_ties(case.float64[at])):
+            found = beside.confirmed(case, at, partial(_of_input, at=at))
         if (found or reason == KINKED) and (
             wrong := wrong_at_ties(case, at, steps[at])
         ):
@@ -156,6 +190,18 @@ def _reconsidered(row: Row, case: Case, at: int, steps: Steps, *, low: bool) -> 
     return row
 
 
+def _has_ties(x: np.ndarray) -> bool:
+    """Whether an element is 0, or equal to another, where many functions have kinks."""
+    return bool((x == 0).any() or np.unique(x).size < x.size)
+
+
+def _of_input(case: Case, at: int) -> Row:
+    """Return the row of one gradient at other inputs."""
+    steps = {of: best_step(case, of) for of in case.derived}
+    found = rows(case, NAME, TOLERANCE, WHY, _derivative(case, steps))
+    return found[case.derived.index(at)]
+
+
 def _at_kinks(row: Row, case: Case, at: int, step: Step) -> Row | None:
     """Return a passed row if a gradient whose row failed is wrong only at kinks, where
     it is between the slopes on the two sides; otherwise None."""
@@ -166,11 +212,11 @@ def _at_kinks(row: Row, case: Case, at: int, step: Step) -> Row | None:
     return sides.excused(judge, case.gradients[at], reference, step)
 
 
-def _own_error(case: Case, at: int, steps: Steps) -> float:
+def _own_error(
+    case: Case, at: int, steps: Steps, compared: Sequence[float] = (1.0, *OTHER_STEPS)
+) -> float:
     """Return how much the differences vary with the step."""
-    return spread(
-        case, at, [_derivative(case, steps, times) for times in (1.0, *OTHER_STEPS)]
-    )
+    return spread(case, at, [_derivative(case, steps, times) for times in compared])
 
 
 def _derivative(case: Case, steps: Steps, times: float = 1.0) -> Derivative:
@@ -202,9 +248,11 @@ def _why_not_judged(row: Row, case: Case, at: int, steps: Steps, low: bool) -> s
         return ""
     own = _own_error(case, at, steps)
     if row.error > DOUBT * own:
+        own = _own_error(case, at, steps, (1.0, BRIEF))
+    if row.error > DOUBT * own:
         return ""
     return (
-        f"differences are too coarse here: they vary by {own:.1e} with the step, and "
+        f"{COARSE}: they vary by {own:.1e} with the step, and "
         f"differ by {row.error:.1e} from backward"
     )
 
@@ -281,7 +329,8 @@ def _wrong_together(
         _, bend = _change_and_bend(case, at, unit * direction)
         bent = DOUBT * np.sum(np.abs(case.dy) * bend) / unit
         size = max(np.sum(np.abs(case.dy * change)), np.sum(np.abs(got * moved)))
-        if abs(of_backward - slope) > bent + TIED * size:
+        smooth = bent <= TIED * size  # several kinks that meet may bend y little
+        if smooth and abs(of_backward - slope) > bent + TIED * size:
             wrong.append((of_backward, slope, direction, TIED * size))
     if len(wrong) < 2:
         return ""

@@ -20,6 +20,11 @@ from backpass.derivation.language.written import (
 )
 
 
+def is_square(shape: Shape) -> bool:
+    """Whether a shape is that of a square matrix, so that A^2 is A A."""
+    return len(shape) == 2 and shape[0] == shape[1]
+
+
 class Names(Visitor):
     """Names, with or without indices."""
 
@@ -45,9 +50,10 @@ class Names(Visitor):
         )
         if not is_power:
             return self.reference(tree)
-        if self.visit(base):
-            self.not_a_number("only numbers have powers", tree)
-        return ()
+        shape = self.visit(base)
+        if shape and not (is_square(shape) and int(str(exponent)) > 1):
+            self.not_a_number("only numbers and square matrices have powers", tree)
+        return shape
 
     def element(self, tree: Tree) -> Shape:
         array, subscript = tree.children

@@ -5,7 +5,7 @@ from __future__ import annotations
 from lark import Tree
 
 from backpass.derivation.language.names import Reference, Shape, in_words
-from backpass.derivation.language.shapes.names import Names
+from backpass.derivation.language.shapes.names import Names, is_square
 from backpass.derivation.language.written import canonical
 
 
@@ -102,9 +102,13 @@ class Numbers(Names):
                 r"^\top",
                 tree,
             )
+        if _is_count(exponent) and is_square(shape):
+            return shape
         if shape or self.visit(exponent):
             self.not_a_number(
-                "only numbers have powers; write a matrix product out", tree
+                "only numbers and square matrices have powers; write the product out, or "
+                r"a power of each element as x^{\odot 2}",
+                tree,
             )
         return ()
 
@@ -145,6 +149,13 @@ class Numbers(Names):
             return False
         found = self.scope.resolve(tree)
         return found is not None and found.kind == "variable"
+
+
+def _is_count(exponent: Tree) -> bool:
+    """Whether an exponent is 2, 3, …"""
+    return exponent.data == "number" and str(exponent.children[0]).isdigit() and (
+        int(str(exponent.children[0])) > 1
+    )  # fmt: skip
 
 
 def _is_inverse(exponent: Tree) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 from itertools import pairwise
+from typing import NoReturn
 
 from lark import Token, Tree
 
@@ -162,25 +163,15 @@ class Products(Ranges):
                 )
             if before.data == "differentiate":
                 self.reject_reach(before)
-            if not _APART.search(between) and _reads_as_function(
-                before, factor, self.scope
+            if self._reads_as_function(before, factor) and not (
+                self._is_matrix(before) and _is_composed(factor)
             ):
-                name = self.part.written(before)
-                if canonical(before).lower() in NAMES_OF_MOMENTS:
-                    self.reject("which names are random? Say: random x", before)
-                if before.data == "power" and self.find(before.children[0]):
-                    self.reject(
-                        "write its value, with the power after the bracket", before
-                    )
-                self.reject(
-                    f"{name}(…) prints like a function of what is in the bracket. Write "
-                    rf"the product as {name} \, (…) or {name} \cdot (…); define a "
-                    f"function as let {name}(…) = …",
-                    before,
-                )
+                self._reject_function(before)
         shape = self.visit(tree.children[0])
         for before, factor in pairwise(tree.children):
             other = self.visit(factor)
+            if not other and self._reads_as_function(before, factor):
+                self._reject_function(before)
             between = self.part.between(before, factor)
             if not other and not _TIMES.search(between) and self.may_reach(before):
                 if not self.is_still(factor, before):
@@ -198,6 +189,35 @@ class Products(Ranges):
             else:
                 shape = shape or other
         return shape
+
+    def _reads_as_function(self, before: Tree, factor: Tree) -> bool:
+        between = self.part.between(before, factor)
+        return not _APART.search(between) and _reads_as_function(
+            before, factor, self.scope
+        )
+
+    def _is_matrix(self, tree: Tree) -> bool:
+        """Whether a name is a matrix, perhaps with an exponent, so that an array after
+        it is a factor."""
+        if tree.data == "power" and self.scope.resolve(tree) is None:
+            tree = tree.children[0]
+        found = self.scope.resolve(tree) if tree.data == "reference" else None
+        if found is None or found.kind != "variable" or found.indices:
+            return False
+        return len(axes_of(self.scope.variables[found.name].shape)) == 2
+
+    def _reject_function(self, before: Tree) -> NoReturn:
+        name = self.part.written(before)
+        if canonical(before).lower() in NAMES_OF_MOMENTS:
+            self.reject("which names are random? Say: random x", before)
+        if before.data == "power" and self.find(before.children[0]):
+            self.reject("write its value, with the power after the bracket", before)
+        self.reject(
+            f"{name}(…) prints like a function of what is in the bracket. Write "
+            rf"the product as {name} \, (…) or {name} \cdot (…); define a "
+            f"function as let {name}(…) = …",
+            before,
+        )
 
     def unmultiplied(self, one: Shape, other: Shape, tree: Tree) -> Shape:
         """Return the shape of a product that does not fit, where a reading has one."""
@@ -238,6 +258,13 @@ class Products(Ranges):
                 self.reject(f"how far does this {sign} reach? Write brackets", body)
         self.ranges.append((self.expression, tree, letters))
         return shape
+
+
+def _is_composed(tree: Tree) -> bool:
+    """Whether a bracket contains more than a name, which may be an argument."""
+    while tree.data in ("bracket", "power"):
+        tree = tree.children[0]
+    return tree.data in ("sum", "product")
 
 
 def _is_written_out(tree: Tree) -> bool:

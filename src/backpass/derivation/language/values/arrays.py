@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
+from functools import reduce
 
 import numpy as np
 import sympy
@@ -52,6 +53,13 @@ def multiplied(first: Value, second: Value) -> Value:
         return first * second
     product = first @ second
     return product[0, 0] if product.shape == (1, 1) else product
+
+
+def raised(value: Value, exponent: int) -> Value:
+    """Return a power of a number, or of a square array by products of matrices."""
+    if not isinstance(value, np.ndarray):
+        return value**exponent
+    return reduce(multiplied, [value] * exponent)
 
 
 def determinant(value: Value) -> sympy.Expr:

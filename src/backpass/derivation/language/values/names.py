@@ -10,6 +10,7 @@ from backpass.derivation.language.calculus import Value
 from backpass.derivation.language.indices import letter_of
 from backpass.derivation.language.names import Reference, Variable, sliced
 from backpass.derivation.language.parse import tokens_of
+from backpass.derivation.language.values.arrays import raised
 from backpass.derivation.language.values.visitor import Visitor
 
 
@@ -26,7 +27,7 @@ class Names(Visitor):
         if id(tree) in self.current.references:
             return self.reference(tree)
         base, exponent = tree.children
-        return self.visit(base) ** int(str(exponent))
+        return raised(self.visit(base), int(str(exponent)))
 
     def element(self, tree: Tree) -> Value:
         array, subscript = tree.children

@@ -15,7 +15,12 @@ from backpass.derivation.language.names import (
     Shape,
 )
 from backpass.derivation.language.parse import tokens_of
-from backpass.derivation.language.values.arrays import added, inverse, multiplied
+from backpass.derivation.language.values.arrays import (
+    added,
+    inverse,
+    multiplied,
+    raised,
+)
 from backpass.derivation.language.values.cases import RELATIONS
 from backpass.derivation.language.values.names import Names
 from backpass.derivation.language.written import (
@@ -47,6 +52,8 @@ class Products(Names):
         if exponent.data == "each":  # a power of each element
             return self.visit(base) ** sympy.Rational("".join(tokens_of(exponent)))
         value = self.visit(base)
+        if isinstance(value, np.ndarray) and exponent.data == "number":
+            return raised(value, int(str(exponent.children[0])))
         if isinstance(value, np.ndarray):
             found = inverse(value, self.is_zero)
             if found is None:

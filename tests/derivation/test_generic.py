@@ -1,0 +1,48 @@
+"""Powers with any exponent, and roots beside absolute values: what is equal as functions of them is equal, the rest is refused or left open."""
+
+import pytest
+import sympy
+
+from backpass.derivation.equality.generic import are_equal
+
+from .judging import one
+
+GIVEN = r"given a, b, c \in \mathbb{R}, p, q \in \mathbb{R}_{>0}, v \in \mathbb{R}^n"
+
+
+@pytest.mark.parametrize(
+    ("left", "right", "wrong"),
+    [
+        (r"\sqrt{a^2}", "|a|", "a"),
+        (r"\sqrt{(a - b)^2}", "|b - a|", "a - b"),
+        (r"\sqrt{a^2 b^2}", "|a| |b|", "a |b|"),
+        (r"\sqrt{a^2} [a > 0]", "a [a > 0]", r"\sqrt{a^2}"),
+        (r"\sqrt{a^2} [a < 0]", "-a [a < 0]", "a [a < 0]"),
+        (r"\sqrt{a^2} [b > 0]", "|a| [b > 0]", "a [b > 0]"),  # b says nothing of a
+        (r"\max(a, b)", r"\frac{a + b + \sqrt{(a - b)^2}}{2}", r"\frac{a + b - \sqrt{(a - b)^2}}{2}"),
+        ("|a|^3", "a^2 |a|", "a^3"),
+        ("p^a p^b", "p^{a + b}", "p^{a b}"),
+        ("p^{a - b}", r"\frac{p^a}{p^b}", r"\frac{p^b}{p^a}"),
+        ("p^{2 a}", "(p^a)^2", "2 p^a"),
+        ("p^{a/2}", r"\sqrt{p^a}", r"\sqrt{p} a"),
+        ("p^{a + 2}", "p^2 p^a", "p^{2 a}"),
+        ("(p q)^a", "p^a q^a", "p^a q"),
+        (r"e^{a \log p}", "p^a", "a p"),
+        ("2^{a^2}", "4^{a^2/2}", "4^{a^2}"),
+        (r"\prod_i p^{v_i}", r"p^{\sum_i v_i}", r"\sum_i p^{v_i}"),
+        ("(1 + e^a)^b (1 + e^a)^c", "(1 + e^a)^{b + c}", "(1 + e^a)^{b c}"),
+    ],
+)
+def test_a_power_or_an_absolute_value(left, right, wrong):
+    assert one(f"{left} = {right}", GIVEN).kind == "equal"
+    assert one(f"{left} = {wrong}", GIVEN).kind == "refused"
+
+
+def test_a_sign_is_used_only_where_it_is_known():
+    a, b = sympy.symbols("a b", real=True)
+    assert are_equal(abs(a), a, lambda one: one, {a: 1})
+    assert are_equal(abs(a), -a, lambda one: one, {a: -1})
+    assert are_equal(abs(a), a, lambda one: one, {-a: -1})
+    assert not are_equal(abs(a), a, lambda one: one)
+    assert not are_equal(abs(a), a, lambda one: one, {b: 1})
+    assert not are_equal(abs(a + b), abs(a) + abs(b), lambda one: one, {a: 1})
