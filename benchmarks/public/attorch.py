@@ -36,16 +36,25 @@ def rms_norm(it: Draw) -> Case:
     )
 
 
-@ATTORCH.program("batch_norm_layer:BatchNormAutoGrad", "float32")
-def batch_norm(it: Draw) -> Case:
+def _batch_norm(it: Draw, *more: object) -> Case:
     apply = _function("batch_norm_layer:BatchNormAutoGrad")
     return it.case(
-        lambda x, w, b: apply(x, True, w, b),
+        lambda x, w, b: apply(x, True, w, b, *more),
         lambda x, w, b: F.batch_norm(x, None, None, w, b, True),
         it.normal(5, 3, 22),
         it.normal(3),
         it.normal(3),
     )
+
+
+@ATTORCH.program("batch_norm_layer:BatchNormAutoGrad", "float32")
+def batch_norm(it: Draw) -> Case:
+    return _batch_norm(it, None, None, 0.1, 1e-5, False)  # which tracks no statistics
+
+
+@ATTORCH.program("batch_norm_layer:BatchNormAutoGrad", "float32")
+def batch_norm_by_default(it: Draw) -> Case:
+    return _batch_norm(it)
 
 
 @ATTORCH.program("softmax_layers:SoftmaxAutoGrad")
@@ -63,7 +72,7 @@ def log_softmax(it: Draw) -> Case:
 @ATTORCH.program("act_layers:ActFuncAutoGrad")
 def mish(it: Draw) -> Case:
     apply = _function("act_layers:ActFuncAutoGrad")
-    return it.case(lambda x: apply(x, "mish", 0.0, True), F.mish, it.normal(7, 70))
+    return it.case(lambda x: apply(x, "mish", 0.0, True), lambda x: F.mish(x), it.normal(7, 70))
 
 
 @ATTORCH.program("act_layers:ActFuncAutoGrad")

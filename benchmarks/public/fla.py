@@ -217,10 +217,11 @@ def parallel_rebased(it: Draw) -> Case:
     call = FLA.get("ops.rebased.parallel:parallel_rebased")
 
     def reference(q, k, v):
+        q, k, v = (x.transpose(1, 2) for x in (q, k, v))
         scores = (K**-0.5 * q @ k.mT).square().tril()
-        return scores @ v / (scores.sum(-1, keepdim=True) + 1e-5)
+        return (scores @ v / (scores.sum(-1, keepdim=True) + 1e-5)).transpose(1, 2)
 
-    return it.case(call, reference, *(it.normal(1, H, T, K) for _ in range(3)))
+    return it.case(call, reference, *(it.normal(1, T, H, K) for _ in range(3)))
 
 
 @FLA.program("modules.layernorm:layer_norm")

@@ -75,10 +75,13 @@ def replayed(program: ptx.Program, launch: Launch) -> str:
             return "fault"
     if report.unsettled:
         return "unsettled"
-    pairs = [(x, launch.after[name]) for name, x in arguments.items() if isinstance(x, ptx.Tensor)]
+    own, right = (
+        [getattr(x, "tensor", x) for x in of.values() if not isinstance(x, int)]
+        for of in (arguments, launch.after)
+    )
     same = all(
-        np.array_equal(x.bytes, right.bytes) and np.array_equal(x.defined, right.defined)
-        for x, right in pairs
+        np.array_equal(x.bytes, y.bytes) and np.array_equal(x.defined, y.defined)
+        for x, y in zip(own, right, strict=True)
     )
     return "same" if same else "differ"
 
@@ -88,11 +91,13 @@ def _copied(arguments: Mapping[str, Any]) -> dict[str, Any]:
     copies: dict[int, tuple[np.ndarray, Any]] = {}
     found = {}
     for name, value in arguments.items():
-        if isinstance(value, ptx.Tensor):
-            at = value.bytes.__array_interface__["data"][0]
-            if at not in copies or not len(value.bytes):
-                copies[at] = value.bytes.copy(), np.copy(value.defined)
+        tensor = value.tensor if isinstance(value, ptx.Mapped) else value
+        if isinstance(tensor, ptx.Tensor):
+            at = tensor.bytes.__array_interface__["data"][0]
+            if at not in copies or not len(tensor.bytes):
+                copies[at] = tensor.bytes.copy(), np.copy(tensor.defined)
             own, defined = copies[at]
-            value = value._replace(bytes=own, defined=defined if defined.ndim else bool(defined))
+            tensor = tensor._replace(bytes=own, defined=defined if defined.ndim else bool(defined))
+            value = value._replace(tensor=tensor) if isinstance(value, ptx.Mapped) else tensor
         found[name] = value
     return found

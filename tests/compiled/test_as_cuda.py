@@ -1,9 +1,12 @@
 """Host code that looks for a GPU runs unchanged on CPU tensors."""
 
+import math
+
 import pytest
 import torch
 import triton
 import triton.language as tl
+from triton.testing import do_bench
 
 from backpass.kernels import compiled
 from backpass.verify import check
@@ -28,7 +31,7 @@ def scaled(x, factor):
     before.record()
     after.record(torch.cuda.current_stream())
     torch.cuda.synchronize()
-    assert before.elapsed_time(after) == 0
+    assert math.isnan(before.elapsed_time(after))
     return y
 
 
@@ -169,3 +172,19 @@ def test_a_check_as_compiled_runs_such_programs(own, passes):
     rows = [row for row in report.rows if row.method.startswith("compiled kernel")]
     assert rows and report.passed == passes
     assert {row.quantity for row in report.failed} == (set() if passes else {"dx"})
+
+
+@pytest.mark.parametrize("as_cuda", [True, False])
+def test_what_times_a_kernel_runs_it_once_and_reports_no_time(as_cuda):
+    y = torch.zeros_like(X)
+    with compiled.executing(as_cuda=as_cuda) as verdict:
+        times = [
+            bench(lambda: scale[(2,)](X, y, 185, 2.0, BLOCK=128), **how)
+            for bench in (do_bench, triton.testing.do_bench, triton.testing.do_bench_cudagraph)
+            for how in ({}, {"return_mode": "all"}, {"quantiles": [0.5, 0.2, 0.8]})
+        ]
+    assert len(verdict.runs) == 9 and torch.equal(y, 2 * X)
+    assert [str(time) for time in times[:3]] == ["nan", "[nan]", "[nan, nan, nan]"]
+    assert {"triton.testing.do_bench", "triton.testing.do_bench_cudagraph"} <= verdict.stood_in
+    assert "triton.testing.do_bench" in str(verdict)
+    assert "elapsed_time" in do_bench.__code__.co_names

@@ -1,11 +1,15 @@
 """Faults planted in kernels are found at the inputs of an ordinary test, and their right twins are not accused."""
 
 import pytest
+import torch
 
+from backpass.kernels import compiled
 from backpass.verify import check
 from backpass.verify.vary import executed
 
-from . import planted
+from . import planted, planted_more
+from .planted_more import Planted
+from .test_row import verifying
 
 # What the first finding of each fault says.
 FOUND = {
@@ -32,6 +36,7 @@ def checked(family, fault="", **settings):
     return check(build(fault), *inputs, operator=operator, compiled=True, raises=False, **settings)
 
 
+@pytest.mark.rotates(share=0.5, checks=verifying)
 @pytest.mark.parametrize("family", planted.FAMILIES)
 def test_a_right_kernel_passes(family):
     report = checked(family)
@@ -39,6 +44,7 @@ def test_a_right_kernel_passes(family):
     assert all(row.verdict == "passed" for row in report.rows)
 
 
+@pytest.mark.rotates(share=0.25, checks=verifying)
 @pytest.mark.parametrize(("family", "fault"), FOUND)
 def test_a_planted_fault_is_found(family, fault):
     found = [what for _, what in checked(family, fault, explain=False).findings()]
@@ -61,3 +67,32 @@ def test_a_sum_in_any_order_is_accepted_if_that_is_declared():
     assert found.startswith("not deterministic: planted.py") and "tl.atomic_add" in found
     report = checked("norm", "atomic sum", atomic_sums=True)
     assert report.passed and "accepted, as declared: planted.py" in report.rows[0].note
+
+
+def checked_more(name, fault="", **settings):
+    family = planted_more.FAMILIES[name]
+    inputs = [x.float() if x.is_floating_point() else x for x in family.inputs]
+    planted = Planted(family, fault)
+    return check(planted, *inputs, operator=family.operator, compiled=True, raises=False, **settings)
+
+
+@pytest.mark.rotates(share=0.3, checks=verifying)
+@pytest.mark.parametrize("family", planted_more.FAMILIES)
+def test_a_right_kernel_of_another_kind_passes(family):
+    report = checked_more(family)
+    assert report.passed, report
+    assert not report.failed
+
+
+@pytest.mark.parametrize(("family", "fault"), planted_more.FAULTS)
+def test_a_planted_fault_of_another_kind_is_found(family, fault):
+    report = checked_more(family, fault, methods=["compiled"], vary=False)
+    found = " ".join(what for _, what in report.findings())
+    assert found and planted_more.FAMILIES[family].faults[fault] in found
+
+
+@pytest.mark.parametrize("restored", [True, False])
+def test_an_autotuned_kernel_that_works_in_place_shows_every_trial(restored):
+    with compiled.executing(configurations=None):
+        y = planted_more.configured(restored)(torch.ones(40))
+    assert torch.equal(y, torch.full((40,), 2.0 if restored else 4.0))

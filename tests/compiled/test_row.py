@@ -11,6 +11,7 @@ import recorded
 from backpass import cli, kernels
 from backpass.recorded import findings
 from backpass.verify import check
+from backpass.verify.checking import STRIDES
 from backpass.verify.methods import compiled
 from tests.compiled import own
 from tests.kernels.support import sources, verifying
@@ -151,3 +152,30 @@ def test_without_a_gpu_a_check_says_how_kernels_are_executed():
     report = check(own.Softmax(), X, raises=False)
     (reason,) = {row.reason for row in report.having("could not run")}
     assert "with compiled=True (--compiled), check executes the kernels on the CPU" in reason
+
+
+def test_an_operator_that_draws_random_numbers_is_named():
+    report = check(
+        own.Softmax(),
+        X[:3, :7].float(),
+        operator=lambda x: torch.nn.functional.dropout(x, 0.5),
+        methods=["compiled"],
+        raises=False,
+    )
+    assert {row.reason for row in report.having("vacuous")} == {compiled.RANDOM}
+
+
+def test_strides_that_a_kernel_ignores_have_a_cure():
+    strided = type(
+        "Softmax", (own.Softmax,), {"forward": lambda self, x: super(strided, self).forward(Flat(x))}
+    )
+    report = check(strided(), X[:3, :8], operator=own.reference, compiled=True, raises=False, vary=False)
+    (row,) = report.of("contract")
+    assert "not contiguous" in row.reason and row.reason.endswith(STRIDES)
+
+
+class Flat:
+    """A tensor whose strides are ignored."""
+
+    def __new__(cls, x):
+        return torch.as_strided(x, x.shape, (x.shape[1], 1))

@@ -85,16 +85,12 @@ def through_a_descriptor(x_desc, y_ptr, BLOCK: tl.constexpr):
     tl.store(y_ptr + tl.arange(0, BLOCK), x_desc.load([0]))
 
 
-def test_tensor_descriptors_are_not_supported_on_hopper():
+@pytest.mark.parametrize("capability", [(8, 0), (9, 0)])
+def test_tensor_descriptors(capability):
     x, y = torch.arange(64.0), torch.empty(64)
-    with compiled.executing():
+    with compiled.executing(capability=capability):
         through_a_descriptor[(1,)](TensorDescriptor(x, [64], [1], [64]), y, BLOCK=64)
     assert torch.equal(x, y)
-    with (
-        compiled.executing(capability=(9, 0)),
-        pytest.raises(ptx.Unsupported, match="tensor descriptors are not supported"),
-    ):
-        through_a_descriptor[(1,)](TensorDescriptor(x, [64], [1], [64]), y, BLOCK=64)
 
 
 @triton.jit

@@ -147,6 +147,13 @@ def test_one_place_written_by_all():
     assert "another thread writes a different value" in str(report.unsettled[0])
 
 
+def test_numbers_that_differ_in_float64_too_are_not_taken_for_rounded_ones():
+    step = "fma.rn.f32 %r5, %r5, 0f358637BD, 0f3F800000;\n"  # 1 + x / 1,000,000
+    _, report = run(LOAD + step + "st.global.b32 [%rd2], %r5;\n")
+    (fault,) = report.unsettled
+    assert type(fault) is ptx.Race and "rounding" not in str(fault)
+
+
 def test_copies_of_a_sum_that_differ_in_their_last_bits():
     either = (
         "and.b32 %r5, %tid.x, 1; add.s32 %r5, %r5, {}; mov.b32 %r6, 0; st.shared.b32 [%r6], %r5; bar.sync 0;"
@@ -495,7 +502,7 @@ def test_results_that_depend_on_the_order_of_blocks():
         ("ld.param.v2.b32 {%r5, %r6}, [kernel_param_0];", r"ld\.param\.v2\.b32"),
         ("mma.sp.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%r5}, {%r5}, {%r5}, {%r5}, %r5, 0;", r"mma\.sp"),
         ("max.f32 %r5, %r1, %r1, %r1;", r"max\.f32"),
-        ("cp.async.bulk.commit_group;", r"cp\.async\.bulk\.commit_group"),
+        ("cp.async.bulk.prefetch.tensor;", r"cp\.async\.bulk\.prefetch"),
         ("cp.async.mbarrier.arrive.shared.b64 [%r4];", r"cp\.async\.mbarrier\.arrive"),
         ("mov.b128 %r5, %r1;", "b128"),
         *((f"{name};", name) for name in ("membar.gl", "fence.acq_rel.gpu", "trap", "pmevent 1")),
@@ -693,7 +700,14 @@ def test_a_register_is_known_within_its_braces():
     with pytest.raises(ptx.Unsupported, match="the name r "):
         run("{ .reg .b16 r; mov.b16 r, 3; } mov.b32 %r5, r;")
     with pytest.raises(ptx.Unsupported, match="label again is declared twice"):
-        run("{ again: } { again: }")
+        run("{ again: again: }")
+    again = "{ .reg .pred p; again: add.u32 %r6, %r6, 1; setp.lt.u32 p, %r6, 3; @p bra again; }"
+    y, _ = run(
+        f"mov.b32 %r6, 0; mov.b32 %r5, 0; {{ {again} again: }}"
+        + 2 * f"{again} add.u32 %r5, %r5, %r6;"
+        + STORE
+    )
+    assert (y.view(np.int32) == 4 + 5).all()
 
 
 def test_registers_that_the_hardware_sets():

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from backpass import ptx
+from backpass.ptx import garbage
 from backpass.ptx.arithmetic import compute
 from backpass.ptx.values import Value, known
 from tests.ptx.test_faults import HEAD, LOAD, STORE, TAIL, run
@@ -157,3 +158,11 @@ def test_the_low_bits_of_a_sum_and_equal_bits_of_a_maximum_are_known():
 def test_a_choice_needs_the_predicate():
     with pytest.raises(ptx.Undefined):
         run("selp.b32 %r5, 1, 0, %p3;" + STORE)
+
+
+def test_what_is_undefined_is_of_moderate_size_in_all_runs_but_the_first():
+    drawn = [garbage.of_register("%r1", 64, np.uint32, seed).view(np.float32) for seed in garbage.SEEDS]
+    assert np.ptp(np.log10(np.abs(drawn[0].astype(np.float64)))) > 20
+    for numbers in drawn[1:]:
+        assert numbers.min() > 1e-5 and numbers.max() < 1
+    assert not np.array_equal(*drawn[1:])

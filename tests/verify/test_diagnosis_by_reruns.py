@@ -469,3 +469,109 @@ def test_a_wrong_part_of_a_gradient_is_explained():
     assert all(
         "the derivative of sigmoid (operations 2 to 5) is y, its result" in says for says in found.values()
     )
+
+
+@pytest.mark.parametrize("xp", [np, torch], ids=lambda xp: xp.__name__)
+class TestOfConstants:
+    """A constant that backward leaves out, or has with another value, is named."""
+
+    def reasons(self, xp, backward):
+        def forward(p, t):
+            return -(t * xp.log(p + 1e-7)).sum(-1), (p, t)
+
+        def gradient(dy, saved):
+            p, t = saved
+            return backward(dy[:, None], p, t)
+
+        p, t = xp.asarray(np.abs(X)), xp.asarray(OTHER)
+        return reasons(forward, gradient, p, t, constants=["t"])
+
+    @pytest.mark.parametrize("other", ["0", "1e-09", "1e-05"])
+    def test_a_small_one(self, xp, other):
+        found = self.reasons(xp, lambda dy, p, t: (-dy * t / (p + float(other)), None))
+        says = f"got is forward's gradient with {other} in place of 1e-07; its line: "
+        assert found == {"dp": says + "return -(t * xp.log(p + 1e-7)).sum(-1), (p, t)"}
+
+    def test_the_right_one_and_a_share_of_it(self, xp):
+        assert not self.reasons(xp, lambda dy, p, t: (-dy * t / (p + 1e-7), None))
+        (reason,) = self.reasons(xp, lambda dy, p, t: (-dy * t / (p + 0.3e-7), None)).values()
+        assert not named(reason)
+
+    def test_one_of_several_places(self, xp):
+        def forward(p):
+            q = xp.sqrt(p + 1e-3)
+            return q * xp.log(p + 1e-3), (p, q)
+
+        def backward(dy, saved, first=1e-3, second=1e-3):
+            p, _ = saved
+            q = xp.sqrt(p + first)
+            return dy * (xp.log(p + second) / (2 * q) + q / (p + second))
+
+        p = xp.asarray(np.abs(X))
+        assert not reasons(forward, backward, p)
+        both = reasons(forward, lambda dy, saved: backward(dy, saved, 0.0, 0.0), p)
+        assert both == {"dp": "got is forward's gradient with 0 in place of 0.001"}
+        one = reasons(forward, lambda dy, saved: backward(dy, saved, 0.0), p)
+        assert one == {
+            "dp": "got is forward's gradient with 0 in place of 0.001; its line: q = xp.sqrt(p + 1e-3)"
+        }
+
+    def test_a_factor(self, xp):
+        def forward(x):
+            return xp.tanh(1.702 * x) * x, x
+
+        def forgets(dy, x):
+            y = xp.tanh(x)
+            return dy * (y + x * (1 - y * y))
+
+        found = reasons(forward, forgets, xp.asarray(X))
+        says = (
+            "got is forward's gradient with 1 in place of 1.702; its line: return xp.tanh(1.702 * x) * x, x"
+        )
+        assert found == {"dx": says}
+
+
+def test_a_constant_given_by_name():
+    def forward(x):
+        return torch.nn.functional.softplus(x, beta=1.5), x
+
+    found = reasons(forward, lambda dy, x: dy * torch.sigmoid(x), torch.tensor(X))
+    says = "got is forward's gradient with 1 in place of 1.5; its line: "
+    assert found == {"dx": says + "return torch.nn.functional.softplus(x, beta=1.5), x"}
+
+
+class Unused(torch.autograd.Function):
+    """A backward that is wrong if the second output is not used."""
+
+    @staticmethod
+    def forward(ctx, x):
+        ctx.set_materialize_grads(False)
+        ctx.save_for_backward(x)
+        return torch.tanh(x), x.sigmoid()
+
+    @staticmethod
+    def backward(ctx, dy, ds):
+        (x,) = ctx.saved_tensors
+        s = x.sigmoid()
+        if ds is None:
+            return dy * torch.sqrt(2 + x**4 + s)
+        return (0 if dy is None else dy * (1 - x.tanh() ** 2)) + ds * s * (1 - s)
+
+
+def test_a_gradient_that_is_wrong_for_one_cotangent():
+    report = check(Unused, torch.asarray(X), raises=False)
+    (row,) = report.failed
+    assert row.variation == "output 2 is not used"
+    assert "got is forward's own gradient for a random dy, but not for this one" in row.reason
+
+
+def test_a_gradient_that_differences_do_not_confirm():
+    """Equal indices: autograd's own derivative of scatter sends the cotangent to each source."""
+
+    def forward(x, at):
+        return torch.zeros(4, 7, dtype=x.dtype).scatter(1, at, x), at
+
+    at = torch.tensor([[0, 2, 2], [1, 1, 5], [3, 4, 6], [0, 0, 0]])
+    found = reasons(forward, lambda dy, at: dy.gather(1, at), torch.asarray(X[:, :3]), at)
+    says = "got is forward's own gradient by torch autograd for a random dy, and complex step disagrees for this one: "
+    assert found["dx"].startswith(says)

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from backpass.verify import check
+from backpass.verify.report import NOT_RUN
 
 RNG = np.random.default_rng(7)
 X, W, B = RNG.normal(size=(4, 3)), RNG.normal(size=(3, 5)), RNG.normal(size=5)
@@ -270,15 +271,6 @@ def test_an_object_that_cannot_be_copied():
         check(Sealed(), X)
 
 
-def test_a_dictionary_after_dx_gets_the_next_step():
-    class Returning(Replacing):
-        def backward(self, dy):
-            return dy @ self.w.T, {"w": self.x.T @ dy, "b": dy.sum(0)}
-
-    with pytest.raises(TypeError, match=r"as in return dx, dw, db; got a dictionary of w, b after dx"):
-        check(Returning(), X)
-
-
 def linear(x, params):
     return x @ params["w"] + params["b"], (x, params)
 
@@ -397,3 +389,152 @@ def test_a_second_step(layer):
     assert said == (
         ["dx changes if the same layer ran forward and backward before"] if layer is Remembers else []
     )
+
+
+# Gradients under a name that is not the parameter's
+
+
+class Plain:
+    """A weight and a bias; backward puts their gradients wherever ``keep`` does."""
+
+    factor = 1.0
+
+    def __init__(self):
+        self.weights, self.bias = W, B
+
+    def forward(self, x):
+        self.x = x
+        return x @ self.weights + self.bias
+
+    def backward(self, dy):
+        self.keep(self.factor * self.x.T @ dy, dy.sum(0))
+        return dy @ self.weights.T
+
+
+class InAList(Plain):
+    def keep(self, *gradients):
+        self.grads = [*gradients]
+
+
+class InATuple(Plain):
+    def __init__(self):
+        super().__init__()
+        self.grad = np.zeros((3, 5)), np.zeros(5)
+
+    def keep(self, *gradients):
+        self.grad = gradients[::-1]  # their shapes show which is which
+
+
+class FirstLetters(Plain):
+    def keep(self, dw, db):
+        self.dW, self.db = dw, db
+
+
+class Singular(Plain):
+    def keep(self, dw, db):
+        self.weight_grads, self.bias_grad = dw, db
+
+
+class OfALoss(Plain):
+    def keep(self, dw, db):
+        self.dE_dWeights, self.gradient_bias = dw, db
+
+
+class Adjoint(Plain):
+    def keep(self, dw, db):
+        self.weights_bar, self.bar_bias = dw, db
+
+
+@pytest.mark.parametrize(
+    "layer", [InAList, InATuple, FirstLetters, Singular, OfALoss, Adjoint], ids=lambda layer: layer.__name__
+)
+def test_gradients_by_their_shapes_and_by_other_names(layer, monkeypatch):
+    report = check(layer(), X, vary=False)
+    assert {row.quantity for row in report.rows if row.error is not None} - {"y"} == {
+        "dx",
+        "dweights",
+        "dbias",
+    }
+    assert not report.of("form")
+    monkeypatch.setattr(layer, "factor", 1.01)
+    report = check(layer(), X, raises=False, explain=False, vary=False)
+    assert {row.quantity for row in report.failed} == {"dweights"}
+
+
+class Alone:
+    """One weight, whose gradient is ``grad``."""
+
+    factor = 1.0
+
+    def __init__(self, first=None):
+        self.w, self.grad = W, first
+
+    def forward(self, x):
+        self.x = x
+        return x @ self.w
+
+    def backward(self, dy):
+        self.grad = self.factor * self.x.T @ dy
+        return dy @ self.w.T
+
+
+@pytest.mark.parametrize("first", [None, np.ones((3, 5)), 0.0])
+def test_the_gradient_of_the_only_parameter(first, monkeypatch):
+    report = check(Alone(first), X, vary=False)
+    assert not report.of("form")
+    monkeypatch.setattr(Alone, "factor", 1.01)
+    report = check(Alone(first), X, raises=False, explain=False, vary=False)
+    assert {row.quantity for row in report.failed} == {"dw"}
+
+
+class Masked:
+    """A mask that is not trained; ``grad`` is the gradient of what it multiplies."""
+
+    def __init__(self):
+        self.mask = np.arange(12.0).reshape(4, 3)
+
+    def forward(self, x):
+        self.h = x * self.mask
+        return np.tanh(self.h)
+
+    def backward(self, dy):
+        self.grad = dy * (1 - np.tanh(self.h) ** 2)
+        return self.grad * self.mask
+
+
+class Twins(Plain):
+    """Two parameters of one shape, whose gradients a list holds last first."""
+
+    def __init__(self):
+        self.first, self.second = W[:, :3], W[:, :3] + 1
+
+    def forward(self, x):
+        self.x = x
+        return np.tanh(x @ self.first) @ self.second
+
+    def backward(self, dy):
+        h = np.tanh(self.x @ self.first)
+        dh = (dy @ self.second.T) * (1 - h * h)
+        self.grads = [h.T @ dy, self.x.T @ dh]
+        return dh @ self.first.T
+
+
+class Delta(Plain):
+    """``grad`` has the parameter's shape by chance: that of the input."""
+
+    def __init__(self):
+        self.scale = np.arange(12.0).reshape(4, 3)
+
+    def forward(self, x):
+        self.x = x
+        return (x * self.scale).sum(0)
+
+    def backward(self, dy):
+        self.grad = np.broadcast_to(dy, (4, 3)) * self.scale
+        return self.grad
+
+
+@pytest.mark.parametrize("layer", [Masked, Twins, Delta], ids=lambda layer: layer.__name__)
+def test_an_array_that_may_be_another_gradient(layer):
+    report = check(layer(), X)
+    assert {row.verdict for row in report.of("form")} == {NOT_RUN}

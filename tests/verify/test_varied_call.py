@@ -1,11 +1,13 @@
 """With `vary`, the call is varied too: each variation finds a backward that is wrong only there, and passes its twin."""
 
 from types import SimpleNamespace
+from typing import Literal
 
 import numpy as np
 import pytest
 
 from backpass.verify import check
+from backpass.verify.vary.words import words_of
 
 RNG = np.random.default_rng(5)
 X, W, B = RNG.normal(size=(4, 3)), RNG.normal(size=(3, 5)), RNG.normal(size=5)
@@ -295,3 +297,124 @@ def test_what_cannot_be_tried_is_listed():
     reasons = {row.variation: row.reason for row in report.rows if row.verdict == "not run" and row.variation}
     assert "its other values are not known" in reasons["act other than 'gelu'"]
     assert reasons["with weight"] == "with weight: it was not given"
+
+
+# Words of an option that only forward's source shows
+
+
+TABLE = {"sinh": np.sinh, "twice": lambda x: 2 * x}
+KINDS = ["sinh", "twice"]
+Kind = Literal["sinh", "twice"]
+
+
+def by_table(x, kind="sinh"):
+    return TABLE[kind](x), (x, kind)
+
+
+def by_own_table(x, kind="sinh"):
+    functions = {"sinh": np.sinh, "twice": lambda x: 2 * x}
+    return functions.get(kind)(x), (x, kind)
+
+
+def by_comparison(x, kind="sinh"):
+    if kind.lower() == "sinh":
+        y = np.sinh(x)
+    elif "twice" == kind:
+        y = 2 * x
+    else:
+        raise ValueError(f"kind: expected one of {KINDS}; got {kind}")
+    return y, (x, kind)
+
+
+def by_membership(x, kind="sinh"):
+    if kind not in KINDS:
+        raise ValueError(kind)
+    return np.sinh(x) if kind[1] == "i" else 2 * x, (x, kind)
+
+
+def by_match(x, kind="sinh"):
+    match kind:
+        case "sinh":
+            y = np.sinh(x)
+        case "twice" | "double":
+            y = 2 * x
+        case _:
+            raise ValueError(kind)
+    return y, (x, kind)
+
+
+def by_annotation(x, kind: Literal["sinh", "twice"] | None = "sinh"):
+    return np.sinh(x) if kind[1] == "i" else 2 * x, (x, kind)
+
+
+def by_the_name_of_an_annotation(x, kind: Kind = "sinh"):
+    return np.sinh(x) if kind[1] == "i" else 2 * x, (x, kind)
+
+
+def chosen(z, of):
+    return np.sinh(z) if of == "sinh" else by_comparison(z, of)[0]
+
+
+def by_a_helper(x, kind="sinh"):
+    return chosen(x, of=kind), (x, kind)
+
+
+WRITTEN = [
+    by_table,
+    by_own_table,
+    by_comparison,
+    by_membership,
+    by_match,
+    by_annotation,
+    by_the_name_of_an_annotation,
+    by_a_helper,
+    lambda x, kind="sinh": ({"sinh": np.sinh, "twice": lambda x: 2 * x}[kind](x), (x, kind)),
+]
+
+
+@pytest.mark.parametrize("forward", WRITTEN, ids=lambda forward: forward.__name__)
+def test_words_that_the_source_shows(forward):
+    def backward(factor):
+        return lambda dy, saved: dy * np.cosh(saved[0]) if saved[1] == "sinh" else factor * dy
+
+    right = check(SimpleNamespace(forward=forward, backward=backward(2)), X)
+    assert "kind='twice'" in {row.variation for row in right.rows if row.verdict == "passed"}
+    assert not [row for row in right.rows if "its other values are not known" in row.reason]
+    wrong = check(SimpleNamespace(forward=forward, backward=backward(3)), X, raises=False)
+    assert found(wrong) == {"kind='twice'"} | ({"kind='double'"} if forward is by_match else set())
+
+
+def test_words_of_a_layer():
+    class Layer:
+        def forward(self, x, kind="sinh"):
+            y, self.saved = by_comparison(x, kind)
+            return y
+
+        def backward(self, dy):
+            x, kind = self.saved
+            return dy * np.cosh(x) if kind == "sinh" else 3 * dy
+
+    assert found(check(Layer(), X, raises=False)) == {"kind='twice'"}
+
+
+def test_strings_of_other_names_are_not_words():
+    def forward(x, kind="tanh", other="sum"):
+        if other == "product" or kind is None:
+            raise ValueError("kind: unknown")
+        return np.einsum("ij->ij", np.tanh(x)), x
+
+    assert words_of(forward, "kind") == ()
+    assert words_of(forward, "other") == ("product",)
+    assert words_of(np.tanh, "x") == ()
+    assert words_of(None, "x") == ()
+
+
+def test_a_forgotten_word_is_named():
+    def forward(x, kind="tanh"):
+        return x * {"tanh": np.tanh, "sine": np.sin}[kind](x), x
+
+    op = SimpleNamespace(forward=forward, backward=lambda dy, x: dy * (np.sin(x) + x * np.cos(x)))
+    report = check(op, X, raises=False, vary=False)
+    assert {row.reason for row in report.failed} == {
+        "got is forward's gradient with kind='sine' in place of 'tanh'"
+    }

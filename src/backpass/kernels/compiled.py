@@ -34,11 +34,14 @@ from triton.runtime.cache import get_cache_manager
 from triton.runtime.jit import TensorWrapper
 
 from backpass import kernels, ptx
+from backpass.kernels import descriptors
 from backpass.kernels.addresses import Addresses
 from backpass.kernels.allocated import Allocated, Part
 from backpass.kernels.as_cuda import CAPABILITY as USUAL
 from backpass.kernels.as_cuda import DEVICE, GPUS, properties_of, standing_in
 from backpass.kernels.tuning import Tuning, Wanted
+from backpass.kernels.untimed import untimed
+from backpass.ptx.shadow import Shadow
 from backpass.text import table
 from backpass.text.progress import Progress
 from backpass.torch_internals import without_torch_functions
@@ -193,15 +196,16 @@ def executing(
 
     ``capability`` is the compute capability for which kernels are compiled: (8, 0), as
     for an A100; (8, 9), as for an L40S, on which Triton has more numbers of eight bits;
-    or (9, 0), as for an H100, whose instructions wgmma and bulk copies are not
-    executed.
+    or (9, 0), as for an H100, on which Triton has products of four warps (wgmma), and
+    copies tiles of tensor descriptors as the tensor maps of TMA say.
 
     With ``as_cuda``, CPU tensors report the device ``cuda:0``, tensors requested on
     CUDA are allocated on the CPU, and ``torch.cuda`` reports such a GPU, so host code
-    that expects one runs unchanged. ``multiprocessors`` is its reported number, from
-    which host code may derive the number of programs. With ``atomic_sums``, the verdict
-    accepts sums by floating-point ``tl.atomic_add``, which depend on the order of their
-    terms; it notes them.
+    that expects one runs unchanged. ``triton.testing.do_bench`` calls its function once
+    and returns NaN, and so is the time between two events. ``multiprocessors`` is the
+    reported number, from which host code may derive the number of programs. With
+    ``atomic_sums``, the verdict accepts sums by floating-point ``tl.atomic_add``, which
+    depend on the order of their terms; it notes them.
 
     Raises a ``ptx.Fault`` for what PTX does not allow, ``ptx.Unsupported`` for an
     instruction that ``backpass.ptx`` does not execute, ValueError if a kernel has no
@@ -220,7 +224,12 @@ def executing(
     verdict, tuning = Verdict(atomic_sums=atomic_sums), Tuning(configurations)
     properties = properties_of(capability, multiprocessors)
     device = standing_in(properties) if as_cuda else nullcontext()
-    with device as mode, Allocated(mode) as allocated, tuning.applied():
+    with (
+        device as mode,
+        Allocated(mode) as allocated,
+        tuning.applied(),
+        untimed(verdict.stood_in),
+    ):
         addresses = mode.addresses if mode else None
         own = Driver(
             verdict, allocated, only, approximate, tuning, properties, addresses
@@ -258,6 +267,7 @@ class Driver(DriverBase):
         self.addresses = addresses
         self._device = DEVICE if addresses else torch.device("cpu")
         self._given: list[tuple[str, Part]] = []
+        self.shadow: Shadow | None = None  # computes in float64 beside
         self.utils = SimpleNamespace(
             load_binary=lambda *_: (None, None, REGISTERS, 0, 1024),
             get_device_properties=lambda _: _for_triton(properties),
@@ -319,20 +329,19 @@ class Driver(DriverBase):
         values: Sequence[object],
     ) -> None:
         """Execute one launch of the kernel with the given PTX."""
-        if self.capability >= 90 and "tensordesc" in str(signature.values()):
-            raise ptx.Unsupported(
-                f"{metadata.name}: tensor descriptors are not supported for compute "
-                "capability 9.0; execute it for 8.0"
-            )
         program = _parsed(text)
-        if metadata.global_scratch_size or metadata.num_ctas > 1:
+        if metadata.num_ctas > 1:
             raise ptx.Unsupported(
-                f"{program.name}: scratch memory and clusters are not supported"
+                f"{program.name}: clusters of blocks are not supported; launch the "
+                "kernel with num_ctas=1"
             )
-        arguments = {
+        maps = iter(getattr(metadata, "tensordesc_meta", None) or ())
+        arguments: dict[str, Any] = {
             name: self._argument(f"{program.name}: {name}", type, value)
-            for name, type, value in _flat(signature.items(), values)
+            for name, type, value in _flat(signature.items(), values, maps)
         }
+        if metadata.global_scratch_size:
+            arguments["scratch memory"] = descriptors.scratch(metadata, grid)
         only, count = self.only, grid[0] * grid[1] * grid[2]
         if only is not None:
             if count and not (only and -count <= min(only) <= max(only) < count):
@@ -352,6 +361,7 @@ class Driver(DriverBase):
                 approximate=self.approximate,
                 find=partial(self._found, program.name),
                 watch=progress.now,
+                shadow=self.shadow,
             )
         seconds = time.process_time() - start
         axes = max([axis for axis in (1, 2) if grid[axis] > 1], default=0) + 1
@@ -367,7 +377,10 @@ class Driver(DriverBase):
                 found[name] = f"{name}: {elements} never written"
         return [*found.values()]
 
-    def _argument(self, where: str, type: str, value: object) -> ptx.Tensor | int:
+    def _argument(self, where: str, type: str, value: object) -> Any:
+        if type == descriptors.MAP:
+            base = self._argument(where, "*", value[0].base)  # type: ignore[index]
+            return ptx.Mapped(base, descriptors.map_of(*value))  # type: ignore[misc]
         if isinstance(value, torch.Tensor):
             if value.device.type != "cpu":
                 raise TypeError(
@@ -442,31 +455,21 @@ def _renamed(text: str, path: str) -> str:
 
 
 def _flat(
-    signature: Iterable[tuple[str, Any]], values: Iterable[object]
+    signature: Iterable[tuple[str, Any]],
+    values: Iterable[object],
+    maps: Iterator[Any],
 ) -> Iterator[tuple[str, str, Any]]:
     """Yield the name, the type, and the value of each argument of the PTX. A tuple is
-    passed as its elements, and a constant is not passed."""
+    passed as its elements, and a constant is not passed. ``maps`` says how tiles of
+    tensor descriptors are copied."""
     for (name, type), value in zip(signature, values, strict=True):
         if isinstance(type, tuple):
             own = [(f"{name}[{i}]", part) for i, part in enumerate(type)]
-            yield from _flat(own, value)  # type: ignore[arg-type]
+            yield from _flat(own, value, maps)  # type: ignore[arg-type]
         elif type.startswith("tensordesc"):
-            yield from _descriptor(name, value)
+            yield from descriptors.arguments(name, value, next(maps, None))
         elif type != "constexpr":
             yield name, type, value
-
-
-def _descriptor(name: str, value: Any) -> Iterator[tuple[str, str, Any]]:
-    """Yield the arguments of a tensor descriptor. Below compute capability 9.0, Triton
-    lowers it to a pointer: the base, the shape and strides, flags, and the shape and
-    strides again."""
-    sizes = [*enumerate((*value.shape, *value.strides))]
-    yield name, "*", value.base
-    yield from ((f"{name} size {at}", "i64", size) for at, size in sizes)
-    yield f"{name} padding", "i1", value.padding == "nan"
-    if hasattr(value, "round_f32_to_tf32"):  # since Triton 3.7
-        yield f"{name} rounding", "i1", value.round_f32_to_tf32
-    yield from ((f"{name} size {at} again", "i64", size) for at, size in sizes)
 
 
 _FLOATS = {"fp16": ("<e", "<H"), "fp32": ("<f", "<I"), "fp64": ("<d", "<Q")}

@@ -22,18 +22,22 @@ To learn PTX from this package, read its modules in this order:
 - ``threads``: what the threads of a block share
 - ``computed``: instructions that only compute, by their operands and results
 - ``moves``, ``warps``, and ``copies``: how threads access memory, meet, and copy
+- ``proxy``: what a GPU's asynchronous proxy does beside the threads
+- ``descriptors``, ``products``, and ``warpgroups``: how four warps multiply (wgmma)
+- ``mbarriers``, ``tensor_maps``, and ``bulk``: how tiles are copied (TMA)
 - ``calls``: what ``tl.device_print`` and ``tl.device_assert`` call
 - ``block``: how threads branch and wait
 - ``steps`` and ``bundles``: which instructions can execute together
+- ``beside`` and ``shadow``: numbers in float64 beside those of the registers
 - ``rows`` and ``tracked``: registers and memory of blocks that execute together
 - ``lockstep``: how they execute
 - ``grid``: how the blocks of a kernel run
 
-The package executes the instructions that Triton 3 emits for compute capability 8.0 or
-8.9 and that the kernels of its tests contain; any other instruction raises
+The package executes the instructions that Triton 3 emits for compute capability 8.0,
+8.9, or 9.0 and that the kernels of its tests contain; any other instruction raises
 ``Unsupported``. It does not execute calls of other functions, accesses at generic
-addresses, or features of later GPUs. It does not check timing or the order of accesses
-within a warp.
+addresses, clusters of blocks, warps with different roles (warp specialisation), or
+features of later GPUs. It does not check timing or the order of accesses within a warp.
 """
 
 from backpass.ptx.faults import (
@@ -53,6 +57,7 @@ from backpass.ptx.faults import (
 )
 from backpass.ptx.grid import Report, Tensor, run
 from backpass.ptx.parse import Program, parse
+from backpass.ptx.tensor_maps import Mapped, TensorMap
 
 __all__ = [
     "Assertion",
@@ -60,6 +65,7 @@ __all__ = [
     "Barrier",
     "Fault",
     "LastBits",
+    "Mapped",
     "Misaligned",
     "Order",
     "OutOfBounds",
@@ -68,6 +74,7 @@ __all__ = [
     "Race",
     "Report",
     "Tensor",
+    "TensorMap",
     "TooEarly",
     "Undefined",
     "Unsupported",

@@ -10,11 +10,22 @@ executes together, they wait for the rest of the warp.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
 
-from backpass.ptx import calls, computed, copies, moves, warps
+from backpass.ptx import (
+    calls,
+    computed,
+    copies,
+    mbarriers,
+    moves,
+    proxy,
+    tensor_maps,
+    warpgroups,
+    warps,
+)
 from backpass.ptx.faults import Barrier
 from backpass.ptx.parse import Instruction, label_of, unsupported
 from backpass.ptx.threads import Threads
@@ -48,6 +59,10 @@ class Block:
         """Execute the kernel until all threads have returned. Raises a Fault."""
         threads, n = self.threads, len(self.threads.numbers)
         code, end = threads.program.code, len(threads.program.code)
+        execute = _execute
+        if (shadow := threads.shadow) is not None:
+            shadow.begin(threads)
+            execute = partial(shadow.execute, run=_execute)
         at, waiting = np.zeros(n, np.int64), np.zeros(n, bool)
         everyone = np.ones(n, bool)
         here, together = 0, True  # whether all threads are at `here`, and none waits
@@ -92,7 +107,7 @@ class Block:
                 together = bool((at == here).all()) and not waiting.any()
                 continue
             if chosen is everyone or chosen.any():
-                _execute(threads, instruction, chosen)
+                execute(threads, instruction, chosen)
             if together:
                 here += 1
             else:
@@ -135,7 +150,7 @@ class Block:
                 and np.array_equal(kept.at, at)
                 and np.array_equal(kept.waiting, waiting)
             ):
-                what = (
+                what = self.threads.proxy.waits_for or (
                     "repeats a loop in which nothing changes: it does not end, or waits "
                     "for another block, but blocks run to completion one after another "
                     "here"
@@ -153,8 +168,11 @@ def _complete(
     threads that have not returned must be active."""
     if waits_for_all(instruction):
         return active & (active == threads.left).all()
-    whole = (active | ~threads.left).reshape(-1, 32).all(axis=1)
-    return active & np.repeat(whole, 32)
+    size = 128 if instruction.parts[0] == "wgmma" else 32
+    if len(active) % size:
+        return active
+    whole = (active | ~threads.left).reshape(-1, size).all(axis=1)
+    return active & np.repeat(whole, size)
 
 
 def _guard(
@@ -171,6 +189,8 @@ def _guard(
 
 def _execute(threads: Threads, instruction: Instruction, chosen: np.ndarray) -> None:
     operation = instruction.parts[0]
+    if threads.products.flying:
+        threads.products.check(threads, instruction, chosen)
     special = _MEMORY.get(operation)
     if special is not None:
         special(threads, instruction, chosen)
@@ -199,6 +219,12 @@ _MEMORY: dict[str, Callable[[Threads, Instruction, np.ndarray], None]] = {
     "ldmatrix": warps.load_matrices,
     "stmatrix": warps.store_matrices,
     "cp": copies.copy,
+    "elect": warps.elect,
+    "fence": proxy.fence,
+    "mbarrier": mbarriers.mbarrier,
+    "setmaxnreg": warps.specialise,
+    "tensormap": tensor_maps.tensormap,
+    "wgmma": warpgroups.warpgroup,
     "call": calls.call,
 }
 

@@ -145,22 +145,22 @@ def _moved(instruction: Instruction, parts: list[np.ndarray]) -> list[np.ndarray
 
 def _shuffled(instruction: Instruction, bits: list[np.ndarray]) -> list[np.ndarray]:
     """shfl.sync: read a register of another thread of the warp."""
-    of, inside = _lanes(instruction, bits)
+    of, inside = lanes(instruction, bits)
     return [bits[0][of], inside]
 
 
-def _lanes(
+def lanes(
     instruction: Instruction, bits: list[np.ndarray]
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return the element that each thread of shfl reads, and whether the lane is within
     the thread's segment."""
-    lanes, inside = tensor_cores.shuffled_from(instruction.parts[2], *bits[1:])
-    return np.arange(len(lanes)) // 32 * 32 + lanes, inside
+    own, inside = tensor_cores.shuffled_from(instruction.parts[2], *bits[1:])
+    return np.arange(len(own)) // 32 * 32 + own, inside
 
 
 def _shuffled_known(instruction: Instruction, values: list[Value]) -> list[np.ndarray]:
     value, lane, bound = values
-    of, _ = _lanes(instruction, [x.bits for x in values])
+    of, _ = lanes(instruction, [x.bits for x in values])
     known = lane.whole & bound.whole
     return [np.where(known, value.defined[of], value.defined.dtype.type(0)), known]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from backpass.ptx import bulk
 from backpass.ptx.faults import Fault, Unsupported
 from backpass.ptx.memory import check_aligned
 from backpass.ptx.parse import Instruction, Operand, Register, unsupported
@@ -15,6 +16,9 @@ def copy(threads: Threads, instruction: Instruction, chosen: np.ndarray) -> None
     """Execute cp.async: start a copy, close a group of copies, or wait for groups."""
     parts = instruction.parts
     threads.shared.changes += 1
+    if parts[1:3] == ["async", "bulk"] or parts[1] == "reduce":
+        bulk.bulk(threads, instruction, chosen)
+        return
     if parts[1] != "async":
         raise unsupported(instruction)
     if parts[2] == "commit_group":

@@ -29,6 +29,7 @@ class Fault(Exception):
         self, what: str, place: Place | None, block: int | None, thread: int | None
     ) -> None:
         super().__init__(what, place, block, thread)
+        self.apart = False  # whether threads write numbers that differ to one place
         self.what, self.place, self.block, self.thread = what, place, block, thread
 
     def __str__(self) -> str:

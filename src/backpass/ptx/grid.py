@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from math import prod
@@ -12,12 +13,16 @@ import numpy as np
 
 from backpass.ptx import copies, garbage, lockstep
 from backpass.ptx.block import Block
-from backpass.ptx.faults import Fault, Race, Undefined, Unsupported
+from backpass.ptx.faults import Fault, LastBits, Race, Undefined, Unsupported
+from backpass.ptx.memory import CONTRACTED
 from backpass.ptx.parse import Program
 from backpass.ptx.races import Races
+from backpass.ptx.shadow import Shadow
+from backpass.ptx.tensor_maps import Mapped
 from backpass.ptx.tensors import Global, address_of
 from backpass.ptx.threads import Threads
 
+ROUNDED = "{}, by rounding alone: computed in float64, the two are equal. " + CONTRACTED
 RUNS = 4  # of a block whose reads race with later writes
 
 
@@ -48,7 +53,7 @@ class Tensor(NamedTuple):
 
 def run(
     program: Program,
-    arguments: Mapping[str, Tensor | int],
+    arguments: Mapping[str, Tensor | Mapped | int],
     *,
     blocks: int | Sequence[int],
     shared: int = 0,
@@ -56,33 +61,41 @@ def run(
     approximate: int | None = None,
     watch: Callable[[str], None] = lambda _: None,
     find: Callable[[int], tuple[str, Tensor] | None] = lambda address: None,
+    shadow: Shadow | None = None,
 ) -> Report:
     """Execute a kernel and return a report.
 
     ``arguments`` holds the kernel's arguments in the order of its parameters, under the
-    names that faults use. An argument is a tensor, whose bytes are updated in place, or
-    an integer, which may hold the bits of a floating-point number. Tensors whose bytes
-    overlap are one buffer. Missing arguments are 0. ``blocks`` is the number of blocks
-    along up to three axes. ``shared`` is the size of a block's shared memory in bytes,
-    without the variables that the kernel declares there.
+    names that faults use. An argument is a tensor, whose bytes are updated in place, a
+    tensor with a tensor map, or an integer, which may hold the bits of a floating-point
+    number. Tensors whose bytes overlap are one buffer. Missing arguments are 0.
+    ``blocks`` is the number of blocks along up to three axes. ``shared`` is the size of
+    a block's shared memory in bytes, without the variables that the kernel declares
+    there.
 
     ``only`` lists the numbers of the blocks to run, counted along the first axis first;
     the default is all. ``approximate`` is the seed of the errors of approximate units;
     by default the units have no error. ``watch`` is called with what is being done, in
     words. ``find`` returns the tensor at an address that is outside all tensors, and
-    its name. Raises a Fault, or Unsupported.
+    its name. ``shadow`` computes in float64 beside, which takes several times as long.
+    Raises a Fault, or Unsupported.
     """
     x, y, z = (*((blocks,) if isinstance(blocks, int) else blocks), 1, 1)[:3]
     lengths = x, y, z
     memory = Global(find)
     values = list(arguments.items())
-    tensors = {name: x for name, x in values if isinstance(x, Tensor)}
+    given = {name: x.tensor if isinstance(x, Mapped) else x for name, x in values}
+    tensors = {name: x for name, x in given.items() if isinstance(x, Tensor)}
     addresses = _placed(tensors, memory)
+    for name, argument in values:
+        if isinstance(argument, Mapped):
+            encoded = argument.map._replace(address=addresses[name]).encoded()
+            addresses[name] = memory.add(f"the tensor map of {name}", encoded, True)
     parameters = {}
     for i, parameter in enumerate(program.parameters):
         name, value = values[i] if i < len(values) else (parameter.name, 0)
-        number = addresses[name] if isinstance(value, Tensor) else int(value) % 2**64
-        parameters[parameter.name] = number
+        own = addresses[name] if name in addresses else int(value)  # type: ignore[arg-type]
+        parameters[parameter.name] = own % 2**64
     for name, content in program.tables.items():
         table = np.frombuffer(content, np.uint8).copy()
         parameters[name] = memory.add(name, table, True)
@@ -92,7 +105,12 @@ def run(
         "shared": shared,
         "approximate": approximate,
     }
+    if shadow is not None:
+        settings["shadow"] = shadow
+        shadow.launch(memory)
     try:
+        if shadow is not None:
+            raise lockstep.Alone("float64 beside")
         steps = lockstep.run(
             program, parameters, memory, numbers, watch=watch, **settings
         )
@@ -111,17 +129,28 @@ def run(
             **settings,
         )
         block = _ran(memory, create)
+        if shadow is None and any(fault.apart for fault in _found(memory, block)):
+            block = _judged(memory, create, block)
         steps += block.steps
         unsettled += block.threads.shared.unsettled
+    if shadow is not None:
+        shadow.end(memory)
     for buffer in memory.buffers:
         unsettled += buffer.unsettled
     return Report(steps, tuple(unsettled), alone)
 
 
-def _ran(memory: Global, create: Callable[..., Threads]) -> Block:
-    """Run a block, and again if reads in it race with later writes. Raises a Fault: a
-    race if a value of such a read is used, or if every run has others."""
-    races: Races | None = None
+def _ran(
+    memory: Global,
+    create: Callable[..., Threads],
+    *,
+    before: Races | None = None,
+    shown: bool = True,
+) -> Block:
+    """Run a block, and again if reads in it race with later writes. ``before`` are the
+    races of a run before these. Unless ``shown`` is false, print what it prints. Raises
+    a Fault: a race if a value of such a read is used, or if every run has others."""
+    races = before
     for _ in range(RUNS):
         block, fault = _tried(memory, create, before=races)
         races = block.threads.races
@@ -140,9 +169,36 @@ def _ran(memory: Global, create: Callable[..., Threads]) -> Block:
         found = fault
     if found:
         raise _with_both_lines(memory, create, block, found)
-    print("".join(block.threads.printed), end="", flush=True)
+    if shown:
+        print("".join(block.threads.printed), end="", flush=True)
     if fault:
         raise fault
+    return block
+
+
+def _found(memory: Global, block: Block) -> list[Fault]:
+    """Return the faults of a block that did not stop it."""
+    found = [*block.threads.shared.unsettled]
+    for buffer, count in zip(memory.buffers, memory.unsettled, strict=True):
+        found += buffer.unsettled[count:]
+    return found
+
+
+def _judged(memory: Global, create: Callable[..., Threads], block: Block) -> Block:
+    """Run a block again, in which threads write different numbers to one place, beside
+    float64. Where these are equal there, the difference is one of rounding."""
+    _undo(memory, block)
+    shadow = Shadow(math.inf, overflows=False)
+    shadow.launch(memory)
+    create = partial(create, shadow=shadow)
+    block = _ran(memory, create, before=block.threads.races, shown=False)
+    for own in (block.threads.shared, *memory.buffers):
+        own.unsettled = [
+            LastBits(ROUNDED.format(fault.what), *fault.args[1:])
+            if fault.apart and shadow.rounds.get(fault.place)
+            else fault
+            for fault in own.unsettled
+        ]
     return block
 
 

@@ -9,6 +9,8 @@ as ``races`` describes.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 
 from backpass.ptx.accesses import Last
@@ -26,12 +28,19 @@ from backpass.ptx.faults import (
 )
 from backpass.ptx.races import Who
 
+if TYPE_CHECKING:
+    from backpass.ptx.proxy import Proxy
+
 # The usual cause of a difference in the last bits, and the remedy.
+CONTRACTED = (
+    "Threads that compute the same sum can differ by this much if the compiler "
+    "contracts a product and a sum to a fused multiply-add: each adds the other's "
+    "rounded product to its own unrounded one. Launch the kernel with "
+    "enable_fp_fusion=False to avoid this"
+)
 LAST_BITS = (
-    "at most {units} in the last place of a float32, {share:.0e} of its value. Threads "
-    "that compute the same sum can differ by this much if the compiler contracts a "
-    "product and a sum to a fused multiply-add: each adds the other's rounded product to its own unrounded one. Launch "
-    "the kernel with enable_fp_fusion=False to avoid this"
+    "at most {units} in the last place of a float32, {share:.0e} of its value. "
+    + CONTRACTED
 )
 CLOSE = 4  # units in the last place
 
@@ -101,7 +110,9 @@ class Memory:
                 count = f"{units} unit{'s' if units > 1 else ''}"
                 bits = LAST_BITS.format(units=count, share=units * 2.0**-23)
                 kind, what = LastBits, f"{what}, by {bits}"
-            self.unsettled.append(who.fault(kind, what, differs))
+            fault = who.fault(kind, what, differs)
+            fault.apart = kind is Race
+            self.unsettled.append(fault)
         self.writes.record(at, who, at_once)
         self.sums.terms[at] = 0
 
@@ -116,7 +127,7 @@ class Memory:
         """
         self.check_awaited(at, who)
         who.races.notice(self.name, at, who)
-        self._check_race(at, self.writes.at_once(at, who), self.writes, who, "updates")
+        self.check_race(at, self.writes.at_once(at, who), self.writes, who, "updates")
         self._check_reads(at, who, "updates")
         known = np.all(self._defined(at), axis=1)
         check_defined(known, f"updates uninitialised bytes of {self.name}", who)
@@ -154,10 +165,10 @@ class Memory:
         does so."""
         self._check_reads(at, who, "writes to")
         updated = self.updates.at_once(at, who)
-        self._check_race(at, updated, self.updates, who, "writes to")
+        self.check_race(at, updated, self.updates, who, "writes to")
         wrote = self.writes.at_once(at, who)
         different = wrote if data is None else wrote & (self.bytes[at] != data)
-        self._check_race(at, different, self.writes, who, "writes to")
+        self.check_race(at, different, self.writes, who, "writes to")
         return wrote
 
     def _defined(self, at: np.ndarray) -> np.ndarray:
@@ -177,9 +188,10 @@ class Memory:
         if bad.any() and who.place not in who.races.found:
             who.races.found[who.place] = self._race(at, bad, last, who, verb)
 
-    def _check_race(
+    def check_race(
         self, at: np.ndarray, bad: np.ndarray, last: Last, who: Who, verb: str
     ) -> None:
+        """Raise Race if any of the bytes ``at[n, k]`` is ``bad``."""
         if bad.any():
             raise self._race(at, bad, last, who, verb)
 
@@ -213,6 +225,34 @@ class Shared(Memory):
     def __init__(self, size: int) -> None:
         content, known = np.zeros(size, np.uint8), np.zeros(size, bool)
         super().__init__("shared memory", 0, content, known)
+        self.proxy: Proxy | None = None  # if the kernel uses the asynchronous proxy
+
+    def check_awaited(self, at: np.ndarray, who: Who) -> None:
+        super().check_awaited(at, who)
+        if self.proxy is not None:
+            self.proxy.check(at, who)
+
+    def check_write(
+        self, at: np.ndarray, data: np.ndarray | None, who: Who
+    ) -> np.ndarray:
+        if self.proxy is not None:
+            self.proxy.check_write(at, who)
+        return super().check_write(at, data, who)
+
+    def store(
+        self, at: np.ndarray, data: np.ndarray, defined: np.ndarray, who: Who
+    ) -> None:
+        super().store(at, data, defined, who)
+        if self.proxy is not None:
+            self.proxy.unfenced[at] = True
+
+    def update(
+        self, at: np.ndarray, own: Atomic, given: list[np.ndarray], who: Who
+    ) -> np.ndarray:
+        if self.proxy is not None:
+            self.proxy.check_write(at, who)
+            self.proxy.unfenced[at] = True
+        return super().update(at, own, given, who)
 
     def indices(
         self, addresses: np.ndarray, count: int, who: Who, verb: str

@@ -119,6 +119,13 @@ class Program(NamedTuple):
     local: int  # bytes of local memory of each thread
     shared: int  # bytes of shared memory of the variables whose size is declared
     swapped: frozenset[Operand]  # the addresses of compare-and-swaps
+    asynchronous: bool  # whether wgmma or bulk copies access shared memory
+
+    @property
+    def addressed(self) -> list[str]:
+        """The tables, and the parameters that are passed as bytes in memory."""
+        own = [x.name for x in self.parameters if x.type == IN_MEMORY]
+        return [*self.tables, *own]
 
 
 def parse(text: str) -> Program:
@@ -140,14 +147,15 @@ def parse(text: str) -> Program:
     code: list[Instruction] = []
     labels: dict[str, int] = {}
     widths = {"CC.CF": 1}  # the carry of an addition
-    scopes: list[dict[str, str]] = [{}]  # the registers' names in each pair of braces
-    declared, place = _variables(text), None
+    scopes: list[dict[str, str]] = [{}]  # the names in each pair of braces
+    declared, place, inner = _variables(text), None, 0
     callers: dict[Line, Line] = {}
     for statement in _statements(body):
         if re.match(r"\.loc\s", statement):
             place = _place(statement, files, callers) or place
         elif statement == "{":
-            scopes.append({**scopes[-1]})
+            inner += 1
+            scopes.append({**scopes[-1], "{": str(inner)})
         elif statement == "}":
             scopes.pop()
         elif found := re.match(r"\.reg\s+\.(\w+)\s+(.+)$", statement):
@@ -157,9 +165,13 @@ def parse(text: str) -> Program:
                 )
                 scopes[-1][register], widths[own] = own, width_of(found[1])
         elif found := re.match(r"([$\w]+):$", statement):
-            if found[1] in labels:
+            label = found[1]
+            if len(scopes) > 1:  # instructions within the braces may branch back to it
+                label = f"${label}@{scopes[-1]['{']}"
+                scopes[-1][found[1]] = label
+            if label in labels:
                 raise Unsupported(f"ptx: the label {found[1]} is declared twice")
-            labels[found[1]] = len(code)
+            labels[label] = len(code)
         elif not statement.startswith((".", "createpolicy")):  # a hint for the cache
             code.append(_instruction(statement, place, scopes[-1]))
     variables, sizes = _placed(declared)
@@ -179,6 +191,10 @@ def parse(text: str) -> Program:
             for instruction in code
             for operand in instruction.operands
             if "cas" in instruction.parts and isinstance(operand, Address)
+        ),
+        asynchronous=any(
+            x.parts[0] in ("wgmma", "mbarrier") or x.parts[1:3] == ["async", "bulk"]
+            for x in code
         ),
     )
 
@@ -204,13 +220,21 @@ def _body(text: str) -> str:
     raise Unsupported("ptx: expected a closing brace at the end of the kernel")
 
 
+# The type of a parameter that is passed as its 128 bytes: a tensor map.
+IN_MEMORY = "b8[128]"
+
+
 def _parameters(text: str) -> tuple[Parameter, ...]:
     # A number in half precision is declared as its bytes: .align 2 .b8 name[2].
     align = r"(?:\.align\s+\d+\s+)?"
     found = re.findall(
-        rf"\.param\s+{align}\.(\w+)\s+((?:\.\w+\s+(?:\d+\s+)?)*)(\w+)", text
+        rf"\.param\s+{align}\.(\w+)\s+((?:\.\w+\s+(?:\d+\s+)?)*)(\w+)(\[128\])?",
+        text,
     )
-    return tuple(Parameter(name, type, ".ptr" in more) for type, more, name in found)
+    return tuple(
+        Parameter(name, IN_MEMORY if size else type, ".ptr" in more)
+        for type, more, name, size in found
+    )
 
 
 class _Variable(NamedTuple):
@@ -336,6 +360,9 @@ def _operand(text: str, names: Mapping[str, str]) -> Operand:
         parts = text[1:-1].split(",")
         return Vector(tuple(_operand(part.strip(), names) for part in parts))
     if text.startswith("["):
+        if tile := re.fullmatch(r"(\[[^,]*),\s*(\{.*\})\s*\]", text):
+            both = _operand(f"{tile[1]}]", names), _operand(tile[2], names)
+            return Vector(both)
         found = re.fullmatch(r"\[\s*([%$\w.]+)\s*(?:([+-])\s*(-?\d+))?\s*\]", text)
         if found is None:
             raise Unsupported(f"ptx: cannot parse the address {text}")
@@ -344,7 +371,8 @@ def _operand(text: str, names: Mapping[str, str]) -> Operand:
     if "|" in text:
         return Register("|".join(names.get(part, part) for part in text.split("|")))
     if text.startswith("%") or text in names:
-        return Register(names.get(text, text))
+        own = names.get(text, text)
+        return Label(own) if own.startswith("$") else Register(own)
     if re.match(r"-?\d", text):
         return Number(text)
     return Label(text)

@@ -85,9 +85,9 @@ def mma(name: str, a: np.ndarray, b: np.ndarray, c: np.ndarray) -> np.ndarray:
     once, so its result may be more accurate than a GPU's. Raises Unsupported for shapes
     and types that it does not know.
     """
-    where, types = _known(name)
+    where, types = known(name)
     left, right, added = (
-        matrices(_numbers(x, type), place).astype(np.float64)
+        matrices(numbers_of(x, type), place).astype(np.float64)
         for x, type, place in zip((a, b, c), types[1:], where, strict=True)
     )
     sums = left @ right + added  # exact for integers
@@ -105,7 +105,7 @@ def mma_needs(name: str, a: np.ndarray, b: np.ndarray, c: np.ndarray) -> np.ndar
 
     An element of the result needs a row of A, a column of B, and an element of C.
     """
-    where, _ = _known(name)
+    where, _ = known(name)
     left, right, added = (
         matrices(np.repeat(x, len(place.rows) // x.shape[2], axis=2), place)
         for x, place in zip((a, b, c), where, strict=True)
@@ -116,7 +116,7 @@ def mma_needs(name: str, a: np.ndarray, b: np.ndarray, c: np.ndarray) -> np.ndar
     return np.all(own.reshape(*own.shape[:2], c.shape[2], -1), axis=3)
 
 
-def _known(name: str) -> tuple[tuple[Fragment, Fragment, Fragment], tuple[str, ...]]:
+def known(name: str) -> tuple[tuple[Fragment, Fragment, Fragment], tuple[str, ...]]:
     """Return where the elements of A, B, and C are, and the types of D, A, B, and C."""
     parts = name.split(".")
     shape, types = parts[3], tuple(parts[-4:])
@@ -146,7 +146,7 @@ _KNOWN: dict[tuple[str, tuple[str, ...]], tuple[Fragment, Fragment, Fragment]] =
 }
 
 
-def _numbers(registers: np.ndarray, type: str) -> np.ndarray:
+def numbers_of(registers: np.ndarray, type: str) -> np.ndarray:
     """Return the numbers in registers ``[warps, 32, n]``. A register of 32 bits holds
     two 16-bit numbers, or four 8-bit numbers."""
     if type == "tf32":  # a float32 whose last 13 bits are ignored
@@ -156,7 +156,7 @@ def _numbers(registers: np.ndarray, type: str) -> np.ndarray:
 
 
 def _joined(bits: np.ndarray) -> np.ndarray:
-    """Return the registers that hold the numbers: the inverse of ``_numbers``."""
+    """Return the registers that hold the numbers: the inverse of ``numbers_of``."""
     if bits.itemsize >= 4:
         return bits
     return np.ascontiguousarray(bits).view(np.uint32)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -11,11 +11,16 @@ from backpass.ptx.accesses import BLOCK, RUN
 from backpass.ptx.faults import Fault, Place, Undefined, Unsupported
 from backpass.ptx.memory import Shared
 from backpass.ptx.parse import Address, Operand, Program, Register
+from backpass.ptx.products import Products
+from backpass.ptx.proxy import Proxy
 from backpass.ptx.races import Races, Who
 from backpass.ptx.registers import Registers, special_registers
 from backpass.ptx.released import Acquired, Seen
 from backpass.ptx.tensors import Global
 from backpass.ptx.values import Value
+
+if TYPE_CHECKING:
+    from backpass.ptx.shadow import Shadow
 
 
 class Copy(NamedTuple):
@@ -39,7 +44,7 @@ class Threads:
     of the block before this one, of which only those of the lines ``only`` count, and
     ``watched`` is a byte whose accesses are noted. ``seed`` is that of what undefined
     bits are; then ``doubtful`` collects the values that are stored although they may be
-    undefined.
+    undefined. ``shadow`` computes in float64 beside.
     """
 
     def __init__(
@@ -56,8 +61,9 @@ class Threads:
         only: Collection[Place | None] | None = None,
         watched: tuple[str, int] | None = None,
         seed: int = 0,
+        shadow: Shadow | None = None,
     ) -> None:
-        self.program, self.parameters = program, parameters
+        self.program, self.parameters, self.shadow = program, parameters, shadow
         self.memory, self.shared = memory, Shared(program.shared + shared)
         self.number, n = number, program.threads
         # Each thread's local memory: the bytes, and whether each is defined.
@@ -73,7 +79,7 @@ class Threads:
             n,
             program.widths,
             special_registers(n, number, blocks),
-            {name: parameters[name] for name in program.tables} | program.variables,
+            {name: parameters[name] for name in program.addressed} | program.variables,
         )
         self.registers.seed = seed
         self.doubtful: list[bytes] = []
@@ -85,6 +91,9 @@ class Threads:
         self.races = Races(self.time, before, only, watched)
         self.warp_times = np.zeros(n // 32 + 1, np.int64)
         self.copies: list[list[Copy]] = [[]]  # by group; the last is uncommitted
+        self.proxy, self.products = Proxy(self.shared, n), Products(n)
+        if program.asynchronous:
+            self.shared.proxy = self.proxy
         self.sees: Seen = {}  # what this block has acquired
         self.acquired = Acquired(n)
         self.place: Place | None = None

@@ -11,7 +11,8 @@ from backpass.ptx.released import Acquired, with_later
 from backpass.ptx.threads import Threads
 
 # Instructions that all threads of a block, or of a warp, execute together.
-TOGETHER = ("bar", "barrier", "shfl", "vote", "redux", "mma", "ldmatrix", "stmatrix")
+TOGETHER = ("bar", "barrier", "shfl", "vote", "redux", "elect")
+TOGETHER += ("mma", "wgmma", "ldmatrix", "stmatrix")  # type: ignore[assignment]
 # The barriers at which all threads of a block meet.
 _FOR_ALL = {"bar.sync", "bar.cta.sync", "barrier.sync", "barrier.cta.sync"}
 _FOR_ALL |= {"barrier.sync.aligned", "barrier.cta.sync.aligned"}
@@ -32,7 +33,7 @@ def check_together(
         if name not in _FOR_ALL or operands != [Number("0")]:
             shown = ", ".join(x[0] for x in operands if isinstance(x[0], str))
             raise Unsupported(f"ptx: {name} {shown} is not supported")
-    elif instruction.parts[0] not in ("mma", "ldmatrix", "stmatrix"):
+    elif instruction.parts[0] not in ("mma", "ldmatrix", "stmatrix", "wgmma"):
         mask = threads.read(operands[-1], "b32")
         threads.check(mask, active, "uses an uninitialised mask of threads")
         if not np.all(mask.bits[active] == 0xFFFFFFFF):
@@ -73,6 +74,25 @@ def barrier(threads: Threads, instruction: Instruction, chosen: np.ndarray) -> N
     threads.since = threads.time
     threads.sees = with_later(threads.sees, threads.acquired.seen)
     threads.acquired = Acquired(len(threads.numbers))
+    threads.proxy.meet()
+
+
+def elect(threads: Threads, instruction: Instruction, chosen: np.ndarray) -> None:
+    """Execute elect.sync: choose a thread of each warp. PTX does not say which; here it
+    is the first."""
+    check_warps(threads, chosen, "elect.sync")
+    target, leads = targets_of(instruction.operands[0])
+    first, whole = threads.numbers % 32 == 0, np.ones(len(chosen), bool)
+    threads.write(target, np.zeros(len(chosen), np.uint32), whole, chosen)
+    threads.write(leads, first, whole, chosen)
+
+
+def specialise(_: Threads, instruction: Instruction, chosen: np.ndarray) -> None:
+    """Reject setmaxnreg, with which warps of one role give registers to another."""
+    raise Unsupported(
+        f"ptx: {instruction.name}: warps with different roles are not supported; launch "
+        "the kernel without warp_specialize"
+    )
 
 
 def load_matrices(

@@ -22,6 +22,7 @@ _CHECKOUT = _PACKAGE.parents[1] / "benchmarks" / "results"
 # In a checkout, the folder that the benchmarks write to. An installed package has a
 # copy.
 RESULTS = _CHECKOUT if _CHECKOUT.is_dir() else _PACKAGE / "results"
+LISTED = 6  # at most so many parts that were measured at one other commit are named
 
 
 @dataclass(frozen=True)
@@ -66,8 +67,7 @@ class Record:
             if commit != self.commit:
                 earlier.setdefault(commit, []).append(part)
         others = "".join(
-            f" ({'; '.join(parts)}: commit {commit})"
-            for commit, parts in earlier.items()
+            f" ({_listed(parts)}: commit {commit})" for commit, parts in earlier.items()
         )
         unfinished = "" if self.finished else ", unfinished"
         return (
@@ -170,6 +170,10 @@ def read(path: Path) -> Record:
 
 def _all(folder: Path) -> list[Record]:
     return [read(path) for path in sorted(folder.glob("*.json"))]
+
+
+def _listed(parts: list[str]) -> str:
+    return "; ".join(parts) if len(parts) <= LISTED else f"{len(parts)} parts"
 
 
 def _json(record: Record) -> str:

@@ -27,7 +27,7 @@ from backpass.verify.conditioned import unless_rounded, unless_rounding
 from backpass.verify.drawing import INPUTS, drawn_inputs, generator, options_for
 from backpass.verify.findings import SLOPES_DIFFER
 from backpass.verify.forms import usual
-from backpass.verify.layers import WHERE
+from backpass.verify.gradient_names import WHERE
 from backpass.verify.methods import (
     Method,
     autograd,
@@ -81,6 +81,7 @@ SLIGHT = 1e-3  # of the largest element: an error that rounding may cause by can
 # Usual names of the targets of a loss, which have no gradient.
 TARGETS = ("t", "target", "targets", "label", "labels", "y_true", "mask")
 SEARCH = 5.0  # seconds for all diagnoses of one check
+STRIDES = "call contiguous() on each such tensor, or pass its strides to the kernel"
 NOTHING_VARIED = "vary=True: no variation was compared with anything"
 NO_GRADIENT = f"no attribute holds its gradient; looked for one such as {WHERE}"
 
@@ -258,10 +259,18 @@ def _beside(
         return rows_of(case, [name for name in methods if name != "compiled"])
     if any(row.verdict == FAILED and not row.quantity for row in found):
         return []  # a kernel does not run to its end
-    rows = rows_of(as_executed(case), ["contract"])
+    rows = [_with_cure(row) for row in rows_of(as_executed(case), ["contract"])]
     if all(row.verdict == NOT_RUN for row in found):
         rows += rows_of(replace(case, slow=True), ["finite_difference"])
     return rows
+
+
+def _with_cure(row: Row) -> Row:
+    """Return a row of the contract; if strides matter, with what a kernel's host code
+    does about them."""
+    if row.verdict != FAILED or "not contiguous" not in row.reason:
+        return row
+    return replace(row, reason=f"{row.reason}; {STRIDES}")
 
 
 def _may_be_varied(case: Case, rows: list[Row]) -> bool:

@@ -202,7 +202,7 @@ class Judge:
                     if method == self.method and quantity != self.quantity
                 },
                 variants=variants(case, at) if accuracy <= CLOSE else (),
-                reruns=reruns(case, at) if accuracy <= CLOSE else (),
+                reruns=reruns(case, at, self.method) if accuracy <= CLOSE else (),
                 outputs=of_outputs(case, at) if accuracy <= CLOSE else (),
                 options={
                     name: value

@@ -170,22 +170,23 @@ def measured(
 ) -> Measured:
     """Measure backward's errors along directions by differences that have converged.
 
-    The steps start at ``step`` and become shorter. A level counts only if all levels of
-    shorter steps agree with it, within their own errors. The most accurate of these
-    levels gives the result.
+    The steps start at one level above ``step``, where y rounds less, and become
+    shorter. A level counts only if all levels of shorter steps agree with it, within
+    their own errors. The most accurate of these levels gives the result.
     """
-    levels = LEVELS_IF_LARGE if case.float64[at].size > LARGE else LEVELS
-    lengths = float(np.max(step)) * FACTOR ** -np.arange(float(levels))
+    levels = 1 + (LEVELS_IF_LARGE if case.float64[at].size > LARGE else LEVELS)
+    shares = FACTOR ** (1 - np.arange(float(levels)))
+    lengths = float(np.max(step)) * shares
     shape = (len(directions), levels, len(TIMES))
     found, noise = np.full(shape, np.nan), np.zeros(shape[:2])
     rounding = UNITS * EPSILON[case.precision] * _norm(case.dy * case.y)
     for which, direction in enumerate(directions):
-        for level in range(levels):
-            shorter = step / FACTOR**level
+        for level, share in enumerate(shares):
             found[which, level] = [
-                _error(case, at, got, direction, times * shorter) for times in TIMES
+                _error(case, at, got, direction, times * share * step)
+                for times in TIMES
             ]
-            noise[which, level] = rounding / largest(shorter * direction)
+            noise[which, level] = rounding / largest(share * step * direction)
         noise[which] += _jump(case, at, direction, step) / lengths
     spreads = SPREADS * np.ptp(found, axis=2)
     # Some spreads are small by chance.

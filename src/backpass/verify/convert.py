@@ -72,6 +72,12 @@ def to_torch(value: object, device: str = "cpu", dtype=None):
     return torch.as_tensor(to_numpy(value)).to(device=device, dtype=dtype)
 
 
+def as_number(dy: Array) -> Array:
+    """Return the cotangent of a loss, an array of no axes, as a number of NumPy, which
+    ``dy *= 2`` does not change in place."""
+    return dy[()] if isinstance(dy, np.ndarray) and not dy.ndim else dy
+
+
 def to_kind_of(like: Array, values: np.ndarray) -> Array:
     """Copy the values to an array of the library, dtype and device of ``like``."""
     return (

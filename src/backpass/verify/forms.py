@@ -9,12 +9,14 @@ The other forms are:
 - several outputs or several saved objects side by side, ``(y1, y2, saved)`` or
   ``(y, x, w)``;
 - a backward that takes the saved object first, as in JAX;
+- a loss and its gradient, which takes the same inputs;
 - an operator of ``torch.library.custom_op``, and a module that applies a Function.
 """
 
 from __future__ import annotations
 
 import copy
+import dis
 import inspect
 import re
 import sys
@@ -26,10 +28,13 @@ import numpy as np
 
 from backpass.contract.arrays import is_array, namespace
 from backpass.verify.convert import is_floating, to_kind_of
+from backpass.verify.gradient_names import names_gradient
 from backpass.verify.layers import functions_of
-from backpass.verify.outputs import Malformed
+from backpass.verify.outputs import Malformed, flat
+from backpass.verify.signatures import returned_names
 from backpass.verify.subject import called, is_function
 
+OTHERS = ("data", "dict", "dim", "dims", "dtype", "device", "depth")  # no cotangent
 SAVED = ("res", "residual", "residuals", "saved", "cache", "ctx", "context")
 
 
@@ -71,12 +76,14 @@ def usual(op: Any, inputs: Sequence[Any], options: Mapping[str, Any]) -> Form:
     ):
         return Form(op, tuple(inputs))
     taken, others = _positional(backward)
+    if len(taken) == len(inputs) and _takes_the_same(backward, forward):
+        return Form(_of_loss(op), tuple(inputs))
     if len(taken) == 1 and not any(map(_is_saved, others or [])):
         return _of_layer(op, inputs, options, 1)
     if not taken and others is not None and len(others) < 2:
         return _of_layer(op, inputs, options, len(others))  # a loss
-    if len(taken) == 2 and _keeps_state(backward) and all(map(_is_cotangent, taken)):
-        return _of_layer(op, inputs, options, 2)
+    if len(taken) > 1 and _keeps_state(backward) and _are_cotangents(taken, forward):
+        return _of_layer(op, inputs, options, len(taken))
     if len(taken) == 2 and _is_saved(taken[0]):
         exchanged = _like(op, forward, lambda dy, saved: backward(saved, dy))
         return Form(exchanged, tuple(inputs))
@@ -84,6 +91,35 @@ def usual(op: Any, inputs: Sequence[Any], options: Mapping[str, Any]) -> Form:
         apart = _apart(forward, backward, max(1, _cotangents(taken)), len(taken))
         return Form(_like(op, *apart), tuple(inputs))
     return _with_numbers(Form(op, tuple(inputs)), options)
+
+
+def _takes_the_same(backward: Any, forward: Any) -> bool:
+    """Whether the functions take parameters of the same names, as a loss and its
+    gradient do: ``mse(p, t)`` and ``mse_grad(p, t)``."""
+    own, others = _positional(backward), _positional(forward)
+    return others[1] is not None and own[0] == others[0] and not _keeps_state(backward)
+
+
+def _of_loss(op: Any) -> Any:
+    """Return a loss and its gradient, which takes the same inputs and no cotangent, as
+    an object in the usual form."""
+
+    def forward(*inputs: Any, **options: Any) -> tuple[Any, Any]:
+        y = op.forward(*inputs, **options)
+        if not (isinstance(y, float | np.floating) or (is_array(y) and not y.ndim)):
+            got = f"shape {list(y.shape)}" if is_array(y) else type(y).__name__
+            raise Malformed(
+                "forward: expected a loss of one element, because backward takes the "
+                f"same inputs and no cotangent; got {got}"
+            )
+        return y, inputs
+
+    def backward(dy: Any, inputs: Any) -> Any:
+        gradients = flat(op.backward(*inputs))
+        return tuple(g if g is None else dy * g for g in gradients)
+
+    forward.__signature__ = inspect.signature(op.forward)  # type: ignore[attr-defined]
+    return _like(op, forward, backward)
 
 
 def _with_numbers(form: Form, options: Mapping[str, Any]) -> Form:
@@ -161,9 +197,16 @@ def _positional(function: Any) -> tuple[list[str], list[str] | None]:
 
 
 def _keeps_state(backward: Any) -> bool:
-    """Whether a backward is the method of an object with attributes of its own."""
+    """Whether a backward is the method of an object with attributes of its own, or
+    whose forward writes some."""
     owner = getattr(backward, "__self__", None)
-    return not isinstance(owner, ModuleType) and bool(getattr(owner, "__dict__", {}))
+    if owner is None or isinstance(owner, ModuleType | type):
+        return False
+    code = getattr(getattr(owner, "forward", None), "__code__", None)
+    writes = code and any(
+        of.opname == "STORE_ATTR" for of in dis.get_instructions(code)
+    )
+    return bool(writes or getattr(owner, "__dict__", {}))
 
 
 def _like(op: Any, forward: Callable, backward: Callable, **others: Any) -> Any:
@@ -182,9 +225,15 @@ def _is_saved(name: str) -> bool:
     return name.strip("_").lower() in SAVED
 
 
-def _is_cotangent(name: str) -> bool:
-    """Whether a parameter has the name of one cotangent of several: dh, dc, grad_h."""
-    return bool(re.fullmatch(r"d_?\w\d?|d?grad\w*|g_?\w\d?", name.strip("_")))
+def _are_cotangents(names: Sequence[str], forward: Any) -> bool:
+    """Whether the parameters of a backward are the cotangents of several outputs: each
+    is named dh, dc_next, or grad_h, or after what forward returns."""
+    usual = r"d_?[a-z]\w*|grad\w*|g_?\w\d?"
+    named = (re.fullmatch(usual, name.strip("_"), re.IGNORECASE) for name in names)
+    if all(named) and not any(name in OTHERS for name in names):
+        return True
+    outputs = returned_names(forward, len(names))
+    return len(outputs) == len(names) and all(map(names_gradient, names, outputs))
 
 
 def _cotangents(names: Sequence[str]) -> int:
@@ -232,4 +281,5 @@ def _apart(
         return backward(*(dy if outputs > 1 else [dy]), *saved)
 
     together.__signature__ = inspect.signature(forward)  # type: ignore[attr-defined]
+    together.__wrapped__ = forward  # type: ignore[attr-defined]
     return together, apart

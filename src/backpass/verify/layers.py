@@ -8,23 +8,18 @@ after a backward its gradient is held there too, or is returned.
 
 from __future__ import annotations
 
-import ast
 import contextlib
-import copy
 import inspect
 import re
-import sys
-import textwrap
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from backpass.contract.arrays import Array, is_array, namespace, size
+from backpass.contract.arrays import Array, is_array, namespace
 from backpass.contract.shapes import parse
 from backpass.verify.attributes import (
     Path,
-    Shared,
     copied,
     held,
     numbers,
@@ -32,17 +27,32 @@ from backpass.verify.attributes import (
     put,
     shared,
 )
-from backpass.verify.convert import is_floating, is_torch, to_kind_of
-from backpass.verify.outputs import Malformed
-from backpass.verify.subject import called, input_names
+from backpass.verify.convert import as_number, is_floating, is_torch, to_kind_of
+from backpass.verify.layer_parameters import (
+    Parameter,
+    aliases,
+    in_the_order_of,
+    is_among,
+    names_of,
+    parameters_in,
+    with_a_number,
+)
+from backpass.verify.outputs import flat
+from backpass.verify.seeded import the_same_numbers
+from backpass.verify.signatures import input_names, returned_names
+from backpass.verify.subject import called
+from backpass.verify.tried import (
+    Raised,
+    Tried,
+    backward_of,
+    forward_of,
+    once,
+    output_of,
+    same,
+)
 
-# The names that the gradient of w may have, apart from case and underscores, and those
-# of a container of several gradients.
-OF = ("d{}", "grad{}", "g{}", "nabla{}", "delta{}", "dld{}", "{}grad", "{}gradient")
-CONTAINERS = ("grad", "grads", "gradient", "gradients", "dparams", "dparameters")
-DATA = ("data", "value")
-ALL = ("params", "parameters")  # one array of all parameters
-WHERE = "dw, grad_w, w_grad, grads['w'], or grads[i] beside params[i]"
+# Methods that drop gradients, or what earlier steps have left.
+FORGETS = r"(zero|flush|clear|reset)(_?grads?|_?gradients|_?states?|_?cache)?"
 VARIADIC = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
 
@@ -73,25 +83,28 @@ def functions_of(
     """
     start = copied(layer)
     names = input_names(layer.forward, len(inputs))
-    parameters, silent, y = [], [], None
-    with contextlib.suppress(_Raised):  # the check raises it again, and reports it
-        tried = _once(layer, inputs, options, cotangents)
+    parameters, silent, y, kept = [], [], None, 0
+    with contextlib.suppress(Raised):  # the check raises it again, and reports it
+        tried = once(layer, inputs, options, cotangents)
         y, returned = tried.y, tried.returned
-        _reject_dictionary(returned)
-        own = _parameters(start, tried, names)
+        own = parameters_in(start, tried, names)
         parameters = [parameter for parameter in own if parameter.gradient]
-        rest = len(returned) - len(inputs) if isinstance(returned, tuple | list) else 0
-        returns = _returned(layer.backward, rest)
+        several = isinstance(returned, tuple | list)
+        returns, returned = _keys(returned), flat(returned)
+        rest = len(returned) - len(inputs) if several else 0
+        returns = returns or returned_names(layer.backward, rest)
         others = [p for p in own if not p.gradient]
-        silent = [p for p in others if is_array(p.value) or _is_among(p, returns)]
+        silent = [p for p in others if is_array(p.value) or is_among(p, returns)]
         if rest > 0:  # (dx, dw, db)
             floats = [p for p in others if all(p is not other for other in silent)]
-            silent = _in_the_order_of(returns, silent)
-            silent = _with_a_number(silent, floats, returned[-rest:])
+            silent = in_the_order_of(returns, silent)
+            silent = with_a_number(silent, floats, returned[-rest:])
         if 0 < rest <= len(silent):
             parameters, silent = silent[:rest] + parameters, silent[rest:]
-    listed = _names([*parameters, *silent], names)
-    parts = _functions(start, names, parameters, listed, cotangents)
+        elif rest > 0 and _are_kept(returned[-rest:], parameters, tried):
+            kept = rest
+    listed = names_of([*parameters, *silent], names)
+    parts = _functions(start, names, parameters, listed, cotangents, kept)
     like = next(filter(is_floating, inputs), np.zeros(()))
     found = {
         name: p.value if is_array(p.value) else to_kind_of(like, np.array(p.value))
@@ -105,138 +118,39 @@ def functions_of(
     return Layer(*parts, tuple(found.values()), shapes, without)
 
 
-def _reject_dictionary(returned: Any) -> None:
-    """Raise TypeError for the gradients of parameters in a dictionary beside dx."""
-    several = isinstance(returned, tuple | list) and len(returned) > 1
-    if several and isinstance(returned[-1], Mapping):
-        keys = ", ".join(map(str, returned[-1]))
-        raise TypeError(
-            "backward: expected the parameters' gradients in attributes, such as "
-            "self.grads, or one by one, as in return dx, dw, db; got a dictionary of "
-            f"{keys} after dx"
-        )
-
-
-class _Raised(Exception):
-    """The layer's own code raised."""
-
-
-class _Tried(NamedTuple):
-    """The results of a forward and a backward, the paths of numbers that forward left
-    as they were, and of those that it replaced by equal ones, all numbers after the
-    backward, and the paths of those that it wrote."""
-
-    y: Any
-    returned: Any
-    kept: set[Path]
-    equal: set[Path]
-    after: dict[Path, Array | float]
-    written: set[Path]
-
-
-def _once(
-    layer: Any, inputs: Sequence[Any], options: Mapping[str, Any], cotangents: int
-) -> _Tried:
-    own = copied(layer)
-    before = dict(numbers_in(own))
-    values = {path: numbers(x) for path, x in before.items()}
-    try:
-        y = _output(_run(own, inputs, options), cotangents)
-        between = dict(numbers_in(own))
-        same = {
-            path
-            for path in before
-            if path in between and _same(numbers(between[path]), values[path])
-        }
-        kept = {path for path in same if between[path] is before[path]}
-        equal = {
-            path
-            for path in same - kept
-            if _matters(layer, path, inputs, options, numbers(_first(y)))
-        }
-        values = {path: numbers(x) for path, x in between.items()}
-        parts = y if isinstance(y, tuple) else (y,)
-        dys = [namespace(part).ones_like(part) for part in parts]
-        returned = own.backward(*dys[:cotangents])
-        after = dict(numbers_in(own))
-        written = {
-            path
-            for path, x in after.items()
-            if between.get(path) is not x or not _same(numbers(x), values[path])
-        }
-        return _Tried(y, returned, kept, equal, after, written)
-    except Malformed:
-        raise
-    except Exception as error:
-        raise _Raised from error
-
-
-def _run(layer: Any, inputs: Sequence[Any], options: Mapping[str, Any]) -> Any:
-    with the_same_numbers():
-        return layer.forward(*map(copy.deepcopy, inputs), **options)
-
-
-def _first(y: Any) -> Any:
-    return y[0] if isinstance(y, tuple) else y
-
-
-def _matters(
-    layer: Any,
-    path: Path,
-    inputs: Sequence[Any],
-    options: Mapping[str, Any],
-    y: np.ndarray,
+def _are_kept(
+    returned: Sequence[Any], parameters: Sequence[Parameter], tried: Tried
 ) -> bool:
-    """Whether forward reads the array that a path holds before the forward."""
-    other = copied(layer)
-    put(other, path, 1.5 * held(other, path) + 0.5)
-    try:
-        changed = numbers(_first(_run(other, inputs, options)))
-    except Exception:
-        return False
-    return not _same(changed, y)
-
-
-def _same(x: np.ndarray, other: np.ndarray) -> bool:
-    return x.shape == other.shape and np.array_equal(x, other, equal_nan=True)
-
-
-def _output(y: Any, cotangents: int) -> Any:
-    """Return y, with a loss as an array. Raise Malformed if the outputs do not match
-    the cotangents."""
-    if cotangents > 1:
-        if isinstance(y, tuple) and len(y) == cotangents:
-            return y
-        wanted = f"{cotangents} outputs"
-    elif is_array(y) and (cotangents or size(y.shape) == 1):
-        return y
-    elif isinstance(y, float | np.floating):
-        return np.asarray(y, np.float64)
-    else:
-        wanted = "y alone" if cotangents else "a loss of one element"
-    takes = f"{cotangents} cotangents" if cotangents > 1 else "only dy"
-    takes = takes if cotangents else "no dy"
-    got = f"an array of shape {list(y.shape)}" if is_array(y) else type(y).__name__
-    raise Malformed(
-        f"forward: expected {wanted}, because backward takes {takes}, as in a layer "
-        f"that keeps its state; got {got}"
+    """Whether each of the gradients returned is in an attribute too."""
+    own = [numbers(tried.after[p.gradient]) for p in parameters if p.gradient]
+    return all(
+        is_array(one) and any(same(numbers(one), gradient) for gradient in own)
+        for one in returned
     )
+
+
+def _keys(returned: Any) -> list[str]:
+    """Return the names of the gradients in a dictionary, as in ``dx, {"w": dw}``."""
+    several = isinstance(returned, tuple | list) and len(returned) > 1
+    held = several and isinstance(returned[-1], Mapping)
+    return [*map(str, returned[-1])] if held else []
 
 
 def _functions(
     start: Any,
     inputs: Sequence[str],
-    parameters: Sequence[_Parameter],
+    parameters: Sequence[Parameter],
     names: Sequence[str],
     cotangents: int,
+    kept: int,
 ) -> tuple[Callable, Callable, Callable]:
     """Return a forward and a backward whose inputs are those of the layer's forward and
-    then its parameters, and ``again``. ``start`` is the layer before its first
-    forward."""
+    then its parameters, and ``again``. ``start`` is the layer before its first forward,
+    and ``kept`` how many of the last gradients that it returns it also keeps."""
     count = len(inputs)
     names = [*inputs, *names[: len(parameters)]]
     leaves = dict(numbers_in(start))
-    buffers = [_aliases(leaves, parameter.gradient) for parameter in parameters]
+    buffers = [aliases(leaves, parameter.gradient) for parameter in parameters]
     groups = shared(leaves)
 
     def holding(values: Sequence[Any]) -> Any:
@@ -261,7 +175,7 @@ def _functions(
 
     def run(layer: Any, values: Sequence[Any], options: Mapping[str, Any]) -> Any:
         with the_same_numbers():
-            return _output(layer.forward(*values[:count], **options), cotangents)
+            return output_of(forward_of(layer, values[:count], options), cotangents)
 
     def forward(*values: Any, **options: Any) -> tuple[Any, Any]:
         layer = holding(values)
@@ -276,11 +190,12 @@ def _functions(
         layer = holding(values)
         run(layer, first, options)
         gradients_of(layer, dy)
+        _forget(layer)
         return run(layer, values, options), gradients_of(layer, dy), count
 
     def gradients_of(layer: Any, dy: Any) -> Any:
-        given = [*dy] if cotangents > 1 else [dy][:cotangents]
-        returned = layer.backward(*given)
+        given = [*dy] if cotangents > 1 else [as_number(dy)][:cotangents]
+        returned = backward_of(layer, given)
         places = {
             name: parameter.gradient
             for name, parameter in zip(names[count:], parameters, strict=True)
@@ -292,16 +207,18 @@ def _functions(
         }
         if isinstance(returned, Mapping):
             return {**returned, **own}
-        first = returned if isinstance(returned, tuple | list) else [returned]
         first = [
-            to_kind_of(dy, np.array(g)) if isinstance(g, float) else g for g in first
+            to_kind_of(dy, np.array(g)) if isinstance(g, float) else g
+            for g in flat(returned)
         ]
+        first = first[: len(first) - kept]
         gradients = (*first, *own.values())
         if cotangents:
             return gradients
         return tuple(g if g is None else dy * g for g in gradients)  # of the loss
 
     of_layer = list(inspect.signature(start.forward).parameters.values())
+    forward.__wrapped__ = start.forward  # type: ignore[attr-defined]
     only, keyword = inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.KEYWORD_ONLY
     forward.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
         [inspect.Parameter(name, only) for name in names]
@@ -310,224 +227,12 @@ def _functions(
     return forward, backward, again
 
 
-@contextlib.contextmanager
-def the_same_numbers() -> Iterator[None]:
-    """Seed the global generators of NumPy and of PyTorch on the CPU, so that a layer's
-    dropout draws the same numbers each time. Restore their state afterwards."""
-    state = np.random.get_state()
-    np.random.seed(0)
-    torch = sys.modules.get("torch")
-    try:
-        with torch.random.fork_rng(devices=[]) if torch else contextlib.nullcontext():
-            if torch:
-                torch.random.default_generator.manual_seed(0)
-            yield
-    finally:
-        np.random.set_state(state)
-
-
-# The parameters
-
-
-class _Parameter(NamedTuple):
-    """The paths at which a layer holds one array or Python float, its value, and the
-    path of its gradient; None if no attribute holds it."""
-
-    paths: list[Path]
-    value: Array | float
-    gradient: Path | None
-
-    @property
-    def path(self) -> Path:
-        """The shortest of its paths, without ``data``."""
-        shortest = min(self.paths, key=len)
-        return shortest[:-1] if shortest[-1] in DATA else shortest
-
-
-def _names(parameters: Sequence[_Parameter], taken: Sequence[str]) -> list[str]:
-    """Return a name for each parameter: that of its attribute or, if this is a number
-    or belongs to another parameter or an input too, its whole path."""
-    last = [str(parameter.path[-1]) for parameter in parameters]
-    return [
-        name
-        if ([*last, *taken]).count(name) == 1 and not name.isdigit()
-        else "_".join(map(str, parameter.path))
-        for name, parameter in zip(last, parameters, strict=True)
-    ]
-
-
-def _parameters(start: Any, tried: _Tried, inputs: Sequence[str]) -> list[_Parameter]:
-    """Return the parameters of a layer: arrays and floats that its forward does not
-    write. An attribute with the name of an input counts as one that an earlier forward
-    saved. Of an array and its parts, only one kind is a parameter."""
-    places: dict[Any, list[Path]] = {}
-    before = dict(numbers_in(start))
-    groups = shared(before)
-    for path, value in before.items():
-        places.setdefault(id(value) if is_array(value) else path, []).append(path)
-    found = []
-    for paths in places.values():
-        value = before[paths[0]]
-        gradients = (_place_of_gradient(path, value, tried) for path in paths)
-        found.append(_Parameter(paths, value, next(filter(None, gradients), None)))
-    taken = {
-        path for parameter in found for path in _aliases(before, parameter.gradient)
-    }
-    taken |= {other for path in taken for other in _overlapping(groups, path)}
-    kept = [
-        parameter
-        for parameter in found
-        if not taken & {*parameter.paths}
-        and parameter.path[-1] not in inputs
-        and (tried.kept | tried.equal).issuperset(parameter.paths)
-        and (parameter.gradient or tried.kept.issuperset(parameter.paths))
-    ]
-    return _without_overlaps(kept, groups, tried.written)
-
-
-def _overlapping(groups: Sequence[Shared], path: Path) -> set[Path]:
-    """Return the paths of the other arrays that share memory with one."""
-    return {other for group in groups for other in group.overlapping(path)}
-
-
-def _without_overlaps(
-    found: list[_Parameter], groups: Sequence[Shared], written: set[Path]
-) -> list[_Parameter]:
-    """Return the parameters without those that are parts of others, or consist of them.
-
-    An array of all parameters is one parameter only if its parts do not cover it or
-    lack a gradient that backward wrote.
-    """
-    for whole in sorted(found, key=lambda p: -np.size(numbers(p.value))):
-        if not any(whole is p for p in found):
-            continue
-        near = {path for own in whole.paths for path in _overlapping(groups, own)}
-        parts = [p for p in found if p is not whole and near & {*p.paths}]
-        if not parts:
-            continue
-        covered = sum(np.size(numbers(p.value)) for p in parts)
-        complete = covered >= np.size(numbers(whole.value)) and all(
-            part.gradient in written for part in parts
-        )
-        out = parts if whole.gradient in written and not complete else [whole]
-        found = [p for p in found if all(p is not other for other in out)]
-    return found
-
-
-def _returned(backward: Any, count: int) -> list[str]:
-    """Return the names of the last ``count`` gradients that backward returns, as in
-    ``return dx, dgamma, dbeta``; none if the source does not show them."""
-    try:
-        tree = ast.parse(textwrap.dedent(inspect.getsource(backward)))
-    except (OSError, TypeError, SyntaxError):
-        return []
-    returns = [node.value for node in ast.walk(tree) if isinstance(node, ast.Return)]
-    last = returns[-1] if returns else None
-    listed = last.elts[-count:] if isinstance(last, ast.Tuple) and count > 0 else []
-    return [getattr(element, "id", getattr(element, "attr", "")) for element in listed]
-
-
-def _is_among(parameter: _Parameter, gradients: Sequence[str]) -> bool:
-    """Whether one of these names is that of the gradient of a parameter."""
-    return any(_names_gradient(name, parameter.path[-1]) for name in gradients)
-
-
-def _in_the_order_of(
-    names: Sequence[str], parameters: list[_Parameter]
-) -> list[_Parameter]:
-    """Return the parameters in the order of the names of their gradients; unchanged if
-    a name is not that of a gradient."""
-    first = [
-        next((p for p in parameters if _names_gradient(name, p.path[-1])), None)
-        for name in names
-    ]
-    if not first or any(p is None for p in first):
-        return parameters
-    rest = [p for p in parameters if all(p is not other for other in first)]
-    return [p for p in first if p is not None] + rest
-
-
-def _with_a_number(
-    parameters: list[_Parameter], floats: list[_Parameter], gradients: Sequence[Any]
-) -> list[_Parameter]:
-    """Return the parameters in the order of gradients that are returned without names;
-    a float takes the place of the gradient that is a single number.
-
-    Raises TypeError if several floats may have it.
-    """
-    for at, gradient in enumerate(gradients):
-        known = parameters[at].value if at < len(parameters) else np.zeros(1)
-        single = isinstance(gradient, float) or (
-            is_floating(gradient) and gradient.ndim == 0
-        )
-        if not single or not floats or not is_array(known) or not known.ndim:
-            continue
-        if len(floats) > 1:
-            listed = ", ".join(str(p.path[-1]) for p in floats)
-            raise TypeError(
-                "backward: expected names that show whose gradients it returns, as in "
-                "return dx, dw, db, because the gradient that is a single number may "
-                f"be that of {listed}; got values without such names"
-            )
-        return [*parameters[:at], *floats, *parameters[at:]]
-    return parameters
-
-
-def _aliases(leaves: Mapping[Path, Array | float], of: Path | None) -> list[Path]:
-    """Return all paths to the array at a path, or the path of a float."""
-    array = leaves.get(of) if of else None
-    if array is None or not is_array(array):
-        return [] if array is None or of is None else [of]
-    return [path for path, value in leaves.items() if value is array]
-
-
-def _place_of_gradient(path: Path, x: Array | float, tried: _Tried) -> Path | None:
-    """Return the path of the gradient of the parameter at ``path``, or None.
-
-    It is an array named as its gradient that backward wrote, if possible one of its
-    shape. Otherwise it is one of its shape that holds zeros, which backward should have
-    written.
-    """
-    *outer, name = path
-
-    def fits(place: Path) -> bool:
-        *holder, last = place
-        if holder == outer and name in DATA:  # w.data and w.grad
-            return last in CONTAINERS
-        if holder == outer and _plain(name) in ALL and _plain(last) in CONTAINERS:
-            return isinstance(last, str)
-        if holder == outer:
-            return _names_gradient(last, name)
-        if not holder:
-            return False
-        if outer and holder[:-1] == outer[:-1] and last == name:  # ws[0] and dws[0]
-            if _names_gradient(holder[-1], outer[-1]):
-                return True
-        if _plain(holder[-1]) not in CONTAINERS:
-            return False
-        same = _plain(last) == _plain(name) or _names_gradient(last, name)
-        return same and holder[:-1] in (outer, outer[:-1])
-
-    own = (*path, "grad")  # of a tensor
-    fitting = [at for at in tried.after if at == own or (at != path and fits(at))]
-    shapes = {at: numbers(tried.after[at]).shape for at in fitting}
-    alike = [at for at in fitting if shapes[at] == numbers(x).shape]
-    if not is_array(x):  # most floats are not trained
-        fitting = alike
-    written = [at for at in (*alike, *fitting) if at in tried.written]
-    empty = [at for at in alike if not numbers(tried.after[at]).any()]
-    return next(iter([*written, *empty]), None)
-
-
-def _names_gradient(of: Any, name: Any) -> bool:
-    """Whether ``of`` is a name for the gradient of ``name``."""
-    return isinstance(of, str) and _plain(of) in [g.format(_plain(name)) for g in OF]
-
-
-def _plain(name: Any) -> str:
-    """Return a name without case, underscores, and the class of a private one."""
-    public = re.sub(r"^_\w+?__(?=\w)", "", str(name))
-    return re.sub(r"[^a-z0-9]", "", public.lower())
+def _forget(layer: Any) -> None:
+    """Call the methods of a layer that a training loop calls between two steps."""
+    for name in dir(layer):
+        if re.fullmatch(FORGETS, name) and callable(method := getattr(layer, name)):
+            with contextlib.suppress(TypeError):  # it takes arguments
+                method()
 
 
 # The declaration of its shapes

@@ -3,6 +3,7 @@ which autograd cannot follow."""
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any
 
@@ -33,11 +34,14 @@ def function_of_numpy(
     try:
         with np.errstate(all="ignore"):
             forward(*given)
+            return ""
     except _Called as found:
-        return f"np.{found}"
+        called = f"np.{found}"
     except (Exception, _Generic):
-        return ""
-    return ""
+        called = ""
+    with np.errstate(all="ignore"), contextlib.suppress(Exception):
+        forward(*inputs)  # an object may have kept what was watched
+    return called
 
 
 class _Called(BaseException):

@@ -9,7 +9,7 @@ None. ``named_arrays`` lists the arrays that a forward saves.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from backpass.contract.arrays import Array, is_array, namespace
@@ -67,6 +67,21 @@ def join(y: object, *, but: Collection[int] = ()) -> tuple[Array, Several | None
     xp = namespace(*parts)
     flat = xp.concat([xp.reshape(part, (-1,)) for part in parts])
     return flat, Several(None, outputs, joined)
+
+
+def flat(returned: object) -> list[Any]:
+    """Return the gradients that a backward returns in one list, also those of a list or
+    a dictionary within: ``dx, [dw, db]`` or ``dx, {"w": dw, "b": db}``."""
+    if isinstance(returned, Mapping):
+        return list(returned.values())
+    if not isinstance(returned, tuple | list):
+        return [returned]
+    nested = (dict, tuple, list)
+    return [
+        gradient
+        for part in returned
+        for gradient in (flat(part) if isinstance(part, nested) else [part])
+    ]
 
 
 def named_arrays(saved: object) -> Iterator[tuple[str, Array]]:

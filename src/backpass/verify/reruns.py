@@ -2,8 +2,9 @@
 
 A backward that omits an option, an input, or a factor may return the right gradient of
 a different forward. Forward is tried as it is, and with these changes: an option at its
-default or at a neutral value, an optional input left out, and one operation whose
-result or operand is constant, or whose derivative is 1. Of a forward with several
+default or at a neutral value, an optional input left out, another number in place of a
+constant, and one operation whose result or operand is constant, or whose derivative
+is 1. Of a forward with several
 outputs, their cotangents are changed: one is 0, half, doubled, or negated, two are
 exchanged, or one replaces the other.
 """
@@ -12,6 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from typing import NamedTuple
@@ -25,6 +27,7 @@ from backpass.verify.drawing import RERUNNING, generator
 from backpass.verify.magnitude import largest
 from backpass.verify.outputs import Several
 from backpass.verify.traced import (
+    EVERY,
     SLOPES,
     ByAutograd,
     ByComplexSteps,
@@ -39,8 +42,14 @@ ARITHMETIC = frozenset(
     "add subtract sub negative neg multiply mul divide true_divide truediv div square "
     "power pow".split()
 )
+MOST_CONSTANTS = 8  # of forward: the first ones
+SMALL = 0.01  # constants below it are taken for an ε, which backward may have changed
+POWERS = tuple(10.0**-n for n in range(3, 13))
 MOST_PARTS = 64  # of dy along one axis, for each of which backward runs
 MOST_OUTPUTS = 8  # the first ones, whose cotangents are changed one at a time
+DERIVED = ("torch autograd", "complex step", "finite differences")  # from forward
+ONLY_THIS_DY = "forward's own gradient for a random dy, but not for this one"
+OF_ANOTHER = "forward's own gradient, and the reference is not"
 _ENDINGS = {1: "st", 2: "nd", 3: "rd"}
 
 
@@ -56,17 +65,18 @@ class Rerun(NamedTuple):
     gradient: np.ndarray | None
 
 
-def reruns(case: Case, at: int) -> Iterator[Rerun]:
+def reruns(case: Case, at: int, method: str = "") -> Iterator[Rerun]:
     """Yield each change with its gradients for input ``at``.
 
-    This is for ``diagnose(reruns=…)``. Forward runs under a change only when that
-    change is requested. Nothing is yielded if neither autograd nor complex steps can
-    follow forward.
+    ``method`` is the name of the method that computed the reference. This is for
+    ``diagnose(reruns=…)``. Forward runs under a change only when that change is
+    requested. Nothing is yielded if neither autograd nor complex steps can follow
+    forward.
     """
     if (found := _follower(case, at)) is None:
         return
     follower, operations = found
-    yield from _rerun(follower, _changes(case, follower, operations))
+    yield from _rerun(follower, _changes(case, follower, operations, method))
 
 
 def of_outputs(case: Case, at: int) -> Iterator[Rerun]:
@@ -177,15 +187,19 @@ def _another_dy(case: Case) -> np.ndarray:
 
 
 def _changes(
-    case: Case, follower: Follower, operations: list[Operation]
+    case: Case, follower: Follower, operations: list[Operation], method: str
 ) -> Iterator[tuple[str, Callable[[], np.ndarray | None]]]:
     """Yield each change in words, and a function that computes forward's gradient."""
-    says = "forward's own gradient, and the reference is not"
-    yield says, lambda: follower.gradient(case)
+    yield _unchanged(follower, method), lambda: follower.gradient(case)
     for what, other in _of_the_call(case):
         yield (
             f"forward's gradient {what}",
             lambda other=other: follower.gradient(other),  # type: ignore[misc]
+        )
+    for what, change in _of_constants(operations):
+        yield (
+            f"forward's gradient with {what}",
+            lambda change=change: follower.gradient(case, change),  # type: ignore[misc]
         )
     for what, dy in _without_parts(case, follower):
         yield what, lambda dy=dy: replace(follower, dy=dy).gradient(case)  # type: ignore[misc]
@@ -194,6 +208,20 @@ def _changes(
             f"forward's gradient if {what}",
             lambda change=change: follower.gradient(case, change),  # type: ignore[misc]
         )
+
+
+def _unchanged(follower: Follower, method: str) -> str:
+    """Say what a gradient is that forward has for a random cotangent without a change,
+    where this method computed a different one for the case's cotangent."""
+    if method == follower.method:
+        return ONLY_THIS_DY
+    if method not in DERIVED:
+        return OF_ANOTHER
+    return (
+        f"forward's own gradient by {follower.method} for a random dy, and {method} "
+        "disagrees for this one: forward's derivative may be another there, as at a "
+        "kink or where a scatter repeats an index, or only this dy shows the mistake"
+    )
 
 
 def _without_parts(case: Case, follower: Follower) -> Iterator[tuple[str, np.ndarray]]:
@@ -230,6 +258,27 @@ def _of_the_call(case: Case) -> Iterator[tuple[str, Case]]:
     for name, value, other, there in with_other_options(case, neutral_values):
         yield f"with {name}={other!r} in place of {value!r}", there
     yield from left_out(case)
+
+
+def _of_constants(operations: list[Operation]) -> Iterator[tuple[str, Change]]:
+    """Yield the changes of constants, each in all operations and then in one.
+
+    A small one, such as the ε of a logarithm, may be left out or have another value in
+    backward. A factor may be left out."""
+    places: dict[float, list[int]] = {}
+    for n, operation in enumerate(operations):
+        for constant in operation.constants:
+            if math.isfinite(constant) and abs(constant) not in (0.0, 1.0):
+                places.setdefault(constant, []).append(n)
+    for constant, at in [*places.items()][:MOST_CONSTANTS]:
+        every = [EVERY] if len({*at}) > 1 else []
+        others = POWERS if abs(constant) < SMALL else (1.0,)
+        for n in (*every, *dict.fromkeys(at)):
+            line = operations[max(n, at[0])].line
+            where = "" if n == EVERY or not line else f"; its line: {line}"
+            for value in (0.0, *others):
+                what = f"{value:g} in place of {constant:g}{where}"
+                yield what, Change(n, constant=constant, value=value)
 
 
 def _of_operations(operations: list[Operation]) -> Iterator[tuple[str, Change]]:

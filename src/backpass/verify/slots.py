@@ -11,7 +11,7 @@ import numpy as np
 
 from backpass.contract.arrays import Array, is_array, namespace
 from backpass.verify.convert import dtype_name, is_floating, to_numpy
-from backpass.verify.outputs import Malformed
+from backpass.verify.outputs import Malformed, flat
 from backpass.verify.subject import Subject
 
 
@@ -56,9 +56,7 @@ class Slots:
         """
         if isinstance(returned, Mapping):
             returned = self._by_name(returned)
-        gradients = (
-            list(returned) if isinstance(returned, (tuple, list)) else [returned]
-        )
+        gradients = flat(returned)
         # Drop those of optional inputs that were not given.
         while len(gradients) > len(self.inputs) and gradients[-1] is None:
             gradients.pop()

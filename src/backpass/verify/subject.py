@@ -22,12 +22,15 @@ from backpass.verify import domain
 from backpass.verify.arguments import check_names, reject_unknown, required_options
 from backpass.verify.convert import (
     EPSILON,
+    as_number,
     dtype_name,
     is_floating,
     is_torch,
     requires_grad,
 )
 from backpass.verify.outputs import Malformed, Several, join
+from backpass.verify.seeded import seeded
+from backpass.verify.signatures import defaults_of, input_names, option_names
 
 _EMPTY = inspect.Parameter.empty
 
@@ -47,8 +50,8 @@ class Subject:
     operation that this is, which has a PyTorch reference and perhaps a kernel;
     otherwise None. ``conventions`` maps each input whose gradient the object
     declares to be a convention with these options to the reason. ``defaults`` has the
-    default of each input and option of forward that has one, and
-    ``called_with(others)`` is the same subject with other options.
+    default of each input and option of forward that has one, ``source`` is forward as
+    written, and ``called_with(others)`` is the same subject with other options.
     """
 
     name: str
@@ -72,6 +75,7 @@ class Subject:
     stem: str | None = None
     defaults: Mapping[str, Any] = field(default_factory=dict)
     called_with: Callable[[dict[str, Any]], Subject] | None = None
+    source: Callable | None = None
 
     @property
     def all_options(self) -> dict[str, Any]:
@@ -252,18 +256,19 @@ def subject(
             f"different sets of wanted gradients; got {options['wanted']!r}"
         )
     _check_call(name, op.forward, len(shapes.inputs) if shapes else count, options)
-    names = (
-        tuple(spec.name for spec in shapes.inputs)
-        if shapes
-        else input_names(op.forward, count)
-    )
+    names = input_names(op.forward, count)
+    if shapes:
+        names = tuple(spec.name for spec in shapes.inputs)
     declared = _declared(operation, names, zero_gradients, constants)
     if shapes:
-        taken = _option_names(op.forward, len(names), {"wanted"})
+        taken = option_names(op.forward, len(names), {"wanted"})
         domain.check_names(name, shapes, names, taken)
 
+    stateless = isinstance(op, ModuleType) and op.__name__.startswith("backpass.ops.")
+    run = op.forward if stateless else seeded(op.forward)
+
     def forward(*inputs, **wanted):
-        returned = op.forward(*inputs, **options, **wanted)
+        returned = run(*inputs, **options, **wanted)
         if not isinstance(returned, tuple) or len(returned) != 2:
             got = type(returned).__name__
             if isinstance(returned, tuple):
@@ -277,7 +282,7 @@ def subject(
     def backward(dy, saved, **wanted):
         if isinstance(saved, Several):
             return op.backward(saved.split(dy), saved.saved, **wanted)
-        return op.backward(dy, saved, **wanted)
+        return op.backward(dy if stateless else as_number(dy), saved, **wanted)
 
     def told(**wanted):
         parts = {"forward": forward, "backward": backward}
@@ -300,33 +305,18 @@ def subject(
         multiples={**shapes.multiples, **operation.multiples}
         if shapes
         else operation.multiples,
-        stateless=isinstance(op, ModuleType)
-        and op.__name__.startswith("backpass.ops."),
+        stateless=stateless,
         told=told if operation.takes_wanted else None,
         backward_flops=getattr(op, "backward_flops", None),
         stem=_stem(name, getattr(op, "SHAPES", None)),
-        defaults=_defaults(op.forward, names),
+        defaults=defaults_of(op.forward, names),
         called_with=lambda others: subject(
             op, count, {**options, **others}, zero_gradients, constants
         ),
+        source=op.forward,
         **declared,
     )
     return found
-
-
-def _defaults(forward: Callable, names: Sequence[str]) -> dict[str, Any]:
-    """Return the default of each parameter of forward that has one. The first
-    parameters are the inputs, which have these names."""
-    try:
-        parameters = list(inspect.signature(forward).parameters.values())
-    except (TypeError, ValueError):
-        return {}
-    named = [*names, *(p.name for p in parameters[len(names) :])]
-    return {
-        name: p.default
-        for name, p in zip(named, parameters, strict=False)
-        if p.default is not _EMPTY
-    }
 
 
 def _declared(
@@ -361,11 +351,8 @@ def _check_call(
         )
     what, others = f"options of {name}", parameters[count:]
     if not any(p.kind is p.VAR_KEYWORD for p in parameters):
-        named = (
-            inspect.Parameter.POSITIONAL_OR_KEYWORD,
-            inspect.Parameter.KEYWORD_ONLY,
-        )
-        known = [p.name for p in others if p.kind in named]
+        named = ("POSITIONAL_OR_KEYWORD", "KEYWORD_ONLY")
+        known = [p.name for p in others if p.kind.name in named]
         reject_unknown(what, options, known, TypeError)
     needed = required_options(others)
     if missing := [option for option in needed if option not in options]:
@@ -377,18 +364,6 @@ def _check_call(
         raise TypeError(
             f"inputs: {name}'s forward takes {signature}; got {count} ({error})"
         ) from None
-
-
-def _option_names(forward: Callable, count: int, others: set[str]) -> list[str] | None:
-    """Return the names of the options of a forward with ``count`` inputs, without
-    ``others``; None if it takes any or has no signature."""
-    try:
-        parameters = list(inspect.signature(forward).parameters.values())
-    except (TypeError, ValueError):
-        return None
-    if any(p.kind in (p.VAR_KEYWORD, p.VAR_POSITIONAL) for p in parameters):
-        return None
-    return [p.name for p in parameters[count:] if p.name not in others]
 
 
 def _stem(name: str, declaration: str | None) -> str | None:
@@ -426,9 +401,10 @@ def _from_autograd_function(
         names = (*declared_names, *names[len(declared_names) :])
     declared = _declared(Operation(op), names, zero_gradients, constants)
     if shapes:
-        taken = _option_names(own, len(shapes.inputs), set())
+        taken = option_names(own, len(shapes.inputs), set())
         domain.check_names(op.__name__, shapes, names, taken)
     marks_dirty: list[bool] = []  # one element, as soon as it is known
+    applied, alone = seeded(_applied), seeded(on_its_own)
 
     def forward(*inputs):
         leaves: list[Any] = []
@@ -439,7 +415,7 @@ def _from_autograd_function(
             # A tensor that is given twice is one leaf.
             twice = [of for of, other in enumerate(inputs[:at]) if other is inputs[at]]
             leaves.append(leaves[twice[0]] if twice and is_torch(value) else value)
-        returned = _applied(op, [*leaves, *more], marks_dirty)
+        returned = applied(op, [*leaves, *more], marks_dirty)
         outputs = returned if isinstance(returned, tuple) else (returned,)
         y, several = join(
             returned, but=[id(part) for part in outputs if not requires_grad(part)]
@@ -466,10 +442,10 @@ def _from_autograd_function(
         )
 
     def plain_forward(*inputs):
-        returned, without_gradient = on_its_own(op, *inputs, *more)
+        returned, without_gradient = alone(op, *inputs, *more)
         return join(returned, but=without_gradient)[0]
 
-    defaults = _defaults(own, names)
+    defaults = defaults_of(own, names)
 
     def called_with(others: dict[str, Any]) -> Subject:
         # By position, up to the last one, because apply does not accept keywords.
@@ -492,6 +468,7 @@ def _from_autograd_function(
         ),
         defaults=defaults,
         called_with=called_with,
+        source=op.forward,
         **declared,
     )
     return found
@@ -562,21 +539,6 @@ class _Context:
         self.without_gradient.update(map(id, tensors))
 
     def set_materialize_grads(self, value: bool) -> None: ...
-
-
-def input_names(function: Callable, count: int) -> tuple[str, ...]:
-    """Return the names of the first ``count`` positional parameters, or x1, x2, … where
-    the signature has none."""
-    try:
-        parameters = list(inspect.signature(function).parameters.values())
-    except (TypeError, ValueError):
-        parameters = []
-    names = [
-        p.name
-        for p in parameters
-        if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)
-    ][:count]
-    return (*names, *(f"x{at + 1}" for at in range(len(names), count)))
 
 
 def _instead(op: object) -> str:

@@ -15,11 +15,12 @@ from torch.utils import checkpoint
 from backpass.verify.arguments import reject_unknown
 from backpass.verify.case import NotRun, first_line
 from backpass.verify.convert import dtype_name, requires_grad
-from backpass.verify.layers import declaration, the_same_numbers
+from backpass.verify.layers import declaration
 from backpass.verify.outputs import join
+from backpass.verify.seeded import the_same_numbers
+from backpass.verify.signatures import input_names
 from backpass.verify.subject import (
     called,
-    input_names,
     is_function,
     on_its_own,
     takes_context,

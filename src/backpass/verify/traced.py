@@ -10,6 +10,7 @@ functions; complex steps differentiate NumPy's.
 
 from __future__ import annotations
 
+import functools
 import linecache
 import sys
 import textwrap
@@ -17,7 +18,7 @@ import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from types import FrameType
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
@@ -49,13 +50,18 @@ SLOPES: dict[str, Callable[[Any], Any]] = {
 }
 
 
+EVERY = -1  # the position of a change that concerns all operations
+
+
 class Change(NamedTuple):
     """The position of the operation that is differentiated wrongly, and how.
 
     Its result is held constant or, if ``operand`` is the position of an argument, that
     argument is. With ``identity``, the derivative with respect to it is 1. With
     ``slope``, a key of SLOPES, the operations from ``start`` to this one count as one
-    function of that argument of the first, with this derivative.
+    function of that argument of the first, with this derivative. With ``constant``,
+    that number is replaced by ``value``, in this operation, or in all of them if the
+    position is EVERY.
     """
 
     operation: int
@@ -63,6 +69,8 @@ class Change(NamedTuple):
     identity: bool = False
     slope: str = ""
     start: int = 0
+    constant: float | None = None
+    value: float = 0.0
 
 
 class Call(NamedTuple):
@@ -79,7 +87,8 @@ class Call(NamedTuple):
 class Operation(NamedTuple):
     """An operation's name and call, the number of its array arguments, the positions of
     those that depend on an input, and the positions of those that also have the
-    result's shape; the shapes of the former, and the result's."""
+    result's shape; the shapes of the former, and the result's; and the Python floats
+    among its arguments."""
 
     name: str
     call: Call
@@ -88,6 +97,7 @@ class Operation(NamedTuple):
     alike: tuple[int, ...]
     shapes: tuple[tuple[int, ...], ...]
     shape: tuple[int, ...]
+    constants: tuple[float, ...]
 
     @property
     def line(self) -> str:
@@ -105,8 +115,21 @@ class Trace:
     _frames: list[FrameType] = field(default_factory=list)  # the calls, kept apart
     _argument: Any = None
 
-    def call(self, name: str, function: Callable[..., Any], args: Sequence[Any]) -> Any:
+    def call(
+        self,
+        name: str,
+        function: Callable[..., Any],
+        args: Sequence[Any],
+        options: dict[str, Any],
+    ) -> Any:
         """Return what the function returns, and count it if that is an operation."""
+        number = len(self.operations)
+        change = self.change
+        if change and change.constant is not None:
+            if change.operation in (number, EVERY):
+                args = [self._replaced(arg) for arg in args]
+                options = {key: self._replaced(arg) for key, arg in options.items()}
+        function = functools.partial(function, **options)
         result = function(*args)
         if not self.depends(result) or any(_shares(result, arg) for arg in args):
             return result
@@ -114,25 +137,32 @@ class Trace:
         alike = tuple(i for i in operands if args[i].shape == result.shape)
         arrays = sum(is_array(arg) for arg in args)
         shapes = tuple(tuple(args[i].shape) for i in operands)
-        call = Call("", "", "", 0) if self.change else self._call()
+        call = Call("", "", "", 0) if change else self._call()
+        floats = [a for a in (*args, *options.values()) if isinstance(a, float)]
+        shape = tuple(result.shape)
         self.operations.append(
-            Operation(name, call, arrays, operands, alike, shapes, tuple(result.shape))
+            Operation(name, call, arrays, operands, alike, shapes, shape, (*floats,))
         )
-        number = len(self.operations) - 1
-        if self.change and self.change.slope and number == self.change.start:
-            assert self.change.operand is not None
-            self._argument = args[self.change.operand]
-        if self.change is None or self.change.operation != number:
+        if change and change.slope and number == change.start:
+            assert change.operand is not None
+            self._argument = args[change.operand]
+        if change is None or change.constant is not None or change.operation != number:
             return result
-        if self.change.slope:
+        if change.slope:
             still = self.constant(result)
             moves = self._argument - self.constant(self._argument)
-            return still + SLOPES[self.change.slope](still) * moves
-        if (at := self.change.operand) is None:
+            return still + SLOPES[change.slope](still) * moves
+        if (at := change.operand) is None:
             return self.constant(result)
         still = self.constant(args[at])
         result = function(*args[:at], still, *args[at + 1 :])
-        return result + (args[at] - still) if self.change.identity else result
+        return result + (args[at] - still) if change.identity else result
+
+    def _replaced(self, value: Any) -> Any:
+        """Return the value, or that of the change in place of its constant."""
+        assert self.change
+        same = isinstance(value, float) and value == self.change.constant
+        return self.change.value if same else value
 
     def _call(self) -> Call:
         """Return the call of the current operation."""
@@ -174,9 +204,11 @@ class Follower:
     """Forward's gradient for one input and one cotangent, under a change.
 
     ``got`` is backward's gradient for the same cotangent. A gradient that is known to
-    differ from it need not be computed in full.
+    differ from it need not be computed in full. ``method`` is the name of the check's
+    method that differentiates forward in the same way.
     """
 
+    method: ClassVar[str] = ""
     at: int
     dy: np.ndarray
     got: np.ndarray
@@ -193,6 +225,8 @@ class Follower:
 
 class ByAutograd(Follower):
     """Forward runs on tensors in float64."""
+
+    method = "torch autograd"
 
     def gradient(self, case: Case, change: Change | None = None) -> np.ndarray | None:
         import torch
@@ -230,9 +264,7 @@ class ByAutograd(Follower):
                 options = kwargs or {}
                 if _in_place(name) or options.get("out") is not None:
                     return func(*args, **options)
-                return trace.call(
-                    _in_words(name), lambda *held: func(*held, **options), args
-                )
+                return trace.call(_in_words(name), func, args, options)
 
         leaves = [to_torch(value, case.device) for value in case.inputs]
         for at in case.differentiable:
@@ -260,6 +292,8 @@ def _in_words(name: str) -> str:
 
 class ByComplexSteps(Follower):
     """Forward runs on NumPy's complex numbers."""
+
+    method = "complex step"
 
     def gradient(self, case: Case, change: Change | None = None) -> np.ndarray | None:
         x = case.float64[self.at]
@@ -326,17 +360,13 @@ def _counted(trace: Trace) -> type[np.ndarray]:
                 function(*plain, **options)
                 return out[0] if len(out) == 1 else out
             name = _REDUCED.get((ufunc.__name__, method), ufunc.__name__)
-            return wrapped(trace.call(name, partial_of(function, options), plain))
+            return wrapped(trace.call(name, function, plain, options))
 
         def __array_function__(self, func, types, args, kwargs):
             plain, options = _plain(args), {k: _plain(v) for k, v in kwargs.items()}
-            function = partial_of(func, options)
             if func.__name__.endswith("_like"):
-                return wrapped(function(*plain))
-            return wrapped(trace.call(func.__name__, function, plain))
-
-    def partial_of(function: Callable, options: dict) -> Callable:
-        return lambda *held: function(*held, **options)
+                return wrapped(func(*plain, **options))
+            return wrapped(trace.call(func.__name__, func, plain, options))
 
     def wrapped(result: Any) -> Any:
         if isinstance(result, (tuple, list)):

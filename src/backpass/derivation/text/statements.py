@@ -19,7 +19,7 @@ from backpass.derivation.text.relations import (
     ends_with_relation,
     has_relation,
 )
-from backpass.derivation.text.rewriting import PROSE
+from backpass.derivation.text.rewriting import LABEL, PROSE
 
 
 @dataclass(frozen=True)
@@ -277,10 +277,14 @@ def _without_words(row: Text) -> tuple[Text, Text]:
 
 
 def _stands_alone(row: Text, below: Text) -> bool:
-    """Whether a row is an equation, a declaration, or the left side of the next row."""
+    """Whether a row is an equation, a declaration, or the left side of the next row, or
+    begins with words and a colon."""
     text = row.characters
     return (
-        has_relation(text) or r"\in" in text or begins_with_relation(below.characters)
+        has_relation(text)
+        or r"\in" in text
+        or begins_with_relation(below.characters)
+        or LABEL.match(text) is not None
     )
 
 

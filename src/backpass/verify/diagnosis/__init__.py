@@ -20,6 +20,7 @@ from backpass.verify.diagnosis.evidence import Clock, Diagnosis, Pair
 from backpass.verify.diagnosis.missing import missing_term, missing_terms
 from backpass.verify.diagnosis.places import largest_errors, place
 
+NOTHING_FOUND = "no simple relation found"
 _OF_OTHER_SHAPE = (
     relations.of_another_input,
     relations.other_shape,
@@ -111,6 +112,6 @@ def diagnose(
     stopped = f"; not searched further after {seconds:g} s" if clock.stopped else ""
     return Diagnosis(
         "unknown",
-        f"no simple relation found; {largest_errors(pair)}{stopped}; "
+        f"{NOTHING_FOUND}; {largest_errors(pair)}{stopped}; "
         "diagnose(reference, got, {name: array}) tries terms of your own",
     )

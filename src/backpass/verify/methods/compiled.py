@@ -8,19 +8,26 @@ backward launch.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import fields, replace
+from functools import partial
 from typing import Any, NamedTuple
 
 from backpass import kernels, ptx
+from backpass.ptx.shadow import Shadow
+from backpass.verify import departures
 from backpass.verify.case import Case, Inputs, NotRun, first_line
-from backpass.verify.convert import to_kind_of, to_numpy
+from backpass.verify.convert import to_kind_of, to_numpy, to_torch
 from backpass.verify.methods.kernel import length, long_rows, placed, world
 from backpass.verify.methods.precision import LOW, rows_against_float64
-from backpass.verify.report import FAILED, NOT_RUN, Row
+from backpass.verify.report import FAILED, NOT_RUN, VACUOUS, Row
 
 NAME = "compiled kernel"
+RANDOM = (
+    "operator= returns another result at each call; leave it out, or give a function "
+    "that draws the same numbers as forward"
+)
 NO_REFERENCE = (
     "forward launches a kernel, which autograd cannot follow; an operator= would give "
     "the reference"
@@ -89,7 +96,8 @@ def _packages(stem: str, cases: Sequence[Case], sizes: str = "") -> list[Row]:
 class Executed(NamedTuple):
     """What a user's forward and backward returned as compiled, once, and the verdict.
 
-    ``in_forward`` says whether forward launched a kernel.
+    ``in_forward`` says whether forward launched a kernel. ``again`` runs both once more
+    with a shadow.
     """
 
     y: Any
@@ -97,6 +105,7 @@ class Executed(NamedTuple):
     gradients: Any
     verdict: Any
     in_forward: bool
+    again: Callable[..., Any]
 
     @property
     def instructions(self) -> int:
@@ -113,10 +122,12 @@ class InBackward(Exception):
     """Raised from an exception of the user's backward."""
 
 
-def execute(case: Case, multiprocessors: int | None = None) -> Executed:
+def execute(
+    case: Case, multiprocessors: int | None = None, shadow: Shadow | None = None
+) -> Executed:
     """Run forward and backward once, for CPU tensors, by default on a GPU with as many
-    multiprocessors as an A100. Raises a ``ptx.Fault``, what forward raises, and
-    InBackward from what backward raises."""
+    multiprocessors as an A100. ``shadow`` computes in float64 beside. Raises a
+    ``ptx.Fault``, what forward raises, and InBackward from what backward raises."""
     from backpass.kernels import compiled
     from backpass.torch_internals import without_torch_functions
 
@@ -126,6 +137,7 @@ def execute(case: Case, multiprocessors: int | None = None) -> Executed:
         atomic_sums=case.atomic_sums,
         multiprocessors=multiprocessors,
     ) as verdict:
+        kernels.executions[-1].shadow = shadow
         y, saved = case.subject.forward(*case.given())
         in_forward = bool(verdict.runs)
         with without_torch_functions():  # only the user's code sees a GPU
@@ -136,7 +148,8 @@ def execute(case: Case, multiprocessors: int | None = None) -> Executed:
             raise
         except Exception as error:
             raise InBackward from error
-    return Executed(y, saved, gradients, verdict, in_forward)
+    again = partial(execute, case, multiprocessors)
+    return Executed(y, saved, gradients, verdict, in_forward, again)
 
 
 def rows_of(case: Case, done: Executed) -> list[Row]:
@@ -155,10 +168,29 @@ def rows_of(case: Case, done: Executed) -> list[Row]:
         )
     except NotRun as reason:
         rows = [Row(name, "", NOT_RUN, reason=str(reason))]
+    if case.operator is not None and any(row.verdict == VACUOUS for row in rows):
+        rows = _unless_random(rows, case)
+    rows = departures.named(rows, case, lambda shadow: done.again(shadow=shadow))
     verdict = done.verdict
     unsettled = [*map(str, verdict.unsettled)]
     rows = _with_verdict(rows, unsettled, verdict.unwritten)
     return [replace(row, note="; ".join(verdict.notes)) for row in rows]
+
+
+def _unless_random(rows: list[Row], case: Case) -> list[Row]:
+    """Return the rows; those of an operator that draws random numbers say so."""
+    import torch
+
+    operator, inputs = case.operator, case.inputs
+    assert operator is not None
+    one, other = (
+        operator(*(to_torch(x, "cpu", torch.float64) for x in inputs)) for _ in "12"
+    )
+    if not isinstance(one, torch.Tensor) or torch.equal(one, other):
+        return rows
+    return [
+        replace(row, reason=RANDOM) if row.verdict == VACUOUS else row for row in rows
+    ]
 
 
 class _Once(Case):

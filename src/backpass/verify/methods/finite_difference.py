@@ -11,7 +11,7 @@ computes in low precision gets the tolerance of that precision.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -56,6 +56,7 @@ COARSEST = 0.1  # the largest tolerance at which a comparison is still useful
 # Other steps show a difference's own error: truncation grows with the step's square,
 # and rounding with its inverse.
 OTHER_STEPS = (0.5, 0.7, 1.4)
+BRIEF = 1 / 16  # crosses few of the kinks that the usual step in float32 crosses
 DOUBT = 4  # times their spread: a smaller error may be that of the differences
 LEAST = 1e-5  # of the gradient: smaller errors cannot be seen in float32
 Steps = dict[int, Step]  # by position of the input
@@ -63,6 +64,7 @@ KINKED = (
     "y has a kink there: its slopes on the two sides of these inputs differ, so no "
     "difference is its derivative"
 )
+COARSE = "differences are too coarse here"
 OFF = "the error is far larger than the change of the differences with the step"
 
 
@@ -116,12 +118,28 @@ def _rows(case: Case, steps: Steps, usual: float, why: str, note: str) -> list[R
     # For the book's operations, other methods compare every element.
     in_all = COORDINATES if case.subject.stem else math.inf
     tolerance = case.tolerance("finite_difference", usual, why)
-    found = rows(case, NAME, *tolerance, _derivative(case, steps), in_all)
+
+    def found(times: float = 1.0) -> list[Row]:
+        return rows(case, NAME, *tolerance, _derivative(case, steps, times), in_all)
+
     judged = [
         _reconsidered(row, case, at, steps, low=bool(note))
-        for at, row in zip(case.derived, found, strict=True)
+        for at, row in zip(case.derived, found(), strict=True)
     ]
+    if note and any(row.reason.startswith(COARSE) for row in judged):
+        shorter = zip(case.derived, judged, found(BRIEF), strict=True)
+        judged = [_clearer(row, again, case, at, steps) for at, row, again in shorter]
     return [replace(row, note=note or row.note) for row in judged]
+
+
+def _clearer(row: Row, again: Row, case: Case, at: int, steps: Steps) -> Row:
+    """Return the row or, if differences were too coarse for it, that of a shorter step,
+    unless this one varies as much with the step."""
+    if not row.reason.startswith(COARSE):
+        return row
+    own = _own_error(case, at, steps, (BRIEF, BRIEF / 2))
+    sure = again.verdict == PASSED or (again.error or 0.0) > DOUBT * own
+    return again if sure else row
 
 
 def _reconsidered(row: Row, case: Case, at: int, steps: Steps, *, low: bool) -> Row:
@@ -166,11 +184,11 @@ def _at_kinks(row: Row, case: Case, at: int, step: Step) -> Row | None:
     return sides.excused(judge, case.gradients[at], reference, step)
 
 
-def _own_error(case: Case, at: int, steps: Steps) -> float:
+def _own_error(
+    case: Case, at: int, steps: Steps, compared: Sequence[float] = (1.0, *OTHER_STEPS)
+) -> float:
     """Return how much the differences vary with the step."""
-    return spread(
-        case, at, [_derivative(case, steps, times) for times in (1.0, *OTHER_STEPS)]
-    )
+    return spread(case, at, [_derivative(case, steps, times) for times in compared])
 
 
 def _derivative(case: Case, steps: Steps, times: float = 1.0) -> Derivative:
@@ -202,9 +220,11 @@ def _why_not_judged(row: Row, case: Case, at: int, steps: Steps, low: bool) -> s
         return ""
     own = _own_error(case, at, steps)
     if row.error > DOUBT * own:
+        own = _own_error(case, at, steps, (1.0, BRIEF))
+    if row.error > DOUBT * own:
         return ""
     return (
-        f"differences are too coarse here: they vary by {own:.1e} with the step, and "
+        f"{COARSE}: they vary by {own:.1e} with the step, and "
         f"differ by {row.error:.1e} from backward"
     )
 

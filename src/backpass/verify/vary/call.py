@@ -40,6 +40,7 @@ from backpass.verify.vary.rows import (
     outputs_fit,
     summed_up,
 )
+from backpass.verify.vary.words import words_of
 from backpass.verify.vary.work import TooMuch, Work
 
 NAME = "varied call"
@@ -51,6 +52,10 @@ UNKNOWN = (
     "its other values are not known; list them in SHAPES: '; options act=relu|gelu'"
 )
 NOT_GIVEN = "it was not given"
+UNDEFINED = (
+    "a gradient is not finite there, and the option need not have this value; list its "
+    "values in SHAPES: '; options alpha=1.5|2'"
+)
 
 
 def varied_call(
@@ -74,7 +79,8 @@ def varied_call(
         switch = isinstance(value, bool) and not declared
         if (SWITCH if switch else OPTION) in kinds:
             rows = list(_rows(what, other, rows_of, work))
-            rows = rows if declared else _not_refused(what, rows)
+            if not declared:
+                rows = _not_refused(what, _unless_undefined(what, value, other, rows))
             yield from _named(what, rows)
     for what in _undeclared_options(case) if declared else ():
         yield from _named(what, [not_run(NAME, what, EXCLUDED)])
@@ -93,6 +99,20 @@ def _not_refused(what: str, rows: list[Row]) -> list[Row]:
     if not rows or any(row.verdict != COULD_NOT_RUN for row in rows):
         return rows
     return [not_run(NAME, what, backward_raises(rows[0]))]
+
+
+def _unless_undefined(
+    what: str, value: object, case: Case, rows: list[Row]
+) -> list[Row]:
+    """Return the rows, or one row marked "not run" if they failed and a gradient is not
+    finite with another number, which need not be one that an option may have."""
+    failed = any(row.verdict == FAILED for row in rows)
+    if not failed or isinstance(value, bool | str):
+        return rows
+    gradients = [got for got in case.gradients.values() if got is not None]
+    if all(np.isfinite(got).all() for got in gradients):
+        return rows
+    return [not_run(NAME, what, UNDEFINED)]
 
 
 def _rows(what: str, case: Case, rows_of: RowsOf, work: Work) -> Iterator[Row]:
@@ -283,10 +303,13 @@ def _undeclared_options(case: Case) -> Iterator[str]:
 
 
 def _untried(case: Case) -> Iterator[tuple[str, str]]:
-    """Yield what no variation can try, and why: other words than an option's own, and
-    inputs and options that were not given."""
+    """Yield what no variation can try, and why: other words than an option's own, if
+    forward's source shows none, and inputs and options that were not given."""
     for name, value in case.subject.all_options.items():
-        if isinstance(value, str) and not [*other_values(value)]:
+        if not isinstance(value, str):
+            continue
+        seen = {*words_of(case.subject.source, name)} - {value}
+        if not seen and not [*other_values(value)]:
             yield f"{name} other than {value!r}", UNKNOWN
     given = [at for at, value in enumerate(case.inputs) if value is not None]
     inputs = case.subject.input_names

@@ -225,6 +225,8 @@ class Draw:
             return to_kind_of(given, self._mask(spec, own, shape, twice))
         if at in self.constants:  # a table: its rows again, each scaled by about 1
             rows = self.rng.uniform(0.9, 1.1, (*shape[:-1], 1)[: len(shape)])
+            if is_symmetric(to_numpy(given)):
+                rows = rows[..., :1, :]
             if np.isin(own, (0, 1)).all():  # a mask, or a label of each row
                 rows = np.ones_like(rows)
             table = domain.repeated_table(spec, to_numpy(given), shape)
@@ -305,6 +307,12 @@ class Draw:
 def is_mask(spec: Spec) -> bool:
     """Whether an input is declared a mask."""
     return spec.boolean or spec.structure == "mask"
+
+
+def is_symmetric(values: np.ndarray) -> bool:
+    """Whether each matrix equals its transpose."""
+    square = values.ndim > 1 and values.shape[-2] == values.shape[-1]
+    return square and bool(np.allclose(values, np.swapaxes(values, -2, -1)))
 
 
 def _within(own: np.ndarray, picked: np.ndarray, factor: np.ndarray) -> np.ndarray:

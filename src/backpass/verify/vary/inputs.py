@@ -45,6 +45,7 @@ IGNORED = {"ignore_index", "ignore", "ignored", "padding_idx", "pad_id", "pad"}
 # Close to 0, and in long sums, rounding is large beside what is left of two terms. An
 # error has to be larger to count.
 CANCELLED, ROUNDED = 0.03, 1e-6
+SMALL = 64  # elements
 # Methods that compare element by element. Differences run only if none of them gave a
 # verdict.
 COMPARING = ("contract", "autograd", "pytorch", "precision")
@@ -201,9 +202,9 @@ def _of_values(draw: Draw) -> Iterator[Variation]:
     steps = case.subject.input_names[first] in case.subject.zero_gradients
     # Probabilities, cosines and the like end at 1.
     far = around_zero and np.abs(x).max() > 1
-    tries = (draw.replaced(first, x * TIMES),)
+    what, other = values.farther(x, name, TIMES)
     kind = kinds.FAR if far else kinds.OTHER
-    yield Variation(f"{name} × {TIMES}", tries, kind=kind)
+    yield Variation(what, (draw.replaced(first, other),), kind=kind)
     kink = domain.has_kink(case.subject.shapes, name, 0.0)
     # A function of positive numbers need not be defined at 0.
     one_sided = x.size > 0 and (x.min() > 0 or x.max() < 0) and not draw.declared
@@ -213,7 +214,10 @@ def _of_values(draw: Draw) -> Iterator[Variation]:
         of_zeros: tuple[Inputs, ...] = () if kink else (draw.replaced(first, zero),)
         kind = kinds.ZEROS if around_zero and not steps else kinds.OTHER
         yield Variation(f"a row of zeros in {name}", of_zeros, kind=kind)
-    tied = np.where(np.isfinite(x), np.round(2 * x) / 2, x)
+    # Of few elements, few are equal after rounding to halves.
+    square = x.ndim == 2 and x.shape[0] == x.shape[1]  # which should not be singular
+    step = 1.0 if x.size <= SMALL and not square else 0.5
+    tied = np.where(np.isfinite(x), np.round(x / step) * step, x)
     tied = np.clip(tied, x.min(), x.max()) if x.size else tied
     tries = (draw.replaced(first, tied),)
     kind = kinds.OTHER if steps else kinds.TIES

@@ -17,6 +17,7 @@ from backpass.verify.outputs import Malformed
 from backpass.verify.report import COULD_NOT_RUN, FAILED, NOT_RUN, PASSED, Row
 from backpass.verify.reruns import several_outputs
 from backpass.verify.vary.axes import is_in_slices
+from backpass.verify.vary.fewer_axes import made_for_fewer
 from backpass.verify.vary.inputs import DEEPER, EMPTY, Variation, variations
 from backpass.verify.vary.kinds import (
     AXIS,
@@ -32,6 +33,7 @@ from backpass.verify.vary.kinds import (
     ZEROS,
     chosen,
 )
+from backpass.verify.vary.ranks import of_another_rank
 from backpass.verify.vary.rows import (
     EXCLUDED,
     OTHER_OUTPUTS,
@@ -69,6 +71,14 @@ COINCIDING = (ONE, ZEROS, TIES, OTHER)
 REPEATS = (
     "the integers drawn repeat, and those given do not; if they may, declare their range "
     "in SHAPES, as in t[n]:int<V"
+)
+LOSS = (
+    "without a declaration, a loss of these axes need not be one of more: its mean may "
+    f"be over rows or over all elements; {ANY_AXES}"
+)
+IGNORES = (
+    "forward does not use the elements by which an input is longer; if the length may "
+    "change, declare SHAPES"
 )
 OPERATORS = (pytorch.NAME, precision.NAME)  # the methods that call the operator
 
@@ -123,6 +133,9 @@ def _rows(
 ) -> Iterator[Row]:
     problem = apart = ""
     for inputs in variation.tries:
+        if turned := of_another_rank(case, inputs):
+            yield not_run(NAME, variation.what, turned)
+            return
         other = work.counted(case.elsewhere(inputs))
         try:
             y = other.y_as_given
@@ -157,7 +170,8 @@ def _rows(
     found, all_ran = bounded_rows(other, rows_of, methods, variation.otherwise)
     try:
         found = [_unless_excused(row, variation, other) for row in found]
-        if reason := _unsuited(variation, other, case):
+        failed = any(row.verdict == FAILED for row in found)
+        if failed and (reason := _unsuited(variation, other, case)):
             found = [_not_if_failed(row, reason) for row in found]
         found = [_unless_vanishing(row, other, case) for row in found]
         found = _without_operator(found, asked, other)
@@ -231,8 +245,26 @@ def _unsuited(variation: Variation, case: Case, given: Case) -> str:
         return ""
     if variation.kind == NO_ROWS:
         return "without a declaration, backward need not support an empty array"
+    if variation.what == DEEPER and not given.y_as_given.shape:
+        return LOSS
+    if variation.kind in RESIZED and _ignores_the_added(case, given):
+        return IGNORES
     segments = variation.what.startswith(EMPTY_SEGMENT)
     return REPEATS if not segments and repeats(given.inputs, case.inputs) else ""
+
+
+def _ignores_the_added(case: Case, given: Case) -> bool:
+    """Whether y does not depend on the elements by which an input is longer, as where
+    labels of a fixed number of rows choose among its elements."""
+    for at in case.differentiable:
+        old, new = given.inputs[at].shape, case.inputs[at].shape
+        if len(old) != len(new) or all(n <= m for m, n in zip(old, new, strict=True)):
+            continue
+        added = np.ones(new, bool)
+        added[tuple(map(slice, old))] = False
+        if not depends(case, at, where=added):
+            return depends(case, at)
+    return False
 
 
 def _unless_vanishing(row: Row, case: Case, given: Case) -> Row:
@@ -242,8 +274,11 @@ def _unless_vanishing(row: Row, case: Case, given: Case) -> Row:
         return row
     at = case.differentiable[case.quantities.index(row.quantity)]
     got, before = case.gradients[at], given.gradients[at]
-    reference = case.found.references.get((row.method, row.quantity))
-    if got is None or before is None or reference is None:
+    key = row.method, row.quantity
+    reference = case.found.references.get(key)
+    if reference is None:  # differences along directions
+        reference = np.array([error for error, _ in case.found.slopes.get(key, ())])
+    if got is None or before is None or not reference.size:
         return row
     if not max(largest(got), largest(reference)) < VANISHING * largest(before):
         return row
@@ -374,6 +409,8 @@ def _summary(
             text = declaration(given, square=variation.kind == SQUARE)
             hint = f'{DECLARE}"{text}"'
         misfit, wrong = _misfit(what, wrong, case)
+        if what == DEEPER and wrong and (reason := made_for_fewer(wrong, case, given)):
+            misfit, wrong = f"{reason}; {ANY_AXES}", {}
     if misfit and not wrong:
         yield not_run(NAME, what, misfit)
         return

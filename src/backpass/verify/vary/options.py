@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from backpass.contract.arrays import is_array
 from backpass.verify.case import Case
+from backpass.verify.vary.words import words_of
 
 # Values of an option. If it has one of them, the others in its list are tried.
 WORDS = (("mean", "sum", "none"), ("none", "tanh"))
+MOST_WORDS = 8  # of an option, as forward's source shows them
 
 OtherValues = Callable[[object, object], Iterator[object]]
 
@@ -24,14 +27,16 @@ def with_other_options(
     the case. An input that is neither an array nor None counts as an option.
 
     ``others(value, default)`` yields the values to try in place of ``value``, unless
-    ``declared`` has the values of each option.
+    ``declared`` has the values of each option. In place of a word, those that forward's
+    source shows are tried too.
     """
     subject = case.subject
 
     def of(name: str, value: object, default: object) -> Iterator[object]:
         if declared is not None:
             return iter(declared.get(name, ()))
-        return others(value, default)
+        words = words_of(subject.source, name) if isinstance(value, str) else ()
+        return itertools.chain(others(value, default), words[:MOST_WORDS])
 
     if subject.called_with is not None:
         for name, value in subject.all_options.items():

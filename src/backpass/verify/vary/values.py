@@ -65,6 +65,18 @@ def _keeps_order(case: Case, at: int, values: np.ndarray) -> bool:
     return True
 
 
+def farther(x: np.ndarray, name: str, times: float) -> tuple[str, np.ndarray]:
+    """Return larger values of an input, and what they are: numbers between 0 and 1,
+    which may be probabilities, get closer to 1, and rows of distributions to one-hot
+    rows."""
+    if _sums_to_one(x) and (x > 0).all():
+        powers = x**4
+        return f"{name} closer to one-hot rows", powers / powers.sum(-1, keepdims=True)
+    if x.size > 1 and 0 < x.min() and x.max() < 1:
+        return f"{name} closer to 1", 1 - (1 - x) / times
+    return f"{name} × {times:g}", x * times
+
+
 def tiny(draw: Draw) -> Iterator[tuple[str, Tries]]:
     """Yield the first input close to 0, if its dtype has such numbers."""
     case = draw.case
@@ -74,12 +86,18 @@ def tiny(draw: Draw) -> Iterator[tuple[str, Tries]]:
             yield f"{draw.name(draw.first)} × 2⁻²⁰", (inputs,)
 
 
-def depends(case: Case, at: int, least: float = 0.0, outputs: bool = False) -> bool:
+def depends(
+    case: Case,
+    at: int,
+    least: float = 0.0,
+    outputs: bool = False,
+    where: np.ndarray | bool = True,
+) -> bool:
     """Whether y is finite, and changes when an input moves a little: by more than
     ``least`` times the larger of 1 and y's largest element. ``outputs`` asks it of each
-    of several outputs."""
+    of several outputs, and only the elements ``where`` move."""
     x = case.float64[at]
-    move = MOVE * _signs(case, x.shape)
+    move = np.where(where, MOVE * _signs(case, x.shape), 0.0)
     moved = (*case.float64[:at], x * (1 + move), *case.float64[at + 1 :])
     try:
         here, there = (case.forward(values) for values in (case.float64, moved))

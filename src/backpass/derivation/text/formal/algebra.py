@@ -11,8 +11,8 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 from fractions import Fraction
-from math import isqrt
 
+from backpass.derivation.text.formal.fractions import primes, root
 from backpass.derivation.text.formal.trees import (
     Node,
     Unclear,
@@ -41,13 +41,15 @@ _VECTOR = re.compile(
     r"|\\(?:hat|tilde|bar)\{(?:[a-z]|\\(?:mathbf|boldsymbol|bm)\{(?:[a-z]|\\[a-z]+)\}|\\[a-z]+)\}"
 )
 _SCALAR = re.compile(
-    r"[nmNMKTDB]|\\(?:alpha|lambda|eta|epsilon|varepsilon|kappa|rho|tau|pi)|e|\\delta"
+    r"[nmNMKTDB]|\\text\{d\}|\\(?:alpha|lambda|eta|epsilon|varepsilon|kappa|rho|tau|pi)|e|\\delta"
 )
 _INDICES = frozenset("ijklmn")
 
 
 def is_array(name: Node) -> bool:
     """Whether a name may be a matrix or a vector by its letter alone."""
+    if name.value == r"\text{d}":  # of an integral
+        return False
     return _ARRAY.fullmatch(name.value) is not None and not _is_element(name)
 
 
@@ -288,7 +290,7 @@ class Algebra:
         if not below:
             raise Unclear("division by zero")
         core, factor = self._core(below)
-        raised = _root(factor, count)
+        raised = root(factor, count)
         return {_term({atom: one * count for atom, one in core}, ()): raised}
 
     def _core(self, form: Form) -> tuple[Powers, Fraction]:
@@ -328,7 +330,7 @@ class Algebra:
             whole = self.node_of(inside)
             return self._atom(replace(node, parts=(whole,)))
         found: Form = {}
-        for prime, exponent in _primes(count):
+        for prime, exponent in primes(count):
             log = replace(node, parts=(number(prime),))
             found = self.added(found, self._atom(log), Fraction(exponent))
         for atom, times in core:
@@ -379,12 +381,20 @@ class Algebra:
             out: dict[Node, Fraction] = {}
             inside: dict[Node, Fraction] = {}
             for atom, times in powers:
-                free = not bound and not letters & _letters(atom)
+                free = (not bound and not letters & _letters(atom)) or (
+                    node.value == "E" and _is_mean(atom, node)
+                )
                 (out if free else inside)[atom] = times
+            first, sequence, last = _apart(node, sequence)
             if letters and (one := self._collapsed(node, inside, sequence)):
                 rest: Form = one
             else:
                 rest = self._summed(node, inside, sequence)
+            if first or last:
+                rest = self.times(
+                    self.times({((), first): Fraction(1)}, rest),
+                    {((), last): Fraction(1)},
+                )
             scaled = self.times({_term(out, ()): count}, rest)
             found = self.added(found, scaled)
         return found
@@ -410,6 +420,8 @@ class Algebra:
     def _summed(
         self, node: Node, inside: dict[Node, Fraction], sequence: tuple[Node, ...]
     ) -> Form:
+        if node.value == "E" and not inside and not sequence:
+            return {ONE: Fraction(1)}
         if node.value == "sum" and not inside and not sequence:
             limits = node.sups
             letter = node.subs[0][0] if node.subs else ""
@@ -533,6 +545,27 @@ def _letters(node: Node) -> frozenset[str]:
     return node.tokens | frozenset(names)
 
 
+def _is_mean(atom: Node, node: Node) -> bool:
+    """Whether an atom is an expectation under the law of another, so that it is
+    constant there."""
+    if atom.kind == "top":
+        return _is_mean(atom.parts[0], node)
+    return atom.kind == "big" and atom.value == "E" and atom.sups == node.sups
+
+
+def _apart(
+    node: Node, sequence: tuple[Node, ...]
+) -> tuple[tuple[Node, ...], tuple[Node, ...], tuple[Node, ...]]:
+    """Split off the ends of a product the factors that are constant under an
+    expectation."""
+    start, end = 0, len(sequence)
+    while node.value == "E" and start < end and _is_mean(sequence[start], node):
+        start += 1
+    while node.value == "E" and start < end and _is_mean(sequence[end - 1], node):
+        end -= 1
+    return sequence[:start], sequence[start:end], sequence[end:]
+
+
 def _is_whole(node: Node) -> bool:
     """Whether a sum runs over all values of its letter, as far as its limits say."""
     (letter,) = node.subs[0]
@@ -561,29 +594,3 @@ def _depth(node: Node) -> int:
     """Return how deep operators over indices are nested in a formula."""
     inner = max((_depth(part) for part in node.parts), default=0)
     return inner + (node.kind == "big" and bool(node.subs))
-
-
-def _root(factor: Fraction, count: Fraction) -> Fraction:
-    """Return a power of a number that is a fraction. Raises `Unclear`."""
-    if count.denominator == 1:
-        return Fraction(factor ** int(count))
-    if count.denominator == 2 and factor > 0:
-        above, below = isqrt(factor.numerator), isqrt(factor.denominator)
-        if Fraction(above**2, below**2) == factor:
-            return Fraction(above, below) ** count.numerator
-    raise Unclear("a root of a number")
-
-
-def _primes(value: Fraction) -> list[tuple[int, int]]:
-    found = []
-    for whole, sign in ((value.numerator, 1), (value.denominator, -1)):
-        if whole > 10**6:
-            raise Unclear("a large number")
-        prime = 2
-        while whole > 1:
-            if whole % prime == 0:
-                found.append((prime, sign))
-                whole //= prime
-            else:
-                prime += 1
-    return found

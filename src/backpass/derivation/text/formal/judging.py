@@ -17,7 +17,8 @@ from backpass.derivation.text.formal.algebra import is_ordered
 from backpass.derivation.text.formal.chains import steps
 from backpass.derivation.text.formal.meanings import LETTER, Meanings, Read
 from backpass.derivation.text.formal.reader import read_formula
-from backpass.derivation.text.formal.slopes import Calculus
+from backpass.derivation.text.formal.rewrites import with_integrals, with_whole_sums
+from backpass.derivation.text.formal.slopes import Calculus, names
 from backpass.derivation.text.formal.trees import Node, Unclear
 from backpass.derivation.text.knowledge import Knowledge
 from backpass.derivation.text.passages import Text
@@ -32,7 +33,14 @@ _CLAIMS = re.compile(
 _DIFFERS = "it is not equal"
 _BLAMED = ("refused", "ill-formed", "follows")
 _ONLY_WORDS = re.compile(r"\s*\\(?:text[a-z]*|mbox|mathrm)\s*\{[^{}$=]*\}[\s.,;]*")
-
+# Words, and not the name of a function; and words that state something.
+_WORD_GROUP = re.compile(
+    r"\\(?:text(?:rm|bf|it|normal)?|mbox|q?quad)(?![a-zA-Z])"
+    r"\s*(?:\{(?:[^{}$]*[\s:)][^{}$]*)\})?|\\[,;:! ]"
+)
+_STATES = re.compile(
+    r"\b(?:is|are|equals?|has|have|depends?|must|means|becomes?|if|for|when|where|iff|satisf\w+|not|no)\b"
+)
 
 # A range of indices, with or without words.
 _RANGE = re.compile(
@@ -99,14 +107,21 @@ class Formal:
         if self._meanings is None:
             self._start()
         assert self._meanings is not None
-        pieces = member.characters.split(r"\in ")
+        claimed = replace(verdict, kind="nothing claimed", message="")
+        words = _WORD_GROUP.findall(member.characters)
+        text = member.characters
+        if words and not any(map(_STATES.search, words)):
+            text = _WORD_GROUP.sub(" ", text)
+            if not text.strip(" .,;&"):
+                return claimed
+        pieces = text.split(r"\in ")
         if len(pieces) > 2:
             return verdict
         try:
             read_formula(pieces[0], self._meanings.manner)
         except (Unclear, RecursionError):
             return verdict
-        return replace(verdict, kind="nothing claimed", message="")
+        return claimed
 
     def _with_words(
         self, verdict: Verdict, kind: str, against: int, words: tuple[str, ...]
@@ -126,7 +141,8 @@ class Formal:
         for one in reads:
             one.members = tuple(known.in_own_notation(text) for text in one.members)
         formulas = [text.characters for one in reads for text in one.members]
-        self._meanings = Meanings(reads, formulas, prose.dependent)
+        expects = re.search(r"\bexpect(?:ation|ed)", prose.words, re.I) is not None
+        self._meanings = Meanings(reads, formulas, prose.dependent, expects)
 
     def _displayed(self) -> list[Read]:
         found, section = [], 0
@@ -195,7 +211,10 @@ class Formal:
             if other is None or (at and not _may_stand(verdicts[at - 1])):
                 continue
             if at and not is_right[at - 1] and any(is_right):
-                continue  # it is not shown to equal those before it
+                shown = max(k for k, right in enumerate(is_right) if right)
+                before = read.trees[min(shown + 1, at - 1)]
+                if at < number or before is None or _has_names_of(before, other):
+                    continue  # it is not shown to equal those before it
             if (words := self._agree(other, tree, read)) is not None:
                 line = self.known.document.line_of(read.members[at])
                 if at and verdicts[at - 1].kind == "not readable":
@@ -210,13 +229,21 @@ class Formal:
         if (words := self._by_chain_rule(a, b, read)) is not None:
             return words
         for expand, through in ((False, False), (True, False), (True, True)):
-            try:
-                words = self._by_rules(a, b, read, expand, through)
-            except (Unclear, RecursionError, OverflowError, ZeroDivisionError):
-                continue
-            if words is not None:
-                return words
+            for written in (with_whole_sums, self._integrated):
+                try:
+                    if (both := written([a, b])) is None:
+                        continue
+                    first, second = both
+                    words = self._by_rules(first, second, read, expand, through)
+                except (Unclear, RecursionError, OverflowError, ZeroDivisionError):
+                    continue
+                if words is not None:
+                    return words
         return None
+
+    def _integrated(self, trees: list[Node]) -> list[Node] | None:
+        assert self._meanings is not None
+        return with_integrals(trees, self._meanings.manner)
 
     def _by_rules(
         self, a: Node, b: Node, read: Read, expand: bool, through: bool
@@ -279,6 +306,14 @@ class Formal:
         for verdict, tree in zip(verdicts, read.trees[1:], strict=True):
             if verdict.kind == "equal" and tree is not None:
                 self._meanings.add_fact(read.trees[0], tree)
+
+
+def _has_names_of(first: Node, second: Node) -> bool:
+    """Whether a step between two formulas may only rearrange the first, so that they
+    differ if they are not shown to be equal."""
+    if any(node.kind == "slope" for tree in (first, second) for node in tree.walk()):
+        return False
+    return names(second) <= names(first)
 
 
 def _may_stand(verdict: Verdict) -> bool:

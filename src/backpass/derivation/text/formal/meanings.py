@@ -70,7 +70,7 @@ class _Uses:
     several: bool = False
 
 
-def manner_of(formulas: Iterable[str]) -> Manner:
+def manner_of(formulas: Iterable[str], expects: bool = False) -> Manner:
     """Find how a text writes: its functions, and its labels above names."""
     trees = [tree for one in formulas if (tree := _tree(one, Manner())) is not None]
     uses: dict[str, _Uses] = defaultdict(_Uses)
@@ -79,17 +79,37 @@ def manner_of(formulas: Iterable[str]) -> Manner:
     for tree in trees:
         _note(tree, uses, above, bare)
     functions = {name for name, use in uses.items() if _is_function(name, use)}
+    primed = {n.value for tree in trees for n in tree.walk() if "'" in n.sups}
     plain = {
-        name for name in functions if uses[name].bare and _is_same(uses[name].arguments)
+        name
+        for name in functions - primed
+        if uses[name].bare and _is_same(uses[name].arguments)
     }
     labels = {
         letter
         for letter, bases in above.items()
         if len(bases) > 1
-        and not bare[letter]
+        and (not bare[letter] or letter in _LAYERS)
         and any(re.search("[A-Z]|mathbf|boldsymbol", one) for one in bases)
     }
-    return Manner(functions.__contains__, frozenset(labels), frozenset(plain))
+    labels |= {letter for letter in _above_variables(trees) if not bare[letter]}
+    expects &= not uses["E"].bare
+    return Manner(functions.__contains__, frozenset(labels), frozenset(plain), expects)
+
+
+_LAYERS = ("l", "L", r"\ell")
+
+
+def _above_variables(trees: list[Node]) -> set[str]:
+    """Return the letters above names by which formulas are differentiated."""
+    return {
+        label
+        for tree in trees
+        for node in tree.walk()
+        if node.kind == "slope" and node.parts[1].kind == "name"
+        for label in node.parts[1].sups
+        if re.fullmatch("[a-z]", label)
+    }
 
 
 def _note(
@@ -157,9 +177,13 @@ class Meanings:
     """The equations of a text, in order, and what they say of its names."""
 
     def __init__(
-        self, reads: list[Read], formulas: list[str], dependent: frozenset[str]
+        self,
+        reads: list[Read],
+        formulas: list[str],
+        dependent: frozenset[str],
+        expects: bool = False,
     ) -> None:
-        self.manner = manner_of(formulas)
+        self.manner = manner_of(formulas, expects)
         self.reads, self.dependent = reads, dependent
         for read in reads:
             read.trees = [
@@ -276,9 +300,12 @@ class Meanings:
     def definition(self, node: Node, place: Read | None) -> Read | None:
         """Return the equation that defines a name for an equation: that of its section,
         or the only one of the text. None if there are several, or none."""
-        heads = self._heads.get(key_of(node), [])
+        heads = self._heads.get(key_of(node)) or self._functions(node)
         if place is not None:
             mine = [one for one in heads if one.section == place.section]
+            beside = [one for one in mine if one.line == place.line and one.certain]
+            if len(mine) > 1 and beside and beside[0] is not place:
+                return beside[0] if beside[0].usable else None
             heads = mine or heads
         first = heads[0] if heads else None
         if first is None or first.defines is None or first is place or not first.usable:
@@ -289,14 +316,32 @@ class Meanings:
             return first if first.line <= place.line and len(heads) == 1 else None
         return first
 
+    def _functions(self, node: Node) -> list[Read]:
+        """Return the equations that define the function that a name is."""
+        if node.kind != "name":
+            return []
+        found = [
+            heads
+            for (value, sups, _), heads in self._heads.items()
+            if (value, sups) == (node.value, node.sups)
+            and (left := heads[0].trees[0]) is not None
+            and left.kind == "apply"
+            and left.parts[0] == node
+        ]
+        return found[0] if len(found) == 1 else []
+
     def _value(self, node: Node, place: Read | None) -> Node | None:
         read = self.definition(node, place)
         if read is None:
             return None
         left, right = read.trees[0], read.trees[1]
         assert left is not None and right is not None
-        if left.kind != node.kind or right.kind == "number":
+        if right.kind == "number":
             return None  # a number is the value in one case
+        if left.kind == "apply" and left.parts[0] == node:
+            return None if node.value in {one for one, _ in names(right)} else right
+        if left.kind != node.kind:
+            return None
         if right.kind == "name" and not read.shown:
             return None
         head = _head(left)

@@ -10,8 +10,10 @@ from fractions import Fraction
 from backpass.derivation.text.formal.tokens import (
     BARS,
     BIGS,
+    BOLD,
     CALLS,
     CLOSE,
+    COMPARED,
     DOTS,
     EACH,
     FACES,
@@ -33,11 +35,13 @@ from backpass.derivation.text.formal.trees import Node, Unclear, number
 @dataclass(frozen=True)
 class Manner:
     """How a text writes: which names are functions, which letters above a name are
-    labels, and which names stand for themselves with any argument."""
+    labels, which names stand for themselves with any argument, and whether E(x) is an
+    expectation."""
 
     is_function: Callable[[str], bool] = lambda name: True
     labels: frozenset[str] = frozenset()
     plain: frozenset[str] = frozenset()
+    expects: bool = False  # whether E(x) is an expectation
 
 
 def read_formula(text: str, manner: Manner) -> Node:
@@ -54,6 +58,7 @@ class _Reader:
     def __init__(self, tokens: list[str], manner: Manner) -> None:
         self.tokens, self.manner, self.at = tokens, manner, 0
         self.norms = 0  # how many norms are open
+        self.from_ = self.to = 0  # where the last expectation begins and ends
 
     # ---- tokens ----------------------------------------------------------------------
 
@@ -71,12 +76,22 @@ class _Reader:
     def argument(self) -> list[str]:
         """Take a braced group, or one token with its own groups."""
         if self.token != "{":
+            if self.token.isdigit() and len(self.token) > 1:  # \\frac12
+                digit, rest = self.token[0], self.token[1:]
+                self.tokens[self.at] = rest
+                return [digit]
             token = self.take()
             name = token[1:]
             if token[0] == "\\" and name in FACES:
                 return [token, *self.argument_with_braces()]
-            if name in ("frac", "sqrt", "dfrac"):
-                raise Unclear("a bare fraction in a script")
+            if name in ("frac", "dfrac", "tfrac"):
+                return [
+                    token,
+                    *self.argument_with_braces(),
+                    *self.argument_with_braces(),
+                ]
+            if name == "sqrt":
+                raise Unclear("a bare root in a script")
             return [token]
         return self.argument_with_braces()[1:-1]
 
@@ -119,9 +134,12 @@ class _Reader:
             token = self.token
             if token in TIMES:
                 self.take()
-                if self.token == "-":
-                    raise Unclear("a sign after a product sign")
+                is_minus = self.token == "-"
+                if is_minus:
+                    self.take()
                 found = Node("product", "", (found, self.run()))
+                if is_minus:
+                    found = Node("minus", "", (found,))
             elif token in EACH:
                 self.take()
                 found = Node("hadamard", "", (found, self.run()))
@@ -167,8 +185,10 @@ class _Reader:
         base = self.base()
         while self.token in ("_", "^", "'", "!"):
             if self.token == "!":
-                raise Unclear("a factorial")
-            base = self.script(base)
+                self.take()
+                base = Node("call", "factorial", (base,))
+            else:
+                base = self.script(base)
         return base
 
     # ---- scripts ---------------------------------------------------------------------
@@ -182,6 +202,9 @@ class _Reader:
             groups = groups_of(inside)
             if base.kind == "name":
                 return replace(base, subs=base.subs + groups)
+            if base.kind == "big" and base.value == "E" and not any(base.sups):
+                mean = "".join(self.tokens[self.from_ + 1 : self.to])
+                return Node("name", rf"\text{{E{mean}}}", (), groups)
             return Node("other", "element", (base,), groups)
         return self.above(base, inside)
 
@@ -208,6 +231,8 @@ class _Reader:
         pair = inside[:1] + inside[-1:]
         if base.kind == "name" and pair in (["(", ")"], ["[", "]"]):
             return self.labelled(base, " ".join(inside))
+        if base.kind == "name" and re.fullmatch("[a-zA-Z]{3,}", text):
+            return self.labelled(base, text)  # a word: h^{enc}
         plain = LABEL.fullmatch(text)
         if base.kind == "name" and plain and plain[1] in self.manner.labels:
             return self.labelled(base, " ".join(inside))
@@ -291,6 +316,8 @@ class _Reader:
         if name in FACES:
             tokens = self.argument()
             inside = "".join(tokens)
+            if name in BOLD and "^" in tokens:
+                return self.bold(name, tokens)
             if name not in ("mathbb", "mathcal") and set("_^") & {*tokens}:
                 return self.after_name(self.accented(name, tokens))
             if name == "mathbb" and inside == "E":
@@ -298,17 +325,38 @@ class _Reader:
             if name == "mathbb" and inside == "1":
                 return self.after_name(Node("name", r"\mathbb{1}"))
             if not re.fullmatch(r"\\?[a-zA-Z]+|\\[a-z]+\{\\?[a-zA-Z]+\}|[01]", inside):
-                raise Unclear(f"\\{name} of a formula")
+                return self.bold(name, tokens)
             return self.after_name(Node("name", rf"\{name}{{{inside}}}"))
         if name in BIGS:
             return self.big(BIGS[name])
         if name in CALLS:
             return self.call(name)
+        if name == "Delta" and re.fullmatch(
+            r"[a-zA-Z]|\\(?:theta|mathbf|boldsymbol|phi|omega|beta|mu|vec)", self.token
+        ):
+            of = self.base()
+            if of.kind != "name":
+                raise Unclear("a difference of a formula")
+            return self.after_name(replace(of, value=rf"\Delta{{{of.value}}}"))
         if name in NAMED:
             return self.after_name(Node("name", rf"\{name}"))
         if name == "begin":
             return self.environment()
         raise Unclear(f"\\{name} is not understood")
+
+    def bold(self, face: str, tokens: list[str]) -> Node:
+        """Read a formula in another face, such as \\mathbf{\\Sigma^{-1} x}."""
+        if face not in BOLD:
+            raise Unclear(f"\\{face} of a formula")
+
+        def changed(node: Node) -> Node:
+            if node.kind != "name":
+                return node.mapped(changed)
+            if "{" in node.value:
+                return node
+            return replace(node, value=rf"\{face}{{{node.value}}}")
+
+        return changed(self.inner(tokens))
 
     def accented(self, accent: str, tokens: list[str]) -> Node:
         """Read \\hat{y_i} as the name \\hat{y}, with its index."""
@@ -351,7 +399,8 @@ class _Reader:
                 self.at = before
                 break
             name = found
-        if name.value == "E" and (self.token == "[" or name.subs):
+        opens_mean = self.token == "[" or (self.manner.expects and self.token == "(")
+        if name.value == "E" and not name.sups and (opens_mean or name.subs):
             return self.expectation(name)
         is_word = name.value.startswith(r"\text")
         opens = self.token == "(" or (
@@ -368,7 +417,7 @@ class _Reader:
     def arguments(self) -> tuple[str, tuple[Node, ...]]:
         """Read arguments in brackets, and what separates them."""
         close = CLOSE[self.take()]
-        found, separators = [self.expression()], ""
+        found, separators = [self.compared()], ""
         while self.token != close:
             token = self.take()
             if token not in SEPARATORS:
@@ -377,9 +426,19 @@ class _Reader:
                 self.at += token == "|"
                 token = "‖"
             separators += "|" if token in BARS else token
-            found.append(self.expression())
+            found.append(self.compared())
         self.take(close)
         return separators, tuple(found)
+
+    def compared(self) -> Node:
+        """Read an argument that may be an event, such as X = x."""
+        found = self.expression()
+        while self.token in COMPARED:
+            sign = self.take()
+            if sign in ("<", ">") and self.token == "=":
+                sign += self.take()
+            found = Node("other", f"event {sign}", (found, self.expression()))
+        return found
 
     def call(self, name: str) -> Node:
         sups: tuple[str, ...] = ()
@@ -411,6 +470,7 @@ class _Reader:
             law.append(" ".join(self.argument()))
         if self.token not in ("[", "(", r"\{"):
             raise Unclear("an expectation without brackets")
+        start_of = self.at
         close = CLOSE[self.take()]
         body = self.expression()
         if self.token in BARS:
@@ -419,6 +479,7 @@ class _Reader:
                 self.take()
             law.append(" ".join(self.tokens[start : self.at]))
         self.take(close)
+        self.from_, self.to = start_of, self.at - 1
         return Node("big", "E", (body,), (), tuple(law))
 
     def big(self, name: str) -> Node:
@@ -484,6 +545,9 @@ class _Reader:
             one = reader.factor()
             if one.kind == "power" and one.parts[1] == number(order) and order > 1:
                 found += [one.parts[0]] * order
+            elif one.kind == "power" and all(two.kind == "name" for two in one.parts):
+                name, label = one.parts
+                found.append(replace(name, sups=(*name.sups, label.value)))
             else:
                 found.append(one)
         if len(found) != order or any(

@@ -15,6 +15,7 @@ from backpass.derivation.text.formal.algebra import (
     scalars,
     turned_of,
 )
+from backpass.derivation.text.formal.rewrites import differential_of
 from backpass.derivation.text.formal.trees import (
     Node,
     Unclear,
@@ -141,6 +142,8 @@ class Calculus(Algebra):
             term: Form = {(powers, sequence): Fraction(1)}
             one = self._of_scalar(powers, sequence, by)
             if one is None:
+                one = self._within(term, by)
+            if one is None:
                 one = self._atom(Node("slope", "", (self.node_of(term), by)))
             found = self.added(found, one, count)
         if not found and self.inputs:
@@ -148,6 +151,19 @@ class Calculus(Algebra):
                 "the text does not say that one of the names depends on the other"
             )
         return found
+
+    def _within(self, term: Form, by: Node) -> Form | None:
+        """Return the derivative of an integral as an integral; None for other terms."""
+        node = self.node_of(term)
+        if node.kind != "big" or node.value != "int":
+            return None
+        if (split := differential_of(node)) is None:
+            return None
+        body, mark, variable = split
+        if variable == by:
+            return None
+        inside = _times(Node("slope", "", (body, by)), mark, variable)
+        return self.form(replace(node, parts=(inside,)))
 
     def _of_scalar(
         self, powers: Powers, sequence: tuple[Node, ...], by: Node
@@ -320,8 +336,9 @@ class Calculus(Algebra):
         if by.value in own or {by.value} & {*name.sups}:
             return Node("slope", "", (of, by))
         if len(arguments) > 1:
-            slopes = [self.slope(one, by) for one in arguments]
-            if all(one == ZERO for one in slopes) and self.meaning.is_input(name):
+            if self.meaning.is_input(name) and all(
+                self.slope(one, by) == ZERO for one in arguments
+            ):
                 return ZERO
             return Node("slope", "", (of, by))
         first = self.slope(arguments[0], by)
@@ -339,6 +356,12 @@ class Calculus(Algebra):
             raise Unclear(f"the derivative of {of.value}")
         if {token for group in of.subs for token in group} & by.tokens:
             raise Unclear("an index has two meanings")
+        if of.value == "int" and (split := differential_of(of)) is not None:
+            body, mark, variable = split
+            if variable == by:
+                raise Unclear("a derivative by what is integrated over")
+            inside = _times(self.slope(body, by), mark, variable)
+            return ZERO if inside == ZERO else replace(of, parts=(inside,))
         inside = self.slope(of.parts[0], by)
         return ZERO if inside == ZERO else replace(of, parts=(inside,))
 

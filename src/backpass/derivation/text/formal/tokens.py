@@ -17,6 +17,7 @@ _NOTHING = re.compile(
     r"|\\hspace\*?\{[^{}]*\}"
 )
 _BRACED = r"\{((?:[^{}]|\{(?:[^{}]|\{[^{}]*\})*\})*)\}"
+_FUNCTIONS = "Cov|Var|Corr|Pr|Prob|KL|MSE|ReLU|Loss|loss|Softmax|Attention"
 _PLAIN = (
     (re.compile(rf"\\mathop\s*{_BRACED}"), r"\1"),
     (re.compile(rf"\\underset\s*{_BRACED}\s*{_BRACED}"), r"\2_{\1}"),
@@ -32,6 +33,16 @@ _PLAIN = (
     (re.compile(r"\\in\s*\\mathbb\s*\{?\s*R.*\Z", re.S), ""),
     (re.compile(r"\\E(?![a-zA-Z])"), r"\\mathbb{E}"),
     (re.compile(r"\\(?:leftroot|uproot)\s*\{[^{}]*\}"), ""),
+    (re.compile(r"\{\s*\}(?=\s*'|\s*[(),+\-|=]|\s*\Z)"), ""),
+    # Markdown's \_ for _, behind a name or a bracket.
+    (
+        re.compile(r"(\\[a-zA-Z]+|(?<![a-zA-Z])[a-zA-Z]|[)}\]|])\\_(?=[a-zA-Z\d{])"),
+        r"\1_",
+    ),
+    (
+        re.compile(rf"(?<![a-zA-Z\\_^{{])({_FUNCTIONS})(?=\s*(?:\\left\s*)?[(\[])"),
+        r"\\text{\1}",
+    ),
 )
 _END = re.compile(r"(?:[\s.,;]|\\(?:\\|blacksquare|square|qed))+\Z")
 FACES = {
@@ -39,6 +50,7 @@ FACES = {
     "hat", "bar", "tilde", "vec", "dot", "ddot", "overline", "widehat", "widetilde",
     "underline", "check", "breve", "mathscr", "pmb", "overrightarrow", "mathring",
 }  # fmt: skip
+BOLD = {"mathbf", "boldsymbol", "bm", "mathit", "pmb"}
 CALLS = {
     "log", "ln", "exp", "sin", "cos", "tan", "tanh", "sinh", "cosh", "arctan", "erf",
     "sqrt", "sgn", "sign", "det", "tr", "diag", "dim", "rank", "vec",
@@ -61,6 +73,10 @@ TIMES = {r"\cdot", r"\times", "*", r"\ast", r"\cdotp", r"\bullet"}
 EACH = {r"\odot", r"\circ", r"\otimes", r"\circledast"}
 BARS = {"|", r"\mid", r"\vert", r"\lvert", r"\rvert", r"\given"}
 NORMS = {r"\|", r"\lVert", r"\rVert", r"\Vert", r"\parallel"}
+COMPARED = {
+    "=", "<", ">", r"\le", r"\leq", r"\ge", r"\geq", r"\ne", r"\neq", r"\in", r"\leqslant",
+    r"\geqslant", r"\to", r"\sim",
+}  # fmt: skip
 SEPARATORS = {",", ";", *BARS, *NORMS, ":"}
 CLOSE = {
     "(": ")", "[": "]", r"\{": r"\}", r"\lbrack": r"\rbrack", r"\lbrace": r"\rbrace",

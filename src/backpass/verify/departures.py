@@ -1,0 +1,112 @@
+"""Name the line at which a wrong kernel loses its digits.
+
+The kernels of a check that failed are executed once more, with numbers in float64
+beside those of the kernels. The first instruction that departs from them far enough to
+explain the error is named; if none does, the error is not one of rounding.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import cache
+from typing import Any
+
+from backpass.ptx.shadow import Shadow, TooLong
+from backpass.verify.case import Case
+from backpass.verify.convert import EPSILON
+from backpass.verify.diagnosis import NOTHING_FOUND
+from backpass.verify.findings import Suspect
+from backpass.verify.report import FAILED, Row
+
+SECONDS = 4.0  # of CPU time; an execution that takes longer names nothing
+SHARE = 0.25  # of the error: what an instruction that explains it departs by
+AGREES = (
+    "every instruction of the kernels agrees with float64 up to rounding: look for a "
+    "wrong formula, index, or mask"
+)
+
+
+def named(rows: Sequence[Row], case: Case, again: Callable[[Shadow], Any]) -> list[Row]:
+    """Return the rows of an execution, of which those that failed name the line that
+    departs from float64. ``again`` executes the kernels with a shadow."""
+    if not case.explain:
+        return [*rows]
+
+    @cache
+    def departed(limit: float, overflows: bool) -> str | None:
+        return _departed(again, limit, overflows)
+
+    def said(error: float) -> str | None:
+        if not math.isfinite(error):
+            return departed(SHARE, True)
+        return departed(max(2 * EPSILON[case.dtype], SHARE * min(error, 1.0)), False)
+
+    return [_with_line(row, case, said) for row in rows]
+
+
+def _with_line(row: Row, case: Case, said: Callable[[float], str | None]) -> Row:
+    if row.verdict != FAILED or not row.quantity or row.error is None:
+        return row
+    error, key = row.error, (row.method, row.quantity)
+    known = case.found.suspects.get(key)
+    if known is None:
+        line = said(error) if not math.isfinite(error) else None
+        return replace(row, reason=f"{row.reason}; {line}") if line else row
+    if not math.isfinite(error):  # the shapes differ
+        return row
+
+    def diagnose(seconds: float) -> str:
+        found = known.diagnose(seconds)
+        line = said(error)
+        if line is None or (not line and NOTHING_FOUND not in found):
+            return found
+        return f"{found}; {line or AGREES}"
+
+    case.found.suspects[key] = Suspect(known.accuracy, diagnose)
+    return row
+
+
+def _departed(
+    again: Callable[[Shadow], Any], limit: float, overflows: bool
+) -> str | None:
+    """Return the line that departs by more than a limit, "" if none does, and None if
+    that is not known."""
+    shadow = Shadow(limit, overflows, SECONDS)
+    try:
+        done = again(shadow)
+    except TooLong:
+        return None
+    first = shadow.first
+    if first is None:
+        return ""
+    reaches = shadow.stored > limit
+    if overflows and math.isfinite(shadow.stored):
+        # An operation on bits may have hidden where it comes from.
+        reaches = not math.isfinite(first.got) and not done.verdict.unwritten
+    if not reaches:
+        return None
+    where = f" at {first.place}" if first.place else ""
+    return (
+        f"the first instruction that departs from float64 is {first.instruction}"
+        f"{where}: {first.got:.7g} instead of {first.exact:.7g} in block {first.block}, "
+        f"thread {first.thread}{_cure(first.instruction)}"
+    )
+
+
+def _cure(instruction: str) -> str:
+    """Return what to do about an instruction that rounds its operands or result."""
+    operation, *modifiers = instruction.split(".")
+    if "tf32" in modifiers:
+        return (
+            '; tl.dot rounds operands in float32 to TF32 unless input_precision="ieee"'
+        )
+    types = (x.removesuffix("x2") for x in modifiers)
+    short = [_SHORT[x] for x in types if x in _SHORT]
+    if short and operation != "mma":
+        return f"; it rounds to {short[0]}"
+    return ""
+
+
+_SHORT = {"f16": "float16", "bf16": "bfloat16"}

@@ -1,0 +1,167 @@
+"""A check that fails names the first instruction that departs from float64, and no line if rounding is not the cause."""
+
+import numpy as np
+import pytest
+import torch
+import triton
+import triton.language as tl
+
+from backpass import kernels
+from backpass.kernels import compiled, load
+from backpass.ptx.shadow import Shadow
+from backpass.verify import check
+from backpass.verify.departures import AGREES
+
+FIRST = "the first instruction that departs from float64 is "
+
+
+@triton.jit
+def rows_kernel(x_ptr, y_ptr, n, FAULT: tl.constexpr, BLOCK: tl.constexpr):
+    column = tl.arange(0, BLOCK)
+    row = tl.program_id(0)
+    mask = column < n
+    x = tl.load(x_ptr + row * n + column, mask=mask, other=0.0).to(tl.float32)
+    if FAULT == "difference of squares":
+        mean = tl.sum(x, axis=0) / n
+        variance = tl.sum(x * x, axis=0) / n - mean * mean
+        y = (x - mean) / tl.sqrt(variance + 1e-5)
+    elif FAULT == "short sum":
+        total = tl.zeros([BLOCK], tl.float16)
+        for _ in range(9):
+            total = (total + x).to(tl.float16)
+        y = total.to(tl.float32) / 9
+    elif FAULT == "overflow":
+        y = tl.exp(x) / tl.sum(tl.where(mask, tl.exp(x), 0.0), axis=0)
+    elif FAULT == "cast":
+        y = x.to(tl.bfloat16).to(tl.float32)
+    elif FAULT == "formula":
+        y = tl.cos(3.0 * x)
+    else:
+        y = x
+    tl.store(y_ptr + row * n + column, y, mask=mask)
+
+
+@triton.jit
+def product_kernel(x_ptr, y_ptr, INPUT: tl.constexpr):
+    row, column = tl.arange(0, 16)[:, None], tl.arange(0, 16)[None, :]
+    x = tl.load(x_ptr + row * 16 + column)
+    tl.store(y_ptr + row * 16 + column, tl.dot(x, x, input_precision=INPUT))
+
+
+class Rows:
+    def __init__(self, fault):
+        self.fault = fault
+
+    def forward(self, x):
+        y = torch.empty_like(x)
+        m, n = x.shape
+        rows_kernel[(m,)](x.contiguous(), y, n, FAULT=self.fault, BLOCK=triton.next_power_of_2(n))
+        return y, x
+
+    def backward(self, dy, x):
+        function = OPERATORS.get(self.fault, identity)
+        with torch.enable_grad():
+            leaf = x.detach().requires_grad_()
+            return torch.autograd.grad(function(leaf), leaf, dy)[0]
+
+
+class Product(Rows):
+    def forward(self, x):
+        y = torch.empty_like(x)
+        product_kernel[(1,)](x, y, INPUT=self.fault)
+        return y, x
+
+
+def identity(x):
+    return x * 1
+
+
+def standardised(x):
+    return torch.nn.functional.layer_norm(x, x.shape[-1:], eps=1e-5)
+
+
+def square(x):
+    return x @ x
+
+
+OPERATORS = {
+    "difference of squares": standardised,
+    "overflow": lambda x: x.softmax(-1),
+    "tf32": square,
+    "ieee": square,
+}
+
+
+def found(build, fault, x):
+    settings = {"operator": OPERATORS.get(fault, identity), "methods": ["compiled"], "vary": False}
+    report = check(build(fault), x, raises=False, **settings)
+    return [row.reason for row in report.failed if row.quantity == "y"]
+
+
+def drawn(*shape):
+    return torch.randn(shape, generator=torch.Generator().manual_seed(0))
+
+
+@pytest.mark.parametrize(
+    ("build", "fault", "x", "line"),
+    [
+        (Rows, "difference of squares", drawn(3, 37) + 3000, "variance = tl.sum(x * x, axis=0) / n - mean * mean"),
+        (Rows, "short sum", drawn(3, 37), "it rounds to float16"),
+        (Rows, "overflow", 100 + drawn(3, 37), "y = tl.exp(x) / tl.sum("),
+        (Rows, "cast", drawn(3, 37), "y = x.to(tl.bfloat16)"),
+        (Product, "tf32", drawn(16, 16), 'unless input_precision="ieee"'),
+    ],
+)  # fmt: skip
+def test_the_line_that_departs_is_named(build, fault, x, line):
+    (reason,) = found(build, fault, x)
+    assert FIRST in reason and line in reason.split(FIRST)[1], reason
+
+
+def test_no_line_is_named_if_rounding_is_not_the_cause():
+    (reason,) = found(Rows, "formula", drawn(3, 37))
+    assert FIRST not in reason and reason.endswith(AGREES), reason
+
+
+@pytest.mark.parametrize(("build", "fault"), [(Rows, ""), (Product, "ieee")])
+def test_a_check_that_passes_executes_nothing_again(build, fault, monkeypatch):
+    monkeypatch.setattr(Shadow, "launch", lambda *_: pytest.fail("executed with a shadow"))
+    assert not found(build, fault, drawn(16, 16))
+
+
+@pytest.mark.parametrize("stem", ["layer_norm", "softmax", "cross_entropy", "rope"])
+@pytest.mark.parametrize(("dtype", "limit"), [("float32", 4e-6), ("bfloat16", 2.0**-6)])
+def test_the_kernels_of_the_package_stay_beside_float64(stem, dtype, limit):
+    from backpass import ops
+    from backpass.verify.drawing import drawn_inputs, generator
+
+    given = [
+        torch.from_numpy(np.asarray(x)) for x in drawn_inputs(ops.load(stem), generator(0, 1), options={})
+    ]
+    given = [x.to(getattr(torch, dtype)) if x.is_floating_point() else x for x in given]
+    shadow, kernel = Shadow(limit, False), load(stem)
+    with compiled.executing():
+        kernels.executions[-1].shadow = shadow
+        y, saved = kernel.forward(*given)
+        kernel.backward(drawn(*y.shape).to(y.dtype), saved)
+    assert shadow.first is None
+    assert 0 < shadow.stored < limit
+
+
+@triton.jit
+def products_kernel(x_ptr, w_ptr, y_ptr, n, ROWS: tl.constexpr, BLOCK: tl.constexpr):
+    row, column = tl.arange(0, ROWS), tl.arange(0, BLOCK)
+    at, mask = row[:, None] * n + column, column < n
+    x, w = tl.load(x_ptr + at, mask=mask, other=0.0), tl.load(w_ptr + at, mask=mask, other=0.0)
+    tl.store(y_ptr + row, tl.sum(x * w, axis=1))
+
+
+def test_sums_that_cancel_and_differ_by_rounding_do_not_fail():
+    """One rounding of a term is many units of the sum in the last place."""
+    x, w = (torch.randn(4, 13, generator=torch.Generator().manual_seed(seed)) for seed in (1, 2))
+    w -= (x * w).sum(1, keepdim=True) / (x * x).sum(1, keepdim=True) * x
+    with compiled.executing() as verdict:
+        products_kernel[(1,)](x, w, torch.empty(4), 13, ROWS=4, BLOCK=16)
+    assert verdict.passed
+    (fault,) = verdict.rounded
+    assert "by rounding alone: computed in float64, the two are equal" in str(fault)
+    assert "tl.store(y_ptr + row" in str(fault) and "enable_fp_fusion=False" in str(fault)

@@ -1,0 +1,405 @@
+"""Forms in which public projects write a layer or a loss, each beside a wrong twin."""
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+
+from backpass.verify import check
+
+RNG = np.random.default_rng(3)
+X, W, B = RNG.normal(size=(4, 3)), RNG.normal(size=(3, 5)), RNG.normal(size=5)
+
+
+class Dense:
+    factor = 1.0
+
+    def __init__(self):
+        self.w, self.b = W.copy(), B.copy()
+
+    def forward(self, x):
+        self.x = x
+        return x @ self.w + self.b
+
+    def parts(self, dy):
+        return dy @ self.w.T, self.factor * self.x.T @ dy, dy.sum(0)
+
+
+class Nested(Dense):
+    def backward(self, dy):
+        dx, dw, db = self.parts(dy)
+        return dx, [dw, db]
+
+
+class NestedElsewhere(Nested):
+    """The order of the gradients is not that of the attributes."""
+
+    def backward(self, dy):
+        dx, dw, db = self.parts(dy)
+        return dx, [db, dw]
+
+
+class Dictionary(Dense):
+    def backward(self, dy):
+        dx, dw, db = self.parts(dy)
+        return dx, {"b": db, "w": dw}
+
+
+class Twice(Dense):
+    """Gradients are returned and kept."""
+
+    def backward(self, dy):
+        dx, self.dw, self.db = self.parts(dy)
+        return dx, self.dw, self.db
+
+
+class Keeping(Dense):
+    """Neither function returns anything."""
+
+    def forward(self, inputs):
+        self.x = inputs
+        self.output = inputs @ self.w + self.b
+
+    def backward(self, dvalues):
+        self.dinputs, self.dw, self.db = self.parts(dvalues)
+
+
+class Accumulating(Dense):
+    """Inputs are kept until the gradients are dropped."""
+
+    def __init__(self):
+        super().__init__()
+        self.kept = []
+        self.flush_gradients()
+
+    def flush_gradients(self):
+        self.dw, self.db = np.zeros_like(W), np.zeros_like(B)
+        self.kept.clear()
+
+    def forward(self, x):
+        self.kept.append(x)
+        return np.tanh(x) @ self.w + self.b
+
+    def backward(self, dy):
+        t = np.tanh(self.kept[0])
+        self.dw += self.factor * t.T @ dy
+        self.db += dy.sum(0)
+        return dy @ self.w.T * (1 - t * t)
+
+
+class WithState(Dense):
+    """Of the two outputs, one has a cotangent."""
+
+    def forward(self, x):
+        y = super().forward(x)
+        return y, np.tanh(y)
+
+    def backward(self, dy):
+        dx, self.dw, self.db = self.parts(dy)
+        return dx
+
+
+@pytest.mark.parametrize(
+    "layer", [Nested, NestedElsewhere, Dictionary, Twice, Keeping, Accumulating, WithState]
+)
+def test_a_layer(layer):
+    report = check(layer(), X)
+    assert {row.quantity for row in report.rows if row.error is not None} >= {"dw", "db"}
+    wrong = type("Wrong", (layer,), {"factor": 1.01, "backward": layer.backward})
+    assert {row.quantity for row in check(wrong(), X, raises=False).failed} == {"dw"}
+
+
+class Cell:
+    """Two outputs, whose cotangents are named after them."""
+
+    factor = 1.0
+
+    def __init__(self):
+        self.params, self.grads = [W[:, :3].copy()], [np.zeros((3, 3))]
+
+    def forward(self, x, h, c):
+        a = (x + h) @ self.params[0]
+        c_next = c * np.tanh(a)
+        h_next = np.sin(c_next)
+        self.cache = x, h, c, np.tanh(a), c_next
+        return h_next, c_next
+
+    def backward(self, dh_next, dc_next):
+        x, h, c, t, c_next = self.cache
+        dc = self.factor * dc_next + dh_next * np.cos(c_next)
+        da = dc * c * (1 - t * t)
+        self.grads[0][...] = (x + h).T @ da
+        dx = da @ self.params[0].T
+        return dx, dx, dc * t
+
+
+class Recurrent:
+    """No attribute before the first forward; its inputs stay in the layer until the next one."""
+
+    def forward(self, x):
+        self.x = x
+        return np.array([np.tanh(row) for row in x]), x.sum()
+
+    def backward(self, dout, dlast):
+        return dout * (1 - np.tanh(self.x) ** 2) + dlast
+
+
+class Named(Recurrent):
+    """The object does not show that its second output is none that is saved."""
+
+    def backward(self, dout, last):
+        return dout * (1 - np.tanh(self.x) ** 2)
+
+
+def test_a_layer_that_keeps_what_was_watched():
+    assert check(Recurrent(), X).passed
+    assert check(Named(), X, raises=False).rows  # and no error
+
+
+def test_a_cell_with_two_outputs():
+    inputs = RNG.normal(size=(3, 4, 3))
+    assert check(Cell(), *inputs).passed
+    wrong = type("Wrong", (Cell,), {"factor": 2.0})
+    assert not check(wrong(), *inputs, raises=False).passed
+
+
+class Squares:
+    """A loss; its backward takes dy = 1 by default, and changes a number in place."""
+
+    factor = 2.0
+
+    def forward(self, x):
+        self.x = x
+        return np.sum(x * x) / len(x)
+
+    def backward(self, dout=1):
+        dout *= self.factor / len(self.x)
+        return dout * self.x
+
+
+def test_a_loss_whose_cotangent_is_a_number():
+    assert check(Squares(), X).passed
+    wrong = type("Wrong", (Squares,), {"factor": 1.0})
+    assert not check(wrong(), X, raises=False).passed
+
+
+GENERATOR = np.random.default_rng()
+
+
+def drawn(x):
+    mask = np.random.rand(*x.shape) < 0.5
+    return 2 * mask * x, mask
+
+
+def drawn_by_a_generator(x):
+    mask = GENERATOR.random(x.shape) < 0.5
+    return 2 * mask * x, mask
+
+
+def drawn_by_torch(x):
+    mask = torch.rand_like(x) < 0.5
+    return 2 * mask * x, mask
+
+
+class Drawn(torch.autograd.Function):
+    factor = 2
+
+    @classmethod
+    def forward(cls, ctx, x):
+        y, mask = drawn_by_torch(x)
+        ctx.save_for_backward(mask)
+        return y
+
+    @classmethod
+    def backward(cls, ctx, dy):
+        return cls.factor * dy * ctx.saved_tensors[0]
+
+
+@pytest.mark.parametrize(
+    ("forward", "x"),
+    [(drawn, X), (drawn_by_a_generator, X), (drawn_by_torch, torch.from_numpy(X))],
+    ids=["numpy", "generator", "torch"],
+)
+def test_dropout_that_draws_its_mask(forward, x):
+    before = np.random.get_state()[2], torch.random.get_rng_state()
+    for factor in (2, 1):
+        op = SimpleNamespace(forward=forward, backward=lambda dy, mask, factor=factor: factor * dy * mask)
+        report = check(op, x, raises=False)
+        assert report.passed is (factor == 2)
+        assert {row.method for row in report.rows if row.error is not None} >= {"finite differences"}
+    if forward is not drawn:  # the first call shows whether a forward draws
+        assert np.random.get_state()[2] == before[0]
+    if forward is not drawn_by_torch:
+        assert torch.equal(torch.random.get_rng_state(), before[1])
+
+
+def test_a_function_that_draws_its_mask():
+    x = torch.from_numpy(X)
+    assert check(Drawn, x).passed
+    wrong = type("Wrong", (Drawn,), {"factor": 1})
+    assert not check(wrong, x, raises=False).passed
+
+
+def test_numbers_that_cannot_be_repeated_accuse_nothing():
+    def forward(x):
+        mask = np.random.default_rng().random(x.shape) < 0.5
+        return 2 * mask * x, mask
+
+    report = check(SimpleNamespace(forward=forward, backward=lambda dy, mask: 2 * dy * mask), X, raises=False)
+    assert not [row for row in report.failed if row.method != "contract"]
+
+
+class Pool:
+    """A maximum of each window, in float32 throughout, as frameworks allocate it."""
+
+    factor = 1.0
+
+    def forward(self, x):
+        self.shape = x.shape
+        windows = x.reshape(2, 3, 2, 3, 2, 3).transpose(0, 1, 3, 5, 2, 4).reshape(2, 3, 3, 3, 4)
+        self.at = windows.argmax(-1)[..., None]
+        return np.take_along_axis(windows, self.at, -1)[..., 0].astype(np.float32)
+
+    def backward(self, dy):
+        windows = np.zeros((2, 3, 3, 3, 4), np.float32)
+        np.put_along_axis(windows, self.at, self.factor * dy[..., None], -1)
+        return windows.reshape(2, 3, 3, 3, 2, 2).transpose(0, 1, 4, 2, 5, 3).reshape(self.shape)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_maxima_in_float32(seed):
+    x = np.random.default_rng(seed).normal(size=(2, 6, 6, 3))
+    report = check(Pool(), x, vary=False)
+    assert [row.verdict for row in report.rows if row.method == "finite differences"] == ["passed"]
+    wrong = type("Wrong", (Pool,), {"factor": 1.02})
+    assert not check(wrong(), x, vary=False, raises=False).passed
+
+
+def test_a_number_that_an_option_need_not_have():
+    def scaled(x, alpha=2):
+        return x * alpha, (x, alpha)
+
+    def backward(dy, saved):
+        _, alpha = saved
+        with np.errstate(all="ignore"):
+            return dy * alpha * np.float64(alpha - 1) / np.float64(alpha - 1)
+
+    report = check(SimpleNamespace(forward=scaled, backward=backward), X)
+    (row,) = [row for row in report.having("not run") if row.variation == "alpha=1"]
+    assert "the option need not have this value" in row.reason
+    wrong = SimpleNamespace(forward=scaled, backward=lambda dy, saved: 2 * dy)
+    assert {row.variation for row in check(wrong, X, raises=False).failed} == {"alpha=3", "alpha=1"}
+
+
+def mean_square(p, t):
+    return np.mean((p - t) ** 2)
+
+
+@pytest.mark.parametrize(
+    ("loss", "gradient", "inputs"),
+    [
+        (mean_square, lambda p, t: 2 * (p - t) / p.size, (X, X[::-1] + 1)),
+        (lambda x: np.sum(x**2), lambda x: 2 * x, (X,)),
+    ],
+)
+def test_a_loss_and_its_gradient(loss, gradient, inputs):
+    constants = ["t"] if len(inputs) > 1 else []
+    assert check(SimpleNamespace(forward=loss, backward=gradient), *inputs, constants=constants).passed
+    wrong = SimpleNamespace(forward=loss, backward=lambda p, t: 2 * (p - t) / len(p))
+    if constants:
+        report = check(wrong, *inputs, constants=constants, raises=False)
+        assert {row.quantity for row in report.failed} == {"dp"}
+
+
+def test_a_loss_and_its_gradient_have_one_element():
+    op = SimpleNamespace(forward=lambda x, w: x * w, backward=lambda x, w: (w, x))
+    report = check(op, X, X + 1, raises=False)
+    assert any("expected a loss of one element" in row.reason for row in report.rows)
+
+
+LABELS = np.array([0, 2, 1, 1])
+
+
+def cross_entropy(z, labels=LABELS):
+    p = np.exp(z) / np.exp(z).sum(-1, keepdims=True)
+    return -np.log(p[np.arange(len(labels)), labels]).mean(), (p, labels)
+
+
+def its_gradient(dy, saved):
+    p, labels = saved
+    dz = p.copy()
+    dz[np.arange(len(labels)), labels] -= 1
+    return dy * dz / len(labels)
+
+
+@pytest.mark.parametrize("forward", [cross_entropy, lambda z: cross_entropy(z, LABELS.tolist())])
+def test_labels_that_are_not_an_input(forward):
+    assert check(SimpleNamespace(forward=forward, backward=its_gradient), X).passed
+    wrong = SimpleNamespace(forward=forward, backward=lambda dy, saved: 2 * its_gradient(dy, saved))
+    assert not check(wrong, X, raises=False).passed
+
+
+def test_a_long_step_where_a_short_one_rounds():
+    """Pixels that are 0 among larger ones, in a ratio of moments."""
+
+    def forward(x, y):
+        u, v = x - x.mean(), y - y.mean()
+        a, b = (u * v).mean(), (u * u).mean() + (v * v).mean()
+        return 2 * a / b, (u, v, a, b)
+
+    def backward(dy, saved, factor=1.0):
+        u, v, a, b = saved
+        k = 2 * dy / u.size
+        return factor * k * (v / b - 2 * a * u / b**2), k * (u / b - 2 * a * v / b**2)
+
+    op = SimpleNamespace(forward=forward, backward=backward)
+    wrong = SimpleNamespace(forward=forward, backward=lambda dy, saved: backward(dy, saved, 1.001))
+    for seed in range(6):
+        rng = np.random.default_rng(seed)
+        x = rng.integers(0, 256, (8, 8)).astype(float)
+        y = np.clip(x + 20 * rng.standard_normal((8, 8)), 0, 255)
+        assert check(op, x, y, vary=False).passed
+        assert not check(wrong, x, y, vary=False, raises=False).passed
+
+
+def test_a_mean_over_rows_is_not_judged_on_one_more_axis():
+    def forward(a, b):
+        m = np.maximum(1 - (a - b), 0)
+        return m.mean(), m
+
+    def backward(dy, m):
+        d = dy * (m > 0) / len(m)
+        return -d, d
+
+    a, b = RNG.normal(size=(2, 12))
+    assert check(SimpleNamespace(forward=forward, backward=backward), a, b, vary=True).passed
+
+
+def test_ties_among_few_elements():
+    def forward(x):
+        windows = x.reshape(1, 2, 2, 2, 2, 2)
+        y = windows.max(axis=(3, 5))
+        return y, (windows, y)
+
+    def each(dy, saved):
+        windows, y = saved
+        y, dy = (of[:, :, :, None, :, None] for of in (y, dy))
+        return (dy * (windows == y)).reshape(1, 2, 4, 4)
+
+    report = check(
+        SimpleNamespace(forward=forward, backward=each), RNG.normal(size=(1, 2, 4, 4)), raises=False
+    )
+    assert {row.variation for row in report.failed} == {"ties in x"}
+
+
+def test_probabilities_stay_below_1():
+    def forward(p):
+        return -np.log1p(-np.minimum(p, 1 - 1e-9)), p
+
+    report = check(
+        SimpleNamespace(forward=forward, backward=lambda dy, p: dy / (1 - p)),
+        RNG.uniform(0.05, 0.9, (4, 5)),
+        vary=True,
+    )
+    assert "p closer to 1" in str(report)
