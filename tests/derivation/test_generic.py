@@ -53,6 +53,7 @@ def test_a_sign_is_used_only_where_it_is_known():
     [
         (r"\nabla_x \lVert x \rVert", r"\frac{x}{\lVert x \rVert}", "x"),
         (r"\nabla_x \lVert x \rVert + x", r"\frac{x}{\lVert x \rVert} + x", r"\frac{x}{\lVert x \rVert}"),
+        (r"\nabla_x \|x - y\|_2", r"\frac{x - y}{\|x - y\|}", r"\frac{x + y}{\|x - y\|}"),
         (r"\nabla_A \det(A)", r"\det(A) A^{-\top}", r"\det(A) A^{-1}"),
         (r"\nabla_A \log \det A", r"A^{-\top}", r"A^{-1}"),
         (r"\nabla_x \exp(x^\top y)", r"\exp(x^\top y) y", r"\exp(x^\top y) x"),

@@ -81,8 +81,8 @@ def _term(text: str) -> str:
     depth = 0
     for match in _TOKEN.finditer(text):
         sign = match[0]
-        opens = sign in ("{", "(", "[", r"\{") or sign.startswith(r"\left")
-        closes = sign in ("}", ")", "]", r"\}") or re.match(
+        opens = sign in ("{", "(", "[", r"\{", r"\lVert") or sign.startswith(r"\left")
+        closes = sign in ("}", ")", "]", r"\}", r"\rVert") or re.match(
             r"\\right(?![a-zA-Z])", sign
         )
         if depth == 0 and (closes or _ENDS.fullmatch(sign)):
