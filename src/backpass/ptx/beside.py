@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from backpass.ptx.faults import Place
 from backpass.ptx.formats import values_of
 from backpass.ptx.tensor_cores import GROUP, PLACE
 
@@ -49,6 +50,17 @@ def halves(flags: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return the flags of the first and of the second byte of each slot."""
     even = np.concatenate([flags, np.zeros(len(flags) % 2, bool)])
     return even[::2], even[1::2]
+
+
+class Departure(NamedTuple):
+    """An instruction whose result is far from its number in float64."""
+
+    place: Place | None
+    instruction: str
+    block: int
+    thread: int
+    got: float
+    exact: float
 
 
 class Slots(NamedTuple):

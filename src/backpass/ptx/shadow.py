@@ -15,13 +15,21 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from backpass.ptx import computed, tensor_cores
 from backpass.ptx.arithmetic import is_float
-from backpass.ptx.beside import CODES, FUNCTIONS, Slots, Space, float64_of, halves
+from backpass.ptx.beside import (
+    CODES,
+    FUNCTIONS,
+    Departure,
+    Slots,
+    Space,
+    float64_of,
+    halves,
+)
 from backpass.ptx.faults import Place, Unsupported
 from backpass.ptx.moves import space_of
 from backpass.ptx.parse import (
@@ -53,17 +61,6 @@ def follows(program: Program) -> bool:
     """Return whether a shadow knows all instructions that move numbers in a program:
     not the copies and products of compute capability 9.0."""
     return not any(x.parts[0] in _UNKNOWN for x in program.code)
-
-
-class Departure(NamedTuple):
-    """An instruction whose result is far from its number in float64."""
-
-    place: Place | None
-    instruction: str
-    block: int
-    thread: int
-    got: float
-    exact: float
 
 
 class Shadow:
@@ -222,7 +219,7 @@ class Shadow:
             return
         wide = len(found) > 1
         for half, exact in enumerate(found):
-            bits = threads.read(register, "b32" if wide else _bits(type)).bits
+            bits = threads.read(register, "b32" if wide else f"b{width_of(type)}").bits
             if wide:
                 bits = (bits >> np.uint32(16 * half)).astype(np.uint16)
             got = float64_of(bits, type)
@@ -581,10 +578,6 @@ def _nothing() -> None:
 
 def _key(buffer: Buffer) -> tuple[int, int]:
     return address_of(buffer.bytes), len(buffer.bytes)
-
-
-def _bits(type: str) -> str:
-    return f"b{width_of(type)}"
 
 
 _UNKNOWN = ("wgmma", "mbarrier", "tensormap")
