@@ -189,3 +189,11 @@ def test_the_identity_matrix_is_left_out_of_products():
         assert kinds(displays(row[:at] + new + row[at + len(old) :]))[-1] != "equal"
     named = displays(r"I = A_{in} + B_{in}") + "\n\n" + displays(r"P_{new} = K_{in} I H_{in} = K_{in} H_{in}")
     assert kinds(named)[-1] != "equal"
+
+
+def test_an_update_is_a_definition_below_words_on_optimisers():
+    words = "This optimiser keeps an average.\n\n"
+    assert kinds(words + displays(r"m_t = \beta_1 m_{t-1} + \kappa(g_t, 1)")) == ["definition"]
+    assert kinds(words + displays(r"w^* = K_{in}(s_{in}, 1) \kappa(g_t, 1)")) == ["not readable"]
+    constraint = displays(r"\kappa(\mathbf{z}) = \boldsymbol{0}")
+    assert kinds("This optimisation has a constraint.\n\n" + constraint) != ["definition"]

@@ -20,7 +20,7 @@ from backpass.derivation.text.formal.layers import is_loss
 from backpass.derivation.text.formal.meanings import LETTER, Meanings, Read
 from backpass.derivation.text.formal.reader import read_formula
 from backpass.derivation.text.formal.rewrites import with_integrals, with_whole_sums
-from backpass.derivation.text.formal.slopes import Calculus, names
+from backpass.derivation.text.formal.slopes import Calculus, base, names
 from backpass.derivation.text.formal.trees import Node, Unclear
 from backpass.derivation.text.imposed import only_introduces, paragraph_above
 from backpass.derivation.text.knowledge import Knowledge
@@ -194,9 +194,11 @@ class Formal:
         imposed = self.known.imposed
         if number or read.defines is None or not read.certain:
             return None
-        if imposed.follows or imposed.by_sentence or imposed.perhaps:
-            return None
         left, right = read.trees[:2]
+        if imposed.follows or imposed.by_sentence:
+            return None
+        if imposed.perhaps and not (left and right and _is_update(left, right)):
+            return None
         meanings = self._meanings
         if right is None or (
             left and meanings and meanings.has_free_index(left, right)
@@ -330,6 +332,13 @@ class Formal:
         for verdict, tree in zip(verdicts, read.trees[1:], strict=True):
             if verdict.kind == "equal" and tree is not None:
                 self._meanings.add_fact(read.trees[0], tree)
+
+
+def _is_update(left: Node, right: Node) -> bool:
+    """Whether a formula gives the next value of a name, or the value of a function."""
+    if left.kind == "apply":
+        return right.kind != "number" and "{0}" not in right.value
+    return left.kind == "name" and base(left) in names(right)
 
 
 def _losses_in(trees: tuple[Node, ...]) -> frozenset[str] | None:
