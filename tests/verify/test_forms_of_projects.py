@@ -403,3 +403,64 @@ def test_probabilities_stay_below_1():
         vary=True,
     )
     assert "p closer to 1" in str(report)
+
+
+def perceptron(x, w, v, t):
+    z = x @ w
+    o = np.maximum(z, 0) @ v
+    p = np.exp(o - o.max(-1, keepdims=True))
+    p /= p.sum(-1, keepdims=True)
+    return -np.log(p[np.arange(len(t)), t]).mean(), (x, w, v, t, z, p)
+
+
+def its_backward(dy, saved, factor=1.0, at_zero=0.0):
+    x, w, v, t, z, p = saved
+    do = p.copy()
+    do[np.arange(len(t)), t] -= 1
+    do *= dy / len(t)
+    dz = factor * (do @ v.T) * np.where(z == 0, at_zero, z > 0)
+    return dz @ w.T, x.T @ dz, np.maximum(z, 0).T @ do, None
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_row_of_zeros_at_which_many_kinks_meet(seed):
+    rng = np.random.default_rng(seed)
+    x = np.vstack([rng.normal(size=(3, 5)), np.zeros((1, 5))])
+    inputs = x, rng.normal(size=(5, 6)), rng.normal(size=(6, 3)), rng.integers(0, 3, 4)
+    assert check(SimpleNamespace(forward=perceptron, backward=its_backward), *inputs).passed
+    for wrong in ({"factor": 1.01}, {"at_zero": 3.0}, {"at_zero": np.nan}):
+        op = SimpleNamespace(
+            forward=perceptron, backward=lambda dy, saved, wrong=wrong: its_backward(dy, saved, **wrong)
+        )
+        assert not check(op, *inputs, raises=False, vary=False).passed
+
+
+def test_targets_that_are_distributions():
+    def forward(z, q):
+        z = z - z.max(-1, keepdims=True)
+        logs = z - np.log(np.exp(z).sum(-1, keepdims=True))
+        return -(q * logs).sum(-1).mean(), (logs, q)
+
+    def backward(dy, saved):
+        return dy * (np.exp(saved[0]) - saved[1]) / len(saved[1]), None  # because each row of q sums to 1
+
+    q = RNG.dirichlet(np.ones(5), 4)
+    op = SimpleNamespace(forward=forward, backward=backward)
+    assert check(op, RNG.normal(size=(4, 5)), q, constants=["q"], vary=True).passed
+
+
+def test_a_factor_that_a_weight_of_ones_hides():
+    def forward(x, w):
+        r = np.sqrt((x * x).mean(-1, keepdims=True) + 1e-5)
+        return w * x / r, (x, w, r)
+
+    def backward(dy, saved, dh=None):
+        x, w, r = saved
+        dh = dy * w if dh is None else dh
+        return dh / r - x * (dh * x).mean(-1, keepdims=True) / r**3, (dy * x / r).sum(0)
+
+    assert check(SimpleNamespace(forward=forward, backward=backward), X, np.ones(3)).passed
+    without = SimpleNamespace(forward=forward, backward=lambda dy, saved: backward(dy, saved, dy))
+    (failed,) = check(without, X, np.ones(3), raises=False).failed
+    assert failed.variation == "different elements of w"
+    assert "the factor w is missing" in failed.reason

@@ -13,10 +13,11 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 
-from backpass.verify import converged, sides
+from backpass.verify import beside, converged, sides
 from backpass.verify.case import Case, NotRun
 from backpass.verify.comparison import Judge
 from backpass.verify.convert import EPSILON
@@ -126,20 +127,33 @@ def _rows(case: Case, steps: Steps, usual: float, why: str, note: str) -> list[R
         _reconsidered(row, case, at, steps, low=bool(note))
         for at, row in zip(case.derived, found(), strict=True)
     ]
-    if note and any(row.reason.startswith(COARSE) for row in judged):
-        shorter = zip(case.derived, judged, found(BRIEF), strict=True)
-        judged = [_clearer(row, again, case, at, steps) for at, row, again in shorter]
+    for times in (BRIEF, BRIEF / 4) if note else ():
+        if any(map(_is_unclear, judged)):
+            shorter = zip(case.derived, judged, found(times), strict=True)
+            judged = [
+                _clearer(row, again, case, at, steps, times)
+                for at, row, again in shorter
+            ]
     return [replace(row, note=note or row.note) for row in judged]
 
 
-def _clearer(row: Row, again: Row, case: Case, at: int, steps: Steps) -> Row:
-    """Return the row or, if differences were too coarse for it, that of a shorter step,
+def _is_unclear(row: Row) -> bool:
+    return row.reason == KINKED or row.reason.startswith(COARSE)
+
+
+def _clearer(
+    row: Row, again: Row, case: Case, at: int, steps: Steps, times: float
+) -> Row:
+    """Return the row or, if differences could not judge it, that of a shorter step,
     unless this one varies as much with the step."""
-    if not row.reason.startswith(COARSE):
+    if not _is_unclear(row):
         return row
-    own = _own_error(case, at, steps, (BRIEF, BRIEF / 2))
-    sure = again.verdict == PASSED or (again.error or 0.0) > DOUBT * own
-    return again if sure else row
+    if again.verdict == PASSED:
+        return again
+    if row.reason == KINKED or has_kink(case, at, times * steps[at]):
+        return row
+    own = _own_error(case, at, steps, (times, times / 2))
+    return again if (again.error or 0.0) > DOUBT * own else row
 
 
 def _reconsidered(row: Row, case: Case, at: int, steps: Steps, *, low: bool) -> Row:
@@ -148,6 +162,8 @@ def _reconsidered(row: Row, case: Case, at: int, steps: Steps, *, low: bool) -> 
             return replace(row, reason=reason)
         reason = _why_not_judged(row, case, at, steps, low)
         found = None if low else _at_kinks(row, case, at, steps[at])
+        if not (found or low) and (reason == KINKED or _has_ties(case.float64[at])):
+            found = beside.confirmed(case, at, partial(_of_input, at=at))
         if (found or reason == KINKED) and (
             wrong := wrong_at_ties(case, at, steps[at])
         ):
@@ -172,6 +188,18 @@ def _reconsidered(row: Row, case: Case, at: int, steps: Steps, *, low: bool) -> 
         case.found.suspect(NAME, row.quantity, row.error / 2, lambda seconds: OFF)
         return replace(row, verdict=FAILED, reason=OFF)
     return row
+
+
+def _has_ties(x: np.ndarray) -> bool:
+    """Whether an element is 0, or equal to another, where many functions have kinks."""
+    return bool((x == 0).any() or np.unique(x).size < x.size)
+
+
+def _of_input(case: Case, at: int) -> Row:
+    """Return the row of one gradient at other inputs."""
+    steps = {of: best_step(case, of) for of in case.derived}
+    found = rows(case, NAME, TOLERANCE, WHY, _derivative(case, steps))
+    return found[case.derived.index(at)]
 
 
 def _at_kinks(row: Row, case: Case, at: int, step: Step) -> Row | None:
@@ -301,7 +329,8 @@ def _wrong_together(
         _, bend = _change_and_bend(case, at, unit * direction)
         bent = DOUBT * np.sum(np.abs(case.dy) * bend) / unit
         size = max(np.sum(np.abs(case.dy * change)), np.sum(np.abs(got * moved)))
-        if abs(of_backward - slope) > bent + TIED * size:
+        smooth = bent <= TIED * size  # several kinks that meet may bend y little
+        if smooth and abs(of_backward - slope) > bent + TIED * size:
             wrong.append((of_backward, slope, direction, TIED * size))
     if len(wrong) < 2:
         return ""

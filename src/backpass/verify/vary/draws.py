@@ -229,8 +229,11 @@ class Draw:
                 rows = rows[..., :1, :]
             if np.isin(own, (0, 1)).all():  # a mask, or a label of each row
                 rows = np.ones_like(rows)
-            table = domain.repeated_table(spec, to_numpy(given), shape)
-            return to_kind_of(given, rows * table)
+            table = rows * domain.repeated_table(spec, to_numpy(given), shape)
+            if sums_to_one(to_numpy(given)) and table.size:
+                sums = table.sum(-1, keepdims=True)  # 0 where a label was cut away
+                table = table / np.where(sums == 0, 1.0, sums)
+            return to_kind_of(given, table)
         if is_floating(given):
             picked = self.rng.choice(own, shape)
             factor = self.rng.uniform(0.9, 1.1, shape)
@@ -302,6 +305,11 @@ class Draw:
             return drawn
         picked = self.rng.choice(own, shape)
         return np.where(np.isin(picked, spec.sentinels), picked, drawn)
+
+
+def sums_to_one(x: np.ndarray) -> bool:
+    """Whether each row of x is a distribution, of which a backward may know the sum."""
+    return bool(x.ndim and np.allclose(x.sum(-1), 1.0) and x.shape[-1] > 1)
 
 
 def is_mask(spec: Spec) -> bool:

@@ -222,6 +222,8 @@ def _of_values(draw: Draw) -> Iterator[Variation]:
     tries = (draw.replaced(first, tied),)
     kind = kinds.OTHER if steps else kinds.TIES
     yield Variation(f"ties in {name}", tries, DIFFERENCES, (), kind)
+    for what, tries in values.unequal(draw):
+        yield Variation(what, tries, kind=kinds.UNEQUAL)
 
 
 def _of_axes(draw: Draw) -> Iterator[Variation]:

@@ -22,6 +22,7 @@ SHORT = "a length somewhat longer"  # if a long one exceeds the limit of work
 FAR = "far from 0"
 ZEROS = "a row of zeros"
 TIES = "ties"
+UNEQUAL = "an input of equal elements with different ones"
 NO_ROWS = "no rows"
 MANY = "many rows"
 MASK = "a row of a declared mask"
@@ -37,7 +38,7 @@ OTHER = "other"
 
 # By default without a declaration.
 SAFE = frozenset(
-    {APART, SQUARE, MULTIPLE, SHORT, FAR, ZEROS, TIES, NO_ROWS, IGNORED}
+    {APART, SQUARE, MULTIPLE, SHORT, FAR, ZEROS, TIES, UNEQUAL, NO_ROWS, IGNORED}
     | {SCALED, TWICE, UNUSED, LEFT_OUT, OPTION}
 )
 # By default if the object declares its shapes.

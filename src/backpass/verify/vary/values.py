@@ -17,7 +17,7 @@ from backpass.verify.case import Case, Inputs
 from backpass.verify.convert import is_floating, to_kind_of, to_numpy
 from backpass.verify.outputs import Several
 from backpass.verify.reruns import several_outputs
-from backpass.verify.vary.draws import Draw
+from backpass.verify.vary.draws import Draw, sums_to_one
 
 Tries = tuple[Inputs, ...]
 EMPTY_SEGMENT = "an empty segment in"
@@ -35,7 +35,7 @@ def other_signs(draw: Draw) -> Iterator[tuple[str, Tries]]:
     for at in case.differentiable:
         x, name = case.float64[at], draw.name(at)
         some = x[np.isfinite(x) & (x != 0)]
-        if not some.size or _sums_to_one(x):
+        if not some.size or sums_to_one(x):
             continue
         if (some > 0).all() or (some < 0).all():
             changes = [(f"−{name}", -x)]
@@ -69,12 +69,27 @@ def farther(x: np.ndarray, name: str, times: float) -> tuple[str, np.ndarray]:
     """Return larger values of an input, and what they are: numbers between 0 and 1,
     which may be probabilities, get closer to 1, and rows of distributions to one-hot
     rows."""
-    if _sums_to_one(x) and (x > 0).all():
+    if sums_to_one(x) and (x > 0).all():
         powers = x**4
         return f"{name} closer to one-hot rows", powers / powers.sum(-1, keepdims=True)
     if x.size > 1 and 0 < x.min() and x.max() < 1:
         return f"{name} closer to 1", 1 - (1 - x) / times
     return f"{name} × {times:g}", x * times
+
+
+def unequal(draw: Draw) -> Iterator[tuple[str, Tries]]:
+    """Yield each input whose elements are all equal, such as a weight of ones, with
+    different ones: at w = 1, a gradient without the factor w is right.
+
+    They have the sign of the elements given and are not larger, except in place of 0.
+    """
+    for at in draw.case.differentiable:
+        x = draw.case.float64[at]
+        same = x.size > 1 and (x == x.flat[0]).all() and np.isfinite(x).all()
+        if same and not sums_to_one(x):
+            factors = draw.rng.uniform(0.4, 0.95, x.shape)
+            inputs = draw.replaced(at, factors * (x if x.any() else 1.0))
+            yield f"different elements of {draw.name(at)}", (inputs,)
 
 
 def tiny(draw: Draw) -> Iterator[tuple[str, Tries]]:
@@ -120,11 +135,6 @@ def _parts(several: Several, case: Case, vector: np.ndarray) -> list[Any]:
 def _signs(case: Case, shape: tuple[int, ...]) -> np.ndarray:
     """Return a random sign for each element."""
     return case.rng.choice([-1.0, 1.0], shape)
-
-
-def _sums_to_one(x: np.ndarray) -> bool:
-    """Whether each row of x is a distribution, of which a backward may know the sum."""
-    return bool(x.ndim and np.allclose(x.sum(-1), 1.0) and x.shape[-1] > 1)
 
 
 def other_integers(draw: Draw) -> Iterator[tuple[str, Tries]]:
