@@ -138,7 +138,7 @@ def output_of(y: Any, cotangents: int) -> Any:
     elif is_array(y) and (cotangents or size(y.shape) == 1):
         return y
     elif isinstance(y, float | np.floating):
-        return np.asarray(y, np.float64)
+        return np.asarray(y, np.result_type(y, np.float64))
     else:
         wanted = "y, or an attribute output," if cotangents else "a loss of one element"
     takes = f"{cotangents} cotangents" if cotangents > 1 else "only dy"

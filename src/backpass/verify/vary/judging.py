@@ -9,6 +9,7 @@ import numpy as np
 
 from backpass.contract.arrays import is_array
 from backpass.verify.case import Case, Inputs, NotRun, first_line
+from backpass.verify.converged import confirmed_if_wider, lossy
 from backpass.verify.differences import best_step
 from backpass.verify.findings import COORDINATES
 from backpass.verify.magnitude import largest
@@ -174,6 +175,11 @@ def _rows(
         failed = any(row.verdict == FAILED for row in found)
         if failed and (reason := _unsuited(variation, other, case)):
             found = [_not_if_failed(row, reason) for row in found]
+        elif failed and (reason := lossy(other)):
+            found = [
+                row if confirmed_if_wider(row, other) else _not_if_failed(row, reason)
+                for row in found
+            ]
         found = [_unless_vanishing(row, other, case) for row in found]
         found = _without_operator(found, asked, other)
         rows = list(_summary(variation, found, other, case, work))
