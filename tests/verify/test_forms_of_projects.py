@@ -1,5 +1,7 @@
 """Forms in which public projects write a layer or a loss, each beside a wrong twin."""
 
+import logging
+import random
 from types import SimpleNamespace
 
 import numpy as np
@@ -197,6 +199,11 @@ def drawn_by_a_generator(x):
     return 2 * mask * x, mask
 
 
+def drawn_by_python(x):
+    mask = np.array([[random.random() < 0.5 for _ in row] for row in x])
+    return 2 * mask * x, mask
+
+
 def drawn_by_torch(x):
     mask = torch.rand_like(x) < 0.5
     return 2 * mask * x, mask
@@ -218,8 +225,8 @@ class Drawn(torch.autograd.Function):
 
 @pytest.mark.parametrize(
     ("forward", "x"),
-    [(drawn, X), (drawn_by_a_generator, X), (drawn_by_torch, torch.from_numpy(X))],
-    ids=["numpy", "generator", "torch"],
+    [(drawn, X), (drawn_by_a_generator, X), (drawn_by_python, X), (drawn_by_torch, torch.from_numpy(X))],
+    ids=["numpy", "generator", "python", "torch"],
 )
 def test_dropout_that_draws_its_mask(forward, x):
     before = np.random.get_state()[2], torch.random.get_rng_state()
@@ -228,10 +235,8 @@ def test_dropout_that_draws_its_mask(forward, x):
         report = check(op, x, raises=False)
         assert report.passed is (factor == 2)
         assert {row.method for row in report.rows if row.error is not None} >= {"finite differences"}
-    if forward is not drawn:  # the first call shows whether a forward draws
-        assert np.random.get_state()[2] == before[0]
-    if forward is not drawn_by_torch:
-        assert torch.equal(torch.random.get_rng_state(), before[1])
+    assert np.random.get_state()[2] == before[0]
+    assert torch.equal(torch.random.get_rng_state(), before[1])
 
 
 def test_a_function_that_draws_its_mask():
@@ -467,3 +472,73 @@ def test_a_factor_that_a_weight_of_ones_hides():
     (failed,) = check(without, X, np.ones(3), raises=False).failed
     assert failed.variation == "different elements of w"
     assert "the factor w is missing" in failed.reason
+
+
+class Lazy:
+    """The parameters are made by the first forward; a logger reaches half of the process."""
+
+    factor = 1.0
+
+    def __init__(self):
+        self.w, self.log = None, logging.getLogger(__name__)
+
+    def forward(self, x):
+        if self.w is None:
+            self.w, self.b = np.random.randn(x.shape[-1], 2), np.zeros(2)
+        self.x = x
+        return x @ self.w + self.b
+
+    def backward(self, dy):
+        self.dw, self.db = self.x.T @ dy, self.factor * dy.sum(0)
+        return dy @ self.w.T
+
+
+def test_parameters_that_the_first_forward_makes():
+    report = check(Lazy(), X)
+    assert {row.quantity for row in report.rows} >= {"dw", "db"}
+    wrong = type("Wrong", (Lazy,), {"factor": 0.5})
+    assert {row.quantity for row in check(wrong(), X, raises=False).failed} == {"db"}
+
+
+class Gelu(torch.autograd.Function):
+    """Constants of seven digits."""
+
+    factor = 1.0
+
+    @classmethod
+    def forward(cls, ctx, x):
+        ctx.save_for_backward(x)
+        return x * 0.5 * (1 + torch.erf(x / 1.4142136))
+
+    @classmethod
+    def backward(cls, ctx, dy):
+        (x,) = ctx.saved_tensors
+        slope = 0.5 * (1 + torch.erf(x * 0.7071068)) + x * torch.exp(-x * x / 2) * 0.3989423
+        return cls.factor * dy * slope
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_constants_of_seven_digits(dtype):
+    x = torch.from_numpy(X).to(dtype)
+    assert check(Gelu, x).passed
+    assert not check(Gelu, x.double(), raises=False).passed
+    wrong = type("Wrong", (Gelu,), {"factor": 1 + 1e-6})
+    assert not check(wrong, x, raises=False).passed
+
+
+class Padded(torch.nn.Module):
+    """Row 0 of PyTorch's own embedding gets no gradient."""
+
+    def __init__(self):
+        super().__init__()
+        self.e = torch.nn.Embedding(5, 3, padding_idx=0)
+
+    def forward(self, ids):
+        return Gelu.apply(self.e(ids))
+
+
+def test_the_padding_row_of_an_embedding():
+    report = check(
+        Padded().double(), torch.tensor([[1, 4, 0], [2, 1, 0]]), tolerances={"autograd": (1e-6, "digits")}
+    )
+    assert any(row.quantity == "de_weight" and row.error is not None for row in report.rows)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import copy
 import inspect
+import sys
 from collections.abc import Iterator, Mapping, MutableMapping
 from dataclasses import dataclass
 from types import ModuleType
@@ -22,6 +23,8 @@ from backpass.verify.convert import is_floating, is_torch, to_kind_of, to_numpy
 from backpass.verify.subject import called
 
 Path = tuple[Any, ...]
+# Where a class holds no parameters, but perhaps half a process, as a logger does.
+OF_PYTHON = sys.stdlib_module_names - {"__main__", "types", "collections"}
 TWO_FUNCTIONS = (
     "or give its two functions, as an object whose forward returns (y, saved)"
 )
@@ -55,6 +58,8 @@ def _entries(holder: Any) -> list[tuple[Any, Any]]:
     if isinstance(holder, list | tuple):
         return list(enumerate(holder))
     if isinstance(holder, ModuleType | type) or inspect.isroutine(holder):
+        return []
+    if type(holder).__module__.partition(".")[0] in OF_PYTHON:
         return []
     slots = (getattr(of, "__slots__", ()) for of in type(holder).__mro__)
     names = [name for of in slots for name in ([of] if isinstance(of, str) else of)]

@@ -59,7 +59,7 @@ def parameters_in(start: Any, tried: Tried, inputs: Sequence[str]) -> list[Param
     found = []
     for paths in places.values():
         value = before[paths[0]]
-        gradients = (_place_of_gradient(path, value, tried) for path in paths)
+        gradients = (place_of_gradient(path, value, tried) for path in paths)
         found.append(Parameter(paths, value, next(filter(None, gradients), None)))
     found = _by_shape(found, tried)
     taken = {
@@ -229,7 +229,7 @@ def aliases(leaves: Mapping[Path, Array | float], of: Path | None) -> list[Path]
     return [path for path, value in leaves.items() if value is array]
 
 
-def _place_of_gradient(path: Path, x: Array | float, tried: Tried) -> Path | None:
+def place_of_gradient(path: Path, x: Array | float, tried: Tried) -> Path | None:
     """Return the path of the gradient of the parameter at ``path``, or None.
 
     It is an array named as its gradient that backward wrote, if possible one of its

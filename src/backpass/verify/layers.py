@@ -35,6 +35,7 @@ from backpass.verify.layer_parameters import (
     is_among,
     names_of,
     parameters_in,
+    place_of_gradient,
     with_a_number,
 )
 from backpass.verify.outputs import flat
@@ -48,6 +49,7 @@ from backpass.verify.tried import (
     forward_of,
     once,
     output_of,
+    run_copy,
     same,
 )
 
@@ -81,8 +83,8 @@ def functions_of(
     The layer does not change, because each forward runs on a copy of it. Raises
     Malformed if forward does not return as many outputs.
     """
-    start = copied(layer)
     names = input_names(layer.forward, len(inputs))
+    start = layer = _built(layer, inputs, options, cotangents)
     parameters, silent, y, kept = [], [], None, 0
     with contextlib.suppress(Raised):  # the check raises it again, and reports it
         tried = once(layer, inputs, options, cotangents)
@@ -116,6 +118,33 @@ def functions_of(
         shapes = declaration(called(layer), shapes, given, found, y)
     without = tuple(listed[len(parameters) :])
     return Layer(*parts, tuple(found.values()), shapes, without)
+
+
+def _built(
+    layer: Any, inputs: Sequence[Any], options: Mapping[str, Any], cotangents: int
+) -> Any:
+    """Return a copy of the layer; after a forward, if that makes arrays that have a
+    gradient and that a forward of other inputs leaves as they are."""
+    start = copied(layer)
+    try:
+        tried = once(layer, inputs, options, cotangents)
+        before = {path for path, _ in numbers_in(start)}
+        made = [path for path in tried.after if path not in before]
+        named = [p for p in made if place_of_gradient(p, tried.after[p], tried)]
+        if not named:
+            return start
+        first, other = copied(layer), copied(layer)
+        run_copy(first, inputs, options)
+        run_copy(other, inputs, options)
+        run_copy(other, [1.5 * x if is_floating(x) else x for x in inputs], options)
+    except Exception:  # the first call reports it
+        return start
+    kept = [
+        path
+        for path in named
+        if same(numbers(held(first, path)), numbers(held(other, path)))
+    ]
+    return first if kept else start
 
 
 def _are_kept(

@@ -1,7 +1,8 @@
 """Let a forward that draws random numbers, as in dropout, draw the same ones each time.
 
-The numbers come from the global generators of NumPy and of PyTorch on the CPU, or from
-generators that the function, or the object whose method it is, holds by name.
+The numbers come from the global generators of Python, of NumPy, and of PyTorch on the
+CPU, or from generators that the function, or the object whose method it is, holds by
+name.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import inspect
 import pickle
+import random
 import sys
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -19,8 +21,9 @@ import numpy as np
 @contextlib.contextmanager
 def the_same_numbers() -> Iterator[None]:
     """Seed the global generators. Restore their state afterwards."""
-    state = np.random.get_state()
+    state, of_python = np.random.get_state(), random.getstate()
     np.random.seed(0)
+    random.seed(0)
     torch = sys.modules.get("torch")
     try:
         with torch.random.fork_rng(devices=[]) if torch else contextlib.nullcontext():
@@ -29,6 +32,7 @@ def the_same_numbers() -> Iterator[None]:
             yield
     finally:
         np.random.set_state(state)
+        random.setstate(of_python)
 
 
 def seeded(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -39,18 +43,16 @@ def seeded(function: Callable[..., Any]) -> Callable[..., Any]:
     draws: list[bool] = []  # one element, as soon as it is known
 
     def called(*values: Any, **options: Any) -> Any:
-        if not draws:
-            before = _state(own)
-            result = function(*values, **options)
-            draws.append(_state(own) != before)
-            if not draws[0]:
-                return result
-        if not draws[0]:
+        if draws and not draws[0]:
             return function(*values, **options)
         for generator, state in zip(own, states, strict=True):
             generator.bit_generator.state = state
         with the_same_numbers():
-            return function(*values, **options)
+            before = b"" if draws else _state(own)
+            result = function(*values, **options)
+            if not draws:
+                draws.append(_state(own) != before)
+            return result
 
     return called
 
@@ -67,4 +69,4 @@ def _state(generators: list[np.random.Generator]) -> bytes:
     torch = sys.modules.get("torch")
     of_torch = torch.random.get_rng_state().numpy() if torch else None
     own = [generator.bit_generator.state for generator in generators]
-    return pickle.dumps((np.random.get_state(), of_torch, own))
+    return pickle.dumps((np.random.get_state(), random.getstate(), of_torch, own))

@@ -113,6 +113,11 @@ def of_module(module: torch.nn.Module, inputs: Sequence[Any]) -> Any:
     PyTorch's."""
     names = [*dict(module.named_parameters())]
     within = _Within(module)
+    padding: dict[str, tuple[Any, int]] = {
+        f"{name}.weight": (of.weight.detach()[of.padding_idx], of.padding_idx)
+        for name, of in module.named_modules()
+        if isinstance(of, torch.nn.Embedding) and of.padding_idx is not None
+    }
     applied: list[type] = []
     ys: list[Any] = []  # of the first call
 
@@ -120,9 +125,13 @@ def of_module(module: torch.nn.Module, inputs: Sequence[Any]) -> Any:
         """Call the module, or a function of its inputs, with these parameters."""
         given, own = values[: len(inputs)], values[len(inputs) :]
         # Contiguous, as a module's parameters are; PyTorch's own operators rely on it.
-        weights = {
+        weights: dict[str, torch.Tensor] = {
             name: value.contiguous() for name, value in zip(names, own, strict=True)
         }
+        for name, (row, index) in padding.items():  # without a gradient, it stays
+            of = weights[name]
+            fixed = torch.arange(len(of), device=of.device)[:, None] == index
+            weights[name] = torch.where(fixed, row.to(of.dtype), of)
         buffers = {name: value.clone() for name, value in module.named_buffers()}
         held = {f"module.{name}": of for name, of in {**buffers, **weights}.items()}
         y = torch.func.functional_call(within, held, (call, *given))

@@ -44,7 +44,7 @@ def once(
     before = dict(numbers_in(own))
     values = {path: numbers(x) for path, x in before.items()}
     try:
-        y = output_of(_run(own, inputs, options), cotangents)
+        y = output_of(run_copy(own, inputs, options), cotangents)
         between = dict(numbers_in(own))
         unchanged = {
             path
@@ -75,7 +75,7 @@ def once(
         raise Raised from error
 
 
-def _run(layer: Any, inputs: Sequence[Any], options: Mapping[str, Any]) -> Any:
+def run_copy(layer: Any, inputs: Sequence[Any], options: Mapping[str, Any]) -> Any:
     with the_same_numbers():
         return forward_of(layer, [*map(copy.deepcopy, inputs)], options)
 
@@ -118,7 +118,7 @@ def _matters(
     other = copied(layer)
     put(other, path, 1.5 * held(other, path) + 0.5)
     try:
-        changed = numbers(_first(_run(other, inputs, options)))
+        changed = numbers(_first(run_copy(other, inputs, options)))
     except Exception:
         return False
     return not same(changed, y)
