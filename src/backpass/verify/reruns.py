@@ -42,7 +42,7 @@ ARITHMETIC = frozenset(
     "add subtract sub negative neg multiply mul divide true_divide truediv div square "
     "power pow".split()
 )
-MOST_CONSTANTS = 8  # of forward: the first ones
+MOST_CONSTANTS = 8  # the first ones of forward
 SMALL = 0.01  # constants below it are taken for an ε, which backward may have changed
 POWERS = tuple(10.0**-n for n in range(3, 13))
 MOST_PARTS = 64  # of dy along one axis, for each of which backward runs
@@ -219,7 +219,7 @@ def _unchanged(follower: Follower, method: str) -> str:
         return OF_ANOTHER
     return (
         f"forward's own gradient by {follower.method} for a random dy, and {method} "
-        "disagrees for this one: forward's derivative may be another there, as at a "
+        "disagrees for this one: forward's derivative may not be unique there, as at a "
         "kink or where a scatter repeats an index, or only this dy shows the mistake"
     )
 

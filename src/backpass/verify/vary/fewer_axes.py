@@ -23,8 +23,8 @@ def made_for_fewer(wrong: Mapping[str, Row], case: Case, given: Case) -> str:
     """
     if factor := _factor(wrong, case):
         return (
-            f"there each gradient that is wrong is {factor:.4g} times the reference, as "
-            "if a mean were over the axes given alone"
+            f"each wrong gradient is {factor:.4g} times the reference there, as if a "
+            "mean were over the given axes alone"
         )
     if _sums_over_all(wrong, case, given):
         return "backward sums over all elements, as for a vector"

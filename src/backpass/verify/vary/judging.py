@@ -73,12 +73,12 @@ REPEATS = (
     "in SHAPES, as in t[n]:int<V"
 )
 LOSS = (
-    "without a declaration, a loss of these axes need not be one of more: its mean may "
-    f"be over rows or over all elements; {ANY_AXES}"
+    "without a declaration, a loss need not support one more axis: its mean may be "
+    f"over rows or over all elements; {ANY_AXES}"
 )
 IGNORES = (
-    "forward does not use the elements by which an input is longer; if the length may "
-    "change, declare SHAPES"
+    "forward does not use the elements added to an input; if its length may change, "
+    "declare SHAPES"
 )
 OPERATORS = (pytorch.NAME, precision.NAME)  # the methods that call the operator
 
