@@ -1,9 +1,9 @@
 """Tensor descriptors as arguments of compiled kernels.
 
 Below compute capability 9.0, Triton lowers a descriptor to a pointer, a shape, and
-strides. For 9.0 it passes a tensor map, which on a GPU the driver encodes; ``ptx``
-encodes it in a format of its own. A kernel that creates descriptors itself writes their
-maps to scratch memory.
+strides. For 9.0 it passes a tensor map. On a GPU, the driver encodes the map; here,
+``ptx`` encodes it in a format of its own. A kernel that creates descriptors itself
+writes their maps to scratch memory.
 """
 
 from __future__ import annotations

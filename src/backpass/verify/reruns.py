@@ -4,9 +4,8 @@ A backward that omits an option, an input, or a factor may return the right grad
 a different forward. Forward is tried as it is, and with these changes: an option at its
 default or at a neutral value, an optional input left out, another number in place of a
 constant, and one operation whose result or operand is constant, or whose derivative
-is 1. Of a forward with several
-outputs, their cotangents are changed: one is 0, half, doubled, or negated, two are
-exchanged, or one replaces the other.
+is 1. If a forward has several outputs, their cotangents are changed: one is 0, halved,
+doubled, or negated, two are exchanged, or one replaces the other.
 """
 
 from __future__ import annotations
@@ -211,8 +210,8 @@ def _changes(
 
 
 def _unchanged(follower: Follower, method: str) -> str:
-    """Say what a gradient is that forward has for a random cotangent without a change,
-    where this method computed a different one for the case's cotangent."""
+    """Say what it means that a gradient is forward's own for a random cotangent, while
+    this method computed a different one for the case's cotangent."""
     if method == follower.method:
         return ONLY_THIS_DY
     if method not in DERIVED:

@@ -254,8 +254,8 @@ def _unsuited(variation: Variation, case: Case, given: Case) -> str:
 
 
 def _ignores_the_added(case: Case, given: Case) -> bool:
-    """Whether y does not depend on the elements by which an input is longer, as where
-    labels of a fixed number of rows choose among its elements."""
+    """Whether y does not depend on the elements added to an input, as when a fixed
+    number of labels selects from its rows."""
     for at in case.differentiable:
         old, new = given.inputs[at].shape, case.inputs[at].shape
         if len(old) != len(new) or all(n <= m for m, n in zip(old, new, strict=True)):

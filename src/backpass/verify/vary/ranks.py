@@ -52,7 +52,7 @@ def _turned(before: Any, after: Any) -> bool:
 
 
 def _ranked(function: Any, inputs: Inputs) -> str:
-    """Return the name of the first function of RANKED that a function calls."""
+    """Return the name of the first function in RANKED that a function calls, or ""."""
     found: list[str] = []
 
     def profile(frame: FrameType, event: str, argument: Any) -> None:
