@@ -14,6 +14,7 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 
 from backpass import kernels, ptx
 from backpass.kernels import compiled
+from backpass.ptx.shadow import Shadow
 from backpass.verify import check
 from backpass.verify.methods import compiled as method
 from tests.kernels.support import sources, verifying
@@ -38,6 +39,13 @@ def product(
     a = tl.load(a_ptr + k[:, None] * M + m).T if A_T else tl.load(a_ptr + m[:, None] * K + k)
     b = tl.load(b_ptr + n[:, None] * K + k).T if B_T else tl.load(b_ptr + k[:, None] * N + n)
     tl.store(c_ptr + m[:, None] * N + n, tl.dot(a, b, input_precision="tf32").to(c_ptr.dtype.element_ty))
+
+
+@triton.jit
+def product64(a_ptr, b_ptr, c_ptr, M: tl.constexpr, N: tl.constexpr, K: tl.constexpr):
+    m, n, k = tl.arange(0, M), tl.arange(0, N), tl.arange(0, K)
+    a, b = tl.load(a_ptr + m[:, None] * K + k), tl.load(b_ptr + k[:, None] * N + n)
+    tl.store(c_ptr + m[:, None] * N + n, tl.dot(a, b, out_dtype=tl.float64))
 
 
 @triton.jit
@@ -108,6 +116,17 @@ def test_products_of_eight_bits_and_of_two_warpgroups(dtype, out):
     assert out != torch.int32 or torch.equal(found, exact)
 
 
+@pytest.mark.parametrize("k", [16, 32])
+def test_products_in_float64(k):
+    """An H100 multiplies matrices of 16 × 8 elements where an A100 multiplies 8 × 8."""
+    a, b = draw(32, k, dtype=torch.float32).double(), draw(k, 16, dtype=torch.float32, seed=1).double()
+    c = torch.empty(32, 16, dtype=torch.float64)
+    with compiled.executing(capability=HOPPER) as verdict:
+        product64[(1,)](a, b, c, 32, 16, k)
+    assert verdict.passed and "mma.sync.aligned.m16n8k16.row.col.f64" in verdict.runs[0].text
+    torch.testing.assert_close(c, a @ b, rtol=1e-14, atol=1e-14)
+
+
 def by_descriptors(capability, own, steps=3, seed=0):
     a, b = draw(70, 136, dtype=torch.float16, seed=seed), draw(40, 136, dtype=torch.float16, seed=seed + 1)
     c = torch.empty(70, 40, dtype=torch.float16)
@@ -168,6 +187,19 @@ def test_copies_of_tiles(dtype, shape, tile, at, added):
     assert torch.equal(*found) and not torch.equal(found[0], torch.full_like(found[0], 3))
 
 
+@pytest.mark.parametrize("written", [False, True])
+def test_a_descriptor_that_is_larger_than_its_tensor_is_found(written):
+    x, y = draw(20, 160, dtype=torch.float32), torch.zeros(20, 160)
+    shapes = [(20, 160), (21, 160)] if written else [(21, 160), (21, 160)]
+    own = [TensorDescriptor(z, [*n], [160, 1], [8, 16]) for z, n in zip((x, y), shapes, strict=True)]
+    verb, name = ("writes", "y") if written else ("reads", "x")
+    with (
+        compiled.executing(capability=HOPPER),
+        pytest.raises(ptx.OutOfBounds, match=rf"{verb} \d+ bytes at {name} \+ 12800; .* has 12800 bytes"),
+    ):
+        moved[(1,)](*own, 16, 0, False)
+
+
 def attention(capability, d):
     q, k, v, dy = (draw(2, 70, d, dtype=torch.bfloat16, seed=i) for i in range(4))
     kernel = kernels.load("flash_attention")
@@ -192,6 +224,43 @@ def test_every_kernel_is_right_on_an_h100(stem, monkeypatch):
     monkeypatch.setattr(compiled, "executing", lambda **given: own(**given, capability=HOPPER))
     monkeypatch.setattr(method, "LOW", ("bfloat16",))
     assert check(stem, methods=["compiled"]).passed
+
+
+@triton.jit
+def twice_through_one_tile(x, y, z):
+    y.store([0, 0], 2.0 * x.load([0, 0]) + 1.0)
+    z.store([0, 0], 3.0 * x.load([0, 64]))
+
+
+def test_numbers_beside_are_those_of_the_last_copy():
+    """The second tile is copied to where the first result was stored."""
+    x, y, z = draw(64, 128, dtype=torch.float32), torch.empty(64, 64), torch.empty(64, 64)
+    own = [TensorDescriptor(t, [*t.shape], [*t.stride()], [64, 64]) for t in (x, y, z)]
+    with compiled.executing(capability=HOPPER):
+        kernels.executions[-1].shadow = shadow = Shadow(1e-3, overflows=True)
+        twice_through_one_tile[(1,)](*own)
+    assert torch.equal(z, 3 * x[:, 64:]) and shadow.first is None
+
+
+@triton.jit
+def specialised(a, b, c, K, M: tl.constexpr, N: tl.constexpr, STEP: tl.constexpr):
+    total = tl.zeros((M, N), tl.float32)
+    for k in tl.range(0, K, STEP, warp_specialize=True):
+        total = tl.dot(a.load([0, k]), b.load([0, k]).T, total)
+    c.store([0, 0], total.to(c.dtype))
+
+
+def test_warps_with_different_roles_are_rejected():
+    a, b = draw(64, 128, dtype=torch.float16), draw(64, 128, dtype=torch.float16, seed=1)
+    own = [TensorDescriptor(x, [64, 128], [128, 1], [64, 64]) for x in (a, b)]
+    c = torch.empty(64, 64, dtype=torch.float16)
+    with (
+        compiled.executing(capability=HOPPER),
+        pytest.raises(ptx.Unsupported, match=r"roles are not supported; launch the kernel without warp_spec"),
+    ):
+        specialised[(1,)](
+            *own, TensorDescriptor(c, [64, 64], [64, 1], [64, 64]), 128, 64, 64, 64, num_stages=3
+        )
 
 
 # Lines whose removal is a fault of the pipelined kernel, and those of which Triton emits more than it needs.

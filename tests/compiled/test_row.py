@@ -9,6 +9,7 @@ import triton.language as tl
 
 import recorded
 from backpass import cli, kernels
+from backpass.kernels import proofs
 from backpass.recorded import findings
 from backpass.verify import check
 from backpass.verify.checking import STRIDES
@@ -179,3 +180,50 @@ class Flat:
 
     def __new__(cls, x):
         return torch.as_strided(x, x.shape, (x.shape[1], 1))
+
+
+ANSWERS = {
+    "race_free": ("passed", "no race in any schedule of 3 programs, at these sizes"),
+    "potential_race": ("not run", "potential race: two accesses"),
+    "timeout": ("not run", "timeout: two accesses"),
+}
+
+
+@pytest.mark.parametrize("result", ANSWERS)
+def test_a_prover_adds_a_row_for_each_launch_and_never_fails_one(result, monkeypatch):
+    asked = []
+
+    def answer(text, description):
+        asked.append((text, description))
+        return {"result": result, "diagnostics": [{"message": "two accesses"}]}
+
+    monkeypatch.setattr(proofs, "missing", lambda: False)
+    monkeypatch.setattr(proofs, "prover", lambda: "SentryWard 0")
+    monkeypatch.setattr(proofs, "_asked", answer)
+    settings = {"operator": own.reference, "methods": ["compiled"], "vary": False, "raises": False}
+    report = check(own.Softmax(), X[:3, :7].float(), prove=True, **settings)
+    rows = report.of("proof")
+    assert report.passed and [row.quantity for row in rows] == ["forward_kernel", "backward_kernel"]
+    verdict, said = ANSWERS[result]
+    assert all(row.verdict == verdict and said in row.note + row.reason for row in rows)
+    text, given = asked[0]
+    (entry,) = {x["parameter"].rpartition("_param")[0] for x in given["arguments"]}
+    assert f".entry {entry}(" in text and given["launch"]["grid_dim"] == [3, 1, 1]
+    assert sorted(x["value"] for x in given["arguments"]) == [7, 7]
+
+
+def test_without_a_prover_the_row_says_what_to_install(monkeypatch):
+    monkeypatch.setattr(proofs, "missing", lambda: True)
+    settings = {"operator": own.reference, "methods": ["compiled"], "vary": False}
+    (row,) = check(own.Softmax(), X[:3, :7].float(), prove=True, **settings).of("proof")
+    assert row.verdict == "not run" and "pip install sentryward" in row.reason
+    with pytest.raises(ValueError, match="compiled=True"):
+        check(own.Softmax(), X[:3, :7].float(), prove=True)
+
+
+if not proofs.missing():
+
+    def test_the_prover_proves_a_right_kernel():
+        settings = {"operator": own.reference, "methods": ["compiled"], "vary": False}
+        report = check(own.Softmax(), X[:3, :7].float(), prove=True, **settings)
+        assert [row.verdict for row in report.of("proof")] == ["passed", "passed"]

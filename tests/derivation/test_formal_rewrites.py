@@ -122,3 +122,78 @@ def test_a_step_below_an_unknown_one_is_equal_but_not_below_a_slip():
     assert kinds(displays(unknown)) == ["definition", "not readable", "equal"]
     slip = r"P_{new} = A_{old} + f(x, 1) c = A_{old} - f(x, 1) c = - c f(x, 1) + A_{old}"
     assert kinds(displays(slip)) == ["definition", "not readable", "not readable"]
+
+
+def test_what_is_used_before_it_is_defined_is_defined_unless_it_is_concluded():
+    above = displays(r"g(w_{in}, b_{in}) = (s_{in} - t_{in})^2 + K_{in}(s_{in}, 1)")
+    below = displays(r"s_{in} = K_{in}(w_{in}, 1) + b_{in}")
+    assert kinds(above + "\n\nHere we use the following.\n\n" + below) == ["definition", "definition"]
+    assert kinds(above + "\n\nHence we find the following.\n\n" + below)[-1] == "not readable"
+    slope = displays(r"\frac{\partial g}{\partial s_{in}} = P_{in}")
+    assert kinds(above + "\n\n" + slope + "\n\nHere is the rest.\n\n" + below)[-1] == "not readable"
+
+
+def test_a_letter_that_is_a_name_is_a_label_and_no_index():
+    gates = displays(r"C_t = f_t K_{in}(h_{t-1}, 1)") + "\n\n" + displays(r"N_t = \tanh(W_C h_{t-1} + b_C)")
+    assert kinds(gates) == ["definition"] * 2
+
+
+LAYER = "\n\n".join(
+    displays(one)
+    for one in (
+        r"\mathbf{z}^{(2)} = \mathbf{W}^{(2)} \mathbf{h}^{(1)}",
+        r"\mathbf{h}^{(2)} = \phi(\mathbf{z}^{(2)})",
+    )
+)
+LAYERS = {
+    "a matrix": (
+        r"\frac{\partial J}{\partial \mathbf{W}^{(2)}} = \frac{\partial J}{\partial \mathbf{z}^{(2)}} {\mathbf{h}^{(1)}}^\top",
+        [("}^\\top", "}"), ("\\mathbf{z}^{(2)}} {", "\\mathbf{h}^{(2)}} {")],
+    ),
+    "an input": (
+        r"\frac{\partial J}{\partial \mathbf{h}^{(1)}} = {\mathbf{W}^{(2)}}^\top \frac{\partial J}{\partial \mathbf{z}^{(2)}}",
+        [("}^\\top", "}"), ("= {", "= - {")],
+    ),
+    "a function of each element": (
+        r"\frac{\partial J}{\partial \mathbf{z}^{(2)}} = \frac{\partial J}{\partial \mathbf{h}^{(2)}} \odot \phi'(\mathbf{z}^{(2)})",
+        [("\\phi'", "\\phi"), ("\\odot \\phi'(\\mathbf{z}", "\\odot \\phi'(\\mathbf{h}")],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_a_gradient_goes_through_a_layer(name):
+    row, slips = LAYERS[name]
+    assert kinds(LAYER + "\n\n" + displays(row))[-1] == "equal"
+    for old, new in slips:
+        assert old in row
+        assert kinds(LAYER + "\n\n" + displays(row.replace(old, new)))[-1] != "equal", (old, new)
+
+
+def test_a_bias_that_may_be_repeated_has_no_gradient_of_one_row():
+    layer = displays(r"Z^{(2)} = X^{(1)} W^{(2)} + \mathbf{b}^{(2)}")
+    row = r"\frac{\partial J}{\partial \mathbf{b}^{(2)}} = \frac{\partial J}{\partial Z^{(2)}}"
+    assert kinds(layer + "\n\n" + displays(row))[-1] != "equal"
+
+
+def test_the_identity_matrix_is_left_out_of_products():
+    row = r"P_{new} = P_{old} - K_{in} H_{in} P_{old} = (I - K_{in} H_{in}) P_{old}"
+    assert kinds(displays(row)) == ["definition", "equal"]
+    for old, new in (
+        (r"(I -", r"(I +"),
+        (r") P_{old}$", r") P_{new}$"),
+        ("(I - K_{in} H_{in})", "(I - H_{in} K_{in})"),
+    ):
+        old, new = old.rstrip("$"), new.rstrip("$")
+        at = row.rfind(old)
+        assert kinds(displays(row[:at] + new + row[at + len(old) :]))[-1] != "equal"
+    named = displays(r"I = A_{in} + B_{in}") + "\n\n" + displays(r"P_{new} = K_{in} I H_{in} = K_{in} H_{in}")
+    assert kinds(named)[-1] != "equal"
+
+
+def test_an_update_is_a_definition_below_words_on_optimisers():
+    words = "This optimiser keeps an average.\n\n"
+    assert kinds(words + displays(r"m_t = \beta_1 m_{t-1} + \kappa(g_t, 1)")) == ["definition"]
+    assert kinds(words + displays(r"w^* = K_{in}(s_{in}, 1) \kappa(g_t, 1)")) == ["not readable"]
+    constraint = displays(r"\kappa(\mathbf{z}) = \boldsymbol{0}")
+    assert kinds("This optimisation has a constraint.\n\n" + constraint) != ["definition"]

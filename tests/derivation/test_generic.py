@@ -1,4 +1,4 @@
-"""Powers with any exponent, and roots beside absolute values: what is equal as functions of them is equal, the rest is refused or left open."""
+"""Powers with any exponent, roots beside absolute values, and gradients before functions: right lines are equal, wrong ones refused."""
 
 import pytest
 import sympy
@@ -46,3 +46,27 @@ def test_a_sign_is_used_only_where_it_is_known():
     assert not are_equal(abs(a), a, lambda one: one)
     assert not are_equal(abs(a), a, lambda one: one, {b: 1})
     assert not are_equal(abs(a + b), abs(a) + abs(b), lambda one: one, {a: 1})
+
+
+@pytest.mark.parametrize(
+    ("left", "right", "wrong"),
+    [
+        (r"\nabla_x \lVert x \rVert", r"\frac{x}{\lVert x \rVert}", "x"),
+        (r"\nabla_x \lVert x \rVert + x", r"\frac{x}{\lVert x \rVert} + x", r"\frac{x}{\lVert x \rVert}"),
+        (r"\nabla_x \|x - y\|_2", r"\frac{x - y}{\|x - y\|}", r"\frac{x + y}{\|x - y\|}"),
+        (r"\nabla_A \det(A)", r"\det(A) A^{-\top}", r"\det(A) A^{-1}"),
+        (r"\nabla_A \log \det A", r"A^{-\top}", r"A^{-1}"),
+        (r"\nabla_x \exp(x^\top y)", r"\exp(x^\top y) y", r"\exp(x^\top y) x"),
+        (r"\nabla_x \log \sum_k e^{x_k} + y", r"\text{softmax}(x) + y", r"\text{softmax}(x)"),
+        (
+            r"\frac{\partial^2}{\partial x_i \partial x_j} \log \sum_k e^{x_k}",
+            r"\text{softmax}(x)_i (\delta_{ij} - \text{softmax}(x)_j)",
+            r"\text{softmax}(x)_i \text{softmax}(x)_j",
+        ),
+    ],
+)
+def test_a_gradient_of_a_function_without_brackets(left, right, wrong):
+    given = r"given x, y \in \mathbb{R}^n, A \in \mathbb{R}^{n \times n}, a \in \mathbb{R}"
+    assert one(f"{left} = {right}", given).kind == "equal"
+    assert one(f"{left} = {wrong}", given).kind == "refused"
+    assert one(r"\nabla_x \exp(x^\top y) a = a \exp(x^\top y) y", given).kind == "not readable"

@@ -20,6 +20,15 @@ KINDS = {
     "mma.sync.aligned.m16n8k32.row.col.f32.e4m3.e4m3.f32": ("e4m3", cores.A_32, cores.B_32, cores.C),
     "mma.sync.aligned.m16n8k32.row.col.f32.e5m2.e5m2.f32": ("e5m2", cores.A_32, cores.B_32, cores.C),
     "mma.sync.aligned.m8n8k4.row.col.f64.f64.f64.f64": ("f64", cores.A_4, cores.B_4, cores.C_4),
+    **{
+        f"mma.sync.aligned.m16n8k{k}.row.col.f64.f64.f64.f64": (
+            "f64",
+            cores.left_of_float64(k),
+            cores.right_of_float64(k),
+            cores.C,
+        )
+        for k in (4, 8, 16)
+    },
 }
 
 

@@ -497,6 +497,22 @@ class TestOfConstants:
         (reason,) = self.reasons(xp, lambda dy, p, t: (-dy * t / (p + 0.3e-7), None)).values()
         assert not named(reason)
 
+    @pytest.mark.parametrize("epsilon", [1e-8, 1e-10, 1e-12])
+    @pytest.mark.parametrize("factor", [0.0, 30.0])
+    def test_one_that_hardly_matters(self, xp, epsilon, factor):
+        def forward(p, t):
+            return -(t * xp.log(p + epsilon)).sum(-1), (p, t)
+
+        def backward(dy, saved):
+            p, t = saved
+            return -dy[:, None] * t / (p + factor * epsilon), None
+
+        p, t = xp.asarray(np.abs(X) + 1e-3), xp.asarray(np.eye(7)[[0, 2, 1, 2]])
+        (reason,) = reasons(forward, backward, p, t, constants=["t"]).values()
+        assert reason.startswith(f"got is forward's gradient with 0 in place of {epsilon:g};") is (
+            factor == 0
+        )
+
     def test_one_of_several_places(self, xp):
         def forward(p):
             q = xp.sqrt(p + 1e-3)

@@ -443,3 +443,180 @@ def test_several_outputs_of_tensors_at_a_kink():
 
     x = torch.linspace(-1, 1, 8, dtype=torch.float64).reshape(4, 2)
     assert check(own(forward, backward), x).passed
+
+
+# One more leading axis for code that is made for the axes given
+
+
+def judged_with_vary(forward, right, wrong, *inputs, **options):
+    """Assert that the right backward passes with vary=True too, and the wrong one at the inputs given; return the
+    variations at which the wrong one fails."""
+    report = check(own(forward, right), *inputs, vary=True, raises=False, **options)
+    assert report.passed, str(report)
+    assert check(own(forward, wrong), *inputs, vary=False, **options).passed
+    report = check(own(forward, wrong), *inputs, vary=True, raises=False, explain=False, **options)
+    return {row.variation for row in report.failed}
+
+
+def gaussian_nll(mu, log_scale, x):
+    z = (x - mu) * np.exp(-log_scale)
+    return (0.5 * z * z + log_scale).sum(-1).mean(), (z, log_scale)
+
+
+def gaussian_nll_back(dy, saved, rows=len):
+    z, log_scale = saved
+    d = dy * z * np.exp(-log_scale) / rows(z)
+    return -d, dy * (1 - z * z) / rows(z), d
+
+
+def test_a_mean_over_the_rows_of_a_matrix():
+    def wrong(dy, saved):
+        d, *others = gaussian_nll_back(dy, saved)
+        return d * (1 if len(d) < 64 else saved[0]), *others
+
+    inputs = np.random.default_rng(4).normal(size=(3, 4, 3))
+    seen = judged_with_vary(gaussian_nll, gaussian_nll_back, wrong, *inputs)
+    assert "length 293 in place of 4" in seen and "one more leading axis" not in seen
+
+
+def test_a_mean_of_a_loss_with_a_bias_of_no_axes():
+    def forward(x, w, b, y):
+        z = x @ w + b
+        return (np.logaddexp(0, z) - z * y).mean(), (x, w, 1 / (1 + np.exp(-z)), y)
+
+    def right(dy, saved):
+        x, w, p, y = saved
+        e = dy * (p - y) / len(y)
+        return np.outer(e, w), x.T @ e, e.sum(), None
+
+    def wrong(dy, saved):
+        dx, dw, db, _ = right(dy, saved)
+        return dx, dw, db * (1 if len(saved[0]) < 9 else 2), None
+
+    rng = np.random.default_rng(5)
+    inputs = rng.normal(size=(8, 3)), rng.normal(size=3), np.array(0.3), rng.integers(0, 2, 8)
+    assert "length 1061 in place of 8" in judged_with_vary(forward, right, wrong, *inputs)
+
+
+def test_a_sum_over_all_elements_of_a_vector():
+    def forward(t, w):
+        d = t - t[0]
+        return np.sin(w * d), (d, w)
+
+    def right(dy, saved):
+        d, w = saved
+        c = dy * np.cos(w * d)
+        dt = w * c
+        dt[0] -= (w * c).sum()
+        return dt, (c * d).sum()
+
+    def wrong(dy, saved):
+        dt, dw = right(dy, saved)
+        return dt * (1 if len(dt) < 7 else 2), dw
+
+    t = np.cumsum(np.random.default_rng(6).uniform(0.5, 2, 6))
+    assert judged_with_vary(forward, right, wrong, t, np.array(0.3))
+
+
+def test_a_symmetric_table_remains_symmetric():
+    rng = np.random.default_rng(7)
+    k = rng.normal(size=(4, 4))
+
+    def forward(x, k):
+        return x @ k, k
+
+    x = torch.asarray(rng.normal(size=(3, 4)))
+    right = own(forward, lambda dy, k: dy @ k)
+    assert check(right, x, torch.asarray(k + k.T), constants=["k"], vary=True).passed
+    assert not check(right, x, torch.asarray(k), constants=["k"], raises=False, vary=False).passed
+
+
+# A matrix whose longer axis becomes the shorter one
+
+
+@pytest.mark.parametrize("xp", [np, torch], ids=lambda xp: xp.__name__)
+def test_a_pseudoinverse_of_a_tall_matrix(xp):
+    def forward(a, b):
+        x = xp.linalg.pinv(a) @ b
+        return x, (a, b, x)
+
+    def right(dy, saved, factor=1.0):
+        a, b, x = saved
+        back = xp.linalg.pinv(a).T @ dy
+        du = xp.linalg.inv(a.T @ a) @ dy
+        return (b - a @ x)[:, None] * du - factor * back[:, None] * x, back
+
+    def wrong(dy, saved):
+        return right(dy, saved, 1.0 if len(saved[0]) < 7 else 2.0)
+
+    rng = np.random.default_rng(8)
+    inputs = xp.asarray(rng.normal(size=(6, 3))), xp.asarray(rng.normal(size=6))
+    report = check(own(forward, right), *inputs, raises=False)
+    assert report.passed, str(report)
+    (row,) = (row for row in report.rows if row.variation == "length 1065 in place of 3")
+    assert "forward calls pinv, and of two axes of a the longer one becomes the shorter one" in row.reason
+    report = check(own(forward, wrong), *inputs, raises=False, explain=False)
+    assert {row.variation for row in report.failed} == {"length 1062 in place of 6"}
+
+
+def test_a_wide_matrix_of_a_product_is_tried():
+    def wrong(dy, saved):
+        a, b = saved
+        return np.outer(dy, b) * (1 if a.shape[1] < a.shape[0] else 2), a.T @ dy
+
+    rng = np.random.default_rng(9)
+    op = own(lambda a, b: (a @ b, (a, b)), wrong)
+    report = check(op, rng.normal(size=(6, 3)), rng.normal(size=3), raises=False, explain=False)
+    assert report.failed
+
+
+# Slopes of a gradient that almost vanishes
+
+
+def test_a_kernel_of_points_far_apart():
+    def forward(x, y):
+        k = np.exp(-0.5 * ((x[:, None] - y[None]) ** 2).sum(-1))
+        return k, (x, y, k)
+
+    def right(dy, saved, near=1.0):
+        x, y, k = saved
+        g = (dy * k)[..., None] * (x[:, None] - y[None])
+        return -near * g.sum(1), g.sum(0)
+
+    def wrong(dy, saved):
+        dx, dy_ = right(dy, saved)
+        return dx + (dx.shape[1] > 64), dy_
+
+    rng = np.random.default_rng(10)
+    inputs = rng.normal(size=(5, 2)), rng.normal(size=(3, 2))
+    assert check(own(forward, right), *inputs, vary=True).passed
+    report = check(own(forward, wrong), *inputs, vary=True, raises=False, explain=False)
+    assert "length 1061 in place of 2" in {row.variation for row in report.failed}
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_batch_norm_of_numbers_far_from_0(seed):
+    def forward(x):
+        c = x - x.mean(0)
+        s = 1 / np.sqrt((c * c).mean(0) + 1e-5)
+        return c * s, (c * s, s)
+
+    def backward(dy, saved, factor=1.0):
+        h, s = saved
+        return s * (dy - dy.mean(0) - factor * h * (dy * h).mean(0))
+
+    def wrong(dy, saved):
+        return backward(dy, saved, 1 + 1e-6)
+
+    x = 1e6 + np.random.default_rng(seed).normal(size=(6, 3))
+    judged(forward, backward, wrong, x, vary=False, explain=False)
+
+
+def test_digits_that_forward_loses_are_not_called_an_absolute_value():
+    def forward(z):
+        return np.log(1 - 1 / (1 + np.exp(-z))), z
+
+    op = own(forward, lambda dy, z: -dy / (1 + np.exp(-z)))
+    report = check(op, np.array([30, 0.3, 1.0]), vary=False, raises=False)
+    assert report.of("complex step")[0].reason.startswith("forward loses digits there, or converts numbers")
+    assert not report.failed

@@ -105,6 +105,7 @@ def _report(arguments: argparse.Namespace):
     keywords |= {} if arguments.vary is None else {"vary": arguments.vary}
     keywords |= {"compiled": True} if arguments.compiled else {}
     keywords |= {"atomic_sums": True} if arguments.atomic_sums else {}
+    keywords |= {"prove": True} if arguments.prove else {}
     keywords |= {"explain": False} if arguments.no_explain else {}
     return check(op, *inputs, raises=False, **keywords)
 
@@ -149,6 +150,10 @@ COMMAND = Command(
         switch(
             "--atomic-sums",
             help="with --compiled, accept sums by atomic_add in any order of the programs",
+        ),
+        switch(
+            "--prove",
+            help="with --compiled, let SentryWard prove that no schedule has a race",
         ),
         switch("--no-explain", help="do not search for the cause of a wrong gradient"),
         JSON.but(help="print the report as JSON, and nothing else, on standard output"),

@@ -18,12 +18,12 @@ from __future__ import annotations
 import re
 import struct
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import cache, partial
 from pathlib import Path, PurePath
-from types import SimpleNamespace
+from types import MappingProxyType, SimpleNamespace
 from typing import Any, NamedTuple
 
 import torch
@@ -41,6 +41,7 @@ from backpass.kernels.as_cuda import CAPABILITY as USUAL
 from backpass.kernels.as_cuda import DEVICE, GPUS, properties_of, standing_in
 from backpass.kernels.tuning import Tuning, Wanted
 from backpass.kernels.untimed import untimed
+from backpass.ptx.parse import width_of
 from backpass.ptx.shadow import Shadow
 from backpass.text import table
 from backpass.text.progress import Progress
@@ -62,6 +63,8 @@ class Run(NamedTuple):
     report: ptx.Report
     text: str  # the PTX
     seconds: float = 0.0  # of this process
+    # The type and the value of each integer that was passed, by the PTX's name.
+    numbers: Mapping[str, tuple[str, int]] = MappingProxyType({})
 
 
 @dataclass
@@ -365,7 +368,16 @@ class Driver(DriverBase):
             )
         seconds = time.process_time() - start
         axes = max([axis for axis in (1, 2) if grid[axis] > 1], default=0) + 1
-        run = Run(program.name, grid[:axes], program.threads, report, text, seconds)
+        numbers = {
+            parameter.name: (f"u{width}", value % 2**width)
+            for parameter, value in zip(
+                program.parameters, arguments.values(), strict=False
+            )
+            if isinstance(value, int) and parameter.type[0] in "usb"
+            for width in (width_of(parameter.type),)
+        }
+        own = program.name, grid[:axes], program.threads
+        run = Run(*own, report, text, seconds, numbers)
         self.verdict.runs.append(run)
 
     def unwritten(self) -> list[str]:

@@ -6,17 +6,39 @@ of a longer format in the first of its slots. A code says which format it is.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
+from backpass.ptx.faults import Place
 from backpass.ptx.formats import values_of
 from backpass.ptx.tensor_cores import GROUP, PLACE
 
 NONE = 0  # the number is the executed one
 CODES = {"f16": 1, "bf16": 2, "f32": 3, "f64": 4}
 SIZES = {"f16": 1, "bf16": 1, "f32": 2, "f64": 4}  # in slots
+
+# Instructions on floating-point numbers, in float64.
+FUNCTIONS: dict[str, Callable[..., np.ndarray]] = {
+    "add": np.add,
+    "sub": np.subtract,
+    "mul": np.multiply,
+    "div": np.divide,
+    "fma": lambda a, b, c: a * b + c,
+    "max": np.fmax,
+    "min": np.fmin,
+    "neg": np.negative,
+    "abs": np.abs,
+    "ex2": np.exp2,
+    "lg2": np.log2,
+    "sqrt": np.sqrt,
+    "rsqrt": lambda x: 1 / np.sqrt(x),
+    "rcp": lambda x: 1 / x,
+    "sin": np.sin,
+    "cos": np.cos,
+    "tanh": np.tanh,
+}
 
 
 def float64_of(bits: np.ndarray, type: str) -> np.ndarray:
@@ -28,6 +50,17 @@ def halves(flags: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return the flags of the first and of the second byte of each slot."""
     even = np.concatenate([flags, np.zeros(len(flags) % 2, bool)])
     return even[::2], even[1::2]
+
+
+class Departure(NamedTuple):
+    """An instruction whose result is far from its number in float64."""
+
+    place: Place | None
+    instruction: str
+    block: int
+    thread: int
+    got: float
+    exact: float
 
 
 class Slots(NamedTuple):
@@ -187,6 +220,12 @@ class Space:
                 later = np.zeros(len(which), bool)
                 later[:-i] = which[i:]
                 codes[later & (codes == CODES[type])] = NONE
+
+    def forget_bytes(self, at: np.ndarray) -> None:
+        """Forget the numbers of the bytes with these indices."""
+        which = np.zeros(len(self.codes), bool)
+        which[at // 2] = True
+        self.forget(which)
 
     def contains(self, addresses: np.ndarray) -> np.ndarray:
         """Return which addresses are in this memory."""

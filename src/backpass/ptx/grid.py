@@ -17,7 +17,7 @@ from backpass.ptx.faults import Fault, LastBits, Race, Undefined, Unsupported
 from backpass.ptx.memory import CONTRACTED
 from backpass.ptx.parse import Program
 from backpass.ptx.races import Races
-from backpass.ptx.shadow import Shadow
+from backpass.ptx.shadow import Shadow, follows
 from backpass.ptx.tensor_maps import Mapped
 from backpass.ptx.tensors import Global, address_of
 from backpass.ptx.threads import Threads
@@ -117,7 +117,7 @@ def run(
         return Report(steps, ())
     except lockstep.Alone as reason:
         alone = str(reason)
-    steps, unsettled = 0, []
+    steps, unsettled, beside = 0, [], shadow is None and follows(program)
     for i, number in enumerate(numbers):
         watch(f"block {i + 1} of {len(numbers)}, {steps:,} instructions")
         create = partial(
@@ -129,7 +129,7 @@ def run(
             **settings,
         )
         block = _ran(memory, create)
-        if shadow is None and any(fault.apart for fault in _found(memory, block)):
+        if beside and any(fault.apart for fault in _found(memory, block)):
             block = _judged(memory, create, block)
         steps += block.steps
         unsettled += block.threads.shared.unsettled

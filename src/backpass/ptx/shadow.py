@@ -15,19 +15,28 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from backpass.ptx import computed, tensor_cores
 from backpass.ptx.arithmetic import is_float
-from backpass.ptx.beside import CODES, Slots, Space, float64_of, halves
+from backpass.ptx.beside import (
+    CODES,
+    FUNCTIONS,
+    Departure,
+    Slots,
+    Space,
+    float64_of,
+    halves,
+)
 from backpass.ptx.faults import Place, Unsupported
 from backpass.ptx.moves import space_of
 from backpass.ptx.parse import (
     Instruction,
     Label,
     Operand,
+    Program,
     Register,
     Vector,
     targets_of,
@@ -40,7 +49,7 @@ if TYPE_CHECKING:
 
 
 class TooLong(Exception):
-    """Raised if an execution with a shadow exceeds its time."""
+    """Raised if an execution with a shadow exceeds its time, or cannot be followed."""
 
 
 Finish = Callable[[], None]
@@ -48,15 +57,10 @@ EQUAL = 2.0**-16  # of the executed difference: the most between equal float64 n
 MAGIC = 2.0**22  # a sum with such a constant rounds a float32 to an integer
 
 
-class Departure(NamedTuple):
-    """An instruction whose result is far from its number in float64."""
-
-    place: Place | None
-    instruction: str
-    block: int
-    thread: int
-    got: float
-    exact: float
+def follows(program: Program) -> bool:
+    """Return whether a shadow knows all instructions that move numbers in a program:
+    not the copies and products of compute capability 9.0."""
+    return not any(x.parts[0] in _UNKNOWN for x in program.code)
 
 
 class Shadow:
@@ -111,7 +115,7 @@ class Shadow:
 
     def begin(self, threads: Threads) -> None:
         """Begin a block, or begin it again."""
-        if time.thread_time() > self._until:
+        if time.thread_time() > self._until or not follows(threads.program):
             raise TooLong
         for space in self._own.values():
             space.begin(again=threads.number == self._block)
@@ -215,7 +219,7 @@ class Shadow:
             return
         wide = len(found) > 1
         for half, exact in enumerate(found):
-            bits = threads.read(register, "b32" if wide else _bits(type)).bits
+            bits = threads.read(register, "b32" if wide else f"b{width_of(type)}").bits
             if wide:
                 bits = (bits >> np.uint32(16 * half)).astype(np.uint16)
             got = float64_of(bits, type)
@@ -239,7 +243,7 @@ class Shadow:
     ) -> Finish | None:
         parts = instruction.parts
         operation, type = parts[0], parts[-1]
-        function = _FUNCTIONS.get(operation)
+        function = FUNCTIONS.get(operation)
         if function is None or not is_float(type) or {"rz", "rm", "rp"} & {*parts}:
             return None
         register, *sources = instruction.operands
@@ -475,6 +479,14 @@ class Shadow:
     def _copied(
         self, threads: Threads, instruction: Instruction, chosen: np.ndarray
     ) -> Finish | None:
+        if "bulk" in instruction.parts:
+            arrived, before = threads.proxy.arrivals, threads.proxy.count
+
+            def forget() -> None:
+                for number in [x for x in arrived if x > before]:
+                    self._shared.forget_bytes(arrived[number].at)
+
+            return forget
         if instruction.parts[2] not in ("ca", "cg"):
             return _nothing
         to, of, size, *rest = instruction.operands
@@ -568,33 +580,11 @@ def _key(buffer: Buffer) -> tuple[int, int]:
     return address_of(buffer.bytes), len(buffer.bytes)
 
 
-def _bits(type: str) -> str:
-    return f"b{width_of(type)}"
-
-
+_UNKNOWN = ("wgmma", "mbarrier", "tensormap")
 _WITHOUT_RESULT = ("bar", "barrier", "st", "red", "call", "fence", "membar", "cp")
-_FUNCTIONS: dict[str, Callable[..., np.ndarray]] = {
-    "add": np.add,
-    "sub": np.subtract,
-    "mul": np.multiply,
-    "div": np.divide,
-    "fma": lambda a, b, c: a * b + c,
-    "max": np.fmax,
-    "min": np.fmin,
-    "neg": np.negative,
-    "abs": np.abs,
-    "ex2": np.exp2,
-    "lg2": np.log2,
-    "sqrt": np.sqrt,
-    "rsqrt": lambda x: 1 / np.sqrt(x),
-    "rcp": lambda x: 1 / x,
-    "sin": np.sin,
-    "cos": np.cos,
-    "tanh": np.tanh,
-}
 _Handler = Callable[[Shadow, Any, Instruction, np.ndarray], Finish | None]
 _HANDLERS: dict[str, _Handler] = {
-    **dict.fromkeys(_FUNCTIONS, Shadow._arithmetic),
+    **dict.fromkeys(FUNCTIONS, Shadow._arithmetic),
     **dict.fromkeys(("and", "xor", "shl", "shr", "prmt"), Shadow._bitwise),
     **dict.fromkeys(("ldmatrix", "stmatrix"), Shadow._matrices),
     **dict.fromkeys(("atom", "red"), Shadow._updated),

@@ -64,6 +64,17 @@ A_8 = _fragment(
 B_8 = _fragment((8, 8), *((PLACE + 4 * i, GROUP) for i in range(2)))
 
 
+def left_of_float64(k: int) -> Fragment:
+    """Return where A is in mma.m16n8k4, k8, or k16 of float64."""
+    places = ((GROUP + 8 * (i % 2), PLACE + 4 * (i // 2)) for i in range(k // 2))
+    return _fragment((16, k), *places)
+
+
+def right_of_float64(k: int) -> Fragment:
+    """Return where B is in these instructions."""
+    return _fragment((k, 8), *((PLACE + 4 * i, GROUP) for i in range(k // 4)))
+
+
 def matrices(values: np.ndarray, where: Fragment) -> np.ndarray:
     """Return the matrices ``[warps, *shape]``, given the lanes' elements ``[warps, 32,
     elements]``."""
@@ -143,6 +154,14 @@ _KNOWN: dict[tuple[str, tuple[str, ...]], tuple[Fragment, Fragment, Fragment]] =
     },
     ("m16n8k8", ("f32", "tf32", "tf32", "f32")): (A_8, B_8, C),
     ("m8n8k4", ("f64", "f64", "f64", "f64")): (A_4, B_4, C_4),
+    **{
+        (f"m16n8k{k}", ("f64", "f64", "f64", "f64")): (
+            left_of_float64(k),
+            right_of_float64(k),
+            C,
+        )
+        for k in (4, 8, 16)
+    },
 }
 
 

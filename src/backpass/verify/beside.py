@@ -39,10 +39,11 @@ def confirmed(case: Case, at: int, compared: Callable[[Case], Row]) -> Row | Non
         return None
     near = list(_around(case, at))
     try:
-        gradients = [other.gradients[at] for other in near]
+        every = [other.gradients[at] for other in near]
     except Exception:  # forward or backward may reject such inputs
         return None
-    if any(of is None or of.shape != got.shape for of in gradients):
+    gradients = [of for of in every if of is not None and of.shape == got.shape]
+    if len(gradients) < len(near):
         return None
     around = np.stack(gradients)
     if not (np.isfinite(around).all() and np.isfinite(got).all()):

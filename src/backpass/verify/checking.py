@@ -41,7 +41,7 @@ from backpass.verify.methods import (
     second_derivative,
     symbolic,
 )
-from backpass.verify.methods.compiled import as_executed, launched, launching
+from backpass.verify.methods.compiled import as_executed, launched, launching, proofs_of
 from backpass.verify.outputs import Malformed
 from backpass.verify.report import (
     COULD_NOT_RUN,
@@ -101,6 +101,7 @@ def check(
     vary: bool | None = None,
     compiled: bool = False,
     atomic_sums: bool = False,
+    prove: bool = False,
     explain: bool = True,
     raises: bool = True,
     options: Mapping[str, object] | None = None,
@@ -156,6 +157,9 @@ def check(
     - ``atomic_sums`` accepts floating-point sums by ``tl.atomic_add``, whose rounding
       depends on the order of the programs, as does ``ATOMIC_SUMS = True`` on the
       object;
+    - ``prove``, with ``compiled``, passes each launch to SentryWard, an external prover
+      that has to be installed, and adds a row for what it proves: that no schedule of
+      the launch has a race; what it cannot prove is not run, and does not fail;
     - ``explain=False`` skips the diagnosis of wrong gradients, which takes up to five
       seconds, and names only the first fault of an operation with ``wanted``.
 
@@ -166,6 +170,8 @@ def check(
     """
     chosen = chosen_methods(USUAL if methods is None else methods, tuple(METHODS))
     chosen += ["compiled"] if compiled and "compiled" not in chosen else []
+    if prove and "compiled" not in chosen:
+        raise ValueError("prove: expected compiled=True too, as it concerns kernels")
     check_seed(seed)
     check_tolerances(
         tolerances,
@@ -231,6 +237,7 @@ def check(
             all_of = methods is None or chosen == ["compiled"]
             if vary or (vary is None and all_of and dy is None and _passed(case, rows)):
                 rows += executed.varied(case, vary)
+            rows += proofs_of(case) if prove else []
         else:
             rows += complex_step.unless_contradicted(rows_of(case, chosen))
             if unrestricted and _passed(case, rows):

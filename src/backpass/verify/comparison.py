@@ -23,6 +23,7 @@ from backpass.verify.reruns import of_outputs, reruns, several_outputs
 from backpass.verify.variants import variants
 
 DECLARED_ZERO = "the gradient is declared zero"
+FINE = 1e-14  # of two gradients that differ by rounding alone
 # A less accurate reference cannot tell a variant of backward from rounding.
 CLOSE = 1e-6
 
@@ -204,6 +205,7 @@ class Judge:
                 variants=variants(case, at) if accuracy <= CLOSE else (),
                 reruns=reruns(case, at, self.method) if accuracy <= CLOSE else (),
                 outputs=of_outputs(case, at) if accuracy <= CLOSE else (),
+                fine=FINE if self.tolerance < accuracy else 0.0,
                 options={
                     name: value
                     for name, value in case.subject.all_options.items()

@@ -29,10 +29,14 @@ _MAY_IMPOSE = re.compile(
     r"|requir|equilibri|necessary|sufficient|condition)",
     re.I,
 )
-_CONCLUDES = re.compile(
+CONCLUDES = re.compile(
     r"\b(?:[hH]ence|[sS]o|[tT]hus|[tT]herefore|[tT]hen|[gG]iv(?:es|ing)|[yY]ields?|[sS]olv(?:e|es|ing)"
     r"|[iI]mpl(?:y|ies|ying)|[oO]btain(?:s|ed|ing)?|[rR]earrang\w+|[fF]ollows?|[gG]et|[mM]eans"
     r"|[lL]eads?|[fF]ind|[sS]olution|[oO]r|i\.e\.)\b"
+)
+_DERIVES = re.compile(
+    r"\b(?:deriv|differentiat|gradient|equivalent|rewrit|simplif|substitut|becomes?|prove|proof|show)",
+    re.I,
 )
 _SENTENCE = re.compile(r"(?<=[.!?:])\s+(?=[A-Z])")
 ZERO = re.compile(
@@ -49,6 +53,20 @@ IMPOSED = (
 )
 ASKS = "it does not hold everywhere: is it imposed? If it is, write \\overset{!}{=} in place of ="
 HINT = r"if this equation is imposed rather than claimed, write \overset{!}{=} in place of ="
+
+
+def paragraph_above(prose: str) -> str:
+    """Return the last paragraph of some prose."""
+    return re.split(r"\n[ \t>]*\n(?=\s*\S)|-->|\n#", prose)[-1]
+
+
+def only_introduces(prose: str) -> bool:
+    """Whether nothing in the last sentence of some prose says that what follows it is
+    imposed, solves something, or is concluded."""
+    sentence = _SENTENCE.split(prose.strip())[-1]
+    return not any(
+        one.search(sentence) for one in (_IMPOSES, _MAY_IMPOSE, CONCLUDES, _DERIVES)
+    )
 
 
 @dataclass
@@ -68,7 +86,7 @@ class Imposed:
         sentence = _SENTENCE.split(prose.strip())[-1]
         follows = self.by_sentence or self.here or self.above
         self.above = follows and (
-            not prose.strip(" .,;\n") or _CONCLUDES.search(sentence) is not None
+            not prose.strip(" .,;\n") or CONCLUDES.search(sentence) is not None
         )
         self.by_sentence = _IMPOSES.search(sentence) is not None
         self.perhaps = _MAY_IMPOSE.search(sentence) is not None

@@ -15,7 +15,7 @@ from backpass.derivation.text.braces import GROUPS, with_brackets, without_brace
 from backpass.derivation.text.contents import Document, Heading
 from backpass.derivation.text.differentials import with_dots
 from backpass.derivation.text.displays import Display
-from backpass.derivation.text.imposed import ZERO, Imposed
+from backpass.derivation.text.imposed import ZERO, Imposed, paragraph_above
 from backpass.derivation.text.losses import arguments_of_loss
 from backpass.derivation.text.notation import Notation
 from backpass.derivation.text.passages import Text
@@ -191,7 +191,7 @@ class Knowledge:
             for row in display.rows
             for side in row.split("=")
         )
-        imposed.enter(re.split(r"\n[ \t>]*\n(?=\s*\S)|-->|\n#", prose)[-1], has_zero)
+        imposed.enter(paragraph_above(prose), has_zero)
         self.imposed = self._imposed[display.start] = imposed
 
     # ---- definitions -----------------------------------------------------------------

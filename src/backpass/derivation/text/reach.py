@@ -29,6 +29,14 @@ _NAME = re.compile(
     r"(?:\\[a-zA-Z]+(?:\s*\{[^{}]*\})?|[a-zA-Z])(?:\s*_\s*(?:\w|\\[a-zA-Z]+|\{[^{}]*\}))?"
 )
 _BRACKET = re.compile(r"\\left\s*[(\[]|[(\[]")
+# A function without brackets ends its product.
+_FUNCTION = re.compile(
+    r"\\(?:log|ln|exp|tanh|sin|cos)(?![a-zA-Z])\s*(?!\\left|[\s([^_])"
+)
+_VALUE = re.compile(r"\\(?:log|ln|exp|tanh|sin|cos|det)\s*(?:\\left\s*)?\(")
+_NORM = re.compile(
+    r"\\lVert((?!\\[lr]Vert).)*\\rVert(?:\s*_\s*(?:\w|\{\w\}))?(?:\s*\^\s*(?:\d|\{\d\}))?"
+)
 _LOGARITHM = re.compile(rf"\s*\\(?:log|ln)\s*{_NAME.pattern}\s*(?:\\left\s*)?\(")
 _TOP = re.compile(r"\s*\^\s*(?:\\top(?![a-zA-Z])|\{\s*\\top\s*\})\s*")
 
@@ -73,8 +81,8 @@ def _term(text: str) -> str:
     depth = 0
     for match in _TOKEN.finditer(text):
         sign = match[0]
-        opens = sign in ("{", "(", "[", r"\{") or sign.startswith(r"\left")
-        closes = sign in ("}", ")", "]", r"\}") or re.match(
+        opens = sign in ("{", "(", "[", r"\{", r"\lVert") or sign.startswith(r"\left")
+        closes = sign in ("}", ")", "]", r"\}", r"\rVert") or re.match(
             r"\\right(?![a-zA-Z])", sign
         )
         if depth == 0 and (closes or _ENDS.fullmatch(sign)):
@@ -84,7 +92,16 @@ def _term(text: str) -> str:
 
 
 def _is_whole(term: str, scope: Scope) -> bool:
-    """Whether a gradient of the first factor of a term has no meaning, or is 0."""
+    """Whether a gradient of the first factor of a term has no meaning, or is 0, or the
+    term is a function that has no brackets or nothing behind them."""
+    if _FUNCTION.match(term) and not _LOGARITHM.match(term):
+        return True
+    if (match := _VALUE.match(term)) and (
+        not term[_end_of_bracket(term, match.end()) :].strip()
+    ):
+        return True
+    if match := _NORM.match(term):
+        return not term[match.end() :].strip()
     if match := _NUMBER.match(term):
         written = f"{match['above'] or ''} {match['below'] or ''}"
         names = {*re.findall(r"\\?[a-zA-Z]+", written)}

@@ -9,7 +9,9 @@ evidence, and the more hypotheses were tried, the more bits are required.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 
 import numpy as np
 
@@ -20,6 +22,7 @@ from backpass.verify.diagnosis.evidence import Clock, Diagnosis, Pair
 from backpass.verify.diagnosis.missing import missing_term, missing_terms
 from backpass.verify.diagnosis.places import largest_errors, place
 
+SLIGHT = 1e-4  # an error relative to got that a small constant may cause
 NOTHING_FOUND = "no simple relation found"
 _OF_OTHER_SHAPE = (
     relations.of_another_input,
@@ -64,6 +67,7 @@ def diagnose(
     reruns: Iterable[tuple[str, np.ndarray, np.ndarray | None]] | None = None,
     outputs: Iterable[tuple[str, np.ndarray, np.ndarray | None]] | None = None,
     options: Mapping[str, float] | None = None,
+    fine: float = 0.0,
     seconds: float = 5.0,
 ) -> Diagnosis:
     """Say how ``got`` differs from ``reference``.
@@ -78,7 +82,9 @@ def diagnose(
     are changes of forward in words, each with backward's gradient and forward's under
     the change, for a different cotangent; ``outputs`` are changes of the cotangents of
     several outputs, in the same form; see `verify.reruns`. ``options`` are the numbers
-    with which forward is called; got may be off by one of them. The search takes at
+    with which forward is called; got may be off by one of them. ``fine`` is the
+    accuracy to which a change of forward has to reproduce got if the error is slight,
+    as that of a small constant that is left out. The search takes at
     most about ``seconds`` of CPU time. If it stops early, the diagnosis says so.
     """
     terms = {
@@ -86,6 +92,7 @@ def diagnose(
     }
     others = {name: to_numpy(value) for name, value in (others or {}).items()}
     clock = Clock(seconds)
+    first, again = itertools.tee(reruns or ())
     pair = Pair(
         to_numpy(reference),
         to_numpy(got),
@@ -94,7 +101,7 @@ def diagnose(
         accuracy,
         others,
         variants or (),
-        reruns or (),
+        first,
         outputs or (),
         options or {},
         clock,
@@ -105,6 +112,12 @@ def diagnose(
         return Diagnosis(
             "not finite", f"got is not finite at {place(~np.isfinite(pair.got), pair)}"
         )
+    if fine and np.abs(pair.difference).max() < SLIGHT * np.abs(pair.got).max():
+        finer = replace(pair, accuracy=fine, reruns=again)
+        if finer.wrong.any() and (
+            found := relations.first((relations.of_a_rerun,), finer)
+        ):
+            return found
     if not pair.wrong.any():
         return Diagnosis("equal", "no difference")
     if found := relations.first(_OF_SAME_SHAPE, pair):

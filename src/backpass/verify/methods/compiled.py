@@ -21,9 +21,10 @@ from backpass.verify.case import Case, Inputs, NotRun, first_line
 from backpass.verify.convert import to_kind_of, to_numpy, to_torch
 from backpass.verify.methods.kernel import length, long_rows, placed, world
 from backpass.verify.methods.precision import LOW, rows_against_float64
-from backpass.verify.report import FAILED, NOT_RUN, VACUOUS, Row
+from backpass.verify.report import FAILED, NOT_RUN, PASSED, VACUOUS, Row
 
 NAME = "compiled kernel"
+PROOF = "proof"
 RANDOM = (
     "operator= returns a different result at each call; leave it out, or give a "
     "function that draws the same numbers as forward"
@@ -172,6 +173,14 @@ def rows_of(case: Case, done: Executed) -> list[Row]:
         rows = _unless_random(rows, case)
     rows = departures.named(rows, case, lambda shadow: done.again(shadow=shadow))
     verdict = done.verdict
+    if verdict.unwritten:  # the cause of NaN, as new memory is filled with it
+        cause = "; ".join(verdict.unwritten)
+        rows = [
+            replace(row, reason=f"{row.reason}; {cause}")
+            if row.verdict == FAILED and row.reason.startswith("NaN at")
+            else row
+            for row in rows
+        ]
     unsettled = [*map(str, verdict.unsettled)]
     rows = _with_verdict(rows, unsettled, verdict.unwritten)
     return [replace(row, note="; ".join(verdict.notes)) for row in rows]
@@ -219,6 +228,32 @@ def launched(case: Case, rows: Sequence[Row]) -> bool:
     """Whether an object with these rows launches a kernel in some dtype."""
     done = any((Executed, dtype) in case.shared for dtype in LOW)
     return done or any(row.verdict != NOT_RUN for row in rows)
+
+
+def proofs_of(case: Case) -> list[Row]:
+    """Return a row for each launch of an object's kernels: whether an external prover
+    proves that no schedule has a race."""
+    from backpass.kernels import proofs
+
+    done = [
+        case.shared[Executed, dtype]
+        for dtype in LOW
+        if (Executed, dtype) in case.shared
+    ]
+    if not done:
+        return []
+    if proofs.missing():
+        return [Row(PROOF, "", NOT_RUN, reason=proofs.MISSING)]
+    rows = []
+    for found in proofs.of(done[0].verdict.runs):
+        count = f"{found.programs} program{'s' if found.programs > 1 else ''}"
+        note = f"no race in any schedule of {count}, at these sizes: {proofs.prover()}"
+        if found.proved:
+            rows.append(Row(PROOF, found.kernel, PASSED, note=note))
+        else:
+            reason = f"not proved by {proofs.prover()}: {found.said}"
+            rows.append(Row(PROOF, found.kernel, NOT_RUN, reason=reason))
+    return rows
 
 
 def as_executed(case: Case) -> Case:

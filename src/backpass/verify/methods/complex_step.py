@@ -31,10 +31,16 @@ STEP = 1e-30
 # agree to AGREEMENT, apart from the finite difference's noise relative to y.
 AGREEMENT = 1e-4
 NOISE = 1e-8
+CALLS = "forward is not analytic as written: it calls "
+DIFFERS = "its complex step differs from its finite difference"
 NOT_ANALYTIC = (
-    "forward is not analytic as written: its complex step differs from its finite "
-    "difference (|x|, a conjugate, or np.var and np.std, which take |x|² of complex "
-    "numbers?)"
+    f"forward is not analytic as written, or it loses digits: {DIFFERS} (|x|, a "
+    "conjugate, or np.var and np.std, which take |x|² of complex numbers?)"
+)
+# Of NumPy's functions, those that are not analytic are watched.
+INEXACT = (
+    f"forward loses digits there, or converts numbers: {DIFFERS}, and it calls no "
+    "function that is known not to be analytic"
 )
 UNCONFIRMED = (
     "no finite difference of forward converges there, so none can confirm that forward "
@@ -70,7 +76,7 @@ def _unless_dropped(row: Row, seen: Mapping[str, None]) -> Row:
     that are not analytic, which drop a part of the complex step."""
     if row.verdict != FAILED or not seen:
         return row
-    reason = f"forward is not analytic as written: it calls {' and '.join(seen)}"
+    reason = f"{CALLS}{' and '.join(seen)}"
     return Row(NAME, row.quantity, NOT_RUN, reason=reason)
 
 
@@ -160,7 +166,8 @@ def _first_change(case: Case, at: int, seen: dict[str, None]) -> np.ndarray:
         steady |= _agree(change, before, noise)
         before = change
     if (unlike & steady).any():
-        raise NotRun(NOT_ANALYTIC)
+        calls = f"{CALLS}{' and '.join(seen)}" if seen else ""
+        raise NotRun(calls or (NOT_ANALYTIC if case.uses_torch else INEXACT))
     if unlike.any():
         raise NotRun(UNCONFIRMED)
     return exact

@@ -46,6 +46,7 @@ IGNORED = {"ignore_index", "ignore", "ignored", "padding_idx", "pad_id", "pad"}
 # error has to be larger to count.
 CANCELLED, ROUNDED = 0.03, 1e-6
 SMALL = 64  # elements
+SUMS = "if they always sum to 1, backward may use it"
 # Methods that compare element by element. Differences run only if none of them gave a
 # verdict.
 COMPARING = ("contract", "autograd", "pytorch", "precision")
@@ -222,8 +223,8 @@ def _of_values(draw: Draw) -> Iterator[Variation]:
     tries = (draw.replaced(first, tied),)
     kind = kinds.OTHER if steps else kinds.TIES
     yield Variation(f"ties in {name}", tries, DIFFERENCES, (), kind)
-    for what, tries in values.unequal(draw):
-        yield Variation(what, tries, kind=kinds.UNEQUAL)
+    for what, other_tries in values.unequal(draw):
+        yield Variation(what, other_tries, kind=kinds.UNEQUAL)
 
 
 def _of_axes(draw: Draw) -> Iterator[Variation]:
@@ -242,6 +243,8 @@ def _of_other_values(draw: Draw) -> Iterator[Variation]:
     """Yield other signs, numbers close to 0, and other integers."""
     for what, tries in values.other_signs(draw):
         yield Variation(what, tries, EXACT)
+    for what, tries in values.other_sums(draw):
+        yield Variation(what, tries, EXACT, hint=SUMS)
     for what, tries in values.tiny(draw):
         methods = ("autograd", "pytorch", "complex_step")
         yield Variation(what, tries, methods, (), least=CANCELLED)

@@ -17,7 +17,6 @@ from backpass.verify.outputs import Malformed
 from backpass.verify.report import COULD_NOT_RUN, FAILED, NOT_RUN, PASSED, Row
 from backpass.verify.reruns import several_outputs
 from backpass.verify.vary.axes import is_in_slices
-from backpass.verify.vary.fewer_axes import made_for_fewer
 from backpass.verify.vary.inputs import DEEPER, EMPTY, Variation, variations
 from backpass.verify.vary.kinds import (
     AXIS,
@@ -49,6 +48,7 @@ from backpass.verify.vary.rows import (
 from backpass.verify.vary.structure import is_kept, repeats
 from backpass.verify.vary.suggested import declaration
 from backpass.verify.vary.values import EMPTY_SEGMENT, depends
+from backpass.verify.vary.vectors import sums_over_all
 from backpass.verify.vary.work import TooMuch, Work
 
 NAME = "varied inputs"
@@ -76,6 +76,7 @@ LOSS = (
     "without a declaration, a loss need not support one more axis: its mean may be "
     f"over rows or over all elements; {ANY_AXES}"
 )
+OF_A_VECTOR = f"backward sums over all elements, as for a vector; {ANY_AXES}"
 IGNORES = (
     "forward does not use the elements added to an input; if its length may change, "
     "declare SHAPES"
@@ -409,8 +410,8 @@ def _summary(
             text = declaration(given, square=variation.kind == SQUARE)
             hint = f'{DECLARE}"{text}"'
         misfit, wrong = _misfit(what, wrong, case)
-        if what == DEEPER and wrong and (reason := made_for_fewer(wrong, case, given)):
-            misfit, wrong = f"{reason}; {ANY_AXES}", {}
+        if what == DEEPER and wrong and sums_over_all(wrong, case, given):
+            misfit, wrong = OF_A_VECTOR, {}
     if misfit and not wrong:
         yield not_run(NAME, what, misfit)
         return

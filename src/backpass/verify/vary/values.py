@@ -92,6 +92,16 @@ def unequal(draw: Draw) -> Iterator[tuple[str, Tries]]:
             yield f"different elements of {draw.name(at)}", (inputs,)
 
 
+def other_sums(draw: Draw) -> Iterator[tuple[str, Tries]]:
+    """Yield each constant whose rows sum to 1 with other sums."""
+    for at in sorted(draw.constants):
+        x = draw.case.float64[at]
+        if sums_to_one(x):
+            factors = draw.rng.uniform(0.5, 0.9, (*x.shape[:-1], 1))
+            inputs = draw.replaced(at, factors * x)
+            yield f"rows of {draw.name(at)} that do not sum to 1", (inputs,)
+
+
 def tiny(draw: Draw) -> Iterator[tuple[str, Tries]]:
     """Yield the first input close to 0, if its dtype has such numbers."""
     case = draw.case

@@ -13,6 +13,13 @@ from dataclasses import replace
 from fractions import Fraction
 
 from backpass.derivation.text.formal.fractions import primes, root
+from backpass.derivation.text.formal.kinds import (
+    is_array,
+    is_identity,
+    is_of_numbers,
+    is_scalar,
+    is_vector,
+)
 from backpass.derivation.text.formal.trees import (
     Node,
     Unclear,
@@ -30,47 +37,6 @@ ONE: Term = ((), ())
 LINEAR = ("sum", "E", "int")
 E = Node("name", "e")
 _MOST = 250  # terms
-_ARRAY = re.compile(
-    r"[A-Z]|\\(?:mathbf|boldsymbol|bm|vec|pmb|underline)\{.*\}"
-    r"|\\(?:hat|tilde|bar|dot|widehat|overline)\{(?:[A-Z]|\\(?:mathbf|boldsymbol|bm|vec)\{.*\})\}"
-    r"|\\(?:Sigma|Lambda|Theta|Phi|Omega|Psi|Gamma|Delta)|\\mathsf\{.*\}|\\text\{.*\}"
-)
-_VECTOR = re.compile(
-    r"[a-z]|\\(?:mathbf|boldsymbol|bm|vec|pmb)\{(?:[a-z]|\\[a-z]+)\}"
-    r"|\\(?:beta|theta|mu|omega|phi|delta|varepsilon|epsilon|xi)"
-    r"|\\(?:hat|tilde|bar)\{(?:[a-z]|\\(?:mathbf|boldsymbol|bm)\{(?:[a-z]|\\[a-z]+)\}|\\[a-z]+)\}"
-)
-_SCALAR = re.compile(
-    r"[nmNMKTDB]|\\text\{d\}|\\(?:alpha|lambda|eta|epsilon|varepsilon|kappa|rho|tau|pi)|e|\\delta"
-)
-_INDICES = frozenset("ijklmn")
-
-
-def is_array(name: Node) -> bool:
-    """Whether a name may be a matrix or a vector by its letter alone."""
-    if name.value == r"\text{d}":  # of an integral
-        return False
-    return _ARRAY.fullmatch(name.value) is not None and not _is_element(name)
-
-
-def _is_element(name: Node) -> bool:
-    """Whether a name has the two indices of a matrix's element."""
-    return len(name.subs) > 1 and all(
-        len(one) == 1 and (one[0] in _INDICES or one[0].isdigit()) for one in name.subs
-    )
-
-
-def is_scalar(node: Node) -> bool:
-    """Whether a node is surely a number."""
-    if node.kind == "name":
-        if _is_element(node):
-            return True
-        return _SCALAR.fullmatch(node.value) is not None and not node.subs
-    if node.kind == "call":
-        return node.value in ("det", "tr", "dim", "rank")
-    return node.kind == "number" or (
-        node.kind == "other" and node.value in ("absolute", "norm", "inner")
-    )
 
 
 def is_ordered(nodes: list[Node]) -> bool:
@@ -106,10 +72,14 @@ def _factors(node: Node) -> list[Node]:
 
 class Algebra:
     """Computes the forms of formulas; `ordered` says whether the order of factors
-    matters, and `columns` whether lower-case letters are then columns."""
+    matters, and `columns` whether lower-case letters are then columns, and `identity`
+    whether I is the identity matrix."""
 
-    def __init__(self, ordered: bool, columns: bool = False) -> None:
-        self.ordered, self.columns = ordered, columns
+    def __init__(
+        self, ordered: bool, columns: bool = False, identity: bool = False
+    ) -> None:
+        self.ordered, self.columns, self.identity = ordered, columns, identity
+        self.dropped = False  # whether an identity matrix was left out
         self._forms: dict[Node, Form] = {}
 
     def form(self, node: Node) -> Form:
@@ -140,9 +110,17 @@ class Algebra:
                 powers = dict(first)
                 for atom, count in second:
                     powers[atom] = powers.get(atom, Fraction(0)) + count
-                key = self._key(powers, before + after)
+                key = self._key(powers, self._without_identity(before + after))
                 found[key] = found.get(key, Fraction(0)) + m * n
         return {term: count for term, count in found.items() if count}
+
+    def _without_identity(self, sequence: tuple[Node, ...]) -> tuple[Node, ...]:
+        """Return a product without identity matrices, unless it is one."""
+        if not self.identity or len(sequence) < 2:
+            return sequence
+        kept = tuple(one for one in sequence if not is_identity(one))
+        self.dropped |= len(kept) < len(sequence)
+        return kept or sequence[:1]
 
     def _key(self, powers: dict[Node, Fraction], sequence: tuple[Node, ...]) -> Term:
         """Return a term; a number such as x^\\top y is also y^\\top x."""
@@ -172,6 +150,8 @@ class Algebra:
         if node.kind == "sum":
             return not any(term[1] for term in self.form(node))
         if node.kind == "power":
+            if node.parts[1].value.endswith("/2") and is_of_numbers(node.parts[0]):
+                return True
             return all(self._commutes(one) for one in node.parts)
         return node.kind == "number" or is_scalar(node)
 
@@ -286,7 +266,11 @@ class Algebra:
                 found = self.times(found, below)
             return found
         if any(term[1] for term in below):
-            return self._atom(power(self.node_of(below), number(count)))
+            base = self.node_of(below)
+            if base.kind == "power" and base.parts[1].kind == "number":
+                base, inner = base.parts
+                count *= Fraction(inner.value)
+            return self._atom(power(base, number(count)))
         if not below:
             raise Unclear("division by zero")
         core, factor = self._core(below)
@@ -509,11 +493,6 @@ def scalars(sequence: tuple[Node, ...]) -> tuple[tuple[Node, ...], ...] | None:
     return None if current or not found else tuple(found)
 
 
-def is_vector(node: Node) -> bool:
-    """Whether a name is a lower-case letter, which beside a matrix is a vector."""
-    return node.kind == "name" and _VECTOR.fullmatch(node.value) is not None
-
-
 def _term(powers: dict[Node, Fraction], sequence: tuple[Node, ...]) -> Term:
     kept = [(atom, count) for atom, count in powers.items() if count]
     return tuple(sorted(kept, key=repr)), sequence
@@ -531,6 +510,8 @@ def _normed(node: Node) -> Node | None:
 
 
 def turned_of(node: Node) -> Node:
+    if is_identity(node):
+        return node
     return node.parts[0] if node.kind == "top" else Node("top", "", (node,))
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from backpass.derivation.text.formal.algebra import is_array
+from backpass.derivation.text.formal.kinds import is_array
 from backpass.derivation.text.formal.slopes import base
 from backpass.derivation.text.formal.trees import Node
 

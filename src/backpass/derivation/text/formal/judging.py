@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_right
+from contextlib import suppress
 from dataclasses import replace
 from fractions import Fraction
 
@@ -15,11 +16,13 @@ from backpass.derivation.text.contents import Heading
 from backpass.derivation.text.displays import Display
 from backpass.derivation.text.formal.algebra import is_ordered
 from backpass.derivation.text.formal.chains import steps
+from backpass.derivation.text.formal.layers import is_loss
 from backpass.derivation.text.formal.meanings import LETTER, Meanings, Read
 from backpass.derivation.text.formal.reader import read_formula
 from backpass.derivation.text.formal.rewrites import with_integrals, with_whole_sums
-from backpass.derivation.text.formal.slopes import Calculus, names
+from backpass.derivation.text.formal.slopes import Calculus, base, names
 from backpass.derivation.text.formal.trees import Node, Unclear
+from backpass.derivation.text.imposed import only_introduces, paragraph_above
 from backpass.derivation.text.knowledge import Knowledge
 from backpass.derivation.text.passages import Text
 from backpass.derivation.text.sight.prose import Prose, prose_of
@@ -145,12 +148,14 @@ class Formal:
         self._meanings = Meanings(reads, formulas, prose.dependent, expects)
 
     def _displayed(self) -> list[Read]:
-        found, section = [], 0
+        found, section, end = [], 0, 0
         line_of = self.known.document.line_of
         for item in self.known.document.items:
             section += isinstance(item, Heading)
             if not isinstance(item, Display):
                 continue
+            above = self.known.source[max(end, item.start - 400) : item.start]
+            introduced, end = only_introduces(paragraph_above(above)), item.end
             for one in statements(item, self.known.brackets):
                 sure = not (one.fault or one.relation or one.conditional)
                 words = [text.characters for text in one.beside]
@@ -160,9 +165,10 @@ class Formal:
                 certain = sure and all(map(_RANGE.fullmatch, words))
                 usable = sure and all(map(_ONLY_WORDS.fullmatch, words))
                 line = line_of(one.members[0])
+                either = certain or usable
                 found.append(
                     Read(
-                        one.members, [], section, line, True, certain or usable, usable
+                        one.members, [], section, line, True, either, usable, introduced
                     )
                 )
         return found
@@ -188,9 +194,11 @@ class Formal:
         imposed = self.known.imposed
         if number or read.defines is None or not read.certain:
             return None
-        if imposed.follows or imposed.by_sentence or imposed.perhaps:
-            return None
         left, right = read.trees[:2]
+        if imposed.follows or imposed.by_sentence:
+            return None
+        if imposed.perhaps and not (left and right and _is_update(left, right)):
+            return None
         meanings = self._meanings
         if right is None or (
             left and meanings and meanings.has_free_index(left, right)
@@ -239,6 +247,8 @@ class Formal:
                     continue
                 if words is not None:
                     return words
+        with suppress(Unclear, RecursionError, OverflowError, ZeroDivisionError):
+            return self._by_rules(a, b, read, True, False, layers=True)
         return None
 
     def _integrated(self, trees: list[Node]) -> list[Node] | None:
@@ -246,15 +256,29 @@ class Formal:
         return with_integrals(trees, self._meanings.manner)
 
     def _by_rules(
-        self, a: Node, b: Node, read: Read, expand: bool, through: bool
+        self,
+        a: Node,
+        b: Node,
+        read: Read,
+        expand: bool,
+        through: bool,
+        layers: bool = False,
     ) -> tuple[str, ...] | None:
         assert self._meanings is not None
         meaning = self._meanings.at(read)
         trees = [a, b, *(self._meanings.reached((a, b), read) if expand else ())]
         ordered = is_ordered(trees)
         calculus = Calculus(
-            meaning, ordered, expand, through and not ordered, self._meanings.columns
+            meaning,
+            ordered,
+            expand,
+            through and not ordered,
+            self._meanings.columns,
+            self._meanings.identity,
+            _losses_in((a, b)) if layers else None,
         )
+        if layers and not calculus.layers:
+            return None
         first, second = calculus.form(a), calculus.form(b)
         if not calculus.is_zero(calculus.added(first, second, Fraction(-1))):
             return None
@@ -267,6 +291,8 @@ class Formal:
             words = ["products keep their order"]
             if calculus.columns:
                 words = ["products keep their order; lower-case letters are columns"]
+        if calculus.dropped:
+            words.append("I is the identity matrix")
         for name in calculus.used.values():
             defined = self._meanings.definition(name, read)
             if defined is not None:
@@ -306,6 +332,25 @@ class Formal:
         for verdict, tree in zip(verdicts, read.trees[1:], strict=True):
             if verdict.kind == "equal" and tree is not None:
                 self._meanings.add_fact(read.trees[0], tree)
+
+
+def _is_update(left: Node, right: Node) -> bool:
+    """Whether a formula gives the next value of a name, or the value of a function."""
+    if left.kind == "apply":
+        return right.kind != "number" and "{0}" not in right.value
+    return left.kind == "name" and base(left) in names(right)
+
+
+def _losses_in(trees: tuple[Node, ...]) -> frozenset[str] | None:
+    """Return the losses of which formulas have a derivative by an array; None if there
+    are none."""
+    found = {
+        node.parts[0].value
+        for tree in trees
+        for node in tree.walk()
+        if node.kind == "slope" and is_loss(node.parts[0])
+    }
+    return frozenset(found) or None
 
 
 def _has_names_of(first: Node, second: Node) -> bool:

@@ -8,8 +8,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
-from backpass.derivation.text.formal.algebra import is_array, is_vector
 from backpass.derivation.text.formal.chains import order_of, steps
+from backpass.derivation.text.formal.kinds import IDENTITY, is_array, is_vector
 from backpass.derivation.text.formal.reader import Manner, read_formula
 from backpass.derivation.text.formal.slopes import Meaning, base, names
 from backpass.derivation.text.formal.trees import Node, Unclear, renamed
@@ -37,6 +37,7 @@ class Read:
     shown: bool = True  # whether it is displayed
     certain: bool = True  # whether no condition stands beside it, but a range
     usable: bool = True  # whether nothing stands beside it
+    introduced: bool = False  # whether the sentence above it draws no conclusion
     defines: Key | None = None
 
 
@@ -208,6 +209,14 @@ class Meanings:
             if len(group) == 1
             for token in group
         }
+        # Letters that are names of their own, and so labels in W_y.
+        self._named = {
+            letter
+            for read in reads
+            if read.shown and (head := _head(read.trees[0])) is not None
+            for letter in re.findall(r"[a-zA-Z]\Z", head.value.rstrip("}"))
+            if letter not in self.summed
+        }
         self.heads: set[str] = set()
         self.computed: set[str] = set()  # names that are differentiated
         self.applied: set[str] = set(self.manner.plain)
@@ -229,10 +238,15 @@ class Meanings:
             if tree is not None and (turn := order_of(first, tree))
         }
         self._define()
+        self.identity = not any(
+            IDENTITY.fullmatch(name) for name in self.heads | self.applied
+        )
         self._facts: dict[Node, Node] = {}
 
     def _define(self) -> None:
         seen: set[tuple[int, Key]] = set()
+        used: set[tuple[int, Key]] = set()  # by definitions
+        varied: set[Key] = set()  # by which something is differentiated
         for read in self.reads:
             left, *rest = read.trees
             head = _head(left)
@@ -243,18 +257,23 @@ class Meanings:
                 self._heads[key[1]].append(read)
                 if (
                     key not in seen
+                    and (key not in used or (read.introduced and key[1] not in varied))
                     and read.certain
                     and rest[0] is not None
                     and not _names_itself(head, rest[0])
                     and not self.has_free_index(left, rest[0])
                 ):
                     read.defines = key[1]
+            named = used if read.defines is not None else seen
             for tree in read.trees[1:] if head is not None else read.trees:
-                seen |= (
-                    {(read.section, key_of(one)) for one in _alone(tree)}
-                    if tree
-                    else set()
-                )
+                if tree is None:
+                    continue
+                named |= {(read.section, key_of(one)) for one in _alone(tree)}
+                varied |= {
+                    key_of(node.parts[1])
+                    for node in tree.walk()
+                    if node.kind == "slope" and node.parts[1].kind == "name"
+                }
             if key is not None:
                 seen.add(key)
 
@@ -263,7 +282,7 @@ class Meanings:
         which other formulas sum."""
         assert left is not None
         free = _free_indices(right, frozenset()) - left.tokens
-        free -= {value for value, _ in names(left)}
+        free -= {value for value, _ in names(left)} | self._named
         repeated = {
             letter
             for letter in free
@@ -377,12 +396,13 @@ class Meanings:
                 left, right = read.trees[0], read.trees[1]
                 if left is None or right is None or base(name) not in names(right):
                     continue
-                if left.kind != "name" or len(reads) > 1:
+                formulas = {(one.trees[0], one.trees[1]) for one in reads}
+                if left.kind != "name" or len(formulas) > 1:
                     return None
                 if left.subs != name.subs and left.subs:
                     return None
                 found.append(left)
-        return found
+        return [*dict.fromkeys(found)]
 
     def reached(self, trees: Iterable[Node], place: Read) -> list[Node]:
         """Return the definitions that formulas may be expanded by."""

@@ -10,11 +10,11 @@ from backpass.derivation.text.formal.algebra import (
     Algebra,
     Form,
     Powers,
-    is_array,
-    is_vector,
     scalars,
     turned_of,
 )
+from backpass.derivation.text.formal.kinds import is_array, is_vector
+from backpass.derivation.text.formal.layers import gradient, is_loss
 from backpass.derivation.text.formal.rewrites import differential_of
 from backpass.derivation.text.formal.trees import (
     Node,
@@ -59,6 +59,8 @@ class Calculus(Algebra):
     - `expand`: whether names stand for the formulas that define them.
     - `through`: whether a name without a definition depends on others through all
       names that are computed from these.
+    - `kept`: names that do not stand for formulas. If they are given, gradients of
+      losses by arrays go through the layers that are computed from these.
     """
 
     def __init__(
@@ -68,8 +70,12 @@ class Calculus(Algebra):
         expand: bool,
         through: bool = False,
         columns: bool = False,
+        identity: bool = False,
+        kept: frozenset[str] | None = None,
     ) -> None:
-        super().__init__(ordered, columns)
+        super().__init__(ordered, columns, identity)
+        self.kept = kept or frozenset()
+        self.layers = kept is not None and ordered and columns
         self.meaning, self.expand, self.through = meaning, expand, through
         self.used: dict[str, Node] = {}  # names that were expanded
         self.inputs: set[str] = set()  # names of which a derivative is 0
@@ -81,7 +87,7 @@ class Calculus(Algebra):
 
     def value(self, node: Node) -> Node | None:
         """Return the formula that a name, or a function's value, stands for."""
-        if not self.expand:
+        if not self.expand or node.value in self.kept:
             return None
         found = self.meaning.value(node)
         if found is not None:
@@ -143,6 +149,8 @@ class Calculus(Algebra):
             one = self._of_scalar(powers, sequence, by)
             if one is None:
                 one = self._within(term, by)
+            if one is None and self.layers and not powers:
+                one = self._by_layer(sequence, by)
             if one is None:
                 one = self._atom(Node("slope", "", (self.node_of(term), by)))
             found = self.added(found, one, count)
@@ -150,6 +158,34 @@ class Calculus(Algebra):
             raise Unclear(
                 "the text does not say that one of the names depends on the other"
             )
+        return found
+
+    def _by_layer(self, sequence: tuple[Node, ...], by: Node) -> Form | None:
+        """Return the gradient of a loss by an array through all that is computed from
+        it; None if that is not known."""
+        if len(sequence) != 1 or not is_loss(sequence[0]) or by.kind != "name":
+            return None
+        (loss,) = sequence
+        users = self.meaning.users(by)
+        if not users or any(base(one) in (base(by), base(loss)) for one in users):
+            return None
+        self._depth += 1
+        if self._depth > _DEPTH:
+            raise Unclear("definitions that go round")
+        found: Form = {}
+        for one in users:
+            value = self.meaning.value(one)
+            if value is None:
+                return None
+            plain = Algebra(True, True, self.identity)
+            try:
+                node = gradient(loss, one, by, plain.form(value))
+            except Unclear:
+                self._depth -= 1
+                return None
+            self.outputs.add((loss.value, by.value, one.value))
+            found = self.added(found, self.form(node))
+        self._depth -= 1
         return found
 
     def _within(self, term: Form, by: Node) -> Form | None:
