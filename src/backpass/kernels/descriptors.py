@@ -1,9 +1,9 @@
 """Tensor descriptors as arguments of compiled kernels.
 
 Below compute capability 9.0, Triton lowers a descriptor to a pointer, a shape, and
-strides. For 9.0 it passes a tensor map, which on a GPU the driver encodes; ``ptx``
-encodes it in a format of its own. A kernel that creates descriptors itself writes their
-maps to scratch memory.
+strides. For 9.0 it passes a tensor map. On a GPU, the driver encodes the map; here,
+``ptx`` encodes it in a format of its own. A kernel that creates descriptors itself
+writes their maps to scratch memory.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ def map_of(value: Any, told: Mapping[str, Any]) -> ptx.TensorMap:
     """Return the tensor map of a descriptor, whose address is not known here."""
     if told["fp4_padded"] or getattr(value, "round_f32_to_tf32", False):
         raise ptx.Unsupported(
-            "tensor descriptors: numbers of four bits and rounding to tf32 are not "
-            "supported for compute capability 9.0; execute the kernel for 8.0"
+            "tensor descriptors: numbers of 4 bits and rounding to TF32 are not "
+            "supported for compute capability 9.0; execute it with capability=(8, 0)"
         )
     width = told["elem_size"]
     return ptx.TensorMap(
@@ -65,7 +65,7 @@ def scratch(metadata: Any, grid: Sequence[int]) -> ptx.Tensor:
     if _allocation._allocator.get() is _allocation._NULL_ALLOCATOR:
         raise RuntimeError(
             f"{metadata.name}: the kernel creates tensor descriptors, for which Triton "
-            "allocates memory on an H100: call triton.set_allocator first"
+            "allocates memory on an H100; call triton.set_allocator first"
         )
     size = math.prod(grid) * metadata.global_scratch_size
     content = aligned(np.zeros(size, np.uint8), max(metadata.global_scratch_align, 128))

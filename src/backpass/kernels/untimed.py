@@ -1,6 +1,6 @@
-"""Let code that times kernels run where times mean nothing.
+"""Let code that times kernels run, without measuring times.
 
-Triton's functions that time a call run it once, and report NaN in place of each time.
+Triton's functions that time a call run it once, and return NaN in place of each time.
 """
 
 from __future__ import annotations

@@ -19,14 +19,14 @@ STEP = 32  # bytes along K
 
 def swizzled(addresses: np.ndarray, span: int) -> np.ndarray:
     """Return the addresses at which bytes are if rows of ``span`` bytes are swizzled:
-    the number of the row changes which 16 bytes of it are where."""
+    the number of a row determines the order of its parts of 16 bytes."""
     parts = span // 16
     return addresses ^ ((addresses >> 7 & parts - 1) << 4)
 
 
 def places(descriptor: int, rows: int, width: int, *, transposed: bool) -> np.ndarray:
-    """Return the addresses ``[rows, 32]`` of the bytes of a matrix, which has so many
-    rows along M or N, and elements of ``width`` bytes. If it is ``transposed``, its
+    """Return the addresses ``[rows, 32]`` of the bytes of a matrix with ``rows`` rows
+    along M or N, and elements of ``width`` bytes. If it is ``transposed``, its
     rows rather than its columns are adjacent in memory."""
     if descriptor & _RESERVED or descriptor >> 49 & 7:
         what = "reserved bits" if descriptor & _RESERVED else "a base offset"

@@ -2,8 +2,8 @@
 
 A phase of an mbarrier is complete when the expected number of threads have arrived, and
 as many bytes have been copied as the arrivals have announced. Threads wait for a phase
-by its parity. Here, bulk copies arrive at once, but a thread sees what they have
-written only after it has waited for their phase. PTX ISA 8.7, chapter 9.7.13.15.
+by its parity. Here, bulk copies are complete at once, but a thread may access what they
+have written only after it has waited for their phase. PTX ISA 8.7, chapter 9.7.13.15.
 """
 
 from __future__ import annotations

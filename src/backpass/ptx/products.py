@@ -43,8 +43,9 @@ class Products:
     ) -> None:
         """Raise TooEarly if an instruction uses a register of a product in flight.
 
-        The compiler may move such registers, which is no use. It may also write again
-        the registers of A, for which ptxas takes others or waits.
+        A mov does not count as a use, because the compiler inserts it freely; its
+        target then belongs to the product too. The compiler may also overwrite the
+        registers of A, for which ptxas then allocates other registers or waits.
         """
         if instruction.parts[0] == "wgmma":
             return

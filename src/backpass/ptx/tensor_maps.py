@@ -139,7 +139,7 @@ def _check(own: TensorMap, who: Who) -> None:
     row, bad = own.box[0] * own.width, np.ones(1, bool)
     if own.address % 16 or any(x % 16 for x in own.strides) or row % 16:
         what = (
-            "uses a tensor map whose address, strides, and rows of a tile are not "
+            "uses a tensor map whose address, strides, and row of a tile are not all "
             "multiples of 16 bytes"
         )
         raise who.fault(Fault, what, bad)

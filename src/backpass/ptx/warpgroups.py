@@ -1,9 +1,9 @@
 """wgmma: four warps multiply matrices, of which at least one is in shared memory.
 
-The instruction only starts the product. A thread that uses a register of the product
-before it has waited makes a fault. So does a write to shared memory that the product
-still reads, and a product that uses a register which was written after an earlier
-product, without wgmma.fence. The result is computed at once. PTX ISA 8.7, chapter
+The instruction only starts the product. It is a fault if a thread uses a register of
+the product before it has waited, if it writes to shared memory that the product still
+reads, or if a product uses a register that has changed, without wgmma.fence since the
+last wait. The result is computed at once. PTX ISA 8.7, chapter
 9.7.15.
 """
 
@@ -86,7 +86,7 @@ def _await(threads: Threads, number: int, left: int) -> None:
 
 
 class _Form(NamedTuple):
-    """What an instruction says."""
+    """The parts of an instruction of wgmma.mma_async."""
 
     rows: int  # of B along N
     types: tuple[str, str, str]  # of D, A, and B
@@ -101,7 +101,7 @@ class _Form(NamedTuple):
 
 @lru_cache(maxsize=1 << 12)
 def _form(instruction: Instruction) -> _Form:
-    """Return what wgmma.mma_async says. Raises Unsupported."""
+    """Return the parts of an instruction. Raises Unsupported."""
     parts = instruction.parts
     rest, satfinite = parts[5:], "satfinite" in parts
     rest = [x for x in rest if x != "satfinite"]

@@ -21,8 +21,8 @@ POINTS = 12
 TRIED = 3  # of these: a step there may cross another kink
 SAME, LEAST = 0.05, 1e-6  # of an element, and of the largest: changes by curvature
 NOTE = (
-    "y has a kink at these inputs; the gradient was compared beside it, and lies "
-    "between those around it"
+    "y has a kink at these inputs; the gradient was compared at a point nearby, and "
+    "lies between its values at points around the kink, or between these and 0"
 )
 
 
@@ -32,7 +32,7 @@ def confirmed(case: Case, at: int, compared: Callable[[Case], Row]) -> Row | Non
 
     ``compared(case)`` compares the gradient at other inputs. Each element has to lie
     between those at points around the kink; or between them and 0, if more than two
-    kinks meet.
+    values occur there.
     """
     got = case.gradients[at]
     if got is None or got.shape != case.float64[at].shape:

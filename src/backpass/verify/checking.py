@@ -171,7 +171,9 @@ def check(
     chosen = chosen_methods(USUAL if methods is None else methods, tuple(METHODS))
     chosen += ["compiled"] if compiled and "compiled" not in chosen else []
     if prove and "compiled" not in chosen:
-        raise ValueError("prove: expected compiled=True too, as it concerns kernels")
+        raise ValueError(
+            "prove=True: expected compiled=True too, because only kernels are proved"
+        )
     check_seed(seed)
     check_tolerances(
         tolerances,

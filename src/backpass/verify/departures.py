@@ -29,8 +29,8 @@ AGREES = (
 
 
 def named(rows: Sequence[Row], case: Case, again: Callable[[Shadow], Any]) -> list[Row]:
-    """Return the rows of an execution, of which those that failed name the line that
-    departs from float64. ``again`` executes the kernels with a shadow."""
+    """Return the rows of an execution; those that failed name the line that departs
+    from float64. ``again`` executes the kernels with a shadow."""
     if not case.explain:
         return [*rows]
 

@@ -4,9 +4,8 @@ A backward that omits an option, an input, or a factor may return the right grad
 a different forward. Forward is tried as it is, and with these changes: an option at its
 default or at a neutral value, an optional input left out, another number in place of a
 constant, and one operation whose result or operand is constant, or whose derivative
-is 1. Of a forward with several
-outputs, their cotangents are changed: one is 0, half, doubled, or negated, two are
-exchanged, or one replaces the other.
+is 1. If a forward has several outputs, their cotangents are changed: one is 0, halved,
+doubled, or negated, two are exchanged, or one replaces the other.
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ ARITHMETIC = frozenset(
     "add subtract sub negative neg multiply mul divide true_divide truediv div square "
     "power pow".split()
 )
-MOST_CONSTANTS = 8  # of forward: the first ones
+MOST_CONSTANTS = 8  # the first ones of forward
 SMALL = 0.01  # constants below it are taken for an ε, which backward may have changed
 POWERS = tuple(10.0**-n for n in range(3, 13))
 MOST_PARTS = 64  # of dy along one axis, for each of which backward runs
@@ -211,15 +210,15 @@ def _changes(
 
 
 def _unchanged(follower: Follower, method: str) -> str:
-    """Say what a gradient is that forward has for a random cotangent without a change,
-    where this method computed a different one for the case's cotangent."""
+    """Say what it means that a gradient is forward's own for a random cotangent, while
+    this method computed a different one for the case's cotangent."""
     if method == follower.method:
         return ONLY_THIS_DY
     if method not in DERIVED:
         return OF_ANOTHER
     return (
         f"forward's own gradient by {follower.method} for a random dy, and {method} "
-        "disagrees for this one: forward's derivative may be another there, as at a "
+        "disagrees for this one: forward's derivative may not be unique there, as at a "
         "kink or where a scatter repeats an index, or only this dy shows the mistake"
     )
 

@@ -1,4 +1,4 @@
-"""Let a forward that draws random numbers, as in dropout, draw the same ones each time.
+"""Let a forward with random numbers, as in dropout, draw the same ones each time.
 
 The numbers come from the global generators of Python, of NumPy, and of PyTorch on the
 CPU, or from generators that the function, or the object whose method it is, holds by
@@ -36,8 +36,8 @@ def the_same_numbers() -> Iterator[None]:
 
 
 def seeded(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a function that draws the same numbers in each call, if it draws any in
-    its first."""
+    """Return a function that draws the same numbers in each call, if its first call
+    draws any."""
     own = _generators(function)
     states = [generator.bit_generator.state for generator in own]
     draws: list[bool] = []  # one element, as soon as it is known

@@ -1,8 +1,8 @@
 r"""Equality beyond the field of `exact`: powers such as p^a, and absolute values.
 
 A positive number to the power a + 2 b is p^a (p^b)^2, where p^a and p^b become symbols
-of their own. So does |u|, unless the sign of u is known. What is equal for all values
-of these symbols is equal; of the rest nothing is known.
+of their own. So does |u|, unless the sign of u is known. Expressions that are equal for
+all values of these symbols are equal; nothing is known of others.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def are_equal(
     signs: Mapping[sympy.Expr, int] = MappingProxyType({}),
 ) -> bool:
     """Whether two expressions are certainly equal wherever both are defined; where
-    `signs` has signs of some expressions, wherever they have them."""
+    `signs` gives the signs of some expressions, wherever these have those signs."""
     symbols: dict[tuple[sympy.Expr, sympy.Expr], sympy.Symbol] = {}
     pair = [expand(side) for side in (one, other)]
     if any(sympy.count_ops(side) > LONGEST for side in pair):

@@ -55,8 +55,8 @@ def with_stale(verdicts: list[Verdict], notation: Notation, line: int) -> list[V
         return verdicts
     number, difference = next(iter(found.items()))
     why = (
-        f"the comment in line {line} says how a formula is read that the text does not "
-        f"contain; this one differs from it: {difference}. Correct the one that is wrong"
+        f"the comment in line {line} says how to read a formula that the text does not "
+        f"contain; this line differs from it: {difference}. Correct one of the two"
     )
     wrong = replace(verdicts[number], kind="ill-formed", message=why, waits=())
     return [*verdicts[:number], wrong, *verdicts[number + 1 :]]

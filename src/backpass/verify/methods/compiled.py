@@ -26,8 +26,8 @@ from backpass.verify.report import FAILED, NOT_RUN, PASSED, VACUOUS, Row
 NAME = "compiled kernel"
 PROOF = "proof"
 RANDOM = (
-    "operator= returns another result at each call; leave it out, or give a function "
-    "that draws the same numbers as forward"
+    "operator= returns a different result at each call; leave it out, or give a "
+    "function that draws the same numbers as forward"
 )
 NO_REFERENCE = (
     "forward launches a kernel, which autograd cannot follow; an operator= would give "

@@ -154,7 +154,7 @@ def _first_change(case: Case, at: int, seen: dict[str, None]) -> np.ndarray:
     if farthest(near, exact) <= AGREEMENT * size + noise:
         return exact
     if not np.array_equal(case.forward(case.float64), case.y, equal_nan=True):
-        raise NotRun("forward returns another y when it is called again")
+        raise NotRun("forward returns a different y when it is called again")
     noise = max(noise, _noise(case) / largest(step * direction))
     if farthest(near, exact) <= AGREEMENT * size + noise < size:
         return exact

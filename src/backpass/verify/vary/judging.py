@@ -74,13 +74,13 @@ REPEATS = (
     "in SHAPES, as in t[n]:int<V"
 )
 LOSS = (
-    "without a declaration, a loss of these axes need not be one of more: its mean may "
-    f"be over rows or over all elements; {ANY_AXES}"
+    "without a declaration, a loss need not support one more axis: its mean may be "
+    f"over rows or over all elements; {ANY_AXES}"
 )
 OF_A_VECTOR = f"backward sums over all elements, as for a vector; {ANY_AXES}"
 IGNORES = (
-    "forward does not use the elements by which an input is longer; if the length may "
-    "change, declare SHAPES"
+    "forward does not use the elements added to an input; if its length may change, "
+    "declare SHAPES"
 )
 OPERATORS = (pytorch.NAME, precision.NAME)  # the methods that call the operator
 
@@ -261,8 +261,8 @@ def _unsuited(variation: Variation, case: Case, given: Case) -> str:
 
 
 def _ignores_the_added(case: Case, given: Case) -> bool:
-    """Whether y does not depend on the elements by which an input is longer, as where
-    labels of a fixed number of rows choose among its elements."""
+    """Whether y does not depend on the elements added to an input, as when a fixed
+    number of labels selects from its rows."""
     for at in case.differentiable:
         old, new = given.inputs[at].shape, case.inputs[at].shape
         if len(old) != len(new) or all(n <= m for m, n in zip(old, new, strict=True)):

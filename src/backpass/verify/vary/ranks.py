@@ -1,7 +1,7 @@
 """Say whether an inverse or a factorisation gets a matrix of another form.
 
 For a matrix with more rows than columns, the derivative of a pseudoinverse or of a
-least-squares solution has another formula than for one with more columns.
+least-squares solution has a different formula from one with more columns.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ def of_another_rank(given: Case, inputs: Inputs) -> str:
             continue
         if called := _ranked(given.subject.forward, given.given()):
             return (
-                f"forward calls {called}, and of two axes of {name} the longer one "
-                "becomes the shorter one; if both forms are meant, declare SHAPES"
+                f"forward calls {called}, and the longer of two axes of {name} becomes "
+                "the shorter one; if both forms are supported, declare SHAPES"
             )
     return ""
 
@@ -52,7 +52,7 @@ def _turned(before: Any, after: Any) -> bool:
 
 
 def _ranked(function: Any, inputs: Inputs) -> str:
-    """Return the name of the first function of RANKED that a function calls."""
+    """Return the name of the first function in RANKED that a function calls, or ""."""
     found: list[str] = []
 
     def profile(frame: FrameType, event: str, argument: Any) -> None:

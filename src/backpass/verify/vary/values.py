@@ -66,9 +66,9 @@ def _keeps_order(case: Case, at: int, values: np.ndarray) -> bool:
 
 
 def farther(x: np.ndarray, name: str, times: float) -> tuple[str, np.ndarray]:
-    """Return larger values of an input, and what they are: numbers between 0 and 1,
-    which may be probabilities, get closer to 1, and rows of distributions to one-hot
-    rows."""
+    """Say how an input is changed, and return it with larger values. Numbers between 0
+    and 1, which may be probabilities, are moved closer to 1, and distributions closer
+    to one-hot rows."""
     if sums_to_one(x) and (x > 0).all():
         powers = x**4
         return f"{name} closer to one-hot rows", powers / powers.sum(-1, keepdims=True)

@@ -537,8 +537,8 @@ def _is_mean(atom: Node, node: Node) -> bool:
 def _apart(
     node: Node, sequence: tuple[Node, ...]
 ) -> tuple[tuple[Node, ...], tuple[Node, ...], tuple[Node, ...]]:
-    """Split off the ends of a product the factors that are constant under an
-    expectation."""
+    """Split the factors that are constant under an expectation off the ends of a
+    product."""
     start, end = 0, len(sequence)
     while node.value == "E" and start < end and _is_mean(sequence[start], node):
         start += 1

@@ -49,8 +49,8 @@ def _is_sum(node: Node) -> bool:
 
 
 def _limits(node: Node) -> tuple[str, str, str]:
-    """Return of what kind the limits of a sum are, with the lower one behind its letter
-    and the upper one."""
+    """Return the kind of a sum's limits, what follows its letter below, and the upper
+    limit."""
     upper = node.sups[1] if len(node.sups) > 1 else ""
     if _EXCEPT.fullmatch(node.sups[0]):
         return "except", " = 1" if upper else "", upper
@@ -108,8 +108,8 @@ def _factors(node: Node) -> list[Node]:
 
 
 def _like(node: Node) -> tuple[Node, Node] | None:
-    """Return over what an integral or a sum runs, and the operator: with the d as its
-    part if it is an integral."""
+    """Return the variable over which an integral or a sum runs, and the operator; an
+    integral's operator has the d as its part."""
     if node.value == "int" and (found := differential_of(node)) is not None:
         _, mark, variable = found
         return variable, replace(node, parts=(mark,))
