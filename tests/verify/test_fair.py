@@ -244,7 +244,7 @@ class TestBackwardPrecision:
     @GIVEN
     def test_what_is_wrong_in_float64_fails_beside_a_gradient_in_float32(self, given):
         report = check(
-            rms_norm("dw", factor=1 + 1e-9), given(self.X), given(self.W), raises=False, explain=False
+            rms_norm("dw", factor=1 + 1e-7), given(self.X), given(self.W), raises=False, explain=False
         )
         assert self.coarse(report) == {"dw"}
         assert ("torch autograd", "dx") in {(row.method, row.quantity) for row in report.failed}
@@ -252,9 +252,12 @@ class TestBackwardPrecision:
     @GIVEN
     @pytest.mark.parametrize("factor", [1 + 1e-6, 1 + 1e-9])
     def test_a_small_error_in_float64_fails(self, given, factor):
-        report = check(rms_norm(None, factor), given(self.X), given(self.W), raises=False, explain=False)
+        """At inputs in low precision, one that float32 does not show passes."""
+        x = given(self.X)
+        low = torch.is_tensor(x) and x.dtype != torch.float64
+        report = check(rms_norm(None, factor), x, given(self.W), raises=False, explain=False)
         failed = {row.quantity for row in report.failed if row.method == "torch autograd"}
-        assert failed == {"dx", "dw"} and not self.coarse(report)
+        assert failed == (set() if low and factor < 1 + 1e-8 else {"dx", "dw"}) and not self.coarse(report)
 
     @pytest.mark.parametrize("seed", range(5))
     def test_an_error_that_varies_smoothly_is_not_rounding(self, seed):

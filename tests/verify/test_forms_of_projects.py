@@ -542,3 +542,34 @@ def test_the_padding_row_of_an_embedding():
         Padded().double(), torch.tensor([[1, 4, 0], [2, 1, 0]]), tolerances={"autograd": (1e-6, "digits")}
     )
     assert any(row.quantity == "de_weight" and row.error is not None for row in report.rows)
+
+
+def hard_swish(x):
+    return x * np.clip(x + 3, 0, 6) / 6, x
+
+
+def its_slope(dy, x, width=6.0):
+    return dy * np.where(x < -3, 0, np.where(x > 3, 1, (2 * x + 3) / width))
+
+
+def test_kinks_at_some_elements_do_not_hide_the_others():
+    x = np.random.default_rng(0).integers(-4, 5, (8, 4)).astype(float)
+    assert check(SimpleNamespace(forward=hard_swish, backward=its_slope), x).passed
+    wrong = SimpleNamespace(forward=hard_swish, backward=lambda dy, x: its_slope(dy, x, 3.0))
+    report = check(wrong, x, raises=False)
+    assert any("wrong at a point nearby: got" in row.reason for row in report.failed)
+
+
+def test_a_gradient_too_small_for_differences_but_not_for_complex_steps():
+    def forward(x, temperature=0.01):
+        e = np.exp((x - x.max(-1, keepdims=True)) / temperature)
+        y = e / e.sum(-1, keepdims=True)
+        return y, (y, temperature)
+
+    def backward(dy, saved):
+        y, temperature = saved
+        return y * (dy - (dy * y).sum(-1, keepdims=True)) / temperature
+
+    x = np.array([[0.0, 0.2, -1.0], [1.0, 0.75, 0.5]])
+    report = check(SimpleNamespace(forward=forward, backward=backward), x, vary=False)
+    assert [row.verdict for row in report.of("finite differences")] == ["not run"]

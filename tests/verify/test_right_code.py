@@ -554,7 +554,7 @@ def test_a_pseudoinverse_of_a_tall_matrix(xp):
     report = check(own(forward, right), *inputs, raises=False)
     assert report.passed, str(report)
     (row,) = (row for row in report.rows if row.variation == "length 1065 in place of 3")
-    assert "forward calls pinv, and of two axes of a the longer one becomes the shorter one" in row.reason
+    assert "forward calls pinv, and the longer of two axes of a becomes the shorter one" in row.reason
     report = check(own(forward, wrong), *inputs, raises=False, explain=False)
     assert {row.variation for row in report.failed} == {"length 1062 in place of 6"}
 

@@ -271,7 +271,7 @@ def test_a_group_after_a_letter():
 
 
 def test_a_loop_too_long_for_long_lengths_is_tried_a_little_longer(monkeypatch):
-    monkeypatch.setattr(work, "BY_DEFAULT", work.Bound(one=200_000, every=800_000))
+    monkeypatch.setattr(work, "BY_DEFAULT", work.Bound(one=240_000, every=960_000))
 
     def forward(x):
         y = np.zeros_like(x)

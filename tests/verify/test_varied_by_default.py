@@ -205,7 +205,7 @@ RIGHT = {  # object, inputs, keywords; most are wrong outside of their domain
         {},
     ),
 }
-RIGHT_EVERYWHERE = {"rows of several elements", "steps", "targets that sum to 1", "offsets"}
+RIGHT_EVERYWHERE = {"rows of several elements", "steps", "targets that sum to 1", "offsets", "probabilities"}
 
 
 @pytest.mark.parametrize("name", RIGHT)

@@ -13,22 +13,25 @@ import numpy as np
 
 from backpass.verify.case import Case
 from backpass.verify.convert import to_kind_of
+from backpass.verify.diagnosis.places import index_text, numbers_apart
+from backpass.verify.findings import SLOPES_DIFFER
 from backpass.verify.magnitude import largest
-from backpass.verify.report import PASSED, Row
+from backpass.verify.report import FAILED, PASSED, Row
 
 MOVE = 1e-3  # of the largest element
 POINTS = 12
 TRIED = 3  # of these: a step there may cross another kink
 SAME, LEAST = 0.05, 1e-6  # of an element, and of the largest: changes by curvature
+WRONG = "y has a kink at these inputs, and the gradient is wrong at a point nearby"
 NOTE = (
     "y has a kink at these inputs; the gradient was compared at a point nearby, and "
     "lies between its values at points around the kink, or between these and 0"
 )
 
 
-def confirmed(case: Case, at: int, compared: Callable[[Case], Row]) -> Row | None:
+def judged(case: Case, at: int, compared: Callable[[Case], Row]) -> Row | None:
     """Return a passed row if a gradient at a kink is one of those that a right backward
-    may return there; otherwise None.
+    may return there, a failed one if it is wrong at points nearby too, or None.
 
     ``compared(case)`` compares the gradient at other inputs. Each element has to lie
     between those at points around the kink; or between them and 0, if more than two
@@ -53,11 +56,24 @@ def confirmed(case: Case, at: int, compared: Callable[[Case], Row]) -> Row | Non
     several = _count(around, allowed) > 2
     low = np.where(several, np.minimum(low, 0.0), low)
     high = np.where(several, np.maximum(high, 0.0), high)
-    if ((got < low - allowed) | (got > high + allowed)).any():
-        return None
-    rows = (compared(other) for other in near[:TRIED])
+    within = not ((got < low - allowed) | (got > high + allowed)).any()
+    rows = [compared(other) for other in near[:TRIED]]
+    if all(row.verdict == FAILED for row in rows):
+        return replace(rows[0], reason=_beside(rows[0], near[0], at))
     found = next((row for row in rows if row.verdict == PASSED), None)
-    return replace(found, note=NOTE) if found else None
+    return replace(found, note=NOTE) if found and within else None
+
+
+def _beside(row: Row, case: Case, at: int) -> str:
+    """Return how a gradient is wrong at a point near a kink."""
+    got = case.gradients[at]
+    reference = case.found.references.get((row.method, row.quantity))
+    if got is None or reference is None or reference.shape != got.shape:
+        return f"{WRONG}: {SLOPES_DIFFER}"
+    off = np.nan_to_num(np.abs(got - reference))
+    index = tuple(int(i) for i in np.unravel_index(off.argmax(), off.shape))
+    shown, expected = numbers_apart(got[index], reference[index])
+    return f"{WRONG}: got {shown} at {index_text(index)}, expected {expected}"
 
 
 def _around(case: Case, at: int) -> Iterator[Case]:

@@ -43,7 +43,6 @@ FUNCTIONS_OF_XP = (
     ": call functions of xp, from array_api_compat.array_namespace(x), not NumPy's"
 )
 
-DIGITS = EPSILON["float32"] / 2
 ROUNDINGS = 8  # times the change of an element when inputs move by two units
 JUMPS = 8  # times an element's largest jump along a short step
 COARSER = 64  # times a unit of the largest element: a jump of a coarser precision
@@ -315,11 +314,8 @@ class Case:
     def tolerance(self, method: str, usual: float, why: str) -> tuple[float, str]:
         """Return the method's tolerance and the reason for it.
 
-        These are the ``usual`` tolerance and ``why``, unless the user gave others. At
-        inputs in low precision, constants need no more digits than float32 has.
+        These are the ``usual`` tolerance and ``why``, unless the user gave others.
         """
-        if self.dtype != "float64" and self.subject.stem is None and usual < DIGITS:
-            usual, why = DIGITS, f"{why}; half a unit of float32"
         return self.tolerances.get(method, (usual, why))
 
     def native(self, values: Inputs) -> Inputs:

@@ -23,7 +23,7 @@ from backpass.verify.arguments import (
     chosen_methods,
 )
 from backpass.verify.case import Case, NotRun, describe, first_line
-from backpass.verify.conditioned import unless_rounded, unless_rounding
+from backpass.verify.conditioned import unless_digits, unless_rounded, unless_rounding
 from backpass.verify.drawing import INPUTS, drawn_inputs, generator, options_for
 from backpass.verify.findings import SLOPES_DIFFER
 from backpass.verify.forms import usual
@@ -241,7 +241,8 @@ def check(
                 rows += executed.varied(case, vary)
             rows += proofs_of(case) if prove else []
         else:
-            rows += complex_step.unless_contradicted(rows_of(case, chosen))
+            found = finite_difference.unless_seen(rows_of(case, chosen))
+            rows += complex_step.unless_contradicted(found)
             if unrestricted and _passed(case, rows):
                 rows += second_derivative.noticed(case)
             if vary or (vary is None and unrestricted and _may_be_varied(case, rows)):
@@ -373,6 +374,7 @@ def _run(name: str, case: Case, progress: Progress) -> list[Row]:
             rows = rows if own else [unless_rounded(row, case) for row in rows]
             rows = [_unless_coarse(row, case) for row in rows]
             rows = rows if own else [unless_rounding(row, case) for row in rows]
+            rows = rows if own else [unless_digits(row, case) for row in rows]
     except NotRun as error:
         return [Row(method.NAME, "", NOT_RUN, reason=str(error))]
     except Malformed as error:

@@ -244,8 +244,7 @@ def _agrees_if_wider(
     try:
         return all(
             any(
-                abs(_error_if_wider(case, at, times * step * direction))
-                <= DOUBT * allowed
+                abs(_error_if_wider(case, at, times * step * direction)) <= allowed
                 for times in (FACTOR**1.5, FACTOR, 1 / FACTOR)
             )
             for direction in directions

@@ -64,6 +64,15 @@ def slope(case: Case, at: int, moved: np.ndarray) -> np.ndarray | None:
     return slopes[0] if steady else None
 
 
+def differ(case: Case, at: int, moved: np.ndarray) -> bool:
+    """Whether y's slopes on the two sides differ along a direction."""
+    ahead, behind = slope(case, at, moved), slope(case, at, -moved)
+    if ahead is None or behind is None:
+        return False
+    size = np.abs(case.dy * ahead).sum() + np.abs(case.dy * behind).sum()
+    return bool(np.abs(case.dy * (ahead + behind)).sum() > DIFFER * size)
+
+
 def excused(
     judge: Judge, got: np.ndarray | None, reference: np.ndarray, step: Step
 ) -> Row | None:

@@ -36,7 +36,7 @@ from backpass.verify.directional import (
 )
 from backpass.verify.findings import COORDINATES, SLOPES_DIFFER
 from backpass.verify.magnitude import largest
-from backpass.verify.report import FAILED, NOT_RUN, PASSED, Row
+from backpass.verify.report import FAILED, NOT_RUN, PASSED, VACUOUS, Row
 
 NAME = "finite differences"
 TOLERANCE = 1e-7
@@ -57,6 +57,7 @@ COARSEST = 0.1  # the largest tolerance at which a comparison is still useful
 # Other steps show a difference's own error: truncation grows with the step's square,
 # and rounding with its inverse.
 OTHER_STEPS = (0.5, 0.7, 1.4)
+FEW = 0.25  # of y's elements
 BRIEF = 1 / 16  # crosses few of the kinks that the usual step in float32 crosses
 DOUBT = 4  # times their spread: a smaller error may be that of the differences
 LEAST = 1e-5  # of the gradient: smaller errors cannot be seen in float32
@@ -162,14 +163,19 @@ def _reconsidered(row: Row, case: Case, at: int, steps: Steps, *, low: bool) -> 
             return replace(row, reason=reason)
         reason = _why_not_judged(row, case, at, steps, low)
         found = None if low else _at_kinks(row, case, at, steps[at])
-        if not (found or low) and (reason == KINKED or _has_ties(case.float64[at])):
-            found = beside.confirmed(case, at, partial(_of_input, at=at))
+        at_kink = reason == KINKED or _is_at_a_kink(row, case, at, steps[at])
+        if not (found or low) and at_kink:
+            found = beside.judged(case, at, partial(_of_input, at=at))
+            if found and found.verdict == FAILED and reason != KINKED:
+                found = None
         if (found or reason == KINKED) and (
             wrong := wrong_at_ties(case, at, steps[at])
         ):
             case.found.suspects.pop((NAME, row.quantity), None)
             return replace(row, reason=wrong)
         if found:
+            if found.verdict == FAILED:
+                case.found.suspects.pop((NAME, row.quantity), None)
             return found
         if reason:
             return Row(NAME, row.quantity, NOT_RUN, reason=reason)
@@ -190,16 +196,46 @@ def _reconsidered(row: Row, case: Case, at: int, steps: Steps, *, low: bool) -> 
     return row
 
 
-def _has_ties(x: np.ndarray) -> bool:
-    """Whether an element is 0, or equal to another, where many functions have kinks."""
-    return bool((x == 0).any() or np.unique(x).size < x.size)
+def _is_at_a_kink(row: Row, case: Case, at: int, step: Step) -> bool:
+    """Whether y has a kink at the element that is most wrong or, if no single element
+    is known, at those that are 0."""
+    x, got = case.float64[at], case.gradients[at]
+    reference = case.found.references.get((NAME, row.quantity))
+    if got is None or got.shape != x.shape:
+        return False
+    if row.reason == SLOPES_DIFFER:
+        direction = np.where(x == 0, case.directions.first(at), 0.0)
+    elif reference is not None:
+        off = np.nan_to_num(np.abs(got - reference))
+        direction = (off == off.max()).astype(float)
+    else:
+        return False
+    return bool(direction.any()) and sides.differ(case, at, step * direction)
+
+
+def unless_seen(rows: Sequence[Row]) -> list[Row]:
+    """Return the rows, those of gradients that are too small for differences marked
+    "not run" if an exact method has compared them."""
+    seen = {
+        row.quantity for row in rows if row.verdict == PASSED and row.method != NAME
+    }
+
+    def judged(row: Row) -> Row:
+        if row.method != NAME or row.verdict != VACUOUS or row.quantity not in seen:
+            return row
+        return Row(NAME, row.quantity, NOT_RUN, reason=row.reason.partition(":")[0])
+
+    return [judged(row) for row in rows]
 
 
 def _of_input(case: Case, at: int) -> Row:
     """Return the row of one gradient at other inputs."""
     steps = {of: best_step(case, of) for of in case.derived}
     found = rows(case, NAME, TOLERANCE, WHY, _derivative(case, steps))
-    return found[case.derived.index(at)]
+    row = found[case.derived.index(at)]
+    if row.verdict != FAILED or has_kink(case, at, steps[at]):
+        return row if row.verdict == PASSED else Row(NAME, row.quantity, NOT_RUN)
+    return converged.judged(row, case, at, steps[at])
 
 
 def _at_kinks(row: Row, case: Case, at: int, step: Step) -> Row | None:
@@ -247,14 +283,23 @@ def _why_not_judged(row: Row, case: Case, at: int, steps: Steps, low: bool) -> s
     if not low or row.error is None or not np.isfinite(row.error):
         return ""
     own = _own_error(case, at, steps)
-    if row.error > DOUBT * own:
-        own = _own_error(case, at, steps, (1.0, BRIEF))
+    # A shorter step shows kinks that this one crosses, but rounds more.
+    if _crosses_kinks(case, at, steps[at]):
+        own = max(own, _own_error(case, at, steps, (1.0, BRIEF)))
     if row.error > DOUBT * own:
         return ""
     return (
         f"{COARSE}: they vary by {own:.1e} with the step, and "
         f"differ by {row.error:.1e} from backward"
     )
+
+
+def _crosses_kinks(case: Case, at: int, step: Step) -> bool:
+    """Whether some elements of y bend over a step by more than a smooth y. Rounding
+    bends most elements, or the only one."""
+    change, bend = _change_and_bend(case, at, step * case.directions.first(at))
+    bent = bend > KINK * _of_each(change)
+    return bool(bent.any()) and bent.mean() < FEW
 
 
 def has_kink(case: Case, at: int, step: Step) -> bool:
