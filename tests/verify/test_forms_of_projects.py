@@ -317,6 +317,28 @@ def test_a_loss_and_its_gradient(loss, gradient, inputs):
         assert {row.quantity for row in report.failed} == {"dp"}
 
 
+def huber(p, t, delta=1.0):
+    e = np.abs(p - t)
+    return np.where(e <= delta, 0.5 * e * e, delta * (e - 0.5 * delta)).mean()
+
+
+@pytest.mark.parametrize("options", [{}, {"delta": 0.5}])
+def test_a_loss_and_its_gradient_have_an_option(options):
+    def gradient(p, t, delta=1.0):
+        return np.clip(p - t, -delta, delta) / p.size
+
+    def keyword_only(p, t, *, delta=1.0):
+        return gradient(p, t, delta)
+
+    p, t = 1.5 * RNG.normal(size=(2, 12))
+    for right in (gradient, keyword_only):
+        op = SimpleNamespace(forward=huber, backward=right)
+        assert check(op, p, t, constants=["t"], options=options).passed
+    forgetful = SimpleNamespace(forward=huber, backward=lambda p, t: gradient(p, t))
+    report = check(forgetful, p, t, constants=["t"], options=options, raises=False)
+    assert {row.quantity for row in report.failed} == {"dp"}
+
+
 def test_a_loss_and_its_gradient_have_one_element():
     op = SimpleNamespace(forward=lambda x, w: x * w, backward=lambda x, w: (w, x))
     report = check(op, X, X + 1, raises=False)

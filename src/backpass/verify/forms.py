@@ -102,7 +102,8 @@ def _takes_the_same(backward: Any, forward: Any) -> bool:
 
 def _of_loss(op: Any) -> Any:
     """Return a loss and its gradient, which takes the same inputs and no cotangent, as
-    an object in the usual form."""
+    an object in the usual form. Both get the options that they name."""
+    taken = inspect.signature(op.backward).parameters
 
     def forward(*inputs: Any, **options: Any) -> tuple[Any, Any]:
         y = op.forward(*inputs, **options)
@@ -112,10 +113,12 @@ def _of_loss(op: Any) -> Any:
                 "forward: expected a loss of one element, because backward takes the "
                 f"same inputs and no cotangent; got {got}"
             )
-        return y, inputs
+        return y, (inputs, options)
 
-    def backward(dy: Any, inputs: Any) -> Any:
-        gradients = flat(op.backward(*inputs))
+    def backward(dy: Any, saved: Any) -> Any:
+        inputs, options = saved
+        own = {name: value for name, value in options.items() if name in taken}
+        gradients = flat(op.backward(*inputs, **own))
         return tuple(g if g is None else dy * g for g in gradients)
 
     forward.__signature__ = inspect.signature(op.forward)  # type: ignore[attr-defined]
