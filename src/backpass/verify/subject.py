@@ -284,8 +284,12 @@ def subject(
             return np.asarray(y, np.float64), returned[1]
         return (y, several._replace(saved=returned[1])) if several else returned
 
-    named = {p.name for p in parameters_of(op.backward) or []} - {"wanted"}
-    shared = {name: value for name, value in options.items() if name in named}
+    named = {
+        p.name
+        for p in parameters_of(op.backward) or []
+        if p.default is not p.empty or p.kind is p.KEYWORD_ONLY
+    }
+    shared = {name: options[name] for name in options.keys() & named - {"wanted"}}
 
     def backward(dy, saved, **wanted):
         wanted = {**shared, **wanted}  # an option that backward names too
