@@ -109,7 +109,7 @@ def test_a_letter_above_is_part_of_a_name_and_of_its_gradient():
 def test_a_declared_factor_before_a_bracket():
     given = r"given x \in \mathbb{R}, X, P \in \mathbb{R}^{m \times n}, t \in \mathbb{R}^n"
     line = r"$$ x(x + 1) = x^2 + x $$ $$ X(2 t) = 2 X t $$"
-    assert kinds(line, given) == ["not readable", "not readable"]
+    assert kinds(line, given) == ["not readable", "equal"]
     assert kinds(line, f"{given}; factor x, X") == ["equal", "equal"]
     assert kinds(line.replace("2 X t", "X t"), f"{given}; factor x, X") == ["equal", "refused"]
     assert kinds("<!-- derive: factor q -->", given) == ["not readable"]

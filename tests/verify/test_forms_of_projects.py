@@ -317,6 +317,28 @@ def test_a_loss_and_its_gradient(loss, gradient, inputs):
         assert {row.quantity for row in report.failed} == {"dp"}
 
 
+def huber(p, t, delta=1.0):
+    e = np.abs(p - t)
+    return np.where(e <= delta, 0.5 * e * e, delta * (e - 0.5 * delta)).mean()
+
+
+@pytest.mark.parametrize("options", [{}, {"delta": 0.5}])
+def test_a_loss_and_its_gradient_have_an_option(options):
+    def gradient(p, t, delta=1.0):
+        return np.clip(p - t, -delta, delta) / p.size
+
+    def keyword_only(p, t, *, delta=1.0):
+        return gradient(p, t, delta)
+
+    p, t = 1.5 * RNG.normal(size=(2, 12))
+    for right in (gradient, keyword_only):
+        op = SimpleNamespace(forward=huber, backward=right)
+        assert check(op, p, t, constants=["t"], options=options).passed
+    forgetful = SimpleNamespace(forward=huber, backward=lambda p, t: gradient(p, t))
+    report = check(forgetful, p, t, constants=["t"], options=options, raises=False)
+    assert {row.quantity for row in report.failed} == {"dp"}
+
+
 def test_a_loss_and_its_gradient_have_one_element():
     op = SimpleNamespace(forward=lambda x, w: x * w, backward=lambda x, w: (w, x))
     report = check(op, X, X + 1, raises=False)
@@ -573,3 +595,98 @@ def test_a_gradient_too_small_for_differences_but_not_for_complex_steps():
     x = np.array([[0.0, 0.2, -1.0], [1.0, 0.75, 0.5]])
     report = check(SimpleNamespace(forward=forward, backward=backward), x, vary=False)
     assert [row.verdict for row in report.of("finite differences")] == ["not run"]
+
+
+@pytest.mark.parametrize("options", [{}, {"slope": 0.3}])
+def test_an_option_that_backward_names_too(options):
+    def forward(x, slope=0.1):
+        return np.where(x > 0, x, slope * x), x
+
+    def backward(dy, x, slope=0.1):
+        return dy * np.where(x > 0, 1, slope)
+
+    assert check(SimpleNamespace(forward=forward, backward=backward), X, options=options).passed
+    forgetful = SimpleNamespace(forward=forward, backward=lambda dy, x: backward(dy, x))
+    assert not check(forgetful, X, options=options, raises=False).passed
+
+
+class TwoTables(Dense):
+    """No input has a gradient, and backward returns nothing."""
+
+    def __init__(self):
+        self.w, self.v = W.copy(), W[::-1].copy()
+
+    def forward(self, i, j):
+        self.at = i, j
+        return np.tanh(self.w[i] * self.v[j])
+
+    def backward(self, dy):
+        i, j = self.at
+        d = dy * (1 - np.tanh(self.w[i] * self.v[j]) ** 2)
+        self.dw, self.dv = np.zeros_like(self.w), np.zeros_like(self.v)
+        np.add.at(self.dw, i, self.factor * d * self.v[j])
+        np.add.at(self.dv, j, d * self.w[i])
+
+
+def test_no_input_has_a_gradient():
+    places = np.array([0, 2, 1, 2]), np.array([1, 1, 0, 2])
+    assert check(TwoTables(), *places).passed
+    wrong = type("Wrong", (TwoTables,), {"factor": 2.0})
+    assert {row.quantity for row in check(wrong(), *places, raises=False).failed} == {"dw"}
+
+
+class Product(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, w, a):
+        ctx.save_for_backward(x, w, a)
+        return x @ (w + a)
+
+    @staticmethod
+    def backward(ctx, dy):
+        x, w, a = ctx.saved_tensors
+        return dy @ (w + a).T, x.T @ dy if ctx.needs_input_grad[1] else None, x.T @ dy
+
+
+class Adapted(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.w = torch.nn.Parameter(torch.from_numpy(W).float(), requires_grad=False)
+        self.a = torch.nn.Parameter(torch.from_numpy(W[::-1].copy()).float())
+
+    def forward(self, x):
+        return Product.apply(x, self.w, self.a)
+
+
+def test_a_frozen_parameter_is_not_an_input():
+    report = check(Adapted(), torch.from_numpy(X).float())
+    assert {row.quantity for row in report.rows if row.error is not None} >= {"dx", "da"}
+    assert not any(row.quantity == "dw" for row in report.rows)
+
+
+class Scaled:
+    """A norm with a weight of ones, which a backward may forget."""
+
+    factor = True
+
+    def __init__(self):
+        self.gamma = np.ones(5)
+
+    def forward(self, x):
+        c = x - x.mean(-1, keepdims=True)
+        self.s = np.sqrt((c * c).mean(-1, keepdims=True) + 1e-5)
+        self.n = c / self.s
+        return self.gamma * self.n
+
+    def backward(self, dy):
+        self.dgamma = (dy * self.n).sum(0)
+        d = dy * self.gamma if self.factor else dy
+        n = self.n
+        return (d - d.mean(-1, keepdims=True) - n * (d * n).mean(-1, keepdims=True)) / self.s
+
+
+def test_a_factor_that_a_layer_of_ones_hides():
+    x = np.random.default_rng(0).normal(size=(8, 5))
+    assert check(Scaled(), x).passed
+    wrong = type("Wrong", (Scaled,), {"factor": False})
+    (failed,) = check(wrong(), x, raises=False).failed
+    assert failed.variation == "different elements of gamma"

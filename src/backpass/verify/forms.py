@@ -68,7 +68,7 @@ def usual(op: Any, inputs: Sequence[Any], options: Mapping[str, Any]) -> Form:
             more = torch_forms.with_options(op, len(inputs), options)
             return Form(op, (*inputs, *more), options={})
         if torch_forms.is_module(op) and (found := torch_forms.of_module(op, inputs)):
-            return Form(found, (*inputs, *op.parameters()))
+            return Form(found, (*inputs, *torch_forms.trained(op)))
     forward: Any = getattr(op, "forward", None)
     backward: Any = getattr(op, "backward", None)
     if isinstance(op, ModuleType | type) or not (
@@ -114,11 +114,12 @@ def _of_loss(op: Any) -> Any:
             )
         return y, inputs
 
-    def backward(dy: Any, inputs: Any) -> Any:
-        gradients = flat(op.backward(*inputs))
+    def backward(dy: Any, inputs: Any, **options: Any) -> Any:
+        gradients = flat(op.backward(*inputs, **options))
         return tuple(g if g is None else dy * g for g in gradients)
 
     forward.__signature__ = inspect.signature(op.forward)  # type: ignore[attr-defined]
+    backward.__wrapped__ = op.backward  # type: ignore[attr-defined]
     return _like(op, forward, backward)
 
 
@@ -277,9 +278,10 @@ def _apart(
         y = returned[0] if outputs == 1 else returned[:outputs]
         return y, returned[outputs:]
 
-    def apart(dy: Any, saved: Any) -> Any:
-        return backward(*(dy if outputs > 1 else [dy]), *saved)
+    def apart(dy: Any, saved: Any, **options: Any) -> Any:
+        return backward(*(dy if outputs > 1 else [dy]), *saved, **options)
 
     together.__signature__ = inspect.signature(forward)  # type: ignore[attr-defined]
     together.__wrapped__ = forward  # type: ignore[attr-defined]
+    apart.__wrapped__ = backward  # type: ignore[attr-defined]
     return together, apart

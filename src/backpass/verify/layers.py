@@ -238,7 +238,7 @@ def _functions(
             return {**returned, **own}
         first = [
             to_kind_of(dy, np.array(g)) if isinstance(g, float) else g
-            for g in flat(returned)
+            for g in (flat(returned) if returned is not None else [None] * count)
         ]
         first = first[: len(first) - kept]
         gradients = (*first, *own.values())

@@ -30,7 +30,12 @@ from backpass.verify.convert import (
 )
 from backpass.verify.outputs import Malformed, Several, join
 from backpass.verify.seeded import seeded
-from backpass.verify.signatures import defaults_of, input_names, option_names
+from backpass.verify.signatures import (
+    defaults_of,
+    input_names,
+    option_names,
+    parameters_of,
+)
 
 _EMPTY = inspect.Parameter.empty
 
@@ -279,7 +284,15 @@ def subject(
             return np.asarray(y, np.float64), returned[1]
         return (y, several._replace(saved=returned[1])) if several else returned
 
+    named = {
+        p.name
+        for p in parameters_of(op.backward) or []
+        if p.default is not p.empty or p.kind is p.KEYWORD_ONLY
+    }
+    shared = {name: options[name] for name in options.keys() & named - {"wanted"}}
+
     def backward(dy, saved, **wanted):
+        wanted = {**shared, **wanted}  # an option that backward names too
         if isinstance(saved, Several):
             return op.backward(saved.split(dy), saved.saved, **wanted)
         return op.backward(dy if stateless else as_number(dy), saved, **wanted)

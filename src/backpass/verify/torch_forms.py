@@ -14,7 +14,7 @@ from torch.utils import checkpoint
 
 from backpass.verify.arguments import reject_unknown
 from backpass.verify.case import NotRun, first_line
-from backpass.verify.convert import dtype_name, requires_grad
+from backpass.verify.convert import dtype_name, is_floating, requires_grad
 from backpass.verify.layers import declaration
 from backpass.verify.outputs import join
 from backpass.verify.seeded import the_same_numbers
@@ -107,16 +107,23 @@ def with_options(op: Any, count: int, options: Mapping[str, Any]) -> tuple[Any, 
     return tuple(values[p] for p in needed)
 
 
+def trained(module: torch.nn.Module) -> list[torch.Tensor]:
+    """Return the parameters that are not frozen."""
+    return [of for of in module.parameters() if of.requires_grad]
+
+
 def of_module(module: torch.nn.Module, inputs: Sequence[Any]) -> Any:
     """Return a module as an object whose inputs are its own and then its parameters.
     Return None if it applies no Function at these inputs: its backward is then
     PyTorch's."""
-    names = [*dict(module.named_parameters())]
+    names = [name for name, of in module.named_parameters() if of.requires_grad]
+    frozen = {n: of for n, of in module.named_parameters() if not of.requires_grad}
     within = _Within(module)
     padding: dict[str, tuple[Any, int]] = {
         f"{name}.weight": (of.weight.detach()[of.padding_idx], of.padding_idx)
         for name, of in module.named_modules()
         if isinstance(of, torch.nn.Embedding) and of.padding_idx is not None
+        if f"{name}.weight" in names
     }
     applied: list[type] = []
     ys: list[Any] = []  # of the first call
@@ -133,7 +140,10 @@ def of_module(module: torch.nn.Module, inputs: Sequence[Any]) -> Any:
             fixed = torch.arange(len(of), device=of.device)[:, None] == index
             weights[name] = torch.where(fixed, row.to(of.dtype), of)
         buffers = {name: value.clone() for name, value in module.named_buffers()}
-        held = {f"module.{name}": of for name, of in {**buffers, **weights}.items()}
+        dtype = next((of.dtype for of in (*own, *given) if is_floating(of)), None)
+        still = {name: of.detach().to(dtype) for name, of in frozen.items()}
+        every = {**buffers, **weights, **still}
+        held = {f"module.{name}": of for name, of in every.items()}
         y = torch.func.functional_call(within, held, (call, *given))
         ys[:] = ys or [y]
         return y
@@ -170,7 +180,7 @@ def of_module(module: torch.nn.Module, inputs: Sequence[Any]) -> Any:
     raised: Exception | None = None
     try:
         with torch.enable_grad():
-            plain_forward(*map(_leaf, inputs), *map(_leaf, module.parameters()))
+            plain_forward(*map(_leaf, inputs), *map(_leaf, trained(module)))
     except Exception as error:  # after a Function was applied, the check reports it
         raised = error
     if not applied:

@@ -32,7 +32,7 @@ from backpass.derivation.text.knowledge import Knowledge
 from backpass.derivation.text.members import Equation, agree, equality
 from backpass.derivation.text.pairs import without_pairs
 from backpass.derivation.text.shown import through_equalities
-from backpass.derivation.text.substituted import by_substitution, if_still
+from backpass.derivation.text.substituted import by_substitution
 from backpass.derivation.text.sums import reaching_further
 
 
@@ -56,7 +56,6 @@ def other_reading(
         or _other_layout(known, equation, part)
         or reaching_further(known, equation, part)
         or by_substitution(known, equation, part)
-        or if_still(known, equation, part, chain)
     )
 
 

@@ -1,20 +1,16 @@
-r"""Derivatives by a name in place of an input, and differentials by some inputs alone.
+r"""Derivatives by a name in place of an input: for r = x^2 and s = x^3, ds/dr = 3x/2.
 
-With r = x^2, the definition of s = x^3 does not contain r, so its derivative by r is 0
-as it is defined. A text may nevertheless mean r as the variable, so that ds/dr = 3x/2.
-Then the chain rule holds for its claim: ds/dx = (ds/dr) (dr/dx).
-
-Likewise d(x w) = w dx is right if w does not move.
+The definition of s does not contain r, so its derivative by r is 0 as it is defined. A
+text may nevertheless mean r as the variable. Then the chain rule holds for its claim:
+ds/dx = (ds/dr) (dr/dx).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 
 from lark import Tree
 
-from backpass.derivation.equality.check import Chain
 from backpass.derivation.language.names import Reference, Scope, Variable
 from backpass.derivation.language.parse import Part, Unreadable, parse, span_of
 from backpass.derivation.text.knowledge import Knowledge
@@ -55,34 +51,6 @@ def by_substitution(known: Knowledge, equation: Equation, part: Part) -> str:
     return (
         f"it is wrong with the definitions above, but holds if {name} is the variable in place "
         f"of the names that define it: if that is meant, define them by {name}"
-    )
-
-
-def if_still(known: Knowledge, equation: Equation, part: Part, chain: Chain) -> str:
-    """Return a question if members with differentials are equal when the inputs whose
-    differentials the member leaves out do not move; otherwise ""."""
-    scope, here = known.scope, chain.expressions[-1]
-    moving = {one.name for one in here.used if one.accent == "dot"}
-    if not moving:
-        return ""
-    inputs = [scope.variables[name] for name in known.used(chain.expressions)]
-    still = sorted(
-        one.name for one in inputs if one.kind == "given" and one.name not in moving
-    )
-    above = {one.name for e in chain.expressions[:-1] for one in e.used if one.accent}
-    if not still or not above.isdisjoint(still):
-        return ""
-    words = ", ".join(rf"\dot{{{name}}} = 0" for name in still)
-    if equation.beside.condition:
-        words = f"{equation.beside.condition.text}, {words}"
-    beside = replace(equation.beside, condition=Part(part.source, part.start, words))
-    if not agree(known, equation.first, equation.anchor, part, beside):
-        return ""
-    names = " and ".join(still)
-    return (
-        f"it holds if {names} does not move: if that is meant, declare {names} as a constant"
-        if len(still) == 1
-        else f"it holds if {names} do not move: if that is meant, declare them as constants"
     )
 
 

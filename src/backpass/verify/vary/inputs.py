@@ -110,6 +110,8 @@ def _away(case: Case, inputs: Inputs) -> Inputs:
 def _every_variation(case: Case, chosen: Collection[str]) -> Iterator[Variation]:
     """Yield the variations; groups that take forward's time only if they are chosen."""
     draw = Draw(case)
+    for what, tries in values.unequal(draw):  # first, while there is work left
+        yield Variation(what, tries, kind=kinds.UNEQUAL)
     yield _deeper(draw)
     for places in draw.lengths():
         if not draw.is_width_of_table(places):
@@ -223,8 +225,6 @@ def _of_values(draw: Draw) -> Iterator[Variation]:
     tries = (draw.replaced(first, tied),)
     kind = kinds.OTHER if steps else kinds.TIES
     yield Variation(f"ties in {name}", tries, DIFFERENCES, (), kind)
-    for what, other_tries in values.unequal(draw):
-        yield Variation(what, other_tries, kind=kinds.UNEQUAL)
 
 
 def _of_axes(draw: Draw) -> Iterator[Variation]:

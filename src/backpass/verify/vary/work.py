@@ -37,7 +37,7 @@ class Bound:
     every: int
 
 
-BY_DEFAULT = Bound(one=2_000_000, every=8_000_000)
+BY_DEFAULT = Bound(one=4_000_000, every=8_000_000)
 ASKED_FOR = Bound(one=20_000_000, every=60_000_000)
 
 
