@@ -74,8 +74,8 @@ def _by_direction(row: Row, case: Case, at: int, step: Step) -> Row:
         found = measured(case, at, _gradient(case, at), batch, step)
         errors = np.abs(found.errors)
         if (errors > np.maximum(DOUBT * found.doubts, allowed)).any():
-            wider = _agrees_if_wider(case, at, failing, step, allowed)
-            return _passed(row, row.tolerance or 0.0) if wider else row
+            wider = _error_of_wider(case, at, failing, step, allowed)
+            return row if wider is None else _passed(row, wider / (size or 1.0))
         most = max(most, errors.max())
         known &= bool((errors <= allowed).all())
         known &= bool((found.doubts <= SURE * max(size, case.scales[at])).all())
@@ -106,9 +106,10 @@ def _by_element(row: Row, case: Case, at: int, step: Step) -> Row:
     better = seen & np.isfinite(doubts) & (doubts <= SURE * np.abs(got - errors))
     refined = np.where(better | wrong, got - errors, np.where(seen, got, reference))
     if wrong.any():
-        units = [_unit(got.shape, i) for i in np.flatnonzero(wrong)[: 2 * BATCH]]
-        if _agrees_if_wider(case, at, units, step, allowed):
-            return _passed(row, row.tolerance or 0.0)
+        units = [_unit(got.shape, i) for i in order]
+        wider = _error_of_wider(case, at, units, step, allowed)
+        if wider is not None:
+            return _passed(row, wider / (largest(reference) or case.scales[at]))
         return _failed(row, case, at, refined, wrong)
     size = largest(np.where(seen & ~better, 0.0, refined))
     known = (np.abs(errors) <= (row.tolerance or 0.0) * size) & (doubts <= SURE * size)
@@ -235,22 +236,26 @@ def _jump(case: Case, at: int, direction: np.ndarray, step: Step) -> float:
     return most
 
 
-def _agrees_if_wider(
+def _error_of_wider(
     case: Case, at: int, directions: Sequence[np.ndarray], step: Step, allowed: float
-) -> bool:
-    """Whether differences of forward in NumPy's widest dtype agree with backward along
-    all of some directions, each over one step. Float64 may round 1 − σ(x) to the same
-    number over a short step."""
+) -> float | None:
+    """Return backward's largest error along some directions, by differences of forward
+    in NumPy's widest dtype; None if one is not allowed over any of three steps. Float64
+    may round 1 − σ(x) to the same number over a short step."""
+    most = 0.0
     try:
-        return all(
-            any(
-                abs(_error_if_wider(case, at, times * step * direction)) <= allowed
+        for direction in directions:
+            errors = (
+                abs(_error_if_wider(case, at, times * step * direction))
                 for times in (FACTOR**1.5, FACTOR, 1 / FACTOR)
             )
-            for direction in directions
-        )
+            error = next((error for error in errors if error <= allowed), None)
+            if error is None:
+                return None
+            most = max(most, error)
     except Exception:  # forward need not accept this dtype
-        return False
+        return None
+    return most
 
 
 def _error_if_wider(case: Case, at: int, taken: np.ndarray) -> float:

@@ -22,9 +22,8 @@ MODULES = ("numpy.linalg", "scipy.linalg")
 
 def of_another_rank(given: Case, inputs: Inputs) -> str:
     """Return why other inputs need not suit code without a declaration that inverts or
-    factorises a matrix, or "".
-
-    Of two axes of an input, the longer one has become the shorter one.
+    factorises a matrix, or "". They need not if the longer of two axes of an input has
+    become the shorter one.
     """
     if given.subject.shapes is not None:
         return ""
