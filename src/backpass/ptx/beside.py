@@ -221,12 +221,6 @@ class Space:
                 later[:-i] = which[i:]
                 codes[later & (codes == CODES[type])] = NONE
 
-    def forget_bytes(self, at: np.ndarray) -> None:
-        """Forget the numbers of the bytes with these indices."""
-        which = np.zeros(len(self.codes), bool)
-        which[at // 2] = True
-        self.forget(which)
-
     def contains(self, addresses: np.ndarray) -> np.ndarray:
         """Return which addresses are in this memory."""
         return (addresses >= self.start) & (addresses < self.start + self.n)

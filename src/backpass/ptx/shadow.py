@@ -479,15 +479,7 @@ class Shadow:
     def _copied(
         self, threads: Threads, instruction: Instruction, chosen: np.ndarray
     ) -> Finish | None:
-        if "bulk" in instruction.parts:
-            arrived, before = threads.proxy.arrivals, threads.proxy.count
-
-            def forget() -> None:
-                for number in [x for x in arrived if x > before]:
-                    self._shared.forget_bytes(arrived[number].at)
-
-            return forget
-        if instruction.parts[2] not in ("ca", "cg"):
+        if "bulk" in instruction.parts or instruction.parts[2] not in ("ca", "cg"):
             return _nothing
         to, of, size, *rest = instruction.operands
         n = int(size.text, 0) // 2  # type: ignore[union-attr]
