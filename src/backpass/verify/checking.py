@@ -12,6 +12,7 @@ import numpy as np
 
 from backpass.contract.arrays import Array, is_array
 from backpass.text.progress import Progress
+from backpass.verify import updating
 from backpass.verify.allocation import memory_kept
 from backpass.verify.arguments import (
     check_conventions,
@@ -26,7 +27,7 @@ from backpass.verify.case import Case, NotRun, describe, first_line
 from backpass.verify.conditioned import unless_digits, unless_rounded, unless_rounding
 from backpass.verify.drawing import INPUTS, drawn_inputs, generator, options_for
 from backpass.verify.findings import SLOPES_DIFFER
-from backpass.verify.forms import usual
+from backpass.verify.forms import Form, usual
 from backpass.verify.gradient_names import WHERE
 from backpass.verify.methods import (
     Method,
@@ -52,7 +53,7 @@ from backpass.verify.report import (
     Report,
     Row,
 )
-from backpass.verify.subject import is_function, load, subject
+from backpass.verify.subject import Subject, is_function, load, subject
 from backpass.verify.vary import executed, work
 from backpass.verify.vary.call import varied_call
 from backpass.verify.vary.judging import varied
@@ -190,6 +191,7 @@ def check(
     op, drawn = load(op), not inputs
     if drawn and is_function(op):  # its options are positional, after the inputs
         inputs = drawn_inputs(op, generator(seed, INPUTS), options=options)
+    given = op, inputs, options
     form = usual(op, inputs, options)
     op, inputs, without = form.op, form.inputs, form.without
     options = options if form.options is None else {**form.options}
@@ -229,6 +231,14 @@ def check(
             runs = (_run(name, case, progress) for name in names if name in chosen)
             return [row for rows in runs for row in rows]
 
+        def subject_of(form: Form) -> Subject:
+            """Return the same layer in another state."""
+            count = len(form.inputs)
+            return subject(form.op, count, options, zero_gradients, constants)
+
+        def update_of() -> updating.Update | None:
+            return updating.update_of(case, given, subject_of, rows_of)
+
         rows = [
             Row("form", f"d{name}", NOT_RUN, reason=NO_GRADIENT) for name in without
         ]
@@ -242,11 +252,20 @@ def check(
             rows += proofs_of(case) if prove else []
         else:
             found = finite_difference.unless_seen(rows_of(case, chosen))
-            rows += complex_step.unless_contradicted(found)
+            found = complex_step.unless_contradicted(found)
+            settled = case
+            if updating.is_wrong(found) and (update := update_of()):
+                found, settled = updating.reconsidered(found, case, update, rows_of)
+            rows += found
             if unrestricted and _passed(case, rows):
                 rows += second_derivative.noticed(case)
             if vary or (vary is None and unrestricted and _may_be_varied(case, rows)):
-                rows += _varied(case, rows_of, vary)
+                found = _varied(settled, rows_of, vary)
+                wrong = {row.quantity for row in found if row.verdict == FAILED}
+                if wrong and settled is case and (update := update_of()):
+                    settled = update.without(case, wrong)
+                    found = _varied(settled, rows_of, vary)
+                rows += found
         if vary and not any(row.variation and row.verdict != NOT_RUN for row in rows):
             rows.append(Row(VARIATIONS, "", VACUOUS, reason=NOTHING_VARIED))
         rows = _explained(rows, case, progress)

@@ -118,7 +118,7 @@ def of_module(module: torch.nn.Module, inputs: Sequence[Any]) -> Any:
     PyTorch's."""
     names = [name for name, of in module.named_parameters() if of.requires_grad]
     frozen = {n: of for n, of in module.named_parameters() if not of.requires_grad}
-    within = _Within(module)
+    within, restore = _Within(module), _restoring(module)
     padding: dict[str, tuple[Any, int]] = {
         f"{name}.weight": (of.weight.detach()[of.padding_idx], of.padding_idx)
         for name, of in module.named_modules()
@@ -144,6 +144,8 @@ def of_module(module: torch.nn.Module, inputs: Sequence[Any]) -> Any:
         still = {name: of.detach().to(dtype) for name, of in frozen.items()}
         every = {**buffers, **weights, **still}
         held = {f"module.{name}": of for name, of in every.items()}
+        if call is module:
+            restore()
         y = torch.func.functional_call(within, held, (call, *given))
         ys[:] = ys or [y]
         return y
@@ -209,6 +211,24 @@ def of_module(module: torch.nn.Module, inputs: Sequence[Any]) -> Any:
         __name__=name,
         **({"SHAPES": text} if text else {}),
     )
+
+
+def _restoring(module: torch.nn.Module) -> Callable[[], None]:
+    """Return a function that gives a module's attributes that are tensors or numbers
+    their present values. Buffers are not among them."""
+    kept = [
+        (of, name, value.detach().clone() if torch.is_tensor(value) else value)
+        for of in module.modules()
+        for name, value in vars(of).items()
+        if torch.is_tensor(value) or type(value) in (int, float)
+    ]
+
+    def restore() -> None:
+        for of, name, value in kept:
+            new = value.clone() if torch.is_tensor(value) else value
+            setattr(of, name, new)
+
+    return restore
 
 
 def _dtypes(inputs: Sequence[Any], module: torch.nn.Module) -> str:
