@@ -48,6 +48,17 @@ class Dictionary(Dense):
         return dx, {"b": db, "w": dw}
 
 
+class OnlyDictionary(Dense):
+    def backward(self, dy):
+        dx, dw, db = self.parts(dy)
+        return {"w": dw, "b": db, "x": dx}
+
+
+class OnlyDictionaryOfNames(Dense):
+    def backward(self, dy):
+        return dict(zip(("dx", "dw", "db"), self.parts(dy), strict=True))
+
+
 class Twice(Dense):
     """Gradients are returned and kept."""
 
@@ -103,7 +114,18 @@ class WithState(Dense):
 
 
 @pytest.mark.parametrize(
-    "layer", [Nested, NestedElsewhere, Dictionary, Twice, Keeping, Accumulating, WithState]
+    "layer",
+    [
+        Nested,
+        NestedElsewhere,
+        Dictionary,
+        OnlyDictionary,
+        OnlyDictionaryOfNames,
+        Twice,
+        Keeping,
+        Accumulating,
+        WithState,
+    ],
 )
 def test_a_layer(layer):
     report = check(layer(), X)
@@ -690,3 +712,71 @@ def test_a_factor_that_a_layer_of_ones_hides():
     wrong = type("Wrong", (Scaled,), {"factor": False})
     (failed,) = check(wrong(), x, raises=False).failed
     assert failed.variation == "different elements of gamma"
+
+
+class MeanSquare:
+    """A layer made for a number of rows, which its backward uses and its forward does not."""
+
+    def __init__(self, batch_size):
+        self.batch_size = batch_size
+
+    def forward(self, z):
+        self.z = z
+        return (z * z).mean(0).sum()
+
+    def backward(self):
+        return 2 * self.z / self.batch_size
+
+
+class OfTheArray(MeanSquare):
+    def backward(self):
+        return 2 * self.z / len(self.z)
+
+
+def test_a_number_of_rows_that_a_layer_holds_is_named():
+    check(OfTheArray(4), X)
+    ((_, said),) = check(MeanSquare(4), X, raises=False).findings()
+    assert "batch_size is 4, a length of the inputs given but not of these" in said
+
+
+def test_a_number_of_rows_that_a_function_holds_is_named():
+    rows = 4
+    pair = SimpleNamespace(
+        forward=lambda z: ((z * z).mean(0).sum(), z), backward=lambda dy, z: dy * 2 * z / rows
+    )
+    ((_, said),) = check(pair, X, raises=False).findings()
+    assert "rows is 4, a length of the inputs given" in said
+    fixed = SimpleNamespace(**vars(pair), SHAPES="z[4, n] -> y[]")
+    check(fixed, X)
+
+
+class WithANumber(Dense):
+    """A dictionary of all gradients, one of which is that of a Python float."""
+
+    def __init__(self):
+        super().__init__()
+        self.scale = 0.3
+
+    def forward(self, x):
+        return self.scale * super().forward(x)
+
+    def backward(self, dy):
+        dx, dw, db = self.parts(self.scale * dy)
+        dscale = float((dy * (self.x @ self.w + self.b)).sum())
+        return {"grads": {"w": dw, "scale": dscale, "b": db}, "dinput": dx}
+
+
+class LossWithDictionary(Dense):
+    def forward(self, x):
+        self.x = x
+        return ((x @ self.w + self.b) ** 2).sum()
+
+    def backward(self):
+        return dict(zip("xwb", self.parts(2 * (self.x @ self.w + self.b)), strict=True))
+
+
+@pytest.mark.parametrize("layer", [WithANumber, LossWithDictionary])
+def test_a_dictionary_of_gradients(layer):
+    check(layer(), X)
+    wrong = type("Wrong", (layer,), {"factor": 1.01})
+    assert {row.quantity for row in check(wrong(), X, raises=False).failed} == {"dw"}

@@ -229,3 +229,32 @@ def test_a_module_whose_forward_raises_says_so():
     message = r"inputs: expected those of Model's forward; it raises an error.*the inputs are float64, and the parameters float32"
     with pytest.raises(TypeError, match=message):
         check(Model(), torch.ones(3, 5, dtype=torch.float64))
+
+
+def joined(name, factor):
+    """An operator of a list of tensors."""
+
+    @torch.library.custom_op(f"backpass_tests::{name}", mutates_args=())
+    def join(w: torch.Tensor, xs: list[torch.Tensor], scale: float = 2.0) -> torch.Tensor:
+        return torch.cat(xs, -1) * scale * w
+
+    def setup(ctx, inputs, output):
+        w, xs, ctx.scale = inputs
+        ctx.lengths = [x.shape[-1] for x in xs]
+        ctx.save_for_backward(w, *xs)
+
+    def backward(ctx, g):
+        w, *xs = ctx.saved_tensors
+        dw = (g * torch.cat(xs, -1)).sum(0) * ctx.scale
+        return dw, [*(factor * ctx.scale * g * w).split(ctx.lengths, -1)], None
+
+    join.register_autograd(backward, setup_context=setup)
+    return join
+
+
+def test_an_operator_of_a_list_of_tensors():
+    w, *xs = (torch.randn(shape, dtype=torch.float64) for shape in [(7,), (2, 3), (2, 4)])
+    check(joined("joined", 1.0), w, xs)
+    check(joined("joined_3", 1.0), w, xs, scale=3.0)
+    report = check(joined("joined_wrong", 1.01), w, xs, raises=False)
+    assert {row.quantity for row in report.failed} == {"dxs_0", "dxs_1"}

@@ -63,7 +63,8 @@ class Case:
     each input whose gradient is not a derivative to the reason. Numbers that replace
     the inputs in a call of forward are rounded to ``precision`` and passed in the dtype
     ``fed``. ``drawn`` says whether the inputs were drawn at random. ``held`` has the
-    lengths of arrays of integers that a layer holds, such as the labels of a batch, and
+    lengths of arrays of integers that a layer holds, such as the labels of a batch,
+    ``counts`` the integers that the object holds, such as a number of rows, and
     ``again`` calls forward and backward twice on one layer; see `layers.Layer`.
     ``atomic_sums`` says that a compiled kernel may add floating-point numbers in any
     order, and ``slow`` that a forward takes so long that differences follow few
@@ -86,6 +87,7 @@ class Case:
     fed: str = "float64"
     drawn: bool = False
     held: frozenset[int] = frozenset()
+    counts: Mapping[str, int] = field(default_factory=dict)
     again: Callable[..., tuple[Any, Any, int]] | None = None
     atomic_sums: bool = False
     slow: bool = False

@@ -12,7 +12,7 @@ import numpy as np
 
 from backpass.contract.arrays import Array, is_array
 from backpass.text.progress import Progress
-from backpass.verify import updating
+from backpass.verify import updating, vacuous
 from backpass.verify.allocation import memory_kept
 from backpass.verify.arguments import (
     check_conventions,
@@ -27,7 +27,7 @@ from backpass.verify.case import Case, NotRun, describe, first_line
 from backpass.verify.conditioned import unless_digits, unless_rounded, unless_rounding
 from backpass.verify.drawing import INPUTS, drawn_inputs, generator, options_for
 from backpass.verify.findings import SLOPES_DIFFER
-from backpass.verify.forms import Form, usual
+from backpass.verify.forms import Form, counts_of, usual
 from backpass.verify.gradient_names import WHERE
 from backpass.verify.methods import (
     Method,
@@ -212,6 +212,7 @@ def check(
         conventions=conventions,
         drawn=drawn,
         held=form.held,
+        counts=counts_of(given[0]),
         again=form.again,
         atomic_sums=atomic_sums or bool(getattr(op, "ATOMIC_SUMS", False)),
     )
@@ -254,9 +255,10 @@ def check(
             found = finite_difference.unless_seen(rows_of(case, chosen))
             found = complex_step.unless_contradicted(found)
             settled = case
-            if updating.is_wrong(found) and (update := update_of()):
+            own = not under_test.stateless and updating.is_wrong(found)
+            if own and (update := update_of()):
                 found, settled = updating.reconsidered(found, case, update, rows_of)
-            rows += found
+            rows += vacuous.advised(found, case, rows_of)
             if unrestricted and _passed(case, rows):
                 rows += second_derivative.noticed(case)
             if vary or (vary is None and unrestricted and _may_be_varied(case, rows)):

@@ -15,9 +15,11 @@ The other forms are:
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import dis
 import inspect
+import itertools
 import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -63,7 +65,10 @@ def usual(op: Any, inputs: Sequence[Any], options: Mapping[str, Any]) -> Form:
 
         if torch_forms.is_custom_op(op):
             more = torch_forms.with_options(op, len(inputs), options)
-            return Form(torch_forms.function_of(op), (*inputs, *more), options={})
+            function = torch_forms.function_of(op, inputs)
+            lists = map(torch_forms.is_list, inputs)
+            each = [[*x] if of else [x] for x, of in zip(inputs, lists, strict=True)]
+            return Form(function, (*itertools.chain(*each), *more), options={})
         if is_function(op) and options:
             more = torch_forms.with_options(op, len(inputs), options)
             return Form(op, (*inputs, *more), options={})
@@ -180,6 +185,18 @@ def _held(layer: Any) -> frozenset[int]:
         for value in arrays
         if value.ndim and namespace(value).isdtype(value.dtype, "integral")
     )
+
+
+def counts_of(op: Any) -> dict[str, int]:
+    """Return the integers that a layer holds, or that a backward takes from where it is
+    defined, such as the number of rows for which it is made."""
+    held = dict(vars(op)) if hasattr(op, "__dict__") else {}
+    held = {} if isinstance(op, ModuleType | type | SimpleNamespace) else held
+    function = getattr(op, "backward", None)
+    with contextlib.suppress(TypeError, ValueError):  # a builtin
+        known = inspect.getclosurevars(function)  # type: ignore[arg-type]
+        held |= {**known.globals, **known.nonlocals}
+    return {name: value for name, value in held.items() if type(value) is int}
 
 
 def _positional(function: Any) -> tuple[list[str], list[str] | None]:

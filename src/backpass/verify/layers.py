@@ -235,7 +235,10 @@ def _functions(
             for name, g in own.items()
         }
         if isinstance(returned, Mapping):
-            return {**returned, **own}
+            own = {**returned, **own}
+            if cotangents:
+                return own
+            return {key: g if g is None else dy * g for key, g in own.items()}
         first = [
             to_kind_of(dy, np.array(g)) if isinstance(g, float) else g
             for g in (flat(returned) if returned is not None else [None] * count)

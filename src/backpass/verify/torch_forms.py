@@ -37,9 +37,10 @@ def is_module(op: object) -> bool:
     return isinstance(op, torch.nn.Module)
 
 
-def function_of(op: Any) -> type[torch.autograd.Function]:
+def function_of(op: Any, given: Sequence[Any] = ()) -> type[torch.autograd.Function]:
     """Return an operator as a Function, with its own forward and the registered
-    backward. Its options are further inputs, those that are keywords last.
+    backward. Its options are further inputs, those that are keywords last. Each tensor
+    of a list among the inputs ``given`` is an input of its own.
 
     Raises TypeError if no backward is registered.
     """
@@ -52,7 +53,13 @@ def function_of(op: Any) -> type[torch.autograd.Function]:
     keywords = [p.name for p in taken if p.kind is p.KEYWORD_ONLY]
     places = len(taken) - len(keywords)
 
+    lists = {at: len(value) for at, value in enumerate(given) if is_list(value)}
+
     def parts_of(values: Sequence[Any]) -> tuple[list[Any], dict[str, Any]]:
+        left = [*values]
+        for at, count in lists.items():
+            left[at : at + count] = [left[at : at + count]]
+        values = left
         every = [*values, *(p.default for p in taken[len(values) :])]
         return every[:places], dict(zip(keywords, every[places:], strict=True))
 
@@ -70,17 +77,35 @@ def function_of(op: Any) -> type[torch.autograd.Function]:
 
     def backward(ctx: Any, *dys: Any) -> Any:
         returned = op._backward_fn(ctx, *dys)
-        returned = returned if isinstance(returned, tuple) else (returned,)
+        several = isinstance(returned, tuple) or (lists and len(taken) > 1)
+        returned = [*returned] if several else [returned]
+        for at, count in sorted(lists.items(), reverse=True):
+            none = returned[at] is None
+            returned[at : at + 1] = [None] * count if none else returned[at]
         # An option that was left out, or is a keyword, has no place for a gradient.
         return (*returned, *[None] * len(taken))[: ctx.inputs_of_apply]
 
+    usual = inspect.Parameter.POSITIONAL_OR_KEYWORD
     forward.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
-        [p.replace(kind=inspect.Parameter.POSITIONAL_OR_KEYWORD) for p in taken]
+        [
+            p.replace(name=name, kind=usual)
+            for at, p in enumerate(taken)
+            for name in (
+                [f"{p.name}_{of}" for of in range(lists[at])]
+                if at in lists
+                else [p.name]
+            )
+        ]
     )
     parts = {"forward": forward, "setup_context": setup_context, "backward": backward}
     static = {name: staticmethod(part) for name, part in parts.items()}
     facts = {name: value for name, value in vars(op).items() if name.isupper()}
     return type(op._name, (torch.autograd.Function,), {**facts, **static})
+
+
+def is_list(value: Any) -> bool:
+    """Whether an input of an operator is a list of tensors."""
+    return isinstance(value, list | tuple) and any(map(torch.is_tensor, value))
 
 
 def with_options(op: Any, count: int, options: Mapping[str, Any]) -> tuple[Any, ...]:

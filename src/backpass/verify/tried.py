@@ -10,7 +10,7 @@ import numpy as np
 
 from backpass.contract.arrays import Array, is_array, namespace, size
 from backpass.verify.attributes import Path, copied, held, numbers, numbers_in, put
-from backpass.verify.gradient_names import names_gradient
+from backpass.verify.gradient_names import names_gradient, plain
 from backpass.verify.outputs import Malformed
 from backpass.verify.seeded import the_same_numbers
 from backpass.verify.signatures import parameters_of
@@ -89,18 +89,43 @@ def forward_of(layer: Any, inputs: Sequence[Any], options: Mapping[str, Any]) ->
 
 def backward_of(layer: Any, dys: Sequence[Any]) -> Any:
     """Return the gradients of the inputs, which a backward that returns nothing may
-    keep in attributes."""
+    keep in attributes. Those of a dictionary come first, and then the others."""
     returned = layer.backward(*dys)
+    if isinstance(returned, Mapping):
+        return _in_order(layer, returned)
     kept = vars(layer) if returned is None and hasattr(layer, "__dict__") else {}
-    names = [p.name for p in parameters_of(layer.forward) or []]
-    names = names if len(names) > 1 else [*names, "x", "input", "inputs"]
     found = {
         key: value
+        for names in _names_of_inputs(layer)
         for name in names
         for key, value in kept.items()
         if names_gradient(key, name) and is_array(value)
     }
     return tuple(found.values()) or returned
+
+
+def _names_of_inputs(layer: Any) -> list[list[str]]:
+    """Return the names of each input of forward; a single one may have usual names."""
+    names = [p.name for p in parameters_of(layer.forward) or []]
+    return [[of] for of in names] if len(names) > 1 else [[*names, "x", "input"]]
+
+
+def _in_order(layer: Any, returned: Mapping[str, Any]) -> Any:
+    """Return the gradients of the inputs in their order, and those of the parameters
+    as a dictionary; the dictionary itself if it has no gradient of a parameter."""
+    rest, first = dict(returned), []
+    for names in _names_of_inputs(layer):
+        keys = (
+            key
+            for name in names
+            for key in rest
+            if names_gradient(key, name) or plain(key) == plain(name)
+        )
+        key = next(keys, None)
+        first.append(None if key is None else rest.pop(key))
+    if len(rest) == 1 and isinstance(only := next(iter(rest.values())), Mapping):
+        rest = dict(only)
+    return (*first, rest) if rest else returned
 
 
 def _first(y: Any) -> Any:

@@ -421,9 +421,31 @@ def _summary(
     if misfit and not wrong:
         yield not_run(NAME, what, misfit)
         return
+    hint = hint or _fixed(case, given)
     hint = f"; {hint}" if hint else ""
     yield from summed_up(
         NAME, what, found, wrong, known, lambda row: diagnosis(row, case, work) + hint
+    )
+
+
+def _fixed(case: Case, given: Case) -> str:
+    """Return a sentence on an integer of the object that is the length of an axis at
+    the inputs given, but not at these; "" if there is none."""
+    changed = {
+        old
+        for value, other in zip(given.inputs, case.inputs, strict=True)
+        if is_array(value) and is_array(other) and value.ndim == other.ndim
+        for old, new in zip(value.shape, other.shape, strict=True)
+        if old != new and old > 1
+    }
+    names = [
+        f"{of} is {count}" for of, count in given.counts.items() if count in changed
+    ]
+    if not names:
+        return ""
+    return (
+        f"{' and '.join(names)}, a length of the inputs given but not of these: compute "
+        "with the length of the array or, if it never changes, declare it in SHAPES"
     )
 
 
