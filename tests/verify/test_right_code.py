@@ -648,3 +648,88 @@ def test_a_loss_that_loses_digits_at_long_rows(seed):
     assert check(NegativeSampling(), h).passed
     wrong = type("Wrong", (NegativeSampling,), {"factor": 1.01})
     assert not check(wrong(), h, raises=False).passed
+
+
+def correlation(x, t):
+    """The concordance of two rows; on tensors, var() divides by one element fewer."""
+    mx, mt = x.mean(), t.mean()
+    covariance = ((x - mx) * (t - mt)).mean()
+    spread = x.var() + t.var() + (mx - mt) ** 2
+    return 1 - 2 * covariance / spread, (x, t, covariance, spread)
+
+
+def correlation_back(factor):
+    def of_one(x, t, covariance, spread):
+        mx, mt = x.mean(), t.mean()
+        of_spread = covariance / spread**2 * (2 * (x - mx) + 2 * factor * (mx - mt)) / x.size
+        return -2 * ((t - mt) / x.size / spread - of_spread)
+
+    def back(dy, saved):
+        x, t, *rest = saved
+        return dy * of_one(x, t, *rest), dy * of_one(t, x, *rest)
+
+    return back
+
+
+@pytest.mark.parametrize("factor", [1.0, 1.01])
+def test_a_variance_that_tensors_compute_otherwise_is_not_judged_by_them(factor):
+    rng = np.random.default_rng(0)
+    pair = SimpleNamespace(forward=correlation, backward=correlation_back(factor))
+    x, t = rng.normal(size=64), rng.normal(size=64) + 1
+    report = check(pair, x, t, vary=True, raises=False)
+    assert report.passed == (factor == 1.0)
+    assert all(row.quantity in ("dx", "dt") for row in report.failed)
+
+
+class AddedUp:
+    """A layer for matrices that adds to its gradient: for vectors, one number."""
+
+    power = 2
+
+    def __init__(self):
+        self.w = np.random.default_rng(1).normal(size=(4, 4)) / 2
+        self.zero_grad()
+
+    def zero_grad(self):
+        self.dw = np.zeros((4, 4))
+
+    def forward(self, x):
+        self.x, self.y = x, np.tanh(x @ self.w)
+        return self.y
+
+    def backward(self, dy):
+        da = dy * (1 - self.y**self.power)
+        self.dw = self.dw + self.x.T @ da
+        return da @ self.w.T
+
+
+def test_one_axis_fewer_of_a_layer_that_adds_up():
+    x = np.random.default_rng(0).normal(size=(8, 4))
+    check(AddedUp(), x, vary=True)
+    wrong = type("Wrong", (AddedUp,), {"power": 3})
+    assert {row.quantity for row in check(wrong(), x, raises=False).failed} == {"dx", "dw"}
+
+
+def length_of_a_path(p):
+    d = p[1:] - p[:-1]
+    lengths = np.sqrt((d * d).sum(1))
+    return lengths.sum(), (d, lengths)
+
+
+def path_back(dy, saved, most=np.inf):
+    d, lengths = saved
+    step = dy * d / lengths[:, None] * np.sqrt(1.0 if len(d) < most else np.nan)
+    dp = np.zeros((len(d) + 1, 2))
+    dp[1:] += step
+    dp[:-1] -= step
+    return dp
+
+
+def test_points_that_the_check_draws_may_coincide():
+    grid = np.array([[0.0, 0], [1, 0], [1, 2], [3, 2], [3, 5], [2, 4]])
+    check(SimpleNamespace(forward=length_of_a_path, backward=path_back), grid)
+    wrong = SimpleNamespace(forward=length_of_a_path, backward=lambda dy, saved: path_back(dy, saved, 50))
+    smooth = np.random.default_rng(0).normal(size=(6, 2))
+    for points in (grid, smooth):
+        report = check(wrong, points, raises=False)
+        assert any("NaN" in row.reason for row in report.failed)

@@ -47,6 +47,18 @@ def infinite_beside_finite(case: Case, at: int, step: Step) -> str:
     return ""
 
 
+def is_infinite_at_kinks(case: Case, at: int, step: Step) -> bool:
+    """Whether y has a kink at each element where a gradient is NaN or infinite, as a
+    norm has at 0; of many elements, random ones are tried."""
+    x, got = case.float64[at], case.gradients[at]
+    if got is None or got.shape != x.shape or not np.isfinite(case.y).all():
+        return False
+    places = case.rng.permutation(np.argwhere(~np.isfinite(got)))[:UNDEFINED]
+    return len(places) > 0 and all(
+        differ(case, at, step * _unit(x.shape, index)) for index in places
+    )
+
+
 def slope(case: Case, at: int, moved: np.ndarray) -> np.ndarray | None:
     """Return the slope of y to one side, per unit of the step's length; None if shorter
     steps change it, or if y is not finite there."""

@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
 
 from backpass.contract.arrays import is_array
+from backpass.verify import sides
 from backpass.verify.case import Case, Inputs, NotRun, first_line
 from backpass.verify.converged import confirmed_if_wider, lossy
 from backpass.verify.differences import best_step
 from backpass.verify.findings import COORDINATES
 from backpass.verify.magnitude import largest
-from backpass.verify.methods import finite_difference, precision, pytorch
+from backpass.verify.methods import autograd, finite_difference, precision, pytorch
 from backpass.verify.outputs import Malformed
 from backpass.verify.report import COULD_NOT_RUN, FAILED, NOT_RUN, PASSED, Row
 from backpass.verify.reruns import several_outputs
 from backpass.verify.vary.axes import is_in_slices
-from backpass.verify.vary.inputs import DEEPER, EMPTY, Variation, variations
+from backpass.verify.vary.inputs import DEEPER, EMPTY, FEWER, Variation, variations
 from backpass.verify.vary.kinds import (
     AXIS,
     LONGER,
@@ -62,6 +64,7 @@ HELD = (
 )
 CONSTANT = 1e-6  # of y, because rounding may change it by √ε, as near arccos(1)
 COLUMNS = 128  # of a doubled vector: the most that are tried one by one
+EQUAL = 1e-9  # of a gradient: the spread of elements to which one number was added
 VANISHING = 1e-9  # of a gradient at the inputs given
 KINKS = 0.03  # of a slope: a larger error is not excused as one of kinks
 # Kinds with other lengths than those given: without a declaration, code may be made for
@@ -162,6 +165,9 @@ def _rows(
         # At such inputs a right backward may lose more digits than PyTorch.
         if asked or name != "precision"
     ]
+    of_torch = "autograd" in methods and "torch" in sys.modules
+    if of_torch and autograd.computes_another(case):
+        methods.remove("autograd")
     try:
         fits = outputs_fit(other)
     except TooMuch:
@@ -287,6 +293,8 @@ def _unless_vanishing(row: Row, case: Case, given: Case) -> Row:
         reference = np.array([error for error, _ in case.found.slopes.get(key, ())])
     if got is None or before is None or not reference.size:
         return row
+    if not np.isfinite(got).all():
+        return row
     if not max(largest(got), largest(reference)) < VANISHING * largest(before):
         return row
     reason = f"{row.quantity} is there so small that rounding may cause the error"
@@ -315,8 +323,13 @@ def _unless_excused(row: Row, variation: Variation, case: Case) -> Row:
         and not _drops_axes(case)
     ):
         reason = _misfit_of(row, case)
-    if not reason and case.subject.shapes is None and variation.kind in COINCIDING:
-        reason = _undefined(row, case)
+    if not reason and case.subject.shapes is None:
+        if variation.kind in COINCIDING:
+            reason = _undefined(row, case)
+        elif variation.kind in RESIZED:
+            reason = _coincides(row, case)
+        elif variation.what == FEWER:
+            reason = _is_added_up(row, case)
     return _not_if_failed(row, reason) if reason else row
 
 
@@ -370,6 +383,37 @@ def _undefined(row: Row, case: Case) -> str:
     else:
         return ""
     return f"{why}, and {row.quantity} is not finite"
+
+
+def _coincides(row: Row, case: Case) -> str:
+    """Return the reason for excluding a gradient that is not finite at kinks of y: the
+    elements drawn repeat those given, so that points coincide or a row has norm 0."""
+    if row.quantity not in case.quantities:
+        return ""
+    at = case.differentiable[case.quantities.index(row.quantity)]
+    got = case.gradients[at]
+    if got is None or np.isfinite(got).all():
+        return ""
+    if not sides.is_infinite_at_kinks(case, at, best_step(case, at)):
+        return ""
+    return (
+        f"y has a kink where {row.quantity} is not finite, as where two points that "
+        "were drawn coincide"
+    )
+
+
+def _is_added_up(row: Row, case: Case) -> str:
+    """Return the reason for excluding a gradient whose elements are all equal: code for
+    matrices adds a product of two vectors, which is one number, to an array."""
+    if row.quantity not in case.quantities:
+        return ""
+    got = case.gradients[case.differentiable[case.quantities.index(row.quantity)]]
+    if got is None or got.size < 2 or np.ptp(got) > EQUAL * largest(got):
+        return ""
+    return (
+        "forward accepts it, but backward adds up one number to all elements of "
+        f"{row.quantity}, as for a matrix"
+    )
 
 
 def _supports_less(name: str, got: Sequence[int], shape: Sequence[int]) -> str:
