@@ -579,3 +579,14 @@ def test_an_option_is_named_before_a_length(wrong, said):
     op = SimpleNamespace(forward=forward, backward=lambda dy, s: wrong * dy * np.cos(s[0]) / s[1])
     report = check(op, np.linspace(0, 1, 24).reshape(4, 6), raises=False)
     assert [what for _, what in report.findings()] == [said]
+
+
+@pytest.mark.parametrize("factor, said", [(8, "8 ×"), (7.9, "7.9"), (0.5, "½ ×"), (7.995, "8 ×")])
+def test_a_simple_number_within_the_noise_of_the_reference(factor, said):
+    rng = np.random.default_rng(0)
+    exact = rng.normal(size=8) * 10.0 ** rng.uniform(-2, 0, 8)
+    noisy = exact * (1 + 1e-4 * rng.uniform(-1, 1, 8))
+    found = str(diagnose(noisy, factor * exact, {"x": exact**2}, accuracy=1.5e-3))
+    assert f"got = {said}" in found
+    if factor == 7.995:
+        assert "8 ×" not in str(diagnose(exact, factor * exact, {"x": exact**2}))

@@ -12,6 +12,7 @@ _FRACTIONS = {"½": 0.5, "⅓": 1 / 3, "¼": 0.25, "2": 2.0, "3": 3.0, "4": 4.0,
 # The largest numerator or denominator of other fractions, which are named if one of the
 # two is a length.
 _LARGEST_PART = 12
+ACCURACY, COARSEST = 1e-5, 2e-3  # of a number; and at most in low precision
 
 
 @dataclass(frozen=True)
@@ -27,20 +28,28 @@ def name_number(
     value: float,
     lengths: Mapping[int, str],
     options: Mapping[str, float] | None = None,
-    accuracy: float = 1e-5,
+    accuracy: float = ACCURACY,
 ) -> Number | None:
-    """Return the simple number near ``value``, or None.
+    """Return the simple number that is nearest to ``value``, or None if none is near.
 
     It is the value of an option or 1 over it, a small integer or fraction, or made of a
     length n: n, 1/n, √n, 1/√n, 1 − 1/n.
     """
     size = abs(value)
     of_options = _of_options(options or {})
-    for number, text, note in (*of_options, *_candidates(size, lengths)):
-        if abs(size - number) <= accuracy * number:
-            sign = "−" if value < 0 else ""
-            return Number(float(np.copysign(number, value)), sign + text, note)
-    return None
+    near = [
+        (number, text, note)
+        for number, text, note in (*of_options, *_candidates(size, lengths))
+        if abs(size - number) <= accuracy * number
+    ]
+    if not near:
+        return None
+    # At the usual accuracy, those that are near are one number with several names.
+    number, text, note = near[0]
+    if accuracy > ACCURACY:
+        number, text, note = min(near, key=lambda of: abs(size - of[0]))
+    sign = "−" if value < 0 else ""
+    return Number(float(np.copysign(number, value)), sign + text, note)
 
 
 def _candidates(

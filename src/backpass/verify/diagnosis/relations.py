@@ -14,7 +14,7 @@ import numpy as np
 
 from backpass.verify.diagnosis.evidence import Diagnosis, Guess, Pair
 from backpass.verify.diagnosis.missing import missing_term
-from backpass.verify.diagnosis.named import name_number
+from backpass.verify.diagnosis.named import ACCURACY, COARSEST, name_number
 from backpass.verify.diagnosis.places import (
     index_text,
     largest_errors,
@@ -99,7 +99,8 @@ def zero(pair: Pair) -> Guesses:
 def constant_ratio(pair: Pair) -> Guesses:
     """Got is a multiple of the reference."""
     x, ratio = pair.reference, _ratio(pair)
-    if named := name_number(ratio, pair.lengths, pair.options):
+    accuracy = min(max(ACCURACY, pair.accuracy), COARSEST)
+    if named := name_number(ratio, pair.lengths, pair.options, accuracy):
         kind, says = "constant ratio", f"got = {named.text} × reference{named.note}"
         if named.value == -1:
             kind, says = "sign", "the sign is wrong: got = −reference"
