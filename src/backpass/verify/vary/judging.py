@@ -445,11 +445,13 @@ def _summary(
     what = variation.what
     wrong: dict[str, Row] = {}
     for row in found:
+        if row.verdict not in (FAILED, COULD_NOT_RUN):
+            continue
         # The operator need not accept these inputs.
         rejected = row.verdict == COULD_NOT_RUN and row.method in OPERATORS
         # Among so many elements, some are at a kink, such as ReLU's.
         kinks = row.method == finite_difference.NAME and _is_small(row, case)
-        if row.verdict in (FAILED, COULD_NOT_RUN) and not (rejected or kinks):
+        if not (rejected or kinks):
             wrong.setdefault(row.quantity, row)
     if "y" in wrong:  # forward and the operator differ, so their gradients may too
         wrong = {"y": wrong["y"]}

@@ -5,11 +5,14 @@ A unit is about the work of one line of Python that calls nothing.
 
 from __future__ import annotations
 
-import itertools
+import math
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from types import FrameType
 from typing import Any
+
+import numpy as np
 
 from backpass.contract.arrays import size
 from backpass.verify.case import Case
@@ -17,6 +20,8 @@ from backpass.verify.convert import to_kind_of
 from backpass.verify.outputs import named_arrays
 
 ELEMENTS = 20  # of arrays, for one unit in a call of forward or of backward
+CUBES = 1000  # of the length of a matrix, for one unit in its inverse
+MATRICES = np.linalg.inv.__wrapped__.__code__.co_filename  # where NumPy has these
 CALLS = 200  # of forward and of backward, for the variations of a small object
 FEWEST = 8  # calls of each, for one variation
 SEARCH = 5.0  # seconds for the diagnoses of all variations
@@ -122,14 +127,19 @@ def elements(arrays: Sequence[Any]) -> int:
 def lines(
     function: Callable, *arguments: Any, most: int = sys.maxsize, **keywords: Any
 ) -> tuple[Any, int]:
-    """Return what a function returns, and how many lines of Python it ran.
+    """Return what a function returns, and how many lines of Python it ran. An inverse
+    or a decomposition of matrices by NumPy counts as the lines that take as long.
 
     Raises TooMuch after ``most`` lines.
     """
-    count, before = itertools.count(), sys.gettrace()
+    count, before = 0, sys.gettrace()
 
-    def trace(frame: object, event: str, argument: object) -> Callable:
-        if next(count) >= most:
+    def trace(frame: FrameType, event: str, argument: object) -> Callable:
+        nonlocal count
+        count += 1
+        if event == "call" and frame.f_code.co_filename == MATRICES:
+            count += _of_matrices(frame.f_locals.get("a"))
+        if count > most:
             raise TooMuch
         return trace
 
@@ -138,7 +148,13 @@ def lines(
         returned = function(*arguments, **keywords)
     finally:
         sys.settrace(before)
-    return returned, next(count)
+    return returned, count
+
+
+def _of_matrices(a: Any) -> int:
+    """Return the work of a function of matrices, in lines."""
+    shape = np.shape(a) if isinstance(a, np.ndarray) else ()
+    return math.prod(shape) * min(shape[-2:]) // CUBES if len(shape) > 1 else 0
 
 
 def _arrays(returned: Any) -> list[Any]:
