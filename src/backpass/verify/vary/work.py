@@ -5,6 +5,7 @@ A unit is about the work of one line of Python that calls nothing.
 
 from __future__ import annotations
 
+import inspect
 import math
 import sys
 from collections.abc import Callable, Sequence
@@ -21,7 +22,7 @@ from backpass.verify.outputs import named_arrays
 
 ELEMENTS = 20  # of arrays, for one unit in a call of forward or of backward
 CUBES = 1000  # of the length of a matrix, for one unit in its inverse
-MATRICES = np.linalg.inv.__wrapped__.__code__.co_filename  # where NumPy has these
+MATRICES = inspect.unwrap(np.linalg.inv).__code__.co_filename  # of NumPy's functions
 CALLS = 200  # of forward and of backward, for the variations of a small object
 FEWEST = 8  # calls of each, for one variation
 SEARCH = 5.0  # seconds for the diagnoses of all variations
