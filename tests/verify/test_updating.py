@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from backpass.verify import check
-from backpass.verify.report import FAILED, NOT_RUN
+from backpass.verify.report import NOT_RUN
 
 RNG = np.random.default_rng(5)
 X, W, U = RNG.normal(size=(5, 4)), RNG.normal(size=(4, 3)), RNG.normal(size=4)
@@ -38,6 +38,22 @@ class Spectral:
 
 class WithoutTheNorm(Spectral):
     through_the_norm = 0.0
+
+
+class OfTheOldNorm(Spectral):
+    """The gradient of x divides by the norm before the update, which does not depend on x."""
+
+    def forward(self, x):
+        self.old = self.u @ self.w @ of_length_1(self.u @ self.w)
+        return super().forward(x)
+
+    def backward(self, dy):
+        return super().backward(dy) * self.norm / self.old
+
+
+def test_an_input_on_which_the_update_does_not_depend_is_judged_where_it_is():
+    report = check(OfTheOldNorm(), X, raises=False)
+    assert {row.quantity for row in report.failed} == {"dx"}
 
 
 class Scale(torch.autograd.Function):
@@ -145,24 +161,26 @@ def test_an_update_that_depends_on_the_input_is_judged():
     assert check(Running(), X, raises=False).failed[0].quantity == "dx"
 
 
-class Ageing(Running):
-    """A scale that falls in each call and never settles within float64."""
+class Growing:
+    """A level that never settles, and of which backward has no gradient."""
 
     def __init__(self):
-        self.scale = 1e300
+        self.w, self.level = W.copy(), 0.0
 
     def forward(self, x):
-        self.scale = 0.99 * self.scale
+        self.level = self.level + float(self.w.sum())
         self.x = x
-        return np.tanh(x) * (1 + self.scale / 1e300)
+        return x @ self.w + self.level
 
     def backward(self, dy):
-        return dy * (1 + self.scale / 1e300)
+        self.dw = self.x.T @ dy
+        return dy @ self.w.T
 
 
 def test_where_nothing_settles_a_note_names_the_update():
-    (row,) = (row for row in check(Ageing(), X, raises=False).of("finite differences"))
-    assert row.verdict == FAILED and "forward updates scale" in row.note
+    report = check(Growing(), X, raises=False, methods=["finite_difference"])
+    (row,) = report.failed
+    assert row.quantity == "dw" and "forward updates level" in row.note
 
 
 class Recurrent:

@@ -42,23 +42,26 @@ CHANGE = 64  # units in the last place by which settled numbers may change
 
 
 class Update(NamedTuple):
-    """The numbers that forward updates, the case where a further forward leaves them
-    unchanged, and its rows; no case if they do not settle."""
+    """The numbers that forward updates, the gradients of the parameters on which they
+    depend, the case where a further forward leaves them unchanged, and its rows; no
+    case if they do not settle."""
 
     names: str
+    through: set[str]
     there: Case | None
     rows: dict[tuple[str, str], Row]
 
     @property
     def right(self) -> set[str]:
-        """The gradients that differences confirm where forward updates nothing."""
+        """The gradients to which the update contributes, and which differences confirm
+        where there is none."""
         by = {
             verdict: {
                 of for (_, of), row in self.rows.items() if row.verdict == verdict
             }
             for verdict in (PASSED, FAILED)
         }
-        return by[PASSED] - by[FAILED]
+        return self.through & by[PASSED] - by[FAILED]
 
     @property
     def reason(self) -> str:
@@ -91,20 +94,21 @@ def update_of(
     """
     op, inputs, options = given
     try:
-        if not (names := _updated(op, inputs, options)):
+        if not (paths := _updated(op, inputs, options)):
             return None
+        through = _through(paths, case, *given)
         layer, inputs = _settled(*_in_float64(op, inputs, options), options)
     except Exception:  # it may not be copied, or the check reports what it raises
         return None
-    listed = " and ".join(names)
+    listed = " and ".join(".".join(map(str, path)) for path in paths)
     if layer is None:
-        return Update(listed, None, {})
+        return Update(listed, through, None, {})
     form = usual(layer, inputs, options)
     there = replace(
         case, subject=subject_of(form), inputs=form.inputs, found=Findings()
     )
     judged = {(row.method, row.quantity): row for row in rows_of(there, METHODS)}
-    return Update(listed, there, judged)
+    return Update(listed, through, there, judged)
 
 
 def is_wrong(rows: Sequence[Row]) -> bool:
@@ -135,6 +139,8 @@ def reconsidered(
         if row.quantity in update.right:
             return [Row(*key, NOT_RUN, reason=update.reason)]
         found = update.rows.get(key)
+        if row.quantity not in update.through:
+            return [row]
         if update.there is None:
             return [replace(row, note=f"forward updates {update.names}{HINT}")]
         if found is None or found.verdict != FAILED:
@@ -147,8 +153,8 @@ def reconsidered(
     return [one for row in rows for one in again(row)], without
 
 
-def _updated(op: Any, inputs: Sequence[Any], options: Mapping[str, Any]) -> list[str]:
-    """Return the names of the numbers that a second forward with the same inputs
+def _updated(op: Any, inputs: Sequence[Any], options: Mapping[str, Any]) -> list[Path]:
+    """Return the paths of the numbers that a second forward with the same inputs
     changes, and on which a third depends. Return none if they depend on the inputs.
 
     All numbers of the layer are others than those given, for which an update may have
@@ -158,8 +164,7 @@ def _updated(op: Any, inputs: Sequence[Any], options: Mapping[str, Any]) -> list
     if layer is None:
         return []
     for path, value in _state(layer).items():
-        factors = 1 + 0.1 * np.sin(1 + np.arange(value.size))
-        _put(layer, path, value * factors.reshape(value.shape))
+        _put(layer, path, _moved(value))
     _run(layer, inputs, options)  # it may fill caches
     y, before = _run(layer, inputs, options), _state(layer)
     third, after = _run(layer, inputs, options), _state(layer)
@@ -186,7 +191,45 @@ def _updated(op: Any, inputs: Sequence[Any], options: Mapping[str, Any]) -> list
     now, then = _state(layer), _state(other)
     if not all(same(now[path], then[path]) for path in found):
         return []
-    return [".".join(map(str, path)) for path in found]
+    return found
+
+
+def _through(
+    paths: Sequence[Path],
+    case: Case,
+    op: Any,
+    inputs: Sequence[Any],
+    options: Mapping[str, Any],
+) -> set[str]:
+    """Return the gradients of the parameters on which an update depends."""
+
+    def after(at: int | None) -> dict[Path, np.ndarray]:
+        """Return the updated numbers, after a parameter has changed."""
+        layer = _copy(op)
+        if at is not None and _is_module(layer):
+            own = [of for of in layer.parameters() if of.requires_grad]
+            parameter = own[at - len(inputs)]
+            new = to_kind_of(parameter.data, _moved(numbers(parameter)))
+            parameter.data.copy_(new)
+        elif at is not None:
+            for path, value in _state(layer).items():
+                if same(value, case.float64[at]):
+                    _put(layer, path, _moved(value))
+        _run(layer, inputs, options)
+        state = _state(layer)
+        return {path: state[path] for path in paths}
+
+    first = after(None)
+    own = [at for at in case.differentiable if at >= len(inputs)]
+    return {
+        case.subject.quantity(at)
+        for at in own
+        if not all(same(x, first[path]) for path, x in after(at).items())
+    }
+
+
+def _moved(x: np.ndarray) -> np.ndarray:
+    return x * (1 + 0.1 * np.sin(1 + np.arange(x.size))).reshape(x.shape)
 
 
 def _in_float64(
