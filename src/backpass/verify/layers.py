@@ -188,7 +188,8 @@ def _functions(
         new: dict[Path, Any] = {}
         own = zip(parameters, buffers, values[count:], strict=True)
         for parameter, buffer, value in own:
-            if parameter.gradient == (*parameter.paths[0], "grad"):
+            own_grad = parameter.gradient == (*parameter.paths[0], "grad")
+            if own_grad and not value.requires_grad:
                 value = value.detach()  # the same numbers, with a gradient of its own
             # A backward may add to a gradient that is already there.
             zero = namespace(value).zeros_like(value)

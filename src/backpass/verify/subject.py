@@ -439,16 +439,20 @@ def _from_autograd_function(
         import torch
 
         y, leaves, several = saved
-        wanted = [leaf for leaf in leaves if requires_grad(leaf)]
+        wanted, unused = [leaf for leaf in leaves if requires_grad(leaf)], False
         # Not through the vector: its backward would copy the cotangent of each output.
         if several:
             pairs = zip(several.outputs, several.split(dy), strict=True)
             given = [(output, one) for output, one in pairs if one is not None]
             # An output with a cotangent of 0 counts as unused.
             kept = [pair for pair in given if (pair[1] != 0).any()] or given[:1]
+            unused = len(kept) < len(given)
             y, dy = (list(column) for column in zip(*kept, strict=True))
-        gradients = iter(
-            torch.autograd.grad(y, wanted, dy, retain_graph=True, allow_unused=True)
+        found = torch.autograd.grad(y, wanted, dy, retain_graph=True, allow_unused=True)
+        # A Function may then return None for an input that only that output needs.
+        gradients = (
+            torch.zeros_like(leaf) if gradient is None and unused else gradient
+            for leaf, gradient in zip(wanted, found, strict=True)
         )
         return tuple(
             next(gradients) if requires_grad(leaf) else None for leaf in leaves

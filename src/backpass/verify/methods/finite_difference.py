@@ -17,7 +17,7 @@ from functools import partial
 
 import numpy as np
 
-from backpass.verify import beside, converged, sides
+from backpass.verify import beside, converged, sides, symmetric
 from backpass.verify.case import Case, NotRun
 from backpass.verify.comparison import Judge
 from backpass.verify.convert import EPSILON
@@ -159,6 +159,8 @@ def _clearer(
 
 def _reconsidered(row: Row, case: Case, at: int, steps: Steps, *, low: bool) -> Row:
     if row.verdict == FAILED:
+        if not low and (found := symmetric.judged(row, case, at)):
+            return found
         if not low and (reason := sides.infinite_beside_finite(case, at, steps[at])):
             return replace(row, reason=reason)
         reason = _why_not_judged(row, case, at, steps, low)
