@@ -9,6 +9,7 @@ import inspect
 import math
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from types import FrameType
 from typing import Any
@@ -21,6 +22,7 @@ from backpass.verify.convert import to_kind_of
 from backpass.verify.outputs import named_arrays
 
 ELEMENTS = 20  # of arrays, for one unit in a call of forward or of backward
+TORCH = 20  # units in a call of a function of PyTorch
 CUBES = 1000  # of the length of a matrix, for one unit in its inverse
 MATRICES = inspect.unwrap(np.linalg.inv).__code__.co_filename  # of NumPy's functions
 CALLS = 200  # of forward and of backward, for the variations of a small object
@@ -128,28 +130,49 @@ def elements(arrays: Sequence[Any]) -> int:
 def lines(
     function: Callable, *arguments: Any, most: int = sys.maxsize, **keywords: Any
 ) -> tuple[Any, int]:
-    """Return what a function returns, and how many lines of Python it ran. An inverse
-    or a decomposition of matrices by NumPy counts as the lines that take as long.
+    """Return what a function returns, and how many lines of Python it ran. A function
+    of PyTorch, and an inverse or a decomposition of matrices by NumPy, count as the
+    lines that take as long.
 
     Raises TooMuch after ``most`` lines.
     """
     count, before = 0, sys.gettrace()
 
-    def trace(frame: FrameType, event: str, argument: object) -> Callable:
+    def spend(units: int) -> None:
         nonlocal count
-        count += 1
-        if event == "call" and frame.f_code.co_filename == MATRICES:
-            count += _of_matrices(frame.f_locals.get("a"))
+        count += units
         if count > most:
             raise TooMuch
+
+    def trace(frame: FrameType, event: str, argument: object) -> Callable:
+        spend(1)
+        if event == "call" and frame.f_code.co_filename == MATRICES:
+            spend(_of_matrices(frame.f_locals.get("a")))
         return trace
 
     sys.settrace(trace)
     try:
-        returned = function(*arguments, **keywords)
+        with _each_of_torch(spend):
+            returned = function(*arguments, **keywords)
     finally:
         sys.settrace(before)
     return returned, count
+
+
+def _each_of_torch(spend: Callable[[int], None]) -> AbstractContextManager:
+    """Return a context in which each call of a function of PyTorch is counted."""
+    if "torch" not in sys.modules:
+        return nullcontext()
+    from torch.overrides import TorchFunctionMode
+
+    class Counted(TorchFunctionMode):
+        def __torch_function__(
+            self, function: Callable, types: Any, args: Any = (), kwargs: Any = None
+        ) -> Any:
+            spend(TORCH)
+            return function(*args, **(kwargs or {}))
+
+    return Counted()
 
 
 def _of_matrices(a: Any) -> int:
