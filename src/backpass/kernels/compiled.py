@@ -178,6 +178,7 @@ def executing(
     as_cuda: bool = False,
     multiprocessors: int | None = None,
     atomic_sums: bool = False,
+    tf32: bool = True,
 ) -> Iterator[Verdict]:
     """Let Triton kernels take CPU tensors, and execute the kernels as compiled.
 
@@ -208,7 +209,9 @@ def executing(
     and returns NaN, and so is the time between two events. ``multiprocessors`` is the
     reported number, from which host code may derive the number of programs. With
     ``atomic_sums``, the verdict accepts sums by floating-point ``tl.atomic_add``, which
-    depend on the order of their terms; it notes them.
+    depend on the order of their terms; it notes them. With ``tf32=False``, products of
+    float32 that a GPU would compute from operands rounded to TF32 use all their digits,
+    so what TF32 changes can be measured.
 
     Raises a ``ptx.Fault`` for what PTX does not allow, ``ptx.Unsupported`` for an
     instruction that ``backpass.ptx`` does not execute, ValueError if a kernel has no
@@ -237,6 +240,7 @@ def executing(
         own = Driver(
             verdict, allocated, only, approximate, tuning, properties, addresses
         )
+        own.tf32 = tf32
         before = getattr(driver, "_active", None)
         driver.set_active(own)
         kernels.executions.append(own)
@@ -271,6 +275,7 @@ class Driver(DriverBase):
         self._device = DEVICE if addresses else torch.device("cpu")
         self._given: list[tuple[str, Part]] = []
         self.shadow: Shadow | None = None  # computes in float64 beside
+        self.tf32 = True
         self.utils = SimpleNamespace(
             load_binary=lambda *_: (None, None, REGISTERS, 0, 1024),
             get_device_properties=lambda _: _for_triton(properties),
@@ -332,7 +337,7 @@ class Driver(DriverBase):
         values: Sequence[object],
     ) -> None:
         """Execute one launch of the kernel with the given PTX."""
-        program = _parsed(text)
+        program = _parsed(text if self.tf32 else ptx.with_all_digits(text))
         if metadata.num_ctas > 1:
             raise ptx.Unsupported(
                 f"{program.name}: clusters of blocks are not supported; launch the "

@@ -21,7 +21,12 @@ _run = Autotuner.run
 
 class Tuning:
     """A choice of configurations. ``left_out`` has a line for each kernel that was not
-    executed with every configuration that its own pruning leaves."""
+    executed with every configuration that its own pruning leaves.
+
+    If ``number`` is set, a kernel is executed with one of the chosen configurations:
+    that of this number, counted from 0 and again from 0 after the last. ``most`` is the
+    number of those chosen for a kernel that has most.
+    """
 
     def __init__(self, wanted: Wanted) -> None:
         if isinstance(wanted, int) and wanted < 1:
@@ -30,6 +35,8 @@ class Tuning:
                 f"function that chooses from a list of them; got {wanted}"
             )
         self.wanted = wanted
+        self.number: int | None = None
+        self.most = 1
         self.left_out: dict[str, str] = {}
         self.is_trial = False  # compile a kernel, which must fit, without running it
         self._chosen: dict[Autotuner, dict[Any, Any]] = {}
@@ -77,11 +84,16 @@ class Tuning:
                 )
             self._left = len(configurations)
         else:
-            self._left = count if self.wanted is None else self.wanted
+            self._left = min(count, count if self.wanted is None else self.wanted)
         if self._left < count:
             self.left_out[name] = (
                 f"{name}: {count - self._left} of {count} configurations"
             )
+        self.most = max(self.most, self._left)
+        if self.number is not None:
+            at = self.number % self._left
+            configurations = [*configurations[at:], *configurations[:at]]
+            self._left = 1
         self._only = self._left == 1
         return configurations
 

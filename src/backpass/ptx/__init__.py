@@ -57,6 +57,7 @@ from backpass.ptx.faults import (
 )
 from backpass.ptx.grid import Report, Tensor, run
 from backpass.ptx.parse import Program, parse
+from backpass.ptx.tensor_cores import rounds_to_tf32, with_all_digits
 from backpass.ptx.tensor_maps import Mapped, TensorMap
 
 __all__ = [
@@ -79,5 +80,7 @@ __all__ = [
     "Undefined",
     "Unsupported",
     "parse",
+    "rounds_to_tf32",
     "run",
+    "with_all_digits",
 ]

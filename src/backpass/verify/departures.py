@@ -19,6 +19,7 @@ from backpass.verify.convert import EPSILON
 from backpass.verify.diagnosis import NOTHING_FOUND
 from backpass.verify.findings import Suspect
 from backpass.verify.report import FAILED, Row
+from backpass.verify.tf32 import DECLARE
 
 SECONDS = 4.0  # of CPU time; an execution that takes longer names nothing
 SHARE = 0.25  # of the error: what an instruction that explains it departs by
@@ -100,7 +101,8 @@ def _cure(instruction: str) -> str:
     operation, *modifiers = instruction.split(".")
     if "tf32" in modifiers:
         return (
-            '; tl.dot rounds operands in float32 to TF32 unless input_precision="ieee"'
+            "; tl.dot rounds operands in float32 to TF32 unless "
+            f'input_precision="ieee"; {DECLARE}'
         )
     types = (x.removesuffix("x2") for x in modifiers)
     short = [_SHORT[x] for x in types if x in _SHORT]

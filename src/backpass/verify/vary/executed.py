@@ -200,23 +200,24 @@ class _Varying:
         processors = MULTIPROCESSORS if of_length else None
         found: list[Row] = []
         try:
-            done = compiled.execute(case, processors)
+            for done in compiled.executions(case, processors):
+                self.left -= done.instructions
+                self.last = self.last or done.programs
+                if shape is not None and tuple(done.y.shape) != shape:
+                    raise _Rejected("forward and the operator return different shapes")
+                found += compiled.rows_of(case, done)
+        except _Rejected:
+            raise
         except (ptx.Assertion, ptx.Unsupported) as error:
             raise _Rejected(first_line(error)) from None
         except ptx.Fault as fault:
-            found = [compiled.fault_row(fault, case.dtype)]
+            found += [compiled.fault_row(fault, case.dtype)]
         except InBackward as error:
             raised = first_line(error.__cause__)  # type: ignore[arg-type]
             reason = f"forward accepts it, but backward raises an error ({raised})"
             raise _Rejected(reason) from None
         except Exception as error:
             raise _Rejected(f"forward raises an error ({first_line(error)})") from None
-        else:
-            self.left -= done.instructions
-            self.last = done.programs
-            if shape is not None and tuple(done.y.shape) != shape:
-                raise _Rejected("forward and the operator return different shapes")
-            found = compiled.rows_of(case, done)
         wrong: dict[str, Row] = {}
         for row in found:
             if row.verdict == FAILED:
