@@ -75,15 +75,16 @@ class Verdict:
     kernel and has elements that were never written. A tensor that was freed before the
     end of the context was scratch memory, and has a line only if PyTorch has read such
     elements. Tensors of more than 1 GiB are not tracked and have no line. ``left_out``
-    has a line for each autotuned kernel that was not run with all configurations, and
-    ``stood_in`` names the queries that were answered in place of a GPU. With
-    ``atomic_sums``, the order of sums by atomic instructions may be any. ``speed`` says
+    has a line for each autotuned kernel that was not run with all configurations,
+    ``repeated`` for each whose trials change its result, and ``stood_in`` names the
+    queries that were answered in place of a GPU. With ``atomic_sums``, the order of sums by atomic instructions may be any. ``speed`` says
     which kernels took how long.
     """
 
     runs: list[Run] = field(default_factory=list)
     unwritten: list[str] = field(default_factory=list)
     left_out: list[str] = field(default_factory=list)
+    repeated: list[str] = field(default_factory=list)
     stood_in: set[str] = field(default_factory=set)
     atomic_sums: bool = False
 
@@ -108,9 +109,10 @@ class Verdict:
 
     @property
     def passed(self) -> bool:
-        """Whether a kernel was launched, its outputs are written completely, and PTX
-        allows no other result."""
-        return bool(self.runs) and not self.unsettled and not self.unwritten
+        """Whether a kernel was launched, its outputs are written completely, PTX allows
+        no other result, and neither do the trials of an autotuner."""
+        wrong = self.unsettled or self.unwritten or self.repeated
+        return bool(self.runs) and not wrong
 
     @property
     def notes(self) -> list[str]:
@@ -159,7 +161,7 @@ class Verdict:
             for run in self.runs
         ]
         lines = table.aligned(rows, right=(2, 3))
-        lines += [f"✗ {sentence}" for sentence in self.unwritten]
+        lines += [f"✗ {sentence}" for sentence in (*self.unwritten, *self.repeated)]
         lines += [f"✗ not deterministic: {fault}" for fault in self.unsettled]
         said = "✓ no access out of bounds, no race, no use of an uninitialised value"
         lines += [said] if self.passed else []
@@ -241,6 +243,7 @@ def executing(
             verdict, allocated, only, approximate, tuning, properties, addresses
         )
         own.tf32 = tf32
+        tuning.memory_of = lambda x: tensor(x, allocated.defined(x))
         before = getattr(driver, "_active", None)
         driver.set_active(own)
         kernels.executions.append(own)
@@ -251,6 +254,7 @@ def executing(
             driver.set_active(before)
     verdict.unwritten += own.unwritten()
     verdict.left_out += tuning.left_out.values()
+    verdict.repeated += tuning.repeated.values()
     verdict.stood_in |= mode.asked if mode else set()
 
 

@@ -47,6 +47,29 @@ def named(rows: Sequence[Row], case: Case, again: Callable[[Shadow], Any]) -> li
     return [_with_line(row, case, said) for row in rows]
 
 
+def with_cause(rows: Sequence[Row], case: Case, cause: str) -> list[Row]:
+    """Return the rows of an execution; those that failed name a known cause. A right
+    value has it as a note."""
+    found = []
+    for row in rows:
+        if row.verdict != FAILED:
+            row = replace(row, note="; ".join(filter(None, (row.note, cause))))
+        elif (known := case.found.suspects.get((row.method, row.quantity))) is None:
+            row = replace(row, reason=f"{row.reason}; {cause}")
+        else:
+            told = _told(known, cause)
+            case.found.suspects[row.method, row.quantity] = told
+        found.append(row)
+    return found
+
+
+def _told(known: Suspect, cause: str) -> Suspect:
+    def diagnose(seconds: float) -> str:
+        return f"{known.diagnose(seconds)}; {cause}"
+
+    return Suspect(known.accuracy, diagnose)
+
+
 def _with_line(row: Row, case: Case, said: Callable[[float], str | None]) -> Row:
     if row.verdict != FAILED or not row.quantity or row.error is None:
         return row

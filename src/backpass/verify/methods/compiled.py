@@ -196,7 +196,10 @@ def rows_of(case: Case, done: Executed) -> list[Row]:
             rows = tf32.judged(rows, case, done, again(), _compared)
     if case.operator is not None and any(row.verdict == VACUOUS for row in rows):
         rows = _unless_random(rows, case)
-    rows = departures.named(rows, case, lambda shadow: again(shadow=shadow))
+    if verdict.repeated:
+        rows = departures.with_cause(rows, case, "; ".join(verdict.repeated))
+    else:
+        rows = departures.named(rows, case, lambda shadow: again(shadow=shadow))
     if verdict.unwritten:  # the cause of NaN, as new memory is filled with it
         cause = "; ".join(verdict.unwritten)
         rows = [
