@@ -77,8 +77,8 @@ class Verdict:
     elements. Tensors of more than 1 GiB are not tracked and have no line. ``left_out``
     has a line for each autotuned kernel that was not run with all configurations,
     ``repeated`` for each whose trials change its result, and ``stood_in`` names the
-    queries that were answered in place of a GPU. With ``atomic_sums``, the order of sums by atomic instructions may be any. ``speed`` says
-    which kernels took how long.
+    queries that were answered in place of a GPU. With ``atomic_sums``, the order of
+    sums by atomic instructions may be any. ``speed`` says which kernels took how long.
     """
 
     runs: list[Run] = field(default_factory=list)

@@ -40,6 +40,7 @@ addresses, clusters of blocks, warps with different roles (warp specialisation),
 features of later GPUs. It does not check timing or the order of accesses within a warp.
 """
 
+from backpass.ptx.approximate import Coarse
 from backpass.ptx.faults import (
     Assertion,
     AtomicSum,
@@ -64,6 +65,7 @@ __all__ = [
     "Assertion",
     "AtomicSum",
     "Barrier",
+    "Coarse",
     "Fault",
     "LastBits",
     "Mapped",

@@ -14,12 +14,12 @@ from functools import cache
 from typing import Any
 
 from backpass.ptx.shadow import Shadow, TooLong
+from backpass.verify.allowed import DECLARE
 from backpass.verify.case import Case
 from backpass.verify.convert import EPSILON
 from backpass.verify.diagnosis import NOTHING_FOUND
 from backpass.verify.findings import Suspect
 from backpass.verify.report import FAILED, Row
-from backpass.verify.tf32 import DECLARE
 
 SECONDS = 4.0  # of CPU time; an execution that takes longer names nothing
 SHARE = 0.25  # of the error: what an instruction that explains it departs by

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 from backpass import kernels, ptx
 from backpass.ptx.shadow import Shadow
-from backpass.verify import departures, tf32
+from backpass.verify import allowed, departures
 from backpass.verify.case import Case, Inputs, NotRun, first_line
 from backpass.verify.convert import to_kind_of, to_numpy, to_torch
 from backpass.verify.kernels import Kernels
@@ -141,17 +141,19 @@ def execute(
     *,
     shadow: Shadow | None = None,
     tf32: bool = True,
+    fine: bool = True,
 ) -> Executed:
     """Run forward and backward once, for CPU tensors, by default on a GPU with as many
     multiprocessors as an A100. ``number`` is that of the configurations of autotuned
     kernels. ``shadow`` computes in float64 beside, and ``tf32`` says whether products
-    of float32 are rounded as on a GPU. Raises a ``ptx.Fault``, what forward raises, and
+    of float32 are rounded as on a GPU, and ``fine`` whether units with an error of few
+    roundings have one. Raises a ``ptx.Fault``, what forward raises, and
     InBackward from what backward raises."""
     from backpass.kernels import compiled
     from backpass.torch_internals import without_torch_functions
 
     with compiled.executing(
-        approximate=case.seed,
+        approximate=case.seed if fine else ptx.Coarse(case.seed),
         as_cuda=True,
         capability=case.kernels.capability,
         configurations=case.kernels.configurations,
@@ -193,7 +195,10 @@ def rows_of(case: Case, done: Executed) -> list[Row]:
     if case.kernels.tf32_products and any(row.verdict == FAILED for row in rows):
         if any(ptx.rounds_to_tf32(run.text) for run in verdict.runs):
             again = partial(again, tf32=False)
-            rows = tf32.judged(rows, case, done, again(), _compared)
+            rows = allowed.with_tf32(rows, case, done, again(), _compared)
+    if allowed.may_be_units(rows) and any(map(_has_units, verdict.runs)):
+        exact = again(fine=False)
+        rows = allowed.with_units(rows, case, done, exact, _compared)
     if case.operator is not None and any(row.verdict == VACUOUS for row in rows):
         rows = _unless_random(rows, case)
     if verdict.repeated:
@@ -211,6 +216,10 @@ def rows_of(case: Case, done: Executed) -> list[Row]:
     unsettled = [*map(str, verdict.unsettled)]
     wrong = unsettled, verdict.unwritten
     return _with_verdict(rows, case.kernels, *wrong, notes=verdict.notes)
+
+
+def _has_units(run: Any) -> bool:
+    return ".approx." in run.text or ".full." in run.text
 
 
 def _compared(case: Case, done: Executed) -> list[Row]:
