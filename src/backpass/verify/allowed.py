@@ -49,8 +49,8 @@ def with_tf32(
             rows.append(replace(row, how=how, note=note))
         else:
             reason = f"TF32 leaves no digit of {name}: it changes {name} {size}"
-            wrong = {"error": change, "tolerance": 1.0, "reason": reason}
-            rows.append(replace(row, verdict=FAILED, **wrong))
+            wrong = replace(row, verdict=FAILED, error=change, tolerance=1.0)
+            rows.append(replace(wrong, reason=reason))
     return rows
 
 
