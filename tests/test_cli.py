@@ -401,11 +401,13 @@ class Kept:
         assert asked.pop() == {"seed": 0, "raises": False, "options": {}}
         cli.main(
             ["check", "own_backward:weighted", *WEIGHTED, "--constant", "w", "--precision", "float32", "--vary",
-             "--no-explain", "--compiled", "--zero-gradient", "x", "--convention", "x=straight through = 1"]
+             "--no-explain", "--compiled", "--zero-gradient", "x", "--convention", "x=straight through = 1",
+             "--tf32-products", "--capability", "9.0", "--configurations", "all"]
         )  # fmt: skip
         assert asked.pop() == {
             "seed": 0, "raises": False, "options": {}, "constants": ["w"], "precision": "float32", "vary": True,
-            "explain": False, "compiled": True, "zero_gradients": ["x"], "conventions": {"x": "straight through = 1"},
+            "explain": False, "compiled": True, "tf32_products": True, "capability": (9, 0),
+            "configurations": None, "zero_gradients": ["x"], "conventions": {"x": "straight through = 1"},
         }  # fmt: skip
         assert libraries == [{"numpy"}, {"torch"}]  # a kernel takes tensors
 

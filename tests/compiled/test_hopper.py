@@ -220,10 +220,9 @@ def test_attention_equals_that_of_an_a100():
 @pytest.mark.rotates(of=sources, checks=verifying)
 @pytest.mark.parametrize("stem", kernels.STEMS)
 def test_every_kernel_is_right_on_an_h100(stem, monkeypatch):
-    own = compiled.executing
-    monkeypatch.setattr(compiled, "executing", lambda **given: own(**given, capability=HOPPER))
     monkeypatch.setattr(method, "LOW", ("bfloat16",))
-    assert check(stem, methods=["compiled"]).passed
+    report = check(stem, methods=["compiled"], capability=HOPPER)
+    assert report.passed and "compute capability 9.0" in report.rows[0].how
 
 
 @triton.jit

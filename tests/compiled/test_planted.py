@@ -99,6 +99,31 @@ def test_a_planted_fault_of_another_kind_is_found(family, fault):
 
 @pytest.mark.parametrize("restored", [True, False])
 def test_an_autotuned_kernel_that_works_in_place_shows_every_trial(restored):
-    with compiled.executing(configurations=None):
+    with compiled.executing(configurations=None) as verdict:
         y = planted_more.configured(restored)(torch.ones(40))
     assert torch.equal(y, torch.full((40,), 2.0 if restored else 4.0))
+    assert verdict.passed == restored
+
+
+@pytest.mark.parametrize("restored", [True, False])
+def test_one_trial_shows_what_an_autotuned_kernel_leaves_behind(restored):
+    increased = planted_more.configured(restored)
+    with compiled.executing() as verdict:
+        y = increased(torch.ones(40))
+        again = increased(torch.ones(40))  # by the choice of the first call
+    assert torch.equal(y, torch.full((40,), 2.0 if restored else 3.0)) and torch.equal(
+        again, torch.full((40,), 2.0)
+    )
+    says = "the trials of the autotuned increased_kernel change what its launch computes in x_ptr: list x_ptr in reset_to_zero"
+    assert verdict.passed == restored and (says in str(verdict)) != restored
+
+
+@pytest.mark.parametrize("reset", [True, False])
+def test_a_sum_that_is_not_reset_between_trials_is_named(reset):
+    (x,) = (torch.randn(9, 20, generator=torch.Generator().manual_seed(0)),)
+    settings = {"operator": lambda x: x.sum(0), "atomic_sums": True, "compiled": True, "raises": False}
+    report = check(planted_more.Total(reset), x, **settings)
+    assert report.passed == reset
+    if not reset:
+        (finding,) = (what for _, what in report.findings())
+        assert "got = 2 ×" in finding and "list y_ptr in reset_to_zero" in finding

@@ -19,11 +19,13 @@ from backpass.commands.command import (
     InvalidCommand,
     Option,
     switch,
+    value,
 )
 from backpass.commands.output import coloured, say
 from backpass.commands.subject import OPTIONS, TARGET, Raised, requested
 
 _PACKAGE = Path(__file__).parents[1]
+ALL = "all"
 _ARGUMENTS = {  # the names that keywords of ``check`` have here
     "methods": "--method",
     "options": "--option",
@@ -33,6 +35,8 @@ _ARGUMENTS = {  # the names that keywords of ``check`` have here
     "precision": "--precision",
     "conventions": "--convention",
     "inputs": "--input",
+    "capability": "--capability",
+    "configurations": "--configurations",
 }
 VARY = Option(
     "--vary",
@@ -105,9 +109,26 @@ def _report(arguments: argparse.Namespace):
     keywords |= {} if arguments.vary is None else {"vary": arguments.vary}
     keywords |= {"compiled": True} if arguments.compiled else {}
     keywords |= {"atomic_sums": True} if arguments.atomic_sums else {}
+    keywords |= {"tf32_products": True} if arguments.tf32_products else {}
+    if arguments.capability is not None:
+        keywords["capability"] = arguments.capability
+    if arguments.configurations is not None:
+        every = arguments.configurations == ALL
+        keywords["configurations"] = None if every else arguments.configurations
     keywords |= {"prove": True} if arguments.prove else {}
     keywords |= {"explain": False} if arguments.no_explain else {}
     return check(op, *inputs, raises=False, **keywords)
+
+
+def _capability(text: str) -> tuple[int, int]:
+    """Return ``X.Y`` as two integers. Raises ValueError."""
+    major, minor = text.split(".")
+    return int(major), int(minor)
+
+
+def _configurations(text: str) -> int | str:
+    """Return a number, or "all". Raises ValueError."""
+    return text if text == ALL else int(text)
 
 
 def _frames(trace: TracebackType | None) -> Iterator[TracebackType]:
@@ -150,6 +171,24 @@ COMMAND = Command(
         switch(
             "--atomic-sums",
             help="with --compiled, accept sums by atomic_add in any order of the programs",
+        ),
+        switch(
+            "--tf32-products",
+            help="with --compiled, accept products of float32 that round to TF32",
+        ),
+        value(
+            "--capability",
+            "X.Y",
+            "with --compiled, compile for this compute capability: 8.0 (the default), "
+            "8.9, or 9.0",
+            type=_capability,
+        ),
+        value(
+            "--configurations",
+            "N",
+            "with --compiled, check this number of an autotuned kernel's configurations, "
+            "or all of them (default 1)",
+            type=_configurations,
         ),
         switch(
             "--prove",

@@ -75,15 +75,16 @@ class Verdict:
     kernel and has elements that were never written. A tensor that was freed before the
     end of the context was scratch memory, and has a line only if PyTorch has read such
     elements. Tensors of more than 1 GiB are not tracked and have no line. ``left_out``
-    has a line for each autotuned kernel that was not run with all configurations, and
-    ``stood_in`` names the queries that were answered in place of a GPU. With
-    ``atomic_sums``, the order of sums by atomic instructions may be any. ``speed`` says
-    which kernels took how long.
+    has a line for each autotuned kernel that was not run with all configurations,
+    ``repeated`` for each whose trials change its result, and ``stood_in`` names the
+    queries that were answered in place of a GPU. With ``atomic_sums``, the order of
+    sums by atomic instructions may be any. ``speed`` says which kernels took how long.
     """
 
     runs: list[Run] = field(default_factory=list)
     unwritten: list[str] = field(default_factory=list)
     left_out: list[str] = field(default_factory=list)
+    repeated: list[str] = field(default_factory=list)
     stood_in: set[str] = field(default_factory=set)
     atomic_sums: bool = False
 
@@ -108,9 +109,10 @@ class Verdict:
 
     @property
     def passed(self) -> bool:
-        """Whether a kernel was launched, its outputs are written completely, and PTX
-        allows no other result."""
-        return bool(self.runs) and not self.unsettled and not self.unwritten
+        """Whether a kernel was launched, its outputs are written completely, PTX allows
+        no other result, and neither do the trials of an autotuner."""
+        wrong = self.unsettled or self.unwritten or self.repeated
+        return bool(self.runs) and not wrong
 
     @property
     def notes(self) -> list[str]:
@@ -159,7 +161,7 @@ class Verdict:
             for run in self.runs
         ]
         lines = table.aligned(rows, right=(2, 3))
-        lines += [f"✗ {sentence}" for sentence in self.unwritten]
+        lines += [f"✗ {sentence}" for sentence in (*self.unwritten, *self.repeated)]
         lines += [f"✗ not deterministic: {fault}" for fault in self.unsettled]
         said = "✓ no access out of bounds, no race, no use of an uninitialised value"
         lines += [said] if self.passed else []
@@ -178,6 +180,7 @@ def executing(
     as_cuda: bool = False,
     multiprocessors: int | None = None,
     atomic_sums: bool = False,
+    tf32: bool = True,
 ) -> Iterator[Verdict]:
     """Let Triton kernels take CPU tensors, and execute the kernels as compiled.
 
@@ -208,7 +211,9 @@ def executing(
     and returns NaN, and so is the time between two events. ``multiprocessors`` is the
     reported number, from which host code may derive the number of programs. With
     ``atomic_sums``, the verdict accepts sums by floating-point ``tl.atomic_add``, which
-    depend on the order of their terms; it notes them.
+    depend on the order of their terms; it notes them. With ``tf32=False``, products of
+    float32 that a GPU would compute from operands rounded to TF32 use all their digits,
+    so what TF32 changes can be measured.
 
     Raises a ``ptx.Fault`` for what PTX does not allow, ``ptx.Unsupported`` for an
     instruction that ``backpass.ptx`` does not execute, ValueError if a kernel has no
@@ -237,6 +242,8 @@ def executing(
         own = Driver(
             verdict, allocated, only, approximate, tuning, properties, addresses
         )
+        own.tf32 = tf32
+        tuning.memory_of = lambda x: tensor(x, allocated.defined(x))
         before = getattr(driver, "_active", None)
         driver.set_active(own)
         kernels.executions.append(own)
@@ -247,6 +254,7 @@ def executing(
             driver.set_active(before)
     verdict.unwritten += own.unwritten()
     verdict.left_out += tuning.left_out.values()
+    verdict.repeated += tuning.repeated.values()
     verdict.stood_in |= mode.asked if mode else set()
 
 
@@ -271,6 +279,7 @@ class Driver(DriverBase):
         self._device = DEVICE if addresses else torch.device("cpu")
         self._given: list[tuple[str, Part]] = []
         self.shadow: Shadow | None = None  # computes in float64 beside
+        self.tf32 = True
         self.utils = SimpleNamespace(
             load_binary=lambda *_: (None, None, REGISTERS, 0, 1024),
             get_device_properties=lambda _: _for_triton(properties),
@@ -332,7 +341,7 @@ class Driver(DriverBase):
         values: Sequence[object],
     ) -> None:
         """Execute one launch of the kernel with the given PTX."""
-        program = _parsed(text)
+        program = _parsed(text if self.tf32 else ptx.with_all_digits(text))
         if metadata.num_ctas > 1:
             raise ptx.Unsupported(
                 f"{program.name}: clusters of blocks are not supported; launch the "

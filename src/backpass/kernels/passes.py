@@ -15,6 +15,7 @@ import numpy as np
 import torch
 
 from backpass import kernels, ptx
+from backpass.kernels.as_cuda import CAPABILITY
 
 
 class Call(NamedTuple):
@@ -24,6 +25,7 @@ class Call(NamedTuple):
     options: Mapping[str, object]
     dy: np.ndarray
     approximate: int | None = None  # the seed of the approximate units' errors
+    capability: tuple[int, int] = CAPABILITY
 
 
 class Passed(NamedTuple):
@@ -62,7 +64,9 @@ def _passed(stem: str, call: Call) -> Passed | ptx.Fault:
 
     kernel = kernels.load(stem)
     try:
-        with compiled.executing(approximate=call.approximate) as verdict:
+        with compiled.executing(
+            approximate=call.approximate, capability=call.capability
+        ) as verdict:
             y, saved = kernel.forward(*call.inputs, **call.options)
             gradients = kernel.backward(torch.as_tensor(call.dy).to(y.dtype), saved)
     except ptx.Fault as fault:

@@ -40,6 +40,7 @@ addresses, clusters of blocks, warps with different roles (warp specialisation),
 features of later GPUs. It does not check timing or the order of accesses within a warp.
 """
 
+from backpass.ptx.approximate import Coarse
 from backpass.ptx.faults import (
     Assertion,
     AtomicSum,
@@ -57,12 +58,14 @@ from backpass.ptx.faults import (
 )
 from backpass.ptx.grid import Report, Tensor, run
 from backpass.ptx.parse import Program, parse
+from backpass.ptx.tensor_cores import rounds_to_tf32, with_all_digits
 from backpass.ptx.tensor_maps import Mapped, TensorMap
 
 __all__ = [
     "Assertion",
     "AtomicSum",
     "Barrier",
+    "Coarse",
     "Fault",
     "LastBits",
     "Mapped",
@@ -79,5 +82,7 @@ __all__ = [
     "Undefined",
     "Unsupported",
     "parse",
+    "rounds_to_tf32",
     "run",
+    "with_all_digits",
 ]

@@ -13,6 +13,12 @@ import numpy as np
 
 from backpass.ptx.formats import Values, rounded
 
+
+class Coarse(int):
+    """A seed for the errors of coarse units alone. Units whose largest error is that of
+    a few roundings, such as division, are exact."""
+
+
 # The largest errors: relative to the result, absolute, and in units in the last place.
 RELATIVE = {
     ("ex2", "f32"): 2.0**-22,
@@ -26,6 +32,7 @@ RELATIVE = {
 }
 ABSOLUTE = {("tanh", "f16"): 2.0**-10.987}
 UNITS = {("rcp", "f32"): 1, ("div", "f32"): 2}  # in the last place of a float32
+FINE = 2.0**-22  # of the result: two units in the last place of a float32
 NEAR_ONE = 2.0**-22  # the absolute error of lg2 between 0.5 and 2
 # The absolute errors of sin and cos up to 2π, up to 100π, and of larger operands, for
 # which the manual does not state an error.
@@ -40,6 +47,8 @@ def moved(
     The results are numbers of the type, in float64. The ``seed`` selects one of the
     possible units.
     """
+    if isinstance(seed, Coarse) and _is_fine(operation, type):
+        return exact
     error = allowed(operation, type, exact, operands)
     found = rounded(exact + _drawn(operands, seed) * error, type).astype(np.float64)
     special = (
@@ -62,6 +71,11 @@ def allowed(operation: str, type: str, exact: Values, operands: list[Values]) ->
         unit = np.ldexp(1.0, np.maximum(np.frexp(size)[1] - 24, -149))
         return UNITS[key] * unit
     return np.full(exact.shape, ABSOLUTE.get(key, 0.0)) + RELATIVE.get(key, 0.0) * size
+
+
+def _is_fine(operation: str, type: str) -> bool:
+    key = operation, type
+    return key in UNITS or (operation != "lg2" and RELATIVE.get(key, 1.0) <= FINE)
 
 
 def _drawn(operands: list[Values], seed: int) -> Values:

@@ -86,11 +86,13 @@ class Shadow:
         self._spaces: dict[tuple[int, int], tuple[Space, np.ndarray]] = {}
         self._own: dict[int, Space] = {}  # by the start of each buffer
         self._block = -1
+        self._known = False
 
     def launch(self, memory: Global) -> None:
         """Begin a launch: what an earlier one has stored is known where the bytes are
         the same."""
         self._block, self._own = -1, {}
+        self._known = self.first is not None  # from an earlier launch
         for buffer in memory.buffers:
             n = len(buffer.bytes)
             space, before = self._spaces.get(_key(buffer), (None, None))
@@ -103,7 +105,8 @@ class Shadow:
             self._own[buffer.start] = space
 
     def end(self, memory: Global) -> None:
-        """End a launch."""
+        """End a launch. A departure that changes nothing it stores does not count."""
+        stored = 0.0
         for buffer in memory.buffers:
             space = self._own.get(buffer.start)
             if space is None:
@@ -111,7 +114,10 @@ class Shadow:
             self._spaces[_key(buffer)] = space, buffer.bytes.copy()
             for got, exact in space.numbers(buffer.bytes):
                 share, _ = self._share(got, exact)
-                self.stored = max(self.stored, share)
+                stored = max(stored, share)
+        if not (self._known or self.overflows or stored > self.limit):
+            self.first = None
+        self.stored = max(self.stored, stored)
 
     def begin(self, threads: Threads) -> None:
         """Begin a block, or begin it again."""

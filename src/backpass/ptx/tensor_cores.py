@@ -8,6 +8,7 @@ of their arrays is the warp, and the second is the lane.
 
 from __future__ import annotations
 
+import re
 from typing import NamedTuple
 
 import numpy as np
@@ -153,6 +154,7 @@ _KNOWN: dict[tuple[str, tuple[str, ...]], tuple[Fragment, Fragment, Fragment]] =
         for b in ("e4m3", "e5m2")
     },
     ("m16n8k8", ("f32", "tf32", "tf32", "f32")): (A_8, B_8, C),
+    ("m16n8k8", ("f32", "f32", "f32", "f32")): (A_8, B_8, C),  # with_all_digits
     ("m8n8k4", ("f64", "f64", "f64", "f64")): (A_4, B_4, C_4),
     **{
         (f"m16n8k{k}", ("f64", "f64", "f64", "f64")): (
@@ -163,6 +165,19 @@ _KNOWN: dict[tuple[str, tuple[str, ...]], tuple[Fragment, Fragment, Fragment]] =
         for k in (4, 8, 16)
     },
 }
+
+
+def rounds_to_tf32(text: str) -> bool:
+    """Whether a kernel has products that round float32 operands to TF32."""
+    return ".tf32.tf32" in text
+
+
+def with_all_digits(text: str) -> str:
+    """Return a kernel's PTX with products of float32 that use all digits of their
+    operands. A GPU has no such instruction: what these products return shows how much
+    of an error comes from TF32."""
+    text = re.sub(r"\.tf32\.tf32\b", ".f32.f32", text)
+    return re.sub(r"\bcvt\.\w+\.tf32\.f32\b", "mov.b32", text)
 
 
 def numbers_of(registers: np.ndarray, type: str) -> np.ndarray:

@@ -34,6 +34,7 @@ from backpass.ptx.threads import Threads
 from backpass.ptx.values import Value
 
 _FLOATS = {("f32", "f16"), ("f16", "f16"), ("f32", "bf16"), ("f32", "tf32")}
+_FLOATS |= {("f32", "f32")}  # tensor_cores.with_all_digits
 _FLOATS |= {(d, a) for d in ("f32", "f16") for a in ("e4m3", "e5m2")}
 _INTEGERS = {("s32", "s8"), ("s32", "u8")}
 

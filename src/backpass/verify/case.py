@@ -33,6 +33,7 @@ from backpass.verify.drawing import (
     generator,
 )
 from backpass.verify.findings import Findings
+from backpass.verify.kernels import Kernels
 from backpass.verify.magnitude import largest
 from backpass.verify.measured import computed_precision, jumps, noise, spread
 from backpass.verify.outputs import Malformed
@@ -66,9 +67,8 @@ class Case:
     lengths of arrays of integers that a layer holds, such as the labels of a batch,
     ``counts`` the integers that the object holds, such as a number of rows, and
     ``again`` calls forward and backward twice on one layer; see `layers.Layer`.
-    ``atomic_sums`` says that a compiled kernel may add floating-point numbers in any
-    order, and ``slow`` that a forward takes so long that differences follow few
-    directions.
+    ``kernels`` says how compiled kernels are executed, and ``slow`` that a forward
+    takes so long that differences follow few directions.
 
     The class is long because methods share nothing else: what two of them need is
     computed here, once.
@@ -89,7 +89,7 @@ class Case:
     held: frozenset[int] = frozenset()
     counts: Mapping[str, int] = field(default_factory=dict)
     again: Callable[..., tuple[Any, Any, int]] | None = None
-    atomic_sums: bool = False
+    kernels: Kernels = field(default_factory=Kernels)
     slow: bool = False
     found: Findings = field(default_factory=Findings, compare=False)
 

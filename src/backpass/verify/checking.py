@@ -29,6 +29,7 @@ from backpass.verify.drawing import INPUTS, drawn_inputs, generator, options_for
 from backpass.verify.findings import SLOPES_DIFFER
 from backpass.verify.forms import Form, counts_of, usual
 from backpass.verify.gradient_names import WHERE
+from backpass.verify.kernels import CAPABILITY, Configurations, Kernels
 from backpass.verify.methods import (
     Method,
     autograd,
@@ -101,7 +102,10 @@ def check(
     tolerances: dict[str, tuple[float, str]] | None = None,
     vary: bool | None = None,
     compiled: bool = False,
+    capability: tuple[int, int] = CAPABILITY,
+    configurations: Configurations = 1,
     atomic_sums: bool = False,
+    tf32_products: bool = False,
     prove: bool = False,
     explain: bool = True,
     raises: bool = True,
@@ -155,9 +159,18 @@ def check(
       compiled, in bfloat16, float16 and float32, without a GPU. Of the other methods,
       only the contract then runs by default, and differences without an
       ``operator`` that gives the derivative; ``vary`` then concerns the kernels;
+    - ``capability``, with ``compiled``, is the compute capability for which kernels are
+      compiled: (8, 0), (8, 9), or (9, 0);
+    - ``configurations``, with ``compiled``, is the number of an autotuned kernel's
+      configurations to check, None for all, or a function that selects some from a list
+      of them; each is executed and compared by itself;
     - ``atomic_sums`` accepts floating-point sums by ``tl.atomic_add``, whose rounding
       depends on the order of the programs, as does ``ATOMIC_SUMS = True`` on the
       object;
+    - ``tf32_products`` accepts products of float32 whose operands are rounded to TF32,
+      as those of ``tl.dot`` are by default; so does ``TF32_PRODUCTS = True`` on the
+      object. The kernels are then compared as executed with all digits of these
+      operands, and a note says by how much TF32 changes the result;
     - ``prove``, with ``compiled``, passes each launch to SentryWard, an external prover
       that has to be installed, and adds a row for what it proves: that no schedule of
       the launch has a race; what it cannot prove is not run, and does not fail;
@@ -188,6 +201,14 @@ def check(
         )
     check_precision(precision)
     options = {**check_options(options), **named_options}
+    settings = Kernels.of(
+        load(op),
+        "compiled" in chosen,
+        capability=capability,
+        configurations=configurations,
+        atomic_sums=atomic_sums,
+        tf32_products=tf32_products,
+    )
     op, drawn = load(op), not inputs
     if drawn and is_function(op):  # its options are positional, after the inputs
         inputs = drawn_inputs(op, generator(seed, INPUTS), options=options)
@@ -214,7 +235,7 @@ def check(
         held=form.held,
         counts=counts_of(given[0]),
         again=form.again,
-        atomic_sums=atomic_sums or bool(getattr(op, "ATOMIC_SUMS", False)),
+        kernels=settings,
     )
     if under_test.conventions:  # forward alone does not determine such a gradient
         case = replace(case, operator=pytorch.bound_operator(case))

@@ -14,6 +14,7 @@ from functools import cache
 from typing import Any
 
 from backpass.ptx.shadow import Shadow, TooLong
+from backpass.verify.allowed import DECLARE
 from backpass.verify.case import Case
 from backpass.verify.convert import EPSILON
 from backpass.verify.diagnosis import NOTHING_FOUND
@@ -44,6 +45,29 @@ def named(rows: Sequence[Row], case: Case, again: Callable[[Shadow], Any]) -> li
         return departed(max(2 * EPSILON[case.dtype], SHARE * min(error, 1.0)), False)
 
     return [_with_line(row, case, said) for row in rows]
+
+
+def with_cause(rows: Sequence[Row], case: Case, cause: str) -> list[Row]:
+    """Return the rows of an execution; those that failed name a known cause. A right
+    value has it as a note."""
+    found = []
+    for row in rows:
+        if row.verdict != FAILED:
+            row = replace(row, note="; ".join(filter(None, (row.note, cause))))
+        elif (known := case.found.suspects.get((row.method, row.quantity))) is None:
+            row = replace(row, reason=f"{row.reason}; {cause}")
+        else:
+            told = _told(known, cause)
+            case.found.suspects[row.method, row.quantity] = told
+        found.append(row)
+    return found
+
+
+def _told(known: Suspect, cause: str) -> Suspect:
+    def diagnose(seconds: float) -> str:
+        return f"{known.diagnose(seconds)}; {cause}"
+
+    return Suspect(known.accuracy, diagnose)
 
 
 def _with_line(row: Row, case: Case, said: Callable[[float], str | None]) -> Row:
@@ -100,7 +124,8 @@ def _cure(instruction: str) -> str:
     operation, *modifiers = instruction.split(".")
     if "tf32" in modifiers:
         return (
-            '; tl.dot rounds operands in float32 to TF32 unless input_precision="ieee"'
+            "; tl.dot rounds operands in float32 to TF32 unless "
+            f'input_precision="ieee"; {DECLARE}'
         )
     types = (x.removesuffix("x2") for x in modifiers)
     short = [_SHORT[x] for x in types if x in _SHORT]

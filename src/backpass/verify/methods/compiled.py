@@ -16,9 +16,10 @@ from typing import Any, NamedTuple
 
 from backpass import kernels, ptx
 from backpass.ptx.shadow import Shadow
-from backpass.verify import departures
+from backpass.verify import allowed, departures
 from backpass.verify.case import Case, Inputs, NotRun, first_line
 from backpass.verify.convert import to_kind_of, to_numpy, to_torch
+from backpass.verify.kernels import Kernels
 from backpass.verify.methods.kernel import length, long_rows, placed, world
 from backpass.verify.methods.precision import LOW, rows_against_float64
 from backpass.verify.report import FAILED, NOT_RUN, PASSED, VACUOUS, Row
@@ -75,7 +76,13 @@ def _packages(stem: str, cases: Sequence[Case], sizes: str = "") -> list[Row]:
     from backpass.kernels.passes import Call, passes
 
     calls = [
-        Call(case.inputs, case.subject.options, case.dy, approximate=case.seed)
+        Call(
+            case.inputs,
+            case.subject.options,
+            case.dy,
+            approximate=case.seed,
+            capability=case.kernels.capability,
+        )
         for case in cases
     ]
     kernel = kernels.load(stem)
@@ -90,15 +97,17 @@ def _packages(stem: str, cases: Sequence[Case], sizes: str = "") -> list[Row]:
         judged = rows_against_float64(
             case, _name(dtype), *results, world=rounds, drawn=case.drawn
         )
-        rows += _with_verdict(judged, found.unsettled, found.unwritten, sizes)
+        wrong = found.unsettled, found.unwritten
+        rows += _with_verdict(judged, case.kernels, *wrong, sizes)
     return rows
 
 
 class Executed(NamedTuple):
     """What a user's forward and backward returned as compiled, once, and the verdict.
 
-    ``in_forward`` says whether forward launched a kernel. ``again`` runs both once more
-    with a shadow.
+    ``in_forward`` says whether forward launched a kernel. ``number`` is that of the
+    configurations of autotuned kernels, of which ``most`` are checked. ``again`` runs
+    both once more, with a shadow or without TF32.
     """
 
     y: Any
@@ -106,6 +115,8 @@ class Executed(NamedTuple):
     gradients: Any
     verdict: Any
     in_forward: bool
+    number: int
+    most: int
     again: Callable[..., Any]
 
     @property
@@ -124,21 +135,34 @@ class InBackward(Exception):
 
 
 def execute(
-    case: Case, multiprocessors: int | None = None, shadow: Shadow | None = None
+    case: Case,
+    multiprocessors: int | None = None,
+    number: int = 0,
+    *,
+    shadow: Shadow | None = None,
+    tf32: bool = True,
+    fine: bool = True,
 ) -> Executed:
     """Run forward and backward once, for CPU tensors, by default on a GPU with as many
-    multiprocessors as an A100. ``shadow`` computes in float64 beside. Raises a
-    ``ptx.Fault``, what forward raises, and InBackward from what backward raises."""
+    multiprocessors as an A100. ``number`` is that of the configurations of autotuned
+    kernels. ``shadow`` computes in float64 beside, and ``tf32`` says whether products
+    of float32 are rounded as on a GPU, and ``fine`` whether units with an error of few
+    roundings have one. Raises a ``ptx.Fault``, what forward raises, and
+    InBackward from what backward raises."""
     from backpass.kernels import compiled
     from backpass.torch_internals import without_torch_functions
 
     with compiled.executing(
-        approximate=case.seed,
+        approximate=case.seed if fine else ptx.Coarse(case.seed),
         as_cuda=True,
-        atomic_sums=case.atomic_sums,
+        capability=case.kernels.capability,
+        configurations=case.kernels.configurations,
+        atomic_sums=case.kernels.atomic_sums,
         multiprocessors=multiprocessors,
+        tf32=tf32,
     ) as verdict:
-        kernels.executions[-1].shadow = shadow
+        own = kernels.executions[-1]
+        own.shadow, own.tuning.number = shadow, number
         y, saved = case.subject.forward(*case.given())
         in_forward = bool(verdict.runs)
         with without_torch_functions():  # only the user's code sees a GPU
@@ -149,30 +173,38 @@ def execute(
             raise
         except Exception as error:
             raise InBackward from error
-    again = partial(execute, case, multiprocessors)
-    return Executed(y, saved, gradients, verdict, in_forward, again)
+    again = partial(execute, case, multiprocessors, number)
+    most = own.tuning.most
+    return Executed(y, saved, gradients, verdict, in_forward, number, most, again)
+
+
+def executions(case: Case, multiprocessors: int | None = None) -> Iterator[Executed]:
+    """Yield an execution with each of the configurations of autotuned kernels that are
+    to be checked. Raises what ``execute`` raises."""
+    done = execute(case, multiprocessors)
+    yield done
+    for number in range(1, done.most):
+        yield execute(case, multiprocessors, number)
 
 
 def rows_of(case: Case, done: Executed) -> list[Row]:
     """Return the rows of a case whose inputs are tensors of one low precision: of its
     values, if they can be compared with float64, and of what the verdict lists."""
-    dtype = case.dtype
-    name, got = _name(dtype), case.slots.by_input(done.gradients)
-    reference = case
-    if case.operator is not None:
-        reference = _Once.of(case, done.y, done.saved)
-    try:
-        if case.operator is None and done.in_forward:
-            raise NotRun(NO_REFERENCE)
-        rows = rows_against_float64(
-            reference, name, to_numpy(done.y), got, dtype, any_order=True
-        )
-    except NotRun as reason:
-        rows = [Row(name, "", NOT_RUN, reason=str(reason))]
+    verdict = done.verdict
+    rows, again = _compared(case, done), done.again
+    if case.kernels.tf32_products and any(row.verdict == FAILED for row in rows):
+        if any(ptx.rounds_to_tf32(run.text) for run in verdict.runs):
+            again = partial(again, tf32=False)
+            rows = allowed.with_tf32(rows, case, done, again(), _compared)
+    if allowed.may_be_units(rows) and any(map(_has_units, verdict.runs)):
+        exact = again(fine=False)
+        rows = allowed.with_units(rows, case, done, exact, _compared)
     if case.operator is not None and any(row.verdict == VACUOUS for row in rows):
         rows = _unless_random(rows, case)
-    rows = departures.named(rows, case, lambda shadow: done.again(shadow=shadow))
-    verdict = done.verdict
+    if verdict.repeated:
+        rows = departures.with_cause(rows, case, "; ".join(verdict.repeated))
+    else:
+        rows = departures.named(rows, case, lambda shadow: again(shadow=shadow))
     if verdict.unwritten:  # the cause of NaN, as new memory is filled with it
         cause = "; ".join(verdict.unwritten)
         rows = [
@@ -182,8 +214,28 @@ def rows_of(case: Case, done: Executed) -> list[Row]:
             for row in rows
         ]
     unsettled = [*map(str, verdict.unsettled)]
-    rows = _with_verdict(rows, unsettled, verdict.unwritten)
-    return [replace(row, note="; ".join(verdict.notes)) for row in rows]
+    wrong = unsettled, verdict.unwritten
+    return _with_verdict(rows, case.kernels, *wrong, notes=verdict.notes)
+
+
+def _has_units(run: Any) -> bool:
+    return ".approx." in run.text or ".full." in run.text
+
+
+def _compared(case: Case, done: Executed) -> list[Row]:
+    """Return the rows of the values, compared with float64."""
+    name, got = _name(case.dtype, done.number), case.slots.by_input(done.gradients)
+    reference = case
+    if case.operator is not None:
+        reference = _Once.of(case, done.y, done.saved)
+    try:
+        if case.operator is None and done.in_forward:
+            raise NotRun(NO_REFERENCE)
+        return rows_against_float64(
+            reference, name, to_numpy(done.y), got, case.dtype, any_order=True
+        )
+    except NotRun as reason:
+        return [Row(name, "", NOT_RUN, reason=str(reason))]
 
 
 def _unless_random(rows: list[Row], case: Case) -> list[Row]:
@@ -264,49 +316,60 @@ def as_executed(case: Case) -> Case:
 
 def _own(case: Case, dtype: str) -> Iterator[Row]:
     """Yield the rows of a user's object in one dtype."""
-    own = in_dtype(case, dtype)
+    own, number = in_dtype(case, dtype), 0
     try:
-        done = execute(own)
+        for done in executions(own):
+            if done.verdict.runs:
+                case.shared.setdefault((Executed, dtype), done)
+                yield from rows_of(own, done)
+            number += 1
     except ptx.Fault as fault:
-        yield fault_row(fault, dtype)
-        return
+        yield fault_row(fault, dtype, number)
     except Exception as raised:
         error = raised.__cause__ if isinstance(raised, InBackward) else raised
         assert isinstance(error, Exception)
         if dtype == case.dtype:
             raise error from None
-        yield Row(_name(dtype), "", NOT_RUN, reason=first_line(error))
-        return
-    if done.verdict.runs:
-        case.shared[Executed, dtype] = done
-        yield from rows_of(own, done)
+        yield Row(_name(dtype, number), "", NOT_RUN, reason=first_line(error))
 
 
-def _name(dtype: str) -> str:
-    return f"{NAME}, {dtype}"
+def _name(dtype: str, number: int = 0) -> str:
+    """Return the name of rows, with the number of configurations after the first."""
+    more = f", configuration {number + 1}" if number else ""
+    return f"{NAME}, {dtype}{more}"
 
 
-def fault_row(fault: ptx.Fault, dtype: str) -> Row:
+def fault_row(fault: ptx.Fault, dtype: str, number: int = 0) -> Row:
     """Return the failed row of a fault that stopped a kernel."""
     from backpass.kernels.compiled import UNSEEN
 
     reason, note = f"{type(fault).__name__}: {fault}", f"not checked: {UNSEEN}"
-    return Row(_name(dtype), "", FAILED, reason=reason, note=note)
+    return Row(_name(dtype, number), "", FAILED, reason=reason, note=note)
 
 
 def _with_verdict(
     rows: list[Row],
+    settings: Kernels,
     unsettled: Sequence[str],
     unwritten: Sequence[str],
     sizes: str = "",
+    notes: Sequence[str] = (),
 ) -> list[Row]:
-    """Return the rows with the verdict's note, and a failed row for each problem that
+    """Return the rows with the verdict's notes, and a failed row for each problem that
     the verdict lists."""
-    from backpass.kernels.compiled import CAPABILITY, UNSEEN
+    from backpass.kernels.compiled import UNSEEN
 
-    where = f"as compiled for compute capability {CAPABILITY / 10}{sizes}"
-    note = f"not checked: {UNSEEN}"
-    found = [replace(row, how=f"{where}, {row.how}", note=note) for row in rows]
+    major, minor = settings.capability
+    where = f"as compiled for compute capability {major}.{minor}{sizes}"
+    note = "; ".join(notes or [f"not checked: {UNSEEN}"])
+    found = [
+        replace(
+            row,
+            how=f"{where}, {row.how}",
+            note="; ".join(filter(None, (row.note, note))),
+        )
+        for row in rows
+    ]
     wrong = [*(f"not deterministic: {fault}" for fault in unsettled), *unwritten]
     return found + [
         Row(rows[0].method, "", FAILED, how=where, reason=reason, note=note)
@@ -327,4 +390,8 @@ def launching(case: Case, asked: bool) -> AbstractContextManager[object]:
         return nullcontext()
     from backpass.kernels import compiled
 
-    return compiled.executing(as_cuda=True)
+    return compiled.executing(
+        as_cuda=True,
+        capability=case.kernels.capability,
+        configurations=case.kernels.configurations,
+    )

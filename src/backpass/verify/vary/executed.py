@@ -2,7 +2,8 @@
 
 A kernel fails at shapes: with rows that no program handles, with columns beyond a mask
 or a block. So each length of the inputs is replaced by a larger odd one, which is not a
-multiple of any block. The work is counted in executed instructions.
+multiple of any block. Triton compiles other code for multiples of 16, so one that is
+not a multiple of a block follows. The work is counted in executed instructions.
 """
 
 from __future__ import annotations
@@ -15,12 +16,12 @@ import numpy as np
 from backpass import ptx
 from backpass.contract.arrays import is_array
 from backpass.verify import domain
-from backpass.verify.case import Case, Inputs, first_line
+from backpass.verify.case import Case, Inputs, NotRun, first_line
 from backpass.verify.convert import is_floating, to_numpy, to_torch
-from backpass.verify.methods import compiled
+from backpass.verify.methods import compiled, finite_difference
 from backpass.verify.methods.compiled import Executed, InBackward
 from backpass.verify.methods.precision import LOW
-from backpass.verify.report import FAILED, Row
+from backpass.verify.report import FAILED, NOT_RUN, Row
 from backpass.verify.state import other_inputs
 from backpass.verify.vary.draws import Draw, Places
 from backpass.verify.vary.inputs import of_integers
@@ -32,11 +33,13 @@ from backpass.verify.vary.work import ASKED_FOR, Work, elements
 
 NAME = "varied inputs"
 LEAST = 37  # odd, and more rows than most programs handle
-BEYOND = (131, 1061)  # if one program handled all LEAST rows, or all 131
+BEYOND = (131, 1061)  # if one program or block handled all LEAST, or all 131
+ALIGNED = 16  # the multiples of which Triton compiles other code for
 MULTIPROCESSORS = 3  # so that each of as many programs handles several rows
 QUERY = "torch.cuda.get_device_properties"
 INSTRUCTIONS = 100_000  # that all variations may execute by default
 IF_ASKED = 400_000
+CALLS = 24  # of forward and backward, for differences along few directions
 TIMES = 20  # the factor of values far from 0
 OTHER_VALUES = "other values"
 STRUCTURED = "drawn inputs would not keep the structure of those given"
@@ -62,6 +65,7 @@ def varied(case: Case, vary: bool | None) -> Iterator[Row]:
     for dtype in done if vary else done[:1]:
         here = compiled.in_dtype(case, dtype)
         varying = _Varying(here, case.shared[Executed, dtype], left, bool(vary))
+        varying.dtype = case.dtype if dtype == done[0] else None
         prefix = f"{dtype}, " if vary and len(done) > 1 else ""
         yield from (
             replace(row, variation=prefix + row.variation) for row in varying.rows()
@@ -73,12 +77,16 @@ class _Varying:
     """The variations of a case whose inputs are tensors of one low precision.
 
     ``given`` is the execution at these inputs, and ``left`` the number of instructions
-    that may still be executed.
+    that may still be executed. ``dtype`` is that in which differences run, those of the
+    inputs given: they need not be repeated for each dtype of the kernels.
     """
+
+    dtype: str | None = None
 
     def __init__(self, case: Case, given: Executed, left: int, asked: bool) -> None:
         self.case, self.given, self.left, self.asked = case, given, left, asked
         self.draw, self.work = Draw(case), Work(ASKED_FOR)
+        self.rejected: set[Places] = set()  # lengths that cannot be others
 
     def rows(self) -> Iterator[Row]:
         """Yield the rows of the variations, up to the first that is wrong."""
@@ -92,6 +100,10 @@ class _Varying:
         for places in self.draw.lengths():
             if self._may_change(places):
                 yield from self._of_length(places)
+        for places in self.draw.lengths():
+            if self._may_change(places) and places not in self.rejected:
+                length = (max(places.length + 3, LEAST) // ALIGNED + 1 | 1) * ALIGNED
+                yield self._first(self._resized(places, self.draw.fit(places, length)))
         yield self._first([(OTHER_VALUES, other_inputs(self.case).inputs)])
         for trial in self._of_values() if self.asked else ():
             yield self._first([trial])
@@ -119,13 +131,18 @@ class _Varying:
 
     def _of_length(self, places: Places) -> Iterator[list[Row]]:
         """Yield the rows of a larger length, and of still larger ones while no launch
-        has more programs; if asked, of both, and of a single row."""
-        of_rows = self._is_of_rows(places)
-        for least in (LEAST, *(BEYOND if self.asked or of_rows else ())):
-            length = max(places.length + 3, least) | 1
+        has more programs, and none has more instructions than for the length before;
+        if asked, of all, and of a single row."""
+        of_rows, before = self._is_of_rows(places), 0
+        lengths = (max(places.length + 3, least) | 1 for least in (LEAST, *BEYOND))
+        for length in dict.fromkeys(lengths):
             yield self._first(self._trials(places, length))
-            if not self.asked and self.last != self.given.programs:
+            if not self.last:
+                self.rejected.add(places)
+            more = not of_rows and 0 < before < self.count
+            if not self.asked and (more or self.last != self.given.programs):
                 return
+            before = self.count
         one = self.draw.fit(places, 1)
         # In a row of one element, normalised parts cancel, so nothing could be judged.
         if self.asked and of_rows and one < places.length:
@@ -167,6 +184,7 @@ class _Varying:
         """Return the rows of the first trial that is not rejected; one row if all
         are."""
         self.last: list[tuple[str, int]] = []
+        self.count = 0
         reasons, what = [], trials[0][0]
         for name, inputs in trials:
             try:
@@ -200,23 +218,28 @@ class _Varying:
         processors = MULTIPROCESSORS if of_length else None
         found: list[Row] = []
         try:
-            done = compiled.execute(case, processors)
+            for done in compiled.executions(case, processors):
+                self.left -= done.instructions
+                if not self.last:
+                    self.last, self.count = done.programs, done.instructions
+                if shape is not None and tuple(done.y.shape) != shape:
+                    raise _Rejected("forward and the operator return different shapes")
+                found += compiled.rows_of(case, done)
+        except _Rejected:
+            raise
         except (ptx.Assertion, ptx.Unsupported) as error:
             raise _Rejected(first_line(error)) from None
         except ptx.Fault as fault:
-            found = [compiled.fault_row(fault, case.dtype)]
+            found += [compiled.fault_row(fault, case.dtype)]
         except InBackward as error:
             raised = first_line(error.__cause__)  # type: ignore[arg-type]
             reason = f"forward accepts it, but backward raises an error ({raised})"
             raise _Rejected(reason) from None
         except Exception as error:
             raise _Rejected(f"forward raises an error ({first_line(error)})") from None
-        else:
-            self.left -= done.instructions
-            self.last = done.programs
-            if shape is not None and tuple(done.y.shape) != shape:
-                raise _Rejected("forward and the operator return different shapes")
-            found = compiled.rows_of(case, done)
+        compared = any(row.verdict != NOT_RUN for row in found)
+        if self.dtype and case.operator is None and not compared:
+            found += self._differences(case, self.dtype)
         wrong: dict[str, Row] = {}
         for row in found:
             if row.verdict == FAILED:
@@ -232,6 +255,20 @@ class _Varying:
                 lambda row: diagnosis(row, case, self.work) + hint,
             )
         )
+
+    def _differences(self, case: Case, dtype: str) -> list[Row]:
+        """Return the rows of differences along few directions, for a kernel without any
+        other reference."""
+        count = CALLS * self.count
+        reason = f"differences would execute about {count:,} instructions"
+        if count <= self.left:
+            self.left -= count
+            wide = replace(compiled.in_dtype(case, dtype), slow=True)
+            try:
+                return finite_difference.run(wide)
+            except NotRun as error:
+                reason = str(error)
+        return [Row(finite_difference.NAME, "", NOT_RUN, reason=reason)]
 
     def _shape_of_operator(self, case: Case) -> tuple[int, ...] | None:
         """Return the shape of the operator's output; None if it has several, or if
