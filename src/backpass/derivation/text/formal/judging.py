@@ -145,7 +145,9 @@ class Formal:
             one.members = tuple(known.in_own_notation(text) for text in one.members)
         formulas = [text.characters for one in reads for text in one.members]
         expects = re.search(r"\bexpect(?:ation|ed)", prose.words, re.I) is not None
-        self._meanings = Meanings(reads, formulas, prose.dependent, expects)
+        self._meanings = Meanings(
+            reads, formulas, prose.dependent, expects, document.expanded.characters
+        )
 
     def _displayed(self) -> list[Read]:
         found, section, end = [], 0, 0

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
 from backpass.derivation.text.formal.chains import order_of, steps
+from backpass.derivation.text.formal.counts import counted
 from backpass.derivation.text.formal.kinds import IDENTITY, is_array, is_vector
 from backpass.derivation.text.formal.reader import Manner, read_formula
 from backpass.derivation.text.formal.slopes import Meaning, base, names
@@ -71,8 +72,11 @@ class _Uses:
     several: bool = False
 
 
-def manner_of(formulas: Iterable[str], expects: bool = False) -> Manner:
-    """Find how a text writes: its functions, and its labels above names."""
+def manner_of(
+    formulas: Iterable[str], expects: bool = False, source: str = ""
+) -> Manner:
+    """Find how a text writes: its functions, its labels above names, and its numbers
+    of things."""
     trees = [tree for one in formulas if (tree := _tree(one, Manner())) is not None]
     uses: dict[str, _Uses] = defaultdict(_Uses)
     above: dict[str, set[str]] = defaultdict(set)
@@ -95,7 +99,13 @@ def manner_of(formulas: Iterable[str], expects: bool = False) -> Manner:
     }
     labels |= {letter for letter in _above_variables(trees) if not bare[letter]}
     expects &= not uses["E"].bare
-    return Manner(functions.__contains__, frozenset(labels), frozenset(plain), expects)
+    return Manner(
+        functions.__contains__,
+        frozenset(labels),
+        frozenset(plain),
+        expects,
+        counted(source),
+    )
 
 
 _LAYERS = ("l", "L", r"\ell")
@@ -183,8 +193,9 @@ class Meanings:
         formulas: list[str],
         dependent: frozenset[str],
         expects: bool = False,
+        source: str = "",
     ) -> None:
-        self.manner = manner_of(formulas, expects)
+        self.manner = manner_of(formulas, expects, source)
         self.reads, self.dependent = reads, dependent
         for read in reads:
             read.trees = [
