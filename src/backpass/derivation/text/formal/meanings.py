@@ -224,7 +224,7 @@ class Meanings:
         self._named = {
             letter
             for read in reads
-            if read.shown and (head := _head(read.trees[0])) is not None
+            if read.shown and (head := head_of_left(read.trees[0])) is not None
             for letter in re.findall(r"[a-zA-Z]\Z", head.value.rstrip("}"))
             if letter not in self.summed
         }
@@ -260,7 +260,7 @@ class Meanings:
         varied: set[Key] = set()  # by which something is differentiated
         for read in self.reads:
             left, *rest = read.trees
-            head = _head(left)
+            head = head_of_left(left)
             self._note_names(read)
             key = (read.section, key_of(left)) if head is not None and left else None
             if head is not None and key is not None and rest:
@@ -374,7 +374,7 @@ class Meanings:
             return None
         if right.kind == "name" and not read.shown:
             return None
-        head = _head(left)
+        head = head_of_left(left)
         if head is None or base(head) in names(right):
             return None  # a recurrence
         try:
@@ -441,7 +441,7 @@ class Meanings:
             return False  # the order of factors is uncertain
         uses: dict[str, set[str]] = defaultdict(set)
         for read in self.reads:
-            head = _head(read.trees[0])
+            head = head_of_left(read.trees[0])
             if head is None:
                 continue
             for member, tree in zip(read.members[1:], read.trees[1:], strict=True):
@@ -481,7 +481,7 @@ class Meanings:
             self._facts[slope] = value
 
 
-def _head(tree: Node | None) -> Node | None:
+def head_of_left(tree: Node | None) -> Node | None:
     """Return the name that a left side gives a value; None if it gives none."""
     if tree is None:
         return None
