@@ -170,6 +170,7 @@ _FUNCTION = re.compile(
     r"(?<![_^])(?<![_^]\{)\\(?:operatorname\*?|text(?:rm|normal)?|mathrm|mathop)"
     r"\s*\{\s*(?:\\rm\s+)?([tT]r|diag|det)\s*\}(?!\s*[_}])"
 )
+_REALS = re.compile(r"(\\in\s*)\\(?:R|RR|Reals|reals)(?![a-zA-Z])")
 _LOWER = re.compile(r"(?<=\\operatorname\{)Tr(?=\})")
 _BOLD = re.compile(r"\\bm(?![a-zA-Z])")
 
@@ -177,6 +178,7 @@ _BOLD = re.compile(r"\\bm(?![a-zA-Z])")
 def _usual(text: Text) -> Text:
     """Return a text with the names that derivations have for trace, diag, and bold."""
     text = text.replaced(_FUNCTION, r"\\operatorname{\1}")
+    text = text.replaced(_REALS, r"\1\\mathbb{R}")
     return text.replaced(_LOWER, "tr").replaced(_BOLD, r"\\boldsymbol")
 
 

@@ -26,6 +26,7 @@ from backpass.derivation.text.formal.meanings import (
 from backpass.derivation.text.formal.reader import read_formula
 from backpass.derivation.text.formal.rewrites import with_integrals, with_whole_sums
 from backpass.derivation.text.formal.slopes import Calculus, base, names
+from backpass.derivation.text.formal.spelled import GRADIENT, spelled
 from backpass.derivation.text.formal.trees import Node, Unclear
 from backpass.derivation.text.imposed import only_introduces, paragraph_above
 from backpass.derivation.text.knowledge import Knowledge
@@ -65,6 +66,7 @@ class Formal:
     def __init__(self, known: Knowledge) -> None:
         self.known = known
         self._meanings: Meanings | None = None
+        self._spelled = ""  # the layout of derivatives that are written out
         self._of: dict[tuple[Text, ...], Read] = {}
 
     def judged(self, statement: Statement, found: list[Verdict]) -> list[Verdict]:
@@ -246,6 +248,11 @@ class Formal:
         assert self._meanings is not None
         if (words := self._by_chain_rule(a, b, read)) is not None:
             return words
+        if layout := spelled(a, b, self._meanings.manner):
+            if self._spelled and layout not in (GRADIENT, self._spelled):
+                return None
+            self._spelled = self._spelled if layout == GRADIENT else layout
+            return (layout,)
         for expand, through in ((False, False), (True, False), (True, True)):
             for written in (with_whole_sums, self._integrated):
                 try:

@@ -380,7 +380,7 @@ class _Reader:
             token = self.take()
             depth += (token == r"\begin") - (token == r"\end")
         self.argument()
-        return Node("other", "array " + "".join(self.tokens[start : self.at]))
+        return Node("other", "array " + " ".join(self.tokens[start : self.at]))
 
     def word(self, word: str) -> Node:
         joined = "".join(word.split())
