@@ -6,7 +6,9 @@ from backpass.derivation.text.formal.counts import counted
 from backpass.derivation.text.sight.labels import is_label
 from tests.derivation.test_first_sight import displays, kinds, sight
 
-MATRICES = r"Let $x \in \mathbb{R}^n$, $A \in \mathbb{R}^{m \times n}$, $B \in \mathbb{R}^{n \times m}$." + "\n\n"
+MATRICES = (
+    r"Let $x \in \mathbb{R}^n$, $A \in \mathbb{R}^{m \times n}$, $B \in \mathbb{R}^{n \times m}$." + "\n\n"
+)
 
 
 @pytest.mark.parametrize("before", ["", r"\nabla_x \lVert A x \rVert^2 = 2 A A x"])

@@ -207,7 +207,11 @@ def _on_statement(
     left, *rest = statement.members
     if rest and rest[-1].characters.strip(" ~.") == "?":  # a question
         if rest[1:]:
-            shorter = replace(statement, members=statement.members[:-1])
+            shorter = replace(
+                statement,
+                members=statement.members[:-1],
+                conditions=statement.conditions[:-1],
+            )
             yield from _on_statement(known, shorter, progress, seconds)
         yield verdict_on(document, "nothing claimed", rest[-1])
         return

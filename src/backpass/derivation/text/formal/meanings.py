@@ -99,13 +99,8 @@ def manner_of(
     }
     labels |= {letter for letter in _above_variables(trees) if not bare[letter]}
     expects &= not uses["E"].bare
-    return Manner(
-        functions.__contains__,
-        frozenset(labels),
-        frozenset(plain),
-        expects,
-        counted(source),
-    )
+    kinds = functions.__contains__, frozenset(labels), frozenset(plain)
+    return Manner(*kinds, expects, counted(source))
 
 
 _LAYERS = ("l", "L", r"\ell")
@@ -491,6 +486,8 @@ def head_of_left(tree: Node | None) -> Node | None:
         name, *arguments = tree.parts
         if "‖" in tree.value and len({*arguments}) == len(arguments):
             return name  # KL(p ‖ q)
+        if ";" in tree.value:  # L(w; data)
+            arguments = arguments[: tree.value.index(";") + 1]
         if len({*arguments}) == len(arguments) and all(
             one.kind == "name" for one in arguments
         ):
