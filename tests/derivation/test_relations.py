@@ -126,7 +126,6 @@ def test_all_equalities_of_a_premise_may_be_restricted():
     [
         (r"x \sim \mathcal{N}(0, 1)", "nothing claimed"),
         (r"x_i \sim p(x)", "nothing claimed"),
-        (r"x \in \mathcal{X}", "nothing claimed"),
         (r"f(n) \sim n^2", "not readable"),
         (r"x \approx y", "not readable"),
         (r"x \in A = B \in C", "not readable"),

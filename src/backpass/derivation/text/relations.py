@@ -35,9 +35,10 @@ _ASSIGNS = re.compile(
 )
 # What a name is an element of, and how it is distributed: it declares a name.
 _DECLARES = re.compile(
-    r"\s*[^=+]*?(?:\\in(?![a-zA-Z])|\\sim(?![a-zA-Z])\s*(?:\\(?:mathcal|text[a-z]*|mathrm|operatorname)"
-    r"(?![a-zA-Z])|[a-zA-Z](?:_(?:\w|\{[^{}]*\}))?\s*(?:\\left\s*)?\(|p_))[^=]*\Z",
-    re.S,
+    r"(?!\s*\\(?:in|sim)(?![a-zA-Z]))(?=\s*\\?[a-zA-Z])(?:\\?[a-zA-Z]+|[\s{}_^,()0-9'])*?"
+    r"(?:\\in(?![a-zA-Z])\s*(?=\\\{|\\math|[a-zA-Z])|\\sim(?![a-zA-Z])\s*(?:"
+    r"\\(?:mathcal|text[a-z]*|mathrm|operatorname)(?![a-zA-Z])"
+    r"|[a-zA-Z](?:_(?:\w|\{[^{}]*\}))?\s*(?:\\left\s*)?\(|p_))[^=]*\Z"
 )
 _SIZED = re.compile(r"\\(?:left|right|middle|[bB]igg?[lrm]?)\s*\Z")
 # In <x, y>, the signs are brackets.
