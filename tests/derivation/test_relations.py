@@ -2,6 +2,8 @@
 
 import pytest
 
+from backpass.derivation.text.relations import declares
+
 from .judging import kinds, one, verdicts
 
 GIVEN = r"given x, y \in \mathbb{R}^n, a \in \mathbb{R}; let q = \sum_i x_i^2"
@@ -145,3 +147,10 @@ def test_a_membership_in_the_row_below():
     given = r"given x \in \mathbb{R}^n"
     assert kinds("$$ x + x = 2 x \\\\\n\\in \\R^n $$", given) == ["equal"]
     assert kinds("$$ x + x = 3 x \\\\\n\\in \\R^n $$", given) == ["refused"]
+
+
+def test_a_long_formula_without_a_declaration_is_looked_at_once():
+    long = r"\mathbf{abcdefghijkl} " * 30
+    assert (
+        not declares(long) and not declares(long + r"\in [0, 1]") and declares(r"x \sim \text{Uniform}(0, 1)")
+    )

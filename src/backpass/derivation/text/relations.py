@@ -35,7 +35,7 @@ _ASSIGNS = re.compile(
 )
 # What a name is an element of, and how it is distributed: it declares a name.
 _DECLARES = re.compile(
-    r"(?!\s*\\(?:in|sim)(?![a-zA-Z]))(?=\s*\\?[a-zA-Z])(?:\\?[a-zA-Z]+|[\s{}_^,()0-9'])*?"
+    r"(?!\s*\\(?:in|sim)(?![a-zA-Z]))(?=\s*\\?[a-zA-Z])[\\\sa-zA-Z{}_^,()0-9']*?"
     r"(?:\\in(?![a-zA-Z])\s*(?=\\\{|\\math|[a-zA-Z])|\\sim(?![a-zA-Z])\s*(?:"
     r"\\(?:mathcal|text[a-z]*|mathrm|operatorname)(?![a-zA-Z])"
     r"|[a-zA-Z](?:_(?:\w|\{[^{}]*\}))?\s*(?:\\left\s*)?\(|p_))[^=]*\Z"

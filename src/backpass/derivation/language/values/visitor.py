@@ -19,7 +19,6 @@ from backpass.derivation.language.parse import Undefined, Unreadable, span_of
 from backpass.derivation.language.values.points import Point
 from backpass.expressions import exact
 
-
 # Nodes whose value is kept for further indices, and those that they may consist of.
 _REPEATED = {"partial", "product", "fraction", "big"}
 _PURE = {
