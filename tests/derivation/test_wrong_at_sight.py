@@ -139,3 +139,44 @@ def test_a_text_in_numerator_layout_has_rows_as_gradients():
 def test_a_slip_in_numerator_layout_is_not_equal(wrong):
     text = r"Let $x, a \in \mathbb{R}^n$." + "\n\n" + displays(ROWS[0].replace(r"= a^\top", f"= {wrong}"))
     assert kinds(text)[-1] not in ("equal", "definition")
+
+
+REGRESSION = displays(
+    r"L(\mathbf{w}) = \frac{1}{2} \|\mathbf{y} - X \mathbf{w}\|^2",
+    r"\nabla_{\mathbf{w}} L = X^\top (X \mathbf{w} - \mathbf{y})",
+)
+
+
+@pytest.mark.parametrize(
+    ("above", "kind"),
+    [
+        (r"$$ \mathbf{y} = A \mathbf{x} $$", "equal"),
+        (r"$$ \mathbf{y} = [\mathbf{x}, 1] $$", "equal"),
+        (r"$$ \mathbf{y} = [\mathbf{x}, \mathbf{w}] $$", "not readable"),
+        (r"$$ \mathbf{y} = A \mathbf{w} $$", "not readable"),
+        (r"$$ \mathbf{y} = A \mathbf{x} $$" + "\n\n" + r"$$ \mathbf{x} = B \mathbf{w} $$", "not readable"),
+        (r"$$ \mathbf{y} = g(\mathbf{x}) $$", "not readable"),
+        (r"The outputs $\mathbf{y}$: $$ \mathbf{y} = [\mathbf{x}, 1] $$", "not readable"),
+    ],
+)
+def test_a_name_of_another_section_is_constant_only_if_its_definition_shows_it(above, kind):
+    last = sight(f"# One\n\n{above}\n\n# Two\n\n{REGRESSION}")[-1]
+    assert last.kind == kind
+    if kind == "equal" and "[" in above:
+        assert r"\mathbf{y} does not depend on \mathbf{w}" in last.inferred
+
+
+@pytest.mark.parametrize(
+    ("right", "wrong"),
+    [(r"X^\top (", r"X ("), ("X^\\top (X", "X^\\top (2 X"), ("- \\mathbf{y})", "+ \\mathbf{y})")],
+)
+def test_a_slip_beside_a_name_of_another_section_is_not_equal(right, wrong):
+    above = "# One\n\n$$ \\mathbf{y} = A \\mathbf{x} $$\n\n# Two\n\n"
+    assert kinds(above + REGRESSION.replace(right, wrong))[-1] != "equal"
+
+
+def test_a_number_of_a_sum_depends_on_each_of_its_indices():
+    given = r"given x, y \in \mathbb{R}^n, A \in \mathbb{R}^{n \times n}"
+    right = r"\sum_i \sum_j A_{ij} x_i y_j \sum_k A_{kj} x_k = \sum_j y_j \sum_i A_{ij} x_i \sum_k A_{kj} x_k"
+    for one, kind in ((right, "equal"), (right.replace("A_{kj} x_k = ", "A_{ki} x_k = "), "refused")):
+        assert [v.kind for v in sight(displays(one), given)] == [kind]

@@ -4,13 +4,27 @@ from __future__ import annotations
 
 import re
 
-from backpass.derivation.text.sight.inference import Read
+from backpass.derivation.text.sight.inference import Inference, Read
 from backpass.derivation.text.sight.ruling import slopes_of
 
 _LETTERS = re.compile(r"\\[a-zA-Z]+|[a-zA-Z]")
 _FACES = re.compile(
     r"\\(?:mathbf|boldsymbol|bm|vec|mathrm|mathcal|text)(?![a-zA-Z])|[{}\s]"
 )
+
+
+def without_apart(
+    inference: Inference, own: Read, bound: list[str]
+) -> tuple[list[str], tuple[str, ...]]:
+    """Return names that depend on others without those that are constant in a line,
+    and in words which these are."""
+    apart = {
+        name: is_apart(inference.reads, inference.functions, own, name)
+        for name in bound
+        if name not in inference.prose.derived
+    }
+    words = (f"{name} does not depend on {by}" for name, by in apart.items() if by)
+    return [name for name in bound if not apart.get(name)], tuple(words)
 
 
 def is_apart(reads: list[Read], functions: set[str], own: Read, name: str) -> str:

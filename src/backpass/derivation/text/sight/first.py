@@ -18,7 +18,7 @@ from backpass.derivation.text.directives import follow
 from backpass.derivation.text.knowledge import Knowledge, Known
 from backpass.derivation.text.notation import Notation
 from backpass.derivation.text.passages import Text
-from backpass.derivation.text.sight.apart import is_apart
+from backpass.derivation.text.sight.apart import without_apart
 from backpass.derivation.text.sight.conventions import SUMS, TEXTS
 from backpass.derivation.text.sight.elements import readings
 from backpass.derivation.text.sight.inference import Inference, Read, all_statements
@@ -477,15 +477,8 @@ class Sight(Needs):
         heads = (heads | inference.prose.dependent) - {""}
         bound = [name for name in used if without_accent(name) in heads]
         if verdict.kind == "equal" and own is not None:
-            apart = {
-                name: is_apart(inference.reads, inference.functions, own, name)
-                for name in bound
-                if name not in inference.prose.derived
-            }
-            bound = [name for name in bound if not apart.get(name)]
-            words += tuple(
-                f"{name} does not depend on {by}" for name, by in apart.items() if by
-            )
+            bound, more = without_apart(inference, own, bound)
+            words += more
         bound += [name for name in used if self._is_restricted(name, own)]
         if reasons.loss in heads:
             bound.append(reasons.loss)
