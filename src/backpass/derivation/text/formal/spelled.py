@@ -39,10 +39,10 @@ def spelled(whole: Node, array: Node, manner: Manner) -> str | None:
     match = _ARRAY.fullmatch(array.value) if array.kind == "other" else None
     if match is None or whole.kind != "slope":
         return None
-    rows = [_entries(row.split(), manner) for row in _BREAK.split(match[1])]
-    rows = [row for row in rows if row != []]
-    lines = [[one for one in row or () if one is not None] for row in rows]
-    if any(row is None for row in rows) or not any(lines):
+    read = [_entries(row.split(), manner) for row in _BREAK.split(match[1])]
+    rows = [row for row in read if row]
+    lines = [[one for one in row if one is not None] for row in rows]
+    if None in read or not any(lines):
         return None
     entries = [one for row in lines for one in row]
     of, by = whole.parts
@@ -65,9 +65,17 @@ def spelled(whole: Node, array: Node, manner: Manner) -> str | None:
 def _gradient(by: Node, rows: list[Row]) -> str | None:
     if all(len(row) <= 1 for row in rows):
         column = [one for row in rows for one in row]
-        return GRADIENT if _counts([one and one.below for one in column]) else None
+        return (
+            GRADIENT
+            if _counts([one.below if one else None for one in column])
+            else None
+        )
     if len(rows) == 1 and by.value != NABLA:
-        return NUMERATOR if _counts([one and one.below for one in rows[0]]) else None
+        return (
+            NUMERATOR
+            if _counts([one.below if one else None for one in rows[0]])
+            else None
+        )
     return None
 
 
@@ -84,9 +92,9 @@ def _jacobian(rows: list[Row]) -> str | None:
         if (
             all({getattr(one, down) for one in row if one} == {head}
                 for row, head in zip(full, heads, strict=True))
-            and all(_counts([one and getattr(one, across) for one in row]) for row in full)
+            and all(_counts([getattr(one, across) if one else None for one in row]) for row in full)
             and _counts(_with_dots(rows, heads))
-            and len({tuple(one and getattr(one, across) for one in row) for row in full}) == 1
+            and len({tuple(getattr(one, across) if one else None for one in row) for row in full}) == 1
         ):  # fmt: skip
             return words
     return None
@@ -103,12 +111,12 @@ def _hessian(whole: Node, rows: list[Row]) -> str | None:
     for row in full:
         if row[0] is None or row[-1] is None:
             return None
-    across = [one and one.below for one in full[0]]
-    ends = [
-        place[-1] if place and place[0] == "1" else None for place in across if place
-    ]
+    across = [one.below if one else None for one in full[0]]
+    ends = [place[-1] for place in across if place]
+    if any(place and place[0] != "1" for place in across):
+        return None
     heads = [row[0].below[0] for row in full if row[0]]
-    if across[0] != ("1", "1") or None in ends:
+    if across[0] != ("1", "1"):
         return None
     columns = _letters(across, ends)
     if not _counts(columns) or not _counts(_with_dots(rows, [(one,) for one in heads])):
