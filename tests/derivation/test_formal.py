@@ -207,3 +207,12 @@ def test_a_divergence_is_defined_and_split():
     )
     assert kinds(text) == ["definition", "equal"]
     assert kinds(text.replace("] - ", "] + "))[1] == "not readable"
+
+
+def test_a_function_is_defined_with_its_data_behind_a_semicolon():
+    text = displays(
+        r"L(\beta; \{y_n, x_n\}_{n=1}^N) = \prod_{n=1}^N p(y_n)",
+        r"\log L(\beta; \{y_n, x_n\}_{n=1}^N) = \sum_{n=1}^N \log p(y_n)",
+    )
+    assert kinds(text) == ["definition", "equal"]
+    assert kinds(text.replace(r"\sum_{n=1}^N \log p", r"\sum_{n=1}^N p"))[1] == "not readable"

@@ -2,6 +2,8 @@
 
 import pytest
 
+from backpass.derivation.text.relations import declares
+
 from .judging import kinds, one, verdicts
 
 GIVEN = r"given x, y \in \mathbb{R}^n, a \in \mathbb{R}; let q = \sum_i x_i^2"
@@ -119,3 +121,36 @@ def test_a_membership_of_a_known_name_raises_nothing():
 def test_all_equalities_of_a_premise_may_be_restricted():
     found = kinds(rows(r"q &= 2 q < a = 2 a", r"\implies a &= q"), GIVEN)
     assert "refused" not in found
+
+
+@pytest.mark.parametrize(
+    ("formula", "expected"),
+    [
+        (r"x \sim \mathcal{N}(0, 1)", "nothing claimed"),
+        (r"x_i \sim p(x)", "nothing claimed"),
+        (r"f(n) \sim n^2", "not readable"),
+        (r"x \approx y", "not readable"),
+        (r"x \in A = B \in C", "not readable"),
+    ],
+)
+def test_what_says_of_what_kind_a_name_is_claims_nothing(formula, expected):
+    assert expected in kinds(f"$$ {formula} $$")
+
+
+def test_a_question_claims_nothing():
+    given = r"given x \in \mathbb{R}"
+    assert kinds(r"$$ \frac{\partial x^2}{\partial x} = ? $$", given) == ["nothing claimed"]
+    assert kinds(r"$$ x + x = 3 x = ? $$", given) == ["refused", "nothing claimed"]
+
+
+def test_a_membership_in_the_row_below():
+    given = r"given x \in \mathbb{R}^n"
+    assert kinds("$$ x + x = 2 x \\\\\n\\in \\R^n $$", given) == ["equal"]
+    assert kinds("$$ x + x = 3 x \\\\\n\\in \\R^n $$", given) == ["refused"]
+
+
+def test_a_long_formula_without_a_declaration_is_looked_at_once():
+    long = r"\mathbf{abcdefghijkl} " * 30
+    assert (
+        not declares(long) and not declares(long + r"\in [0, 1]") and declares(r"x \sim \text{Uniform}(0, 1)")
+    )

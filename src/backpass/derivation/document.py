@@ -170,6 +170,12 @@ _FUNCTION = re.compile(
     r"(?<![_^])(?<![_^]\{)\\(?:operatorname\*?|text(?:rm|normal)?|mathrm|mathop)"
     r"\s*\{\s*(?:\\rm\s+)?([tT]r|diag|det)\s*\}(?!\s*[_}])"
 )
+_REALS = re.compile(r"(\\in\s*)\\(?:R|RR|Reals|reals)(?![a-zA-Z])")
+# A bold accented letter prints as the accented bold one.
+_BOLD_ACCENT = re.compile(
+    r"\\(mathbf|boldsymbol|bm)\s*\{\s*\\(hat|bar|tilde|dot|widehat|widetilde|overline)\s*"
+    r"(?:\{\s*(\\?[a-zA-Z]+)\s*\}|\s(\\?[a-zA-Z]+))\s*\}"
+)
 _LOWER = re.compile(r"(?<=\\operatorname\{)Tr(?=\})")
 _BOLD = re.compile(r"\\bm(?![a-zA-Z])")
 
@@ -177,6 +183,8 @@ _BOLD = re.compile(r"\\bm(?![a-zA-Z])")
 def _usual(text: Text) -> Text:
     """Return a text with the names that derivations have for trace, diag, and bold."""
     text = text.replaced(_FUNCTION, r"\\operatorname{\1}")
+    text = text.replaced(_BOLD_ACCENT, r"\\\2{\\\1{\3\4}}")
+    text = text.replaced(_REALS, r"\1\\mathbb{R}")
     return text.replaced(_LOWER, "tr").replaced(_BOLD, r"\\boldsymbol")
 
 

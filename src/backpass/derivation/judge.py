@@ -52,7 +52,7 @@ from backpass.derivation.text.pairs import (
 from backpass.derivation.text.passages import Text
 from backpass.derivation.text.readings import implied_sum
 from backpass.derivation.text.refusal import refusal
-from backpass.derivation.text.relations import assigns, imposes
+from backpass.derivation.text.relations import assigns, declares, imposes
 from backpass.derivation.text.rewriting import (
     claims_nothing,
     not_an_equation,
@@ -205,6 +205,16 @@ def _on_statement(
     """Judge the members, each against the last one that was right."""
     document = known.document
     left, *rest = statement.members
+    if rest and rest[-1].characters.strip(" ~.") == "?":  # a question
+        if rest[1:]:
+            shorter = replace(
+                statement,
+                members=statement.members[:-1],
+                conditions=statement.conditions[:-1],
+            )
+            yield from _on_statement(known, shorter, progress, seconds)
+        yield verdict_on(document, "nothing claimed", rest[-1])
+        return
     why, doubt = statement.fault, doubt_of(statement)
     try:
         for member in statement.members:
@@ -216,9 +226,8 @@ def _on_statement(
             if not why and (verdict := declared(known, left)):
                 yield verdict
                 return
-            if not why and (
-                claims_nothing(left.characters) or assigns(left.characters)
-            ):
+            text = left.characters
+            if not why and (claims_nothing(text) or assigns(text) or declares(text)):
                 yield verdict_on(document, "nothing claimed", left)
                 return
             why = why or not_an_equation(left.characters)
@@ -274,6 +283,8 @@ def _on_relation(known: Knowledge, statement: Statement) -> Verdict:
     (whole,), sign = statement.members, statement.relation
     if assigns(sign):
         known.imposed.here |= imposes(sign)
+        return verdict_on(known.document, "nothing claimed", whole)
+    if declares(whole.characters):
         return verdict_on(known.document, "nothing claimed", whole)
     return unread(known.document, whole, only_equality(sign))
 

@@ -33,6 +33,13 @@ RELATION = re.compile(
 _ASSIGNS = re.compile(
     rf"\\(?:leftarrow|longleftarrow|gets|mapsto|longmapsto)\Z|{IMPOSED}"
 )
+# What a name is an element of, and how it is distributed: it declares a name.
+_DECLARES = re.compile(
+    r"(?!\s*\\(?:in|sim)(?![a-zA-Z]))(?=\s*\\?[a-zA-Z])[\\\sa-zA-Z{}_^,()0-9']*?"
+    r"(?:\\in(?![a-zA-Z])\s*(?=\\\{|\\math|[a-zA-Z])|\\sim(?![a-zA-Z])\s*(?:"
+    r"\\(?:mathcal|text[a-z]*|mathrm|operatorname)(?![a-zA-Z])"
+    r"|[a-zA-Z](?:_(?:\w|\{[^{}]*\}))?\s*(?:\\left\s*)?\(|p_))[^=]*\Z"
+)
 _SIZED = re.compile(r"\\(?:left|right|middle|[bB]igg?[lrm]?)\s*\Z")
 # In <x, y>, the signs are brackets.
 _ANGLES = re.compile(r"<[^<>=]*,[^<>=]*>")
@@ -104,6 +111,13 @@ def ends_with_relation(text: str) -> bool:
 def imposes(sign: str) -> bool:
     """Whether a sign marks an equation that is imposed."""
     return re.match(IMPOSED, sign) is not None
+
+
+def declares(text: str) -> bool:
+    """Whether the relations of a formula only say what a name is: an element of a set,
+    or drawn from a distribution."""
+    signs = {text[start:end] for start, end in _places(text)}
+    return bool(signs) and signs <= {r"\in", r"\sim"} and bool(_DECLARES.match(text))
 
 
 def assigns(text: str) -> bool:

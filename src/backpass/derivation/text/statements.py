@@ -45,6 +45,7 @@ class Statement:
 
 _OPERATOR = r"(?:[+\-=/]|\\(?:cdot|times|odot)(?![a-zA-Z]))"
 _CONTINUES = re.compile(rf"\s*{_OPERATOR}")
+_MEMBER = re.compile(r"\\in(?![a-zA-Z])")
 _UNFINISHED = re.compile(rf"{_OPERATOR}\s*$")
 # Also words between equations, which have spaces at their ends.
 _SPACE = (
@@ -298,6 +299,7 @@ def _goes_on(above: Text, row: Text) -> bool:
         _CONTINUES.match(start) is not None
         or _UNFINISHED.search(above.characters) is not None
         or begins_with_relation(start)
+        or _MEMBER.match(start) is not None
         or ends_with_relation(above.characters)
         or len(above.characters) not in outside(above.characters)
     )

@@ -7,6 +7,7 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field, replace
 from typing import NoReturn
 
+import numpy as np
 import sympy
 from lark import Token, Tree
 from lark.visitors import Interpreter
@@ -17,6 +18,13 @@ from backpass.derivation.language.names import Expression, Path, Scope
 from backpass.derivation.language.parse import Undefined, Unreadable, span_of
 from backpass.derivation.language.values.points import Point
 from backpass.expressions import exact
+
+# Nodes whose value is kept for further indices, and those that they may consist of.
+_REPEATED = {"partial", "product", "fraction", "big"}
+_PURE = {
+    *_REPEATED, "reference", "scalar", "number", "power", "bracket", "sum", "root",
+    "subscript", "letter_and_top", "top", "limits", "upper", "hadamard", "name",
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -59,6 +67,10 @@ class Visitor(Interpreter):
         self.differences: dict[Path, dict[tuple, set[sympy.Expr]]] = {}
         self.calculus = Calculus(scope, sizes, self.value)
         self.moving: list[sympy.Symbol] = []  # the ε of derivatives being evaluated
+        self._known: dict[tuple, Value] = {}  # the numbers that subtrees stand for
+        # The index letters of subtrees, and None for those that are not `_PURE`.
+        self._letters: dict[tuple, tuple[str, ...] | None] = {}
+        self._kept: list[Expression] = []  # so that the identities above stay theirs
         self._frame: Frame | None = None
 
     @property
@@ -71,6 +83,42 @@ class Visitor(Interpreter):
     def current(self) -> Expression:
         """The expression that is being evaluated."""
         return self.frame.expression
+
+    def visit(self, tree: Tree) -> Value:
+        """Return the value of a subtree: each number is computed once for the indices
+        in it, as a sum over other indices also needs it."""
+        if tree.data not in _REPEATED or not self.frame.indices:
+            return super().visit(tree)
+        frame = self.frame
+        if frame.parameters or frame.path or self.moving:
+            return super().visit(tree)
+        letters = self._letters_in(tree)
+        if letters is None:
+            return super().visit(tree)
+        own = tuple(frame.indices.get(letter) for letter in letters)
+        key = (id(frame.expression), id(tree), frame.still, own)
+        if key not in self._known:
+            value = super().visit(tree)
+            if isinstance(value, np.ndarray):
+                return value
+            self._known[key] = value
+        return self._known[key]
+
+    def _letters_in(self, tree: Tree) -> tuple[str, ...] | None:
+        """Return the letters on whose indices a subtree may depend; None if its value
+        depends on more, or is noted elsewhere when it is computed."""
+        expression = self.frame.expression
+        key = (id(expression), id(tree))
+        if key not in self._letters:
+            self._kept.append(expression)
+            nodes = [*tree.iter_subtrees()]
+            pure = all(
+                node.data in _PURE and id(node) not in expression.sums for node in nodes
+            )
+            tokens = tree.scan_values(lambda one: isinstance(one, Token))
+            found = {letter_of(token) for token in tokens} if pure else set()
+            self._letters[key] = tuple(sorted(found)) if pure else None
+        return self._letters[key]
 
     def reject(self, message: str, where: Tree | Token) -> NoReturn:
         raise Unreadable(message, self.current.part, span_of(where)[0])

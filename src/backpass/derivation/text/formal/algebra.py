@@ -12,6 +12,7 @@ import re
 from dataclasses import replace
 from fractions import Fraction
 
+from backpass.derivation.text.formal.counts import USUAL
 from backpass.derivation.text.formal.fractions import primes, root
 from backpass.derivation.text.formal.kinds import (
     is_array,
@@ -48,7 +49,7 @@ def is_ordered(nodes: list[Node]) -> bool:
                 return True
             if node.kind == "power" and _normed(node.parts[0]) is not None:
                 return True
-            if node.kind == "other" and node.value == "inner":
+            if node.kind == "other" and node.value in ("inner", "kronecker"):
                 return True
             if node.kind == "other" and node.value.startswith("array"):
                 return True
@@ -415,7 +416,7 @@ class Algebra:
                     name = upper[0]
                     if name.isdigit():
                         return {ONE: Fraction(name)}
-                    return self._atom(Node("name", name))
+                    return self._atom(Node("name", name, counts=name in USUAL))
         body = self.node_of({_term(inside, sequence): Fraction(1)})
         whole = _closed(node, body)
         if sequence and self.ordered:

@@ -17,10 +17,16 @@ from backpass.derivation.text.displays import Display
 from backpass.derivation.text.formal.algebra import is_ordered
 from backpass.derivation.text.formal.chains import steps
 from backpass.derivation.text.formal.layers import is_loss
-from backpass.derivation.text.formal.meanings import LETTER, Meanings, Read
+from backpass.derivation.text.formal.meanings import (
+    LETTER,
+    Meanings,
+    Read,
+    head_of_left,
+)
 from backpass.derivation.text.formal.reader import read_formula
 from backpass.derivation.text.formal.rewrites import with_integrals, with_whole_sums
 from backpass.derivation.text.formal.slopes import Calculus, base, names
+from backpass.derivation.text.formal.spelled import GRADIENT, spelled
 from backpass.derivation.text.formal.trees import Node, Unclear
 from backpass.derivation.text.imposed import only_introduces, paragraph_above
 from backpass.derivation.text.knowledge import Knowledge
@@ -33,8 +39,9 @@ _CLAIMS = re.compile(
     r"[=<>]|\\(?:[a-zA-Z]*(?:eq|leqslant|geqslant|[aA]rrow)|n?(?:approx|sim|cong)|[lg]e|[lg]g"
     r"|propto|iff|implies|to|mapsto|notin|subset|supset|prec|succ|equiv)(?![a-zA-Z])"
 )
-_DIFFERS = "it is not equal"
+_DIFFERS = re.compile("it is not equal|it does not hold")
 _BLAMED = ("refused", "ill-formed", "follows")
+_ACCENT = re.compile(r"\\(?:bar|overline|dot)\{")
 _ONLY_WORDS = re.compile(r"\s*\\(?:text[a-z]*|mbox|mathrm)\s*\{[^{}$=]*\}[\s.,;]*")
 # Words, and not the name of a function; and words that state something.
 _WORD_GROUP = re.compile(
@@ -59,6 +66,7 @@ class Formal:
     def __init__(self, known: Knowledge) -> None:
         self.known = known
         self._meanings: Meanings | None = None
+        self._spelled = ""  # the layout of derivatives that are written out
         self._of: dict[tuple[Text, ...], Read] = {}
 
     def judged(self, statement: Statement, found: list[Verdict]) -> list[Verdict]:
@@ -77,7 +85,7 @@ class Formal:
             return found
         verdicts = list(found)
         for number, verdict in enumerate(found):
-            if verdict.kind != "not readable" or _DIFFERS in verdict.message:
+            if verdict.kind != "not readable" or _DIFFERS.search(verdict.message):
                 continue
             made = self._defined(statement, read, number) or self._compared(
                 read, verdicts, number
@@ -145,7 +153,9 @@ class Formal:
             one.members = tuple(known.in_own_notation(text) for text in one.members)
         formulas = [text.characters for one in reads for text in one.members]
         expects = re.search(r"\bexpect(?:ation|ed)", prose.words, re.I) is not None
-        self._meanings = Meanings(reads, formulas, prose.dependent, expects)
+        self._meanings = Meanings(
+            reads, formulas, prose.dependent, expects, document.expanded.characters
+        )
 
     def _displayed(self) -> list[Read]:
         found, section, end = [], 0, 0
@@ -200,6 +210,8 @@ class Formal:
         if imposed.perhaps and not (left and right and _is_update(left, right)):
             return None
         meanings = self._meanings
+        if left is not None and meanings and _is_derived(meanings, left, right):
+            return None
         if right is None or (
             left and meanings and meanings.has_free_index(left, right)
         ):
@@ -236,6 +248,11 @@ class Formal:
         assert self._meanings is not None
         if (words := self._by_chain_rule(a, b, read)) is not None:
             return words
+        if layout := spelled(a, b, self._meanings.manner):
+            if self._spelled and layout not in (GRADIENT, self._spelled):
+                return None
+            self._spelled = self._spelled if layout == GRADIENT else layout
+            return (layout,)
         for expand, through in ((False, False), (True, False), (True, True)):
             for written in (with_whole_sums, self._integrated):
                 try:
@@ -291,6 +308,8 @@ class Formal:
             words = ["products keep their order"]
             if calculus.columns:
                 words = ["products keep their order; lower-case letters are columns"]
+        if calculus.shaped:
+            words.append("gradients have the shape of what they are taken by")
         if calculus.dropped:
             words.append("I is the identity matrix")
         for name in calculus.used.values():
@@ -334,6 +353,20 @@ class Formal:
                 self._meanings.add_fact(read.trees[0], tree)
 
 
+def _is_derived(meanings: Meanings, left: Node, right: Node | None) -> bool:
+    """Whether a left side may be a derivative: a primed name that has a meaning
+    without the prime, or a name with a bar or a dot like one on the right."""
+    head = head_of_left(left)
+    if head is None or right is None:
+        return False
+    if "'" in head.sups:
+        return head.value in meanings.heads | meanings.applied
+    accent = _ACCENT.match(head.value)
+    return accent is not None and any(
+        one.kind == "name" and one.value.startswith(accent[0]) for one in right.walk()
+    )
+
+
 def _is_update(left: Node, right: Node) -> bool:
     """Whether a formula gives the next value of a name, or the value of a function."""
     if left.kind == "apply":
@@ -363,4 +396,4 @@ def _has_names_of(first: Node, second: Node) -> bool:
 
 def _may_stand(verdict: Verdict) -> bool:
     """Whether a line may be right, as far as is known."""
-    return verdict.kind not in _BLAMED and _DIFFERS not in verdict.message
+    return verdict.kind not in _BLAMED and not _DIFFERS.search(verdict.message)

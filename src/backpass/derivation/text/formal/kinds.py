@@ -17,7 +17,7 @@ _VECTOR = re.compile(
     r"|\\(?:hat|tilde|bar)\{(?:[a-z]|\\(?:mathbf|boldsymbol|bm)\{(?:[a-z]|\\[a-z]+)\}|\\[a-z]+)\}"
 )
 _SCALAR = re.compile(
-    r"[nmNMKTDB]|\\text\{d\}|\\(?:alpha|lambda|eta|epsilon|varepsilon|kappa|rho|tau|pi)|e|\\delta"
+    r"[nm]|\\text\{d\}|\\(?:alpha|lambda|eta|epsilon|varepsilon|kappa|rho|tau|pi)|e|\\delta"
 )
 _LOWER = re.compile(r"[a-z]|\\(?:sigma|epsilon|varepsilon|nu|lambda|hat\{v\})")
 IDENTITY = re.compile(r"I|\\(?:mathbf|boldsymbol|bm|mathbb|text)\{I\}")
@@ -43,7 +43,8 @@ def is_scalar(node: Node) -> bool:
     if node.kind == "name":
         if _is_element(node):
             return True
-        return _SCALAR.fullmatch(node.value) is not None and not node.subs
+        usual = node.counts or _SCALAR.fullmatch(node.value)
+        return bool(usual) and not node.subs
     if node.kind == "call":
         return node.value in ("det", "tr", "dim", "rank")
     return node.kind == "number" or (

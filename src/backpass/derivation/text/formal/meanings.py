@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
 from backpass.derivation.text.formal.chains import order_of, steps
+from backpass.derivation.text.formal.counts import counted
 from backpass.derivation.text.formal.kinds import IDENTITY, is_array, is_vector
 from backpass.derivation.text.formal.reader import Manner, read_formula
 from backpass.derivation.text.formal.slopes import Meaning, base, names
@@ -71,8 +72,11 @@ class _Uses:
     several: bool = False
 
 
-def manner_of(formulas: Iterable[str], expects: bool = False) -> Manner:
-    """Find how a text writes: its functions, and its labels above names."""
+def manner_of(
+    formulas: Iterable[str], expects: bool = False, source: str = ""
+) -> Manner:
+    """Find how a text writes: its functions, its labels above names, and its numbers
+    of things."""
     trees = [tree for one in formulas if (tree := _tree(one, Manner())) is not None]
     uses: dict[str, _Uses] = defaultdict(_Uses)
     above: dict[str, set[str]] = defaultdict(set)
@@ -95,7 +99,8 @@ def manner_of(formulas: Iterable[str], expects: bool = False) -> Manner:
     }
     labels |= {letter for letter in _above_variables(trees) if not bare[letter]}
     expects &= not uses["E"].bare
-    return Manner(functions.__contains__, frozenset(labels), frozenset(plain), expects)
+    kinds = functions.__contains__, frozenset(labels), frozenset(plain)
+    return Manner(*kinds, expects, counted(source))
 
 
 _LAYERS = ("l", "L", r"\ell")
@@ -183,8 +188,9 @@ class Meanings:
         formulas: list[str],
         dependent: frozenset[str],
         expects: bool = False,
+        source: str = "",
     ) -> None:
-        self.manner = manner_of(formulas, expects)
+        self.manner = manner_of(formulas, expects, source)
         self.reads, self.dependent = reads, dependent
         for read in reads:
             read.trees = [
@@ -213,7 +219,7 @@ class Meanings:
         self._named = {
             letter
             for read in reads
-            if read.shown and (head := _head(read.trees[0])) is not None
+            if read.shown and (head := head_of_left(read.trees[0])) is not None
             for letter in re.findall(r"[a-zA-Z]\Z", head.value.rstrip("}"))
             if letter not in self.summed
         }
@@ -249,7 +255,7 @@ class Meanings:
         varied: set[Key] = set()  # by which something is differentiated
         for read in self.reads:
             left, *rest = read.trees
-            head = _head(left)
+            head = head_of_left(left)
             self._note_names(read)
             key = (read.section, key_of(left)) if head is not None and left else None
             if head is not None and key is not None and rest:
@@ -363,7 +369,7 @@ class Meanings:
             return None
         if right.kind == "name" and not read.shown:
             return None
-        head = _head(left)
+        head = head_of_left(left)
         if head is None or base(head) in names(right):
             return None  # a recurrence
         try:
@@ -430,7 +436,7 @@ class Meanings:
             return False  # the order of factors is uncertain
         uses: dict[str, set[str]] = defaultdict(set)
         for read in self.reads:
-            head = _head(read.trees[0])
+            head = head_of_left(read.trees[0])
             if head is None:
                 continue
             for member, tree in zip(read.members[1:], read.trees[1:], strict=True):
@@ -470,7 +476,7 @@ class Meanings:
             self._facts[slope] = value
 
 
-def _head(tree: Node | None) -> Node | None:
+def head_of_left(tree: Node | None) -> Node | None:
     """Return the name that a left side gives a value; None if it gives none."""
     if tree is None:
         return None
@@ -480,6 +486,8 @@ def _head(tree: Node | None) -> Node | None:
         name, *arguments = tree.parts
         if "‖" in tree.value and len({*arguments}) == len(arguments):
             return name  # KL(p ‖ q)
+        if ";" in tree.value:  # L(w; data)
+            arguments = arguments[: tree.value.index(";") + 1]
         if len({*arguments}) == len(arguments) and all(
             one.kind == "name" for one in arguments
         ):

@@ -42,6 +42,7 @@ class Manner:
     labels: frozenset[str] = frozenset()
     plain: frozenset[str] = frozenset()
     expects: bool = False  # whether E(x) is an expectation
+    counts: frozenset[str] = frozenset()  # letters that are numbers of things
 
 
 def read_formula(text: str, manner: Manner) -> Node:
@@ -143,6 +144,12 @@ class _Reader:
             elif token in EACH:
                 self.take()
                 found = Node("hadamard", "", (found, self.run()))
+            elif token == r"\otimes":
+                self.take()
+                second = self.factor()
+                if found.kind == "product" or self.begins():
+                    raise Unclear("where does a factor of \\otimes end?")
+                found = Node("other", "kronecker", (found, second))
             elif token in ("/", r"\div"):
                 self.take()
                 divisor = self.factor()
@@ -265,7 +272,8 @@ class _Reader:
         if token in DOTS:
             return Node("other", "dots")
         if token.isalpha():
-            return self.after_name(Node("name", token))
+            counts = token in self.manner.counts
+            return self.after_name(Node("name", token, counts=counts))
         if token[0] == "\\":
             return self.command(token[1:])
         raise Unclear(f"{token} is not understood")
@@ -372,7 +380,7 @@ class _Reader:
             token = self.take()
             depth += (token == r"\begin") - (token == r"\end")
         self.argument()
-        return Node("other", "array " + "".join(self.tokens[start : self.at]))
+        return Node("other", "array " + " ".join(self.tokens[start : self.at]))
 
     def word(self, word: str) -> Node:
         joined = "".join(word.split())

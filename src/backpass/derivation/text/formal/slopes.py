@@ -81,6 +81,7 @@ class Calculus(Algebra):
         self.inputs: set[str] = set()  # names of which a derivative is 0
         self.outputs: set[tuple[str, str, str]] = set()
         self.facts: list[Node] = []
+        self.shaped = False  # whether a gradient by an array has its shape
         self._depth = 0
 
     # ---- names -----------------------------------------------------------------------
@@ -216,6 +217,7 @@ class Calculus(Algebra):
         if not (is_vector(by) or is_array(by)):
             return None
         found: Form = {}
+        self.shaped = True
         for number_, piece in enumerate(pieces):
             rest = [one for at, one in enumerate(pieces) if at != number_]
             others = tuple(node for one in rest for node in one)

@@ -25,6 +25,8 @@ class Node:
       over which it runs, `sups` its limits as written);
     - sum, minus, product, hadamard, quotient, power, top (a transpose);
     - slope (a derivative: of what, by what), other (`value` says which).
+
+    `counts` says whether the text uses a name as a number of things.
     """
 
     kind: str
@@ -32,6 +34,7 @@ class Node:
     parts: tuple[Node, ...] = ()
     subs: Groups = ()
     sups: tuple[str, ...] = ()
+    counts: bool = False
 
     def walk(self) -> Iterator[Node]:
         yield self

@@ -4,6 +4,7 @@ derivatives that hold other names constant."""
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 
 from backpass.derivation.language.parse import Unreadable
 from backpass.derivation.text.einstein import is_denied, with_sums
@@ -30,6 +31,11 @@ _ASKS_FOR_SUMS = re.compile(
     r"|the index \w+ is on this side only"
 )
 _PARTIAL = re.compile(r"\\partial(?![a-zA-Z])")
+_HELD = re.compile(
+    r"\b(?:hold|held|keep|kept|treat|fix|leav)\w*\b[^.]{0,60}?\b(?:constant|fixed|independent)\b"
+    r"|\blocal (?:gradient|derivative|partial)s?\b|\btotal derivatives?\b",
+    re.I,
+)
 # A derivative by d or by a nabla goes through every definition.
 _TOTAL = re.compile(r"\\nabla(?![a-zA-Z])|\{\s*(?:d|\\mathrm\s*\{?\s*d)(?![a-zA-Z])")
 
@@ -57,6 +63,24 @@ def may_hold(text: str) -> bool:
     """Whether a formula may hold names constant that depend on what it differentiates
     by: all of its derivatives are partial."""
     return bool(_PARTIAL.search(text)) and not _TOTAL.search(text)
+
+
+def holds_by(variables: set[str], formulas: Iterable[str], prose: Prose) -> bool:
+    """Whether a text says that partial derivatives by some names hold others constant:
+    it writes derivatives by them as sums over paths, or says so in words."""
+    if _HELD.search(prose.words):
+        return True
+    added = [one for one in formulas if "+" in one]
+    return all(
+        any(len(_by(name).findall(one)) > 1 for one in added) for name in variables
+    )
+
+
+def _by(name: str) -> re.Pattern[str]:
+    return re.compile(
+        rf"\\frac\s*\{{\s*\\partial(?:[^{{}}]|\{{[^{{}}]*\}})*\}}"
+        rf"\s*\{{\s*\\partial\s*\{{?\s*{re.escape(name)}(?![a-zA-Z])"
+    )
 
 
 def may_imply_sums(known: Knowledge, prose: Prose) -> bool:

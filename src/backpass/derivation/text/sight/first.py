@@ -18,22 +18,19 @@ from backpass.derivation.text.directives import follow
 from backpass.derivation.text.knowledge import Knowledge, Known
 from backpass.derivation.text.notation import Notation
 from backpass.derivation.text.passages import Text
-from backpass.derivation.text.sight.conventions import DIRECT, SUMS, TEXTS
+from backpass.derivation.text.sight.apart import without_apart
+from backpass.derivation.text.sight.conventions import SUMS, TEXTS
 from backpass.derivation.text.sight.elements import readings
-from backpass.derivation.text.sight.inference import (
-    Inference,
-    Read,
-    all_statements,
-)
+from backpass.derivation.text.sight.inference import Inference, Read, all_statements
 from backpass.derivation.text.sight.names import name_of
 from backpass.derivation.text.sight.needs import Judge, Needs
 from backpass.derivation.text.sight.prose import prose_of
 from backpass.derivation.text.sight.ruling import (
-    NOT_HELD,
     NOT_SUMMED,
     RIGHT,
     WAITS,
     Reasons,
+    differentiated,
     differentiates_by,
     held_apart,
     may_be_read,
@@ -142,11 +139,9 @@ class Sight(Needs):
         if self._inference is None:
             return ruled
         right = all(verdict.kind in RIGHT for verdict in ruled)
-        if right and DIRECT not in reasons.directives:
-            self._note_through(statement, then)
-        elif right and self._goes_through():
+        if right and (why := self._why_waits(statement, then, reasons)):
             known.now = before
-            return [waiting(verdict, NOT_HELD, ()) for verdict in ruled]
+            return [waiting(verdict, why, ()) for verdict in ruled]
         if right and reasons.directives & TEXTS.keys():
             self._usual.add(frozenset(reasons.directives & TEXTS.keys()))
         if any(verdict.kind == "definition" for verdict in ruled):
@@ -481,11 +476,17 @@ class Sight(Needs):
         heads = {read.head for read in inference.reads if read is not own}
         heads = (heads | inference.prose.dependent) - {""}
         bound = [name for name in used if without_accent(name) in heads]
+        if verdict.kind == "equal" and own is not None:
+            bound, more = without_apart(inference, own, bound)
+            words += more
         bound += [name for name in used if self._is_restricted(name, own)]
         if reasons.loss in heads:
             bound.append(reasons.loss)
         if verdict.kind == "equal":
-            if (free := held_apart(self.known.scope, own, declared)) is not None:
+            free = held_apart(self.known.scope, own, declared) or differentiated(
+                inference.reads, own, used
+            )
+            if free is not None:
                 why = f"{free} has no definition, so its derivative would be 0"
                 return waiting(verdict, why, (free,))
             if derives and bound and not self._is_free(own, bound, used):

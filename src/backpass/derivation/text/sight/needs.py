@@ -15,30 +15,31 @@ from backpass.derivation.text.sight.conventions import (
     DIRECT,
     SUMS,
     TEXTS,
+    holds_by,
     may_hold,
     that_matter,
     wanted,
 )
 from backpass.derivation.text.sight.inference import Inference, Read
+from backpass.derivation.text.sight.labels import is_label
 from backpass.derivation.text.sight.names import name_of
 from backpass.derivation.text.sight.ruling import (
+    NOT_HELD,
+    NOT_LAID,
+    NOT_SAID,
+    ONLY_NUMERATOR,
     RIGHT,
     SUM,
     Reasons,
+    is_partial,
+    is_turned,
     score,
+    slopes_of,
 )
 from backpass.derivation.text.statements import Statement
 from backpass.derivation.text.verdict import Verdict
 
 Judge = Callable[[Statement], list[Verdict]]
-_LABELS = (
-    r"\b(?:one-?hot|labels?|targets?|distributions?|probabilit(?:y|ies)"
-    r"|sums? to (?:1|one))\b"
-)
-_ONE_HOT = re.compile(
-    r"\b(?:labels?|targets?) (?:is|are) one-?hot|(?<!not )\bone-?hot (?:labels?|targets?)",
-    re.I,
-)
 _FACTOR = re.compile(r"(.+?)\(…\) prints like a function of")
 _BAR = re.compile(r"is \\(?:bar|overline)\{.*\} a gradient\? .*say: bar gradient")
 
@@ -55,6 +56,7 @@ class Needs:
         # Directives that a comment would need for the lines that were read or tried.
         self.suggested: dict[str, None] = {}
         self._layout = ""
+        self._turned = False  # whether gradients of numbers are rows or transposed
         self._of: dict[Statement, Read] = {}
         self._usual: set[frozenset[str]] = set()  # conventions of right lines
         # Right lines whose partial derivatives go through other names, with what was
@@ -116,6 +118,30 @@ class Needs:
         self._through = []
         return False
 
+    def _why_waits(self, statement: Statement, then: Known, reasons: Reasons) -> str:
+        """Return why a right line waits, because it contradicts other lines or rests on
+        a convention that the text does not mention; "" if it does not wait."""
+        if not self._is_as_others(statement, then):
+            return NOT_LAID
+        if DIRECT in reasons.directives:
+            return self._why_total(statement)
+        self._note_through(statement, then)
+        return ""
+
+    def _why_total(self, statement: Statement) -> str:
+        """Return why partial derivatives of a statement may go through other names; ""
+        if nothing says so."""
+        if self._goes_through():
+            return NOT_HELD
+        assert self._inference is not None
+        own, reads = self._of.get(statement), self._inference.reads
+        heads = {one.head for one in reads}
+        by = {name for _, names in slopes_of(own) for name in names} if own else set()
+        formulas = (m.characters for one in reads for m in one.statement.members)
+        if holds_by(by - heads, [*formulas], self._inference.prose):
+            return ""
+        return NOT_SAID
+
     def _sums(self, statement: Statement) -> bool:
         """Whether a statement has sums that other lines of the text leave out."""
         return any(SUMS in one for one in self._usual) and that_matter(
@@ -157,7 +183,7 @@ class Needs:
         of the text suggests it."""
         assert self._inference is not None
         match = SUM.match(verdict.message)
-        if match is None or not self._is_label(match[2]):
+        if match is None or not is_label(match[2], self.known.source):
             return False
         name, known = match[2], self.known
         mine = [line for line in known.now.lines if self._lines.get(line) == name]
@@ -182,22 +208,6 @@ class Needs:
         }
         self._suggest(f"assume {match[1]}")
         return True
-
-    def _is_label(self, name: str) -> bool:
-        """Whether a word such as *label* stands beside a name in the text, in the same
-        clause, which does not deny it; or whether labels are one-hot, and it is a usual
-        name of them."""
-        usual = re.sub(r"\\[a-z]+|[{}]", "", name) in ("y", "t")
-        if usual and _ONE_HOT.search(self.known.source):
-            return True
-        formula = rf"\$[^$]{{0,9}}{re.escape(name)}(?![a-zA-Z])[^$]*\$"
-        near = r"[^.;:$\n]{0,40}"
-        found = re.search(
-            rf"{_LABELS}{near}{formula}|{formula}{near}{_LABELS}",
-            self.known.source,
-            re.I,
-        )
-        return found is not None and not re.search(r"\bno[tr]?\b|n't\b", found[0])
 
     def _wanted(self, verdict: Verdict) -> tuple[str, str]:
         assert self._inference is not None
@@ -236,6 +246,22 @@ class Needs:
                 if variable is not None and variable.axes:
                     self._layout = "denominator"
 
+    def _is_as_others(self, statement: Statement, then: Known) -> bool:
+        """Whether a right line also holds in the layout of the text's derivatives of
+        numbers by arrays."""
+        known, before = self.known, self.known.now
+        known.now = then
+        try:
+            if not self._turned or known.scope.layout or not is_partial(statement):
+                return True
+            part = Part("numerator", 0, "numerator")
+            known.add(Line("layout", right=part), 0, True)
+            with known.in_short():
+                found = self._judge(statement)
+        finally:
+            known.now = before
+        return all(verdict.kind in RIGHT for verdict in found)
+
     def _in_layouts(
         self,
         statement: Statement,
@@ -248,7 +274,9 @@ class Needs:
         """Judge a statement in the layouts in which it may be meant."""
         known = self.known
         if known.scope.layout or not any(
-            "layout numerator" in verdict.message for verdict in verdicts
+            "layout numerator" in verdict.message
+            or (is_turned(verdict.message) and is_partial(statement))
+            for verdict in verdicts
         ):
             return best, then, best_reasons
         start = known.now
@@ -265,6 +293,10 @@ class Needs:
                 )
                 if all(verdict.kind in RIGHT for verdict in found):
                     self._layout = layout
+                    self._turned |= layout == "numerator" and any(
+                        ONLY_NUMERATOR in verdict.message or is_turned(verdict.message)
+                        for verdict in verdicts
+                    )
                     self._suggest(f"layout {layout}")
                     break
         known.now = start

@@ -91,6 +91,7 @@ class Prose:
     stated: tuple[Stated, ...]
     equations: tuple[Text, ...]
     dependent: frozenset[str]
+    derived: frozenset[str]  # those that words such as "output" stand beside
     restricting: bool
     deriving: bool
     words: str
@@ -134,6 +135,7 @@ def prose_of(document: Document) -> Prose:
         tuple(stated),
         tuple(equations),
         frozenset(dependent | derived),
+        frozenset(derived),
         bool(_RESTRICTING.search(words)),
         re.search(rf"\b{_DERIVED}s?\b", words, re.I) is not None,
         words,

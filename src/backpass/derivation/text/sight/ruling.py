@@ -9,10 +9,15 @@ from backpass.derivation.language.names import Scope
 from backpass.derivation.text.certainty import DERIVATIVES
 from backpass.derivation.text.sight.inference import Read
 from backpass.derivation.text.sight.names import names_in
+from backpass.derivation.text.statements import Statement
 from backpass.derivation.text.verdict import Verdict
 
 WAITS = "it waits for a declaration"
 NOT_SUMMED = "it does not hold with sums over repeated indices, as other lines do"
+NOT_LAID = "it does not hold in numerator layout, in which other lines hold"
+ONLY_NUMERATOR = "it holds only in numerator layout"
+_TURNED = re.compile(r"this is (\S+) × (\S+), but it is set equal to (\S+) × (\S+)")
+NOT_SAID = "it holds if partial derivatives hold other names constant, which the text does not say"
 NOT_HELD = "it does not hold if partial derivatives go through other names, as above"
 SUM = re.compile(r"it holds if (\\sum_i (.+?)_i = 1)[;:]")
 JUDGED = ("equal", "definition")
@@ -58,12 +63,36 @@ def held_apart(scope: Scope, own: Read | None, declared: set[str]) -> str | None
 
 def differentiates_by(own: Read, name: str) -> bool:
     """Whether each derivative of a line is with respect to this name."""
-    nodes = [node for tree in own.trees for node in tree.iter_subtrees()]
-    derivatives = [node for node in nodes if node.data in DERIVATIVES]
-    variables = [DERIVATIVES[node.data](node)[1] for node in derivatives]
-    return bool(variables) and all(
-        {one for one, _, _ in names_in(variable)} == {name} for variable in variables
-    )
+    found = [by for _, by in slopes_of(own)]
+    return bool(found) and all(by == {name} for by in found)
+
+
+def slopes_of(read: Read) -> list[tuple[set[str], set[str]]]:
+    """Return the names of what an equation differentiates, each with those by which."""
+    nodes = [node for tree in read.trees for node in tree.iter_subtrees()]
+    found = [DERIVATIVES[node.data](node) for node in nodes if node.data in DERIVATIVES]
+    for node in nodes:
+        if node.data == "second":
+            found += [(node.children[0], by) for by in node.children[1:]]
+        if node.data == "second_of":
+            found += [(node.children[-1], by) for by in node.children[:-1]]
+    return [
+        ({one for one, _, _ in names_in(of)}, {one for one, _, _ in names_in(by)})
+        for of, by in found
+    ]
+
+
+def differentiated(reads: list[Read], own: Read | None, used: list[str]) -> str | None:
+    """Return an inferred name that another equation differentiates by what this one
+    does; None if there is none."""
+    if own is None:
+        return None
+    by = {name for _, names in slopes_of(own) for name in names}
+    others = [slope for read in reads if read is not own for slope in slopes_of(read)]
+    for name in used:
+        if name not in by and any(of == {name} and by & one for of, one in others):
+            return name
+    return None
 
 
 def recurs(reads: list[Read], own: Read | None, name: str) -> bool:
@@ -86,6 +115,20 @@ def waiting(verdict: Verdict, why: str, names: tuple[str, ...]) -> Verdict:
         compared="",
         to_left=False,
         waits=names,
+    )
+
+
+def is_turned(message: str) -> bool:
+    """Whether a message says that two sides have each other's transposed shape."""
+    match = _TURNED.match(message)
+    return match is not None and match[1] == match[4] and match[2] == match[3]
+
+
+def is_partial(statement: Statement) -> bool:
+    """Whether the derivatives of a statement are fractions, which have a layout."""
+    text = " ".join(member.characters for member in statement.members)
+    return r"\nabla" not in text and bool(
+        re.search(r"\\frac\s*\{\s*(?:\\partial|\\?d)(?![a-z])", text)
     )
 
 
