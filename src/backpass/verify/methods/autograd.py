@@ -43,8 +43,8 @@ UNSEEN = 1e-10  # of a gradient: a smaller error is not seen by differences
 HIDING = {"_set_grad_enabled", "detach", "numpy", "__array__", "tolist", "item"}
 NOT_FOLLOWED = "forward does not run on tensors that autograd follows"
 CUT = 1e-5  # of a slope: a difference that is closer agrees with it
-# Where autograd follows all but a small part: what separates backward from a difference,
-# of what separates it from autograd, in several directions.
+# Where autograd follows all but a small part: the distance of backward from differences
+# in several directions, of its distance from autograd.
 PART, DIRECTIONS = 0.05, 4
 
 
