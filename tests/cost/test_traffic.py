@@ -67,7 +67,7 @@ def observed(parameters):
             if depth[0]:
                 return found
             inputs, (y, saved) = [*arrays_in(arguments)], found
-            if stem == "dropout" and saved.mask is None:
+            if stem == "dropout" and saved.seed is None:
                 return found
             if stem in ("embedding", "position_embedding"):  # of the table, rows
                 rows = y if stem == "embedding" else y[0]

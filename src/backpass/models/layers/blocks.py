@@ -88,7 +88,6 @@ def forward(
         )
         if drops:
             a, dropped = scheme_for(dropout, kernels).forward(a, **drops[i])
-            dropped = dropped if of_part else dropped._replace(mask=None)
         x, _ = residual.forward(x, a)
         if not norm_first:
             x, normed = norm.forward(x, *scale, eps=eps, wanted=of_norm)
