@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from types import ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -37,6 +37,11 @@ def threshold(p: float) -> int:
     return round(p * 2**32)
 
 
+def share(p: float) -> float:
+    """Return 1 − p, by which a kept element is divided; 1 for p = 1, where none is."""
+    return (1 - p) or 1.0
+
+
 def groups(n: int) -> int:
     """Return the number of counters of a row of ``n`` elements."""
     return -(-n // GROUP)
@@ -47,32 +52,28 @@ def mask_for(
     shape: tuple[int, ...],
     p: float,
     seed: Any,
-    rows: Sequence[range] | None = None,
+    part: Part | None = None,
 ) -> Array:
     """Return the mask of this shape, ``[*, n]``, in the library and on the device of
-    ``x``: that of a whole array, or of some ``rows`` of one, as ``drawn`` has them. If
-    ``x`` has a shape alone, the mask is false everywhere."""
+    ``x``: that of a whole array, or a ``part`` of that of a larger one. If ``x`` has a
+    shape alone, the mask is false everywhere."""
     xp = namespace(x)
     if not (has_values(x) or is_traced(xp)):
         return xp.zeros(shape, dtype=xp.bool, device=x.device)
-    n = size(shape[-1:])
-    rows = all_rows(size(shape[:-1])) if rows is None else rows
-    return xp.reshape(part_for(x, n, p, seed, rows), shape)
-
-
-def part_for(
-    x: Array,
-    n: int,
-    p: float,
-    seed: Any,
-    rows: Sequence[range],
-    columns: range | None = None,
-) -> Array:
-    """Return what ``drawn`` returns, in the library and on the device of ``x``."""
-    xp = namespace(x)
+    n, rows, columns = part or Part(size(shape[-1:]), all_rows(size(shape[:-1])))
     if is_traced(xp) or not _on_host(x):
-        return drawn_by(xp, n, p, seed, rows, columns, x.device)
-    return xp.asarray(drawn(n, p, seed, rows, columns), device=x.device)
+        kept = drawn_by(xp, n, p, seed, rows, columns, x.device)
+    else:
+        kept = xp.asarray(drawn(n, p, seed, rows, columns), device=x.device)
+    return xp.reshape(kept, shape)
+
+
+class Part(NamedTuple):
+    """Some rows, range after range, and columns of an array of rows of n elements."""
+
+    n: int
+    rows: Sequence[range]
+    columns: range | None = None  # all of them
 
 
 def _on_host(x: Array) -> bool:
@@ -90,19 +91,27 @@ def drawn(
     """Return which elements are kept in some rows of ``n`` elements each, and in some
     columns, by default all, as booleans ``[rows, columns]``.
 
-    ``rows`` are ranges of rows, one after the other. ``columns`` start at a multiple of
-    8. ``seed`` is an integer, or an array that holds one.
+    ``rows`` are ranges of rows, one after the other. ``seed`` is an integer, or an
+    array that holds one.
     """
     columns = range(n) if columns is None else columns
     least, count = threshold(p), sum(map(len, rows))
     if least > _LOW or not len(columns):
         return np.zeros((count, len(columns)), bool)
+    columns, cut = _from_a_group(columns)
     kept, start = np.empty((count, len(columns)), bool), 0
     for some in rows:
         part = kept[start : start + len(some)]
         _fill(part, _Stream(int(seed), n, some.start, columns), least)
         start += len(some)
-    return kept
+    return kept[:, cut:]
+
+
+def _from_a_group(columns: range) -> tuple[range, int]:
+    """Return the columns with those before them that share their first counter, and the
+    number of these."""
+    cut = columns.start % GROUP
+    return range(columns.start - cut, columns.stop), cut
 
 
 def _fill(kept: np.ndarray, stream: _Stream, least: int) -> None:
@@ -155,7 +164,7 @@ def drawn_by(
 ) -> Array:
     """Return what ``drawn`` returns, as an array of ``xp`` on the device, from int64
     arithmetic, which wraps."""
-    columns = range(n) if columns is None else columns
+    columns, cut = _from_a_group(range(n) if columns is None else columns)
     per_row = groups(n)
     integers = {"dtype": xp.int64, "device": device}
     row = [xp.arange(some.start, some.stop, **integers) for some in rows]
@@ -169,7 +178,7 @@ def drawn_by(
     ]
     kept = xp.stack(halves, axis=-1) >= threshold(p)
     kept = xp.reshape(kept, (counter.shape[0], counter.shape[1] * GROUP))
-    return kept[:, : len(columns)]
+    return kept[:, cut : len(columns)]
 
 
 def philox(xp: ModuleType, counter: Array, key: Any) -> tuple[Array, ...]:

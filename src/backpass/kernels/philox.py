@@ -11,7 +11,7 @@ from backpass.contract import philox
 from backpass.contract.values import check_seed
 
 GROUP = philox.GROUP
-groups, threshold = philox.groups, philox.threshold
+groups, share, threshold = philox.groups, philox.share, philox.threshold
 
 _M_0, _M_1 = (tl.constexpr(factor) for factor in philox.MULTIPLIERS)
 _W_0, _W_1 = (tl.constexpr(step) for step in philox.WEYL)

@@ -118,7 +118,8 @@ def _dropped(values: Array, saved: Saved) -> Array:
     if saved.seed is None:
         return values
     seed, p, shape, _, rows = saved
-    mask = philox.mask_for(values, shape, p, seed, rows)
+    part = None if rows is None else philox.Part(size(shape[-1:]), rows)
+    mask = philox.mask_for(values, shape, p, seed, part)
     scaled = as_type_of(widened(values) / ((1 - p) or 1.0), values)
     return namespace(values).where(mask, scaled, 0.0)
 
