@@ -26,9 +26,11 @@ operation has few lines, none of which reads a value, and the lengths are known,
   as an option, a constant that requires a gradient, a complex tensor. So does a tensor
   that is nested, sparse, a DTensor, or of a dtype such as float8, and an option whose
   type is not that of its hint.
-- Dropout without a ``seed`` draws one from PyTorch's default generator of the CPU. So
-  ``torch.manual_seed`` makes it repeatable, a checkpoint drops the same elements again,
-  and two calls drop different elements, also in a compiled graph.
+- Dropout without a ``seed`` draws one from PyTorch's default generator of the device of
+  its inputs. So ``torch.manual_seed`` makes it repeatable, a checkpoint drops the same
+  elements again, and two calls drop different elements, also in a compiled graph and in
+  a captured one. The ``seed`` may also be an int64 tensor of shape ``[]``. A kernel
+  reads it on the device, so that nothing waits for its value.
 - All other errors are those of the operation.
 - Under ``torch.autocast``, matrix products run in autocast's dtype, softmax, the norms
   and the losses in float32, and all other operations in the widest dtype of their
@@ -52,6 +54,7 @@ import torch
 from backpass import ops
 from backpass.contract.shapes import parse
 from backpass.contract.stems import nearest
+from backpass.contract.values import check_seed
 from backpass.torch_door import operators
 
 Tensor = torch.Tensor
@@ -106,8 +109,8 @@ def _function(stem: str) -> Callable[..., Tensor]:
         if not torch.compiler.is_compiling():
             operators.reject_transforms(stem, values.values())
         random = None
-        if seeded and values["seed"] is None:
-            random, values["seed"] = _random_seed(values), 0
+        if seeded and isinstance(values["seed"], Tensor | None):
+            random, values["seed"] = _seed_tensor(values, values[names[0]].device), 0
         device = values[names[0]].device.type
         if device in operators.AUTOCASTING and torch.is_autocast_enabled(device):
             values = _autocast(rule, device, values)
@@ -162,7 +165,8 @@ _DTYPES = frozenset(
 )
 _OF_SEEDS = (
     "Without a ``seed``, each call that can drop an element draws a seed from\n"
-    "PyTorch's default generator of the CPU, which ``torch.manual_seed`` sets."
+    "PyTorch's default generator of the inputs' device, which ``torch.manual_seed``\n"
+    "sets. A ``seed`` may be an int64 tensor of shape ``[]``."
 )
 
 
@@ -170,13 +174,17 @@ def _requires_grad(value: Tensor | None) -> bool:
     return value is not None and value.requires_grad and torch.is_grad_enabled()
 
 
-def _random_seed(values: dict[str, Any]) -> Tensor | None:
-    """Return a seed drawn by PyTorch, or None if nothing can be dropped. It is a
-    tensor, because torch.compile would make a number a constant."""
+def _seed_tensor(values: dict[str, Any], device: torch.device) -> Tensor | None:
+    """Return the seed that was given as a tensor, or one drawn by PyTorch, or None if
+    nothing can be dropped. It is a tensor, because torch.compile would make a number a
+    constant."""
+    if (given := values["seed"]) is not None:
+        check_seed(seed=given)
+        return given
     p = values["dropout_p"] if "dropout_p" in values else values["p"]
     if not p or not values.get("training", True):
         return None
-    return torch.randint(2**63 - 1, (), device="cpu")
+    return torch.randint(2**63 - 1, (), device=device)
 
 
 def _check_array(
@@ -230,6 +238,8 @@ class _Option:
         integer that no operator can receive.
         """
         if isinstance(value, Tensor):
+            if Tensor in self.kinds:
+                return value
             raise TypeError(
                 f"{self.name}: expected {self.hint}; got {type(value).__name__}. An "
                 f"option gets no gradient: pass {self.name}.item(), or multiply by a "
@@ -262,7 +272,7 @@ def _signature(op: ModuleType) -> inspect.Signature:
         if p.name in arrays:
             hint = Tensor | None if arrays[p.name] else Tensor
         if p.name == "seed":
-            p, hint = p.replace(default=None), hint | None
+            p, hint = p.replace(default=None), int | Tensor | None
         if p.name != "wanted":
             parameters.append(p.replace(annotation=hint))
     return inspect.Signature(parameters, return_annotation=Tensor)

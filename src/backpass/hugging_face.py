@@ -208,10 +208,8 @@ def attention(
     """
     if is_causal is None:
         is_causal = bool(getattr(module, "is_causal", False))
-    # FlashAttention does not save weights, and has no dropout.
-    average, dropped = B.flash_attention, {}
-    if dropout or query.shape[-2] * key.shape[-2] <= FEW_SCORES:
-        average, dropped = B.attention, {"dropout_p": dropout}
+    few = query.shape[-2] * key.shape[-2] <= FEW_SCORES
+    average = B.attention if few else B.flash_attention
     added = attention_mask is not None and attention_mask.is_floating_point()
     y = average(
         query,
@@ -224,7 +222,7 @@ def attention(
         causal_variant="upper_left",  # without a mask, the cache is empty
         scale=scaling,
         softcap=softcap,
-        **dropped,
+        dropout_p=dropout,
     )
     return y.transpose(1, 2), None
 

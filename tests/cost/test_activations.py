@@ -213,7 +213,7 @@ def test_a_budget_of_what_is_trained():
         assert of[what].elements == 20 + 12
     kept = cost.activations(config, 2, 4, dtype="bfloat16", wanted=names, dropout=True)
     assert of["activations"].bytes == kept.bytes
-    assert kept.bytes > cost.activations(config, 2, 4, dtype="bfloat16", wanted=names).bytes
+    assert kept.bytes == cost.activations(config, 2, 4, dtype="bfloat16", wanted=names).bytes
     with pytest.raises(ValueError, match="wanted: expected names of parameters"):
         cost.memory_budget(config, 2, 4, wanted=["w"])
 

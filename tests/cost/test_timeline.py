@@ -139,13 +139,12 @@ RATES = [(0.1, 0.0, 0.0), (0.0, 0.0, 0.2), (0.1, 0.3, 0.0), (0.1, 0.3, 0.2)]
     pairs(RATES, [{}, {"chunked": False, "dtype": "bfloat16"}], of=("backpass.cost",), meet=1),
     ids=str,
 )
-def test_masks_of_dropout(rates, options):
+def test_masks_of_dropout_are_not_saved(rates, options):
     config = gpt2.Config(600, 70, 24, 5, 3, 40, 1e-5, True, *rates)
     options = {**options, "flash": not rates[1]}
     predicted = equal(config, 3, 37, dropout=True, **options)
     kept = [cost.activations(config, 3, 37, dropout=on, **options).bytes for on in (True, False)]
-    masks = 3 * 37 * 24 * (bool(rates[0]) + 2 * 5 * bool(rates[2])) + 5 * 3 * 3 * 37 * 37 * bool(rates[1])
-    assert kept[0] - kept[1] == masks > 0
+    assert kept[0] == kept[1]
     (loss,) = [m for m in predicted.moments if m.part == "loss"]
     assert loss.bytes["saved"] == kept[0]
     equal(config, 3, 37, dropout=True, wanted=["h.3.mlp.c_fc.weight", "ln_f.bias"], **options)

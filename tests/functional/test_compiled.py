@@ -16,8 +16,8 @@ from backpass.torch_door import operators
 
 from .support import drawn
 
-# Three read a value, to check a sum; the fourth takes many tiles here.
-HIDDEN = {"linear_attention", "multilinear_attention", "simplex_norm", "flash_attention"}
+# Three read a value, to check a sum; the fourth takes many tiles here; the last draws a mask, in many lines.
+HIDDEN = {"linear_attention", "multilinear_attention", "simplex_norm", "flash_attention", "dropout"}
 
 
 @pytest.fixture(autouse=True)

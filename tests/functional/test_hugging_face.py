@@ -155,7 +155,9 @@ def test_what_computes_in_it_is_replaced(name):
     assert {kind for kind in left if not kind.endswith("RotaryEmbedding")} == LEFT.get(name, set())
 
 
-def test_dropout_is_replaced_and_drawn_from_pytorchs_generator():
+@pytest.mark.parametrize("few", [0, hugging_face.FEW_SCORES], ids=["flash", "plain"])
+def test_dropout_is_replaced_and_drawn_from_pytorchs_generator(few, monkeypatch):
+    monkeypatch.setattr(hugging_face, "FEW_SCORES", few)
     model = hugging_face.patch(stock("GPT2LMHeadModel", attn_pdrop=0.3, resid_pdrop=0.2, embd_pdrop=0.1))
     given, losses = batch(padded=False), []
     for seed in (0, 0, 1):

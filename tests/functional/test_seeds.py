@@ -33,6 +33,49 @@ def test_a_seed_that_is_given_is_the_operations(call):
     assert torch.equal(torch.get_rng_state(), state)
 
 
+@BOTH
+def test_a_seed_may_be_a_tensor(call):
+    for seed in (7, 2**62 + 1):
+        source = Q if call is CALLS["attention"] else X
+        gradients = []
+        for given in (seed, torch.tensor(seed)):
+            x = source.clone().requires_grad_()
+            assert torch.equal(call(x, seed=given), call(source, seed=seed))
+            call(x, seed=given).square().sum().backward()
+            gradients.append(x.grad)
+        assert torch.equal(*gradients)
+    with pytest.raises(
+        TypeError, match=r"seed: expected an integer, or an int64 array of shape \[\]; got int64"
+    ):
+        call(seed=torch.tensor([1]))
+
+
+@BOTH
+@pytest.mark.parametrize("seed", [7, 2**62 + 1])  # of which a float64 has not all digits
+def test_a_compiled_call_drops_what_the_seed_says(call, seed):
+    torch._dynamo.reset()
+    source = Q if call is CALLS["attention"] else X
+    gradients = []
+    for run in (call, torch.compile(call, fullgraph=True, backend="aot_eager")):
+        x = source.clone().requires_grad_()
+        y = run(x, seed=seed)
+        y.square().sum().backward()
+        assert torch.equal(y, call(source, seed=seed))
+        gradients.append(x.grad)
+    assert torch.equal(*gradients)
+
+
+@BOTH
+def test_a_compiled_call_reads_a_seed_in_a_tensor_each_time(call):
+    torch._dynamo.reset()
+    graphs = torch._dynamo.testing.CompileCounterWithBackend("aot_eager")
+    compiled = torch.compile(lambda x, seed: call(x, seed=seed), fullgraph=True, backend=graphs)
+    source = Q if call is CALLS["attention"] else X
+    for seed in (7, 8, 2**62 + 1):
+        assert torch.equal(compiled(source, torch.tensor(seed)), call(source, seed=seed))
+    assert graphs.frame_count == 1
+
+
 @pytest.mark.parametrize(
     "call",
     [

@@ -264,6 +264,36 @@ def test_several_tiles_of_every_input(lengths, dtype, option, given, device, poi
     assert_right(q, k, v, *alone(given, more), **MORE[option], tile=16)
 
 
+@pytest.mark.parametrize("head_order", ["consecutive", "interleaved"])
+@pytest.mark.parametrize("option", ["no mask", "a window from the last", "a softcap"])
+@each_dtype
+def test_dropout_drops_the_operations_weights(dtype, option, head_order, device, poisoned):
+    q, k, v, _ = draw_all(20, 37, 16, 8, device, dtype, leading=(2,), g=2)
+    more = draw_more((2, 20, 37), 2, device, dtype)
+    options = {**MORE[option], "head_order": head_order, "dropout_p": 0.3, "seed": 9, "tile": 16}
+    assert_right(q, k, v, **options)
+    assert_right(q, k, v, *more, **options)
+
+
+def test_the_seed_of_dropout_is_read_on_the_device(device):
+    q, k, v, dy = draw_all(20, 37, 16, 8, device)
+    seed = torch.tensor(2**62 + 1, device=device)
+    y, saved = kernel.forward(q, k, v, dropout_p=0.5, seed=seed)
+    assert saved.seed is seed
+    expected, _ = kernel.forward(q, k, v, dropout_p=0.5, seed=2**62 + 1)
+    assert torch.equal(y, expected)
+    seed.fill_(3)
+    again = kernel.backward(dy, kernel.forward(q, k, v, dropout_p=0.5, seed=3)[1])
+    changed = kernel.backward(dy, saved._replace(y=kernel.forward(q, k, v, dropout_p=0.5, seed=3)[0]))
+    assert all(torch.equal(a, b) for a, b in zip(again[:3], changed[:3], strict=True))
+
+
+def test_no_weight_is_left_with_probability_1(device, poisoned):
+    q, k, v, dy = draw_all(20, 37, 16, 8, device)
+    y, saved = kernel.forward(q, k, v, dropout_p=1.0, seed=3)
+    assert not any(x.any() for x in (y, *kernel.backward(dy, saved)[:3]))
+
+
 @each_dtype
 def test_every_input_beside_a_window(dtype, device, poisoned):
     """One call, which ``tests/compiled`` also runs with the compiled kernel."""

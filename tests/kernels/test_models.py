@@ -1,5 +1,7 @@
 """Whole networks on the kernels: the loss and every gradient are those of the operations."""
 
+from dataclasses import replace
+
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -72,6 +74,16 @@ def test_an_encoder_and_a_decoder(norm_first, device):
     assert_equal(found_gradients, gradients)
 
 
+def test_dropout_in_the_kernel_drops_what_the_operation_drops(device):
+    module, config, parameters, batch = drawn("gpt2", device)
+    config = replace(config, embedding_dropout=0.2, residual_dropout=0.4)
+    options = {"config": config, "masks": (5, 17)}
+    loss, saved = module.forward(parameters, *batch, **options)
+    ours, through_kernels = module.forward(parameters, *batch, kernels=kernels, **options)
+    assert float(ours) == pytest.approx(float(loss), rel=1e-12)
+    assert_equal(module.backward(through_kernels), module.backward(saved))
+
+
 def test_the_kernels_ran(device, monkeypatch):
     """Each operation that has a kernel, except those that the model keeps to operations."""
     ran = set()
@@ -89,6 +101,7 @@ def test_the_kernels_ran(device, monkeypatch):
         "layer_norm",
         "rms_norm",
         "rope",
+        "dropout",
         "flash_attention",
         "feed_forward",
         "linear_cross_entropy",

@@ -664,6 +664,17 @@ TABLE = [
         },
     ),
     Changed("swiglu", "_backward", ("dy", "g", "u", "sigmoid", "rest", "silu")),
+    Changed(
+        "dropout",
+        "_forward",
+        ("x", "kept", "KEPT", "quotient"),
+        leading=(3, 21),
+        options={"p": 0.25, "seed": 3},
+        least=1,
+        equivalent={
+            "tl.where(kept, quotient(x, KEPT), 0.0) → tl.where(kept, quotient(x, KEPT), -0.0)": "Zeros are equal."
+        },
+    ),
     Changed("rope", "_rotated", ("a", "b", "cos", "sin")),
     Changed("rope", "_turn_halves", TURNED, equivalent=BY_SIGN),
     Changed(

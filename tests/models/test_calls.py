@@ -56,14 +56,17 @@ def test_the_calls_of_a_model_are_what_is_counted(name, options):
         assert flops(calls) == expected, wanted
 
 
-def test_dropout_is_counted():
+@pytest.mark.parametrize("flash", [False, True])
+def test_dropout_is_counted(flash):
     rates = {"embedding_dropout": 0.2, "attention_dropout": 0.3, "residual_dropout": 0.4}
     config = gpt2.Config(7, 6, 6, 2, 3, 5, **rates)
     tokens, targets = batch_of(config)
-    expected = counted(gpt2, config, (tokens, targets), flash=False, masks=(3, 1))
-    parts = gpt2.calls(config, *tokens.shape, flash=False, masks=True)
+    expected = counted(gpt2, config, (tokens, targets), flash=flash, masks=(3, 1))
+    parts = gpt2.calls(config, *tokens.shape, flash=flash, distinct=len(np.unique(tokens)), masks=True)
     assert flops(parts) == expected
-    assert expected[0] > flops(gpt2.calls(config, *tokens.shape, flash=False))[0]
+    assert expected[0] > flops(gpt2.calls(config, *tokens.shape, flash=flash))[0]
+    with pytest.raises(TypeError, match="masks: expected True or False; got tuple"):
+        gpt2.calls(config, 2, 5, flash=flash, masks=(3, 1))
 
 
 @pytest.mark.parametrize("name", STACKS)
@@ -120,24 +123,6 @@ def test_no_more_tokens_are_distinct_than_there_are(module, config, distinct, fa
     for possible in (0, 6, np.int64(5), sympy.Symbol("u")):
         module.calls(config, 2, 3, distinct=possible)
     module.calls(config, *sympy.symbols("b s"), flash=False, distinct=8)
-
-
-def test_flash_attention_cannot_drop_weights():
-    rates = {"embedding_dropout": 0.2, "residual_dropout": 0.4}
-    gpt2.calls(gpt2.Config(7, 6, 6, 2, 3, 5, **rates), 2, 5, masks=True)
-    config = gpt2.Config(7, 6, 6, 2, 3, 5, attention_dropout=0.3)
-    gpt2.calls(config, 2, 5)
-    faults = []
-    for run in (
-        lambda: gpt2.calls(config, 2, 5, masks=True),
-        lambda: counted(gpt2, config, batch_of(config), masks=(3, 1)),
-    ):
-        with pytest.raises(ValueError, match="attention_dropout: expected 0 with flash attention") as raised:
-            run()
-        faults.append(str(raised.value))
-    assert faults[0] == faults[1]
-    with pytest.raises(TypeError, match="masks: expected True or False; got tuple"):
-        gpt2.calls(config, 2, 5, flash=False, masks=(3, 1))
 
 
 def test_unknown_names_are_rejected_as_by_forward():

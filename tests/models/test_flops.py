@@ -26,6 +26,7 @@ CASES = [
     (output_head, {"*": (2, 3), "h": 4, "V": 5}, (), {"chunked": False}),
     (gpt2_attention, GPT2, (), {"heads": 2}),
     (gpt2_attention, GPT2, (), {"heads": 2, "flash": False, "dropout_p": 0.3}),
+    (gpt2_attention, GPT2, (), {"heads": 2, "dropout_p": 0.3}),
     (gpt2_layer, GPT2, (), {"heads": 2}),
     (gpt2_layer, GPT2, (), {"heads": 1, "flash": False, **DROPOUT}),
     (llama_attention, LLAMA, LLAMAS, {}),

@@ -19,6 +19,7 @@ CASES = [
     (gpt2_attention, GPT2, (), {"heads": 2}),
     (gpt2_attention, GPT2, (), {"heads": 1, "flash": False}),
     (gpt2_attention, GPT2, (), {"heads": 2, "flash": False, "dropout_p": 0.3, "seed": 4}),
+    (gpt2_attention, GPT2, (), {"heads": 2, "dropout_p": 0.3, "seed": 4}),
     (gpt2_layer, GPT2, (), {"heads": 2}),
     (
         gpt2_layer,
@@ -90,11 +91,11 @@ def test_a_bias_on_gpt2s_keys_has_gradient_0():
 
 def test_faults():
     x, w_qkv, *rest = draw(gpt2_attention, GPT2, ())
-    with pytest.raises(ValueError, match=r"dropout_p: expected 0 with flash attention, .* pass flash=False"):
-        gpt2_attention.forward(x, w_qkv, *rest, heads=2, dropout_p=0.1)
+    with pytest.raises(ValueError, match=r"dropout_p: expected a probability from 0 to 1; got 1\.1"):
+        gpt2_attention.forward(x, w_qkv, *rest, heads=2, dropout_p=1.1)
     every = draw(gpt2_layer, GPT2, ())
     for options, message in (
-        ({"attention_dropout": 0.1}, "attention_dropout: expected 0 with flash attention"),
+        ({"attention_dropout": 2}, "attention_dropout: expected a probability from 0 to 1; got 2"),
         ({"residual_dropout": -1}, "residual_dropout: expected a probability from 0 to 1; got -1"),
         ({"seed": -1}, "seed: expected an integer of at least 0; got -1"),
     ):

@@ -53,17 +53,17 @@ def test_the_mean_over_seeds_is_x():
 @pytest.mark.filterwarnings("error")
 @pytest.mark.parametrize("p", [0.0, 0.25, 0.5, 1.0])
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.float16, torch.bfloat16], ids=str)
-def test_with_pytorchs_mask_it_is_pytorchs_dropout(p, dtype):
-    """Their mask, put in the place of ours: the kept values are theirs, and so is the gradient."""
+def test_with_pytorchs_mask_it_is_pytorchs_dropout(p, dtype, monkeypatch):
+    """Their mask, drawn in the place of ours: the kept values are theirs, and so is the gradient."""
     x, dy = (torch.tensor(a).to(dtype) for a in drawn())
     leaf = x.clone().requires_grad_()
     torch.manual_seed(0)
     theirs = torch.nn.functional.dropout(leaf, p)
     theirs.backward(dy)
     mask = theirs != 0  # no element of x is 0
-    _, saved = dropout.forward(x, p=p)
-    dx = dropout.backward(dy, saved._replace(mask=mask))
-    y = dropout.backward(x, saved._replace(mask=mask))  # the map is its own adjoint
+    monkeypatch.setattr(dropout.philox, "mask_for", lambda *_: mask)
+    y, saved = dropout.forward(x, p=p)
+    dx = dropout.backward(dy, saved)
     unit = torch.finfo(dtype).eps
     torch.testing.assert_close(y, theirs.detach(), rtol=unit, atol=0)
     torch.testing.assert_close(dx, leaf.grad, rtol=unit, atol=0)
@@ -83,7 +83,7 @@ def test_where_nothing_is_random(make, options, expected):
         assert np.array_equal(found, expected * of)
 
 
-def test_identity_keeps_no_mask_and_costs_nothing():
+def test_identity_costs_nothing():
     x, _ = drawn()
     for options in ({"p": 0.0}, {"training": False}):
         assert cost.saved_bytes("dropout", x, **options) == 0
@@ -92,10 +92,51 @@ def test_identity_keeps_no_mask_and_costs_nothing():
         assert (counted.forward.total, counted.backward.total) == (0, 0)
 
 
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_the_mask_is_a_byte_an_element(dtype):
-    assert cost.saved_bytes("dropout", drawn(dtype=dtype)[0]) == 2000
-    assert cost.saved_bytes("dropout", torch.ones(40, 50, dtype=torch.bfloat16)) == 2000
+def test_no_mask_is_saved():
+    assert cost.saved_bytes("dropout", drawn()[0], seed=5) == 0
+    assert cost.saved_bytes("dropout", torch.ones(40, 50), seed=torch.tensor(5)) == 8
+
+
+@pytest.mark.parametrize("shape", [(), (1,), (7,), (8,), (3, 16), (2, 3, 13), (0, 4), (3, 0)], ids=str)
+def test_the_backward_draws_the_forwards_mask(shape):
+    x, dy = drawn(shape)
+    for make in (np.asarray, torch.as_tensor):
+        y, saved = dropout.forward(make(x), p=0.4, seed=21)
+        dx, mask = dropout.backward(make(dy), saved), saved.mask
+        assert mask.shape == shape and y.shape == shape
+        assert np.array_equal(np.asarray(y), np.where(mask, x / 0.6, 0))
+        assert np.array_equal(np.asarray(dx), np.where(mask, dy / 0.6, 0))
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.float16, torch.bfloat16], ids=str)
+def test_no_dtype_changes_the_mask(dtype):
+    y, _ = dropout.forward(torch.ones(40, 50, dtype=dtype), p=0.3, seed=11)
+    assert np.array_equal(y != 0, dropout.drawn((40, 50), 0.3, 11))
+
+
+def test_a_seed_in_a_tensor_is_read_when_the_mask_is_drawn():
+    """So that a captured graph can draw another mask each time."""
+    x, seed = torch.ones(40, 50), torch.tensor(11)
+    y, saved = dropout.forward(x, seed=seed)
+    assert saved.seed is seed and torch.equal(y, dropout.forward(x, seed=11)[0])
+    seed.fill_(12)
+    assert torch.equal(dropout.backward(x, saved), dropout.forward(x, seed=12)[0])
+
+
+def test_a_tensor_without_values_has_no_mask():
+    x = torch.ones(40, 50, device="meta")
+    y, saved = dropout.forward(x)
+    assert y.is_meta and dropout.backward(x, saved).shape == x.shape
+
+
+def test_rows_are_those_of_a_larger_array():
+    whole = dropout.drawn((6, 5, 13), 0.4, 3)
+    rows = [range(2, 4), range(10, 12)]
+    part = dropout.drawn((2, 2, 13), 0.4, 3, rows)
+    assert np.array_equal(part, whole.reshape(30, 13)[[2, 3, 10, 11]].reshape(2, 2, 13))
+    x = np.ones((2, 2, 13))
+    saved = dropout.forward(x, p=0.4, seed=3)[1]._replace(rows=tuple(rows))
+    assert np.array_equal(dropout.backward(x, saved) != 0, part)
 
 
 def test_a_dropped_element_is_0_also_where_x_is_infinite():
@@ -120,6 +161,17 @@ def test_a_numpy_scalar_for_p_brings_no_dtype_along():
         ({"seed": 0.5}, TypeError, "seed: expected an integer; got float"),
         ({"seed": None}, TypeError, "seed: expected an integer; got NoneType"),
         ({"seed": -1}, ValueError, "seed: expected an integer of at least 0; got -1"),
+        ({"seed": 2**64}, ValueError, r"seed: expected an integer below 2\^64; got 18446744073709551616"),
+        (
+            {"seed": np.ones(3, np.int64)},
+            TypeError,
+            r"seed: expected .* of shape \[\]; got int64 of shape \[3\]",
+        ),
+        (
+            {"seed": torch.tensor(1, dtype=torch.int32)},
+            TypeError,
+            r"seed: expected .*; got int32 of shape \[\]",
+        ),
     ],
 )
 def test_bad_options_are_rejected_before_any_arithmetic(options, error, message):

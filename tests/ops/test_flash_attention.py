@@ -137,6 +137,46 @@ def test_all_its_inputs_are_attentions_in_every_tiling(make, mask, tile, shape, 
     agree([x for x in found if x is not None], [x for x in others if x is not None])
 
 
+@pytest.mark.parametrize("head_order", ["consecutive", "interleaved"])
+@pytest.mark.parametrize("tile", [None, 3, 16])
+@pytest.mark.parametrize(
+    "mask", [{}, {"causal": True, "window": 5}, {"causal": True, "causal_variant": "lower_right"}], ids=str
+)
+@pytest.mark.parametrize("p", [0.3, 1.0])
+def test_dropout_drops_attentions_weights_in_every_tiling(p, mask, tile, head_order):
+    q, k, v, dy = drawn(21, 29, g=2, leading=(2,))
+    rng = np.random.default_rng(4)
+    more = rng.standard_normal((q.shape[1], 21, 29)), None, rng.standard_normal(q.shape[1])
+    options = {"head_order": head_order, "dropout_p": p, "seed": 9, **mask}
+    results = []
+    for op, own in ((attention, {}), (flash_attention, {"tile": tile})):
+        y, saved = op.forward(q, k, v, *more, **options, **own)
+        results.append((y, *op.backward(dy, saved)))
+    agree(*results)
+
+
+def test_with_dropout_nothing_more_is_saved():
+    q, k, v, _ = drawn(21, 29)
+    plain, dropped = (cost.saved_bytes("flash_attention", q, k, v, dropout_p=p) for p in (0.0, 0.3))
+    assert plain == dropped
+    with pytest.raises(ValueError, match=r"dropout_p: expected a probability from 0 to 1; got 1\.5"):
+        flash_attention.forward(q, k, v, dropout_p=1.5)
+    with pytest.raises(TypeError, match="seed: expected an integer; got float"):
+        flash_attention.forward(q, k, v, seed=0.5)
+
+
+@pytest.mark.parametrize("dropout_p", [0.0, 0.3])
+@pytest.mark.parametrize("causal", [False, True])
+def test_the_formulas_count_dropout(causal, dropout_p):
+    q, k, v, _ = drawn(5, 7)
+    options = {"causal": causal, "dropout_p": dropout_p, "tile": 3}
+    counted = cost.count("flash_attention", q, k, v, **options)
+    assert cost.formula("flash_attention", q, k, v, **options) == (
+        counted.forward.total,
+        counted.backward.total,
+    )
+
+
 @pytest.mark.parametrize("tile", [2, None])
 def test_the_log_sum_exp_of_a_query_that_sees_no_key_is_its_sink(tile):
     q, k, v, dy = drawn(7, 3, g=2)

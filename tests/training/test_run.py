@@ -30,7 +30,7 @@ def test_a_step_is_the_parts_of_this_package(model):
     state = adamw.start(parameters)
     for step in range(3):
         batch = batches.windows(texts.divided(TEXT)[0], batch=4, length=LENGTH, seed=5, step=step)
-        dropout = {"masks": (5, step, 0), "flash": False} if "dropout" in model else {}
+        dropout = {"masks": (5, step, 0)} if "dropout" in model else {}
         loss, saved = module.forward(parameters, *batch, config=config, **dropout)
         gradients, norm = clipping.clip(module.backward(saved), 1.0)
         rate = schedule.rate(step, peak=2e-2, warmup=1, steps=8)

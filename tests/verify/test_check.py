@@ -287,7 +287,7 @@ class TestOptions:
 
             def backward(dy, saved):
                 redrawn = dropout.forward(dy, p=saved.p)[1]
-                return dropout.backward(dy, saved._replace(mask=redrawn.mask))
+                return dropout.backward(dy, saved._replace(seed=redrawn.seed))
 
         assert check(MaskOfAnotherSeed, x, vary=False).passed  # its seed is forward's default
         assert check(MaskOfAnotherSeed, x, options={"seed": 5}, raises=False).failed

@@ -15,6 +15,7 @@ from backpass.contract.arrays import (
     Array,
     is_array,
     is_traced,
+    name_of,
     namespace,
     size,
     widened,
@@ -34,6 +35,23 @@ def check_natural(**numbers: object) -> None:
             raise TypeError(f"{name}: expected an integer; got {type(value).__name__}")
         if value < 0:
             raise ValueError(f"{name}: expected an integer of at least 0; got {value}")
+
+
+def check_seed(**seeds: object) -> None:
+    """Raise TypeError or ValueError unless each seed is an integer of at least 0 and
+    below 2⁶⁴, or an int64 array of shape ``[]``, whose value is not read."""
+    for name, value in seeds.items():
+        if is_array(value) and not isinstance(value, Integral):
+            shape, of = list(value.shape), name_of(value.dtype)
+            if shape or of != "int64":
+                raise TypeError(
+                    f"{name}: expected an integer, or an int64 array of shape []; "
+                    f"got {of} of shape {shape}"
+                )
+            continue
+        check_natural(**{name: value})
+        if value >= 2**64:  # type: ignore[operator]  # it is an integer
+            raise ValueError(f"{name}: expected an integer below 2^64; got {value}")
 
 
 def check_distinct(distinct: Any, tokens: Any, vocabulary: Any) -> None:

@@ -72,7 +72,7 @@ class Row(NamedTuple):
 _SAVED = {
     "attention": {"q": "m g n_kv s_q d", "k": "", "v": "", "a": "m g n_kv s_q s_k"},
     "cross_entropy": {"p": "m V", "t": "m"},
-    "dropout": {"mask": "m"},
+    "dropout": {},  # it draws its mask again
     "embedding": {"t": ""},
     "flash_attention": {"q": "", "k": "", "v": "", "y": "", "lse": "m g n_kv s_q"},
     "fork": {},
@@ -87,9 +87,8 @@ _SAVED = {
     "rope": {"cos": "", "sin": ""},
     "swiglu": {"g": "", "u": ""},
 }
-_MASK_OF_SCORES = "m g n_kv s_q s_k"  # attention's, with dropout
 # What computed arrays hold, if not numbers of the network's dtype.
-_HOLD = {"p": WIDE, "lse": WIDE, "rstd": WIDE, "dw": WIDE, "mask": BOOLEANS}
+_HOLD = {"p": WIDE, "lse": WIDE, "rstd": WIDE, "dw": WIDE}
 # The gradients that need a saved array, for an operation without NEEDS.
 _NEEDS = {"dx": "x", "dw": "w"}
 # The shape of the rows that a call reads from a table, which may be longer.
@@ -127,8 +126,6 @@ class _Arrays:
         self.wanted = each.wanted if operation.takes_wanted else alone
         self.wanted = self.wanted if each.wanted else ()
         saved = dict(entry("operation with known traffic", self.stem, _SAVED))
-        if self.lengths.get("dropout_p"):
-            saved["mask"] = _MASK_OF_SCORES
         needs = getattr(each.operation, "NEEDS", _NEEDS)
         self.saved = {
             name: axes.split()

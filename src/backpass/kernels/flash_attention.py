@@ -33,18 +33,26 @@ import triton.language as tl
 
 from backpass.contract.arrays import sum_to_shape
 from backpass.contract.shapes import check_cotangent, check_saved
-from backpass.contract.values import check_attention, check_tile
-from backpass.kernels import interpreted
+from backpass.contract.values import (
+    check_attention,
+    check_probability,
+    check_seed,
+    check_tile,
+)
+from backpass.kernels import interpreted, philox
 from backpass.kernels.flash_attention_sizes import WIDTHS, padded, tiles_for
 from backpass.kernels.flash_attention_tiles import (
     LOG2_E,
     head_of,
+    kept_of,
     keys_seen,
     load_rows,
+    mask_rows,
     numbers_of,
     queries_of,
     queries_seeing,
     scores_of,
+    seed_of,
     store_rows,
     strided,
     unit_of,
@@ -91,6 +99,8 @@ class Saved(NamedTuple):
     softcap: float | None
     head_order: str
     tile: int | None
+    dropout_p: float = 0.0
+    seed: torch.Tensor | None = None  # int64 [], on the device; None without dropout
 
 
 def forward(
@@ -107,6 +117,8 @@ def forward(
     scale: float | None = None,
     softcap: float | None = None,
     head_order: str = "consecutive",
+    dropout_p: float = 0.0,
+    seed: int | torch.Tensor = 0,
     tile: int | None = None,
 ) -> tuple[torch.Tensor, Saved]:
     """Return ``y[*, n_h, s_q, d_v]``, contiguous, from queries ``q[*, n_h, s_q, d]``,
@@ -123,6 +135,8 @@ def forward(
     check_tensors(SHAPES, q=q, k=k, v=v, bias=bias, mask=mask, sink=sink)
     cap = check_attention(causal, causal_variant, window, scale, softcap, head_order)
     check_tile(tile)
+    check_probability(dropout_p=dropout_p)
+    check_seed(seed=seed)
     *_, s_q, d = q.shape
     *_, s_k, d_v = v.shape
     for name, width in (("q", d), ("v", d_v)):
@@ -137,7 +151,9 @@ def forward(
     scale = max(d, 1) ** -0.5 if scale is None else float(scale)
     # No window is longer than both sequences together, and a kernel's integers are.
     window = None if window is None else min(int(window), s_q + s_k)
+    own = philox.seed_on(seed, q.device) if dropout_p else None
     given = (bias, mask, sink, ahead, window, scale, cap, head_order, tile)
+    given += (float(dropout_p), own)
     saved = Saved(q, k, v, y, lse, *given)
     if needs_launch(lse):
         forward_launch(saved).run()
@@ -245,6 +261,7 @@ def _launch(
     arguments = {**contiguous, **strided((*q.shape[:-1], s_k), inputs)}
     arguments |= {"n_kv": n_kv, "g": n_h // n_kv, "s_q": s_q, "s_k": s_k}
     arguments |= {"ahead": saved.ahead, "window": saved.window, "tiles": kept}
+    arguments |= {"seed_ptr": saved.seed}
     constants = {
         "CONSECUTIVE": saved.head_order == "consecutive",
         "SCALE": saved.scale,
@@ -255,6 +272,8 @@ def _launch(
         "WIDTH_V": padded(d_v),
         "QUERIES": chosen.queries,
         "KEYS": chosen.keys,
+        "LEAST": philox.threshold(saved.dropout_p),
+        "KEPT": philox.share(saved.dropout_p),
         "FACTOR": _factor_dtype(q.dtype),
         "WIDE": TRITON_DTYPES[accumulator(q.dtype)],
     }
@@ -319,13 +338,15 @@ def _forward(
     k_ptr, v_ptr,  # [b, n_kv, s_k, d], [b, n_kv, s_k, d_v]
     bias_ptr, mask_ptr,  # [b, g·n_kv, s_q, s_k]
     strides,  # of these
+    seed_ptr,  # int64 [], with dropout
     sink_ptr,  # [g·n_kv]
     y_ptr,  # [b, g·n_kv, s_q, d_v], contiguous
     lse_ptr,  # [b, g·n_kv, s_q], contiguous
     n_kv, g, s_q, s_k, ahead, window, tiles,
     CONSECUTIVE: tl.constexpr, SCALE: tl.constexpr, CAP: tl.constexpr,
     D: tl.constexpr, D_V: tl.constexpr, WIDTH: tl.constexpr, WIDTH_V: tl.constexpr,
-    QUERIES: tl.constexpr, KEYS: tl.constexpr, FACTOR: tl.constexpr, WIDE: tl.constexpr,
+    QUERIES: tl.constexpr, KEYS: tl.constexpr, LEAST: tl.constexpr, KEPT: tl.constexpr,
+    FACTOR: tl.constexpr, WIDE: tl.constexpr,
 ):  # fmt: skip
     """y = softmax(scale · q kᵀ) v and the log-sum-exp, QUERIES queries of a head per
     program, in a loop over the keys they see."""
@@ -349,6 +370,8 @@ def _forward(
         top = tl.full([QUERIES], -float("inf"), WIDE)
         total = tl.zeros([QUERIES], WIDE)
     y = tl.zeros([QUERIES, WIDTH_V], WIDE)
+    seed = seed_of(seed_ptr)
+    mask_row = mask_rows(b, head, key_head, n_kv, g, s_q, CONSECUTIVE) + row
     begin, whole, end = keys_seen(first, s_k, ahead, window, QUERIES, KEYS)
     for masked in tl.static_range(2):
         for start in range(whole if masked else begin, end if masked else whole, KEYS):
@@ -368,6 +391,9 @@ def _forward(
             exps = tl.exp2(scores * UNIT - subtracted[:, None])
             rescale = tl.exp2(top - subtracted)
             total = total * rescale + tl.sum(exps, axis=1)
+            if seed_ptr is not None:
+                kept = kept_of(mask_row, start, seed, s_k, LEAST, QUERIES, KEYS)
+                exps = tl.where(kept, exps, 0.0)
             y = y * rescale[:, None]
             y = tl.dot(exps.to(FACTOR), v, y, input_precision="ieee", out_dtype=WIDE)
             top = higher
@@ -377,6 +403,8 @@ def _forward(
     nothing = top == -float("inf")
     divisor = tl.where(nothing, 1.0, total)
     y = y / divisor[:, None]
+    if seed_ptr is not None:
+        y = y / KEPT
     lse = tl.where(nothing, float("inf"), top + tl.log2(divisor))
 
     tl.store(lse_ptr + b_head * s_q + row, lse, mask=row < s_q)
@@ -413,12 +441,14 @@ def _backward_keys(
     dy_ptr,  # [b, g·n_kv, s_q, d_v]
     bias_ptr, mask_ptr,  # [b, g·n_kv, s_q, s_k]
     strides,  # of these
+    seed_ptr,  # int64 [], with dropout
     lse_ptr, delta_ptr,  # [b, g·n_kv, s_q], contiguous
     dk_ptr, dv_ptr,  # [b, n_kv, s_k, d], [b, n_kv, s_k, d_v], contiguous
     n_kv, g, s_q, s_k, ahead, window, tiles,
     CONSECUTIVE: tl.constexpr, SCALE: tl.constexpr, CAP: tl.constexpr,
     D: tl.constexpr, D_V: tl.constexpr, WIDTH: tl.constexpr, WIDTH_V: tl.constexpr,
-    QUERIES: tl.constexpr, KEYS: tl.constexpr, FACTOR: tl.constexpr, WIDE: tl.constexpr,
+    QUERIES: tl.constexpr, KEYS: tl.constexpr, LEAST: tl.constexpr, KEPT: tl.constexpr,
+    FACTOR: tl.constexpr, WIDE: tl.constexpr,
 ):  # fmt: skip
     """dk and dv, KEYS keys of a key head per program, in a loop over the queries that
     see them, in each head that reads them."""
@@ -435,6 +465,7 @@ def _backward_keys(
 
     dk = tl.zeros([KEYS, WIDTH], WIDE)
     dv = tl.zeros([KEYS, WIDTH_V], WIDE)
+    seed = seed_of(seed_ptr)
     begin, whole, end = queries_seeing(first, s_q, ahead, window, QUERIES, KEYS)
     for masked in tl.static_range(2):
         # One loop over all heads that read these keys, so that a head's loads do not
@@ -468,13 +499,23 @@ def _backward_keys(
                 s_q, s_k, ahead, window, masked, SCALE, CAP, WIDE,
             )  # fmt: skip
             a = tl.exp2(logs)
-            dv = tl.dot(a.to(FACTOR), dy, dv, input_precision="ieee", out_dtype=WIDE)
             delta = tl.load(delta_ptr + at, mask=row < s_q, other=0.0)
+            used = a
+            if seed_ptr is not None:
+                of_head = mask_rows(b, head, key_head, n_kv, g, s_q, CONSECUTIVE)
+                kept = kept_of(of_head + row, first, seed, s_k, LEAST, QUERIES, KEYS)
+                kept = tl.trans(kept)
+                used = tl.where(kept, a, 0.0)
+                da, delta = tl.where(kept, da, 0.0), delta * KEPT
+            dv = tl.dot(used.to(FACTOR), dy, dv, input_precision="ieee", out_dtype=WIDE)
             dp = a * (da - delta[None, :])  # while tensor cores work on dv
             if CAP is not None:
                 dp = dp * (1.0 - t * t)
             dk = tl.dot(dp.to(FACTOR), q, dk, input_precision="ieee", out_dtype=WIDE)
 
+    # The gradients of the weights that were kept are times 1/KEPT: so are all sums.
+    if seed_ptr is not None:
+        dk, dv = dk / KEPT, dv / KEPT
     store_rows(dk_ptr + b_key_head * s_k * D, column, s_k, dk * SCALE, D, WIDTH)
     store_rows(dv_ptr + b_key_head * s_k * D_V, column, s_k, dv, D_V, WIDTH_V)
 
@@ -486,13 +527,15 @@ def _backward_queries(
     dy_ptr,  # [b, g·n_kv, s_q, d_v]
     bias_ptr, mask_ptr,  # [b, g·n_kv, s_q, s_k]
     strides,  # of these
+    seed_ptr,  # int64 [], with dropout
     lse_ptr, delta_ptr,  # [b, g·n_kv, s_q], contiguous
     dq_ptr,  # [b, g·n_kv, s_q, d], contiguous
     dp_ptr,  # [b, g·n_kv, s_q, s_k], contiguous
     n_kv, g, s_q, s_k, ahead, window, tiles,
     CONSECUTIVE: tl.constexpr, SCALE: tl.constexpr, CAP: tl.constexpr,
     D: tl.constexpr, D_V: tl.constexpr, WIDTH: tl.constexpr, WIDTH_V: tl.constexpr,
-    QUERIES: tl.constexpr, KEYS: tl.constexpr, FACTOR: tl.constexpr, WIDE: tl.constexpr,
+    QUERIES: tl.constexpr, KEYS: tl.constexpr, LEAST: tl.constexpr, KEPT: tl.constexpr,
+    FACTOR: tl.constexpr, WIDE: tl.constexpr,
 ):  # fmt: skip
     """dq, QUERIES queries of a head per program, in a loop over the keys they see."""
     first, b_head, b, head, key_head = queries_of(tiles, n_kv, g, CONSECUTIVE, QUERIES)
@@ -510,6 +553,10 @@ def _backward_queries(
     delta = tl.load(delta_ptr + b_head * s_q + row, mask=row < s_q, other=0.0)
 
     dq = tl.zeros([QUERIES, WIDTH], WIDE)
+    seed = seed_of(seed_ptr)
+    mask_row = mask_rows(b, head, key_head, n_kv, g, s_q, CONSECUTIVE) + row
+    if seed_ptr is not None:
+        delta = delta * KEPT  # as all gradients of scores here; divided at the end
     begin, whole, end = keys_seen(first, s_k, ahead, window, QUERIES, KEYS)
     for masked in tl.static_range(2):
         for start in range(whole if masked else begin, end if masked else whole, KEYS):
@@ -522,13 +569,19 @@ def _backward_queries(
             )  # fmt: skip
             a = tl.exp2(logs)
             da = tl.dot(dy, tl.trans(v), input_precision="ieee", out_dtype=WIDE)
+            if seed_ptr is not None:
+                kept = kept_of(mask_row, start, seed, s_k, LEAST, QUERIES, KEYS)
+                da = tl.where(kept, da, 0.0)
             dp = a * (da - delta[:, None])
             if dp_ptr is not None:
                 at = (b_head * s_q + row)[:, None] * s_k + column[None, :]
                 exists = (row[:, None] < s_q) & (column[None, :] < s_k)
-                tl.store(dp_ptr + at, dp, mask=exists)
+                of_bias = dp / KEPT if seed_ptr is not None else dp
+                tl.store(dp_ptr + at, of_bias, mask=exists)
             if CAP is not None:
                 dp = dp * (1.0 - t * t)
             dq = tl.dot(dp.to(FACTOR), k, dq, input_precision="ieee", out_dtype=WIDE)
 
+    if seed_ptr is not None:
+        dq = dq / KEPT
     store_rows(dq_ptr + b_head * s_q * D, row, s_q, dq * SCALE, D, WIDTH)

@@ -15,6 +15,7 @@ import torch
 import triton
 import triton.language as tl
 
+from backpass.kernels import philox
 from backpass.kernels.softcap import tanh
 
 LOG2_E = tl.constexpr(math.log2(math.e))
@@ -189,6 +190,32 @@ def hide(
         mask = load_scores(mask_head, row, column, s_q, s_k, strides)
         scores = tl.where(mask != 0, scores, -float("inf"))
     return scores
+
+
+@triton.jit
+def seed_of(seed_ptr):
+    """Return the seed of dropout; 0 without dropout."""
+    return tl.load(seed_ptr).to(tl.uint64) if seed_ptr is not None else 0
+
+
+@triton.jit
+def mask_rows(b, head, key_head, n_kv, g, s_q, CONSECUTIVE: tl.constexpr):
+    """Return the row of a head's first query in the mask of dropout, ``[b, n_kv, g·s_q,
+    s_k]``: that of the weights as ``ops.attention`` lays them out."""
+    member = head % g if CONSECUTIVE else head // n_kv
+    return ((b * n_kv + key_head) * g + member).to(tl.int64) * s_q
+
+
+@triton.jit
+def kept_of(
+    rows, start, seed, s_k, LEAST: tl.constexpr,
+    QUERIES: tl.constexpr, KEYS: tl.constexpr,
+):  # fmt: skip
+    """Return which weights of these rows are kept, for the keys from ``start`` on, a
+    multiple of 8: ``[QUERIES, KEYS]``."""
+    group = start // 8 + tl.arange(0, KEYS // 8)
+    counter = rows[:, None] * tl.cdiv(s_k, 8) + group[None, :]
+    return philox.kept(counter.to(tl.uint64), seed, LEAST, QUERIES, KEYS)
 
 
 @triton.jit

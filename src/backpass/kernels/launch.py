@@ -174,6 +174,15 @@ def row_start(rows, length_1, length_2, stride_0, stride_1, stride_2):
     return first * stride_0 + middle * stride_1 + last * stride_2
 
 
+@triton.jit
+def quotient(x, divisor: tl.constexpr):
+    """x / divisor, rounded once: in float32, the operator / is less exact."""
+    if x.dtype == tl.float64:
+        return x / divisor
+    else:
+        return tl.div_rn(x, tl.full(x.shape, divisor, tl.float32))
+
+
 TRITON_DTYPES = {torch.float32: tl.float32, torch.float64: tl.float64}
 
 

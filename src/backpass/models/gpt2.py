@@ -20,7 +20,7 @@ from backpass.models import _hugging_face, language_model
 from backpass.models._hugging_face import Accepted
 from backpass.models._parameters import Names, preset_in
 from backpass.models.language_model import Family, Saved
-from backpass.models.layers import check_no_dropout, gpt2_layer, seed_of
+from backpass.models.layers import gpt2_layer, seed_of
 from backpass.models.layers.calls import Call, Part, call
 from backpass.models.layers.recomputed import Recompute
 from backpass.models.stacks import Stack, piece
@@ -119,7 +119,7 @@ def stack(
 ) -> Stack:
     """Return learned positions and dropout, the layers, and a layer norm. ``masks`` are
     those of ``forward``."""
-    h, (rates, (of_rows, *seeds)) = c.width, _dropout(c, masks, flash)
+    h, (rates, (of_rows, *seeds)) = c.width, _dropout(c, masks)
     rows = {"p": c.embedding_dropout, "seed": of_rows, "training": masks is not None}
     lengths = {"h": h, "q": h, "p": 3 * h, "f": c.feed_forward}
     options = {"heads": c.heads, "eps": c.eps, "flash": flash, **rates}
@@ -135,7 +135,7 @@ def stack(
 
 
 def _dropout(
-    c: Config, masks: Sequence[int] | None, flash: bool
+    c: Config, masks: Sequence[int] | None
 ) -> tuple[dict[str, float], list[int]]:
     """Return the rates of dropout in a layer, and the seeds of the embedding's mask and
     of each layer. Raises TypeError or ValueError."""
@@ -147,7 +147,6 @@ def _dropout(
             f"got {masks!r}"
         )
     check_natural(**{f"masks[{i}]": number for i, number in enumerate(masks)})
-    check_no_dropout(flash, attention_dropout=c.attention_dropout)
     names = ("attention_dropout", "residual_dropout")
     rates = {name: getattr(c, name) for name in names}
     return rates, [seed_of(*masks, i) for i in range(1 + c.layers)]
@@ -176,8 +175,7 @@ def forward(
 
     ``masks`` are the integers that determine the masks of dropout, such as a seed, the
     number of the step, and that of the micro-batch: each mask is drawn from them, its
-    layer, and its place. None is for evaluation: nothing is dropped. Raises ValueError
-    if weights of attention are to be dropped with ``flash``.
+    layer, and its place. None is for evaluation: nothing is dropped.
     """
     options: dict[str, Any] = {"flash": flash, "chunked": chunked, "kernels": kernels}
     options |= {"config": config, "recompute": recompute, "wanted": wanted}
@@ -198,8 +196,7 @@ def calls(
 ) -> list[Part]:
     """Return what ``language_model.calls`` returns, which describes the options.
 
-    ``masks`` says whether there is dropout. Raises ValueError if weights of attention
-    are to be dropped with ``flash``.
+    ``masks`` says whether there is dropout.
     """
     check_bool(masks=masks)
     c, h, p = config, config.width, config.embedding_dropout if masks else 0.0

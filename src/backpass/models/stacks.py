@@ -25,7 +25,12 @@ from backpass.models._parameters import (
     wanted_in_parts,
 )
 from backpass.models.layers.calls import Part, call
-from backpass.models.layers.kernel import differentiable, gradients_of, implementation
+from backpass.models.layers.kernel import (
+    differentiable,
+    gradient_of,
+    gradients_of,
+    implementation,
+)
 from backpass.models.layers.recomputed import Recompute, Segment, divided, stacked
 
 
@@ -141,7 +146,7 @@ def backward(
     or absent from ``d``."""
     saved = saved.pop() if isinstance(saved, Segment) else saved
     if not piece.names:
-        return None if dy is None else piece.operation.backward(dy, saved)
+        return None if dy is None else gradient_of(piece.operation, dy, saved)
     dx, *shares = gradients_of(piece.operation, dy, saved, saved.wanted)
     arguments = differentiable(piece.operation)[1:]
     for argument, share in zip(arguments, shares, strict=True):

@@ -66,7 +66,7 @@ class Saved(NamedTuple):
     a: Array | Outline  # [*, n_kv, g·s_q, s_k], before dropout
     a_sink: Array | Outline | None  # [*, n_kv, g·s_q, 1], the sink's weights
     capped: capping.Saved | None  # the scores [*, n_kv, g·s_q, s_k] before the softcap
-    dropped: dropout.Saved  # the mask [*, n_kv, g·s_q, s_k], if any
+    dropped: dropout.Saved  # of the weights; no mask is saved
     scale: float
     head_order: str
     bias: tuple[int, ...]  # its shape
@@ -112,14 +112,15 @@ def forward(
     default 1/√d; ``softcap`` then brings them to between −``softcap`` and ``softcap``.
     With n_h = g · n_kv, query head i reads key head i // g ("consecutive") or i mod
     n_kv ("interleaved"). ``dropout_p`` and ``seed`` drop weights as ``ops.dropout``
-    drops elements.
+    drops elements of ``[*, n_kv, g·s_q, s_k]``, where the queries of the heads that
+    share a key head follow each other.
 
     Raises TypeError if ``mask`` is not an array of booleans, if another input is not a
     floating-point array, if inputs differ in library, device, or dtype, or if an option
     has the wrong type; ValueError if shapes do not fit, for an unknown
     ``causal_variant`` or ``head_order``, if ``window`` is below 1 or given without
     ``causal``, if ``softcap`` is not positive and finite, if ``dropout_p`` is outside 0
-    to 1, or if ``seed`` is below 0.
+    to 1, or if ``seed`` is below 0 or too large.
     """
     xp = check_inputs(SHAPES, q=q, k=k, v=v, bias=bias, mask=mask, sink=sink)
     cap = check_attention(causal, causal_variant, window, scale, softcap, head_order)
@@ -149,7 +150,6 @@ def forward(
     y = in_heads(weights @ widened(v), q.shape, head_order)
     shape = () if bias is None else tuple(bias.shape)
     capped = capped if "q" in wanted or "k" in wanted else None
-    dropped = dropped if wanted else dropped._replace(mask=None)
     queries, a = as_type_of(queries, q), as_type_of(a, q)
     parts = queries, k, v, a, a_sink, capped, dropped, scale, head_order, shape, wanted
     return as_type_of(y, q), needed(Saved(*parts), NEEDS)

@@ -4,19 +4,30 @@ p, so that the mean does not change.
 .. math:: y_i = \frac{M_i x_i}{1 - p}, \qquad \bar{x}_i = \frac{M_i \bar{y}_i}{1 - p}
 
 Derived on the page ``operations/residual_stream``. ``M_i`` is 1 if element i is kept
-and 0 if it is dropped. It is drawn from NumPy's generator, whatever the array library,
-so that a seed gives the same mask everywhere; PyTorch's own generators give different
-masks. A dropped element is 0 even if x is infinite, where PyTorch gives NaN. Half
-precision is divided in float32 and rounded once.
+and 0 if it is dropped. It depends on the seed, on p, and on the place of the element,
+as ``contract.philox`` describes: a seed gives the same mask in each array library, in
+each dtype, on each device, and in the kernel. PyTorch's own masks differ. Nothing of
+the mask is saved; the backward draws it again. A dropped element is 0 even if x is
+infinite, where PyTorch gives NaN. Half precision is divided in float32 and rounded
+once.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 
-from backpass.contract.arrays import Array, as_type_of, has_values, namespace, widened
+from backpass.contract import philox
+from backpass.contract.arrays import (
+    Array,
+    as_number,
+    as_type_of,
+    namespace,
+    size,
+    widened,
+)
 from backpass.contract.shapes import (
     Kind,
     check_cotangent,
@@ -24,18 +35,27 @@ from backpass.contract.shapes import (
     check_saved,
     kind,
 )
-from backpass.contract.values import check_bool, check_natural, check_probability
+from backpass.contract.values import check_bool, check_probability, check_seed
 
 SHAPES = "x[*] -> y[*]"
 
 
 class Saved(NamedTuple):
-    """The mask, one byte per element; None if nothing can be dropped."""
+    """The seed and the shape, from which the backward draws the mask again: no bytes,
+    or the 8 of a seed that is an array."""
 
-    mask: Array | None  # [*], booleans
+    seed: int | Array | None  # None if nothing can be dropped
     p: float
     shape: tuple[int, ...]
     kind: Kind
+    rows: tuple[range, ...] | None = None  # of a larger array; None for x as the whole
+
+    @property
+    def mask(self) -> np.ndarray | None:
+        """The mask ``[*]``, drawn again; None if nothing can be dropped."""
+        if self.seed is None:
+            return None
+        return drawn(self.shape, self.p, self.seed, self.rows)
 
 
 def forward(
@@ -45,37 +65,29 @@ def forward(
     the others scaled up, or ``x`` itself if p = 0 or with ``training=False``.
 
     The same ``seed`` drops the same elements, so every layer and every step needs its
-    own. Raises TypeError if ``x`` is not a floating-point array, ``p`` is not a real
-    number, ``seed`` is not an integer, or ``training`` is not a bool; ValueError if
-    ``p`` is outside 0 to 1 or ``seed`` is below 0.
+    own. It is an integer of up to 64 bits, or an int64 array of shape ``[]``, which is
+    read where x is. Raises TypeError if ``x`` is not a floating-point array, ``p`` is
+    not a real number, ``seed`` is neither of these, or ``training`` is not a bool;
+    ValueError if ``p`` is outside 0 to 1, or ``seed`` is below 0 or too large.
     """
-    xp = check_inputs(SHAPES, x=x)
+    check_inputs(SHAPES, x=x)
     check_probability(p=p)
-    check_natural(seed=seed)
+    check_seed(seed=seed)
     check_bool(training=training)
-    shape, p = tuple(x.shape), float(p)
-    if not training or p == 0:
-        return x, Saved(None, p, shape, kind(x))
-    if has_values(x):
-        mask = xp.asarray(drawn(shape, p, seed), device=x.device)
-    else:
-        mask = xp.zeros(shape, dtype=xp.bool, device=x.device)
-    return _dropped(x, mask, p), Saved(mask, p, shape, kind(x))
-
-
-def drawn(shape: tuple[int, ...], p: float, seed: int) -> np.ndarray:
-    """Return the mask ``[*]`` of this shape."""
-    return np.random.default_rng(seed).random(shape) >= p
+    drops = training and p != 0
+    own = as_number(seed) if drops else None
+    saved = Saved(own, float(p), tuple(x.shape), kind(x))
+    return _dropped(x, saved), saved
 
 
 def backward(dy: Array, saved: Saved) -> Array:
     """Return ``dx[*]`` from ``dy[*]``."""
-    mask, p, shape, like = check_saved(saved, Saved)
-    check_cotangent(dy, shape, like)
+    saved = check_saved(saved, Saved)
+    check_cotangent(dy, saved.shape, saved.kind)
 
     # In the forward pass an element was dropped or scaled; so now its gradient is
     # dropped or scaled, by the same mask.
-    return dy if mask is None else _dropped(dy, mask, p)
+    return _dropped(dy, saved)
 
 
 def forward_flops(m, p=0.5, training=True):
@@ -88,9 +100,26 @@ def backward_flops(m, p=0.5, training=True):
     return 0 if p == 0 or not training else m
 
 
-def _dropped(values: Array, mask: Array, p: float) -> Array:
-    """Return ``values`` over 1 − p where ``mask`` is true, and 0 elsewhere. With p = 1
+def drawn(
+    shape: tuple[int, ...],
+    p: float,
+    seed: int | Array,
+    rows: Sequence[range] | None = None,
+) -> np.ndarray:
+    """Return the mask ``[*]`` of this shape. With ``rows``, the mask is that of these
+    rows of a larger array, whose last axis is as long; see ``contract.philox``."""
+    rows = philox.all_rows(size(shape[:-1])) if rows is None else rows
+    return np.reshape(philox.drawn(size(shape[-1:]), p, seed, rows), shape)
+
+
+def _dropped(values: Array, saved: Saved) -> Array:
+    """Return ``values`` over 1 − p where the mask is true, and 0 elsewhere. With p = 1
     the mask is false everywhere, and 1 replaces the divisor 0."""
+    if saved.seed is None:
+        return values
+    seed, p, shape, _, rows = saved
+    part = None if rows is None else philox.Part(size(shape[-1:]), rows)
+    mask = philox.mask_for(values, shape, p, seed, part)
     scaled = as_type_of(widened(values) / ((1 - p) or 1.0), values)
     return namespace(values).where(mask, scaled, 0.0)
 

@@ -14,11 +14,12 @@ as large as the weights exists.
           \bar{K} = \frac{1}{\sqrt{d}} \bar{M}^\top Q
 
 Derived on the page ``attention/flash``. Inputs, options, values, and gradients are
-those of ``attention``, apart from dropout. The inputs, the output, and one number per
-query, L, are saved for the backward. The only arrays of s_q · s_k numbers are a bias or
-a mask of that size, and the gradient of such a bias. With ``causal``, tiles that lie
-entirely above the diagonal or outside the window are skipped. For a query that may see
-no key, the output and the gradient are 0, and L is the sink, or −∞ without one. In half
+those of ``attention``; with dropout, each tile's mask is drawn with the tile, in the
+forward and again in the backward. The inputs, the output, and one number per query, L,
+are saved for the backward. The only arrays of s_q · s_k numbers are a bias or a mask of
+that size, and the gradient of such a bias. With ``causal``, tiles that lie entirely
+above the diagonal or outside the window are skipped. For a query that may see no key,
+the output and the gradient are 0, and L is the sink, or −∞ without one. In half
 precision, everything between the inputs and the results is computed in float32.
 """
 
@@ -28,6 +29,7 @@ import math
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
+from backpass.contract import philox
 from backpass.contract.arrays import (
     Array,
     Gradients,
@@ -42,7 +44,12 @@ from backpass.contract.arrays import (
     zeros,
 )
 from backpass.contract.shapes import Outline, check_cotangent, check_inputs
-from backpass.contract.values import check_attention, check_tile
+from backpass.contract.values import (
+    check_attention,
+    check_probability,
+    check_seed,
+    check_tile,
+)
 from backpass.contract.wanted import Wanted, check_wanted, narrowed, needed, sum_wanted
 from backpass.ops import softcap as capping  # `softcap` is forward's option
 from backpass.ops._heads import heads_by_group, heads_in_order, inverse_root
@@ -160,6 +167,8 @@ class Saved(NamedTuple):
     softcap: float | None
     head_order: str
     tiling: Tiling
+    dropout_p: float
+    seed: Any  # an integer, or an array [] that holds one; None without dropout
     wanted: tuple[str, ...]
 
 
@@ -186,6 +195,8 @@ def forward(
     scale: float | None = None,
     softcap: float | None = None,
     head_order: str = "consecutive",
+    dropout_p: float = 0.0,
+    seed: int = 0,
     tile: int | None = None,
     wanted: Wanted = None,
 ) -> tuple[Array, Saved]:
@@ -202,15 +213,17 @@ def forward(
     xp = check_inputs(SHAPES, q=q, k=k, v=v, bias=bias, mask=mask, sink=sink)
     cap = check_attention(causal, causal_variant, window, scale, softcap, head_order)
     check_tile(tile)
+    check_probability(dropout_p=dropout_p)
+    check_seed(seed=seed)
     wanted = check_wanted(SHAPES, wanted, bias=bias, sink=sink)
     *leading, n_h, s_q, d = q.shape
     n_kv, s_k, d_v = v.shape[-3:]
     heads = size(leading) * n_h
     tiling = tiling_of(s_q, s_k, heads, causal, causal_variant, tile, window)
     scale = inverse_root(max(d, 1), xp) if scale is None else as_number(scale)
-    given: Saved = Saved(
-        q, k, v, None, None, bias, mask, sink, scale, cap, head_order, tiling, wanted
-    )
+    drops = float(dropout_p), as_number(seed) if dropout_p else None
+    parts = bias, mask, sink, scale, cap, head_order, tiling, *drops, wanted
+    given: Saved = Saved(q, k, v, None, None, *parts)
 
     queries, keys, values = _by_group(q, n_kv, head_order), _merged(k), _merged(v)
     *by_head, _ = queries.shape  # [B, g, s_q]
@@ -259,10 +272,29 @@ def _attended(
         top = new_top
         p = exp_in_place(p - bounded_below(top))
         total = plus(total, xp.sum(p, axis=-1, keepdims=True))
-        y = add_product(y, p, v[:, columns, :])
+        kept = _dropped(p, _mask_of(p, given, rows, columns))
+        y = add_product(y, kept, v[:, columns, :])
     # A total is 0 if every score was −∞. So is the maximum, and y is 0.
     total = xp.where(total == 0, 1.0, total)
-    return y / total, top + xp.log(total)
+    # Dropout divides each weight that it keeps by 1 − p. The sum is divided instead.
+    y = y / total if given.seed is None else y / (total * philox.share(given.dropout_p))
+    return y, top + xp.log(total)
+
+
+def _mask_of(a: Array, given: Saved, rows: slice, columns: slice) -> Array | None:
+    """Return the mask of dropout of a tile of weights ``a[B, g·r, c]``: part of that of
+    ``attention``'s weights ``[B, g·s_q, s_k]``. None without dropout."""
+    if given.seed is None:
+        return None
+    tiling, count = given.tiling, a.shape[0] * a.shape[1] // (rows.stop - rows.start)
+    heads = range(0, count * tiling.s_q, tiling.s_q)  # the first row of each
+    of_rows = [range(first + rows.start, first + rows.stop) for first in heads]
+    part = philox.Part(tiling.s_k, of_rows, range(columns.start, columns.stop))
+    return philox.mask_for(a, a.shape, given.dropout_p, given.seed, part)
+
+
+def _dropped(a: Array, mask: Array | None) -> Array:
+    return a if mask is None else namespace(a).where(mask, a, 0.0)
 
 
 def _scores(
@@ -313,7 +345,8 @@ def backward(dy: Array, saved: Saved, *, wanted: Wanted = None) -> Gradients:
     ``dv[*, n_kv, s_k, d_v]``, ``dbias`` of the bias's shape, and ``dsink[n_h]`` (None
     without a bias or a sink) from ``dy[*, n_h, s_q, d_v]``."""
     saved = narrowed(saved, Saved, wanted)
-    _, _, _, y, lse, _, _, sink, _, _, _, tiling, wanted = saved
+    y, lse, sink, tiling = saved.y, saved.lse, saved.sink, saved.tiling
+    wanted = saved.wanted
     xp = check_cotangent(dy, y.shape, like=y)
     dq = dk = dv = dbias = dsink = None
     delta: Array = None
@@ -344,7 +377,7 @@ def _through_tiles(
 ) -> tuple[Array | None, ...]:
     """Return dq, dk, dv, and dbias, of which the wanted ones are computed, from
     ``dy[*, n_h, s_q, d_v]`` and ``delta[*, n_h, s_q, 1]``."""
-    q, k, v, _, lse, bias, _, _, scale, _, head_order, tiling, _ = saved
+    q, k, v, _, lse, bias, _, _, scale, _, head_order, tiling, *_ = saved
     xp = namespace(dy)
     n_kv, keys = k.shape[-3], _merged(k)  # [B, s_k, d]
     keys_t = transpose(keys)
@@ -363,16 +396,23 @@ def _through_tiles(
     for rows in tiling.rows():
         q_part, dy_part, lse_part = (_as_rows(x[:, :, rows, :]) for x in by_query)
         q_part = q_part * scale
+        # In the forward pass, the weights that were kept were divided by 1 − p; so now
+        # dy is.
+        if saved.seed is not None:
+            dy_part = dy_part / philox.share(saved.dropout_p)
         dq_part: Array = None
         for columns in tiling.columns(rows):
             p, capped = _scores(q_part, keys_t, saved, rows, columns)
             a = _softmax_again(p, bounded_below(lse_part))
+            mask = _mask_of(a, saved, rows, columns)
             if "v" in wanted:
-                part = add_product(dv[:, columns, :], transpose(a), dy_part)
+                kept = transpose(_dropped(a, mask))
+                part = add_product(dv[:, columns, :], kept, dy_part)
                 dv = set_rows(dv, part, columns.start)
             if of_scores:
                 delta_part = _as_rows(deltas[:, :, rows, :])
-                dp = _through_softmax(a, dy_part @ values_t[:, :, columns], delta_part)
+                da = _dropped(dy_part @ values_t[:, :, columns], mask)
+                dp = _through_softmax(a, da, delta_part)
             if "bias" in wanted:
                 at = _places(bias.shape, rows, columns)
                 part = sum_to_shape(_in_heads(dp, saved, rows), dbias[at].shape)
@@ -477,12 +517,13 @@ def forward_flops(
     causal_variant="upper_left",
     window=None,
     softcap=0.0,
+    dropout_p=0.0,
     tile=None,
 ):
     """Return the FLOPs of each query: its scaling; for each key a score, its softcap
     and bias, an exponential, and a share of the sum and of y; for each tile but the
-    first (with a sink, for every tile), the rescaling of the sums. The lengths may be
-    symbols only without ``causal``."""
+    first (with a sink, for every tile), the rescaling of the sums; with dropout, one
+    multiplication. The lengths may be symbols only without ``causal``."""
     heads = m * g * n_kv
     queries, scores, tiles = tiling_of(
         s_q, s_k, heads, causal, causal_variant, tile, window
@@ -490,7 +531,7 @@ def forward_flops(
     added = capping.forward_flops(scores) if softcap else 0
     added += scores if has_bias else 0
     return heads * (
-        queries * (d + 5 if has_sink else d + 1)
+        queries * ((d + 5 if has_sink else d + 1) + (1 if dropout_p else 0))
         + 2 * scores * (d + d_v + 1)
         + added
         + (tiles - queries) * (d_v + 3)
@@ -511,13 +552,14 @@ def backward_flops(
     causal_variant="upper_left",
     window=None,
     softcap=0.0,
+    dropout_p=0.0,
     tile=None,
     wanted=None,
 ):
-    """Return the FLOPs of each query: Δ, two scalings, the sink's gradient, and for
-    each key five products, of which one recomputes the score, with the softcap and the
-    bias of the score and their backward. The lengths may be symbols only without
-    ``causal``."""
+    """Return the FLOPs of each query: Δ, two scalings, the sink's gradient, with
+    dropout the division of dy, and for each key five products, of which one recomputes
+    the score, with the softcap and the bias of the score and their backward. The
+    lengths may be symbols only without ``causal``."""
     wanted = check_wanted(SHAPES, wanted, bias=has_bias, sink=has_sink)
     heads = m * g * n_kv
     queries, scores, _ = tiling_of(
@@ -526,7 +568,9 @@ def backward_flops(
     added = capping.forward_flops(scores) if softcap else 0
     added += scores if has_bias else 0
     costs = {
-        "q k v bias": queries * d + scores * (2 * d + 1) + added,
+        "q k v bias": queries * (d + (d_v if dropout_p else 0))
+        + scores * (2 * d + 1)
+        + added,
         "q k bias sink": queries * (2 * d_v - 1),
         "q k bias": scores * (2 * d_v + 1),
         "q k": capping.backward_flops(scores) if softcap else 0,
@@ -548,6 +592,7 @@ EXAMPLES = (
     {"causal": True, "window": 2, "s_k": 8, "g": 1},
     {"causal": True, "causal_variant": "lower_right", "s_k": 8, "n_kv": 1},
     {"causal": True, "causal_variant": "lower_right", "window": 3, "softcap": 0.5},
+    {"dropout_p": 0.25, "seed": 10, "head_order": "interleaved", "tile": 3},
 )
 LETTERS = {"bias": "M", "sink": "z"}
 PLACES = ("scores", "scale by 1/√d", "weights", "weighted values")

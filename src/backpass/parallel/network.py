@@ -22,6 +22,7 @@ from types import ModuleType
 from typing import Any, NamedTuple
 
 from backpass.contract.arrays import Array, namespace, widened
+from backpass.contract.philox import runs
 from backpass.contract.shapes import check_inputs, check_saved, kind
 from backpass.contract.values import check_bool, check_loss_scale
 from backpass.contract.wanted import Wanted
@@ -150,12 +151,12 @@ class Positions:
 class Dropped:
     """``dropout`` between the blocks, which drops the elements that one process would.
 
-    Every rank draws the mask of the whole batch of so many ``sequences``, from the same
-    seed, and applies its ``rows``.
+    Every rank draws its part of the mask of the whole batch, from the same seed: its
+    positions of its sequences, which are ``rows`` of the batch.
     """
 
-    def __init__(self, positions: Positions, sequences: int, rows: Span) -> None:
-        self.positions, self.sequences, self.rows = positions, sequences, rows
+    def __init__(self, positions: Positions, rows: Span) -> None:
+        self.positions, self.rows = positions, rows
 
     def forward(
         self, x: Array, *, p: float, seed: int, training: bool = True
@@ -163,11 +164,14 @@ class Dropped:
         """Return the rank's rows of what ``dropout`` returns for the whole batch."""
         if not training or p == 0:
             return dropout.forward(x, p=p, seed=seed, training=training)
-        at = self.positions.of(x.shape[-2])
         length = self.positions.length(x.shape[-2])
-        kept = dropout.drawn((self.sequences, length, x.shape[-1]), p, seed)
-        mask = namespace(x).asarray(kept[slice(*self.rows)][:, at], device=x.device)
-        saved = dropout.Saved(mask, p, tuple(x.shape), kind(x))
+        held = [*runs(self.positions.of(x.shape[-2]))]
+        rows = tuple(
+            range(i * length + some.start, i * length + some.stop)
+            for i in range(*self.rows)
+            for some in held
+        )
+        saved = dropout.Saved(seed, p, tuple(x.shape), kind(x), rows)
         return dropout.backward(x, saved), saved  # with one mask both are the same map
 
 
@@ -318,8 +322,7 @@ class Network:
         Raises what the model raises; ValueError if the sequence cannot be divided.
         """
         own_tokens, own_targets = self.parts(tokens, targets)
-        b = tokens.shape[0]
-        dropped = Dropped(self.positions, b, self._rows(b))
+        dropped = Dropped(self.positions, self._rows(tokens.shape[0]))
         loss, own = self.model.forward(
             parameters,
             own_tokens,

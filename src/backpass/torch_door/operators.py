@@ -173,11 +173,17 @@ class _Operator:
         return values[: self.count], list(options)
 
     def _run(self, module, inputs, chosen, random=None):
-        """Run the module's forward; ``chosen`` are the options."""
+        """Run the module's forward; ``chosen`` are the options, and ``random`` is a
+        seed in a tensor, in the place of theirs."""
         chosen = dict(chosen)
         chosen |= _wanted(module, self.names, chosen.pop("wanted", None))
-        if random is not None:
-            chosen["seed"] = int(random)
+        if self.seeded:
+            # A tensor, because ``facts`` have not the digits of every integer.
+            chosen["seed"] = (
+                random
+                if random is not None
+                else _as_tensor(chosen["seed"], inputs[0].device)
+            )
         device = inputs[0].device.type
         return _without_autocast(device, module.forward, *inputs, **chosen)
 
@@ -221,9 +227,9 @@ class _Operator:
     def _forward(self, *values):
         inputs, chosen = self._split(values)
         module = _module(self.stem, inputs[0].device.type)
-        y, saved = self._run(
-            module, inputs, chosen, values[-1] if self.seeded else None
-        )
+        random = values[-1] if self.seeded else None
+        random = None if random is None else random.clone()  # it may be saved
+        y, saved = self._run(module, inputs, chosen, random)
         return *without_aliases(inputs, y, saved), facts_of(module, saved)
 
     def _fake_forward(self, *values):
@@ -342,6 +348,10 @@ class _Operator:
         y, saved = self._run(module, inputs, chosen)
         given = [inputs[at] is not None for at in self.differentiable]
         self._differentiated(module, torch.empty_like(y), saved, given)
+
+
+def _as_tensor(seed: int, device: torch.device) -> Tensor:
+    return torch.full((), seed, dtype=torch.int64, device=device)
 
 
 def reject_transforms(stem: str, values: Iterable[Any]) -> None:

@@ -326,12 +326,11 @@ class Run:
 
     def _dropout(self, step: int, micro_batch: int) -> dict[str, Any]:
         """Return the options of a forward that draw its masks of dropout, if the model
-        has dropout. FlashAttention cannot drop weights."""
+        has dropout."""
         rates = {name: p for name, p in vars(self.config).items() if "dropout" in name}
         if not any(rates.values()):
             return {}
-        masks = (self.options.seed, step, micro_batch)
-        return {"masks": masks, "flash": not rates["attention_dropout"]}
+        return {"masks": (self.options.seed, step, micro_batch)}
 
     def _forward(
         self, tokens: Array, targets: Array, **options: Any

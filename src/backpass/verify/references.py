@@ -14,9 +14,8 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
-
 from backpass.contract.arrays import Array
+from backpass.ops.dropout import drawn
 
 
 class _OnFirstUse:
@@ -58,8 +57,7 @@ def dropout(x, *, p=0.5, seed=0, training=True):
 
 
 def _not_dropped(shape, p, seed, device):
-    mask = np.random.default_rng(seed).random(shape) >= p
-    return torch.asarray(mask, device=device)
+    return torch.asarray(drawn(shape, p, seed), device=device)
 
 
 def softmax(x):

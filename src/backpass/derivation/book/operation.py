@@ -32,9 +32,10 @@ class Operation:
     In a derivation, an input of integers, such as targets, is a constant array with one
     more axis: each row is 1 at the integer's position, or nowhere if the integer is to
     be ignored, and 0 elsewhere. An input of booleans, such as a mask, is a constant
-    array of 1 for True and 0 for False. An array that forward draws or gets as an
-    option, and saves, such as dropout's mask, is a constant of the derivation that
-    `names` maps. It is replaced by what was saved, with 1 for True and 0 for False.
+    array of 1 for True and 0 for False. An array that forward gets as an option, and
+    saves, is a constant of the derivation that `names` maps, and so is one that a
+    property of what it saved draws, such as dropout's mask. It is replaced by that
+    array, with 1 for True and 0 for False.
     """
 
     def __init__(
@@ -50,7 +51,7 @@ class Operation:
         self.module, spec = operation.op, parse(operation.op.SHAPES)
         self.specs = {s.name: s for s in (*spec.inputs, *spec.outputs)}
         self.heads = spec.factors
-        fields = self.module.Saved._fields
+        fields = *self.module.Saved._fields, *_drawn_again(self.module.Saved)
         unknown = sorted(names.keys() - self.specs.keys() - {*fields})
         if unknown:
             raise DerivationError(
@@ -211,7 +212,10 @@ class Operation:
                 known.append((variable, self._seen(variable).astype(int)))
         for field, variable in self.saved.items():
             value = getattr(saved, field)
-            values = value.to_numpy().astype(int) if variable.axes else np.array(value)
+            value = (
+                value.to_numpy() if hasattr(value, "to_numpy") else np.asarray(value)
+            )
+            values = value.astype(int) if variable.axes else value
             known.append((variable, values))
         return {
             calculus.element(variable, at): sympy.Rational(str(values[at]))
@@ -300,6 +304,11 @@ class Operation:
             return self.calculus.expand(value).xreplace(self.marks)
 
         return exact.Definitions(definition_of, expand)
+
+
+def _drawn_again(saved: type) -> list[str]:
+    """Return the names of the properties of a Saved, which draw arrays."""
+    return [name for name, of in vars(saved).items() if isinstance(of, property)]
 
 
 def _candidates(name: str, names: dict[str, str]) -> list[str]:

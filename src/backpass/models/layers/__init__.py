@@ -59,16 +59,6 @@ def without_second_output(attended: Any, rows: Any, d: int) -> Any:
     return attended._replace(y=split_heads(rows, rows.shape[-1] // d, d))
 
 
-def check_no_dropout(flash: bool, **rates: float) -> None:
-    """Raise ValueError for a rate of dropout of attention's weights with ``flash``."""
-    for name, p in rates.items():
-        if flash and p > 0:
-            raise ValueError(
-                f"{name}: expected 0 with flash attention, which does not store the "
-                f"weights to drop; got {p}; pass flash=False"
-            )
-
-
 def check_widths(expected: str, p: int, width: int, heads: int, w_qkv: Array) -> None:
     """Raise TypeError or ValueError unless ``heads`` divides ``width`` and ``p`` is
     three times as much. ``expected`` is the weight's shape, as ``"w_qkv[h, 3q]"``."""

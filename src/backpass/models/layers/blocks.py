@@ -17,9 +17,9 @@ from backpass.models.layers import adding, turned
 from backpass.models.layers.calls import Call, call
 from backpass.models.layers.kernel import (
     differentiable,
+    gradient_of,
     gradients_of,
     implementation,
-    scheme_for,
 )
 from backpass.ops import dropout, residual
 
@@ -87,8 +87,7 @@ def forward(
             a, **own, **block.options, **options[i], wanted=of_part
         )
         if drops:
-            a, dropped = scheme_for(dropout, kernels).forward(a, **drops[i])
-            dropped = dropped if of_part else dropped._replace(mask=None)
+            a, dropped = implementation(dropout, kernels).forward(a, **drops[i])
         x, _ = residual.forward(x, a)
         if not norm_first:
             x, normed = norm.forward(x, *scale, eps=eps, wanted=of_norm)
@@ -118,7 +117,7 @@ def backward(
             dx = _through(*norm, dx, its.norm, of_norm, d)
         da = dx
         if dx is not None and its.dropped is not None:
-            da = dropout.backward(dx, its.dropped)
+            da = gradient_of(dropout, dx, its.dropped)
         part = block.part, block.names
         da = _through(*part, da, its.part, of_part, d, block.turned)
         if norm_first:

@@ -16,7 +16,6 @@ from backpass.contract.wanted import Wanted, check_wanted, narrowed, part_of
 from backpass.models.layers import (
     attending,
     attention_operation,
-    check_no_dropout,
     check_widths,
     thirds,
     without_second_output,
@@ -59,19 +58,18 @@ def forward(
     columns of the queries, then those of the keys, then those of the values; each third
     is cut into ``heads``. In a GPT-2, q is h; with some of its heads it is less.
     ``flash`` chooses the operation that attends. ``dropout_p`` and ``seed`` drop
-    weights of attention, which flash attention cannot do. ``kernels`` is
-    ``backpass.kernels``, to run its kernel of flash attention, or None.
+    weights of attention. ``kernels`` is ``backpass.kernels``, to run its kernel of
+    flash attention, or None.
 
     Raises TypeError if an input is not a floating-point array or if its library,
     device, or dtype differs from that of ``x``, or if an option has the wrong type;
     ValueError if shapes do not fit, ``heads`` does not divide q, ``dropout_p`` is
-    outside 0 to 1 or is not 0 with ``flash``, or ``seed`` is below 0.
+    outside 0 to 1, or ``seed`` is below 0.
     """
     check_inputs(SHAPES, x=x, w_qkv=w_qkv, b_qkv=b_qkv, w_o=w_o, b_o=b_o)
     check_bool(flash=flash)
     check_probability(dropout_p=dropout_p)
     check_natural(seed=seed)
-    check_no_dropout(flash, dropout_p=dropout_p)
     check_widths("w_qkv[h, 3q]", w_qkv.shape[-1], w_o.shape[0], heads, w_qkv)
     wanted = check_wanted(SHAPES, wanted)
     of_qkv, of_heads, of_out = _parts(wanted)
@@ -80,8 +78,8 @@ def forward(
     rows, qkv = linear.forward(x, w_qkv, b_qkv, wanted=of_qkv)  # [*, s, 3q]
     q, k, v = (split_heads(part, heads, d) for part in thirds(rows))
     attend = attention_operation(flash, kernels)
-    options = {} if flash else {"dropout_p": dropout_p, "seed": seed}
-    o, attended = attend.forward(q, k, v, causal=True, **options, wanted=of_heads)
+    options = {"causal": True, "dropout_p": dropout_p, "seed": seed}
+    o, attended = attend.forward(q, k, v, **options, wanted=of_heads)
     y, out = linear.forward(merge_heads(o), w_o, b_o, wanted=of_out)
     attended = without_second_output(attended, out.x, d)
     return y, Saved(qkv, attended, out, heads, flash, wanted)

@@ -17,7 +17,6 @@ from backpass.contract.values import check_bool, check_natural, check_probabilit
 from backpass.contract.wanted import Wanted, check_wanted, narrowed
 from backpass.models.layers import (
     blocks,
-    check_no_dropout,
     feeding,
     gpt2_attention,
     seed_of,
@@ -109,7 +108,7 @@ def forward(
     Raises TypeError if an input is not a floating-point array or if its library,
     device, or dtype differs from that of ``x``, or if an option has the wrong type;
     ValueError if shapes do not fit, ``eps`` or ``seed`` is below 0, ``heads`` does not
-    divide q, or a rate of dropout is outside 0 to 1 or not available with ``flash``.
+    divide q, or a rate of dropout is outside 0 to 1.
     """
     w = {"norm_1_w": norm_1_w, "norm_1_b": norm_1_b}
     w |= {"w_qkv": w_qkv, "b_qkv": b_qkv, "w_o": w_o, "b_o": b_o}
@@ -121,7 +120,6 @@ def forward(
     )
     check_natural(seed=seed)
     check_bool(flash=flash)
-    check_no_dropout(flash, attention_dropout=attention_dropout)
     drawn = attention_dropout or residual_dropout
     of_weights, *of_rows = (seed_of(seed, i) if drawn else 0 for i in range(3))
     wanted = check_wanted(SHAPES, wanted)
