@@ -29,6 +29,9 @@ operation has few lines, none of which reads a value, and the lengths are known,
 - Dropout without a ``seed`` draws one from PyTorch's default generator of the CPU. So
   ``torch.manual_seed`` makes it repeatable, a checkpoint drops the same elements again,
   and two calls drop different elements, also in a compiled graph.
+- On a CUDA device, only dropout waits for a value, so forward, backward, and a whole
+  step can be captured in a CUDA graph. A token or a target outside the vocabulary is
+  reported by an assertion on the device, as by PyTorch's embedding.
 - All other errors are those of the operation.
 - Under ``torch.autocast``, matrix products run in autocast's dtype, softmax, the norms
   and the losses in float32, and all other operations in the widest dtype of their

@@ -66,15 +66,13 @@ def forward(
     h]``, which may have any strides. The row ``padding_idx`` gets no gradient.
 
     Raises TypeError unless ``t`` holds integers and ``w`` floating-point numbers, both
-    on a device where kernels run. Raises IndexError for a token outside the vocabulary;
-    to check this, it synchronises with a GPU. It cannot while a CUDA graph is captured:
-    there, such a token's row is NaN and it has no gradient.
+    on a device where kernels run. A token outside the vocabulary raises IndexError on
+    the CPU; on a CUDA device an assertion reports it, which a captured graph repeats.
     """
     check_tensors(SHAPES, t=t, w=w)
     t, (V, h) = t.long(), w.shape
     padding_idx = check_padding_idx(padding_idx, V)
-    if not (t.is_cuda and torch.cuda.is_current_stream_capturing()):
-        check_tokens(t, V)
+    check_tokens(t, V)
 
     y = torch.empty((*t.shape, h), dtype=w.dtype, device=w.device)
     if needs_launch(y):
