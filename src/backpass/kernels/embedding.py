@@ -32,10 +32,12 @@ from backpass.kernels.launch import (
     TRITON_DTYPES,
     Launch,
     accumulator,
+    cdiv,
     check_tensor,
     check_tensors,
     needs_launch,
     packed,
+    power_of_2,
     row_start,
     rows_of,
 )
@@ -146,8 +148,8 @@ def _by_rows(
 ) -> Launch:
     """One program per piece of each row of ``result[*, h]``, for that dtype."""
     h = result.shape[-1]
-    columns = min(triton.next_power_of_2(h), ROW_BYTES // dtype.itemsize)
-    programs = result.numel() // h * triton.cdiv(h, columns)
+    columns = min(power_of_2(h), ROW_BYTES // dtype.itemsize)
+    programs = result.numel() // h * cdiv(h, columns)
     warps = max(columns // 512, 1)  # 16 elements per thread
     constants["COLUMNS"] = columns
     return Launch(kernel, programs, {**arguments, "h": h}, constants, warps)
