@@ -95,7 +95,10 @@ def _unread(source: str) -> list[tuple[tuple[int, int], tuple[int, int]]]:
     for node in ast.walk(ast.parse(source)):
         left_out: Any = node if isinstance(node, ast.Import | ast.ImportFrom) else None
         scopes = ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef
-        if isinstance(node, scopes) and ast.get_docstring(node, clean=False) is not None:
+        if (
+            isinstance(node, scopes)
+            and ast.get_docstring(node, clean=False) is not None
+        ):
             left_out = node.body[0]
         if left_out is not None:
             # The columns of a syntax tree count bytes.
