@@ -117,6 +117,8 @@ def _function(stem: str) -> Callable[..., Tensor]:
         wanted = [_requires_grad(values[name]) for name in differentiable]
         if operators.is_plain(values[name] for name, _ in arrays):
             return immediately(values, wanted, random)
+        if not torch.compiler.is_compiling():
+            operators.give_formulas()
         if torch.jit.is_tracing():  # which cannot record a list of bools
             wanted = None
         extra = ([wanted] if takes_wanted else []) + ([random] if seeded else [])
@@ -294,6 +296,11 @@ def _autocast(rule: str, device: str, values: dict[str, Any]) -> dict[str, Any]:
 
 
 globals().update({stem: _function(stem) for stem in ops.STEMS})
+__all__ = [*ops.STEMS]
+
+
+def __dir__() -> list[str]:
+    return __all__
 
 
 def __getattr__(name: str) -> Any:

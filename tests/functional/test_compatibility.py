@@ -168,7 +168,10 @@ HELD_BY = {
         test_shapes_without_values,
         test_changing_lengths.test_the_shapes_inferred_without_values_are_those_of_the_results,
     ),
-    "FlopCounterMode": test_flop_counter.test_it_counts_what_the_operations_formulas_say,
+    "FlopCounterMode": (
+        test_flop_counter.test_it_counts_what_the_operations_formulas_say,
+        test_flop_counter.test_a_counter_counts_the_operations_as_it_counts_pytorchs_own,
+    ),
     "torch.library.opcheck": test_functional.test_opcheck,
     "copy.deepcopy, pickle": test_copies_and_pickles,
     "a second derivative": test_functional.test_a_gradient_of_the_gradient_is_rejected,

@@ -31,7 +31,7 @@ ROWS = (
     Row("DistributedDataParallel", True, "the gradients of one process"),
     Row("FSDP2 (fully_shard)", True, "the gradients of one process"),
     Row("the device meta, FakeTensorMode", True, "shapes without values"),
-    Row("FlopCounterMode", True, "with flop_counter.formulas"),
+    Row("FlopCounterMode", True, "by itself, or with flop_counter.formulas"),
     Row("torch.library.opcheck", True, "every operator passes"),
     Row("copy.deepcopy, pickle", True, "of functions and of modules with them"),
     Row("a second derivative", False, "RuntimeError"),

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import importlib
 import inspect
 import itertools
 import os
@@ -255,6 +256,7 @@ class _Operator:
         return self._all_gradients(self._by_operator, ctx, dy, 0, arguments)
 
     def _by_operator(self, ctx, dy, facts, *arrays, wanted):
+        give_formulas()
         of = (wanted, *packed(ctx.shapes), ctx.dtypes, *ctx.options)
         return self.backward(dy, list(arrays), facts, *of)
 
@@ -342,6 +344,16 @@ class _Operator:
         y, saved = self._run(module, inputs, chosen)
         given = [inputs[at] is not None for at in self.differentiable]
         self._differentiated(module, torch.empty_like(y), saved, given)
+
+
+def give_formulas() -> None:
+    """Give each FLOP counter that is active the formulas of those operators for which
+    it has none: without a formula it would count 0."""
+    for registry in internals.flop_registries():
+        # By name, since the module stands above this one, and computes costs.
+        module = importlib.import_module("backpass.flop_counter")
+        for operator, formula in module.usual_formulas().items():
+            registry.setdefault(operator, formula)
 
 
 def reject_transforms(stem: str, values: Iterable[Any]) -> None:
