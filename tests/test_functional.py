@@ -519,8 +519,18 @@ def test_complex_tensors_are_rejected(stem):
 
 def test_transforms_and_forward_mode_are_rejected():
     x = torch.ones(4, 3)
-    with pytest.raises(RuntimeError, match=r"got a transform of torch\.func"):
-        torch.func.vmap(B.softmax)(x)
+    for transform, names in (
+        (torch.func.vmap(B.softmax), "vmap"),
+        (torch.func.vmap(torch.func.grad(lambda x: B.softmax(x).sum())), "vmap, grad"),
+        (torch.func.jacfwd(B.softmax), "vmap, jvp"),
+        (torch.func.grad(lambda x: torch.func.grad(lambda x: B.softmax(x).sum())(x).sum()), "grad, grad"),
+    ):
+        with pytest.raises(
+            RuntimeError, match=rf"got a transform of torch\.func other than one .*: {names}\."
+        ):
+            transform(x)
+    with pytest.raises(RuntimeError, match=r"expected one derivative.*; got vmap"):
+        torch.func.jacrev(B.softmax)(x)
     with torch.autograd.forward_ad.dual_level():
         dual = torch.autograd.forward_ad.make_dual(x, x)
         with pytest.raises(RuntimeError, match="a forward-mode tangent"):

@@ -218,3 +218,18 @@ def test_the_formulas_of_active_counters_are_those_they_count_with():
         second[torch.ops.aten.sin] = lambda *args, **kwargs: 5
         torch.sin(x)
     assert (outer.get_total_flops(), inner.get_total_flops()) == (0, 5)
+
+
+def test_the_transforms_that_run_are_named():
+    seen = []
+
+    def function(x):
+        seen.append(internals.transforms())
+        return x.sum()
+
+    function(torch.ones(2))
+    torch.func.grad(function)(torch.ones(2))
+    torch.func.vjp(function, torch.ones(2))
+    torch.func.vmap(torch.func.grad(function))(torch.ones(2, 2))
+    torch.func.jvp(function, (torch.ones(2),), (torch.ones(2),))
+    assert seen == [[], ["grad"], ["grad"], ["vmap", "grad"], ["jvp"]]

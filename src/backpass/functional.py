@@ -21,7 +21,8 @@ operation has few lines, none of which reads a value, and the lengths are known,
 - Only inputs that require a gradient get one; constants (RoPE's tables) and integers
   never do. An operation that accepts ``wanted`` neither computes the other gradients
   nor saves what only they need. A kernel computes all of its gradients.
-- A second derivative, a forward-mode derivative and ``vmap`` raise RuntimeError.
+- ``torch.func.grad`` and ``vjp`` compute one derivative. A second derivative, a
+  forward-mode derivative and ``vmap`` raise RuntimeError.
 - An argument whose gradient would be missing or wrong raises TypeError: a tensor passed
   as an option, a constant that requires a gradient, a complex tensor. So does a tensor
   that is nested, sparse, a DTensor, or of a dtype such as float8, and an option whose
@@ -53,6 +54,7 @@ from typing import Any
 import torch
 
 from backpass import ops
+from backpass import torch_internals as internals
 from backpass.contract.shapes import parse
 from backpass.contract.stems import nearest
 from backpass.torch_door import operators
@@ -65,7 +67,7 @@ def _function(stem: str) -> Callable[..., Tensor]:
     declares."""
     op = ops.load(stem)
     shapes = parse(op.SHAPES)
-    operator, immediately, lines = operators.register(stem, op, shapes)
+    of_torch = operators.register(stem, op, shapes)
     signature = _signature(op)
     parameters = signature.parameters
     defaults = {name: p.default for name, p in parameters.items()}
@@ -115,8 +117,10 @@ def _function(stem: str) -> Callable[..., Tensor]:
         if device in operators.AUTOCASTING and torch.is_autocast_enabled(device):
             values = _autocast(rule, device, values)
         wanted = [_requires_grad(values[name]) for name in differentiable]
+        if internals.transformed() and not torch.compiler.is_compiling():
+            return of_torch.transformed(values, wanted, random)
         if operators.is_plain(values[name] for name, _ in arrays):
-            return immediately(values, wanted, random)
+            return of_torch.immediately(values, wanted, random)
         if not torch.compiler.is_compiling():
             operators.give_formulas()
         if torch.jit.is_tracing():  # which cannot record a list of bools
@@ -127,8 +131,8 @@ def _function(stem: str) -> Callable[..., Tensor]:
             and torch.compiler.is_dynamo_compiling()
             and not torch.compiler.is_exporting()
         ):
-            return lines(wanted, *values.values(), *extra)
-        return operator(*values.values(), *extra)[0]
+            return of_torch.lines(wanted, *values.values(), *extra)
+        return of_torch.operator(*values.values(), *extra)[0]
 
     function.__name__ = function.__qualname__ = stem
     function.__module__ = __name__

@@ -46,6 +46,7 @@ __all__ = [
     "storage_from",
     "storage_id",
     "transformed",
+    "transforms",
     "without_torch_functions",
     "written_by",
 ]
@@ -256,6 +257,16 @@ def _is_traceable(
         except _Untraceable:
             return False
     return True
+
+
+def transforms() -> list[str]:
+    """Return the transforms of ``torch.func`` that are running, the outer first:
+    "grad" for ``grad`` and ``vjp``, "jvp", "vmap"."""
+    if not transformed():
+        return []
+    return [
+        each.key().name.lower() for each in torch._C._functorch.get_interpreter_stack()
+    ]
 
 
 def transformed() -> bool:

@@ -13,7 +13,14 @@ from backpass import ops
 from backpass.torch_door.compatibility import ROWS
 
 from .. import test_flop_counter, test_functional
-from . import test_changing_lengths, test_compiled, test_rejected, test_seeds, test_training_loop
+from . import (
+    test_changing_lengths,
+    test_compiled,
+    test_func_grad,
+    test_rejected,
+    test_seeds,
+    test_training_loop,
+)
 from .support import differentiable, drawn
 
 STEMS = pytest.mark.parametrize("stem", ops.STEMS)
@@ -146,6 +153,10 @@ HELD_BY = {
     "several backwards, accumulated gradients": test_backwards_are_repeated_and_accumulated,
     "in-place changes of what is saved": test_autograd_notices_a_change_of_what_is_saved,
     "torch.no_grad, torch.inference_mode": test_nothing_is_saved_where_no_gradient_is_recorded,
+    "torch.func.grad, torch.func.vjp": (
+        test_func_grad.test_grad_and_vjp_have_the_gradients_of_autograd,
+        test_func_grad.test_a_second_derivative_through_a_captured_tensor_is_rejected,
+    ),
     "torch.autograd.detect_anomaly": test_anomalies_are_detected,
     "torch.utils.checkpoint": (
         test_a_checkpoint_has_the_same_gradients,
@@ -176,7 +187,7 @@ HELD_BY = {
     "copy.deepcopy, pickle": test_copies_and_pickles,
     "a second derivative": test_functional.test_a_gradient_of_the_gradient_is_rejected,
     "forward mode": test_functional.test_transforms_and_forward_mode_are_rejected,
-    "torch.func (vmap, grad, jvp)": test_functional.test_transforms_and_forward_mode_are_rejected,
+    "torch.func (vmap, jvp), several of its transforms": test_functional.test_transforms_and_forward_mode_are_rejected,
     "is_grads_batched, vectorize=True": (
         test_rejected.test_many_backwards_at_once,
         test_rejected.test_a_vectorised_jacobian,
