@@ -33,6 +33,8 @@ operation has few lines, none of which reads a value, and the lengths are known,
 - On a CUDA device, only dropout waits for a value, so forward, backward, and a whole
   step can be captured in a CUDA graph. A token or a target outside the vocabulary is
   reported by an assertion on the device, as by PyTorch's embedding.
+- Softmax, its logarithm and the norms return an empty result for rows without
+  elements, as PyTorch's functions do. The operations reject such rows.
 - All other errors are those of the operation.
 - Under ``torch.autocast``, matrix products run in autocast's dtype, softmax, the norms
   and the losses in float32, and all other operations in the widest dtype of their
@@ -45,6 +47,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import re
 import typing
 from collections.abc import Callable
 from numbers import Integral, Real
@@ -55,7 +58,7 @@ import torch
 
 from backpass import ops
 from backpass import torch_internals as internals
-from backpass.contract.shapes import parse
+from backpass.contract.shapes import Shapes, check_inputs, parse
 from backpass.contract.stems import nearest
 from backpass.torch_door import operators
 
@@ -78,6 +81,7 @@ def _function(stem: str) -> Callable[..., Tensor]:
     takes_wanted = operators.takes_wanted(op)
     options = [_Option(stem, p) for p in [*parameters.values()][len(arrays) :]]
     seeded, count = "seed" in names, len(arrays)
+    of_rows = _is_of_rows(shapes)
 
     def arguments(args, kwargs):
         """Return the values of all parameters in order, by name."""
@@ -116,6 +120,8 @@ def _function(stem: str) -> Callable[..., Tensor]:
         device = values[names[0]].device.type
         if device in operators.AUTOCASTING and torch.is_autocast_enabled(device):
             values = _autocast(rule, device, values)
+        if of_rows and _is_empty(values[names[0]]):
+            return _without_elements(op, shapes, values)
         wanted = [_requires_grad(values[name]) for name in differentiable]
         if internals.transformed() and not torch.compiler.is_compiling():
             return of_torch.transformed(values, wanted, random)
@@ -145,6 +151,37 @@ def _function(stem: str) -> Callable[..., Tensor]:
     )
     function.__signature__ = signature  # type: ignore[attr-defined] # inspect reads it
     return function
+
+
+def _is_of_rows(shapes: Shapes) -> bool:
+    """Whether an operation rejects rows without elements, of which its result would
+    have as many as ``x``, and its other inputs are one row: softmax, a norm."""
+    x, *others = shapes.inputs
+    (y,) = shapes.outputs
+    return (
+        x.axes == y.axes
+        and dict(x.least).keys() == {x.axes[-1]}
+        and all(spec.floating and spec.axes == x.axes[-1:] for spec in others)
+    )
+
+
+def _is_empty(x: Tensor) -> bool:
+    """Whether the rows of ``x`` are known to have no elements."""
+    return bool(x.ndim) and type(n := x.shape[-1]) is int and n == 0
+
+
+def _without_elements(op: ModuleType, shapes: Shapes, values: dict[str, Any]) -> Tensor:
+    """Return the empty result for rows without elements, as PyTorch's functions do. The
+    operation rejects such rows. Raises what it raises for other arguments."""
+    named = {spec.name: values[spec.name] for spec in shapes.inputs}
+    of_each = {name: x for name, x in values.items() if name not in named}
+    check_inputs(re.sub(r">\d+", "", shapes.text), getattr(op, "WIDE", ()), **named)
+    x, *others = named.values()
+    op.forward(x.detach().new_zeros(1), **of_each)  # which checks the options
+    y = x.clone()
+    for other in others:
+        y = y if other is None else y * other.to(x.dtype)
+    return y
 
 
 # What to write instead of an argument of PyTorch's functions.
