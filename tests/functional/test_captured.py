@@ -208,6 +208,28 @@ def test_a_step_is_captured_in_a_graph(monkeypatch):
     torch.testing.assert_close(torch.stack(again), torch.stack(losses), rtol=1e-5, atol=1e-6)
 
 
+def test_what_a_patched_model_calls_reads_no_value():
+    """The attention, the rotation, and the loss that ``hugging_face.patch`` puts into a model of transformers."""
+    pytest.importorskip("transformers")
+    from backpass import hugging_face
+
+    generator = torch.Generator().manual_seed(0)
+    q, k, v = (torch.randn(2, 3, 5, 4, generator=generator) for _ in range(3))
+    cos, sin = (table.repeat(2, 1, 2) for table in rope.tables(5, 4, like=q))
+    scores, labels = torch.randn(2, 5, 7, generator=generator), torch.arange(10).reshape(2, 5) % 7
+    mask, count = torch.ones(2, 1, 5, 5, dtype=torch.bool).tril(), torch.tensor(8)
+
+    def call():
+        turned = hugging_face.rotated(q, k, cos, sin)
+        y, _ = hugging_face.attention(nn.Module(), *turned, v, mask, scaling=0.5)
+        return y, hugging_face.language_model_loss(scores, labels, num_items_in_batch=count)
+
+    expected = call()
+    with captured():
+        found = call()
+    assert_equal(found, expected)
+
+
 def test_tables_are_computed_on_the_device():
     like = torch.empty(1)
     for table in (

@@ -14,6 +14,7 @@ from backpass.torch_door.compatibility import ROWS
 
 from .. import test_flop_counter, test_functional
 from . import (
+    test_captured,
     test_changing_lengths,
     test_compiled,
     test_func_grad,
@@ -169,6 +170,10 @@ HELD_BY = {
     ),
     "lengths that change": test_changing_lengths.test_lengths_that_change_need_two_graphs,
     "numbers of rows that depend on data": test_changing_lengths.test_the_number_of_rows_may_depend_on_data,
+    "torch.cuda.graph": (
+        test_captured.test_an_operation_reads_no_value,
+        test_captured.test_a_step_of_a_user_reads_no_value,
+    ),
     "torch.export": test_changing_lengths.test_an_exported_function_takes_other_lengths,
     "torch.jit.trace": test_a_trace_has_the_same_values_and_gradients,
     "torch.autocast": test_functional.test_autocast_has_it_run_in_the_dtype_that_pytorch_would,

@@ -25,6 +25,7 @@ ROWS = (
     Row("torch.compile", True, "one graph, same gradients; inductor fuses the lines"),
     Row("lengths that change", True, "two graphs for any number of lengths"),
     Row("numbers of rows that depend on data", True, "in one graph"),
+    Row("torch.cuda.graph", True, "no value is read, except by dropout"),
     Row("torch.export", True, "with dynamic shapes"),
     Row("torch.jit.trace", True, "same values and gradients"),
     Row("torch.autocast", True, "PyTorch's rules for CUDA, on every device"),
