@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 import transformers
-from harness import Settings, largest_error, medians, no_compiler, say, settings, write
+from harness import Recording, Settings, largest_error, medians, no_compiler, say, settings
 from operations import as_tuple, compile_fixed, cotangent, error, exact_results, with_gradient
 from subjects import QUICK, SMALL, SUBJECTS, TYPICAL, Subject
 from torch._functorch import config as functorch_config
@@ -51,16 +51,18 @@ def main() -> None:
     torch._logging.set_logs(dynamo=logging.ERROR)
     absence = no_compiler(chosen.device)
     compiles = absence is None and not chosen.quick
-    rows = []
-    for subject in SUBJECTS:
-        for size in chosen.pick((SMALL, TYPICAL), quick=(QUICK,)):
-            rows += time_function(chosen, subject, size, compiles and size != SMALL)
-    rows += time_model(chosen, chosen.pick(GPT2, quick=TINY), compiles)
     notes = [
         "A forward and its backward through autograd, in float32. A small function is not compiled.",
         "The model: a step of GPT-2 without dropout, its attention “sdpa” and “eager” or as patched.",
     ]
-    write(chosen, "functional_speed", QUESTION, COLUMNS, rows, [*notes, absence])
+    recording = Recording(chosen, "functional_speed", QUESTION, COLUMNS, [*notes, absence])
+    for subject in SUBJECTS:
+        for size in chosen.pick((SMALL, TYPICAL), quick=(QUICK,)):
+            if recording.lacks(part := f"{subject.name}, {size}"):
+                recording.add(part, time_function(chosen, subject, size, compiles and size != SMALL))
+    if recording.lacks("GPT-2"):
+        recording.add("GPT-2", time_model(chosen, chosen.pick(GPT2, quick=TINY), compiles))
+    recording.finish()
 
 
 def time_function(chosen: Settings, subject: Subject, size: str, compiled: bool) -> list[dict]:

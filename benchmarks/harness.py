@@ -28,7 +28,7 @@ from typing import Any, NamedTuple
 import torch
 
 import backpass
-from backpass.recorded import records
+from backpass.recorded import code, records
 
 warnings.filterwarnings("ignore", message="Dynamo detected a call to a `functools.lru_cache`")
 
@@ -291,6 +291,7 @@ class Recording:
                 parts=begun.parts,
                 notes=list(dict.fromkeys([*fresh.notes, *begun.notes])),
                 dirty=fresh.dirty or begun.dirty,
+                code={**fresh.code, **begun.code},
             )
         self.record = replace(fresh, finished=False)
 
@@ -313,6 +314,8 @@ class Recording:
             notes=list(dict.fromkeys([*self.record.notes, *notes])),
             facts={**self.record.facts, **(facts or {})},
             parts={**self.record.parts, part: self.record.commit},
+            # A part of an earlier commit ran the code of that commit.
+            code={**code.loaded(), **self.record.code},
         )
         if self.chosen.folder:
             records.save(self.record, self.chosen.folder)
@@ -384,6 +387,7 @@ def _record(
         rows=rows,
         facts=facts or {},
         notes=[method, *_surroundings(chosen, threads_by_row), *(note for note in notes if note)],
+        code=code.loaded(),
     )
 
 

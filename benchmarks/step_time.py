@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 import torch
 import training_step
 from ceilings import copy_bandwidth, matmul_rate
-from harness import Settings, draw, largest_error, samples, say, settings, write
+from harness import Recording, Settings, draw, largest_error, samples, say, settings
 from torch.utils import _pytree
 
 from backpass import cost, ops
@@ -60,6 +60,15 @@ OPTIONS = {
 DTYPE = torch.float32
 REST = "between the operations"
 INNER = ("feed_forward",)  # composites whose operations are listed instead of them
+NOTES = [
+    "GPT-2's architecture in float32, on one sequence as long as the positions. The step is forward, backward, and "
+    "AdamW.",
+    "The rate of what is not a product is that of softmax, layer norm, tanh-GELU, and the loss, forward and backward, "
+    "on arrays of 4 MiB, about as large as the networks' scores and the rows inside the feed-forward block: FLOPs of "
+    "the formulas over seconds. Each call takes at least as long as the sum of two numbers does.",
+    "The fewest bytes: each array of a call read or written once. Those of PyTorch's operators: what each operator "
+    "that an operation calls reads and writes, views apart.",
+]
 
 
 def main() -> None:
@@ -69,38 +78,47 @@ def main() -> None:
             "not measured on a GPU, where our operations would be timed without their kernels; use --device cpu"
         )
         return
-    machine = rates(chosen)
+    method = (
+        f"The best of {rounds(chosen)} steps after one that is not counted, in seconds of the processor. The rates are "
+        "also the best of their rounds, in seconds of the clock."
+    )
+    recording = Recording(chosen, "step_time", QUESTION, COLUMNS, NOTES, method)
+    if recording.lacks("rates"):
+        recording.add("rates", facts=facts_of(rates(chosen)))
+    machine = machine_of(recording.record.facts)
     say(
         f"{machine.product_rate('float32') / 1e9:.1f} GFLOP/s of products, {machine.element_rate / 1e9:.2f} of all else, "
         f"{machine.bandwidth / 1e9:.1f} GB/s, {machine.call_seconds * 1e6:.0f} µs a call"
     )
-    rows = []
     for config in chosen.pick(NETWORKS, quick=QUICK):
         for name, options in OPTIONS.items():
-            say(f"width {config.width}, {config.layers} layers, {name}")
-            facts = {"width": config.width, "layers": config.layers, "options": name}
-            rows += [facts | row for row in measured(config, options, machine, chosen)]
-    facts = {
+            if recording.lacks(part := f"width {config.width}, {config.layers} layers, {name}"):
+                say(part)
+                what = {"width": config.width, "layers": config.layers, "options": name}
+                recording.add(part, [what | row for row in measured(config, options, machine, chosen)])
+    recording.add("shares", notes=[shares_of_backward(recording.record.rows)])
+    recording.finish()
+
+
+def facts_of(machine: Machine) -> dict[str, float]:
+    """What a record has of the machine's rates."""
+    return {
         "product_gigaflops_per_second": machine.product_rate("float32") / 1e9,
         "element_gigaflops_per_second": machine.element_rate / 1e9,
         "copy_gigabytes_per_second": machine.bandwidth / 1e9,
         "microseconds_a_call": machine.call_seconds * 1e6,
     }
-    method = (
-        f"The best of {rounds(chosen)} steps after one that is not counted, in seconds of the processor. The rates are "
-        "also the best of their rounds, in seconds of the clock."
+
+
+def machine_of(facts: dict[str, float]) -> Machine:
+    """The machine of these facts: all networks of a record are compared with the same rates."""
+    return Machine(
+        "this machine",
+        {"float32": facts["product_gigaflops_per_second"] * 1e9},
+        facts["element_gigaflops_per_second"] * 1e9,
+        facts["copy_gigabytes_per_second"] * 1e9,
+        facts["microseconds_a_call"] / 1e6,
     )
-    notes = [
-        "GPT-2's architecture in float32, on one sequence as long as the positions. The step is forward, backward, and "
-        "AdamW.",
-        "The rate of what is not a product is that of softmax, layer norm, tanh-GELU, and the loss, forward and backward, "
-        "on arrays of 4 MiB, about as large as the networks' scores and the rows inside the feed-forward block: FLOPs of "
-        "the formulas over seconds. Each call takes at least as long as the sum of two numbers does.",
-        "The fewest bytes: each array of a call read or written once. Those of PyTorch's operators: what each operator "
-        "that an operation calls reads and writes, views apart.",
-    ]
-    notes.append(shares_of_backward(rows))
-    write(chosen, "step_time", QUESTION, COLUMNS, rows, notes, facts, method)
 
 
 def shares_of_backward(rows: list[dict[str, Any]]) -> str:

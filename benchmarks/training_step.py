@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 
 import torch
 import training_models
-from harness import Settings, draw, largest_error, no_compiler, say, settings, write
+from harness import Recording, Settings, draw, largest_error, no_compiler, say, settings
 from memory import alone, rise
 
 from backpass import kernels, ops
@@ -71,9 +71,6 @@ def main() -> None:
     chosen = settings(QUESTION)
     absence = no_compiler(chosen.device)
     compiles = absence is None and not chosen.quick
-    rows: list[dict[str, Any]] = []
-    for at, _ in enumerate(chosen.pick(NETWORKS, quick=QUICK)):
-        rows += measured(at, chosen, compiled=compiles)
     method = (
         f"Medians of {rounds(chosen)} steps after one that is not counted, the providers in random order in each round; "
         + ("seconds of the processor, " if chosen.device == "cpu" else "")
@@ -87,7 +84,11 @@ def main() -> None:
         "By operation: the time within an operation's forward and backward, less that of the operations it calls. The "
         "rest of the step is Python's, and the checks of the parameters.",
     ]
-    write(chosen, "training_step", QUESTION, COLUMNS, rows, notes, method=method)
+    recording = Recording(chosen, "training_step", QUESTION, COLUMNS, notes, method)
+    for at, network in enumerate(chosen.pick(NETWORKS, quick=QUICK)):
+        if recording.lacks(network.name):
+            recording.add(network.name, measured(at, chosen, compiled=compiles))
+    recording.finish()
 
 
 def rounds(chosen: Settings) -> int:

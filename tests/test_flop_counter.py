@@ -48,6 +48,40 @@ def step(stem, arrays, options, wanted=None, convention="counted", device="cpu")
     return forward, backward
 
 
+def uncustomised(run):
+    """The FLOPs that a counter counts to which nobody gave formulas."""
+    from torch.utils.flop_counter import FlopCounterMode  # imports Triton
+
+    with FlopCounterMode(display=False) as counter:
+        run()
+    return counter.get_total_flops()
+
+
+def test_a_counter_counts_the_operations_as_it_counts_pytorchs_own():
+    """Forward, backward, and both."""
+    x, w = (torch.randn(*shape, requires_grad=True) for shape in ((16, 8), (8, 4)))
+    assert uncustomised(lambda: B.linear(x, w)) == uncustomised(lambda: x @ w) == 1024
+    for function in (lambda: B.linear(x, w), lambda: x @ w):
+        assert uncustomised(lambda: function().sum().backward()) == 3072  # noqa: B023
+        y = function()
+        assert uncustomised(lambda: y.sum().backward()) == 2048  # noqa: B023
+    q, k, v = (torch.randn(2, 3, 16, 8) for _ in range(3))
+    own = uncustomised(lambda: B.flash_attention(q, k, v, causal=True))
+    assert own == uncustomised(lambda: q @ k.mT @ v) == 2 * (2 * 2 * 3 * 16 * 16 * 8)
+
+
+def test_a_counters_own_formulas_stay():
+    from torch.utils.flop_counter import FlopCounterMode  # imports Triton
+
+    x, w = torch.randn(16, 8), torch.randn(8, 4)
+    mapping = {torch.ops.backpass.linear: lambda *args, **kwargs: 7}
+    with FlopCounterMode(display=False, custom_mapping=mapping) as counter:
+        B.linear(x, w)
+    assert counter.get_total_flops() == 7
+    _, flops = counting(lambda: B.linear(x, w))
+    assert flops == 16 * 4 * (2 * 8 - 1)
+
+
 @STEMS
 def test_it_counts_what_the_operations_formulas_say(stem):
     """At every case, on tensors with and without values."""

@@ -446,7 +446,7 @@ def test_functions_look_like_the_operations():
     assert signature.parameters["eps"].kind is inspect.Parameter.KEYWORD_ONLY
     assert B.layer_norm.__name__ == "layer_norm"
     assert "backpass.ops.layer_norm" in B.layer_norm.__doc__
-    assert set(ops.STEMS) <= set(dir(B))
+    assert dir(B) == B.__all__ == list(ops.STEMS)
 
 
 def test_an_unknown_name_has_the_nearest_one():
@@ -522,8 +522,18 @@ def test_complex_tensors_are_rejected(stem):
 
 def test_transforms_and_forward_mode_are_rejected():
     x = torch.ones(4, 3)
-    with pytest.raises(RuntimeError, match=r"got a transform of torch\.func"):
-        torch.func.vmap(B.softmax)(x)
+    for transform, names in (
+        (torch.func.vmap(B.softmax), "vmap"),
+        (torch.func.vmap(torch.func.grad(lambda x: B.softmax(x).sum())), "vmap, grad"),
+        (torch.func.jacfwd(B.softmax), "vmap, jvp"),
+        (torch.func.grad(lambda x: torch.func.grad(lambda x: B.softmax(x).sum())(x).sum()), "grad, grad"),
+    ):
+        with pytest.raises(
+            RuntimeError, match=rf"got a transform of torch\.func other than one .*: {names}\."
+        ):
+            transform(x)
+    with pytest.raises(RuntimeError, match=r"expected one derivative.*; got vmap"):
+        torch.func.jacrev(B.softmax)(x)
     with torch.autograd.forward_ad.dual_level():
         dual = torch.autograd.forward_ad.make_dual(x, x)
         with pytest.raises(RuntimeError, match="a forward-mode tangent"):

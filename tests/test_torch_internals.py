@@ -205,3 +205,31 @@ def test_a_storage_is_found_by_a_weak_reference():
     assert internals.storage_id(
         torch.empty(0).set_(internals.storage_from(weak.cdata), 0, (6,), (1,))
     ) == internals.storage_id(x)
+
+
+def test_the_formulas_of_active_counters_are_those_they_count_with():
+    from torch.utils.flop_counter import FlopCounterMode  # imports Triton
+
+    x = torch.ones(2, 2)
+    assert internals.flop_registries() == []
+    with FlopCounterMode(display=False) as outer, FlopCounterMode(display=False) as inner:
+        first, second = internals.flop_registries()
+        assert first is outer.flop_registry and second is inner.flop_registry
+        second[torch.ops.aten.sin] = lambda *args, **kwargs: 5
+        torch.sin(x)
+    assert (outer.get_total_flops(), inner.get_total_flops()) == (0, 5)
+
+
+def test_the_transforms_that_run_are_named():
+    seen = []
+
+    def function(x):
+        seen.append(internals.transforms())
+        return x.sum()
+
+    function(torch.ones(2))
+    torch.func.grad(function)(torch.ones(2))
+    torch.func.vjp(function, torch.ones(2))
+    torch.func.vmap(torch.func.grad(function))(torch.ones(2, 2))
+    torch.func.jvp(function, (torch.ones(2),), (torch.ones(2),))
+    assert seen == [[], ["grad"], ["grad"], ["vmap", "grad"], ["jvp"]]

@@ -7,8 +7,10 @@
         loss = model(tokens)
         loss.backward()
 
-PyTorch's counter does not see what an operator runs. Without a formula for the operator
-it counts 0.
+PyTorch's counter does not see what an operator runs: without a formula for the operator
+it would count 0. A counter that is created without ``custom_mapping`` gets the formulas
+of ``formulas("products-whole")`` at the first call of a function, so that it counts the
+operations as it counts PyTorch's own.
 """
 
 from __future__ import annotations
@@ -56,6 +58,12 @@ def formulas(convention: str = COUNTED) -> dict[Any, Callable[..., int]]:
         for stem in ops.STEMS
         for ending in ("", "_backward")
     }
+
+
+@cache
+def usual_formulas() -> dict[Any, Callable[..., int]]:
+    """Return the formulas of a counter to which nobody gave any."""
+    return formulas(WHOLE)
 
 
 def _formula(stem: str, ending: str, evaluate: Callable) -> Callable[..., int]:

@@ -21,7 +21,8 @@ operation has few lines, none of which reads a value, and the lengths are known,
 - Only inputs that require a gradient get one; constants (RoPE's tables) and integers
   never do. An operation that accepts ``wanted`` neither computes the other gradients
   nor saves what only they need. A kernel computes all of its gradients.
-- A second derivative, a forward-mode derivative and ``vmap`` raise RuntimeError.
+- ``torch.func.grad`` and ``vjp`` compute one derivative. A second derivative, a
+  forward-mode derivative and ``vmap`` raise RuntimeError.
 - An argument whose gradient would be missing or wrong raises TypeError: a tensor passed
   as an option, a constant that requires a gradient, a complex tensor. So does a tensor
   that is nested, sparse, a DTensor, or of a dtype such as float8, and an option whose
@@ -29,8 +30,12 @@ operation has few lines, none of which reads a value, and the lengths are known,
 - Dropout without a ``seed`` draws one from PyTorch's default generator of the device of
   its inputs. So ``torch.manual_seed`` makes it repeatable, a checkpoint drops the same
   elements again, and two calls drop different elements, also in a compiled graph and in
-  a captured one. The ``seed`` may also be an int64 tensor of shape ``[]``. A kernel
-  reads it on the device, so that nothing waits for its value.
+  a captured one. The ``seed`` may also be an int64 tensor of shape ``[]``.
+- On a CUDA device, nothing waits for a value, so forward, backward, and a whole step
+  can be captured in a CUDA graph. A token or a target outside the vocabulary is
+  reported by an assertion on the device, as by PyTorch's embedding.
+- Softmax, its logarithm and the norms return an empty result for rows without
+  elements, as PyTorch's functions do. The operations reject such rows.
 - All other errors are those of the operation.
 - Under ``torch.autocast``, matrix products run in autocast's dtype, softmax, the norms
   and the losses in float32, and all other operations in the widest dtype of their
@@ -43,6 +48,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import re
 import typing
 from collections.abc import Callable
 from numbers import Integral, Real
@@ -52,7 +58,8 @@ from typing import Any
 import torch
 
 from backpass import ops
-from backpass.contract.shapes import parse
+from backpass import torch_internals as internals
+from backpass.contract.shapes import Shapes, check_inputs, parse
 from backpass.contract.stems import nearest
 from backpass.contract.values import check_seed
 from backpass.torch_door import operators
@@ -65,7 +72,7 @@ def _function(stem: str) -> Callable[..., Tensor]:
     declares."""
     op = ops.load(stem)
     shapes = parse(op.SHAPES)
-    operator, immediately, lines = operators.register(stem, op, shapes)
+    of_torch = operators.register(stem, op, shapes)
     signature = _signature(op)
     parameters = signature.parameters
     defaults = {name: p.default for name, p in parameters.items()}
@@ -76,6 +83,7 @@ def _function(stem: str) -> Callable[..., Tensor]:
     takes_wanted = operators.takes_wanted(op)
     options = [_Option(stem, p) for p in [*parameters.values()][len(arrays) :]]
     seeded, count = "seed" in names, len(arrays)
+    of_rows = _is_of_rows(shapes)
 
     def arguments(args, kwargs):
         """Return the values of all parameters in order, by name."""
@@ -114,9 +122,15 @@ def _function(stem: str) -> Callable[..., Tensor]:
         device = values[names[0]].device.type
         if device in operators.AUTOCASTING and torch.is_autocast_enabled(device):
             values = _autocast(rule, device, values)
+        if of_rows and _is_empty(values[names[0]]):
+            return _without_elements(op, shapes, values)
         wanted = [_requires_grad(values[name]) for name in differentiable]
+        if internals.transformed() and not torch.compiler.is_compiling():
+            return of_torch.transformed(values, wanted, random)
         if operators.is_plain(values[name] for name, _ in arrays):
-            return immediately(values, wanted, random)
+            return of_torch.immediately(values, wanted, random)
+        if not torch.compiler.is_compiling():
+            operators.give_formulas()
         if torch.jit.is_tracing():  # which cannot record a list of bools
             wanted = None
         extra = ([wanted] if takes_wanted else []) + ([random] if seeded else [])
@@ -125,8 +139,8 @@ def _function(stem: str) -> Callable[..., Tensor]:
             and torch.compiler.is_dynamo_compiling()
             and not torch.compiler.is_exporting()
         ):
-            return lines(wanted, *values.values(), *extra)
-        return operator(*values.values(), *extra)[0]
+            return of_torch.lines(wanted, *values.values(), *extra)
+        return of_torch.operator(*values.values(), *extra)[0]
 
     function.__name__ = function.__qualname__ = stem
     function.__module__ = __name__
@@ -139,6 +153,37 @@ def _function(stem: str) -> Callable[..., Tensor]:
     )
     function.__signature__ = signature  # type: ignore[attr-defined] # inspect reads it
     return function
+
+
+def _is_of_rows(shapes: Shapes) -> bool:
+    """Whether an operation rejects rows without elements, of which its result would
+    have as many as ``x``, and its other inputs are one row: softmax, a norm."""
+    x, *others = shapes.inputs
+    (y,) = shapes.outputs
+    return (
+        x.axes == y.axes
+        and dict(x.least).keys() == {x.axes[-1]}
+        and all(spec.floating and spec.axes == x.axes[-1:] for spec in others)
+    )
+
+
+def _is_empty(x: Tensor) -> bool:
+    """Whether the rows of ``x`` are known to have no elements."""
+    return bool(x.ndim) and type(n := x.shape[-1]) is int and n == 0
+
+
+def _without_elements(op: ModuleType, shapes: Shapes, values: dict[str, Any]) -> Tensor:
+    """Return the empty result for rows without elements, as PyTorch's functions do. The
+    operation rejects such rows. Raises what it raises for other arguments."""
+    named = {spec.name: values[spec.name] for spec in shapes.inputs}
+    of_each = {name: x for name, x in values.items() if name not in named}
+    check_inputs(re.sub(r">\d+", "", shapes.text), getattr(op, "WIDE", ()), **named)
+    x, *others = named.values()
+    op.forward(x.detach().new_zeros(1), **of_each)  # which checks the options
+    y = x.clone()
+    for other in others:
+        y = y if other is None else y * other.to(x.dtype)
+    return y
 
 
 # What to write instead of an argument of PyTorch's functions.
@@ -301,6 +346,11 @@ def _autocast(rule: str, device: str, values: dict[str, Any]) -> dict[str, Any]:
 
 
 globals().update({stem: _function(stem) for stem in ops.STEMS})
+__all__ = [*ops.STEMS]
+
+
+def __dir__() -> list[str]:
+    return __all__
 
 
 def __getattr__(name: str) -> Any:

@@ -6,6 +6,7 @@ No other module uses such a name. ``tests/test_torch_internals.py`` has a test f
 from __future__ import annotations
 
 import contextlib
+import sys
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
@@ -20,7 +21,11 @@ from torch._subclasses.fake_tensor import (
     unset_fake_temporarily,
 )
 from torch.autograd import forward_ad
-from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
+from torch.utils._python_dispatch import (
+    TorchDispatchMode,
+    _disable_current_modes,
+    _get_current_dispatch_mode_stack,
+)
 
 __all__ = [
     "READ",
@@ -28,6 +33,7 @@ __all__ = [
     "Unread",
     "body",
     "dual_level",
+    "flop_registries",
     "is_batched",
     "is_fake",
     "is_higher_order",
@@ -40,6 +46,7 @@ __all__ = [
     "storage_from",
     "storage_id",
     "transformed",
+    "transforms",
     "without_torch_functions",
     "written_by",
 ]
@@ -252,6 +259,16 @@ def _is_traceable(
     return True
 
 
+def transforms() -> list[str]:
+    """Return the transforms of ``torch.func`` that are running, the outer first:
+    "grad" for ``grad`` and ``vjp``, "jvp", "vmap"."""
+    if not transformed():
+        return []
+    return [
+        each.key().name.lower() for each in torch._C._functorch.get_interpreter_stack()
+    ]
+
+
 def transformed() -> bool:
     """Whether a transform of ``torch.func`` is running.
 
@@ -277,6 +294,17 @@ def is_watched() -> bool:
     ``__torch_dispatch__``, such as a counter of FLOPs, or ``torch.jit.trace``."""
     tracing = torch._C._get_tracing_state() is not None
     return tracing or torch._C._len_torch_dispatch_stack() > 0
+
+
+def flop_registries() -> list[dict[Any, Any]]:
+    """Return the formulas of each FLOP counter that is active, by operator. Does not
+    import PyTorch's counter, which imports Triton."""
+    counter = sys.modules.get("torch.utils.flop_counter")
+    if counter is None:
+        return []
+    modes = _get_current_dispatch_mode_stack()
+    own: Any = counter._FlopCounterMode
+    return [mode.counter.flop_registry for mode in modes if isinstance(mode, own)]
 
 
 def dual_level() -> bool:

@@ -105,6 +105,13 @@ def test_only_experiments_of_pages_public_kernels_and_the_weight_are_not_timed()
     }
 
 
+def test_only_experiments_are_written_at_their_end():
+    """A script that times several parts writes its record after each, so that a run that is cut short leaves them."""
+    at_once = {name for name in SCRIPTS if "Recording(" not in (BENCHMARKS / name).read_text()}
+    experiments = {"gradient_depth", "gradient_flow", "gradient_noise", "gradient_warmup", "precision_runs"}
+    assert at_once == {f"{name}.py" for name in (*experiments, "training_run", "two_models")}
+
+
 def test_a_device_that_is_not_there_is_rejected(monkeypatch, capsys):
     import torch
 

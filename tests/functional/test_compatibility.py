@@ -13,7 +13,15 @@ from backpass import ops
 from backpass.torch_door.compatibility import ROWS
 
 from .. import test_flop_counter, test_functional
-from . import test_changing_lengths, test_compiled, test_rejected, test_seeds, test_training_loop
+from . import (
+    test_captured,
+    test_changing_lengths,
+    test_compiled,
+    test_func_grad,
+    test_rejected,
+    test_seeds,
+    test_training_loop,
+)
 from .support import differentiable, drawn
 
 STEMS = pytest.mark.parametrize("stem", ops.STEMS)
@@ -146,6 +154,10 @@ HELD_BY = {
     "several backwards, accumulated gradients": test_backwards_are_repeated_and_accumulated,
     "in-place changes of what is saved": test_autograd_notices_a_change_of_what_is_saved,
     "torch.no_grad, torch.inference_mode": test_nothing_is_saved_where_no_gradient_is_recorded,
+    "torch.func.grad, torch.func.vjp": (
+        test_func_grad.test_grad_and_vjp_have_the_gradients_of_autograd,
+        test_func_grad.test_a_second_derivative_through_a_captured_tensor_is_rejected,
+    ),
     "torch.autograd.detect_anomaly": test_anomalies_are_detected,
     "torch.utils.checkpoint": (
         test_a_checkpoint_has_the_same_gradients,
@@ -158,6 +170,10 @@ HELD_BY = {
     ),
     "lengths that change": test_changing_lengths.test_lengths_that_change_need_two_graphs,
     "numbers of rows that depend on data": test_changing_lengths.test_the_number_of_rows_may_depend_on_data,
+    "torch.cuda.graph": (
+        test_captured.test_an_operation_reads_no_value,
+        test_captured.test_a_step_of_a_user_reads_no_value,
+    ),
     "torch.export": test_changing_lengths.test_an_exported_function_takes_other_lengths,
     "torch.jit.trace": test_a_trace_has_the_same_values_and_gradients,
     "torch.autocast": test_functional.test_autocast_has_it_run_in_the_dtype_that_pytorch_would,
@@ -168,12 +184,15 @@ HELD_BY = {
         test_shapes_without_values,
         test_changing_lengths.test_the_shapes_inferred_without_values_are_those_of_the_results,
     ),
-    "FlopCounterMode": test_flop_counter.test_it_counts_what_the_operations_formulas_say,
+    "FlopCounterMode": (
+        test_flop_counter.test_it_counts_what_the_operations_formulas_say,
+        test_flop_counter.test_a_counter_counts_the_operations_as_it_counts_pytorchs_own,
+    ),
     "torch.library.opcheck": test_functional.test_opcheck,
     "copy.deepcopy, pickle": test_copies_and_pickles,
     "a second derivative": test_functional.test_a_gradient_of_the_gradient_is_rejected,
     "forward mode": test_functional.test_transforms_and_forward_mode_are_rejected,
-    "torch.func (vmap, grad, jvp)": test_functional.test_transforms_and_forward_mode_are_rejected,
+    "torch.func (vmap, jvp), several of its transforms": test_functional.test_transforms_and_forward_mode_are_rejected,
     "is_grads_batched, vectorize=True": (
         test_rejected.test_many_backwards_at_once,
         test_rejected.test_a_vectorised_jacobian,

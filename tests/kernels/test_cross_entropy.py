@@ -229,12 +229,17 @@ def test_the_maximum_may_come_last(path, device, poisoned):
     check(x, torch.tensor([30, 88], device=device))
 
 
+@pytest.mark.skipif(not on_cpu(), reason="an assertion on a CUDA device would stop all later tests")
 def test_targets_outside_are_rejected(device):
     x = torch.zeros(2, 5, device=device)
     with pytest.raises(IndexError, match="t: expected targets from 0 to 4, or -100 to ignore; got 5"):
         kernel.forward(x, torch.tensor([1, 5], device=device))
     with pytest.raises(IndexError, match="got -1"):
         kernel.forward(x, torch.tensor([-1, 3], device=device))
+
+
+def test_options_and_weights_that_do_not_fit_are_rejected(device):
+    x = torch.zeros(2, 5, device=device)
     t = torch.tensor([1, 3], device=device)
     with pytest.raises(ValueError, match="reduction: expected 'mean' or 'sum' or 'none'; got 'average'"):
         kernel.forward(x, t, reduction="average")

@@ -149,6 +149,7 @@ def test_no_tokens_no_columns_and_one_element(tokens, V, h, device, poisoned):
     )
 
 
+@pytest.mark.skipif(not on_cpu(), reason="an assertion on a CUDA device would stop all later tests")
 @pytest.mark.parametrize("wrong", [-1, 5])
 def test_a_token_outside_the_vocabulary_is_rejected(wrong, device):
     with pytest.raises(IndexError, match=f"^t: expected tokens from 0 to 4; got {wrong}$"):
@@ -156,7 +157,7 @@ def test_a_token_outside_the_vocabulary_is_rejected(wrong, device):
 
 
 def test_a_token_outside_the_vocabulary_reads_nothing_and_has_no_gradient(device, poisoned):
-    """What a captured CUDA graph does, which cannot stop to look at the tokens."""
+    """On a CUDA device, an assertion reports it, which the kernel does not wait for."""
     t = torch.tensor([1, -1, 5, 2**40, -(2**40), 4], device=device)
     w = draw(5, 3, dtype=torch.float32, device=device)
     y = torch.empty((6, 3), dtype=w.dtype, device=device)

@@ -90,7 +90,7 @@ def far_from_zero(inputs: list[np.ndarray]) -> None:
 
 
 def unknown_tokens_are_nan(kernel) -> bool:
-    """Whether the rows of tokens outside the vocabulary, which a captured graph may meet, are NaN."""
+    """Whether the rows of tokens outside the vocabulary, which an assertion reports on a CUDA device, are NaN."""
     t, w, y = (
         x.to(kernels.device()) for x in (torch.tensor([-1, 0, 2, 3]), torch.randn(5, 4), torch.empty(4, 4))
     )

@@ -65,6 +65,18 @@ def is_traced(xp: ModuleType) -> bool:
     )
 
 
+def is_remote(x: Array) -> bool:
+    """Whether ``x`` is on a CUDA device: reading a number of it would wait for all that
+    the device has to do, and a CUDA graph cannot contain it."""
+    return hasattr(namespace(x), "compiler") and x.device.type == "cuda"
+
+
+def is_unread(x: Array) -> bool:
+    """Whether no number of ``x`` may be read: torch.compile is tracing, or ``x`` is on
+    a CUDA device."""
+    return is_traced(namespace(x)) or is_remote(x)
+
+
 @contextmanager
 def traced() -> Iterator[None]:
     """Say that a compiler traces what is called, if PyTorch cannot tell."""

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import math
 from numbers import Integral, Real
-from types import ModuleType
 from typing import Any
 
 from backpass.contract.arrays import (
     Array,
     is_array,
-    is_traced,
+    is_remote,
+    is_unread,
     name_of,
     namespace,
     size,
@@ -275,14 +275,14 @@ def check_padding_idx(padding_idx: object, vocabulary: int) -> int | None:
 
 
 def check_tokens(t: Array, vocabulary: int) -> Array:
-    """Return the tokens as int64. Raises IndexError for one outside the vocabulary; a
-    graph of torch.compile raises RuntimeError."""
+    """Return the tokens as int64. Raises IndexError for one outside the vocabulary; for
+    tokens that cannot be read, as ``assert_all`` says."""
     xp = namespace(t)
     t = t if t.dtype == xp.int64 else xp.astype(t, xp.int64)
     outside = (t < 0) | (t >= vocabulary)
     expected = f"tokens from 0 to {vocabulary - 1}"
-    if is_traced(xp):
-        _assert_in_graph(xp, ~xp.any(outside), f"t: expected {expected}")
+    if is_unread(t):
+        assert_all(~outside, f"t: expected {expected}")
     elif xp.any(outside):
         largest, smallest = int(xp.max(t)), -int(xp.max(-t))
         token = largest if largest >= vocabulary else smallest
@@ -303,9 +303,8 @@ def check_targets(
     targets that are not ignored, or NaN if there are none; with class weights
     ``weight[V]`` it is an array ``[]``, the sum of these targets' weights, or NaN if
     that is 0. Raises TypeError or ValueError for an option, and IndexError for a target
-    outside the classes. While torch.compile traces, the number cannot be read: the
-    divisor is an array ``[]``, and the graph will raise RuntimeError for a target
-    outside.
+    outside the classes. If targets cannot be read, the number is an array ``[]``, 0 if
+    all are ignored, and ``assert_all`` says what a target outside raises.
     """
     check_one_of("reduction", reduction, REDUCTIONS)
     if not isinstance(ignore_index, Integral):
@@ -327,12 +326,11 @@ def check_targets(
     expected = f"targets from 0 to {classes - 1}, or {ignore_index} to ignore"
     marked = xp.where(counted, t, -1)
     count: Any
-    if is_traced(xp):
-        _assert_in_graph(xp, ~xp.any(outside), f"t: expected {expected}")
+    if is_unread(t):
+        assert_all(~outside, f"t: expected {expected}")
         count = xp.sum(xp.astype(counted, xp.int64))
     else:
-        # One number says both how many count and whether any is outside, so that the
-        # CPU waits for a GPU only once.
+        # One number says both how many count and whether any is outside.
         rows = size(t.shape)
         count = int(xp.sum(xp.where(outside, rows + 1, xp.astype(counted, xp.int64))))
         if count > rows:
@@ -342,7 +340,7 @@ def check_targets(
     if weight is not None:
         total = xp.sum(weights_at(weight, marked))
         return marked, xp.where(total == 0, math.nan, total)
-    return marked, count if is_traced(xp) else count or math.nan
+    return marked, count if is_array(count) else count or math.nan
 
 
 def check_reduced(reduction: object) -> None:
@@ -379,21 +377,28 @@ def at_least_one(divisor: Any, targets: Array) -> Any:
     return xp.where(xp.all(targets < 0), 1, divisor)
 
 
-def _assert_in_graph(xp: ModuleType, condition: Array, message: str) -> None:
-    """Have the graph that torch.compile is tracing raise RuntimeError if the condition
-    is false when it runs."""
-    xp.ops.aten._assert_async.msg(condition, message)
+def assert_all(true: Array, message: str) -> None:
+    """Check that all of ``true[*]`` is true where no number can be read.
+
+    A graph of torch.compile raises RuntimeError when it runs. A CUDA device prints the
+    message and stops: the next call that waits for it raises, and so do all later ones.
+    """
+    xp = namespace(true)
+    xp.ops.aten._assert_async.msg(xp.all(true), message)
 
 
 def check_sums(name: str, sums: Array, nothing: Array) -> None:
     """Raise ValueError for the first row of ``name`` whose sum is not positive.
 
     ``sums[*, 1]`` are the rows' sums. Rows marked in ``nothing[*, 1]`` have no entries
-    and pass.
+    and pass. For sums on a CUDA device, ``assert_all`` says what is raised.
     """
     xp = namespace(sums)
     wrong = (sums <= 0) & ~nothing  # False for NaN, which passes
-    if xp.any(wrong):
+    expected = f"{name}: expected rows whose sums are positive"
+    if is_remote(sums):
+        assert_all(~wrong, expected)
+    elif xp.any(wrong):
         rows, wrong = (xp.reshape(array, (-1,)) for array in (sums, wrong))
         first = next(at for at in range(rows.shape[0]) if wrong[at])
         total = rows[first]
@@ -404,10 +409,7 @@ def check_sums(name: str, sums: Array, nothing: Array) -> None:
             first, index = divmod(first, length)
             row = [index, *row]
         where = f"row {row}" if row else "the only row"
-        raise ValueError(
-            f"{name}: expected rows whose sums are positive; "
-            f"got a sum of {total} in {where}"
-        )
+        raise ValueError(f"{expected}; got a sum of {total} in {where}")
 
 
 def chunk_or_default(chunk: object, m: int, h: int, V: int) -> int:

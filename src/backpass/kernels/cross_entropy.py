@@ -60,7 +60,7 @@ class Saved(NamedTuple):
     top: torch.Tensor  # [*], the largest score
     total: torch.Tensor  # [*], the sum of e^(x − top)
     weight: torch.Tensor | None  # [V]
-    divisor: float | torch.Tensor | None  # a tensor [] with class weights
+    divisor: float | torch.Tensor | None  # on a device or with class weights, []
     reduction: str
     label_smoothing: float
 
@@ -77,9 +77,9 @@ def forward(
     """Return the loss ``y[]`` of the scores ``x[*, V]``, of any strides, at the targets
     ``t[*]``; with ``reduction="none"`` the loss ``y[*]`` of each row.
 
-    Synchronises with the device once, to check the targets. Raises what the operation
-    raises, and TypeError for an argument that is not a tensor on a device where kernels
-    run.
+    Does not wait for a CUDA device, where an assertion checks the targets. Raises what
+    the operation raises, and TypeError for an argument that is not a tensor on a device
+    where kernels run.
     """
     check_tensors(SHAPES, x=x, t=t, weight=weight)
     check_label_smoothing(label_smoothing)

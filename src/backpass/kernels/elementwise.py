@@ -16,6 +16,7 @@ import inspect
 import math
 from collections import namedtuple
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import lru_cache
 from inspect import Parameter, Signature
 from typing import Any, NamedTuple
 
@@ -25,16 +26,20 @@ import triton.language as tl
 
 from backpass.contract.shapes import check_cotangent, check_saved, parse
 from backpass.kernels.launch import (
+    PLANS,
     TRITON_DTYPES,
     Launch,
     accumulator,
-    addresses,
+    cdiv,
     check_tensor,
     check_tensors,
     empty_like,
     merged_axes,
     needs_launch,
+    pointers,
+    power_of_2,
     row_start,
+    walked,
 )
 
 # Of an operand, in one program: 8 for each of its 128 threads, 16 bytes in half
@@ -240,9 +245,9 @@ def _launch(
     """
     arguments = strides_of(**dict(zip("abc", operands, strict=False)))
     m, n = arguments["m"], arguments["n"]
-    columns = min(triton.next_power_of_2(n), ELEMENTS)
+    columns = min(power_of_2(n), ELEMENTS)
     rows = ELEMENTS // columns
-    programs = triton.cdiv(m, rows) * triton.cdiv(n, columns)
+    programs = cdiv(m, rows) * cdiv(n, columns)
     arguments |= dict(zip(("out_ptr", "other_ptr"), results, strict=False))
     constants = {
         "FORMULA": formula,
@@ -268,15 +273,28 @@ def strides_of(**operands: torch.Tensor) -> dict[str, Any]:
     """
     operands = {name: operand.resolve_neg() for name, operand in operands.items()}
     shape = next(iter(operands.values())).shape
-    lengths, steps = merged_axes(shape, *(each.stride() for each in operands.values()))
-    if len(lengths) > AXES:
+    strides = tuple(each.stride() for each in operands.values())
+    plan = _plan(tuple(operands), shape, strides)
+    if plan is None:
         return strides_of(
             **{name: operand.contiguous() for name, operand in operands.items()}
         )
+    return plan | pointers(operands)
+
+
+@lru_cache(maxsize=PLANS)
+def _plan(
+    names: tuple[str, ...], shape: Sequence[int], strides: tuple[Sequence[int], ...]
+) -> dict[str, int] | None:
+    """What ``strides_of`` returns without pointers, not to be changed; None if more
+    than four axes are left."""
+    lengths, steps = merged_axes(shape, *strides)
+    if len(lengths) > AXES:
+        return None
     n = lengths.pop() if lengths else 1
-    along_row = steps.pop() if steps else (0,) * len(operands)
+    along_row = steps.pop() if steps else (0,) * len(names)
     sizes = {"m": math.prod(lengths), "n": n}
-    return sizes | addresses(operands, lengths, steps, along_row)
+    return sizes | walked(names, lengths, steps, along_row)
 
 
 def telling_shapes(

@@ -32,10 +32,12 @@ from backpass.kernels.launch import (
     TRITON_DTYPES,
     Launch,
     accumulator,
+    cdiv,
     check_tensor,
     check_tensors,
     needs_launch,
     packed,
+    power_of_2,
     row_start,
     rows_of,
 )
@@ -66,15 +68,13 @@ def forward(
     h]``, which may have any strides. The row ``padding_idx`` gets no gradient.
 
     Raises TypeError unless ``t`` holds integers and ``w`` floating-point numbers, both
-    on a device where kernels run. Raises IndexError for a token outside the vocabulary;
-    to check this, it synchronises with a GPU. It cannot while a CUDA graph is captured:
-    there, such a token's row is NaN and it has no gradient.
+    on a device where kernels run. A token outside the vocabulary raises IndexError on
+    the CPU; on a CUDA device an assertion reports it, which a captured graph repeats.
     """
     check_tensors(SHAPES, t=t, w=w)
     t, (V, h) = t.long(), w.shape
     padding_idx = check_padding_idx(padding_idx, V)
-    if not (t.is_cuda and torch.cuda.is_current_stream_capturing()):
-        check_tokens(t, V)
+    check_tokens(t, V)
 
     y = torch.empty((*t.shape, h), dtype=w.dtype, device=w.device)
     if needs_launch(y):
@@ -148,8 +148,8 @@ def _by_rows(
 ) -> Launch:
     """One program per piece of each row of ``result[*, h]``, for that dtype."""
     h = result.shape[-1]
-    columns = min(triton.next_power_of_2(h), ROW_BYTES // dtype.itemsize)
-    programs = result.numel() // h * triton.cdiv(h, columns)
+    columns = min(power_of_2(h), ROW_BYTES // dtype.itemsize)
+    programs = result.numel() // h * cdiv(h, columns)
     warps = max(columns // 512, 1)  # 16 elements per thread
     constants["COLUMNS"] = columns
     return Launch(kernel, programs, {**arguments, "h": h}, constants, warps)

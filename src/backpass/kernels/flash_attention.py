@@ -61,6 +61,7 @@ from backpass.kernels.launch import (
     TRITON_DTYPES,
     Launch,
     accumulator,
+    cdiv,
     check_tensor,
     check_tensors,
     empty_like,
@@ -252,9 +253,9 @@ def _launch(
     more = any(x is not None for x in (saved.softcap, saved.bias, saved.mask))
     chosen = tiles_for(part, q, max(d, d_v), saved.tile, more)
     if part == "keys":
-        kept, heads = triton.cdiv(s_k, chosen.keys), math.prod(k.shape[:-2])
+        kept, heads = cdiv(s_k, chosen.keys), math.prod(k.shape[:-2])
     else:
-        kept, heads = triton.cdiv(s_q, chosen.queries), math.prod(q.shape[:-2])
+        kept, heads = cdiv(s_q, chosen.queries), math.prod(q.shape[:-2])
 
     mask = numbers_of(saved.mask, q.dtype)
     inputs = {"q": q, "k": k, "v": v, "bias": saved.bias, "mask": mask, **others}

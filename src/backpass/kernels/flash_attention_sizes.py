@@ -7,9 +7,8 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 import torch
-import triton
 
-from backpass.kernels.launch import capability
+from backpass.kernels.launch import capability, power_of_2
 
 
 class Tiles(NamedTuple):
@@ -98,4 +97,4 @@ def tiles_for(
 def padded(width: int) -> int:
     """The width of a tile that holds heads of that width: a power of 2, as every
     tile's, and at least 16, which a product needs."""
-    return max(16, triton.next_power_of_2(width))
+    return max(16, power_of_2(width))

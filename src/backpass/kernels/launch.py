@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from typing import Any, NamedTuple, overload
 
 import torch
@@ -18,6 +19,7 @@ from backpass.torch_internals import is_fake
 
 DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 BOOLEANS = (torch.bool,)
+PLANS = 4096  # the most plans, each of given shapes and strides, that are cached
 INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
 
 
@@ -58,6 +60,17 @@ def check_tensor(
 def accumulator(dtype: torch.dtype) -> torch.dtype:
     """The dtype in which a kernel computes: float32, and float64 for float64."""
     return torch.float64 if dtype == torch.float64 else torch.float32
+
+
+def cdiv(a: int, b: int) -> int:
+    """Return a / b, rounded up. Triton's own function, which kernels call too, takes
+    several microseconds on the host."""
+    return -(-a // b)
+
+
+def power_of_2(n: int) -> int:
+    """Return the least power of 2 that is at least ``n``, in as little time."""
+    return 1 << max(n - 1, 0).bit_length()
 
 
 # The GPU for which a launch is prepared if its tensors are not on one: in the
@@ -132,36 +145,53 @@ def rows_of(
     cost every kernel time.
     """
     tensors = {name: t.resolve_neg() for name, t in {"": x, **others}.items()}
-    leading = (tensor.stride()[:-1] for tensor in tensors.values())
-    lengths, steps = merged_axes(x.shape[:-1], *leading)
-    if len(lengths) > 3:
+    strides = tuple(tensor.stride() for tensor in tensors.values())
+    plan = _plan_of_rows(tuple(tensors), x.shape[:-1], strides)
+    if plan is None:
         return rows_of(
             packed(x), **{name: packed(other) for name, other in others.items()}
         )
-    along_row = [tensor.stride(-1) for tensor in tensors.values()]
-    return tensors[""], addresses(tensors, lengths, steps, along_row)
+    x = tensors.pop("")
+    return x, plan | pointers(tensors)
 
 
-def addresses(
-    tensors: Mapping[str, torch.Tensor],
+@lru_cache(maxsize=PLANS)
+def _plan_of_rows(
+    names: tuple[str, ...], leading: Sequence[int], strides: tuple[Sequence[int], ...]
+) -> dict[str, int] | None:
+    """Where the rows of tensors with the same leading axes are: a kernel's arguments,
+    not to be changed. None if more than three of these axes are left."""
+    lengths, steps = merged_axes(leading, *(each[:-1] for each in strides))
+    if len(lengths) > 3:
+        return None
+    return walked(names, lengths, steps, [each[-1] for each in strides])
+
+
+def pointers(tensors: Mapping[str, torch.Tensor]) -> dict[str, Any]:
+    """Return a kernel's arguments for the tensors by name: ``name_ptr``."""
+    return {f"{name}_ptr": tensor for name, tensor in tensors.items()}
+
+
+def walked(
+    names: Sequence[str],
     lengths: Sequence[int],
     steps: Sequence[tuple[int, ...]],
     along_row: Sequence[int],
-) -> dict[str, Any]:
-    """Return a kernel's arguments for tensors, by name, with at most three leading axes
-    of these lengths and steps: ``name_ptr``, and ``name_stride_0`` to
-    ``name_stride_n``. A tensor without a name has strides without a prefix."""
+) -> dict[str, int]:
+    """Return a kernel's arguments for the strides of tensors with at most three leading
+    axes of these lengths and steps: ``name_stride_0`` to ``name_stride_n``. The strides
+    of a tensor without a name have no prefix."""
     padding = 3 - len(lengths)
     _, length_1, length_2 = *lengths, *[1] * padding
-    steps = [*steps, *[(0,) * len(tensors)] * padding]
-    found: dict[str, Any] = {"length_1": length_1, "length_2": length_2}
-    for name, *own in zip(tensors, *steps, along_row, strict=True):
+    steps = [*steps, *[(0,) * len(names)] * padding]
+    found = {"length_1": length_1, "length_2": length_2}
+    for name, *own in zip(names, *steps, along_row, strict=True):
         prefix = f"{name}_" if name else ""
         found |= {
             f"{prefix}stride_{axis}": step
             for axis, step in zip("012n", own, strict=True)
         }
-    return found | {f"{name}_ptr": x for name, x in tensors.items() if name}
+    return found
 
 
 @triton.jit
@@ -254,7 +284,7 @@ class Block(NamedTuple):
 
 def whole_rows(like: torch.Tensor) -> Block:
     """Whole rows of ``like[*, n]``, several if they are short."""
-    columns = triton.next_power_of_2(like.shape[-1])
+    columns = power_of_2(like.shape[-1])
     return _block(max(1, SHORT_ROWS_ELEMENTS // columns), columns, like)
 
 
@@ -286,7 +316,7 @@ def on_rows(
         "COLUMNS": block.columns,
         "WIDE": TRITON_DTYPES[wide],
     }
-    programs = triton.cdiv(m, block.rows) if programs is None else programs
+    programs = cdiv(m, block.rows) if programs is None else programs
     arguments = {**arguments, "m": m, "n": n}
     return Launch(kernel, programs, arguments, constants, block.warps, fused=fused)
 

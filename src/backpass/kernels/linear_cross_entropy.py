@@ -53,7 +53,7 @@ class Saved(NamedTuple):
     dx: torch.Tensor  # [*, h]
     dw: torch.Tensor  # [h, V], in the dtype computed in
     db: torch.Tensor | None  # [V], in the dtype computed in
-    divisor: float | torch.Tensor | None  # a tensor [] with class weights
+    divisor: float | torch.Tensor | None  # on a device or with class weights, []
     like: Kind
 
 
@@ -75,9 +75,9 @@ def forward(
     ``t[*]``, with the class weights ``weight[V]``, computed ``chunk`` tokens at a time;
     in float32 for half precision if ``wide``.
 
-    Synchronises with the device once, to check the targets. Raises what the operation
-    raises, and TypeError for an argument that is not a tensor on a device where kernels
-    run.
+    Does not wait for a CUDA device, where an assertion checks the targets. Raises what
+    the operation raises, and TypeError for an argument that is not a tensor on a device
+    where kernels run.
     """
     check_tensors(SHAPES, x=x, w=w, t=t, b=b, weight=weight)
     check_bool(wide=wide)

@@ -25,10 +25,12 @@ from backpass.kernels.launch import (
     TRITON_DTYPES,
     Launch,
     accumulator,
+    cdiv,
     check_tensor,
     check_tensors,
     empty_like,
     needs_launch,
+    power_of_2,
     row_start,
     rows_of,
 )
@@ -100,7 +102,7 @@ def launch(
     strides. The sign −1 rotates back."""
     k = x.shape[-1] // 2
     m = y.numel() // (2 * k)
-    columns = min(triton.next_power_of_2(k), PAIRS)
+    columns = min(power_of_2(k), PAIRS)
     rows = PAIRS // columns
     cos, sin = (table.expand(*x.shape[:-1], k) for table in (cos, sin))
     x, arguments = rows_of(x, cos=cos, sin=sin)
@@ -108,7 +110,7 @@ def launch(
     wide = TRITON_DTYPES[accumulator(y.dtype)]
     constants = {"SIGN": sign, "ROWS": rows, "COLUMNS": columns, "WIDE": wide}
     kernel = _turn_neighbours if interleaved else _turn_halves
-    programs = triton.cdiv(m, rows) * triton.cdiv(k, columns)
+    programs = cdiv(m, rows) * cdiv(k, columns)
     return Launch(kernel, programs, arguments, constants, WARPS)
 
 

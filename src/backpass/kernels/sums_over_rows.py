@@ -10,12 +10,12 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-import triton
 
 from backpass.kernels.launch import (
     TRITON_DTYPES,
     Launch,
     accumulator,
+    cdiv,
     fits,
     tile,
     whole_rows,
@@ -31,10 +31,10 @@ def allocate_partials(x: torch.Tensor, row_bytes: int, tile_bytes: int) -> torch
     n = x.shape[-1]
     m = x.numel() // n
     if fits(x, row_bytes):
-        partials = min(PROGRAMS, triton.cdiv(m, whole_rows(x).rows))
+        partials = min(PROGRAMS, cdiv(m, whole_rows(x).rows))
     else:
         columns = tile(x, tile_bytes).columns
-        partials = min(m, max(1, PROGRAMS // triton.cdiv(n, columns)))
+        partials = min(m, max(1, PROGRAMS // cdiv(n, columns)))
     return torch.empty((partials, n), dtype=accumulator(x.dtype), device=x.device)
 
 
@@ -54,7 +54,7 @@ def on_columns(
     """``kernel`` on ``x[*, n]``: a program for each tile of columns of each partial."""
     n = x.shape[-1]
     block = tile(x, tile_bytes)
-    programs = partials.shape[0] * triton.cdiv(n, block.columns)
+    programs = partials.shape[0] * cdiv(n, block.columns)
     arguments = {**arguments, "m": x.numel() // n, "n": n}
     constants = {"COLUMNS": block.columns, "WIDE": TRITON_DTYPES[partials.dtype]}
     return Launch(kernel, programs, arguments, constants, block.warps)

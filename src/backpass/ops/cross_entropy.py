@@ -56,7 +56,7 @@ class Saved(NamedTuple):
     p: Array  # [*, V]
     t: Array  # [*], −1 where ignored
     weight: Array | None  # [V]
-    divisor: float | Array | None  # an array [] with class weights
+    divisor: float | Array | None  # on a device or with class weights, []
     reduction: str
     label_smoothing: float
 

@@ -77,7 +77,7 @@ class Saved(NamedTuple):
     dx: Array | Outline  # [*, h]
     dw: Array | None  # [h, V]
     db: Array | None  # [V]
-    divisor: float | Array | None  # an array [] with class weights
+    divisor: float | Array | None  # on a device or with class weights, []
     like: Kind
     wanted: tuple[str, ...]
 

@@ -45,7 +45,7 @@ class Saved(NamedTuple):
     t: Array  # [*], −1 where ignored
     weight: Array | None  # [V]
     classes: int
-    divisor: float | Array | None  # an array [] with class weights
+    divisor: float | Array | None  # on a device or with class weights, []
     reduction: str
     kind: Kind
 

@@ -21,6 +21,7 @@ from backpass.contract.arrays import (
     Array,
     Gradients,
     as_type_of,
+    is_remote,
     namespace,
     scatter_add,
     size,
@@ -109,11 +110,14 @@ def sinusoidal(
     check_natural(s=s, h=h, offset=offset)
     if not isinstance(base, Real) or not base > 0:
         raise ValueError(f"base: expected a number above 0; got {base!r}")
-    frequencies = float(base) ** (-np.arange(0, h, 2) / max(h, 1))
-    angles = np.arange(offset, offset + s)[:, None] * frequencies
-    pairs = np.stack([np.sin(angles), np.cos(angles)], axis=-1)
-    table = pairs.reshape(s, 2 * len(frequencies))[:, :h]
     xp = namespace(like)
+    # On a GPU, the table is computed there: a copy from the host would be waited for.
+    own, where = (xp, {"device": like.device}) if is_remote(like) else (np, {})
+    wide = {"dtype": own.float64, **where}
+    frequencies = float(base) ** (-own.arange(0, h, 2, **wide) / max(h, 1))
+    angles = own.arange(offset, offset + s, **wide)[:, None] * frequencies
+    pairs = own.stack([own.sin(angles), own.cos(angles)], axis=-1)
+    table = own.reshape(pairs, (s, 2 * len(frequencies)))[:, :h]
     return xp.astype(xp.asarray(table, device=like.device), like.dtype)
 
 

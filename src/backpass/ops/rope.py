@@ -23,7 +23,14 @@ from typing import NamedTuple
 
 import numpy as np
 
-from backpass.contract.arrays import Array, as_type_of, is_traced, namespace, widened
+from backpass.contract.arrays import (
+    Array,
+    as_type_of,
+    is_remote,
+    is_traced,
+    namespace,
+    widened,
+)
 from backpass.contract.shapes import (
     Kind,
     check_cotangent,
@@ -31,7 +38,12 @@ from backpass.contract.shapes import (
     check_saved,
     kind,
 )
-from backpass.contract.values import check_bool, check_natural, check_tables
+from backpass.contract.values import (
+    assert_all,
+    check_bool,
+    check_natural,
+    check_tables,
+)
 
 SHAPES = "x[*, s, 2k], cos[*, s, k]:shared, sin[*, s, k]:shared -> y[*, s, 2k]"
 CONSTANTS = ("cos", "sin")
@@ -118,11 +130,15 @@ def tables(
         raise ValueError(f"d: expected an even width, to be split into pairs; got {d}")
     if not isinstance(base, Real) or not 0 < base < math.inf:
         raise ValueError(f"base: expected a finite number above 0; got {base!r}")
-    frequencies = np.exp(-math.log(base) * np.arange(0, d, 2) / max(d, 1))  # [k]
-    angles = np.arange(offset, offset + s)[:, None] * frequencies  # [s, k]
+    # On a GPU, the table is computed there: a copy from the host would be waited for.
+    own, where = (xp, {"device": like.device}) if is_remote(like) else (np, {})
+    wide = {"dtype": own.float64, **where}
+    pairs = own.arange(0, d, 2, **wide)
+    frequencies = own.exp(-math.log(base) * pairs / max(d, 1))  # [k]
+    angles = own.arange(offset, offset + s, **wide)[:, None] * frequencies  # [s, k]
     cos, sin = (
         xp.asarray(table, device=like.device)
-        for table in (np.cos(angles), np.sin(angles))
+        for table in (own.cos(angles), own.sin(angles))
     )
     return xp.astype(cos, like.dtype), xp.astype(sin, like.dtype)
 
@@ -134,17 +150,20 @@ def narrow(table: Array, *, interleaved: bool = False) -> Array:
     Hugging Face's Llama repeats the first half of a row as its second half. With
     ``interleaved=True`` each number is beside its copy. All numbers are compared with
     their copies, except while torch.compile traces. Raises ValueError if one differs or
-    if the width is odd; TypeError if ``table`` is not a floating-point array.
+    if the width is odd; TypeError if ``table`` is not a floating-point array. On a CUDA
+    device, ``values.assert_all`` reports one that differs.
     """
     xp = check_inputs("table[*, 2k] -> half[*, k]", table=table)
     check_bool(interleaved=interleaved)
     first, second = _pairs(table, interleaved)
-    if not is_traced(xp) and not xp.all(first == second):
-        copies = "neighbours" if interleaved else "halves"
-        raise ValueError(
-            f"table: expected each row to consist of equal {copies}; got a row whose "
-            f"{copies} differ"
-        )
+    copies = "neighbours" if interleaved else "halves"
+    expected = f"table: expected each row to consist of equal {copies}"
+    if is_traced(xp):
+        return first
+    if is_remote(table):
+        assert_all(first == second, expected)
+    elif not xp.all(first == second):
+        raise ValueError(f"{expected}; got a row whose {copies} differ")
     return first
 
 

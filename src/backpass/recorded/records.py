@@ -14,6 +14,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from backpass.recorded import code
 from backpass.recorded.findings import in_words
 from backpass.text import table
 
@@ -47,6 +48,8 @@ class Record:
     # it was measured.
     parts: dict[str, str] = field(default_factory=dict)
     finished: bool = True  # whether the run reached its last part
+    # The files of the package that were loaded, each with a hash of its code.
+    code: dict[str, str] = field(default_factory=dict)
 
     @property
     def on_gpu(self) -> bool:
@@ -55,8 +58,9 @@ class Record:
 
     @property
     def provenance(self) -> str:
-        """The machine, date, commit and versions, in one line. Parts that were measured
-        at another commit, and a run that did not reach its end, are named."""
+        """The machine, date, commit and versions, in one line. It names parts that were
+        measured at another commit, a run that did not reach its end, and files whose
+        code has changed since."""
         threads = ""
         if self.threads:
             threads = f", {self.threads} thread{'s' if self.threads > 1 else ''}"
@@ -72,7 +76,20 @@ class Record:
         unfinished = "" if self.finished else ", unfinished"
         return (
             f"{self.device}{threads}, {self.date}, commit {self.commit}{changed}"
-            f"{others}, {versions}{unfinished}"
+            f"{others}, {versions}{unfinished}{self.since}"
+        )
+
+    @property
+    def since(self) -> str:
+        """Which of the files that were timed have different code now, for the end of a
+        sentence; an empty text if none has, or if the record does not say."""
+        changed = code.changed(self.code)
+        if not changed:
+            return ""
+        named = ", ".join(changed[:LISTED]) + ", …" * (len(changed) > LISTED)
+        return (
+            f"; since then the code of {len(changed)} of the {len(self.code)} files that "
+            f"were loaded has changed: {named}"
         )
 
     def where(self, **wanted: Any) -> list[dict[str, Any]]:

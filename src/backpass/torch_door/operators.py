@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import importlib
 import inspect
 import itertools
 import os
@@ -25,6 +26,7 @@ from backpass import kernels, ops
 from backpass import torch_internals as internals
 from backpass.contract.arrays import namespace, traced
 from backpass.contract.shapes import Shapes
+from backpass.torch_door import transformed
 from backpass.torch_door.saved import (
     emptied,
     facts_of,
@@ -81,18 +83,20 @@ def is_plain(tensors: Iterable[Tensor | None]) -> bool:
 NOT_GIVEN = -1  # in ``ranks``, an optional input that was not given
 
 
-def register(
-    stem: str, op: ModuleType, shapes: Shapes
-) -> tuple[Callable[..., tuple], Callable[..., Tensor], Callable[..., Tensor]]:
-    """Register the operators backpass::<stem> and backpass::<stem>_backward. Return the
-    first, a function that computes the same without them, and one that shows
-    torch.compile the lines of the operation if they can be traced."""
-    built = _Operator(stem, op, shapes)
-    return built.operator, built.immediately, built.lines
+def register(stem: str, op: ModuleType, shapes: Shapes) -> _Operator:
+    """Register the operators backpass::<stem> and backpass::<stem>_backward, and return
+    the functions of a call."""
+    return _Operator(stem, op, shapes)
 
 
 class _Operator:
-    """One operation as PyTorch sees it: its facts, and all that is registered of it."""
+    """One operation as PyTorch sees it: its facts, and all that is registered of it.
+
+    A call runs one of four functions. ``immediately`` computes without an operator, and
+    ``transformed`` does so under a transform of torch.func. ``operator`` is the
+    operator, for modes that have to see it. ``lines`` shows torch.compile the lines of
+    the operation if they can be traced.
+    """
 
     def __init__(self, stem: str, op: ModuleType, shapes: Shapes):
         self.stem, self.op, self.count = stem, op, len(shapes.inputs)
@@ -111,6 +115,7 @@ class _Operator:
                 "backward": staticmethod(self._immediate_backward),
             },
         )
+        self._transformed = transformed.function_of(self)
         self._register(shapes)
 
     def _register(self, shapes: Shapes) -> None:
@@ -125,18 +130,18 @@ class _Operator:
         ]
         self.operator = torch.library.custom_op(
             f"backpass::{self.stem}",
-            self._forward,
+            self.results,
             mutates_args=(),
             schema=f"({', '.join(arguments)}) -> (Tensor, Tensor[], Tensor, Tensor)",
         )
         self.operator.register_fake(self._fake_forward)
         self.operator.register_autograd(
-            self._operator_backward, setup_context=self._setup_context
+            self._operator_backward, setup_context=self.save
         )
         of_options.pop("wanted", None)
         self.backward = torch.library.custom_op(
             f"backpass::{self.stem}_backward",
-            self._backward,
+            self.gradients,
             mutates_args=(),
             schema="(Tensor dy, Tensor[] saved, Tensor facts, bool[] wanted, "
             "SymInt[] sizes, int[] ranks, ScalarType[] dtypes"
@@ -156,14 +161,14 @@ class _Operator:
         torch.library.register_vmap(name, self._reject_vmap)
         self.lines = getattr(torch.ops.backpass, name.partition("::")[2]).default
 
-    def _reject(self, what: str) -> None:
+    def reject(self, what: str) -> None:
         raise RuntimeError(REJECTED.format(stem=self.stem, what=what))
 
     def _reject_second(self, *_):
-        self._reject("a derivative of its gradient")
+        self.reject("a derivative of its gradient")
 
     def _reject_vmap(self, *_):
-        self._reject("vmap")
+        self.reject("vmap")
 
     # The operation, with an operator or without
 
@@ -222,9 +227,15 @@ class _Operator:
             gradients[first + at] = next(found) if want else None
         return tuple(gradients)
 
+    def transformed(self, values: dict[str, Any], wanted, random) -> Tensor:
+        """Compute under ``torch.func.grad`` or ``vjp``, as ``immediately`` does."""
+        extra = [wanted] if "wanted" in self.options else []
+        extra += [random] if self.seeded else []
+        return self._transformed.apply(*values.values(), *extra)[0]
+
     # Forward's operator
 
-    def _forward(self, *values):
+    def results(self, *values):
         inputs, chosen = self._split(values)
         module = _module(self.stem, inputs[0].device.type)
         random = values[-1] if self.seeded else None
@@ -246,7 +257,7 @@ class _Operator:
         length = 1 + len(numbers_in(saved))
         return *tensors, torch.empty(length, dtype=torch.float64, device="cpu")
 
-    def _setup_context(self, ctx, inputs, output):
+    def save(self, ctx, inputs, output):
         y, own, sources, facts = output
         arrays, chosen = self._split(inputs)
         pool = (*arrays, y, *own)
@@ -257,16 +268,21 @@ class _Operator:
         ctx.mark_non_differentiable(*own, sources)
 
     def _operator_backward(self, ctx, dy, *_):
+        return self.gradients_by(self._by_operator, ctx, dy)
+
+    def gradients_by(self, gradients_of, ctx, dy):
+        """Return what ``_all_gradients`` returns for the arguments of the operator."""
         arguments = len(self.parameters) + self.seeded
-        return self._all_gradients(self._by_operator, ctx, dy, 0, arguments)
+        return self._all_gradients(gradients_of, ctx, dy, 0, arguments)
 
     def _by_operator(self, ctx, dy, facts, *arrays, wanted):
+        give_formulas()
         of = (wanted, *packed(ctx.shapes), ctx.dtypes, *ctx.options)
         return self.backward(dy, list(arrays), facts, *of)
 
     # Backward's operator
 
-    def _backward(self, dy, arrays, facts, wanted, *_):
+    def gradients(self, dy, arrays, facts, wanted, *_):
         module, saved = read(facts, arrays)
         found = []
         for gradient in self._differentiated(module, dy, saved, wanted):
@@ -330,7 +346,7 @@ class _Operator:
     # The lines of the operation, for torch.compile
 
     def _lines(self, wanted, *values):
-        reject_transforms(self.stem, values)
+        reject_transforms(self.stem, values, compiled=True)
         inputs, chosen = self._split(values)
         module = _module(self.stem, inputs[0].device.type)
         chosen = [(name, value) for name, value in chosen if name != "wanted"]
@@ -354,11 +370,25 @@ def _as_tensor(seed: int, device: torch.device) -> Tensor:
     return torch.full((), seed, dtype=torch.int64, device=device)
 
 
-def reject_transforms(stem: str, values: Iterable[Any]) -> None:
+def give_formulas() -> None:
+    """Give each FLOP counter that is active the formulas of those operators for which
+    it has none: without a formula it would count 0."""
+    for registry in internals.flop_registries():
+        # By name, since the module stands above this one, and computes costs.
+        module = importlib.import_module("backpass.flop_counter")
+        for operator, formula in module.usual_formulas().items():
+            registry.setdefault(operator, formula)
+
+
+def reject_transforms(stem: str, values: Iterable[Any], compiled: bool = False) -> None:
     """Reject calls that would otherwise fail obscurely or return wrong results
-    silently: under torch.func's transforms, or with forward-mode tangents."""
-    if internals.transformed():
-        what = "a transform of torch.func, such as vmap, grad or jvp"
+    silently: with forward-mode tangents, and under torch.func's transforms except a
+    single ``grad`` or ``vjp`` that is not ``compiled``."""
+    running = internals.transforms()
+    if running and (compiled or running != ["grad"]):
+        what = f"a transform of torch.func other than one grad or vjp: {', '.join(running)}"
+        if compiled:
+            what = "a transform of torch.func within torch.compile"
         raise RuntimeError(REJECTED.format(stem=stem, what=what))
     if internals.dual_level() and any(
         isinstance(value, Tensor) and forward_ad.unpack_dual(value).tangent is not None

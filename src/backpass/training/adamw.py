@@ -69,7 +69,8 @@ def update(
     half precision is widened first. Parameters that are not in the state keep their
     values. ``decayed`` names the parameters that decay, all by default; ``with_axes``
     gives the usual choice. The other options are those of ``torch.optim.AdamW``, with
-    its defaults.
+    its defaults. A CUDA graph would repeat the number of the step with which it was
+    captured: capture PyTorch's optimiser, with ``capturable``, instead.
 
     Raises TypeError unless the parameters are arrays of float32 or float64, the
     gradients real floating-point arrays, and the options numbers; ValueError, naming
