@@ -249,7 +249,8 @@ def _launch(
     q, k, v = saved.q, saved.k, saved.v
     n_h, s_q, d = q.shape[-3:]
     n_kv, s_k, d_v = v.shape[-3:]
-    more = any(x is not None for x in (saved.softcap, saved.bias, saved.mask))
+    given = saved.softcap, saved.bias, saved.mask, saved.seed
+    more = any(x is not None for x in given)
     chosen = tiles_for(part, q, max(d, d_v), saved.tile, more)
     if part == "keys":
         kept, heads = triton.cdiv(s_k, chosen.keys), math.prod(k.shape[:-2])
