@@ -153,8 +153,7 @@ def forward(
     window = None if window is None else min(int(window), s_q + s_k)
     own = philox.seed_on(seed, q.device) if dropout_p else None
     given = (bias, mask, sink, ahead, window, scale, cap, head_order, tile)
-    given += (float(dropout_p), own)
-    saved = Saved(q, k, v, y, lse, *given)
+    saved = Saved(q, k, v, y, lse, *given, float(dropout_p), own)
     if needs_launch(lse):
         forward_launch(saved).run()
     return y, saved
