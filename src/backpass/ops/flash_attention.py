@@ -591,7 +591,7 @@ EXAMPLES = (
     {"causal": True, "window": 2, "s_k": 8, "g": 1},
     {"causal": True, "causal_variant": "lower_right", "s_k": 8, "n_kv": 1},
     {"causal": True, "causal_variant": "lower_right", "window": 3, "softcap": 0.5},
-    {"dropout_p": 0.25, "seed": 10, "head_order": "interleaved", "tile": 2},
+    {"dropout_p": 0.25, "seed": 10, "tile": 2, "n_kv": 1},
 )
 LETTERS = {"bias": "M", "sink": "z"}
 PLACES = ("scores", "scale by 1/√d", "weights", "weighted values")
