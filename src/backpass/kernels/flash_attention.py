@@ -154,8 +154,7 @@ def forward(
     window = None if window is None else min(int(window), s_q + s_k)
     own = philox.seed_on(seed, q.device) if dropout_p else None
     given = (bias, mask, sink, ahead, window, scale, cap, head_order, tile)
-    given += (float(dropout_p), own)
-    saved = Saved(q, k, v, y, lse, *given)
+    saved = Saved(q, k, v, y, lse, *given, float(dropout_p), own)
     if needs_launch(lse):
         forward_launch(saved).run()
     return y, saved
@@ -250,7 +249,8 @@ def _launch(
     q, k, v = saved.q, saved.k, saved.v
     n_h, s_q, d = q.shape[-3:]
     n_kv, s_k, d_v = v.shape[-3:]
-    more = any(x is not None for x in (saved.softcap, saved.bias, saved.mask))
+    given = saved.softcap, saved.bias, saved.mask, saved.seed
+    more = any(x is not None for x in given)
     chosen = tiles_for(part, q, max(d, d_v), saved.tile, more)
     if part == "keys":
         kept, heads = cdiv(s_k, chosen.keys), math.prod(k.shape[:-2])

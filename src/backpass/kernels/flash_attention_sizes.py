@@ -37,8 +37,8 @@ OTHERS = {  # 99 KiB, the least that a GPU which multiplies bfloat16 has
     "keys": (Tiles(32, 128, 8, 3), Tiles(64, 64, 8, 2), Tiles(32, 32, 4, 2)),
     "queries": (Tiles(128, 64, 8, 3), Tiles(128, 32, 8, 3), Tiles(32, 32, 8, 2)),
 }
-# A bias, a mask and a softcap take registers, and shared memory for each stage. A bias
-# beside a mask may still spill some bytes per thread.
+# A bias, a mask, a softcap and dropout take registers, and shared memory for each
+# stage. A bias beside a mask may still spill some bytes per thread.
 HOPPER_MORE = {
     "forward": HOPPER["forward"],
     "keys": (Tiles(64, 128, 8, 3), Tiles(64, 64, 8, 2), Tiles(32, 32, 4, 2)),
@@ -71,7 +71,7 @@ def tiles_for(
 ) -> Tiles:
     """The tiles of one loop, "forward", "keys" or "queries", for heads of that width,
     in the dtype and on the device of ``like``. With ``more``, scores are more than
-    products: there is a bias, a mask or a softcap."""
+    products: there is a bias, a mask, a softcap, or dropout."""
     table: Mapping[str, tuple[Tiles, ...]]
     if like.dtype == torch.float64:
         table = FLOAT64

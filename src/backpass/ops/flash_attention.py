@@ -167,9 +167,9 @@ class Saved(NamedTuple):
     softcap: float | None
     head_order: str
     tiling: Tiling
-    dropout_p: float
-    seed: Any  # an integer, or an array [] that holds one; None without dropout
     wanted: tuple[str, ...]
+    dropout_p: float = 0.0
+    seed: Any = None  # an integer, or an array [] that holds one; None without dropout
 
 
 NEEDS = {
@@ -222,7 +222,7 @@ def forward(
     tiling = tiling_of(s_q, s_k, heads, causal, causal_variant, tile, window)
     scale = inverse_root(max(d, 1), xp) if scale is None else as_number(scale)
     drops = float(dropout_p), as_number(seed) if dropout_p else None
-    parts = bias, mask, sink, scale, cap, head_order, tiling, *drops, wanted
+    parts = bias, mask, sink, scale, cap, head_order, tiling, wanted, *drops
     given: Saved = Saved(q, k, v, None, None, *parts)
 
     queries, keys, values = _by_group(q, n_kv, head_order), _merged(k), _merged(v)
@@ -345,8 +345,7 @@ def backward(dy: Array, saved: Saved, *, wanted: Wanted = None) -> Gradients:
     ``dv[*, n_kv, s_k, d_v]``, ``dbias`` of the bias's shape, and ``dsink[n_h]`` (None
     without a bias or a sink) from ``dy[*, n_h, s_q, d_v]``."""
     saved = narrowed(saved, Saved, wanted)
-    y, lse, sink, tiling = saved.y, saved.lse, saved.sink, saved.tiling
-    wanted = saved.wanted
+    _, _, _, y, lse, _, _, sink, *_, tiling, wanted, _, _ = saved
     xp = check_cotangent(dy, y.shape, like=y)
     dq = dk = dv = dbias = dsink = None
     delta: Array = None
@@ -592,7 +591,7 @@ EXAMPLES = (
     {"causal": True, "window": 2, "s_k": 8, "g": 1},
     {"causal": True, "causal_variant": "lower_right", "s_k": 8, "n_kv": 1},
     {"causal": True, "causal_variant": "lower_right", "window": 3, "softcap": 0.5},
-    {"dropout_p": 0.25, "seed": 10, "head_order": "interleaved", "tile": 3},
+    {"dropout_p": 0.25, "seed": 10, "tile": 2, "n_kv": 1},
 )
 LETTERS = {"bias": "M", "sink": "z"}
 PLACES = ("scores", "scale by 1/√d", "weights", "weighted values")
