@@ -33,7 +33,7 @@ def test_their_other_arguments_are_still_checked():
     x = torch.ones(3, 0)
     with pytest.raises(ValueError, match=r"w: expected w\[n\] with n = 0, as in x; got shape \[4\]"):
         B.layer_norm(x, torch.ones(4))
-    with pytest.raises(TypeError, match="w: .*dtype"):
+    with pytest.raises(TypeError, match=r"w: .*dtype"):
         B.layer_norm(x, torch.ones(0, dtype=torch.float64))
     with pytest.raises(ValueError, match="eps: expected a finite number of at least 0; got -1"):
         B.rms_norm(x, eps=-1.0)
