@@ -126,6 +126,16 @@ def capped_scores_are_right(kernel) -> bool:
     return not any(check_fails(row, without) for without in ([], ["bias"]))
 
 
+def dropped_weights_are_right(kernel) -> bool:
+    """Whether the kernel's row is green with dropout."""
+    options = HEAD["options"] | {"dropout_p": 0.25, "seed": 3}
+    return not check_fails(Changed("flash_attention", "", (), **HEAD | {"options": options}), [])
+
+
+def capped_and_dropped_weights_are_right(kernel) -> bool:
+    return capped_scores_are_right(kernel) and dropped_weights_are_right(kernel)
+
+
 TILES = {"ROW_BYTES": 4, "TILE_BYTES": 128}
 # One program for several blocks of rows, so that it has something to add up.
 ONE_PROGRAM = {"sums_over_rows.PROGRAMS": 1, "launch.SHORT_ROWS_ELEMENTS": 128}
@@ -703,7 +713,9 @@ TABLE = [
             "UNIT",
         ),
         **HEAD,
-        also=lambda kernel: weights_of_high_scores_are_right(kernel) and capped_scores_are_right(kernel),
+        also=lambda kernel: (
+            weights_of_high_scores_are_right(kernel) and capped_and_dropped_weights_are_right(kernel)
+        ),
         equivalent={
             "tl.where(nothing, 1.0, total) → tl.where(nothing, 2.0, total)": "Only of a query that sees no key is the sum 0, "
             "what it divides 0, and its logarithm not used.",
@@ -758,7 +770,7 @@ TABLE = [
             "t",
         ),
         **HEAD,
-        also=capped_scores_are_right,
+        also=capped_and_dropped_weights_are_right,
     ),
     Changed(
         "flash_attention",
@@ -779,7 +791,7 @@ TABLE = [
             "t",
         ),
         **HEAD,
-        also=capped_scores_are_right,
+        also=capped_and_dropped_weights_are_right,
     ),
     Changed("embedding", "_backward_blocks", ("total", "dy"), **RUNS),
     Changed("embedding", "_backward_rows", ("total", "dy", "part"), **RUNS),
