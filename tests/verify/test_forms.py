@@ -816,3 +816,24 @@ def test_options_of_an_operator_are_varied(leaky, wrong):
     assert check(leaky, torch.tensor(X), scale=3.0, vary=False, raises=False).passed is (wrong != "scale")
     with pytest.raises(TypeError, match="slop"):
         check(leaky, torch.tensor(X), slop=0.2)
+
+
+@pytest.mark.parametrize("names", ["dy, x", "g, x", "dy, y", "dy, out"])
+def test_a_function_of_one_input_that_returns_y_alone(names):
+    """Its backward takes x or y again, and options too."""
+
+    def forward(x, *, slope=2.0):
+        return np.tanh(slope * x)
+
+    of_x = names.endswith("x")
+    y = "np.tanh(slope * x)" if of_x else names.split()[1]
+    first = names.split(",")[0]
+    right, wrong = (
+        eval(f"lambda {names}, slope=2.0: {times} * {first} * (1 - {y} ** 2)") for times in ("slope", "1.0")
+    )
+    x = np.random.default_rng(0).normal(size=(3, 4))
+    for slope in (2.0, 0.5):
+        check(SimpleNamespace(forward=forward, backward=right), x, slope=slope)
+        assert not check(
+            SimpleNamespace(forward=forward, backward=wrong), x, slope=slope, raises=False
+        ).passed

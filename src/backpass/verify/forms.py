@@ -37,6 +37,7 @@ from backpass.verify.signatures import returned_names
 from backpass.verify.subject import called, is_function
 
 OTHERS = ("data", "dict", "dim", "dims", "dtype", "device", "depth")  # no cotangent
+OUTPUTS = ("y", "out", "output")  # by which a backward may take y
 SAVED = ("res", "residual", "residuals", "saved", "cache", "ctx", "context")
 
 
@@ -92,6 +93,8 @@ def usual(op: Any, inputs: Sequence[Any], options: Mapping[str, Any]) -> Form:
     if len(taken) == 2 and _is_saved(taken[0]):
         exchanged = _like(op, forward, lambda dy, saved: backward(saved, dy))
         return Form(exchanged, tuple(inputs))
+    if len(taken) == 2 and len(inputs) == 1 and _names_y_or_x(taken[1], forward):
+        return _with_numbers(Form(_alone(op, taken[1]), tuple(inputs)), options)
     if len(taken) > 2:
         apart = _apart(forward, backward, max(1, _cotangents(taken)), len(taken))
         return Form(_like(op, *apart), tuple(inputs))
@@ -264,6 +267,26 @@ def _cotangents(names: Sequence[str]) -> int:
         (at for at, found in enumerate(like[:-1]) if not (found or at == 0)),
         len(names) - 1,
     )
+
+
+def _names_y_or_x(name: str, forward: Callable) -> bool:
+    """Whether a backward takes forward's output, or its only input, by this name."""
+    return name in OUTPUTS or [name] == _positional(forward)[0]
+
+
+def _alone(op: Any, name: str) -> Any:
+    """Return an object in the usual form if forward returns y alone and its backward
+    takes dy and ``name``, which is y or x."""
+
+    def forward(x: Any, **options: Any) -> Any:
+        returned = op.forward(x, **options)
+        if not is_array(returned):
+            return returned  # with what it saves
+        return returned, returned if name in OUTPUTS else x
+
+    forward.__signature__ = inspect.signature(op.forward)  # type: ignore[attr-defined]
+    forward.__wrapped__ = op.forward  # type: ignore[attr-defined]
+    return _like(op, forward, op.backward)
 
 
 def _apart(

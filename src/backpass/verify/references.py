@@ -15,7 +15,7 @@ from collections.abc import Callable
 from typing import Any
 
 from backpass.contract.arrays import Array
-from backpass.ops.dropout import drawn
+from backpass.ops import dropout as dropout_op
 
 
 class _OnFirstUse:
@@ -57,7 +57,7 @@ def dropout(x, *, p=0.5, seed=0, training=True):
 
 
 def _not_dropped(shape, p, seed, device):
-    return torch.asarray(drawn(shape, p, seed), device=device)
+    return torch.asarray(dropout_op.drawn(shape, p, seed), device=device)
 
 
 def softmax(x):

@@ -49,7 +49,7 @@ def function_of(op: Any, given: Sequence[Any] = ()) -> type[torch.autograd.Funct
             f"op: expected an operator with a backward; {op._name} has none: call its "
             "register_autograd first"
         )
-    taken = list(inspect.signature(op._init_fn).parameters.values())
+    taken = _parameters(op)
     keywords = [p.name for p in taken if p.kind is p.KEYWORD_ONLY]
     places = len(taken) - len(keywords)
 
@@ -103,6 +103,26 @@ def function_of(op: Any, given: Sequence[Any] = ()) -> type[torch.autograd.Funct
     return type(op._name, (torch.autograd.Function,), {**facts, **static})
 
 
+def _parameters(op: Any) -> list[inspect.Parameter]:
+    """Return the parameters of an operator. One of ``triton_op`` hides its function, so
+    they are those of its schema."""
+    taken = list(inspect.signature(op._init_fn).parameters.values())
+    if not any(p.kind is p.VAR_POSITIONAL for p in taken):
+        return taken
+    usual, keyword = (
+        inspect.Parameter.POSITIONAL_OR_KEYWORD,
+        inspect.Parameter.KEYWORD_ONLY,
+    )
+    return [
+        inspect.Parameter(
+            of.name,
+            keyword if of.kwarg_only else usual,
+            default=of.default_value if of.has_default_value() else inspect.Parameter.empty,
+        )
+        for of in op._opoverload._schema.arguments
+    ]
+
+
 def is_list(value: Any) -> bool:
     """Whether an input of an operator is a list of tensors."""
     return isinstance(value, list | tuple) and any(map(torch.is_tensor, value))
@@ -114,10 +134,11 @@ def with_options(op: Any, count: int, options: Mapping[str, Any]) -> tuple[Any, 
 
     Raises TypeError for an unknown option, or if an earlier one has no value.
     """
-    own = op._init_fn if is_custom_op(op) else op.forward
-    taken = list(inspect.signature(own).parameters.values())
-    if not is_custom_op(op) and takes_context(op):
-        taken = taken[1:]
+    if is_custom_op(op):
+        taken = _parameters(op)
+    else:
+        taken = list(inspect.signature(op.forward).parameters.values())
+        taken = taken[1:] if takes_context(op) else taken
     name = called(op, "op") if is_function(op) else op._name
     further = {p.name: p.default for p in taken[count:]}
     reject_unknown(f"options of {name}", options, list(further), TypeError)

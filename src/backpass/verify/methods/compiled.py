@@ -15,7 +15,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from backpass import kernels, ptx
-from backpass.ptx.shadow import Shadow
+from backpass.ptx.shadow import Shadow, TooLong
 from backpass.verify import allowed, departures
 from backpass.verify.case import Case, Inputs, NotRun, first_line
 from backpass.verify.convert import to_kind_of, to_numpy, to_torch
@@ -169,7 +169,7 @@ def execute(
             dy = to_kind_of(y, case.dy_for(to_numpy(y)))
         try:
             gradients = case.subject.backward(dy, saved)
-        except ptx.Fault:
+        except (ptx.Fault, TooLong):
             raise
         except Exception as error:
             raise InBackward from error

@@ -441,9 +441,9 @@ def _widened(bound: Bound, more: composed.Allowed) -> Bound:
 
 
 def _at_least(bound: Bound, own: np.ndarray, dtype: str) -> Bound:
-    """Return a bound that was measured with a reference that is not followed, with the
-    error of as many roundings as code may need that is composed of operations."""
-    unit = composed.SEVERAL * EPSILON[dtype] * largest(own)
+    """Return a bound that was measured where autograd does not follow all of forward,
+    and at least a unit in the last place of the right gradient."""
+    unit = EPSILON[dtype] * np.where(np.isfinite(own), np.abs(own), 0.0)
     return replace(bound, each=np.maximum(bound.each, unit))
 
 
