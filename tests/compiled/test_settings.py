@@ -6,7 +6,7 @@ import triton
 import triton.language as tl
 
 from backpass.kernels import compiled
-from backpass.verify import check
+from backpass.verify import check, departures
 
 
 @triton.jit
@@ -186,3 +186,50 @@ def test_the_configurations_are_compared_at_other_lengths():
 def test_settings_that_cannot_be_are_rejected(settings, says):
     with pytest.raises(ValueError, match=says):
         check(configured(), *drawn((5,)), **settings)
+
+
+def test_a_backward_that_takes_too_long_to_explain_is_reported(monkeypatch):
+    monkeypatch.setattr(departures, "SECONDS", 0)
+
+    class InBackward(Product):
+        def forward(self, a, b):
+            return a @ b, (a, b)
+
+    report = checked(InBackward(1.5), tf32_products=True)
+    assert {row.quantity for row in report.failed} == {"da"}
+    assert all("1.5" in row.reason for row in report.failed)
+
+
+@triton.jit
+def square_kernel(x_ptr, y_ptr, n, BLOCK: tl.constexpr):
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    x = tl.load(x_ptr + at, mask=at < n)
+    tl.store(y_ptr + at, x * x, mask=at < n)
+
+
+def square(name, factor):
+    @torch.library.triton_op(f"backpass_tests::{name}", mutates_args=())
+    def op(x: torch.Tensor, scale: float = 3.0) -> torch.Tensor:
+        x = x.contiguous()
+        y = torch.empty_like(x)
+        torch.library.wrap_triton(square_kernel)[(triton.cdiv(x.numel(), 128),)](x, y, x.numel(), BLOCK=128)
+        return scale * y
+
+    def setup(ctx, inputs, output):
+        x, ctx.scale = inputs
+        ctx.save_for_backward(x)
+
+    op.register_autograd(
+        lambda ctx, dy: (factor * ctx.scale * dy * ctx.saved_tensors[0], None), setup_context=setup
+    )
+    return op
+
+
+def test_an_operator_of_triton_op_is_checked():
+    x = torch.randn(5, 37, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    right, wrong = square("square", 2), square("square_wrong", 2.5)
+    settings = {"methods": ["compiled"], "compiled": True, "vary": False}
+    for scale in ({}, {"scale": 0.5}):
+        assert check(right, x, operator=lambda x, scale=3.0: scale * x * x, **scale, **settings).passed
+    report = check(wrong, x, operator=lambda x, scale=3.0: scale * x * x, raises=False, **settings)
+    assert {row.quantity for row in report.failed} == {"dx"}

@@ -837,3 +837,23 @@ def test_a_function_of_one_input_that_returns_y_alone(names):
         assert not check(
             SimpleNamespace(forward=forward, backward=wrong), x, slope=slope, raises=False
         ).passed
+
+
+def test_a_loss_whose_backward_takes_what_it_saved_and_no_cotangent():
+    def forward(z, t):
+        p = np.exp(z - z.max(-1, keepdims=True))
+        p = p / p.sum(-1, keepdims=True)
+        return -np.log(p[np.arange(len(t)), t]).mean(), (p, t)
+
+    def backward(cache):
+        p, t = cache
+        return (p - np.eye(p.shape[-1])[t]) / len(t)
+
+    def not_averaged(cache):
+        return len(cache[1]) * backward(cache)
+
+    rng = np.random.default_rng(0)
+    z, t = rng.normal(size=(5, 4)), rng.integers(0, 4, 5)
+    check(SimpleNamespace(forward=forward, backward=backward), z, t)
+    report = check(SimpleNamespace(forward=forward, backward=not_averaged), z, t, raises=False)
+    assert {row.quantity for row in report.failed} == {"dz"}

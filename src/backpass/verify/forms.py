@@ -84,6 +84,8 @@ def usual(op: Any, inputs: Sequence[Any], options: Mapping[str, Any]) -> Form:
     taken, others = _positional(backward)
     if len(taken) == len(inputs) and _takes_the_same(backward, forward):
         return Form(_of_loss(op), tuple(inputs))
+    if len(taken) == 1 and _is_saved(taken[0]) and not _keeps_state(backward):
+        return Form(_of_saved_loss(op), tuple(inputs))
     if len(taken) == 1 and not any(map(_is_saved, others or [])):
         return _of_layer(op, inputs, options, 1)
     if not taken and others is not None and len(others) < 2:
@@ -267,6 +269,20 @@ def _cotangents(names: Sequence[str]) -> int:
         (at for at, found in enumerate(like[:-1]) if not (found or at == 0)),
         len(names) - 1,
     )
+
+
+def _of_saved_loss(op: Any) -> Any:
+    """Return a loss whose backward takes what forward saved and no cotangent, as an
+    object in the usual form."""
+
+    def backward(dy: Any, saved: Any, **options: Any) -> Any:
+        returned = op.backward(saved, **options)
+        if isinstance(returned, Mapping):
+            return {name: dy * g for name, g in returned.items()}
+        return tuple(g if g is None else dy * g for g in flat(returned))
+
+    backward.__wrapped__ = op.backward  # type: ignore[attr-defined]
+    return _like(op, op.forward, backward)
 
 
 def _names_y_or_x(name: str, forward: Callable) -> bool:

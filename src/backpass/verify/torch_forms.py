@@ -117,7 +117,9 @@ def _parameters(op: Any) -> list[inspect.Parameter]:
         inspect.Parameter(
             of.name,
             keyword if of.kwarg_only else usual,
-            default=of.default_value if of.has_default_value() else inspect.Parameter.empty,
+            default=of.default_value
+            if of.has_default_value()
+            else inspect.Parameter.empty,
         )
         for of in op._opoverload._schema.arguments
     ]
