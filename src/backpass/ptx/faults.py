@@ -45,6 +45,12 @@ class OutOfBounds(Fault):
     """An access outside every buffer, or outside shared memory."""
 
 
+class HalfWord(OutOfBounds):
+    """A compare-and-swap of a word of 32 bits, of which a tensor has only the first
+    half, because it has an odd number of elements of 16 bits. So Triton compiles an
+    atomic sum in bfloat16."""
+
+
 class Misaligned(Fault):
     """An access at an address that is not a multiple of its size."""
 

@@ -14,12 +14,16 @@ import numpy as np
 from backpass.ptx.accesses import BLOCK, Last
 from backpass.ptx.arrays import zeros
 from backpass.ptx.atomics import Atomic
-from backpass.ptx.faults import Order, OutOfBounds, TooEarly
+from backpass.ptx.faults import HalfWord, Order, OutOfBounds, TooEarly
 from backpass.ptx.memory import Memory, check_aligned, size_of
 from backpass.ptx.races import Who
 from backpass.ptx.released import Released, Seen, with_later
 
 SPACE = 1 << 40  # addresses reserved for each buffer; no buffer begins at 0
+OF_ODD = (
+    ". Triton compiles an atomic sum in bfloat16 to a loop over words of two elements: "
+    "give the tensor an even number of elements, or add in float32"
+)
 PAGE = 1 << 12  # a tensor keeps its alignment up to this number of bytes
 
 
@@ -270,11 +274,16 @@ class Global:
             if self._added(int(addresses[left][0])):
                 yield from self._divided(addresses, count, who, verb)
                 return
-            raise who.fault(
-                OutOfBounds, f"{verb} {self._where(addresses[left][0], count)}", left
-            )
+            what = f"{verb} {self._where(addresses[left][0], count)}"
+            if who.swaps and all(map(self._is_half, addresses[left])) and count == 4:
+                raise who.fault(HalfWord, what + OF_ODD, left)
+            raise who.fault(OutOfBounds, what, left)
         for buffer, rows in found:
             yield buffer, rows, _indices(addresses[rows], count, buffer), who.only(rows)
+
+    def _is_half(self, address: int) -> bool:
+        """Whether the last two bytes of a buffer begin at the address."""
+        return any(of.start + len(of.bytes) - 2 == address for of in self.buffers)
 
     def _where(self, address: int, count: int) -> str:
         """Describe an address outside every buffer."""

@@ -227,7 +227,7 @@ class _Varying:
                 found += compiled.rows_of(case, done)
         except _Rejected:
             raise
-        except (ptx.Assertion, ptx.Unsupported) as error:
+        except (ptx.Assertion, ptx.Unsupported, ptx.HalfWord) as error:
             raise _Rejected(first_line(error)) from None
         except ptx.Fault as fault:
             found += [compiled.fault_row(fault, case.dtype)]
