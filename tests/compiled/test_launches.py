@@ -556,3 +556,28 @@ def test_the_driver_before_is_active_again(x):
         assert len(inner.runs) == 1
         raise ZeroDivisionError
     assert driver._active is before and not kernels.executions
+
+
+@triton.jit
+def chained(flag_ptr, y_ptr, SEM: tl.constexpr):
+    """Each program adds to what the one before has written, once its flag is set."""
+    p = tl.program_id(0)
+    before = 0
+    if p > 0:
+        while tl.atomic_add(flag_ptr + p - 1, 0, sem=SEM) == 0:
+            pass
+        before = tl.load(y_ptr + p - 1)
+    tl.store(y_ptr + p, before + p + 1)
+    tl.debug_barrier()
+    tl.atomic_xchg(flag_ptr + p, 1)
+
+
+def test_a_flag_is_polled_by_an_atomic_load():
+    """Triton compiles a sum of 0 to ``ld.acquire`` or ``ld.relaxed``, if ``sem`` says so."""
+    for sem in ("acquire", "acq_rel"):
+        y = torch.empty(4, dtype=torch.int32)
+        with compiled.executing() as verdict:
+            chained[(4,)](torch.zeros(4, dtype=torch.int32), y, sem)
+        assert verdict.passed and y.tolist() == [1, 3, 6, 10]
+    with compiled.executing(), pytest.raises(ptx.Order):
+        chained[(4,)](torch.zeros(4, dtype=torch.int32), torch.empty(4, dtype=torch.int32), "relaxed")

@@ -338,6 +338,9 @@ def _statements(body: str) -> Iterator[str]:
             yield found
 
 
+_ATOMIC_LOAD = re.compile(r"ld((?:\.\w+)*\.(?:acquire|relaxed)(?:\.\w+)*)\.[a-z](\d+)")
+
+
 def _instruction(
     statement: str, place: Place | None, names: Mapping[str, str]
 ) -> Instruction:
@@ -348,6 +351,8 @@ def _instruction(
     texts = re.findall(r"\{[^}]*\}|\[[^\]]*\]|[^,\s][^,]*", rest)
     if "L2::cache_hint" in name:  # the last operand is the hint
         texts = texts[:-1]
+    if atomic := _ATOMIC_LOAD.fullmatch(name):  # it is as if it wrote what it reads
+        name, texts = f"atom{atomic[1]}.or.b{atomic[2]}", [*texts, "0"]
     operands = tuple(_operand(text.strip(), names) for text in texts)
     register = None if guard is None else Register(names.get(guard, guard))
     return Instruction(name, operands, register, negated == "!", place)
