@@ -20,11 +20,12 @@ from pathlib import Path
 import nbformat
 
 SOURCES = "src"
-# Modules that read any file of a folder.
+# Modules that read any file of a folder, and those files.
 READERS = {
-    "backpass.recorded.records": Path("benchmarks", "results"),
-    "backpass.recorded.findings": Path("assets", "records"),
-    "backpass.commands.bench": Path("benchmarks"),
+    "backpass.recorded.records": "benchmarks/results/*",
+    "backpass.recorded.code": "src/backpass/**/*.py",
+    "backpass.recorded.findings": "assets/records/*",
+    "backpass.commands.bench": "benchmarks/*",
 }
 # Folders whose files cells may read.
 DATA = (Path("benchmarks", "results"), *(Path("assets", each) for each in ("", "records", "site/_static")))
@@ -137,7 +138,7 @@ class Dependencies:
             tree = ast.parse(path.read_text(encoding="utf-8"))
             found = self._needed(tree, package, in_page=False)
             if name in READERS:
-                found |= {path for path in (self.book / READERS[name]).glob("*") if path.is_file()}
+                found |= {path for path in self.book.glob(READERS[name]) if path.is_file()}
             self._directly[name] = frozenset(found)
         return self._directly[name]
 
