@@ -125,8 +125,8 @@ EQUIVALENT = {
         "zip(blocks[::-1], saved[::-1], of_parts[::-1], strict=True) → "
         "zip(blocks[::-1], saved[::-1], of_parts[::-1])": ONE_EACH,
         "if dx is not None and its.dropped is not None:: dx is not None → da is not None": STILL_DX,
-        "da = dropout.backward(dx, its.dropped): dropout.backward(dx, its.dropped) → "
-        "dropout.backward(da, its.dropped)": STILL_DX,
+        "da = gradient_of(dropout, dx, its.dropped): gradient_of(dropout, dx, its.dropped) → "
+        "gradient_of(dropout, da, its.dropped)": STILL_DX,
         "for argument, share in zip(differentiable(operation)[1:], shares, strict=True):: strict=True → "
         "strict=False": AS_MANY,
         "for argument, share in zip(differentiable(operation)[1:], shares, strict=True):: "

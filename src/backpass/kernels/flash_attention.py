@@ -500,15 +500,16 @@ def _backward_keys(
                 s_q, s_k, ahead, window, masked, SCALE, CAP, WIDE,
             )  # fmt: skip
             a = tl.exp2(logs)
-            delta = tl.load(delta_ptr + at, mask=row < s_q, other=0.0)
             used = a
             if seed_ptr is not None:
                 of_head = mask_rows(b, head, key_head, n_kv, g, s_q, CONSECUTIVE)
                 kept = kept_of(of_head + row, first, seed, s_k, LEAST, QUERIES, KEYS)
                 kept = tl.trans(kept)
-                used = tl.where(kept, a, 0.0)
-                da, delta = tl.where(kept, da, 0.0), delta * KEPT
+                used, da = tl.where(kept, a, 0.0), tl.where(kept, da, 0.0)
             dv = tl.dot(used.to(FACTOR), dy, dv, input_precision="ieee", out_dtype=WIDE)
+            delta = tl.load(delta_ptr + at, mask=row < s_q, other=0.0)
+            if seed_ptr is not None:
+                delta = delta * KEPT
             dp = a * (da - delta[None, :])  # while tensor cores work on dv
             if CAP is not None:
                 dp = dp * (1.0 - t * t)

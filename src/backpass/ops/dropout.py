@@ -48,14 +48,15 @@ class Saved(NamedTuple):
     p: float
     shape: tuple[int, ...]
     kind: Kind
-    rows: tuple[range, ...] | None = None  # of a larger array; None for x as the whole
+    part: philox.Part | None = None  # x, of a larger array; None for x as the whole
 
     @property
     def mask(self) -> np.ndarray | None:
         """The mask ``[*]``, drawn again; None if nothing can be dropped."""
         if self.seed is None:
             return None
-        return drawn(self.shape, self.p, self.seed, self.rows)
+        rows = None if self.part is None else self.part.rows
+        return drawn(self.shape, self.p, self.seed, rows)
 
 
 def forward(
@@ -117,8 +118,7 @@ def _dropped(values: Array, saved: Saved) -> Array:
     the mask is false everywhere, and 1 replaces the divisor 0."""
     if saved.seed is None:
         return values
-    seed, p, shape, _, rows = saved
-    part = None if rows is None else philox.Part(size(shape[-1:]), rows)
+    seed, p, shape, _, part = saved
     mask = philox.mask_for(values, shape, p, seed, part)
     scaled = as_type_of(widened(values) / ((1 - p) or 1.0), values)
     return namespace(values).where(mask, scaled, 0.0)

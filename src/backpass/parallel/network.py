@@ -22,7 +22,7 @@ from types import ModuleType
 from typing import Any, NamedTuple
 
 from backpass.contract.arrays import Array, namespace, widened
-from backpass.contract.philox import runs
+from backpass.contract.philox import Part, runs
 from backpass.contract.shapes import check_inputs, check_saved, kind
 from backpass.contract.values import check_bool, check_loss_scale
 from backpass.contract.wanted import Wanted
@@ -171,7 +171,8 @@ class Dropped:
             for i in range(*self.rows)
             for some in held
         )
-        saved = dropout.Saved(seed, p, tuple(x.shape), kind(x), rows)
+        part = Part(x.shape[-1], rows)
+        saved = dropout.Saved(seed, p, tuple(x.shape), kind(x), part)
         return dropout.backward(x, saved), saved  # with one mask both are the same map
 
 

@@ -152,12 +152,12 @@ def lines(
             spend(_of_matrices(frame.f_locals.get("a")))
         return trace
 
-    sys.settrace(trace)
-    try:
-        with _each_of_torch(spend):
+    with _each_of_torch(spend):
+        sys.settrace(trace)
+        try:
             returned = function(*arguments, **keywords)
-    finally:
-        sys.settrace(before)
+        finally:
+            sys.settrace(before)
     return returned, count
 
 
