@@ -372,4 +372,4 @@ class TestQuick:
             after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime < 12
         )  # 4 s; machines differ twofold
         if sys.platform == "linux":
-            assert after.ru_minflt - before.ru_minflt < 600_000
+            assert after.ru_minflt - before.ru_minflt < 900_000  # more in a process that has run many tests
