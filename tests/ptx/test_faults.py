@@ -495,7 +495,7 @@ def test_results_that_depend_on_the_order_of_blocks():
         ("redux.sync.add.s32 %r5, %r1, 0xFFFF;", r"redux\.sync\.add\.s32 is supported for whole warps"),
         ("shfl.sync.bfly.b32 %r5, %r1, 1, 31, 0xFFFF;", r"shfl\.sync\.bfly\.b32 is supported for whole warps"),
         ("bar.warp.sync 0xFFFF;", r"bar\.warp\.sync is supported for whole warps"),
-        ("ld.acquire.gpu.global.b32 %r5, [%rd4];", r"ld\.acquire\.gpu\.global\.b32"),
+        ("ld.acquire.gpu.global.v2.b32 {%r5, %r6}, [%rd4];", r"ld\.acquire\.gpu\.global\.v2\.b32"),
         ("st.release.gpu.global.b32 [%rd4], %r1;", r"st\.release\.gpu\.global\.b32"),
         ("ld.global.frob.b32 %r5, [%rd4];", r"ld\.global\.frob\.b32"),
         ("st.async.shared::cluster.u32 [%r4], %r1, [%r4];", r"st\.async"),

@@ -338,7 +338,9 @@ def _statements(body: str) -> Iterator[str]:
             yield found
 
 
-_ATOMIC_LOAD = re.compile(r"ld((?:\.\w+)*\.(?:acquire|relaxed)(?:\.\w+)*)\.[a-z](\d+)")
+_ATOMIC_LOAD = re.compile(
+    r"ld((?:\.(?!v\d)\w+)*\.(?:acquire|relaxed)(?:\.(?!v\d)\w+)*)\.[a-z](\d+)"
+)
 
 
 def _instruction(
