@@ -35,7 +35,7 @@ def function_of(operator: Any) -> Any:
 
         @staticmethod
         def setup_context(ctx: Any, inputs: tuple, output: Any) -> None:
-            """Save nothing: there is no further derivative."""
+            """Save nothing, because a further derivative is rejected."""
 
         @staticmethod
         def backward(ctx: Any, *_: Any) -> None:
