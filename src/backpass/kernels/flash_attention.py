@@ -302,10 +302,18 @@ def launches(dtype: torch.dtype) -> Iterator[tuple[str, Launch]]:
     if dtype == torch.float16:
         for launch in launches_at(dtype, 64, 64, ahead=None):
             yield "d = 64, not causal", launch
+    for d in widths[:1]:
+        for launch in launches_at(dtype, d, d, dropout_p=0.1):
+            yield f"d = {d}, dropout", launch
 
 
 def launches_at(
-    dtype: torch.dtype, d: int, d_v: int, ahead: int | None = 0, more: bool = False
+    dtype: torch.dtype,
+    d: int,
+    d_v: int,
+    ahead: int | None = 0,
+    more: bool = False,
+    dropout_p: float = 0.0,
 ) -> Iterator[Launch]:
     """The four launches for 4096 tokens, 32 query heads and 8 key heads, in memory as a
     projection writes them: ``[b, s, n, d]``. With ``more``, there are a bias, a mask of
@@ -318,7 +326,8 @@ def launches_at(
     lse = torch.empty(q.shape[:-1], dtype=accumulator(dtype), device="meta")
     y, dq, dk, dv = (torch.empty(x.shape, **like) for x in (dy, q, k, v))
     given = (None, None, None, ahead, None, d**-0.5, None, "consecutive", None)
-    saved, dp = Saved(q, k, v, y, lse, *given), None
+    seed = torch.empty((), dtype=torch.int64, device="meta") if dropout_p else None
+    saved, dp = Saved(q, k, v, y, lse, *given, dropout_p, seed), None
     if more:
         mask = torch.empty(2, 1, 1, 4096, dtype=torch.bool, device="meta")
         saved = saved._replace(
