@@ -66,7 +66,7 @@ run_tests() { # part, arguments: run them, and note that they ended, whether the
 
 # Beside the tests, every call of the operations runs once: it fills the cache of compiled kernels.
 new() {
-    local groups=("softmax log_softmax" "layer_norm rms_norm" "relu gelu" "silu swiglu" "rope embedding cross_entropy"
+    local groups=("softmax log_softmax" "layer_norm rms_norm" "relu gelu" "silu swiglu dropout" "rope embedding cross_entropy"
         "linear feed_forward linear_cross_entropy") group stems pids=() status
     [[ ${TINY:-} ]] && groups=()
     for group in "${groups[@]}"; do

@@ -154,7 +154,8 @@ def time_size(
         errors = {}
         for name in list(calls):
             with unless_it_fails(name, subject, absent):
-                errors[name] = error(calls[name](), exact[step])
+                got = calls[name]()
+                errors[name] = error(got, expected(subject, name, step, inputs, dy, got, exact))
         calls = {name: call for name, call in calls.items() if name in errors}
         bytes_moved = moved[step] * dtype.itemsize
         source = draw(max(1, moved[step] // 2), seed=0, dtype=dtype, device=chosen.device)
@@ -260,6 +261,21 @@ def exact_results(subject: Subject, inputs: tuple) -> dict[str, tuple]:
     y, saved = op.forward(*wide, **subject.options)
     gradients = as_tuple(op.backward(cotangent(subject, inputs).double(), saved))
     return {"forward": (y,), "backward": gradients, "both": gradients}
+
+
+def expected(
+    subject: Subject, name: str, step: str, inputs: tuple, dy: torch.Tensor, got: Any, exact: dict[str, tuple]
+) -> tuple:
+    """Return what a provider should return in a step. PyTorch drops elements of its own choice: they are taken from
+    what it returns, if they are about as many as they should be."""
+    if subject.undropped is None or "PyTorch" not in name:
+        return exact[step]
+    (found,) = as_tuple(got)
+    kept, p = found != 0, subject.options["p"]
+    if abs(kept.double().mean() - (1 - p)) > 6 * (p * (1 - p) / kept.numel()) ** 0.5:
+        raise RuntimeError(f"{subject.name}: {name} dropped another share than {p}")
+    whole = subject.undropped((inputs[0] if step == "forward" else dy).double())
+    return (torch.where(kept, whole, 0.0),)
 
 
 def error(got: Any, exact: tuple) -> float:

@@ -42,6 +42,8 @@ class Subject(NamedTuple):
     # From the inputs a function of dy: the operator that autograd calls, where there is one of its own.
     pytorch_backward: Callable[..., Callable[[Tensor], Any]] | None = None
     liger: Callable[..., Tensor] | None = None
+    # The elements of its results before any is dropped: PyTorch drops others than ours. None where nothing is drawn.
+    undropped: Callable[[Tensor], Tensor] | None = None
     rows_on_cuda: int = 8  # times as many rows on a GPU, so that its cache cannot hold them
 
 
@@ -179,6 +181,9 @@ def _feed_forward(x, w_up, w_down, b_up, b_down):
     return F.linear(F.gelu(F.linear(x, w_up.mT, b_up)), w_down.mT, b_down)
 
 
+DROPPED = 0.1  # the probability in GPT-2
+
+
 # Liger-Kernel's, where it is installed. Its SwiGLU and its losses write gradients over their inputs.
 
 
@@ -301,6 +306,17 @@ SUBJECTS = (
         lambda g, u: F.silu(g) * u,
         _elementwise(3, 5),
         liger=_liger("liger_swiglu"),
+    ),
+    Subject(
+        "dropout",
+        "dropout",
+        "m n",
+        MATRIX,
+        _arrays(1),
+        lambda x: F.dropout(x, DROPPED),
+        _elementwise(2, 2),
+        {"p": DROPPED, "seed": 0},
+        undropped=lambda x: x / (1 - DROPPED),
     ),
     Subject("rope", "rope", "heads s d", HEADS, _heads, _rope, _moved_by_rope),
     Subject(

@@ -365,7 +365,7 @@ class Kept:
             (["own_backward:weighted", *WEIGHTED, "--convention", "x"], "--convention x: expected NAME=REASON"),
             (["own_backward:weighted", *WEIGHTED, "--seed", "-1"], "--seed: expected 0 or more; got -1"),
             (["own_backward:weighted", "--input", "4"], "--input: Weighted's forward takes (x, w,"),
-            (["own_backward", "--input", "4"], "op: expected the name of an operation, an object with forward"),
+            (["own_backward", "--input", "4"], "op: expected the name of an operation, a pair (forward, backward), an object"),
         ],
     )  # fmt: skip
     def test_what_makes_no_sense_is_said_in_one_line(self, capsys, arguments, said):

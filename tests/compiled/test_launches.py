@@ -7,6 +7,7 @@ import pytest
 import torch
 import triton
 import triton.language as tl
+from triton.backends.nvidia.compiler import CUDABackend
 from triton.runtime import driver
 
 from backpass import kernels, ptx
@@ -581,3 +582,21 @@ def test_a_flag_is_polled_by_an_atomic_load():
         assert verdict.passed and y.tolist() == [1, 3, 6, 10]
     with compiled.executing(), pytest.raises(ptx.Order):
         chained[(4,)](torch.zeros(4, dtype=torch.int32), torch.empty(4, dtype=torch.int32), "relaxed")
+
+
+def test_kernels_are_compiled_to_ptx_alone_after_the_stages_of_the_users_hook(x, monkeypatch):
+    seen = []
+
+    def hook(*of):
+        if not of:
+            return "own key", "own hash"
+        seen.append([*of[1]])
+
+    monkeypatch.setattr(triton.knobs.runtime, "add_stages_inspection_hook", hook)
+    monkeypatch.setattr(triton.knobs.compilation, "always_compile", True)
+    monkeypatch.delattr(CUDABackend, "make_cubin")
+    with compiled.executing():
+        scale[(1,)](x, y := torch.empty_like(x), 300, 7.0, False, BLOCK=512)
+    assert torch.equal(y, 7 * x)
+    assert seen and seen[0][-2:] == ["ptx", "cubin"]
+    assert triton.knobs.runtime.add_stages_inspection_hook is hook

@@ -15,7 +15,7 @@ from backpass import kernels, ops
 from backpass.models.layers import gpt2_layer, llama_layer
 from backpass.ops import position_embedding, rope
 from backpass.torch_door import operators
-from backpass.training import adamw
+from backpass.training import adamw, clipping, scaling
 from backpass.verify import drawing
 
 from ..models.small import NETWORKS
@@ -103,7 +103,7 @@ def test_a_layer_reads_no_value(layer, lengths, options):
 @pytest.mark.parametrize("options", [{}, {"flash": False, "chunked": False}], ids=["chunked", "whole"])
 @pytest.mark.parametrize("name", NETWORKS)
 def test_a_network_is_trained_without_reading_a_value(name, options):
-    """Loss, gradients, and the optimiser's step."""
+    """Loss, gradients, their clipping, and the optimiser's step."""
     module, config, parameters, batch = drawn_network(name)
     batch = [torch.from_numpy(x) for x in batch]
 
@@ -115,17 +115,20 @@ def test_a_network_is_trained_without_reading_a_value(name, options):
                 loss = once(own, state)
         else:
             loss = once(own, state)
-        return [loss, *own.values()]
+        return [*loss, *own.values()]
 
     def once(own, state):
         loss, saved = module.forward(own, *batch, config=config, **options)
-        adamw.update(own, module.backward(saved), state, in_place=True)
-        return loss
+        gradients, norm = clipping.clip(module.backward(saved), 0.25, in_place=True)
+        adamw.update(own, gradients, state, in_place=True)
+        return loss, norm
 
     captures = False
     expected = step()
     captures = True
-    assert_equal(step(), expected)
+    found = step()
+    assert isinstance(expected[1], float) and expected[1] > 0.25
+    assert_equal(found, [torch.as_tensor(x, dtype=torch.float64) for x in expected])
 
 
 class Network(nn.Module):
@@ -241,6 +244,65 @@ def test_tables_are_computed_on_the_device():
             found = table()
         for one, other in zip(found, expected, strict=True):
             torch.testing.assert_close(one, other, rtol=0, atol=1e-7)
+
+
+def drawn_gradients(scale, dtype=torch.float64):
+    generator = torch.Generator().manual_seed(0)
+    shapes = {"scalar": (), "bias": (7,), "matrix": (5, 3), "empty": (0, 4)}
+    draws = {name: torch.randn(shape, generator=generator) for name, shape in shapes.items()}
+    return {name: (x.double() * scale).to(dtype) for name, x in draws.items()}
+
+
+@pytest.mark.parametrize(
+    ("dtype", "scale", "max_norm"),
+    [
+        (torch.float64, 1.0, 0.5),
+        (torch.float64, 1.0, 100.0),  # nothing is clipped
+        (torch.float64, 1e200, 1.0),
+        (torch.float64, 1e-250, 1e-252),
+        (torch.float32, 1e30, 1.0),
+        (torch.float32, 1e37, 1e-4),  # the factor is less than the least normal number of float32
+        (torch.float32, 1e-40, 1e-9),
+        (torch.float16, 1e3, 2.0),
+        (torch.bfloat16, 1e-3, 1e-4),
+        (torch.float64, 0.0, 1.0),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("in_place", [False, True])
+def test_gradients_are_clipped_by_a_factor_that_is_computed_on_the_device(dtype, scale, max_norm, in_place):
+    expected, norm = clipping.clip(drawn_gradients(scale, dtype), max_norm)
+    gradients = drawn_gradients(scale, dtype)
+    with captured():
+        found, norm_there = clipping.clip(gradients, max_norm, in_place=in_place)
+    tolerance = 1e-14 if dtype == torch.float64 else 1e-6
+    assert norm_there.shape == () and norm_there.item() == pytest.approx(norm, rel=tolerance, abs=0)
+    assert {name: x.dtype for name, x in found.items()} == dict.fromkeys(expected, dtype)
+    assert all((found[name] is gradients[name]) == in_place for name in found)
+    for name, x in expected.items():
+        torch.testing.assert_close(found[name], x, rtol=max(tolerance, torch.finfo(dtype).eps), atol=0)
+
+
+@pytest.mark.parametrize("wrong", [math.inf, math.nan])
+def test_a_device_reports_a_norm_that_is_not_finite(wrong):
+    gradients = drawn_gradients(1.0)
+    gradients["bias"][3] = wrong
+    with captured(), pytest.raises(RuntimeError, match="gradients: their norm is not finite"):
+        clipping.clip(gradients, 1.0)
+
+
+@pytest.mark.parametrize("overflow", [False, True])
+def test_loss_scaling_waits_for_the_device_once(overflow, monkeypatch):
+    """To know whether to skip the step, as PyTorch's does."""
+    gradients, state = drawn_gradients(1.0, torch.float32), scaling.start(8.0)
+    if overflow:
+        gradients["matrix"][2, 1] = math.inf
+    reads = []
+    monkeypatch.setattr(scaling, "is_remote", lambda x: True)
+    read = torch.Tensor.__bool__
+    monkeypatch.setattr(torch.Tensor, "__bool__", lambda x: reads.append(x) or read(x))
+    found = scaling.unscaled(gradients, state)
+    assert len(reads) == 1 and (found is None) == overflow
 
 
 # The mode sees each way of reading.

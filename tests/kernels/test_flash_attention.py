@@ -154,6 +154,17 @@ def test_a_tile_is_a_power_of_two_and_no_larger_than_the_kernels_own(tile, devic
     check(q, k, v, dy, causal=True, tile=tile)
 
 
+@pytest.mark.parametrize("part", ["forward", "keys", "queries"])
+def test_with_dropout_half_as_much_is_looped_over_and_nothing_is_spilled(part):
+    """The counters of the masks take registers. ``test_resources.py`` compiles the launches."""
+    q = torch.empty(2, 2, 128, 128, dtype=torch.bfloat16, device="meta")
+    plain, dropped = (kernel.tiles_for(part, q, 128, None, True, drops) for drops in (False, True))
+    looped = "queries" if part == "keys" else "keys"
+    assert dropped == plain._replace(**{looped: getattr(plain, looped) // 2})
+    of_dropout = [each for case, each in kernel.launches(q.dtype) if "dropout" in case]
+    assert sum(each.arguments.get("seed_ptr") is not None for each in of_dropout) == 3
+
+
 @each_way
 @pytest.mark.parametrize("scale", [0.75, -0.5, 0.0, 3])
 def test_any_scale(scale, options, device, poisoned):

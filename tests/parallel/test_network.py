@@ -87,8 +87,9 @@ def fits(name, sizes):
 def test_it_is_the_network(name, sizes):
     if not fits(name, sizes):
         pytest.skip("a rank would have no head")
+    expected = on_one(name)
     for found in on_threads(on_mesh, ranks_of(sizes), name, sizes, {}):
-        assert worst(found, on_one(name)) < 1e-12
+        assert worst(found, expected) < 1e-12
 
 
 @pytest.mark.parametrize(
@@ -120,6 +121,33 @@ def test_dropout_drops_what_one_process_drops(sizes, monkeypatch):
         options = {"masks": (5, 6), **again}
         for found in on_threads(on_mesh, ranks_of(sizes), "drops", sizes, options):
             assert worst(found, expected) < 1e-12
+
+
+@pytest.mark.parametrize("sizes", [{"data": 2}, {"tensor": 2, "sequence": True}], ids=str)
+def test_ranks_with_kernels_drop_what_one_process_drops(sizes):
+    """With kernels or without: one process draws the masks in a kernel, a rank its part of them."""
+    torch = pytest.importorskip("torch")
+    pytest.importorskip("triton")
+    from backpass import kernels
+
+    config = gpt2.Config(11, 8, 8, 1, 2, 7, embedding_dropout=0.3, residual_dropout=0.2)
+    whole = {n: torch.asarray(w) for n, w in parameters_of(gpt2, config).items()}
+    tokens, targets = map(torch.asarray, batch(config))
+
+    def gradients(**options):
+        loss, saved = gpt2.forward(whole, tokens, targets, config=config, masks=(5, 6), **options)
+        return loss, gpt2.backward(saved)
+
+    def scheme(group):
+        network = Network(group, gpt2, config, **sizes, kernels=kernels)
+        loss, saved = network.forward(network.share(whole), tokens, targets, masks=(5, 6))
+        return loss, network.whole(network.backward(saved))
+
+    exact, right = gradients()
+    for loss, found in (gradients(kernels=kernels), *on_threads(scheme, 2)):
+        assert abs(loss - exact) < 1e-12 * exact
+        for name, gradient in right.items():
+            assert (found[name] - gradient).abs().max() < 1e-12 * gradient.abs().max(), name
 
 
 def test_dropout_does_not_depend_on_what_runs_before_the_backward(monkeypatch):
@@ -179,9 +207,9 @@ def test_some_gradients(name):
 )
 def test_in_processes(name, sizes):
     pytest.importorskip("torch.distributed")
-    first = on_processes(on_mesh, 4, name, sizes, {})
+    first, expected = on_processes(on_mesh, 4, name, sizes, {}), on_one(name)
     for found in first:
-        assert worst(found, on_one(name)) < 1e-12
+        assert worst(found, expected) < 1e-12
     for again, found in zip(on_processes(on_mesh, 4, name, sizes, {}), first, strict=True):
         assert again[0] == found[0]
         for key, gradient in found[1].items():

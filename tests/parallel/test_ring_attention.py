@@ -132,7 +132,7 @@ def test_the_checker_judges_the_whole_scheme(module, zigzag):
         found = on_threads(lambda group: step(group, (*saved, dy), module, **options), ranks)
         return tuple(together(found, zigzag)[1:])
 
-    *inputs, _ = drawn(ranks, s=2, leading=())
+    *inputs, _ = drawn(ranks, s=2, d=2, d_v=3, leading=())
     scheme = SimpleNamespace(forward=forward, backward=backward)
     report = check(scheme, *inputs, methods=["complex_step", "finite_difference"])
     assert report.passed

@@ -39,7 +39,7 @@ def on_one(name):
     return losses, parameters
 
 
-def on_shards(group, name):
+def on_shards(group, name, steps=STEPS):
     """Return the losses, the whole parameters, and what the rank stores and has sent."""
     model, config = NETWORKS[name]
     shapes = model.parameter_shapes(config)
@@ -47,7 +47,7 @@ def on_shards(group, name):
     network = Network(group, model, config, data=group.size)
     own = zero.shard(group, parameters_of(model, config))
     state, losses = adamw.start(own), []
-    for step in range(STEPS):
+    for step in range(steps):
         whole = zero.gathered(counted, own, shapes)
         loss, saved = network.forward(whole, *batch(config, step))
         gradients = zero.reduced(counted, network.partial(saved))
@@ -82,10 +82,10 @@ def test_every_step_is_that_of_one_process(name, ranks):
 def test_every_step_in_processes():
     pytest.importorskip("torch.distributed")
     model, config = NETWORKS["llama"]
-    first = on_processes(on_shards, 3, "llama")
+    first, expected = on_processes(on_shards, 3, "llama"), on_one("llama")
     for found in first:
-        check_same(found, on_one("llama"), model.parameter_shapes(config), 3)
-    assert on_processes(on_shards, 3, "llama")[0][0] == first[0][0]  # bit for bit
+        check_same(found, expected, model.parameter_shapes(config), 3)
+    assert on_processes(on_shards, 3, "llama", 2)[0][0] == first[0][0][:2]  # bit for bit
 
 
 @pytest.mark.parametrize("mistake", ["mean of means", "not reduced", "averaged", "own norm"])

@@ -128,6 +128,31 @@ def test_a_barrier_of_a_warp_is_enough_within_it():
         run(LOAD + NEIGHBOUR.format(barrier="bar.warp.sync -1;") + STORE)
 
 
+@pytest.mark.parametrize(
+    ("exchange", "partner", "race"),
+    [
+        ("shfl.sync.bfly.b32 %r5, %r5, 1, 31, -1;", 1, False),
+        ("vote.sync.any.pred %p2, %p2, -1;", 1, False),
+        ("", 1, True),
+        ("shfl.sync.bfly.b32 %r5, %r5, 1, 31, -1;", 32, True),  # of another warp
+    ],
+)
+def test_a_write_after_an_exchange_does_not_race_with_what_its_warp_has_read(exchange, partner, race):
+    """As when the pairs of an array are exchanged in place."""
+    turned = f"""
+        st.shared.b32 [%r4], %r1; bar.sync 0; ld.shared.b32 %r5, [%r4]; setp.eq.s32 %p2, %r5, 3; {exchange}
+        xor.b32 %r6, %r1, {partner}; shl.b32 %r7, %r6, 2; st.shared.b32 [%r7], %r1;
+    """
+    if race:
+        with pytest.raises(ptx.Race, match=r"writes to shared memory .* which .* reads"):
+            run(turned + STORE)
+        return
+    turns = exchange.startswith("shfl")
+    np.testing.assert_array_equal(run(turned + STORE)[0].view(np.uint32), np.arange(64) ^ turns)
+    with pytest.raises(ptx.Race, match="reads shared memory"):  # for a later read it is no barrier
+        run(turned + exchange + "ld.shared.b32 %r5, [%r4];" + STORE)
+
+
 def test_a_race_names_the_lines_of_both_accesses():
     stored = ".loc 1 11 0\n st.shared.b32 [%r4], %r5;"
     loaded = "{} .loc 1 12 0\n xor.b32 %r7, %r4, 252; ld.shared.b32 %r5, [%r7];\n.loc 1 13 0\n" + STORE

@@ -78,12 +78,15 @@ def test_a_result_that_depends_on_the_order_of_blocks_is_never_missed(seed):
         assert len(results(program)) == 1
 
 
+MEETINGS = ("bar.sync 0", "bar.warp.sync -1", "shfl.sync.bfly.b32 %r9, %r1, 1, 31, -1")
+
+
 def of_threads(rng):
-    """Draw a program of one block: barriers, and accesses to shared memory. Thread t accesses the word of number
+    """Draw a program of one block: barriers, exchanges, and accesses to shared memory. Thread t accesses the word of number
     (t >> shift ^ mix) & mask, if t is at least ``first``, and writes t or a constant; what "ld" reads is used."""
     found = []
     for _ in range(rng.randint(2, 6)):
-        kind = rng.choice(["ld", "st", "ld", "st", "red", "unused", "bar.sync 0", "bar.warp.sync -1"])
+        kind = rng.choice(["ld", "st", "ld", "st", "red", "unused", *MEETINGS])
         place = rng.choice([0, 0, 1, 5, 6]), rng.choice([0, 1, 32, 33]), rng.choice([63, 31, 3, 0])
         found.append((kind, place, rng.choice([0, 0, 32, 63]), rng.choice([None, 0, 1])))
     return found
@@ -92,7 +95,7 @@ def of_threads(rng):
 def shared_text(program):
     lines = ["mov.b32 %r5, 0; st.shared.b32 [%r4], %r5; bar.sync 0;"]
     for at, (kind, (shift, mix, mask), first, value) in enumerate(program):
-        if kind.startswith("bar"):
+        if kind in MEETINGS:
             lines.append(f"{kind};")
             continue
         lines.append(f"shr.u32 %r6, %r1, {shift}; xor.b32 %r6, %r6, {mix}; and.b32 %r6, %r6, {mask};")
@@ -107,21 +110,23 @@ def shared_text(program):
 
 
 def conflicts(program):
-    """How two accesses of a word by two threads conflict that no barrier separates: "race", or "equal" if both write the
-    same, or "open" if they write different values in one instruction."""
-    events, block_time, warp_time = {}, 0, 0
+    """How two accesses of a word by two threads conflict that no barrier separates, nor an exchange in a warp that wrote
+    after it read: "race", or "equal" if both write the same, or "open" if they write different values in one instruction."""
+    events, times = {}, dict.fromkeys(MEETINGS, 0)
     for at, (kind, (shift, mix, mask), first, value) in enumerate(program):
-        block_time, warp_time = block_time + (kind == "bar.sync 0"), warp_time + (kind == "bar.warp.sync -1")
-        for thread in range(first, 64) if not kind.startswith("bar") else ():
+        if kind in MEETINGS:
+            times[kind] += 1
+            continue
+        for thread in range(first, 64):
             word = (thread >> shift ^ mix) & mask
             wrote = thread if value is None else value
-            events.setdefault(word, []).append((at, thread, kind, wrote, block_time, warp_time))
+            events.setdefault(word, []).append((at, thread, kind, wrote, *times.values()))
     found = set()
     for own in events.values():
         for a, b in product(own, own):
             if a[0] > b[0] or a[1] == b[1] or a[4] != b[4]:
                 continue
-            if a[1] // 32 == b[1] // 32 and a[5] != b[5]:
+            if a[1] // 32 == b[1] // 32 and (a[5] != b[5] or (a[2] == "ld" and a[6] != b[6])):
                 continue
             kinds = {a[2], b[2]}
             if "unused" in kinds:
@@ -133,7 +138,7 @@ def conflicts(program):
     return found
 
 
-@pytest.mark.parametrize("seed", range(120))
+@pytest.mark.parametrize("seed", range(160))
 def test_a_race_is_neither_missed_nor_invented(seed):
     program = of_threads(random.Random(seed))
     expected = conflicts(program)

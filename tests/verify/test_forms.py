@@ -857,3 +857,19 @@ def test_a_loss_whose_backward_takes_what_it_saved_and_no_cotangent():
     check(SimpleNamespace(forward=forward, backward=backward), z, t)
     report = check(SimpleNamespace(forward=forward, backward=not_averaged), z, t, raises=False)
     assert {row.quantity for row in report.failed} == {"dz"}
+
+
+class TestPair:
+    @staticmethod
+    def forward(x):
+        return x**3, x
+
+    def test_two_functions_are_an_object_with_both(self):
+        assert check((self.forward, lambda dy, x: dy * 3 * x**2), X).passed
+        report = check((self.forward, lambda dy, x: dy * 2 * x**2), X, raises=False)
+        assert {row.quantity for row in report.failed} == {"dx"}
+
+    @pytest.mark.parametrize("given", [(forward,), (forward, None), [forward, forward]])
+    def test_anything_else_is_rejected(self, given):
+        with pytest.raises(TypeError, match=r"expected .* a pair \(forward, backward\)"):
+            check(given, X)

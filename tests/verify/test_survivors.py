@@ -73,6 +73,11 @@ def test_a_test_at_telling_inputs_notices_every_change():
     assert repr(survey) == f"✓ product: {survey.made} of {survey.made} changes noticed"
 
 
+def test_two_functions_are_an_object_with_both():
+    survey = mutate((forward, backward), lambda op: check(op, X, W, methods=FAST, explain=False))
+    assert survey.name == "backward" and not survey.survivors
+
+
 def test_inputs_of_ones_leave_operands_unseen():
     found = survivors(product, by_check([((np.ones((4, 6)), np.ones(6)), {})], FAST))
     assert ("product.backward", "FACTOR * dy * w → FACTOR * dy") in found

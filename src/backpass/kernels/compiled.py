@@ -40,6 +40,7 @@ from backpass.kernels.allocated import Allocated, Part
 from backpass.kernels.as_cuda import CAPABILITY as USUAL
 from backpass.kernels.as_cuda import DEVICE, GPUS, properties_of, standing_in
 from backpass.kernels.tuning import Tuning, Wanted
+from backpass.kernels.unassembled import unassembled
 from backpass.kernels.untimed import untimed
 from backpass.ptx.parse import width_of
 from backpass.ptx.shadow import Shadow
@@ -237,6 +238,7 @@ def executing(
         Allocated(mode) as allocated,
         tuning.applied(),
         untimed(verdict.stood_in),
+        unassembled(),
     ):
         addresses = mode.addresses if mode else None
         own = Driver(

@@ -251,7 +251,8 @@ def _launch(
     n_kv, s_k, d_v = v.shape[-3:]
     given = saved.softcap, saved.bias, saved.mask, saved.seed
     more = any(x is not None for x in given)
-    chosen = tiles_for(part, q, max(d, d_v), saved.tile, more)
+    drops = saved.seed is not None
+    chosen = tiles_for(part, q, max(d, d_v), saved.tile, more, drops)
     if part == "keys":
         kept, heads = cdiv(s_k, chosen.keys), math.prod(k.shape[:-2])
     else:
@@ -302,10 +303,18 @@ def launches(dtype: torch.dtype) -> Iterator[tuple[str, Launch]]:
     if dtype == torch.float16:
         for launch in launches_at(dtype, 64, 64, ahead=None):
             yield "d = 64, not causal", launch
+    if dtype == torch.bfloat16:
+        for launch in launches_at(dtype, 128, 128, dropout_p=0.1):
+            yield "d = 128, dropout", launch
 
 
 def launches_at(
-    dtype: torch.dtype, d: int, d_v: int, ahead: int | None = 0, more: bool = False
+    dtype: torch.dtype,
+    d: int,
+    d_v: int,
+    ahead: int | None = 0,
+    more: bool = False,
+    dropout_p: float = 0.0,
 ) -> Iterator[Launch]:
     """The four launches for 4096 tokens, 32 query heads and 8 key heads, in memory as a
     projection writes them: ``[b, s, n, d]``. With ``more``, there are a bias, a mask of
@@ -318,7 +327,8 @@ def launches_at(
     lse = torch.empty(q.shape[:-1], dtype=accumulator(dtype), device="meta")
     y, dq, dk, dv = (torch.empty(x.shape, **like) for x in (dy, q, k, v))
     given = (None, None, None, ahead, None, d**-0.5, None, "consecutive", None)
-    saved, dp = Saved(q, k, v, y, lse, *given), None
+    seed = torch.empty((), dtype=torch.int64, device="meta") if dropout_p else None
+    saved, dp = Saved(q, k, v, y, lse, *given, dropout_p, seed), None
     if more:
         mask = torch.empty(2, 1, 1, 4096, dtype=torch.bool, device="meta")
         saved = saved._replace(

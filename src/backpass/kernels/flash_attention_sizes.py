@@ -67,11 +67,16 @@ FLOAT64 = dict.fromkeys(
 
 
 def tiles_for(
-    part: str, like: torch.Tensor, width: int, tile: int | None, more: bool = False
+    part: str,
+    like: torch.Tensor,
+    width: int,
+    tile: int | None,
+    more: bool = False,
+    drops: bool = False,
 ) -> Tiles:
     """The tiles of one loop, "forward", "keys" or "queries", for heads of that width,
     in the dtype and on the device of ``like``. With ``more``, scores are more than
-    products: there is a bias, a mask, a softcap, or dropout."""
+    products: there is a bias, a mask, a softcap, or dropout, for which ``drops``."""
     table: Mapping[str, tuple[Tiles, ...]]
     if like.dtype == torch.float64:
         table = FLOAT64
@@ -86,12 +91,22 @@ def tiles_for(
         for limit, tiles in zip(WIDTHS, table[part], strict=True)
         if width <= limit
     )
+    if drops and like.dtype.itemsize == 2:
+        chosen = _half_as_long(part, chosen)
     if tile is None:
         return chosen
     most = max(16, 2 ** (int(tile).bit_length() - 1))
     return chosen._replace(
         queries=min(chosen.queries, most), keys=min(chosen.keys, most)
     )
+
+
+def _half_as_long(part: str, tiles: Tiles) -> Tiles:
+    """The tiles with dropout, whose counters of 64 bits take registers: half of the
+    tile that a program loops over, but not less than a product needs."""
+    if part == "keys":
+        return tiles._replace(queries=max(16, tiles.queries // 2))
+    return tiles._replace(keys=max(16, tiles.keys // 2))
 
 
 def padded(width: int) -> int:

@@ -1,7 +1,9 @@
 """The last accesses of each byte: by which thread, and when.
 
 Two accesses by threads of a block count as simultaneous unless a barrier separates
-them. Between threads of one warp, ``bar.warp.sync`` is enough.
+them. Between threads of one warp, ``bar.warp.sync`` is enough. Between a read and a
+later write in one warp, so is an exchange of values, such as ``shfl.sync``: the read
+returned the value that was exchanged.
 """
 
 from __future__ import annotations
@@ -24,11 +26,12 @@ class Last:
     the number of their warp if they have the same warp. ``several`` says whether other
     blocks made accesses that are not ordered before the last one. ``blocks`` holds the
     time of each block's last access, and the thread that made it, or MANY if several
-    threads made accesses since the barrier before it.
+    threads made accesses since the barrier before it. If ``exchanged``, an exchange of
+    values within a warp separates these accesses from later ones.
     """
 
-    def __init__(self, n: int, now: str, then: str) -> None:
-        self.now, self.then = now, then
+    def __init__(self, n: int, now: str, then: str, exchanged: bool = False) -> None:
+        self.now, self.then, self.exchanged = now, then, exchanged
         self.thread, self.time = zeros(n, np.int32), zeros(n, np.int64)
         self.warp_time, self.several = zeros(n, np.int64), zeros(n, bool)
         self.blocks: dict[int, tuple[int, int]] = {}
@@ -43,7 +46,7 @@ class Last:
         if recent.any():
             threads, last = who.threads[:, None], self.thread[at]
             same_warp = _warp(last) == threads // 32
-            now = self.warp_time[at] == who.warp_times[:, None]
+            now = self.warp_time[at] == self._times(who)
             recent &= (~same_warp | now) & (last != threads + 1)
         return recent
 
@@ -92,10 +95,14 @@ class Last:
             same_warp = lost & (_warp(last) == warps)
             self.thread[at[same_warp]] = (-2 - warps)[same_warp]
             self.thread[at[lost & ~same_warp]] = MANY
-        self.time[at], self.warp_time[at] = who.time, who.warp_times[:, None]
+        self.time[at], self.warp_time[at] = who.time, self._times(who)
         before, last = self.blocks.get(who.block, (0, NOBODY))
         alone = len(who.threads) == 1 and (before < who.since or last == own.flat[0])
         self.blocks[who.block] = who.time, int(own.flat[0]) if alone else MANY
+
+    def _times(self, who: Who) -> np.ndarray:
+        """Return the time of each thread's warp, as an array ``[n, 1]``."""
+        return (who.exchanges if self.exchanged else who.warp_times)[:, None]
 
     def name(self, at: np.ndarray) -> str:
         """Return the name of the thread that accessed the byte."""

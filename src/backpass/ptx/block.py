@@ -198,7 +198,7 @@ def _execute(threads: Threads, instruction: Instruction, chosen: np.ndarray) -> 
     if not computed.is_computed(instruction):
         raise unsupported(instruction)
     if operation in computed.OF_WARPS:
-        warps.check_warps(threads, chosen, f"{operation}.sync")
+        warps.exchange(threads, chosen, f"{operation}.sync")
     form = computed.form_of(instruction)
     values = [threads.read(x, type) for x, type in form.sources]
     bits = [value.bits for value in values]

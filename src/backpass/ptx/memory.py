@@ -61,7 +61,8 @@ class Memory:
         self.name, self.start, self.bytes, self.known = name, start, content, known
         self.unsettled: list[Fault] = []
         self.awaited = zeros(n, bool)  # destinations of copies in flight
-        self.reads, self.writes = Last(n, "reads", "read"), Last(n, "writes", "wrote")
+        self.reads = Last(n, "reads", "read", exchanged=True)
+        self.writes = Last(n, "writes", "wrote")
         self.updates = Last(n, "updates", "updated")
         self.sums = Sums(n)
         self.changes = 0  # how many instructions have changed the bytes

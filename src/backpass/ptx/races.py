@@ -34,6 +34,7 @@ class Who(NamedTuple):
 
     threads: np.ndarray  # [n], their numbers
     warp_times: np.ndarray  # [n], the time of each, counted in barriers of its warp
+    exchanges: np.ndarray  # [n], the same in barriers and exchanges of its warp
     since: int  # the time of the block's last barrier
     time: int  # counted in barriers and releases of the block
     block: int
@@ -45,8 +46,11 @@ class Who(NamedTuple):
 
     def only(self, rows: np.ndarray) -> Who:
         """Return those of the threads that a mask ``rows[n]`` or indices select."""
-        threads, warp_times = self.threads[rows], self.warp_times[rows]
-        return self._replace(threads=threads, warp_times=warp_times)
+        return self._replace(
+            threads=self.threads[rows],
+            warp_times=self.warp_times[rows],
+            exchanges=self.exchanges[rows],
+        )
 
     def fault(self, kind: type[_Fault], what: str, bad: np.ndarray) -> _Fault:
         """Return a fault by the first thread for which ``bad`` is true."""
@@ -55,10 +59,11 @@ class Who(NamedTuple):
 
 
 class _Writes(NamedTuple):
-    """Who writes each byte of a memory: the thread + 1, and the time of its warp."""
+    """Who writes each byte of a memory: the thread + 1, and the time of its warp in
+    barriers and exchanges."""
 
     thread: np.ndarray
-    warp_time: np.ndarray
+    exchanges: np.ndarray
 
 
 class Races:
@@ -109,7 +114,7 @@ class Races:
         before = writes.thread[at]
         writes.thread[at] = np.where((before == 0) | (before == own), own, MANY)
         writes.thread[at[writes.thread[at] != own]] = MANY  # twice in this instruction
-        writes.warp_time[at] = who.warp_times[rows]
+        writes.exchanges[at] = who.exchanges[rows]
         self.more |= bool(np.any(writes.thread[at] != before))
 
     def lost(self, start: int, at: np.ndarray, who: Who) -> np.ndarray:
@@ -121,6 +126,6 @@ class Races:
             if self.counts(place):
                 writer = writes.thread[at]
                 same_warp = (writer > 0) & ((writer - 1) // 32 == own // 32)
-                apart = same_warp & (writes.warp_time[at] != who.warp_times[:, None])
+                apart = same_warp & (writes.exchanges[at] != who.exchanges[:, None])
                 found |= (writer != 0) & (writer != own + 1) & ~apart
         return found

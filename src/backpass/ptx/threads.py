@@ -89,7 +89,8 @@ class Threads:
         # of the last barrier.
         self.time = self.since = before.start + RUN if before else number * BLOCK + 1
         self.races = Races(self.time, before, only, watched)
-        self.warp_times = np.zeros(n // 32 + 1, np.int64)
+        self.warp_times = np.zeros(n // 32 + 1, np.int64)  # in its barriers
+        self.exchanges = np.zeros(n // 32 + 1, np.int64)  # in barriers and exchanges
         self.copies: list[list[Copy]] = [[]]  # by group; the last is uncommitted
         self.proxy, self.products = Proxy(self.shared, n), Products(n)
         if program.asynchronous:
@@ -104,6 +105,7 @@ class Threads:
         return Who(
             threads,
             self.warp_times[threads // 32],
+            self.exchanges[threads // 32],
             self.since,
             self.time,
             self.number,

@@ -62,6 +62,7 @@ def barrier(threads: Threads, instruction: Instruction, chosen: np.ndarray) -> N
         check_warps(threads, chosen | ~threads.left, "bar.warp.sync", chosen)
         for warp in np.unique(threads.numbers[chosen] // 32):
             threads.warp_times[warp] += 1
+            threads.exchanges[warp] += 1
             own = threads.acquired.threads[32 * warp : 32 * warp + 32]
             own[:] = own.any()
         return
@@ -75,6 +76,12 @@ def barrier(threads: Threads, instruction: Instruction, chosen: np.ndarray) -> N
     threads.sees = with_later(threads.sees, threads.acquired.seen)
     threads.acquired = Acquired(len(threads.numbers))
     threads.proxy.meet()
+
+
+def exchange(threads: Threads, chosen: np.ndarray, what: str) -> None:
+    """Meet at an instruction by which the threads of whole warps exchange values."""
+    check_warps(threads, chosen, what)
+    threads.exchanges[np.unique(threads.numbers[chosen] // 32)] += 1
 
 
 def elect(threads: Threads, instruction: Instruction, chosen: np.ndarray) -> None:

@@ -8,10 +8,17 @@ of the whole gradient does not change.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
-from backpass.contract.arrays import Array, as_type_of, namespace, size, widened
-from backpass.contract.values import check_bool
+from backpass.contract.arrays import (
+    Array,
+    as_type_of,
+    is_unread,
+    namespace,
+    size,
+    widened,
+)
+from backpass.contract.values import assert_all, check_bool
 from backpass.models._parameters import check_faults
 from backpass.training._blocks import blocks
 from backpass.training._mappings import Gradients, check_gradients, name_faults
@@ -49,7 +56,7 @@ def clip(
     *,
     in_place: bool = False,
     of_each: Mapping[str, float] | None = None,
-) -> tuple[dict[str, Array], float]:
+) -> tuple[dict[str, Array], float | Array]:
     """Return the gradients ``[*]``, scaled so that their global norm is at most
     ``max_norm``, up to the rounding of their dtype, and the norm before.
 
@@ -64,6 +71,11 @@ def clip(
     ``of_each`` is what ``norms(gradients)`` returned, if it has been called already. It
     may also have norms of gradients that only other ranks have: they count too.
 
+    For gradients on a CUDA device without ``of_each`` the host reads no number, so that
+    a CUDA graph can contain the call: the factor is computed there, every gradient is
+    multiplied by it, even by 1, and the norm is a float64 array ``[]``. For a norm that
+    is not finite, ``contract.values.assert_all`` says what is raised.
+
     Raises what ``norms`` raises, also if the global norm exceeds the range of floats;
     TypeError or ValueError unless ``max_norm`` is a number above 0; TypeError unless
     ``in_place`` is a bool; ValueError unless ``of_each`` has the names of all
@@ -72,6 +84,8 @@ def clip(
     check_positive(max_norm=max_norm)
     check_bool(in_place=in_place)
     max_norm = float(max_norm)  # NumPy would round the norm to a scalar's dtype
+    if of_each is None and _are_unread(gradients):
+        return _clipped_there(gradients, max_norm, in_place)
     of_each = norms(gradients) if of_each is None else of_each
     here = {name: norm for name, norm in of_each.items() if name in gradients}
     faults = name_faults("of_each", here, gradients)
@@ -84,14 +98,43 @@ def clip(
         )
     if max_norm / (norm + MARGIN) >= 1:
         return dict(gradients), norm
-    factors = _factors(max_norm, norm + MARGIN)
+    return _all_scaled(gradients, _factors(max_norm, norm + MARGIN), in_place), norm
+
+
+def _all_scaled(
+    gradients: Gradients, factors: Sequence[float | Array], in_place: bool
+) -> dict[str, Array]:
     own = writable(gradients) if in_place else frozenset()
     # Copies come first, since they may share the memory that is written then.
     scaled = {n: g if n in own else _scaled(g, factors) for n, g in gradients.items()}
     for name in own:
         for block in blocks(scaled[name]):
             block[...] = _scaled(block, factors)
-    return scaled, norm
+    return scaled
+
+
+def _are_unread(gradients: Gradients) -> bool:
+    """Whether all gradients are on one device, and none of their numbers is read."""
+    check_gradients(gradients)
+    arrays = gradients.values()
+    return all(map(is_unread, arrays)) and len({x.device for x in arrays}) == 1
+
+
+def _clipped_there(
+    gradients: Gradients, max_norm: float, in_place: bool
+) -> tuple[dict[str, Array], Array]:
+    """Return what ``clip`` returns, computed where the gradients are."""
+    xp = namespace(*gradients.values())
+    each = xp.stack([_norm_there(gradient) for gradient in gradients.values()])
+    largest = xp.max(each)
+    divisor = xp.where(largest > 0, largest, 1.0)
+    norm = divisor * xp.sqrt(_sum_of_squares(each / divisor))
+    assert_all(xp.isfinite(norm), "gradients: their norm is not finite")
+    factor = xp.clip(max_norm / (norm + MARGIN), max=1.0)
+    # As ``_factors``: two numbers of which float32 keeps all bits.
+    tiny = factor < LEAST_FACTOR
+    first = xp.where(tiny, xp.full_like(factor, 2.0**-64), 1.0)
+    return _all_scaled(gradients, [first, factor / first], in_place), norm
 
 
 def _factors(above: float, below: float) -> list[float]:
@@ -103,7 +146,7 @@ def _factors(above: float, below: float) -> list[float]:
     return [math.ldexp(1.0, half), math.ldexp(a / b, i - j - half)]
 
 
-def _scaled(x: Array, factors: list[float]) -> Array:
+def _scaled(x: Array, factors: Sequence[float | Array]) -> Array:
     y = widened(x)
     for factor in factors:
         y = y * factor
@@ -129,6 +172,26 @@ def _norm(x: Array) -> float:
         return math.ldexp(root, exponent)
     except OverflowError:
         return math.inf
+
+
+def _norm_there(x: Array) -> Array:
+    """Return the norm ``[]`` of ``x[*]`` in float64, where ``x`` is; NaN or ∞ if an
+    element is. The elements are scaled as in ``_norm``, and the norm back again."""
+    xp = namespace(x)
+    if not size(x.shape):
+        return xp.zeros((), dtype=xp.float64, device=x.device)
+    tops = [xp.max(xp.abs(widened(block))) for block in blocks(x)]
+    largest = xp.max(xp.stack(tops))
+    exponent = xp.frexp(largest)[1]
+    half = -exponent // 2
+    unit = xp.ones_like(largest)
+    one, other = xp.ldexp(unit, half), xp.ldexp(unit, -exponent - half)
+    sums = [_sum_of_squares(widened(block) * one * other) for block in blocks(x)]
+    root, one, other = (
+        xp.astype(number, xp.float64)
+        for number in (xp.sqrt(xp.sum(xp.stack(sums))), one, other)
+    )
+    return root / one / other
 
 
 def _sum_of_squares(x: Array) -> Array:

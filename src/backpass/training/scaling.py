@@ -20,12 +20,12 @@ and the scale has a lower limit. For a static scale, pass ``growth=1`` and
 from __future__ import annotations
 
 import math
-from collections.abc import MutableMapping
+from collections.abc import Mapping, MutableMapping
 from typing import TypedDict
 
 import numpy as np
 
-from backpass.contract.arrays import Array, namespace, widened
+from backpass.contract.arrays import Array, is_remote, namespace, widened
 from backpass.contract.values import check_loss_scale, check_natural
 from backpass.training._mappings import Gradients, check_gradients
 from backpass.training._numbers import check_count, check_reals
@@ -83,7 +83,7 @@ def unscaled(
         found = {
             name: widened(gradient) / scale for name, gradient in gradients.items()
         }
-    if not all(_is_finite(quotient) for quotient in found.values()):
+    if not _are_finite(found):
         smaller = scale * float(backoff)
         state["scale"], state["finite"] = smaller if smaller >= LEAST else scale, 0
         return None
@@ -119,6 +119,16 @@ def check_state(state: object) -> None:
     check_natural(finite=state["finite"])
 
 
-def _is_finite(x: Array) -> bool:
+def _are_finite(arrays: Mapping[str, Array]) -> bool:
+    """Whether all elements are finite. The host waits for a device once, as that of
+    ``torch.amp.GradScaler`` does, not for each array."""
+    flags = (_is_finite(x) for x in arrays.values())
+    if not (arrays and all(map(is_remote, arrays.values()))):
+        return all(map(bool, flags))
+    xp = namespace(*arrays.values())
+    return bool(xp.all(xp.stack([*flags])))
+
+
+def _is_finite(x: Array) -> Array:
     xp = namespace(x)
-    return bool(xp.all(xp.isfinite(x)))
+    return xp.all(xp.isfinite(x))

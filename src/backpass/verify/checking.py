@@ -117,8 +117,9 @@ def check(
     ``op`` is one of these:
 
     - the name or module of an operation;
-    - an object with ``forward(*inputs) -> (y, saved)`` and ``backward(dy, saved)``, or
-      with two functions in another form that the page "Check your own backward" lists;
+    - a pair of functions, ``forward(*inputs) -> (y, saved)`` and ``backward(dy, saved)
+      -> gradients``, or an object with two functions of these names. The page "Check
+      your own backward" lists the other forms that they may have;
     - a layer that keeps its state: an instance whose ``backward(dy)`` stores the
       gradients of its parameters in attributes;
     - a ``torch.autograd.Function``, a ``torch.nn.Module`` whose forward applies one, or

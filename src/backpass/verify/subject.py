@@ -209,10 +209,13 @@ def _reject_other_arrays(name: str, inputs: Sequence[object]) -> None:
 
 
 def load(op: Any) -> Any:
-    """Return an operation's module, given its name; return anything else as it is.
+    """Return an operation's module, given its name, or an object with the functions of
+    a pair ``(forward, backward)``; return anything else as it is.
 
     Raises LookupError if no operation has that name.
     """
+    if type(op) is tuple and len(op) == 2 and all(map(callable, op)):
+        return SimpleNamespace(forward=op[0], backward=op[1])
     if not isinstance(op, str):
         return op
     from backpass import ops
@@ -238,9 +241,9 @@ def subject(
     for part in ("forward", "backward"):
         if not callable(getattr(op, part, None)):
             raise TypeError(
-                "op: expected the name of an operation, an object with forward and "
-                f"backward, or a torch.autograd.Function; got {called(op)}, which has "
-                f"no {part}{_instead(op)}"
+                "op: expected the name of an operation, a pair (forward, backward), an "
+                "object with forward and backward, or a torch.autograd.Function; got "
+                f"{called(op)}, which has no {part}{_instead(op)}"
             )
     name = called(op)
     if getattr(op, "__name__", "").startswith("backpass.kernels."):

@@ -26,7 +26,7 @@ from backpass.text.progress import Progress
 from backpass.verify.checking import check
 from backpass.verify.mutation import compiled, mutants, reached
 from backpass.verify.report import NOT_RUN, PASSED, VerificationError, file_shown
-from backpass.verify.subject import called
+from backpass.verify.subject import called, load
 
 # Quick methods first: one comparison of gradients catches most changes. All methods run
 # before a change counts as a survivor.
@@ -115,14 +115,16 @@ def mutate(
     """Change one place of the backward at a time, and call ``test`` each time.
 
     The test notices a change if it raises an exception; a ``check`` in it is quicker
-    with ``explain=False``. ``op`` is a module, a class or an object with ``forward``
-    and ``backward``, or a ``torch.autograd.Function``. Functions of its module that the
-    backward calls are changed too. ``equivalent`` lists changes that compute the same,
-    each with its ``function``, ``line`` and ``change``.
+    with ``explain=False``. ``op`` is a pair ``(forward, backward)``, a module, a class
+    or an object with both, or a ``torch.autograd.Function``. The test gets an object.
+    Functions of its module that the backward calls are changed too. ``equivalent``
+    lists changes that compute the same, each with its ``function``, ``line`` and
+    ``change``.
 
     Raises TypeError if the backward has no source that can be changed, and whatever the
     test raises for the unchanged backward.
     """
+    op = load(op)
     name = called(op, "backward")
     listed = {(of["function"], of["line"], of["change"]) for of in equivalent}
     survivors: list[Change] = []

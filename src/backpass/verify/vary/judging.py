@@ -283,10 +283,9 @@ def _ignores_the_added(case: Case, given: Case) -> bool:
 def _unless_vanishing(row: Row, case: Case, given: Case) -> Row:
     """Return the row, marked "not run" if it failed and the gradient almost vanishes
     compared with that at the inputs given, as that of a loss that is almost 0."""
-    if row.verdict != FAILED or row.quantity not in case.quantities:
+    if row.verdict != FAILED:
         return row
-    at = case.differentiable[case.quantities.index(row.quantity)]
-    got, before = case.gradients[at], given.gradients[at]
+    (_, got), (_, before) = _gradient_of(row, case), _gradient_of(row, given)
     key = row.method, row.quantity
     reference = case.found.references.get(key)
     if reference is None:  # differences along directions
@@ -362,14 +361,20 @@ def _drops_axes(case: Case) -> bool:
     )
 
 
+def _gradient_of(row: Row, case: Case) -> tuple[int, np.ndarray | None]:
+    """Return the index of the input whose gradient a row judges, and that gradient;
+    None if the row judges something else."""
+    if row.quantity not in case.quantities:
+        return -1, None
+    at = case.differentiable[case.quantities.index(row.quantity)]
+    return at, case.gradients[at]
+
+
 def _undefined(row: Row, case: Case) -> str:
     """Return the reason for excluding a gradient that is not finite where an output
     does not depend on its input, or has a kink: 0/0 where a row of one element is
     divided by its norm, or where two points coincide."""
-    if row.quantity not in case.quantities:
-        return ""
-    at = case.differentiable[case.quantities.index(row.quantity)]
-    got = case.gradients[at]
+    at, got = _gradient_of(row, case)
     if got is None or np.isfinite(got).all():
         return ""
     if not depends(case, at, CONSTANT, outputs=True):
@@ -388,10 +393,7 @@ def _undefined(row: Row, case: Case) -> str:
 def _coincides(row: Row, case: Case) -> str:
     """Return the reason for excluding a gradient that is not finite at kinks of y: the
     elements drawn repeat those given, so that points coincide or a row has norm 0."""
-    if row.quantity not in case.quantities:
-        return ""
-    at = case.differentiable[case.quantities.index(row.quantity)]
-    got = case.gradients[at]
+    at, got = _gradient_of(row, case)
     if got is None or np.isfinite(got).all():
         return ""
     if not sides.is_infinite_at_kinks(case, at, best_step(case, at)):
@@ -405,9 +407,7 @@ def _coincides(row: Row, case: Case) -> str:
 def _is_added_up(row: Row, case: Case) -> str:
     """Return the reason for excluding a gradient whose elements are all equal: code for
     matrices adds a product of two vectors, which is one number, to an array."""
-    if row.quantity not in case.quantities:
-        return ""
-    got = case.gradients[case.differentiable[case.quantities.index(row.quantity)]]
+    _, got = _gradient_of(row, case)
     if got is None or got.size < 2 or np.ptp(got) > EQUAL * largest(got):
         return ""
     return (
