@@ -101,7 +101,7 @@ TAUGHT = [
     for page in chapters()
     if page.parent.name
     in ("foundations", "operations", "attention", "networks", "cost", "numerics", "parallel")
-    and page.stem not in ("how_to_read", "calculator")
+    and page.stem not in ("how_to_read", "thirty_minutes", "calculator")
 ]
 EXERCISE = re.compile(
     r"^(`{3,})\{exercise-start\}[ ]*(?P<title>.*?)\n(?P<body>.*?)^\1\{exercise-end\}",

@@ -149,7 +149,7 @@ def test_a_write_after_an_exchange_does_not_race_with_what_its_warp_has_read(exc
         return
     turns = exchange.startswith("shfl")
     np.testing.assert_array_equal(run(turned + STORE)[0].view(np.uint32), np.arange(64) ^ turns)
-    with pytest.raises(ptx.Race, match="reads shared memory"):  # for a later read it is no barrier
+    with pytest.raises(ptx.Race, match="reads shared memory"):  # for a later read it is not a barrier
         run(turned + exchange + "ld.shared.b32 %r5, [%r4];" + STORE)
 
 
