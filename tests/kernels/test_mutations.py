@@ -516,8 +516,8 @@ TABLE = [
         equivalent={
             "db.dtype → dz.dtype": ALL_FLOAT32,
             "torch.sum(dz, dim=0, dtype=db.dtype) → torch.sum(dz, dim=0)": ALL_FLOAT32,
-            "weight_gradient(x, dz, w) → weight_gradient(x, dz, dx)": "The third argument only says how the product "
-            "lies in memory.",
+            "add_weight_gradient(dw, x, dz, w) → add_weight_gradient(dw, x, dz, dx)": "The last argument only says how a "
+            "product lies in memory.",
         },
     ),
     Changed(

@@ -93,8 +93,9 @@ def backward(
 def _gradient_like(parameter: torch.Tensor | Outline, x: torch.Tensor) -> torch.Tensor:
     """Memory for the gradient of a parameter ``[n]`` of ``x[*, n]``; zeros if there are
     no rows to sum over."""
+    like: dict[str, Any] = {"dtype": parameter.dtype, "device": x.device}
     create = torch.empty if needs_launch(x) else torch.zeros
-    return create(x.shape[-1:], dtype=parameter.dtype, device=x.device)
+    return create(x.shape[-1:], **like)
 
 
 def partial_sums(x: torch.Tensor) -> torch.Tensor:

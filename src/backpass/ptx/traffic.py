@@ -83,9 +83,11 @@ class Traffic:
         found = []
         for tensor in dict.fromkeys(x.tensor for x in self._accesses):
             own = [x for x in self._accesses if x.tensor == tensor]
-            sides = [[x for x in own if x.stores == side] for side in (False, True)]
+            loaded, stored = (
+                _largest([x for x in own if x.stores == side]) for side in (False, True)
+            )
             asked = sum(x.size * len(x.addresses) for x in own)
-            found.append(Moved(tensor, *map(_largest, sides), asked))
+            found.append(Moved(tensor, loaded, stored, asked))
         return tuple(found)
 
 
