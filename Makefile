@@ -16,7 +16,7 @@ PARALLEL := -n auto --maxprocesses 4 --dist worksteal
 # Of all tests, those that tell most about a change in a second: the contract, every gradient by every method, the formulas.
 TELLING := $(addprefix tests/,test_import.py contract/test_shapes.py ops/test_contract.py verify/test_all_operations.py derivation/test_docstring.py cost/test_formulas.py)
 # The tests whose results pages show.
-RECORDED := $(addprefix tests/,verify/test_all_operations.py::test_every_operation_passes bugs/test_bugs.py::test_the_tools_find_what_the_record_says kernels/test_resources.py::test_pages_show_what_is_compiled compiled/test_row.py::test_every_kernel_is_right_as_compiled compiled/test_row.py::test_every_kernel_is_right_in_other_dtypes cost/test_javascript.py::test_the_formulas_of_the_page_are_those_derived_now)
+RECORDED := $(addprefix tests/,verify/test_all_operations.py::test_every_operation_passes bugs/test_bugs.py::test_the_tools_find_what_the_record_says kernels/test_resources.py::test_pages_show_what_is_compiled compiled/test_row.py::test_every_kernel_is_right_as_compiled compiled/test_row.py::test_every_kernel_is_right_in_other_dtypes compiled/test_traffic.py::test_a_kernel_moves_few_more_bytes_than_it_must cost/test_javascript.py::test_the_formulas_of_the_page_are_those_derived_now)
 
 # One thread for each of the processes that run side by side.
 export OMP_NUM_THREADS ?= 1
@@ -41,7 +41,7 @@ test: $(READY) ## run the tests; those that rotate, in part  (ARGS="tests/ops -k
 test-all: export BACKPASS_PROVE = all
 test-all: test ## prove everything in full, and write tests/proved.lock; takes several times as long  (ARGS="-k softmax" chooses)
 
-records: $(READY) ## write the tests' results that pages show: verdicts, bugs, compiled kernels, the calculators' formulas  (ARGS="-k softmax" chooses)
+records: $(READY) ## write the tests' results that pages show: verdicts, bugs, compiled kernels and their bytes, the calculators' formulas  (ARGS="-k softmax" chooses)
 	@BACKPASS_RECORD=1 $(BIN)/python -m pytest -q $(RECORDED) $(ARGS)
 
 lock: export BACKPASS_PROVE = changed

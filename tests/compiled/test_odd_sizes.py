@@ -6,6 +6,7 @@ They have the bounds of ``tests/kernels``. Uninitialised memory needs no poison:
 import pytest
 import torch
 
+from backpass.kernels import launch, sums_over_rows
 from tests.kernels import (
     test_cross_entropy,
     test_elementwise,
@@ -34,6 +35,21 @@ def test_rows(module, path, monkeypatch):
         in_tiles(module.kernel, monkeypatch)
     tests = module.TestRows() if hasattr(module, "TestRows") else module
     tests.test_odd_sizes((7, 63), path=path, **GIVEN)
+
+
+@pytest.mark.parametrize("module", [test_layer_norm, test_rms_norm], ids=["layer_norm", "rms_norm"])
+def test_a_norms_sums_apart_from_rows_and_in_pieces(module, monkeypatch):
+    given = {"dtype": GIVEN["dtype"], "device": "cpu", "poisoned": None, "monkeypatch": monkeypatch}
+    module.test_totals_of_several_pieces(**given)
+    module.test_sums_apart_from_rows(**given)
+
+
+@pytest.mark.parametrize("module", [test_layer_norm, test_rms_norm], ids=["layer_norm", "rms_norm"])
+def test_a_norms_backward_that_loads_ahead(module, monkeypatch):
+    """Rows of a multiple of 16 bytes are copied to shared memory: here eleven blocks of rows, for two programs."""
+    monkeypatch.setattr(sums_over_rows, "PROGRAMS", 2)
+    monkeypatch.setattr(launch, "SHORT_ROWS_ELEMENTS", 256)
+    module.test_odd_sizes((21, 128), path=None, **GIVEN)
 
 
 @pytest.mark.parametrize("row_bytes", [None, 128], ids=["whole rows", "pieces"])

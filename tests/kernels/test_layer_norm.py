@@ -5,13 +5,14 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("triton", reason="kernels need triton, which is published for Linux")
 
+from backpass.kernels import launch, norm_rows, on_cpu, sums_over_rows  # noqa: E402
 from backpass.kernels import layer_norm as kernel  # noqa: E402
-from backpass.kernels import on_cpu, sums_over_rows  # noqa: E402
 from backpass.ops import layer_norm as op  # noqa: E402
 
 from .support import (  # noqa: E402
     DTYPES,
     STRIDED,
+    apart_from_sums,
     assert_as_exact_as_pytorch,
     draw,
     draw_view,
@@ -107,9 +108,30 @@ def test_only_the_bias_may_be_float32(path, device, poisoned):
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_rows_of_the_longest_kind_and_longer(dtype, device, poisoned):
     longest = kernel.ROW_BYTES // (8 if dtype == torch.float64 else 4)
-    for n in (longest, longest + 1001):
+    for n in (longest // 2, longest, longest + 1001):
         x, dy = (draw(2, n, dtype=dtype, device=device, seed=seed) for seed in (0, 1))
         check(x, dy, *parameters(n, dtype, device))
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_sums_apart_from_rows(dtype, device, poisoned, monkeypatch):
+    apart_from_sums(kernel, monkeypatch, 63, dtype)
+    check(
+        *(draw(7, 63, dtype=dtype, device=device, seed=seed) for seed in (0, 1)),
+        *parameters(63, dtype, device),
+    )
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_totals_of_several_pieces(dtype, device, poisoned, monkeypatch):
+    """Each program of the last launch adds up two pieces of partial sums, for some of the columns."""
+    monkeypatch.setattr(sums_over_rows, "PROGRAMS", 5)
+    monkeypatch.setattr(norm_rows, "TOTALS", (4, 16))
+    monkeypatch.setattr(launch, "SHORT_ROWS_ELEMENTS", 64)
+    check(
+        *(draw(7, 63, dtype=dtype, device=device, seed=seed) for seed in (0, 1)),
+        *parameters(63, dtype, device),
+    )
 
 
 @pytest.mark.parametrize("view", STRIDED)

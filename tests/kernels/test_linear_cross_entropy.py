@@ -83,6 +83,28 @@ def test_ignored_tokens_and_no_bias(reduction, device, poisoned):
     assert torch.all((dx != 0).any(-1) == (t != 44))
 
 
+@pytest.mark.parametrize("turned", [False, True], ids=["w[h, V]", "w[V, h] turned"])
+def test_a_chunk_adds_to_the_weights_gradient_in_place(turned, device):
+    """In one dtype no array as large as w is allocated for a chunk; the sum lies in memory as w does."""
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    class Allocated(TorchDispatchMode):
+        def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+            result = function(*args, **kwargs or {})
+            if isinstance(result, torch.Tensor) and result.numel() == w.numel():
+                addresses.add(result.untyped_storage().data_ptr())
+                alive.append(result)
+            return result
+
+    x, w, t, _ = draw_all(12, 6, 45, torch.float32, device)
+    w = w.T.contiguous().T if turned else w
+    addresses, alive = {w.untyped_storage().data_ptr()}, []
+    with Allocated():
+        _, saved = kernel.forward(x, w, t, chunk=4)
+    assert addresses == {x.untyped_storage().data_ptr() for x in (w, saved.dw)}
+    assert saved.dw.stride() == w.stride()
+
+
 def test_leading_axes_and_any_strides(device, poisoned):
     x, w, t, b = draw_all(12, 10, 45, torch.float32, device)
     check(x.reshape(3, 4, 10).transpose(0, 1)[..., ::2], w[::2], t.reshape(4, 3), b, chunk=5)

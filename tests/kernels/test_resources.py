@@ -153,6 +153,21 @@ def test_what_a_row_has_once_is_not_read_for_each_column(compiling):
     assert max(reads) <= 8
 
 
+def test_a_norms_backward_loads_ahead(compiling):
+    """While it waits for x, dy, mean, and rstd of one block of rows, those of the next are in flight."""
+    code = """if True:
+        import re, torch
+        from backpass.kernels import layer_norm, norm_rows, resources
+        for case, launch in layer_norm.launches(torch.bfloat16):
+            if launch.kernel is norm_rows._backward_rows:
+                ptx = resources.compile_launch(launch, 90).asm["ptx"]
+                print(max(map(int, re.findall("cp.async.wait_group (.+);", ptx)), default=0), case)
+    """
+    done = subprocess.run([sys.executable, "-c", code], env=compiling, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == ["4 short rows", "4 longest row", "0 longest row without sums"]
+
+
 def test_a_register_that_nothing_writes_is_undefined():
     ptx = """
         .reg .b32 %r<9>;

@@ -129,6 +129,18 @@ class Verdict:
         return found
 
     @property
+    def moved(self) -> str:
+        """A table of the tensors of each launch, with the bytes that are moved, and
+        those that programs ask for; see ``ptx.traffic``. Only if they are counted."""
+        head = ("kernel", "tensor", "loaded", "stored", "asked for")
+        rows = [
+            (run.kernel, x.tensor, *(f"{n:,}" for n in x[1:]))
+            for run in self.runs
+            for x in run.report.moved
+        ]
+        return "\n".join(table.aligned([head, *rows], right=(2, 3, 4)))
+
+    @property
     def speed(self) -> str:
         """A table of the kernels, the slowest first: how often each was launched, the
         CPU time of all its launches, its speed, and why its programs were not executed
@@ -182,6 +194,7 @@ def executing(
     multiprocessors: int | None = None,
     atomic_sums: bool = False,
     tf32: bool = True,
+    count_bytes: bool = False,
 ) -> Iterator[Verdict]:
     """Let Triton kernels take CPU tensors, and execute the kernels as compiled.
 
@@ -214,7 +227,8 @@ def executing(
     ``atomic_sums``, the verdict accepts sums by floating-point ``tl.atomic_add``, which
     depend on the order of their terms; it notes them. With ``tf32=False``, products of
     float32 that a GPU would compute from operands rounded to TF32 use all their digits,
-    so what TF32 changes can be measured.
+    so what TF32 changes can be measured. With ``count_bytes``, ``verdict.moved`` has
+    the bytes of each tensor that the kernels move, as ``ptx.traffic`` defines them.
 
     Raises a ``ptx.Fault`` for what PTX does not allow, ``ptx.Unsupported`` for an
     instruction that ``backpass.ptx`` does not execute, ValueError if a kernel has no
@@ -244,7 +258,7 @@ def executing(
         own = Driver(
             verdict, allocated, only, approximate, tuning, properties, addresses
         )
-        own.tf32 = tf32
+        own.tf32, own.count_bytes = tf32, count_bytes
         tuning.memory_of = lambda x: tensor(x, allocated.defined(x))
         before = getattr(driver, "_active", None)
         driver.set_active(own)
@@ -281,7 +295,7 @@ class Driver(DriverBase):
         self._device = DEVICE if addresses else torch.device("cpu")
         self._given: list[tuple[str, Part]] = []
         self.shadow: Shadow | None = None  # computes in float64 beside
-        self.tf32 = True
+        self.tf32, self.count_bytes = True, False
         self.utils = SimpleNamespace(
             load_binary=lambda *_: (None, None, REGISTERS, 0, 1024),
             get_device_properties=lambda _: _for_triton(properties),
@@ -376,6 +390,7 @@ class Driver(DriverBase):
                 find=partial(self._found, program.name),
                 watch=progress.now,
                 shadow=self.shadow,
+                count=self.count_bytes,
             )
         seconds = time.process_time() - start
         axes = max([axis for axis in (1, 2) if grid[axis] > 1], default=0) + 1

@@ -35,7 +35,7 @@ from backpass.kernels.launch import (
     needs_launch,
     packed,
 )
-from backpass.kernels.products import weight_gradient
+from backpass.kernels.products import add_weight_gradient
 
 SHAPES = "x[*, h], w[h, V>0], t[*]:int, b[V]?, weight[V]? -> y[]"
 PARAMETERS = ("w", "b")
@@ -130,7 +130,7 @@ def _add_gradients(
 
     # Every token used the same w and b, so their gradients are sums over tokens, and
     # over chunks.
-    dw += weight_gradient(x, dz, w)
+    add_weight_gradient(dw, x, dz, w)
     if db is not None:
         db += torch.sum(dz, dim=0, dtype=db.dtype)
 

@@ -5,9 +5,10 @@ Triton knows that when it compiles a kernel, and leaves out what a guard exclude
 
 A program keeps whole rows in registers, several if they are short, so it reads and
 writes each element once. In the backward, a fixed number of programs loop over all
-rows. Each keeps its own sums for w and b in registers, and a second sum adds these up:
-there are no atomics, and two runs agree to the last bit. A row too long for that is
-read in tiles, and once more for the sums over rows. Arithmetic and the saved mean and
+rows. Each keeps its own sums for w and b in registers, and one more launch adds these
+up: there are no atomics, and two runs agree to the last bit. If a row fits into the
+registers but the sums do not fit beside it, another launch reads the rows again for the
+sums. A longer row is read in tiles. Arithmetic and the saved mean and
 1/s are in float32 (float64 for float64), whatever is stored. w and b, and so their
 gradients, may be float32 where x has half precision.
 """
@@ -15,6 +16,7 @@ gradients, may be float32 where x has half precision.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import torch
 import triton
@@ -22,8 +24,10 @@ import triton.language as tl
 
 from backpass.contract.shapes import Outline
 from backpass.kernels.launch import (
+    TRITON_DTYPES,
     Launch,
     accumulator,
+    cdiv,
     empty_like,
     fits,
     needs_launch,
@@ -33,16 +37,17 @@ from backpass.kernels.launch import (
     row_start,
     rows_of,
 )
-from backpass.kernels.sums_over_rows import (
-    allocate_partials,
-    on_columns,
-    reduce_partials,
-)
+from backpass.kernels.sums_over_rows import allocate_partials, on_columns
 
-# What one program may hold of one operand, in the dtype it computes in. The backward
-# holds five: x, dy, w, and the sums for w and b. RMS norm's holds four.
-ROW_BYTES = 32 * 1024
+# What one program may hold of one operand, in the dtype it computes in. The forward
+# holds x and one parameter. The backward holds dy as well, and half as much of each if
+# it also holds the sums for w and b.
+ROW_BYTES = 64 * 1024
 TILE_BYTES = 16 * 1024  # of a longer row
+# Beside sums, a program loads the next two blocks of rows while it computes one: Triton
+# copies them to shared memory, and the registers hold one block.
+STAGES = 3
+TOTALS = (32, 64)  # partial sums and columns that a program adds up at a time
 
 
 def forward(
@@ -76,14 +81,26 @@ def backward(
     or a bias), from ``dy[*, n]`` and ``x[*, n]``, of any strides. Of the bias only the
     dtype is read."""
     dx = empty_like(x)
-    dw = None if w is None else allocate_partials(x, ROW_BYTES, TILE_BYTES)
-    db = None if b is None else allocate_partials(x, ROW_BYTES, TILE_BYTES)
+    dw, db = (None if of is None else _gradient_like(of, x) for of in (w, b))
     if needs_launch(dx):
-        for launch in backward_launches(
-            dy, packed(x), mean, rstd, packed(w), dx, dw, db
-        ):
+        of_w, of_b = (None if of is None else partial_sums(x) for of in (dw, db))
+        given = dy, packed(x), mean, rstd, packed(w), dx, of_w, of_b
+        for launch in (*backward_launches(*given), *totals(of_w, of_b, dw, db)):
             launch.run()
-    return dx, reduce_partials(dw, w), reduce_partials(db, b)
+    return dx, dw, db
+
+
+def _gradient_like(parameter: torch.Tensor | Outline, x: torch.Tensor) -> torch.Tensor:
+    """Memory for the gradient of a parameter ``[n]`` of ``x[*, n]``; zeros if there are
+    no rows to sum over."""
+    like: dict[str, Any] = {"dtype": parameter.dtype, "device": x.device}
+    create = torch.empty if needs_launch(x) else torch.zeros
+    return create(x.shape[-1:], **like)
+
+
+def partial_sums(x: torch.Tensor) -> torch.Tensor:
+    """Allocate the partial sums of a parameter's gradient."""
+    return allocate_partials(x, ROW_BYTES // 2, TILE_BYTES)
 
 
 def forward_launch(x, w, b, y, mean, rstd, eps: float) -> Launch:
@@ -105,17 +122,40 @@ def backward_launches(dy, x, mean, rstd, w, dx, dw, db) -> list[Launch]:
     of_rows = {**given, "w_ptr": w, "dx_ptr": dx}
     sums = {"dw_ptr": dw, "db_ptr": db}
     partials = next((each for each in (dw, db) if each is not None), None)
+    if fits(dx, ROW_BYTES // 2) and partials is not None:
+        arguments, programs = {**of_rows, **sums}, len(partials)
+        return [_on_rows(arguments, dx, programs, STAGES)]
     if fits(dx, ROW_BYTES):
-        programs = None if partials is None else len(partials)
-        arguments = {**of_rows, **sums}
-        return [on_rows(_backward_rows, arguments, dx, programs, fused=False)]
-    launches = [on_tiles(_backward_tiles, of_rows, dx, TILE_BYTES)]
+        arguments = {**of_rows, "dw_ptr": None, "db_ptr": None}
+        launches = [_on_rows(arguments, dx, None, 1)]
+    else:
+        launches = [on_tiles(_backward_tiles, of_rows, dx, TILE_BYTES)]
     if partials is not None:
         of_columns = {**given, **sums}
         launches.append(
             on_columns(_backward_sums, of_columns, dx, partials, TILE_BYTES)
         )
     return launches
+
+
+def _on_rows(arguments, dx, programs: int | None, stages: int) -> Launch:
+    options: dict[str, Any] = {"fused": False, "STAGES": stages}
+    return on_rows(_backward_rows, arguments, dx, programs, **options)
+
+
+def totals(of_w, of_b, dw, db) -> list[Launch]:
+    """The launch that writes ``dw[n]`` and ``db[n]``, from their partial sums
+    ``[partials, n]``; none if both are None."""
+    given = next((each for each in (of_w, of_b) if each is not None), None)
+    if given is None:
+        return []
+    parts, n = given.shape
+    arguments = {"of_w_ptr": of_w, "of_b_ptr": of_b, "dw_ptr": dw, "db_ptr": db}
+    arguments |= {"parts": parts, "n": n}
+    constants = {"PARTS": TOTALS[0], "COLUMNS": TOTALS[1]}
+    constants["WIDE"] = TRITON_DTYPES[given.dtype]
+    programs = cdiv(n, TOTALS[1])
+    return [Launch(_backward_totals, programs, arguments, constants, warps=4)]
 
 
 def declare_launches(*, centred: bool, has_b: bool) -> Callable:
@@ -129,17 +169,20 @@ def declare_launches(*, centred: bool, has_b: bool) -> Callable:
         longest = ROW_BYTES // wide.itemsize
         for case, n in (
             ("short rows", 128),
-            ("longest row", longest),
+            ("longest row", longest // 2),
+            ("longest row without sums", longest),
             ("tiles", 4 * longest),
         ):
             x = torch.empty(4096, n, dtype=dtype, device="meta")
             w = torch.empty(n, dtype=dtype, device="meta")
             rstd = torch.empty(4096, dtype=wide, device="meta")
-            dw = allocate_partials(x, ROW_BYTES, TILE_BYTES)
+            of_w = partial_sums(x)
             mean = rstd if centred else None
-            b, db = (w, dw) if has_b else (None, None)
+            b, of_b = (w, of_w) if has_b else (None, None)
             yield case, forward_launch(x, w, b, x, mean, rstd, 1e-5)
-            for launch in backward_launches(x, x, mean, rstd, w, x, dw, db):
+            for launch in backward_launches(x, x, mean, rstd, w, x, of_w, of_b):
+                yield case, launch
+            for launch in totals(of_w, of_b, w, b):
                 yield case, launch
 
     return launches
@@ -171,6 +214,10 @@ def _forward_rows(
         mean = tl.sum(x, axis=1, keep_dims=True) / n  # [ROWS, 1]
         centred = tl.where(inside, x - mean, 0.0)
     rstd = 1 / tl.sqrt(tl.sum(centred * centred, axis=1, keep_dims=True) / n + EPS)
+    if mean_ptr is not None:
+        tl.store(mean_ptr + row, mean, mask=row < m)
+    tl.store(rstd_ptr + row, rstd, mask=row < m)
+
     y = centred * rstd
     if w_ptr is not None:
         y *= tl.load(w_ptr + column, mask=column < n, other=0.0).to(WIDE)
@@ -178,9 +225,6 @@ def _forward_rows(
         y += tl.load(b_ptr + column, mask=column < n, other=0.0).to(WIDE)
 
     tl.store(y_ptr + row * n + column, y, mask=inside)
-    if mean_ptr is not None:
-        tl.store(mean_ptr + row, mean, mask=row < m)
-    tl.store(rstd_ptr + row, rstd, mask=row < m)
 
 
 @triton.jit
@@ -194,18 +238,23 @@ def _backward_rows(
     dw_ptr, db_ptr,  # [programs, n], or None
     length_1, length_2, stride_0, stride_1, stride_2, stride_n,  # dy's rows and columns
     m, n,
+    STAGES: tl.constexpr,
     ROWS: tl.constexpr, COLUMNS: tl.constexpr, WIDE: tl.constexpr,
 ):  # fmt: skip
     """dx, and partial sums of dw and db: every num_programs-th block of ROWS rows of at
-    most COLUMNS elements."""
+    most COLUMNS elements. The next STAGES - 1 blocks are loaded meanwhile."""
     program = tl.program_id(0).to(tl.int64)
     column = tl.arange(0, COLUMNS)[None, :].to(tl.int64)  # [1, COLUMNS]
-    if w_ptr is not None:
+    # Beside sums, w is read once for all blocks. A program without sums has one block,
+    # and reads w where it needs it, because w in registers all along would spill.
+    sums: tl.constexpr = dw_ptr is not None or db_ptr is not None
+    if w_ptr is not None and sums:
         w = tl.load(w_ptr + column, mask=column < n, other=0.0).to(WIDE)
     dw = tl.zeros([ROWS, COLUMNS], WIDE)
     db = tl.zeros([ROWS, COLUMNS], WIDE)
 
-    for block in range(program, tl.cdiv(m, ROWS), tl.num_programs(0)):
+    blocks = tl.cdiv(m, ROWS)
+    for block in tl.range(program, blocks, tl.num_programs(0), num_stages=STAGES):
         row = block * ROWS + tl.arange(0, ROWS)[:, None].to(tl.int64)  # [ROWS, 1]
         inside = (row < m) & (column < n)
         at = row_start(row, length_1, length_2, stride_0, stride_1, stride_2)
@@ -222,6 +271,8 @@ def _backward_rows(
         x_hat = (x - mean) * rstd
         dw += dy * x_hat
         db += dy
+        if w_ptr is not None and not sums:
+            w = tl.load(w_ptr + column, mask=column < n, other=0.0).to(WIDE)
         dx_hat = dy * w if w_ptr is not None else dy
         along_ones = 0.0
         if mean_ptr is not None:
@@ -368,3 +419,30 @@ def _backward_sums(
         tl.store(dw_ptr + at, dw, mask=column < n)
     if db_ptr is not None:
         tl.store(db_ptr + at, db, mask=column < n)
+
+
+@triton.jit
+def _backward_totals(
+    of_w_ptr, of_b_ptr,  # [parts, n], or None
+    dw_ptr, db_ptr,  # [n], or None
+    parts, n,
+    PARTS: tl.constexpr, COLUMNS: tl.constexpr, WIDE: tl.constexpr,
+):  # fmt: skip
+    """dw and db, the sums of their partial sums: COLUMNS columns per program."""
+    # [1, COLUMNS]
+    column = tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)[None, :].to(tl.int64)
+    dw = tl.zeros([PARTS, COLUMNS], WIDE)
+    db = tl.zeros([PARTS, COLUMNS], WIDE)
+    for start in range(0, parts, PARTS):
+        part = start + tl.arange(0, PARTS)[:, None]  # [PARTS, 1]
+        at, inside = part * n + column, (part < parts) & (column < n)
+        if of_w_ptr is not None:
+            dw += tl.load(of_w_ptr + at, mask=inside, other=0.0)
+        if of_b_ptr is not None:
+            db += tl.load(of_b_ptr + at, mask=inside, other=0.0)
+
+    column = tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS).to(tl.int64)
+    if dw_ptr is not None:
+        tl.store(dw_ptr + column, tl.sum(dw, axis=0), mask=column < n)
+    if db_ptr is not None:
+        tl.store(db_ptr + column, tl.sum(db, axis=0), mask=column < n)

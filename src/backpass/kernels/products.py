@@ -14,3 +14,20 @@ def weight_gradient(x: torch.Tensor, dy: torch.Tensor, w: torch.Tensor) -> torch
     if w.mT.is_contiguous() and not w.is_contiguous():
         return (dy.T @ x).T
     return x.T @ dy
+
+
+def add_weight_gradient(
+    dw: torch.Tensor, x: torch.Tensor, dy: torch.Tensor, w: torch.Tensor
+) -> None:
+    """Add ``weight_gradient(x, dy, w)`` to ``dw[n, p]``, which lies in memory as ``w``
+    does and may be wider than the factors.
+
+    If all have one dtype, the library adds to ``dw`` as it multiplies: no array of its
+    size is allocated, written, and read.
+    """
+    if dw.dtype != x.dtype:
+        dw += weight_gradient(x, dy, w)
+    elif dw.mT.is_contiguous():
+        dw.T.addmm_(dy.T, x)
+    else:
+        dw.addmm_(x.T, dy)

@@ -38,12 +38,6 @@ def allocate_partials(x: torch.Tensor, row_bytes: int, tile_bytes: int) -> torch
     return torch.empty((partials, n), dtype=accumulator(x.dtype), device=x.device)
 
 
-def reduce_partials(partials: torch.Tensor | None, like: Any) -> torch.Tensor | None:
-    """Sum ``[partials, n]`` over the partials and round once, to the dtype of ``like``;
-    None for None."""
-    return None if partials is None else torch.sum(partials, dim=0).to(like.dtype)
-
-
 def on_columns(
     kernel,
     arguments: dict[str, Any],

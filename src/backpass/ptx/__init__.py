@@ -32,6 +32,7 @@ To learn PTX from this package, read its modules in this order:
 - ``rows`` and ``tracked``: registers and memory of blocks that execute together
 - ``lockstep``: how they execute
 - ``grid``: how the blocks of a kernel run
+- ``traffic``: how many bytes of global memory they move
 
 The package executes the instructions that Triton 3 emits for compute capability 8.0,
 8.9, or 9.0 and that the kernels of its tests contain; any other instruction raises
@@ -61,6 +62,7 @@ from backpass.ptx.grid import Report, Tensor, run
 from backpass.ptx.parse import Program, parse
 from backpass.ptx.tensor_cores import rounds_to_tf32, with_all_digits
 from backpass.ptx.tensor_maps import Mapped, TensorMap
+from backpass.ptx.traffic import Moved
 
 __all__ = [
     "Assertion",
@@ -72,6 +74,7 @@ __all__ = [
     "LastBits",
     "Mapped",
     "Misaligned",
+    "Moved",
     "Order",
     "OutOfBounds",
     "Place",

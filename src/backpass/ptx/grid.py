@@ -21,6 +21,7 @@ from backpass.ptx.shadow import Shadow, follows
 from backpass.ptx.tensor_maps import Mapped
 from backpass.ptx.tensors import Global, address_of
 from backpass.ptx.threads import Threads
+from backpass.ptx.traffic import Moved, Traffic
 
 ROUNDED = "{}, by rounding alone: computed in float64, the two are equal. " + CONTRACTED
 RUNS = 4  # of a block whose reads race with later writes
@@ -29,11 +30,13 @@ RUNS = 4  # of a block whose reads race with later writes
 class Report(NamedTuple):
     """What a run did: how many instructions its blocks executed, and the faults that
     made a result non-deterministic without stopping the kernel. ``alone`` says why the
-    blocks did not execute together, which takes longer; it is empty if they did."""
+    blocks did not execute together, which takes longer; it is empty if they did.
+    ``moved`` are the bytes that were moved, if they were counted."""
 
     instructions: int
     unsettled: tuple[Fault, ...]
     alone: str = ""
+    moved: tuple[Moved, ...] = ()
 
 
 class Tensor(NamedTuple):
@@ -62,6 +65,7 @@ def run(
     watch: Callable[[str], None] = lambda _: None,
     find: Callable[[int], tuple[str, Tensor] | None] = lambda address: None,
     shadow: Shadow | None = None,
+    count: bool = False,
 ) -> Report:
     """Execute a kernel and return a report.
 
@@ -78,11 +82,13 @@ def run(
     by default the units have no error. ``watch`` is called with what is being done, in
     words. ``find`` returns the tensor at an address that is outside all tensors, and
     its name. ``shadow`` computes in float64 beside, which takes several times as long.
-    Raises a Fault, or Unsupported.
+    With ``count``, the report has the bytes of global memory that were moved, as
+    ``traffic`` defines them. Raises a Fault, or Unsupported.
     """
     x, y, z = (*((blocks,) if isinstance(blocks, int) else blocks), 1, 1)[:3]
     lengths = x, y, z
-    memory = Global(find)
+    memory, traffic = Global(find), Traffic()
+    memory.traffic = traffic if count else None
     values = list(arguments.items())
     given = {name: x.tensor if isinstance(x, Mapped) else x for name, x in values}
     tensors = {name: x for name, x in given.items() if isinstance(x, Tensor)}
@@ -114,7 +120,7 @@ def run(
         steps = lockstep.run(
             program, parameters, memory, numbers, watch=watch, **settings
         )
-        return Report(steps, ())
+        return Report(steps, (), "", traffic.moved())
     except lockstep.Alone as reason:
         alone = str(reason)
     steps, unsettled, beside = 0, [], shadow is None and follows(program)
@@ -137,7 +143,7 @@ def run(
         shadow.end(memory)
     for buffer in memory.buffers:
         unsettled += buffer.unsettled
-    return Report(steps, tuple(unsettled), alone)
+    return Report(steps, tuple(unsettled), alone, traffic.moved())
 
 
 def _ran(

@@ -227,7 +227,11 @@ class Wave:
         threads = self.thread if everywhere else self.lane_numbers
         blocks = self.block if everywhere else self.own
         own = threads, blocks, self.times
-        return By(own, lambda x: chosen.spread(x, bundle.size))
+        return By(
+            own,
+            lambda x: chosen.spread(x, bundle.size),
+            lambda: chosen.numbered(bundle.size, len(self.lanes)),
+        )
 
     def addresses(self, bundle: Bundle, chosen: Chosen, i: int = 0) -> np.ndarray:
         """Return the addresses of all elements. Raises Unsure if one is not defined."""

@@ -34,6 +34,13 @@ class Chosen(NamedTuple):
             return own
         return np.broadcast_to(own, (count, len(own))).reshape(-1)
 
+    def numbered(self, count: int, threads: int) -> np.ndarray:
+        """Return the number of each element's instruction, of ``count`` in a bundle."""
+        if self.rows is not None:
+            return self.rows
+        n = threads if self.lanes is None else len(self.lanes)
+        return np.repeat(np.arange(count), n)
+
     def shifted(self, values: np.ndarray, by: np.ndarray) -> np.ndarray:
         """Return the values of all elements plus a number of each instruction."""
         if self.rows is not None:

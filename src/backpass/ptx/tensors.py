@@ -18,6 +18,7 @@ from backpass.ptx.faults import HalfWord, Order, OutOfBounds, TooEarly
 from backpass.ptx.memory import Memory, check_aligned, size_of
 from backpass.ptx.races import Who
 from backpass.ptx.released import Released, Seen, with_later
+from backpass.ptx.traffic import Traffic
 
 SPACE = 1 << 40  # addresses reserved for each buffer; no buffer begins at 0
 OF_ODD = (
@@ -136,6 +137,7 @@ class Global:
     def __init__(self, find: Callable[[int], Any] = lambda address: None) -> None:
         """``find`` returns the tensor at an address, and its name, or None."""
         self.find = find
+        self.traffic: Traffic | None = None  # counts what is moved
         self.buffers: list[Buffer] = []
         self.released: dict[int, Seen] = {}  # what is released at each address
         self.log: list[tuple[int, Seen]] = []  # for `undo`
@@ -180,6 +182,8 @@ class Global:
         self.log, self.unsettled = [], [len(x.unsettled) for x in self.buffers]
         for buffer in self.buffers:
             buffer.log = []
+        if self.traffic is not None:
+            self.traffic.begin()
 
     def undo(self) -> None:
         """Restore memory as it was at ``begin``."""
@@ -189,6 +193,8 @@ class Global:
             buffer.undo()
             del buffer.unsettled[count:]
         self.log = []
+        if self.traffic is not None:
+            self.traffic.undo()
 
     def load(
         self, addresses: np.ndarray, count: int, who: Who
@@ -206,6 +212,7 @@ class Global:
         defined = np.zeros(found.shape, bool)
         for buffer, rows, at, own in self._divided(addresses, count, who, "reads"):
             found[rows], defined[rows] = buffer.load(at, own)
+            self._count(buffer, False, at, own)
         return found, defined
 
     def store(
@@ -216,6 +223,7 @@ class Global:
         check_aligned(addresses, count, who, "global memory")
         for buffer, rows, at, own in self._divided(addresses, count, who, "writes"):
             buffer.store(at, data[rows], defined[rows], own)
+            self._count(buffer, True, at, own)
 
     def update(
         self, addresses: np.ndarray, own: Atomic, given: list[np.ndarray], who: Who
@@ -226,8 +234,18 @@ class Global:
         check_aligned(addresses, count, who, "global memory")
         for buffer, rows, at, by in self._divided(addresses, count, who, "updates"):
             found[rows] = buffer.update(at, own, [x[rows] for x in given], by)
+            for stores in (False, True):
+                self._count(buffer, stores, at, by)
         self._order(addresses, own, own.writes(found, given), who)
         return found
+
+    def _count(self, buffer: Buffer, stores: bool, at: np.ndarray, who: Who) -> None:
+        """Count the accesses to the indices ``at[n, k]``, if they are counted."""
+        if self.traffic is not None:
+            n, size = at.shape
+            given = buffer.name, stores, buffer.start + at[:, 0], size
+            blocks = np.full(n, who.block)
+            self.traffic.add(*given, blocks, np.zeros(n, np.int64))
 
     def _order(
         self, addresses: np.ndarray, own: Atomic, writes: np.ndarray, who: Who

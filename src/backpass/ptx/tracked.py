@@ -33,12 +33,16 @@ SEVERAL = -1  # in place of a thread
 class By:
     """Who makes an access, for each element: the thread, numbered through all blocks
     from 1 on, its block, and how many barriers the block has passed. They are computed
-    when they are needed, by ``spread`` from those of each thread of a wave."""
+    when they are needed, by ``spread`` from those of each thread of a wave. ``number``
+    returns the number of each element's instruction."""
 
     def __init__(
-        self, own: Sequence[np.ndarray], spread: Callable[[np.ndarray], np.ndarray]
+        self,
+        own: Sequence[np.ndarray],
+        spread: Callable[[np.ndarray], np.ndarray],
+        number: Callable[[], np.ndarray],
     ) -> None:
-        self._own, self._spread = own, spread
+        self._own, self._spread, self._number = own, spread, number
 
     @cached_property
     def threads(self) -> np.ndarray:
@@ -55,9 +59,16 @@ class By:
         """How many barriers the block of each element has passed."""
         return self._spread(self._own[2])
 
+    @property
+    def instructions(self) -> np.ndarray:
+        """The number of each element's instruction, among those that run together."""
+        return self._number()
+
     def only(self, rows: np.ndarray) -> By:
         """Return those that a mask or indices select."""
-        return By(self._own, lambda own: self._spread(own)[rows])
+        return By(
+            self._own, lambda own: self._spread(own)[rows], lambda: self._number()[rows]
+        )
 
 
 class Views:
@@ -335,11 +346,13 @@ class GlobalOfBlocks:
         self.buffers = [
             _Tracked(x, x.start // SPACE in of_stored, granule) for x in memory.buffers
         ]
-        self.granule, self.n = granule, n
+        self.granule, self.n, self.traffic = granule, n, memory.traffic
         self.log: list[tuple[np.ndarray, np.ndarray, np.ndarray]] = []  # for `undo`
 
     def undo(self) -> None:
         """Restore memory as it was at first."""
+        if self.traffic is not None:
+            self.traffic.clear()
         for view, at, old in reversed(self.log):
             view[at] = old
         self.log = []
@@ -393,6 +406,7 @@ class GlobalOfBlocks:
     ) -> tuple[np.ndarray, np.ndarray | None]:
         if rows is not None:
             addresses, by = addresses[rows], by.only(rows)
+        self._count(own, False, addresses, size, by)
         at = addresses // size - -(-own.start // size)
         if own.read is not None and own.wrote is not None:
             granules = self._granules(own, addresses, size)
@@ -419,6 +433,7 @@ class GlobalOfBlocks:
         self, own: _Tracked, addresses: np.ndarray, data: np.ndarray, by: By
     ) -> None:
         size = data.itemsize
+        self._count(own, True, addresses, size, by)
         at, view = addresses // size - -(-own.start // size), own.views.of(size)
         if own.read is None or own.wrote is None:  # not expected from the program
             raise Unsure
@@ -440,6 +455,13 @@ class GlobalOfBlocks:
             known = own.known.of(size)
             self.log.append((known, at, known[at]))
             known[at] = np.ones(data.nbytes, np.uint8).view(known.dtype)
+
+    def _count(
+        self, own: _Tracked, stores: bool, addresses: np.ndarray, size: int, by: By
+    ) -> None:
+        if self.traffic is not None:
+            given = own.buffer.name, stores, addresses, size
+            self.traffic.add(*given, by.blocks, by.instructions)
 
     def _granules(self, own: _Tracked, addresses: np.ndarray, size: int) -> np.ndarray:
         first = addresses // self.granule - own.first
