@@ -6,6 +6,7 @@ import triton
 import triton.language as tl
 
 from backpass.verify import check
+from backpass.verify.vary import executed
 
 
 @triton.jit
@@ -152,3 +153,128 @@ def test_an_atomic_sum_in_bfloat16_of_an_odd_number_of_elements_says_why_it_fail
     inputs, settings = rows(23)
     (row,) = check(Embedding(), *inputs, **settings, vary=False).failed
     assert row.reason.startswith("HalfWord: ") and "give the tensor an even number of elements" in row.reason
+
+
+@triton.jit
+def positions_kernel(x_ptr, p_ptr, y_ptr, s, n, WRONG: tl.constexpr, BLOCK: tl.constexpr):
+    row, column = tl.program_id(0), tl.arange(0, BLOCK)
+    if WRONG:
+        position = row
+    else:
+        position = row % s
+    x = tl.load(x_ptr + row * n + column, mask=column < n)
+    p = tl.load(p_ptr + position * n + column, mask=column < n)
+    tl.store(y_ptr + row * n + column, x * p, mask=column < n)
+
+
+class Positions(Doubled):
+    """``x[batch, s, n] * p[s, n]``; the wrong kernel assumes a batch of 1."""
+
+    def run(self, x, p):
+        batch, s, n = x.shape
+        y, x, p = torch.empty(x.shape, dtype=x.dtype), x.contiguous(), p.contiguous()
+        block = triton.next_power_of_2(n)
+        positions_kernel[(batch * s,)](x, p, y, s, n, self.wrong, BLOCK=block)
+        return y
+
+    def forward(self, x, p):
+        return self.run(x, p), (x, p)
+
+    def backward(self, dy, saved):
+        x, p = saved
+        return self.run(dy, p), (dy * x).sum(0)
+
+
+@triton.jit
+def added_kernel(x_ptr, b_ptr, y_ptr, n, BLOCK: tl.constexpr):
+    row, column = tl.program_id(0), tl.arange(0, BLOCK)
+    x = tl.load(x_ptr + row * n + column, mask=column < n)
+    b = tl.load(b_ptr + column, mask=column < n)
+    tl.store(y_ptr + row * n + column, x + b, mask=column < n)
+
+
+class Added:
+    """``x[m, n] + b[1, n]``. PyTorch would also accept ``b[m, n]``."""
+
+    def forward(self, x, b):
+        y, (m, n) = torch.empty(x.shape, dtype=x.dtype), x.shape
+        block = triton.next_power_of_2(n)
+        added_kernel[(m,)](x.contiguous(), b.contiguous(), y, n, BLOCK=block)
+        return y, b.shape
+
+    def backward(self, dy, shape):
+        return dy, dy.sum(0, keepdim=True)
+
+
+ONE = "length 3 in place of 1 along axis 0"
+
+
+def of_one(op, *shapes, operator=torch.mul, dtype=torch.float32, **settings):
+    rng = torch.Generator().manual_seed(0)
+    inputs = [torch.randn(shape, generator=rng, dtype=dtype) for shape in shapes]
+    return check(op, *inputs, operator=operator, methods=["compiled"], raises=False, **settings)
+
+
+def test_a_kernel_that_assumes_a_batch_of_one_is_found():
+    report = of_one(Positions(), (1, 5, 7), (5, 7))
+    assert report.passed and ONE in {row.variation for row in report.rows}
+    report = of_one(Positions(wrong=True), (1, 5, 7), (5, 7))
+    (row,) = report.failed
+    assert row.variation == ONE and "OutOfBounds" in row.reason and executed.TO_EXCLUDE in row.reason
+    assert of_one(Positions(wrong=True), (1, 5, 7), (5, 7), vary=False).passed
+
+
+def test_axes_of_length_one_are_lengthened_as_far_as_they_belong_together():
+    report = of_one(Added(), (1, 7), (1, 7), operator=torch.add)
+    assert report.passed and ONE in {row.variation for row in report.rows}
+    report = of_one(Added(), (1, 1, 7), (1, 7), operator=torch.add)  # forward rejects three axes
+    assert not report.failed
+
+
+def test_with_vary_each_dtype_has_variations_before_one_uses_up_the_budget(monkeypatch):
+    monkeypatch.setattr(executed, "IF_ASKED", 60_000)
+    report = of_one(Positions(), (1, 5, 7), (5, 7), dtype=torch.float64, vary=True)
+    assert report.passed
+    ran = [row.variation for row in report.rows if row.variation and row.verdict != "not run"]
+    for dtype in ("float32", "float16", "bfloat16"):
+        assert {f"{dtype}, {ONE}", f"{dtype}, other values"} <= {*ran}
+    (reason, *_) = [row.reason for row in report.rows if "length 1061 in place of 5" in row.variation]
+    assert "it would execute about" in reason and "; of 60,000, it may execute" in reason
+
+
+@triton.jit
+def turned_kernel(x_ptr, y_ptr, n, BARRIER: tl.constexpr, BLOCK: tl.constexpr):
+    row, column = tl.program_id(0), tl.arange(0, BLOCK)
+    x = tl.load(x_ptr + row * n + column, mask=column < n, other=0.0)
+    tl.store(y_ptr + row * n + column, x, mask=column < n)
+    if BARRIER:
+        tl.debug_barrier()
+    y = tl.load(y_ptr + row * n + n - 1 - column, mask=column < n, other=0.0)
+    if BARRIER:
+        tl.debug_barrier()
+    tl.store(y_ptr + row * n + column, y, mask=column < n)
+
+
+class Turned(Doubled):
+    """The columns in reverse order. With few columns, each thread has its own or a copy."""
+
+    def run(self, x):
+        y, (m, n) = torch.empty(x.shape, dtype=x.dtype), x.shape
+        block = triton.next_power_of_2(n)
+        turned_kernel[(m,)](x.contiguous(), y, n, not self.wrong, BLOCK=block, num_warps=1)
+        return y
+
+    def forward(self, x):
+        return self.run(x), None
+
+    def backward(self, dy, saved):
+        return self.run(dy)
+
+
+def test_a_race_does_not_ask_whether_the_kernel_is_made_for_certain_lengths():
+    settings = {"operator": lambda x: x.flip(1)}
+    assert of_one(Turned(), (3, 1), **settings).passed
+    report = of_one(Turned(wrong=True), (3, 1), **settings)
+    reasons = {row.reason for row in report.failed}
+    assert reasons and all("Race: " in reason for reason in reasons)
+    assert not any(executed.TO_EXCLUDE in reason for reason in reasons)

@@ -26,6 +26,7 @@ from backpass.verify.report import FAILED, NOT_RUN, PASSED, VACUOUS, Row
 
 NAME = "compiled kernel"
 PROOF = "proof"
+UNSETTLED = "not deterministic: "
 RANDOM = (
     "operator= returns a different result at each call; leave it out, or give a "
     "function that draws the same numbers as forward"
@@ -370,7 +371,7 @@ def _with_verdict(
         )
         for row in rows
     ]
-    wrong = [*(f"not deterministic: {fault}" for fault in unsettled), *unwritten]
+    wrong = [*(f"{UNSETTLED}{fault}" for fault in unsettled), *unwritten]
     return found + [
         Row(rows[0].method, "", FAILED, how=where, reason=reason, note=note)
         for reason in dict.fromkeys(wrong)
