@@ -278,3 +278,30 @@ def test_a_race_does_not_ask_whether_the_kernel_is_made_for_certain_lengths():
     reasons = {row.reason for row in report.failed}
     assert reasons and all("Race: " in reason for reason in reasons)
     assert not any(executed.TO_EXCLUDE in reason for reason in reasons)
+
+
+@triton.jit
+def offset_kernel(x_ptr, y_ptr, n, WRONG: tl.constexpr, BLOCK: tl.constexpr):
+    column, start = tl.arange(0, BLOCK), tl.program_id(0) * n
+    if WRONG:
+        start = start.to(tl.int16).to(tl.int32)
+    at = start + column
+    tl.store(y_ptr + at, 2 * tl.load(x_ptr + at, mask=column < n), mask=column < n)
+
+
+class Offset(Doubled):
+    def forward(self, x):
+        y, (m, n) = torch.empty(x.shape, dtype=x.dtype), x.shape
+        block = triton.next_power_of_2(n)
+        offset_kernel[(m,)](x.contiguous(), y, n, self.wrong, BLOCK=block, num_warps=1)
+        return y, None
+
+
+def test_an_offset_of_sixteen_bits_is_found_with_many_rows(monkeypatch):
+    """Programs that execute together are fast, so an eighth of their instructions counts."""
+    monkeypatch.setattr(executed, "IF_ASKED", 24_000)
+    settings = {"operator": lambda x: 2 * x, "vary": True}
+    report = of_one(Offset(), (5, 40), **settings)
+    assert report.passed and "length 1061 in place of 5" in {row.variation for row in report.having("passed")}
+    (row,) = of_one(Offset(wrong=True), (5, 40), **settings).failed
+    assert row.variation == "length 1061 in place of 5" and "OutOfBounds" in row.reason

@@ -125,6 +125,12 @@ class Executed(NamedTuple):
         """How many instructions the kernels' blocks executed."""
         return sum(run.report.instructions for run in self.verdict.runs)
 
+    def work(self, together: int) -> int:
+        """Return how many instructions were executed, of which so many count as one if
+        the programs of a kernel executed together."""
+        reports = [run.report for run in self.verdict.runs]
+        return sum(of.instructions // (1 if of.alone else together) for of in reports)
+
     @property
     def programs(self) -> list[tuple[str, int]]:
         """The kernel and the number of programs of each launch."""

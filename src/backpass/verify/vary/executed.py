@@ -41,6 +41,7 @@ MULTIPROCESSORS = 3  # so that each of as many programs handles several rows
 QUERY = "torch.cuda.get_device_properties"
 INSTRUCTIONS = 100_000  # that all variations may execute by default
 IF_ASKED = 400_000
+TOGETHER = 8  # instructions of programs that execute together: if asked, they count 1
 CALLS = 24  # of forward and backward, for differences along few directions
 TIMES = 20  # the factor of values far from 0
 OTHER_VALUES = "other values"
@@ -123,9 +124,12 @@ class _Varying:
     def __init__(self, case: Case, given: Executed, budget: _Budget) -> None:
         self.case, self.given, self.budget = case, given, budget
         self.asked, self.first = budget.asked, True
-        budget.kept[case.dtype] = given.instructions
+        budget.kept[case.dtype] = self._work(given)
         self.draw, self.work = Draw(case), Work(ASKED_FOR)
         self.rejected: set[Places] = set()  # lengths that cannot be others
+
+    def _work(self, done: Executed) -> int:
+        return done.work(TOGETHER if self.asked else 1)
 
     def each(self) -> Iterator[list[Row]]:
         """Yield the rows of each variation, up to the first that is wrong."""
@@ -256,7 +260,7 @@ class _Varying:
         """Return the rows of the first trial that is not rejected; one row if all
         are. With ``any_of``, a trial that passes stands for those before it."""
         self.last: list[tuple[str, int]] = []
-        self.count = 0
+        self.count = self.cost = 0
         reasons, what, wrong = [], trials[0][0], []
         for name, inputs in trials:
             try:
@@ -280,7 +284,7 @@ class _Varying:
             raise _Rejected(STRUCTURED)
         arrays = [x for x in inputs if is_array(x)]
         times = max(1.0, elements(arrays) / max(1, elements(case.arrays)))
-        count = int(times * self.given.instructions)
+        count = int(times * self._work(self.given))
         if count > (left := self.budget.for_(case.dtype, self.first)):
             more = "" if self.asked else f"; vary=True executes up to {IF_ASKED:,}"
             raise _Rejected(
@@ -297,9 +301,10 @@ class _Varying:
         found: list[Row] = []
         try:
             for done in compiled.executions(case, processors):
-                self.budget.left -= done.instructions
+                self.budget.left -= self._work(done)
                 if not self.last:
                     self.last, self.count = done.programs, done.instructions
+                    self.cost = self._work(done)
                 if shape is not None and tuple(done.y.shape) != shape:
                     raise _Rejected("forward and the operator return different shapes")
                 found += compiled.rows_of(case, done)
@@ -342,7 +347,7 @@ class _Varying:
     def _differences(self, case: Case, dtype: str) -> list[Row]:
         """Return the rows of differences along few directions, for a kernel without any
         other reference."""
-        count = CALLS * self.count
+        count = CALLS * self.cost
         reason = f"differences would execute about {count:,} instructions"
         if count <= self.budget.for_(case.dtype, self.first):
             self.budget.left -= count
