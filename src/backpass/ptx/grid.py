@@ -114,7 +114,7 @@ def run(
         steps = lockstep.run(
             program, parameters, memory, numbers, watch=watch, **settings
         )
-        return Report(steps, ())
+        return Report(steps, tuple(x for of in memory.buffers for x in of.unsettled))
     except lockstep.Alone as reason:
         alone = str(reason)
     steps, unsettled, beside = 0, [], shadow is None and follows(program)
