@@ -59,15 +59,39 @@ class Updates:
         )
         joined = Noted(*(x[sorted_] for x in joined))
         own: _Block | None = None
+        relaxed = self._orders_nothing(joined)
         try:
             for group in _instructions(joined):
                 number = numbers[int(group.order[0])]
                 if own is None or own.number != number:
-                    own = _Block(self.program, number)
+                    own = _Block(self.program, number, relaxed)
                 own.update(memory, group)
         except Fault:
             memory.undo()
             raise Unsure from None
+
+    def _orders_nothing(self, noted: Noted) -> bool:
+        """Whether no block can have acquired what another block has updated before it
+        updates it too.
+
+        It is so if each block executes its instructions in the order of the program,
+        each once, and each address belongs to one instruction. What a block releases at
+        an instruction covers its updates at this one and those before, and another
+        block acquires it there, after its own updates at those before.
+        """
+        used, position = np.unique(noted.position, return_inverse=True)
+        names = [self.program.code[i].name for i in used.tolist()]
+        if len({width_of(_atomic(name).type) for name in names}) > 1:
+            return False
+        place = noted.order * len(used) + position
+        owner = noted.address * len(used) + position
+        event = np.append(True, np.diff(noted.visit) != 0) | np.append(
+            True, np.diff(place) != 0
+        )
+        return bool(
+            (np.diff(place[event]) > 0).all()
+            and len(np.unique(owner)) == len(np.unique(noted.address))
+        )
 
 
 def _instructions(noted: Noted) -> Iterator[Noted]:
@@ -84,10 +108,11 @@ _atomic = cache(atomic)
 
 
 class _Block:
-    """What a block has acquired, and its time, as in ``threads``."""
+    """What a block has acquired, and its time, as in ``threads``. It acquires and
+    releases nothing if its instructions are ``relaxed``."""
 
-    def __init__(self, program: Program, number: int) -> None:
-        self.program, self.number = program, number
+    def __init__(self, program: Program, number: int, relaxed: bool) -> None:
+        self.program, self.number, self.relaxed = program, number, relaxed
         self.time = self.since = number * BLOCK + 1
         self.passed = 0  # barriers
         self.warp_times = np.zeros(program.threads, np.int64)
@@ -116,7 +141,8 @@ class _Block:
             self.races,
         )
         bits = group.bits.astype(UNSIGNED[width_of(own.type)])
-        memory.update(group.address, own, [bits], who)
+        executed = own._replace(order="relaxed") if self.relaxed else own
+        memory.update(group.address, executed, [bits], who)
         self.time += own.releases
         if self.races.found:
             raise Unsure
