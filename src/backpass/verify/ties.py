@@ -11,6 +11,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import cached_property, partial
+from typing import Any
 
 import numpy as np
 
@@ -37,46 +39,62 @@ Results = dict[Key, np.ndarray]
 Moves = Callable[[int], np.ndarray]  # of n elements, each from -1 to 1
 
 
-def beside(
-    case: Case,
-    reference: Callable[[Case], Results],
-    key: Key,
-    got: np.ndarray | None,
-    allowed: np.ndarray,
-) -> tuple[np.ndarray | None, int]:
-    """Return y or a gradient, with the reference's elements where only the choice among
-    equal elements of an input makes it differ, and how many these are.
+class Beside:
+    """The reference beside the ties of a case. ``reference`` computes y and the
+    gradients of a case in float64."""
 
-    ``reference`` computes y and the gradients of a case in float64. If an element
-    differs for any other reason, the result is returned as it is.
-    """
-    right = reference(case)[key]
-    if got is None or got.shape != right.shape or not np.isfinite(got).all():
-        return got, 0
-    off = ~(np.abs(got - right) <= allowed)
-    if not off.any() or not any(map(_has_ties, case.inputs)):
-        return got, 0
-    apart = [reference(of)[key] for of in _apart(case)]
-    together = [reference(_moved(case, move)) for move in (np.ones, _backwards)]
-    chosen = np.any([_jumps(of, right) for of in apart], axis=0)
-    for of in together:  # a kink of each element by itself
-        chosen &= ~_jumps(of[key], right)
-    if (off & ~chosen).any():
-        return got, 0
-    met = np.any([np.abs(got - of) <= allowed for of in apart], axis=0)
-    if key != "y":
-        low, high = (of([right, *apart], axis=0) for of in (np.min, np.max))
-        between = (low - allowed <= got) & (got <= high + allowed)
-        x, most = case.float64[key], SUM * EPSILON[case.dtype] * largest(right)
-        tied = _ties(x)
-        met = np.where(tied, between, met)
-        # The error that is allowed was measured beside ties too, and may include jumps.
-        least = np.minimum(allowed, most)
-        if not _is_conserved(x, got - right, chosen & tied, least):
+    def __init__(self, case: Case, reference: Callable[[Case], Results]) -> None:
+        self.case, self.reference = case, reference
+
+    @cached_property
+    def _apart(self) -> list[Results]:
+        return [self.reference(of) for of in _apart(self.case)]
+
+    @cached_property
+    def _together(self) -> list[Results]:
+        moves = (np.ones, _backwards)
+        return [self.reference(_moved(self.case, move)) for move in moves]
+
+    def excused(
+        self, key: Key, got: np.ndarray | None, allowed: np.ndarray
+    ) -> tuple[np.ndarray | None, int]:
+        """Return y or a gradient, with the reference's elements where only the choice
+        among equal elements of an input makes it differ, and how many these are.
+
+        If an element differs for any other reason, the result is returned as it is.
+        """
+        case, right = self.case, self.reference(self.case)[key]
+        if got is None or got.shape != right.shape or not np.isfinite(got).all():
             return got, 0
-    if (off & ~met).any():
-        return got, 0
-    return np.where(off, right, got), int(off.sum())
+        off = ~(np.abs(got - right) <= allowed)
+        if not off.any() or not any(map(_has_ties, case.inputs)):
+            return got, 0
+        apart = [of[key] for of in self._apart]
+        chosen = np.any([_jumps(of, right) for of in apart], axis=0)
+        for of in self._together:  # a kink of each element by itself
+            chosen &= ~_jumps(of[key], right)
+        if (off & ~chosen).any():
+            return got, 0
+        met = np.any([np.abs(got - of) <= allowed for of in apart], axis=0)
+        if key != "y":
+            low, high = (of([right, *apart], axis=0) for of in (np.min, np.max))
+            between = (low - allowed <= got) & (got <= high + allowed)
+            x, most = case.float64[key], SUM * EPSILON[case.dtype] * largest(right)
+            tied = _ties(x)
+            met = np.where(tied, between, met)
+            # What is allowed was measured beside ties too, and may include jumps.
+            least = np.minimum(allowed, most)
+            if not _is_conserved(x, got - right, chosen & tied, least):
+                return got, 0
+        if (off & ~met).any():
+            return got, 0
+        return np.where(off, right, got), int(off.sum())
+
+
+def note(n: int) -> str:
+    """Return the note of a result of which n elements are excused."""
+    elements = f"{n} elements differ" if n > 1 else "1 element differs"
+    return f"{elements} by the choice among equal elements, which is a convention"
 
 
 def _jumps(there: np.ndarray, right: np.ndarray) -> np.ndarray:
@@ -114,7 +132,14 @@ def _moved(case: Case, moves: Moves) -> Case:
         unit = MOVE * EPSILON[case.dtype] * size
         x = np.where(_ties(x), x + unit * moves(x.size).reshape(x.shape), x)
         inputs.append(to_torch(x, device_of(given)) if is_torch(given) else x)
-    return replace(case, inputs=tuple(inputs), given_dy=case.dy)
+    # Forward says which outputs have gradients; it need not accept these inputs.
+    forward = partial(_at_the_given, case)
+    subject = replace(case.subject, forward=forward)
+    return replace(case, subject=subject, inputs=tuple(inputs), given_dy=case.dy)
+
+
+def _at_the_given(case: Case, *_: object, **__: object) -> tuple[Any, Any]:
+    return case.subject.forward(*case.given())
 
 
 def _has_ties(value: object) -> bool:

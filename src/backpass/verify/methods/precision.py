@@ -192,7 +192,7 @@ def rows_against_float64(
             for key, of in right.items()
         }
     named = dict(zip(case.subject.input_names, case.inputs, strict=False))
-    rows = []
+    rows, beside = [], ties.Beside(case, partial(_by_key, function=function))
     for key, of in found.items():
         how = f"{dtype} against float64{source}; {bounds[key].words}"
         judge = Judge(case, method, key, 0.0, how, RESOLUTION)
@@ -202,11 +202,10 @@ def rows_against_float64(
             other = _beyond_kinks(case, dtype, function, key, of, right[key], bounds)
             row = _judged(judge, other, right[key], bounds[key])
         if row.verdict == FAILED and case.subject.stem not in ops.STEMS:
-            reference = partial(_by_key, function=function)
-            other, n = ties.beside(case, reference, key, of, bounds[key].each)
+            other, n = beside.excused(key, of, bounds[key].each)
             if n:
                 row = replace(
-                    _judged(judge, other, right[key], bounds[key]), note=_tied(n)
+                    _judged(judge, other, right[key], bounds[key]), note=ties.note(n)
                 )
         if row.verdict == FAILED:
             own = _unlike_autograd(case, key, function, right[key])
@@ -264,11 +263,6 @@ def _beyond_kinks(
         beyond |= jumps & (np.abs(got - there) <= allowed)
     few = max(1, int(RARE * right.size))
     return np.where(beyond, right, got) if beyond.sum() <= few else got
-
-
-def _tied(n: int) -> str:
-    elements = f"{n} elements differ" if n > 1 else "1 element differs"
-    return f"{elements} by the choice among equal elements, which is a convention"
 
 
 def _moved(unit: float, dtype: str, x: np.ndarray) -> np.ndarray:

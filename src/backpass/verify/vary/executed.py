@@ -159,8 +159,8 @@ class _Varying:
 
     def _longer_than_one(self) -> Iterator[list[Trial]]:
         """Yield inputs with a longer axis in place of each of length 1 of the first
-        input: of all inputs that have length 1 there, counted from the last axis or
-        from the first, and of it alone.
+        input: of all inputs that have length 1 there, counted from the last axis, from
+        the first, or both, and of it alone.
 
         With a declaration, its letters say which lengths belong together; without an
         operator, nothing does.
@@ -172,13 +172,19 @@ class _Varying:
         shape = case.inputs[first].shape
         for axis in (axis for axis, length in enumerate(shape) if length == 1):
             end = axis - len(shape)
-            same = [of for of in arrays if len(of[1]) >= -end and of[1][end] == 1]
-            by_end = tuple((at, len(of) + end) for at, of in same)
-            alike = tuple((at, axis) for at, of in same if len(of) == len(shape))
+            by_end = tuple(
+                (at, len(of) + end)
+                for at, of in arrays
+                if len(of) >= -end and of[end] == 1
+            )
+            by_start = tuple(
+                (at, axis) for at, of in arrays if len(of) > axis and of[axis] == 1
+            )
+            alike = tuple(of for of in by_start if of in by_end)
             what = f"length {LENGTHENED} in place of 1 along axis {axis}"
             yield [
                 (what, self.draw.resized(Places.of(places, 1, None), LENGTHENED))
-                for places in dict.fromkeys([by_end, alike, ((first, axis),)])
+                for places in dict.fromkeys([by_end, by_start, alike, ((first, axis),)])
             ]
 
     def _may_change(self, places: Places) -> bool:
