@@ -5,6 +5,8 @@ import torch
 import triton
 import triton.language as tl
 
+from backpass import ptx
+from backpass.kernels import compiled
 from backpass.verify import check
 from backpass.verify.vary import executed
 
@@ -341,3 +343,20 @@ def test_an_offset_of_sixteen_bits_is_found_with_many_rows(monkeypatch):
     assert report.passed and "length 1061 in place of 5" in {row.variation for row in report.having("passed")}
     (row,) = of_one(Offset(wrong=True), (5, 40), **settings).failed
     assert row.variation == "length 1061 in place of 5" and "OutOfBounds" in row.reason
+
+
+@triton.jit
+def twice_kernel(y_ptr, x):
+    tl.store(y_ptr, x.to(tl.bfloat16))
+    tl.debug_barrier()
+    tl.atomic_add(y_ptr, x.to(tl.bfloat16))
+
+
+def test_an_atomic_sum_in_bfloat16_beside_an_unwritten_element_says_why_it_fails():
+    with compiled.executing():
+        y = torch.zeros(2, dtype=torch.bfloat16)
+        twice_kernel[(1,)](y, 1.5)
+    assert y.tolist() == [3.0, 0.0]
+    with pytest.raises(ptx.Undefined, match="initialise both elements, or add in float32"):
+        with compiled.executing():
+            twice_kernel[(1,)](torch.empty(2, dtype=torch.bfloat16), 1.5)

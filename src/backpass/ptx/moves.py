@@ -20,6 +20,12 @@ from backpass.ptx.races import Who
 from backpass.ptx.threads import Threads
 from backpass.ptx.values import extended
 
+HALVES = (0xFFFF, 0xFFFF0000)  # of a word of 32 bits
+OF_NEIGHBOUR = (
+    ". Triton compiles an atomic sum in bfloat16 to a loop over words of two elements: "
+    "initialise both elements, or add in float32"
+)
+
 
 def load(threads: Threads, instruction: Instruction, chosen: np.ndarray) -> None:
     """Execute ld: load from any memory, or read a parameter."""
@@ -119,6 +125,8 @@ def atomic(threads: Threads, instruction: Instruction, chosen: np.ndarray) -> No
     who, addresses = threads.who(chosen), threads.addresses(target, chosen)
     for value in values:
         what = "passes an uninitialised value to an atomic instruction"
+        if own.operation == "cas" and np.isin(value.defined[chosen], HALVES).any():
+            what += OF_NEIGHBOUR
         threads.check(value, chosen, what)
     given = [value.bits[chosen] for value in values]
     if own.shared:
