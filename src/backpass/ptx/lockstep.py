@@ -77,9 +77,10 @@ def run(
         raise Alone(UNSURE)
     if len({*numbers}) < len(numbers):
         raise Alone("a block is listed twice")
-    written = ({parameters[name] for name in x} for x in (plan.stored, plan.updated))
+    stored = {parameters[name] for name in plan.stored}
+    updated = {parameters[name] for name in plan.updated}
     everything = GlobalOfBlocks(
-        memory, *written, plan.granules["global"], program.threads
+        memory, stored, updated, plan.granules["global"], program.threads
     )
     updates = Updates(program)
     most = min(THREADS, REGISTERS // max(1, sum(plan.rows.values())))
