@@ -5,7 +5,10 @@ import torch
 import triton
 import triton.language as tl
 
+from backpass import ptx
+from backpass.kernels import compiled
 from backpass.verify import check
+from backpass.verify.vary import executed
 
 
 @triton.jit
@@ -152,3 +155,208 @@ def test_an_atomic_sum_in_bfloat16_of_an_odd_number_of_elements_says_why_it_fail
     inputs, settings = rows(23)
     (row,) = check(Embedding(), *inputs, **settings, vary=False).failed
     assert row.reason.startswith("HalfWord: ") and "give the tensor an even number of elements" in row.reason
+
+
+@triton.jit
+def positions_kernel(x_ptr, p_ptr, y_ptr, s, n, WRONG: tl.constexpr, BLOCK: tl.constexpr):
+    row, column = tl.program_id(0), tl.arange(0, BLOCK)
+    if WRONG:
+        position = row
+    else:
+        position = row % s
+    x = tl.load(x_ptr + row * n + column, mask=column < n)
+    p = tl.load(p_ptr + position * n + column, mask=column < n)
+    tl.store(y_ptr + row * n + column, x * p, mask=column < n)
+
+
+class Positions(Doubled):
+    """``x[batch, s, n] * p[s, n]``; the wrong kernel assumes a batch of 1."""
+
+    def run(self, x, p):
+        batch, s, n = x.shape
+        y, x, p = torch.empty(x.shape, dtype=x.dtype), x.contiguous(), p.contiguous()
+        block = triton.next_power_of_2(n)
+        positions_kernel[(batch * s,)](x, p, y, s, n, self.wrong, BLOCK=block)
+        return y
+
+    def forward(self, x, p):
+        return self.run(x, p), (x, p)
+
+    def backward(self, dy, saved):
+        x, p = saved
+        return self.run(dy, p), (dy * x).sum(0)
+
+
+@triton.jit
+def added_kernel(x_ptr, b_ptr, y_ptr, n, BLOCK: tl.constexpr):
+    row, column = tl.program_id(0), tl.arange(0, BLOCK)
+    x = tl.load(x_ptr + row * n + column, mask=column < n)
+    b = tl.load(b_ptr + column, mask=column < n)
+    tl.store(y_ptr + row * n + column, x + b, mask=column < n)
+
+
+class Added:
+    """``x[m, n] + b[1, n]``. PyTorch would also accept ``b[m, n]``."""
+
+    def forward(self, x, b):
+        y, (m, n) = torch.empty(x.shape, dtype=x.dtype), x.shape
+        block = triton.next_power_of_2(n)
+        added_kernel[(m,)](x.contiguous(), b.contiguous(), y, n, BLOCK=block)
+        return y, b.shape
+
+    def backward(self, dy, shape):
+        return dy, dy.sum(0, keepdim=True)
+
+
+ONE = "length 3 in place of 1 along axis 0"
+
+
+def of_one(op, *shapes, operator=torch.mul, dtype=torch.float32, **settings):
+    rng = torch.Generator().manual_seed(0)
+    inputs = [torch.randn(shape, generator=rng, dtype=dtype) for shape in shapes]
+    return check(op, *inputs, operator=operator, methods=["compiled"], raises=False, **settings)
+
+
+def test_a_kernel_that_assumes_a_batch_of_one_is_found():
+    report = of_one(Positions(), (1, 5, 7), (5, 7))
+    assert report.passed and ONE in {row.variation for row in report.rows}
+    report = of_one(Positions(wrong=True), (1, 5, 7), (5, 7))
+    (row,) = report.failed
+    assert row.variation == ONE and "OutOfBounds" in row.reason and executed.TO_EXCLUDE in row.reason
+    assert of_one(Positions(wrong=True), (1, 5, 7), (5, 7), vary=False).passed
+
+
+def test_axes_of_length_one_are_lengthened_as_far_as_they_belong_together():
+    report = of_one(Added(), (1, 7), (1, 7), operator=torch.add)
+    assert report.passed and ONE in {row.variation for row in report.rows}
+    report = of_one(Added(), (1, 1, 7), (1, 7), operator=torch.add)  # forward rejects three axes
+    assert not report.failed
+
+
+@triton.jit
+def picked_kernel(x_ptr, t_ptr, y_ptr, n, WRONG: tl.constexpr):
+    row = tl.program_id(0)
+    if WRONG:
+        t = tl.load(t_ptr)
+    else:
+        t = tl.load(t_ptr + row)
+    tl.store(y_ptr + row, tl.load(x_ptr + row * n + t))
+
+
+class Picked(Doubled):
+    """The element of each row that ``t`` says, as in a loss."""
+
+    def forward(self, x, t):
+        if len(x) != len(t):
+            raise ValueError("expected a target for each row")
+        y = torch.empty(len(x), dtype=x.dtype)
+        picked_kernel[(len(x),)](x.contiguous(), t.contiguous(), y, x.shape[1], self.wrong)
+        return y, (x, t)
+
+    def backward(self, dy, saved):
+        x, t = saved
+        return torch.zeros_like(x).scatter_(1, t[:, None], dy[:, None]), None
+
+
+def test_targets_are_lengthened_with_a_batch_of_one():
+    x, t = torch.randn(1, 7, generator=torch.Generator().manual_seed(0)), torch.tensor([3])
+    settings = {
+        "operator": lambda x, t: x.gather(1, t[:, None])[:, 0],
+        "methods": ["compiled"],
+        "raises": False,
+    }
+    report = check(Picked(), x, t, **settings)
+    assert report.passed and ONE in {row.variation for row in report.having("passed")}
+
+
+def test_with_vary_each_dtype_has_variations_before_one_uses_up_the_budget(monkeypatch):
+    monkeypatch.setattr(executed, "IF_ASKED", 12_000)
+    report = of_one(Positions(), (1, 5, 7), (5, 7), dtype=torch.float64, vary=True)
+    assert report.passed
+    ran = [row.variation for row in report.rows if row.variation and row.verdict != "not run"]
+    for dtype in ("float32", "float16", "bfloat16"):
+        assert {f"{dtype}, {ONE}", f"{dtype}, other values"} <= {*ran}
+    (reason, *_) = [row.reason for row in report.rows if "length 1061 in place of 5" in row.variation]
+    assert "it would execute about" in reason and "; of 12,000, it may execute" in reason
+
+
+@triton.jit
+def turned_kernel(x_ptr, y_ptr, n, BARRIER: tl.constexpr, BLOCK: tl.constexpr):
+    row, column = tl.program_id(0), tl.arange(0, BLOCK)
+    x = tl.load(x_ptr + row * n + column, mask=column < n, other=0.0)
+    tl.store(y_ptr + row * n + column, x, mask=column < n)
+    if BARRIER:
+        tl.debug_barrier()
+    y = tl.load(y_ptr + row * n + n - 1 - column, mask=column < n, other=0.0)
+    if BARRIER:
+        tl.debug_barrier()
+    tl.store(y_ptr + row * n + column, y, mask=column < n)
+
+
+class Turned(Doubled):
+    """The columns in reverse order. With few columns, each thread has its own or a copy."""
+
+    def run(self, x):
+        y, (m, n) = torch.empty(x.shape, dtype=x.dtype), x.shape
+        block = triton.next_power_of_2(n)
+        turned_kernel[(m,)](x.contiguous(), y, n, not self.wrong, BLOCK=block, num_warps=1)
+        return y
+
+    def forward(self, x):
+        return self.run(x), None
+
+    def backward(self, dy, saved):
+        return self.run(dy)
+
+
+def test_a_race_does_not_ask_whether_the_kernel_is_made_for_certain_lengths():
+    settings = {"operator": lambda x: x.flip(1)}
+    assert of_one(Turned(), (3, 1), **settings).passed
+    report = of_one(Turned(wrong=True), (3, 1), **settings)
+    reasons = {row.reason for row in report.failed}
+    assert reasons and all("Race: " in reason for reason in reasons)
+    assert not any(executed.TO_EXCLUDE in reason for reason in reasons)
+
+
+@triton.jit
+def offset_kernel(x_ptr, y_ptr, n, WRONG: tl.constexpr, BLOCK: tl.constexpr):
+    column, start = tl.arange(0, BLOCK), tl.program_id(0) * n
+    if WRONG:
+        start = start.to(tl.int16).to(tl.int32)
+    at = start + column
+    tl.store(y_ptr + at, 2 * tl.load(x_ptr + at, mask=column < n), mask=column < n)
+
+
+class Offset(Doubled):
+    def forward(self, x):
+        y, (m, n) = torch.empty(x.shape, dtype=x.dtype), x.shape
+        block = triton.next_power_of_2(n)
+        offset_kernel[(m,)](x.contiguous(), y, n, self.wrong, BLOCK=block, num_warps=1)
+        return y, None
+
+
+def test_an_offset_of_sixteen_bits_is_found_with_many_rows(monkeypatch):
+    """Programs that execute together are fast, so an eighth of their instructions counts."""
+    monkeypatch.setattr(executed, "IF_ASKED", 24_000)
+    settings = {"operator": lambda x: 2 * x, "vary": True}
+    report = of_one(Offset(), (5, 40), **settings)
+    assert report.passed and "length 1061 in place of 5" in {row.variation for row in report.having("passed")}
+    (row,) = of_one(Offset(wrong=True), (5, 40), **settings).failed
+    assert row.variation == "length 1061 in place of 5" and "OutOfBounds" in row.reason
+
+
+@triton.jit
+def twice_kernel(y_ptr, x):
+    tl.store(y_ptr, x.to(tl.bfloat16))
+    tl.debug_barrier()
+    tl.atomic_add(y_ptr, x.to(tl.bfloat16))
+
+
+def test_an_atomic_sum_in_bfloat16_beside_an_unwritten_element_says_why_it_fails():
+    with compiled.executing():
+        y = torch.zeros(2, dtype=torch.bfloat16)
+        twice_kernel[(1,)](y, 1.5)
+    assert y.tolist() == [3.0, 0.0]
+    with pytest.raises(ptx.Undefined, match="initialise both elements, or add in float32"):
+        with compiled.executing():
+            twice_kernel[(1,)](torch.empty(2, dtype=torch.bfloat16), 1.5)

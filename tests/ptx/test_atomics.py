@@ -396,3 +396,24 @@ def test_a_block_that_waits_for_a_later_one_raises_that_blocks_run_in_turn():
 def test_others_are_rejected_by_name(name):
     with pytest.raises(ptx.Unsupported, match=name.split(".")[-1]):
         run(f"{name} %r5, [%rd2], %r1;")
+
+
+# Block 1 waits until block 0 has set the flag, and then loads what block 0 has stored.
+PASSED_ON = """
+    setp.ne.u32 %p2, %r2, 0; @%p2 bra $second;
+    @%p1 st.global.b32 [%rd1], %r5; {before} @%p1 atom.global.gpu.relaxed.exch.b32 %r6, [%rd2], 1; bra $end;
+    $second: @!%p1 bra $end;
+    $wait: atom.global.gpu.relaxed.or.b32 %r6, [%rd2], 0; setp.eq.u32 %p3, %r6, 0; @%p3 bra $wait;
+    {after} ld.global.b32 %r7, [%rd1]; st.global.b32 [%rd1+4], %r7;
+    $end:"""
+
+
+@pytest.mark.parametrize("scope", ["gpu", "sys"])
+def test_a_fence_makes_atomic_instructions_release_and_acquire(scope):
+    fence = f"fence.acq_rel.{scope};"
+    start = "mov.b32 %r5, 0f40E00000;"
+    x, _, _ = run(start + PASSED_ON.format(before=fence, after=fence), blocks=2)
+    assert x[1] == 7
+    for before, after in ((fence, ""), ("", fence), ("", "")):
+        with pytest.raises(ptx.Order):
+            run(start + PASSED_ON.format(before=before, after=after), blocks=2)

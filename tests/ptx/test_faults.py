@@ -530,7 +530,7 @@ def test_results_that_depend_on_the_order_of_blocks():
         ("cp.async.bulk.prefetch.tensor;", r"cp\.async\.bulk\.prefetch"),
         ("cp.async.mbarrier.arrive.shared.b64 [%r4];", r"cp\.async\.mbarrier\.arrive"),
         ("mov.b128 %r5, %r1;", "b128"),
-        *((f"{name};", name) for name in ("membar.gl", "fence.acq_rel.gpu", "trap", "pmevent 1")),
+        *((f"{name};", name) for name in ("membar.gl", "fence.sc.gpu", "fence.acq_rel.cta", "trap", "pmevent 1")),
     ],
 )  # fmt: skip
 def test_what_is_not_executed_is_rejected_by_name(body, named):

@@ -193,9 +193,80 @@ def test_a_store_to_the_same_place_by_the_same_thread_is_not_a_race(monkeypatch)
     assert not alone
 
 
-def test_atomic_instructions_are_left_to_one_block_after_another(monkeypatch):
-    _, (why,) = both(of("red.global.gpu.relaxed.add.u32 [%rd1], %r1;"), monkeypatch)
-    assert why == "the instruction red.global.gpu.relaxed.add.u32"
+ATOMICS = ["add.f32", "add.f32", "add.f32", "add.u32", "max.s32", "xor.b32", "exch.b32", "add.noftz.bf16x2"]
+PLACES = ["[%rd1]", "[%rd1+8]", "[%rd4]", "[%rd7]", "[%rd7]"]  # one, the thread's, or those of each block
+
+
+def updating(rng, own, depth=0):
+    """Draw statements with atomic instructions whose results are not used. As long as there are some, each has one
+    of its ``own`` places."""
+    for _ in range(rng.randint(3, 7)):
+        a, b = (rng.choice(REGISTERS[2:]) for _ in "ab")
+        guard = rng.choice(["", "", "@%p3 ", "@!%p3 ", "@%p1 "])
+        kind = rng.randrange(7 if depth else 9)
+        if kind < 3:
+            order = rng.choice(["relaxed", "acq_rel", "release", "acquire"])
+            name, of = rng.choice([("red", ""), ("atom", "%r20, ")]), rng.choice(ATOMICS)
+            if name[0] == "red" and order in ("acquire", "acq_rel"):
+                order = "relaxed"
+            yield f"{guard}{name[0]}.global.gpu.{order}.{of} {name[1]}{own.pop() if own else rng.choice(PLACES)}, {a};"
+        elif kind == 3:
+            yield f"mul.rn.f32 {a}, {b}, 0f3DCCCCCD; add.f32 {b}, {b}, {a};"
+        elif kind == 4:
+            yield f"setp.lt.s32 %p3, {a}, {b};"
+        elif kind == 5:
+            yield "bar.sync 0;" if not depth else f"add.f32 {a}, {a}, {b};"
+        elif kind == 6:
+            yield f"st.shared.b32 [%r4], {a}; ld.shared.b32 {b}, [%r4];"
+        else:
+            name, inner = rng.randrange(10**9), " ".join(updating(rng, own, depth=1))
+            of = rng.choice(["%r2", "%r1"])
+            yield f"and.b32 %r6, {of}, 3; $loop{name}: {inner}"
+            yield f"sub.s32 %r6, %r6, 1; setp.gt.s32 %p4, %r6, 0; @%p4 bra $loop{name};"
+
+
+def test_random_atomic_instructions_give_the_same_bytes_faults_and_counts(monkeypatch):
+    together, open_ = 0, 0
+    for seed in range(80):
+        rng = random.Random(seed)
+        lines = ["add.s64 %rd7, %rd1, %rd6; setp.eq.s32 %p3, %r1, 3;"]
+        lines += [
+            f"mad.lo.s32 {x}, %r3, {i + 3}, {i}; cvt.rn.f32.s32 {x}, {x};" for i, x in enumerate(REGISTERS)
+        ]
+        own = [f"[%rd7+{256 * i}]" for i in range(5 * (seed % 2))]
+        lines += [*updating(rng, own), "@%p1 st.global.b32 [%rd5], %r10;"]
+        only = [4, 0, 3] if seed % 4 == 0 else None
+        program = of("\n".join(lines))
+        monkeypatch.setattr(lockstep, "THREADS", THREADS * rng.choice([1, 2, 8]))
+        (count, unsettled), alone = both(program, monkeypatch, only=only)
+        assert isinstance(count, int)
+        together += not alone
+        open_ += bool(unsettled)
+    assert together == 80 and open_ > 20
+
+
+def test_an_atomic_instruction_whose_result_is_used_is_left_to_one_block_after_another(monkeypatch):
+    body = "{0} %r5, [%rd1], %r1; st.global.b32 [%rd5], {1};"
+    _, alone = both(of(body.format("atom.global.gpu.relaxed.add.u32", "%r1")), monkeypatch)
+    assert not alone
+    _, (why,) = both(of(body.format("atom.global.gpu.relaxed.add.u32", "%r5")), monkeypatch)
+    assert why == "the instruction atom.global.gpu.relaxed.add.u32"
+
+
+@pytest.mark.parametrize(
+    ("fault", "body"),
+    [
+        (ptx.Order, "red.global.gpu.relaxed.add.u32 [%rd1], %r1; ld.global.b32 %r5, [%rd1+4]; ld.global.b32 %r6, [%rd1];"),
+        (ptx.Order, "@%p1 red.global.gpu.relaxed.add.u32 [%rd1], %r1; @!%p1 st.global.b32 [%rd1], %r1;"),
+        (ptx.OutOfBounds, "red.global.gpu.relaxed.add.u32 [%rd4+8], %r1;"),
+        (ptx.Misaligned, "red.global.gpu.relaxed.add.u32 [%rd1+2], %r1;"),
+        (ptx.Undefined, "red.global.gpu.relaxed.add.u32 [%rd2], %r1;"),
+        (ptx.Undefined, "red.global.gpu.relaxed.add.u32 [%rd1], %r29;"),
+    ],
+)  # fmt: skip
+def test_a_fault_of_an_atomic_instruction_is_that_of_one_block_after_another(monkeypatch, fault, body):
+    (kind, _), (why,) = both(of(body + "st.global.b32 [%rd5], %r1;"), monkeypatch)
+    assert kind is fault and why == lockstep.UNSURE
 
 
 def test_a_program_that_failed_twice_is_not_tried_again(monkeypatch):
@@ -245,3 +316,16 @@ def test_a_wave_sees_what_another_wave_has_written(monkeypatch):
     body = "mov.b32 %r5, 1; ld.global.b32 %r6, [%rd4]; st.global.b32 [%rd1+1276], %r5; st.global.b32 [%rd5], %r6;"
     (kind, _), _ = both(of(body), monkeypatch)
     assert kind is ptx.Order
+
+
+SUMS = """atom.global.gpu.acq_rel.add.f32 %r20, [%rd7], %r10; {0} atom.global.gpu.acq_rel.add.f32 %r20, [%rd7+512], %r10;
+    st.global.b32 [%rd5], %r10;"""
+
+
+@pytest.mark.parametrize("between", ["", "bar.sync 0;", "{0} bar.sync 0; {0}"])
+def test_what_blocks_acquire_orders_the_same_sums(monkeypatch, between):
+    """If each address has one instruction, nothing is acquired before it. Otherwise, a sum may be ordered."""
+    again = "atom.global.gpu.acq_rel.add.f32 %r20, [%rd7], %r10;"
+    lines = "add.s64 %rd7, %rd1, %rd6; cvt.rn.f32.s32 %r10, %r3; mul.rn.f32 %r10, %r10, 0f3DCCCCCD;"
+    (_, unsettled), alone = both(of(lines + SUMS.format(between.format(again))), monkeypatch)
+    assert unsettled and not alone

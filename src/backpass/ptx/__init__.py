@@ -30,7 +30,7 @@ To learn PTX from this package, read its modules in this order:
 - ``steps`` and ``bundles``: which instructions can execute together
 - ``beside`` and ``shadow``: numbers in float64 beside those of the registers
 - ``rows`` and ``tracked``: registers and memory of blocks that execute together
-- ``lockstep``: how they execute
+- ``updates`` and ``lockstep``: how they execute
 - ``grid``: how the blocks of a kernel run
 - ``traffic``: how many bytes of global memory they move
 

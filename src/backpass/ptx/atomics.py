@@ -79,7 +79,8 @@ class Atomic(NamedTuple):
     def terms(self, bits: np.ndarray) -> np.ndarray:
         """Return the absolute values ``[n, 1 or 2]`` of the numbers in the bits."""
         parts = np.ascontiguousarray(bits)[:, None].view(UNSIGNED[width_of(self._each)])
-        values = np.abs(values_of(parts, self._each).astype(np.float64))
+        with np.errstate(invalid="ignore"):  # a signalling NaN becomes a quiet one
+            values = np.abs(values_of(parts, self._each).astype(np.float64))
         flushed = self._flushes & (values < 2.0**-126)
         return np.where(flushed, 0.0, values)
 

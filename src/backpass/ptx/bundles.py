@@ -57,7 +57,7 @@ class Bundle(NamedTuple):
     offsets: np.ndarray  # [addresses, instructions]
     guard: Rows | None
     negated: np.ndarray  # [instructions]
-    parameters: tuple[Any, ...]  # of loads of parameters, or the size of a copy
+    parameters: tuple[Any, ...]  # of loads of parameters, the size of a copy, or atoms
 
     @property
     def size(self) -> int:
@@ -103,13 +103,14 @@ class Plan:
     ``rows`` counts the registers of each width. ``constants`` are the operands that no
     instruction writes, by their row: numbers, with their type, names of variables, and
     special registers. ``stored`` names the parameters from which addresses of stores to
-    global memory are computed.
+    global memory are computed, and ``updated`` those of atomic instructions.
     """
 
     segments: dict[int, Segment]
     rows: dict[type, int]
     constants: dict[Slot, tuple[Operand, str]]
     stored: frozenset[str]
+    updated: frozenset[str]
     granules: dict[str, int]  # the size of the shortest access, by memory
     failures: int = 0  # how often `lockstep` gave up
     divided: dict[int, dict[int, Segment]] = field(default_factory=dict)
@@ -158,10 +159,14 @@ class _Planner:
             for first, last in pairwise(self._starts())
         }
         stored: set[str] = set()
+        updated: set[str] = set()
         granules = {"shared": 16, "global": 16}
         for step in filter(None, self.steps):
             if step.mode == "store" and step.space == "global":
                 stored |= self.origins.get(step.sources[0], frozenset())
+            if step.mode == "update":
+                updated |= self.origins.get(step.sources[0], frozenset())
+                continue
             for space in ("shared", "global") if step.mode == "copy" else (step.space,):
                 if space in granules:
                     granules[space] = min(granules[space], granule(step))
@@ -169,7 +174,10 @@ class _Planner:
             (self.kinds[i], self._row(i)): constant
             for i, constant in self.operands.constants.items()
         }
-        return Plan(segments, dict(self.counts), constants, frozenset(stored), granules)
+        if updated and any(x.name == "bar.warp.sync" for x in self.program.code):
+            raise Unsupported("ptx: a barrier of a warp beside atomic instructions")
+        written = frozenset(stored), frozenset(updated)
+        return Plan(segments, dict(self.counts), constants, *written, granules)
 
     def _starts(self) -> list[int]:
         """Return where segments start, and the end of the program."""

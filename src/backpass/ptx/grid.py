@@ -120,7 +120,8 @@ def run(
         steps = lockstep.run(
             program, parameters, memory, numbers, watch=watch, **settings
         )
-        return Report(steps, (), "", traffic.moved())
+        unsettled = tuple(x for of in memory.buffers for x in of.unsettled)
+        return Report(steps, unsettled, "", traffic.moved())
     except lockstep.Alone as reason:
         alone = str(reason)
     steps, unsettled, beside = 0, [], shadow is None and follows(program)

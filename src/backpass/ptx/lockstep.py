@@ -6,7 +6,8 @@ no block accesses what another one writes. Then the order of the blocks does not
 and the result is the same as that of one block after another. Otherwise the execution
 stops, memory is restored, and ``block`` executes the blocks and says what is wrong.
 
-A program with atomic instructions, calls, or local memory is left to ``block``.
+What atomic instructions update is noted, and applied at the end: see ``updates``. A
+program that uses their results, or has calls or local memory, is left to ``block``.
 """
 
 from __future__ import annotations
@@ -39,6 +40,7 @@ from backpass.ptx.tracked import (
     GlobalOfBlocks,
     SharedOfBlocks,
 )
+from backpass.ptx.updates import Noted, Updates
 from backpass.ptx.values import Value, extended
 
 THREADS = 1 << 13  # at most so many threads at once, and at least one block
@@ -76,22 +78,25 @@ def run(
     if len({*numbers}) < len(numbers):
         raise Alone("a block is listed twice")
     stored = {parameters[name] for name in plan.stored}
+    updated = {parameters[name] for name in plan.updated}
     everything = GlobalOfBlocks(
-        memory, stored, plan.granules["global"], program.threads
+        memory, stored, updated, plan.granules["global"], program.threads
     )
+    updates = Updates(program)
     most = min(THREADS, REGISTERS // max(1, sum(plan.rows.values())))
     each, steps = max(1, most // program.threads), 0
     try:
         for first in range(0, len(numbers), each):
             own = np.array(numbers[first : first + each])
             wave = Wave(program, plan, parameters, everything, own, blocks, shared)
-            wave.approximate = approximate
+            wave.approximate, wave.updates, wave.first = approximate, updates, first
             words = f"blocks {first + 1} to {first + len(own)} of {len(numbers)}"
 
             def report(count: int, words: str = words, before: int = steps) -> None:
                 watch(f"{words}, {before + count:,} instructions")
 
             steps += wave.run(report)
+        updates.apply(memory, numbers)
     except (Unsure, Unsupported):
         everything.undo()
         plan.failures += 1
@@ -111,6 +116,9 @@ class Wave:
     """Blocks that execute together."""
 
     approximate: int | None = None
+    updates: Updates
+    first = 0  # how many blocks come before this wave
+    visits = 0  # of segments
 
     def __init__(
         self,
@@ -173,6 +181,7 @@ class Wave:
         there = EVERYONE
         while here < end:
             segment = self.segments[here]
+            self.visits += 1
             self._count(segment, there)
             report(int(self.steps.sum()))
             for bundle in segment.bundles:
@@ -325,6 +334,26 @@ class Wave:
         else:
             raise Unsure
 
+    def update(self, bundle: Bundle, chosen: Chosen) -> None:
+        """Note what atom or red updates."""
+        value = self.registers.read(bundle.sources[1], chosen)
+        check_defined(value)
+        addresses = self.addresses(bundle, chosen)
+        self.memory.check_updated(addresses)
+        nothing, positions = np.zeros(len(addresses), np.int64), self.updates.positions
+        own = np.array([positions[id(x)] for x in bundle.parameters])
+        self.updates.noted.append(
+            Noted(
+                self.first + chosen.spread(self.own, bundle.size),
+                nothing + self.visits,
+                chosen.shifted(nothing, own),
+                chosen.spread(self.lanes % self.n, bundle.size),
+                nothing + chosen.spread(self.times, bundle.size),
+                addresses,
+                value.bits.astype(np.uint64),
+            )
+        )
+
     def load_matrices(self, bundle: Bundle, chosen: Chosen) -> None:
         """Execute ldmatrix."""
         self.whole(chosen, 32)
@@ -392,6 +421,8 @@ class Wave:
 _OPERATIONS: dict[str, Callable[[Wave, Bundle, Chosen], None]] = {
     "ld": Wave.load,
     "st": Wave.store,
+    "atom": Wave.update,
+    "red": Wave.update,
     "ldmatrix": Wave.load_matrices,
     "bar": Wave.barrier,
     "barrier": Wave.barrier,

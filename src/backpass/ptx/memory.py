@@ -43,6 +43,10 @@ LAST_BITS = (
     + CONTRACTED
 )
 CLOSE = 4  # units in the last place
+OF_NEIGHBOUR = (
+    ". Triton compiles an atomic sum in bfloat16 to a loop over words of two elements: "
+    "initialise both elements, or add in float32"
+)
 
 
 class Memory:
@@ -130,8 +134,11 @@ class Memory:
         who.races.notice(self.name, at, who)
         self.check_race(at, self.writes.at_once(at, who), self.writes, who, "updates")
         self._check_reads(at, who, "updates")
-        known = np.all(self._defined(at), axis=1)
-        check_defined(known, f"updates uninitialised bytes of {self.name}", who)
+        known = self._defined(at)
+        what = f"updates uninitialised bytes of {self.name}"
+        if who.swaps and at.shape[1] == 4 and (known.sum(axis=1) == 2).any():
+            what += OF_NEIGHBOUR
+        check_defined(np.all(known, axis=1), what, who)
         found, left = np.zeros(len(at), given[0].dtype), np.ones(len(at), bool)
         rounded = np.zeros(len(at), bool)
         at_once = self.updates.at_once(at, who)

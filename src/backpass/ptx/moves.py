@@ -9,7 +9,7 @@ import numpy as np
 from backpass.ptx import atomics, garbage
 from backpass.ptx.faults import OutOfBounds, Unsupported
 from backpass.ptx.formats import UNSIGNED
-from backpass.ptx.memory import check_aligned, check_defined
+from backpass.ptx.memory import OF_NEIGHBOUR, check_aligned, check_defined
 from backpass.ptx.parse import (
     Instruction,
     targets_of,
@@ -19,6 +19,8 @@ from backpass.ptx.parse import (
 from backpass.ptx.races import Who
 from backpass.ptx.threads import Threads
 from backpass.ptx.values import extended
+
+HALVES = (0xFFFF, 0xFFFF0000)  # of a word of 32 bits
 
 
 def load(threads: Threads, instruction: Instruction, chosen: np.ndarray) -> None:
@@ -117,16 +119,23 @@ def atomic(threads: Threads, instruction: Instruction, chosen: np.ndarray) -> No
     width = f"b{width_of(own.type)}"
     values = [threads.read(x, width) for x in sources]
     who, addresses = threads.who(chosen), threads.addresses(target, chosen)
+    who = who._replace(swaps=target in threads.program.swapped)
     for value in values:
         what = "passes an uninitialised value to an atomic instruction"
+        if own.operation == "cas" and np.isin(value.defined[chosen], HALVES).any():
+            what += OF_NEIGHBOUR
         threads.check(value, chosen, what)
     given = [value.bits[chosen] for value in values]
     if own.shared:
         at = threads.shared.indices(addresses, given[0].itemsize, who, "updates")
         old = threads.shared.update(at, own, given, who)
     else:
+        if own.order == "relaxed" and threads.fenced[chosen].all():
+            own = own._replace(order="release")
         old = threads.memory.update(addresses, own, given, who)
         threads.time += own.releases  # what the threads do next is not released
+        if threads.program.fences and not own.within_block:
+            threads.notice_released(addresses)
     if result is not None:
         threads.write_chosen(result, old, np.ones(len(old), bool), chosen)
 

@@ -120,6 +120,7 @@ class Program(NamedTuple):
     shared: int  # bytes of shared memory of the variables whose size is declared
     swapped: frozenset[Operand]  # the addresses of compare-and-swaps
     asynchronous: bool  # whether wgmma or bulk copies access shared memory
+    fences: bool  # whether fences order atomic instructions
 
     @property
     def addressed(self) -> list[str]:
@@ -196,6 +197,7 @@ def parse(text: str) -> Program:
             x.parts[0] in ("wgmma", "mbarrier") or x.parts[1:3] == ["async", "bulk"]
             for x in code
         ),
+        fences=any(x.name.startswith("fence.acq_rel.") for x in code),
     )
 
 

@@ -18,7 +18,7 @@ from backpass.ptx.faults import Fault, OutOfBounds, Race, TooEarly
 from backpass.ptx.memory import Shared, size_of
 from backpass.ptx.parse import Instruction, unsupported
 from backpass.ptx.races import Who
-from backpass.ptx.released import NOBODY
+from backpass.ptx.released import NOBODY, with_later
 
 if TYPE_CHECKING:
     from backpass.ptx.threads import Threads
@@ -169,10 +169,21 @@ class Proxy:
                 del self.arrivals[number]
 
 
+ORDERING = {f"fence.acq_rel.{scope}" for scope in ("gpu", "sys")}
+
+
 def fence(threads: Threads, instruction: Instruction, chosen: np.ndarray) -> None:
     """Execute fence.proxy.async: what the threads have written, or have seen at the
-    last barrier, is visible to the asynchronous proxy from here on."""
+    last barrier, is visible to the asynchronous proxy from here on. Or execute
+    fence.acq_rel: atomic instructions after it release, and those before it acquire."""
     name = instruction.name
+    if name in ORDERING:
+        threads.fenced |= chosen
+        if threads.awaiting:
+            seen = with_later(threads.acquired.seen, threads.awaiting)
+            threads.acquired.seen = seen
+            threads.acquired.threads |= chosen
+        return
     if name.startswith(("fence.mbarrier_init.", "fence.proxy.tensormap::generic.")):
         return
     if name not in ("fence.proxy.async", "fence.proxy.async.shared::cta"):

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from backpass.ptx import computed, warps
+from backpass.ptx.atomics import atomic
 from backpass.ptx.faults import Unsupported
 from backpass.ptx.moves import space_of
 from backpass.ptx.parse import (
@@ -21,6 +22,7 @@ from backpass.ptx.parse import (
     Operand,
     Program,
     Register,
+    Vector,
     targets_of,
     width_of,
 )
@@ -35,13 +37,13 @@ class Step(NamedTuple):
 
     instruction: Instruction
     space: str  # the memory that it accesses, or ""
-    mode: str  # of the access: "load", "store", "copy", or "fence"
+    mode: str  # of the access: "load", "store", "update", "copy", or "fence"
     sources: tuple[int, ...]
     types: tuple[type, ...]  # as which it reads its sources
     targets: tuple[int | None, ...]
     guard: int | None
     offsets: tuple[int, ...]  # of addresses, which are its first sources
-    more: tuple[Any, ...]  # the parameter that it loads, or the size of a copy
+    more: tuple[Any, ...]  # the parameter that it loads, the size of a copy, or an atom
 
     @property
     def reads(self) -> tuple[int, ...]:
@@ -179,9 +181,37 @@ def _copy(instruction: Instruction, program: Program) -> _Raw:
     return _Raw("shared", "copy", sources, (), (first, second), (size,))
 
 
+def _update(instruction: Instruction, program: Program) -> _Raw:
+    """Return the step of an atomic instruction whose result is not used."""
+    own, operands = atomic(instruction.name), list(instruction.operands)
+    if instruction.parts[0] == "atom":
+        result = operands.pop(0)
+        if getattr(result, "name", "_") in _used(program):
+            raise Unsupported(f"ptx: the instruction {instruction.name}")
+    if own.shared or len(operands) > 2:
+        raise Unsupported(f"ptx: the instruction {instruction.name}")
+    base, offset = _address(operands[0], program)
+    value = operands[1], f"b{width_of(own.type)}"
+    return _Raw("global", "update", (base, value), (), (offset,), (instruction,))
+
+
+def _used(program: Program) -> set[str]:
+    """Return the names of the registers that an instruction reads."""
+    found: set[str] = set()
+    for x in program.code:
+        writes = x.parts[0] in ("ld", "atom", "ldmatrix") or computed.is_computed(x)
+        for operand in x.operands[1:] if writes else x.operands:
+            parts = operand.parts if isinstance(operand, Vector) else (operand,)
+            found |= {str(getattr(of, "name", getattr(of, "base", ""))) for of in parts}
+        found |= {x.guard.name} if x.guard else set()
+    return found
+
+
 _MEMORY = {
     "ld": _load,
     "st": _store,
+    "atom": _update,
+    "red": _update,
     "ldmatrix": _matrices,
     "bar": _barrier,
     "barrier": _barrier,

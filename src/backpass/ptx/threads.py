@@ -15,7 +15,7 @@ from backpass.ptx.products import Products
 from backpass.ptx.proxy import Proxy
 from backpass.ptx.races import Races, Who
 from backpass.ptx.registers import Registers, special_registers
-from backpass.ptx.released import Acquired, Seen
+from backpass.ptx.released import Acquired, Seen, with_later
 from backpass.ptx.tensors import Global
 from backpass.ptx.values import Value
 
@@ -97,6 +97,8 @@ class Threads:
             self.shared.proxy = self.proxy
         self.sees: Seen = {}  # what this block has acquired
         self.acquired = Acquired(n)
+        # Of fence.acq_rel: who has executed one, and what the next one acquires.
+        self.fenced, self.awaiting = np.zeros(n, bool), Seen()
         self.place: Place | None = None
 
     def who(self, chosen: np.ndarray) -> Who:
@@ -114,6 +116,13 @@ class Threads:
             self.acquired,
             self.races,
         )
+
+    def notice_released(self, addresses: np.ndarray) -> None:
+        """Note what is released at addresses of atomic instructions: a fence after them
+        acquires it."""
+        for address in np.unique(addresses):
+            released = self.memory.released.get(int(address), {})
+            self.awaiting = with_later(self.awaiting, released)
 
     def write_chosen(
         self,

@@ -321,7 +321,10 @@ def _block_of(threads: np.ndarray, n: int) -> np.ndarray:
 
 
 class _Tracked:
-    """A buffer. If it is not ``stored``, its accesses are not recorded."""
+    """A buffer. If it is not ``stored``, its accesses are not recorded. If it is
+    ``updated`` by atomic instructions, there may be no others."""
+
+    updated = False
 
     def __init__(self, buffer: Buffer, stored: bool, granule: int) -> None:
         self.buffer, self.start, self.size = buffer, buffer.start, len(buffer.bytes)
@@ -337,15 +340,30 @@ class _Tracked:
             self.read, self.wrote = _Accessed(n), _Accessed(n)
 
 
+def _check_plain(own: _Tracked) -> None:
+    if own.updated:
+        raise Unsure
+
+
 class GlobalOfBlocks:
     """Global memory of blocks of n threads. Only the buffers at ``stored`` addresses
-    may be written; ``granule`` divides the size of each access."""
+    may be written, and those at ``updated`` ones updated by atomic instructions;
+    ``granule`` divides the size of each access."""
 
-    def __init__(self, memory: Global, stored: set[int], granule: int, n: int) -> None:
+    def __init__(
+        self,
+        memory: Global,
+        stored: set[int],
+        updated: set[int],
+        granule: int,
+        n: int,
+    ) -> None:
         of_stored = {address // SPACE for address in stored}
         self.buffers = [
             _Tracked(x, x.start // SPACE in of_stored, granule) for x in memory.buffers
         ]
+        for own in self.buffers:
+            own.updated = own.start // SPACE in {x // SPACE for x in updated}
         self.granule, self.n, self.traffic = granule, n, memory.traffic
         self.log: list[tuple[np.ndarray, np.ndarray, np.ndarray]] = []  # for `undo`
 
@@ -367,6 +385,7 @@ class GlobalOfBlocks:
                 addresses.min() >= own.start
                 and addresses.max() + size <= own.start + own.size
             ):
+                _check_plain(own)
                 yield own, None
                 return
         left = np.ones(len(addresses), bool)
@@ -374,8 +393,19 @@ class GlobalOfBlocks:
             rows = left & (addresses >= own.start)
             rows &= addresses + size <= own.start + own.size
             if rows.any():
+                _check_plain(own)
                 yield own, np.flatnonzero(rows)
                 left &= ~rows
+        if left.any():
+            raise Unsure
+
+    def check_updated(self, addresses: np.ndarray) -> None:
+        """Raise Unsure if an atomic instruction updates a buffer that may be accessed
+        otherwise, or nothing."""
+        left = np.ones(len(addresses), bool)
+        for own in self.buffers:
+            if own.updated:
+                left &= (addresses < own.start) | (addresses >= own.start + own.size)
         if left.any():
             raise Unsure
 

@@ -26,6 +26,7 @@ from backpass.verify.report import FAILED, NOT_RUN, PASSED, VACUOUS, Row
 
 NAME = "compiled kernel"
 PROOF = "proof"
+UNSETTLED = "not deterministic: "
 RANDOM = (
     "operator= returns a different result at each call; leave it out, or give a "
     "function that draws the same numbers as forward"
@@ -123,6 +124,12 @@ class Executed(NamedTuple):
     def instructions(self) -> int:
         """How many instructions the kernels' blocks executed."""
         return sum(run.report.instructions for run in self.verdict.runs)
+
+    def work(self, together: int) -> int:
+        """Return how many instructions were executed, of which so many count as one if
+        the programs of a kernel executed together."""
+        reports = [run.report for run in self.verdict.runs]
+        return sum(of.instructions // (1 if of.alone else together) for of in reports)
 
     @property
     def programs(self) -> list[tuple[str, int]]:
@@ -370,7 +377,7 @@ def _with_verdict(
         )
         for row in rows
     ]
-    wrong = [*(f"not deterministic: {fault}" for fault in unsettled), *unwritten]
+    wrong = [*(f"{UNSETTLED}{fault}" for fault in unsettled), *unwritten]
     return found + [
         Row(rows[0].method, "", FAILED, how=where, reason=reason, note=note)
         for reason in dict.fromkeys(wrong)

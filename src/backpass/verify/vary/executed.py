@@ -8,8 +8,9 @@ not a multiple of a block follows. The work is counted in executed instructions.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import islice
 
 import numpy as np
 
@@ -23,6 +24,7 @@ from backpass.verify.methods.compiled import Executed, InBackward
 from backpass.verify.methods.precision import LOW
 from backpass.verify.report import FAILED, NOT_RUN, Row
 from backpass.verify.state import other_inputs
+from backpass.verify.vary.axes import LENGTHENED
 from backpass.verify.vary.draws import Draw, Places
 from backpass.verify.vary.inputs import of_integers
 from backpass.verify.vary.masks import other_masks
@@ -39,6 +41,7 @@ MULTIPROCESSORS = 3  # so that each of as many programs handles several rows
 QUERY = "torch.cuda.get_device_properties"
 INSTRUCTIONS = 100_000  # that all variations may execute by default
 IF_ASKED = 400_000
+TOGETHER = 8  # instructions of programs that execute together: if asked, they count 1
 CALLS = 24  # of forward and backward, for differences along few directions
 TIMES = 20  # the factor of values far from 0
 OTHER_VALUES = "other values"
@@ -46,6 +49,11 @@ STRUCTURED = "drawn inputs would not keep the structure of those given"
 TO_EXCLUDE = (
     "if the kernel is made for certain lengths alone, let forward raise an error for "
     "others, or declare SHAPES"
+)
+# Faults of the order of accesses. They are in the kernel, whatever lengths it is for.
+OF_ORDER = (
+    *(f"{of.__name__}: " for of in (ptx.Race, ptx.Order, ptx.Barrier, ptx.TooEarly)),
+    compiled.UNSETTLED,
 )
 Trial = tuple[str, Inputs]  # what is varied, in words, and the inputs
 
@@ -58,45 +66,85 @@ def varied(case: Case, vary: bool | None) -> Iterator[Row]:
     """Yield the rows of the variations of an object whose kernels were executed at the
     inputs given: one for each variation, or one for each quantity that is wrong in it.
 
-    They run in the most precise dtype; if ``vary`` is true, in each.
+    They run in the most precise dtype; if ``vary`` is true, in each: first one
+    variation in each, and then the others.
     """
     done = [dtype for dtype in LOW if (Executed, dtype) in case.shared]
-    left = IF_ASKED if vary else INSTRUCTIONS
+    budget = _Budget(IF_ASKED if vary else INSTRUCTIONS, bool(vary))
+    series = []
     for dtype in done if vary else done[:1]:
         here = compiled.in_dtype(case, dtype)
-        varying = _Varying(here, case.shared[Executed, dtype], left, bool(vary))
+        varying = _Varying(here, case.shared[Executed, dtype], budget)
         varying.dtype = case.dtype if dtype == done[0] else None
         prefix = f"{dtype}, " if vary and len(done) > 1 else ""
-        yield from (
-            replace(row, variation=prefix + row.variation) for row in varying.rows()
-        )
-        left = varying.left
+        series.append((prefix, varying.each()))
+    for count in (1, None):
+        for prefix, each in series:
+            for rows in islice(each, count):
+                yield from (_prefixed(row, prefix) for row in rows)
+
+
+def _prefixed(row: Row, prefix: str) -> Row:
+    """Return the row with the name of the dtype before that of its variation."""
+    said = prefix if row.reason.startswith(f"{row.variation}: ") else ""
+    return replace(row, variation=prefix + row.variation, reason=said + row.reason)
+
+
+@dataclass
+class _Budget:
+    """How many of ``most`` instructions may still be executed. ``kept`` has those that
+    each dtype keeps for its other values, which take as many as those given."""
+
+    most: int
+    asked: bool
+    left: int = 0
+    kept: dict[str, int] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.left = self.most
+
+    def for_(self, dtype: str, first: bool) -> int:
+        """Return how many a variation in a dtype may execute: if asked, half of those
+        that are left, so that a long one does not use up all. The first one may also
+        use those that its dtype keeps."""
+        own = self.kept.get(dtype, 0) if first else 0
+        return (self.left - sum(self.kept.values()) + own) // (2 if self.asked else 1)
 
 
 class _Varying:
     """The variations of a case whose inputs are tensors of one low precision.
 
-    ``given`` is the execution at these inputs, and ``left`` the number of instructions
-    that may still be executed. ``dtype`` is that in which differences run, those of the
-    inputs given: they need not be repeated for each dtype of the kernels.
+    ``given`` is the execution at these inputs. ``dtype`` is that in which differences
+    run, those of the inputs given: they need not be repeated for each dtype of the
+    kernels.
     """
 
     dtype: str | None = None
 
-    def __init__(self, case: Case, given: Executed, left: int, asked: bool) -> None:
-        self.case, self.given, self.left, self.asked = case, given, left, asked
+    def __init__(self, case: Case, given: Executed, budget: _Budget) -> None:
+        self.case, self.given, self.budget = case, given, budget
+        self.asked, self.first = budget.asked, True
+        budget.kept[case.dtype] = self._work(given)
         self.draw, self.work = Draw(case), Work(ASKED_FOR)
         self.rejected: set[Places] = set()  # lengths that cannot be others
 
-    def rows(self) -> Iterator[Row]:
-        """Yield the rows of the variations, up to the first that is wrong."""
+    def _work(self, done: Executed) -> int:
+        return done.work(TOGETHER if self.asked else 1)
+
+    def each(self) -> Iterator[list[Row]]:
+        """Yield the rows of each variation, up to the first that is wrong."""
         for rows in self._each():
-            yield from rows
+            if any(row.verdict != NOT_RUN for row in rows):
+                self.first = False
+            yield rows
             if any(row.verdict == FAILED for row in rows):
-                return
+                break
+        self.budget.kept.pop(self.case.dtype, None)
 
     def _each(self) -> Iterator[list[Row]]:
         """Yield the rows of each variation."""
+        for trials in self._longer_than_one():
+            yield self._first(trials, any_of=True)
         for places in self.draw.lengths():
             if self._may_change(places):
                 yield from self._of_length(places)
@@ -104,9 +152,40 @@ class _Varying:
             if self._may_change(places) and places not in self.rejected:
                 length = (max(places.length + 3, LEAST) // ALIGNED + 1 | 1) * ALIGNED
                 yield self._first(self._resized(places, self.draw.fit(places, length)))
+        self.budget.kept.pop(self.case.dtype)
         yield self._first([(OTHER_VALUES, other_inputs(self.case).inputs)])
         for trial in self._of_values() if self.asked else ():
             yield self._first([trial])
+
+    def _longer_than_one(self) -> Iterator[list[Trial]]:
+        """Yield inputs with a longer axis in place of each of length 1 of the first
+        input: of all inputs that have length 1 there, counted from the last axis, from
+        the first, or both, and of it alone.
+
+        With a declaration, its letters say which lengths belong together; without an
+        operator, nothing does.
+        """
+        case, first = self.case, self.draw.first
+        if self.draw.declared or case.operator is None:
+            return
+        arrays = [(at, x.shape) for at, x in enumerate(case.inputs) if is_array(x)]
+        shape = case.inputs[first].shape
+        for axis in (axis for axis, length in enumerate(shape) if length == 1):
+            end = axis - len(shape)
+            by_end = tuple(
+                (at, len(of) + end)
+                for at, of in arrays
+                if len(of) >= -end and of[end] == 1
+            )
+            by_start = tuple(
+                (at, axis) for at, of in arrays if len(of) > axis and of[axis] == 1
+            )
+            alike = tuple(of for of in by_start if of in by_end)
+            what = f"length {LENGTHENED} in place of 1 along axis {axis}"
+            yield [
+                (what, self.draw.resized(Places.of(places, 1, None), LENGTHENED))
+                for places in dict.fromkeys([by_end, by_start, alike, ((first, axis),)])
+            ]
 
     def _may_change(self, places: Places) -> bool:
         """Whether a length is varied. Without a declaration and an operator, nothing
@@ -150,9 +229,12 @@ class _Varying:
 
     def _trials(self, places: Places, odd: int) -> list[Trial]:
         """Return inputs of an odd length. If they are rejected, inputs follow of a
-        length with a half, of a multiple of the length given, and of a smaller one."""
+        length with a half, and, instead of the least, of a multiple of the length given
+        and of a smaller one."""
         length = places.length
-        lengths = odd, 2 * (odd // 2 | 1), 3 * length, (length + 3) | 1
+        lengths = [odd, 2 * (odd // 2 | 1)]
+        if odd == max(length + 3, LEAST) | 1:
+            lengths += [3 * length, (length + 3) | 1]
         fits = [self.draw.fit(places, n) for n in lengths]
         return [
             trial for n in dict.fromkeys(fits) for trial in self._resized(places, n)
@@ -180,20 +262,23 @@ class _Varying:
         for what, without in left_out(self.case):
             yield what, without.inputs
 
-    def _first(self, trials: list[Trial]) -> list[Row]:
+    def _first(self, trials: Sequence[Trial], *, any_of: bool = False) -> list[Row]:
         """Return the rows of the first trial that is not rejected; one row if all
-        are."""
+        are. With ``any_of``, a trial that passes stands for those before it."""
         self.last: list[tuple[str, int]] = []
-        self.count = 0
-        reasons, what = [], trials[0][0]
+        self.count = self.cost = 0
+        reasons, what, wrong = [], trials[0][0], []
         for name, inputs in trials:
             try:
                 found = self._judged(name, self._at(inputs))
             except _Rejected as rejected:
                 reasons.append(str(rejected))
                 continue
-            return [replace(row, variation=name) for row in found]
-        return [replace(not_run(NAME, what, reasons[0]), variation=what)]
+            rows = [replace(row, variation=name) for row in found]
+            if not any_of or not any(row.verdict == FAILED for row in rows):
+                return rows
+            wrong = wrong or rows
+        return wrong or [replace(not_run(NAME, what, reasons[0]), variation=what)]
 
     def _at(self, inputs: Inputs) -> Case:
         """Return the case at other inputs. Raises _Rejected."""
@@ -205,10 +290,13 @@ class _Varying:
             raise _Rejected(STRUCTURED)
         arrays = [x for x in inputs if is_array(x)]
         times = max(1.0, elements(arrays) / max(1, elements(case.arrays)))
-        count = int(times * self.given.instructions)
-        if count > self.left:
+        count = int(times * self._work(self.given))
+        if count > (left := self.budget.for_(case.dtype, self.first)):
             more = "" if self.asked else f"; vary=True executes up to {IF_ASKED:,}"
-            raise _Rejected(f"it would execute about {count:,} instructions{more}")
+            raise _Rejected(
+                f"it would execute about {count:,} instructions; of "
+                f"{self.budget.most:,}, it may execute {max(left, 0):,}{more}"
+            )
         return case.elsewhere(inputs)
 
     def _judged(self, what: str, case: Case) -> list[Row]:
@@ -219,9 +307,10 @@ class _Varying:
         found: list[Row] = []
         try:
             for done in compiled.executions(case, processors):
-                self.left -= done.instructions
+                self.budget.left -= self._work(done)
                 if not self.last:
                     self.last, self.count = done.programs, done.instructions
+                    self.cost = self._work(done)
                 if shape is not None and tuple(done.y.shape) != shape:
                     raise _Rejected("forward and the operator return different shapes")
                 found += compiled.rows_of(case, done)
@@ -245,6 +334,11 @@ class _Varying:
             if row.verdict == FAILED:
                 wrong.setdefault(row.quantity, row)
         hint = f"; {TO_EXCLUDE}" if of_length and not self.draw.declared else ""
+
+        def said(row: Row) -> str:
+            own = hint if not row.reason.startswith(OF_ORDER) else ""
+            return diagnosis(row, case, self.work) + own
+
         return list(
             summed_up(
                 NAME,
@@ -252,17 +346,17 @@ class _Varying:
                 found,
                 wrong,
                 case.quantities,
-                lambda row: diagnosis(row, case, self.work) + hint,
+                said,
             )
         )
 
     def _differences(self, case: Case, dtype: str) -> list[Row]:
         """Return the rows of differences along few directions, for a kernel without any
         other reference."""
-        count = CALLS * self.count
+        count = CALLS * self.cost
         reason = f"differences would execute about {count:,} instructions"
-        if count <= self.left:
-            self.left -= count
+        if count <= self.budget.for_(case.dtype, self.first):
+            self.budget.left -= count
             wide = replace(compiled.in_dtype(case, dtype), slow=True)
             try:
                 return finite_difference.run(wide)

@@ -1,0 +1,79 @@
+"""Rounding makes elements of an input equal. Any choice among them passes, as long as it is one."""
+
+import pytest
+import torch
+import triton
+import triton.language as tl
+
+from backpass.verify import check
+
+K = 3
+
+
+@triton.jit
+def largest_kernel(x_ptr, y_ptr, at_ptr, n, K: tl.constexpr, LAST: tl.constexpr, BLOCK: tl.constexpr):
+    row, column = tl.program_id(0), tl.arange(0, BLOCK)
+    x = tl.load(x_ptr + row * n + column, mask=column < n, other=-float("inf")).to(tl.float32)
+    for k in tl.static_range(K):
+        top = tl.max(x, axis=0)
+        if LAST:
+            at = tl.max(tl.where(x == top, column, -1), axis=0)
+        else:
+            at = tl.min(tl.where(x == top, column, BLOCK), axis=0)
+        tl.store(y_ptr + row * K + k, top)
+        tl.store(at_ptr + row * K + k, at)
+        x = tl.where(column == at, -float("inf"), x)
+
+
+class Largest:
+    """The K largest elements of each row. Of equal ones, ``share`` says which get the gradient."""
+
+    def __init__(self, share="first"):
+        self.share = share
+
+    def forward(self, x):
+        x = x.contiguous()
+        y, at = torch.empty(len(x), K, dtype=x.dtype), torch.empty(len(x), K, dtype=torch.int32)
+        block = triton.next_power_of_2(x.shape[1])
+        largest_kernel[(len(x),)](x, y, at, x.shape[1], K, self.share == "last", BLOCK=block)
+        return y, (x, y, at.long())
+
+    def backward(self, dy, saved):
+        x, y, at = saved
+        if self.share == "beside":
+            at = (at + 1) % x.shape[1]
+        dx = torch.zeros_like(x).scatter_(1, at, dy)
+        if self.share == "each":  # of those equal to the last of the largest
+            dx = torch.where(x == y[:, -1:], dy[:, -1:], dx)
+        return dx
+
+
+def of_rows(share, dtype):
+    """The third and the fourth largest of each row are equal in half precision."""
+    x = torch.randn(5, 19, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    order = x.argsort(1, descending=True)
+    third = x.gather(1, order[:, 2:3])
+    x = x.scatter(1, order[:, 3:4], third * (1 - 2.0**-14)).to(dtype)
+    operator = {"operator": lambda x: x.topk(K, 1).values}
+    return check(Largest(share), x, **operator, compiled=True, vary=False, raises=False)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+def test_any_choice_among_equal_elements_passes(dtype):
+    noted = []
+    for share in ("first", "last"):
+        report = of_rows(share, dtype)
+        assert report.passed, str(report)
+        notes = [row.note for row in report.rows if "bfloat16" in row.method]
+        noted.append(any("by the choice among equal elements" in note for note in notes))
+    assert any(noted)  # PyTorch chooses differently than one of the two
+
+
+def test_a_gradient_for_each_of_them_fails():
+    report = of_rows("each", torch.float64)
+    assert {row.method.split(", ")[1] for row in report.failed} == {"bfloat16", "float16"}
+    assert {row.quantity for row in report.failed} == {"dx"}
+
+
+def test_a_gradient_of_another_element_fails():
+    assert {row.quantity for row in of_rows("beside", torch.bfloat16).failed} == {"dx"}
