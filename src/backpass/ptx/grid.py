@@ -120,8 +120,8 @@ def run(
         steps = lockstep.run(
             program, parameters, memory, numbers, watch=watch, **settings
         )
-        unsettled = tuple(x for of in memory.buffers for x in of.unsettled)
-        return Report(steps, unsettled, "", traffic.moved())
+        found = tuple(x for of in memory.buffers for x in of.unsettled)
+        return Report(steps, found, "", traffic.moved())
     except lockstep.Alone as reason:
         alone = str(reason)
     steps, unsettled, beside = 0, [], shadow is None and follows(program)
