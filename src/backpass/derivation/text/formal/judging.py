@@ -16,19 +16,19 @@ from backpass.derivation.text.contents import Heading
 from backpass.derivation.text.displays import Display
 from backpass.derivation.text.formal.algebra import is_ordered
 from backpass.derivation.text.formal.chains import steps
+from backpass.derivation.text.formal.heads import head_of_left
 from backpass.derivation.text.formal.layers import is_loss
-from backpass.derivation.text.formal.meanings import (
-    LETTER,
-    Meanings,
-    Read,
-    head_of_left,
-)
+from backpass.derivation.text.formal.meanings import LETTER, Meanings, Read
 from backpass.derivation.text.formal.reader import read_formula
 from backpass.derivation.text.formal.rewrites import with_integrals, with_whole_sums
 from backpass.derivation.text.formal.slopes import Calculus, base, names
 from backpass.derivation.text.formal.spelled import GRADIENT, spelled
 from backpass.derivation.text.formal.trees import Node, Unclear
-from backpass.derivation.text.imposed import only_introduces, paragraph_above
+from backpass.derivation.text.imposed import (
+    only_defines,
+    only_introduces,
+    paragraph_above,
+)
 from backpass.derivation.text.knowledge import Knowledge
 from backpass.derivation.text.passages import Text
 from backpass.derivation.text.sight.prose import Prose, prose_of
@@ -40,6 +40,10 @@ _CLAIMS = re.compile(
     r"|propto|iff|implies|to|mapsto|notin|subset|supset|prec|succ|equiv)(?![a-zA-Z])"
 )
 _DIFFERS = re.compile("it is not equal|it does not hold")
+_CLAIMED = (
+    "the side before it, in which a name is not declared, defines the left side: declare "
+    "its names"
+)
 _BLAMED = ("refused", "ill-formed", "follows")
 _ACCENT = re.compile(r"\\(?:bar|overline|dot)\{")
 _ONLY_WORDS = re.compile(r"\s*\\(?:text[a-z]*|mbox|mathrm)\s*\{[^{}$=]*\}[\s.,;]*")
@@ -85,6 +89,10 @@ class Formal:
             return found
         verdicts = list(found)
         for number, verdict in enumerate(found):
+            if number and verdict.kind == "definition" == verdicts[0].kind:
+                # The first right side is the definition, and this one a claim.
+                verdict = replace(verdict, kind="not readable", message=_CLAIMED)
+                verdicts[number] = verdict
             if verdict.kind != "not readable" or _DIFFERS.search(verdict.message):
                 continue
             made = self._defined(statement, read, number) or self._compared(
@@ -165,7 +173,9 @@ class Formal:
             if not isinstance(item, Display):
                 continue
             above = self.known.source[max(end, item.start - 400) : item.start]
-            introduced, end = only_introduces(paragraph_above(above)), item.end
+            prose = paragraph_above(above)
+            introduced, end = only_introduces(prose), item.end
+            called = only_defines(prose)
             for one in statements(item, self.known.brackets):
                 sure = not (one.fault or one.relation or one.conditional)
                 words = [text.characters for text in one.beside]
@@ -178,7 +188,15 @@ class Formal:
                 either = certain or usable
                 found.append(
                     Read(
-                        one.members, [], section, line, True, either, usable, introduced
+                        one.members,
+                        [],
+                        section,
+                        line,
+                        True,
+                        either,
+                        usable,
+                        introduced,
+                        called,
                     )
                 )
         return found
