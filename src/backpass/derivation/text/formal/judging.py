@@ -16,6 +16,7 @@ from backpass.derivation.text.contents import Heading
 from backpass.derivation.text.displays import Display
 from backpass.derivation.text.formal.algebra import is_ordered
 from backpass.derivation.text.formal.chains import steps
+from backpass.derivation.text.formal.following import follows
 from backpass.derivation.text.formal.heads import head_of_left
 from backpass.derivation.text.formal.layers import is_loss
 from backpass.derivation.text.formal.meanings import LETTER, Meanings, Read
@@ -44,6 +45,7 @@ _CLAIMED = (
     "the side before it, in which a name is not declared, defines the left side: declare "
     "its names"
 )
+_FAR = 24  # equations above a conclusion
 _BLAMED = ("refused", "ill-formed", "follows")
 _ACCENT = re.compile(r"\\(?:bar|overline|dot)\{")
 _ONLY_WORDS = re.compile(r"\s*\\(?:text[a-z]*|mbox|mathrm)\s*\{[^{}$=]*\}[\s.,;]*")
@@ -72,6 +74,8 @@ class Formal:
         self._meanings: Meanings | None = None
         self._spelled = ""  # the layout of derivatives that are written out
         self._of: dict[tuple[Text, ...], Read] = {}
+        # The equations so far that may hold.
+        self._above: list[tuple[Read, tuple[Node, Node]]] = []
 
     def judged(self, statement: Statement, found: list[Verdict]) -> list[Verdict]:
         """Return the verdicts on a statement, some of which may now be given."""
@@ -95,8 +99,10 @@ class Formal:
                 verdicts[number] = verdict
             if verdict.kind != "not readable" or _DIFFERS.search(verdict.message):
                 continue
-            made = self._defined(statement, read, number) or self._compared(
-                read, verdicts, number
+            made = (
+                self._defined(statement, read, number)
+                or self._compared(read, verdicts, number)
+                or self._concluded(read, number)
             )
             if made is not None:
                 verdicts[number] = self._with_words(verdict, *made)
@@ -260,6 +266,38 @@ class Formal:
                 return "equal", line, words
         return None
 
+    def _concluded(
+        self, read: Read, number: int
+    ) -> tuple[str, int, tuple[str, ...]] | None:
+        """Return the verdict on an equation that follows from one above it."""
+        assert self._meanings is not None
+        left, right = read.trees[number], read.trees[number + 1]
+        if left is None or right is None or not read.certain:
+            return None
+        for other, sides in reversed(self._above[-_FAR:]):
+            if other.section != read.section or other is read:
+                continue
+            words = self._following(sides, (left, right), read)
+            if words is not None:
+                where = self.known.document.where(other.line)
+                return "equal", read.line, (*words, f"{where} holds")
+        return None
+
+    def _following(
+        self, above: tuple[Node, Node], here: tuple[Node, Node], read: Read
+    ) -> tuple[str, ...] | None:
+        assert self._meanings is not None
+        ordered = is_ordered([*above, *here])
+        columns, identity = self._meanings.columns, self._meanings.identity
+        meaning = self._meanings.at(read)
+        calculus = Calculus(meaning, ordered, False, False, columns, identity)
+        with suppress(Unclear, RecursionError, OverflowError, ZeroDivisionError):
+            extra = follows(calculus, above, here)
+            if extra is not None:
+                words = self._words(calculus, read)
+                return (*words, extra) if extra else words
+        return None
+
     def _agree(self, a: Node, b: Node, read: Read) -> tuple[str, ...] | None:
         """Return what the equality of two members rests on, in words; None if it is
         not shown."""
@@ -364,7 +402,14 @@ class Formal:
         if self._meanings is None:
             return
         read = self._of.get(statement.members)
-        if read is None or read.trees[0] is None or read.trees[0].kind != "slope":
+        if read is None:
+            return
+        if read.certain:
+            for number, verdict in enumerate(verdicts):
+                a, b = read.trees[number], read.trees[number + 1]
+                if a is not None and b is not None and _may_stand(verdict):
+                    self._above.append((read, (a, b)))
+        if read.trees[0] is None or read.trees[0].kind != "slope":
             return
         for verdict, tree in zip(verdicts, read.trees[1:], strict=True):
             if verdict.kind == "equal" and tree is not None:
