@@ -22,6 +22,7 @@ from backpass.derivation.text.formal.layers import is_loss
 from backpass.derivation.text.formal.meanings import LETTER, Meanings, Read
 from backpass.derivation.text.formal.reader import read_formula
 from backpass.derivation.text.formal.rewrites import with_integrals, with_whole_sums
+from backpass.derivation.text.formal.rounding import is_rounded
 from backpass.derivation.text.formal.slopes import Calculus, base, names
 from backpass.derivation.text.formal.spelled import GRADIENT, spelled
 from backpass.derivation.text.formal.trees import Node, Unclear
@@ -81,6 +82,8 @@ class Formal:
         """Return the verdicts on a statement, some of which may now be given."""
         members = statement.members
         if len(members) == len(found) == 1:
+            if statement.sides and found[0].kind == "not readable":
+                return [self._rounded(found[0], *statement.sides)]
             return [self._without_claim(found[0], members[0])]
         if len(found) != len(members) - 1 or statement.fault:
             return found
@@ -108,6 +111,15 @@ class Formal:
                 verdicts[number] = self._with_words(verdict, *made)
         self._note(statement, verdicts)
         return verdicts
+
+    def _rounded(self, verdict: Verdict, left: Text, right: Text) -> Verdict:
+        """Return the verdict on a number that is approximately another one: equal if it
+        is that number, rounded."""
+        with suppress(Unclear, RecursionError, OverflowError, ZeroDivisionError):
+            if is_rounded(left.characters, right.characters):
+                words = ("its right side is rounded",)
+                return self._with_words(verdict, "equal", verdict.line, words)
+        return verdict
 
     def _declares(self, members: tuple[Text, ...]) -> bool:
         """Whether a comment declares a name of a statement, which then has a meaning of
@@ -188,7 +200,9 @@ class Formal:
                 words += [
                     text.characters for c in one.conditions if c for text in c.pieces
                 ]
-                certain = sure and all(map(_RANGE.fullmatch, words))
+                ranged = all(map(_RANGE.fullmatch, words))
+                stands = ranged and not (one.fault or one.relation)
+                certain = sure and ranged
                 usable = sure and all(map(_ONLY_WORDS.fullmatch, words))
                 line = line_of(one.members[0])
                 either = certain or usable
@@ -200,6 +214,7 @@ class Formal:
                         line,
                         True,
                         either,
+                        stands,
                         usable,
                         introduced,
                         called,
@@ -272,7 +287,7 @@ class Formal:
         """Return the verdict on an equation that follows from one above it."""
         assert self._meanings is not None
         left, right = read.trees[number], read.trees[number + 1]
-        if left is None or right is None or not read.certain:
+        if left is None or right is None or not read.stands:
             return None
         for other, sides in reversed(self._above[-_FAR:]):
             if other.section != read.section or other is read:
@@ -384,7 +399,10 @@ class Formal:
 
     def _by_chain_rule(self, a: Node, b: Node, read: Read) -> tuple[str, ...] | None:
         assert self._meanings is not None
+        words: tuple[str, ...] = ()
         if (paths := steps(a, b)) is None:
+            paths, words = self._by_function(a, b)
+        if paths is None:
             return None
         of, by = (one if one.kind == "name" else one.parts[0] for one in a.parts)
         inner = [
@@ -395,7 +413,22 @@ class Formal:
         if not self._meanings.only_through(of, by, inner):
             return None
         through = " and ".join(dict.fromkeys(one.value for one in inner))
-        return (f"{of.value} depends on {by.value} only through {through}",)
+        return (*words, f"{of.value} depends on {by.value} only through {through}")
+
+    def _by_function(
+        self, a: Node, b: Node
+    ) -> tuple[list[list[Node]] | None, tuple[str, ...]]:
+        """Return the steps of a chain rule that begins with a function, where the text
+        says that the name which is differentiated is its value, and in words so."""
+        assert self._meanings is not None
+        if a.kind == "slope" and a.parts[0].kind == "name":
+            for one, *arguments in self._meanings.functions(a.parts[0]):
+                paths = steps(replace(a, parts=(one, a.parts[1])), b)
+                if paths is not None:
+                    inner = {node for path in paths for node in path}
+                    if {*arguments} <= inner or any(node.subs for node in inner):
+                        return paths, (f"{a.parts[0].value} is a value of {one.value}",)
+        return None, ()
 
     def _note(self, statement: Statement, verdicts: list[Verdict]) -> None:
         """Note a derivative that a statement shows."""
@@ -404,7 +437,7 @@ class Formal:
         read = self._of.get(statement.members)
         if read is None:
             return
-        if read.certain:
+        if read.stands:
             for number, verdict in enumerate(verdicts):
                 a, b = read.trees[number], read.trees[number + 1]
                 if a is not None and b is not None and _may_stand(verdict):

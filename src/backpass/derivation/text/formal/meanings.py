@@ -44,6 +44,7 @@ class Read:
     line: int
     shown: bool = True  # whether it is displayed
     certain: bool = True  # whether no condition stands beside it, but a range
+    stands: bool = True  # the same, but it may follow from the equation beside it
     usable: bool = True  # whether nothing stands beside it
     introduced: bool = False  # whether the sentence above it draws no conclusion
     called: bool = False  # whether that sentence says that it defines something
@@ -463,6 +464,17 @@ class Meanings:
                 if not through & avoided:
                     return False
         return True
+
+    def functions(self, name: Node) -> list[tuple[Node, ...]]:
+        """Return the functions whose value the text says that a name is, as in
+        z = f(x, y), each with its arguments."""
+        found = {
+            right.parts: None
+            for read in self.reads
+            for left, right in pairwise(read.trees[:2])
+            if left == name and right is not None and right.kind == "apply"
+        }
+        return [one for one in found if not one[0].subs and not one[0].sups]
 
     def add_fact(self, slope: Node, value: Node) -> None:
         """Note a derivative that a line of the text shows."""

@@ -42,6 +42,9 @@ def read_formula(text: str, manner: Manner) -> Node:
     return reader.inner(tokens)
 
 
+_COMPOSED = ("product", "hadamard", "quotient", "power", "sum", "minus", "big")
+
+
 class _Reader(Derivatives):
     # ---- sums and products -----------------------------------------------------------
 
@@ -184,7 +187,9 @@ class _Reader(Derivatives):
             return self.within_brackets(token)
         if token == "{":
             self.at -= 1
-            return self.inner(self.argument())
+            before = self.tokens[self.at - 1] if self.at else ""
+            tokens = self.argument()
+            return self.printed(before, tokens, self.inner(tokens))
         if token in BARS | NORMS:
             return self.within_bars(token)
         if token == r"\lfloor":
@@ -206,6 +211,19 @@ class _Reader(Derivatives):
         if token[0] == "\\":
             return self.command(token[1:])
         raise Unclear(f"{token} is not understood")
+
+    def printed(self, before: str, tokens: list[str], group: Node) -> Node:
+        """Return a formula in braces, which print nothing, if it is one without them
+        too; `before` is what stands before them."""
+        if tokens[0] in CLOSE and _reach(tokens) == len(tokens):
+            return group
+        raised = self.token in ("^", "_") and group.kind in _COMPOSED
+        apart = before in ("", "+", *CLOSE, *SEPARATORS) and self.token in (
+            "", "+", "-", *CLOSED, *SEPARATORS,
+        )  # fmt: skip
+        if raised or (group.kind in ("sum", "minus") and not apart):
+            raise Unclear("braces that print nothing around a sum")
+        return group
 
     def within_brackets(self, token: str) -> Node:
         """Read a bracket, or a list in brackets."""
@@ -511,7 +529,7 @@ def _reach(tokens: list[str]) -> int:
 
 
 def _divides(tokens: list[str]) -> bool:
-    """Whether a double bar divides the arguments in a bracket, as that of KL(p \\| q)."""
+    """Whether a double bar divides the arguments in a bracket, as in KL(p \\| q)."""
     depth = bars = 0
     for token in tokens[: _reach(tokens)]:
         depth += (token in CLOSE) - (token in CLOSED)
