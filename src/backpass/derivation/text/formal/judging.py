@@ -75,7 +75,8 @@ class Formal:
         self._meanings: Meanings | None = None
         self._spelled = ""  # the layout of derivatives that are written out
         self._of: dict[tuple[Text, ...], Read] = {}
-        # The equations so far that may hold.
+        # What is noted when the text is read, and the equations so far that hold.
+        self._waiting: list[tuple[tuple[Text, ...], list[Verdict], bool]] = []
         self._above: list[tuple[Read, tuple[Node, Node]]] = []
 
     def judged(self, statement: Statement, found: list[Verdict]) -> list[Verdict]:
@@ -92,6 +93,7 @@ class Formal:
             return found
         if self._meanings is None:
             self._start()
+            self._note_waiting()
         if (read := self._of.get(members)) is None or self._declares(members):
             return found
         verdicts = list(found)
@@ -100,13 +102,14 @@ class Formal:
                 # The first right side is the definition, and this one a claim.
                 verdict = replace(verdict, kind="not readable", message=_CLAIMED)
                 verdicts[number] = verdict
-            if verdict.kind != "not readable" or _DIFFERS.search(verdict.message):
+            if verdict.kind != "not readable":
                 continue
-            made = (
-                self._defined(statement, read, number)
-                or self._compared(read, verdicts, number)
-                or self._concluded(read, number)
-            )
+            made = None
+            if not _DIFFERS.search(verdict.message):
+                made = self._defined(statement, read, number) or self._compared(
+                    read, verdicts, number
+                )
+            made = made or self._concluded(read, number)
             if made is not None:
                 verdicts[number] = self._with_words(verdict, *made)
         self._note(statement, verdicts)
@@ -431,22 +434,45 @@ class Formal:
         return None, ()
 
     def _note(self, statement: Statement, verdicts: list[Verdict]) -> None:
-        """Note a derivative that a statement shows."""
-        if self._meanings is None:
-            return
-        read = self._of.get(statement.members)
-        if read is None:
-            return
-        if read.stands:
-            for number, verdict in enumerate(verdicts):
-                a, b = read.trees[number], read.trees[number + 1]
-                if a is not None and b is not None and _may_stand(verdict):
-                    self._above.append((read, (a, b)))
+        """Note what a statement shows, for those below it."""
+        known = self.known.imposed
+        imposed = known.by_sentence or known.perhaps or known.here
+        self._waiting.append((statement.members, verdicts, imposed))
+        if self._meanings is not None:
+            self._note_waiting()
+
+    def _note_waiting(self) -> None:
+        for members, found, is_imposed in self._waiting:
+            if (read := self._of.get(members)) is not None:
+                self._note_read(read, found, is_imposed)
+        self._waiting = []
+
+    def _note_read(self, read: Read, verdicts: list[Verdict], imposed: bool) -> None:
+        assert self._meanings is not None
+        for number, verdict in enumerate(verdicts if read.stands else ()):
+            a, b = read.trees[number], read.trees[number + 1]
+            if (
+                a is not None
+                and b is not None
+                and _holds(verdict, number, a, b, imposed)
+            ):
+                self._above.append((read, (a, b)))
         if read.trees[0] is None or read.trees[0].kind != "slope":
             return
         for verdict, tree in zip(verdicts, read.trees[1:], strict=True):
             if verdict.kind == "equal" and tree is not None:
                 self._meanings.add_fact(read.trees[0], tree)
+
+
+def _holds(verdict: Verdict, number: int, a: Node, b: Node, imposed: bool) -> bool:
+    """Whether an equation is right, or imposed, or one to be solved: it then has names
+    of its own on both sides, and is not a step of a calculation."""
+    if verdict.kind != "not readable":
+        return verdict.kind not in _BLAMED
+    if imposed:
+        return True
+    is_step = number > 0 or _has_names_of(a, b) or _has_names_of(b, a)
+    return _may_stand(verdict) and not is_step
 
 
 def _is_derived(meanings: Meanings, left: Node, right: Node | None) -> bool:

@@ -118,6 +118,7 @@ class _Reader(Derivatives):
             or name in NAMED
             or name
             in ("frac", "dfrac", "tfrac", "cfrac", "nabla", "partial", "begin", "Pr")
+            or bool(macro(name))
         )
 
     def factor(self) -> Node:

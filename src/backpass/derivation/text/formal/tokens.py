@@ -101,7 +101,9 @@ _SIGNS = {
     "smallsetminus", "ddag", "dag", "dagger", "ddagger", "div", "times", "cdot", "odot", "circ",
     "otimes", "text", "mid", "vert", "Vert", "lvert", "rvert", "lVert", "rVert", "given",
     "parallel", "href", "bigg", "big", "Bigg", "Big", "gcd", "deg", "hom", "ker", "Im", "bold",
-    "overleftarrow", "acute", "grave", "dddot", "sideset", "raise", "kern", "newcommand", "def",
+    "le", "ge", "lt", "gt", "ll", "gg", "ne", "in", "ni", "notin", "to", "mapsto", "gets", "subset",
+    "supset", "propto", "cong", "asymp", "approx", "doteq", "prec", "succ", "equiv", "iff",
+    "implies", "rbrack", "lbrack", "rbrace", "lbrace", "overleftarrow", "acute", "grave", "dddot", "sideset", "raise", "kern", "newcommand", "def",
 }  # fmt: skip
 _BOLD_MACRO = re.compile(
     r"b([a-zA-Z]|alpha|beta|gamma|delta|epsilon|eta|theta|lambda|mu|nu|xi|pi|rho|sigma|tau|phi"
@@ -177,7 +179,11 @@ def groups_of(tokens: list[str]) -> Groups:
 def macro(name: str) -> str:
     """Return the name that stands for a command which the text does not define, such as
     that of its site: \\bx is \\mathbf{x}. "" if LaTeX has the command."""
-    if name in _SIGNS or re.search("(?:arrow|eq|sim)s?\\Z", name):
+    if (
+        name in _SIGNS
+        or rf"\{name}" in COMPARED | BARS | NORMS | DOTS | TOPS
+        or re.search("(?:arrow|eq|sim)s?\\Z", name)
+    ):
         return ""
     if bold := _BOLD_MACRO.fullmatch(name):
         inside = bold[1] if len(bold[1]) == 1 else rf"\{bold[1]}"
