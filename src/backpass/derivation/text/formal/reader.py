@@ -218,7 +218,7 @@ class _Reader(Derivatives):
         too; `before` is what stands before them."""
         if tokens[0] in CLOSE and _reach(tokens) == len(tokens):
             return group
-        raised = self.token in ("^", "_") and group.kind in _COMPOSED
+        raised = self.token == "^" and group.kind in _COMPOSED
         apart = before in ("", "+", *CLOSE, *SEPARATORS) and self.token in (
             "", "+", "-", *CLOSED, *SEPARATORS,
         )  # fmt: skip

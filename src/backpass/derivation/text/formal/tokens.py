@@ -179,11 +179,8 @@ def groups_of(tokens: list[str]) -> Groups:
 def macro(name: str) -> str:
     """Return the name that stands for a command which the text does not define, such as
     that of its site: \\bx is \\mathbf{x}. "" if LaTeX has the command."""
-    if (
-        name in _SIGNS
-        or rf"\{name}" in COMPARED | BARS | NORMS | DOTS | TOPS
-        or re.search("(?:arrow|eq|sim)s?\\Z", name)
-    ):
+    signs = _SIGNS | {one[1:] for one in COMPARED | BARS | NORMS | DOTS | TOPS}
+    if name in signs or not re.fullmatch("(?!.*(?:arrow|eq|sim)s?$)[a-zA-Z]+", name):
         return ""
     if bold := _BOLD_MACRO.fullmatch(name):
         inside = bold[1] if len(bold[1]) == 1 else rf"\{bold[1]}"
