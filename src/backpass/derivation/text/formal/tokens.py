@@ -85,7 +85,7 @@ SEPARATORS = {",", ";", *BARS, *NORMS, ":"}
 CLOSE = {
     "(": ")", "[": "]", r"\{": r"\}", r"\lbrack": r"\rbrack", r"\lbrace": r"\rbrace",
 }  # fmt: skip
-# Commands that are no names, of which nothing is known here.
+# Commands of LaTeX other than names, of which nothing is known here.
 _SIGNS = {
     "pm", "mp", "cap", "cup", "wedge", "vee", "setminus", "oplus", "ominus", "oslash", "star",
     "amalg", "sqcap", "sqcup", "uplus", "wr", "ast", "bullet", "diamond", "perp", "top", "bot",
