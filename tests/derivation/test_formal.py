@@ -3,7 +3,8 @@
 import pytest
 
 from backpass.derivation.text.formal.algebra import is_ordered
-from backpass.derivation.text.formal.reader import Manner, read_formula
+from backpass.derivation.text.formal.reader import read_formula
+from backpass.derivation.text.formal.reading import Manner
 from backpass.derivation.text.formal.trees import Unclear
 from tests.derivation.test_first_sight import displays, kinds, sight
 

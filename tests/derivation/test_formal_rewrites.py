@@ -2,7 +2,8 @@
 
 import pytest
 
-from backpass.derivation.text.formal.reader import Manner, read_formula
+from backpass.derivation.text.formal.reader import read_formula
+from backpass.derivation.text.formal.reading import Manner
 from backpass.derivation.text.formal.rewrites import with_whole_sums
 from backpass.derivation.text.formal.trees import Unclear
 from tests.derivation.test_first_sight import displays, kinds

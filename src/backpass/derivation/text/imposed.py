@@ -38,6 +38,11 @@ _DERIVES = re.compile(
     r"\b(?:deriv|differentiat|gradient|equivalent|rewrit|simplif|substitut|becomes?|prove|proof|show)",
     re.I,
 )
+_DEFINES = re.compile(
+    r"\b(?:where|let|defin(?:e|es|ed|ing|ition)|denot(?:e|es|ed|ing)|call(?:ed)?|introduce"
+    r"|given by|known as)\b",
+    re.I,
+)
 _SENTENCE = re.compile(r"(?<=[.!?:])\s+(?=[A-Z])")
 ZERO = re.compile(
     r"\s*(?:0|\\(?:mathbf|boldsymbol|vec|mathbb|underline)\s*(?:\{\s*0\s*\}|0)"
@@ -67,6 +72,11 @@ def only_introduces(prose: str) -> bool:
     return not any(
         one.search(sentence) for one in (_IMPOSES, _MAY_IMPOSE, CONCLUDES, _DERIVES)
     )
+
+
+def only_defines(prose: str) -> bool:
+    """Whether the last sentence of some prose introduces a name by its words."""
+    return _DEFINES.search(_SENTENCE.split(prose.strip())[-1]) is not None
 
 
 @dataclass

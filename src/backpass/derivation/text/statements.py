@@ -30,7 +30,8 @@ class Statement:
     `conditional` says whether it is a premise, or a conclusion that may need one, and
     `introduced` whether it is in a clause of the statement above, after "where";
     `clause` is that clause. `relation` is a sign other than =, whose two sides are not
-    compared. `conditions` are those under which each member is equal to the first.
+    compared; `sides` are these. `conditions` are those under which each member is equal
+    to the first.
     """
 
     members: tuple[Text, ...]
@@ -41,6 +42,7 @@ class Statement:
     clause: Text | None = None
     relation: str = ""
     conditions: tuple[Condition | None, ...] = ()
+    sides: tuple[Text, Text] | None = None  # of \\approx
 
 
 _OPERATOR = r"(?:[+\-=/]|\\(?:cdot|times|odot)(?![a-zA-Z]))"
@@ -171,7 +173,11 @@ def _of_chain(
             whole = first.whole
             if at == 1 and len(above) == 1 and links[above[0]].term.characters:
                 whole = links[above[0]].term + whole
-            yield replace(one, members=(whole,), relation=first.sign, fault="")
+            sides = (links[run[0] - 1].term, first.term)
+            near = sides if first.sign == r"\approx" else None
+            yield replace(
+                one, members=(whole,), relation=first.sign, fault="", sides=near
+            )
         if len(run) > 1:
             yield replace(
                 one,

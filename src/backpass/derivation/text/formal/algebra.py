@@ -14,6 +14,7 @@ from fractions import Fraction
 
 from backpass.derivation.text.formal.counts import USUAL
 from backpass.derivation.text.formal.fractions import primes, root
+from backpass.derivation.text.formal.inverses import IDENTITY, without_inverses
 from backpass.derivation.text.formal.kinds import (
     is_array,
     is_identity,
@@ -116,7 +117,8 @@ class Algebra:
         return {term: count for term, count in found.items() if count}
 
     def _without_identity(self, sequence: tuple[Node, ...]) -> tuple[Node, ...]:
-        """Return a product without identity matrices, unless it is one."""
+        """Return a product without inverses and identity matrices, unless it is one."""
+        sequence = without_inverses(sequence)
         if not self.identity or len(sequence) < 2:
             return sequence
         kept = tuple(one for one in sequence if not is_identity(one))
@@ -163,6 +165,8 @@ class Algebra:
         return {ONE: value} if value else {}
 
     def _of_name(self, node: Node) -> Form:
+        if self.ordered and self.identity and is_identity(node) and not node.subs:
+            node = IDENTITY
         if node.value == r"\delta" and len(node.subs) == 2:
             node = replace(node, subs=tuple(sorted(node.subs)))
             if node.subs[0] == node.subs[1]:
@@ -456,10 +460,10 @@ class Algebra:
             )
             if not cores:
                 return False
-            form = self._without(cores[0], form)
+            form = self.without(cores[0], form)
         return False
 
-    def _without(self, core: Node, form: Form) -> Form:
+    def without(self, core: Node, form: Form) -> Form:
         """Multiply a form by a power of a sum, so that only powers to expand remain."""
         counts = [dict(powers).get(core, Fraction(0)) for powers, _ in form]
         least = min(counts)
@@ -538,12 +542,19 @@ def _is_mean(atom: Node, node: Node) -> bool:
 def _apart(
     node: Node, sequence: tuple[Node, ...]
 ) -> tuple[tuple[Node, ...], tuple[Node, ...], tuple[Node, ...]]:
-    """Split the factors that are constant under an expectation off the ends of a
-    product."""
+    """Split the factors that are constant under an expectation, or that do not depend
+    on the index of a sum, off the ends of a product."""
+    letters = {group[0] for group in node.subs}
+
+    def is_constant(factor: Node) -> bool:
+        if node.value == "E":
+            return _is_mean(factor, node)
+        return node.value == "sum" and bool(letters) and not letters & _letters(factor)
+
     start, end = 0, len(sequence)
-    while node.value == "E" and start < end and _is_mean(sequence[start], node):
+    while start < end and is_constant(sequence[start]):
         start += 1
-    while node.value == "E" and start < end and _is_mean(sequence[end - 1], node):
+    while start < end and is_constant(sequence[end - 1]):
         end -= 1
     return sequence[:start], sequence[start:end], sequence[end:]
 

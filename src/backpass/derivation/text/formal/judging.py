@@ -16,19 +16,21 @@ from backpass.derivation.text.contents import Heading
 from backpass.derivation.text.displays import Display
 from backpass.derivation.text.formal.algebra import is_ordered
 from backpass.derivation.text.formal.chains import steps
+from backpass.derivation.text.formal.following import follows
+from backpass.derivation.text.formal.heads import head_of_left
 from backpass.derivation.text.formal.layers import is_loss
-from backpass.derivation.text.formal.meanings import (
-    LETTER,
-    Meanings,
-    Read,
-    head_of_left,
-)
+from backpass.derivation.text.formal.meanings import LETTER, Meanings, Read
 from backpass.derivation.text.formal.reader import read_formula
 from backpass.derivation.text.formal.rewrites import with_integrals, with_whole_sums
+from backpass.derivation.text.formal.rounding import is_rounded
 from backpass.derivation.text.formal.slopes import Calculus, base, names
 from backpass.derivation.text.formal.spelled import GRADIENT, spelled
 from backpass.derivation.text.formal.trees import Node, Unclear
-from backpass.derivation.text.imposed import only_introduces, paragraph_above
+from backpass.derivation.text.imposed import (
+    only_defines,
+    only_introduces,
+    paragraph_above,
+)
 from backpass.derivation.text.knowledge import Knowledge
 from backpass.derivation.text.passages import Text
 from backpass.derivation.text.sight.prose import Prose, prose_of
@@ -40,6 +42,11 @@ _CLAIMS = re.compile(
     r"|propto|iff|implies|to|mapsto|notin|subset|supset|prec|succ|equiv)(?![a-zA-Z])"
 )
 _DIFFERS = re.compile("it is not equal|it does not hold")
+_CLAIMED = (
+    "the side before it, in which a name is not declared, defines the left side: declare "
+    "its names"
+)
+_FAR = 24  # equations above a conclusion
 _BLAMED = ("refused", "ill-formed", "follows")
 _ACCENT = re.compile(r"\\(?:bar|overline|dot)\{")
 _ONLY_WORDS = re.compile(r"\s*\\(?:text[a-z]*|mbox|mathrm)\s*\{[^{}$=]*\}[\s.,;]*")
@@ -68,11 +75,16 @@ class Formal:
         self._meanings: Meanings | None = None
         self._spelled = ""  # the layout of derivatives that are written out
         self._of: dict[tuple[Text, ...], Read] = {}
+        # What is noted when the text is read, and the equations so far that hold.
+        self._waiting: list[tuple[tuple[Text, ...], list[Verdict], bool]] = []
+        self._above: list[tuple[Read, tuple[Node, Node]]] = []
 
     def judged(self, statement: Statement, found: list[Verdict]) -> list[Verdict]:
         """Return the verdicts on a statement, some of which may now be given."""
         members = statement.members
         if len(members) == len(found) == 1:
+            if statement.sides and found[0].kind == "not readable":
+                return [self._rounded(found[0], *statement.sides)]
             return [self._without_claim(found[0], members[0])]
         if len(found) != len(members) - 1 or statement.fault:
             return found
@@ -81,19 +93,36 @@ class Formal:
             return found
         if self._meanings is None:
             self._start()
+            self._note_waiting()
         if (read := self._of.get(members)) is None or self._declares(members):
             return found
         verdicts = list(found)
         for number, verdict in enumerate(found):
-            if verdict.kind != "not readable" or _DIFFERS.search(verdict.message):
+            if number and verdict.kind == "definition" == verdicts[0].kind:
+                # The first right side is the definition, and this one a claim.
+                verdict = replace(verdict, kind="not readable", message=_CLAIMED)
+                verdicts[number] = verdict
+            if verdict.kind != "not readable":
                 continue
-            made = self._defined(statement, read, number) or self._compared(
-                read, verdicts, number
-            )
+            made = None
+            if not _DIFFERS.search(verdict.message):
+                made = self._defined(statement, read, number) or self._compared(
+                    read, verdicts, number
+                )
+            made = made or self._concluded(read, number)
             if made is not None:
                 verdicts[number] = self._with_words(verdict, *made)
         self._note(statement, verdicts)
         return verdicts
+
+    def _rounded(self, verdict: Verdict, left: Text, right: Text) -> Verdict:
+        """Return the verdict on a number that is approximately another one: equal if it
+        is that number, rounded."""
+        with suppress(Unclear, RecursionError, OverflowError, ZeroDivisionError):
+            if is_rounded(left.characters, right.characters):
+                words = ("its right side is rounded",)
+                return self._with_words(verdict, "equal", verdict.line, words)
+        return verdict
 
     def _declares(self, members: tuple[Text, ...]) -> bool:
         """Whether a comment declares a name of a statement, which then has a meaning of
@@ -165,20 +194,33 @@ class Formal:
             if not isinstance(item, Display):
                 continue
             above = self.known.source[max(end, item.start - 400) : item.start]
-            introduced, end = only_introduces(paragraph_above(above)), item.end
+            prose = paragraph_above(above)
+            introduced, end = only_introduces(prose), item.end
+            called = only_defines(prose)
             for one in statements(item, self.known.brackets):
                 sure = not (one.fault or one.relation or one.conditional)
                 words = [text.characters for text in one.beside]
                 words += [
                     text.characters for c in one.conditions if c for text in c.pieces
                 ]
-                certain = sure and all(map(_RANGE.fullmatch, words))
+                ranged = all(map(_RANGE.fullmatch, words))
+                stands = ranged and not (one.fault or one.relation)
+                certain = sure and ranged
                 usable = sure and all(map(_ONLY_WORDS.fullmatch, words))
                 line = line_of(one.members[0])
                 either = certain or usable
                 found.append(
                     Read(
-                        one.members, [], section, line, True, either, usable, introduced
+                        one.members,
+                        [],
+                        section,
+                        line,
+                        True,
+                        either,
+                        stands,
+                        usable,
+                        introduced,
+                        called,
                     )
                 )
         return found
@@ -240,6 +282,38 @@ class Formal:
                 if at and verdicts[at - 1].kind == "not readable":
                     words += (f"{self.known.document.where(line)} holds",)
                 return "equal", line, words
+        return None
+
+    def _concluded(
+        self, read: Read, number: int
+    ) -> tuple[str, int, tuple[str, ...]] | None:
+        """Return the verdict on an equation that follows from one above it."""
+        assert self._meanings is not None
+        left, right = read.trees[number], read.trees[number + 1]
+        if left is None or right is None or not read.stands:
+            return None
+        for other, sides in reversed(self._above[-_FAR:]):
+            if other.section != read.section or other is read:
+                continue
+            words = self._following(sides, (left, right), read)
+            if words is not None:
+                where = self.known.document.where(other.line)
+                return "equal", read.line, (*words, f"{where} holds")
+        return None
+
+    def _following(
+        self, above: tuple[Node, Node], here: tuple[Node, Node], read: Read
+    ) -> tuple[str, ...] | None:
+        assert self._meanings is not None
+        ordered = is_ordered([*above, *here])
+        columns, identity = self._meanings.columns, self._meanings.identity
+        meaning = self._meanings.at(read)
+        calculus = Calculus(meaning, ordered, False, False, columns, identity)
+        with suppress(Unclear, RecursionError, OverflowError, ZeroDivisionError):
+            extra = follows(calculus, above, here)
+            if extra is not None:
+                words = self._words(calculus, read)
+                return (*words, extra) if extra else words
         return None
 
     def _agree(self, a: Node, b: Node, read: Read) -> tuple[str, ...] | None:
@@ -328,7 +402,10 @@ class Formal:
 
     def _by_chain_rule(self, a: Node, b: Node, read: Read) -> tuple[str, ...] | None:
         assert self._meanings is not None
+        words: tuple[str, ...] = ()
         if (paths := steps(a, b)) is None:
+            paths, words = self._by_function(a, b)
+        if paths is None:
             return None
         of, by = (one if one.kind == "name" else one.parts[0] for one in a.parts)
         inner = [
@@ -339,18 +416,63 @@ class Formal:
         if not self._meanings.only_through(of, by, inner):
             return None
         through = " and ".join(dict.fromkeys(one.value for one in inner))
-        return (f"{of.value} depends on {by.value} only through {through}",)
+        return (*words, f"{of.value} depends on {by.value} only through {through}")
+
+    def _by_function(
+        self, a: Node, b: Node
+    ) -> tuple[list[list[Node]] | None, tuple[str, ...]]:
+        """Return the steps of a chain rule that begins with a function, where the text
+        says that the name which is differentiated is its value, and in words so."""
+        assert self._meanings is not None
+        if a.kind == "slope" and a.parts[0].kind == "name":
+            for one, *arguments in self._meanings.functions(a.parts[0]):
+                paths = steps(replace(a, parts=(one, a.parts[1])), b)
+                if paths is not None:
+                    inner = {node for path in paths for node in path}
+                    if {*arguments} <= inner or any(node.subs for node in inner):
+                        return paths, (f"{a.parts[0].value} is a value of {one.value}",)
+        return None, ()
 
     def _note(self, statement: Statement, verdicts: list[Verdict]) -> None:
-        """Note a derivative that a statement shows."""
-        if self._meanings is None:
-            return
-        read = self._of.get(statement.members)
-        if read is None or read.trees[0] is None or read.trees[0].kind != "slope":
+        """Note what a statement shows, for those below it."""
+        known = self.known.imposed
+        imposed = known.by_sentence or known.perhaps or known.here
+        self._waiting.append((statement.members, verdicts, imposed))
+        if self._meanings is not None:
+            self._note_waiting()
+
+    def _note_waiting(self) -> None:
+        for members, found, is_imposed in self._waiting:
+            if (read := self._of.get(members)) is not None:
+                self._note_read(read, found, is_imposed)
+        self._waiting = []
+
+    def _note_read(self, read: Read, verdicts: list[Verdict], imposed: bool) -> None:
+        assert self._meanings is not None
+        for number, verdict in enumerate(verdicts if read.stands else ()):
+            a, b = read.trees[number], read.trees[number + 1]
+            if (
+                a is not None
+                and b is not None
+                and _holds(verdict, number, a, b, imposed)
+            ):
+                self._above.append((read, (a, b)))
+        if read.trees[0] is None or read.trees[0].kind != "slope":
             return
         for verdict, tree in zip(verdicts, read.trees[1:], strict=True):
             if verdict.kind == "equal" and tree is not None:
                 self._meanings.add_fact(read.trees[0], tree)
+
+
+def _holds(verdict: Verdict, number: int, a: Node, b: Node, imposed: bool) -> bool:
+    """Whether an equation is right, or imposed, or one to be solved: it then has names
+    of its own on both sides, and is not a step of a calculation."""
+    if verdict.kind != "not readable":
+        return verdict.kind not in _BLAMED
+    if imposed:
+        return True
+    is_step = number > 0 or _has_names_of(a, b) or _has_names_of(b, a)
+    return _may_stand(verdict) and not is_step
 
 
 def _is_derived(meanings: Meanings, left: Node, right: Node | None) -> bool:

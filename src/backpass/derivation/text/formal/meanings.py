@@ -10,8 +10,17 @@ from itertools import pairwise
 
 from backpass.derivation.text.formal.chains import order_of, steps
 from backpass.derivation.text.formal.counts import counted
+from backpass.derivation.text.formal.heads import (
+    Key,
+    head_of_left,
+    is_closed_form,
+    key_of,
+    names_itself,
+    squared,
+)
 from backpass.derivation.text.formal.kinds import IDENTITY, is_array, is_vector
-from backpass.derivation.text.formal.reader import Manner, read_formula
+from backpass.derivation.text.formal.reader import read_formula
+from backpass.derivation.text.formal.reading import Manner
 from backpass.derivation.text.formal.slopes import Meaning, base, names
 from backpass.derivation.text.formal.trees import Node, Unclear, renamed
 from backpass.derivation.text.passages import Text
@@ -22,8 +31,6 @@ _USUAL = (
 )
 _FUNCTION = re.compile(_USUAL)
 LETTER = re.compile(r"\\[a-zA-Z]+(?:\{\\?[a-zA-Z]+\})?|[a-zA-Z]")
-_GRADIENT = re.compile(r"\\\w+\{(?:d[A-Z]\w*|d[a-z]|grad\w*|d_\w+)\}")  # \mathbf{dZ}
-Key = tuple[str, tuple[str, ...], tuple[str, ...]]
 
 
 @dataclass
@@ -37,30 +44,11 @@ class Read:
     line: int
     shown: bool = True  # whether it is displayed
     certain: bool = True  # whether no condition stands beside it, but a range
+    stands: bool = True  # the same, but it may follow from the equation beside it
     usable: bool = True  # whether nothing stands beside it
     introduced: bool = False  # whether the sentence above it draws no conclusion
+    called: bool = False  # whether that sentence says that it defines something
     defines: Key | None = None
-
-
-def key_of(node: Node) -> Key:
-    """Return what tells a name apart: its letter, its labels, and subscripts other
-    than indices; for a function's value, also its kind of arguments."""
-    if node.kind == "apply":
-        name, *arguments = node.parts
-        value, sups, fixed = key_of(name)
-        shown = f"({len(arguments)}{node.value})"
-        if "|" in node.value or "‖" in node.value:
-            shown += " ".join(one.value for one in arguments)
-        return value, sups, (*fixed, shown)
-    fixed = tuple(
-        " ".join(group)
-        for group in node.subs
-        if any(
-            token.isdigit() or (len(token) > 1 and token.isalpha()) for token in group
-        )
-        and len(group) == 1
-    )
-    return node.value, node.sups, fixed
 
 
 @dataclass
@@ -252,6 +240,7 @@ class Meanings:
     def _define(self) -> None:
         seen: set[tuple[int, Key]] = set()
         used: set[tuple[int, Key]] = set()  # by definitions
+        headed: set[tuple[int, Key]] = set()  # given a value above
         varied: set[Key] = set()  # by which something is differentiated
         for read in self.reads:
             left, *rest = read.trees
@@ -261,12 +250,17 @@ class Meanings:
             if head is not None and key is not None and rest:
                 self.heads.add(head.value)
                 self._heads[key[1]].append(read)
+                introduced = read.introduced and key[1] not in varied
+                is_new = key not in seen and (key not in used or introduced)
+                if left is not None and squared(left):
+                    root = (read.section, key_of(left.parts[0]))
+                    is_new &= root not in seen and root not in headed
                 if (
-                    key not in seen
-                    and (key not in used or (read.introduced and key[1] not in varied))
+                    (is_new or (introduced and read.called and key not in headed))
                     and read.certain
                     and rest[0] is not None
-                    and not _names_itself(head, rest[0])
+                    and not names_itself(head, rest[0])
+                    and not is_closed_form(left, rest[0])
                     and not self.has_free_index(left, rest[0])
                 ):
                     read.defines = key[1]
@@ -282,6 +276,7 @@ class Meanings:
                 }
             if key is not None:
                 seen.add(key)
+                headed.add(key)
 
     def has_free_index(self, left: Node | None, right: Node) -> bool:
         """Whether a right side has an index that the left side does not have, and over
@@ -470,36 +465,21 @@ class Meanings:
                     return False
         return True
 
+    def functions(self, name: Node) -> list[tuple[Node, ...]]:
+        """Return the functions whose value the text says that a name is, as in
+        z = f(x, y), each with its arguments."""
+        found = {
+            right.parts: None
+            for read in self.reads
+            for left, right in pairwise(read.trees[:2])
+            if left == name and right is not None and right.kind == "apply"
+        }
+        return [one for one in found if not one[0].subs and not one[0].sups]
+
     def add_fact(self, slope: Node, value: Node) -> None:
         """Note a derivative that a line of the text shows."""
         if slope.kind == "slope" and slope not in set(value.walk()):
             self._facts[slope] = value
-
-
-def head_of_left(tree: Node | None) -> Node | None:
-    """Return the name that a left side gives a value; None if it gives none."""
-    if tree is None:
-        return None
-    if tree.kind == "name":
-        return None if _GRADIENT.fullmatch(tree.value) else tree
-    if tree.kind == "apply":
-        name, *arguments = tree.parts
-        if "‖" in tree.value and len({*arguments}) == len(arguments):
-            return name  # KL(p ‖ q)
-        if ";" in tree.value:  # L(w; data)
-            arguments = arguments[: tree.value.index(";") + 1]
-        if len({*arguments}) == len(arguments) and all(
-            one.kind == "name" for one in arguments
-        ):
-            return name
-    return None
-
-
-def _names_itself(head: Node, right: Node) -> bool:
-    """Whether a right side only writes the name on the left in another way."""
-    return right.kind in ("name", "apply") and base(head) in {
-        base(one) for one in (right, *right.parts[:1]) if one.kind == "name"
-    }
 
 
 def _is_row(first: Node, second: Node) -> bool:

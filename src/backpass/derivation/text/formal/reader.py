@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from fractions import Fraction
 
+from backpass.derivation.text.formal.derivatives import Derivatives
+from backpass.derivation.text.formal.reading import Manner
 from backpass.derivation.text.formal.tokens import (
     BARS,
     BIGS,
     BOLD,
     CALLS,
     CLOSE,
+    CLOSED,
     COMPARED,
     DOTS,
     EACH,
@@ -26,94 +28,24 @@ from backpass.derivation.text.formal.tokens import (
     TOPS,
     bound_by,
     groups_of,
+    macro,
     mark_of,
     tokens_of,
 )
 from backpass.derivation.text.formal.trees import Node, Unclear, number
 
 
-@dataclass(frozen=True)
-class Manner:
-    """How a text writes: which names are functions, which letters above a name are
-    labels, which names stand for themselves with any argument, and whether E(x) is an
-    expectation."""
-
-    is_function: Callable[[str], bool] = lambda name: True
-    labels: frozenset[str] = frozenset()
-    plain: frozenset[str] = frozenset()
-    expects: bool = False  # whether E(x) is an expectation
-    counts: frozenset[str] = frozenset()  # letters that are numbers of things
-
-
 def read_formula(text: str, manner: Manner) -> Node:
     """Return the tree of a formula. Raises `Unclear` for what is not understood."""
     tokens = tokens_of(text)
     reader = _Reader(tokens, manner)
-    tree = reader.expression()
-    if reader.at < len(tokens):
-        raise Unclear(f"cannot go on at {tokens[reader.at]}")
-    return tree
+    return reader.inner(tokens)
 
 
-class _Reader:
-    def __init__(self, tokens: list[str], manner: Manner) -> None:
-        self.tokens, self.manner, self.at = tokens, manner, 0
-        self.norms = 0  # how many norms are open
-        self.from_ = self.to = 0  # where the last expectation begins and ends
+_COMPOSED = ("product", "hadamard", "quotient", "power", "sum", "minus", "big")
 
-    # ---- tokens ----------------------------------------------------------------------
 
-    @property
-    def token(self) -> str:
-        return self.tokens[self.at] if self.at < len(self.tokens) else ""
-
-    def take(self, expected: str = "") -> str:
-        token = self.token
-        if not token or (expected and token != expected):
-            raise Unclear(f"expected {expected}")
-        self.at += 1
-        return token
-
-    def argument(self) -> list[str]:
-        """Take a braced group, or one token with its own groups."""
-        if self.token != "{":
-            if self.token.isdigit() and len(self.token) > 1:  # \\frac12
-                digit, rest = self.token[0], self.token[1:]
-                self.tokens[self.at] = rest
-                return [digit]
-            token = self.take()
-            name = token[1:]
-            if token[0] == "\\" and name in FACES:
-                return [token, *self.argument_with_braces()]
-            if name in ("frac", "dfrac", "tfrac"):
-                return [
-                    token,
-                    *self.argument_with_braces(),
-                    *self.argument_with_braces(),
-                ]
-            if name == "sqrt":
-                raise Unclear("a bare root in a script")
-            return [token]
-        return self.argument_with_braces()[1:-1]
-
-    def argument_with_braces(self) -> list[str]:
-        if self.token != "{":
-            return ["{", *self.argument(), "}"]
-        start, depth = self.at, 0
-        while True:
-            token = self.take()
-            depth += (token == "{") - (token == "}")
-            if not depth:
-                return self.tokens[start : self.at]
-
-    def inner(self, tokens: list[str]) -> Node:
-        """Read tokens apart."""
-        reader = _Reader(tokens, self.manner)
-        tree = reader.expression()
-        if reader.token:
-            raise Unclear(f"cannot go on at {reader.token}")
-        return tree
-
+class _Reader(Derivatives):
     # ---- sums and products -----------------------------------------------------------
 
     def expression(self) -> Node:
@@ -186,6 +118,7 @@ class _Reader:
             or name in NAMED
             or name
             in ("frac", "dfrac", "tfrac", "cfrac", "nabla", "partial", "begin", "Pr")
+            or bool(macro(name))
         )
 
     def factor(self) -> Node:
@@ -255,7 +188,9 @@ class _Reader:
             return self.within_brackets(token)
         if token == "{":
             self.at -= 1
-            return self.inner(self.argument())
+            before = self.tokens[self.at - 1] if self.at else ""
+            tokens = self.argument()
+            return self.printed(before, tokens, self.inner(tokens))
         if token in BARS | NORMS:
             return self.within_bars(token)
         if token == r"\lfloor":
@@ -278,6 +213,19 @@ class _Reader:
             return self.command(token[1:])
         raise Unclear(f"{token} is not understood")
 
+    def printed(self, before: str, tokens: list[str], group: Node) -> Node:
+        """Return a formula in braces, which print nothing, if it is one without them
+        too; `before` is what stands before them."""
+        if tokens[0] in CLOSE and _reach(tokens) == len(tokens):
+            return group
+        raised = self.token == "^" and group.kind in _COMPOSED
+        apart = before in ("", "+", *CLOSE, *SEPARATORS) and self.token in (
+            "", "+", "-", *CLOSED, *SEPARATORS,
+        )  # fmt: skip
+        if raised or (group.kind in ("sum", "minus") and not apart):
+            raise Unclear("braces that print nothing around a sum")
+        return group
+
     def within_brackets(self, token: str) -> Node:
         """Read a bracket, or a list in brackets."""
         found = [self.expression()]
@@ -287,8 +235,9 @@ class _Reader:
         self.take(CLOSE[token])
         if len(found) > 1:
             return Node("other", "list", tuple(found))
-        if self.token == "(" and self.tokens[self.at + 2 : self.at + 3] in (
-            [")"], [","],
+        value = self.tokens[self.at + 1 : self.at + 3]
+        if self.token == "(" and value[1:] in ([")"], [","]) and not (
+            value[0].isdigit() or found[0].kind == "number"
         ):  # fmt: skip
             raise Unclear("a value, or a product?")
         return found[0]
@@ -348,6 +297,8 @@ class _Reader:
             return self.after_name(replace(of, value=rf"\Delta{{{of.value}}}"))
         if name in NAMED:
             return self.after_name(Node("name", rf"\{name}"))
+        if self.token != "{" and (own := macro(name)):
+            return self.after_name(Node("name", own))
         if name == "begin":
             return self.environment()
         raise Unclear(f"\\{name} is not understood")
@@ -369,6 +320,12 @@ class _Reader:
     def accented(self, accent: str, tokens: list[str]) -> Node:
         """Read \\hat{y_i} as the name \\hat{y}, with its index."""
         name = self.inner(tokens)
+        if name.kind == "power" and name.parts[1].kind == "number":  # \\hat{\\sigma^2}
+            below, exponent = name.parts
+            if below.kind == "name" and not below.subs:
+                return replace(
+                    below, value=rf"\{accent}{{{below.value}^{exponent.value}}}"
+                )
         if name.kind != "name":
             raise Unclear(f"\\{accent} of a formula")
         return replace(name, value=rf"\{accent}{{{name.value}}}")
@@ -404,11 +361,14 @@ class _Reader:
             before = self.at
             found = self.script(name)
             if found.kind != "name":
+                if (square := self.squared(name, found)) is not None:
+                    return square
                 self.at = before
                 break
             name = found
         opens_mean = self.token == "[" or (self.manner.expects and self.token == "(")
-        if name.value == "E" and not name.sups and (opens_mean or name.subs):
+        opens_law = name.subs and self.token in ("[", "(", r"\{")
+        if name.value == "E" and not name.sups and (opens_mean or opens_law):
             return self.expectation(name)
         is_word = name.value.startswith(r"\text")
         opens = self.token == "(" or (
@@ -420,10 +380,37 @@ class _Reader:
             self.arguments()
             return name
         separators, arguments = self.arguments()
+        if not (is_word or name.value == "D"):  # p(x \\| t), in which the bar is a |
+            separators = separators.replace("‖", "|")
         return Node("apply", separators, (name, *arguments))
+
+    def squared(self, name: Node, power: Node) -> Node | None:
+        """Read what follows \\sigma^2: its subscript, or arguments; None if
+        neither follows."""
+        exponent = power.parts[-1]
+        if power.kind != "power" or exponent.kind != "number" or exponent == number(-1):
+            return None
+        if self.token == "_" and not name.subs:
+            self.take()
+            inner = self.after_name(replace(name, subs=groups_of(self.argument())))
+        elif self.token == "(" and name.value in (r"\sigma", r"\hat{\sigma}"):
+            inside = self.tokens[self.at : self.at + _reach(self.tokens[self.at :])]
+            if {"+", "-", *TIMES} & {*inside} or r"\frac" in inside:
+                return None
+            inner = self.after_name(name)
+        else:
+            return None
+        return Node("power", "", (inner, exponent))
 
     def arguments(self) -> tuple[str, tuple[Node, ...]]:
         """Read arguments in brackets, and what separates them."""
+        norms = self.norms
+        self.norms = int(_divides(self.tokens[self.at :]))
+        found = self.separated()
+        self.norms = norms
+        return found
+
+    def separated(self) -> tuple[str, tuple[Node, ...]]:
         close = CLOSE[self.take()]
         found, separators = [self.compared()], ""
         while self.token != close:
@@ -439,7 +426,10 @@ class _Reader:
         return separators, tuple(found)
 
     def compared(self) -> Node:
-        """Read an argument that may be an event, such as X = x."""
+        """Read an argument that may be an event, such as X = x, or the place of one."""
+        following = self.tokens[self.at + 1 : self.at + 2]
+        if self.token == r"\cdot" and following and following[0] in SEPARATORS | CLOSED:
+            return Node("other", self.take())
         found = self.expression()
         while self.token in COMPARED:
             sign = self.take()
@@ -464,12 +454,25 @@ class _Reader:
         inside_node = self.base() if bracketed else self.factor()
         if bracketed and self.token in ("^", "_"):
             raise Unclear("a script after a function's argument")
-        if not bracketed and inside_node.kind != "apply" and self.begins():
+        if not (
+            bracketed or inside_node.kind == "apply" or self.ends(name, inside_node)
+        ):
             raise Unclear(f"where does the argument of {name} end?")
         found = Node("call", name, (inside_node,), (), sups)
         if name == "exp":
             found = Node("power", "", (Node("name", "e"), inside_node))
         return found if exponent is None else Node("power", "", (found, exponent))
+
+    def ends(self, function: str, inside: Node) -> bool:
+        """Whether the argument of a function surely ends here: before another function,
+        before the d of an integral, or behind an angle."""
+        if not self.begins() or self.token[1:] in CALLS:
+            return True
+        mark = mark_of([self.token])
+        if mark and r"\int" in self.tokens and inside.kind in ("quotient", "apply"):
+            return True
+        angle = inside.kind == "name" and inside.value[1:] in NAMED
+        return angle and self.token == "(" and function in ("sin", "cos", "tan")
 
     def expectation(self, name: Node | None = None) -> Node:
         law = [" ".join(" ".join(group) for group in name.subs)] if name else []
@@ -477,7 +480,7 @@ class _Reader:
             self.take()
             law.append(" ".join(self.argument()))
         if self.token not in ("[", "(", r"\{"):
-            raise Unclear("an expectation without brackets")
+            return Node("big", "E", (self.term(),), (), tuple(law))
         start_of = self.at
         close = CLOSE[self.take()]
         body = self.expression()
@@ -508,83 +511,28 @@ class _Reader:
         if name in ("max", "min") and self.token in ("(", r"\{") and not below:
             separators, arguments = self.arguments()
             return Node("apply", separators, (Node("name", rf"\{name}"), *arguments))
+        if self.token == "-" and name not in ("sum", "prod", "int"):
+            self.take()
+            return Node(
+                "big", name, (Node("minus", "", (self.term(),)),), bound, limits
+            )
         return Node("big", name, (self.term(),), bound, limits)
 
-    # ---- derivatives -----------------------------------------------------------------
 
-    def fraction(self) -> Node:
-        above, below = self.argument(), self.argument()
-        mark = mark_of(above)
-        if mark and mark_of(below):
-            return self.derivative(above, below)
-        return Node("quotient", "", (self.inner(above), self.inner(below)))
+def _reach(tokens: list[str]) -> int:
+    """Return how many tokens a bracket has, with its end."""
+    depth = 0
+    for at, token in enumerate(tokens):
+        depth += (token in CLOSE) - (token in CLOSED)
+        if not depth:
+            return at + 1
+    return len(tokens)
 
-    def derivative(self, above: list[str], below: list[str]) -> Node:
-        rest, order = above[mark_of(above) :], 1
-        if rest[:1] == ["^"]:
-            reader = _Reader(rest[1:], self.manner)
-            text = "".join(reader.argument())
-            if text != "2":
-                raise Unclear("a higher derivative")
-            rest, order = rest[1 + reader.at :], 2
-        variables = self.variables(below, order)
-        if rest:
-            of = self.inner(rest)
-        elif self.token in ("(", "["):
-            of = self.factor()
-            if self.begins() or self.token in TIMES:
-                raise Unclear("of what is this the derivative?")
-        else:
-            of = self.run()
-            if self.token in TIMES | EACH:
-                raise Unclear("of what is this the derivative?")
-        for variable in reversed(variables):
-            of = Node("slope", "", (of, variable))
-        return of
 
-    def variables(self, below: list[str], order: int) -> list[Node]:
-        found: list[Node] = []
-        reader = _Reader(below, self.manner)
-        while reader.token:
-            size = mark_of(below[reader.at :])
-            if not size:
-                raise Unclear("by what is this the derivative?")
-            reader.at += size
-            one = reader.factor()
-            if one.kind == "power" and one.parts[1] == number(order) and order > 1:
-                found += [one.parts[0]] * order
-            elif one.kind == "power" and all(two.kind == "name" for two in one.parts):
-                name, label = one.parts
-                found.append(replace(name, sups=(*name.sups, label.value)))
-            else:
-                found.append(one)
-        if len(found) != order or any(
-            one.kind not in ("name", "apply", "top", "slope", "other") for one in found
-        ):
-            raise Unclear("by what is this the derivative?")
-        return found
-
-    def nabla(self) -> Node:
-        by = Node("name", r"\nabla")
-        while self.token == "_":
-            self.take()
-            by = self.inner(self.argument())
-        order = 1
-        while self.token in ("^", "_"):
-            if self.take() == "_":
-                by = self.inner(self.argument())
-            elif self.argument() == ["2"] and order == 1:
-                order = 2
-            else:
-                raise Unclear("a higher derivative")
-        found = self.factor()
-        for _ in range(order):
-            found = Node("slope", "", (found, by))
-        return found
-
-    def partial(self) -> Node:
-        if self.token != "_":
-            raise Unclear("a differential")
-        self.take()
-        by = self.inner(self.argument())
-        return Node("slope", "", (self.factor(), by))
+def _divides(tokens: list[str]) -> bool:
+    """Whether a double bar divides the arguments in a bracket, as in KL(p \\| q)."""
+    depth = bars = 0
+    for token in tokens[: _reach(tokens)]:
+        depth += (token in CLOSE) - (token in CLOSED)
+        bars += depth == 1 and token in NORMS - {r"\lVert", r"\rVert"}
+    return bars == 1

@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 
-from backpass.derivation.text.formal.reader import Manner, read_formula
+from backpass.derivation.text.formal.reader import read_formula
+from backpass.derivation.text.formal.reading import Manner
 from backpass.derivation.text.formal.trees import Node, Unclear, product, renamed
 
 _EXCEPT = re.compile(r"(\\?[a-zA-Z]+) \\(?:neq?) (\\?[a-zA-Z]+)")

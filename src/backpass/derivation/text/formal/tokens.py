@@ -12,6 +12,7 @@ _WORD = re.compile(
     r"\\(?:text(?:rm|bf|it|sf|tt|normal)?|mathrm|operatorname\*?|mbox|rm)\s*\{\s*([^{}\\$]*?)\s*\}"
 )
 _NOTHING = re.compile(
+    r"(?<!\\)\\\Z|"
     r"\\(?:left|right|middle|[bB]igg?[lrm]?|displaystyle|textstyle|limits|nolimits|quad|qquad"
     r"|nonumber|mathstrut|mathop|mathrel|mathord)(?![a-zA-Z])|\\[,;:!\s]|[~&]"
     r"|\\hspace\*?\{[^{}]*\}"
@@ -32,6 +33,9 @@ _PLAIN = (
     (re.compile(r"\\(?:right|[bB]igg?r?)\s*\\\|"), r"\\rVert "),
     (re.compile(r"\\in\s*\\mathbb\s*\{?\s*R.*\Z", re.S), ""),
     (re.compile(r"\\E(?![a-zA-Z])"), r"\\mathbb{E}"),
+    (re.compile(r"(?<=\d)\{,\}(?=\d{3}(?!\d))"), ""),  # 1{,}000
+    (re.compile("−"), "-"),
+    (re.compile(r"\\(?:mid|vert)\s*\\(?:mid|vert)(?![a-zA-Z])"), r"\\parallel "),
     (re.compile(r"\\(?:leftroot|uproot)\s*\{[^{}]*\}"), ""),
     (re.compile(r"\{\s*\}(?=\s*'|\s*[(),+\-|=]|\s*\Z)"), ""),
     # Markdown's \_ for _, behind a name or a bracket.
@@ -75,12 +79,37 @@ BARS = {"|", r"\mid", r"\vert", r"\lvert", r"\rvert", r"\given"}
 NORMS = {r"\|", r"\lVert", r"\rVert", r"\Vert", r"\parallel"}
 COMPARED = {
     "=", "<", ">", r"\le", r"\leq", r"\ge", r"\geq", r"\ne", r"\neq", r"\in", r"\leqslant",
-    r"\geqslant", r"\to", r"\sim",
+    r"\geqslant", r"\to", r"\sim", r"\succ", r"\prec", r"\approx",
 }  # fmt: skip
 SEPARATORS = {",", ";", *BARS, *NORMS, ":"}
 CLOSE = {
     "(": ")", "[": "]", r"\{": r"\}", r"\lbrack": r"\rbrack", r"\lbrace": r"\rbrace",
 }  # fmt: skip
+# Commands of LaTeX other than names, of which nothing is known here.
+_SIGNS = {
+    "pm", "mp", "cap", "cup", "wedge", "vee", "setminus", "oplus", "ominus", "oslash", "star",
+    "amalg", "sqcap", "sqcup", "uplus", "wr", "ast", "bullet", "diamond", "perp", "top", "bot",
+    "forall", "exists", "nexists", "neg", "lnot", "land", "lor", "angle", "triangle", "square",
+    "over", "choose", "atop", "brack", "brace", "substack", "stackrel", "overset", "underset",
+    "overbrace", "underbrace", "tag", "label", "ref", "eqref", "cite", "hline", "colon",
+    "backslash", "binom", "dbinom", "tbinom", "mathchoice", "therefore", "because", "partial",
+    "nabla", "left", "right", "middle", "lfloor", "rfloor", "lceil", "rceil", "langle", "rangle",
+    "bmod", "pmod", "mod", "not", "limsup", "liminf", "bigcup", "bigcap", "bigoplus", "bigodot",
+    "bigotimes", "coprod", "color", "textcolor", "rlap", "llap", "phantom", "hphantom", "rm",
+    "bf", "it", "cal", "left.", "sf", "tt", "ltimes", "rtimes", "dotplus", "S", "vdash", "models",
+    "prod", "sum", "int", "end", "begin", "operatorname", "mathrm", "xrightarrow", "cdotp",
+    "smallsetminus", "ddag", "dag", "dagger", "ddagger", "div", "times", "cdot", "odot", "circ",
+    "otimes", "text", "mid", "vert", "Vert", "lvert", "rvert", "lVert", "rVert", "given",
+    "parallel", "href", "bigg", "big", "Bigg", "Big", "gcd", "deg", "hom", "ker", "Im", "bold",
+    "le", "ge", "lt", "gt", "ll", "gg", "ne", "in", "ni", "notin", "to", "mapsto", "gets", "subset",
+    "supset", "propto", "cong", "asymp", "approx", "doteq", "prec", "succ", "equiv", "iff",
+    "implies", "rbrack", "lbrack", "rbrace", "lbrace", "overleftarrow", "acute", "grave", "dddot", "sideset", "raise", "kern", "newcommand", "def",
+}  # fmt: skip
+_BOLD_MACRO = re.compile(
+    r"b([a-zA-Z]|alpha|beta|gamma|delta|epsilon|eta|theta|lambda|mu|nu|xi|pi|rho|sigma|tau|phi"
+    r"|psi|omega|Sigma|Lambda|Theta|Phi|Psi|Omega|Gamma|Delta)"
+)
+CLOSED = {*CLOSE.values()}
 PROSE = re.compile(
     r"\A(?:if|for|when|with|and|or|since|because|as|by|using|from|at|otherwise|so|then|else"
     r"|s\.?t|let|the|that|which|of|in)\b|\b(?:is|are|we|hence|thus|if|where)\b"
@@ -94,6 +123,8 @@ def tokens_of(text: str) -> list[str]:
         raise Unclear("a value at a place")
     for pattern, by in _PLAIN:
         text = pattern.sub(by, text)
+    if r"\rvert" not in text:  # a condition
+        text = text.replace(r"\lvert", r"\mid ")
     text = _WORD.sub(r"\\text{\1}", text)
     text = WORD_BEFORE_BRACKET.sub(r"\\text{\g<word>}", text)
     text = _END.sub("", _NOTHING.sub(" ", text))
@@ -143,3 +174,15 @@ def groups_of(tokens: list[str]) -> Groups:
     if all(re.fullmatch("[a-zA-Z]", one) for one in tokens) and len(tokens) > 1:
         return (("".join(tokens),),)
     return (tuple(tokens),)
+
+
+def macro(name: str) -> str:
+    """Return the name that stands for a command which the text does not define, such as
+    that of its site: \\bx is \\mathbf{x}. "" if LaTeX has the command."""
+    signs = _SIGNS | {one[1:] for one in COMPARED | BARS | NORMS | DOTS | TOPS}
+    if name in signs or not re.fullmatch("(?!.*(?:arrow|eq|sim)s?$)[a-zA-Z]+", name):
+        return ""
+    if bold := _BOLD_MACRO.fullmatch(name):
+        inside = bold[1] if len(bold[1]) == 1 else rf"\{bold[1]}"
+        return rf"\mathbf{{{inside}}}"
+    return rf"\text{{{name}}}"

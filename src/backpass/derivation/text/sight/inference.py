@@ -7,6 +7,7 @@ from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from zlib import crc32
 
 from lark import Token, Tree
 
@@ -47,8 +48,8 @@ LOSSES = (
 )
 _LETTERS = "nmpqdrshkuvwabcgtzlNMPQDKBSHRU"
 _NAMES = re.compile(r"\\[a-zA-Z]+\{\\?[a-zA-Z]+\}|\\[a-zA-Z]+|[a-zA-Z]")
-# A function of which nothing is known is tried as this one.
-ANY = r"\frac{3}{7} + \frac{5}{3} #1 - \frac{11}{5} #1^2 + \frac{7}{13} #1^3"
+# A function of which nothing is known is tried as this one, with its own numbers.
+_ANY = r"\frac{%d}{7} + \frac{%d}{3} #1 - \frac{%d}{5} #1^2 + \frac{%d}{13} #1^3"
 _ACTIVATIONS = (r"\sigma", r"\phi", r"\varphi", r"\psi", r"\rho")
 _FUNCTIONS = (*_ACTIVATIONS, *"fghFGpqlu", *LOSSES)
 _LOGISTIC = r"\frac{1}{1 + e^{-#1}}"
@@ -489,7 +490,7 @@ class Inference:
             return []
         if name in LOSSES or not self._is_of_numbers(name, arguments):
             return []
-        body = _LOGISTIC if name == r"\sigma" else ANY
+        body = _LOGISTIC if name == r"\sigma" else _cubic(name)
         return [rf"let {name}(\zeta) = {body.replace('#1', chr(92) + 'zeta ')}"]
 
     def _is_of_numbers(self, name: str, arguments: set[str]) -> bool:
@@ -570,3 +571,10 @@ def _head(tree: Tree) -> str:
     if named is None or (named[1] and is_bold(named[0])):
         return ""  # x_{k+1} = … is a step of an iteration
     return named[0]
+
+
+def _cubic(name: str) -> str:
+    """Return a cubic that no other name has."""
+    code = crc32(name.encode())
+    sizes = ((3, 97), (5, 89), (11, 83), (7, 79))
+    return _ANY % tuple(first + code // size % size for first, size in sizes)
