@@ -62,7 +62,7 @@ from backpass import torch_internals as internals
 from backpass.contract.shapes import Shapes, check_inputs, parse
 from backpass.contract.stems import nearest
 from backpass.contract.values import check_seed
-from backpass.torch_door import operators
+from backpass.torch_door import compiled, operators
 
 Tensor = torch.Tensor
 
@@ -128,7 +128,10 @@ def _function(stem: str) -> Callable[..., Tensor]:
         if internals.transformed() and not torch.compiler.is_compiling():
             return of_torch.transformed(values, wanted, random)
         if operators.is_plain(values[name] for name, _ in arrays):
-            return of_torch.immediately(values, wanted, random)
+            fused = None
+            if random is None and compiled.is_chosen():
+                fused = compiled.fused(of_torch, values, wanted)
+            return of_torch.immediately(values, wanted, random, fused)
         if not torch.compiler.is_compiling():
             operators.give_formulas()
         if torch.jit.is_tracing():  # which cannot record a list of bools
@@ -237,6 +240,10 @@ def _check_array(
 ) -> None:
     """Raise TypeError for a value that is not a tensor of a supported kind, or for a
     tensor whose gradient would be wrong or missing."""
+    if type(value) in operators.PLAIN_TYPES and not constant:
+        if value.dtype in _DTYPES and value.layout is torch.strided:
+            if not value.is_nested:
+                return
     if not isinstance(value, Tensor):
         if not (optional and value is None):
             raise TypeError(

@@ -34,6 +34,7 @@ __all__ = [
     "body",
     "dual_level",
     "flop_registries",
+    "fused",
     "is_batched",
     "is_fake",
     "is_higher_order",
@@ -204,6 +205,23 @@ def _each(kind: type, function: Callable[[Any], Any], nest: Any) -> Any:
     if isinstance(nest, kind):
         return function(nest)
     return type(nest)(_each(kind, function, part) for part in nest)
+
+
+def fused(
+    function: Callable[..., list[torch.Tensor]], tensors: Sequence[torch.Tensor]
+) -> Callable[..., Any]:
+    """Return a function of tensors compiled by Inductor, without guards: only for
+    tensors of the same shapes, strides, dtypes, and devices as ``tensors``.
+
+    The function must return new tensors alone, and must not depend on a value.
+    """
+    from torch._inductor import compile as compiled  # imported here, as it takes time
+    from torch.fx.experimental.proxy_tensor import make_fx
+
+    examples = [x.detach() for x in tensors]
+    with _disable_current_modes(), torch.no_grad():
+        graph = make_fx(function, tracing_mode="fake")(*examples)
+        return compiled(graph, examples)
 
 
 class _Untraceable(Exception):
