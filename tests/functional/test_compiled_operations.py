@@ -7,7 +7,6 @@ import warnings
 
 import pytest
 import torch
-from torch.fx.experimental.proxy_tensor import make_fx
 
 from backpass import functional as B
 from backpass import ops
@@ -24,14 +23,12 @@ def graphs(monkeypatch):
     """Graphs in place of generated code, in the order in which they were traced."""
     found = []
 
-    def traced(function, tensors):
-        with torch.no_grad():
-            graph = make_fx(function, tracing_mode="fake")(*[x.detach() for x in tensors])
+    def traced(graph, tensors):
         found.append(graph)
         return graph
 
     monkeypatch.delenv("TRITON_INTERPRET", raising=False)
-    monkeypatch.setattr(internals, "fused", traced)
+    monkeypatch.setattr(internals, "generated", traced)
     monkeypatch.setattr(compiled, "_kept", {})
     monkeypatch.setattr(compiled, "without_compiler", lambda: None)
     return found
@@ -148,7 +145,7 @@ def test_after_the_last_shape_that_is_compiled_the_lines_run(graphs, monkeypatch
 
 def test_without_a_compiler_it_says_so_and_the_lines_run(monkeypatch):
     monkeypatch.setenv("CXX", "no-such-compiler")
-    monkeypatch.setattr(internals, "fused", None)
+    monkeypatch.setattr(internals, "generated", None)
     monkeypatch.setattr(compiled, "_kept", {})
     x = torch.randn(3, 5)
     y = B.softmax(x)
@@ -171,3 +168,30 @@ def test_generated_code_is_as_accurate_and_notices_a_wrong_target(monkeypatch):
         torch.testing.assert_close(found, exact[0], rtol=1e-6, atol=1e-8)
         with pytest.raises(RuntimeError, match="t: expected targets from 0 to 36, or -100 to ignore"):
             B.cross_entropy(x, t + 1)
+
+
+def test_a_norm_saves_its_inputs_and_sums_its_rows_in_blocks(graphs):
+    """So the forward does not write the normalised rows, and the loops of the backward read memory in order."""
+    x, w, b = (torch.randn(*s, dtype=torch.float64, requires_grad=True) for s in ((256, 5), (5,), (5,)))
+    dy, stored = torch.randn(256, 5, dtype=torch.float64), []
+    exact = torch.autograd.grad(torch.nn.functional.layer_norm(x, (5,), w, b), (x, w, b), dy)
+    with compiled_operations():
+        with torch.autograd.graph.saved_tensors_hooks(lambda x: stored.append(x) or x, lambda x: x):
+            y = B.layer_norm(x, w, b)
+        assert {x.data_ptr() for x in stored if x.numel()} == {z.data_ptr() for z in (x, w, b)}
+        found = torch.autograd.grad(y, (x, w, b), dy)
+    for one, other in zip(found, exact, strict=True):
+        torch.testing.assert_close(one, other)
+    forward, backward = graphs
+    assert len(forward.graph.output_node().args[0]) == 1
+    blocks = [node.args[1] for node in backward.graph.nodes if node.target is torch.ops.aten.reshape.default]
+    assert blocks == [[4, compiled.BLOCK, 5]] * 2
+
+
+def test_an_operation_with_products_saves_what_it_computed(graphs):
+    q, k, v = (torch.randn(1, 2, 7, 3, requires_grad=True) for _ in range(3))
+    with compiled_operations():
+        B.attention(q, k, v).sum().backward()
+    forward, backward = graphs
+    assert len(forward.graph.output_node().args[0]) > 1
+    assert sum("bmm" in str(node.target) for node in backward.graph.nodes) == 4

@@ -49,6 +49,9 @@ Tensor = torch.Tensor
 
 MOST = 16  # shapes or options of an operation in one dtype that are compiled
 
+BLOCK = 64  # rows that a sum over rows adds at a time
+_PRODUCTS = torch.ops.aten.mm.default, torch.ops.aten.bmm.default
+
 _CHOSEN = ContextVar("compiled_operations", default=False)
 # By operation and dtypes, then by all else that a compiled function depends on.
 _kept: dict[tuple[Any, ...], dict[tuple[Any, ...], Fused]] = {}
@@ -89,59 +92,93 @@ def is_chosen() -> bool:
 
 class Fused:
     """The forward of such a call as one compiled function, and its backward, compiled
-    when it first runs. The arrays between them are those that the operation saves."""
+    when it first runs.
+
+    Between them is what the operation saves. If that includes a large array of its own,
+    such as the rows that a norm has normalised, and the forward multiplies no matrices,
+    the inputs are saved instead. The backward then computes the array again, in
+    registers, which takes less time than to write and to read it.
+    """
 
     def __init__(
         self, operator: Any, inputs: Sequence[Tensor | None], options: list
     ) -> None:
-        self.operator, self.module = operator, operator.op
+        self.operator, self.options = operator, options
         self.given = [x is not None for x in inputs]
-        self.options = options
-        self.forward_function = self._compiled(self._trace_forward, self._only(inputs))
-        self.backward_functions: dict[tuple[Any, ...], Any] = {}
+        self.backwards: dict[tuple[Any, ...], Any] = {}
+        tensors = [x for x in inputs if x is not None]
+        self.recomputes = False
+        graph = self._graph(self._forward, tensors)
+        y, *own = graph.graph.output_node().args[0]
+        largest = max(x.numel() for x in tensors)
+        products = any(node.target in _PRODUCTS for node in graph.graph.nodes)
+        if not products and any(x.meta["val"].numel() >= largest for x in own):
+            self.recomputes = True
+            graph.graph.output_node().args = ([y],)
+            graph.graph.eliminate_dead_code()
+        self.code = self._generated(graph, tensors)
 
-    def _only(self, inputs: Sequence[Tensor | None]) -> list[Tensor]:
-        return [x for x in inputs if x is not None]
-
-    def _compiled(self, function: Any, tensors: list[Tensor]) -> Any:
+    def _graph(self, function: Any, tensors: Sequence[Tensor]) -> Any:
         device = tensors[0].device.type
-        return operators.without_autocast(device, internals.fused, function, tensors)
-
-    def _trace_forward(self, *tensors: Tensor) -> list[Tensor]:
-        left = iter(tensors)
-        inputs = [next(left) if given else None for given in self.given]
         with traced():
-            y, saved = self.operator.run(self.module, inputs, self.options)
+            graph = operators.without_autocast(
+                device, internals.graph_of, function, tensors
+            )
+        internals.sum_in_blocks(graph, BLOCK)
+        return graph
+
+    def _generated(self, graph: Any, tensors: Sequence[Tensor]) -> Any:
+        device = tensors[0].device.type
+        return operators.without_autocast(device, internals.generated, graph, tensors)
+
+    def _inputs(self, tensors: Sequence[Tensor]) -> list[Tensor | None]:
+        left = iter(tensors)
+        return [next(left) if given else None for given in self.given]
+
+    def _run(self, inputs: Sequence[Tensor | None]) -> Any:
+        return self.operator.run(self.operator.op, inputs, self.options)
+
+    def _forward(self, *tensors: Tensor) -> list[Tensor]:
+        inputs = self._inputs(tensors)
+        y, saved = self._run(inputs)
         y, own, sources = without_aliases(inputs, y, saved)
-        self.saved = without_tensors(self.module, saved)
+        self.saved = without_tensors(self.operator.op, saved)
         self.sources = sources.shape[1:]
         return [y, *own]
 
+    def _backward(self, wanted: list[bool]) -> Any:
+        def gradients(dy: Tensor, *arrays: Tensor) -> list[Tensor]:
+            saved = self.saved_by(arrays)
+            found: list[Tensor] = []
+            for g in self.operator.differentiated(self.operator.op, dy, saved, wanted):
+                found.append(unaliased(g, (dy, *arrays, *found)))
+            return found
+
+        return gradients
+
     def forward(self, inputs: Sequence[Tensor | None]) -> tuple[Tensor, list[Tensor]]:
         """Return y, and the arrays that the backward needs."""
-        y, *own = self.forward_function(*self._only(inputs))
+        tensors = [x for x in inputs if x is not None]
+        y, *own = self.code(*tensors)
+        if self.recomputes:
+            return y, tensors
         pool = (*inputs, y, *own)
         return y, [pool[at] for at in self.sources]
+
+    def saved_by(self, arrays: Sequence[Tensor]) -> Any:
+        """Return what the operation saves, from the arrays that forward returned."""
+        if self.recomputes:
+            return self._run(self._inputs(arrays))[1]
+        return filled(self.saved, {Tensor: iter(arrays)})
 
     def backward(self, dy: Tensor, arrays: Sequence[Tensor], wanted: list[bool]) -> Any:
         """Return the gradients that are wanted."""
         key = (dy.stride(), *wanted)
-        if (function := self.backward_functions.get(key)) is None:
-
-            def trace(dy: Tensor, *arrays: Tensor) -> list[Tensor]:
-                saved = filled(self.saved, {Tensor: iter(arrays)})
-                with traced():
-                    gradients = self.operator.differentiated(
-                        self.module, dy, saved, wanted
-                    )
-                found: list[Tensor] = []
-                for g in gradients:
-                    found.append(unaliased(g, (dy, *arrays, *found)))
-                return found
-
-            function = self._compiled(trace, [dy, *arrays])
-            self.backward_functions[key] = function
-        return function(dy, *arrays)
+        if (code := self.backwards.get(key)) is None:
+            graph = self._graph(self._backward(wanted), [dy, *arrays])
+            graph.graph.eliminate_dead_code()
+            code = self.backwards[key] = self._generated(graph, [dy, *arrays])
+        return code(dy, *arrays)
 
 
 def fused(

@@ -319,7 +319,6 @@ class _Operator:
             ctx.saved = without_tensors(module, saved)
         else:
             y, arrays = fused.forward(inputs)
-            ctx.saved = fused.saved
         ctx.module, ctx.fused = module, fused
         self._describe(ctx, inputs, chosen)
         ctx.traced = internals.is_watched()
@@ -331,15 +330,19 @@ class _Operator:
         return self._all_gradients(self._at_once, ctx, dy, 4, 4 + self.count)
 
     def _at_once(self, ctx, dy, link, *arrays, wanted):
-        saved = filled(ctx.saved, {Tensor: iter(arrays)})
         if ctx.traced and torch.is_grad_enabled():
             self._reject_second()
         needs_operator = torch.is_grad_enabled() or not is_plain((dy, *arrays))
+        if ctx.fused is None:
+            saved = filled(ctx.saved, {Tensor: iter(arrays)})
+        elif needs_operator:
+            saved = ctx.fused.saved_by(arrays)
+            arrays = tensors_in(saved)
+        else:
+            return ctx.fused.backward(dy, arrays, wanted)
         if needs_operator and not ctx.traced:
             facts = torch.cat([facts_of(ctx.module, saved), link])
             return self._by_operator(ctx, dy, facts, *arrays, wanted=wanted)
-        if ctx.fused is not None and not ctx.traced:
-            return ctx.fused.backward(dy, arrays, wanted)
         # The forward of a call that torch.compile traces runs under ``traced``, too.
         with traced() if ctx.traced else nullcontext():
             gradients = self.differentiated(ctx.module, dy, saved, wanted)
