@@ -236,7 +236,7 @@ def _seed_tensor(values: dict[str, Any], device: torch.device) -> Tensor | None:
 
 
 def _check_array(
-    stem: str, name: str, value: object, optional: bool, constant: bool
+    stem: str, name: str, value: Any, optional: bool, constant: bool
 ) -> None:
     """Raise TypeError for a value that is not a tensor of a supported kind, or for a
     tensor whose gradient would be wrong or missing."""

@@ -139,7 +139,7 @@ class Fused:
         return self.operator.run(self.operator.op, inputs, self.options)
 
     def _forward(self, *tensors: Tensor) -> list[Tensor]:
-        inputs = self._inputs(tensors)
+        inputs = (*self._inputs(tensors),)
         y, saved = self._run(inputs)
         y, own, sources = without_aliases(inputs, y, saved)
         self.saved = without_tensors(self.operator.op, saved)

@@ -130,7 +130,7 @@ def emptied(part: Any, kinds: tuple[type, ...] = (Tensor, int, float)) -> Any:
 
 
 _WITHOUT_TENSORS = Outline, torch.Size
-_PLACES = {kind: _Place(kind) for kind in (Tensor, int, float)}
+_PLACES: dict[Any, _Place] = {kind: _Place(kind) for kind in (Tensor, int, float)}
 
 
 def _leaves(part: Any) -> Iterator[Any]:
