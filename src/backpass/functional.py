@@ -17,6 +17,7 @@ symbolic, ``torch.export``, a counter of FLOPs, or any other mode. Otherwise the
 function computes directly, which takes less time than calling an operator. If an
 operation has few lines, none of which reads a value, and the lengths are known,
 ``torch.compile`` sees these lines in place of the operator and can fuse them.
+``torch_door.compiled.compiled_operations`` compiles each operation by itself.
 
 - Only inputs that require a gradient get one; constants (RoPE's tables) and integers
   never do. An operation that accepts ``wanted`` neither computes the other gradients
