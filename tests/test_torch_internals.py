@@ -233,3 +233,27 @@ def test_the_transforms_that_run_are_named():
     torch.func.vmap(torch.func.grad(function))(torch.ones(2, 2))
     torch.func.jvp(function, (torch.ones(2),), (torch.ones(2),))
     assert seen == [[], ["grad"], ["grad"], ["vmap", "grad"], ["jvp"]]
+
+
+def test_a_graph_of_a_function_sums_rows_in_blocks_and_leaves_other_sums():
+    x = torch.arange(24.0).reshape(12, 2)
+
+    def sums(x):
+        return [x.sum(0), x.sum(0, keepdim=True), x.sum(1), x[:6].sum(0)]
+
+    graph = internals.graph_of(sums, [x.requires_grad_()])
+    internals.sum_in_blocks(graph, 4)
+    calls = [str(node.target) for node in graph.graph.nodes if node.op == "call_function"]
+    assert calls.count("aten.reshape.default") == 1 and calls.count("aten.sum.dim_IntList") == 5
+    for one, other in zip(graph(x), sums(x), strict=True):
+        assert torch.equal(one, other)
+
+
+def test_generated_code_gets_the_graph_and_tensors_without_a_gradient(monkeypatch):
+    found = []
+    monkeypatch.setattr("torch._inductor.compile", lambda *given: found.append(given))
+    x = torch.ones(3, requires_grad=True)
+    graph = internals.graph_of(lambda x: [x + 1], [x])
+    internals.generated(graph, [x])
+    ((same, (tensor,)),) = found
+    assert same is graph and not tensor.requires_grad and torch.equal(tensor, x)

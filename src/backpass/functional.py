@@ -17,6 +17,7 @@ symbolic, ``torch.export``, a counter of FLOPs, or any other mode. Otherwise the
 function computes directly, which takes less time than calling an operator. If an
 operation has few lines, none of which reads a value, and the lengths are known,
 ``torch.compile`` sees these lines in place of the operator and can fuse them.
+``torch_door.compiled.compiled_operations`` compiles each operation by itself.
 
 - Only inputs that require a gradient get one; constants (RoPE's tables) and integers
   never do. An operation that accepts ``wanted`` neither computes the other gradients
@@ -62,7 +63,7 @@ from backpass import torch_internals as internals
 from backpass.contract.shapes import Shapes, check_inputs, parse
 from backpass.contract.stems import nearest
 from backpass.contract.values import check_seed
-from backpass.torch_door import operators
+from backpass.torch_door import compiled, operators
 
 Tensor = torch.Tensor
 
@@ -128,7 +129,10 @@ def _function(stem: str) -> Callable[..., Tensor]:
         if internals.transformed() and not torch.compiler.is_compiling():
             return of_torch.transformed(values, wanted, random)
         if operators.is_plain(values[name] for name, _ in arrays):
-            return of_torch.immediately(values, wanted, random)
+            fused = None
+            if random is None and compiled.is_chosen():
+                fused = compiled.fused(of_torch, values, wanted)
+            return of_torch.immediately(values, wanted, random, fused)
         if not torch.compiler.is_compiling():
             operators.give_formulas()
         if torch.jit.is_tracing():  # which cannot record a list of bools
@@ -233,10 +237,14 @@ def _seed_tensor(values: dict[str, Any], device: torch.device) -> Tensor | None:
 
 
 def _check_array(
-    stem: str, name: str, value: object, optional: bool, constant: bool
+    stem: str, name: str, value: Any, optional: bool, constant: bool
 ) -> None:
     """Raise TypeError for a value that is not a tensor of a supported kind, or for a
     tensor whose gradient would be wrong or missing."""
+    if type(value) in operators.PLAIN_TYPES and not constant:
+        if value.dtype in _DTYPES and value.layout is torch.strided:
+            if not value.is_nested:
+                return
     if not isinstance(value, Tensor):
         if not (optional and value is None):
             raise TypeError(

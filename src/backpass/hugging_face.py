@@ -136,7 +136,9 @@ def _gemma_norm(self: Any, x: torch.Tensor) -> torch.Tensor:
 
 
 def _dropout(self: Any, input: torch.Tensor) -> torch.Tensor:
-    return B.dropout(input, p=self.p, training=self.training)
+    if not (self.training and self.p):
+        return input  # B.dropout would return a copy
+    return B.dropout(input, p=self.p)
 
 
 def _gated(self: Any, x: torch.Tensor) -> torch.Tensor:

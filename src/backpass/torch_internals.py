@@ -34,6 +34,8 @@ __all__ = [
     "body",
     "dual_level",
     "flop_registries",
+    "generated",
+    "graph_of",
     "is_batched",
     "is_fake",
     "is_higher_order",
@@ -45,6 +47,7 @@ __all__ = [
     "share_memory",
     "storage_from",
     "storage_id",
+    "sum_in_blocks",
     "transformed",
     "transforms",
     "without_torch_functions",
@@ -204,6 +207,51 @@ def _each(kind: type, function: Callable[[Any], Any], nest: Any) -> Any:
     if isinstance(nest, kind):
         return function(nest)
     return type(nest)(_each(kind, function, part) for part in nest)
+
+
+def graph_of(
+    function: Callable[..., list[torch.Tensor]], tensors: Sequence[torch.Tensor]
+) -> torch.fx.GraphModule:
+    """Return the operators that a function of tensors calls for such ``tensors``. It
+    must return new tensors alone, and must not depend on a value."""
+    from torch.fx.experimental.proxy_tensor import make_fx
+
+    with _disable_current_modes(), torch.no_grad():
+        return make_fx(function, tracing_mode="fake")(*(x.detach() for x in tensors))
+
+
+def sum_in_blocks(graph: torch.fx.GraphModule, rows: int) -> None:
+    """Let each sum over the first axis of a matrix first sum blocks of so many rows.
+
+    Inductor's loops for one sum go down the columns, and each step reads another row.
+    """
+    for node in [*graph.graph.nodes]:
+        if node.target is not torch.ops.aten.sum.dim_IntList:
+            continue
+        of, axes, *others = node.args
+        shape = of.meta["val"].shape
+        if list(axes) != [0] or others or node.kwargs or len(shape) != 2:
+            continue
+        if shape[0] > rows and shape[0] % rows == 0:
+            blocks = [shape[0] // rows, rows, shape[1]]
+            with graph.graph.inserting_before(node):
+                cut = graph.graph.call_function(
+                    torch.ops.aten.reshape.default, (of, blocks)
+                )
+                part = graph.graph.call_function(node.target, (cut, [1]))
+            node.args = (part, [0])
+    graph.recompile()
+
+
+def generated(
+    graph: torch.fx.GraphModule, tensors: Sequence[torch.Tensor]
+) -> Callable[..., Any]:
+    """Return Inductor's code for a graph, without guards: only for tensors of the same
+    shapes, strides, dtypes, and devices as ``tensors``."""
+    from torch._inductor import compile as compiled  # imported here, as it takes time
+
+    with _disable_current_modes(), torch.no_grad():
+        return compiled(graph, [x.detach() for x in tensors])
 
 
 class _Untraceable(Exception):

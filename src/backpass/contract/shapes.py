@@ -314,11 +314,15 @@ def check_inputs(text: str, wide: tuple[str, ...] = (), /, **arrays: Array | Non
     call = text, wide, *facts
     found = _PASSED.get(call)
     if found is None:
-        found = _check(text, wide, arrays)
-        if len(_PASSED) >= MOST_CALLS:
-            _PASSED.clear()
-        _PASSED[call] = found
+        found = _remember(call, _check(text, wide, arrays))
     return found
+
+
+def _remember(call: tuple, namespace: Any) -> Any:
+    """Note that a call has passed; return the namespace."""
+    if len(_PASSED) >= MOST_CALLS:
+        _PASSED.clear()
+    return _PASSED.setdefault(call, namespace)
 
 
 # The namespaces of calls that have passed, by all that matters to the check.
@@ -396,6 +400,18 @@ def check_cotangent(dy: Array, shape: tuple[int, ...], like: Array | Outline | K
     forward saved, or the outline or the kind of one. Raises TypeError for a wrong kind
     and ValueError for a wrong shape.
     """
+    is_known = type(like) in (Outline, Kind)
+    if not (is_plain(dy) and (is_known or is_plain(like))):
+        return _check_cotangent(dy, shape, like)
+    of = like if is_known else (type(like), like.dtype, like.device)
+    call = type(dy), dy.shape, dy.dtype, dy.device, tuple(shape), of
+    found = _PASSED.get(call)
+    if found is None:
+        found = _remember(call, _check_cotangent(dy, shape, like))
+    return found
+
+
+def _check_cotangent(dy: Array, shape: tuple[int, ...], like: Array | Outline | Kind):
     _check_type(Spec("dy", ("*",) if shape else ()), dy)
     expected = like if isinstance(like, Kind) else kind(like)
     _check_same("dy", kind(dy), expected, "forward's", Kind._fields)

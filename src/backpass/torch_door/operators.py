@@ -28,15 +28,14 @@ from backpass.contract.arrays import namespace, traced
 from backpass.contract.shapes import Shapes
 from backpass.torch_door import transformed
 from backpass.torch_door.saved import (
-    emptied,
     facts_of,
     filled,
-    number_of,
     numbers_in,
     read,
     tensors_in,
     unaliased,
     without_aliases,
+    without_tensors,
 )
 
 Tensor = torch.Tensor
@@ -177,7 +176,7 @@ class _Operator:
         options = zip(self.options, values[self.count :], strict=False)
         return values[: self.count], list(options)
 
-    def _run(self, module, inputs, chosen, random=None):
+    def run(self, module, inputs, chosen, random=None):
         """Run the module's forward; ``chosen`` are the options, and ``random`` is a
         seed in a tensor, in the place of theirs."""
         chosen = dict(chosen)
@@ -190,12 +189,12 @@ class _Operator:
                 else _as_tensor(chosen["seed"], inputs[0].device)
             )
         device = inputs[0].device.type
-        return _without_autocast(device, module.forward, *inputs, **chosen)
+        return without_autocast(device, module.forward, *inputs, **chosen)
 
-    def _differentiated(self, module, dy, saved, wanted):
+    def differentiated(self, module, dy, saved, wanted):
         """Return the gradients that are wanted."""
         chosen, device = _wanted(module, self.names, wanted), dy.device.type
-        gradients = _without_autocast(device, module.backward, dy, saved, **chosen)
+        gradients = without_autocast(device, module.backward, dy, saved, **chosen)
         gradients = gradients if type(gradients) is tuple else (gradients,)
         return [g for g, want in zip(gradients, wanted, strict=True) if want]
 
@@ -240,7 +239,7 @@ class _Operator:
         module = _module(self.stem, inputs[0].device.type)
         random = values[-1] if self.seeded else None
         random = None if random is None else random.clone()  # it may be saved
-        y, saved = self._run(module, inputs, chosen, random)
+        y, saved = self.run(module, inputs, chosen, random)
         return *without_aliases(inputs, y, saved), facts_of(module, saved)
 
     def _fake_forward(self, *values):
@@ -252,7 +251,7 @@ class _Operator:
     def _without_values(self, inputs, options):
         module, *chosen = options
         with internals.Unread():
-            y, saved = self._run(module, inputs, chosen)
+            y, saved = self.run(module, inputs, chosen)
             tensors = without_aliases(inputs, y, saved)
         length = 1 + len(numbers_in(saved))
         return *tensors, torch.empty(length, dtype=torch.float64, device="cpu")
@@ -285,7 +284,7 @@ class _Operator:
     def gradients(self, dy, arrays, facts, wanted, *_):
         module, saved = read(facts, arrays)
         found = []
-        for gradient in self._differentiated(module, dy, saved, wanted):
+        for gradient in self.differentiated(module, dy, saved, wanted):
             found.append(unaliased(gradient.contiguous(), (dy, *arrays, *found)))
         return found
 
@@ -299,45 +298,54 @@ class _Operator:
 
     # The autograd.Function
 
-    def immediately(self, values: dict[str, Any], wanted, random) -> Tensor:
-        """Compute without an operator; ``values`` are all arguments in order, by
-        name."""
+    def immediately(self, values: dict[str, Any], wanted, random, fused=None) -> Tensor:
+        """Compute without an operator; ``values`` are all arguments in order, by name.
+        ``fused`` are the compiled functions of the call, if it is to run them."""
         inputs = [*values.values()][: self.count]
         chosen = [*values.items()][self.count :]
         module = _module(self.stem, inputs[0].device.type)
         if "wanted" in self.options:
             chosen.append(("wanted", wanted))
         if any(wanted):
-            return self.immediate.apply(module, chosen, random, *inputs)[0]
-        return unaliased(self._run(module, inputs, chosen, random)[0], inputs)
+            return self.immediate.apply(module, chosen, random, fused, *inputs)[0]
+        if fused is not None:
+            return fused.forward(inputs)[0]
+        return unaliased(self.run(module, inputs, chosen, random)[0], inputs)
 
-    def _immediate_forward(self, ctx, module, chosen, random, *inputs):
-        y, saved = self._run(module, inputs, chosen, random)
-        number_of(
-            module, saved
-        )  # for the operator, if torch.compile traces the backward
-        ctx.module, ctx.saved = module, emptied(saved, (Tensor,))
+    def _immediate_forward(self, ctx, module, chosen, random, fused, *inputs):
+        if fused is None:
+            y, saved = self.run(module, inputs, chosen, random)
+            y, arrays = unaliased(y, inputs), tensors_in(saved)
+            ctx.saved = without_tensors(module, saved)
+        else:
+            y, arrays = fused.forward(inputs)
+        ctx.module, ctx.fused = module, fused
         self._describe(ctx, inputs, chosen)
         ctx.traced = internals.is_watched()
-        y = unaliased(y, inputs)
         link = torch.empty(0, dtype=torch.float64, device="cpu")
-        ctx.save_for_backward(link, *tensors_in(saved))
+        ctx.save_for_backward(link, *arrays)
         return y.detach() if internals.is_view(y) else y, link
 
     def _immediate_backward(self, ctx, dy, *_):
-        return self._all_gradients(self._at_once, ctx, dy, 3, 3 + self.count)
+        return self._all_gradients(self._at_once, ctx, dy, 4, 4 + self.count)
 
     def _at_once(self, ctx, dy, link, *arrays, wanted):
-        saved = filled(ctx.saved, {Tensor: iter(arrays)})
         if ctx.traced and torch.is_grad_enabled():
             self._reject_second()
         needs_operator = torch.is_grad_enabled() or not is_plain((dy, *arrays))
+        if ctx.fused is None:
+            saved = filled(ctx.saved, {Tensor: iter(arrays)})
+        elif needs_operator:
+            saved = ctx.fused.saved_by(arrays)
+            arrays = tensors_in(saved)
+        else:
+            return ctx.fused.backward(dy, arrays, wanted)
         if needs_operator and not ctx.traced:
             facts = torch.cat([facts_of(ctx.module, saved), link])
             return self._by_operator(ctx, dy, facts, *arrays, wanted=wanted)
         # The forward of a call that torch.compile traces runs under ``traced``, too.
         with traced() if ctx.traced else nullcontext():
-            gradients = self._differentiated(ctx.module, dy, saved, wanted)
+            gradients = self.differentiated(ctx.module, dy, saved, wanted)
         found = []
         for g in gradients:
             found.append(g if g is dy else unaliased(g, (dy, *arrays, *found)))
@@ -348,22 +356,28 @@ class _Operator:
     def _lines(self, wanted, *values):
         reject_transforms(self.stem, values, compiled=True)
         inputs, chosen = self._split(values)
-        module = _module(self.stem, inputs[0].device.type)
         chosen = [(name, value) for name, value in chosen if name != "wanted"]
         given = dict(zip(self.parameters, values, strict=False))
-        with traced():
-            if module is self.op and internals.is_traceable(
-                self._forward_and_backward, inputs, (module, *chosen)
-            ):
+        if self.shows_lines(inputs, chosen):
+            with traced():
                 return self.immediately(given, wanted, None)
         return self.operator(*values)[0]
+
+    def shows_lines(self, inputs, chosen) -> bool:
+        """Whether torch.compile sees the lines of such a call; ``chosen`` are the
+        options."""
+        module = _module(self.stem, inputs[0].device.type)
+        with traced():
+            return module is self.op and internals.is_traceable(
+                self._forward_and_backward, inputs, (module, *chosen)
+            )
 
     def _forward_and_backward(self, inputs, options):
         """Run all lines that a compiler would see."""
         module, *chosen = options
-        y, saved = self._run(module, inputs, chosen)
+        y, saved = self.run(module, inputs, chosen)
         given = [inputs[at] is not None for at in self.differentiable]
-        self._differentiated(module, torch.empty_like(y), saved, given)
+        self.differentiated(module, torch.empty_like(y), saved, given)
 
 
 def _as_tensor(seed: int, device: torch.device) -> Tensor:
@@ -412,7 +426,7 @@ def _version() -> str:
     return hashlib.sha256(b"".join(map(Path.read_bytes, files))).hexdigest()[:12]
 
 
-def _without_autocast(
+def without_autocast(
     device: str, function: Callable[..., Any], *args: Any, **kwargs: Any
 ) -> Any:
     """Call the function so that it computes in the dtypes of its inputs."""

@@ -24,6 +24,7 @@ from typing import Any, NamedTuple
 import torch
 
 from backpass import torch_internals as internals
+from backpass.contract.shapes import Outline
 
 Tensor = torch.Tensor
 
@@ -80,6 +81,22 @@ def number_of(module: ModuleType, saved: tuple) -> int:
     return number
 
 
+def without_tensors(module: ModuleType, saved: tuple) -> tuple:
+    """Return ``saved`` with a place for each array. Its structure gets a number, in
+    case torch.compile traces the backward, which then needs one."""
+    found = emptied(saved, (Tensor,))
+    if found not in (seen := _seen.setdefault(module, set())):
+        number_of(module, saved)
+        if len(seen) >= MOST_SEEN:  # a Saved may hold numbers that depend on data
+            seen.clear()
+        seen.add(found)
+    return found
+
+
+_seen: dict[ModuleType, set[tuple]] = {}
+MOST_SEEN = 1024
+
+
 def read(facts: Tensor, arrays: list[Tensor]) -> tuple[ModuleType, tuple]:
     """Return the module that saved, and what it saved."""
     number, *others = facts.tolist()
@@ -92,9 +109,11 @@ def read(facts: Tensor, arrays: list[Tensor]) -> tuple[ModuleType, tuple]:
 def filled(part: Any, left: dict[type, Iterator]) -> Any:
     """Return ``part`` of an emptied Saved. Each place gets the next leaf of its type
     from ``left``."""
-    if isinstance(part, _Place):
+    if type(part) is _Place:
         return next(left[part.kind])
     if isinstance(part, tuple):
+        if int not in left and type(part) in _WITHOUT_TENSORS:
+            return part
         return _tuple_like(part, [filled(inner, left) for inner in part])
     return part
 
@@ -103,9 +122,15 @@ def emptied(part: Any, kinds: tuple[type, ...] = (Tensor, int, float)) -> Any:
     """Return ``part`` of a Saved with a place for each array and number, or for those
     of certain kinds."""
     if isinstance(part, tuple):
+        if int not in kinds and type(part) in _WITHOUT_TENSORS:
+            return part
         return _tuple_like(part, [emptied(inner, kinds) for inner in part])
     kind = _kind(part)
-    return _Place(kind) if kind in kinds else part
+    return _PLACES[kind] if kind in kinds else part
+
+
+_WITHOUT_TENSORS = Outline, torch.Size
+_PLACES: dict[Any, _Place] = {kind: _Place(kind) for kind in (Tensor, int, float)}
 
 
 def _leaves(part: Any) -> Iterator[Any]:
@@ -117,7 +142,13 @@ def _leaves(part: Any) -> Iterator[Any]:
 
 
 def tensors_in(saved: tuple) -> list[Tensor]:
-    return [leaf for leaf in _leaves(saved) if isinstance(leaf, Tensor)]
+    found: list[Tensor] = []
+    for part in saved:
+        if isinstance(part, Tensor):
+            found.append(part)
+        elif isinstance(part, tuple) and type(part) not in _WITHOUT_TENSORS:
+            found += tensors_in(part)
+    return found
 
 
 def numbers_in(saved: tuple) -> list[float]:
@@ -125,17 +156,28 @@ def numbers_in(saved: tuple) -> list[float]:
 
 
 def _tuple_like(like: tuple, parts: Iterable[Any]) -> tuple:
-    return type(like)(*parts) if hasattr(like, "_fields") else tuple(parts)
+    kind: Any = type(like)
+    return kind._make(parts) if hasattr(kind, "_make") else tuple(parts)
 
 
 def _kind(leaf: Any) -> type | None:
     """Return the type of a leaf that is passed separately: an array, an integer or a
     float. Return None for a leaf that belongs to the structure."""
+    if type(leaf) in _KINDS:
+        return _KINDS[type(leaf)]
     if isinstance(leaf, Tensor):
         return Tensor
     if isinstance(leaf, int | torch.SymInt) and not isinstance(leaf, bool):
         return int
     return float if isinstance(leaf, float | torch.SymFloat) else None
+
+
+# Of the usual leaves, which are found sooner here.
+_KINDS: dict[type, type | None] = {
+    **{kind: kind for kind in (Tensor, int, float)},
+    torch.nn.Parameter: Tensor,
+    **dict.fromkeys((str, bool, type(None))),
+}
 
 
 def _integer(number: float) -> int | float:
@@ -157,6 +199,7 @@ def _same(a: Tensor, b: Tensor) -> bool:
 
 def unaliased(x: Tensor, others: Iterable[Tensor | None]) -> Tensor:
     """Return ``x``, or a copy if it shares memory with one of the others."""
-    if any(other is not None and internals.share_memory(x, other) for other in others):
-        return x.clone(memory_format=torch.contiguous_format)
+    for other in others:
+        if other is not None and internals.share_memory(x, other):
+            return x.clone(memory_format=torch.contiguous_format)
     return x
