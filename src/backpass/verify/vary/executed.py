@@ -8,9 +8,11 @@ not a multiple of a block follows. The work is counted in executed instructions.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
+from typing import Any
 
 import numpy as np
 
@@ -18,11 +20,11 @@ from backpass import ptx
 from backpass.contract.arrays import is_array
 from backpass.verify import domain
 from backpass.verify.case import Case, Inputs, NotRun, first_line
-from backpass.verify.convert import is_floating, to_numpy, to_torch
+from backpass.verify.convert import is_floating, to_kind_of, to_numpy, to_torch
 from backpass.verify.methods import compiled, finite_difference
 from backpass.verify.methods.compiled import Executed, InBackward
 from backpass.verify.methods.precision import LOW
-from backpass.verify.report import FAILED, NOT_RUN, Row
+from backpass.verify.report import FAILED, NOT_RUN, PASSED, Row
 from backpass.verify.state import other_inputs
 from backpass.verify.vary.axes import LENGTHENED
 from backpass.verify.vary.draws import Draw, Places
@@ -30,7 +32,7 @@ from backpass.verify.vary.inputs import of_integers
 from backpass.verify.vary.masks import other_masks
 from backpass.verify.vary.options import left_out
 from backpass.verify.vary.rows import EXCLUDED, diagnosis, not_run, summed_up
-from backpass.verify.vary.structure import is_kept
+from backpass.verify.vary.structure import REPEATS, is_kept, repeats
 from backpass.verify.vary.work import ASKED_FOR, Work, elements
 
 NAME = "varied inputs"
@@ -45,7 +47,10 @@ TOGETHER = 8  # instructions of programs that execute together: if asked, they c
 CALLS = 24  # of forward and backward, for differences along few directions
 TIMES = 20  # the factor of values far from 0
 OTHER_VALUES = "other values"
-STRUCTURED = "drawn inputs would not keep the structure of those given"
+STRUCTURED = (
+    "drawn inputs would not keep the structure of those given; SHAPES may declare it, "
+    "as in cu[g+1]:offsets<n"
+)
 TO_EXCLUDE = (
     "if the kernel is made for certain lengths alone, let forward raise an error for "
     "others, or declare SHAPES"
@@ -271,6 +276,7 @@ class _Varying:
         for name, inputs in trials:
             try:
                 found = self._judged(name, self._at(inputs))
+                self._unless_of_repeats(found, inputs)
             except _Rejected as rejected:
                 reasons.append(str(rejected))
                 continue
@@ -279,6 +285,27 @@ class _Varying:
                 return rows
             wrong = wrong or rows
         return wrong or [replace(not_run(NAME, what, reasons[0]), variation=what)]
+
+    def _unless_of_repeats(self, found: Sequence[Row], inputs: Inputs) -> None:
+        """Raise _Rejected if what failed may be due to integers that repeat, where
+        those given do not. Without a declaration, they may be places to write to.
+
+        They are not the cause if nothing fails with integers that repeat at the lengths
+        given.
+        """
+        given = self.case.inputs
+        if self.draw.declared or not any(row.verdict == FAILED for row in found):
+            return
+        if repeats(given, inputs) and not all(map(self._passes, _repeated(given))):
+            raise _Rejected(REPEATS)
+
+    def _passes(self, inputs: Inputs) -> bool:
+        """Whether the kernels are right at these inputs."""
+        try:
+            found = self._judged("integers that repeat", self._at(inputs))
+        except _Rejected:
+            return False
+        return any(row.verdict == PASSED for row in found)
 
     def _at(self, inputs: Inputs) -> Case:
         """Return the case at other inputs. Raises _Rejected."""
@@ -382,3 +409,18 @@ class _Varying:
         ):
             raise _Rejected("the operator's output is not finite")
         return None if isinstance(y, (tuple, list)) else tuple(y.shape)
+
+
+def _repeated(given: Inputs) -> Iterator[Inputs]:
+    """Yield inputs whose integers repeat: they are the larger half of those given, and
+    then all are the largest. A small one may mark what is left out."""
+
+    def largest(value: Any, share: int) -> Any:
+        if not is_array(value) or is_floating(value) or not math.prod(value.shape):
+            return value
+        own = to_numpy(value)
+        some = np.sort(own.ravel())[::-1][: -(-own.size // share)]
+        return to_kind_of(value, np.resize(some, own.shape))
+
+    for share in (2, max(math.prod(x.shape) for x in given if is_array(x))):
+        yield tuple(largest(value, share) for value in given)
