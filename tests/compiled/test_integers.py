@@ -110,3 +110,16 @@ def test_beside_offsets_the_other_axes_are_varied():
     assert executed.STRUCTURED in reasons["length 37 in place of 7"]
     (row,) = check(Bags(lambda n: n // 16), x, cu, **settings).failed
     assert row.variation == "length 37 in place of 32"
+
+
+class Declared(Picked):
+    SHAPES = "x[m, c], t[n]:int<m -> y[n, c]"
+
+
+def test_a_fault_that_only_the_contract_sees_fails_with_its_whole_message():
+    """It draws the declared integers again."""
+    t, methods = (3, 0, 7, 1, 2, 6, 4), ["contract", "compiled"]
+    assert judged(Declared(add=True), t, methods=methods, vary=False).passed
+    (row,) = judged(Declared(add=False), t, methods=methods, vary=False).failed
+    assert row.method == "contract" and row.reason.startswith("Order: ")
+    assert row.reason.endswith("the result depends on the order of the blocks")
