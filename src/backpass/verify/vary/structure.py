@@ -14,7 +14,6 @@ from backpass.contract.arrays import is_array
 from backpass.verify.case import Case, Inputs
 from backpass.verify.convert import is_floating, to_numpy
 
-
 REPEATS = (
     "the integers drawn repeat, and those given do not; if they may, declare their range "
     "in SHAPES, as in t[n]:int<V"
