@@ -175,7 +175,7 @@ def eight_kernel(x_ptr, y_ptr, n, FACTOR: tl.constexpr, BLOCK: tl.constexpr):
 
 
 class Eight:
-    """Numbers of 8 bits, times a factor. For capability 8.0, Triton rounds the middle of two from 0, and PyTorch to
+    """8-bit numbers, times a factor. For capability 8.0, Triton rounds the middle of two from 0, and PyTorch to
     the even one."""
 
     CONSTANTS = ("x",)

@@ -30,7 +30,7 @@ AGREES = (
 )
 FIRST = "the first instruction that departs from float64 is "
 TO_EIGHT_BITS = (
-    "converts to numbers of 8 bits, and one that is rounded differently becomes its "
+    "converts to 8-bit numbers, and one that is rounded differently becomes its "
     "neighbour: compare the conversions; every other instruction agrees with float64 up "
     "to rounding"
 )
