@@ -10,7 +10,7 @@ from backpass import kernels
 from backpass.kernels import compiled, load
 from backpass.ptx.shadow import Shadow
 from backpass.verify import check
-from backpass.verify.departures import AGREES
+from backpass.verify.departures import AGREES, TO_EIGHT_BITS
 
 FIRST = "the first instruction that departs from float64 is "
 
@@ -165,3 +165,62 @@ def test_sums_that_cancel_and_differ_by_rounding_do_not_fail():
     (fault,) = verdict.rounded
     assert "by rounding alone: computed in float64, the two are equal" in str(fault)
     assert "tl.store(y_ptr + row" in str(fault) and "enable_fp_fusion=False" in str(fault)
+
+
+@triton.jit
+def eight_kernel(x_ptr, y_ptr, n, FACTOR: tl.constexpr, BLOCK: tl.constexpr):
+    at = tl.arange(0, BLOCK)
+    x = tl.load(x_ptr + at, mask=at < n)
+    tl.store(y_ptr + at, FACTOR * x.to(tl.float8e5).to(tl.float32), mask=at < n)
+
+
+class Eight:
+    """8-bit numbers, times a factor. For capability 8.0, Triton rounds the middle of two from 0, and PyTorch to
+    the even one."""
+
+    CONSTANTS = ("x",)
+
+    def __init__(self, factor=1.0):
+        self.factor = factor
+
+    def forward(self, x, z):
+        y = torch.empty(x.shape, dtype=x.dtype)
+        eight_kernel[(1,)](x, y, x.numel(), self.factor, BLOCK=64)
+        return y + z, None
+
+    def backward(self, dy, saved):
+        return None, dy
+
+
+@pytest.mark.parametrize("middle", [True, False])
+def test_a_conversion_to_eight_bits_that_rounds_differently_is_named(middle):
+    x = torch.linspace(1, 2, 33)[:32] if middle else torch.tensor([1.0, 1.25, 1.5, 1.75] * 8)
+    z = torch.zeros(32)
+    report = check(
+        Eight(),
+        x.bfloat16(),
+        z.bfloat16(),
+        operator=lambda x, z: x.to(torch.float8_e5m2).to(x.dtype) + z,
+        methods=["compiled"],
+        raises=False,
+        vary=False,
+    )
+    if not middle:
+        assert report.passed
+        return
+    (row,) = report.failed
+    assert "test_departures.py" in row.reason and "float8e5" in row.reason, row.reason
+    assert TO_EIGHT_BITS in row.reason and AGREES not in row.reason
+
+
+def test_an_infinite_error_has_the_tolerance_of_finite_ones_beside_it():
+    x = torch.cat([torch.full((1, 8), 10.0), torch.full((1, 8), 70000.0)])
+    settings = {"operator": identity, "methods": ["compiled"], "vary": False, "raises": False}
+
+    class Short(Rows):
+        def forward(self, x):
+            return super().forward(x)[0].half().float(), x
+
+    (row,) = check(Short(""), x, **settings).failed
+    assert row.error == float("inf") and "infinite" in row.reason
+    assert row.tolerance > 1e-9 and "at worst" not in row.how

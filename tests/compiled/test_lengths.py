@@ -1,5 +1,7 @@
 """A check of compiled kernels tries lengths at which a kernel runs other code, without being asked."""
 
+from contextlib import nullcontext
+
 import pytest
 import torch
 import triton
@@ -360,3 +362,52 @@ def test_an_atomic_sum_in_bfloat16_beside_an_unwritten_element_says_why_it_fails
     with pytest.raises(ptx.Undefined, match="initialise both elements, or add in float32"):
         with compiled.executing():
             twice_kernel[(1,)](torch.empty(2, dtype=torch.bfloat16), 1.5)
+
+
+@triton.heuristics({"WHOLE": lambda given: given["n"] % given["OF"] == 0})
+@triton.jit
+def whole_kernel(x_ptr, y_ptr, n, OF: tl.constexpr, WHOLE: tl.constexpr, BLOCK: tl.constexpr):
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    if WHOLE:
+        tl.store(y_ptr + at, 2 * tl.load(x_ptr + at))
+    else:
+        tl.store(y_ptr + at, 2 * tl.load(x_ptr + at, mask=at < n), mask=at < n)
+
+
+class Whole(Doubled):
+    """Blocks of 16 without a mask, if the length is a multiple of ``of``."""
+
+    def __init__(self, of):
+        self.of = of
+
+    def forward(self, x):
+        y = torch.empty(x.shape, dtype=x.dtype)
+        whole_kernel[(triton.cdiv(len(x), 16),)](x.contiguous(), y, len(x), self.of, BLOCK=16)
+        return y, None
+
+
+def test_an_odd_multiple_of_eight_is_not_a_multiple_of_a_block():
+    settings = {"operator": lambda x: 2 * x}
+    report = of_one(Whole(16), (32,), **settings)
+    assert report.passed and "length 40 in place of 32" in {row.variation for row in report.having("passed")}
+    (row,) = of_one(Whole(8), (32,), **settings).failed
+    assert row.variation == "length 40 in place of 32" and "OutOfBounds" in row.reason
+
+
+def test_a_length_at_which_the_code_would_be_too_long_is_left_out(monkeypatch):
+    """The block is the whole row, so the code grows with it."""
+    monkeypatch.setattr(executed, "LINES", 600)
+    shown = []
+    monkeypatch.setattr(executed, "Progress", lambda what: shown.append(what) or nullcontext())
+    report = of_one(Turned(), (3, 5), operator=lambda x: x.flip(1), vary=True)
+    assert report.passed and "compiling for length 37 in place of 5" in shown
+    (row,) = (row for row in report.having("not run") if "lines of PTX" in row.reason)
+    assert row.variation == "length 1061 in place of 5" and "at most 600" in row.reason
+    assert not any("1061 in place of 5" in what for what in shown)
+
+
+def test_expected_lines_follow_the_growth_that_was_seen():
+    assert executed._expected([(32, 500), (64, 500)], 2048) == 500
+    assert executed._expected([(64, 500), (64, 500)], 256) == 2000
+    assert executed._expected([(16, 1119), (64, 4628)], 256) == 16 * 4628
+    assert executed._expected([(32, 500), (64, 1000), (256, 4000)], 2048) == 32000

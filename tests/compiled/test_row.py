@@ -92,7 +92,11 @@ def test_a_users_own_kernels_are_checked_in_all_dtypes_by_values_the_contract_an
     assert {row.method for row in report.rows} == values | {"contract", "varied inputs"}
     varied = [row.variation for row in report.rows if row.variation]
     lengths = (37, 3), (37, 7), (131, 7), (48, 3), (48, 7)
-    assert varied == [*(f"length {of} in place of {given}" for of, given in lengths), "other values"]
+    assert varied == [
+        *(f"length {of} in place of {given}" for of, given in lengths),
+        "lengths 24 and 40 in place of 3 and 7",
+        "other values",
+    ]
 
 
 def test_the_command_draws_tensors_for_kernels(capsys):

@@ -43,7 +43,13 @@ from backpass.verify.methods import (
     second_derivative,
     symbolic,
 )
-from backpass.verify.methods.compiled import as_executed, launched, launching, proofs_of
+from backpass.verify.methods.compiled import (
+    as_executed,
+    is_fault,
+    launched,
+    launching,
+    proofs_of,
+)
 from backpass.verify.outputs import Malformed
 from backpass.verify.report import (
     COULD_NOT_RUN,
@@ -423,6 +429,8 @@ def _run(name: str, case: Case, progress: Progress) -> list[Row]:
     except Malformed as error:
         return [Row(method.NAME, "", FAILED, reason=str(error))]
     except Exception as error:
+        if is_fault(error):
+            return [Row(method.NAME, "", FAILED, reason=compiled.said(error))]
         if isinstance(error, ModuleNotFoundError) and error.name in OPTIONAL:
             reason = f"{OPTIONAL[error.name]} is not installed"
             return [Row(method.NAME, "", NOT_RUN, reason=reason)]

@@ -8,11 +8,12 @@ explain the error is named; if none does, the error is not one of rounding.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import cache
 from typing import Any
 
+from backpass import ptx
 from backpass.ptx.shadow import Shadow, TooLong
 from backpass.verify.allowed import DECLARE
 from backpass.verify.case import Case
@@ -26,6 +27,12 @@ SHARE = 0.25  # of the error: what an instruction that explains it departs by
 AGREES = (
     "every instruction of the kernels agrees with float64 up to rounding: look for a "
     "wrong formula, index, or mask"
+)
+FIRST = "the first instruction that departs from float64 is "
+TO_EIGHT_BITS = (
+    "converts to 8-bit numbers, and one that is rounded differently becomes its "
+    "neighbour: compare the conversions; every other instruction agrees with float64 up "
+    "to rounding"
 )
 
 
@@ -84,7 +91,8 @@ def _with_line(row: Row, case: Case, said: Callable[[float], str | None]) -> Row
     def diagnose(seconds: float) -> str:
         found = known.diagnose(seconds)
         line = said(error)
-        if line is None or (not line and NOTHING_FOUND not in found):
+        unknown = NOTHING_FOUND in found
+        if line is None or not (unknown or line.startswith(FIRST)):
             return found
         return f"{found}; {line or AGREES}"
 
@@ -95,8 +103,8 @@ def _with_line(row: Row, case: Case, said: Callable[[float], str | None]) -> Row
 def _departed(
     again: Callable[[Shadow], Any], limit: float, overflows: bool
 ) -> str | None:
-    """Return the line that departs by more than a limit, "" if none does, and None if
-    that is not known."""
+    """Return the line that departs by more than a limit, and None if it is not known.
+    If none does, return one that converts to 8 bits, or ""."""
     shadow = Shadow(limit, overflows, SECONDS)
     try:
         done = again(shadow)
@@ -104,7 +112,7 @@ def _departed(
         return None
     first = shadow.first
     if first is None:
-        return ""
+        return _to_eight_bits(run.text for run in done.verdict.runs)
     reaches = shadow.stored > limit
     if overflows and math.isfinite(shadow.stored):
         # An operation on bits may have hidden where it comes from.
@@ -113,10 +121,20 @@ def _departed(
         return None
     where = f" at {first.place}" if first.place else ""
     return (
-        f"the first instruction that departs from float64 is {first.instruction}"
-        f"{where}: {first.got:.7g} instead of {first.exact:.7g} in block {first.block}, "
+        f"{FIRST}{first.instruction}{where}: {first.got:.7g} instead of {first.exact:.7g} in block {first.block}, "
         f"thread {first.thread}{_cure(first.instruction)}"
     )
+
+
+def _to_eight_bits(texts: Iterable[str]) -> str:
+    """Return the first line of kernels that converts to 8 bits; "" if none does. For
+    capability 8.0, Triton compiles it to instructions on bits."""
+    for text in dict.fromkeys(texts):
+        for instruction in ptx.parse(text).code:
+            place = instruction.place
+            if place is not None and "float8" in place.text:
+                return f"{place} {TO_EIGHT_BITS}"
+    return ""
 
 
 def _cure(instruction: str) -> str:

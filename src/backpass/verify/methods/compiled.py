@@ -350,8 +350,20 @@ def fault_row(fault: ptx.Fault, dtype: str, number: int = 0) -> Row:
     """Return the failed row of a fault that stopped a kernel."""
     from backpass.kernels.compiled import UNSEEN
 
-    reason, note = f"{type(fault).__name__}: {fault}", f"not checked: {UNSEEN}"
-    return Row(_name(dtype, number), "", FAILED, reason=reason, note=note)
+    note = f"not checked: {UNSEEN}"
+    return Row(_name(dtype, number), "", FAILED, reason=said(fault), note=note)
+
+
+def said(fault: Exception) -> str:
+    """Return a fault in words, with its kind."""
+    return f"{type(fault).__name__}: {fault}"
+
+
+def is_fault(error: Exception) -> bool:
+    """Whether an error is that of a kernel that is wrong, at any inputs. An assertion
+    may reject some, and so may an atomic sum in bfloat16 an odd length."""
+    wrong = isinstance(error, ptx.Fault)
+    return wrong and not isinstance(error, (ptx.Assertion, ptx.HalfWord))
 
 
 def _with_verdict(

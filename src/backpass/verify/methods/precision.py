@@ -567,13 +567,16 @@ def _judged(
     failed = not share[at] <= 1
     if not failed and (found := _beyond_in_all(got, reference, error, most, allowed)):
         failed, (worst, tolerance, note) = True, found
-    judge = replace(judge, how=f"{judge.how}; {note}", tolerance=RESOLUTION)
+    how = judge.how
+    judge = replace(judge, how=f"{how}; {note}", tolerance=RESOLUTION)
     if failed:
         seen = min(tolerance, 0.99 * float(error.max()) / most, 0.99)
         judge = replace(judge, tolerance=0.0 if judge.declared_zero else seen)
     row = judge.row(got if failed else right, reference)
     if row.verdict in (PASSED, FAILED) and np.isfinite(row.error or 0.0):
         return replace(row, error=worst, tolerance=tolerance)
+    if row.verdict == FAILED and not finite.all():
+        return replace(row, how=how, tolerance=tolerance)
     return row
 
 

@@ -8,21 +8,24 @@ not a multiple of a block follows. The work is counted in executed instructions.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
+from typing import Any
 
 import numpy as np
 
 from backpass import ptx
 from backpass.contract.arrays import is_array
+from backpass.text.progress import Progress
 from backpass.verify import domain
 from backpass.verify.case import Case, Inputs, NotRun, first_line
-from backpass.verify.convert import is_floating, to_numpy, to_torch
+from backpass.verify.convert import is_floating, to_kind_of, to_numpy, to_torch
 from backpass.verify.methods import compiled, finite_difference
 from backpass.verify.methods.compiled import Executed, InBackward
 from backpass.verify.methods.precision import LOW
-from backpass.verify.report import FAILED, NOT_RUN, Row
+from backpass.verify.report import FAILED, NOT_RUN, PASSED, Row
 from backpass.verify.state import other_inputs
 from backpass.verify.vary.axes import LENGTHENED
 from backpass.verify.vary.draws import Draw, Places
@@ -30,13 +33,16 @@ from backpass.verify.vary.inputs import of_integers
 from backpass.verify.vary.masks import other_masks
 from backpass.verify.vary.options import left_out
 from backpass.verify.vary.rows import EXCLUDED, diagnosis, not_run, summed_up
-from backpass.verify.vary.structure import is_kept
+from backpass.verify.vary.structure import REPEATS, is_kept, repeats
 from backpass.verify.vary.work import ASKED_FOR, Work, elements
 
 NAME = "varied inputs"
 LEAST = 37  # odd, and more rows than most programs handle
 BEYOND = (131, 1061)  # if one program or block handled all LEAST, or all 131
 ALIGNED = 16  # the multiples of which Triton compiles other code for
+EIGHTS = 8  # a block is not a factor of its odd multiples
+LINES = 40_000  # of PTX, which take seconds to compile; more may take minutes
+GROWS = 1.1  # a larger factor between two lengths is not one of constants alone
 MULTIPROCESSORS = 3  # so that each of as many programs handles several rows
 QUERY = "torch.cuda.get_device_properties"
 INSTRUCTIONS = 100_000  # that all variations may execute by default
@@ -45,7 +51,10 @@ TOGETHER = 8  # instructions of programs that execute together: if asked, they c
 CALLS = 24  # of forward and backward, for differences along few directions
 TIMES = 20  # the factor of values far from 0
 OTHER_VALUES = "other values"
-STRUCTURED = "drawn inputs would not keep the structure of those given"
+STRUCTURED = (
+    "drawn inputs would not keep the structure of those given; SHAPES may declare it, "
+    "as in cu[g+1]:offsets<n"
+)
 TO_EXCLUDE = (
     "if the kernel is made for certain lengths alone, let forward raise an error for "
     "others, or declare SHAPES"
@@ -152,6 +161,8 @@ class _Varying:
             if self._may_change(places) and places not in self.rejected:
                 length = (max(places.length + 3, LEAST) // ALIGNED + 1 | 1) * ALIGNED
                 yield self._first(self._resized(places, self.draw.fit(places, length)))
+        if together := self._in_eights():
+            yield self._first([together])
         self.budget.kept.pop(self.case.dtype)
         yield self._first([(OTHER_VALUES, other_inputs(self.case).inputs)])
         for trial in self._of_values() if self.asked else ():
@@ -187,6 +198,28 @@ class _Varying:
                 for places in dict.fromkeys([by_end, by_start, alike, ((first, axis),)])
             ]
 
+    def _in_eights(self) -> Trial | None:
+        """Return inputs of which all lengths that may be others are odd multiples of 8
+        at once; None if they are. A heuristic may take them for whole blocks."""
+        draw, said = self.draw, []
+        taken = {n for x in self.case.arrays for n in tuple(x.shape)}
+        for places in self.draw.lengths():
+            old = places.length
+            accepted = self._may_change(places) and places not in self.rejected
+            if not accepted or old % (2 * EIGHTS) == EIGHTS:
+                continue
+            longer = range(3 * EIGHTS, old + 2 * EIGHTS * (len(taken) + 3), 2 * EIGHTS)
+            new = next(n for n in longer if n > old and n not in taken)
+            new = self.draw.fit(places, new)
+            draw = Draw(self.case.elsewhere(draw.resized(places, new)))
+            taken.add(new)
+            said.append((new, old))
+        if not said:
+            return None
+        news, olds = (" and ".join(map(str, of)) for of in zip(*said, strict=True))
+        what = f"length{'s' * (len(said) > 1)} {news} in place of {olds}"
+        return self._on_few_processors(what), draw.case.inputs
+
     def _may_change(self, places: Places) -> bool:
         """Whether a length is varied. Without a declaration and an operator, nothing
         says which lengths belong together, so only those of the first and the last axis
@@ -211,13 +244,26 @@ class _Varying:
     def _of_length(self, places: Places) -> Iterator[list[Row]]:
         """Yield the rows of a larger length, and of still larger ones while no launch
         has more programs, and none has more instructions than for the length before;
-        if asked, of all, and of a single row."""
+        if asked, of all, and of a single row. A still larger one is left out if its
+        code would be too long."""
         of_rows, before = self._is_of_rows(places), 0
         lengths = (max(places.length + 3, least) | 1 for least in (LEAST, *BEYOND))
+        code = [(_block(places.length), lines_of(self.given))]
         for length in dict.fromkeys(lengths):
+            lines = _expected(code, _block(length)) if len(code) > 1 else 0
+            if lines > LINES:
+                what = f"length {length} in place of {places.length}"
+                reason = (
+                    f"the kernels would be compiled to about {lines:,} lines of PTX; a "
+                    f"variation compiles at most {LINES:,}"
+                )
+                yield [replace(not_run(NAME, what, reason), variation=what)]
+                break
             yield self._first(self._trials(places, length))
             if not self.last:
                 self.rejected.add(places)
+            else:
+                code.append((_block(length), self.lines))
             more = not of_rows and 0 < before < self.count
             if not self.asked and (more or self.last != self.given.programs):
                 return
@@ -242,9 +288,12 @@ class _Varying:
 
     def _resized(self, places: Places, length: int) -> list[Trial]:
         what = f"length {length} in place of {places.length}"
-        if QUERY in self.given.verdict.stood_in:
-            what = f"{MULTIPROCESSORS} multiprocessors, {what}"
+        what = self._on_few_processors(what)
         return [(what, inputs) for inputs in self.draw.tries(places, length)]
+
+    def _on_few_processors(self, what: str) -> str:
+        few = QUERY in self.given.verdict.stood_in
+        return f"{MULTIPROCESSORS} multiprocessors, {what}" if few else what
 
     def _of_values(self) -> Iterator[Trial]:
         """Yield other values: far from 0, an ignored integer, masks, and an optional
@@ -266,11 +315,13 @@ class _Varying:
         """Return the rows of the first trial that is not rejected; one row if all
         are. With ``any_of``, a trial that passes stands for those before it."""
         self.last: list[tuple[str, int]] = []
-        self.count = self.cost = 0
+        self.count = self.cost = self.lines = 0
         reasons, what, wrong = [], trials[0][0], []
         for name, inputs in trials:
             try:
-                found = self._judged(name, self._at(inputs))
+                with Progress(f"compiling for {name}"):
+                    found = self._judged(name, self._at(inputs))
+                self._unless_of_repeats(found, inputs)
             except _Rejected as rejected:
                 reasons.append(str(rejected))
                 continue
@@ -278,7 +329,29 @@ class _Varying:
             if not any_of or not any(row.verdict == FAILED for row in rows):
                 return rows
             wrong = wrong or rows
+        self.last = self.last if wrong else []
         return wrong or [replace(not_run(NAME, what, reasons[0]), variation=what)]
+
+    def _unless_of_repeats(self, found: Sequence[Row], inputs: Inputs) -> None:
+        """Raise _Rejected if what failed may be due to integers that repeat, where
+        those given do not. Without a declaration, they may be places to write to.
+
+        They are not the cause if nothing fails with integers that repeat at the lengths
+        given.
+        """
+        given = self.case.inputs
+        if self.draw.declared or not any(row.verdict == FAILED for row in found):
+            return
+        if repeats(given, inputs) and not all(map(self._passes, _repeated(given))):
+            raise _Rejected(REPEATS)
+
+    def _passes(self, inputs: Inputs) -> bool:
+        """Whether the kernels are right at these inputs."""
+        try:
+            found = self._judged("integers that repeat", self._at(inputs))
+        except _Rejected:
+            return False
+        return any(row.verdict == PASSED for row in found)
 
     def _at(self, inputs: Inputs) -> Case:
         """Return the case at other inputs. Raises _Rejected."""
@@ -310,7 +383,7 @@ class _Varying:
                 self.budget.left -= self._work(done)
                 if not self.last:
                     self.last, self.count = done.programs, done.instructions
-                    self.cost = self._work(done)
+                    self.cost, self.lines = self._work(done), lines_of(done)
                 if shape is not None and tuple(done.y.shape) != shape:
                     raise _Rejected("forward and the operator return different shapes")
                 found += compiled.rows_of(case, done)
@@ -382,3 +455,44 @@ class _Varying:
         ):
             raise _Rejected("the operator's output is not finite")
         return None if isinstance(y, (tuple, list)) else tuple(y.shape)
+
+
+def lines_of(done: Executed) -> int:
+    """Return how many lines the PTX of the kernels has that were executed."""
+    return sum(text.count("\n") for text in {run.text for run in done.verdict.runs})
+
+
+def _block(length: int) -> int:
+    """Return the least power of 2 that is not below a length, as a block often is."""
+    return 1 << max(length - 1, 0).bit_length()
+
+
+def _expected(code: Sequence[tuple[int, int]], block: int) -> int:
+    """Return how many lines of PTX to expect for a block, given the blocks and lines of
+    two lengths or more. Lines that grow may do so as the square of the block, until
+    three lengths have shown how. Of one block, they do not show whether they grow."""
+    (earlier, fewer), (last, lines) = code[-2:]
+    if earlier == last:
+        power = 1.0
+    elif lines <= GROWS * fewer:
+        power = 0.0
+    elif len(code) == 2 or not fewer:
+        power = 2.0
+    else:
+        power = math.log(lines / fewer) / math.log(last / earlier)
+    return int(lines * (block / last) ** power)
+
+
+def _repeated(given: Inputs) -> Iterator[Inputs]:
+    """Yield inputs whose integers repeat: they are the larger half of those given, and
+    then all are the largest. A small one may mark what is left out."""
+
+    def largest(value: Any, share: int) -> Any:
+        if not is_array(value) or is_floating(value) or not math.prod(value.shape):
+            return value
+        own = to_numpy(value)
+        some = np.sort(own.ravel())[::-1][: -(-own.size // share)]
+        return to_kind_of(value, np.resize(some, own.shape))
+
+    for share in (2, max(math.prod(x.shape) for x in given if is_array(x))):
+        yield tuple(largest(value, share) for value in given)

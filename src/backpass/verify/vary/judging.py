@@ -48,7 +48,7 @@ from backpass.verify.vary.rows import (
     outputs_fit,
     summed_up,
 )
-from backpass.verify.vary.structure import is_kept, repeats
+from backpass.verify.vary.structure import REPEATS, is_kept, repeats
 from backpass.verify.vary.suggested import declaration
 from backpass.verify.vary.values import EMPTY_SEGMENT, depends
 from backpass.verify.vary.vectors import sums_over_all
@@ -72,10 +72,6 @@ KINKS = 0.03  # of a slope: a larger error is not excused as one of kinks
 RESIZED = (NO_ROWS, ONE, SHORT, LONGER, MULTIPLE, MANY)
 # A row is its own mean, has the norm 0, or equals another row.
 COINCIDING = (ONE, ZEROS, TIES, OTHER)
-REPEATS = (
-    "the integers drawn repeat, and those given do not; if they may, declare their range "
-    "in SHAPES, as in t[n]:int<V"
-)
 LOSS = (
     "without a declaration, a loss need not support one more axis: its mean may be "
     f"over rows or over all elements; {ANY_AXES}"

@@ -14,19 +14,33 @@ from backpass.contract.arrays import is_array
 from backpass.verify.case import Case, Inputs
 from backpass.verify.convert import is_floating, to_numpy
 
+REPEATS = (
+    "the integers drawn repeat, and those given do not; if they may, declare their range "
+    "in SHAPES, as in t[n]:int<V"
+)
+
 
 def is_kept(case: Case, inputs: Inputs) -> bool:
     """Whether inputs in place of a case's keep the structure that those have.
 
-    Rows that sum to 1 or have length 1, such as probabilities, are not drawn again. No
-    length changes beside offsets, which end with a length.
+    Rows that sum to 1 or have length 1, such as probabilities, are not drawn again.
+    Beside offsets, which end with a length, integers keep their number, and so do what
+    the offsets count and the segments between them; other axes may become longer.
     """
+    counted = _counted(case)
     for old, new in zip(case.inputs, inputs, strict=True):
         if new is old or not is_array(old) or not is_array(new):
             continue
         if is_floating(old) and _is_normalised(to_numpy(old)):
             return False
-        if tuple(new.shape) != tuple(old.shape) and _has_offsets(case):
+        if not counted or tuple(new.shape) == tuple(old.shape):
+            continue
+        if not is_floating(old) or len(new.shape) != len(old.shape):
+            return False
+        if any(
+            before != after and (before in counted or after < before)
+            for before, after in zip(old.shape, new.shape, strict=True)
+        ):
             return False
     return True
 
@@ -42,8 +56,8 @@ def _is_normalised(x: np.ndarray) -> bool:
 
 def repeats(given: Sequence[Any], drawn: Sequence[Any]) -> bool:
     """Whether integers that were drawn repeat where those given do not: all of an
-    array, those of each slice, or whole slices. They may be places to write to, or the
-    two ends of an edge."""
+    array, those that are not negative, those of each slice, or whole slices. They may
+    be places to write to, or the two ends of an edge."""
     return any(
         before and not after
         for old, new in zip(given, drawn, strict=True)
@@ -53,28 +67,31 @@ def repeats(given: Sequence[Any], drawn: Sequence[Any]) -> bool:
 
 
 def _apart(array: Any) -> Iterator[bool]:
-    """Yield whether the integers of an array are different: all of them, those of each
-    slice along each axis, and its slices."""
+    """Yield whether the integers of an array are different: all of them, those that are
+    not negative, which may mark places that are left out, those of each slice along
+    each axis, and its slices."""
     x = to_numpy(array)
     if x.dtype == bool:
         return
-    yield np.unique(x).size == x.size
+    for own in (x, x[x >= 0]):
+        yield np.unique(own).size == own.size
     for axis in range(x.ndim) if x.ndim > 1 else ():
         along = np.sort(x, axis)
         yield bool((np.diff(along, axis=axis) != 0).all())
         yield len(np.unique(x, axis=axis)) == x.shape[axis]
 
 
-def _has_offsets(case: Case) -> bool:
-    """Whether an input consists of offsets: integers from 0 to a length, in order."""
+def _counted(case: Case) -> set[int]:
+    """Return the lengths that offsets among the inputs say, integers from 0 to a
+    length, in order: their number, that of the segments between them, and what they
+    count. Without offsets there are none."""
     lengths = {n for value in case.arrays for n in tuple(value.shape)}
-    return any(
-        not is_floating(value)
-        and value.ndim == 1
-        and (at := to_numpy(value)).dtype != bool
-        and at.size > 1
-        and at[0] == 0
-        and (np.diff(at) >= 0).all()
-        and int(at[-1]) in lengths
-        for value in case.arrays
-    )
+    found: set[int] = set()
+    for value in case.arrays:
+        if is_floating(value) or value.ndim != 1:
+            continue
+        at = to_numpy(value)
+        ascend = at.dtype != bool and at.size > 1 and (np.diff(at) >= 0).all()
+        if ascend and at[0] == 0 and int(at[-1]) in lengths:
+            found |= {at.size, at.size - 1, int(at[-1])}
+    return found
