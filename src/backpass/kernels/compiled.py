@@ -130,8 +130,8 @@ class Verdict:
 
     @property
     def moved(self) -> str:
-        """A table of the tensors of each launch, with the bytes that are moved, and
-        those that programs ask for; see ``ptx.traffic``. Only if they are counted."""
+        """A table of the tensors of each launch: the bytes that are loaded, stored, and
+        asked for; see ``ptx.traffic``. It has no rows unless bytes are counted."""
         head = ("kernel", "tensor", "loaded", "stored", "asked for")
         rows = [
             (run.kernel, x.tensor, *(f"{n:,}" for n in x[1:]))

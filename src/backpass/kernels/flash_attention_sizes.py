@@ -76,7 +76,8 @@ def tiles_for(
 ) -> Tiles:
     """The tiles of one loop, "forward", "keys" or "queries", for heads of that width,
     in the dtype and on the device of ``like``. With ``more``, scores are more than
-    products: there is a bias, a mask, a softcap, or dropout, for which ``drops``."""
+    products: there is a bias, a mask, a softcap, or dropout. With ``drops``, there is
+    dropout."""
     table: Mapping[str, tuple[Tiles, ...]]
     if like.dtype == torch.float64:
         table = FLOAT64
@@ -102,7 +103,7 @@ def tiles_for(
 
 
 def _half_as_long(part: str, tiles: Tiles) -> Tiles:
-    """The tiles with dropout, whose counters of 64 bits take registers: half of the
+    """The tiles with dropout, whose 64-bit counters take registers: half of the
     tile that a program loops over, but not less than a product needs."""
     if part == "keys":
         return tiles._replace(queries=max(16, tiles.queries // 2))

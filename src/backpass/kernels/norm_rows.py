@@ -246,7 +246,7 @@ def _backward_rows(
     program = tl.program_id(0).to(tl.int64)
     column = tl.arange(0, COLUMNS)[None, :].to(tl.int64)  # [1, COLUMNS]
     # Beside sums, w is read once for all blocks. A program without sums has one block,
-    # and reads w where it needs it, because w in registers all along would spill.
+    # and reads w where it needs it: w held in registers throughout would spill.
     sums: tl.constexpr = dw_ptr is not None or db_ptr is not None
     if w_ptr is not None and sums:
         w = tl.load(w_ptr + column, mask=column < n, other=0.0).to(WIDE)

@@ -12,13 +12,13 @@ from typing import Any
 
 from triton import knobs
 
-KEY = "PTX alone"  # by which Triton's cache tells these kernels from assembled ones
+KEY = "PTX alone"  # distinguishes these kernels from assembled ones in Triton's cache
 
 
 @contextmanager
 def unassembled() -> Iterator[None]:
-    """Leave out the last stage of Triton's compilation, after the stages that a hook
-    of the user may have changed."""
+    """Leave out the last stage of Triton's compilation. A hook that the user has set
+    still runs, before that."""
     before = knobs.runtime.add_stages_inspection_hook
     knobs.runtime.add_stages_inspection_hook = _after(before)
     try:

@@ -2,8 +2,8 @@
 
 Two accesses by threads of a block count as simultaneous unless a barrier separates
 them. Between threads of one warp, ``bar.warp.sync`` is enough. Between a read and a
-later write in one warp, so is an exchange of values, such as ``shfl.sync``: the read
-returned the value that was exchanged.
+later write in one warp, an exchange of values, such as ``shfl.sync``, is enough too:
+the exchanged value is assumed to be the one that was read.
 """
 
 from __future__ import annotations

@@ -57,7 +57,7 @@ class Bundle(NamedTuple):
     offsets: np.ndarray  # [addresses, instructions]
     guard: Rows | None
     negated: np.ndarray  # [instructions]
-    parameters: tuple[Any, ...]  # of loads of parameters, the size of a copy, or atoms
+    parameters: tuple[Any, ...]  # that are loaded, a copy's size, or atomics
 
     @property
     def size(self) -> int:

@@ -31,7 +31,7 @@ class Report(NamedTuple):
     """What a run did: how many instructions its blocks executed, and the faults that
     made a result non-deterministic without stopping the kernel. ``alone`` says why the
     blocks did not execute together, which takes longer; it is empty if they did.
-    ``moved`` are the bytes that were moved, if they were counted."""
+    ``moved`` has the bytes that were moved, if they were counted."""
 
     instructions: int
     unsettled: tuple[Fault, ...]

@@ -6,7 +6,7 @@ no block accesses what another one writes. Then the order of the blocks does not
 and the result is the same as that of one block after another. Otherwise the execution
 stops, memory is restored, and ``block`` executes the blocks and says what is wrong.
 
-What atomic instructions update is noted, and applied at the end: see ``updates``. A
+The updates of atomic instructions are noted, and applied at the end: see ``updates``. A
 program that uses their results, or has calls or local memory, is left to ``block``.
 """
 
@@ -335,7 +335,7 @@ class Wave:
             raise Unsure
 
     def update(self, bundle: Bundle, chosen: Chosen) -> None:
-        """Note what atom or red updates."""
+        """Note the updates of atom or red."""
         value = self.registers.read(bundle.sources[1], chosen)
         check_defined(value)
         addresses = self.addresses(bundle, chosen)

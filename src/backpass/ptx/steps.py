@@ -43,7 +43,7 @@ class Step(NamedTuple):
     targets: tuple[int | None, ...]
     guard: int | None
     offsets: tuple[int, ...]  # of addresses, which are its first sources
-    more: tuple[Any, ...]  # the parameter that it loads, the size of a copy, or an atom
+    more: tuple[Any, ...]  # the parameter that it loads, size of a copy, or atomic
 
     @property
     def reads(self) -> tuple[int, ...]:

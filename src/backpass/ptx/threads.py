@@ -97,7 +97,7 @@ class Threads:
             self.shared.proxy = self.proxy
         self.sees: Seen = {}  # what this block has acquired
         self.acquired = Acquired(n)
-        # Of fence.acq_rel: who has executed one, and what the next one acquires.
+        # For fence.acq_rel: who has executed one, and what the next one acquires.
         self.fenced, self.awaiting = np.zeros(n, bool), Seen()
         self.place: Place | None = None
 

@@ -322,7 +322,7 @@ def _block_of(threads: np.ndarray, n: int) -> np.ndarray:
 
 class _Tracked:
     """A buffer. If it is not ``stored``, its accesses are not recorded. If it is
-    ``updated`` by atomic instructions, there may be no others."""
+    ``updated`` by atomic instructions, no others may access it."""
 
     updated = False
 
@@ -347,8 +347,8 @@ def _check_plain(own: _Tracked) -> None:
 
 class GlobalOfBlocks:
     """Global memory of blocks of n threads. Only the buffers at ``stored`` addresses
-    may be written, and those at ``updated`` ones updated by atomic instructions;
-    ``granule`` divides the size of each access."""
+    may be written, and only those at ``updated`` ones may be updated by atomic
+    instructions; ``granule`` divides the size of each access."""
 
     def __init__(
         self,
@@ -400,8 +400,8 @@ class GlobalOfBlocks:
             raise Unsure
 
     def check_updated(self, addresses: np.ndarray) -> None:
-        """Raise Unsure if an atomic instruction updates a buffer that may be accessed
-        otherwise, or nothing."""
+        """Raise Unsure if an atomic instruction updates an address outside the buffers
+        that only atomic instructions may access."""
         left = np.ones(len(addresses), bool)
         for own in self.buffers:
             if own.updated:

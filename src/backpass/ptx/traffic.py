@@ -3,10 +3,10 @@
 One instruction of a block loads or stores a byte once, however many of the block's
 threads access it. So a value that each thread needs is read once.
 
-A byte is *moved* as often as the one block accesses it that accesses it most often. A
+A byte is *moved* as often as the block that accesses it most often accesses it. A
 second pass of a block over its data therefore counts again, and parameters that all
-blocks read count once: a GPU's L2 cache usually holds them. A byte is *asked for* by
-each instruction of each block, as if there were no cache.
+blocks read once count once: a GPU's L2 cache usually holds them. A byte is *asked for*
+by each instruction of each block, as if there were no cache.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class Traffic:
         self._accesses.append(_Accesses(tensor, stores, *own))
 
     def begin(self) -> None:
-        """Start what ``undo`` forgets: the run of a block."""
+        """Mark the start of a block's run, which ``undo`` forgets."""
         self._begun = len(self._accesses)
 
     def undo(self) -> None:

@@ -74,7 +74,7 @@ class Updates:
         """Whether no block can have acquired what another block has updated before it
         updates it too.
 
-        It is so if each block executes its instructions in the order of the program,
+        This holds if each block executes its instructions in the order of the program,
         each once, and each address belongs to one instruction. What a block releases at
         an instruction covers its updates at this one and those before, and another
         block acquires it there, after its own updates at those before.
@@ -108,7 +108,7 @@ _atomic = cache(atomic)
 
 
 class _Block:
-    """What a block has acquired, and its time, as in ``threads``. It acquires and
+    """The time of a block and what it has acquired, as in ``threads``. It acquires and
     releases nothing if its instructions are ``relaxed``."""
 
     def __init__(self, program: Program, number: int, relaxed: bool) -> None:

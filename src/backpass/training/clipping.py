@@ -71,10 +71,10 @@ def clip(
     ``of_each`` is what ``norms(gradients)`` returned, if it has been called already. It
     may also have norms of gradients that only other ranks have: they count too.
 
-    For gradients on a CUDA device without ``of_each`` the host reads no number, so that
-    a CUDA graph can contain the call: the factor is computed there, every gradient is
-    multiplied by it, even by 1, and the norm is a float64 array ``[]``. For a norm that
-    is not finite, ``contract.values.assert_all`` says what is raised.
+    For gradients on a CUDA device without ``of_each``, the host reads no number, so a
+    CUDA graph can contain the call. The factor is computed on the device, every
+    gradient is multiplied by it, even by 1, and the norm is a float64 array ``[]``. For
+    a norm that is not finite, ``contract.values.assert_all`` says what is raised.
 
     Raises what ``norms`` raises, also if the global norm exceeds the range of floats;
     TypeError or ValueError unless ``max_norm`` is a number above 0; TypeError unless
@@ -131,7 +131,7 @@ def _clipped_there(
     norm = divisor * xp.sqrt(_sum_of_squares(each / divisor))
     assert_all(xp.isfinite(norm), "gradients: their norm is not finite")
     factor = xp.clip(max_norm / (norm + MARGIN), max=1.0)
-    # As ``_factors``: two numbers of which float32 keeps all bits.
+    # As in ``_factors``: two numbers of which float32 keeps all bits.
     tiny = factor < LEAST_FACTOR
     first = xp.where(tiny, xp.full_like(factor, 2.0**-64), 1.0)
     return _all_scaled(gradients, [first, factor / first], in_place), norm
@@ -176,7 +176,7 @@ def _norm(x: Array) -> float:
 
 def _norm_there(x: Array) -> Array:
     """Return the norm ``[]`` of ``x[*]`` in float64, where ``x`` is; NaN or ∞ if an
-    element is. The elements are scaled as in ``_norm``, and the norm back again."""
+    element is. The elements are scaled as in ``_norm``, and the norm is scaled back."""
     xp = namespace(x)
     if not size(x.shape):
         return xp.zeros((), dtype=xp.float64, device=x.device)

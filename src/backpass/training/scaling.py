@@ -120,8 +120,8 @@ def check_state(state: object) -> None:
 
 
 def _are_finite(arrays: Mapping[str, Array]) -> bool:
-    """Whether all elements are finite. The host waits for a device once, as that of
-    ``torch.amp.GradScaler`` does, not for each array."""
+    """Whether all elements are finite. The host waits for a device once, as in
+    ``torch.amp.GradScaler``, and not once for each array."""
     flags = (_is_finite(x) for x in arrays.values())
     if not (arrays and all(map(is_remote, arrays.values()))):
         return all(map(bool, flags))

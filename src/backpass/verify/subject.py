@@ -209,8 +209,8 @@ def _reject_other_arrays(name: str, inputs: Sequence[object]) -> None:
 
 
 def load(op: Any) -> Any:
-    """Return an operation's module, given its name, or an object with the functions of
-    a pair ``(forward, backward)``; return anything else as it is.
+    """Return an operation's module, given its name, or an object with both functions,
+    given a pair ``(forward, backward)``; return anything else as it is.
 
     Raises LookupError if no operation has that name.
     """

@@ -116,10 +116,10 @@ def mutate(
 
     The test notices a change if it raises an exception; a ``check`` in it is quicker
     with ``explain=False``. ``op`` is a pair ``(forward, backward)``, a module, a class
-    or an object with both, or a ``torch.autograd.Function``. The test gets an object.
-    Functions of its module that the backward calls are changed too. ``equivalent``
-    lists changes that compute the same, each with its ``function``, ``line`` and
-    ``change``.
+    or an object with both, or a ``torch.autograd.Function``. For a pair, the test
+    receives an object with both. Functions of its module that the backward calls are
+    changed too. ``equivalent`` lists changes that compute the same, each with its
+    ``function``, ``line`` and ``change``.
 
     Raises TypeError if the backward has no source that can be changed, and whatever the
     test raises for the unchanged backward.

@@ -1,10 +1,10 @@
 """Judge a result where inputs have equal elements.
 
-Which of equal elements a maximum, a sort, or a choice of the largest takes is a
-convention, and rounding to half precision makes elements equal that were drawn
-different. So the reference is computed again beside the ties: equal elements are moved
-apart, in several orders, by far less than a unit in the last place. A gradient may be
-divided among equal elements in any way, but not change its sum.
+A maximum, a sort, or a top-k chooses among equal elements by a convention, and rounding
+to half precision can make elements equal that were drawn different. So the reference is
+computed again beside the ties: equal elements are moved apart, in several orders, by
+far less than a unit in the last place. A gradient may be divided among equal elements
+in any way, but its sum may not change.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from backpass.verify.magnitude import largest
 
 ORDERS = 8  # in which equal elements are moved apart
 MOVE = 2.0**-8  # of a unit in the last place: the farthest that they are moved
-JUMP = 0.05  # of an element: a larger change is not that of so small a move
+JUMP = 0.05  # of an element: a larger change counts as a jump
 SUM = 4  # units in the last place of the largest element, for a sum of equal ones
 TIES = 8  # a stream of the seed
 
@@ -82,7 +82,7 @@ class Beside:
             x, most = case.float64[key], SUM * EPSILON[case.dtype] * largest(right)
             tied = _ties(x)
             met = np.where(tied, between, met)
-            # What is allowed was measured beside ties too, and may include jumps.
+            # The tolerance was measured beside ties too, and may include jumps.
             least = np.minimum(allowed, most)
             if not _is_conserved(x, got - right, chosen & tied, least):
                 return got, 0
@@ -147,7 +147,7 @@ def _has_ties(value: object) -> bool:
 
 
 def _ties(x: np.ndarray) -> np.ndarray:
-    """Return which elements equal another one, and are finite."""
+    """Return which elements are finite and equal another one."""
     _, group, counts = np.unique(x, return_inverse=True, return_counts=True)
     return (counts[group] > 1).reshape(x.shape) & np.isfinite(x)
 

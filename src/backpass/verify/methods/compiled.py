@@ -126,8 +126,8 @@ class Executed(NamedTuple):
         return sum(run.report.instructions for run in self.verdict.runs)
 
     def work(self, together: int) -> int:
-        """Return how many instructions were executed, of which so many count as one if
-        the programs of a kernel executed together."""
+        """Return how many instructions were executed. Where the programs of a kernel
+        executed together, ``together`` instructions count as one."""
         reports = [run.report for run in self.verdict.runs]
         return sum(of.instructions // (1 if of.alone else together) for of in reports)
 

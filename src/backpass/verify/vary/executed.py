@@ -47,7 +47,7 @@ MULTIPROCESSORS = 3  # so that each of as many programs handles several rows
 QUERY = "torch.cuda.get_device_properties"
 INSTRUCTIONS = 100_000  # that all variations may execute by default
 IF_ASKED = 400_000
-TOGETHER = 8  # instructions of programs that execute together: if asked, they count 1
+TOGETHER = 8  # so many of programs that execute together count as one, if asked
 CALLS = 24  # of forward and backward, for differences along few directions
 TIMES = 20  # the factor of values far from 0
 OTHER_VALUES = "other values"
@@ -101,8 +101,8 @@ def _prefixed(row: Row, prefix: str) -> Row:
 
 @dataclass
 class _Budget:
-    """How many of ``most`` instructions may still be executed. ``kept`` has those that
-    each dtype keeps for its other values, which take as many as those given."""
+    """How many of ``most`` instructions may still be executed. ``kept`` has those
+    reserved in each dtype for other values, which take as many as the values given."""
 
     most: int
     asked: bool
@@ -114,8 +114,8 @@ class _Budget:
 
     def for_(self, dtype: str, first: bool) -> int:
         """Return how many a variation in a dtype may execute: if asked, half of those
-        that are left, so that a long one does not use up all. The first one may also
-        use those that its dtype keeps."""
+        that are left, so that a long one does not use all of them. The first one may
+        also use those reserved in its dtype."""
         own = self.kept.get(dtype, 0) if first else 0
         return (self.left - sum(self.kept.values()) + own) // (2 if self.asked else 1)
 
@@ -169,12 +169,12 @@ class _Varying:
             yield self._first([trial])
 
     def _longer_than_one(self) -> Iterator[list[Trial]]:
-        """Yield inputs with a longer axis in place of each of length 1 of the first
-        input: of all inputs that have length 1 there, counted from the last axis, from
-        the first, or both, and of it alone.
+        """For each axis of length 1 of the first input, yield inputs in which it is
+        longer: together with the same axis of all inputs that have length 1 there,
+        counted from the last axis, from the first, or both, and alone.
 
-        With a declaration, its letters say which lengths belong together; without an
-        operator, nothing does.
+        With a declaration, its letters say which lengths belong together. Without an
+        operator, nothing says so.
         """
         case, first = self.case, self.draw.first
         if self.draw.declared or case.operator is None:
@@ -274,9 +274,9 @@ class _Varying:
             yield self._first(self._resized(places, one))
 
     def _trials(self, places: Places, odd: int) -> list[Trial]:
-        """Return inputs of an odd length. If they are rejected, inputs follow of a
-        length with a half, and, instead of the least, of a multiple of the length given
-        and of a smaller one."""
+        """Return inputs of an odd length. If they are rejected, inputs of twice an
+        odd length follow. If the odd length is the least that is tried, inputs of three
+        times the length given and of a smaller odd length follow too."""
         length = places.length
         lengths = [odd, 2 * (odd // 2 | 1)]
         if odd == max(length + 3, LEAST) | 1:
@@ -313,7 +313,7 @@ class _Varying:
 
     def _first(self, trials: Sequence[Trial], *, any_of: bool = False) -> list[Row]:
         """Return the rows of the first trial that is not rejected; one row if all
-        are. With ``any_of``, a trial that passes stands for those before it."""
+        are. With ``any_of``, a trial that passes excuses failures before it."""
         self.last: list[tuple[str, int]] = []
         self.count = self.cost = self.lines = 0
         reasons, what, wrong = [], trials[0][0], []
