@@ -41,6 +41,7 @@ LEAST = 37  # odd, and more rows than most programs handle
 BEYOND = (131, 1061)  # if one program or block handled all LEAST, or all 131
 ALIGNED = 16  # the multiples of which Triton compiles other code for
 EIGHTS = 8  # a block is not a factor of its odd multiples
+COARSE = 1e-3  # a smaller error at these lengths may be one of rounding
 LINES = 40_000  # of PTX, which take seconds to compile; more may take minutes
 GROWS = 1.1  # a larger factor between two lengths is not one of constants alone
 MULTIPROCESSORS = 3  # so that each of as many programs handles several rows
@@ -162,7 +163,10 @@ class _Varying:
                 length = (max(places.length + 3, LEAST) // ALIGNED + 1 | 1) * ALIGNED
                 yield self._first(self._resized(places, self.draw.fit(places, length)))
         if together := self._in_eights():
-            yield self._first([together])
+            found = self._first([together])
+            # A mask that is wrong shows in faults or large errors.
+            small = [row for row in found if 0 < (row.error or 0.0) < COARSE]
+            yield [row for row in found if row not in small or row.verdict != FAILED]
         self.budget.kept.pop(self.case.dtype)
         yield self._first([(OTHER_VALUES, other_inputs(self.case).inputs)])
         for trial in self._of_values() if self.asked else ():
