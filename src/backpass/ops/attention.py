@@ -180,8 +180,7 @@ def backward(dy: Array, saved: Saved, *, wanted: Wanted = None) -> Gradients:
         of_rows = in_heads(-widened(a_sink) * average, shape, head_order)
         dsink = xp.reshape(sum_to_shape(of_rows, (shape[-3], 1, 1)), (shape[-3],))
     if "q" in wanted or "k" in wanted or "bias" in wanted:
-        ds = da - average
-        ds *= a
+        ds = a * (da - average)
 
     # In the forward pass the scores were scale · q kᵀ, capped, plus a bias, one element
     # of which may have been added to many scores. The saved q already contains the

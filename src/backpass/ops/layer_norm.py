@@ -97,10 +97,7 @@ def backward(dy: Array, saved: Saved, *, wanted: Wanted = None) -> Gradients:
         dx_hat = dy if w is None else dy * w
         along_ones = xp.sum(dx_hat, axis=-1, keepdims=True) / n  # [*, 1]
         along_x_hat = xp.sum(dx_hat * x_hat, axis=-1, keepdims=True) / n  # [*, 1]
-        dx = dx_hat - along_ones
-        dx -= x_hat * along_x_hat
-        dx *= rstd
-        dx = as_type_of(dx, x_hat)
+        dx = as_type_of(rstd * (dx_hat - along_ones - x_hat * along_x_hat), x_hat)
 
     # Every row used the same w and b, so their gradients are sums over rows.
     if "w" in wanted:
