@@ -25,7 +25,15 @@ import torch
 import torch.nn.functional as F
 import transformers
 from harness import Recording, Settings, draw, largest_error, no_compiler, say, settings
-from operations import as_tuple, compile_fixed, cotangent, error, exact_results, with_gradient
+from operations import (
+    as_tuple,
+    compile_fixed,
+    cotangent,
+    error,
+    exact_results,
+    expected,
+    with_gradient,
+)
 from subjects import QUICK, SMALL, SUBJECTS, TYPICAL, Subject
 
 from backpass import functional as B
@@ -175,7 +183,10 @@ def time_function(
         torch._dynamo.reset()
         calls["PyTorch" + COMPILED] = both(compile_fixed(subject.pytorch))
         calls["ours" + COMPILED] = both(ours, compiled_operations)
-    errors = {name: error(as_tuple(call()), exact) for name, call in calls.items()}
+    errors = {}
+    for name, call in calls.items():
+        got = as_tuple(call())
+        errors[name] = error(got, expected(subject, name, "both", inputs, dy, got, {"both": exact}))
     lengths = " × ".join(f"{length:,}" for length in subject.lengths[size])
     return timed(chosen, {"of": subject.name, "size": size, "shape": lengths}, calls, errors, limit)
 
