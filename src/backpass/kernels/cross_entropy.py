@@ -5,7 +5,7 @@ the page ``operations/cross_entropy``. A program goes through whole rows in piec
 several rows if they are short. The forward computes a row's maximum and sum in one pass
 and saves both, two numbers per row. From these and the scores the backward recomputes
 softmax, so no array of the scores' size is written in between. No two programs share a
-row, and the losses of all rows are added in a fixed order: there are no atomics, and
+row, and the losses of all rows are added in a fixed order: this needs no atomics, and
 two runs agree to the last bit. Arithmetic is in float32 (float64 for float64), whatever
 is stored.
 

@@ -5,8 +5,8 @@ A kernel here knows where elements lie, not what is computed. The computation is
 Triton function of numbers, its ``FORMULA``, compiled into the kernel. A program holds
 ``ELEMENTS`` elements of each operand in registers: a piece of one row, or several short
 rows. It reads each element once and writes each result once. No two programs write the
-same element, so there are no atomics and two runs agree to the last bit. Arithmetic is
-in float32 (float64 for float64), whatever is stored.
+same element, so the kernel needs no atomics, and two runs agree to the last bit.
+Arithmetic is in float32 (float64 for float64), whatever is stored.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ The forward keeps a tile of queries and loops over the keys. The backward is two
 One keeps keys and loops over the queries of every head that reads them, for dk and dv;
 the other keeps queries and loops over the keys, for dq. Each recomputes the weights:
 seven matrix products where five would do, so that no two programs write the same
-number. There are no atomics, and two runs agree to the last bit. Tiles in which every
+number. It does without atomics, so two runs agree to the last bit. Tiles in which every
 score is hidden by the causal mask or the window are skipped; without a window, only
 tiles at the edge of the mask or of the sequence compare positions. A bias and a mask
 are read by strides, 0 where they are broadcast. The bias's gradient is written for each

@@ -6,7 +6,7 @@ written to a buffer that all chunks share. ``cross_entropy``'s kernels compute t
 losses from it and overwrite it with the scores' gradients. Two more products give the
 chunk's part of the gradients of ``x`` and ``w``. The products are the library's: no
 kernel here would be faster. The gradients of ``w`` and ``b`` are summed over chunks in
-float32 for half precision. There are no atomics: two runs agree to the last bit if the
+float32 for half precision. It uses no atomics: two runs agree to the last bit if the
 library's products do.
 """
 

@@ -6,7 +6,7 @@ Triton knows that when it compiles a kernel, and leaves out what a guard exclude
 A program keeps whole rows in registers, several if they are short, so it reads and
 writes each element once. In the backward, a fixed number of programs loop over all
 rows. Each keeps its own sums for w and b in registers, and one more launch adds these
-up: there are no atomics, and two runs agree to the last bit. If a row fits into the
+up without atomics, so two runs agree to the last bit. If a row fits into the
 registers but the sums do not fit beside it, another launch reads the rows again for the
 sums. A longer row is read in tiles. Arithmetic and the saved mean and
 1/s are in float32 (float64 for float64), whatever is stored. w and b, and so their

@@ -2,9 +2,9 @@
 
 A program keeps whole rows in registers, several when they are short, so it reads and
 writes each element once. A row too long for that is read twice, in tiles: once for its
-sums, once for its result. No two programs share a row, so there are no atomics and two
-runs agree to the last bit. Arithmetic is in float32 (float64 for float64), whatever is
-stored.
+sums, once for its result. No two programs share a row, so the kernels need no atomics,
+and two runs agree to the last bit. Arithmetic is in float32 (float64 for float64),
+whatever is stored.
 """
 
 from __future__ import annotations
