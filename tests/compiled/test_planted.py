@@ -16,9 +16,9 @@ FOUND = {
     (
         "norm",
         "rows of the last program",
-    ): "3 multiprocessors, length 37 in place of 8: compiled kernel, float32",
-    ("norm", "padding counted"): "3 multiprocessors, length 37 in place of 32",
-    ("norm", "rows left over"): "3 multiprocessors, length 37 in place of 8",
+    ): "9 multiprocessors, length 37 in place of 8: compiled kernel, float32",
+    ("norm", "padding counted"): "9 multiprocessors, length 37 in place of 32",
+    ("norm", "rows left over"): "9 multiprocessors, length 37 in place of 8",
     ("norm", "rows beyond the last"): "OutOfBounds: planted.py",
     ("norm", "stride of w"): "y differs when w is not contiguous; dx differs when w is not contiguous",
     ("norm", "stale rstd"): "other values: compiled kernel, float32",

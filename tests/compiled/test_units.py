@@ -80,6 +80,52 @@ def test_a_wrong_gradient_that_is_as_small_is_found():
     assert [row.quantity for row in checked(Silu("factor"), 100).failed] == ["dx"]
 
 
+@triton.jit
+def softcap_kernel(x_ptr, y_ptr, n, OFF: tl.constexpr, BLOCK: tl.constexpr):
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    e = tl.exp(-2 * tl.load(x_ptr + at, mask=at < n, other=0.0))
+    t = (1 - e) / (1 + e)  # of a small x, few digits are left
+    tl.store(y_ptr + at, t * OFF, mask=at < n)
+
+
+@triton.jit
+def softcap_slope_kernel(dy_ptr, x_ptr, dx_ptr, n, OFF: tl.constexpr, BLOCK: tl.constexpr):
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    e = tl.exp(-2 * tl.load(x_ptr + at, mask=at < n, other=0.0))
+    dy = tl.load(dy_ptr + at, mask=at < n, other=0.0)
+    tl.store(dx_ptr + at, dy * (4 * e / ((1 + e) * (1 + e))) * OFF, mask=at < n)
+
+
+class Softcap(torch.autograd.Function):
+    off = 1.0
+
+    @classmethod
+    def forward(cls, ctx, x):
+        x, y = x.contiguous(), torch.empty(x.shape)
+        ctx.save_for_backward(x)
+        softcap_kernel[(1,)](x, y, x.numel(), cls.off, BLOCK=128)
+        return y
+
+    @classmethod
+    def backward(cls, ctx, dy):
+        (x,) = ctx.saved_tensors
+        dx = torch.empty(x.shape)
+        softcap_slope_kernel[(1,)](dy.contiguous(), x, dx, x.numel(), cls.off, BLOCK=128)
+        return dx
+
+
+def test_small_elements_may_lose_digits_if_the_formula_is_right():
+    """Off by a factor, the error is as small, but not one of rounding."""
+    right = checked(Softcap, 1, torch.tanh)
+    assert right.passed, right
+    y = right.rows[0]
+    assert y.note.startswith("elements of y near 0 lose digits: the error is ")
+    assert y.error < y.tolerance == 4 * torch.finfo(torch.float32).eps
+    wrong = checked(type("Softcap", (Softcap,), {"off": 1 + 3e-7}), 1, torch.tanh)
+    assert {row.quantity for row in wrong.failed} == {"y", "dx"}
+    assert max(row.error for row in wrong.failed) < y.tolerance
+
+
 def test_the_line_that_loses_digits_is_in_a_launch_that_stores_a_wrong_number():
     (finding,) = (what for _, what in checked(Digits(), 40).findings())
     assert "slope = (slope + 256) - 256" in finding  # not tl.sigmoid in forward, at large negative x

@@ -505,6 +505,50 @@ class TestMemory:
         faults = self.contract(lambda dy, x: 3 * dy * self.as_if_contiguous(x) ** 2, x)
         assert faults == "dx differs when x is not contiguous"
 
+    def test_strides_of_another_input(self):
+        """Both are the first columns of wider arrays, but not of the same width."""
+        for right in (True, False):
+
+            class Product(torch.autograd.Function):
+                @staticmethod
+                def forward(ctx, x, z):
+                    (strides,) = ctx.strides = ((z if right else x).stride(),)  # noqa: B023
+                    ctx.save_for_backward(x, z)
+                    return x * z.as_strided(z.shape, strides)
+
+                @staticmethod
+                def backward(ctx, dy):
+                    x, z = ctx.saved_tensors
+                    return dy * z.as_strided(z.shape, ctx.strides[0]), dy * x
+
+            failed = check(Product, torch.tensor(X), torch.tensor(X + 1), raises=False, vary=False).failed
+            if right:
+                assert not failed
+            else:
+                (row,) = failed
+                assert "y differs when z is the first columns of a wider array" in row.reason
+
+    def test_heads_and_positions_in_the_other_order(self):
+        def backward(dy, x):
+            if dy.stride(-1) != 1:
+                dy = dy.contiguous()
+            has_gaps = dy.untyped_storage().nbytes() > dy.nbytes
+            return 3 * (dy if has_gaps else self.as_if_contiguous(dy)) * x * x
+
+        faults = self.contract(backward, torch.tensor(np.stack([X, X + 1])))
+        assert faults.startswith(
+            "dx differs for a dy that is laid out with the two axes before the last in the other order"
+        )
+
+    def test_rows_of_dy_that_are_not_adjacent(self):
+        def backward(dy, x):
+            if dy.stride(-1) != 1:
+                dy = dy.contiguous()
+            return 3 * self.as_if_contiguous(dy) * x * x
+
+        faults = self.contract(backward, torch.tensor(X))
+        assert faults.startswith("dx differs for a dy that is the first columns of a wider array")
+
     @INPUTS
     def test_strides_in_forward(self, x):
         faults = self.contract(lambda dy, x: 3 * dy * x * x, x, lambda x: (self.as_if_contiguous(x) ** 3, x))

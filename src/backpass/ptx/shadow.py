@@ -68,8 +68,9 @@ class Shadow:
 
     ``first`` is the first instruction whose result differs by more than ``limit`` times
     the largest number of the instruction's results, and ``stored`` the largest such
-    difference in what a launch leaves in memory. Unless ``overflows`` is true, results
-    that are not finite do not count. Raises TooLong after so many seconds of CPU time.
+    difference in what a launch leaves in memory. ``spaces`` has what is beside it, by
+    address and size. Unless ``overflows`` is true, results that are not finite do not
+    count. Raises TooLong after so many seconds of CPU time.
     """
 
     def __init__(
@@ -83,7 +84,7 @@ class Shadow:
         self.rounds: dict[Place | None, bool] = {}
         self._registers: dict[str, Slots] = {}
         self._shared = Space(0, 0)
-        self._spaces: dict[tuple[int, int], tuple[Space, np.ndarray]] = {}
+        self.spaces: dict[tuple[int, int], tuple[Space, np.ndarray]] = {}
         self._own: dict[int, Space] = {}  # by the start of each buffer
         self._block = -1
         self._known = False
@@ -95,7 +96,7 @@ class Shadow:
         self._known = self.first is not None  # from an earlier launch
         for buffer in memory.buffers:
             n = len(buffer.bytes)
-            space, before = self._spaces.get(_key(buffer), (None, None))
+            space, before = self.spaces.get(_key(buffer), (None, None))
             if space is None or before is None:
                 space = Space(buffer.start, n)
             else:
@@ -111,7 +112,7 @@ class Shadow:
             space = self._own.get(buffer.start)
             if space is None:
                 continue
-            self._spaces[_key(buffer)] = space, buffer.bytes.copy()
+            self.spaces[_key(buffer)] = space, buffer.bytes.copy()
             for got, exact in space.numbers(buffer.bytes):
                 share, _ = self._share(got, exact)
                 stored = max(stored, share)

@@ -3,10 +3,10 @@
 One instruction of a block loads or stores a byte once, however many of the block's
 threads access it. So a value that each thread needs is read once.
 
-How often a byte is *moved* is decided by one block, the one that accesses it most often.
-A second pass of a block over its data therefore counts again, and parameters that all
-blocks read once count once: a GPU's L2 cache usually holds them. A byte is *asked for*
-by each instruction of each block: this count ignores caches.
+How often a byte is *moved* is decided by one block, the one that accesses it most
+often. A second pass of a block over its data therefore counts again, and parameters
+that all blocks read once count once: a GPU's L2 cache usually holds them. A byte is
+*asked for* by each instruction of each block: this count ignores caches.
 """
 
 from __future__ import annotations

@@ -30,6 +30,7 @@ from backpass.verify.findings import SLOPES_DIFFER
 from backpass.verify.forms import Form, counts_of, usual
 from backpass.verify.gradient_names import WHERE
 from backpass.verify.kernels import CAPABILITY, Configurations, Kernels
+from backpass.verify.memory import LAYOUTS
 from backpass.verify.methods import (
     Method,
     autograd,
@@ -327,7 +328,7 @@ def _beside(
 def _with_cure(row: Row) -> Row:
     """Return a row of the contract; if strides matter, with what a kernel's host code
     does about them."""
-    if row.verdict != FAILED or "not contiguous" not in row.reason:
+    if row.verdict != FAILED or not any(words in row.reason for words, *_ in LAYOUTS):
         return row
     return replace(row, reason=f"{row.reason}; {STRIDES}")
 

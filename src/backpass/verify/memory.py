@@ -36,6 +36,7 @@ TIMES = 4  # how many times that effect is allowed
 # another order by less.
 SLIGHT = 1e-6
 LARGE = 1 << 20  # elements of an input, for which one layout is tried
+GAP = 16  # columns; Triton compiles the same code for strides of multiples of 16
 NEAR = 0.01  # of the largest element: a larger difference is not rounding
 UNITS = 32  # in the last place; a different layout may change the order of a sum
 
@@ -178,18 +179,26 @@ def _not_deterministic(done: Run) -> list[str]:
 def _with_other_strides(done: Run) -> Iterator[str]:
     dy = done.dy
     arrays = [at for at, value in enumerate(done.case.inputs) if is_array(value)]
-    # A second layout takes as long again, and such a fault shows at a small size too.
+    # Each layout takes as long again, and such a fault shows at a small size too.
     small = max(size(tuple(value.shape)) for value in done.case.arrays) <= LARGE
-    for words, laid_out in LAYOUTS if small else LAYOUTS[:1]:
-        if faults := _of_inputs(done, arrays, words, laid_out):
-            alone = [at for at in arrays if _of_inputs(done, [at], words, laid_out)]
+    for words, laid_out, axes in LAYOUTS if small else LAYOUTS[:1]:
+        some = [at for at in arrays if done.inputs[at].ndim >= axes]
+        if some and (faults := _of_inputs(done, some, words, laid_out)):
+            alone = [at for at in some if _of_inputs(done, [at], words, laid_out)]
             named = _of_inputs(done, alone, words, laid_out) if alone else []
             yield from named or faults
             break
-    yield from _compared(done, "for a dy that is not contiguous", spread(dy))
-    if dy.ndim > 1:
+    *adjacent, (_, permuted, least) = LAYOUTS
+    for words, laid_out, axes in adjacent:
+        what = f"for a dy that is {words}"
+        if dy.ndim >= axes and (
+            faults := [*_compared(done, what, laid_out(dy, len(arrays)))]
+        ):
+            yield from faults
+            break
+    if dy.ndim >= least:
         what = "for a dy whose axes have a different order in memory"
-        yield from _compared(done, what, permuted(dy))
+        yield from _compared(done, what, permuted(dy, len(arrays)))
     if dy.ndim and dy.shape[0] > 1:
         repeated = expanded(dy)
         whole = to_kind_of(done.y, np.ascontiguousarray(to_numpy(repeated)))
@@ -198,11 +207,15 @@ def _with_other_strides(done: Run) -> Iterator[str]:
 
 
 def _of_inputs(
-    done: Run, some: Sequence[int], words: str, laid_out: Callable[[Array], Array]
+    done: Run,
+    some: Sequence[int],
+    words: str,
+    laid_out: Callable[[Array, int], Array],
 ) -> list[str]:
     """Return the faults for some inputs in another layout. A forward may reject it."""
     case, names = done.case, [done.case.subject.input_names[at] for at in some]
-    inputs = (laid_out(x) if at in some else x for at, x in enumerate(case.given()))
+    given = enumerate(case.given())
+    inputs = (laid_out(x, at) if at in some else x for at, x in given)
     try:
         y, saved = case.subject.forward(*inputs)
     except Exception:
@@ -210,7 +223,7 @@ def _of_inputs(
     verb = "is" if len(names) == 1 else "are"
     what = f"when {' and '.join(names)} {verb} {words}"
     same = _equal(done, "y", to_numpy(y), to_numpy(done.y), least=SLIGHT)
-    if not same and laid_out is permuted:
+    if not same and laid_out in (swapped, permuted):
         return []  # such as dropout, which draws in the order of memory
     return [
         *([] if same else [f"y differs {what}"]),
@@ -218,32 +231,52 @@ def _of_inputs(
     ]
 
 
-def spread(value: Array) -> Array:
+def spread(value: Array, at: int) -> Array:
     """Return the same numbers with gaps between neighbours and between rows."""
-    if value.ndim == 0:
-        return value
     shape = (*(length + 1 for length in value.shape[:-1]), 2 * value.shape[-1] + 2)
     inside = (*(slice(length) for length in value.shape[:-1]), slice(1, -1, 2))
-    window = _filled(shape, value)[inside]
+    return _written(_filled(shape, value)[inside], value)
+
+
+def wider(value: Array, at: int) -> Array:
+    """Return the same numbers as the first columns of a wider array, such as a part of
+    a packed projection: neighbours are adjacent, rows are not. The width depends on
+    the position ``at``, so that no two inputs have the same strides."""
+    *rows, width = value.shape
+    whole = _filled((*rows, width + GAP * (1 + at)), value)
+    return _written(whole[..., :width], value)
+
+
+def _written(window: Array, value: Array) -> Array:
     window[...] = value
     return window
 
 
-def permuted(value: Array) -> Array:
+def swapped(value: Array, at: int) -> Array:
+    """Return the same numbers with the two axes before the last in the other order in
+    memory, such as heads and positions. The last axis stays innermost."""
+    return _reordered(value, -3, -2)
+
+
+def permuted(value: Array, at: int) -> Array:
     """Return the same numbers in the channels-last layout: without gaps, and with axis
     1 (axis 0 of a matrix) innermost."""
-    if value.ndim < 2:
-        return value
-    axis = 1 if value.ndim > 2 else 0
+    return _reordered(value, 1 if value.ndim > 2 else 0, -1)
+
+
+def _reordered(value: Array, axis: int, to: int) -> Array:
+    """Return the same numbers with an axis at another place in memory."""
     if is_torch(value):
-        return value.movedim(axis, -1).contiguous().movedim(-1, axis)
-    inner = np.ascontiguousarray(np.moveaxis(value, axis, -1))
-    return np.moveaxis(inner, -1, axis)
+        return value.movedim(axis, to).contiguous().movedim(to, axis)
+    return np.moveaxis(np.ascontiguousarray(np.moveaxis(value, axis, to)), to, axis)
 
 
-LAYOUTS = (
-    ("not contiguous", spread),
-    ("laid out with its axes in another order", permuted),
+# In words, and with the least number of axes.
+LAYOUTS: tuple[tuple[str, Callable[[Array, int], Array], int], ...] = (
+    ("not contiguous", spread, 1),
+    ("the first columns of a wider array", wider, 2),
+    ("laid out with the two axes before the last in the other order", swapped, 3),
+    ("laid out with its axes in another order", permuted, 2),
 )
 
 

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 from backpass import kernels, ptx
 from backpass.ptx.shadow import Shadow, TooLong
-from backpass.verify import allowed, departures
+from backpass.verify import allowed, departures, digits
 from backpass.verify.case import Case, Inputs, NotRun, first_line
 from backpass.verify.convert import to_kind_of, to_numpy, to_torch
 from backpass.verify.kernels import Kernels
@@ -206,6 +206,8 @@ def rows_of(case: Case, done: Executed) -> list[Row]:
     if allowed.may_be_units(rows) and any(map(_has_units, verdict.runs)):
         exact = again(fine=False)
         rows = allowed.with_units(rows, case, done, exact, _compared)
+    if digits.may_be_lost(rows, case):
+        rows = digits.with_lost(rows, case, again, _compared)
     if case.operator is not None and any(row.verdict == VACUOUS for row in rows):
         rows = _unless_random(rows, case)
     if verdict.repeated:
