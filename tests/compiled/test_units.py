@@ -119,7 +119,7 @@ def test_small_elements_may_lose_digits_if_the_formula_is_right():
     right = checked(Softcap, 1, torch.tanh)
     assert right.passed, right
     y = right.rows[0]
-    assert y.note.startswith("elements of y near 0 lose digits: the error is ")
+    assert y.note.startswith("elements of y near 0 lose digits: each error is at most")
     assert y.error < y.tolerance == 4 * torch.finfo(torch.float32).eps
     wrong = checked(type("Softcap", (Softcap,), {"off": 1 + 3e-7}), 1, torch.tanh)
     assert {row.quantity for row in wrong.failed} == {"y", "dx"}

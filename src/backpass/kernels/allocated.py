@@ -3,6 +3,7 @@ bytes have been written since."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Literal, NamedTuple
 
@@ -112,11 +113,19 @@ class Allocated(TorchDispatchMode):
         storage = self._known[x.untyped_storage().data_ptr()][0]
         return Part(storage, _elements(known, x))
 
-    def unwritten(self, part: Part) -> int:
+    def unwritten(self, part: Part, returned: Sequence[Part] | None = None) -> int:
         """Return how many elements were never written. Memory that has been freed has
-        none, unless PyTorch has read undefined bytes of it: nobody can read it now."""
-        freed = part.storage.expired() and part.storage not in self._misread
-        return 0 if freed else _missing(part)
+        none, unless PyTorch has read undefined bytes of it: nobody can read it now. Of
+        other memory, only the tensors ``returned`` count, if they are known: its other
+        elements may pad a row."""
+        if part.storage in self._misread:
+            return _missing(part)
+        if part.storage.expired():
+            return 0
+        if returned is None:
+            return _missing(part)
+        own = (_missing(view) for view in returned if view.storage == part.storage)
+        return max(own, default=0)
 
     def _add(self, x: torch.Tensor, kept: np.ndarray) -> None:
         """Track the storage of a tensor, whose first bytes are ``kept``, a mask."""

@@ -295,6 +295,8 @@ class Driver(DriverBase):
         self._device = DEVICE if addresses else torch.device("cpu")
         self._given: list[tuple[str, Part]] = []
         self.shadow: Shadow | None = None  # computes in float64 beside
+        # What the caller can read afterwards, if that is known.
+        self.returned: list[torch.Tensor] | None = None
         self.tf32, self.count_bytes = True, False
         self.utils = SimpleNamespace(
             load_binary=lambda *_: (None, None, REGISTERS, 0, 1024),
@@ -408,9 +410,12 @@ class Driver(DriverBase):
 
     def unwritten(self) -> list[str]:
         """Return a line for each tensor that has elements never written."""
-        found = {}
+        found, returned = {}, None
+        if self.returned is not None:
+            parts = map(self.allocated.part, self.returned)
+            returned = [part for part in parts if part is not None]
         for name, part in self._given:
-            if missing := self.allocated.unwritten(part):
+            if missing := self.allocated.unwritten(part, returned):
                 elements = f"{missing:,} of {part.written[..., 0].numel():,} elements"
                 found[name] = f"{name}: {elements} never written"
         return [*found.values()]

@@ -11,14 +11,14 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import fields, replace
-from functools import partial
+from functools import partial, wraps
 from typing import Any, NamedTuple
 
 from backpass import kernels, ptx
 from backpass.ptx.shadow import Shadow, TooLong
 from backpass.verify import allowed, departures, digits
 from backpass.verify.case import Case, Inputs, NotRun, first_line
-from backpass.verify.convert import to_kind_of, to_numpy, to_torch
+from backpass.verify.convert import is_torch, to_kind_of, to_numpy, to_torch
 from backpass.verify.kernels import Kernels
 from backpass.verify.methods.kernel import length, long_rows, placed, world
 from backpass.verify.methods.precision import LOW, rows_against_float64
@@ -141,6 +141,10 @@ class InBackward(Exception):
     """Raised from an exception of the user's backward."""
 
 
+class InOperator(Exception):
+    """Raised from an exception of the operator; the message says which."""
+
+
 def execute(
     case: Case,
     multiprocessors: int | None = None,
@@ -180,9 +184,21 @@ def execute(
             raise
         except Exception as error:
             raise InBackward from error
+        own.returned = [*_tensors(y), *_tensors(gradients)]
     again = partial(execute, case, multiprocessors, number)
     most = own.tuning.most
     return Executed(y, saved, gradients, verdict, in_forward, number, most, again)
+
+
+def _tensors(value: Any) -> Iterator[Any]:
+    """Yield the tensors of what forward or backward returns."""
+    if isinstance(value, dict):
+        value = [*value.values()]
+    if isinstance(value, (tuple, list)):
+        for each in value:
+            yield from _tensors(each)
+    elif is_torch(value):
+        yield value
 
 
 def executions(case: Case, multiprocessors: int | None = None) -> Iterator[Executed]:
@@ -207,7 +223,7 @@ def rows_of(case: Case, done: Executed) -> list[Row]:
         exact = again(fine=False)
         rows = allowed.with_units(rows, case, done, exact, _compared)
     if digits.may_be_lost(rows, case):
-        rows = digits.with_lost(rows, case, again, _compared)
+        rows = digits.with_lost(rows, case, done, again, _compared)
     if case.operator is not None and any(row.verdict == VACUOUS for row in rows):
         rows = _unless_random(rows, case)
     if verdict.repeated:
@@ -231,20 +247,55 @@ def _has_units(run: Any) -> bool:
     return ".approx." in run.text or ".full." in run.text
 
 
-def _compared(case: Case, done: Executed) -> list[Row]:
-    """Return the rows of the values, compared with float64."""
+def _compared(case: Case, done: Executed, floor: float = 0.0) -> list[Row]:
+    """Return the rows of the values, compared with float64. An error of ``floor`` times
+    the largest element is allowed."""
     name, got = _name(case.dtype, done.number), case.slots.by_input(done.gradients)
     reference = case
     if case.operator is not None:
-        reference = _Once.of(case, done.y, done.saved)
+        named = replace(case, operator=_raising(case.operator))
+        reference = _Once.of(named, done.y, done.saved)
     try:
         if case.operator is None and done.in_forward:
             raise NotRun(NO_REFERENCE)
         return rows_against_float64(
-            reference, name, to_numpy(done.y), got, case.dtype, any_order=True
+            reference,
+            name,
+            to_numpy(done.y),
+            got,
+            case.dtype,
+            any_order=True,
+            floor=floor,
         )
     except NotRun as reason:
         return [Row(name, "", NOT_RUN, reason=str(reason))]
+
+
+def _raising(operator: Callable[..., Any]) -> Callable[..., Any]:
+    """Return the operator; what it raises says that it is the operator that did."""
+
+    @wraps(operator)
+    def named(*inputs: Any, **options: Any) -> Any:
+        try:
+            return operator(*inputs, **options)
+        except Exception as error:
+            raised = first_line(error)
+            raise InOperator(f"the operator raises an error ({raised})") from error
+
+    return named
+
+
+def _accepts(case: Case) -> bool:
+    """Whether the operator accepts the inputs in float64 or in the dtype of the
+    kernels."""
+    assert case.operator is not None
+    for inputs in (map(to_torch, case.inputs), case.given()):
+        try:
+            case.operator(*inputs)
+        except Exception:
+            continue
+        return True
+    return False
 
 
 def _unless_random(rows: list[Row], case: Case) -> list[Row]:
@@ -334,6 +385,10 @@ def _own(case: Case, dtype: str) -> Iterator[Row]:
             number += 1
     except ptx.Fault as fault:
         yield fault_row(fault, dtype, number)
+    except InOperator as unknown:
+        wrong = not _accepts(own)  # nothing would compare the values with anything
+        verdict, name = FAILED if wrong else NOT_RUN, _name(dtype, number)
+        yield Row(name, "", verdict, reason=f"{unknown}, so values are not compared")
     except Exception as raised:
         error = raised.__cause__ if isinstance(raised, InBackward) else raised
         assert isinstance(error, Exception)

@@ -161,6 +161,7 @@ def rows_against_float64(
     world: rounding.Namespace | None = None,
     drawn: bool = False,
     any_order: bool = False,
+    floor: float = 0.0,
 ) -> list[Row]:
     """Compare y and gradients that were computed at ``dtype`` with those in float64.
 
@@ -168,7 +169,8 @@ def rows_against_float64(
     beside half precision. ``world`` is the rounding array's namespace
     for a kernel that does not round where its operation does. ``drawn`` says that the
     inputs are random numbers. With ``any_order``, sums of float32 may be as inexact as
-    terms added one by one.
+    terms added one by one. An error of ``floor`` times the largest element is allowed
+    for each.
     """
     function, source, exact = _reference(case)
     right = _by_key(case, function)
@@ -183,6 +185,10 @@ def rows_against_float64(
             bounds |= {key: measured[key] for key in vacuous}
     else:
         bounds = _measured(case, dtype, method, function, exact, right, any_order)
+    if floor:
+        for key, bound in bounds.items():
+            each = np.maximum(bound.each, floor * largest(right[key]))
+            bounds[key] = replace(bound, each=each)
     judged = case.differentiable if function is case.operator else case.derived
     found: dict[Key, np.ndarray | None] = {"y": y, **{at: got[at] for at in judged}}
     if method == NAME and "precision" in case.tolerances:
@@ -570,7 +576,11 @@ def _judged(
     how = judge.how
     judge = replace(judge, how=f"{how}; {note}", tolerance=RESOLUTION)
     if failed:
-        seen = min(tolerance, 0.99 * float(error.max()) / most, 0.99)
+        # The errors of right elements do not count as wrong entries in a diagnosis.
+        inside = float(error[share <= 1].max(initial=0.0)) / most
+        outside = float(error[share > 1].min(initial=np.inf)) / most
+        seen = max(tolerance, 1.01 * inside) if inside < outside else tolerance
+        seen = min(seen, 0.99 * float(error.max()) / most, 0.99)
         judge = replace(judge, tolerance=0.0 if judge.declared_zero else seen)
     row = judge.row(got if failed else right, reference)
     if row.verdict in (PASSED, FAILED) and np.isfinite(row.error or 0.0):

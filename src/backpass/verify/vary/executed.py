@@ -29,6 +29,7 @@ from backpass.verify.report import FAILED, NOT_RUN, PASSED, Row
 from backpass.verify.state import other_inputs
 from backpass.verify.vary.axes import LENGTHENED
 from backpass.verify.vary.draws import Draw, Places
+from backpass.verify.vary.groups import other_integers, twice_as_many
 from backpass.verify.vary.inputs import of_integers
 from backpass.verify.vary.masks import other_masks
 from backpass.verify.vary.options import left_out
@@ -38,6 +39,7 @@ from backpass.verify.vary.work import ASKED_FOR, Work, elements
 
 NAME = "varied inputs"
 LEAST = 37  # odd, and more rows than most programs handle
+OUTER = 5  # of sequences or heads, each of which takes programs of its own
 BEYOND = (131, 1061)  # if one program or block handled all LEAST, or all 131
 ALIGNED = 16  # the multiples of which Triton compiles other code for
 EIGHTS = 8  # a block is not a factor of its odd multiples
@@ -45,6 +47,7 @@ COARSE = 1e-3  # a smaller error at these lengths may be one of rounding
 LINES = 40_000  # of PTX, which take seconds to compile; more may take minutes
 GROWS = 1.1  # a larger factor between two lengths is not one of constants alone
 MULTIPROCESSORS = 9  # of as many programs with 5 rows each, one has none of 37
+FEW = 3  # of more rows, so that a program adds up many
 QUERY = "torch.cuda.get_device_properties"
 INSTRUCTIONS = 100_000  # that all variations may execute by default
 IF_ASKED = 400_000
@@ -64,6 +67,9 @@ TO_EXCLUDE = (
 OF_ORDER = (
     *(f"{of.__name__}: " for of in (ptx.Race, ptx.Order, ptx.Barrier, ptx.TooEarly)),
     compiled.UNSETTLED,
+)
+NOT_ACCEPTED = (
+    "forward is not right there, so it may be made for integers like those given"
 )
 Trial = tuple[str, Inputs]  # what is varied, in words, and the inputs
 
@@ -155,13 +161,20 @@ class _Varying:
         """Yield the rows of each variation."""
         for trials in self._longer_than_one():
             yield self._first(trials, any_of=True)
-        for places in self.draw.lengths():
+        # Long inner axes change what a program does, and outer ones how many there are.
+        lengths = sorted(self.draw.lengths(), key=self._is_outer)
+        for places in lengths:
             if self._may_change(places):
                 yield from self._of_length(places)
-        for places in self.draw.lengths():
-            if self._may_change(places) and places not in self.rejected:
+        for places in lengths:
+            outer = self._is_outer(places) and not self.asked
+            if self._may_change(places) and places not in self.rejected and not outer:
                 length = (max(places.length + 3, LEAST) // ALIGNED + 1 | 1) * ALIGNED
                 yield self._first(self._resized(places, self.draw.fit(places, length)))
+        for trial in self._grouped():
+            yield self._first([trial])
+        for trial in other_integers(self.draw):
+            yield self._if_accepted(trial)
         if together := self._in_eights():
             found = self._first([together])
             # A mask that is wrong shows in faults or large errors.
@@ -202,6 +215,19 @@ class _Varying:
                 for places in dict.fromkeys([by_end, by_start, alike, ((first, axis),)])
             ]
 
+    def _grouped(self) -> Iterator[Trial]:
+        if self.case.operator is not None and not self.draw.declared:
+            yield from twice_as_many(self.draw, self.asked)
+
+    def _if_accepted(self, trial: Trial) -> list[Row]:
+        """Return the rows of other integers. If y is wrong there, or a kernel does not
+        run to its end, the object may be made for integers like those given."""
+        what, found = trial[0], self._first([trial], integers=True)
+        wrong = {row.quantity for row in found if row.verdict == FAILED}
+        if "y" in wrong or wrong == {""}:
+            return [replace(not_run(NAME, what, NOT_ACCEPTED), variation=what)]
+        return found
+
     def _in_eights(self) -> Trial | None:
         """Return inputs of which all lengths that may be others are odd multiples of 8
         at once; None if they are. A heuristic may take them for whole blocks."""
@@ -210,6 +236,7 @@ class _Varying:
         for places in self.draw.lengths():
             old = places.length
             accepted = self._may_change(places) and places not in self.rejected
+            accepted = accepted and not self._is_outer(places)
             if not accepted or old % (2 * EIGHTS) == EIGHTS:
                 continue
             longer = range(3 * EIGHTS, old + 2 * EIGHTS * (len(taken) + 3), 2 * EIGHTS)
@@ -222,7 +249,8 @@ class _Varying:
             return None
         news, olds = (" and ".join(map(str, of)) for of in zip(*said, strict=True))
         what = f"length{'s' * (len(said) > 1)} {news} in place of {olds}"
-        return self._on_few_processors(what), draw.case.inputs
+        inputs = draw.case.inputs
+        return self._on_few_processors(what, inputs), inputs
 
     def _may_change(self, places: Places) -> bool:
         """Whether a length is varied. Without a declaration and an operator, nothing
@@ -245,15 +273,31 @@ class _Varying:
             at in deep and axis < self.case.inputs[at].ndim - 1 for at, axis in places
         )
 
+    def _is_outer(self, places: Places) -> bool:
+        """Whether a length is that of an axis before the last two, such as of sequences
+        or heads, in each input of three axes or more that has it."""
+        shapes = {at: x.shape for at, x in enumerate(self.case.inputs) if is_array(x)}
+        deep = [axis - len(shapes[at]) for at, axis in places if len(shapes[at]) > 2]
+        return bool(deep) and max(deep) < -2
+
     def _of_length(self, places: Places) -> Iterator[list[Row]]:
         """Yield the rows of a larger length, and of still larger ones while no launch
         has more programs, and none has more instructions than for the length before;
         if asked, of all, and of a single row. A still larger one is left out if its
         code would be too long."""
         of_rows, before = self._is_of_rows(places), 0
-        lengths = (max(places.length + 3, least) | 1 for least in (LEAST, *BEYOND))
+        leasts = (OUTER, LEAST) if self._is_outer(places) else (LEAST, *BEYOND)
+        lengths = (max(places.length + 3, least) | 1 for least in leasts)
         code = [(_block(places.length), lines_of(self.given))]
+        costs = [(places.length, self._work(self.given))]
         for length in dict.fromkeys(lengths):
+            known = self.asked and len(costs) > 1
+            count = _extrapolated(costs, length) if known else 0
+            if count > (left := self.budget.for_(self.case.dtype, self.first)):
+                what = f"length {length} in place of {places.length}"
+                reason = self._too_many(count, left)
+                yield [replace(not_run(NAME, what, reason), variation=what)]
+                break
             lines = _expected(code, _block(length)) if len(code) > 1 else 0
             if lines > LINES:
                 what = f"length {length} in place of {places.length}"
@@ -268,6 +312,7 @@ class _Varying:
                 self.rejected.add(places)
             else:
                 code.append((_block(length), self.lines))
+                costs.append((length, self.cost))
             more = not of_rows and 0 < before < self.count
             if not self.asked and (more or self.last != self.given.programs):
                 return
@@ -283,7 +328,7 @@ class _Varying:
         times the length given and of a smaller odd length follow too."""
         length = places.length
         lengths = [odd, 2 * (odd // 2 | 1)]
-        if odd == max(length + 3, LEAST) | 1:
+        if odd == max(length + 3, OUTER if self._is_outer(places) else LEAST) | 1:
             lengths += [3 * length, (length + 3) | 1]
         fits = [self.draw.fit(places, n) for n in lengths]
         return [
@@ -292,12 +337,26 @@ class _Varying:
 
     def _resized(self, places: Places, length: int) -> list[Trial]:
         what = f"length {length} in place of {places.length}"
-        what = self._on_few_processors(what)
-        return [(what, inputs) for inputs in self.draw.tries(places, length)]
+        return [
+            (self._on_few_processors(what, inputs), inputs)
+            for inputs in self.draw.tries(places, length)
+        ]
 
-    def _on_few_processors(self, what: str) -> str:
-        few = QUERY in self.given.verdict.stood_in
-        return f"{MULTIPROCESSORS} multiprocessors, {what}" if few else what
+    def _on_few_processors(self, what: str, inputs: Inputs) -> str:
+        if QUERY not in self.given.verdict.stood_in:
+            return what
+        return f"{self._processors(inputs)} multiprocessors, {what}"
+
+    def _processors(self, inputs: Inputs) -> int:
+        """Return how many multiprocessors there are at inputs of other lengths."""
+        lengths = [
+            n
+            for given, x in zip(self.case.inputs, inputs, strict=True)
+            if is_array(x)
+            for n in x.shape
+            if n not in given.shape
+        ]
+        return FEW if max(lengths, default=0) > 2 * LEAST else MULTIPROCESSORS
 
     def _of_values(self) -> Iterator[Trial]:
         """Yield other values: far from 0, an ignored integer, masks, and an optional
@@ -315,9 +374,16 @@ class _Varying:
         for what, without in left_out(self.case):
             yield what, without.inputs
 
-    def _first(self, trials: Sequence[Trial], *, any_of: bool = False) -> list[Row]:
+    def _first(
+        self,
+        trials: Sequence[Trial],
+        *,
+        any_of: bool = False,
+        integers: bool = False,
+    ) -> list[Row]:
         """Return the rows of the first trial that is not rejected; one row if all
-        are. With ``any_of``, a trial that passes excuses failures before it."""
+        are. With ``any_of``, a trial that passes excuses failures before it. With
+        ``integers``, those of the trial are meant to be others."""
         self.last: list[tuple[str, int]] = []
         self.count = self.cost = self.lines = 0
         reasons, what, wrong = [], trials[0][0], []
@@ -325,7 +391,8 @@ class _Varying:
             try:
                 with Progress(f"compiling for {name}"):
                     found = self._judged(name, self._at(inputs))
-                self._unless_of_repeats(found, inputs)
+                if not integers:
+                    self._unless_of_repeats(found, inputs)
             except _Rejected as rejected:
                 reasons.append(str(rejected))
                 continue
@@ -369,18 +436,21 @@ class _Varying:
         times = max(1.0, elements(arrays) / max(1, elements(case.arrays)))
         count = int(times * self._work(self.given))
         if count > (left := self.budget.for_(case.dtype, self.first)):
-            more = "" if self.asked else f"; vary=True executes up to {IF_ASKED:,}"
-            raise _Rejected(
-                f"it would execute about {count:,} instructions; of "
-                f"{self.budget.most:,}, it may execute {max(left, 0):,}{more}"
-            )
+            raise _Rejected(self._too_many(count, left))
         return case.elsewhere(inputs)
+
+    def _too_many(self, count: int, left: int) -> str:
+        more = "" if self.asked else f"; vary=True executes up to {IF_ASKED:,}"
+        return (
+            f"it would execute about {count:,} instructions; of {self.budget.most:,}, "
+            f"it may execute {max(left, 0):,}{more}"
+        )
 
     def _judged(self, what: str, case: Case) -> list[Row]:
         """Return the rows of one variation. Raises _Rejected if the operator or forward
         rejects the inputs, or if backward does."""
         shape, of_length = self._shape_of_operator(case), "length" in what
-        processors = MULTIPROCESSORS if of_length else None
+        processors = self._processors(case.inputs) if of_length else None
         found: list[Row] = []
         try:
             for done in compiled.executions(case, processors):
@@ -485,6 +555,16 @@ def _expected(code: Sequence[tuple[int, int]], block: int) -> int:
     else:
         power = math.log(lines / fewer) / math.log(last / earlier)
     return int(lines * (block / last) ** power)
+
+
+def _extrapolated(costs: Sequence[tuple[int, int]], length: int) -> int:
+    """Return how many instructions to expect at a length, given those at shorter ones:
+    they grow as a power of the length, and scores as its square."""
+    (earlier, fewer), (last, cost) = costs[-2:]
+    if not 0 < earlier < last or not 0 < fewer < cost:
+        return cost
+    power = math.log(cost / fewer) / math.log(last / earlier)
+    return int(cost * (length / last) ** power)
 
 
 def _repeated(given: Inputs) -> Iterator[Inputs]:

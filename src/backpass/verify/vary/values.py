@@ -159,11 +159,11 @@ def other_integers(draw: Draw) -> Iterator[tuple[str, Tries]]:
             one = np.zeros_like(values)
             one[..., values.shape[-1] // 2] = True
             yield f"one True in each row of {name}", (draw.replaced(at, one),)
-        elif _are_offsets(case, at, values):
+        elif are_offsets(case, at, values):
             empty, middle = values.copy(), (len(values) - 1) // 2
             empty[middle] = empty[middle + 1]
             yield from _with_empty_segment(draw, at, empty, middle)
-        elif _are_counts(case, at, values):
+        elif are_counts(case, at, values):
             empty, middle = values.copy(), len(values) // 2
             empty[middle - 1] += empty[middle]
             empty[middle] = 0
@@ -194,7 +194,7 @@ def _repeated(values: np.ndarray) -> Iterator[tuple[str, np.ndarray]]:
         yield f"no {known[-1]} in", rest
 
 
-def _are_offsets(case: Case, at: int, values: np.ndarray) -> bool:
+def are_offsets(case: Case, at: int, values: np.ndarray) -> bool:
     """Whether integers rise from 0 to the length of an axis of a different input."""
     return bool(
         values.ndim == 1
@@ -205,7 +205,7 @@ def _are_offsets(case: Case, at: int, values: np.ndarray) -> bool:
     )
 
 
-def _are_counts(case: Case, at: int, values: np.ndarray) -> bool:
+def are_counts(case: Case, at: int, values: np.ndarray) -> bool:
     """Whether integers are lengths of segments of an axis of a different input."""
     return bool(
         values.ndim == 1
