@@ -12,7 +12,12 @@ import inspect
 import sys
 from collections.abc import Iterator, Mapping, MutableMapping
 from dataclasses import dataclass
-from types import ModuleType
+from types import (
+    FunctionType,
+    GetSetDescriptorType,
+    MemberDescriptorType,
+    ModuleType,
+)
 from typing import Any
 
 import numpy as np
@@ -25,6 +30,9 @@ from backpass.verify.subject import called
 Path = tuple[Any, ...]
 # Where a class holds no parameters, but perhaps half a process, as a logger does.
 OF_PYTHON = sys.stdlib_module_names - {"__main__", "types", "collections"}
+# What most classes hold: methods, texts, and descriptors.
+OF_CLASSES = {FunctionType, str, type(None), staticmethod, classmethod, property}
+OF_CLASSES |= {dict, tuple, bool, int, GetSetDescriptorType, MemberDescriptorType}
 TWO_FUNCTIONS = (
     "or give its two functions, as an object whose forward returns (y, saved)"
 )
@@ -66,9 +74,10 @@ def _entries(holder: Any) -> list[tuple[Any, Any]]:
     own = {name: getattr(holder, name) for name in names if hasattr(holder, name)}
     of_class = {
         name: value
-        for of in reversed(type(holder).__mro__)
+        for of in reversed(type(holder).__mro__[:-1])  # all but object
         for name, value in vars(of).items()
-        if is_floating(value) or type(value) is float
+        if type(value) not in OF_CLASSES
+        and (type(value) is float or is_floating(value))
     }
     return list({**of_class, **own, **getattr(holder, "__dict__", {})}.items())
 
