@@ -10,7 +10,7 @@ from __future__ import annotations
 import copy
 import inspect
 import sys
-from collections.abc import Iterator, Mapping, MutableMapping
+from collections.abc import Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
 from types import (
     FunctionType,
@@ -111,17 +111,22 @@ def put(holder: Any, path: Path, value: Any) -> Any:
 # Copies
 
 
-def copied(layer: Any) -> Any:
+def copied(
+    layer: Any,
+    leaves: Mapping[Path, Any] | None = None,
+    groups: Sequence[Shared] | None = None,
+) -> Any:
     """Return a deep copy, in which a tensor keeps its gradient and arrays that share
-    memory still do.
+    memory still do. ``leaves`` are the layer's ``numbers_in``, and ``groups`` those
+    that are ``shared``, if they are known.
 
     A module, a lock, or another object that cannot be copied is in the copy itself.
     Raises TypeError for an iterator, because it would return other values each time.
     """
-    leaves = dict(numbers_in(layer))
+    leaves = dict(numbers_in(layer)) if leaves is None else leaves
     known = {
         id(leaves[path]): view
-        for group in shared(leaves)
+        for group in (shared(leaves) if groups is None else groups)
         if not is_torch(next(iter(group.arrays.values())))
         for path, view in group.copies().items()
     }
