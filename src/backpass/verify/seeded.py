@@ -17,6 +17,7 @@ from contextvars import ContextVar
 from typing import Any
 
 import numpy as np
+from numpy.random import mtrand  # NumPy's stubs export these functions only here
 
 _SPARE: list[np.random.MT19937] = []  # generators that no call uses now
 _KEPT = ContextVar("kept", default=False)
@@ -41,11 +42,11 @@ def numbers_kept() -> Iterator[None]:
 def the_same_numbers() -> Iterator[None]:
     """Seed the global generators. Restore their state afterwards."""
     with contextlib.nullcontext() if _KEPT.get() else numbers_kept():
-        own, of_python = np.random.get_bit_generator(), random.getstate()
+        own, of_python = mtrand.get_bit_generator(), random.getstate()
         spare = _SPARE.pop() if _SPARE else np.random.MT19937()
         torch = sys.modules.get("torch")
         of_torch = torch.random.default_generator.get_state() if torch else None
-        np.random.set_bit_generator(spare)
+        mtrand.set_bit_generator(spare)
         np.random.seed(0)
         random.seed(0)
         if torch:
@@ -56,7 +57,7 @@ def the_same_numbers() -> Iterator[None]:
             if torch:
                 torch.random.default_generator.set_state(of_torch)
             random.setstate(of_python)
-            np.random.set_bit_generator(own)
+            mtrand.set_bit_generator(own)
             _SPARE.append(spare)
 
 
