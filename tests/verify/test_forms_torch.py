@@ -142,11 +142,12 @@ def test_autograd_is_a_reference_that_never_calls_the_backward_under_test(block,
 
 
 @pytest.mark.parametrize("block", [Checkpointed, Reentrant])
-def test_a_checkpoint_of_a_module_in_float32(block, factor, monkeypatch):
+def test_a_checkpoint_of_a_module_in_float32(block, factor, monkeypatch, recwarn):
     monkeypatch.setattr(block, "dtype", torch.float32)
     module = block()
     report = check(module, X.float(), raises=False)
     assert report.passed is (factor == 1)
+    assert not recwarn  # of inputs without a gradient
     assert all(parameter.grad is None for parameter in module.parameters())
 
 

@@ -26,8 +26,10 @@ Gradients = tuple[Array | None, ...]  # None for one that is not wanted
 
 def is_array(value: object) -> TypeGuard[Array]:
     """Whether ``value`` is an array of some library, not a Python number or list."""
-    return hasattr(value, "__array_namespace__") or array_api_compat.is_array_api_obj(
-        value
+    return (
+        type(value) in _NAMESPACES
+        or hasattr(value, "__array_namespace__")
+        or array_api_compat.is_array_api_obj(value)
     )
 
 

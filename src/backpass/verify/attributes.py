@@ -10,9 +10,14 @@ from __future__ import annotations
 import copy
 import inspect
 import sys
-from collections.abc import Iterator, Mapping, MutableMapping
+from collections.abc import Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
-from types import ModuleType
+from types import (
+    FunctionType,
+    GetSetDescriptorType,
+    MemberDescriptorType,
+    ModuleType,
+)
 from typing import Any
 
 import numpy as np
@@ -25,6 +30,9 @@ from backpass.verify.subject import called
 Path = tuple[Any, ...]
 # Where a class holds no parameters, but perhaps half a process, as a logger does.
 OF_PYTHON = sys.stdlib_module_names - {"__main__", "types", "collections"}
+# What most classes hold: methods, texts, and descriptors.
+OF_CLASSES = {FunctionType, str, type(None), staticmethod, classmethod, property}
+OF_CLASSES |= {dict, tuple, bool, int, GetSetDescriptorType, MemberDescriptorType}
 TWO_FUNCTIONS = (
     "or give its two functions, as an object whose forward returns (y, saved)"
 )
@@ -66,9 +74,10 @@ def _entries(holder: Any) -> list[tuple[Any, Any]]:
     own = {name: getattr(holder, name) for name in names if hasattr(holder, name)}
     of_class = {
         name: value
-        for of in reversed(type(holder).__mro__)
+        for of in reversed(type(holder).__mro__[:-1])  # all but object
         for name, value in vars(of).items()
-        if is_floating(value) or type(value) is float
+        if type(value) not in OF_CLASSES
+        and (type(value) is float or is_floating(value))
     }
     return list({**of_class, **own, **getattr(holder, "__dict__", {})}.items())
 
@@ -102,17 +111,22 @@ def put(holder: Any, path: Path, value: Any) -> Any:
 # Copies
 
 
-def copied(layer: Any) -> Any:
+def copied(
+    layer: Any,
+    leaves: Mapping[Path, Any] | None = None,
+    groups: Sequence[Shared] | None = None,
+) -> Any:
     """Return a deep copy, in which a tensor keeps its gradient and arrays that share
-    memory still do.
+    memory still do. ``leaves`` are the layer's ``numbers_in``, and ``groups`` those
+    that are ``shared``, if they are known.
 
     A module, a lock, or another object that cannot be copied is in the copy itself.
     Raises TypeError for an iterator, because it would return other values each time.
     """
-    leaves = dict(numbers_in(layer))
+    leaves = dict(numbers_in(layer)) if leaves is None else leaves
     known = {
         id(leaves[path]): view
-        for group in shared(leaves)
+        for group in (shared(leaves) if groups is None else groups)
         if not is_torch(next(iter(group.arrays.values())))
         for path, view in group.copies().items()
     }

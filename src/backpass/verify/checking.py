@@ -61,6 +61,7 @@ from backpass.verify.report import (
     Report,
     Row,
 )
+from backpass.verify.seeded import numbers_kept
 from backpass.verify.subject import Subject, is_function, load, subject
 from backpass.verify.vary import executed, work
 from backpass.verify.vary.call import varied_call
@@ -249,6 +250,7 @@ def check(
         case = replace(case, operator=pytorch.bound_operator(case))
     elements = sum(math.prod(value.shape) for value in case.arrays)
     with (
+        numbers_kept(),
         launching(case, "compiled" in chosen),
         memory_kept(elements),
         Progress(f"checking {under_test.name}") as progress,

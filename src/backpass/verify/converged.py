@@ -39,6 +39,7 @@ HALVINGS = 20  # of a step, to find where y jumps
 ALIKE = 1e-3  # of an error, by which two differences of it may disagree
 LOSSY = 1e-9  # of y's largest element: more than float64 rounds in a usual sum
 BATCH, TWO = 16, 2  # elements and directions that are measured together
+FEW, CLEAR = 4, 1e3  # elements first; they suffice if off by as many times the doubts
 
 
 @dataclass(frozen=True)
@@ -93,16 +94,20 @@ def _by_element(row: Row, case: Case, at: int, step: Step) -> Row:
     errors, doubts = np.zeros(got.shape), np.zeros(got.shape)
     seen, wrong = np.zeros(got.shape, bool), np.zeros(got.shape, bool)
     order = _worst_first(off, reference, allowed)
-    for start in range(0, len(order), BATCH):
-        batch = order[start : start + BATCH]
+    batches = [order[i : i + BATCH] for i in range(0, len(order), BATCH)]
+    for batch in (*([order[:FEW]] if len(order) > FEW else []), *batches):
         units = [_unit(got.shape, i) for i in batch]
         found = measured(case, at, got, units, step)
         errors.flat[batch], doubts.flat[batch] = found.errors, found.doubts
+        few = not seen.any() and len(batch) < len(order)
         seen.flat[batch] = True
         least = np.maximum(allowed, (row.tolerance or 0.0) * np.abs(got - errors))
-        wrong = seen & (np.abs(errors) > np.maximum(DOUBT * doubts, least))
+        times = CLEAR if few else DOUBT
+        wrong = seen & (np.abs(errors) > np.maximum(times * doubts, least))
         if wrong.any() and (wrong == seen).all():
-            break  # such as a wrong factor: nothing else needs shorter steps
+            # Such as a wrong factor: nothing else needs shorter steps.
+            if not few or _are_alike(got - errors, reference, seen):
+                break
     better = seen & np.isfinite(doubts) & (doubts <= SURE * np.abs(got - errors))
     refined = np.where(better | wrong, got - errors, np.where(seen, got, reference))
     if wrong.any():
@@ -118,15 +123,20 @@ def _by_element(row: Row, case: Case, at: int, step: Step) -> Row:
     return _too_coarse(row, int((~known).sum()), got.size)
 
 
+def _are_alike(found: np.ndarray, given: np.ndarray, where: np.ndarray) -> bool:
+    """Whether the usual step was as good at these elements."""
+    return np.allclose(
+        found[where], given[where], rtol=SURE, atol=SURE * largest(given)
+    )
+
+
 def _failed(
     row: Row, case: Case, at: int, reference: np.ndarray, wrong: np.ndarray
 ) -> Row:
     """Return the row of a gradient that is wrong at some elements."""
     got = _gradient(case, at)
     given = case.found.references[row.method, row.quantity]
-    if (wrong | (reference == given)).all() and np.allclose(
-        reference[wrong], given[wrong], rtol=SURE, atol=SURE * largest(given)
-    ):
+    if (wrong | (reference == given)).all() and _are_alike(reference, given, wrong):
         return row  # the usual step was as good
     again = Judge(case, row.method, at, row.tolerance or 0.0, row.how).row(
         got, reference
@@ -263,13 +273,14 @@ def _error_if_wider(case: Case, at: int, taken: np.ndarray) -> float:
     if forward does not compute in the widest dtype."""
     inputs = [in_dtype(value, "longdouble") for value in case.inputs]
     wide = taken.astype(np.longdouble)
-    ahead, behind = (
-        case.subject.forward(*inputs[:at], inputs[at] + moved, *inputs[at + 1 :])[0]
-        for moved in (wide, -wide)
-    )
-    if ahead.dtype != np.longdouble:
-        return np.nan
-    slope = np.sum(case.dy * (ahead - behind)) / 2
+    with np.errstate(invalid="ignore"):  # y may be undefined so far away
+        ahead, behind = (
+            case.subject.forward(*inputs[:at], inputs[at] + moved, *inputs[at + 1 :])[0]
+            for moved in (wide, -wide)
+        )
+        if ahead.dtype != np.longdouble:
+            return np.nan
+        slope = np.sum(case.dy * (ahead - behind)) / 2
     return float((np.sum(_gradient(case, at) * taken) - slope) / largest(taken))
 
 

@@ -184,7 +184,7 @@ def _functions(
 
     def holding(values: Sequence[Any]) -> Any:
         """Return a copy of the layer with these parameters."""
-        layer = copied(start)
+        layer = copied(start, leaves, groups)
         new: dict[Path, Any] = {}
         own = zip(parameters, buffers, values[count:], strict=True)
         for parameter, buffer, value in own:

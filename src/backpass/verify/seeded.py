@@ -13,26 +13,52 @@ import pickle
 import random
 import sys
 from collections.abc import Callable, Iterator
+from contextvars import ContextVar
 from typing import Any
 
 import numpy as np
+from numpy.random import mtrand  # NumPy's stubs export these functions only here
+
+_SPARE: list[np.random.MT19937] = []  # generators that no call uses now
+_KEPT = ContextVar("kept", default=False)
+
+
+@contextlib.contextmanager
+def numbers_kept() -> Iterator[None]:
+    """Restore the state of NumPy's global generator afterwards.
+
+    Within, ``the_same_numbers`` does not copy it, which would take most of the time of
+    a short forward.
+    """
+    state, token = np.random.get_state(), _KEPT.set(True)
+    try:
+        yield
+    finally:
+        _KEPT.reset(token)
+        np.random.set_state(state)
 
 
 @contextlib.contextmanager
 def the_same_numbers() -> Iterator[None]:
     """Seed the global generators. Restore their state afterwards."""
-    state, of_python = np.random.get_state(), random.getstate()
-    np.random.seed(0)
-    random.seed(0)
-    torch = sys.modules.get("torch")
-    try:
-        with torch.random.fork_rng(devices=[]) if torch else contextlib.nullcontext():
-            if torch:
-                torch.random.default_generator.manual_seed(0)
+    with contextlib.nullcontext() if _KEPT.get() else numbers_kept():
+        own, of_python = mtrand.get_bit_generator(), random.getstate()
+        spare = _SPARE.pop() if _SPARE else np.random.MT19937()
+        torch = sys.modules.get("torch")
+        of_torch = torch.random.default_generator.get_state() if torch else None
+        mtrand.set_bit_generator(spare)
+        np.random.seed(0)
+        random.seed(0)
+        if torch:
+            torch.random.default_generator.manual_seed(0)
+        try:
             yield
-    finally:
-        np.random.set_state(state)
-        random.setstate(of_python)
+        finally:
+            if torch:
+                torch.random.default_generator.set_state(of_torch)
+            random.setstate(of_python)
+            mtrand.set_bit_generator(own)
+            _SPARE.append(spare)
 
 
 def seeded(function: Callable[..., Any]) -> Callable[..., Any]:

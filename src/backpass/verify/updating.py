@@ -18,7 +18,13 @@ import numpy as np
 from backpass.contract.arrays import is_array
 from backpass.verify.attributes import Path, copied, held, numbers, numbers_in, put
 from backpass.verify.case import Case
-from backpass.verify.convert import epsilon, in_dtype, is_floating, to_kind_of
+from backpass.verify.convert import (
+    epsilon,
+    in_dtype,
+    is_floating,
+    is_torch,
+    to_kind_of,
+)
 from backpass.verify.findings import Findings
 from backpass.verify.forms import Form, usual
 from backpass.verify.magnitude import farthest, largest
@@ -294,9 +300,15 @@ def _run(
     layer: Any, inputs: Sequence[Any], options: Mapping[str, Any]
 ) -> list[np.ndarray]:
     """Return the numbers of forward's outputs."""
+    own = [*map(copy.deepcopy, inputs)]
     call = layer if _is_module(layer) else layer.forward
+    if _is_module(layer):  # a checkpoint would warn of inputs without a gradient
+        own = [
+            x.requires_grad_().clone() if is_torch(x) and is_floating(x) else x
+            for x in own
+        ]
     with the_same_numbers():
-        y = call(*map(copy.deepcopy, inputs), **options)
+        y = call(*own, **options)
     return [numbers(of) for of in flat(y) if is_floating(of) or isinstance(of, float)]
 
 

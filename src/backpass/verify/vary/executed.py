@@ -176,10 +176,7 @@ class _Varying:
         for trial in other_integers(self.draw):
             yield self._if_accepted(trial)
         if together := self._in_eights():
-            found = self._first([together])
-            # A mask that is wrong shows in faults or large errors.
-            small = [row for row in found if 0 < (row.error or 0.0) < COARSE]
-            yield [row for row in found if row not in small or row.verdict != FAILED]
+            yield _without_small_errors(self._first([together]))
         self.budget.kept.pop(self.case.dtype)
         yield self._first([(OTHER_VALUES, other_inputs(self.case).inputs)])
         for trial in self._of_values() if self.asked else ():
@@ -529,6 +526,26 @@ class _Varying:
         ):
             raise _Rejected("the operator's output is not finite")
         return None if isinstance(y, (tuple, list)) else tuple(y.shape)
+
+
+def _without_small_errors(found: Sequence[Row]) -> list[Row]:
+    """Return the rows, with one that was not run in place of those that failed by a
+    small error. A mask that is wrong shows in faults or large errors."""
+    small = [
+        row
+        for row in found
+        if row.verdict == FAILED and 0 < (row.error or 0.0) < COARSE
+    ]
+    if not small:
+        return [*found]
+    errors = ", ".join(f"{row.error:.1e} in {row.quantity}" for row in small)
+    reason = (
+        f"left to the other lengths, because its error ({errors}) is below {COARSE:g} "
+        "and may be one of rounding"
+    )
+    what = small[0].variation
+    left = replace(not_run(NAME, what, reason), variation=what)
+    return [*(row for row in found if row not in small), left]
 
 
 def lines_of(done: Executed) -> int:
