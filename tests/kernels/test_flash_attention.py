@@ -275,9 +275,16 @@ def test_several_tiles_of_every_input(lengths, dtype, option, given, device, poi
     assert_right(q, k, v, *alone(given, more), **MORE[option], tile=16)
 
 
-@pytest.mark.parametrize("head_order", ["consecutive", "interleaved"])
-@pytest.mark.parametrize("option", ["no mask", "a window from the last", "a softcap"])
-@each_dtype
+@pytest.mark.parametrize(
+    ("dtype", "option", "head_order"),
+    pairs(
+        DTYPES,
+        ["no mask", "a window from the last", "a softcap"],
+        ["consecutive", "interleaved"],
+        of=("backpass.kernels.flash_attention",),
+    ),
+    ids=str,
+)
 def test_dropout_drops_the_operations_weights(dtype, option, head_order, device, poisoned):
     q, k, v, _ = draw_all(20, 37, 16, 8, device, dtype, leading=(2,), g=2)
     more = draw_more((2, 20, 37), 2, device, dtype)
