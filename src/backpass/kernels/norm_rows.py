@@ -246,9 +246,9 @@ def _forward_rows(
     at += column * stride_n
     x = tl.load(x_ptr + at, mask=inside, other=0.0).to(WIDE)
     if f_ptr is not None:
-        x += tl.load(f_ptr + row * n + column, mask=inside, other=0.0).to(WIDE)
+        f = tl.load(f_ptr + row * n + column, mask=inside, other=0.0).to(WIDE)
         # Rounded first, so that what is normalised is what the backward will read.
-        s = x.to(s_ptr.dtype.element_ty)
+        s = (x + f).to(s_ptr.dtype.element_ty)
         tl.store(s_ptr + row * n + column, s, mask=inside)
         x = s.to(WIDE)
 
@@ -324,7 +324,8 @@ def _backward_rows(
         along_x_hat = tl.sum(dx_hat * x_hat, axis=1, keep_dims=True) / n
         dx = rstd * (dx_hat - along_ones - x_hat * along_x_hat)
         if ds_ptr is not None:
-            dx += tl.load(ds_ptr + row * n + column, mask=inside, other=0.0).to(WIDE)
+            ds = tl.load(ds_ptr + row * n + column, mask=inside, other=0.0).to(WIDE)
+            dx += ds
 
         tl.store(dx_ptr + row * n + column, dx, mask=inside)
 
