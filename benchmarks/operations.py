@@ -198,9 +198,7 @@ def unless_it_fails(name: str, subject: Subject, absent: list[str]) -> Iterator[
         absent.append(note)
 
 
-def steps(
-    subject: Subject, inputs: tuple, dy: Any, compiled: bool, absent: list[str]
-) -> dict[str, Calls]:
+def steps(subject: Subject, inputs: tuple, dy: Any, compiled: bool, absent: list[str]) -> dict[str, Calls]:
     """Every provider's forward, backward and both, as calls that return the step's results; ``absent`` gains a note of
     each that fails."""
     found: dict[str, Calls] = {"forward": {}, "backward": {}, "both": {}}
@@ -212,7 +210,9 @@ def steps(
         found["both"][name] = lambda: backward_of(dy, forward_of(*inputs, **subject.options)[1])
 
     def add_autograd(name: str, function, arrays: tuple, alone: bool = True) -> None:
-        leaves = [value.detach().requires_grad_(at in with_gradient(subject)) for at, value in enumerate(arrays)]
+        leaves = [
+            value.detach().requires_grad_(at in with_gradient(subject)) for at, value in enumerate(arrays)
+        ]
         sought = [leaf for leaf in leaves if leaf.requires_grad]
         found["forward"][name] = lambda: function(*arrays)
         if alone:

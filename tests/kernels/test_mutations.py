@@ -130,7 +130,9 @@ def sums_are_right(kernel) -> bool:
     y_64, saved_64 = ops.load(stem).forward(s_64, *(each.double() for each in w))
     dx_64, *others = ops.load(stem).backward(dy.double(), saved_64)
     right = y_64, s_64, dx_64 + ds.double(), *others
-    return all(torch.allclose(a.cpu().double(), b, rtol=1e-5, atol=1e-5) for a, b in zip(found, right, strict=True))
+    return all(
+        torch.allclose(a.cpu().double(), b, rtol=1e-5, atol=1e-5) for a, b in zip(found, right, strict=True)
+    )
 
 
 def capped_scores_are_right(kernel) -> bool:

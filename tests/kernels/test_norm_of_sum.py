@@ -40,7 +40,9 @@ def assert_rounded_once(got, exact):
     bfloat16."""
     wide = torch.finfo(accumulator(got.dtype)).eps
     truncated = got.dtype == torch.bfloat16 and kernels.interpreted()
-    allowed = torch.finfo(got.dtype).eps / (1 if truncated else 2) * exact.abs() + 32 * wide * exact.abs().max()
+    allowed = (
+        torch.finfo(got.dtype).eps / (1 if truncated else 2) * exact.abs() + 32 * wide * exact.abs().max()
+    )
     assert got.shape == exact.shape
     assert ((got.double() - exact).abs() <= allowed).all()
 
