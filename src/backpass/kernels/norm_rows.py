@@ -97,16 +97,18 @@ def backward(
     """Return ``dx[*, n]``, contiguous, ``dw[n]`` and ``db[n]`` (None without a weight
     or a bias), from ``dy[*, n]`` and ``x[*, n]``, of any strides. Of the bias only the
     dtype is read. With ``ds[*, n]``, of any strides, dx is the sum of both."""
+    apart = None
+    if ds is not None and not fits(x, ROW_BYTES // 2):
+        ds, apart = None, ds
     dx = empty_like(x)
-    apart = ds is not None and not fits(x, ROW_BYTES // 2)
     dw, db = (None if of is None else _gradient_like(of, x) for of in (w, b))
     if needs_launch(dx):
         of_w, of_b = (None if of is None else partial_sums(x) for of in (dw, db))
         given = dy, packed(x), mean, rstd, packed(w), dx, of_w, of_b
-        launches = backward_launches(*given, None if apart else packed(ds))
+        launches = backward_launches(*given, packed(ds))
         for launch in (*launches, *totals(of_w, of_b, dw, db)):
             launch.run()
-    return dx + ds if apart else dx, dw, db
+    return dx if apart is None else dx + apart, dw, db
 
 
 def _gradient_like(parameter: torch.Tensor | Outline, x: torch.Tensor) -> torch.Tensor:
@@ -214,12 +216,14 @@ def declare_launches(*, centred: bool, has_b: bool) -> Callable:
                 yield case, launch
             for launch in totals(of_w, of_b, w, b):
                 yield case, launch
+            of_sum = "longest row of a sum"
             if case == "longest row":
-                given = x, x, mean, rstd, w, x, of_w, of_b, x
-                yield "longest row of a sum", *backward_launches(*given)
+                for launch in backward_launches(
+                    x, x, mean, rstd, w, x, of_w, of_b, ds=x
+                ):
+                    yield of_sum, launch
             if case == "longest row without sums":
-                given = x, w, b, x, mean, rstd, 1e-5, x, x
-                yield "longest row of a sum", forward_launch(*given)
+                yield of_sum, forward_launch(x, w, b, x, mean, rstd, 1e-5, f=x, s=x)
 
     return launches
 
