@@ -37,7 +37,7 @@ from operations import (
 from subjects import QUICK, SMALL, SUBJECTS, TYPICAL, Subject
 
 from backpass import functional as B
-from backpass import hugging_face, ops
+from backpass import hugging_face
 from backpass.torch_door.compiled import compiled_operations
 
 QUESTION = "How fast is backpass.functional on a CPU, beside PyTorch's own functions and the machine's limit?"
@@ -80,7 +80,11 @@ def _attention(name: str, typical: int) -> Subject:
     )
 
 
-TIMED = (*SUBJECTS, _attention("attention", 512), _attention("flash_attention", 2048))
+TIMED = (
+    *(each for each in SUBJECTS if not each.of_sum),
+    _attention("attention", 512),
+    _attention("flash_attention", 2048),
+)
 # FLOPs of the products, forward and backward together, by the lengths of a subject. A causal attention is credited with
 # half of seven products, as in attention_speed.py.
 PRODUCTS: dict[str, Callable[..., int]] = {
@@ -162,10 +166,7 @@ def time_function(
 ) -> list[dict[str, Any]]:
     inputs = subject.inputs(*subject.lengths[size], dtype=torch.float32, device="cpu")
     dy, exact = cotangent(subject, inputs), exact_results(subject, inputs)["both"]
-    leaves = [
-        value.detach().requires_grad_(at in with_gradient(ops.load(subject.stem)))
-        for at, value in enumerate(inputs)
-    ]
+    leaves = [value.detach().requires_grad_(at in with_gradient(subject)) for at, value in enumerate(inputs)]
     sought = [leaf for leaf in leaves if leaf.requires_grad]
 
     def both(function: Callable[..., torch.Tensor], within: Callable = nullcontext) -> Callable[[], tuple]:

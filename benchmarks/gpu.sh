@@ -28,7 +28,7 @@ cache=${TMPDIR:-/tmp}/backpass-compiled
 export TRITON_CACHE_DIR=$cache/triton TORCHINDUCTOR_CACHE_DIR=$cache/inductor
 commit=${BACKPASS_COMMIT:-$(git describe --always --dirty --abbrev=12 2>/dev/null)}
 read -ra options <<<"${OPTIONS:-}"
-new="softcap or dropout or captured_in_a_graph" choice="not beyond_32_bits" far=beyond_32_bits processes=10
+new="softcap or dropout or norm_of_sum or captured_in_a_graph" choice="not beyond_32_bits" far=beyond_32_bits processes=10
 if [[ ${TINY:-} ]]; then
     export TRITON_INTERPRET=1
     options+=(--quick --device cpu)

@@ -34,6 +34,7 @@ from torch._functorch import config as functorch_config
 
 from backpass import kernels, ops
 from backpass.operation import Operation
+from backpass.ops import residual
 
 QUESTION = "How fast are the operations, beside PyTorch's own and beside a copy of as many bytes?"
 COLUMNS = [
@@ -197,12 +198,9 @@ def unless_it_fails(name: str, subject: Subject, absent: list[str]) -> Iterator[
         absent.append(note)
 
 
-def steps(
-    subject: Subject, inputs: tuple, dy: torch.Tensor, compiled: bool, absent: list[str]
-) -> dict[str, Calls]:
+def steps(subject: Subject, inputs: tuple, dy: Any, compiled: bool, absent: list[str]) -> dict[str, Calls]:
     """Every provider's forward, backward and both, as calls that return the step's results; ``absent`` gains a note of
     each that fails."""
-    op = ops.load(subject.stem)
     found: dict[str, Calls] = {"forward": {}, "backward": {}, "both": {}}
 
     def add(name: str, forward_of, backward_of) -> None:
@@ -212,7 +210,9 @@ def steps(
         found["both"][name] = lambda: backward_of(dy, forward_of(*inputs, **subject.options)[1])
 
     def add_autograd(name: str, function, arrays: tuple, alone: bool = True) -> None:
-        leaves = [value.detach().requires_grad_(at in with_gradient(op)) for at, value in enumerate(arrays)]
+        leaves = [
+            value.detach().requires_grad_(at in with_gradient(subject)) for at, value in enumerate(arrays)
+        ]
         sought = [leaf for leaf in leaves if leaf.requires_grad]
         found["forward"][name] = lambda: function(*arrays)
         if alone:
@@ -220,10 +220,11 @@ def steps(
             found["backward"][name] = lambda: torch.autograd.grad(y, sought, dy, retain_graph=True)
         found["both"][name] = lambda: torch.autograd.grad(function(*leaves), sought, dy)
 
-    add("ours", op.forward, op.backward)
-    if dy.is_cuda and subject.stem in kernels.STEMS:
-        kernel = kernels.load(subject.stem)
-        add("our kernel", kernel.forward, kernel.backward)
+    forward, backward = functions_of(subject, ops)
+    on_cuda = as_tuple(dy)[0].is_cuda
+    add("ours", forward, backward)
+    if on_cuda and subject.stem in kernels.STEMS:
+        add("our kernel", *functions_of(subject, kernels))
     add_autograd("PyTorch", subject.pytorch, inputs)
     if subject.pytorch_backward:
         operator = subject.pytorch_backward(*inputs)
@@ -231,10 +232,10 @@ def steps(
     if compiled:
         torch._dynamo.reset()
         with unless_it_fails("ours, compiled", subject, absent):
-            add("ours, compiled", compile_fixed(op.forward), compile_fixed(op.backward))
+            add("ours, compiled", compile_fixed(forward), compile_fixed(backward))
         with unless_it_fails("PyTorch, compiled", subject, absent):
             add_autograd("PyTorch, compiled", compile_fixed(subject.pytorch), inputs)
-    if dy.is_cuda and subject.liger and liger_installed():
+    if on_cuda and subject.liger and liger_installed():
         # Copies of its own, since some of its functions write gradients over their inputs; for the same reason
         # its backward alone, which would be run on what an earlier run left, is not timed, and nothing is run before
         # the call whose error is taken.
@@ -243,28 +244,60 @@ def steps(
     return {"both": found["both"]} if subject.stem in LOSSES else found
 
 
-def with_gradient(op) -> list[int]:
-    """Which of the inputs have a gradient."""
-    operation = Operation(op)
-    return [at for at, spec in enumerate(operation.inputs) if spec in operation.differentiable]
+def functions_of(subject: Subject, package: Any) -> tuple[Callable, Callable]:
+    """Return the forward and the backward of an operation or of its kernel. If the operation reads a sum, the forward
+    returns y and the sum, and the backward accepts their gradients."""
+    module = package.load(subject.stem)
+    if not subject.of_sum:
+        return module.forward, module.backward
+
+    def forward(x, f, *parameters, **options):
+        if package is kernels:
+            *results, saved = module.forward_of_sum(x, f, *parameters, **options)
+            return tuple(results), saved
+        s, _ = residual.forward(x, f)
+        y, saved = module.forward(s, *parameters, **options)
+        return (y, s), saved
+
+    def backward(dy, saved):
+        if package is kernels:
+            return module.backward_of_sum(*dy, saved)
+        dx, *others = module.backward(dy[0], saved)
+        return dy[1] + dx, *others
+
+    return forward, backward
 
 
-def cotangent(subject: Subject, inputs: tuple) -> torch.Tensor:
+def with_gradient(subject: Subject) -> list[int]:
+    """Which of the inputs have a gradient of their own. The two terms of a sum have the same."""
+    operation = Operation(ops.load(subject.stem))
+    found = [at for at, spec in enumerate(operation.inputs) if spec in operation.differentiable]
+    return [0, *(at + 1 for at in found[1:])] if subject.of_sum else found
+
+
+def cotangent(subject: Subject, inputs: tuple) -> Any:
+    """Return the gradient of the output; if the output is a tuple, those of its elements."""
     y = subject.pytorch(*inputs)
-    return draw(*y.shape, seed=8, dtype=y.dtype, device=str(y.device))
+    drawn = [
+        draw(*each.shape, seed=8 + at, dtype=each.dtype, device=str(each.device))
+        for at, each in enumerate(as_tuple(y))
+    ]
+    return tuple(drawn) if isinstance(y, tuple) else drawn[0]
 
 
 def exact_results(subject: Subject, inputs: tuple) -> dict[str, tuple]:
     """What each step should return, in float64, of the inputs as they are."""
-    op = ops.load(subject.stem)
+    forward, backward = functions_of(subject, ops)
     wide = [value.double() if value.is_floating_point() else value for value in inputs]
-    y, saved = op.forward(*wide, **subject.options)
-    gradients = as_tuple(op.backward(cotangent(subject, inputs).double(), saved))
-    return {"forward": (y,), "backward": gradients, "both": gradients}
+    y, saved = forward(*wide, **subject.options)
+    dy = cotangent(subject, inputs)
+    dy = tuple(each.double() for each in dy) if isinstance(dy, tuple) else dy.double()
+    gradients = as_tuple(backward(dy, saved))
+    return {"forward": as_tuple(y), "backward": gradients, "both": gradients}
 
 
 def expected(
-    subject: Subject, name: str, step: str, inputs: tuple, dy: torch.Tensor, got: Any, exact: dict[str, tuple]
+    subject: Subject, name: str, step: str, inputs: tuple, dy: Any, got: Any, exact: dict[str, tuple]
 ) -> tuple:
     """Return what a provider should return in a step. PyTorch drops elements of its own choice: they are taken from
     what it returns, if they are about as many as they should be."""

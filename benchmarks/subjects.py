@@ -44,6 +44,8 @@ class Subject(NamedTuple):
     liger: Callable[..., Tensor] | None = None
     # The elements of its results before any is dropped: PyTorch drops others than ours. None where nothing is drawn.
     undropped: Callable[[Tensor], Tensor] | None = None
+    # Whether the operation is a norm that reads a residual sum: the results are then y and the sum.
+    of_sum: bool = False
     rows_on_cuda: int = 8  # times as many rows on a GPU, so that its cache cannot hold them
 
 
@@ -74,6 +76,11 @@ def _norm_inputs(parameters: int):
         return draw(m, n, seed=0, **like), *(draw(n, seed=1 + at, **like) for at in range(parameters))
 
     return drawn
+
+
+def _sum_inputs(m, n, **like) -> Inputs:
+    """x, f, and the weight of the norm."""
+    return draw(m, n, seed=0, **like), draw(m, n, seed=1, **like), draw(n, seed=2, **like)
 
 
 def _indices(count: int, below: int, device: str) -> Tensor:
@@ -255,6 +262,18 @@ SUBJECTS = (
         _elementwise(2, 3),
         {"eps": 1e-6},
         liger=_liger("liger_rms_norm", 1e-6, 0.0, "llama", False),
+    ),
+    Subject(
+        "rms_norm of a sum",
+        "rms_norm",
+        "m n",
+        MATRIX,
+        _sum_inputs,
+        lambda x, f, w: (F.rms_norm(x + f, x.shape[-1:], w, 1e-6), x + f),
+        _elementwise(4, 4),
+        {"eps": 1e-6},
+        liger=_liger("liger_fused_add_rms_norm", 1e-6, 0.0, "llama", False),
+        of_sum=True,
     ),
     Subject(
         "relu",

@@ -14,6 +14,7 @@ from tests.kernels import (
     test_flash_attention,
     test_layer_norm,
     test_log_softmax,
+    test_norm_of_sum,
     test_rms_norm,
     test_rope,
     test_softmax,
@@ -50,6 +51,14 @@ def test_a_norms_backward_that_loads_ahead(module, monkeypatch):
     monkeypatch.setattr(sums_over_rows, "PROGRAMS", 2)
     monkeypatch.setattr(launch, "SHORT_ROWS_ELEMENTS", 256)
     module.test_odd_sizes((21, 128), path=None, **GIVEN)
+
+
+@pytest.mark.parametrize("stem", test_norm_of_sum.NORMS)
+def test_a_norm_of_a_sum(stem, monkeypatch):
+    """A backward that loads ahead, as above: of three arrays."""
+    monkeypatch.setattr(sums_over_rows, "PROGRAMS", 2)
+    monkeypatch.setattr(launch, "SHORT_ROWS_ELEMENTS", 256)
+    test_norm_of_sum.test_of_whole_rows((21, 128), stem=stem, **GIVEN)
 
 
 @pytest.mark.parametrize("row_bytes", [None, 128], ids=["whole rows", "pieces"])

@@ -59,6 +59,7 @@ def heads():
 
 M, N = 4 * ROWS_OF_PROGRAM, 1024
 WIDE, LONG = "rows of 16,384", "rows of 32,768"
+SUM = "of a sum"  # of a residual connection, which the kernel computes, and adds the other gradient of
 TOKENS = tokens(256, below=200)
 DISTINCT = len(TOKENS.unique())
 CASES = [
@@ -66,6 +67,8 @@ CASES = [
     of_rows("log_softmax", M, N, 2, 3),
     of_rows("layer_norm", M, N, 2, 3, parameters=2),
     of_rows("rms_norm", M, N, 2, 3, parameters=1),
+    of_rows("layer_norm", M, N, 4, 4, parameters=2, inputs=2, rows=SUM),
+    of_rows("rms_norm", M, N, 4, 4, parameters=1, inputs=2, rows=SUM),
     Counted("cross_entropy", lambda: (drawn(8, 20_000), tokens(8, below=20_000)), 8 * 20_000, 2 * 8 * 20_000),
     of_rows("relu", M, N, 2, 3),
     of_rows("gelu", M, N, 2, 3),
@@ -107,8 +110,10 @@ def counted(call):
 def test_a_kernel_moves_few_more_bytes_than_it_must(case, monkeypatch):
     monkeypatch.setattr(sums_over_rows, "PROGRAMS", M // ROWS_OF_PROGRAM)
     kernel, inputs, options = kernels.load(case.stem), case.given(), options_for(case.stem)
-    (y, saved), forward = counted(lambda: kernel.forward(*inputs, **options))
-    _, backward = counted(lambda: kernel.backward(torch.ones_like(y), saved))
+    of_sum = "_of_sum" if case.rows == SUM else ""
+    (*results, saved), forward = counted(lambda: getattr(kernel, f"forward{of_sum}")(*inputs, **options))
+    given = [torch.ones_like(each) for each in results]
+    _, backward = counted(lambda: getattr(kernel, f"backward{of_sum}")(*given, saved))
     steps = {"forward": (forward, case.forward), "backward": (backward, case.backward)}
     for (step, (moved, fewest)), passes in zip(steps.items(), case.passes, strict=True):
         assert moved[0] <= LIMIT * passes * PER_NUMBER * fewest, step

@@ -1,5 +1,6 @@
 """Whole networks on the kernels: the loss and every gradient are those of the operations."""
 
+from collections import Counter
 from dataclasses import replace
 
 import pytest
@@ -86,17 +87,31 @@ def test_dropout_in_the_kernel_drops_what_the_operation_drops(device):
 
 def test_the_kernels_ran(device, monkeypatch):
     """Each operation that has a kernel, except those that the model keeps to operations."""
-    ran = set()
+    ran, of_sums = set(), Counter()
     forward = layer_kernel.Kernel.forward
 
     def noted(self, *inputs, **options):
         ran.add(self.kernel.__name__.rpartition(".")[2])
         return forward(self, *inputs, **options)
 
+    def counting(name):
+        function = getattr(layer_kernel.Kernel, name)
+
+        def counted(*inputs, **options):
+            of_sums[name] += 1
+            return function(*inputs, **options)
+
+        return counted
+
     monkeypatch.setattr(layer_kernel.Kernel, "forward", noted)
+    for name in ("forward_of_sum", "backward_of_sum"):
+        monkeypatch.setattr(layer_kernel.Kernel, name, counting(name))
     for name in ("gpt2", "qwen3"):
         module, config, parameters, batch = drawn(name, device)
-        module.forward(parameters, *batch, config=config, kernels=kernels)
+        _, saved = module.forward(parameters, *batch, config=config, kernels=kernels)
+        module.backward(saved)
+    # In each of two layers the second norm's sum; in the backward the gradients' at both norms.
+    assert of_sums == {"forward_of_sum": 2 * 2, "backward_of_sum": 2 * 2 * 2}
     assert ran == {
         "layer_norm",
         "rms_norm",

@@ -119,6 +119,22 @@ def weights_of_high_scores_are_right(kernel) -> bool:
     return right and torch.allclose(lse, saved_64.lse, rtol=1e-5, atol=cancelled)
 
 
+def sums_are_right(kernel) -> bool:
+    """Whether the norm of a sum is right, and its gradient beside the sum's own."""
+    stem = kernel.__name__.rpartition(".")[2]
+    x, f, dy, ds = (torch.randn(3, 45, generator=torch.Generator().manual_seed(i)) for i in range(4))
+    w = [torch.linspace(-1, 2, 45)] * (len(parse(kernel.SHAPES).inputs) - 1)
+    y, s, saved = kernel.forward_of_sum(*(each.to(kernels.device()) for each in (x, f, *w)))
+    found = y, s, *kernel.backward_of_sum(dy.to(kernels.device()), ds.to(kernels.device()), saved)
+    s_64 = x.double() + f.double()
+    y_64, saved_64 = ops.load(stem).forward(s_64, *(each.double() for each in w))
+    dx_64, *others = ops.load(stem).backward(dy.double(), saved_64)
+    right = y_64, s_64, dx_64 + ds.double(), *others
+    return all(
+        torch.allclose(a.cpu().double(), b, rtol=1e-5, atol=1e-5) for a, b in zip(found, right, strict=True)
+    )
+
+
 def capped_scores_are_right(kernel) -> bool:
     """Whether the kernel's row is green with a softcap and a window, with a bias and without one."""
     options = HEAD["options"] | {"softcap": 0.75, "window": 9}
@@ -282,8 +298,9 @@ TABLE = [
     Changed(
         "layer_norm",
         "norm_rows._forward_rows",
-        ("x", "mean", "centred", "rstd", "y", "EPS", "n"),
+        ("x", "f", "mean", "centred", "rstd", "y", "EPS", "n"),
         lengths={"n": 45},
+        also=sums_are_right,
     ),
     Changed(
         "layer_norm",
@@ -542,10 +559,12 @@ TABLE = [
             "dw",
             "db",
             "dx",
+            "ds",
             "n",
         ),
         ONE_PROGRAM,
         lengths={"n": 45},
+        also=sums_are_right,
         equivalent=OF_W,
     ),
     Changed(
@@ -584,9 +603,13 @@ TABLE = [
     Changed(
         "rms_norm",
         "norm_rows._backward_rows",
-        ("dy", "dx_hat", "w", "x", "x_hat", "mean", "rstd", "along_ones", "along_x_hat", "dw", "dx", "n"),
+        (
+            *("dy", "dx_hat", "w", "x", "x_hat", "mean", "rstd", "along_ones", "along_x_hat"),
+            *("dw", "dx", "ds", "n"),
+        ),
         ONE_PROGRAM,
         lengths={"n": 45},
+        also=sums_are_right,
         equivalent=OF_W
         | dict.fromkeys(
             (

@@ -136,36 +136,29 @@ def test_a_row_too_long_for_the_registers_is_seen_to_spill(compiling):
     assert int(longest.split()[-2]) > 0
 
 
-def test_what_a_row_has_once_is_not_read_for_each_column(compiling):
-    """Of x, dy and w in 16 bits a thread holds 16 numbers: two reads each, and one of mean and of rstd."""
+def test_a_norms_backward_loads_ahead_and_reads_what_a_row_has_once(compiling):
+    """While it waits for x, dy, mean, and rstd of one block of rows, and for the gradient of a sum, those of the next are in
+    flight. Of x, dy and w in 16 bits a thread holds 16 numbers: two reads each, and one of mean and of rstd."""
     code = """if True:
-        import torch
+        import re, torch
         from backpass.kernels import layer_norm, norm_rows, resources, rms_norm
         for kernel in (layer_norm, rms_norm):
             for case, launch in kernel.launches(torch.bfloat16):
-                if case == "longest row" and launch.kernel is norm_rows._backward_rows:
-                    print(resources.compile_launch(launch, 90).asm["ptx"].count("ld.global"))
+                if launch.kernel is norm_rows._backward_rows and (kernel is layer_norm or case == "longest row"):
+                    ptx = resources.compile_launch(launch, 90).asm["ptx"]
+                    ahead = max(map(int, re.findall("cp.async.wait_group (.+);", ptx)), default=0)
+                    print(ahead, ptx.count("ld.global"), case, sep=",")
     """
     done = subprocess.run([sys.executable, "-c", code], env=compiling, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    reads = [int(line) for line in done.stdout.split()]
-    assert len(reads) == 2
-    assert max(reads) <= 8
-
-
-def test_a_norms_backward_loads_ahead(compiling):
-    """While it waits for x, dy, mean, and rstd of one block of rows, those of the next are in flight."""
-    code = """if True:
-        import re, torch
-        from backpass.kernels import layer_norm, norm_rows, resources
-        for case, launch in layer_norm.launches(torch.bfloat16):
-            if launch.kernel is norm_rows._backward_rows:
-                ptx = resources.compile_launch(launch, 90).asm["ptx"]
-                print(max(map(int, re.findall("cp.async.wait_group (.+);", ptx)), default=0), case)
-    """
-    done = subprocess.run([sys.executable, "-c", code], env=compiling, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.splitlines() == ["4 short rows", "4 longest row", "0 longest row without sums"]
+    rows = [line.split(",") for line in done.stdout.splitlines()]
+    assert [(case, int(ahead)) for ahead, _, case in rows[:-1]] == [
+        ("short rows", 4),
+        ("longest row", 4),
+        ("longest row of a sum", 5),
+        ("longest row without sums", 0),
+    ]
+    assert max(int(reads) for _, reads, case in rows if case == "longest row") <= 8
 
 
 def test_a_register_that_nothing_writes_is_undefined():

@@ -1,12 +1,13 @@
 """The operations in Triton: the same ``forward`` and ``backward``, on torch tensors,
 one module per stem.
 
-The formulas are those of ``backpass.ops.<stem>``. This is the only folder that imports
-triton, and it imports it only when a kernel is loaded. Kernels run on a CUDA device.
-They run on the CPU, slowly, in Triton's interpreter, or as compiled in
-``compiled.executing()``; that is how they are tested without a GPU. The interpreter is
-chosen once per process: ``TRITON_INTERPRET=1`` must be set when triton is first
-imported.
+The formulas are those of ``backpass.ops.<stem>``. The norms also have
+``forward_of_sum`` and ``backward_of_sum``, for rows that are a residual sum. This is
+the only folder that imports triton, and it imports it only when a kernel is loaded.
+Kernels run on a CUDA device. They run on the CPU, slowly, in Triton's interpreter, or
+as compiled in ``compiled.executing()``; that is how they are tested without a GPU. The
+interpreter is chosen once per process: ``TRITON_INTERPRET=1`` must be set when triton
+is first imported.
 """
 
 from __future__ import annotations

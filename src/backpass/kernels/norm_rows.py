@@ -11,6 +11,11 @@ registers but the sums do not fit beside it, another launch reads the rows again
 sums. A longer row is read in tiles. Arithmetic and the saved mean and
 1/s are in float32 (float64 for float64), whatever is stored. w and b, and so their
 gradients, may be float32 where x has half precision.
+
+The sum of a residual connection that a norm reads can be computed in the norm's kernel:
+with an f, x + f is normalised, and stored beside y. The gradient that reaches this sum
+from the stream, ds, is then added to dx. PyTorch adds f to a row in tiles, and ds to a
+row beside which a program cannot hold the sums: a third operand would spill.
 """
 
 from __future__ import annotations
@@ -36,9 +41,12 @@ from backpass.kernels.launch import (
     packed,
     row_start,
     rows_of,
+    whole_rows,
 )
 from backpass.kernels.sums_over_rows import allocate_partials, on_columns
 
+# The gradients of a norm's output and, where its rows are a sum, of the sum.
+GRADIENTS = "dy[*, n>0], ds[*, n] -> dx[*, n]"
 # What one program may hold of one operand, in the dtype it computes in. The forward
 # holds x and one parameter. The backward holds dy as well, and half as much of each if
 # it also holds the sums for w and b.
@@ -47,6 +55,7 @@ TILE_BYTES = 16 * 1024  # of a longer row
 # Beside sums, a program loads the next two blocks of rows while it computes one: Triton
 # copies them to shared memory, and the registers hold one block.
 STAGES = 3
+SHARED_BYTES = 128 * 1024
 TOTALS = (32, 64)  # partial sums and columns that a program adds up at a time
 
 
@@ -57,16 +66,23 @@ def forward(
     eps: float,
     *,
     centred: bool,
-) -> tuple[torch.Tensor, torch.Tensor | None, torch.Tensor]:
-    """Return ``y[*, n]``, contiguous, ``mean[*]``, None unless ``centred``, and
-    ``rstd[*]``, from ``x[*, n]``, of any strides, ``w[n]`` and ``b[n]``."""
+    f: torch.Tensor | None = None,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None, torch.Tensor]:
+    """Return ``y[*, n]``, contiguous, the rows ``s[*, n]`` of which it is made,
+    ``mean[*]``, None unless ``centred``, and ``rstd[*]``, from ``x[*, n]`` and
+    ``f[*, n]``, of any strides, ``w[n]`` and ``b[n]``. The rows are x itself, or with
+    f the sum of both in their dtype, contiguous."""
+    if f is not None and not fits(x, ROW_BYTES):
+        x, f = x + f, None
     wide = accumulator(x.dtype)
+    s = x if f is None else empty_like(x)
     y = empty_like(x)
     rstd = torch.empty(x.shape[:-1], dtype=wide, device=x.device)
     mean = torch.empty(rstd.shape, dtype=wide, device=x.device) if centred else None
     if needs_launch(y):
-        forward_launch(x, packed(w), packed(b), y, mean, rstd, eps).run()
-    return y, mean, rstd
+        of_sum = {} if f is None else {"f": packed(f), "s": s}
+        forward_launch(x, packed(w), packed(b), y, mean, rstd, eps, **of_sum).run()
+    return y, s, mean, rstd
 
 
 def backward(
@@ -76,18 +92,23 @@ def backward(
     rstd: torch.Tensor,
     w: torch.Tensor | None,
     b: Outline | None,
+    ds: torch.Tensor | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor | None, torch.Tensor | None]:
     """Return ``dx[*, n]``, contiguous, ``dw[n]`` and ``db[n]`` (None without a weight
     or a bias), from ``dy[*, n]`` and ``x[*, n]``, of any strides. Of the bias only the
-    dtype is read."""
+    dtype is read. With ``ds[*, n]``, of any strides, dx is the sum of both."""
+    apart = None
+    if ds is not None and not fits(x, ROW_BYTES // 2):
+        ds, apart = None, ds
     dx = empty_like(x)
     dw, db = (None if of is None else _gradient_like(of, x) for of in (w, b))
     if needs_launch(dx):
         of_w, of_b = (None if of is None else partial_sums(x) for of in (dw, db))
         given = dy, packed(x), mean, rstd, packed(w), dx, of_w, of_b
-        for launch in (*backward_launches(*given), *totals(of_w, of_b, dw, db)):
+        launches = backward_launches(*given, packed(ds))
+        for launch in (*launches, *totals(of_w, of_b, dw, db)):
             launch.run()
-    return dx, dw, db
+    return dx if apart is None else dx + apart, dw, db
 
 
 def _gradient_like(parameter: torch.Tensor | Outline, x: torch.Tensor) -> torch.Tensor:
@@ -103,33 +124,36 @@ def partial_sums(x: torch.Tensor) -> torch.Tensor:
     return allocate_partials(x, ROW_BYTES // 2, TILE_BYTES)
 
 
-def forward_launch(x, w, b, y, mean, rstd, eps: float) -> Launch:
+def forward_launch(x, w, b, y, mean, rstd, eps: float, f=None, s=None) -> Launch:
     """The launch that writes y, mean and rstd, contiguous, from ``x[*, n]``, of any
-    strides."""
+    strides. With f it writes the sum s as well, if a program holds whole rows."""
     x, strides = rows_of(x)
     arguments = {"x_ptr": x, "w_ptr": w, "b_ptr": b, "y_ptr": y, **strides}
     arguments |= {"mean_ptr": mean, "rstd_ptr": rstd}
     if fits(y, ROW_BYTES):
+        arguments |= {"f_ptr": f, "s_ptr": s}
         return on_rows(_forward_rows, arguments, y, fused=False, EPS=float(eps))
     return on_tiles(_forward_tiles, arguments, y, TILE_BYTES, EPS=float(eps))
 
 
-def backward_launches(dy, x, mean, rstd, w, dx, dw, db) -> list[Launch]:
+def backward_launches(dy, x, mean, rstd, w, dx, dw, db, ds=None) -> list[Launch]:
     """The launches that write dx and the partial sums of dw and db, from ``dy[*, n]``,
-    of any strides."""
+    of any strides. With ds, which only rows beside sums may have, dx is the sum of
+    both."""
     dy, strides = rows_of(dy)
     given = {"dy_ptr": dy, "x_ptr": x, "mean_ptr": mean, "rstd_ptr": rstd, **strides}
-    of_rows = {**given, "w_ptr": w, "dx_ptr": dx}
+    of_tiles = {**given, "w_ptr": w, "dx_ptr": dx}
+    of_rows = {**of_tiles, "ds_ptr": ds}
     sums = {"dw_ptr": dw, "db_ptr": db}
     partials = next((each for each in (dw, db) if each is not None), None)
     if fits(dx, ROW_BYTES // 2) and partials is not None:
         arguments, programs = {**of_rows, **sums}, len(partials)
-        return [_on_rows(arguments, dx, programs, STAGES)]
+        return [_on_rows(arguments, dx, programs, _stages(dx, 2 if ds is None else 3))]
     if fits(dx, ROW_BYTES):
         arguments = {**of_rows, "dw_ptr": None, "db_ptr": None}
         launches = [_on_rows(arguments, dx, None, 1)]
     else:
-        launches = [on_tiles(_backward_tiles, of_rows, dx, TILE_BYTES)]
+        launches = [on_tiles(_backward_tiles, of_tiles, dx, TILE_BYTES)]
     if partials is not None:
         of_columns = {**given, **sums}
         launches.append(
@@ -141,6 +165,14 @@ def backward_launches(dy, x, mean, rstd, w, dx, dw, db) -> list[Launch]:
 def _on_rows(arguments, dx, programs: int | None, stages: int) -> Launch:
     options: dict[str, Any] = {"fused": False, "STAGES": stages}
     return on_rows(_backward_rows, arguments, dx, programs, **options)
+
+
+def _stages(dx: torch.Tensor, operands: int) -> int:
+    """Return STAGES, or fewer if so many blocks of each operand exceed the shared
+    memory."""
+    block = whole_rows(dx)
+    held = operands * block.rows * block.columns * dx.element_size()
+    return min(STAGES, 1 + SHARED_BYTES // held)
 
 
 def totals(of_w, of_b, dw, db) -> list[Launch]:
@@ -184,6 +216,14 @@ def declare_launches(*, centred: bool, has_b: bool) -> Callable:
                 yield case, launch
             for launch in totals(of_w, of_b, w, b):
                 yield case, launch
+            of_sum = "longest row of a sum"
+            if case == "longest row":
+                for launch in backward_launches(
+                    x, x, mean, rstd, w, x, of_w, of_b, ds=x
+                ):
+                    yield of_sum, launch
+            if case == "longest row without sums":
+                yield of_sum, forward_launch(x, w, b, x, mean, rstd, 1e-5, f=x, s=x)
 
     return launches
 
@@ -195,6 +235,7 @@ def _forward_rows(
     y_ptr,  # [m, n], contiguous
     mean_ptr,  # [m], or None: the mean is then 0
     rstd_ptr,  # [m]
+    f_ptr, s_ptr,  # [m, n], contiguous, or None: x itself is then normalised
     length_1, length_2, stride_0, stride_1, stride_2, stride_n,  # x's rows and columns
     m, n,
     EPS: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, WIDE: tl.constexpr,
@@ -208,6 +249,12 @@ def _forward_rows(
     at = row_start(row, length_1, length_2, stride_0, stride_1, stride_2)
     at += column * stride_n
     x = tl.load(x_ptr + at, mask=inside, other=0.0).to(WIDE)
+    if f_ptr is not None:
+        f = tl.load(f_ptr + row * n + column, mask=inside, other=0.0).to(WIDE)
+        # Rounded first, so that what is normalised is what the backward will read.
+        s = (x + f).to(s_ptr.dtype.element_ty)
+        tl.store(s_ptr + row * n + column, s, mask=inside)
+        x = s.to(WIDE)
 
     centred = x
     if mean_ptr is not None:
@@ -234,6 +281,7 @@ def _backward_rows(
     mean_ptr,  # [m], or None: the mean is then 0
     rstd_ptr,  # [m]
     w_ptr,  # [n], or None
+    ds_ptr,  # [m, n], contiguous, or None: nothing is then added to dx
     dx_ptr,  # [m, n], contiguous
     dw_ptr, db_ptr,  # [programs, n], or None
     length_1, length_2, stride_0, stride_1, stride_2, stride_n,  # dy's rows and columns
@@ -279,6 +327,9 @@ def _backward_rows(
             along_ones = tl.sum(dx_hat, axis=1, keep_dims=True) / n
         along_x_hat = tl.sum(dx_hat * x_hat, axis=1, keep_dims=True) / n
         dx = rstd * (dx_hat - along_ones - x_hat * along_x_hat)
+        if ds_ptr is not None:
+            ds = tl.load(ds_ptr + row * n + column, mask=inside, other=0.0).to(WIDE)
+            dx += ds
 
         tl.store(dx_ptr + row * n + column, dx, mask=inside)
 

@@ -1,4 +1,4 @@
-"""RMS normalisation, in Triton.
+"""RMS normalisation, in Triton, by itself or after the sum of a residual connection.
 
 Formulas: ``backpass.ops.rms_norm``. Derived on the page ``operations/rms_norm``.
 ``norm_rows`` says how rows are read and written.
@@ -17,6 +17,7 @@ from backpass.kernels.launch import accumulator, check_tensor, check_tensors
 from backpass.kernels.norm_rows import ROW_BYTES  # noqa: F401 - for others
 
 SHAPES = "x[*, n>0], w[n]? -> y[*, n]"
+OF_SUM = "x[*, n>0], f[*, n], w[n]? -> y[*, n]"
 PARAMETERS = ("w",)
 WIDE = ("w",)
 
@@ -26,7 +27,7 @@ class Saved(NamedTuple):
     the forward would have to write one more array, and the backward would read as much.
     """
 
-    x: torch.Tensor  # [*, n], as it was given
+    x: torch.Tensor  # [*, n], as it was given, or the sum
     rstd: torch.Tensor  # [*], the inverse of the root, in the dtype computed in
     w: torch.Tensor | None  # [n], a parameter
 
@@ -43,12 +44,35 @@ def forward(
     0, or if ``eps`` is below 0.
     """
     check_tensors(SHAPES, WIDE, x=x, w=w)
-    wide = accumulator(x.dtype)
+    y, _, saved = _normalised(x, w, eps)
+    return y, saved
+
+
+def forward_of_sum(
+    x: torch.Tensor,
+    f: torch.Tensor,
+    w: torch.Tensor | None = None,
+    *,
+    eps: float | None = None,
+) -> tuple[torch.Tensor, torch.Tensor, Saved]:
+    """Return ``y[*, n]`` of the sum of ``x[*, n]`` and ``f[*, n]``, the sum
+    ``s[*, n]``, and what the backward needs: ``residual`` and this operation in one
+    kernel. Raises what ``forward`` raises."""
+    check_tensors(OF_SUM, WIDE, x=x, f=f, w=w)
+    return _normalised(x, w, eps, f)
+
+
+def _normalised(
+    x: torch.Tensor,
+    w: torch.Tensor | None,
+    eps: float | None,
+    f: torch.Tensor | None = None,
+) -> tuple[torch.Tensor, torch.Tensor, Saved]:
     if eps is None:
-        eps = torch.finfo(wide).eps
+        eps = torch.finfo(accumulator(x.dtype)).eps
     check_eps(eps)
-    y, _, rstd = norm_rows.forward(x, w, None, eps, centred=False)
-    return y, Saved(x, rstd, w)
+    y, s, _, rstd = norm_rows.forward(x, w, None, eps, centred=False, f=f)
+    return y, s, Saved(s, rstd, w)
 
 
 def backward(
@@ -60,6 +84,18 @@ def backward(
     check_tensor("dy", dy)
     check_cotangent(dy, x.shape, like=x)
     dx, dw, _ = norm_rows.backward(dy, x, None, rstd, w, None)
+    return dx, dw
+
+
+def backward_of_sum(
+    dy: torch.Tensor, ds: torch.Tensor, saved: Saved
+) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """Return ``dx[*, n]``, contiguous, which is also f's gradient, and ``dw[n]``, from
+    ``dy[*, n]`` and the gradient ``ds[*, n]`` that the sum has from its other uses."""
+    x, rstd, w = check_saved(saved, Saved)
+    check_tensors(norm_rows.GRADIENTS, dy=dy, ds=ds)
+    check_cotangent(dy, x.shape, like=x)
+    dx, dw, _ = norm_rows.backward(dy, x, None, rstd, w, None, ds)
     return dx, dw
 
 

@@ -17,8 +17,10 @@ from backpass.models.layers import adding, turned
 from backpass.models.layers.calls import Call, call
 from backpass.models.layers.kernel import (
     differentiable,
+    forward_of_sum,
     gradient_of,
     gradients_of,
+    gradients_of_sum,
     implementation,
 )
 from backpass.ops import dropout, residual
@@ -68,30 +70,36 @@ def forward(
     what each block saved. ``w`` has the parameters by the layer's names, ``options``
     more options of each part. ``drops`` are those of dropout, which follows each part,
     or nothing."""
-    saved = []
+    saved: list[Through] = []
     of_parts = wanted_in_blocks(blocks, wanted, norm_first)
+    a: Array = None  # what is to be added to the stream, where the next norm reads it
     for i, (block, (of_norm, of_part)) in enumerate(zip(blocks, of_parts, strict=True)):
         norm = implementation(block.norm, kernels)
         part = implementation(block.part, kernels)
         scale = [w[name] for name in block.norm_names.values()]
+        of_sum = {"eps": eps, "wanted": of_norm}
         own = {
             argument: turned(w[name]) if argument in block.turned else w[name]
             for argument, name in block.names.items()
         }
         dropped = None
 
-        a = x
-        if norm_first:
-            a, normed = norm.forward(a, *scale, eps=eps, wanted=of_norm)
+        if not norm_first:
+            a = x
+        elif i == 0:
+            a, normed = norm.forward(x, *scale, **of_sum)
+        else:
+            a, x, normed = forward_of_sum(norm, x, a, *scale, **of_sum)
         a, computed = part.forward(
             a, **own, **block.options, **options[i], wanted=of_part
         )
         if drops:
             a, dropped = implementation(dropout, kernels).forward(a, **drops[i])
-        x, _ = residual.forward(x, a)
         if not norm_first:
-            x, normed = norm.forward(x, *scale, eps=eps, wanted=of_norm)
+            x, _, normed = forward_of_sum(norm, x, a, *scale, **of_sum)
         saved.append(Through(normed, computed, dropped))
+    if norm_first:
+        x, _ = residual.forward(x, a)
     return x, saved
 
 
@@ -121,8 +129,9 @@ def backward(
         part = block.part, block.names
         da = _through(*part, da, its.part, of_part, d, block.turned)
         if norm_first:
-            da = _through(*norm, da, its.norm, of_norm, d)
-        dx = None if da is None else dx + da
+            dx = _through(*norm, da, its.norm, of_norm, d, ds=dx)
+        else:
+            dx = None if da is None else dx + da
     return dx, d
 
 
@@ -134,10 +143,15 @@ def _through(
     wanted: Names,
     d: dict[str, Array],
     stored_turned: Collection[str] = (),
+    ds: Array | None = None,
 ) -> Array | None:
     """Return the gradient of the rows that an operation read, and add those of its
-    parameters to ``d``."""
-    dx, *shares = gradients_of(operation, dy, saved, wanted)
+    parameters to ``d``. With ``ds``, the rows' gradient from their other uses, it is
+    the sum of both."""
+    if ds is None:
+        dx, *shares = gradients_of(operation, dy, saved, wanted)
+    else:
+        dx, *shares = gradients_of_sum(operation, dy, ds, saved, wanted)
     for argument, share in zip(differentiable(operation)[1:], shares, strict=True):
         if share is not None:
             d[names[argument]] = turned(share) if argument in stored_turned else share

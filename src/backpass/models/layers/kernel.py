@@ -4,6 +4,9 @@ layer, or let the operation run again in the backward.
 A layer's ``forward`` asks ``implementation`` for each operation, or block, that may
 have another one. Its ``backward`` calls ``gradients_of``, which sees from the saved
 value what ran, and whether it saved its inputs only. So only forwards take ``kernels``.
+
+A norm's kernel also computes the sum of the residual connection that the norm reads:
+``forward_of_sum`` and ``gradients_of_sum`` run both in one kernel if there is one.
 """
 
 from __future__ import annotations
@@ -18,6 +21,7 @@ from backpass.contract.arrays import Array
 from backpass.contract.shapes import kind, parse
 from backpass.contract.wanted import Wanted
 from backpass.models.layers import recomputed
+from backpass.ops import residual
 
 
 class Instead(NamedTuple):
@@ -45,16 +49,44 @@ class Kernel:
         kernels do not run, and what the kernel raises."""
         self._check_runs_on(inputs[0])
         y, own = self.kernel.forward(*inputs, **options)
+        return y, self._instead(own, wanted)
+
+    def forward_of_sum(
+        self,
+        x: Array,
+        f: Array,
+        *parameters: Array | None,
+        wanted: Wanted = None,
+        **options: Any,
+    ) -> tuple[Array, Array, Instead]:
+        """Return y, the sum of x and f of which a norm's kernel makes it, and what the
+        kernel saved."""
+        self._check_runs_on(x)
+        y, s, own = self.kernel.forward_of_sum(x, f, *parameters, **options)
+        return y, s, self._instead(own, wanted)
+
+    def _instead(self, own: Any, wanted: Wanted) -> Instead:
         names = differentiable(self.operation)
         chosen = names if wanted is None else tuple(n for n in names if n in wanted)
-        return y, Instead(self, own, chosen)
+        return Instead(self, own, chosen)
 
     def backward(
         self, dy: Array | None, own: Any, *, wanted: tuple[str, ...]
     ) -> tuple[Array | None, ...]:
         """Return the gradients. One that is not wanted is None."""
         found = self.kernel.backward(dy, own)
-        found = found if isinstance(found, tuple) else (found,)
+        return self._wanted(found if isinstance(found, tuple) else (found,), wanted)
+
+    def backward_of_sum(
+        self, dy: Array, ds: Array, own: Any, *, wanted: tuple[str, ...]
+    ) -> tuple[Array | None, ...]:
+        """Return the gradients of a norm. That of its rows includes ``ds``, which the
+        rows have from their other uses."""
+        return self._wanted(self.kernel.backward_of_sum(dy, ds, own), wanted)
+
+    def _wanted(
+        self, found: tuple[Any, ...], wanted: tuple[str, ...]
+    ) -> tuple[Array | None, ...]:
         pairs = zip(differentiable(self.operation), found, strict=True)
         return tuple(d if name in wanted else None for name, d in pairs)
 
@@ -118,6 +150,31 @@ def gradients_of(
     if isinstance(saved, Instead) and wanted:
         return saved.ran.backward(dy, saved.own, wanted=wanted)
     return of_operations.gradients_of(part, dy, saved, wanted)
+
+
+def forward_of_sum(
+    norm: Any, x: Array, f: Array, *parameters: Array | None, **options: Any
+) -> tuple[Array, Array, Any]:
+    """Return the y of a norm that reads the sum of ``x[*, n]`` and ``f[*, n]``, the sum
+    ``s[*, n]``, and what the norm saved."""
+    if isinstance(norm, Kernel):
+        return norm.forward_of_sum(x, f, *parameters, **options)
+    s, _ = residual.forward(x, f)
+    y, saved = norm.forward(s, *parameters, **options)
+    return y, s, saved
+
+
+def gradients_of_sum(
+    norm: Any, dy: Array | None, ds: Array, saved: Any, wanted: tuple[str, ...]
+) -> tuple[Any, ...]:
+    """Return what ``gradients_of`` returns for a norm whose rows have the gradient
+    ``ds`` from their other uses. The first is then the sum of both."""
+    saved = saved.again() if isinstance(saved, recomputed.Saved) else saved
+    by_kernel = isinstance(saved, Instead) and isinstance(saved.ran, Kernel)
+    if by_kernel and "x" in wanted:
+        return saved.ran.backward_of_sum(dy, ds, saved.own, wanted=wanted)
+    dx, *others = gradients_of(norm, dy, saved, wanted)
+    return None if dx is None else ds + dx, *others
 
 
 def gradient_of(part: Any, dy: Array, saved: Any) -> Array:
