@@ -147,7 +147,7 @@ class Fused:
         """Return the gradients that the call wanted."""
         if (code := self.backwards.get(dy.stride())) is None:
             code = self.backwards[dy.stride()] = self._backward([dy, *arrays])
-        return code(dy, *arrays)
+        return code(dy, *arrays)[: sum(self.wanted)]
 
     def _backward(self, tensors: list[Tensor]) -> Any:
         if not split.scatters(self.parts.backward):

@@ -63,12 +63,10 @@ def split(joint: GraphModule, gradients: int) -> Parts:
     pool = [*inputs, y]
     pool += [node for node in saved if node not in pool]
     forward = _part(joint, inputs, [y, *pool[len(inputs) + 1 :]], _checks(joint.graph))
-    return Parts(
-        forward,
-        [pool.index(node) for node in saved],
-        _part(joint, [dy, *saved], found),
-        _part(joint, saved, own),
-    )
+    sources = [pool.index(node) for node in saved]
+    backward = _part(joint, [dy, *saved], found)
+    _compute_once(backward, max(map(_elements, inputs)))
+    return Parts(forward, sources, backward, _part(joint, saved, own))
 
 
 def scatters(graph: GraphModule) -> bool:
@@ -89,7 +87,7 @@ def _saved(
             late.add(node)
         elif not of_large.isdisjoint(given):
             of_large.add(node)
-            if node in small and not _is_view(node):
+            if node in small and not _is_view(node) and not small.issuperset(given):
                 kept.add(node)
         if node not in late and node.target in PRODUCTS:
             kept |= {node, *map(_viewed, given)}
@@ -111,6 +109,24 @@ def _checks(graph: Graph) -> list[Node]:
     """Return the assertions of a graph."""
     calls = (node for node in graph.nodes if node.op == "call_function")
     return [node for node in calls if node.is_impure()]
+
+
+def _compute_once(graph: GraphModule, largest: float) -> None:
+    """Let a graph also return its small arrays that large ones need, if they do not
+    depend on dy. Inductor then computes them before its loops, not in each step."""
+    first, *_ = graph.graph.find_nodes(op="placeholder")
+    late, once = {first}, []
+    for node in graph.graph.nodes:
+        if node.op != "call_function":
+            continue
+        if not late.isdisjoint(node.all_input_nodes):
+            late.add(node)
+        elif node.all_input_nodes and _elements(node) * SMALL <= largest:
+            if any(_elements(user) * SMALL > largest for user in node.users):
+                once.append(node)
+    output = graph.graph.output_node()
+    output.args = ([*output.args[0], *(node for node in once if not _is_view(node))],)
+    graph.recompile()
 
 
 def _elements(node: Node) -> float:
