@@ -16,16 +16,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 
 from backpass import torch_internals as internals
 
 aten = torch.ops.aten
-Node = torch.fx.Node
-Graph = torch.fx.Graph
-GraphModule = torch.fx.GraphModule
+Node = Any  # of torch.fx, whose types do not say what a node of a traced graph has
+Graph = Any
+GraphModule = Any
 
 SMALL = 8  # a small array has at most an eighth of the largest input's elements
 PRODUCTS = frozenset({aten.mm.default, aten.bmm.default, aten.addmm.default})
@@ -115,7 +115,8 @@ def _compute_once(graph: GraphModule, largest: float) -> None:
     """Let a graph also return its small arrays that large ones need, if they do not
     depend on dy. Inductor then computes them before its loops, not in each step."""
     first, *_ = graph.graph.find_nodes(op="placeholder")
-    late, once = {first}, []
+    late = {first}
+    once: list[Node] = []
     for node in graph.graph.nodes:
         if node.op != "call_function":
             continue
@@ -157,7 +158,7 @@ def _part(
         if (node := left.pop()) not in needed:
             needed.add(node)
             left += node.all_input_nodes
-    graph, made = Graph(), {}
+    graph, made = torch.fx.Graph(), {}
     for node in inputs:
         made[node] = graph.placeholder(node.name)
         made[node].meta = {**node.meta}
@@ -166,4 +167,4 @@ def _part(
             made[node] = graph.node_copy(node, made.__getitem__)
             made[node].target = _RESHAPES.get(node.target, node.target)
     graph.output([made[node] for node in results])
-    return GraphModule(whole, graph)
+    return torch.fx.GraphModule(whole, graph)
