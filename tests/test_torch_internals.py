@@ -235,18 +235,30 @@ def test_the_transforms_that_run_are_named():
     assert seen == [[], ["grad"], ["grad"], ["vmap", "grad"], ["jvp"]]
 
 
-def test_a_graph_of_a_function_sums_rows_in_blocks_and_leaves_other_sums():
-    x = torch.arange(24.0).reshape(12, 2)
+def test_a_graph_of_a_function_writes_nothing_in_place():
+    def changed(x):
+        y = x * 2
+        y += x
+        return [y]
 
-    def sums(x):
-        return [x.sum(0), x.sum(0, keepdim=True), x.sum(1), x[:6].sum(0)]
+    x = torch.arange(6.0)
+    graph = internals.graph_of(changed, [x.requires_grad_()])
+    assert [str(node.target) for node in graph.graph.nodes][1:3] == ["aten.mul.Tensor", "aten.add.Tensor"]
+    assert torch.equal(graph(x)[0], 3 * x)
 
-    graph = internals.graph_of(sums, [x.requires_grad_()])
-    internals.sum_in_blocks(graph, 4)
-    calls = [str(node.target) for node in graph.graph.nodes if node.op == "call_function"]
-    assert calls.count("aten.reshape.default") == 1 and calls.count("aten.sum.dim_IntList") == 5
-    for one, other in zip(graph(x), sums(x), strict=True):
-        assert torch.equal(one, other)
+
+def test_an_outlined_result_has_the_layout_of_the_function():
+    x = torch.zeros(2, 3, dtype=torch.float64, requires_grad=True)
+    y = internals.outlined(lambda x: (x + 1).mT, [x])
+    assert (y.shape, y.stride(), y.dtype, y.requires_grad) == ((3, 2), (1, 3), torch.float64, False)
+
+
+def test_an_operator_that_returns_a_view_is_recognised():
+    aten = torch.ops.aten
+    assert internals.is_viewing(aten.transpose.int) and internals.is_viewing(aten.expand.default)
+    assert not any(
+        map(internals.is_viewing, (aten.add.Tensor, aten.add_.Tensor, aten.clone.default, "output"))
+    )
 
 
 def test_generated_code_gets_the_graph_and_tensors_without_a_gradient(monkeypatch):

@@ -14,7 +14,7 @@ from unittest import mock
 
 import torch
 from torch._library.custom_ops import OPDEFS
-from torch._ops import HigherOrderOperator
+from torch._ops import HigherOrderOperator, OpOverload
 from torch._subclasses.fake_tensor import (
     FakeTensor,
     FakeTensorMode,
@@ -41,13 +41,14 @@ __all__ = [
     "is_higher_order",
     "is_traceable",
     "is_view",
+    "is_viewing",
     "is_watched",
     "on_stand_ins",
+    "outlined",
     "read_by",
     "share_memory",
     "storage_from",
     "storage_id",
-    "sum_in_blocks",
     "transformed",
     "transforms",
     "without_torch_functions",
@@ -212,35 +213,26 @@ def _each(kind: type, function: Callable[[Any], Any], nest: Any) -> Any:
 def graph_of(
     function: Callable[..., list[torch.Tensor]], tensors: Sequence[torch.Tensor]
 ) -> torch.fx.GraphModule:
-    """Return the operators that a function of tensors calls for such ``tensors``. It
-    must return new tensors alone, and must not depend on a value."""
+    """Return the operators that a function of tensors calls for such ``tensors``, none
+    of which writes in place. The function must not depend on a value."""
     from torch.fx.experimental.proxy_tensor import make_fx
 
+    function = torch.func.functionalize(function, remove="mutations")
     with _disable_current_modes(), torch.no_grad():
         return make_fx(function, tracing_mode="fake")(*(x.detach() for x in tensors))
 
 
-def sum_in_blocks(graph: torch.fx.GraphModule, rows: int) -> None:
-    """Let each sum over the first axis of a matrix first sum blocks of so many rows.
-
-    Inductor's loops for one sum go down the columns, and each step reads another row.
-    """
-    for node in [*graph.graph.nodes]:
-        if node.target is not torch.ops.aten.sum.dim_IntList:
-            continue
-        of, axes, *others = node.args
-        shape = of.meta["val"].shape
-        if list(axes) != [0] or others or node.kwargs or len(shape) != 2:
-            continue
-        if shape[0] > rows and shape[0] % rows == 0:
-            blocks = [shape[0] // rows, rows, shape[1]]
-            with graph.graph.inserting_before(node):
-                cut = graph.graph.call_function(
-                    torch.ops.aten.reshape.default, (of, blocks)
-                )
-                part = graph.graph.call_function(node.target, (cut, [1]))
-            node.args = (part, [0])
-    graph.recompile()
+def outlined(
+    function: Callable[..., torch.Tensor], tensors: Sequence[torch.Tensor]
+) -> torch.Tensor:
+    """Return a tensor with the shape, strides, dtype, and device of the function's
+    result, and any values."""
+    with _disable_current_modes(), torch.no_grad():
+        mode = FakeTensorMode()
+        made = [mode.from_tensor(x.detach()) for x in tensors]
+        with mode:
+            y = function(*made)
+        return torch.empty_strided(y.shape, y.stride(), dtype=y.dtype, device=y.device)
 
 
 def generated(
@@ -413,15 +405,18 @@ def body(func: Any) -> Callable[..., Any] | None:
     return own.get("cpu") or own.get(None) or own.get("cuda")
 
 
+def is_viewing(func: Any) -> bool:
+    """Whether an operator returns a view of a tensor that it is given."""
+    returns = func._schema.returns if isinstance(func, OpOverload) else ()
+    aliases = (r.alias_info for r in returns)
+    return any(alias is not None and not alias.is_write for alias in aliases)
+
+
 def read_by(func: Any, args: Any, kwargs: Any) -> Iterator[torch.Tensor]:
     """Yield the tensors whose values a call of an operator reads: none if it returns
     views of them, or needs only their shapes."""
     name = func.overloadpacket.__name__
-    views = (
-        r.alias_info is not None and not r.alias_info.is_write
-        for r in func._schema.returns
-    )
-    if any(views) or name.endswith("_like") or name.startswith("new_"):
+    if is_viewing(func) or name.endswith("_like") or name.startswith("new_"):
         return
     written = [id(x) for x in written_by(func, args, kwargs)]
     for value in (*args, *kwargs.values()):

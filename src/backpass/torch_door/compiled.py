@@ -35,22 +35,13 @@ from typing import Any
 import torch
 
 from backpass import torch_internals as internals
-from backpass.contract.arrays import traced
-from backpass.torch_door import operators
-from backpass.torch_door.saved import (
-    filled,
-    unaliased,
-    without_aliases,
-    without_tensors,
-)
+from backpass.torch_door import lines, operators, split
+from backpass.torch_door.saved import filled, tensors_in, unaliased, without_tensors
 
 __all__ = ["MOST", "compiled_operations", "without_compiler"]
 Tensor = torch.Tensor
 
 MOST = 16  # shapes or options of an operation in one dtype that are compiled
-
-BLOCK = 64  # rows that a sum over rows adds at a time
-_PRODUCTS = torch.ops.aten.mm.default, torch.ops.aten.bmm.default
 
 _CHOSEN = ContextVar("compiled_operations", default=False)
 # By operation and dtypes, then by all else that a compiled function depends on.
@@ -79,7 +70,7 @@ def without_compiler() -> str | None:
     usual = "clang++" if sys.platform == "darwin" else "g++"
     if shutil.which(name := os.environ.get("CXX", usual)) is None:
         return (
-            f"torch.compile needs a C++ compiler on a CPU, and there is no {name}: "
+            f"torch.compile needs a C++ compiler on a CPU, and {name} is not found: "
             "install one, or name it in the environment variable CXX"
         )
     return None
@@ -92,93 +83,84 @@ def is_chosen() -> bool:
 
 class Fused:
     """The forward of such a call as one compiled function, and its backward, compiled
-    when it first runs.
-
-    Between them is what the operation saves. If that includes a large array of its own,
-    such as the rows that a norm has normalised, and the forward multiplies no matrices,
-    the inputs are saved instead. The backward then computes the array again, in
-    registers, which takes less time than to write and to read it.
+    when it first runs. Between them are the arrays that the module ``split`` chooses.
     """
 
     def __init__(
-        self, operator: Any, inputs: Sequence[Tensor | None], options: list
+        self,
+        operator: Any,
+        inputs: Sequence[Tensor | None],
+        options: list,
+        wanted: Sequence[bool],
     ) -> None:
-        self.operator, self.options = operator, options
+        self.operator, self.options, self.wanted = operator, options, list(wanted)
         self.given = [x is not None for x in inputs]
-        self.backwards: dict[tuple[Any, ...], Any] = {}
+        self.backwards: dict[tuple[int, ...], Any] = {}
         tensors = [x for x in inputs if x is not None]
-        self.recomputes = False
-        graph = self._graph(self._forward, tensors)
-        y, *own = graph.graph.output_node().args[0]
-        largest = max(x.numel() for x in tensors)
-        products = any(node.target in _PRODUCTS for node in graph.graph.nodes)
-        if not products and any(x.meta["val"].numel() >= largest for x in own):
-            self.recomputes = True
-            graph.graph.output_node().args = ([y],)
-            graph.graph.eliminate_dead_code()
-        self.code = self._generated(graph, tensors)
+        joint = self._graph(tensors)
+        self.parts = split.split(joint, sum(self.wanted))
+        self.code = self._generated(self.parts.forward, tensors)
 
-    def _graph(self, function: Any, tensors: Sequence[Tensor]) -> Any:
-        device = tensors[0].device.type
-        with traced():
-            graph = operators.without_autocast(
-                device, internals.graph_of, function, tensors
-            )
-        internals.sum_in_blocks(graph, BLOCK)
-        return graph
+    def _graph(self, tensors: Sequence[Tensor]) -> Any:
+        dy = internals.outlined(lambda *xs: self._run(xs)[0], tensors)
+        return internals.graph_of(self._joint, [*tensors, dy])
 
     def _generated(self, graph: Any, tensors: Sequence[Tensor]) -> Any:
         device = tensors[0].device.type
         return operators.without_autocast(device, internals.generated, graph, tensors)
 
-    def _inputs(self, tensors: Sequence[Tensor]) -> list[Tensor | None]:
+    def _run(self, tensors: Sequence[Tensor]) -> Any:
         left = iter(tensors)
-        return [next(left) if given else None for given in self.given]
+        inputs = [next(left) if given else None for given in self.given]
+        with lines.seen_by_a_compiler():
+            return self.operator.run(self.operator.op, inputs, self.options)
 
-    def _run(self, inputs: Sequence[Tensor | None]) -> Any:
-        return self.operator.run(self.operator.op, inputs, self.options)
-
-    def _forward(self, *tensors: Tensor) -> list[Tensor]:
-        inputs = (*self._inputs(tensors),)
+    def _joint(self, *tensors: Tensor) -> list[Tensor]:
+        """Return y, the gradients, and the arrays that the operation saves."""
+        *inputs, dy = tensors
         y, saved = self._run(inputs)
-        y, own, sources = without_aliases(inputs, y, saved)
         self.saved = without_tensors(self.operator.op, saved)
-        self.sources = sources.shape[1:]
-        return [y, *own]
-
-    def _backward(self, wanted: list[bool]) -> Any:
-        def gradients(dy: Tensor, *arrays: Tensor) -> list[Tensor]:
-            saved = self.saved_by(arrays)
-            found: list[Tensor] = []
-            for g in self.operator.differentiated(self.operator.op, dy, saved, wanted):
-                found.append(unaliased(g, (dy, *arrays, *found)))
-            return found
-
-        return gradients
+        y, arrays = unaliased(y, inputs), tensors_in(saved)
+        found: list[Tensor] = []
+        if any(self.wanted):
+            with lines.seen_by_a_compiler():
+                gradients = self.operator.differentiated(
+                    self.operator.op, dy, saved, self.wanted
+                )
+            for g in gradients:
+                found.append(unaliased(g, (*tensors, y, *arrays, *found)))
+        return [y, *found, *(arrays if found else ())]
 
     def forward(self, inputs: Sequence[Tensor | None]) -> tuple[Tensor, list[Tensor]]:
         """Return y, and the arrays that the backward needs."""
         tensors = [x for x in inputs if x is not None]
         y, *own = self.code(*tensors)
-        if self.recomputes:
-            return y, tensors
-        pool = (*inputs, y, *own)
-        return y, [pool[at] for at in self.sources]
+        pool = (*tensors, y, *own)
+        return y, [pool[at] for at in self.parts.sources]
 
     def saved_by(self, arrays: Sequence[Tensor]) -> Any:
         """Return what the operation saves, from the arrays that forward returned."""
-        if self.recomputes:
-            return self._run(self._inputs(arrays))[1]
-        return filled(self.saved, {Tensor: iter(arrays)})
+        with torch.no_grad():
+            return filled(self.saved, {Tensor: iter(self.parts.rest(*arrays))})
 
-    def backward(self, dy: Tensor, arrays: Sequence[Tensor], wanted: list[bool]) -> Any:
-        """Return the gradients that are wanted."""
-        key = (dy.stride(), *wanted)
-        if (code := self.backwards.get(key)) is None:
-            graph = self._graph(self._backward(wanted), [dy, *arrays])
-            graph.graph.eliminate_dead_code()
-            code = self.backwards[key] = self._generated(graph, [dy, *arrays])
-        return code(dy, *arrays)
+    def backward(self, dy: Tensor, arrays: Sequence[Tensor]) -> list[Tensor]:
+        """Return the gradients that the call wanted."""
+        if (code := self.backwards.get(dy.stride())) is None:
+            code = self.backwards[dy.stride()] = self._backward([dy, *arrays])
+        return code(dy, *arrays)[: sum(self.wanted)]
+
+    def _backward(self, tensors: list[Tensor]) -> Any:
+        if not split.scatters(self.parts.backward):
+            return self._generated(self.parts.backward, tensors)
+
+        # Inductor's loop would add one element at a time, where PyTorch's adds rows.
+        def gradients(dy: Tensor, *arrays: Tensor) -> list[Tensor]:
+            saved = self.saved_by(arrays)
+            return self.operator.differentiated(
+                self.operator.op, dy, saved, self.wanted
+            )
+
+        return gradients
 
 
 def fused(
@@ -206,4 +188,4 @@ def fused(
         )
         return None
     chosen = [("wanted", wanted)] if operators.takes_wanted(operator.op) else []
-    return kept.setdefault(key, Fused(operator, inputs, [*options, *chosen]))
+    return kept.setdefault(key, Fused(operator, inputs, [*options, *chosen], wanted))

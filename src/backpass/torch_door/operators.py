@@ -26,7 +26,7 @@ from backpass import kernels, ops
 from backpass import torch_internals as internals
 from backpass.contract.arrays import namespace, traced
 from backpass.contract.shapes import Shapes
-from backpass.torch_door import transformed
+from backpass.torch_door import lines, transformed
 from backpass.torch_door.saved import (
     facts_of,
     filled,
@@ -339,12 +339,12 @@ class _Operator:
             saved = ctx.fused.saved_by(arrays)
             arrays = tensors_in(saved)
         else:
-            return ctx.fused.backward(dy, arrays, wanted)
+            return ctx.fused.backward(dy, arrays)
         if needs_operator and not ctx.traced:
             facts = torch.cat([facts_of(ctx.module, saved), link])
             return self._by_operator(ctx, dy, facts, *arrays, wanted=wanted)
-        # The forward of a call that torch.compile traces runs under ``traced``, too.
-        with traced() if ctx.traced else nullcontext():
+        # If torch.compile traces the call, so are the lines of the forward.
+        with lines.seen_by_a_compiler() if ctx.traced else nullcontext():
             gradients = self.differentiated(ctx.module, dy, saved, wanted)
         found = []
         for g in gradients:
@@ -359,7 +359,7 @@ class _Operator:
         chosen = [(name, value) for name, value in chosen if name != "wanted"]
         given = dict(zip(self.parameters, values, strict=False))
         if self.shows_lines(inputs, chosen):
-            with traced():
+            with lines.seen_by_a_compiler():
                 return self.immediately(given, wanted, None)
         return self.operator(*values)[0]
 
@@ -419,7 +419,8 @@ def _version() -> str:
     is part of the name, so a graph with older lines is not found.
     """
     package = Path(__file__).parents[1]
-    files = [Path(__file__), Path(__file__).with_name("saved.py")]
+    names = "operators.py", "saved.py", "lines.py"
+    files = [package / "torch_door" / name for name in names]
     files += [
         f for of in ("contract", "ops") for f in sorted(package.glob(f"{of}/*.py"))
     ]
