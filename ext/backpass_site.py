@@ -9,6 +9,7 @@ from functools import cache
 from urllib.parse import quote, urlsplit
 
 from docutils import nodes
+from myst_nb.sphinx_ import HideCodeCellNode, HideInputCells
 from pybtex import plugin
 from pygments.formatters import HtmlFormatter
 from pygments.token import Name, Punctuation, Text, Whitespace
@@ -17,6 +18,7 @@ from sphinx.config import Config
 from sphinx.environment import BuildEnvironment
 from sphinx.errors import ConfigError
 from sphinx.highlighting import PygmentsBridge
+from sphinx.transforms.post_transforms import SphinxPostTransform
 from sphinx_exercise.nodes import solution_node
 
 # Tokens of code that have the text's colour in both styles.
@@ -58,6 +60,19 @@ def drop_solutions(app: Sphinx, doctree: nodes.document) -> None:
     if not app.config.solutions:
         for node in list(doctree.findall(solution_node)):
             node.parent.remove(node)
+
+
+class SourceBelowOutput(SphinxPostTransform):
+    """Moves the folded source of a cell below what it shows. In the order of the text, rather than by a style, which would
+    move the source while a page loads."""
+
+    default_priority = HideInputCells.default_priority + 1
+    formats = ("html",)
+
+    def run(self, **kwargs: object) -> None:
+        for cell in self.document.findall(nodes.container):
+            if cell.get("nb_element") == "cell_code" and cell.get("hide_mode") == "input":
+                cell.children.sort(key=lambda child: isinstance(child, HideCodeCellNode))
 
 
 def mend_citations(app: Sphinx, page: str, template: str, context: dict, doctree) -> None:
@@ -128,7 +143,7 @@ def setup(app: Sphinx) -> dict:
         plugin.entry_points
     )  # otherwise each citation searches all installed packages
     PygmentsBridge.html_formatter = Highlighted
-    app.set_html_assets_policy("always")  # mathematics may be in the outputs of cells alone
+    app.add_post_transform(SourceBelowOutput)
     app.connect("config-inited", set_address)
     app.connect("env-get-outdated", read_again)
     app.connect("doctree-read", drop_solutions, priority=100)  # before anything takes note of them
