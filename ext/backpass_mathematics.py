@@ -110,7 +110,23 @@ def adapted(mathml: str) -> str:
             for bracket in (row[0], row[-1]):
                 bracket.set("stretchy", "false")
     make_room(root)
+    unwrap(root)
     return ElementTree.tostring(root, encoding="unicode", short_empty_elements=False)
+
+
+def unwrap(element: ElementTree.Element) -> None:
+    """Remove rows that hold one element, and the row or the style of the whole formula: the fewer elements a page has, the
+    sooner a browser has laid it out."""
+    if element.tag == "math" and len(element) == 1 and element[0].tag in ("mrow", "mstyle"):
+        (whole,) = element
+        if set(whole.keys()) <= {"displaystyle", "scriptlevel"} and whole.get("scriptlevel", "0") == "0":
+            if "displaystyle" in whole.keys():
+                element.set("displaystyle", whole.get("displaystyle"))
+            element[:] = list(whole)
+    for at, child in enumerate(element):
+        while child.tag == "mrow" and len(child) == 1 and not child.keys():
+            child = element[at] = child[0]
+        unwrap(child)
 
 
 def is_bracket(element: ElementTree.Element) -> bool:

@@ -6,6 +6,7 @@ import os
 import re
 from collections.abc import Iterator
 from functools import cache
+from pathlib import Path
 from urllib.parse import quote, urlsplit
 
 from docutils import nodes
@@ -21,6 +22,7 @@ from sphinx.highlighting import PygmentsBridge
 from sphinx.transforms.post_transforms import SphinxPostTransform
 from sphinx_exercise.nodes import solution_node
 
+THEIR_BOXES = re.compile(r'\["pre","\.nboutput > \.output_area"[^]]*\]')  # in the theme's script
 # Tokens of code that have the text's colour in both styles.
 PLAIN = {Name, Name.Namespace, Punctuation, Whitespace}
 
@@ -73,6 +75,14 @@ class SourceBelowOutput(SphinxPostTransform):
         for cell in self.document.findall(nodes.container):
             if cell.get("nb_element") == "cell_code" and cell.get("hide_mode") == "input":
                 cell.children.sort(key=lambda child: isinstance(child, HideCodeCellNode))
+
+
+def spare_layouts(app: Sphinx, error: Exception | None) -> None:
+    """Take from the theme's script the boxes that scroll, which `_static/backpass.js` makes reachable from the keyboard: the
+    script measures and changes one after the other, and so has the browser lay out a page hundreds of times."""
+    script = Path(app.outdir, "_static", "scripts", "pydata-sphinx-theme.js")
+    if not error and script.exists():
+        script.write_text(THEIR_BOXES.sub('[".none"]', script.read_text()))
 
 
 def mend_citations(app: Sphinx, page: str, template: str, context: dict, doctree) -> None:
@@ -147,6 +157,7 @@ def setup(app: Sphinx) -> dict:
     app.connect("config-inited", set_address)
     app.connect("env-get-outdated", read_again)
     app.connect("doctree-read", drop_solutions, priority=100)  # before anything takes note of them
+    app.connect("build-finished", spare_layouts)
     app.connect("html-page-context", mend_citations)
     app.connect("html-page-context", add_buttons, priority=600)
     return {"parallel_read_safe": True, "parallel_write_safe": True}
