@@ -218,7 +218,9 @@ class TestIndex:
         assert 0 < len(asked) < len(TEXTS[3].part("challenges"))
         page.locator(".ledger-results .claim strong a").first.click()
         page.wait_for_url(f"**/{TEXTS[3].stem}.html#*")
-        page.wait_for_load_state("networkidle")  # the checks of the open section are a script of their own
+        page.wait_for_selector(
+            ".claim-check[open] pre"
+        )  # the checks of the open section are a script of their own
         page.go_back()
         page.wait_for_selector(".ledger-results .claim")
         assert shown(page) == asked
