@@ -12,21 +12,16 @@
 
   function update() {
     each(
-      ".bd-article span.math mjx-math",
+      ".bd-article span.math math",
       function (formula) {
         const line = formula.closest("p, li, td, th, dd, dt, figcaption, h1, h2, h3");
         return Boolean(line) && formula.getBoundingClientRect().width > line.clientWidth;
       },
       (formula, wide) => formula.closest("span.math").classList.toggle("wide", wide),
     );
-    // A formula has a copy for screen readers, which is out of sight and may be wider.
     each(
       ".derivation-right, div.math, .formula, pre",
-      function (box) {
-        const formula = box.querySelector("mjx-math");
-        const width = formula ? formula.getBoundingClientRect().width : box.scrollWidth;
-        return width > box.clientWidth + 1;
-      },
+      (box) => box.scrollWidth > box.clientWidth + 1,
       (box, scrolls) => box.classList.toggle("scrolls", scrolls),
     );
     each(
@@ -37,13 +32,7 @@
   }
 
   window.addEventListener("load", function () {
-    const typeset = window.MathJax && window.MathJax.startup && window.MathJax.startup.promise;
-    Promise.resolve(typeset)
-      .then(() => document.fonts.ready)
-      .then(function () {
-        update();
-        const article = document.querySelector(".bd-article");
-        if (article) new ResizeObserver(update).observe(article);
-      });
+    const article = document.querySelector(".bd-article");
+    if (article) new ResizeObserver(update).observe(article); // at once, and when its size changes
   });
 })();

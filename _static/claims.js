@@ -23,27 +23,17 @@
     fold.insertAdjacentHTML("beforeend", all[fold.closest(".claim").querySelector("[id]").id.toUpperCase()]);
   }
 
-  // Formulas are typeset, and checks offered, in a section that is open: all at once would keep a browser busy for long.
-  const folded = ".claims-section:not([open])";
-  document.addEventListener("readystatechange", () => {
-    if (document.readyState !== "interactive" || !document.querySelector(folded) || !window.MathJax) return;
-    const formulas = [...document.querySelectorAll(".math, .tex2jax_process:not(section)")];
-    MathJax.startup = { ...MathJax.startup, elements: formulas.filter((each) => !each.closest(folded)) };
-  });
-
+  // Checks are offered in a section that is open.
   const prepared = new WeakSet();
-  let typeset = Promise.resolve();
 
   function prepare(section) {
-    if (prepared.has(section)) return typeset;
+    if (prepared.has(section)) return;
     prepared.add(section);
     for (const claim of section.querySelectorAll(".claim:not([data-verdict^='cannot'])")) {
       const fold = claim.appendChild(document.createElement("details"));
       fold.className = "claim-check";
       fold.appendChild(document.createElement("summary")).textContent = "The check";
     }
-    typeset = typeset.then(() => window.MathJax?.startup?.promise).then(() => window.MathJax?.typesetPromise?.([section]));
-    return typeset;
   }
 
   document.addEventListener(
@@ -56,17 +46,14 @@
     true,
   );
 
-  window.addEventListener("beforeprint", () => window.MathJax?.typeset?.([...document.querySelectorAll(folded)]));
-
-  async function openLinked() {
+  function openLinked() {
     const linked = document.getElementById(decodeURIComponent(location.hash.slice(1)));
     const section = linked?.closest(".claims-section");
     if (!section) return;
     section.open = true;
-    const done = prepare(section);
+    prepare(section);
     const check = linked.closest(".claim")?.querySelector(".claim-check");
     if (check) check.open = true;
-    await done;
     linked.scrollIntoView();
   }
 

@@ -7,6 +7,7 @@ import json
 import re
 from pathlib import Path
 
+from backpass_mathematics import Typesetter, typesetter_of
 from pybtex.database import parse_file
 from sphinx.application import Sphinx
 from sphinx.environment import BuildEnvironment
@@ -18,6 +19,7 @@ from backpass_ledger.claims.pages import COSTLY
 from backpass_ledger.claims.search import constants
 
 INDEX = "chapters/claims/ledger"  # the page that shows the index
+FORMULA = re.compile(r"\$([^$]+)\$")
 CITATION = re.compile(r"\{cite:\w\}`(\w+)`")
 
 
@@ -63,7 +65,7 @@ def checks(text: Text, highlighter: PygmentsBridge) -> dict[str, str]:
     return found
 
 
-def index(titles: dict[str, str], bibliography: Path) -> dict:
+def index(titles: dict[str, str], bibliography: Path, typesetter: Typesetter) -> dict:
     """What the site's index of claims shows and ranks. A claim names its part, verdict, topic and chapter by number."""
     claims = list(every())
     parts = [(text, part) for text in TEXTS for part in text.parts]
@@ -80,6 +82,9 @@ def index(titles: dict[str, str], bibliography: Path) -> dict:
         "topics": topics,
         "chapters": [[f"../{each}.html", titles[f"chapters/{each}"]] for each in chapters],
         "cited": labels(cited, bibliography),
+        "formulas": formulas(
+            [text for claim in claims for text in (claim.where, claim.says, claim.truth)], typesetter
+        ),
         "claims": [
             [
                 *(claim.name, of_claim[claim.name], VERDICTS.index(claim.verdict), topics.index(claim.topic)),
@@ -88,6 +93,14 @@ def index(titles: dict[str, str], bibliography: Path) -> dict:
             for claim in claims
         ],
     }
+
+
+def formulas(texts: list[str], typesetter: Typesetter) -> dict[str, str]:
+    """The MathML of each formula in the texts, by its LaTeX; without what cannot be typeset, of which the claim's own page
+    complains."""
+    found = dict.fromkeys(latex for text in texts for latex in FORMULA.findall(text))
+    typesetter.convert((latex.strip(), False) for latex in found)
+    return {latex: typesetter.mathml(latex)[0] for latex in found}
 
 
 def labels(keys: set[str], bibliography: Path) -> dict[str, str]:
@@ -110,7 +123,9 @@ def write_scripts(app: Sphinx, error: Exception | None) -> None:
     for text in TEXTS:
         write(folder / f"{text.stem}.js", "CHECKS", checks(text, highlighter))
     titles = {name: title.astext() for name, title in app.env.titles.items()}
-    write(folder / "index.js", "LEDGER", index(titles, Path(app.srcdir, "references.bib")))
+    write(
+        folder / "index.js", "LEDGER", index(titles, Path(app.srcdir, "references.bib"), typesetter_of(app))
+    )
 
 
 def write(path: Path, name: str, value: dict) -> None:

@@ -6,9 +6,11 @@ import os
 import re
 from collections.abc import Iterator
 from functools import cache
+from pathlib import Path
 from urllib.parse import quote, urlsplit
 
 from docutils import nodes
+from myst_nb.sphinx_ import HideCodeCellNode, HideInputCells
 from pybtex import plugin
 from pygments.formatters import HtmlFormatter
 from pygments.token import Name, Punctuation, Text, Whitespace
@@ -17,8 +19,10 @@ from sphinx.config import Config
 from sphinx.environment import BuildEnvironment
 from sphinx.errors import ConfigError
 from sphinx.highlighting import PygmentsBridge
+from sphinx.transforms.post_transforms import SphinxPostTransform
 from sphinx_exercise.nodes import solution_node
 
+THEIR_BOXES = re.compile(r'\["pre","\.nboutput > \.output_area"[^]]*\]')  # in the theme's script
 # Tokens of code that have the text's colour in both styles.
 PLAIN = {Name, Name.Namespace, Punctuation, Whitespace}
 
@@ -58,6 +62,27 @@ def drop_solutions(app: Sphinx, doctree: nodes.document) -> None:
     if not app.config.solutions:
         for node in list(doctree.findall(solution_node)):
             node.parent.remove(node)
+
+
+class SourceBelowOutput(SphinxPostTransform):
+    """Moves the folded source of a cell below what it shows. In the order of the text, rather than by a style, which would
+    move the source while a page loads."""
+
+    default_priority = HideInputCells.default_priority + 1
+    formats = ("html",)
+
+    def run(self, **kwargs: object) -> None:
+        for cell in self.document.findall(nodes.container):
+            if cell.get("nb_element") == "cell_code" and cell.get("hide_mode") == "input":
+                cell.children.sort(key=lambda child: isinstance(child, HideCodeCellNode))
+
+
+def spare_layouts(app: Sphinx, error: Exception | None) -> None:
+    """Take from the theme's script the boxes that scroll, which `_static/backpass.js` makes reachable from the keyboard: the
+    script measures and changes one after the other, and so has the browser lay out a page hundreds of times."""
+    script = Path(app.outdir, "_static", "scripts", "pydata-sphinx-theme.js")
+    if not error and script.exists():
+        script.write_text(THEIR_BOXES.sub('[".none"]', script.read_text()))
 
 
 def mend_citations(app: Sphinx, page: str, template: str, context: dict, doctree) -> None:
@@ -128,10 +153,11 @@ def setup(app: Sphinx) -> dict:
         plugin.entry_points
     )  # otherwise each citation searches all installed packages
     PygmentsBridge.html_formatter = Highlighted
-    app.set_html_assets_policy("always")  # mathematics may be in the outputs of cells alone
+    app.add_post_transform(SourceBelowOutput)
     app.connect("config-inited", set_address)
     app.connect("env-get-outdated", read_again)
     app.connect("doctree-read", drop_solutions, priority=100)  # before anything takes note of them
+    app.connect("build-finished", spare_layouts)
     app.connect("html-page-context", mend_citations)
     app.connect("html-page-context", add_buttons, priority=600)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

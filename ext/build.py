@@ -49,7 +49,7 @@ WORKERS = int(os.environ.get("WORKERS", 2))
 BUDGET = 12  # CPU seconds of a chapter's cells; the build marks a chapter above it
 MOST_CPU = 25  # CPU seconds above which a chapter is killed, and fails; more on a slower machine
 HANGS = 1800  # seconds after which a chapter that still runs is assumed to hang, even on a busy machine
-PAGES_DEPEND_ON = ("ext/*.py", "constraints.txt")  # for every page
+PAGES_DEPEND_ON = ("ext/*.py", "ext/temml/*", "ext/fonts/*", "constraints.txt")  # for every page
 SITE_DEPENDS_ON = (
     *PAGES_DEPEND_ON,
     *("_config.yml", "_toc.yml", "references.bib", "benchmarks/results/*"),

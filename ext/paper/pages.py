@@ -16,6 +16,7 @@ from paper import PaperError
 CODE = re.compile(r"(<pre[^>]*>)(.*?)(</pre>)", re.DOTALL)
 DRAWING = re.compile(r"(<svg[^>]*>)(.*?)(</svg>)", re.DOTALL)
 TAG = re.compile(r"<[^>]+>")
+TYPESET = re.compile(r'<math data-tex="(?P<latex>[^"]*)"(?P<kind>[^>]*)>.*?</math>', re.DOTALL)
 NOT_PRINTED = (
     "a.headerlink",
     "script",
@@ -69,6 +70,7 @@ def article(text: str, name: str) -> Tag:
 
     Code loses its colours and what a drawing has inside becomes text: they are nine in ten of a page's tags.
     """
+    text = TYPESET.sub(_as_latex, text)
     text = DRAWING.sub(lambda match: match[1] + html.escape(match[2], quote=False) + match[3], text)
     text = CODE.sub(lambda match: match[1] + TAG.sub("", match[2]) + match[3], text)
     found = BeautifulSoup(text, "html.parser").select_one("article.bd-article")
@@ -88,6 +90,12 @@ def article(text: str, name: str) -> Tag:
         _unfold(details)
     _move_solutions(found)
     return found
+
+
+def _as_latex(match: re.Match) -> str:
+    """A formula as it was before `backpass_mathematics` typeset it."""
+    latex = match["latex"].replace("&quot;", '"').replace("&#x27;", "'")
+    return rf"\[{latex}\]" if 'display="block"' in match["kind"] else rf"\({latex}\)"
 
 
 def _name_what_is_derived(found: Tag) -> None:

@@ -86,8 +86,8 @@ def browser():
         browser.close()
 
 
-# Until MathJax has typeset the page, and the boxes that scroll know it.
-TYPESET = "() => !window.MathJax || (MathJax.startup?.promise && MathJax.startup.promise.then(() => true))"
+# Until the page is laid out, and the boxes that scroll know it.
+SETTLED = "() => new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))"
 
 WIDE = {"width": 1280, "height": 900}
 
@@ -109,7 +109,7 @@ class Visit:
 
     def open(self, url: str) -> None:
         self.page.goto(url, wait_until="load")
-        self.page.evaluate(TYPESET)
+        self.page.evaluate(SETTLED)
 
     def leave(self) -> None:
         """Forget the page and what it stored, if one was opened."""

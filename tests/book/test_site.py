@@ -16,16 +16,13 @@ from build import chapters, is_notebook, read_notebook
 
 import proofs
 
-from .conftest import BOOK, WIDE, Visit
+from .conftest import BOOK, SETTLED, WIDE, Visit
 
 PAGES = [*chapters(BOOK), "search", "genindex", "404"]  # index.html only leads to the first
 NOTEBOOKS = [name for name in chapters(BOOK) if is_notebook(BOOK / f"{name}.md")]
 
 
-NEXT_FRAME = "() => new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))"
-
 RAW = re.compile(r"\$|\\\(|\\\[|\\begin|\\frac|\\bar")
-DELIMITED = re.compile(r"\\\(.*?\\\)|\\\[.*?\\\]", re.DOTALL)  # MathJax finds it
 VOID = ("area", "base", "br", "col", "embed", "hr", "img", "input", "link", "meta", "source", "track", "wbr")
 
 RAW_MATHEMATICS = r"""() => {
@@ -33,23 +30,18 @@ RAW_MATHEMATICS = r"""() => {
   const found = [];
   while (walker.nextNode()) {
     const node = walker.currentNode;
-    if (node.parentElement.closest('pre, code, script, style, mjx-container, .claims-section:not([open])')) continue;
+    if (node.parentElement.closest('pre, code, script, style, math')) continue;
     if (/\$|\\\(|\\\[|\\begin|\\frac|\\bar/.test(node.data)) found.push(node.data.trim().slice(0, 80));
   }
   return found;
 }"""
 
-BROKEN_MATHEMATICS = """() => [
-  ...document.querySelectorAll('mjx-merror, [data-mjx-error]')
-].map(e => e.textContent.slice(0, 80))"""
-
-# A folded section of claims is typeset when it is opened (test_ledger).
 UNTYPESET = """() => [...document.querySelectorAll('.math')].filter(
-  e => !e.querySelector('mjx-container') && e.textContent.trim() && !e.closest('.claims-section:not([open])')
+  e => !e.querySelector('math') && e.textContent.trim()
 ).map(e => e.textContent.slice(0, 80))"""
 
 # Wider than a box that neither scrolls nor lets it be seen.
-CLIPPED = """() => [...document.querySelectorAll('mjx-container, svg[role=img], main img, main table')].filter(e => {
+CLIPPED = """() => [...document.querySelectorAll('math, svg[role=img], main img, main table')].filter(e => {
   const seen = e.getBoundingClientRect();
   if (!seen.width) return false;
   for (let box = e.parentElement; box && box.tagName !== 'BODY'; box = box.parentElement) {
@@ -70,14 +62,14 @@ NAMELESS = """() => [
   ...[...document.querySelectorAll('main .figure')].filter(e => !e.closest('figure')?.querySelector('figcaption'))
     .map(e => ['', e.outerHTML]),
   ...[...document.images].filter(e => !e.closest('.navbar-brand')).map(e => [e.alt, e.outerHTML]),
-  ...[...document.querySelectorAll('main svg')].filter(e => !e.closest('mjx-container, [aria-hidden=true], a, button'))
+  ...[...document.querySelectorAll('main svg')].filter(e => !e.closest('[aria-hidden=true], a, button'))
     .map(e => [e.getAttribute('aria-label') || e.querySelector('title')?.textContent || '', e.outerHTML]),
 ].filter(([alt]) => alt.trim().length < 4 || /[0-9a-f]{16}|[.](png|svg|jpe?g)$/.test(alt)).map(e => e[1].slice(0, 120))"""
 
 
 # Reaches over the edge of the paper, which the browser can mend by setting the page smaller by up to a quarter; or is
 # hidden by a box that paper cannot scroll.
-CUT = """paper => [...document.querySelectorAll('main :is(pre, table, svg[role=img], mjx-container)')].filter(e => {
+CUT = """paper => [...document.querySelectorAll('main :is(pre, table, svg[role=img], math)')].filter(e => {
   if (!e.checkVisibility()) return false;
   const seen = e.getBoundingClientRect();
   if (seen.right > paper * 1.25) return true;
@@ -124,9 +116,9 @@ MARK_LOOKS = """() => {
 
 class Links(HTMLParser):
     """The addresses a page refers to, what it loads, the places in it that can be referred to, and mathematics in its text
-    that MathJax will not find."""
+    that was not typeset."""
 
-    LITERAL = ("pre", "code", "script", "style", "title")
+    LITERAL = ("pre", "code", "script", "style", "title", "math")
 
     def __init__(self, text: str):
         super().__init__()
@@ -144,7 +136,7 @@ class Links(HTMLParser):
                 if key == "src" or (tag == "link" and given.get("rel") in ("stylesheet", "preload", "icon")):
                     self.loaded.append(given[key])
         if tag not in VOID:
-            literal = tag in self.LITERAL or "math" in (given.get("class") or "").split()
+            literal = tag in self.LITERAL
             self._open.append((tag, literal))
             self._literal += literal
 
@@ -157,7 +149,7 @@ class Links(HTMLParser):
                     break
 
     def handle_data(self, data: str) -> None:
-        if not self._literal and RAW.search(DELIMITED.sub("", data)):
+        if not self._literal and RAW.search(data):
             self.raw.append(data.strip()[:80])
 
 
@@ -203,7 +195,7 @@ def test_page(visit, address, name):
     check_as_it_opens(visit, address)
 
     page.set_viewport_size({"width": 1920, "height": 1080})
-    page.evaluate(NEXT_FRAME)
+    page.evaluate(SETTLED)
     turn(page, "light")
     assert found_by_axe(page) == []
     page.evaluate(MARK_SHOWN)
@@ -232,7 +224,7 @@ def opened(visit: Visit, address: str, name: str):
 
 
 def check_as_it_opens(visit: Visit, address: str) -> None:
-    for query in (RAW_MATHEMATICS, UNTYPESET, BROKEN_MATHEMATICS, CLIPPED, NAMELESS):
+    for query in (RAW_MATHEMATICS, UNTYPESET, CLIPPED, NAMELESS):
         assert visit.page.evaluate(query) == []
     assert visit.complaints == []
     assert [url for url in visit.requests if not url.startswith((address, "data:"))] == []
@@ -240,7 +232,7 @@ def check_as_it_opens(visit: Visit, address: str) -> None:
 
 def check_on_a_phone(page) -> None:
     page.set_viewport_size({"width": 360, "height": 800})
-    page.evaluate(NEXT_FRAME)
+    page.evaluate(SETTLED)
     assert page.evaluate("document.documentElement.scrollWidth") <= 360
     assert page.evaluate(CLIPPED) == []
     assert page.evaluate(UNMARKED) == []
@@ -249,7 +241,7 @@ def check_on_a_phone(page) -> None:
 def check_on_paper(page) -> None:
     page.set_viewport_size({"width": PAPER, "height": 1000})
     page.emulate_media(media="print", color_scheme="light")
-    page.evaluate(NEXT_FRAME)
+    page.evaluate(SETTLED)
     assert page.evaluate(CUT, PAPER) == []
 
 

@@ -3,7 +3,7 @@
 (function () {
   const place = document.getElementById("ledger-index");
   if (!place) return;
-  const { rank, texts, parts, verdicts, topics, chapters, cited, costly } = LEDGER;
+  const { rank, texts, parts, verdicts, topics, chapters, cited, costly, formulas } = LEDGER;
   const claims = LEDGER.claims.map(([name, part, verdict, topic, chapter, harm, where, says, truth]) => ({
     name, part, verdict, topic, chapter, harm, where, says, truth, text: parts[part][0],
     words: `${name} ${where} ${says} ${truth}`.toLowerCase(),
@@ -166,7 +166,7 @@
         if (citation) return escaped(cited[citation[1]]);
         if (/^`.+`$/s.test(piece)) return `<code class="docutils literal notranslate">${escaped(piece.slice(1, -1))}</code>`;
         if (/^\$.+\$$/s.test(piece))
-          return `<span class="math notranslate nohighlight">\\(${escaped(piece.slice(1, -1))}\\)</span>`;
+          return `<span class="math notranslate nohighlight">${formulas[piece.slice(1, -1)]}</span>`;
         return escaped(piece).replaceAll("'", "’").replace(/"([^"]*)"/g, "“$1”");
       })
       .join("");
@@ -184,7 +184,7 @@
 
   const list = element("div", { className: "ledger-results" });
   const more = element("button", { type: "button", className: "ledger-more" });
-  let found = [], typeset = Promise.resolve();
+  let found = [];
 
   function show(number) {
     const start = list.childElementCount;
@@ -193,10 +193,6 @@
     more.hidden = list.childElementCount >= found.length;
     const next = Math.min(STEP, found.length - list.childElementCount);
     more.textContent = list.childElementCount ? `Show ${next} more` : `Show the first ${next}`;
-    const { MathJax } = window;
-    if (added.length && MathJax?.startup?.promise) {
-      typeset = typeset.then(() => MathJax.startup.promise).then(() => MathJax.typesetPromise(added));
-    }
   }
 
   function update() {
@@ -208,7 +204,6 @@
       ) && wanted.every((word) => claim.words.includes(word));
     const near = asked ? nearest(asked) : claims;
     found = near.filter(fits);
-    window.MathJax?.typesetClear?.([list]);
     list.replaceChildren();
     if (!near.length) says.textContent = whyNone(asked);
     else if (asked && !numbered(asked)) says.textContent = `${found.length} of ${claims.length} share a word with the sentence; the nearest first`;

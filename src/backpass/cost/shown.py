@@ -48,5 +48,5 @@ class Shown(ABC):
 def typeset(formula: str) -> Cell:
     """Return a cell of a page's table in which formulas are typeset. ``formula`` is
     HTML, with LaTeX between its delimiters."""
-    # Because of the class, a page's MathJax typesets the cell.
+    # Because of the class, the PDF typesets the cell.
     return Cell(formula, 'class="tex2jax_process"')

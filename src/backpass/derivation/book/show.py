@@ -3,9 +3,9 @@ r"""Show a derivation: as a grid in HTML, as plain LaTeX in a terminal.
 A row has the left side, "= right side" with the reason beside it, and the number. A
 reason that does not fit is placed below its line, and a line too wide for the page
 scrolls by itself. The author's LaTeX is shown as written, in `\(\displaystyle …\)`,
-which MathJax typesets in the book and in Jupyter. The styles that the grid needs are
-inline, so that it works without a stylesheet; `_static/derivation.css` adds colour and
-the layout of a narrow page. A wrong line has a ✗ before its number.
+which the build of the book typesets, and MathJax in Jupyter. The styles that the grid
+needs are inline, so that it works without a stylesheet; `_static/derivation.css` adds
+colour and the layout of a narrow page. A wrong line has a ✗ before its number.
 
 A step names the line that it follows from, and the parts that changed between the two
 have a class in both lines. On a page, `_static/derivation.js` shows both for the line
