@@ -30,9 +30,10 @@ def values(given: Mapping[str, Any]) -> dict[str, Any]:
     v = np.array([[[given[f"v{j}"]] for j in PLACES]])
     # A bias is added to the scores, and so has their gradient.
     y, saved = attention.forward(q, KEYS, v, np.zeros((1, 1, 3)))
-    dq, dk, _, ds, *_ = attention.backward(np.ones((1, 1, 1)), saved)
+    gradients = attention.backward(np.ones((1, 1, 1)), saved)
+    dq, dk, _, ds = (np.asarray(each) for each in gradients[:4])
     return {
-        "a": saved.a.ravel().tolist(),
+        "a": np.ravel(np.asarray(saved.a)).tolist(),
         "y": float(y[0, 0, 0]),
         "s": ds.ravel().tolist(),
         "sum": float(np.sum(ds)),

@@ -36,7 +36,8 @@ def values(given: Mapping[str, Any]) -> dict[str, Any]:
 MODEL = """
 ({x0, x1, x2, x3, smooth}) => {
   const x = [x0, x1, x2, x3], total = (all) => all.reduce((a, b) => a + b, 0);
-  const log = Math.log(total(x.map(Math.exp))), y = x.map((each) => Math.exp(each - log));
+  const log = Math.log(total(x.map(Math.exp)));
+  const y = x.map((each) => Math.exp(each - log));
   const t = x.map((_, i) => smooth / 4 + (i === 1 ? 1 - smooth : 0));
   const loss = total(x.map((each, i) => t[i] * (log - each)));
   const d = y.map((each, i) => each - t[i]);

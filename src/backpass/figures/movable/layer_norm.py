@@ -36,7 +36,7 @@ def values(given: Mapping[str, Any]) -> dict[str, Any]:
     dx, _, _ = layer_norm.backward(arrives, saved)
     across = np.array([-TURN[1], TURN[0]]) @ PLANE
     directions = np.array([ONES, x_hat / np.linalg.norm(x_hat), across])
-    remains = dx / saved.rstd
+    remains = np.asarray(dx) / saved.rstd
     r1, r2 = PLANE @ remains
     return {
         "arrives": (directions @ arrives).tolist(),
@@ -50,14 +50,15 @@ MODEL = """
 ({o, g1, g2}) => {
   const root = Math.sqrt, dot = (x, y) => x[0] * y[0] + x[1] * y[1] + x[2] * y[2];
   const ones = [1, 1, 1].map((x) => x / root(3));
-  const plane = [[1, -1, 0].map((x) => x / root(2)), [1, 1, -2].map((x) => x / root(6))];
-  const at = (a, b, c) => [0, 1, 2].map((i) => a * ones[i] + b * plane[0][i] + c * plane[1][i]);
+  const one = [1, -1, 0].map((x) => x / root(2)), other =
+    [1, 1, -2].map((x) => x / root(6));
+  const at = (a, b, c) => ones.map((each, i) => a * each + b * one[i] + c * other[i]);
   const xHat = at(0, 0.8 * root(3), 0.6 * root(3)), g = at(o, g1, g2);
   const mean = dot(g, [1, 1, 1]) / 3, share = dot(g, xHat) / 3;
   const d = g.map((each, i) => each - mean - xHat[i] * share);
   const directions = [ones, at(0, 0.8, 0.6), at(0, -0.6, 0.8)];
   const [arrives, remains] = [g, d].map((x) => directions.map((each) => dot(each, x)));
-  return {arrives, remains, r1: dot(d, plane[0]), r2: dot(d, plane[1])};
+  return {arrives, remains, r1: dot(d, one), r2: dot(d, other)};
 }
 """
 
@@ -74,7 +75,8 @@ def _drawing() -> str:
         words(80, 13, "gradient at x̂: drag"),
         words(252, 13, "its parts along"),
         curve(
-            f"M{X - UNIT * radius:.2f} {Y}a{round_} {round_} 0 1 0 {2 * UNIT * radius:.2f} 0"
+            f"M{X - UNIT * radius:.2f} {Y}"
+            f"a{round_} {round_} 0 1 0 {2 * UNIT * radius:.2f} 0"
             f"a{round_} {round_} 0 1 0 {-2 * UNIT * radius:.2f} 0",
             faint=True,
         ),
@@ -102,10 +104,10 @@ def _drawing() -> str:
         ]
     says = "[g1:1], [g2:1]; the part along the circle, [remains.2:2], remains"
     label = "gradient in the plane of the circle"
-    ways = {"across": ("g1", UNIT), "up": ("g2", UNIT)}
+    g1, g2 = ("g1", UNIT), ("g2", UNIT)
     says_ones = "[o:1]; of it [remains.0:2] remains"
     parts += [
-        handle(*tip, label, says, **ways, kind="plain", letter="g"),
+        handle(*tip, label, says, across=g1, up=g2, kind="plain", letter="g"),
         handle(
             195,
             "[o*-22+118]",
@@ -130,8 +132,8 @@ FIGURE = Movable(
     model=MODEL,
     drawing=_drawing(),
     size=(320, 216),
-    alt="A circle, x outside it and x̂ on it. Of the gradient’s part along the ones, "
-    "[arrives.0:2], [remains.0:2] remains; of its part along x̂, [arrives.1:2], "
+    alt="A circle, x outside it and x̂ on it. Of the gradient’s part along the "
+    "ones, [arrives.0:2], [remains.0:2] remains; of its part along x̂, [arrives.1:2], "
     "[remains.1:2]; of its part along the circle, [arrives.2:2], [remains.2:2].",
     columns=4,
 )

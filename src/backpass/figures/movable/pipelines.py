@@ -50,7 +50,8 @@ MODEL = """
       while (order.length) {
         const [kind, j] = order[0], last = kind === "B" && k === p - 1;
         const first = kind === "F" && k === 0, length = kind === "F" ? 1 : 2;
-        const waits = last ? `F${j},${k}` : `${kind}${j},${k + (kind === "F" ? -1 : 1)}`;
+        const next = k + (kind === "F" ? -1 : 1);
+        const waits = last ? `F${j},${k}` : `${kind}${j},${next}`;
         const ready = first ? 0 : stops[waits];
         if (ready === undefined) return;
         const start = Math.max(free[k], ready);
@@ -74,9 +75,10 @@ def _drawing() -> str:
         parts.append(words(48, y + 12, f"[rank.{k}]", anchor="end", size=11))
         for name, kind, opacity in (("f", "value", 0.75), ("b", "gradient", 0.4)):
             parts.append(
-                f'<g transform="translate(54 {y}) scale([width] 16)"><path d="[{name}.{k}]" '
-                f'fill="{COLOURS[kind]}" stroke="{COLOURS[kind]}" fill-opacity="{opacity}" '
-                f'class="fill-{kind} line-{kind}" vector-effect="non-scaling-stroke"/></g>'
+                f'<g transform="translate(54 {y}) scale([width] 16)">'
+                f'<path d="[{name}.{k}]" fill="{COLOURS[kind]}" '
+                f'stroke="{COLOURS[kind]}" fill-opacity="{opacity}" class="fill-{kind} line-{kind}" '
+                'vector-effect="non-scaling-stroke"/></g>'
             )
     parts += [
         words(54, 146, "1 slot: forward; 2 slots: backward", anchor="start", size=11),
@@ -109,7 +111,7 @@ FIGURE = Movable(
     model=MODEL,
     drawing=_drawing(),
     size=(320, 260),
-    alt="The slots of [p:0] ranks in one forward, one backward, for [m:0] micro-batches: "
-    "[slots:0] slots, of which [bubble:1] percent are idle.",
+    alt="The slots of [p:0] ranks in one forward, one backward, for [m:0] "
+    "micro-batches: [slots:0] slots, of which [bubble:1] percent are idle.",
     columns=3,
 )

@@ -35,10 +35,11 @@ def values(given: Mapping[str, Any]) -> dict[str, Any]:
 MODEL = """
 ({g, s}) => {
   const gradient = 2 ** g, scale = 2 ** s;
-  const becomes = [[8, 7, 1], [5, 10, 1], [5, 2, 1], [4, 3, 0]].map(([e, m, infinite]) => {
+  const formats = [[8, 7, 1], [5, 10, 1], [5, 2, 1], [4, 3, 0]];
+  const becomes = formats.map(([e, m, infinite]) => {
     const bias = 2 ** (e - 1) - 1, x = gradient * scale;
     const gap = 2 ** (Math.max(Math.floor(Math.log2(x)), 1 - bias) - m);
-    const largest = (2 - (infinite ? 1 : 2) * 2 ** -m) * 2 ** (bias + (infinite ? 0 : 1));
+    const largest = (infinite ? 2 - 2 ** -m : 4 - 4 * 2 ** -m) * 2 ** bias;
     let steps = Math.round(x / gap);
     if (steps - x / gap === 0.5 && steps % 2) steps -= 1; // to even
     if (steps * gap > largest) return "too large";
@@ -104,8 +105,8 @@ FIGURE = Movable(
     model=MODEL,
     drawing=_drawing(),
     size=(320, 250),
-    alt="A gradient of 2 to the power [g:1], times a loss scale of 2 to the power [s:0]: "
-    "in BF16 [becomes.0], in FP16 [becomes.1], in FP8 E5M2 [becomes.2], in FP8 E4M3 "
-    "[becomes.3].",
+    alt="A gradient of 2 to the power [g:1], times a loss scale of 2 to the power "
+    "[s:0]: in BF16 [becomes.0], in FP16 [becomes.1], in FP8 E5M2 [becomes.2], "
+    "in FP8 E4M3 [becomes.3].",
     columns=3,
 )

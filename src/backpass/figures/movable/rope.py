@@ -105,8 +105,8 @@ FIGURE = Movable(
     model=MODEL,
     drawing=_drawing(),
     size=(320, 242),
-    alt="A pair of a query, turned by its position [p:1] to ([q.0:2], [q.1:2]), and one of "
-    "a key, turned by [r:1] to ([k.0:2], [k.1:2]). Their score is [score:2]. Its gradient "
-    "with respect to the query before the turn is ([d.0:2], [d.1:2]).",
+    alt="A pair of a query, turned by its position [p:1] to ([q.0:2], [q.1:2]), and "
+    "one of a key, turned by [r:1] to ([k.0:2], [k.1:2]). Their score is [score:2]. "
+    "Its gradient with respect to the query before the turn is ([d.0:2], [d.1:2]).",
     columns=3,
 )
