@@ -124,8 +124,8 @@ def _drawing() -> str:
 FIGURE = Movable(
     name="layer_norm",
     numbers=(
-        Number("g1", "across", 0.4, -2.4, 2.4, 0.1),
-        Number("g2", "up", 1.3, -2.4, 2.4, 0.1),
+        Number("g1", "across", 0.4, -1.9, 1.9, 0.1),
+        Number("g2", "up", 1.3, -1.9, 1.9, 0.1),
         Number("o", "ones", 1.1, -2.4, 2.4, 0.1),
     ),
     values=values,

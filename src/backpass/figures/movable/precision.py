@@ -86,7 +86,7 @@ def _drawing() -> str:
         f"{format.name} [becomes.{row}]" for row, format in enumerate(FORMATS)
     )
     for name, label, pixels, start, y, kind in (
-        ("g", "gradient, power of 2", 5.6, 290, 208, "gradient"),
+        ("g", "gradient, power of 2", 7, 340, 208, "gradient"),
         ("s", "loss scale, power of 2", 9.4, 88, 238, "value"),
     ):
         place, across = f"[{name}*{pixels}+{start}]", (name, pixels)
@@ -98,7 +98,7 @@ def _drawing() -> str:
 FIGURE = Movable(
     name="precision",
     numbers=(
-        Number("g", "log₂ gradient", -26.3, -36.0, 4.0, 0.1),
+        Number("g", "log₂ gradient", -26.3, -36.0, -4.0, 0.1),
         Number("s", "log₂ scale", 0.0, 0.0, 24.0, 1.0),
     ),
     values=values,

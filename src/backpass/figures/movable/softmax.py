@@ -69,7 +69,7 @@ def _drawing() -> str:
                 f"H[left.{i + 1}*128]V[average*-32+252]Z",
                 "gradient",
             ),
-            bar(column, 252, f"[d.{i}*-80+252]", "gradient"),
+            bar(column, 252, f"[d.{i}*-64+252]", "gradient"),
             words(column, 324, f"[d.{i}:2]"),
         ]
     average = "[average*-32+252]"
