@@ -115,6 +115,11 @@ def _say_what_moves(found: Tag) -> None:
         figure.select_one(".steps-control").decompose()
         caption = figure.select_one("figcaption")
         caption.append(f" (On the site a slider changes: {label}. Here it is {value}.)")
+    for figure in found.select("figure.backpass-movable"):
+        figure.select_one(".movable-numbers").decompose()
+        figure.select_one("figcaption").append(
+            " (On the site the reader changes the numbers of this figure.)"
+        )
     for choices in found.select("fieldset"):
         # Each choice is followed by what it shows, in elements of the same order.
         inputs = choices.select("input")

@@ -22,6 +22,7 @@ from paper.writer import Formulas, Writer, anchors_of, escaped, string
 
 from backpass import figures
 from backpass.derivation import Derivation, DerivationError, derive
+from backpass.figures.movable.softmax import FIGURE as SOFTMAX
 from backpass.ops import softmax
 from backpass.verify import attempt, check
 
@@ -170,6 +171,15 @@ def test_a_slider_shows_its_first_step_and_says_what_it_changes():
     (svg,) = typst_of.pictures.values()
     assert svg.startswith("<svg xmlns=") and "viewBox=" in svg and "currentcolor" not in svg.lower()
     assert ", 3.00in, " in text
+
+
+def test_a_figure_to_drag_is_its_first_frame():
+    text = typst_of(SOFTMAX.to_html("Drag a score."))
+    assert len(typst_of.pictures) == 1 and "Four scores; their weights 0.29, 0.49" in text
+    assert "Drag a score. (On the site the reader changes the numbers of this figure.)" in text
+    assert "Reset" not in text and "backpassFigures" not in text
+    (svg,) = typst_of.pictures.values()
+    assert "0.49</text>" in svg and "currentcolor" not in svg.lower()
 
 
 def test_choices_show_the_one_that_is_chosen():

@@ -273,7 +273,7 @@ SHOWN_STEPS = """() => [...document.querySelectorAll('.backpass-steps')].map(
 
 def test_a_figure_that_moves_moves_from_the_keyboard_and_stands_still_in_print(visit, address):
     page = visit.page
-    visit.open(f"{address}/chapters/operations/softmax.html")
+    visit.open(f"{address}/chapters/numerics/averaging.html")
     before = page.evaluate(SHOWN_STEPS)[0]
     slider = page.locator(".backpass-steps input").first
     slider.focus()
@@ -288,7 +288,7 @@ def test_a_figure_that_moves_moves_from_the_keyboard_and_stands_still_in_print(v
 
 def test_a_figure_that_moves_stands_still_without_script(browser, address):
     page = browser.new_context(java_script_enabled=False).new_page()
-    page.goto(f"{address}/chapters/operations/softmax.html")
+    page.goto(f"{address}/chapters/numerics/averaging.html")
     figure = page.locator(".backpass-steps").first
     assert figure.locator(".step:not([hidden])").count() == 1
     assert not figure.locator("input").is_visible()
