@@ -17,7 +17,8 @@ from backpass.derivation.text.displays import Display
 from backpass.derivation.text.formal.algebra import is_ordered
 from backpass.derivation.text.formal.chains import steps
 from backpass.derivation.text.formal.following import follows
-from backpass.derivation.text.formal.heads import head_of_left
+from backpass.derivation.text.formal.heads import head_of_left, is_named_last
+from backpass.derivation.text.formal.laws import with_laws
 from backpass.derivation.text.formal.layers import is_loss
 from backpass.derivation.text.formal.meanings import LETTER, Meanings, Read
 from backpass.derivation.text.formal.reader import read_formula
@@ -221,6 +222,7 @@ class Formal:
                         usable,
                         introduced,
                         called,
+                        self.known.source[: item.start],
                     )
                 )
         return found
@@ -244,11 +246,11 @@ class Formal:
     ) -> tuple[str, int, tuple[str, ...]] | None:
         """Return a definition, if a statement begins with one."""
         imposed = self.known.imposed
-        if number or read.defines is None or not read.certain:
-            return None
         left, right = read.trees[:2]
-        if imposed.follows or imposed.by_sentence:
+        if number or not read.certain or imposed.follows or imposed.by_sentence:
             return None
+        if read.defines is None:
+            return self._named_last(read)
         if imposed.perhaps and not (left and right and _is_update(left, right)):
             return None
         meanings = self._meanings
@@ -259,6 +261,18 @@ class Formal:
         ):
             return None
         return "definition", 0, ("the names on its right may be anything",)
+
+    def _named_last(self, read: Read) -> tuple[str, int, tuple[str, ...]] | None:
+        """Return a definition, if an equation names the formula on its left."""
+        left, right = read.trees[:2]
+        if left is None or right is None or len(read.trees) > 2:
+            return None
+        assert self._meanings is not None
+        if self._meanings.has_free_index(right, left) or not read.introduced:
+            return None
+        if not is_named_last(left, right, read.above):
+            return None
+        return "definition", 0, (f"{right.value} is new: it is the left side",)
 
     def _compared(
         self, read: Read, verdicts: list[Verdict], number: int
@@ -328,7 +342,7 @@ class Formal:
             self._spelled = self._spelled if layout == GRADIENT else layout
             return (layout,)
         for expand, through in ((False, False), (True, False), (True, True)):
-            for written in (with_whole_sums, self._integrated):
+            for written in (with_whole_sums, self._integrated, self._joint):
                 try:
                     if (both := written([a, b])) is None:
                         continue
@@ -345,6 +359,10 @@ class Formal:
     def _integrated(self, trees: list[Node]) -> list[Node] | None:
         assert self._meanings is not None
         return with_integrals(trees, self._meanings.manner)
+
+    def _joint(self, trees: list[Node]) -> list[Node] | None:
+        assert self._meanings is not None
+        return with_laws(trees, self._meanings.manner, self._meanings.is_apart)
 
     def _by_rules(
         self,

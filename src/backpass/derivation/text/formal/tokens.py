@@ -134,6 +134,18 @@ def tokens_of(text: str) -> list[str]:
     return found
 
 
+def joined(tokens: list[str], words: frozenset[str]) -> list[str]:
+    """Return the signs of a formula with one sign for each word of single letters."""
+    found: list[str] = []
+    for token in tokens:
+        found.append(token)
+        for word in words:
+            if token == word[-1] and found[-len(word) :] == [*word]:
+                found[-len(word) :] = [rf"\text{{{word}}}"]
+                break
+    return found
+
+
 def mark_of(tokens: list[str]) -> int:
     """Return how many tokens the d of a derivative has; 0 if there is none."""
     return int(tokens[:1] in ([r"\partial"], ["d"], [r"\text{d}"]))
