@@ -234,35 +234,34 @@ class Algebra:
             return self._raised(below, above.get(ONE, Fraction(0)))
         if any(term[1] for term in (*below, *above)):
             return self._atom(power(self.node_of(below), self.node_of(above)))
-        core, count = self._core(below)
+        if len(below) == 1:
+            core, count = self._core(below)
+        else:  # a sum, as it is
+            core, count = ((self.node_of(below), Fraction(1)),), Fraction(1)
         if count != 1:
             raise Unclear("a power of a number")
         found: Form = {ONE: Fraction(1)}
-        for atom, exponent_of in core:
-            for term, times in above.items():
-                shown = power(atom, self.node_of({term: Fraction(1)}))
-                piece = atom if term == ONE else shown
-                found = self.times(
-                    found, {(((piece, exponent_of * times),), ()): Fraction(1)}
-                )
+        for term, times in above.items():
+            if term == ONE:
+                found = self.times(found, self._raised(below, times))
+                continue
+            shown = self.node_of({term: Fraction(1)})
+            powers = {power(atom, shown): one * times for atom, one in core}
+            found = self.times(found, {_term(powers, ()): Fraction(1)})
         return found
 
     def _exponential(self, above: Form) -> Form:
         if any(one and one[0].kind != "top" for _, one in above):
             return self._atom(power(E, self.node_of(above)))
         powers: dict[Node, Fraction] = {}
+        logs: Form = {ONE: Fraction(1)}
         for term, count in above.items():
+            if (inside := _only_log(term)) is not None:
+                logs = self.times(logs, self.form(power(inside, number(count))))
+                continue
             atom = power(E, self.node_of({term: Fraction(1)})) if term != ONE else E
             powers[atom] = powers.get(atom, Fraction(0)) + count
-            logs = [one for one in term[0] if one[0].kind == "call"]
-            if len(logs) == 1 and len(term[0]) == 1 and not term[1]:
-                one, times = logs[0]
-                if one.value == "log" and not one.sups and times == 1:
-                    del powers[atom]
-                    rest = {t: c for t, c in above.items() if t != term}
-                    inside = power(one.parts[0], number(count))
-                    return self.times(self.form(inside), self._exponential(rest))
-        return {_term(powers, ()): Fraction(1)}
+        return self.times(logs, {_term(powers, ()): Fraction(1)})
 
     def _raised(self, below: Form, count: Fraction) -> Form:
         if count.denominator == 1 and 0 <= count <= 6:
@@ -501,6 +500,16 @@ def scalars(sequence: tuple[Node, ...]) -> tuple[tuple[Node, ...], ...] | None:
 def _term(powers: dict[Node, Fraction], sequence: tuple[Node, ...]) -> Term:
     kept = [(atom, count) for atom, count in powers.items() if count]
     return tuple(sorted(kept, key=repr)), sequence
+
+
+def _only_log(term: Term) -> Node | None:
+    """Return what a term is the logarithm of; None if it is none."""
+    powers, sequence = term
+    if len(powers) != 1 or sequence:
+        return None
+    ((atom, times),) = powers
+    is_log = atom.kind == "call" and atom.value == "log" and not atom.sups
+    return atom.parts[0] if is_log and times == 1 else None
 
 
 def _normed(node: Node) -> Node | None:

@@ -6,7 +6,7 @@ import re
 from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 
-from backpass.derivation.text.formal.counts import counted
+from backpass.derivation.text.formal.counts import counted, is_an_array
 from backpass.derivation.text.formal.reader import read_formula
 from backpass.derivation.text.formal.reading import Manner
 from backpass.derivation.text.formal.trees import Node, Unclear, number
@@ -58,7 +58,7 @@ def manner_of(formulas: list[str], expects: bool = False, source: str = "") -> M
     return Manner(
         *kinds,
         expects,
-        counted(source),
+        counted(source) | _numbers(trees, source),
         _sequences(trees),
         _signals(formulas),
         words,
@@ -105,6 +105,43 @@ def _signals(formulas: list[str]) -> frozenset[str]:
         and all(one.strip() and _INDEX.fullmatch(one) for one in insides)
         and any(re.fullmatch(r"\s*[ijkmnt]\s*", one) for one in insides)
     )
+
+
+def _numbers(trees: list[Node], source: str) -> frozenset[str]:
+    """Return the capital letters by which the text divides, or that are exponents, and
+    that it never uses as arrays."""
+    found: set[str] = set()
+    arrays: set[str] = set()
+    for node in (node for tree in trees for node in tree.walk()):
+        if node.kind == "quotient":
+            found |= {one.value for one in _factors(node.parts[1])}
+        if node.kind == "power" and node.parts[0] != Node("name", "e"):
+            below, above = node.parts
+            if below.kind in ("sum", "number"):
+                found |= {one.value for one in _factors(above)}
+            if above.kind == "minus":
+                arrays |= {one.value for one in below.walk()}
+        if node.kind in ("top", "hadamard", "call") and node.value not in (
+            "log",
+            "exp",
+        ):
+            arrays |= {one.value for one in node.walk()}
+        if node.kind == "other" and not node.value.startswith("event"):
+            arrays |= {one.value for one in node.walk()}
+    return frozenset(
+        one
+        for one in found - arrays - {"I", "E"}
+        if re.fullmatch("[A-Z]", one) and not is_an_array(one, source)
+    )
+
+
+def _factors(node: Node) -> list[Node]:
+    """Return the names that are factors of a formula, with or without a power."""
+    if node.kind in ("product", "minus"):
+        return [one for part in node.parts for one in _factors(part)]
+    if node.kind == "power":
+        return _factors(node.parts[0])
+    return [node] if node.kind == "name" else []
 
 
 def _sequences(trees: list[Node]) -> frozenset[str]:
