@@ -17,6 +17,7 @@ from backpass.derivation.text.displays import Display
 from backpass.derivation.text.formal.algebra import is_ordered
 from backpass.derivation.text.formal.chains import steps
 from backpass.derivation.text.formal.following import follows
+from backpass.derivation.text.formal.grids import Grids, has_grid, paired
 from backpass.derivation.text.formal.heads import head_of_left, is_named_last
 from backpass.derivation.text.formal.laws import with_laws
 from backpass.derivation.text.formal.layers import is_loss
@@ -353,8 +354,27 @@ class Formal:
                 if words is not None:
                     return words
         with suppress(Unclear, RecursionError, OverflowError, ZeroDivisionError):
-            return self._by_rules(a, b, read, True, False, layers=True)
+            if (words := self._by_rules(a, b, read, True, False, layers=True)) is None:
+                return self._by_entries(a, b, read)
+            return words
         return None
+
+    def _by_entries(self, a: Node, b: Node, read: Read) -> tuple[str, ...] | None:
+        """Compare formulas with matrices that are written out entry by entry."""
+        meanings = self._meanings
+        assert meanings is not None
+        if not any(map(has_grid, (a, b, *meanings.reached((a, b), read)))):
+            return None
+        grids = Grids(meanings.manner, meanings.at(read).value)
+        first, second = grids.value(a), grids.value(b)
+        pairs = paired(first, second)
+        words: tuple[str, ...] = ("entries of matrices are numbers",)
+        for one, other in pairs:
+            found = self._by_rules(one, other, read, True, False)
+            if found is None:
+                return None
+            words += found
+        return tuple(dict.fromkeys(words)) if pairs else None
 
     def _integrated(self, trees: list[Node]) -> list[Node] | None:
         assert self._meanings is not None

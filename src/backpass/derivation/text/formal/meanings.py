@@ -148,7 +148,8 @@ class Meanings:
                 ):
                     read.defines = key[1]
             named = used if read.defines is not None else seen
-            for tree in read.trees[1:] if head is not None else read.trees:
+            shown = read.trees[1:] if head is not None else read.trees
+            for tree in shown if rest or not _is_mention(left) else ():
                 if tree is None:
                     continue
                 named |= {(read.section, key_of(one)) for one in _alone(tree)}
@@ -157,7 +158,7 @@ class Meanings:
                     for node in tree.walk()
                     if node.kind == "slope" and node.parts[1].kind == "name"
                 }
-            if key is not None:
+            if key is not None and rest:
                 seen.add(key)
                 headed.add(key)
 
@@ -392,6 +393,13 @@ class Meanings:
         """Note a derivative that a line of the text shows."""
         if slope.kind == "slope" and slope not in set(value.walk()):
             self._facts[slope] = value
+
+
+def _is_mention(tree: Node | None) -> bool:
+    """Whether a display is a name in a sentence, which says nothing of its value."""
+    if tree is not None and tree.kind in ("power", "other"):
+        return bool(tree.parts) and tree.parts[0].kind == "name"
+    return tree is not None and tree.kind in ("name", "apply")
 
 
 def _is_row(first: Node, second: Node) -> bool:
