@@ -23,6 +23,7 @@ from backpass.derivation.text.formal.kinds import IDENTITY, is_array, is_vector
 from backpass.derivation.text.formal.manners import manner_of, tree_of
 from backpass.derivation.text.formal.slopes import Meaning, base, names
 from backpass.derivation.text.formal.trees import Node, Unclear, renamed
+from backpass.derivation.text.formal.values import is_number
 from backpass.derivation.text.passages import Text
 
 LETTER = re.compile(r"\\[a-zA-Z]+(?:\{\\?[a-zA-Z]+\})?|[a-zA-Z]")
@@ -257,6 +258,18 @@ class Meanings:
             return _with_indices(left, right, node)
         except Unclear:
             return None
+
+    def number_of(self, node: Node, place: Read) -> tuple[Node, int] | None:
+        """Return the number that an equation above gives a name, and its line: the
+        nearest one."""
+        for read in reversed(self.reads):
+            last = read.trees[-1]
+            if read is place or not read.certain:
+                continue
+            if read.line <= place.line and read.trees[0] == node and is_number(last):
+                assert last is not None
+                return last, read.line
+        return None
 
     def is_input(self, name: Node) -> bool:
         """Whether the text does not say that a name depends on others."""
