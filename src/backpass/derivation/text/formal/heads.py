@@ -41,7 +41,13 @@ def key_of(node: Node) -> Key:
         )
         and len(group) == 1
     )
+    if node.value.startswith(r"\text{") and not all(map(_is_index, node.subs)):
+        fixed = tuple(" ".join(group) for group in node.subs)  # SS_{x y}
     return node.value, node.sups, fixed
+
+
+def _is_index(group: tuple[str, ...]) -> bool:
+    return len(group) == 1 and group[0] in "ijklmnst"
 
 
 def squared(tree: Node) -> bool:

@@ -371,7 +371,9 @@ class Formal:
         def value(node: Node) -> Node | None:
             if (found := meanings.number_of(node, read)) is None:
                 return None
-            lines[node.value or node.parts[0].value] = found[1]
+            name = node if node.kind == "name" else node.parts[0]
+            below = ", ".join(" ".join(group) for group in name.subs)
+            lines[name.value + (f"_{{{below}}}" if below else "")] = found[1]
             return found[0]
 
         first = with_numbers(a, value, meanings.at(read).value)
