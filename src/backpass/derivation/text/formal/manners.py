@@ -7,6 +7,7 @@ from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 
 from backpass.derivation.text.formal.counts import counted, is_an_array
+from backpass.derivation.text.formal.kinds import is_identity
 from backpass.derivation.text.formal.reader import read_formula
 from backpass.derivation.text.formal.reading import Manner
 from backpass.derivation.text.formal.trees import Node, Unclear, number
@@ -107,20 +108,31 @@ def _signals(formulas: list[str]) -> frozenset[str]:
     )
 
 
+_GREEK = re.compile(r"\\(?:sigma|lambda|alpha|beta|gamma|tau|rho|nu|epsilon|eta)")
+
+
 def _numbers(trees: list[Node], source: str) -> frozenset[str]:
     """Return the capital letters by which the text divides, or that are exponents, and
     that it never uses as arrays."""
     found: set[str] = set()
     arrays: set[str] = set()
+    turned: set[str] = set()
+    scales: set[str] = set()  # \\sigma in \\sigma^2 I
     for node in (node for tree in trees for node in tree.walk()):
         if node.kind == "quotient":
             found |= {one.value for one in _factors(node.parts[1])}
+        if node.kind == "product" and any(map(is_identity, node.parts)):
+            scales |= {
+                one.value for one in _factors(node) if _GREEK.fullmatch(one.value)
+            }
         if node.kind == "power" and node.parts[0] != Node("name", "e"):
             below, above = node.parts
             if below.kind in ("sum", "number"):
                 found |= {one.value for one in _factors(above)}
             if above.kind == "minus":
                 arrays |= {one.value for one in below.walk()}
+        if node.kind in ("top", "hadamard"):
+            turned |= {one.value for one in node.parts}
         if node.kind in ("top", "hadamard", "call") and node.value not in (
             "log",
             "exp",
@@ -128,11 +140,12 @@ def _numbers(trees: list[Node], source: str) -> frozenset[str]:
             arrays |= {one.value for one in node.walk()}
         if node.kind == "other" and not node.value.startswith("event"):
             arrays |= {one.value for one in node.walk()}
-    return frozenset(
+    capitals = {
         one
         for one in found - arrays - {"I", "E"}
         if re.fullmatch("[A-Z]", one) and not is_an_array(one, source)
-    )
+    }
+    return frozenset(capitals | (scales - turned))
 
 
 def _factors(node: Node) -> list[Node]:

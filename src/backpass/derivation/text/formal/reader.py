@@ -314,7 +314,8 @@ class _Reader(Derivatives):
                 raise Unclear("a difference of a formula")
             return self.after_name(replace(of, value=rf"\Delta{{{of.value}}}"))
         if name in NAMED:
-            return self.after_name(Node("name", rf"\{name}"))
+            counts = rf"\{name}" in self.manner.counts
+            return self.after_name(Node("name", rf"\{name}", counts=counts))
         if self.token != "{" and (own := macro(name)):
             return self.after_name(Node("name", own))
         if name == "begin":
