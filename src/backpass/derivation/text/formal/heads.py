@@ -139,13 +139,22 @@ def is_closed_form(left: Node | None, right: Node) -> bool:
 
 
 def is_claim(left: Node, right: Node, is_known: bool) -> bool:
-    """Whether a differential, or the probability of an event, has its value from what
-    the text says already; `is_known` says whether a name has a value above."""
+    """Whether a differential, or a probability, has its value from what the text says
+    already; `is_known` says whether a name has a value above."""
     if is_differential(left):
         return is_known or not is_equation_of_motion(left, right)
     if left.kind == "apply" and any(one != _variable(one) for one in left.parts):
         return base(left.parts[0]) in names(right)
-    return False
+    return _is_bayes(left, right)
+
+
+def _is_bayes(left: Node, right: Node) -> bool:
+    """Whether a conditional probability is a quotient by another value of the same
+    function."""
+    if left.kind != "apply" or "|" not in left.value or right.kind != "quotient":
+        return False
+    below = [one for one in right.parts[1].walk() if one.kind == "apply"]
+    return any(base(one.parts[0]) == base(left.parts[0]) for one in below)
 
 
 _CONSTANT = re.compile(

@@ -112,6 +112,8 @@ class Formal:
                 made = self._defined(statement, read, number) or self._compared(
                     read, verdicts, number
                 )
+            elif read.defines is None:
+                made = self._defined(statement, read, number)
             made = made or self._concluded(read, number)
             if made is not None:
                 verdicts[number] = self._with_words(verdict, *made)

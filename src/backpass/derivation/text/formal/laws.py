@@ -28,7 +28,10 @@ def with_laws(
     """Return formulas in which probabilities are joint ones; None if no formula has a
     conditional probability or a divergence. Raises `Unclear`."""
     nodes = [node for tree in trees for node in tree.walk()]
-    if not any(_given(node) is not None or _is_divergence(node) for node in nodes):
+    if not any(
+        _given(node) is not None or _is_divergence(node) or _is_mean(node)
+        for node in nodes
+    ):
         return None
     laws = _Laws(manner, is_apart)
     return [laws.changed(tree) for tree in trees]
@@ -188,6 +191,10 @@ def _is_divergence(node: Node) -> bool:
         or (r"\text{KL}",) in name.subs
     )
     return bool(called) and all(one.kind == "apply" and _is_law(one) for one in laws)
+
+
+def _is_mean(node: Node) -> bool:
+    return node.kind == "big" and node.value == "E" and "(" in " ".join(node.sups)
 
 
 def _written(law: Node) -> str:
