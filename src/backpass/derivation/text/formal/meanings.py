@@ -262,14 +262,21 @@ class Meanings:
     def number_of(self, node: Node, place: Read) -> tuple[Node, int] | None:
         """Return the number that an equation above gives a name, and its line: the
         nearest one."""
-        for read in reversed(self.reads):
-            last = read.trees[-1]
-            if read is place or not read.certain:
-                continue
-            if read.line <= place.line and read.trees[0] == node and is_number(last):
-                assert last is not None
+        for read, last in reversed(self._numbered.get(node, ())):
+            if read is not place and read.line <= place.line:
                 return last, read.line
         return None
+
+    @cached_property
+    def _numbered(self) -> dict[Node, list[tuple[Read, Node]]]:
+        """The equations that end in a number, by their left sides."""
+        found: dict[Node, list[tuple[Read, Node]]] = defaultdict(list)
+        for read in self.reads:
+            left, last = read.trees[0], read.trees[-1]
+            if left is not None and last is not None and read.certain:
+                if is_number(last) and len(read.trees) > 1:
+                    found[left].append((read, last))
+        return found
 
     def is_input(self, name: Node) -> bool:
         """Whether the text does not say that a name depends on others."""
