@@ -159,3 +159,8 @@ def test_a_verdict_on_numbers_says_where_they_are():
     (*_, verdict) = sight(displays("S_{a} = 4 + 6 = 10", "h = 2 S_{a} = 2 (10)"))
     assert verdict.kind == "equal"
     assert "line 1" in " ".join(verdict.inferred)
+
+
+def test_a_verdict_on_probabilities_says_what_it_rests_on():
+    (verdict,) = sight(displays(r"2 p(x, z) = 2 p(x \mid z) p(z)"))
+    assert verdict.inferred[-1] == "conditional probabilities are quotients of joint ones"

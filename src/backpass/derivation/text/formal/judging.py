@@ -19,7 +19,7 @@ from backpass.derivation.text.formal.chains import steps
 from backpass.derivation.text.formal.following import follows
 from backpass.derivation.text.formal.grids import Grids, has_grid, paired
 from backpass.derivation.text.formal.heads import head_of_left, is_named_last
-from backpass.derivation.text.formal.laws import with_laws
+from backpass.derivation.text.formal.laws import JOINT, with_laws
 from backpass.derivation.text.formal.layers import is_loss
 from backpass.derivation.text.formal.meanings import LETTER, Meanings, Read
 from backpass.derivation.text.formal.reader import read_formula
@@ -355,7 +355,7 @@ class Formal:
                 except (Unclear, RecursionError, OverflowError, ZeroDivisionError):
                     continue
                 if words is not None:
-                    return words
+                    return (*words, JOINT) if written == self._joint else words
         with suppress(Unclear, RecursionError, OverflowError, ZeroDivisionError):
             if (words := self._by_rules(a, b, read, True, False, layers=True)) is None:
                 return self._by_entries(a, b, read) or self._by_numbers(a, b, read)

@@ -19,6 +19,7 @@ from backpass.derivation.text.formal.trees import Node, number, power, product
 _LAW = re.compile(
     r"[pPqQ]|\\(?:Pr|mathbb\{P\}|mathcal\{P\}|mathrm\{P\})|\\text\{(?:Pr|P|p)\}"
 )
+JOINT = "conditional probabilities are quotients of joint ones"
 _DATA = r"\mathcal{D}"
 
 
