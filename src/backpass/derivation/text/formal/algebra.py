@@ -8,10 +8,16 @@ product is a sum; transposes reverse products.
 
 from __future__ import annotations
 
-import re
 from dataclasses import replace
 from fractions import Fraction
 
+from backpass.derivation.text.formal.bounds import (
+    apart,
+    closed,
+    is_mean,
+    is_whole,
+    letters_of,
+)
 from backpass.derivation.text.formal.counts import USUAL
 from backpass.derivation.text.formal.fractions import primes, root
 from backpass.derivation.text.formal.inverses import IDENTITY, without_inverses
@@ -30,6 +36,7 @@ from backpass.derivation.text.formal.trees import (
     product,
     renamed,
 )
+from backpass.derivation.text.formal.turns import scalars, turned_in_trace, turned_of
 
 Powers = tuple[tuple[Node, Fraction], ...]
 Term = tuple[Powers, tuple[Node, ...]]
@@ -234,35 +241,34 @@ class Algebra:
             return self._raised(below, above.get(ONE, Fraction(0)))
         if any(term[1] for term in (*below, *above)):
             return self._atom(power(self.node_of(below), self.node_of(above)))
-        core, count = self._core(below)
+        if len(below) == 1:
+            core, count = self._core(below)
+        else:  # a sum, as it is
+            core, count = ((self.node_of(below), Fraction(1)),), Fraction(1)
         if count != 1:
             raise Unclear("a power of a number")
         found: Form = {ONE: Fraction(1)}
-        for atom, exponent_of in core:
-            for term, times in above.items():
-                shown = power(atom, self.node_of({term: Fraction(1)}))
-                piece = atom if term == ONE else shown
-                found = self.times(
-                    found, {(((piece, exponent_of * times),), ()): Fraction(1)}
-                )
+        for term, times in above.items():
+            if term == ONE:
+                found = self.times(found, self._raised(below, times))
+                continue
+            shown = self.node_of({term: Fraction(1)})
+            powers = {power(atom, shown): one * times for atom, one in core}
+            found = self.times(found, {_term(powers, ()): Fraction(1)})
         return found
 
     def _exponential(self, above: Form) -> Form:
         if any(one and one[0].kind != "top" for _, one in above):
             return self._atom(power(E, self.node_of(above)))
         powers: dict[Node, Fraction] = {}
+        logs: Form = {ONE: Fraction(1)}
         for term, count in above.items():
+            if (inside := _only_log(term)) is not None:
+                logs = self.times(logs, self.form(power(inside, number(count))))
+                continue
             atom = power(E, self.node_of({term: Fraction(1)})) if term != ONE else E
             powers[atom] = powers.get(atom, Fraction(0)) + count
-            logs = [one for one in term[0] if one[0].kind == "call"]
-            if len(logs) == 1 and len(term[0]) == 1 and not term[1]:
-                one, times = logs[0]
-                if one.value == "log" and not one.sups and times == 1:
-                    del powers[atom]
-                    rest = {t: c for t, c in above.items() if t != term}
-                    inside = power(one.parts[0], number(count))
-                    return self.times(self.form(inside), self._exponential(rest))
-        return {_term(powers, ()): Fraction(1)}
+        return self.times(logs, {_term(powers, ()): Fraction(1)})
 
     def _raised(self, below: Form, count: Fraction) -> Form:
         if count.denominator == 1 and 0 <= count <= 6:
@@ -271,16 +277,30 @@ class Algebra:
                 found = self.times(found, below)
             return found
         if any(term[1] for term in below):
-            base = self.node_of(below)
-            if base.kind == "power" and base.parts[1].kind == "number":
-                base, inner = base.parts
-                count *= Fraction(inner.value)
-            return self._atom(power(base, number(count)))
+            if len(below) == 1 and count.denominator == 1:
+                return self._scaled_inverse(below, count)
+            return self._power_of(self.node_of(below), count)
         if not below:
             raise Unclear("division by zero")
         core, factor = self._core(below)
         raised = root(factor, count)
         return {_term({atom: one * count for atom, one in core}, ()): raised}
+
+    def _scaled_inverse(self, below: Form, count: Fraction) -> Form:
+        """Return a power of a number times a matrix."""
+        (((powers, sequence), factor),) = below.items()
+        outside = _term({atom: one * count for atom, one in powers}, ())
+        if self.identity and sequence == (IDENTITY,):
+            inside: Form = {((), sequence): Fraction(1)}
+        else:
+            inside = self._power_of(product(*sequence), count)
+        return self.times({outside: root(factor, count)}, inside)
+
+    def _power_of(self, base: Node, count: Fraction) -> Form:
+        if base.kind == "power" and base.parts[1].kind == "number":
+            base, inner = base.parts
+            count *= Fraction(inner.value)
+        return self._atom(power(base, number(count)))
 
     def _core(self, form: Form) -> tuple[Powers, Fraction]:
         """Split a form into powers and a number. Several terms are one atom."""
@@ -309,7 +329,22 @@ class Algebra:
             return self._logarithm(inside, node)
         if node.value == "sqrt":
             return self._raised(inside, Fraction(1, 2))
+        if node.value == "tr" and self.ordered and inside:
+            return self._trace(inside, node)
         return self._atom(replace(node, parts=(self.node_of(inside),)))
+
+    def _trace(self, inside: Form, node: Node) -> Form:
+        """Return a trace, which is linear, and in which products may be turned."""
+        found: Form = {}
+        for (powers, sequence), count in inside.items():
+            turned, is_number_ = turned_in_trace(sequence, self.columns)
+            if is_number_:
+                one: Form = {self._key({}, turned): Fraction(1)}
+            else:
+                whole = product(*turned) if turned else number(1)
+                one = self._atom(replace(node, parts=(whole,)))
+            found = self.added(found, self.times({(powers, ()): count}, one))
+        return found
 
     def _logarithm(self, inside: Form, node: Node) -> Form:
         if any(term[1] for term in inside) or not inside:
@@ -362,7 +397,7 @@ class Algebra:
             node = replace(node, subs=node.subs[:1], parts=(inner,))
         if node.value not in LINEAR:
             made = self.canonical(node.parts[0])
-            return self._atom(_closed(node, made))
+            return self._atom(closed(node, made))
         letters = {group[0] for group in node.subs}
         bound = node.value != "sum" or not letters  # nothing but numbers is pulled out
         found: Form = {}
@@ -370,11 +405,11 @@ class Algebra:
             out: dict[Node, Fraction] = {}
             inside: dict[Node, Fraction] = {}
             for atom, times in powers:
-                free = (not bound and not letters & _letters(atom)) or (
-                    node.value == "E" and _is_mean(atom, node)
+                free = (not bound and not letters & letters_of(atom)) or (
+                    node.value == "E" and is_mean(atom, node)
                 )
                 (out if free else inside)[atom] = times
-            first, sequence, last = _apart(node, sequence)
+            first, sequence, last = apart(node, sequence)
             if letters and (one := self._collapsed(node, inside, sequence)):
                 rest: Form = one
             else:
@@ -394,7 +429,7 @@ class Algebra:
         """Return the one term of a sum that a Kronecker delta leaves; None if the term
         has none."""
         letter = node.subs[0]
-        if not _is_whole(node):
+        if not is_whole(node):
             return None
         for atom in inside:
             if atom.value == r"\delta" and letter in atom.subs and len(atom.subs) == 2:
@@ -422,7 +457,7 @@ class Algebra:
                         return {ONE: Fraction(name)}
                     return self._atom(Node("name", name, counts=name in USUAL))
         body = self.node_of({_term(inside, sequence): Fraction(1)})
-        whole = _closed(node, body)
+        whole = closed(node, body)
         if sequence and self.ordered:
             return {((), (whole,)): Fraction(1)}
         return {(((whole, Fraction(1)),), ()): Fraction(1)}
@@ -482,25 +517,19 @@ class Algebra:
         return found
 
 
-def scalars(sequence: tuple[Node, ...]) -> tuple[tuple[Node, ...], ...] | None:
-    """Split a sequence into pieces such as x^\\top A y, each of which is a number;
-    None if something is left over."""
-    found: list[tuple[Node, ...]] = []
-    current: list[Node] = []
-    for node in sequence:
-        current.append(node)
-        first = current[0]
-        if first.kind != "top" or not is_vector(first.parts[0]):
-            return None
-        if len(current) > 1 and is_vector(node):
-            found.append(tuple(current))
-            current = []
-    return None if current or not found else tuple(found)
-
-
 def _term(powers: dict[Node, Fraction], sequence: tuple[Node, ...]) -> Term:
     kept = [(atom, count) for atom, count in powers.items() if count]
     return tuple(sorted(kept, key=repr)), sequence
+
+
+def _only_log(term: Term) -> Node | None:
+    """Return what a term is the logarithm of; None if it is none."""
+    powers, sequence = term
+    if len(powers) != 1 or sequence:
+        return None
+    ((atom, times),) = powers
+    is_log = atom.kind == "call" and atom.value == "log" and not atom.sups
+    return atom.parts[0] if is_log and times == 1 else None
 
 
 def _normed(node: Node) -> Node | None:
@@ -514,76 +543,5 @@ def _normed(node: Node) -> Node | None:
     return inside if any(map(is_vector, names)) else None
 
 
-def turned_of(node: Node) -> Node:
-    if is_identity(node):
-        return node
-    return node.parts[0] if node.kind == "top" else Node("top", "", (node,))
-
-
 def _elements(node: Node) -> tuple[Node, ...]:
     return node.parts if node.kind == "hadamard" else (node,)
-
-
-def _letters(node: Node) -> frozenset[str]:
-    """Return the letters on which a node depends: its indices, and names without
-    any."""
-    names = {one.value for one in node.walk() if one.kind == "name"}
-    return node.tokens | frozenset(names)
-
-
-def _is_mean(atom: Node, node: Node) -> bool:
-    """Whether an atom is an expectation under the law of another, so that it is
-    constant there."""
-    if atom.kind == "top":
-        return _is_mean(atom.parts[0], node)
-    return atom.kind == "big" and atom.value == "E" and atom.sups == node.sups
-
-
-def _apart(
-    node: Node, sequence: tuple[Node, ...]
-) -> tuple[tuple[Node, ...], tuple[Node, ...], tuple[Node, ...]]:
-    """Split the factors that are constant under an expectation, or that do not depend
-    on the index of a sum, off the ends of a product."""
-    letters = {group[0] for group in node.subs}
-
-    def is_constant(factor: Node) -> bool:
-        if node.value == "E":
-            return _is_mean(factor, node)
-        return node.value == "sum" and bool(letters) and not letters & _letters(factor)
-
-    start, end = 0, len(sequence)
-    while start < end and is_constant(sequence[start]):
-        start += 1
-    while start < end and is_constant(sequence[end - 1]):
-        end -= 1
-    return sequence[:start], sequence[start:end], sequence[end:]
-
-
-def _is_whole(node: Node) -> bool:
-    """Whether a sum runs over all values of its letter, as far as its limits say."""
-    (letter,) = node.subs[0]
-    first = node.sups[0] if node.sups else letter
-    return first in (letter, f"{letter} = 1", f"{letter} = 0") or bool(
-        re.fullmatch(r"\w(?: , \w)*", first)
-    )
-
-
-def _closed(node: Node, body: Node) -> Node:
-    """Return an operator on a body, with a number in place of the letter over which it
-    runs."""
-    if not node.subs:
-        return replace(node, parts=(body,))
-    (letter,) = node.subs[0]
-    new = f"#{_depth(body)}"
-    sups = tuple(
-        " ".join(new if token == letter else token for token in limit.split())
-        for limit in node.sups
-    )
-    parts = (renamed(body, letter, new),)
-    return replace(node, subs=((new,),), sups=sups, parts=parts)
-
-
-def _depth(node: Node) -> int:
-    """Return how deep operators over indices are nested in a formula."""
-    inner = max((_depth(part) for part in node.parts), default=0)
-    return inner + (node.kind == "big" and bool(node.subs))

@@ -35,9 +35,13 @@ def counted(source: str) -> frozenset[str]:
     return frozenset(
         letter
         for letter in USUAL
-        if _for(_COUNT, letter).search(source)
-        and not _for(_ARRAY, letter).search(source)
+        if _for(_COUNT, letter).search(source) and not is_an_array(letter, source)
     )
+
+
+def is_an_array(letter: str, source: str) -> bool:
+    """Whether a text uses a capital letter as an array."""
+    return _for(_ARRAY, letter).search(source) is not None
 
 
 def _for(pattern: re.Pattern[str], letter: str) -> re.Pattern[str]:

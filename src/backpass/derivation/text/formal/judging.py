@@ -17,7 +17,9 @@ from backpass.derivation.text.displays import Display
 from backpass.derivation.text.formal.algebra import is_ordered
 from backpass.derivation.text.formal.chains import steps
 from backpass.derivation.text.formal.following import follows
-from backpass.derivation.text.formal.heads import head_of_left
+from backpass.derivation.text.formal.grids import Grids, has_grid, paired
+from backpass.derivation.text.formal.heads import head_of_left, is_named_last
+from backpass.derivation.text.formal.laws import JOINT, with_laws
 from backpass.derivation.text.formal.layers import is_loss
 from backpass.derivation.text.formal.meanings import LETTER, Meanings, Read
 from backpass.derivation.text.formal.reader import read_formula
@@ -26,6 +28,7 @@ from backpass.derivation.text.formal.rounding import is_rounded
 from backpass.derivation.text.formal.slopes import Calculus, base, names
 from backpass.derivation.text.formal.spelled import GRADIENT, spelled
 from backpass.derivation.text.formal.trees import Node, Unclear
+from backpass.derivation.text.formal.values import is_number, with_numbers
 from backpass.derivation.text.imposed import (
     only_defines,
     only_introduces,
@@ -109,6 +112,8 @@ class Formal:
                 made = self._defined(statement, read, number) or self._compared(
                     read, verdicts, number
                 )
+            elif read.defines is None:
+                made = self._defined(statement, read, number)
             made = made or self._concluded(read, number)
             if made is not None:
                 verdicts[number] = self._with_words(verdict, *made)
@@ -221,6 +226,7 @@ class Formal:
                         usable,
                         introduced,
                         called,
+                        self.known.source[: item.start],
                     )
                 )
         return found
@@ -244,11 +250,11 @@ class Formal:
     ) -> tuple[str, int, tuple[str, ...]] | None:
         """Return a definition, if a statement begins with one."""
         imposed = self.known.imposed
-        if number or read.defines is None or not read.certain:
-            return None
         left, right = read.trees[:2]
-        if imposed.follows or imposed.by_sentence:
+        if number or not read.certain or imposed.follows or imposed.by_sentence:
             return None
+        if read.defines is None:
+            return self._named_last(read)
         if imposed.perhaps and not (left and right and _is_update(left, right)):
             return None
         meanings = self._meanings
@@ -259,6 +265,18 @@ class Formal:
         ):
             return None
         return "definition", 0, ("the names on its right may be anything",)
+
+    def _named_last(self, read: Read) -> tuple[str, int, tuple[str, ...]] | None:
+        """Return a definition, if an equation names the formula on its left."""
+        left, right = read.trees[:2]
+        if left is None or right is None or len(read.trees) > 2:
+            return None
+        assert self._meanings is not None
+        if self._meanings.has_free_index(right, left) or not read.introduced:
+            return None
+        if not is_named_last(left, right, read.above):
+            return None
+        return "definition", 0, (f"{right.value} is new: it is the left side",)
 
     def _compared(
         self, read: Read, verdicts: list[Verdict], number: int
@@ -328,7 +346,7 @@ class Formal:
             self._spelled = self._spelled if layout == GRADIENT else layout
             return (layout,)
         for expand, through in ((False, False), (True, False), (True, True)):
-            for written in (with_whole_sums, self._integrated):
+            for written in (with_whole_sums, self._integrated, self._joint):
                 try:
                     if (both := written([a, b])) is None:
                         continue
@@ -337,14 +355,59 @@ class Formal:
                 except (Unclear, RecursionError, OverflowError, ZeroDivisionError):
                     continue
                 if words is not None:
-                    return words
+                    return (*words, JOINT) if written == self._joint else words
         with suppress(Unclear, RecursionError, OverflowError, ZeroDivisionError):
-            return self._by_rules(a, b, read, True, False, layers=True)
+            if (words := self._by_rules(a, b, read, True, False, layers=True)) is None:
+                return self._by_entries(a, b, read) or self._by_numbers(a, b, read)
+            return words
         return None
+
+    def _by_numbers(self, a: Node, b: Node, read: Read) -> tuple[str, ...] | None:
+        """Compare a formula with one of numbers, which the text gives its names."""
+        meanings = self._meanings
+        assert meanings is not None
+        if not is_number(b) or is_number(a):
+            return None
+        lines: dict[str, int] = {}
+
+        def value(node: Node) -> Node | None:
+            if (found := meanings.number_of(node, read)) is None:
+                return None
+            name = node if node.kind == "name" else node.parts[0]
+            below = ", ".join(" ".join(group) for group in name.subs)
+            lines[name.value + (f"_{{{below}}}" if below else "")] = found[1]
+            return found[0]
+
+        first = with_numbers(a, value, meanings.at(read).value)
+        if self._by_rules(first, b, read, False, False) is None:
+            return None
+        where = self.known.document.where
+        return tuple(f"{name} is the number in {where(n)}" for name, n in lines.items())
+
+    def _by_entries(self, a: Node, b: Node, read: Read) -> tuple[str, ...] | None:
+        """Compare formulas with matrices that are written out entry by entry."""
+        meanings = self._meanings
+        assert meanings is not None
+        if not any(map(has_grid, (a, b, *meanings.reached((a, b), read)))):
+            return None
+        grids = Grids(meanings.manner, meanings.at(read).value)
+        first, second = grids.value(a), grids.value(b)
+        pairs = paired(first, second)
+        words: tuple[str, ...] = ("entries of matrices are numbers",)
+        for one, other in pairs:
+            found = self._by_rules(one, other, read, True, False)
+            if found is None:
+                return None
+            words += found
+        return tuple(dict.fromkeys(words)) if pairs else None
 
     def _integrated(self, trees: list[Node]) -> list[Node] | None:
         assert self._meanings is not None
         return with_integrals(trees, self._meanings.manner)
+
+    def _joint(self, trees: list[Node]) -> list[Node] | None:
+        assert self._meanings is not None
+        return with_laws(trees, self._meanings.manner, self._meanings.is_apart)
 
     def _by_rules(
         self,

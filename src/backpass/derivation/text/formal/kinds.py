@@ -26,7 +26,7 @@ _INDICES = frozenset("ijklmn")
 
 def is_array(name: Node) -> bool:
     """Whether a name may be a matrix or a vector by its letter alone."""
-    if name.value == r"\text{d}":  # of an integral
+    if name.counts or name.value == r"\text{d}":  # of an integral
         return False
     return _ARRAY.fullmatch(name.value) is not None and not _is_element(name)
 
@@ -43,8 +43,7 @@ def is_scalar(node: Node) -> bool:
     if node.kind == "name":
         if _is_element(node):
             return True
-        usual = node.counts or _SCALAR.fullmatch(node.value)
-        return bool(usual) and not node.subs
+        return node.counts or bool(_SCALAR.fullmatch(node.value) and not node.subs)
     if node.kind == "call":
         return node.value in ("det", "tr", "dim", "rank")
     return node.kind == "number" or (

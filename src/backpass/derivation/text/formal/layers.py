@@ -9,9 +9,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-from backpass.derivation.text.formal.algebra import turned_of
 from backpass.derivation.text.formal.kinds import is_array, is_vector
 from backpass.derivation.text.formal.trees import Node, Unclear, number, power, product
+from backpass.derivation.text.formal.turns import turned_of
 
 _LOSS = re.compile(
     r"[LJCE]|\\(?:ell|xi)|\\mathcal\{[LJCE]\}|\\text\{[lL]oss\}|\\text\{[cC]ost\}"

@@ -3,33 +3,29 @@
 from __future__ import annotations
 
 import re
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import pairwise
 
 from backpass.derivation.text.formal.chains import order_of, steps
-from backpass.derivation.text.formal.counts import counted
 from backpass.derivation.text.formal.heads import (
     Key,
     head_of_left,
+    is_claim,
     is_closed_form,
     key_of,
     names_itself,
     squared,
 )
 from backpass.derivation.text.formal.kinds import IDENTITY, is_array, is_vector
-from backpass.derivation.text.formal.reader import read_formula
-from backpass.derivation.text.formal.reading import Manner
+from backpass.derivation.text.formal.manners import manner_of, tree_of
 from backpass.derivation.text.formal.slopes import Meaning, base, names
 from backpass.derivation.text.formal.trees import Node, Unclear, renamed
+from backpass.derivation.text.formal.values import is_number
 from backpass.derivation.text.passages import Text
 
-_USUAL = (
-    r"[fgFGpqPQ]|\\(?:sigma|phi|varphi|psi|ell|pi)|\\mathcal\{[LNJ]\}|\\(?:hat|tilde)\{[fgpq]\}"
-    r"|\\mathbf\{[fg]\}|\\mathbb\{[PV]\}|\\boldsymbol\{[fg]\}|\\text\{.*\}"
-)
-_FUNCTION = re.compile(_USUAL)
 LETTER = re.compile(r"\\[a-zA-Z]+(?:\{\\?[a-zA-Z]+\})?|[a-zA-Z]")
 
 
@@ -48,123 +44,8 @@ class Read:
     usable: bool = True  # whether nothing stands beside it
     introduced: bool = False  # whether the sentence above it draws no conclusion
     called: bool = False  # whether that sentence says that it defines something
+    above: str = ""  # the source above it
     defines: Key | None = None
-
-
-@dataclass
-class _Uses:
-    """How often a name is used alone, and the arguments that it has."""
-
-    bare: int = 0
-    arguments: list[tuple[Node, ...]] = field(default_factory=list)
-    several: bool = False
-
-
-def manner_of(
-    formulas: Iterable[str], expects: bool = False, source: str = ""
-) -> Manner:
-    """Find how a text writes: its functions, its labels above names, and its numbers
-    of things."""
-    trees = [tree for one in formulas if (tree := _tree(one, Manner())) is not None]
-    uses: dict[str, _Uses] = defaultdict(_Uses)
-    above: dict[str, set[str]] = defaultdict(set)
-    bare: Counter[str] = Counter()
-    for tree in trees:
-        _note(tree, uses, above, bare)
-    functions = {name for name, use in uses.items() if _is_function(name, use)}
-    primed = {n.value for tree in trees for n in tree.walk() if "'" in n.sups}
-    plain = {
-        name
-        for name in functions - primed
-        if uses[name].bare and _is_same(uses[name].arguments)
-    }
-    labels = {
-        letter
-        for letter, bases in above.items()
-        if len(bases) > 1
-        and (not bare[letter] or letter in _LAYERS)
-        and any(re.search("[A-Z]|mathbf|boldsymbol", one) for one in bases)
-    }
-    labels |= {letter for letter in _above_variables(trees) if not bare[letter]}
-    expects &= not uses["E"].bare
-    kinds = functions.__contains__, frozenset(labels), frozenset(plain)
-    return Manner(*kinds, expects, counted(source))
-
-
-_LAYERS = ("l", "L", r"\ell")
-
-
-def _above_variables(trees: list[Node]) -> set[str]:
-    """Return the letters above names by which formulas are differentiated."""
-    return {
-        label
-        for tree in trees
-        for node in tree.walk()
-        if node.kind == "slope" and node.parts[1].kind == "name"
-        for label in node.parts[1].sups
-        if re.fullmatch("[a-z]", label)
-    }
-
-
-def _note(
-    tree: Node,
-    uses: dict[str, _Uses],
-    above: dict[str, set[str]],
-    bare: Counter[str],
-    alone: bool = True,
-) -> None:
-    if tree.kind == "name":
-        bare[tree.value] += 1
-        uses[tree.value].bare += alone
-        return
-    if tree.kind == "apply":
-        name, *arguments = tree.parts
-        use = uses[name.value]
-        use.arguments.append(tuple(arguments))
-        use.several |= bool(tree.value)
-        for one in arguments:
-            _note(one, uses, above, bare)
-        return
-    if tree.kind == "power" and tree.parts[0].kind == "name":
-        letters = [one for one in tree.parts[1].walk() if one.kind == "name"]
-        simple = all(
-            one.kind in ("name", "sum", "minus", "number")
-            for one in tree.parts[1].walk()
-        )
-        if len(letters) == 1 and not letters[0].subs and simple:
-            above[letters[0].value].add(tree.parts[0].value)
-            _note(tree.parts[0], uses, above, bare)
-            return
-    of_slope = tree.kind == "slope"
-    for part in tree.parts:
-        _note(part, uses, above, bare, not of_slope)
-
-
-def _is_function(name: str, use: _Uses) -> bool:
-    if not use.arguments:
-        return False
-    single = [one for one in use.arguments if len(one) == 1 and one[0].kind == "name"]
-    if use.several or (single and _FUNCTION.fullmatch(name)):
-        return True
-    if not use.bare:
-        return True
-    if len(single) == len(use.arguments):
-        return True
-    return bool(_FUNCTION.fullmatch(name)) and len(use.arguments) > use.bare
-
-
-def _is_same(arguments: list[tuple[Node, ...]]) -> bool:
-    first = arguments[0]
-    return all(one == first for one in arguments) and all(
-        one.kind == "name" for one in first
-    )
-
-
-def _tree(text: str, manner: Manner) -> Node | None:
-    try:
-        return read_formula(text, manner)
-    except (Unclear, RecursionError, ValueError, KeyError):
-        return None
 
 
 class Meanings:
@@ -182,7 +63,7 @@ class Meanings:
         self.reads, self.dependent = reads, dependent
         for read in reads:
             read.trees = [
-                _tree(member.characters, self.manner) for member in read.members
+                tree_of(member.characters, self.manner) for member in read.members
             ]
         self.unread = {
             letter
@@ -248,6 +129,7 @@ class Meanings:
             self._note_names(read)
             key = (read.section, key_of(left)) if head is not None and left else None
             if head is not None and key is not None and rest:
+                is_known = head.value in self.heads
                 self.heads.add(head.value)
                 self._heads[key[1]].append(read)
                 introduced = read.introduced and key[1] not in varied
@@ -260,12 +142,15 @@ class Meanings:
                     and read.certain
                     and rest[0] is not None
                     and not names_itself(head, rest[0])
+                    and left is not None
                     and not is_closed_form(left, rest[0])
+                    and not is_claim(left, rest[0], is_known)
                     and not self.has_free_index(left, rest[0])
                 ):
                     read.defines = key[1]
             named = used if read.defines is not None else seen
-            for tree in read.trees[1:] if head is not None else read.trees:
+            shown = read.trees[1:] if head is not None else read.trees
+            for tree in shown if rest or not _is_mention(left) else ():
                 if tree is None:
                     continue
                 named |= {(read.section, key_of(one)) for one in _alone(tree)}
@@ -274,7 +159,7 @@ class Meanings:
                     for node in tree.walk()
                     if node.kind == "slope" and node.parts[1].kind == "name"
                 }
-            if key is not None:
+            if key is not None and rest:
                 seen.add(key)
                 headed.add(key)
 
@@ -312,7 +197,7 @@ class Meanings:
         """Return the meaning of names at an equation: no definition below it."""
         return Meaning(
             lambda node: self._value(node, place),
-            self._is_input,
+            self.is_input,
             self._users,
             self._facts.get,
         )
@@ -374,7 +259,26 @@ class Meanings:
         except Unclear:
             return None
 
-    def _is_input(self, name: Node) -> bool:
+    def number_of(self, node: Node, place: Read) -> tuple[Node, int] | None:
+        """Return the number that an equation above gives a name, and its line: the
+        nearest one."""
+        for read, last in reversed(self._numbered.get(node, ())):
+            if read is not place and read.line <= place.line:
+                return last, read.line
+        return None
+
+    @cached_property
+    def _numbered(self) -> dict[Node, list[tuple[Read, Node]]]:
+        """The equations that end in a number, by their left sides."""
+        found: dict[Node, list[tuple[Read, Node]]] = defaultdict(list)
+        for read in self.reads:
+            left, last = read.trees[0], read.trees[-1]
+            if left is not None and last is not None and read.certain:
+                if is_number(last) and len(read.trees) > 1:
+                    found[left].append((read, last))
+        return found
+
+    def is_input(self, name: Node) -> bool:
         """Whether the text does not say that a name depends on others."""
         value = name.value
         return not (
@@ -385,6 +289,35 @@ class Meanings:
             or re.match(r"\\(?:hat|bar|tilde|widehat|overline|text)\b", value)
             or value in self.unread & self.dependent
         )
+
+    def is_apart(self, name: Node, other: Node) -> bool:
+        """Whether the text gives a name no value that depends on another one."""
+        if name.value == other.value or name.value in self.unread:
+            return False
+        if self.is_input(name):
+            return True
+        if name.value in self.computed | self.applied | self.dependent:
+            return False
+        waiting, seen = [name.value], {name.value}
+        while waiting:
+            for one in self._uses[waiting.pop()] - seen:
+                if one == other.value:
+                    return False
+                seen.add(one)
+                waiting.append(one)
+        return True
+
+    @cached_property
+    def _uses(self) -> dict[str, set[str]]:
+        """The names in the values of each name."""
+        found: dict[str, set[str]] = defaultdict(set)
+        for read in self.reads:
+            head = head_of_left(read.trees[0])
+            members = zip(read.members[1:], read.trees[1:], strict=True)
+            for member, tree in members if head is not None else ():
+                used = _names_outside(tree, set()) if tree else ()
+                found[head.value] |= {*used} or {*LETTER.findall(member.characters)}
+        return found
 
     def _users(self, name: Node) -> list[Node] | None:
         """Return the names whose definitions contain a name; None if some equation with
@@ -480,6 +413,13 @@ class Meanings:
         """Note a derivative that a line of the text shows."""
         if slope.kind == "slope" and slope not in set(value.walk()):
             self._facts[slope] = value
+
+
+def _is_mention(tree: Node | None) -> bool:
+    """Whether a display is a name in a sentence, which says nothing of its value."""
+    if tree is not None and tree.kind in ("power", "other"):
+        return bool(tree.parts) and tree.parts[0].kind == "name"
+    return tree is not None and tree.kind in ("name", "apply")
 
 
 def _is_row(first: Node, second: Node) -> bool:

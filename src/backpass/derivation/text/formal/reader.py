@@ -28,6 +28,7 @@ from backpass.derivation.text.formal.tokens import (
     TOPS,
     bound_by,
     groups_of,
+    joined,
     macro,
     mark_of,
     tokens_of,
@@ -37,11 +38,12 @@ from backpass.derivation.text.formal.trees import Node, Unclear, number
 
 def read_formula(text: str, manner: Manner) -> Node:
     """Return the tree of a formula. Raises `Unclear` for what is not understood."""
-    tokens = tokens_of(text)
+    tokens = joined(tokens_of(text), manner.words)
     reader = _Reader(tokens, manner)
     return reader.inner(tokens)
 
 
+_COLUMN = re.compile(r"\\(?:mathbf|boldsymbol|bm|vec|pmb)\{[a-z]\}")  # has no powers
 _COMPOSED = ("product", "hadamard", "quotient", "power", "sum", "minus", "big")
 
 
@@ -173,10 +175,26 @@ class _Reader(Derivatives):
             return self.labelled(base, " ".join(inside))
         if base.kind == "name" and re.fullmatch("[a-zA-Z]{3,}", text):
             return self.labelled(base, text)  # a word: h^{enc}
-        plain = LABEL.fullmatch(text)
-        if base.kind == "name" and plain and plain[1] in self.manner.labels:
+        if base.kind == "name" and self.is_label(base, text):
             return self.labelled(base, " ".join(inside))
         return Node("power", "", (base, self.inner(inside)))
+
+    def is_label(self, base: Node, text: str) -> bool:
+        """Whether what stands above a name is part of it, and not an exponent."""
+        plain = LABEL.fullmatch(text)
+        if base.value in self.manner.sequences and (plain or text.isdigit()):
+            return True
+        if plain is None:
+            return False
+        return (
+            plain[1] in self.manner.labels
+            or (
+                not base.sups
+                and re.fullmatch("[a-z]", text)
+                and _COLUMN.fullmatch(base.value)
+            )
+            is not None
+        )
 
     # ---- what stands alone -----------------------------------------------------------
 
@@ -296,7 +314,8 @@ class _Reader(Derivatives):
                 raise Unclear("a difference of a formula")
             return self.after_name(replace(of, value=rf"\Delta{{{of.value}}}"))
         if name in NAMED:
-            return self.after_name(Node("name", rf"\{name}"))
+            counts = rf"\{name}" in self.manner.counts
+            return self.after_name(Node("name", rf"\{name}", counts=counts))
         if self.token != "{" and (own := macro(name)):
             return self.after_name(Node("name", own))
         if name == "begin":
@@ -367,13 +386,16 @@ class _Reader(Derivatives):
                 break
             name = found
         opens_mean = self.token == "[" or (self.manner.expects and self.token == "(")
-        opens_law = name.subs and self.token in ("[", "(", r"\{")
+        round_ = "(" if self.manner.expects else "["
+        opens_law = name.subs and self.token in ("[", round_, r"\{")
         if name.value == "E" and not name.sups and (opens_mean or opens_law):
             return self.expectation(name)
         is_word = name.value.startswith(r"\text")
         opens = self.token == "(" or (
             self.token in ("[", r"\{") and (is_word or r"\mathbb" in name.value)
         )
+        if self.token == "[" and name.value in self.manner.signals:
+            opens = is_word = True
         if not opens or not (is_word or self.manner.is_function(name.value)):
             return name
         if name.value in self.manner.plain:

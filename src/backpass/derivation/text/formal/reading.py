@@ -13,13 +13,18 @@ from backpass.derivation.text.formal.trees import Node, Unclear
 class Manner:
     """How a text writes: which names are functions, which letters above a name are
     labels, which names stand for themselves with any argument, and whether E(x) is an
-    expectation."""
+    expectation. `sequences` are names that always have a letter above them, as in
+    x^{t+1}; `signals` have their index in square brackets, as in x[n - 1]; `words` are
+    written as letters side by side, such as RSS."""
 
     is_function: Callable[[str], bool] = lambda name: True
     labels: frozenset[str] = frozenset()
     plain: frozenset[str] = frozenset()
     expects: bool = False  # whether E(x) is an expectation
     counts: frozenset[str] = frozenset()  # letters that are numbers of things
+    sequences: frozenset[str] = frozenset()
+    signals: frozenset[str] = frozenset()
+    words: frozenset[str] = frozenset()
 
 
 class Reading:

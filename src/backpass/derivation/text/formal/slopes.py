@@ -10,8 +10,6 @@ from backpass.derivation.text.formal.algebra import (
     Algebra,
     Form,
     Powers,
-    scalars,
-    turned_of,
 )
 from backpass.derivation.text.formal.kinds import is_array, is_vector
 from backpass.derivation.text.formal.layers import gradient, is_loss
@@ -23,6 +21,7 @@ from backpass.derivation.text.formal.trees import (
     power,
     product,
 )
+from backpass.derivation.text.formal.turns import scalars, turned_of
 
 ZERO, ONE = number(0), number(1)
 _DEPTH = 14

@@ -7,12 +7,11 @@ from dataclasses import dataclass
 
 from backpass.derivation.text.formal.reader import read_formula
 from backpass.derivation.text.formal.reading import Manner
-from backpass.derivation.text.formal.tokens import DOTS
+from backpass.derivation.text.formal.tokens import CELL, DOTS, ROW
 from backpass.derivation.text.formal.trees import Node, Unclear
 
 _MATRIX = r"\{ [bp] m a t r i x \}"
 _ARRAY = re.compile(rf"array {_MATRIX} (.*) \\end {_MATRIX}", re.S)
-_BREAK = re.compile(r"\\(?:\\|\s)")  # as it is left by the tokens
 _FACE = re.compile(r"\\(?:mathbf|boldsymbol|bm|vec|pmb)\{(.*)\}")
 NABLA = r"\nabla"
 GRADIENT = "gradients are columns"
@@ -40,7 +39,8 @@ def spelled(whole: Node, array: Node, manner: Manner) -> str | None:
     match = _ARRAY.fullmatch(array.value) if array.kind == "other" else None
     if match is None or whole.kind != "slope":
         return None
-    read = [_entries(row.split(), manner) for row in _BREAK.split(match[1])]
+    lines_of = match[1].replace(CELL, " ").split(ROW)
+    read = [_entries(row.split(), manner) for row in lines_of]
     rows = [row for row in read if row]
     lines = [[one for one in row if one is not None] for row in rows]
     if None in read or not any(lines):

@@ -117,6 +117,18 @@ PROSE = re.compile(
 LABEL = re.compile(r"([a-zA-Z]|\\ell)(?:[+-]\d+|[+-][a-zA-Z])?")
 
 
+# Between the rows and the cells of a matrix.
+ROW, CELL = r"\rowmark", r"\cellmark"
+_GRID = re.compile(
+    r"\\begin\s*\{(\w*matrix|array)\}(?:(?!\\begin).)*?\\end\s*\{\1\}", re.S
+)
+
+
+def _marked(grid: re.Match[str]) -> str:
+    text = re.sub(r"\\\\(?:\[[^\]]*\])?|\\cr(?![a-zA-Z])", rf" \{ROW} ", grid[0])
+    return re.sub(r"(?<!\\)&", rf" \{CELL} ", text)
+
+
 def tokens_of(text: str) -> list[str]:
     """Return the signs of a formula, without what prints nothing. Raises `Unclear`."""
     if r"\left." in text or r"\right." in text:
@@ -125,12 +137,25 @@ def tokens_of(text: str) -> list[str]:
         text = pattern.sub(by, text)
     if r"\rvert" not in text:  # a condition
         text = text.replace(r"\lvert", r"\mid ")
+    text = _GRID.sub(_marked, text)
     text = _WORD.sub(r"\\text{\1}", text)
     text = WORD_BEFORE_BRACKET.sub(r"\\text{\g<word>}", text)
     text = _END.sub("", _NOTHING.sub(" ", text))
     found = _TOKEN.findall(text)
     if not found:
         raise Unclear("nothing")
+    return found
+
+
+def joined(tokens: list[str], words: frozenset[str]) -> list[str]:
+    """Return the signs of a formula with one sign for each word of single letters."""
+    found: list[str] = []
+    for token in tokens:
+        found.append(token)
+        for word in words:
+            if token == word[-1] and found[-len(word) :] == [*word]:
+                found[-len(word) :] = [rf"\text{{{word}}}"]
+                break
     return found
 
 
