@@ -22,6 +22,7 @@ from backpass.derivation.text.formal.kinds import IDENTITY, is_array, is_vector
 from backpass.derivation.text.formal.reader import read_formula
 from backpass.derivation.text.formal.reading import Manner
 from backpass.derivation.text.formal.slopes import Meaning, base, names
+from backpass.derivation.text.formal.tokens import operands_of
 from backpass.derivation.text.formal.trees import Node, Unclear, renamed
 from backpass.derivation.text.passages import Text
 
@@ -65,7 +66,10 @@ def manner_of(
 ) -> Manner:
     """Find how a text writes: its functions, its labels above names, and its numbers
     of things."""
-    trees = [tree for one in formulas if (tree := _tree(one, Manner())) is not None]
+    formulas = [*formulas]
+    operands = operands_of(formulas)
+    first = Manner(operands=operands)
+    trees = [tree for one in formulas if (tree := _tree(one, first)) is not None]
     uses: dict[str, _Uses] = defaultdict(_Uses)
     above: dict[str, set[str]] = defaultdict(set)
     bare: Counter[str] = Counter()
@@ -88,7 +92,7 @@ def manner_of(
     labels |= {letter for letter in _above_variables(trees) if not bare[letter]}
     expects &= not uses["E"].bare
     kinds = functions.__contains__, frozenset(labels), frozenset(plain)
-    return Manner(*kinds, expects, counted(source))
+    return Manner(*kinds, expects, counted(source), operands)
 
 
 _LAYERS = ("l", "L", r"\ell")

@@ -118,7 +118,7 @@ class _Reader(Derivatives):
             or name in NAMED
             or name
             in ("frac", "dfrac", "tfrac", "cfrac", "nabla", "partial", "begin", "Pr")
-            or bool(macro(name))
+            or bool(macro(name, self.manner.operands))
         )
 
     def factor(self) -> Node:
@@ -297,7 +297,7 @@ class _Reader(Derivatives):
             return self.after_name(replace(of, value=rf"\Delta{{{of.value}}}"))
         if name in NAMED:
             return self.after_name(Node("name", rf"\{name}"))
-        if self.token != "{" and (own := macro(name)):
+        if self.token != "{" and (own := macro(name, self.manner.operands)):
             return self.after_name(Node("name", own))
         if name == "begin":
             return self.environment()

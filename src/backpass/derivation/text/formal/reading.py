@@ -12,14 +12,15 @@ from backpass.derivation.text.formal.trees import Node, Unclear
 @dataclass(frozen=True)
 class Manner:
     """How a text writes: which names are functions, which letters above a name are
-    labels, which names stand for themselves with any argument, and whether E(x) is an
-    expectation."""
+    labels, which names stand for themselves with any argument, whether E(x) is an
+    expectation, and which commands are names."""
 
     is_function: Callable[[str], bool] = lambda name: True
     labels: frozenset[str] = frozenset()
     plain: frozenset[str] = frozenset()
     expects: bool = False  # whether E(x) is an expectation
     counts: frozenset[str] = frozenset()  # letters that are numbers of things
+    operands: frozenset[str] = frozenset()  # commands that LaTeX does not have
 
 
 class Reading:
