@@ -40,7 +40,7 @@ _DERIVES = re.compile(
 )
 _DEFINES = re.compile(
     r"\b(?:where|let|defin(?:e|es|ed|ing|ition)|denot(?:e|es|ed|ing)|call(?:ed)?|introduce"
-    r"|given by|known as)\b",
+    r"|given by|known as|assum(?:e|es|ed|ing)|suppose|consider|take|choose)\b",
     re.I,
 )
 _SENTENCE = re.compile(r"(?<=[.!?:])\s+(?=[A-Z])")

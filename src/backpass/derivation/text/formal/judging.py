@@ -33,6 +33,7 @@ from backpass.derivation.text.imposed import (
 )
 from backpass.derivation.text.knowledge import Knowledge
 from backpass.derivation.text.passages import Text
+from backpass.derivation.text.relations import declares
 from backpass.derivation.text.sight.prose import Prose, prose_of
 from backpass.derivation.text.statements import Statement, statements
 from backpass.derivation.text.verdict import Verdict
@@ -59,6 +60,10 @@ _STATES = re.compile(
     r"\b(?:is|are|equals?|has|have|depends?|must|means|becomes?|if|for|when|where|iff|satisf\w+|not|no)\b"
 )
 
+_DEFINING = re.compile(
+    r":\s*=|\\(?:coloneqq?|triangleq|equiv)(?![a-zA-Z])"
+    r"|\{\s*(?:\\(?:text|mathrm)[a-z]*\s*\{)?\s*(?:def|\\(?:Delta|triangle))\W"
+)
 # A range of indices, with or without words.
 _RANGE = re.compile(
     r"(?:\\text[a-z]*\s*\{[^{}$=]*\}|\\forall|\\(?:quad|qquad|[,;: ])|[\s(),.~]"
@@ -203,7 +208,7 @@ class Formal:
                 words += [
                     text.characters for c in one.conditions if c for text in c.pieces
                 ]
-                ranged = all(map(_RANGE.fullmatch, words))
+                ranged = all(_RANGE.fullmatch(w) or declares(w) for w in words)
                 stands = ranged and not (one.fault or one.relation)
                 certain = sure and ranged
                 usable = sure and all(map(_ONLY_WORDS.fullmatch, words))
@@ -221,9 +226,17 @@ class Formal:
                         usable,
                         introduced,
                         called,
+                        self._is_signed(one.members),
                     )
                 )
         return found
+
+    def _is_signed(self, members: tuple[Text, ...]) -> bool:
+        """Whether the sign behind the first member says that it is defined."""
+        if len(members) < 2 or not all(one.origins for one in members[:2]):
+            return False
+        start, end = members[0].origins[-1] + 1, members[1].origins[0]
+        return _DEFINING.search(self.known.source[start:end]) is not None
 
     def _in_prose(self, prose: Prose) -> list[Read]:
         document = self.known.document
@@ -249,7 +262,9 @@ class Formal:
         left, right = read.trees[:2]
         if imposed.follows or imposed.by_sentence:
             return None
-        if imposed.perhaps and not (left and right and _is_update(left, right)):
+        if imposed.perhaps and not (
+            left and right and (_is_update(left, right) or _is_aim(left, right))
+        ):
             return None
         meanings = self._meanings
         if left is not None and meanings and _is_derived(meanings, left, right):
@@ -494,6 +509,15 @@ def _is_update(left: Node, right: Node) -> bool:
     if left.kind == "apply":
         return right.kind != "number" and "{0}" not in right.value
     return left.kind == "name" and base(left) in names(right)
+
+
+def _is_aim(left: Node, right: Node) -> bool:
+    """Whether a formula says what is minimised, or maximised, and is not a solution: it
+    is a loss, or a place where a formula is smallest."""
+    head = head_of_left(left)
+    if head is not None and is_loss(replace(head, subs=(), sups=())):
+        return right.kind != "number"
+    return right.kind == "big" and right.value in ("argmin", "argmax")
 
 
 def _losses_in(trees: tuple[Node, ...]) -> frozenset[str] | None:
