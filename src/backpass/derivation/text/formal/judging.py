@@ -11,6 +11,7 @@ from bisect import bisect_right
 from contextlib import suppress
 from dataclasses import replace
 from fractions import Fraction
+from itertools import pairwise
 
 from backpass.derivation.text.contents import Heading
 from backpass.derivation.text.displays import Display
@@ -83,6 +84,9 @@ class Formal:
         # What is noted when the text is read, and the equations so far that hold.
         self._waiting: list[tuple[tuple[Text, ...], list[Verdict], bool]] = []
         self._above: list[tuple[Read, tuple[Node, Node]]] = []
+        # The displayed statement before each one in its section, and the verdicts.
+        self._before: dict[tuple[Text, ...], tuple[Text, ...]] = {}
+        self._found: dict[tuple[Text, ...], list[Verdict]] = {}
 
     def judged(self, statement: Statement, found: list[Verdict]) -> list[Verdict]:
         """Return the verdicts on a statement, some of which may now be given."""
@@ -101,8 +105,11 @@ class Formal:
             self._note_waiting()
         if (read := self._of.get(members)) is None or self._declares(members):
             return found
-        verdicts = list(found)
-        for number, verdict in enumerate(found):
+        read, above = self._continued(members, read)
+        verdicts = [*above, *found]
+        for number, verdict in enumerate(verdicts):
+            if number < len(above):
+                continue
             if number and verdict.kind == "definition" == verdicts[0].kind:
                 # The first right side is the definition, and this one a claim.
                 verdict = replace(verdict, kind="not readable", message=_CLAIMED)
@@ -118,7 +125,26 @@ class Formal:
             if made is not None:
                 verdicts[number] = self._with_words(verdict, *made)
         self._note(statement, verdicts)
-        return verdicts
+        return verdicts[len(above) :]
+
+    def _continued(
+        self, members: tuple[Text, ...], read: Read
+    ) -> tuple[Read, list[Verdict]]:
+        """Return the whole chain of which a statement that begins with = is the end,
+        and the verdicts on its beginning, which the display above it shows."""
+        before = self._before.get(members, ())
+        above, verdicts = self._of.get(before), self._found.get(before)
+        if members[0].characters.strip() or not above or not verdicts:
+            return read, []
+        if not (above.stands and above.section == read.section and read.stands):
+            return read, []
+        whole = replace(
+            read,
+            members=above.members + read.members[1:],
+            trees=above.trees + read.trees[1:],
+        )
+        self._of[members] = whole
+        return whole, verdicts
 
     def _rounded(self, verdict: Verdict, left: Text, right: Text) -> Verdict:
         """Return the verdict on a number that is approximately another one: equal if it
@@ -181,8 +207,11 @@ class Formal:
         known, document = self.known, self.known.document
         prose = prose_of(document)
         reads = [*self._displayed(), *self._in_prose(prose)]
-        reads.sort(key=lambda one: one.members[0].origins[:1])
+        reads.sort(
+            key=lambda one: [at for text in one.members for at in text.origins][:1]
+        )
         self._of = {one.members: one for one in reads if one.shown}
+        self._before = {after: before for before, after in pairwise(self._of)}
         for one in reads:
             one.members = tuple(known.in_own_notation(text) for text in one.members)
         formulas = [text.characters for one in reads for text in one.members]
@@ -453,6 +482,7 @@ class Formal:
         known = self.known.imposed
         imposed = known.by_sentence or known.perhaps or known.here
         self._waiting.append((statement.members, verdicts, imposed))
+        self._found[statement.members] = verdicts
         if self._meanings is not None:
             self._note_waiting()
 
