@@ -13,6 +13,9 @@ from backpass.derivation.language.brackets import outside
 from backpass.derivation.text.imposed import IMPOSED
 from backpass.derivation.text.passages import Text
 
+LESS = {"<", r"\lt", r"\le", r"\leq", r"\leqslant", r"\leqq"}
+GREATER = {">", r"\gt", r"\ge", r"\geq", r"\geqslant", r"\geqq"}
+STRICT = {"<", r"\lt", ">", r"\gt"}
 _SIGNS = (
     r"<|>|\\(?:leq?|geq?|lt|gt|leqslant|geqslant|leqq|geqq|lesssim|gtrsim|ll|gg|neq?"
     r"|approx|approxeq|simeq|sim|cong|equiv|propto|asymp|doteq|prec|preceq|succ|succeq"

@@ -13,6 +13,8 @@ from backpass.derivation.text.imposed import with_marks
 from backpass.derivation.text.passages import Text
 from backpass.derivation.text.reasons import without_reason
 from backpass.derivation.text.relations import (
+    GREATER,
+    LESS,
     Link,
     begins_with_relation,
     chain,
@@ -42,9 +44,10 @@ class Statement:
     clause: Text | None = None
     relation: str = ""
     conditions: tuple[Condition | None, ...] = ()
-    sides: tuple[Text, Text] | None = None  # of \\approx
+    sides: tuple[Text, Text] | None = None  # of \\approx, and of an inequality
 
 
+_WITH_SIDES = {r"\approx", *LESS, *GREATER}
 _OPERATOR = r"(?:[+\-=/]|\\(?:cdot|times|odot)(?![a-zA-Z]))"
 _CONTINUES = re.compile(rf"\s*{_OPERATOR}")
 _MEMBER = re.compile(r"\\in(?![a-zA-Z])")
@@ -134,7 +137,10 @@ def _of_row(
         beside += tuple(piece for one in conditions for piece in one.pieces)
         conditions = ()
     if not equations:
-        yield from (Statement((piece,), (), fault) for piece in pieces)
+        alone = len(pieces) == 1 and not conditions
+        for piece in pieces:
+            sides = _compared(piece, brackets) if alone else None
+            yield Statement((piece,), (), fault, sides=sides)
     if _OR.search(row.characters):
         fault = "two equations with or between them: which one is claimed?"
     introduced = False
@@ -158,6 +164,16 @@ def _of_row(
         fault, follows = "", True
 
 
+def _compared(
+    piece: Text, brackets: frozenset[str] = frozenset()
+) -> tuple[Text, Text] | None:
+    """Return the two sides of an inequality, or of an approximation."""
+    links = chain(piece, brackets)
+    if len(links) != 2 or links[1].sign not in _WITH_SIDES:
+        return None
+    return links[0].term, links[1].term
+
+
 def _of_chain(
     one: Statement, links: list[Link], conditions: tuple[Condition, ...]
 ) -> Iterator[Statement]:
@@ -178,7 +194,7 @@ def _of_chain(
             if at == 1 and len(above) == 1 and links[above[0]].term.characters:
                 whole = links[above[0]].term + whole
             sides = (links[run[0] - 1].term, first.term)
-            near = sides if first.sign == r"\approx" else None
+            near = sides if first.sign in _WITH_SIDES else None
             yield replace(
                 one, members=(whole,), relation=first.sign, fault="", sides=near
             )
