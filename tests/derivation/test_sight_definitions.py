@@ -24,6 +24,7 @@ def test_equivalent_is_equal_except_modulo_a_number():
     assert kinds(displays(right)) == ["equal"]
     assert kinds(displays(wrong)) == ["not readable"]
     assert kinds(displays(right + r" \pmod{3}")) == ["not readable"]
+    assert kinds(displays(r"\min_x x^2 \equiv \max_x -x^2")) == ["not readable"]
 
 
 @pytest.mark.parametrize(
@@ -33,6 +34,8 @@ def test_equivalent_is_equal_except_modulo_a_number():
         ("The natural model to consider is", "definition"),
         ("We assume that", "definition"),
         ("Then, as we assumed,", "not readable"),
+        ("Assuming independence, it is", "not readable"),
+        ("We take logarithms:", "not readable"),
         ("We find", "not readable"),
         ("It is", "not readable"),
     ],

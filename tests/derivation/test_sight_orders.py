@@ -24,6 +24,8 @@ from tests.derivation.test_first_sight import displays, kinds, sight
             r"\mathbb{E}_p[\log x] \leq \log \mathbb{E}_q[x]",
         ),
         (r"|a + b| \le |a| + |b|", r"|a + b| \le |a| - |b|"),
+        (r"|a| \ge 0", r"|A| \ge 0"),  # perhaps a determinant
+        (r"|a - b| \le |a| + |b|", r"|A - B| \le |A| + |B|"),
         (r"\|u - v\| \le \|u\| + \|v\|", r"\|u - v\| \ge \|u\| + \|v\|"),
     ],
 )

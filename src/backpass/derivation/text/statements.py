@@ -73,7 +73,10 @@ _DEFINING = re.compile(r":(?==)")
 _EQUAL_COLON = re.compile(r"\\(?:eqqcolon|eqcolon)(?![a-zA-Z])")
 _COLON_EQUAL = re.compile(r"\\(?:coloneqq|coloneq)(?![a-zA-Z])")
 _EQUIVALENT = re.compile(r"\\equiv(?![a-zA-Z])")  # a definition, or an identity
-_MODULO = re.compile(r"\\[bp]?mod(?![a-zA-Z])|\bmod(?:ulo)?\b")
+_NOT_EQUAL = re.compile(  # modulo a number, of problems, or of statements
+    r"\\[bp]?mod(?![a-zA-Z])|\bmod(?:ulo)?\b|\b(?:arg)?(?:min|max)|\\arg(?![a-zA-Z])"
+    r"|\\(?:iff|implies|land|lor|neg|lnot|wedge|vee|Leftrightarrow|Rightarrow)(?![a-zA-Z])"
+)
 _NAMED_AT_END = re.compile(r"\A=\s*:\s*(.+)\Z", re.S)
 _LINKS = re.compile(
     r"^\s*\\text\s*\{\s*(?:,\s*)?(?:and|so|thus|hence|therefore)\s*,?\s*\}\s*$"
@@ -103,7 +106,7 @@ def statements(
             .replaced(_EQUAL_COLON, "=:")
             .replaced(_DEFINING)
         )
-        if not _MODULO.search(row.characters):
+        if not _NOT_EQUAL.search(row.characters):
             row = row.replaced(_EQUIVALENT, "=")
         if IMPLIES.match(row.characters):
             found[above:] = [replace(one, conditional=True) for one in found[above:]]

@@ -286,9 +286,12 @@ class Formal:
                 words += [
                     text.characters for c in one.conditions if c for text in c.pieces
                 ]
-                ranged = all(_RANGE.fullmatch(w) or declares(w) for w in words)
+                ranged = all(map(_RANGE.fullmatch, words))
                 stands = ranged and not (one.fault or one.relation)
-                certain = sure and ranged
+                # A distribution restricts no equation.
+                certain = sure and all(
+                    _RANGE.fullmatch(w) or declares(w) for w in words
+                )
                 usable = sure and all(map(_ONLY_WORDS.fullmatch, words))
                 begins = next((m for m in one.members if m.origins), one.members[0])
                 line = line_of(begins)

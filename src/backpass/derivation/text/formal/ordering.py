@@ -49,9 +49,13 @@ def _is_square(node: Node) -> bool:
         return all(map(_is_square, node.parts))
     if node.kind != "power" or node.parts[1].kind != "number":
         return False
-    exponent = Fraction(node.parts[1].value)
-    arrays = any(one.kind == "name" and is_array(one) for one in node.walk())
-    return exponent % 2 == 0 and not arrays
+    return Fraction(node.parts[1].value) % 2 == 0 and not _has_array(node)
+
+
+def _has_array(node: Node) -> bool:
+    """Whether a formula has a name that may be a matrix, so that bars may be its
+    determinant."""
+    return any(one.kind == "name" and is_array(one) for one in node.walk())
 
 
 def _reasons(gap: Form) -> set[str] | None:
@@ -74,21 +78,26 @@ def _reasons(gap: Form) -> set[str] | None:
 
 def _why(atom: Node, exponent: Fraction) -> str | None:
     """Return why a power is not negative; None if it may be."""
+    if atom.kind == "other" and atom.value == "norm":
+        return ""
+    if atom.kind == "apply" and exponent == 1:
+        return _of_function(atom.parts[0])
+    if _has_array(atom):
+        return None
     if exponent.denominator == 1 and exponent % 2 == 0:
         return SQUARES
-    if atom.kind == "other" and atom.value in ("absolute", "norm"):
+    if atom.kind == "other" and atom.value == "absolute":
         return ""
     if atom == E or (atom.kind == "power" and atom.parts[0] == E):
         return ""
-    if exponent == 1 and atom.kind == "apply":
-        name = atom.parts[0]
-        is_divergence = name.value == "D" and name.subs in (
-            (("KL",),),
-            ((r"\text{KL}",),),
-        )
-        if is_divergence or _NOT_NEGATIVE.fullmatch(name.value):
-            return DIVERGENCE
     return None
+
+
+def _of_function(name: Node) -> str | None:
+    """Return why a function's values are not negative."""
+    divergences = (("KL",),), ((r"\text{KL}",),)
+    is_divergence = name.value == "D" and name.subs in divergences
+    return DIVERGENCE if is_divergence or _NOT_NEGATIVE.fullmatch(name.value) else None
 
 
 def _is_positive(gap: Form) -> bool:
@@ -127,6 +136,8 @@ def _is_triangle(small: Node, large: Node) -> bool:
         return False
     inside = small.parts[0]
     if inside.kind != "sum" or large.kind != "sum":
+        return False
+    if small.value == "absolute" and _has_array(inside):
         return False
     parts = [one.parts[0] if one.kind == "minus" else one for one in inside.parts]
     return [Node("other", small.value, (one,)) for one in parts] == [*large.parts]
