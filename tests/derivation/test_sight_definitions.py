@@ -93,7 +93,7 @@ def test_what_is_minimised_is_defined_and_a_solution_is_not(formula, expected):
         (r"\epsilon \approx p(\epsilon)", "not readable"),
     ],
 )
-def test_a_distribution_beside_a_definition_is_no_condition(beside, expected):
+def test_a_distribution_beside_a_definition_restricts_nothing(beside, expected):
     assert kinds(displays(rf"\Psi_{{new}} = g_\phi(u, \epsilon) [1], \qquad {beside}"))[0] == expected
 
 

@@ -197,10 +197,10 @@ _ABOVE = re.compile(r"T|\\top|\\intercal|\{(?:T|-1|\\top|\\intercal|\\math\w+\{T
 
 
 def operands_of(formulas: Iterable[str]) -> frozenset[str]:
-    """Return the commands, other than those that are known here, that stand in some
+    """Return the commands, other than those that are known here, that occur in some
     formula where only an operand can: behind no ^ or _, and at its end, before a
     closing bracket or a transpose, or below an accent. A sign between operands, or
-    before one, stands nowhere so."""
+    before one, never occurs so."""
     found: set[str] = set()
     for formula in formulas:
         if "\\" not in formula:
