@@ -72,7 +72,9 @@ _TRAILING = re.compile(r"(?:\\[,;: ]|~|\s|[.,;])+$")
 _DEFINING = re.compile(r":(?==)")
 _EQUAL_COLON = re.compile(r"\\(?:eqqcolon|eqcolon)(?![a-zA-Z])")
 _COLON_EQUAL = re.compile(r"\\(?:coloneqq|coloneq)(?![a-zA-Z])")
-_EQUIVALENT = re.compile(r"\\equiv(?![a-zA-Z])")  # a definition, or an identity
+_EQUIVALENT = re.compile(
+    r"\\equiv(?![a-zA-Z])(?!\s*\})"
+)  # a definition, or an identity
 _NOT_EQUAL = re.compile(  # modulo a number, of problems, or of statements
     r"\\[bp]?mod(?![a-zA-Z])|\bmod(?:ulo)?\b|\b(?:arg)?(?:min|max)|\\arg(?![a-zA-Z])"
     r"|\\(?:iff|implies|land|lor|neg|lnot|wedge|vee|Leftrightarrow|Rightarrow)(?![a-zA-Z])"
