@@ -205,3 +205,28 @@ def test_a_matrix_before_an_array_in_brackets_is_a_factor(row, kind):
 )
 def test_an_array_is_not_a_number_that_arrays_give(row, kind):
     assert one(row, SQUARES).kind == kind
+
+
+LAYERS = (
+    r"layout numerator; given v \in \mathbb{R}^d, U \in \mathbb{R}^{d \times V}, g \in \mathbb{R}^V; "
+    r"let \theta = U^\top v; loss J; let J = g^\top \theta"
+)
+CHAIN = r"\frac{\partial J}{\partial v} &= \frac{\partial J}{\partial \theta} \frac{\partial \theta}{\partial v} \\ &= "
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        (r"g^\top U^\top", "equal"),
+        (r"g^\top \frac{\partial \theta}{\partial v}", "equal"),
+        (r"g \frac{\partial \theta}{\partial v}", "ill-formed"),
+        (r"U^\top g^\top", "ill-formed"),
+        (r"U g", "not readable"),  # the same in the other layout
+        (r"2 g^\top U^\top", "refused"),
+    ],
+)
+def test_a_transpose_is_forgotten_if_a_convention_in_which_the_lines_above_fit_does_not_supply_it(
+    line, expected
+):
+    text = rf"$$ \begin{{aligned}} {CHAIN} {line} \end{{aligned}} $$"
+    assert kinds(text, LAYERS) == ["equal", expected]

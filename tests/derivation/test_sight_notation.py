@@ -4,6 +4,7 @@ import pytest
 
 from backpass.derivation.text.formal.reader import read_formula
 from backpass.derivation.text.formal.reading import Manner
+from backpass.derivation.text.formal.tokens import operands_of
 from backpass.derivation.text.formal.trees import Unclear
 from tests.derivation.test_first_sight import displays, kinds
 
@@ -29,6 +30,8 @@ FUNCTIONS = Manner(("f", "p", "q", "D", r"\sigma", "KL").__contains__)
         (r"\mathbb{E}_q \log p(x) - y", r"\mathbb{E}_q[\log p(x)] - y"),
         (r"\bx + \bSigma", r"\mathbf{x} + \mathbf{\Sigma}"),
         ("(3)(x) + 1", "3 x + 1"),
+        (r"{\cal Y}_i + {\bf x_i}^T", r"\mathcal{Y}_i + \mathbf{x}_i^T"),
+        (r"{\rm f}(x) + a^{\bf b}", r"\mathrm{f}(x) + a^{\mathbf{b}}"),
     ],
 )
 def test_two_ways_to_print_a_formula_are_read_alike(written, plain):
@@ -56,6 +59,21 @@ def test_what_may_mean_two_things_is_not_read(formula):
 def test_commands_that_a_text_does_not_define_are_arrays():
     assert kinds(displays(r"\Psi_{new} = \bA \bB = \bB \bA"))[-1] == "not readable"
     assert kinds(displays(r"\Psi_{new} = 2 \bA \bB = \bA \bB + \bA \bB"))[-1] == "equal"
+
+
+def test_a_command_is_a_name_where_the_text_has_it_as_an_operand():
+    formulas = [
+        r"\foo", r"a \boxplus b", r"(a \fob)", r"\fot^T x", r"\ddot{\foa}(x)", r"x^{\fos}", r"\lceil x \rceil",
+        r"\bigwedge^2 V", r"\forall x", r"a \Cup (b)", r"\coprod_i x_i",
+    ]  # fmt: skip
+    assert operands_of(formulas) == {"foo", "fob", "fot", "foa"}
+
+
+@pytest.mark.parametrize("sign", [r"\boxplus", r"\Cup", r"\vartriangle", r"\ominus"])
+def test_a_sign_of_latex_is_not_a_factor(sign):
+    row = rf"\Psi_{{new}} = 2 a {sign} b = a {sign} b + a {sign} b"
+    assert kinds(displays(row)) == ["not readable", "not readable"]
+    assert kinds(displays(row, rf"c = {sign}"))[:2] == ["definition", "equal"]  # then it is a name
 
 
 def test_braces_group_nothing_at_first_sight():

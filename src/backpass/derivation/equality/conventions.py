@@ -157,20 +157,32 @@ def _in(convention: Convention) -> type[_Read]:
 def fit(
     scope: Scope, parts: Sequence[Part], conditions: Part | None, is_equation: bool
 ) -> bool:
-    """Whether shapes fit in a convention, as far as they can be read."""
+    """Whether shapes fit in a convention, as far as they can be read.
+
+    The members of an equation before the last one are right, so a convention in which
+    they do not fit each other is not that of the text.
+    """
+    fits_above: set[bool] = set()
     for number, convention in enumerate(_conventions(scope, parts)):
         try:
             expressions = _in(convention)(scope).run([*parts], conditions)
         except Misfit:
+            fits_above.add(True)
             continue
         except NotANumber:
             if number == 0:
                 return True  # not an error of the convention's own
+            continue
         except Unreadable:
             return True
-        if not is_equation or _may_equal(scope, *expressions[-2:]):
+        if not is_equation:
             return True
-    return False
+        pairs = itertools.pairwise(expressions)
+        *above, here = (_may_equal(scope, *pair) for pair in pairs)
+        if all(above) and here:
+            return True
+        fits_above.add(all(above))
+    return fits_above == {False}
 
 
 def _conventions(scope: Scope, parts: Sequence[Part]) -> Iterator[Convention]:

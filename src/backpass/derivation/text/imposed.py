@@ -40,7 +40,8 @@ _DERIVES = re.compile(
 )
 _DEFINES = re.compile(
     r"\b(?:where|let|defin(?:e|es|ed|ing|ition)|denot(?:e|es|ed|ing)|call(?:ed)?|introduce"
-    r"|given by|known as)\b",
+    r"|given by|known as)\b"
+    r"|\b(?:(?:assum(?:e|es|ed)|suppose)(?: that)?|take|choose|(?:model|choice)[\w\s]* is)\W*\Z",
     re.I,
 )
 _SENTENCE = re.compile(r"(?<=[.!?:])\s+(?=[A-Z])")

@@ -13,6 +13,9 @@ from backpass.derivation.language.brackets import outside
 from backpass.derivation.text.imposed import IMPOSED
 from backpass.derivation.text.passages import Text
 
+LESS = {"<", r"\lt", r"\le", r"\leq", r"\leqslant", r"\leqq"}
+GREATER = {">", r"\gt", r"\ge", r"\geq", r"\geqslant", r"\geqq"}
+STRICT = {"<", r"\lt", ">", r"\gt"}
 _SIGNS = (
     r"<|>|\\(?:leq?|geq?|lt|gt|leqslant|geqslant|leqq|geqq|lesssim|gtrsim|ll|gg|neq?"
     r"|approx|approxeq|simeq|sim|cong|equiv|propto|asymp|doteq|prec|preceq|succ|succeq"
@@ -34,11 +37,20 @@ _ASSIGNS = re.compile(
     rf"\\(?:leftarrow|longleftarrow|gets|mapsto|longmapsto)\Z|{IMPOSED}"
 )
 # What a name is an element of, and how it is distributed: it declares a name.
+_BELOW = r"(?:_(?:\w|\\[a-zA-Z]+|\{[^{}]*\}))"
+_LAW = (
+    r"\\(?:mathcal|mathbb|text[a-z]*|mathrm|operatorname)(?![a-zA-Z])"
+    rf"|[a-zA-Z]{_BELOW}?\s*(?:\\left\s*)?\(|p_|[A-Z]{_BELOW}"
+)
+# Sampled one by one: \overset{\text{iid}}{\sim}.
+_SAMPLED = (
+    r"\\(?:overset|stackrel)\s*\{[^{}]*(?:\{[^{}]*)?(?:iid|i\.i\.d|ind)[^{}]*\}*\s*"
+    r"\{\s*\\sim\s*\}"
+)
 _DECLARES = re.compile(
-    r"(?!\s*\\(?:in|sim)(?![a-zA-Z]))(?=\s*\\?[a-zA-Z])[\\\sa-zA-Z{}_^,()0-9']*?"
+    r"(?!\s*\\(?:in|sim)(?![a-zA-Z]))(?=\s*\{?\s*\\?[a-zA-Z])(?:[\\\sa-zA-Z{}_^,()0-9']*?"
     r"(?:\\in(?![a-zA-Z])\s*(?=\\\{|\\math|[a-zA-Z])|\\sim(?![a-zA-Z])\s*(?:"
-    r"\\(?:mathcal|text[a-z]*|mathrm|operatorname)(?![a-zA-Z])"
-    r"|[a-zA-Z](?:_(?:\w|\{[^{}]*\}))?\s*(?:\\left\s*)?\(|p_))[^=]*\Z"
+    rf"{_LAW}))|[\\\sa-zA-Z{{}}_^,()0-9'|]*?{_SAMPLED})[^=]*\Z"
 )
 _SIZED = re.compile(r"\\(?:left|right|middle|[bB]igg?[lrm]?)\s*\Z")
 # In <x, y>, the signs are brackets.
@@ -117,7 +129,11 @@ def declares(text: str) -> bool:
     """Whether the relations of a formula only say what a name is: an element of a set,
     or drawn from a distribution."""
     signs = {text[start:end] for start, end in _places(text)}
-    return bool(signs) and signs <= {r"\in", r"\sim"} and bool(_DECLARES.match(text))
+    return (
+        bool(signs)
+        and all(re.fullmatch(rf"\\(?:in|sim)|{_SAMPLED}", one) for one in signs)
+        and _DECLARES.match(text) is not None
+    )
 
 
 def assigns(text: str) -> bool:

@@ -13,6 +13,8 @@ from backpass.derivation.text.imposed import with_marks
 from backpass.derivation.text.passages import Text
 from backpass.derivation.text.reasons import without_reason
 from backpass.derivation.text.relations import (
+    GREATER,
+    LESS,
     Link,
     begins_with_relation,
     chain,
@@ -42,9 +44,10 @@ class Statement:
     clause: Text | None = None
     relation: str = ""
     conditions: tuple[Condition | None, ...] = ()
-    sides: tuple[Text, Text] | None = None  # of \\approx
+    sides: tuple[Text, Text] | None = None  # of \\approx, and of an inequality
 
 
+_WITH_SIDES = {r"\approx", *LESS, *GREATER}
 _OPERATOR = r"(?:[+\-=/]|\\(?:cdot|times|odot)(?![a-zA-Z]))"
 _CONTINUES = re.compile(rf"\s*{_OPERATOR}")
 _MEMBER = re.compile(r"\\in(?![a-zA-Z])")
@@ -69,6 +72,13 @@ _TRAILING = re.compile(r"(?:\\[,;: ]|~|\s|[.,;])+$")
 _DEFINING = re.compile(r":(?==)")
 _EQUAL_COLON = re.compile(r"\\(?:eqqcolon|eqcolon)(?![a-zA-Z])")
 _COLON_EQUAL = re.compile(r"\\(?:coloneqq|coloneq)(?![a-zA-Z])")
+_EQUIVALENT = re.compile(
+    r"\\equiv(?![a-zA-Z])(?!\s*\})"
+)  # a definition, or an identity
+_NOT_EQUAL = re.compile(  # modulo a number, of problems, or of statements
+    r"\\[bp]?mod(?![a-zA-Z])|\bmod(?:ulo)?\b|\b(?:arg)?(?:min|max)|\\arg(?![a-zA-Z])"
+    r"|\\(?:iff|implies|land|lor|neg|lnot|wedge|vee|Leftrightarrow|Rightarrow)(?![a-zA-Z])"
+)
 _NAMED_AT_END = re.compile(r"\A=\s*:\s*(.+)\Z", re.S)
 _LINKS = re.compile(
     r"^\s*\\text\s*\{\s*(?:,\s*)?(?:and|so|thus|hence|therefore)\s*,?\s*\}\s*$"
@@ -98,6 +108,8 @@ def statements(
             .replaced(_EQUAL_COLON, "=:")
             .replaced(_DEFINING)
         )
+        if not _NOT_EQUAL.search(row.characters):
+            row = row.replaced(_EQUIVALENT, "=")
         if IMPLIES.match(row.characters):
             found[above:] = [replace(one, conditional=True) for one in found[above:]]
         above = len(found)
@@ -130,7 +142,10 @@ def _of_row(
         beside += tuple(piece for one in conditions for piece in one.pieces)
         conditions = ()
     if not equations:
-        yield from (Statement((piece,), (), fault) for piece in pieces)
+        alone = len(pieces) == 1 and not conditions
+        for piece in pieces:
+            sides = _compared(piece, brackets) if alone else None
+            yield Statement((piece,), (), fault, sides=sides)
     if _OR.search(row.characters):
         fault = "two equations with or between them: which one is claimed?"
     introduced = False
@@ -154,6 +169,16 @@ def _of_row(
         fault, follows = "", True
 
 
+def _compared(
+    piece: Text, brackets: frozenset[str] = frozenset()
+) -> tuple[Text, Text] | None:
+    """Return the two sides of an inequality, or of an approximation."""
+    links = chain(piece, brackets)
+    if len(links) != 2 or links[1].sign not in _WITH_SIDES:
+        return None
+    return links[0].term, links[1].term
+
+
 def _of_chain(
     one: Statement, links: list[Link], conditions: tuple[Condition, ...]
 ) -> Iterator[Statement]:
@@ -174,7 +199,7 @@ def _of_chain(
             if at == 1 and len(above) == 1 and links[above[0]].term.characters:
                 whole = links[above[0]].term + whole
             sides = (links[run[0] - 1].term, first.term)
-            near = sides if first.sign == r"\approx" else None
+            near = sides if first.sign in _WITH_SIDES else None
             yield replace(
                 one, members=(whole,), relation=first.sign, fault="", sides=near
             )

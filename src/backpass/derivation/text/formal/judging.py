@@ -11,21 +11,30 @@ from bisect import bisect_right
 from contextlib import suppress
 from dataclasses import replace
 from fractions import Fraction
+from itertools import pairwise
 
 from backpass.derivation.text.contents import Heading
 from backpass.derivation.text.displays import Display
 from backpass.derivation.text.formal.algebra import is_ordered
 from backpass.derivation.text.formal.chains import steps
+from backpass.derivation.text.formal.claims import (
+    has_names_of,
+    is_aim,
+    is_derived,
+    is_update,
+    losses_in,
+)
 from backpass.derivation.text.formal.following import follows
 from backpass.derivation.text.formal.grids import Grids, has_grid, paired
-from backpass.derivation.text.formal.heads import head_of_left, is_named_last
+from backpass.derivation.text.formal.heads import is_named_last
 from backpass.derivation.text.formal.laws import JOINT, with_laws
-from backpass.derivation.text.formal.layers import is_loss
+from backpass.derivation.text.formal.limits import LIMIT, is_limit
 from backpass.derivation.text.formal.meanings import LETTER, Meanings, Read
+from backpass.derivation.text.formal.ordering import holds, is_false
 from backpass.derivation.text.formal.reader import read_formula
 from backpass.derivation.text.formal.rewrites import with_integrals, with_whole_sums
 from backpass.derivation.text.formal.rounding import is_rounded
-from backpass.derivation.text.formal.slopes import Calculus, base, names
+from backpass.derivation.text.formal.slopes import Calculus
 from backpass.derivation.text.formal.spelled import GRADIENT, spelled
 from backpass.derivation.text.formal.trees import Node, Unclear
 from backpass.derivation.text.formal.values import is_number, with_numbers
@@ -36,6 +45,7 @@ from backpass.derivation.text.imposed import (
 )
 from backpass.derivation.text.knowledge import Knowledge
 from backpass.derivation.text.passages import Text
+from backpass.derivation.text.relations import chain, declares
 from backpass.derivation.text.sight.prose import Prose, prose_of
 from backpass.derivation.text.statements import Statement, statements
 from backpass.derivation.text.verdict import Verdict
@@ -49,9 +59,13 @@ _CLAIMED = (
     "the side before it, in which a name is not declared, defines the left side: declare "
     "its names"
 )
+_FALSE = "the number on one side is not as small, or as large, as this says"
+_ABSURD = re.compile(r"\b(?:contradict|absurd|impossib|false|wrong|paradox)", re.I)
+_IF = re.compile(
+    r"\b(?:if|when\w*|unless|whether|suppose|assum\w+|until|while)\b", re.I
+)
 _FAR = 24  # equations above a conclusion
 _BLAMED = ("refused", "ill-formed", "follows")
-_ACCENT = re.compile(r"\\(?:bar|overline|dot)\{")
 _ONLY_WORDS = re.compile(r"\s*\\(?:text[a-z]*|mbox|mathrm)\s*\{[^{}$=]*\}[\s.,;]*")
 # Words, and not the name of a function; and words that state something.
 _WORD_GROUP = re.compile(
@@ -62,6 +76,10 @@ _STATES = re.compile(
     r"\b(?:is|are|equals?|has|have|depends?|must|means|becomes?|if|for|when|where|iff|satisf\w+|not|no)\b"
 )
 
+_DEFINING = re.compile(
+    r":\s*=|\\(?:coloneqq?|triangleq|equiv)(?![a-zA-Z])"
+    r"|\{\s*(?:\\(?:text|mathrm)[a-z]*\s*\{)?\s*(?:def|\\(?:Delta|triangle))\W"
+)
 # A range of indices, with or without words.
 _RANGE = re.compile(
     r"(?:\\text[a-z]*\s*\{[^{}$=]*\}|\\forall|\\(?:quad|qquad|[,;: ])|[\s(),.~]"
@@ -81,13 +99,16 @@ class Formal:
         # What is noted when the text is read, and the equations so far that hold.
         self._waiting: list[tuple[tuple[Text, ...], list[Verdict], bool]] = []
         self._above: list[tuple[Read, tuple[Node, Node]]] = []
+        # The displayed statement before each one in its section, and the verdicts.
+        self._before: dict[tuple[Text, ...], tuple[Text, ...]] = {}
+        self._found: dict[tuple[Text, ...], list[Verdict]] = {}
 
     def judged(self, statement: Statement, found: list[Verdict]) -> list[Verdict]:
         """Return the verdicts on a statement, some of which may now be given."""
         members = statement.members
         if len(members) == len(found) == 1:
             if statement.sides and found[0].kind == "not readable":
-                return [self._rounded(found[0], *statement.sides)]
+                return [self._related(statement, found[0], *statement.sides)]
             return [self._without_claim(found[0], members[0])]
         if len(found) != len(members) - 1 or statement.fault:
             return found
@@ -99,8 +120,11 @@ class Formal:
             self._note_waiting()
         if (read := self._of.get(members)) is None or self._declares(members):
             return found
-        verdicts = list(found)
-        for number, verdict in enumerate(found):
+        read, above = self._continued(members, read)
+        verdicts = [*above, *found]
+        for number, verdict in enumerate(verdicts):
+            if number < len(above):
+                continue
             if number and verdict.kind == "definition" == verdicts[0].kind:
                 # The first right side is the definition, and this one a claim.
                 verdict = replace(verdict, kind="not readable", message=_CLAIMED)
@@ -118,15 +142,72 @@ class Formal:
             if made is not None:
                 verdicts[number] = self._with_words(verdict, *made)
         self._note(statement, verdicts)
-        return verdicts
+        return verdicts[len(above) :]
 
-    def _rounded(self, verdict: Verdict, left: Text, right: Text) -> Verdict:
-        """Return the verdict on a number that is approximately another one: equal if it
-        is that number, rounded."""
+    def _continued(
+        self, members: tuple[Text, ...], read: Read
+    ) -> tuple[Read, list[Verdict]]:
+        """Return the whole chain of which a statement that begins with = is the end,
+        and the verdicts on its beginning, which the display above it shows."""
+        before = self._before.get(members, ())
+        above, verdicts = self._of.get(before), self._found.get(before)
+        if members[0].characters.strip() or not above or not verdicts:
+            return read, []
+        if not (above.stands and above.section == read.section and read.stands):
+            return read, []
+        whole = replace(
+            read,
+            members=above.members + read.members[1:],
+            trees=above.trees + read.trees[1:],
+        )
+        self._of[members] = whole
+        return whole, verdicts
+
+    def _related(
+        self, statement: Statement, verdict: Verdict, left: Text, right: Text
+    ) -> Verdict:
+        """Return the verdict on a relation: of a number that is approximately another
+        one, and of an inequality that holds for all numbers, or for none."""
         with suppress(Unclear, RecursionError, OverflowError, ZeroDivisionError):
-            if is_rounded(left.characters, right.characters):
-                words = ("its right side is rounded",)
+            sign = chain(statement.members[0])[-1].sign
+            if sign == r"\approx":
+                if is_rounded(left.characters, right.characters):
+                    words = ("its right side is rounded",)
+                    return self._with_words(verdict, "equal", verdict.line, words)
+            elif not (statement.beside or statement.fault):
+                return self._ordered(statement, verdict, sign, left, right)
+        return verdict
+
+    def _ordered(
+        self,
+        statement: Statement,
+        verdict: Verdict,
+        sign: str,
+        left: Text,
+        right: Text,
+    ) -> Verdict:
+        if self._meanings is None:
+            self._start()
+        if (read := self._of.get(statement.members)) is None:
+            return verdict
+        assert self._meanings is not None
+        manner = self._meanings.manner
+        a, b = (read_formula(one.characters, manner) for one in (left, right))
+        ordered, columns = is_ordered([a, b]), self._meanings.columns
+        for expand in (False, True):
+            calculus = Calculus(
+                self._meanings.at(read), ordered, expand, False, columns
+            )
+            reason = holds(calculus, sign, a, b)
+            if reason is not None:
+                words = self._words(calculus, read) + ((reason,) if reason else ())
                 return self._with_words(verdict, "equal", verdict.line, words)
+        source, start = self.known.source, left.origins[0]
+        is_claimed = not (
+            _ABSURD.search(source) or _IF.search(source[max(0, start - 400) : start])
+        )
+        if is_claimed and is_false(calculus, sign, a, b):
+            return replace(verdict, kind="refused", message=_FALSE)
         return verdict
 
     def _declares(self, members: tuple[Text, ...]) -> bool:
@@ -181,8 +262,11 @@ class Formal:
         known, document = self.known, self.known.document
         prose = prose_of(document)
         reads = [*self._displayed(), *self._in_prose(prose)]
-        reads.sort(key=lambda one: one.members[0].origins[:1])
+        reads.sort(
+            key=lambda one: [at for text in one.members for at in text.origins][:1]
+        )
         self._of = {one.members: one for one in reads if one.shown}
+        self._before = {after: before for before, after in pairwise(self._of)}
         for one in reads:
             one.members = tuple(known.in_own_notation(text) for text in one.members)
         formulas = [text.characters for one in reads for text in one.members]
@@ -210,9 +294,13 @@ class Formal:
                 ]
                 ranged = all(map(_RANGE.fullmatch, words))
                 stands = ranged and not (one.fault or one.relation)
-                certain = sure and ranged
+                # A distribution restricts no equation.
+                certain = sure and all(
+                    _RANGE.fullmatch(w) or declares(w) for w in words
+                )
                 usable = sure and all(map(_ONLY_WORDS.fullmatch, words))
-                line = line_of(one.members[0])
+                begins = next((m for m in one.members if m.origins), one.members[0])
+                line = line_of(begins)
                 either = certain or usable
                 found.append(
                     Read(
@@ -227,9 +315,17 @@ class Formal:
                         introduced,
                         called,
                         self.known.source[: item.start],
+                        self._is_signed(one.members),
                     )
                 )
         return found
+
+    def _is_signed(self, members: tuple[Text, ...]) -> bool:
+        """Whether the sign behind the first member says that it is defined."""
+        if len(members) < 2 or not all(one.origins for one in members[:2]):
+            return False
+        start, end = members[0].origins[-1] + 1, members[1].origins[0]
+        return _DEFINING.search(self.known.source[start:end]) is not None
 
     def _in_prose(self, prose: Prose) -> list[Read]:
         document = self.known.document
@@ -255,10 +351,12 @@ class Formal:
             return None
         if read.defines is None:
             return self._named_last(read)
-        if imposed.perhaps and not (left and right and _is_update(left, right)):
+        if imposed.perhaps and not (
+            left and right and (is_update(left, right) or is_aim(left, right))
+        ):
             return None
         meanings = self._meanings
-        if left is not None and meanings and _is_derived(meanings, left, right):
+        if left is not None and meanings and is_derived(meanings, left, right):
             return None
         if right is None or (
             left and meanings and meanings.has_free_index(left, right)
@@ -293,7 +391,7 @@ class Formal:
             if at and not is_right[at - 1] and any(is_right):
                 shown = max(k for k, right in enumerate(is_right) if right)
                 before = read.trees[min(shown + 1, at - 1)]
-                if at < number or before is None or _has_names_of(before, other):
+                if at < number or before is None or has_names_of(before, other):
                     continue  # it is not shown to equal those before it
             if (words := self._agree(other, tree, read)) is not None:
                 line = self.known.document.line_of(read.members[at])
@@ -345,6 +443,8 @@ class Formal:
                 return None
             self._spelled = self._spelled if layout == GRADIENT else layout
             return (layout,)
+        if is_limit(a, b, self._meanings.manner):
+            return (LIMIT,)
         for expand, through in ((False, False), (True, False), (True, True)):
             for written in (with_whole_sums, self._integrated, self._joint):
                 try:
@@ -429,7 +529,7 @@ class Formal:
             through and not ordered,
             self._meanings.columns,
             self._meanings.identity,
-            _losses_in((a, b)) if layers else None,
+            losses_in((a, b)) if layers else None,
         )
         if layers and not calculus.layers:
             return None
@@ -501,6 +601,7 @@ class Formal:
         known = self.known.imposed
         imposed = known.by_sentence or known.perhaps or known.here
         self._waiting.append((statement.members, verdicts, imposed))
+        self._found[statement.members] = verdicts
         if self._meanings is not None:
             self._note_waiting()
 
@@ -534,49 +635,8 @@ def _holds(verdict: Verdict, number: int, a: Node, b: Node, imposed: bool) -> bo
         return verdict.kind not in _BLAMED
     if imposed:
         return True
-    is_step = number > 0 or _has_names_of(a, b) or _has_names_of(b, a)
+    is_step = number > 0 or has_names_of(a, b) or has_names_of(b, a)
     return _may_stand(verdict) and not is_step
-
-
-def _is_derived(meanings: Meanings, left: Node, right: Node | None) -> bool:
-    """Whether a left side may be a derivative: a primed name that has a meaning
-    without the prime, or a name with a bar or a dot like one on the right."""
-    head = head_of_left(left)
-    if head is None or right is None:
-        return False
-    if "'" in head.sups:
-        return head.value in meanings.heads | meanings.applied
-    accent = _ACCENT.match(head.value)
-    return accent is not None and any(
-        one.kind == "name" and one.value.startswith(accent[0]) for one in right.walk()
-    )
-
-
-def _is_update(left: Node, right: Node) -> bool:
-    """Whether a formula gives the next value of a name, or the value of a function."""
-    if left.kind == "apply":
-        return right.kind != "number" and "{0}" not in right.value
-    return left.kind == "name" and base(left) in names(right)
-
-
-def _losses_in(trees: tuple[Node, ...]) -> frozenset[str] | None:
-    """Return the losses of which formulas have a derivative by an array; None if there
-    are none."""
-    found = {
-        node.parts[0].value
-        for tree in trees
-        for node in tree.walk()
-        if node.kind == "slope" and is_loss(node.parts[0])
-    }
-    return frozenset(found) or None
-
-
-def _has_names_of(first: Node, second: Node) -> bool:
-    """Whether a step between two formulas may only rearrange the first, so that they
-    differ if they are not shown to be equal."""
-    if any(node.kind == "slope" for tree in (first, second) for node in tree.walk()):
-        return False
-    return names(second) <= names(first)
 
 
 def _may_stand(verdict: Verdict) -> bool:

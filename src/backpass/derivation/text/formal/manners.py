@@ -10,6 +10,7 @@ from backpass.derivation.text.formal.counts import counted, is_an_array
 from backpass.derivation.text.formal.kinds import is_identity
 from backpass.derivation.text.formal.reader import read_formula
 from backpass.derivation.text.formal.reading import Manner
+from backpass.derivation.text.formal.tokens import operands_of
 from backpass.derivation.text.formal.trees import Node, Unclear, number
 
 _USUAL = (
@@ -31,8 +32,8 @@ class _Uses:
 def manner_of(formulas: list[str], expects: bool = False, source: str = "") -> Manner:
     """Find how a text writes: its functions, its labels above names, and its numbers
     of things."""
-    words = words_of(formulas, source)
-    first = Manner(words=words)
+    words, operands = words_of(formulas, source), operands_of(formulas)
+    first = Manner(words=words, operands=operands)
     trees = [tree for one in formulas if (tree := tree_of(one, first)) is not None]
     uses: dict[str, _Uses] = defaultdict(_Uses)
     above: dict[str, set[str]] = defaultdict(set)
@@ -63,6 +64,7 @@ def manner_of(formulas: list[str], expects: bool = False, source: str = "") -> M
         _sequences(trees),
         _signals(formulas),
         words,
+        operands,
     )
 
 

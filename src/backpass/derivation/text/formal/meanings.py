@@ -10,6 +10,7 @@ from functools import cached_property
 from itertools import pairwise
 
 from backpass.derivation.text.formal.chains import order_of, steps
+from backpass.derivation.text.formal.free import free_indices
 from backpass.derivation.text.formal.heads import (
     Key,
     head_of_left,
@@ -22,7 +23,7 @@ from backpass.derivation.text.formal.heads import (
 from backpass.derivation.text.formal.kinds import IDENTITY, is_array, is_vector
 from backpass.derivation.text.formal.manners import manner_of, tree_of
 from backpass.derivation.text.formal.slopes import Meaning, base, names
-from backpass.derivation.text.formal.trees import Node, Unclear, renamed
+from backpass.derivation.text.formal.trees import Groups, Node, Unclear, renamed
 from backpass.derivation.text.formal.values import is_number
 from backpass.derivation.text.passages import Text
 
@@ -45,6 +46,7 @@ class Read:
     introduced: bool = False  # whether the sentence above it draws no conclusion
     called: bool = False  # whether that sentence says that it defines something
     above: str = ""  # the source above it
+    signed: bool = False  # whether its sign does, as := does
     defines: Key | None = None
 
 
@@ -92,6 +94,13 @@ class Meanings:
             for letter in re.findall(r"[a-zA-Z]\Z", head.value.rstrip("}"))
             if letter not in self.summed
         }
+        self._named |= {
+            node.value
+            for read in reads
+            for tree in read.trees
+            for node in (tree.walk() if tree else ())
+            if node.kind == "name" and re.fullmatch("[a-hq-zA-Z]", node.value)
+        } - self.summed
         self.heads: set[str] = set()
         self.computed: set[str] = set()  # names that are differentiated
         self.applied: set[str] = set(self.manner.plain)
@@ -137,8 +146,9 @@ class Meanings:
                 if left is not None and squared(left):
                     root = (read.section, key_of(left.parts[0]))
                     is_new &= root not in seen and root not in headed
+                states = read.signed or (introduced and read.called)
                 if (
-                    (is_new or (introduced and read.called and key not in headed))
+                    (is_new or (states and key not in headed))
                     and read.certain
                     and rest[0] is not None
                     and not names_itself(head, rest[0])
@@ -167,7 +177,7 @@ class Meanings:
         """Whether a right side has an index that the left side does not have, and over
         which other formulas sum."""
         assert left is not None
-        free = _free_indices(right, frozenset()) - left.tokens
+        free = free_indices(right) - left.tokens
         free -= {value for value, _ in names(left)} | self._named
         repeated = {
             letter
@@ -206,6 +216,7 @@ class Meanings:
         """Return the equation that defines a name for an equation: that of its section,
         or the only one of the text. None if there are several, or none."""
         heads = self._heads.get(key_of(node)) or self._functions(node)
+        heads = [one for one in heads if _subs_of(one) == node.subs] or heads
         if place is not None:
             mine = [one for one in heads if one.section == place.section]
             beside = [one for one in mine if one.line == place.line and one.certain]
@@ -422,6 +433,12 @@ def _is_mention(tree: Node | None) -> bool:
     return tree is not None and tree.kind in ("name", "apply")
 
 
+def _subs_of(read: Read) -> Groups:
+    """Return the indices of the name to which an equation gives a value."""
+    head = head_of_left(read.trees[0])
+    return head.subs if head is not None else ()
+
+
 def _is_row(first: Node, second: Node) -> bool:
     """Whether a vector stands before a matrix, as a row does."""
     return (
@@ -433,22 +450,6 @@ def _is_row(first: Node, second: Node) -> bool:
             and not re.fullmatch(r"[nmcabdktsh]", first.value)
         )
     )
-
-
-def _free_indices(tree: Node, bound: frozenset[str]) -> set[str]:
-    """Return the single letters that are indices of names, and not summed over."""
-    if tree.kind == "big":
-        bound |= {token for group in tree.subs for token in group}
-        bound |= {token for limit in tree.sups for token in limit.split()}
-    found = {
-        letter
-        for group in tree.subs
-        if tree.kind == "name" and all(len(of) == 1 and of.isalpha() for of in group)
-        for letter in group
-    }
-    for part in tree.parts:
-        found |= _free_indices(part, bound)
-    return found - bound
 
 
 def _alone(tree: Node) -> Iterable[Node]:

@@ -120,7 +120,7 @@ class _Reader(Derivatives):
             or name in NAMED
             or name
             in ("frac", "dfrac", "tfrac", "cfrac", "nabla", "partial", "begin", "Pr")
-            or bool(macro(name))
+            or bool(macro(name, self.manner.operands))
         )
 
     def factor(self) -> Node:
@@ -316,7 +316,7 @@ class _Reader(Derivatives):
         if name in NAMED:
             counts = rf"\{name}" in self.manner.counts
             return self.after_name(Node("name", rf"\{name}", counts=counts))
-        if self.token != "{" and (own := macro(name)):
+        if self.token != "{" and (own := macro(name, self.manner.operands)):
             return self.after_name(Node("name", own))
         if name == "begin":
             return self.environment()

@@ -15,7 +15,8 @@ class Manner:
     labels, which names stand for themselves with any argument, and whether E(x) is an
     expectation. `sequences` are names that always have a letter above them, as in
     x^{t+1}; `signals` have their index in square brackets, as in x[n - 1]; `words` are
-    written as letters side by side, such as RSS."""
+    written as letters side by side, such as RSS; `operands` are commands that are
+    names."""
 
     is_function: Callable[[str], bool] = lambda name: True
     labels: frozenset[str] = frozenset()
@@ -25,6 +26,7 @@ class Manner:
     sequences: frozenset[str] = frozenset()
     signals: frozenset[str] = frozenset()
     words: frozenset[str] = frozenset()
+    operands: frozenset[str] = frozenset()  # commands that LaTeX does not have
 
 
 class Reading:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Iterable
 
 from backpass.derivation.language.functions import WORD_BEFORE_BRACKET
 from backpass.derivation.text.formal.trees import Groups, Unclear
@@ -19,7 +20,25 @@ _NOTHING = re.compile(
 )
 _BRACED = r"\{((?:[^{}]|\{(?:[^{}]|\{[^{}]*\})*\})*)\}"
 _FUNCTIONS = "Cov|Var|Corr|Pr|Prob|KL|MSE|ReLU|Loss|loss|Softmax|Attention"
-_PLAIN = (
+# The old commands for faces, which hold for the rest of their braces.
+_SWITCHES = {
+    "rm": "mathrm", "bf": "mathbf", "it": "mathit", "cal": "mathcal", "sf": "mathsf",
+    "tt": "mathtt", "bold": "mathbf",
+}  # fmt: skip
+_SWITCHED = re.compile(
+    rf"\{{\s*\\({'|'.join(_SWITCHES)})(?![a-zA-Z])\s*(\w+?|\\[a-zA-Z]+)\s*"
+    r"((?:_(?:\w|\{[^{}]*\}))?)\s*\}"
+)
+
+
+def _switched(match: re.Match[str]) -> str:
+    """Write {\\cal Y} as \\mathcal{Y}; with an index, it remains in braces."""
+    name = rf"\{_SWITCHES[match[1]]}{{{match[2]}}}"
+    return rf"{{{name}{match[3]}}}" if match[3] else name
+
+
+_PLAIN: tuple[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]], ...] = (
+    (_SWITCHED, _switched),
     (re.compile(rf"\\mathop\s*{_BRACED}"), r"\1"),
     (re.compile(rf"\\underset\s*{_BRACED}\s*{_BRACED}"), r"\2_{\1}"),
     (
@@ -84,26 +103,6 @@ COMPARED = {
 SEPARATORS = {",", ";", *BARS, *NORMS, ":"}
 CLOSE = {
     "(": ")", "[": "]", r"\{": r"\}", r"\lbrack": r"\rbrack", r"\lbrace": r"\rbrace",
-}  # fmt: skip
-# Commands of LaTeX other than names, of which nothing is known here.
-_SIGNS = {
-    "pm", "mp", "cap", "cup", "wedge", "vee", "setminus", "oplus", "ominus", "oslash", "star",
-    "amalg", "sqcap", "sqcup", "uplus", "wr", "ast", "bullet", "diamond", "perp", "top", "bot",
-    "forall", "exists", "nexists", "neg", "lnot", "land", "lor", "angle", "triangle", "square",
-    "over", "choose", "atop", "brack", "brace", "substack", "stackrel", "overset", "underset",
-    "overbrace", "underbrace", "tag", "label", "ref", "eqref", "cite", "hline", "colon",
-    "backslash", "binom", "dbinom", "tbinom", "mathchoice", "therefore", "because", "partial",
-    "nabla", "left", "right", "middle", "lfloor", "rfloor", "lceil", "rceil", "langle", "rangle",
-    "bmod", "pmod", "mod", "not", "limsup", "liminf", "bigcup", "bigcap", "bigoplus", "bigodot",
-    "bigotimes", "coprod", "color", "textcolor", "rlap", "llap", "phantom", "hphantom", "rm",
-    "bf", "it", "cal", "left.", "sf", "tt", "ltimes", "rtimes", "dotplus", "S", "vdash", "models",
-    "prod", "sum", "int", "end", "begin", "operatorname", "mathrm", "xrightarrow", "cdotp",
-    "smallsetminus", "ddag", "dag", "dagger", "ddagger", "div", "times", "cdot", "odot", "circ",
-    "otimes", "text", "mid", "vert", "Vert", "lvert", "rvert", "lVert", "rVert", "given",
-    "parallel", "href", "bigg", "big", "Bigg", "Big", "gcd", "deg", "hom", "ker", "Im", "bold",
-    "le", "ge", "lt", "gt", "ll", "gg", "ne", "in", "ni", "notin", "to", "mapsto", "gets", "subset",
-    "supset", "propto", "cong", "asymp", "approx", "doteq", "prec", "succ", "equiv", "iff",
-    "implies", "rbrack", "lbrack", "rbrace", "lbrace", "overleftarrow", "acute", "grave", "dddot", "sideset", "raise", "kern", "newcommand", "def",
 }  # fmt: skip
 _BOLD_MACRO = re.compile(
     r"b([a-zA-Z]|alpha|beta|gamma|delta|epsilon|eta|theta|lambda|mu|nu|xi|pi|rho|sigma|tau|phi"
@@ -201,13 +200,55 @@ def groups_of(tokens: list[str]) -> Groups:
     return (tuple(tokens),)
 
 
-def macro(name: str) -> str:
+def macro(name: str, operands: frozenset[str]) -> str:
     """Return the name that stands for a command which the text does not define, such as
-    that of its site: \\bx is \\mathbf{x}. "" if LaTeX has the command."""
-    signs = _SIGNS | {one[1:] for one in COMPARED | BARS | NORMS | DOTS | TOPS}
-    if name in signs or not re.fullmatch("(?!.*(?:arrow|eq|sim)s?$)[a-zA-Z]+", name):
+    that of its site: \\bx is \\mathbf{x}. "" if it may be a sign of LaTeX."""
+    if name in _SWITCHES:
         return ""
     if bold := _BOLD_MACRO.fullmatch(name):
         inside = bold[1] if len(bold[1]) == 1 else rf"\{bold[1]}"
         return rf"\mathbf{{{inside}}}"
-    return rf"\text{{{name}}}"
+    return rf"\text{{{name}}}" if name in operands else ""
+
+
+_KNOWN = {
+    *(one[1:] for one in COMPARED | BARS | NORMS | DOTS | TOPS | TIMES | EACH),
+    *(one[1:] for one in CLOSE if one[0] == "\\"),
+    *(one[1:] for one in CLOSED if one[0] == "\\"),
+    *(FACES | CALLS | NAMED | {*BIGS, *_SWITCHES}),
+}
+_ENDED = {"", ",", ";", "=", *CLOSED - {"}"}}
+_ABOVE = re.compile(r"T|\\top|\\intercal|\{(?:T|-1|\\top|\\intercal|\\math\w+\{T\})\}")
+
+
+def operands_of(formulas: Iterable[str]) -> frozenset[str]:
+    """Return the commands, other than those that are known here, that occur in some
+    formula where only an operand can: behind no ^ or _, and at its end, before a
+    closing bracket or a transpose, or below an accent. A sign between operands, or
+    before one, never occurs so."""
+    found: set[str] = set()
+    for formula in formulas:
+        if "\\" not in formula:
+            continue
+        try:
+            tokens = tokens_of(formula)
+        except Unclear:
+            continue
+        for at, token in enumerate(tokens):
+            name = token[1:]
+            if token[0] != "\\" or not name.isalpha() or name in _KNOWN | found:
+                continue
+            is_bracket = name[0] == "r" and rf"\l{name[1:]}" in tokens
+            if not is_bracket and _is_operand(tokens, at):
+                found.add(name)
+    return frozenset(found)
+
+
+def _is_operand(tokens: list[str], at: int) -> bool:
+    before = ["", "", *tokens][at : at + 2]
+    following = [*tokens, ""][at + 1]
+    if following == "^":
+        return _ABOVE.match("".join(tokens[at + 2 :])) is not None
+    if before[1] == "{":
+        return before[0][1:] in FACES and following == "}"
+    return before[1] not in ("^", "_") and following in _ENDED
