@@ -48,16 +48,18 @@ class Grids:
         return getattr(self, f"_of_{node.kind}", self._of_number)(node)  # type: ignore[no-any-return]
 
     def _of_number(self, node: Node) -> Value:
-        values = [self.value(part) for part in node.parts]
-        if any(isinstance(one, list) for one in values):
-            raise Unclear(f"a {node.kind} of matrices")
+        values: list[Node] = []
+        for one in map(self.value, node.parts):
+            if isinstance(one, list):
+                raise Unclear(f"a {node.kind} of matrices")
+            values.append(one)
         return Node(
             node.kind,
             node.value,
             tuple(values),
             node.subs,
             node.sups,
-            node.counts,  # type: ignore[arg-type]
+            node.counts,
         )
 
     def _of_name(self, node: Node) -> Value:

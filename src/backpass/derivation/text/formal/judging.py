@@ -7,14 +7,11 @@ and the definitions of the text. No line is refused.
 from __future__ import annotations
 
 import re
-from bisect import bisect_right
 from contextlib import suppress
 from dataclasses import replace
 from fractions import Fraction
 from itertools import pairwise
 
-from backpass.derivation.text.contents import Heading
-from backpass.derivation.text.displays import Display
 from backpass.derivation.text.formal.algebra import is_ordered
 from backpass.derivation.text.formal.chains import steps
 from backpass.derivation.text.formal.claims import (
@@ -32,22 +29,18 @@ from backpass.derivation.text.formal.limits import LIMIT, is_limit
 from backpass.derivation.text.formal.meanings import LETTER, Meanings, Read
 from backpass.derivation.text.formal.ordering import holds, is_false
 from backpass.derivation.text.formal.reader import read_formula
+from backpass.derivation.text.formal.reads import displayed, in_prose
 from backpass.derivation.text.formal.rewrites import with_integrals, with_whole_sums
 from backpass.derivation.text.formal.rounding import is_rounded
 from backpass.derivation.text.formal.slopes import Calculus
 from backpass.derivation.text.formal.spelled import GRADIENT, spelled
 from backpass.derivation.text.formal.trees import Node, Unclear
 from backpass.derivation.text.formal.values import is_number, with_numbers
-from backpass.derivation.text.imposed import (
-    only_defines,
-    only_introduces,
-    paragraph_above,
-)
 from backpass.derivation.text.knowledge import Knowledge
 from backpass.derivation.text.passages import Text
-from backpass.derivation.text.relations import chain, declares
-from backpass.derivation.text.sight.prose import Prose, prose_of
-from backpass.derivation.text.statements import Statement, statements
+from backpass.derivation.text.relations import chain
+from backpass.derivation.text.sight.prose import prose_of
+from backpass.derivation.text.statements import Statement
 from backpass.derivation.text.verdict import Verdict
 
 _CLAIMS = re.compile(
@@ -66,7 +59,6 @@ _IF = re.compile(
 )
 _FAR = 24  # equations above a conclusion
 _BLAMED = ("refused", "ill-formed", "follows")
-_ONLY_WORDS = re.compile(r"\s*\\(?:text[a-z]*|mbox|mathrm)\s*\{[^{}$=]*\}[\s.,;]*")
 # Words, and not the name of a function; and words that state something.
 _WORD_GROUP = re.compile(
     r"\\(?:text(?:rm|bf|it|normal)?|mbox|q?quad)(?![a-zA-Z])"
@@ -74,17 +66,6 @@ _WORD_GROUP = re.compile(
 )
 _STATES = re.compile(
     r"\b(?:is|are|equals?|has|have|depends?|must|means|becomes?|if|for|when|where|iff|satisf\w+|not|no)\b"
-)
-
-_DEFINING = re.compile(
-    r":\s*=|\\(?:coloneqq?|triangleq|equiv)(?![a-zA-Z])"
-    r"|\{\s*(?:\\(?:text|mathrm)[a-z]*\s*\{)?\s*(?:def|\\(?:Delta|triangle))\W"
-)
-# A range of indices, with or without words.
-_RANGE = re.compile(
-    r"(?:\\text[a-z]*\s*\{[^{}$=]*\}|\\forall|\\(?:quad|qquad|[,;: ])|[\s(),.~]"
-    r"|(?:\d+\s*\\leq?\s*)?[a-z](?:\s*,\s*[a-z])*\s*(?:=|\\in|\\leq?(?:slant)?|\\geq?|<|>)\s*"
-    r"(?:\\\{)?[\w\s,+-]*(?:\\(?:l|c)?dots[\s,\w+-]*)?(?:\\\})?)*"
 )
 
 
@@ -261,7 +242,7 @@ class Formal:
     def _start(self) -> None:
         known, document = self.known, self.known.document
         prose = prose_of(document)
-        reads = [*self._displayed(), *self._in_prose(prose)]
+        reads = [*displayed(known), *in_prose(known, prose)]
         reads.sort(
             key=lambda one: [at for text in one.members for at in text.origins][:1]
         )
@@ -274,70 +255,6 @@ class Formal:
         self._meanings = Meanings(
             reads, formulas, prose.dependent, expects, document.expanded.characters
         )
-
-    def _displayed(self) -> list[Read]:
-        found, section, end = [], 0, 0
-        line_of = self.known.document.line_of
-        for item in self.known.document.items:
-            section += isinstance(item, Heading)
-            if not isinstance(item, Display):
-                continue
-            above = self.known.source[max(end, item.start - 400) : item.start]
-            prose = paragraph_above(above)
-            introduced, end = only_introduces(prose), item.end
-            called = only_defines(prose)
-            for one in statements(item, self.known.brackets):
-                sure = not (one.fault or one.relation or one.conditional)
-                words = [text.characters for text in one.beside]
-                words += [
-                    text.characters for c in one.conditions if c for text in c.pieces
-                ]
-                ranged = all(map(_RANGE.fullmatch, words))
-                stands = ranged and not (one.fault or one.relation)
-                # A distribution restricts no equation.
-                certain = sure and all(
-                    _RANGE.fullmatch(w) or declares(w) for w in words
-                )
-                usable = sure and all(map(_ONLY_WORDS.fullmatch, words))
-                begins = next((m for m in one.members if m.origins), one.members[0])
-                line = line_of(begins)
-                either = certain or usable
-                found.append(
-                    Read(
-                        one.members,
-                        [],
-                        section,
-                        line,
-                        True,
-                        either,
-                        stands,
-                        usable,
-                        introduced,
-                        called,
-                        self.known.source[: item.start],
-                        self._is_signed(one.members),
-                    )
-                )
-        return found
-
-    def _is_signed(self, members: tuple[Text, ...]) -> bool:
-        """Whether the sign behind the first member says that it is defined."""
-        if len(members) < 2 or not all(one.origins for one in members[:2]):
-            return False
-        start, end = members[0].origins[-1] + 1, members[1].origins[0]
-        return _DEFINING.search(self.known.source[start:end]) is not None
-
-    def _in_prose(self, prose: Prose) -> list[Read]:
-        document = self.known.document
-        starts = [one.start for one in document.items if isinstance(one, Heading)]
-        found = []
-        for text in prose.equations:
-            members = tuple(side.strip() for side in text.split("="))
-            if len(members) > 1 and all(one.characters for one in members):
-                section = bisect_right(starts, text.origins[0])
-                line = document.line_of(text)
-                found.append(Read(members, [], section, line, False))
-        return found
 
     # ---- verdicts --------------------------------------------------------------------
 
@@ -372,7 +289,7 @@ class Formal:
         assert self._meanings is not None
         if self._meanings.has_free_index(right, left) or not read.introduced:
             return None
-        if not is_named_last(left, right, read.above):
+        if not is_named_last(left, right, self.known.source[: read.begins]):
             return None
         return "definition", 0, (f"{right.value} is new: it is the left side",)
 

@@ -45,7 +45,7 @@ class Read:
     usable: bool = True  # whether nothing stands beside it
     introduced: bool = False  # whether the sentence above it draws no conclusion
     called: bool = False  # whether that sentence says that it defines something
-    above: str = ""  # the source above it
+    begins: int = 0  # where its display begins in the source
     signed: bool = False  # whether its sign does, as := does
     defines: Key | None = None
 
@@ -325,7 +325,9 @@ class Meanings:
         for read in self.reads:
             head = head_of_left(read.trees[0])
             members = zip(read.members[1:], read.trees[1:], strict=True)
-            for member, tree in members if head is not None else ():
+            if head is None:
+                continue
+            for member, tree in members:
                 used = _names_outside(tree, set()) if tree else ()
                 found[head.value] |= {*used} or {*LETTER.findall(member.characters)}
         return found
