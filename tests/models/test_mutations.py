@@ -130,8 +130,8 @@ MISTAKES = {
     "the final norm is skipped": (gpt2, language_model, BACK, f"(dx, {BACK})[piece is not pieces[-1]]"),
     "positions are off by one": (gpt2, language_model, BACK, BACK.replace(
         "dx", "dx[..., [*range(1, dx.shape[-2]), 0], :] if piece.name == 'wpe' else dx")),
-    "the residual's gradient is overwritten": (gpt2, blocks, "dx + da", "da"),
-    "the first block's gradient is dropped": (llama, blocks, "dx + da", "dx"),
+    "the residual's gradient is overwritten": (gpt2, blocks, "ds=dx", "ds=None"),
+    "the first block's gradient is dropped": (llama, blocks, "dx = _through(*norm, da", "_ = _through(*norm, da"),
     "a layer of Llama takes its neighbour's gradients": (llama, language_model, "reversed(pieces)", "pieces"),
     "Llama's tied weight has one share": (llama, language_model, "table.backward_onto(dhead, dx, tokens)", "table.backward(dx, tokens)"),
 }  # fmt: skip
