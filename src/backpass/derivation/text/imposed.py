@@ -7,6 +7,7 @@ that follows from an imposed one need not hold everywhere either.
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from backpass.derivation.text.passages import Text
@@ -78,6 +79,20 @@ def only_introduces(prose: str) -> bool:
 def only_defines(prose: str) -> bool:
     """Whether the last sentence of some prose introduces a name by its words."""
     return _DEFINES.search(_SENTENCE.split(prose.strip())[-1]) is not None
+
+
+_THEN = re.compile(
+    r"(?:[=-]>|\\(?:Rightarrow|Longrightarrow|implies|iff|Leftrightarrow|therefore)(?![a-zA-Z]))"
+    r"(?:[\s&{}]|\\[,;: ]|\\q?quad(?![a-zA-Z]))*$"
+)
+
+
+def is_result(source: str, members: Sequence[Text]) -> bool:
+    """Whether an equation may be what a calculation has found for a name: an arrow, or
+    a sign such as \\therefore, stands before it, or its right side is a number."""
+    start = members[0].origins[0] if members[0].origins else 0
+    concluded = _THEN.search(source[max(0, start - 60) : start]) is not None
+    return concluded or not re.search("[a-zA-Z]", members[-1].characters)
 
 
 @dataclass

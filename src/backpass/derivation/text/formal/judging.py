@@ -35,7 +35,6 @@ from backpass.derivation.text.formal.rounding import is_rounded
 from backpass.derivation.text.formal.slopes import Calculus
 from backpass.derivation.text.formal.spelled import GRADIENT, spelled
 from backpass.derivation.text.formal.trees import Node, Unclear
-from backpass.derivation.text.formal.values import is_number, with_numbers
 from backpass.derivation.text.knowledge import Knowledge
 from backpass.derivation.text.passages import Text
 from backpass.derivation.text.relations import chain
@@ -375,31 +374,9 @@ class Formal:
                     return (*words, JOINT) if written == self._joint else words
         with suppress(Unclear, RecursionError, OverflowError, ZeroDivisionError):
             if (words := self._by_rules(a, b, read, True, False, layers=True)) is None:
-                return self._by_entries(a, b, read) or self._by_numbers(a, b, read)
+                return self._by_entries(a, b, read)
             return words
         return None
-
-    def _by_numbers(self, a: Node, b: Node, read: Read) -> tuple[str, ...] | None:
-        """Compare a formula with one of numbers, which the text gives its names."""
-        meanings = self._meanings
-        assert meanings is not None
-        if not is_number(b) or is_number(a):
-            return None
-        lines: dict[str, int] = {}
-
-        def value(node: Node) -> Node | None:
-            if (found := meanings.number_of(node, read)) is None:
-                return None
-            name = node if node.kind == "name" else node.parts[0]
-            below = ", ".join(" ".join(group) for group in name.subs)
-            lines[name.value + (f"_{{{below}}}" if below else "")] = found[1]
-            return found[0]
-
-        first = with_numbers(a, value, meanings.at(read).value)
-        if self._by_rules(first, b, read, False, False) is None:
-            return None
-        where = self.known.document.where
-        return tuple(f"{name} is the number in {where(n)}" for name, n in lines.items())
 
     def _by_entries(self, a: Node, b: Node, read: Read) -> tuple[str, ...] | None:
         """Compare formulas with matrices that are written out entry by entry."""

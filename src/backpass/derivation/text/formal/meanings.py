@@ -24,7 +24,6 @@ from backpass.derivation.text.formal.kinds import IDENTITY, is_array, is_vector
 from backpass.derivation.text.formal.manners import manner_of, tree_of
 from backpass.derivation.text.formal.slopes import Meaning, base, names
 from backpass.derivation.text.formal.trees import Groups, Node, Unclear, renamed
-from backpass.derivation.text.formal.values import is_number
 from backpass.derivation.text.passages import Text
 
 LETTER = re.compile(r"\\[a-zA-Z]+(?:\{\\?[a-zA-Z]+\})?|[a-zA-Z]")
@@ -269,25 +268,6 @@ class Meanings:
             return _with_indices(left, right, node)
         except Unclear:
             return None
-
-    def number_of(self, node: Node, place: Read) -> tuple[Node, int] | None:
-        """Return the number that an equation above gives a name, and its line: the
-        nearest one."""
-        for read, last in reversed(self._numbered.get(node, ())):
-            if read is not place and read.line <= place.line:
-                return last, read.line
-        return None
-
-    @cached_property
-    def _numbered(self) -> dict[Node, list[tuple[Read, Node]]]:
-        """The equations that end in a number, by their left sides."""
-        found: dict[Node, list[tuple[Read, Node]]] = defaultdict(list)
-        for read in self.reads:
-            left, last = read.trees[0], read.trees[-1]
-            if left is not None and last is not None and read.certain:
-                if is_number(last) and len(read.trees) > 1:
-                    found[left].append((read, last))
-        return found
 
     def is_input(self, name: Node) -> bool:
         """Whether the text does not say that a name depends on others."""

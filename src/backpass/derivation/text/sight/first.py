@@ -15,6 +15,7 @@ from backpass.derivation.language.names import without_accent
 from backpass.derivation.language.parse import Line, Unreadable, parse, read
 from backpass.derivation.text.contents import Heading
 from backpass.derivation.text.directives import follow
+from backpass.derivation.text.imposed import is_result
 from backpass.derivation.text.knowledge import Knowledge, Known
 from backpass.derivation.text.notation import Notation
 from backpass.derivation.text.passages import Text
@@ -358,6 +359,7 @@ class Sight(Needs):
         assert self._inference is not None
         if name in self._contested:
             return False
+        source = self.known.source
         others = [
             one
             for one in self._inference.reads
@@ -366,15 +368,14 @@ class Sight(Needs):
             and one.statement not in self._busy
             and one.statement != own.statement
             and one.statement not in self._failed
+            and not (one.line > own.line and is_result(source, one.statement.members))
         ]
-        others.sort(
-            key=lambda one: (
-                one.section != own.section,
-                one.line > own.line,
-                abs(one.line - own.line),
-            )
-        )
-        for one in others:
+
+        def distance(one: Read) -> tuple[bool, bool, int]:
+            lines = one.line - own.line
+            return one.section != own.section, lines > 0, abs(lines)
+
+        for one in sorted(others, key=distance):
             before = self.known.now
             verdicts = self.judged(one.statement)
             if verdicts and verdicts[0].kind == "definition":

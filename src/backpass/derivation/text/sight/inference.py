@@ -55,6 +55,9 @@ _FUNCTIONS = (*_ACTIVATIONS, *"fghFGpqlu", *LOSSES)
 _LOGISTIC = r"\frac{1}{1 + e^{-#1}}"
 
 
+_TRANSPOSED = re.compile(
+    r"(?<![a-zA-Z\\])[A-Z]_(?:\w|\{\w\})\s*\^\s*\{?\s*(?:T|\\top|\\intercal|\\mathrm\{T\})(?![a-zA-Z])"
+)
 _LOSS = re.compile(r"\b(?:loss|cost|objective|error)\b", re.I)
 
 
@@ -125,7 +128,8 @@ class Inference:
         self.divisors: dict[str, tuple[str, set[str]]] = {}
         self.counted: dict[str, str] = {}  # capital letters that are lengths, and why
         self._labelled: set[str] = set()
-        self._transposes = False  # whether it transposes a capital with an index
+        # Whether it transposes a capital with an index.
+        self._transposes = _TRANSPOSED.search(known.source) is not None
         self._known = known
         self._shapes = Shapes(self.find, self.name_of)
         self._stated: list[Stated] = [*self.prose.stated]
