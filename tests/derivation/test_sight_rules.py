@@ -165,7 +165,7 @@ def test_a_number_for_a_name_is_not_put_into_other_equations():
     assert kinds(displays("y = 0", "p = 0", "y + p = 1"))[-1] != "equal"
 
 
-def test_a_name_that_is_transposed_is_no_element_of_a_vector():
+def test_a_transposed_name_is_not_an_element_of_a_vector():
     above = r"The matrix $G$.", r"C = G^T K_k^T P_k"
     assert (
         kinds("\n\n".join([above[0], displays(above[1], r"(I - K_k G) P_k = (I - G K_k) P_k")]))[-1]
