@@ -53,6 +53,8 @@ LEAN = {
     for twentieths, letters in enumerate(["", "CEHIKSXZfζξν∂Σ", "JMNUτ", "FPTWΓ", "VY"])
     for letter in letters
 }
+# A formula in a sentence, and the punctuation behind it, which must not begin a line.
+HELD = re.compile(r'<span class="math[^"]*"><math\b(?:(?!</math>).)*</math></span>[.,;:!?)]+', re.DOTALL)
 SCRIPTS = frozenset({"msub", "msup", "msubsup"})
 TALL = frozenset({"mfrac", "mroot", "mtable", "munder", "munderover"})
 TALL_SIGNS = frozenset("∑∏∫⨀⨁⨂")
@@ -179,7 +181,7 @@ def typeset(page: str, typesetter: Typesetter, complain: Callable[[str, str], No
         return with_source(mathml, formula(match)[0]) if mathml else match[0]
 
     pieces[::2] = [FORMULA.sub(converted, text) for text in pieces[::2]]
-    return "".join(pieces)
+    return HELD.sub(r'<span class="held">\g<0></span>', "".join(pieces))
 
 
 def formula(match: re.Match) -> Formula:

@@ -55,6 +55,13 @@ def test_a_formula_becomes_mathml_that_keeps_its_latex(shown):
     assert "".join(root.itertext()) == "a<b1"
 
 
+def test_punctuation_stays_with_the_formula_before_it(typesetter):
+    page = r'<p>of <span class="math notranslate">\(x\)</span>, so <span class="math notranslate">\(y\)</span> is</p>'
+    result = typeset(page, typesetter, lambda *complaint: None)
+    before, _, rest = result.partition('<span class="held">')
+    assert before == "<p>of " and "</math></span>,</span> so <span" in rest and "held" not in rest
+
+
 def test_a_displayed_formula_is_a_block(shown):
     assert 'display="block"' in shown(r"<div>\[ \sum_i x_i \]</div>")
     assert 'display="block"' not in shown(r"<p>\(\sum_i x_i\)</p>")

@@ -158,7 +158,10 @@ def test_what_a_calculation_finds_defines_no_name_above_it():
     found = displays(r"2 e^{-3 z} = 1 + e^{-z}", r"\Rightarrow z = 0")
     assert kinds(found)[0] != "equal"
     assert kinds(displays(r"2 e^{-3 z} = 1 + e^{-z}", "z = 0"))[0] != "equal"
-    assert kinds(displays(r"2 y - 2 x = -2 b", r"\therefore x = y + b"))[0] != "equal"
+    for found in (r"\therefore x = y + b", "x = y + b"):
+        assert kinds(displays("2 y - 2 x = -2 b", found))[0] != "equal"
+    introduced = displays("2 y - 2 x = -2 b") + "\n\nwhere\n\n" + displays("x = y + b")
+    assert kinds(introduced)[0] == "equal"
 
 
 def test_a_number_for_a_name_is_not_put_into_other_equations():
@@ -171,3 +174,26 @@ def test_a_transposed_name_is_not_an_element_of_a_vector():
         kinds("\n\n".join([above[0], displays(above[1], r"(I - K_k G) P_k = (I - G K_k) P_k")]))[-1]
         != "equal"
     )
+
+
+@pytest.mark.parametrize(
+    "above",
+    [
+        r"w = w - \eta g",
+        r"w = w - \eta g + 2 h",
+        "n = n + 1",
+        "u = 2 u",
+        "2 w = 0",
+        "d (f g) = f d g + g d f",
+    ],
+)
+def test_no_equation_follows_from_an_update_or_from_a_product_that_is_0(above):
+    for wrong in ("a + b = a - b", r"\sum_i a_i = \sum_i a_i - b_i", r"2 \eta g = 4 h"):
+        assert kinds(displays(above, wrong))[-1] != "equal"
+
+
+def test_the_reason_behind_because_is_not_a_part_of_the_chain():
+    text = "For $z, y \\in \\mathbb{R}^N$:\n\n" + displays(
+        r"\sum_{i=1}^N y_i \ln e^{z_i} = \sum_{i=1}^N y_i \ln e^{z_i} \\ \because \ln e^{z_i} = z_i \\ = \sum_{i=1}^N y_i z_i"
+    )
+    assert not {"refused", "ill-formed"} & {*kinds(text)}

@@ -87,12 +87,28 @@ _THEN = re.compile(
 )
 
 
-def is_result(source: str, members: Sequence[Text]) -> bool:
-    """Whether an equation may be what a calculation has found for a name: an arrow, or
-    a sign such as \\therefore, stands before it, or its right side is a number."""
-    start = members[0].origins[0] if members[0].origins else 0
-    concluded = _THEN.search(source[max(0, start - 60) : start]) is not None
-    return concluded or not re.search("[a-zA-Z]", members[-1].characters)
+_INTRODUCES = re.compile(
+    r"\b(?:where|with|let|here|denot\w*|defin\w*|set|call\w*|recall|put)\b"
+    r"|:\s*=|\\(?:triangleq|coloneqq)",
+    re.I,
+)
+
+
+def is_result(source: str, above: Sequence[Text], members: Sequence[Text]) -> bool:
+    """Whether an equation below another one may be what a calculation has found for a
+    name: an arrow, or a sign such as \\therefore, stands before it, its right side is a
+    number, or no word between the two introduces a name that is not a function."""
+    begin, start = (
+        next((one.origins[0] for one in of if one.origins), 0)
+        for of in (above, members)
+    )
+    if _THEN.search(source[max(0, start - 60) : start]):
+        return True
+    if not re.search("[a-zA-Z]", members[-1].characters):
+        return True
+    return "(" not in members[0].characters and not _INTRODUCES.search(
+        source[begin : start + len(members[0].characters) + 20]
+    )
 
 
 @dataclass

@@ -93,6 +93,12 @@ _SIGNATURE = re.compile(  # f: \mathbb{R}^n \to \mathbb{R}
 )
 
 
+_BECAUSE = (
+    r"is what \because begins a reason, or does the equation hold only then? "
+    "Write it in a sentence"
+)
+
+
 def statements(
     display: Display, brackets: frozenset[str] = frozenset()
 ) -> list[Statement]:
@@ -148,6 +154,8 @@ def _of_row(
             yield Statement((piece,), (), fault, sides=sides)
     if _OR.search(row.characters):
         fault = "two equations with or between them: which one is claimed?"
+    because = _BECAUSE if r"\because" in row.characters else ""
+    fault = because or fault
     introduced = False
     for equation in equations:
         clause = behind.get(equation)
@@ -166,7 +174,7 @@ def _of_row(
             yield replace(one, members=named)
         else:
             yield from _of_chain(one, links, conditions)
-        fault, follows = "", True
+        fault, follows = because, True
 
 
 def _compared(

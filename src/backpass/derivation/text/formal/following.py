@@ -22,6 +22,8 @@ def follows(algebra: Algebra, above: Sides, here: Sides) -> str | None:
     first, second = (algebra.added(left, right, minus) for left, right in sides)
     if not first or not second:
         return None  # an identity
+    if len(first) < 2:
+        return None  # a product that is 0, by whose factors nothing may be divided
     for one in _variants(algebra, second):
         factor = _ratio(_cleared(algebra, first), _cleared(algebra, one))
         if factor is not None:

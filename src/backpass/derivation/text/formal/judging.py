@@ -32,7 +32,7 @@ from backpass.derivation.text.formal.reader import read_formula
 from backpass.derivation.text.formal.reads import displayed, in_prose
 from backpass.derivation.text.formal.rewrites import with_integrals, with_whole_sums
 from backpass.derivation.text.formal.rounding import is_rounded
-from backpass.derivation.text.formal.slopes import Calculus
+from backpass.derivation.text.formal.slopes import Calculus, base, names
 from backpass.derivation.text.formal.spelled import GRADIENT, spelled
 from backpass.derivation.text.formal.trees import Node, Unclear
 from backpass.derivation.text.knowledge import Knowledge
@@ -513,6 +513,7 @@ class Formal:
                 a is not None
                 and b is not None
                 and _holds(verdict, number, a, b, imposed)
+                and not _is_next(a, b)
             ):
                 self._above.append((read, (a, b)))
         if read.trees[0] is None or read.trees[0].kind != "slope":
@@ -531,6 +532,11 @@ def _holds(verdict: Verdict, number: int, a: Node, b: Node, imposed: bool) -> bo
         return True
     is_step = number > 0 or has_names_of(a, b) or has_names_of(b, a)
     return _may_stand(verdict) and not is_step
+
+
+def _is_next(a: Node, b: Node) -> bool:
+    """Whether an equation may give a name its next value, as in w = w - g."""
+    return a.kind == "name" and base(a) in names(b)
 
 
 def _may_stand(verdict: Verdict) -> bool:

@@ -354,21 +354,21 @@ class Sight(Needs):
             reasons.others.append(f"{name} is the loss")
 
     def _define_ahead(self, name: str, own: Read) -> bool:
-        """Whether another statement of the section defines a name, which then has this
-        meaning."""
+        """Whether another statement of the section defines a name."""
         assert self._inference is not None
         if name in self._contested:
             return False
-        source = self.known.source
+        source, above = self.known.source, own.statement.members
         others = [
             one
             for one in self._inference.reads
             if one.head == name
             and (one.section == own.section or one.line < own.line)
-            and one.statement not in self._busy
-            and one.statement != own.statement
-            and one.statement not in self._failed
-            and not (one.line > own.line and is_result(source, one.statement.members))
+            and one.statement not in {own.statement, *self._busy, *self._failed}
+            and (
+                one.line <= own.line
+                or not is_result(source, above, one.statement.members)
+            )
         ]
 
         def distance(one: Read) -> tuple[bool, bool, int]:
