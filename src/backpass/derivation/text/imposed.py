@@ -95,9 +95,10 @@ _INTRODUCES = re.compile(
 
 
 def is_result(source: str, above: Sequence[Text], members: Sequence[Text]) -> bool:
-    """Whether an equation below another one may be what a calculation has found for a
-    name: an arrow, or a sign such as \\therefore, stands before it, its right side is a
-    number, or no word between the two introduces a name that is not a function."""
+    """Whether an equation below another one, all of whose names that one has, may be
+    what a calculation has found for a name: an arrow, or a sign such as \\therefore,
+    stands before it, its right side is a number, or no word between the two introduces
+    a name that is not a function."""
     begin, start = (
         next((one.origins[0] for one in of if one.origins), 0)
         for of in (above, members)

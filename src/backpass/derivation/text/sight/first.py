@@ -355,19 +355,19 @@ class Sight(Needs):
 
     def _define_ahead(self, name: str, own: Read) -> bool:
         """Whether another statement of the section defines a name."""
-        assert self._inference is not None
-        if name in self._contested:
+        if (inference := self._inference) is None or name in self._contested:
             return False
         source, above = self.known.source, own.statement.members
         others = [
             one
-            for one in self._inference.reads
+            for one in inference.reads
             if one.head == name
             and (one.section == own.section or one.line < own.line)
             and one.statement not in {own.statement, *self._busy, *self._failed}
-            and (
-                one.line <= own.line
-                or not is_result(source, above, one.statement.members)
+            and not (
+                own.line < one.line
+                and one.names <= own.names
+                and is_result(source, above, one.statement.members)
             )
         ]
 
