@@ -13,7 +13,8 @@ import base64
 import html
 import json
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Set
+from functools import partial
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -197,14 +198,13 @@ def typesetter_of(app: Sphinx) -> Typesetter:
 
 
 def typeset_page(
-    app: Sphinx, page: str, template: str, context: dict, doctree: nodes.document | None
+    parts: Set[str], app: Sphinx, page: str, template: str, context: dict, doctree: nodes.document | None
 ) -> None:
     def complain(latex: str, problem: str) -> None:
         logger.warning("cannot typeset %r: %s", latex, " ".join(problem.split()), location=page)
 
-    for part in ("body", "toc"):
-        if part in context:
-            context[part] = typeset(context[part], typesetter_of(app), complain)
+    for part in parts & {*context}:
+        context[part] = typeset(context[part], typesetter_of(app), complain)
 
 
 def write_font(app: Sphinx) -> None:
@@ -224,5 +224,7 @@ def setup(app: Sphinx) -> dict:
     app.add_config_value("mathematics_macros", {}, "env")  # by name without the backslash, as of \newcommand
     app.add_html_math_renderer("mathml", (html_visit_math, None), (html_visit_displaymath, None))
     app.connect("builder-inited", write_font)
-    app.connect("html-page-context", typeset_page, priority=900)
+    # The contents before the theme reads them; the text after all who add to it.
+    app.connect("html-page-context", partial(typeset_page, {"toc"}), priority=100)
+    app.connect("html-page-context", partial(typeset_page, {"body"}), priority=900)
     return {"parallel_read_safe": True, "parallel_write_safe": False}

@@ -18,8 +18,8 @@ from backpass.cost.sizes import MODELS
 from backpass.cost.tally import CONVENTIONS
 from backpass.models import encoder, gpt2, llama, seq2seq
 
-from .conftest import WIDE, Visit
-from .test_site import NEXT_FRAME, found_by_axe, turn
+from .conftest import SETTLED, WIDE, Visit
+from .test_site import found_by_axe, turn
 
 PAGE = "chapters/cost/calculator.html"
 RULE = "6n-all: 6·N·tokens, N all parameters"
@@ -580,7 +580,7 @@ def test_everything_open_is_accessible_and_fits_a_phone(browser, address):
     page.fill("#A-n_kv", "5")
     assert found_by_axe(page, context="#calculator") == []  # with a rejection
     page.set_viewport_size(PHONE)
-    page.evaluate(NEXT_FRAME)
+    page.evaluate(SETTLED)
     assert page.evaluate("document.documentElement.scrollWidth") <= PHONE["width"]
     page.fill("#A-n_kv", "4")
     page.fill("#time-bandwidth", "2")
