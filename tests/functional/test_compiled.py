@@ -91,8 +91,14 @@ def test_its_graph_rejects_what_is_outside(backend):
 
 
 # A C++ compiler reads headers for seconds. Scalar code needs few of them, and for four files a header that is compiled
-# first does not pay. A worker would import PyTorch again.
-QUICK = {"cpp.vec_isa_ok": False, "cpp_cache_precompile_headers": False, "compile_threads": 1}
+# first does not pay. A worker would import PyTorch again. The cache may hold vector code for the same graph, whose key does
+# not say so.
+QUICK = {
+    "cpp.vec_isa_ok": False,
+    "cpp_cache_precompile_headers": False,
+    "compile_threads": 1,
+    "force_disable_caches": True,
+}
 
 
 @pytest.mark.filterwarnings("ignore")  # the compiler's own
