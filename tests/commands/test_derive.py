@@ -160,7 +160,7 @@ def test_a_file_that_cannot_be_read_is_named(capsys, tmp_path):
 
 
 def test_strict(capsys, monkeypatch):
-    unread = RIGHT + "\n$$ 1 \\approx 1 $$\n"
+    unread = RIGHT + "\n$$ x \\approx y $$\n"
     assert run(capsys, monkeypatch, unread)[0] == 0
     status, shown = run(capsys, monkeypatch, unread, "--strict")
     assert (status, "2 lines: 1 equal, 1 not readable" in shown) == (1, True)
