@@ -33,3 +33,19 @@ def within(one: np.ndarray, other: np.ndarray, allowed: float) -> bool:
     finite = np.isfinite(one) & np.isfinite(other)
     rest = np.array_equal(one[~finite], other[~finite], equal_nan=True)
     return rest and bool((np.abs(one[finite] - other[finite]) <= allowed).all())
+
+
+def most_by_size(
+    pairs: list[tuple[np.ndarray, np.ndarray, float]], here: np.ndarray
+) -> np.ndarray:
+    """Return the largest allowed error among elements at most twice as large as the one
+    ``here``."""
+    errors = np.array([times * np.abs(got - wanted) for got, wanted, times in pairs])
+    sizes = np.array([np.abs(wanted) for _, wanted, _ in pairs])
+    known = np.isfinite(errors)
+    if not known.any():
+        return np.zeros(here.shape)
+    order = np.argsort(sizes[known])
+    most = np.maximum.accumulate(errors[known][order])
+    at = np.searchsorted(sizes[known][order], 2 * here, side="right") - 1
+    return most[np.maximum(at, 0)]

@@ -49,7 +49,7 @@ from backpass.verify.convert import (
 )
 from backpass.verify.differences import best_step
 from backpass.verify.drawing import generator
-from backpass.verify.magnitude import largest
+from backpass.verify.magnitude import largest, most_by_size
 from backpass.verify.methods.autograd import (
     contradicted,
     differentiate,
@@ -427,7 +427,7 @@ def _measured(
     for key, of in right.items():
         own = [(got[key], wanted[key], times) for got, wanted, times in pairs]
         if by_element:
-            each = _most_by_size(own, np.abs(of))
+            each = most_by_size(own, np.abs(of))
             if dtype != "float32" and operator is None:
                 # Autograd through a fused kernel rounds once; a backward of several
                 # operations rounds several times.
@@ -490,22 +490,6 @@ def _rms(values: np.ndarray) -> float:
     """Return the root mean square of the finite values."""
     values = values[np.isfinite(values)]
     return float(np.sqrt(np.mean(values**2))) if values.size else 0.0
-
-
-def _most_by_size(
-    pairs: list[tuple[np.ndarray, np.ndarray, float]], here: np.ndarray
-) -> np.ndarray:
-    """Return the largest allowed error among elements at most twice as large as the one
-    ``here``."""
-    errors = np.array([times * np.abs(got - wanted) for got, wanted, times in pairs])
-    sizes = np.array([np.abs(wanted) for _, wanted, _ in pairs])
-    known = np.isfinite(errors)
-    if not known.any():
-        return np.zeros(here.shape)
-    order = np.argsort(sizes[known])
-    most = np.maximum.accumulate(errors[known][order])
-    at = np.searchsorted(sizes[known][order], 2 * here, side="right") - 1
-    return most[np.maximum(at, 0)]
 
 
 def _is_elementwise(case: Case, function: Callable, right: Results) -> bool:
