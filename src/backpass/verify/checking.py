@@ -330,7 +330,7 @@ def _beside(
 def _with_cure(row: Row) -> Row:
     """Return a row of the contract; if strides matter, with what a kernel's host code
     does about them."""
-    if row.verdict != FAILED or not any(words in row.reason for words, *_ in LAYOUTS):
+    if row.verdict != FAILED or not any(of.words in row.reason for of in LAYOUTS):
         return row
     return replace(row, reason=f"{row.reason}; {STRIDES}")
 

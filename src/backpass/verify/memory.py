@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import cache, cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -181,24 +181,20 @@ def _with_other_strides(done: Run) -> Iterator[str]:
     arrays = [at for at, value in enumerate(done.case.inputs) if is_array(value)]
     # Each layout takes as long again, and such a fault shows at a small size too.
     small = max(size(tuple(value.shape)) for value in done.case.arrays) <= LARGE
-    for words, laid_out, axes in LAYOUTS if small else LAYOUTS[:1]:
-        some = [at for at in arrays if done.inputs[at].ndim >= axes]
-        if some and (faults := _of_inputs(done, some, words, laid_out)):
-            alone = [at for at in some if _of_inputs(done, [at], words, laid_out)]
-            named = _of_inputs(done, alone, words, laid_out) if alone else []
+    for layout in LAYOUTS if small else LAYOUTS[:1]:
+        some = [at for at in arrays if done.inputs[at].ndim >= layout.axes]
+        if some and (faults := _of_inputs(done, some, layout)):
+            alone = [at for at in some if _of_inputs(done, [at], layout)]
+            named = _of_inputs(done, alone, layout) if alone else []
             yield from named or faults
             break
-    *adjacent, (_, permuted, least) = LAYOUTS
-    for words, laid_out, axes in adjacent if small else adjacent[:1]:
-        what = f"for a dy that is {words}"
-        if dy.ndim >= axes and (
-            faults := [*_compared(done, what, laid_out(dy, len(arrays)))]
-        ):
+    for layout in LAYOUTS:
+        if dy.ndim < layout.axes or not (small or layout.of in (spread, permuted)):
+            continue
+        what, laid_out = f"for a dy that is {layout.words}", layout.of(dy, len(arrays))
+        if faults := [*_compared(done, what, laid_out)]:
             yield from faults
             break
-    if dy.ndim >= least:
-        what = "for a dy whose axes have a different order in memory"
-        yield from _compared(done, what, permuted(dy, len(arrays)))
     if dy.ndim and dy.shape[0] > 1:
         repeated = expanded(dy)
         whole = to_kind_of(done.y, np.ascontiguousarray(to_numpy(repeated)))
@@ -209,21 +205,20 @@ def _with_other_strides(done: Run) -> Iterator[str]:
 def _of_inputs(
     done: Run,
     some: Sequence[int],
-    words: str,
-    laid_out: Callable[[Array, int], Array],
+    layout: Layout,
 ) -> list[str]:
     """Return the faults for some inputs in another layout. A forward may reject it."""
     case, names = done.case, [done.case.subject.input_names[at] for at in some]
     given = enumerate(case.given())
-    inputs = (laid_out(x, at) if at in some else x for at, x in given)
+    inputs = (layout.of(x, at) if at in some else x for at, x in given)
     try:
         y, saved = case.subject.forward(*inputs)
     except Exception:
         return []
     verb = "is" if len(names) == 1 else "are"
-    what = f"when {' and '.join(names)} {verb} {words}"
+    what = f"when {' and '.join(names)} {verb} {layout.words}"
     same = _equal(done, "y", to_numpy(y), to_numpy(done.y), least=SLIGHT)
-    if not same and laid_out in (swapped, permuted):
+    if not same and layout.of in (swapped, permuted):
         return []  # such as dropout, which draws in the order of memory
     return [
         *([] if same else [f"y differs {what}"]),
@@ -271,12 +266,20 @@ def _reordered(value: Array, axis: int, to: int) -> Array:
     return np.moveaxis(np.ascontiguousarray(np.moveaxis(value, axis, to)), to, axis)
 
 
-# In words, and with the least number of axes.
-LAYOUTS: tuple[tuple[str, Callable[[Array, int], Array], int], ...] = (
-    ("not contiguous", spread, 1),
-    ("the first columns of a wider array", wider, 2),
-    ("laid out with the two axes before the last in the other order", swapped, 3),
-    ("laid out with its axes in another order", permuted, 2),
+class Layout(NamedTuple):
+    """A layout of an array in memory: in words, what lays out an array so, and how many
+    axes the array has at least."""
+
+    words: str
+    of: Callable[[Array, int], Array]
+    axes: int
+
+
+LAYOUTS = (
+    Layout("not contiguous", spread, 1),
+    Layout("the first columns of a wider array", wider, 2),
+    Layout("laid out with the two axes before the last in the other order", swapped, 3),
+    Layout("laid out with its axes in another order", permuted, 2),
 )
 
 
