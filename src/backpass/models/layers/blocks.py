@@ -72,7 +72,7 @@ def forward(
     or nothing."""
     saved: list[Through] = []
     of_parts = wanted_in_blocks(blocks, wanted, norm_first)
-    a: Array = None  # what is to be added to the stream, where the next norm reads it
+    a: Array | None = None  # to be added to the stream, where the next norm reads it
     for i, (block, (of_norm, of_part)) in enumerate(zip(blocks, of_parts, strict=True)):
         norm = implementation(block.norm, kernels)
         part = implementation(block.part, kernels)
@@ -84,14 +84,14 @@ def forward(
         }
         dropped = None
 
-        if not norm_first:
-            a = x
-        elif i == 0:
-            a, normed = norm.forward(x, *scale, **of_sum)
-        else:
+        if norm_first:
             a, x, normed = forward_of_sum(norm, x, a, *scale, **of_sum)
         a, computed = part.forward(
-            a, **own, **block.options, **options[i], wanted=of_part
+            a if norm_first else x,
+            **own,
+            **block.options,
+            **options[i],
+            wanted=of_part,
         )
         if drops:
             a, dropped = implementation(dropout, kernels).forward(a, **drops[i])

@@ -153,10 +153,13 @@ def gradients_of(
 
 
 def forward_of_sum(
-    norm: Any, x: Array, f: Array, *parameters: Array | None, **options: Any
+    norm: Any, x: Array, f: Array | None, *parameters: Array | None, **options: Any
 ) -> tuple[Array, Array, Any]:
     """Return the y of a norm that reads the sum of ``x[*, n]`` and ``f[*, n]``, the sum
-    ``s[*, n]``, and what the norm saved."""
+    ``s[*, n]``, and what the norm saved. Nothing is added if ``f`` is None."""
+    if f is None:
+        y, saved = norm.forward(x, *parameters, **options)
+        return y, x, saved
     if isinstance(norm, Kernel):
         return norm.forward_of_sum(x, f, *parameters, **options)
     s, _ = residual.forward(x, f)
