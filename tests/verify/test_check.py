@@ -480,6 +480,22 @@ class TestMemory:
         faults = self.contract(backward, x, lambda x: (x * x * x, {"x": x, "calls": 0}))
         assert "dx changes when backward is called a second time with the same dy" in faults
 
+    def test_a_saved_gradient_that_each_call_scales(self):
+        """Whose error would count as the effect of rounding, if it were measured from the array that is returned."""
+
+        class Squares(torch.autograd.Function):
+            @staticmethod
+            def forward(ctx, x):
+                ctx.dx = 2 * x
+                return (x * x).sum()
+
+            @staticmethod
+            def backward(ctx, dy):
+                return ctx.dx.mul_(dy)
+
+        report = check(Squares, torch.from_numpy(X), methods=["contract"], raises=False)
+        assert "dx changes when backward is called a second time with the same dy" in report.rows[0].reason
+
     @staticmethod
     def as_if_contiguous(value):
         """What a kernel reads that takes every array for a contiguous one."""

@@ -55,11 +55,22 @@ class Run:
         self.noise = cache(self._noise)
 
     @cached_property
-    def gradients(self) -> dict[int, Array | None]:
-        """The gradients that backward returns, by position of the input, or None."""
-        return self.case.slots.by_position(
+    def _returned(self) -> tuple[dict[int, Array | None], dict[int, np.ndarray]]:
+        """What backward returns, and copies, which no later call changes."""
+        found = self.case.slots.by_position(
             self.case.subject.backward(self.dy, self.saved), every=True
         )
+        return found, {at: to_numpy(of) for at, of in found.items() if is_array(of)}
+
+    @property
+    def gradients(self) -> dict[int, Array | None]:
+        """The gradients that backward returns, by position of the input, or None."""
+        return self._returned[0]
+
+    @property
+    def at_first(self) -> dict[int, np.ndarray]:
+        """The same gradients as they were when backward returned them."""
+        return self._returned[1]
 
     @property
     def unit(self) -> float:
@@ -89,14 +100,14 @@ class Run:
                 lambda x: x * (1 + FURTHER * coarsest * rng.uniform(-1, 1, x.shape))
             )
             there = Run(replace(self.case, inputs=moved))
-            pairs: dict[int | str, tuple] = {"y": (there.y, self.y)}
+            pairs: dict[int | str, tuple] = {"y": (to_numpy(there.y), to_numpy(self.y))}
             pairs |= {
-                at: (there.gradients[at], self.gradients[at])
-                for at in self.case.differentiable
+                at: (there.at_first[at], self.at_first[at])
+                for at in there.at_first.keys() & self.at_first.keys()
             }
             for key, (one, other) in pairs.items():
-                if one is not None and one.shape == other.shape:
-                    change = np.nan_to_num(to_numpy(one) - to_numpy(other))
+                if one.shape == other.shape:
+                    change = np.nan_to_num(one - other)
                     noise[key] = max(noise.get(key, 0.0), largest(change))
         return noise
 
