@@ -10,7 +10,7 @@ import triton.language as tl
 from backpass import ptx
 from backpass.kernels import compiled
 from backpass.verify import check
-from backpass.verify.vary import executed
+from backpass.verify.vary import executed, growth
 
 
 @triton.jit
@@ -439,7 +439,49 @@ def test_a_length_at_which_the_code_would_be_too_long_is_left_out(monkeypatch):
 
 
 def test_expected_lines_follow_the_growth_that_was_seen():
-    assert executed._expected([(32, 500), (64, 500)], 2048) == 500
-    assert executed._expected([(64, 500), (64, 500)], 256) == 2000
-    assert executed._expected([(16, 1119), (64, 4628)], 256) == 16 * 4628
-    assert executed._expected([(32, 500), (64, 1000), (256, 4000)], 2048) == 32000
+    assert growth.expected_lines([(32, 500), (64, 500)], 2048) == 500
+    assert growth.expected_lines([(64, 500), (64, 500)], 256) == 2000
+    assert growth.expected_lines([(16, 1119), (64, 4628)], 256) == 16 * 4628
+    assert growth.expected_lines([(32, 500), (64, 1000), (256, 4000)], 2048) == 32000
+
+
+@triton.jit
+def bent_kernel(x_ptr, y_ptr, n, slope, BLOCK: tl.constexpr):
+    at = tl.arange(0, BLOCK)
+    x = tl.load(x_ptr + at, mask=at < n, other=0.0)
+    tl.store(y_ptr + at, tl.where(x < 0, slope * x, x), mask=at < n)
+
+
+class Bent(Doubled):
+    def forward(self, x, slope=1.0):
+        y = torch.empty(x.shape, dtype=x.dtype)
+        bent_kernel[(1,)](x.contiguous(), y, len(x), slope, BLOCK=triton.next_power_of_2(len(x)))
+        return y, (x, slope)
+
+    def backward(self, dy, saved):
+        x, slope = saved
+        return dy if self.wrong else dy * torch.where(x < 0, slope, 1.0)
+
+
+def bent(x, slope=1.0):
+    return torch.where(x < 0, slope * x, x)
+
+
+def test_an_option_that_the_operator_has_too_is_changed():
+    report = of_one(Bent(), (9,), operator=bent, slope=1.0)
+    assert report.passed and "slope=0.75" in {row.variation for row in report.having("passed")}
+    (row,) = of_one(Bent(wrong=True), (9,), operator=bent, slope=1.0).failed
+    assert (row.quantity, row.variation) == ("dx", "slope=0.75")
+
+
+def test_an_option_that_means_another_thing_to_the_operator_accuses_nobody():
+    report = of_one(Bent(wrong=True), (9,), operator=lambda x, slope=1.0: x * slope / slope, slope=1.0)
+    assert report.passed
+    (row,) = (row for row in report.rows if row.variation == "slope=0.75")
+    assert row.reason.endswith("the option may mean another thing to the operator")
+
+
+def test_an_option_that_the_operator_lacks_or_has_with_another_default_stays():
+    for operator in (bent(torch.ones(1)).mul, lambda x: bent(x), lambda x, slope=0.5: bent(x)):
+        report = of_one(Bent(), (9,), operator=operator, slope=1.0)
+        assert not any("slope" in row.variation for row in report.rows)

@@ -30,9 +30,15 @@ from backpass.verify.state import other_inputs
 from backpass.verify.vary.axes import LENGTHENED
 from backpass.verify.vary.draws import Draw, Places
 from backpass.verify.vary.groups import other_integers, twice_as_many
+from backpass.verify.vary.growth import (
+    block_of,
+    expected_lines,
+    extrapolated,
+    lines_of,
+)
 from backpass.verify.vary.inputs import of_integers
 from backpass.verify.vary.masks import other_masks
-from backpass.verify.vary.options import left_out
+from backpass.verify.vary.options import executed_options, left_out
 from backpass.verify.vary.rows import EXCLUDED, diagnosis, not_run, summed_up
 from backpass.verify.vary.structure import REPEATS, is_kept, repeats
 from backpass.verify.vary.work import ASKED_FOR, Work, elements
@@ -45,7 +51,6 @@ ALIGNED = 16  # the multiples of which Triton compiles other code for
 EIGHTS = 8  # a block is not a factor of its odd multiples
 COARSE = 1e-3  # a smaller error at these lengths may be one of rounding
 LINES = 40_000  # of PTX, which take seconds to compile; more may take minutes
-GROWS = 1.1  # a larger factor between two lengths is not one of constants alone
 MULTIPROCESSORS = 9  # of as many programs with 5 rows each, one has none of 37
 FEW = 3  # of more rows, so that a program adds up many
 QUERY = "torch.cuda.get_device_properties"
@@ -68,10 +73,14 @@ OF_ORDER = (
     *(f"{of.__name__}: " for of in (ptx.Race, ptx.Order, ptx.Barrier, ptx.TooEarly)),
     compiled.UNSETTLED,
 )
-NOT_ACCEPTED = (
+OF_INTEGERS = (
     "forward is not right there, so it may be made for integers like those given"
 )
-Trial = tuple[str, Inputs]  # what is varied, in words, and the inputs
+OF_OPTIONS = (
+    "forward is not right there, so the option may mean another thing to the operator"
+)
+# What is varied, in words, and the inputs, or a case with other options.
+Trial = tuple[str, Inputs | Case]
 
 
 class _Rejected(Exception):
@@ -140,7 +149,11 @@ class _Varying:
     def __init__(self, case: Case, given: Executed, budget: _Budget) -> None:
         self.case, self.given, self.budget = case, given, budget
         self.asked, self.first = budget.asked, True
-        budget.kept[case.dtype] = self._work(given)
+        one = max(1, self._work(given))
+        # Other options take as much, of which half may be for them.
+        each = [*executed_options(case)] if case.operator is not None else []
+        self.options = each[: budget.most // (2 * one)]
+        budget.kept[case.dtype] = one * (1 + len(self.options))
         self.draw, self.work = Draw(case), Work(ASKED_FOR)
         self.rejected: set[Places] = set()  # lengths that cannot be others
 
@@ -174,10 +187,12 @@ class _Varying:
         for trial in self._grouped():
             yield self._first([trial])
         for trial in other_integers(self.draw):
-            yield self._if_accepted(trial)
+            yield _if_right(self._first([trial], integers=True), OF_INTEGERS)
         if together := self._in_eights():
             yield _without_small_errors(self._first([together]))
         self.budget.kept.pop(self.case.dtype)
+        for what, there in self.options:
+            yield _if_right(self._first([(what, there)]), OF_OPTIONS)
         yield self._first([(OTHER_VALUES, other_inputs(self.case).inputs)])
         for trial in self._of_values() if self.asked else ():
             yield self._first([trial])
@@ -215,15 +230,6 @@ class _Varying:
     def _grouped(self) -> Iterator[Trial]:
         if self.case.operator is not None and not self.draw.declared:
             yield from twice_as_many(self.draw, self.asked)
-
-    def _if_accepted(self, trial: Trial) -> list[Row]:
-        """Return the rows of other integers. If y is wrong there, or a kernel does not
-        run to its end, the object may be made for integers like those given."""
-        what, found = trial[0], self._first([trial], integers=True)
-        wrong = {row.quantity for row in found if row.verdict == FAILED}
-        if "y" in wrong or wrong == {""}:
-            return [replace(not_run(NAME, what, NOT_ACCEPTED), variation=what)]
-        return found
 
     def _in_eights(self) -> Trial | None:
         """Return inputs of which all lengths that may be others are odd multiples of 8
@@ -285,17 +291,17 @@ class _Varying:
         of_rows, before = self._is_of_rows(places), 0
         leasts = (OUTER, LEAST) if self._is_outer(places) else (LEAST, *BEYOND)
         lengths = (max(places.length + 3, least) | 1 for least in leasts)
-        code = [(_block(places.length), lines_of(self.given))]
+        code = [(block_of(places.length), lines_of(self.given))]
         costs = [(places.length, self._work(self.given))]
         for length in dict.fromkeys(lengths):
             known = self.asked and len(costs) > 1
-            count = _extrapolated(costs, length) if known else 0
+            count = extrapolated(costs, length) if known else 0
             if count > (left := self.budget.for_(self.case.dtype, self.first)):
                 what = f"length {length} in place of {places.length}"
                 reason = self._too_many(count, left)
                 yield [replace(not_run(NAME, what, reason), variation=what)]
                 break
-            lines = _expected(code, _block(length)) if len(code) > 1 else 0
+            lines = expected_lines(code, block_of(length)) if len(code) > 1 else 0
             if lines > LINES:
                 what = f"length {length} in place of {places.length}"
                 reason = (
@@ -308,7 +314,7 @@ class _Varying:
             if not self.last:
                 self.rejected.add(places)
             else:
-                code.append((_block(length), self.lines))
+                code.append((block_of(length), self.lines))
                 costs.append((length, self.cost))
             more = not of_rows and 0 < before < self.count
             if not self.asked and (more or self.last != self.given.programs):
@@ -384,12 +390,14 @@ class _Varying:
         self.last: list[tuple[str, int]] = []
         self.count = self.cost = self.lines = 0
         reasons, what, wrong = [], trials[0][0], []
-        for name, inputs in trials:
+        for name, trial in trials:
             try:
+                there = trial if isinstance(trial, Case) else self._at(trial)
+                self._affordable(there)
                 with Progress(f"compiling for {name}"):
-                    found = self._judged(name, self._at(inputs))
+                    found = self._judged(name, there)
                 if not integers:
-                    self._unless_of_repeats(found, inputs)
+                    self._unless_of_repeats(found, there.inputs)
             except _Rejected as rejected:
                 reasons.append(str(rejected))
                 continue
@@ -416,7 +424,9 @@ class _Varying:
     def _passes(self, inputs: Inputs) -> bool:
         """Whether the kernels are right at these inputs."""
         try:
-            found = self._judged("integers that repeat", self._at(inputs))
+            there = self._at(inputs)
+            self._affordable(there)
+            found = self._judged("integers that repeat", there)
         except _Rejected:
             return False
         return any(row.verdict == PASSED for row in found)
@@ -429,12 +439,14 @@ class _Varying:
             raise _Rejected(EXCLUDED)
         if shapes is None and not is_kept(case, inputs):
             raise _Rejected(STRUCTURED)
-        arrays = [x for x in inputs if is_array(x)]
-        times = max(1.0, elements(arrays) / max(1, elements(case.arrays)))
-        count = int(times * self._work(self.given))
-        if count > (left := self.budget.for_(case.dtype, self.first)):
-            raise _Rejected(self._too_many(count, left))
         return case.elsewhere(inputs)
+
+    def _affordable(self, there: Case) -> None:
+        """Raise _Rejected if a case would execute more than may be executed."""
+        times = max(1.0, elements(there.arrays) / max(1, elements(self.case.arrays)))
+        count = int(times * self._work(self.given))
+        if count > (left := self.budget.for_(self.case.dtype, self.first)):
+            raise _Rejected(self._too_many(count, left))
 
     def _too_many(self, count: int, left: int) -> str:
         more = "" if self.asked else f"; vary=True executes up to {IF_ASKED:,}"
@@ -528,6 +540,16 @@ class _Varying:
         return None if isinstance(y, (tuple, list)) else tuple(y.shape)
 
 
+def _if_right(found: list[Row], otherwise: str) -> list[Row]:
+    """Return the rows of other integers or options; if y is wrong there, or a kernel
+    does not run to its end, one row that says why nothing follows."""
+    wrong = {row.quantity for row in found if row.verdict == FAILED}
+    if "y" in wrong or wrong == {""}:
+        what = found[0].variation
+        return [replace(not_run(NAME, what, otherwise), variation=what)]
+    return found
+
+
 def _without_small_errors(found: Sequence[Row]) -> list[Row]:
     """Return the rows, with one that was not run in place of those that failed by a
     small error. A mask that is wrong shows in faults or large errors."""
@@ -546,42 +568,6 @@ def _without_small_errors(found: Sequence[Row]) -> list[Row]:
     what = small[0].variation
     left = replace(not_run(NAME, what, reason), variation=what)
     return [*(row for row in found if row not in small), left]
-
-
-def lines_of(done: Executed) -> int:
-    """Return how many lines the PTX of the kernels has that were executed."""
-    return sum(text.count("\n") for text in {run.text for run in done.verdict.runs})
-
-
-def _block(length: int) -> int:
-    """Return the least power of 2 that is not below a length, as a block often is."""
-    return 1 << max(length - 1, 0).bit_length()
-
-
-def _expected(code: Sequence[tuple[int, int]], block: int) -> int:
-    """Return how many lines of PTX to expect for a block, given the blocks and lines of
-    two lengths or more. Lines that grow may do so as the square of the block, until
-    three lengths have shown how. Of one block, they do not show whether they grow."""
-    (earlier, fewer), (last, lines) = code[-2:]
-    if earlier == last:
-        power = 1.0
-    elif lines <= GROWS * fewer:
-        power = 0.0
-    elif len(code) == 2 or not fewer:
-        power = 2.0
-    else:
-        power = math.log(lines / fewer) / math.log(last / earlier)
-    return int(lines * (block / last) ** power)
-
-
-def _extrapolated(costs: Sequence[tuple[int, int]], length: int) -> int:
-    """Return how many instructions to expect at a length, given those at shorter ones:
-    they grow as a power of the length, and scores as its square."""
-    (earlier, fewer), (last, cost) = costs[-2:]
-    if not 0 < earlier < last or not 0 < fewer < cost:
-        return cost
-    power = math.log(cost / fewer) / math.log(last / earlier)
-    return int(cost * (length / last) ** power)
 
 
 def _repeated(given: Inputs) -> Iterator[Inputs]:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import inspect
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from backpass.contract.arrays import is_array
@@ -53,6 +55,35 @@ def with_other_options(
         for other in _once(value, of(name, value, None)):
             inputs = (*case.inputs[:at], other, *case.inputs[at + 1 :])
             yield name, value, other, case.elsewhere(inputs)
+
+
+def executed_options(case: Case) -> Iterator[tuple[str, Case]]:
+    """Yield what is changed, in words, and the case with one option changed, for which
+    its operator computes the same: as a further input, or as a parameter of the same
+    name whose default is the value given."""
+    shapes = case.subject.shapes
+    declared = dict(shapes.options) if shapes and shapes.options else None
+    again = case.elsewhere(case.inputs)
+    for name, value, other, there in with_other_options(again, other_values, declared):
+        operator = case.operator
+        if name in case.subject.all_options:
+            operator = _with_option(operator, name, value, other)
+        if operator is not None:
+            yield f"{name}={other!r}", replace(there, operator=operator)
+
+
+def _with_option(operator: Any, name: str, value: object, other: object) -> Any:
+    try:
+        taken = inspect.signature(operator).parameters.get(name)
+    except (TypeError, ValueError):  # of a builtin
+        return None
+    if taken is None or taken.kind is taken.POSITIONAL_ONLY:
+        return None
+    if not isinstance(taken.default, (int, float, str, tuple, list)):
+        return None
+    if taken.default != value:
+        return None
+    return partial(operator, **{name: other})
 
 
 def left_out(case: Case) -> Iterator[tuple[str, Case]]:
