@@ -11,7 +11,9 @@ K = 3
 
 
 @triton.jit
-def largest_kernel(x_ptr, y_ptr, at_ptr, n, K: tl.constexpr, LAST: tl.constexpr, BLOCK: tl.constexpr):
+def largest_kernel(
+    x_ptr, y_ptr, at_ptr, n, K: tl.constexpr, LAST: tl.constexpr, BOTH: tl.constexpr, BLOCK: tl.constexpr
+):
     row, column = tl.program_id(0), tl.arange(0, BLOCK)
     x = tl.load(x_ptr + row * n + column, mask=column < n, other=-float("inf")).to(tl.float32)
     for k in tl.static_range(K):
@@ -22,7 +24,7 @@ def largest_kernel(x_ptr, y_ptr, at_ptr, n, K: tl.constexpr, LAST: tl.constexpr,
             at = tl.min(tl.where(x == top, column, BLOCK), axis=0)
         tl.store(y_ptr + row * K + k, top)
         tl.store(at_ptr + row * K + k, at)
-        x = tl.where(column == at, -float("inf"), x)
+        x = tl.where(x == top if BOTH else column == at, -float("inf"), x)
 
 
 class Largest:
@@ -35,7 +37,8 @@ class Largest:
         x = x.contiguous()
         y, at = torch.empty(len(x), K, dtype=x.dtype), torch.empty(len(x), K, dtype=torch.int32)
         block = triton.next_power_of_2(x.shape[1])
-        largest_kernel[(len(x),)](x, y, at, x.shape[1], K, self.share == "last", BLOCK=block)
+        how = self.share == "last", self.share == "both"
+        largest_kernel[(len(x),)](x, y, at, x.shape[1], K, *how, BLOCK=block)
         return y, (x, y, at.long())
 
     def backward(self, dy, saved):
@@ -77,3 +80,13 @@ def test_a_gradient_for_each_of_them_fails():
 
 def test_a_gradient_of_another_element_fails():
     assert {row.quantity for row in of_rows("beside", torch.bfloat16).failed} == {"dx"}
+
+
+def test_with_vary_two_largest_elements_are_equal():
+    x = torch.randn(3, 9, generator=torch.Generator().manual_seed(0))
+    settings = {"operator": lambda x: x.topk(K, 1).values, "compiled": True, "vary": True, "raises": False}
+    says = "two equal largest elements of x"
+    for share in ("first", "last"):
+        report = check(Largest(share), x, **settings)
+        assert report.passed and says in {row.variation for row in report.having("passed")}
+    assert {row.variation for row in check(Largest("both"), x, **settings).failed} == {says}

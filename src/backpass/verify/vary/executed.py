@@ -362,14 +362,20 @@ class _Varying:
         return FEW if max(lengths, default=0) > 2 * LEAST else MULTIPROCESSORS
 
     def _of_values(self) -> Iterator[Trial]:
-        """Yield other values: far from 0, an ignored integer, masks, and an optional
-        input left out."""
+        """Yield other values: far from 0, two that are equal, an ignored integer,
+        masks, and an optional input left out."""
         draw, at = self.draw, self.draw.first
         x = self.case.float64[at]
         # In half precision, a right result may overflow there.
         exact = self.case.dtype == "float32"
         if exact and x.size and x.min() < 0 < x.max():
             yield f"{draw.name(at)} × {TIMES}", draw.replaced(at, TIMES * x)
+        if x.ndim and x.size and x.shape[-1] > 1:
+            tied = x.reshape(-1, x.shape[-1]).copy()
+            second, first = np.argsort(tied[0])[-2:]
+            tied[0, second] = tied[0, first]
+            what = f"two equal largest elements of {draw.name(at)}"
+            yield what, draw.replaced(at, tied.reshape(x.shape))
         for variation in of_integers(draw):
             yield variation.what, variation.tries[0]
         for what, tries, *_ in other_masks(draw):
