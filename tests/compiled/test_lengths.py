@@ -485,3 +485,27 @@ def test_an_option_that_the_operator_lacks_or_has_with_another_default_stays():
     for operator in (bent(torch.ones(1)).mul, lambda x: bent(x), lambda x, slope=0.5: bent(x)):
         report = of_one(Bent(), (9,), operator=operator, slope=1.0)
         assert not any("slope" in row.variation for row in report.rows)
+
+
+class Constant(Doubled):
+    """At length 37, y is 1 and its gradient 0, up to what is ``left`` of two terms that cancel."""
+
+    def __init__(self, left):
+        self.left = left
+
+    def forward(self, x):
+        y = torch.empty(x.shape, dtype=x.dtype)
+        doubled_kernel[(triton.cdiv(len(x), 64),)](x.contiguous(), y, len(x), False, BLOCK=64)
+        return torch.ones_like(y) if len(x) == 37 else y, None
+
+    def backward(self, dy, saved):
+        return (self.left if len(dy) == 37 else 2) * dy
+
+
+def test_a_gradient_that_is_zero_up_to_rounding_accuses_nobody():
+    settings = {"operator": lambda x: x * 0 + 1 if len(x) == 37 else 2 * x}
+    says = "length 37 in place of 9"
+    report = of_one(Constant(1e-7), (9,), **settings)
+    assert report.passed and "dx is 0 there, up to rounding" in str(report)
+    (row,) = of_one(Constant(1e-4), (9,), **settings).failed
+    assert (row.quantity, row.variation) == ("dx", says)

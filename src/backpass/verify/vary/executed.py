@@ -41,6 +41,7 @@ from backpass.verify.vary.masks import other_masks
 from backpass.verify.vary.options import executed_options, left_out
 from backpass.verify.vary.rows import EXCLUDED, diagnosis, not_run, summed_up
 from backpass.verify.vary.structure import REPEATS, is_kept, repeats
+from backpass.verify.vary.vanishing import unless_vanishing
 from backpass.verify.vary.work import ASKED_FOR, Work, elements
 
 NAME = "varied inputs"
@@ -475,7 +476,8 @@ class _Varying:
                     self.cost, self.lines = self._work(done), lines_of(done)
                 if shape is not None and tuple(done.y.shape) != shape:
                     raise _Rejected("forward and the operator return different shapes")
-                found += compiled.rows_of(case, done)
+                rows = compiled.rows_of(case, done)
+                found += unless_vanishing(rows, case, done, self.given)
         except _Rejected:
             raise
         except (ptx.Assertion, ptx.Unsupported, ptx.HalfWord) as error:
