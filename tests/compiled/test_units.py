@@ -75,6 +75,13 @@ def test_a_kernel_may_amplify_the_errors_of_units():
     assert "units such as division" not in checked(Silu(), 1).rows[1].note
 
 
+def test_they_may_change_a_gradient_by_a_hundredth():
+    report = checked(Silu(), 5000)
+    assert report.passed, report
+    change = float(report.rows[1].note.partition(" by ")[2].split()[0])
+    assert 1e-3 < change < 1e-2
+
+
 def test_a_wrong_gradient_that_is_as_small_is_found():
     assert [row.quantity for row in checked(Silu("factor"), 1).failed] == ["dx"]
     assert [row.quantity for row in checked(Silu("factor"), 100).failed] == ["dx"]

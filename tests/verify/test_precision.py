@@ -346,3 +346,21 @@ def test_a_limit_that_half_precision_rounds(at_the_limit):
     x = torch.tensor(np.random.default_rng(4).normal(size=(40, 50))).bfloat16()
     assert (x == 0.69921875).any() and (x == 0.65234375).any()
     assert check(Clamp, x, raises=False, explain=False).passed is (at_the_limit != "wrong")
+
+
+@pytest.mark.parametrize(
+    ("function", "alone"),
+    [(F.silu, True), (lambda x: x - x.mean(0), False), (lambda x: x * x.roll(2, 1), False)],
+    ids=["silu", "columns", "two apart"],
+)
+def test_functions_of_a_single_element_are_told_from_others(function, alone):
+    """With an even number of columns too, where neighbouring rows begin alike."""
+
+    def backward(dy, x):
+        with torch.enable_grad():
+            leaf = x.detach().requires_grad_()
+            return torch.autograd.grad(function(leaf), leaf, dy)[0]
+
+    op = SimpleNamespace(forward=lambda x: (function(x), x), backward=backward)
+    report = judged(op, normal(3, 6, dtype=torch.float32), operator=function)
+    assert report.passed and {"at elements of that size" in row.how for row in report.rows} == {alone}

@@ -77,6 +77,10 @@ OF_ORDER = (
 OF_INTEGERS = (
     "forward is not right there, so it may be made for integers like those given"
 )
+OF_NAN = (
+    "y is NaN there, and the operator's is not; if this may be given, it is a fault, "
+    "which a check with SHAPES reports"
+)
 OF_OPTIONS = (
     "forward is not right there, so the option may mean another thing to the operator"
 )
@@ -551,9 +555,11 @@ class _Varying:
 def _if_right(found: list[Row], otherwise: str) -> list[Row]:
     """Return the rows of other integers or options; if y is wrong there, or a kernel
     does not run to its end, one row that says why nothing follows."""
-    wrong = {row.quantity for row in found if row.verdict == FAILED}
-    if "y" in wrong or wrong == {""}:
+    wrong = {row.quantity: row for row in found if row.verdict == FAILED}
+    if "y" in wrong or [*wrong] == [""]:
         what = found[0].variation
+        if "NaN at" in wrong.get("y", found[0]).reason:
+            otherwise = OF_NAN
         return [replace(not_run(NAME, what, otherwise), variation=what)]
     return found
 
