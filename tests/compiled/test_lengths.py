@@ -1,6 +1,7 @@
 """A check of compiled kernels tries lengths at which a kernel runs other code, without being asked."""
 
 from contextlib import nullcontext
+from functools import partial
 
 import pytest
 import torch
@@ -449,7 +450,7 @@ def test_expected_lines_follow_the_growth_that_was_seen():
 def bent_kernel(x_ptr, y_ptr, n, slope, BLOCK: tl.constexpr):
     at = tl.arange(0, BLOCK)
     x = tl.load(x_ptr + at, mask=at < n, other=0.0)
-    tl.store(y_ptr + at, tl.where(x < 0, slope * x, x), mask=at < n)
+    tl.store(y_ptr + at, tl.where(x < 0, slope * x, x * x), mask=at < n)
 
 
 class Bent(Doubled):
@@ -460,11 +461,11 @@ class Bent(Doubled):
 
     def backward(self, dy, saved):
         x, slope = saved
-        return dy if self.wrong else dy * torch.where(x < 0, slope, 1.0)
+        return dy * torch.where(x < 0, 1.0 if self.wrong else slope, 2 * x)
 
 
 def bent(x, slope=1.0):
-    return torch.where(x < 0, slope * x, x)
+    return torch.where(x < 0, slope * x, x * x)
 
 
 def test_an_option_that_the_operator_has_too_is_changed():
@@ -474,8 +475,20 @@ def test_an_option_that_the_operator_has_too_is_changed():
     assert (row.quantity, row.variation) == ("dx", "slope=0.75")
 
 
+def test_a_gradient_of_another_operator_is_named():
+    x = torch.randn(9, generator=torch.Generator().manual_seed(0))
+    settings = {"slope": 0.5, "methods": ["compiled"], "vary": False, "raises": False}
+    report = check(Bent(wrong=True), x, operator=partial(bent, slope=0.5), **settings)
+    assert [what for _, what in report.findings()] == [
+        "got is the operator's gradient with slope=1.0 in place of 0.5"
+    ]
+    report = check(Bent(wrong=True), x, operator=lambda x: torch.where(x < 0, 0.5 * x, x * x), **settings)
+    ((_, what),) = report.findings()
+    assert what.startswith("got is the operator's gradient with 1 in place of 0.5; its line: ")
+
+
 def test_an_option_that_means_another_thing_to_the_operator_accuses_nobody():
-    report = of_one(Bent(wrong=True), (9,), operator=lambda x, slope=1.0: x * slope / slope, slope=1.0)
+    report = of_one(Bent(wrong=True), (9,), operator=lambda x, slope=1.0: bent(x), slope=1.0)
     assert report.passed
     (row,) = (row for row in report.rows if row.variation == "slope=0.75")
     assert row.reason.endswith("the option may mean another thing to the operator")

@@ -7,6 +7,7 @@ their own.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 from typing import Literal
@@ -19,13 +20,22 @@ from backpass.verify.diagnosis import diagnose
 from backpass.verify.magnitude import farthest, largest
 from backpass.verify.outputs import named_arrays
 from backpass.verify.report import FAILED, PASSED, VACUOUS, Row
-from backpass.verify.reruns import of_outputs, reruns, several_outputs
+from backpass.verify.reruns import (
+    Rerun,
+    of_operator,
+    of_outputs,
+    reruns,
+    several_outputs,
+)
 from backpass.verify.variants import variants
 
 DECLARED_ZERO = "the gradient is declared zero"
 FINE = 1e-14  # of two gradients that differ by rounding alone
 # A less accurate reference cannot tell a variant of backward from rounding.
 CLOSE = 1e-6
+SINGLE = (
+    1e-4  # to which numbers of float32 show of which operator they are the gradient
+)
 
 Key = Literal["y"] | int  # "y", or the position of the input of a gradient
 
@@ -201,7 +211,7 @@ class Judge:
                     if method == self.method and quantity != self.quantity
                 },
                 variants=variants(case, at) if accuracy <= CLOSE else (),
-                reruns=reruns(case, at, self.method) if accuracy <= CLOSE else (),
+                reruns=_reruns(case, at, self.method, got, accuracy),
                 outputs=of_outputs(case, at) if accuracy <= CLOSE else (),
                 fine=FINE if self.tolerance < accuracy else 0.0,
                 options={
@@ -220,6 +230,19 @@ class Judge:
 
         case.found.suspect(*mine, accuracy, diagnosed)
         return "wrong"
+
+
+def _reruns(
+    case: Case, at: int, method: str, got: np.ndarray, accuracy: float
+) -> Iterator[Rerun]:
+    """Yield the gradients of forward under changes; where nothing follows it, or in the
+    precision of float32, those of the operator."""
+    followed = False
+    for rerun in reruns(case, at, method) if accuracy <= CLOSE else ():
+        followed = True
+        yield rerun
+    if not followed and accuracy <= SINGLE:
+        yield from of_operator(case, at, got)
 
 
 def _terms(case: Case) -> dict[str, np.ndarray]:

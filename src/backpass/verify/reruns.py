@@ -34,7 +34,12 @@ from backpass.verify.traced import (
     Follower,
     Operation,
 )
-from backpass.verify.vary.options import left_out, neutral_values, with_other_options
+from backpass.verify.vary.options import (
+    left_out,
+    neutral_operators,
+    neutral_values,
+    with_other_options,
+)
 
 MOST_OPERATIONS = 64  # of forward: the first ones, changed one at a time
 ARITHMETIC = frozenset(
@@ -47,6 +52,7 @@ POWERS = tuple(10.0**-n for n in range(3, 13))
 MOST_PARTS = 64  # of dy along one axis, for each of which backward runs
 MOST_OUTPUTS = 8  # the first ones, whose cotangents are changed one at a time
 DERIVED = ("torch autograd", "complex step", "finite differences")  # from forward
+COARSE = 2.0**-14  # between the y of an operator and that of kernels in float32
 ONLY_THIS_DY = "forward's own gradient for a random dy, but not for this one"
 OF_ANOTHER = "forward's own gradient, and the reference is not"
 _ENDINGS = {1: "st", 2: "nd", 3: "rd"}
@@ -76,6 +82,39 @@ def reruns(case: Case, at: int, method: str = "") -> Iterator[Rerun]:
         return
     follower, operations = found
     yield from _rerun(follower, _changes(case, follower, operations, method))
+
+
+def of_operator(case: Case, at: int, got: np.ndarray) -> Iterator[Rerun]:
+    """Yield each change of the operator, in place of forward, whose kernels nothing
+    follows; its gradients are compared with ``got``, for the case's cotangent."""
+    if case.operator is None:
+        return
+    follower, there = ByAutograd(at, case.dy, got), _as_forward(case, case.operator)
+    try:
+        operations = follower.operations(there, near=COARSE)
+    except Exception:
+        return
+
+    def changes() -> Iterator[tuple[str, Callable[[], np.ndarray | None]]]:
+        for what, other in neutral_operators(case):
+            said, of = f"the operator's gradient with {what}", _as_forward(case, other)
+            yield said, lambda of=of: follower.gradient(of)  # type: ignore[misc]
+        for word, found in (
+            ("with", _of_constants(operations)),
+            ("if", _of_operations(operations[:MOST_OPERATIONS])),
+        ):
+            for what, change in found:
+                yield (
+                    f"the operator's gradient {word} {what}",
+                    lambda change=change: follower.gradient(there, change),  # type: ignore[misc]
+                )
+
+    yield from _rerun(follower, changes())
+
+
+def _as_forward(case: Case, operator: Callable) -> Case:
+    """Return the case with the operator in place of forward."""
+    return replace(case, subject=replace(case.subject, plain_forward=operator))
 
 
 def of_outputs(case: Case, at: int) -> Iterator[Rerun]:

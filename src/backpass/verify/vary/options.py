@@ -72,6 +72,17 @@ def executed_options(case: Case) -> Iterator[tuple[str, Case]]:
             yield f"{name}={other!r}", replace(there, operator=operator)
 
 
+def neutral_operators(case: Case) -> Iterator[tuple[str, Callable[..., Any]]]:
+    """Yield what is changed, in words, and the operator with an option that forward has
+    too at a value that may have no effect."""
+    for name, value in case.subject.all_options.items():
+        default = case.subject.defaults.get(name)
+        for other in _once(value, neutral_values(value, default)):
+            operator = _with_option(case.operator, name, value, other)
+            if operator is not None:
+                yield f"{name}={other!r} in place of {value!r}", operator
+
+
 def _with_option(operator: Any, name: str, value: object, other: object) -> Any:
     try:
         taken = inspect.signature(operator).parameters.get(name)
