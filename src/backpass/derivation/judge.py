@@ -30,6 +30,7 @@ from backpass.derivation.language.parse import (
 )
 from backpass.derivation.text.beside import Beside, besides_of, doubt_of
 from backpass.derivation.text.clauses import with_definitions_below
+from backpass.derivation.text.contested import contest, is_input
 from backpass.derivation.text.contents import Comment, Document, Heading
 from backpass.derivation.text.defining import declared, define, defines, replaces
 from backpass.derivation.text.directives import follow_all
@@ -254,9 +255,11 @@ def _on_statement(
         torn = torn or (
             verdict.kind == "not readable" and len(member.split(_MAY_END)) > 1
         )
+        if verdict.kind == "not readable" and ZERO.fullmatch(member.characters):
+            known.imposed.here = True  # the rows below may solve it
         if verdict.kind in ("refused", "ill-formed", "follows") and doubt:
-            line, latex = verdict.line, verdict.latex
-            verdict = Verdict("not readable", line, latex, verdict.against, doubt)
+            against = verdict.against
+            verdict = replace(unread(document, member, doubt, against), differs=True)
         verdict = _unless_imposed(known, member, verdict)
         yield variant.instead(member, beside, verdict)
 
@@ -294,6 +297,10 @@ _MAY_END = (
     r"\\(?:(?:text[a-z]*|mbox|mathrm|q?quad|hspace|iff|implies|[a-zA-Z]*[rR]ightarrow)"
     r"(?![a-zA-Z])|[;:])|[,;]"
 )
+_CLAIMED = (
+    "the side before it, which is not readable, defines the left side: declare its "
+    "names, or define the left side in a comment, with let"
+)
 _TORN = (
     "another equation may begin in the side before this one, which is not readable: write "
     "each equation in a row of its own"
@@ -329,6 +336,8 @@ def _on_members(
     replaced = replaces(known, head, known.without_membership(rest[0])[0])
     defining = bool(replaced) or defines(known, head)
     torn = False  # whether another equation may have begun
+    at_left = is_input(known, head)
+    unread_first = False  # whether the first side after the left one is not readable
     for member, beside in zip(rest, besides[1:], strict=True):
         progress(document.line_of(member))
         if known.short and equation.blamed:
@@ -350,8 +359,14 @@ def _on_members(
                 yield define(known, member, head, part, beside, membership, replaced)
             except Unreadable as error:
                 yield _without_meaning(known, None, member, part, error, seconds)
+                unread_first = not torn
+                defining = torn
             else:
                 defining, equation.anchor = False, part
+            continue
+        if unread_first and equation.anchor == head:
+            yield unread(document, member, _CLAIMED)
+            equation.first = equation.anchor = part
             continue
         first, anchor = equation.first, equation.anchor
         line = document.line(anchor.start)
@@ -371,6 +386,8 @@ def _on_members(
                 verdict = _in_time(known, part, seconds, explain)
                 if verdict.kind in ("refused", "follows"):
                     equation.blamed = part
+                elif at_left and anchor == head:
+                    equation.first = equation.anchor = part
                 yield verdict
                 continue
         except Unreadable as error:
@@ -522,7 +539,11 @@ def _without_meaning(
     elif isinstance(error, Loose) and equation is not None:
         if asked := implied_sum(known, equation, part):
             error = Unreadable(asked, error.part, error.position)
-    return unread(document, member, error, line)
+    if equation is not None and equation.anchor == equation.head:
+        contest(known, equation.head, part)
+    no_guess = known.inferred.keys().isdisjoint(known.now.lines)
+    differs = no_guess and isinstance(error, Misfit | Loose | Unbound)
+    return replace(unread(document, member, error, line), differs=differs)
 
 
 def _named(known: Knowledge, parts: list[Part]) -> Basis:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from lark import Token
 
 from backpass.derivation.language.analysis import Analysis
+from backpass.derivation.language.indices import letter_of
 from backpass.derivation.language.names import (
     Scope,
     Shape,
@@ -106,8 +107,9 @@ def _is_label(scope: Scope, token: Token) -> bool:
     one in other names, as k is if H_k is declared as a matrix."""
     if token.isdigit() or token.type == "WORD":
         return True
-    meaning = scope.other_meaning(token) if token.type == "INDEX" else ""
-    return meaning.startswith("is the label")
+    if token.type not in ("INDEX", "SHIFTED"):
+        return False
+    return scope.other_meaning(letter_of(token)).startswith("is the label")
 
 
 def assume(scope: Scope, line: Line) -> None:

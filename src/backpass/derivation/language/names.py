@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from lark import Token, Tree
 
 from backpass.derivation.language.chances import Chances
+from backpass.derivation.language.indices import letter_of
 from backpass.derivation.language.parse import Line, Part, Unreadable, parse
 from backpass.derivation.language.patterns import Axis, Grid
 from backpass.derivation.language.written import (
@@ -470,7 +471,7 @@ class Scope:
             labelled = with_label(candidate, subscripts)
             if labelled in self.variables:
                 return Reference("variable", labelled, kept)
-            is_label = any(token.type == "WORD" for token in subscripts)
+            is_label = any(map(self._is_label, subscripts))
             if (
                 candidate in self.variables
                 and not is_label
@@ -481,9 +482,19 @@ class Scope:
         if labelled in self.dimensions and not accent:
             return Reference("dimension", labelled)
         special = _SPECIAL.get(name)
+        if special in ("euler", "pi") and subscripts:
+            return None  # e_k, an error at time k
         if special and (not accent or (special == "loss" and accent == "dot")):
             return Reference(special, name, accent, tuple(subscripts))
         return None
+
+    def _is_label(self, token: Token) -> bool:
+        """Whether a subscript is a part of the name: a word, or a letter that is a
+        label of other names."""
+        if token.type not in ("INDEX", "SHIFTED"):
+            return token.type == "WORD"
+        letter = letter_of(token)
+        return any(letter in _label(name) for name in self.variables)
 
     def _is_built_in(self, name: str, subscripts: Sequence[Token]) -> bool:
         """Whether \\delta_{ij} or I_n has its usual meaning although \\delta or I is a

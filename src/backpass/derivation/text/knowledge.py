@@ -91,7 +91,8 @@ class Knowledge:
         self.matched: set[Notation] = set()
         # Pairs of members that were found equal, where they stand.
         self.shown: list[tuple[Part, Part]] = []
-        self.contested: set[str] = set()  # declared names that an equation may define
+        # Declared names that an equation may define, each with this definition.
+        self.contested: dict[str, Line] = {}
         # Texts in the notation of derivations, as long as nothing more is known.
         self._rewritten: tuple[Known, dict[tuple[Text, str], Text]] = (self.now, {})
 

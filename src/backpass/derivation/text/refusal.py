@@ -20,6 +20,7 @@ from backpass.derivation.language.functions import head_of, is_function, moment
 from backpass.derivation.language.names import BUILT_IN
 from backpass.derivation.language.parse import Part, Unreadable, parse
 from backpass.derivation.text.beside import Beside
+from backpass.derivation.text.contested import contest, doubted
 from backpass.derivation.text.imposed import HINT, ZERO
 from backpass.derivation.text.knowledge import Knowledge
 from backpass.derivation.text.members import Equation, agree
@@ -52,14 +53,19 @@ def refusal(
             message = "it equals an earlier side of this line, which is refused"
         return verdict_on(document, "follows", member, line, message)
     line, to_left = document.line(anchor.start), anchor == equation.head
-    message = _not_a_claim(known, anchor) if to_left else ""
-    message = message or other_reading(known, equation, part, refused.chain)
-    message = message or _restricted_below(known, equation, part, below)
+    message = _not_a_claim(known, anchor, part) if to_left else ""
+    message = message or doubted(known, equation, part, refused.chain)
     if message:
         return unread(document, member, message, line)
-    hint = _hint(refused)
-    if message := asked(known, hint, part):
-        return unread(document, member, message, line)
+    hint = Hint()
+    message = other_reading(known, equation, part, refused.chain)
+    message = message or _restricted_below(known, equation, part, below)
+    if not message:
+        hint = _hint(refused)
+        message = asked(known, hint, part)
+    if message:
+        differs = known.used(refused.chain.expressions).isdisjoint(known.inferred_names)
+        return replace(unread(document, member, message, line), differs=differs)
     where, expected, found = counterexample(refused.mistake, refused.evaluator)
     basis = known.basis(refused.chain.expressions, (refused.evaluator.sizes,), 0)
     basis = replace(basis, condition=equation.beside.words)
@@ -88,7 +94,7 @@ def _restricted_below(
     )
 
 
-def _not_a_claim(known: Knowledge, head: Part) -> str:
+def _not_a_claim(known: Knowledge, head: Part, part: Part) -> str:
     """Return why a false equation may not be a claim, or "" if it is one."""
     if is_function(head):
         if moment(known.scope, parse(head, "head").children[0]):
@@ -114,7 +120,7 @@ def _not_a_claim(known: Knowledge, head: Part) -> str:
         return ""
     variable = known.scope.variables[found.name]
     if variable.kind != "defined":
-        known.contested.add(found.name)
+        contest(known, head, part)
         return (
             f"{found.name} is declared, so this neither defines it nor follows from "
             f"anything. Leave {found.name} out of the declarations if this defines it"
