@@ -119,10 +119,12 @@ def _judge(
     for _, error in follow_all(known, given, definitions, lambda text: 0):
         raise error
     known.at_start = known.now
+    known.commented |= {*known.now.lines}
     verdicts: list[Verdict] = []
     judge_one: Callable[[Statement], list[Verdict]]
     judge_one = partial(_judged, known, progress, seconds)
     sight = Sight(known, judge_one)
+    known.infers = infer
     if infer:
         judge_one = partial(_inferred, sight, Formal(known))
     below: list[Verdict] = []  # on a display that defines names of the one above it
@@ -178,10 +180,11 @@ def _on_comment(known: Knowledge, comment: Comment) -> Iterator[Verdict]:
         fault = unread(known.document, text, "this comment has no end: write -->")
         yield replace(fault, display=-1)
         return
-    line_of = known.document.line_of
+    line_of, before = known.document.line_of, {*known.now.lines}
     for text, error in follow_all(known, comment.directives, known.source, line_of):
         fault = unread(known.document, text, error)
         yield replace(fault, message=known.in_its_words(fault.message), display=-1)
+    known.commented |= {*known.now.lines} - before
 
 
 def _on_idle_notations(known: Knowledge) -> Iterator[tuple[Notation, Verdict]]:
@@ -256,7 +259,7 @@ def _on_statement(
             verdict.kind == "not readable" and len(member.split(_MAY_END)) > 1
         )
         if verdict.kind == "not readable" and ZERO.fullmatch(member.characters):
-            known.imposed.here = True  # the rows below may solve it
+            known.impose(member)  # the rows below may solve it
         if verdict.kind in ("refused", "ill-formed", "follows") and doubt:
             against = verdict.against
             verdict = replace(unread(document, member, doubt, against), differs=True)
@@ -386,6 +389,8 @@ def _on_members(
                 verdict = _in_time(known, part, seconds, explain)
                 if verdict.kind in ("refused", "follows"):
                     equation.blamed = part
+                elif verdict.kind == "equal":
+                    equation.anchor, equation.blamed = part, None
                 elif at_left and anchor == head:
                     equation.first = equation.anchor = part
                 yield verdict

@@ -482,7 +482,7 @@ class Scope:
         if labelled in self.dimensions and not accent:
             return Reference("dimension", labelled)
         special = _SPECIAL.get(name)
-        if special in ("euler", "pi") and subscripts:
+        if special in ("euler", "pi") and any(map(self._is_label, subscripts)):
             return None  # e_k, an error at time k
         if special and (not accent or (special == "loss" and accent == "dot")):
             return Reference(special, name, accent, tuple(subscripts))
@@ -494,7 +494,9 @@ class Scope:
         if token.type not in ("INDEX", "SHIFTED"):
             return token.type == "WORD"
         letter = letter_of(token)
-        return any(letter in _label(name) for name in self.variables)
+        return letter.isalpha() and any(
+            letter in _label(name) for name in self.variables
+        )
 
     def _is_built_in(self, name: str, subscripts: Sequence[Token]) -> bool:
         """Whether \\delta_{ij} or I_n has its usual meaning although \\delta or I is a

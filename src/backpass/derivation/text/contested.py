@@ -7,6 +7,7 @@ functions of z. Such a line is refused only if it is wrong with the definition, 
 
 from __future__ import annotations
 
+import re
 from contextlib import suppress
 from dataclasses import replace
 
@@ -14,9 +15,12 @@ from backpass.derivation.equality.check import Chain, scope_of
 from backpass.derivation.equality.comparing import Refused
 from backpass.derivation.language.analysis import Analysis
 from backpass.derivation.language.parse import Line, Part, Unreadable, parse
+from backpass.derivation.text.displays import Display
 from backpass.derivation.text.knowledge import Knowledge
 from backpass.derivation.text.members import Equation, equality
+from backpass.derivation.text.passages import Text
 from backpass.derivation.text.shown import INPUTS, defines, without
+from backpass.derivation.text.verdict import Verdict, unread, verdict_on
 
 
 def contest(known: Knowledge, head: Part, part: Part) -> None:
@@ -37,40 +41,70 @@ def is_input(known: Knowledge, head: Part) -> str:
     return found.name if known.scope.variables[found.name].kind != "defined" else ""
 
 
-def doubted(known: Knowledge, equation: Equation, part: Part, chain: Chain) -> str:
-    """Return why members that differ may be equal, if they use declared names that
-    equations above may define; "" if they differ with these definitions, too."""
+def doubted(
+    known: Knowledge, equation: Equation, member: Text, part: Part, chain: Chain
+) -> Verdict | None:
+    """Return the verdict on members that differ, if they use declared names that
+    equations above may define: "equal" if these only introduce the names, and the
+    members are equal with them; None if they differ with these definitions, too."""
     variables = known.scope.variables
     declared = {name for name, one in variables.items() if one.kind != "defined"}
     used = known.used(chain.expressions) & known.contested.keys() & declared
     names = sorted(used - known.inferred_names)
     if not names:
-        return ""
+        return None
     before = known.now
-    lines = before.lines
+    lines, basis = before.lines, None
     with suppress(Unreadable):
         for name in names:
             lines = _redeclared(lines, name, known.contested[name])
         try:
             known.now = replace(before, lines=lines)
             first, anchor = equation.first, equation.anchor
-            equality(known, first, anchor, part, equation.beside)
+            basis = equality(known, first, anchor, part, equation.beside)
         except Refused:
-            return ""
+            return None
         finally:
             known.now = before
+    document = known.document
+    above = document.line(equation.anchor.start)
+    places = {one: _place(known, one) for one in names}
+    if basis and known.infers and all(_introduces(known, one) for one in names):
+        words = tuple(f"{one} is as defined in {where}" for one, where in places.items())
+        equal = verdict_on(document, "equal", member, above, basis=basis)
+        return replace(equal, inferred=words)
     (name, *_) = names
-    where = known.document.where(known.document.line(_start(known, name)))
-    return (
-        f"{name} is declared, and {where} may define it: leave {name} out of the "
+    message = (
+        f"{name} is declared, and {places[name]} may define it: leave {name} out of the "
         "declarations if it does"
     )
+    return unread(document, member, message, above)
 
 
-def _start(known: Knowledge, name: str) -> int:
+def _place(known: Knowledge, name: str) -> str:
     line = known.contested[name]
     assert line.left is not None
-    return line.left.start
+    return known.document.where(known.document.line(line.left.start))
+
+
+def _introduces(known: Knowledge, name: str) -> bool:
+    """Whether an equation gives a name a value that is not a number, and no display
+    above it has the name."""
+    line = known.contested[name]
+    assert line.left is not None and line.right is not None
+    if not re.search(r"[a-zA-Z]", re.sub(r"\\[a-zA-Z]+", "", line.right.text)):
+        return False
+    plain = re.sub(r"[\s{}]", "", line.left.text)
+    shown = (
+        "".join(row.characters.split())
+        for item in known.document.items
+        if isinstance(item, Display) and item.start < line.left.start
+        for row in item.rows
+        if row.origins[0] < line.left.start
+    )
+    name_there = re.compile(rf"(?<![a-zA-Z\\]){re.escape(plain)}(?![a-zA-Z])")
+    above = [re.sub(r"[{}]", "", one) for one in shown]
+    return not any(name_there.search(one) for one in above)
 
 
 def _redeclared(lines: tuple[Line, ...], name: str, new: Line) -> tuple[Line, ...]:

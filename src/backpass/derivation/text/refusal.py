@@ -39,8 +39,8 @@ def refusal(
     below: Beside,
 ) -> Verdict:
     """Return the verdict on a member that differs from the last right one: "follows" if
-    it equals the refused member before it, "not readable" if it would be right in
-    another reading, otherwise "refused".
+    it equals the refused member before it, "not readable" or "equal" if it would be
+    right in another reading, otherwise "refused".
 
     A definition that may not have been meant is forgotten. `below` stands beside the
     last row of the chain.
@@ -54,9 +54,10 @@ def refusal(
         return verdict_on(document, "follows", member, line, message)
     line, to_left = document.line(anchor.start), anchor == equation.head
     message = _not_a_claim(known, anchor, part) if to_left else ""
-    message = message or doubted(known, equation, part, refused.chain)
     if message:
         return unread(document, member, message, line)
+    if verdict := doubted(known, equation, member, part, refused.chain):
+        return verdict
     hint = Hint()
     message = other_reading(known, equation, part, refused.chain)
     message = message or _restricted_below(known, equation, part, below)

@@ -36,9 +36,7 @@ def of_comments(known: Knowledge) -> tuple[Line, ...]:
     return tuple(
         line
         for line in known.now.lines
-        if line not in known.inferred
-        and line not in known.now.implied
-        and line.kind != "broadcast"
+        if line in known.commented and line.kind != "broadcast"
     )
 
 

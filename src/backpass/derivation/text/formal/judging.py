@@ -243,7 +243,8 @@ class Formal:
         """Read the text, again where a comment has changed what its signs mean."""
         now = self.known.now
         accents = tuple(sorted(now.accents))
-        key = (of_comments(self.known), now.notations, accents, now.summed)
+        mine = tuple(one for one in now.notations if one in self.known.notations)
+        key = (of_comments(self.known), mine, accents, now.summed)
         if self._meanings is not None and key == self._key:
             return
         self._key, self._declared = key, Declared(self.known)
