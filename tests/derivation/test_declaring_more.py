@@ -1,5 +1,7 @@
 """An author who declares more gets more lines judged: a true declaration lowers the number of judged lines nowhere."""
 
+from itertools import pairwise
+
 import pytest
 
 from backpass.derivation.document import read_document
@@ -18,7 +20,12 @@ TEXTS = {
             r"y_k - C x_k = v_k",
             r"e_k = y_k - C (A x_{k-1} + B u_{k-1}) = y_k - C x_k = v_k",
         ],
-        [MATRICES, r"given x_{k-1}, u_{k-1} \in \mathbb{R}^n", r"given v_k \in \mathbb{R}^n", r"given x_k \in \mathbb{R}^n"],
+        [
+            MATRICES,
+            r"given x_{k-1}, u_{k-1} \in \mathbb{R}^n",
+            r"given v_k \in \mathbb{R}^n",
+            r"given x_k \in \mathbb{R}^n",
+        ],
     ),
     "an unknown function": (
         [r"F(A, x) = A x + b", r"F(A, x) - b = A x", r"y = h(x, b) + A (x + b) = h(x, b) + A x + A b"],
@@ -42,7 +49,7 @@ def test_a_true_declaration_never_lowers_the_number_of_judged_lines(name):
         number("".join(f"<!-- derive: {one} -->\n\n" for one in declarations[:count]) + displays(*rows))
         for count in range(len(declarations) + 1)
     ]
-    assert all(after >= before for before, after in zip(found, found[1:], strict=False)), found
+    assert all(after >= before for before, after in pairwise(found)), found
 
 
 @pytest.mark.parametrize("name", TEXTS)
@@ -70,7 +77,11 @@ RULES = r"h(x, b) + "  # of which nothing is known
         (r"given a \in \mathbb{R}^n, b \in \mathbb{R}", r"b a = a b", "equal"),
         (r"given a, c \in \mathbb{R}^n", r"a_i c_i = c_i a_i", "equal"),
         (r"given a \in \mathbb{R}", r"\sum_i a_i c = c \sum_j a_j", "not readable"),
-        (r"given A \in \mathbb{R}^{n \times n}; layout numerator", r"\frac{\partial x^\top A x}{\partial x} = (A + A^\top) x", "not readable"),
+        (
+            r"given A \in \mathbb{R}^{n \times n}; layout numerator",
+            r"\frac{\partial x^\top A x}{\partial x} = (A + A^\top) x",
+            "not readable",
+        ),
         (r"let A = 2", "A B = A B + 0", "not readable"),
     ],
 )
@@ -83,7 +94,9 @@ def test_rules_for_any_names_respect_what_is_declared(declared, formula, expecte
 def test_a_declared_name_has_the_value_that_an_equation_gives_it_or_none():
     given = "<!-- derive: given x, y \\in \\mathbb{R} -->\n\n"
     above = "y = 2 x"
-    found = [kinds(given + displays(above, row))[-1] for row in ("y + x = 3 x", "y + x = 4 x", "x^2 + x = 2 x^2")]
+    found = [
+        kinds(given + displays(above, row))[-1] for row in ("y + x = 3 x", "y + x = 4 x", "x^2 + x = 2 x^2")
+    ]
     assert found[0] != "refused"
     assert found[1:] == ["refused", "refused"]
     (_, asked) = sight(given + displays(above, "y + x = 3 x"))
@@ -177,8 +190,14 @@ def test_a_reason_behind_because_is_judged_apart_and_the_chain_goes_on():
 
 def test_words_at_the_beginning_of_a_row_are_read():
     given = "<!-- derive: given x \\in \\mathbb{R} -->\n\n"
-    assert kinds(given + displays(r"\text{Let } u = 2 x", r"\text{Then } u + x = 3 x")) == ["definition", "equal"]
-    assert kinds(given + displays(r"\text{Let } u = 2 x", r"\text{Then } u + x = 4 x")) == ["definition", "not readable"]
+    assert kinds(given + displays(r"\text{Let } u = 2 x", r"\text{Then } u + x = 3 x")) == [
+        "definition",
+        "equal",
+    ]
+    assert kinds(given + displays(r"\text{Let } u = 2 x", r"\text{Then } u + x = 4 x")) == [
+        "definition",
+        "not readable",
+    ]
     based = r"\text{Based on (3)} => x + x = SIGN x"
     assert kinds(given + displays(based.replace("SIGN", "2"))) == ["equal"]
     assert kinds(given + displays(based.replace("SIGN", "3"))) == ["not readable"]

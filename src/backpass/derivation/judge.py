@@ -30,8 +30,8 @@ from backpass.derivation.language.parse import (
 )
 from backpass.derivation.text.beside import Beside, besides_of, doubt_of
 from backpass.derivation.text.clauses import with_definitions_below
-from backpass.derivation.text.contested import contest, is_input
 from backpass.derivation.text.contents import Comment, Document, Heading
+from backpass.derivation.text.contested import contest, is_input
 from backpass.derivation.text.defining import declared, define, defines, replaces
 from backpass.derivation.text.directives import follow_all
 from backpass.derivation.text.einstein import is_declared, with_sums, with_sums_beside

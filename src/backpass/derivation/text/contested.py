@@ -70,7 +70,9 @@ def doubted(
     above = document.line(equation.anchor.start)
     places = {one: _place(known, one) for one in names}
     if basis and known.infers and all(_introduces(known, one) for one in names):
-        words = tuple(f"{one} is as defined in {where}" for one, where in places.items())
+        words = tuple(
+            f"{one} is as defined in {where}" for one, where in places.items()
+        )
         equal = verdict_on(document, "equal", member, above, basis=basis)
         return replace(equal, inferred=words)
     (name, *_) = names

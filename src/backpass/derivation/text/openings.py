@@ -46,7 +46,9 @@ def split_reasons(row: Text) -> tuple[Text, list[Text]]:
 
 def _equations(text: Text) -> list[Text]:
     """Split a list of equations at its commas."""
-    commas = [at for at in outside(text.characters) if text.characters[at : at + 1] == ","]
+    commas = [
+        at for at in outside(text.characters) if text.characters[at : at + 1] == ","
+    ]
     starts = [0, *(at + 1 for at in commas)]
     ends = [*commas, len(text.characters)]
     pieces = [text[a:b] for a, b in zip(starts, ends, strict=True)]

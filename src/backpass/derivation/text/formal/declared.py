@@ -131,7 +131,9 @@ class Declared:
         if not self:
             return True
         try:
-            return all(self._fits(node, columns) for one in trees for node in one.walk())
+            return all(
+                self._fits(node, columns) for one in trees for node in one.walk()
+            )
         except Unclear:
             return False
 
@@ -189,7 +191,7 @@ class Declared:
         return not (is_of_numbers(base) and self.has_array([base]))
 
     def _is_thin(self, node: Node) -> bool:
-        """Whether a name, or the product with which a formula ends, is no square
+        """Whether a name, or the product with which a formula ends, is not a square
         matrix."""
         if node.kind != "name" or not self.is_array(node):
             return False
