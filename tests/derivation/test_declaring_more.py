@@ -123,7 +123,7 @@ def test_no_later_side_of_a_chain_defines_the_left_side():
     chain = r"\begin{align} P &= \limsup q \\ &= A B + A C \\ &= A (B SIGN C) \end{align}"
     found = [kinds(given + displays(chain.replace("SIGN", sign))) for sign in "+-"]
     assert found[0] == ["not readable", "not readable", "equal"]
-    assert found[1] == ["not readable", "not readable", "refused"]
+    assert found[1] == ["not readable", "not readable", "not readable"]
 
 
 # Declarations, a right line, and a wrong twin.

@@ -367,9 +367,8 @@ def _on_members(
             else:
                 defining, equation.anchor = False, part
             continue
-        if unread_first and equation.anchor == head:
+        if unread_first:
             yield unread(document, member, _CLAIMED)
-            equation.first = equation.anchor = part
             continue
         first, anchor = equation.first, equation.anchor
         line = document.line(anchor.start)

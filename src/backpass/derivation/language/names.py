@@ -494,9 +494,8 @@ class Scope:
         if token.type not in ("INDEX", "SHIFTED"):
             return token.type == "WORD"
         letter = letter_of(token)
-        return letter.isalpha() and any(
-            letter in _label(name) for name in self.variables
-        )
+        meaning = self.other_meaning(letter) if letter.isalpha() else ""
+        return meaning.startswith("is the label")
 
     def _is_built_in(self, name: str, subscripts: Sequence[Token]) -> bool:
         """Whether \\delta_{ij} or I_n has its usual meaning although \\delta or I is a
