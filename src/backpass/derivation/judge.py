@@ -31,6 +31,7 @@ from backpass.derivation.language.parse import (
 from backpass.derivation.text.beside import Beside, besides_of, doubt_of
 from backpass.derivation.text.clauses import with_definitions_below
 from backpass.derivation.text.contents import Comment, Document, Heading
+from backpass.derivation.text.contested import contest, is_input
 from backpass.derivation.text.defining import declared, define, defines, replaces
 from backpass.derivation.text.directives import follow_all
 from backpass.derivation.text.einstein import is_declared, with_sums, with_sums_beside
@@ -118,10 +119,12 @@ def _judge(
     for _, error in follow_all(known, given, definitions, lambda text: 0):
         raise error
     known.at_start = known.now
+    known.commented |= {*known.now.lines}
     verdicts: list[Verdict] = []
     judge_one: Callable[[Statement], list[Verdict]]
     judge_one = partial(_judged, known, progress, seconds)
     sight = Sight(known, judge_one)
+    known.infers = infer
     if infer:
         judge_one = partial(_inferred, sight, Formal(known))
     below: list[Verdict] = []  # on a display that defines names of the one above it
@@ -177,10 +180,11 @@ def _on_comment(known: Knowledge, comment: Comment) -> Iterator[Verdict]:
         fault = unread(known.document, text, "this comment has no end: write -->")
         yield replace(fault, display=-1)
         return
-    line_of = known.document.line_of
+    line_of, before = known.document.line_of, {*known.now.lines}
     for text, error in follow_all(known, comment.directives, known.source, line_of):
         fault = unread(known.document, text, error)
         yield replace(fault, message=known.in_its_words(fault.message), display=-1)
+    known.commented |= {*known.now.lines} - before
 
 
 def _on_idle_notations(known: Knowledge) -> Iterator[tuple[Notation, Verdict]]:
@@ -254,9 +258,11 @@ def _on_statement(
         torn = torn or (
             verdict.kind == "not readable" and len(member.split(_MAY_END)) > 1
         )
+        if verdict.kind == "not readable" and ZERO.fullmatch(member.characters):
+            known.impose(member)  # the rows below may solve it
         if verdict.kind in ("refused", "ill-formed", "follows") and doubt:
-            line, latex = verdict.line, verdict.latex
-            verdict = Verdict("not readable", line, latex, verdict.against, doubt)
+            against = verdict.against
+            verdict = replace(unread(document, member, doubt, against), differs=True)
         verdict = _unless_imposed(known, member, verdict)
         yield variant.instead(member, beside, verdict)
 
@@ -294,6 +300,10 @@ _MAY_END = (
     r"\\(?:(?:text[a-z]*|mbox|mathrm|q?quad|hspace|iff|implies|[a-zA-Z]*[rR]ightarrow)"
     r"(?![a-zA-Z])|[;:])|[,;]"
 )
+_CLAIMED = (
+    "the side before it, which is not readable, defines the left side: declare its "
+    "names, or define the left side in a comment, with let"
+)
 _TORN = (
     "another equation may begin in the side before this one, which is not readable: write "
     "each equation in a row of its own"
@@ -329,6 +339,8 @@ def _on_members(
     replaced = replaces(known, head, known.without_membership(rest[0])[0])
     defining = bool(replaced) or defines(known, head)
     torn = False  # whether another equation may have begun
+    at_left = is_input(known, head)
+    unread_first = False  # whether the first side after the left one is not readable
     for member, beside in zip(rest, besides[1:], strict=True):
         progress(document.line_of(member))
         if known.short and equation.blamed:
@@ -350,8 +362,13 @@ def _on_members(
                 yield define(known, member, head, part, beside, membership, replaced)
             except Unreadable as error:
                 yield _without_meaning(known, None, member, part, error, seconds)
+                unread_first = not torn
+                defining = torn
             else:
                 defining, equation.anchor = False, part
+            continue
+        if unread_first:
+            yield unread(document, member, _CLAIMED)
             continue
         first, anchor = equation.first, equation.anchor
         line = document.line(anchor.start)
@@ -371,6 +388,10 @@ def _on_members(
                 verdict = _in_time(known, part, seconds, explain)
                 if verdict.kind in ("refused", "follows"):
                     equation.blamed = part
+                elif verdict.kind == "equal":
+                    equation.anchor, equation.blamed = part, None
+                elif at_left and anchor == head:
+                    equation.first = equation.anchor = part
                 yield verdict
                 continue
         except Unreadable as error:
@@ -522,7 +543,11 @@ def _without_meaning(
     elif isinstance(error, Loose) and equation is not None:
         if asked := implied_sum(known, equation, part):
             error = Unreadable(asked, error.part, error.position)
-    return unread(document, member, error, line)
+    if equation is not None and equation.anchor == equation.head:
+        contest(known, equation.head, part)
+    no_guess = known.inferred.keys().isdisjoint(known.now.lines)
+    differs = no_guess and isinstance(error, Misfit | Loose | Unbound)
+    return replace(unread(document, member, error, line), differs=differs)
 
 
 def _named(known: Knowledge, parts: list[Part]) -> Basis:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from lark import Token
-
 from backpass.derivation.language.analysis import Analysis
 from backpass.derivation.language.names import (
     Scope,
@@ -34,7 +32,7 @@ def define(scope: Scope, line: Line) -> None:
     left = parse(line.left, "moved")
     accent, name = accent_and_name(left)
     tokens = subscripts_of(left)
-    if tokens and all(_is_label(scope, token) for token in tokens):
+    if tokens and all(token.isdigit() or scope.is_label(token) for token in tokens):
         name, tokens = with_label(name, tokens), []  # f_0 is a name of its own
     letters = [str(token) for token in tokens]
     if accent:
@@ -99,15 +97,6 @@ def define(scope: Scope, line: Line) -> None:
         ),
         line.left,
     )
-
-
-def _is_label(scope: Scope, token: Token) -> bool:
-    """Whether a subscript is a part of a name: a number, a word, or a letter that is
-    one in other names, as k is if H_k is declared as a matrix."""
-    if token.isdigit() or token.type == "WORD":
-        return True
-    meaning = scope.other_meaning(token) if token.type == "INDEX" else ""
-    return meaning.startswith("is the label")
 
 
 def assume(scope: Scope, line: Line) -> None:

@@ -9,11 +9,14 @@ from dataclasses import dataclass, field
 from lark import Token, Tree
 
 from backpass.derivation.language.chances import Chances
+from backpass.derivation.language.indices import letter_of
 from backpass.derivation.language.parse import Line, Part, Unreadable, parse
 from backpass.derivation.language.patterns import Axis, Grid
 from backpass.derivation.language.written import (
     accent_and_name,
+    base_of,
     canonical,
+    label_of,
     subscripts_of,
     with_label,
 )
@@ -308,7 +311,10 @@ class Scope:
                     _is_element(other.name, variable)
                     and not self._is_beside(other, variable)
                 )
-                or (_base(name) == _base(other.name) and not self._are_numbered(name))
+                or (
+                    base_of(name) == base_of(other.name)
+                    and not self._are_numbered(name)
+                )
             ):
                 raise Unreadable(
                     f"{name} cannot be told apart from {other.name}", part, position
@@ -321,8 +327,8 @@ class Scope:
         """Whether superscript numbers, as in a^0, a^1, and a^2, are labels, since the
         powers 0 and 1 are not written."""
         names = {name, *self.variables}
-        first = any(f"{_base(name)}^{number}" in names for number in "01")
-        return first and _base(name) not in names
+        first = any(f"{base_of(name)}^{number}" in names for number in "01")
+        return first and base_of(name) not in names
 
     def _is_beside(self, one: Variable, sequence: Variable) -> bool:
         """Whether a name is the element before or behind a sequence, such as h_0."""
@@ -372,7 +378,7 @@ class Scope:
             return "is a dimension"
         if letter in self.variables:
             return "is a name declared above"
-        names = (name for name in self.variables if letter in _label(name))
+        names = (name for name in self.variables if letter in label_of(name))
         return next((f"is the label of {name}" for name in names), "")
 
     def is_backward(self, definition: Expression) -> bool:
@@ -470,7 +476,7 @@ class Scope:
             labelled = with_label(candidate, subscripts)
             if labelled in self.variables:
                 return Reference("variable", labelled, kept)
-            is_label = any(token.type == "WORD" for token in subscripts)
+            is_label = any(map(self.is_label, subscripts))
             if (
                 candidate in self.variables
                 and not is_label
@@ -481,9 +487,17 @@ class Scope:
         if labelled in self.dimensions and not accent:
             return Reference("dimension", labelled)
         special = _SPECIAL.get(name)
+        if special in ("euler", "pi") and any(map(self.is_label, subscripts)):
+            return None  # e_k, an error at time k
         if special and (not accent or (special == "loss" and accent == "dot")):
             return Reference(special, name, accent, tuple(subscripts))
         return None
+
+    def is_label(self, token: Token) -> bool:
+        """Whether a subscript is a word, or a letter that is a label of other names."""
+        letter = letter_of(token) if token.type in ("INDEX", "SHIFTED") else ""
+        meaning = self.other_meaning(letter) if letter.isalpha() else ""
+        return token.type == "WORD" or meaning.startswith("is the label")
 
     def _is_built_in(self, name: str, subscripts: Sequence[Token]) -> bool:
         """Whether \\delta_{ij} or I_n has its usual meaning although \\delta or I is a
@@ -491,8 +505,7 @@ class Scope:
         axes = len(self.variables[name].axes)
         if name == r"\delta":
             return len(subscripts) == 2 and axes < 2
-        sizes = {*self.dimensions}
-        return name == "I" and [str(one) in sizes for one in subscripts] == [True]
+        return name == "I" and [str(t) in self.dimensions for t in subscripts] == [True]
 
 
 LAYOUTS = ("numerator", "denominator")
@@ -560,20 +573,9 @@ def gradient_of(name: str) -> str:
     return rf"\bar{{{head}}}{subscript}{label}"
 
 
-def _base(name: str) -> str:
-    """Return a name without its power: \\sigma for \\sigma^2."""
-    return re.sub(r"\^\d$", "", name)
-
-
-def _label(name: str) -> str:
-    """Return the subscript that is part of a name, unless it is a word."""
-    label = name.rpartition("_{")[2] if "_{" in name else ""
-    return "" if label.startswith("\\") else label.rstrip("}")
-
-
 def _is_element(name: str, array: Variable) -> bool:
     """Whether a name with a label prints like an element of an array."""
-    return bool(array.axes and _label(name)) and name.startswith(f"{array.name}_{{")
+    return bool(array.axes and label_of(name)) and name.startswith(f"{array.name}_{{")
 
 
 def in_words(shape: Shape) -> str:

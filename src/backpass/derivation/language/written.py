@@ -82,3 +82,14 @@ def _power(exponent: Tree | Token) -> str:
     if isinstance(exponent, Tree) and exponent.data in ("sum", "bracket"):
         above = f"{{{above}}}"
     return f"^{above}"
+
+
+def base_of(name: str) -> str:
+    """Return a name without its power: \\sigma for \\sigma^2."""
+    return re.sub(r"\^\d$", "", name)
+
+
+def label_of(name: str) -> str:
+    """Return the subscript that is part of a name, unless it is a word."""
+    label = name.rpartition("_{")[2] if "_{" in name else ""
+    return "" if label.startswith("\\") else label.rstrip("}")

@@ -91,6 +91,9 @@ _OPENS = re.compile(rf"\\begin\{{{_INNER}\}}(?:\[[tbc]\])?(?:\{{\d\}})?")
 _CLOSES = re.compile(rf"\\end\{{{_INNER}\}}")
 _ASIDE = re.compile(rf"\\(?:short)?intertext\s*{BRACED}")
 _ARROW_BETWEEN = re.compile(r"&?\s*\\(?:Updownarrow|Downarrow)(?![a-zA-Z])\s*&?\s*\\\\")
+# Arrows that are typed as <=>, and as =>.
+_TYPED_BOTH = re.compile(r"<\s*=+\s*>")
+_TYPED = re.compile(r"(?<![<>=:\\])=+>(?![>=])")
 _BREAK = r"\\\\\*?(?:\[\s*-?[\d.]+\s*[a-z]+\s*\])?"
 _NEWLINE = re.compile(r"(?<!\\)\\newline(?![a-zA-Z])")
 _BREAKS = re.compile(r"(?:\\\\\s*)+\\\\")  # Hugo's \\\\\\, which prints as one break
@@ -143,6 +146,7 @@ def display_of(body: Text, kind: str, is_latex: bool, start: int, end: int) -> D
     body = body.replaced(_TAGGED, r"\\quad (\1)").replaced(_NOTHING).replaced(_EMPTY)
     body = body.replaced(_NEWLINE, r"\\\\").replaced(_BREAKS, r"\\\\")
     body = body.replaced(_ARROW_BETWEEN, r"\\iff ")
+    body = body.replaced(_TYPED_BOTH, r"\\iff ").replaced(_TYPED, r"\\Rightarrow ")
     body = with_plain_equals(body.replaced(_TWO_ROWS, r"{\1\3, \2\4}"))
     body = body.blanked(framed(body.characters))
     body, claims = _with_claims(body)

@@ -73,13 +73,16 @@ class Knowledge:
         self.document = document
         self.now = self.at_start = Known()
         self.condition: Text | None = None  # of the next display
+        self.infers = False  # whether undeclared names have a meaning, too
         self.short = False  # whether to leave out why a line is wrong
         # The headings around a place, each with what was known before it.
         # What the sentence before the display imposes; also of the displays above.
         self.imposed = Imposed()
+        self._here = (0, 0)  # where the display begins and ends
         self._imposed: dict[int, Imposed] = {}
         self._outer: list[tuple[int, Known]] = []
         self._defined_on: dict[Line, int] = {}
+        self.commented: set[Line] = set()  # the lines of comments
         # The inferred declarations, each with the name that it declares.
         self.inferred: dict[Line, str] = {}
         # Names defined in a section that has ended, with the line of each definition.
@@ -91,7 +94,8 @@ class Knowledge:
         self.matched: set[Notation] = set()
         # Pairs of members that were found equal, where they stand.
         self.shown: list[tuple[Part, Part]] = []
-        self.contested: set[str] = set()  # declared names that an equation may define
+        # Declared names that an equation may define, each with this definition.
+        self.contested: dict[str, Line] = {}
         # Texts in the notation of derivations, as long as nothing more is known.
         self._rewritten: tuple[Known, dict[tuple[Text, str], Text]] = (self.now, {})
 
@@ -193,6 +197,13 @@ class Knowledge:
         )
         imposed.enter(paragraph_above(prose), has_zero)
         self.imposed = self._imposed[display.start] = imposed
+        self._here = display.start, display.end
+
+    def impose(self, member: Text) -> None:
+        """Note that an equation of the display may be imposed."""
+        start, end = self._here
+        if member.origins and start <= member.origins[0] < end:
+            self.imposed.here = True
 
     # ---- definitions -----------------------------------------------------------------
 

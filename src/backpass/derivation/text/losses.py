@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import re
 
-from backpass.derivation.language.functions import head_of, is_function
+from backpass.derivation.language.functions import is_function
 from backpass.derivation.language.names import LOSS, Scope
-from backpass.derivation.language.parse import Part, Unreadable
+from backpass.derivation.language.parse import Part, Unreadable, parse
 from backpass.derivation.text.passages import Text
 
 _HEAD = re.compile(
@@ -24,11 +24,17 @@ def arguments_of_loss(head: str, scope: Scope) -> str:
     part = Part(head, 0, head.strip())
     if match is None or LOSS in scope.variables or not is_function(part):
         return ""
+    is_declared = all(_is_declared(one, scope) for one in match[2].split(","))
+    return match[2].strip() if is_declared else ""
+
+
+def _is_declared(argument: str, scope: Scope) -> bool:
+    part = Part(argument, 0, argument.strip())
     try:
-        names = head_of(part).parameters
+        found = scope.resolve(parse(part, "moved"))
     except Unreadable:
-        return ""
-    return match[2].strip() if {*names} <= {*scope.variables} else ""
+        return False
+    return found is not None and found.kind == "variable" and not found.indices
 
 
 def without_arguments(text: Text, arguments: str) -> Text:

@@ -20,6 +20,7 @@ from backpass.derivation.language.functions import head_of, is_function, moment
 from backpass.derivation.language.names import BUILT_IN
 from backpass.derivation.language.parse import Part, Unreadable, parse
 from backpass.derivation.text.beside import Beside
+from backpass.derivation.text.contested import contest, doubted
 from backpass.derivation.text.imposed import HINT, ZERO
 from backpass.derivation.text.knowledge import Knowledge
 from backpass.derivation.text.members import Equation, agree
@@ -38,8 +39,8 @@ def refusal(
     below: Beside,
 ) -> Verdict:
     """Return the verdict on a member that differs from the last right one: "follows" if
-    it equals the refused member before it, "not readable" if it would be right in
-    another reading, otherwise "refused".
+    it equals the refused member before it, "not readable" or "equal" if it would be
+    right in another reading, otherwise "refused".
 
     A definition that may not have been meant is forgotten. `below` stands beside the
     last row of the chain.
@@ -52,14 +53,20 @@ def refusal(
             message = "it equals an earlier side of this line, which is refused"
         return verdict_on(document, "follows", member, line, message)
     line, to_left = document.line(anchor.start), anchor == equation.head
-    message = _not_a_claim(known, anchor) if to_left else ""
-    message = message or other_reading(known, equation, part, refused.chain)
-    message = message or _restricted_below(known, equation, part, below)
+    message = _not_a_claim(known, anchor, part) if to_left else ""
     if message:
         return unread(document, member, message, line)
-    hint = _hint(refused)
-    if message := asked(known, hint, part):
-        return unread(document, member, message, line)
+    if verdict := doubted(known, equation, member, part, refused.chain):
+        return verdict
+    hint = Hint()
+    message = other_reading(known, equation, part, refused.chain)
+    message = message or _restricted_below(known, equation, part, below)
+    if not message:
+        hint = _hint(refused)
+        message = asked(known, hint, part)
+    if message:
+        differs = known.used(refused.chain.expressions).isdisjoint(known.inferred_names)
+        return replace(unread(document, member, message, line), differs=differs)
     where, expected, found = counterexample(refused.mistake, refused.evaluator)
     basis = known.basis(refused.chain.expressions, (refused.evaluator.sizes,), 0)
     basis = replace(basis, condition=equation.beside.words)
@@ -88,7 +95,7 @@ def _restricted_below(
     )
 
 
-def _not_a_claim(known: Knowledge, head: Part) -> str:
+def _not_a_claim(known: Knowledge, head: Part, part: Part) -> str:
     """Return why a false equation may not be a claim, or "" if it is one."""
     if is_function(head):
         if moment(known.scope, parse(head, "head").children[0]):
@@ -114,7 +121,7 @@ def _not_a_claim(known: Knowledge, head: Part) -> str:
         return ""
     variable = known.scope.variables[found.name]
     if variable.kind != "defined":
-        known.contested.add(found.name)
+        contest(known, head, part)
         return (
             f"{found.name} is declared, so this neither defines it nor follows from "
             f"anything. Leave {found.name} out of the declarations if this defines it"

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator
 from lark import Tree
 
 from backpass.derivation.language.brackets import outside
+from backpass.derivation.language.functions import WORD_BEFORE_BRACKET, WORDS
 from backpass.derivation.language.names import Scope
 from backpass.derivation.language.parse import Part, Unreadable, parse
 from backpass.derivation.text.displays import IMPLIES
@@ -29,12 +30,16 @@ def rewritten(
     text = usual(text.replaced(LABEL))
     for pattern, by in _CASES:
         text = text.replaced(pattern, by)
-    if "T" not in names:
+    time = scope.variables.get("T")
+    if "T" not in names or (time is not None and time.shape):  # no power is an array
         text = text.replaced(_TRANSPOSED, r"^\\top ")
         text = text.replaced(_INVERSE_TRANSPOSED, r"^{-\\top}")
     text = text.replaced(_WORD_E, r"\\mathbb{E}")
+    text = with_functions(_with_two_indices(text, scope), scope)
     if "E" not in names:
         text = text.replaced(_LETTER_E, r"\\mathbb{E}")
+        if scope.chances.random:
+            text = text.replaced(_E_OF, r"\\mathbb{E}")
     text = text.replaced(_OVER, r"\\mathbb{E}_{\1}")
     if "e" not in names:
         text = text.replaced(_UPRIGHT_E, "e")
@@ -66,6 +71,30 @@ def rewritten(
     text = text.replaced(_BELOW, r"\\frac{\\partial \\mathcal{L}}{\\partial \1}")
     text = text.replaced(_NABLA, r"\\bar{\1\3}\2")
     return _with_brackets(with_reach(text, scope))
+
+
+def with_functions(text: Text, scope: Scope) -> Text:
+    """Return a text with \\exp(x) for exp(x), unless it may be a product of names."""
+    names = {*scope.variables, *scope.dimensions, *scope.functions}
+    for match in reversed([*WORD_BEFORE_BRACKET.finditer(text.characters)]):
+        word = match["word"]
+        if WORDS[word] and not names.issuperset(word):
+            made = Text(WORDS[word], (text.origins[match.start()],) * len(WORDS[word]))
+            text = text[: match.start()] + made + text[match.end() :]
+    return text
+
+
+def _with_two_indices(text: Text, scope: Scope) -> Text:
+    """Return a text with x_{i, 1} for x_{i1}, if x has two indices."""
+    for name, variable in scope.variables.items():
+        if len(variable.axes) == 2 and "_" not in name:
+            end = "" if name.endswith("}") else "(?![a-zA-Z])"
+            element = (
+                rf"(?<![a-zA-Z\\])({re.escape(name)}{end}\s*_\s*\{{)"
+                r"\s*(?:([a-z])([0-9])|([0-9])([a-z]))\s*\}"
+            )
+            text = text.replaced(re.compile(element), r"\1\2\4, \3\5}")
+    return text
 
 
 def _with_indices_first(text: Text, names: set[str]) -> Text:
@@ -165,6 +194,7 @@ _LAW = r"(?:_\s*(?:\{(?:[^{}]|\{[^{}]*\})*\}|\\?[a-zA-Z]+)\s*)?"
 _LETTER_E = re.compile(  # E[…]
     rf"(?<![a-zA-Z\\{{_^])E(?=\s*{_LAW}(?:\\(?:left|[bB]igg?l?)\s*)?\[)"
 )
+_E_OF = re.compile(_LETTER_E.pattern.replace(r"\[)", r"\()"))  # E(…)
 _WORD_E = re.compile(
     r"\\(?:operatorname|mathrm|text|mathbf|mathsf)\s*\{E\}"
     rf"(?=\s*{_LAW}(?:\\(?:left|[bB]igg?l?)\s*)?[\[(])"

@@ -28,7 +28,7 @@ from backpass.derivation.text.members import Equation, agree, equality
 TRIES = 40  # the most choices of equalities that are tried
 _DERIVATIVES = (*HOLDING, "nabla", "jacobian", "slope", "second_slope")
 Lines = tuple[Line, ...]
-_INPUTS = ("given", "constant", "range", "random")
+INPUTS = ("given", "constant", "range", "random")
 
 
 def through_equalities(
@@ -156,7 +156,7 @@ def redefined(lines: Lines, name: str, new: Line) -> Lines:
     above = scope.upstream([scope.variables[one] for one in direct])
     if name in above:
         raise Unreadable(f"{name} would be defined by itself", new.right)
-    places = [at for at, line in enumerate(lines) if _defines(scope, line, name)]
+    places = [at for at, line in enumerate(lines) if defines(scope, line, name)]
     if not places:
         raise Unreadable(f"{name} has no definition of its own", new.right)
     (at, *_) = places
@@ -164,7 +164,7 @@ def redefined(lines: Lines, name: str, new: Line) -> Lines:
     moved = [
         line
         for line in below
-        if line.kind in _INPUTS or any(_defines(scope, line, one) for one in above)
+        if line.kind in INPUTS or any(defines(scope, line, one) for one in above)
     ]
     rest = [line for line in below if line not in moved]
     found = (*lines[:at], *moved, new, *rest)
@@ -183,20 +183,20 @@ def _inverted(
     inputs: list[Line] = []
     for line in lines:
         if line.kind in ("given", "constant"):
-            inputs += _without(line, scope, name)
-        elif line.kind in _INPUTS:
+            inputs += without(line, scope, name)
+        elif line.kind in INPUTS:
             inputs.append(line)
     rest = [
         line
         for line in lines
-        if line.kind not in _INPUTS and not _defines(scope, line, by[0])
+        if line.kind not in INPUTS and not defines(scope, line, by[0])
     ]
     found = (*inputs, _declared(scope, "given", by[0]), new, *rest)
     scope_of(found)
     return found
 
 
-def _without(line: Line, scope: Scope, name: str) -> list[Line]:
+def without(line: Line, scope: Scope, name: str) -> list[Line]:
     """Return a declaration without one of its names."""
     assert line.right is not None
     names = [
@@ -221,7 +221,7 @@ def _declared(scope: Scope, kind: str, name: str) -> Line:
     return Line(kind, right=Part(text, 0, text))
 
 
-def _defines(scope: Scope, line: Line, name: str) -> bool:
+def defines(scope: Scope, line: Line, name: str) -> bool:
     """Whether a line defines a name."""
     return (
         line.kind == "let"

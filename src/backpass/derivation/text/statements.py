@@ -10,6 +10,11 @@ from backpass.derivation.language.brackets import outside
 from backpass.derivation.text.conditions import Condition, in_force, with_condition
 from backpass.derivation.text.displays import IMPLIES, Display
 from backpass.derivation.text.imposed import with_marks
+from backpass.derivation.text.openings import (
+    ONLY_WORDS,
+    split_reasons,
+    without_opening,
+)
 from backpass.derivation.text.passages import Text
 from backpass.derivation.text.reasons import without_reason
 from backpass.derivation.text.relations import (
@@ -93,12 +98,6 @@ _SIGNATURE = re.compile(  # f: \mathbb{R}^n \to \mathbb{R}
 )
 
 
-_BECAUSE = (
-    r"is what \because begins a reason, or does the equation hold only then? "
-    "Write it in a sentence"
-)
-
-
 def statements(
     display: Display, brackets: frozenset[str] = frozenset()
 ) -> list[Statement]:
@@ -107,20 +106,32 @@ def statements(
     found: list[Statement] = []
     above = 0  # where the statements of the row above begin, which may be premises
     for joined in _logical_rows(display):
-        row = joined.text + joined.reason
-        row = (
-            with_marks(row)
-            .replaced(_COLON_EQUAL, "=")
-            .replaced(_EQUAL_COLON, "=:")
-            .replaced(_DEFINING)
-        )
-        if not _NOT_EQUAL.search(row.characters):
-            row = row.replaced(_EQUIVALENT, "=")
+        row = _in_one_form(joined.text + joined.reason)
         if IMPLIES.match(row.characters):
             found[above:] = [replace(one, conditional=True) for one in found[above:]]
         above = len(found)
-        found += _of_row(row, joined, bool(found), brackets)
+        if row.characters.strip():
+            found += _of_row(row, joined, bool(found), brackets)
+        if joined.because:  # the rows may hold only for this reason
+            found[above:] = [replace(one, conditional=True) for one in found[above:]]
+        for reason in map(_in_one_form, joined.because):
+            plain = _Row(reason, Text("", ()))
+            more = _of_row(reason, plain, True, brackets)
+            found += [replace(one, conditional=True) for one in more]
     return found
+
+
+def _in_one_form(row: Text) -> Text:
+    """Return a row with = for signs that define, and for an equivalence of terms."""
+    row = (
+        with_marks(row)
+        .replaced(_COLON_EQUAL, "=")
+        .replaced(_EQUAL_COLON, "=:")
+        .replaced(_DEFINING)
+    )
+    if not _NOT_EQUAL.search(row.characters):
+        row = row.replaced(_EQUIVALENT, "=")
+    return row
 
 
 def _of_row(
@@ -140,6 +151,7 @@ def _of_row(
         for piece in pieces
         if piece not in equations
         and not _LINKS.match(piece.characters)
+        and not (piece is pieces[0] and _is_source(piece, row))
         and not _NUMBER.match(piece.characters)
         and not _SIGNATURE.match(piece.characters)
     )
@@ -154,8 +166,6 @@ def _of_row(
             yield Statement((piece,), (), fault, sides=sides)
     if _OR.search(row.characters):
         fault = "two equations with or between them: which one is claimed?"
-    because = _BECAUSE if r"\because" in row.characters else ""
-    fault = because or fault
     introduced = False
     for equation in equations:
         clause = behind.get(equation)
@@ -174,7 +184,15 @@ def _of_row(
             yield replace(one, members=named)
         else:
             yield from _of_chain(one, links, conditions)
-        fault, follows = because, True
+        fault, follows = "", True
+
+
+def _is_source(piece: Text, row: Text) -> bool:
+    """Whether a piece consists of the words from which an arrow concludes a row."""
+    return (
+        ONLY_WORDS.fullmatch(piece.characters) is not None
+        and IMPLIES.search(row.characters) is not None
+    )
 
 
 def _compared(
@@ -223,18 +241,20 @@ def _of_chain(
 @dataclass
 class _Row:
     """A row joined to those that continue it, without the words and the conditions at
-    their ends, and why it cannot be split with certainty."""
+    their ends, the reasons behind it, and why it cannot be split with certainty."""
 
     text: Text
     reason: Text
     conditions: tuple[Condition, ...] = ()
     fault: str = ""
+    because: tuple[Text, ...] = ()
 
     def go_on(self, row: _Row, text: Text) -> None:
         """Join a row that continues this one, whose end is `text`."""
         self.text = text + row.text
         self.reason += row.reason
         self.conditions += row.conditions
+        self.because += row.because
 
 
 def _logical_rows(display: Display) -> list[_Row]:
@@ -245,7 +265,15 @@ def _logical_rows(display: Display) -> list[_Row]:
     for written, begins, below in zip(
         display.rows, display.starts, following, strict=True
     ):
+        written, reasons = split_reasons(without_opening(written))
+        if not written.characters:
+            if reasons and not rows:
+                rows.append(_Row(written, written))
+            if reasons:
+                rows[-1].because += (*reasons,)
+            continue
         row = _row(written, rows)
+        row.because = (*reasons,)
         text = row.text
         if rows and (display.joined or _goes_on(rows[-1].text, text)):
             rows[-1].go_on(row, _without_end(rows[-1].text))

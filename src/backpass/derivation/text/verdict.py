@@ -50,7 +50,8 @@ class Verdict:
     has no value. `against` is the line with which it was compared, and `compared` the
     side there, which is the left one if `to_left`. `inferred` says in words what it
     takes from the text without a declaration, and `waits` are the names that an unread
-    line needs.
+    line needs. `differs` says whether an unread line is wrong if its names are meant as
+    declared and nothing else restricts it.
     """
 
     kind: str
@@ -66,6 +67,7 @@ class Verdict:
     left: str = ""  # the left side of its equation
     inferred: tuple[str, ...] = ()
     waits: tuple[str, ...] = ()
+    differs: bool = False
 
 
 def verdict_on(

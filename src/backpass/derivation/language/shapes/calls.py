@@ -79,7 +79,7 @@ class Calls(Visitor):
                 self.reject(f"diag needs a column; this is {in_words(shape)}", argument)
             return (shape[0], shape[0])
         # The exponential of a matrix is not that of its elements.
-        if len(axes_of(shape)) > 1:
+        if len(axes_of(shape)) > 1 and self.scope.spreads != "all":
             self.reject(
                 "functions take a number, a column, or a row; "
                 "write the matrix by its elements",

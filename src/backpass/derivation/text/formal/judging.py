@@ -21,12 +21,13 @@ from backpass.derivation.text.formal.claims import (
     is_update,
     losses_in,
 )
+from backpass.derivation.text.formal.declared import Declared, of_comments
 from backpass.derivation.text.formal.following import follows
 from backpass.derivation.text.formal.grids import Grids, has_grid, paired
 from backpass.derivation.text.formal.heads import is_named_last
 from backpass.derivation.text.formal.laws import JOINT, with_laws
 from backpass.derivation.text.formal.limits import LIMIT, is_limit
-from backpass.derivation.text.formal.meanings import LETTER, Meanings, Read
+from backpass.derivation.text.formal.meanings import Meanings, Read
 from backpass.derivation.text.formal.ordering import holds, is_false
 from backpass.derivation.text.formal.reader import read_formula
 from backpass.derivation.text.formal.reads import displayed, in_prose
@@ -38,6 +39,7 @@ from backpass.derivation.text.formal.trees import Node, Unclear
 from backpass.derivation.text.knowledge import Knowledge
 from backpass.derivation.text.passages import Text
 from backpass.derivation.text.relations import chain
+from backpass.derivation.text.rewriting import with_functions
 from backpass.derivation.text.sight.prose import prose_of
 from backpass.derivation.text.statements import Statement
 from backpass.derivation.text.verdict import Verdict
@@ -74,10 +76,13 @@ class Formal:
     def __init__(self, known: Knowledge) -> None:
         self.known = known
         self._meanings: Meanings | None = None
+        self._declared = Declared(known)
+        self._key: tuple[object, ...] = ()  # what the meanings rest on
         self._spelled = ""  # the layout of derivatives that are written out
         self._of: dict[tuple[Text, ...], Read] = {}
         # What is noted when the text is read, and the equations so far that hold.
         self._waiting: list[tuple[tuple[Text, ...], list[Verdict], bool]] = []
+        self._noted: list[tuple[tuple[Text, ...], list[Verdict], bool]] = []
         self._above: list[tuple[Read, tuple[Node, Node]]] = []
         # The displayed statement before each one in its section, and the verdicts.
         self._before: dict[tuple[Text, ...], tuple[Text, ...]] = {}
@@ -95,12 +100,13 @@ class Formal:
         if all(one.kind != "not readable" for one in found):
             self._note(statement, found)
             return found
-        if self._meanings is None:
-            self._start()
-            self._note_waiting()
-        if (read := self._of.get(members)) is None or self._declares(members):
+        self._prepare()
+        if (read := self._of.get(members)) is None:
             return found
         read, above = self._continued(members, read)
+        if not self._fits(read):
+            self._note(statement, found)
+            return found
         verdicts = [*above, *found]
         for number, verdict in enumerate(verdicts):
             if number < len(above):
@@ -110,6 +116,8 @@ class Formal:
                 verdict = replace(verdict, kind="not readable", message=_CLAIMED)
                 verdicts[number] = verdict
             if verdict.kind != "not readable":
+                continue
+            if verdict.differs and self._declared:
                 continue
             made = None
             if not _DIFFERS.search(verdict.message):
@@ -166,14 +174,13 @@ class Formal:
         left: Text,
         right: Text,
     ) -> Verdict:
-        if self._meanings is None:
-            self._start()
+        self._prepare()
         if (read := self._of.get(statement.members)) is None:
             return verdict
         assert self._meanings is not None
         manner = self._meanings.manner
         a, b = (read_formula(one.characters, manner) for one in (left, right))
-        ordered, columns = is_ordered([a, b]), self._meanings.columns
+        ordered, columns = self._is_ordered([a, b]), self._meanings.columns
         for expand in (False, True):
             calculus = Calculus(
                 self._meanings.at(read), ordered, expand, False, columns
@@ -190,28 +197,22 @@ class Formal:
             return replace(verdict, kind="refused", message=_FALSE)
         return verdict
 
-    def _declares(self, members: tuple[Text, ...]) -> bool:
-        """Whether a comment declares a name of a statement, which then has a meaning of
-        its own."""
-        known = self.known
-        declared = {
-            letter
-            for line in known.now.lines
-            if line not in known.inferred and line not in known.now.implied
-            for part in (line.left, line.right)
-            if part is not None and line.kind != "broadcast"
-            for letter in LETTER.findall(part.text)
-        }
-        text = " ".join(member.characters for member in members)
-        return not declared.isdisjoint(LETTER.findall(text))
+    def _fits(self, read: Read) -> bool:
+        """Whether the names of a statement, and those in its definitions, are of the
+        kinds that comments declare."""
+        assert self._meanings is not None
+        if not self._declared:
+            return True
+        trees = [tree for tree in read.trees if tree is not None]
+        reached = self._meanings.reached(trees, read)
+        return self._declared.fit([*trees, *reached], self._meanings.columns)
 
     def _without_claim(self, verdict: Verdict, member: Text) -> Verdict:
         """Return the verdict on a formula without =: none is claimed if it can be read,
         or says of what kind a name is."""
         if verdict.kind != "not readable" or _CLAIMS.search(member.characters):
             return verdict
-        if self._meanings is None:
-            self._start()
+        self._prepare()
         assert self._meanings is not None
         claimed = replace(verdict, kind="nothing claimed", message="")
         words = _WORD_GROUP.findall(member.characters)
@@ -238,6 +239,20 @@ class Formal:
 
     # ---- the text --------------------------------------------------------------------
 
+    def _prepare(self) -> None:
+        """Read the text, again where a comment has changed what its signs mean."""
+        now = self.known.now
+        accents = tuple(sorted(now.accents))
+        mine = tuple(one for one in now.notations if one in self.known.notations)
+        key = (of_comments(self.known), mine, accents, now.summed)
+        if self._meanings is not None and key == self._key:
+            return
+        self._key, self._declared = key, Declared(self.known)
+        self._start()
+        self._above, self._spelled = [], ""
+        self._waiting = [*self._noted]
+        self._note_waiting()
+
     def _start(self) -> None:
         known, document = self.known, self.known.document
         prose = prose_of(document)
@@ -248,11 +263,20 @@ class Formal:
         self._of = {one.members: one for one in reads if one.shown}
         self._before = {after: before for before, after in pairwise(self._of)}
         for one in reads:
-            one.members = tuple(known.in_own_notation(text) for text in one.members)
+            one.members = tuple(
+                with_functions(known.in_own_notation(text), known.scope)
+                for text in one.members
+            )
         formulas = [text.characters for one in reads for text in one.members]
         expects = re.search(r"\bexpect(?:ation|ed)", prose.words, re.I) is not None
+        expects |= any(line.kind == "random" for line in known.now.lines)
         self._meanings = Meanings(
-            reads, formulas, prose.dependent, expects, document.expanded.characters
+            reads,
+            formulas,
+            prose.dependent | self._declared.defined,
+            expects,
+            document.expanded.characters,
+            self._declared.marked,
         )
 
     # ---- verdicts --------------------------------------------------------------------
@@ -337,7 +361,7 @@ class Formal:
         self, above: tuple[Node, Node], here: tuple[Node, Node], read: Read
     ) -> tuple[str, ...] | None:
         assert self._meanings is not None
-        ordered = is_ordered([*above, *here])
+        ordered = self._is_ordered([*above, *here])
         columns, identity = self._meanings.columns, self._meanings.identity
         meaning = self._meanings.at(read)
         calculus = Calculus(meaning, ordered, False, False, columns, identity)
@@ -378,6 +402,10 @@ class Formal:
             return words
         return None
 
+    def _is_ordered(self, trees: list[Node]) -> bool:
+        """Whether the order of factors matters in formulas."""
+        return is_ordered(trees) or self._declared.has_array(trees)
+
     def _by_entries(self, a: Node, b: Node, read: Read) -> tuple[str, ...] | None:
         """Compare formulas with matrices that are written out entry by entry."""
         meanings = self._meanings
@@ -415,7 +443,7 @@ class Formal:
         assert self._meanings is not None
         meaning = self._meanings.at(read)
         trees = [a, b, *(self._meanings.reached((a, b), read) if expand else ())]
-        ordered = is_ordered(trees)
+        ordered = self._is_ordered(trees)
         calculus = Calculus(
             meaning,
             ordered,
@@ -470,6 +498,8 @@ class Formal:
             for path in paths
             for one in path
         ]
+        if self._declared.has_array([of, by, *inner]):
+            return None
         if not self._meanings.only_through(of, by, inner):
             return None
         through = " and ".join(dict.fromkeys(one.value for one in inner))
@@ -495,6 +525,7 @@ class Formal:
         known = self.known.imposed
         imposed = known.by_sentence or known.perhaps or known.here
         self._waiting.append((statement.members, verdicts, imposed))
+        self._noted.append(self._waiting[-1])
         self._found[statement.members] = verdicts
         if self._meanings is not None:
             self._note_waiting()
@@ -507,6 +538,8 @@ class Formal:
 
     def _note_read(self, read: Read, verdicts: list[Verdict], imposed: bool) -> None:
         assert self._meanings is not None
+        if not self._fits(read):
+            return
         for number, verdict in enumerate(verdicts if read.stands else ()):
             a, b = read.trees[number], read.trees[number + 1]
             if (
@@ -541,4 +574,5 @@ def _is_next(a: Node, b: Node) -> bool:
 
 def _may_stand(verdict: Verdict) -> bool:
     """Whether a line may be right, as far as is known."""
-    return verdict.kind not in _BLAMED and not _DIFFERS.search(verdict.message)
+    is_blamed = verdict.kind in _BLAMED or verdict.differs
+    return not is_blamed and not _DIFFERS.search(verdict.message)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
@@ -59,12 +59,14 @@ class Meanings:
         dependent: frozenset[str],
         expects: bool = False,
         source: str = "",
+        marked: Callable[[Node | None], Node | None] = lambda tree: tree,
     ) -> None:
         self.manner = manner_of(formulas, expects, source)
         self.reads, self.dependent = reads, dependent
         for read in reads:
             read.trees = [
-                tree_of(member.characters, self.manner) for member in read.members
+                marked(tree_of(member.characters, self.manner))
+                for member in read.members
             ]
         self.unread = {
             letter

@@ -1,0 +1,139 @@
+"""Names that a comment declares, and that an equation of the text may define.
+
+After `given z`, the display z = w x + b neither defines z nor follows from anything. If
+it is meant as a definition, lines below it may be right although their sides differ as
+functions of z. Such a line is refused only if it is wrong with the definition, too.
+"""
+
+from __future__ import annotations
+
+import re
+from contextlib import suppress
+from dataclasses import replace
+
+from backpass.derivation.equality.check import Chain, scope_of
+from backpass.derivation.equality.comparing import Refused
+from backpass.derivation.language.analysis import Analysis
+from backpass.derivation.language.parse import Line, Part, Unreadable, parse
+from backpass.derivation.text.displays import Display
+from backpass.derivation.text.knowledge import Knowledge
+from backpass.derivation.text.members import Equation, equality
+from backpass.derivation.text.passages import Text
+from backpass.derivation.text.shown import INPUTS, defines, without
+from backpass.derivation.text.verdict import Verdict, unread, verdict_on
+
+
+def contest(known: Knowledge, head: Part, part: Part) -> None:
+    """Note that an equation may define a name that a comment declares."""
+    if name := is_input(known, head):
+        known.contested.setdefault(name, Line("let", head, part))
+
+
+def is_input(known: Knowledge, head: Part) -> str:
+    """Return the name on a left side, if it is declared and not defined; otherwise
+    ""."""
+    try:
+        found = known.scope.resolve(parse(head, "moved"))
+    except Unreadable:
+        return ""
+    if found is None or found.kind != "variable" or found.accent:
+        return ""
+    return found.name if known.scope.variables[found.name].kind != "defined" else ""
+
+
+def doubted(
+    known: Knowledge, equation: Equation, member: Text, part: Part, chain: Chain
+) -> Verdict | None:
+    """Return the verdict on members that differ, if they use declared names that
+    equations above may define: "equal" if these only introduce the names, and the
+    members are equal with them; None if they differ with these definitions, too."""
+    variables = known.scope.variables
+    declared = {name for name, one in variables.items() if one.kind != "defined"}
+    used = known.used(chain.expressions) & known.contested.keys() & declared
+    names = sorted(used - known.inferred_names)
+    if not names:
+        return None
+    before = known.now
+    lines, basis = before.lines, None
+    with suppress(Unreadable):
+        for name in names:
+            lines = _redeclared(lines, name, known.contested[name])
+        try:
+            known.now = replace(before, lines=lines)
+            first, anchor = equation.first, equation.anchor
+            basis = equality(known, first, anchor, part, equation.beside)
+        except Refused:
+            return None
+        finally:
+            known.now = before
+    document = known.document
+    above = document.line(equation.anchor.start)
+    places = {one: _place(known, one) for one in names}
+    if basis and known.infers and all(_introduces(known, one) for one in names):
+        words = tuple(
+            f"{one} is as defined in {where}" for one, where in places.items()
+        )
+        equal = verdict_on(document, "equal", member, above, basis=basis)
+        return replace(equal, inferred=words)
+    (name, *_) = names
+    message = (
+        f"{name} is declared, and {places[name]} may define it: leave {name} out of the "
+        "declarations if it does"
+    )
+    return unread(document, member, message, above)
+
+
+def _place(known: Knowledge, name: str) -> str:
+    line = known.contested[name]
+    assert line.left is not None
+    return known.document.where(known.document.line(line.left.start))
+
+
+def _introduces(known: Knowledge, name: str) -> bool:
+    """Whether an equation gives a name a value that is not a number, and no display
+    above it has the name."""
+    line = known.contested[name]
+    assert line.left is not None and line.right is not None
+    if not re.search(r"[a-zA-Z]", re.sub(r"\\[a-zA-Z]+", "", line.right.text)):
+        return False
+    plain = re.sub(r"[\s{}]", "", line.left.text)
+    shown = (
+        "".join(row.characters.split())
+        for item in known.document.items
+        if isinstance(item, Display) and item.start < line.left.start
+        for row in item.rows
+        if row.origins[0] < line.left.start
+    )
+    name_there = re.compile(rf"(?<![a-zA-Z\\]){re.escape(plain)}(?![a-zA-Z])")
+    above = [re.sub(r"[{}]", "", one) for one in shown]
+    return not any(name_there.search(one) for one in above)
+
+
+def _redeclared(lines: tuple[Line, ...], name: str, new: Line) -> tuple[Line, ...]:
+    """Return lines with a definition of a name in place of its declaration. Raises
+    `Unreadable` if it uses names that depend on the name."""
+    assert new.left is not None and new.right is not None
+    scope = scope_of(lines)
+    found = scope.resolve(parse(new.left, "moved"))
+    if found is None or any(not token.isalpha() for token in found.indices):
+        raise Unreadable("this is one element", new.left)
+    (expression,) = Analysis(scope).run([new.right])
+    direct = {one.name for one in expression.used if one.kind == "variable"}
+    above = scope.upstream([scope.variables[one] for one in direct])
+    if name in above:
+        raise Unreadable(f"{name} would be defined by itself", new.right)
+    inputs: list[Line] = []
+    first: list[Line] = []
+    rest: list[Line] = []
+    for line in lines:
+        if line.kind in ("given", "constant"):
+            inputs += without(line, scope, name)
+        elif line.kind in INPUTS:
+            inputs.append(line)
+        elif any(defines(scope, line, one) for one in above):
+            first.append(line)
+        else:
+            rest.append(line)
+    changed = (*inputs, *first, new, *rest)
+    scope_of(changed)
+    return changed
