@@ -1,8 +1,9 @@
 """Folds, on the site, what supports a page and is not its argument: each behind a line that says what it is.
 
 Folded are: cells that only show the package's source; cells that only assert, whose line is the assertion; the code of a cell that
-prints numbers; tables of many rows, behind their captions; the cell of an exercise to derive, write, or count; and the
-rest of a section on a kernel, after its first paragraph. The code that a reader follows stays open: the backward step by
+prints numbers; tables of many rows, behind their captions; the cell of an exercise to derive, write, or count; and what
+follows the first paragraph of a section on a kernel, a cost, or other accounts, or of one that the page's header names in
+`folded`, with the fold's line. The code that a reader follows stays open: the backward step by
 step, the mistakes, what a cell computes and returns, and the guides of the reference, which are about calls. The tag
 `open` leaves a cell as it is.
 
@@ -16,10 +17,14 @@ import ast
 import re
 from collections.abc import Iterator
 from html import escape
+from pathlib import Path
 
+import yaml
+from backpass_search import HEADER
 from docutils import nodes
 from myst_nb.sphinx_ import HideInputCells
 from sphinx.application import Sphinx
+from sphinx.errors import ExtensionError
 from sphinx.transforms.post_transforms import SphinxPostTransform
 from sphinx_exercise.nodes import exercise_node, solution_node
 
@@ -27,7 +32,12 @@ GUIDES = "chapters/reference/"  # their cells are calls to copy
 LEFT_OUT = ("intro", "chapters/claims/", "chapters/foundations/thirty_minutes")
 STEPS = re.compile(r"step by step|mistake", re.IGNORECASE)  # sections whose code a reader follows
 ASIDE = re.compile(r"cost|kernel|measured|verdict", re.IGNORECASE)  # sections whose results a reader wants
-REST = {"The kernel": "The kernel’s code, what it needs of a GPU, and its speed"}
+REST = {
+    "The kernel": "The kernel’s code, what it needs of a GPU, and its speed",
+    "The cost": "The count, checked, and what follows from it",
+    "What it costs": "The count, checked, and what follows from it",
+    "Beside other accounts": "What they say, and where they differ",
+}
 LONG = 8  # lines of code from which a cell that prints is folded
 LONG_ASIDE = 4
 SET_UP = 12  # lines from which a cell that shows nothing is folded
@@ -55,7 +65,9 @@ class Cell:
 
     def __init__(self, node: nodes.container):
         self.node = node
-        parts = {child.get("nb_element"): child for child in node.children if isinstance(child, nodes.Element)}
+        parts = {
+            child.get("nb_element"): child for child in node.children if isinstance(child, nodes.Element)
+        }
         self.input, self.output = parts.get("cell_code_source"), parts.get("cell_code_output")
         self.code = self.input.astext().strip() if self.input else ""
         self.body = parsed(self.code)
@@ -88,7 +100,7 @@ def is_print(node: nodes.Node) -> bool:
 
 
 def is_table(node: nodes.Node) -> bool:
-    return isinstance(node, nodes.table) or (
+    return isinstance(node, nodes.table | Fold) or (
         isinstance(node, nodes.raw) and "<table" in node.astext() and "backpass-report" not in node.astext()
     )
 
@@ -128,10 +140,18 @@ class FoldCells(SphinxPostTransform):
                 fold_tables(cell)
             if cell.body and not node.get("hide_mode"):
                 fold(cell, guide=page.startswith(GUIDES))
-        for section in list(self.document.findall(nodes.section)):
-            title = title_of(section)
-            if title in REST:
-                fold_rest(section, REST[title])
+        rest = REST | folded(Path(self.env.doc2path(page)))
+        sections = {title_of(section): section for section in self.document.findall(nodes.section)}
+        if unknown := rest.keys() - sections.keys() - REST.keys():
+            raise ExtensionError(f"{page}: folded: no section {', '.join(map(repr, unknown))}")
+        for title in rest.keys() & sections.keys():
+            fold_rest(sections[title], rest[title])
+
+
+def folded(path: Path) -> dict[str, str]:
+    """Return the lines of the sections that a page's header says to fold, by title."""
+    header = HEADER.match(path.read_text())
+    return (yaml.safe_load(header[1]) or {}).get("folded", {}) if header else {}
 
 
 def fold(cell: Cell, guide: bool) -> None:
@@ -193,7 +213,8 @@ def assertion(cell: Cell) -> str:
     """Return the cell's last assertion, on one line."""
     found = [each for statement in cell.body for each in ast.walk(statement) if isinstance(each, ast.Assert)]
     last = max(found, key=lambda each: each.lineno)
-    return " ".join((ast.get_source_segment(cell.code, last.test) or "").split()).replace("`", "")
+    text = " ".join((ast.get_source_segment(cell.code, last.test) or "").split()).replace("`", "")
+    return re.sub(r"(?<=[(\[{]) |,? (?=[)\]}])", "", text)  # a call on several lines as one line would be
 
 
 def fold_tables(cell: Cell) -> None:
@@ -206,19 +227,19 @@ def fold_tables(cell: Cell) -> None:
 
 
 def fold_rest(section: nodes.section, line: str) -> None:
-    """Fold what follows the first paragraph of a section, up to its first subsection."""
+    """Fold what follows the first paragraph of a section, and of each of its subsections."""
     own = list(section.children)
-    first = next((at for at, each in enumerate(own) if isinstance(each, nodes.paragraph)), None)
-    if first is None:
-        return
-    rest = []
-    for each in own[first + 1 :]:
+    for each in own:
         if isinstance(each, nodes.section):
-            break
-        rest.append(each)
-    for each in rest:
-        section.remove(each)
-    section.insert(first + 1, Fold("", *rest, line=line, kind="rest"))
+            fold_rest(each, line)
+    at = next((at for at, each in enumerate(own) if isinstance(each, nodes.paragraph)), len(own))
+    while at + 1 < len(own) and own[at].astext().rstrip().endswith(":"):  # its sentence ends in what follows
+        at += 1
+    rest = [each for each in own[at + 1 :] if not isinstance(each, nodes.section | nodes.target)]
+    if rest:
+        for each in rest:
+            section.remove(each)
+        section.insert(at + 1, Fold("", *rest, line=line, kind="rest"))
 
 
 def setup(app: Sphinx) -> dict:

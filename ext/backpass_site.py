@@ -86,10 +86,12 @@ class TakeawaysFirst(SphinxPostTransform):
 
     def run(self, **kwargs: object) -> None:
         page = self.document.next_node(nodes.section)
-        found = [each for each in page.findall(nodes.section) if title_of(each) == "Takeaways"] if page else []
+        found = (
+            [each for each in page.findall(nodes.section) if title_of(each) == "Takeaways"] if page else []
+        )
         if not found:
             return
-        repeated = [each.deepcopy() for each in found[0].children[1:]]
+        repeated = [each.deepcopy() for each in found[0].children if isinstance(each, nodes.bullet_list)]
         for each in (inner for outer in repeated for inner in outer.findall(nodes.Element)):
             each["ids"], each["names"] = [], []  # a link leads to the section
         first = next(at for at, each in enumerate(page.children) if isinstance(each, nodes.paragraph))

@@ -147,7 +147,9 @@ def _unfold(details: Tag) -> None:
 
     That is the line of a report, with the findings of one that failed; nothing of folded source; all of the rest.
     """
-    if "fold" in (details.get("class") or ()):  # of `backpass_folds`: paper has all of it, in the notebook's order
+    if "fold" in (
+        details.get("class") or ()
+    ):  # of `backpass_folds`: paper has all of it, in the notebook's order
         details.find("summary").decompose()
         if "code" in details["class"]:
             details.parent.insert(0, details.extract())
