@@ -26,7 +26,7 @@ from myst_nb.sphinx_ import HideInputCells
 from sphinx.application import Sphinx
 from sphinx.errors import ExtensionError
 from sphinx.transforms.post_transforms import SphinxPostTransform
-from sphinx_exercise.nodes import exercise_node, solution_node
+from sphinx_exercise.nodes import is_exercise_node, is_solution_node
 
 GUIDES = "chapters/reference/"  # their cells are calls to copy
 LEFT_OUT = ("intro", "chapters/claims/", "chapters/foundations/thirty_minutes")
@@ -74,8 +74,8 @@ class Cell:
         above = list(ancestors(node))
         sections = [each for each in above if isinstance(each, nodes.section)][:-1]  # the last is the page
         self.sections = [title_of(each) for each in sections]
-        self.exercise = next((each for each in above if isinstance(each, exercise_node)), None)
-        self.solved = any(isinstance(each, solution_node) for each in above)
+        self.exercise = next(filter(is_exercise_node, above), None)
+        self.solved = any(map(is_solution_node, above))
 
     def is_in(self, titles: re.Pattern) -> bool:
         return any(titles.search(title) for title in self.sections)

@@ -3,7 +3,7 @@
 import pytest
 from backpass_folds import Cell, Fold, fold, fold_rest, fold_tables
 from docutils import nodes
-from sphinx_exercise.nodes import exercise_node
+from sphinx_exercise.nodes import exercise_enumerable_node
 
 PRINTED = "for n in (1, 2):\n" + "    x = n\n" * 8 + "    print(n)"
 
@@ -69,7 +69,7 @@ def test_the_code_of_printed_numbers_stands_below_them():
 @pytest.mark.parametrize(("kind", "folded"), [("Derive", 1), ("Write", 1), ("Debug", 0)])
 def test_the_cell_of_an_exercise_is_folded_unless_it_has_the_mistake(kind, folded):
     node = cell("answer = 0\nattempt(answer)")
-    exercise_node("", nodes.title(text=f"Exercise 1.1 ({kind}, level 1: a name)"), node)
+    exercise_enumerable_node("", nodes.title(text=f"Exercise 1.1 ({kind}, level 1: a name)"), node)
     fold(Cell(node), guide=False)
     assert len(list(node.findall(Fold))) == folded
 
