@@ -146,7 +146,7 @@ HEIGHTS = """() => {
 }"""
 
 
-@pytest.mark.rotates(share=0.25, of=lambda: [each for name in READ for each in text_of(name)], checks=shared)
+@pytest.mark.rotates(share=0.1, of=lambda: [BOOK / "ext" / "backpass_folds.py"], checks=shared)
 def test_pages_are_short_and_mostly_not_code(visit, address):
     """As they open, at 1280 pixels: with their folds closed."""
     found = {}
