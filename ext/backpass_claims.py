@@ -35,9 +35,8 @@ def settled(page: str) -> str:
         links = [f"[{claim.name}](#{claim.name.lower()})" for claim in claims if claim.verdict is verdict]
         if links:
             lines.append(f"- {verdict.sign} {verdict.words}: {', '.join(links)}")
-    return "\n".join(
-        ["", "", ":::{admonition} Claims of other texts, judged by this page", *lines, ":::", ""]
-    )
+    box = [":::{admonition} Claims of other texts, judged by this page", ":class: dropdown", *lines, ":::"]
+    return "\n".join(["", "", *box, ""])
 
 
 def add(app: Sphinx, page: str, source: list[str]) -> None:

@@ -9,6 +9,7 @@ from functools import cache
 from pathlib import Path
 from urllib.parse import quote, urlsplit
 
+from backpass_folds import title_of
 from docutils import nodes
 from myst_nb.sphinx_ import HideCodeCellNode, HideInputCells
 from pybtex import plugin
@@ -75,6 +76,38 @@ class SourceBelowOutput(SphinxPostTransform):
         for cell in self.document.findall(nodes.container):
             if cell.get("nb_element") == "cell_code" and cell.get("hide_mode") == "input":
                 cell.children.sort(key=lambda child: isinstance(child, HideCodeCellNode))
+
+
+class TakeawaysFirst(SphinxPostTransform):
+    """Repeats a page's takeaways after its first paragraph, for who reads no further."""
+
+    default_priority = SourceBelowOutput.default_priority
+    formats = ("html",)
+
+    def run(self, **kwargs: object) -> None:
+        page = self.document.next_node(nodes.section)
+        found = (
+            [each for each in page.findall(nodes.section) if title_of(each) == "Takeaways"] if page else []
+        )
+        if not found:
+            return
+        repeated = [each.deepcopy() for each in found[0].children if isinstance(each, nodes.bullet_list)]
+        for each in (inner for outer in repeated for inner in outer.findall(nodes.Element)):
+            each["ids"], each["names"] = [], []  # a link leads to the section
+        first = next(at for at, each in enumerate(page.children) if isinstance(each, nodes.paragraph))
+        page.insert(first + 1, Aside("", nodes.paragraph(text="In short"), *repeated, classes=["takeaways"]))
+
+
+class Aside(nodes.General, nodes.Element):
+    """What stands beside the text."""
+
+
+def visit_aside(translator, node: Aside) -> None:
+    translator.body.append(translator.starttag(node, "aside", **{"aria-label": "Takeaways"}))
+
+
+def depart_aside(translator, node: Aside) -> None:
+    translator.body.append("</aside>\n")
 
 
 def spare_layouts(app: Sphinx, error: Exception | None) -> None:
@@ -153,7 +186,9 @@ def setup(app: Sphinx) -> dict:
         plugin.entry_points
     )  # otherwise each citation searches all installed packages
     PygmentsBridge.html_formatter = Highlighted
+    app.add_node(Aside, html=(visit_aside, depart_aside))
     app.add_post_transform(SourceBelowOutput)
+    app.add_post_transform(TakeawaysFirst)
     app.connect("config-inited", set_address)
     app.connect("env-get-outdated", read_again)
     app.connect("doctree-read", drop_solutions, priority=100)  # before anything takes note of them

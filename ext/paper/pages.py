@@ -29,6 +29,7 @@ NOT_PRINTED = (
     "div.tag_hide-output details.hide",
     "div.tag_hide-cell details.hide",
     ".backpass-attempt > details",  # the line above it says the same
+    "aside.takeaways",  # they are at the chapter's end, too
     "nav.bp-strip > p:last-child",  # the link to the whole map
 )
 OPERATION = re.compile(r"\boperation=[\"'](\w+)[\"']")
@@ -146,6 +147,14 @@ def _unfold(details: Tag) -> None:
 
     That is the line of a report, with the findings of one that failed; nothing of folded source; all of the rest.
     """
+    if "fold" in (
+        details.get("class") or ()
+    ):  # of `backpass_folds`: paper has all of it, in the notebook's order
+        details.find("summary").decompose()
+        if "code" in details["class"]:
+            details.parent.insert(0, details.extract())
+        details.unwrap()
+        return
     if "hide" in (details.get("class") or ()):  # MyST-NB's fold of a cell, whose source is gone by now
         details.unwrap()
         return

@@ -208,6 +208,19 @@ def test_folded_source_is_left_out_and_code_and_output_stay():
     assert "#code" not in folded and "Show" not in folded and '#output("3")' in folded
 
 
+def test_what_the_site_folds_is_printed_in_the_order_of_the_notebook():
+    source = '<div class="cell_input"><div class="highlight-ipython3"><div class="highlight"><pre>f()\n</pre></div></div></div>'
+    shown = '<div class="cell_output"><div class="output text_plain highlight-myst-ansi"><div class="highlight"><pre>3\n</pre></div></div></div>'
+    fold = '<details class="fold {kind}"><summary>The line</summary>{inside}</details>'
+    code = '#code("f()", "python")\n\n#output("3")'
+    below = f'<div class="cell">{shown}{fold.format(kind="code", inside=source)}</div>'
+    within = f'<div class="cell">{fold.format(kind="source", inside=source + shown)}</div>'
+    rest = fold.format(kind="rest", inside=f"<p>A sentence.</p>{below}")
+    for each in (below, within, rest):
+        assert code in typst_of(each) and "The line" not in typst_of(each)
+    assert "A sentence." in typst_of(rest)
+
+
 def test_solutions_stand_at_the_end_under_their_numbers():
     def exercise(number):
         return (

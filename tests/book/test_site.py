@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from functools import cache
+from html import unescape
 from html.parser import HTMLParser
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
@@ -352,6 +353,21 @@ def test_chapter_offers_its_notebook(site, name):
     prose = "\n".join(cell.source for cell in notebook.cells if cell.cell_type == "markdown")
     prose = re.sub(r"```.*?```|`[^`]*`", "", prose, flags=re.DOTALL)
     assert re.findall(r"\{[a-z:]+\}`|^[`:]{3,}\{.*|^\([\w-]+\)=", prose, flags=re.MULTILINE) == []
+
+
+CODE = re.compile(r"<pre>(.*?)</pre>", re.DOTALL)
+
+
+@pytest.mark.parametrize("name", NOTEBOOKS)
+def test_all_code_is_on_the_page(site, name):
+    """Some of it is folded, none of it is lost, except what is removed by tag."""
+    text = (site / f"{name}.html").read_text()
+    shown = {unescape(re.sub(r"<[^>]+>", "", each)).strip() for each in CODE.findall(text)}
+    for cell in read_notebook(BOOK / f"{name}.md").cells:
+        if cell.cell_type == "code" and not {"remove-input", "remove-cell"} & set(
+            cell.metadata.get("tags", ())
+        ):
+            assert cell.source.strip() in shown
 
 
 def test_downloaded_notebook_runs(site, tmp_path):

@@ -1,14 +1,16 @@
-"""Pages are light: what they send, and what they make a browser do."""
+"""Pages are light: what they send, what they make a browser do, and how long they are."""
 
 from __future__ import annotations
 
 import gzip
 from functools import cache
 from pathlib import Path
+from statistics import median
 from urllib.parse import unquote, urlsplit
 
 import pytest
 from backpass_site import PLAIN
+from build import chapters
 from pygments.styles import get_style_by_name
 from pygments.token import Text
 
@@ -32,10 +34,17 @@ TYPICAL = [
 # The pages that moved most when formulas were typeset in the browser.
 MOVED = ["chapters/reference/card", "chapters/attention/linear_time", "chapters/operations/softmax"]
 
+LOOKED_UP = {
+    "chapters/reference/api",
+    "chapters/reference/api_checks",
+    "chapters/claims/bugs",
+}  # not read through
+
 ALSO = ("_static/basic.css",)  # a style sheet imports it
 PACKED = (".woff", ".woff2", ".png")
 
 
+READ = [name for name in chapters(BOOK) if name not in LOOKED_UP]
 ON_THE_WIRE = [name for name in PAGES if name != "404"]
 
 
@@ -127,6 +136,28 @@ def test_a_page_stays_in_place_while_it_loads(browser, address, name):
     shifts = page.evaluate("window.shifts")
     page.context.close()
     assert sum(value for value, _ in shifts) <= MOST_SHIFT, shifts
+
+
+SCREEN = 710  # pixels of a page that a laptop shows
+HEIGHTS = """() => {
+  const seen = e => e.checkVisibility({visibilityProperty: true}) && !e.closest('.toggle-hidden, .output:is(.stream, .text_plain)');
+  const code = [...document.querySelectorAll('.bd-article div.highlight')].filter(seen);
+  return [document.documentElement.scrollHeight, code.reduce((sum, e) => sum + e.offsetHeight, 0)];
+}"""
+
+
+@pytest.mark.rotates(share=0.1, of=lambda: [BOOK / "ext" / "backpass_folds.py"], checks=shared)
+def test_pages_are_short_and_mostly_not_code(visit, address):
+    """As they open, at 1280 pixels: with their folds closed."""
+    found = {}
+    for name in READ:
+        visit.open(f"{address}/{name}.html")
+        found[name] = visit.page.evaluate(HEIGHTS)
+    screens = {name: height / SCREEN for name, (height, _) in found.items()}
+    assert {name: round(each) for name, each in screens.items() if each > 35} == {}
+    assert median(screens.values()) <= 20
+    heights, code = map(sum, zip(*found.values(), strict=True))
+    assert code <= heights / 4
 
 
 @pytest.mark.parametrize("tone", ["light", "dark"])
