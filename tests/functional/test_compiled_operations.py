@@ -239,6 +239,18 @@ def test_no_line_divides_an_array_by_a_power_of_two(graphs):
     assert not [node for graph in graphs for node in graph.graph.nodes if "div" in str(node.target)]
 
 
+def test_a_compiler_is_searched_for_once(monkeypatch):
+    """A search looks into each folder of the path, which takes as long as a small operation."""
+    monkeypatch.setenv("CXX", "python3")
+    monkeypatch.setenv("PATH", "/usr/bin:/bin:/usr/local/bin")
+    first = compiled.without_compiler()
+    monkeypatch.setattr(compiled.shutil, "which", None)  # calling it raises
+    assert compiled.without_compiler() == first
+    monkeypatch.setenv("PATH", "")
+    with pytest.raises(TypeError):
+        compiled.without_compiler()
+
+
 def test_an_operation_with_products_saves_what_it_computed(graphs):
     q, k, v = (torch.randn(1, 2, 7, 3, requires_grad=True) for _ in range(3))
     with compiled_operations():

@@ -54,11 +54,10 @@ def forward(x: Array, *, approximate: str = "none") -> tuple[Array, Saved]:
     if approximate not in ("none", "tanh"):
         raise ValueError(f"approximate: expected 'none' or 'tanh'; got {approximate!r}")
     wide = widened(x)
-    near = near_zero(wide)
-    probability = 1 + (_tanh(near)[0] if approximate == "tanh" else _erf(near))
-    probability /= 2
-    y = not_far_below(wide)
-    y *= probability
+    odd = _tanh(near_zero(wide))[0] if approximate == "tanh" else _erf(wide)
+    y = 1 + odd
+    y /= 2  # the probability
+    y *= not_far_below(wide)
     return as_type_of(y, x), Saved(x, approximate)
 
 

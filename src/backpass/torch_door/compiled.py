@@ -23,6 +23,7 @@ and rounding errors may differ.
 
 from __future__ import annotations
 
+import functools
 import os
 import shutil
 import sys
@@ -68,12 +69,20 @@ def compiled_operations() -> Iterator[None]:
 def without_compiler() -> str | None:
     """Return why nothing can be compiled here, or None."""
     usual = "clang++" if sys.platform == "darwin" else "g++"
-    if shutil.which(name := os.environ.get("CXX", usual)) is None:
-        return (
-            f"torch.compile needs a C++ compiler on a CPU, and {name} is not found: "
-            "install one, or name it in the environment variable CXX"
-        )
-    return None
+    name = os.environ.get("CXX", usual)
+    if _is_found(name, os.environ.get("PATH")):
+        return None
+    return (
+        f"torch.compile needs a C++ compiler on a CPU, and {name} is not found: "
+        "install one, or name it in the environment variable CXX"
+    )
+
+
+@functools.cache
+def _is_found(program: str, path: str | None) -> bool:
+    """Whether a program is on the path. The search reads folders, so the answer is
+    cached."""
+    return shutil.which(program, path=path) is not None
 
 
 def is_chosen() -> bool:
