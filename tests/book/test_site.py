@@ -12,6 +12,7 @@ from urllib.parse import unquote, urlsplit
 import nbformat
 import pytest
 from backpass_notebooks import apart
+from backpass_site import STEPPER, announce_steps
 from build import chapters, is_notebook, read_notebook
 
 import proofs
@@ -261,9 +262,74 @@ def test_a_derivation_can_be_stepped_through(browser, address):
     assert page.locator(".derivation-here").get_attribute("id") == lines.nth(1).get_attribute("id")
     page.keyboard.press("ArrowUp")
     assert page.locator(".derivation-here").get_attribute("id") == lines.nth(0).get_attribute("id")
+    before = lines.nth(0).get_attribute("id")
+    page.keyboard.press("Enter")
+    assert page.url.endswith(f"#{before}")
     assert visit.complaints == []
     numbers = page.locator(".derivation-number").all_text_contents()  # folded solutions included
     assert numbers == [f"({n})" for n in range(1, len(numbers) + 1)]
+
+
+# The stops of the tab key in each derivation that do not scroll.
+STOPS = """() => [...document.querySelectorAll('.derivation')].map(
+  e => e.querySelectorAll('.derivation-right[tabindex="0"]:not(.scrolls), .derivation-number:not([tabindex="-1"])').length
+)"""
+
+
+def test_a_derivation_is_one_stop_of_the_tab_key(visit, address):
+    page = visit.page
+    visit.open(f"{address}/chapters/operations/softmax.html")
+    assert set(page.evaluate(STOPS)) == {1}
+    rights = page.locator(".derivation").nth(1).locator(".derivation-right")
+    rights.nth(0).focus()
+    page.keyboard.press("ArrowDown")
+    page.keyboard.press("Tab")
+    page.keyboard.press("Shift+Tab")  # returns to the line that was left
+    assert rights.nth(1).evaluate("e => e === document.activeElement")
+    assert set(page.evaluate(STOPS)) == {1}
+    for _ in range(rights.count()):  # the arrows stay inside
+        page.keyboard.press("ArrowDown")
+    assert rights.last.evaluate("e => e === document.activeElement")
+
+
+def test_buttons_step_through_the_first_derivation(visit, address):
+    page = visit.page
+    visit.open(f"{address}/chapters/operations/softmax.html")
+    stepper = page.locator(".derivation-stepper")
+    assert stepper.count() == 1
+    steps = page.locator(".derivation:has(.derivation-stepper) .derivation-line[data-above]")
+    previous, following = stepper.locator("button").all()
+    assert previous.get_attribute("aria-disabled") == "true"
+    for at in range(steps.count()):
+        following.click()
+        (here,) = page.locator(".derivation-here").all()
+        assert here.get_attribute("id") == steps.nth(at).get_attribute("id")
+        assert stepper.locator("output").inner_text().startswith(f"{at + 1} of {steps.count()}: ")
+    assert following.get_attribute("aria-disabled") == "true"
+    previous.focus()
+    page.keyboard.press("Enter")
+    assert page.locator(".derivation-here").get_attribute("id") == steps.nth(at - 1).get_attribute("id")
+    assert visit.complaints == []
+
+
+@pytest.mark.parametrize(
+    ("steps", "above"), [((0, 1, 2, 3), 2), ((0, 1, 1), 1), ((2,), 0), ((0, 0), None), ((), None)]
+)
+def test_buttons_stand_above_the_first_derivation_with_two_steps_else_with_one(steps, above):
+    line = '<div class="derivation-line" data-above="x-1"></div>'
+    derivations = [f'<div class="derivation" role="group">\n{line * count}</div>' for count in steps]
+    context = {"body": "".join(derivations)}
+    announce_steps(None, "page", "page.html", context, None)
+    if above is not None:
+        derivations[above] = derivations[above].replace("\n", f"\n{STEPPER}", 1)
+    assert context["body"] == "".join(derivations)
+
+
+def test_steps_are_not_announced_without_script(browser, address):
+    page = browser.new_context(java_script_enabled=False).new_page()
+    page.goto(f"{address}/chapters/operations/softmax.html")
+    assert not page.locator(".derivation-stepper").is_visible()
+    page.context.close()
 
 
 SHOWN_STEPS = """() => [...document.querySelectorAll('.backpass-steps')].map(
