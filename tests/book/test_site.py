@@ -9,11 +9,9 @@ from html.parser import HTMLParser
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-import nbformat
 import pytest
-from backpass_notebooks import apart
 from backpass_site import STEPPER, announce_steps
-from build import chapters, is_notebook, read_notebook
+from build import chapters, is_notebook
 
 import proofs
 
@@ -393,40 +391,6 @@ def test_links_resolve_and_pages_stand_alone(site):
     assert broken == []
     assert loaded == []
     assert raw == []
-
-
-@pytest.mark.parametrize("name", NOTEBOOKS)
-def test_chapter_offers_its_notebook(site, name):
-    stem = name.split("/")[-1]
-    path = site / "_notebooks" / f"{stem}.ipynb"
-    links = Links((site / f"{name}.html").read_text())
-    assert any(address.endswith(f"_notebooks/{stem}.ipynb") for address in links.addresses)
-
-    notebook = nbformat.read(path, as_version=4)
-    nbformat.validate(notebook)
-    code = [cell for cell in notebook.cells if cell.cell_type == "code"]
-    outside, inside = apart(read_notebook(BOOK / f"{name}.md").cells)
-    source = [cell.source for cell in (*outside, *inside) if cell.cell_type == "code"]
-    assert [cell.source for cell in code] == [text for text in source if text]
-    texts = [cell.source for cell in notebook.cells]
-    end = texts.index("## Solutions") if inside else len(texts)
-    assert not any(
-        re.search(r"^(<details><summary>|\*\*)Solution of ", text, re.MULTILINE) for text in texts[:end]
-    )
-    assert all(cell.execution_count for cell in code)
-
-    prose = "\n".join(cell.source for cell in notebook.cells if cell.cell_type == "markdown")
-    prose = re.sub(r"```.*?```|`[^`]*`", "", prose, flags=re.DOTALL)
-    assert re.findall(r"\{[a-z:]+\}`|^[`:]{3,}\{.*|^\([\w-]+\)=", prose, flags=re.MULTILINE) == []
-
-
-def test_downloaded_notebook_runs(site, tmp_path):
-    from nbclient import NotebookClient
-
-    stems = [name.split("/")[-1] for name in NOTEBOOKS]
-    stem = "residual_stream" if "residual_stream" in stems else stems[0]
-    notebook = nbformat.read(site / "_notebooks" / f"{stem}.ipynb", as_version=4)
-    NotebookClient(notebook, timeout=600, resources={"metadata": {"path": str(tmp_path)}}).execute()
 
 
 def test_page_prints(visit, address, tmp_path):
