@@ -30,6 +30,7 @@ NOT_PRINTED = (
     "div.tag_hide-cell details.hide",
     ".backpass-attempt > details",  # the line above it says the same
     "nav.bp-strip > p:last-child",  # the link to the whole map
+    "p.bp-where",
 )
 OPERATION = re.compile(r"\boperation=[\"'](\w+)[\"']")
 RESULT = re.compile(r"[✓✗!○]")  # a summary that begins so is the result of what it folds

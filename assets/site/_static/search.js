@@ -153,7 +153,7 @@
 
   // The line of text beside a result is of the article, without formulas, code, and what can be folded.
   const NO_TEXT =
-    "h1, .derivation, .derivation-line, pre, details, table, svg, .bp-strip, .headerlink, .section-number, script, style";
+    "h1, .derivation, .derivation-line, pre, details, table, svg, .bp-strip, .bp-where, .headerlink, .section-number, script, style";
   const textOf = Search.htmlToText;
   Search.htmlToText = function (page, anchor) {
     const parsed = new DOMParser().parseFromString(page, "text/html");
