@@ -193,10 +193,11 @@ def _numbered(found: Iterable[Any], known: dict[str, int]) -> list[int]:
 
 def _rates(machine: Machine) -> list[Any]:
     """Return the rates of a machine as the page has them: those of products by dtype,
-    of everything else, and of memory, and the seconds of a call."""
+    of everything else, and of memory, the seconds of a call, and the bytes of its
+    memory."""
     products = [machine.product_rates[dtype] for dtype in DTYPES]
     rates = machine.element_rate, machine.bandwidth, machine.call_seconds
-    return [machine.name, products, *rates]
+    return [machine.name, products, *rates, machine.capacity]
 
 
 def _presets() -> list[tuple[list[str], Any]]:
