@@ -404,6 +404,15 @@ def test_page_prints(visit, address, tmp_path):
     assert visit.page.evaluate(CLIPPED) == []
 
 
+def test_the_card_prints_as_one_sheet(visit, address):
+    visit.open(f"{address}/chapters/reference/card.html")
+    assert not visit.page.is_visible(".backpass-sheet")
+    printed = visit.page.pdf(format="A4")
+    assert len(re.findall(rb"/Type\s*/Page\b", printed)) == 1
+    visit.page.emulate_media(media="print")
+    assert visit.page.is_visible(".backpass-sheet") and not visit.page.is_visible(".backpass-card")
+
+
 def test_index_leads_to_the_first_page(site):
     index = (site / "index.html").read_text()
     assert json.dumps("intro.html")[1:-1] in index

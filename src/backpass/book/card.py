@@ -34,7 +34,7 @@ _LABELS = [*dict.fromkeys(station.label for station in STATIONS), "between ranks
 # The operations of the sheet: those of a language model of today.
 SHEET = (
     *("embedding", "rms_norm", "layer_norm", "linear", "rope", "matmul"),
-    *("scale", "softmax", "residual", "silu", "swiglu", "cross_entropy"),
+    *("softmax", "attention", "residual", "silu", "swiglu", "cross_entropy"),
 )
 
 
