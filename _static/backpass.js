@@ -29,6 +29,7 @@
       (box) => box.scrollWidth > box.clientWidth + 1 && getComputedStyle(box).overflowX !== "visible",
       (box, scrolls) => (scrolls ? (box.tabIndex = 0) : box.removeAttribute("tabindex")),
     );
+    document.dispatchEvent(new Event("backpass:measured"));
   }
 
   window.addEventListener("load", function () {

@@ -1,8 +1,9 @@
 """Writes every chapter, executed, as a notebook of plain Markdown, with the numbers that the pages show.
 
 Directives become block quotes, roles their text, references the numbers and titles that Sphinx gave them.
-A directive or role that has no plain form is an error, so that no notebook shows raw MyST. Solutions stand at the end,
-where a reader who works on an exercise does not see them.
+A directive or role that has no plain form is an error, so that no notebook shows raw MyST. The cells have the order in
+which the build executed them, so that the notebook runs from top to bottom. Solutions follow their exercises, folded: at
+the end of the notebook, one would find the names that another has bound again.
 """
 
 from __future__ import annotations
@@ -12,8 +13,9 @@ import base64
 import os
 import posixpath
 import re
-from collections.abc import Callable
+from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 import nbformat
 from build import is_notebook, read_notebook
@@ -23,15 +25,23 @@ from sphinx.environment import BuildEnvironment
 from sphinx.errors import ExtensionError
 
 BOXES = ("admonition", "attention", "caution", "hint", "important", "note", "seealso", "tip", "warning")
-ORIGIN = "*A chapter of the book Backpass. It runs wherever the packages that it imports are installed.*"
-PACKAGE = '"backpass[book] @ git+{repository}@{commit}"'
-LEDGER = '"backpass-ledger @ git+{repository}@{commit}#subdirectory=src/backpass_ledger"'
+ORIGIN = "*A chapter of the book Backpass, with its cells in the order in which the book executed them.*"
+BY_CELL = "*The next cell installs the packages that are missing.*"
+BY_HAND = "*If the packages are not installed, run `pip install {packages}` in the folder of the book.*"
+PACKAGES = {
+    "backpass": ('".[book]"', '"backpass[book] @ git+{repository}@{commit}"'),
+    "backpass_ledger": (
+        "./src/backpass_ledger",
+        '"backpass-ledger @ git+{repository}@{commit}#subdirectory=src/backpass_ledger"',
+    ),
+}
 FENCE = re.compile(r"(?P<fence>`{3,}|:{3,}|~{3,})(?:\{(?P<name>[\w:-]+)\})?[ ]*(?P<argument>.*)")
 OPTION = re.compile(r":(?P<name>[\w-]+):[ ]*(?P<value>.*)")
 DEFINITION = re.compile(r"^(?P<term>\S.*)\n:[ ]+(?P<meaning>.*)$", re.MULTILINE)
-# A solution in one piece, or the gate that opens or closes one with cells in it.
-SOLUTION = re.compile(
-    r"^(?P<fence>`{3,})\{solution(?:-(?P<gate>start|end))?\}.*?^(?P=fence)[ ]*$", re.DOTALL | re.MULTILINE
+# Opens or closes a solution that has cells in it.
+GATE = re.compile(
+    r"^(?P<fence>`{3,})\{solution-(?P<gate>start|end)\}[ ]*(?P<label>\S*).*?^(?P=fence)[ ]*$",
+    re.DOTALL | re.MULTILINE,
 )
 NO_TEXT = re.compile(r"\([\w:-]+\)=|%.*")  # a label of what follows; a comment
 NUMBERED = re.compile(r"^\$\$\n(?P<tex>.*?)\n\$\$[ ]*\((?P<label>[\w:-]+)\)[ ]*$", re.DOTALL | re.MULTILINE)
@@ -103,13 +113,11 @@ class Page:
         if name in ("exercise", "exercise-start"):
             heading = self.number("exercise", options["label"]) + (f" ({argument})" if argument else "")
             return quote(f"**{heading}**\n\n{self.plain(body)}".strip())
-        if name in ("solution", "solution-start", "solution-end", "exercise-end"):
-            if name.endswith("end") or not self.env.config.solutions:
-                return ""
+        if name == "exercise-end":
+            return ""
+        if name == "solution":
             heading = f"Solution of {self.number('exercise', argument)}"
-            if name == "solution-start":
-                return f"**{heading}**"
-            return f"<details><summary>{heading}</summary>\n\n{self.plain(body)}\n\n</details>"
+            return folded(heading, self.plain(body), begins=True) if self.env.config.solutions else ""
         if name in ("figure", "image"):
             return f"![{options.get('alt', '')}]({self._data(argument)})\n\n{self.plain(body)}".rstrip()
         if name == "grid":
@@ -205,67 +213,97 @@ def quote(text: str) -> str:
     return "\n".join(f"> {line}".rstrip() for line in text.split("\n"))
 
 
-Cells = list[nbformat.NotebookNode]
+class Part(NamedTuple):
+    """A cell, or the part of a cell of text that is inside or outside of a solution with cells in it."""
+
+    cell: nbformat.NotebookNode
+    exercise: str = ""  # the label of the exercise that the solution solves; "" outside of solutions
+    begins: bool = False  # whether the solution begins here
 
 
-def apart(cells: Cells) -> tuple[Cells, Cells]:
-    """The cells outside of solutions, and those inside; a cell of text that has both is split."""
-    found: tuple[Cells, Cells] = [], []
-    inside = False
+def parts(cells: list[nbformat.NotebookNode]) -> Iterator[Part]:
+    """The cells in their order, those of text divided where a solution with cells in it begins or ends."""
+    exercise = ""
     for cell in cells:
         if cell.cell_type != "markdown":
-            found[inside].append(cell)
+            yield Part(cell, exercise)
             continue
-        texts, at = ([], []), 0
-        for match in SOLUTION.finditer(cell.source):
-            texts[inside].append(cell.source[at : match.start()])
-            texts[True].append(match[0])
-            inside, at = match["gate"] == "start", match.end()
-        texts[inside].append(cell.source[at:])
-        for side, pieces in enumerate(texts):
-            if text := "".join(pieces).strip():
-                found[side].append(nbformat.v4.new_markdown_cell(text))
-    return found
+        at, begins = 0, False
+        for match in GATE.finditer(cell.source):
+            yield Part(
+                nbformat.v4.new_markdown_cell(cell.source[at : match.start()].strip()), exercise, begins
+            )
+            exercise, begins = (match["label"], True) if match["gate"] == "start" else ("", False)
+            at = match.end()
+        yield Part(nbformat.v4.new_markdown_cell(cell.source[at:].strip()), exercise, begins)
+
+
+FOLDED = {
+    "jupyter": {"source_hidden": True, "outputs_hidden": True},  # JupyterLab, Notebook 7, VS Code
+    "cellView": "form",  # Colab
+}
+
+
+def folded(heading: str, text: str, begins: bool) -> str:
+    """The text of a solution, which a click opens; where it begins, at least its heading."""
+    if text:
+        return (
+            f"<details><summary>{heading}{'' if begins else ', continued'}</summary>\n\n{text}\n\n</details>"
+        )
+    return f"**{heading}**: open the folded cell." if begins else ""
 
 
 def convert(
     notebook: nbformat.NotebookNode,
-    plain: Callable[[str], str],
+    page: Page,
     title: str,
     solutions: bool,
-    install: str = "",
+    first: list[nbformat.NotebookNode],
 ) -> nbformat.NotebookNode:
-    """The notebook with plain Markdown in its cells and in their outputs, and with a first cell that installs the
-    package, if it is given."""
-    cells, solved = apart(notebook.cells)
-    if solutions and solved:
-        cells += [nbformat.v4.new_markdown_cell("## Solutions"), *solved]
-    for cell in cells:
-        if cell.cell_type == "markdown":
-            cell.source = plain(cell.source)
+    """The notebook with the first cells before its own, and with plain Markdown in its cells and in their outputs. Its code
+    cells have the order in which they were executed."""
+    cells = []
+    for cell, exercise, begins in parts(notebook.cells):
+        if exercise and not solutions:
             continue
-        if {"hide-input", "remove-input", "hide-cell"} & set(cell.metadata.get("tags", ())):
+        cells.append(cell)
+        if cell.cell_type == "markdown":
+            cell.source = page.plain(cell.source)
+            if exercise:
+                heading = f"Solution of {page.number('exercise', exercise)}"
+                cell.source = folded(heading, cell.source, begins)
+            continue
+        if exercise:
+            cell.metadata.update(FOLDED)
+        elif {"hide-input", "remove-input", "hide-cell"} & set(cell.metadata.get("tags", ())):
             cell.metadata["jupyter"] = {"source_hidden": True}
         for output in cell.get("outputs", ()):
             data = output.get("data", {})
             if "text/markdown" in data:
-                data["text/markdown"] = plain(data["text/markdown"])
-    first = [nbformat.v4.new_markdown_cell(ORIGIN)]
-    if install:
-        first.append(nbformat.v4.new_code_cell(install))
+                data["text/markdown"] = page.plain(data["text/markdown"])
     notebook.cells = [*first, *(cell for cell in cells if cell.source)]
     notebook.metadata = {"kernelspec": notebook.metadata["kernelspec"], "title": title}
     return notebook
 
 
-def installing(cells: Cells, repository: str, commit: str) -> str:
-    """Return the code that installs what the cells import, where it is missing."""
-    ledger = any("backpass_ledger" in cell.source for cell in cells if cell.cell_type == "code")
-    names, packages = (
-        ("backpass, backpass_ledger", f"{PACKAGE} {LEDGER}") if ledger else ("backpass", PACKAGE)
-    )
-    packages = packages.format(repository=repository, commit=commit)
-    return f"try:\n    import {names}\nexcept ImportError:\n    %pip install --quiet {packages}"
+def installing(
+    cells: list[nbformat.NotebookNode], repository: str, commit: str
+) -> list[nbformat.NotebookNode]:
+    """Return the first cells: where the notebook is from, and how to install what its cells import; where a repository
+    is known, with code that does so."""
+    imported = [name for name in PACKAGES if name == "backpass" or name in code_of(cells)]
+    local, remote = zip(*(PACKAGES[name] for name in imported), strict=True)
+    how = BY_CELL if repository else BY_HAND.format(packages=" ".join(local))
+    first = [nbformat.v4.new_markdown_cell(f"{ORIGIN} {how}")]
+    if repository:
+        packages = " ".join(remote).format(repository=repository, commit=commit)
+        code = f"try:\n    import {', '.join(imported)}\nexcept ImportError:\n    %pip install --quiet {packages}"
+        first.append(nbformat.v4.new_code_cell(code))
+    return first
+
+
+def code_of(cells: list[nbformat.NotebookNode]) -> str:
+    return "\n".join(cell.source for cell in cells if cell.cell_type == "code")
 
 
 def collect(app: Sphinx, env: BuildEnvironment) -> None:
@@ -286,8 +324,8 @@ def write(app: Sphinx, failure: Exception | None) -> None:
             continue
         _, notebook = cache.merge_match_into_notebook(read_notebook(Path(app.env.doc2path(name))))
         title = app.env.titles[name].astext()
-        first = installing(notebook.cells, repository, commit) if repository else ""
-        notebook = convert(notebook, Page(app.env, name).plain, title, app.config.solutions, first)
+        first = installing(notebook.cells, repository, commit)
+        notebook = convert(notebook, Page(app.env, name), title, app.config.solutions, first)
         text = nbformat.writes(notebook) + "\n"
         for folder in (app.outdir.parent / "notebooks", app.outdir / "_notebooks"):
             folder.mkdir(exist_ok=True)

@@ -128,6 +128,33 @@ def mend_citations(app: Sphinx, page: str, template: str, context: dict, doctree
         )
 
 
+DERIVATION = re.compile(r'<div class="derivation[ "][^>]*>\n')
+STEPPER = """<div class="derivation-stepper pst-js-only">
+<span>Point at a line to see what changed, or step:</span>
+<button type="button" data-by="-1" aria-label="Previous step" aria-disabled="true">◀</button>
+<button type="button" data-by="1" aria-label="Next step">▶</button>
+<output></output>
+</div>
+"""
+
+
+def announce_steps(app: Sphinx, page: str, template: str, context: dict, doctree) -> None:
+    """Put buttons above the page's first derivation that has two steps, else above the first that has one: they lead from
+    step to step, and say that the lines of every derivation can be pointed at."""
+    starts = [match.end() for match in DERIVATION.finditer(context.get("body", ""))]
+    if not starts:
+        return
+    body = context["body"]
+    steps = [
+        body.count(" data-above=", start, end) for start, end in zip(starts, [*starts[1:], None], strict=True)
+    ]
+    for least in (2, 1):
+        for start, found in zip(starts, steps, strict=True):
+            if found >= least:
+                context["body"] = body[:start] + STEPPER + body[start:]
+                return
+
+
 def add_buttons(app: Sphinx, page: str, template: str, context: dict, doctree) -> None:
     """Offer the page's notebook, where it has one, beside printing; and where a repository is known, to run it and to
     mend the page."""
@@ -194,5 +221,6 @@ def setup(app: Sphinx) -> dict:
     app.connect("doctree-read", drop_solutions, priority=100)  # before anything takes note of them
     app.connect("build-finished", spare_layouts)
     app.connect("html-page-context", mend_citations)
+    app.connect("html-page-context", announce_steps)
     app.connect("html-page-context", add_buttons, priority=600)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

@@ -31,6 +31,9 @@ NOT_PRINTED = (
     ".backpass-attempt > details",  # the line above it says the same
     "aside.takeaways",  # they are at the chapter's end, too
     "nav.bp-strip > p:last-child",  # the link to the whole map
+    "p.bp-where",
+    "p.backpass-card-index",
+    ".cell:has(.backpass-sheet)",  # which repeats formulas of the card
 )
 OPERATION = re.compile(r"\boperation=[\"'](\w+)[\"']")
 RESULT = re.compile(r"[✓✗!○]")  # a summary that begins so is the result of what it folds

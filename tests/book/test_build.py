@@ -261,10 +261,13 @@ def test_a_book_is_written_and_follows_what_changes(book):
     check_plain_markdown(book)
     for text in (*QUESTIONS, *ANSWERS):
         assert text in page(book, "exercises") and text in notebook(book, "exercises")
-    order = [notebook(book, "exercises").index(text) for text in (QUESTIONS[-1], "## Solutions", ANSWERS[0])]
+    order = [notebook(book, "exercises").index(text) for text in ("Ask again.", *ANSWERS[1:], QUESTIONS[-1])]
     assert order == sorted(order)
+    (folded,) = [cell for cell in cells_of(book, "exercises") if cell.metadata.get("cellView") == "form"]
+    assert folded.source == '"computed" + " answer"' and folded.metadata["jupyter"]["source_hidden"]
     for text in (page(book, "door"), notebook(book, "door")):
-        assert "github" not in text and "pip install" not in text, "no address of a repository without one"
+        assert "github" not in text and "%pip" not in text, "no address of a repository without one"
+    assert 'run `pip install ".[book]"` in the folder' in cells_of(book, "door")[0].source
     assert is_current(book)
 
     address = {"REPOSITORY_URL": REPOSITORY, "GITHUB_SHA": "0123abc", "SITE_URL": "https://book.example/b"}
@@ -285,6 +288,10 @@ def test_a_book_is_written_and_follows_what_changes(book):
     assert "value is 2" in page(book) and "value is 2" in notebook(book)
 
 
+def cells_of(book: Path, name: str) -> list[nbformat.NotebookNode]:
+    return nbformat.reads(notebook(book, name), as_version=4).cells
+
+
 def check_links_to_the_repository(book: Path) -> None:
     """And a first cell that installs."""
     for address in (
@@ -295,8 +302,7 @@ def check_links_to_the_repository(book: Path) -> None:
     ):
         assert f'href="{address}"' in page(book, "door").replace("&amp;", "&")
     assert '<meta property="og:image" content="https://book.example/b/_static/page.png"' in page(book, "door")
-    cells = nbformat.reads(notebook(book, "door"), as_version=4).cells
-    first = next(cell for cell in cells if cell.cell_type == "code")
+    first = next(cell for cell in cells_of(book, "door") if cell.cell_type == "code")
     assert f'%pip install --quiet "backpass[book] @ git+{REPOSITORY}@0123abc"' in first.source
     assert "**Learn.** Begin with" in notebook(book, "door")
 

@@ -1,10 +1,12 @@
 """The card of every backward is complete, and its figures are those of the modules."""
 
+import re
+
 import pytest
 import sympy
 
 from backpass import cost, ops
-from backpass.book.card import card
+from backpass.book.card import SHEET, card, sheet
 from backpass.cost.formulas import latex
 from backpass.cost.shorter import shorter, to_latex
 from backpass.derivation import DerivationError
@@ -13,7 +15,40 @@ from backpass.ops import softmax
 
 def test_every_operation_is_on_the_card():
     """The formulas are only parsed here; derivation/test_docstring.py evaluates each of them."""
-    assert tuple(entry.stem for entry in card(evaluate=False).entries) == ops.STEMS
+    stems = [entry.stem for entry in card(evaluate=False).entries]
+    assert sorted(stems) == sorted(ops.STEMS)
+
+
+def test_rows_are_in_the_order_of_the_map_with_links_to_each():
+    every = card(evaluate=False)
+    stems = [entry.stem for entry in every.entries]
+    in_order = (
+        "embedding",
+        "rms_norm",
+        "linear",
+        "rope",
+        "attention",
+        "softmax",
+        "residual",
+        "gelu",
+        "cross_entropy",
+    )
+    assert [stem for stem in stems if stem in in_order] == [*in_order]
+    assert set(stems[-7:]) == {stem for stem in ops.STEMS if not hasattr(ops.load(stem), "PLACES")}
+    page = every._repr_html_()
+    assert re.findall(r'<tr id="card-(\w+)"', page) == re.findall(r'href="#card-(\w+)"', page) == stems
+    index = page[: page.index("<table")]
+    assert index.startswith(
+        '<p class="backpass-card-index">tokens to vectors: <a href="#card-embedding">embedding</a>, '
+    )
+    assert "between ranks: <a" in index
+
+
+def test_the_sheet_has_the_formulas_of_the_card():
+    every = card(*SHEET, evaluate=False)
+    page = sheet(every)._repr_html_()
+    assert page.count("<tr>") == len(SHEET) == 12
+    assert page.count("math notranslate") == sum(len(entry.formulas) for entry in every.entries)
 
 
 def test_the_formulas_are_the_same_without_evaluation(monkeypatch):

@@ -4,7 +4,7 @@ import re
 import symtable
 
 import pytest
-from backpass_notebooks import apart
+from backpass_notebooks import parts
 from build import read_notebook
 
 from backpass import ops
@@ -54,15 +54,18 @@ def names_used(cell) -> set[str]:
 
 @pytest.mark.parametrize("page", PAGES)
 def test_a_page_runs_without_its_solutions(page):
-    """No cell uses a name that only the cells of a solution before it set: notebooks have them at the end, or not at all."""
+    """No cell outside of the solutions uses a name that a solution has bound, or bound again: notebooks may leave them out."""
     notebook = read_notebook(page)
-    outside, inside = apart(notebook.cells) if notebook else ([], [])
-    solved = {name for cell in inside if cell.cell_type == "code" for name in names_set(cell)}
-    known: set[str] = set()
-    for cell in (cell for cell in outside if cell.cell_type == "code"):
-        used = names_used(cell) & solved - known
-        assert not used, f"set in a solution only: {', '.join(sorted(used))}"
-        known |= names_set(cell)
+    solved: set[str] = set()
+    for cell, exercise, _ in parts(notebook.cells) if notebook else ():
+        if cell.cell_type != "code":
+            continue
+        if exercise:
+            solved |= names_set(cell)
+            continue
+        used = names_used(cell) & solved
+        assert not used, f"bound in a solution: {', '.join(sorted(used))}"
+        solved -= names_set(cell)
 
 
 @pytest.mark.parametrize("page", PAGES)

@@ -55,6 +55,52 @@ QUERIES = {
     "cheat sheet": "reference/card",
 }
 
+# Questions in a reader's own words, some of which the page does not have.
+QUESTIONS = {
+    "rmsnorm backward formula": "operations/rms_norm",
+    "why divide by sqrt d_k": "attention/scaled_dot_product",
+    "6ND": "cost/tally",
+    "how much memory do I need to train 7B": "cost/memory",
+    "triton race condition": "reference/compiled_kernels",
+    "softmax derivative": "operations/softmax",
+    "embedding gradient": "operations/embeddings",
+    "how does backprop work in attention": "foundations/thirty_minutes",
+    "gradient of layernorm gamma": "operations/layer_norm",
+    "why is backward twice the forward": "cost/ratio",
+    "derivative of cross entropy with respect to logits": "operations/cross_entropy",
+    "gradient of matrix multiplication": "operations/linear",
+    "vocab parallel cross entropy": "parallel/tensor",
+    "how many flops per token": "cost/tally",
+    "does my model fit on 80GB": "cost/calculator",
+    "how long will training take": "cost/time",
+    "what does flash attention save for backward": "attention/flash",
+    "loss is NaN in fp16": "numerics/precision",
+    "adam update formula": "numerics/optimiser",
+    "zero stage 3 memory": "parallel/data",
+    "pipeline bubble fraction": "parallel/pipelines",
+    "test my triton kernel without a gpu": "reference/compiled_kernels",
+    "my custom autograd function is wrong": "reference/check_your_own",
+    "repeat_kv gradient": "attention/grouped_query",
+    "tied embeddings lm head gradient": "operations/output_head",
+    "gelu tanh approximation derivative": "operations/activations",
+    "variable used twice sum of gradients": "foundations/chain_rule",
+    "rotary embedding backward": "operations/rope",
+    "dropout backward scale mask": "operations/residual_stream",
+    "logit softcapping gradient": "attention/variants",
+    "activation checkpointing cost": "numerics/recomputation",
+    "famous gradient bugs": "claims/bugs",
+    "price of a training run": "cost/calculator",
+    "jvp vs vjp": "foundations/chain_rule",
+    "swiglu hidden size 8/3": "operations/feed_forward",
+    "allreduce backward megatron f and g": "parallel/tensor",
+    "clip_grad_norm derivative": "numerics/clipping",
+    "difference between batch mean and token mean loss": "numerics/averaging",
+    "attention backward dQ dK dV": "attention/scaled_dot_product",
+    "is backward always 2x forward": "cost/ratio",
+    "sigmoid derivative": "operations/activations",
+    "bias gradient sum over batch": "operations/linear",
+}
+
 
 def results(page, root: str, query: str) -> list[tuple[str, str]]:
     """Address and text of each result."""
@@ -68,10 +114,12 @@ def results(page, root: str, query: str) -> list[tuple[str, str]]:
     )
 
 
+ODD = ("softmax qwxyzzy", "qwxyzzy")
+
 # As Search.query does, but without showing the results, because that fetches every page in the list.
 FOUND = f"""queries => queries.map(query => {{
   const [text, ...terms] = Search._parseQuery(query);
-  return Search._performSearch(text, ...terms).reverse().slice(0, {FIRST}).map(([doc]) => doc);
+  return Search._performSearch(text, ...terms).reverse().slice(0, {FIRST}).map(([doc, , anchor]) => doc + anchor);
 }})"""
 
 
@@ -80,19 +128,36 @@ def found(window, address) -> dict[str, list[str]]:
     """The first results of every query, in their order."""
     window.open(f"{address}/search.html")
     window.page.wait_for_function("() => Search.hasIndex()")
-    first = window.page.evaluate(FOUND, [*QUERIES])
+    queries = [*QUERIES, *QUESTIONS, *ODD]
+    first = window.page.evaluate(FOUND, queries)
     window.leave()
-    return dict(zip(QUERIES, first, strict=True))
+    return dict(zip(queries, first, strict=True))
 
 
-@pytest.mark.parametrize("query", QUERIES)
-def test_the_chapter_is_among_the_first_results(found, query):
-    assert f"chapters/{QUERIES[query]}" in found[query]
+@pytest.mark.parametrize(("query", "page"), (QUERIES | QUESTIONS).items())
+def test_the_chapter_is_among_the_first_results(found, query, page):
+    assert f"chapters/{page}" in found[query]
+
+
+def test_nearly_all_chapters_are_the_first_result(found):
+    wanted = QUERIES | QUESTIONS
+    later = [query for query, page in wanted.items() if found[query][0] != f"chapters/{page}"]
+    assert len(later) <= len(wanted) // 10, later
+
+
+def test_a_word_that_no_page_has_does_not_count(found):
+    assert found["softmax qwxyzzy"][0] == found["softmax"][0]
+    assert found["qwxyzzy"] == []
+
+
+def test_a_section_is_listed_whose_heading_says_the_query(found):
+    assert "chapters/attention/scaled_dot_product#why-divide-by-sqrt-d" in found["why divide by sqrt d_k"]
 
 
 def test_search_works_from_disk(visit, site):
     shown = [href for href, _ in results(visit.page, f"file://{site}", "LayerNorm gradient")[:FIRST]]
     assert "chapters/operations/layer_norm.html" in shown
+    assert visit.complaints == []
 
 
 def test_a_page_is_listed_once_and_its_excerpt_is_prose(visit, address, found):
@@ -104,7 +169,7 @@ def test_a_page_is_listed_once_and_its_excerpt_is_prose(visit, address, found):
     )
     assert visit.complaints == []
     links = [href for href, _ in shown]
-    assert [link.removesuffix(".html") for link in links[:FIRST]] == found["softmax"]
+    assert [link.replace(".html", "") for link in links[:FIRST]] == found["softmax"]
     assert len(links) == len(set(links))
     for _, excerpt in shown[:10]:
         assert not re.search(r"\\[a-z]+|\$|[Ss]how the |[Hh]ide the |derive\(|import ", excerpt), excerpt

@@ -10,9 +10,8 @@ from html.parser import HTMLParser
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-import nbformat
 import pytest
-from backpass_notebooks import apart
+from backpass_site import STEPPER, announce_steps
 from build import chapters, is_notebook, read_notebook
 
 import proofs
@@ -262,9 +261,74 @@ def test_a_derivation_can_be_stepped_through(browser, address):
     assert page.locator(".derivation-here").get_attribute("id") == lines.nth(1).get_attribute("id")
     page.keyboard.press("ArrowUp")
     assert page.locator(".derivation-here").get_attribute("id") == lines.nth(0).get_attribute("id")
+    before = lines.nth(0).get_attribute("id")
+    page.keyboard.press("Enter")
+    assert page.url.endswith(f"#{before}")
     assert visit.complaints == []
     numbers = page.locator(".derivation-number").all_text_contents()  # folded solutions included
     assert numbers == [f"({n})" for n in range(1, len(numbers) + 1)]
+
+
+# The stops of the tab key in each derivation that do not scroll.
+STOPS = """() => [...document.querySelectorAll('.derivation')].map(
+  e => e.querySelectorAll('.derivation-right[tabindex="0"]:not(.scrolls), .derivation-number:not([tabindex="-1"])').length
+)"""
+
+
+def test_a_derivation_is_one_stop_of_the_tab_key(visit, address):
+    page = visit.page
+    visit.open(f"{address}/chapters/operations/softmax.html")
+    assert set(page.evaluate(STOPS)) == {1}
+    rights = page.locator(".derivation").nth(1).locator(".derivation-right")
+    rights.nth(0).focus()
+    page.keyboard.press("ArrowDown")
+    page.keyboard.press("Tab")
+    page.keyboard.press("Shift+Tab")  # returns to the line that was left
+    assert rights.nth(1).evaluate("e => e === document.activeElement")
+    assert set(page.evaluate(STOPS)) == {1}
+    for _ in range(rights.count()):  # the arrows stay inside
+        page.keyboard.press("ArrowDown")
+    assert rights.last.evaluate("e => e === document.activeElement")
+
+
+def test_buttons_step_through_the_first_derivation(visit, address):
+    page = visit.page
+    visit.open(f"{address}/chapters/operations/softmax.html")
+    stepper = page.locator(".derivation-stepper")
+    assert stepper.count() == 1
+    steps = page.locator(".derivation:has(.derivation-stepper) .derivation-line[data-above]")
+    previous, following = stepper.locator("button").all()
+    assert previous.get_attribute("aria-disabled") == "true"
+    for at in range(steps.count()):
+        following.click()
+        (here,) = page.locator(".derivation-here").all()
+        assert here.get_attribute("id") == steps.nth(at).get_attribute("id")
+        assert stepper.locator("output").inner_text().startswith(f"{at + 1} of {steps.count()}: ")
+    assert following.get_attribute("aria-disabled") == "true"
+    previous.focus()
+    page.keyboard.press("Enter")
+    assert page.locator(".derivation-here").get_attribute("id") == steps.nth(at - 1).get_attribute("id")
+    assert visit.complaints == []
+
+
+@pytest.mark.parametrize(
+    ("steps", "above"), [((0, 1, 2, 3), 2), ((0, 1, 1), 1), ((2,), 0), ((0, 0), None), ((), None)]
+)
+def test_buttons_stand_above_the_first_derivation_with_two_steps_else_with_one(steps, above):
+    line = '<div class="derivation-line" data-above="x-1"></div>'
+    derivations = [f'<div class="derivation" role="group">\n{line * count}</div>' for count in steps]
+    context = {"body": "".join(derivations)}
+    announce_steps(None, "page", "page.html", context, None)
+    if above is not None:
+        derivations[above] = derivations[above].replace("\n", f"\n{STEPPER}", 1)
+    assert context["body"] == "".join(derivations)
+
+
+def test_steps_are_not_announced_without_script(browser, address):
+    page = browser.new_context(java_script_enabled=False).new_page()
+    page.goto(f"{address}/chapters/operations/softmax.html")
+    assert not page.locator(".derivation-stepper").is_visible()
+    page.context.close()
 
 
 SHOWN_STEPS = """() => [...document.querySelectorAll('.backpass-steps')].map(
@@ -330,31 +394,6 @@ def test_links_resolve_and_pages_stand_alone(site):
     assert raw == []
 
 
-@pytest.mark.parametrize("name", NOTEBOOKS)
-def test_chapter_offers_its_notebook(site, name):
-    stem = name.split("/")[-1]
-    path = site / "_notebooks" / f"{stem}.ipynb"
-    links = Links((site / f"{name}.html").read_text())
-    assert any(address.endswith(f"_notebooks/{stem}.ipynb") for address in links.addresses)
-
-    notebook = nbformat.read(path, as_version=4)
-    nbformat.validate(notebook)
-    code = [cell for cell in notebook.cells if cell.cell_type == "code"]
-    outside, inside = apart(read_notebook(BOOK / f"{name}.md").cells)
-    source = [cell.source for cell in (*outside, *inside) if cell.cell_type == "code"]
-    assert [cell.source for cell in code] == [text for text in source if text]
-    texts = [cell.source for cell in notebook.cells]
-    end = texts.index("## Solutions") if inside else len(texts)
-    assert not any(
-        re.search(r"^(<details><summary>|\*\*)Solution of ", text, re.MULTILINE) for text in texts[:end]
-    )
-    assert all(cell.execution_count for cell in code)
-
-    prose = "\n".join(cell.source for cell in notebook.cells if cell.cell_type == "markdown")
-    prose = re.sub(r"```.*?```|`[^`]*`", "", prose, flags=re.DOTALL)
-    assert re.findall(r"\{[a-z:]+\}`|^[`:]{3,}\{.*|^\([\w-]+\)=", prose, flags=re.MULTILINE) == []
-
-
 CODE = re.compile(r"<pre>(.*?)</pre>", re.DOTALL)
 
 
@@ -370,15 +409,6 @@ def test_all_code_is_on_the_page(site, name):
             assert cell.source.strip() in shown
 
 
-def test_downloaded_notebook_runs(site, tmp_path):
-    from nbclient import NotebookClient
-
-    stems = [name.split("/")[-1] for name in NOTEBOOKS]
-    stem = "residual_stream" if "residual_stream" in stems else stems[0]
-    notebook = nbformat.read(site / "_notebooks" / f"{stem}.ipynb", as_version=4)
-    NotebookClient(notebook, timeout=600, resources={"metadata": {"path": str(tmp_path)}}).execute()
-
-
 def test_page_prints(visit, address, tmp_path):
     name = NOTEBOOKS[0]
     visit.open(f"{address}/{name}.html")
@@ -388,6 +418,15 @@ def test_page_prints(visit, address, tmp_path):
     visit.page.emulate_media(media="print")
     assert not visit.page.is_visible(".bd-sidebar-primary")
     assert visit.page.evaluate(CLIPPED) == []
+
+
+def test_the_card_prints_as_one_sheet(visit, address):
+    visit.open(f"{address}/chapters/reference/card.html")
+    assert not visit.page.is_visible(".backpass-sheet")
+    printed = visit.page.pdf(format="A4")
+    assert len(re.findall(rb"/Type\s*/Page\b", printed)) == 1
+    visit.page.emulate_media(media="print")
+    assert visit.page.is_visible(".backpass-sheet") and not visit.page.is_visible(".backpass-card")
 
 
 def test_index_leads_to_the_first_page(site):

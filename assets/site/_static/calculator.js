@@ -69,6 +69,9 @@
     latency: "latency of a message, µs",
   };
   const OPENING_LINKS = onMesh.links("h100");
+  // Reported runs reach two thirds of the predicted rate: see the page on a step on 16,384 GPUs.
+  const REACHED = [2n, 3n];
+  const UNIT = 1e9; // tokens, where the run's are not given
   const MACHINE = { dtype: DTYPES[0], ...core.published("h100", DTYPES[0]) };
   // The convention of most published MFUs, which is that of the time's MFU.
   const OPENING = "products-whole";
@@ -143,7 +146,7 @@
   // the parameters is the time's.
   const state = {
     convention: OPENING, compare: false, A: { ...START }, B: { ...START }, time: { ...MACHINE },
-    run: {}, runFollows: false, memory: {}, memoryFollows: true, mesh: { ...onMesh.OPENING }, links: { ...OPENING_LINKS },
+    capacity: core.capacity("h100"), run: {}, runFollows: false, memory: {}, memoryFollows: true, mesh: { ...onMesh.OPENING }, links: { ...OPENING_LINKS },
   }; // prettier-ignore
 
   const letterRow = (which, name) => at(`${which}-${name}`).parentElement;
@@ -158,6 +161,7 @@
       for (const flag of Object.keys(FLAGS)) at(`${which}-${flag}`).checked = Boolean(setting[flag]);
     }
     at("time-machine").value = machineOf(state.time);
+    at("plan-capacity").value = state.capacity;
     for (const name of Object.keys(MACHINE)) at(`time-${name}`).value = state.time[name];
     for (const name of Object.keys(RUN)) at(`run-${name}`).value = state.run[name] ?? "";
     for (const name of Object.keys(MESH)) at(`mesh-${name}`).value = state.mesh[name];
@@ -176,6 +180,7 @@
       for (const flag of Object.keys(FLAGS)) setting[flag] = at(`${which}-${flag}`).checked;
     }
     for (const name of Object.keys(MACHINE)) state.time[name] = at(`time-${name}`).value;
+    state.capacity = at("plan-capacity").value;
     for (const name of Object.keys(RUN)) state.run[name] = at(`run-${name}`).value;
     for (const name of Object.keys(MESH)) state.mesh[name] = at(`mesh-${name}`).value;
     for (const name of Object.keys(LINKS)) state.links[name] = at(`links-${name}`).value;
@@ -192,6 +197,7 @@
       for (const flag of core.optionsOf(setting)) if (setting[flag]) found[prefix + flag] = "1";
     }
     for (const [name, value] of Object.entries(state.time)) if (value !== MACHINE[name]) found[`time.${name}`] = value;
+    if (state.capacity !== core.capacity("h100")) found.capacity = state.capacity;
     for (const [name, value] of Object.entries(state.run)) if (value) found[`run.${name}`] = value;
     if (state.runFollows) found["run.follows"] = "1";
     for (const [name, value] of Object.entries(state.mesh)) if (value !== onMesh.OPENING[name]) found[`mesh.${name}`] = value;
@@ -234,12 +240,14 @@
     }
     state.time.dtype = oneOf("time.dtype", DTYPES, MACHINE.dtype);
     for (const name of Object.keys(RATES)) state.time[name] = given(`time.${name}`, MACHINE[name]);
+    state.capacity = given("capacity", core.capacity("h100"));
     for (const name of Object.keys(RUN)) state.run[name] = given(`run.${name}`, "");
     state.runFollows = isOn("run.follows");
     for (const name of Object.keys(MESH)) state.mesh[name] = given(`mesh.${name}`, onMesh.OPENING[name]);
     for (const name of Object.keys(LINKS)) state.links[name] = given(`links.${name}`, OPENING_LINKS[name]);
     state.memoryFollows = !("memory.weights" in found);
     for (const [name, [, types]] of Object.entries(MEMORY)) state.memory[name] = oneOf(`memory.${name}`, types, types[0]);
+    if (state.convention !== OPENING) at("calculator-advanced").open = true;
     const others = Object.keys(found).filter((name) => !known.has(name));
     if (others.length) wrong.push(`The address has unknown names, which are ignored: ${others.join(", ")}`);
     at("address-faults").replaceChildren(...wrong.map((fault) => element("p", {}, fault)));
@@ -460,6 +468,49 @@
     return [table, element("p", { class: "calculator-note" }, notes)];
   }
 
+  // The plan: what fits, how long it takes, and what it costs, on the mesh if it has several ranks, else on one GPU
+
+  function planOf(each) {
+    const timed = !core.rateFaults(state.time).length;
+    const meshed = timed && !onMesh.linkFaults(state.links).length && !meshFaults(each).length && onMesh.time(each, state.mesh, state.links, state.time);
+    const many = meshed && meshed.ranks > 1n;
+    const bytes = many ? onMesh.memory(each, state.mesh, state.time.dtype).total : Object.values(core.memory(each, state.memory)).reduce((a, b) => a + b);
+    const found = { ranks: many ? meshed.ranks : 1n, bytes };
+    if (timed) {
+      const { seconds } = many ? meshed : core.time(each, state.time);
+      const tokens = core.decimal(state.run.tokens, { suffixes: true });
+      const steps = (tokens ? Number(tokens[0]) / Number(tokens[1]) : UNIT) / Number(each.numbers.b * each.numbers.s);
+      found.seconds = seconds;
+      found.hours = ((tokens ? Math.ceil(steps) : steps) * seconds * Number(found.ranks)) / 3600;
+      found.tokens = tokens ? "the run" : "10⁹ tokens";
+    }
+    return found;
+  }
+
+  function plan(settings) {
+    const fault = core.faultOf(state.capacity, {});
+    at("plan-capacity").setAttribute("aria-invalid", String(Boolean(fault)));
+    const gib = fault ? undefined : Number(state.capacity.replaceAll(",", ""));
+    const slower = (value) => (value * Number(REACHED[1])) / Number(REACHED[0]);
+    const both = (value, unit) => `${significant(value)}${unit} at best, ${significant(slower(value))}${unit} as runs reach`;
+    const price = core.decimal(state.run.hourPrice);
+    const perHour = price && Number(price[0]) / Number(price[1]);
+    return settings.map((each) => {
+      const { ranks, bytes, seconds, hours, tokens } = planOf(each);
+      const held = Number(bytes) / 2 ** 30;
+      const fits = gib === undefined ? undefined : held <= gib;
+      const where = ranks > 1n ? `the fullest of ${grouped(ranks)} GPUs` : "one GPU";
+      const memory = `${significant(held)}${gib === undefined ? "" : ` of ${significant(gib)}`} GiB on ${where}`;
+      const lines = [element("p", { class: `calculator-fits-${fits}` }, element("b", {}, fits === undefined ? "Memory" : fits ? "✓ Fits" : "✗ Does not fit"), `: ${memory}`)];
+      if (seconds !== undefined) {
+        lines.push(element("p", {}, element("b", {}, "A step"), `: ${both(seconds, " s")}`));
+        const costs = perHour ? [element("b", {}, "Price"), ` of ${tokens}: ${both(hours * perHour, "")}`] : [element("b", {}, "GPU-hours"), ` of ${tokens}: ${both(hours, "")}`];
+        lines.push(element("p", {}, costs));
+      }
+      return element("div", {}, state.compare ? element("b", { class: "calculator-which" }, each.which) : "", lines);
+    });
+  }
+
   // Show what is wrong with the numbers of a form, beside its fields.
   function refuse(form, labels, faults) {
     for (const name of Object.keys(labels)) at(`${form}-${name}`).setAttribute("aria-invalid", String(faults.some(([which]) => which === name)));
@@ -665,9 +716,11 @@
     at("calculator-results").hidden = settings.length < shown.length;
     if (settings.length < shown.length) {
       at("calculator-says").textContent = "No result: a setting is impossible.";
+      at("calculator-plan").replaceChildren(element("p", {}, "No result: a setting is impossible."));
       return;
     }
     at("calculator-says").textContent = settings.map(sentence).join(" ");
+    at("calculator-plan").replaceChildren(...plan(settings));
     at("calculator-summary").replaceChildren(summary(settings));
     at("calculator-breakdown").replaceChildren(...breakdown(settings));
     at("calculator-save").replaceChildren(
@@ -686,13 +739,27 @@
   // The page
 
   root.replaceChildren(
+    element("section", { id: "calculator-plan", "aria-label": "The plan" }),
     element(
       "form",
       { onsubmit: (event) => event.preventDefault() },
-      labelled("convention", select("convention", Object.keys(cost.conventions), Object.entries(cost.conventions).map((each) => each.join(": "))), "calculator-field calculator-wide"),
       element("div", { id: "address-faults", role: "alert", class: "calculator-faults" }),
-      check("compare", "two settings side by side"),
       element("div", { class: "calculator-settings" }, fieldsOf("A"), fieldsOf("B")),
+      element(
+        "div",
+        { class: "calculator-letters" },
+        labelled("machine", select("time-machine", ["", ...Object.keys(cost.machines)], ["own rates", ...Object.values(cost.machines).map(([name]) => name.split(",")[0])]), "calculator-field calculator-wide"),
+        labelled("memory of a GPU, GiB", text("plan-capacity", { inputmode: "decimal" })),
+        labelled("dtype", select("time-dtype", DTYPES)),
+        ["tokens", "hourPrice"].map((name) => labelled(RUN[name], text(`run-${name}`, { inputmode: name === "tokens" ? "text" : "decimal" }))),
+      ),
+      check("compare", "two settings side by side"),
+      element(
+        "details",
+        { id: "calculator-advanced" },
+        element("summary", {}, "advanced: how FLOPs are counted"),
+        labelled("convention", select("convention", Object.keys(cost.conventions), Object.entries(cost.conventions).map((each) => each.join(": "))), "calculator-field calculator-wide"),
+      ),
       element("output", { id: "calculator-says", "aria-live": "polite" }),
     ),
     element(
@@ -706,8 +773,6 @@
       element(
         "form",
         { class: "calculator-letters", onsubmit: (event) => event.preventDefault() },
-        labelled("machine", select("time-machine", ["", ...Object.keys(cost.machines)], ["own rates", ...Object.values(cost.machines).map(([name]) => name.split(",")[0])]), "calculator-field calculator-wide"),
-        labelled("dtype", select("time-dtype", DTYPES)),
         Object.entries(RATES).map(([name, label]) => labelled(label, text(`time-${name}`, { inputmode: "decimal" }))),
       ),
       element("div", { id: "time-faults", role: "alert", class: "calculator-faults" }),
@@ -727,7 +792,7 @@
       element("div", { id: "links-faults", role: "alert", class: "calculator-faults" }),
       element("div", { id: "calculator-mesh" }),
       element("h3", {}, "A whole run"),
-      element("form", { class: "calculator-letters", onsubmit: (event) => event.preventDefault() }, Object.entries(RUN).map(([name, label]) => labelled(label, text(`run-${name}`, { inputmode: name === "tokens" ? "text" : "decimal" })))),
+      element("form", { class: "calculator-letters", onsubmit: (event) => event.preventDefault() }, Object.entries(RUN).filter(([name]) => !["tokens", "hourPrice"].includes(name)).map(([name, label]) => labelled(label, text(`run-${name}`, { inputmode: "decimal" })))),
       element("p", { id: "run-note", role: "status", class: "calculator-note" }),
       element("div", { id: "run-faults", role: "alert", class: "calculator-faults" }),
       element("div", { id: "calculator-run" }),
@@ -745,7 +810,10 @@
     const machine = which === "time" && (name === "machine" ? event.target.value : name === "dtype" && machineOf(state.time));
     read();
     if (machine) Object.assign(state.time, core.published(machine, state.time.dtype));
-    if (machine && name === "machine") Object.assign(state.links, onMesh.links(machine));
+    if (machine && name === "machine") {
+      Object.assign(state.links, onMesh.links(machine));
+      state.capacity = core.capacity(machine);
+    }
     if (chosen) {
       Object.assign(state[which], chosen);
       fit(which);

@@ -198,6 +198,9 @@
     return Object.fromEntries(Object.entries(rates).map(([name, rate]) => [name, String(rate)]));
   }
 
+  // Return the memory of a machine in GiB, as a text.
+  const capacity = (machine) => String(cost.machines[machine][5] / 2 ** 30);
+
   // Say what of the rates cannot be read. Only the time of a call may be 0.
   function rateFaults(rates) {
     const found = [];
@@ -512,7 +515,7 @@
 
   globalThis.backpassCalculator = {
     BOUNDS, BYTES, MEANINGS, PASSES, SIZES, WAYS, csv, decimal, evaluator, faultOf, faults, fixed, fromHash, grouped, integer,
-    isAbsent, keyOf, lettersOf, longest, memory, optionsOf, over, passes, published, rateFaults, ratesOf, readConfig, rules, run, runFaults, scientific, significant, tally, tiles, time,
+    capacity, isAbsent, keyOf, lettersOf, longest, memory, optionsOf, over, passes, published, rateFaults, ratesOf, readConfig, rules, run, runFaults, scientific, significant, tally, tiles, time,
     timeOf, times, toHash, totals,
   }; // prettier-ignore
 })();

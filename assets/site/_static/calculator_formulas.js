@@ -7,7 +7,7 @@ aliases: {"gpt2":["gpt2-124m"],"gpt2-medium":["gpt2-355m"],"gpt2-large":["gpt2-7
 accepted: {"gpt2":{"activation_function":["gelu_new","gelu_pytorch_tanh"],"scale_attn_weights":[true],"scale_attn_by_inverse_layer_idx":[false],"add_cross_attention":[false],"quantization_config":[null],"is_causal":[true,null]},"llama":{"hidden_act":["silu","swish"],"attention_bias":[false],"mlp_bias":[false],"rope_type":["default"],"partial_rotary_factor":[1.0,null],"use_sliding_window":[false],"sliding_window":[null],"layer_types":[[],["full_attention"]],"num_experts":[null,0],"num_local_experts":[null,0],"quantization_config":[null],"is_causal":[true,null]}},
 heads: ["ForCausalLM","LMHeadModel"],
 tiles: [256,64,524288],
-machines: {"h100":["NVIDIA H100 SXM5, published peaks",[989400000000000.0,66900000000000.0],66900000000000.0,3350000000000.0,0.0],"a100":["NVIDIA A100 SXM4 80 GB, published peaks",[312000000000000.0,19500000000000.0],19500000000000.0,2039000000000.0,0.0]},
+machines: {"h100":["NVIDIA H100 SXM5, published peaks",[989400000000000.0,66900000000000.0],66900000000000.0,3350000000000.0,0.0,85899345920],"a100":["NVIDIA A100 SXM4 80 GB, published peaks",[312000000000000.0,19500000000000.0],19500000000000.0,2039000000000.0,0.0,85899345920]},
 clusters: {"h100":[450000000000.0,50000000000.0,8,0.0],"a100":[300000000000.0,25000000000.0,8,0.0]},
 mesh: {"gradient":4,"index":8,"layer":[6,4],"again":[6,6],"embedding":[1,1],"head":[2,1],"context":[2,1],"shards":["first norm","first residual","second norm","second residual","last"]},
 adamw: [15,28,28],

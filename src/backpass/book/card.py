@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from backpass import cost, ops
-from backpass.book.network_map import page_of
+from backpass.book.network_map import STATIONS, page_of
 from backpass.contract.shapes import parse
 from backpass.contract.spec import is_product, letters_of
 from backpass.cost.formulas import Flops, dimensions
@@ -29,6 +29,13 @@ PRIMES = (3, 5, 7, 11, 13, 17, 19)
 FLOAT32 = 4
 BYTES = r"\;\text{bytes}"
 _HEADINGS = ("operation", "computes", "saves, and FLOPs")
+# The stations of the map, in the order of the network, and what follows them.
+_LABELS = [*dict.fromkeys(station.label for station in STATIONS), "between ranks"]
+# The operations of the sheet: those of a language model of today.
+SHEET = (
+    *("embedding", "rms_norm", "layer_norm", "linear", "rope", "matmul"),
+    *("softmax", "attention", "residual", "silu", "swiglu", "cross_entropy"),
+)
 
 
 @dataclass(frozen=True)
@@ -64,9 +71,20 @@ class Card:
         headings = "".join(f'<th scope="col">{name}</th>' for name in _HEADINGS)
         body = "".join(self._row(entry) for entry in self.entries)
         return (
-            '<table class="backpass-card" aria-label="Every backward on one card">'
+            f'{self._index()}<table class="backpass-card"'
+            ' aria-label="Every backward on one card">'
             f"<thead><tr>{headings}</tr></thead><tbody>{body}</tbody></table>"
         )
+
+    def _index(self) -> str:
+        """Return links to the rows, by their place on the map."""
+        groups = itertools.groupby(self.entries, key=lambda entry: _place(entry.stem))
+        linked = " · ".join(
+            f"{_LABELS[at]}: "
+            + ", ".join(f'<a href="#card-{e.stem}">{e.stem}</a>' for e in entries)
+            for at, entries in groups
+        )
+        return f'<p class="backpass-card-index">{linked}</p>'
 
     def _row(self, entry: Entry) -> str:
         """Return the operation's name, and what it computes, saves and costs. Each
@@ -87,17 +105,49 @@ class Card:
             f'<td data-heading="{of}">{cell}</td>'
             for of, cell in zip(_HEADINGS[1:], cells, strict=True)
         )
-        return f'<tr><th scope="row">{heading}</th>{shown}</tr>'
+        return f'<tr id="card-{stem}"><th scope="row">{heading}</th>{shown}</tr>'
+
+
+@dataclass(frozen=True)
+class Sheet:
+    """The formulas of a few operations, for one sheet of paper."""
+
+    entries: tuple[Entry, ...]
+
+    def _repr_html_(self) -> str:
+        rows = "".join(
+            f'<tr><th scope="row"><code>{entry.stem}</code></th>'
+            f"<td>{''.join(map(_mathematics, entry.formulas))}</td></tr>"
+            for entry in self.entries
+        )
+        return (
+            '<table class="backpass-sheet" aria-label="Backwards on one sheet">'
+            f"<tbody>{rows}</tbody></table>"
+        )
+
+
+def _place(stem: str) -> int:
+    """Return the first station of the map at which an operation appears, as an index
+    of ``_LABELS``. Collectives appear at none, and come last."""
+    places = getattr(ops.load(stem), "PLACES", ())
+    return min(map(_LABELS.index, places), default=len(_LABELS) - 1)
 
 
 def card(*stems: str, root: str = ".", evaluate: bool = True) -> Card:
-    """Return the card of the named operations, or of all.
+    """Return the card of the named operations, or of all in the order of the map.
 
     ``root`` is the path to the site's root. Without ``evaluate`` the formulas are only
     parsed; the tests evaluate them. Raises DerivationError if a formula is not what
     the code computes, and LookupError for an unknown operation.
     """
-    return Card(tuple(_entry(stem, evaluate) for stem in stems or ops.STEMS), root)
+    stems = stems or tuple(sorted(ops.STEMS, key=_place))
+    return Card(tuple(_entry(stem, evaluate) for stem in stems), root)
+
+
+def sheet(of: Card) -> Sheet:
+    """Return the sheet of the operations in ``SHEET``, with the card's formulas."""
+    entries = {entry.stem: entry for entry in of.entries}
+    return Sheet(tuple(entries[stem] for stem in SHEET))
 
 
 def _entry(stem: str, evaluate: bool) -> Entry:

@@ -46,7 +46,8 @@ class Machine:
     ``product_rates`` has the FLOP/s of matrix products, by dtype, such as
     ``{"bfloat16": 989.4e12}``; ``element_rate`` is the FLOP/s of everything else.
     ``bandwidth`` is in bytes/s, read and written together. ``call_seconds`` is the time
-    in seconds of a call that computes almost nothing.
+    in seconds of a call that computes almost nothing. ``capacity`` is the memory in
+    bytes, None if it is unknown.
 
     Raises TypeError unless ``product_rates`` is a mapping, ValueError if it is empty;
     TypeError or ValueError for a rate that is not a number above 0, a ``call_seconds``
@@ -58,6 +59,7 @@ class Machine:
     element_rate: float
     bandwidth: float
     call_seconds: float = 0.0
+    capacity: float | None = None
 
     def __post_init__(self) -> None:
         expected = "product_rates: expected a mapping from dtypes to FLOP/s, such as "
@@ -71,6 +73,8 @@ class Machine:
             check_positive(**{f"product_rates[{dtype!r}]": rate})
         check_positive(element_rate=self.element_rate, bandwidth=self.bandwidth)
         check_rate(call_seconds=self.call_seconds)
+        if self.capacity is not None:
+            check_positive(capacity=self.capacity)
 
     def product_rate(self, dtype: str) -> float:
         """Return the FLOPs a second of products of that dtype. Raises LookupError if
@@ -102,12 +106,14 @@ MACHINES = {
         {"bfloat16": _H100, "float16": _H100, "float32": 66.9e12},
         element_rate=66.9e12,
         bandwidth=3.35e12,
+        capacity=80 * 2**30,
     ),
     "a100": Machine(
         "NVIDIA A100 SXM4 80 GB, published peaks",
         {"bfloat16": _A100, "float16": _A100, "float32": 19.5e12},
         element_rate=19.5e12,
         bandwidth=2.039e12,
+        capacity=80 * 2**30,
     ),
 }
 

@@ -59,10 +59,12 @@ from backpass.models.layers import gpt2_layer
 from backpass.models.layers.calls import Call, Part
 from backpass.ops import attention, flash_attention
 
-# The committed result of ``script()``, which a page links to.
-SCRIPT = (
-    Path(__file__).resolve().parents[3] / "assets/site/_static/calculator_formulas.js"
-)
+_PACKAGE = Path(__file__).resolve().parents[1]
+_NAME = "calculator_formulas.js"
+_CHECKOUT = _PACKAGE.parents[1] / "assets/site/_static" / _NAME
+# The committed result of ``script()``, which a page links to. An installed package has
+# a copy.
+SCRIPT = _CHECKOUT if _CHECKOUT.is_file() else _PACKAGE / _NAME
 HEADED = ("gpt2", "llama")  # the families with an output head
 FLAGS = {family: [*flags_of(family)] for family in MODELS}
 # The letters of the formulas. Of the L layers, the first L_f may be frozen.
@@ -191,10 +193,11 @@ def _numbered(found: Iterable[Any], known: dict[str, int]) -> list[int]:
 
 def _rates(machine: Machine) -> list[Any]:
     """Return the rates of a machine as the page has them: those of products by dtype,
-    of everything else, and of memory, and the seconds of a call."""
+    of everything else, and of memory, the seconds of a call, and the bytes of its
+    memory."""
     products = [machine.product_rates[dtype] for dtype in DTYPES]
     rates = machine.element_rate, machine.bandwidth, machine.call_seconds
-    return [machine.name, products, *rates]
+    return [machine.name, products, *rates, machine.capacity]
 
 
 def _presets() -> list[tuple[list[str], Any]]:

@@ -6,6 +6,10 @@ from __future__ import annotations
 import hashlib
 from pathlib import Path
 
+_PACKAGE = Path(__file__).resolve().parents[1]
+_CHECKOUT = _PACKAGE.parents[1] / "assets" / "text.txt"
+# The text on which the chapters train. An installed package has a copy.
+SAMPLE = _CHECKOUT if _CHECKOUT.is_file() else _PACKAGE / "text.txt"
 ENDINGS = (".md", ".txt")  # of the files that are read in a folder
 HELD_OUT = 10  # one byte in so many
 
