@@ -144,13 +144,16 @@ def rotated_rows_are_right(kernel) -> bool:
     norm, rope = ops.load("rms_norm"), ops.load("rope")
     for interleaved in (False, True):
         options = {"eps": 0.25, "interleaved": interleaved}
-        y, saved = kernel.forward_rotated(*(each.to(kernels.device()) for each in (x, w, cos, sin)), **options)
+        y, saved = kernel.forward_rotated(
+            *(each.to(kernels.device()) for each in (x, w, cos, sin)), **options
+        )
         found = y, *kernel.backward(dy.to(kernels.device()), saved)
         normed, of_norm = norm.forward(x.double(), w.double(), eps=0.25)
         y_64, of_rope = rope.forward(normed, cos.double(), sin.double(), interleaved=interleaved)
         right = y_64, *norm.backward(rope.backward(dy.double(), of_rope), of_norm)
         if not all(
-            torch.allclose(a.cpu().double(), b, rtol=1e-5, atol=1e-5) for a, b in zip(found, right, strict=True)
+            torch.allclose(a.cpu().double(), b, rtol=1e-5, atol=1e-5)
+            for a, b in zip(found, right, strict=True)
         ):
             return False
     return True
@@ -667,7 +670,11 @@ TABLE = [
             least=least,
         )
         for function, values, least in (
-            ("_forward_rotated", ("a", "b", "w_a", "w_b", "cos", "sin", "squares", "rstd", "n", "rotated"), 2),
+            (
+                "_forward_rotated",
+                ("a", "b", "w_a", "w_b", "cos", "sin", "squares", "rstd", "n", "rotated"),
+                2,
+            ),
             (
                 "_backward_rotated",
                 (

@@ -190,9 +190,7 @@ def totals(of_w, of_b, dw, db) -> list[Launch]:
     return [Launch(_backward_totals, programs, arguments, constants, warps=4)]
 
 
-def declare_launches(
-    *others: Callable, centred: bool, has_b: bool
-) -> Callable:
+def declare_launches(*others: Callable, centred: bool, has_b: bool) -> Callable:
     """``launches`` of a kernel with a weight, with a mean if ``centred``, and with a
     bias if ``has_b``. The ``others`` list more launches."""
 

@@ -17,14 +17,12 @@ from backpass.contract.values import check_bool, check_eps, check_tables
 from backpass.kernels import norm_rows, rotated_norm
 from backpass.kernels.launch import accumulator, check_tensor, check_tensors
 from backpass.kernels.norm_rows import ROW_BYTES  # noqa: F401 - for others
+from backpass.kernels.rope import SHAPES as ROPE
 from backpass.kernels.rope import WIDE as TABLES
 from backpass.kernels.rope import Saved as Rotation
 
 SHAPES = "x[*, n>0], w[n]? -> y[*, n]"
 OF_SUM = "x[*, n>0], f[*, n], w[n]? -> y[*, n]"
-ROTATED = (
-    "x[*, s, 2k], w[2k], cos[*, s, k>0]:shared, sin[*, s, k]:shared -> y[*, s, 2k]"
-)
 PARAMETERS = ("w",)
 WIDE = ("w",)
 
@@ -79,11 +77,14 @@ def forward_rotated(
     eps: float | None = None,
     interleaved: bool = False,
 ) -> tuple[torch.Tensor, Saved]:
-    """Return ``y[*, s, 2k]``, contiguous, and what the backward needs: this operation
-    and then ``rope``, with its tables and pairs, in one kernel. In half precision y is
-    rounded once, after the rotation. Raises what ``forward`` of either raises."""
+    """Return ``y[*, s, 2k]``, whose axes are in memory in the order of x's, and what
+    the backward needs: this operation and then ``rope``, with its tables and pairs, in
+    one kernel. In half precision y is rounded once, after the rotation. Raises what
+    ``forward`` of either raises."""
+    check_tensor("w", w)
+    check_tensors(SHAPES, WIDE, x=x, w=w)
     check_tables(x, cos=cos, sin=sin)
-    check_tensors(ROTATED, (*WIDE, *TABLES), x=x, w=w, cos=cos, sin=sin)
+    check_tensors(ROPE, TABLES, x=x, cos=cos, sin=sin)
     check_bool(interleaved=interleaved)
     rotation = Rotation(cos, sin, tuple(x.shape), kind(x), interleaved)
     y, rstd = rotated_norm.forward(x, w, rotation, _checked(eps, x))
@@ -134,6 +135,4 @@ def backward_of_sum(
     return dx, dw
 
 
-launches = norm_rows.declare_launches(
-    rotated_norm.launches, centred=False, has_b=False
-)
+launches = norm_rows.declare_launches(rotated_norm.launches, centred=False, has_b=False)

@@ -8,8 +8,10 @@ loads x and stores y. It computes in float32 (float64 for float64) and rounds on
 where ``rms_norm`` and ``rope`` one after the other round the normalised row too. The
 backward rotates dy back in registers and sums for w as ``norm_rows`` does.
 
-Heads are read and written in place: ``[b, n_h, s, d]`` may be a transposed
-``[b, s, n_h, d]``, and dx lies in memory as x does.
+Rows are processed in the order in which x has them in memory, and y and dx have the
+axes in that order too. The heads that a projection leaves in ``[b, s, n_h, d]`` are so
+read in place, the heads of one position share the rows of the tables that a program has
+loaded, and the gradient needs no copy to reach the projection.
 """
 
 from __future__ import annotations
@@ -39,16 +41,20 @@ from backpass.kernels.rope import rotated, turned
 def forward(
     x: torch.Tensor, w: torch.Tensor, rotation: Rotation, eps: float
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return ``y[*, s, 2k]``, contiguous, and ``rstd[*, s]``, from ``x[*, s, 2k]``, of
-    any strides, and ``w[2k]``."""
+    """Return ``y[*, s, 2k]`` and ``rstd[*, s]``, from ``x[*, s, 2k]``, of any strides,
+    and ``w[2k]``. Their axes are in memory in the order of x's."""
     if not _fits(x):
         y, _, _, rstd = norm_rows.forward(x, w, None, eps, centred=False)
         return turned(y, rotation, 1), rstd
+    order = _order(x)
+    x, cos, sin = _rows(order, x, *_tables(rotation, x))
     y = empty_like(x)
     rstd = torch.empty(x.shape[:-1], dtype=accumulator(x.dtype), device=x.device)
     if needs_launch(y):
-        forward_launch(x, packed(w), rotation, y, rstd, eps).run()
-    return y, rstd
+        given = x, packed(w), cos, sin, y, rstd
+        forward_launch(*given, eps, rotation.interleaved).run()
+    (y,) = _rows(_inverse(order), y)
+    return y, rstd.permute(_inverse(order)[:-1])
 
 
 def backward(
@@ -65,13 +71,17 @@ def backward(
         dx, dw, _ = norm_rows.backward(dy, x, None, rstd, w, None)
         assert dw is not None
         return dx, dw
-    dx, dw = _in_the_order_of(x), norm_rows.gradient_like(w, x)
+    order = _order(x)
+    dy, x, cos, sin = _rows(order, dy, x, *_tables(rotation, x))
+    dx, dw = empty_like(x), norm_rows.gradient_like(w, x)
     if needs_launch(dx):
         of_w = norm_rows.partial_sums(x)
-        launch = backward_launch(dy, x, rstd, packed(w), rotation, dx, of_w)
+        rstd = packed(rstd.permute(order[:-1]))
+        given = dy, x, rstd, packed(w), cos, sin, dx, of_w
+        launch = backward_launch(*given, rotation.interleaved)
         for each in (launch, *norm_rows.totals(of_w, None, dw, None)):
             each.run()
-        dx = launch.arguments["dx_ptr"]  # a copy of dx if its axes do not merge
+    (dx,) = _rows(_inverse(order), dx)
     return dx, dw
 
 
@@ -81,40 +91,45 @@ def _fits(x: torch.Tensor) -> bool:
     return fits(x, norm_rows.ROW_BYTES // 2)
 
 
-def _in_the_order_of(x: torch.Tensor) -> torch.Tensor:
-    """Memory for a result of the shape of ``x[*, n]``: its rows are contiguous, and its
-    leading axes in the order of x's."""
-    order = sorted(range(x.ndim - 1), key=x.stride, reverse=True)
-    shape = [x.shape[axis] for axis in order]
-    memory = torch.empty((*shape, x.shape[-1]), dtype=x.dtype, device=x.device)
-    return memory.permute(*(order.index(axis) for axis in range(x.ndim - 1)), -1)
+def _order(x: torch.Tensor) -> list[int]:
+    """The axes of ``x[*, n]`` in the order in which they are in memory, the last one
+    last."""
+    last = x.ndim - 1
+    return [*sorted(range(last), key=x.stride, reverse=True), last]
 
 
-def forward_launch(x, w, rotation: Rotation, y, rstd, eps: float) -> Launch:
-    """The launch that writes y and rstd, contiguous, from x and tables of any
-    strides."""
-    x, arguments = rows_of(x, **_tables(rotation, x))
+def _inverse(order: list[int]) -> list[int]:
+    return [order.index(axis) for axis in range(len(order))]
+
+
+def _rows(order: list[int], *tensors: torch.Tensor) -> list[torch.Tensor]:
+    return [tensor.permute(order) for tensor in tensors]
+
+
+def _tables(rotation: Rotation, x: torch.Tensor) -> list[torch.Tensor]:
+    """Both tables, ``[*, s, k]`` with the leading axes of x."""
+    shape = *x.shape[:-1], x.shape[-1] // 2
+    return [table.expand(shape) for table in (rotation.cos, rotation.sin)]
+
+
+def forward_launch(x, w, cos, sin, y, rstd, eps: float, interleaved: bool) -> Launch:
+    """The launch that writes ``y[*, 2k]`` and ``rstd[*]``, contiguous, from x and
+    tables ``[*, k]`` of any strides."""
+    x, arguments = rows_of(x, cos=cos, sin=sin)
     arguments |= {"x_ptr": x, "w_ptr": w, "y_ptr": y, "rstd_ptr": rstd}
-    constants = {"EPS": float(eps), "INTERLEAVED": rotation.interleaved}
+    constants = {"EPS": float(eps), "INTERLEAVED": interleaved}
     return on_rows(_forward_rotated, arguments, y, fused=False, **constants)
 
 
-def backward_launch(dy, x, rstd, w, rotation: Rotation, dx, dw) -> Launch:
-    """The launch that writes dx and the partial sums of dw, from dy, x and tables of
-    any strides. It writes to its argument ``dx_ptr``."""
-    dy, arguments = rows_of(dy, x=x, dx=dx, **_tables(rotation, x))
-    arguments |= {"dy_ptr": dy, "rstd_ptr": rstd, "w_ptr": w, "dw_ptr": dw}
+def backward_launch(dy, x, rstd, w, cos, sin, dx, dw, interleaved: bool) -> Launch:
+    """The launch that writes ``dx[*, 2k]``, contiguous, and the partial sums of dw,
+    from dy, x and tables ``[*, k]`` of any strides."""
+    dy, arguments = rows_of(dy, x=x, cos=cos, sin=sin)
+    arguments |= {"dy_ptr": dy, "rstd_ptr": rstd, "w_ptr": w}
+    arguments |= {"dx_ptr": dx, "dw_ptr": dw}
     stages = norm_rows.stages(dx, 3)  # of dy, x, and both tables, each half of a row
-    constants = {"STAGES": stages, "INTERLEAVED": rotation.interleaved}
-    return on_rows(
-        _backward_rotated, arguments, dx, len(dw), fused=False, **constants
-    )
-
-
-def _tables(rotation: Rotation, x: torch.Tensor) -> dict[str, torch.Tensor]:
-    """The tables by name, each ``[*, s, k]`` with the leading axes of x."""
-    shape = *x.shape[:-1], x.shape[-1] // 2
-    return {"cos": rotation.cos.expand(shape), "sin": rotation.sin.expand(shape)}
+    constants = {"STAGES": stages, "INTERLEAVED": interleaved}
+    return on_rows(_backward_rotated, arguments, dx, len(dw), fused=False, **constants)
 
 
 def launches(dtype: torch.dtype) -> Iterator[tuple[str, Launch]]:
@@ -122,17 +137,22 @@ def launches(dtype: torch.dtype) -> Iterator[tuple[str, Launch]]:
     not run."""
     wide = accumulator(dtype)
     longest = norm_rows.ROW_BYTES // 2 // wide.itemsize
-    for d, interleaved in ((128, False), (128, True), (longest, False)):
-        x = torch.empty(2, 512, 8, d, dtype=dtype, device="meta").transpose(1, 2)
-        y = torch.empty(x.shape, dtype=dtype, device="meta")
+    for case, d, interleaved in (
+        ("rotated halves", 128, False),
+        ("rotated neighbours", 128, True),
+        ("longest rotated row", longest, False),
+    ):
+        x = torch.empty(2, 512, 8, d, dtype=dtype, device="meta")
+        dy = torch.empty(2, 8, 512, d, dtype=dtype, device="meta").transpose(1, 2)
         w = torch.empty(d, dtype=dtype, device="meta")
         rstd = torch.empty(x.shape[:-1], dtype=wide, device="meta")
-        table = torch.empty(512, d // 2, dtype=dtype, device="meta")
-        rotation = Rotation(table, table, tuple(x.shape), None, interleaved)
-        case = f"rotated, {'neighbours' if interleaved else 'halves'}, d = {d}"
-        yield case, forward_launch(x, w, rotation, y, rstd, 1e-6)
-        of_w = norm_rows.partial_sums(x)
-        yield case, backward_launch(y, x, rstd, w, rotation, x, of_w)
+        table = torch.empty(512, 1, d // 2, dtype=dtype, device="meta")
+        table, of_w = table.expand(2, 512, 8, -1), norm_rows.partial_sums(x)
+        yield case, forward_launch(x, w, table, table, x, rstd, 1e-6, interleaved)
+        yield (
+            case,
+            backward_launch(dy, x, rstd, w, table, table, x, of_w, interleaved),
+        )
 
 
 @triton.jit
@@ -168,7 +188,7 @@ def _forward_rotated(
     sin = load_table(sin_ptr + at, sin_stride_n, inside, n, COLUMNS, WIDE)
     a, b = rotated(a * rstd * w_a, b * rstd * w_b, cos, sin)
 
-    store_pairs(y_ptr + row * n, 1, a, b, inside, n, ROWS, COLUMNS, INTERLEAVED)
+    store_pairs(y_ptr + row * n, a, b, inside, n, ROWS, COLUMNS, INTERLEAVED)
 
 
 @triton.jit
@@ -177,11 +197,10 @@ def _backward_rotated(
     rstd_ptr,  # [m]
     w_ptr,  # [n]
     cos_ptr, sin_ptr,  # [m, n/2], of the strides given
-    dx_ptr,  # [m, n], of the strides given
+    dx_ptr,  # [m, n], contiguous
     dw_ptr,  # [programs, n]
     length_1, length_2, stride_0, stride_1, stride_2, stride_n,  # dy's rows and columns
     x_stride_0, x_stride_1, x_stride_2, x_stride_n,
-    dx_stride_0, dx_stride_1, dx_stride_2, dx_stride_n,
     cos_stride_0, cos_stride_1, cos_stride_2, cos_stride_n,
     sin_stride_0, sin_stride_1, sin_stride_2, sin_stride_n,
     m, n,
@@ -232,15 +251,13 @@ def _backward_rotated(
         dx_a = rstd * (dx_hat_a - x_hat_a * along_x_hat)
         dx_b = rstd * (dx_hat_b - x_hat_b * along_x_hat)
 
-        at = row_start(row, length_1, length_2, dx_stride_0, dx_stride_1, dx_stride_2)
-        store_pairs(
-            dx_ptr + at, dx_stride_n, dx_a, dx_b, inside, n, ROWS, COLUMNS, INTERLEAVED
-        )
+        dx_row = dx_ptr + row * n
+        store_pairs(dx_row, dx_a, dx_b, inside, n, ROWS, COLUMNS, INTERLEAVED)
 
     dw_a = tl.sum(dw_a, axis=0, keep_dims=True)
     dw_b = tl.sum(dw_b, axis=0, keep_dims=True)
     dw_row = dw_ptr + program * n
-    store_pairs(dw_row, 1, dw_a, dw_b, every, n, 1, COLUMNS, INTERLEAVED)
+    store_pairs(dw_row, dw_a, dw_b, every, n, 1, COLUMNS, INTERLEAVED)
 
 
 @triton.jit
@@ -268,26 +285,24 @@ def load_pairs(
 
 @triton.jit
 def store_pairs(
-    rows, stride_n, a, b, inside, n,
+    rows, a, b, inside, n,
     ROWS: tl.constexpr, COLUMNS: tl.constexpr, INTERLEAVED: tl.constexpr,
 ):  # fmt: skip
-    """Store both elements of each pair where ``load_pairs`` loads them."""
+    """Store both elements of the pairs of contiguous rows."""
     if INTERLEAVED:
         column = tl.arange(0, COLUMNS)[None, :].to(tl.int64)
         x = tl.reshape(tl.join(a, b), [ROWS, COLUMNS])
-        tl.store(rows + column * stride_n, x, mask=inside & (column < n))
+        tl.store(rows + column, x, mask=inside & (column < n))
     else:
         pair = tl.arange(0, COLUMNS // 2)[None, :].to(tl.int64)
         k = n // 2
         mask = inside & (pair < k)
-        tl.store(rows + pair * stride_n, a, mask=mask)
-        tl.store(rows + (pair + k) * stride_n, b, mask=mask)
+        tl.store(rows + pair, a, mask=mask)
+        tl.store(rows + (pair + k), b, mask=mask)
 
 
 @triton.jit
-def load_table(
-    rows, stride_n, inside, n, COLUMNS: tl.constexpr, WIDE: tl.constexpr
-):
+def load_table(rows, stride_n, inside, n, COLUMNS: tl.constexpr, WIDE: tl.constexpr):
     """A number for each pair of the rows that begin at ``rows[ROWS, 1]``."""
     pair = tl.arange(0, COLUMNS // 2)[None, :].to(tl.int64)
     mask = inside & (pair < n // 2)
