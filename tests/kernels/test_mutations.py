@@ -660,34 +660,22 @@ TABLE = [
             NO_MEAN,
         ),
     ),
-    *(
-        Changed(
-            "rms_norm",
-            f"rotated_norm.{function}",
-            values,
-            ONE_PROGRAM,
-            also=rotated_rows_are_right,
-            least=least,
-        )
-        for function, values, least in (
-            (
-                "_forward_rotated",
-                ("a", "b", "w_a", "w_b", "cos", "sin", "squares", "rstd", "n", "rotated"),
-                2,
-            ),
-            (
-                "_backward_rotated",
-                (
-                    *("dy_a", "dy_b", "x_a", "x_b", "x_hat_a", "x_hat_b", "w_a", "w_b", "cos", "sin", "rstd"),
-                    *("dw_a", "dw_b", "dx_hat_a", "dx_hat_b", "products", "along_x_hat", "dx_a", "dx_b"),
-                    *("n", "rotated"),
-                ),
-                2,
-            ),
-            ("load_pairs", ("a", "b", "x", "pair", "column", "k", "n"), 1),
-            ("store_pairs", ("a", "b", "x", "pair", "column", "k", "n"), 1),
-            ("load_table", ("pair", "n"), 1),
-        )
+    Changed(
+        "rms_norm",
+        "rotated_norm._forward_rotated",
+        ("a", "b", "w_a", "w_b", "cos", "sin", "squares", "rstd", "n", "rotated"),
+        ONE_PROGRAM,
+        also=rotated_rows_are_right,
+    ),
+    Changed(
+        "rms_norm",
+        "rotated_norm._backward_rotated",
+        (
+            *("dy_a", "dy_b", "x_a", "x_b", "x_hat_a", "x_hat_b", "w_a", "w_b", "cos", "sin", "rstd", "n"),
+            *("dw_a", "dw_b", "dx_hat_a", "dx_hat_b", "products", "along_x_hat", "dx_a", "dx_b", "rotated"),
+        ),
+        ONE_PROGRAM,
+        also=rotated_rows_are_right,
     ),
     Changed(
         "rms_norm",
