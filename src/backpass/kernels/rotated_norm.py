@@ -17,6 +17,7 @@ loaded, and the gradient needs no copy to reach the projection.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import torch
 import triton
@@ -118,7 +119,7 @@ def forward_launch(x, w, cos, sin, y, rstd, eps: float, interleaved: bool) -> La
     tables ``[*, k]`` of any strides."""
     x, arguments = rows_of(x, cos=cos, sin=sin)
     arguments |= {"x_ptr": x, "w_ptr": w, "y_ptr": y, "rstd_ptr": rstd}
-    constants = {"EPS": float(eps), "INTERLEAVED": interleaved}
+    constants: dict[str, Any] = {"EPS": float(eps), "INTERLEAVED": interleaved}
     return on_rows(_forward_rotated, arguments, y, fused=False, **constants)
 
 
@@ -129,7 +130,7 @@ def backward_launch(dy, x, rstd, w, cos, sin, dx, dw, interleaved: bool) -> Laun
     arguments |= {"dy_ptr": dy, "rstd_ptr": rstd, "w_ptr": w}
     arguments |= {"dx_ptr": dx, "dw_ptr": dw}
     stages = norm_rows.stages(dx, 3)  # of dy, x, and both tables, each half of a row
-    constants = {"STAGES": stages, "INTERLEAVED": interleaved}
+    constants: dict[str, Any] = {"STAGES": stages, "INTERLEAVED": interleaved}
     return on_rows(_backward_rotated, arguments, dx, len(dw), fused=False, **constants)
 
 
