@@ -8,10 +8,11 @@ loads x and stores y. It computes in float32 (float64 for float64) and rounds on
 where ``rms_norm`` and ``rope`` one after the other round the normalised row too. The
 backward rotates dy back in registers and sums for w as ``norm_rows`` does.
 
-Rows are processed in the order in which x has them in memory, and y and dx have the
-axes in that order too. The heads that a projection leaves in ``[b, s, n_h, d]`` are so
-read in place, the heads of one position share the rows of the tables that a program has
-loaded, and the gradient needs no copy to reach the projection.
+Rows are processed in the order in which x has them in memory, and y and dx have their
+axes in that order too. So the heads that a projection leaves in ``[b, s, n_h, d]`` are
+read in place, the heads of one position share the rows of the tables, and the
+projection reads their gradient without a copy. If a program does not hold a row, the
+two kernels run one after the other.
 """
 
 from __future__ import annotations
@@ -44,7 +45,8 @@ def forward(
     x: torch.Tensor, w: torch.Tensor, rotation: Rotation, eps: float
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Return ``y[*, s, 2k]`` and ``rstd[*, s]``, from ``x[*, s, 2k]``, of any strides,
-    and ``w[2k]``. Their axes are in memory in the order of x's."""
+    and ``w[2k]``. If a program holds a row, their axes are in memory in the order of
+    x's."""
     if not _fits(x):
         y, _, _, rstd = norm_rows.forward(x, w, None, eps, centred=False)
         return turned(y, rotation, 1), rstd
@@ -66,8 +68,8 @@ def backward(
     w: torch.Tensor,
     rotation: Rotation,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return ``dx[*, s, 2k]``, whose axes are in memory in the order of x's, and
-    ``dw[2k]``, from ``dy[*, s, 2k]`` and ``x[*, s, 2k]``, of any strides."""
+    """Return ``dx[*, s, 2k]``, whose axes are in memory as those of y, and ``dw[2k]``,
+    from ``dy[*, s, 2k]`` and ``x[*, s, 2k]``, of any strides."""
     if not _fits(x):
         dy = turned(dy, rotation, -1)
         dx, dw, _ = norm_rows.backward(dy, x, None, rstd, w, None)
@@ -88,8 +90,7 @@ def backward(
 
 
 def _fits(x: torch.Tensor) -> bool:
-    """Whether a program holds a row, and beside it its sums for w. The two kernels run
-    one after the other otherwise."""
+    """Whether a program holds a row, and beside it its sums for w."""
     return fits(x, norm_rows.ROW_BYTES // 2)
 
 
