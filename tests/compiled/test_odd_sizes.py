@@ -17,6 +17,7 @@ from tests.kernels import (
     test_norm_of_sum,
     test_rms_norm,
     test_rope,
+    test_rotated_norm,
     test_softmax,
 )
 from tests.kernels.support import in_tiles, sources
@@ -59,6 +60,14 @@ def test_a_norm_of_a_sum(stem, monkeypatch):
     monkeypatch.setattr(sums_over_rows, "PROGRAMS", 2)
     monkeypatch.setattr(launch, "SHORT_ROWS_ELEMENTS", 256)
     test_norm_of_sum.test_of_whole_rows((21, 128), stem=stem, **GIVEN)
+
+
+@pytest.mark.parametrize("interleaved", [False, True], ids=["halves", "neighbours"])
+def test_a_rotated_norm(interleaved, monkeypatch):
+    monkeypatch.setattr(sums_over_rows, "PROGRAMS", 2)
+    monkeypatch.setattr(launch, "SHORT_ROWS_ELEMENTS", 256)
+    for shape in ((3, 7, 66), (3, 7, 128)):
+        test_rotated_norm.test_odd_sizes(shape, interleaved=interleaved, **GIVEN)
 
 
 @pytest.mark.parametrize("row_bytes", [None, 128], ids=["whole rows", "pieces"])

@@ -57,9 +57,15 @@ def heads():
     return x, *rope.tables(64, 128, like=x)
 
 
+def heads_of_a_projection():
+    x = drawn(2, 64, 8, 128).transpose(1, 2)
+    return x, drawn(128), *rope.tables(64, 128, like=x)
+
+
 M, N = 4 * ROWS_OF_PROGRAM, 1024
 WIDE, LONG = "rows of 16,384", "rows of 32,768"
 SUM = "of a sum"  # of a residual connection, which the kernel computes, and adds the other gradient of
+ROTATED = "rotated"  # by RoPE, in the norm's kernel
 TOKENS = tokens(256, below=200)
 DISTINCT = len(TOKENS.unique())
 CASES = [
@@ -69,6 +75,12 @@ CASES = [
     of_rows("rms_norm", M, N, 2, 3, parameters=1),
     of_rows("layer_norm", M, N, 4, 4, parameters=2, inputs=2, rows=SUM),
     of_rows("rms_norm", M, N, 4, 4, parameters=1, inputs=2, rows=SUM),
+    Counted(
+        "rms_norm",
+        heads_of_a_projection,
+        *(each * prod((2, 8, 64, 128)) for each in (2, 3)),
+        rows=ROTATED,
+    ),
     Counted("cross_entropy", lambda: (drawn(8, 20_000), tokens(8, below=20_000)), 8 * 20_000, 2 * 8 * 20_000),
     of_rows("relu", M, N, 2, 3),
     of_rows("gelu", M, N, 2, 3),
@@ -110,11 +122,12 @@ def counted(call):
 def test_a_kernel_moves_few_more_bytes_than_it_must(case, monkeypatch):
     monkeypatch.setattr(sums_over_rows, "PROGRAMS", M // ROWS_OF_PROGRAM)
     kernel, inputs, options = kernels.load(case.stem), case.given(), options_for(case.stem)
-    of_sum = "_of_sum" if case.rows == SUM else ""
-    (*results, saved), forward = counted(lambda: getattr(kernel, f"forward{of_sum}")(*inputs, **options))
+    forward = {SUM: "forward_of_sum", ROTATED: "forward_rotated"}.get(case.rows, "forward")
+    backward = "backward_of_sum" if case.rows == SUM else "backward"
+    (*results, saved), in_forward = counted(lambda: getattr(kernel, forward)(*inputs, **options))
     given = [torch.ones_like(each) for each in results]
-    _, backward = counted(lambda: getattr(kernel, f"backward{of_sum}")(*given, saved))
-    steps = {"forward": (forward, case.forward), "backward": (backward, case.backward)}
+    _, in_backward = counted(lambda: getattr(kernel, backward)(*given, saved))
+    steps = {"forward": (in_forward, case.forward), "backward": (in_backward, case.backward)}
     for (step, (moved, fewest)), passes in zip(steps.items(), case.passes, strict=True):
         assert moved[0] <= LIMIT * passes * PER_NUMBER * fewest, step
     found = {step: [PER_NUMBER * fewest, *moved] for step, (moved, fewest) in steps.items()}

@@ -76,6 +76,18 @@ def assert_as_exact_as_pytorch(name, got, theirs, exact, largest_term, roundings
         )
 
 
+def assert_rounded_once(got, exact):
+    """The error is that of one rounding to the dtype, and a few of the arithmetic's. Triton's interpreter truncates to
+    bfloat16."""
+    wide = torch.finfo(accumulator(got.dtype)).eps
+    truncated = got.dtype == torch.bfloat16 and kernels.interpreted()
+    allowed = (
+        torch.finfo(got.dtype).eps / (1 if truncated else 2) * exact.abs() + 32 * wide * exact.abs().max()
+    )
+    assert got.shape == exact.shape
+    assert ((got.double() - exact).abs() <= allowed).all()
+
+
 def in_tiles(kernel, monkeypatch):
     """Let a kernel read its rows in tiles so small that a short row needs several."""
     read_from = kernel.launches.__globals__  # may be those of a module that kernels share

@@ -87,7 +87,7 @@ def test_dropout_in_the_kernel_drops_what_the_operation_drops(device):
 
 def test_the_kernels_ran(device, monkeypatch):
     """Each operation that has a kernel, except those that the model keeps to operations."""
-    ran, of_sums = set(), Counter()
+    ran, fused = set(), Counter()
     forward = layer_kernel.Kernel.forward
 
     def noted(self, *inputs, **options):
@@ -98,20 +98,21 @@ def test_the_kernels_ran(device, monkeypatch):
         function = getattr(layer_kernel.Kernel, name)
 
         def counted(*inputs, **options):
-            of_sums[name] += 1
+            fused[name] += 1
             return function(*inputs, **options)
 
         return counted
 
     monkeypatch.setattr(layer_kernel.Kernel, "forward", noted)
-    for name in ("forward_of_sum", "backward_of_sum"):
+    for name in ("forward_of_sum", "backward_of_sum", "forward_rotated"):
         monkeypatch.setattr(layer_kernel.Kernel, name, counting(name))
-    for name in ("gpt2", "qwen3"):
+    for name in ("gpt2", "qwen3", "llama, untied"):
         module, config, parameters, batch = drawn(name, device)
         _, saved = module.forward(parameters, *batch, config=config, kernels=kernels)
         module.backward(saved)
-    # In each of two layers the second norm's sum; in the backward the gradients' at both norms.
-    assert of_sums == {"forward_of_sum": 2 * 2, "backward_of_sum": 2 * 2 * 2}
+    # In each of five layers the second norm's sum; in the backward the gradients' at both norms. In each of Qwen3's two
+    # the queries and the keys.
+    assert fused == {"forward_of_sum": 5, "backward_of_sum": 2 * 5, "forward_rotated": 2 * 2}
     assert ran == {
         "layer_norm",
         "rms_norm",

@@ -135,6 +135,30 @@ def sums_are_right(kernel) -> bool:
     )
 
 
+def rotated_rows_are_right(kernel) -> bool:
+    """Whether the norm of rotated rows is right, with pairs of either kind."""
+    x, dy, cos, sin = (
+        torch.randn(2, 7, n, generator=torch.Generator().manual_seed(n)) for n in (46, 46, 23, 23)
+    )
+    sin, dy, w = sin.flip(0), dy.flip(0), torch.linspace(-1, 2, 46)
+    norm, rope = ops.load("rms_norm"), ops.load("rope")
+    for interleaved in (False, True):
+        options = {"eps": 0.25, "interleaved": interleaved}
+        y, saved = kernel.forward_rotated(
+            *(each.to(kernels.device()) for each in (x, w, cos, sin)), **options
+        )
+        found = y, *kernel.backward(dy.to(kernels.device()), saved)
+        normed, of_norm = norm.forward(x.double(), w.double(), eps=0.25)
+        y_64, of_rope = rope.forward(normed, cos.double(), sin.double(), interleaved=interleaved)
+        right = y_64, *norm.backward(rope.backward(dy.double(), of_rope), of_norm)
+        if not all(
+            torch.allclose(a.cpu().double(), b, rtol=1e-5, atol=1e-5)
+            for a, b in zip(found, right, strict=True)
+        ):
+            return False
+    return True
+
+
 def capped_scores_are_right(kernel) -> bool:
     """Whether the kernel's row is green with a softcap and a window, with a bias and without one."""
     options = HEAD["options"] | {"softcap": 0.75, "window": 9}
@@ -193,7 +217,7 @@ OF_ONE_TILE = {
     "tl.sum(tl.exp(x - subtracted), axis=0) → tl.sum(tl.exp(x - subtracted))": ONE_AXIS,
     "tl.maximum(top, tl.max(x, axis=0)) → tl.maximum(tl.max(x, axis=0), top)": "The larger of two is the larger of two.",
 }
-TURNED = ("a", "b", "cos", "sin", "SIGN", "turned_a", "turned_b", "_rotated")
+TURNED = ("a", "b", "cos", "sin", "SIGN", "turned_a", "turned_b", "rotated")
 BY_SIGN = {"sin * SIGN → sin / SIGN": "The sign is 1 or −1."}
 # Of each of three tokens 13 or 14: a few blocks of one token, with rows before and after them.
 RUNS = {"settings": {"BLOCK": 4}, "lengths": {"V": 3, "h": 5}, "leading": (40,)}
@@ -237,7 +261,7 @@ OF_A_GRADIENT = {
     "tl.where(t >= 0, dx * each, 0.0) → tl.where(t >= 0, dx * each, -0.0)": "Minus 0 is 0.",
 }
 # Modules with kernels that several stems are built on; those of ``elementwise`` compute nothing themselves.
-SHARED = ("norm_rows", "softmax_rows")
+SHARED = ("norm_rows", "rotated_norm", "softmax_rows")
 TABLE = [
     Changed("softmax", "_y", ("x", "top", "total"), **SCORES),
     Changed("log_softmax", "_y", ("x", "top", "total"), **SCORES),
@@ -638,6 +662,23 @@ TABLE = [
     ),
     Changed(
         "rms_norm",
+        "rotated_norm._forward_rotated",
+        ("a", "b", "w_a", "w_b", "cos", "sin", "squares", "rstd", "n", "rotated"),
+        ONE_PROGRAM,
+        also=rotated_rows_are_right,
+    ),
+    Changed(
+        "rms_norm",
+        "rotated_norm._backward_rotated",
+        (
+            *("dy_a", "dy_b", "x_a", "x_b", "x_hat_a", "x_hat_b", "w_a", "w_b", "cos", "sin", "rstd", "n"),
+            *("dw_a", "dw_b", "dx_hat_a", "dx_hat_b", "products", "along_x_hat", "dx_a", "dx_b", "rotated"),
+        ),
+        ONE_PROGRAM,
+        also=rotated_rows_are_right,
+    ),
+    Changed(
+        "rms_norm",
         "norm_rows._backward_tiles",
         ("dx_hat", "x", "mean", "rstd", "along_ones", "along_x_hat", "dx", "n"),
         TILES,
@@ -726,7 +767,7 @@ TABLE = [
             "tl.where(kept, quotient(x, KEPT), 0.0) → tl.where(kept, quotient(x, KEPT), -0.0)": "Zeros are equal."
         },
     ),
-    Changed("rope", "_rotated", ("a", "b", "cos", "sin")),
+    Changed("rope", "rotated", ("a", "b", "cos", "sin")),
     Changed("rope", "_turn_halves", TURNED, equivalent=BY_SIGN),
     Changed(
         "rope", "_turn_neighbours", (*TURNED, "x", "y"), options={"interleaved": True}, equivalent=BY_SIGN

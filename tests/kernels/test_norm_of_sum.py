@@ -7,9 +7,8 @@ pytest.importorskip("triton", reason="kernels need triton, which is published fo
 
 from backpass import kernels, ops  # noqa: E402
 from backpass.kernels import sums_over_rows  # noqa: E402
-from backpass.kernels.launch import accumulator  # noqa: E402
 
-from .support import DTYPES, apart_from_sums, draw, in_tiles  # noqa: E402
+from .support import DTYPES, apart_from_sums, assert_rounded_once, draw, in_tiles  # noqa: E402
 
 NORMS = {"layer_norm": 2, "rms_norm": 1}  # and their parameters
 every_norm = pytest.mark.parametrize("stem", NORMS)
@@ -33,18 +32,6 @@ def run(stem, x, f, dy, ds, *parameters):
     """Return y, s, and the gradients."""
     y, s, saved = kernels.load(stem).forward_of_sum(x, f, *parameters, eps=0.25)
     return y, s, *kernels.load(stem).backward_of_sum(dy, ds, saved)
-
-
-def assert_rounded_once(got, exact):
-    """The error is that of one rounding to the dtype, and a few of the arithmetic's. Triton's interpreter truncates to
-    bfloat16."""
-    wide = torch.finfo(accumulator(got.dtype)).eps
-    truncated = got.dtype == torch.bfloat16 and kernels.interpreted()
-    allowed = (
-        torch.finfo(got.dtype).eps / (1 if truncated else 2) * exact.abs() + 32 * wide * exact.abs().max()
-    )
-    assert got.shape == exact.shape
-    assert ((got.double() - exact).abs() <= allowed).all()
 
 
 def check(stem, *shape, dtype, device, whole):

@@ -24,7 +24,7 @@ pytest.importorskip("triton", reason="kernels need triton, which is published fo
 SHARED_BYTES = {80: 163 * 1024, 90: 227 * 1024}
 DTYPES = ("float32", "float16", "bfloat16", "float64")
 # Modules with kernels that several stems are built on.
-SHARED = ("norm_rows", "softmax_rows")
+SHARED = ("norm_rows", "rotated_norm", "softmax_rows")
 
 
 @pytest.fixture(scope="session")

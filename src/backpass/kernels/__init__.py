@@ -2,12 +2,13 @@
 one module per stem.
 
 The formulas are those of ``backpass.ops.<stem>``. The norms also have
-``forward_of_sum`` and ``backward_of_sum``, for rows that are a residual sum. This is
-the only folder that imports triton, and it imports it only when a kernel is loaded.
-Kernels run on a CUDA device. They run on the CPU, slowly, in Triton's interpreter, or
-as compiled in ``compiled.executing()``; that is how they are tested without a GPU. The
-interpreter is chosen once per process: ``TRITON_INTERPRET=1`` must be set when triton
-is first imported.
+``forward_of_sum`` and ``backward_of_sum``, for rows that are a residual sum, and RMS
+norm has ``forward_rotated``, for rows that RoPE then rotates. This is the only folder
+that imports triton, and it imports it only when a kernel is loaded. Kernels run on a
+CUDA device. They run on the CPU, slowly, in Triton's interpreter, or as compiled in
+``compiled.executing()``; that is how they are tested without a GPU. The interpreter is
+chosen once per process: ``TRITON_INTERPRET=1`` must be set when triton is first
+imported.
 """
 
 from __future__ import annotations

@@ -128,7 +128,7 @@ def merged_axes(
 
 
 def rows_of(
-    x: torch.Tensor, **others: torch.Tensor
+    x: torch.Tensor, /, **others: torch.Tensor
 ) -> tuple[torch.Tensor, dict[str, Any]]:
     """Return ``x`` and where its rows are, so that a kernel reads ``x[*, n]`` of any
     strides without a copy.

@@ -101,7 +101,7 @@ def backward(
     if ds is not None and not fits(x, ROW_BYTES // 2):
         ds, apart = None, ds
     dx = empty_like(x)
-    dw, db = (None if of is None else _gradient_like(of, x) for of in (w, b))
+    dw, db = (None if of is None else gradient_like(of, x) for of in (w, b))
     if needs_launch(dx):
         of_w, of_b = (None if of is None else partial_sums(x) for of in (dw, db))
         given = dy, packed(x), mean, rstd, packed(w), dx, of_w, of_b
@@ -111,7 +111,7 @@ def backward(
     return dx if apart is None else dx + apart, dw, db
 
 
-def _gradient_like(parameter: torch.Tensor | Outline, x: torch.Tensor) -> torch.Tensor:
+def gradient_like(parameter: torch.Tensor | Outline, x: torch.Tensor) -> torch.Tensor:
     """Memory for the gradient of a parameter ``[n]`` of ``x[*, n]``; zeros if there are
     no rows to sum over."""
     like: dict[str, Any] = {"dtype": parameter.dtype, "device": x.device}
@@ -148,7 +148,7 @@ def backward_launches(dy, x, mean, rstd, w, dx, dw, db, ds=None) -> list[Launch]
     partials = next((each for each in (dw, db) if each is not None), None)
     if fits(dx, ROW_BYTES // 2) and partials is not None:
         arguments, programs = {**of_rows, **sums}, len(partials)
-        return [_on_rows(arguments, dx, programs, _stages(dx, 2 if ds is None else 3))]
+        return [_on_rows(arguments, dx, programs, stages(dx, 2 if ds is None else 3))]
     if fits(dx, ROW_BYTES):
         arguments = {**of_rows, "dw_ptr": None, "db_ptr": None}
         launches = [_on_rows(arguments, dx, None, 1)]
@@ -167,7 +167,7 @@ def _on_rows(arguments, dx, programs: int | None, stages: int) -> Launch:
     return on_rows(_backward_rows, arguments, dx, programs, **options)
 
 
-def _stages(dx: torch.Tensor, operands: int) -> int:
+def stages(dx: torch.Tensor, operands: int) -> int:
     """Return STAGES, or fewer if so many blocks of each operand exceed the shared
     memory."""
     block = whole_rows(dx)
@@ -190,9 +190,9 @@ def totals(of_w, of_b, dw, db) -> list[Launch]:
     return [Launch(_backward_totals, programs, arguments, constants, warps=4)]
 
 
-def declare_launches(*, centred: bool, has_b: bool) -> Callable:
+def declare_launches(*others: Callable, centred: bool, has_b: bool) -> Callable:
     """``launches`` of a kernel with a weight, with a mean if ``centred``, and with a
-    bias if ``has_b``."""
+    bias if ``has_b``. The ``others`` list more launches."""
 
     def launches(dtype: torch.dtype) -> Iterator[tuple[str, Launch]]:
         """Every kernel at a telling shape, named, on tensors without memory: to be
@@ -224,6 +224,8 @@ def declare_launches(*, centred: bool, has_b: bool) -> Callable:
                     yield of_sum, launch
             if case == "longest row without sums":
                 yield of_sum, forward_launch(x, w, b, x, mean, rstd, 1e-5, f=x, s=x)
+        for other in others:
+            yield from other(dtype)
 
     return launches
 

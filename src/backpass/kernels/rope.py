@@ -68,25 +68,23 @@ def forward(
     check_tables(x, cos=cos, sin=sin)
     check_tensors(SHAPES, WIDE, x=x, cos=cos, sin=sin)
     check_bool(interleaved=interleaved)
-    return _turned(x, cos, sin, interleaved, 1), Saved(
-        cos, sin, tuple(x.shape), kind(x), interleaved
-    )
+    saved = Saved(cos, sin, tuple(x.shape), kind(x), interleaved)
+    return turned(x, saved, 1), saved
 
 
 def backward(dy: torch.Tensor, saved: Saved) -> torch.Tensor:
     """Return ``dx[*, s, 2k]``, contiguous, from ``dy[*, s, 2k]``, of any strides."""
-    cos, sin, shape, of_x, interleaved = check_saved(saved, Saved)
+    saved = check_saved(saved, Saved)
     check_tensor("dy", dy)
-    check_cotangent(dy, shape, like=of_x)
-    return _turned(dy, cos, sin, interleaved, -1)
+    check_cotangent(dy, saved.shape, like=saved.kind)
+    return turned(dy, saved, -1)
 
 
-def _turned(
-    x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, interleaved: bool, sign: int
-) -> torch.Tensor:
+def turned(x: torch.Tensor, saved: Saved, sign: int) -> torch.Tensor:
+    """Return x rotated by the tables' angles, or back by a sign of −1."""
     y = empty_like(x)
     if needs_launch(y):
-        launch(x, cos, sin, y, interleaved, sign).run()
+        launch(x, saved.cos, saved.sin, y, saved.interleaved, sign).run()
     return y
 
 
@@ -150,7 +148,7 @@ def _turn_halves(
     a = tl.load(x_row + pair * stride_n, mask=inside, other=0.0).to(WIDE)
     b = tl.load(x_row + (pair + k) * stride_n, mask=inside, other=0.0).to(WIDE)
 
-    turned_a, turned_b = _rotated(a, b, cos, sin * SIGN)
+    turned_a, turned_b = rotated(a, b, cos, sin * SIGN)
 
     y_row = y_ptr + row * 2 * k
     tl.store(y_row + pair, turned_a, mask=inside)
@@ -183,7 +181,7 @@ def _turn_neighbours(
     x = tl.load(x_row + column * stride_n, mask=inside, other=0.0).to(WIDE)
     a, b = tl.split(tl.reshape(x, [ROWS, COLUMNS, 2]))
 
-    turned_a, turned_b = _rotated(a, b, cos, sin * SIGN)
+    turned_a, turned_b = rotated(a, b, cos, sin * SIGN)
 
     y = tl.join(turned_a, turned_b)
     tl.store(
@@ -192,6 +190,6 @@ def _turn_neighbours(
 
 
 @triton.jit
-def _rotated(a, b, cos, sin):
+def rotated(a, b, cos, sin):
     """The pair (a, b) rotated by an angle."""
     return a * cos - b * sin, b * cos + a * sin

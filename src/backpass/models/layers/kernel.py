@@ -7,6 +7,7 @@ value what ran, and whether it saved its inputs only. So only forwards take ``ke
 
 A norm's kernel also computes the sum of the residual connection that the norm reads:
 ``forward_of_sum`` and ``gradients_of_sum`` run both in one kernel if there is one.
+So does ``forward_rotated`` for RMS norm and the RoPE after it.
 """
 
 from __future__ import annotations
@@ -64,6 +65,18 @@ class Kernel:
         self._check_runs_on(x)
         y, s, own = self.kernel.forward_of_sum(x, f, *parameters, **options)
         return y, s, self._instead(own, wanted)
+
+    def forward_rotated(
+        self,
+        x: Array,
+        *parameters: Array,
+        wanted: Wanted = None,
+        **options: Any,
+    ) -> tuple[Array, Instead]:
+        """Return the rotated y of RMS norm, and what its kernel saved."""
+        self._check_runs_on(x)
+        y, own = self.kernel.forward_rotated(x, *parameters, **options)
+        return y, self._instead(own, wanted)
 
     def _instead(self, own: Any, wanted: Wanted) -> Instead:
         names = differentiable(self.operation)
@@ -165,6 +178,19 @@ def forward_of_sum(
     s, _ = residual.forward(x, f)
     y, saved = norm.forward(s, *parameters, **options)
     return y, s, saved
+
+
+def forward_rotated(
+    norm: Any, rope: Any, x: Array, w: Array, cos: Array, sin: Array, **options: Any
+) -> tuple[Array, Any, Any]:
+    """Return the y of an RMS norm of ``x[*, s, 2k]`` that RoPE has rotated, and what
+    both saved. One kernel saves for both, and RoPE's is then None."""
+    if isinstance(norm, Kernel):
+        y, saved = norm.forward_rotated(x, w, cos, sin, **options)
+        return y, saved, None
+    y, saved = norm.forward(x, w, **options)
+    y, rotation = rope.forward(y, cos, sin)
+    return y, saved, rotation
 
 
 def gradients_of_sum(

@@ -24,7 +24,12 @@ from backpass.models.layers import (
     without_second_output,
 )
 from backpass.models.layers.calls import call, formulas, quotient
-from backpass.models.layers.kernel import gradient_of, gradients_of, implementation
+from backpass.models.layers.kernel import (
+    forward_rotated,
+    gradient_of,
+    gradients_of,
+    implementation,
+)
 from backpass.ops import fork, linear, rms_norm, rope
 from backpass.ops.multi_head_attention import merge_heads, split_heads
 
@@ -43,7 +48,9 @@ class Heads(NamedTuple):
 
     projected: linear.Saved  # x[*, s, h], which all three share
     normed: Any  # of rms_norm, or of its kernel; None without QK-norm
-    rotated: Any  # of rope, or of its kernel: the tables; None for the values
+    # Of rope, or of its kernel: the tables. None if the norm's kernel rotates, and for
+    # the values.
+    rotated: Any
     wanted: tuple[str, ...]
 
 
@@ -147,15 +154,16 @@ def _heads(
 ) -> tuple[Array, Heads]:
     """Return the heads ``[*, n, s, d]`` of the rows ``x[*, s, h]``: projected by
     ``w[n·d, h]``, normalised if there is ``norm_w[d]``, and rotated if there are
-    ``angles``."""
+    ``angles``. Only rotated heads are normalised."""
     of_rows, of_norm = _parts_of_heads(wanted)
     rows, projected = linear.forward(x, turned(w), b, wanted=of_rows)
     y, normed, rotated = split_heads(rows, w.shape[0] // d, d), None, None
-    if norm_w is not None:
-        norm = implementation(rms_norm, kernels)
-        y, normed = norm.forward(y, norm_w, eps=eps, wanted=of_norm)
-    if angles is not None:
-        y, rotated = implementation(rope, kernels).forward(y, *angles)
+    norm, turn = (implementation(each, kernels) for each in (rms_norm, rope))
+    if angles is not None and norm_w is not None:
+        options = {"eps": eps, "wanted": of_norm}
+        y, normed, rotated = forward_rotated(norm, turn, y, norm_w, *angles, **options)
+    elif angles is not None:
+        y, rotated = turn.forward(y, *angles)
     return y, Heads(projected, normed, rotated, wanted)
 
 
