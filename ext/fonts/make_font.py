@@ -46,20 +46,28 @@ def narrow_delimiters(font: TTFont) -> None:
     for base, construction in zip(
         variants.VertGlyphCoverage.glyphs, variants.VertGlyphConstruction, strict=True
     ):
-        names = [record.VariantGlyph for record in construction.MathGlyphVariantRecord]
-        if construction.GlyphAssembly:
-            names += [part.glyph for part in construction.GlyphAssembly.PartRecords]
         if not is_delimiter(font, base):
             continue
-        for name in set(names) - {base}:
-            pen = BoundsPen(glyphs)
-            glyphs[name].draw(pen)
-            left, _, right, _ = pen.bounds
-            moved = T2CharStringPen(round(right - left) + 2 * BEARING, glyphs)
-            glyphs[name].draw(TransformPen(moved, (1, 0, 0, 1, BEARING - left, 0)))
-            top, at = font["CFF "].cff.topDictIndex[0], font["CFF "].cff.topDictIndex[0].CharStrings
-            at[name] = moved.getCharString(at[name].private, top.GlobalSubrs)
-            widths[name] = (round(right - left) + 2 * BEARING, BEARING)
+        # The parts of an assembled delimiter keep their places beside each other.
+        groups = [{record.VariantGlyph} - {base} for record in construction.MathGlyphVariantRecord]
+        if construction.GlyphAssembly:
+            groups.append({part.glyph for part in construction.GlyphAssembly.PartRecords})
+        for names in filter(None, groups):
+            bounds = [bounds_of(glyphs[name]) for name in names]
+            left, right = min(each[0] for each in bounds), max(each[2] for each in bounds)
+            width = round(right - left) + 2 * BEARING
+            for name in names:
+                moved = T2CharStringPen(width, glyphs)
+                glyphs[name].draw(TransformPen(moved, (1, 0, 0, 1, BEARING - left, 0)))
+                top, at = font["CFF "].cff.topDictIndex[0], font["CFF "].cff.topDictIndex[0].CharStrings
+                at[name] = moved.getCharString(at[name].private, top.GlobalSubrs)
+                widths[name] = (width, round(bounds_of(glyphs[name])[0]))
+
+
+def bounds_of(glyph) -> tuple[float, float, float, float]:
+    pen = BoundsPen(None)
+    glyph.draw(pen)
+    return pen.bounds
 
 
 def is_delimiter(font: TTFont, glyph: str) -> bool:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import base64
 import html
+import io
 import re
 import subprocess
 import sys
@@ -10,6 +12,8 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 import backpass_mathematics
+import matplotlib.pyplot as plt
+import numpy as np
 import pytest
 from backpass_mathematics import Typesetter, typeset
 from make_font import CHARACTERS
@@ -174,3 +178,30 @@ PHANTOM = """() => [...document.querySelectorAll('.derivation-right, div.math, .
 def test_nothing_scrolls_sideways_that_is_not_cut(visit, address):
     visit.open(f"{address}/chapters/attention/heads.html")
     assert visit.page.evaluate(PHANTOM) == []
+
+
+TALL = """<style>
+  @font-face {{ font-family: drawn; src: url("data:font/woff2;base64,{font}") }}
+  math {{ font: 60px drawn; padding: 10px }}
+</style>
+<math id="{name}"><mo stretchy="true" symmetric="true" form="prefix">{sign}</mo><mspace height="90px" depth="90px"/></math>"""
+
+
+@pytest.mark.parametrize("signs", ["()", "[]", "{}"])
+def test_a_tall_bracket_is_the_mirror_image_of_the_other(browser, signs):
+    """Such a bracket is assembled of parts, which have to stand above each other."""
+    images = []
+    for name, sign in zip(("left", "right"), signs, strict=True):
+        page = browser.new_page()
+        font = base64.b64encode(backpass_mathematics.FONT.read_bytes()).decode()
+        page.set_content(TALL.format(font=font, name=name, sign=sign))
+        page.evaluate("document.fonts.load('60px drawn')")
+        ink = plt.imread(io.BytesIO(page.locator("math").screenshot()))[..., 0] < 0.5
+        page.close()
+        columns = np.flatnonzero(ink.any(0))
+        images.append(ink[:, columns[0] : columns[-1] + 1])
+    left, right = images
+    assert left.any(1).sum() > 170 and abs(left.shape[1] - right.shape[1]) <= 1
+    width = min(left.shape[1], right.shape[1])
+    differ = left[:, :width] != right[:, ::-1][:, :width]
+    assert differ.mean() < 0.05
