@@ -36,4 +36,16 @@
     const article = document.querySelector(".bd-article");
     if (article) new ResizeObserver(update).observe(article); // at once, and when its size changes
   });
+
+  // A link into a fold opens it; not every browser does this by itself.
+  function open() {
+    const target = document.getElementById(decodeURIComponent(location.hash.slice(1)));
+    const closed = () => target && target.closest("details:not([open])");
+    if (!closed()) return;
+    while (closed()) closed().open = true;
+    target.scrollIntoView();
+  }
+
+  window.addEventListener("load", open);
+  window.addEventListener("hashchange", open);
 })();
