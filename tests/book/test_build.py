@@ -265,6 +265,7 @@ def test_a_book_is_written_and_follows_what_changes(book):
     assert order == sorted(order)
     (folded,) = [cell for cell in cells_of(book, "exercises") if cell.metadata.get("cellView") == "form"]
     assert folded.source == '"computed" + " answer"' and folded.metadata["jupyter"]["source_hidden"]
+    check_exercises(book)
     for text in (page(book, "door"), notebook(book, "door")):
         assert "github" not in text and "%pip" not in text, "no address of a repository without one"
     assert 'run `pip install ".[book]"` in the folder' in cells_of(book, "door")[0].source
@@ -290,6 +291,15 @@ def test_a_book_is_written_and_follows_what_changes(book):
 
 def cells_of(book: Path, name: str) -> list[nbformat.NotebookNode]:
     return nbformat.reads(notebook(book, name), as_version=4).cells
+
+
+def check_exercises(book: Path) -> None:
+    """A second notebook has no solutions, and the page offers it; a page without solutions has none."""
+    without = notebook(book, "exercises/exercises")
+    assert all(text in without for text in QUESTIONS) and not any(text in without for text in ANSWERS)
+    assert 'href="_notebooks/exercises/exercises.ipynb"' in page(book, "exercises")
+    assert "_notebooks/exercises" not in page(book, "door")
+    assert not (book / "_build" / "notebooks" / "exercises" / "door.ipynb").exists()
 
 
 def check_links_to_the_repository(book: Path) -> None:
