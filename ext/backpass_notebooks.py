@@ -97,15 +97,18 @@ class Page:
             # A label of a section or of a page has no address in a notebook.
             if not path.endswith(".md"):
                 return match["title"]
-            return f"[{match['title'] or self._title('doc', path.removesuffix('.md'))}]({self._address(path)})"
+            title = match["title"] or self._title("doc", path.removesuffix(".md"))
+            address = self._address(path)
+            return f"[{title}]({address})" if address else title
         return match[0]
 
     def _address(self, path: str) -> str:
-        """Return the way to the notebook of another page; from one without solutions, to one without them if there is one."""
-        address = f"{Path(path).stem}.ipynb"
-        if not self.folder:
-            return address
-        return address if EXERCISES in self.env.metadata[self._document(path)] else f"../{address}"
+        """Return the way to the notebook of another page, "" if it has none. A notebook without solutions leads to
+        others without them."""
+        offered = self.env.metadata.get(self._document(path), {})
+        if not self.folder or EXERCISES in offered:
+            return Path(offered.get(NOTEBOOK, "")).name
+        return f"../{offered[NOTEBOOK]}" if NOTEBOOK in offered else ""
 
     def _document(self, path: str) -> str:
         below = posixpath.join("/", posixpath.dirname(self.name), path.removesuffix(".md"))
