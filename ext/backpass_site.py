@@ -169,7 +169,7 @@ def add_buttons(app: Sphinx, page: str, template: str, context: dict, doctree) -
                 "icon": f"fas fa-{icon}",
                 "text": text,
                 "tooltip": tooltip,
-                "label": "notebook" if icon == "download" else "repository",
+                "label": text.lower() if icon == "download" else "repository",
             }
         )
 

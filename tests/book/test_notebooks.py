@@ -143,7 +143,11 @@ def test_slides_begin_at_sections_and_show_code_after_its_text():
 
     followed = [text("## The mistake people make here"), code("x = 1\nassert x"), text("### A subsection")]
     mark_slides(followed)
-    assert [cell.metadata["slideshow"]["slide_type"] for cell in followed] == ["slide", "fragment", "subslide"]
+    assert [cell.metadata["slideshow"]["slide_type"] for cell in followed] == [
+        "slide",
+        "fragment",
+        "subslide",
+    ]
 
 
 @pytest.fixture(scope="module")
