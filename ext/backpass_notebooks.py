@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import ast
 import base64
+import copy
 import os
 import posixpath
 import re
@@ -20,10 +21,13 @@ from typing import NamedTuple
 import nbformat
 from build import is_notebook, read_notebook
 from jupyter_cache import get_cache
+from slides import divided, mark, mark_slides
 from sphinx.application import Sphinx
 from sphinx.environment import BuildEnvironment
 from sphinx.errors import ExtensionError
 
+# Under these names a page's metadata have the addresses of its notebooks, the second without solutions.
+NOTEBOOK, EXERCISES = "backpass_notebook", "backpass_exercises"
 BOXES = ("admonition", "attention", "caution", "hint", "important", "note", "seealso", "tip", "warning")
 ORIGIN = "*A chapter of the book Backpass, with its cells in the order in which the book executed them.*"
 BY_CELL = "*The next cell installs the packages that are missing.*"
@@ -43,6 +47,7 @@ GATE = re.compile(
     r"^(?P<fence>`{3,})\{solution-(?P<gate>start|end)\}[ ]*(?P<label>\S*).*?^(?P=fence)[ ]*$",
     re.DOTALL | re.MULTILINE,
 )
+SOLUTION = re.compile(r"^`{3,}\{solution(?:-start)?\}", re.MULTILINE)
 NO_TEXT = re.compile(r"\([\w:-]+\)=|%.*")  # a label of what follows; a comment
 NUMBERED = re.compile(r"^\$\$\n(?P<tex>.*?)\n\$\$[ ]*\((?P<label>[\w:-]+)\)[ ]*$", re.DOTALL | re.MULTILINE)
 INLINE = re.compile(
@@ -54,10 +59,10 @@ INLINE = re.compile(
 
 
 class Page:
-    """One page's way from MyST to plain Markdown."""
+    """One page's way from MyST to plain Markdown, with its solutions or without."""
 
-    def __init__(self, env: BuildEnvironment, name: str):
-        self.env, self.name = env, name
+    def __init__(self, env: BuildEnvironment, name: str, solutions: bool = True, folder: str = ""):
+        self.env, self.name, self.solutions, self.folder = env, name, solutions, folder
         self.labels = env.get_domain("std")
 
     def plain(self, text: str) -> str:
@@ -92,10 +97,22 @@ class Page:
             # A label of a section or of a page has no address in a notebook.
             if not path.endswith(".md"):
                 return match["title"]
-            return (
-                f"[{match['title'] or self._title('doc', path.removesuffix('.md'))}]({Path(path).stem}.ipynb)"
-            )
+            title = match["title"] or self._title("doc", path.removesuffix(".md"))
+            address = self._address(path)
+            return f"[{title}]({address})" if address else title
         return match[0]
+
+    def _address(self, path: str) -> str:
+        """Return the way to the notebook of another page, "" if it has none. A notebook without solutions leads to
+        others without them."""
+        offered = self.env.metadata.get(self._document(path), {})
+        if not self.folder or EXERCISES in offered:
+            return Path(offered.get(NOTEBOOK, "")).name
+        return f"../{offered[NOTEBOOK]}" if NOTEBOOK in offered else ""
+
+    def _document(self, path: str) -> str:
+        below = posixpath.join("/", posixpath.dirname(self.name), path.removesuffix(".md"))
+        return posixpath.normpath(below).lstrip("/")
 
     def _directive(self, match: re.Match, lines: list[str]) -> str:
         name, argument, options = match["name"], match["argument"], {}
@@ -117,7 +134,7 @@ class Page:
             return ""
         if name == "solution":
             heading = f"Solution of {self.number('exercise', argument)}"
-            return folded(heading, self.plain(body), begins=True) if self.env.config.solutions else ""
+            return folded(heading, self.plain(body), begins=True) if self.solutions else ""
         if name in ("figure", "image"):
             return f"![{options.get('alt', '')}]({self._data(argument)})\n\n{self.plain(body)}".rstrip()
         if name == "grid":
@@ -181,8 +198,7 @@ class Page:
 
     def _title(self, role: str, target: str) -> str:
         if role == "doc":
-            page = posixpath.normpath(posixpath.join("/", posixpath.dirname(self.name), target)).lstrip("/")
-            return self.env.titles[page].astext()
+            return self.env.titles[self._document(target)].astext()
         for kind in ("exercise", "figure", "table"):
             if (number := self.number(kind, target)) != kind.capitalize():
                 return number
@@ -257,31 +273,37 @@ def convert(
     notebook: nbformat.NotebookNode,
     page: Page,
     title: str,
-    solutions: bool,
     first: list[nbformat.NotebookNode],
 ) -> nbformat.NotebookNode:
     """The notebook with the first cells before its own, and with plain Markdown in its cells and in their outputs. Its code
     cells have the order in which they were executed."""
     cells = []
     for cell, exercise, begins in parts(notebook.cells):
-        if exercise and not solutions:
+        if exercise and not page.solutions:
             continue
-        cells.append(cell)
         if cell.cell_type == "markdown":
-            cell.source = page.plain(cell.source)
+            text = page.plain(cell.source)
             if exercise:
                 heading = f"Solution of {page.number('exercise', exercise)}"
-                cell.source = folded(heading, cell.source, begins)
+                cell.source = folded(heading, text, begins)
+                mark(cell, "skip")
+                cells.append(cell)
+            else:
+                cells += [nbformat.v4.new_markdown_cell(part) for part in divided(text)]
             continue
+        cells.append(cell)
         if exercise:
             cell.metadata.update(FOLDED)
+            mark(cell, "skip")
         elif {"hide-input", "remove-input", "hide-cell"} & set(cell.metadata.get("tags", ())):
             cell.metadata["jupyter"] = {"source_hidden": True}
         for output in cell.get("outputs", ()):
             data = output.get("data", {})
             if "text/markdown" in data:
                 data["text/markdown"] = page.plain(data["text/markdown"])
-    notebook.cells = [*first, *(cell for cell in cells if cell.source)]
+    cells = [cell for cell in cells if cell.source]
+    mark_slides(cells)
+    notebook.cells = [*first, *cells]
     notebook.metadata = {"kernelspec": notebook.metadata["kernelspec"], "title": title}
     return notebook
 
@@ -299,6 +321,8 @@ def installing(
         packages = " ".join(remote).format(repository=repository, commit=commit)
         code = f"try:\n    import {', '.join(imported)}\nexcept ImportError:\n    %pip install --quiet {packages}"
         first.append(nbformat.v4.new_code_cell(code))
+    for cell in first:
+        mark(cell, "skip")
     return first
 
 
@@ -307,29 +331,37 @@ def code_of(cells: list[nbformat.NotebookNode]) -> str:
 
 
 def collect(app: Sphinx, env: BuildEnvironment) -> None:
-    """Note which pages are notebooks, for the button that offers them."""
+    """Note which pages are notebooks, and which of them have solutions, for the buttons that offer them."""
     for name in env.found_docs:
-        if is_notebook(Path(env.doc2path(name))):
-            env.metadata[name]["backpass_notebook"] = f"{Path(name).name}.ipynb"
+        path = Path(env.doc2path(name))
+        if is_notebook(path):
+            env.metadata[name][NOTEBOOK] = f"{path.stem}.ipynb"
+            if SOLUTION.search(path.read_text()):
+                env.metadata[name][EXERCISES] = f"exercises/{path.stem}.ipynb"
 
 
 def write(app: Sphinx, failure: Exception | None) -> None:
-    """Write them to _build/notebooks, and where the site offers them."""
+    """Write them to _build/notebooks, and where the site offers them; each page with solutions also without them."""
     if failure or app.builder.format != "html" or app.config.nb_execution_excludepatterns:
         return
     cache = get_cache(app.config.nb_execution_cache_path)
     repository, commit = app.config.repository, os.environ.get("GITHUB_SHA", "main")
     for name, metadata in app.env.metadata.items():
-        if "backpass_notebook" not in metadata:
+        if NOTEBOOK not in metadata:
             continue
-        _, notebook = cache.merge_match_into_notebook(read_notebook(Path(app.env.doc2path(name))))
+        _, executed = cache.merge_match_into_notebook(read_notebook(Path(app.env.doc2path(name))))
         title = app.env.titles[name].astext()
-        first = installing(notebook.cells, repository, commit)
-        notebook = convert(notebook, Page(app.env, name), title, app.config.solutions, first)
-        text = nbformat.writes(notebook) + "\n"
-        for folder in (app.outdir.parent / "notebooks", app.outdir / "_notebooks"):
-            folder.mkdir(exist_ok=True)
-            (folder / metadata["backpass_notebook"]).write_text(text, encoding="utf-8")
+        first = installing(executed.cells, repository, commit)
+        for kind in (NOTEBOOK, EXERCISES):
+            if kind in metadata:
+                whole = kind == NOTEBOOK
+                page = Page(app.env, name, whole and app.config.solutions, "" if whole else "exercises")
+                notebook = convert(copy.deepcopy(executed), page, title, first)
+                text = nbformat.writes(notebook) + "\n"
+                for folder in (app.outdir.parent / "notebooks", app.outdir / "_notebooks"):
+                    path = folder / metadata[kind]
+                    path.parent.mkdir(parents=True, exist_ok=True)
+                    path.write_text(text, encoding="utf-8")
 
 
 def setup(app: Sphinx) -> dict:

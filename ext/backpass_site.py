@@ -156,7 +156,7 @@ def announce_steps(app: Sphinx, page: str, template: str, context: dict, doctree
 
 
 def add_buttons(app: Sphinx, page: str, template: str, context: dict, doctree) -> None:
-    """Offer the page's notebook, where it has one, beside printing; and where a repository is known, to run it and to
+    """Offer the page's notebooks, where it has any, beside printing; and where a repository is known, to run it and to
     mend the page."""
     if doctree is None:
         return
@@ -169,7 +169,7 @@ def add_buttons(app: Sphinx, page: str, template: str, context: dict, doctree) -
                 "icon": f"fas fa-{icon}",
                 "text": text,
                 "tooltip": tooltip,
-                "label": "notebook" if text == "Notebook" else "repository",
+                "label": text.lower() if icon == "download" else "repository",
             }
         )
 
@@ -177,6 +177,9 @@ def add_buttons(app: Sphinx, page: str, template: str, context: dict, doctree) -
     if notebook:
         url = context["pathto"](f"_notebooks/{notebook}", resource=True)
         button("Notebook", url, "download", "Download this page as an executed Jupyter notebook")
+    if exercises := app.env.metadata.get(page, {}).get("backpass_exercises"):
+        url = context["pathto"](f"_notebooks/{exercises}", resource=True)
+        button("Exercises", url, "download", "Download the same notebook without the solutions")
     for text, url, icon, tooltip in repository_links(app.config.repository, page, notebook):
         button(text, url, icon, tooltip)
 

@@ -183,7 +183,7 @@ sympy.mark = 'left'; sympy.mark"""
 TEXT = """(a-label)=
 ## Text
 
-See {eq}`an-equation`, [a label](a-label), {ref}`a-label`, {doc}`intro`, [a page](intro.md), {math}`x^2` and {cite:p}`vaswani2017attention`.
+See {eq}`an-equation`, [a label](a-label), {ref}`a-label`, {doc}`intro`, [a page](page.md), {math}`x^2` and {cite:p}`vaswani2017attention`.
 Left alone: `{ref}`, `a[0](b)`, $\\dot{X}$, `{X}`.
 
 % a comment
@@ -265,6 +265,7 @@ def test_a_book_is_written_and_follows_what_changes(book):
     assert order == sorted(order)
     (folded,) = [cell for cell in cells_of(book, "exercises") if cell.metadata.get("cellView") == "form"]
     assert folded.source == '"computed" + " answer"' and folded.metadata["jupyter"]["source_hidden"]
+    check_exercises(book)
     for text in (page(book, "door"), notebook(book, "door")):
         assert "github" not in text and "%pip" not in text, "no address of a repository without one"
     assert 'run `pip install ".[book]"` in the folder' in cells_of(book, "door")[0].source
@@ -290,6 +291,15 @@ def test_a_book_is_written_and_follows_what_changes(book):
 
 def cells_of(book: Path, name: str) -> list[nbformat.NotebookNode]:
     return nbformat.reads(notebook(book, name), as_version=4).cells
+
+
+def check_exercises(book: Path) -> None:
+    """A second notebook has no solutions, and the page offers it; a page without solutions has none."""
+    without = notebook(book, "exercises/exercises")
+    assert all(text in without for text in QUESTIONS) and not any(text in without for text in ANSWERS)
+    assert 'href="_notebooks/exercises/exercises.ipynb"' in page(book, "exercises")
+    assert "_notebooks/exercises" not in page(book, "door")
+    assert not (book / "_build" / "notebooks" / "exercises" / "door.ipynb").exists()
 
 
 def check_links_to_the_repository(book: Path) -> None:
@@ -318,7 +328,7 @@ def check_plain_markdown(book: Path) -> None:
     cells = nbformat.reads(notebook(book), as_version=4).cells
     text = "\n".join(cell.source for cell in cells if cell.cell_type == "markdown")
     assert (
-        "See (1), a label, Text, A small book, [a page](intro.ipynb), $x^2$ and (Vaswani et al., 2017)."
+        "See (1), a label, Text, A small book, [a page](page.ipynb), $x^2$ and (Vaswani et al., 2017)."
         in text
     )
     assert "Left alone: `{ref}`, `a[0](b)`, $\\dot{X}$, `{X}`." in text
@@ -336,10 +346,36 @@ def test_a_directive_without_a_plain_form_is_an_error():
         other.plain("::::{grid}\n:::{grid-item}\nText.\n:::\n::::")
 
 
+def page_beside(offered: dict[str, str], **options) -> Page:
+    """A page from which links lead to another, which offers these notebooks."""
+    env = SimpleNamespace(
+        titles={"chapters/cost/tally": SimpleNamespace(astext=lambda: "The tally")},
+        metadata={"chapters/cost/tally": offered},
+        get_domain=lambda name: None,
+    )
+    return Page(env, "chapters/claims/usual", **options)
+
+
+@pytest.mark.parametrize(
+    "offered, address",
+    [
+        ({"backpass_notebook": "tally.ipynb"}, "../tally.ipynb"),
+        ({"backpass_notebook": "tally.ipynb", "backpass_exercises": "exercises/tally.ipynb"}, "tally.ipynb"),
+    ],
+)
+def test_a_notebook_without_solutions_leads_to_others_without_them(offered, address):
+    assert page_beside(offered, folder="exercises").plain("[It](../cost/tally.md)") == f"[It]({address})"
+    assert page_beside(offered).plain("[It](../cost/tally.md)") == "[It](tally.ipynb)"
+
+
+@pytest.mark.parametrize("folder", ["", "exercises"])
+def test_a_link_to_a_page_that_is_not_a_notebook_is_its_text(folder):
+    assert page_beside({}, folder=folder).plain("[It](../cost/tally.md)") == "It"
+
+
 @pytest.mark.parametrize("target", ["../cost/tally.md", "../claims/../cost/tally.md"])
 def test_a_link_without_a_text_has_the_title_of_its_page(target):
-    titles = {"chapters/cost/tally": SimpleNamespace(astext=lambda: "The tally")}
-    page = Page(SimpleNamespace(titles=titles, get_domain=lambda name: None), "chapters/claims/usual")
+    page = page_beside({"backpass_notebook": "tally.ipynb"})
     assert (
         page.plain(f"See []({target}) and [it]({target}).")
         == "See [The tally](tally.ipynb) and [it](tally.ipynb)."

@@ -11,10 +11,11 @@ from pathlib import Path
 
 import nbformat
 import pytest
-from backpass_notebooks import parts
+from backpass_notebooks import SOLUTION, parts
 from build import chapters, is_notebook, read_notebook, with_cells
 from dependencies import ALWAYS, READERS, Dependencies
 from jupyter_cache import get_cache
+from slides import divided, mark_slides
 
 import proofs
 
@@ -23,6 +24,7 @@ from .test_site import Links
 
 LIGHT = 8  # CPU seconds
 NOTEBOOKS = [name for name in chapters(BOOK) if is_notebook(BOOK / f"{name}.md")]
+WITH_SOLUTIONS = [name for name in NOTEBOOKS if SOLUTION.search((BOOK / f"{name}.md").read_text())]
 PACKAGED = tomllib.loads((BOOK / "pyproject.toml").read_text())["tool"]["hatch"]["build"]["targets"]["wheel"][
     "force-include"
 ]
@@ -62,6 +64,90 @@ def test_a_notebook_is_plain_markdown_with_folded_solutions(site, name):
     folded = [cell for cell in notebook.cells if cell.metadata.get("jupyter", {}).get("outputs_hidden")]
     inside = [part.cell.source for part in solved if part.cell.cell_type == "code" and part.cell.source]
     assert [cell.source for cell in folded] == inside
+
+
+@pytest.mark.parametrize("name", WITH_SOLUTIONS)
+def test_a_second_notebook_has_all_cells_but_the_solutions(site, name):
+    stem = name.split("/")[-1]
+    links = Links((site / f"{name}.html").read_text())
+    assert any(address.endswith(f"_notebooks/exercises/{stem}.ipynb") for address in links.addresses)
+
+    whole, without = (
+        nbformat.read(site / "_notebooks" / folder / f"{stem}.ipynb", as_version=4)
+        for folder in ("", "exercises")
+    )
+    nbformat.validate(without)
+    assert "Solution of" not in "\n".join(cell.source for cell in without.cells)
+    at = iter(whole.cells)
+    for cell in without.cells:  # in the same order
+        same = next(other for other in at if unlinked(other.source) == unlinked(cell.source))
+        assert same.metadata == cell.metadata and same.get("outputs") == cell.get("outputs")
+    solved = [part.cell for part in parts(read_notebook(BOOK / f"{name}.md").cells) if part.exercise]
+    code = sum(cell.cell_type == "code" and bool(cell.source) for cell in solved)
+    assert [len(code_cells(nb)) for nb in (whole, without)] == [len(code_of(name)), len(code_of(name)) - code]
+
+    for address in re.findall(r"\]\((\S+\.ipynb)\)", "\n".join(cell.source for cell in without.cells)):
+        assert (site / "_notebooks" / "exercises" / address).exists(), address
+
+
+def code_cells(notebook: nbformat.NotebookNode) -> list[nbformat.NotebookNode]:
+    return [cell for cell in notebook.cells if cell.cell_type == "code"]
+
+
+def unlinked(text: str) -> str:
+    """The text with the names of the notebooks that it links to, without their folders."""
+    return text.replace("](../", "](")
+
+
+@pytest.mark.parametrize("name", NOTEBOOKS)
+def test_every_section_begins_a_slide_and_solutions_are_on_none(site, name):
+    notebook = nbformat.read(site / "_notebooks" / f"{name.split('/')[-1]}.ipynb", as_version=4)
+    for cell in notebook.cells:
+        kind = cell.metadata["slideshow"]["slide_type"]
+        first_line = cell.source.split("\n")[0]
+        assert (kind == "slide") == (cell.cell_type == "markdown" and bool(re.match(r"##? ", first_line)))
+        assert kind == "skip" or "Solution of Exercise" not in first_line
+    solved = {part.cell.source for part in parts(read_notebook(BOOK / f"{name}.md").cells) if part.exercise}
+    assert all(
+        cell.metadata["slideshow"]["slide_type"] == "skip"
+        for cell in code_cells(notebook)
+        if cell.metadata.get("jupyter", {}).get("outputs_hidden") and cell.source in solved
+    )
+
+
+def test_text_is_divided_at_headings_and_exercises_but_not_in_listings_or_quotes():
+    parts = [
+        "Before.",
+        "# A title\n\nText.\n\n```python\n# a comment\n## another\n```",
+        "### A subsection\n\n#### Below it",
+        "> **Exercise 1.1 (Derive, level 1: a sum)**\n>\n> ## In the box\n\nMore.",
+    ]
+    assert list(divided("\n\n".join(parts))) == parts
+    assert list(divided("# A title")) == ["# A title"]
+
+
+def test_slides_begin_at_sections_and_show_code_after_its_text():
+    code, text = nbformat.v4.new_code_cell, nbformat.v4.new_markdown_cell
+    shows = [nbformat.v4.new_output("stream", text="2")]
+    cells = {
+        "slide": text("## A section\n\nText."),
+        "-": text("More text."),
+        "fragment": code("1 + 1", outputs=shows),
+        "skip": code("x = 1\nassert x"),
+        "subslide": text("Text after code."),
+    }
+    mark_slides(list(cells.values()))
+    assert {kind: cell.metadata["slideshow"]["slide_type"] for kind, cell in cells.items()} == {
+        kind: kind for kind in cells
+    }
+
+    followed = [text("## The mistake people make here"), code("x = 1\nassert x"), text("### A subsection")]
+    mark_slides(followed)
+    assert [cell.metadata["slideshow"]["slide_type"] for cell in followed] == [
+        "slide",
+        "fragment",
+        "subslide",
+    ]
 
 
 @pytest.fixture(scope="module")

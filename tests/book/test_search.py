@@ -53,6 +53,8 @@ QUERIES = {
     "gradcheck": "foundations/verification",
     "all-reduce": "parallel/collectives",
     "cheat sheet": "reference/card",
+    "lectures": "reference/lectures",
+    "slides": "reference/lectures",
 }
 
 # Questions in a reader's own words, some of which the page does not have.
