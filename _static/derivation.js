@@ -21,9 +21,10 @@
 
   // A formula that scrolls is a stop of its own, since without the arrow keys its end could not be reached.
   function setStops(derivation) {
-    const rights = derivation.querySelectorAll(".derivation-right");
+    const rights = [...derivation.querySelectorAll(".derivation-right")];
     const chosen = current.get(derivation) || rights[0];
-    for (const right of rights) right.tabIndex = right === chosen || right.classList.contains("scrolls") ? 0 : -1;
+    const stops = rights.map((right) => right === chosen || right.scrollWidth > right.clientWidth);
+    rights.forEach((right, at) => (right.tabIndex = stops[at] ? 0 : -1));
   }
 
   for (const name of ["pointerover", "focusin"]) {

@@ -386,6 +386,7 @@ def test_a_link_without_a_text_has_the_title_of_its_page(target):
 def test_the_first_cell_installs_what_is_imported_and_does_nothing_where_it_is_installed(imported):
     from IPython.core.inputtransformer2 import TransformerManager
 
-    cell = installing([nbformat.v4.new_code_cell(f"from {imported} import x")], REPOSITORY, "main")
+    cells = installing([nbformat.v4.new_code_cell(f"from {imported} import x")], REPOSITORY, "main")
+    (cell,) = (each.source for each in cells if each.cell_type == "code")
     assert ("#subdirectory=src/backpass_ledger" in cell) == (imported == "backpass_ledger")
     exec(TransformerManager().transform_cell(cell), {})  # get_ipython is not there to be called
