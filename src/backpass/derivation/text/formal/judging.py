@@ -25,6 +25,7 @@ from backpass.derivation.text.formal.declared import Declared, of_comments
 from backpass.derivation.text.formal.following import follows
 from backpass.derivation.text.formal.grids import Grids, has_grid, paired
 from backpass.derivation.text.formal.heads import is_named_last
+from backpass.derivation.text.formal.kinds import is_array
 from backpass.derivation.text.formal.laws import JOINT, with_laws
 from backpass.derivation.text.formal.limits import LIMIT, is_limit
 from backpass.derivation.text.formal.meanings import Meanings, Read
@@ -79,6 +80,7 @@ class Formal:
         self._declared = Declared(known)
         self._key: tuple[object, ...] = ()  # what the meanings rest on
         self._spelled = ""  # the layout of derivatives that are written out
+        self._matrices: set[str] = set()  # as prose states
         self._of: dict[tuple[Text, ...], Read] = {}
         # What is noted when the text is read, and the equations so far that hold.
         self._waiting: list[tuple[tuple[Text, ...], list[Verdict], bool]] = []
@@ -199,13 +201,19 @@ class Formal:
 
     def _fits(self, read: Read) -> bool:
         """Whether the names of a statement, and those in its definitions, are of the
-        kinds that comments declare."""
+        kinds that comments declare, and that prose states of matrices."""
         assert self._meanings is not None
-        if not self._declared:
+        if not (self._declared or self._matrices):
             return True
         trees = [tree for tree in read.trees if tree is not None]
-        reached = self._meanings.reached(trees, read)
-        return self._declared.fit([*trees, *reached], self._meanings.columns)
+        trees += self._meanings.reached(trees, read)
+        if self._matrices and any(
+            node.value in self._matrices and not is_array(node)
+            for tree in trees
+            for node in tree.walk()
+        ):
+            return False
+        return self._declared.fit(trees, self._meanings.columns)
 
     def _without_claim(self, verdict: Verdict, member: Text) -> Verdict:
         """Return the verdict on a formula without =: none is claimed if it can be read,
@@ -256,6 +264,7 @@ class Formal:
     def _start(self) -> None:
         known, document = self.known, self.known.document
         prose = prose_of(document)
+        self._matrices = {one.name for one in prose.stated if one.rank > 1}
         reads = [*displayed(known), *in_prose(known, prose)]
         reads.sort(
             key=lambda one: [at for text in one.members for at in text.origins][:1]

@@ -222,7 +222,7 @@ class Meanings:
             mine = [one for one in heads if one.section == place.section]
             beside = [one for one in mine if one.line == place.line and one.certain]
             if len(mine) > 1 and beside and beside[0] is not place:
-                return beside[0] if beside[0].usable else None
+                return beside[0] if beside[0].usable and beside[0].trees[1] else None
             heads = mine or heads
         first = heads[0] if heads else None
         if first is None or first.defines is None or first is place or not first.usable:
