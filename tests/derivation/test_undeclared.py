@@ -103,6 +103,46 @@ def test_a_capital_letter_that_is_stated_to_be_a_number_is_one():
     assert kinds(r"where $\hat{A}_i$ is a scalar." + "\n\n" + line) == ["equal"]
 
 
+# A right line, and one that is wrong for some numbers.
+ROOTS = {
+    "the root of a square": (r"\sqrt{x^2} = |x|", r"\sqrt{x^2} = x"),
+    "a sum of them": (r"\sum_i \sqrt{x_i^2} = \sum_i |x_i|", r"\sum_i \sqrt{x_i^2} = \sum_i x_i"),
+    "a square and a number": (r"\sqrt{a^2 b} = |a| \sqrt{b}", r"\sqrt{a^2 b} = a \sqrt{b}"),
+    "a cube and a number": (r"\sqrt{a^3} = a \sqrt{a}", r"\sqrt{a^3 b} = a \sqrt{a b}"),
+    "a product of roots": (r"\sqrt{a b} \sqrt{a b} = a b", r"\sqrt{a b} \sqrt{a c} = a \sqrt{b c}"),
+    "the root of a product": (r"\sqrt{a b} = \sqrt{a} \sqrt{b}", r"\sqrt{a b} = \sqrt{a} b"),
+    "a fractional power": (r"(x^2)^{3/2} = |x|^3", r"(x^2)^{3/2} = x^3"),
+    "the logarithm of a square": (r"\log x^2 = 2 \log x", r"e^{\frac{1}{2} \log x^2} = x"),
+    "a value of a function": (r"\sqrt{f(x)^2} \sqrt{f(x)^2} = f(x)^2", r"\sqrt{f(x)^2} = f(x)"),
+    "a power of a matrix": (r"\sqrt{n^4} = n^2", r"\sqrt{A^4} = A^2"),
+    "a deviation": (
+        r"\frac{x}{\sqrt{\sigma^2}} = \frac{x}{\sigma}",
+        r"\frac{x}{\sqrt{\rho^2}} = \frac{x}{\rho}",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", ROOTS)
+def test_a_root_is_judged_where_names_are_negative_too(case):
+    right, wrong = (sight(displays(line))[-1] for line in ROOTS[case])
+    assert right.kind == "equal" and wrong.kind == "not readable"
+
+
+def test_a_root_of_a_square_is_its_name_where_the_text_says_that_it_is_positive():
+    line = "\n\n" + displays(r"\sqrt{r^2} + t = r + t")
+    for said, expected in (("", "not readable"), ("_{>0}", "equal")):
+        assert kinds(rf"Let $r \in \mathbb{{R}}{said}$." + line) == [expected]
+        assert kinds(rf"<!-- derive: given r \in \mathbb{{R}}{said} -->" + line) == [expected]
+    assert kinds("Let $r < 0$." + line) == ["not readable"]
+
+
+def test_a_letter_that_is_usually_positive_is_so_unless_the_text_says_otherwise():
+    line = displays(r"\frac{x + y}{\sqrt{\sigma^2}} = \frac{x + y}{\sigma}")
+    last = sight(line)[-1]
+    assert last.kind == "equal" and r"\sigma is positive" in last.inferred
+    assert kinds(r"Let $\sigma \in \mathbb{R}$." + "\n\n" + line) == ["not readable"]
+
+
 @pytest.mark.parametrize("head", [r"\pi(a)", r"\delta(a)", "I(a)"])
 def test_two_equations_for_a_function_of_which_the_first_cannot_be_read_do_not_crash(head):
     text = rf"$$ {head} = h(a’) \quad {head} = N(a) $$"

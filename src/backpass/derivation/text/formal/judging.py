@@ -7,6 +7,7 @@ and the definitions of the text. No line is refused.
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from fractions import Fraction
@@ -30,6 +31,7 @@ from backpass.derivation.text.formal.laws import JOINT, with_laws
 from backpass.derivation.text.formal.limits import LIMIT, is_limit
 from backpass.derivation.text.formal.meanings import Meanings, Read
 from backpass.derivation.text.formal.ordering import holds, is_false
+from backpass.derivation.text.formal.positive import positive_in
 from backpass.derivation.text.formal.reader import read_formula
 from backpass.derivation.text.formal.reads import displayed, in_prose
 from backpass.derivation.text.formal.rewrites import with_integrals, with_whole_sums
@@ -41,7 +43,7 @@ from backpass.derivation.text.knowledge import Knowledge
 from backpass.derivation.text.passages import Text
 from backpass.derivation.text.relations import chain
 from backpass.derivation.text.rewriting import with_functions
-from backpass.derivation.text.sight.prose import prose_of
+from backpass.derivation.text.sight.prose import Prose, prose_of
 from backpass.derivation.text.statements import Statement
 from backpass.derivation.text.verdict import Verdict
 
@@ -80,6 +82,7 @@ class Formal:
         self._declared = Declared(known)
         self._key: tuple[object, ...] = ()  # what the meanings rest on
         self._spelled = ""  # the layout of derivatives that are written out
+        self._prose: Prose | None = None
         self._matrices: set[str] = set()  # as prose states
         self._of: dict[tuple[Text, ...], Read] = {}
         # What is noted when the text is read, and the equations so far that hold.
@@ -187,6 +190,7 @@ class Formal:
             calculus = Calculus(
                 self._meanings.at(read), ordered, expand, False, columns
             )
+            calculus.why_positive = self._positive([a, b])
             reason = holds(calculus, sign, a, b)
             if reason is not None:
                 words = self._words(calculus, read) + ((reason,) if reason else ())
@@ -263,7 +267,7 @@ class Formal:
 
     def _start(self) -> None:
         known, document = self.known, self.known.document
-        prose = prose_of(document)
+        self._prose = prose = prose_of(document)
         self._matrices = {one.name for one in prose.stated if one.rank > 1}
         reads = [*displayed(known), *in_prose(known, prose)]
         reads.sort(
@@ -374,6 +378,7 @@ class Formal:
         columns, identity = self._meanings.columns, self._meanings.identity
         meaning = self._meanings.at(read)
         calculus = Calculus(meaning, ordered, False, False, columns, identity)
+        calculus.why_positive = self._positive([*above, *here])
         with suppress(Unclear, RecursionError, OverflowError, ZeroDivisionError):
             extra = follows(calculus, above, here)
             if extra is not None:
@@ -414,6 +419,10 @@ class Formal:
     def _is_ordered(self, trees: list[Node]) -> bool:
         """Whether the order of factors matters in formulas."""
         return is_ordered(trees) or self._declared.has_array(trees)
+
+    def _positive(self, trees: list[Node]) -> Callable[[Node], str]:
+        assert self._prose is not None
+        return positive_in(trees, self._declared, self._prose)
 
     def _by_entries(self, a: Node, b: Node, read: Read) -> tuple[str, ...] | None:
         """Compare formulas with matrices that are written out entry by entry."""
@@ -464,6 +473,7 @@ class Formal:
         )
         if layers and not calculus.layers:
             return None
+        calculus.why_positive = self._positive(trees)
         first, second = calculus.form(a), calculus.form(b)
         if not calculus.is_zero(calculus.added(first, second, Fraction(-1))):
             return None
@@ -485,6 +495,7 @@ class Formal:
             if defined is not None:
                 where = self.known.document.where(defined.line)
                 words.append(f"{name.value} is as defined in {where}")
+        words += sorted(calculus.supposed)
         words += [
             f"{name} does not depend on other names" for name in sorted(calculus.inputs)
         ]
