@@ -143,6 +143,60 @@ def test_a_letter_that_is_usually_positive_is_so_unless_the_text_says_otherwise(
     assert kinds(r"Let $\sigma \in \mathbb{R}$." + "\n\n" + line) == ["not readable"]
 
 
+# The displays above, a chain rule, and one that leaves a route out.
+STEPS = ["o_3 = f(x_3 W + o_2 W_h)", "o_4 = f(x_4 W + o_3 W_h)", r"\hat{y} = \sigma(o_4 W_y)"]
+STEP = r"\frac{\partial L}{\partial W_h} = \frac{\partial L}{\partial \hat{y}} \frac{\partial \hat{y}}{\partial o_%d} \frac{\partial o_%d}{\partial W_h}"
+THROUGH = r"\frac{\partial L}{\partial %s} = \frac{\partial L}{\partial %s} \frac{\partial %s}{\partial %s}"
+LAYERS = r"\frac{\partial L}{\partial w} = \frac{\partial L}{\partial a} \frac{\partial a}{\partial z} \frac{\partial z}{\partial w}"
+WEIGHT = r"\frac{\partial L}{\partial w} = \frac{\partial L}{\partial y} \frac{\partial y}{\partial z}"
+ROUTES = {
+    "the last step": (STEPS, STEP % (4, 4), STEP % (3, 3)),
+    "the last layer": (
+        ["h_2 = f(W h_1)", "h_1 = f(W h_0)"],
+        THROUGH % ("W", "h_2", "h_2", "W"),
+        THROUGH % ("W", "h_1", "h_1", "W"),
+    ),
+    "a step of a recurrence": (
+        ["h_t = f(W h_{t-1})", "s = h_2"],
+        THROUGH % ("u", "s", "s", "u"),
+        THROUGH % ("W", "h_1", "h_1", "W"),
+    ),
+    "the layer with the weight": (
+        ["a_2 = W_2 a_1", "a_1 = W_1 x"],
+        THROUGH % ("W_1", "a_1", "a_1", "W_1"),
+        THROUGH % ("W_2", "a_1", "a_1", "W_2"),
+    ),
+    "a name that is also written out": (
+        ["z = w x", "y = s(z) = s(w x)"],
+        WEIGHT + r" \frac{\partial z}{\partial w}",
+        WEIGHT.replace("z", "x") + r" \frac{\partial x}{\partial w}",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", ROUTES)
+def test_a_chain_rule_goes_through_the_label_that_the_definitions_show(case):
+    above, right, wrong = ROUTES[case]
+    assert sight(displays(*above, right))[-1].kind == "equal"
+    assert sight(displays(*above, wrong))[-1].kind == "not readable"
+
+
+def test_a_chain_rule_that_passes_a_weight_by_is_not_equal():
+    assert sight(displays("z = g(x, w)", "a = h(z)", LAYERS))[-1].kind == "equal"
+    assert sight(displays("z = g(x, w)", "a = h(z, w)", LAYERS))[-1].kind == "not readable"
+
+
+def test_an_element_of_a_softmax_is_not_all_that_depends_on_one_logit():
+    softmax = displays(r"y_i = \frac{e^{x_i}}{\sum_j e^{x_j}}", THROUGH % ("x_i", "y_i", "y_i", "x_i"))
+    assert sight(softmax)[-1].kind == "not readable"
+
+
+def test_one_of_two_names_that_nothing_defines_is_not_the_only_route():
+    assert kinds(displays(*(THROUGH % ("W_1", a, a, "W_1") for a in ("a_2", "a_3")))) == ["not readable"] * 2
+    (one,) = sight(displays(THROUGH % ("W_1", "a_1", "a_1", "W_1")))
+    assert one.kind == "equal" and one.inferred == ("L depends on W_{1} only through a_{1}",)
+
+
 @pytest.mark.parametrize("head", [r"\pi(a)", r"\delta(a)", "I(a)"])
 def test_two_equations_for_a_function_of_which_the_first_cannot_be_read_do_not_crash(head):
     text = rf"$$ {head} = h(a’) \quad {head} = N(a) $$"

@@ -36,6 +36,7 @@ from backpass.derivation.text.formal.reader import read_formula
 from backpass.derivation.text.formal.reads import displayed, in_prose
 from backpass.derivation.text.formal.rewrites import with_integrals, with_whole_sums
 from backpass.derivation.text.formal.rounding import is_rounded
+from backpass.derivation.text.formal.routes import name_of
 from backpass.derivation.text.formal.slopes import Calculus, base, names
 from backpass.derivation.text.formal.spelled import GRADIENT, spelled
 from backpass.derivation.text.formal.trees import Node, Unclear
@@ -513,17 +514,17 @@ class Formal:
         if paths is None:
             return None
         of, by = (one if one.kind == "name" else one.parts[0] for one in a.parts)
-        inner = [
-            one if one.kind == "name" else one.parts[0]
-            for path in paths
-            for one in path
-        ]
+        ends = [one for path in paths for one in path]
+        inner = [one if one.kind == "name" else one.parts[0] for one in ends]
         if self._declared.has_array([of, by, *inner]):
             return None
-        if not self._meanings.only_through(of, by, inner):
+        if not self._meanings.only_through(of, by, paths):
             return None
-        through = " and ".join(dict.fromkeys(one.value for one in inner))
-        return (*words, f"{of.value} depends on {by.value} only through {through}")
+        through = " and ".join(dict.fromkeys(map(name_of, inner)))
+        return (
+            *words,
+            f"{name_of(of)} depends on {name_of(by)} only through {through}",
+        )
 
     def _by_function(
         self, a: Node, b: Node
