@@ -89,7 +89,7 @@ def test_what_may_be_a_matrix_keeps_its_place_in_a_product(case):
         assert sight(text)[-1].kind == expected, line
 
 
-def test_a_lower_case_letter_that_is_stated_to_be_a_matrix_is_no_number():
+def test_a_lower_case_letter_that_is_stated_to_be_a_matrix_is_not_a_number():
     line = "\n\n" + displays("a_t b_t = b_t a_t")
     stated = r"Let $a_t \in \mathbb{R}%s$ and $b_t \in \mathbb{R}%s$."
     assert kinds(stated % ("", "") + line) == ["equal"]
@@ -195,6 +195,13 @@ def test_one_of_two_names_that_nothing_defines_is_not_the_only_route():
     assert kinds(displays(*(THROUGH % ("W_1", a, a, "W_1") for a in ("a_2", "a_3")))) == ["not readable"] * 2
     (one,) = sight(displays(THROUGH % ("W_1", "a_1", "a_1", "W_1")))
     assert one.kind == "equal" and one.inferred == ("L depends on W_{1} only through a_{1}",)
+
+
+@pytest.mark.parametrize("style", ["", r"\textstyle", r"\small"])
+def test_a_brace_around_all_rows_of_a_display_is_opened(style):
+    for last, expected in (("2 x + 2 y", "equal"), ("2 x + y", "not readable")):
+        rows = rf"\begin{{aligned}} 2 (x + y) = {last} \end{{aligned}}"
+        assert kinds(f"$$\n{{{style}\n{rows}\n}}\n$$") == [expected]
 
 
 @pytest.mark.parametrize("head", [r"\pi(a)", r"\delta(a)", "I(a)"])

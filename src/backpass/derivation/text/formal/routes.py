@@ -105,7 +105,7 @@ class Routes:
 
     def _may_be(self, key: Key, other: Key) -> bool:
         """Whether two names may be one: an index may have the value of a label, and a
-        name without a label is that of any number, but not of a letter that is no
+        name without a label is that of any number, but not of a letter that is not an
         index."""
         if key[0] != other[0] or key == other:
             return key == other
