@@ -289,13 +289,6 @@ def test_names_that_are_said_to_be_weights_depend_on_nothing():
     assert kinds("$\\gamma$ and $\\beta$ are learnable weights.\n\n" + gradients + lines)[-1] == "equal"
 
 
-@pytest.mark.parametrize("top", ["T", r"\top"])
-def test_a_transposed_capital_with_an_index_is_not_a_number(top):
-    product = displays(r"M_k (P_k + Q_k) = P_k M_k + Q_k M_k")
-    assert kinds(product) == ["equal"]
-    assert "equal" not in kinds(displays(rf"B_k = M_k P_k M_k^{top}") + "\n\n" + product)
-
-
 def test_a_bold_one_with_the_index_of_an_array_is_an_element_of_ones():
     line = r"x_{bh} - \mathbf{1}_h m_b = \mathbf{1}_h (x_{bh} - m_b)"
     last = sight(displays(line))[-1]

@@ -132,7 +132,7 @@ def test_two_orders_of_matrices_in_a_chain_rule_are_not_both_right():
 
 def test_a_verdict_says_what_it_rests_on():
     (verdict,) = sight(displays(FOLLOWS["a chain rule"][0][0]))
-    assert verdict.inferred == (r"\xi depends on w only through s and a",)
+    assert verdict.inferred == (r"\xi depends on w_{rec} only through s_{out} and a_{in}",)
 
 
 def test_a_definition_is_new_and_has_the_indices_of_its_left_side():

@@ -108,6 +108,12 @@ _SIGN = (
 )
 _JOINS = re.compile(rf"(?:\s|&|\{{\}}|~|\\[,;:! ]|\\q?quad(?![a-zA-Z]))*{_SIGN}")
 _JOINED = re.compile(rf"(?:{_SIGN}|\(|\[|,)(?:\s|&|\{{\}}|~|\\[,;:! ])*\Z")
+# A brace around the whole display, with a size or style.
+_BRACED = re.compile(
+    r"\s*\{\s*(?:\\(?:text|display|script)style(?![a-zA-Z])|\\(?:small|footnotesize|normalsize|large)(?![a-zA-Z]))?"
+    r"(?P<inside>\s*\\begin\{(?P<kind>[a-z]+)\}(?:(?!\\end\{(?P=kind)\}).)*\\end\{(?P=kind)\})\s*\}\s*",
+    re.S,
+)
 _ENVIRONMENT = ((r"\begin",), (r"\end",))
 
 
@@ -129,6 +135,8 @@ def display_of(body: Text, kind: str, is_latex: bool, start: int, end: int) -> D
     """Return the display with this body; `kind` is its environment, or "" if none."""
     if is_latex:
         body = body.replaced(_COMMENT)
+    if boxed := _BRACED.fullmatch(body.characters):
+        body = body[slice(*boxed.span("inside"))]
     if kind.startswith("IEEEeqnarray"):
         body = body.replaced(re.compile(r"\A\s*(?:\[[^\[\]]*\])?\s*\{[^{}]*\}"))
     if kind.startswith("alignat"):

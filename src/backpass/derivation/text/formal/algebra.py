@@ -8,6 +8,7 @@ product is a sum; transposes reverse products.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from fractions import Fraction
 
@@ -28,6 +29,7 @@ from backpass.derivation.text.formal.kinds import (
     is_scalar,
     is_vector,
 )
+from backpass.derivation.text.formal.positive import absolute, rooted, simplified
 from backpass.derivation.text.formal.trees import (
     Node,
     Unclear,
@@ -90,6 +92,9 @@ class Algebra:
         self.ordered, self.columns, self.identity = ordered, columns, identity
         self.dropped = False  # whether an identity matrix was left out
         self._forms: dict[Node, Form] = {}
+        # Why a piece is positive, and what was supposed of names, in words.
+        self.why_positive: Callable[[Node], str] = lambda node: ""
+        self.supposed: set[str] = set()
 
     def form(self, node: Node) -> Form:
         """Return the form of a formula. Raises `Unclear`."""
@@ -119,7 +124,9 @@ class Algebra:
                 powers = dict(first)
                 for atom, count in second:
                     powers[atom] = powers.get(atom, Fraction(0)) + count
-                key = self._key(powers, self._without_identity(before + after))
+                key = self._key(
+                    simplified(powers), self._without_identity(before + after)
+                )
                 found[key] = found.get(key, Fraction(0)) + m * n
         return {term: count for term, count in found.items() if count}
 
@@ -284,12 +291,25 @@ class Algebra:
             raise Unclear("division by zero")
         core, factor = self._core(below)
         raised = root(factor, count)
-        return {_term({atom: one * count for atom, one in core}, ()): raised}
+        return {_term(rooted(dict(core), count, self._is_positive), ()): raised}
+
+    def _is_positive(self, atom: Node) -> bool:
+        """Whether a piece of a formula is not negative."""
+        if atom == E or atom.kind == "number":
+            return True
+        if atom.kind == "power" and atom.parts[0] == E:
+            return True
+        if atom.kind == "other" and atom.value in ("absolute", "norm"):
+            return True
+        why = self.why_positive(atom)
+        if " " in why:
+            self.supposed.add(why)
+        return bool(why)
 
     def _scaled_inverse(self, below: Form, count: Fraction) -> Form:
         """Return a power of a number times a matrix."""
         (((powers, sequence), factor),) = below.items()
-        outside = _term({atom: one * count for atom, one in powers}, ())
+        outside = _term(rooted(dict(powers), count, self._is_positive), ())
         if self.identity and sequence == (IDENTITY,):
             inside: Form = {((), sequence): Fraction(1)}
         else:
@@ -298,8 +318,9 @@ class Algebra:
 
     def _power_of(self, base: Node, count: Fraction) -> Form:
         if base.kind == "power" and base.parts[1].kind == "number":
-            base, inner = base.parts
-            count *= Fraction(inner.value)
+            inner = Fraction(base.parts[1].value)
+            if count.denominator % 2 or inner.numerator % 2:
+                base, count = base.parts[0], count * inner
         return self._atom(power(base, number(count)))
 
     def _core(self, form: Form) -> tuple[Powers, Fraction]:
@@ -358,6 +379,8 @@ class Algebra:
             log = replace(node, parts=(number(prime),))
             found = self.added(found, self._atom(log), Fraction(exponent))
         for atom, times in core:
+            if times.numerator % 2 == 0 and not self._is_positive(atom):
+                atom = absolute(atom)
             found = self.added(found, self._log_of(atom, node), times)
         return found
 
@@ -384,7 +407,7 @@ class Algebra:
             first, second = node.parts
             return self.form(product(Node("top", "", (first,)), second))
         made = tuple(self.canonical(one) for one in node.parts)
-        if node.value == "norm" and len(made) == 1:
+        if node.value in ("norm", "absolute") and len(made) == 1:
             opposite = self.node_of(self.added({}, self.form(made[0]), Fraction(-1)))
             made = (min(made[0], opposite, key=repr),)
         return self._atom(replace(node, parts=made))

@@ -123,6 +123,15 @@ class Declared:
         """Whether formulas have a name that is declared as an array."""
         return any(self.is_array(node) for tree in trees for node in tree.walk())
 
+    def sign(self, node: Node) -> str | None:
+        """Return "positive" if a declared number is, "" if it may be negative; None if
+        the name is not declared."""
+        same = {name for name in self._names if _letter_of(name) == node.value}
+        variables = self._known.scope.variables
+        if not same:
+            return None
+        return "positive" if all(variables[one].positive for one in same) else ""
+
     # ---- formulas --------------------------------------------------------------------
 
     def fit(self, trees: Iterable[Node], columns: bool) -> bool:

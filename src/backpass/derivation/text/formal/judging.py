@@ -7,6 +7,7 @@ and the definitions of the text. No line is refused.
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from fractions import Fraction
@@ -25,14 +26,17 @@ from backpass.derivation.text.formal.declared import Declared, of_comments
 from backpass.derivation.text.formal.following import follows
 from backpass.derivation.text.formal.grids import Grids, has_grid, paired
 from backpass.derivation.text.formal.heads import is_named_last
+from backpass.derivation.text.formal.kinds import is_array
 from backpass.derivation.text.formal.laws import JOINT, with_laws
 from backpass.derivation.text.formal.limits import LIMIT, is_limit
 from backpass.derivation.text.formal.meanings import Meanings, Read
 from backpass.derivation.text.formal.ordering import holds, is_false
+from backpass.derivation.text.formal.positive import positive_in
 from backpass.derivation.text.formal.reader import read_formula
 from backpass.derivation.text.formal.reads import displayed, in_prose
 from backpass.derivation.text.formal.rewrites import with_integrals, with_whole_sums
 from backpass.derivation.text.formal.rounding import is_rounded
+from backpass.derivation.text.formal.routes import name_of
 from backpass.derivation.text.formal.slopes import Calculus, base, names
 from backpass.derivation.text.formal.spelled import GRADIENT, spelled
 from backpass.derivation.text.formal.trees import Node, Unclear
@@ -40,7 +44,7 @@ from backpass.derivation.text.knowledge import Knowledge
 from backpass.derivation.text.passages import Text
 from backpass.derivation.text.relations import chain
 from backpass.derivation.text.rewriting import with_functions
-from backpass.derivation.text.sight.prose import prose_of
+from backpass.derivation.text.sight.prose import Prose, prose_of
 from backpass.derivation.text.statements import Statement
 from backpass.derivation.text.verdict import Verdict
 
@@ -79,6 +83,8 @@ class Formal:
         self._declared = Declared(known)
         self._key: tuple[object, ...] = ()  # what the meanings rest on
         self._spelled = ""  # the layout of derivatives that are written out
+        self._prose: Prose | None = None
+        self._matrices: set[str] = set()  # as prose states
         self._of: dict[tuple[Text, ...], Read] = {}
         # What is noted when the text is read, and the equations so far that hold.
         self._waiting: list[tuple[tuple[Text, ...], list[Verdict], bool]] = []
@@ -185,6 +191,7 @@ class Formal:
             calculus = Calculus(
                 self._meanings.at(read), ordered, expand, False, columns
             )
+            calculus.why_positive = self._positive([a, b])
             reason = holds(calculus, sign, a, b)
             if reason is not None:
                 words = self._words(calculus, read) + ((reason,) if reason else ())
@@ -199,13 +206,19 @@ class Formal:
 
     def _fits(self, read: Read) -> bool:
         """Whether the names of a statement, and those in its definitions, are of the
-        kinds that comments declare."""
+        kinds that comments declare, and that prose states of matrices."""
         assert self._meanings is not None
-        if not self._declared:
+        if not (self._declared or self._matrices):
             return True
         trees = [tree for tree in read.trees if tree is not None]
-        reached = self._meanings.reached(trees, read)
-        return self._declared.fit([*trees, *reached], self._meanings.columns)
+        trees += self._meanings.reached(trees, read)
+        if self._matrices and any(
+            node.value in self._matrices and not is_array(node)
+            for tree in trees
+            for node in tree.walk()
+        ):
+            return False
+        return self._declared.fit(trees, self._meanings.columns)
 
     def _without_claim(self, verdict: Verdict, member: Text) -> Verdict:
         """Return the verdict on a formula without =: none is claimed if it can be read,
@@ -255,7 +268,8 @@ class Formal:
 
     def _start(self) -> None:
         known, document = self.known, self.known.document
-        prose = prose_of(document)
+        self._prose = prose = prose_of(document)
+        self._matrices = {one.name for one in prose.stated if one.rank > 1}
         reads = [*displayed(known), *in_prose(known, prose)]
         reads.sort(
             key=lambda one: [at for text in one.members for at in text.origins][:1]
@@ -365,6 +379,7 @@ class Formal:
         columns, identity = self._meanings.columns, self._meanings.identity
         meaning = self._meanings.at(read)
         calculus = Calculus(meaning, ordered, False, False, columns, identity)
+        calculus.why_positive = self._positive([*above, *here])
         with suppress(Unclear, RecursionError, OverflowError, ZeroDivisionError):
             extra = follows(calculus, above, here)
             if extra is not None:
@@ -405,6 +420,10 @@ class Formal:
     def _is_ordered(self, trees: list[Node]) -> bool:
         """Whether the order of factors matters in formulas."""
         return is_ordered(trees) or self._declared.has_array(trees)
+
+    def _positive(self, trees: list[Node]) -> Callable[[Node], str]:
+        assert self._prose is not None
+        return positive_in(trees, self._declared, self._prose)
 
     def _by_entries(self, a: Node, b: Node, read: Read) -> tuple[str, ...] | None:
         """Compare formulas with matrices that are written out entry by entry."""
@@ -455,6 +474,7 @@ class Formal:
         )
         if layers and not calculus.layers:
             return None
+        calculus.why_positive = self._positive(trees)
         first, second = calculus.form(a), calculus.form(b)
         if not calculus.is_zero(calculus.added(first, second, Fraction(-1))):
             return None
@@ -476,6 +496,7 @@ class Formal:
             if defined is not None:
                 where = self.known.document.where(defined.line)
                 words.append(f"{name.value} is as defined in {where}")
+        words += sorted(calculus.supposed)
         words += [
             f"{name} does not depend on other names" for name in sorted(calculus.inputs)
         ]
@@ -493,17 +514,17 @@ class Formal:
         if paths is None:
             return None
         of, by = (one if one.kind == "name" else one.parts[0] for one in a.parts)
-        inner = [
-            one if one.kind == "name" else one.parts[0]
-            for path in paths
-            for one in path
-        ]
+        ends = [one for path in paths for one in path]
+        inner = [one if one.kind == "name" else one.parts[0] for one in ends]
         if self._declared.has_array([of, by, *inner]):
             return None
-        if not self._meanings.only_through(of, by, inner):
+        if not self._meanings.only_through(of, by, paths):
             return None
-        through = " and ".join(dict.fromkeys(one.value for one in inner))
-        return (*words, f"{of.value} depends on {by.value} only through {through}")
+        through = " and ".join(dict.fromkeys(map(name_of, inner)))
+        return (
+            *words,
+            f"{name_of(of)} depends on {name_of(by)} only through {through}",
+        )
 
     def _by_function(
         self, a: Node, b: Node

@@ -6,10 +6,18 @@ import re
 
 from backpass.derivation.text.formal.trees import Node
 
+_GREEK = (
+    r"\\(?:Sigma|Lambda|Theta|Phi|Omega|Psi|Gamma|Delta|Xi|Pi|Upsilon|varSigma|varGamma"
+    r"|varTheta|varLambda|varPhi|varPsi|varOmega|varPi|varXi|varDelta)"
+)
+_FACE = r"\\(?:mathbf|boldsymbol|bm|vec|pmb|underline)\{.*\}"
+_LETTER = (
+    rf"(?:[A-Z]|{_GREEK}|{_FACE}"
+    r"|\\(?:mathcal|mathscr)\{[ABDF-IKM-Z]\}|\\mathbb\{[A-DF-OQS-UW-Z]\})"
+)
 _ARRAY = re.compile(
-    r"[A-Z]|\\(?:mathbf|boldsymbol|bm|vec|pmb|underline)\{.*\}"
-    r"|\\(?:hat|tilde|bar|dot|widehat|overline)\{(?:[A-Z]|\\(?:mathbf|boldsymbol|bm|vec)\{.*\})\}"
-    r"|\\(?:Sigma|Lambda|Theta|Phi|Omega|Psi|Gamma|Delta)|\\mathsf\{.*\}|\\text\{.*\}"
+    rf"{_LETTER}|\\(?:mathsf|text)\{{.*\}}|\\(?:mathrm|mathit|mathtt|mathfrak)\{{{_LETTER}\}}"
+    rf"|\\(?:hat|tilde|bar|dot|ddot|check|breve|widehat|widetilde|overline)\{{{_LETTER}\}}"
 )
 _VECTOR = re.compile(
     r"[a-z]|\\(?:mathbf|boldsymbol|bm|vec|pmb)\{(?:[a-z]|\\[a-z]+)\}"

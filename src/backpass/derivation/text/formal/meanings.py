@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
 
-from backpass.derivation.text.formal.chains import order_of, steps
+from backpass.derivation.text.formal.chains import order_of
 from backpass.derivation.text.formal.free import free_indices
 from backpass.derivation.text.formal.heads import (
     Key,
@@ -22,6 +22,7 @@ from backpass.derivation.text.formal.heads import (
 )
 from backpass.derivation.text.formal.kinds import IDENTITY, is_array, is_vector
 from backpass.derivation.text.formal.manners import manner_of, tree_of
+from backpass.derivation.text.formal.routes import Routes
 from backpass.derivation.text.formal.slopes import Meaning, base, names
 from backpass.derivation.text.formal.trees import Groups, Node, Unclear, renamed
 from backpass.derivation.text.passages import Text
@@ -222,7 +223,7 @@ class Meanings:
             mine = [one for one in heads if one.section == place.section]
             beside = [one for one in mine if one.line == place.line and one.certain]
             if len(mine) > 1 and beside and beside[0] is not place:
-                return beside[0] if beside[0].usable else None
+                return beside[0] if beside[0].usable and beside[0].trees[1] else None
             heads = mine or heads
         first = heads[0] if heads else None
         if first is None or first.defines is None or first is place or not first.usable:
@@ -351,47 +352,27 @@ class Meanings:
                 waiting += value.walk()
         return [*found]
 
-    def only_through(self, of: Node, by: Node, inner: list[Node]) -> bool:
+    def only_through(self, of: Node, by: Node, paths: list[list[Node]]) -> bool:
         """Whether the text's equations let a name depend on another only through
         others."""
-        avoided = {one.value for one in inner}
+        inner = [one for path in paths for one in path]
         if len(self.turns) > 1 and sum(map(is_array, (of, by, *inner))) > 1:
             return False  # the order of factors is uncertain
-        uses: dict[str, set[str]] = defaultdict(set)
-        for read in self.reads:
-            head = head_of_left(read.trees[0])
-            if head is None:
-                continue
-            for member, tree in zip(read.members[1:], read.trees[1:], strict=True):
-                if tree is None:
-                    uses[head.value] |= set(LETTER.findall(member.characters))
-                else:
-                    uses[head.value] |= {*_names_outside(tree, avoided)}
-        waiting, seen = [of.value], {of.value}
-        while waiting:
-            for one in uses[waiting.pop()]:
-                if one == by.value:
-                    return False
-                if one not in seen | avoided:
-                    seen.add(one)
-                    waiting.append(one)
-        return self._agree_on(of, by, avoided)
+        return self._routes.only_through(of, by, paths)
 
-    def _agree_on(self, of: Node, by: Node, avoided: set[str]) -> bool:
-        """Whether each chain rule of the text from one name to another goes through one
-        of some names."""
+    @cached_property
+    def _routes(self) -> Routes:
+        equations: list[tuple[Node, list[Node | set[str]]]] = []
+        slopes: list[tuple[Node, Node]] = []
         for read in self.reads:
-            first = read.trees[0]
-            if first is None or first.kind != "slope":
-                continue
-            for tree in read.trees[1:]:
-                paths = steps(first, tree) if tree is not None else None
-                if not paths or first.parts[0] != of or first.parts[1] != by:
-                    continue
-                through = {one.value for path in paths for one in path}
-                if not through & avoided:
-                    return False
-        return True
+            first, head = read.trees[0], head_of_left(read.trees[0])
+            if head is not None:
+                members = zip(read.members[1:], read.trees[1:], strict=True)
+                values = [t or {*LETTER.findall(m.characters)} for m, t in members]
+                equations.append((head, values))
+            if first is not None and first.kind == "slope":
+                slopes += [(first, tree) for tree in read.trees[1:] if tree]
+        return Routes(equations, slopes, self.summed)
 
     def functions(self, name: Node) -> list[tuple[Node, ...]]:
         """Return the functions whose value the text says that a name is, as in

@@ -35,17 +35,9 @@ from backpass.derivation.text.sight.shapes import Shapes
 from backpass.derivation.text.sight.sides import Found, Side
 from backpass.derivation.text.statements import Statement, statements
 
-LOSSES = (
-    "L",
-    "J",
-    "E",
-    "C",
-    r"\ell",
-    r"\mathcal{L}",
-    r"\mathcal{J}",
-    r"\mathcal{E}",
-    r"\mathcal{C}",
-)
+# Losses; the first ones are numbers also with an index.
+_VALUES = ("L", "J", r"\mathcal{L}", r"\mathcal{J}")
+LOSSES = (*_VALUES, "E", "C", r"\ell", r"\mathcal{E}", r"\mathcal{C}")
 _LETTERS = "nmpqdrshkuvwabcgtzlNMPQDKBSHRU"
 _NAMES = re.compile(r"\\[a-zA-Z]+\{\\?[a-zA-Z]+\}|\\[a-zA-Z]+|[a-zA-Z]")
 # A function of which nothing is known is tried as this one, with its own numbers.
@@ -69,6 +61,7 @@ class Use:
     written: str = ""
     counts: set[int] = field(default_factory=set)
     lettered: bool = False
+    letters: set[str] = field(default_factory=set)  # its indices, or labels
     bare: bool = False
     below: bool = False  # in a denominator
     root: bool = False  # whether it stands alone below a root
@@ -128,6 +121,7 @@ class Inference:
         self.divisors: dict[str, tuple[str, set[str]]] = {}
         self.counted: dict[str, str] = {}  # capital letters that are lengths, and why
         self._labelled: set[str] = set()
+        self._valued: set[str] = set()  # losses with an index that are differentiated
         # Whether it transposes a capital with an index.
         self._transposes = _TRANSPOSED.search(known.source) is not None
         self._known = known
@@ -270,6 +264,7 @@ class Inference:
             if tokens:
                 use.counts.add(len(tokens))
                 use.lettered |= any(not t.isdigit() for t in tokens)
+                use.letters |= {str(t) for t in tokens}
                 if not use.written:
                     use.written, use.line = labelled(name, tokens), line
             else:
@@ -291,6 +286,8 @@ class Inference:
             if node.data in ("partial", "nabla_of"):
                 of = node.children[0 if node.data == "partial" else 1]
                 named = name_of(of)
+                if named and named[1] and named[0] in _VALUES:
+                    self._valued.add(named[0])
                 if named and not named[1]:
                     if named[0] in LOSSES:
                         self.losses.add(named[0])
@@ -330,6 +327,8 @@ class Inference:
         others = {(one.sides, one.indexed) for one in said if one.sides is not None}
         ranks = {one.rank for one in said}
         if len(others) > 1 or len(ranks) > 1:
+            if max(ranks) > 1:
+                found.rank = -1  # a matrix, or a number
             return
         why = f"“{first.words}”"
         if first.sides is None:
@@ -338,6 +337,9 @@ class Inference:
             elif first.rank == 1:
                 found.be(2, why, first.line)
                 found.listed = True
+            else:
+                found.be(1, why, first.line)
+                found.rank = -1 if first.rank else 1
             return
         sides = [Side(_label(side)) for side in first.sides if side != "1"]
         found.be(len(sides), why, first.line, "stated")
@@ -350,7 +352,7 @@ class Inference:
         elif first.indexed and len(sides) == 0:
             found.be(1, why, first.line, "stated")
         elif first.indexed:
-            found.rank = None
+            found.rank = -1
 
     def _of_use(self, found: Found, use: Use) -> None:
         name = found.name
@@ -360,9 +362,7 @@ class Inference:
             if rows or use.counts == {1, 2}:
                 found.be(2, f"its rows {use.written}", use.line)
                 found.sliced = True
-            elif len(use.counts) > 1 or (
-                count == 1 and is_capital(name) and (is_bold(name) or self._transposes)
-            ):
+            elif len(use.counts) > 1 or self._may_be_matrices(name, use):
                 found.rank = -1
             elif count == 1 and is_bold(name) and not use.bare:
                 found.be(2, f"its vectors {use.written}", use.line)
@@ -377,6 +377,15 @@ class Inference:
                 found.be(2, f"its {bold}capital letter", use.line)
         elif is_bold(name):
             found.be(1, "its bold letter", use.line)
+
+    def _may_be_matrices(self, name: str, use: Use) -> bool:
+        """Whether a name with indices may be a matrix: a capital letter with one index,
+        unless it is a loss, or with the names of arrays as its label, as in W_{xh}."""
+        if use.counts == {1}:
+            loss = name in self._valued and not self._transposes
+        else:
+            loss = use.letters.isdisjoint({*self.uses, "x", "y"})
+        return is_capital(name) and not loss
 
     # ---- sides -----------------------------------------------------------------------
 

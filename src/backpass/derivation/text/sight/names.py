@@ -14,7 +14,10 @@ from backpass.derivation.language.written import (
     with_label,
 )
 
-_CAPITAL = re.compile(r"[A-Z]|\\mathbf\{[A-Z]\}|\\boldsymbol\{[A-Z]\}")
+_CAPITAL = re.compile(
+    r"[A-Z]|\\(?:Gamma|Delta|Theta|Lambda|Xi|Pi|Sigma|Upsilon|Phi|Psi|Omega)"
+)
+_OUTER = re.compile(r"\\[a-zA-Z]+\{(.*)\}")  # an accent, or a face
 
 
 def name_of(tree: Tree | Token) -> tuple[str, list[Token]] | None:
@@ -58,8 +61,12 @@ def names_in(tree: Tree) -> Iterator[tuple[str, list[Token], Tree]]:
 
 
 def is_capital(name: str) -> bool:
-    """Whether a name is a capital letter, which may stand for a matrix."""
-    return _CAPITAL.fullmatch(name.partition("^")[0].partition("_")[0]) is not None
+    """Whether a name is a capital letter, which may stand for a matrix, with any
+    accent, face, and label."""
+    letter = name.partition("^")[0].partition("_")[0]
+    while match := _OUTER.fullmatch(letter):
+        letter = match[1]
+    return _CAPITAL.fullmatch(letter.rstrip("'")) is not None
 
 
 def is_bold(name: str) -> bool:

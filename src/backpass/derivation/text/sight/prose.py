@@ -32,7 +32,7 @@ _KIND = r"(?P<kind>scalar|vector|matrix)"
 _KINDS_OF = r"(?P<kind>scalar|vector|matri(?:x|ce))"
 _BEFORE = re.compile(rf"\b{_KINDS_OF}s?\s+(?P<names>{_NAMES})", re.I)
 _AFTER = re.compile(
-    rf"(?P<names>{_NAMES})\s+(?:is|are|be|denotes?|being)\s+(?:an?|the|some)?"
+    rf"(?P<names>{_NAMES})\s+(?:is|are|be|denotes?|being)(?:\s+(?:an?|the|some))?"
     rf"(?:\s+[\w-]+|\s*\$[^$]{{1,40}}\$){{0,3}}?[\s-]+(?P<kind>scalar|vector|matri(?:x|ce)|real number)",
     re.I,
 )
