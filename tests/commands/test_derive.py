@@ -35,7 +35,7 @@ def test_a_line_that_takes_too_long_is_not_readable(capsys, monkeypatch):
             pass
 
     monkeypatch.setattr("backpass.derivation.judge.equality", busy)
-    status, shown = run(capsys, monkeypatch, RIGHT, "--seconds", "0.05")
+    status, shown = run(capsys, monkeypatch, WRONG, "--seconds", "0.05")
     assert (status, "line 2: not readable: it took longer than 0.05 s" in " ".join(shown.split())) == (
         0,
         True,
