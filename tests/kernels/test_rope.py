@@ -15,7 +15,7 @@ both_forms = pytest.mark.parametrize("interleaved", [False, True], ids=["halves"
 
 
 def tables(x, seed=3):
-    """Random ones, which are no rotation's: a cosine in a sine's place shows."""
+    """Random ones, which do not belong to a rotation: a cosine in a sine's place shows."""
     s, d = x.shape[-2:]
     return (draw(s, d // 2, dtype=x.dtype, device=x.device, seed=seed + at) for at in range(2))
 

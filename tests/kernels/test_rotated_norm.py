@@ -22,7 +22,7 @@ def few_programs(monkeypatch):
 
 
 def drawn(*shape, dtype, device, of_tables=None):
-    """x, w, random tables, which are no rotation's, and dy."""
+    """x, w, random tables, which do not belong to a rotation, and dy."""
     *_, s, d = shape
     shapes = shape, (d,), *[of_tables or (s, d // 2)] * 2, shape
     return [draw(*each, dtype=dtype, device=device, seed=seed) for seed, each in enumerate(shapes)]

@@ -82,8 +82,8 @@ def absolute(atom: Node) -> Node:
 
 
 def simplified(powers: Powers) -> Powers:
-    """Return powers in which an even power of an absolute value has no bars, and a
-    product that is no longer below a root is written out."""
+    """Return the powers: an even power of an absolute value without its bars, and a
+    product without a root around it written out."""
     found: Powers = {}
     for atom, count in powers.items():
         pieces = [(atom, Fraction(1))]

@@ -13,8 +13,8 @@ Key = tuple[str, Groups]
 
 
 class Routes:
-    """The names in the values of each name, in which those with several labels are told
-    apart.
+    """The names that the value of each name contains. Those with several labels count
+    as one name for each label.
 
     `equations` are pairs of a left side and the formulas, or else the letters, on its
     right; `summed` are the letters that are indices somewhere.
@@ -54,7 +54,7 @@ class Routes:
         )
 
     def _is_labelled(self, node: Node) -> bool:
-        """Whether a name has a label, which is no index that takes all values."""
+        """Whether a name has a label. An index that takes all values is not one."""
         return bool(node.subs) and not all(
             len(group) == 1 and group[0] in self._summed for group in node.subs
         )
