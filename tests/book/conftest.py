@@ -100,12 +100,17 @@ class Visit:
         self.complaints, self.requests = [], []
         self.page.on("console", self.note_message)
         self.page.on("pageerror", lambda error: self.complaints.append(str(error)))
-        self.page.on("requestfailed", lambda request: self.complaints.append(f"failed: {request.url}"))
+        self.page.on("requestfailed", self.note_failure)
         self.page.on("request", lambda request: self.requests.append(request.url))
 
     def note_message(self, message) -> None:
         if message.type in ("error", "warning"):
             self.complaints.append(f"{message.text} ({message.location['url']})")
+
+    def note_failure(self, request) -> None:
+        # A window that goes to another page no longer waits for what the last one asked for, such as its icon.
+        if request.failure != "net::ERR_ABORTED":
+            self.complaints.append(f"failed: {request.url}, {request.failure}")
 
     def open(self, url: str) -> None:
         self.page.goto(url, wait_until="load")

@@ -71,8 +71,7 @@ def visit(browser, site) -> Visit:
     visit.page.set_default_timeout(5000)
     visit.open(f"file://{site}/{PAGE}")
     yield visit
-    # A window that goes to another page no longer waits for the icon.
-    assert [each for each in visit.complaints if "favicon" not in each] == []
+    assert visit.complaints == []
     assert [url for url in visit.requests if not url.startswith((f"file://{site}/", "data:", "blob:"))] == []
     visit.page.context.close()
 
