@@ -7,7 +7,7 @@ import json
 import re
 from pathlib import Path
 
-from backpass_mathematics import Typesetter, typesetter_of
+from backpass_mathematics import AnyTypesetter, typesetter_of
 from pybtex.database import parse_file
 from sphinx.application import Sphinx
 from sphinx.environment import BuildEnvironment
@@ -64,7 +64,7 @@ def checks(text: Text, highlighter: PygmentsBridge) -> dict[str, str]:
     return found
 
 
-def index(titles: dict[str, str], bibliography: Path, typesetter: Typesetter) -> dict:
+def index(titles: dict[str, str], bibliography: Path, typesetter: AnyTypesetter) -> dict:
     """What the site's index of claims shows and ranks. A claim names its part, verdict, topic and chapter by number."""
     claims = list(every())
     parts = [(text, part) for text in TEXTS for part in text.parts]
@@ -94,12 +94,12 @@ def index(titles: dict[str, str], bibliography: Path, typesetter: Typesetter) ->
     }
 
 
-def formulas(texts: list[str], typesetter: Typesetter) -> dict[str, str]:
+def formulas(texts: list[str], typesetter: AnyTypesetter) -> dict[str, str]:
     """The MathML of each formula in the texts, by its LaTeX; without what cannot be typeset, of which the claim's own page
     complains."""
-    found = dict.fromkeys(latex for text in texts for latex in FORMULA.findall(text))
-    typesetter.convert((latex.strip(), False) for latex in found)
-    return {latex: typesetter.mathml(latex)[0] for latex in found}
+    found = [latex for text in texts for latex in FORMULA.findall(text)]
+    known = typesetter.converted((latex.strip(), False) for latex in found)
+    return {latex: known[latex.strip(), False][0] for latex in found}
 
 
 def labels(keys: set[str], bibliography: Path) -> dict[str, str]:

@@ -10,11 +10,14 @@ from __future__ import annotations
 
 import atexit
 import base64
+import contextlib
 import html
 import json
+import multiprocessing
 import re
 from collections.abc import Callable, Iterable, Set
-from functools import partial
+from functools import cached_property, partial
+from multiprocessing.connection import Connection
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -70,30 +73,54 @@ class Typesetter:
     def __init__(self, macros: dict[str, str]):
         self.macros = {f"\\{name}": meaning for name, meaning in macros.items()}
         self._known: dict[Formula, tuple[str, str]] = {}
-        self._v8 = None
 
-    def convert(self, formulas: Iterable[Formula]) -> None:
-        """Convert the formulas that are not known yet."""
-        new = [formula for formula in dict.fromkeys(formulas) if formula not in self._known]
-        if not new:
-            return
-        if self._v8 is None:
-            from py_mini_racer import MiniRacer
+    def converted(self, formulas: Iterable[Formula]) -> dict[Formula, tuple[str, str]]:
+        """Return for each formula its MathML and "", or "" and why it cannot be converted."""
+        formulas = list(dict.fromkeys(formulas))
+        if new := [formula for formula in formulas if formula not in self._known]:
+            given = [[readable(latex), displayed] for latex, displayed in new]
+            found = json.loads(self._v8.eval(f"converted({json.dumps(given)}, {json.dumps(self.macros)})"))
+            for formula, (mathml, problem) in zip(new, found, strict=True):
+                self._known[formula] = mathml and adapted(mathml), problem
+        return {formula: self._known[formula] for formula in formulas}
 
-            self._v8 = MiniRacer()
-            atexit.register(self._v8.close)  # one that is still open when Python ends never lets it end
-            self._v8.eval(TEMML.read_text())
-            self._v8.eval(CONVERT)
-        given = [[readable(latex), displayed] for latex, displayed in new]
-        found = json.loads(self._v8.eval(f"converted({json.dumps(given)}, {json.dumps(self.macros)})"))
-        for formula, (mathml, problem) in zip(new, found, strict=True):
-            self._known[formula] = mathml and adapted(mathml), problem
+    @cached_property
+    def _v8(self):
+        from py_mini_racer import MiniRacer
 
-    def mathml(self, latex: str, displayed: bool = False) -> tuple[str, str]:
-        """Return the formula's MathML and "", or "" and why it cannot be converted."""
-        formula = (latex.strip(), displayed)
-        self.convert([formula])
-        return self._known[formula]
+        v8 = MiniRacer()
+        atexit.register(v8.close)  # one that is still open when Python ends never lets it end
+        v8.eval(TEMML.read_text())
+        v8.eval(CONVERT)
+        return v8
+
+
+class SharedTypesetter:
+    """A typesetter in a process of its own, for all processes that Sphinx forks: V8 does not survive a fork."""
+
+    def __init__(self, macros: dict[str, str]):
+        self._lock = multiprocessing.Lock()
+        self._ours, theirs = multiprocessing.Pipe()
+        multiprocessing.Process(target=serve, args=(macros, theirs, self._ours), daemon=True).start()
+        theirs.close()
+
+    def converted(self, formulas: Iterable[Formula]) -> dict[Formula, tuple[str, str]]:
+        """Return what ``Typesetter.converted`` does."""
+        with self._lock:
+            self._ours.send(list(formulas))
+            return self._ours.recv()
+
+
+def serve(macros: dict[str, str], pipe: Connection, other_end: Connection) -> None:
+    """Answer until nobody holds the other end of the pipe."""
+    other_end.close()
+    typesetter = Typesetter(macros)
+    with contextlib.suppress(EOFError):
+        while True:
+            pipe.send(typesetter.converted(pipe.recv()))
+
+
+AnyTypesetter = Typesetter | SharedTypesetter
 
 
 def readable(latex: str) -> str:
@@ -165,7 +192,7 @@ def with_source(mathml: str, latex: str) -> str:
     return mathml.replace("<math", f'<math data-tex="{html.escape(" ".join(latex.split()))}"', 1)
 
 
-def typeset(page: str, typesetter: Typesetter, complain: Callable[[str, str], None]) -> str:
+def typeset(page: str, typesetter: AnyTypesetter, complain: Callable[[str, str], None]) -> str:
     """Return the HTML with its formulas as MathML. One that cannot be converted stays, and ``complain`` gets its LaTeX and
     the reason."""
     pieces, start = [], 0  # text at even places, tags and literal elements at odd ones
@@ -173,10 +200,10 @@ def typeset(page: str, typesetter: Typesetter, complain: Callable[[str, str], No
         pieces += [page[start : literal.start()], literal[0]]
         start = literal.end()
     pieces.append(page[start:])
-    typesetter.convert(formula(match) for text in pieces[::2] for match in FORMULA.finditer(text))
+    known = typesetter.converted(formula(match) for text in pieces[::2] for match in FORMULA.finditer(text))
 
     def converted(match: re.Match) -> str:
-        mathml, problem = typesetter.mathml(*formula(match))
+        mathml, problem = known[formula(match)]
         if problem:
             complain(formula(match)[0], problem)
         return with_source(mathml, formula(match)[0]) if mathml else match[0]
@@ -190,10 +217,10 @@ def formula(match: re.Match) -> Formula:
     return html.unescape(match["display"] if displayed else match["inline"]).strip(), displayed
 
 
-def typesetter_of(app: Sphinx) -> Typesetter:
+def typesetter_of(app: Sphinx) -> SharedTypesetter:
     """The one of this build."""
     if not hasattr(app, "backpass_typesetter"):
-        app.backpass_typesetter = Typesetter(app.config.mathematics_macros)
+        app.backpass_typesetter = SharedTypesetter(app.config.mathematics_macros)
     return app.backpass_typesetter
 
 
@@ -227,4 +254,4 @@ def setup(app: Sphinx) -> dict:
     # The contents before the theme reads them; the text after all who add to it.
     app.connect("html-page-context", partial(typeset_page, {"toc"}), priority=100)
     app.connect("html-page-context", partial(typeset_page, {"body"}), priority=900)
-    return {"parallel_read_safe": True, "parallel_write_safe": False}
+    return {"parallel_read_safe": True, "parallel_write_safe": True}

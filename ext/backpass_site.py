@@ -204,6 +204,11 @@ def repository_links(repository: str, page: str, notebook: str | None) -> Iterat
     )
 
 
+def allow_reading_in_parallel(app: Sphinx) -> None:
+    """Vouch for an extension that does not say it, and that numbers the pages when all are read."""
+    app.extensions["sphinx_multitoc_numbering"].parallel_read_safe = True
+
+
 def setup(app: Sphinx) -> dict:
     for unused in ("comments_config", "use_jupyterbook_latex"):  # set by Jupyter Book for parts we leave out
         app.add_config_value(unused, None, "")
@@ -220,6 +225,7 @@ def setup(app: Sphinx) -> dict:
     app.add_post_transform(SourceBelowOutput)
     app.add_post_transform(TakeawaysFirst)
     app.connect("config-inited", set_address)
+    app.connect("builder-inited", allow_reading_in_parallel)
     app.connect("env-get-outdated", read_again)
     app.connect("doctree-read", drop_solutions, priority=100)  # before anything takes note of them
     app.connect("build-finished", spare_layouts)

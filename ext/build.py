@@ -342,6 +342,7 @@ def write_pages(book: Path, output: Path, keys: dict[str, str], overrides: dict,
         quiet=True,
         warningiserror=strict,
         keep_going=True,
+        jobs=WORKERS,
     )
     return status == 0
 

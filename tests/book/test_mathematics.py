@@ -96,7 +96,8 @@ def test_a_formula_that_cannot_be_read_stays_and_is_reported(typesetter):
 def test_macros_of_the_configuration_are_known_and_no_formula_defines_one_for_the_next(shown, typesetter):
     assert "<mover>" in shown(r"\(\st{1}{Q}\)")
     shown(r"\(\newcommand{\mine}{x} \mine\)")
-    assert typesetter.mathml(r"\mine")[1]
+    ((_, problem),) = typesetter.converted([(r"\mine", False)]).values()
+    assert problem
 
 
 def test_an_underscore_in_text_is_a_character(shown):
@@ -123,9 +124,23 @@ def test_the_pdf_finds_the_latex(shown):
     assert found.div.get_text() == r"\[c\]"
 
 
-def test_a_process_that_has_typeset_something_ends():
-    folder = str(Path(backpass_mathematics.__file__).parent)
-    code = f"import sys; sys.path.insert(0, {folder!r}); import backpass_mathematics as m; t = m.Typesetter({{}}); t.mathml('x')"
+TWICE = """
+import multiprocessing, sys
+sys.path.insert(0, {folder!r})
+from backpass_mathematics import SharedTypesetter, Typesetter
+formulas = [("x^2", False), (r"\\frac{{x}}{{2}}", True), (r"\\nosuch", False)]
+shared = SharedTypesetter({{}})
+expected = shared.converted(formulas)
+forked = multiprocessing.get_context("fork").Process(target=lambda: sys.exit(shared.converted(formulas) != expected))
+forked.start()
+forked.join()
+assert forked.exitcode == 0
+assert Typesetter({{}}).converted(formulas) == expected
+"""
+
+
+def test_processes_share_a_typesetter_and_end():
+    code = TWICE.format(folder=str(Path(backpass_mathematics.__file__).parent))
     assert subprocess.run([sys.executable, "-c", code], timeout=120).returncode == 0
 
 
