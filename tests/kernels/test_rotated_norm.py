@@ -171,3 +171,5 @@ def test_what_does_not_fit_is_rejected(device):
         forward(x, None, cos, sin)
     with pytest.raises(ValueError, match=r"^dy: expected the output's shape"):
         rms_norm.backward(dy[:1], forward(x, w, cos, sin)[1])
+    with pytest.raises(ValueError, match=r"^saved: expected what forward_of_sum returned"):
+        rms_norm.backward_of_sum(dy, dy, forward(x, w, cos, sin)[1])

@@ -127,8 +127,13 @@ def backward_of_sum(
     dy: torch.Tensor, ds: torch.Tensor, saved: Saved
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
     """Return ``dx[*, n]``, contiguous, which is also f's gradient, and ``dw[n]``, from
-    ``dy[*, n]`` and the gradient ``ds[*, n]`` that the sum has from its other uses."""
-    x, rstd, w, _ = check_saved(saved, Saved)
+    ``dy[*, n]`` and the gradient ``ds[*, n]`` that the sum has from its other uses.
+    Raises ValueError for what ``forward_rotated`` saved."""
+    x, rstd, w, rotation = check_saved(saved, Saved)
+    if rotation is not None:
+        raise ValueError(
+            "saved: expected what forward_of_sum returned, got what forward_rotated did"
+        )
     check_tensors(norm_rows.GRADIENTS, dy=dy, ds=ds)
     check_cotangent(dy, x.shape, like=x)
     dx, dw, _ = norm_rows.backward(dy, x, None, rstd, w, None, ds)
