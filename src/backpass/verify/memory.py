@@ -36,6 +36,7 @@ TIMES = 4  # how many times that effect is allowed
 # another order by less.
 SLIGHT = 1e-6
 LARGE = 1 << 20  # elements of an input, for which one layout is tried
+LARGE_NUMBER = 1e4  # in half precision, whose largest may be 65,504
 GAP = 16  # columns; Triton compiles the same code for strides of multiples of 16
 NEAR = 0.01  # of the largest element: a larger difference is not rounding
 UNITS = 32  # in the last place; a different layout may change the order of a sum
@@ -308,7 +309,15 @@ def expanded(value: Array) -> Array:
 
 
 def _filled(shape: tuple[int, ...], like: Array) -> Array:
-    """Return an array of NaN, which shows in any result; of 0 for integers."""
+    """Return an array of NaN, which shows in any result; of 0 for integers.
+
+    In half precision it is of large numbers of both signs: on some CPUs PyTorch's
+    products read a column more, if the length is odd, and multiply it by 0.
+    """
+    if is_torch(like) and is_floating(like) and like.itemsize == 2:
+        array = like.new_full(shape, LARGE_NUMBER)
+        array[..., ::2] *= -1
+        return array
     fill = float("nan") if is_floating(like) else 0
     if is_torch(like):
         return like.new_full(shape, fill)
