@@ -173,7 +173,14 @@ class Trace:
         number = next(known, len(self._frames))
         if number == len(self._frames):
             self._frames.append(frame)
-        return Call(_line(frame), _line(frame.f_back), frame.f_code.co_name, number)
+        return Call(_line(frame), _line(frame.f_back), _function(frame), number)
+
+
+def _function(frame: FrameType) -> str:
+    """Return the name of a function, with its module if the name alone says little."""
+    name, module = frame.f_code.co_name, frame.f_globals.get("__name__", "__main__")
+    plain = name != "forward" or module == "__main__"
+    return name if plain else f"{module.rpartition('.')[2]}.{name}"
 
 
 def _line(frame: FrameType | None) -> str:
