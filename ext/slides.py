@@ -1,8 +1,8 @@
 """Marks which cells of a notebook begin a slide, for `jupyter nbconvert --to slides` and for RISE.
 
-A section begins a slide, and a subsection, an exercise, or text that follows code a slide below it. A cell of code is a
-fragment: it appears, with its output, after the text above it. Left out of the slides are solutions, cells that only
-install, and cells that only assert, as the site folds them.
+A section begins a slide, and a subsection, an exercise, a paragraph that begins with a bold title, or text that follows
+code a slide below it. A cell of code is a fragment: it appears, with its output, after the text above it. Left out of the
+slides are solutions, cells that only install, and cells that only assert, as the site folds them.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import nbformat
 from backpass_folds import STEPS, parsed
 
 HEADING = re.compile(r"^(#+) (.*)")
-BREAK = re.compile(r"#{1,3} |> \*\*Exercise")  # where text is divided
+BREAK = re.compile(r"#{1,3} |> \*\*Exercise|\*\*[^*]+\.\*\* ")  # where text is divided
 FENCE = re.compile(r"(`{3,}|~{3,})")
 
 

@@ -115,11 +115,12 @@ def test_every_section_begins_a_slide_and_solutions_are_on_none(site, name):
     )
 
 
-def test_text_is_divided_at_headings_and_exercises_but_not_in_listings_or_quotes():
+def test_text_is_divided_at_titles_and_exercises_but_not_in_listings_or_quotes():
     parts = [
         "Before.",
         "# A title\n\nText.\n\n```python\n# a comment\n## another\n```",
-        "### A subsection\n\n#### Below it",
+        "### A subsection\n\n#### Below it\n\n**Bold** text.",
+        "**A title in bold.** Its text.",
         "> **Exercise 1.1 (Derive, level 1: a sum)**\n>\n> ## In the box\n\nMore.",
     ]
     assert list(divided("\n\n".join(parts))) == parts
