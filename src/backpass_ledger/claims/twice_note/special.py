@@ -197,7 +197,7 @@ def W44(it: Evidence) -> None:
     """The backward of LayerNorm can be expensive.
 
     It costs more than its forward: 11 operations per element against 7, or 13 if x̂ is
-    recomputed. That is less than twice as much, and LayerNorm takes 0.04 % of GPT-2's
+    recomputed. This is less than twice as much, and LayerNorm takes 0.04 % of GPT-2's
     backward at 1,024 tokens."""
     norm = cost.formula("layer_norm", (1024, 768), (768,), (768,))
     it.right(norm.forward == 1024 * (7 * 768 + 3))
