@@ -38,7 +38,7 @@ def formulas(convention: str = COUNTED) -> dict[Any, Callable[..., int]]:
     ``custom_mapping`` of ``FlopCounterMode``.
 
     Under "counted", a formula is the operation's own, which is exact. For a token's
-    gradient it counts one addition an element, as if its row of the table already held
+    gradient it counts one addition per element, as if its row of the table already held
     another token's. Under "products", a formula counts two FLOPs for each
     multiplication of the matrix products that the operation runs, as PyTorch does for
     its own operators. FlashAttention runs only the tiles that the mask leaves. Under

@@ -147,7 +147,7 @@ def test_ctrl_c_saves_and_resume_gives_the_same_numbers(train, text, tmp_path, c
     out, err = capsys.readouterr()
     assert "stopping after this step" in err
     assert out.endswith(
-        "stopped and saved after 4 of 6 steps; to go on:\n"
+        "stopped and saved after 4 of 6 steps; to continue:\n"
         f"    backpass train {text} --out {tmp_path}/out --resume --every 3\n"
     )
     assert newest(tmp_path).step == 4
@@ -170,7 +170,7 @@ def test_sigterm_saves_too(train, tmp_path, capsys, monkeypatch):
         assert train(*SMALL) == 143
     out, err = capsys.readouterr()
     assert "stopping after this step; SIGTERM again stops at once" in err
-    assert "stopped and saved after 4 of 6 steps; to go on:\n" in out
+    assert "stopped and saved after 4 of 6 steps; to continue:\n" in out
     assert newest(tmp_path).step == 4 and signal.getsignal(signal.SIGTERM) is before
     assert train("--resume") == 0 and newest(tmp_path).step == 6
 
@@ -388,7 +388,7 @@ def test_a_folder_with_states_needs_resume(train, text, tmp_path, refused, capsy
     train(*SMALL)
     capsys.readouterr()
     message = refused("train", text, "--out", tmp_path / "out")
-    assert "has saved states, such as step-000006; give --resume to go on with them" in message
+    assert "has saved states, such as step-000006; give --resume to continue from them" in message
     text.write_bytes(TEXT + b"another")
     message = refused("train", text, "--out", tmp_path / "out", "--resume")
     assert "TEXT: expected the text that the run began with" in message

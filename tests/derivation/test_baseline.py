@@ -32,9 +32,9 @@ def test_what_was_wrong_or_unread_passes_and_what_is_new_fails(derive):
     assert derive("\n\n" + GIVEN + UNREAD + "Moved.\n\n" + WRONG + RIGHT)[0] == 0
     assert derive(GIVEN + RIGHT + WRONG + "$$ a  +  a=2  a $$\n")[0] == 0
     status, said = derive(GIVEN + RIGHT + WRONG + "$$ a - a = a $$\n")
-    assert status == 1 and "text.md, line 7: wrong, and was not: a" in said
+    assert status == 1 and "text.md, line 7: wrong, but was not before: a" in said
     status, said = derive(GIVEN + RIGHT + WRONG + WRONG)
-    assert status == 1 and said.count("wrong, and was not") == 1
+    assert status == 1 and said.count("wrong, but was not before") == 1
 
 
 def test_a_line_that_is_not_judged_any_more(derive):
@@ -45,7 +45,7 @@ def test_a_line_that_is_not_judged_any_more(derive):
     )
     assert status == 0, said
     status, said = derive("<!-- derive: given x \\in \\mathbb{R}, a \\in \\mathbb{R} -->\n\n" + right)
-    assert status == 1 and "line 3: not judged any more: a \\sum_j x_j" in said
+    assert status == 1 and "line 3: no longer judged: a \\sum_j x_j" in said
     assert derive(GIVEN)[0] == 0  # a line that is deleted is not worse
 
 

@@ -999,7 +999,7 @@ def changed_module(row: Changed, module, name: str, mutant, folder, number: int,
 
 
 def built_on(shared: str, changed, stem: str, monkeypatch):
-    """The kernel's module, loaded anew with a changed module in the place of one that kernels share."""
+    """The kernel's module, loaded anew with a changed module in place of one that kernels share."""
     monkeypatch.setitem(sys.modules, f"backpass.kernels.{shared}", changed)
     monkeypatch.setattr(kernels, shared, changed)
     return loaded(Path(kernels.__file__).parent / f"{stem}.py", stem)

@@ -55,7 +55,7 @@ def test_the_mean_over_seeds_is_x():
 @pytest.mark.parametrize("p", [0.0, 0.25, 0.5, 1.0])
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.float16, torch.bfloat16], ids=str)
 def test_with_pytorchs_mask_it_is_pytorchs_dropout(p, dtype, monkeypatch):
-    """Their mask, drawn in the place of ours: the kept values are theirs, and so is the gradient."""
+    """Their mask, drawn in place of ours: the kept values are theirs, and so is the gradient."""
     x, dy = (torch.tensor(a).to(dtype) for a in drawn())
     leaf = x.clone().requires_grad_()
     torch.manual_seed(0)

@@ -32,7 +32,7 @@ def test_a_distribution_of_one_class_is_a_target(reduction):
 @REDUCTIONS
 @pytest.mark.parametrize("total", [1.0, 2.5, 0.0, -0.5])
 def test_targets_need_not_sum_to_1(reduction, total):
-    """The gradient is softmax times their sum, less them; softmax less targets only where the sum is 1."""
+    """The gradient is softmax times their sum, minus them; softmax minus targets only where the sum is 1."""
     rng = np.random.default_rng(1)
     x, q = rng.standard_normal((4, 6)), rng.standard_normal((4, 6))
     q += (total - q.sum(axis=1, keepdims=True)) / 6

@@ -155,7 +155,7 @@ class TestShapes:
                 DB,
                 2 * DY,
                 "shape",
-                "expected shape [5]; got [3, 5], of which no sum is the reference",
+                "expected shape [5]; got [3, 5], but no sum of got is the reference",
             ),
             (DB, DB[:4], "shape", "expected shape [5]; got [4]"),
         ],

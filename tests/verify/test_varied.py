@@ -43,7 +43,7 @@ def test_a_function_of_matrices_is_given_no_third_axis_that_it_does_not_declare(
 def test_letters_of_equal_length_vary_apart():
     square = RNG.normal(size=(4, 4))
 
-    def wrong(dy, saved):  # a mean over the columns in the place of one over the rows
+    def wrong(dy, saved):  # a mean over the columns in place of one over the rows
         dx, dgamma, dbeta = batch_norm_back(dy, saved)
         return dx * saved[0].shape[0] / saved[0].shape[1], dgamma, dbeta
 

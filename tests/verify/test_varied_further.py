@@ -205,7 +205,7 @@ def test_a_long_row_of_tensors():
 
 
 def test_the_other_sign():
-    """|σ| in the place of σ."""
+    """|σ| in place of σ."""
     scale = np.array([0.5, 1.5, 2.0])
     right, other = pair(
         lambda x, s: (x * s, (x, s)),

@@ -62,7 +62,7 @@ COMMAND = Command(
     help="time the operations and kernels, and write records",
     description="Run the scripts of the folder benchmarks/. Each answers one question "
     "and writes a record to benchmarks/results. For the name of an operation, only "
-    "its times are printed, and no record is written.",
+    "its times are printed; they are not recorded.",
     options=(
         value(
             "names",
@@ -73,7 +73,7 @@ COMMAND = Command(
         DEVICE.but(help="where to run: cpu, cuda (default: cuda if there is one)"),
         switch(
             "--quick",
-            help="small shapes and few rounds, to see that it runs; no record",
+            help="use small shapes and few rounds, to check that it runs; write no record",
         ),
     ),
     run=run,

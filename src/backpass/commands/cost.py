@@ -30,13 +30,13 @@ examples:
 
 A network is a preset, or a Hugging Face config.json of GPT-2, Llama, Mistral,
 Qwen2, or Qwen3. The FLOPs are those of one training step, without the
-optimiser's. Model FLOPs leave out what is computed twice, which hardware FLOPs
-contain. --json lists the totals under every convention ("total", and "model"
+optimiser's. Model FLOPs exclude recomputation, and hardware FLOPs
+include it. --json lists the totals under every convention ("total", and "model"
 for model FLOPs) and by published formulas, such as 6N; --csv lists every term
 under every convention. With --mesh the step runs on a mesh of ranks with the
-axes data, tensor, context, and pipeline, and chunks of a stage; what is printed
-is its predicted time, at published peaks in bfloat16, and the memory of the rank
-that holds most. Exits with 2 if the command is invalid.
+axes data, tensor, context, and pipeline, and chunks of a stage; the command
+prints its predicted time, at published peaks in bfloat16, and the memory of the
+rank that holds most. Exits with 2 if the command is invalid.
 """
 _UNITS = ("", "k", "M", "G", "T", "P", "E", "Z")
 

@@ -246,9 +246,9 @@ class Baseline:
             for change in baseline.changes(judged.name, judged.verdicts, before):
                 where = judged.document.where(change.verdict.line)
                 words = (
-                    "wrong, and was not"
+                    "wrong, but was not before"
                     if change.way == "wrong"
-                    else "not judged any more"
+                    else "no longer judged"
                 )
                 latex = change.verdict.latex
                 print(
@@ -546,18 +546,18 @@ COMMAND = Command(
         ),
         switch(
             "--strict",
-            help="exit with status 1 also if a line is not readable, or not looked at",
+            help="also exit with status 1 if a line is not readable, or not looked at",
         ),
         value(
             "--seconds",
             "N",
-            "the limit of CPU seconds for one line; a line above it is not "
+            "the limit of CPU seconds for one line; a line that exceeds it is not "
             f"readable (default: {SECONDS:g}; 0: no limit). Windows does not support it",
             type=_seconds,
         ).but(default=SECONDS),
         switch(
             "--declared",
-            help="infer no shapes of names that are not declared",
+            help="do not infer the shapes of undeclared names",
         ),
         value(
             "--baseline",

@@ -42,10 +42,10 @@ def waiting(verdicts: list[Verdict]) -> Iterator[str]:
     if not waits:
         return
     names = {name for verdict in waits for name in verdict.waits}
-    noun, verb = ("name", "waits") if len(names) == 1 else ("names", "wait")
-    verb = "waits" if len(waits) == 1 else "wait"
+    noun = "name" if len(names) == 1 else "names"
+    verb = "needs" if len(waits) == 1 else "need"
     yield (
-        f"{len(waits)} of {len(unread)} unread lines {verb} for {len(names)} {noun}: "
+        f"{len(waits)} of {len(unread)} unread lines {verb} {len(names)} {noun}: "
         "--suggest prints a comment to start from"
     )
 
@@ -64,7 +64,7 @@ def remaining(
         places = dict.fromkeys(document.place(one.line) for one in suggestion.wrong)
         noun = "line" if len(places) == 1 else "lines"
         yield (
-            f"with this comment, {noun} {', '.join(places)} would be wrong: look at the "
+            f"with this comment, {noun} {', '.join(places)} would be wrong: check the "
             "declarations before you paste it"
         )
     if suggestion.missing:

@@ -19,11 +19,12 @@ examples:
 
 The target is an operation of the book, at the inputs that backpass verify
 draws, or your own object, at inputs given as for backpass check, with each value
-that it declares for an option. A change that survives either has no effect at these inputs or computes the same result.
+that it declares for an option. A change that survives either has no effect at
+these inputs or computes the same result.
 Changes that compute the same may be listed in a TOML file, each under
 [[mutant]] with its function, line and change as --json prints them. Exits with
-0 when every other change was noticed, 1 when one survived or the unchanged
-backward does not pass, 2 when the command is not valid.
+0 if every other change was noticed, 1 if one survived or the unchanged backward
+does not pass, and 2 if the command is not valid.
 """
 
 

@@ -25,7 +25,7 @@ The scheme is a function of one rank. It is called with the group, whose rank,
 size and collectives backpass.parallel describes, and what it returns is
 printed. Started by torchrun, the command runs as the rank that torchrun gives
 it, also on several machines and GPUs, and prints what this rank returns. Exits
-with 0 when every rank returned, 1 when one failed or the time was over, 2 when
+with 0 if every rank returned, 1 if one failed or the time ran out, and 2 if
 the command is not valid.
 """
 RANKS, TIMEOUT = 2, 60.0

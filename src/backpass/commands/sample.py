@@ -14,9 +14,9 @@ from backpass.commands.saved import errors_of_arguments, newest
 from backpass.training import sampling
 
 EPILOG = """\
-FOLDER is what --out of backpass train named; its newest state that is whole is
-read. The same seed gives the same text. Exits with 1 when the model's
-probabilities are not finite, 2 when the command is not valid.
+FOLDER is the folder that --out of backpass train named; its newest complete state is
+read. The same seed gives the same text. Exits with 1 if the model's probabilities
+are not finite, and 2 if the command is not valid.
 """
 CONTROLS = {  # characters that a terminal would obey, and what is shown for them
     code: "\N{REPLACEMENT CHARACTER}"
@@ -70,7 +70,7 @@ COMMAND = Command(
         value(
             "--temperature",
             "X",
-            "below 1 prefers likely bytes, 0 takes the likeliest",
+            "below 1 favours likely bytes, 0 selects the likeliest",
             0.8,
             type=float,
         ),

@@ -47,9 +47,8 @@ are bytes, and its last tenth is held out. Every --every steps the loss of the
 held-out text is printed and the run is saved; the two newest states are kept.
 Ctrl-C saves too, and so does SIGTERM. A resumed run continues with the same
 numbers. Each state is also a folder that transformers' from_pretrained reads.
-Exits with 0 when all steps were made, 1 when a loss was not finite or the run
-could not be saved, 2 when the command is not valid, 130 after Ctrl-C, 143 after
-SIGTERM.
+Exits with 0 if all steps ran, 1 if a loss was not finite or the run could not be
+saved, 2 if the command is not valid, 130 after Ctrl-C, and 143 after SIGTERM.
 """
 DTYPES = ("float32", "float64")
 SIZES = {"layers": 4, "width": 128, "heads": 4}  # and their defaults
@@ -63,7 +62,7 @@ TUNED = {  # the options of a run, and what they are
     "warmup": "steps in which the rate rises (default: a tenth of all)",
     "clip": "the largest global norm of the gradients (default 1.0)",
     "weight_decay": "of matrices and tables (default 0.1)",
-    "seed": "determines the first parameters and the batches (default 0)",
+    "seed": "determines the initial parameters and the batches (default 0)",
 }
 REAL = ("lr", "clip", "weight_decay")
 EVERY = 100  # steps between two reports
@@ -110,7 +109,7 @@ def train(arguments: argparse.Namespace) -> int:
         print(f"\nbackpass train: interrupted; {_left(folder)}", file=sys.stderr)
         return 130
     if run.made < steps:
-        say(f"stopped and saved after {run.made:,} of {steps:,} steps; to go on:")
+        say(f"stopped and saved after {run.made:,} of {steps:,} steps; to continue:")
         command = ["backpass", "train", arguments.text]
         command += ["--out", str(folder), "--resume"]
         if arguments.every != EVERY:
@@ -141,7 +140,7 @@ def _run(arguments: argparse.Namespace) -> Run:
     if found := states.paths(arguments.out):
         raise InvalidCommand(
             f"--out {arguments.out}: has saved states, such as {found[0].name}; give "
-            "--resume to go on with them, or another folder"
+            "--resume to continue from them, or another folder"
         )
     tuned = {name: given[name] for name in TUNED if given[name] is not None}
     steps = tuned.get("steps", Options.steps)
@@ -168,8 +167,8 @@ def _resumed(arguments: argparse.Namespace, text: bytes) -> Run:
     for name in fixed:
         if getattr(arguments, name) is not None:
             raise InvalidCommand(
-                f"{argument(name)}: cannot be given with --resume; the run goes on "
-                "with the options that it began with"
+                f"{argument(name)}: cannot be given with --resume; the run "
+                "continues with the options that it began with"
             )
     state = newest("--out", arguments.out, arguments.parser.prog)
     dtype = str(next(iter(state.parameters.values())).dtype)
@@ -270,7 +269,7 @@ def _description(run: Run) -> str:
 
 
 def _left(folder: Path) -> str:
-    """Return in words what the folder has to go on with."""
+    """Return in words what a run can continue from in the folder."""
     there = states.paths(folder)
     return f"the newest saved state is {there[0]}" if there else "nothing was saved"
 
@@ -358,7 +357,7 @@ COMMAND = Command(
     options=(
         value("text", "TEXT", "a file, or a folder of .md and .txt files"),
         value("--out", "FOLDER", "where to save", "backpass-run"),
-        switch("--resume", help="go on with the run saved in --out"),
+        switch("--resume", help="continue the run saved in --out"),
         number("--every", "report and save every N steps", EVERY),
         DEVICE.but(
             help="numpy for NumPy's arrays; cpu or cuda for PyTorch's tensors (default: "

@@ -144,7 +144,7 @@ COMMAND = Command(
     description="Check the backwards by finite differences, complex steps, symbols, "
     "PyTorch's autograd and operators, and kernels (in Triton's interpreter if there "
     "is no CUDA device). Inputs of several shapes are drawn: NumPy arrays in float64, "
-    "or PyTorch tensors if a device or a dtype is given. Exits with 1 when a check "
+    "or PyTorch tensors if a device or a dtype is given. Exits with 1 if a check "
     "fails.",
     options=(
         value(

@@ -77,7 +77,7 @@ class Machine:
             check_positive(capacity=self.capacity)
 
     def product_rate(self, dtype: str) -> float:
-        """Return the FLOPs a second of products of that dtype. Raises LookupError if
+        """Return the FLOPs per second of products of that dtype. Raises LookupError if
         the machine has no rate for it."""
         return entry("dtype of this machine", dtype, self.product_rates)
 

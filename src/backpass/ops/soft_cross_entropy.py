@@ -10,7 +10,7 @@ other weights for them.
               \frac{\bar{y}}{m}
 
 Derived on the page ``operations/cross_entropy``. The targets of a row need not sum to
-1; the formula that is usually printed, softmax less target, holds only if they do. With
+1; the usual formula, softmax minus target, holds only if they do. With
 ``reduction="sum"`` nothing is divided. The mean of no rows is NaN. A score of −∞ whose
 target is 0 still makes the loss NaN, and its own gradient is 0; both are as in PyTorch.
 Half precision is computed in float32 and rounded once.

@@ -10,7 +10,7 @@
 Every rank is given the whole batch, and takes its part: its rows along the axis data,
 and its positions along the axis context. Along tensor it has a share of the heads, of
 the hidden columns, and of the vocabulary. The model itself runs on every rank, with the
-schemes of this package in the place of some of its operations. The loss is that of the
+schemes of this package in place of some of its operations. The loss is that of the
 whole batch, and a rank's gradients are its shares of that loss's gradients.
 """
 

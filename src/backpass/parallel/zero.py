@@ -106,7 +106,7 @@ def norms(
 
 def bytes_moved(shapes: Mapping[str, Shape], ranks: int, itemsize: int) -> int:
     """Return the bytes that a rank sends in a step: one all-gather of the parameters,
-    of ``itemsize`` bytes an element, and one reduce-scatter of the gradients. Half
+    of ``itemsize`` bytes per element, and one reduce-scatter of the gradients. Half
     precision is summed in float32."""
     each = sum(shard_length(shape, ranks) for shape in shapes.values())
     return (ranks - 1) * each * (itemsize + max(itemsize, 4))
@@ -114,7 +114,7 @@ def bytes_moved(shapes: Mapping[str, Shape], ranks: int, itemsize: int) -> int:
 
 def bytes_stored(shapes: Mapping[str, Shape], ranks: int, itemsize: int) -> int:
     """Return the bytes that a rank stores between two steps: its shards of the
-    parameters and of AdamW's two moments, of ``itemsize`` bytes an element."""
+    parameters and of AdamW's two moments, of ``itemsize`` bytes per element."""
     each = sum(shard_length(shape, ranks) for shape in shapes.values())
     return 3 * each * itemsize
 

@@ -178,7 +178,7 @@ class _Operator:
 
     def run(self, module, inputs, chosen, random=None):
         """Run the module's forward; ``chosen`` are the options, and ``random`` is a
-        seed in a tensor, in the place of theirs."""
+        seed in a tensor, in place of theirs."""
         chosen = dict(chosen)
         chosen |= _wanted(module, self.names, chosen.pop("wanted", None))
         if self.seeded:

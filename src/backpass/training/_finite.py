@@ -23,7 +23,7 @@ def fault_in_parts(names: Sequence[str], parts: Sequence[Any]) -> str | None:
     """Return in words the first part of a model, in the order of the forward, that
     saved an element that is not finite; None if all are finite.
 
-    ``names`` are those of the ``parts``, of which each is what the part saved. Layers
+    ``names`` are those of the ``parts``, each of which is what the part saved. Layers
     that save their input only run again, one segment at a time.
     """
     each = _run_again(parts)

@@ -3,7 +3,7 @@
 As in Radford et al., "Language Models are Unsupervised Multitask Learners" (2019):
 matrices and tables are normally distributed with a spread of 0.02, biases are 0, and
 the weights of norms are 1. The matrices that write to the residual stream have a spread
-of 0.02/√(2L) with L layers, of which each writes twice, so that the stream does not
+of 0.02/√(2L) with L layers, each of which writes twice, so that the stream does not
 grow with L.
 """
 

@@ -39,7 +39,7 @@ def softmax_of_one_expert():
 
 
 def load_balance(probabilities):
-    """E·Σ f_e·mean P_e over E experts, of which each token chooses two."""
+    """E·Σ f_e·mean P_e over E experts, two of which each token chooses."""
 
     def loss(z):
         tokens, experts = z.reshape(-1, z.shape[-1]).shape

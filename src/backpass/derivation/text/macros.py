@@ -177,7 +177,7 @@ class Expander:
             self._put_back(len(command) + 1)
             self._output += self._taken
             return
-        # Leave spaces in the place of what was read.
+        # Leave spaces in place of what was read.
         self._output += [(c if c == "\n" else " ", at) for c, at in self._taken]
         for name, macro in new.items():
             old = self.macros.get(name)

@@ -13,7 +13,7 @@ RANKS, BATCHES = 6, 12
 
 
 def values(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the slots of 1F1B and the share in which a rank is idle, in percent; the
+    """Return the slots of 1F1B and the share in which a rank is idle, in per cent; the
     most micro-batches that the first rank holds; and for each rank its name and its
     forwards and backwards, each a path of SVG with slots as its unit."""
     p, m = int(given["p"]), int(given["m"])
@@ -89,7 +89,7 @@ def _drawing() -> str:
         words(160, 236, "[slots:0] slots, idle [bubble:1] %", bold=True, size=14),
         words(160, 254, "rank 0 holds at most [held:0] micro-batches"),
     ]
-    says = "; [slots:0] slots, idle [bubble:1] percent"
+    says = "; [slots:0] slots, idle [bubble:1] per cent"
     for name, label, low, pixels, y in (
         ("p", "ranks", 1, 35, 172),
         ("m", "micro-batches", 1, 16, 202),
@@ -112,6 +112,6 @@ FIGURE = Movable(
     drawing=_drawing(),
     size=(320, 260),
     alt="The slots of [p:0] ranks in one forward, one backward, for [m:0] "
-    "micro-batches: [slots:0] slots, of which [bubble:1] percent are idle.",
+    "micro-batches: [slots:0] slots, of which [bubble:1] per cent are idle.",
     columns=3,
 )

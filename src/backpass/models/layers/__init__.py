@@ -21,7 +21,7 @@ formulas are the sums over that list. ``blocks`` runs a layer's blocks, with the
 and the sums, and goes back through them; ``transformer_blocks`` has those of the
 encoder and of the decoder.
 
-``forward(…, kernels=backpass.kernels)`` runs kernels in the place of the operations
+``forward(…, kernels=backpass.kernels)`` runs kernels in place of the operations
 that have one; ``kernel`` says how. ``recomputed`` lets layers, or operations in them,
 save their inputs and run again in the backward.
 """

@@ -26,7 +26,7 @@ from backpass.ops import residual
 
 
 class Instead(NamedTuple):
-    """A kernel or a scheme of several ranks that ran in the place of an operation, the
+    """A kernel or a scheme of several ranks that ran in place of an operation, the
     arrays that it saved, and the gradients that are wanted."""
 
     ran: Any  # a Kernel, or a scheme of backpass.parallel
@@ -215,7 +215,7 @@ def gradient_of(part: Any, dy: Array, saved: Any) -> Array:
 
 
 def unwrapped(part: Any, saved: Any) -> tuple[Any, Any]:
-    """Return what ran in the place of a part, the part itself or a scheme of several
+    """Return what ran in place of a part, the part itself or a scheme of several
     ranks, and what that saved."""
     if isinstance(saved, Instead):
         return saved.ran, saved.own

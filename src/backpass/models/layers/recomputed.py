@@ -57,7 +57,7 @@ class Saved(NamedTuple):
 
 
 class Recomputing(NamedTuple):
-    """What a layer takes in the place of ``kernels``: the kernels, and the stems of the
+    """What a layer takes in place of ``kernels``: the kernels, and the stems of the
     operations that run again."""
 
     kernels: Any

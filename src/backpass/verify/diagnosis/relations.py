@@ -56,7 +56,7 @@ def missing_sum(pair: Pair) -> Guesses:
         summed = of.reshape(pair.reference.shape)
         yield Guess("missing sum", says, pair.reference, summed)
     if fitting:
-        says = f"{pair.shapes}, of which no sum is the reference"
+        says = f"{pair.shapes}, but no sum of got is the reference"
         yield Diagnosis("shape", says)
 
 

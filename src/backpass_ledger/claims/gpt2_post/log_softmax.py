@@ -151,7 +151,7 @@ def G102(it: Evidence) -> None:
 
     With the likelihood's gradient of the last section, that sum is the constant
     $-1/(bs)$, and the whole gradient is $(\mathrm{softmax} - \text{one-hot})/(bs)$. The
-    text never reaches this form, which takes 2V + 1 operations a row instead of 4V."""
+    text never reaches this form, which takes 2V + 1 operations per row, not 4V."""
     x, one_hot, V = numbers(3, 7), np.eye(7)[[3, 0, 6]], 7
     dp, loss = -one_hot / 3, torch.nn.functional.cross_entropy
     expected = vjp(lambda x: loss(x, x.new_tensor(one_hot)), x, 1.0)

@@ -87,15 +87,15 @@ def G131(it: Evidence) -> None:
 
 
 def G132(it: Evidence) -> None:
-    r"""$v_j = \frac{\partial L}{\partial y_j}\gamma_j$ takes $h$ FLOPs a row and $S_1 =
-    \sum_j v_j$ takes $h$.
+    r"""$v_j = \frac{\partial L}{\partial y_j}\gamma_j$ takes $h$ FLOPs per row and
+    $S_1 = \sum_j v_j$ takes $h$.
 
     The sum has exactly $h - 1$ additions."""
     it.as_printed(steps(mul, DY, W) == R * H == steps(summed, V) + R)
 
 
 def G133(it: Evidence) -> None:
-    r"""$S_2 = \sum_j v_j \hat{x}_j$ takes $2h$ FLOPs a row.
+    r"""$S_2 = \sum_j v_j \hat{x}_j$ takes $2h$ FLOPs per row.
 
     It takes $2h - 1$, if x̂ is stored."""
     it.as_printed(steps(lambda v, x: summed(v * x), V, X_HAT) + R == R * 2 * H)
@@ -105,7 +105,7 @@ def G134(it: Evidence) -> None:
     """$S_2$, the result, and γ's gradient use x̂.
 
     x̂ is not among the tensors that the text stores. Computing it from the input, the
-    mean, and the variance takes $2h$ FLOPs a row, and 3 for the inverse root: $13bsh$
+    mean, and the variance takes $2h$ FLOPs per row, and 3 for the inverse root: $13bsh$
     for a LayerNorm instead of $11bsh$."""
     it.left_out(steps(rebuilt, *LISTED))
     it.right(steps(rebuilt, *LISTED) == R * (2 * H + 3) and TOTAL == 11 * R * H)
@@ -114,7 +114,7 @@ def G134(it: Evidence) -> None:
 
 def G135(it: Evidence) -> None:
     r"""$\frac{1}{\sqrt{\sigma^2 + \epsilon}}\left(v_i - \frac{S_1}{n} - \hat{x}_i
-    \frac{S_2}{n}\right)$ takes $4h$ FLOPs a row.
+    \frac{S_2}{n}\right)$ takes $4h$ FLOPs per row.
 
     This holds if the root and the two divisions by $n$ of a row are not counted."""
     given = V, FIRST / H, X_HAT, SECOND / H, 1 / ROOT

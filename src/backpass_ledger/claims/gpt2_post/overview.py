@@ -270,7 +270,7 @@ def G16(it: Evidence) -> None:
     """The classes are in the order of FLOPs for each byte that is moved.
 
     By the text's own counts, products come before softmax, and softmax before the
-    scale. But GELU's backward, with 19 FLOPs an element, precedes softmax's, with 4."""
+    scale. But GELU's backward, with 19 FLOPs per element, precedes softmax's, of 4."""
     product = 4 * 768 * 768 / (2 * (768 + 768) + 768 * 768 / 1024)  # a token's share
     softmax, scale = (ROWS[name].at(b=1, s=1, n_h=1) for name in ("softmax", "scaling"))
     gelu = ROWS["gelu"].at(b=1, s=1, h=1) / 4
@@ -306,7 +306,7 @@ def G19(it: Evidence) -> None:
     """The element-wise operators are activations, attention's scale, and residual sums.
 
     Biases and dropout are missing from the class and from the tally. The gradients of
-    the biases alone take about $9bsh$ additions a layer."""
+    the biases alone take about $9bsh$ additions per layer."""
     b, s, h = 2, 5, 12
     ran = sum(
         cost.count("linear", (b * s, h), (h, wide), (wide,)).backward.total

@@ -94,9 +94,9 @@ def F432(it: Evidence) -> None:
 
 
 def F433(it: Evidence) -> None:
-    """SwiGLU's three arrays take 1.33 GB a layer, and 106 GB in 80 layers.
+    """SwiGLU's three arrays take 1.33 GB per layer, and 106 GB in 80 layers.
 
-    They take 1.41 GB or 1.3125 GiB a layer, and 112.7 GB or 105 GiB in all."""
+    They take 1.41 GB or 1.3125 GiB per layer, and 112.7 GB or 105 GiB in all."""
     one = 3 * torch.empty(8192, 28672, dtype=torch.float16, device="meta").nbytes
     units = (10**9, 2**30, 1000 * 2**20)
     it.as_printed(SWIGLU[0] in [round(one / unit, 2) for unit in units])

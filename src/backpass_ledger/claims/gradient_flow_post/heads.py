@@ -61,7 +61,7 @@ def scores(q: Any, k: Any, *, mask: bool = True) -> Any:
 
 @cache
 def saved_weights(of_softmax: str) -> list[int]:
-    """Return the bytes an element of the arrays of weights that autograd saves where
+    """Return the bytes per element of the arrays of weights that autograd saves where
     softmax runs in that format and its result multiplies FP16 values."""
 
     def attend(p: Any, v: Any) -> Any:
@@ -229,11 +229,11 @@ def F57(it: Evidence) -> None:
 
 
 def F58(it: Evidence) -> None:
-    """A is stored in FP16, two bytes an element.
+    """A is stored in FP16, two bytes per element.
 
     This holds if softmax runs in FP16. In the text's own list of precisions it runs in
     FP32; autograd then saves the FP32 result and a 16-bit copy for the product with V:
-    16 + 8 GiB a layer."""
+    16 + 8 GiB per layer."""
     half, full = saved_weights("float16"), saved_weights("float32")
     it.as_printed(WHOLE * sum(half) == 8 * GIB)
     it.elsewhere(WHOLE * sum(full) == 8 * GIB)

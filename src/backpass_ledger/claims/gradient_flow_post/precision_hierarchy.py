@@ -109,10 +109,10 @@ def F183(it: Evidence) -> None:
 
 
 def F184(it: Evidence) -> None:
-    """The softmax intermediate takes 4 bytes an element; elsewhere the weights of
-    attention count 2 bytes, 8 GiB a layer.
+    """The softmax intermediate takes 4 bytes per element; elsewhere the weights of
+    attention count 2 bytes, 8 GiB per layer.
 
-    If softmax's FP32 result is cast, autograd saves both: 16 + 8 GiB a layer."""
+    If softmax's FP32 result is cast, autograd saves both: 16 + 8 GiB per layer."""
     it.clashes(4 * WHOLE != printed("1.4", "weights of attention") * GIB == 8 * GIB)
     it.right([b * WHOLE for b in saved_weights("float32")] == [16 * GIB, 8 * GIB])
 
@@ -199,7 +199,7 @@ def F194(it: Evidence) -> None:
 
 
 def F195(it: Evidence) -> None:
-    """Without activations, training a 70B model takes 1,120 GB: 16 bytes a parameter.
+    """Without activations, training a 70B model takes 1,120 GB: 16 bytes per parameter.
 
     This holds for exactly 70 · 10⁹ parameters. Llama 3 70B has 70.55 · 10⁹, and needs
     1,129 GB."""

@@ -45,7 +45,7 @@ STATES = 3 * 280 + 140 + 140  # the list of §3.1
 
 def saved(flash: bool = True, part: str = "layers.1") -> dict[str, int]:
     """Return the bytes of the arrays that a part of this project's Llama 3 70B saves,
-    one sequence of 8,192 tokens, two bytes an element."""
+    one sequence of 8,192 tokens, two bytes per element."""
     return {row.array: row.bytes for row in activations(flash) if row.part == part}
 
 
@@ -97,7 +97,7 @@ def F243(it: Evidence) -> None:
 
 
 def F244(it: Evidence) -> None:
-    """Queries, keys, and values of 8192, 1024, and 1024 numbers a token take 160
+    """Queries, keys, and values of 8192, 1024, and 1024 numbers per token take 160
     MiB."""
     found = [saved()[f"attended.attended.{each}"] for each in "qkv"]
     it.as_printed([size / 8192 / 2 for size in found] == [8192, 1024, 1024])
@@ -149,7 +149,7 @@ def F251(it: Evidence) -> None:
     """The table lists what a layer saves.
 
     It lacks the second norm's output, 128 MiB, which the code of `§6` takes; two
-    numbers a token for the norms; and, with flash attention, one for each head and
+    numbers per token for the norms; and, with flash attention, one for each head and
     token: 2 MiB. A layer saves 2,146.06 MiB, not 2,016."""
     it.left_out(mib("norm_1.rstd", "norm_2.rstd"))
     it.right(mib("fed.up.x") == 128 and mib("attended.attended.lse") == 2)
@@ -169,7 +169,7 @@ def F252(it: Evidence) -> None:
 
 
 def F253(it: Evidence) -> None:
-    """The rows sum to 10,208 MiB a layer without flash attention."""
+    """The rows sum to 10,208 MiB per layer without flash attention."""
     it.as_printed(sum(ROWS) == 10_208)
 
 

@@ -108,7 +108,7 @@ def printed(place: str, name: str) -> float:
 @cache
 def activations(flash: bool = True, tokens: int = 8192) -> Any:
     """Return the rows of what this project's Llama 3 70B saves for one sequence, with
-    two bytes an element."""
+    two bytes per element."""
     options: dict[str, Any] = {"dtype": "bfloat16", "flash": flash, "chunked": False}
     return cost.activations("llama-3-70b", 1, tokens, **options).rows
 
@@ -194,8 +194,8 @@ def F5(it: Evidence) -> None:
     """Every memory cost is quantified.
 
     The text never counts the logits (1.96 GiB in two bytes at 8,192 tokens), the
-    normalised input of the feed-forward block (128 MiB a layer), or the numbers that
-    norms and FlashAttention save for each row (2 MiB a layer)."""
+    normalised input of the feed-forward block (128 MiB per layer), or the numbers that
+    norms and FlashAttention save for each row (2 MiB per layer)."""
     saved, logits = of_a_layer(), 8_192 * LLAMA.vocabulary * 2
     rows = saved["norm_1.rstd"] + saved["norm_2.rstd"] + saved["attended.attended.lse"]
     uncounted = sum(saved.values()) - 2_016 * MIB  # the sum of the table of §4.1

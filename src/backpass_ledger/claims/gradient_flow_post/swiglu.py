@@ -274,8 +274,8 @@ def F130(it: Evidence) -> None:
 def F131(it: Evidence) -> None:
     """These three are what the block saves.
 
-    The listing's own comment adds the normalised input, 128 MiB a layer and 10 GiB in
-    80. Autograd also saves h, 448 MiB a layer."""
+    The listing's own comment adds the normalised input, 128 MiB per layer and 10 GiB in
+    80. Autograd also saves h, 448 MiB per layer."""
     kept = [a for a in saved_by(gated, X, W1, W3, W2) if a.size in (X.size, 10 * 11)]
     three = [inputs()[name].numpy() for name in ("g1", "g3", "s")]
 

@@ -150,7 +150,7 @@ def F419(it: Evidence) -> None:
     """The optimiser updates FP32 weights with FP32 gradients; the list of bytes has
     gradients of 2 bytes.
 
-    Four FP32 arrays are again 16 bytes a parameter. The gradients take 280 GB, not
+    Four FP32 arrays are again 16 bytes per parameter. The gradients take 280 GB, not
     140."""
     found = run_step()
     arrays = [*found["parameters"], *found["states"]]
@@ -195,7 +195,7 @@ def F423(it: Evidence) -> None:
     """Training repeats this step millions of times.
 
     With the text's own step of one sequence of 8,192 tokens, LLaMA's 1.4 · 10¹² tokens
-    would take 171 million. But LLaMA took 4 million tokens a step, and 350,000
+    would take 171 million. But LLaMA took 4 million tokens per step, and 350,000
     steps."""
     tokens, of_step = 1.4e12, 4e6
     it.as_printed(tokens / 8192 > 1e6)

@@ -238,7 +238,7 @@ def T175(it: Evidence) -> None:
 
 
 def T176(it: Evidence) -> None:
-    r"""The gradient of a norm's input takes $7d$ operations a row.
+    r"""The gradient of a norm's input takes $7d$ operations per row.
 
     By the exact count it does, if $Y$ and $\sigma$ are saved: a mean takes $d$
     steps."""

@@ -209,7 +209,7 @@ def N47(it: Evidence) -> None:
 
     Its condition compares with `Multiinear`, which is not the name of any member. For
     multilinear members `Q_grad` and `K_grad` are therefore never assigned. The program
-    itself raises no error."""
+    itself does not raise an error."""
     found = outcomes("branch")
     it.as_printed(found == {})
     it.right(found == {("Multilinear", w): "missing" for w in WEIGHTS})

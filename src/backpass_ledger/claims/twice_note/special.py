@@ -101,7 +101,7 @@ def W36(it: Evidence) -> None:
 def W37(it: Evidence) -> None:
     """SiLU's backward can cost more than its forward.
 
-    It takes 10 operations an element and the forward 6, so less than twice as many."""
+    It takes 10 operations per element and the forward 6, so less than twice as many."""
     counted = cost.count("silu", (5, 7))
     it.as_printed(counted.backward.total > counted.forward.total)
     it.right((counted.forward.total, counted.backward.total) == (6 * 35, 10 * 35))
@@ -150,8 +150,8 @@ def W40(it: Evidence) -> None:
 def W41(it: Evidence) -> None:
     """The gradient of softmax is particularly expensive.
 
-    It costs $4s - 1$ FLOPs a row, as many as softmax itself and fewer per element than
-    SiLU's backward. Relative to attention's backward products, its share is about
+    It costs $4s - 1$ FLOPs per row, as many as softmax itself and fewer per element
+    than SiLU's backward. Relative to attention's backward products, its share is about
     $1/(2d)$: 0.78 % at $d = 64$. Unfused, it is slow because of the bytes it moves."""
     s, d = 1024, 64
     counted = cost.count("softmax", (5, 7))
@@ -165,7 +165,7 @@ def W41(it: Evidence) -> None:
 def W42(it: Evidence) -> None:
     """The forward of LayerNorm is relatively cheap.
 
-    It takes 7 operations an element and 3 a row; a product from 1600 to 1600 columns
+    It takes 7 operations per element and 3 a row; a product from 1600 to 1600 columns
     takes 3199 an element."""
     norm = cost.formula("layer_norm", (1024, 1600), (1600,), (1600,)).forward
     product = cost.formula("matmul", (1024, 1600), (1600, 1600)).forward
@@ -196,8 +196,8 @@ def W43(it: Evidence) -> None:
 def W44(it: Evidence) -> None:
     """The backward of LayerNorm can be expensive.
 
-    It costs more than its forward: 11 operations an element against 7, or 13 if x̂ is
-    recomputed. That is less than twice as much, and LayerNorm takes 0.04 % of GPT-2's
+    It costs more than its forward: 11 operations per element against 7, or 13 if x̂ is
+    recomputed. This is less than twice as much, and LayerNorm takes 0.04 % of GPT-2's
     backward at 1,024 tokens."""
     norm = cost.formula("layer_norm", (1024, 768), (768,), (768,))
     it.right(norm.forward == 1024 * (7 * 768 + 3))

@@ -81,7 +81,7 @@ def W26(it: Evidence) -> None:
     input, and those through attention.
 
     Q, K, and V are computed from the same input, so its three gradients are added, with
-    two additions an element."""
+    two additions per element."""
     x, w, dy = numbers(6, 5), [numbers(5, 4, seed=i) for i in range(3)], numbers(6, 4)
     gradients = vjp(attend, [x @ each for each in w], dy)
     parts = [g @ each.T for g, each in zip(gradients, w, strict=True)]

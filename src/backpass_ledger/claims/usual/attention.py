@@ -54,7 +54,7 @@ cost/test_published.py::test_a_counter_of_operators_misses_fused_attention_on_a_
 
 
 def U7(it: Evidence) -> None:
-    r"""Causal attention executes $12\,b\,s^2\,n_h\,d\,L$ FLOPs a step.
+    r"""Causal attention executes $12\,b\,s^2\,n_h\,d\,L$ FLOPs per step.
 
     The factor 12 counts all pairs, by a stated convention. A causal mask leaves $s(s +
     1)/2$: a kernel that skips the others executes $6\,b\,s(s + 1)\,n_h\,d\,L$. A

@@ -9,7 +9,7 @@ from backpass_ledger.claims.usual.attention import judged
 
 def layer(b: int, s: int, h: int, n_h: int, wide: int, *, statistics: int = 0) -> int:
     """Add up the bytes that one layer with dropout saves, array by array: ``wide``
-    bytes an element, masks 1, and ``statistics`` bytes for each row of a norm."""
+    bytes per element, masks 1, and ``statistics`` bytes for each row of a norm."""
     x, scores = b * s * h, b * n_h * s * s
     norms = 2 * (wide * x + statistics * b * s)
     attention = wide * (5 * x) + (wide + 1 + wide) * scores  # softmax, mask, dropped
@@ -47,7 +47,7 @@ def U24(it: Evidence) -> None:
 def U25(it: Evidence) -> None:
     """In float32, a layer saves 4(34sbh + 5bs²n_h) bytes.
 
-    The formula in brackets already counts two bytes an element, and a mask takes one
+    The formula in brackets already counts two bytes per element, and a mask takes one
     byte in any dtype. The right count is 66sbh + 9bs²n_h bytes."""
     judged(it, "bytes-counted-twice", layer(2, 7, 24, 6, wide=4), h=24)
 
@@ -57,7 +57,7 @@ def U26(it: Evidence) -> None:
 
     It also saves each row's log-sum-exp in float32: 4bsn_h bytes."""
     b, s, n_h, d = 2, 7, 6, 4
-    arrays = {"input": 2, "q, k, v": 3 * 2, "output": 2, "mask": 1}  # bytes an element
+    arrays = {"input": 2, "q, k, v": 3 * 2, "output": 2, "mask": 1}  # bytes per element
     saved = sum(arrays.values()) * b * s * n_h * d + 4 * b * s * n_h
     judged(it, "flash-without-statistics", saved, h=24)
 
@@ -70,7 +70,7 @@ def U27(it: Evidence) -> None:
 
 
 def U28(it: Evidence) -> None:
-    r"""Mixed-precision training with Adam holds 16 bytes a parameter.
+    r"""Mixed-precision training with Adam holds 16 bytes per parameter.
 
     The 16 bytes are two-byte weights and gradients, float32 weights, and two float32
     moments. With float32 gradients there are 18."""

@@ -48,7 +48,7 @@ def U1(it: Evidence) -> None:
 
 
 def U2(it: Evidence) -> None:
-    r"""A training step costs $6N$ FLOPs a token, $N$ being the parameters without the
+    r"""A training step costs $6N$ FLOPs per token, $N$ being the parameters without the
     tables of tokens and positions.
 
     Attention's two products and the output head are not part of that $N$. For GPT-2 at
@@ -70,7 +70,7 @@ def U2(it: Evidence) -> None:
 
 
 def U3(it: Evidence) -> None:
-    r"""$6N + 12\,L\,n_h\,d\,s$ FLOPs a token count a step of a decoder.
+    r"""$6N + 12\,L\,n_h\,d\,s$ FLOPs per token count a step of a decoder.
 
     The formula counts attention's two products over all $s$ keys, although a causal
     mask leaves $(s + 1)/2$ on average, and it counts 6 FLOPs for each norm parameter,
