@@ -35,7 +35,7 @@ class Saved(NamedTuple):
 
 
 def instead(
-    op: ModuleType, inputs: Sequence[Array | None], options: Mapping[str, Any]
+    op: ModuleType, inputs: Sequence[Any], options: Mapping[str, Any]
 ) -> ModuleType:
     """Return this module if it computes what ``op`` does for such a call, or ``op``."""
     if op is not attention:
