@@ -37,6 +37,16 @@ def test_a_total_begins_with_its_first_term(make):
         assert t.by_kind == {"add": 3 * 6 + 10 * (4 * 3 - 1), "multiply": 4 * 2 * 3 * 5}
 
 
+@LIBRARIES
+@pytest.mark.parametrize("leading", [(), (2,), (2, 0), (3, 2)])
+def test_a_product_and_a_row_are_added(make, leading):
+    rng = np.random.default_rng(0)
+    x, w, b = (rng.standard_normal(shape) for shape in ((*leading, 3), (3, 5), (5,)))
+    found = plain(_tiling.product_plus(make(x), make(w), make(b)))
+    assert found.shape == (*leading, 5)
+    np.testing.assert_allclose(found, x @ w + b, rtol=1e-13)
+
+
 def check_plus_product(make, add_product=_tiling.add_product):
     rng = np.random.default_rng(0)
     for leading in ((), (4,)):

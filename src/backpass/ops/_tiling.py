@@ -11,6 +11,7 @@ import numpy as np
 
 from backpass.contract.arrays import (
     Array,
+    as_matrix,
     is_traced,
     namespace,
     one_hot,
@@ -32,6 +33,14 @@ def product(a: Array, b: Array, turned: bool) -> Array:
     Otherwise each step along a row of one array is a step along a column of the other.
     """
     return transpose(transpose(b) @ transpose(a)) if turned else a @ b
+
+
+def product_plus(x: Array, w: Array, b: Array) -> Array:
+    """Return ``x[*, n] @ w[n, p] + b[p]``. PyTorch adds ``b`` while it multiplies."""
+    xp = namespace(x)
+    if not array_api_compat.is_torch_array(x):
+        return x @ w + b
+    return xp.reshape(xp.addmm(b, as_matrix(x), w), (*x.shape[:-1], w.shape[1]))
 
 
 def is_turned(x: Any) -> bool:

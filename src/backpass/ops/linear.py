@@ -24,7 +24,7 @@ from backpass.contract.arrays import (
 )
 from backpass.contract.shapes import Outline, check_cotangent, check_inputs
 from backpass.contract.wanted import Wanted, check_wanted, narrowed, needed, sum_wanted
-from backpass.ops._tiling import is_turned, product
+from backpass.ops._tiling import is_turned, product, product_plus
 
 SHAPES = "x[*, n], w[n, p], b[p]? -> y[*, p]"
 PARAMETERS = ("w", "b")
@@ -52,9 +52,7 @@ def forward(
     """
     check_inputs(SHAPES, x=x, w=w, b=b)
     wanted = check_wanted(SHAPES, wanted, b=b)
-    y = x @ w
-    if b is not None:
-        y = y + b
+    y = x @ w if b is None else product_plus(x, w, b)
     return y, needed(Saved(x, w, wanted, is_turned(w)), NEEDS)
 
 

@@ -36,7 +36,7 @@ from typing import Any
 import torch
 
 from backpass import torch_internals as internals
-from backpass.torch_door import lines, operators, split
+from backpass.torch_door import causal, lines, operators, split
 from backpass.torch_door.saved import filled, tensors_in, unaliased, without_tensors
 
 __all__ = ["MOST", "compiled_operations", "without_compiler"]
@@ -103,6 +103,7 @@ class Fused:
         wanted: Sequence[bool],
     ) -> None:
         self.operator, self.options, self.wanted = operator, options, list(wanted)
+        self.module = causal.instead(operator.op, inputs, dict(options))
         self.given = [x is not None for x in inputs]
         self.backwards: dict[tuple[int, ...], Any] = {}
         tensors = [x for x in inputs if x is not None]
@@ -122,19 +123,19 @@ class Fused:
         left = iter(tensors)
         inputs = [next(left) if given else None for given in self.given]
         with lines.seen_by_a_compiler():
-            return self.operator.run(self.operator.op, inputs, self.options)
+            return self.operator.run(self.module, inputs, self.options)
 
     def _joint(self, *tensors: Tensor) -> list[Tensor]:
         """Return y, the gradients, and the arrays that the operation saves."""
         *inputs, dy = tensors
         y, saved = self._run(inputs)
-        self.saved = without_tensors(self.operator.op, saved)
+        self.saved = without_tensors(self.module, saved)
         y, arrays = unaliased(y, inputs), tensors_in(saved)
         found: list[Tensor] = []
         if any(self.wanted):
             with lines.seen_by_a_compiler():
                 gradients = self.operator.differentiated(
-                    self.operator.op, dy, saved, self.wanted
+                    self.module, dy, saved, self.wanted
                 )
             for g in gradients:
                 found.append(unaliased(g, (*tensors, y, *arrays, *found)))
@@ -165,9 +166,7 @@ class Fused:
         # Inductor's loop would add one element at a time, where PyTorch's adds rows.
         def gradients(dy: Tensor, *arrays: Tensor) -> list[Tensor]:
             saved = self.saved_by(arrays)
-            return self.operator.differentiated(
-                self.operator.op, dy, saved, self.wanted
-            )
+            return self.operator.differentiated(self.module, dy, saved, self.wanted)
 
         return gradients
 

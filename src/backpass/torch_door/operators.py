@@ -26,7 +26,7 @@ from backpass import kernels, ops
 from backpass import torch_internals as internals
 from backpass.contract.arrays import namespace, traced
 from backpass.contract.shapes import Shapes
-from backpass.torch_door import lines, transformed
+from backpass.torch_door import causal, lines, transformed
 from backpass.torch_door.saved import (
     facts_of,
     filled,
@@ -304,6 +304,8 @@ class _Operator:
         inputs = [*values.values()][: self.count]
         chosen = [*values.items()][self.count :]
         module = _module(self.stem, inputs[0].device.type)
+        if fused is not None or torch.compiler.is_compiling():
+            module = causal.instead(module, inputs, dict(chosen))
         if "wanted" in self.options:
             chosen.append(("wanted", wanted))
         if any(wanted):
@@ -419,7 +421,7 @@ def _version() -> str:
     is part of the name, so a graph with older lines is not found.
     """
     package = Path(__file__).parents[1]
-    names = "operators.py", "saved.py", "lines.py"
+    names = "operators.py", "saved.py", "lines.py", "causal.py"
     files = [package / "torch_door" / name for name in names]
     files += [
         f for of in ("contract", "ops") for f in sorted(package.glob(f"{of}/*.py"))
