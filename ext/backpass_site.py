@@ -205,8 +205,10 @@ def repository_links(repository: str, page: str, notebook: str | None) -> Iterat
 
 
 def allow_reading_in_parallel(app: Sphinx) -> None:
-    """Vouch for an extension that does not say it, and that numbers the pages when all are read."""
-    app.extensions["sphinx_multitoc_numbering"].parallel_read_safe = True
+    """Vouch for two extensions that do not say it: one only writes LaTeX, and one numbers the pages when all are read."""
+    for name in ("sphinx_jupyterbook_latex", "sphinx_multitoc_numbering"):
+        if name in app.extensions:
+            app.extensions[name].parallel_read_safe = True
 
 
 def setup(app: Sphinx) -> dict:
