@@ -46,6 +46,7 @@ from backpass.verify.methods import (
 )
 from backpass.verify.methods.compiled import (
     as_executed,
+    but_atomic_sums,
     is_fault,
     launched,
     launching,
@@ -279,7 +280,8 @@ def check(
         if own and launched(case, found := rows_of(case, ["compiled"])):
             rows += [*found, *_beside(case, found, rows_of, methods)]
             all_of = methods is None or chosen == ["compiled"]
-            if vary or (vary is None and all_of and dy is None and _passed(case, rows)):
+            may = vary is None and all_of and dy is None
+            if vary or (may and _passed(case, but_atomic_sums(rows))):
                 rows += executed.varied(case, vary)
             rows += proofs_of(case) if prove else []
         else:
