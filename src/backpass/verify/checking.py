@@ -25,8 +25,9 @@ from backpass.verify.arguments import (
 )
 from backpass.verify.case import Case, NotRun, describe, first_line
 from backpass.verify.conditioned import unless_digits, unless_rounded, unless_rounding
+from backpass.verify.diagnosis import NOTHING_FOUND, TRIES
 from backpass.verify.drawing import INPUTS, drawn_inputs, generator, options_for
-from backpass.verify.findings import SLOPES_DIFFER
+from backpass.verify.findings import SLOPES_DIFFER, Wrong
 from backpass.verify.forms import Form, counts_of, usual
 from backpass.verify.gradient_names import WHERE
 from backpass.verify.kernels import CAPABILITY, Configurations, Kernels
@@ -303,9 +304,11 @@ def check(
                 rows += found
         if vary and not any(row.variation and row.verdict != NOT_RUN for row in rows):
             rows.append(Row(VARIATIONS, "", VACUOUS, reason=NOTHING_VARIED))
-        rows = _explained(rows, case, progress)
+        rows, arrays = _explained(rows, case, progress)
     inputs_shown = describe(under_test, case.inputs)
-    report = Report(under_test.name, inputs_shown, tuple(rows), case.quantities, seed)
+    report = Report(
+        under_test.name, inputs_shown, tuple(rows), case.quantities, seed, arrays
+    )
     return report.raise_unless_passed() if raises else report
 
 
@@ -366,20 +369,28 @@ def _varied(case: Case, rows_of: RowsOf, vary: bool | None) -> list[Row]:
         ]
 
 
-def _explained(rows: list[Row], case: Case, progress: Progress) -> list[Row]:
+def _explained(
+    rows: list[Row], case: Case, progress: Progress
+) -> tuple[list[Row], dict[str, Wrong]]:
     """Return the rows with one diagnosis for each wrong quantity, against the most
-    accurate reference."""
+    accurate reference, and the arrays of these quantities."""
     failed = {(row.method, row.quantity) for row in rows if row.verdict == FAILED}
     found = case.found.suspects
     suspects = {key: suspect for key, suspect in found.items() if key in failed}
     sentences: dict[str, str] = {}
+    arrays: dict[str, Wrong] = {}
     left = SEARCH
     for method, quantity in sorted(suspects, key=lambda key: suspects[key].accuracy):
         if quantity not in sentences:
             progress.now(f"finding out what is wrong with {quantity}")
             start = time.thread_time()
-            sentences[quantity] = suspects[method, quantity].diagnose(max(left, 0.5))
+            suspect = suspects[method, quantity]
+            sentences[quantity] = suspect.diagnose(max(left, 0.5))
             left -= time.thread_time() - start
+            if suspect.arrays:
+                arrays[quantity] = suspect.arrays()
+                if NOTHING_FOUND in sentences[quantity]:
+                    sentences[quantity] += f'; report.diagnose("{quantity}", {TRIES}'
     rows = [
         replace(row, reason=sentences[row.quantity])
         if (row.method, row.quantity) in suspects
@@ -389,12 +400,13 @@ def _explained(rows: list[Row], case: Case, progress: Progress) -> list[Row]:
     ]
     wrong = {row.quantity for row in rows if row.verdict == FAILED}
     targets = {of: _if_a_target(case, of) for of in case.quantities if of in wrong}
-    return [
+    rows = [
         replace(row, reason=f"{row.reason}{targets[row.quantity]}")
         if row.verdict == FAILED and targets.get(row.quantity) and row.reason
         else row
         for row in rows
     ]
+    return rows, arrays
 
 
 def _if_a_target(case: Case, quantity: str) -> str:
