@@ -360,7 +360,10 @@ def _varied(case: Case, rows_of: RowsOf, vary: bool | None) -> list[Row]:
     with np.errstate(all="ignore"), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # such as that of a mean of no rows
         if not vary and (reason := work.too_large(case)):
-            reason = f"not run by default, because {reason}; vary=True runs them"
+            reason = (
+                f"variations not run: the check would be slow ({reason}); vary=True "
+                "runs them"
+            )
             return [Row(VARIATIONS, "", NOT_RUN, reason=reason)]
         left = work.Work(work.ASKED_FOR if vary else work.BY_DEFAULT)
         return [  # the calls first: they take less work, and are few
